@@ -46,13 +46,9 @@ def one_by_one(stream, entry):
         call(entry.sequence, length=entry.length, attempt=entry.attempt)
 
 
-class AppendManyTest(unittest.TestCase):
+class AppendManyTest(fake_service.ServiceTest):
     def setUp(self):
-        self.service = fake_service.FakeService()
-        self.server, self.address = fake_service.start(self.service)
-        self.addCleanup(lambda: self.server.stop(None).wait())
-        self.client = sis.Client(self.address, timeout=20)
-        self.addCleanup(self.client.close)
+        super().setUp()
         self.run_ = self.create_run()
         # However slow this machine is.
         patched = unittest.mock.patch.object(kept_streams, "MOST_SECONDS", 1e9)
@@ -347,7 +343,7 @@ class AppendManyTest(unittest.TestCase):
         """With nothing in memory, at the same address."""
         self.server.stop(None).wait()
         self.service = fake_service.FakeService()
-        self.server, _ = fake_service.start(self.service, int(self.address.rpartition(":")[2]))
+        self.start_again()
 
     def test_a_restarted_server_loses_nothing_of_the_next_call(self):
         for turn in range(3):

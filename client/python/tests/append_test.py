@@ -29,13 +29,9 @@ def block_arrays(rows, seed=0):
     }
 
 
-class AppendTest(unittest.TestCase):
+class AppendTest(fake_service.ServiceTest):
     def setUp(self):
-        self.service = fake_service.FakeService()
-        self.server, self.server_address = fake_service.start(self.service)
-        self.addCleanup(lambda: self.server.stop(None).wait())
-        self.client = sis.Client(self.server_address, timeout=20)
-        self.addCleanup(self.client.close)
+        super().setUp()
         self.run_ = self.client.create_run("run", seed=1, vocabulary_size=32, top_k=TOP_K)
 
     def append(self, **options):
@@ -250,7 +246,7 @@ class AppendTest(unittest.TestCase):
         self.assertEqual([len(batch.entries) for batch in self.service.batches], [0])
 
     def test_a_client_that_closes_says_what_was_not_flushed(self):
-        client = sis.Client(self.server_address, timeout=20)
+        client = sis.Client(self.address, timeout=20)
         streams = [client.append(self.run_, sampling=SAMPLING) for _ in range(4)]
         for stream in streams:
             self.block(stream)
@@ -267,7 +263,7 @@ class AppendTest(unittest.TestCase):
         self.assertEqual(said, [])
 
     def test_refusals_that_nobody_heard_of_are_not_flushed(self):
-        client = sis.Client(self.server_address, timeout=20)
+        client = sis.Client(self.address, timeout=20)
         stream = client.append(self.run_, sampling=SAMPLING)
         self.addCleanup(stream.abandon)
         stream.seal("a", length=2)
@@ -289,7 +285,7 @@ class AppendTest(unittest.TestCase):
         """
         said = []
         for flushed in ([], ["flush"]):
-            command = [sys.executable, "-c", textwrap.dedent(code), self.server_address, *flushed]
+            command = [sys.executable, "-c", textwrap.dedent(code), self.address, *flushed]
             done = subprocess.run(command, capture_output=True, text=True, timeout=50)
             self.assertEqual(done.returncode, 0, done.stderr)
             said.append("1 entries were not flushed when the program ended" in done.stderr)

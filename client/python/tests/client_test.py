@@ -31,13 +31,9 @@ def record(rows, seed):
     return sis.canonical(ids, values, sampled, np.take_along_axis(values, sampled[:, None], 1)[:, 0], TOP_K)
 
 
-class ClientTest(unittest.TestCase):
+class ClientTest(fake_service.ServiceTest):
     def setUp(self):
-        self.service = fake_service.FakeService()
-        server, address = fake_service.start(self.service)
-        self.addCleanup(lambda: server.stop(None).wait())
-        self.client = sis.Client(address, timeout=20)
-        self.addCleanup(self.client.close)
+        super().setUp()
         self.run_ = self.client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
 
     def append(self, sequence, rows, first=0, seed=0, attempt=0):

@@ -5,12 +5,14 @@ Decisions are made with the uniform 1/2 and libm's exponential: enough to see th
 what it should.
 """
 
+import unittest
 import zlib
 from concurrent import futures
 
 import grpc
 import numpy as np
 
+import sis
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
 
@@ -367,3 +369,18 @@ def start(service, port=0):
     port = server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
     return server, f"127.0.0.1:{port}"
+
+
+class ServiceTest(unittest.TestCase):
+    """With a service, its server, and a client."""
+
+    def setUp(self):
+        self.service = FakeService()
+        self.server, self.address = start(self.service)
+        self.addCleanup(lambda: self.server.stop(None).wait())
+        self.client = sis.Client(self.address, timeout=20)
+        self.addCleanup(self.client.close)
+
+    def start_again(self):
+        """Where the server was that has stopped."""
+        self.server, _ = start(self.service, int(self.address.rpartition(":")[2]))

@@ -49,14 +49,9 @@ def output(first, stop, ended=None):
     return types.SimpleNamespace(positions=np.arange(first, stop), ended=ended)
 
 
-class RecorderTest(unittest.TestCase):
+class RecorderTest(fake_service.ServiceTest):
     def setUp(self):
-        self.service = fake_service.FakeService()
-        self.server, address = fake_service.start(self.service)
-        self.port = address.rpartition(":")[2]
-        self.addCleanup(self.server.stop, None)
-        self.client = sis.Client(address, timeout=20)
-        self.addCleanup(self.client.close)
+        super().setUp()
         self.run_ = self.client.create_run("r", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
 
     def recorder(self, cumulative=False, **options):
@@ -251,8 +246,7 @@ class RecorderTest(unittest.TestCase):
         flushing.start()
         time.sleep(0.2)
         self.assertEqual(flushed, [])
-        self.server = fake_service.start(self.service, self.port)[0]
-        self.addCleanup(self.server.stop, None)
+        self.start_again()
         flushing.join(30)
         self.assertEqual(flushed, [{sis.SequenceRef("a"): 5}])
         self.assert_recorded("a", 5)

@@ -152,14 +152,10 @@ class SettingsTest(unittest.TestCase):
                 Settings.of({"sis": {"address": "a:1", "run": name}})
 
 
-class RolloutTest(unittest.TestCase):
+class RolloutTest(fake_service.ServiceTest):
     def setUp(self):
-        self.service = fake_service.FakeService()
-        server, address = fake_service.start(self.service)
-        self.addCleanup(server.stop, None)
-        self.settings = Settings(address=address, run="run", top_k=5)
-        self.client = sis.Client(address)
-        self.addCleanup(self.client.close)
+        super().setUp()
+        self.settings = Settings(address=self.address, run="run", top_k=5)
         self.version = None
 
     def ran(self, scenario, **changed):
