@@ -57,7 +57,14 @@ class UnfinishedMessagesTest(unittest.TestCase):
             calls.append(channel.unary_unary(EVALUATE).future(bytes(MESSAGE_BYTES - 100)))
         return relay, calls
 
-    def test_below_the_limit_they_hold_all_that_they_send_until_they_end(self):
+    def test_what_was_held_is_given_back(self):
+        # Side by side, as the server gives free memory back every half minute only.
+        came_back = [self.unfinished_messages_that_end(), self.blocks_that_are_acked()]
+        for wait in came_back:
+            wait()
+
+    def unfinished_messages_that_end(self):
+        """Below the limit they hold all that they send, until they end. Returns what waits for that."""
         server = self.serve(grpc_memory_bytes=1 << 30)
         before = self.peak(server)
         relay, calls = self.begin(server)
@@ -66,10 +73,11 @@ class UnfinishedMessagesTest(unittest.TestCase):
         self.assertFalse(any(call.done() for call in calls))
         self.assertGreater(self.peak(server) - before, 0.8 * CALLS * BEGUN_BYTES)
         relay.close()
-        # The server gives free memory back now and then.
-        until(lambda: self.resident(server), lambda size: size - before < 0.2 * CALLS * BEGUN_BYTES)
+        bound = 0.2 * CALLS * BEGUN_BYTES
+        return lambda: until(lambda: self.resident(server) - before, lambda size: size < bound, seconds=150)
 
-    def test_streams_of_append_that_wait_hold_nothing_of_what_they_have_sent(self):
+    def blocks_that_are_acked(self):
+        """Streams of Append that wait hold nothing of what they have sent. Returns what waits for that."""
         server = self.serve(grpc_memory_bytes=1 << 30, cache_bytes=256 << 20)
         before = self.resident(server)
         top_k, positions, workers = 50, 30_000, 8
@@ -86,9 +94,8 @@ class UnfinishedMessagesTest(unittest.TestCase):
                 sampled_log_probs=log_probs[:, 0], top_k_ids=ids, top_k_log_probs=log_probs,
             )  # fmt: skip
             stream.flush()
-        # The server gives free memory back every half minute.
         bound = workers * log_probs.nbytes / 2
-        until(lambda: self.resident(server) - before, lambda size: size < bound, seconds=150)
+        return lambda: until(lambda: self.resident(server) - before, lambda size: size < bound, seconds=150)
 
     def test_beyond_it_they_are_ended_and_others_are_served(self):
         server = self.serve(grpc_memory_bytes=LIMIT_BYTES)
