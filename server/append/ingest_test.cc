@@ -57,7 +57,7 @@ Records PlainRecords(uint32_t count) {
 class IngestTest : public testing::Test {
  protected:
   v1::Ack Block(v1::Block block) { return AppendBlock(cache_, *run_, std::move(block)); }
-  v1::Ack Entry(v1::AppendEntry entry) { return AppendEntry(cache_, *run_, std::move(entry)); }
+  v1::Ack Entry(v1::AppendEntry entry) { return IngestEntry(cache_, *run_, std::move(entry)); }
   static StatusCode CodeOf(const v1::Ack& ack) { return static_cast<StatusCode>(ack.code()); }
 
   Cache cache_;

@@ -472,7 +472,7 @@ TEST_F(RunTest, SequencesBecomeStaleInManyWays) {
   v1::AppendEntry seal;  // without a position
   seal.mutable_seal()->mutable_sequence()->set_id("empty");
   seal.mutable_seal()->set_length(9);
-  EXPECT_EQ(AppendEntry(cache_, *run, seal).code(), 0);
+  EXPECT_EQ(IngestEntry(cache_, *run, seal).code(), 0);
   run->DropExpired();
   EXPECT_EQ(ReasonOf(*run, "late"), MissingReason::kStale);
   EXPECT_EQ(run->Describe().sequences, 4);
@@ -480,7 +480,7 @@ TEST_F(RunTest, SequencesBecomeStaleInManyWays) {
   v1::AppendEntry truncate;
   truncate.mutable_truncate()->mutable_sequence()->set_id("truncated");
   truncate.mutable_truncate()->set_length(1);
-  EXPECT_EQ(AppendEntry(cache_, *run, truncate).code(), 0);
+  EXPECT_EQ(IngestEntry(cache_, *run, truncate).code(), 0);
   append("followed", 1, 9);
   run->DropExpired();
   EXPECT_EQ(ReasonOf(*run, "truncated"), MissingReason::kStale);

@@ -108,7 +108,7 @@ inline absl::StatusOr<v1::AppendResponse> ApplyAtOnce(Ingest& ingest,
   return ResponseOf(batch, acks);
 }
 
-inline v1::Ack AppendEntry(Cache& cache, const Run& run, v1::AppendEntry entry) {
+inline v1::Ack IngestEntry(Cache& cache, const Run& run, v1::AppendEntry entry) {
   absl::StatusOr<Ingest> ingest = Ingest::Open(cache.runs, cache.room_queue, HeaderOf(run));
   EXPECT_TRUE(ingest.ok()) << ingest.status();
   v1::AppendBatch batch;
@@ -121,7 +121,7 @@ inline v1::Ack AppendEntry(Cache& cache, const Run& run, v1::AppendEntry entry) 
 inline v1::Ack AppendBlock(Cache& cache, const Run& run, v1::Block block) {
   v1::AppendEntry entry;
   *entry.mutable_block() = std::move(block);
-  return AppendEntry(cache, run, std::move(entry));
+  return IngestEntry(cache, run, std::move(entry));
 }
 
 }  // namespace sis

@@ -102,14 +102,14 @@ class ConcurrencyTest : public testing::Test {
         v1::AppendEntry entry;
         entry.mutable_truncate()->mutable_sequence()->set_id(Id(random));
         entry.mutable_truncate()->set_length(static_cast<uint32_t>(random() % kLength));
-        AppendEntry(cache_, *run, entry);
+        IngestEntry(cache_, *run, entry);
         break;
       }
       case 5: {
         v1::AppendEntry entry;
         entry.mutable_seal()->mutable_sequence()->set_id(Id(random));
         entry.mutable_seal()->set_length(kLength);
-        AppendEntry(cache_, *run, entry);
+        IngestEntry(cache_, *run, entry);
         break;
       }
       case 6:

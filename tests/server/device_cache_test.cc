@@ -42,13 +42,13 @@ class DeviceCacheTest : public testing::TestWithParam<v1::LogProbEncoding> {
     v1::AppendEntry entry;
     entry.mutable_truncate()->mutable_sequence()->set_id(id);
     entry.mutable_truncate()->set_length(length);
-    ASSERT_EQ(AppendEntry(cache_, *run_, entry).code(), 0);
+    ASSERT_EQ(IngestEntry(cache_, *run_, entry).code(), 0);
   }
   void Seal(const std::string& id, uint32_t length) {
     v1::AppendEntry entry;
     entry.mutable_seal()->mutable_sequence()->set_id(id);
     entry.mutable_seal()->set_length(length);
-    ASSERT_EQ(AppendEntry(cache_, *run_, entry).code(), 0);
+    ASSERT_EQ(IngestEntry(cache_, *run_, entry).code(), 0);
   }
 
   // Values that are valid whatever is recorded.

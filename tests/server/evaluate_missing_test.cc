@@ -98,7 +98,7 @@ TEST_F(EvaluateMissingTest, DigestsHoldTheRecordsStill) {
   v1::AppendEntry truncate;
   truncate.mutable_truncate()->mutable_sequence()->set_id("a");
   truncate.mutable_truncate()->set_length(kLength - 1);
-  ASSERT_EQ(AppendEntry(cache_, *run_, truncate).code(), 0);
+  ASSERT_EQ(IngestEntry(cache_, *run_, truncate).code(), 0);
   request.set_draw(6);
   const absl::Status changed = Try(request).status();
   EXPECT_EQ(changed.code(), StatusCode::kFailedPrecondition);
@@ -236,7 +236,7 @@ TEST_F(EvaluateMissingTest, WhatBecomesCorruptAfterItWasFetchedIsMissing) {
   v1::AppendEntry seal;
   seal.mutable_seal()->mutable_sequence()->set_id("a");
   seal.mutable_seal()->set_length(kLength);
-  ASSERT_EQ(AppendEntry(cache_, *run_, seal).code(), 0);
+  ASSERT_EQ(IngestEntry(cache_, *run_, seal).code(), 0);
   const auto fetch = [&](uint32_t first, uint32_t count) {
     v1::FetchTopKRequest request;
     v1::Slice& slice = *request.add_slices();
