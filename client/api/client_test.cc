@@ -6,7 +6,6 @@
 
 #include <limits>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "client/testing/scripted_service.h"

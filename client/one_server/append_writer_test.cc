@@ -14,7 +14,6 @@
 #include <span>
 #include <string>
 #include <thread>
-#include <utility>
 #include <variant>
 #include <vector>
 

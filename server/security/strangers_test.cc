@@ -11,8 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
 namespace sis {
 namespace {
 

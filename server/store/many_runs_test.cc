@@ -10,7 +10,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "server/testing/backing.h"
 #include "server/testing/stored_entries.h"
 

@@ -1,7 +1,5 @@
 #include "server/wire/message_shape.h"
 
-#include <utility>
-
 #include "google/protobuf/message.h"
 #include "google/protobuf/wire_format_lite.h"
 

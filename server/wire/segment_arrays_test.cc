@@ -1,7 +1,6 @@
 // Arrays of messages that name a segment.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <string>
 #include <vector>
 

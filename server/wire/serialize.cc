@@ -1,6 +1,5 @@
 #include "server/wire/serialize.h"
 
-#include <utility>
 #include <vector>
 
 #include "google/protobuf/io/coded_stream.h"

@@ -3,10 +3,8 @@
 #include "kernels/decide/dense/dense.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <random>
-#include <thread>
 #include <vector>
 
 #include "tests/bench/read_bandwidth.h"

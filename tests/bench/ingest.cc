@@ -33,7 +33,6 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
-#include "absl/strings/str_cat.h"
 #include "server/testing/child_process.h"
 #include "tests/bench/ingest_full_cache.h"
 #include "tests/bench/ingest_messages.h"

@@ -1,5 +1,4 @@
 // The CPU backend as a C function, for peers.py: whole sequences, dealt out over threads.
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <thread>

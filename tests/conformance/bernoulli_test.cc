@@ -1,6 +1,5 @@
 // The draws. Seeds are fixed, so a test that passes once always passes; the bounds say what the
 // chance of a false alarm was when it was written, and what it would have seen.
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <vector>

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <random>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"

@@ -2,7 +2,6 @@
 #include "kernels/testing/reference.h"
 
 #include <cmath>
-#include <cstdint>
 #include <random>
 #include <span>
 

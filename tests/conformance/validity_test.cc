@@ -6,7 +6,6 @@
 #include <iterator>
 #include <limits>
 #include <random>
-#include <span>
 #include <vector>
 
 #include "gtest/gtest.h"

@@ -1,10 +1,8 @@
 // Bad input of the calls without arrays.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "tests/integration/bad_input.h"
 

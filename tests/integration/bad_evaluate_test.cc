@@ -1,7 +1,6 @@
 // Bad input of Evaluate, in messages and in shared memory.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>

@@ -2,7 +2,6 @@
 // another server with the same records give the same bytes; wherever the arrays are.
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <string>
 
 #include "absl/strings/str_cat.h"

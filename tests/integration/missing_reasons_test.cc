@@ -2,7 +2,6 @@
 // metrics.
 #include <gtest/gtest.h>
 
-#include <map>
 #include <thread>
 
 #include "server/testing/live_server.h"
