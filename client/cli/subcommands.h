@@ -24,5 +24,6 @@ void AddTop(CLI::App& sisctl, Action& action);
 void AddSequences(CLI::App& sisctl, Action& action);
 void AddShow(CLI::App& sisctl, Action& action);
 void AddCompare(CLI::App& sisctl, LocalAction& action);
+void AddCompletion(CLI::App& sisctl, LocalAction& action);
 
 }  // namespace sis
