@@ -94,6 +94,7 @@ ExitStatus Main(int argc, const char* const* argv) {
   AddTop(app, action);
   AddSequences(app, action);
   AddShow(app, action);
+  AddExport(app, action);
   AddCompare(app, local_action);
   AddCompletion(app, local_action);
   // Not require_subcommand(1), which would hide a misspelt name behind this message.
