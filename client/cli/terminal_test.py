@@ -22,7 +22,7 @@ RUN = "qwen3-4b-reasoning-grpo-2026-11-25-seed-1"
 SEQUENCE = "prompt-0123456789abcdef-response-07"
 LENGTH, VOCABULARY, TOP_K = 40, 16, 4
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-PATIENCE = 60  # seconds, for what comes at once
+PATIENCE = 20  # seconds, for what comes at once
 
 
 class Terminal:
