@@ -1,11 +1,14 @@
 """Client.export: the Parquet file holds what fetch_top_k and inspect_sequence say, over real
 servers."""
 
+import contextlib
+import json
 import pathlib
 import tempfile
 import unittest
 from unittest import mock
 
+import matplotlib.pyplot
 import numpy as np
 import pandas
 import pyarrow.parquet
@@ -14,6 +17,7 @@ from server.testing.live_server import LiveServer
 import sis
 import sis.export
 
+NOTEBOOK = pathlib.Path(__file__).parents[2] / "examples/export.ipynb"
 VOCABULARY, K = 32, 6
 # Over several batches and row groups, one longer than a batch.
 AT_ONCE = 100
@@ -129,6 +133,36 @@ class ExportTest(unittest.TestCase):
         for column in ("draw", "decision", "log_ratio", "staleness", "current_log_probs"):
             self.assertTrue(self.of("c", "d", "gap")[column].isna().all(), column)
 
+    def test_the_notebook_draws_what_the_service_says(self):
+        notebook = json.loads(NOTEBOOK.read_text())
+        drawn, names = [], {}
+        show = mock.patch.object(matplotlib.pyplot, "show", lambda: drawn.append(matplotlib.pyplot.gcf()))
+        with contextlib.chdir(self.folder), show:
+            for cell in notebook["cells"]:
+                if cell["cell_type"] == "code":
+                    exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+        self.addCleanup(matplotlib.pyplot.close, "all")
+        self.assertEqual(len({figure.number for figure in drawn}), 4)
+        for figure in drawn:
+            for axes in figure.axes:
+                self.assertTrue(axes.lines or axes.patches)
+        totals = self.evaluation.totals
+        scored = totals.accepted + totals.rejected + totals.outside_top_k
+        self.assertEqual(names["accept_rate"].to_dict(), {7: totals.accepted / scored})
+        # The service sums in fixed point.
+        self.assertAlmostEqual(names["deviation"].D[7], totals.d, delta=1e-4)
+        self.assertAlmostEqual(names["deviation"].D_SIS[7], totals.d_sis, delta=1e-4)
+        self.assertAlmostEqual(names["residual_mass"][-1], totals.residual_mass / scored, delta=1e-5)
+        q = np.exp(self.records.log_probs[self.mask.astype(bool)].astype(np.float64))
+        self.assertAlmostEqual(names["coverage"][-1], q.sum(axis=1).mean(), delta=1e-5)
+        self.assertAlmostEqual(names["coverage"][0], q[:, 0].mean(), delta=1e-5)
+        accepted = np.bincount(self.records.sampled_ids[self.evaluation.decisions == 1], minlength=VOCABULARY)
+        others = np.isin(self.evaluation.decisions, (2, 3))
+        rejected = np.bincount(self.records.sampled_ids[others], minlength=VOCABULARY)
+        odds = (accepted + 0.5) / (rejected + 0.5)
+        order = sorted(names["distinctive"].index, key=lambda token: odds[token])
+        np.testing.assert_allclose(odds[names["distinctive"].index], odds[order])
+
     def test_a_failure_leaves_no_file(self):
         file = self.folder / "nothing.parquet"
         with self.assertRaises(sis.NotFound):
@@ -140,7 +174,7 @@ class ExportTest(unittest.TestCase):
             other.kill()
             with self.assertRaises(sis.Unavailable):
                 client.export(self.run_, str(file))
-        self.assertEqual(list(self.folder.iterdir()), [self.file])
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["run.parquet"])
 
 
 if __name__ == "__main__":
