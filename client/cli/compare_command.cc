@@ -1,13 +1,13 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/compare/comparison.h"
 #include "client/cli/compare/reports.h"
+#include "client/cli/input_file.h"
 #include "client/cli/options.h"
 #include "client/cli/recorded/recorded_log_probs.h"
 #include "client/cli/subcommands.h"
@@ -36,14 +36,9 @@ accepted, rejected, the accept rate and D_SIS.
 Exit status: 0 no fault found, 1 failed, 2 wrong usage, 3 a fault found. See docs/compare.md.)";
 
 absl::StatusOr<std::vector<RecordedSequence>> ReadFile(const std::string& name) {
-  std::ifstream file(name, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  // Fails if there is nothing to read, as in a directory.
-  if (!file.is_open() || text.fail()) {
-    return absl::NotFoundError(absl::StrCat(name, ": can't be read, or is empty"));
-  }
-  return ParseRecordedLogProbs(text.str(), name);
+  const absl::StatusOr<std::string> text = ReadInput(name);
+  if (!text.ok()) return text.status();
+  return ParseRecordedLogProbs(*text, name);
 }
 
 absl::Status WriteFile(const std::string& name, const std::string& text) {
@@ -84,7 +79,8 @@ void AddCompare(CLI::App& sisctl, LocalAction& action) {
       "compare", "Compare two recordings of log-probs, and say why they differ.");
   app.footer(kDetails);
   const auto options = std::make_shared<Options>();
-  app.add_option("A", options->a, "A recording, as of the rollout engine.")->required();
+  app.add_option("A", options->a, "A recording, as of the rollout engine; -: standard input.")
+      ->required();
   app.add_option("B", options->b, "Another one, as of the trainer.")->required();
   app.add_option("--html", options->html, "Also write a page that needs no other file.");
   AddInteger(app, "--positions", options->positions,
@@ -93,7 +89,12 @@ void AddCompare(CLI::App& sisctl, LocalAction& action) {
              "Decide with the k most probable tokens, at most 254; 0: all that are listed.");
   AddInteger(app, "--seed", options->decide.seed, "Keys the accept/reject draws.");
   AddJson(app, options->json);
-  app.callback([options, &action] { action = [options] { return RunCompare(*options); }; });
+  app.callback([options, &action] {
+    if (options->a == "-" && options->b == "-") {
+      throw CLI::ValidationError("A, B", "only one of them can be standard input");
+    }
+    action = [options] { return RunCompare(*options); };
+  });
 }
 
 }  // namespace sis

@@ -7,6 +7,8 @@
 #include "client/cli/json_output.h"
 #include "client/cli/options.h"
 #include "client/cli/subcommands.h"
+#include "client/cli/table.h"
+#include "client/cli/terminal.h"
 #include "client/cli/unanswered.h"
 #include "client/cli/verdict_text.h"
 
@@ -33,16 +35,30 @@ absl::Status ListRuns(Client& client, const Options& options) {
   const absl::StatusOr<v1::ListRunsResponse> response = client.ListRuns();
   if (!response.ok()) return response.status();
   if (options.json) return PrintJson(*response);
-  constexpr auto kRow = "%-32s %-9s %11s %8s %10s %12s %14s %9s  %-16s %s\n";
-  std::cout << absl::StreamFormat(kRow, "RUN", "VERDICT", "INCARNATION", "VERSION", "SEQUENCES",
-                                  "POSITIONS", "BYTES", "LAST DRAW", "OWNER", "TASK");
+  Table table({{.heading = "RUN", .left = true},
+               {.heading = "VERDICT", .width = 9, .left = true},
+               {.heading = "INCARNATION", .goes = 4},
+               {.heading = "VERSION", .goes = 1},
+               {.heading = "SEQUENCES"},
+               {.heading = "POSITIONS", .goes = 2},
+               {.heading = "BYTES"},
+               {.heading = "LAST DRAW"},
+               {.heading = "OWNER", .left = true, .goes = 5},
+               {.heading = "TASK", .left = true, .goes = 3}});
   for (const v1::Run& run : WorstFirst(*response)) {
-    std::cout << absl::StreamFormat(
-        kRow, run.run_id(), VerdictText(run.verdict()), std::to_string(run.incarnation()),
-        std::to_string(run.policy_version()), std::to_string(run.sequences()),
-        std::to_string(run.positions()), std::to_string(run.bytes()),
-        run.has_last_draw() ? std::to_string(run.last_draw()) : "-",
-        run.config().owner().empty() ? "-" : run.config().owner(), run.config().task());
+    table.AddRow({{run.run_id()},
+                  {VerdictText(run.verdict()), ColourOf(run.verdict())},
+                  {std::to_string(run.incarnation())},
+                  {std::to_string(run.policy_version())},
+                  {std::to_string(run.sequences())},
+                  {std::to_string(run.positions())},
+                  {std::to_string(run.bytes())},
+                  {run.has_last_draw() ? std::to_string(run.last_draw()) : "-"},
+                  {run.config().owner().empty() ? "-" : run.config().owner()},
+                  {run.config().task()}});
+  }
+  for (const std::string& line : table.TakeLines(Terminal::OfStandardOutput())) {
+    std::cout << line << '\n';
   }
   return absl::OkStatus();
 }
@@ -81,8 +97,9 @@ absl::Status GetRun(Client& client, const Options& options) {
   PrintRow("bytes", run->bytes());
   PrintRow("leases", run->leases());
   if (run->has_last_draw()) PrintRow("last draw", run->last_draw());
-  PrintRow("verdict", VerdictText(run->verdict()));
-  for (const std::string& line : FindingLines(*run)) std::cout << line << '\n';
+  const Terminal terminal = Terminal::OfStandardOutput();
+  PrintRow("verdict", terminal.Painted(VerdictText(run->verdict()), ColourOf(run->verdict())));
+  for (const std::string& line : FindingLines(*run, terminal)) std::cout << line << '\n';
   return absl::OkStatus();
 }
 

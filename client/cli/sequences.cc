@@ -3,10 +3,11 @@
 #include <optional>
 #include <string>
 
-#include "absl/strings/str_format.h"
 #include "client/cli/json_output.h"
 #include "client/cli/options.h"
 #include "client/cli/subcommands.h"
+#include "client/cli/table.h"
+#include "client/cli/terminal.h"
 #include "client/cli/unanswered.h"
 
 namespace sis {
@@ -17,32 +18,44 @@ struct Options {
   bool json = false;
 };
 
-constexpr auto kRow = "%-40s %7s %8s %9s %6s %5s %8s %10s\n";
+// Its pages have the same columns.
+Table EmptyTable() {
+  return Table({{.heading = "SEQUENCE", .width = 24, .left = true},
+                {.heading = "ATTEMPT"},
+                {.heading = "LENGTH", .width = 8},
+                {.heading = "POSITIONS"},
+                {.heading = "SEALED"},
+                {.heading = "READ", .width = 5},
+                {.heading = "VERSION", .width = 8, .goes = 1},
+                {.heading = "BYTES", .width = 10, .goes = 2}});
+}
 
-void Print(const v1::ListSequencesResponse::Sequence& listed) {
-  std::cout << absl::StreamFormat(
-      kRow, listed.sequence().id(), std::to_string(listed.sequence().attempt()),
-      std::to_string(listed.committed_length()), std::to_string(listed.positions()),
-      listed.sealed() ? "yes" : "no", listed.unread() ? "no" : "yes",
-      std::to_string(listed.policy_version()), std::to_string(listed.bytes()));
+void Add(const v1::ListSequencesResponse::Sequence& listed, Table& table) {
+  table.AddRow({{listed.sequence().id()},
+                {std::to_string(listed.sequence().attempt())},
+                {std::to_string(listed.committed_length())},
+                {std::to_string(listed.positions())},
+                {listed.sealed() ? "yes" : "no"},
+                {listed.unread() ? "no" : "yes"},
+                {std::to_string(listed.policy_version())},
+                {std::to_string(listed.bytes())}});
 }
 
 // Page by page; as JSON all in one.
 absl::Status ListSequences(Client& client, const Options& options) {
   v1::ListSequencesResponse all;
   std::optional<SequenceRef> after;
+  const Terminal terminal = Terminal::OfStandardOutput();
+  Table table = EmptyTable();
   for (;;) {
     const absl::StatusOr<v1::ListSequencesResponse> page =
         client.ListSequences({options.run_id}, after);
     if (!page.ok()) return page.status();
-    if (!options.json && !after.has_value()) {
-      std::cout << absl::StreamFormat(kRow, "SEQUENCE", "ATTEMPT", "LENGTH", "POSITIONS", "SEALED",
-                                      "READ", "VERSION", "BYTES");
-    }
     if (options.json) {
       all.MergeFrom(*page);
     } else {
-      for (const auto& listed : page->sequences()) Print(listed);
+      for (const auto& listed : page->sequences()) Add(listed, table);
+      for (const std::string& line : table.TakeLines(terminal)) std::cout << line << '\n';
     }
     if (!options.json && !page->more() && page->store_keeps_evicted()) {
       std::cout << "These are in memory; others may have been evicted, and be in the store.\n";

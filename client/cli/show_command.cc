@@ -4,12 +4,14 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/input_file.h"
 #include "client/cli/inspected_sequence.h"
 #include "client/cli/json_output.h"
 #include "client/cli/options.h"
 #include "client/cli/show_html.h"
 #include "client/cli/show_text.h"
 #include "client/cli/subcommands.h"
+#include "client/cli/terminal.h"
 #include "client/cli/unanswered.h"
 
 namespace sis {
@@ -57,7 +59,7 @@ absl::Status ShowRun(Client& client, const Options& options, const TokenTexts& t
     return Write(options.html, RunAsHtml(*run, texts));
   }
   if (options.json) return PrintJson(*overview);
-  std::cout << RunAsText(*overview, texts);
+  std::cout << RunAsText(*overview, texts, Terminal::OfStandardOutput());
   return absl::OkStatus();
 }
 
@@ -84,10 +86,17 @@ absl::Status ShowSequence(Client& client, const Options& options, const TokenTex
   return text.status();
 }
 
+absl::StatusOr<TokenTexts> TextsIn(const std::string& file) {
+  if (file != "-") return ReadTokenTexts(file);
+  const absl::StatusOr<std::string> json = ReadInput(file);
+  if (!json.ok()) return json.status();
+  return ParseTokenTexts(*json);
+}
+
 absl::Status Show(Client& client, const Options& options) {
   TokenTexts texts;
   if (!options.tokenizer.empty()) {
-    absl::StatusOr<TokenTexts> read = ReadTokenTexts(options.tokenizer);
+    absl::StatusOr<TokenTexts> read = TextsIn(options.tokenizer);
     if (!read.ok()) return read.status();
     texts = *std::move(read);
   }
@@ -120,7 +129,7 @@ void AddShow(CLI::App& sisctl, Action& action) {
           ->check(CLI::NonNegativeNumber)
           ->default_str("");
   app.add_option("--tokenizer", options->tokenizer,
-                 "A Hugging Face tokenizer.json, for the texts of tokens.");
+                 "A Hugging Face tokenizer.json, for the texts of tokens; -: standard input.");
   CLI::Option* const html = app.add_option(
       "--html", options->html, "Write one HTML file to look at in a browser, which needs no more.");
   html->excludes(position);

@@ -74,9 +74,9 @@ class ShowTest(unittest.TestCase):
         cls.tokenizer = cls.folder / "tokenizer.json"
         cls.tokenizer.write_text(json.dumps(TOKENIZER))
 
-    def sisctl(self, *words, fails=False):
-        command = [SISCTL, f"--server={','.join(self.addresses)}", "show", *words]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    def sisctl(self, *words, fails=False, subcommand="show", given=""):
+        command = [SISCTL, f"--server={','.join(self.addresses)}", subcommand, *words]
+        result = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60)
         self.assertEqual(result.returncode, int(fails), result.stderr)
         return result.stderr if fails else result.stdout
 
@@ -142,9 +142,19 @@ class ShowTest(unittest.TestCase):
         decisions = [names[next(word for word in row if word in names)] for row in rows]
         self.assertEqual(decisions, [self.evaluation.decisions[int(row[0])] for row in rows])
         self.assertRegex("\n".join(lines), r'" w\d+" #\d+')
+        given = self.tokenizer.read_text()
+        self.assertEqual(self.sisctl("r", "s0", "--tokenizer=-", given=given).splitlines(), lines)
         position = self.sisctl("r", "s0", "--position=3")
         self.assertIn(f"position 3: #{self.records.sampled_ids[3]}", position)
         self.assertIn("2 policy versions behind", position)
+
+    def test_the_latest_step(self):
+        latest = self.sisctl("r", "latest", subcommand="step")
+        self.assertRegex(latest, r"^draw +3\n")
+        self.assertRegex(latest, rf"\naccepted +{self.evaluation.totals.accepted}\n")
+        self.assertEqual(latest, self.sisctl("r", "3", subcommand="step"))
+        self.client.create_run("fresh", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
+        self.assertIn("no draw has been evaluated", self.sisctl("fresh", "latest", subcommand="step", fails=True))
 
     def test_refusals(self):
         self.assertIn("no evaluated values are kept", self.sisctl("r", "unknown", fails=True))

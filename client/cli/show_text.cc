@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/inspected_sequence.h"
+#include "client/cli/table.h"
 
 namespace sis {
 namespace {
@@ -92,39 +93,62 @@ std::string DecisionSentence(const v1::InspectSequenceResponse& sequence, size_t
 
 }  // namespace
 
-std::string RunAsText(const v1::InspectRunResponse& run, const TokenTexts& texts) {
+std::string RunAsText(const v1::InspectRunResponse& run, const TokenTexts& texts,
+                      const Terminal& terminal) {
   if (run.sequences().empty()) return "nothing has been evaluated, or nothing is kept\n";
-  std::string text = absl::StrFormat("%-40s %10s %10s %9s %9s %9s  %s\n", "SEQUENCE", "DRAW",
-                                     "POSITIONS", "ACCEPTED", "D/TOKEN", "MISSING", "NOT KEPT");
+  Table sequences({{.heading = "SEQUENCE", .width = 24, .left = true},
+                   {.heading = "DRAW", .width = 10, .goes = 2},
+                   {.heading = "POSITIONS"},
+                   {.heading = "ACCEPTED"},
+                   {.heading = "D/TOKEN", .width = 9},
+                   {.heading = "MISSING", .width = 9},
+                   {.heading = " NOT KEPT", .left = true, .goes = 1}});
   for (const auto& kept : run.sequences()) {
     const v1::Totals& totals = kept.totals();
     const uint64_t scored = totals.accepted() + totals.rejected() + totals.outside_top_k();
     const auto share = [&](double of) { return Number(scored == 0 ? NAN : of / scored); };
-    absl::StrAppendFormat(
-        &text, "%-40s %10u %10u %9s %9s %9u  %s\n", Name(kept.sequence()), kept.draw(),
-        kept.positions(), share(static_cast<double>(totals.accepted())), share(totals.d()),
-        totals.missing(), kept.cut_end() == 0 ? "-" : Range(kept.cut_begin(), kept.cut_end()));
+    const std::string cut = kept.cut_end() == 0 ? "-" : Range(kept.cut_begin(), kept.cut_end());
+    sequences.AddRow({{Name(kept.sequence())},
+                      {absl::StrCat(kept.draw())},
+                      {absl::StrCat(kept.positions())},
+                      {share(static_cast<double>(totals.accepted()))},
+                      {share(totals.d())},
+                      {absl::StrCat(totals.missing())},
+                      {absl::StrCat(" ", cut)}});
   }
-  absl::StrAppendFormat(&text, "\n%-40s %10s %10s %9s  %s\n", "LARGEST |LOG W|", "DRAW", "POSITION",
-                        "LOG W", "TOKEN");
+  Table deviations({{.heading = "LARGEST |LOG W|", .width = 24, .left = true},
+                    {.heading = "DRAW", .width = 10, .goes = 1},
+                    {.heading = "POSITION", .width = 10},
+                    {.heading = "LOG W", .width = 9},
+                    {.heading = " TOKEN", .left = true}});
   for (const auto& found : run.deviations()) {
-    absl::StrAppendFormat(&text, "%-40s %10u %10u %9s  %s\n", Name(found.sequence()), found.draw(),
-                          found.position(), Signed(found.log_ratio()),
-                          Token(static_cast<int32_t>(found.token_id()), texts));
+    deviations.AddRow({{Name(found.sequence())},
+                       {absl::StrCat(found.draw())},
+                       {absl::StrCat(found.position())},
+                       {Signed(found.log_ratio())},
+                       {absl::StrCat(" ", Token(static_cast<int32_t>(found.token_id()), texts))}});
   }
-  absl::StrAppendFormat(&text, "\n%-40s %10s %10s %20s\n", "TOKEN, MOST REJECTED FIRST", "ACCEPTED",
-                        "REJECTED", "TOO HIGH BY AT MOST");
+  Table tokens({{.heading = "TOKEN, MOST REJECTED FIRST", .left = true},
+                {.heading = "ACCEPTED", .width = 10},
+                {.heading = "REJECTED", .width = 10},
+                {.heading = "TOO HIGH BY AT MOST"}});
   for (const auto& token : run.tokens()) {
-    absl::StrAppendFormat(&text, "%-40s %10u %10u %20u\n",
-                          Token(static_cast<int32_t>(token.token_id()), texts), token.accepted(),
-                          token.rejected(), token.max_error());
+    tokens.AddRow({{Token(static_cast<int32_t>(token.token_id()), texts)},
+                   {absl::StrCat(token.accepted())},
+                   {absl::StrCat(token.rejected())},
+                   {absl::StrCat(token.max_error())}});
+  }
+  std::string text;
+  for (Table* table : {&sequences, &deviations, &tokens}) {
+    if (!text.empty()) text += '\n';
+    for (const std::string& line : table->TakeLines(terminal)) absl::StrAppend(&text, line, "\n");
   }
   return text;
 }
 
 std::string SequenceAsText(const v1::InspectSequenceResponse& sequence, const TokenTexts& texts) {
   std::string text = absl::StrCat("draw ", sequence.draw(), "\n");
-  absl::StrAppendFormat(&text, "%8s  %-28s %-9s %9s %7s %8s %7s\n", "POSITION", "TOKEN", "DECISION",
+  absl::StrAppendFormat(&text, "%8s  %-24s %-9s %9s %7s %8s %7s\n", "POSITION", "TOKEN", "DECISION",
                         "LOG W", "A", "RESIDUAL", "BEHIND");
   for (size_t i = 0; i < sequence.decisions().size(); ++i) {
     const uint32_t position = sequence.first_position() + static_cast<uint32_t>(i);
@@ -141,7 +165,7 @@ std::string SequenceAsText(const v1::InspectSequenceResponse& sequence, const To
       continue;
     }
     absl::StrAppendFormat(
-        &text, "%8u  %-28s %-9s %9s %7s %8s %7u\n", position,
+        &text, "%8u  %-24s %-9s %9s %7s %8s %7u\n", position,
         Token(At<int32_t>(sequence.sampled_ids(), i), texts), DecisionName(sequence.decisions()[i]),
         Signed(At<float>(sequence.log_ratios(), i)),
         Number(At<float>(sequence.acceptance_probabilities(), i)),

@@ -6,12 +6,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "client/api/client.h"
+#include "client/cli/input_file.h"
 #include "client/cli/servers_behind.h"
 #include "client/cli/subcommands.h"
+#include "proto/version.h"
 
 namespace sis {
 namespace {
@@ -40,8 +43,10 @@ void AddCredentials(CLI::App& app, Credentials& credentials) {
   app.add_option("--certificate", credentials.certificate,
                  "File of the own certificate; $SIS_CERTIFICATE_FILE.");
   app.add_option("--key", credentials.key, "File of its key; $SIS_KEY_FILE.");
-  app.add_option("--token_file", credentials.token_file,
-                 "File of the token; $SIS_TOKEN_FILE, or $SIS_TOKEN with the token itself.");
+  app.add_option(
+      "--token_file", credentials.token_file,
+      "File of the token, -: standard input; $SIS_TOKEN_FILE, or $SIS_TOKEN with the token "
+      "itself.");
   app.add_flag("--plaintext_token", credentials.plaintext_token,
                "Send the token to other machines without TLS too; $SIS_PLAINTEXT_TOKEN=1.");
 }
@@ -68,6 +73,7 @@ ExitStatus Main(int argc, const char* const* argv) {
     return absl::StrCat("sisctl: ", error.what(), "\nsee sisctl --help\n");
   });
   app.set_help_flag("--help", "Show this, or what a subcommand does.");
+  app.set_version_flag("--version", absl::StrCat("sisctl ", kVersion), "Show the version.");
   // Options may stand anywhere; of those given twice the last one counts.
   app.fallthrough();
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -88,7 +94,9 @@ ExitStatus Main(int argc, const char* const* argv) {
   AddTop(app, action);
   AddSequences(app, action);
   AddShow(app, action);
+  AddExport(app, action);
   AddCompare(app, local_action);
+  AddCompletion(app, local_action);
   // Not require_subcommand(1), which would hide a misspelt name behind this message.
   app.final_callback([&] {
     if (!action && !local_action) throw CLI::RequiredError("A subcommand");
@@ -112,6 +120,12 @@ ExitStatus Main(int argc, const char* const* argv) {
 
   // What is said here stands in for what the environment says.
   if (app.count("--token_file") > 0) credentials.token.clear();
+  if (credentials.token_file == "-") {
+    const absl::StatusOr<std::string> token = ReadInput("-");
+    if (!token.ok()) return failed(token.status());
+    credentials.token = std::string(absl::StripAsciiWhitespace(*token));
+    credentials.token_file.clear();
+  }
   std::vector<std::string> replicas = absl::StrSplit(addresses, ',', absl::SkipEmpty());
   // What changes a run any server of a fleet does for all.
   const CLI::App& runs = *app.get_subcommand("runs");

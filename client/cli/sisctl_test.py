@@ -15,8 +15,8 @@ SISCTL = pathlib.Path("client/cli/sisctl")
 TESTDATA = pathlib.Path("client/cli/recorded/testdata")
 
 
-def sisctl(*words):
-    return subprocess.run([SISCTL, *words], capture_output=True, text=True, timeout=60)
+def sisctl(*words, given=""):
+    return subprocess.run([SISCTL, *words], input=given, capture_output=True, text=True, timeout=60)
 
 
 class SisctlTest(unittest.TestCase):
@@ -45,6 +45,11 @@ class SisctlTest(unittest.TestCase):
             self.assertIn(name, overview)
         self.assertIn("--vocabulary_size", self.done("runs", "create", "--help"))
         self.assertIn("unscored", self.done("compare", "--help"))
+
+    def test_version(self):
+        source = pathlib.Path("proto/version.h").read_text()
+        [version] = re.findall(r'kVersion\[\] = "(.*)"', source)
+        self.assertEqual(self.done("--version"), f"sisctl {version}\n")
 
     def test_runs_create(self):
         flags = ("--seed=3", "--vocabulary_size", "1000", "--top_k=5", "--max_staleness=2", self.live())
@@ -145,6 +150,32 @@ class SisctlTest(unittest.TestCase):
         self.assertEqual(told, whole)
         for number in (2, 3):
             self.assertIn(f"server {number} of 3 gives no answer", result.stderr)
+
+    def test_what_is_not_found_may_be_where_nobody_answers(self):
+        live = self.live()
+        self.refused(1, "'nowhere' is unknown (NOT_FOUND)", live, "step", "nowhere", "3")
+        for draw in ("3", "latest"):
+            message = r"'nowhere' is unknown; server 2 of 2 gives no answer, and what it holds is not shown"
+            self.refused(1, message, f"{live},127.0.0.1:1", "step", "nowhere", draw)
+
+    def test_standard_input_in_the_place_of_a_file(self):
+        files = [TESTDATA / f"smollm2_{name}.jsonl" for name in ("float32", "4_bit")]
+        whole = self.done("compare", *files)
+        for words in (("-", files[1]), (files[0], "-")):
+            given = files[words.index("-")].read_text()
+            result = sisctl("compare", *words, given=given)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(result.stdout, whole.replace(str(files[words.index("-")]), "-"))
+        self.refused(1, "standard input: can't be read, or is empty", "compare", "-", files[1])
+        self.refused(1, "standard input: can't be read, or is empty", self.live(), "show", "r", "--tokenizer=-")
+        with tempfile.TemporaryDirectory() as folder:
+            identities = pathlib.Path(folder, "identities")
+            identities.write_text("token 0123456789abcdef alice trainer\n")
+            server = LiveServer(f"--identities={identities}", cache_bytes=16 << 20)
+            self.addCleanup(server.close)
+            words = (f"--server={server.address}", "--token_file=-", "runs", "list")
+            self.assertEqual(sisctl(*words, given="0123456789abcdef\n").returncode, 0)
+            self.assertIn("UNAUTHENTICATED", sisctl(*words, given="fedcba9876543210\n").stderr)
 
     def test_compare_prints_verdict_evidence_and_positions(self):
         files = [TESTDATA / f"smollm2_{name}.jsonl" for name in ("float32", "4_bit")]
@@ -305,6 +336,8 @@ class SisctlTest(unittest.TestCase):
         self.refused(2, "RUN is required", "runs", "delete")
         self.refused(2, "DRAW is required", "step", "r")
         self.refused(2, "DRAW", "step", "r", "last")
+        self.refused(2, "SHELL is required", "completion")
+        self.refused(2, "only one of them can be standard input", "compare", "-", "-")
         self.refused(2, "B is required", "compare", "x")
 
     def test_the_last_of_an_option_given_twice_counts(self):

@@ -2,18 +2,24 @@
 #include <memory>
 #include <string>
 
+#include "absl/flags/marshalling.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/json_output.h"
 #include "client/cli/options.h"
 #include "client/cli/reason_text.h"
 #include "client/cli/subcommands.h"
+#include "client/cli/table.h"
+#include "client/cli/terminal.h"
 #include "client/cli/unanswered.h"
 
 namespace sis {
 namespace {
 
-void PrintCount(absl::string_view name, uint64_t count) {
-  std::cout << absl::StreamFormat("%-32s %12u\n", name, count);
+void PrintCount(absl::string_view name, uint64_t count, Colour colour = Colour::kNone) {
+  const std::string number = absl::StrFormat("%12u", count);
+  std::cout << absl::StreamFormat("%-32s %s\n", name,
+                                  Terminal::OfStandardOutput().Painted(number, colour));
 }
 
 void PrintNumber(absl::string_view name, double number) {
@@ -61,16 +67,27 @@ void PrintDistributions(const v1::Distributions& distributions) {
 
 // Per position; the effective sample size as a share of the positions.
 void PrintCorrections(const v1::GetStepResponse& step) {
-  std::cout << "\ncorrection             effective size   touched    zeroed mean weight "
-               "mean |log weight|  gradient mass\n";
+  Table table({{.heading = "correction", .width = 22, .left = true},
+               {.heading = "effective size"},
+               {.heading = "touched", .width = 9},
+               {.heading = "zeroed", .width = 9},
+               {.heading = "mean weight"},
+               {.heading = "mean |log weight|", .goes = 2},
+               {.heading = "gradient mass", .width = 14, .goes = 1}});
   for (const v1::CorrectionTotals& totals : step.corrections()) {
     const auto positions = static_cast<double>(totals.positions());
-    std::cout << absl::StreamFormat(
-        "  %-20s %14.4f %9.4f %9.4f %11.6g %17.6g %14.6g\n", totals.correction(),
-        totals.weight() * totals.weight() / (totals.weight_squared() * positions),
-        static_cast<double>(totals.touched()) / positions,
-        static_cast<double>(totals.zeroed()) / positions, totals.weight() / positions,
-        totals.abs_log_weight() / positions, totals.gradient_mass());
+    const double size = totals.weight() * totals.weight() / (totals.weight_squared() * positions);
+    table.AddRow({{absl::StrCat("  ", totals.correction())},
+                  {absl::StrFormat("%.4f", size)},
+                  {absl::StrFormat("%.4f", static_cast<double>(totals.touched()) / positions)},
+                  {absl::StrFormat("%.4f", static_cast<double>(totals.zeroed()) / positions)},
+                  {absl::StrFormat("%.6g", totals.weight() / positions)},
+                  {absl::StrFormat("%.6g", totals.abs_log_weight() / positions)},
+                  {absl::StrFormat("%.6g", totals.gradient_mass())}});
+  }
+  std::cout << '\n';
+  for (const std::string& line : table.TakeLines(Terminal::OfStandardOutput())) {
+    std::cout << line << '\n';
   }
 }
 
@@ -94,16 +111,45 @@ void PrintPrefixCurve(const v1::GetStepResponse& step) {
   }
 }
 
+constexpr char kLatest[] = "latest";
+
+bool ParseDraw(const std::string& text, uint64_t& draw) {
+  std::string error;
+  return absl::ParseFlag(text, &draw, &error);
+}
+
 struct Options {
   std::string run_id;
-  uint64_t draw = 0;
+  std::string draw;  // a number, or kLatest
   bool json = false;
 };
 
+// Not by GetRun: a client that has looked a run up opens it again where it is lost, and who looks
+// should change nothing.
+absl::StatusOr<uint64_t> LatestDraw(Client& client, const std::string& run_id) {
+  const absl::StatusOr<v1::ListRunsResponse> runs = client.ListRuns();
+  if (!runs.ok()) return runs.status();
+  for (const v1::Run& run : runs->runs()) {
+    if (run.run_id() != run_id) continue;
+    if (run.has_last_draw()) return run.last_draw();
+    return absl::NotFoundError(absl::StrCat("run '", run_id, "': no draw has been evaluated"));
+  }
+  return absl::NotFoundError(absl::StrCat("run '", run_id, "' is unknown"));
+}
+
 absl::Status GetStep(Client& client, const Options& options) {
-  const absl::StatusOr<v1::GetStepResponse> step = client.GetStep({options.run_id}, options.draw);
+  uint64_t draw = 0;
+  if (options.draw == kLatest) {
+    const absl::StatusOr<uint64_t> latest = LatestDraw(client, options.run_id);
+    if (!latest.ok()) return latest.status();
+    draw = *latest;
+  } else {
+    ParseDraw(options.draw, draw);  // has been checked
+  }
+  const absl::StatusOr<v1::GetStepResponse> step = client.GetStep({options.run_id}, draw);
   if (!step.ok()) return step.status();
   if (options.json) return PrintJson(*step);
+  PrintCount("draw", draw);
   const v1::Totals& totals = step->totals();
   const uint64_t scored = totals.accepted() + totals.rejected() + totals.outside_top_k();
   const auto mean = [&](double sum) { return sum / static_cast<double>(scored); };
@@ -112,7 +158,8 @@ absl::Status GetStep(Client& client, const Options& options) {
   PrintCount("rejected", totals.rejected());
   PrintCount("outside top-K", totals.outside_top_k());
   PrintCount("missing", totals.missing());
-  PrintCount("envelope violations", totals.envelope_violations());
+  PrintCount("envelope violations", totals.envelope_violations(),
+             totals.envelope_violations() > 0 ? Colour::kRed : Colour::kNone);
   PrintNumber("accept rate", mean(static_cast<double>(totals.accepted())));
   PrintNumber("expected accept rate", mean(totals.expected_acceptance()));
   PrintNumber("mean acceptance probability", mean(totals.acceptance_probability()));
@@ -140,7 +187,17 @@ void AddStep(CLI::App& sisctl, Action& action) {
       "\"clipped\" is w cut to [0.8, 1.2], \"applied\" the modified ratio; others were observed.");
   const auto options = std::make_shared<Options>();
   app.add_option("RUN", options->run_id, "The run's id.")->required();
-  AddInteger(app, "DRAW", options->draw, "The number of the draw.")->required()->default_str("");
+  app.add_option("DRAW", options->draw,
+                 "The number of the draw; latest: the one that was evaluated last.")
+      ->required()
+      ->default_str("")
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            uint64_t draw = 0;
+            if (text == kLatest || ParseDraw(text, draw)) return std::string();
+            return "\"" + text + "\" is not a valid value";
+          },
+          ""));
   AddJson(app, options->json);
   app.callback([options, &action] {
     action = [options](Client& client) {

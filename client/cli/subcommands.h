@@ -23,6 +23,8 @@ void AddStep(CLI::App& sisctl, Action& action);
 void AddTop(CLI::App& sisctl, Action& action);
 void AddSequences(CLI::App& sisctl, Action& action);
 void AddShow(CLI::App& sisctl, Action& action);
+void AddExport(CLI::App& sisctl, Action& action);
 void AddCompare(CLI::App& sisctl, LocalAction& action);
+void AddCompletion(CLI::App& sisctl, LocalAction& action);
 
 }  // namespace sis

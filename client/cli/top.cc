@@ -1,15 +1,15 @@
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/cli/options.h"
+#include "client/cli/quit_key.h"
 #include "client/cli/subcommands.h"
+#include "client/cli/terminal.h"
 #include "client/cli/top_frame.h"
 #include "client/cli/unanswered.h"
 #include "client/cli/verdict_text.h"
@@ -25,7 +25,7 @@ struct Options {
   double interval = 2;
 };
 
-absl::StatusOr<std::vector<std::string>> Runs(Client& client) {
+absl::StatusOr<std::vector<std::string>> Runs(Client& client, const Terminal& terminal) {
   const absl::StatusOr<v1::ListRunsResponse> runs = client.ListRuns();
   if (!runs.ok()) return runs.status();
   std::vector<RunRow> rows;
@@ -39,10 +39,11 @@ absl::StatusOr<std::vector<std::string>> Runs(Client& client) {
       return step.status();
     }
   }
-  return RunsLines(rows);
+  return RunsLines(rows, terminal);
 }
 
-absl::StatusOr<std::vector<std::string>> OneRun(Client& client, const std::string& run_id) {
+absl::StatusOr<std::vector<std::string>> OneRun(Client& client, const std::string& run_id,
+                                                const Terminal& terminal) {
   // Not GetRun: a client that has looked a run up opens it again where it is lost, and a watcher
   // should change nothing.
   const absl::StatusOr<v1::ListRunsResponse> response = client.ListRuns();
@@ -52,36 +53,34 @@ absl::StatusOr<std::vector<std::string>> OneRun(Client& client, const std::strin
   if (run == runs.end()) return absl::NotFoundError(absl::StrCat("run '", run_id, "' is unknown"));
   const absl::StatusOr<v1::ListStepsResponse> steps = client.ListSteps({run_id});
   if (!steps.ok()) return steps.status();
-  return RunLines(*run, *steps, kRowsOfDraws);
+  return RunLines(*run, *steps, kRowsOfDraws, terminal);
 }
 
-absl::StatusOr<std::vector<std::string>> Frame(Client& client, const Options& options) {
+absl::StatusOr<std::vector<std::string>> Frame(Client& client, const Options& options,
+                                               const Terminal& terminal) {
   const auto servers = client.GetServers();
   std::vector<std::string> names;
   for (size_t i = 0; servers.size() > 1 && i < servers.size(); ++i) {
     names.push_back(absl::StrCat("server ", i + 1));
   }
   absl::StatusOr<std::vector<std::string>> runs =
-      options.run_id.empty() ? Runs(client) : OneRun(client, options.run_id);
+      options.run_id.empty() ? Runs(client, terminal) : OneRun(client, options.run_id, terminal);
   if (!runs.ok()) return runs.status();
-  std::vector<std::string> lines = ServerLines(servers, names);
+  std::vector<std::string> lines = ServerLines(servers, names, terminal);
   lines.push_back("");
   lines.insert(lines.end(), runs->begin(), runs->end());
   return lines;
 }
 
-void Print(const std::vector<std::string>& lines) {
-  winsize size = {};
-  const bool on_terminal =
-      isatty(STDOUT_FILENO) != 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 1;
-  if (!on_terminal) {
+void Print(const std::vector<std::string>& lines, const Terminal& terminal) {
+  if (terminal.height < 2) {
     for (const std::string& line : lines) std::cout << line << '\n';
     std::cout << std::flush;
     return;
   }
   // From the top left corner; the rest of each line, and of the screen, is cleared.
   std::cout << "\x1b[H";
-  for (const std::string& line : Cropped(lines, size.ws_col, size.ws_row - 1)) {
+  for (const std::string& line : Cropped(lines, *terminal.width, terminal.height - 1)) {
     std::cout << line << "\x1b[K\n";
   }
   std::cout << "\x1b[J" << std::flush;
@@ -90,8 +89,11 @@ void Print(const std::vector<std::string>& lines) {
 absl::Status Top(Client& client, const Options& options) {
   std::vector<std::string> shown;
   absl::Time answered = absl::Now();
+  std::optional<QuitKey> quit_key;
+  if (!options.once) quit_key.emplace();
   for (;;) {
-    absl::StatusOr<std::vector<std::string>> frame = Frame(client, options);
+    const Terminal terminal = Terminal::OfStandardOutput();  // its size may change
+    absl::StatusOr<std::vector<std::string>> frame = Frame(client, options, terminal);
     if (options.once) {
       if (!frame.ok()) return frame.status();
       for (const std::string& line : *frame) std::cout << line << '\n';
@@ -100,17 +102,18 @@ absl::Status Top(Client& client, const Options& options) {
     if (frame.ok()) {
       shown = *std::move(frame);
       answered = absl::Now();
-      Print(shown);
+      Print(shown, terminal);
     } else if (shown.empty()) {
       return frame.status();
     } else {
-      std::vector<std::string> lines = {
-          absl::StrCat("No answer since ",
-                       absl::FormatTime("%H:%M:%S", answered, absl::LocalTimeZone()), ": ",
-                       frame.status().message()),
-          ""};
+      const std::string since = absl::FormatTime("%H:%M:%S", answered, absl::LocalTimeZone());
+      std::vector<std::string> lines = Wrapped(
+          absl::StrCat(terminal.Painted(absl::StrCat("No answer since ", since), Colour::kRed),
+                       ": ", frame.status().message()),
+          terminal, 2);
+      lines.push_back("");
       lines.insert(lines.end(), shown.begin(), shown.end());
-      Print(lines);
+      Print(lines, terminal);
     }
     if (!std::cout) return absl::OkStatus();  // nobody reads on
     absl::SleepFor(absl::Seconds(options.interval));
@@ -120,8 +123,8 @@ absl::Status Top(Client& client, const Options& options) {
 }  // namespace
 
 void AddTop(CLI::App& sisctl, Action& action) {
-  CLI::App& app =
-      *sisctl.add_subcommand("top", "Watch the server and its runs, or one run, until Ctrl-C.");
+  CLI::App& app = *sisctl.add_subcommand(
+      "top", "Watch the server and its runs, or one run, until you press q.");
   app.footer(
       "Without RUN: all runs, the worst first, with the draw that was evaluated last and what is\n"
       "most wrong. With RUN: its last draws, and all that is wrong.\n"

@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/number_text.h"
 #include "client/cli/reason_text.h"
+#include "client/cli/table.h"
 #include "client/cli/verdict_text.h"
 
 namespace sis {
@@ -19,6 +22,7 @@ constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 // Rates are over so long.
 constexpr double kRateSeconds = 10;
 constexpr size_t kCurveDraws = 64;
+constexpr size_t kCurveBegins = 38;  // characters before a curve
 
 // Per token; not finite where nothing was scored.
 struct StepValues {
@@ -110,24 +114,30 @@ std::string QuantityLine(const std::string& name, const std::string& last, const
   return absl::StrFormat("%-15s %10s%-11s %s", name, last, unit, Curve(drawn));
 }
 
-std::vector<std::string> CorrectionLines(const v1::GetStepResponse& step) {
+std::vector<std::string> CorrectionLines(const v1::GetStepResponse& step,
+                                         const Terminal& terminal) {
   if (step.corrections().empty()) return {};
-  constexpr auto kRow = "%-24s %8s %8s %8s %8s %12s %12s";
-  std::vector<std::string> lines = {
-      "", absl::StrFormat(kRow, "CORRECTION", "ESS", "TOUCHED", "ZEROED", "WEIGHT", "|LOG WEIGHT|",
-                          "GRADIENT")};
+  Table table({{.heading = "CORRECTION", .width = 24, .left = true},
+               {.heading = "ESS", .width = 8},
+               {.heading = "TOUCHED", .width = 8},
+               {.heading = "ZEROED", .width = 8},
+               {.heading = "WEIGHT", .width = 8},
+               {.heading = "|LOG WEIGHT|", .goes = 2},
+               {.heading = "GRADIENT", .width = 12, .goes = 1}});
   for (const v1::CorrectionTotals& correction : step.corrections()) {
     const auto positions = static_cast<double>(correction.positions());
     const auto mean = [&](double sum) { return Mean(sum, positions); };
     const double weight = correction.weight();
-    lines.push_back(
-        absl::StrFormat(kRow, correction.correction(),
-                        ShareText(weight * weight / (correction.weight_squared() * positions)),
-                        ShareText(mean(static_cast<double>(correction.touched()))),
-                        ShareText(mean(static_cast<double>(correction.zeroed()))),
-                        NumberText(mean(weight)), NumberText(mean(correction.abs_log_weight())),
-                        NumberText(mean(correction.gradient_mass()))));
+    table.AddRow({{correction.correction()},
+                  {ShareText(weight * weight / (correction.weight_squared() * positions))},
+                  {ShareText(mean(static_cast<double>(correction.touched())))},
+                  {ShareText(mean(static_cast<double>(correction.zeroed())))},
+                  {NumberText(mean(weight))},
+                  {NumberText(mean(correction.abs_log_weight()))},
+                  {NumberText(mean(correction.gradient_mass()))}});
   }
+  std::vector<std::string> lines = {""};
+  std::ranges::move(table.TakeLines(terminal), std::back_inserter(lines));
   return lines;
 }
 
@@ -166,12 +176,17 @@ std::string Labels(const v1::RunConfig& config) {
 
 std::vector<std::string> ServerLines(
     const std::vector<absl::StatusOr<v1::GetServerResponse>>& servers,
-    const std::vector<std::string>& addresses) {
+    const std::vector<std::string>& addresses, const Terminal& terminal) {
   std::vector<std::string> lines;
+  const auto add = [&](std::string line) {
+    std::ranges::move(Wrapped(std::move(line), terminal, 4), std::back_inserter(lines));
+  };
   for (size_t i = 0; i < servers.size(); ++i) {
     const std::string name = i < addresses.size() ? addresses[i] + "  " : "";
     if (!servers[i].ok()) {
-      lines.push_back(absl::StrCat(name, "no answer: ", servers[i].status().message()));
+      add(absl::StrCat(name, terminal.Painted("no answer", Colour::kRed), ": ",
+                       servers[i].status().message()));
+      add("  What it holds is not shown.");
       continue;
     }
     const v1::GetServerResponse& server = *servers[i];
@@ -179,49 +194,66 @@ std::vector<std::string> ServerLines(
     const Rates rates = RatesNow(server);
     const auto held = static_cast<double>(server.cache_bytes());
     const auto budget = static_cast<double>(server.cache_budget_bytes());
-    lines.push_back(absl::StrCat(name, "sis_server ", server.version(),
-                                 server.ready() ? "  serving" : "  not serving", "  for ",
-                                 DurationText(now - server.started_at()), "  backend ",
-                                 server.backend(), "  store ", server.store()));
-    lines.push_back(absl::StrFormat("  cache %s, %s of %s   appends waiting %d   segments %d",
-                                    ShareText(held / budget), BytesText(held), BytesText(budget),
-                                    server.waiting_appends(), server.segments()));
-    lines.push_back(absl::StrCat(
-        "  recorded ", CountText(rates.positions), " tokens/s, ", BytesText(rates.bytes),
-        "/s   evaluated ", CountText(rates.evaluated), " tokens/s   calls ", CountText(rates.calls),
-        "/s, failed ", CountText(rates.failed), "/s"));
+    add(absl::StrCat(name, "sis_server ", server.version(), "  ",
+                     server.ready() ? "serving" : terminal.Painted("not serving", Colour::kRed),
+                     "  for ", DurationText(now - server.started_at()), "  backend ",
+                     server.backend(), "  store ", server.store()));
+    add(absl::StrFormat("  cache %s, %s of %s   appends waiting %d   segments %d",
+                        ShareText(held / budget), BytesText(held), BytesText(budget),
+                        server.waiting_appends(), server.segments()));
+    const std::string failed = absl::StrCat("failed ", CountText(rates.failed), "/s");
+    add(absl::StrCat("  recorded ", CountText(rates.positions), " tokens/s, ",
+                     BytesText(rates.bytes), "/s   evaluated ", CountText(rates.evaluated),
+                     " tokens/s   calls ", CountText(rates.calls), "/s, ",
+                     terminal.Painted(failed, rates.failed > 0 ? Colour::kRed : Colour::kNone)));
   }
   return lines;
 }
 
-std::vector<std::string> RunsLines(const std::vector<RunRow>& runs) {
+std::vector<std::string> RunsLines(const std::vector<RunRow>& runs, const Terminal& terminal) {
   if (runs.empty()) {
     return {"No runs yet. A trainer opens one, or you do: sisctl runs create."};
   }
-  size_t width = 3;
-  for (const RunRow& row : runs) width = std::max(width, row.run.run_id().size());
-  constexpr auto kRow = "%-*s %-9s %8s %7s %7s %8s %8s %8s %8s %9s %8s %9s  %s";
-  std::vector<std::string> lines = {absl::StrFormat(
-      kRow, width, "RUN", "VERDICT", "VERSION", "DRAW", "ACCEPT", "EXPECTED", "D/TOKEN", "D_SIS",
-      "MISSING", "SEQUENCES", "TOKENS", "MEMORY", "TASK, ALGORITHM, MODEL")};
+  Table table({{.heading = "RUN", .left = true},
+               {.heading = "VERDICT", .width = 9, .left = true},
+               {.heading = "VERSION", .width = 8, .goes = 3},
+               {.heading = "DRAW", .width = 7},
+               {.heading = "ACCEPT", .width = 7},
+               {.heading = "EXPECTED", .width = 8, .goes = 5},
+               {.heading = "D/TOKEN", .width = 8},
+               {.heading = "D_SIS", .width = 8, .goes = 1},
+               {.heading = "MISSING", .width = 8},
+               {.heading = "SEQUENCES", .goes = 6},
+               {.heading = "TOKENS", .width = 8, .goes = 2},
+               {.heading = "MEMORY", .width = 9, .goes = 4},
+               {.heading = " TASK, ALGORITHM, MODEL", .left = true, .goes = 7}});
   for (const RunRow& row : runs) {
     const v1::Run& run = row.run;
     const StepValues last = ValuesOf(row.last.value_or(v1::GetStepResponse()));
-    lines.push_back(absl::StrFormat(
-        kRow, width, run.run_id(), VerdictText(run.verdict()), absl::StrCat(run.policy_version()),
-        run.has_last_draw() ? absl::StrCat(run.last_draw()) : "-", ShareText(last.accept_rate),
-        ShareText(last.expected), NumberText(last.d), NumberText(last.d_sis),
-        ShareText(last.missing), CountText(static_cast<double>(run.sequences())),
-        CountText(static_cast<double>(run.positions())),
-        BytesText(static_cast<double>(run.bytes())), Labels(run.config())));
+    table.AddRow({{run.run_id()},
+                  {VerdictText(run.verdict()), ColourOf(run.verdict())},
+                  {absl::StrCat(run.policy_version())},
+                  {run.has_last_draw() ? absl::StrCat(run.last_draw()) : "-"},
+                  {ShareText(last.accept_rate)},
+                  {ShareText(last.expected)},
+                  {NumberText(last.d)},
+                  {NumberText(last.d_sis)},
+                  {ShareText(last.missing)},
+                  {CountText(static_cast<double>(run.sequences()))},
+                  {CountText(static_cast<double>(run.positions()))},
+                  {BytesText(static_cast<double>(run.bytes()))},
+                  {absl::StrCat(" ", Labels(run.config()))}});
     if (run.findings().empty()) continue;
-    lines.push_back(absl::StrFormat("%*s %s", width, "", run.findings(0).reason()));
+    for (const std::string& line :
+         Wrapped(absl::StrCat("    ", run.findings(0).reason()), terminal, 4)) {
+      table.AddLine(line);
+    }
   }
-  return lines;
+  return table.TakeLines(terminal);
 }
 
 std::vector<std::string> RunLines(const v1::Run& run, const v1::ListStepsResponse& steps,
-                                  size_t rows) {
+                                  size_t rows, const Terminal& terminal) {
   std::vector<std::string> lines = {
       absl::StrCat("run ", run.run_id(), "  ", Labels(run.config())),
       absl::StrCat("  top-K ", run.config().top_k(), "   incarnation ", run.incarnation(),
@@ -230,7 +262,7 @@ std::vector<std::string> RunLines(const v1::Run& run, const v1::ListStepsRespons
                    CountText(static_cast<double>(run.positions())), " tokens, ",
                    BytesText(static_cast<double>(run.bytes()))),
       ""};
-  for (const std::string& line : FindingLines(run)) lines.push_back(line);
+  for (const std::string& line : FindingLines(run, terminal)) lines.push_back(line);
   if (!run.findings().empty()) lines.push_back("");
   if (steps.steps().empty()) {
     lines.push_back("Nothing evaluated yet.");
@@ -254,7 +286,11 @@ std::vector<std::string> RunLines(const v1::Run& run, const v1::ListStepsRespons
       {"residual mass", "", &StepValues::residual_mass, ShareText},
       {"k3", " nats/token", &StepValues::k3, NumberText},
       {"missing", "", &StepValues::missing, ShareText}};
-  const size_t first = values.size() > kCurveDraws ? values.size() - kCurveDraws : 0;
+  // Beside name, value and unit.
+  const size_t draws = std::min(
+      kCurveDraws, std::max(terminal.width.value_or(kCurveDraws + kCurveBegins), kCurveBegins + 1) -
+                       kCurveBegins);
+  const size_t first = values.size() > draws ? values.size() - draws : 0;
   for (const Quantity& quantity : kQuantities) {
     std::vector<double> drawn;
     for (size_t i = first; i < values.size(); ++i) drawn.push_back(values[i].*quantity.value);
@@ -269,36 +305,36 @@ std::vector<std::string> RunLines(const v1::Run& run, const v1::ListStepsRespons
     lines.push_back(QuantityLine("  " + ReasonText(reason), ShareText(drawn.back()), "", drawn));
   }
 
-  constexpr auto kRow = "%12s %8s %8s %8s %8s %8s %8s %8s %8s %8s";
-  lines.push_back("");
-  lines.push_back(absl::StrFormat(kRow, "DRAW", "TOKENS", "ACCEPT", "EXPECTED", "D/TOKEN", "D_SIS",
-                                  "LOG_M", "RESIDUAL", "K3", "MISSING"));
+  Table table({{.heading = "DRAW", .width = 12},
+               {.heading = "TOKENS", .width = 8},
+               {.heading = "ACCEPT", .width = 8},
+               {.heading = "EXPECTED", .width = 8, .goes = 2},
+               {.heading = "D/TOKEN", .width = 8},
+               {.heading = "D_SIS", .width = 8},
+               {.heading = "LOG_M", .width = 8, .goes = 3},
+               {.heading = "RESIDUAL", .width = 8},
+               {.heading = "K3", .width = 8, .goes = 1},
+               {.heading = "MISSING", .width = 8}});
   for (size_t row = 0; row < std::min(rows, values.size()); ++row) {
     const size_t i = values.size() - 1 - row;
     const StepValues& value = values[i];
-    lines.push_back(absl::StrFormat(
-        kRow, absl::StrCat(steps.steps(static_cast<int>(i)).draw()), CountText(value.tokens),
-        ShareText(value.accept_rate), ShareText(value.expected), NumberText(value.d),
-        NumberText(value.d_sis), NumberText(value.log_envelope), ShareText(value.residual_mass),
-        NumberText(value.k3), ShareText(value.missing)));
+    table.AddRow({{absl::StrCat(steps.steps(static_cast<int>(i)).draw())},
+                  {CountText(value.tokens)},
+                  {ShareText(value.accept_rate)},
+                  {ShareText(value.expected)},
+                  {NumberText(value.d)},
+                  {NumberText(value.d_sis)},
+                  {NumberText(value.log_envelope)},
+                  {ShareText(value.residual_mass)},
+                  {NumberText(value.k3)},
+                  {ShareText(value.missing)}});
   }
+  lines.push_back("");
+  std::ranges::move(table.TakeLines(terminal), std::back_inserter(lines));
 
   for (const auto& more :
-       {CorrectionLines(steps.steps().rbegin()->step()), PrefixCurveLines(steps)}) {
+       {CorrectionLines(steps.steps().rbegin()->step(), terminal), PrefixCurveLines(steps)}) {
     lines.insert(lines.end(), more.begin(), more.end());
-  }
-  return lines;
-}
-
-std::vector<std::string> Cropped(std::vector<std::string> lines, size_t width, size_t height) {
-  if (lines.size() > height) lines.resize(height);
-  for (std::string& line : lines) {
-    size_t characters = 0;
-    for (size_t i = 0; i < line.size(); ++i) {
-      const bool continues = (static_cast<unsigned char>(line[i]) & 0xC0) == 0x80;
-      if (continues || ++characters <= width) continue;
-      line.resize(i);
-    }
   }
   return lines;
 }

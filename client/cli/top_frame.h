@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/cli/terminal.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
@@ -14,21 +15,18 @@ namespace sis {
 // as many as there are servers, or none for one that needs no name.
 std::vector<std::string> ServerLines(
     const std::vector<absl::StatusOr<v1::GetServerResponse>>& servers,
-    const std::vector<std::string>& addresses);
+    const std::vector<std::string>& addresses, const Terminal& terminal = {});
 
 struct RunRow {
   v1::Run run;
   std::optional<v1::GetStepResponse> last;  // the draw that was evaluated last
 };
 // All runs, one a line.
-std::vector<std::string> RunsLines(const std::vector<RunRow>& runs);
+std::vector<std::string> RunsLines(const std::vector<RunRow>& runs, const Terminal& terminal = {});
 
 // One run: its last draws as curves and as a table, newest first, at most `rows` of them, the
 // corrections of the last, and the prefix curve of the last that has one.
 std::vector<std::string> RunLines(const v1::Run& run, const v1::ListStepsResponse& steps,
-                                  size_t rows);
-
-// The first `width` characters of each of the first `height` lines, in UTF-8.
-std::vector<std::string> Cropped(std::vector<std::string> lines, size_t width, size_t height);
+                                  size_t rows, const Terminal& terminal = {});
 
 }  // namespace sis

@@ -9,7 +9,8 @@
 namespace sis {
 
 absl::Status FromEveryServer(Client& client, const absl::Status& shown) {
-  if (!shown.ok()) return shown;
+  // What isn't there may be where nobody answers.
+  if (!shown.ok() && !absl::IsNotFound(shown)) return shown;
   const auto servers = client.GetServers();
   std::vector<std::string> silent;
   for (size_t i = 0; i < servers.size(); ++i) {
@@ -19,7 +20,8 @@ absl::Status FromEveryServer(Client& client, const absl::Status& shown) {
         absl::StrCat("server ", i + 1, " of ", servers.size(),
                      " gives no answer, and what it holds is not shown: ", status.message()));
   }
-  if (silent.empty()) return absl::OkStatus();
+  if (silent.empty()) return shown;
+  if (!shown.ok()) silent.insert(silent.begin(), std::string(shown.message()));
   return absl::UnavailableError(absl::StrJoin(silent, "; "));
 }
 

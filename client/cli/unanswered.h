@@ -6,8 +6,8 @@
 
 namespace sis {
 
-// `shown` is how a subcommand ended that shows what all servers hold: well, it is Unavailable if
-// one of them gives no answer.
+// `shown` is how a subcommand ended that shows what all servers hold: well, or with NotFound, it is
+// Unavailable if one of them gives no answer, with a notice for each.
 absl::Status FromEveryServer(Client& client, const absl::Status& shown);
 
 }  // namespace sis

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 
@@ -20,12 +21,29 @@ std::string VerdictText(v1::Verdict verdict) {
   }
 }
 
-std::vector<std::string> FindingLines(const v1::Run& run) {
+Colour ColourOf(v1::Verdict verdict) {
+  switch (verdict) {
+    case v1::HEALTHY:
+      return Colour::kGreen;
+    case v1::WORTH_A_LOOK:
+      return Colour::kYellow;
+    case v1::BROKEN:
+      return Colour::kRed;
+    default:
+      return Colour::kNone;
+  }
+}
+
+std::vector<std::string> FindingLines(const v1::Run& run, const Terminal& terminal) {
   std::vector<std::string> lines;
   for (const v1::Finding& finding : run.findings()) {
-    lines.push_back(absl::StrCat(VerdictText(finding.verdict()), "  ", finding.reason(), " (",
-                                 finding.rule(), ")"));
-    lines.push_back(absl::StrCat("    ", finding.action()));
+    const std::string verdict =
+        terminal.Painted(VerdictText(finding.verdict()), ColourOf(finding.verdict()));
+    for (const std::string& line :
+         {absl::StrCat(verdict, "  ", finding.reason(), " (", finding.rule(), ")"),
+          absl::StrCat("    ", finding.action())}) {
+      std::ranges::move(Wrapped(line, terminal, 4), std::back_inserter(lines));
+    }
   }
   return lines;
 }

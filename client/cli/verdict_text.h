@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "client/cli/terminal.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
@@ -11,8 +12,10 @@ namespace sis {
 // A sign and a word; "-" if the server is older than verdicts.
 std::string VerdictText(v1::Verdict verdict);
 
+Colour ColourOf(v1::Verdict verdict);
+
 // What is wrong with the run and what to do, the worst first; nothing if it is healthy.
-std::vector<std::string> FindingLines(const v1::Run& run);
+std::vector<std::string> FindingLines(const v1::Run& run, const Terminal& terminal = {});
 
 // The same runs, those that do worst first, else as they were.
 std::vector<v1::Run> WorstFirst(const v1::ListRunsResponse& runs);

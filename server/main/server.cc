@@ -21,7 +21,7 @@
 #include "client/addresses/addresses.h"
 #include "server/main/check_options.h"
 #include "server/main/descriptor_limit.h"
-#include "server/main/version.h"
+#include "proto/version.h"
 #include "server/store/parse_store.h"
 #include "server/threads/steady_now.h"
 

@@ -24,7 +24,7 @@
 #include "server/main/descriptor_limit.h"
 #include "server/main/heap.h"
 #include "server/main/server.h"
-#include "server/main/version.h"
+#include "proto/version.h"
 #include "server/memory/arena.h"
 #include "server/security/roles.h"
 

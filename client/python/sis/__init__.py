@@ -35,6 +35,7 @@ from sis.errors import (
     Unavailable,
 )
 from sis.evaluation import Decision, Evaluation, PrefixPoint, Step, Steps, Totals
+from sis.export import Exported
 from sis.half_precision import float16_rounded_up
 from sis.inspection import Deviation, InspectedSequence, RunInspection, SequenceInspection, TokenCounts
 from sis.local_server import LocalServer, local_server
@@ -71,6 +72,7 @@ __all__ = [
     "Error",
     "EvaluateOptions",
     "Evaluation",
+    "Exported",
     "FailedPrecondition",
     "Finding",
     "Grpo",

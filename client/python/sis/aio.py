@@ -116,6 +116,7 @@ class Client:
     get_servers = _awaited(sis.client.Client.get_servers)
     inspect_run = _awaited(sis.client.Client.inspect_run)
     inspect_sequence = _awaited(sis.client.Client.inspect_sequence)
+    export = _awaited(sis.client.Client.export)
     append_many = _awaited(sis.client.Client.append_many)
     lease_segment = _awaited(sis.client.Client.lease_segment)
     fetch_top_k = _awaited(sis.client.Client.fetch_top_k)

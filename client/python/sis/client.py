@@ -9,16 +9,17 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tu
 import grpc
 
 from sis import append as append_module
-from sis import arrays, fetched_records
+from sis import arrays, export, fetched_records
 from sis import entries as entries_module
 from sis.append import AppendStream, Source
 from sis.arrays import ArrayLike
 from sis.circuit_breaker import CircuitBreaker
 from sis.credentials import Credentials
 from sis.entries import AppendEntry
-from sis.errors import Error
+from sis.errors import Error, NotFound, Unavailable
 from sis.evaluate_call import EvaluateCall
 from sis.evaluation import Evaluation, Step, Steps
+from sis.export import Exported
 from sis.half_precision import RoundedUp
 from sis.inspection import RunInspection, SequenceInspection
 from sis.micro_batches import Rows
@@ -214,6 +215,34 @@ class Client:
         are kept of it: the service keeps a sample."""
         request = pb.InspectSequenceRequest(run=run.to_proto(), sequence=SequenceRef.of(sequence).to_proto())
         return SequenceInspection.from_proto(self._service.InspectSequence(request))
+
+    def export(self, run: Run, path: str) -> Exported:
+        """Writes what the servers have in memory of the run to a Parquet file, a row per position;
+        sis.export.schema says which columns. What only a store has is not among it.
+
+        Records are read, and so leave their place among the unread ones. Decisions and ratios are
+        those that inspect_sequence has: of a sample of sequences. Needs pyarrow, else ImportError.
+        sis.Error as of fetch_top_k, and Unavailable if a replica gives no answer: there is no file
+        then.
+        """
+        kept = {found.sequence for found in self.inspect_run(run).sequences}
+
+        @functools.lru_cache(maxsize=1)  # a long sequence comes in several parts
+        def inspect(sequence: SequenceRef) -> Optional[SequenceInspection]:
+            try:
+                return self.inspect_sequence(run, sequence) if sequence in kept else None
+            except NotFound:  # forgotten meanwhile
+                return None
+
+        def list_sequences(request: pb.ListSequencesRequest) -> pb.ListSequencesResponse:
+            page = self._service.ListSequences(request)
+            if page.unanswered:
+                raise Unavailable(
+                    grpc.StatusCode.UNAVAILABLE, f"servers {list(page.unanswered)} give no answer"
+                )
+            return page
+
+        return export.write(run, path, list_sequences, functools.partial(self.fetch_top_k, run), inspect)
 
     def append(
         self, run: Run, *, sampling: Sampling, worker: str = "", retry_timeout: float = 60.0

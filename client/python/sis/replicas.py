@@ -33,6 +33,9 @@ LEASES_KEPT = 1 << 16
 # The record digest of a slice whose replica was down when it was fetched.
 STORE_DOWN_DIGEST = 2**64 - 1
 
+# As many as a server lists at most, and where no other number is asked for.
+_SEQUENCES_OF_A_PAGE = 1000
+
 # A server can give them for a missing position, from the trainer's own log-probs; a client can't.
 _OF_EVERY_POSITION = {pb.RATIOS, pb.LOG_RATIOS, pb.SURROGATES, pb.COEFFICIENTS}
 
@@ -139,6 +142,17 @@ class Replicas:
                 for draw in in_order
             ],
             unanswered=unanswered,
+        )
+
+    def ListSequences(self, request: pb.ListSequencesRequest) -> pb.ListSequencesResponse:
+        answers, unanswered = self._ask_who_knows(lambda server: server.ListSequences(request))
+        by_name = {(kept.sequence.id.encode(), kept.sequence.attempt): kept for part in answers for kept in part.sequences}
+        limit = request.limit or _SEQUENCES_OF_A_PAGE
+        return pb.ListSequencesResponse(
+            sequences=[by_name[name] for name in sorted(by_name)[:limit]],
+            more=len(by_name) > limit or any(part.more for part in answers),
+            unanswered=unanswered,
+            store_keeps_evicted=any(part.store_keeps_evicted for part in answers),
         )
 
     def InspectRun(self, request: pb.InspectRunRequest) -> pb.InspectRunResponse:

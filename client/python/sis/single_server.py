@@ -179,6 +179,9 @@ class SingleServer:
     def ListSteps(self, request: pb.ListStepsRequest) -> pb.ListStepsResponse:
         return self._call_about(request.run.run_id, self._stub.ListSteps, request)
 
+    def ListSequences(self, request: pb.ListSequencesRequest) -> pb.ListSequencesResponse:
+        return self._call_about(request.run.run_id, self._stub.ListSequences, request)
+
     def InspectRun(self, request: pb.InspectRunRequest) -> pb.InspectRunResponse:
         return self._call_about(request.run.run_id, self._stub.InspectRun, request)
 

@@ -22,7 +22,8 @@ class VersionTest(unittest.TestCase):
             "client/python/pyproject.toml": wheel_of_server.partition("sis-ratio-server==")[2],
         }
         for name, pattern in (
-            ("server/main/version.h", r'kVersion\[\] = "(.*)"'),
+            ("proto/version.h", r'kVersion\[\] = "(.*)"'),
+            ("deploy/compose/compose.yaml", r"(?m)image: sis-ratio-service:(.*)$"),
             ("deploy/helm/sis-ratio-service/Chart.yaml", r'(?m)^appVersion: "(.*)"'),
         ):
             said[name] = re.search(pattern, (ROOT / name).read_text())[1]

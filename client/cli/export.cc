@@ -1,0 +1,217 @@
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/inspected_sequence.h"
+#include "client/cli/subcommands.h"
+#include "client/cli/unanswered.h"
+
+namespace sis {
+namespace {
+
+// Read from the service at once.
+constexpr uint32_t kPositionsAtOnce = 1 << 14;
+
+constexpr char kDetails[] =
+    R"(A line of JSON for each position that the servers have in memory: sequence, attempt, position,
+newest_policy_version (of the sequence), missing (the reason why there is no record), sampled_id,
+sampled_log_prob, ids, log_probs (the set, most probable first, in nats). Of the last evaluation, where
+its values are kept (see sisctl show): draw, decision, log_ratio, acceptance_probability,
+log_envelope, residual_mass, staleness, current_log_probs. What isn't known is null.
+
+Records are read, and so leave their place among the unread ones. The same as Parquet, from Python:
+sis.Client.export.)";
+
+using Name = std::pair<std::string, uint32_t>;
+
+struct Part {
+  Slice slice;
+  uint64_t newest_policy_version = 0;
+};
+
+// Every bit of it; JSON has no numbers for what is not finite.
+std::string Number(float value) {
+  return std::isfinite(value) ? absl::StrFormat("%.9g", value) : "null";
+}
+
+std::string Quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string Word(const std::string& name) {
+  return absl::StrCat("\"", absl::AsciiStrToLower(name), "\"");
+}
+
+class Exporter {
+ public:
+  Exporter(Client& client, std::string run_id) : client_(client), run_{std::move(run_id)} {}
+
+  absl::Status Export() {
+    const absl::StatusOr<v1::InspectRunResponse> inspected = client_.InspectRun(run_);
+    if (!inspected.ok()) return inspected.status();
+    for (const auto& kept : inspected->sequences()) {
+      kept_.emplace(kept.sequence().id(), kept.sequence().attempt());
+    }
+    std::optional<SequenceRef> after;
+    for (;;) {
+      const absl::StatusOr<v1::ListSequencesResponse> page = client_.ListSequences(run_, after);
+      if (!page.ok()) return page.status();
+      for (const auto& listed : page->sequences()) {
+        if (absl::Status status = Add(listed); !status.ok()) return status;
+      }
+      if (!page->more() || !std::cout) break;  // there are no more, or nobody reads on
+      const v1::SequenceRef& last = page->sequences().rbegin()->sequence();
+      after = {last.id(), last.attempt()};
+    }
+    return Flush();
+  }
+
+ private:
+  absl::Status Add(const v1::ListSequencesResponse::Sequence& listed) {
+    const SequenceRef sequence{listed.sequence().id(), listed.sequence().attempt()};
+    for (uint32_t first = 0; first < listed.committed_length();) {
+      const uint32_t length = std::min(room_, listed.committed_length() - first);
+      parts_.push_back({{sequence, first, length}, listed.policy_version()});
+      first += length;
+      room_ -= length;
+      if (room_ > 0) continue;
+      if (absl::Status status = Flush(); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Flush() {
+    std::vector<Slice> slices;
+    for (const Part& part : parts_) slices.push_back(part.slice);
+    const std::vector<Part> parts = std::exchange(parts_, {});
+    room_ = kPositionsAtOnce;
+    if (slices.empty()) return absl::OkStatus();
+    // What is gone since it was listed is missing.
+    const absl::StatusOr<TopKRecords> records = client_.FetchTopK(run_, slices);
+    if (!records.ok()) return records.status();
+    // By its number in the batch.
+    std::vector<std::string> missing(records->positions());
+    std::vector<size_t> begins = {0};
+    for (const Part& part : parts) begins.push_back(begins.back() + part.slice.length);
+    for (const v1::MissingRange& gap : records->missing) {
+      const size_t begin =
+          begins[gap.slice()] + gap.first_position() - parts[gap.slice()].slice.first_position;
+      std::fill_n(missing.begin() + static_cast<ptrdiff_t>(begin), gap.length(),
+                  Word(v1::MissingReason_Name(gap.reason())));
+    }
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (absl::Status status = Inspect(parts[i].slice.sequence); !status.ok()) return status;
+      const std::string name =
+          absl::StrCat("{\"sequence\":", Quoted(parts[i].slice.sequence.id),
+                       ",\"attempt\":", parts[i].slice.sequence.attempt, ",\"position\":");
+      for (uint32_t offset = 0; offset < parts[i].slice.length; ++offset) {
+        const uint32_t position = parts[i].slice.first_position + offset;
+        std::cout << name << position
+                  << ",\"newest_policy_version\":" << parts[i].newest_policy_version
+                  << Record(*records, begins[i] + offset, missing[begins[i] + offset])
+                  << Evaluated(position) << "}\n";
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static std::string Record(const TopKRecords& records, size_t i, const std::string& missing) {
+    if (!missing.empty()) {
+      return absl::StrCat(",\"missing\":", missing,
+                          ",\"sampled_id\":null,\"sampled_log_prob\":null,\"ids\":null,"
+                          "\"log_probs\":null");
+    }
+    std::string ids, log_probs;
+    const size_t slots = records.top_k;
+    for (size_t k = i * slots; k < (i + 1) * slots && records.ids[k] >= 0; ++k) {
+      absl::StrAppend(&ids, ids.empty() ? "" : ",", records.ids[k]);
+      absl::StrAppend(&log_probs, log_probs.empty() ? "" : ",", Number(records.log_probs[k]));
+    }
+    return absl::StrCat(",\"missing\":null,\"sampled_id\":", records.sampled_ids[i],
+                        ",\"sampled_log_prob\":", Number(records.sampled_log_probs[i]),
+                        ",\"ids\":[", ids, "],\"log_probs\":[", log_probs, "]");
+  }
+
+  // Into inspection_, unless it is there.
+  absl::Status Inspect(const SequenceRef& sequence) {
+    Name name{sequence.id, sequence.attempt};
+    if (name == inspected_) return absl::OkStatus();
+    inspected_ = std::move(name);
+    inspection_.Clear();
+    if (!kept_.contains(inspected_)) return absl::OkStatus();
+    absl::StatusOr<v1::InspectSequenceResponse> response = client_.InspectSequence(run_, sequence);
+    if (absl::IsNotFound(response.status())) return absl::OkStatus();  // forgotten meanwhile
+    if (!response.ok()) return response.status();
+    inspection_ = *std::move(response);
+    return CheckArrays(inspection_);
+  }
+
+  // The values of the last evaluation.
+  std::string Evaluated(uint32_t position) const {
+    const v1::InspectSequenceResponse& kept = inspection_;
+    const size_t i = position - kept.first_position();
+    const bool known = position >= kept.first_position() && i < kept.decisions().size() &&
+                       kept.decisions()[i] != v1::DECISION_UNSPECIFIED;
+    std::string text =
+        known
+            ? absl::StrCat(",\"draw\":", kept.draw(), ",\"decision\":",
+                           Word(v1::Decision_Name(static_cast<v1::Decision>(kept.decisions()[i]))))
+            : ",\"draw\":null,\"decision\":null";
+    const bool scored =
+        known && (kept.decisions()[i] == v1::ACCEPTED || kept.decisions()[i] == v1::REJECTED ||
+                  kept.decisions()[i] == v1::OUTSIDE_TOP_K);
+    const auto number = [&](const char* name, const std::string& array) {
+      absl::StrAppend(&text, ",\"", name, "\":", scored ? Number(At<float>(array, i)) : "null");
+    };
+    number("log_ratio", kept.log_ratios());
+    number("acceptance_probability", kept.acceptance_probabilities());
+    number("log_envelope", kept.log_envelopes());
+    number("residual_mass", kept.residual_masses());
+    if (!scored) return text + ",\"staleness\":null,\"current_log_probs\":null";
+    absl::StrAppend(&text, ",\"staleness\":", At<uint64_t>(kept.staleness(), i),
+                    ",\"current_log_probs\":[");
+    const size_t slots = kept.top_k();
+    for (size_t k = i * slots; k < (i + 1) * slots && At<int32_t>(kept.top_k_ids(), k) >= 0; ++k) {
+      absl::StrAppend(&text, k > i * slots ? "," : "",
+                      Number(At<float>(kept.current_log_probs(), k)));
+    }
+    return text + "]";
+  }
+
+  Client& client_;
+  const RunRef run_;
+  // Those of which evaluated values are kept.
+  std::set<Name> kept_;
+  std::vector<Part> parts_;
+  uint32_t room_ = kPositionsAtOnce;
+  // The sequence looked at last, with what is kept of it.
+  Name inspected_;
+  v1::InspectSequenceResponse inspection_;
+};
+
+}  // namespace
+
+void AddExport(CLI::App& sisctl, Action& action) {
+  CLI::App& app = *sisctl.add_subcommand(
+      "export", "Print what a run has in memory, position by position, as lines of JSON.");
+  app.footer(kDetails);
+  const auto run_id = std::make_shared<std::string>();
+  app.add_option("RUN", *run_id, "The run's id.")->required();
+  app.callback([run_id, &action] {
+    action = [run_id](Client& client) {
+      return FromEveryServer(client, Exporter(client, *run_id).Export());
+    };
+  });
+}
+
+}  // namespace sis

@@ -1,0 +1,13 @@
+// Files that the command line names.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace sis {
+
+// What it holds; "-" is standard input. NotFound if it can't be read, or is empty.
+absl::StatusOr<std::string> ReadInput(const std::string& name);
+
+}  // namespace sis

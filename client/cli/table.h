@@ -1,0 +1,57 @@
+// Tables that fit a terminal.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/cli/terminal.h"
+
+namespace sis {
+
+struct Column {
+  std::string heading;
+  size_t width = 0;   // characters, at least
+  bool left = false;  // where its text stands
+  // Where a line would be too long, columns go, that with the highest number first; 0 stays.
+  int goes = 0;
+};
+
+struct Cell {
+  std::string text;
+  Colour colour = Colour::kNone;
+};
+
+// What is no terminal gets all columns, as wide as they must be. On one that is too narrow the
+// first column, which names the row, is shortened to 24 characters; then columns go in the order
+// that they give; then the first is shortened further. Of a name its middle is left out.
+class Table {
+ public:
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+
+  // As many cells as columns.
+  void AddRow(std::vector<Cell> cells);
+  // Between rows, as it is.
+  void AddLine(std::string line);
+
+  // What was added since the last call, behind a line with the headings the first time. The columns
+  // that this finds are those of later calls too.
+  std::vector<std::string> TakeLines(const Terminal& terminal);
+
+ private:
+  struct Line {
+    std::vector<Cell> cells;  // none: `text`
+    std::string text = {};
+  };
+
+  void Fit(const Terminal& terminal);
+  std::string Text(const std::vector<Cell>& cells, const Terminal& terminal) const;
+
+  std::vector<Column> columns_;
+  std::vector<Line> lines_;
+  // By column, once they are found.
+  std::vector<bool> shown_;
+};
+
+}  // namespace sis

@@ -1,0 +1,232 @@
+"""What a run has in memory, as a Parquet file: a row per position. Needs pyarrow (the extra
+`export`).
+
+    client.export(run, "run.parquet")
+    pandas.read_parquet("run.parquet").groupby("sequence").log_ratio.mean()
+    duckdb.sql("select decision, count(*) from 'run.parquet' group by decision")
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from sis.evaluation import Decision
+from sis.inspection import SequenceInspection
+from sis.records import SequenceRef, Slice, TopKRecords
+from sis.run import Run
+from sis.v1 import ratio_service_pb2 as pb
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Read from the service, and written, at once.
+POSITIONS_AT_ONCE = 1 << 14
+
+# What Client.export asks of the service.
+Fetch = Callable[[List[Slice]], TopKRecords]
+ListSequences = Callable[[pb.ListSequencesRequest], pb.ListSequencesResponse]
+# None of a sequence of which no evaluated values are kept.
+Inspect = Callable[[SequenceRef], Optional[SequenceInspection]]
+
+
+class Exported(NamedTuple):
+    """What Client.export wrote."""
+
+    sequences: int
+    positions: int
+
+
+class _Part(NamedTuple):
+    """Positions of a sequence, and what is known of it."""
+
+    slice: Slice
+    listed: pb.ListSequencesResponse.Sequence
+
+
+def schema() -> pa.Schema:
+    """The columns. Those from `draw` on are of the last evaluation, and null where a position's
+    values are not kept."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("sequence", pa.string()),
+            ("attempt", pa.uint32()),
+            ("position", pa.uint32()),
+            # The newest of the sequence's positions.
+            ("newest_policy_version", pa.uint64()),
+            # Why the position has no record (MissingReason); the next four are null then.
+            ("missing", pa.string()),
+            ("sampled_id", pa.int32()),
+            # Nats, as are all log-probs.
+            ("sampled_log_prob", pa.float32()),
+            # V_K, most probable first.
+            ("ids", pa.list_(pa.int32())),
+            ("log_probs", pa.list_(pa.float32())),
+            ("draw", pa.uint64()),
+            # A Decision.
+            ("decision", pa.string()),
+            # log w: what a rejected token keeps is exp of it.
+            ("log_ratio", pa.float32()),
+            ("acceptance_probability", pa.float32()),
+            ("log_envelope", pa.float32()),
+            ("residual_mass", pa.float32()),
+            # Policy versions behind the one that was current.
+            ("staleness", pa.uint64()),
+            # The current policy's, at the tokens of `ids`; NaN where it isn't known.
+            ("current_log_probs", pa.list_(pa.float32())),
+        ]
+    )
+
+
+def write(run: Run, path: str, list_sequences: ListSequences, fetch: Fetch, inspect: Inspect) -> Exported:
+    """Client.export; what is in memory at once is POSITIONS_AT_ONCE, a page of the list of
+    sequences, and the inspection of one sequence."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError('export needs pyarrow: pip install "sis-ratio-client[export]"') from error
+    sequences = set()
+    positions = 0
+    unfinished = f"{path}.unfinished"
+    columns = schema()
+    try:
+        with pa.parquet.ParquetWriter(unfinished, columns, compression="zstd") as file:
+            for parts in _batches(run, list_sequences):
+                # What is gone since it was listed has its rows: they are missing.
+                records = fetch([part.slice for part in parts])
+                file.write_table(pa.table(_rows(parts, records, inspect), schema=columns))
+                sequences.update((part.slice.sequence, part.slice.attempt) for part in parts)
+                positions += len(records)
+        os.replace(unfinished, path)
+    finally:
+        if os.path.exists(unfinished):
+            os.remove(unfinished)
+    return Exported(len(sequences), positions)
+
+
+def _listed(run: Run, list_sequences: ListSequences) -> Iterator[pb.ListSequencesResponse.Sequence]:
+    request = pb.ListSequencesRequest(run=run.to_proto())
+    while True:
+        page = list_sequences(request)
+        yield from page.sequences
+        if not page.more:
+            return
+        request.after.CopyFrom(page.sequences[-1].sequence)
+
+
+def _batches(run: Run, list_sequences: ListSequences) -> Iterator[List[_Part]]:
+    """All positions, in the order of the list, cut into batches that are small enough."""
+    batch: List[_Part] = []
+    room = POSITIONS_AT_ONCE
+    for listed in _listed(run, list_sequences):
+        first = 0
+        while first < listed.committed_length:
+            length = min(room, listed.committed_length - first)
+            part = Slice(listed.sequence.id, first, length, listed.sequence.attempt)
+            batch.append(_Part(part, listed))
+            first += length
+            room -= length
+            if room == 0:
+                yield batch
+                batch, room = [], POSITIONS_AT_ONCE
+    if batch:
+        yield batch
+
+
+def _rows(parts: List[_Part], records: TopKRecords, inspect: Inspect) -> Dict[str, Any]:
+    import pyarrow as pa
+
+    lengths = [part.slice.length for part in parts]
+    count = sum(lengths)
+    begins = np.concatenate([[0], np.cumsum(lengths)])
+    missing = np.full(count, None, object)
+    for gap in records.missing:
+        begin = begins[gap.slice] + gap.first_position - parts[gap.slice].slice.first_position
+        missing[begin : begin + gap.length] = gap.reason.name.lower()
+    unknown = missing.astype(bool)
+    positions = np.concatenate(
+        [np.arange(part.slice.first_position, part.slice.first_position + part.slice.length) for part in parts]
+    )
+    used = records.ids >= 0
+    columns = {
+        "sequence": pa.array(np.repeat([part.slice.sequence for part in parts], lengths), pa.string()),
+        "attempt": np.repeat([part.slice.attempt for part in parts], lengths).astype(np.uint32),
+        "position": positions.astype(np.uint32),
+        "newest_policy_version": np.repeat(
+            np.array([part.listed.policy_version for part in parts], np.uint64), lengths
+        ),
+        "missing": pa.array(missing, pa.string()),
+        "sampled_id": pa.array(records.sampled_ids, mask=unknown),
+        "sampled_log_prob": pa.array(records.sampled_log_probs, mask=unknown),
+        "ids": _lists(records.ids, used, unknown),
+        "log_probs": _lists(records.log_probs, used, unknown),
+    }
+    return {**columns, **_evaluated(parts, begins, records, inspect)}
+
+
+def _evaluated(
+    parts: List[_Part], begins: np.ndarray, records: TopKRecords, inspect: Inspect
+) -> Dict[str, Any]:
+    import pyarrow as pa
+
+    count = len(records)
+    known = np.zeros(count, bool)
+    values = {
+        "draw": np.zeros(count, np.uint64),
+        "decisions": np.zeros(count, np.uint8),
+        "staleness": np.zeros(count, np.uint64),
+    }
+    for name in ("log_ratios", "acceptance_probabilities", "log_envelopes", "residual_masses"):
+        values[name] = np.full(count, np.nan, np.float32)
+    current = np.full(records.ids.shape, np.nan, np.float32)
+    for part, begin in zip(parts, begins):
+        inspection = inspect(SequenceRef(part.slice.sequence, part.slice.attempt))
+        if inspection is None:
+            continue
+        here, there = _overlap(part.slice, int(begin), inspection)
+        known[here] = inspection.decisions[there] != 0
+        values["draw"][here] = inspection.draw
+        for name in values:
+            if name != "draw":
+                values[name][here] = getattr(inspection, name)[there]
+        current[here] = inspection.current_log_probs[there]
+    scored = known & np.isin(values["decisions"], [Decision.ACCEPTED, Decision.REJECTED, Decision.OUTSIDE_TOP_K])
+    names = np.full(max(Decision) + 1, None, object)
+    for decision in Decision:
+        names[decision] = decision.name.lower()
+    return {
+        "draw": pa.array(values["draw"], mask=~known),
+        "decision": pa.array(np.where(known, names[values["decisions"]], None), pa.string()),
+        "log_ratio": pa.array(values["log_ratios"], mask=~scored),
+        "acceptance_probability": pa.array(values["acceptance_probabilities"], mask=~scored),
+        "log_envelope": pa.array(values["log_envelopes"], mask=~scored),
+        "residual_mass": pa.array(values["residual_masses"], mask=~scored),
+        "staleness": pa.array(values["staleness"], mask=~scored),
+        "current_log_probs": _lists(current, records.ids >= 0, ~scored),
+    }
+
+
+def _overlap(part: Slice, begin: int, inspection: SequenceInspection) -> Tuple[slice, slice]:
+    """The positions of the part that the inspection has too: in the batch, where the part begins
+    at `begin`, and in the inspection's arrays."""
+    first = max(part.first_position, inspection.first_position)
+    end = min(part.first_position + part.length, inspection.first_position + len(inspection.decisions))
+    end = max(first, end)
+    return (
+        slice(begin + first - part.first_position, begin + end - part.first_position),
+        slice(first - inspection.first_position, end - inspection.first_position),
+    )
+
+
+def _lists(values: np.ndarray, used: np.ndarray, null: np.ndarray) -> pa.Array:
+    """[N, K] as a list of each row's used values; null rows have none."""
+    import pyarrow as pa
+
+    used = used & ~null[:, None]
+    offsets = np.concatenate([[0], np.cumsum(used.sum(axis=1))]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values[used]), mask=pa.array(null))

@@ -1,0 +1,151 @@
+"""deploy/compose: Compose takes the file, and its parts fit: the flags start the server, Prometheus
+takes its configuration, what is mounted is there, and each finds the others."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any, Dict, List, Tuple
+
+import yaml
+
+from server.testing.live_server import LiveServer
+from tests.deploy import dashboards
+
+FOLDER = pathlib.Path("deploy/compose")
+FILE = FOLDER / "compose.yaml"
+SERVICES: Dict[str, Dict[str, Any]] = yaml.safe_load(FILE.read_text())["services"]
+SISCTL = pathlib.Path("client/cli/sisctl")
+
+
+def mounts(service: str) -> List[Tuple[pathlib.Path, pathlib.PurePosixPath]]:
+    """What a container sees of the checkout: where it is here, and there."""
+    parts = [volume.split(":") for volume in SERVICES[service]["volumes"]]
+    return [(FOLDER / source, pathlib.PurePosixPath(there)) for source, there, *_ in parts if source.startswith(".")]
+
+
+def container_ports(service: str) -> List[str]:
+    return [port.rpartition(":")[2] for port in SERVICES[service]["ports"]]
+
+
+@unittest.skipUnless(shutil.which("docker-compose"), "needs docker-compose (tools/setup test)")
+class SchemaTest(unittest.TestCase):
+    def config(self, file: pathlib.Path) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            ["docker-compose", "-f", file, "config"], capture_output=True, text=True, timeout=60,
+            env={**os.environ, "HOME": os.environ.get("TEST_TMPDIR", "/tmp")},
+        )
+
+    def test_compose_takes_it(self) -> None:
+        taken = self.config(FILE)
+        self.assertEqual(taken.returncode, 0, taken.stderr)
+        self.assertEqual(sorted(yaml.safe_load(taken.stdout)["services"]), sorted(SERVICES))
+
+    def test_compose_refuses_what_it_does_not_know(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "compose.yaml")
+            file.write_text(FILE.read_text().replace("healthcheck:", "health:"))
+            self.assertNotEqual(self.config(file).returncode, 0)
+
+
+class PartsTest(unittest.TestCase):
+    def test_nothing_is_open_to_other_machines(self) -> None:
+        for service in SERVICES.values():
+            for port in service["ports"]:
+                self.assertRegex(port, r"^127\.0\.0\.1:(\d+):\1$")
+
+    def test_what_is_mounted_is_there(self) -> None:
+        for service in ("prometheus", "grafana"):
+            self.assertTrue(mounts(service))
+            for source, _ in mounts(service):
+                self.assertTrue(source.is_file(), source)
+
+    def test_the_image_is_what_is_built_here(self) -> None:
+        version = re.search(r'kVersion\[\] = "(.*)"', pathlib.Path("proto/version.h").read_text())
+        self.assertEqual(SERVICES["sis"]["image"], f"sis-ratio-service:{version[1]}")
+        containerfile = pathlib.Path("deploy/image/Containerfile").read_text()
+        exposed = re.search(r"EXPOSE (.*)", containerfile)[1].split()
+        self.assertEqual(sorted(container_ports("sis")), sorted(exposed))
+
+    def test_the_server_starts_and_answers_to_its_name(self) -> None:
+        flags = [flag for flag in SERVICES["sis"]["command"] if not flag.startswith("--cache_bytes=")]
+        (cache_bytes,) = (flag.partition("=")[2] for flag in SERVICES["sis"]["command"] if flag not in flags)
+        # As in the container it listens everywhere; at other ports, as these may be taken.
+        server = LiveServer(*flags, "--admin=0.0.0.0:0", listen="0.0.0.0:0", cache_bytes=int(cache_bytes))
+        self.addCleanup(server.close)
+        port = server.admin_address.rpartition(":")[2]
+
+        def metrics(host: str) -> str:
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Host": host})
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.read().decode()
+
+        (target,) = self.scrape_config()["static_configs"][0]["targets"]
+        self.assertIn("sis_cache_bytes", metrics(target))
+        with self.assertRaises(urllib.error.HTTPError) as refused:
+            metrics("sis.example.com:9464")
+        self.assertEqual(refused.exception.code, 421)
+        refused.exception.close()
+
+        command = SERVICES["sis"]["healthcheck"]["test"]
+        self.assertEqual(command[:2], ["CMD", "/usr/bin/sisctl"])
+        here = f"localhost:{server.address.rpartition(':')[2]}"
+        words = [word.replace("localhost:50051", here) for word in command[2:]]
+        self.assertNotEqual(words, command[2:])
+        subprocess.run([SISCTL, *words], check=True, stdout=subprocess.DEVNULL, timeout=60)
+        server.close()
+        down = subprocess.run([SISCTL, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+        self.assertNotEqual(down.returncode, 0)
+
+    def scrape_config(self) -> Dict[str, Any]:
+        (config,) = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]
+        return config
+
+    def test_prometheus_takes_its_configuration(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for source, there in mounts("prometheus"):
+                self.assertEqual(there.parent, pathlib.PurePosixPath("/etc/prometheus"))
+                shutil.copy(source, pathlib.Path(folder, there.name))
+            checked = subprocess.run(
+                ["promtool", "check", "config", f"{folder}/prometheus.yml"], capture_output=True, text=True, timeout=60
+            )
+            self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
+            self.assertEqual(checked.stdout.count("rules found"), 2, checked.stdout)
+
+    def test_it_is_our_example_of_another_target(self) -> None:
+        ours, example = (
+            yaml.safe_load((folder / "prometheus.yml").read_text())
+            for folder in (FOLDER, pathlib.Path("deploy/prometheus"))
+        )
+        (config,) = example["scrape_configs"]
+        config["static_configs"][0]["targets"] = ["sis:9464"]
+        self.assertEqual(ours, example)
+
+    def test_grafana_finds_prometheus_and_the_dashboards(self) -> None:
+        provisioned = {there: source for source, there in mounts("grafana")}
+        folder = pathlib.PurePosixPath("/etc/grafana/provisioning")
+        (source,) = yaml.safe_load(provisioned[folder / "datasources/sis.yaml"].read_text())["datasources"]
+        url = urllib.parse.urlsplit(source["url"])
+        self.assertIn(str(url.port), container_ports(url.hostname))
+        self.assertTrue(source["isDefault"])
+        (provider,) = yaml.safe_load(provisioned[folder / "dashboards/sis.yaml"].read_text())["providers"]
+        where = pathlib.PurePosixPath(provider["options"]["path"])
+        boards = {there: path for there, path in provisioned.items() if there.parent == where}
+        self.assertEqual(sorted(path.name for path in boards.values()), [path.name for path in dashboards.DASHBOARDS])
+        home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+        self.assertIn(pathlib.PurePosixPath(home), boards)
+        for path in boards.values():
+            board = json.loads(path.read_text())
+            (variable,) = [each for each in board["templating"]["list"] if each["type"] == "datasource"]
+            self.assertEqual(variable["query"], source["type"])
+
+
+if __name__ == "__main__":
+    unittest.main()
