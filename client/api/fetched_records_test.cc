@@ -24,9 +24,9 @@ std::string Part(uint64_t offset, uint64_t size) {
   return bytes.append(reinterpret_cast<const char*>(&size), sizeof(size));
 }
 
-class RecordLocatorTest : public testing::Test {
+class LocatedRecordsTest : public testing::Test {
  protected:
-  RecordLocatorTest() {
+  LocatedRecordsTest() {
     void* const memory =
         mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     EXPECT_NE(memory, MAP_FAILED);
@@ -46,7 +46,7 @@ class RecordLocatorTest : public testing::Test {
   absl::StatusOr<TopKRecords> Locate(std::vector<FetchedMessage> messages) {
     std::shared_ptr<SegmentAllocation> range = memory_->TakeLargest();
     range->Shrink(640 + 240 - kBegin);
-    RecordLocator locator({}, std::move(range));
+    RecordReader locator({}, std::move(range));
     for (FetchedMessage& message : messages) {
       if (absl::Status status = locator.Add(std::move(message)); !status.ok()) return status;
     }
@@ -59,7 +59,7 @@ class RecordLocatorTest : public testing::Test {
   v1::FetchTopKChunk chunk_;
 };
 
-TEST_F(RecordLocatorTest, ArraysAreWhereTheServerSays) {
+TEST_F(LocatedRecordsTest, ArraysAreWhereTheServerSays) {
   const auto records = Locate({header_, FetchedChunk(chunk_)});
   ASSERT_TRUE(records.ok()) << records.status();
   const auto offset = [&](const void* first) {
@@ -74,7 +74,7 @@ TEST_F(RecordLocatorTest, ArraysAreWhereTheServerSays) {
   EXPECT_EQ(records->log_probs.size(), kPositions * kSlots);
 }
 
-TEST_F(RecordLocatorTest, NotWhereItMayNotWrite) {
+TEST_F(LocatedRecordsTest, NotWhereItMayNotWrite) {
   const std::vector<std::function<void(v1::FetchTopKChunk&)>> wrong = {
       [](auto& chunk) { chunk.set_sampled_ids(Part(64, 80)); },
       [](auto& chunk) { chunk.set_sampled_ids(Part(0, 80)); },
@@ -101,7 +101,7 @@ TEST_F(RecordLocatorTest, NotWhereItMayNotWrite) {
   }
 }
 
-TEST(RecordCopierTest, ChunksMaySpanSlices) {
+TEST(CopiedRecordsTest, ChunksMaySpanSlices) {
   v1::FetchTopKRequest request;
   request.add_arrays(v1::SAMPLED_IDS);
   v1::FetchTopKHeader header;
@@ -119,7 +119,7 @@ TEST(RecordCopierTest, ChunksMaySpanSlices) {
     return FetchedChunk(chunk);
   };
   {
-    RecordCopier copier(request);
+    RecordReader copier(request, nullptr);
     ASSERT_TRUE(copier.Add(header).ok());
     ASSERT_TRUE(copier.Add(chunk(0, 5, 1, 1)).ok());
     ASSERT_TRUE(copier.Add(chunk(0, 6, 3, 2)).ok());
@@ -131,19 +131,19 @@ TEST(RecordCopierTest, ChunksMaySpanSlices) {
     EXPECT_TRUE(std::ranges::equal(records->sampled_ids, expected));
   }
   for (const FetchedChunk& wrong : {chunk(0, 5, 6, 1), chunk(0, 6, 1, 1), chunk(2, 3, 1, 1)}) {
-    RecordCopier copier(request);
+    RecordReader copier(request, nullptr);
     ASSERT_TRUE(copier.Add(header).ok());
     EXPECT_EQ(copier.Add(wrong).code(), absl::StatusCode::kInternal);
   }
   for (const FetchedChunk& wrong : {chunk(2, 4, 1, 1), chunk(2, 5, 2, 1), chunk(1, 0, 1, 1)}) {
-    RecordCopier copier(request);
+    RecordReader copier(request, nullptr);
     ASSERT_TRUE(copier.Add(header).ok());
     ASSERT_TRUE(copier.Add(chunk(0, 5, 4, 1)).ok());
     EXPECT_EQ(copier.Add(wrong).code(), absl::StatusCode::kInternal);
   }
 }
 
-TEST(RecordCopierTest, ArraysHoldTheRowsOfTheirChunk) {
+TEST(CopiedRecordsTest, ArraysHoldTheRowsOfTheirChunk) {
   v1::FetchTopKRequest request;
   request.add_arrays(v1::SAMPLED_IDS);
   v1::FetchTopKHeader header;
@@ -152,7 +152,7 @@ TEST(RecordCopierTest, ArraysHoldTheRowsOfTheirChunk) {
     v1::FetchTopKChunk chunk;
     chunk.set_length(2);
     chunk.set_sampled_ids(std::string(bytes, '\0'));
-    RecordCopier copier(request);
+    RecordReader copier(request, nullptr);
     ASSERT_TRUE(copier.Add(header).ok());
     EXPECT_EQ(copier.Add(FetchedChunk(chunk)).ok(), bytes == 8) << bytes;
   }
