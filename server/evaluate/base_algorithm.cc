@@ -61,7 +61,7 @@ absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
     batch.reference_log_probs = sampled_log_probs;
   }
   std::vector<float> log_importance_ratios;
-  if (std::holds_alternative<SoftAcceptance>(*input.algorithm)) {
+  if (WeighsByAcceptance(*input.algorithm)) {
     log_importance_ratios.resize(count);
     for (size_t i = 0; i < count; ++i) {
       if (states[i] == TokenState::kMasked) continue;

@@ -49,7 +49,7 @@ EvaluateOutput::EvaluateOutput(const EvaluateInput& input, size_t count,
   if (input.current.dense() != nullptr) {
     positions_.sampled_log_probs = Resize(sampled_log_probs_, count);
   }
-  if (std::holds_alternative<SoftAcceptance>(*input.algorithm) &&
+  if (WeighsByAcceptance(*input.algorithm) &&
       !input.wanted.Has(v1::ACCEPTANCE_PROBABILITIES)) {
     positions_.view.acceptance_probabilities = Resize(acceptance_probabilities_, count);
   }

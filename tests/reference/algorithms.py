@@ -29,6 +29,7 @@ DEFAULTS = {
     "tis": (2.0, 0.2, 0.2),
     "ice_pop": (0.5, 5.0, 0.2, 0.2),
     "soft_acceptance": (),
+    "damped_truncation": (),
 }
 
 
@@ -143,6 +144,10 @@ def apply(name: str, parameters: tuple[float, ...], batch: Batch) -> tuple[Array
     elif name == "soft_acceptance":
         outward = _leads_away(np.exp(batch.log_importance_ratios), advantages)
         g = c = w * np.where(outward, batch.acceptance_probabilities, 1)
+    elif name == "damped_truncation":
+        total = np.exp(batch.log_importance_ratios)
+        g = c = np.minimum(total, 1) * np.where(_leads_away(total, advantages), batch.acceptance_probabilities, 1)
+        correction = np.ones_like(w)
     else:
         # The weight is on the behaviour policy's side; the rest of the ratio, with three policies,
         # is clipped.
@@ -156,7 +161,7 @@ def apply(name: str, parameters: tuple[float, ...], batch: Batch) -> tuple[Array
         else:
             g, c = _clip(w, *parameters[-2:]), _clip_coefficient(w, advantages, *parameters[-2:])
         correction = weight if batch.log_corrections is not None else correction
-    if batch.log_corrections is None and name not in ("gspo", "soft_acceptance"):
+    if batch.log_corrections is None and name not in ("gspo", "soft_acceptance", "damped_truncation"):
         g, c = np.where(batch.accepted, 1, g), np.where(batch.accepted, 1, c)
     limit = np.exp(88)
     g, c = np.minimum(correction * g, limit), np.minimum(correction * c, limit)

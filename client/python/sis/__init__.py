@@ -4,6 +4,7 @@ ratios back."""
 from sis.algorithms import (
     Cispo,
     ClipCov,
+    DampedTruncation,
     Dapo,
     DppoBinary,
     DppoTopK,
@@ -61,6 +62,7 @@ __all__ = [
     "ClipCov",
     "CorrectionTotals",
     "Credentials",
+    "DampedTruncation",
     "Dapo",
     "DeadlineExceeded",
     "Decision",
