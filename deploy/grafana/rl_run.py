@@ -216,6 +216,23 @@ def _distance() -> List[Any]:
             {"{{$by}}": promql.per_token("sis_total_variation_total")},
         ),
         lines(
+            "Sequences outside their trust regions",
+            Text(
+                "The share of sequences that evaluations with trust_regions leave out of the update.",
+                "a few hundredths; nothing if nobody asks.",
+                "high: much of each rollout is thrown away, for the engine differs, or is too old, or the bounds are too "
+                "tight.",
+                ["engines_differ"],
+            ),
+            SHARE,
+            {
+                "{{$by}}": promql.ratio(
+                    promql.rate("sis_trust_region_sequences_total", where='result="outside"'),
+                    promql.rate("sis_trust_region_sequences_total"),
+                )
+            },
+        ),
+        lines(
             "Log-envelope",
             Text(
                 "The mean of log M, the largest log-ratio among the recorded tokens, and the value that 99% stay "

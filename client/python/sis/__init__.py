@@ -18,7 +18,15 @@ from sis.algorithms import (
 )
 from sis.append import AppendStream
 from sis.client import Client, Released
-from sis.corrections import CorrectionTotals, Distributions, Histogram, SequenceMask, Sis, Staleness
+from sis.corrections import (
+    CorrectionTotals,
+    Distributions,
+    Histogram,
+    SequenceMask,
+    SequenceTrustRegion,
+    Sis,
+    Staleness,
+)
 from sis.credentials import Credentials
 from sis.entries import Block, Seal, Truncate
 from sis.errors import (
@@ -104,6 +112,7 @@ __all__ = [
     "SequenceInspection",
     "SequenceMask",
     "SequenceRef",
+    "SequenceTrustRegion",
     "ServerState",
     "Sis",
     "Slice",
