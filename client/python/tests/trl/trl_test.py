@@ -277,9 +277,10 @@ class SequenceMaskTest(unittest.TestCase):
         self.addCleanup(server.close)
         client = sis.Client(server.address)
         self.addCleanup(client.close)
-        behaviour, current, mask = recorded_ratios.tensors(2)
+        # The other way around, as only large ratios are masked.
+        current, behaviour, mask = recorded_ratios.tensors(2)
         # Its sums have no limit on a token's ratio, ours has one of 20 nats.
-        current = np.maximum(current, behaviour - 15)
+        behaviour = np.maximum(behaviour, current - 15)
         for cap in (1.5, 3.0):
             region = sis.SequenceTrustRegion("k1", "sum", lower=-math.log(cap))
             got = recorded_ratios.evaluate(client, f"cap{cap}", behaviour, current, mask, [region])
