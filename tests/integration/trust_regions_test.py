@@ -72,7 +72,8 @@ class TrustRegionsTest(EvaluatedBatchTest):
                             want = algorithms.AGGREGATES[aggregate](here)
                             got = evaluation.divergences[row, column]
                             self.assertGreater(abs(want), 1e-3)
-                            self.assertAlmostEqual(got, want, delta=1e-5 + 2e-6 * len(here), msg=f"{form} {kind} {aggregate}")
+                            message = f"{form} {kind} {aggregate}"
+                            self.assertAlmostEqual(got, want, delta=1e-5 + 2e-6 * len(here), msg=message)
 
     def test_what_lies_outside_is_left_out_as_if_masked(self):
         run, records = self.recorded("outside")
