@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "client/study/mismatch.h"
 #include "kernels/decide/algorithms/algorithm.h"
 
 namespace sis::study {
@@ -20,6 +21,10 @@ enum class Correction {
 struct Arm {
   Algorithm algorithm = Grpo{};
   Correction correction = Correction::kNone;
+  MismatchWeight mismatch = {};
+  // A control: acceptance probabilities are min(w, 1 / w), for which nothing but the sampled token
+  // is needed, and what is drawn is drawn by them.
+  bool without_sets = false;
   // As in DAPO: responses to a prompt that all got one reward don't count in the mean over tokens.
   bool leaves_out_equal_groups = false;
   // Tokens with a negative advantage and a ratio above this get no gradient (Ye et al., 2020).

@@ -17,8 +17,10 @@ struct Records {
   std::vector<size_t> lengths;           // [N]
   std::vector<int32_t> sampled_ids;      // [N, length]
   std::vector<float> sampled_log_probs;  // [N, length]
-  std::vector<int32_t> ids;              // [N, length, K], most probable first, ties by id
-  std::vector<float> log_probs;          // [N, length, K]
+  // [N, length]; those that the engine gave, where the trainer has recomputed the others.
+  std::vector<float> engine_log_probs;
+  std::vector<int32_t> ids;      // [N, length, K], most probable first, ties by id
+  std::vector<float> log_probs;  // [N, length, K]
 
   std::string SequenceId(size_t response) const {
     return std::to_string(rollout) + "." + std::to_string(response);

@@ -1,6 +1,7 @@
 #include "client/study/kernel_decisions.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <variant>
 
@@ -89,12 +90,19 @@ Decided KernelDecisions::Decide(const MiniBatch& batch) const {
     at += length;
   }
 
+  const auto uniform = [&](size_t i) {
+    return Uniform(HashOf({run_seed_, 20, batch.draw, batch.responses.front(), i}));
+  };
   std::vector<TokenState> states(count, TokenState::kOffPolicy);
   for (size_t i = 0; i < count; ++i) {
+    if (arm_.without_sets) {
+      const float a = Exp32(-std::abs(log_ratios[i]));
+      decided.acceptance_probabilities[i] = a;
+      decided.decisions[i] = uniform(i) < a ? Decision::kAccepted : Decision::kRejected;
+    }
     bool on_policy = decided.decisions[i] == Decision::kAccepted;
     if (arm_.correction == Correction::kRandom) {
-      on_policy = Uniform(HashOf({run_seed_, 20, batch.draw, batch.responses.front(), i})) <
-                  ExpectedAcceptance({log_envelopes[i], covered_masses[i]});
+      on_policy = uniform(i) < ExpectedAcceptance({log_envelopes[i], covered_masses[i]});
       decided.decisions[i] = on_policy ? Decision::kAccepted : Decision::kRejected;
     } else if (arm_.correction == Correction::kPositive) {
       on_policy = on_policy && batch.advantages[i] > 0.0f;
@@ -124,6 +132,15 @@ Decided KernelDecisions::Decide(const MiniBatch& batch) const {
     if (batch.advantages[i] < 0.0f && Exp32(decided.log_modified_ratios[i]) > arm_.dual_clip) {
       decided.coefficients[i] = 0.0f;
     }
+  }
+  at = 0;
+  for (const size_t response : batch.responses) {
+    const size_t length = records_.lengths[response];
+    const std::span engine_log_probs =
+        std::span(records_.engine_log_probs).subspan(response * records_.length, length);
+    arm_.mismatch.Apply(std::span(reference_log_probs).subspan(at, length), engine_log_probs,
+                        std::span(decided.coefficients).subspan(at, length));
+    at += length;
   }
   return decided;
 }

@@ -124,6 +124,8 @@ TEST(Replay, AServerDecidesTheSame) {
        AlgorithmOf([](auto& algorithm) { algorithm.mutable_dppo_top_k(); })},
       {"soft_acceptance+sampled", LogProbEncoding::kFixed12, v1::FIXED12, v1::SAMPLED,
        AlgorithmOf([](auto& algorithm) { algorithm.mutable_soft_acceptance(); })},
+      {"damped_truncation+sampled", LogProbEncoding::kFloat16, v1::FLOAT16, v1::SAMPLED,
+       AlgorithmOf([](auto& algorithm) { algorithm.mutable_damped_truncation(); })},
   };
   ServerProcess server({"--listen=127.0.0.1:0", "--cache_bytes=67108864"});
   const auto client = Client::Connect(server.address());

@@ -30,12 +30,23 @@ const std::map<std::string, Arm> kAlgorithms = {
     {"ice_pop", {IcePop{}}},
     {"dppo_top_k", {DppoTopK{}}},
     {"soft_acceptance", {SoftAcceptance{}}},
+    {"damped_truncation", {DampedTruncation{}}},
 };
 
 const std::map<std::string, Correction> kCorrections = {{"sampled", Correction::kSampled},
                                                         {"expected", Correction::kExpected},
                                                         {"positive", Correction::kPositive},
                                                         {"random", Correction::kRandom}};
+
+// Of the field: TIS and verl take 2, TRL 3 and the sequence mask.
+const std::map<std::string, MismatchWeight> kMismatchWeights = {
+    {"tis2", {MismatchWeight::Kind::kTokenTruncation, 2.0}},
+    {"tis3", {MismatchWeight::Kind::kTokenTruncation, 3.0}},
+    {"sequence_mask3", {MismatchWeight::Kind::kSequenceMask, 3.0}}};
+
+const std::map<std::string, Recomputed> kRecomputed = {{"false", Recomputed::kNever},
+                                                       {"true", Recomputed::kByBehavior},
+                                                       {"proximal", Recomputed::kByProximal}};
 
 const std::map<std::string, LogProbEncoding> kEncodings = {{"float32", LogProbEncoding::kFloat32},
                                                            {"float16", LogProbEncoding::kFloat16},
@@ -60,10 +71,14 @@ bool Read(const std::string& text, size_t& to) {
 bool Read(const std::string& text, TaskMaker& to) { return Find(kTasks, text, to); }
 bool Read(const std::string& text, LogProbEncoding& to) { return Find(kEncodings, text, to); }
 bool Read(const std::string& text, Arm& to) {
-  const size_t plus = text.find('+');
-  return Find(kAlgorithms, text.substr(0, plus), to) &&
-         (plus == std::string::npos || Find(kCorrections, text.substr(plus + 1), to.correction));
+  const std::vector<std::string> words = absl::StrSplit(text, '+');
+  if (!Find(kAlgorithms, words.front(), to)) return false;
+  return std::all_of(words.begin() + 1, words.end(), [&](const std::string& word) {
+    if (word == "without_sets") return to.without_sets = true;
+    return Find(kCorrections, word, to.correction) || Find(kMismatchWeights, word, to.mismatch);
+  });
 }
+bool Read(const std::string& text, Recomputed& to) { return Find(kRecomputed, text, to); }
 // "exact", "int5" (bits of integers), "e4m3", "e5m2", "router0.5" (the deviation of its noise).
 bool Read(const std::string& text, Engine& to) {
   to = {};
@@ -84,8 +99,8 @@ bool Read(const std::string& text, Engine& to) {
          to.router_deviation > 0.0f;
 }
 
-using Setting =
-    std::variant<double*, bool*, int*, size_t*, TaskMaker*, LogProbEncoding*, Arm*, Engine*>;
+using Setting = std::variant<double*, bool*, int*, size_t*, TaskMaker*, LogProbEncoding*,
+                             Recomputed*, Arm*, Engine*>;
 
 absl::Status SetAll(const std::string& words, const std::map<std::string, Setting>& settings) {
   const std::vector<std::string> all = absl::StrSplit(words, ' ', absl::SkipEmpty());

@@ -76,6 +76,7 @@ class DesignTest(InFolder):
 
     def test_settings_and_arms_are_those_that_there_are(self):
         study.Runs(design.read(CELLS))
+        study.Runs(design.read(CELLS.with_name("exploration.txt")))
         for line, said in (
             ("cell c start=easy arms=both seeds=1 engine=int99", "cell c: engine=int99"),
             ("cell c start=easy arms=both seeds=1 top_k=8", "cell c: .*top_k at most 7"),

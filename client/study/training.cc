@@ -64,8 +64,11 @@ const Records& Trainer::Generate() {
     rewards.push_back(problems_[i / kGroup].Reward(responses_.response(i)));
   }
   advantages_ = GroupAdvantages(rewards);
-  if (cell_.recomputed) Recompute(history_.front());
+  const std::vector<float> engine_log_probs = SampledLogProbs();
+  if (cell_.recomputed == Recomputed::kByBehavior) Recompute(history_.front());
+  if (cell_.recomputed == Recomputed::kByProximal) Recompute(parameters_);
   records_ = Record();
+  records_.engine_log_probs = engine_log_probs;
   rewards_.push_back(Mean<float>(rewards));
 
   order_.resize(rewards.size());
@@ -79,13 +82,13 @@ const Records& Trainer::Generate() {
   return records_;
 }
 
-void Trainer::Recompute(std::span<const float> behavior) {
+void Trainer::Recompute(std::span<const float> parameters) {
   const size_t row = task_.response_length * shape_.padded_vocabulary();
   std::vector<size_t> responses;
   for (size_t first = 0; first < advantages_.size(); first += responses.size()) {
     responses.resize(std::min(kForwardBatch, advantages_.size() - first));
     std::iota(responses.begin(), responses.end(), first);
-    Forward(behavior, responses);
+    Forward(parameters, responses);
     std::copy_n(model_.log_probs(0, 0), responses.size() * row,
                 responses_.log_probs.data() + first * row);
   }
@@ -100,6 +103,16 @@ void Trainer::Forward(std::span<const float> parameters, std::span<const size_t>
                  inputs);
 }
 
+std::vector<float> Trainer::SampledLogProbs() const {
+  std::vector<float> sampled(responses_.tokens.size());
+  for (size_t r = 0; r < sampled.size(); ++r) {
+    sampled[r] =
+        responses_
+            .log_probs[r * shape_.padded_vocabulary() + static_cast<size_t>(responses_.tokens[r])];
+  }
+  return sampled;
+}
+
 Records Trainer::Record() const {
   const size_t length = task_.response_length;
   const auto top_k = static_cast<size_t>(cell_.top_k);
@@ -110,6 +123,7 @@ Records Trainer::Record() const {
                   .lengths = responses_.lengths,
                   .sampled_ids = {responses_.tokens.begin(), responses_.tokens.end()},
                   .sampled_log_probs = std::vector<float>(rows),
+                  .engine_log_probs = {},
                   .ids = std::vector<int32_t>(rows * top_k),
                   .log_probs = std::vector<float>(rows * top_k)};
   std::vector<int32_t> ids(shape_.vocabulary);

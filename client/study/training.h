@@ -19,6 +19,12 @@ namespace sis::study {
 
 inline constexpr size_t kGroup = 8;  // responses to a prompt
 
+enum class Recomputed {
+  kNever,
+  kByBehavior,  // from the weights that generated
+  kByProximal,  // from those that the rollout's first update begins with, as TRL and verl do
+};
+
 // Of a cell, and its arm.
 struct CellSettings {
   double learning_rate = 3e-4;
@@ -30,9 +36,8 @@ struct CellSettings {
   // Longer gradients are shortened to this norm; 0: never.
   double gradient_clip = 1.0;
   Engine engine;
-  // The trainer recomputes the behaviour log-probs with its own precision, from the weights that
-  // generated, and these are recorded.
-  bool recomputed = false;
+  // The trainer recomputes the old log-probs with its own precision, and these are recorded.
+  Recomputed recomputed = Recomputed::kNever;
   Arm arm;
   int top_k = 10;
   LogProbEncoding encoding = LogProbEncoding::kFloat32;
@@ -81,7 +86,8 @@ class Trainer {
 
  private:
   // Replaces what the engine said by what the trainer computes from the same weights.
-  void Recompute(std::span<const float> behavior);
+  void Recompute(std::span<const float> parameters);
+  std::vector<float> SampledLogProbs() const;  // [N, length] of the rollout, as they are now
   Records Record() const;
   // Of some responses of the rollout.
   void Forward(std::span<const float> parameters, std::span<const size_t> responses);

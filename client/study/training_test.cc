@@ -8,6 +8,7 @@
 #include <cmath>
 #include <set>
 
+#include "client/study/mismatch.h"
 #include "client/study/settings.h"
 #include "kernels/numerics/simd_targets.h"
 // After the choice of targets.
@@ -16,6 +17,8 @@
 namespace sis::study {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::FloatEq;
 using ::testing::HasSubstr;
 
 // A problem that is learned within a second.
@@ -111,8 +114,10 @@ TEST(Training, EqualPoliciesHaveNoDeviation) {
   EXPECT_EQ(plain.result.d, 0.0);
   EXPECT_EQ(plain.result.accept_rate, 1.0);
   EXPECT_NE(plain.parameters, SmallParameters());
-  for (const char* arm : {"grpo", "grpo+sampled", "no_correction", "tis+expected",
-                          "soft_acceptance+sampled", "dppo_top_k+positive"}) {
+  for (const char* arm :
+       {"grpo", "grpo+sampled", "no_correction", "tis+expected", "soft_acceptance+sampled",
+        "dppo_top_k+positive", "damped_truncation", "damped_truncation+without_sets",
+        "soft_acceptance+sampled+without_sets", "grpo+tis2", "grpo+sequence_mask3"}) {
     EXPECT_EQ(TrainSmall(cell, arm).parameters, plain.parameters) << arm;
   }
 }
@@ -122,8 +127,10 @@ TEST(Training, ARunIsAFunctionOfItsSeed) {
   EXPECT_EQ(TrainSmall(SmallCell(), "grpo+sampled").parameters, first.parameters);
   EXPECT_GT(first.result.d, first.result.d_sis);
   EXPECT_GT(first.result.curve.back(), 0.0);
-  for (const char* arm : {"grpo", "grpo+expected", "grpo+positive", "grpo+random", "gspo+sampled",
-                          "soft_acceptance+sampled", "soft_acceptance"}) {
+  for (const char* arm :
+       {"grpo", "grpo+expected", "grpo+positive", "grpo+random", "gspo+sampled",
+        "soft_acceptance+sampled", "soft_acceptance", "damped_truncation",
+        "damped_truncation+without_sets", "soft_acceptance+sampled+without_sets"}) {
     EXPECT_NE(TrainSmall(SmallCell(), arm).parameters, first.parameters) << arm;
   }
 }
@@ -144,12 +151,47 @@ TEST(Training, EveryWidthOfVectorsGivesTheSameBits) {
 TEST(Training, RecomputingWhatTheEngineKnowsExactlyChangesNothing) {
   CellSettings cell = SmallCell();
   const Trained engine = TrainSmall(cell, "grpo+sampled");
-  cell.recomputed = true;
+  cell.recomputed = Recomputed::kByBehavior;
   EXPECT_EQ(TrainSmall(cell, "grpo+sampled").parameters, engine.parameters);
   ASSERT_TRUE(Set("engine=int4", SmallStart(), cell).ok());
   const Trained recomputed = TrainSmall(cell, "grpo+sampled");
-  cell.recomputed = false;
+  cell.recomputed = Recomputed::kNever;
   EXPECT_GT(TrainSmall(cell, "grpo+sampled").result.d, recomputed.result.d);
+}
+
+// Without recomputation there is no mismatch; rollouts of older weights then have one by staleness.
+TEST(Training, WeightsForTheMismatchAreOfTheEngineBesideTheOldPolicy) {
+  CellSettings cell = SmallCell();
+  ASSERT_TRUE(Set("engine=int4 lag=2", SmallStart(), cell).ok());
+  const Trained plain = TrainSmall(cell, "grpo");
+  for (const char* arm : {"grpo+tis2", "grpo+tis3", "grpo+sequence_mask3"}) {
+    EXPECT_EQ(TrainSmall(cell, arm).parameters, plain.parameters) << arm;
+  }
+  std::set<std::vector<float>> all;
+  for (const char* recomputed : {"recomputed=true", "recomputed=proximal"}) {
+    ASSERT_TRUE(Set(recomputed, SmallStart(), cell).ok());
+    for (const char* arm : {"grpo", "grpo+tis2", "grpo+sequence_mask3"}) {
+      all.insert(TrainSmall(cell, arm).parameters);
+    }
+  }
+  EXPECT_EQ(all.size(), 6);
+}
+
+TEST(MismatchWeight, TruncatesTokensOrMasksResponses) {
+  const std::vector<float> engine = {-1.0f, -2.0f, -3.0f};
+  const std::vector<float> old = {-0.5f, -0.5f, -3.5f};  // ratios e^0.5, e^1.5, e^-0.5
+  const auto weights = [&](MismatchWeight::Kind kind, double limit) {
+    std::vector<float> coefficients = {2.0f, 1.0f, -1.0f};
+    MismatchWeight{kind, limit}.Apply(old, engine, coefficients);
+    return coefficients;
+  };
+  using enum MismatchWeight::Kind;
+  EXPECT_THAT(weights(kNone, 0.0), ElementsAre(2.0f, 1.0f, -1.0f));
+  EXPECT_THAT(weights(kTokenTruncation, 2.0),
+              ElementsAre(FloatEq(3.2974425f), 2.0f, FloatEq(-0.60653067f)));
+  EXPECT_THAT(weights(kSequenceMask, 5.0),
+              ElementsAre(FloatEq(8.963378f), FloatEq(4.481689f), FloatEq(-4.481689f)));
+  EXPECT_THAT(weights(kSequenceMask, 4.0), ElementsAre(0.0f, 0.0f, 0.0f));
 }
 
 TEST(Engine, RoundsToAsManyValuesAsItHas) {
@@ -187,11 +229,15 @@ TEST(Settings, AreReadWordByWord) {
           .ok());
   EXPECT_EQ(cell.lag, 3);
   EXPECT_EQ(cell.encoding, LogProbEncoding::kFixed12);
-  EXPECT_TRUE(cell.recomputed);
+  EXPECT_EQ(cell.recomputed, Recomputed::kByBehavior);
   EXPECT_EQ(cell.engine.router_deviation, 0.5f);
   EXPECT_TRUE(cell.arm.leaves_out_equal_groups);
   EXPECT_EQ(cell.arm.correction, Correction::kRandom);
   EXPECT_EQ(cell.top_k, 10);
+  ASSERT_TRUE(Set("recomputed=proximal arm=soft_acceptance+expected+tis2", start, cell).ok());
+  EXPECT_EQ(cell.recomputed, Recomputed::kByProximal);
+  EXPECT_EQ(cell.arm.correction, Correction::kExpected);
+  EXPECT_EQ(cell.arm.mismatch.limit, 2.0);
 }
 
 TEST(Settings, ErrorsNameTheWord) {

@@ -12,7 +12,7 @@ from grafana_foundation_sdk.builders.dashboard import Dashboard
 from deploy.grafana import expressions as promql
 from deploy.grafana import panels, variables
 from deploy.grafana.panels import (
-    COUNT, HALF, NATS, SHARE, TOKENS_PER_SECOND, WHOLE, Column, Text, bars, distribution, lines,
+    COUNT, HALF, NATS, SHARE, TOKENS_PER_SECOND, Column, Text, bars, distribution, lines,
 )  # fmt: skip
 
 
@@ -418,6 +418,24 @@ def _staleness_and_missing() -> List[Any]:
             },
         ),
         lines(
+            "Sequences outside their trust regions",
+            Text(
+                "The share of sequences that evaluations with trust_regions leave out of the update.",
+                "a few hundredths; nothing if nobody asks.",
+                "high: much of each rollout is thrown away, for the engine differs, or is too old, or the bounds are too "
+                "tight.",
+                ["engines_differ"],
+            ),
+            SHARE,
+            {
+                "{{$by}}": promql.ratio(
+                    promql.rate("sis_trust_region_sequences_total", where='result="outside"'),
+                    promql.rate("sis_trust_region_sequences_total"),
+                )
+            },
+            width=HALF,
+        ),
+        lines(
             "Tokens that the totals leave out",
             Text(
                 "Evaluated tokens that are not in their step's totals, for want of room: all, in none of them nor in these "
@@ -429,7 +447,7 @@ def _staleness_and_missing() -> List[Any]:
             ),
             TOKENS_PER_SECOND,
             {"{{$by}} {{totals}}": promql.rate("sis_uncounted_tokens_total", "totals")},
-            width=WHOLE,
+            width=HALF,
         ),
     ]
 

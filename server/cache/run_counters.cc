@@ -31,6 +31,8 @@ void Add(const Evaluated& evaluated, RunTotals& totals) {
   for (size_t i = 0; i < evaluated.staleness.size(); ++i) {
     totals.staleness[i] += evaluated.staleness[i];
   }
+  totals.slices_within += static_cast<double>(evaluated.slices_within);
+  totals.slices_outside += static_cast<double>(evaluated.slices_outside);
   AddEach(evaluated.missing, totals.missing_by_reason);
   AddEach(statistics.abs_log_ratio, totals.abs_log_ratio_counts);
   AddEach(statistics.log_envelope, totals.log_envelope_counts);

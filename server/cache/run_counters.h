@@ -61,6 +61,9 @@ struct RunTotals {
   double expected_acceptance = 0;
   double k3 = 0;
   double total_variation = 0;
+  // Slices within their trust regions, and outside of one.
+  double slices_within = 0;
+  double slices_outside = 0;
   // Of the scored ones; see Statistics, whose corrections are below.
   StalenessCounts staleness = {};
   BucketCounts<kPowerBounds> abs_log_ratio_counts = {};

@@ -30,7 +30,8 @@ std::vector<SequenceStretch> PartsOf(const std::vector<SliceRange>& slices, uint
 
 absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
                                  const std::vector<SliceRange>& slices,
-                                 const PositionOutput& positions, v1::EvaluateResponse& response) {
+                                 const std::vector<bool>& left_out, const PositionOutput& positions,
+                                 v1::EvaluateResponse& response) {
   const std::span<const Decision> decisions = positions.view.decisions;
   const std::span<const float> log_modified_ratios = positions.view.log_modified_ratios;
   const std::span<const float> sampled_log_probs =
@@ -38,7 +39,12 @@ absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
   const size_t count = decisions.size();
   const std::vector<SequenceStretch> parts = PartsOf(slices, run_seed);
   std::vector<TokenState> states(count);
-  for (size_t i = 0; i < count; ++i) states[i] = StateOf(decisions[i], input, i);
+  size_t i = 0;
+  for (size_t slice = 0; slice < slices.size(); ++slice) {
+    for (const size_t end = i + slices[slice].count; i < end; ++i) {
+      states[i] = left_out[slice] ? TokenState::kMasked : StateOf(decisions[i], input, i);
+    }
+  }
 
   AlgorithmInput batch{.parts = parts,
                        .states = states,
@@ -61,7 +67,7 @@ absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
     batch.reference_log_probs = sampled_log_probs;
   }
   std::vector<float> log_importance_ratios;
-  if (std::holds_alternative<SoftAcceptance>(*input.algorithm)) {
+  if (WeighsByAcceptance(*input.algorithm)) {
     log_importance_ratios.resize(count);
     for (size_t i = 0; i < count; ++i) {
       if (states[i] == TokenState::kMasked) continue;

@@ -13,9 +13,10 @@
 namespace sis {
 
 // Fills in surrogates, coefficients and log-ratio sums of the slices, from what came of their
-// positions. InvalidArgument if an advantage is unfit.
+// positions; slices that are left out count as masked. InvalidArgument if an advantage is unfit.
 absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
                                  const std::vector<SliceRange>& slices,
-                                 const PositionOutput& positions, v1::EvaluateResponse& response);
+                                 const std::vector<bool>& left_out, const PositionOutput& positions,
+                                 v1::EvaluateResponse& response);
 
 }  // namespace sis

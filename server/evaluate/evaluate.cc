@@ -97,8 +97,10 @@ absl::Status EvaluateCall::EvaluateGroup(size_t group, size_t lane) {
       return RefuseMissing(slice, result->missing.front());
     }
     results_[i] = {result->sums, result->counted.log_ratio_sum,
-                   SumOfPolicyLogRatios(result->counted.scored), result->missing};
+                   SumOfPolicyLogRatios(result->counted.scored), result->missing,
+                   DivergencesOf(input_, output_.positions().Part(offset, slice.count), offset)};
     Add(i, *result, groups_[group].counted);
+    AddTrustRegions(i, groups_[group].counted);
     offset += slice.count;
   }
   return absl::OkStatus();
@@ -106,8 +108,10 @@ absl::Status EvaluateCall::EvaluateGroup(size_t group, size_t lane) {
 
 absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> EvaluateCall::Finish() {
   if (input_.algorithm) {
-    absl::Status status =
-        AddAlgorithmOutputs(input_, run_->config().seed, slices_, output_.positions(), *response_);
+    std::vector<bool> left_out;
+    for (const SliceResult& result : results_) left_out.push_back(result.divergences.outside);
+    absl::Status status = AddAlgorithmOutputs(input_, run_->config().seed, slices_, left_out,
+                                              output_.positions(), *response_);
     if (!status.ok()) return status;
   }
   std::vector<RunCounters::ObservedName> names;
@@ -123,6 +127,7 @@ absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> EvaluateCall::Finish
   output_.Finish();
   *response_->mutable_totals() = ToTotals(all.sums);
   if (!input_.observe.empty()) AddCorrections(all);
+  if (!input_.trust_regions.empty()) AddDivergences();
   response_->set_newly_counted(Count());
   if (answers_) answers_->Move(*response_);
   return response_;
@@ -134,6 +139,19 @@ void EvaluateCall::AddCorrections(const Evaluated& all) {
   for (const ObservedCorrection& observed : input_.observe) {
     *corrections.Add() = ToMessage(observed.name.name, all.observed.at(observed.name.name));
   }
+}
+
+void EvaluateCall::AddDivergences() {
+  for (const SliceResult& result : results_) {
+    for (const double value : result.divergences.values) response_->add_divergences(value);
+    response_->add_outside_trust_regions(result.divergences.outside);
+  }
+}
+
+void EvaluateCall::AddTrustRegions(size_t i, Evaluated& counted) const {
+  const SliceDivergences& divergences = results_[i].divergences;
+  if (divergences.positions == 0) return;
+  ++(divergences.outside ? counted.slices_outside : counted.slices_within);
 }
 
 void EvaluateCall::Add(size_t i, const RangeResult& part, Evaluated& counted) const {
@@ -212,7 +230,11 @@ int64_t EvaluateCall::Count() {
     // Another call counted the rest of them.
     for (const Fresh& part : fresh) {
       const absl::StatusOr<RangeResult> again = EvaluateAgain(part.slice, part.range, part.offset);
-      if (again.ok()) Add(part.slice, *again, counted);
+      if (!again.ok()) continue;
+      Add(part.slice, *again, counted);
+      if (part.range.first == slices_[part.slice].first_position) {
+        AddTrustRegions(part.slice, counted);
+      }
     }
   }
   run_->counters().AddUncounted(run_->steps().Add(draw, counted, unclaimed));

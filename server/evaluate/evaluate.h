@@ -14,6 +14,7 @@
 #include "server/evaluate/evaluate_output.h"
 #include "server/evaluate/slice_evaluator.h"
 #include "server/evaluate/step_message.h"
+#include "server/evaluate/trust_regions.h"
 #include "server/messages/slices.h"
 #include "server/wire/answers_in_segment.h"
 #include "server/wire/received_arrays.h"
@@ -50,6 +51,7 @@ class EvaluateCall {
     int64_t log_ratio_sum;         // see RangeStatistics
     LogRatioSum policy_log_ratio;  // see ScoredPositions
     std::vector<Missing> missing;
+    SliceDivergences divergences;
   };
   // Consecutive slices [first, end), whose positions begin at `offset` in the request. They are
   // counted together: what is counted is large beside a short slice.
@@ -80,6 +82,9 @@ class EvaluateCall {
   absl::StatusOr<RangeResult> EvaluateAgain(size_t i, const StepLedger::Range& range,
                                             size_t offset);
   void AddCorrections(const Evaluated& all);
+  void AddDivergences();
+  // Once per draw, with the slice's first position.
+  void AddTrustRegions(size_t i, Evaluated& counted) const;
 
   const std::shared_ptr<Run> run_;
   const EvaluateInput input_;

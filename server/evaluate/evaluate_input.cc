@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "server/evaluate/parse_algorithm.h"
+#include "server/evaluate/trust_regions.h"
 #include "server/wire/arrays.h"
 
 namespace sis {
@@ -200,7 +201,8 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
     if (status.ok() && !input.own_log_probs.empty() && !dense->has_sampled_ids()) {
       status = absl::InvalidArgumentError("dense.sampled_ids: unset, but own_log_probs are set");
     }
-  } else if (request.has_decoupled() || request.has_algorithm()) {
+  } else if (request.has_decoupled() || request.has_algorithm() ||
+             !request.trust_regions().empty()) {
     input.sampled_log_probs = input.current.ReadSampled(0, count, copies.current);
   }
   if (status.ok()) status = ParseWeight(request, input);
@@ -216,6 +218,10 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
                               .three_policies = input.decoupled()});
   if (!observe.ok()) return observe.status();
   input.observe = *std::move(observe);
+  absl::StatusOr<std::vector<SequenceTrustRegion>> trust_regions =
+      ParseTrustRegions(request, HasEverySlot(request));
+  if (!trust_regions.ok()) return trust_regions.status();
+  input.trust_regions = *std::move(trust_regions);
   return input;
 }
 

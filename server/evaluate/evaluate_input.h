@@ -1,6 +1,7 @@
 // What an EvaluateRequest asks for, checked as far as the request alone tells.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/decide/algorithms/algorithm.h"
 #include "kernels/decide/algorithms/authors_code.h"
+#include "kernels/decide/algorithms/sequence_trust_region.h"
 #include "kernels/decide/backend.h"
 #include "server/cache/limits.h"
 #include "server/evaluate/current_arrays.h"
@@ -27,7 +29,7 @@ struct EvaluateInput {
   EvaluateParameters parameters;
   WantedOutputs wanted;
   CurrentArrays current;  // with three policies, the proximal one's values
-  // [N] of these, with three policies or an algorithm, if the form holds them.
+  // [N] of these, with three policies, an algorithm or trust regions, if the form holds them.
   std::span<const float> sampled_log_probs;
   std::span<const uint8_t> mask;               // [N], 0 or 1
   std::span<const float> own_log_probs;        // [N]
@@ -39,6 +41,7 @@ struct EvaluateInput {
   std::optional<AuthorsCode> authors_code;
   std::optional<Algorithm> algorithm;
   std::vector<ObservedCorrection> observe;
+  std::vector<SequenceTrustRegion> trust_regions;
   // What spans view that can't view the request, as its arrays do not lie in one piece.
   struct Copies {
     std::vector<int> prefix_curve;
@@ -52,6 +55,10 @@ struct EvaluateInput {
 
   bool decoupled() const { return !decoupled_log_probs.empty(); }
   bool masked(size_t i) const { return !mask.empty() && mask[i] == 0; }
+  bool watches(Divergence divergence) const {
+    return std::ranges::find(trust_regions, divergence, &SequenceTrustRegion::divergence) !=
+           trust_regions.end();
+  }
   bool keeps_ratio(size_t i) const { return positive_advantages_only && !(advantages[i] > 0.0f); }
 };
 

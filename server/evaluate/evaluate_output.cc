@@ -26,6 +26,7 @@ PositionOutput PositionOutput::Part(size_t first, size_t count) const {
                    .covered_masses = part(view.covered_masses)},
           .reference_log_probs = part(reference_log_probs),
           .total_variations = part(total_variations),
+          .kl_divergences = part(kl_divergences),
           .sampled_log_probs = part(sampled_log_probs)};
 }
 
@@ -41,20 +42,22 @@ EvaluateOutput::EvaluateOutput(const EvaluateInput& input, size_t count,
           floats(v1::ACCEPTANCE_PROBABILITIES, *response.mutable_acceptance_probabilities()),
       .log_modified_ratios = floats(v1::LOG_RATIOS, *response.mutable_log_ratios()),
       .modified_ratios = floats(v1::RATIOS, *response.mutable_ratios())};
-  if (!input.algorithm) return;
-  if (!input.wanted.Has(v1::LOG_RATIOS)) {
-    positions_.view.log_modified_ratios = Resize(log_ratios_, count);
+  if (input.watches(Divergence::kKl)) positions_.kl_divergences = Resize(kl_divergences_, count);
+  if (input.watches(Divergence::kTotalVariation) ||
+      (input.algorithm && std::holds_alternative<DppoTopK>(*input.algorithm))) {
+    positions_.total_variations = Resize(total_variations_, count);
   }
+  if (!input.algorithm && input.trust_regions.empty()) return;
   positions_.reference_log_probs = Resize(reference_log_probs_, count);
   if (input.current.dense() != nullptr) {
     positions_.sampled_log_probs = Resize(sampled_log_probs_, count);
   }
-  if (std::holds_alternative<SoftAcceptance>(*input.algorithm) &&
-      !input.wanted.Has(v1::ACCEPTANCE_PROBABILITIES)) {
-    positions_.view.acceptance_probabilities = Resize(acceptance_probabilities_, count);
+  if (!input.algorithm) return;
+  if (!input.wanted.Has(v1::LOG_RATIOS)) {
+    positions_.view.log_modified_ratios = Resize(log_ratios_, count);
   }
-  if (std::holds_alternative<DppoTopK>(*input.algorithm)) {
-    positions_.total_variations = Resize(total_variations_, count);
+  if (WeighsByAcceptance(*input.algorithm) && !input.wanted.Has(v1::ACCEPTANCE_PROBABILITIES)) {
+    positions_.view.acceptance_probabilities = Resize(acceptance_probabilities_, count);
   }
 }
 

@@ -16,6 +16,7 @@ struct PositionOutput {
   OutputView view;
   std::span<float> reference_log_probs = {};  // [n], log q, or the trainer's own where missing
   std::span<float> total_variations = {};     // [n], see TopKTotalVariation
+  std::span<float> kl_divergences = {};       // [n], see TopKKlDivergence
   std::span<float> sampled_log_probs = {};    // [n], log p, where the request does not hold it
 
   PositionOutput Part(size_t first, size_t count) const;
@@ -43,6 +44,7 @@ class EvaluateOutput {
   std::vector<float> reference_log_probs_;
   std::vector<float> sampled_log_probs_;
   std::vector<float> total_variations_;
+  std::vector<float> kl_divergences_;
 };
 
 }  // namespace sis

@@ -80,9 +80,9 @@ absl::StatusOr<Algorithm> ParseObservedAlgorithm(const v1::Algorithm& message,
     return absl::InvalidArgumentError(
         absl::StrCat("algorithm: ", name, " can't be observed with three policies"));
   }
-  const bool asks_for_sign =
-      IsOneOf<Grpo, Dapo, Gspo, DppoTopK, DppoBinary, SoftAcceptance>(*algorithm) ||
-      (with.three_policies && IsOneOf<Tis, IcePop>(*algorithm));
+  const bool asks_for_sign = IsOneOf<Grpo, Dapo, Gspo, DppoTopK, DppoBinary>(*algorithm) ||
+                             WeighsByAcceptance(*algorithm) ||
+                             (with.three_policies && IsOneOf<Tis, IcePop>(*algorithm));
   if (asks_for_sign && !with.has_advantages) {
     return absl::InvalidArgumentError(
         absl::StrCat("algorithm: ", name, " needs advantages, which are unset"));

@@ -73,6 +73,8 @@ Algorithm FromMessage(const v1::Algorithm& message) {
     }
     case v1::Algorithm::kSoftAcceptance:
       return SoftAcceptance{};
+    case v1::Algorithm::kDampedTruncation:
+      return DampedTruncation{};
     case v1::Algorithm::ALGORITHM_NOT_SET:
       break;
   }

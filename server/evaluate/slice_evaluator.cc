@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/decide/algorithms/expected_weight.h"
 #include "kernels/decide/algorithms/positive_advantages.h"
+#include "kernels/decide/algorithms/top_k_kl_divergence.h"
 #include "kernels/decide/algorithms/top_k_total_variation.h"
 #include "kernels/decide/validate_current.h"
 #include "kernels/numerics/crc32c.h"
@@ -101,7 +102,8 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
     const PositionOutput part_output =
         statistics_.Complete(output.Part(from - first, to - from), to - from);
     // Who looks at the values again after the backend needs a copy of them.
-    const bool each_once = !input_.authors_code && part_output.total_variations.empty();
+    const bool each_once = !input_.authors_code && part_output.total_variations.empty() &&
+                           part_output.kl_divergences.empty();
     const Part part{slice,
                     from,
                     offset + (from - first),
@@ -208,6 +210,11 @@ absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t
       const Token token{
           .ratio = Exp32(log_ratio), .current_log_prob = current, .reference_log_prob = own};
       output.total_variations[i] = DppoBinary::TotalVariation(token);
+    }
+    if (!output.kl_divergences.empty()) {
+      TopKKlDivergence divergence;
+      divergence.Add(own, current);
+      output.kl_divergences[i] = divergence.Finish();
     }
   }
   return absl::OkStatus();
@@ -351,6 +358,9 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
     }
     if (!output.total_variations.empty()) {
       ComputeTopKTotalVariations(input_.parameters, stretch, output.total_variations);
+    }
+    if (!output.kl_divergences.empty()) {
+      ComputeTopKKlDivergences(input_.parameters, stretch, output.kl_divergences);
     }
   }
   part.result.sums += decided_;

@@ -217,6 +217,7 @@ TEST_F(StatisticsTest, ObservedAlgorithmsAreTheirCoefficients) {
       {"gspo", [](auto& a) { a.mutable_gspo(); }},
       {"gspo_wide", [](auto& a) { a.mutable_gspo()->set_epsilon_high(1.0f); }},
       {"soft_acceptance", [](auto& a) { a.mutable_soft_acceptance(); }},
+      {"damped_truncation", [](auto& a) { a.mutable_damped_truncation(); }},
       {"dppo_top_k", [](auto& a) { a.mutable_dppo_top_k()->set_threshold(0.05f); }},
       {"dppo", [](auto& a) { a.mutable_dppo_binary()->set_threshold(0.02f); }},
       {"tis", [](auto& a) { a.mutable_tis()->set_truncation(1.1f); }},

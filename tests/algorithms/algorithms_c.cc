@@ -24,6 +24,7 @@ Algorithm MakeAlgorithm(const std::string& name, const float* p) {
   if (name == "tis") return Tis{p[0], p[1], p[2]};
   if (name == "ice_pop") return IcePop{p[0], p[1], p[2], p[3]};
   if (name == "soft_acceptance") return SoftAcceptance{};
+  if (name == "damped_truncation") return DampedTruncation{};
   return ImportanceSampling{};
 }
 

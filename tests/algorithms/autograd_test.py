@@ -55,6 +55,10 @@ def objectives(name: str, parameters, batch: algorithms.Batch, log_p: torch.Tens
         factor = torch.where(outward, torch.tensor(batch.acceptance_probabilities), 1.0)
         on_policy = torch.tensor(batch.accepted & (not three))
         return correction * factor * torch.where(on_policy, torch.exp(log_p - log_p.detach()), w) * a
+    elif name == "damped_truncation":
+        total = torch.tensor(numerics.exp32(batch.log_importance_ratios.astype(np.float32)).astype(np.float64))
+        outward = ((a > 0) & (total > 1)) | ((a < 0) & (total < 1))
+        return total.clamp(max=1) * torch.where(outward, torch.tensor(batch.acceptance_probabilities), 1.0) * log_p * a
     elif name == "tis":
         objective = torch.clamp(constant, max=parameters[0]) * ratio_clip
     elif name == "ice_pop":
@@ -99,7 +103,7 @@ class AutogradTest(unittest.TestCase):
             [1], [0], [count], never, never, np.tile(near, 3).astype(np.float64), None, zeros - 1, zeros - 1,
             zeros + 0.25, np.tile(near, 3).astype(np.float64), zeros + 0.5, advantages, 0,
         )
-        for name in ("grpo", "dapo", "cispo", "dppo_top_k", "tis", "ice_pop", "soft_acceptance"):
+        for name in ("grpo", "dapo", "cispo", "dppo_top_k", "tis", "ice_pop", "soft_acceptance", "damped_truncation"):
             self.check(name, batches.EXACT.get(name, ()), batch)
 
     def test_gspo_is_the_gradient_of_the_sequence_objective(self):

@@ -24,6 +24,7 @@ ALGORITHMS = {
     "tis": (sis.Tis, ("truncation", "epsilon_low", "epsilon_high")),
     "ice_pop": (sis.IcePop, ("alpha", "beta", "epsilon_low", "epsilon_high")),
     "soft_acceptance": (sis.SoftAcceptance, ()),
+    "damped_truncation": (sis.DampedTruncation, ()),
 }
 # Other than the defaults where those hardly ever act on 200 tokens.
 PARAMETERS = {"gspo": (0.05, 0.1), "clip_cov": (0.5, 4.0, 0.05)}

@@ -29,6 +29,7 @@ DEFAULTS = {
     "tis": (2.0, 0.2, 0.2),
     "ice_pop": (0.5, 5.0, 0.2, 0.2),
     "soft_acceptance": (),
+    "damped_truncation": (),
 }
 
 
@@ -143,6 +144,10 @@ def apply(name: str, parameters: tuple[float, ...], batch: Batch) -> tuple[Array
     elif name == "soft_acceptance":
         outward = _leads_away(np.exp(batch.log_importance_ratios), advantages)
         g = c = w * np.where(outward, batch.acceptance_probabilities, 1)
+    elif name == "damped_truncation":
+        total = np.exp(batch.log_importance_ratios)
+        g = c = np.minimum(total, 1) * np.where(_leads_away(total, advantages), batch.acceptance_probabilities, 1)
+        correction = np.ones_like(w)
     else:
         # The weight is on the behaviour policy's side; the rest of the ratio, with three policies,
         # is clipped.
@@ -156,7 +161,7 @@ def apply(name: str, parameters: tuple[float, ...], batch: Batch) -> tuple[Array
         else:
             g, c = _clip(w, *parameters[-2:]), _clip_coefficient(w, advantages, *parameters[-2:])
         correction = weight if batch.log_corrections is not None else correction
-    if batch.log_corrections is None and name not in ("gspo", "soft_acceptance"):
+    if batch.log_corrections is None and name not in ("gspo", "soft_acceptance", "damped_truncation"):
         g, c = np.where(batch.accepted, 1, g), np.where(batch.accepted, 1, c)
     limit = np.exp(88)
     g, c = np.minimum(correction * g, limit), np.minimum(correction * c, limit)
@@ -171,3 +176,27 @@ def top_k_total_variation(behaviour: Array, current: Array, outside_behaviour: A
     p = np.where(there, np.exp(np.where(there, np.column_stack([current, outside_current]), 0)), 0)
     q_rest, p_rest = np.maximum(1 - q.sum(axis=1), 0), np.maximum(1 - p.sum(axis=1), 0)
     return np.minimum(1, (np.abs(p - q).sum(axis=1) + np.abs(p_rest - q_rest)) / 2)
+
+
+def divergences(kind: str, log_ratios: Array) -> Array:
+    """[N]: k1, k2 or k3 of the sampled tokens, by log w."""
+    x = np.clip(log_ratios, -20, 20)
+    return {"k1": -x, "k2": x**2 / 2, "k3": np.expm1(x) - x}[kind]
+
+
+def top_k_kl_divergence(behaviour: Array, current: Array, outside_behaviour: Array, outside_current: Array) -> Array:
+    """As top_k_total_variation: KL(behaviour || current), all other tokens taken as one."""
+    log_q = np.column_stack([behaviour, outside_behaviour])
+    there = np.isfinite(log_q)
+    log_p = np.where(there, np.column_stack([current, outside_current]), 0)
+    log_q = np.where(there, log_q, 0)
+    q, p = np.where(there, np.exp(log_q), 0), np.where(there, np.exp(log_p), 0)
+    kl = (q * np.clip(log_q - log_p, -20, 20)).sum(axis=1)
+    rest = 1 - q.sum(axis=1)
+    left = np.maximum(2.0**-20, 1 - p.sum(axis=1))
+    other = rest > 2.0**-20
+    ratio = np.log(np.where(other, rest, 1) / left)
+    return np.maximum(0, kl + np.where(other, rest * np.clip(ratio, -20, 20), 0))
+
+
+AGGREGATES = {"sum": np.sum, "mean": np.mean, "max": np.max}

@@ -4,6 +4,7 @@ ratios back."""
 from sis.algorithms import (
     Cispo,
     ClipCov,
+    DampedTruncation,
     Dapo,
     DppoBinary,
     DppoTopK,
@@ -17,7 +18,15 @@ from sis.algorithms import (
 )
 from sis.append import AppendStream
 from sis.client import Client, Released
-from sis.corrections import CorrectionTotals, Distributions, Histogram, SequenceMask, Sis, Staleness
+from sis.corrections import (
+    CorrectionTotals,
+    Distributions,
+    Histogram,
+    SequenceMask,
+    SequenceTrustRegion,
+    Sis,
+    Staleness,
+)
 from sis.credentials import Credentials
 from sis.entries import Block, Seal, Truncate
 from sis.errors import (
@@ -62,6 +71,7 @@ __all__ = [
     "ClipCov",
     "CorrectionTotals",
     "Credentials",
+    "DampedTruncation",
     "Dapo",
     "DeadlineExceeded",
     "Decision",
@@ -104,6 +114,7 @@ __all__ = [
     "SequenceInspection",
     "SequenceMask",
     "SequenceRef",
+    "SequenceTrustRegion",
     "ServerState",
     "Sis",
     "Slice",

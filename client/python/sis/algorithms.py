@@ -113,3 +113,10 @@ class IcePop(Algorithm):
 class SoftAcceptance(Algorithm):
     """No clip: a token that has already moved the way its advantage pushes is weighed with its
     acceptance probability. Needs advantages."""
+
+
+@dataclass(frozen=True)
+class DampedTruncation(Algorithm):
+    """No clip and no draw: the importance ratio, truncated at 1; that of a token that has already
+    moved the way its advantage pushes is multiplied by its acceptance probability. Needs
+    advantages."""

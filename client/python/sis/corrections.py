@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Iterable, List, Mapping, Union
+from typing import Dict, Iterable, List, Mapping, Optional, Union
 
 from sis.algorithms import Algorithm
 from sis.messages import read
@@ -27,6 +27,42 @@ class SequenceMask:
 
     lower: float
     upper: float
+
+
+@dataclass(frozen=True)
+class SequenceTrustRegion:
+    """Leaves a slice out whose divergence lies outside of [lower, upper]: surrogates and coefficients
+    are 0 there, and no sum, mean or count of the algorithm has it.
+
+    divergence: of every token, by the ratio w = current / behaviour (with three policies proximal /
+    behaviour): "k1" is -log w, "k2" (log w)^2 / 2, "k3" w - 1 - log w, nats, log w limited to +-20;
+    or of both policies on the set, "total_variation" or "kl" (behaviour || current, nats), which need
+    log-probs at every slot. aggregate: "sum", "mean" or "max" over the slice's tokens, those that are
+    MASKED, or MISSING without own_log_probs, left out. verl's seq_mean_k1 with threshold "a_b" is
+    ("k1", "mean", log a, log b), TRL's sequence_mask up to C is ("k1", "sum", -log C).
+    """
+
+    divergence: str
+    aggregate: str
+    lower: Optional[float] = None
+    upper: Optional[float] = None
+
+    def to_proto(self) -> pb.SequenceTrustRegion:
+        """ValueError if a name is unknown."""
+        for name, names in (
+            ("divergence", pb.SequenceTrustRegion.Divergence.keys()),
+            ("aggregate", pb.SequenceTrustRegion.Aggregate.keys()),
+        ):
+            if getattr(self, name).upper() not in names:
+                raise ValueError(
+                    f"{name} {getattr(self, name)!r} is none of {', '.join(names).lower()}"
+                )
+        return pb.SequenceTrustRegion(
+            divergence=self.divergence.upper(),
+            aggregate=self.aggregate.upper(),
+            lower=self.lower,
+            upper=self.upper,
+        )
 
 
 # An Algorithm is observed on the unmodified ratio. Gspo takes each slice for a whole sequence, DppoTopK

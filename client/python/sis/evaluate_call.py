@@ -129,6 +129,7 @@ class EvaluateCall:
             [[part.length for part in own] for own in slices],
             self._outputs,
             log_ratio_sums=isinstance(self._options.algorithm, algorithms.Gspo),
+            trust_regions=len(self._options.trust_regions),
         )
 
 

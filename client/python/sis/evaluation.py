@@ -207,6 +207,10 @@ class Evaluation:
     log_ratio_sums: Tuple[LogRatioSum, ...]
     # With EvaluateOptions.observe: "plain", "clipped", "applied" and these, by name. Else empty.
     corrections: Mapping[str, CorrectionTotals] = field(default_factory=dict)
+    # With EvaluateOptions.trust_regions, float64 [slices, regions]: the divergences; and bool
+    # [slices]: the slice lies outside of one. 0 and False of slices without a ratio. Else empty.
+    divergences: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    outside_trust_regions: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
 
     @staticmethod
     def from_proto(
@@ -215,10 +219,11 @@ class Evaluation:
         outputs: Iterable[str] = (),
         *,
         log_ratio_sums: bool = False,
+        trust_regions: int = 0,
     ) -> Evaluation:
         """Of consecutive slices, some in each response. `lengths` are those of its slices as the
         caller knows them: empty ones were not sent. `outputs` were asked for, besides "accepted".
-        log_ratio_sums: whether there are any."""
+        log_ratio_sums: whether there are any. trust_regions: how many there are."""
 
         def array(name: str) -> Optional[np.ndarray]:
             if name not in outputs:
@@ -231,6 +236,8 @@ class Evaluation:
         accepted, missing = [], []
         slice_totals: List[Totals] = []
         log_sums: List[LogRatioSum] = []
+        divergences = np.zeros((sum(map(len, lengths)) if trust_regions else 0, trust_regions))
+        outside = np.zeros(len(divergences), bool)
         for response, sizes in zip(responses, lengths):
             bits = np.frombuffer(response.accept_bits, np.uint8)
             accepted.append(np.unpackbits(bits, count=sum(sizes), bitorder="little"))
@@ -245,6 +252,9 @@ class Evaluation:
                 slice_totals[index] = read(Totals, totals)
             for index, total in zip(sent, response.log_ratio_sums):
                 log_sums[index] = read(LogRatioSum, total)
+            if response.divergences:
+                divergences[sent] = np.reshape(response.divergences, (len(sent), trust_regions))
+                outside[sent] = response.outside_trust_regions
         curve = merged(response.prefix_curve for response in responses)
         return Evaluation(
             accepted=np.concatenate(accepted).view(bool),
@@ -255,6 +265,8 @@ class Evaluation:
             missing=tuple(missing),
             newly_counted=sum(response.newly_counted for response in responses),
             log_ratio_sums=tuple(log_sums) if log_ratio_sums else (),
+            divergences=divergences,
+            outside_trust_regions=outside,
             corrections=corrections.from_proto(
                 merged(response.corrections for response in responses)
             ),

@@ -10,7 +10,7 @@ import numpy as np
 from sis import algorithms, arrays, checksum, corrections
 from sis.algorithms import Algorithm
 from sis.arrays import ArrayLike
-from sis.corrections import Correction
+from sis.corrections import Correction, SequenceTrustRegion
 from sis.records import Slice
 from sis.v1 import ratio_service_pb2 as pb
 
@@ -64,6 +64,8 @@ class EvaluateOptions:
     # Corrections to watch beside the one that is asked for, by the names of their metrics:
     # Evaluation.corrections says what each would have made of the same ratios.
     observe: Mapping[str, Correction] = field(default_factory=dict)
+    # Slices outside of one of them are left out: Evaluation.outside_trust_regions.
+    trust_regions: Sequence[SequenceTrustRegion] = ()
 
     def needs_one_request(self, slices: Sequence[Slice]) -> bool:
         """Whether an output depends on the batch as a whole, so that it is not cut up.
@@ -130,6 +132,7 @@ class EvaluateOptions:
         if self.authors_code is not None:
             request.authors_code.CopyFrom(pb.AuthorsCode(**vars(self.authors_code)))
         request.observe.extend(corrections.to_proto(self.observe))
+        request.trust_regions.extend(region.to_proto() for region in self.trust_regions)
         if self.sampled_ids is not None:
             mask: Any = self.mask
             ids: Any = self.sampled_ids

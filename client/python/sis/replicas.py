@@ -329,10 +329,15 @@ class Replicas:
 
         slice_totals = {number: rows.missing_totals(number) for number in down}
         log_ratio_sums = {}
+        # A sequence whose server is down has no ratio, and lies within.
+        regions = len(request.trust_regions)
+        trust = {number: (False, [0.0] * regions) for number in down}
         missing = [_store_down(number, request.slices[number]) for number in down]
         for index, answer in answers.items():
             slice_totals.update(zip(parts[index], answer.slice_totals))
             log_ratio_sums.update(zip(parts[index], answer.log_ratio_sums))
+            for row, (number, outside) in enumerate(zip(parts[index], answer.outside_trust_regions)):
+                trust[number] = outside, answer.divergences[row * regions : (row + 1) * regions]
             missing += _renumbered(answer.missing, parts[index])
         merged = pb.EvaluateResponse(
             slice_totals=[slice_totals[number] for number in range(len(request.slices))],
@@ -346,6 +351,10 @@ class Replicas:
             log_ratio_sums=[log_ratio_sums[number] for number in sorted(log_ratio_sums)],
             newly_counted=sum(answer.newly_counted for answer in answers.values()),
         )
+        if regions:
+            for number in range(len(request.slices)):
+                merged.outside_trust_regions.append(trust[number][0])
+                merged.divergences.extend(trust[number][1])
         rows.merge_outputs(answers, set(request.outputs) or {pb.ACCEPT_BITS}, merged)
         return merged
 

@@ -10,6 +10,10 @@ _CORRECTIONS = {
     "positive": "SIS for A > 0",
     "random": "random acceptance",
     "tis": "TIS",
+    "tis2": "TIS to 2",
+    "tis3": "TIS to 3",
+    "sequence_mask3": "TRL's sequence mask",
+    "without_sets": "min(w, 1/w) for a",
 }
 _ALGORITHMS = {
     "importance_sampling": "no clip",
@@ -25,6 +29,8 @@ _ALGORITHMS = {
     "tis": "TIS",
     "ice_pop": "IcePop",
     "dppo_top_k": "DPPO top-K",
+    "soft_acceptance": "soft acceptance",
+    "damped_truncation": "damped truncation",
 }
 _SOFT = {
     "soft_acceptance+sampled": "soft acceptance",
@@ -36,8 +42,8 @@ _SOFT = {
 def name(arm: str) -> str:
     if arm in _SOFT:
         return _SOFT[arm]
-    algorithm, _, correction = arm.partition("+")
-    return _ALGORITHMS[algorithm] + (f" + {_CORRECTIONS[correction]}" if correction else "")
+    algorithm, *corrections = arm.split("+")
+    return " + ".join([_ALGORITHMS[algorithm], *(_CORRECTIONS[word] for word in corrections)])
 
 
 def named(cell: str, arm: str, beside: str) -> str:

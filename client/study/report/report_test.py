@@ -52,6 +52,15 @@ class ReportTest(unittest.TestCase):
         self.assertAlmostEqual(difference.half, 4.3027 * 0.152753 / 3**0.5, places=4)
         self.assertEqual((difference.sign, difference.verdict), (0, "not to be told from chance"))
 
+    def test_arms_are_called_by_all_their_words(self) -> None:
+        for arm, called in (
+            ("grpo+tis2", "GRPO + TIS to 2"),
+            ("soft_acceptance+sampled", "soft acceptance"),
+            ("soft_acceptance+expected+tis2", "soft acceptance + SIS, EXPECTED + TIS to 2"),
+            ("damped_truncation+without_sets", "damped truncation + min(w, 1/w) for a"),
+        ):
+            self.assertEqual(comparisons.name(arm), called)
+
     def test_verdicts_say_what_the_interval_says(self) -> None:
         for mean, half, pairs, verdict, text in (
             (0.03, 0.02, 8, "higher", "+30 ± 20 *"),

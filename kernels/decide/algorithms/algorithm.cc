@@ -85,6 +85,11 @@ void Apply(const SoftAcceptance& soft_acceptance, const AlgorithmInput& batch,
   soft_acceptance.Apply(batch, output);
 }
 
+void Apply(const DampedTruncation& damped_truncation, const AlgorithmInput& batch,
+           const AlgorithmOutput& output) {
+  damped_truncation.Apply(batch, output);
+}
+
 absl::Status CheckLength(absl::string_view field, size_t length, size_t expected) {
   if (length == expected) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -133,7 +138,7 @@ absl::Status CheckNeeds(const Algorithm& algorithm, const AlgorithmInput& batch,
     status.Update(need("advantages", !batch.advantages.empty()));
     status.Update(need("current_log_probs", !batch.current_log_probs.empty()));
   }
-  if (std::holds_alternative<SoftAcceptance>(algorithm)) {
+  if (WeighsByAcceptance(algorithm)) {
     status.Update(need("advantages", !batch.advantages.empty()));
     status.Update(need("log_importance_ratios", !batch.log_importance_ratios.empty()));
     status.Update(need("acceptance_probabilities", !batch.acceptance_probabilities.empty()));
@@ -174,8 +179,14 @@ std::string_view AlgorithmName(const Algorithm& algorithm) {
     std::string_view operator()(const Tis&) { return "tis"; }
     std::string_view operator()(const IcePop&) { return "ice_pop"; }
     std::string_view operator()(const SoftAcceptance&) { return "soft_acceptance"; }
+    std::string_view operator()(const DampedTruncation&) { return "damped_truncation"; }
   };
   return std::visit(Name(), algorithm);
+}
+
+bool WeighsByAcceptance(const Algorithm& algorithm) {
+  return std::holds_alternative<SoftAcceptance>(algorithm) ||
+         std::holds_alternative<DampedTruncation>(algorithm);
 }
 
 absl::Status ValidateAlgorithm(const Algorithm& algorithm, const AlgorithmInput& batch,

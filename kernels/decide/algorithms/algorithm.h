@@ -8,6 +8,7 @@
 #include "kernels/decide/algorithms/algorithm_input.h"
 #include "kernels/decide/algorithms/cispo.h"
 #include "kernels/decide/algorithms/clip_cov.h"
+#include "kernels/decide/algorithms/damped_truncation.h"
 #include "kernels/decide/algorithms/dapo.h"
 #include "kernels/decide/algorithms/dppo.h"
 #include "kernels/decide/algorithms/grpo.h"
@@ -22,10 +23,13 @@ namespace sis {
 
 // An algorithm with its parameters.
 using Algorithm = std::variant<ImportanceSampling, NoCorrection, Grpo, Dapo, Gspo, Cispo, DppoTopK,
-                               DppoBinary, ClipCov, Tis, IcePop, SoftAcceptance>;
+                               DppoBinary, ClipCov, Tis, IcePop, SoftAcceptance, DampedTruncation>;
 
 // Lower case, with underscores: the name of its field in the API.
 std::string_view AlgorithmName(const Algorithm& algorithm);
+
+// Whether it weighs tokens by acceptance probabilities, the importance ratio and the advantage.
+bool WeighsByAcceptance(const Algorithm& algorithm);
 
 // InvalidArgument names the parameter, or the array with position and value, that is wrong or
 // missing. Arrays that are there must have N elements.

@@ -47,11 +47,11 @@ struct AlgorithmInput {
   std::span<const float> current_log_probs = {};    // [N]
   std::span<const float> reference_log_probs = {};  // [N]
   std::span<const float> total_variations = {};     // [N]; read by DPPO's top-K variant, in [0, 1]
-  // Read by soft acceptance, also where the ratio was modified: log current - log behaviour, and
-  // the probability that the token is accepted, in [0, 1].
+  // Read by soft acceptance and damped truncation, also where the ratio was modified: log current -
+  // log behaviour, and the probability that the token is accepted, in [0, 1].
   std::span<const float> log_importance_ratios = {};     // [N]
   std::span<const float> acceptance_probabilities = {};  // [N]
-  // Needed for coefficients, by Clip-Cov and by soft acceptance. Finite.
+  // Needed for coefficients, by Clip-Cov, soft acceptance and damped truncation. Finite.
   std::span<const float> advantages = {};  // [N]
   uint64_t draw = 0;                       // keys Clip-Cov's choice
 };

@@ -23,7 +23,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 const std::vector<Algorithm> kAll = {
     ImportanceSampling{}, NoCorrection{}, Grpo{},    Dapo{}, Gspo{},   Cispo{},
-    DppoTopK{},           DppoBinary{},   ClipCov{}, Tis{},  IcePop{}, SoftAcceptance{}};
+    DppoTopK{},           DppoBinary{},   ClipCov{}, Tis{},  IcePop{}, SoftAcceptance{},
+    DampedTruncation{}};
 
 // Three positions of one sequence, and the arrays that every algorithm may want.
 struct Fixture {
@@ -110,6 +111,8 @@ TEST(ValidateAlgorithmTest, WhatAnAlgorithmNeedsIsNamed) {
   EXPECT_THAT(Refusal(ClipCov{}, batch, {}), HasSubstr("advantages: unset, but clip_cov"));
   EXPECT_THAT(Refusal(SoftAcceptance{}, batch, {.surrogates = fixture.surrogates}),
               HasSubstr("advantages: unset, but soft_acceptance"));
+  EXPECT_THAT(Refusal(DampedTruncation{}, batch, {.surrogates = fixture.surrogates}),
+              HasSubstr("advantages: unset, but damped_truncation"));
   EXPECT_THAT(Refusal(Grpo{}, batch, fixture.output()), HasSubstr("advantages: unset, but grpo"));
   EXPECT_TRUE(ValidateAlgorithm(Grpo{}, batch, {.surrogates = fixture.surrogates}).ok());
   batch = fixture.batch();
@@ -210,6 +213,22 @@ TEST(SoftAcceptanceTest, WithThreePoliciesTheWholeRatioSaysWhichTokensLeadAway) 
   ApplyAlgorithm(SoftAcceptance{}, batch, fixture.output());
   EXPECT_THAT(fixture.coefficients,
               ElementsAre(1.0f, Exp32(-0.5f) * Exp32(-1.0f), 0.75f * (Exp32(0.5f) * Exp32(1.0f))));
+}
+
+TEST(DampedTruncationTest, WeighsTheWholeRatioWhateverWasDecidedAndHoweverManyPolicies) {
+  Fixture fixture;
+  fixture.log_importance_ratios = {0.5f, -1.0f, -0.5f};
+  const auto expected =
+      ElementsAre(0.25f, 0.5f * Exp32(-1.0f), Exp32(-0.5f));  // outward, outward, neither
+  ApplyAlgorithm(DampedTruncation{}, fixture.batch(), fixture.output());
+  EXPECT_THAT(fixture.coefficients, expected);
+  EXPECT_EQ(fixture.surrogates, fixture.coefficients);
+  fixture.states = {TokenState::kOnPolicy, TokenState::kOnPolicy, TokenState::kOffPolicy};
+  const std::vector<float> corrections = {0.0f, 0.0f, -0.5f};
+  AlgorithmInput batch = fixture.batch();
+  batch.log_corrections = corrections;
+  ApplyAlgorithm(DampedTruncation{}, batch, fixture.output());
+  EXPECT_THAT(fixture.coefficients, expected);
 }
 
 TEST(GspoTest, PartsThatAreAddedUpGiveWhatTheWholeSequenceGives) {

@@ -1,0 +1,121 @@
+#include "server/evaluate/trust_regions.h"
+
+#include <cmath>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/numerics/log_prob.h"
+
+namespace sis {
+namespace {
+
+constexpr int kMaxTrustRegions = 8;
+
+absl::StatusOr<SequenceTrustRegion> Parse(const v1::SequenceTrustRegion& message,
+                                          bool has_every_slot) {
+  SequenceTrustRegion region;
+  switch (message.divergence()) {
+    case v1::SequenceTrustRegion::K1:
+      region.divergence = Divergence::kK1;
+      break;
+    case v1::SequenceTrustRegion::K2:
+      region.divergence = Divergence::kK2;
+      break;
+    case v1::SequenceTrustRegion::K3:
+      region.divergence = Divergence::kK3;
+      break;
+    case v1::SequenceTrustRegion::TOTAL_VARIATION:
+      region.divergence = Divergence::kTotalVariation;
+      break;
+    case v1::SequenceTrustRegion::KL:
+      region.divergence = Divergence::kKl;
+      break;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("divergence: ", static_cast<int>(message.divergence()), " is none"));
+  }
+  if (NeedsEverySlot(region) && !has_every_slot) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("divergence: ", v1::SequenceTrustRegion::Divergence_Name(message.divergence()),
+                     " needs log-probs at every slot, which this form does not have"));
+  }
+  switch (message.aggregate()) {
+    case v1::SequenceTrustRegion::SUM:
+      region.aggregate = Aggregate::kSum;
+      break;
+    case v1::SequenceTrustRegion::MEAN:
+      region.aggregate = Aggregate::kMean;
+      break;
+    case v1::SequenceTrustRegion::MAX:
+      region.aggregate = Aggregate::kMax;
+      break;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("aggregate: ", static_cast<int>(message.aggregate()), " is none"));
+  }
+  if (!message.has_lower() && !message.has_upper()) {
+    return absl::InvalidArgumentError("lower, upper: neither is set");
+  }
+  if (message.has_lower()) region.lower = message.lower();
+  if (message.has_upper()) region.upper = message.upper();
+  if (region.lower <= region.upper) return region;
+  return absl::InvalidArgumentError(
+      absl::StrCat("lower, upper: [", region.lower, ", ", region.upper, "] is no interval"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<SequenceTrustRegion>> ParseTrustRegions(
+    const v1::EvaluateRequest& request, bool has_every_slot) {
+  if (request.trust_regions_size() > kMaxTrustRegions) {
+    return absl::InvalidArgumentError(absl::StrCat("trust_regions: ", request.trust_regions_size(),
+                                                   " regions, at most ", kMaxTrustRegions));
+  }
+  std::vector<SequenceTrustRegion> regions;
+  for (const v1::SequenceTrustRegion& message : request.trust_regions()) {
+    absl::StatusOr<SequenceTrustRegion> region = Parse(message, has_every_slot);
+    if (!region.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("trust_regions[", regions.size(), "].", region.status().message()));
+    }
+    regions.push_back(*region);
+  }
+  return regions;
+}
+
+SliceDivergences DivergencesOf(const EvaluateInput& input, const PositionOutput& positions,
+                               size_t offset) {
+  if (input.trust_regions.empty()) return {};
+  std::vector<SequenceDivergence> divergences(input.trust_regions.size());
+  for (size_t i = 0; i < positions.view.decisions.size(); ++i) {
+    const Decision decision = positions.view.decisions[i];
+    if (decision == Decision::kMasked) continue;
+    if (decision == Decision::kMissing && input.own_log_probs.empty()) continue;
+    const float sampled_log_prob = positions.sampled_log_probs.empty()
+                                       ? input.sampled_log_probs[offset + i]
+                                       : positions.sampled_log_probs[i];
+    const float log_ratio = Flush(sampled_log_prob - positions.reference_log_probs[i]);
+    for (size_t j = 0; j < divergences.size(); ++j) {
+      switch (input.trust_regions[j].divergence) {
+        case Divergence::kTotalVariation:
+          divergences[j].Add(positions.total_variations[i]);
+          break;
+        case Divergence::kKl:
+          divergences[j].Add(positions.kl_divergences[i]);
+          break;
+        default:
+          divergences[j].Add(EstimatedDivergence(input.trust_regions[j].divergence, log_ratio));
+      }
+    }
+  }
+  SliceDivergences of;
+  for (size_t j = 0; j < divergences.size(); ++j) {
+    const SequenceTrustRegion& region = input.trust_regions[j];
+    of.values.push_back(divergences[j].Of(region.aggregate));
+    of.positions = divergences[j].positions;
+    of.outside |= of.positions > 0 && !region.Holds(of.values.back());
+  }
+  return of;
+}
+
+}  // namespace sis
