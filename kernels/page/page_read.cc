@@ -8,6 +8,7 @@
 #include "kernels/page/page_layout.h"
 #include "kernels/records/log_probs.h"
 #include "kernels/records/record_view.h"
+#include "kernels/records/simd_ids.h"
 #include "kernels/records/simd_transpose.h"
 
 namespace sis {
@@ -70,8 +71,9 @@ class SlotReader {
     if (!only_ids) Transpose<float>(ranks, lane, lanes, log_probs);
     if (ids.empty()) return;
     Ranks<uint32_t> id_memory;
-    const auto id_ranks = std::span(id_memory).first(slots_);
-    UnpackRows(ids_.subspan(PackedRowBytes(bits_)), bits_, id_ranks);
+    const std::span<RowValues> id_ranks = std::span(id_memory).first(slots_);
+    const std::span<const std::byte> id_rows = ids_.subspan(PackedRowBytes(bits_));
+    if (!UnpackRowsOnVectors(id_rows, bits_, id_ranks)) UnpackRows(id_rows, bits_, id_ranks);
     Transpose<uint32_t>(id_ranks, lane, lanes, ids);
     // Unused slots come last: mostly there are none.
     if (!std::ranges::count(ranks.back(), kMinusInfinity)) return;

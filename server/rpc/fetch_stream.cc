@@ -14,6 +14,9 @@ namespace {
 
 constexpr char kMethod[] = "FetchTopK";
 
+// What a worker copies in a turn, some 4 MiB: a millisecond or so. Every turn may wake another one.
+constexpr int kCopiesInTurn = 32;
+
 }  // namespace
 
 FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Resources& resources,
@@ -68,7 +71,9 @@ void FetchStream::Copy() {
     order_.Begin();
     if (context_.IsCancelled()) return End(absl::CancelledError("the trainer is gone"));
     if (absl::Status status = deadline_.Check(); !status.ok()) return End(status);
-    if (fetch_->CopySome()) {
+    bool more = true;
+    for (int i = 0; i < kCopiesInTurn && more; ++i) more = fetch_->CopySome();
+    if (more) {
       Copy();
     } else {
       WriteNext();

@@ -40,6 +40,14 @@ class BenchmarksTest(unittest.TestCase):
         )
         self.assertRegex(printed, r"(?m)^ *shared memory, bfloat16 +\d+ positions/s")
 
+    def test_parts_of_a_trainers_path(self):
+        printed = self.run_benchmark(
+            "tests/bench/trainer_path/parts", "--slots=3", "--sequences=2", "--length=64",
+            "--repetitions=1",
+        )  # fmt: skip
+        for part in ("copy_in", "append", "fetch", "evaluate"):
+            self.assertRegex(printed, rf"(?m)^\| 3 \| {part} \| \d+ \(\d+\) ")
+
 
 if __name__ == "__main__":
     unittest.main()
