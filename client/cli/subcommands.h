@@ -23,6 +23,8 @@ void AddStep(CLI::App& sisctl, Action& action);
 void AddTop(CLI::App& sisctl, Action& action);
 void AddSequences(CLI::App& sisctl, Action& action);
 void AddShow(CLI::App& sisctl, Action& action);
+// `fault_found` must outlive the action, which sets it.
+void AddDiagnose(CLI::App& sisctl, Action& action, bool& fault_found);
 void AddCompare(CLI::App& sisctl, LocalAction& action);
 
 }  // namespace sis
