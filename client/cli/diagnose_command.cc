@@ -2,6 +2,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -17,8 +18,8 @@ namespace sis {
 namespace {
 
 constexpr char kDetails[] =
-    R"(The last evaluated values of a sample of sequences, which the server keeps (--inspected_bytes), go
-through the questions of sisctl compare: A is the behaviour policy, as the run recorded it, B the
+    R"(The last evaluated values of a sample of sequences, which the server keeps (--inspected_bytes),
+go through the questions of sisctl compare: A is the behaviour policy, as the run recorded it, B the
 current one, as it was evaluated. Sequences of the last draw are asked, and of earlier ones as long
 as there are fewer than 4000 positions. Evaluations in the form REDUCED tell nothing of single
 recorded tokens, and leave most questions open.

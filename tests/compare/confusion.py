@@ -18,7 +18,7 @@ NONE = "none"
 
 
 def said(sisctl, base, number):
-    """The faults that compare names of a case, each with the sequences that alone have it."""
+    """The report of a case."""
     a, b = CASES[number].make(base, random.Random(number))
     with tempfile.TemporaryDirectory() as folder:
         files = [pathlib.Path(folder, name) for name in ("a.jsonl", "b.jsonl")]
@@ -27,8 +27,16 @@ def said(sisctl, base, number):
         result = subprocess.run([sisctl, "compare", *files, "--json"], capture_output=True, text=True, timeout=60)
     if result.returncode not in (0, 3):
         raise AssertionError(f"{CASES[number].made}: {result.stderr}")
-    report = json.loads(result.stdout)
-    return [(c["name"], tuple(c["sequences"])) for c in report["checks"] if c["outcome"] == "fault"], report
+    return json.loads(result.stdout)
+
+
+def reports(sisctl, base):
+    return [said(sisctl, base, number) for number in range(len(CASES))]
+
+
+def faults_of(report):
+    """Those that are named, each with the sequences that alone have it."""
+    return [(check["name"], tuple(check["sequences"])) for check in report["checks"] if check["outcome"] == "fault"]
 
 
 def is_right(case: Case, faults):
@@ -41,11 +49,12 @@ def name(faults):
     return " and ".join(fault for fault, _ in faults) or NONE
 
 
-def column(sisctl, base):
-    """Of each kind of fault that is made: how often which faults were named, and in the right sequences."""
+def column(of_cases):
+    """Of each kind of fault that is made: how often which faults were named, and in the right sequences. `of_cases` are
+    reports(...)."""
     kinds = {}
-    for number, case in enumerate(CASES):
-        faults, _ = said(sisctl, base, number)
+    for case, report in zip(CASES, of_cases, strict=True):
+        faults = faults_of(report)
         kinds.setdefault(case.fault or NONE, Counter())["right" if is_right(case, faults) else name(faults)] += 1
     return kinds
 
@@ -74,7 +83,8 @@ def rows_of(document):
 
 
 def main():
-    columns = {name: column("bazel-bin/client/cli/sisctl", base) for name, base in recordings.bases().items()}
+    sisctl = "bazel-bin/client/cli/sisctl"
+    columns = {name: column(reports(sisctl, base)) for name, base in recordings.bases().items()}
     path = pathlib.Path("docs/compare.md")
     new = "\n".join(table(columns)) + "\n"
     path.write_text(re.sub(r"\| made on purpose[^\n]*\n(\|[^\n]*\n)*", new, path.read_text()))

@@ -10,13 +10,13 @@ from tests.compare import confusion, recordings
 from tests.compare.cases import CASES
 
 SISCTL = pathlib.Path("client/cli/sisctl")
-BASES = recordings.bases()
 
 
 class ConfusionTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.columns = {name: confusion.column(SISCTL, base) for name, base in BASES.items()}
+        cls.reports = {name: confusion.reports(SISCTL, base) for name, base in recordings.bases().items()}
+        cls.columns = {name: confusion.column(reports) for name, reports in cls.reports.items()}
 
     def test_nothing_is_named_where_there_is_only_noise(self):
         for name, column in self.columns.items():
@@ -36,24 +36,27 @@ class ConfusionTest(unittest.TestCase):
             for row, documented_row in zip(measured[2:], documented[2:], strict=True):
                 self.assertEqual([*row[:2], row[here]], [*documented_row[:2], documented_row[there]], name)
 
-
-class VerdictTest(unittest.TestCase):
-    """What is said holds together, whatever the case."""
-
     def test_no_fault_is_not_said_beside_a_size_that_contradicts_it(self):
-        for number, case in enumerate(CASES):
-            faults, report = confusion.said(SISCTL, BASES["synthetic"], number)
-            no_fault = any("No fault was found" in sentence for sentence in report["verdict"])
-            self.assertEqual(no_fault, not faults and not report["undecided"], case.made)
-            if no_fault:
-                self.assertLess(report["d"]["mean"], 0.15, case.made)
-                variation = report["d"]["total_variation"]
-                self.assertTrue(variation is None or variation < 0.15, case.made)
+        for reports in self.reports.values():
+            for case, report in zip(CASES, reports, strict=True):
+                no_fault = any("No fault was found" in sentence for sentence in report["verdict"])
+                self.assertEqual(no_fault, not report["fault"] and not report["undecided"], case.made)
+                if no_fault:
+                    self.assertLess(report["d"]["mean"], 0.15, case.made)
+                    variation = report["d"]["total_variation"]
+                    self.assertTrue(variation is None or variation < 0.15, case.made)
+
+    def test_a_fault_comes_with_the_setting_to_look_at(self):
+        for reports in self.reports.values():
+            for report in reports:
+                faults = [check for check in report["checks"] if check["outcome"] == "fault"]
+                for check, sentence in zip(faults, report["verdict"], strict=False):
+                    self.assertTrue(check["setting"])
+                    self.assertEqual(sentence, f"{check['finding']} Look at {check['setting']}.")
 
     def test_what_is_left_out_is_said(self):
         number = next(i for i, case in enumerate(CASES) if case.made == "two responses swapped")
-        _, report = confusion.said(SISCTL, BASES["synthetic"], number)
-        self.assertRegex(report["verdict"][-1], r"^19\d of 800 positions are left out")
+        self.assertRegex(self.reports["synthetic"][number]["verdict"][-1], r"^19\d of 800 positions are left out")
 
 
 if __name__ == "__main__":

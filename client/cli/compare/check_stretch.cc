@@ -49,8 +49,8 @@ Check CheckStretch(const Part& part) {
               .statistic =
                   "total variation of the lists in the stretch of positions where it is "
                   "largest, less that elsewhere",
-              .limit = 0.3,
-              .reason = "numerical noise and what differs everywhere give below 0.15",
+              .limit = 0.4,
+              .reason = "numerical noise gives below 0.15, what differs everywhere below 0.3",
               .setting =
                   "prefix caching and how long prompts are cut, at the start; sliding "
                   "windows, the longest context and the scaling of positions, at the end"};
