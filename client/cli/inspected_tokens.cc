@@ -40,6 +40,8 @@ RecordedSet SetOf(const v1::InspectSequenceResponse& sequence, size_t i,
     if (id >= 0 && std::isfinite(log_prob)) set.top.push_back({id, log_prob});
   }
   Sort(set);
+  // Beside what was sent of the sampled token, as `given_log_prob`.
+  set.sampled_log_prob = set.Listed(set.sampled_id).value_or(sampled_log_prob);
   return set;
 }
 

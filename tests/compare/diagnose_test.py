@@ -120,6 +120,7 @@ class DiagnoseTest(unittest.TestCase):
         self.run_of("rows", lambda rows, number, rng: np.roll(noisy(rows, number, rng), -1, axis=0))
         faults, report = self.diagnose("rows")
         self.assertEqual(faults, [("lists_shifted", [])])
+        self.assertIn("The lists of B belong one token further on", report["verdict"][0])
         self.assertIn("slice of the logits", report["verdict"][0])
 
     def test_rows_of_the_next_position_in_one_sequence(self):
@@ -139,7 +140,9 @@ class DiagnoseTest(unittest.TestCase):
             return lambda records: [np.roll(values, -1, axis=0) for values in sis.gather(records, rows)]
 
         self.run_of("values", self.noisy(0.02), gather=gather)
-        self.assertEqual(self.diagnose("values")[0], [("sampled_shifted", [])])
+        faults, report = self.diagnose("values")
+        self.assertEqual(faults, [("sampled_shifted", [])])
+        self.assertIn("sampled tokens of B belong one token further on", report["verdict"][0])
 
     def test_another_template(self):
         # Half of the logits come from a context that the engine did not have.

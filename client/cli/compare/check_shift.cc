@@ -81,20 +81,21 @@ double Mended(std::span<const ComparedPosition> positions, File file, int shift,
   return mean(0) - mean(shift);
 }
 
-// What is found where values of A at a position are those of B `shift` positions further on.
+// What is found where values of A at a position are those of B `shift` positions further on. If B's
+// are gathered, of whatever A lists, it is B's that are of another position.
 template <typename Contradiction>
 std::string ShiftFinding(std::span<const ComparedPosition> positions, int shift, const char* what,
-                         Contradiction contradiction) {
+                         bool gathered, Contradiction contradiction) {
   const double a = Mended(positions, &ComparedPosition::a, -shift, contradiction);
   const double b = Mended(positions, &ComparedPosition::b, shift, contradiction);
-  const bool is_a = a > b;
+  const bool is_a = a > b && !gathered;
   const std::string distance = Tokens(std::abs(shift));
   const bool later = is_a ? shift < 0 : shift > 0;  // than they should be
   return absl::StrFormat(
       "%s of %s belong %s %s: those of %s at a position are those of %s %s %s.%s", what,
-      is_a     ? "A"
-      : a == b ? "A or B"
-               : "B",
+      is_a                  ? "A"
+      : a == b && !gathered ? "A or B"
+                            : "B",
       distance, later ? "further back" : "further on", is_a ? "B" : "A", is_a ? "A" : "B", distance,
       later ? "later" : "earlier",
       later ? ""
@@ -104,7 +105,7 @@ std::string ShiftFinding(std::span<const ComparedPosition> positions, int shift,
 // Fills in what the best shift gives.
 template <typename DistanceOf, typename Contradiction>
 void CheckShift(Check& check, std::span<const ComparedPosition> positions, size_t enough,
-                double least_distance, const char* what, DistanceOf distance_of,
+                double least_distance, const char* what, bool gathered, DistanceOf distance_of,
                 Contradiction contradiction) {
   const auto mean = [&](int shift) {
     return MeanDistance(positions, &ComparedPosition::a, &ComparedPosition::b, shift, distance_of);
@@ -134,7 +135,7 @@ void CheckShift(Check& check, std::span<const ComparedPosition> positions, size_
     check.value = best_ratio;
     return;
   }
-  check.Decide(best_ratio, ShiftFinding(positions, best, what, contradiction));
+  check.Decide(best_ratio, ShiftFinding(positions, best, what, gathered, contradiction));
 }
 
 // Of the probabilities of tokens in both lists, which tell nothing of the tokens in one.
@@ -207,7 +208,7 @@ Check CheckListsShifted(std::span<const ComparedPosition> positions) {
           "the slice of the logits: those of position t - 1 give the probabilities of token t"};
   const bool gathered = AreGathered(positions);
   CheckShift(
-      check, positions, /*enough=*/5, /*least_distance=*/0.3, "The lists",
+      check, positions, /*enough=*/5, /*least_distance=*/0.3, "The lists", gathered,
       [gathered](const RecordedSet& a, const RecordedSet& b) {
         if (a.top.empty() || b.top.empty()) return Distance{std::nan("")};
         return gathered ? DistanceInCommon(a, b) : Distance{TotalVariation(a, b)};
@@ -234,7 +235,7 @@ Check CheckSampledShifted(std::span<const ComparedPosition> positions) {
           "the slice of the log-probs: those of token t come from the logits of position t - 1"};
   CheckShift(
       check, positions, /*enough=*/10, /*least_distance=*/0.3,
-      "The log-probs of the sampled tokens",
+      "The log-probs of the sampled tokens", /*gathered=*/false,
       [](const RecordedSet& a, const RecordedSet& b) {
         return Distance{Difference(a.given_log_prob, b.given_log_prob)};
       },
