@@ -67,8 +67,8 @@ ExitStatus Main(int argc, const char* const* argv) {
   CLI::App app("Talks to a SIS ratio service.", "sisctl");
   app.formatter(std::make_shared<Formatter>());
   app.footer(
-      "Exit status: 0 done, 1 failed, or a server gave no answer, 2 wrong usage, 3 compare found a "
-      "fault.");
+      "Exit status: 0 done, 1 failed, or a server gave no answer, 2 wrong usage, 3 compare or "
+      "diagnose found a fault.");
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return absl::StrCat("sisctl: ", error.what(), "\nsee sisctl --help\n");
   });
@@ -95,6 +95,8 @@ ExitStatus Main(int argc, const char* const* argv) {
   AddSequences(app, action);
   AddShow(app, action);
   AddExport(app, action);
+  bool fault_found = false;
+  AddDiagnose(app, action, fault_found);
   AddCompare(app, local_action);
   AddCompletion(app, local_action);
   // Not require_subcommand(1), which would hide a misspelt name behind this message.
@@ -136,7 +138,8 @@ ExitStatus Main(int argc, const char* const* argv) {
   if (!client.ok()) return failed(client.status());
   const absl::Status status = action(**client);
   if (!status.ok()) return failed(status);
-  return std::cout.flush() ? ExitStatus::kDone : ExitStatus::kFailed;
+  if (!std::cout.flush()) return ExitStatus::kFailed;
+  return fault_found ? ExitStatus::kFaultFound : ExitStatus::kDone;
 }
 
 }  // namespace

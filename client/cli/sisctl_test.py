@@ -41,7 +41,7 @@ class SisctlTest(unittest.TestCase):
     def test_help(self):
         overview = self.done("--help")
         runs = ("runs list", "runs get RUN", "runs create RUN", "runs delete RUN")
-        for name in (*runs, "step RUN DRAW", "top RUN", "sequences RUN", "compare A B", "--server"):
+        for name in (*runs, "step RUN DRAW", "top RUN", "sequences RUN", "diagnose RUN", "compare A B", "--server"):
             self.assertIn(name, overview)
         self.assertIn("--vocabulary_size", self.done("runs", "create", "--help"))
         self.assertIn("unscored", self.done("compare", "--help"))

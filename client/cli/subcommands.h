@@ -24,6 +24,8 @@ void AddTop(CLI::App& sisctl, Action& action);
 void AddSequences(CLI::App& sisctl, Action& action);
 void AddShow(CLI::App& sisctl, Action& action);
 void AddExport(CLI::App& sisctl, Action& action);
+// `fault_found` must outlive the action, which sets it.
+void AddDiagnose(CLI::App& sisctl, Action& action, bool& fault_found);
 void AddCompare(CLI::App& sisctl, LocalAction& action);
 void AddCompletion(CLI::App& sisctl, LocalAction& action);
 

@@ -51,11 +51,11 @@ inline constexpr std::array kRules = {
         "Take the sampled token's log-prob from the same gather as those of the slots: rows may be "
         "shifted by one, or come from another pass."},
     Rule{"SisEnginesDiffer", Verdict::kBroken, 1,
-         "Compare engine and trainer on the same text with sisctl compare: temperature, template, "
-         "tokenizer, rows shifted by one, weights that were not loaded."},
+         "Ask sisctl diagnose, or sisctl compare of engine and trainer on one text: temperature, "
+         "template, tokenizer, rows shifted by one, weights that were not loaded."},
     Rule{"SisFreshTokensDiffer", Verdict::kWorthALook, 0.2,
-         "Age does not explain it: compare temperature, filters, precision and weights of engine "
-         "and trainer with sisctl compare."},
+         "Age does not explain it: sisctl diagnose tells temperature, filters, precision and "
+         "weights apart."},
     Rule{"SisStaleTokensDiffer", Verdict::kWorthALook, 0.5,
          "Fresh tokens agree, so it is age: see that workers load new weights, make fewer updates "
          "per rollout, or set a max_staleness."},

@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <string>
+#include <vector>
 
 namespace sis {
 
@@ -20,11 +21,14 @@ struct Check {
   // It is a fault on this side of the limit, the limit included.
   enum class Side { kAbove, kBelow } side = Side::kAbove;
   double limit = 0;
-  std::string reason;  // for the limit
+  std::string reason;   // for the limit
+  std::string setting;  // what to look at if it is a fault
   Outcome outcome = Outcome::kUntested;
   // NaN if there was no need to measure it.
   double value = std::numeric_limits<double>::quiet_NaN();
   std::string finding = {};
+  // The only sequences that have the fault; empty if all have it.
+  std::vector<size_t> sequences = {};
 
   bool fault() const { return outcome == Outcome::kFault; }
 

@@ -18,14 +18,17 @@ struct Contradictions {
   size_t most_probable = 0;   // of these, those where the other is the most probable token's
 };
 
-Contradictions Count(const Recording& recording) {
+// `gathered`: what a list leaves out may be more probable than what it has.
+Contradictions Count(std::span<const ComparedSequence> sequences,
+                     const RecordedSets* ComparedSequence::*file, bool gathered) {
   // Above what float16 rounds away.
   constexpr double kSame = 0.05;
   Contradictions count;
-  for (const RecordedSets& sets : recording.sequences) {
-    for (const RecordedSet& set : sets) {
+  for (const ComparedSequence& sequence : sequences) {
+    for (const RecordedSet& set : *(sequence.*file)) {
       const std::optional<float> listed = set.Listed(set.sampled_id);
       if (set.top.empty() || !std::isfinite(set.given_log_prob)) continue;
+      if (gathered && !listed) continue;
       ++count.comparable;
       // What a list leaves out is no more probable than the last that it has.
       if (listed ? std::abs(set.given_log_prob - *listed) <= kSame
@@ -41,7 +44,7 @@ Contradictions Count(const Recording& recording) {
 
 }  // namespace
 
-Check CheckSampledColumn(const RecordedPair& pair) {
+Check CheckSampledColumn(const Part& part) {
   constexpr size_t kEnough = 5, kFewest = 3;
   Check check{.name = "sampled_column",
               .question = "Is the sampled token's log-prob the one of its list?",
@@ -49,10 +52,15 @@ Check CheckSampledColumn(const RecordedPair& pair) {
                   "share of positions where the two differ by more than 0.05 nats, or the list "
                   "leaves out a token more probable than its last, in the file that has more",
               .limit = 0.05,
-              .reason = "engines write the same number twice"};
+              .reason = "engines write the same number twice",
+              .setting =
+                  "which column the sampled token's log-prob is taken from, and whether both are "
+                  "raw or both processed"};
   double largest = -1;
-  for (const auto& [recording, name] : {std::pair(&pair.a, "A"), std::pair(&pair.b, "B")}) {
-    const Contradictions count = Count(*recording);
+  for (const auto& [file, name] :
+       {std::pair(&ComparedSequence::a, "A"), std::pair(&ComparedSequence::b, "B")}) {
+    const bool gathered = file == &ComparedSequence::b && AreGathered(part.positions);
+    const Contradictions count = Count(part.sequences, file, gathered);
     if (count.comparable < kEnough) continue;
     const double share =
         count.contradictions < kFewest

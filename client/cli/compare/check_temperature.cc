@@ -40,7 +40,10 @@ Check CheckTemperature(std::span<const ComparedPosition> positions) {
                   "share of the squared differences of log-probs that one temperature "
                   "explains, if it is 3% from 1",
               .limit = 0.2,
-              .reason = "numerical noise gives 0.06 and less, a temperature of 0.95 0.3"};
+              .reason = "numerical noise gives 0.06 and less, a temperature of 0.95 0.3",
+              .setting =
+                  "the temperature: divide the trainer's logits by that of sampling, or record raw "
+                  "log-probs"};
   const TemperatureFit fit = FitTemperature(positions);
   if (fit.positions < kEnough) {
     check.Untested("too few positions with tokens in common");

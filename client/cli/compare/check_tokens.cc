@@ -64,11 +64,13 @@ std::string CommonOffset(const std::map<int32_t, size_t>& offsets, size_t positi
 
 Check CheckTokenTexts(const RecordedPair& pair) {
   constexpr size_t kEnough = 10;
-  Check check{.name = "token_texts",
-              .question = "Do ids stand for the same texts?",
-              .statistic = "share of ids with a text in both files whose texts differ",
-              .limit = 0.2,
-              .reason = "with one tokenizer only the spelling of single tokens differs"};
+  Check check{
+      .name = "token_texts",
+      .question = "Do ids stand for the same texts?",
+      .statistic = "share of ids with a text in both files whose texts differ",
+      .limit = 0.2,
+      .reason = "with one tokenizer only the spelling of single tokens differs",
+      .setting = "the tokenizer of both sides: its name, its revision, tokens that were added"};
   size_t both = 0, different = 0;
   std::string example;
   for (const auto& [id, text] : pair.a.texts) {
@@ -94,14 +96,16 @@ Check CheckTokenTexts(const RecordedPair& pair) {
 
 Check CheckTokenNumbers(const RecordedPair& pair) {
   constexpr size_t kEnough = 5;
-  Check check{.name = "token_numbers",
-              .question = "Are tokens numbered alike?",
-              .statistic =
-                  "log-probs by rank, where the ids have nothing in common: their mean "
-                  "difference at the same position over that at neighbours",
-              .side = Check::Side::kBelow,
-              .limit = 0.5,
-              .reason = "it is near 1 for unrelated positions, and below 0.2 for the same model"};
+  Check check{
+      .name = "token_numbers",
+      .question = "Are tokens numbered alike?",
+      .statistic =
+          "log-probs by rank, where the ids have nothing in common: their mean "
+          "difference at the same position over that at neighbours",
+      .side = Check::Side::kBelow,
+      .limit = 0.5,
+      .reason = "it is near 1 for unrelated positions, and below 0.2 for the same model",
+      .setting = "the tokenizer of both sides: its revision, tokens that were added before others"};
   double variation = 0, mass = 0, same = 0, neighbour = 0;
   size_t positions = 0, neighbours = 0;
   std::map<int32_t, size_t> offsets;
@@ -147,7 +151,8 @@ Check CheckSegmentation(const RecordedPair& pair) {
               .limit = 0.5,
               .reason =
                   "a tokenizer cuts a text in one way; engines that sample other tokens soon "
-                  "write another text"};
+                  "write another text",
+              .setting = "the tokenizer; send ids of tokens to the trainer, never text"};
   size_t parted = 0, alike = 0;
   std::string example;
   for (size_t i = 0; i < pair.a.sequences.size(); ++i) {

@@ -37,6 +37,16 @@ std::vector<ComparedPosition> ComparedPositions(const RecordedPair& pair) {
   return positions;
 }
 
+bool AreGathered(std::span<const ComparedPosition> positions) {
+  const auto by_id = [](const ListedToken& a, const ListedToken& b) { return a.id < b.id; };
+  const bool any = std::any_of(positions.begin(), positions.end(),
+                               [](const ComparedPosition& at) { return !at.b->top.empty(); });
+  return any && std::all_of(positions.begin(), positions.end(), [&](const ComparedPosition& at) {
+           return std::includes(at.a->by_id.begin(), at.a->by_id.end(), at.b->by_id.begin(),
+                                at.b->by_id.end(), by_id);
+         });
+}
+
 double TotalVariation(const RecordedSet& a, const RecordedSet& b) {
   double sum = 0;
   for (const ListedToken& token : a.top) {

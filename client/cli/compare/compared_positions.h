@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "client/cli/recorded/recorded_sets.h"
@@ -22,6 +23,10 @@ size_t CommonPrefix(const RecordedSets& a, const RecordedSets& b);
 
 // Those of all common prefixes, which point into `pair`.
 std::vector<ComparedPosition> ComparedPositions(const RecordedPair& pair);
+
+// Whether B lists nothing but tokens that A lists, as a trainer does that looks up a record's: what
+// B leaves out is then not improbable, but unknown.
+bool AreGathered(std::span<const ComparedPosition> positions);
 
 // Half the sum of |p - q| over the tokens that either set lists; one that a set does not list
 // counts as impossible there. In [0, 1], but for rounding.

@@ -29,6 +29,7 @@ struct DecidedPosition {
   float log_envelope;
   float residual_mass;
   uint32_t uniform = 0;
+  uint64_t staleness = 0;  // policy versions behind, of a run's tokens
 };
 
 struct Decisions {

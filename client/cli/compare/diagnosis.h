@@ -8,6 +8,7 @@
 #include "client/cli/compare/compared_positions.h"
 #include "client/cli/compare/difference_size.h"
 #include "client/cli/compare/left_out.h"
+#include "client/cli/compare/profile.h"
 #include "client/cli/recorded/recorded_sets.h"
 
 namespace sis {
@@ -15,6 +16,7 @@ namespace sis {
 struct Diagnosis {
   std::vector<Check> checks;
   DifferenceSize size;
+  Profile profile;
   std::vector<LeftOut> left_out;
   bool fault = false;
   // None was found, but there is too little to say that there is none.
@@ -24,8 +26,14 @@ struct Diagnosis {
   std::vector<std::string> verdict;
 };
 
-// `decisions` are those of A as the behaviour policy.
+// Sequences that have a fault which most do not have are told apart, and the others are judged
+// without them. `decisions` are those of A as the behaviour policy.
 Diagnosis Diagnose(const RecordedPair& pair, const std::vector<ComparedPosition>& positions,
                    const Decisions& decisions);
+
+// The same of tokens that a run has recorded, A, and evaluated, B: questions that only files have
+// are left out, and others asked, of mass and age. `decisions` are the run's own.
+Diagnosis DiagnoseRun(const RecordedPair& pair, const Decisions& decisions,
+                      std::vector<LeftOut> left_out);
 
 }  // namespace sis

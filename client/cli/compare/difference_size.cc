@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/compare/checks.h"
+#include "client/cli/compare/log_ratios.h"
 
 namespace sis {
 namespace {
@@ -15,14 +17,15 @@ namespace {
 // 0.057 to 0.069. A level ends half-way to the next, on a logarithmic scale.
 struct NoiseLevel {
   double end;  // nats per token
+  const char* level;
   const char* name;
 };
 constexpr double kBeyondNoise = 0.15;
 constexpr std::array<NoiseLevel, 4> kLevels = {{
-    {1e-4, "float32 in another order of addition"},
-    {0.047, "bfloat16 or float16 in weights or arithmetic"},
-    {kBeyondNoise, "4-bit weights"},
-    {std::numeric_limits<double>::infinity(), "more than numerical noise"},
+    {1e-4, "float32", "float32 in another order of addition"},
+    {0.047, "bfloat16", "bfloat16 or float16 in weights or arithmetic"},
+    {kBeyondNoise, "4_bit", "4-bit weights"},
+    {std::numeric_limits<double>::infinity(), "beyond_noise", "more than numerical noise"},
 }};
 
 const NoiseLevel& LevelOf(double mean) {
@@ -32,7 +35,7 @@ const NoiseLevel& LevelOf(double mean) {
 
 std::string Meaning(const DifferenceSize& size) {
   if (size.positions == 0) return "No position has a ratio.";
-  if (size.mean == 0) return "The log-probs are equal.";
+  if (size.mean == 0 && !(size.lists >= kBeyondNoise)) return "The log-probs are equal.";
   const NoiseLevel& level = LevelOf(size.mean);
   std::string meaning =
       absl::StrFormat("D is %.2g nats per token, +- %.1g: the size that comes from %s", size.mean,
@@ -44,49 +47,54 @@ std::string Meaning(const DifferenceSize& size) {
                     " positions it can't be told from that of ",
                     &low != &level ? low.name : high.name, ")");
   }
+  if (size.lists >= kBeyondNoise) {
+    absl::StrAppendFormat(&meaning, "; but the lists differ by %.2g (total variation)", size.lists);
+  }
   return absl::StrCat(meaning, ".");
 }
 
 }  // namespace
 
-DifferenceSize MeasureDifference(const Decisions& decisions) {
+DifferenceSize MeasureDifference(const Part& part) {
+  const LogRatios ratios = LogRatiosOf(part.sequences);
   DifferenceSize size;
-  double sum = 0, squares = 0;
-  for (const auto& sequence : decisions.sequences) {
-    for (const DecidedPosition& position : sequence) {
-      if (position.decision == Decision::kMissing) continue;
-      const double deviation = std::abs(static_cast<double>(position.log_ratio));
-      ++size.positions;
-      sum += deviation;
-      squares += deviation * deviation;
-    }
+  size.positions = ratios.count;
+  size.mean = ratios.mean;
+  size.standard_error = ratios.standard_error;
+  double variation = 0;
+  size_t lists = 0;
+  for (const ComparedPosition& position : part.positions) {
+    if (position.a->top.empty() || position.b->top.empty()) continue;
+    ++lists;
+    variation += TotalVariation(*position.a, *position.b);
   }
-  if (size.positions > 0) {
-    const auto count = static_cast<double>(size.positions);
-    size.mean = sum / count;
-    size.is_noise = size.mean < kBeyondNoise;
-    size.standard_error = std::sqrt(std::max(0.0, squares / count - size.mean * size.mean) / count);
-  }
+  size.lists = variation / static_cast<double>(lists);
+  size.is_noise = size.positions > 0 && size.mean < kBeyondNoise && !(size.lists >= kBeyondNoise);
   size.meaning = Meaning(size);
+  size.level = size.positions == 0 ? "" : size.mean == 0 ? "equal" : LevelOf(size.mean).level;
   return size;
 }
 
-Check CheckWeights(const DifferenceSize& size) {
+Check CheckWeights(std::span<const ComparedSequence> sequences) {
   constexpr size_t kEnough = 5;
   Check check{.name = "weights",
               .question = "Are the differences small enough for the same weights?",
               .statistic = "D per token in nats, less two standard errors",
               .limit = kBeyondNoise,
-              .reason = "twice what 4-bit weights give, the largest numerical noise measured"};
-  if (size.positions < kEnough) {
+              .reason = "twice what 4-bit weights give, the largest numerical noise measured",
+              .setting =
+                  "the checkpoint and adapters that both sides have loaded, whether the "
+                  "engine's weights are updated, the chat template"};
+  const LogRatios ratios = LogRatiosOf(sequences);
+  if (ratios.count < kEnough) {
     check.Untested("too few positions have a ratio");
     return check;
   }
-  check.Decide(size.mean - 2 * size.standard_error,
+  check.Decide(ratios.mean - 2 * ratios.standard_error,
                absl::StrFormat("The differences, D = %.2g nats per token, are too large for "
                                "numerical noise: other weights (another version of the policy, "
                                "an adapter left out), or another prompt or chat template.",
-                               size.mean));
+                               ratios.mean));
   return check;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "client/cli/compare/comparison.h"
@@ -12,9 +13,15 @@ namespace sis {
 // The table has the `positions` positions with the largest |log w|, in their order.
 std::string TextReport(const Comparison& comparison, uint32_t positions);
 
-// One object, in one line: a, b, fault, undecided, verdict, checks, left_out, d, a_to_b, b_to_a,
-// notes, positions. Numbers that are not there are null.
+// One object, in one line: a, b, fault, undecided, verdict, checks, left_out, d, profile, a_to_b,
+// b_to_a, notes, positions. Numbers that are not there are null.
 std::string JsonReport(const Comparison& comparison);
+
+// Verdict, checks and profile of a diagnosis alone. In JSON its sequences have numbers, which index
+// `sequences`.
+std::string DiagnosisText(const Diagnosis& diagnosis);
+std::string DiagnosisJson(const Diagnosis& diagnosis, const std::string& run,
+                          const std::vector<std::string>& sequences);
 
 // One file that needs no other and no network: the same as tables and charts, and each sequence
 // under the microscope in both directions.

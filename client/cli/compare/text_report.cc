@@ -48,6 +48,28 @@ std::string CheckLine(const Check& check) {
                          check.side == Check::Side::kAbove ? "at least" : "at most", check.limit);
 }
 
+std::string ProfileLine(const std::string& what, const Profile::Row& row) {
+  return absl::StrFormat("%-20s %9d %10s %10s\n", what, row.positions, Number(row.d, 4),
+                         Number(row.lists, 4));
+}
+
+// Where the differences are: by position, and of the sequences those with the largest D.
+std::string ProfileTable(const Profile& profile) {
+  constexpr size_t kMostSequences = 8;
+  std::string table = absl::StrFormat("%-20s %9s %10s %10s\n", "where", "positions", "D", "lists");
+  for (const Profile::Row& row : profile.positions) {
+    table += ProfileLine(absl::StrCat("positions ", row.first, "-", row.last), row);
+  }
+  std::vector<Profile::Row> sequences = profile.sequences;
+  std::erase_if(sequences, [](const Profile::Row& row) { return std::isnan(row.d); });
+  std::stable_sort(sequences.begin(), sequences.end(),
+                   [](const Profile::Row& a, const Profile::Row& b) { return a.d > b.d; });
+  for (size_t i = 0; i < std::min(kMostSequences, sequences.size()); ++i) {
+    table += ProfileLine(absl::StrCat("sequence ", sequences[i].first), sequences[i]);
+  }
+  return absl::StrCat(table, "\n");
+}
+
 std::string SummaryTable(const Comparison& comparison) {
   const std::vector<SummaryRow> a_to_b = Summarise(comparison.a_to_b);
   const std::vector<SummaryRow> b_to_a = Summarise(comparison.b_to_a);
@@ -88,13 +110,17 @@ std::string PositionTable(const Comparison& comparison, uint32_t count) {
 }  // namespace
 
 std::string TextReport(const Comparison& comparison, uint32_t positions) {
-  const Diagnosis& diagnosis = comparison.diagnosis;
-  std::string report = absl::StrCat(
-      "A: ", comparison.a_name, "\nB: ", comparison.b_name, "\n",
-      comparison.pair.a.sequences.size(), " sequences, ", comparison.positions.size(),
-      " positions in the same context\n\n", absl::StrJoin(diagnosis.verdict, "\n"), "\n\n");
-  for (const Check& check : diagnosis.checks) report += CheckLine(check);
-  return absl::StrCat(report, "\n", SummaryTable(comparison), PositionTable(comparison, positions));
+  return absl::StrCat("A: ", comparison.a_name, "\nB: ", comparison.b_name, "\n",
+                      comparison.pair.a.sequences.size(), " sequences, ",
+                      comparison.positions.size(), " positions in the same context\n\n",
+                      DiagnosisText(comparison.diagnosis), SummaryTable(comparison),
+                      PositionTable(comparison, positions));
+}
+
+std::string DiagnosisText(const Diagnosis& diagnosis) {
+  std::string text = absl::StrCat(absl::StrJoin(diagnosis.verdict, "\n"), "\n\n");
+  for (const Check& check : diagnosis.checks) text += CheckLine(check);
+  return absl::StrCat(text, "\n", ProfileTable(diagnosis.profile));
 }
 
 }  // namespace sis

@@ -85,8 +85,17 @@ absl::StatusOr<List> ReadList(const RecordedPosition& position, const std::strin
     return a.id < b.id || (a.id == b.id && a.log_prob > b.log_prob);
   });
   for (size_t i = 1; !ids.by_text() && i < list.tokens.size(); ++i) {
-    const ListedToken &first = list.tokens[i - 1], &second = list.tokens[i];
+    ListedToken &first = list.tokens[i - 1], &second = list.tokens[i];
     if (first.id == second.id && first.log_prob != second.log_prob) {
+      // The list's own, and that of the sampled token, which the engine has put there.
+      if (first.id == sampled_id && second.log_prob == position.sampled.log_prob) {
+        second = first;
+        continue;
+      }
+      if (first.id == sampled_id && first.log_prob == position.sampled.log_prob) {
+        first = second;
+        continue;
+      }
       return error(absl::StrCat("top_logprobs gives token ", first.id, " both ", first.log_prob,
                                 " and ", second.log_prob));
     }
@@ -99,9 +108,17 @@ absl::StatusOr<List> ReadList(const RecordedPosition& position, const std::strin
   list.sampled_is_last = list.tokens.size() > 1 && list.tokens.back().id == sampled_id;
   list.sampled_stood_first_out_of_order = sampled_first && list.sampled_is_last;
 
-  double mass = 0;
-  for (const ListedToken& token : list.tokens) mass += Exp32(token.log_prob);
-  if (!(mass <= 1 + kRoundingSlack)) {
+  double mass = 0, others = 0;
+  for (const ListedToken& token : list.tokens) {
+    mass += Exp32(token.log_prob);
+    if (token.id != sampled_id) others += Exp32(token.log_prob);
+  }
+  const bool has_sampled = list.tokens.size() > 1 && others < mass;
+  if (has_sampled && mass > 1 + kRoundingSlack && others <= 1 + kRoundingSlack) {
+    // The engine has put the sampled token into a list that belongs to another position.
+    std::erase_if(list.tokens, [&](const ListedToken& token) { return token.id == sampled_id; });
+    list.sampled_is_last = list.sampled_stood_first_out_of_order = false;
+  } else if (!(mass <= 1 + kRoundingSlack)) {
     return error(absl::StrCat("the probabilities of top_logprobs sum to ", mass));
   }
   return list;

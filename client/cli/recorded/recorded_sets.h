@@ -67,9 +67,12 @@ struct RecordedPair {
 // An engine may have cut such lists to the length asked for: top_k is then what the lists with an
 // appended token hold without it.
 //
-// InvalidArgument names file, sequence and position, if a list gives a token two log-probs or its
-// mass is above 1 + 1/64, if the files have no way in common to tell tokens apart, or if one has
-// more sequences than the other.
+// A sampled token that contradicts its list is taken out of it: its mass with that token is above
+// 1 + 1/64, or it gives the token another log-prob as well.
+//
+// InvalidArgument names file, sequence and position, if a list gives another token two log-probs or
+// its mass is above 1 + 1/64 without the sampled one, if the files have no way in common to tell
+// tokens apart, or if one has more sequences than the other.
 absl::StatusOr<RecordedPair> PairRecordings(std::span<const RecordedSequence> a,
                                             absl::string_view a_file,
                                             std::span<const RecordedSequence> b,

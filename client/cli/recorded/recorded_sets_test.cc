@@ -157,6 +157,17 @@ TEST(RecordedSetsTest, ReadsListsOfWholeVocabularies) {
   EXPECT_EQ(recording.positions[0].top[1].id, 0);
 }
 
+// As of lists that belong to another position, into which an engine has put the sampled token.
+TEST(RecordedSetsTest, ASampledTokenThatItsListLeavesNoRoomForIsTakenOut) {
+  const ReadSets above_1 = Read({{Id(5, -0.1f), {Id(5, -0.1f), Id(2, -0.2f), Id(3, -3)}}});
+  EXPECT_THAT(Ids(above_1.positions[0]), ElementsAre(2, 3));
+  EXPECT_EQ(above_1.positions[0].sampled_log_prob, -0.1f);
+  const ReadSets twice = Read({{Id(5, -0.1f), {Id(5, -0.1f), Id(2, -0.2f), Id(5, -3), Id(3, -4)}}});
+  EXPECT_THAT(Ids(twice.positions[0]), ElementsAre(2, 5, 3));
+  EXPECT_EQ(twice.positions[0].sampled_log_prob, -3);
+  EXPECT_EQ(twice.positions[0].given_log_prob, -0.1f);
+}
+
 TEST(RecordedSetsTest, RefusesWhatCannotBe) {
   const std::vector<RecordedPosition> good = {{Id(1, -1), {Id(1, -1)}}};
   const auto message = [&](const std::vector<RecordedPosition>& current) {

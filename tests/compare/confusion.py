@@ -1,0 +1,95 @@
+"""What `sisctl compare` says of recordings with known faults, as the table of docs/compare.md.
+
+python3 -m tests.compare.confusion writes it there anew, with SIS_RECORDED_DATA set and sisctl built.
+"""
+
+import json
+import pathlib
+import random
+import re
+import subprocess
+import tempfile
+from collections import Counter
+
+from tests.compare import recordings
+from tests.compare.cases import CASES, Case, cut
+
+NONE = "none"
+
+
+def said(sisctl, base, number):
+    """The report of a case."""
+    a, b = CASES[number].make(base, random.Random(number))
+    with tempfile.TemporaryDirectory() as folder:
+        files = [pathlib.Path(folder, name) for name in ("a.jsonl", "b.jsonl")]
+        for responses, file in zip((a, b), files, strict=True):
+            recordings.write(cut(responses), file)
+        result = subprocess.run([sisctl, "compare", *files, "--json"], capture_output=True, text=True, timeout=60)
+    if result.returncode not in (0, 3):
+        raise AssertionError(f"{CASES[number].made}: {result.stderr}")
+    return json.loads(result.stdout)
+
+
+def reports(sisctl, base):
+    return [said(sisctl, base, number) for number in range(len(CASES))]
+
+
+def faults_of(report):
+    """Those that are named, each with the sequences that alone have it."""
+    return [(check["name"], tuple(check["sequences"])) for check in report["checks"] if check["outcome"] == "fault"]
+
+
+def is_right(case: Case, faults):
+    if not case.fault:
+        return not faults
+    return faults in ([(case.fault, case.responses)], [(case.or_else, case.responses)])
+
+
+def name(faults):
+    return " and ".join(fault for fault, _ in faults) or NONE
+
+
+def column(of_cases):
+    """Of each kind of fault that is made: how often which faults were named, and in the right sequences. `of_cases` are
+    reports(...)."""
+    kinds = {}
+    for case, report in zip(CASES, of_cases, strict=True):
+        faults = faults_of(report)
+        kinds.setdefault(case.fault or NONE, Counter())["right" if is_right(case, faults) else name(faults)] += 1
+    return kinds
+
+
+def _cell(counts):
+    others = [f"`{fault}` {count}" for fault, count in sorted(counts.items()) if fault != "right"]
+    return "; ".join([str(counts["right"]), *others])
+
+
+def table(columns):
+    """columns: {name of a base: column(...)}."""
+    kinds = Counter(case.fault or NONE for case in CASES)
+    lines = ["| made on purpose | cases | " + " | ".join(columns) + " |", "|---|---|" + "---|" * len(columns)]
+    for kind, count in kinds.items():
+        made = kind if kind == NONE else f"`{kind}`"
+        lines.append(f"| {made} | {count} | " + " | ".join(_cell(c[kind]) for c in columns.values()) + " |")
+    return lines
+
+
+def rows_of(document):
+    """The cells of the table in a document, a row a list."""
+    lines = document.splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.startswith("| made on purpose"))
+    end = next(i for i in range(begin, len(lines)) if not lines[i].startswith("|"))
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[begin:end]]
+
+
+def main():
+    sisctl = "bazel-bin/client/cli/sisctl"
+    columns = {name: column(reports(sisctl, base)) for name, base in recordings.bases().items()}
+    path = pathlib.Path("docs/compare.md")
+    new = "\n".join(table(columns)) + "\n"
+    path.write_text(re.sub(r"\| made on purpose[^\n]*\n(\|[^\n]*\n)*", new, path.read_text()))
+    print(new)
+
+
+if __name__ == "__main__":
+    main()

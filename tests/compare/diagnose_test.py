@@ -1,0 +1,181 @@
+"""`sisctl diagnose` of runs whose trainer, engine or settings are wrong in a known way, on a real server."""
+
+import json
+import pathlib
+import subprocess
+import unittest
+
+import numpy as np
+
+import sis
+from server.testing.live_server import LiveServer
+
+SISCTL = pathlib.Path("client/cli/sisctl")
+VOCABULARY, LENGTH, SEQUENCES = 400, 100, 8
+
+
+def normalised(logits):
+    return (logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)).astype(np.float32)
+
+
+def contexts(rng, length=LENGTH, certain=True):
+    """Log-probs [T, V] of a language: Zipf's law, what the context prefers, and mostly a token that it demands."""
+    logits = -1.1 * np.log(np.arange(VOCABULARY) + 2) + 0.7 * rng.normal(size=(length, VOCABULARY))
+    if certain:
+        for _ in range(8):
+            logits[np.arange(length), (VOCABULARY ** rng.random(length)).astype(int) - 1] += 3 * rng.random(length)
+        demanded = (VOCABULARY ** rng.random(length)).astype(int) - 1
+        logits[np.arange(length), demanded] += rng.choice([2, 5, 8, 10], length)
+    return normalised(logits)
+
+
+def as_said(rows):
+    """The current policy's log-probs as the trainer gathers them."""
+    return lambda records: sis.gather(records, rows)
+
+
+class DiagnoseTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = LiveServer()
+        cls.addClassCleanup(cls.server.close)
+        cls.client = sis.Client(cls.server.address, timeout=30)
+        cls.addClassCleanup(cls.client.close)
+
+    def run_of(self, name, current, *, top_k=20, certain=True, versions=None, gather=as_said, mask=None):
+        """A run whose trainer has current([T, V] of a sequence, its number, rng) where the engine had the first."""
+        rng = np.random.default_rng(7)
+        run = self.client.create_run(name, seed=1, vocabulary_size=VOCABULARY, top_k=top_k)
+        names = [f"response {number}" for number in range(SEQUENCES)]
+        behaviour = [contexts(rng, certain=certain) for _ in names]
+        ids = np.broadcast_to(np.arange(VOCABULARY), (LENGTH, VOCABULARY))
+        with self.client.append(run, sampling=sis.Sampling("raw")) as stream:
+            for number, rows in enumerate(behaviour):
+                sampled = (rows + rng.gumbel(size=rows.shape)).argmax(axis=1)
+                own = np.take_along_axis(rows, sampled[:, None], axis=1)[:, 0]
+                block = sis.canonical(ids, rows, sampled, own, top_k)._asdict()
+                version = versions[number] if versions else 0
+                stream.block(names[number], first_position=0, policy_version=version, **block)
+        if versions:
+            self.client.advance_version(run, max(versions))
+        records = self.client.fetch_top_k(run, names)
+        rows = np.concatenate([current(rows, number, rng) for number, rows in enumerate(behaviour)])
+        log_probs, sampled_log_probs = gather(rows)(records)
+        self.client.evaluate(
+            run, records, draw=1, log_probs=log_probs, sampled_log_probs=sampled_log_probs,
+            options=sis.EvaluateOptions(mask=mask),
+        )  # fmt: skip
+
+    def diagnose(self, name):
+        command = [SISCTL, f"--server={self.server.address}", "diagnose", name]
+        text = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        result = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60)
+        self.assertIn(result.returncode, (0, 3), result.stderr)
+        report = json.loads(result.stdout)
+        faults = [(check["name"], check["sequences"]) for check in report["checks"] if check["outcome"] == "fault"]
+        for code in (text.returncode, result.returncode):
+            self.assertEqual(code, 3 if faults else 0)
+        for sentence in report["verdict"]:
+            self.assertIn(sentence, text.stdout)
+        for check in report["checks"]:
+            self.assertTrue(check["setting"], check["name"])
+        return faults, report
+
+    def noisy(self, scale):
+        return lambda rows, number, rng: normalised(rows + scale * rng.normal(size=rows.shape))
+
+    def test_a_healthy_run_has_no_fault(self):
+        self.run_of("healthy", self.noisy(0.02))
+        faults, report = self.diagnose("healthy")
+        self.assertEqual(faults, [])
+        self.assertFalse(report["undecided"])
+        self.assertEqual(report["d"]["level"], "bfloat16")
+        self.assertEqual(report["d"]["positions"], SEQUENCES * LENGTH)
+
+    def test_what_is_masked_is_left_out_and_said(self):
+        mask = np.ones(SEQUENCES * LENGTH, np.uint8)
+        mask[140:160] = 0
+        self.run_of("masked", self.noisy(0.02), mask=mask)
+        faults, report = self.diagnose("masked")
+        self.assertEqual(faults, [])
+        self.assertEqual([(part["name"], part["positions"]) for part in report["left_out"]], [("masked", 20)])
+        self.assertEqual(report["d"]["positions"], SEQUENCES * LENGTH - 20)
+
+    def test_an_engine_of_4_bits_is_no_fault_but_named(self):
+        self.run_of("quantised", self.noisy(0.16))
+        faults, report = self.diagnose("quantised")
+        self.assertEqual(faults, [])
+        self.assertEqual(report["d"]["level"], "4_bit", report["d"])
+        self.assertIn("4-bit", report["verdict"][0])
+
+    def test_a_temperature(self):
+        noisy = self.noisy(0.02)
+        self.run_of("temperature", lambda rows, number, rng: normalised(noisy(rows, number, rng) / 0.7))
+        faults, report = self.diagnose("temperature")
+        self.assertEqual(faults, [("temperature", [])])
+        self.assertRegex(report["verdict"][0], r"B looks like A at temperature 0\.(69|70|71)")
+
+    def test_rows_of_the_next_position(self):
+        noisy = self.noisy(0.02)
+        self.run_of("rows", lambda rows, number, rng: np.roll(noisy(rows, number, rng), -1, axis=0))
+        faults, report = self.diagnose("rows")
+        self.assertEqual(faults, [("lists_shifted", [])])
+        self.assertIn("The lists of B belong one token further on", report["verdict"][0])
+        self.assertIn("slice of the logits", report["verdict"][0])
+
+    def test_rows_of_the_next_position_in_one_sequence(self):
+        noisy = self.noisy(0.02)
+
+        def current(rows, number, rng):
+            rows = noisy(rows, number, rng)
+            return np.roll(rows, -1, axis=0) if number == 5 else rows
+
+        self.run_of("one", current)
+        faults, report = self.diagnose("one")
+        self.assertEqual(faults, [("lists_shifted", [5])])
+        self.assertEqual(report["sequences"][5], "response 5")
+
+    def test_values_that_are_shifted_after_they_were_gathered(self):
+        def gather(rows):
+            return lambda records: [np.roll(values, -1, axis=0) for values in sis.gather(records, rows)]
+
+        self.run_of("values", self.noisy(0.02), gather=gather)
+        faults, report = self.diagnose("values")
+        self.assertEqual(faults, [("sampled_shifted", [])])
+        self.assertIn("sampled tokens of B belong one token further on", report["verdict"][0])
+
+    def test_another_template(self):
+        # Half of the logits come from a context that the engine did not have.
+        self.run_of(
+            "template", lambda rows, number, rng: normalised(0.5 * rows + 0.5 * contexts(rng).astype(np.float64))
+        )
+        faults, report = self.diagnose("template")
+        self.assertEqual(faults, [("weights", [])])
+        self.assertIn("chat template", report["verdict"][0])
+
+    def test_too_small_a_k(self):
+        self.run_of("small", self.noisy(0.02), top_k=2, certain=False)
+        faults, report = self.diagnose("small")
+        self.assertEqual(faults, [("coverage", [])])
+        self.assertIn("top_k", report["verdict"][0])
+
+    def test_stale_workers(self):
+        def current(rows, number, rng):
+            return self.noisy(0.02 if number % 2 else 1.5)(rows, number, rng)
+
+        self.run_of("stale", current, versions=[3 if number % 2 else 0 for number in range(SEQUENCES)])
+        faults, report = self.diagnose("stale")
+        self.assertEqual(faults, [("staleness", [])])
+
+    def test_what_nobody_evaluated_fails(self):
+        self.client.create_run("empty", seed=1, vocabulary_size=VOCABULARY, top_k=4)
+        command = [SISCTL, f"--server={self.server.address}", "diagnose"]
+        result = subprocess.run([*command, "empty"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("nothing has been evaluated", result.stderr)
+        self.assertEqual(subprocess.run([*command, "unknown"], capture_output=True, timeout=60).returncode, 1)
+        self.assertEqual(subprocess.run(command, capture_output=True, timeout=60).returncode, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,139 @@
+"""Recordings to make faults of: of real engines, and of a model whose whole distributions are known.
+
+A recording is a list of responses, a response a list of positions.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import random
+
+TESTDATA = pathlib.Path("client/cli/recorded/testdata")
+# Of models that the repository does not hold; None where they are not.
+RECORDED = os.environ.get("SIS_RECORDED_DATA")
+RESPONSES = 8
+
+
+@dataclasses.dataclass
+class Position:
+    """One generated token, as an engine reports it. Log-probs in nats; lists are sorted, most probable first."""
+
+    token: int
+    log_prob: float
+    top: list[tuple[int, float]]
+
+
+@dataclasses.dataclass
+class Base:
+    """A recording without a fault, and how the logits of another engine differ from it."""
+
+    responses: list[list[Position]]
+    noise: list[float]  # differences of log-probs, nats, to be drawn from
+
+    def __post_init__(self):
+        self.noise = [value for value in self.noise if value != 0]
+
+
+def write(responses, path):
+    """As chat completions are, a response a line."""
+
+    def content(position):
+        return {
+            "id": position.token,
+            "token": f"t{position.token}",
+            "logprob": position.log_prob,
+            "top_logprobs": [{"id": i, "token": f"t{i}", "logprob": value} for i, value in position.top],
+        }
+
+    lines = (json.dumps({"logprobs": {"content": list(map(content, response))}}) for response in responses)
+    pathlib.Path(path).write_text("\n".join(lines) + "\n")
+
+
+def _chat(path):
+    content = json.loads(pathlib.Path(path).read_text())["logprobs"]["content"]
+    return [
+        Position(
+            entry["id"],
+            entry["logprob"],
+            sorted(((t["id"], t["logprob"]) for t in entry["top_logprobs"]), key=lambda t: -t[1]),
+        )
+        for entry in content
+    ]
+
+
+def _sglang(path):
+    responses = []
+    for line in pathlib.Path(path).read_text().splitlines():
+        meta = json.loads(line)["meta_info"]
+        response = []
+        for (log_prob, token, _), top in zip(meta["output_token_logprobs"], meta["output_top_logprobs"], strict=True):
+            listed = sorted(((i, value) for value, i, _ in top), key=lambda t: -t[1])
+            response.append(Position(token, -9999.0 if log_prob is None else log_prob, listed))
+        responses.append(response)
+    return responses
+
+
+def _differences(a, b):
+    """Of the log-probs that both list, less their mean: what a normaliser does not hide."""
+    differences = []
+    for left, right in zip(a, b):
+        others = dict(right.top)
+        pairs = [(value, others[i]) for i, value in left.top if i in others]
+        mean = sum(y - x for x, y in pairs) / max(1, len(pairs))
+        differences += [y - x - mean for x, y in pairs] if len(pairs) > 1 else []
+        if left.token != right.token:
+            break
+    return differences
+
+
+def _large_model(name):
+    """One long text on two devices, cut into responses. They soon sample different tokens, so the GPU's recording
+    serves for the size of the noise, that of Qwen for Gemma, too, of which the devices share nine positions."""
+    folder = pathlib.Path(RECORDED)
+    text = _chat(folder / f"{name}_cpu.json")
+    length = len(text) // RESPONSES
+    qwen = [_chat(folder / f"qwen-3-1-7b_{device}.json") for device in ("cpu", "cuda")]
+    return Base([text[i * length : (i + 1) * length] for i in range(RESPONSES)], _differences(*qwen))
+
+
+def _small_model():
+    a, b = (_sglang(TESTDATA / f"smollm2_{precision}.jsonl") for precision in ("float32", "bfloat16"))
+    return Base(a, [value for pair in zip(a, b, strict=True) for value in _differences(*pair)])
+
+
+VOCABULARY = 600
+LISTED = 20
+
+
+def _synthetic():
+    """Zipf's law for all tokens, a few that the context prefers, and at most positions one that it all but demands, as
+    after training."""
+    rng = random.Random(5)
+
+    def response():
+        positions = []
+        for _ in range(100):
+            logits = [-1.1 * math.log(rank + 2) + 0.7 * rng.gauss(0, 1) for rank in range(VOCABULARY)]
+            for _ in range(8):
+                logits[int(VOCABULARY ** rng.random()) - 1] += 3 * rng.random()
+            logits[int(VOCABULARY ** rng.random()) - 1] += rng.choice([2, 5, 8, 10])
+            peak = max(logits)
+            total = peak + math.log(sum(math.exp(value - peak) for value in logits))
+            log_probs = [value - total for value in logits]
+            token = rng.choices(range(VOCABULARY), [math.exp(value) for value in log_probs])[0]
+            top = sorted(enumerate(log_probs), key=lambda t: -t[1])
+            positions.append(Position(token, log_probs[token], top))
+        return positions
+
+    return Base([response() for _ in range(RESPONSES)], [rng.gauss(0, 0.03) for _ in range(4000)])
+
+
+def bases():
+    """By name."""
+    found = {"synthetic": _synthetic(), "SmolLM2-135M": _small_model()}
+    if RECORDED:
+        found["Qwen3-1.7B"] = _large_model("qwen-3-1-7b")
+        found["Gemma 3 270M"] = _large_model("gemma-3-270m")
+    return found
