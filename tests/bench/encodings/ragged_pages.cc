@@ -97,9 +97,10 @@ std::vector<std::vector<std::byte>> Pack(const Sets& sets, PageVersion version) 
 // As the server decides: pages that are ragged are unpacked first.
 std::vector<Decision> Decide(const Sets& sets, const std::vector<std::vector<std::byte>>& pages,
                              const std::vector<PageHeader>& headers, const Backend& backend,
-                             std::vector<UnpackedGroups>& unpacked) {
+                             std::vector<UnpackedGroups>& unpacked,
+                             std::vector<Stretch>& stretches) {
   std::vector<Decision> decisions(sets.positions);
-  std::vector<Stretch> stretches;
+  stretches.clear();
   Sums sums;
   const size_t slots = sets.slots;
   const auto add = [&](const PageView& view, size_t first, size_t count,
@@ -183,9 +184,10 @@ void Measure(const PolicyPairs& pairs) {
       bytes += ragged[page].size();
       charged += Arena::CellBytes(BlockBytes(ragged_headers[page])) + Page::kIndexBytes;
     }
+    std::vector<Stretch> stretches;
     std::vector<UnpackedGroups> unpacked(std::max(1, 32768 / sets.slots / 64));
-    if (Decide(sets, fixed, fixed_headers, backend, unpacked) !=
-        Decide(sets, ragged, ragged_headers, backend, unpacked)) {
+    if (Decide(sets, fixed, fixed_headers, backend, unpacked, stretches) !=
+        Decide(sets, ragged, ragged_headers, backend, unpacked, stretches)) {
       std::fprintf(stderr, "the decisions differ\n");
       std::abort();
     }
@@ -197,9 +199,10 @@ void Measure(const PolicyPairs& pairs) {
       const double of_fixed = seconds(PageVersion::kFixed);
       pack.push_back(seconds(PageVersion::kRagged) / of_fixed);
       const double decide_fixed =
-          Seconds([&] { Decide(sets, fixed, fixed_headers, backend, unpacked); });
-      decide.push_back(Seconds([&] { Decide(sets, ragged, ragged_headers, backend, unpacked); }) /
-                       decide_fixed);
+          Seconds([&] { Decide(sets, fixed, fixed_headers, backend, unpacked, stretches); });
+      decide.push_back(
+          Seconds([&] { Decide(sets, ragged, ragged_headers, backend, unpacked, stretches); }) /
+          decide_fixed);
     }
     const auto n = static_cast<double>(sets.positions);
     std::printf("| %s | %g | %.2f | %.1f | %.1f | %s | %s |\n", pairs.name.c_str(), mass,
