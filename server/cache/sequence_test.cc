@@ -11,7 +11,8 @@ namespace sis {
 namespace {
 
 constexpr uint32_t kPositions = 700;
-constexpr int64_t kArenaBytes = 8 << 20;
+// A slab for each size of ragged pages.
+constexpr int64_t kArenaBytes = 64 << 20;
 
 // What a sequence must behave like: a map of positions, and three rules.
 class Model {
