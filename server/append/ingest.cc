@@ -32,8 +32,8 @@ int64_t UsedSlots(const RecordView& records) {
   int64_t used = 0;
   for (size_t end = slots; end <= records.ids.size(); end += slots) {
     const auto set = records.ids.subspan(end - slots, slots);
-    used += set.back() != -1 ? static_cast<int64_t>(slots)
-                             : std::ranges::find(set, -1) - set.begin();
+    used +=
+        set.back() != -1 ? static_cast<int64_t>(slots) : std::ranges::find(set, -1) - set.begin();
   }
   return used;
 }
