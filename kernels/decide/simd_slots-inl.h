@@ -32,6 +32,7 @@ struct SlotPlan {
   size_t top_k;
   bool total_variation;
   std::span<const int> prefix_curve;
+  bool ragged;  // most positions leave some of them unused
 };
 
 // What came of them.
@@ -60,7 +61,7 @@ class PrefixPoints {
       results_.envelopes = envelopes;
       top_k_ = kNone;
     }
-    if (index_ < curve_.size() && next_ == static_cast<size_t>(curve_[index_])) {
+    while (index_ < curve_.size() && next_ == static_cast<size_t>(curve_[index_])) {
       results_.prefix[index_++] = envelopes;
     }
     FindNext();

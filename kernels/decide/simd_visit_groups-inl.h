@@ -87,7 +87,7 @@ void VisitGroups(const BehaviorView& behavior, const CurrentView& current, size_
   const GroupedLogProbs& grouped = behavior.grouped_log_probs;
   if (grouped.empty()) return with_behavior(0, TokenMajorPositions(behavior.log_probs, slots));
   VisitEncoding(grouped.encoding, [&]<LogProbEncoding kEncoding>() {
-    with_behavior(grouped.first_lane, GroupedRows<kEncoding>(grouped, slots, next));
+    with_behavior(grouped.first_lane, GroupedRows<kEncoding>(grouped, grouped.Ranks(slots), next));
   });
 }
 

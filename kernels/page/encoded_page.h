@@ -2,7 +2,8 @@
 // (docs/page_format.md).
 //
 // A page holds what ValidateRecords accepts. Log-probs may be rounded; sampled log-probs, ids and
-// ranks never are.
+// ranks never are. There are two versions: one gives each position room for K slots, a ragged page
+// only for those it uses.
 #pragma once
 
 #include <bit>
@@ -14,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/records/encoding.h"
+#include "kernels/records/grouped_log_probs.h"
 #include "kernels/records/record_view.h"
 
 namespace sis {
@@ -24,12 +26,21 @@ inline constexpr int32_t kMaxPageVocabulary = 1 << 24;
 // The rank that marks a position without a record: a gap in the page.
 inline constexpr uint8_t kRankAbsent = 254;
 
+// The numbers are those of byte 8 of a page.
+enum class PageVersion : uint8_t { kFixed = 1, kRagged = 2 };
+
 struct PageHeader {
   LogProbEncoding encoding;
   int slots;                // K in [1, kMaxTopK]
   int32_t vocabulary_size;  // in [1, kMaxPageVocabulary]
   uint32_t first_position;
   uint32_t positions;  // in [1, kMaxPagePositions]; the last is at most 2^32 - 1
+  PageVersion version = PageVersion::kFixed;
+  // What a ragged page holds, as HeaderOf counts it; else 0.
+  uint32_t used_slots = 0;  // of all positions
+  uint32_t outside = 0;     // sampled tokens that are not in the set
+
+  bool ragged() const { return version == PageVersion::kRagged; }
 
   friend bool operator==(const PageHeader&, const PageHeader&) = default;
 };
@@ -41,7 +52,7 @@ constexpr int IdBits(int32_t vocabulary_size) {
              : static_cast<int>(std::bit_width(static_cast<uint32_t>(vocabulary_size - 1)));
 }
 
-// Where the sections of a page begin, in bytes; each ends where the next begins.
+// Where the sections of a page begin that is not ragged, in bytes; each ends where the next begins.
 struct PageLayout {
   size_t log_probs;          // groups of rows, kernels/records/encoding.h
   size_t sampled_log_probs;  // float32
@@ -52,7 +63,12 @@ struct PageLayout {
 
 PageLayout LayOutPage(const PageHeader& header);
 
-inline size_t PageBytes(const PageHeader& header) { return LayOutPage(header).end; }
+// The header with what a page of these records holds, which EncodePage takes. The records must be
+// as for that.
+PageHeader HeaderOf(const PageHeader& header, const RecordView& records,
+                    std::span<const uint8_t> ranks);
+
+size_t PageBytes(const PageHeader& header);
 
 // Writes a page of PageBytes. The records must be valid, and ranks [positions] as ValidateRecords
 // gave them; where a rank is kRankAbsent the other arrays are not looked at. The page's own ranks
@@ -68,13 +84,18 @@ struct PageView {
   std::span<const std::byte> sampled_log_probs;
   std::span<const std::byte> ranks;
   std::span<const std::byte> ids;
+  // Of ragged pages only.
+  std::span<const std::byte> counts = {};
+  std::span<const std::byte> multipliers = {};
+  std::span<const std::byte> outside_ids = {};
 };
 
-// Checks header, size and checksum, but not what the sections hold: for pages of our own memory.
-// The view refers to `page`. DataLoss if anything is wrong.
+// Checks header, size and checksum, but of what the sections hold only what tells where the rest
+// is: for pages of our own memory. The view refers to `page`. DataLoss if anything is wrong.
 absl::StatusOr<PageView> OpenPage(std::span<const std::byte> page);
 
-// The view of a page whose header is known and whose bytes are trusted: nothing is checked.
+// The view of a page whose header is known, of PageBytes: nothing is checked. What is read of bytes
+// that are not those of a page may be anything, but is read of nothing else.
 PageView ViewPage(const PageHeader& header, std::span<const std::byte> page);
 
 // Where records go: n positions, row-major. Arrays other than ranks may be left out, empty.
@@ -90,6 +111,27 @@ struct RecordRows {
 // them, into those arrays that are not left out. Absent positions get -1, NaN, -1 and -inf, and
 // rank kRankAbsent.
 void ReadRecords(const PageView& page, uint32_t first, const RecordRows& rows);
+
+// What backends read of a ragged page: groups of decoded log-probs, each with as many rows as its
+// longest set has slots, and one at least.
+struct UnpackedGroups {
+  std::vector<float> rows;       // [rows, 16], rank by rank; -inf in unused slots
+  std::vector<uint32_t> begins;  // [groups + 1]: each group's first row, and the end
+  std::vector<uint8_t> ranks;    // [positions], of the sampled tokens
+
+  // One group's rows, as a view with that group alone.
+  GroupedLogProbs Group(size_t group) const {
+    const uint32_t count = begins[group + 1] - begins[group];
+    return {.rows = std::as_bytes(std::span(rows).subspan(size_t{begins[group]} * kGroupPositions,
+                                                          size_t{count} * kGroupPositions)),
+            .encoding = LogProbEncoding::kFloat32,
+            .first_lane = 0,
+            .most_ranks = static_cast<uint8_t>(count)};
+  }
+};
+
+// Makes room as needed, and keeps it.
+void UnpackGroups(const PageView& page, UnpackedGroups& into);
 
 // Rows [first, first + count), K = slots.
 RecordRows SubRows(const RecordRows& rows, size_t first, size_t count, size_t slots);

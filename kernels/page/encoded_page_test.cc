@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -21,6 +22,13 @@ namespace {
 using enum LogProbEncoding;
 using testing::ElementsAreArray;
 using testing::HasSubstr;
+
+constexpr PageVersion kVersions[] = {PageVersion::kFixed, PageVersion::kRagged};
+
+PageHeader Of(PageVersion version, PageHeader header) {
+  header.version = version;
+  return header;
+}
 
 constexpr PageHeader kSmall{
     .encoding = kFloat16, .slots = 3, .vocabulary_size = 100, .first_position = 40, .positions = 2};
@@ -74,18 +82,29 @@ Records Expected(const PageHeader& header, Records records) {
   return records;
 }
 
-void ExpectRoundTrip(const PageHeader& header, uint32_t seed) {
+void ExpectRoundTripOf(const PageHeader& header, uint32_t seed) {
   const Records records = RandomRecords(header, seed);
   const std::vector<std::byte> page = Encode(header, records);
   const absl::StatusOr<DecodedPage> decoded = DecodePage(page);
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   const Records expected = Expected(header, records);
-  EXPECT_EQ(decoded->header, header);
+  EXPECT_EQ(decoded->header, HeaderOf(header, records.view(), records.ranks));
   EXPECT_EQ(decoded->sampled_ids, expected.sampled_ids);
   EXPECT_EQ(Bits(decoded->sampled_log_probs), Bits(expected.sampled_log_probs));
   EXPECT_EQ(decoded->ids, expected.ids);
   EXPECT_EQ(Bits(decoded->log_probs), Bits(expected.log_probs));
   EXPECT_EQ(decoded->ranks, expected.ranks);
+  if (!header.ragged()) return;
+  // Packed, rounded rows are those that are read.
+  std::vector<float> rounded(records.log_probs.size(), 77);
+  std::vector<std::byte> again(page.size(), std::byte{0xA5});
+  EncodePage(decoded->header, records.view(), records.ranks, again, rounded);
+  EXPECT_EQ(again, page);
+  EXPECT_EQ(Bits(rounded), Bits(decoded->log_probs));
+}
+
+void ExpectRoundTrip(const PageHeader& header, uint32_t seed) {
+  for (const PageVersion version : kVersions) ExpectRoundTripOf(Of(version, header), seed);
 }
 
 TEST(Page, RoundTrip) {
@@ -107,21 +126,27 @@ TEST(Page, WhatLaidThereDoesNotMatter) {
   for (const LogProbEncoding encoding : {kFloat32, kFloat16, kFixed12}) {
     for (const int32_t vocabulary_size : {100, 151936}) {
       for (const uint32_t positions : {1u, 17u, 64u}) {
-        const PageHeader header{encoding, 10, vocabulary_size, 64 * seed, positions};
-        const Records records = RandomRecords(header, seed++);
-        std::vector<std::byte> page(PageBytes(header), std::byte{0xA5});
-        EncodePage(header, records.view(), records.ranks, page);
-        EXPECT_EQ(page, Encode(header, records));
+        for (const PageVersion version : kVersions) {
+          PageHeader header{encoding, 10, vocabulary_size, 64 * seed, positions, version};
+          const Records records = RandomRecords(header, seed++);
+          header = HeaderOf(header, records.view(), records.ranks);
+          std::vector<std::byte> page(PageBytes(header), std::byte{0xA5});
+          EncodePage(header, records.view(), records.ranks, page);
+          EXPECT_EQ(page, Encode(header, records));
+        }
       }
     }
   }
 }
 
-TEST(Page, SomeRecordsAreThoseOfAll) {
+void ExpectSomeAreThoseOfAll(PageVersion version) {
   for (const LogProbEncoding encoding : {kFloat32, kFloat16, kFixed12}) {
-    const PageHeader header{encoding, 7, 151936, 320, 100};
-    const std::vector<std::byte> bytes = Encode(header, RandomRecords(header, 3));
+    const std::vector<std::byte> bytes = [&] {
+      const PageHeader header{encoding, 7, 151936, 320, 100, version};
+      return Encode(header, RandomRecords(header, 3));
+    }();
     const DecodedPage all = *DecodePage(bytes);
+    const PageHeader& header = all.header;
     const auto part = [](const auto& array, size_t first, size_t count, size_t width) {
       return std::vector(array.begin() + first * width, array.begin() + (first + count) * width);
     };
@@ -163,6 +188,10 @@ TEST(Page, SomeRecordsAreThoseOfAll) {
   }
 }
 
+TEST(Page, SomeRecordsAreThoseOfAll) {
+  for (const PageVersion version : kVersions) ExpectSomeAreThoseOfAll(version);
+}
+
 TEST(Page, RoundTripAtTheLimits) {
   ExpectRoundTrip({kFixed12, 254, 300, 0, 20}, 1);
   ExpectRoundTrip({kFixed12, 1, 2, 0, kMaxPagePositions}, 2);
@@ -188,9 +217,9 @@ TEST(Page, Float32IsLossless) {
 
 // Nothing that enters the envelope may depend on which token was drawn: only sampled values and
 // ranks do.
-TEST(Page, TheSetDoesNotDependOnTheDraw) {
+void ExpectTheSameSetOfEveryDraw(PageVersion version) {
   for (const LogProbEncoding encoding : {kFloat32, kFloat16, kFixed12}) {
-    const PageHeader header{encoding, 40, 151936, 0, 64};
+    const PageHeader header{encoding, 40, 151936, 0, 64, version};
     Records records = RandomRecords(header, 6);
     std::ranges::replace(records.ranks, kRankAbsent, kRankOutside);
     for (size_t i = 0; i < header.positions; ++i) {
@@ -200,9 +229,12 @@ TEST(Page, TheSetDoesNotDependOnTheDraw) {
       }
     }
     const std::vector<std::byte> page = Encode(header, records);
-    const PageLayout layout = LayOutPage(header);
     const absl::StatusOr<DecodedPage> decoded = DecodePage(page);
     ASSERT_TRUE(decoded.ok()) << decoded.status();
+    const auto log_probs = [](const std::vector<std::byte>& page) {
+      const std::span<const std::byte> bytes = OpenPage(page)->log_probs;
+      return std::vector(bytes.begin(), bytes.end());
+    };
     for (int slot = 0; slot < header.slots; ++slot) {
       Records other = records;
       for (size_t i = 0; i < header.positions; ++i) {
@@ -213,9 +245,7 @@ TEST(Page, TheSetDoesNotDependOnTheDraw) {
         other.ranks[i] = static_cast<uint8_t>(slot);
       }
       const std::vector<std::byte> other_page = Encode(header, other);
-      ASSERT_TRUE(std::equal(page.begin() + layout.log_probs,
-                             page.begin() + layout.sampled_log_probs,
-                             other_page.begin() + layout.log_probs));
+      ASSERT_EQ(log_probs(page), log_probs(other_page));
       const absl::StatusOr<DecodedPage> other_decoded = DecodePage(other_page);
       ASSERT_TRUE(other_decoded.ok()) << other_decoded.status();
       ASSERT_EQ(other_decoded->ids, decoded->ids);
@@ -223,31 +253,64 @@ TEST(Page, TheSetDoesNotDependOnTheDraw) {
   }
 }
 
+TEST(Page, TheSetDoesNotDependOnTheDraw) {
+  for (const PageVersion version : kVersions) ExpectTheSameSetOfEveryDraw(version);
+}
+
 TEST(Page, EverySingleBitFlipIsDetected) {
-  for (const LogProbEncoding encoding : {kFloat32, kFloat16, kFixed12}) {
-    const PageHeader header{encoding, 4, 262208, 64, 17};
-    std::vector<std::byte> page = Encode(header, RandomRecords(header, 7));
-    for (size_t bit = 0; bit < 8 * page.size(); ++bit) {
-      page[bit / 8] ^= std::byte{1} << (bit % 8);
-      ASSERT_EQ(DecodePage(page).status().code(), absl::StatusCode::kDataLoss) << bit;
-      page[bit / 8] ^= std::byte{1} << (bit % 8);
+  for (const PageVersion version : kVersions) {
+    for (const LogProbEncoding encoding : {kFloat32, kFloat16, kFixed12}) {
+      const PageHeader header{encoding, 4, 262208, 64, 17, version};
+      std::vector<std::byte> page = Encode(header, RandomRecords(header, 7));
+      for (size_t bit = 0; bit < 8 * page.size(); ++bit) {
+        page[bit / 8] ^= std::byte{1} << (bit % 8);
+        ASSERT_EQ(DecodePage(page).status().code(), absl::StatusCode::kDataLoss) << bit;
+        page[bit / 8] ^= std::byte{1} << (bit % 8);
+      }
+      ASSERT_TRUE(DecodePage(page).ok());
     }
-    ASSERT_TRUE(DecodePage(page).ok());
+  }
+}
+
+// Under a right checksum, every bit of a ragged page means something: others are no page, or that
+// of other records.
+TEST(Page, EveryBitOfARaggedPageIsInUse) {
+  for (const LogProbEncoding encoding : {kFloat32, kFloat16, kFixed12}) {
+    const PageHeader header{encoding, 4, 262208, 64, 17, PageVersion::kRagged};
+    const std::vector<std::byte> page = Encode(header, RandomRecords(header, 7));
+    size_t others = 0;
+    for (size_t bit = 64; bit < 8 * page.size(); ++bit) {
+      std::vector<std::byte> changed = page;
+      changed[bit / 8] ^= std::byte{1} << (bit % 8);
+      FixChecksum(changed);
+      const absl::StatusOr<DecodedPage> decoded = DecodePage(changed);
+      if (!decoded.ok()) {
+        ASSERT_EQ(decoded.status().code(), absl::StatusCode::kDataLoss) << bit;
+        continue;
+      }
+      ++others;
+      std::vector<std::byte> again(changed.size());
+      EncodePage(decoded->header, decoded->records(), decoded->ranks, again);
+      ASSERT_EQ(again, changed) << bit;
+    }
+    EXPECT_GT(others, 0) << "an id may be another";
   }
 }
 
 TEST(Page, EveryOtherLengthIsDetected) {
-  const PageHeader header{kFixed12, 4, 262208, 64, 17};
-  const std::vector<std::byte> page = Encode(header, RandomRecords(header, 8));
-  for (size_t length = 0; length < page.size(); ++length) {
-    ASSERT_EQ(DecodePage(std::span(page).first(length)).status().code(),
-              absl::StatusCode::kDataLoss);
+  for (const PageVersion version : kVersions) {
+    const PageHeader header{kFixed12, 4, 262208, 64, 17, version};
+    const std::vector<std::byte> page = Encode(header, RandomRecords(header, 8));
+    for (size_t length = 0; length < page.size(); ++length) {
+      ASSERT_EQ(DecodePage(std::span(page).first(length)).status().code(),
+                absl::StatusCode::kDataLoss);
+    }
+    std::vector<std::byte> longer = page;
+    longer.push_back(std::byte{0});
+    EXPECT_THAT(DecodePage(longer).status(), IsCorrupt("but its header says"));
+    longer.insert(longer.end(), page.begin(), page.end());
+    EXPECT_THAT(DecodePage(longer).status(), IsCorrupt("but its header says"));
   }
-  std::vector<std::byte> longer = page;
-  longer.push_back(std::byte{0});
-  EXPECT_THAT(DecodePage(longer).status(), IsCorrupt("but its header says"));
-  longer.insert(longer.end(), page.begin(), page.end());
-  EXPECT_THAT(DecodePage(longer).status(), IsCorrupt("but its header says"));
 }
 
 TEST(Page, GarbageIsRefused) {
@@ -269,7 +332,9 @@ TEST(Page, EveryByteOfTheHeaderIsChecked) {
   };
   EXPECT_TRUE(with(8, uint8_t{1}).ok());
   EXPECT_THAT(with(0, uint8_t{0}), IsCorrupt("magic"));
-  EXPECT_THAT(with(8, uint8_t{2}), IsCorrupt("version 2 is not 1"));
+  EXPECT_THAT(with(8, uint8_t{0}), IsCorrupt("version 0 is neither 1 nor 2"));
+  EXPECT_THAT(with(8, uint8_t{2}), IsCorrupt("264 bytes, but its header says"));
+  EXPECT_THAT(with(8, uint8_t{3}), IsCorrupt("version 3 is neither 1 nor 2"));
   EXPECT_THAT(with(9, uint8_t{3}), IsCorrupt("encoding 3 is unknown"));
   EXPECT_THAT(with(10, uint8_t{0}), IsCorrupt("slots 0"));
   EXPECT_THAT(with(10, uint8_t{255}), IsCorrupt("slots 255"));
@@ -290,6 +355,88 @@ TEST(Page, EveryByteOfTheHeaderIsChecked) {
   EXPECT_THAT(with(layout.sampled_log_probs + 63, uint8_t{1}), IsCorrupt("canonical"));
   EXPECT_THAT(with(layout.ranks + 15, uint8_t{1}), IsCorrupt("canonical"));
   EXPECT_THAT(with(layout.end - 1, uint8_t{1}), IsCorrupt("canonical"));
+}
+
+TEST(Page, WhatARaggedPageSaysItHoldsIsChecked) {
+  const PageHeader header = Of(PageVersion::kRagged, kSmall);
+  const std::vector<std::byte> good = Encode(header, SmallRecords());
+  ASSERT_TRUE(DecodePage(good).ok());
+  const auto with = [&](size_t offset, auto value) {
+    std::vector<std::byte> page = good;
+    std::memcpy(page.data() + offset, &value, sizeof value);
+    FixChecksum(page);
+    return DecodePage(page).status();
+  };
+  EXPECT_THAT(with(24, uint32_t{7}), IsCorrupt("7 slots and 0 tokens outside are too many"));
+  EXPECT_THAT(with(28, uint32_t{3}), IsCorrupt("5 slots and 3 tokens outside are too many"));
+  EXPECT_THAT(with(24, uint32_t{6}), IsCorrupt("but its header says"));
+  EXPECT_THAT(with(8, uint8_t{1}), IsCorrupt("but its header says"));
+  EXPECT_THAT(with(11, uint8_t{1}), IsCorrupt("canonical"));
+  // Counts 2 and 3, of two bits each; ranks 0 and 1, of three.
+  EXPECT_THAT(with(40, uint8_t{2 | 2 << 2}), IsCorrupt("4 slots and 0 tokens outside, but"));
+  EXPECT_THAT(with(40, uint8_t{2 | 3 << 2 | 1 << 4}), IsCorrupt("canonical"));
+  EXPECT_THAT(with(41, uint8_t{0 | 3 << 3}), IsCorrupt("5 slots and 1 tokens outside, but"));
+  EXPECT_THAT(with(41, uint8_t{0 | 4 << 3}), IsCorrupt("canonical")) << "no record, but slots";
+  EXPECT_THAT(with(41, uint8_t{0 | 5 << 3}), IsCorrupt("ranks: 5 is above 4"));
+  EXPECT_THAT(with(41, uint8_t{2 | 1 << 3}), IsCorrupt("ranks at position 40: 2 should be 255"));
+  EXPECT_THAT(with(41, uint8_t{0 | 2 << 3}), IsCorrupt("sampled_log_probs at position 41"));
+
+  // With K = 4 three bits hold counts that are too large.
+  PageHeader four = header;
+  four.slots = 4;
+  Records records = SmallRecords();
+  records.ids = {7, 0, -1, -1, 3, 99, 5, -1};
+  records.log_probs.insert(records.log_probs.begin() + 3, kMinusInfinity);
+  records.log_probs.push_back(kMinusInfinity);
+  std::vector<std::byte> page = Encode(four, records);
+  ASSERT_TRUE(DecodePage(page).ok());
+  page[40] = std::byte{0 | 5 << 3};
+  FixChecksum(page);
+  EXPECT_THAT(DecodePage(page).status(), IsCorrupt("counts: 5 is above slots 4"));
+}
+
+// Memory of our own is not checked each time: what it holds then may be anything.
+TEST(Page, UncheckedBytesOfARaggedPageAreReadInPlace) {
+  std::mt19937 random(10);
+  for (const LogProbEncoding encoding : {kFloat32, kFloat16, kFixed12}) {
+    for (int i = 0; i < 2000; ++i) {
+      PageHeader header{
+          encoding, 3, 151936, 64, 1 + static_cast<uint32_t>(random() % 40), PageVersion::kRagged};
+      header.used_slots = static_cast<uint32_t>(random() % (header.positions * 3 + 1));
+      header.outside = static_cast<uint32_t>(random() % (header.positions + 1));
+      // Of exactly this size: a sanitizer sees a read beyond it.
+      const auto bytes = std::make_unique<std::byte[]>(PageBytes(header));
+      const std::span page(bytes.get(), PageBytes(header));
+      for (std::byte& byte : page) byte = static_cast<std::byte>(random());
+      DecodedPage decoded{.header = header,
+                          .sampled_ids = std::vector<int32_t>(header.positions),
+                          .sampled_log_probs = std::vector<float>(header.positions),
+                          .ids = std::vector<int32_t>(size_t{3} * header.positions),
+                          .log_probs = std::vector<float>(size_t{3} * header.positions),
+                          .ranks = std::vector<uint8_t>(header.positions)};
+      ReadRecords(ViewPage(header, page), 0, decoded.rows());
+      UnpackedGroups groups;
+      UnpackGroups(ViewPage(header, page), groups);
+      ASSERT_EQ(groups.ranks, decoded.ranks);
+    }
+  }
+}
+
+// Sampled tokens of the set have no id of their own.
+TEST(Page, ARaggedPageRecordsTheIdsOutside) {
+  const PageHeader header = Of(PageVersion::kRagged, kSmall);
+  Records records = SmallRecords();
+  records.sampled_ids[1] = 42;
+  records.ranks[1] = kRankOutside;
+  const std::vector<std::byte> page = Encode(header, records);
+  EXPECT_EQ(page.size(), Encode(header, SmallRecords()).size() + 1);
+  const absl::StatusOr<DecodedPage> decoded = DecodePage(page);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_THAT(decoded->sampled_ids, ElementsAreArray({7, 42}));
+  // Nor may it be one of the set.
+  records.sampled_ids[1] = 5;
+  EXPECT_THAT(DecodePage(Encode(header, records)).status(),
+              IsCorrupt("ranks at position 41: 255 should be 2"));
 }
 
 // Checksums only tell that a page is what was written, not that it was right to write it.
@@ -370,16 +517,21 @@ TEST(Page, IdsTakeTheBitsOfTheVocabulary) {
   EXPECT_EQ(IdBits(1 << 24), 24);
 }
 
-// The example of docs/page_format.md, byte by byte.
+void ExpectBytes(const std::vector<std::byte>& page, size_t offset,
+                 const std::vector<unsigned>& expected) {
+  std::vector<unsigned> bytes;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    bytes.push_back(std::to_integer<unsigned>(page[offset + i]));
+  }
+  EXPECT_EQ(bytes, expected) << "at " << offset;
+}
+
+// The examples of docs/page_format.md, byte by byte.
 TEST(Page, TheFormatStaysTheSame) {
   const std::vector<std::byte> page = Encode(kSmall, SmallRecords());
   ASSERT_EQ(page.size(), 264);
   const auto expect_bytes = [&](size_t offset, const std::vector<unsigned>& expected) {
-    std::vector<unsigned> bytes;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      bytes.push_back(std::to_integer<unsigned>(page[offset + i]));
-    }
-    EXPECT_EQ(bytes, expected) << "at " << offset;
+    ExpectBytes(page, offset, expected);
   };
   expect_bytes(0, {0x53, 0x49, 0x53, 0x50, 0x54, 0x68, 0x4d, 0x7c, 1, 1, 3, 0, 100, 0, 0, 0});
   expect_bytes(16, {40, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
@@ -392,6 +544,19 @@ TEST(Page, TheFormatStaysTheSame) {
   expect_bytes(222, {0x87, 0x01, 0});
   expect_bytes(236, {0x80, 0x31, 0});
   expect_bytes(250, {0x80, 0x02, 0});
+}
+
+TEST(Page, TheRaggedFormatStaysTheSame) {
+  const std::vector<std::byte> page = Encode(Of(PageVersion::kRagged, kSmall), SmallRecords());
+  ASSERT_EQ(page.size(), 57);
+  ExpectBytes(page, 0, {0x53, 0x49, 0x53, 0x50, 0x45, 0x22, 0xc1, 0xb9, 2, 1, 3, 0, 100, 0, 0, 0});
+  ExpectBytes(page, 16, {40, 0, 0, 0, 2, 0, 0, 0});
+  ExpectBytes(page, 24, {5, 0, 0, 0, 0, 0, 0, 0});
+  ExpectBytes(page, 32, {0, 0, 0, 0xbf, 0, 0, 0xc0, 0xbf});
+  ExpectBytes(page, 40, {2 | 3 << 2, 0 | 1 << 3});
+  ExpectBytes(page, 42, {0x00, 0xb8, 0x00, 0xba, 0x00, 0xc0, 0x00, 0xbe, 0x00, 0xc1});
+  // 7, 3, 0, 99 and 5, of seven bits each.
+  ExpectBytes(page, 52, {0x87, 0x01, 0x60, 0x5c, 0x00});
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "kernels/numerics/log_prob.h"
 #include "kernels/page/encoded_page.h"
 #include "kernels/page/page_layout.h"
+#include "kernels/page/ragged_page.h"
 #include "kernels/records/duplicate_finder.h"
 #include "kernels/records/log_prob_code.h"
 #include "kernels/records/log_probs.h"
@@ -31,8 +32,9 @@ absl::StatusOr<PageHeader> ReadHeader(std::span<const std::byte> page) {
   }
   std::memcpy(&bytes, page.data(), sizeof bytes);
   if (bytes.magic != kPageMagic) return Corrupt("magic ", absl::Hex(bytes.magic), " is not SISP");
-  if (bytes.version != kPageVersion) {
-    return Corrupt("version ", bytes.version, " is not ", kPageVersion);
+  const auto version = static_cast<PageVersion>(bytes.version);
+  if (version != PageVersion::kFixed && version != PageVersion::kRagged) {
+    return Corrupt("version ", bytes.version, " is neither 1 nor 2");
   }
   if (bytes.encoding > static_cast<uint8_t>(LogProbEncoding::kFixed12)) {
     return Corrupt("encoding ", bytes.encoding, " is unknown");
@@ -51,11 +53,19 @@ absl::StatusOr<PageHeader> ReadHeader(std::span<const std::byte> page) {
     return Corrupt("first_position ", bytes.first_position, " and ", bytes.positions,
                    " positions exceed 2^32");
   }
-  return PageHeader{.encoding = static_cast<LogProbEncoding>(bytes.encoding),
+  PageHeader header{.encoding = static_cast<LogProbEncoding>(bytes.encoding),
                     .slots = bytes.slots,
                     .vocabulary_size = bytes.vocabulary_size,
                     .first_position = bytes.first_position,
-                    .positions = bytes.positions};
+                    .positions = bytes.positions,
+                    .version = version};
+  if (!header.ragged()) return header;
+  if (bytes.used_slots > bytes.positions * bytes.slots || bytes.outside > bytes.positions) {
+    return Corrupt(bytes.used_slots, " slots and ", bytes.outside, " tokens outside are too many");
+  }
+  header.used_slots = bytes.used_slots;
+  header.outside = bytes.outside;
+  return header;
 }
 
 uint32_t ReadCrc32c(std::span<const std::byte> page) {
@@ -68,6 +78,10 @@ uint32_t ReadCrc32c(std::span<const std::byte> page) {
 std::vector<uint32_t> ReadMultipliers(const PageView& view) {
   const PageHeader& header = view.header;
   std::vector<uint32_t> multipliers;
+  if (header.ragged()) {
+    for (size_t i = 0; i < header.positions; ++i) multipliers.push_back(RaggedMultiplier(view, i));
+    return multipliers;
+  }
   const size_t group_bytes = GroupBytes(header.encoding, header.slots);
   for (size_t group = 0; group < GroupCount(header.positions); ++group) {
     const GroupDecoder decoder(header.encoding,
@@ -143,15 +157,19 @@ absl::Status CheckRecord(const DecodedPage& page, size_t i, uint32_t multiplier)
 absl::StatusOr<PageView> OpenPage(std::span<const std::byte> page) {
   const absl::StatusOr<PageHeader> header = ReadHeader(page);
   if (!header.ok()) return header.status();
-  const PageLayout layout = LayOutPage(*header);
-  if (page.size() != layout.end) {
-    return Corrupt(page.size(), " bytes, but its header says ", layout.end);
+  const size_t bytes = PageBytes(*header);
+  if (page.size() != bytes) {
+    return Corrupt(page.size(), " bytes, but its header says ", bytes);
   }
   const uint32_t crc = ExtendCrc32c(0, page.subspan(kChecksummedFrom));
   if (crc != ReadCrc32c(page)) {
     return Corrupt("crc32c is ", absl::Hex(crc), ", not ", absl::Hex(ReadCrc32c(page)));
   }
-  return ViewPage(*header, page);
+  const PageView view = ViewPage(*header, page);
+  if (header->ragged()) {
+    if (absl::Status status = CheckRaggedCounts(view); !status.ok()) return status;
+  }
+  return view;
 }
 
 absl::StatusOr<DecodedPage> DecodePage(std::span<const std::byte> bytes) {
@@ -174,8 +192,10 @@ absl::StatusOr<DecodedPage> DecodePage(std::span<const std::byte> bytes) {
     if (!checked.ok()) return checked;
   }
   std::vector<std::byte> canonical(bytes.size());
-  EncodePage(header, page.records(), page.ranks, canonical);
-  if (std::memcmp(canonical.data(), bytes.data(), bytes.size()) != 0) {
+  // Another header could say that it is longer.
+  const bool same_header = HeaderOf(header, page.records(), page.ranks) == header;
+  if (same_header) EncodePage(header, page.records(), page.ranks, canonical);
+  if (!same_header || std::memcmp(canonical.data(), bytes.data(), bytes.size()) != 0) {
     return Corrupt("not in canonical form");
   }
   return page;

@@ -8,6 +8,7 @@
 #include "kernels/numerics/log_prob.h"
 #include "kernels/page/encoded_page.h"
 #include "kernels/page/page_layout.h"
+#include "kernels/page/ragged_page.h"
 #include "kernels/records/log_probs.h"
 #include "kernels/records/record_view.h"
 #include "kernels/records/simd_ids.h"
@@ -67,8 +68,15 @@ PageLayout LayOutPage(const PageHeader& header) {
   return layout;
 }
 
-void EncodePage(const PageHeader& header, const RecordView& records, std::span<const uint8_t> ranks,
-                std::span<std::byte> page, std::span<float> rounded_log_probs) {
+size_t PageBytes(const PageHeader& header) {
+  return header.ragged() ? LayOutRaggedPage(header).end : LayOutPage(header).end;
+}
+
+namespace {
+
+void EncodeFixedSections(const PageHeader& header, const RecordView& records,
+                         std::span<const uint8_t> ranks, std::span<std::byte> page,
+                         std::span<float> rounded_log_probs) {
   const PageLayout layout = LayOutPage(header);
   const size_t positions = header.positions;
   const size_t slots = header.slots;
@@ -103,17 +111,28 @@ void EncodePage(const PageHeader& header, const RecordView& records, std::span<c
                  page.subspan(layout.ranks, layout.ids - layout.ranks));
   EncodeIds(header, records, std::span<const uint8_t>(used_slots), ranks, all_present,
             page.subspan(layout.ids));
+}
 
+}  // namespace
+
+void EncodePage(const PageHeader& header, const RecordView& records, std::span<const uint8_t> ranks,
+                std::span<std::byte> page, std::span<float> rounded_log_probs) {
+  if (header.ragged()) {
+    EncodeRaggedSections(header, records, ranks, page, rounded_log_probs);
+  } else {
+    EncodeFixedSections(header, records, ranks, page, rounded_log_probs);
+  }
   PageHeaderBytes bytes{.magic = kPageMagic,
                         .crc32c = 0,
-                        .version = kPageVersion,
+                        .version = static_cast<uint8_t>(header.version),
                         .encoding = static_cast<uint8_t>(header.encoding),
                         .slots = static_cast<uint8_t>(header.slots),
                         .reserved = 0,
                         .vocabulary_size = header.vocabulary_size,
                         .first_position = header.first_position,
                         .positions = header.positions,
-                        .also_reserved = 0};
+                        .used_slots = header.used_slots,
+                        .outside = header.outside};
   std::memcpy(page.data(), &bytes, sizeof bytes);
   bytes.crc32c = ExtendCrc32c(0, page.subspan(kChecksummedFrom));
   std::memcpy(page.data(), &bytes, sizeof bytes);

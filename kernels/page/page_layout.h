@@ -15,7 +15,6 @@ static_assert(std::endian::native == std::endian::little,
               "pages are little-endian, as they lie in memory");
 
 inline constexpr uint32_t kPageMagic = 0x50534953;  // "SISP"
-inline constexpr uint8_t kPageVersion = 1;
 
 struct PageHeaderBytes {
   uint32_t magic;
@@ -27,7 +26,9 @@ struct PageHeaderBytes {
   int32_t vocabulary_size;
   uint32_t first_position;
   uint32_t positions;
-  uint64_t also_reserved;
+  // Of ragged pages; else 0.
+  uint32_t used_slots;
+  uint32_t outside;
 };
 static_assert(sizeof(PageHeaderBytes) == 32);
 
@@ -40,5 +41,17 @@ constexpr size_t IdRows(const PageHeader& header) { return 1 + header.slots; }
 constexpr size_t IdGroupBytes(const PageHeader& header) {
   return IdRows(header) * PackedRowBytes(IdBits(header.vocabulary_size));
 }
+
+// The widths of values in ragged pages.
+constexpr int RaggedCountBits(int slots) { return std::bit_width(static_cast<uint32_t>(slots)); }
+constexpr int RaggedRankBits(int slots) { return std::bit_width(static_cast<uint32_t>(slots) + 1); }
+constexpr int LogProbBits(LogProbEncoding encoding) {
+  return static_cast<int>(RowBytes(encoding) * 8 / kGroupPositions);
+}
+inline constexpr int kMultiplierBits = 12;
+
+// Ranks in ragged pages: slots come first.
+constexpr uint32_t RaggedRankOutside(int slots) { return static_cast<uint32_t>(slots); }
+constexpr uint32_t RaggedRankAbsent(int slots) { return static_cast<uint32_t>(slots) + 1; }
 
 }  // namespace sis

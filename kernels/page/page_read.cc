@@ -6,6 +6,7 @@
 #include "kernels/numerics/log_prob.h"
 #include "kernels/page/encoded_page.h"
 #include "kernels/page/page_layout.h"
+#include "kernels/page/ragged_page.h"
 #include "kernels/records/log_probs.h"
 #include "kernels/records/record_view.h"
 #include "kernels/records/simd_ids.h"
@@ -14,6 +15,7 @@
 namespace sis {
 
 PageView ViewPage(const PageHeader& header, std::span<const std::byte> page) {
+  if (header.ragged()) return ViewRaggedPage(header, page);
   const PageLayout layout = LayOutPage(header);
   const auto section = [&](size_t from, size_t to) { return page.subspan(from, to - from); };
   return {.header = header,
@@ -95,6 +97,7 @@ class SlotReader {
 }  // namespace
 
 void ReadRecords(const PageView& page, uint32_t first, const RecordRows& rows) {
+  if (page.header.ragged()) return ReadRaggedRecords(page, first, rows);
   const size_t count = rows.ranks.size();
   const size_t slots = page.header.slots;
   if (!rows.sampled_log_probs.empty()) {

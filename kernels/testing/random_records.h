@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -23,7 +24,20 @@ struct Records {
   RecordView view() const { return {sampled_ids, sampled_log_probs, ids, log_probs}; }
 };
 
-// Some positions are absent; the vocabulary must be larger than the slots.
+// Ends each set somewhere, as a mass target does.
+inline void CutSomewhere(RandomPositions& random, size_t slots, Records& records) {
+  for (size_t i = 0; i < records.ranks.size(); ++i) {
+    const size_t used = random.Below(slots + 1);
+    const auto from = static_cast<std::ptrdiff_t>(i * slots + used);
+    const auto to = static_cast<std::ptrdiff_t>((i + 1) * slots);
+    std::fill(records.ids.begin() + from, records.ids.begin() + to, -1);
+    std::fill(records.log_probs.begin() + from, records.log_probs.begin() + to, kMinusInfinity);
+    if (records.ranks[i] < slots && records.ranks[i] >= used) records.ranks[i] = kRankOutside;
+  }
+}
+
+// Some positions are absent; the vocabulary must be larger than the slots. Those of ragged pages
+// have sets of any length.
 inline Records RandomRecords(const PageHeader& header, uint32_t seed) {
   RandomPositions random(seed);
   Records records;
@@ -55,12 +69,14 @@ inline Records RandomRecords(const PageHeader& header, uint32_t seed) {
     records.log_probs.insert(records.log_probs.end(), position.behavior.begin(),
                              position.behavior.end());
   }
+  if (header.ragged()) CutSomewhere(random, static_cast<size_t>(header.slots), records);
   return records;
 }
 
 inline std::vector<std::byte> Encode(const PageHeader& header, const Records& records) {
-  std::vector<std::byte> page(PageBytes(header));
-  EncodePage(header, records.view(), records.ranks, page);
+  const PageHeader counted = HeaderOf(header, records.view(), records.ranks);
+  std::vector<std::byte> page(PageBytes(counted));
+  EncodePage(counted, records.view(), records.ranks, page);
   return page;
 }
 

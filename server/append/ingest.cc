@@ -26,6 +26,18 @@ int64_t BytesOf(const RecordView& records) {
                               records.log_probs.size_bytes());
 }
 
+// They come first in each set.
+int64_t UsedSlots(const RecordView& records) {
+  const size_t slots = records.ids.size() / records.sampled_ids.size();
+  int64_t used = 0;
+  for (size_t end = slots; end <= records.ids.size(); end += slots) {
+    const auto set = records.ids.subspan(end - slots, slots);
+    used +=
+        set.back() != -1 ? static_cast<int64_t>(slots) : std::ranges::find(set, -1) - set.begin();
+  }
+  return used;
+}
+
 SequenceName Copy(SequenceNameView name) { return {std::string(name.id), name.attempt}; }
 
 // Refused because of what is there already.
@@ -72,7 +84,7 @@ absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(AppendEntries entries, T
   }
   ahead_.Forget();
   if (positions_added_ > 0) run_->recent_events().NoteAppend(run_->now());
-  run_->counters().AddIngested(std::exchange(positions_added_, 0),
+  run_->counters().AddIngested(std::exchange(positions_added_, 0), std::exchange(slots_added_, 0),
                                std::exchange(bytes_accepted_, 0));
   return std::exchange(lacking_, std::nullopt);
 }
@@ -115,14 +127,14 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& bl
   const absl::StatusOr<RecordView> records = block_.Read(block, segment_->get(), *run_);
   if (!records.ok()) return records.status();
   const std::span<const uint8_t> ranks = block_.ranks();
-  const auto count = static_cast<uint32_t>(ranks.size());
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, [&] {
-    return run_->BaseBytes(name) +
-           Sequence::BytesOfFirstBlock(run_->config().record_format(), block.first_position, count);
+    return run_->BaseBytes(name) + Sequence::BytesOfFirstBlock(run_->config().record_format(),
+                                                               block.first_position, *records,
+                                                               ranks);
   });
   if (!sequence.ok()) return sequence.status();
   const auto new_bytes = [&] {
-    return (*sequence)->BytesToAppend(block.first_position, count, block.policy_version);
+    return (*sequence)->BytesToAppend(block.first_position, block.policy_version, *records, ranks);
   };
   absl::Status status;
   if (turn_ == Turn::kArrived && room_queue_->Contested(*run_) != nullptr) {
@@ -149,6 +161,7 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& bl
   if (!status.ok()) return status;
   committed_length_ = appended.committed_length;
   positions_added_ += appended.positions;
+  if (appended.positions > 0) slots_added_ += UsedSlots(*records);
   bytes_accepted_ += BytesOf(*records);
   return absl::OkStatus();
 }

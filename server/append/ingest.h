@@ -99,6 +99,7 @@ class Ingest {
   BlockReader block_;                         // of the present block
   std::optional<uint32_t> committed_length_;  // if the present entry is a block and stored
   int64_t positions_added_ = 0;               // by the present call, as the next
+  int64_t slots_added_ = 0;
   int64_t bytes_accepted_ = 0;
   SequencesAhead ahead_;  // from the present entry on
   // With a store, of the present batch: sequences that must not leave memory, and those that can't

@@ -324,8 +324,12 @@ TEST_F(IngestTest, SetsAreCutWhereTheyReachTheRunsMass) {
     const Sequence::Reader reader(*sequence);
     std::vector<uint8_t> ranks;
     reader.ForEachPiece(0, 10, [&](const Sequence::Reader::Piece& piece) {
-      const auto of_piece = piece.page->Behavior(piece.index, piece.count).sampled_ranks;
-      ranks.insert(ranks.end(), of_piece.begin(), of_piece.end());
+      ranks.resize(ranks.size() + piece.count);
+      piece.page->Read(piece.index, {.sampled_ids = {},
+                                     .sampled_log_probs = {},
+                                     .ids = {},
+                                     .log_probs = {},
+                                     .ranks = std::span(ranks).last(piece.count)});
     });
     return std::pair(reader.Digest(0, 10, 0), ranks);
   };

@@ -47,7 +47,7 @@ TEST(NamedRunsTest, LawsOfAnyHistory) {
         if (found == runs.end()) break;
         const int64_t positions = random() % 100;
         if (!found->second.counters->named()) by_others += static_cast<double>(positions);
-        found->second.counters->AddIngested(positions, 1);
+        found->second.counters->AddIngested(positions, 1, 1);
         const bool was_named = found->second.counters->named();
         named.Choose(now);
         found->second.counted = now;
@@ -82,7 +82,7 @@ TEST(NamedRunsTest, TheBusyDoNotTakeNamesFromEachOther) {
   const bool a_is_named = a->named();
   for (int minute = 0; minute < 600; ++minute) {
     now += absl::Minutes(1);
-    for (const auto& run : {a, b, c}) run->AddIngested(1, 1);
+    for (const auto& run : {a, b, c}) run->AddIngested(1, 1, 1);
     named.Choose(now);
     ASSERT_TRUE(c->named());
     ASSERT_EQ(a->named(), a_is_named);
@@ -95,16 +95,16 @@ TEST(NamedRunsTest, WhoStopsKeepsItsNameUntilAnAlertHasSaidSo) {
   absl::Time now = absl::UnixEpoch();
   const auto busy = named.Add("busy", true, now);
   const auto stops = named.Add("stops", true, now);  // in the place of the other
-  stops->AddIngested(1, 1);
+  stops->AddIngested(1, 1, 1);
   named.Choose(now);
   for (int minute = 1; minute < 30; ++minute) {
     now += absl::Minutes(1);
-    busy->AddIngested(1, 1);
+    busy->AddIngested(1, 1, 1);
     named.Choose(now);
     ASSERT_TRUE(stops->named()) << "after " << minute << " minutes";
   }
   now += absl::Minutes(1);
-  busy->AddIngested(1, 1);
+  busy->AddIngested(1, 1, 1);
   named.Choose(now);
   EXPECT_TRUE(busy->named());
 }
@@ -113,7 +113,7 @@ TEST(NamedRunsTest, WithoutNamesAllAreOthers) {
   NamedRuns named(0);
   EXPECT_EQ(named.others(), nullptr);
   const auto run = named.Add("a", true, absl::UnixEpoch());
-  run->AddIngested(3, 1);
+  run->AddIngested(3, 1, 1);
   named.Choose(absl::UnixEpoch() + absl::Hours(1));
   EXPECT_FALSE(run->named());
   EXPECT_EQ(named.others()->totals().ingested_positions, 3);

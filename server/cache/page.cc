@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/decide/decide.h"
+#include "kernels/page/page_layout.h"
 #include "kernels/records/log_probs.h"
 #include "kernels/records/record_digest.h"
 
@@ -73,12 +74,49 @@ size_t TailBytes(const RecordFormat& format) {
   return Page::kPositions * ((1 + format.slots) * slot_bytes + sizeof(uint8_t));
 }
 
+namespace {
+
+PageHeader HeaderWith(const RecordFormat& format, uint32_t first_position, uint32_t positions) {
+  return {.encoding = format.encoding,
+          .slots = format.slots,
+          .vocabulary_size = format.vocabulary_size,
+          .first_position = first_position,
+          .positions = positions,
+          .version = format.page_version};
+}
+
+}  // namespace
+
 size_t PackedBytes(const RecordFormat& format, uint32_t positions) {
-  return PageBytes({.encoding = format.encoding,
-                    .slots = format.slots,
-                    .vocabulary_size = format.vocabulary_size,
-                    .first_position = 0,
-                    .positions = positions});
+  return PageBytes(HeaderWith(format, 0, positions));
+}
+
+size_t BlockBytes(const PageHeader& header) {
+  const size_t bytes = PageBytes(header);
+  if (!header.ragged()) return bytes;
+  const size_t step = std::max(Arena::kAlignment, std::bit_floor(bytes) / 16);
+  return (bytes + step - 1) / step * step;
+}
+
+size_t PackedBytes(const RecordFormat& format, const RecordView& records, size_t row,
+                   std::span<const uint8_t> ranks) {
+  const PageHeader header = HeaderWith(format, 0, Page::kPositions);
+  if (!format.ragged()) return PageBytes(header);
+  return BlockBytes(HeaderOf(header, SubView(records, row, Page::kPositions, format.slots),
+                             ranks.subspan(row, Page::kPositions)));
+}
+
+void UnpackedPages::Clear() {
+  pages_ = 0;
+  last_ = nullptr;
+}
+
+const UnpackedGroups& UnpackedPages::Of(const Page& page) {
+  if (last_ == &page) return groups_[pages_ - 1];
+  if (pages_ == groups_.size()) groups_.emplace_back();
+  UnpackGroups(page.View(), groups_[pages_]);
+  last_ = &page;
+  return groups_[pages_++];
 }
 
 RecordRows RowBuffer::Rows(const RecordFormat& format) {
@@ -116,8 +154,9 @@ bool SameRecord(const RecordFormat& format, const RecordView& records, size_t ro
                            stored.ids.subspan(index * slots, used));
 }
 
-uint32_t Page::PackedPositions(uint64_t present) {
+uint32_t Page::PackedPositions(const RecordFormat& format, uint64_t present) {
   const auto end = static_cast<size_t>(std::bit_width(present));
+  if (format.ragged()) return static_cast<uint32_t>(end);
   return static_cast<uint32_t>(GroupCount(end) * kGroupPositions);
 }
 
@@ -125,32 +164,40 @@ Page::Page(const PageOwner& owner, uint32_t first_position, Arena::Allocation bl
     : owner_(owner),
       block_(std::move(block)),
       first_position_(first_position),
-      packed_positions_(block_.bytes().size() == PackedBytes(owner.format, kPositions) ? kPositions
-                                                                                       : 0) {}
+      packed_positions_(block_.bytes().size() < TailBytes(owner.format) ? kPositions : 0) {}
 
 Page::~Page() {
   owner_.budget.Refund(static_cast<int64_t>(Arena::CellBytes(block_.bytes().size())) + kIndexBytes);
 }
 
-PageHeader Page::header() const {
-  return {.encoding = format().encoding,
-          .slots = format().slots,
-          .vocabulary_size = format().vocabulary_size,
-          .first_position = first_position_,
-          .positions = packed_positions_};
+PageHeader Page::NewHeader() const {
+  return HeaderWith(format(), first_position_, packed_positions_);
 }
+
+PageHeader Page::header() const {
+  PageHeader header = NewHeader();
+  if (!format().ragged()) return header;
+  PageHeaderBytes bytes;
+  std::memcpy(&bytes, block_.bytes().data(), sizeof(bytes));
+  header.used_slots = bytes.used_slots;
+  header.outside = bytes.outside;
+  // Memory may have changed since it was checked.
+  return PageBytes(header) <= block_.bytes().size() ? header : NewHeader();
+}
+
+PageView Page::View() const { return ViewPage(header(), block_.bytes()); }
 
 RecordRows Page::TailRows() const { return Carve(block_.bytes().data(), format().slots); }
 
 void Page::Unpack(const RecordRows& rows) const {
-  ReadRecords(ViewPage(header(), block_.bytes()), 0,
-              SubRows(rows, 0, packed_positions_, format().slots));
+  ReadRecords(View(), 0, SubRows(rows, 0, packed_positions_, format().slots));
 }
 
 absl::Status Page::Check() const {
   if (!packed()) return absl::OkStatus();
   if (corrupt()) return absl::DataLossError("page: its checksum was wrong before");
-  const absl::StatusOr<PageView> page = OpenPage(block_.bytes());
+  // A ragged one may be shorter than its block.
+  const absl::StatusOr<PageView> page = OpenPage(block_.bytes().first(PageBytes(header())));
   if (page.ok() && page->header == header()) return absl::OkStatus();
   corrupt_.store(true, std::memory_order_relaxed);
   return page.ok() ? absl::DataLossError("page: its header is another's") : page.status();
@@ -197,7 +244,8 @@ void Page::StoreAbsent(uint32_t index, const RecordView& records, size_t row, ui
 void Page::Add(uint32_t index, const RecordView& records, size_t row, uint32_t count,
                std::span<const uint8_t> ranks, Arena::Allocation block) {
   if ((Mask(index, count) & ~present_) == 0) return;
-  if (packed() && (present_ | Mask(index, count)) == kAll) {
+  if (packed() && (present_ | Mask(index, count)) == kAll &&
+      (present_ == 0 || !format().ragged())) {
     RowBuffer buffer;
     const RecordRows rows = present_ == 0 ? RecordRows() : Rows(buffer);
     if (packed_positions_ < kPositions) {
@@ -223,7 +271,7 @@ void Page::Add(uint32_t index, const RecordView& records, size_t row, uint32_t c
 void Page::AddAll(const RecordView& records, std::span<const uint8_t> ranks) {
   RowBuffer buffer;
   const RecordRows rounded = buffer.Rows(format());
-  EncodePage(header(), records, ranks, block_.bytes(), rounded.log_probs);
+  EncodeInto(records, ranks, rounded.log_probs);
   rows_.Renew();
   present_ = kAll;
   RecordView recorded = records;
@@ -237,22 +285,37 @@ void Page::AddAll(const RecordView& records, std::span<const uint8_t> ranks) {
   digest_ = DigestOfRows(first_position_, recorded);
 }
 
-void Page::Encode(const RecordRows& rows) {
+std::array<uint8_t, Page::kPositions> Page::PresentRanks(const RecordRows& rows) const {
   std::array<uint8_t, kPositions> ranks;
-  for (uint32_t index = 0; index < packed_positions_; ++index) {
+  for (uint32_t index = 0; index < kPositions; ++index) {
     ranks[index] = (present_ >> index & 1) != 0 ? rows.ranks[index] : kRankAbsent;
   }
-  EncodePage(header(), ViewOf(SubRows(rows, 0, packed_positions_, format().slots)),
-             std::span(ranks).first(packed_positions_), block_.bytes());
+  return ranks;
+}
+
+void Page::EncodeInto(const RecordView& records, std::span<const uint8_t> ranks,
+                      std::span<float> rounded_log_probs) {
+  const PageHeader header = HeaderOf(NewHeader(), records, ranks);
+  EncodePage(header, records, ranks, block_.bytes().first(PageBytes(header)), rounded_log_probs);
+}
+
+void Page::Encode(const RecordRows& rows) {
+  const std::array<uint8_t, kPositions> all_ranks = PresentRanks(rows);
+  const std::span ranks = std::span(all_ranks).first(packed_positions_);
+  const RecordView records = ViewOf(SubRows(rows, 0, packed_positions_, format().slots));
+  EncodeInto(records, ranks, {});
   rows_.Renew();
 }
 
 void Page::Pack(Arena& arena) {
   if (packed()) return;
-  const uint32_t positions = PackedPositions(present_);
-  Arena::Allocation block = arena.Allocate(PackedBytes(format(), positions));
-  if (block.empty()) return;
+  const uint32_t positions = PackedPositions(format(), present_);
   const RecordRows rows = TailRows();
+  const PageHeader header = HeaderOf(HeaderWith(format(), first_position_, positions),
+                                     ViewOf(SubRows(rows, 0, positions, format().slots)),
+                                     std::span<const uint8_t>(PresentRanks(rows)).first(positions));
+  Arena::Allocation block = arena.Allocate(BlockBytes(header));
+  if (block.empty()) return;
   const Arena::Allocation tail = std::exchange(block_, std::move(block));
   packed_positions_ = static_cast<uint8_t>(positions);
   Encode(rows);
@@ -283,7 +346,7 @@ RecordRows Page::Rows(RowBuffer& buffer) const {
 
 void Page::Read(uint32_t index, const RecordRows& rows) const {
   if (packed()) {
-    ReadRecords(ViewPage(header(), block_.bytes()), index, rows);
+    ReadRecords(View(), index, rows);
     return;
   }
   const RecordRows from = SubRows(TailRows(), index, rows.ranks.size(), format().slots);
@@ -297,15 +360,33 @@ void Page::Read(uint32_t index, const RecordRows& rows) const {
   copy(from.ranks, rows.ranks);
 }
 
-BehaviorView Page::Behavior(uint32_t index, uint32_t count) const {
-  const size_t slots = format().slots;
+uint32_t Page::ShownAtOnce(uint32_t index, uint32_t count) const {
+  if (!packed() || !format().ragged()) return count;
+  return std::min(count, kGroupPositions - index % kGroupPositions);
+}
+
+BehaviorView Page::Behavior(uint32_t index, uint32_t count, UnpackedPages& unpacked) const {
   if (!packed()) {
-    const RecordRows rows = SubRows(TailRows(), index, count, slots);
+    const RecordRows rows = SubRows(TailRows(), index, count, format().slots);
     return {.log_probs = rows.log_probs,
             .sampled_log_probs = rows.sampled_log_probs,
             .sampled_ranks = rows.ranks};
   }
-  const PageView page = ViewPage(header(), block_.bytes());
+  if (!format().ragged()) return GroupedBehavior(index, count);
+  const UnpackedGroups& groups = unpacked.Of(*this);
+  BehaviorView view{
+      .log_probs = {},
+      .sampled_log_probs = {reinterpret_cast<const float*>(View().sampled_log_probs.data()) + index,
+                            count},
+      .sampled_ranks = std::span(groups.ranks).subspan(index, count),
+      .grouped_log_probs = groups.Group(index / kGroupPositions)};
+  view.grouped_log_probs.first_lane = static_cast<uint8_t>(index % kGroupPositions);
+  return view;
+}
+
+BehaviorView Page::GroupedBehavior(uint32_t index, uint32_t count) const {
+  const size_t slots = format().slots;
+  const PageView page = View();
   const size_t group_bytes = GroupBytes(format().encoding, slots);
   const size_t group = index / kGroupPositions;
   const size_t lane = index % kGroupPositions;
@@ -322,13 +403,21 @@ BehaviorView Page::Behavior(uint32_t index, uint32_t count) const {
           .fixed_rows = {.bytes = {page.log_probs.data(), page.ids.data()}, .tag = &rows_}};
 }
 
-RecordedSets Page::Sets(uint32_t index, uint32_t count, int top_k) const {
+RecordedSets Page::Sets(uint32_t index, uint32_t count, int top_k, RowBuffer& buffer) const {
   const int slots = format().slots;
-  if (!packed()) {
-    const RecordRows rows = SubRows(TailRows(), index, count, slots);
+  if (!packed() || format().ragged()) {
+    RecordRows rows = SubRows(packed() ? buffer.Rows(format()) : TailRows(), index, count, slots);
+    if (packed()) {
+      ReadRecords(View(), index,
+                  {.sampled_ids = {},
+                   .sampled_log_probs = {},
+                   .ids = rows.ids,
+                   .log_probs = rows.log_probs,
+                   .ranks = rows.ranks});
+    }
     return {.slots = slots, .top_k = top_k, .ids = rows.ids, .log_probs = rows.log_probs};
   }
-  GroupedIds ids{.rows = ViewPage(header(), block_.bytes()).ids,
+  GroupedIds ids{.rows = View().ids,
                  .bits = IdBits(format().vocabulary_size),
                  .first_lane = static_cast<uint8_t>(index % kGroupPositions)};
   ids.rows = ids.rows.subspan(index / kGroupPositions * ids.GroupBytes(slots),
@@ -338,7 +427,7 @@ RecordedSets Page::Sets(uint32_t index, uint32_t count, int top_k) const {
           .ids = {},
           .log_probs = {},
           .grouped_ids = ids,
-          .grouped_log_probs = Behavior(index, count).grouped_log_probs};
+          .grouped_log_probs = GroupedBehavior(index, count).grouped_log_probs};
 }
 
 uint64_t Page::DigestOf(const RecordRows& rows, uint64_t positions) const {

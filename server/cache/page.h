@@ -2,8 +2,10 @@
 // after token, in any order of arrival; then they are packed (docs/page_format.md).
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,6 +26,10 @@ struct RecordFormat {
   LogProbEncoding encoding;
   int slots;                // K
   int32_t vocabulary_size;  // V
+  // Of packed pages. Sets of differing lengths take less room in ragged ones.
+  PageVersion page_version = PageVersion::kFixed;
+
+  bool ragged() const { return page_version == PageVersion::kRagged; }
 };
 
 // What a page takes of its sequence, which outlives it.
@@ -34,8 +40,14 @@ struct PageOwner {
 
 // The size of the records of a page before it is packed.
 size_t TailBytes(const RecordFormat& format);
-// And after, up to so many positions.
+// And after, up to so many positions; not of ragged pages.
 size_t PackedBytes(const RecordFormat& format, uint32_t positions);
+// The block for a page of this header. Ragged pages are of any length: blocks of fewer sizes share
+// the arena's slabs, and are at most a sixteenth longer, or to the end of a cell.
+size_t BlockBytes(const PageHeader& header);
+// Of a page that holds all its positions: the records from `row` on.
+size_t PackedBytes(const RecordFormat& format, const RecordView& records, size_t row,
+                   std::span<const uint8_t> ranks);
 
 // Token-major records of a page in heap memory, made when first asked for. For one format.
 class RowBuffer {
@@ -44,6 +56,24 @@ class RowBuffer {
 
  private:
   std::unique_ptr<std::byte[]> memory_;
+};
+
+class Page;
+
+// What backends read of ragged pages, unpacked page after page. Used by one thread at a time.
+class UnpackedPages {
+ public:
+  // Ends the views of them.
+  void Clear();
+
+ private:
+  friend class Page;
+  // The groups of the page, which must not change until Clear.
+  const UnpackedGroups& Of(const Page& page);
+
+  std::deque<UnpackedGroups> groups_;
+  size_t pages_ = 0;
+  const Page* last_ = nullptr;
 };
 
 // Not thread-safe; the sequence that owns it locks. Const members may be called side by side.
@@ -61,8 +91,9 @@ class Page {
   // allocation.
   static constexpr int64_t kIndexBytes = 128;
 
-  // Up to which a page that holds these positions is packed: the end of a group.
-  static uint32_t PackedPositions(uint64_t present);
+  // Up to which a page that holds these positions is packed: the last one in a ragged page, else
+  // the end of its group.
+  static uint32_t PackedPositions(const RecordFormat& format, uint64_t present);
 
   // The block has TailBytes, or PackedBytes of all positions (which are always fewer) if these are
   // about to be added at once.
@@ -87,7 +118,7 @@ class Page {
 
   // Adds the rows from `row` on, at index and after it, but for positions that are present. What
   // block a packed page needs, charged in place of its own: one of TailBytes if it stays
-  // incomplete, one for all positions if it is packed up to fewer, else none.
+  // incomplete or is ragged, one for all positions if it is packed up to fewer, else none.
   void Add(uint32_t index, const RecordView& records, size_t row, uint32_t count,
            std::span<const uint8_t> ranks, Arena::Allocation block);
   // Drops the records from index on.
@@ -100,10 +131,14 @@ class Page {
   // Decodes [index, index + rows.ranks.size()), all of them present, into arrays that are not
   // empty.
   void Read(uint32_t index, const RecordRows& rows) const;
-  // For the backends, without decoding; all of them must be present.
-  BehaviorView Behavior(uint32_t index, uint32_t count) const;
-  // The same for comparing the first k slots with the current policy's own sets.
-  RecordedSets Sets(uint32_t index, uint32_t count, int top_k) const;
+  // How many positions from index on, of `count`, one view for backends shows.
+  uint32_t ShownAtOnce(uint32_t index, uint32_t count) const;
+  // For the backends, ShownAtOnce; all of them must be present. Ragged pages are unpacked, others
+  // read as they are.
+  BehaviorView Behavior(uint32_t index, uint32_t count, UnpackedPages& unpacked) const;
+  // Of any number, for comparing the first k slots with the current policy's own sets. Ragged pages
+  // are unpacked into the buffer.
+  RecordedSets Sets(uint32_t index, uint32_t count, int top_k, RowBuffer& buffer) const;
 
   // The digests of all records; 0 if they are corrupt.
   uint64_t digest() const { return corrupt() ? 0 : digest_; }
@@ -114,12 +149,23 @@ class Page {
   uint64_t DigestBefore(uint32_t index, uint32_t count) const;
 
  private:
+  friend class UnpackedPages;
+  // As if it held nothing.
+  PageHeader NewHeader() const;
+  // Of the packed bytes.
   PageHeader header() const;
+  PageView View() const;
+  BehaviorView GroupedBehavior(uint32_t index, uint32_t count) const;
   RecordRows TailRows() const;
   // Decodes all that is packed.
   void Unpack(const RecordRows& rows) const;
   // Packs the rows of all positions, none of which was present.
   void AddAll(const RecordView& records, std::span<const uint8_t> ranks);
+  // Packs them into the block, as EncodePage does.
+  void EncodeInto(const RecordView& records, std::span<const uint8_t> ranks,
+                  std::span<float> rounded_log_probs);
+  // kRankAbsent where nothing is present.
+  std::array<uint8_t, kPositions> PresentRanks(const RecordRows& rows) const;
   // Packs what is present.
   void Encode(const RecordRows& rows);
   // Rounds the rows of absent positions into `to`.

@@ -15,8 +15,8 @@ namespace {
 constexpr uint32_t kFirst = 640;  // of the page
 constexpr uint32_t kAll = Page::kPositions;
 
-// A page and its budget: 64 records, in one of the encodings.
-class PageTest : public testing::TestWithParam<std::tuple<LogProbEncoding, int>> {
+// A page and its budget: 64 records, in one of the encodings and versions.
+class PageTest : public testing::TestWithParam<std::tuple<LogProbEncoding, int, PageVersion>> {
  protected:
   Arena::Allocation Allocate(size_t bytes) {
     EXPECT_TRUE(budget_.TryCharge(Cost(bytes)));
@@ -29,6 +29,33 @@ class PageTest : public testing::TestWithParam<std::tuple<LogProbEncoding, int>>
   }
   void Add(Page& page, uint32_t index, uint32_t count, Arena::Allocation tail = {}) {
     page.Add(index, sent_.view(), index, count, sent_.ranks, std::move(tail));
+  }
+
+  // Of the page once these are packed.
+  PageHeader HeaderOnce(uint64_t positions) const {
+    const uint32_t count = Page::PackedPositions(format_, positions);
+    std::vector<uint8_t> ranks(sent_.ranks.begin(), sent_.ranks.begin() + count);
+    for (uint32_t i = 0; i < count; ++i) {
+      if ((positions >> i & 1) == 0) ranks[i] = kRankAbsent;
+    }
+    const PageHeader header{.encoding = format_.encoding,
+                            .slots = format_.slots,
+                            .vocabulary_size = format_.vocabulary_size,
+                            .first_position = kFirst,
+                            .positions = count,
+                            .version = format_.page_version};
+    return HeaderOf(header, sent_.View(0, count), ranks);
+  }
+  size_t Packed(uint64_t positions) const { return BlockBytes(HeaderOnce(positions)); }
+  size_t Whole() const { return PackedBytes(format_, sent_.view(), 0, sent_.ranks); }
+  // Adds all to a packed page that holds some. Ragged ones take the way of a page that is filled.
+  void Complete(Page& page) {
+    const size_t bytes = format_.ragged() ? TailBytes(format_) : Whole();
+    ASSERT_TRUE(budget_.TryCharge(Cost(bytes) - Cost(page.block().size())));
+    Add(page, 0, kAll, arena_->Allocate(bytes));
+    EXPECT_EQ(page.packed(), !format_.ragged());
+    page.Pack(*arena_);
+    EXPECT_EQ(page.block().size(), Whole());
   }
 
   uint64_t Digest(uint64_t positions) const {
@@ -52,7 +79,8 @@ class PageTest : public testing::TestWithParam<std::tuple<LogProbEncoding, int>>
     }
   }
 
-  const RecordFormat format_ = {std::get<0>(GetParam()), std::get<1>(GetParam()), 1000};
+  const RecordFormat format_ = {std::get<0>(GetParam()), std::get<1>(GetParam()), 1000,
+                                std::get<2>(GetParam())};
   const SentRecords sent_{format_, kAll, 1};
   const RoundedRecords stored_{format_, sent_, kFirst};
   const std::unique_ptr<Arena> arena_ = *Arena::Map(8 << 20);
@@ -77,14 +105,14 @@ TEST_P(PageTest, HoldsTheSameInEitherForm) {
     ExpectHolds(page, positions);
     page.Pack(*arena_);
     EXPECT_TRUE(page.packed());
-    EXPECT_EQ(budget_.used(), Cost(PackedBytes(format_, kAll)));
+    EXPECT_EQ(budget_.used(), Cost(Whole()));
     ExpectHolds(page, positions);
   }
   EXPECT_EQ(budget_.used(), 0);
 }
 
 TEST_P(PageTest, WholePagesArePackedAtOnce) {
-  Page page(owner_, kFirst, Allocate(PackedBytes(format_, kAll)));
+  Page page(owner_, kFirst, Allocate(Whole()));
   Add(page, 0, kAll);
   EXPECT_TRUE(page.packed());
   ExpectHolds(page, Page::kAll);
@@ -106,18 +134,16 @@ TEST_P(PageTest, PackedPagesCanBeAddedToAndTruncated) {
   ExpectHolds(page, Page::Mask(10, 15));
   RowBuffer buffer;
   const RecordRows rows = page.Rows(buffer);
-  for (const uint32_t index : {0, 9, 25, 29, 31}) EXPECT_EQ(rows.ranks[index], kRankAbsent);
+  for (const uint32_t index : {0, 9, 25, 29}) EXPECT_EQ(rows.ranks[index], kRankAbsent);
 
-  ASSERT_TRUE(budget_.TryCharge(Cost(TailBytes(format_)) - Cost(PackedBytes(format_, 32))));
+  ASSERT_TRUE(budget_.TryCharge(Cost(TailBytes(format_)) - Cost(page.block().size())));
   Add(page, 20, 30, arena_->Allocate(TailBytes(format_)));
   EXPECT_FALSE(page.packed());
   ExpectHolds(page, Page::Mask(10, 40));
   page.Truncate(40);
   ExpectHolds(page, Page::Mask(10, 30));
   page.Pack(*arena_);
-  ASSERT_TRUE(budget_.TryCharge(Cost(PackedBytes(format_, kAll)) - Cost(PackedBytes(format_, 32))));
-  Add(page, 0, kAll, arena_->Allocate(PackedBytes(format_, kAll)));  // complete: stays packed
-  EXPECT_TRUE(page.packed());
+  Complete(page);
   ExpectHolds(page, Page::kAll);
   page.Truncate(0);
   EXPECT_EQ(page.present(), 0);
@@ -126,25 +152,24 @@ TEST_P(PageTest, PackedPagesCanBeAddedToAndTruncated) {
 
 TEST_P(PageTest, PackedPagesAreAsLongAsWhatTheyHold) {
   for (const uint32_t held : {1u, 16u, 33u}) {
-    const uint32_t positions = (held + 15) / 16 * 16;
+    const uint32_t positions = format_.ragged() ? held : (held + 15) / 16 * 16;
+    const size_t packed = Packed(Page::Mask(held - 1, 1));
     {
       Page page(owner_, kFirst, Allocate(TailBytes(format_)));
       Add(page, held - 1, 1);
       page.Pack(*arena_);
       EXPECT_EQ(page.packed_positions(), positions);
-      EXPECT_EQ(page.block().size(), PackedBytes(format_, positions));
-      EXPECT_EQ(budget_.used(), Cost(PackedBytes(format_, positions)));
+      EXPECT_EQ(page.block().size(), packed);
+      EXPECT_EQ(budget_.used(), Cost(packed));
       ExpectHolds(page, Page::Mask(held - 1, 1));
 
       // Made whole, it gets as long as others.
-      const size_t whole = PackedBytes(format_, kAll);
-      ASSERT_TRUE(budget_.TryCharge(Cost(whole) - Cost(PackedBytes(format_, positions))));
-      Add(page, 0, kAll, arena_->Allocate(whole));
+      Complete(page);
       EXPECT_EQ(page.packed_positions(), kAll);
       EXPECT_EQ(page.digest(), Digest(Page::kAll));
       page.Truncate(3);
       ExpectHolds(page, Page::Mask(0, 3));
-      EXPECT_EQ(budget_.used(), Cost(whole));
+      EXPECT_EQ(budget_.used(), Cost(Whole()));
     }
     EXPECT_EQ(budget_.used(), 0);
   }
@@ -162,15 +187,18 @@ TEST_P(PageTest, WithoutRoomATailStaysOne) {
 
 TEST_P(PageTest, AFlippedBitIsFound) {
   for (const size_t place : {0, 1, 2}) {
-    Page page(owner_, kFirst, Allocate(PackedBytes(format_, kAll)));
+    Page page(owner_, kFirst, Allocate(Whole()));
     Add(page, 0, kAll);
-    const std::span<const std::byte> rows = page.Behavior(0, kAll).grouped_log_probs.rows;
-    const size_t offset = place * (rows.size() - 1) / 2;
-    const_cast<std::byte&>(rows[offset]) ^= std::byte{0x10};
+    const auto bytes = page.block().first(PageBytes(HeaderOnce(Page::kAll)));
+    // The first is in what a ragged page says of its length.
+    const size_t offset = 24 + place * (bytes.size() - 25) / 2;
+    const_cast<std::byte&>(bytes[offset]) ^= std::byte{0x10};
+    RowBuffer buffer;
+    page.Rows(buffer);  // anything, of its own bytes
     EXPECT_FALSE(page.corrupt()) << "not looked at yet";
     EXPECT_EQ(page.Check().code(), absl::StatusCode::kDataLoss);
     EXPECT_TRUE(page.corrupt());
-    const_cast<std::byte&>(rows[offset]) ^= std::byte{0x10};
+    const_cast<std::byte&>(bytes[offset]) ^= std::byte{0x10};
     EXPECT_FALSE(page.Check().ok()) << "once corrupt, never served again";
     EXPECT_EQ(page.digest(), 0);
     EXPECT_EQ(page.Digest(0, 10), 0);
@@ -202,11 +230,12 @@ TEST_P(PageTest, SameMeansBitByBitOnceRounded) {
   })) << "rounding what is rounded changes nothing";
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, PageTest,
-                         testing::Combine(testing::Values(LogProbEncoding::kFloat32,
-                                                          LogProbEncoding::kFloat16,
-                                                          LogProbEncoding::kFixed12),
-                                          testing::Values(1, 5, 254)));
+INSTANTIATE_TEST_SUITE_P(
+    Formats, PageTest,
+    testing::Combine(testing::Values(LogProbEncoding::kFloat32, LogProbEncoding::kFloat16,
+                                     LogProbEncoding::kFixed12),
+                     testing::Values(1, 5, 254),
+                     testing::Values(PageVersion::kFixed, PageVersion::kRagged)));
 
 }  // namespace
 }  // namespace sis

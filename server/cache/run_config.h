@@ -35,7 +35,8 @@ struct RunConfig {
   RecordFormat record_format() const {
     return {.encoding = log_prob_encoding,
             .slots = static_cast<int>(top_k),
-            .vocabulary_size = static_cast<int32_t>(vocabulary_size)};
+            .vocabulary_size = static_cast<int32_t>(vocabulary_size),
+            .page_version = cuts_sets() ? PageVersion::kRagged : PageVersion::kFixed};
   }
 };
 

@@ -79,6 +79,7 @@ struct RunTotals {
   StepLedger::Uncounted uncounted;
   // Of appends.
   double ingested_positions = 0;
+  double ingested_slots = 0;
   double ingested_bytes = 0;
   // By MissingReason: positions evaluated, and sequences dropped.
   MissingCounts missing_by_reason = {};
@@ -127,9 +128,10 @@ class RunCounters {
   // ResourceExhausted beyond kMaxObserved.
   absl::Status Observe(std::span<const ObservedName> names) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  void AddIngested(int64_t positions, int64_t bytes) {
+  void AddIngested(int64_t positions, int64_t slots, int64_t bytes) {
     Count([&](RunTotals& totals) {
       totals.ingested_positions += static_cast<double>(positions);
+      totals.ingested_slots += static_cast<double>(slots);
       totals.ingested_bytes += static_cast<double>(bytes);
     });
   }

@@ -15,9 +15,10 @@ int64_t Charge(size_t block_bytes) {
   return static_cast<int64_t>(Arena::CellBytes(block_bytes)) + Page::kIndexBytes;
 }
 
-// For a page that gets these positions first.
-size_t NewPageBytes(const RecordFormat& format, uint64_t mask) {
-  return mask == Page::kAll ? PackedBytes(format, Page::kPositions) : TailBytes(format);
+// For a page that gets `count` rows first, those from `row` on.
+size_t NewPageBytes(const RecordFormat& format, const RecordView& records, size_t row,
+                    uint32_t count, std::span<const uint8_t> ranks) {
+  return count == Page::kPositions ? PackedBytes(format, records, row, ranks) : TailBytes(format);
 }
 
 template <typename Numbers>
@@ -38,10 +39,11 @@ void Sequence::ForEachPart(uint32_t first, uint32_t end, const Visit& visit) {
 }
 
 int64_t Sequence::BytesOfFirstBlock(const RecordFormat& format, uint32_t first_position,
-                                    uint32_t count) {
+                                    const RecordView& records, std::span<const uint8_t> ranks) {
   int64_t bytes = kVersionSpanBytes;
-  ForEachPart(first_position, first_position + count, [&](const PagePart& part) {
-    bytes += Charge(NewPageBytes(format, Page::Mask(part.index, part.count)));
+  const uint32_t end = first_position + static_cast<uint32_t>(ranks.size());
+  ForEachPart(first_position, end, [&](const PagePart& part) {
+    bytes += Charge(NewPageBytes(format, records, part.row, part.count, ranks));
   });
   return bytes;
 }
@@ -106,14 +108,14 @@ absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
     return status;
   }
 
-  const int64_t bytes = NewBytes(first_position, count, policy_version);
+  const int64_t bytes = NewBytes(first_position, policy_version, records, ranks);
   if (!owner_.budget.TryCharge(bytes)) {
     return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes are not to be had"));
   }
   absl::InlinedVector<Arena::Allocation, 2> blocks;
   bool room = true;
   ForEachPart(first_position, end, [&](const PagePart& part) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    const size_t block_bytes = NeedOf(part).block_bytes;
+    const size_t block_bytes = NeedOf(part, records, ranks).block_bytes;
     blocks.push_back(block_bytes > 0 && room ? arena_.Allocate(block_bytes) : Arena::Allocation());
     room = room && (block_bytes == 0 || !blocks.back().empty());
   });
@@ -209,33 +211,38 @@ void Sequence::PackTails() {
   }
 }
 
-int64_t Sequence::BytesToAppend(uint32_t first_position, uint32_t count,
-                                uint64_t policy_version) const {
+int64_t Sequence::BytesToAppend(uint32_t first_position, uint64_t policy_version,
+                                const RecordView& records, std::span<const uint8_t> ranks) const {
   ReaderLock lock(mutex_);
-  return NewBytes(first_position, count, policy_version);
+  return NewBytes(first_position, policy_version, records, ranks);
 }
 
-int64_t Sequence::NewBytes(uint32_t first_position, uint32_t count, uint64_t policy_version) const {
-  const uint32_t end = first_position + count;
+int64_t Sequence::NewBytes(uint32_t first_position, uint64_t policy_version,
+                           const RecordView& records, std::span<const uint8_t> ranks) const {
+  const uint32_t end = first_position + static_cast<uint32_t>(ranks.size());
   int64_t bytes = TouchesSpan(first_position, end, policy_version) ? 0 : kVersionSpanBytes;
   ForEachPart(first_position, end, [&](const PagePart& part) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    bytes += NeedOf(part).charge;
+    bytes += NeedOf(part, records, ranks).charge;
   });
   return bytes;
 }
 
-Sequence::PageNeed Sequence::NeedOf(const PagePart& part) const {
+Sequence::PageNeed Sequence::NeedOf(const PagePart& part, const RecordView& records,
+                                    std::span<const uint8_t> ranks) const {
   const uint64_t mask = Page::Mask(part.index, part.count);
   const auto found = pages_.find(part.number);
   if (found == pages_.end()) {
-    const size_t bytes = NewPageBytes(owner_.format, mask);
+    const size_t bytes = NewPageBytes(owner_.format, records, part.row, part.count, ranks);
     return {.charge = Charge(bytes), .block_bytes = bytes};
   }
   const Page& page = found->second;
   const uint64_t after = page.present() | mask;
   if (!page.packed() || after == page.present()) return {};
-  if (after == Page::kAll && page.packed_positions() == Page::kPositions) return {};
-  const size_t bytes = NewPageBytes(owner_.format, after);
+  // What a ragged page takes is known when all of it is there.
+  const bool stays_packed = after == Page::kAll && !owner_.format.ragged();
+  if (stays_packed && page.packed_positions() == Page::kPositions) return {};
+  const size_t bytes =
+      stays_packed ? PackedBytes(owner_.format, Page::kPositions) : TailBytes(owner_.format);
   return {.charge = Charge(bytes) - Charge(page.block().size()), .block_bytes = bytes};
 }
 

@@ -45,7 +45,7 @@ class Sequence {
 
   // The bytes of the first block of a new sequence, its base cost aside.
   static int64_t BytesOfFirstBlock(const RecordFormat& format, uint32_t first_position,
-                                   uint32_t count);
+                                   const RecordView& records, std::span<const uint8_t> ranks);
 
   // The Philox key (kernels/numerics/sequence_key.h).
   uint64_t key() const { return key_; }
@@ -70,8 +70,8 @@ class Sequence {
   // cache of the processor. Takes no lock.
   void PrefetchEnd() const;
   // What an Append will charge, as things are now.
-  int64_t BytesToAppend(uint32_t first_position, uint32_t count, uint64_t policy_version) const
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t BytesToAppend(uint32_t first_position, uint64_t policy_version, const RecordView& records,
+                        std::span<const uint8_t> ranks) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Drops the positions from length on. FailedPrecondition once sealed.
   absl::Status Truncate(uint32_t length) ABSL_LOCKS_EXCLUDED(mutex_);
   // No more positions will come: packs all pages. FailedPrecondition below the committed length, or
@@ -114,7 +114,8 @@ class Sequence {
     int64_t charge = 0;
     size_t block_bytes = 0;  // of a new block; 0: none
   };
-  PageNeed NeedOf(const PagePart& part) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  PageNeed NeedOf(const PagePart& part, const RecordView& records,
+                  std::span<const uint8_t> ranks) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // The common case: positions of the last ones' version that follow those, in the page that is
   // being filled. Nothing need be compared, charged or merged. False if it is another case.
   bool AddToLastTail(uint32_t first_position, uint64_t policy_version, const RecordView& records,
@@ -130,8 +131,8 @@ class Sequence {
   absl::Status CheckFitsPage(const PagePart& part, uint64_t policy_version,
                              const RecordView& records, RowBuffer& buffer) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  int64_t NewBytes(uint32_t first_position, uint32_t count, uint64_t policy_version) const
-      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  int64_t NewBytes(uint32_t first_position, uint64_t policy_version, const RecordView& records,
+                   std::span<const uint8_t> ranks) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   uint64_t VersionAt(uint32_t position) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Whether a span of this version holds a position of [first, end), or ends or begins there.
   bool TouchesSpan(uint32_t first, uint32_t end, uint64_t version) const

@@ -16,6 +16,8 @@
 namespace sis {
 namespace {
 
+const SimdBackend kVectors;
+
 TEST_F(EvaluateTest, DecidesAsTheKernelDoes) {
   for (int top_k = 1; top_k <= kSlots; ++top_k) {
     v1::EvaluateRequest request = Request(all_, 77);
@@ -267,6 +269,72 @@ TEST_F(EvaluateTest, PackedPagesAndTailsGiveTheSameBytes) {
         ASSERT_TRUE(b.ok()) << b.status();
         EXPECT_TRUE(a->SerializeAsString() == b->SerializeAsString())
             << v1::LogProbEncoding_Name(encoding) << ", top_k " << top_k;
+      }
+    }
+  }
+}
+
+// Two runs with the same records, one of which has a target that no set reaches: its pages hold the
+// slots that exist.
+TEST_F(EvaluateTest, RaggedPagesGiveTheSameBytes) {
+  std::vector<v1::EvaluateRequest> requests = {
+      Request(all_), Request({{2, 3, 170}, {0, 67, 1}, {1, 16, 100}}), ReducedRequest(all_, 3)};
+  for (const uint32_t k : {1, 3, 5}) requests[0].add_prefix_curve(k);
+  requests[1].set_total_variation(true);
+  std::string mask;
+  for (uint32_t i = 0; i < 271; ++i) mask.push_back(i % 7 == 3 || i / 20 % 3 == 1 ? '\0' : '\1');
+  requests[1].set_mask(mask);
+  requests.push_back(Request(all_));
+  requests.back().mutable_authors_code();
+  requests.push_back(Request(all_));
+  v1::TopK set;
+  *set.mutable_sampled_log_probs() = requests.back().gathered().sampled_log_probs();
+  set.set_top_k(2);
+  std::vector<int32_t> ids;
+  std::vector<float> log_probs;
+  for (size_t i = 0; i < 3 * kLength; ++i) {
+    const int32_t first = records_[i / kLength].ids[i % kLength * kSlots];
+    ids.insert(ids.end(), {first < 0 ? 0 : first, first == 999 ? 998 : 999});
+    log_probs.insert(log_probs.end(), {-0.7f, -1.5f});
+  }
+  set.set_ids(std::string(reinterpret_cast<const char*>(ids.data()), 4 * ids.size()));
+  set.set_log_probs(
+      std::string(reinterpret_cast<const char*>(log_probs.data()), 4 * log_probs.size()));
+  *requests.back().mutable_top_k_set() = set;
+  requests.push_back(Request({{0, 20, 90}}));
+  std::mt19937 random(3);
+  std::normal_distribution<float> logit(0, 3);
+  std::vector<float> logits(90 * 1000);
+  for (float& value : logits) value = logit(random);
+  requests.back().mutable_dense()->set_logits(
+      std::string(reinterpret_cast<const char*>(logits.data()), 4 * logits.size()));
+
+  for (const v1::LogProbEncoding encoding : {v1::FLOAT32, v1::FLOAT16, v1::FIXED12}) {
+    v1::RunConfig config = SmallConfig(kSlots);
+    config.set_log_prob_encoding(encoding);
+    Cache with_room, as_long;
+    const auto fixed = with_room.CreateRun("r", config);
+    config.set_mass(0.9999999);
+    const auto ragged = as_long.CreateRun("r", config);
+    for (auto [cache, run] : {std::pair(&with_room, fixed), std::pair(&as_long, ragged)}) {
+      for (size_t i = 0; i < kIds.size(); ++i) {
+        EXPECT_EQ(AppendBlock(*cache, *run, records_[i].Block(kIds[i])).code(), 0);
+        EXPECT_TRUE(
+            std::get<std::shared_ptr<Sequence>>(run->Find({kIds[i], 0}))->Seal(kLength).ok());
+      }
+    }
+    EXPECT_LT(ragged->Describe().bytes, fixed->Describe().bytes);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      v1::EvaluateRequest request = requests[i];
+      request.add_outputs(v1::LOG_RATIOS);
+      for (const Backend* backend : std::initializer_list<const Backend*>{&backend_, &kVectors}) {
+        request.set_draw(request.draw() + 1);
+        const auto a = EvaluateAtOnce(*fixed, *backend, request);
+        const auto b = EvaluateAtOnce(*ragged, *backend, request);
+        ASSERT_TRUE(a.ok()) << i << ": " << a.status();
+        ASSERT_TRUE(b.ok()) << i << ": " << b.status();
+        EXPECT_TRUE(a->SerializeAsString() == b->SerializeAsString())
+            << v1::LogProbEncoding_Name(encoding) << ", request " << i << ", " << backend->name();
       }
     }
   }

@@ -165,6 +165,7 @@ RangeResult SliceEvaluator::NoneYet() const {
 void SliceEvaluator::ForgetStretches() {
   stretches_.clear();
   staleness_.clear();
+  unpacked_.Clear();
   decided_ = {};
 }
 
@@ -245,9 +246,8 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
   return ForEachMaskStretch(
       part, piece.first_position, piece.count,
       [&](bool masked, size_t first, size_t length) -> absl::Status {
-        const PositionOutput output = part.output.Part(first, length);
         if (masked) {
-          AddMasked(output, length, part.result.sums);
+          AddMasked(part.output.Part(first, length), length, part.result.sums);
           return absl::OkStatus();
         }
         const auto position = static_cast<uint32_t>(part.first + first);
@@ -257,15 +257,19 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
           absl::Status status = ReadAtRecords(part, *piece.page, index, first, count);
           if (!status.ok()) return status;
         }
-        stretches_.push_back(
-            {.sequence_key = part.slice.sequence()->key(),
-             .first_position = position,
-             .behavior = piece.page->Behavior(index, count),
-             .current = sis::Part(part.current, first, length, input_.parameters.slots),
-             .output = output.view,
-             .sums = &decided_,
-             .prefix_sums = part.result.prefix_sums});
-        staleness_.push_back(StalenessClassOf(piece.version, versions_.policy));
+        for (uint32_t done = 0; done < count;) {
+          const uint32_t shown = piece.page->ShownAtOnce(index + done, count - done);
+          stretches_.push_back(
+              {.sequence_key = part.slice.sequence()->key(),
+               .first_position = position + done,
+               .behavior = piece.page->Behavior(index + done, shown, unpacked_),
+               .current = sis::Part(part.current, first + done, shown, input_.parameters.slots),
+               .output = part.output.Part(first + done, shown).view,
+               .sums = &decided_,
+               .prefix_sums = part.result.prefix_sums});
+          staleness_.push_back(StalenessClassOf(piece.version, versions_.policy));
+          done += shown;
+        }
         return absl::OkStatus();
       });
 }
@@ -279,7 +283,7 @@ absl::Status SliceEvaluator::ReadAtRecords(const Part& part, const Page& page, u
         "top_k_set.sampled_log_probs", part.current.sampled_log_probs.subspan(first, count),
         positions.first_position);
     if (!status.ok()) return status;
-    const RecordedSets records = page.Sets(index, count, input_.parameters.top_k);
+    const RecordedSets records = page.Sets(index, count, input_.parameters.top_k, rows_);
     return input_.current.ReduceSets(records, positions, first, scratch_);
   }
   const RecordFormat& format = part.slice.sequence()->format();

@@ -107,6 +107,7 @@ class SliceEvaluator {
   // Of the part at hand: its stretches, the class of staleness of each, and the sums of all.
   std::vector<Stretch> stretches_;
   std::vector<size_t> staleness_;
+  UnpackedPages unpacked_;
   Sums decided_;
   PartStatistics statistics_;
 };

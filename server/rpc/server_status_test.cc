@@ -19,7 +19,7 @@ class ServerStatusTest : public testing::Test {
     evaluated.sums.accepted = accepted;
     evaluated.sums.missing = missing;
     run.counters().AddEvaluated(evaluated);
-    run.counters().AddIngested(accepted, 10 * accepted);
+    run.counters().AddIngested(accepted, 3 * accepted, 10 * accepted);
   }
 
   Cache cache_;

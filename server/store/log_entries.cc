@@ -61,7 +61,7 @@ absl::Status ReplayBlock(const LogEntry& entry, Sequence& sequence, int64_t& byt
       sequence.Append(entry.position, entry.policy_version, page->records(), page->ranks, nullptr);
   if (absl::IsResourceExhausted(status)) {
     bytes_short =
-        sequence.BytesToAppend(entry.position, page->header.positions, entry.policy_version);
+        sequence.BytesToAppend(entry.position, entry.policy_version, page->records(), page->ranks);
   }
   return status;
 }
@@ -79,19 +79,28 @@ std::vector<LogEntry> BlockEntries(const RecordFormat& format, uint32_t first_po
                       .vocabulary_size = format.vocabulary_size,
                       .first_position = first_position + static_cast<uint32_t>(first),
                       .positions = static_cast<uint32_t>(
-                          std::min<size_t>(ranks.size() - first, kMaxPagePositions))};
-    while (PageBytes(header) > kMaxRowBytes) header.positions = (header.positions + 1) / 2;
+                          std::min<size_t>(ranks.size() - first, kMaxPagePositions)),
+                      .version = format.page_version};
+    const auto part = [&] {
+      const size_t count = header.positions;
+      return RecordView{.sampled_ids = records.sampled_ids.subspan(first, count),
+                        .sampled_log_probs = records.sampled_log_probs.subspan(first, count),
+                        .ids = records.ids.subspan(first * slots, count * slots),
+                        .log_probs = records.log_probs.subspan(first * slots, count * slots)};
+    };
+    const auto count_slots = [&] {
+      header = HeaderOf(header, part(), ranks.subspan(first, header.positions));
+    };
+    for (count_slots(); PageBytes(header) > kMaxRowBytes; count_slots()) {
+      header.positions = (header.positions + 1) / 2;
+    }
     const size_t count = header.positions;
     LogEntry entry{.kind = LogEntry::Kind::kBlock,
                    .position = header.first_position,
                    .policy_version = policy_version,
                    .rows = std::string(PageBytes(header), '\0')};
-    EncodePage(header,
-               {.sampled_ids = records.sampled_ids.subspan(first, count),
-                .sampled_log_probs = records.sampled_log_probs.subspan(first, count),
-                .ids = records.ids.subspan(first * slots, count * slots),
-                .log_probs = records.log_probs.subspan(first * slots, count * slots)},
-               ranks.subspan(first, count), std::as_writable_bytes(std::span(entry.rows)));
+    EncodePage(header, part(), ranks.subspan(first, count),
+               std::as_writable_bytes(std::span(entry.rows)));
     entries.push_back(std::move(entry));
     first += count;
   }

@@ -22,7 +22,8 @@ struct SentRecords : Records {
                                .slots = format.slots,
                                .vocabulary_size = format.vocabulary_size,
                                .first_position = 0,
-                               .positions = positions},
+                               .positions = positions,
+                               .version = format.page_version},
                               seed)),
         slots(format.slots) {
     const absl::Status valid =
@@ -41,7 +42,7 @@ struct SentRecords : Records {
   size_t slots;
 };
 
-// What the page format makes of them: at most 4096.
+// What the page format makes of them, whatever its version: at most 4096.
 class RoundedRecords {
  public:
   RoundedRecords(const RecordFormat& format, const SentRecords& sent, uint32_t first_position)
@@ -85,14 +86,16 @@ class RoundedRecords {
     EXPECT_TRUE(std::ranges::equal(ids, std::span(page_.ids).subspan(row * slots_, slots_)));
     ExpectSameBits(log_probs, row);
 
-    const BehaviorView behavior = page.Behavior(index, 1);
+    UnpackedPages unpacked;
+    const BehaviorView behavior = page.Behavior(index, 1, unpacked);
     EXPECT_EQ(behavior.sampled_log_probs[0], page_.sampled_log_probs[row]);
     EXPECT_EQ(behavior.sampled_ranks[0], page_.ranks[row]);
     const LogProbReader reader(behavior.log_probs, behavior.grouped_log_probs, slots_);
     for (size_t slot = 0; slot < slots_; ++slot) log_probs[slot] = reader.At(0, slot);
     ExpectSameBits(log_probs, row);
 
-    const RecordedSets sets = page.Sets(index, 1, static_cast<int>(slots_));
+    RowBuffer buffer;
+    const RecordedSets sets = page.Sets(index, 1, static_cast<int>(slots_), buffer);
     const LogProbReader set_reader(sets.log_probs, sets.grouped_log_probs, slots_);
     std::vector<RowValues> ranks(slots_);
     if (!sets.grouped_ids.empty()) sets.grouped_ids.Unpack(0, slots_, ranks);

@@ -1,11 +1,14 @@
 // What the codec packs, every backend reads: the bytes are those of the decoded values,
 // token-major.
+#include <algorithm>
+#include <cstddef>
 #include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/decide/scalar_backend.h"
 #include "kernels/decide/validate_current.h"
+#include "kernels/page/encoded_page.h"
 #include "kernels/records/log_probs.h"
 #include "kernels/testing/decoded_log_probs.h"
 #include "tests/conformance/backends.h"
@@ -44,6 +47,79 @@ TEST(Encoded, EveryBackendReadsEveryEncoding) {
           stretch.behavior.grouped_log_probs = {.rows = rows, .encoding = encoding};
           EXPECT_TRUE(ValidateCurrent(stretch.behavior, stretch.current, slots, 9).ok());
           backend->Evaluate(parameters, {&stretch, 1});
+          EXPECT_TRUE(SameBytes(results, expected))
+              << backend->name() << ", K = " << slots << ", n = " << n << ", encoding "
+              << static_cast<int>(encoding);
+        }
+      }
+    }
+  }
+}
+
+// Ends the sets of runs of positions early, so that groups differ in their longest set.
+void CutSomewhere(std::mt19937_64& random, Positions& positions) {
+  const size_t slots = positions.slots;
+  size_t most = slots;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    if (random() % 16 == 0) most = random() % (slots + 1);
+    const size_t used = std::min(most, random() % (slots + 1));
+    std::fill_n(positions.ids.begin() + static_cast<ptrdiff_t>(i * slots + used), slots - used, -1);
+    std::fill_n(positions.behavior_log_probs.begin() + static_cast<ptrdiff_t>(i * slots + used),
+                slots - used, kMinusInfinity);
+    if (positions.sampled_ranks[i] >= used) positions.sampled_ranks[i] = kRankOutside;
+  }
+}
+
+std::vector<std::byte> PageOf(PageHeader header, const Positions& positions) {
+  header = HeaderOf(header, positions.records(), positions.sampled_ranks);
+  std::vector<std::byte> page(PageBytes(header));
+  EncodePage(header, positions.records(), positions.sampled_ranks, page);
+  return page;
+}
+
+// Ragged pages decide as those that have room for K slots, of the same records.
+TEST(Encoded, EveryBackendReadsRaggedPages) {
+  std::mt19937_64 random(31);
+  for (const int slots : {1, 5, 10, 64, 100}) {
+    for (const size_t n : {size_t{1}, size_t{16}, size_t{83}}) {
+      Positions exact = RandomPositions(random, slots, n);
+      CutSomewhere(random, exact);
+      for (const LogProbEncoding encoding : kEncodings) {
+        const PageHeader header{encoding, slots, kPairVocabularySize, 9, static_cast<uint32_t>(n)};
+        const DecodedPage fixed = *DecodePage(PageOf(header, exact));
+        Positions decoded = exact;
+        decoded.behavior_log_probs = fixed.log_probs;
+        decoded.sampled_ranks = fixed.ranks;
+        PageHeader ragged_header = header;
+        ragged_header.version = PageVersion::kRagged;
+        const std::vector<std::byte> ragged = PageOf(ragged_header, exact);
+        ASSERT_TRUE(DecodePage(ragged).ok()) << DecodePage(ragged).status();
+        UnpackedGroups groups;
+        UnpackGroups(*OpenPage(ragged), groups);
+        ASSERT_EQ(groups.ranks, fixed.ranks);
+
+        std::vector<int> curve;
+        for (int k = 1; k <= (slots + 1) / 2; k += 1 + slots / 12) curve.push_back(k);
+        const EvaluateParameters parameters{.slots = slots,
+                                            .top_k = (slots + 1) / 2,
+                                            .draw = random(),
+                                            .total_variation = random() % 2 == 0,
+                                            .prefix_curve = curve};
+        const Results expected = Evaluate(ScalarBackend(), parameters, 7, 9, decoded);
+        for (const Backend* backend : Backends()) {
+          Results results(n, curve.size());
+          std::vector<Stretch> stretches;
+          for (size_t first = 0; first < n; first += kGroupPositions) {
+            const size_t group = first / kGroupPositions;
+            const size_t count = std::min<size_t>(kGroupPositions, n - first);
+            stretches.push_back(StretchOf(decoded, first, count, 7, 9, results));
+            stretches.back().behavior.log_probs = {};
+            stretches.back().behavior.grouped_log_probs = groups.Group(group);
+            EXPECT_TRUE(ValidateCurrent(stretches.back().behavior, stretches.back().current, slots,
+                                        9 + static_cast<uint32_t>(first))
+                            .ok());
+          }
+          backend->Evaluate(parameters, stretches);
           EXPECT_TRUE(SameBytes(results, expected))
               << backend->name() << ", K = " << slots << ", n = " << n << ", encoding "
               << static_cast<int>(encoding);

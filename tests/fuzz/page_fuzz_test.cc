@@ -50,11 +50,14 @@ class Input {
 // A valid page that the input then spoils, under a right checksum: what lies behind the checksum is
 // reached.
 void DecodeSpoiled(Input input) {
-  const PageHeader header{.encoding = static_cast<LogProbEncoding>(input.Take(1) % 3),
-                          .slots = static_cast<int>(1 + input.Take(1) % 20),
-                          .vocabulary_size = static_cast<int32_t>(40 + input.Take(2)),
-                          .first_position = input.Take(4) / 2,
-                          .positions = 1 + input.Take(1) % 40};
+  const uint32_t kind = input.Take(1);
+  const PageHeader header{
+      .encoding = static_cast<LogProbEncoding>(kind % 3),
+      .slots = static_cast<int>(1 + input.Take(1) % 20),
+      .vocabulary_size = static_cast<int32_t>(40 + input.Take(2)),
+      .first_position = input.Take(4) / 2,
+      .positions = 1 + input.Take(1) % 40,
+      .version = kind / 3 % 2 == 0 ? PageVersion::kFixed : PageVersion::kRagged};
   std::vector<std::byte> page = Encode(header, RandomRecords(header, input.Take(1)));
   page.resize(page.size() - std::min<size_t>(page.size() - 8, input.Take(1) % 4));
   while (!input.empty()) {

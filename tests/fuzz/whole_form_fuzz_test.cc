@@ -18,8 +18,12 @@ namespace sis {
 namespace {
 
 // Of the run that tests/fuzz/cache_with_one_record.h has.
-constexpr RecordFormat kFormat = {
-    .encoding = LogProbEncoding::kFixed12, .slots = 2, .vocabulary_size = 10};
+constexpr RecordFormat FormatOf(PageVersion version) {
+  return {.encoding = LogProbEncoding::kFixed12,
+          .slots = 2,
+          .vocabulary_size = 10,
+          .page_version = version};
+}
 // Some pages. What they hold fits into a budget of twice that, however it is cut into blocks.
 constexpr int64_t kBytes = 32 << 10;
 // Append lets nobody begin beyond --max_positions; what lies in front of a block is gone through.
@@ -30,10 +34,10 @@ void Require(bool condition) {
 }
 
 struct ReplayedSequence {
-  explicit ReplayedSequence(int64_t bytes) : budget(bytes) {
+  ReplayedSequence(PageVersion version, int64_t bytes) : budget(bytes) {
     static Arena& arena = *Arena::Map(16 * Arena::kSlabBytes)->release();
     Require(budget.TryCharge(Sequence::kBaseBytes));
-    sequence = std::make_unique<Sequence>(kFormat, /*key=*/1, arena, budget);
+    sequence = std::make_unique<Sequence>(FormatOf(version), /*key=*/1, arena, budget);
   }
   std::string Form() const { return *WholeForm(*sequence); }
 
@@ -51,8 +55,9 @@ std::string FormOf(std::span<const LogEntry> entries) {
   return form;
 }
 
-void CheckReplay(std::span<const LogEntry> entries) {
-  ReplayedSequence replayed(kBytes);
+// Whatever version the pages in the entries have, the sequence packs its own.
+void CheckReplayInto(PageVersion version, std::span<const LogEntry> entries) {
+  ReplayedSequence replayed(version, kBytes);
   for (const LogEntry& entry : entries) {
     if (entry.kind == LogEntry::Kind::kBlock && entry.position > kLastBegin) continue;
     const std::string before = replayed.Form();
@@ -66,7 +71,7 @@ void CheckReplay(std::span<const LogEntry> entries) {
     Require(replayed.Form() == before && replayed.budget.used() == used);
   }
   const std::string form = replayed.Form();
-  ReplayedSequence again(2 * kBytes);
+  ReplayedSequence again(version, 2 * kBytes);
   const absl::StatusOr<std::vector<LogEntry>> own = ParseWholeForm(form);
   Require(own.ok());
   for (const LogEntry& entry : *own) {
@@ -74,6 +79,11 @@ void CheckReplay(std::span<const LogEntry> entries) {
     Require(Replay(entry, *again.sequence, bytes_short).ok());
   }
   Require(again.Form() == form);
+}
+
+void CheckReplay(std::span<const LogEntry> entries) {
+  CheckReplayInto(PageVersion::kFixed, entries);
+  CheckReplayInto(PageVersion::kRagged, entries);
 }
 
 void Check(std::string_view form) {

@@ -168,6 +168,30 @@ class StoreTest(unittest.TestCase):
         again = self.serve(store)
         self.check_after_restart(again.client, {**acked, name: acked[name] + 2 * BLOCK})
 
+    def test_sets_as_long_as_their_mass_are_kept(self):
+        """Their pages are of version 2, in memory and in every store."""
+        _, memcached = self.memcached()
+        for store in (f"rocksdb:{self.directory}/db", memcached):
+            with self.subTest(store):
+                server = self.serve(store)
+                run = self.create_run(server.client, mass=0.5)
+                self.store_whole(server.client, run, ["cut"])
+                before = server.client.fetch_top_k(run, ["cut"])
+                server.kill()
+                client = self.serve(store).client
+                after = client.fetch_top_k(client.get_run("run").run, ["cut"])
+                sent, used = recorded("cut"), before.ids != -1
+                self.assertTrue(before.present.all() and after.present.all())
+                for name in ("sampled_ids", "sampled_log_probs", "ids", "log_probs"):
+                    self.assertEqual(getattr(before, name).tobytes(), getattr(after, name).tobytes(), name)
+                self.assertEqual(before.sampled_ids.tolist(), sent.sampled_ids.tolist())
+                self.assertTrue((np.where(used, sent.top_k_ids, -1) == before.ids).all())
+                self.assertTrue((np.where(used, sent.top_k_log_probs, -np.inf) == before.log_probs).all())
+                mass = np.cumsum(np.exp(sent.top_k_log_probs), axis=1)
+                missing = np.concatenate([np.zeros((POSITIONS, 1)), mass[:, :-1]], axis=1)
+                self.assertTrue((used == (missing < 0.5)).all(), "the shortest sets that reach it")
+                self.assertGreater(len(np.unique(used.sum(axis=1))), 3)
+
     def test_a_copy_of_a_stopped_store_is_a_store(self):
         """Also of one that stopped without a word, or for a moment: as a snapshot of the volume finds it."""
 

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -62,7 +63,7 @@ TEST_F(MetricsTest, ARunsSeriesStartAtZero) {
         "sis_negative_log_envelope_nats_total", "sis_residual_mass_ratio_sum",
         "sis_acceptance_probability_ratio_sum", "sis_abs_log_ratio_nats_count",
         "sis_expected_acceptance_total", "sis_k3_nats_total", "sis_total_variation_total",
-        "sis_ingest_positions_total", "sis_ingest_bytes_total"}) {
+        "sis_ingest_positions_total", "sis_ingest_slots_total", "sis_ingest_bytes_total"}) {
     EXPECT_EQ(Value(name + std::string("{run=\"r\"}")), 0);
   }
   EXPECT_EQ(Value("sis_cache_budget_bytes"), 1 << 20);
@@ -142,6 +143,7 @@ TEST_F(MetricsTest, SumsAreThoseOfTheStep) {
   EXPECT_EQ(step.prefix_curve(1).positions(),
             Value("sis_correction_tokens_total{correction=\"plain\",run=\"r\"}"));
   EXPECT_EQ(Value("sis_ingest_positions_total{run=\"r\"}"), 100);
+  EXPECT_EQ(Value("sis_ingest_slots_total{run=\"r\"}"), 400 - std::ranges::count(records.ids, -1));
   EXPECT_EQ(Value("sis_ingest_bytes_total{run=\"r\"}"), 2 * 100 * 8 * (1 + 4));
 }
 

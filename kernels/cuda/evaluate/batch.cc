@@ -98,14 +98,15 @@ StagedRows Batch::PlaceBehavior(const BehaviorView& behavior, size_t first, size
   const size_t slots = parameters_.slots;
   const GroupedLogProbs& grouped = behavior.grouped_log_probs;
   if (grouped.empty()) {
-    return {place(behavior.log_probs.subspan(first * slots, count * slots)),
-            RowFormat::kTokenMajor};
+    return {place(behavior.log_probs.subspan(first * slots, count * slots)), RowFormat::kTokenMajor,
+            0, static_cast<uint8_t>(slots)};
   }
-  const size_t group_bytes = GroupBytes(grouped.encoding, slots);
+  const size_t ranks = grouped.Ranks(slots);
+  const size_t group_bytes = GroupBytes(grouped.encoding, ranks);
   const size_t group = (grouped.first_lane + first) / kGroupPositions;
   const size_t lane = (grouped.first_lane + first) % kGroupPositions;
   return {place(grouped.rows.subspan(group * group_bytes, GroupCount(lane + count) * group_bytes)),
-          FormatOf(grouped.encoding), static_cast<uint8_t>(lane)};
+          FormatOf(grouped.encoding), static_cast<uint8_t>(lane), static_cast<uint8_t>(ranks)};
 }
 
 StagedRows Batch::StageCurrent(const CurrentView& current, size_t first, size_t count) {

@@ -22,6 +22,7 @@ struct StagedRows {
   uint64_t offset = kAbsent;
   RowFormat format = RowFormat::kNone;
   uint8_t first_lane = 0;  // 0 if token-major
+  uint8_t ranks = 0;       // of recorded rows: slots from there on are unused
 };
 
 // Offsets are in bytes, from the start of the input or the output (what is resident: of the

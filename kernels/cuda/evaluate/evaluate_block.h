@@ -107,15 +107,17 @@ SIS_HOST_DEVICE SlotSums AccumulateSlots(const Behavior& behavior, const Current
 
 template <bool kTotalVariation, class Behavior>
 SIS_HOST_DEVICE SlotSums AccumulateWith(const Behavior& behavior, const BatchView& batch,
-                                        const StagedRows& current, size_t index) {
-  const std::byte* rows = batch.input + current.offset;
+                                        const StagedStretch& stretch, size_t index) {
+  const std::byte* rows = batch.input + stretch.current.offset;
   const int slots = batch.slots;
-  if (current.format == RowFormat::kTokenMajor) {
-    return AccumulateSlots<kTotalVariation>(behavior, TokenMajorReader(rows, index, slots), slots,
-                                            batch.top_k);
+  const int ranks = stretch.behavior.ranks;
+  const int top_k = batch.top_k < ranks ? batch.top_k : ranks;
+  if (stretch.current.format == RowFormat::kTokenMajor) {
+    return AccumulateSlots<kTotalVariation>(behavior, TokenMajorReader(rows, index, slots), ranks,
+                                            top_k);
   }
   return AccumulateSlots<kTotalVariation>(behavior, TokenMajorFloat16Reader(rows, index, slots),
-                                          slots, batch.top_k);
+                                          ranks, top_k);
 }
 
 template <typename T>
@@ -137,20 +139,20 @@ SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedStretch& st
                               ? nullptr
                               : RecordedRows(batch, stretch) + stretch.behavior.offset;
   const size_t lane = stretch.behavior.first_lane + index;
-  const int slots = batch.slots;
+  const int ranks = stretch.behavior.ranks;
   switch (stretch.behavior.format) {
     case RowFormat::kTokenMajor:
-      return AccumulateWith<kTotalVariation>(TokenMajorReader(rows, lane, slots), batch,
-                                             stretch.current, index);
+      return AccumulateWith<kTotalVariation>(TokenMajorReader(rows, lane, ranks), batch, stretch,
+                                             index);
     case RowFormat::kFloat32:
-      return AccumulateWith<kTotalVariation>(Float32Reader(rows, lane, slots), batch,
-                                             stretch.current, index);
+      return AccumulateWith<kTotalVariation>(Float32Reader(rows, lane, ranks), batch, stretch,
+                                             index);
     case RowFormat::kFloat16:
-      return AccumulateWith<kTotalVariation>(Float16Reader(rows, lane, slots), batch,
-                                             stretch.current, index);
+      return AccumulateWith<kTotalVariation>(Float16Reader(rows, lane, ranks), batch, stretch,
+                                             index);
     case RowFormat::kFixed12:
-      return AccumulateWith<kTotalVariation>(Fixed12Reader(rows, lane, slots), batch,
-                                             stretch.current, index);
+      return AccumulateWith<kTotalVariation>(Fixed12Reader(rows, lane, ranks), batch, stretch,
+                                             index);
     case RowFormat::kTokenMajorFloat16:
     case RowFormat::kNone:
       break;

@@ -1,0 +1,68 @@
+// Values of a few bits each, one after the other without end: value i takes the bits from i * width
+// on, as in a packed row (packed_row.h), and zeros fill the last byte up.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+namespace sis {
+
+constexpr size_t PackedValueBytes(size_t count, int width) {
+  return (count * static_cast<size_t>(width) + 7) / 8;
+}
+
+// Writes values of one width, in [1, 32].
+class PackedValueWriter {
+ public:
+  // `to` has room for PackedValueBytes of all that will be put.
+  PackedValueWriter(std::byte* to, int width) : to_(to), width_(width) {}
+
+  // A value below 2^width.
+  void Put(uint32_t value) {
+    pending_ |= uint64_t{value} << bits_;
+    bits_ += width_;
+    if (bits_ < 32) return;
+    std::memcpy(to_, &pending_, 4);
+    to_ += 4;
+    pending_ >>= 32;
+    bits_ -= 32;
+  }
+  // After the last value.
+  void Finish() const { std::memcpy(to_, &pending_, static_cast<size_t>(bits_ + 7) / 8); }
+
+ private:
+  std::byte* to_;
+  const int width_;
+  uint64_t pending_ = 0;
+  int bits_ = 0;  // of them that are pending
+};
+
+// Reads values of one width, in [1, 32].
+class PackedValues {
+ public:
+  PackedValues(std::span<const std::byte> bytes, int width)
+      : bytes_(bytes), width_(width), mask_((uint64_t{1} << width) - 1) {}
+
+  // Value i. Bytes that are not there read as zeros: who reads what was not checked reads anything,
+  // but nothing elsewhere.
+  uint32_t At(size_t i) const {
+    const size_t bit = i * static_cast<size_t>(width_);
+    const size_t byte = bit / 8;
+    uint64_t word = 0;
+    if (byte + sizeof(word) <= bytes_.size()) {
+      std::memcpy(&word, bytes_.data() + byte, sizeof(word));
+    } else if (byte < bytes_.size()) {
+      std::memcpy(&word, bytes_.data() + byte, bytes_.size() - byte);
+    }
+    return static_cast<uint32_t>(word >> (bit % 8) & mask_);
+  }
+
+ private:
+  const std::span<const std::byte> bytes_;
+  const int width_;
+  const uint64_t mask_;
+};
+
+}  // namespace sis
