@@ -228,6 +228,20 @@ TEST_F(ReplicasTest, ThreeReplicasGiveTheBitsOfOneServer) {
   ASSERT_TRUE(steps.ok() && merged_steps.ok()) << steps.status() << merged_steps.status();
   ASSERT_EQ(steps->steps_size(), 2);
   EXPECT_EQ(merged_steps->SerializeAsString(), steps->SerializeAsString());
+  const auto history = one->GetHistory(kRun);
+  const auto merged_history = client_->GetHistory(kRun);
+  ASSERT_TRUE(history.ok() && merged_history.ok()) << history.status() << merged_history.status();
+  ASSERT_EQ(history->stretches_size(), 2);
+  for (int i = 0; i < history->stretches_size(); ++i) {
+    v1::GetHistoryResponse::Stretch expected_stretch = history->stretches(i);
+    v1::GetHistoryResponse::Stretch stretch = merged_history->stretches(i);
+    for (auto* each : {&expected_stretch, &stretch}) {
+      EXPECT_LE(each->begun_at(), each->ended_at());
+      each->clear_begun_at();
+      each->clear_ended_at();
+    }
+    EXPECT_EQ(stretch.SerializeAsString(), expected_stretch.SerializeAsString());
+  }
   std::vector<int32_t> ids, sampled_ids;
   std::vector<float> log_probs, sampled, logits;
   for (const Recorded& each : recorded_) {

@@ -16,6 +16,7 @@ from sis import errors, fetched_records, sums
 from sis.append import Source
 from sis.entries import Entry
 from sis.evaluate_request import EvaluateRequest
+from sis.history import merged_histories
 from sis.inspection import merged_inspections
 from sis.placement import Placement
 from sis.records import SequenceRef
@@ -140,6 +141,12 @@ class Replicas:
             ],
             unanswered=unanswered,
         )
+
+    def GetHistory(self, request: pb.GetHistoryRequest) -> pb.GetHistoryResponse:
+        answers, unanswered = self._ask_who_knows(lambda server: server.GetHistory(request))
+        merged = merged_histories(answers)
+        merged.unanswered.extend(unanswered)
+        return merged
 
     def InspectRun(self, request: pb.InspectRunRequest) -> pb.InspectRunResponse:
         answers, unanswered = self._ask_who_knows(lambda server: server.InspectRun(request))

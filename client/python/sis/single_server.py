@@ -179,6 +179,9 @@ class SingleServer:
     def ListSteps(self, request: pb.ListStepsRequest) -> pb.ListStepsResponse:
         return self._call_about(request.run.run_id, self._stub.ListSteps, request)
 
+    def GetHistory(self, request: pb.GetHistoryRequest) -> pb.GetHistoryResponse:
+        return self._call_about(request.run.run_id, self._stub.GetHistory, request)
+
     def InspectRun(self, request: pb.InspectRunRequest) -> pb.InspectRunResponse:
         return self._call_about(request.run.run_id, self._stub.InspectRun, request)
 
