@@ -31,7 +31,8 @@ export function table(caption, columns, rows, attributes = () => ({})) {
           columns.map(column => make("th", {scope: "col", class: side(column)}, column.title,
               column.unit ? make("span", {}, column.unit) : null)))),
       make("tbody", {}, rows.map(row => make("tr", attributes(row),
-          columns.map(column => make("td", {class: side(column)}, column.cell(row)))))));
+          columns.map(column => make("td", {class: side(column), "data-title": column.title},
+              column.cell(row)))))));
 }
 
 /** Figures in a row: [{name, value, note}]. */
@@ -46,18 +47,12 @@ export function figures(list) {
 const VERDICTS = {
   BROKEN: ["✖", "broken"], WORTH_A_LOOK: ["▲", "worth a look"], HEALTHY: ["✓", "healthy"],
 };
-const WORST_FIRST = Object.keys(VERDICTS);
 
 /** What the server says of how a run does; a dash of a server that says nothing. */
 export function verdict(name) {
   const [sign, word] = VERDICTS[name] ?? ["–", ""];
   return make("span", {class: "verdict", "data-verdict": name},
       make("span", {"aria-hidden": "true"}, sign), ` ${word}`);
-}
-
-/** For sorting: runs that do worse come before others. */
-export function byVerdict(a, b) {
-  return WORST_FIRST.indexOf(a.verdict) - WORST_FIRST.indexOf(b.verdict);
 }
 
 /** A share as a bar, for a cell of a table. */
