@@ -1,6 +1,7 @@
 // Panels over all draws of a run, or of two runs together.
 
 import {LinePanel} from "./charts.js";
+import {clock} from "./format.js";
 
 /**
  * What a chart over draws may have below it, of a stretch (stretchValues) of a run. A draw's time is
@@ -8,7 +9,10 @@ import {LinePanel} from "./charts.js";
  */
 export const AXES = {
   draw: {title: "Draw", of: stretch => Number(stretch.lastDraw), format: draw => String(draw)},
-  time: {title: "Time", of: stretch => stretch.endedAt, format: timeName},
+  time: {title: "Time", of: stretch => stretch.endedAt,
+    // Seconds where all of it is within some minutes, dates where it is more than a day.
+    format: (time, span) => (span < 300 ? clock(time) :
+      span < 86400 ? clock(time).slice(0, 5) : timeName(time))},
   hours: {title: "Hours since the first draw",
     of: (stretch, first) => (stretch.endedAt - first.begunAt) / 3600,
     format: hours => `${Number(hours.toPrecision(3))} h`},
@@ -17,8 +21,7 @@ export const AXES = {
 function timeName(seconds) {
   const date = new Date(1000 * seconds);
   const two = number => String(number).padStart(2, "0");
-  return `${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:` +
-    `${two(date.getMinutes())}`;
+  return `${two(date.getMonth() + 1)}-${two(date.getDate())} ${clock(seconds).slice(0, 5)}`;
 }
 
 export class HistoryPanel extends LinePanel {
@@ -33,9 +36,11 @@ export class HistoryPanel extends LinePanel {
       places: stretches.map(stretch => axis.of(stretch, stretches[0])),
       stretches,
     })));
+    const places = series.flatMap(line => line.places);
+    const span = Math.max(...places) - Math.min(...places);
     const names = (this.runs[0]?.stretches ?? []).map(stretch => stretch.name);
     const scale = {type: "linear", ticks: {maxTicksLimit: 6, precision: axis === AXES.draw ? 0 : undefined,
-      callback: value => axis.format(value)}};
+      callback: value => axis.format(value, span)}};
     this.show(names, series, {range, axis: scale});
   }
 

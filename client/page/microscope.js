@@ -132,10 +132,13 @@ function colouringsOf(data) {
   };
 }
 
+// More, and words on it couldn't be read; --strongest of microscope.css.
+const STRONGEST_PERCENT = 70;
+
 function colourOf(part, diverging) {
   if (Number.isNaN(part)) return "transparent";
   const pole = diverging ? (part < 0 ? "below" : "above") : "amount";
-  const opacity = 90 * Math.min(1, Math.abs(part));
+  const opacity = STRONGEST_PERCENT * Math.min(1, Math.abs(part));
   return `color-mix(in srgb, var(--${pole}) ${opacity.toFixed(1)}%, transparent)`;
 }
 

@@ -71,6 +71,7 @@ class PageTest(unittest.TestCase):
 
     def setUp(self):
         self.browser.look(WIDE, dark=False)
+        self.browser.driver.get("about:blank")  # no page asks a server any more that is gone
         self.browser.problems()
 
     def start(self, *flags):
