@@ -31,8 +31,7 @@ export function table(caption, columns, rows, attributes = () => ({})) {
           columns.map(column => make("th", {scope: "col", class: side(column)}, column.title,
               column.unit ? make("span", {}, column.unit) : null)))),
       make("tbody", {}, rows.map(row => make("tr", attributes(row),
-          columns.map(column => make("td", {class: side(column), "data-title": column.title},
-              column.cell(row)))))));
+          columns.map(column => make("td", {class: side(column)}, column.cell(row)))))));
 }
 
 /** Figures in a row: [{name, value, note}]. */

@@ -106,7 +106,7 @@ export class RunsView {
     }
     const shown = runs.map(run => ({run, last: run.lastTotals === undefined ? null :
       stepValues({draw: run.lastDraw, step: {totals: run.lastTotals}})}));
-    replaceKeepingFocus(this.list, make("div", {class: "scroll cards"}, table("Runs", [
+    const rows = table("Runs", [
       {title: "Run", left: true, className: "name",
         cell: ({run}) => make("div", {}, make("a", {href: runLink(run.runId)}, run.runId),
             run.sharesMetrics ? make("div", {class: "note"}, "no metrics of its own") : null)},
@@ -126,7 +126,13 @@ export class RunsView {
       {title: "Sequences", unit: "held", cell: ({run}) => count(Number(run.sequences))},
       {title: "Tokens", unit: "held", cell: ({run}) => count(Number(run.positions))},
       {title: "Memory", cell: ({run}) => bytes(Number(run.bytes))},
-    ], shown)));
+    ], shown);
+    // For those whose window has no room for the heads (page.css).
+    const titles = [...rows.tHead.rows[0].cells].map(cell => cell.firstChild.textContent);
+    for (const row of rows.tBodies[0].rows) {
+      titles.forEach((title, i) => { row.cells[i].dataset.title = title; });
+    }
+    replaceKeepingFocus(this.list, make("div", {class: "scroll cards"}, rows));
   }
 
   stop() {}
