@@ -47,10 +47,16 @@ void Merge(const v1::Run& part, v1::Run& run) {
     if (!there) *findings.Add() = finding;
   }
   std::ranges::stable_sort(findings, std::greater<>(), &v1::Finding::verdict);
+  if (part.has_last_totals()) {
+    const v1::Totals parts[] = {run.last_totals(), part.last_totals()};
+    if (part.last_draw() == run.last_draw()) {
+      *run.mutable_last_totals() = SumTotals(parts);
+    } else if (part.last_draw() > run.last_draw()) {
+      *run.mutable_last_totals() = part.last_totals();
+    }
+    run.set_last_evaluated_at(std::max(run.last_evaluated_at(), part.last_evaluated_at()));
+  }
   if (part.has_last_draw()) run.set_last_draw(std::max(run.last_draw(), part.last_draw()));
-  // Each has its own last draw: GetStep adds up what all have of one.
-  run.clear_last_totals();
-  run.clear_last_evaluated_at();
 }
 
 // What the replicas count for one draw.
