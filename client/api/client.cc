@@ -213,6 +213,12 @@ absl::StatusOr<v1::ListStepsResponse> Client::ListSteps(const RunRef& run) {
   return service_->ListSteps(request);
 }
 
+absl::StatusOr<v1::GetHistoryResponse> Client::GetHistory(const RunRef& run) {
+  v1::GetHistoryRequest request;
+  ToMessage(run, *request.mutable_run());
+  return service_->GetHistory(request);
+}
+
 absl::StatusOr<v1::ListSequencesResponse> Client::ListSequences(
     const RunRef& run, const std::optional<SequenceRef>& after) {
   v1::ListSequencesRequest request;

@@ -57,7 +57,8 @@ std::string Page(const HtmlPage& page) {
       // Nothing in a string may end the element.
       absl::StrReplaceAll(page.data, {{"<", "\\u003c"}}), "</script>\n<script>",
       page.charts ? File("chart.js") : "", "</script>\n<script type=\"module\">\n",
-      Module("elements.js"), Module("format.js"), page.charts ? Module("charts.js") : "",
+      Module("elements.js"), Module("format.js"),
+      page.charts ? absl::StrCat(Module("save.js"), Module("charts.js")) : "",
       Module("microscope.js"),
       "const data = JSON.parse(document.getElementById(\"data\").textContent);\n", page.script,
       "</script>\n</body>\n</html>\n");

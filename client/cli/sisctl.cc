@@ -91,6 +91,7 @@ ExitStatus Main(int argc, const char* const* argv) {
   app.require_subcommand(0, 1);
   AddRuns(app, action);
   AddStep(app, action);
+  AddHistory(app, action);
   AddTop(app, action);
   AddSequences(app, action);
   AddShow(app, action);

@@ -79,6 +79,7 @@ class SisctlTest(unittest.TestCase):
 
     def test_runs_list(self):
         nothing = {"runs": [], "unanswered": []}
+        nothing.update(dict.fromkeys(["all_runs", "containing_runs", "worth_a_look", "broken"], 0))
         live = self.live()
         self.assertEqual(json.loads(self.done(live, "runs", "list", "--json")), nothing)
         self.assertIn("INCARNATION", self.done("runs", "list", live, "--nojson"))

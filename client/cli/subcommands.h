@@ -20,6 +20,7 @@ using LocalAction = std::function<absl::StatusOr<ExitStatus>()>;
 
 void AddRuns(CLI::App& sisctl, Action& action);
 void AddStep(CLI::App& sisctl, Action& action);
+void AddHistory(CLI::App& sisctl, Action& action);
 void AddTop(CLI::App& sisctl, Action& action);
 void AddSequences(CLI::App& sisctl, Action& action);
 void AddShow(CLI::App& sisctl, Action& action);

@@ -30,6 +30,8 @@ class Service {
       const v1::AdvanceVersionRequest& request) = 0;
   virtual absl::StatusOr<v1::GetStepResponse> GetStep(const v1::GetStepRequest& request) = 0;
   virtual absl::StatusOr<v1::ListStepsResponse> ListSteps(const v1::ListStepsRequest& request) = 0;
+  virtual absl::StatusOr<v1::GetHistoryResponse> GetHistory(
+      const v1::GetHistoryRequest& request) = 0;
   virtual absl::StatusOr<v1::ListSequencesResponse> ListSequences(
       const v1::ListSequencesRequest& request) = 0;
   // Of each server, in the order in which they were named.

@@ -216,6 +216,11 @@ absl::StatusOr<v1::ListStepsResponse> SingleServer::ListSteps(const v1::ListStep
   return CallAbout(request.run().run_id(), &v1::RatioService::Stub::ListSteps, request);
 }
 
+absl::StatusOr<v1::GetHistoryResponse> SingleServer::GetHistory(
+    const v1::GetHistoryRequest& request) {
+  return CallAbout(request.run().run_id(), &v1::RatioService::Stub::GetHistory, request);
+}
+
 absl::StatusOr<v1::ListSequencesResponse> SingleServer::ListSequences(
     const v1::ListSequencesRequest& request) {
   return CallAbout(request.run().run_id(), &v1::RatioService::Stub::ListSequences, request);

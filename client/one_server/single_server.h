@@ -38,6 +38,7 @@ class SingleServer final : public Service {
       const v1::AdvanceVersionRequest& request) override;
   absl::StatusOr<v1::GetStepResponse> GetStep(const v1::GetStepRequest& request) override;
   absl::StatusOr<v1::ListStepsResponse> ListSteps(const v1::ListStepsRequest& request) override;
+  absl::StatusOr<v1::GetHistoryResponse> GetHistory(const v1::GetHistoryRequest& request) override;
   absl::StatusOr<v1::ListSequencesResponse> ListSequences(
       const v1::ListSequencesRequest& request) override;
   std::vector<absl::StatusOr<v1::GetServerResponse>> GetServers() override;

@@ -1,7 +1,8 @@
 // Panels with a chart each, drawn by Chart.js. Beside the picture every panel says its latest
-// values in words, and has all of them in a table.
+// values in words, has all of them in a table, and saves both.
 
 import {make, makeSvg, table} from "./elements.js";
+import {saveCsv, saveJson, savePng} from "./save.js";
 
 const COLORS = ["--first", "--second", "--third", "--fourth", "--fifth", "--sixth"];
 const DASH = [5, 4];
@@ -18,10 +19,12 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
 /**
  * What all panels have. `unit` (`binary` if it is bytes) is of the vertical axis, `note` says what
  * is normal, `empty` what is shown while there are no values. `format` writes a value, and `tick`
- * one of the axis.
+ * one of the axis. `about`, the run say, stands in the names of files.
  */
 class Panel {
-  constructor({title, unit, note, empty, format, tick = format, binary = false, type}) {
+  constructor({title, unit, note, empty, format, tick = format, binary = false, about = "", type}) {
+    this.unit = unit;
+    this.about = about;
     this.format = format;
     this.tick = tick;
     this.binary = binary;
@@ -34,10 +37,13 @@ class Panel {
     this.note = make("p", {class: "note"}, note);
     this.details = make("details", {ontoggle: () => this.listValues()},
         make("summary", {}, "Values"), this.values);
+    this.saves = make("p", {class: "saves"}, "Save ", ["PNG", "CSV", "JSON"].map(kind =>
+      make("button", {type: "button", "aria-label": `Save ${title} as ${kind}`,
+        onclick: () => this.save(kind)}, kind)));
     this.element = make("section", {class: "panel", "aria-label": title},
         make("h3", {}, title, unit ? make("span", {class: "unit"}, ` (${unit})`) : null),
         this.legend, make("div", {class: "plot"}, this.canvas, this.emptyWords),
-        this.note, this.details);
+        this.note, this.details, this.saves);
     this.names = [];
     this.series = [];
     this.chart = null;
@@ -62,9 +68,29 @@ class Panel {
     const any = this.series.some(line => line.values.some(value => value !== null));
     this.emptyWords.hidden = any;
     this.emptyWords.style.display = any ? "none" : "";
+    this.saves.hidden = !any;
     this.paint();
     this.describe(any);
     this.listValues();
+  }
+
+  /** All values, as numbers: {columns: [name], rows: [[value]]}. */
+  exported() {
+    return {
+      columns: [this.namesTitle, ...this.series.map(line => line.name)],
+      rows: this.names.map((name, i) => [name, ...this.series.map(line => line.values[i])]),
+    };
+  }
+
+  save(kind) {
+    const name = [this.about, this.title].filter(Boolean).join(" ");
+    if (kind === "CSV") saveCsv(name, this.exported());
+    if (kind === "JSON") saveJson(name, this.title, this.unit, this.exported());
+    if (kind === "PNG") {
+      savePng(name, this.canvas, [name, this.unit && `(${this.unit})`].filter(Boolean).join(" "),
+          this.series.map(line => ({name: line.name, color: color(line.color)})),
+          {ink: color("--ink"), paper: color("--card")});
+    }
   }
 
   describe(any) {
@@ -87,11 +113,21 @@ class Panel {
 
   listValues() {
     if (!this.details.open) return;
+    const {columns, rows} = this.shownRows();
+    this.values.replaceChildren(table(this.title, columns, rows));
+  }
+
+  /** Of the table. */
+  shownRows() {
     const columns = [{title: this.namesTitle, left: true, cell: i => String(this.names[i])},
       ...this.series.map(line => ({title: line.name, cell: i => this.format(line.values[i])}))];
-    const order = this.names.map((_, i) => i);
-    if (this.type === "line") order.reverse();
-    this.values.replaceChildren(table(this.title, columns, order));
+    const rows = this.names.map((_, i) => i);
+    if (this.type === "line") rows.reverse();
+    return {columns, rows};
+  }
+
+  interaction() {
+    return {mode: "index", intersect: false};
   }
 
   paint() {
@@ -108,7 +144,7 @@ class Panel {
       animation: false,
       responsive: true,
       maintainAspectRatio: false,
-      interaction: {mode: "index", intersect: false},
+      interaction: this.interaction(),
       layout: {padding: {top: 4}},
       scales: {
         x: {grid: {display: false}, border: {color: grid}, stacked: this.stacked,
@@ -123,7 +159,7 @@ class Panel {
           backgroundColor: color("--card"), titleColor: ink, bodyColor: ink, footerColor: muted,
           borderColor: color("--line"), borderWidth: 1, padding: 8, boxWidth: 10, boxHeight: 2,
           callbacks: {
-            title: items => this.tooltipTitle(items[0].dataIndex),
+            title: items => this.tooltipTitle(items[0].dataIndex, items[0].datasetIndex),
             label: item => ` ${item.dataset.label}: ${this.format(item.raw?.y ?? item.raw)}`,
           },
         },

@@ -46,18 +46,12 @@ export function figures(list) {
 const VERDICTS = {
   BROKEN: ["✖", "broken"], WORTH_A_LOOK: ["▲", "worth a look"], HEALTHY: ["✓", "healthy"],
 };
-const WORST_FIRST = Object.keys(VERDICTS);
 
 /** What the server says of how a run does; a dash of a server that says nothing. */
 export function verdict(name) {
   const [sign, word] = VERDICTS[name] ?? ["–", ""];
   return make("span", {class: "verdict", "data-verdict": name},
       make("span", {"aria-hidden": "true"}, sign), ` ${word}`);
-}
-
-/** For sorting: runs that do worse come before others. */
-export function byVerdict(a, b) {
-  return WORST_FIRST.indexOf(a.verdict) - WORST_FIRST.indexOf(b.verdict);
 }
 
 /** A share as a bar, for a cell of a table. */

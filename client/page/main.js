@@ -1,5 +1,6 @@
-// Shows the view that the address names (#/, #/run/RUN, #/run/RUN/SEQUENCE/ATTEMPT, #/server),
-// keeps it up to date, and says whether the server still answers.
+// Shows the view that the address names (#/, #/run/RUN, #/run/RUN/SEQUENCE/ATTEMPT/POSITION,
+// #/server, with settings behind a question mark), keeps it up to date, and says whether the server
+// still answers.
 
 import {Refused, useToken} from "./api.js";
 import {make} from "./elements.js";
@@ -10,6 +11,9 @@ import {ServerView} from "./server_view.js";
 import {TokenForm} from "./token_form.js";
 
 const PERIOD_MILLISECONDS = 2000;
+// A server that answers no sooner is called silent, until it does: with the period 3 s after it
+// stopped.
+const SLOW_MILLISECONDS = 1000;
 
 const content = document.getElementById("content");
 const status = document.getElementById("status");
@@ -23,16 +27,20 @@ let answeredAt = null;  // when the server answered last, a Date
 
 function viewOf(hash) {
   let place, names;
+  const [path, settings] = hash.split("?");
   try {
-    [place, ...names] = hash.replace(/^#?\/?/, "").split("/").map(decodeURIComponent);
+    [place, ...names] = path.replace(/^#?\/?/, "").split("/").map(decodeURIComponent);
   } catch {  // not what encodeURIComponent writes
     return new RunsView();
   }
   if (place === "server") return new ServerView();
   if (place === "run" && names.length >= 2) {
-    return new SequenceView(names[0], names[1], names[2] ?? "0");
+    return new SequenceView(names[0], names[1], names[2] ?? "0",
+        /^\d+$/.test(names[3]) ? Number(names[3]) : null);
   }
-  if (place === "run" && names.length === 1) return new RunView(names[0]);
+  if (place === "run" && names.length === 1) {
+    return new RunView(names[0], new URLSearchParams(settings));
+  }
   return new RunsView();
 }
 
@@ -62,6 +70,7 @@ function asksForToken() {
   tokenForm.ask(content);
 }
 
+/** `error` is null while an answer may still come. */
 function failed(error) {
   tokenForm.close();
   const since = answeredAt === null ? "" : ` since ${time(answeredAt)}`;
@@ -87,6 +96,7 @@ async function update() {
   clearTimeout(timer);
   const mine = ++turn;
   if (!document.hidden) {
+    const slow = setTimeout(() => { if (mine === turn) failed(null); }, SLOW_MILLISECONDS);
     try {
       await view.load();
       if (mine === turn) answered();
@@ -94,6 +104,8 @@ async function update() {
       if (mine !== turn) return;
       if (error instanceof Refused && error.status === 401) return asksForToken();
       failed(error);
+    } finally {
+      clearTimeout(slow);
     }
   }
   if (mine === turn) timer = setTimeout(update, PERIOD_MILLISECONDS);
@@ -118,5 +130,7 @@ document.querySelector(".skip").addEventListener("click", event => {
   content.focus();
 });
 addEventListener("hashchange", open);
+// What a view shows is not what was chosen any more.
+content.addEventListener("outdated", update);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) update(); });
 open();

@@ -132,10 +132,13 @@ function colouringsOf(data) {
   };
 }
 
+// More, and words on it couldn't be read; --strongest of microscope.css.
+const STRONGEST_PERCENT = 70;
+
 function colourOf(part, diverging) {
   if (Number.isNaN(part)) return "transparent";
   const pole = diverging ? (part < 0 ? "below" : "above") : "amount";
-  const opacity = 90 * Math.min(1, Math.abs(part));
+  const opacity = STRONGEST_PERCENT * Math.min(1, Math.abs(part));
   return `color-mix(in srgb, var(--${pole}) ${opacity.toFixed(1)}%, transparent)`;
 }
 
@@ -156,7 +159,6 @@ function sequenceFacts(data) {
   const rest = [["outside", OUTSIDE_TOP_K], ["missing", MISSING], ["not generated", MASKED],
     ["not evaluated", UNSPECIFIED]].filter(([, kind]) => counts[kind])
       .map(([name, kind]) => [name, formatCount(counts[kind])]);
-  if (data.notKept) rest.push(["evaluated, but no room in --inspected_bytes: positions", data.notKept]);
   return [["draw", data.draw], ["positions", formatCount(data.length)],
     ["accepted", share(counts[ACCEPTED] / scored)],
     ["accepted on average over draws", share(expected / scored)],
@@ -166,8 +168,9 @@ function sequenceFacts(data) {
 }
 
 class Sequence {
-  constructor(element, response, {tokenTexts, title, position}) {
+  constructor(element, response, {tokenTexts, title, position, onChoose}) {
     this.data = decodeSequence(response);
+    this.onChoose = onChoose;
     this.tokenTexts = tokenTexts;
     this.colourings = colouringsOf(this.data);
     this.colouring = "log w";
@@ -193,6 +196,9 @@ class Sequence {
     this.root = make("section", {class: "microscope"}, title ? make("h2", {}, title) : null,
         make("div", {class: "facts"}, sequenceFacts(this.data).map(([name, value]) =>
           make("span", {}, `${name} `, make("b", {}, value)))),
+        this.data.notKept ? make("p", {class: "notice"}, "This sequence is cut: positions ",
+            make("b", {}, this.data.notKept),
+            " were evaluated too, but --inspected_bytes has no room for their values.") : null,
         this.legend(), this.data.length > 200 ? this.overview : null, this.turn,
         make("div", {class: "columns"}, this.tokens, this.panel));
     element.replaceChildren(this.root);
@@ -342,6 +348,7 @@ class Sequence {
     const token = this.mark();
     showPosition(this.panel, this.data, index, this.tokenTexts);
     token?.scrollIntoView({block: "nearest"});
+    this.onChoose?.(this.data.firstPosition + index);
   }
 
   key(event) {
@@ -554,11 +561,12 @@ function showPosition(panel, data, i, tokenTexts) {
 /**
  * Draws a sequence into `element`, in place of what it holds. `response` is an
  * InspectSequenceResponse in protobuf's JSON; `tokenTexts` an object from id to text, or null;
- * `title` is shown above; `position` is opened, if it is one of the sequence.
+ * `title` is shown above; `position` is opened, if it is one of the sequence. `onChoose(position)`
+ * is called when one is opened.
  */
 export function renderSequence(element, response,
-    {tokenTexts = null, title = "", position = null} = {}) {
-  new Sequence(element, response, {tokenTexts, title, position});
+    {tokenTexts = null, title = "", position = null, onChoose = null} = {}) {
+  new Sequence(element, response, {tokenTexts, title, position, onChoose});
 }
 
 // --- A run ---

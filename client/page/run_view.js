@@ -1,12 +1,13 @@
-// One run: its last draws as charts, the last of them in full, and what is worth a closer look.
+// One run: all of its draws as charts, the last of them in full, and what is worth a closer look.
 
 import {call, Refused, tokenTexts} from "./api.js";
 import {BarPanel, LinePanel} from "./charts.js";
 import {figures, make, table, verdict} from "./elements.js";
 import {bytes, count, number, share, wholeShare} from "./format.js";
+import {AXES, HistoryPanel} from "./history_panel.js";
 import {renderRun} from "./microscope.js";
 import {runLink} from "./runs_view.js";
-import {histogramShares, stepValues} from "./step_values.js";
+import {histogramShares, stepValues, stretchValues} from "./step_values.js";
 
 const ENCODINGS = {FLOAT32: "float32", FLOAT16: "float16", FIXED12: "12 bits"};
 const SHARE = {min: 0, max: 1};
@@ -14,6 +15,7 @@ const FROM_ZERO = {beginAtZero: true};
 // Of the recorded models one slot alone leaves half of the mass outside. Lists that are one position
 // off leave 0.86 or more, of whatever length.
 const OTHER_TOKENS = 0.7;
+const RUNS_OFFERED = 100;  // to be drawn beside another
 const NOTHING_YET = "Nothing evaluated yet.";
 const NOTHING_COUNTED = "Nothing counted of the last draw.";
 
@@ -56,7 +58,7 @@ const LINES = [
       "worker records lists of other positions (shifted by one?), other ids, or a filter's. A " +
       "larger K doesn't help."},
   {title: "Tokens", unit: "per draw", format: count, range: FROM_ZERO,
-    lines: [{name: "evaluated", of: v => v.tokens}],
+    lines: [{name: "evaluated", of: v => v.tokensPerDraw}],
     note: "Scored and missing, each once per draw however many ranks evaluate it."},
 ];
 
@@ -76,29 +78,35 @@ const DISTRIBUTIONS = [
 export class RunView {
   page = "runs";
 
-  constructor(runId) {
+  /** `settings` of the address: the axis, and the run that is drawn beside this one. */
+  constructor(runId, settings) {
     this.runId = runId;
     this.title = runId;
-    this.lines = LINES.map(panel => new LinePanel({...panel, empty: NOTHING_YET}));
-    this.sampleSizes = new LinePanel({title: "Effective sample size", unit: "share of tokens",
-      format: share, tick: wholeShare, empty: "No corrections counted yet.",
+    this.axis = AXES[settings.get("axis")] ?? AXES.draw;
+    this.beside = settings.get("beside") ?? "";
+    // By run id: the stretches of its draws, and when the last of these was evaluated.
+    this.histories = new Map();
+    this.lines =
+        LINES.map(panel => new HistoryPanel({...panel, about: runId, empty: NOTHING_YET}));
+    this.sampleSizes = new HistoryPanel({title: "Effective sample size", unit: "share of tokens",
+      format: share, tick: wholeShare, about: runId, empty: "No corrections counted yet.",
       note: "(Σw)² / (n Σw²): what n weighted tokens are worth. Higher is less variance; plain " +
         "is the ratio as it is."});
-    const bars = {format: share, tick: wholeShare, empty: NOTHING_COUNTED};
+    const bars = {format: share, tick: wholeShare, about: runId, empty: NOTHING_COUNTED};
     this.distributions = DISTRIBUTIONS.map(panel => new BarPanel({...panel, ...bars}));
     this.beyond = new BarPanel({...bars, title: "Ratios beyond bounds",
       unit: "share of scored tokens",
       note: "What clipping at these bounds would touch."});
     this.staleness = new BarPanel({title: "Staleness", unit: "tokens", format: count,
-      empty: NOTHING_COUNTED,
+      about: runId, empty: NOTHING_COUNTED,
       note: "By how many policy versions tokens are behind. Accept rates fall with it."});
     this.curve = new LinePanel({title: "Accept rate against k", unit: "share of scored tokens",
-      format: share, tick: wholeShare,
+      format: share, tick: wholeShare, about: runId,
       empty: "No evaluation has asked for it: prefix_curve=(1, 2, 4, 8), say.",
       note: "What would be accepted with only the k most probable recorded tokens, and the mass " +
         "of the current policy outside them. Where the curve is flat, fewer slots do."});
-    this.missing = new LinePanel({title: "Missing by reason", unit: "share of tokens",
-      format: share, tick: wholeShare, empty: "No token is missing.",
+    this.missing = new HistoryPanel({title: "Missing by reason", unit: "share of tokens",
+      format: share, tick: wholeShare, about: runId, empty: "No token is missing.",
       note: "Tokens without a record, which train with the trainer's own ratio. Never arrived: " +
         "ask the workers; sisctl sequences lists what has come. Evicted: let trainers release, " +
         "more memory, or a store. Expired: time_to_live. Stale: max_staleness. Store down: a node " +
@@ -107,10 +115,19 @@ export class RunView {
     this.verdict = make("div");
     this.figures = make("div");
     this.draws = make("h2", {}, "By draw");
+    this.chooseAxis = make("select", {onchange: () => this.choose()},
+        Object.entries(AXES).map(([name, {title}]) =>
+          make("option", {value: name, selected: this.axis === AXES[name] && ""}, title)));
+    this.chooseBeside = make("select", {onchange: () => this.choose()});
+    this.offerRuns([]);
+    this.listOthers().catch(() => {});  // load() says whether the server answers
     this.lastDraw = make("h2", {}, "The last draw");
     this.corrections = make("div");
     this.inspected = make("div", {class: "inspected"}, make("p", {}, "Loading…"));
-    this.body = make("div", {}, this.facts, this.verdict, this.figures, this.draws,
+    this.body = make("div", {}, this.facts, this.verdict, this.figures,
+        make("div", {class: "line"}, this.draws, make("div", {class: "choices"},
+            make("label", {}, "Axis ", this.chooseAxis),
+            make("label", {}, "Beside ", this.chooseBeside))),
         make("div", {class: "panels"}, this.lines.map(panel => panel.element),
             this.missing.element, this.sampleSizes.element),
         this.lastDraw,
@@ -143,13 +160,56 @@ export class RunView {
       location.reload();
       return;
     }
+    await Promise.all([this.loadHistory(run), this.loadBeside()]);
     const values = steps.map(stepValues);
     this.showFacts(run);
     this.showVerdict(run);
     this.showFigures(values);
-    this.showDraws(values);
+    this.showDraws();
     this.showLastDraw(values.at(-1));
     this.showCurve(values);
+  }
+
+  // All draws, if any was evaluated since they were asked for.
+  async loadHistory({runId, lastEvaluatedAt}) {
+    if (this.histories.get(runId)?.at === lastEvaluatedAt) return;
+    const {stretches} = await call("GetHistory", {run_id: runId});
+    this.histories.set(runId, {at: lastEvaluatedAt, stretches: stretches.map(stretchValues)});
+  }
+
+  async loadBeside() {
+    if (this.beside === "") return;
+    try {
+      await this.loadHistory((await call("GetRun", {run_id: this.beside})).run);
+    } catch (error) {
+      if (!(error instanceof Refused) || error.status !== 404) throw error;
+      this.histories.delete(this.beside);  // it is gone
+    }
+  }
+
+  // Those that were evaluated last.
+  async listOthers() {
+    const {runs} = await call("ListRuns", {order: "LATEST_FIRST", limit: RUNS_OFFERED});
+    this.offerRuns(runs.map(({runId}) => runId).filter(id => id !== this.runId));
+  }
+
+  offerRuns(ids) {
+    const offered = ["", ...new Set([...ids, this.beside].filter(Boolean))];
+    this.chooseBeside.replaceChildren(...offered.map(id =>
+      make("option", {value: id, selected: id === this.beside && ""}, id || "no other run")));
+  }
+
+  // Says so in the address, so that it can be handed on.
+  choose() {
+    this.axis = AXES[this.chooseAxis.value];
+    this.beside = this.chooseBeside.value;
+    const settings = new URLSearchParams();
+    if (this.axis !== AXES.draw) settings.set("axis", this.chooseAxis.value);
+    if (this.beside !== "") settings.set("beside", this.beside);
+    const query = settings.toString();
+    history.replaceState(null, "", `${runLink(this.runId)}${query && `?${query}`}`);
+    this.showDraws();
+    this.element.dispatchEvent(new Event("outdated", {bubbles: true}));
   }
 
   showFacts(run) {
@@ -162,6 +222,7 @@ export class RunView {
       `policy version ${run.policyVersion}`,
       `${count(Number(run.sequences))} sequences with ${count(Number(run.positions))} tokens ` +
         `held in ${bytes(Number(run.bytes))}`,
+      run.sharesMetrics && "no metrics of its own: /metrics counts it as run=\"other\"",
     ].filter(Boolean).join(" · ");
   }
 
@@ -190,28 +251,31 @@ export class RunView {
     ]));
   }
 
-  showDraws(values) {
-    const draws = values.map(value => value.draw);
-    this.draws.textContent = draws.length === 0 ? "By draw" :
-      draws.length === 1 ? "By draw: the last one" :
-        `By draw: the last ${draws.length}, as they were evaluated`;
+  showDraws() {
+    const runs = [this.runId, this.beside].filter(Boolean).map(id =>
+      ({id, stretches: this.histories.get(id)?.stretches ?? []}));
+    const [{stretches}] = runs;
+    const draws = stretches.reduce((sum, stretch) => sum + stretch.draws, 0);
+    this.draws.textContent = draws === 0 ? "By draw" : draws === 1 ? "By draw: one so far" :
+      `By draw: all ${draws}` +
+        (draws > stretches.length ? `, older ones together in ${stretches.length} points` : "");
     LINES.forEach(({lines, range, note, beyond}, i) => {
-      this.lines[i].show(draws, lines.map(line => ({...line, values: values.map(line.of)})),
-          {range});
-      this.lines[i].say(values.length > 0 && beyond?.(values.at(-1)) || note);
+      this.lines[i].showRuns(runs, lines, this.axis, {range});
+      this.lines[i].say(stretches.length > 0 && beyond?.(stretches.at(-1)) || note);
     });
-    const names = [...new Set(values.flatMap(value => value.corrections.map(({name}) => name)))];
-    const size = (value, name) =>
-      value.corrections.find(correction => correction.name === name)?.effectiveSampleSize ?? null;
-    this.sampleSizes.show(draws, names.map(name => ({
-      name, dashed: name === "plain", values: values.map(value => size(value, name)),
-    })), {range: SHARE});
+    const all = runs.flatMap(run => run.stretches);
+    const names = [...new Set(all.flatMap(stretch => stretch.corrections.map(({name}) => name)))];
+    const size = (stretch, name) => stretch.corrections.find(
+        correction => correction.name === name)?.effectiveSampleSize ?? null;
+    this.sampleSizes.showRuns(runs, names.map(name => ({
+      name, dashed: name === "plain", of: stretch => size(stretch, name),
+    })), this.axis, {range: SHARE});
     const reasons =
-        [...new Set(values.flatMap(value => value.missingByReason.map(({reason}) => reason)))];
-    const missing = (value, name) =>
-      value.missingByReason.find(({reason}) => reason === name)?.share ?? 0;
-    this.missing.show(draws,
-        reasons.map(name => ({name, values: values.map(value => missing(value, name))})),
+        [...new Set(all.flatMap(stretch => stretch.missingByReason.map(({reason}) => reason)))];
+    const missing = (stretch, name) =>
+      stretch.missingByReason.find(({reason}) => reason === name)?.share ?? 0;
+    this.missing.showRuns(runs,
+        reasons.map(name => ({name, of: stretch => missing(stretch, name)})), this.axis,
         {range: {...FROM_ZERO, suggestedMax: 0.01}});
   }
 
@@ -276,9 +340,9 @@ export class RunView {
       const [response, texts] =
           await Promise.all([call("InspectRun", {run_id: this.runId}), tokenTexts()]);
       this.inspected.replaceChildren();
-      renderRun(this.inspected, response, {tokenTexts: texts, onOpen: sequence => {
-        const {id, attempt} = sequence;
-        location.hash = `${runLink(this.runId)}/${encodeURIComponent(id)}/${attempt ?? 0}`;
+      renderRun(this.inspected, response, {tokenTexts: texts, onOpen: ({id, attempt}, position) => {
+        location.hash = `${runLink(this.runId)}/${encodeURIComponent(id)}/${attempt ?? 0}` +
+          (position === null ? "" : `/${position}`);
       }});
     } catch (error) {
       this.inspected.replaceChildren(make("p", {}, `Nothing to look at: ${error.message}`));

@@ -1,12 +1,22 @@
 // All runs, and what the server does at this moment.
 
-import {call, Refused} from "./api.js";
-import {bar, byVerdict, figures, make, table, verdict} from "./elements.js";
+import {call} from "./api.js";
+import {bar, figures, make, table, verdict} from "./elements.js";
 import {bytes, count, number, perSecond, share} from "./format.js";
 import {ratesNow, stepValues} from "./step_values.js";
 
-// Of more runs, those that do best, the last draws are not looked up.
-const RUNS_LOOKED_UP = 64;
+const RUNS_OF_A_PAGE = 50;
+
+// How the server can sort them.
+const ORDERS = {
+  WORST_FIRST: "worst first",
+  LATEST_FIRST: "evaluated last first",
+  LOWEST_ACCEPT_RATE_FIRST: "lowest accept rate first",
+  LARGEST_D_FIRST: "largest D first",
+  MOST_MISSING_FIRST: "most missing first",
+  MOST_BYTES_FIRST: "most memory first",
+  BY_RUN_ID: "by name",
+};
 
 export function runLink(runId) {
   return `#/run/${encodeURIComponent(runId)}`;
@@ -17,31 +27,60 @@ export class RunsView {
   title = "Runs";
 
   constructor() {
-    this.filter = "";
+    this.offset = 0;
     this.input = make("input", {type: "search", placeholder: "Filter", "aria-label": "Filter runs",
-      oninput: () => { this.filter = this.input.value.toLowerCase(); this.showTable(); }});
+      maxlength: 80, oninput: () => this.turnTo(0)});
+    this.order = make("select", {onchange: () => this.turnTo(0)},
+        Object.entries(ORDERS).map(([value, words]) => make("option", {value}, words)));
+    this.choices = make("div", {class: "choices", hidden: ""}, this.input,
+        make("label", {}, "Sorted ", this.order));
     this.figures = make("div");
-    this.heading = make("div", {class: "line"}, make("h2", {}, "Runs"));
     this.list = make("div", {}, make("p", {class: "words"}, "Loading…"));
-    this.element = make("div", {}, make("h1", {}, "Overview"), this.figures, this.heading,
-        this.list);
+    this.place = make("span", {role: "status"});
+    this.before = make("button", {type: "button",
+      onclick: () => this.turnTo(this.offset - RUNS_OF_A_PAGE)}, "Previous");
+    this.after = make("button", {type: "button",
+      onclick: () => this.turnTo(this.offset + RUNS_OF_A_PAGE)}, "Next");
+    this.pages = make("div", {class: "line", hidden: ""}, this.place,
+        make("span", {class: "choices"}, this.before, this.after));
+    this.element = make("div", {}, make("h1", {}, "Overview"), this.figures,
+        make("div", {class: "line"}, make("h2", {}, "Runs"), this.choices), this.list, this.pages);
+  }
+
+  turnTo(offset) {
+    this.offset = Math.max(0, offset);
+    this.element.dispatchEvent(new Event("outdated", {bubbles: true}));
   }
 
   async load() {
-    const [{runs}, server] = await Promise.all([call("ListRuns"), call("GetServer")]);
-    runs.sort(byVerdict);
-    this.rows = await Promise.all(runs.map(async (run, i) => ({
-      run, last: i < RUNS_LOOKED_UP ? await lastStep(run) : null,
-    })));
-    this.showFigures(runs, server);
-    this.showTable();
+    const containing = this.input.value;
+    const wanted = {containing, order: this.order.value, offset: this.offset,
+      limit: RUNS_OF_A_PAGE};
+    this.wanted = wanted;
+    const [listed, server] = await Promise.all([call("ListRuns", wanted), call("GetServer")]);
+    if (this.wanted !== wanted) return;  // something else by now
+    // Those of this page may be gone.
+    if (listed.runs.length === 0 && listed.containingRuns > 0) return this.turnTo(0);
+    this.showFigures(listed, server);
+    this.showTable(listed, containing);
+    this.showPlace(listed);
   }
 
-  showFigures(runs, server) {
+  showPlace({runs, containingRuns}) {
+    this.pages.hidden = containingRuns <= RUNS_OF_A_PAGE;
+    const words = `${this.offset + 1} to ${this.offset + runs.length} of ${containingRuns}`;
+    if (this.place.textContent !== words) this.place.textContent = words;
+    this.before.disabled = this.offset === 0;
+    this.after.disabled = this.offset + runs.length >= containingRuns;
+  }
+
+  showFigures({allRuns, broken, worthALook}, server) {
     const now = ratesNow(server.history);
     const [held, budget] = [Number(server.cacheBytes), Number(server.cacheBudgetBytes)];
     this.figures.replaceChildren(figures([
-      {name: "Runs", value: count(runs.length)},
+      {name: "Runs", value: count(allRuns),
+        note: broken + worthALook === 0 ? "all healthy" :
+          `${broken} broken, ${worthALook} worth a look`},
       {name: "Tokens recorded", value: perSecond(now?.ingestedPositions),
         note: `${bytes(now?.ingestedBytes)}/s`},
       {name: "Tokens evaluated", value: perSecond(now?.evaluatedPositions), note: "once per draw"},
@@ -51,27 +90,26 @@ export class RunsView {
     ]));
   }
 
-  showTable() {
-    if (this.rows === undefined) return;
-    if (this.rows.length > 8 && !this.input.isConnected) this.heading.append(this.input);
-    if (this.rows.length === 0) {
+  showTable({runs, allRuns}, containing) {
+    this.choices.hidden = allRuns < 2;
+    if (allRuns === 0) {
       this.list.replaceChildren(make("p", {class: "words"},
           "No runs yet. A trainer opens one (client.create_run in Python), or you do: ",
           make("code", {}, "sisctl runs create RUN --vocabulary_size=151936 --top_k=50"),
           ". It shows up here by itself."));
       return;
     }
-    const words = ({run}) =>
-      [run.runId, run.config.task, run.config.algorithm, run.config.model].join(" ").toLowerCase();
-    const shown = this.rows.filter(row => words(row).includes(this.filter));
-    if (shown.length === 0) {
+    if (runs.length === 0) {
       this.list.replaceChildren(
-          make("p", {class: "words"}, `No run has “${this.filter}” in its name.`));
+          make("p", {class: "words"}, `No run has “${containing}” in its name.`));
       return;
     }
-    replaceKeepingFocus(this.list, make("div", {class: "scroll"}, table("Runs", [
+    const shown = runs.map(run => ({run, last: run.lastTotals === undefined ? null :
+      stepValues({draw: run.lastDraw, step: {totals: run.lastTotals}})}));
+    const rows = table("Runs", [
       {title: "Run", left: true, className: "name",
-        cell: ({run}) => make("a", {href: runLink(run.runId)}, run.runId)},
+        cell: ({run}) => make("div", {}, make("a", {href: runLink(run.runId)}, run.runId),
+            run.sharesMetrics ? make("div", {class: "note"}, "no metrics of its own") : null)},
       {title: "Verdict", left: true, className: "name", cell: ({run}) =>
         make("div", {}, verdict(run.verdict),
             run.findings.length > 0 ? make("div", {class: "note"}, run.findings[0].reason) : null)},
@@ -88,7 +126,13 @@ export class RunsView {
       {title: "Sequences", unit: "held", cell: ({run}) => count(Number(run.sequences))},
       {title: "Tokens", unit: "held", cell: ({run}) => count(Number(run.positions))},
       {title: "Memory", cell: ({run}) => bytes(Number(run.bytes))},
-    ], shown)));
+    ], shown);
+    // For those whose window has no room for the heads (page.css).
+    const titles = [...rows.tHead.rows[0].cells].map(cell => cell.firstChild.textContent);
+    for (const row of rows.tBodies[0].rows) {
+      titles.forEach((title, i) => { row.cells[i].dataset.title = title; });
+    }
+    replaceKeepingFocus(this.list, make("div", {class: "scroll cards"}, rows));
   }
 
   stop() {}
@@ -100,16 +144,4 @@ function replaceKeepingFocus(parent, ...children) {
   const href = parent.contains(active) ? active.getAttribute("href") : null;
   parent.replaceChildren(...children);
   if (href !== null) parent.querySelector(`a[href="${CSS.escape(href)}"]`)?.focus();
-}
-
-// Of the draw that was evaluated last; null if there is none, or it was forgotten meanwhile.
-async function lastStep(run) {
-  if (run.lastDraw === undefined || run.lastDraw === null) return null;
-  try {
-    const step = await call("GetStep", {run_id: run.runId, draw: run.lastDraw});
-    return stepValues({draw: run.lastDraw, step});
-  } catch (error) {
-    if (error instanceof Refused && error.status === 404) return null;
-    throw error;
-  }
 }

@@ -5,11 +5,17 @@ import {make} from "./elements.js";
 import {renderSequence} from "./microscope.js";
 import {runLink} from "./runs_view.js";
 
+function sequenceLink({run_id: runId, sequence, attempt}) {
+  return `${runLink(runId)}/${encodeURIComponent(sequence)}/${attempt}`;
+}
+
 export class SequenceView {
   page = "runs";
 
-  constructor(runId, sequence, attempt) {
+  /** `position` is opened; null is none. */
+  constructor(runId, sequence, attempt, position) {
     this.fields = {run_id: runId, sequence, attempt};
+    this.position = position;
     this.title = sequence;
     this.shown = make("div", {class: "inspected"}, make("p", {}, "Loading…"));
     this.element = make("div", {},
@@ -30,7 +36,13 @@ export class SequenceView {
     try {
       const [response, texts] = await Promise.all([call("InspectSequence", this.fields), tokenTexts()]);
       this.shown.replaceChildren();
-      renderSequence(this.shown, response, {tokenTexts: texts, title: ""});
+      // The address has the position, so that it can be handed on.
+      const place = `${sequenceLink(this.fields)}/`;
+      renderSequence(this.shown, response, {tokenTexts: texts, title: "", position: this.position,
+        onChoose: position => {
+          this.position = position;
+          history.replaceState(null, "", place + position);
+        }});
       this.loaded = true;
     } catch (error) {
       if (error.status === undefined || error.status === 503) throw error;

@@ -39,6 +39,16 @@ export function stepValues({draw, step}) {
   };
 }
 
+/** The same of a stretch of GetHistory: rates and means over all of its draws. */
+export function stretchValues(stretch) {
+  const [firstDraw, lastDraw] = [String(stretch.firstDraw ?? 0), String(stretch.lastDraw ?? 0)];
+  const values = stepValues({draw: lastDraw, step: stretch});
+  const draws = Number(stretch.draws);
+  return {...values, firstDraw, lastDraw, draws, tokensPerDraw: values.tokens / draws,
+    begunAt: stretch.begunAt, endedAt: stretch.endedAt,
+    name: firstDraw === lastDraw ? lastDraw : `${firstDraw}–${lastDraw}`};
+}
+
 function prefixValues({topK, positions, expectedAcceptance, residualMass}) {
   const mean = sum => (Number(positions) > 0 ? sum / Number(positions) : null);
   return {

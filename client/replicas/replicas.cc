@@ -11,6 +11,7 @@
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "client/replicas/batch_rows.h"
+#include "client/replicas/merge_histories.h"
 #include "client/replicas/merge_inspections.h"
 #include "client/replicas/replicated_append_writer.h"
 #include "client/replicas/store_down.h"
@@ -46,6 +47,15 @@ void Merge(const v1::Run& part, v1::Run& run) {
     if (!there) *findings.Add() = finding;
   }
   std::ranges::stable_sort(findings, std::greater<>(), &v1::Finding::verdict);
+  if (part.has_last_totals()) {
+    const v1::Totals parts[] = {run.last_totals(), part.last_totals()};
+    if (part.last_draw() == run.last_draw()) {
+      *run.mutable_last_totals() = SumTotals(parts);
+    } else if (part.last_draw() > run.last_draw()) {
+      *run.mutable_last_totals() = part.last_totals();
+    }
+    run.set_last_evaluated_at(std::max(run.last_evaluated_at(), part.last_evaluated_at()));
+  }
   if (part.has_last_draw()) run.set_last_draw(std::max(run.last_draw(), part.last_draw()));
 }
 
@@ -159,7 +169,13 @@ absl::StatusOr<v1::ListRunsResponse> Replicas::ListRuns(const v1::ListRunsReques
     for (const v1::Run& run : answer.runs()) Merge(run, runs[run.run_id()]);
   }
   v1::ListRunsResponse merged;
-  for (auto& [run_id, run] : runs) *merged.add_runs() = std::move(run);
+  for (auto& [run_id, run] : runs) {
+    merged.set_worth_a_look(merged.worth_a_look() + (run.verdict() == v1::WORTH_A_LOOK));
+    merged.set_broken(merged.broken() + (run.verdict() == v1::BROKEN));
+    *merged.add_runs() = std::move(run);
+  }
+  merged.set_all_runs(merged.runs_size());
+  merged.set_containing_runs(merged.runs_size());
   NoteUnanswered(answers->down, merged);
   return merged;
 }
@@ -214,6 +230,16 @@ absl::StatusOr<v1::ListStepsResponse> Replicas::ListSteps(const v1::ListStepsReq
     *step.mutable_step() = Merged(draw.parts);
     NoteUnanswered(answers->down, *step.mutable_step());
   }
+  NoteUnanswered(answers->down, merged);
+  return merged;
+}
+
+absl::StatusOr<v1::GetHistoryResponse> Replicas::GetHistory(const v1::GetHistoryRequest& request) {
+  const auto answers = AskAll(&SingleServer::GetHistory, request, /*unknown_is_none=*/true);
+  if (!answers.ok()) return answers.status();
+  std::vector<v1::GetHistoryResponse> parts;
+  for (const auto& [replica, answer] : answers->given) parts.push_back(answer);
+  v1::GetHistoryResponse merged = MergeHistories(std::move(parts));
   NoteUnanswered(answers->down, merged);
   return merged;
 }

@@ -116,4 +116,16 @@ void AddStep(const v1::GetStepResponse& part, v1::GetStepResponse& merged) {
   }
 }
 
+void AddStretch(const v1::GetHistoryResponse::Stretch& part,
+                v1::GetHistoryResponse::Stretch& merged) {
+  merged.set_begun_at(std::min(merged.begun_at(), part.begun_at()));
+  merged.set_ended_at(std::max(merged.ended_at(), part.ended_at()));
+  AddNumbers(part.totals(), *merged.mutable_totals());
+  merged.set_sequences(merged.sequences() + part.sequences());
+  AddByKey(part.missing(), *merged.mutable_missing(), &v1::MissingTotals::reason);
+  SortByKey(*merged.mutable_missing(), &v1::MissingTotals::reason);
+  AddCorrections(part.corrections(), *merged.mutable_corrections());
+  merged.set_uncounted_positions(merged.uncounted_positions() + part.uncounted_positions());
+}
+
 }  // namespace sis

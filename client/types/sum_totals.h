@@ -19,5 +19,8 @@ void AddCorrections(const google::protobuf::RepeatedPtrField<v1::CorrectionTotal
                     google::protobuf::RepeatedPtrField<v1::CorrectionTotals>& merged);
 // The same of one replica's step, all but the totals.
 void AddStep(const v1::GetStepResponse& part, v1::GetStepResponse& merged);
+// Adds what another replica counted of the same draws; their number, and which they are, stay.
+void AddStretch(const v1::GetHistoryResponse::Stretch& part,
+                v1::GetHistoryResponse::Stretch& merged);
 
 }  // namespace sis

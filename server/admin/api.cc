@@ -56,6 +56,7 @@ constexpr Method kMethods[] = {
     {"GetRun", Call<v1::GetRunRequest, v1::GetRunResponse, &Stub::GetRun>},
     {"GetStep", Call<v1::GetStepRequest, v1::GetStepResponse, &Stub::GetStep>},
     {"ListSteps", Call<v1::ListStepsRequest, v1::ListStepsResponse, &Stub::ListSteps>},
+    {"GetHistory", Call<v1::GetHistoryRequest, v1::GetHistoryResponse, &Stub::GetHistory>},
     {"ListSequences",
      Call<v1::ListSequencesRequest, v1::ListSequencesResponse, &Stub::ListSequences>},
     {"GetServer", Call<v1::GetServerRequest, v1::GetServerResponse, &Stub::GetServer>},

@@ -56,6 +56,20 @@ void CheckSequence(absl::string_view query) {
   Require(again.run().run_id() == request.run().run_id());
 }
 
+void CheckRuns(absl::string_view query) {
+  sis::v1::ListRunsRequest request, again;
+  if (absl::Status status = sis::ReadQuery(query, request); !status.ok()) {
+    return RequireRefusal(status);
+  }
+  Require(request.containing() == sis::QueryValue(query, "containing"));
+  const std::string written =
+      absl::StrCat("offset=", request.offset(), "&order=", sis::v1::RunOrder_Name(request.order()),
+                   "&limit=", request.limit(), "&containing=", Encoded(request.containing()));
+  Require(sis::ReadQuery(written, again).ok());
+  Require(again.offset() == request.offset() && again.order() == request.order());
+  Require(again.limit() == request.limit() && again.containing() == request.containing());
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -63,6 +77,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string input(reinterpret_cast<const char*>(data), size);
   CheckStep(input);
   CheckSequence(input);
+  CheckRuns(input);
   Require(sis::QueryValue(absl::StrCat("draw=5&run_id=", Encoded(input)), "run_id") == input);
   return 0;
 }

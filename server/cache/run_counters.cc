@@ -49,17 +49,6 @@ void Add(const Evaluated& evaluated, RunTotals& totals) {
 
 }  // namespace
 
-CorrectionTotals& CorrectionTotals::operator+=(const CorrectionSums& sums) {
-  positions += static_cast<double>(sums.positions);
-  touched += static_cast<double>(sums.touched);
-  zeroed += static_cast<double>(sums.zeroed);
-  weight += FromCountedWeight(sums.weight);
-  weight_squared += FromCountedWeight(sums.weight_squared);
-  abs_log_weight += FromFixed(sums.abs_log_weight);
-  gradient_mass += FromCountedWeight(sums.gradient_mass);
-  return *this;
-}
-
 PrefixTotals& PrefixTotals::operator+=(const PrefixPointSums& point) {
   positions += static_cast<double>(point.positions);
   residual_mass += FromFixed(point.sums.residual_mass);

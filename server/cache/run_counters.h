@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "kernels/decide/statistics.h"
+#include "server/cache/correction_totals.h"
 #include "server/cache/evaluated.h"
 #include "server/cache/missing.h"
 #include "server/cache/staleness.h"
@@ -21,19 +22,6 @@
 #include "server/threads/mutex.h"
 
 namespace sis {
-
-// A CorrectionSums that does not outgrow its numbers.
-struct CorrectionTotals {
-  double positions = 0;
-  double touched = 0;
-  double zeroed = 0;
-  double weight = 0;
-  double weight_squared = 0;
-  double abs_log_weight = 0;  // nats
-  double gradient_mass = 0;
-
-  CorrectionTotals& operator+=(const CorrectionSums& sums);
-};
 
 struct PrefixTotals {
   double positions = 0;

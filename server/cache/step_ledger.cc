@@ -65,23 +65,42 @@ StepLedger::OpenStep* StepLedger::Use(uint64_t draw) {
 
 bool StepLedger::Charge(OpenStep& step, int64_t bytes) {
   if (bytes < 0) {
-    budget_.Refund(-bytes);
+    Refund(-bytes);
   } else {
     while (!budget_.TryCharge(bytes)) {
-      if (steps_.size() == 1) return false;
-      ForgetLeastRecentlyUsed();
+      if (steps_.size() > 1) {
+        ForgetLeastRecentlyUsed();
+      } else if (!ThinHistory()) {
+        return false;
+      }
     }
+    charged_ += bytes;
   }
   step.bytes += bytes;
-  charged_ += bytes;
+  return true;
+}
+
+void StepLedger::Refund(int64_t bytes) {
+  charged_ -= bytes;
+  budget_.Refund(bytes);
+}
+
+bool StepLedger::ThinHistory() {
+  const int64_t before = history_.bytes();
+  if (!history_.Thin()) return false;
+  Refund(before - history_.bytes());
   return true;
 }
 
 void StepLedger::ForgetLeastRecentlyUsed() {
   const auto step = steps_.find(by_use_.front());
   ranges_ -= step->second.ranges;
-  charged_ -= step->second.bytes;
-  budget_.Refund(step->second.bytes);
+  int64_t freed = step->second.bytes + history_.bytes();
+  if (step->second.ended != absl::InfinitePast()) {
+    history_.Add(ToStretch(step->first, step->second));
+  }
+  freed -= history_.bytes();
+  Refund(freed);
   steps_.erase(step);
   by_use_.pop_front();
 }
@@ -98,7 +117,7 @@ int64_t StepLedger::DropWithoutRoom(OpenStep& step, int64_t bytes, const Entries
   return positions;
 }
 
-StepLedger::Uncounted StepLedger::Add(uint64_t draw, const Evaluated& evaluated,
+StepLedger::Uncounted StepLedger::Add(uint64_t draw, const Evaluated& evaluated, absl::Time now,
                                       int64_t unclaimed) {
   WriterLock lock(mutex_);
   Uncounted uncounted{.positions = unclaimed};
@@ -109,13 +128,32 @@ StepLedger::Uncounted StepLedger::Add(uint64_t draw, const Evaluated& evaluated,
       DropWithoutRoom(step, kPrefixPointBytes, step.evaluated.prefix_curve, kept.prefix_curve);
   uncounted.corrections =
       DropWithoutRoom(step, kObservedBytes, step.evaluated.observed, kept.observed);
+  step.begun = std::min(step.begun, now);
+  step.ended = std::max(step.ended, now);
   step.evaluated += kept;
   step.uncounted += uncounted;
   return uncounted;
 }
 
 StepLedger::Step StepLedger::ToStep(const OpenStep& step) {
-  return {step.evaluated, static_cast<int64_t>(step.counted.size()), step.uncounted};
+  return {step.evaluated, static_cast<int64_t>(step.counted.size()), step.uncounted, step.ended};
+}
+
+DrawStretch StepLedger::ToStretch(uint64_t draw, const OpenStep& step) {
+  const Statistics& statistics = step.evaluated.statistics;
+  DrawStretch stretch{.first_draw = draw,
+                      .last_draw = draw,
+                      .draws = 1,
+                      .begun = step.begun,
+                      .ended = step.ended,
+                      .sequences = static_cast<int64_t>(step.counted.size()),
+                      .sums = LongSums(step.evaluated.sums),
+                      .missing = step.evaluated.missing,
+                      .uncounted = step.uncounted.positions};
+  stretch.plain += statistics.plain;
+  stretch.clipped += statistics.clipped;
+  stretch.applied += statistics.applied;
+  return stretch;
 }
 
 std::optional<StepLedger::Step> StepLedger::Find(uint64_t draw) const {
@@ -133,6 +171,16 @@ std::vector<StepLedger::NamedStep> StepLedger::List() const {
     steps.push_back({draw, ToStep(steps_.at(draw))});
   }
   return steps;
+}
+
+std::vector<DrawStretch> StepLedger::History() const {
+  WriterLock lock(mutex_);
+  std::vector<DrawStretch> history(history_.stretches().begin(), history_.stretches().end());
+  for (const uint64_t draw : by_use_) {
+    const OpenStep& step = steps_.at(draw);
+    if (step.ended != absl::InfinitePast()) history.push_back(ToStretch(draw, step));
+  }
+  return history;
 }
 
 void StepLedger::ForEach(absl::FunctionRef<void(const Evaluated&)> take) const {

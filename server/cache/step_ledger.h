@@ -11,7 +11,9 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
 #include "server/cache/evaluated.h"
+#include "server/cache/step_history.h"
 #include "server/memory/byte_budget.h"
 #include "server/threads/mutex.h"
 
@@ -23,8 +25,9 @@ class StepLedger {
   // Keeps the `kept` draws that were claimed last, or fewer, if together they hold more than
   // kMaxRanges separate ranges. Draws are names: a trainer that resumes from a checkpoint goes back
   // to smaller ones, and a foolish large one must not push the others out for good. One that was
-  // forgotten is counted anew. All of it is charged to `budget`, which must outlive the ledger;
-  // where it is short, draws are forgotten sooner.
+  // forgotten is counted anew; its sums go to the history. All of it is charged to `budget`, which
+  // must outlive the ledger; where it is short, draws are forgotten sooner, and the history is
+  // thinned, at last to one stretch.
   StepLedger(int kept, ByteBudget& budget) : kept_(kept), budget_(budget) {}
   ~StepLedger() { budget_.Refund(charged_); }
   StepLedger(const StepLedger&) = delete;
@@ -61,15 +64,16 @@ class StepLedger {
     friend bool operator==(const Uncounted&, const Uncounted&) = default;
   };
   // Adds what was claimed to the step's totals, but for points of the prefix curve and observed
-  // corrections that the budget has no room for. `unclaimed` positions were left uncounted. Returns
-  // all that is uncounted of these.
-  Uncounted Add(uint64_t draw, const Evaluated& evaluated, int64_t unclaimed = 0)
+  // corrections that the budget has no room for. `now` is when they were evaluated; `unclaimed`
+  // positions were left uncounted. Returns all that is uncounted of these.
+  Uncounted Add(uint64_t draw, const Evaluated& evaluated, absl::Time now, int64_t unclaimed = 0)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   struct Step {
     Evaluated evaluated;
     int64_t sequences;
     Uncounted uncounted;
+    absl::Time ended;  // when something was added last; InfinitePast() if nothing was
   };
   std::optional<Step> Find(uint64_t draw) const ABSL_LOCKS_EXCLUDED(mutex_);
   struct NamedStep {
@@ -78,6 +82,9 @@ class StepLedger {
   };
   // All that are kept, the one claimed last at the end.
   std::vector<NamedStep> List() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // All draws there ever were, the oldest first: those that are kept, one by one, after those that
+  // are not.
+  std::vector<DrawStretch> History() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls it with each that is kept, the one claimed last first. It must not come back here.
   void ForEach(absl::FunctionRef<void(const Evaluated&)> take) const ABSL_LOCKS_EXCLUDED(mutex_);
   // The one claimed last.
@@ -92,6 +99,7 @@ class StepLedger {
   static constexpr int64_t kStepBytes = 1536;
   static constexpr int64_t kObservedBytes = 256;
   static constexpr int64_t kPrefixPointBytes = 96;
+  static_assert(kStepBytes > StepHistory::kStretchBytes, "to forget a step makes room");
 
  private:
   // Ends by beginnings; disjoint, neighbours merged.
@@ -100,6 +108,9 @@ class StepLedger {
   struct OpenStep {
     Evaluated evaluated;
     Uncounted uncounted;
+    // When something was added first, and last.
+    absl::Time begun = absl::InfiniteFuture();
+    absl::Time ended = absl::InfinitePast();
     int64_t ranges = 0;                             // in `counted`
     int64_t bytes = 0;                              // charged
     absl::flat_hash_map<uint64_t, Ranges> counted;  // by sequence key
@@ -107,6 +118,7 @@ class StepLedger {
   };
 
   static Step ToStep(const OpenStep& step);
+  static DrawStretch ToStretch(uint64_t draw, const OpenStep& step);
   // The step of the draw, which is now the one used last; null if there is no room for it.
   OpenStep* Use(uint64_t draw) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops from `from` what the step does not hold yet and the budget has no room for; one entry is
@@ -118,17 +130,22 @@ class StepLedger {
   // than none. Forgets other steps where it is short; false if that is not enough.
   bool MakeRoom(OpenStep& step, int64_t ranges) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Charges bytes of the step that was used last, or refunds them if there are less than none.
-  // Forgets other steps where the budget is short; false if that is not enough.
+  // Forgets other steps where the budget is short, then thins the history; false if that is not
+  // enough.
   bool Charge(OpenStep& step, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives bytes of `charged_` back.
+  void Refund(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool ThinHistory() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetLeastRecentlyUsed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int kept_;
   ByteBudget& budget_;
   mutable Mutex mutex_;
   int64_t ranges_ ABSL_GUARDED_BY(mutex_) = 0;   // of all steps
-  int64_t charged_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of all steps
+  int64_t charged_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of all steps, and of the history
   absl::flat_hash_map<uint64_t, OpenStep> steps_ ABSL_GUARDED_BY(mutex_);
   std::list<uint64_t> by_use_ ABSL_GUARDED_BY(mutex_);  // draws, least recently used first
+  StepHistory history_ ABSL_GUARDED_BY(mutex_);         // of those that were forgotten
 };
 
 }  // namespace sis

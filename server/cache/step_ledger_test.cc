@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <random>
 #include <thread>
 
@@ -11,6 +12,8 @@ namespace sis {
 namespace {
 
 using Range = StepLedger::Range;
+
+constexpr absl::Time kNow = absl::FromUnixSeconds(1000);
 
 Evaluated Accepted(int64_t count) {
   Evaluated evaluated;
@@ -91,15 +94,15 @@ TEST(StepLedgerTest, SaysWhatItHasNoRoomFor) {
   evaluated.prefix_curve[8].positions = 3;
   evaluated.observed["a"].positions = 4;
   const StepLedger::Uncounted uncounted{.positions = 7, .prefix_curve = 5, .corrections = 4};
-  EXPECT_EQ(ledger.Add(1, evaluated, 7), uncounted);
+  EXPECT_EQ(ledger.Add(1, evaluated, kNow, 7), uncounted);
   EXPECT_EQ(ledger.Find(1)->uncounted, uncounted);
-  ledger.Add(1, evaluated, 7);
+  ledger.Add(1, evaluated, kNow, 7);
   EXPECT_EQ(ledger.List()[0].step.uncounted.positions, 14) << "each time";
 
   // There is no room for the step itself beside that of another run.
   StepLedger other(4, budget);
   EXPECT_EQ(other.Claim(1, 1, {0, 10}).uncounted, 10);
-  EXPECT_EQ(other.Add(1, Evaluated(), 10).positions, 10);
+  EXPECT_EQ(other.Add(1, Evaluated(), kNow, 10).positions, 10);
 }
 
 TEST(StepLedgerTest, ConcurrentClaimsPartitionTheirUnion) {
@@ -122,7 +125,7 @@ TEST(StepLedgerTest, ConcurrentClaimsPartitionTheirUnion) {
         for (uint32_t p = range.first; p < range.end; ++p) ++claimed[key * kPositions + p];
         fresh += range.end - range.first;
       }
-      ledger.Add(5, Accepted(fresh));
+      ledger.Add(5, Accepted(fresh), kNow);
     }
   };
   std::vector<std::thread> threads;
@@ -148,8 +151,8 @@ TEST(StepLedgerTest, AddSumsUp) {
   evaluated.observed["tis"].weight = 11;
   evaluated.missing[2] = 13;
   evaluated.prefix_curve[4] = {.positions = 15, .sums = {.residual_mass = 17}};
-  ledger.Add(3, evaluated);
-  ledger.Add(3, evaluated);
+  ledger.Add(3, evaluated, kNow);
+  ledger.Add(3, evaluated, kNow);
   EXPECT_EQ(ledger.Find(3)->evaluated.sums.accepted, 4);
   EXPECT_EQ(ledger.Find(3)->evaluated.sums.d, 10);
   EXPECT_EQ(ledger.Find(3)->evaluated.statistics.abs_log_ratio[3], 14);
@@ -158,7 +161,7 @@ TEST(StepLedgerTest, AddSumsUp) {
   EXPECT_EQ(ledger.Find(3)->evaluated.missing[2], 26);
   EXPECT_EQ(ledger.Find(3)->evaluated.prefix_curve.at(4).positions, 30);
   EXPECT_EQ(ledger.Find(3)->evaluated.prefix_curve.at(4).sums.residual_mass, 34);
-  ledger.Add(4, evaluated);  // nothing was claimed there
+  ledger.Add(4, evaluated, kNow);  // nothing was claimed there
   EXPECT_FALSE(ledger.Find(4).has_value());
 }
 
@@ -232,11 +235,11 @@ TEST(StepLedgerTest, ObservedCorrectionsAreChargedOnce) {
     ledger.Claim(1, 1, {0, 1});
     Evaluated evaluated = Accepted(1);
     evaluated.observed["a"].positions = 1;
-    ledger.Add(1, evaluated);
-    ledger.Add(1, evaluated);
+    ledger.Add(1, evaluated, kNow);
+    ledger.Add(1, evaluated, kNow);
     EXPECT_EQ(budget.used(), budget.limit());
     evaluated.observed["b"].positions = 1;
-    ledger.Add(1, evaluated);
+    ledger.Add(1, evaluated, kNow);
     EXPECT_EQ(ledger.Find(1)->evaluated.sums.accepted, 3) << "the rest is counted";
     EXPECT_EQ(ledger.Find(1)->evaluated.observed.at("a").positions, 3);
     EXPECT_FALSE(ledger.Find(1)->evaluated.observed.contains("b")) << "there is no room";
@@ -254,11 +257,11 @@ TEST(StepLedgerTest, PointsOfThePrefixCurveAreChargedOnce) {
     Evaluated evaluated = Accepted(1);
     evaluated.prefix_curve[1].positions = 1;
     evaluated.prefix_curve[8].positions = 1;
-    ledger.Add(1, evaluated);
-    ledger.Add(1, evaluated);
+    ledger.Add(1, evaluated, kNow);
+    ledger.Add(1, evaluated, kNow);
     EXPECT_EQ(budget.used(), budget.limit());
     evaluated.prefix_curve[4].positions = 1;
-    ledger.Add(1, evaluated);
+    ledger.Add(1, evaluated, kNow);
     EXPECT_EQ(ledger.Find(1)->evaluated.sums.accepted, 3) << "the rest is counted";
     EXPECT_EQ(ledger.Find(1)->evaluated.prefix_curve.at(8).positions, 3);
     EXPECT_FALSE(ledger.Find(1)->evaluated.prefix_curve.contains(4)) << "there is no room";
@@ -273,7 +276,7 @@ TEST(StepLedgerTest, ListsTheStepsThatFindKnowsByWhenTheyWereClaimedLast) {
   EXPECT_TRUE(ledger.List().empty());
   for (const uint64_t draw : {1, 2, 3, 4, 2}) {
     for (const Range& range : Fresh(ledger, draw, draw, {0, static_cast<uint32_t>(draw)})) {
-      ledger.Add(draw, Accepted(range.end - range.first));
+      ledger.Add(draw, Accepted(range.end - range.first), kNow);
     }
   }
   std::vector<uint64_t> draws;
@@ -286,6 +289,78 @@ TEST(StepLedgerTest, ListsTheStepsThatFindKnowsByWhenTheyWereClaimedLast) {
     EXPECT_EQ(named.step.sequences, found->sequences);
   }
   EXPECT_EQ(draws, (std::vector<uint64_t>{3, 4, 2})) << "1 was forgotten, 2 is the last";
+}
+
+// One position of the sequence at each draw, at a second of its own.
+void Evaluate(StepLedger& ledger, uint64_t draw) {
+  ASSERT_EQ(Fresh(ledger, draw, 1, {0, 1}).size(), 1) << draw;
+  Evaluated evaluated = Accepted(1);
+  evaluated.sums.d = static_cast<int64_t>(draw);
+  ledger.Add(draw, evaluated, kNow + absl::Seconds(draw));
+}
+
+// The draws 0, 1, 2, ... in order, each in one stretch.
+void ExpectEachDrawOnce(const std::vector<DrawStretch>& history, int64_t draws) {
+  uint64_t next = 0;
+  for (const DrawStretch& stretch : history) {
+    ASSERT_EQ(stretch.first_draw, next);
+    next = stretch.last_draw + 1;
+    const auto count = static_cast<int64_t>(next - stretch.first_draw);
+    EXPECT_EQ(stretch.draws, count);
+    EXPECT_EQ(stretch.sums.accepted, count);
+    EXPECT_EQ(stretch.sequences, count);
+    EXPECT_EQ(
+        std::ldexp(2 * stretch.sums.d, 30),
+        static_cast<double>(stretch.first_draw + stretch.last_draw) * static_cast<double>(count));
+    EXPECT_EQ(stretch.begun, kNow + absl::Seconds(stretch.first_draw));
+    EXPECT_EQ(stretch.ended, kNow + absl::Seconds(stretch.last_draw));
+  }
+  EXPECT_EQ(next, draws);
+}
+
+TEST(StepLedgerTest, TheHistoryHasEveryDrawAndThoseThatAreKeptOneByOne) {
+  ByteBudget budget(INT64_MAX);
+  constexpr int kKept = 5;
+  StepLedger ledger(kKept, budget);
+  for (int draws = 0; draws < 2000; ++draws) {
+    const std::vector<DrawStretch> history = ledger.History();
+    ExpectEachDrawOnce(history, draws);
+    ASSERT_LE(history.size(), StepHistory::kMostStretches + kKept);
+    for (size_t newest = 1; newest <= std::min<size_t>(kKept, history.size()); ++newest) {
+      EXPECT_EQ(history[history.size() - newest].draws, 1);
+    }
+    Evaluate(ledger, draws);
+  }
+  EXPECT_LE(budget.used(), kKept * (StepLedger::kStepBytes + StepLedger::kRangeBytes) +
+                               StepHistory::kMostStretches * StepHistory::kStretchBytes);
+}
+
+// Where memory is short the history gets coarse, and new draws are counted all the same.
+TEST(StepLedgerTest, TheHistoryMakesRoomForDraws) {
+  constexpr int64_t kOneStep = StepLedger::kStepBytes + StepLedger::kRangeBytes;
+  ByteBudget budget(kOneStep + 10 * StepHistory::kStretchBytes);
+  {
+    StepLedger ledger(4, budget);
+    for (int draw = 0; draw < 100; ++draw) Evaluate(ledger, draw);
+    ExpectEachDrawOnce(ledger.History(), 100);
+    EXPECT_GE(ledger.History().size(), 5);
+    // Others take all that is left but one step.
+    const int64_t others = budget.limit() - budget.used();
+    ASSERT_TRUE(budget.TryCharge(others));
+    for (int draw = 100; draw < 200; ++draw) Evaluate(ledger, draw);
+    ExpectEachDrawOnce(ledger.History(), 200);
+    budget.Refund(others);
+  }
+  EXPECT_EQ(budget.used(), 0);
+}
+
+TEST(StepLedgerTest, AClaimedDrawWithoutPositionsIsNoPartOfTheHistory) {
+  ByteBudget budget(INT64_MAX);
+  StepLedger ledger(1, budget);
+  ledger.Claim(1, 1, {0, 1});
+  EXPECT_TRUE(ledger.History().empty());
+  ledger.Claim(2, 1, {0, 1});
+  EXPECT_TRUE(ledger.History().empty()) << "of a forgotten draw";
 }
 
 TEST(StepLedgerTest, RangesOfAllStepsTogetherAreBounded) {

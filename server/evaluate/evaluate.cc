@@ -237,7 +237,7 @@ int64_t EvaluateCall::Count() {
       }
     }
   }
-  run_->counters().AddUncounted(run_->steps().Add(draw, counted, unclaimed));
+  run_->counters().AddUncounted(run_->steps().Add(draw, counted, run_->now(), unclaimed));
   run_->counters().AddEvaluated(counted);
   return counted.sums.scored() + counted.sums.missing;
 }

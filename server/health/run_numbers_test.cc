@@ -103,7 +103,7 @@ TEST_F(RunNumbersTest, TheLastDrawsAreJudgedBesideThoseBefore) {
     evaluated.staleness[0].accepted = 100;
     evaluated.fresh_d = int64_t{1} << 30;
     run_->steps().Claim(draw, 1, {0, 8});
-    run_->steps().Add(draw, evaluated);
+    run_->steps().Add(draw, evaluated, run_->now());
   }
   const RunNumbers numbers = NumbersOf(*run_);
   EXPECT_EQ(numbers.last.scored, 205 + 206 + 207 + 208 + 209) << "four have too few tokens";

@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "server/evaluate/inspection_messages.h"
 #include "server/evaluate/step_message.h"
-#include "server/health/verdict.h"
 #include "server/messages/cache_messages.h"
 #include "server/messages/slices.h"
 #include "server/rpc/append_stream.h"
@@ -25,6 +24,7 @@
 #include "server/rpc/evaluate_task.h"
 #include "server/rpc/fetch_stream.h"
 #include "server/rpc/grpc_status.h"
+#include "server/rpc/listed_runs.h"
 #include "server/rpc/methods.h"
 #include "server/rpc/reaction_order.h"
 #include "server/rpc/rpc_timer.h"
@@ -94,35 +94,6 @@ absl::Status CreateRun(const Resources& resources, const Caller& caller,
   return absl::OkStatus();
 }
 
-static_assert(v1::HEALTHY + static_cast<int>(Verdict::kWorthALook) == v1::WORTH_A_LOOK);
-static_assert(v1::HEALTHY + static_cast<int>(Verdict::kBroken) == v1::BROKEN);
-
-v1::Verdict ToMessage(Verdict verdict) {
-  return static_cast<v1::Verdict>(v1::HEALTHY + static_cast<int>(verdict));
-}
-
-v1::Run Describe(const Run& run) {
-  v1::Run message = sis::ToMessage(run.Describe());
-  const std::vector<Finding> findings = FindingsIn(NumbersOf(run));
-  message.set_verdict(ToMessage(VerdictOf(findings)));
-  for (const Finding& finding : findings) {
-    v1::Finding& found = *message.add_findings();
-    found.set_rule(std::string(finding.rule().name));
-    found.set_verdict(ToMessage(finding.rule().verdict));
-    found.set_reason(finding.reason);
-    found.set_action(std::string(finding.rule().action));
-  }
-  return message;
-}
-
-absl::Status ListRuns(const Resources& resources, const Caller& caller, const v1::ListRunsRequest&,
-                      v1::ListRunsResponse& response) {
-  for (const std::shared_ptr<Run>& run : resources.runs.registry().List(caller)) {
-    *response.add_runs() = Describe(*run);
-  }
-  return absl::OkStatus();
-}
-
 absl::Status DeleteRun(const Resources& resources, const Caller& caller,
                        const v1::DeleteRunRequest& request, v1::DeleteRunResponse& response) {
   const absl::StatusOr<bool> deleted = resources.runs.Delete(request.run(), caller);
@@ -169,6 +140,14 @@ absl::Status ListSteps(const Resources&, Run& run, const v1::ListStepsRequest&,
     v1::ListStepsResponse::Step& message = *response.add_steps();
     message.set_draw(draw);
     *message.mutable_step() = ToMessage(step);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GetHistory(const Resources&, Run& run, const v1::GetHistoryRequest&,
+                        v1::GetHistoryResponse& response) {
+  for (const DrawStretch& stretch : run.steps().History()) {
+    *response.add_stretches() = ToMessage(stretch);
   }
   return absl::OkStatus();
 }
@@ -227,13 +206,17 @@ absl::Status ListSequences(const Resources&, Run& run, const v1::ListSequencesRe
 
 RatioService::RatioService(const Resources& resources) : resources_(resources) {
   Answer(sis::CreateRun);
-  Answer(sis::ListRuns);
+  Answer<v1::ListRunsRequest, v1::ListRunsResponse>(
+      [](const Resources& resources, const Caller& caller, const auto& request, auto& response) {
+        return sis::ListRuns(resources.runs.registry(), caller, request, response);
+      });
   Answer(sis::DeleteRun);
   Answer(sis::GetServer);
   AnswerOfRun(sis::AdvanceVersion);
   AnswerOfRun(sis::GetRun);
   AnswerOfRun(sis::GetStep);
   AnswerOfRun(sis::ListSteps);
+  AnswerOfRun(sis::GetHistory);
   AnswerOfRun(sis::ListSequences);
   AnswerOfRun(sis::Release);
   AnswerOfRun<v1::InspectRunRequest, v1::InspectRunResponse>(

@@ -228,6 +228,20 @@ TEST_F(ReplicasTest, ThreeReplicasGiveTheBitsOfOneServer) {
   ASSERT_TRUE(steps.ok() && merged_steps.ok()) << steps.status() << merged_steps.status();
   ASSERT_EQ(steps->steps_size(), 2);
   EXPECT_EQ(merged_steps->SerializeAsString(), steps->SerializeAsString());
+  const auto history = one->GetHistory(kRun);
+  const auto merged_history = client_->GetHistory(kRun);
+  ASSERT_TRUE(history.ok() && merged_history.ok()) << history.status() << merged_history.status();
+  ASSERT_EQ(history->stretches_size(), 2);
+  for (int i = 0; i < history->stretches_size(); ++i) {
+    v1::GetHistoryResponse::Stretch expected_stretch = history->stretches(i);
+    v1::GetHistoryResponse::Stretch stretch = merged_history->stretches(i);
+    for (auto* each : {&expected_stretch, &stretch}) {
+      EXPECT_LE(each->begun_at(), each->ended_at());
+      each->clear_begun_at();
+      each->clear_ended_at();
+    }
+    EXPECT_EQ(stretch.SerializeAsString(), expected_stretch.SerializeAsString());
+  }
   std::vector<int32_t> ids, sampled_ids;
   std::vector<float> log_probs, sampled, logits;
   for (const Recorded& each : recorded_) {
@@ -276,8 +290,20 @@ TEST_F(ReplicasTest, ThreeReplicasGiveTheBitsOfOneServer) {
     EXPECT_EQ(client->GetStep(kRun, 99).status().code(), absl::StatusCode::kNotFound);
     EXPECT_EQ(client->FetchTopK(kRun, {}).status().code(), absl::StatusCode::kInvalidArgument);
   }
-  EXPECT_EQ(client_->GetRun("run")->SerializeAsString(), one->GetRun("run")->SerializeAsString());
-  EXPECT_EQ(client_->ListRuns()->SerializeAsString(), one->ListRuns()->SerializeAsString());
+  // But for when they were evaluated last.
+  const auto run_of = [](Client& client) {
+    v1::Run run = *client.GetRun("run");
+    EXPECT_GT(run.last_evaluated_at(), 0);
+    run.clear_last_evaluated_at();
+    return run.SerializeAsString();
+  };
+  const auto runs_of = [](Client& client) {
+    v1::ListRunsResponse runs = *client.ListRuns();
+    for (v1::Run& run : *runs.mutable_runs()) run.clear_last_evaluated_at();
+    return runs.SerializeAsString();
+  };
+  EXPECT_EQ(run_of(*client_), run_of(*one));
+  EXPECT_EQ(runs_of(*client_), runs_of(*one));
   for (Client* client : {one.get(), client_.get()}) {
     EXPECT_EQ(client->DeleteRun({"run", 7}), absl::StatusOr<bool>(false));
     EXPECT_EQ(client->DeleteRun({"run", 1}), absl::StatusOr<bool>(true));

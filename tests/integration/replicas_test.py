@@ -137,6 +137,14 @@ class ReplicasTest(unittest.TestCase):
             elif field.name != "lease_id":
                 self.assertEqual(a, b, field.name)
 
+    def assert_same_history(self, one, other):
+        """But for the times."""
+        self.assertEqual(other.unanswered, ())
+        one, other = (
+            [dataclasses.replace(stretch, begun_at=0, ended_at=0) for stretch in history] for history in (one, other)
+        )
+        self.assertEqual(one, other)
+
     def test_three_replicas_give_the_bits_of_one_server(self):
         self.assertEqual(append(self.client, self.run_, self.sequences), {(s, 0): n for s, n in zip(self.sequences, LENGTHS)})
         one, _ = self.one_server()
@@ -157,6 +165,7 @@ class ReplicasTest(unittest.TestCase):
                     self.assert_same(*(self.evaluate(c, r, **options) for c, r in zip((one, self.client), fetched)))
                 self.assertEqual(one.get_step(self.run_, draw), self.client.get_step(self.run_, draw))
                 self.assertEqual(one.list_steps(self.run_)[draw], self.client.list_steps(self.run_)[draw])
+        self.assert_same_history(one.get_history(self.run_), self.client.get_history(self.run_))
         for records, client in zip(fetched, (one, self.client)):
             with self.assertRaisesRegex(sis.FailedPrecondition, "is missing \\(never_arrived\\)"):
                 self.evaluate(client, records, outputs=["ratios"])

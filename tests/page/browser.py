@@ -12,6 +12,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
 WIDE, NARROW = 1280, 420
+ELSEWHERE = "another-machine"
 _HEIGHT = 900
 # The machine may be busy.
 _PATIENCE_SECONDS = 60
@@ -33,6 +34,8 @@ class Browser:
             "--disable-dev-shm-usage",
             "--hide-scrollbars",
             "--no-first-run",
+            # What doesn't look like this machine, but is.
+            f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1",
             f"--user-data-dir={self._profile.name}",
         ):
             options.add_argument(argument)
@@ -41,6 +44,10 @@ class Browser:
         service = Service(driver, env={**os.environ, "HOME": self._profile.name})
         self.driver = webdriver.Chrome(service=service, options=options)
         self.look(WIDE, dark=False)
+
+    def keep_downloads(self, folder):
+        """Where files are saved from now on."""
+        self.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)})
 
     def close(self):
         self.driver.quit()

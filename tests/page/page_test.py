@@ -1,10 +1,14 @@
 """The page as a person sees it: of an empty, a busy, a stopped and a restarted server."""
 
+import csv
+import datetime
+import io
 import json
 import pathlib
 import tempfile
 import unittest
 
+import numpy as np
 import sis
 from selenium.webdriver.common.keys import Keys
 from server.testing.live_server import LiveServer
@@ -24,6 +28,40 @@ return [...table.querySelectorAll("tr")].slice(1).map(
     row => [...row.querySelectorAll("td")].map(cell => cell.textContent));
 """
 
+# [[contrast, text]] of all texts that are shown: between its colour and the one behind it, each over what is behind.
+_CONTRASTS = """
+const parsed = text => {
+  const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number);
+  const unit = text.startsWith("color(srgb") ? 255 : 1;
+  return {rgb: [unit * r, unit * g, unit * b], a};
+};
+const over = (front, a, back) => front.map((value, i) => a * value + (1 - a) * back[i]);
+const chain = element => (element ? [...chain(element.parentElement), element] : []);
+const luminance = rgb => {
+  const [r, g, b] = rgb.map(value => value / 255).map(
+      value => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const found = [];
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const element = walker.currentNode.parentElement;
+  if (!walker.currentNode.textContent.trim() || !element.checkVisibility() || element.closest("noscript, script")) continue;
+  if (element.disabled) continue;
+  let back = [255, 255, 255], opacity = 1;
+  for (const part of chain(element)) {
+    const style = getComputedStyle(part);
+    const {rgb, a} = parsed(style.backgroundColor);
+    back = over(rgb, a, back);
+    opacity *= Number(style.opacity);
+  }
+  const {rgb, a} = parsed(getComputedStyle(element).color);
+  const [x, y] = [luminance(over(rgb, a * opacity, back)), luminance(back)].sort((p, q) => q - p);
+  found.push([(x + 0.05) / (y + 0.05), walker.currentNode.textContent.trim().slice(0, 40)]);
+}
+return found;
+"""
+
 
 class PageTest(unittest.TestCase):
     @classmethod
@@ -33,6 +71,7 @@ class PageTest(unittest.TestCase):
 
     def setUp(self):
         self.browser.look(WIDE, dark=False)
+        self.browser.driver.get("about:blank")  # no page asks a server any more that is gone
         self.browser.problems()
 
     def start(self, *flags):
@@ -148,7 +187,7 @@ class PageTest(unittest.TestCase):
         seen = self.browser.text("#status")
         self.browser.wait("a new look", lambda: self.browser.text("#status") != seen)
         self.browser.driver.switch_to.active_element.send_keys(Keys.ENTER)
-        self.browser.wait_for_text("By draw: the last 8", "main")
+        self.browser.wait_for_text("By draw: all 8", "main")
         self.assert_draws_what_get_step_says(client, load.run, DRAWS)
         self.assert_draws_the_curve(evaluations[-1].prefix_curve)
         self.assertEqual(self.chart("Accept rate against k")["names"], [str(k) for k in PREFIX_CURVE])
@@ -252,19 +291,197 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.browser.run(faint), 0)
         self.assertEqual(self.browser.problems(), [], "not even an answer that there is nothing")
 
+    def saved(self, title, kind):
+        """The bytes of the file that a chart's button saves."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.browser.keep_downloads(folder.name)
+        self.browser.run("document.querySelector(arguments[0]).click()", f"[aria-label='Save {title} as {kind}']")
+        whole = lambda: [path for path in pathlib.Path(folder.name).iterdir() if path.suffix == f".{kind.lower()}"]  # noqa: E731
+        self.browser.wait(f"{title} as {kind}", whole)
+        (path,) = whole()
+        self.assertEqual(path.name, f"run-1_{title.lower().replace(' ', '_')}.{kind.lower()}")
+        return path.read_bytes()
+
+    def test_all_draws_stay_on_the_page_and_can_be_saved(self):
+        server, client = self.start("--steps_kept=4")
+        load = TrainingLoad(client, "run-1")
+        other = TrainingLoad(client, "run-2")
+        draws = 275
+        for draw in range(draws):  # a collapse at the 30th, long before the last ones
+            load.step(draw, prefix_curve=(), shift=30 <= draw < 40)
+        for draw in range(10):
+            other.step(2 * draw, prefix_curve=())
+        self.open(server, "/run/run-1")
+        self.browser.wait_for_text(f"By draw: all {draws}, older ones together in 260 points", "main")
+        history = client.get_history(load.run)
+        drawn = self.chart("Accept rate")
+        self.assertEqual(drawn["lines"]["sampled"], [stretch.totals.accept_rate for stretch in history])
+        self.assertEqual(drawn["places"][0], [stretch.last_draw for stretch in history])
+        self.assertEqual(drawn["names"][-4:], ["271", "272", "273", "274"])
+        self.assertEqual(drawn["names"][0], f"0–{history[0].last_draw}")
+        collapsed = [stretch.totals.accept_rate for stretch in history if 30 <= stretch.first_draw and stretch.last_draw < 40]
+        self.assertLess(max(collapsed), min(drawn["lines"]["sampled"][-50:]), "the collapse is seen")
+        self.assertEqual(sum(self.chart("Tokens")["lines"]["evaluated"][-4:]), 4 * 482)
+
+        self.browser.run("const axis = [...document.querySelectorAll('select')][0];"
+                         "axis.value = 'time'; axis.dispatchEvent(new Event('change'))")  # fmt: skip
+        self.assertEqual(self.chart("Accept rate")["places"][0], [stretch.ended_at for stretch in history])
+        self.browser.run("const beside = [...document.querySelectorAll('select')][1];"
+                         "beside.value = 'run-2'; beside.dispatchEvent(new Event('change'))")  # fmt: skip
+        self.browser.wait("run-2", lambda: "run-2: D" in self.chart("D and D_SIS")["lines"])
+        beside = client.get_history(other.run)
+        drawn = self.chart("D and D_SIS")
+        self.assertEqual(list(drawn["lines"]), ["run-1: D", "run-1: D_SIS", "run-2: D", "run-2: D_SIS"])
+        self.assertEqual(drawn["lines"]["run-2: D"], [stretch.totals.mean_d for stretch in beside])
+        self.assertEqual(drawn["places"][2], [stretch.ended_at for stretch in beside])
+        # The address has what was chosen.
+        self.browser.open(self.browser.run("return location.href"))
+        self.browser.wait_for_text("Live, updated", "#status")
+        self.browser.wait("both runs", lambda: "run-2: D" in self.chart("D and D_SIS")["lines"])
+        self.assertEqual(self.chart("D and D_SIS")["places"][2], drawn["places"][2])
+        for width, name in ((WIDE, "wide"), (NARROW, "narrow")):
+            self.browser.look(width, dark=False)
+            self.assert_fits()
+            self.browser.screenshot(f"two_runs_{name}")
+        self.browser.look(WIDE, dark=True)
+        self.browser.screenshot("two_runs_dark")
+
+        rows = list(csv.DictReader(io.StringIO(self.saved("D and D_SIS", "CSV").decode(), newline="")))
+        self.assertEqual(len(rows), len(history) + len(beside))
+        for row, (run, stretch) in zip(rows, [("run-1", s) for s in history] + [("run-2", s) for s in beside]):
+            self.assertEqual((row["run"], int(row["first draw"]), int(row["last draw"]), int(row["draws"])),
+                             (run, stretch.first_draw, stretch.last_draw, stretch.draws))  # fmt: skip
+            self.assertEqual((float(row["D"]), float(row["D_SIS"])), (stretch.totals.mean_d, stretch.totals.mean_d_sis))
+            self.assertAlmostEqual(datetime.datetime.fromisoformat(row["ended"].replace("Z", "+00:00")).timestamp(),
+                                   stretch.ended_at, delta=1.1e-3)  # fmt: skip
+        saved = json.loads(self.saved("D and D_SIS", "JSON"))
+        self.assertEqual((saved["title"], saved["unit"]), ("D and D_SIS", "nats per token"))
+        self.assertEqual([str(row["D"]) for row in saved["values"]], [row["D"] for row in rows])
+        # A chart of something else than draws.
+        (values,) = {len(json.loads(self.saved("Staleness", "JSON"))["values"])}
+        self.assertGreater(values, 2)
+        png = self.saved("D and D_SIS", "PNG")
+        self.assertTrue(png.startswith(b"\x89PNG\r\n"))
+        self.assertGreater(len(png), 5000)
+        self.assertEqual(self.problems(), [])
+
+    def test_many_runs_are_sorted_filtered_and_paged_by_the_server(self):
+        server, client = self.start("--metric_runs=4")
+        load = TrainingLoad(client, "evaluated")
+        load.step(1)
+        for number in range(120):
+            client.create_run(f"run-{number:03}", seed=1, vocabulary_size=10, top_k=2, task=f"task {number % 7}")
+        self.open(server)
+        self.browser.wait_for_text("1 to 50 of 121", "main")
+        names = lambda: self.browser.run(  # noqa: E731
+            "return [...document.querySelectorAll('tbody tr a')].map(link => link.textContent)"
+        )
+        self.assertEqual(names(), ["evaluated", *(f"run-{number:03}" for number in range(49))])
+        self.browser.run("[...document.querySelectorAll('button')].find(b => b.textContent === 'Next').click()")
+        self.browser.wait("the next ones", lambda: names() == [f"run-{number:03}" for number in range(49, 99)])
+        self.browser.run("[...document.querySelectorAll('button')].find(b => b.textContent === 'Next').click()")
+        self.browser.wait_for_text("101 to 121 of 121", "main")
+        # The newest have metrics of their own, and the page says who has none.
+        shared = self.browser.text("main").count("no metrics of its own")
+        self.assertEqual(shared, 21 - 4)
+        self.browser.element("input[type=search]").send_keys("TASK 3")
+        self.browser.wait("those of task 3", lambda: names() == [f"run-{number:03}" for number in range(3, 120, 7)])
+        self.assertNotIn("of 121", self.browser.text("main"))
+        self.browser.screenshot("filtered_runs")
+        self.browser.element("input[type=search]").send_keys(" and no other")
+        self.browser.wait_for_text("No run has “TASK 3 and no other” in its name", "main")
+        self.browser.element("input[type=search]").send_keys(*[Keys.BACKSPACE] * 30)
+        self.browser.wait_for_text("1 to 50 of 121", "main")
+        self.browser.run("const order = document.querySelector('select');"
+                         "order.value = 'MOST_BYTES_FIRST'; order.dispatchEvent(new Event('change'))")  # fmt: skip
+        self.browser.wait("the largest", lambda: names()[0] == "evaluated")
+        asked = self.browser.run(
+            "return performance.getEntriesByType('resource').filter(entry => entry.name.includes('/api/GetStep')).length"
+        )
+        self.assertEqual(asked, 0, "one call has all of them")
+        # On a phone all of a row is inside of the window.
+        self.browser.look(NARROW, dark=False)
+        self.browser.wait("cards", lambda: self.browser.run(
+            "return [...document.querySelector('tbody tr').querySelectorAll('td')].every("
+            "cell => cell.getBoundingClientRect().right <= innerWidth && cell.getBoundingClientRect().left >= 0)"))  # fmt: skip
+        self.assert_fits()
+        self.assertRegex(self.browser.text("tbody tr"), r"\d+\.\d%")
+        self.browser.screenshot("runs_phone")
+        self.assertEqual(self.problems(), [])
+
+    def test_words_can_be_read(self):
+        """4.5:1 between each text and what it stands on (WCAG 2.2, 1.4.3)."""
+        server, client = self.start()
+        load = TrainingLoad(client, "run-1")
+        for draw in range(4):
+            load.step(draw, shift=1)
+        client.create_run("a-new", seed=1, vocabulary_size=10, top_k=2)
+        for place, ready in (
+            ("/", "✖ broken"), ("/run/run-1", "Worth a closer look"), ("/server", "Serving"),
+            (f"/run/run-1/{load.names[0]}/0", "#"),
+        ):  # fmt: skip
+            self.open(server, place)
+            self.browser.wait_for_text(ready, "main")
+            self.browser.run("for (const details of document.querySelectorAll('details')) details.open = true")
+            for width in (WIDE, NARROW):
+                for dark in (False, True):
+                    for old in (False, True):
+                        self.browser.look(width, dark=dark)
+                        self.browser.run("document.querySelector('main').classList.toggle('old', arguments[0])", old)
+                        texts = self.browser.run(_CONTRASTS)
+                        self.assertGreater(len(texts), 10)
+                        faint = sorted({(round(contrast, 2), words) for contrast, words in texts if not contrast >= 4.5})
+                        self.assertEqual(faint, [], f"{place}, dark: {dark}, old: {old}")
+
+    def test_a_token_has_a_link_and_a_cut_sequence_says_where(self):
+        server, client = self.start("--inspected_bytes=1048576")
+        run = client.create_run("run-1", seed=1, vocabulary_size=4, top_k=4)
+        length = 4096
+        tokens = np.arange(length, dtype=np.int32) % 4
+        log_probs = np.full((length, 4), np.log(0.25), np.float32)
+        ids = np.broadcast_to(np.arange(4, dtype=np.int32), log_probs.shape)
+        record = sis.canonical(ids, log_probs, tokens, log_probs[:, 0], 4)
+        with client.append(run, sampling=sis.Sampling("processed")) as stream:
+            stream.block("long", first_position=0, policy_version=0, **record._asdict())
+        records = client.fetch_top_k(run, ["long"])
+        client.evaluate(run, records, draw=1, log_probs=records.log_probs, sampled_log_probs=records.sampled_log_probs)
+        kept = client.inspect_sequence(run, "long")
+        self.assertEqual((len(kept.decisions), kept.cut_end), (kept.cut_begin, length))
+        self.open(server, "/run/run-1/long/0/3")
+        self.browser.wait_for_text("position 3", "aside")
+        self.browser.wait_for_text(f"This sequence is cut: positions {kept.cut_begin} to {length - 1}", ".notice")
+        self.browser.element(".tokens").send_keys(Keys.ARROW_RIGHT)
+        self.browser.wait_for_text("position 4", "aside")
+        self.assertTrue(self.browser.run("return location.hash").endswith("/run/run-1/long/0/4"))
+        self.browser.driver.refresh()
+        self.browser.wait_for_text("position 4", "aside")
+        self.assertEqual(self.problems(), [])
+
+    def test_a_server_that_hangs_is_said_to_be_silent(self):
+        """Long before its calls are given up."""
+        server, client = self.start()
+        TrainingLoad(client, "run-1").step(1)
+        self.open(server, "/run/run-1")
+        self.browser.wait_for_text("By draw: one so far", "main")
+        self.browser.run("window.real = window.fetch; window.fetch = () => new Promise(() => {})")  # never
+        self.browser.wait_for_text("No answer since", "#status")
+        self.browser.wait_for_text("The server gives no answer", ".notice")
+        self.assertIn("Accept rate", self.browser.text("main"), "what was there stays")
+
     def test_the_curve_is_of_the_last_draw_that_has_one(self):
         server, client = self.start()
         load = TrainingLoad(client, "run-1")
         load.step(1, prefix_curve=())
         self.open(server, "/run/run-1")
-        self.browser.wait_for_text("By draw: the last one", "main")
+        self.browser.wait_for_text("By draw: one so far", "main")
         self.browser.wait_for_text("No evaluation has asked for it: prefix_curve=(1, 2, 4, 8), say.", "main")
         asked = load.step(2)
         self.browser.wait("the curve", lambda: self.chart("Accept rate against k")["names"])
         self.assertNotIn("No evaluation has asked for it", self.browser.text("main"))
         self.assert_draws_the_curve(asked.prefix_curve)
         load.step(3, prefix_curve=())
-        self.browser.wait_for_text("By draw: the last 3", "main")
+        self.browser.wait_for_text("By draw: all 3", "main")
         self.assert_draws_the_curve(asked.prefix_curve, of=" of draw 2")
         self.assertEqual(self.problems(), [])
 
@@ -273,7 +490,7 @@ class PageTest(unittest.TestCase):
         load = TrainingLoad(client, "run-1")
         load.step(1)
         self.open(server, "/run/run-1")
-        self.browser.wait_for_text("By draw: the last one", "main")
+        self.browser.wait_for_text("By draw: one so far", "main")
         listen, admin = server.address, server.admin_address
         server.kill()
         # A new client would share its connection, which doesn't know yet that the server is gone.
@@ -290,7 +507,7 @@ class PageTest(unittest.TestCase):
         self.browser.wait_for_text("There is no run “run-1” here", "main")
         self.browser.screenshot("restarted")
         TrainingLoad(client, "run-1").step(1)
-        self.browser.wait_for_text("By draw: the last one", "main")
+        self.browser.wait_for_text("By draw: one so far", "main")
         again.close()
 
 

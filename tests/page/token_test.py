@@ -7,7 +7,7 @@ import unittest
 import sis
 from selenium.webdriver.common.keys import Keys
 from server.testing.live_server import LiveServer
-from tests.page.browser import NARROW, WIDE, Browser
+from tests.page.browser import ELSEWHERE, NARROW, WIDE, Browser
 
 ALICE, BOB, NOBODY = ("alice-" + "a" * 32, "bob-" + "b" * 32, "nobody-" + "c" * 32)
 
@@ -97,6 +97,14 @@ class TokenTest(unittest.TestCase):
             self.assert_kept_nowhere(token)
             self.open()
             self.assertNotIn("run-of-", self.browser.text())
+
+    def test_no_token_is_asked_for_where_others_could_read_it(self):
+        port = self.server.admin_address.rpartition(":")[2]
+        self.browser.open(f"http://{ELSEWHERE}:{port}/")
+        self.browser.wait_for_text("Asks for a token", "#status")
+        self.browser.wait_for_text("plain HTTP from another machine", "main")
+        self.assertFalse(self.browser.run("return document.querySelector('input[type=password]') !== null"))
+        self.browser.screenshot("token_in_the_clear")
 
     def test_a_wrong_token_is_said_to_be_wrong_and_the_right_one_helps(self):
         self.give(NOBODY)

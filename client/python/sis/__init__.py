@@ -46,6 +46,7 @@ from sis.errors import (
 from sis.evaluation import Decision, Evaluation, PrefixPoint, Step, Steps, Totals
 from sis.export import Exported
 from sis.half_precision import float16_rounded_up
+from sis.history import History, Stretch
 from sis.inspection import Deviation, InspectedSequence, RunInspection, SequenceInspection, TokenCounts
 from sis.local_server import LocalServer, local_server
 from sis.options import AuthorsCode, EvaluateOptions, LogRatioSum
@@ -88,6 +89,7 @@ __all__ = [
     "Grpo",
     "Gspo",
     "Histogram",
+    "History",
     "IcePop",
     "ImportanceSampling",
     "InspectedSequence",
@@ -122,6 +124,7 @@ __all__ = [
     "Staleness",
     "Step",
     "Steps",
+    "Stretch",
     "Tis",
     "TokenCounts",
     "TopK",

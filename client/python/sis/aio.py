@@ -113,6 +113,7 @@ class Client:
     advance_version = _awaited(sis.client.Client.advance_version)
     get_step = _awaited(sis.client.Client.get_step)
     list_steps = _awaited(sis.client.Client.list_steps)
+    get_history = _awaited(sis.client.Client.get_history)
     get_servers = _awaited(sis.client.Client.get_servers)
     inspect_run = _awaited(sis.client.Client.inspect_run)
     inspect_sequence = _awaited(sis.client.Client.inspect_sequence)

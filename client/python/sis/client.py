@@ -21,6 +21,7 @@ from sis.evaluate_call import EvaluateCall
 from sis.evaluation import Evaluation, Step, Steps
 from sis.export import Exported
 from sis.half_precision import RoundedUp
+from sis.history import History, Stretch
 from sis.inspection import RunInspection, SequenceInspection
 from sis.micro_batches import Rows
 from sis.options import EvaluateOptions
@@ -169,7 +170,7 @@ class Client:
         """All runs, by run id.
 
         Of several replicas an answer is without the share of those that gave none: its `unanswered`
-        says which. So it is of get_step, list_steps and inspect_run.
+        says which. So it is of get_step, list_steps, get_history and inspect_run.
         """
         response = self._service.ListRuns(pb.ListRunsRequest())
         return Runs(map(RunStatus.from_proto, response.runs), response.unanswered)
@@ -186,7 +187,7 @@ class Client:
     def get_step(self, run: Run, draw: int) -> Step:
         """The totals of one draw over all ranks, each position once. Raises NotFound if nothing was
         counted for it. With one address for a fleet, of what the server that answers has evaluated;
-        list_steps, inspect_run and what get_run counts are so as well."""
+        list_steps, get_history, inspect_run and what get_run counts are so as well."""
         response = self._service.GetStep(pb.GetStepRequest(run=run.to_proto(), draw=draw))
         return Step.from_proto(response)
 
@@ -196,6 +197,13 @@ class Client:
         response = self._service.ListSteps(pb.ListStepsRequest(run=run.to_proto()))
         steps = {kept.draw: Step.from_proto(kept.step) for kept in response.steps}
         return Steps(steps, response.unanswered)
+
+    def get_history(self, run: Run) -> History:
+        """All draws since the run was opened, older ones merged with their neighbours into at most 256
+        stretches; nothing is left out of their sums. Of several replicas in the stretches of the one
+        that has most."""
+        response = self._service.GetHistory(pb.GetHistoryRequest(run=run.to_proto()))
+        return History(map(Stretch.from_proto, response.stretches), response.unanswered)
 
     def get_servers(self) -> Tuple[Union[ServerState, Error], ...]:
         """What each server is, holds and did, in the order of the addresses; of one that gives no

@@ -16,6 +16,7 @@ from sis import errors, fetched_records, sums
 from sis.append import Source
 from sis.entries import Entry
 from sis.evaluate_request import EvaluateRequest
+from sis.history import merged_histories
 from sis.inspection import merged_inspections
 from sis.placement import Placement
 from sis.records import SequenceRef
@@ -154,6 +155,12 @@ class Replicas:
             unanswered=unanswered,
             store_keeps_evicted=any(part.store_keeps_evicted for part in answers),
         )
+
+    def GetHistory(self, request: pb.GetHistoryRequest) -> pb.GetHistoryResponse:
+        answers, unanswered = self._ask_who_knows(lambda server: server.GetHistory(request))
+        merged = merged_histories(answers)
+        merged.unanswered.extend(unanswered)
+        return merged
 
     def InspectRun(self, request: pb.InspectRunRequest) -> pb.InspectRunResponse:
         answers, unanswered = self._ask_who_knows(lambda server: server.InspectRun(request))

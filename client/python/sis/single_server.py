@@ -182,6 +182,9 @@ class SingleServer:
     def ListSequences(self, request: pb.ListSequencesRequest) -> pb.ListSequencesResponse:
         return self._call_about(request.run.run_id, self._stub.ListSequences, request)
 
+    def GetHistory(self, request: pb.GetHistoryRequest) -> pb.GetHistoryResponse:
+        return self._call_about(request.run.run_id, self._stub.GetHistory, request)
+
     def InspectRun(self, request: pb.InspectRunRequest) -> pb.InspectRunResponse:
         return self._call_about(request.run.run_id, self._stub.InspectRun, request)
 

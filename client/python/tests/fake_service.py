@@ -128,6 +128,16 @@ class FakeService:
         ]
         return pb.ListStepsResponse(steps=steps)
 
+    def GetHistory(self, request, context):
+        steps = self.ListSteps(request, context).steps
+        stretches = [
+            pb.GetHistoryResponse.Stretch(
+                first_draw=kept.draw, last_draw=kept.draw, draws=1, totals=kept.step.totals
+            )
+            for kept in steps
+        ]
+        return pb.GetHistoryResponse(stretches=stretches)
+
     @staticmethod
     def step(counted):
         return pb.GetStepResponse(

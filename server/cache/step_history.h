@@ -1,0 +1,86 @@
+// All draws of a run, thinned as they age: neighbours are merged by adding their sums up, so what
+// is lost is only where one draw ends and the next begins.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+
+#include "absl/time/time.h"
+#include "kernels/numerics/sums.h"
+#include "server/cache/correction_totals.h"
+#include "server/cache/missing.h"
+
+namespace sis {
+
+// A Sums that does not outgrow its numbers: counts as they are, the sums of nats and shares.
+struct LongSums {
+  int64_t accepted = 0;
+  int64_t rejected = 0;
+  int64_t outside_top_k = 0;
+  int64_t missing = 0;
+  int64_t masked = 0;
+  int64_t envelope_violations = 0;
+  double d = 0;
+  double d_sis = 0;
+  double log_envelope = 0;
+  double residual_mass = 0;
+  double acceptance_probability = 0;
+  double expected_acceptance = 0;
+  double k3 = 0;
+  double total_variation = 0;
+
+  LongSums() = default;
+  explicit LongSums(const Sums& sums);
+  LongSums& operator+=(const LongSums& other);
+  friend bool operator==(const LongSums&, const LongSums&) = default;
+};
+
+// Draws that were evaluated one after another. Sums, never means: of each position that was counted
+// there, once per draw.
+struct DrawStretch {
+  // In the order of evaluation: a trainer that resumed goes back to smaller ones.
+  uint64_t first_draw = 0;
+  uint64_t last_draw = 0;
+  int64_t draws = 0;
+  absl::Time begun = absl::InfiniteFuture();  // the first evaluation of any of them
+  absl::Time ended = absl::InfinitePast();    // and the last
+  int64_t sequences = 0;                      // of each draw, added up
+  LongSums sums = {};
+  MissingCounts missing = {};
+  CorrectionTotals plain = {}, clipped = {}, applied = {};  // as in Statistics
+  int64_t uncounted = 0;  // positions that are in none of the sums
+
+  // Adds draws that were evaluated after these.
+  DrawStretch& operator+=(const DrawStretch& later);
+};
+
+// Not thread-safe.
+class StepHistory {
+ public:
+  // Adds the newest. Beyond kMostStretches it thins.
+  void Add(DrawStretch newest);
+  // Merges the two neighbours that are the shortest beside their age; false if there is only one.
+  // The age of a stretch is how many draws came after it, and kFullDraws more: so after n draws one
+  // of age A has one draw, or at most A (((n + F) / F)^(2 / N) - 1), F being kFullDraws and N
+  // kMostStretches: after 10,000 draws 4% of the age, after a million 8%.
+  bool Thin();
+
+  // The oldest first.
+  const std::deque<DrawStretch>& stretches() const { return stretches_; }
+  // What the history costs; the first stretch is part of the run.
+  int64_t bytes() const {
+    return stretches_.empty() ? 0 : (static_cast<int64_t>(stretches_.size()) - 1) * kStretchBytes;
+  }
+
+  static constexpr size_t kMostStretches = 256;
+  static constexpr int64_t kFullDraws = 64;
+  // With what a deque adds to it.
+  static constexpr int64_t kStretchBytes = 544;
+
+ private:
+  std::deque<DrawStretch> stretches_;
+};
+static_assert(sizeof(DrawStretch) + 3 * sizeof(void*) <= StepHistory::kStretchBytes);
+
+}  // namespace sis
