@@ -19,9 +19,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "client/addresses/addresses.h"
+#include "proto/version.h"
 #include "server/main/check_options.h"
 #include "server/main/descriptor_limit.h"
-#include "proto/version.h"
 #include "server/store/parse_store.h"
 #include "server/threads/steady_now.h"
 

@@ -19,12 +19,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "kernels/backend_choice.h"
+#include "proto/version.h"
 #include "server/main/check_options.h"
 #include "server/main/configuration.h"
 #include "server/main/descriptor_limit.h"
 #include "server/main/heap.h"
 #include "server/main/server.h"
-#include "proto/version.h"
 #include "server/memory/arena.h"
 #include "server/security/roles.h"
 
