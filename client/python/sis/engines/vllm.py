@@ -4,8 +4,8 @@ imported."""
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from typing import Any, Iterator, List, Mapping, Optional, Sequence
+import operator
+from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -19,6 +19,7 @@ _GREEDY_BELOW = 1e-5
 # What its JSON says instead of -inf.
 _JSON_MINUS_INFINITY = -9999.0
 _TOKEN_ID = "token_id:"
+_LOG_PROB = operator.attrgetter("logprob")
 
 
 class VllmAdapter(Adapter):
@@ -54,9 +55,10 @@ class VllmAdapter(Adapter):
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         sampled: List[int] = []
-        ids: List[int] = []
-        log_probs: List[float] = []
-        counts: List[np.ndarray] = []
+        ids: List[Iterable[int]] = []
+        log_probs: List[Iterable[float]] = []
+        # Per position. Nothing is made an array piece by piece: one may be of a single position.
+        counts: List[int] = []
         for piece in pieces:
             completion = _completion(piece.output)
             listed = completion.logprobs
@@ -65,17 +67,17 @@ class VllmAdapter(Adapter):
                 raise ValueError(f"the output has {there} log-probs for {piece.stop} tokens")
             sampled += completion.token_ids[piece.start : piece.stop]
             if hasattr(listed, "start_indices"):
-                starts = np.asarray(listed.start_indices[piece.start : piece.stop])
-                ends = np.asarray(listed.end_indices[piece.start : piece.stop])
-                ids += listed.token_ids[starts[0] : ends[-1]]
-                log_probs += listed.logprobs[starts[0] : ends[-1]]
-                counts.append(ends - starts)
+                starts = listed.start_indices[piece.start : piece.stop]
+                ends = listed.end_indices[piece.start : piece.stop]
+                ids.append(listed.token_ids[starts[0] : ends[-1]])
+                log_probs.append(listed.logprobs[starts[0] : ends[-1]])
+                counts += map(operator.sub, ends, starts)
             else:
                 here = listed[piece.start : piece.stop]
-                ids += itertools.chain.from_iterable(here)
-                log_probs += [entry.logprob for position in here for entry in position.values()]
-                counts.append(np.fromiter(map(len, here), np.int64, len(here)))
-        sizes = np.concatenate(counts)
+                ids += here
+                log_probs += (map(_LOG_PROB, position.values()) for position in here)
+                counts += map(len, here)
+        sizes = np.asarray(counts, np.int64)
         # As wide as one column for the sampled token and those that were asked for, or with all
         # tokens asked for one more than there are: an empty column says that the sampled one is
         # among the others.
@@ -199,8 +201,8 @@ class OpenAiAdapter(Adapter):
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         sampled: List[int] = []
         sampled_values: List[float] = []
-        ids: List[int] = []
-        log_probs: List[float] = []
+        ids: List[Iterable[int]] = []
+        log_probs: List[Iterable[float]] = []
         sizes: List[int] = []
         for piece in pieces:
             drawn = piece.output["token_ids"]
@@ -212,8 +214,8 @@ class OpenAiAdapter(Adapter):
                     raise ValueError(f"the answer's log-probs are of token {own_id} where it has token {token}")
                 sampled.append(token)
                 sampled_values.append(own)
-                ids += tops
-                log_probs += tops.values()
+                ids.append(tops)
+                log_probs.append(tops.values())
                 sizes.append(len(tops))
         counts = np.asarray(sizes)
         width = max(self._listed + (not self._chat), int(counts.max()))
