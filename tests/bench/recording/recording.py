@@ -104,7 +104,7 @@ def main():
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--requests", type=int, default=16, help="side by side")
     parser.add_argument("--tokens", type=int, default=128, help="of each")
-    parser.add_argument("--tiny", action="store_true", help="a random model of 512 tokens, to see that it works")
+    parser.add_argument("--model", help="its folder; SmolLM2-135M-Instruct, if left out")
     arguments = parser.parse_args()
 
     import sis
@@ -112,12 +112,8 @@ def main():
 
     speeds, own = {way: [] for way in WAYS}, {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
-        model = f"{folder}/model"
-        if arguments.tiny:
-            import tiny_model
-
-            tiny_model.make(pathlib.Path(model))
-        else:
+        model = arguments.model or f"{folder}/model"
+        if not arguments.model:
             weights = pathlib.Path(__file__).absolute().parents[3] / "client/study/language_model/weights.py"
             subprocess.run([sys.executable, "-P", weights, model], check=True)
         server = LiveServer(cache_bytes=1 << 30)
