@@ -7,6 +7,9 @@ from typing import Iterable, List, Tuple
 
 import numpy as np
 
+# What the JSON of vLLM says instead of -inf.
+JSON_MINUS_INFINITY = -9999.0
+
 
 def padded(
     ids: Iterable[Iterable[int]], log_probs: Iterable[Iterable[float]], counts: np.ndarray, width: int

@@ -9,6 +9,7 @@ from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
 
+from sis.engines import lists
 from sis.engines.adapter import Adapter, Columns, Piece
 from sis.engines.lists import padded, strictly_above
 from sis.run import Sampling
@@ -17,8 +18,6 @@ from sis.versions import warn_unless_tested
 _MODES = {"raw_logprobs": "raw", "processed_logprobs": "processed"}
 # vLLM takes the most probable token below this temperature.
 _GREEDY_BELOW = 1e-5
-# What its JSON says instead of -inf.
-JSON_MINUS_INFINITY = -9999.0
 _TOKEN_ID = "token_id:"
 _LOG_PROB = operator.attrgetter("logprob")
 
@@ -223,7 +222,7 @@ class OpenAiAdapter(Adapter):
         counts = np.asarray(sizes)
         width = max(self._listed + (not self._chat), int(counts.max()))
         tokens, values = padded(ids, log_probs, counts, width)
-        values[values <= JSON_MINUS_INFINITY] = -np.inf
+        values[values <= lists.JSON_MINUS_INFINITY] = -np.inf
         own_values = np.asarray(sampled_values, np.float32)
         if not self._chat:
             return Columns(tokens, values, np.asarray(sampled, np.int32), own_values, "any")

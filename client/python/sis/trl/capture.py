@@ -12,8 +12,8 @@ import torch
 
 from sis.engines import transformers as transformers_engine
 from sis.engines.adapter import Columns, Piece
-from sis.engines.lists import padded
-from sis.engines.vllm import JSON_MINUS_INFINITY, OpenAiAdapter, VllmAdapter, check_engine, of_the_sampled
+from sis.engines.lists import JSON_MINUS_INFINITY, padded
+from sis.engines.vllm import OpenAiAdapter, VllmAdapter, check_engine, of_the_sampled
 from sis.run import Sampling
 from sis.top_k import TopK, canonical
 
