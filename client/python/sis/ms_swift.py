@@ -21,6 +21,7 @@ import sis.torch
 from sis.client import Client
 from sis.old_log_probs import OldLogProbs
 from sis.run import check_id, label_of
+from sis.versions import warn_unless_tested
 
 # Their weights are of old log-probs alone.
 _LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo")
@@ -74,6 +75,7 @@ class SisTrainerMixin(_Trainer):
     sis_settings: ClassVar[Dict[str, Any]] = {}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        warn_unless_tested("swift", "ms-swift")
         check_arguments(kwargs["args"], kwargs["template"])
         if self.sis_address is None:
             raise ValueError("no server is named: call sis.ms_swift.use in a file of external_plugins")

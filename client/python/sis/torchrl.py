@@ -17,6 +17,7 @@ from torchrl.objectives.llm import GRPOLoss
 
 import sis.torch
 from sis.old_log_probs import OldLogProbs
+from sis.versions import warn_unless_tested
 
 # Of the names of the sequences, in a batch: one per row.
 SEQUENCE = "sis_sequence"
@@ -33,6 +34,7 @@ class SisLossMixin(_Loss):
     """
 
     def __init__(self, *args: Any, old_log_probs: OldLogProbs, **kwargs: Any) -> None:
+        warn_unless_tested("rl", "torchrl")
         super().__init__(*args, **kwargs)
         network = self.actor_network
         if not isinstance(network, torch.nn.Module) or not any(True for _ in network.parameters()):

@@ -93,6 +93,21 @@ class CanonicalTest(unittest.TestCase):
             np.testing.assert_array_equal(inside, (best == token).any(axis=1))
         self.assertEqual(len(set(sets)), 1)
 
+    def test_the_order_is_that_of_two_keys(self):
+        """Falling log-probs, equal ones by rising id, whatever their signs and however small."""
+        rng = np.random.default_rng(9)
+        ids = rng.permuted(np.tile(np.arange(40, dtype=np.int32), (500, 1)), axis=1)[:, :24]
+        ids[rng.random(ids.shape) < 0.01] += 1 << 30
+        some = np.float32([-INF, -88, -3, -1e-40, -0.0, 0.0, 1e-40, 1.5])
+        drawn = rng.standard_normal(ids.shape).astype(np.float32)
+        values = np.where(rng.random(ids.shape) < 0.5, rng.choice(some, ids.shape), drawn)
+        record = sis.canonical(ids, values, ids[:, 0], np.zeros(500), 24)
+        order = np.lexsort((np.where(np.isneginf(values), 1 << 31, ids), -values), axis=1)
+        expected = np.take_along_axis(values, order, axis=1)
+        np.testing.assert_array_equal(record.top_k_log_probs, expected)
+        ordered = np.take_along_axis(ids, order, axis=1)
+        np.testing.assert_array_equal(record.top_k_ids, np.where(np.isneginf(expected), -1, ordered))
+
     def test_the_sampled_column_is_found_by_looking(self):
         """Rows sorted by rank, as TRL gives them: each token once, the sampled one last if it is outside."""
         rng = np.random.default_rng(8)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import List, Sequence, Tuple
+import itertools
+from typing import Iterable, List, Tuple
 
 import numpy as np
 
+# What the JSON of vLLM says instead of -inf.
+JSON_MINUS_INFINITY = -9999.0
+
 
 def padded(
-    ids: Sequence[int], log_probs: Sequence[float], counts: np.ndarray, width: int
+    ids: Iterable[Iterable[int]], log_probs: Iterable[Iterable[float]], counts: np.ndarray, width: int
 ) -> Tuple[np.ndarray, np.ndarray]:
     """int32 and float32 [T, width] of `counts` [T] tokens per position, which stand one after the
-    other in the flat lists. -1 and -inf where there is none."""
-    flat_ids = np.asarray(ids, np.int32)
-    flat_log_probs = np.asarray(log_probs, np.float32)
+    other in the lists, one after the other. -1 and -inf where there is none."""
+    total = int(counts.sum())
+    flat_ids = np.fromiter(itertools.chain.from_iterable(ids), np.int32, total)
+    flat_log_probs = np.fromiter(itertools.chain.from_iterable(log_probs), np.float32, total)
     if (counts == width).all():
         return flat_ids.reshape(-1, width), flat_log_probs.reshape(-1, width)
     tokens = np.full((len(counts), width), -1, np.int32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, List, Mapping, Optional, Sequence
 
 import numpy as np
@@ -20,6 +21,7 @@ _OTHERS = {
     "dynatemp_range": ("temperature", 0.0),
     "mirostat": (None, 0),
 }
+_ID = operator.itemgetter("id")
 
 
 class LlamaCppAdapter(Adapter):
@@ -73,8 +75,8 @@ class LlamaCppAdapter(Adapter):
         lists = [entry[list_name] for entry in entries]
         counts = np.fromiter(map(len, lists), np.int64, len(lists))
         ids, values = padded(
-            [top["id"] for tops in lists for top in tops],
-            [top[name] for tops in lists for top in tops],
+            (map(_ID, tops) for tops in lists),
+            (map(operator.itemgetter(name), tops) for tops in lists),
             counts,
             int(counts.max(initial=1)),
         )

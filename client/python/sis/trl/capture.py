@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import itertools
 from typing import Any, Callable, Iterator, List, Sequence
 
 import numpy as np
 import torch
 
 from sis.engines import transformers as transformers_engine
-from sis.engines.adapter import Piece
-from sis.engines.vllm import VllmAdapter, check_engine, of_the_sampled
+from sis.engines.adapter import Columns, Piece
+from sis.engines.lists import JSON_MINUS_INFINITY, padded
+from sis.engines.vllm import OpenAiAdapter, VllmAdapter, check_engine, of_the_sampled
 from sis.run import Sampling
 from sis.top_k import TopK, canonical
 
@@ -89,6 +91,70 @@ def vllm(generation: Any, top_k: int, process_index: int) -> Capture:
             del llm.generate
 
     return capture
+
+
+class _ServerTurn(Turn):
+    """Of lists as TRL makes them of an answer: per position the asked tokens and the sampled one, most
+    probable first."""
+
+    def __init__(self, top_k: int, sampling: Sampling) -> None:
+        self.sampling = sampling
+        self._top_k = top_k
+        self._columns: Any = None
+        self._lengths: List[int] = []
+
+    def take(self, completions: Sequence[Sequence[int]], log_probs: Sequence[Any], ids: Sequence[Any]) -> List[Any]:
+        """The log-probs of the sampled tokens, as TRL takes them: [[[log-prob], ...], ...]."""
+        self._lengths = [len(tokens) for tokens in completions]
+        positions = list(itertools.chain.from_iterable(ids))
+        counts = np.fromiter(map(len, positions), np.int64, len(positions))
+        # One column more than was asked for: it is empty where the sampled token is among those.
+        tokens, values = padded(positions, itertools.chain.from_iterable(log_probs), counts, self._top_k + 1)
+        values[values <= JSON_MINUS_INFINITY] = -np.inf
+        sampled = np.fromiter(itertools.chain.from_iterable(completions), np.int32, len(positions))
+        is_sampled = tokens == sampled[:, None]
+        own = values[np.arange(len(positions)), is_sampled.argmax(axis=1)]
+        self._columns = Columns(tokens, values, sampled, own, "any")
+        ends = np.cumsum(self._lengths)[:-1]
+        return [part[:, None].tolist() for part in np.split(own, ends)]
+
+    def records(self, completions: Sequence[Sequence[int]]) -> List[TopK]:
+        whole = self._columns.record(self._top_k)
+        ends = np.cumsum(self._lengths)
+        return [TopK(*(array[end - length : end] for array in whole)) for length, end in zip(self._lengths, ends)]
+
+
+def vllm_server(generation: Any, top_k: int) -> Capture:
+    """`generation`: TRL's VLLMGeneration of a server, whose answers it hands on to all processes."""
+
+    @contextlib.contextmanager
+    def capture() -> Iterator[Turn]:
+        turn = _ServerTurn(top_k, _of_requests(generation))
+        generate, listed = generation.generate, generation.logprobs
+
+        def with_top_k(*arguments: Any, **settings: Any) -> Any:
+            prompts, completions, log_probs, ids = generate(*arguments, **settings)
+            return prompts, completions, turn.take(completions, log_probs, ids), None
+
+        generation.generate, generation.logprobs = with_top_k, top_k
+        try:
+            yield turn
+        finally:
+            del generation.generate
+            generation.logprobs = listed
+
+    return capture
+
+
+def _of_requests(generation: Any) -> Sampling:
+    """Of the requests that TRL's VLLMGeneration sends, to a server that tells processed log-probs."""
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    asked = {**{name: getattr(generation, name) for name in names}, **generation.generation_kwargs}
+    request = {
+        **asked, "return_token_ids": True, "return_tokens_as_token_ids": True, "prompt": [], "logprobs": 1,
+        "structured_outputs": generation.structured_outputs_regex or asked.get("structured_outputs"),
+    }  # fmt: skip
+    return OpenAiAdapter(request, "processed_logprobs").sampling
 
 
 class _TransformersTurn(Turn):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Mapping
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from sis.logit_transform import LogitTransform
 from sis.run import Sampling
@@ -24,8 +25,6 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
             "vllm_importance_sampling_correction is on, TRL's own correction (TIS or MIS): tokens would be corrected "
             "twice. Set it to False"
         )
-    if arguments.use_vllm and arguments.vllm_mode != "colocate":
-        raise ValueError(f"vllm_mode is {arguments.vllm_mode!r}: only rollouts of 'colocate' are recorded")
     if arguments.use_transformers_continuous_batching:
         raise ValueError("use_transformers_continuous_batching is on: generate_batch does not tell the top-K log-probs")
     for name in ("n", "num_return_sequences"):
@@ -42,7 +41,10 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
                     "time: their top-K log-probs are not recorded. Leave it out"
                 )
     if arguments.use_liger_kernel:
-        raise ValueError("use_liger_kernel is on: it may replace what the top-K log-probs are computed from")
+        raise ValueError(
+            "use_liger_kernel is on: it may replace what the top-K log-probs are computed from, and nobody has compared "
+            "them. Set it to False: TRL's own head is fused already"
+        )
     if config.soft_acceptance and arguments.loss_type != "cispo":
         raise ValueError(
             f"soft_acceptance takes the place of the clip, but loss_type {arguments.loss_type!r} clips: use 'cispo', "
@@ -92,10 +94,33 @@ def check_truncation(sampling: Sampling, beta: float) -> None:
         )
 
 
+def check_vllm_server(told: Mapping[str, Any], top_k: int) -> None:
+    """`told`: the VllmConfig of a server, as its /server_info tells it."""
+    model = told["model_config"]
+    if model["logprobs_mode"] != "processed_logprobs":
+        raise ValueError(
+            f"the vLLM server's logprobs_mode is {model['logprobs_mode']!r}: start it with --logprobs-mode "
+            "processed_logprobs, or as `trl vllm-serve`"
+        )
+    if 0 <= model["max_logprobs"] < top_k:
+        raise ValueError(
+            f"the vLLM server's max_logprobs is {model['max_logprobs']}, SisConfig.top_k {top_k}: start it with "
+            "--max-logprobs -1, or as `trl vllm-serve`"
+        )
+    if told.get("speculative_config") is not None:
+        raise ValueError(
+            "the vLLM server's speculative_config is set: its log-probs of some tokens are then wrong by several nats. "
+            "Start it without"
+        )
+
+
 def check_trainer(trainer: Any) -> None:
     """The same of what is known once the trainer is made."""
-    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-        raise ValueError("FSDP and DeepSpeed may split the head, which is read as a whole: use DDP")
+    if trainer.is_deepspeed_enabled:
+        raise ValueError("DeepSpeed may split the head, whose rows are read: use FSDP2 (fsdp_config: fsdp_version 2), or DDP")
+    plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
+    if plugin is not None and plugin.fsdp_version != 2:
+        raise ValueError("FSDP1 flattens the head, whose rows are read: set fsdp_version to 2 in fsdp_config, or use DDP")
 
 
 def check_sampling(sampling: Sampling, beta: float) -> None:
@@ -134,6 +159,11 @@ def check_head(
     """ValueError unless `log_probs` [N] of `tokens` are those of hidden [N, H] times the head's weights,
     transformed, but for rounding: a model may do something else too. dtype: that TRL's head multiplies
     in."""
+    if isinstance(head.weight, DTensor):
+        raise ValueError(
+            "the head is split over processes while losses are computed: Accelerate keeps it whole beside a final norm "
+            "that it finds, and this model has none that it does: use DDP"
+        )
     with torch.autocast(hidden.device.type, enabled=False):
         logits = hidden.to(dtype) @ head.weight.to(dtype).T
         if head.bias is not None:

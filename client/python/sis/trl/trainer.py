@@ -29,6 +29,7 @@ from sis.top_k import TopK
 from sis.trl import capture, refusals
 from sis.trl.config import SisConfig
 from sis.trl.rollouts import Generated, Rollouts, assembled
+from sis.versions import warn_unless_tested
 
 # In the place of an acceptance probability of 0: its logarithm is finite, and the weight no more than it.
 _NEVER = 1e-38
@@ -68,6 +69,7 @@ class SisTrainerMixin(_Trainer):
     def __init__(self, *args: Any, sis_config: Optional[SisConfig] = None, **kwargs: Any) -> None:
         """`sis_config`: SisConfig() if left out. All else is GRPOTrainer's. ValueError if its
         settings would make SIS wrong."""
+        warn_unless_tested("rl", "trl")
         config = sis_config or SisConfig()
         for value in (*args, *kwargs.values()):
             if isinstance(value, GRPOConfig):
@@ -176,9 +178,21 @@ class SisTrainerMixin(_Trainer):
         return model.get_base_model() if hasattr(model, "get_base_model") else model
 
     def _sis_make_capture(self) -> capture.Capture:
+        if self.use_vllm and self.vllm_mode == "server":
+            self._sis_check_server()
+            return capture.vllm_server(self.vllm_generation, self._sis_config.top_k)
         if self.use_vllm:
             return capture.vllm(self.vllm_generation, self._sis_config.top_k, self.accelerator.process_index)
         return capture.transformers(self._sis_model(), self.generation_config, self._sis_config.top_k)
+
+    def _sis_check_server(self) -> None:
+        """On all ranks, of what the main one is told."""
+        told: List[Any] = [None]
+        if self.accelerator.is_main_process:
+            told = [self.vllm_generation.vllm_client.get_server_info()]
+        if self.accelerator.num_processes > 1:
+            broadcast_object_list(told, from_process=0)
+        refusals.check_vllm_server(told[0], self._sis_config.top_k)
 
     # Rollouts.
 

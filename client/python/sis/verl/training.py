@@ -20,6 +20,7 @@ from sis.sampling_replay import Incomplete
 from sis.step_metrics import step_metrics
 from sis.verl.names import name_of
 from sis.verl.settings import Settings, vocabulary_size
+from sis.versions import warn_unless_tested
 
 # In verl's data: which row of the mini-batch a row of a micro-batch is; and in its model outputs, per
 # token, as 0 and 1 what was accepted, and the log-prob over what the sampler kept, +inf where the
@@ -44,6 +45,7 @@ def attach(worker: Any, settings: Settings, truncated: bool = False) -> Training
     are of the policy renormalised over the others, which a reference model's are not: the loss must not
     compare them (use_kl_loss).
     """
+    warn_unless_tested("verl", "verl")
     engine, model = worker.engine_config, worker.model_config
     if engine.strategy not in ("fsdp", "fsdp2"):
         raise ValueError(f"strategy is {engine.strategy!r}: sis.verl needs 'fsdp' or 'fsdp2'")

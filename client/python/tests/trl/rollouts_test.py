@@ -1,0 +1,124 @@
+"""What TRL's trainers make of filters and of a rollout_func: run by tools/rl-test."""
+
+import unittest
+
+import numpy as np
+import torch
+from trainer_case import InFloat64, TrainerCase, Watched, hundred_words, reward, tiny
+
+import sis
+from sis.engines.transformers import TransformersAdapter
+from sis.trl import SisConfig
+
+
+class RolloutsTest(TrainerCase):
+    def test_sampling_support_and_score_centering(self):
+        """Beside float64: the first of a generation's two updates is of equal policies."""
+        for name, top_p, config in (
+            ("support", 0.8, {}), ("centering", 1.0, {"score_centering": True}),
+            ("both", 0.8, {"score_centering": True}),
+        ):  # fmt: skip
+            with self.subTest(name):
+                # Recorded as a whole, as the mean is over all tokens.
+                trainer = self.trainer(
+                    InFloat64, SisConfig(self.server.address, top_k=100, **config), model=tiny("Qwen3", vocab_size=100),
+                    processing_class=hundred_words(), prompts=[f"w{i} w5" for i in range(64)], max_steps=2,
+                    loss_type="cispo", epsilon_high=InFloat64.limit, top_p=top_p, learning_rate=1e-2,
+                )  # fmt: skip
+                self.assertEqual(trainer.sis_run.config.log_prob_encoding, "float32")
+                rows = self.train(trainer)
+                self.check_logged(trainer, rows)
+                self.assertGreater(trainer.compared, 100)
+                self.assertLess(trainer.most, 1e-4)
+                self.assertAlmostEqual(trainer.mean_ratios[0], 1, places=4)
+                self.assertEqual((rows[0]["sis/accept_rate"], rows[0]["sis/missing"]), (1, 0))
+                self.assertLess(rows[0]["sis/d"], 1e-5)
+                self.assertGreater(rows[1]["sis/d"], 1e-3)
+                self.assertEqual([row.get("sis/incomplete") for row in rows], [0, 0] if top_p < 1 else [None] * 2)
+
+    def test_a_support_that_is_longer_than_top_k(self):
+        """It is said, and counted; all that fits is renormalised."""
+
+        class Counting(Watched):
+            longer = 0
+
+            def watch(self, inputs, log_probs, old):
+                mask = inputs["completion_mask"].bool()
+                # Of equal policies: what was left out has some mass.
+                self.longer += int(((log_probs - inputs["sampling_per_token_logps"])[mask] < -1e-5).sum())
+
+        config = SisConfig(self.server.address, top_k=20)
+        trainer = self.trainer(
+            Counting, config, model=tiny("Qwen3"), max_steps=2, num_iterations=1, top_p=0.8, learning_rate=1e-9
+        )
+        with self.assertWarnsRegex(RuntimeWarning, r"of \d+ of \d+ positions the 20 recorded tokens.*Record more"):
+            rows = self.train(trainer)
+        counted = sum(row["sis/incomplete"] for row in rows)
+        scored = sum(trainer.sis_client.get_step(trainer.sis_run, step).totals.scored for step in (0, 1))
+        self.assertTrue(0 < counted < scored, (counted, scored))
+        self.assertEqual(trainer.longer, counted)
+
+    def test_rollout_func(self):
+        """Two turns of its own, between which the environment speaks."""
+        told = [5, 6, 7]
+
+        def rollouts(prompts, trainer):
+            adapter = TransformersAdapter(trainer.generation_config)
+            made = {name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask", "sis_records")}
+            for prompt in prompts:
+                ids = trainer.processing_class(prompt)["input_ids"]
+                tokens, mask, records = [], [], []
+                for turn in range(2):
+                    before = torch.tensor([ids + tokens])
+                    output = trainer.model.generate(
+                        before, attention_mask=torch.ones_like(before), generation_config=trainer.generation_config,
+                        output_scores=True, return_dict_in_generate=True,
+                    )  # fmt: skip
+                    record = adapter.rows(output, 20)[0].record(20)
+                    records.append(record)
+                    tokens += record.sampled_ids.tolist() + told * (1 - turn)
+                    mask += [1] * len(record.sampled_ids) + [0] * len(told) * (1 - turn)
+                row = (ids, tokens, [0.0] * len(tokens), mask, sis.TopK(*map(np.concatenate, zip(*records))))
+                for name, value in zip(made, row):
+                    made[name].append(value)
+            return {**made, "sis_sampling": adapter.sampling}
+
+        def of_the_trainer(prompts, trainer):
+            ids = [trainer.processing_class(prompt)["input_ids"] for prompt in prompts]
+            completions, log_probs = trainer._generate_single_turn(ids, None, {}, trainer.num_generations)
+            return {"prompt_ids": ids, "completion_ids": completions, "logprobs": log_probs}
+
+        for made, masked in ((rollouts, 2 * 8 * len(told)), (of_the_trainer, 0)):
+            with self.subTest(made.__name__):
+                trainer = self.trainer(
+                    rollout_func=made, config=SisConfig(self.server.address), max_completion_length=6, max_steps=2,
+                )  # fmt: skip
+                fields = set()
+                trainer.reward_funcs = [lambda completions, **given: fields.update(given) or reward(completions)]
+                rows = self.train(trainer)
+                self.check_logged(trainer, rows)
+                self.assertLess(rows[0]["sis/d"], 1e-5)
+                self.assertEqual([row["sis/missing"] for row in rows], [0, 0])
+                totals = [trainer.sis_client.get_step(trainer.sis_run, step).totals for step in (0, 1)]
+                self.assertEqual(sum(of_step.masked for of_step in totals), masked)
+                self.assertFalse({"sis_records", "sis_sampling"} & fields)
+
+        def without(prompts, trainer, field="sis_records"):
+            return {name: value for name, value in rollouts(prompts, trainer).items() if name != field}
+
+        def unsaid(prompts, trainer):
+            return without(prompts, trainer, "sis_sampling")
+
+        def short(prompts, trainer):
+            output = rollouts(prompts, trainer)
+            return {**output, "sis_records": [sis.TopK(*(a[:-1] for a in one)) for one in output["sis_records"]]}
+
+        for made, message in (
+            (without, "no rollout_func returned sis_records"), (unsaid, "but no sis_sampling"), (short, r"sis_records\[0\] has \d+ positions")
+        ):  # fmt: skip
+            with self.subTest(made.__name__), self.assertRaisesRegex(ValueError, message):
+                self.trainer(rollout_func=made, max_completion_length=3).train()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,227 @@
+"""What the tests of TRL's trainers share: settings, rewards, models, their loss in float64, and a trainer beside the
+real server."""
+
+import os
+import unittest
+import warnings
+
+os.environ.update(HF_HUB_OFFLINE="1", VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
+os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", TOKENIZERS_PARALLELISM="false")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+warnings.filterwarnings("ignore", message="TRL currently supports vLLM")
+
+import tiny_model
+import torch
+import transformers
+from datasets import Dataset
+from server.testing.live_server import LiveServer
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from trl import GRPOConfig, GRPOTrainer
+
+from sis.trl import SisConfig, SisTrainerMixin
+
+MIB = 1 << 20
+VOCABULARY = tiny_model.VOCABULARY
+DATASET = Dataset.from_list([{"prompt": f"tokens {number}"} for number in range(64)])
+
+
+def reward(completions, **_):
+    """Vowels. Random text has more or fewer, so groups differ."""
+    texts = [completion if isinstance(completion, str) else str(completion) for completion in completions]
+    return [sum(map(text.count, "aeiou")) / 10 for text in texts]
+
+
+def settings(folder, **changed):
+    return GRPOConfig(
+        **{
+            "output_dir": str(folder),
+            "max_steps": 4,
+            "per_device_train_batch_size": 4,
+            "gradient_accumulation_steps": 2,
+            "steps_per_generation": 2,
+            "num_iterations": 2,
+            "num_generations": 4,
+            "max_completion_length": 12,
+            "learning_rate": 1e-3,
+            "temperature": 0.9,
+            "use_cpu": True,
+            "bf16": False,
+            "report_to": [],
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "disable_tqdm": True,
+            "gradient_checkpointing": False,
+            "vllm_importance_sampling_correction": False,
+            "vllm_max_model_length": 128,
+            **changed,
+        }
+    )
+
+
+class Watched(SisTrainerMixin, GRPOTrainer):
+    """Looks at every micro-batch as it is trained on."""
+
+    settings_of_run = {}
+
+    def _sis_run_settings(self):
+        return {**super()._sis_run_settings(), "log_prob_encoding": "float32", **self.settings_of_run}
+
+    def _sis_old_log_probs(self, inputs, acceptance):
+        old = super()._sis_old_log_probs(inputs, acceptance)
+        self.watch(inputs, acceptance.log_probs, old)
+        return old
+
+    def watch(self, inputs, log_probs, old):
+        pass
+
+    def _compute_loss(self, model, inputs):
+        # No forward pass was made for what is not used; with beta it comes with the reference model's.
+        assert ("old_per_token_logps" in inputs) == (self.beta != 0)
+        before = {name: value.clone() for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+        loss = super()._compute_loss(model, inputs)
+        # The trainer keeps them for the next iteration.
+        assert set(inputs) == set(before), set(inputs) ^ set(before)
+        assert all(torch.equal(inputs[name], value) for name, value in before.items())
+        return loss
+
+
+def in_float64(model):
+    """A copy, without what TRL changed of it."""
+    made = type(model)(model.config).double()
+    made.load_state_dict(model.state_dict())
+    return made
+
+
+class InFloat64(Watched):
+    """Compares the gradient of every micro-batch with that of the loss over the whole vocabulary, of "cispo" in
+    float64: of what a filter keeps, which is found anew, minus the mean score, token by token."""
+
+    limit = 1.5
+    top_p = 1.0
+    compared, most, mean_ratios = 0, 0.0, ()
+
+    def _generate(self, prompts):
+        if self.model.training:
+            self.generating = in_float64(self.model)
+        return super()._generate(prompts)
+
+    def logits(self, model, inputs):
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        length = inputs["completion_ids"].shape[1]
+        return model(ids, attention_mask=mask).logits[:, -length - 1 : -1] / self.temperature
+
+    def _sis_old_log_probs(self, inputs, acceptance):
+        self.accepted = acceptance.accepted
+        return super()._sis_old_log_probs(inputs, acceptance)
+
+    def _compute_loss(self, model, inputs):
+        inputs = {**inputs, "advantages": torch.linspace(-1.0, 1.0, len(inputs["advantages"]))}
+        loss = super()._compute_loss(model, inputs)
+        parameters = list(model.parameters())
+        ours = torch.autograd.grad(loss, parameters, retain_graph=True)
+        double = in_float64(self.model)
+        with torch.no_grad():
+            q = self.logits(self.generating, inputs).softmax(-1)
+            ordered = q.sort(dim=-1, descending=True)
+            before = ordered.values.cumsum(-1) - ordered.values
+            kept = torch.zeros_like(q, dtype=torch.bool).scatter(-1, ordered.indices, before < self.top_p)
+            q = q.masked_fill(~kept, 0.0)
+            q = q / q.sum(-1, keepdim=True)
+        log_p = self.logits(double, inputs).masked_fill(~kept, -1e4).log_softmax(-1)
+        with torch.no_grad():
+            tokens = inputs["completion_ids"][..., None]
+            w = torch.where(kept, log_p.exp() / q, 0.0)
+            own = w.gather(-1, tokens)[..., 0]
+            weight = torch.where(self.accepted, 1.0, own).clamp(max=self.limit)
+            a = w / w.amax(-1, keepdim=True)
+            mean = q * (a + (1 - a) * w.clamp(max=self.limit))
+        objective = weight * log_p.gather(-1, tokens)[..., 0]
+        if self._sis_config.score_centering:
+            objective = objective - (mean * log_p).sum(-1)
+        mask = inputs["completion_mask"]
+        # Two micro-batches make a generation, and a step.
+        total = -(objective * inputs["advantages"][:, None] * mask).sum() / inputs["num_items_in_batch"]
+        theirs = torch.autograd.grad(total, list(double.parameters()))
+        scale = max(gradient.abs().max().item() for gradient in theirs)
+        self.most = max([self.most, *((a - b).abs().max().item() / scale for a, b in zip(ours, theirs))])
+        self.compared += int(mask.sum())
+        self.mean_ratios = (*self.mean_ratios, ((own * mask).sum() / mask.sum()).item())
+        return loss
+
+
+def tiny(kind, **changed):
+    """A random model of an architecture of transformers, whose logits are of scale 3 or so."""
+    torch.manual_seed(0)
+    of_mamba = {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16}
+    config = getattr(transformers, f"{kind}Config")(
+        **{
+            "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "initializer_range": 0.37,
+            "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "tie_word_embeddings": False,
+            **(of_mamba if kind == "FalconH1" else {}), **changed,
+        }
+    )  # fmt: skip
+    return getattr(transformers, f"{kind}ForCausalLM")(config)
+
+
+def hundred_words():
+    """A tokenizer of 100 tokens, which a record can hold all of."""
+    words = {f"w{number}": number for number in range(100)}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="w3")),
+        pad_token="w0",
+        eos_token="w2",
+        padding_side="left",
+    )
+    tokenizer.backend_tokenizer.pre_tokenizer = WhitespaceSplit()
+    return tokenizer
+
+
+class TrainerCase(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        torch.set_num_threads(1)
+        model = tiny_model.make_for(cls)
+        cls.folder, cls.path = model.parent, str(model)
+        cls.server = LiveServer(cache_bytes=64 * MIB)
+        cls.addClassCleanup(cls.server.close)
+
+    def trainer(self, kind=Watched, config=None, prompts=None, **changed):
+        model = changed.pop("model", None) or AutoModelForCausalLM.from_pretrained(self.path, dtype=torch.float32)
+        extra = {
+            name: changed.pop(name)
+            for name in ("peft_config", "tools", "processing_class", "rollout_func")
+            if name in changed
+        }
+        tokenizer = extra.pop("processing_class", None) or AutoTokenizer.from_pretrained(self.path, padding_side="left")
+        made = kind(
+            model=model,
+            reward_funcs=reward,
+            args=settings(self.folder / "out", **changed),
+            train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]) if prompts else DATASET,
+            processing_class=tokenizer,
+            sis_config=config or SisConfig(self.server.address, run=self.id()),
+            **extra,
+        )
+        self.addCleanup(made.sis_client.close)
+        return made
+
+    def train(self, trainer):
+        trainer.train()
+        return [row for row in trainer.state.log_history if "sis/accept_rate" in row or "sis/missing" in row]
+
+    def check_logged(self, trainer, rows):
+        """What is logged is what the server has counted, over all ranks."""
+        self.assertEqual(len(rows), trainer.state.global_step)
+        for draw, row in enumerate(rows):
+            totals = trainer.sis_client.get_step(trainer.sis_run, draw).totals
+            self.assertEqual(row["sis/missing"], totals.missing / (totals.missing + totals.scored))
+            self.assertEqual(row["sis/envelope_violations"], totals.envelope_violations)
+            self.assertAlmostEqual(row["sis/accept_rate"], totals.accept_rate, places=9)
+            for name in ("d", "d_sis", "k3", "residual_mass", "log_envelope"):
+                self.assertAlmostEqual(row[f"sis/{name}"], getattr(totals, f"mean_{name}"), places=9, msg=name)
+            self.assertAlmostEqual(row["sis/expected_accept_rate"], totals.mean_expected_acceptance, places=9)

@@ -1,0 +1,108 @@
+"""TRL with vLLM in a process of its own, by `trl vllm-serve`, over HTTP: run by tools/rl-test."""
+
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import unittest
+import unittest.mock
+
+import vllm
+from safetensors.torch import save_file
+from trainer_case import InFloat64, TrainerCase
+from trl.generation.vllm_client import VLLMClient
+
+from sis.trl import SisConfig, refusals
+
+# Its command reads the version of a package "vllm"; that for CPUs is called otherwise.
+_METADATA = f"Metadata-Version: 2.1\nName: vllm\nVersion: {vllm.__version__}+cpu\n"
+
+
+class FromDisk(VLLMClient):
+    """Whose server reads new weights from a folder. TRL's own way, NCCL, needs a GPU."""
+
+    folder = ""
+    updates = 0
+
+    def init_communicator(self, device=0):
+        pass
+
+    def update_named_params(self, metadata, named_params):
+        save_file({name: value.detach().contiguous() for name, value in named_params}, f"{self.folder}/model.safetensors")
+        call = {"method": "reload_weights", "kwargs": {"weights_path": self.folder}}
+        self._post(f"{self.base_url}/collective_rpc", json=call)
+        FromDisk.updates += 1
+
+
+class VllmserverTest(TrainerCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        metadata = cls.folder / "site/vllm.dist-info/METADATA"
+        metadata.parent.mkdir(parents=True)
+        metadata.write_text(_METADATA)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            cls.port = free.getsockname()[1]
+        with open(cls.folder / "serve.log", "w") as log:
+            command = [
+                pathlib.Path(sys.executable).with_name("trl"), "vllm-serve", "--model", cls.path, "--host", "127.0.0.1",
+                "--port", str(cls.port), "--dtype", "float32", "--enforce_eager", "--max_model_len", "128",
+            ]  # fmt: skip
+            environment = {**os.environ, "PYTHONPATH": str(metadata.parents[1])}
+            del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        cls.addClassCleanup(cls.end, process)
+
+    @staticmethod
+    def end(process):
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:  # It was still starting.
+            process.kill()
+            process.wait()
+
+    def of_server(self, kind, config, **changed):
+        FromDisk.folder = str(self.folder / "tiny")
+        with unittest.mock.patch("trl.generation.vllm_generation.VLLMClient", FromDisk):
+            return self.trainer(
+                kind, config, use_vllm=True, vllm_mode="server", vllm_server_timeout=1500,
+                vllm_server_base_url=f"http://127.0.0.1:{self.port}", **changed,
+            )  # fmt: skip
+
+    def test_trains(self):
+        """K above vLLM's own limit, and updated weights as the first ones; the loss beside that in float64."""
+        config = SisConfig(self.server.address, run=self.id(), top_k=64)
+        trainer = self.of_server(
+            InFloat64, config, loss_type="cispo", epsilon_high=InFloat64.limit, generation_kwargs={"seed": 7}
+        )
+        rows = self.train(trainer)
+        self.check_logged(trainer, rows)
+        self.assertEqual([row["sis/missing"] for row in rows], [0] * 4)
+        self.assertEqual([row["sis/staleness"] for row in rows], [0, 1, 0, 1])
+        # Of equal policies: what the server tells are log-probs of the weights that it was sent.
+        self.assertLess(rows[0]["sis/d"], 1e-5)
+        self.assertLess(rows[2]["sis/d"], 1e-5)
+        self.assertGreater(rows[1]["sis/d"], 1e-3)
+        self.assertGreaterEqual(FromDisk.updates, 2)
+        self.assertGreater(trainer.compared, 100)
+        self.assertLess(trainer.most, 1e-4)
+        # The sampled token's log-prob, of sixty-five that are sorted.
+        self.assertAlmostEqual(trainer.mean_ratios[0], 1, places=4)
+        self.assertEqual([row["sis/envelope_violations"] for row in rows], [0] * 4)
+
+        told = trainer.vllm_generation.vllm_client.get_server_info()
+        refusals.check_vllm_server(told, 64)
+        for changed, message in (
+            ({"model_config": {**told["model_config"], "logprobs_mode": "raw_logprobs"}}, "raw_logprobs.*start it with"),
+            ({"model_config": {**told["model_config"], "max_logprobs": 20}}, "max_logprobs is 20.*--max-logprobs -1"),
+            ({"speculative_config": {"method": "ngram"}}, "speculative_config is set.*Start it without"),
+        ):
+            with self.subTest(message), self.assertRaisesRegex(ValueError, message):
+                refusals.check_vllm_server({**told, **changed}, 64)
+
+
+if __name__ == "__main__":
+    unittest.main()

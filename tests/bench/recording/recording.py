@@ -1,0 +1,142 @@
+"""What log-probs cost vLLM, and what recording them costs on top: tokens per second of one engine, which
+streams every token as it is made.
+
+    tools/rl-environment rl
+    bazel run //tests/bench/recording
+
+The first installs vLLM and SmolLM2-135M into build/rl. The same requests are made in every way, in turn,
+in one process: without log-probs, with those of 1, 8 and 20 tokens, as dictionaries and as FlatLogprobs,
+and with a recorder that sends those of 20 to a server on this machine. Printed are, per way, the median
+over repetitions of tokens per second with the least and the most, of its ratio to the way without
+log-probs in the same repetition, and, where recorded, of the recorder's own processor time per token: of
+its calls, and of its thread.
+"""
+
+import argparse
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import NamedTuple, Optional
+
+from tests.bench import environment
+
+RECORDED = 20
+
+
+class Way(NamedTuple):
+    log_probs: Optional[int]
+    flat: bool = False
+    recorded: bool = False
+
+    def __str__(self):
+        if self.log_probs is None:
+            return "no log-probs"
+        form = "flat" if self.flat else "dictionaries"
+        return f"{self.log_probs}, {form}" + (", recorded" if self.recorded else "")
+
+
+WAYS = (
+    Way(None), Way(1), Way(1, True), Way(8), Way(8, True), Way(RECORDED), Way(RECORDED, True),
+    Way(RECORDED, recorded=True), Way(RECORDED, True, recorded=True),
+)  # fmt: skip
+
+
+def spread(values, digits):
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+class Engine:
+    def __init__(self, model, client, requests, tokens):
+        import vllm
+
+        self._llm = vllm.LLM(
+            model, dtype="float32", max_model_len=tokens + 64, max_num_seqs=requests,
+            logprobs_mode="processed_logprobs", enable_prefix_caching=False,
+        )  # fmt: skip
+        self._client, self._requests, self._tokens = client, requests, tokens
+        vocabulary = self._llm.llm_engine.model_config.get_vocab_size()
+        self._run = client.create_run("recording", seed=1, vocabulary_size=vocabulary, top_k=RECORDED)
+        self._made = 0
+
+    def once(self, way):
+        """Tokens per second, and seconds of processor time per token that the recorder used."""
+        import vllm
+        from vllm.sampling_params import RequestOutputKind
+
+        from sis.engines import Recorder
+        from sis.engines.vllm import VllmAdapter
+
+        params = vllm.SamplingParams(
+            max_tokens=self._tokens, logprobs=way.log_probs, flat_logprobs=way.flat, ignore_eos=True, seed=1,
+            output_kind=RequestOutputKind.DELTA,
+        )  # fmt: skip
+        engine, recorder, own = self._llm.llm_engine, None, 0.0
+        if way.recorded:
+            recorder = Recorder(self._client, self._run, VllmAdapter(self._llm, params))
+            clock = time.pthread_getcpuclockid(recorder._writer.ident)
+        self._made += 1
+        began, count = time.perf_counter(), 0
+        for number in range(self._requests):
+            engine.add_request(f"{self._made}-{number}", {"prompt_token_ids": [number + 5, 7, 9]}, params)
+        while engine.has_unfinished_requests():
+            outputs = engine.step()
+            if recorder is not None:
+                adding = time.thread_time()
+                for output in outputs:
+                    recorder.add(output.request_id, output)
+                own += time.thread_time() - adding
+            count += sum(len(output.outputs[0].token_ids) for output in outputs)
+        if recorder is not None:
+            recorder.flush()
+        took = time.perf_counter() - began
+        if recorder is not None:
+            own += time.clock_gettime(clock)
+            recorder.close()
+            self._client.release(self._run, [f"{self._made}-{number}" for number in range(self._requests)], [])
+        return count / took, own / count
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=16, help="side by side")
+    parser.add_argument("--tokens", type=int, default=128, help="of each")
+    parser.add_argument("--model", help="its folder; SmolLM2-135M-Instruct, if left out")
+    arguments = parser.parse_args()
+
+    import sis
+    from server.testing.live_server import LiveServer
+
+    speeds, own = {way: [] for way in WAYS}, {way: [] for way in WAYS}
+    with tempfile.TemporaryDirectory() as folder:
+        model = arguments.model or f"{folder}/model"
+        if not arguments.model:
+            weights = pathlib.Path(__file__).absolute().parents[3] / "client/study/language_model/weights.py"
+            subprocess.run([sys.executable, "-P", weights, model], check=True)
+        server = LiveServer(cache_bytes=1 << 30)
+        try:
+            with sis.Client(server.address) as client:
+                engine = Engine(model, client, arguments.requests, arguments.tokens)
+                # The first also compiles and allocates.
+                engine.once(WAYS[-1])
+                for _ in range(arguments.repetitions):
+                    for way in WAYS:
+                        speed, used = engine.once(way)
+                        speeds[way].append(speed)
+                        own[way].append(1e6 * used)
+        finally:
+            server.kill()
+    print(f"{'log-probs per token':32} {'tokens/s':>26} {'of that without':>22} {'recorder, us a token':>22}")
+    for way in WAYS:
+        ratios = [speed / alone for speed, alone in zip(speeds[way], speeds[WAYS[0]])]
+        last = spread(own[way], 1) if way.recorded else ""
+        print(f"{str(way):32} {spread(speeds[way], 0):>26} {spread(ratios, 3):>22} {last:>22}")
+
+
+if __name__ == "__main__":
+    engine_alone = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+    environment.start_again_in("rl", VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind", **engine_alone)
+    main()
