@@ -139,7 +139,7 @@ class TrainerTest(unittest.TestCase):
         self.assertEqual(len({str(items[-1].updates[-1]) for items in learned.values()}), len(ARMS))
 
     def test_of_an_engine_of_5_bits_only_recomputed_log_probs_begin_with_ratios_of_1(self):
-        for recomputed in ({}, {"recomputed": True}):
+        for recomputed in ({}, {"recomputed": "true"}):
             with mock.patch.object(trainer, "clipped", side_effect=trainer.clipped) as clipped:
                 self.train("grpo", {**CELL, "engine": "int5", **recomputed})
             for first, _ in [call.args for call in clipped.call_args_list][::4]:

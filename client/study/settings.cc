@@ -74,7 +74,10 @@ bool Read(const std::string& text, Arm& to) {
   const std::vector<std::string> words = absl::StrSplit(text, '+');
   if (!Find(kAlgorithms, words.front(), to)) return false;
   return std::all_of(words.begin() + 1, words.end(), [&](const std::string& word) {
-    if (word == "without_sets") return to.without_sets = true;
+    if (word == "without_sets") {
+      to.without_sets = true;
+      return true;
+    }
     return Find(kCorrections, word, to.correction) || Find(kMismatchWeights, word, to.mismatch);
   });
 }
