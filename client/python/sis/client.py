@@ -26,7 +26,7 @@ from sis.inspection import RunInspection, SequenceInspection
 from sis.micro_batches import Rows
 from sis.options import EvaluateOptions
 from sis.owner import Owner
-from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords, listed
+from sis.records import MissingReason, SequenceLike, SequenceRef, Slice, TopKRecords, listed
 from sis.replicas import Replicas
 from sis.run import Run, RunConfig, Runs, RunStatus, Sampling
 from sis.segment import Segment
@@ -230,10 +230,19 @@ class Client:
 
         Records are read, and so leave their place among the unread ones. Decisions and ratios are
         those that inspect_sequence has: of a sample of sequences. Needs pyarrow, else ImportError.
-        sis.Error as of fetch_top_k, and Unavailable if a replica gives no answer: there is no file
-        then.
+        sis.Error as of fetch_top_k, and Unavailable if a replica or a store gives no answer: `path` is
+        left as it was then.
         """
-        kept = {found.sequence for found in self.inspect_run(run).sequences}
+
+        def check_answered(unanswered: Iterable[int]) -> None:
+            if unanswered:
+                raise Unavailable(
+                    grpc.StatusCode.UNAVAILABLE, f"servers {list(unanswered)} give no answer"
+                )
+
+        inspected = self.inspect_run(run)
+        check_answered(inspected.unanswered)
+        kept = {found.sequence for found in inspected.sequences}
 
         @functools.lru_cache(maxsize=1)  # a long sequence comes in several parts
         def inspect(sequence: SequenceRef) -> Optional[SequenceInspection]:
@@ -244,13 +253,16 @@ class Client:
 
         def list_sequences(request: pb.ListSequencesRequest) -> pb.ListSequencesResponse:
             page = self._service.ListSequences(request)
-            if page.unanswered:
-                raise Unavailable(
-                    grpc.StatusCode.UNAVAILABLE, f"servers {list(page.unanswered)} give no answer"
-                )
+            check_answered(page.unanswered)
             return page
 
-        return export.write(run, path, list_sequences, functools.partial(self.fetch_top_k, run), inspect)
+        def fetch(slices: List[Slice]) -> TopKRecords:
+            records = self.fetch_top_k(run, slices)
+            if any(gap.reason is MissingReason.STORE_DOWN for gap in records.missing):
+                raise Unavailable(grpc.StatusCode.UNAVAILABLE, "a server or a store is down")
+            return records
+
+        return export.write(run, path, list_sequences, fetch, inspect)
 
     def append(
         self, run: Run, *, sampling: Sampling, worker: str = "", retry_timeout: float = 60.0

@@ -104,7 +104,7 @@ def _sorted(tokens: np.ndarray, values: np.ndarray) -> Tuple[np.ndarray, np.ndar
     bits of floats of one sign are ordered as the floats are.
     """
     # -0 as 0, which it equals.
-    bits = (values.astype(np.float32) + np.float32(0)).view(np.int32)
+    bits = (values.astype(np.float32, copy=False) + np.float32(0)).view(np.int32)
     keys = np.empty((*tokens.shape, 2), np.int32)
     keys[..., _LOW], keys[..., 1 - _LOW] = tokens, ~(bits ^ (bits >> 31) & 0x7FFFFFFF)
     # The lower half counts without a sign: -1 is the largest.

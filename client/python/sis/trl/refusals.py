@@ -100,12 +100,12 @@ def check_vllm_server(told: Mapping[str, Any], top_k: int) -> None:
     if model["logprobs_mode"] != "processed_logprobs":
         raise ValueError(
             f"the vLLM server's logprobs_mode is {model['logprobs_mode']!r}: start it with --logprobs-mode "
-            "processed_logprobs, or as `trl vllm-serve`"
+            "processed_logprobs"
         )
     if 0 <= model["max_logprobs"] < top_k:
         raise ValueError(
             f"the vLLM server's max_logprobs is {model['max_logprobs']}, SisConfig.top_k {top_k}: start it with "
-            "--max-logprobs -1, or as `trl vllm-serve`"
+            "--max-logprobs -1"
         )
     if told.get("speculative_config") is not None:
         raise ValueError(
@@ -162,7 +162,7 @@ def check_head(
     if isinstance(head.weight, DTensor):
         raise ValueError(
             "the head is split over processes while losses are computed: Accelerate keeps it whole beside a final norm "
-            "that it finds, and this model has none that it does: use DDP"
+            "that it finds, which it does neither here nor in any model with adapters: use DDP"
         )
     with torch.autocast(hidden.device.type, enabled=False):
         logits = hidden.to(dtype) @ head.weight.to(dtype).T

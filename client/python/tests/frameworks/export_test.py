@@ -93,6 +93,30 @@ class ExportTest(unittest.TestCase):
             [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)], [100, 100, 100, 65]
         )
 
+    def test_a_replica_that_goes_meanwhile_leaves_no_holes(self):
+        servers = [LiveServer(), LiveServer()]
+        for server in servers:
+            self.addCleanup(server.close)
+        client = sis.Client([server.address for server in servers], timeout=5)
+        self.addCleanup(client.close)
+        run = client.create_run("half", seed=1, vocabulary_size=VOCABULARY, top_k=K)
+        record = sis.canonical(np.arange(VOCABULARY)[None], self.values["d"], [0], self.values["d"][:, 0], K)
+        with client.append(run, sampling=sis.Sampling("raw")) as stream:
+            for number in range(16):
+                stream.block(f"s{number}", first_position=0, policy_version=0, **record._asdict())
+        path = self.folder / "half.parquet"
+        path.write_text("an older one")
+
+        def rows(*of_part, original=sis.export._rows):
+            servers[1].close()
+            return original(*of_part)
+
+        with mock.patch.object(sis.export, "_rows", rows), mock.patch.object(sis.export, "POSITIONS_AT_ONCE", 1):
+            with self.assertRaises(sis.Unavailable):
+                client.export(run, str(path))
+        self.assertEqual(path.read_text(), "an older one")
+        self.assertEqual(list(self.folder.glob("half*")), [path])
+
     def test_records(self):
         rows = self.of(*EVALUATED)
         np.testing.assert_array_equal(rows.sampled_id, self.records.sampled_ids)

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import socket
 import types
 import unittest
 
@@ -56,12 +55,13 @@ class Compared(Watched):
         return loss
 
 
-def _rank(rank, sharded, port, path, address, folder):
-    """One of two processes, as a launcher starts them."""
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
+def _rank(rank, sharded, path, address, folder):
+    """One of two processes, as a launcher starts them, but that they meet in a file: a port could be taken meanwhile."""
     name = "fsdp" if sharded else "ddp"
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/{name}.store", rank=rank, world_size=2)
+    torch.set_num_threads(1)
     wrapped = {"fsdp_version": 2, "transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"]}
     args = settings(
         pathlib.Path(folder) / name, optim="sgd", learning_rate=0.1, max_steps=4, loss_type="cispo", epsilon_high=LIMIT,
@@ -92,11 +92,8 @@ class FsdpTest(TrainerCase):
     def test_as_ddp_and_float64(self):
         seen = {}
         for name in ("ddp", "fsdp"):
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                port = free.getsockname()[1]
             # Where one fails, the other is ended.
-            rank = (name == "fsdp", port, self.path, self.server.address, str(self.folder))
+            rank = (name == "fsdp", self.path, self.server.address, str(self.folder))
             torch.multiprocessing.spawn(_rank, rank, nprocs=2)
             seen[name] = [torch.load(self.folder / f"{name}-{rank}", weights_only=False) for rank in (0, 1)]
         for (rows, weights, split, most, micro_batches), name in [(one, name) for name in seen for one in seen[name]]:
@@ -104,14 +101,13 @@ class FsdpTest(TrainerCase):
                 self.assertEqual(split, len(weights) if name == "fsdp" else 0)
                 self.assertEqual(micro_batches, 8)
                 self.assertLess(most, 1e-5)
-        for one, other in zip(seen["ddp"][0][0], seen["fsdp"][0][0]):
+        for one, other in zip(seen["ddp"][0][0], seen["fsdp"][0][0], strict=True):
             self.assertEqual((other["sis/missing"], other["sis/envelope_violations"]), (0, 0))
             self.assertEqual(one["sis/accept_rate"], other["sis/accept_rate"])
             self.assertAlmostEqual(one["sis/d"], other["sis/d"], places=5)
         self.assertGreater(seen["fsdp"][0][0][1]["sis/d"], 1e-3)
         for weight, value in seen["ddp"][0][1].items():
             self.assertLess((value - seen["fsdp"][0][1][weight]).abs().max().item(), 1e-5, weight)
-
 
     def test_refused(self):
         def trainer(deepspeed=False, version=None):

@@ -1,10 +1,13 @@
 """TRL with vLLM in a process of its own, by `trl vllm-serve`, over HTTP: run by tools/rl-test."""
 
+import contextlib
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
+import time
 import unittest
 import unittest.mock
 
@@ -52,17 +55,26 @@ class VllmserverTest(TrainerCase):
             ]  # fmt: skip
             environment = {**os.environ, "PYTHONPATH": str(metadata.parents[1])}
             del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]
-            process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=subprocess.STDOUT, process_group=0
+            )
         cls.addClassCleanup(cls.end, process)
+        # It listens once it is ready, tens of seconds later.
+        while process.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", cls.port), 1):
+                return
+            time.sleep(1)
+        raise AssertionError((cls.folder / "serve.log").read_text()[-4000:])
 
     @staticmethod
     def end(process):
+        """With its engine, a process of its own."""
         process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(60)
-        except subprocess.TimeoutExpired:  # It was still starting.
-            process.kill()
-            process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
     def of_server(self, kind, config, **changed):
         FromDisk.folder = str(self.folder / "tiny")
