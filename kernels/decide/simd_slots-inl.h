@@ -32,7 +32,7 @@ struct SlotPlan {
   size_t top_k;
   bool total_variation;
   std::span<const int> prefix_curve;
-  bool ragged;  // most positions leave some of them unused
+  bool ragged;  // that not all slots are used is to be expected
 };
 
 // What came of them.

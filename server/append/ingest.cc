@@ -161,7 +161,10 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& bl
   if (!status.ok()) return status;
   committed_length_ = appended.committed_length;
   positions_added_ += appended.positions;
-  if (appended.positions > 0) slots_added_ += UsedSlots(*records);
+  // Of a block that was there in part, its share.
+  if (appended.positions > 0) {
+    slots_added_ += UsedSlots(*records) * appended.positions / static_cast<int64_t>(ranks.size());
+  }
   bytes_accepted_ += BytesOf(*records);
   return absl::OkStatus();
 }

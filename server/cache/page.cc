@@ -326,7 +326,8 @@ void Page::Pack(Arena& arena) {
 void Page::Truncate(uint32_t index) {
   const uint64_t kept = index == 0 ? 0 : Mask(0, index);
   if ((present_ & ~kept) == 0) return;
-  if (corrupt()) {
+  // What is packed again gets a new checksum, and if its counts have changed, another length.
+  if ((present_ & kept) != 0 ? !Check().ok() : corrupt()) {
     present_ &= kept;
     return;
   }

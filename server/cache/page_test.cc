@@ -207,6 +207,22 @@ TEST_P(PageTest, AFlippedBitIsFound) {
   }
 }
 
+TEST_P(PageTest, WhatWasDamagedUnseenIsNotPackedAgain) {
+  Page page(owner_, kFirst, Allocate(Whole()));
+  Add(page, 0, kAll);
+  const auto bytes = page.block();
+  constexpr size_t kHeader = 32;
+  // All that a ragged page says of its length, among others.
+  for (size_t i = kHeader; i < bytes.size(); ++i) {
+    const_cast<std::byte&>(bytes[i]) = std::byte{0xFF};
+  }
+  page.Truncate(kAll - 1);
+  EXPECT_TRUE(page.corrupt());
+  EXPECT_EQ(page.present(), Page::Mask(0, kAll - 1));
+  EXPECT_TRUE(std::ranges::all_of(bytes.subspan(kHeader),
+                                  [](std::byte byte) { return byte == std::byte{0xFF}; }));
+}
+
 TEST_P(PageTest, SameMeansBitByBitOnceRounded) {
   Page page(owner_, kFirst, Allocate(TailBytes(format_)));
   Add(page, 9, 1);

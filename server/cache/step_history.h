@@ -61,9 +61,10 @@ class StepHistory {
   // Adds the newest. Beyond kMostStretches it thins.
   void Add(DrawStretch newest);
   // Merges the two neighbours that are the shortest beside their age; false if there is only one.
-  // The age of a stretch is how many draws came after it, and kFullDraws more: so after n draws one
-  // of age A has one draw, or at most A (((n + F) / F)^(2 / N) - 1), F being kFullDraws and N
-  // kMostStretches: after 10,000 draws 4% of the age, after a million 8%.
+  // The age of a stretch is how many draws came after it, and kFullDraws more. So after n draws a
+  // stretch of age A holds one draw, or no more than A r of them, r being
+  // ((n + F) / F)^(2 / N) - 1, F kFullDraws and N kMostStretches: 4% after 10,000 draws, 8% after a
+  // million. Where memory is short it is called more often, and this does not hold.
   bool Thin();
 
   // The oldest first.

@@ -121,7 +121,10 @@ StepLedger::Uncounted StepLedger::Add(uint64_t draw, const Evaluated& evaluated,
                                       int64_t unclaimed) {
   WriterLock lock(mutex_);
   Uncounted uncounted{.positions = unclaimed};
-  if (!steps_.contains(draw)) return uncounted;
+  if (!steps_.contains(draw)) {  // forgotten since it was claimed
+    uncounted.positions += evaluated.sums.scored() + evaluated.sums.missing;
+    return uncounted;
+  }
   OpenStep& step = *Use(draw);
   Evaluated kept = evaluated;
   uncounted.prefix_curve =

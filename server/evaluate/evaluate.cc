@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "kernels/numerics/sequence_key.h"
 #include "server/evaluate/base_algorithm.h"
 #include "server/inspect/inspection.h"
@@ -237,7 +238,8 @@ int64_t EvaluateCall::Count() {
       }
     }
   }
-  run_->counters().AddUncounted(run_->steps().Add(draw, counted, run_->now(), unclaimed));
+  // Not run_->now(): people and other replicas see when it was.
+  run_->counters().AddUncounted(run_->steps().Add(draw, counted, absl::Now(), unclaimed));
   run_->counters().AddEvaluated(counted);
   return counted.sums.scored() + counted.sums.missing;
 }

@@ -1,7 +1,5 @@
 #include "server/evaluate/trust_regions.h"
 
-#include <cmath>
-
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/log_prob.h"

@@ -14,7 +14,8 @@ namespace {
 
 constexpr char kMethod[] = "FetchTopK";
 
-// What a worker copies in a turn, some 4 MiB: a millisecond or so. Every turn may wake another one.
+// Pieces (Fetch::CopySome, 128 KiB each) that a worker copies in a turn: a millisecond or so. Each
+// turn may wake another worker.
 constexpr int kCopiesInTurn = 32;
 
 }  // namespace
