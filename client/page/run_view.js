@@ -82,7 +82,8 @@ export class RunView {
   constructor(runId, settings) {
     this.runId = runId;
     this.title = runId;
-    this.axis = AXES[settings.get("axis")] ?? AXES.draw;
+    const axis = settings.get("axis");
+    this.axis = Object.hasOwn(AXES, axis) ? AXES[axis] : AXES.draw;
     this.beside = settings.get("beside") ?? "";
     // By run id: the stretches of its draws, and when the last of these was evaluated.
     this.histories = new Map();

@@ -366,6 +366,19 @@ class PageTest(unittest.TestCase):
         self.assertGreater(len(png), 5000)
         self.assertEqual(self.problems(), [])
 
+    def test_a_run_without_draws_beside_one_that_has_some(self):
+        server, client = self.start()
+        TrainingLoad(client, "run-2").step(3)
+        client.create_run("run-1", seed=1, vocabulary_size=10, top_k=2)
+        self.open(server, "/run/run-1?axis=toString&beside=run-2")  # no name of an axis
+        self.browser.wait("run-2", lambda: self.chart("D and D_SIS")["lines"])
+        drawn = self.chart("D and D_SIS")
+        self.assertEqual(list(drawn["lines"]), ["run-2: D", "run-2: D_SIS"])
+        self.assertEqual(drawn["places"], [[3], [3]])
+        self.browser.element("[aria-label='D and D_SIS'] summary").click()
+        self.browser.wait_for_text("run-2", "[aria-label='D and D_SIS'] tbody")
+        self.assertEqual(self.problems(), [])
+
     def test_many_runs_are_sorted_filtered_and_paged_by_the_server(self):
         server, client = self.start("--metric_runs=4")
         load = TrainingLoad(client, "evaluated")
