@@ -62,6 +62,23 @@ while (walker.nextNode()) {
 return found;
 """
 
+# Keeps the words that a picture is made of, with the edges of each: left, top, right, bottom.
+_RECORD_WORDS = """
+window.words = [];
+const {fillText, drawImage} = CanvasRenderingContext2D.prototype;
+Object.assign(CanvasRenderingContext2D.prototype, {
+  fillText(text, x, y) {
+    fillText.call(this, text, x, y);
+    if (this.canvas.isConnected) return;
+    words.push([text, x, y, x + this.measureText(text).width, y + parseFloat(this.font.match(/[\\d.]+px/))]);
+  },
+  drawImage(image, x, y, ...size) {
+    drawImage.call(this, image, x, y, ...size);
+    [window.chartTop, window.inside] = [y, this.canvas.width / this.getTransform().a];
+  },
+});
+"""
+
 
 class PageTest(unittest.TestCase):
     @classmethod
@@ -291,7 +308,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.browser.run(faint), 0)
         self.assertEqual(self.browser.problems(), [], "not even an answer that there is nothing")
 
-    def saved(self, title, kind):
+    def saved(self, title, kind, run="run-1"):
         """The bytes of the file that a chart's button saves."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -300,7 +317,7 @@ class PageTest(unittest.TestCase):
         whole = lambda: [path for path in pathlib.Path(folder.name).iterdir() if path.suffix == f".{kind.lower()}"]  # noqa: E731
         self.browser.wait(f"{title} as {kind}", whole)
         (path,) = whole()
-        self.assertEqual(path.name, f"run-1_{title.lower().replace(' ', '_')}.{kind.lower()}")
+        self.assertEqual(path.name, f"{run}_{title.lower().replace(' ', '_')}.{kind.lower()}")
         return path.read_bytes()
 
     def test_all_draws_stay_on_the_page_and_can_be_saved(self):
@@ -378,6 +395,23 @@ class PageTest(unittest.TestCase):
         self.browser.element("[aria-label='D and D_SIS'] summary").click()
         self.browser.wait_for_text("run-2", "[aria-label='D and D_SIS'] tbody")
         self.assertEqual(self.problems(), [])
+
+    def test_a_saved_picture_has_all_of_its_words(self):
+        server, client = self.start()
+        one, other = ("one-" + "a" * 96, "other-" + "b" * 40)
+        for run in (one, other):
+            TrainingLoad(client, run).step(1)
+        self.open(server, f"/run/{one}?beside={other}")
+        self.browser.wait("both", lambda: f"{other}: D" in self.chart("D and D_SIS")["lines"])
+        self.browser.run(_RECORD_WORDS)
+        self.assertTrue(self.saved("D and D_SIS", "PNG", run=one).startswith(b"\x89PNG\r\n"))
+        words, chart_top, inside = self.browser.run("return [words, chartTop, inside]")
+        legend = [f"{run}: {line}" for run in (one, other) for line in ("D", "D_SIS")]
+        self.assertEqual([text for text, *_ in words], [f"{one} D and D_SIS (nats per token)", *legend])
+        for i, (text, left, top, right, bottom) in enumerate(words):
+            self.assertTrue(0 <= left < right <= inside and 0 <= top < bottom <= chart_top, text)
+            for before, begin, above, end, below in words[:i]:
+                self.assertTrue(right <= begin or end <= left or bottom <= above or below <= top, f"{text} on {before}")
 
     def test_many_runs_are_sorted_filtered_and_paged_by_the_server(self):
         server, client = self.start("--metric_runs=4")
