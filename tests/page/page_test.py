@@ -79,6 +79,21 @@ Object.assign(CanvasRenderingContext2D.prototype, {
 });
 """
 
+# Each answer takes half of the time after which a server is called silent. That is 3 s instead of 1, for busy machines.
+# `states` are those that the page has said since.
+_SLOW = """
+const {fetch, setTimeout} = window;
+window.setTimeout = (then, after) => setTimeout(then, after === 1000 ? 3000 : after);
+window.fetch = async (...asked) => {
+  const answer = await fetch(...asked);
+  await new Promise(then => setTimeout(then, 1500));
+  return answer;
+};
+window.states = [];
+const status = document.getElementById("status");
+new MutationObserver(() => states.push(status.dataset.state)).observe(status, {attributes: true, childList: true});
+"""
+
 
 class PageTest(unittest.TestCase):
     @classmethod
@@ -515,6 +530,19 @@ class PageTest(unittest.TestCase):
         self.browser.wait_for_text("No answer since", "#status")
         self.browser.wait_for_text("The server gives no answer", ".notice")
         self.assertIn("Accept rate", self.browser.text("main"), "what was there stays")
+
+    def test_a_slow_server_that_answers_is_not_said_to_be_silent(self):
+        """Of a run beside another three things are asked for, one after another: longer together than
+        silence lasts."""
+        server, client = self.start()
+        for run in ("run-1", "run-2"):
+            TrainingLoad(client, run).step(1)
+        self.open(server)
+        self.browser.run(_SLOW)
+        self.browser.run("location.hash = '#/run/run-1?beside=run-2'")
+        self.browser.wait("both runs", lambda: self.browser.run("return states.includes('live')"))
+        self.assertEqual(len(self.chart("D and D_SIS")["lines"]), 4)
+        self.assertNotIn("silent", self.browser.run("return states"))
 
     def test_the_curve_is_of_the_last_draw_that_has_one(self):
         server, client = self.start()
