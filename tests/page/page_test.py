@@ -359,6 +359,7 @@ class PageTest(unittest.TestCase):
         self.browser.run("const axis = [...document.querySelectorAll('select')][0];"
                          "axis.value = 'time'; axis.dispatchEvent(new Event('change'))")  # fmt: skip
         self.assertEqual(self.chart("Accept rate")["places"][0], [stretch.ended_at for stretch in history])
+        self.browser.wait("its offer", lambda: self.browser.run("return document.querySelector('option[value=run-2]')"))
         self.browser.run("const beside = [...document.querySelectorAll('select')][1];"
                          "beside.value = 'run-2'; beside.dispatchEvent(new Event('change'))")  # fmt: skip
         self.browser.wait("run-2", lambda: "run-2: D" in self.chart("D and D_SIS")["lines"])
@@ -452,7 +453,7 @@ class PageTest(unittest.TestCase):
         self.assertNotIn("of 121", self.browser.text("main"))
         self.browser.screenshot("filtered_runs")
         self.browser.element("input[type=search]").send_keys(" and no other")
-        self.browser.wait_for_text("No run has “TASK 3 and no other” in its name", "main")
+        self.browser.wait_for_text("No run has “TASK 3 and no other” in its name, task, algorithm or model.", "main")
         self.browser.element("input[type=search]").send_keys(*[Keys.BACKSPACE] * 30)
         self.browser.wait_for_text("1 to 50 of 121", "main")
         self.browser.run("const order = document.querySelector('select');"
