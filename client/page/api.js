@@ -10,6 +10,9 @@ export class Refused extends Error {
   }
 }
 
+/** Tells of each "answer", whatever it says. */
+export const answers = new EventTarget();
+
 let token = "";  // nowhere else: it goes with the page
 
 /** Says who asks from now on; "" is nobody. */
@@ -27,6 +30,7 @@ export async function call(method, fields = {}) {
     signal: AbortSignal.timeout(PATIENCE_MILLISECONDS),
   });
   const body = await answer.json();
+  answers.dispatchEvent(new Event("answer"));
   if (!answer.ok) throw new Refused(answer.status, body.message);
   return body;
 }

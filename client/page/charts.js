@@ -67,7 +67,6 @@ class Panel {
     this.stacked = stacked;
     const any = this.series.some(line => line.values.some(value => value !== null));
     this.emptyWords.hidden = any;
-    this.emptyWords.style.display = any ? "none" : "";
     this.saves.hidden = !any;
     this.paint();
     this.describe(any);

@@ -27,10 +27,11 @@ function timeName(seconds) {
 export class HistoryPanel extends LinePanel {
   /** `runs` [{id, stretches}], the page's own first, `lines` [{name, of, dashed}], `axis` of AXES. */
   showRuns(runs, lines, axis, {range = {}} = {}) {
+    this.several = runs.length > 1;
     this.runs = runs.filter(({stretches}) => stretches.length > 0);
     this.lines = lines;
     const series = this.runs.flatMap(({id, stretches}) => lines.map(line => ({
-      name: this.runs.length > 1 ? `${id}: ${line.name}` : line.name,
+      name: this.several ? `${id}: ${line.name}` : line.name,
       dashed: line.dashed,
       values: stretches.map(line.of),
       places: stretches.map(stretch => axis.of(stretch, stretches[0])),
@@ -51,8 +52,7 @@ export class HistoryPanel extends LinePanel {
 
   // Draws of two runs don't lie at the same places.
   interaction() {
-    return this.runs?.length > 1 ? {mode: "nearest", axis: "x", intersect: false}
-      : super.interaction();
+    return this.several ? {mode: "nearest", axis: "x", intersect: false} : super.interaction();
   }
 
   tooltipTitle(i, series) {
@@ -77,7 +77,7 @@ export class HistoryPanel extends LinePanel {
       stretches.map(stretch => ({id, stretch}))).reverse();
     return {rows, columns: [
       {title: "Draw", left: true, cell: ({stretch}) => stretch.name},
-      ...this.runs.length > 1 ? [{title: "Run", left: true, cell: ({id}) => id}] : [],
+      ...this.several ? [{title: "Run", left: true, cell: ({id}) => id}] : [],
       ...this.lines.map(line => ({title: line.name,
         cell: ({stretch}) => this.format(line.of(stretch))})),
       {title: "Time", cell: ({stretch}) => timeName(stretch.endedAt)},

@@ -2,7 +2,7 @@
 // #/server, with settings behind a question mark), keeps it up to date, and says whether the server
 // still answers.
 
-import {Refused, useToken} from "./api.js";
+import {answers, Refused, useToken} from "./api.js";
 import {make} from "./elements.js";
 import {RunView} from "./run_view.js";
 import {RunsView} from "./runs_view.js";
@@ -11,8 +11,8 @@ import {ServerView} from "./server_view.js";
 import {TokenForm} from "./token_form.js";
 
 const PERIOD_MILLISECONDS = 2000;
-// A server that answers no sooner is called silent, until it does: with the period 3 s after it
-// stopped.
+// A server that answers no call for so long is called silent, until it does: with the period 3 s
+// after it stopped.
 const SLOW_MILLISECONDS = 1000;
 
 const content = document.getElementById("content");
@@ -96,7 +96,14 @@ async function update() {
   clearTimeout(timer);
   const mine = ++turn;
   if (!document.hidden) {
-    const slow = setTimeout(() => { if (mine === turn) failed(null); }, SLOW_MILLISECONDS);
+    let slow = null;
+    // Anew with each answer: a view may ask for one thing after another.
+    const listen = () => {
+      clearTimeout(slow);
+      slow = setTimeout(() => { if (mine === turn) failed(null); }, SLOW_MILLISECONDS);
+    };
+    listen();
+    answers.addEventListener("answer", listen);
     try {
       await view.load();
       if (mine === turn) answered();
@@ -105,6 +112,7 @@ async function update() {
       if (error instanceof Refused && error.status === 401) return asksForToken();
       failed(error);
     } finally {
+      answers.removeEventListener("answer", listen);
       clearTimeout(slow);
     }
   }

@@ -82,7 +82,8 @@ export class RunView {
   constructor(runId, settings) {
     this.runId = runId;
     this.title = runId;
-    this.axis = AXES[settings.get("axis")] ?? AXES.draw;
+    const axis = settings.get("axis");
+    this.axis = Object.hasOwn(AXES, axis) ? AXES[axis] : AXES.draw;
     this.beside = settings.get("beside") ?? "";
     // By run id: the stretches of its draws, and when the last of these was evaluated.
     this.histories = new Map();
@@ -120,7 +121,9 @@ export class RunView {
           make("option", {value: name, selected: this.axis === AXES[name] && ""}, title)));
     this.chooseBeside = make("select", {onchange: () => this.choose()});
     this.offerRuns([]);
-    this.listOthers().catch(() => {});  // load() says whether the server answers
+    // Asked for once, as soon as the server has answered: it may want a token first.
+    this.others = null;
+    this.inspecting = null;
     this.lastDraw = make("h2", {}, "The last draw");
     this.corrections = make("div");
     this.inspected = make("div", {class: "inspected"}, make("p", {}, "Loading…"));
@@ -140,7 +143,6 @@ export class RunView {
     this.element = make("div", {},
         make("p", {class: "crumbs"}, make("a", {href: "#/"}, "Runs"), " /"),
         make("h1", {}, runId), this.body);
-    this.inspecting = this.inspect();
   }
 
   async load() {
@@ -160,6 +162,8 @@ export class RunView {
       location.reload();
       return;
     }
+    this.others ??= this.listOthers().catch(() => { this.others = null; });
+    this.inspecting ??= this.inspect();
     await Promise.all([this.loadHistory(run), this.loadBeside()]);
     const values = steps.map(stepValues);
     this.showFacts(run);

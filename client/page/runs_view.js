@@ -100,8 +100,8 @@ export class RunsView {
       return;
     }
     if (runs.length === 0) {
-      this.list.replaceChildren(
-          make("p", {class: "words"}, `No run has “${containing}” in its name.`));
+      this.list.replaceChildren(make("p", {class: "words"},
+          `No run has “${containing}” in its name, task, algorithm or model.`));
       return;
     }
     const shown = runs.map(run => ({run, last: run.lastTotals === undefined ? null :

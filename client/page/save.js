@@ -2,6 +2,10 @@
 
 const MARGIN = 12;
 const LINE_HEIGHT = 18;
+const TITLE_FONT = "600 14px system-ui, sans-serif";
+const LEGEND_FONT = "12px system-ui, sans-serif";
+const SWATCH = 18;  // with the room after it
+const BETWEEN = 14;  // entries of the legend
 
 function save(blob, name) {
   const address = URL.createObjectURL(blob);
@@ -37,29 +41,45 @@ export function saveJson(name, title, unit, {columns, rows}) {
   save(new Blob([text], {type: "application/json"}), fileName(name, "json"));
 }
 
-/** The chart with its title and legend [{name, color}], which are no part of its canvas. */
+/**
+ * The chart with its title and legend [{name, color}], which are no part of its canvas. The legend has
+ * as many lines as it needs, and the picture the width of the widest of all.
+ */
 export function savePng(name, canvas, title, legend, {ink, paper}) {
   const scale = canvas.width / canvas.clientWidth;
   const picture = document.createElement("canvas");
-  picture.width = canvas.width + 2 * MARGIN * scale;
-  picture.height = canvas.height + (2 * MARGIN + 2 * LINE_HEIGHT) * scale;
   const drawn = picture.getContext("2d");
+  const widthOf = (words, font) => {
+    drawn.font = font;
+    return drawn.measureText(words).width;
+  };
+  const widths = legend.map(line => SWATCH + widthOf(line.name, LEGEND_FONT));
+  const width = Math.max(canvas.clientWidth, widthOf(title, TITLE_FONT), ...widths);
+  let [x, y] = [0, LINE_HEIGHT];
+  const places = widths.map(own => {
+    if (x > 0 && x + own > width) [x, y] = [0, y + LINE_HEIGHT];
+    const place = {x: MARGIN + x, y: MARGIN + y};
+    x += own + BETWEEN;
+    return place;
+  });
+  const top = MARGIN + y + LINE_HEIGHT;  // of the chart
+  picture.width = (2 * MARGIN + width) * scale;
+  picture.height = (top + MARGIN) * scale + canvas.height;
   drawn.fillStyle = paper;
   drawn.fillRect(0, 0, picture.width, picture.height);
   drawn.scale(scale, scale);
   drawn.textBaseline = "top";
   drawn.fillStyle = ink;
-  drawn.font = "600 14px system-ui, sans-serif";
+  drawn.font = TITLE_FONT;
   drawn.fillText(title, MARGIN, MARGIN);
-  drawn.font = "12px system-ui, sans-serif";
-  let x = MARGIN;
-  for (const {name: words, color} of legend) {
-    drawn.fillStyle = color;
-    drawn.fillRect(x, MARGIN + LINE_HEIGHT + 6, 14, 3);
+  drawn.font = LEGEND_FONT;
+  legend.forEach((line, i) => {
+    const place = places[i];
+    drawn.fillStyle = line.color;
+    drawn.fillRect(place.x, place.y + 6, 14, 3);
     drawn.fillStyle = ink;
-    drawn.fillText(words, x + 18, MARGIN + LINE_HEIGHT);
-    x += 32 + drawn.measureText(words).width;
-  }
-  drawn.drawImage(canvas, MARGIN, MARGIN + 2 * LINE_HEIGHT, canvas.clientWidth, canvas.clientHeight);
+    drawn.fillText(line.name, place.x + SWATCH, place.y);
+  });
+  drawn.drawImage(canvas, MARGIN, top, canvas.clientWidth, canvas.clientHeight);
   picture.toBlob(blob => save(blob, fileName(name, "png")));
 }

@@ -228,10 +228,21 @@ TEST_F(ReplicasTest, ThreeReplicasGiveTheBitsOfOneServer) {
   ASSERT_TRUE(steps.ok() && merged_steps.ok()) << steps.status() << merged_steps.status();
   ASSERT_EQ(steps->steps_size(), 2);
   EXPECT_EQ(merged_steps->SerializeAsString(), steps->SerializeAsString());
+  // Of one sequence each, so that a replica has seen a third of them.
+  for (size_t i = 0; i < recorded_.size(); ++i) {
+    const std::vector<Slice> slice = {Slices()[i]};
+    const GatheredValues values{recorded_[i].gathered, recorded_[i].current_sampled};
+    const EvaluateOptions options{.draw = 10 + i};
+    for (Client* each : {one.get(), client_.get()}) {
+      const auto evaluated = each->Evaluate(kRun, slice, values, options);
+      ASSERT_TRUE(evaluated.ok()) << evaluated.status();
+    }
+  }
   const auto history = one->GetHistory(kRun);
   const auto merged_history = client_->GetHistory(kRun);
   ASSERT_TRUE(history.ok() && merged_history.ok()) << history.status() << merged_history.status();
-  ASSERT_EQ(history->stretches_size(), 2);
+  ASSERT_EQ(history->stretches_size(), 2 + std::ssize(recorded_));
+  ASSERT_EQ(merged_history->stretches_size(), history->stretches_size());
   for (int i = 0; i < history->stretches_size(); ++i) {
     v1::GetHistoryResponse::Stretch expected_stretch = history->stretches(i);
     v1::GetHistoryResponse::Stretch stretch = merged_history->stretches(i);

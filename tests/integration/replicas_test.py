@@ -165,7 +165,13 @@ class ReplicasTest(unittest.TestCase):
                     self.assert_same(*(self.evaluate(c, r, **options) for c, r in zip((one, self.client), fetched)))
                 self.assertEqual(one.get_step(self.run_, draw), self.client.get_step(self.run_, draw))
                 self.assertEqual(one.list_steps(self.run_)[draw], self.client.list_steps(self.run_)[draw])
-        self.assert_same_history(one.get_history(self.run_), self.client.get_history(self.run_))
+        # Of one sequence each, so that a replica has seen a third of them.
+        for i, sequence in enumerate(self.sequences):
+            records = [client.fetch_top_k(self.run_, [sequence]) for client in (one, self.client)]
+            self.assert_same(*(self.evaluate(c, r, draw=10 + i) for c, r in zip((one, self.client), records)))
+        history = self.client.get_history(self.run_)
+        self.assert_same_history(one.get_history(self.run_), history)
+        self.assertEqual([stretch.last_draw for stretch in history], [0, 1, *range(10, 10 + len(LENGTHS))])
         for records, client in zip(fetched, (one, self.client)):
             with self.assertRaisesRegex(sis.FailedPrecondition, "is missing \\(never_arrived\\)"):
                 self.evaluate(client, records, outputs=["ratios"])

@@ -62,6 +62,38 @@ while (walker.nextNode()) {
 return found;
 """
 
+# Keeps the words that a picture is made of, with the edges of each: left, top, right, bottom.
+_RECORD_WORDS = """
+window.words = [];
+const {fillText, drawImage} = CanvasRenderingContext2D.prototype;
+Object.assign(CanvasRenderingContext2D.prototype, {
+  fillText(text, x, y) {
+    fillText.call(this, text, x, y);
+    if (this.canvas.isConnected) return;
+    words.push([text, x, y, x + this.measureText(text).width, y + parseFloat(this.font.match(/[\\d.]+px/))]);
+  },
+  drawImage(image, x, y, ...size) {
+    drawImage.call(this, image, x, y, ...size);
+    [window.chartTop, window.inside] = [y, this.canvas.width / this.getTransform().a];
+  },
+});
+"""
+
+# Each answer takes half of the time after which a server is called silent. That is 3 s instead of 1, for busy machines.
+# `states` are those that the page has said since.
+_SLOW = """
+const {fetch, setTimeout} = window;
+window.setTimeout = (then, after) => setTimeout(then, after === 1000 ? 3000 : after);
+window.fetch = async (...asked) => {
+  const answer = await fetch(...asked);
+  await new Promise(then => setTimeout(then, 1500));
+  return answer;
+};
+window.states = [];
+const status = document.getElementById("status");
+new MutationObserver(() => states.push(status.dataset.state)).observe(status, {attributes: true, childList: true});
+"""
+
 
 class PageTest(unittest.TestCase):
     @classmethod
@@ -291,7 +323,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.browser.run(faint), 0)
         self.assertEqual(self.browser.problems(), [], "not even an answer that there is nothing")
 
-    def saved(self, title, kind):
+    def saved(self, title, kind, run="run-1"):
         """The bytes of the file that a chart's button saves."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -300,7 +332,7 @@ class PageTest(unittest.TestCase):
         whole = lambda: [path for path in pathlib.Path(folder.name).iterdir() if path.suffix == f".{kind.lower()}"]  # noqa: E731
         self.browser.wait(f"{title} as {kind}", whole)
         (path,) = whole()
-        self.assertEqual(path.name, f"run-1_{title.lower().replace(' ', '_')}.{kind.lower()}")
+        self.assertEqual(path.name, f"{run}_{title.lower().replace(' ', '_')}.{kind.lower()}")
         return path.read_bytes()
 
     def test_all_draws_stay_on_the_page_and_can_be_saved(self):
@@ -327,6 +359,7 @@ class PageTest(unittest.TestCase):
         self.browser.run("const axis = [...document.querySelectorAll('select')][0];"
                          "axis.value = 'time'; axis.dispatchEvent(new Event('change'))")  # fmt: skip
         self.assertEqual(self.chart("Accept rate")["places"][0], [stretch.ended_at for stretch in history])
+        self.browser.wait("its offer", lambda: self.browser.run("return document.querySelector('option[value=run-2]')"))
         self.browser.run("const beside = [...document.querySelectorAll('select')][1];"
                          "beside.value = 'run-2'; beside.dispatchEvent(new Event('change'))")  # fmt: skip
         self.browser.wait("run-2", lambda: "run-2: D" in self.chart("D and D_SIS")["lines"])
@@ -366,6 +399,36 @@ class PageTest(unittest.TestCase):
         self.assertGreater(len(png), 5000)
         self.assertEqual(self.problems(), [])
 
+    def test_a_run_without_draws_beside_one_that_has_some(self):
+        server, client = self.start()
+        TrainingLoad(client, "run-2").step(3)
+        client.create_run("run-1", seed=1, vocabulary_size=10, top_k=2)
+        self.open(server, "/run/run-1?axis=toString&beside=run-2")  # no name of an axis
+        self.browser.wait("run-2", lambda: self.chart("D and D_SIS")["lines"])
+        drawn = self.chart("D and D_SIS")
+        self.assertEqual(list(drawn["lines"]), ["run-2: D", "run-2: D_SIS"])
+        self.assertEqual(drawn["places"], [[3], [3]])
+        self.browser.element("[aria-label='D and D_SIS'] summary").click()
+        self.browser.wait_for_text("run-2", "[aria-label='D and D_SIS'] tbody")
+        self.assertEqual(self.problems(), [])
+
+    def test_a_saved_picture_has_all_of_its_words(self):
+        server, client = self.start()
+        one, other = ("one-" + "a" * 96, "other-" + "b" * 40)
+        for run in (one, other):
+            TrainingLoad(client, run).step(1)
+        self.open(server, f"/run/{one}?beside={other}")
+        self.browser.wait("both", lambda: f"{other}: D" in self.chart("D and D_SIS")["lines"])
+        self.browser.run(_RECORD_WORDS)
+        self.assertTrue(self.saved("D and D_SIS", "PNG", run=one).startswith(b"\x89PNG\r\n"))
+        words, chart_top, inside = self.browser.run("return [words, chartTop, inside]")
+        legend = [f"{run}: {line}" for run in (one, other) for line in ("D", "D_SIS")]
+        self.assertEqual([text for text, *_ in words], [f"{one} D and D_SIS (nats per token)", *legend])
+        for i, (text, left, top, right, bottom) in enumerate(words):
+            self.assertTrue(0 <= left < right <= inside and 0 <= top < bottom <= chart_top, text)
+            for before, begin, above, end, below in words[:i]:
+                self.assertTrue(right <= begin or end <= left or bottom <= above or below <= top, f"{text} on {before}")
+
     def test_many_runs_are_sorted_filtered_and_paged_by_the_server(self):
         server, client = self.start("--metric_runs=4")
         load = TrainingLoad(client, "evaluated")
@@ -390,7 +453,7 @@ class PageTest(unittest.TestCase):
         self.assertNotIn("of 121", self.browser.text("main"))
         self.browser.screenshot("filtered_runs")
         self.browser.element("input[type=search]").send_keys(" and no other")
-        self.browser.wait_for_text("No run has “TASK 3 and no other” in its name", "main")
+        self.browser.wait_for_text("No run has “TASK 3 and no other” in its name, task, algorithm or model.", "main")
         self.browser.element("input[type=search]").send_keys(*[Keys.BACKSPACE] * 30)
         self.browser.wait_for_text("1 to 50 of 121", "main")
         self.browser.run("const order = document.querySelector('select');"
@@ -468,6 +531,19 @@ class PageTest(unittest.TestCase):
         self.browser.wait_for_text("No answer since", "#status")
         self.browser.wait_for_text("The server gives no answer", ".notice")
         self.assertIn("Accept rate", self.browser.text("main"), "what was there stays")
+
+    def test_a_slow_server_that_answers_is_not_said_to_be_silent(self):
+        """Of a run beside another three things are asked for, one after another: longer together than
+        silence lasts."""
+        server, client = self.start()
+        for run in ("run-1", "run-2"):
+            TrainingLoad(client, run).step(1)
+        self.open(server)
+        self.browser.run(_SLOW)
+        self.browser.run("location.hash = '#/run/run-1?beside=run-2'")
+        self.browser.wait("both runs", lambda: self.browser.run("return states.includes('live')"))
+        self.assertEqual(len(self.chart("D and D_SIS")["lines"]), 4)
+        self.assertNotIn("silent", self.browser.run("return states"))
 
     def test_the_curve_is_of_the_last_draw_that_has_one(self):
         server, client = self.start()

@@ -50,9 +50,9 @@ class TokenTest(unittest.TestCase):
         new.write_text("".join(f"token {token} {token.partition('-')[0]} trainer\n" for token in tokens))
         new.rename(self.identities)
 
-    def open(self):
+    def open(self, place="/"):
         port = self.server.admin_address.rpartition(":")[2]
-        self.browser.open(f"http://127.0.0.1:{port}/")
+        self.browser.open(f"http://127.0.0.1:{port}/#{place}")
         self.browser.wait_for_text("Asks for a token", "#status")
 
     def give(self, token):
@@ -97,6 +97,15 @@ class TokenTest(unittest.TestCase):
             self.assert_kept_nowhere(token)
             self.open()
             self.assertNotIn("run-of-", self.browser.text())
+
+    def test_a_run_that_was_opened_before_is_whole_once_there_is_a_token(self):
+        with sis.Client(self.server.address, credentials=sis.Credentials(token=ALICE)) as client:
+            client.create_run("another-of-alice", seed=1, vocabulary_size=10, top_k=2)
+        self.open("/run/run-of-alice")
+        self.give(ALICE)
+        offered = "return [...document.querySelectorAll('select')].at(-1)?.innerText.split('\\n')"
+        self.browser.wait("the other run", lambda: self.browser.run(offered) == ["no other run", "another-of-alice"])
+        self.browser.wait_for_text("Largest |log w|", ".inspected")
 
     def test_no_token_is_asked_for_where_others_could_read_it(self):
         port = self.server.admin_address.rpartition(":")[2]

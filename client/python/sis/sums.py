@@ -17,6 +17,7 @@ _KEYS = {
     "Staleness": ("from", "to"),
     "Histogram": ("upper_bounds",),
     "TokenCounts": ("token_id",),
+    "Stretch": ("first_draw", "last_draw", "draws", "begun_at", "ended_at"),
 }
 
 

@@ -46,10 +46,16 @@ class MergedHistoriesTest(unittest.TestCase):
                 parts.append(pb.GetHistoryResponse(stretches=stretches))
             merged = merged_histories(parts)
             most = max(parts, key=lambda part: len(part.stretches))
-            self.assertEqual(
-                [(s.first_draw, s.last_draw, s.draws) for s in merged.stretches],
-                [(s.first_draw, s.last_draw, s.draws) for s in most.stretches],
-            )
+            bounds = [(s.first_draw, s.last_draw, s.draws) for s in merged.stretches]
+            own = [(s.first_draw, s.last_draw, s.draws) for s in most.stretches]
+            self.assertEqual([each for each in bounds if each in own], own)
+            for first, last, draws in set(bounds) - set(own):  # of another, which lay nowhere
+                self.assertEqual(draws, last - first + 1)
+                self.assertFalse(any(begin <= last <= end for begin, end, _ in own))
+            for s in (s for part in parts for s in part.stretches):
+                self.assertTrue(any(begin <= s.last_draw <= end for begin, end, _ in bounds))
+            ends = [s.ended_at for s in merged.stretches]
+            self.assertEqual(ends, sorted(ends))
             self.assertEqual(sum(s.totals.accepted for s in merged.stretches), accepted)
             self.assertEqual(sum(s.missing[0].positions for s in merged.stretches), accepted)
 
@@ -59,6 +65,22 @@ class MergedHistoriesTest(unittest.TestCase):
         merged = merged_histories([one, other])
         self.assertEqual([s.totals.accepted for s in merged.stretches], [1, 9])
         self.assertEqual(merged.stretches[1].ended_at, 20.5)
+
+    def test_draws_that_only_one_has_seen_have_a_stretch_each(self):
+        seen = [(0, 2, 3, 6), (0, 1, 3), (3, 4, 7)]
+        parts = [pb.GetHistoryResponse(stretches=[stretch(n, n, 1) for n in draws]) for draws in seen]
+        merged = merged_histories(parts).stretches
+        self.assertEqual(
+            [(s.first_draw, s.last_draw, s.draws, s.totals.accepted) for s in merged],
+            [(n, n, 1, sum(n in draws for draws in seen)) for n in (0, 1, 2, 3, 4, 6, 7)],
+        )
+
+    def test_a_draw_is_any_64_bits(self):
+        largest = 2**64 - 1
+        parts = [pb.GetHistoryResponse(stretches=[stretch(largest, largest, n)]) for n in (1, 2)]
+        (merged,) = merged_histories(parts).stretches
+        self.assertEqual((merged.first_draw, merged.last_draw, merged.draws), (largest, largest, 1))
+        self.assertEqual(merged.totals.accepted, 3)
 
     def test_no_draws(self):
         self.assertEqual(list(merged_histories([pb.GetHistoryResponse()] * 2).stretches), [])
