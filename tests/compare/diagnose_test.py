@@ -115,6 +115,26 @@ class DiagnoseTest(unittest.TestCase):
         self.assertEqual(faults, [("temperature", [])])
         self.assertRegex(report["verdict"][0], r"B looks like A at temperature 0\.(69|70|71)")
 
+    def test_a_sampled_token_that_the_trainer_finds_impossible(self):
+        def gather(rows):
+            def values(records):
+                log_probs, sampled_log_probs = sis.gather(records, rows)
+                sampled_log_probs[123] = -np.inf
+                return log_probs, sampled_log_probs
+
+            return values
+
+        self.run_of("possible", self.noisy(0.02))
+        _, healthy = self.diagnose("possible")
+        self.run_of("impossible", self.noisy(0.02), gather=gather)
+        faults, report = self.diagnose("impossible")
+        self.assertEqual(faults, [])
+        self.assertFalse(report["undecided"])
+        # It counts as 64 nats, as in the service's sums.
+        positions = SEQUENCES * LENGTH
+        self.assertAlmostEqual(report["d"]["mean"], healthy["d"]["mean"] + 64 / positions, delta=0.1 / positions)
+        self.assertEqual(report["d"]["level"], "4_bit", report["d"])
+
     def test_rows_of_the_next_position(self):
         noisy = self.noisy(0.02)
         self.run_of("rows", lambda rows, number, rng: np.roll(noisy(rows, number, rng), -1, axis=0))
