@@ -65,6 +65,7 @@ class DiagnoseTest(unittest.TestCase):
             run, records, draw=1, log_probs=log_probs, sampled_log_probs=sampled_log_probs,
             options=sis.EvaluateOptions(mask=mask),
         )  # fmt: skip
+        return run
 
     def diagnose(self, name):
         command = [SISCTL, f"--server={self.server.address}", "diagnose", name]
@@ -186,6 +187,15 @@ class DiagnoseTest(unittest.TestCase):
         self.run_of("stale", current, versions=[3 if number % 2 else 0 for number in range(SEQUENCES)])
         faults, report = self.diagnose("stale")
         self.assertEqual(faults, [("staleness", [])])
+
+    def test_the_last_draw_comes_first_though_its_number_is_lower(self):
+        run = self.run_of("resumed", self.noisy(0.02))
+        records = self.client.fetch_top_k(run, ["response 6", "response 7"])
+        self.client.evaluate(
+            run, records, draw=0, log_probs=records.log_probs, sampled_log_probs=records.sampled_log_probs
+        )
+        _, report = self.diagnose("resumed")
+        self.assertEqual(report["sequences"][:3], ["response 6", "response 7", "response 0"])
 
     def test_what_nobody_evaluated_fails(self):
         self.client.create_run("empty", seed=1, vocabulary_size=VOCABULARY, top_k=4)
