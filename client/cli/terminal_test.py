@@ -121,7 +121,7 @@ class TerminalTest(unittest.TestCase):
     def test_lines_fit(self):
         commands = [
             ("runs", "list"), ("sequences", RUN), ("step", RUN, "latest"), ("top", "--once"), ("top", "--once", RUN),
-            ("show", RUN), ("show", RUN, SEQUENCE),
+            ("show", RUN), ("show", RUN, SEQUENCE), ("history", RUN),
         ]  # fmt: skip
         for words in commands:
             whole = self.piped(*words)
