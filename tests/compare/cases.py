@@ -213,6 +213,17 @@ def _few(base, rng, share, noise):
     return each(noisy(base, rng, noise), lambda p: flip(p, rng) if rng.random() < share else p)
 
 
+def _samples(base, rng):
+    """Each side samples one of three answers to a prompt, which part at their first token."""
+
+    def sample(responses):
+        top = responses[0][0].top
+        answers = [[Position(*top[i], top), *responses[i][1:]] for i in range(3)]
+        return [rng.choice(answers) for _ in responses]
+
+    return sample(base.responses), sample(noisy(base, rng))
+
+
 ONE, TWO = (2,), (1, 4)
 
 CASES = [
@@ -283,4 +294,5 @@ CASES = [
          _of(lambda b, rng: each(b, moved_by(1, rng), ONE)), ONE, "uneven"),
     Case("uneven", "0.2 nats in one response, else nothing",
          lambda base, rng: (base.responses, each(base.responses, moved_by(0.2, rng), ONE)), ONE),
+    Case("", "both sides sample, of few answers", _samples),
 ]  # fmt: skip
