@@ -24,6 +24,14 @@ absl::Status WrongSize(Array array, size_t bytes, size_t wanted) {
                                           bytes, " bytes, not ", wanted));
 }
 
+bool LiesIn(const v1::MissingRange& gap, std::span<const Slice> slices) {
+  if (gap.slice() >= slices.size()) return false;
+  const Slice& slice = slices[gap.slice()];
+  return gap.first_position() >= slice.first_position &&
+         uint64_t{gap.first_position()} + gap.length() <=
+             uint64_t{slice.first_position} + slice.length;
+}
+
 template <typename T>
 std::span<const T> Elements(const std::byte* first, size_t bytes) {
   static_assert(sizeof(T) == kElementBytes);
@@ -52,22 +60,28 @@ RecordReader::RecordReader(const v1::FetchTopKRequest& request,
 absl::Status RecordReader::Add(FetchedMessage message) {
   if (const auto* header = std::get_if<v1::FetchTopKHeader>(&message)) {
     if (has_header_) return absl::InternalError("the server sent a second FetchTopK header");
-    AddHeader(*header);
-    return absl::OkStatus();
+    return AddHeader(*header);
   }
   if (!has_header_) return absl::InternalError("the server's FetchTopK began without a header");
   const FetchedChunk& chunk = std::get<FetchedChunk>(message);
   return range_ == nullptr ? Copy(chunk) : Locate(chunk);
 }
 
-void RecordReader::AddHeader(const v1::FetchTopKHeader& header) {
+absl::Status RecordReader::AddHeader(const v1::FetchTopKHeader& header) {
   has_header_ = true;
   records_.lease_id = header.lease_id();
   records_.top_k = static_cast<int>(header.top_k());
   for (const v1::Slice& slice : header.slices()) records_.slices.push_back(FromMessage(slice));
   records_.missing.assign(header.missing().begin(), header.missing().end());
   positions_ = records_.positions();
-  if (range_ != nullptr) return;
+  for (const v1::MissingRange& gap : records_.missing) {
+    if (!LiesIn(gap, records_.slices)) {
+      return absl::InternalError(absl::StrCat("the server's FetchTopK misses ", gap.length(),
+                                              " positions from ", gap.first_position(),
+                                              " on of slice ", gap.slice(), ", which lie in none"));
+    }
+  }
+  if (range_ != nullptr) return absl::OkStatus();
   size_t bytes = 0;
   for (const Array array : kAll) bytes += positions_ * RowBytes(array);
   // Not zeroed, as a vector's would be.
@@ -78,6 +92,7 @@ void RecordReader::AddHeader(const v1::FetchTopKHeader& header) {
     next += positions_ * RowBytes(array);
   }
   SetArrays(std::move(memory));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<TopKRecords> RecordReader::Finish() && {

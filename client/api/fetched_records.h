@@ -29,7 +29,7 @@ class RecordReader {
   absl::StatusOr<TopKRecords> Finish() &&;
 
  private:
-  void AddHeader(const v1::FetchTopKHeader& header);
+  absl::Status AddHeader(const v1::FetchTopKHeader& header);
   absl::Status Copy(const FetchedChunk& chunk);
   absl::Status Locate(const FetchedChunk& chunk);
   // Goes on to the slice that the next row belongs to, if there is one.

@@ -143,6 +143,29 @@ TEST(CopiedRecordsTest, ChunksMaySpanSlices) {
   }
 }
 
+TEST(CopiedRecordsTest, WhatIsMissingLiesInASlice) {
+  const auto add = [](uint32_t slice, uint32_t first_position, uint32_t length) {
+    v1::FetchTopKHeader header;
+    for (const auto& [first, count] : {std::pair(5, 2), {0, 0}}) {
+      header.add_slices()->set_first_position(first);
+      header.mutable_slices()->rbegin()->set_length(count);
+    }
+    v1::MissingRange& gap = *header.add_missing();
+    gap.set_slice(slice);
+    gap.set_first_position(first_position);
+    gap.set_length(length);
+    return RecordReader({}, nullptr).Add(header).code();
+  };
+  EXPECT_EQ(add(0, 5, 2), absl::StatusCode::kOk);
+  EXPECT_EQ(add(0, 6, 1), absl::StatusCode::kOk);
+  EXPECT_EQ(add(1, 0, 0), absl::StatusCode::kOk) << "a lost sequence";
+  for (const auto& [slice, first_position, length] :
+       {std::tuple(0, 4, 1), {0, 6, 2}, {0, 6, -1}, {1, 0, 1}, {2, 5, 1}}) {
+    EXPECT_EQ(add(slice, first_position, length), absl::StatusCode::kInternal)
+        << slice << " " << first_position << " " << length;
+  }
+}
+
 TEST(CopiedRecordsTest, ArraysHoldTheRowsOfTheirChunk) {
   v1::FetchTopKRequest request;
   request.add_arrays(v1::SAMPLED_IDS);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/compare/diagnosis.h"
 #include "client/cli/compare/reports.h"
+#include "client/cli/find_run.h"
 #include "client/cli/inspected_tokens.h"
 #include "client/cli/options.h"
 #include "client/cli/subcommands.h"
@@ -44,16 +45,21 @@ struct Inspected {
 // Sequences that are forgotten between the calls are left out.
 absl::StatusOr<Inspected> Inspect(Client& client, const std::string& run_id) {
   constexpr uint64_t kEnoughPositions = 4000;
+  const absl::StatusOr<v1::Run> run = FindRun(client, run_id);
+  if (!run.ok()) return run.status();
   const absl::StatusOr<v1::InspectRunResponse> overview = client.InspectRun({run_id});
   if (!overview.ok()) return overview.status();
   std::vector<v1::InspectRunResponse::InspectedSequence> kept(overview->sequences().begin(),
                                                               overview->sequences().end());
-  std::stable_sort(kept.begin(), kept.end(),
-                   [](const auto& a, const auto& b) { return a.draw() > b.draw(); });
+  // The last draw need not have the highest number: a training goes on from an earlier step.
+  const auto is_last = [&](const auto& sequence) { return sequence.draw() == run->last_draw(); };
+  std::stable_sort(kept.begin(), kept.end(), [&](const auto& a, const auto& b) {
+    return std::pair(is_last(a), a.draw()) > std::pair(is_last(b), b.draw());
+  });
   Inspected inspected;
   uint64_t positions = 0;
   for (const auto& sequence : kept) {
-    if (positions >= kEnoughPositions && sequence.draw() != kept.front().draw()) break;
+    if (positions >= kEnoughPositions && !is_last(sequence)) break;
     const SequenceRef name{sequence.sequence().id(), sequence.sequence().attempt()};
     absl::StatusOr<v1::InspectSequenceResponse> response = client.InspectSequence({run_id}, name);
     if (absl::IsNotFound(response.status())) continue;

@@ -99,13 +99,18 @@ class Exporter {
     // What is gone since it was listed is missing.
     const absl::StatusOr<TopKRecords> records = client_.FetchTopK(run_, slices);
     if (!records.ok()) return records.status();
+    slices = records->slices;
+    if (slices.size() != parts.size()) {
+      return absl::InternalError(absl::StrCat("the server's FetchTopK header has ", slices.size(),
+                                              " slices, not ", parts.size()));
+    }
     // By its number in the batch.
     std::vector<std::string> missing(records->positions());
     std::vector<size_t> begins = {0};
-    for (const Part& part : parts) begins.push_back(begins.back() + part.slice.length);
+    for (const Slice& slice : slices) begins.push_back(begins.back() + slice.length);
     for (const v1::MissingRange& gap : records->missing) {
       const size_t begin =
-          begins[gap.slice()] + gap.first_position() - parts[gap.slice()].slice.first_position;
+          begins[gap.slice()] + gap.first_position() - slices[gap.slice()].first_position;
       std::fill_n(missing.begin() + static_cast<ptrdiff_t>(begin), gap.length(),
                   Word(v1::MissingReason_Name(gap.reason())));
     }
@@ -114,8 +119,8 @@ class Exporter {
       const std::string name =
           absl::StrCat("{\"sequence\":", Quoted(parts[i].slice.sequence.id),
                        ",\"attempt\":", parts[i].slice.sequence.attempt, ",\"position\":");
-      for (uint32_t offset = 0; offset < parts[i].slice.length; ++offset) {
-        const uint32_t position = parts[i].slice.first_position + offset;
+      for (uint32_t offset = 0; offset < slices[i].length; ++offset) {
+        const uint32_t position = slices[i].first_position + offset;
         std::cout << name << position
                   << ",\"newest_policy_version\":" << parts[i].newest_policy_version
                   << Record(*records, begins[i] + offset, missing[begins[i] + offset])

@@ -1,40 +1,32 @@
-#include <iostream>
-#include <limits>
 #include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "client/cli/json_output.h"
 #include "client/cli/number_text.h"
 #include "client/cli/options.h"
 #include "client/cli/subcommands.h"
+#include "client/cli/table.h"
+#include "client/cli/token_means.h"
 #include "client/cli/unanswered.h"
 
 namespace sis {
 namespace {
 
-constexpr auto kRow = "%-17s %-11s %8s %9s %9s %9s %8s %8s\n";
-
-void Print(const v1::GetHistoryResponse::Stretch& stretch) {
-  const v1::Totals& totals = stretch.totals();
-  const auto scored =
-      static_cast<double>(totals.accepted() + totals.rejected() + totals.outside_top_k());
-  const auto missing = static_cast<double>(totals.missing());
-  const auto mean = [](double sum, double positions) {
-    return positions > 0 ? sum / positions : std::numeric_limits<double>::quiet_NaN();
-  };
-  const std::string draws = stretch.draws() == 1
-                                ? absl::StrCat(stretch.last_draw())
-                                : absl::StrCat(stretch.first_draw(), "-", stretch.last_draw());
+void Add(const v1::GetHistoryResponse::Stretch& stretch, Table& table) {
+  const TokenMeans means = MeansOf(stretch.totals());
   const absl::Time ended = absl::UnixEpoch() + absl::Seconds(stretch.ended_at());
-  std::cout << absl::StreamFormat(
-      kRow, draws, absl::FormatTime("%m-%d %H:%M", ended, absl::LocalTimeZone()),
-      ShareText(mean(static_cast<double>(totals.accepted()), scored)),
-      NumberText(mean(totals.d(), scored)), NumberText(mean(totals.d_sis(), scored)),
-      ShareText(mean(totals.residual_mass(), scored)), ShareText(mean(missing, scored + missing)),
-      CountText(scored + missing));
+  table.AddRow(
+      {{stretch.draws() == 1 ? absl::StrCat(stretch.last_draw())
+                             : absl::StrCat(stretch.first_draw(), "-", stretch.last_draw())},
+       {absl::FormatTime("%m-%d %H:%M", ended, absl::LocalTimeZone())},
+       {ShareText(means.accept_rate)},
+       {NumberText(means.d)},
+       {NumberText(means.d_sis)},
+       {ShareText(means.residual_mass)},
+       {ShareText(means.missing)},
+       {CountText(means.tokens)}});
 }
 
 struct Options {
@@ -46,9 +38,16 @@ absl::Status GetHistory(Client& client, const Options& options) {
   const absl::StatusOr<v1::GetHistoryResponse> history = client.GetHistory({options.run_id});
   if (!history.ok()) return history.status();
   if (options.json) return PrintJson(*history);
-  std::cout << absl::StreamFormat(kRow, "DRAW", "TIME", "ACCEPT", "D/TOKEN", "D_SIS", "RESIDUAL",
-                                  "MISSING", "TOKENS");
-  for (const auto& stretch : history->stretches()) Print(stretch);
+  Table table({{.heading = "DRAW", .width = 12, .left = true},
+               {.heading = "TIME", .width = 11, .left = true, .goes = 1},
+               {.heading = "ACCEPT", .width = 8},
+               {.heading = "D/TOKEN", .width = 8},
+               {.heading = "D_SIS", .width = 8, .goes = 2},
+               {.heading = "RESIDUAL", .width = 8, .goes = 3},
+               {.heading = "MISSING", .width = 8},
+               {.heading = "TOKENS", .width = 8, .goes = 4}});
+  for (const auto& stretch : history->stretches()) Add(stretch, table);
+  table.Print();
   return absl::OkStatus();
 }
 

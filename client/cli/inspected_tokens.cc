@@ -91,17 +91,23 @@ absl::StatusOr<InspectedTokens> ReadInspectedTokens(
     RecordedSets& b = tokens.pair.b.sequences.emplace_back(before, Nothing());
     std::vector<DecidedPosition>& decided = tokens.decisions.sequences.emplace_back(
         before, DecidedPosition{Decision::kMissing, kNaN, kNaN, kNaN, kNaN});
-    not_evaluated.positions += before;
+    // Positions without room lie in the cut range, but so may others, which are kept.
+    const uint64_t cut_begin = sequence.cut_begin(), cut_end = sequence.cut_end();
+    const auto not_there = [&](uint64_t position) -> LeftOut& {
+      return cut_begin <= position && position < cut_end ? not_kept : not_evaluated;
+    };
+    for (size_t position = 0; position < before; ++position) ++not_there(position).positions;
     for (size_t i = 0; i < sequence.decisions().size(); ++i) {
       AddPosition(sequence, i, a, b, decided);
       const char decision = sequence.decisions()[i];
       if (IsScored(decision)) continue;
       ++(decision == v1::MISSING  ? missing
          : decision == v1::MASKED ? masked
-                                  : not_evaluated)
+                                  : not_there(before + i))
             .positions;
     }
-    not_kept.positions += sequence.cut_end() - sequence.cut_begin();
+    const uint64_t end = before + sequence.decisions().size();
+    not_kept.positions += cut_end - std::min(cut_end, std::max(end, cut_begin));
     const auto top_k = static_cast<int>(sequence.top_k());
     tokens.pair.a.top_k = tokens.pair.b.top_k = std::max(tokens.pair.a.top_k, top_k);
   }

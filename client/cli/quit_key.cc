@@ -71,9 +71,7 @@ QuitKey::QuitKey() {
 QuitKey::~QuitKey() {
   if (watches == 0) return;
   watches = 0;
-  for (const int signal : {SIGQUIT, SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT}) {
-    std::signal(signal, SIG_DFL);
-  }
+  // Handlers stay: a signal that comes before this line has to do the same.
   Set(before);
 }
 

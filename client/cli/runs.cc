@@ -57,9 +57,7 @@ absl::Status ListRuns(Client& client, const Options& options) {
                   {run.config().owner().empty() ? "-" : run.config().owner()},
                   {run.config().task()}});
   }
-  for (const std::string& line : table.TakeLines(Terminal::OfStandardOutput())) {
-    std::cout << line << '\n';
-  }
+  table.Print();
   return absl::OkStatus();
 }
 

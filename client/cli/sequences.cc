@@ -7,7 +7,6 @@
 #include "client/cli/options.h"
 #include "client/cli/subcommands.h"
 #include "client/cli/table.h"
-#include "client/cli/terminal.h"
 #include "client/cli/unanswered.h"
 
 namespace sis {
@@ -45,7 +44,6 @@ void Add(const v1::ListSequencesResponse::Sequence& listed, Table& table) {
 absl::Status ListSequences(Client& client, const Options& options) {
   v1::ListSequencesResponse all;
   std::optional<SequenceRef> after;
-  const Terminal terminal = Terminal::OfStandardOutput();
   Table table = EmptyTable();
   for (;;) {
     const absl::StatusOr<v1::ListSequencesResponse> page =
@@ -55,7 +53,7 @@ absl::Status ListSequences(Client& client, const Options& options) {
       all.MergeFrom(*page);
     } else {
       for (const auto& listed : page->sequences()) Add(listed, table);
-      for (const std::string& line : table.TakeLines(terminal)) std::cout << line << '\n';
+      table.Print();
     }
     if (!options.json && !page->more() && page->store_keeps_evicted()) {
       std::cout << "These are in memory; others may have been evicted, and be in the store.\n";

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -124,9 +123,12 @@ ExitStatus Main(int argc, const char* const* argv) {
   // What is said here stands in for what the environment says.
   if (app.count("--token_file") > 0) credentials.token.clear();
   if (credentials.token_file == "-") {
-    const absl::StatusOr<std::string> token = ReadInput("-");
-    if (!token.ok()) return failed(token.status());
-    credentials.token = std::string(absl::StripAsciiWhitespace(*token));
+    const absl::StatusOr<std::string> text = ReadInput("-");
+    credentials.token = text.ok() ? TokenIn(*text) : "";
+    if (credentials.token.empty()) {
+      return failed(absl::InvalidArgumentError(
+          "credentials: standard input holds no token, which is visible ASCII"));
+    }
     credentials.token_file.clear();
   }
   std::vector<std::string> replicas = absl::StrSplit(addresses, ',', absl::SkipEmpty());

@@ -175,7 +175,15 @@ class SisctlTest(unittest.TestCase):
             server = LiveServer(f"--identities={identities}", cache_bytes=16 << 20)
             self.addCleanup(server.close)
             words = (f"--server={server.address}", "--token_file=-", "runs", "list")
-            self.assertEqual(sisctl(*words, given="0123456789abcdef\n").returncode, 0)
+            for given in ("0123456789abcdef\n", " 0123456789abcdef of alice\n"):
+                self.assertEqual(sisctl(*words, given=given).returncode, 0)
+            # None is not the same as not to say who one is.
+            open_to_all = (self.live(), *words[1:])
+            for given in ("", " \n", "\u00e9\n"):
+                refused = sisctl(*open_to_all, given=given)
+                self.assertEqual(refused.returncode, 1)
+                self.assertIn("standard input holds no token", refused.stderr)
+                self.assertIn("INVALID_ARGUMENT", refused.stderr)
             self.assertIn("UNAUTHENTICATED", sisctl(*words, given="fedcba9876543210\n").stderr)
 
     def test_compare_prints_verdict_evidence_and_positions(self):

@@ -5,6 +5,7 @@
 #include "absl/flags/marshalling.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/find_run.h"
 #include "client/cli/json_output.h"
 #include "client/cli/options.h"
 #include "client/cli/reason_text.h"
@@ -86,9 +87,7 @@ void PrintCorrections(const v1::GetStepResponse& step) {
                   {absl::StrFormat("%.6g", totals.gradient_mass())}});
   }
   std::cout << '\n';
-  for (const std::string& line : table.TakeLines(Terminal::OfStandardOutput())) {
-    std::cout << line << '\n';
-  }
+  table.Print();
 }
 
 void PrintMissing(const v1::GetStepResponse& step) {
@@ -124,25 +123,16 @@ struct Options {
   bool json = false;
 };
 
-// Not by GetRun: a client that has looked a run up opens it again where it is lost, and who looks
-// should change nothing.
-absl::StatusOr<uint64_t> LatestDraw(Client& client, const std::string& run_id) {
-  const absl::StatusOr<v1::ListRunsResponse> runs = client.ListRuns();
-  if (!runs.ok()) return runs.status();
-  for (const v1::Run& run : runs->runs()) {
-    if (run.run_id() != run_id) continue;
-    if (run.has_last_draw()) return run.last_draw();
-    return absl::NotFoundError(absl::StrCat("run '", run_id, "': no draw has been evaluated"));
-  }
-  return absl::NotFoundError(absl::StrCat("run '", run_id, "' is unknown"));
-}
-
 absl::Status GetStep(Client& client, const Options& options) {
   uint64_t draw = 0;
   if (options.draw == kLatest) {
-    const absl::StatusOr<uint64_t> latest = LatestDraw(client, options.run_id);
-    if (!latest.ok()) return latest.status();
-    draw = *latest;
+    const absl::StatusOr<v1::Run> run = FindRun(client, options.run_id);
+    if (!run.ok()) return run.status();
+    if (!run->has_last_draw()) {
+      return absl::NotFoundError(
+          absl::StrCat("run '", options.run_id, "': no draw has been evaluated"));
+    }
+    draw = run->last_draw();
   } else {
     ParseDraw(options.draw, draw);  // has been checked
   }

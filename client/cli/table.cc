@@ -1,6 +1,7 @@
 #include "client/cli/table.h"
 
 #include <algorithm>
+#include <iostream>
 
 #include "absl/strings/str_cat.h"
 
@@ -85,6 +86,10 @@ std::vector<std::string> Table::TakeLines(const Terminal& terminal) {
   }
   lines_.clear();
   return lines;
+}
+
+void Table::Print() {
+  for (const std::string& line : TakeLines(Terminal::OfStandardOutput())) std::cout << line << '\n';
 }
 
 }  // namespace sis

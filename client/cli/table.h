@@ -38,6 +38,8 @@ class Table {
   // What was added since the last call, behind a line with the headings the first time. The columns
   // that this finds are those of later calls too.
   std::vector<std::string> TakeLines(const Terminal& terminal);
+  // To standard output.
+  void Print();
 
  private:
   struct Line {

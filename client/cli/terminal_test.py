@@ -121,7 +121,7 @@ class TerminalTest(unittest.TestCase):
     def test_lines_fit(self):
         commands = [
             ("runs", "list"), ("sequences", RUN), ("step", RUN, "latest"), ("top", "--once"), ("top", "--once", RUN),
-            ("show", RUN), ("show", RUN, SEQUENCE),
+            ("show", RUN), ("show", RUN, SEQUENCE), ("history", RUN),
         ]  # fmt: skip
         for words in commands:
             whole = self.piped(*words)
@@ -181,7 +181,14 @@ class TerminalTest(unittest.TestCase):
         top.until(lambda: top.watches() and b"No runs yet" in top.shown)
         server.process.send_signal(signal.SIGSTOP)
         self.addCleanup(server.process.send_signal, signal.SIGCONT)
-        time.sleep(1)  # so that it has asked
+        stopped = os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
+        self.assertEqual(stopped.si_status, signal.SIGSTOP)
+        # Soon there is nothing more to read: it has asked, and waits.
+        shown = -1
+        while shown != len(top.shown):
+            shown = len(top.shown)
+            time.sleep(0.5)
+            top.read()
         os.write(top.ours, b"q")
         self.assertEqual(top.wait(), 0)
         self.assertEqual(top.settings(), top.before)
@@ -201,7 +208,9 @@ class TerminalTest(unittest.TestCase):
         top = self.terminal("top")
         top.until(top.watches)
         top.process.send_signal(signal.SIGTSTP)
-        top.until(lambda: top.settings() == top.before)
+        stopped = os.WSTOPPED | os.WNOHANG
+        top.until(lambda: os.waitid(os.P_PID, top.process.pid, stopped))
+        self.assertEqual(top.settings(), top.before)
         top.process.send_signal(signal.SIGCONT)
         top.until(top.watches)
         os.write(top.ours, b"q")

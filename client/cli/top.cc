@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -6,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "client/cli/find_run.h"
 #include "client/cli/options.h"
 #include "client/cli/quit_key.h"
 #include "client/cli/subcommands.h"
@@ -28,29 +28,13 @@ struct Options {
 absl::StatusOr<std::vector<std::string>> Runs(Client& client, const Terminal& terminal) {
   const absl::StatusOr<v1::ListRunsResponse> runs = client.ListRuns();
   if (!runs.ok()) return runs.status();
-  std::vector<RunRow> rows;
-  for (const v1::Run& run : WorstFirst(*runs)) {
-    RunRow& row = rows.emplace_back(RunRow{run, std::nullopt});
-    if (!run.has_last_draw()) continue;
-    absl::StatusOr<v1::GetStepResponse> step = client.GetStep({run.run_id()}, run.last_draw());
-    if (step.ok()) {
-      row.last = *std::move(step);
-    } else if (!absl::IsNotFound(step.status())) {  // forgotten meanwhile
-      return step.status();
-    }
-  }
-  return RunsLines(rows, terminal);
+  return RunsLines(WorstFirst(*runs), terminal);
 }
 
 absl::StatusOr<std::vector<std::string>> OneRun(Client& client, const std::string& run_id,
                                                 const Terminal& terminal) {
-  // Not GetRun: a client that has looked a run up opens it again where it is lost, and a watcher
-  // should change nothing.
-  const absl::StatusOr<v1::ListRunsResponse> response = client.ListRuns();
-  if (!response.ok()) return response.status();
-  const auto& runs = response->runs();
-  const auto run = std::ranges::find(runs, run_id, &v1::Run::run_id);
-  if (run == runs.end()) return absl::NotFoundError(absl::StrCat("run '", run_id, "' is unknown"));
+  const absl::StatusOr<v1::Run> run = FindRun(client, run_id);
+  if (!run.ok()) return run.status();
   const absl::StatusOr<v1::ListStepsResponse> steps = client.ListSteps({run_id});
   if (!steps.ok()) return steps.status();
   return RunLines(*run, *steps, kRowsOfDraws, terminal);

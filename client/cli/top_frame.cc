@@ -13,6 +13,7 @@
 #include "client/cli/number_text.h"
 #include "client/cli/reason_text.h"
 #include "client/cli/table.h"
+#include "client/cli/token_means.h"
 #include "client/cli/verdict_text.h"
 
 namespace sis {
@@ -23,30 +24,6 @@ constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr double kRateSeconds = 10;
 constexpr size_t kCurveDraws = 64;
 constexpr size_t kCurveBegins = 38;  // characters before a curve
-
-// Per token; not finite where nothing was scored.
-struct StepValues {
-  double tokens, accept_rate, expected, d, d_sis, log_envelope, residual_mass, k3, missing;
-};
-
-double Mean(double sum, double count) { return count > 0 ? sum / count : kNone; }
-
-StepValues ValuesOf(const v1::GetStepResponse& step) {
-  const v1::Totals& totals = step.totals();
-  const auto scored =
-      static_cast<double>(totals.accepted() + totals.rejected() + totals.outside_top_k());
-  const auto missing = static_cast<double>(totals.missing());
-  const auto mean = [&](double sum) { return Mean(sum, scored); };
-  return {.tokens = scored + missing,
-          .accept_rate = mean(static_cast<double>(totals.accepted())),
-          .expected = mean(totals.expected_acceptance()),
-          .d = mean(totals.d()),
-          .d_sis = mean(totals.d_sis()),
-          .log_envelope = mean(totals.log_envelope()),
-          .residual_mass = mean(totals.residual_mass()),
-          .k3 = mean(totals.k3()),
-          .missing = Mean(missing, scored + missing)};
-}
 
 // One character per value, from the smallest to the largest of them.
 std::string Curve(const std::vector<double>& values) {
@@ -210,7 +187,7 @@ std::vector<std::string> ServerLines(
   return lines;
 }
 
-std::vector<std::string> RunsLines(const std::vector<RunRow>& runs, const Terminal& terminal) {
+std::vector<std::string> RunsLines(const std::vector<v1::Run>& runs, const Terminal& terminal) {
   if (runs.empty()) {
     return {"No runs yet. A trainer opens one, or you do: sisctl runs create."};
   }
@@ -227,9 +204,8 @@ std::vector<std::string> RunsLines(const std::vector<RunRow>& runs, const Termin
                {.heading = "TOKENS", .width = 8, .goes = 2},
                {.heading = "MEMORY", .width = 9, .goes = 4},
                {.heading = " TASK, ALGORITHM, MODEL", .left = true, .goes = 7}});
-  for (const RunRow& row : runs) {
-    const v1::Run& run = row.run;
-    const StepValues last = ValuesOf(row.last.value_or(v1::GetStepResponse()));
+  for (const v1::Run& run : runs) {
+    const TokenMeans last = MeansOf(run.last_totals());
     table.AddRow({{run.run_id()},
                   {VerdictText(run.verdict()), ColourOf(run.verdict())},
                   {absl::StrCat(run.policy_version())},
@@ -268,24 +244,24 @@ std::vector<std::string> RunLines(const v1::Run& run, const v1::ListStepsRespons
     lines.push_back("Nothing evaluated yet.");
     return lines;
   }
-  std::vector<StepValues> values;
-  for (const auto& step : steps.steps()) values.push_back(ValuesOf(step.step()));
+  std::vector<TokenMeans> values;
+  for (const auto& step : steps.steps()) values.push_back(MeansOf(step.step().totals()));
 
   struct Quantity {
     const char* name;
     const char* unit;
-    double StepValues::*value;
+    double TokenMeans::*value;
     std::string (*text)(double);
   };
   static constexpr Quantity kQuantities[] = {
-      {"accept rate", "", &StepValues::accept_rate, ShareText},
-      {"expected", "", &StepValues::expected, ShareText},
-      {"D", " nats/token", &StepValues::d, NumberText},
-      {"D_SIS", " nats/token", &StepValues::d_sis, NumberText},
-      {"log-envelope", " nats", &StepValues::log_envelope, NumberText},
-      {"residual mass", "", &StepValues::residual_mass, ShareText},
-      {"k3", " nats/token", &StepValues::k3, NumberText},
-      {"missing", "", &StepValues::missing, ShareText}};
+      {"accept rate", "", &TokenMeans::accept_rate, ShareText},
+      {"expected", "", &TokenMeans::expected, ShareText},
+      {"D", " nats/token", &TokenMeans::d, NumberText},
+      {"D_SIS", " nats/token", &TokenMeans::d_sis, NumberText},
+      {"log-envelope", " nats", &TokenMeans::log_envelope, NumberText},
+      {"residual mass", "", &TokenMeans::residual_mass, ShareText},
+      {"k3", " nats/token", &TokenMeans::k3, NumberText},
+      {"missing", "", &TokenMeans::missing, ShareText}};
   // Beside name, value and unit.
   const size_t draws = std::min(
       kCurveDraws, std::max(terminal.width.value_or(kCurveDraws + kCurveBegins), kCurveBegins + 1) -
@@ -317,7 +293,7 @@ std::vector<std::string> RunLines(const v1::Run& run, const v1::ListStepsRespons
                {.heading = "MISSING", .width = 8}});
   for (size_t row = 0; row < std::min(rows, values.size()); ++row) {
     const size_t i = values.size() - 1 - row;
-    const StepValues& value = values[i];
+    const TokenMeans& value = values[i];
     table.AddRow({{absl::StrCat(steps.steps(static_cast<int>(i)).draw())},
                   {CountText(value.tokens)},
                   {ShareText(value.accept_rate)},

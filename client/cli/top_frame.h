@@ -1,7 +1,6 @@
 // What `sisctl top` shows at one moment, as lines of text.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,12 +16,8 @@ std::vector<std::string> ServerLines(
     const std::vector<absl::StatusOr<v1::GetServerResponse>>& servers,
     const std::vector<std::string>& addresses, const Terminal& terminal = {});
 
-struct RunRow {
-  v1::Run run;
-  std::optional<v1::GetStepResponse> last;  // the draw that was evaluated last
-};
 // All runs, one a line.
-std::vector<std::string> RunsLines(const std::vector<RunRow>& runs, const Terminal& terminal = {});
+std::vector<std::string> RunsLines(const std::vector<v1::Run>& runs, const Terminal& terminal = {});
 
 // One run: its last draws as curves and as a table, newest first, at most `rows` of them, the
 // corrections of the last, and the prefix curve of the last that has one.

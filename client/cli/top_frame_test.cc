@@ -85,8 +85,8 @@ TEST(TopFrameTest, RunsHaveALineEach) {
   EXPECT_THAT(Text(RunsLines({})), HasSubstr("No runs yet"));
   v1::Run evaluated = RunNamed("evaluated");
   evaluated.set_last_draw(12);
-  const auto lines =
-      RunsLines({{evaluated, Step(75, 25, 100, 8)}, {RunNamed("new"), std::nullopt}});
+  *evaluated.mutable_last_totals() = Step(75, 25, 100, 8).totals();
+  const auto lines = RunsLines({evaluated, RunNamed("new")});
   ASSERT_EQ(lines.size(), 3);
   EXPECT_THAT(
       lines[1],
@@ -112,9 +112,8 @@ TEST(TopFrameTest, WhatIsWrongIsSaidTheWorstFirst) {
       finding.set_action(absl::StrCat("Do ", rule, "."));
     }
   }
-  std::vector<RunRow> rows;
-  for (const v1::Run& run : WorstFirst(runs)) rows.push_back({run, std::nullopt});
-  const auto lines = RunsLines(rows);
+  const std::vector<v1::Run> worst_first = WorstFirst(runs);
+  const auto lines = RunsLines(worst_first);
   ASSERT_EQ(lines.size(), 7);
   EXPECT_THAT(lines[1], ContainsRegex("^c +!! BROKEN +9"));
   EXPECT_EQ(lines[2], "    Worse is measured.");
@@ -122,7 +121,7 @@ TEST(TopFrameTest, WhatIsWrongIsSaidTheWorstFirst) {
   EXPECT_THAT(lines[5], ContainsRegex("^b +! look"));
   EXPECT_THAT(lines[6], ContainsRegex("^a +healthy"));
 
-  EXPECT_THAT(Text(RunLines(rows[0].run, {}, 2)),
+  EXPECT_THAT(Text(RunLines(worst_first[0], {}, 2)),
               HasSubstr("!! BROKEN  Worse is measured. (Worse)\n    Do Worse.\n"
                         "! look  Bad is measured. (Bad)\n    Do Bad.\n"));
 }

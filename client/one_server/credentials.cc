@@ -66,12 +66,15 @@ absl::Status Credentials::CheckFor(absl::string_view address) const {
   return absl::OkStatus();
 }
 
-std::string ReadToken(const std::string& path) {
-  const absl::StatusOr<std::string> text = ReadRegularFile(path);
-  if (!text.ok()) return "";
-  const absl::string_view words = absl::StripAsciiWhitespace(*text);
+std::string TokenIn(absl::string_view text) {
+  const absl::string_view words = absl::StripAsciiWhitespace(text);
   const absl::string_view word = words.substr(0, words.find_first_of(" \t\n\v\f\r"));
   return IsToken(word) ? std::string(word) : "";
+}
+
+std::string ReadToken(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadRegularFile(path);
+  return text.ok() ? TokenIn(*text) : "";
 }
 
 }  // namespace sis

@@ -37,7 +37,9 @@ struct Credentials {
   absl::Status CheckFor(absl::string_view address) const;
 };
 
-// The first word of the file; empty if that can be no token.
+// The first word; empty if that can be no token.
+std::string TokenIn(absl::string_view text);
+// That of the file.
 std::string ReadToken(const std::string& path);
 
 }  // namespace sis

@@ -420,7 +420,9 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
         log_ratio_sums[numbers[i]] = answer.log_ratio_sums(static_cast<int>(i));
       }
     }
-    AddRenumbered(answer.missing(), numbers, missing);
+    if (absl::Status status = AddRenumbered(answer.missing(), numbers, missing); !status.ok()) {
+      return status;
+    }
     totals.push_back(answer.totals());
     AddPrefixCurve(answer.prefix_curve(), *merged.mutable_prefix_curve());
     AddCorrections(answer.corrections(), *merged.mutable_corrections());

@@ -61,7 +61,9 @@ absl::StatusOr<v1::FetchTopKHeader> Replicas::MergeHeaders(
     for (size_t i = 0; i < numbers.size(); ++i) {
       *merged.mutable_slices(numbers[i]) = header.slices(static_cast<int>(i));
     }
-    AddRenumbered(header.missing(), numbers, missing);
+    if (absl::Status status = AddRenumbered(header.missing(), numbers, missing); !status.ok()) {
+      return status;
+    }
     if (header.lease_id() != 0) leases[replica] = header.lease_id();
   }
   for (const auto& [replica, status] : answers.down) {

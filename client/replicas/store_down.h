@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
@@ -24,13 +26,19 @@ inline v1::MissingRange StoreDown(int number, const v1::Slice& slice) {
   return range;
 }
 
-// Adds the ranges of a part, with their slices' numbers in the whole.
-inline void AddRenumbered(const google::protobuf::RepeatedPtrField<v1::MissingRange>& part,
-                          std::span<const int> numbers, std::vector<v1::MissingRange>& missing) {
+// Adds the ranges of a part, with their slices' numbers in the whole. Internal if a slice is none.
+inline absl::Status AddRenumbered(const google::protobuf::RepeatedPtrField<v1::MissingRange>& part,
+                                  std::span<const int> numbers,
+                                  std::vector<v1::MissingRange>& missing) {
   for (v1::MissingRange range : part) {
+    if (range.slice() >= numbers.size()) {
+      return absl::InternalError(absl::StrCat("the server misses positions of slice ",
+                                              range.slice(), " of ", numbers.size()));
+    }
     range.set_slice(static_cast<uint32_t>(numbers[range.slice()]));
     missing.push_back(std::move(range));
   }
+  return absl::OkStatus();
 }
 
 inline void AddInOrder(std::vector<v1::MissingRange> missing,

@@ -55,12 +55,9 @@ def each(responses, function, only=None):
     ]
 
 
-def noisy(base, rng, scale=1.0, few=None):
-    """Of the positions, all or so many."""
-
+def noisy(base, rng, scale=1.0):
     def differ(position):
-        by = scale if few is None or rng.random() < few[0] else few[1]
-        return change(position, lambda _, value: value + by * rng.choice(base.noise))
+        return change(position, lambda _, value: value + scale * rng.choice(base.noise))
 
     return each(base.responses, differ)
 
@@ -186,8 +183,8 @@ def cut(responses, k=LISTED):
     return each(responses, lambda p: Position(p.token, p.log_prob, p.top[:k]))
 
 
-def moved_by_a_nat(rng):
-    return lambda position: change(position, lambda _, value: value + rng.gauss(0, 1))
+def moved_by(nats, rng):
+    return lambda position: change(position, lambda _, value: value + rng.gauss(0, nats))
 
 
 def _of(function):
@@ -214,6 +211,17 @@ def _values_of(responses, i, j):
 
 def _few(base, rng, share, noise):
     return each(noisy(base, rng, noise), lambda p: flip(p, rng) if rng.random() < share else p)
+
+
+def _samples(base, rng):
+    """Each side samples one of three answers to a prompt, which part at their first token."""
+
+    def sample(responses):
+        top = responses[0][0].top
+        answers = [[Position(*top[i], top), *responses[i][1:]] for i in range(3)]
+        return [rng.choice(answers) for _ in responses]
+
+    return sample(base.responses), sample(noisy(base, rng))
 
 
 ONE, TWO = (2,), (1, 4)
@@ -278,10 +286,13 @@ CASES = [
     Case("outliers", "8%, noise of float32", lambda base, rng: (base.responses, _few(base, rng, 0.08, 1e-3))),
     Case("outliers", "6%, noise of bfloat16", lambda base, rng: (base.responses, _few(base, rng, 0.06, 0.3))),
     Case("weights", "noise tenfold that of 4 bits", lambda base, rng: (base.responses, noisy(base, rng, 25))),
-    Case("weights", "logits moved by a nat", _of(lambda b, rng: each(b, moved_by_a_nat(rng)))),
+    Case("weights", "logits moved by a nat", _of(lambda b, rng: each(b, moved_by(1, rng)))),
     Case("weights", "another context", _of(lambda b, rng: elsewhere(b, rng, lambda i, t, n: True))),
     Case("weights", "another context in one response",
          _of(lambda b, rng: elsewhere(b, rng, lambda i, t, n: i in ONE)), ONE),
     Case("weights", "logits of one response moved by a nat",
-         _of(lambda b, rng: each(b, moved_by_a_nat(rng), ONE)), ONE, "uneven"),
+         _of(lambda b, rng: each(b, moved_by(1, rng), ONE)), ONE, "uneven"),
+    Case("uneven", "0.2 nats in one response, else nothing",
+         lambda base, rng: (base.responses, each(base.responses, moved_by(0.2, rng), ONE)), ONE),
+    Case("", "both sides sample, of few answers", _samples),
 ]  # fmt: skip

@@ -20,7 +20,7 @@ class ConfusionTest(unittest.TestCase):
 
     def test_nothing_is_named_where_there_is_only_noise(self):
         for name, column in self.columns.items():
-            self.assertEqual(dict(column[confusion.NONE]), {"right": 8}, name)
+            self.assertEqual(dict(column[confusion.NONE]), {"right": 9}, name)
 
     def test_nearly_all_faults_are_named_and_no_others(self):
         for name, column in self.columns.items():

@@ -65,6 +65,7 @@ class DiagnoseTest(unittest.TestCase):
             run, records, draw=1, log_probs=log_probs, sampled_log_probs=sampled_log_probs,
             options=sis.EvaluateOptions(mask=mask),
         )  # fmt: skip
+        return run
 
     def diagnose(self, name):
         command = [SISCTL, f"--server={self.server.address}", "diagnose", name]
@@ -114,6 +115,26 @@ class DiagnoseTest(unittest.TestCase):
         faults, report = self.diagnose("temperature")
         self.assertEqual(faults, [("temperature", [])])
         self.assertRegex(report["verdict"][0], r"B looks like A at temperature 0\.(69|70|71)")
+
+    def test_a_sampled_token_that_the_trainer_finds_impossible(self):
+        def gather(rows):
+            def values(records):
+                log_probs, sampled_log_probs = sis.gather(records, rows)
+                sampled_log_probs[123] = -np.inf
+                return log_probs, sampled_log_probs
+
+            return values
+
+        self.run_of("possible", self.noisy(0.02))
+        _, healthy = self.diagnose("possible")
+        self.run_of("impossible", self.noisy(0.02), gather=gather)
+        faults, report = self.diagnose("impossible")
+        self.assertEqual(faults, [])
+        self.assertFalse(report["undecided"])
+        # It counts as 64 nats, as in the service's sums.
+        positions = SEQUENCES * LENGTH
+        self.assertAlmostEqual(report["d"]["mean"], healthy["d"]["mean"] + 64 / positions, delta=0.1 / positions)
+        self.assertEqual(report["d"]["level"], "4_bit", report["d"])
 
     def test_rows_of_the_next_position(self):
         noisy = self.noisy(0.02)
@@ -166,6 +187,15 @@ class DiagnoseTest(unittest.TestCase):
         self.run_of("stale", current, versions=[3 if number % 2 else 0 for number in range(SEQUENCES)])
         faults, report = self.diagnose("stale")
         self.assertEqual(faults, [("staleness", [])])
+
+    def test_the_last_draw_comes_first_though_its_number_is_lower(self):
+        run = self.run_of("resumed", self.noisy(0.02))
+        records = self.client.fetch_top_k(run, ["response 6", "response 7"])
+        self.client.evaluate(
+            run, records, draw=0, log_probs=records.log_probs, sampled_log_probs=records.sampled_log_probs
+        )
+        _, report = self.diagnose("resumed")
+        self.assertEqual(report["sequences"][:3], ["response 6", "response 7", "response 0"])
 
     def test_what_nobody_evaluated_fails(self):
         self.client.create_run("empty", seed=1, vocabulary_size=VOCABULARY, top_k=4)

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,28 +53,52 @@ struct Swapped {
   bool values_only;
 };
 
-// Sequences that part at once, where another one of B goes on as they do.
-void FindByTokens(std::span<const ComparedSequence> sequences, std::vector<Swapped>& swapped) {
+// Sequences of a file by how they begin.
+using ByStart = absl::flat_hash_map<Tokens, std::vector<size_t>>;
+
+// One of `file` that goes on as `a` does, other than `except`: answers to one prompt may begin
+// alike.
+std::optional<size_t> Fitting(const RecordedSets& a, std::span<const ComparedSequence> sequences,
+                              const RecordedSets* ComparedSequence::*file, const ByStart& by_start,
+                              size_t except) {
+  const auto found = by_start.find(StartOf(a));
+  if (found == by_start.end()) return std::nullopt;
+  const std::vector<size_t>& alike = found->second;
+  for (size_t n = 0; n < std::min(kMostTried, alike.size()); ++n) {
+    const RecordedSets& other = *(sequences[alike[n]].*file);
+    if (alike[n] == except) continue;
+    if (EqualTokens(a, other) * 2 >= std::min(a.size(), other.size())) return alike[n];
+  }
+  return std::nullopt;
+}
+
+// Sequences that part at once, where another one of B goes on as they do. None and false if that
+// tells nothing, as at least as many others part: each file has its own samples then, and those of
+// one prompt may be alike.
+bool FindByTokens(std::span<const ComparedSequence> sequences, std::vector<Swapped>& swapped) {
   std::vector<size_t> parted;
-  absl::flat_hash_map<Tokens, std::vector<size_t>> by_start;  // of B
+  size_t all_parted = 0;
+  ByStart a_by_start, b_by_start;
   for (const ComparedSequence& sequence : sequences) {
+    a_by_start[StartOf(*sequence.a)].push_back(sequence.index);
     const size_t length = std::min(sequence.a->size(), sequence.b->size());
-    if (length < kStart || EqualTokens(*sequence.a, *sequence.b) * 4 >= length) continue;
+    const size_t equal = EqualTokens(*sequence.a, *sequence.b);
+    all_parted += equal < length;
+    if (length < kStart || equal * 4 >= length) continue;
     parted.push_back(sequence.index);
-    by_start[StartOf(*sequence.b)].push_back(sequence.index);
+    b_by_start[StartOf(*sequence.b)].push_back(sequence.index);
   }
   for (const size_t i : parted) {
-    const auto found = by_start.find(StartOf(*sequences[i].a));
-    if (found == by_start.end()) continue;
-    const std::vector<size_t>& alike = found->second;
-    for (size_t n = 0; n < std::min(kMostTried, alike.size()); ++n) {
-      const RecordedSets &a = *sequences[i].a, &b = *sequences[alike[n]].b;
-      // Answers to one prompt may begin alike.
-      if (EqualTokens(a, b) * 2 < std::min(a.size(), b.size())) continue;
-      swapped.push_back({i, alike[n], false});
-      break;
-    }
+    const RecordedSets& a = *sequences[i].a;
+    const auto other = Fitting(a, sequences, &ComparedSequence::b, b_by_start, i);
+    if (!other || Fitting(a, sequences, &ComparedSequence::a, a_by_start, i)) continue;
+    swapped.push_back({i, *other, false});
   }
+  const size_t others = all_parted - swapped.size();
+  const bool most = others * 2 > sequences.size();
+  if (swapped.size() > others || (swapped.empty() && !most)) return true;
+  swapped.clear();
+  return false;
 }
 
 // Sequences with the right tokens, where the log-probs of another one of B fit.
@@ -111,8 +136,12 @@ Check CheckOrder(std::span<const ComparedSequence> sequences) {
     return check;
   }
   std::vector<Swapped> swapped;
-  FindByTokens(sequences, swapped);
+  const bool tokens_tell = FindByTokens(sequences, swapped);
   FindByValues(sequences, swapped);
+  if (!tokens_tell && swapped.empty()) {
+    check.Untested("too many sequences part: each file seems to have its own samples");
+    return check;
+  }
   std::sort(swapped.begin(), swapped.end(),
             [](const Swapped& a, const Swapped& b) { return a.sequence < b.sequence; });
   std::string finding;

@@ -66,17 +66,18 @@ Check CheckUneven(const Part& part) {
   std::sort(medians.begin(), medians.end(),
             [](const Median& a, const Median& b) { return a.value < b.value; });
   const double middle = medians[medians.size() / 2].value, largest = medians.back().value;
-  if (largest < kLeast || middle == 0) {
+  if (largest < kLeast) {
     check.outcome = Check::Outcome::kClear;
     return check;
   }
-  check.Decide(largest / middle,
+  check.Decide(middle > 0 ? largest / middle : check.limit,
                absl::StrFormat("Sequences differ unlike others: in %d listed log-probs differ by "
                                "%.2g nats, in most by %.2g. Other weights made, or scored, them.",
                                medians.back().sequence, largest, middle));
   if (check.fault()) {
+    const double far = std::max(kLeast, check.limit * middle);
     for (const Median& median : medians) {
-      if (median.value >= check.limit * middle) check.sequences.push_back(median.sequence);
+      if (median.value >= far) check.sequences.push_back(median.sequence);
     }
     std::sort(check.sequences.begin(), check.sequences.end());
   }

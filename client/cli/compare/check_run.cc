@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "absl/strings/str_format.h"
 #include "client/cli/compare/checks.h"

@@ -160,7 +160,7 @@ std::vector<Check> AskApart(const Part& part) {
 }
 
 std::string WithoutFault(size_t positions, const DifferenceSize& size, bool left_out) {
-  if (positions == 0) return "There is nothing to compare: no position is in both files.";
+  if (positions == 0) return "There is nothing to compare: no position is on both sides.";
   if (size.positions == 0) return "No check found a fault, but no position has a ratio.";
   if (!size.is_noise) return absl::StrCat("Whether there is a fault can't be told. ", size.meaning);
   return absl::StrCat("No fault was found", left_out ? " in what can be compared" : "", ". ",

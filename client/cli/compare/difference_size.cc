@@ -29,8 +29,9 @@ constexpr std::array<NoiseLevel, 4> kLevels = {{
 }};
 
 const NoiseLevel& LevelOf(double mean) {
-  return *std::find_if(kLevels.begin(), kLevels.end(),
-                       [&](const NoiseLevel& level) { return mean < level.end; });
+  const auto found = std::find_if(kLevels.begin(), kLevels.end(),
+                                  [&](const NoiseLevel& level) { return mean < level.end; });
+  return found == kLevels.end() ? kLevels.back() : *found;
 }
 
 std::string Meaning(const DifferenceSize& size) {

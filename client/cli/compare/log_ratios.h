@@ -10,9 +10,15 @@
 
 namespace sis {
 
+// abs(log w), nats, limited as in the service's sums (docs/numerics.md): where the current policy
+// finds the token impossible, it is infinite. Of a position with a ratio.
+inline double Deviation(const DecidedPosition& position) {
+  return std::min(64.0, std::abs(static_cast<double>(position.log_ratio)));
+}
+
 struct LogRatios {
   size_t count = 0;
-  // Of abs(log w), nats; 0 without a position.
+  // Of deviations, nats; 0 without a position.
   double mean = 0;
   double standard_error = 0;
 };
@@ -25,7 +31,7 @@ LogRatios LogRatiosOf(std::span<const ComparedSequence> sequences, Chosen chosen
   for (const ComparedSequence& sequence : sequences) {
     for (const DecidedPosition& position : *sequence.decided) {
       if (position.decision == Decision::kMissing || !chosen(position)) continue;
-      const double deviation = std::abs(static_cast<double>(position.log_ratio));
+      const double deviation = Deviation(position);
       ++ratios.count;
       sum += deviation;
       squares += deviation * deviation;

@@ -1,7 +1,8 @@
 #include "client/cli/compare/profile.h"
 
 #include <bit>
-#include <cmath>
+
+#include "client/cli/compare/log_ratios.h"
 
 namespace sis {
 namespace {
@@ -14,7 +15,7 @@ struct Differences {
     ++positions;
     if (decided.decision != Decision::kMissing) {
       ++ratios;
-      d += std::abs(static_cast<double>(decided.log_ratio));
+      d += Deviation(decided);
     }
     if (!at.a->top.empty() && !at.b->top.empty()) {
       ++lists;
