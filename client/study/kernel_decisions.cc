@@ -7,6 +7,7 @@
 
 #include "client/study/random.h"
 #include "kernels/decide/algorithms/expected_weight.h"
+#include "kernels/decide/algorithms/top_k_divergences.h"
 #include "kernels/decide/algorithms/top_k_total_variation.h"
 #include "kernels/numerics/sequence_key.h"
 #include "kernels/records/log_probs.h"
@@ -83,7 +84,7 @@ Decided KernelDecisions::Decide(const MiniBatch& batch) const {
         .sums = &sums};
     backend_.Evaluate(parameters, {&stretch, 1});
     if (std::holds_alternative<DppoTopK>(arm_.algorithm)) {
-      ComputeTopKTotalVariations(parameters, stretch, part(total_variations));
+      ComputeTopKDivergences<TopKTotalVariation>(parameters, stretch, part(total_variations));
     }
     std::ranges::copy(stretch.behavior.sampled_log_probs, part(reference_log_probs).begin());
     parts.push_back({key, 0, static_cast<uint32_t>(length)});

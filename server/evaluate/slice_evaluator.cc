@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/decide/algorithms/expected_weight.h"
 #include "kernels/decide/algorithms/positive_advantages.h"
+#include "kernels/decide/algorithms/top_k_divergences.h"
 #include "kernels/decide/algorithms/top_k_kl_divergence.h"
 #include "kernels/decide/algorithms/top_k_total_variation.h"
 #include "kernels/decide/validate_current.h"
@@ -361,10 +362,11 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
       std::ranges::copy(stretch.current.sampled_log_probs, output.sampled_log_probs.begin());
     }
     if (!output.total_variations.empty()) {
-      ComputeTopKTotalVariations(input_.parameters, stretch, output.total_variations);
+      ComputeTopKDivergences<TopKTotalVariation>(input_.parameters, stretch,
+                                                 output.total_variations);
     }
     if (!output.kl_divergences.empty()) {
-      ComputeTopKKlDivergences(input_.parameters, stretch, output.kl_divergences);
+      ComputeTopKDivergences<TopKKlDivergence>(input_.parameters, stretch, output.kl_divergences);
     }
   }
   part.result.sums += decided_;

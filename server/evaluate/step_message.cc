@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include "server/messages/cache_messages.h"
+
 namespace sis {
 namespace {
 
@@ -89,8 +91,6 @@ v1::CorrectionTotals ToMessage(const std::string& correction, const CorrectionTo
   totals.set_gradient_mass(sums.gradient_mass);
   return totals;
 }
-
-double SecondsSince1970(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
 }  // namespace
 

@@ -93,4 +93,6 @@ v1::ListSequencesResponse::Sequence ToMessage(const SequenceDescription& sequenc
   return message;
 }
 
+double SecondsSince1970(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
+
 }  // namespace sis

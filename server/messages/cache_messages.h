@@ -2,6 +2,7 @@
 #pragma once
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "server/cache/missing.h"
 #include "server/cache/run.h"
 #include "server/cache/run_config.h"
@@ -16,5 +17,7 @@ v1::RunConfig ToMessage(const RunConfig& config);
 v1::Run ToMessage(const RunDescription& run);
 v1::ListSequencesResponse::Sequence ToMessage(const SequenceDescription& sequence);
 v1::MissingReason ToMessage(MissingReason reason);
+// As all times of sis.v1: since 1970-01-01 00:00 UTC.
+double SecondsSince1970(absl::Time time);
 
 }  // namespace sis

@@ -56,7 +56,7 @@ double Rank(const ListedRun& listed, v1::RunOrder order) {
   }
   const std::optional<StepLedger::Step> last = LastStep(*listed.run);
   if (!last.has_value()) return kLast;
-  if (order == v1::LATEST_FIRST) return -absl::ToDoubleSeconds(last->ended - absl::UnixEpoch());
+  if (order == v1::LATEST_FIRST) return -SecondsSince1970(last->ended);
   const Sums& sums = last->evaluated.sums;
   const auto scored = static_cast<double>(sums.scored());
   if (order == v1::MOST_MISSING_FIRST) {
@@ -109,7 +109,7 @@ v1::Run Describe(const Run& run) {
   }
   if (const std::optional<StepLedger::Step> last = LastStep(run); last.has_value()) {
     *message.mutable_last_totals() = ToTotals(last->evaluated.sums);
-    message.set_last_evaluated_at(absl::ToDoubleSeconds(last->ended - absl::UnixEpoch()));
+    message.set_last_evaluated_at(SecondsSince1970(last->ended));
   }
   message.set_shares_metrics(!run.counters().named());
   return message;

@@ -3,6 +3,8 @@
 #include <numeric>
 #include <utility>
 
+#include "server/messages/cache_messages.h"
+
 namespace sis {
 namespace {
 
@@ -52,7 +54,7 @@ Activity ServerStatus::Now() {
   counted_ = std::move(present);
   Activity now = departed_;
   for (const auto& [address, counters] : counted_) Add(counters->totals(), now);
-  now.set_at(absl::ToDoubleSeconds(clock_() - absl::UnixEpoch()));
+  now.set_at(SecondsSince1970(clock_()));
   now.set_rpcs(metrics_.rpcs());
   now.set_failed_rpcs(metrics_.failed_rpcs());
   now.set_cache_bytes(registry_.budget().used());
@@ -72,7 +74,7 @@ v1::GetServerResponse ServerStatus::Describe() {
   response.set_version(identity_.version);
   response.set_backend(identity_.backend);
   response.set_store(identity_.store);
-  response.set_started_at(absl::ToDoubleSeconds(started_at_ - absl::UnixEpoch()));
+  response.set_started_at(SecondsSince1970(started_at_));
   response.set_ready(ready_);
   response.set_cache_bytes(registry_.budget().used());
   response.set_cache_budget_bytes(registry_.budget().limit());

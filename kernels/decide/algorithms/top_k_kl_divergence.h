@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <span>
 
 #include "kernels/decide/algorithms/sequence_trust_region.h"
 #include "kernels/decide/backend.h"
@@ -14,7 +13,8 @@ namespace sis {
 
 // KL(q || p) = sum of q (log q - log p), nats, over V_k, the sampled token if it lies outside, and
 // all other tokens taken as one: a lower bound, and exact where V_k is the vocabulary. A difference
-// of logarithms is limited to +-20. Slots are added in the order of the ranks.
+// of logarithms is limited to +-20. Of log-probs that were rounded it is a bound but for the
+// rounding: the rest of a mass is what rounding leaves. Slots are added in the order of the ranks.
 struct TopKKlDivergence {
   double sum = 0.0;
   double behavior_mass = 0.0;
@@ -44,25 +44,5 @@ struct TopKKlDivergence {
  private:
   static double Limited(double x) { return std::clamp(x, -kLargestLogRatio, kLargestLogRatio); }
 };
-
-// Of every position of a stretch in the GATHERED form, over V_k; into kl_divergences [n].
-inline void ComputeTopKKlDivergences(const EvaluateParameters& parameters, const Stretch& stretch,
-                                     std::span<float> kl_divergences) {
-  const BehaviorView& behavior = stretch.behavior;
-  const CurrentView& current = stretch.current;
-  const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs,
-                                         parameters.slots);
-  const CurrentReader current_log_probs(current, parameters.slots);
-  for (size_t i = 0; i < kl_divergences.size(); ++i) {
-    TopKKlDivergence divergence;
-    for (int slot = 0; slot < parameters.top_k; ++slot) {
-      divergence.Add(behavior_log_probs.At(i, slot), current_log_probs.At(i, slot));
-    }
-    if (behavior.sampled_ranks[i] >= parameters.top_k) {
-      divergence.Add(behavior.sampled_log_probs[i], current.sampled_log_probs[i]);
-    }
-    kl_divergences[i] = divergence.Finish();
-  }
-}
 
 }  // namespace sis

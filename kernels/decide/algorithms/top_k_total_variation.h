@@ -1,8 +1,6 @@
 // The total variation between two policies at one position, as far as a recorded set shows it.
 #pragma once
 
-#include <span>
-
 #include "kernels/decide/backend.h"
 #include "kernels/decide/decide.h"
 #include "kernels/numerics/exp32.h"
@@ -40,25 +38,5 @@ struct TopKTotalVariation {
   // Rounding may leave a mass above 1.
   SIS_HOST_DEVICE static float Rest(float mass) { return mass < 1.0f ? 1.0f - mass : 0.0f; }
 };
-
-// Of every position of a stretch in the GATHERED form, over V_k; into total_variations [n].
-inline void ComputeTopKTotalVariations(const EvaluateParameters& parameters, const Stretch& stretch,
-                                       std::span<float> total_variations) {
-  const BehaviorView& behavior = stretch.behavior;
-  const CurrentView& current = stretch.current;
-  const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs,
-                                         parameters.slots);
-  const CurrentReader current_log_probs(current, parameters.slots);
-  for (size_t i = 0; i < total_variations.size(); ++i) {
-    TopKTotalVariation distance;
-    for (int slot = 0; slot < parameters.top_k; ++slot) {
-      distance.Add(behavior_log_probs.At(i, slot), current_log_probs.At(i, slot));
-    }
-    if (behavior.sampled_ranks[i] >= parameters.top_k) {
-      distance.Add(behavior.sampled_log_probs[i], current.sampled_log_probs[i]);
-    }
-    total_variations[i] = distance.Finish();
-  }
-}
 
 }  // namespace sis
