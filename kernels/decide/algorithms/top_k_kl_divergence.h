@@ -13,8 +13,8 @@ namespace sis {
 
 // KL(q || p) = sum of q (log q - log p), nats, over V_k, the sampled token if it lies outside, and
 // all other tokens taken as one: a lower bound, and exact where V_k is the vocabulary. A difference
-// of logarithms is limited to +-20. Of log-probs that were rounded it is a bound but for the
-// rounding: the rest of a mass is what rounding leaves. Slots are added in the order of the ranks.
+// of logarithms is limited to +-20. Where log-probs were rounded, what that adds may lift it above
+// (docs/algorithms.md). Slots are added in the order of the ranks.
 struct TopKKlDivergence {
   double sum = 0.0;
   double behavior_mass = 0.0;
