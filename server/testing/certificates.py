@@ -12,13 +12,20 @@ LASTS = datetime.timedelta(hours=1)
 
 
 class Authority:
-    """Signs certificates, and writes them as files of a folder. `path` is its own."""
+    """Signs certificates, and writes them as files of a folder. `path` is its own. They hold to RFC
+    5280, as the clients of Python 3.13 want it."""
 
     def __init__(self, folder, name):
         self._folder = pathlib.Path(folder)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _named(name)
-        own = self._signed(self._name, self._key, x509.BasicConstraints(ca=True, path_length=0))
+        own = self._signed(
+            self._name,
+            self._key,
+            (x509.BasicConstraints(ca=True, path_length=0), True),
+            (_signs_certificates(), True),
+            (x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), False),
+        )
         self.path = self._write(f"{name}.pem", own.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, name, file, ends=LASTS, uri=None):
@@ -30,7 +37,9 @@ class Authority:
             names = [x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         else:
             names = [x509.UniformResourceIdentifier(uri)]
-        certificate = self._signed(_named(name), key, x509.SubjectAlternativeName(names), ends)
+        alternative = (x509.SubjectAlternativeName(names), not name)  # all that there is without a name
+        authority = (x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), False)
+        certificate = self._signed(_named(name), key, alternative, authority, ends=ends)
         text = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -45,9 +54,10 @@ class Authority:
         new.rename(path)
         return str(path)
 
-    def _signed(self, name, key, extension, ends=LASTS):
+    def _signed(self, name, key, *extensions, ends=LASTS):
+        """`extensions`: each with whether it is critical."""
         now = datetime.datetime.now(datetime.timezone.utc)
-        return (
+        builder = (
             x509.CertificateBuilder()
             .issuer_name(self._name)
             .subject_name(name)
@@ -55,9 +65,17 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - datetime.timedelta(hours=2))
             .not_valid_after(now + ends)
-            .add_extension(extension, critical=False)
-            .sign(self._key, hashes.SHA256())
         )
+        for extension, critical in extensions:
+            builder = builder.add_extension(extension, critical)
+        return builder.sign(self._key, hashes.SHA256())
+
+
+def _signs_certificates():
+    allowed = {"key_cert_sign", "crl_sign"}
+    names = ["digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"]
+    names += ["key_cert_sign", "crl_sign", "encipher_only", "decipher_only"]
+    return x509.KeyUsage(**{name: name in allowed for name in names})
 
 
 def _named(name):

@@ -77,7 +77,9 @@ core.register_task(function()
     local taken, why = pcall(function()
       local found = read()
       if found == shown then return end
-      CertCache.set({filename = path, crt = found})
+      -- The field without a name is a whole file, in every version; `crt`, which the documentation
+      -- names, is none in 3.0.
+      CertCache.set({filename = path, [""] = found})
       shown = found
       core.log(core.notice, path .. ": read again")
     end)
