@@ -80,7 +80,8 @@ std::vector<size_t> LeaveOutEmptySlices(v1::EvaluateRequest& request) {
 }
 
 // What was decided of the slices with these numbers, as of all `slices`: the others are empty.
-void AddEmptySlices(const std::vector<size_t>& numbers, size_t slices, Evaluation& evaluation) {
+void AddEmptySlices(const std::vector<size_t>& numbers, size_t slices, size_t regions,
+                    Evaluation& evaluation) {
   if (numbers.size() == slices) return;
   for (v1::MissingRange& range : evaluation.missing) {
     if (range.slice() < numbers.size()) {
@@ -96,6 +97,10 @@ void AddEmptySlices(const std::vector<size_t>& numbers, size_t slices, Evaluatio
   };
   spread(evaluation.slice_totals);
   if (!evaluation.log_ratio_sums.empty()) spread(evaluation.log_ratio_sums);
+  if (regions == 0) return;
+  spread(evaluation.divergences);
+  for (std::vector<double>& of_slice : evaluation.divergences) of_slice.resize(regions);
+  spread(evaluation.outside_trust_regions);
 }
 
 // Of what goes to each of `servers` at once, where nothing is under way meanwhile.
@@ -113,6 +118,10 @@ Evaluation NothingDecided(const EvaluateOptions& options, size_t slices) {
     evaluation.prefix_curve.emplace_back().set_top_k(top_k);
   }
   if (options.algorithm && options.algorithm->has_gspo()) evaluation.log_ratio_sums.resize(slices);
+  if (const size_t regions = options.trust_regions.size(); regions > 0) {
+    evaluation.divergences.assign(slices, std::vector<double>(regions));
+    evaluation.outside_trust_regions.resize(slices);
+  }
   return evaluation;
 }
 
@@ -403,7 +412,8 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
   const absl::StatusOr<std::vector<v1::EvaluateResponse>> answers = Send(batches);
   if (!answers.ok()) return answers.status();
   absl::StatusOr<Evaluation> evaluation = batches.Merge(*answers, options.outputs);
-  if (evaluation.ok()) AddEmptySlices(numbers, slices.size(), *evaluation);
+  if (evaluation.ok())
+    AddEmptySlices(numbers, slices.size(), options.trust_regions.size(), *evaluation);
   return evaluation;
 }
 

@@ -166,6 +166,24 @@ grpc::ByteBuffer MicroBatches::Request(size_t i) {
   return {pieces.data(), pieces.size()};
 }
 
+absl::Status MicroBatches::AddDivergences(const v1::EvaluateResponse& answer, size_t slices,
+                                          Evaluation& merged) const {
+  const auto regions = static_cast<size_t>(request_.trust_regions_size());
+  if (regions == 0) return absl::OkStatus();
+  if (static_cast<size_t>(answer.divergences_size()) != slices * regions ||
+      static_cast<size_t>(answer.outside_trust_regions_size()) != slices) {
+    return absl::InternalError("the server's divergences do not fit the slices");
+  }
+  for (auto value = answer.divergences().begin(); value != answer.divergences().end();
+       value += static_cast<std::ptrdiff_t>(regions)) {
+    merged.divergences.emplace_back(value, value + static_cast<std::ptrdiff_t>(regions));
+  }
+  merged.outside_trust_regions.insert(merged.outside_trust_regions.end(),
+                                      answer.outside_trust_regions().begin(),
+                                      answer.outside_trust_regions().end());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Evaluation> MicroBatches::Merge(std::span<const v1::EvaluateResponse> answers,
                                                std::span<const v1::Output> outputs) const {
   bool wanted[v1::Output_ARRAYSIZE] = {};
@@ -206,6 +224,9 @@ absl::StatusOr<Evaluation> MicroBatches::Merge(std::span<const v1::EvaluateRespo
                                answer.slice_totals().end());
     for (const v1::LogRatioSum& sum : answer.log_ratio_sums()) {
       merged.log_ratio_sums.push_back({sum.log_ratio(), static_cast<int64_t>(sum.positions())});
+    }
+    if (absl::Status status = AddDivergences(answer, batch.slices, merged); !status.ok()) {
+      return status;
     }
     totals.push_back(answer.totals());
     AddPrefixCurve(answer.prefix_curve(), *sums.mutable_prefix_curve());

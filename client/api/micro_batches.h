@@ -63,6 +63,9 @@ class MicroBatches {
   // The i-th, but for its arrays.
   v1::EvaluateRequest WithoutArrays(const Batch& batch) const;
   std::span<const std::byte> Rows(const PositionArray& array, const Batch& batch) const;
+  // Internal if there is not one of each region and slice.
+  absl::Status AddDivergences(const v1::EvaluateResponse& answer, size_t slices,
+                              Evaluation& merged) const;
   grpc::Slice Lend(std::span<const std::byte> bytes);
   static void TakeBack(void* batches);
 

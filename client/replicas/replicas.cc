@@ -404,6 +404,12 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
   std::vector<v1::Totals> totals;
   std::vector<std::optional<v1::Totals>> slice_totals(slices.size());
   std::vector<v1::LogRatioSum> log_ratio_sums(request.algorithm().has_gspo() ? slices.size() : 0);
+  // A sequence whose server is down has no ratio, and lies within.
+  const int regions = request.trust_regions_size();
+  if (regions > 0) {
+    merged.mutable_divergences()->Resize(regions * slices.size(), 0.0);
+    merged.mutable_outside_trust_regions()->Resize(slices.size(), false);
+  }
   for (const auto& [replica, answer] : answers->given) {
     const std::vector<int>& numbers = parts.at(replica);
     if (static_cast<size_t>(answer.slice_totals_size()) != numbers.size()) {
@@ -418,6 +424,17 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
       }
       for (size_t i = 0; i < numbers.size(); ++i) {
         log_ratio_sums[numbers[i]] = answer.log_ratio_sums(static_cast<int>(i));
+      }
+    }
+    const int answered = static_cast<int>(numbers.size());
+    if (regions > 0 && (answer.divergences_size() != regions * answered ||
+                        answer.outside_trust_regions_size() != answered)) {
+      return absl::InternalError("the server's divergences do not fit the slices");
+    }
+    for (int i = 0; regions > 0 && i < answered; ++i) {
+      merged.set_outside_trust_regions(numbers[i], answer.outside_trust_regions(i));
+      for (int j = 0; j < regions; ++j) {
+        merged.set_divergences(numbers[i] * regions + j, answer.divergences(i * regions + j));
       }
     }
     if (absl::Status status = AddRenumbered(answer.missing(), numbers, missing); !status.ok()) {

@@ -30,8 +30,8 @@ std::vector<SequenceStretch> PartsOf(const std::vector<SliceRange>& slices, uint
 
 absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
                                  const std::vector<SliceRange>& slices,
-                                 const std::vector<bool>& left_out, const PositionOutput& positions,
-                                 v1::EvaluateResponse& response) {
+                                 const std::vector<LeftOut>& left_out,
+                                 const PositionOutput& positions, v1::EvaluateResponse& response) {
   const std::span<const Decision> decisions = positions.view.decisions;
   const std::span<const float> log_modified_ratios = positions.view.log_modified_ratios;
   const std::span<const float> sampled_log_probs =
@@ -42,7 +42,10 @@ absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
   size_t i = 0;
   for (size_t slice = 0; slice < slices.size(); ++slice) {
     for (const size_t end = i + slices[slice].count; i < end; ++i) {
-      states[i] = left_out[slice] ? TokenState::kMasked : StateOf(decisions[i], input, i);
+      const bool is_left_out =
+          left_out[slice] == LeftOut::kAll ||
+          (left_out[slice] == LeftOut::kNegativeAdvantages && input.has_negative_advantage(i));
+      states[i] = is_left_out ? TokenState::kMasked : StateOf(decisions[i], input, i);
     }
   }
 

@@ -109,8 +109,8 @@ absl::Status EvaluateCall::EvaluateGroup(size_t group, size_t lane) {
 
 absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> EvaluateCall::Finish() {
   if (input_.algorithm) {
-    std::vector<bool> left_out;
-    for (const SliceResult& result : results_) left_out.push_back(result.divergences.outside);
+    std::vector<LeftOut> left_out;
+    for (const SliceResult& result : results_) left_out.push_back(result.divergences.left_out);
     absl::Status status = AddAlgorithmOutputs(input_, run_->config().seed, slices_, left_out,
                                               output_.positions(), *response_);
     if (!status.ok()) return status;
@@ -145,14 +145,14 @@ void EvaluateCall::AddCorrections(const Evaluated& all) {
 void EvaluateCall::AddDivergences() {
   for (const SliceResult& result : results_) {
     for (const double value : result.divergences.values) response_->add_divergences(value);
-    response_->add_outside_trust_regions(result.divergences.outside);
+    response_->add_outside_trust_regions(result.divergences.outside());
   }
 }
 
 void EvaluateCall::AddTrustRegions(size_t i, Evaluated& counted) const {
   const SliceDivergences& divergences = results_[i].divergences;
   if (divergences.positions == 0) return;
-  ++(divergences.outside ? counted.slices_outside : counted.slices_within);
+  ++(divergences.outside() ? counted.slices_outside : counted.slices_within);
 }
 
 void EvaluateCall::Add(size_t i, const RangeResult& part, Evaluated& counted) const {

@@ -219,7 +219,7 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
   if (!observe.ok()) return observe.status();
   input.observe = *std::move(observe);
   absl::StatusOr<std::vector<SequenceTrustRegion>> trust_regions =
-      ParseTrustRegions(request, HasEverySlot(request));
+      ParseTrustRegions(request, HasEverySlot(request), !input.advantages.empty());
   if (!trust_regions.ok()) return trust_regions.status();
   input.trust_regions = *std::move(trust_regions);
   return input;

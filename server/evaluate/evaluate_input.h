@@ -59,6 +59,9 @@ struct EvaluateInput {
     return std::ranges::find(trust_regions, divergence, &SequenceTrustRegion::divergence) !=
            trust_regions.end();
   }
+  bool has_negative_advantage(size_t i) const {
+    return !advantages.empty() && advantages[i] < 0.0f;
+  }
   bool keeps_ratio(size_t i) const { return positive_advantages_only && !(advantages[i] > 0.0f); }
 };
 

@@ -1,5 +1,7 @@
 #include "server/evaluate/trust_regions.h"
 
+#include <algorithm>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/log_prob.h"
@@ -10,7 +12,7 @@ namespace {
 constexpr int kMaxTrustRegions = 8;
 
 absl::StatusOr<SequenceTrustRegion> Parse(const v1::SequenceTrustRegion& message,
-                                          bool has_every_slot) {
+                                          bool has_every_slot, bool has_advantages) {
   SequenceTrustRegion region;
   switch (message.divergence()) {
     case v1::SequenceTrustRegion::K1:
@@ -51,6 +53,11 @@ absl::StatusOr<SequenceTrustRegion> Parse(const v1::SequenceTrustRegion& message
       return absl::InvalidArgumentError(
           absl::StrCat("aggregate: ", static_cast<int>(message.aggregate()), " is none"));
   }
+  region.negative_advantages_only = message.negative_advantages_only();
+  if (region.negative_advantages_only && !has_advantages) {
+    return absl::InvalidArgumentError(
+        "negative_advantages_only: needs advantages, which are unset");
+  }
   if (!message.has_lower() && !message.has_upper()) {
     return absl::InvalidArgumentError("lower, upper: neither is set");
   }
@@ -64,14 +71,14 @@ absl::StatusOr<SequenceTrustRegion> Parse(const v1::SequenceTrustRegion& message
 }  // namespace
 
 absl::StatusOr<std::vector<SequenceTrustRegion>> ParseTrustRegions(
-    const v1::EvaluateRequest& request, bool has_every_slot) {
+    const v1::EvaluateRequest& request, bool has_every_slot, bool has_advantages) {
   if (request.trust_regions_size() > kMaxTrustRegions) {
     return absl::InvalidArgumentError(absl::StrCat("trust_regions: ", request.trust_regions_size(),
                                                    " regions, at most ", kMaxTrustRegions));
   }
   std::vector<SequenceTrustRegion> regions;
   for (const v1::SequenceTrustRegion& message : request.trust_regions()) {
-    absl::StatusOr<SequenceTrustRegion> region = Parse(message, has_every_slot);
+    absl::StatusOr<SequenceTrustRegion> region = Parse(message, has_every_slot, has_advantages);
     if (!region.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat("trust_regions[", regions.size(), "].", region.status().message()));
@@ -85,10 +92,12 @@ SliceDivergences DivergencesOf(const EvaluateInput& input, const PositionOutput&
                                size_t offset) {
   if (input.trust_regions.empty()) return {};
   std::vector<SequenceDivergence> divergences(input.trust_regions.size());
+  bool has_negative_advantage = false;
   for (size_t i = 0; i < positions.view.decisions.size(); ++i) {
     const Decision decision = positions.view.decisions[i];
     if (decision == Decision::kMasked) continue;
     if (decision == Decision::kMissing && input.own_log_probs.empty()) continue;
+    has_negative_advantage |= input.has_negative_advantage(offset + i);
     const float sampled_log_prob = positions.sampled_log_probs.empty()
                                        ? input.sampled_log_probs[offset + i]
                                        : positions.sampled_log_probs[i];
@@ -111,7 +120,12 @@ SliceDivergences DivergencesOf(const EvaluateInput& input, const PositionOutput&
     const SequenceTrustRegion& region = input.trust_regions[j];
     of.values.push_back(divergences[j].Of(region.aggregate));
     of.positions = divergences[j].positions;
-    of.outside |= of.positions > 0 && !region.Holds(of.values.back());
+    if (of.positions == 0 || region.Holds(of.values.back())) continue;
+    if (!region.negative_advantages_only) {
+      of.left_out = LeftOut::kAll;
+    } else if (has_negative_advantage) {
+      of.left_out = std::max(of.left_out, LeftOut::kNegativeAdvantages);
+    }
   }
   return of;
 }

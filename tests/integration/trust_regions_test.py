@@ -104,6 +104,39 @@ class TrustRegionsTest(EvaluatedBatchTest):
                 np.testing.assert_array_equal(got.ratios, whole.ratios)
                 self.assertEqual(got.totals, whole.totals)
 
+    def test_of_negative_advantages_only_those_are_left_out(self):
+        run, records = self.recorded("negative")
+        _, plain = self.evaluate(run, records, regions=[sis.SequenceTrustRegion("k1", "mean", upper=1e9)])
+        delta = plain.divergences[:, 0].min() - 1e-3
+        region = sis.SequenceTrustRegion("k1", "mean", upper=delta, negative_advantages_only=True)
+        # All three lie outside; the last has nothing to leave out.
+        advantages = np.where(SLICES == 2, np.abs(self.advantages), self.advantages)
+        kept = self.mask & ~(advantages < 0)
+        for row in (0, 1):
+            here = self.mask & (SLICES == row)
+            self.assertTrue((advantages[here] < 0).any() and (advantages[here] > 0).any())
+        outputs = ("decisions", "ratios", "surrogates", "coefficients")
+        for algorithm in (sis.Grpo(), sis.Gspo(0.05, 0.1), sis.SoftAcceptance()):
+            with self.subTest(algorithm):
+                given = {"outputs": outputs, "algorithm": algorithm, "advantages": advantages}
+                _, got = self.evaluate(run, records, regions=[region], **given)
+                _, masked = self.evaluate(run, records, mask=kept, **given)
+                np.testing.assert_array_equal(got.outside_trust_regions, [True, True, False])
+                np.testing.assert_array_equal(got.coefficients, masked.coefficients)
+                np.testing.assert_array_equal(got.surrogates, masked.surrogates)
+                # Beside a region that leaves out all of a slice, it adds nothing there.
+                everything = sis.SequenceTrustRegion("k1", "mean", upper=delta)
+                _, got = self.evaluate(run, records, regions=[region, everything, region], **given)
+                self.assertTrue((got.coefficients == 0).all() and got.outside_trust_regions.all())
+        # DeepSeek-V3.2, eq. (9): M = 0 where A < 0 and the mean of log(old / current) is above delta.
+        middle = float(np.median(plain.divergences[:, 0]))
+        region = sis.SequenceTrustRegion("k1", "mean", upper=middle, negative_advantages_only=True)
+        _, got = self.evaluate(run, records, regions=[region])
+        _, whole = self.evaluate(run, records)
+        mask = ~((plain.divergences[:, 0] > middle)[SLICES] & (self.advantages < 0))
+        self.assertTrue(0 < (mask[self.mask]).sum() < self.mask.sum())
+        np.testing.assert_array_equal(got.coefficients, np.where(mask, whole.coefficients, 0))
+
     def test_three_policies_are_looked_at_where_the_proximal_one_left_the_behaviour(self):
         run, records = self.recorded("three")
         regions = [sis.SequenceTrustRegion("k1", "mean", upper=1e9)]
@@ -167,6 +200,9 @@ class TrustRegionsTest(EvaluatedBatchTest):
         ):
             with self.assertRaisesRegex(sis.InvalidArgument, words):
                 self.evaluate(run, records, form, [region])
+        region = sis.SequenceTrustRegion("k1", "sum", upper=1.0, negative_advantages_only=True)
+        with self.assertRaisesRegex(sis.InvalidArgument, r"\[0\].negative_advantages_only: needs advantages"):
+            self.evaluate(run, records, regions=[region], outputs=(), algorithm=None, advantages=None)
         with self.assertRaisesRegex(sis.InvalidArgument, "9 regions, at most 8"):
             self.evaluate(run, records, regions=9 * [sis.SequenceTrustRegion("k1", "sum", upper=1.0)])
         for region, words in ((("k4", "sum"), "divergence 'k4' is none of"), (("k1", "last"), "aggregate 'last'")):

@@ -40,12 +40,16 @@ class SequenceTrustRegion:
     log-probs at every slot. aggregate: "sum", "mean" or "max" over the slice's tokens, those that are
     MASKED, or MISSING without own_log_probs, left out. verl's seq_mean_k1 with threshold "a_b" is
     ("k1", "mean", log a, log b), TRL's sequence_mask up to C is ("k1", "sum", -log C).
+
+    negative_advantages_only: only those tokens of the slice are left out whose advantage is below 0, and
+    a slice without any is never outside. DeepSeek-V3.2's mask is ("k1", "mean", upper=delta) with it.
     """
 
     divergence: str
     aggregate: str
     lower: Optional[float] = None
     upper: Optional[float] = None
+    negative_advantages_only: bool = False
 
     def to_proto(self) -> pb.SequenceTrustRegion:
         """ValueError if a name is unknown."""
@@ -62,6 +66,7 @@ class SequenceTrustRegion:
             aggregate=self.aggregate.upper(),
             lower=self.lower,
             upper=self.upper,
+            negative_advantages_only=self.negative_advantages_only,
         )
 
 
