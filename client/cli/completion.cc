@@ -68,41 +68,29 @@ void Describe(const CLI::App& app, const std::string& path, const std::vector<Wo
   }
 }
 
-Description DescriptionOf(const CLI::App& sisctl) {
-  Description description;
-  Describe(sisctl, "", {}, description);
-  return description;
-}
-
 std::string Texts(const std::vector<Word>& words) {
   return absl::StrJoin(words, " ", [](std::string* out, const Word& word) { *out += word.text; });
 }
 
-std::string OptionsWithValues(const Description& description) {
-  return absl::StrJoin(description.values, " | ",
-                       [](std::string* out, const auto& named) { *out += named.first; });
-}
-
 // Lines of a case: to which subcommand a word leads from another.
-std::string Steps(const Description& description, absl::string_view indent) {
+std::string Steps(const Description& description) {
   std::string lines;
   for (const Command& command : description.commands) {
     if (command.path.empty()) continue;
     const size_t space = command.path.rfind(' ');
     const std::string step =
         space == std::string::npos ? absl::StrCat(" ", command.path) : command.path;
-    absl::StrAppendFormat(&lines, "%s'%s') command='%s' ;;\n", indent, step, command.path);
+    absl::StrAppendFormat(&lines, "          '%s') command='%s' ;;\n", step, command.path);
   }
   return lines;
 }
 
 // The same of what may be the value of an option.
-std::string ValueChoices(const Description& description, absl::string_view indent,
-                         absl::string_view assignment) {
+std::string ValueChoices(const Description& description, absl::string_view assignment) {
   std::string lines;
   for (const auto& [name, choices] : description.values) {
     if (choices.empty()) continue;
-    absl::StrAppend(&lines, indent, name, ") ",
+    absl::StrAppend(&lines, "      ", name, ") ",
                     absl::StrReplaceAll(assignment, {{"@", absl::StrJoin(choices, " ")}}), " ;;\n");
   }
   return lines;
@@ -189,34 +177,36 @@ _sisctl() {
 if [[ $zsh_eval_context[-1] == loadautofunc ]]; then _sisctl "$@"; else compdef _sisctl sisctl; fi
 )";
 
+// `text` with what sisctl has in the places of its names. Of the value of an option `assignment`
+// says which it may be; `line` is that of a subcommand.
+std::string Script(const CLI::App& sisctl, absl::string_view text, absl::string_view assignment,
+                   std::string (*line)(const Command& command)) {
+  Description description;
+  Describe(sisctl, "", {}, description);
+  const auto add_name = [](std::string* out, const auto& named) { *out += named.first; };
+  const auto add_line = [&](std::string* out, const Command& command) { *out += line(command); };
+  return absl::StrReplaceAll(
+      text, {{"@OPTIONS_WITH_VALUES", absl::StrJoin(description.values, " | ", add_name)},
+             {"@STEPS", Steps(description)},
+             {"@VALUES", ValueChoices(description, assignment)},
+             {"@COMMANDS", absl::StrJoin(description.commands, "", add_line)}});
+}
+
 }  // namespace
 
 std::string BashCompletion(const CLI::App& sisctl) {
-  const Description description = DescriptionOf(sisctl);
-  std::string commands;
-  for (const Command& command : description.commands) {
-    absl::StrAppendFormat(&commands, "      '%s') names='%s' options='%s' ;;\n", command.path,
-                          Texts(command.next), Texts(command.options));
-  }
-  return absl::StrReplaceAll(kBash,
-                             {{"@OPTIONS_WITH_VALUES", OptionsWithValues(description)},
-                              {"@STEPS", Steps(description, "          ")},
-                              {"@VALUES", ValueChoices(description, "      ", "choices='@'")},
-                              {"@COMMANDS", commands}});
+  return Script(sisctl, kBash, "choices='@'", [](const Command& command) {
+    return absl::StrFormat("      '%s') names='%s' options='%s' ;;\n", command.path,
+                           Texts(command.next), Texts(command.options));
+  });
 }
 
 std::string ZshCompletion(const CLI::App& sisctl) {
-  const Description description = DescriptionOf(sisctl);
-  std::string commands;
-  for (const Command& command : description.commands) {
-    absl::StrAppendFormat(&commands, "    '%s')\n      names=(%s)\n      flags=(%s)\n      ;;\n",
-                          command.path, DescribedWords(command.next),
-                          DescribedWords(command.options));
-  }
-  return absl::StrReplaceAll(kZsh, {{"@OPTIONS_WITH_VALUES", OptionsWithValues(description)},
-                                    {"@STEPS", Steps(description, "          ")},
-                                    {"@VALUES", ValueChoices(description, "      ", "choices=(@)")},
-                                    {"@COMMANDS", commands}});
+  return Script(sisctl, kZsh, "choices=(@)", [](const Command& command) {
+    return absl::StrFormat("    '%s')\n      names=(%s)\n      flags=(%s)\n      ;;\n",
+                           command.path, DescribedWords(command.next),
+                           DescribedWords(command.options));
+  });
 }
 
 }  // namespace sis

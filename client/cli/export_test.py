@@ -8,7 +8,7 @@ import unittest
 import numpy as np
 
 import sis
-from server.testing.live_server import LiveServer
+from server.testing.live_server import two_replicas
 
 SISCTL = pathlib.Path("client/cli/sisctl")
 VOCABULARY, TOP_K = 16, 4
@@ -24,9 +24,7 @@ def log_softmax(logits):
 class ExportTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        servers = [LiveServer(), LiveServer()]
-        for server in servers:
-            cls.addClassCleanup(server.close)
+        servers = two_replicas(cls.addClassCleanup)
         cls.addresses = [server.address for server in servers]
         cls.client = sis.Client(cls.addresses, timeout=30)
         cls.addClassCleanup(cls.client.close)
@@ -115,8 +113,7 @@ class ExportTest(unittest.TestCase):
             self.assertEqual([row[column] for column in columns], [None] * 4)
 
     def test_a_silent_replica_is_said(self):
-        servers = [LiveServer(), LiveServer()]
-        self.addCleanup(servers[0].close)
+        servers = two_replicas(self.addCleanup)
         addresses = [server.address for server in servers]
         with sis.Client(addresses, timeout=30) as client:
             client.create_run("r", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)

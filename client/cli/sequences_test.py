@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 
 import sis
-from server.testing.live_server import LiveServer
+from server.testing.live_server import LiveServer, two_replicas
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc as pb_grpc
 
@@ -30,9 +30,7 @@ def record(length):
 class SequencesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        servers = [LiveServer(), LiveServer()]
-        for server in servers:
-            cls.addClassCleanup(server.close)
+        servers = two_replicas(cls.addClassCleanup)
         cls.addresses = [server.address for server in servers]
         cls.client = sis.Client(cls.addresses, timeout=30)
         cls.addClassCleanup(cls.client.close)

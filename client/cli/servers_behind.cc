@@ -6,11 +6,9 @@
 #include <netdb.h>
 #include <sys/select.h>
 
-#include <algorithm>
 #include <array>
 #include <set>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "client/addresses/addresses.h"

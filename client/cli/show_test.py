@@ -11,7 +11,7 @@ import unittest
 import numpy as np
 
 import sis
-from server.testing.live_server import LiveServer
+from server.testing.live_server import LiveServer, two_replicas
 
 SISCTL = pathlib.Path("client/cli/sisctl")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -42,9 +42,7 @@ def record(values, seed):
 class ShowTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        servers = [LiveServer(), LiveServer()]
-        for server in servers:
-            cls.addClassCleanup(server.close)
+        servers = two_replicas(cls.addClassCleanup)
         cls.addresses = [server.address for server in servers]
         cls.client = sis.Client(cls.addresses, timeout=30)
         cls.addClassCleanup(cls.client.close)

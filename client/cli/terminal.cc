@@ -45,18 +45,9 @@ Terminal Terminal::OfStandardOutput() {
 }
 
 std::string Terminal::Painted(absl::string_view text, Colour colour) const {
-  if (!colours || text.empty()) return std::string(text);
-  switch (colour) {
-    case Colour::kGreen:
-      return absl::StrCat("\x1b[32m", text, "\x1b[0m");
-    case Colour::kYellow:
-      return absl::StrCat("\x1b[33m", text, "\x1b[0m");
-    case Colour::kRed:
-      return absl::StrCat("\x1b[1;31m", text, "\x1b[0m");
-    case Colour::kNone:
-      break;
-  }
-  return std::string(text);
+  if (!colours || text.empty() || colour == Colour::kNone) return std::string(text);
+  static constexpr absl::string_view kByColour[] = {"", "32", "33", "1;31"};
+  return absl::StrCat("\x1b[", kByColour[static_cast<size_t>(colour)], "m", text, "\x1b[0m");
 }
 
 size_t Characters(absl::string_view text) {

@@ -7,32 +7,27 @@
 #include "absl/strings/str_cat.h"
 
 namespace sis {
+namespace {
 
-std::string VerdictText(v1::Verdict verdict) {
-  switch (verdict) {
-    case v1::HEALTHY:
-      return "healthy";
-    case v1::WORTH_A_LOOK:
-      return "! look";
-    case v1::BROKEN:
-      return "!! BROKEN";
-    default:
-      return "-";
-  }
+struct Shown {
+  const char* text;
+  Colour colour;
+};
+
+// A verdict that only later versions know is none.
+const Shown& ShownOf(v1::Verdict verdict) {
+  static constexpr Shown kByVerdict[] = {{"-", Colour::kNone},
+                                         {"healthy", Colour::kGreen},
+                                         {"! look", Colour::kYellow},
+                                         {"!! BROKEN", Colour::kRed}};
+  return kByVerdict[v1::Verdict_IsValid(verdict) ? verdict : v1::VERDICT_UNSPECIFIED];
 }
 
-Colour ColourOf(v1::Verdict verdict) {
-  switch (verdict) {
-    case v1::HEALTHY:
-      return Colour::kGreen;
-    case v1::WORTH_A_LOOK:
-      return Colour::kYellow;
-    case v1::BROKEN:
-      return Colour::kRed;
-    default:
-      return Colour::kNone;
-  }
-}
+}  // namespace
+
+std::string VerdictText(v1::Verdict verdict) { return ShownOf(verdict).text; }
+
+Colour ColourOf(v1::Verdict verdict) { return ShownOf(verdict).colour; }
 
 std::vector<std::string> FindingLines(const v1::Run& run, const Terminal& terminal) {
   std::vector<std::string> lines;

@@ -11,15 +11,17 @@ function digits(value) {
   return String(Number(value.toPrecision(3)));
 }
 
+// With the unit that leaves it below `base`, or the last one.
+function scaled(value, base, units) {
+  if (!isNumber(value)) return NONE;
+  let [rest, unit] = [value, 0];
+  for (; unit + 1 < units.length && Math.abs(rest) >= base - 0.5; ++unit) rest /= base;
+  return `${digits(rest)} ${units[unit]}`.trimEnd();
+}
+
 /** Three significant digits, and k, M, G, T for thousands. */
 export function count(value) {
-  if (!isNumber(value)) return NONE;
-  let [scaled, unit] = [value, ""];
-  for (const next of ["k", "M", "G", "T"]) {
-    if (Math.abs(scaled) < 999.5) break;
-    [scaled, unit] = [scaled / 1000, next];
-  }
-  return unit === "" ? digits(scaled) : `${digits(scaled)} ${unit}`;
+  return scaled(value, 1000, ["", "k", "M", "G", "T"]);
 }
 
 export function perSecond(value) {
@@ -27,13 +29,7 @@ export function perSecond(value) {
 }
 
 export function bytes(value) {
-  if (!isNumber(value)) return NONE;
-  let [scaled, unit] = [value, "B"];
-  for (const next of ["KiB", "MiB", "GiB", "TiB"]) {
-    if (scaled < 1023.5) break;
-    [scaled, unit] = [scaled / 1024, next];
-  }
-  return `${digits(scaled)} ${unit}`;
+  return scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
 }
 
 /** 0 to 1 as percent, for an axis. */

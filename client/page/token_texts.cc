@@ -1,13 +1,10 @@
 #include "client/page/token_texts.h"
 
-#include <array>
 #include <cstdio>
 #include <exception>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <stdexcept>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"

@@ -1,7 +1,6 @@
 #include "client/study/layers.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/numerics/simd_targets.h"
 // Only those with a fused multiplication and addition: the BUILD file makes AVX2 the least of x86.

@@ -69,3 +69,12 @@ class LiveServer:
         self.process.wait(timeout=30)
         self.process.stdout.close()
         self._folder.cleanup()
+
+
+def two_replicas(add_cleanup):
+    """Two of them, for one client. `add_cleanup` is the addCleanup or addClassCleanup of the test
+    that they end with."""
+    servers = [LiveServer(), LiveServer()]
+    for server in servers:
+        add_cleanup(server.close)
+    return servers

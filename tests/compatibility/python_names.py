@@ -97,11 +97,18 @@ def members(definition: Definition) -> Dict[str, List[str]]:
     return {name: found[name] for name in public}
 
 
+def is_for_itself(node: ast.AST, name: str) -> bool:
+    """Whether a module imports a name for its own use: not as in `from sis.run import Run as Run`."""
+    if not isinstance(node, ast.ImportFrom):
+        return False
+    return name not in {alias.asname for alias in node.names if alias.asname == alias.name}
+
+
 def exported(module: str) -> List[str]:
     there = names(module)
     if "__all__" in there:
         return sorted(ast.literal_eval(there["__all__"].value))
-    passed_on = {name for name, node in there.items() if isinstance(node, ast.ImportFrom)}
+    passed_on = {name for name, node in there.items() if is_for_itself(node, name)}
     left_out = exported("sis") if module == PASSES_ON else passed_on
     return sorted(name for name in there if not name.startswith("_") and name not in left_out)
 

@@ -26,8 +26,20 @@ ALGORITHMS = {
     "soft_acceptance": (sis.SoftAcceptance, ()),
     "damped_truncation": (sis.DampedTruncation, ()),
 }
-# Other than the defaults where those hardly ever act on 200 tokens.
-PARAMETERS = {"gspo": (0.05, 0.1), "clip_cov": (0.5, 4.0, 0.05)}
+# Other than the defaults, and than each other, so that none can be taken for another.
+PARAMETERS = {
+    "grpo": (0.1,),
+    "dapo": (0.1, 0.15),
+    "gspo": (0.05, 0.1),
+    "cispo": (0.1,),
+    "dppo_top_k": (0.1,),
+    "dppo_binary": (0.05,),
+    "clip_cov": (0.5, 4.0, 0.05),
+    "tis": (1.5, 0.1, 0.3),
+    "ice_pop": (0.8, 1.5, 0.1, 0.3),
+}
+# Their defaults hardly ever act on 200 tokens.
+NEVER_BY_DEFAULT = ("gspo", "clip_cov")
 
 
 class FormulasTest(EvaluatedBatchTest):
@@ -106,8 +118,9 @@ class FormulasTest(EvaluatedBatchTest):
         for name, (make, fields) in ALGORITHMS.items():
             if name == "dppo_top_k" and (values.form in ("reduced", "top_k") or three_policies):
                 continue
-            parameters = PARAMETERS.get(name, algorithms.DEFAULTS[name])
-            algorithm = make(**dict(zip(fields, PARAMETERS[name]))) if name in PARAMETERS else make()
+            given = PARAMETERS.get(name, ()) if weight == "expected" or name in NEVER_BY_DEFAULT else ()
+            parameters = given or algorithms.DEFAULTS[name]
+            algorithm = make(**dict(zip(fields, given)))
             evaluation = values.evaluate(
                 self.client,
                 run,

@@ -9,7 +9,7 @@ import urllib.request
 import numpy as np
 
 import sis
-from server.testing.live_server import LiveServer
+from server.testing.live_server import two_replicas
 from tests.integration.evaluated_batch import EvaluatedBatchTest, Values
 
 OBSERVE = {
@@ -64,9 +64,7 @@ class ObserveTest(EvaluatedBatchTest):
 
     def test_micro_batches_and_replicas_add_up(self):
         _, _, whole = self.evaluated("whole", observe=OBSERVE)
-        servers = [LiveServer(), LiveServer()]
-        for server in servers:
-            self.addCleanup(server.close)
+        servers = two_replicas(self.addCleanup)
         one = self.client
         for name, addresses in (("small", [self.server.address]), ("replicas", [s.address for s in servers])):
             self.client = sis.Client(addresses if len(addresses) > 1 else addresses[0])

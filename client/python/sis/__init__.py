@@ -1,142 +1,85 @@
 """Python client of the SIS ratio service: stream behaviour log-probs in, get acceptance masks and
 ratios back."""
 
-from sis.algorithms import (
-    Cispo,
-    ClipCov,
-    DampedTruncation,
-    Dapo,
-    DppoBinary,
-    DppoTopK,
-    Grpo,
-    Gspo,
-    IcePop,
-    ImportanceSampling,
-    NoCorrection,
-    SoftAcceptance,
-    Tis,
-)
-from sis.append import AppendStream
-from sis.client import Client, Released
-from sis.corrections import (
-    CorrectionTotals,
-    Distributions,
-    Histogram,
-    SequenceMask,
-    SequenceTrustRegion,
-    Sis,
-    Staleness,
-)
-from sis.credentials import Credentials
-from sis.entries import Block, Seal, Truncate
-from sis.errors import (
-    AlreadyExists,
-    AppendError,
-    DeadlineExceeded,
-    Error,
-    FailedPrecondition,
-    InvalidArgument,
-    NotFound,
-    PermissionDenied,
-    Refusal,
-    ResourceExhausted,
-    Unauthenticated,
-    Unavailable,
-)
-from sis.evaluation import Decision, Evaluation, PrefixPoint, Step, Steps, Totals
-from sis.export import Exported
-from sis.half_precision import float16_rounded_up
-from sis.history import History, Stretch
-from sis.inspection import Deviation, InspectedSequence, RunInspection, SequenceInspection, TokenCounts
-from sis.local_server import LocalServer, local_server
-from sis.options import AuthorsCode, EvaluateOptions, LogRatioSum
-from sis.records import MissingRange, MissingReason, SequenceRef, Slice, TopKRecords
-from sis.reduction import gather, reduce
-from sis.run import Finding, Run, RunConfig, Runs, RunStatus, Sampling, Verdict
-from sis.segment import Segment
-from sis.server_state import Activity, ServerState
-from sis.top_k import TopK, canonical
+# Each under its own name, which says that it is for users.
+from sis.algorithms import Cispo as Cispo
+from sis.algorithms import ClipCov as ClipCov
+from sis.algorithms import DampedTruncation as DampedTruncation
+from sis.algorithms import Dapo as Dapo
+from sis.algorithms import DppoBinary as DppoBinary
+from sis.algorithms import DppoTopK as DppoTopK
+from sis.algorithms import Grpo as Grpo
+from sis.algorithms import Gspo as Gspo
+from sis.algorithms import IcePop as IcePop
+from sis.algorithms import ImportanceSampling as ImportanceSampling
+from sis.algorithms import NoCorrection as NoCorrection
+from sis.algorithms import SoftAcceptance as SoftAcceptance
+from sis.algorithms import Tis as Tis
+from sis.append import AppendStream as AppendStream
+from sis.client import Client as Client
+from sis.client import Released as Released
+from sis.corrections import CorrectionTotals as CorrectionTotals
+from sis.corrections import Distributions as Distributions
+from sis.corrections import Histogram as Histogram
+from sis.corrections import SequenceMask as SequenceMask
+from sis.corrections import SequenceTrustRegion as SequenceTrustRegion
+from sis.corrections import Sis as Sis
+from sis.corrections import Staleness as Staleness
+from sis.credentials import Credentials as Credentials
+from sis.entries import Block as Block
+from sis.entries import Seal as Seal
+from sis.entries import Truncate as Truncate
+from sis.errors import AlreadyExists as AlreadyExists
+from sis.errors import AppendError as AppendError
+from sis.errors import DeadlineExceeded as DeadlineExceeded
+from sis.errors import Error as Error
+from sis.errors import FailedPrecondition as FailedPrecondition
+from sis.errors import InvalidArgument as InvalidArgument
+from sis.errors import NotFound as NotFound
+from sis.errors import PermissionDenied as PermissionDenied
+from sis.errors import Refusal as Refusal
+from sis.errors import ResourceExhausted as ResourceExhausted
+from sis.errors import Unauthenticated as Unauthenticated
+from sis.errors import Unavailable as Unavailable
+from sis.evaluation import Decision as Decision
+from sis.evaluation import Evaluation as Evaluation
+from sis.evaluation import PrefixPoint as PrefixPoint
+from sis.evaluation import Step as Step
+from sis.evaluation import Steps as Steps
+from sis.evaluation import Totals as Totals
+from sis.export import Exported as Exported
+from sis.half_precision import float16_rounded_up as float16_rounded_up
+from sis.history import History as History
+from sis.history import Stretch as Stretch
+from sis.inspection import Deviation as Deviation
+from sis.inspection import InspectedSequence as InspectedSequence
+from sis.inspection import RunInspection as RunInspection
+from sis.inspection import SequenceInspection as SequenceInspection
+from sis.inspection import TokenCounts as TokenCounts
+from sis.local_server import LocalServer as LocalServer
+from sis.local_server import local_server as local_server
+from sis.options import AuthorsCode as AuthorsCode
+from sis.options import EvaluateOptions as EvaluateOptions
+from sis.options import LogRatioSum as LogRatioSum
+from sis.records import MissingRange as MissingRange
+from sis.records import MissingReason as MissingReason
+from sis.records import SequenceRef as SequenceRef
+from sis.records import Slice as Slice
+from sis.records import TopKRecords as TopKRecords
+from sis.reduction import gather as gather
+from sis.reduction import reduce as reduce
+from sis.run import Finding as Finding
+from sis.run import Run as Run
+from sis.run import RunConfig as RunConfig
+from sis.run import Runs as Runs
+from sis.run import RunStatus as RunStatus
+from sis.run import Sampling as Sampling
+from sis.run import Verdict as Verdict
+from sis.segment import Segment as Segment
+from sis.server_state import Activity as Activity
+from sis.server_state import ServerState as ServerState
+from sis.top_k import TopK as TopK
+from sis.top_k import canonical as canonical
 
 # Of the whole project; the wheel has it from here.
 __version__ = "0.1.0"
-
-__all__ = [
-    "Activity",
-    "AlreadyExists",
-    "AppendError",
-    "AppendStream",
-    "AuthorsCode",
-    "Block",
-    "Cispo",
-    "Client",
-    "ClipCov",
-    "CorrectionTotals",
-    "Credentials",
-    "DampedTruncation",
-    "Dapo",
-    "DeadlineExceeded",
-    "Decision",
-    "Deviation",
-    "Distributions",
-    "DppoBinary",
-    "DppoTopK",
-    "Error",
-    "EvaluateOptions",
-    "Evaluation",
-    "Exported",
-    "FailedPrecondition",
-    "Finding",
-    "Grpo",
-    "Gspo",
-    "Histogram",
-    "History",
-    "IcePop",
-    "ImportanceSampling",
-    "InspectedSequence",
-    "InvalidArgument",
-    "LocalServer",
-    "LogRatioSum",
-    "MissingRange",
-    "MissingReason",
-    "NoCorrection",
-    "NotFound",
-    "PermissionDenied",
-    "PrefixPoint",
-    "Refusal",
-    "Released",
-    "ResourceExhausted",
-    "Run",
-    "RunConfig",
-    "RunInspection",
-    "RunStatus",
-    "Runs",
-    "Sampling",
-    "Seal",
-    "Segment",
-    "SequenceInspection",
-    "SequenceMask",
-    "SequenceRef",
-    "SequenceTrustRegion",
-    "ServerState",
-    "Sis",
-    "Slice",
-    "SoftAcceptance",
-    "Staleness",
-    "Step",
-    "Steps",
-    "Stretch",
-    "Tis",
-    "TokenCounts",
-    "TopK",
-    "TopKRecords",
-    "Totals",
-    "Truncate",
-    "Unauthenticated",
-    "Unavailable",
-    "Verdict",
-    "canonical",
-    "float16_rounded_up",
-    "gather",
-    "local_server",
-    "reduce",
-]

@@ -12,7 +12,7 @@ import matplotlib.pyplot
 import numpy as np
 import pandas
 import pyarrow.parquet
-from server.testing.live_server import LiveServer
+from server.testing.live_server import LiveServer, two_replicas
 
 import sis
 import sis.export
@@ -32,11 +32,8 @@ def log_softmax(logits):
 class ExportTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        servers = [LiveServer(), LiveServer()]
-        for server in servers:
-            cls.addClassCleanup(server.close)
-        cls.servers = servers
-        cls.client = sis.Client([server.address for server in servers], timeout=30)
+        cls.servers = two_replicas(cls.addClassCleanup)
+        cls.client = sis.Client([server.address for server in cls.servers], timeout=30)
         cls.addClassCleanup(cls.client.close)
         cls.run_ = cls.client.create_run(
             "r", seed=1, vocabulary_size=VOCABULARY, top_k=K, mass=0.7, log_prob_encoding="float32"
@@ -94,9 +91,7 @@ class ExportTest(unittest.TestCase):
         )
 
     def test_a_replica_that_goes_meanwhile_leaves_no_holes(self):
-        servers = [LiveServer(), LiveServer()]
-        for server in servers:
-            self.addCleanup(server.close)
+        servers = two_replicas(self.addCleanup)
         client = sis.Client([server.address for server in servers], timeout=5)
         self.addCleanup(client.close)
         run = client.create_run("half", seed=1, vocabulary_size=VOCABULARY, top_k=K)
