@@ -1,0 +1,150 @@
+"""Metrics of a trainer's own loop in an experiment tracker: Weights & Biases, MLflow, trackio or
+TensorBoard. All get the same names, with "sis/" before them.
+
+    log = sis.tracking.to_wandb(wandb.init(project="p"))
+    for step in range(steps):
+        evaluation = client.evaluate(run, records, draw=step, ...)
+        log(step, sis.tracking.metrics(evaluation))
+        if step % 100 == 0:
+            seen = client.inspect_run(run)
+            log(step, sis.tracking.metrics(client.get_step(run, step)), seen.tokens)
+
+With several ranks, log on one of them what `get_step` says: it is over all. The trackers are the
+caller's, opened and closed by them; none is imported here before it is used.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Dict, List, Mapping, Protocol, Sequence, Tuple, Union
+
+from sis.evaluation import Evaluation, Step
+from sis.history import Stretch
+from sis.inspection import TokenCounts
+from sis.records import MissingReason
+from sis.run import RunStatus
+from sis.step_metrics import step_metrics
+
+COLUMNS = ("token_id", "text", "accepted", "rejected", "max_error")
+
+
+class Log(Protocol):
+    """Writes what there is at a step, and, if any are given, a table of tokens, most distinctive
+    first, with the columns COLUMNS."""
+
+    def __call__(
+        self, step: int, metrics: Mapping[str, float], tokens: Sequence[TokenCounts] = ()
+    ) -> None: ...
+
+
+def metrics(answer: Union[Evaluation, Step, Stretch]) -> Dict[str, float]:
+    """sis.step_metrics of the answer's totals, and "missing_REASON" for each reason, a share of the
+    scored and the missing positions as "missing" is."""
+    positions = dict.fromkeys(MissingReason, 0)
+    if isinstance(answer, Evaluation):
+        for part in answer.missing:
+            positions[part.reason] += part.length
+    else:
+        positions.update(answer.missing)
+    # An older server's answer may lack the reason.
+    if not positions[MissingReason.UNSPECIFIED]:
+        del positions[MissingReason.UNSPECIFIED]
+    found = step_metrics(answer.totals)
+    seen = answer.totals.scored + answer.totals.missing
+    if seen:
+        shares = {reason.name.lower(): count / seen for reason, count in positions.items()}
+        found.update({f"missing_{reason}": share for reason, share in shares.items()})
+    return found
+
+
+def run_metrics(status: RunStatus) -> Dict[str, float]:
+    """What the server holds of a run, from Client.get_run: "verdict" as sis.Verdict has it
+    (1 healthy, 2 worth a look, 3 broken); bytes; numbers of the rest."""
+    return {
+        "verdict": float(status.verdict),
+        "policy_version": float(status.policy_version),
+        "sequences": float(status.sequences),
+        "positions": float(status.positions),
+        "bytes": float(status.bytes),
+    }
+
+
+def to_wandb(run: Any, text: Callable[[int], str] = str) -> Log:
+    """`run`: of wandb.init. `text`: of a token id, as a tokenizer's `decode`."""
+    import wandb
+
+    def log(step: int, metrics: Mapping[str, float], tokens: Sequence[TokenCounts] = ()) -> None:
+        values: Dict[str, Any] = dict(_named(metrics))
+        if tokens:
+            values["sis/tokens"] = wandb.Table(columns=list(COLUMNS), data=_rows(tokens, text))
+        run.log(values, step=step)
+
+    return log
+
+
+def to_trackio(run: Any, text: Callable[[int], str] = str) -> Log:
+    """As to_wandb; `run`: of trackio.init. Needs pandas."""
+    import pandas
+    import trackio
+
+    def log(step: int, metrics: Mapping[str, float], tokens: Sequence[TokenCounts] = ()) -> None:
+        values: Dict[str, Any] = dict(_named(metrics))
+        if tokens:
+            rows = pandas.DataFrame(_rows(tokens, text), columns=list(COLUMNS))
+            values["sis/tokens"] = trackio.Table(dataframe=rows)
+        run.log(values, step=step)
+
+    return log
+
+
+def to_mlflow(run_id: str, text: Callable[[int], str] = str) -> Log:
+    """As to_wandb; `run_id`: `info.run_id` of mlflow.start_run. Tables are artifacts,
+    sis/tokens-STEP.json, as mlflow.load_table reads
+    them. Needs mlflow, or mlflow-skinny and pandas."""
+    import mlflow
+    from mlflow.entities import Metric
+
+    client = mlflow.MlflowClient()
+
+    def log(step: int, metrics: Mapping[str, float], tokens: Sequence[TokenCounts] = ()) -> None:
+        now = int(time.time() * 1000)
+        points = [Metric(name, value, now, step) for name, value in _named(metrics)]
+        client.log_batch(run_id, points)
+        if tokens:
+            columns = dict(zip(COLUMNS, map(list, zip(*_rows(tokens, text)))))
+            client.log_table(run_id, columns, f"sis/tokens-{step}.json")
+
+    return log
+
+
+def to_tensorboard(writer: Any, text: Callable[[int], str] = str) -> Log:
+    """As to_wandb; `writer`: a torch.utils.tensorboard.SummaryWriter. Tables are texts in
+    Markdown."""
+
+    def log(step: int, metrics: Mapping[str, float], tokens: Sequence[TokenCounts] = ()) -> None:
+        for name, value in _named(metrics):
+            writer.add_scalar(name, value, step)
+        if tokens:
+            rows: List[Sequence[Any]] = [COLUMNS, ["---"] * len(COLUMNS), *_rows(tokens, text)]
+            lines = ("| " + " | ".join(map(_cell, row)) + " |" for row in rows)
+            writer.add_text("sis/tokens", "\n".join(lines), step)
+
+    return log
+
+
+def _named(metrics: Mapping[str, float]) -> List[Tuple[str, float]]:
+    """Without NaN, for which there is no point on a chart and in some trackers no value."""
+    return [(f"sis/{name}", float(value)) for name, value in metrics.items() if value == value]
+
+
+def _rows(tokens: Sequence[TokenCounts], text: Callable[[int], str]) -> List[List[Any]]:
+    return [
+        [token.token_id, text(token.token_id), token.accepted, token.rejected, token.max_error]
+        for token in tokens
+    ]
+
+
+def _cell(value: Any) -> str:
+    """One cell of Markdown, whatever the token's text is."""
+    plain = str(value).replace("\\", "\\\\").replace("|", "\\|").replace("`", "\\`")
+    return plain.replace("\n", "\\n").replace("\r", "\\r").replace("<", "&lt;")

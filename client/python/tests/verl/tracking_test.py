@@ -1,0 +1,179 @@
+"""sis.tracking: what the trackers themselves read back, offline, is what the server answered."""
+
+import json
+import math
+import os
+import pathlib
+import re
+import struct
+import tempfile
+import unittest
+
+FOLDER = tempfile.TemporaryDirectory()
+# Read when they are imported.
+os.environ.update(
+    WANDB_MODE="offline", WANDB_DIR=FOLDER.name, TRACKIO_DIR=FOLDER.name + "/trackio", HF_HUB_OFFLINE="1",
+    WANDB_SILENT="true", MLFLOW_ALLOW_FILE_STORE="true",
+)  # fmt: skip
+
+import numpy as np  # noqa: E402
+from server.testing.live_server import LiveServer  # noqa: E402
+
+import sis  # noqa: E402
+import sis.tracking  # noqa: E402
+
+VOCABULARY, K, LENGTH, GAP = 16, 4, 200, 40
+STEP = 7
+
+
+def log_softmax(logits):
+    return (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
+
+
+def text(token_id):
+    """One that breaks a table in Markdown unless it is escaped."""
+    return f"|\n<{token_id}>"
+
+
+def records_of(data):
+    """Of a file of W&B: a header of 7 bytes, then LevelDB's log format."""
+    at, parts = 7, []
+    while at < len(data):
+        left = 32768 - at % 32768
+        if left < 7:
+            at += left
+            continue
+        length, kind = struct.unpack_from("<HB", data, at + 4)
+        parts.append(data[at + 7 : at + 7 + length])
+        at += 7 + length
+        if kind in (1, 4):  # all of a record, or its end
+            yield b"".join(parts)
+            parts = []
+
+
+class TrackingTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.addClassCleanup(FOLDER.cleanup)
+        server = LiveServer()
+        cls.addClassCleanup(server.close)
+        client = sis.Client(server.address, timeout=60)
+        cls.addClassCleanup(client.close)
+        run = client.create_run("r", seed=1, vocabulary_size=VOCABULARY, top_k=K)
+        generator = np.random.default_rng(1)
+        values = log_softmax(2 * generator.normal(size=(LENGTH, VOCABULARY)))
+        sampled = (values + generator.gumbel(size=values.shape)).argmax(axis=1)
+        ids = np.broadcast_to(np.arange(VOCABULARY), values.shape)
+        own = np.take_along_axis(values, sampled[:, None], axis=1)[:, 0]
+        record = sis.canonical(ids, values, sampled, own, K)._asdict()
+        with client.append(run, sampling=sis.Sampling("raw")) as stream:
+            stream.block("s", first_position=0, policy_version=0, **record)
+            one = {name: array[-1:] for name, array in record.items()}
+            stream.block("s", first_position=LENGTH + GAP, policy_version=0, **one)
+        records = client.fetch_top_k(run, ["s"])
+        current = log_softmax(0.5 * generator.normal(size=(len(records), VOCABULARY)) + 0.0)
+        log_probs, own = sis.gather(records, current)
+        cls.evaluation = client.evaluate(run, records, draw=STEP, log_probs=log_probs, sampled_log_probs=own)
+        cls.step = client.get_step(run, STEP)
+        cls.status = client.get_run("r")
+        cls.tokens = client.inspect_run(run).tokens
+        cls.metrics = {**sis.tracking.metrics(cls.evaluation), **sis.tracking.run_metrics(cls.status)}
+        cls.rows = [
+            [token.token_id, text(token.token_id), token.accepted, token.rejected, token.max_error]
+            for token in cls.tokens
+        ]
+
+    def check(self, read, places=12):
+        """`read`: by name, without NaN."""
+        wanted = {f"sis/{name}": value for name, value in self.metrics.items() if not math.isnan(value)}
+        self.assertGreater(len(wanted), 15)
+        self.assertEqual(set(read), set(wanted))
+        for name, value in wanted.items():
+            self.assertAlmostEqual(read[name] / (value or 1), value / (value or 1), places, name)
+
+    def test_metrics(self):
+        totals = self.evaluation.totals
+        self.assertEqual((totals.scored, totals.missing), (LENGTH + 1, GAP))
+        self.assertEqual(sis.tracking.metrics(self.step), sis.tracking.metrics(self.evaluation))
+        shares = {name: value for name, value in self.metrics.items() if name.startswith("missing_")}
+        self.assertEqual(shares.pop("missing_never_arrived"), GAP / (LENGTH + 1 + GAP))
+        self.assertEqual(self.metrics["missing"], GAP / (LENGTH + 1 + GAP))
+        self.assertEqual(len(shares), len(sis.MissingReason) - 2)
+        self.assertEqual(set(shares.values()), {0})
+        self.assertEqual(self.metrics["accept_rate"], self.evaluation.accepted.sum() / (LENGTH + 1))
+        self.assertEqual(self.metrics["positions"], self.status.positions)
+        self.assertTrue(self.rows)
+        # Nothing evaluated: no share, and nothing that a tracker would draw.
+        nothing = sis.tracking.metrics(sis.Step(sis.Totals(), 0))
+        self.assertEqual({name for name, value in nothing.items() if value == value}, {"envelope_violations"})
+
+    def test_wandb(self):
+        import wandb
+        from wandb.proto import wandb_internal_pb2
+
+        run = wandb.init(project="sis", dir=FOLDER.name)
+        sis.tracking.to_wandb(run, text)(STEP, self.metrics, self.tokens)
+        folder = pathlib.Path(run.dir)
+        run.finish()
+        wandb.teardown()
+        (file,) = folder.parent.glob("*.wandb")
+        found, steps = {}, set()
+        for data in records_of(file.read_bytes()):
+            history = wandb_internal_pb2.Record.FromString(data).history
+            for item in history.item:
+                steps.add(history.step.num)
+                found[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+        self.assertEqual(steps, {STEP}, found)
+        table = json.loads((folder / found["sis/tokens/path"]).read_text())
+        self.assertEqual((table["columns"], table["data"]), (list(sis.tracking.COLUMNS), self.rows))
+        self.check({name: found[name] for name in found if re.match("sis/(?!tokens)", name)})
+
+    def test_mlflow(self):
+        import mlflow
+
+        mlflow.set_tracking_uri(f"file://{FOLDER.name}/mlruns")
+        with mlflow.start_run() as run:
+            sis.tracking.to_mlflow(run.info.run_id, text)(STEP, self.metrics, self.tokens)
+        client = mlflow.MlflowClient()
+        self.check(client.get_run(run.info.run_id).data.metrics)
+        (point,) = client.get_metric_history(run.info.run_id, "sis/accept_rate")
+        self.assertEqual(point.step, STEP)
+        table = mlflow.load_table(f"sis/tokens-{STEP}.json", run_ids=[run.info.run_id])
+        self.assertEqual(table[list(sis.tracking.COLUMNS)].values.tolist(), self.rows)
+
+    def test_trackio(self):
+        import trackio
+        from trackio.sqlite_storage import SQLiteStorage
+
+        run = trackio.init(project="sis", name="r", embed=False)
+        sis.tracking.to_trackio(run, text)(STEP, self.metrics, self.tokens)
+        trackio.finish()
+        (row,) = SQLiteStorage.get_logs("sis", "r")
+        self.assertEqual(row["step"], STEP)
+        table = trackio.Table.to_display_format(row["sis/tokens"]["_value"])
+        self.assertEqual([list(entry.values()) for entry in table], self.rows)
+        self.check({name: row[name] for name in row if name.startswith("sis/") and name != "sis/tokens"})
+
+    def test_tensorboard(self):
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from torch.utils.tensorboard import SummaryWriter
+
+        folder = FOLDER.name + "/tensorboard"
+        with SummaryWriter(folder) as writer:
+            sis.tracking.to_tensorboard(writer, text)(STEP, self.metrics, self.tokens)
+        events = EventAccumulator(folder).Reload()
+        read = {}
+        for name in events.Tags()["scalars"]:
+            (event,) = events.Scalars(name)
+            self.assertEqual(event.step, STEP)
+            read[name] = event.value
+        self.check(read, places=6)  # float32
+        (event,) = events.Tensors("sis/tokens/text_summary")
+        lines = event.tensor_proto.string_val[0].decode().split("\n")
+        self.assertEqual(len(lines), len(self.rows) + 2)
+        for line, row in zip(lines[2:], self.rows):
+            self.assertTrue(line.startswith(f"| {row[0]} | \\|\\n&lt;{row[0]}> | {row[2]} |"), line)
+
+
+if __name__ == "__main__":
+    unittest.main()
