@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import functools
-from typing import Any, List, Union
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -55,9 +55,7 @@ def hand_over_arrays(engine: Any) -> None:
     them costs. A VllmAdapter reads either to the same record. Requests that run already keep the form
     that they have. Idempotent. ValueError if the engine isn't built as this expects.
     """
-    processor = getattr(getattr(engine, "llm_engine", engine), "output_processor", None)
-    if not hasattr(processor, "request_states"):
-        raise ValueError(f"{type(engine).__name__} has no output_processor with request_states: give the LLM or AsyncLLM")
+    processor = _processor(engine)
     if isinstance(processor.add_request, _AddRequest):
         return
     from vllm.v1.engine.logprobs import LogprobsProcessor
@@ -65,6 +63,14 @@ def hand_over_arrays(engine: Any) -> None:
     if not hasattr(LogprobsProcessor, "_update_sample_logprobs"):
         raise ValueError("this version of vLLM makes log-probs in another way: leave out hand_over_arrays")
     processor.add_request = _AddRequest(processor)
+
+
+def _processor(engine: Any) -> Any:
+    """Of vLLM's class OutputProcessor."""
+    found = getattr(getattr(engine, "llm_engine", engine), "output_processor", None)
+    if not hasattr(found, "request_states"):
+        raise ValueError(f"{type(engine).__name__} has no output_processor with request_states: give the LLM or AsyncLLM")
+    return found
 
 
 class _AddRequest:
@@ -92,3 +98,28 @@ def _update(own: Any, step: Any) -> None:
     for value in log_probs[:, 0].tolist():
         own.cumulative_logprob += value
     own.logprobs.extend(ids, log_probs)
+
+
+def outputs_so_far(engine: Any) -> List[Tuple[str, Any]]:
+    """What each running request of an LLM or AsyncLLM has generated, with the request's id:
+    `recorder.add_many(outputs_so_far(engine))`, now and then, streams what is recorded while the engine
+    itself returns nothing but whole outputs (RequestOutputKind.FINAL_ONLY).
+
+    Of requests with one output whose log-probs are ArrayLogprobs. To be called where the engine's steps
+    are made: in its thread, or event loop.
+    """
+    found: List[Tuple[str, Any]] = []
+    for state in _processor(engine).request_states.values():
+        own = state.logprobs_processor
+        if own is not None and type(own.logprobs) is ArrayLogprobs and own.logprobs and state.parent_req is None:
+            tokens = state.detokenizer.output_token_ids[: len(own.logprobs)]
+            found.append((state.external_req_id, _SoFar(tokens, own.logprobs)))
+    return found
+
+
+class _SoFar(NamedTuple):
+    """As vLLM's CompletionOutput."""
+
+    token_ids: Sequence[int]
+    logprobs: ArrayLogprobs
+    finish_reason: Optional[str] = None

@@ -28,7 +28,7 @@ import sis.torch
 from sis.engines import Recorder
 from sis.engines.llama_cpp import LlamaCppAdapter
 from sis.engines.transformers import TransformersAdapter
-from sis.engines.vllm import VllmAdapter
+from sis.engines.vllm import VllmAdapter, hand_over_arrays, outputs_so_far
 from sis.verl.names import name_of
 from sis.verl.rollout import RecordingEngine
 from sis.verl.settings import Settings
@@ -234,6 +234,74 @@ class EnginesTest(unittest.TestCase):
         await recorder.close()
         await client.close()
         await self.as_verl_uses_it(engine)
+
+    def test_arrays_of_vllm(self):
+        """The same record from arrays as from objects, in place as copied; and it grows while requests
+        run whose outputs come whole."""
+        import vllm
+        from vllm.sampling_params import RequestOutputKind
+
+        server = LiveServer(cache_bytes=256 << 20, shared_memory_bytes=64 << 20)
+        self.addCleanup(server.close)
+        client = sis.Client(server.address)
+        self.addCleanup(client.close)
+        run = client.create_run(
+            "arrays", seed=1, vocabulary_size=tiny_model.VOCABULARY, top_k=K, log_prob_encoding="float32"
+        )
+        runs = {"objects": (self.client, self.run_), "arrays": (client, run)}
+        engine = vllm.LLM(
+            self.path, dtype="float32", enforce_eager=True, max_model_len=256, max_logprobs=64, max_num_seqs=16,
+            logprobs_mode="processed_logprobs",
+        )  # fmt: skip
+        self.addCleanup(engine.llm_engine.engine_core.shutdown)
+
+        def params(seed, form, kind=RequestOutputKind.FINAL_ONLY):
+            # One request of each batch has wider rows, one none.
+            listed = {3: K + 30, 5: None}.get(seed % 8, K)
+            return vllm.SamplingParams(
+                temperature=0.9, max_tokens=40 + 20 * (seed % 3), logprobs=listed, seed=seed, ignore_eos=True,
+                flat_logprobs=form != "dictionaries", output_kind=kind,
+            )  # fmt: skip
+
+        held, generated = {}, {}
+        for form in ("objects", "arrays"):
+            of_client, run = runs[form]
+            if form == "arrays":
+                hand_over_arrays(engine)
+                hand_over_arrays(engine)
+            growing, sequences = [], []
+            with Recorder(of_client, run, VllmAdapter(engine, params(0, form)), interval=0.01) as recorder:
+                prompts = {str(i): PROMPTS[i % 4] for i in range(8)}
+                for name, prompt in prompts.items():
+                    engine.llm_engine.add_request(name, {"prompt_token_ids": prompt}, params(int(name), form))
+                while engine.llm_engine.has_unfinished_requests():
+                    outputs = engine.llm_engine.step()
+                    for output in outputs:
+                        if output.outputs[0].logprobs is not None and output.request_id != "3":
+                            sequences.append((output.request_id, prompts[output.request_id], output.outputs[0].token_ids))
+                            recorder.add(output.request_id, output)
+                    if form == "arrays" and not outputs:
+                        recorder.add_many(pair for pair in outputs_so_far(engine) if pair[0] != "3")
+                        growing.append(of_client.get_run(run.id).positions)
+                wide = engine.generate([{"prompt_token_ids": PROMPTS[0]}], params(3, form))[0].outputs[0]
+            sequences.sort()
+            records = of_client.fetch_top_k(run, [name for name, _, _ in sequences])
+            held[form] = [
+                array.tobytes() for array in (records.ids, records.log_probs, records.sampled_ids, records.sampled_log_probs)
+            ]
+            self.assertTrue(records.present.all())
+            generated[form] = [(name, list(tokens)) for name, _, tokens in sequences]
+            # Whoever reads log-probs one by one goes on.
+            generated[form].append([
+                sorted((token, one.logprob) for token, one in position.items()) for position in wide.logprobs
+            ])  # fmt: skip
+            self.assertGreater(wide.cumulative_logprob, -1e4)
+        self.assertEqual(len(sequences), 6)
+        self.assertEqual(generated["arrays"], generated["objects"])
+        self.assertEqual(held["arrays"], held["objects"])
+        self.assertTrue(any(0 < positions < len(records) for positions in growing), growing)
+        self.assertGreater(server.metrics()["sis_segments"], 0)
+        self.check(sequences, 0.9, 1e-5)
 
     def test_speculative_decoding_of_vllm(self):
         """Why the adapter refuses it. Where this fails vLLM may have become right: see whether
