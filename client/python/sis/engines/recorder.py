@@ -23,8 +23,8 @@ from sis.run import Run
 
 # A caller that is so many positions ahead of the server waits.
 MAX_WAITING = 1 << 16
-# Positions that become records at once: some megabytes.
-_PART = 1 << 13
+# Of records that are made at once.
+_PART_BYTES = 2 << 20
 
 
 @dataclasses.dataclass
@@ -358,12 +358,13 @@ class Recorder:
     def _send(self, work: List[_Work]) -> Optional[Exception]:
         """In parts that stay in the processor's caches. Returns what is wrong with it."""
         failure: Optional[Exception] = None
+        most = _PART_BYTES // (8 * (1 + self._run.config.top_k))
         part: List[_Work] = []
         positions = 0
         for item in work:
             part.append(item)
             positions += item.positions
-            if positions >= _PART or item is work[-1]:
+            if positions >= most or item is work[-1]:
                 found = self._send_part(part)
                 failure = failure or found
                 part, positions = [], 0
@@ -418,7 +419,7 @@ class Recorder:
         if columns is None:
             return (), begins
         # Where the blocks' rows would be, one after the other, and where they are.
-        at = np.arange(lengths.sum()) + np.repeat(begins - (np.cumsum(lengths) - lengths) , lengths)
+        at = np.arange(lengths.sum()) + np.repeat(begins - (np.cumsum(lengths) - lengths), lengths)
         out = self._client.empty_top_k(self._run, int(sizes.sum()))
         return columns.record(self._run.config.top_k, out, at), begins
 

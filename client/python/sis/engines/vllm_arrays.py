@@ -69,7 +69,8 @@ def _processor(engine: Any) -> Any:
     """Of vLLM's class OutputProcessor."""
     found = getattr(getattr(engine, "llm_engine", engine), "output_processor", None)
     if not hasattr(found, "request_states"):
-        raise ValueError(f"{type(engine).__name__} has no output_processor with request_states: give the LLM or AsyncLLM")
+        name = type(engine).__name__
+        raise ValueError(f"{name} has no output_processor with request_states: give the LLM or AsyncLLM")
     return found
 
 

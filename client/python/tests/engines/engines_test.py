@@ -5,6 +5,7 @@ token is then rounding. If positions were shifted by one, D would be above 1.
 """
 
 import asyncio
+import dataclasses
 import json
 import os
 import pathlib
@@ -13,11 +14,13 @@ import subprocess
 import sys
 import time
 import unittest
+import unittest.mock
 import urllib.request
 
 os.environ.update(HF_HUB_OFFLINE="1", VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
+import numpy as np
 import tiny_model
 import torch
 from server.testing.live_server import LiveServer
@@ -25,7 +28,7 @@ from server.testing.live_server import LiveServer
 import sis
 import sis.aio
 import sis.torch
-from sis.engines import Recorder
+from sis.engines import Recorder, vllm_arrays
 from sis.engines.llama_cpp import LlamaCppAdapter
 from sis.engines.transformers import TransformersAdapter
 from sis.engines.vllm import VllmAdapter, hand_over_arrays, outputs_so_far
@@ -236,72 +239,81 @@ class EnginesTest(unittest.TestCase):
         await self.as_verl_uses_it(engine)
 
     def test_arrays_of_vllm(self):
-        """The same record from arrays as from objects, in place as copied; and it grows while requests
-        run whose outputs come whole."""
+        """What vLLM's arrays are recorded as, in place, is what its objects would be; and it grows while
+        requests run whose outputs come whole."""
         import vllm
+        from vllm.logprobs import FlatLogprobs
         from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.logprobs import LogprobsProcessor
 
         server = LiveServer(cache_bytes=256 << 20, shared_memory_bytes=64 << 20)
         self.addCleanup(server.close)
-        client = sis.Client(server.address)
-        self.addCleanup(client.close)
-        run = client.create_run(
+        self.client = sis.Client(server.address)
+        self.addCleanup(self.client.close)
+        self.run_ = self.client.create_run(
             "arrays", seed=1, vocabulary_size=tiny_model.VOCABULARY, top_k=K, log_prob_encoding="float32"
         )
-        runs = {"objects": (self.client, self.run_), "arrays": (client, run)}
-        engine = vllm.LLM(
+        llm = vllm.LLM(
             self.path, dtype="float32", enforce_eager=True, max_model_len=256, max_logprobs=64, max_num_seqs=16,
             logprobs_mode="processed_logprobs",
         )  # fmt: skip
-        self.addCleanup(engine.llm_engine.engine_core.shutdown)
+        engine = llm.llm_engine
+        self.addCleanup(engine.engine_core.shutdown)
 
-        def params(seed, form, kind=RequestOutputKind.FINAL_ONLY):
-            # One request of each batch has wider rows, one none.
-            listed = {3: K + 30, 5: None}.get(seed % 8, K)
+        def params(seed, **others):
             return vllm.SamplingParams(
-                temperature=0.9, max_tokens=40 + 20 * (seed % 3), logprobs=listed, seed=seed, ignore_eos=True,
-                flat_logprobs=form != "dictionaries", output_kind=kind,
+                temperature=0.9, max_tokens=40 + 20 * (seed % 3), seed=seed, ignore_eos=True, flat_logprobs=True,
+                output_kind=RequestOutputKind.FINAL_ONLY, **{"logprobs": K, **others},
             )  # fmt: skip
 
-        held, generated = {}, {}
-        for form in ("objects", "arrays"):
-            of_client, run = runs[form]
-            if form == "arrays":
-                hand_over_arrays(engine)
-                hand_over_arrays(engine)
-            growing, sequences = [], []
-            with Recorder(of_client, run, VllmAdapter(engine, params(0, form)), interval=0.01) as recorder:
-                prompts = {str(i): PROMPTS[i % 4] for i in range(8)}
-                for name, prompt in prompts.items():
-                    engine.llm_engine.add_request(name, {"prompt_token_ids": prompt}, params(int(name), form))
-                while engine.llm_engine.has_unfinished_requests():
-                    outputs = engine.llm_engine.step()
-                    for output in outputs:
-                        if output.outputs[0].logprobs is not None and output.request_id != "3":
-                            sequences.append((output.request_id, prompts[output.request_id], output.outputs[0].token_ids))
-                            recorder.add(output.request_id, output)
-                    if form == "arrays" and not outputs:
-                        recorder.add_many(pair for pair in outputs_so_far(engine) if pair[0] != "3")
-                        growing.append(of_client.get_run(run.id).positions)
-                wide = engine.generate([{"prompt_token_ids": PROMPTS[0]}], params(3, form))[0].outputs[0]
-            sequences.sort()
-            records = of_client.fetch_top_k(run, [name for name, _, _ in sequences])
-            held[form] = [
-                array.tobytes() for array in (records.ids, records.log_probs, records.sampled_ids, records.sampled_log_probs)
-            ]
-            self.assertTrue(records.present.all())
-            generated[form] = [(name, list(tokens)) for name, _, tokens in sequences]
-            # Whoever reads log-probs one by one goes on.
-            generated[form].append([
-                sorted((token, one.logprob) for token, one in position.items()) for position in wide.logprobs
-            ])  # fmt: skip
-            self.assertGreater(wide.cumulative_logprob, -1e4)
-        self.assertEqual(len(sequences), 6)
-        self.assertEqual(generated["arrays"], generated["objects"])
-        self.assertEqual(held["arrays"], held["objects"])
+        # What vLLM itself makes of the same steps.
+        objects = {}
+        update = vllm_arrays._update
+
+        def both(own, step):
+            made = objects.setdefault(
+                id(own.logprobs), dataclasses.replace(own, logprobs=FlatLogprobs(), cumulative_logprob=0.0)
+            )
+            LogprobsProcessor._update_sample_logprobs(made, step)
+            update(own, step)
+
+        patch = unittest.mock.patch.object(vllm_arrays, "_update", both)
+        patch.start()
+        self.addCleanup(patch.stop)
+        hand_over_arrays(llm)
+        hand_over_arrays(llm)
+        adapter = VllmAdapter(llm, params(0))
+        names, done, growing = [f"s{i}" for i in range(6)], {}, []
+        with Recorder(self.client, self.run_, adapter, interval=0.01) as recorder:
+            for index, name in enumerate(names):
+                engine.add_request(name, {"prompt_token_ids": PROMPTS[index % 4]}, params(index))
+            # Others in the same batch have wider rows, or none.
+            engine.add_request("wide", {"prompt_token_ids": PROMPTS[0]}, params(7, logprobs=K + 30))
+            engine.add_request("none", {"prompt_token_ids": PROMPTS[0]}, params(8, logprobs=None))
+            while engine.has_unfinished_requests():
+                outputs = {output.request_id: output.outputs[0] for output in engine.step()}
+                done.update(outputs)
+                recorder.add_many((name, outputs[name]) for name in names if name in outputs)
+                recorder.add_many(pair for pair in outputs_so_far(llm) if pair[0] in names)
+                growing.append(self.client.get_run("arrays").positions)
+        self.assertIsNone(done["none"].logprobs)
+        records = self.client.fetch_top_k(self.run_, names)
         self.assertTrue(any(0 < positions < len(records) for positions in growing), growing)
         self.assertGreater(server.metrics()["sis_segments"], 0)
-        self.check(sequences, 0.9, 1e-5)
+        wanted = []
+        for name in (*names, "wide"):
+            made = objects[id(done[name].logprobs)]
+            self.assertEqual(done[name].cumulative_logprob, made.cumulative_logprob)
+            # Whoever reads log-probs one by one goes on.
+            values = lambda position: {token: one.logprob for token, one in position.items()}
+            self.assertEqual(list(map(values, done[name].logprobs)), list(map(values, made.logprobs)))
+            if name != "wide":
+                wanted.append(adapter.record(dataclasses.replace(done[name], logprobs=made.logprobs), K))
+        fetched = (records.sampled_ids, records.sampled_log_probs, records.ids, records.log_probs)
+        for got, want in zip(fetched, map(np.concatenate, zip(*wanted))):
+            self.assertEqual(got.tobytes(), want.tobytes())
+        prompts = [PROMPTS[index % 4] for index in range(len(names))]
+        self.check([(name, prompt, list(done[name].token_ids)) for name, prompt in zip(names, prompts)], 0.9, 1e-5)
 
     def test_speculative_decoding_of_vllm(self):
         """Why the adapter refuses it. Where this fails vLLM may have become right: see whether

@@ -214,6 +214,25 @@ class InPlaceTest(unittest.TestCase):
         client.append_many(run, [sis.Block("w", 0, 0, *made.record(TOP_K))], sampling=Engine.sampling)
         self.assertEqual(self.held(client, "r", ["x"]), self.held(client, "r", ["w"]))
 
+    def test_what_a_stream_that_broke_left_there_is_not_kept_for_ever(self):
+        self.start()
+        with unittest.mock.patch.object(record_memory, "SEGMENT_BYTES", [1 << 16]):
+            client = self.client()
+            run = self.run_of(client)
+            record = columns(1000, np.random.default_rng(3)).record(TOP_K, client.empty_top_k(run, 1000))
+            first = client._record_memory._segment
+            self.assertTrue(first.holds(record.top_k_ids))
+            with unittest.mock.patch.object(server_append.ServerAppendStream, "_read_acks"):
+                stream = client.append(run, sampling=Engine.sampling)
+            stream.append_many([sis.Block("s", 0, 0, *record)])
+            stream.abandon()
+            del record, stream
+            # The server may still be reading it.
+            self.assertFalse(first.holds(client.empty_top_k(run, 1000).top_k_ids))
+            again = client.empty_top_k(run, 1000).top_k_ids
+            self.assertTrue(client._record_memory._segment.holds(again))
+            self.assertIsNot(client._record_memory._segment, first)
+
     def test_a_server_that_comes_back_without_memory(self):
         self.start()
         patch = unittest.mock.patch.object(record_memory, "ASK_AGAIN_SECONDS", 0.1)
