@@ -86,6 +86,24 @@ class EnginesTest(unittest.TestCase):
         print(f"{self.id()}: {totals.scored} tokens, D {totals.mean_d:.2e} nats a token")
         return totals
 
+    def check_in_place(self, adapter, outputs):
+        """What of these (name, output) is written where the server reads it is what was copied."""
+        server = LiveServer(cache_bytes=256 << 20, shared_memory_bytes=64 << 20)
+        self.addCleanup(server.close)
+        held = []
+        with sis.Client(server.address) as client:
+            run = client.create_run(
+                "in-place", seed=1, vocabulary_size=tiny_model.VOCABULARY, top_k=K, log_prob_encoding="float32"
+            )
+            with Recorder(client, run, adapter) as recorder:
+                recorder.add_many(outputs)
+            self.assertGreater(server.metrics()["sis_segments"], 0)
+            for asked, of_run in ((client, run), (self.client, self.run_)):
+                records = asked.fetch_top_k(of_run, [name for name, _ in outputs])
+                arrays = (records.sampled_ids, records.sampled_log_probs, records.ids, records.log_probs)
+                held.append([array.tobytes() for array in arrays] + [records.missing])
+        self.assertEqual(*held)
+
     def test_transformers(self):
         from transformers import GenerationConfig
 
@@ -102,6 +120,7 @@ class EnginesTest(unittest.TestCase):
             for index, row in enumerate(rows):
                 recorder.add(str(index), row)
         self.check([(str(i), PROMPTS[0], row.sampled_ids.tolist()) for i, row in enumerate(rows)], 0.8, 1e-5)
+        self.check_in_place(adapter, [(str(index), row) for index, row in enumerate(rows)])
 
     def test_the_agent(self):
         example = pathlib.Path(__file__).parents[2] / "examples/agent.py"
@@ -131,7 +150,7 @@ class EnginesTest(unittest.TestCase):
         parameters.n_ctx = 512
         parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
         server = xllamacpp.Server(parameters)
-        sequences, recorder, left_out = [], None, 0
+        sequences, answers, left_out = [], [], 0
         for index, prompt in enumerate(PROMPTS * 3):
             body = {
                 "prompt": prompt, "n_predict": 48, "temperature": 0.9, "samplers": ["temperature"], "n_probs": K,
@@ -140,15 +159,18 @@ class EnginesTest(unittest.TestCase):
             address, headers = server.listening_address + "/completion", {"Content-Type": "application/json"}
             asked = urllib.request.Request(address, json.dumps(body).encode(), headers)
             answer = json.loads(urllib.request.urlopen(asked).read())
-            recorder = recorder or Recorder(self.client, self.run_, LlamaCppAdapter(answer))
-            recorder.add(str(index), answer)
+            answers.append((str(index), answer))
             sequences.append((str(index), prompt, answer["tokens"]))
             left_out += len(answer["tokens"]) - len(answer["completion_probabilities"])
-        recorder.close()
+        adapter = LlamaCppAdapter(answers[0][1])
+        with Recorder(self.client, self.run_, adapter) as recorder:
+            for name, answer in answers:
+                recorder.add(name, answer)
         self.assertGreater(left_out, 0)
         # llama.cpp keeps keys and values in float16.
         totals = self.check(sequences, 0.9, 5e-3)
         self.assertGreaterEqual(totals.missing, left_out)
+        self.check_in_place(adapter, answers)
 
     def test_vllm(self):
         asyncio.run(self.vllm())
