@@ -127,6 +127,25 @@ class TrainerTest(unittest.TestCase):
             totals = sum((update for item in learned for update in item.updates), sis.Totals())
             self.assertAlmostEqual(totals.accept_rate, by_kernels.values["accept_rate"], places=12)
 
+    def test_what_the_generator_writes_in_place_trains_alike(self):
+        in_place = []
+        real = sis.client.Client.append_many
+
+        def append_many(client, run, entries, **others):
+            segment, = client._segments
+            for entry in entries:
+                if isinstance(entry, sis.Block):
+                    in_place.append(segment.refer_all(entry[3:7]) is not None)
+            return real(client, run, entries, **others)
+
+        _, travelled = self.train(ARMS[1])
+        shared = sis.local_server(shared_memory_bytes=64 << 20)
+        self.addCleanup(shared.close)
+        with mock.patch.object(type(self), "server", shared), mock.patch.object(sis.Client, "append_many", append_many):
+            _, learned = self.train(ARMS[1])
+        self.assertEqual(learned, travelled)
+        self.assertEqual(set(in_place), {True})
+
     def test_arms_differ_by_their_rule_alone(self):
         learned = {arm: self.train(arm)[1] for arm in ARMS}
         for items in learned.values():

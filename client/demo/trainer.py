@@ -2,6 +2,7 @@
 about every token, whatever the arm makes of that."""
 
 import dataclasses
+import functools
 from typing import List
 
 import numpy as np
@@ -44,7 +45,8 @@ def train(address, run_id, start, cell, seed, parameters, show=lambda learned: N
             model=f"miniature, engine {cell.get('engine', 'exact')}",
         )  # fmt: skip
         for rollout in range(sizes.rollouts):
-            made = training.generate()
+            # Written where the service reads it, if it shares memory.
+            made = training.generate(functools.partial(client.empty_top_k, run))
             sequences = _record(client, run, rollout, rollout * sizes.updates, made)
             records = client.fetch_top_k(run, sequences, lease_seconds=_LEASE_SECONDS)
             steps = range(rollout * sizes.updates, (rollout + 1) * sizes.updates)

@@ -24,12 +24,16 @@ for _name, _result, *_arguments in (
     ("train", None, _WORDS, _WORDS, _COUNT, _FLOATS, _DOUBLES),
     ("begin", _STEPS, _WORDS, _WORDS, _COUNT, _FLOATS),
     ("end", None, _STEPS),
-    ("generate", ctypes.c_double, _STEPS, _LONGS, _INTS, _FLOATS, _INTS, _FLOATS),
+    ("generate", ctypes.c_double, _STEPS, _COUNT, _LONGS, _INTS, _FLOATS, _INTS, _FLOATS),
     ("gather", _COUNT, _STEPS, _COUNT, _LONGS, _FLOATS, _FLOATS, _FLOATS),
     ("update", None, _STEPS, _FLOATS),
 ):
     _function = getattr(_LIBRARY, f"sis_study_{_name}")
     _function.restype, _function.argtypes = _result, _arguments
+
+
+# Where records may begin that a server is to read where they are.
+_ALIGNED = 16
 
 
 def _words(settings):
@@ -72,11 +76,11 @@ def train(start, cell, seed, parameters):
 
 
 class Rollout(NamedTuple):
-    """Of N responses: what is to be recorded."""
+    """Of N responses: what is to be recorded. Behind the end of a response the arrays hold anything."""
 
     reward: float  # mean
     lengths: np.ndarray  # int64 [N]
-    # [N, response_length], and of the K most probable tokens [N, response_length, K].
+    # [N, response_length or more], and of the K most probable tokens [N, the same, K].
     sampled_ids: np.ndarray
     sampled_log_probs: np.ndarray
     ids: np.ndarray
@@ -102,15 +106,15 @@ class Training:
     def __del__(self):
         _LIBRARY.sis_study_end(getattr(self, "_steps", None))
 
-    def generate(self):
-        """The next Rollout."""
-        rows = (self.sizes.responses, self.sizes.response_length)
-        slots = (*rows, self.sizes.top_k)
-        arrays = (
-            np.empty(rows[0], np.int64), np.empty(rows, np.int32), np.empty(rows, np.float32),
-            np.empty(slots, np.int32), np.empty(slots, np.float32),
-        )  # fmt: skip
-        return Rollout(_LIBRARY.sis_study_generate(self._steps, *arrays), *arrays)
+    def generate(self, empty):
+        """The next Rollout. empty(positions): arrays for the records of so many, to be written to:
+        sampled ids and log-probs, and those of the K most probable tokens, as Client.empty_top_k
+        makes them. Every response begins at a multiple of 16 positions of them."""
+        count = self.sizes.responses
+        stride = -(-self.sizes.response_length // _ALIGNED) * _ALIGNED
+        lengths, arrays = np.empty(count, np.int64), empty(count * stride)
+        reward = _LIBRARY.sis_study_generate(self._steps, stride, lengths, *arrays)
+        return Rollout(reward, lengths, *(array.reshape(count, stride, *array.shape[1:]) for array in arrays))
 
     def gather(self, update):
         """A MiniBatch of the rollout; all of them, in order."""

@@ -80,17 +80,25 @@ Steps* sis_study_begin(const char* start, const char* cell, uint64_t seed,
 }
 void sis_study_end(Steps* steps) { delete steps; }
 
-// The next rollout, of N responses: lengths [N], the sampled ids and log-probs [N,
-// response_length], those of the K most probable tokens [N, response_length, K]. Returns the mean
-// reward.
-double sis_study_generate(Steps* steps, int64_t* lengths, int32_t* sampled_ids,
+// The next rollout, of N responses: lengths [N], the sampled ids and log-probs [N, stride], those
+// of the K most probable tokens [N, stride, K]; a stride of at least response_length. What is
+// behind a response stays as it was. Returns the mean reward.
+double sis_study_generate(Steps* steps, uint64_t stride, int64_t* lengths, int32_t* sampled_ids,
                           float* sampled_log_probs, int32_t* ids, float* log_probs) {
   const Records& records = steps->trainer.Generate();
   std::ranges::copy(records.lengths, lengths);
-  std::ranges::copy(records.sampled_ids, sampled_ids);
-  std::ranges::copy(records.sampled_log_probs, sampled_log_probs);
-  std::ranges::copy(records.ids, ids);
-  std::ranges::copy(records.log_probs, log_probs);
+  const auto top_k = static_cast<size_t>(records.top_k);
+  // `width` values a position.
+  const auto write = [&records, stride](const auto& values, size_t width, auto* array) {
+    for (size_t i = 0; i < records.lengths.size(); ++i) {
+      std::copy_n(values.begin() + i * records.length * width, records.lengths[i] * width,
+                  array + i * stride * width);
+    }
+  };
+  write(records.sampled_ids, 1, sampled_ids);
+  write(records.sampled_log_probs, 1, sampled_log_probs);
+  write(records.ids, top_k, ids);
+  write(records.log_probs, top_k, log_probs);
   return steps->trainer.mean_reward();
 }
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from concurrent import futures
-from typing import Any, Awaitable, Callable, Optional, TypeVar
+from typing import Any, Awaitable, Callable, Iterable, Optional, Tuple, TypeVar
 
 import sis.append
 import sis.client
@@ -119,6 +119,7 @@ class Client:
     inspect_sequence = _awaited(sis.client.Client.inspect_sequence)
     export = _awaited(sis.client.Client.export)
     append_many = _awaited(sis.client.Client.append_many)
+    empty_top_k = _awaited(sis.client.Client.empty_top_k)
     lease_segment = _awaited(sis.client.Client.lease_segment)
     fetch_top_k = _awaited(sis.client.Client.fetch_top_k)
     evaluate = _awaited(sis.client.Client.evaluate)
@@ -164,6 +165,13 @@ class Recorder(_Flushed):
             await _in_thread(self._pool, self.blocking.add, sequence, output, more=more)
         else:
             self.blocking.add(sequence, output, more=more)
+
+    async def add_many(self, outputs: Iterable[Tuple[str, Any]]) -> None:
+        """Leaves the event loop only where it must wait for the server."""
+        if self.blocking.must_wait:
+            await _in_thread(self._pool, self.blocking.add_many, outputs)
+        else:
+            self.blocking.add_many(outputs)
 
     skip = _passed_on(BlockingRecorder.skip)
     truncate = _passed_on(BlockingRecorder.truncate)

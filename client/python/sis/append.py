@@ -119,9 +119,9 @@ class AppendStream(abc.ABC):
         sampled_ids int [T], sampled_log_probs float32 [T]; top_k_ids int [T, K] and top_k_log_probs
         float32 [T, K] as numerics.md, section 2, wants them: sis.canonical makes them of an
         engine's columns. The arrays are copied, unless all four lie in one open segment
-        (Client.lease_segment), as int32 and float32, each as its `empty` has returned it: the
-        server reads those where they are. Do not write to them before a flush has returned;
-        dropping them is safe. If the lease ends before, the flush says NOT_FOUND of their blocks.
+        (Client.empty_top_k, Client.lease_segment), as int32 and float32, each as its `empty` has
+        returned it: the server reads those where they are. Do not write to them before a flush has
+        returned; dropping them is safe. If the lease ends before, they are sent as a copy.
         ValueError if shapes or types are wrong; what only the server can tell is raised by the next
         flush.
         """

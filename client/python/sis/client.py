@@ -14,7 +14,7 @@ from sis import entries as entries_module
 from sis.append import AppendStream, Source
 from sis.arrays import ArrayLike
 from sis.circuit_breaker import CircuitBreaker
-from sis.credentials import Credentials
+from sis.credentials import Credentials, is_unix_socket
 from sis.entries import AppendEntry
 from sis.errors import Error, NotFound, Unavailable
 from sis.evaluate_call import EvaluateCall
@@ -26,12 +26,14 @@ from sis.inspection import RunInspection, SequenceInspection
 from sis.micro_batches import Rows
 from sis.options import EvaluateOptions
 from sis.owner import Owner
+from sis.record_memory import RecordMemory
 from sis.records import MissingReason, SequenceLike, SequenceRef, Slice, TopKRecords, listed
 from sis.replicas import Replicas
 from sis.run import Run, RunConfig, Runs, RunStatus, Sampling
 from sis.segment import Segment
 from sis.server_state import ServerState
 from sis.single_server import SingleServer
+from sis.top_k import TopK
 from sis.v1 import ratio_service_pb2 as pb
 
 
@@ -98,6 +100,9 @@ class Client:
                 for name in names
             ]
             self._servers = Replicas(names, servers)
+        # Memory is shared over Unix sockets only.
+        shares = isinstance(address, str) and is_unix_socket(address)
+        self._record_memory = RecordMemory(self.lease_segment if shares else None)
 
     @property
     def _service(self) -> Union[SingleServer, Replicas]:
@@ -299,6 +304,20 @@ class Client:
         segments = [segment for segment in self._segments if not segment.ended]
         made = entries_module.all_checked(entries, run.config.top_k, segments)
         return self._service.append_many(Source(run, sampling, worker, retry_timeout), made)
+
+    def empty_top_k(self, run: Run, positions: int) -> TopK:
+        """Arrays for the records of so many positions, uninitialised, to be written and then given to
+        a stream's `block` or to `append_many`.
+
+        Where the server shares memory and has room they lie in it: it reads them where they are, and
+        they do not travel. Else they are memory of this process, and are copied; nothing else
+        differs, and nobody waits. So it is too of blocks of a part of them that begins at no multiple
+        of 16 positions. If the memory's lease ends, what the server has not taken is sent as a copy.
+        Do not write to them before `flush` or `append_many` has returned; dropping them is safe, and
+        gives their memory back. `sis.canonical` writes to them with `out`.
+        """
+        self._owner.check("client")
+        return self._record_memory.empty(positions, run.config.top_k)
 
     def lease_segment(self, size: int) -> Segment:
         """Memory of `size` bytes or a little more that is shared with the server, for as long as it

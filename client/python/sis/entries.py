@@ -61,6 +61,9 @@ class PlacedArrays(NamedTuple):
     segment: Segment
     arrays: Sequence[np.ndarray]
     size: int  # in bytes
+    # Of the block's fields, those before the arrays and after them.
+    begin: bytes
+    end: bytes
 
 
 class Entry:
@@ -105,6 +108,12 @@ class Entry:
     def copy_arrays(self) -> None:
         """From then on the caller may write to those that travel."""
         self.parts = [b"".join(self.parts)]
+
+    def leave_segment(self) -> None:
+        """From then on the arrays travel: their memory is that of this process alone."""
+        assert self.placed is not None
+        parts, self.size = _block_parts(self.placed.begin, self.placed.arrays, self.placed.end)
+        self.parts, self.placed = [b"".join(parts)], None
 
     def refusal(self, code: grpc.StatusCode, message: str) -> errors.Refusal:
         if self.kind == "block":
@@ -174,8 +183,6 @@ _ARRAYS = [
 ]
 _CRC32C = _Field.of(pb.Block, "crc32c").number << 3 | 5
 _FIXED32 = struct.Struct("<BI")
-# What says where an array lies.
-_PLACE_BYTES = 16
 _INT32, _FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
 
 
@@ -221,21 +228,30 @@ def _checked_block(block: Block, top_k: int, segments: Sequence[Segment]) -> Ent
     sequence, named = _named(name, attempt)
     crc = checksum.crc32c(columns)
     end = b"" if crc is None else _FIXED32.pack(_CRC32C, crc)
+    begin = named + _unsigned(_FIRST_POSITION, first) + _unsigned(_POLICY_VERSION, version)
     placed: Optional[PlacedArrays] = None
     values: Sequence[Part] = columns
-    keys, size = _array_keys(4 * rows, 4 * rows * top_k)
     for segment in segments:
         places = segment.refer_all(columns)
         if places is not None:
-            placed, values = PlacedArrays(segment, columns, 8 * rows * (1 + top_k)), places
-            keys, size = _array_keys(_PLACE_BYTES, _PLACE_BYTES)
+            placed = PlacedArrays(segment, columns, 8 * rows * (1 + top_k), begin, end)
+            values = places
             break
-    begin = named + _unsigned(_FIRST_POSITION, first) + _unsigned(_POLICY_VERSION, version)
+    parts, size = _block_parts(begin, values, end)
+    return Entry(sequence, "block", first, first + rows, parts, size, placed)
+
+
+def _block_parts(begin: bytes, values: Sequence[Part], end: bytes) -> Tuple[Sequence[Part], int]:
+    """An entry's bytes, with its four arrays or where they lie; their sum."""
+    a, b, c, d = values
+    keys, size = _array_keys(_bytes_of(a), _bytes_of(c))
     size += len(begin) + len(end)
     before = _before(_NUMBERS["block"], size)
-    a, b, c, d = values
-    parts = [before + begin + keys[0], a, keys[1], b, keys[2], c, keys[3], d, end]
-    return Entry(sequence, "block", first, first + rows, parts, len(before) + size, placed)
+    return [before + begin + keys[0], a, keys[1], b, keys[2], c, keys[3], d, end], len(before) + size
+
+
+def _bytes_of(part: Part) -> int:
+    return len(part) if isinstance(part, bytes) else part.nbytes
 
 
 @functools.lru_cache(1 << 12, typed=True)

@@ -135,6 +135,8 @@ class Segment:
         """Ends the lease."""
         self._lease.cancel()
         self._memory = None
+        # None of it is handed out again.
+        self._abandoned.clear()
 
     def __enter__(self) -> Segment:
         return self
@@ -184,6 +186,11 @@ class Segment:
     def abandon(self, arrays: Sequence[np.ndarray]) -> None:
         """Never uses the memory of these again."""
         self._abandoned.extend(arrays)
+
+    @property
+    def has_abandoned(self) -> bool:
+        """Whether some of its memory is never used again."""
+        return bool(self._abandoned)
 
     def place(self, array: np.ndarray) -> np.ndarray:
         """The array, if messages can refer to it; else a copy of it here."""

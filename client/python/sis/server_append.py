@@ -58,6 +58,12 @@ def _by_segment(batch: Sequence[Entry]) -> Iterator[Tuple[str, List[Entry]]]:
         yield segment or "", part
 
 
+def _lost_its_segment(entry: Entry, code: int) -> bool:
+    """Whether an entry was refused because the lease has ended of what its arrays lie in."""
+    placed = entry.placed
+    return placed is not None and placed.segment.ended and errors.status_code(code) is grpc.StatusCode.NOT_FOUND
+
+
 class ServerAppendStream(AppendStream):
     """Batches entries and matches acks with them."""
 
@@ -78,6 +84,7 @@ class ServerAppendStream(AppendStream):
         self._pending_bytes = 0
         self._pending_referred = 0
         self._in_flight: Deque[_Batch] = collections.deque()
+        # Refused, and to be sent again at that time.
         self._waiting_for_room: List[Tuple[float, Entry]] = []
         self._refused: List[errors.Refusal] = []
         self._committed: Dict[SequenceRef, int] = {}
@@ -250,6 +257,9 @@ class ServerAppendStream(AppendStream):
             if code == 0:
                 self._committed[entry.sequence] = ack.committed_length
                 entry.answered = True
+            elif _lost_its_segment(entry, code):
+                entry.leave_segment()
+                self._waiting_for_room.append((time.monotonic(), entry))
             elif not self._wait_for_room(entry, ack):
                 self._refused.append(entry.refusal(errors.status_code(code), ack.message))
                 entry.answered = True

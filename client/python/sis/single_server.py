@@ -242,8 +242,21 @@ class SingleServer:
 
     def lease_segment(self, size: int) -> Segment:
         lease = self._stub.LeaseSegment(pb.LeaseSegmentRequest(bytes=size))
-        response = self._send(lambda: next(lease))
-        return Segment(lease, response.segment, f"/dev/shm{response.object}", response.bytes)
+        # The call stays open: a deadline is its answer's alone.
+        deadline = threading.Timer(self._timeout or 0, lease.cancel)
+        deadline.daemon = True
+        if self._timeout is not None:
+            deadline.start()
+        try:
+            response = self._send(lambda: next(lease))
+        finally:
+            deadline.cancel()
+        try:
+            return Segment(lease, response.segment, f"/dev/shm{response.object}", response.bytes)
+        except OSError:
+            # In a container, say, that shares the socket but not the memory.
+            lease.cancel()
+            raise
 
     def append(
         self, source: Source, segments: Callable[[], Sequence[Segment]] = tuple

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
@@ -32,6 +32,9 @@ def canonical(
     sampled_log_probs: ArrayLike,
     top_k: int,
     sampled_column: Optional[str] = None,
+    *,
+    out: Optional[TopK] = None,
+    at: Optional[np.ndarray] = None,
 ) -> TopK:
     """Sorts an engine's columns into the record of numerics.md, section 2.
 
@@ -47,7 +50,10 @@ def canonical(
     every token once; then it takes that place. None: all C columns are the most probable tokens.
 
     If the sampled token is in V_K, its log-prob there is also returned as the sampled one: the set
-    must not depend on what was drawn. ValueError names field and position if a log-prob is NaN or
+    must not depend on what was drawn.
+    out: arrays to write to, of Client.empty_top_k, which are returned. at: int [T], at which of their
+    rows; None: out is of T rows, written in order. They are written once all was checked.
+    ValueError names field and position if a log-prob is NaN or
     +inf, an id stands twice, a sampled log-prob is not finite, or the sampled column holds another
     token.
     """
@@ -60,41 +66,61 @@ def canonical(
     values = arrays.float32("log_probs", log_probs, [rows, columns])
     sampled = arrays.int32("sampled_ids", sampled_ids, [rows])
     sampled_values = arrays.float32("sampled_log_probs", sampled_log_probs, [rows]).copy()
-    _refuse("log_probs", values, np.isnan(values) | np.isposinf(values))
+    _refuse("log_probs", values, ~(values < np.inf))
     _refuse("sampled_log_probs", sampled_values, ~np.isfinite(sampled_values))
 
-    used = (tokens >= 0) & ~np.isneginf(values)
     if sampled_column is not None:
         if columns == 0:
             raise ValueError("ids has no columns, so no sampled one")
-        is_sampled = tokens == sampled[:, None]
+        own: Union[int, np.ndarray] = 0 if sampled_column == "first" else columns - 1
         if sampled_column == "any":
+            is_sampled = tokens == sampled[:, None]
             _refuse("sampled_ids", sampled, ~is_sampled.any(axis=1), "is in no column of ids")
             own = is_sampled.argmax(axis=1)
-        else:
-            own = np.full(rows, 0 if sampled_column == "first" else columns - 1)
         here = np.arange(rows), own
-        _refuse("the sampled column of ids", tokens[here], ~is_sampled[here])
-        others = used.copy()
-        others[here] = False
-        listed = (others & is_sampled).any(axis=1)
-        room = others.sum(axis=1) < columns - 1
-        used[here] &= ~listed & room
+        _refuse("the sampled column of ids", tokens[here], tokens[here] != sampled)
+    used = (tokens >= 0) & (values > -np.inf)
+    if not used.all():
+        if sampled_column is not None:
+            others = used.copy()
+            others[here] = False
+            listed = (others & (tokens == sampled[:, None])).any(axis=1)
+            room = others.sum(axis=1) < columns - 1
+            used[here] &= ~listed & room
+        tokens, values = np.where(used, tokens, -1), np.where(used, values, -np.inf)
+    elif sampled_column in ("first", "last"):
+        # No row has a place left for the column's token.
+        others_only = slice(1, None) if sampled_column == "first" else slice(-1)
+        tokens, values = tokens[:, others_only], values[:, others_only]
+        columns -= 1
+    elif sampled_column == "any":
+        tokens, values = tokens.copy(), values.copy()
+        tokens[here], values[here] = -1, -np.inf
 
-    tokens, values = _sorted(np.where(used, tokens, -1), np.where(used, values, -np.inf))
+    tokens, values = _sorted(tokens, values)
     by_id = np.sort(tokens, axis=1)
-    _refuse("ids", by_id[:, 1:], (by_id[:, 1:] == by_id[:, :-1]) & (by_id[:, 1:] >= 0), "stands twice")
+    same = by_id[:, 1:] == by_id[:, :-1]
+    if same.any():
+        _refuse("ids", by_id[:, 1:], same & (by_id[:, 1:] >= 0), "stands twice")
 
     kept = min(top_k, columns)
-    top_k_ids = np.full((rows, top_k), -1, np.int32)
-    top_k_log_probs = np.full((rows, top_k), -np.inf, np.float32)
-    top_k_ids[:, :kept] = tokens[:, :kept]
-    top_k_log_probs[:, :kept] = values[:, :kept]
-
-    hit = top_k_ids == np.where(sampled >= 0, sampled, -2)[:, None]
+    tokens, values = tokens[:, :kept], values[:, :kept]
+    hit = tokens == np.where(sampled >= 0, sampled, -2)[:, None]
     inside = hit.any(axis=1)
-    sampled_values[inside] = top_k_log_probs[hit]
-    return TopK(sampled, sampled_values, top_k_ids, top_k_log_probs)
+    sampled_values[inside] = values[hit]
+    if out is None:
+        out = TopK(
+            np.empty(rows, np.int32), np.empty(rows, np.float32),
+            np.empty((rows, top_k), np.int32), np.empty((rows, top_k), np.float32),
+        )  # fmt: skip
+    elif out.top_k_ids.shape[1] != top_k or at is None and len(out.sampled_ids) != rows:
+        raise ValueError(f"out is of shape {list(out.top_k_ids.shape)}, must be [{rows}, {top_k}]")
+    to = slice(rows) if at is None else at
+    out.sampled_ids[to], out.sampled_log_probs[to] = sampled, sampled_values
+    out.top_k_ids[to, :kept], out.top_k_log_probs[to, :kept] = tokens, values
+    if kept < top_k:
+        out.top_k_ids[to, kept:], out.top_k_log_probs[to, kept:] = -1, -np.inf
+    return out
 
 
 def _sorted(tokens: np.ndarray, values: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:

@@ -5,8 +5,9 @@ streams every token as it is made.
     bazel run //tests/bench/recording
 
 The first installs vLLM and SmolLM2-135M into build/rl. The same requests are made in every way, in turn,
-in one process: without log-probs, with those of 1, 8 and 20 tokens, as dictionaries and as FlatLogprobs,
-and with a recorder that sends those of 20 to a server on this machine. Printed are, per way, the median
+in one process: without log-probs, with those of 1, 8, 20 and 100 tokens, as dictionaries, as FlatLogprobs and
+as arrays, and with a recorder that sends those of 20 to a server on this machine; of arrays twice a second,
+from an engine that returns whole outputs. Printed are, per way, the median
 over repetitions of tokens per second with the least and the most, of its ratio to the way without
 log-probs in the same repetition, and, where recorded, of the recorder's own processor time per token: of
 its calls, and of its thread.
@@ -26,22 +27,25 @@ from tests.bench import environment
 RECORDED = 20
 
 
+FORMS = ("dictionaries", "flat", "arrays")
+
+
 class Way(NamedTuple):
     log_probs: Optional[int]
-    flat: bool = False
+    form: str = "flat"
     recorded: bool = False
 
     def __str__(self):
         if self.log_probs is None:
             return "no log-probs"
-        form = "flat" if self.flat else "dictionaries"
-        return f"{self.log_probs}, {form}" + (", recorded" if self.recorded else "")
+        return f"{self.log_probs}, {self.form}" + (", recorded" if self.recorded else "")
 
 
 WAYS = (
-    Way(None), Way(1), Way(1, True), Way(8), Way(8, True), Way(RECORDED), Way(RECORDED, True),
-    Way(RECORDED, recorded=True), Way(RECORDED, True, recorded=True),
-)  # fmt: skip
+    Way(None),
+    *(Way(log_probs, form) for log_probs in (1, 8, RECORDED, 100) for form in FORMS),
+    *(Way(RECORDED, form, recorded=True) for form in FORMS),
+)
 
 
 def spread(values, digits):
@@ -54,7 +58,7 @@ class Engine:
 
         self._llm = vllm.LLM(
             model, dtype="float32", max_model_len=tokens + 64, max_num_seqs=requests,
-            logprobs_mode="processed_logprobs", enable_prefix_caching=False,
+            logprobs_mode="processed_logprobs", enable_prefix_caching=False, max_logprobs=100,
         )  # fmt: skip
         self._client, self._requests, self._tokens = client, requests, tokens
         vocabulary = self._llm.llm_engine.model_config.get_vocab_size()
@@ -67,13 +71,18 @@ class Engine:
         from vllm.sampling_params import RequestOutputKind
 
         from sis.engines import Recorder
-        from sis.engines.vllm import VllmAdapter
+        from sis.engines.vllm import VllmAdapter, hand_over_arrays, outputs_so_far
 
+        engine, recorder, own, due = self._llm.llm_engine, None, 0.0, time.monotonic()
+        # The processor's own method is on its class.
+        vars(engine.output_processor).pop("add_request", None)
+        if way.form == "arrays":
+            hand_over_arrays(engine)
+        whole = way.form == "arrays" and way.recorded
         params = vllm.SamplingParams(
-            max_tokens=self._tokens, logprobs=way.log_probs, flat_logprobs=way.flat, ignore_eos=True, seed=1,
-            output_kind=RequestOutputKind.DELTA,
+            max_tokens=self._tokens, logprobs=way.log_probs, flat_logprobs=way.form == "flat", ignore_eos=True,
+            seed=1, output_kind=RequestOutputKind.FINAL_ONLY if whole else RequestOutputKind.DELTA,
         )  # fmt: skip
-        engine, recorder, own = self._llm.llm_engine, None, 0.0
         if way.recorded:
             recorder = Recorder(self._client, self._run, VllmAdapter(self._llm, params))
             clock = time.pthread_getcpuclockid(recorder._writer.ident)
@@ -85,8 +94,10 @@ class Engine:
             outputs = engine.step()
             if recorder is not None:
                 adding = time.thread_time()
-                for output in outputs:
-                    recorder.add(output.request_id, output)
+                recorder.add_many((output.request_id, output) for output in outputs)
+                if whole and time.monotonic() > due:
+                    recorder.add_many(outputs_so_far(engine))
+                    due = time.monotonic() + 0.5
                 own += time.thread_time() - adding
             count += sum(len(output.outputs[0].token_ids) for output in outputs)
         if recorder is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, NamedTuple, Optional, Sequence
+from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -33,10 +33,14 @@ class Columns(NamedTuple):
     # bool [T], if the engine leaves positions out: the others' rows mean nothing.
     present: Optional[np.ndarray] = None
 
-    def record(self, top_k: int) -> TopK:
-        """Of the positions that are present."""
+    def record(self, top_k: int, out: Optional[TopK] = None, at: Optional[np.ndarray] = None) -> TopK:
+        """Of the positions that are present; out and at are as in sis.canonical."""
         arrays = self[:4] if self.present is None else [array[self.present] for array in self[:4]]
-        return canonical(*arrays, top_k, self.sampled_column)
+        return canonical(*arrays, top_k, self.sampled_column, out=out, at=at)
+
+
+# Of an output: how many positions it tells of, and whether it is its request's last.
+Told = Tuple[int, Optional[str]]
 
 
 class Adapter(abc.ABC):
@@ -54,6 +58,10 @@ class Adapter(abc.ABC):
     @abc.abstractmethod
     def ended(self, output: Any) -> Optional[str]:
         """Whether it is the request's last: "finished", "aborted", or None."""
+
+    def told(self, outputs: Sequence[Any]) -> Sequence[Told]:
+        """`length` and `ended` of each."""
+        return [(self.length(output), self.ended(output)) for output in outputs]
 
     @abc.abstractmethod
     def columns(self, pieces: Sequence[Piece]) -> Columns:

@@ -5,23 +5,26 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from sis import errors
 from sis.append import AppendStream
 from sis.client import Client
-from sis.engines.adapter import Adapter, Piece
+from sis.engines.adapter import Adapter, Columns, Piece, Told
 from sis.engines.lists import stretches
 from sis.entries import AppendEntry, Block, Seal, Truncate
 from sis.outage import Outage
 from sis.owner import Owner
+from sis.record_memory import BLOCK_ALIGNMENT
 from sis.records import SequenceRef
 from sis.run import Run
 
 # A caller that is so many positions ahead of the server waits.
 MAX_WAITING = 1 << 16
+# Of records that are made at once.
+_PART_BYTES = 2 << 20
 
 
 @dataclasses.dataclass
@@ -130,35 +133,21 @@ class Recorder:
         it stays open: a further request, whose prompt holds what was generated, goes on where it
         ended; or see `truncate` and `retry`.
         """
-        adapter = self._adapter
-        count, ended = adapter.length(output), adapter.ended(output)
+        told = self._adapter.told([output])[0]
         with self._mine():
-            self._check()
-            while self.must_wait:
-                self._flush_wanted = True
-                self._changed.notify_all()
-                self._changed.wait()
-                self._check()
-            state = self._sequences.setdefault(sequence, _Sequence())
-            start = state.of_request if adapter.cumulative else 0
-            if count > start:
-                work = self._work_of(sequence, state)
-                pieces = work.pieces
-                if pieces and adapter.cumulative and pieces[-1].stop == start and state.of_request > 0:
-                    # The later output holds what the earlier one does.
-                    pieces[-1] = Piece(output, pieces[-1].start, count)
-                else:
-                    pieces.append(Piece(output, start, count))
-                work.positions += count - start
-                self._waiting += count - start
-                state.length += count - start
-            state.of_request = 0 if ended else max(count, start)
-            if ended == "finished" and not more:
-                self._then(sequence, state, "seal", state.length)
-                # Nothing comes after it but another attempt.
-                del self._sequences[sequence]
-                if state.attempt:
-                    self._sequences[sequence] = _Sequence(state.attempt)
+            self._admit()
+            self._note(sequence, output, told, more)
+
+    def add_many(self, outputs: Iterable[Tuple[str, Any]]) -> None:
+        """As `add` of these pairs of a sequence and an output one by one, but for less of this
+        process's time: of what a step of the engine returned, say. ValueError if one of them can't be
+        read; then none is noted."""
+        pairs = list(outputs)
+        told = self._adapter.told([output for _, output in pairs])
+        with self._mine():
+            self._admit()
+            for (sequence, output), of_output in zip(pairs, told):
+                self._note(sequence, output, of_output, False)
 
     def skip(self, sequence: str, positions: int) -> None:
         """Leaves positions without records: tokens that the policy did not generate, such as what a
@@ -246,6 +235,41 @@ class Recorder:
 
     # The methods below are called with _changed held, but for _write and _send.
 
+    def _admit(self) -> None:
+        """Waits where the server makes appends wait."""
+        self._check()
+        while self.must_wait:
+            self._flush_wanted = True
+            self._changed.notify_all()
+            self._changed.wait()
+            self._check()
+
+    def _note(self, sequence: str, output: Any, told: Told, more: bool) -> None:
+        count, ended = told
+        state = self._sequences.get(sequence)
+        if state is None:
+            state = self._sequences[sequence] = _Sequence()
+        start = state.of_request if self._adapter.cumulative else 0
+        added = count - start
+        if added > 0:
+            work = self._work_of(sequence, state)
+            pieces = work.pieces
+            if start > 0 and pieces and pieces[-1].stop == start:
+                # The later output holds what the earlier one does.
+                pieces[-1] = Piece(output, pieces[-1].start, count)
+            else:
+                pieces.append(Piece(output, start, count))
+            work.positions += added
+            self._waiting += added
+            state.length += added
+        state.of_request = 0 if ended else max(count, start)
+        if ended == "finished" and not more:
+            self._then(sequence, state, "seal", state.length)
+            # Nothing comes after it but another attempt.
+            del self._sequences[sequence]
+            if state.attempt:
+                self._sequences[sequence] = _Sequence(state.attempt)
+
     def _check(self) -> None:
         if self._closed:
             raise ValueError("the recorder is closed")
@@ -332,6 +356,21 @@ class Recorder:
             self._stream = None
 
     def _send(self, work: List[_Work]) -> Optional[Exception]:
+        """In parts that stay in the processor's caches. Returns what is wrong with it."""
+        failure: Optional[Exception] = None
+        most = _PART_BYTES // (8 * (1 + self._run.config.top_k))
+        part: List[_Work] = []
+        positions = 0
+        for item in work:
+            part.append(item)
+            positions += item.positions
+            if positions >= most or item is work[-1]:
+                found = self._send_part(part)
+                failure = failure or found
+                part, positions = [], 0
+        return failure
+
+    def _send_part(self, work: List[_Work]) -> Optional[Exception]:
         """All of it at once; if that fails, each by itself, so that one bad output costs nothing
         but itself. Returns what is wrong with it."""
         failure: Optional[Exception] = None
@@ -340,36 +379,49 @@ class Recorder:
         except ValueError as error:
             failure = error
         if failure is not None and len(work) > 1:
-            failures = [self._send([item]) for item in work]
+            failures = [self._send_part([item]) for item in work]
             failure = next((error for error in failures if error is not None), None)
         return failure
 
     def _send_together(self, work: List[_Work]) -> None:
-        pieces = [piece for item in work for piece in item.pieces]
-        columns = self._adapter.columns(pieces) if pieces else None
-        if columns is not None:
-            record = columns.record(self._run.config.top_k)
-            present = columns.present
+        # Of each item: the first and last position of its blocks, counted from its own first.
+        parts: List[List[Tuple[int, int]]] = [[(0, item.positions)] if item.positions else [] for item in work]
+        columns = None
+        if any(parts):
+            columns = self._adapter.columns([piece for item in work for piece in item.pieces])
+            if columns.present is not None:
+                ends = np.cumsum([item.positions for item in work])
+                parts = [
+                    stretches(columns.present[end - item.positions : end])
+                    for item, end in zip(work, ends.tolist())
+                ]
+        lengths = np.asarray([last - first for part in parts for first, last in part], np.int64)
+        record, begins = self._written(columns, lengths)
+        rows = iter(zip(begins.tolist(), (begins + lengths).tolist()))
         entries: List[AppendEntry] = []
-        row = 0  # in columns
-        kept = 0  # in record
-        for item in work:
+        for item, part in zip(work, parts):
             name, attempt = item.sequence
-            rows = item.positions
-            if rows and columns is not None:
-                there = np.ones(rows, bool) if present is None else present[row : row + rows]
-                for first, last in stretches(there):
-                    part = (array[kept : kept + last - first] for array in record)
-                    entries.append(
-                        Block(name, item.first_position + first, item.policy_version, *part, attempt)
-                    )
-                    kept += last - first
-                row += rows
+            for first, _ in part:
+                begin, end = next(rows)
+                arrays = (array[begin:end] for array in record)
+                entries.append(Block(name, item.first_position + first, item.policy_version, *arrays, attempt))
             if item.then is not None:
                 entry, length = item.then
                 entries.append((Seal if entry == "seal" else Truncate)(name, length, attempt))
         assert self._stream is not None
         self._stream.append_many(entries)
+
+    def _written(self, columns: Optional[Columns], lengths: np.ndarray) -> Tuple[Sequence[np.ndarray], np.ndarray]:
+        """The records of blocks that are so long, where the server can read them if it shares memory;
+        the row at which each begins."""
+        sizes = -(-lengths // BLOCK_ALIGNMENT) * BLOCK_ALIGNMENT
+        begins = np.cumsum(sizes) - sizes
+        if columns is None:
+            return (), begins
+        # Where the blocks' rows would be, one after the other, and where they are.
+        at = np.arange(lengths.sum()) + np.repeat(begins - (np.cumsum(lengths) - lengths), lengths)
+        out = self._client.empty_top_k(self._run, int(sizes.sum()))
+        return columns.record(self._run.config.top_k, out, at), begins
 
 
 def _is_down(error: Exception) -> bool:

@@ -5,15 +5,20 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from sis.engines import lists
-from sis.engines.adapter import Adapter, Columns, Piece
+from sis.engines.adapter import Adapter, Columns, Piece, Told
 from sis.engines.lists import padded, strictly_above
+from sis.engines.vllm_arrays import ArrayLogprobs, hand_over_arrays, outputs_so_far
 from sis.run import Sampling
 from sis.versions import warn_unless_tested
+
+__all__ = [
+    "OpenAiAdapter", "VllmAdapter", "check_engine", "hand_over_arrays", "of_the_sampled", "outputs_so_far", "sampling",
+]  # fmt: skip
 
 _MODES = {"raw_logprobs": "raw", "processed_logprobs": "processed"}
 # vLLM takes the most probable token below this temperature.
@@ -23,10 +28,9 @@ _LOG_PROB = operator.attrgetter("logprob")
 
 
 class VllmAdapter(Adapter):
-    """Of RequestOutput and CompletionOutput, with log-probs as dictionaries or as FlatLogprobs.
-
-    FlatLogprobs (SamplingParams(flat_logprobs=True)) are read without Python work per token, and
-    cost vLLM itself less. The log-probs should be those that tokens are drawn from:
+    """Of RequestOutput and CompletionOutput, with log-probs as dictionaries, FlatLogprobs
+    (SamplingParams(flat_logprobs=True)), or arrays (hand_over_arrays), which cost least, vLLM itself
+    too. The log-probs should be those that tokens are drawn from:
     LLM(logprobs_mode="processed_logprobs"). vLLM's default are raw ones, which the service refuses
     unless the temperature is 1 and nothing else changes the distribution.
     """
@@ -55,27 +59,55 @@ class VllmAdapter(Adapter):
     def ended(self, output: Any) -> Optional[str]:
         return _ended(_completion(output).finish_reason)
 
+    def told(self, outputs: Sequence[Any]) -> Sequence[Told]:
+        # Most have not ended.
+        return [
+            (len(completion.token_ids), completion.finish_reason and _ended(completion.finish_reason))
+            for completion in map(_completion, outputs)
+        ]
+
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         sampled: List[int] = []
+        told: List[Any] = []
+        in_arrays = 0
+        for output, start, stop in pieces:
+            completion = _completion(output)
+            tokens, listed = completion.token_ids, completion.logprobs
+            if listed is None or len(listed) < stop:
+                there = 0 if listed is None else len(listed)
+                raise ValueError(f"the output has {there} log-probs for {stop} tokens")
+            sampled += tokens if stop - start == len(tokens) else tokens[start:stop]
+            told.append(listed)
+            in_arrays += type(listed) is ArrayLogprobs
+        if in_arrays == len(pieces):
+            tokens, values = _joined(told, pieces)
+        else:
+            tokens, values = self._padded(told, pieces)
+        drawn = np.asarray(sampled, np.int32)
+        if not (tokens[:, 0] == drawn).all():
+            raise ValueError("an output's log-probs are not of its tokens: vLLM lists the sampled one first")
+        # vLLM puts the sampled token first, whichever its rank.
+        return Columns(tokens, values, drawn, values[:, 0], "first")
+
+    def _padded(self, told: Sequence[Any], pieces: Sequence[Piece]) -> Tuple[np.ndarray, np.ndarray]:
+        """int32 and float32 [T, C] of lists in any form."""
         ids: List[Iterable[int]] = []
         log_probs: List[Iterable[float]] = []
         # Per position. Nothing is made an array piece by piece: one may be of a single position.
         counts: List[int] = []
-        for piece in pieces:
-            completion = _completion(piece.output)
-            listed = completion.logprobs
-            if listed is None or len(listed) < piece.stop:
-                there = 0 if listed is None else len(listed)
-                raise ValueError(f"the output has {there} log-probs for {piece.stop} tokens")
-            sampled += completion.token_ids[piece.start : piece.stop]
+        for listed, (_, start, stop) in zip(told, pieces):
             if hasattr(listed, "start_indices"):
-                starts = listed.start_indices[piece.start : piece.stop]
-                ends = listed.end_indices[piece.start : piece.stop]
-                ids.append(listed.token_ids[starts[0] : ends[-1]])
-                log_probs.append(listed.logprobs[starts[0] : ends[-1]])
+                starts, ends = listed.start_indices, listed.end_indices
+                if stop - start == len(starts):
+                    ids.append(listed.token_ids)
+                    log_probs.append(listed.logprobs)
+                else:
+                    starts, ends = starts[start:stop], ends[start:stop]
+                    ids.append(listed.token_ids[starts[0] : ends[-1]])
+                    log_probs.append(listed.logprobs[starts[0] : ends[-1]])
                 counts += map(operator.sub, ends, starts)
             else:
-                here = listed[piece.start : piece.stop]
+                here = listed[start:stop]
                 ids += here
                 log_probs += (map(_LOG_PROB, position.values()) for position in here)
                 counts += map(len, here)
@@ -84,12 +116,16 @@ class VllmAdapter(Adapter):
         # tokens asked for one more than there are: an empty column says that the sampled one is
         # among the others.
         width = max(self._listed + 1, int(sizes.max()) + (self._listed < 0))
-        tokens, values = padded(ids, log_probs, sizes, width)
-        drawn = np.asarray(sampled, np.int32)
-        if not (tokens[:, 0] == drawn).all():
-            raise ValueError("an output's log-probs are not of its tokens: vLLM lists the sampled one first")
-        # vLLM puts the sampled token first, whichever its rank.
-        return Columns(tokens, values, drawn, values[:, 0], "first")
+        return padded(ids, log_probs, sizes, width)
+
+
+def _joined(told: Sequence[ArrayLogprobs], pieces: Sequence[Piece]) -> Tuple[np.ndarray, np.ndarray]:
+    ids: List[np.ndarray] = []
+    log_probs: List[np.ndarray] = []
+    for listed, (_, start, stop) in zip(told, pieces):
+        ids += listed.ids[start:stop]
+        log_probs += listed.log_probs[start:stop]
+    return np.concatenate(ids).astype(np.int32, copy=False), np.concatenate(log_probs)
 
 
 def check_engine(engine: Any) -> str:
@@ -232,8 +268,9 @@ class OpenAiAdapter(Adapter):
 
 def _completion(output: Any) -> Any:
     """The CompletionOutput of a RequestOutput that has one."""
-    outputs = getattr(output, "outputs", None)
-    if outputs is None:
+    try:
+        outputs = output.outputs
+    except AttributeError:
         return output
     if len(outputs) != 1:
         raise ValueError(f"the request has {len(outputs)} outputs: give each of them a name of its own")

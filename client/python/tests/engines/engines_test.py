@@ -5,6 +5,7 @@ token is then rounding. If positions were shifted by one, D would be above 1.
 """
 
 import asyncio
+import dataclasses
 import json
 import os
 import pathlib
@@ -13,11 +14,13 @@ import subprocess
 import sys
 import time
 import unittest
+import unittest.mock
 import urllib.request
 
 os.environ.update(HF_HUB_OFFLINE="1", VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
+import numpy as np
 import tiny_model
 import torch
 from server.testing.live_server import LiveServer
@@ -25,10 +28,10 @@ from server.testing.live_server import LiveServer
 import sis
 import sis.aio
 import sis.torch
-from sis.engines import Recorder
+from sis.engines import Recorder, vllm_arrays
 from sis.engines.llama_cpp import LlamaCppAdapter
 from sis.engines.transformers import TransformersAdapter
-from sis.engines.vllm import VllmAdapter
+from sis.engines.vllm import VllmAdapter, hand_over_arrays, outputs_so_far
 from sis.verl.names import name_of
 from sis.verl.rollout import RecordingEngine
 from sis.verl.settings import Settings
@@ -83,6 +86,24 @@ class EnginesTest(unittest.TestCase):
         print(f"{self.id()}: {totals.scored} tokens, D {totals.mean_d:.2e} nats a token")
         return totals
 
+    def check_in_place(self, adapter, outputs):
+        """What of these (name, output) is written where the server reads it is what was copied."""
+        server = LiveServer(cache_bytes=256 << 20, shared_memory_bytes=64 << 20)
+        self.addCleanup(server.close)
+        held = []
+        with sis.Client(server.address) as client:
+            run = client.create_run(
+                "in-place", seed=1, vocabulary_size=tiny_model.VOCABULARY, top_k=K, log_prob_encoding="float32"
+            )
+            with Recorder(client, run, adapter) as recorder:
+                recorder.add_many(outputs)
+            self.assertGreater(server.metrics()["sis_segments"], 0)
+            for asked, of_run in ((client, run), (self.client, self.run_)):
+                records = asked.fetch_top_k(of_run, [name for name, _ in outputs])
+                arrays = (records.sampled_ids, records.sampled_log_probs, records.ids, records.log_probs)
+                held.append([array.tobytes() for array in arrays] + [records.missing])
+        self.assertEqual(*held)
+
     def test_transformers(self):
         from transformers import GenerationConfig
 
@@ -99,6 +120,7 @@ class EnginesTest(unittest.TestCase):
             for index, row in enumerate(rows):
                 recorder.add(str(index), row)
         self.check([(str(i), PROMPTS[0], row.sampled_ids.tolist()) for i, row in enumerate(rows)], 0.8, 1e-5)
+        self.check_in_place(adapter, [(str(index), row) for index, row in enumerate(rows)])
 
     def test_the_agent(self):
         example = pathlib.Path(__file__).parents[2] / "examples/agent.py"
@@ -128,7 +150,7 @@ class EnginesTest(unittest.TestCase):
         parameters.n_ctx = 512
         parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
         server = xllamacpp.Server(parameters)
-        sequences, recorder, left_out = [], None, 0
+        sequences, answers, left_out = [], [], 0
         for index, prompt in enumerate(PROMPTS * 3):
             body = {
                 "prompt": prompt, "n_predict": 48, "temperature": 0.9, "samplers": ["temperature"], "n_probs": K,
@@ -137,15 +159,18 @@ class EnginesTest(unittest.TestCase):
             address, headers = server.listening_address + "/completion", {"Content-Type": "application/json"}
             asked = urllib.request.Request(address, json.dumps(body).encode(), headers)
             answer = json.loads(urllib.request.urlopen(asked).read())
-            recorder = recorder or Recorder(self.client, self.run_, LlamaCppAdapter(answer))
-            recorder.add(str(index), answer)
+            answers.append((str(index), answer))
             sequences.append((str(index), prompt, answer["tokens"]))
             left_out += len(answer["tokens"]) - len(answer["completion_probabilities"])
-        recorder.close()
+        adapter = LlamaCppAdapter(answers[0][1])
+        with Recorder(self.client, self.run_, adapter) as recorder:
+            for name, answer in answers:
+                recorder.add(name, answer)
         self.assertGreater(left_out, 0)
         # llama.cpp keeps keys and values in float16.
         totals = self.check(sequences, 0.9, 5e-3)
         self.assertGreaterEqual(totals.missing, left_out)
+        self.check_in_place(adapter, answers)
 
     def test_vllm(self):
         asyncio.run(self.vllm())
@@ -234,6 +259,83 @@ class EnginesTest(unittest.TestCase):
         await recorder.close()
         await client.close()
         await self.as_verl_uses_it(engine)
+
+    def test_arrays_of_vllm(self):
+        """What vLLM's arrays are recorded as, in place, is what its objects would be; and it grows while
+        requests run whose outputs come whole."""
+        import vllm
+        from vllm.logprobs import FlatLogprobs
+        from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.logprobs import LogprobsProcessor
+
+        server = LiveServer(cache_bytes=256 << 20, shared_memory_bytes=64 << 20)
+        self.addCleanup(server.close)
+        self.client = sis.Client(server.address)
+        self.addCleanup(self.client.close)
+        self.run_ = self.client.create_run(
+            "arrays", seed=1, vocabulary_size=tiny_model.VOCABULARY, top_k=K, log_prob_encoding="float32"
+        )
+        llm = vllm.LLM(
+            self.path, dtype="float32", enforce_eager=True, max_model_len=256, max_logprobs=64, max_num_seqs=16,
+            logprobs_mode="processed_logprobs",
+        )  # fmt: skip
+        engine = llm.llm_engine
+        self.addCleanup(engine.engine_core.shutdown)
+
+        def params(seed, **others):
+            return vllm.SamplingParams(
+                temperature=0.9, max_tokens=40 + 20 * (seed % 3), seed=seed, ignore_eos=True, flat_logprobs=True,
+                output_kind=RequestOutputKind.FINAL_ONLY, **{"logprobs": K, **others},
+            )  # fmt: skip
+
+        # What vLLM itself makes of the same steps.
+        objects = {}
+        update = vllm_arrays._update
+
+        def both(own, step):
+            made = objects.setdefault(
+                id(own.logprobs), dataclasses.replace(own, logprobs=FlatLogprobs(), cumulative_logprob=0.0)
+            )
+            LogprobsProcessor._update_sample_logprobs(made, step)
+            update(own, step)
+
+        patch = unittest.mock.patch.object(vllm_arrays, "_update", both)
+        patch.start()
+        self.addCleanup(patch.stop)
+        hand_over_arrays(llm)
+        hand_over_arrays(llm)
+        adapter = VllmAdapter(llm, params(0))
+        names, done, growing = [f"s{i}" for i in range(6)], {}, []
+        with Recorder(self.client, self.run_, adapter, interval=0.01) as recorder:
+            for index, name in enumerate(names):
+                engine.add_request(name, {"prompt_token_ids": PROMPTS[index % 4]}, params(index))
+            # Others in the same batch have wider rows, or none.
+            engine.add_request("wide", {"prompt_token_ids": PROMPTS[0]}, params(7, logprobs=K + 30))
+            engine.add_request("none", {"prompt_token_ids": PROMPTS[0]}, params(8, logprobs=None))
+            while engine.has_unfinished_requests():
+                outputs = {output.request_id: output.outputs[0] for output in engine.step()}
+                done.update(outputs)
+                recorder.add_many((name, outputs[name]) for name in names if name in outputs)
+                recorder.add_many(pair for pair in outputs_so_far(llm) if pair[0] in names)
+                growing.append(self.client.get_run("arrays").positions)
+        self.assertIsNone(done["none"].logprobs)
+        records = self.client.fetch_top_k(self.run_, names)
+        self.assertTrue(any(0 < positions < len(records) for positions in growing), growing)
+        self.assertGreater(server.metrics()["sis_segments"], 0)
+        wanted = []
+        for name in (*names, "wide"):
+            made = objects[id(done[name].logprobs)]
+            self.assertEqual(done[name].cumulative_logprob, made.cumulative_logprob)
+            # Whoever reads log-probs one by one goes on.
+            values = lambda position: {token: one.logprob for token, one in position.items()}
+            self.assertEqual(list(map(values, done[name].logprobs)), list(map(values, made.logprobs)))
+            if name != "wide":
+                wanted.append(adapter.record(dataclasses.replace(done[name], logprobs=made.logprobs), K))
+        fetched = (records.sampled_ids, records.sampled_log_probs, records.ids, records.log_probs)
+        for got, want in zip(fetched, map(np.concatenate, zip(*wanted))):
+            self.assertEqual(got.tobytes(), want.tobytes())
+        prompts = [PROMPTS[index % 4] for index in range(len(names))]
+        self.check([(name, prompt, list(done[name].token_ids)) for name, prompt in zip(names, prompts)], 0.9, 1e-5)
 
     def test_speculative_decoding_of_vllm(self):
         """Why the adapter refuses it. Where this fails vLLM may have become right: see whether

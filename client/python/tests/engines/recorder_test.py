@@ -98,6 +98,18 @@ class RecorderTest(fake_service.ServiceTest):
             self.assert_recorded(name, 10)
         self.assertEqual(recorder.flush(), {})
 
+    def test_the_outputs_of_a_step_are_added_at_once_or_not_at_all(self):
+        recorder = self.recorder()
+        for first in range(10):
+            recorder.add_many((name, output(first, first + 1, "finished" if first == 9 else None)) for name in "abc")
+        with self.assertRaises(AttributeError):
+            recorder.add_many([("d", output(0, 1)), ("e", None)])
+        self.assertEqual(recorder.flush(), {sis.SequenceRef(name): 10 for name in "abc"})
+        for name in "abc":
+            self.assert_recorded(name, 10)
+            self.assertEqual(self.held(name).sealed, 10)
+        self.assert_recorded("d", 0)
+
     def test_outputs_that_repeat_are_read_once(self):
         recorder = self.recorder(cumulative=True, interval=60)
         for stop in range(1, 11):

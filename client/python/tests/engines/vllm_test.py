@@ -9,7 +9,8 @@ import numpy as np
 
 import sis
 from sis.engines import Piece
-from sis.engines.vllm import OpenAiAdapter, VllmAdapter
+from sis.engines.vllm import OpenAiAdapter, VllmAdapter, hand_over_arrays, outputs_so_far
+from sis.engines.vllm_arrays import ArrayLogprobs
 
 RECORDED = json.loads((pathlib.Path(__file__).parent / "testdata/vllm.json").read_text())
 LISTED = 8
@@ -113,6 +114,33 @@ class VllmTest(unittest.TestCase):
                 self.assert_same(
                     adapter().record(completion(flat[name]), top_k), adapter().record(completion(fields), top_k)
                 )
+
+    def test_arrays_give_the_same_records(self):
+        for _, fields in self.records("flat"):
+            flat = completion(fields)
+            rows = (len(flat.token_ids), LISTED + 1)
+            arrays = np.reshape(flat.logprobs.token_ids, rows), np.reshape(np.float32(flat.logprobs.logprobs), rows)
+            # As a step's arrays are where another request wants more.
+            wider = [np.concatenate([array, array], axis=1) for array in arrays]
+            made = ArrayLogprobs(LISTED + 1)
+            made.extend(*(array[:1] for array in arrays))
+            made.extend(*(array[1:2] for array in wider))
+            made.extend(*(array[2:] for array in wider))
+            in_arrays = types.SimpleNamespace(**{**vars(flat), "logprobs": made})
+            self.assert_same(adapter().record(in_arrays, LISTED), adapter().record(flat, LISTED))
+            part = types.SimpleNamespace(**{**vars(flat), "logprobs": made[3:7], "token_ids": flat.token_ids[3:7]})
+            pieces = [Piece(part, 0, 4), Piece(in_arrays, 9, 12)]
+            of_flat = [Piece(flat, 3, 7), Piece(flat, 9, 12)]
+            self.assert_same(adapter().columns(pieces).record(LISTED), adapter().columns(of_flat).record(LISTED))
+            self.assertEqual((len(made[:0]), len(made[-1:])), (0, 1))
+            wrong = types.SimpleNamespace(**{**vars(part), "token_ids": flat.token_ids[4:8]})
+            with self.assertRaisesRegex(ValueError, "not of its tokens"):
+                adapter().record(wrong, LISTED)
+
+    def test_an_engine_that_is_built_otherwise_is_refused(self):
+        for call in (hand_over_arrays, outputs_so_far):
+            with self.assertRaisesRegex(ValueError, "has no output_processor"):
+                call(llm())
 
     def test_the_pieces_of_several_outputs_are_read_at_once(self):
         outputs = [completion(fields) for _, fields in self.records("flat")]

@@ -1,0 +1,126 @@
+"""vLLM's log-probs as the arrays that its workers make, of which it makes Python objects otherwise."""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+
+class ArrayLogprobs(collections.abc.Sequence):
+    """In the place of vLLM's FlatLogprobs. An index gives a position's dictionary of Logprob, made at
+    that moment, without the tokens' texts."""
+
+    __slots__ = ("_width", "ids", "log_probs")
+
+    def __init__(self, width: int) -> None:
+        """`width`: columns of a position, the sampled token's first."""
+        self._width = width
+        # Of each position [1, width]; float32, nats.
+        self.ids: List[np.ndarray] = []
+        self.log_probs: List[np.ndarray] = []
+
+    def extend(self, ids: np.ndarray, log_probs: np.ndarray) -> None:
+        """[T, C], C at least the width: a step's arrays are as wide as any of its requests wants."""
+        if ids.shape != (1, self._width):
+            for position in range(len(ids)):
+                self.ids.append(ids[position : position + 1, : self._width])
+                self.log_probs.append(log_probs[position : position + 1, : self._width])
+        else:
+            self.ids.append(ids)
+            self.log_probs.append(log_probs)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: Union[int, slice]) -> Any:
+        if isinstance(index, slice):
+            part = ArrayLogprobs(self._width)
+            part.ids, part.log_probs = self.ids[index], self.log_probs[index]
+            return part
+        from vllm.logprobs import Logprob
+
+        return {
+            token: Logprob(value)
+            for token, value in zip(self.ids[index][0].tolist(), self.log_probs[index][0].tolist())
+        }
+
+
+def hand_over_arrays(engine: Any) -> None:
+    """From now on the outputs of an LLM or AsyncLLM have ArrayLogprobs.
+
+    vLLM (0.32) spends more on making Python objects and texts of all listed tokens than recording
+    them costs. A VllmAdapter reads either to the same record. Requests that run already keep the form
+    that they have. Idempotent. ValueError if the engine isn't built as this expects.
+    """
+    processor = _processor(engine)
+    if isinstance(processor.add_request, _AddRequest):
+        return
+    from vllm.v1.engine.logprobs import LogprobsProcessor
+
+    if not hasattr(LogprobsProcessor, "_update_sample_logprobs"):
+        raise ValueError("this version of vLLM makes log-probs in another way: leave out hand_over_arrays")
+    processor.add_request = _AddRequest(processor)
+
+
+def _processor(engine: Any) -> Any:
+    """Of vLLM's class OutputProcessor."""
+    found = getattr(getattr(engine, "llm_engine", engine), "output_processor", None)
+    if not hasattr(found, "request_states"):
+        name = type(engine).__name__
+        raise ValueError(f"{name} has no output_processor with request_states: give the LLM or AsyncLLM")
+    return found
+
+
+class _AddRequest:
+    """OutputProcessor.add_request, of requests whose log-probs are kept as arrays."""
+
+    def __init__(self, processor: Any) -> None:
+        self._states = processor.request_states
+        self._add_request = processor.add_request
+
+    def __call__(self, request: Any, *arguments: Any, **named: Any) -> None:
+        known = request.request_id in self._states
+        self._add_request(request, *arguments, **named)
+        if known:
+            return
+        own = self._states[request.request_id].logprobs_processor
+        # None: of a request that asks for none, or generates nothing. -1: of all tokens.
+        if own is not None and own.logprobs is not None and own.num_logprobs >= 0:
+            own.logprobs = ArrayLogprobs(own.num_logprobs + 1)
+            own._update_sample_logprobs = functools.partial(_update, own)
+
+
+def _update(own: Any, step: Any) -> None:
+    """LogprobsProcessor._update_sample_logprobs."""
+    ids, log_probs = step[:2]
+    for value in log_probs[:, 0].tolist():
+        own.cumulative_logprob += value
+    own.logprobs.extend(ids, log_probs)
+
+
+def outputs_so_far(engine: Any) -> List[Tuple[str, Any]]:
+    """What each running request of an LLM or AsyncLLM has generated, with the request's id:
+    `recorder.add_many(outputs_so_far(engine))`, now and then, streams what is recorded while the engine
+    itself returns nothing but whole outputs (RequestOutputKind.FINAL_ONLY).
+
+    Of requests with one output whose log-probs are ArrayLogprobs. To be called where the engine's steps
+    are made: in its thread, or event loop.
+    """
+    found: List[Tuple[str, Any]] = []
+    for state in _processor(engine).request_states.values():
+        own = state.logprobs_processor
+        if own is not None and type(own.logprobs) is ArrayLogprobs and own.logprobs and state.parent_req is None:
+            tokens = state.detokenizer.output_token_ids[: len(own.logprobs)]
+            found.append((state.external_req_id, _SoFar(tokens, own.logprobs)))
+    return found
+
+
+class _SoFar(NamedTuple):
+    """As vLLM's CompletionOutput."""
+
+    token_ids: Sequence[int]
+    logprobs: ArrayLogprobs
+    finish_reason: Optional[str] = None
