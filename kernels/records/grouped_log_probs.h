@@ -38,8 +38,8 @@ class LogProbReader {
       : token_major_(token_major), grouped_(grouped), ragged_(ragged), slots_(slots) {}
 
   float At(size_t position, size_t slot) const {
+    if (!token_major_.empty()) return token_major_[position * slots_ + slot];
     if (!ragged_.empty()) return AtRagged(ragged_.first_lane + position, slot);
-    if (grouped_.empty()) return token_major_[position * slots_ + slot];
     const LogProbEncoding encoding = grouped_.encoding;
     const size_t lane = (grouped_.first_lane + position) % kGroupPositions;
     const size_t number = (grouped_.first_lane + position) / kGroupPositions;
@@ -59,7 +59,7 @@ class LogProbReader {
 
  private:
   // `position` counts from lane 0 of the first group on.
-  float AtRagged(size_t position, size_t slot) const {
+  [[gnu::noinline]] float AtRagged(size_t position, size_t slot) const {
     const size_t group = position / kGroupPositions;
     const uint8_t* counts = ragged_.counts.data() + group * kGroupPositions;
     const size_t lane = position % kGroupPositions;
