@@ -16,10 +16,11 @@ namespace sis {
 // What the recorded sets of n consecutive positions hold, besides the ids. -inf marks unused slots,
 // which come last.
 struct BehaviorView {
-  std::span<const float> log_probs;          // [n, K]; or empty, and then
+  std::span<const float> log_probs;          // [n, K]; or empty, and then one of the last two
   std::span<const float> sampled_log_probs;  // [n]
   std::span<const uint8_t> sampled_ranks;    // [n], kRankOutside if not in the set
   GroupedLogProbs grouped_log_probs = {};    // the same in groups
+  RaggedLogProbs ragged_log_probs = {};      // or without the unused slots
   // If these have a tag, a backend may read its own copy of them instead of the spans above. Then
   // the spans are parts of them, aligned to their elements.
   FixedRows fixed_rows = {};

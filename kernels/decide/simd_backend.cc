@@ -143,11 +143,12 @@ void EvaluatePositions(const SlotPlan& plan, uint64_t draw, const Stretch& stret
     return values.empty() ? nullptr : values.data() + index;
   };
   UniformStream uniforms(stretch.sequence_key, draw, stretch.first_position);
-  Expectation expectation{.plain = !plan.ragged};
+  Expectation expectation;
   size_t index = 0;
   for (size_t group = 0; index < positions; ++group) {
     const size_t count = std::min(kGroup - first_lane, positions - index);
     const auto behavior_rows = behavior.Group(group, index, first_lane, count);
+    LimitRanks(behavior_rows, current);
     const auto current_rows = current.Group(group, index, first_lane, count);
     const GroupInput input = {stretch.behavior.sampled_log_probs.data() + index,
                               stretch.current.sampled_log_probs.data() + index,
@@ -183,21 +184,13 @@ HWY_INLINE void PrefetchAll(std::span<const T> values) {
   }
 }
 
-// The points of a curve where no slot beyond `ranks` is used: what comes after is as it was there.
-std::span<const int> PointsWithin(std::span<const int> curve, int ranks, std::span<int> memory) {
-  if (curve.empty() || curve.back() <= ranks) return curve;
-  std::ranges::transform(curve, memory.begin(), [&](int k) { return std::min(k, ranks); });
-  return memory.first(curve.size());
-}
-
 // `next` is the stretch that comes next; may be null.
 void EvaluateStretch(const EvaluateParameters& parameters, const Stretch& stretch,
                      const Stretch* next, SumCollector& collector) {
   SlotPlan plan = {static_cast<size_t>(parameters.slots),
                    static_cast<size_t>(parameters.top_k),
                    parameters.total_variation,
-                   {},
-                   false};
+                   {}};
   if (!stretch.prefix_sums.empty()) {
     plan.prefix_curve = parameters.prefix_curve;
     // The sums over all slots are there anyway.
@@ -206,15 +199,6 @@ void EvaluateStretch(const EvaluateParameters& parameters, const Stretch& stretc
     }
   }
   collector.Open(stretch, plan.prefix_curve.size());
-  int points[kMaxPrefixPoints];
-  if (!stretch.behavior.grouped_log_probs.empty()) {
-    // Which changes no sum.
-    const size_t ranks = stretch.behavior.grouped_log_probs.Ranks(plan.slots);
-    plan.ragged = ranks < plan.slots;
-    plan.slots = ranks;
-    plan.top_k = std::min(plan.top_k, ranks);
-    plan.prefix_curve = PointsWithin(plan.prefix_curve, static_cast<int>(ranks), points);
-  }
   if (stretch.current.reduced()) {
     NoRows none;
     return EvaluatePositions(plan, parameters.draw, stretch, 0, none, none, collector);
@@ -224,6 +208,7 @@ void EvaluateStretch(const EvaluateParameters& parameters, const Stretch& stretc
     next_rows = next->behavior.grouped_log_probs.rows.data();
     PrefetchAll(next->behavior.sampled_log_probs);
     PrefetchAll(next->behavior.sampled_ranks);
+    PrefetchAll(next->behavior.ragged_log_probs.codes);
   }
   VisitGroups(stretch.behavior, stretch.current, parameters.slots, next_rows,
               [&](size_t first_lane, auto& behavior, auto& current) {

@@ -32,7 +32,6 @@ struct SlotPlan {
   size_t top_k;
   bool total_variation;
   std::span<const int> prefix_curve;
-  bool ragged;  // that not all slots are used is to be expected
 };
 
 // What came of them.
@@ -66,6 +65,10 @@ class PrefixPoints {
     }
     FindNext();
   }
+  // Of points beyond the last used slot.
+  HWY_INLINE void KeepRest(Envelopes envelopes) {
+    while (HWY_UNLIKELY(next_ != kNone)) Keep(envelopes);
+  }
 
  private:
   static constexpr size_t kNone = ~size_t{0};
@@ -85,6 +88,25 @@ class PrefixPoints {
 // large has an exponential above the limit.
 HWY_INLINE Mask AreMasses(Floats covered_mass) {
   return hn::Le(covered_mass, Constant(1.0f + kRoundingSlack));  // not so for NaN
+}
+
+// Larger than those of -87 for every value that could pass the check of the mass although
+// ExpInRange is wrong for it: numbers below -87, and -inf. On AVX3 numbers above 88 and NaN need
+// not be found here: their exponentials are above 2^99, or NaN, so the mass is not valid
+// (tests/conformance/validity_test.cc).
+HWY_INLINE Uint32s RangeBits(Floats x) {
+  const Uint32Tag du;
+#if HWY_TARGET <= HWY_AVX3
+  return hn::BitCast(du, x);
+#else
+  return hn::BitCast(du, hn::Abs(x));
+#endif
+}
+// By the largest of those bits.
+HWY_INLINE bool AllInRange(Uint32s largest_bits) {
+  const Uint32Tag du;
+  const Uint32s limit = RangeBits(Constant(-87.0f));
+  return hn::AllTrue(du, hn::Eq(hn::Max(largest_bits, limit), limit));
 }
 
 // kLanes EnvelopeAccumulators side by side, for used slots with log-probs of at least -87. There
@@ -126,27 +148,11 @@ class PlainAccumulators {
 
   // The behaviour's values of the last rank.
   HWY_INLINE Floats last_behavior() const { return last_behavior_; }
-  HWY_INLINE bool AllInRange() const {
-    const Uint32Tag du;
-    const Uint32s limit = RangeBits(Constant(-87.0f));
-    return hn::AllTrue(du, hn::Eq(hn::Max(largest_bits_, limit), limit));
-  }
+  HWY_INLINE Uint32s largest_bits() const { return largest_bits_; }
 
   HWY_INLINE Envelopes Finish() const { return {FlushAll(hn::Max(even_, odd_)), covered_mass_}; }
 
  private:
-  // Larger than those of -87 for every value that could pass the check of the mass although
-  // ExpInRange is wrong for it: numbers below -87, and -inf. On AVX3 numbers above 88 and NaN need
-  // not be found here: their exponentials are above 2^99, or NaN, so the mass is not valid
-  // (tests/conformance/validity_test.cc).
-  static HWY_INLINE Uint32s RangeBits(Floats x) {
-    const Uint32Tag du;
-#if HWY_TARGET <= HWY_AVX3
-    return hn::BitCast(du, x);
-#else
-    return hn::BitCast(du, hn::Abs(x));
-#endif
-  }
   HWY_INLINE void RaiseMaximum(Floats& max, Floats behavior, Floats current) {
     last_behavior_ = behavior;
     largest_bits_ = hn::Max(largest_bits_, RangeBits(current));
@@ -211,7 +217,7 @@ HWY_INLINE bool AccumulatePlain(const BehaviorRows& behavior, const CurrentRows&
   results.valid = AreMasses(all.covered_mass);
   // Used slots come first: if the last one is used, all are.
   const Mask used = behavior.IsUsed(accumulators.last_behavior(), lane);
-  return hn::AllTrue(FloatTag(), used) && accumulators.AllInRange();
+  return hn::AllTrue(FloatTag(), used) && AllInRange(accumulators.largest_bits());
 }
 
 // Both policies' log-probs of kLanes positions, copied, so that the rare case is compiled for one
@@ -220,10 +226,14 @@ class CopiedSlots {
  public:
   template <class BehaviorRows, class CurrentRows>
   HWY_NOINLINE CopiedSlots(const BehaviorRows& behavior, const CurrentRows& current, size_t lane,
-                           size_t slots) {
+                           size_t slots)
+      : slots_(slots) {
     Copy(behavior, lane, slots, behavior_);
     Copy(current, lane, slots, current_);
   }
+
+  // Slots beyond are unused.
+  size_t slots() const { return slots_; }
 
   HWY_INLINE Floats Behavior(size_t rank) const {
     return hn::Load(FloatTag(), behavior_ + rank * kLanes);
@@ -245,6 +255,7 @@ class CopiedSlots {
         });
   }
 
+  size_t slots_;
   HWY_ALIGN float behavior_[kMaxTopK * kLanes];
   HWY_ALIGN float current_[kMaxTopK * kLanes];
 };
@@ -260,7 +271,7 @@ HWY_NOINLINE bool AccumulateAny(const CopiedSlots& slots, const SlotPlan& plan,
   Floats covered_mass = hn::Zero(d);
   Floats l1_distance = hn::Zero(d);
   Mask all_log_probs = hn::Eq(covered_mass, covered_mass);
-  for (size_t rank = 0; rank < plan.slots; ++rank) {
+  for (size_t rank = 0; rank < slots.slots(); ++rank) {
     const Floats behavior = slots.Behavior(rank);
     const Mask used = hn::Ne(behavior, minus_infinity);
     const Floats current = hn::IfThenElse(used, slots.Current(rank), minus_infinity);
@@ -278,10 +289,13 @@ HWY_NOINLINE bool AccumulateAny(const CopiedSlots& slots, const SlotPlan& plan,
     }
     if (rank + 1 == points.next()) points.Keep({FlushAll(max), covered_mass});
   }
-  if (plan.top_k == plan.slots) results.envelopes = {FlushAll(max), covered_mass};
+  const Envelopes all = {FlushAll(max), covered_mass};
+  points.KeepRest(all);
+  if (plan.top_k == plan.slots) results.envelopes = all;
   results.valid = hn::And(all_log_probs, AreMasses(covered_mass));
   results.total_variation = hn::Min(Constant(1.0f), hn::Mul(Constant(0.5f), l1_distance));
-  return hn::AllTrue(d, hn::Ne(slots.Behavior(plan.slots - 1), minus_infinity));
+  return slots.slots() == plan.slots &&
+         hn::AllTrue(d, hn::Ne(slots.Behavior(plan.slots - 1), minus_infinity));
 }
 
 // A guess from the groups before this one.

@@ -112,26 +112,19 @@ struct RecordRows {
 // rank kRankAbsent.
 void ReadRecords(const PageView& page, uint32_t first, const RecordRows& rows);
 
-// What backends read of a ragged page: groups of decoded log-probs, each with as many rows as its
-// longest set has slots, and one at least.
-struct UnpackedGroups {
-  std::vector<float> rows;       // [rows, 16], rank by rank; -inf in unused slots
-  std::vector<uint32_t> begins;  // [groups + 1]: each group's first row, and the end
+// What tells backends where in a ragged page the slots are, in bytes of their own.
+struct UnpackedCounts {
+  std::vector<uint8_t> counts;   // as in RaggedLogProbs, of all groups
+  std::vector<uint32_t> begins;  // the same
   std::vector<uint8_t> ranks;    // [positions], of the sampled tokens
-
-  // One group's rows, as a view with that group alone.
-  GroupedLogProbs Group(size_t group) const {
-    const uint32_t count = begins[group + 1] - begins[group];
-    return {.rows = std::as_bytes(std::span(rows).subspan(size_t{begins[group]} * kGroupPositions,
-                                                          size_t{count} * kGroupPositions)),
-            .encoding = LogProbEncoding::kFloat32,
-            .first_lane = 0,
-            .most_ranks = static_cast<uint8_t>(count)};
-  }
 };
 
-// Makes room as needed, and keeps it.
-void UnpackGroups(const PageView& page, UnpackedGroups& into);
+// Makes room as needed, and keeps it. The counts come to no more slots than the header says.
+void UnpackCounts(const PageView& page, UnpackedCounts& into);
+
+// Of positions [first, first + count).
+RaggedLogProbs RaggedLogProbsOf(const PageView& page, const UnpackedCounts& unpacked, size_t first,
+                                size_t count);
 
 // Rows [first, first + count), K = slots.
 RecordRows SubRows(const RecordRows& rows, size_t first, size_t count, size_t slots);

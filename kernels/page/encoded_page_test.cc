@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -415,9 +416,18 @@ TEST(Page, UncheckedBytesOfARaggedPageAreReadInPlace) {
                           .log_probs = std::vector<float>(size_t{3} * header.positions),
                           .ranks = std::vector<uint8_t>(header.positions)};
       ReadRecords(ViewPage(header, page), 0, decoded.rows());
-      UnpackedGroups groups;
-      UnpackGroups(ViewPage(header, page), groups);
-      ASSERT_EQ(groups.ranks, decoded.ranks);
+      UnpackedCounts counts;
+      UnpackCounts(ViewPage(header, page), counts);
+      ASSERT_EQ(counts.ranks, decoded.ranks);
+      // No code beyond those of the page is asked for.
+      ASSERT_LE(counts.begins.back(), header.used_slots);
+      for (size_t group = 0; group + 1 < counts.begins.size(); ++group) {
+        const auto of_group =
+            std::span(counts.counts).subspan(group * kGroupPositions, kGroupPositions);
+        ASSERT_LE(std::ranges::max(of_group), 3);
+        ASSERT_EQ(std::accumulate(of_group.begin(), of_group.end(), counts.begins[group]),
+                  counts.begins[group + 1]);
+      }
     }
   }
 }

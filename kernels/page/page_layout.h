@@ -45,10 +45,6 @@ constexpr size_t IdGroupBytes(const PageHeader& header) {
 // The widths of values in ragged pages.
 constexpr int RaggedCountBits(int slots) { return std::bit_width(static_cast<uint32_t>(slots)); }
 constexpr int RaggedRankBits(int slots) { return std::bit_width(static_cast<uint32_t>(slots) + 1); }
-constexpr int LogProbBits(LogProbEncoding encoding) {
-  return static_cast<int>(RowBytes(encoding) * 8 / kGroupPositions);
-}
-inline constexpr int kMultiplierBits = 12;
 
 // Ranks in ragged pages: slots come first.
 constexpr uint32_t RaggedRankOutside(int slots) { return static_cast<uint32_t>(slots); }

@@ -217,30 +217,49 @@ void ReadRaggedRecords(const PageView& page, uint32_t first, const RecordRows& r
   }
 }
 
-void UnpackGroups(const PageView& page, UnpackedGroups& into) {
-  const size_t positions = page.header.positions;
-  const RankReader ranks(page);
-  into.ranks.resize(positions);
-  for (size_t i = 0; i < positions; ++i) into.ranks[i] = ranks.At(i);
-  const PackedValues codes = CodesOf(page);
-  GroupWalker walker(page);
-  into.rows.clear();
-  into.begins.assign(1, 0);
-  for (size_t begin = 0; begin < positions; begin += kGroupPositions) {
-    walker.Next();
-    const size_t longest = std::max<size_t>(1, *std::ranges::max_element(walker.counts()));
-    const size_t offset = into.rows.size();
-    into.rows.resize(offset + longest * kGroupPositions, kMinusInfinity);
-    into.begins.push_back(into.begins.back() + static_cast<uint32_t>(longest));
-    float* rows = into.rows.data() + offset;
-    const Multipliers multipliers = MultipliersAt(page, begin);
-    VisitEncoding(page.header.encoding, [&]<LogProbEncoding kEncoding>() {
-      VisitSlots(walker, [&](size_t lane, size_t rank, size_t slot) {
-        rows[rank * kGroupPositions + lane] =
-            DecodeLogProb(kEncoding, codes.At(slot), multipliers[lane]);
-      });
-    });
+void UnpackCounts(const PageView& page, UnpackedCounts& into) {
+  const PageHeader& header = page.header;
+  const size_t positions = header.positions;
+  const size_t groups = GroupCount(positions);
+  into.counts.resize(groups * kGroupPositions);
+  UnpackToBytes(page.counts, RaggedCountBits(header.slots), into.counts);
+  std::fill(into.counts.begin() + static_cast<ptrdiff_t>(positions), into.counts.end(), 0);
+  for (uint8_t& count : into.counts) {
+    count = std::min(count, static_cast<uint8_t>(header.slots));
   }
+  into.begins.resize(groups + 1);
+  into.begins[0] = 0;
+  for (size_t group = 0; group < groups; ++group) {
+    const auto counts = std::span(into.counts).subspan(group * kGroupPositions, kGroupPositions);
+    uint32_t slots = 0;
+    for (const uint8_t count : counts) slots += count;
+    if (slots > header.used_slots - into.begins[group]) {
+      std::ranges::fill(counts, 0);
+      slots = 0;
+    }
+    into.begins[group + 1] = into.begins[group] + slots;
+  }
+  const auto outside = static_cast<uint8_t>(RaggedRankOutside(header.slots));
+  into.ranks.resize(groups * kGroupPositions);
+  UnpackToBytes(page.ranks, RaggedRankBits(header.slots), into.ranks);
+  into.ranks.resize(positions);
+  for (uint8_t& rank : into.ranks) {
+    rank = rank < outside ? rank : rank == outside ? kRankOutside : kRankAbsent;
+  }
+}
+
+RaggedLogProbs RaggedLogProbsOf(const PageView& page, const UnpackedCounts& unpacked, size_t first,
+                                size_t count) {
+  const size_t group = first / kGroupPositions;
+  const size_t groups = GroupCount(first % kGroupPositions + count);
+  const size_t before = PackedValueBytes(group * kGroupPositions, kMultiplierBits);
+  return {.counts =
+              std::span(unpacked.counts).subspan(group * kGroupPositions, groups * kGroupPositions),
+          .begins = std::span(unpacked.begins).subspan(group, groups + 1),
+          .multipliers = page.multipliers.subspan(std::min(before, page.multipliers.size())),
+          .codes = page.log_probs,
+          .encoding = page.header.encoding,
+          .first_lane = static_cast<uint8_t>(first % kGroupPositions)};
 }
 
 }  // namespace sis

@@ -25,6 +25,12 @@ constexpr size_t RowBytes(LogProbEncoding encoding) {
   return 0;
 }
 
+constexpr int LogProbBits(LogProbEncoding encoding) {
+  return static_cast<int>(RowBytes(encoding) * 8 / kGroupPositions);
+}
+// Of a position's step in kFixed12.
+inline constexpr int kMultiplierBits = 12;
+
 // Rows before that of rank 0 in each group: the steps of kFixed12 (fixed12.h), one per
 // position.
 constexpr size_t LeadingRows(LogProbEncoding encoding) {

@@ -1,7 +1,7 @@
-// Recorded log-probs at the slots of consecutive positions: token after token, or in groups.
+// Recorded log-probs at the slots of consecutive positions: token after token, in groups, or
+// ragged.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -11,41 +11,40 @@
 #include "kernels/numerics/log_prob.h"
 #include "kernels/records/encoding.h"
 #include "kernels/records/fixed12.h"
-#include "kernels/records/record_view.h"
+#include "kernels/records/log_prob_code.h"
+#include "kernels/records/packed_values.h"
+#include "kernels/records/ragged_log_probs.h"
 
 namespace sis {
 
 // Groups of kGroupPositions positions, rank by rank, as kernels/records/log_probs.h packs them:
-// group g starts at g * GroupBytes(encoding, Ranks(K)); after its LeadingRows comes a row per rank,
+// group g starts at g * GroupBytes(encoding, K); after its LeadingRows comes a row per rank,
 // which holds that rank of the group's positions, one a lane. Rows of float32 and float16 are
 // aligned to their elements.
 struct GroupedLogProbs {
   // Whole groups; what lies in lanes of no position doesn't matter.
   std::span<const std::byte> rows = {};
   LogProbEncoding encoding = LogProbEncoding::kFloat32;
-  uint8_t first_lane = 0;         // the lane of group 0 that holds the first position
-  uint8_t most_ranks = kMaxTopK;  // groups have no rows for more, whose slots are unused; not 0
+  uint8_t first_lane = 0;  // the lane of group 0 that holds the first position
 
   bool empty() const { return rows.empty(); }
-  // The rows of ranks in each group, of positions of so many slots.
-  size_t Ranks(size_t slots) const { return std::min<size_t>(slots, most_ranks); }
 };
 
-// Reads single values out of either layout: one of the two holds n positions of K = slots values.
+// Reads single values out of any layout: one of them holds n positions of K = slots values.
 class LogProbReader {
  public:
-  LogProbReader(std::span<const float> token_major, const GroupedLogProbs& grouped, size_t slots)
-      : token_major_(token_major), grouped_(grouped), slots_(slots) {}
+  LogProbReader(std::span<const float> token_major, const GroupedLogProbs& grouped, size_t slots,
+                const RaggedLogProbs& ragged = {})
+      : token_major_(token_major), grouped_(grouped), ragged_(ragged), slots_(slots) {}
 
   float At(size_t position, size_t slot) const {
-    if (grouped_.empty()) return token_major_[position * slots_ + slot];
-    const size_t ranks = grouped_.Ranks(slots_);
-    if (slot >= ranks) return kMinusInfinity;
+    if (!token_major_.empty()) return token_major_[position * slots_ + slot];
+    if (!ragged_.empty()) return AtRagged(ragged_.first_lane + position, slot);
     const LogProbEncoding encoding = grouped_.encoding;
     const size_t lane = (grouped_.first_lane + position) % kGroupPositions;
     const size_t number = (grouped_.first_lane + position) / kGroupPositions;
     const std::span<const std::byte> group =
-        grouped_.rows.subspan(number * GroupBytes(encoding, ranks), GroupBytes(encoding, ranks));
+        grouped_.rows.subspan(number * GroupBytes(encoding, slots_), GroupBytes(encoding, slots_));
     const std::byte* row = group.data() + (LeadingRows(encoding) + slot) * RowBytes(encoding);
     switch (encoding) {
       case LogProbEncoding::kFloat32:
@@ -59,6 +58,19 @@ class LogProbReader {
   }
 
  private:
+  // `position` counts from lane 0 of the first group on.
+  [[gnu::noinline]] float AtRagged(size_t position, size_t slot) const {
+    const size_t group = position / kGroupPositions;
+    const uint8_t* counts = ragged_.counts.data() + group * kGroupPositions;
+    const size_t lane = position % kGroupPositions;
+    if (slot >= counts[lane]) return kMinusInfinity;
+    const LogProbEncoding encoding = ragged_.encoding;
+    const PackedValues codes(ragged_.codes, LogProbBits(encoding));
+    const PackedValues multipliers(ragged_.multipliers, kMultiplierBits);
+    const uint32_t index = RaggedSlot(counts, lane, static_cast<uint32_t>(slot));
+    return DecodeLogProb(encoding, codes.At(ragged_.begins[group] + index),
+                         multipliers.At(position));
+  }
   // Two values lie in three bytes, the first in the low bits.
   static uint32_t Read12Bits(const std::byte* row, size_t lane) {
     const std::byte* pair = row + lane / 2 * 3;
@@ -75,6 +87,7 @@ class LogProbReader {
 
   std::span<const float> token_major_;
   GroupedLogProbs grouped_;
+  RaggedLogProbs ragged_;
   size_t slots_;
 };
 

@@ -173,7 +173,7 @@ class RowReader<LogProbEncoding::kFixed12> {
 #endif
 };
 
-// Whether rows lie in memory, or in a copy that was just made and needs no prefetching.
+// Whether rows lie in memory, or in a copy that was just made, or is prefetched by who reads it.
 enum class RowMemory { kFar, kNear };
 
 // A group's rows.
@@ -235,7 +235,7 @@ HWY_INLINE Pair<Pair<V>> TransposeFours(D d, V v0, V v1, V v2, V v3) {
 }
 
 // 16 positions of K values of 32 bits, token after token, transposed on the fly.
-template <typename T>
+template <typename T, RowMemory kMemory = RowMemory::kFar>
 class TokenMajorRows {
  public:
   using Tag = hn::Rebind<T, FloatTag>;
@@ -245,8 +245,10 @@ class TokenMajorRows {
 
   template <SlotUse kUse = SlotUse::kAny>
   HWY_INLINE Pair<Pair<Values>> Load(size_t lane, size_t rank) const {
-    const T* ahead = values_ + lane * slots_ + rank * kLanes;
-    for (size_t i = 0; i < kRanksAtOnce * kLanes; i += 16) PrefetchAhead(ahead + i);
+    if constexpr (kMemory == RowMemory::kFar) {
+      const T* ahead = values_ + lane * slots_ + rank * kLanes;
+      for (size_t i = 0; i < kRanksAtOnce * kLanes; i += 16) PrefetchAhead(ahead + i);
+    }
     return Transpose(lane, rank);
   }
 

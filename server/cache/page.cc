@@ -111,12 +111,12 @@ void UnpackedPages::Clear() {
   last_ = nullptr;
 }
 
-const UnpackedGroups& UnpackedPages::Of(const Page& page) {
-  if (last_ == &page) return groups_[pages_ - 1];
-  if (pages_ == groups_.size()) groups_.emplace_back();
-  UnpackGroups(page.View(), groups_[pages_]);
+const UnpackedCounts& UnpackedPages::Of(const Page& page) {
+  if (last_ == &page) return counts_[pages_ - 1];
+  if (pages_ == counts_.size()) counts_.emplace_back();
+  UnpackCounts(page.View(), counts_[pages_]);
   last_ = &page;
-  return groups_[pages_++];
+  return counts_[pages_++];
 }
 
 RecordRows RowBuffer::Rows(const RecordFormat& format) {
@@ -271,8 +271,7 @@ void Page::Add(uint32_t index, const RecordView& records, size_t row, uint32_t c
 void Page::AddAll(const RecordView& records, std::span<const uint8_t> ranks) {
   RowBuffer buffer;
   const RecordRows rounded = buffer.Rows(format());
-  EncodeInto(records, ranks, rounded.log_probs);
-  rows_.Renew();
+  EncodeInto(HeaderOf(NewHeader(), records, ranks), records, ranks, rounded.log_probs);
   present_ = kAll;
   RecordView recorded = records;
   recorded.log_probs = rounded.log_probs;
@@ -293,32 +292,33 @@ std::array<uint8_t, Page::kPositions> Page::PresentRanks(const RecordRows& rows)
   return ranks;
 }
 
-void Page::EncodeInto(const RecordView& records, std::span<const uint8_t> ranks,
-                      std::span<float> rounded_log_probs) {
-  const PageHeader header = HeaderOf(NewHeader(), records, ranks);
+void Page::EncodeInto(const PageHeader& header, const RecordView& records,
+                      std::span<const uint8_t> ranks, std::span<float> rounded_log_probs) {
   EncodePage(header, records, ranks, block_.bytes().first(PageBytes(header)), rounded_log_probs);
+  rows_.Renew();
 }
 
 void Page::Encode(const RecordRows& rows) {
   const std::array<uint8_t, kPositions> all_ranks = PresentRanks(rows);
   const std::span ranks = std::span(all_ranks).first(packed_positions_);
   const RecordView records = ViewOf(SubRows(rows, 0, packed_positions_, format().slots));
-  EncodeInto(records, ranks, {});
-  rows_.Renew();
+  EncodeInto(HeaderOf(NewHeader(), records, ranks), records, ranks, {});
 }
 
 void Page::Pack(Arena& arena) {
   if (packed()) return;
   const uint32_t positions = PackedPositions(format(), present_);
   const RecordRows rows = TailRows();
-  const PageHeader header = HeaderOf(HeaderWith(format(), first_position_, positions),
-                                     ViewOf(SubRows(rows, 0, positions, format().slots)),
-                                     std::span<const uint8_t>(PresentRanks(rows)).first(positions));
+  const std::array<uint8_t, kPositions> all_ranks = PresentRanks(rows);
+  const std::span ranks = std::span(all_ranks).first(positions);
+  const RecordView records = ViewOf(SubRows(rows, 0, positions, format().slots));
+  const PageHeader header =
+      HeaderOf(HeaderWith(format(), first_position_, positions), records, ranks);
   Arena::Allocation block = arena.Allocate(BlockBytes(header));
   if (block.empty()) return;
   const Arena::Allocation tail = std::exchange(block_, std::move(block));
   packed_positions_ = static_cast<uint8_t>(positions);
-  Encode(rows);
+  EncodeInto(header, records, ranks, {});
   owner_.budget.Refund(static_cast<int64_t>(Arena::CellBytes(tail.bytes().size()) -
                                             Arena::CellBytes(block_.bytes().size())));
 }
@@ -361,11 +361,6 @@ void Page::Read(uint32_t index, const RecordRows& rows) const {
   copy(from.ranks, rows.ranks);
 }
 
-uint32_t Page::ShownAtOnce(uint32_t index, uint32_t count) const {
-  if (!packed() || !format().ragged()) return count;
-  return std::min(count, kGroupPositions - index % kGroupPositions);
-}
-
 BehaviorView Page::Behavior(uint32_t index, uint32_t count, UnpackedPages& unpacked) const {
   if (!packed()) {
     const RecordRows rows = SubRows(TailRows(), index, count, format().slots);
@@ -374,15 +369,13 @@ BehaviorView Page::Behavior(uint32_t index, uint32_t count, UnpackedPages& unpac
             .sampled_ranks = rows.ranks};
   }
   if (!format().ragged()) return GroupedBehavior(index, count);
-  const UnpackedGroups& groups = unpacked.Of(*this);
-  BehaviorView view{
-      .log_probs = {},
-      .sampled_log_probs = {reinterpret_cast<const float*>(View().sampled_log_probs.data()) + index,
-                            count},
-      .sampled_ranks = std::span(groups.ranks).subspan(index, count),
-      .grouped_log_probs = groups.Group(index / kGroupPositions)};
-  view.grouped_log_probs.first_lane = static_cast<uint8_t>(index % kGroupPositions);
-  return view;
+  const UnpackedCounts& counts = unpacked.Of(*this);
+  const PageView page = View();
+  const auto* sampled = reinterpret_cast<const float*>(page.sampled_log_probs.data());
+  return {.log_probs = {},
+          .sampled_log_probs = {sampled + index, count},
+          .sampled_ranks = std::span(counts.ranks).subspan(index, count),
+          .ragged_log_probs = RaggedLogProbsOf(page, counts, index, count)};
 }
 
 BehaviorView Page::GroupedBehavior(uint32_t index, uint32_t count) const {

@@ -60,7 +60,7 @@ class RowBuffer {
 
 class Page;
 
-// What backends read of ragged pages, unpacked page after page. Used by one thread at a time.
+// What backends read of ragged pages besides their own bytes. Used by one thread at a time.
 class UnpackedPages {
  public:
   // Ends the views of them.
@@ -68,10 +68,10 @@ class UnpackedPages {
 
  private:
   friend class Page;
-  // The groups of the page, which must not change until Clear.
-  const UnpackedGroups& Of(const Page& page);
+  // Those of the page, which must not change until Clear.
+  const UnpackedCounts& Of(const Page& page);
 
-  std::deque<UnpackedGroups> groups_;
+  std::deque<UnpackedCounts> counts_;
   size_t pages_ = 0;
   const Page* last_ = nullptr;
 };
@@ -131,10 +131,8 @@ class Page {
   // Decodes [index, index + rows.ranks.size()), all of them present, into arrays that are not
   // empty.
   void Read(uint32_t index, const RecordRows& rows) const;
-  // How many positions from index on, of `count`, one view for backends shows.
-  uint32_t ShownAtOnce(uint32_t index, uint32_t count) const;
-  // For the backends, ShownAtOnce; all of them must be present. Ragged pages are unpacked, others
-  // read as they are.
+  // For the backends; all of them must be present. Packed pages are read as they are, but for the
+  // counts and ranks of ragged ones.
   BehaviorView Behavior(uint32_t index, uint32_t count, UnpackedPages& unpacked) const;
   // Of any number, for comparing the first k slots with the current policy's own sets. Ragged pages
   // are unpacked into the buffer.
@@ -162,8 +160,8 @@ class Page {
   // Packs the rows of all positions, none of which was present.
   void AddAll(const RecordView& records, std::span<const uint8_t> ranks);
   // Packs them into the block, as EncodePage does.
-  void EncodeInto(const RecordView& records, std::span<const uint8_t> ranks,
-                  std::span<float> rounded_log_probs);
+  void EncodeInto(const PageHeader& header, const RecordView& records,
+                  std::span<const uint8_t> ranks, std::span<float> rounded_log_probs);
   // kRankAbsent where nothing is present.
   std::array<uint8_t, kPositions> PresentRanks(const RecordRows& rows) const;
   // Packs what is present.

@@ -108,21 +108,20 @@ absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
     return status;
   }
 
-  const int64_t bytes = NewBytes(first_position, policy_version, records, ranks);
-  if (!owner_.budget.TryCharge(bytes)) {
-    return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes are not to be had"));
+  const NewBlocks needed = NeedOf(first_position, policy_version, records, ranks);
+  if (!owner_.budget.TryCharge(needed.charge)) {
+    return absl::ResourceExhaustedError(absl::StrCat(needed.charge, " bytes are not to be had"));
   }
   absl::InlinedVector<Arena::Allocation, 2> blocks;
   bool room = true;
-  ForEachPart(first_position, end, [&](const PagePart& part) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    const size_t block_bytes = NeedOf(part, records, ranks).block_bytes;
+  for (const size_t block_bytes : needed.bytes) {
     blocks.push_back(block_bytes > 0 && room ? arena_.Allocate(block_bytes) : Arena::Allocation());
     room = room && (block_bytes == 0 || !blocks.back().empty());
-  });
+  }
   if (!room) {
-    owner_.budget.Refund(bytes);
+    owner_.budget.Refund(needed.charge);
     return absl::ResourceExhaustedError(
-        absl::StrCat(bytes, " bytes are not to be had in one piece"));
+        absl::StrCat(needed.charge, " bytes are not to be had in one piece"));
   }
 
   int64_t added = 0;
@@ -214,17 +213,21 @@ void Sequence::PackTails() {
 int64_t Sequence::BytesToAppend(uint32_t first_position, uint64_t policy_version,
                                 const RecordView& records, std::span<const uint8_t> ranks) const {
   ReaderLock lock(mutex_);
-  return NewBytes(first_position, policy_version, records, ranks);
+  return NeedOf(first_position, policy_version, records, ranks).charge;
 }
 
-int64_t Sequence::NewBytes(uint32_t first_position, uint64_t policy_version,
-                           const RecordView& records, std::span<const uint8_t> ranks) const {
+Sequence::NewBlocks Sequence::NeedOf(uint32_t first_position, uint64_t policy_version,
+                                     const RecordView& records,
+                                     std::span<const uint8_t> ranks) const {
   const uint32_t end = first_position + static_cast<uint32_t>(ranks.size());
-  int64_t bytes = TouchesSpan(first_position, end, policy_version) ? 0 : kVersionSpanBytes;
+  NewBlocks needed;
+  if (!TouchesSpan(first_position, end, policy_version)) needed.charge = kVersionSpanBytes;
   ForEachPart(first_position, end, [&](const PagePart& part) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    bytes += NeedOf(part, records, ranks).charge;
+    const PageNeed need = NeedOf(part, records, ranks);
+    needed.charge += need.charge;
+    needed.bytes.push_back(need.block_bytes);
   });
-  return bytes;
+  return needed;
 }
 
 Sequence::PageNeed Sequence::NeedOf(const PagePart& part, const RecordView& records,

@@ -131,7 +131,12 @@ class Sequence {
   absl::Status CheckFitsPage(const PagePart& part, uint64_t policy_version,
                              const RecordView& records, RowBuffer& buffer) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  int64_t NewBytes(uint32_t first_position, uint64_t policy_version, const RecordView& records,
+  // What all of these positions need: the block of each PagePart in turn, and what is charged.
+  struct NewBlocks {
+    int64_t charge = 0;
+    absl::InlinedVector<size_t, 2> bytes;
+  };
+  NewBlocks NeedOf(uint32_t first_position, uint64_t policy_version, const RecordView& records,
                    std::span<const uint8_t> ranks) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   uint64_t VersionAt(uint32_t position) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Whether a span of this version holds a position of [first, end), or ends or begins there.

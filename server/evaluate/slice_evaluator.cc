@@ -258,19 +258,15 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
           absl::Status status = ReadAtRecords(part, *piece.page, index, first, count);
           if (!status.ok()) return status;
         }
-        for (uint32_t done = 0; done < count;) {
-          const uint32_t shown = piece.page->ShownAtOnce(index + done, count - done);
-          stretches_.push_back(
-              {.sequence_key = part.slice.sequence()->key(),
-               .first_position = position + done,
-               .behavior = piece.page->Behavior(index + done, shown, unpacked_),
-               .current = sis::Part(part.current, first + done, shown, input_.parameters.slots),
-               .output = part.output.Part(first + done, shown).view,
-               .sums = &decided_,
-               .prefix_sums = part.result.prefix_sums});
-          staleness_.push_back(StalenessClassOf(piece.version, versions_.policy));
-          done += shown;
-        }
+        stretches_.push_back(
+            {.sequence_key = part.slice.sequence()->key(),
+             .first_position = position,
+             .behavior = piece.page->Behavior(index, count, unpacked_),
+             .current = sis::Part(part.current, first, count, input_.parameters.slots),
+             .output = part.output.Part(first, count).view,
+             .sums = &decided_,
+             .prefix_sums = part.result.prefix_sums});
+        staleness_.push_back(StalenessClassOf(piece.version, versions_.policy));
         return absl::OkStatus();
       });
 }

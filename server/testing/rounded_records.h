@@ -90,7 +90,8 @@ class RoundedRecords {
     const BehaviorView behavior = page.Behavior(index, 1, unpacked);
     EXPECT_EQ(behavior.sampled_log_probs[0], page_.sampled_log_probs[row]);
     EXPECT_EQ(behavior.sampled_ranks[0], page_.ranks[row]);
-    const LogProbReader reader(behavior.log_probs, behavior.grouped_log_probs, slots_);
+    const LogProbReader reader(behavior.log_probs, behavior.grouped_log_probs, slots_,
+                               behavior.ragged_log_probs);
     for (size_t slot = 0; slot < slots_; ++slot) log_probs[slot] = reader.At(0, slot);
     ExpectSameBits(log_probs, row);
 

@@ -1,6 +1,7 @@
 #include "tests/conformance/backends.h"
 
 #include <cstdlib>
+#include <deque>
 #include <iostream>
 #include <memory>
 
@@ -8,6 +9,7 @@
 #include "kernels/cuda/testing/host_stage.h"
 #include "kernels/decide/scalar_backend.h"
 #include "kernels/decide/simd_backend.h"
+#include "tests/conformance/as_ragged.h"
 #include "tests/conformance/with_fixed_rows.h"
 
 namespace sis {
@@ -53,10 +55,20 @@ std::vector<const Backend*> Backends() {
   static const std::unique_ptr<const Backend> cuda = CudaIfThere();
   std::vector<const Backend*> backends = {&scalar, cuda_on_host.get(), &resident, &thrashing};
   for (const SimdBackend& backend : simd) backends.push_back(&backend);
+  static const std::deque<AsRagged> ragged = [&] {
+    std::deque<AsRagged> read_directly;
+    read_directly.emplace_back(scalar);
+    read_directly.emplace_back(*cuda_on_host);
+    for (const SimdBackend& backend : simd) read_directly.emplace_back(backend);
+    return read_directly;
+  }();
+  for (const AsRagged& backend : ragged) backends.push_back(&backend);
   if (cuda != nullptr) {
     static const WithFixedRows cuda_resident(*cuda, "_resident");
+    static const AsRagged cuda_ragged(*cuda);
     backends.push_back(cuda.get());
     backends.push_back(&cuda_resident);
+    backends.push_back(&cuda_ragged);
   }
   return backends;
 }

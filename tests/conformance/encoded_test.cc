@@ -94,12 +94,17 @@ TEST(Encoded, EveryBackendReadsRaggedPages) {
         ragged_header.version = PageVersion::kRagged;
         const std::vector<std::byte> ragged = PageOf(ragged_header, exact);
         ASSERT_TRUE(DecodePage(ragged).ok()) << DecodePage(ragged).status();
-        UnpackedGroups groups;
-        UnpackGroups(*OpenPage(ragged), groups);
-        ASSERT_EQ(groups.ranks, fixed.ranks);
+        const PageView view = *OpenPage(ragged);
+        UnpackedCounts counts;
+        UnpackCounts(view, counts);
+        ASSERT_EQ(counts.ranks, fixed.ranks);
 
         std::vector<int> curve;
-        for (int k = 1; k <= (slots + 1) / 2; k += 1 + slots / 12) curve.push_back(k);
+        // With a curve others decide in the place of a device.
+        const bool with_curve = random() % 2 == 0;
+        for (int k = 1; with_curve && k <= (slots + 1) / 2; k += 1 + slots / 12) {
+          curve.push_back(k);
+        }
         const EvaluateParameters parameters{.slots = slots,
                                             .top_k = (slots + 1) / 2,
                                             .draw = random(),
@@ -109,12 +114,13 @@ TEST(Encoded, EveryBackendReadsRaggedPages) {
         for (const Backend* backend : Backends()) {
           Results results(n, curve.size());
           std::vector<Stretch> stretches;
-          for (size_t first = 0; first < n; first += kGroupPositions) {
-            const size_t group = first / kGroupPositions;
-            const size_t count = std::min<size_t>(kGroupPositions, n - first);
+          // Parts that begin and end anywhere.
+          for (size_t first = 0, count; first < n; first += count) {
+            count = std::min<size_t>(1 + random() % 40, n - first);
             stretches.push_back(StretchOf(decoded, first, count, 7, 9, results));
             stretches.back().behavior.log_probs = {};
-            stretches.back().behavior.grouped_log_probs = groups.Group(group);
+            stretches.back().behavior.ragged_log_probs =
+                RaggedLogProbsOf(view, counts, first, count);
             EXPECT_TRUE(ValidateCurrent(stretches.back().behavior, stretches.back().current, slots,
                                         9 + static_cast<uint32_t>(first))
                             .ok());

@@ -37,6 +37,7 @@ class FixedBehavior {
              .sampled_log_probs = at(2, behavior.sampled_log_probs),
              .sampled_ranks = at(3, behavior.sampled_ranks),
              .grouped_log_probs = behavior.grouped_log_probs,
+             .ragged_log_probs = behavior.ragged_log_probs,
              .fixed_rows = {memory_, &tag_}};
     view_.grouped_log_probs.rows = at(1, behavior.grouped_log_probs.rows);
     tag_.Renew();

@@ -6,6 +6,8 @@
 #include <functional>
 #include <optional>
 
+#include "kernels/records/packed_values.h"
+
 namespace sis::cuda {
 namespace {
 
@@ -98,15 +100,37 @@ StagedRows Batch::PlaceBehavior(const BehaviorView& behavior, size_t first, size
   const size_t slots = parameters_.slots;
   const GroupedLogProbs& grouped = behavior.grouped_log_probs;
   if (grouped.empty()) {
-    return {place(behavior.log_probs.subspan(first * slots, count * slots)), RowFormat::kTokenMajor,
-            0, static_cast<uint8_t>(slots)};
+    return {place(behavior.log_probs.subspan(first * slots, count * slots)),
+            RowFormat::kTokenMajor};
   }
-  const size_t ranks = grouped.Ranks(slots);
-  const size_t group_bytes = GroupBytes(grouped.encoding, ranks);
+  const size_t group_bytes = GroupBytes(grouped.encoding, slots);
   const size_t group = (grouped.first_lane + first) / kGroupPositions;
   const size_t lane = (grouped.first_lane + first) % kGroupPositions;
   return {place(grouped.rows.subspan(group * group_bytes, GroupCount(lane + count) * group_bytes)),
-          FormatOf(grouped.encoding), static_cast<uint8_t>(lane), static_cast<uint8_t>(ranks)};
+          FormatOf(grouped.encoding), static_cast<uint8_t>(lane)};
+}
+
+void Batch::StageRagged(const RaggedLogProbs& log_probs, size_t first, size_t count,
+                        StagedStretch& staged) {
+  const size_t group = (log_probs.first_lane + first) / kGroupPositions;
+  const size_t lane = (log_probs.first_lane + first) % kGroupPositions;
+  const size_t groups = GroupCount(lane + count);
+  const auto begins = log_probs.begins.subspan(group, groups + 1);
+  staged.counts =
+      StageInput(log_probs.counts.subspan(group * kGroupPositions, groups * kGroupPositions));
+  staged.begins = StageInput(begins);
+  if (log_probs.encoding == LogProbEncoding::kFixed12) {
+    constexpr size_t kBytes = RowBytes(LogProbEncoding::kFixed12);
+    const auto multipliers = log_probs.multipliers.subspan(group * kBytes);
+    staged.multipliers =
+        StageInput(multipliers.first(std::min(groups * kBytes, multipliers.size())));
+  }
+  // A slot of even number begins a byte.
+  const int bits = LogProbBits(log_probs.encoding);
+  const size_t from = PackedValueBytes(begins.front() - begins.front() % 2, bits);
+  const size_t to = PackedValueBytes(begins.back(), bits);
+  staged.behavior = {StageInput(log_probs.codes.subspan(from, to - from)), RowFormat::kRagged,
+                     static_cast<uint8_t>(lane), log_probs.encoding};
 }
 
 StagedRows Batch::StageCurrent(const CurrentView& current, size_t first, size_t count) {
@@ -156,7 +180,11 @@ size_t Batch::Take(const Stretch& stretch, size_t first) {
            static_cast<size_t>(std::as_bytes(array).data() - behavior.fixed_rows.bytes.data());
   };
   if (!current.reduced()) {
-    staged.behavior = PlaceBehavior(behavior, first, count, place);
+    if (behavior.ragged_log_probs.empty()) {
+      staged.behavior = PlaceBehavior(behavior, first, count, place);
+    } else {
+      StageRagged(behavior.ragged_log_probs, first, count, staged);
+    }
     staged.current = StageCurrent(current, first, count);
   }
   staged.behavior_sampled_log_probs = place(Part(behavior.sampled_log_probs, first, count));

@@ -80,6 +80,9 @@ class Batch {
   template <class Place>
   StagedRows PlaceBehavior(const BehaviorView& behavior, size_t first, size_t count,
                            const Place& place);
+  // Where the ragged ones are, and what they say.
+  void StageRagged(const RaggedLogProbs& log_probs, size_t first, size_t count,
+                   StagedStretch& staged);
   StagedRows StageCurrent(const CurrentView& current, size_t first, size_t count);
   size_t uploads_offset() const;
   size_t stretches_offset() const;

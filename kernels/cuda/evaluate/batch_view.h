@@ -21,8 +21,8 @@ inline constexpr uint64_t kAbsent = ~uint64_t{0};
 struct StagedRows {
   uint64_t offset = kAbsent;
   RowFormat format = RowFormat::kNone;
-  uint8_t first_lane = 0;  // 0 if token-major
-  uint8_t ranks = 0;       // of recorded rows: slots from there on are unused
+  uint8_t first_lane = 0;                                // 0 if token-major
+  LogProbEncoding encoding = LogProbEncoding::kFloat32;  // of kRagged
 };
 
 // Offsets are in bytes, from the start of the input or the output (what is resident: of the
@@ -36,6 +36,10 @@ struct StagedStretch {
   bool resident;
   StagedRows behavior;
   StagedRows current;
+  // Of kRagged, in the input as the codes are: RaggedSections.
+  uint64_t counts = kAbsent;
+  uint64_t begins = kAbsent;
+  uint64_t multipliers = kAbsent;
   // Input, [count] each.
   uint64_t behavior_sampled_log_probs;
   uint64_t sampled_ranks;

@@ -105,12 +105,12 @@ SIS_HOST_DEVICE SlotSums AccumulateSlots(const Behavior& behavior, const Current
   return {{envelope, accumulator.envelope.valid()}, total_variation};
 }
 
+// Slots from `ranks` on are unused.
 template <bool kTotalVariation, class Behavior>
-SIS_HOST_DEVICE SlotSums AccumulateWith(const Behavior& behavior, const BatchView& batch,
+SIS_HOST_DEVICE SlotSums AccumulateWith(const Behavior& behavior, int ranks, const BatchView& batch,
                                         const StagedStretch& stretch, size_t index) {
   const std::byte* rows = batch.input + stretch.current.offset;
   const int slots = batch.slots;
-  const int ranks = stretch.behavior.ranks;
   const int top_k = batch.top_k < ranks ? batch.top_k : ranks;
   if (stretch.current.format == RowFormat::kTokenMajor) {
     return AccumulateSlots<kTotalVariation>(behavior, TokenMajorReader(rows, index, slots), ranks,
@@ -130,6 +130,29 @@ SIS_HOST_DEVICE void Store(const BatchView& batch, uint64_t offset, size_t index
   if (offset != kAbsent) reinterpret_cast<T*>(batch.output + offset)[index] = value;
 }
 
+template <bool kTotalVariation>
+SIS_HOST_DEVICE SlotSums RaggedSlotsAt(const BatchView& batch, const StagedStretch& stretch,
+                                       size_t lane, size_t index) {
+  const RaggedSections sections = {reinterpret_cast<const uint8_t*>(batch.input + stretch.counts),
+                                   reinterpret_cast<const uint32_t*>(batch.input + stretch.begins),
+                                   batch.input + stretch.multipliers,
+                                   batch.input + stretch.behavior.offset};
+  switch (stretch.behavior.encoding) {
+    case LogProbEncoding::kFloat32: {
+      const RaggedReader<LogProbEncoding::kFloat32> reader(sections, lane);
+      return AccumulateWith<kTotalVariation>(reader, reader.count(), batch, stretch, index);
+    }
+    case LogProbEncoding::kFloat16: {
+      const RaggedReader<LogProbEncoding::kFloat16> reader(sections, lane);
+      return AccumulateWith<kTotalVariation>(reader, reader.count(), batch, stretch, index);
+    }
+    case LogProbEncoding::kFixed12:
+      break;
+  }
+  const RaggedReader<LogProbEncoding::kFixed12> reader(sections, lane);
+  return AccumulateWith<kTotalVariation>(reader, reader.count(), batch, stretch, index);
+}
+
 // Of position `index` of the stretch.
 template <bool kTotalVariation>
 SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedStretch& stretch,
@@ -139,20 +162,22 @@ SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedStretch& st
                               ? nullptr
                               : RecordedRows(batch, stretch) + stretch.behavior.offset;
   const size_t lane = stretch.behavior.first_lane + index;
-  const int ranks = stretch.behavior.ranks;
+  const int slots = batch.slots;
   switch (stretch.behavior.format) {
     case RowFormat::kTokenMajor:
-      return AccumulateWith<kTotalVariation>(TokenMajorReader(rows, lane, ranks), batch, stretch,
-                                             index);
+      return AccumulateWith<kTotalVariation>(TokenMajorReader(rows, lane, slots), slots, batch,
+                                             stretch, index);
     case RowFormat::kFloat32:
-      return AccumulateWith<kTotalVariation>(Float32Reader(rows, lane, ranks), batch, stretch,
-                                             index);
+      return AccumulateWith<kTotalVariation>(Float32Reader(rows, lane, slots), slots, batch,
+                                             stretch, index);
     case RowFormat::kFloat16:
-      return AccumulateWith<kTotalVariation>(Float16Reader(rows, lane, ranks), batch, stretch,
-                                             index);
+      return AccumulateWith<kTotalVariation>(Float16Reader(rows, lane, slots), slots, batch,
+                                             stretch, index);
     case RowFormat::kFixed12:
-      return AccumulateWith<kTotalVariation>(Fixed12Reader(rows, lane, ranks), batch, stretch,
-                                             index);
+      return AccumulateWith<kTotalVariation>(Fixed12Reader(rows, lane, slots), slots, batch,
+                                             stretch, index);
+    case RowFormat::kRagged:
+      return RaggedSlotsAt<kTotalVariation>(batch, stretch, lane, index);
     case RowFormat::kTokenMajorFloat16:
     case RowFormat::kNone:
       break;

@@ -17,7 +17,7 @@ void ComputeTopKDivergences(const EvaluateParameters& parameters, const Stretch&
   const BehaviorView& behavior = stretch.behavior;
   const CurrentView& current = stretch.current;
   const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs,
-                                         parameters.slots);
+                                         parameters.slots, behavior.ragged_log_probs);
   const CurrentReader current_log_probs(current, parameters.slots);
   for (size_t i = 0; i < divergences.size(); ++i) {
     Divergence divergence;

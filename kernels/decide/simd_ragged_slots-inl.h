@@ -1,0 +1,319 @@
+// The slots of ragged log-probs (kernels/records/ragged_log_probs.h). Exponentials are taken where
+// used slots stand side by side, without gaps; only what joins the slots of a position goes rank by
+// rank, up to the longest set of the group.
+#if defined(SIS_KERNELS_SIMD_RAGGED_SLOTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SIS_KERNELS_SIMD_RAGGED_SLOTS_INL_H_
+#undef SIS_KERNELS_SIMD_RAGGED_SLOTS_INL_H_
+#else
+#define SIS_KERNELS_SIMD_RAGGED_SLOTS_INL_H_
+#endif
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "hwy/highway.h"
+#include "kernels/decide/simd_slots-inl.h"
+#include "kernels/numerics/simd_math-inl.h"
+#include "kernels/records/ragged_log_probs.h"
+#include "kernels/records/simd_groups-inl.h"
+#include "kernels/records/simd_rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sis {
+namespace HWY_NAMESPACE {
+
+#if HWY_TARGET > HWY_AVX3
+// For each mask of up to eight lanes, by its bits: how many of its lanes come before each lane.
+using LanesBefore = std::array<std::array<uint8_t, 8>, 256>;
+constexpr LanesBefore MakeLanesBefore() {
+  LanesBefore before{};
+  for (size_t bits = 0; bits < before.size(); ++bits) {
+    uint8_t count = 0;
+    for (size_t lane = 0; lane < 8; ++lane) {
+      before[bits][lane] = count;
+      count = static_cast<uint8_t>(count + (bits >> lane & 1));
+    }
+  }
+  return before;
+}
+inline constexpr LanesBefore kLanesBefore = MakeLanesBefore();
+static_assert(kLanes <= 8);
+#endif
+
+// The first values, one to each lane of the mask; other lanes get anything finite. `bits` are those
+// of the mask.
+HWY_INLINE Floats Expand(Floats values, Mask mask, uint32_t bits) {
+#if HWY_TARGET <= HWY_AVX3
+  static_cast<void>(bits);
+  return {_mm512_maskz_expand_ps(mask.raw, values.raw)};
+#else
+  const FloatTag d;
+  const Int32s before = hn::PromoteTo(
+      Int32Tag(), hn::LoadU(hn::Rebind<uint8_t, FloatTag>(), kLanesBefore[bits].data()));
+  const Floats lanes = hn::TableLookupLanes(values, hn::IndicesFromVec(d, before));
+  return hn::IfThenElseZero(mask, lanes);
+#endif
+}
+
+// Memory for one group. Vectors are read and written to beyond the end of what is in use.
+struct RaggedScratch {
+  static constexpr size_t kRows = kMaxTopK + kRanksAtOnce;
+
+  HWY_ALIGN float codes[kGroup * (kMaxTopK + 2)];
+  HWY_ALIGN float current[kLanes * (kMaxTopK + 2)];
+  HWY_ALIGN float maxima[kLanes * kRows];
+  uint16_t lanes[kRows];   // by rank, a bit for each position that has that slot
+  uint16_t begins[kRows];  // by rank, its first slot in `codes`
+};
+
+// A group's behaviour log-probs, rank by rank.
+class RaggedRows {
+ public:
+  using Values = Floats;
+
+  // The group in scratch; of its positions the values of codes are top - code * step.
+  HWY_INLINE RaggedRows(const uint8_t* counts, size_t longest, const std::byte* multipliers,
+                        RaggedScratch& scratch)
+      : longest_(longest), scratch_(scratch) {
+    const Int32Tag di;
+    for (size_t lane = 0; lane < kGroup; lane += kLanes) {
+      const size_t i = lane / kLanes;
+      counts_[i] = hn::PromoteTo(di, hn::LoadU(hn::Rebind<uint8_t, FloatTag>(), counts + lane));
+      if (multipliers == nullptr) {
+        tops_ = hn::Zero(FloatTag());
+        steps_[i] = Constant(-1.0f);
+      } else {
+        const auto* row = reinterpret_cast<const uint8_t*>(multipliers);
+        tops_ = Constant(0x1p-6f);
+        steps_[i] =
+            hn::Mul(hn::Sub(Unpack12Bits(row, lane), Constant(0x1p23f)), Constant(0x1p-18f));
+      }
+    }
+  }
+
+  // Slots of the longest set: there are no more ranks.
+  size_t longest() const { return longest_; }
+  RaggedScratch& scratch() const { return scratch_; }
+
+  // Which of the kLanes positions from `lane` on have a slot of that rank; and the bits of these.
+  HWY_INLINE Mask Has(size_t lane, size_t rank) const {
+    const Int32Tag di;
+    return hn::RebindMask(FloatTag(),
+                          hn::Gt(counts_[lane / kLanes], hn::Set(di, static_cast<int32_t>(rank))));
+  }
+  HWY_INLINE uint32_t Bits(size_t lane, size_t rank) const {
+    return uint32_t{scratch_.lanes[rank]} >> lane & ((1u << kLanes) - 1);
+  }
+
+  // Of the positions that have the slot; others get anything finite.
+  HWY_INLINE Floats At(size_t lane, size_t rank, Mask has) const {
+    size_t begin = scratch_.begins[rank];
+    if constexpr (kLanes < kGroup) {
+      begin += std::popcount(scratch_.lanes[rank] & ((1u << lane) - 1));
+    }
+    const Floats codes = Expand(LoadFloats(scratch_.codes + begin), has, Bits(lane, rank));
+    return MinusExactProduct(tops_, codes, steps_[lane / kLanes]);
+  }
+
+  // As other layouts are read: -inf in unused slots.
+  template <SlotUse kUse = SlotUse::kAny>
+  HWY_INLINE FourFloats Load(size_t lane, size_t rank) const {
+    return {{OrUnused(lane, rank), OrUnused(lane, rank + 1)},
+            {OrUnused(lane, rank + 2), OrUnused(lane, rank + 3)}};
+  }
+  template <SlotUse kUse = SlotUse::kAny, size_t kCount>
+  HWY_INLINE void LoadLast(size_t lane, size_t rank, Floats (&last)[kCount]) const {
+    for (size_t i = 0; i < kCount; ++i) last[i] = OrUnused(lane, rank + i);
+  }
+
+ private:
+  HWY_INLINE Floats OrUnused(size_t lane, size_t rank) const {
+    const Mask has = Has(lane, rank);
+    return hn::IfThenElse(has, At(lane, rank, has), Constant(kMinusInfinity));
+  }
+
+  size_t longest_;
+  RaggedScratch& scratch_;
+  Int32s counts_[kGroup / kLanes];
+  Floats steps_[kGroup / kLanes];
+  Floats tops_;
+};
+
+// Group after group.
+class RaggedPositions {
+ public:
+  explicit RaggedPositions(const RaggedLogProbs& log_probs) : log_probs_(log_probs) {}
+
+  HWY_INLINE RaggedRows Group(size_t group, size_t /*index*/, size_t /*first_lane*/,
+                              size_t /*count*/) {
+    const uint8_t* counts = log_probs_.counts.data() + group * kGroup;
+    const size_t longest = *std::max_element(counts, counts + kGroup);
+    // The first one's code begins a byte if it is even.
+    const size_t begin = log_probs_.begins[group];
+    FindRows(counts, longest, begin % 2);
+    VisitEncoding(log_probs_.encoding, [&]<LogProbEncoding kEncoding>() HWY_ATTR {
+      UnpackCodes<kEncoding>(begin - begin % 2, log_probs_.begins[group + 1]);
+    });
+    const std::byte* multipliers = nullptr;
+    if (log_probs_.encoding == LogProbEncoding::kFixed12) {
+      constexpr size_t kBytes = RowBytes(LogProbEncoding::kFixed12);
+      multipliers = Row(log_probs_.multipliers, group * kBytes, kBytes);
+    }
+    return RaggedRows(counts, longest, multipliers, scratch_);
+  }
+
+ private:
+  // Where the slots of each rank are, up to those that are read with the last four.
+  HWY_INLINE void FindRows(const uint8_t* counts, size_t longest, size_t begin) {
+    const hn::FixedTag<uint8_t, kGroup> d8;
+    const auto group = hn::LoadU(d8, counts);
+    const size_t end = std::min<size_t>(longest + kRanksAtOnce - 1, kMaxTopK);
+    for (size_t rank = 0; rank < end; ++rank) {
+      uint8_t bits[8];
+      hn::StoreMaskBits(d8, hn::Gt(group, hn::Set(d8, static_cast<uint8_t>(rank))), bits);
+      uint16_t lanes;
+      std::memcpy(&lanes, bits, sizeof(lanes));
+      scratch_.lanes[rank] = lanes;
+      scratch_.begins[rank] = static_cast<uint16_t>(begin);
+      begin += std::popcount(lanes);
+    }
+  }
+
+  // The codes [first, end), as numbers.
+  template <LogProbEncoding kEncoding>
+  HWY_INLINE void UnpackCodes(size_t first, size_t end) {
+    constexpr size_t kBytes = RowBytes(kEncoding);
+    float* to = scratch_.codes;
+    for (size_t byte = first * kBytes / kGroup; first < end; first += kGroup, byte += kBytes) {
+      const std::byte* row = Row(log_probs_.codes, byte, kBytes);
+      for (size_t lane = 0; lane < kGroup; lane += kLanes, to += kLanes) {
+        if constexpr (kEncoding == LogProbEncoding::kFixed12) {
+          const auto* packed = reinterpret_cast<const uint8_t*>(row);
+          hn::Store(hn::Sub(Unpack12Bits(packed, lane), Constant(0x1p23f)), FloatTag(), to);
+        } else {
+          hn::Store(RowReader<kEncoding>(row).Read(row, lane), FloatTag(), to);
+        }
+      }
+    }
+  }
+
+  // Aligned to its values, and zeros where nothing is.
+  HWY_INLINE const std::byte* Row(std::span<const std::byte> section, size_t byte, size_t bytes) {
+    // Those of twelve bits are read as bytes.
+    if (bytes == RowBytes(LogProbEncoding::kFixed12) && byte + bytes <= section.size()) {
+      return section.data() + byte;
+    }
+    const size_t there = byte < section.size() ? std::min(bytes, section.size() - byte) : 0;
+    if (there > 0) std::memcpy(row_, section.data() + byte, there);
+    std::memset(row_ + there, 0, bytes - there);
+    return row_;
+  }
+
+  const RaggedLogProbs& log_probs_;
+  HWY_ALIGN std::byte row_[RowBytes(LogProbEncoding::kFloat32)];
+  RaggedScratch scratch_;
+};
+
+// The fast way, as AccumulatePlain.
+template <class CurrentRows>
+HWY_INLINE bool AccumulateRagged(const RaggedRows& behavior, const CurrentRows& current,
+                                 size_t lane, const SlotPlan& plan, SlotResults& results) {
+  const FloatTag d;
+  const size_t longest = behavior.longest();
+  RaggedScratch& scratch = behavior.scratch();
+  Floats max = Constant(kMinusInfinity);
+  size_t used = 0;
+  // Every rank, up to those that are read with the last one.
+  const auto add = [&](Floats p, size_t rank) HWY_ATTR __attribute__((always_inline)) {
+    const Mask has = behavior.Has(lane, rank);
+    const Floats log_ratio = hn::Sub(p, behavior.At(lane, rank, has));
+    max = hn::Max(max, hn::IfThenElse(has, log_ratio, Constant(kMinusInfinity)));
+    hn::Store(max, d, scratch.maxima + rank * kLanes);
+    hn::StoreU(hn::Compress(p, has), d, scratch.current + used);
+    used += hn::CountTrue(d, has);
+  };
+  size_t rank = 0;
+  for (; rank < longest && rank + kRanksAtOnce <= plan.slots; rank += kRanksAtOnce) {
+    const FourFloats p = current.Load(lane, rank);
+    add(p.first.first, rank);
+    add(p.first.second, rank + 1);
+    add(p.second.first, rank + 2);
+    add(p.second.second, rank + 3);
+  }
+  const auto add_last = [&]<size_t kCount>() HWY_ATTR __attribute__((always_inline)) {
+    Floats last[kCount];
+    current.LoadLast(lane, rank, last);
+    for (size_t i = 0; i < kCount; ++i) add(last[i], rank + i);
+  };
+  switch (rank < longest ? plan.slots - rank : 0) {
+    case 1:
+      add_last.template operator()<1>();
+      break;
+    case 2:
+      add_last.template operator()<2>();
+      break;
+    case 3:
+      add_last.template operator()<3>();
+      break;
+  }
+  hn::StoreU(hn::Zero(d), d, scratch.current + used);
+
+  Uint32s largest_bits = hn::Zero(Uint32Tag());
+  const auto exponentials = [&]<size_t kCount>(size_t vector) HWY_ATTR
+      __attribute__((always_inline)) {
+    Floats p[kCount], e[kCount];
+    for (size_t i = 0; i < kCount; ++i) {
+      p[i] = hn::Load(d, scratch.current + (vector + i) * kLanes);
+      largest_bits = hn::Max(largest_bits, RangeBits(p[i]));
+    }
+    ExpOfEach(p, e);
+    for (size_t i = 0; i < kCount; ++i) {
+      hn::Store(e[i], d, scratch.current + (vector + i) * kLanes);
+    }
+  };
+  VisitRanks((used + kLanes - 1) / kLanes, exponentials);
+
+  PrefixPoints points(plan, results);
+  Floats covered_mass = hn::Zero(d);
+  used = 0;
+  for (rank = 0; rank < longest; ++rank) {
+    const Mask has = behavior.Has(lane, rank);
+    // Where there is no slot, 0 is added.
+    covered_mass = hn::Add(
+        covered_mass, Expand(LoadFloats(scratch.current + used), has, behavior.Bits(lane, rank)));
+    used += hn::CountTrue(d, has);
+    if (HWY_UNLIKELY(rank + 1 == points.next())) {
+      points.Keep({FlushAll(hn::Load(d, scratch.maxima + rank * kLanes)), covered_mass});
+    }
+  }
+  const Envelopes all = {FlushAll(max), covered_mass};
+  points.KeepRest(all);
+  if (HWY_LIKELY(plan.top_k == plan.slots)) results.envelopes = all;
+  results.valid = AreMasses(covered_mass);
+  return AllInRange(largest_bits);
+}
+
+// Fills in what `plan` asks for.
+template <class CurrentRows>
+HWY_INLINE void AccumulateSlots(const RaggedRows& behavior, const CurrentRows& current, size_t lane,
+                                const SlotPlan& plan, Expectation& /*expectation*/,
+                                SlotResults& results) {
+  if (HWY_LIKELY(!plan.total_variation) &&
+      HWY_LIKELY(AccumulateRagged(behavior, current, lane, plan, results))) {
+    return;
+  }
+  const CopiedSlots slots(behavior, current, lane, behavior.longest());
+  plan.total_variation ? AccumulateAny<true>(slots, plan, results)
+                       : AccumulateAny<false>(slots, plan, results);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sis
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard of the target

@@ -1,0 +1,94 @@
+// A backend that is given all records without their unused slots, as pages of sets of differing
+// length hold them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/decide/backend.h"
+#include "kernels/records/ragged_log_probs.h"
+
+namespace sis {
+
+// The records of a stretch, in float32. Positions before it share its first group, and have slots.
+class RaggedBehavior {
+ public:
+  RaggedBehavior(const BehaviorView& behavior, size_t slots, uint32_t first_position)
+      : view_{.log_probs = {},
+              .sampled_log_probs = behavior.sampled_log_probs,
+              .sampled_ranks = behavior.sampled_ranks} {
+    const size_t first_lane = first_position % kGroupPositions;
+    const size_t lanes = first_lane + behavior.sampled_log_probs.size();
+    const LogProbReader reader(behavior.log_probs, behavior.grouped_log_probs, slots);
+    counts_.resize(GroupCount(lanes) * kGroupPositions);
+    for (size_t lane = 0; lane < lanes; ++lane) {
+      uint8_t& count = counts_[lane];
+      if (lane < first_lane) count = static_cast<uint8_t>(lane % (slots + 1));
+      while (lane >= first_lane && count < slots &&
+             reader.At(lane - first_lane, count) != kMinusInfinity) {
+        ++count;
+      }
+    }
+    for (size_t group = 0; group < GroupCount(lanes); ++group) {
+      begins_.push_back(static_cast<uint32_t>(codes_.size()));
+      for (size_t rank = 0; rank < slots; ++rank) {
+        for (size_t i = 0; i < kGroupPositions; ++i) {
+          const size_t lane = group * kGroupPositions + i;
+          if (counts_[lane] <= rank) continue;
+          codes_.push_back(lane < first_lane ? -0.5f : reader.At(lane - first_lane, rank));
+        }
+      }
+    }
+    begins_.push_back(static_cast<uint32_t>(codes_.size()));
+    view_.ragged_log_probs = {.counts = counts_,
+                              .begins = begins_,
+                              .multipliers = {},
+                              .codes = std::as_bytes(std::span(codes_)),
+                              .encoding = LogProbEncoding::kFloat32,
+                              .first_lane = static_cast<uint8_t>(first_lane)};
+  }
+  RaggedBehavior(const RaggedBehavior&) = delete;
+  RaggedBehavior& operator=(const RaggedBehavior&) = delete;
+
+  const BehaviorView& view() const { return view_; }
+
+ private:
+  std::vector<uint8_t> counts_;
+  std::vector<uint32_t> begins_;
+  std::vector<float> codes_;
+  BehaviorView view_;
+};
+
+class AsRagged final : public Backend {
+ public:
+  explicit AsRagged(const Backend& backend)
+      : backend_(backend), name_(std::string(backend.name()) + "_ragged") {}
+
+  std::string_view name() const override { return name_; }
+
+  void Evaluate(const EvaluateParameters& parameters,
+                std::span<const Stretch> stretches) const override {
+    std::deque<RaggedBehavior> records;
+    std::vector<Stretch> ragged(stretches.begin(), stretches.end());
+    for (Stretch& stretch : ragged) {
+      const BehaviorView& behavior = stretch.behavior;
+      if (behavior.log_probs.empty() && behavior.grouped_log_probs.empty()) continue;
+      stretch.behavior =
+          records
+              .emplace_back(behavior, static_cast<size_t>(parameters.slots), stretch.first_position)
+              .view();
+    }
+    backend_.Evaluate(parameters, ragged);
+  }
+
+ private:
+  const Backend& backend_;
+  const std::string name_;
+};
+
+}  // namespace sis
