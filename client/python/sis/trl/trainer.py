@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
-import re
-import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
@@ -15,11 +11,9 @@ from accelerate.utils import broadcast_object_list
 from trl import GRPOConfig, GRPOTrainer
 
 import sis.torch
-from sis import errors
 from sis.client import Client
 from sis.engines.lists import stretches
 from sis.evaluation import Totals
-from sis.local_server import LocalServer, local_server
 from sis.logit_transform import LogitTransform
 from sis.options import EvaluateOptions
 from sis.run import Run, Sampling, label_of
@@ -28,6 +22,7 @@ from sis.step_metrics import step_metrics
 from sis.top_k import TopK
 from sis.trl import capture, refusals
 from sis.trl.config import SisConfig
+from sis.trl.connection import agreed
 from sis.trl.rollouts import Generated, Rollouts, assembled
 from sis.versions import warn_unless_tested
 
@@ -37,8 +32,6 @@ _NEVER = 1e-38
 _SMALLEST_WEIGHT = 1e-30
 # Positions that the head is checked with.
 _CHECKED = 32
-# Of a run's name, what says of which training it is; the server takes 256 characters in all.
-_LONGEST_NAME = 200
 
 
 class _Acceptance(NamedTuple):
@@ -80,12 +73,10 @@ class SisTrainerMixin(_Trainer):
         refusals.check_trainer(self)
         self._sis_config = config
         self._sis_rollout_func, self.rollout_func = self.rollout_func, self.rollout_func and self._sis_call_rollout_func
-        # Ends with this process.
-        self._sis_server: Optional[LocalServer] = None
-        run_id, address, incarnation = self._sis_agree()
-        # One server too is a list: what it is when it gives no answer is then MISSING, at once.
-        client = Client([address] if isinstance(address, str) else address)
-        run = client.create_run(run_id, incarnation=incarnation, **self._sis_run_settings())
+        connection = agreed(self.accelerator, self.args, config)
+        self._sis_server = connection.server
+        client = Client(connection.addresses)
+        run = client.create_run(connection.run_id, incarnation=connection.incarnation, **self._sis_run_settings())
         worker = f"rank-{self.accelerator.process_index}"
         self._sis_rollouts = Rollouts(client, run, worker, config.lease_seconds)
         self._sis_generation = 0
@@ -131,32 +122,6 @@ class SisTrainerMixin(_Trainer):
             self._sis_rollouts.release()
 
     # To begin with.
-
-    def _sis_agree(self) -> Any:
-        """Run, address and incarnation, which the main process chooses for all."""
-        chosen: List[Any] = [None]
-        if self.accelerator.is_main_process:
-            address = self._sis_config.address
-            if address is None:
-                if (
-                    int(os.environ.get("LOCAL_WORLD_SIZE", self.accelerator.num_processes))
-                    < self.accelerator.num_processes
-                ):
-                    raise ValueError(
-                        "SisConfig.address is None, but there are several machines: start a server for all"
-                    )
-                self._sis_server = local_server()
-                address = self._sis_server.address
-            name = self.args.run_name or os.path.basename(os.path.abspath(self.args.output_dir or "trl"))
-            plain = re.sub("[^A-Za-z0-9._-]", "-", name)[:_LONGEST_NAME]
-            run_id = self._sis_config.run or f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-            incarnation = 0
-            with Client(address) as client, contextlib.suppress(errors.NotFound):
-                incarnation = client.get_run(run_id).run.incarnation + 1
-            chosen = [(run_id, address, incarnation)]
-        if self.accelerator.num_processes > 1:
-            broadcast_object_list(chosen, from_process=0)
-        return chosen[0]
 
     def _sis_run_settings(self) -> Dict[str, Any]:
         seed = self._sis_config.seed

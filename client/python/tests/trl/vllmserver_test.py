@@ -1,25 +1,13 @@
 """TRL with vLLM in a process of its own, by `trl vllm-serve`, over HTTP: run by tools/rl-test."""
 
-import contextlib
-import os
-import pathlib
-import signal
-import socket
-import subprocess
-import sys
-import time
 import unittest
 import unittest.mock
 
-import vllm
-from safetensors.torch import save_file
+import vllm_process
 from trainer_case import InFloat64, TrainerCase
 from trl.generation.vllm_client import VLLMClient
 
 from sis.trl import SisConfig, refusals
-
-# Its command reads the version of a package "vllm"; that for CPUs is called otherwise.
-_METADATA = f"Metadata-Version: 2.1\nName: vllm\nVersion: {vllm.__version__}+cpu\n"
 
 
 class FromDisk(VLLMClient):
@@ -32,9 +20,7 @@ class FromDisk(VLLMClient):
         pass
 
     def update_named_params(self, metadata, named_params):
-        save_file({name: value.detach().contiguous() for name, value in named_params}, f"{self.folder}/model.safetensors")
-        call = {"method": "reload_weights", "kwargs": {"weights_path": self.folder}}
-        self._post(f"{self.base_url}/collective_rpc", json=call)
+        vllm_process.load_weights(self.base_url, self.folder, named_params)
         FromDisk.updates += 1
 
 
@@ -42,39 +28,10 @@ class VllmserverTest(TrainerCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        metadata = cls.folder / "site/vllm.dist-info/METADATA"
-        metadata.parent.mkdir(parents=True)
-        metadata.write_text(_METADATA)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            cls.port = free.getsockname()[1]
-        with open(cls.folder / "serve.log", "w") as log:
-            command = [
-                pathlib.Path(sys.executable).with_name("trl"), "vllm-serve", "--model", cls.path, "--host", "127.0.0.1",
-                "--port", str(cls.port), "--dtype", "float32", "--enforce_eager", "--max_model_len", "128",
-            ]  # fmt: skip
-            environment = {**os.environ, "PYTHONPATH": str(metadata.parents[1])}
-            del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]
-            process = subprocess.Popen(
-                command, env=environment, stdout=log, stderr=subprocess.STDOUT, process_group=0
-            )
-        cls.addClassCleanup(cls.end, process)
-        # It listens once it is ready, tens of seconds later.
-        while process.poll() is None:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", cls.port), 1):
-                return
-            time.sleep(1)
-        raise AssertionError((cls.folder / "serve.log").read_text()[-4000:])
-
-    @staticmethod
-    def end(process):
-        """With its engine, a process of its own."""
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(60)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        cls.port = vllm_process.start(
+            cls, cls.folder, ["trl", "vllm-serve", "--model", cls.path],
+            "--dtype", "float32", "--enforce_eager", "--max_model_len", "128",
+        )  # fmt: skip
 
     def of_server(self, kind, config, **changed):
         FromDisk.folder = str(self.folder / "tiny")

@@ -1,0 +1,283 @@
+"""TRL's asynchronous trainer: its rollout worker, `vllm serve` over HTTP, and the real server. Run by tools/rl-test.
+
+Its attention kernel needs a GPU: the same sums of PyTorch stand in its place. It also asks a GPU how fast it is.
+"""
+
+import collections
+import random
+import types
+import unittest
+import unittest.mock
+
+import numpy as np
+import requests
+import torch
+import vllm_process
+from datasets import Dataset
+from trainer_case import TrainerCase, in_float64, reward
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl.chat_template_utils import qwen3_chat_template
+from trl.experimental.async_grpo import AsyncGRPOConfig, async_grpo_trainer, packing
+from trl.experimental.async_grpo.async_rollout_worker import (
+    AsyncRolloutWorker,
+    TurnRecord,
+    _AsyncRolloutLoop,
+    _chain_to_sequences,
+)
+
+from sis import entries
+from sis.records import MissingReason, Slice
+from sis.top_k import canonical
+from sis.trl import SisConfig, async_rollouts
+from sis.trl.async_grpo import SisAsyncGRPOTrainer
+
+PROMPTS = Dataset.from_list([{"prompt": [{"role": "user", "content": f"tokens {n}"}]} for n in range(16)])
+
+
+def varlen_attention(query, key, value, starts_q, starts_k, _longest_q, _longest_k, softmax_scale, causal, window_size):
+    """flash_attn_varlen_func: of each segment the queries are the last of its keys."""
+    assert causal and window_size == (-1, -1)
+    groups = query.shape[1] // key.shape[1]
+    made = []
+    for q0, q1, k0, k1 in zip(starts_q, starts_q[1:], starts_k, starts_k[1:]):
+        q, k, v = query[q0:q1].transpose(0, 1), key[k0:k1].transpose(0, 1), value[k0:k1].transpose(0, 1)
+        k, v = k.repeat_interleave(groups, 0), v.repeat_interleave(groups, 0)
+        seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril(k.shape[1] - q.shape[1])
+        scores = (q @ k.transpose(1, 2) * softmax_scale).masked_fill(~seen, -torch.inf)
+        made.append((scores.softmax(-1) @ v).transpose(0, 1))
+    return torch.cat(made)
+
+
+class FromDisk:
+    """A WeightTransferProtocol. Keeps all policies, by their version less 1."""
+
+    def __init__(self, address, folder):
+        self.address, self.folder, self.policies = address, folder, []
+
+    def init_weight_transfer(self):
+        pass
+
+    def pause(self):
+        requests.post(f"{self.address}/pause", params={"mode": "keep"}, timeout=600).raise_for_status()
+
+    def send_weights(self, iterator):
+        sent = [(name, value.clone()) for name, value in iterator]
+        self.policies.append(dict(sent))
+        vllm_process.load_weights(self.address, self.folder, sent)
+
+    def resume(self):
+        requests.post(f"{self.address}/resume", timeout=600).raise_for_status()
+
+    def destroy(self):
+        pass
+
+
+class InFloat64(SisAsyncGRPOTrainer):
+    """Compares the gradient of every micro-batch with that of TRL's loss with selected ratios, over the
+    whole vocabulary, of each sample alone and in float64."""
+
+    compared, most, most_recorded, most_acceptance, stale = 0, 0.0, 0.0, 0.0, 0
+
+    def _sis_run_settings(self):
+        return {**super()._sis_run_settings(), "log_prob_encoding": "float32"}
+
+    def _sis_log_ratios(self, terms, *arguments):
+        self.trained.update(terms.names())
+        return super()._sis_log_ratios(terms, *arguments)
+
+    def _sis_old_log_probs(self, log_probs, sampling, accepted, acceptance):
+        self.decided = accepted, acceptance
+        return super()._sis_old_log_probs(log_probs, sampling, accepted, acceptance)
+
+    def log_probs(self, model, ids):
+        """[T - 1, V]: of the tokens after the first."""
+        return (model(ids[None]).logits[0, :-1] / self.temperature).log_softmax(-1)
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        loss = super().compute_loss(model, inputs, *args, **kwargs)
+        ours = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+        samples = self.batches.popleft()
+        plain = AutoModelForCausalLM.from_pretrained(self.path, attn_implementation="eager", dtype=torch.float64)
+        double = in_float64(plain)
+        double.load_state_dict(self.model.state_dict())
+        total, first = 0.0, 0
+        for sample in samples:
+            ids, places = torch.from_numpy(sample["input_ids"]), np.flatnonzero(sample["completion_mask"][1:])
+            log_p = self.log_probs(double, ids)[places]
+            tokens = ids[places + 1][:, None]
+            log_q = self.sampled_from(plain, ids, places, torch.from_numpy(sample["old_log_probs"][places + 1]))
+            accepted, acceptance = (values[first : first + len(places)] for values in self.decided)
+            first += len(places)
+            ratio = (log_p - log_q).gather(1, tokens)[:, 0].exp()
+            with torch.no_grad():
+                # The recorded set is that of the sampler's most probable tokens.
+                best = log_q.topk(self.sis_run.config.top_k).indices
+                envelope = (log_p - log_q).gather(1, best).amax(1).exp()
+                a = torch.where((best == tokens).any(1), ratio / envelope, 0.0)
+                self.most_acceptance = max(self.most_acceptance, (a - acceptance).abs().max().item())
+            ratio = torch.where(accepted, ratio / ratio.detach(), ratio)
+            clipped = ratio.clamp(1 - self.epsilon_low, 1 + self.epsilon_high)
+            total = total - torch.min(ratio * sample["advantage"], clipped * sample["advantage"]).sum()
+        total = total / first / self.current_gradient_accumulation_steps
+        theirs = torch.autograd.grad(total, list(double.parameters()))
+        scale = max(gradient.abs().max().item() for gradient in theirs)
+        if scale:
+            assert abs(loss.item() - total.item()) < 1e-4, (loss, total)
+            self.most = max([self.most, *((a - b).abs().max().item() / scale for a, b in zip(ours, theirs))])
+            self.compared += first
+        return loss
+
+    @torch.no_grad()
+    def sampled_from(self, model, ids, places, told):
+        """[N, V]: of that policy, of all there were, whose log-prob of each token is what is told."""
+        every = []
+        for policy in self.weight_transfer.policies:
+            model.load_state_dict(policy)
+            every.append(self.log_probs(model, ids)[places])
+        policies = torch.stack(every)
+        own = policies.gather(2, ids[places + 1][None, :, None].expand(len(every), -1, 1))[..., 0]
+        differences, version = (own - told).abs().min(0)
+        self.most_recorded = max(self.most_recorded, differences.max().item())
+        self.stale += int((version < len(every) - 1).sum())
+        return policies[version, torch.arange(len(places))]
+
+
+class AsyncgrpoTest(TrainerCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.port = vllm_process.start(
+            cls, cls.folder, ["vllm", "serve", cls.path],
+            "--dtype", "float32", "--enforce-eager", "--max-model-len", "128", "--max-logprobs", "-1",
+            "--logprobs-mode", "processed_logprobs", VLLM_SERVER_DEV_MODE="1",
+        )  # fmt: skip
+        kernel = types.SimpleNamespace(flash_attn_varlen_func=varlen_attention)
+        for module, name, stand_in in (
+            (packing, "_flash_attn", lambda: kernel),
+            (async_grpo_trainer, "get_peak_flops_per_device", lambda *_: None),
+        ):
+            replaced = unittest.mock.patch.object(module, name, stand_in)
+            replaced.start()
+            cls.addClassCleanup(replaced.stop)
+
+    def trainer(self, config, worker=None, **changed):
+        address = f"http://127.0.0.1:{self.port}"
+        tokenizer = AutoTokenizer.from_pretrained(self.path, padding_side="left")
+        tokenizer.chat_template = qwen3_chat_template
+        made = InFloat64(
+            model=self.path,
+            reward_funcs=reward,
+            args=AsyncGRPOConfig(
+                **{
+                    "output_dir": str(self.folder / "out"), "max_steps": 3, "per_device_train_batch_size": 4,
+                    "gradient_accumulation_steps": 2, "num_generations": 4, "max_completion_length": 12,
+                    "learning_rate": 1e-4, "temperature": 0.9, "token_budget": 0, "use_cpu": True, "bf16": False,
+                    "report_to": [], "save_strategy": "no", "disable_tqdm": True, "gradient_checkpointing": False,
+                    "vllm_server_base_url": address, "vllm_server_timeout": 1500, "heartbeat_stale_after_s": 1500,
+                    **changed,
+                }
+            ),
+            train_dataset=PROMPTS,
+            processing_class=tokenizer,
+            rollout_worker=worker,
+            weight_transfer=FromDisk(address, self.folder / "tiny"),
+            sis_config=config,
+        )  # fmt: skip
+        self.addCleanup(made.sis_client.close)
+        made.path, made.batches, made.trained = self.path, collections.deque(), set()
+        return made
+
+    def train(self, trainer):
+        """Also notes which samples each micro-batch has: they are loaded ahead."""
+        log = async_grpo_trainer.DataCollatorForRollout._log_metrics
+
+        def noting(collator, rows, all_examples, padded):
+            trainer.batches.append(all_examples)
+            log(collator, rows=rows, all_examples=all_examples, padded=padded)
+
+        with unittest.mock.patch.object(async_grpo_trainer.DataCollatorForRollout, "_log_metrics", noting):
+            return super().train(trainer)
+
+    def test_trains(self):
+        """K above vLLM's own limit; loss and acceptance beside those in float64, of the policies that there
+        were."""
+        trainer = self.trainer(SisConfig(self.server.address, run=self.id(), top_k=64))
+        rows = self.train(trainer)
+        self.check_logged(trainer, rows)
+        self.assertEqual([row["sis/missing"] for row in rows], [0] * 3)
+        self.assertEqual([row["sis/envelope_violations"] for row in rows], [0] * 3)
+        # Before the first update all policies are one, and only what is outside the set is not accepted.
+        self.assertLess(rows[0]["sis/d"], 1e-5)
+        self.assertGreater(rows[0]["sis/accept_rate"], 0.5)
+        self.assertGreater(rows[2]["sis/d"], 1e-3)
+        self.assertNotIn(async_rollouts.SEQUENCE, rows[0])
+        self.assertGreater(trainer.compared, 100)
+        self.assertGreater(trainer.stale, 50)
+        self.assertLess(trainer.most_recorded, 1e-4)
+        self.assertLess(trainer.most_acceptance, 1e-3)
+        self.assertLess(trainer.most, 1e-3)
+        status = trainer.sis_client.get_run(trainer.sis_run.id)
+        self.assertEqual(status.policy_version, trainer.model_version)
+        for name in trainer.trained:
+            (missing,) = trainer.sis_client.fetch_top_k(trainer.sis_run, [Slice(name)]).missing
+            self.assertEqual(missing.reason, MissingReason.RELEASED)
+        self.assertEqual(len(trainer.trained), 24)
+
+    def test_cut_turns(self):
+        """However TRL cuts and joins turns, each trained token has its own record."""
+        random.seed(0)
+        generator = np.random.default_rng(0)
+        for _ in range(200):
+            turns, prompt = [], [1, 2, 3]
+            for version in range(random.randint(1, 4)):
+                count = random.randint(1, 6)
+                log_probs = -np.sort(generator.exponential(size=(count, 4)).astype(np.float32) + 2)
+                tokens = generator.integers(0, 64, count)
+                ids = (tokens[:, None] + np.arange(4)) % 64
+                record = canonical(ids, log_probs, tokens, log_probs[:, 0], 4)
+                turn = async_rollouts._Turn(record, version)
+                turns.append(TurnRecord(prompt, tokens.tolist(), turn.log_probs()))
+                prompt = [*prompt, *tokens.tolist()]
+                # Written anew, with other tokens for the last ones, or for all.
+                drift = random.choice([0, 0, 1, 2, len(prompt)])
+                prompt = [*prompt[: len(prompt) - drift], *([63] * random.randint(1, 3))]
+            sequences, _tally = _chain_to_sequences(turns, "rollout", 4)
+            for row in sequences:
+                mask = np.asarray(row.completion_mask)
+                begin = int(mask.argmax())
+                made = async_rollouts._entries("name", row)
+                blocks = [entry for entry in made if isinstance(entry, entries.Block)]
+                covered = {}
+                for block in blocks:
+                    for index, token in enumerate(block.sampled_ids):
+                        covered[begin + block.first_position + index] = (token, block.sampled_log_probs[index])
+                        self.assertEqual(block.top_k_log_probs.shape[1], 4)
+                        self.assertIn(token, block.top_k_ids[index])
+                expected = {
+                    int(place): (row.input_ids[place], row.old_log_probs[place]) for place in np.flatnonzero(mask)
+                }
+                self.assertEqual(covered, expected)
+
+    def test_refused(self):
+        for config, message in (
+            (SisConfig(self.server.address, soft_acceptance=True), "soft_acceptance goes with.*leave it out"),
+            (SisConfig(self.server.address, score_centering=True), "score_centering goes with.*leave it out"),
+        ):
+            with self.subTest(message), self.assertRaisesRegex(ValueError, message):
+                self.trainer(config)
+
+        class Other(_AsyncRolloutLoop):
+            pass
+
+        worker = AsyncRolloutWorker()
+        worker._loop_cls = Other
+        for custom, message in (
+            (unittest.mock.MagicMock(), "rollout_worker is a MagicMock.*AsyncRolloutWorker"),
+            (worker, "loop is Other: give it sis.trl.async_rollouts.SisRolloutLoopMixin"),
+        ):
+            with self.subTest(message), self.assertRaisesRegex(ValueError, message):
+                self.trainer(SisConfig(self.server.address, run=self.id()), custom)
+
+
+if __name__ == "__main__":
+    unittest.main()
