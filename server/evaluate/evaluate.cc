@@ -7,7 +7,6 @@
 #include "absl/time/clock.h"
 #include "kernels/numerics/sequence_key.h"
 #include "server/evaluate/base_algorithm.h"
-#include "server/inspect/inspection.h"
 
 namespace sis {
 namespace {
@@ -89,17 +88,23 @@ absl::Status EvaluateCall::EvaluateGroup(size_t group, size_t lane) {
   size_t offset = groups_[group].offset;
   for (size_t i = groups_[group].first; i < groups_[group].end; ++i) {
     SliceRange& slice = slices_[i];
+    std::unique_ptr<Inspection::Pending> inspected = RoomToInspect(slice);
     const absl::StatusOr<RangeResult> result =
         evaluators_[lane].Evaluate(slice, slice.first_position, slice.count, offset,
-                                   output_.positions().Part(offset, slice.count));
+                                   output_.positions().Part(offset, slice.count),
+                                   inspected == nullptr ? nullptr : &inspected->positions);
     if (!result.ok()) return result.status();
+    if (inspected != nullptr) inspected->add_records = evaluators_[lane].RecordsOf(slice);
     if (!result->missing.empty() && input_.own_log_probs.empty() &&
         (input_.wanted.NeedEveryRatio() || input_.algorithm)) {
       return RefuseMissing(slice, result->missing.front());
     }
-    results_[i] = {result->sums, result->counted.log_ratio_sum,
-                   SumOfPolicyLogRatios(result->counted.scored), result->missing,
-                   DivergencesOf(input_, output_.positions().Part(offset, slice.count), offset)};
+    results_[i] = {result->sums,
+                   result->counted.log_ratio_sum,
+                   SumOfPolicyLogRatios(result->counted.scored),
+                   result->missing,
+                   DivergencesOf(input_, output_.positions().Part(offset, slice.count), offset),
+                   std::move(inspected)};
     Add(i, *result, groups_[group].counted);
     AddTrustRegions(i, groups_[group].counted);
     offset += slice.count;
@@ -131,6 +136,11 @@ absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> EvaluateCall::Finish
   if (!input_.trust_regions.empty()) AddDivergences();
   response_->set_newly_counted(Count());
   if (answers_) answers_->Move(*response_);
+  std::vector<Inspection::Pending> inspected;
+  for (SliceResult& result : results_) {
+    if (result.inspected != nullptr) inspected.push_back(std::move(*result.inspected));
+  }
+  run_->inspection().Add(std::move(inspected));
   return response_;
 }
 
@@ -221,7 +231,6 @@ int64_t EvaluateCall::Count() {
         fresh.push_back({i, offset, range});
         whole_slices += range == whole;
       }
-      if (run_->inspection().Chosen(key)) Inspect(slice, key, offset);
       offset += slice.count;
     }
     if (whole_slices == group.end - first) {
@@ -244,17 +253,26 @@ int64_t EvaluateCall::Count() {
   return counted.sums.scored() + counted.sums.missing;
 }
 
-void EvaluateCall::Inspect(const SliceRange& slice, uint64_t sequence_key, size_t offset) {
+std::unique_ptr<Inspection::Pending> EvaluateCall::RoomToInspect(const SliceRange& slice) const {
+  Inspection& inspection = run_->inspection();
+  const uint64_t key = SequenceKey(run_->config().seed, slice.name.attempt, slice.name.id);
+  if (!inspection.Chosen(key)) return nullptr;
   const uint32_t end = slice.first_position + slice.count;
-  const uint32_t kept_end = std::min(end, run_->inspection().kept_positions());
-  absl::StatusOr<InspectedPositions> positions{InspectedPositions(run_->config().top_k)};
-  if (slice.first_position < kept_end) {
-    positions = evaluators_.front().Inspect(slice, kept_end - slice.first_position, offset);
-  }
-  // What was valid a moment ago may have changed in a segment: then there is nothing to look at.
-  if (!positions.ok()) return;
-  run_->inspection().Record({slice.name.id, slice.name.attempt}, sequence_key,
-                            input_.parameters.draw, slice.first_position, *positions, end);
+  const uint32_t kept_end = std::min(end, inspection.kept_positions());
+  const size_t count = kept_end - std::min(kept_end, slice.first_position);
+  std::optional<ByteCharge> charge = inspection.TakeRoom(count);
+  if (!charge.has_value()) return nullptr;
+  InspectedPositions positions(run_->config().top_k);
+  positions.ResizeEvaluated(count);
+  return std::make_unique<Inspection::Pending>(
+      Inspection::Pending{.name = {slice.name.id, slice.name.attempt},
+                          .sequence_key = key,
+                          .draw = input_.parameters.draw,
+                          .first_position = slice.first_position,
+                          .positions = std::move(positions),
+                          .evaluated_end = end,
+                          .add_records = {},
+                          .charge = *std::move(charge)});
 }
 
 }  // namespace sis

@@ -15,6 +15,7 @@
 #include "server/evaluate/slice_evaluator.h"
 #include "server/evaluate/step_message.h"
 #include "server/evaluate/trust_regions.h"
+#include "server/inspect/inspection.h"
 #include "server/messages/slices.h"
 #include "server/wire/answers_in_segment.h"
 #include "server/wire/received_arrays.h"
@@ -42,7 +43,8 @@ class EvaluateCall {
   // object is of no more use.
   absl::Status EvaluateGroup(size_t group, size_t lane);
   // When all have been evaluated, by one thread: applies the base algorithm, counts what this draw
-  // hasn't counted yet, and answers.
+  // hasn't counted yet, and answers. What is to be inspected is then pending in the run's
+  // Inspection.
   absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> Finish();
 
  private:
@@ -52,6 +54,7 @@ class EvaluateCall {
     LogRatioSum policy_log_ratio;  // see ScoredPositions
     std::vector<Missing> missing;
     SliceDivergences divergences;
+    std::unique_ptr<Inspection::Pending> inspected;  // null unless chosen
   };
   // Consecutive slices [first, end), whose positions begin at `offset` in the request. They are
   // counted together: what is counted is large beside a short slice.
@@ -74,8 +77,8 @@ class EvaluateCall {
   // Adds to the run's step and metrics what this draw hasn't counted yet; returns how many
   // positions that is.
   int64_t Count();
-  // Keeps the values of a slice, which begins at `offset` in the request, for a closer look.
-  void Inspect(const SliceRange& slice, uint64_t sequence_key, size_t offset);
+  // Room for the values of a slice that is chosen for a closer look; else null.
+  std::unique_ptr<Inspection::Pending> RoomToInspect(const SliceRange& slice) const;
   // Adds what came of positions of slice number i, which has been evaluated.
   void Add(size_t i, const RangeResult& part, Evaluated& counted) const;
   // Evaluates positions of slice number i again; it begins at `offset` in the request.

@@ -294,6 +294,48 @@ TEST_F(InspectTest, BadRequestsKeepNothing) {
   EXPECT_EQ(InspectSequence(*run_, inspect, response).code(), absl::StatusCode::kNotFound);
 }
 
+// What is looked at after an answer is what that answer decided, although the arrays of the request
+// are gone by then, and draws come in their order.
+TEST_F(InspectTest, WhatIsPendingIsLookedAtInOrder) {
+  Do(Request(all_, 20));
+  const v1::EvaluateRequest last = Request(all_, 21);
+  const v1::EvaluateResponse answer = Do(last);
+  EXPECT_TRUE(run_->inspection().MustLook());
+  EXPECT_FALSE(run_->inspection().MustLook()) << "one does";
+  int looks = 0;
+  while (run_->inspection().LookAtNext()) ++looks;
+  EXPECT_EQ(looks, 6);
+  EXPECT_FALSE(run_->inspection().MustLook());
+  ExpectKept(last, answer);
+  EXPECT_EQ(run_->inspection().passed_over(), 0);
+}
+
+TEST_F(InspectTest, RecordsThatGoOrChangeBeforeSomebodyLooksArePassedOver) {
+  Do(Request(all_, 22));
+  ASSERT_TRUE(run_->Release({"a", 0}));
+  const auto held = run_->FindToChange({"b", 0});
+  Sequence& changed = *std::get<std::shared_ptr<Sequence>>(held);
+  ASSERT_TRUE(changed.Truncate(100).ok());
+  AppendBlock(cache_, *run_, records_[0].Block("b", 100, 0, 0, 100));
+  v1::InspectRunResponse overview;
+  InspectRun(*run_, overview);
+  ASSERT_EQ(overview.sequences_size(), 1);
+  EXPECT_EQ(overview.sequences(0).sequence().id(), "c");
+  EXPECT_EQ(run_->inspection().passed_over(), 2);
+}
+
+// Nobody looks: what waits has a limit, and what is evaluated is answered all the same.
+TEST_F(InspectTest, WhatWaitsIsBounded) {
+  for (uint64_t draw = 1; run_->inspection().passed_over() == 0; ++draw) {
+    ASSERT_LT(draw, 1000u);
+    EXPECT_EQ(Do(Request(all_, draw)).decisions().size(), 3 * kLength);
+    ASSERT_LE(run_->inspection().bytes(), Limits().inspected_bytes / 8 / 2);
+  }
+  v1::InspectRunResponse overview;
+  InspectRun(*run_, overview);
+  EXPECT_EQ(overview.sequences_size(), 3);
+}
+
 TEST_F(InspectTest, ASupersededRunLeavesNothing) {
   Do(Request(all_, 12));
   EXPECT_GT(run_->inspection().bytes(), 0);

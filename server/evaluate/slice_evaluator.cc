@@ -71,12 +71,14 @@ absl::Status CheckSampledIds(const SliceRange& slice, const Sequence::Reader& re
 
 absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t first,
                                                      uint32_t count, size_t offset,
-                                                     const PositionOutput& output) {
+                                                     const PositionOutput& output,
+                                                     InspectedPositions* inspected) {
   RangeResult result = NoneYet();
   const auto named = [&](const absl::Status& status) {
     return absl::Status(status.code(), absl::StrCat(ToString(slice.name), ": ", status.message()));
   };
   if (slice.sequence() == nullptr) {
+    ForgetStretches();
     CurrentView current;
     if (!input_.own_log_probs.empty()) {
       current.sampled_log_probs = input_.current.ReadSampled(offset, count, scratch_);
@@ -85,6 +87,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
     absl::Status status =
         AddMissingPositions(part, first, count, std::get<MissingReason>(slice.found));
     if (!status.ok()) return named(status);
+    if (inspected != nullptr) Keep(part, *inspected);
     return result;
   }
 
@@ -103,7 +106,8 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
     const PositionOutput part_output =
         statistics_.Complete(output.Part(from - first, to - from), to - from);
     // Who looks at the values again after the backend needs a copy of them.
-    const bool each_once = !input_.authors_code && part_output.total_variations.empty() &&
+    const bool each_once = inspected == nullptr && !input_.authors_code &&
+                           part_output.total_variations.empty() &&
                            part_output.kl_divergences.empty();
     const Part part{slice,
                     from,
@@ -118,6 +122,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
     if (status.ok()) status = Decide(part);
     if (status.ok()) status = AddStatistics(part);
     if (!status.ok()) return named(status);
+    if (inspected != nullptr) Keep(part, *inspected);
     from = to;
   }
   if (result.missing.empty()) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -46,12 +47,15 @@ class SliceEvaluator {
       : backend_(backend), input_(input), versions_(versions), statistics_(backend, input) {}
 
   // Positions [first, first + count) of the slice's sequence, whose values stand at `offset` in the
-  // request; output is theirs alone. What the slice's digest tells is noted in the slice.
+  // request; output is theirs alone. What the slice's digest tells is noted in the slice. What
+  // comes of the slice's first positions is kept in `inspected`, as many as it has, if it is not
+  // null.
   absl::StatusOr<RangeResult> Evaluate(SliceRange& slice, uint32_t first, uint32_t count,
-                                       size_t offset, const PositionOutput& output);
-  // The same of the first `count` positions of the slice, with all values and the records.
-  absl::StatusOr<InspectedPositions> Inspect(const SliceRange& slice, uint32_t count,
-                                             size_t offset);
+                                       size_t offset, const PositionOutput& output,
+                                       InspectedPositions* inspected = nullptr);
+  // What adds the records to such positions of a slice that has been evaluated: see
+  // Inspection::Pending.
+  std::function<bool(InspectedPositions&)> RecordsOf(const SliceRange& slice) const;
 
  private:
   // Consecutive positions of one slice, evaluated together.
@@ -95,9 +99,9 @@ class SliceEvaluator {
   absl::Status Decide(const Part& part);
   // Of the stretches that were decided.
   absl::Status AddStatistics(const Part& part);
-  // Of them, too: what the backend doesn't tell. `positions` begins `first` positions before the
-  // part.
-  void AddValues(const Part& part, size_t first, InspectedPositions& positions) const;
+  // Of them, too. `positions` are the slice's first; a stretch begins at `row` of them.
+  void Keep(const Part& part, InspectedPositions& positions) const;
+  void KeepStretch(const Stretch& stretch, size_t row, InspectedPositions& positions) const;
 
   const Backend& backend_;
   const EvaluateInput& input_;

@@ -23,17 +23,25 @@ void CopyRows(std::vector<T>& to, size_t first, const std::vector<T>& from, size
 }  // namespace
 
 void InspectedPositions::Resize(size_t count) {
+  ResizeEvaluated(count);
+  ResizeRecorded(count);
+}
+
+void InspectedPositions::ResizeEvaluated(size_t count) {
   Grow(decisions, count, kNotEvaluated);
-  Grow(sampled_ids, count, int32_t{-1});
   Grow(sampled_log_probs, count, kNaN);
   Grow(log_ratios, count, kNaN);
   Grow(acceptance_probabilities, count, 0.0f);
   Grow(log_envelopes, count, kNaN);
   Grow(covered_masses, count, kNaN);
+  Grow(current_log_probs, count * slots, kNaN);
+}
+
+void InspectedPositions::ResizeRecorded(size_t count) {
+  Grow(sampled_ids, count, int32_t{-1});
   Grow(staleness, count, uint64_t{0});
   Grow(top_k_ids, count * slots, int32_t{-1});
   Grow(top_k_log_probs, count * slots, kMinusInfinity);
-  Grow(current_log_probs, count * slots, kNaN);
 }
 
 void InspectedPositions::Copy(size_t to, const InspectedPositions& other, size_t from,

@@ -35,6 +35,10 @@ struct InspectedPositions {
   size_t size() const { return decisions.size(); }
   // With no value anywhere.
   void Resize(size_t count);
+  // The same of the arrays that an evaluation fills in, and of sampled_log_probs; and of the
+  // others.
+  void ResizeEvaluated(size_t count);
+  void ResizeRecorded(size_t count);
   // Copies [from, from + count) of another with the same K to `to` and after it.
   void Copy(size_t to, const InspectedPositions& other, size_t from, size_t count);
   // Of the positions that were scored, missing or masked, as for SAMPLED weights.
@@ -42,6 +46,10 @@ struct InspectedPositions {
 
   static constexpr int64_t BytesPerPosition(size_t slots) {
     return 33 + 12 * static_cast<int64_t>(slots);
+  }
+  // Of ResizeEvaluated.
+  static constexpr int64_t EvaluatedBytesPerPosition(size_t slots) {
+    return 21 + 4 * static_cast<int64_t>(slots);
   }
 };
 

@@ -51,6 +51,7 @@ uint64_t Inspection::Hash(uint64_t sequence_key) {
 Inspection::Inspection(int64_t bytes, int slots, ByteBudget& budget)
     : slots_(static_cast<size_t>(slots)),
       budget_(bytes, &budget),
+      pending_budget_(bytes / 2, &budget),
       kept_positions_(KeptPositions(bytes, slots_)),
       most_hash_(kept_positions_ == 0 ? 0 : std::numeric_limits<uint64_t>::max()) {}
 
@@ -159,8 +160,63 @@ void Inspection::Record(const Name& name, uint64_t sequence_key, uint64_t draw,
   values.positions.Copy(first_position - values.first_position, positions, 0, positions.size());
 }
 
-void Inspection::Clear() {
+std::optional<ByteCharge> Inspection::TakeRoom(size_t positions) {
+  const int64_t bytes = kSequenceBytes + static_cast<int64_t>(positions) *
+                                             InspectedPositions::EvaluatedBytesPerPosition(slots_);
+  if (pending_budget_.TryCharge(bytes)) return ByteCharge(pending_budget_, bytes);
+  // Where the runs' tables have all the room, this one's makes some.
   WriterLock lock(mutex_);
+  while (pending_budget_.Lacking(bytes) == 0 && !by_use_.empty()) {
+    Erase(sequences_.find(by_use_.front()));
+    if (pending_budget_.TryCharge(bytes)) return ByteCharge(pending_budget_, bytes);
+  }
+  ++passed_over_;
+  return std::nullopt;
+}
+
+void Inspection::Add(std::vector<Pending> pending) {
+  if (pending.empty()) return;
+  WriterLock lock(mutex_);
+  for (Pending& sequence : pending) {
+    // Chosen by none once it is closed.
+    if (Chosen(sequence.sequence_key)) pending_.push_back(std::move(sequence));
+  }
+}
+
+bool Inspection::MustLook() {
+  WriterLock lock(mutex_);
+  if (pending_.empty() || someone_must_look_) return false;
+  someone_must_look_ = true;
+  return true;
+}
+
+bool Inspection::LookAtOne(bool must_look) {
+  WriterLock looking(looking_);
+  std::optional<Pending> next;
+  {
+    WriterLock lock(mutex_);
+    if (pending_.empty()) {
+      if (must_look) someone_must_look_ = false;
+      return false;
+    }
+    next = std::move(pending_.front());
+    pending_.pop_front();
+  }
+  if (!Chosen(next->sequence_key)) return true;
+  if (!next->add_records(next->positions)) {
+    ++passed_over_;
+    return true;
+  }
+  next->charge = ByteCharge();
+  Record(next->name, next->sequence_key, next->draw, next->first_position, next->positions,
+         next->evaluated_end);
+  return true;
+}
+
+void Inspection::Clear() {
+  std::deque<Pending> pending;  // freed without the lock
+  WriterLock lock(mutex_);
+  std::swap(pending, pending_);
   while (!sequences_.empty()) Erase(sequences_.begin());
   if (counts_tokens_) budget_.Refund(kTokenBytes);
   counts_tokens_ = false;

@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <list>
 #include <map>
 #include <optional>
@@ -47,6 +49,37 @@ class Inspection {
   void Record(const Name& name, uint64_t sequence_key, uint64_t draw, uint32_t first_position,
               const InspectedPositions& positions, uint32_t evaluated_end)
       ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Values on their way to Record, whose arguments they are, still without what is recorded.
+  struct Pending {
+    Name name;
+    uint64_t sequence_key;
+    uint64_t draw;
+    uint32_t first_position;
+    InspectedPositions positions;
+    uint32_t evaluated_end;
+    // Adds what is recorded to the positions. False if it has changed since, or gone.
+    std::function<bool(InspectedPositions&)> add_records;
+    ByteCharge charge;  // of TakeRoom
+  };
+  // For so many pending positions; nothing if too many wait. Then the sequence is passed over.
+  std::optional<ByteCharge> TakeRoom(size_t positions) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Keeps them, in this order, for whoever looks first.
+  void Add(std::vector<Pending> pending) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether the caller has to look, now or later: something is pending, and nobody else has to. One
+  // who has calls LookAtNext until that returns false.
+  bool MustLook() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Records the first of those that are pending; false if none is.
+  bool LookAtNext() ABSL_LOCKS_EXCLUDED(looking_, mutex_) { return LookAtOne(/*must_look=*/true); }
+  // All of them, so that Describe and Find tell all that was evaluated before.
+  void LookAtAll() ABSL_LOCKS_EXCLUDED(looking_, mutex_) {
+    while (LookAtOne(/*must_look=*/false)) {
+    }
+  }
+  // How many times the values of a chosen sequence were not kept, as too many waited, or its
+  // records had gone before somebody looked.
+  int64_t passed_over() const { return passed_over_.load(std::memory_order_relaxed); }
+
   // Forgets everything, and keeps nothing more.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -92,7 +125,7 @@ class Inspection {
   };
   Overview Describe() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  int64_t bytes() const { return budget_.used(); }
+  int64_t bytes() const { return budget_.used() + pending_budget_.used(); }
 
   // Of each of the two counts of tokens.
   static constexpr size_t kTokenCounters = 256;
@@ -115,6 +148,7 @@ class Inspection {
 
   static uint64_t Hash(uint64_t sequence_key);
   void Clear() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool LookAtOne(bool must_look) ABSL_LOCKS_EXCLUDED(looking_, mutex_);
   void Erase(Table::iterator kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Charges them for a sequence of this name and hash. False if it is not chosen any more.
   bool MakeRoom(int64_t bytes, const Name& name, uint64_t hash, uint64_t draw)
@@ -126,9 +160,14 @@ class Inspection {
 
   const size_t slots_;
   ByteBudget budget_;
+  ByteBudget pending_budget_;  // outlives what is pending
   const uint32_t kept_positions_;
   std::atomic<uint64_t> most_hash_;
+  std::atomic<int64_t> passed_over_ = 0;
+  Mutex looking_;  // by one at a time, so that draws keep their order; comes before the next
   mutable Mutex mutex_;
+  std::deque<Pending> pending_ ABSL_GUARDED_BY(mutex_);
+  bool someone_must_look_ ABSL_GUARDED_BY(mutex_) = false;
   bool counts_tokens_ ABSL_GUARDED_BY(mutex_) = false;  // whether kTokenBytes are charged
   Table sequences_ ABSL_GUARDED_BY(mutex_);
   std::list<Name> by_use_ ABSL_GUARDED_BY(mutex_);  // recorded longest ago first

@@ -16,6 +16,14 @@ constexpr uint64_t kPieceValues = 1 << 20;
 // What a worker is worth waking up for.
 constexpr uint64_t kLaneValues = 1 << 16;
 
+// A sequence at a time, so that answers wait for no more than that. What is named here outlives the
+// pool; the streams may be gone.
+void LookWhenIdle(WorkerPool& workers, std::shared_ptr<Run> run) {
+  workers.ScheduleWhenIdle([&workers, run = std::move(run)] {
+    if (run->inspection().LookAtNext()) LookWhenIdle(workers, run);
+  });
+}
+
 }  // namespace
 
 void EvaluateTask::Start(const Resources& resources, const Caller& caller, ClientAt client,
@@ -54,6 +62,7 @@ void EvaluateTask::Answer(absl::StatusOr<grpc::ByteBuffer> answer) {
   if (run_ != nullptr) run_->recent_events().NoteEvaluation(answer.status().code());
   call_.reset();
   done_(std::move(answer));
+  if (run_ != nullptr && run_->inspection().MustLook()) LookWhenIdle(resources_.workers, run_);
 }
 
 absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {

@@ -36,7 +36,7 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
   void Schedule();
   void EvaluatePiece();
   // Lets go of the sequences first, so that whoever has the answer can release them, or advance the
-  // version.
+  // version. Then sees to it that what is to be inspected is looked at.
   void Answer(absl::StatusOr<grpc::ByteBuffer> answer);
   // As far as it gets with one piece. Whether that was the last.
   absl::StatusOr<bool> TryEvaluatePiece();

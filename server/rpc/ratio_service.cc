@@ -110,6 +110,7 @@ absl::Status GetServer(const Resources& resources, const Caller&, const v1::GetS
 absl::Status AdvanceVersion(const Resources& resources, Run& run,
                             const v1::AdvanceVersionRequest& request,
                             v1::AdvanceVersionResponse& response) {
+  run.inspection().LookAtAll();  // while the records are there
   const absl::StatusOr<int64_t> dropped =
       resources.runs.AdvanceVersion(run, request.policy_version());
   if (!dropped.ok()) return dropped.status();
@@ -167,6 +168,7 @@ absl::Status Release(const Resources& resources, Run& run, const v1::ReleaseRequ
     names.push_back(*std::move(name));
   }
   const std::span<const uint64_t> lease_ids(request.lease_ids().data(), request.lease_ids_size());
+  run.inspection().LookAtAll();  // while the records are there
   const absl::StatusOr<StoredRuns::Released> released =
       resources.runs.Release(run, names, lease_ids);
   if (!released.ok()) return released.status();

@@ -27,7 +27,17 @@ void WorkerPool::Schedule(const std::string& run_id, std::function<void()> work)
   changed_.notify_one();
 }
 
+void WorkerPool::ScheduleWhenIdle(std::function<void()> work) {
+  WriterLock lock(mutex_);
+  when_idle_.push_back(std::move(work));
+}
+
 std::function<void()> WorkerPool::Next() {
+  if (turns_.empty()) {
+    std::function<void()> work = std::move(when_idle_.front());
+    when_idle_.pop_front();
+    return work;
+  }
   const auto queue = turns_.front();
   turns_.pop_front();
   std::function<void()> work = std::move(queue->second.front());
@@ -45,9 +55,9 @@ void WorkerPool::Run() {
     std::function<void()> work;
     {
       WriterLock lock(mutex_);
-      while (!stopping_ && turns_.empty()) changed_.wait(mutex_);
+      while (!stopping_ && turns_.empty() && when_idle_.empty()) changed_.wait(mutex_);
       // Work at hand elsewhere may still schedule more; its own thread runs that.
-      if (turns_.empty()) return;
+      if (turns_.empty() && when_idle_.empty()) return;
       work = Next();
     }
     work();

@@ -30,6 +30,9 @@ class WorkerPool {
 
   // Work that takes long should do a piece and schedule the rest: other runs then have their turn.
   void Schedule(const std::string& run_id, std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Runs when no other work waits. For work at hand in the pool: wakes nobody, as its own thread
+  // comes to it.
+  void ScheduleWhenIdle(std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   using Queue = std::deque<std::function<void()>>;
@@ -42,6 +45,7 @@ class WorkerPool {
   std::map<std::string, Queue> waiting_ ABSL_GUARDED_BY(mutex_);
   // The runs with work waiting, the next one first.
   std::deque<std::map<std::string, Queue>::iterator> turns_ ABSL_GUARDED_BY(mutex_);
+  Queue when_idle_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::condition_variable_any changed_;
   std::vector<std::thread> threads_;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <latch>
@@ -52,6 +53,27 @@ TEST(WorkerPoolTest, WorkMayScheduleWork) {
     inner.wait();
   }
   EXPECT_EQ(done, 1);
+}
+
+TEST(WorkerPoolTest, IdleWorkWaitsForAllOther) {
+  std::vector<int> order;
+  {
+    WorkerPool pool(1);
+    std::latch scheduled(1);
+    pool.Schedule("run", [&] {
+      scheduled.wait();
+      pool.ScheduleWhenIdle([&] {
+        order.push_back(3);
+        pool.ScheduleWhenIdle([&] { order.push_back(4); });
+      });
+      order.push_back(0);
+    });
+    pool.Schedule("run", [&] { order.push_back(1); });
+    pool.Schedule("other", [&] { order.push_back(2); });
+    scheduled.count_down();
+  }
+  std::ranges::sort(order.begin() + 1, order.begin() + 3);  // runs in either order
+  EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4}));
 }
 
 TEST(WorkerPoolTest, TheDestructorRunsWhatIsScheduled) {
