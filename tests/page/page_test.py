@@ -339,7 +339,7 @@ class PageTest(unittest.TestCase):
             report = json.loads(subprocess.run([*command, "--json"], capture_output=True, timeout=60).stdout)
             self.open(server, f"/run/{run}")
             self.browser.element(".diagnosis button").click()
-            self.browser.wait_for_text(report["verdict"][0], ".diagnosis .notice")
+            self.browser.wait_for_text(report["verdict"][0], ".diagnosis")
             self.browser.run("document.querySelector('.diagnosis details').open = true")
             said = self.browser.text(".diagnosis")
             for sentence in report["verdict"]:
