@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/compare/comparison.h"
 #include "client/cli/compare/reports.h"
 #include "client/cli/input_file.h"
 #include "client/cli/options.h"
-#include "client/cli/recorded/recorded_log_probs.h"
 #include "client/cli/subcommands.h"
+#include "client/compare/comparison.h"
+#include "client/recorded/recorded_log_probs.h"
 
 namespace sis {
 namespace {

@@ -13,7 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 
 SISCTL = pathlib.Path("client/cli/sisctl")
-TESTDATA = pathlib.Path("client/cli/recorded/testdata")
+TESTDATA = pathlib.Path("client/recorded/testdata")
 SCREENSHOTS = os.environ.get("TEST_UNDECLARED_OUTPUTS_DIR")
 LINES_DRAWN = """
 return [...document.querySelectorAll("#percentiles canvas")].flatMap(

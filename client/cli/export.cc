@@ -12,9 +12,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/cli/inspected_sequence.h"
 #include "client/cli/subcommands.h"
 #include "client/cli/unanswered.h"
+#include "client/compare/inspected_sequence.h"
 
 namespace sis {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/cli/inspected_sequence.h"
+#include "client/compare/inspected_sequence.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

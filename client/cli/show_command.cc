@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/input_file.h"
-#include "client/cli/inspected_sequence.h"
 #include "client/cli/json_output.h"
 #include "client/cli/options.h"
 #include "client/cli/show_html.h"
@@ -13,6 +12,7 @@
 #include "client/cli/subcommands.h"
 #include "client/cli/terminal.h"
 #include "client/cli/unanswered.h"
+#include "client/compare/inspected_sequence.h"
 
 namespace sis {
 namespace {

@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/html_page.h"
-#include "client/cli/inspected_sequence.h"
 #include "client/cli/show_source.h"
+#include "client/compare/inspected_sequence.h"
 
 namespace sis {
 namespace {

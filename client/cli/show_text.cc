@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
-#include "client/cli/inspected_sequence.h"
 #include "client/cli/table.h"
+#include "client/compare/inspected_sequence.h"
 
 namespace sis {
 namespace {

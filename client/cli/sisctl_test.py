@@ -12,7 +12,7 @@ import unittest
 from server.testing.live_server import LiveServer
 
 SISCTL = pathlib.Path("client/cli/sisctl")
-TESTDATA = pathlib.Path("client/cli/recorded/testdata")
+TESTDATA = pathlib.Path("client/recorded/testdata")
 
 
 def sisctl(*words, given=""):

@@ -2,6 +2,7 @@
 
 import {call, Refused, tokenTexts} from "./api.js";
 import {BarPanel, LinePanel} from "./charts.js";
+import {Diagnosis} from "./diagnosis.js";
 import {figures, make, table, verdict} from "./elements.js";
 import {bytes, count, number, share, wholeShare} from "./format.js";
 import {AXES, HistoryPanel} from "./history_panel.js";
@@ -127,7 +128,8 @@ export class RunView {
     this.lastDraw = make("h2", {}, "The last draw");
     this.corrections = make("div");
     this.inspected = make("div", {class: "inspected"}, make("p", {}, "Loading…"));
-    this.body = make("div", {}, this.facts, this.verdict, this.figures,
+    this.diagnosis = new Diagnosis(runId);
+    this.body = make("div", {}, this.facts, this.verdict, this.figures, this.diagnosis.element,
         make("div", {class: "line"}, this.draws, make("div", {class: "choices"},
             make("label", {}, "Axis ", this.chooseAxis),
             make("label", {}, "Beside ", this.chooseBeside))),

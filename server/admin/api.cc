@@ -5,8 +5,10 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/compare/run_diagnosis.h"
 #include "server/admin/query.h"
 
 namespace sis {
@@ -26,23 +28,62 @@ absl::StatusOr<std::string> ToJson(const google::protobuf::Message& message) {
   return json;
 }
 
-template <typename Request, typename Response,
-          grpc::Status (Stub::*kMethod)(grpc::ClientContext*, const Request&, Response*)>
-absl::StatusOr<std::string> Call(Stub& service, absl::string_view query,
-                                 const std::string& authorization) {
-  Request request;
-  if (absl::Status status = ReadQuery(query, request); !status.ok()) return status;
+template <typename Request, typename Response>
+using Rpc = grpc::Status (Stub::*)(grpc::ClientContext*, const Request&, Response*);
+
+template <typename Request, typename Response>
+absl::StatusOr<Response> Ask(Stub& service, Rpc<Request, Response> rpc, const Request& request,
+                             const std::string& authorization) {
   grpc::ClientContext context;
   // By a clock that nobody sets: by the other one it would have passed once somebody did.
   context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                                     gpr_time_from_seconds(kDeadlineSeconds, GPR_TIMESPAN)));
   if (!authorization.empty()) context.AddMetadata("authorization", authorization);
   Response response;
-  const grpc::Status status = (service.*kMethod)(&context, request, &response);
-  if (!status.ok()) {
-    return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-  }
-  return ToJson(response);
+  const grpc::Status status = (service.*rpc)(&context, request, &response);
+  if (status.ok()) return response;
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+template <typename Request, typename Response, Rpc<Request, Response> kRpc>
+absl::StatusOr<std::string> Call(Stub& service, absl::string_view query,
+                                 const std::string& authorization) {
+  Request request;
+  if (absl::Status status = ReadQuery(query, request); !status.ok()) return status;
+  const absl::StatusOr<Response> response =
+      Ask<Request, Response>(service, kRpc, request, authorization);
+  return response.ok() ? ToJson(*response) : response.status();
+}
+
+// As sisctl does.
+absl::StatusOr<std::string> Diagnose(Stub& service, absl::string_view query,
+                                     const std::string& authorization) {
+  const std::string run_id = QueryValue(query, "run_id");
+  RunCalls calls;
+  calls.get_run = [&]() -> absl::StatusOr<v1::Run> {
+    v1::GetRunRequest request;
+    request.set_run_id(run_id);
+    absl::StatusOr<v1::GetRunResponse> response =
+        Ask<v1::GetRunRequest, v1::GetRunResponse>(service, &Stub::GetRun, request, authorization);
+    if (!response.ok()) return response.status();
+    return std::move(*response->mutable_run());
+  };
+  calls.inspect_run = [&] {
+    v1::InspectRunRequest request;
+    request.mutable_run()->set_run_id(run_id);
+    return Ask<v1::InspectRunRequest, v1::InspectRunResponse>(service, &Stub::InspectRun, request,
+                                                              authorization);
+  };
+  calls.inspect_sequence = [&](const v1::SequenceRef& sequence) {
+    v1::InspectSequenceRequest request;
+    request.mutable_run()->set_run_id(run_id);
+    *request.mutable_sequence() = sequence;
+    return Ask<v1::InspectSequenceRequest, v1::InspectSequenceResponse>(
+        service, &Stub::InspectSequence, request, authorization);
+  };
+  const absl::StatusOr<RunDiagnosis> diagnosis = DiagnoseRun(calls);
+  if (!diagnosis.ok()) return diagnosis.status();
+  return RunDiagnosisJson(*diagnosis);
 }
 
 struct Method {
@@ -63,6 +104,7 @@ constexpr Method kMethods[] = {
     {"InspectRun", Call<v1::InspectRunRequest, v1::InspectRunResponse, &Stub::InspectRun>},
     {"InspectSequence",
      Call<v1::InspectSequenceRequest, v1::InspectSequenceResponse, &Stub::InspectSequence>},
+    {"Diagnose", Diagnose},
 };
 
 }  // namespace

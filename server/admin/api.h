@@ -11,9 +11,10 @@ namespace sis {
 
 // Calls a method that changes nothing, by its name in the API; `query` has the fields of its
 // request (run_id, draw, sequence, attempt), as in a URL. `authorization` says who calls, as gRPC
-// and HTTP have it; empty: nobody does. Returns the response in protobuf's JSON,
-// every field present. NotFound for a method that isn't offered, InvalidArgument for a value that
-// is no number, or the status of the call.
+// and HTTP have it; empty: nobody does. Returns the response in protobuf's JSON, every field
+// present; of "Diagnose", which is no method of the API, what sisctl diagnose --json prints.
+// NotFound for a method that isn't offered, InvalidArgument for a value that is no number, or the
+// status of the call.
 absl::StatusOr<std::string> CallForJson(v1::RatioService::StubInterface& service,
                                         absl::string_view method, absl::string_view query,
                                         const std::string& authorization = "");

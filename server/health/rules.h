@@ -53,7 +53,7 @@ inline constexpr std::array kRules = {
     Rule{"SisEnginesDiffer", Verdict::kBroken, 1,
          "Ask sisctl diagnose, or sisctl compare of engine and trainer on one text: temperature, "
          "template, tokenizer, rows shifted by one, weights that were not loaded."},
-    Rule{"SisFreshTokensDiffer", Verdict::kWorthALook, 0.2,
+    Rule{"SisFreshTokensDiffer", Verdict::kWorthALook, 0.09,
          "Age does not explain it: sisctl diagnose tells temperature, filters, precision and "
          "weights apart."},
     Rule{"SisStaleTokensDiffer", Verdict::kWorthALook, 0.5,

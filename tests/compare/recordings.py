@@ -10,7 +10,7 @@ import os
 import pathlib
 import random
 
-TESTDATA = pathlib.Path("client/cli/recorded/testdata")
+TESTDATA = pathlib.Path("client/recorded/testdata")
 # Of models that the repository does not hold; None where they are not.
 RECORDED = os.environ.get("SIS_RECORDED_DATA")
 RESPONSES = 8
@@ -98,8 +98,9 @@ def _large_model(name):
     return Base([text[i * length : (i + 1) * length] for i in range(RESPONSES)], _differences(*qwen))
 
 
-def _small_model():
-    a, b = (_sglang(TESTDATA / f"smollm2_{precision}.jsonl") for precision in ("float32", "bfloat16"))
+def small_model(precision="float32"):
+    """What the engine of this precision, "float32" or "4_bit", gives the text that float32 sampled."""
+    a, b = (_sglang(TESTDATA / f"smollm2_{engine}.jsonl") for engine in (precision, "bfloat16"))
     return Base(a, [value for pair in zip(a, b, strict=True) for value in _differences(*pair)])
 
 
@@ -132,7 +133,7 @@ def _synthetic():
 
 def bases():
     """By name."""
-    found = {"synthetic": _synthetic(), "SmolLM2-135M": _small_model()}
+    found = {"synthetic": _synthetic(), "SmolLM2-135M": small_model()}
     if RECORDED:
         found["Qwen3-1.7B"] = _large_model("qwen-3-1-7b")
         found["Gemma 3 270M"] = _large_model("gemma-3-270m")

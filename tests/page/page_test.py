@@ -5,6 +5,7 @@ import datetime
 import io
 import json
 import pathlib
+import subprocess
 import tempfile
 import unittest
 
@@ -12,11 +13,12 @@ import numpy as np
 import sis
 from selenium.webdriver.common.keys import Keys
 from server.testing.live_server import LiveServer
-from tests.page.browser import NARROW, WIDE, Browser
+from tests.page.browser import MIDDLE, NARROW, WIDE, Browser
 from tests.page.charts import chart
 from tests.page.training_load import PREFIX_CURVE, VOCABULARY, TrainingLoad
 
 DRAWS = range(1, 9)
+SISCTL = pathlib.Path("client/cli/sisctl")
 
 # The cells of the rows of the table below this heading.
 _TABLE = """
@@ -322,6 +324,44 @@ class PageTest(unittest.TestCase):
         faint = "return [...document.querySelectorAll('.token *')].filter(e => getComputedStyle(e).opacity < 1).length"
         self.assertEqual(self.browser.run(faint), 0)
         self.assertEqual(self.browser.problems(), [], "not even an answer that there is nothing")
+
+    def test_a_run_is_diagnosed_in_the_words_of_sisctl(self):
+        server, client = self.start()
+        TrainingLoad(client, "small").step(1)
+        load = TrainingLoad(client, "shifted")
+        for draw in range(4):
+            load.step(draw, shift=1)
+        client.create_run("empty", seed=1, vocabulary_size=10, top_k=2)
+        for run in ("small", "shifted"):
+            command = [SISCTL, f"--server={server.address}", "diagnose", run]
+            result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            self.assertEqual(result.returncode, 3, result.stdout)
+            report = json.loads(subprocess.run([*command, "--json"], capture_output=True, timeout=60).stdout)
+            self.open(server, f"/run/{run}")
+            self.browser.element(".diagnosis button").click()
+            self.browser.wait_for_text(report["verdict"][0], ".diagnosis")
+            self.browser.run("document.querySelector('.diagnosis details').open = true")
+            said = self.browser.text(".diagnosis")
+            for sentence in report["verdict"]:
+                self.assertIn(sentence, said)
+                self.assertIn(sentence, result.stdout)
+            for finding in report["findings"]:
+                self.assertIn(finding["reason"], said)
+                self.assertIn(finding["action"], said)
+            words = {"fault": "✖ fault", "clear": "✓ ok", "untested": "– not asked"}
+            for check in report["checks"]:
+                self.assertIn(f"{words[check['outcome']]}: {check['question']}", said)
+            for width, name in ((WIDE, "wide"), (MIDDLE, "middle"), (NARROW, "narrow")):
+                for dark in (False, True):
+                    self.browser.look(width, dark=dark)
+                    self.assert_fits()
+                    faint = [text for contrast, text in self.browser.run(_CONTRASTS) if not contrast >= 4.5]
+                    self.assertEqual(faint, [])
+                    self.browser.screenshot(f"diagnosis_{run}_{name}_{'dark' if dark else 'light'}")
+        self.assertEqual(self.browser.problems(), [])
+        self.open(server, "/run/empty")
+        self.browser.element(".diagnosis button").click()
+        self.browser.wait_for_text("nothing has been evaluated", ".diagnosis")
 
     def saved(self, title, kind, run="run-1"):
         """The bytes of the file that a chart's button saves."""

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "client/cli/compare/comparison.h"
 #include "client/cli/compare/reports.h"
-#include "client/cli/recorded/recorded_log_probs.h"
+#include "client/compare/comparison.h"
+#include "client/recorded/recorded_log_probs.h"
 
 namespace {
 

@@ -3,70 +3,12 @@
 #include <vector>
 
 #include "client/cli/compare/reports.h"
+#include "client/compare/diagnosis_json.h"
 
 namespace sis {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-const char* OutcomeName(Check::Outcome outcome) {
-  switch (outcome) {
-    case Check::Outcome::kClear:
-      return "clear";
-    case Check::Outcome::kFault:
-      return "fault";
-    case Check::Outcome::kUntested:
-      break;
-  }
-  return "untested";
-}
-
-Json CheckJson(const Check& check) {
-  return {{"name", check.name},
-          {"outcome", OutcomeName(check.outcome)},
-          {"value", check.value},
-          {"limit", check.limit},
-          {"fault_if", check.side == Check::Side::kAbove ? "at_least" : "at_most"},
-          {"question", check.question},
-          {"statistic", check.statistic},
-          {"reason", check.reason},
-          {"finding", check.finding},
-          {"setting", check.setting},
-          {"sequences", check.sequences}};
-}
-
-Json RowsJson(const std::vector<Profile::Row>& rows) {
-  Json json = Json::array();
-  for (const Profile::Row& row : rows) {
-    json.push_back({{"first", row.first},
-                    {"last", row.last},
-                    {"positions", row.positions},
-                    {"d", row.d},
-                    {"total_variation", row.lists}});
-  }
-  return json;
-}
-
-// What both reports say of a diagnosis, added to `json`.
-void AddDiagnosis(const Diagnosis& diagnosis, Json& json) {
-  Json checks = Json::array(), left_out = Json::array();
-  for (const Check& check : diagnosis.checks) checks.push_back(CheckJson(check));
-  for (const LeftOut& part : diagnosis.left_out) {
-    left_out.push_back(
-        {{"name", part.name}, {"positions", part.positions}, {"reason", part.reason}});
-  }
-  json["fault"] = diagnosis.fault;
-  json["undecided"] = diagnosis.undecided;
-  json["verdict"] = diagnosis.verdict;
-  json["checks"] = checks;
-  json["left_out"] = left_out;
-  json["d"] = {
-      {"mean", diagnosis.size.mean},           {"standard_error", diagnosis.size.standard_error},
-      {"positions", diagnosis.size.positions}, {"total_variation", diagnosis.size.lists},
-      {"level", diagnosis.size.level},         {"meaning", diagnosis.size.meaning}};
-  json["profile"] = {{"sequences", RowsJson(diagnosis.profile.sequences)},
-                     {"positions", RowsJson(diagnosis.profile.positions)}};
-}
 
 std::string Text(const Json& json) {
   return json.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
@@ -111,18 +53,11 @@ std::string JsonReport(const Comparison& comparison) {
     positions.push_back(PositionJson(comparison, position));
   }
   Json json = {{"a", comparison.a_name}, {"b", comparison.b_name}};
-  AddDiagnosis(comparison.diagnosis, json);
+  json.update(DiagnosisJson(comparison.diagnosis));
   json["a_to_b"] = SummaryJson(comparison.a_to_b);
   json["b_to_a"] = SummaryJson(comparison.b_to_a);
   json["notes"] = NotesOnTopK(comparison);
   json["positions"] = positions;
-  return Text(json);
-}
-
-std::string DiagnosisJson(const Diagnosis& diagnosis, const std::string& run,
-                          const std::vector<std::string>& sequences) {
-  Json json = {{"run", run}, {"sequences", sequences}};
-  AddDiagnosis(diagnosis, json);
   return Text(json);
 }
 

@@ -3,10 +3,9 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/cli/compare/comparison.h"
+#include "client/compare/comparison.h"
 
 namespace sis {
 
@@ -17,11 +16,8 @@ std::string TextReport(const Comparison& comparison, uint32_t positions);
 // b_to_a, notes, positions. Numbers that are not there are null.
 std::string JsonReport(const Comparison& comparison);
 
-// Verdict, checks and profile of a diagnosis alone. In JSON its sequences have numbers, which index
-// `sequences`.
+// Verdict, checks and profile of a diagnosis alone.
 std::string DiagnosisText(const Diagnosis& diagnosis);
-std::string DiagnosisJson(const Diagnosis& diagnosis, const std::string& run,
-                          const std::vector<std::string>& sequences);
 
 // One file that needs no other and no network: the same as tables and charts, and each sequence
 // under the microscope in both directions.

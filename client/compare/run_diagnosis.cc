@@ -1,0 +1,94 @@
+#include "client/compare/run_diagnosis.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/compare/diagnosis_json.h"
+#include "client/compare/inspected_tokens.h"
+
+namespace sis {
+namespace {
+
+std::string NameOf(const v1::SequenceRef& sequence) {
+  if (sequence.attempt() == 0) return sequence.id();
+  return absl::StrCat(sequence.id(), " attempt ", sequence.attempt());
+}
+
+struct Inspected {
+  std::vector<std::string> names;
+  std::vector<v1::InspectSequenceResponse> sequences;
+};
+
+absl::StatusOr<Inspected> Inspect(const RunCalls& calls, uint64_t last_draw) {
+  constexpr uint64_t kEnoughPositions = 4000;
+  const absl::StatusOr<v1::InspectRunResponse> overview = calls.inspect_run();
+  if (!overview.ok()) return overview.status();
+  std::vector<v1::InspectRunResponse::InspectedSequence> kept(overview->sequences().begin(),
+                                                              overview->sequences().end());
+  // The last draw need not have the highest number: a training goes on from an earlier step.
+  const auto is_last = [&](const auto& sequence) { return sequence.draw() == last_draw; };
+  std::stable_sort(kept.begin(), kept.end(), [&](const auto& a, const auto& b) {
+    return std::pair(is_last(a), a.draw()) > std::pair(is_last(b), b.draw());
+  });
+  Inspected inspected;
+  uint64_t positions = 0;
+  for (const auto& sequence : kept) {
+    if (positions >= kEnoughPositions && !is_last(sequence)) break;
+    absl::StatusOr<v1::InspectSequenceResponse> response =
+        calls.inspect_sequence(sequence.sequence());
+    if (absl::IsNotFound(response.status())) continue;
+    if (!response.ok()) return response.status();
+    positions += sequence.positions();
+    inspected.names.push_back(NameOf(sequence.sequence()));
+    inspected.sequences.push_back(*std::move(response));
+  }
+  return inspected;
+}
+
+}  // namespace
+
+absl::StatusOr<RunDiagnosis> DiagnoseRun(const RunCalls& calls) {
+  absl::StatusOr<v1::Run> run = calls.get_run();
+  if (!run.ok()) return run.status();
+  absl::StatusOr<Inspected> inspected = Inspect(calls, run->last_draw());
+  if (!inspected.ok()) return inspected.status();
+  RunDiagnosis diagnosis{.run = *std::move(run), .sequences = std::move(inspected->names)};
+  if (diagnosis.sequences.empty()) {
+    const std::string nothing =
+        absl::StrCat("of run ", diagnosis.run.run_id(),
+                     " nothing has been evaluated, or nothing is kept (--inspected_bytes)");
+    if (!diagnosis.fault()) return absl::NotFoundError(nothing);
+    diagnosis.tokens.undecided = true;
+    diagnosis.tokens.verdict.push_back(absl::StrCat("Its tokens tell nothing: ", nothing, "."));
+    return diagnosis;
+  }
+  absl::StatusOr<InspectedTokens> tokens = ReadInspectedTokens(inspected->sequences);
+  if (!tokens.ok()) return tokens.status();
+  diagnosis.tokens = DiagnoseRun(tokens->pair, tokens->decisions, std::move(tokens->left_out));
+  return diagnosis;
+}
+
+std::string RunDiagnosisJson(const RunDiagnosis& diagnosis) {
+  using Json = nlohmann::ordered_json;
+  Json findings = Json::array();
+  for (const v1::Finding& finding : diagnosis.run.findings()) {
+    findings.push_back({{"rule", finding.rule()},
+                        {"verdict", v1::Verdict_Name(finding.verdict())},
+                        {"reason", finding.reason()},
+                        {"action", finding.action()}});
+  }
+  Json json = {{"run", diagnosis.run.run_id()},
+               {"run_verdict", v1::Verdict_Name(diagnosis.run.verdict())},
+               {"findings", findings},
+               {"sequences", diagnosis.sequences}};
+  json.update(DiagnosisJson(diagnosis.tokens));
+  json["fault"] = diagnosis.fault();
+  json["undecided"] = diagnosis.tokens.undecided && !diagnosis.fault();
+  return json.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+}  // namespace sis

@@ -1,0 +1,60 @@
+// Why a run's two policies differ: what sisctl diagnose says of it, in its words.
+
+import {call} from "./api.js";
+import {make} from "./elements.js";
+
+const OUTCOMES = {fault: ["✖", "fault"], clear: ["✓", "ok"], untested: ["–", "not asked"]};
+
+// What was measured, and where the limit lies; or why there was nothing to measure.
+function measured({outcome, value, limit, fault_if: side, statistic, finding}) {
+  if (outcome === "untested") return finding;
+  const number = value === null ? "" : `${Number(value.toPrecision(3))} `;
+  return `${statistic}: ${number}(a fault if ${side === "at_least" ? "at least" : "at most"} ${limit})`;
+}
+
+function checkItem(check) {
+  const [sign, word] = OUTCOMES[check.outcome];
+  return make("li", {"data-outcome": check.outcome},
+      make("b", {}, make("span", {"aria-hidden": "true"}, `${sign} `), `${word}: `),
+      check.question, make("div", {class: "note"}, measured(check)));
+}
+
+/** Shows it in `element`, asked for by the reader: it takes the server a moment. */
+export class Diagnosis {
+  constructor(runId) {
+    this.runId = runId;
+    this.button = make("button", {type: "button", onclick: () => this.ask()}, "Diagnose");
+    this.said = make("div", {role: "status"}, make("p", {class: "muted"},
+        "Asks why the two policies differ, of the tokens that were evaluated last: A is the " +
+        "behaviour policy, as recorded, B the current one, as evaluated."));
+    this.element = make("div", {class: "diagnosis"},
+        make("div", {class: "line"}, make("h2", {}, "Diagnosis"), this.button), this.said);
+  }
+
+  async ask() {
+    this.button.disabled = true;
+    try {
+      this.show(await call("Diagnose", {run_id: this.runId}));
+    } catch (error) {
+      this.said.replaceChildren(make("p", {}, `No diagnosis: ${error.message}`));
+    }
+    this.button.disabled = false;
+  }
+
+  show({findings, verdict, checks, sequences, profile}) {
+    const named = [...new Set(checks.flatMap(check => check.sequences))].sort((a, b) => a - b);
+    const fault = checks.some(({outcome}) => outcome === "fault");
+    this.said.replaceChildren(
+        ...findings.map(({verdict: level, reason, action, rule}) =>
+          make("div", {class: "notice", "data-verdict": level},
+              make("b", {}, reason), make("p", {class: "note"}, `${action} (${rule})`))),
+        ...verdict.map((sentence, i) => make("p",
+            {class: "notice", "data-verdict": fault && i === 0 ? "BROKEN" : null}, sentence)),
+        ...named.map(i => make("p", {}, `Sequence ${i} is ${sequences[i]}.`)),
+        make("details", {}, make("summary", {}, `${checks.length} questions were asked`),
+            make("ul", {class: "checks"}, checks.map(checkItem))),
+        make("p", {class: "muted"}, `Of ${sequences.length} sequences, with ` +
+          `${profile.sequences.reduce((sum, row) => sum + row.positions, 0)} tokens, at ` +
+          `${new Date().toLocaleTimeString([], {hour12: false})}.`));
+  }
+}
