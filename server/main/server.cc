@@ -381,8 +381,8 @@ void Server::EndCalls(absl::Duration grace) {
   }
   stop_.notify_all();
   disconnect.join();
-  // gRPC has let the last call end, by a lock of its own. What the calls wrote to is destroyed next,
-  // so that they must have ended by ours, too, which ThreadSanitizer sees.
+  // gRPC has let the last call end, by a lock of its own. What the calls wrote to is destroyed
+  // next, so that they must have ended by ours, too, which ThreadSanitizer sees.
   streams_.AwaitNone(absl::InfiniteFuture());
 }
 
