@@ -11,7 +11,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
-WIDE, MIDDLE, NARROW = 1280, 1024, 420
+WIDE, MIDDLE, NARROW = 1280, 768, 420
 ELSEWHERE = "another-machine"
 _HEIGHT = 900
 # The machine may be busy.

@@ -135,9 +135,9 @@ class PageTest(unittest.TestCase):
         return chart(self.browser, title)
 
     def assert_fits(self):
-        inside = self.browser.run("return innerWidth")
-        whole = self.browser.run("return document.documentElement.scrollWidth")
-        self.assertLessEqual(whole, inside, "wider than the window")
+        # Charts take the window's new width a moment after it has it.
+        fits = "return document.documentElement.scrollWidth <= innerWidth"
+        self.browser.wait("what is no wider than the window", lambda: self.browser.run(fits))
 
     def assert_draws_what_get_step_says(self, client, run, draws):
         names = [str(draw) for draw in draws]
