@@ -1,6 +1,6 @@
 """What one token's append takes to its ack, beside an echo over the same transport.
 
-    bazel run -c opt //tests/bench/append_latency -- [--slots 10 50] [--rounds 20] [--tokens 500]
+    bazel run //tests/bench/append_latency -- [--slots 10 50] [--rounds 20] [--tokens 500]
 
 A client appends a token, and waits for its ack before the next: the C++ client and the Python
 client, over TCP loopback, and over a Unix socket with the arrays in shared memory. The echo is the
@@ -33,6 +33,7 @@ from sis.v1 import ratio_service_pb2 as pb
 
 FOLDER = pathlib.Path(__file__).absolute().parent
 VOCABULARY = 151936
+SEQUENCE = "Python"
 WARM_UP = 200
 # What says where an array lies that does not travel.
 PLACE_BYTES = 16
@@ -118,7 +119,7 @@ class PythonClient:
 
     def _append(self):
         self._stream.block(
-            "of Python", first_position=self._position, policy_version=0, **self._token
+            SEQUENCE, first_position=self._position, policy_version=0, **self._token
         )
         self._stream.flush()
         self._position += 1
@@ -137,16 +138,16 @@ class PythonClient:
         self._cleanup.close()
 
 
-def message_bytes(slots, shared):
-    """Of a request that holds a token, and of its ack."""
-    sizes = [PLACE_BYTES] * 4 if shared else [4, 4, 4 * slots, 4 * slots]
+def message_bytes(slots, segment):
+    """Of a request that holds a token, in a segment of this name if it isn't "", and of its ack."""
+    sizes = [PLACE_BYTES] * 4 if segment else [4, 4, 4 * slots, 4 * slots]
     arrays = ("sampled_ids", "sampled_log_probs", "top_k_ids", "top_k_log_probs")
-    sequence = pb.SequenceRef(id="of Python")
+    sequence = pb.SequenceRef(id=SEQUENCE)
     block = pb.Block(
         sequence=sequence, first_position=1000, policy_version=0, crc32c=1,
         **{name: bytes(size) for name, size in zip(arrays, sizes)},
     )  # fmt: skip
-    batch = pb.AppendBatch(entries=[pb.AppendEntry(block=block)], segment="s" * 32 if shared else "")
+    batch = pb.AppendBatch(entries=[pb.AppendEntry(block=block)], segment=segment)
     ack = pb.Ack(sequence=sequence, committed_length=1000)
     return pb.AppendRequest(batch=batch).ByteSize(), pb.AppendResponse(acks=[ack]).ByteSize()
 
@@ -171,15 +172,16 @@ def row(appends, echoes):
 
 def measure(transport, slots, rounds, tokens):
     shared = transport == "shared memory"
-    request, answer = message_bytes(slots, shared)
     with contextlib.ExitStack() as cleanup:
         server = LiveServer(shared_memory_bytes=1 << 20 if shared else 0, cache_bytes=1 << 30)
         cleanup.callback(server.close)
+        with contextlib.closing(sis.Client(server.address)) as client:
+            run = client.create_run("latency", seed=1, vocabulary_size=VOCABULARY, top_k=slots)
+            segment = client.lease_segment(SEGMENT_BYTES).name if shared else ""
+        request, answer = message_bytes(slots, segment)
         folder = cleanup.enter_context(tempfile.TemporaryDirectory())
         echo = EchoServer(f"unix:{folder}/echo" if shared else "127.0.0.1:0", answer)
         cleanup.callback(echo.close)
-        with contextlib.closing(sis.Client(server.address)) as client:
-            run = client.create_run("latency", seed=1, vocabulary_size=VOCABULARY, top_k=slots)
         addresses = (server.address, echo.address)
         makers = {
             "C++": lambda: CppClient(*addresses, run.id, slots, VOCABULARY, request, int(shared)),

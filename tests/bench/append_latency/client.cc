@@ -100,7 +100,7 @@ class Append {
   }
 
   void operator()() {
-    const absl::Status sent = stream_->Block({"of C++"}, position_++, 0, token_);
+    const absl::Status sent = stream_->Block({"C++"}, position_++, 0, token_);
     if (!sent.ok()) Fail(sent.ToString());
     const auto refused = Value(stream_->Flush());
     if (!refused.empty()) Fail(refused.front().status.ToString());
