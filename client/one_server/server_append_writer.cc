@@ -212,7 +212,7 @@ std::shared_ptr<ServerAppendWriter::Batch> ServerAppendWriter::NextBatch() {
 
 std::shared_ptr<ServerAppendWriter::Batch> ServerAppendWriter::TakeBatch() {
   writing_ = true;
-  // For room in the queue.
+  // Callers wait for room in the queue.
   const bool callers_wait = queued_bytes_ >= options_.batch_bytes;
   auto batch = std::make_shared<Batch>();
   batch->request.mutable_batch();
