@@ -2,8 +2,11 @@
 #include "client/one_server/append_writer.h"
 
 #include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/client_interceptor.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +17,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -469,6 +473,118 @@ TEST_F(AppendWriterTest, AnAppendStreamWithoutAcksBreaks) {
   ASSERT_TRUE(AppendOne(*stream, "a").ok());
   EXPECT_EQ(stream->Flush().status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(AppendOne(*stream, "a").code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+// Notes on which thread each message of the client is sent.
+class SenderRecorder final : public grpc::experimental::ClientInterceptorFactoryInterface {
+ public:
+  explicit SenderRecorder(std::vector<std::thread::id>& senders) : senders_(senders) {}
+
+  grpc::experimental::Interceptor* CreateClientInterceptor(
+      grpc::experimental::ClientRpcInfo*) override {
+    return new Recorder(senders_);
+  }
+
+ private:
+  class Recorder final : public grpc::experimental::Interceptor {
+   public:
+    explicit Recorder(std::vector<std::thread::id>& senders) : senders_(senders) {}
+    void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+      using grpc::experimental::InterceptionHookPoints;
+      if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_MESSAGE)) {
+        senders_.push_back(std::this_thread::get_id());
+      }
+      methods->Proceed();
+    }
+
+   private:
+    std::vector<std::thread::id>& senders_;
+  };
+
+  std::vector<std::thread::id>& senders_;
+};
+
+TEST_F(AppendWriterTest, WhatFindsNothingUnderWayIsSentByItsOwnThread) {
+  service_.OnAppend([&](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    stream.Read(&request);
+    while (stream.Read(&request)) stream.Write(AckAll(request.batch(), Ok));
+    return grpc::Status::OK;
+  });
+  std::vector<std::thread::id> senders;
+  std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
+  interceptors.push_back(std::make_unique<SenderRecorder>(senders));
+  Client client(
+      server_->experimental().InProcessChannelWithInterceptors({}, std::move(interceptors)));
+  const auto stream = client.Append({"run", 3}, v1::Sampling(), 100);
+  constexpr int kTokens = 200;
+  for (int i = 0; i < kTokens; ++i) {
+    ASSERT_TRUE(AppendOne(*stream, "a").ok());
+    ASSERT_TRUE(stream->Flush().ok());
+  }
+  ASSERT_TRUE(stream->Finish().ok());
+  // But for the header and the first token, as until then nobody knows whether the server is there;
+  // and for one whose predecessor was acked before the thread that sent it had come back.
+  ASSERT_EQ(senders.size(), 1 + kTokens);
+  const auto own = std::this_thread::get_id();
+  EXPECT_NE(senders[0], own);
+  EXPECT_NE(senders[1], own);
+  EXPECT_GT(std::ranges::count(senders, own), 0);
+}
+
+TEST_F(AppendWriterTest, ACallerThatWritesToAServerThatHangsIsFreeAgain) {
+  std::promise<void> broken;
+  const std::shared_future<void> is_broken = broken.get_future().share();
+  service_.OnAppend([is_broken](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    for (int i = 0; i < 2; ++i) stream.Read(&request);
+    stream.Write(AckAll(request.batch(), Ok));
+    is_broken.wait();
+    return grpc::Status::OK;
+  });
+  // In one process a write lasts until the other side reads.
+  Client client(server_->InProcessChannel({}));
+  const auto stream =
+      client.Append({"run", 3}, v1::Sampling(), 100, {.ack_timeout = absl::Milliseconds(50)});
+  EXPECT_EQ(AppendOne(*stream, "a"), absl::OkStatus());
+  EXPECT_EQ(stream->Flush().status(), absl::OkStatus());
+  EXPECT_EQ(AppendOne(*stream, "b"), absl::OkStatus());
+  EXPECT_EQ(stream->Flush().status().code(), absl::StatusCode::kDeadlineExceeded);
+  broken.set_value();
+}
+
+TEST_F(AppendWriterTest, AThreadThatWritesAndOthersThatAppendLoseNothing) {
+  constexpr int kThreads = 4;
+  constexpr int kTokens = 500;
+  std::map<std::string, int> received;
+  service_.OnAppend([&](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    stream.Read(&request);
+    while (stream.Read(&request)) {
+      for (const v1::AppendEntry& entry : request.batch().entries()) {
+        ++received[entry.block().sequence().id()];
+      }
+      stream.Write(AckAll(request.batch(), Ok));
+    }
+    return grpc::Status::OK;
+  });
+  const auto stream = Append();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, name = std::to_string(i)] {
+      for (int token = 0; token < kTokens; ++token) {
+        EXPECT_TRUE(AppendOne(*stream, name).ok());
+        if (token % 3 == 0) {
+          EXPECT_TRUE(stream->Flush().ok());
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_TRUE(stream->Finish().ok());
+  service_.AppendHasEnded();
+  ASSERT_EQ(received.size(), kThreads);
+  for (const auto& [name, count] : received) EXPECT_EQ(count, kTokens) << name;
 }
 
 TEST_F(AppendWriterTest, AnAppendStreamCanBeGivenUp) {

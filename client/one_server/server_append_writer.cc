@@ -17,6 +17,10 @@ constexpr absl::Duration kForever = absl::Hours(1 << 16);
 // That the server takes in a batch, however few bytes they have.
 constexpr size_t kMostEntries = size_t{1} << 16;
 
+// What a caller writes itself. Less than what gRPC lets a stream send ahead of its reader, so that
+// the write takes no longer than the system call.
+constexpr size_t kMostBytesOfCaller = 16 << 10;
+
 // The server's wish, within what a client can sensibly do.
 std::chrono::nanoseconds RetryDelay(double seconds) {
   constexpr double kShortest = 0.001;
@@ -60,7 +64,6 @@ absl::StatusOr<std::vector<RefusedEntry>> ServerAppendWriter::Flush() {
   if (!answered_ && !ended_ && Idle()) {
     tries_header_ = true;
     last_progress_ = Clock::now();
-    changed_.notify_all();
   }
   WaitFor(lock, [this] { return ended_ || Idle(); });
   return TakeRefused();
@@ -95,6 +98,15 @@ absl::Status ServerAppendWriter::Put(std::vector<OutgoingEntry>& entries) {
   auto entry = entries.begin();
   while (entry != entries.end() && (status = Queue(lock, *entry)).ok()) ++entry;
   entries.erase(entries.begin(), entry);
+  if (CallerWrites()) {
+    const std::shared_ptr<Batch> batch = TakeBatch();
+    lock.unlock();
+    // Whether it fails the reader hears too.
+    stream_->Write(batch->request);
+    lock.lock();
+    writing_ = false;
+  }
+  WakeWriter();
   return status;
 }
 
@@ -112,13 +124,13 @@ absl::Status ServerAppendWriter::Queue(std::unique_lock<std::mutex>& lock, Outgo
   if (Idle()) last_progress_ = Clock::now();
   queued_bytes_ += entry.bytes();
   queue_.push_back({std::move(entry)});
-  changed_.notify_all();
   return absl::OkStatus();
 }
 
 template <typename Condition>
 void ServerAppendWriter::WaitFor(std::unique_lock<std::mutex>& lock, Condition condition) {
   while (!condition()) {
+    WakeWriter();
     // What waits for room has limits of its own.
     const bool waits_for_server = !overdue_ && (!in_flight_.empty() || exhausted_.empty());
     if (!waits_for_server) {
@@ -130,6 +142,22 @@ void ServerAppendWriter::WaitFor(std::unique_lock<std::mutex>& lock, Condition c
       changed_.wait_until(lock, last_progress_ + ack_timeout_);
     }
   }
+}
+
+bool ServerAppendWriter::WriterIsDue() const {
+  if (writing_) return false;
+  if (reads_ended_ || !exhausted_.empty() || tries_header_ || (closing_ && Idle())) return true;
+  return !queue_.empty() && in_flight_.size() < options_.max_batches_in_flight &&
+         (in_flight_.empty() || queued_bytes_ >= options_.batch_bytes);
+}
+
+bool ServerAppendWriter::CallerWrites() const {
+  return !writing_ && !reads_ended_ && answered_ && exhausted_.empty() && in_flight_.empty() &&
+         !queue_.empty() && queued_bytes_ <= kMostBytesOfCaller;
+}
+
+void ServerAppendWriter::WakeWriter() {
+  if (WriterIsDue()) work_.notify_one();
 }
 
 bool ServerAppendWriter::Idle() const {
@@ -156,26 +184,36 @@ void ServerAppendWriter::WriteBatches() {
 
 std::shared_ptr<ServerAppendWriter::Batch> ServerAppendWriter::NextBatch() {
   std::unique_lock lock(mutex_);
-  const auto due = [this] {
-    if (reads_ended_ || !exhausted_.empty() || tries_header_ || (closing_ && Idle())) return true;
-    return !queue_.empty() && in_flight_.size() < options_.max_batches_in_flight &&
-           (in_flight_.empty() || queued_bytes_ >= options_.batch_bytes);
-  };
+  writing_ = false;
   for (;;) {
-    changed_.wait(lock, due);
+    while (!WriterIsDue()) {
+      // A caller that writes can't look at the time itself.
+      if (work_.wait_for(lock, ack_timeout_) == std::cv_status::timeout && writing_ &&
+          Clock::now() >= last_progress_ + ack_timeout_) {
+        overdue_ = true;
+        context_.TryCancel();
+      }
+    }
     if (reads_ended_) return nullptr;
     if (exhausted_.empty()) break;
     // More acks that find no room may move the time while we wait.
     const Clock::time_point retry_time = retry_time_;
-    if (changed_.wait_until(lock, retry_time, [this] { return reads_ended_; })) return nullptr;
+    if (work_.wait_until(lock, retry_time, [this] { return reads_ended_; })) return nullptr;
     if (Clock::now() < retry_time_) continue;
     for (const Entry& entry : exhausted_) queued_bytes_ += entry.bytes();
     queue_.insert(queue_.begin(), std::make_move_iterator(exhausted_.begin()),
                   std::make_move_iterator(exhausted_.end()));
     exhausted_.clear();
+    changed_.notify_all();  // callers watch the time again
   }
   if (queue_.empty() && !tries_header_) return nullptr;
+  return TakeBatch();
+}
 
+std::shared_ptr<ServerAppendWriter::Batch> ServerAppendWriter::TakeBatch() {
+  writing_ = true;
+  // Callers wait for room in the queue.
+  const bool callers_wait = queued_bytes_ >= options_.batch_bytes;
   auto batch = std::make_shared<Batch>();
   batch->request.mutable_batch();
   tries_header_ = false;
@@ -197,14 +235,17 @@ std::shared_ptr<ServerAppendWriter::Batch> ServerAppendWriter::NextBatch() {
   }
   queued_bytes_ -= bytes;
   in_flight_.push_back(batch);
-  changed_.notify_all();
+  if (callers_wait) changed_.notify_all();
   return batch;
 }
 
 void ServerAppendWriter::ReadAcks() {
   absl::Status protocol;
   v1::AppendResponse response;
-  while (protocol.ok() && stream_->Read(&response)) protocol = HandleAcks(response);
+  while (protocol.ok() && stream_->Read(&response)) {
+    protocol = HandleAcks(response);
+    changed_.notify_all();
+  }
   if (!protocol.ok()) {
     context_.TryCancel();
     while (stream_->Read(&response)) {
@@ -213,7 +254,7 @@ void ServerAppendWriter::ReadAcks() {
   {
     const std::lock_guard lock(mutex_);
     reads_ended_ = true;
-    changed_.notify_all();
+    WakeWriter();
   }
   writer_.join();
   absl::Status status = ToAbslStatus(stream_->Finish());
@@ -242,7 +283,6 @@ absl::Status ServerAppendWriter::HandleAcks(const v1::AppendResponse& response) 
   }
   in_flight_.pop_front();
   answered_ = true;
-  changed_.notify_all();
   const Clock::time_point now = Clock::now();
   last_progress_ = now;
   for (int i = 0; i < entries.size(); ++i) {
@@ -260,6 +300,7 @@ absl::Status ServerAppendWriter::HandleAcks(const v1::AppendResponse& response) 
       refused_.push_back({FromMessage(SequenceOf(entries[i])), absl::Status(code, ack.message())});
     }
   }
+  WakeWriter();
   return absl::OkStatus();
 }
 

@@ -59,6 +59,13 @@ class ServerAppendWriter final : public AppendWriter {
   bool Idle() const;
   absl::StatusOr<std::vector<RefusedEntry>> TakeRefused();
 
+  // With mutex_ held: whether the writer has something to do; whether the caller writes what is
+  // queued itself, as waking the writer takes longer; then what it writes.
+  bool WriterIsDue() const;
+  bool CallerWrites() const;
+  void WakeWriter();
+  std::shared_ptr<Batch> TakeBatch();
+
   // The two threads: one writes batches, the other reads acks and ends the stream.
   void WriteBatches();
   // The next batch; null when the stream is to be closed or is broken.
@@ -76,8 +83,13 @@ class ServerAppendWriter final : public AppendWriter {
   // Guards all that follows but the threads. Not absl::Mutex: the installed one hides its locks
   // from ThreadSanitizer.
   std::mutex mutex_;
-  // Notified whenever any of it changes.
+  // Of callers: notified when something is acked, there is room in the queue, or the stream has
+  // ended.
   std::condition_variable changed_;
+  // Of the writer: notified when it is due.
+  std::condition_variable work_;
+  // Whether a thread writes to the stream: at first the writer, the header.
+  bool writing_ = true;
   std::deque<Entry> queue_;
   size_t queued_bytes_ = 0;
   // Entries for which there was no room. While there are any, nothing else is sent.

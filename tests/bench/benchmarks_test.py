@@ -40,6 +40,15 @@ class BenchmarksTest(unittest.TestCase):
         )
         self.assertRegex(printed, r"(?m)^ *shared memory, bfloat16 +\d+ positions/s")
 
+    def test_append_latency(self):
+        printed = self.run_benchmark(
+            "tests/bench/append_latency/append_latency", "--slots=3", "--rounds=2", "--tokens=100"
+        )
+        for client in (r"C\+\+", "Python"):
+            for transport in ("TCP", "shared memory"):
+                cells = r"\d+ \| \d+ \| \d+\.\d\d \(.*\) \|"
+                self.assertRegex(printed, rf"(?m)^\| {client} \| {transport} \| 3 \| {cells} {cells}$")
+
     def test_parts_of_a_trainers_path(self):
         printed = self.run_benchmark(
             "tests/bench/trainer_path/parts", "--slots=3", "--sequences=2", "--length=64",

@@ -1,0 +1,217 @@
+"""What one token's append takes to its ack, beside an echo over the same transport.
+
+    bazel run //tests/bench/append_latency -- [--slots 10 50] [--rounds 20] [--tokens 500]
+
+A client appends a token, and waits for its ack before the next: the C++ client and the Python
+client, over TCP loopback, and over a Unix socket with the arrays in shared memory. The echo is the
+floor under that: a C++ server that answers each message of a gRPC stream, on as many threads of
+gRPC's, with as many bytes as an ack has, and a client of the same language that sends messages of
+the same size, and itself waits in gRPC for the answer (`echo_server.cc`, `client.cc`). What it takes
+is the machine's and gRPC's: system calls, and threads that are woken.
+
+Each round times `--tokens` of both, in turn. Printed are medians over the rounds of the p50 and the
+p99 of a round, in microseconds, and the median ratio of the same round with its least and most. The
+machine should have nothing else to do.
+"""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import queue
+import statistics
+import subprocess
+import tempfile
+import time
+
+import grpc
+import numpy as np
+
+import sis
+from server.testing.live_server import LiveServer
+from sis.v1 import ratio_service_pb2 as pb
+
+FOLDER = pathlib.Path(__file__).absolute().parent
+VOCABULARY = 151936
+SEQUENCE = "Python"
+WARM_UP = 200
+# What says where an array lies that does not travel.
+PLACE_BYTES = 16
+SEGMENT_BYTES = 1 << 16
+QUANTILES = (0.5, 0.99)
+
+
+def timed(call, count):
+    """Microseconds of each call."""
+    times = []
+    for _ in range(count):
+        begin = time.perf_counter()
+        call()
+        times.append(1e6 * (time.perf_counter() - begin))
+    return times
+
+
+class EchoServer:
+    def __init__(self, listen, answer_bytes):
+        self._process = subprocess.Popen(
+            [FOLDER / "echo_server", listen, str(answer_bytes)], stdout=subprocess.PIPE, text=True
+        )
+        self.address = self._process.stdout.readline().strip()
+
+    def close(self):
+        self._process.kill()
+        self._process.communicate()
+
+
+class CppClient:
+    def __init__(self, *arguments):
+        self._process = subprocess.Popen(
+            [FOLDER / "client", *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def _times(self, way, count):
+        self._process.stdin.write(f"{way} {count}\n")
+        self._process.stdin.flush()
+        times = [float(word) for word in self._process.stdout.readline().split()]
+        if len(times) != count:
+            raise RuntimeError("the C++ client ended")
+        return times
+
+    def append(self, count):
+        return self._times("sis", count)
+
+    def echo(self, count):
+        return self._times("echo", count)
+
+    def close(self):
+        self._process.communicate()
+
+
+class PythonClient:
+    def __init__(self, address, echo_address, run, message_bytes, shared):
+        self._cleanup = contextlib.ExitStack()
+        client = self._cleanup.enter_context(contextlib.closing(sis.Client(address)))
+        slots = run.config.top_k
+        empty = client.lease_segment(SEGMENT_BYTES).empty if shared else np.empty
+        self._token = {
+            "sampled_ids": empty((1,), np.int32),
+            "sampled_log_probs": empty((1,), np.float32),
+            "top_k_ids": empty((1, slots), np.int32),
+            "top_k_log_probs": empty((1, slots), np.float32),
+        }
+        self._token["top_k_ids"][:] = 7 * np.arange(slots)
+        self._token["top_k_log_probs"][:] = -1 - 0.5 * np.arange(slots)
+        self._token["sampled_ids"][:] = 0
+        self._token["sampled_log_probs"][:] = -1
+        self._stream = client.append(run, sampling=sis.Sampling("raw"))
+        self._cleanup.callback(self._stream.close)
+        self._position = 0
+
+        channel = self._cleanup.enter_context(grpc.insecure_channel(echo_address))
+        self._message = b"m" * message_bytes
+        self._messages = queue.SimpleQueue()
+        self._answers = channel.stream_stream("/echo")(iter(self._messages.get, None))
+        self._cleanup.callback(self._answers.cancel)
+        self._cleanup.callback(self._messages.put, None)
+
+    def _append(self):
+        self._stream.block(
+            SEQUENCE, first_position=self._position, policy_version=0, **self._token
+        )
+        self._stream.flush()
+        self._position += 1
+
+    def _echo(self):
+        self._messages.put(self._message)
+        next(self._answers)
+
+    def append(self, count):
+        return timed(self._append, count)
+
+    def echo(self, count):
+        return timed(self._echo, count)
+
+    def close(self):
+        self._cleanup.close()
+
+
+def message_bytes(slots, segment):
+    """Of a request that holds a token, in a segment of this name if it isn't "", and of its ack."""
+    sizes = [PLACE_BYTES] * 4 if segment else [4, 4, 4 * slots, 4 * slots]
+    arrays = ("sampled_ids", "sampled_log_probs", "top_k_ids", "top_k_log_probs")
+    sequence = pb.SequenceRef(id=SEQUENCE)
+    block = pb.Block(
+        sequence=sequence, first_position=1000, policy_version=0, crc32c=1,
+        **{name: bytes(size) for name, size in zip(arrays, sizes)},
+    )  # fmt: skip
+    batch = pb.AppendBatch(entries=[pb.AppendEntry(block=block)], segment=segment)
+    ack = pb.Ack(sequence=sequence, committed_length=1000)
+    return pb.AppendRequest(batch=batch).ByteSize(), pb.AppendResponse(acks=[ack]).ByteSize()
+
+
+def quantiles(times):
+    times = sorted(times)
+    return [times[int(q * (len(times) - 1))] for q in QUANTILES]
+
+
+def row(appends, echoes):
+    """Cells: p50 and p99 of both, and of their ratios."""
+    cells = []
+    for ours, floor in zip(zip(*appends), zip(*echoes)):
+        ratios = [a / b for a, b in zip(ours, floor)]
+        cells += [
+            f"{statistics.median(ours):.0f}",
+            f"{statistics.median(floor):.0f}",
+            f"{statistics.median(ratios):.2f} ({min(ratios):.2f}, {max(ratios):.2f})",
+        ]
+    return cells
+
+
+def measure(transport, slots, rounds, tokens):
+    shared = transport == "shared memory"
+    with contextlib.ExitStack() as cleanup:
+        server = LiveServer(shared_memory_bytes=1 << 20 if shared else 0, cache_bytes=1 << 30)
+        cleanup.callback(server.close)
+        with contextlib.closing(sis.Client(server.address)) as client:
+            run = client.create_run("latency", seed=1, vocabulary_size=VOCABULARY, top_k=slots)
+            segment = client.lease_segment(SEGMENT_BYTES).name if shared else ""
+        request, answer = message_bytes(slots, segment)
+        folder = cleanup.enter_context(tempfile.TemporaryDirectory())
+        echo = EchoServer(f"unix:{folder}/echo" if shared else "127.0.0.1:0", answer)
+        cleanup.callback(echo.close)
+        addresses = (server.address, echo.address)
+        makers = {
+            "C++": lambda: CppClient(*addresses, run.id, slots, VOCABULARY, request, int(shared)),
+            "Python": lambda: PythonClient(*addresses, run, request, shared),
+        }
+        for language, make in makers.items():
+            with contextlib.closing(make()) as client:
+                client.append(WARM_UP)
+                client.echo(WARM_UP)
+                appends, echoes = [], []
+                for _ in range(rounds):
+                    appends.append(quantiles(client.append(tokens)))
+                    echoes.append(quantiles(client.echo(tokens)))
+                cells = [language, transport, str(slots), *row(appends, echoes)]
+                print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--slots", type=int, nargs="+", default=[10, 50])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--tokens", type=int, default=500, help="of a round, at least 100")
+    options = parser.parse_args()
+    print("| client | transport | K | p50, us | echo's | ratio | p99, us | echo's | ratio |")
+    print("|" + "---|" * 9)
+    for transport in ("TCP", "shared memory"):
+        for slots in options.slots:
+            measure(transport, slots, options.rounds, options.tokens)
+    print(f"\nThe echo is the floor. Load of the machine at the end: {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main()
