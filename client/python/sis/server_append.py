@@ -36,9 +36,16 @@ class _Batch(NamedTuple):
     # On time.monotonic().
     sent: float
     entries: Sequence[Entry]
+    # That arrays lie in, or "".
+    segment: str
     message: bytes
     # Of the entries in it.
     offset: int
+
+    def lost_its_segment(self, ack: pb.Ack) -> bool:
+        """Whether an entry was refused, of whatever kind, because the segment's lease has ended. None
+        is refused so twice: what is sent again lies in no segment."""
+        return bool(self.segment) and errors.status_code(ack.code) is grpc.StatusCode.NOT_FOUND
 
 
 def _by_segment(batch: Sequence[Entry]) -> Iterator[Tuple[str, List[Entry]]]:
@@ -58,10 +65,16 @@ def _by_segment(batch: Sequence[Entry]) -> Iterator[Tuple[str, List[Entry]]]:
         yield segment or "", part
 
 
-def _lost_its_segment(entry: Entry, code: int) -> bool:
-    """Whether an entry was refused because the lease has ended of what its arrays lie in."""
-    placed = entry.placed
-    return placed is not None and placed.segment.ended and errors.status_code(code) is grpc.StatusCode.NOT_FOUND
+def _cut(batch: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """In order, what a message holds each: what left its segment travels now, and may be much."""
+    begin, size = 0, 0
+    for number, entry in enumerate(batch):
+        size += entry.size
+        if size >= BATCH_BYTES:
+            yield batch[begin : number + 1]
+            begin, size = number + 1, 0
+    if begin < len(batch):
+        yield batch[begin:]
 
 
 class ServerAppendStream(AppendStream):
@@ -188,11 +201,12 @@ class ServerAppendStream(AppendStream):
 
     def _send(self, batch: Sequence[Entry]) -> None:
         for segment, part in _by_segment(batch):
-            self._send_batch(part, segment)
+            for piece in _cut(part):
+                self._send_batch(piece, segment)
 
     def _send_batch(self, batch: Sequence[Entry], segment: str) -> None:
         message, offset = entries.request(batch, segment)
-        self._in_flight.append(_Batch(time.monotonic(), batch, message, offset))
+        self._in_flight.append(_Batch(time.monotonic(), batch, segment, message, offset))
         self._requests.put(message)
 
     def _leave_arrays(self) -> None:
@@ -257,8 +271,11 @@ class ServerAppendStream(AppendStream):
             if code == 0:
                 self._committed[entry.sequence] = ack.committed_length
                 entry.answered = True
-            elif _lost_its_segment(entry, code):
-                entry.leave_segment()
+            elif batch.lost_its_segment(ack):
+                if entry.placed is not None:
+                    entry.leave_segment()
+                else:
+                    entry.parts = [batch.message[begin:end]]
                 self._waiting_for_room.append((time.monotonic(), entry))
             elif not self._wait_for_room(entry, ack):
                 self._refused.append(entry.refusal(errors.status_code(code), ack.message))

@@ -196,7 +196,7 @@ class InPlaceTest(unittest.TestCase):
         finally:
             os.kill(self.server.process.pid, signal.SIGCONT)
 
-    def test_blocks_whose_lease_has_ended_are_sent_again(self):
+    def test_what_names_memory_whose_lease_has_ended_is_sent_again(self):
         self.start()
         client = self.client()
         run = self.run_of(client)
@@ -205,6 +205,7 @@ class InPlaceTest(unittest.TestCase):
             for name in "xyz":
                 stream.block(name, first_position=0, policy_version=0, **made.record(
                     TOP_K, client.empty_top_k(run, 100))._asdict())  # fmt: skip
+                stream.seal(name, length=100)
             # They were not sent yet.
             self.assertEqual(sum(self.sent.values()), 0)
             client._record_memory._segment.close()
