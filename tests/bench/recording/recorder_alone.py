@@ -49,7 +49,7 @@ def form_of(form, ids, log_probs):
         made = ArrayLogprobs(ids.shape[1])
         for position in range(len(ids)):
             # A step's arrays, of which a request has its row.
-            made.extend(ids[position : position + 1], log_probs[position : position + 1])
+            made.add_step(ids[position : position + 1], log_probs[position : position + 1])
         return made
     rows = zip(ids.tolist(), log_probs.tolist())
     return [{token: types.SimpleNamespace(logprob=value) for token, value in zip(*row)} for row in rows]

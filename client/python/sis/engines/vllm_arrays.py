@@ -22,15 +22,17 @@ class ArrayLogprobs(collections.abc.Sequence):
         self.ids: List[np.ndarray] = []
         self.log_probs: List[np.ndarray] = []
 
-    def extend(self, ids: np.ndarray, log_probs: np.ndarray) -> None:
-        """[T, C], C at least the width: a step's arrays are as wide as any of its requests wants."""
-        if ids.shape != (1, self._width):
-            for position in range(len(ids)):
-                self.ids.append(ids[position : position + 1, : self._width])
-                self.log_probs.append(log_probs[position : position + 1, : self._width])
-        else:
-            self.ids.append(ids)
-            self.log_probs.append(log_probs)
+    def add_step(self, ids: np.ndarray, log_probs: np.ndarray) -> None:
+        """[T, C], C at least the width: a step's arrays are as wide as any of its requests wants. They
+        are copied: often they are rows of what the step holds of all requests."""
+        for position in range(len(ids)):
+            self.ids.append(ids[position : position + 1, : self._width].copy())
+            self.log_probs.append(log_probs[position : position + 1, : self._width].copy())
+
+    def extend(self, later: ArrayLogprobs) -> None:
+        """By another's positions: so vLLM joins what a caller of RequestOutputKind.DELTA lags behind."""
+        self.ids += later.ids
+        self.log_probs += later.log_probs
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -98,7 +100,7 @@ def _update(own: Any, step: Any) -> None:
     ids, log_probs = step[:2]
     for value in log_probs[:, 0].tolist():
         own.cumulative_logprob += value
-    own.logprobs.extend(ids, log_probs)
+    own.logprobs.add_step(ids, log_probs)
 
 
 def outputs_so_far(engine: Any) -> List[Tuple[str, Any]]:

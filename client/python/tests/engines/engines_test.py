@@ -178,6 +178,7 @@ class EnginesTest(unittest.TestCase):
     async def vllm(self):
         from vllm import SamplingParams
         from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.outputs import RequestOutput
         from vllm.sampling_params import RequestOutputKind
         from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -265,6 +266,7 @@ class EnginesTest(unittest.TestCase):
         requests run whose outputs come whole."""
         import vllm
         from vllm.logprobs import FlatLogprobs
+        from vllm.outputs import RequestOutput
         from vllm.sampling_params import RequestOutputKind
         from vllm.v1.engine.logprobs import LogprobsProcessor
 
@@ -333,6 +335,16 @@ class EnginesTest(unittest.TestCase):
                 wanted.append(adapter.record(dataclasses.replace(done[name], logprobs=made.logprobs), K))
         fetched = (records.sampled_ids, records.sampled_log_probs, records.ids, records.log_probs)
         for got, want in zip(fetched, map(np.concatenate, zip(*wanted))):
+            self.assertEqual(got.tobytes(), want.tobytes())
+        # Deltas that a caller lags behind are joined.
+        whole = done[names[0]]
+        first, second = (
+            RequestOutput("s0", None, [], None, [dataclasses.replace(
+                whole, token_ids=list(whole.token_ids[part]), logprobs=whole.logprobs[part])], False)
+            for part in (slice(0, 3), slice(3, None))
+        )  # fmt: skip
+        first.add(second, aggregate=True)
+        for got, want in zip(adapter.record(first.outputs[0], K), adapter.record(whole, K)):
             self.assertEqual(got.tobytes(), want.tobytes())
         prompts = [PROMPTS[index % 4] for index in range(len(names))]
         self.check([(name, prompt, list(done[name].token_ids)) for name, prompt in zip(names, prompts)], 0.9, 1e-5)

@@ -123,9 +123,9 @@ class VllmTest(unittest.TestCase):
             # As a step's arrays are where another request wants more.
             wider = [np.concatenate([array, array], axis=1) for array in arrays]
             made = ArrayLogprobs(LISTED + 1)
-            made.extend(*(array[:1] for array in arrays))
-            made.extend(*(array[1:2] for array in wider))
-            made.extend(*(array[2:] for array in wider))
+            made.add_step(*(array[:1] for array in arrays))
+            made.add_step(*(array[1:2] for array in wider))
+            made.add_step(*(array[2:] for array in wider))
             in_arrays = types.SimpleNamespace(**{**vars(flat), "logprobs": made})
             self.assert_same(adapter().record(in_arrays, LISTED), adapter().record(flat, LISTED))
             part = types.SimpleNamespace(**{**vars(flat), "logprobs": made[3:7], "token_ids": flat.token_ids[3:7]})
@@ -133,6 +133,11 @@ class VllmTest(unittest.TestCase):
             of_flat = [Piece(flat, 3, 7), Piece(flat, 9, 12)]
             self.assert_same(adapter().columns(pieces).record(LISTED), adapter().columns(of_flat).record(LISTED))
             self.assertEqual((len(made[:0]), len(made[-1:])), (0, 1))
+            # As vLLM joins two outputs that a caller has not taken yet.
+            joined = made[:5]
+            joined.extend(made[5:])
+            late = types.SimpleNamespace(**{**vars(flat), "logprobs": joined})
+            self.assert_same(adapter().record(late, LISTED), adapter().record(flat, LISTED))
             wrong = types.SimpleNamespace(**{**vars(part), "token_ids": flat.token_ids[4:8]})
             with self.assertRaisesRegex(ValueError, "not of its tokens"):
                 adapter().record(wrong, LISTED)
