@@ -26,7 +26,7 @@ from sis.inspection import RunInspection, SequenceInspection
 from sis.micro_batches import Rows
 from sis.options import EvaluateOptions
 from sis.owner import Owner
-from sis.record_memory import RecordMemory
+from sis.record_memory import LEASE_SECONDS, RecordMemory
 from sis.records import MissingReason, SequenceLike, SequenceRef, Slice, TopKRecords, listed
 from sis.replicas import Replicas
 from sis.run import Run, RunConfig, Runs, RunStatus, Sampling
@@ -102,7 +102,7 @@ class Client:
             self._servers = Replicas(names, servers)
         # Memory is shared over Unix sockets only.
         shares = isinstance(address, str) and is_unix_socket(address)
-        self._record_memory = RecordMemory(self.lease_segment if shares else None)
+        self._record_memory = RecordMemory(self._lease_for_records if shares else None)
 
     @property
     def _service(self) -> Union[SingleServer, Replicas]:
@@ -117,6 +117,7 @@ class Client:
         # gRPC would end the parent's connections.
         if self._owner.here:
             append_module.warn_of_unflushed("its client was closed", self._service)
+            self._record_memory.close()
             self._service.close()
 
     def __enter__(self) -> Client:
@@ -311,7 +312,7 @@ class Client:
 
         Where the server shares memory and has room they lie in it: it reads them where they are, and
         they do not travel. Else they are memory of this process, and are copied; nothing else
-        differs, and nobody waits. So it is too of blocks of a part of them that begins at no multiple
+        differs. A server that hangs is waited for by one thread, for a second. So it is too of blocks of a part of them that begins at no multiple
         of 16 positions. If the memory's lease ends, what the server has not taken is sent as a copy.
         Do not write to them before `flush` or `append_many` has returned; dropping them is safe, and
         gives their memory back. `sis.canonical` writes to them with `out`.
@@ -328,9 +329,15 @@ class Client:
         "unix:PATH") and started with --shared_memory_bytes: else sis.Error with
         FAILED_PRECONDITION, PERMISSION_DENIED or RESOURCE_EXHAUSTED.
         """
+        return self._leased(size, None)
+
+    def _lease_for_records(self, size: int) -> Segment:
+        return self._leased(size, LEASE_SECONDS)
+
+    def _leased(self, size: int, timeout: Optional[float]) -> Segment:
         if isinstance(self._service, Replicas):
             raise ValueError("a segment is shared with one server, not with replicas")
-        segment = self._service.lease_segment(size)
+        segment = self._service.lease_segment(size, timeout)
         with self._lock:
             self._segments = [*(other for other in self._segments if other.mapped), segment]
         return segment

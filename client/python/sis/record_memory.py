@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from typing import Callable, Optional
 
 import numpy as np
@@ -17,23 +19,46 @@ from sis.top_k import TopK
 SEGMENT_BYTES = (32 << 20, 4 << 20)
 # Of positions: where blocks begin in arrays for several of them, so that each can be referred to.
 BLOCK_ALIGNMENT = ALIGNMENT // 4
-# Seconds after which a server that shared no memory is asked again.
+# Seconds after which a server that shared no memory is asked again, and how long whoever asks waits for
+# one that hangs.
 ASK_AGAIN_SECONDS = 10.0
+LEASE_SECONDS = 1.0
+
+# gRPC's threads must have ended before a fork (Client says more). Nobody sees this lease: so it is ended
+# here.
+_of_this_process: weakref.WeakSet[RecordMemory] = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    for memory in list(_of_this_process):
+        memory.close()
+
+
+os.register_at_fork(before=_before_fork)
 
 
 class RecordMemory:
     """Memory shared with the server, as far as it shares any; else of this process. Thread-safe."""
 
     def __init__(self, lease: Optional[Callable[[int], Segment]]) -> None:
-        """`lease`: of a segment of so many bytes; None if there can be none."""
+        """`lease`: of a segment of so many bytes, within LEASE_SECONDS; None if there can be none."""
         self._lease = lease
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._segment: Optional[Segment] = None
         self._ask_at = 0.0  # on time.monotonic()
+        _of_this_process.add(self)
+
+    def close(self) -> None:
+        """Ends the lease; the arrays stay as they are. The next call leases anew."""
+        with self._lock:
+            segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.close()
 
     def empty(self, positions: int, top_k: int) -> TopK:
-        """Uninitialised. Where there is no room in the segment, of this process too: nobody waits."""
+        """Uninitialised. Where there is no room in the segment, of this process too: nobody waits for
+        it."""
         narrow, wide = aligned(4 * positions), aligned(4 * positions * top_k)
         memory = self._shared(2 * (narrow + wide))
         if memory is None:
@@ -49,36 +74,47 @@ class RecordMemory:
 
     def _shared(self, size: int) -> Optional[np.ndarray]:
         """uint8 [size]."""
+        if self._may_ask():
+            self._ask()
         with self._lock:
-            segment = self._leased()
-            if segment is None:
+            if self._segment is None:
                 return None
             try:
-                return segment.empty(size, np.uint8)
+                return self._segment.empty(size, np.uint8)
             except errors.NotFound:  # its lease has ended this moment
                 return None
             except MemoryError:
-                if segment.has_abandoned:
+                if self._segment.has_abandoned:
                     # After a call that broke off; the next one is whole again.
-                    segment.close()
+                    self._segment.close()
                 return None
 
-    def _leased(self) -> Optional[Segment]:
-        if self._segment is not None:
-            if not self._segment.ended:
-                return self._segment
-            self._segment.close()
-            self._segment = None
-        if self._lease is not None and time.monotonic() >= self._ask_at:
-            for size in SEGMENT_BYTES:
-                try:
-                    self._segment = self._lease(size)
-                    break
-                except errors.ResourceExhausted:
-                    continue
-                except (errors.Error, OSError):
-                    # It shares none, or there is no server, or none whose memory this process sees.
-                    break
-            if self._segment is None:
-                self._ask_at = time.monotonic() + ASK_AGAIN_SECONDS
-        return self._segment
+    def _may_ask(self) -> bool:
+        """Whether there is no lease, and this thread is to ask for one: others don't wait for it."""
+        with self._lock:
+            if self._segment is not None:
+                if not self._segment.ended:
+                    return False
+                self._segment.close()
+                self._segment = None
+            now = time.monotonic()
+            if self._lease is None or now < self._ask_at:
+                return False
+            self._ask_at = now + ASK_AGAIN_SECONDS
+            return True
+
+    def _ask(self) -> None:
+        assert self._lease is not None
+        for size in SEGMENT_BYTES:
+            try:
+                segment = self._lease(size)
+            except errors.ResourceExhausted:
+                continue
+            except (errors.Error, OSError):
+                # It shares none, or there is no server, or none whose memory this process sees.
+                return
+            with self._lock:
+                earlier, self._segment, self._ask_at = self._segment, segment, 0.0
+            if earlier is not None:  # of a thread that asked at the same time
+                earlier.close()
+            return

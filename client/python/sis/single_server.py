@@ -240,15 +240,29 @@ class SingleServer:
                     raise error from rpc_error
         return [self.Evaluate(make()) for make in requests]
 
-    def lease_segment(self, size: int) -> Segment:
+    def lease_segment(self, size: int, timeout: Optional[float] = None) -> Segment:
+        """`timeout`: in seconds, if less than this client's."""
+        limits = [limit for limit in (timeout, self._timeout) if limit is not None]
         lease = self._stub.LeaseSegment(pb.LeaseSegmentRequest(bytes=size))
         # The call stays open: a deadline is its answer's alone.
-        deadline = threading.Timer(self._timeout or 0, lease.cancel)
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            lease.cancel()
+
+        deadline = threading.Timer(min(limits, default=0), give_up)
         deadline.daemon = True
-        if self._timeout is not None:
+        if limits:
             deadline.start()
         try:
             response = self._send(lambda: next(lease))
+        except errors.Error as error:
+            if not late.is_set():
+                raise
+            raise errors.from_status(
+                grpc.StatusCode.DEADLINE_EXCEEDED, f"no segment within {min(limits)} s"
+            ) from error
         finally:
             deadline.cancel()
         try:

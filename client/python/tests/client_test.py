@@ -371,7 +371,7 @@ class ClientTest(fake_service.ServiceTest):
         first, second, third = leases = [Leased() for _ in range(3)]
         client = sis.Client("127.0.0.1:1")
         self.addCleanup(client.close)
-        with unittest.mock.patch.object(client._service, "lease_segment", leases.__getitem__):
+        with unittest.mock.patch.object(client._service, "lease_segment", lambda size, timeout: leases[size]):
             client.lease_segment(0)
 
             def lease_meanwhile():

@@ -188,13 +188,32 @@ class InPlaceTest(unittest.TestCase):
 
     def test_a_server_that_hangs_is_not_waited_for(self):
         self.start()
-        client = self.client(timeout=0.5)
+        client = self.client(timeout=None)
         run = self.run_of(client)
         os.kill(self.server.process.pid, signal.SIGSTOP)
         try:
             self.assertEqual(client.empty_top_k(run, 3).top_k_ids.shape, (3, TOP_K))
+            with self.assertRaisesRegex(sis.DeadlineExceeded, "no segment within 0.25 s"):
+                self.client(timeout=0.25).lease_segment(1 << 16)
         finally:
             os.kill(self.server.process.pid, signal.SIGCONT)
+
+    def test_a_client_that_forks_or_is_closed_leases_nothing(self):
+        self.start()
+        leased = lambda: self.server.metrics()["sis_segments"]
+        client = self.client()
+        run = self.run_of(client)
+        kept = client.empty_top_k(run, 3).top_k_ids
+        self.assertEqual(leased(), 1)
+        if os.fork() == 0:
+            os._exit(0)
+        os.wait()
+        self.wait_until(lambda: leased() == 0)
+        kept[:] = 7  # the arrays stay
+        client.empty_top_k(run, 3)
+        self.assertEqual(leased(), 1)
+        client.close()
+        self.wait_until(lambda: leased() == 0)
 
     def test_what_names_memory_whose_lease_has_ended_is_sent_again(self):
         self.start()
