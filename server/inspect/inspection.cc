@@ -177,10 +177,15 @@ std::optional<ByteCharge> Inspection::TakeRoom(uint64_t sequence_key, uint64_t d
     Erase(sequences_.find(by_use_.front()));
     if (pending_budget_.TryCharge(bytes)) return ByteCharge(pending_budget_, bytes);
   }
+  if (pending_budget_.Lacking(bytes) == 0) return std::nullopt;
+  // The first of a draw comes after as many bytes as wait already.
+  if (draw_without_room_ != draw) bytes_without_room_ = pending_budget_.limit();
+  draw_without_room_ = draw;
+  bytes_without_room_ += bytes;
   const uint64_t most = most_hash_.load(std::memory_order_relaxed);
-  if (pending_budget_.Lacking(bytes) > 0 && draw_without_room_ != draw && most > kFewest &&
+  if (bytes_without_room_ > pending_budget_.limit() && most > kFewest &&
       Hash(sequence_key) > most / 2) {
-    draw_without_room_ = draw;
+    bytes_without_room_ = 0;
     ChooseFewer({});
   }
   return std::nullopt;

@@ -67,8 +67,8 @@ class Inspection {
     std::function<bool(InspectedPositions&)> add_records;
     std::optional<ByteCharge> charge;  // of TakeRoom; without it they are passed over
   };
-  // For so many pending positions; nothing if too many wait. Then fewer sequences are chosen, once
-  // per draw, as what waits already stays until it is added.
+  // For so many pending positions; nothing if too many wait. Then fewer sequences are chosen, and
+  // fewer still once as many again of the draw found no room.
   std::optional<ByteCharge> TakeRoom(uint64_t sequence_key, uint64_t draw, size_t positions)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Keeps them, in this order, for whoever looks first. Those passed over are cut.
@@ -165,7 +165,9 @@ class Inspection {
   Mutex looking_;  // by one at a time, so that draws keep their order; comes before the next
   mutable Mutex mutex_;
   std::deque<Pending> pending_ ABSL_GUARDED_BY(mutex_);
-  std::optional<uint64_t> draw_without_room_ ABSL_GUARDED_BY(mutex_);  // the last that TakeRoom met
+  // The last draw of which something found no room to wait, and how much since fewer are chosen.
+  std::optional<uint64_t> draw_without_room_ ABSL_GUARDED_BY(mutex_);
+  int64_t bytes_without_room_ ABSL_GUARDED_BY(mutex_) = 0;
   bool someone_must_look_ ABSL_GUARDED_BY(mutex_) = false;
   bool counts_tokens_ ABSL_GUARDED_BY(mutex_) = false;  // whether kTokenBytes are charged
   Table sequences_ ABSL_GUARDED_BY(mutex_);
