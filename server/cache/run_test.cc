@@ -55,9 +55,9 @@ TEST_F(RunTest, SequencesAreNamedByIdAndAttempt) {
 // As docs/configuration.md says of --inspected_bytes ("Admin port").
 TEST_F(RunTest, InspectionHasTheRoomThatIsDocumented) {
   constexpr int kSlots = 10;
-  EXPECT_EQ(cache_.CreateRun("r", SmallConfig(kSlots))->inspection().kept_positions(), 6592);
+  EXPECT_EQ(cache_.CreateRun("r", SmallConfig(kSlots))->inspection().kept_positions(), 4288);
   Limits limits;
-  limits.inspected_bytes = 161'000'000;
+  limits.inspected_bytes = 242'000'000;
   Cache cache(int64_t{1} << 26, limits);
   Inspection& inspection = cache.CreateRun("r", SmallConfig(kSlots))->inspection();
   constexpr uint32_t kPositions = 65'536, kAtOnce = 4096;
@@ -66,7 +66,7 @@ TEST_F(RunTest, InspectionHasTheRoomThatIsDocumented) {
     InspectedPositions part(kSlots);
     part.Resize(kAtOnce);
     std::ranges::fill(part.decisions, Decision::kAccepted);
-    inspection.Record({"long", 0}, 1, 1, first, part, first + kAtOnce);
+    inspection.Record({"long", 0}, {1, 1, first, std::move(part)});
   }
   const auto kept = inspection.Find({"long", 0});
   ASSERT_TRUE(kept.has_value());

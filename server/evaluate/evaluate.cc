@@ -92,9 +92,13 @@ absl::Status EvaluateCall::EvaluateGroup(size_t group, size_t lane) {
     const absl::StatusOr<RangeResult> result =
         evaluators_[lane].Evaluate(slice, slice.first_position, slice.count, offset,
                                    output_.positions().Part(offset, slice.count),
-                                   inspected == nullptr ? nullptr : &inspected->positions);
+                                   inspected != nullptr && inspected->values.positions.size() > 0
+                                       ? &inspected->values.positions
+                                       : nullptr);
     if (!result.ok()) return result.status();
-    if (inspected != nullptr) inspected->add_records = evaluators_[lane].RecordsOf(slice);
+    if (inspected != nullptr) {
+      inspected->add_records = evaluators_[lane].RecordsOf(*run_, slice, result->inspected_digest);
+    }
     if (!result->missing.empty() && input_.own_log_probs.empty() &&
         (input_.wanted.NeedEveryRatio() || input_.algorithm)) {
       return RefuseMissing(slice, result->missing.front());
@@ -260,19 +264,17 @@ std::unique_ptr<Inspection::Pending> EvaluateCall::RoomToInspect(const SliceRang
   const uint32_t end = slice.first_position + slice.count;
   const uint32_t kept_end = std::min(end, inspection.kept_positions());
   const size_t count = kept_end - std::min(kept_end, slice.first_position);
-  std::optional<ByteCharge> charge = inspection.TakeRoom(count);
-  if (!charge.has_value()) return nullptr;
-  InspectedPositions positions(run_->config().top_k);
-  positions.ResizeEvaluated(count);
+  const uint64_t draw = input_.parameters.draw;
+  std::optional<ByteCharge> charge = inspection.TakeRoom(key, draw, count);
+  Inspection::Sequence values{key, draw, slice.first_position,
+                              InspectedPositions(run_->config().top_k)};
+  if (charge.has_value()) values.positions.ResizeEvaluated(count);
+  values.Cut(slice.first_position + static_cast<uint32_t>(values.positions.size()), end);
   return std::make_unique<Inspection::Pending>(
       Inspection::Pending{.name = {slice.name.id, slice.name.attempt},
-                          .sequence_key = key,
-                          .draw = input_.parameters.draw,
-                          .first_position = slice.first_position,
-                          .positions = std::move(positions),
-                          .evaluated_end = end,
+                          .values = std::move(values),
                           .add_records = {},
-                          .charge = *std::move(charge)});
+                          .charge = std::move(charge)});
 }
 
 }  // namespace sis

@@ -1,9 +1,9 @@
 // What an evaluation found at single positions, for a closer look: its values are kept when it has
 // them, and what is recorded is added when nobody waits any more.
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <memory>
+#include <variant>
 #include <vector>
 
 #include "server/evaluate/slice_evaluator.h"
@@ -14,51 +14,44 @@ namespace {
 // The records of one slice, until somebody looks. Doesn't keep the sequence: who has the answer may
 // release it.
 struct RecordsOfSlice {
-  std::weak_ptr<const Sequence> sequence;
+  Run& run;
+  SequenceName name;
+  std::weak_ptr<const Sequence> sequence;  // to compare with: only the run hands out references
+  uint64_t digest;                         // when it was evaluated
   uint32_t first_position;
   uint64_t oldest_fresh_version;
   uint64_t policy_version;
 
   bool operator()(InspectedPositions& positions) const;
-  // False if they are not those that were evaluated.
-  bool AddPiece(const Sequence::Reader::Piece& piece, InspectedPositions& positions) const;
+  void AddPiece(const Sequence::Reader::Piece& piece, InspectedPositions& positions) const;
 };
 
 bool RecordsOfSlice::operator()(InspectedPositions& positions) const {
   positions.ResizeRecorded(positions.size());
-  const std::shared_ptr<const Sequence> held = sequence.lock();
-  if (held == nullptr) return false;
-  bool same = true;
-  const Sequence::Reader reader(*held);
-  reader.ForEachPiece(
-      first_position, static_cast<uint32_t>(positions.size()),
-      [&](const Sequence::Reader::Piece& piece) { same = AddPiece(piece, positions) && same; });
-  return same;
+  const Run::Found found = run.FindToChange(name);  // nobody reads it but who looks
+  const auto* held = std::get_if<std::shared_ptr<Sequence>>(&found);
+  if (held == nullptr || sequence.owner_before(*held) || held->owner_before(sequence)) return false;
+  const Sequence::Reader reader(**held);
+  const auto count = static_cast<uint32_t>(positions.size());
+  if (reader.Digest(first_position, count) != digest) return false;
+  reader.ForEachPiece(first_position, count,
+                      [&](const Sequence::Reader::Piece& piece) { AddPiece(piece, positions); });
+  return true;
 }
 
-bool RecordsOfSlice::AddPiece(const Sequence::Reader::Piece& piece,
+void RecordsOfSlice::AddPiece(const Sequence::Reader::Piece& piece,
                               InspectedPositions& positions) const {
   const size_t first = piece.first_position - first_position;
   const auto part = [&](auto& array, size_t width) {
     return std::span(array).subspan(first * width, piece.count * width);
   };
-  const std::span<const Decision> decisions = part(positions.decisions, 1);
-  if (ReasonMissing(piece, oldest_fresh_version).has_value()) {
-    return std::ranges::none_of(decisions, IsScored);
-  }
-  std::vector<float> sampled_log_probs(piece.count);
+  if (ReasonMissing(piece, oldest_fresh_version).has_value()) return;
   std::vector<uint8_t> ranks(piece.count);
   piece.page->Read(piece.index, {.sampled_ids = part(positions.sampled_ids, 1),
-                                 .sampled_log_probs = sampled_log_probs,
+                                 .sampled_log_probs = part(positions.sampled_log_probs, 1),
                                  .ids = part(positions.top_k_ids, positions.slots),
                                  .log_probs = part(positions.top_k_log_probs, positions.slots),
                                  .ranks = ranks});
-  const std::span<float> evaluated = part(positions.sampled_log_probs, 1);
-  for (size_t i = 0; i < piece.count; ++i) {
-    if (!IsScored(decisions[i])) continue;
-    if (std::memcmp(&evaluated[i], &sampled_log_probs[i], sizeof(float)) != 0) return false;
-  }
-  std::ranges::copy(sampled_log_probs, evaluated.begin());
   const std::span<float> log_probs = part(positions.top_k_log_probs, positions.slots);
   const std::span<float> current = part(positions.current_log_probs, positions.slots);
   for (size_t i = 0; i < log_probs.size(); ++i) {
@@ -66,12 +59,13 @@ bool RecordsOfSlice::AddPiece(const Sequence::Reader::Piece& piece,
   }
   std::ranges::fill(part(positions.staleness, 1),
                     policy_version - std::min(policy_version, piece.version));
-  return true;
 }
 
 }  // namespace
 
-std::function<bool(InspectedPositions&)> SliceEvaluator::RecordsOf(const SliceRange& slice) const {
+std::function<bool(InspectedPositions&)> SliceEvaluator::RecordsOf(Run& run,
+                                                                   const SliceRange& slice,
+                                                                   uint64_t digest) const {
   const auto* held = std::get_if<std::shared_ptr<Sequence>>(&slice.found);
   if (held == nullptr || slice.unreadable) {
     return [](InspectedPositions& positions) {
@@ -79,7 +73,11 @@ std::function<bool(InspectedPositions&)> SliceEvaluator::RecordsOf(const SliceRa
       return true;
     };
   }
-  return RecordsOfSlice{*held, slice.first_position,
+  return RecordsOfSlice{run,
+                        slice.name,
+                        *held,
+                        digest,
+                        slice.first_position,
                         std::max(versions_.oldest_fresh, slice.oldest_fetched_version),
                         versions_.policy};
 }

@@ -95,6 +95,9 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
   const Sequence::Reader reader(*slice.sequence());
   absl::Status status = CompareWithFetched(slice, reader);
   if (!status.ok()) return status;
+  if (inspected != nullptr) {
+    result.inspected_digest = reader.Digest(first, static_cast<uint32_t>(inspected->size()));
+  }
   // A part at a time: what is copied out of the request is then still in the core's cache when it
   // is used.
   const size_t pages =

@@ -25,6 +25,7 @@ struct RangeResult {
   std::vector<Missing> missing;
   std::vector<PrefixSums> prefix_sums;  // one per point of the curve
   RangeStatistics counted;
+  uint64_t inspected_digest = 0;  // of the records at those positions that are inspected
 };
 
 // What a call goes by to its end, although the run moves on.
@@ -54,8 +55,9 @@ class SliceEvaluator {
                                        size_t offset, const PositionOutput& output,
                                        InspectedPositions* inspected = nullptr);
   // What adds the records to such positions of a slice that has been evaluated: see
-  // Inspection::Pending.
-  std::function<bool(InspectedPositions&)> RecordsOf(const SliceRange& slice) const;
+  // Inspection::Pending. The run must outlive it.
+  std::function<bool(InspectedPositions&)> RecordsOf(Run& run, const SliceRange& slice,
+                                                     uint64_t digest) const;
 
  private:
   // Consecutive positions of one slice, evaluated together.

@@ -13,7 +13,7 @@ namespace {
 // The least limit of hashes that a run gets to because of others: one sequence of 1024 is chosen.
 constexpr uint64_t kFewest = std::numeric_limits<uint64_t>::max() >> 10;
 
-// Of an Inspection with so many bytes: at least two sequences must have room.
+// Of a table of so many bytes: at least two sequences must have room.
 uint32_t KeptPositions(int64_t bytes, size_t slots) {
   const int64_t room = (bytes - Inspection::kTokenBytes) / 2 - Inspection::kSequenceBytes;
   const int64_t positions = room / InspectedPositions::BytesPerPosition(slots);
@@ -50,9 +50,9 @@ uint64_t Inspection::Hash(uint64_t sequence_key) {
 
 Inspection::Inspection(int64_t bytes, int slots, ByteBudget& budget)
     : slots_(static_cast<size_t>(slots)),
-      budget_(bytes, &budget),
-      pending_budget_(bytes / 2, &budget),
-      kept_positions_(KeptPositions(bytes, slots_)),
+      budget_(bytes - bytes / 3, &budget),
+      pending_budget_(bytes / 3, &budget),
+      kept_positions_(KeptPositions(budget_.limit(), slots_)),
       most_hash_(kept_positions_ == 0 ? 0 : std::numeric_limits<uint64_t>::max()) {}
 
 void Inspection::Erase(Table::iterator kept) {
@@ -71,19 +71,26 @@ bool Inspection::MakeRoom(int64_t bytes, const Name& name, uint64_t hash, uint64
       Erase(sequences_.find(*earlier));
       continue;
     }
-    const uint64_t before = most_hash_.load(std::memory_order_relaxed);
     // Other runs have the room, and give it back when they end: a few sequences still try.
-    if (budget_.Lacking(bytes) == 0 && before <= kFewest) return false;
-    const uint64_t most = before / 2;
-    most_hash_.store(most, std::memory_order_relaxed);
-    for (auto kept = sequences_.begin(); kept != sequences_.end();) {
-      const auto next = std::next(kept);
-      if (kept->second.hash > most && kept->first != name) Erase(kept);
-      kept = next;
+    if (budget_.Lacking(bytes) == 0 && most_hash_.load(std::memory_order_relaxed) <= kFewest) {
+      return false;
     }
-    if (hash > most) return false;
+    ChooseFewer(name);
+    if (hash > most_hash_.load(std::memory_order_relaxed)) return false;
   }
   return true;
+}
+
+void Inspection::ChooseFewer(const Name& name) {
+  const uint64_t most = most_hash_.load(std::memory_order_relaxed) / 2;
+  most_hash_.store(most, std::memory_order_relaxed);
+  for (auto kept = sequences_.begin(); kept != sequences_.end();) {
+    const auto next = std::next(kept);
+    if (kept->second.hash > most && kept->first != name) Erase(kept);
+    kept = next;
+  }
+  std::erase_if(pending_,
+                [&](const Pending& sequence) { return Hash(sequence.values.key) > most; });
 }
 
 void Inspection::CountTokens(const InspectedPositions& positions, const Sequence& before,
@@ -102,12 +109,11 @@ void Inspection::Sequence::Cut(uint32_t begin, uint32_t end) {
   cut_end = std::max(cut_end, end);
 }
 
-void Inspection::Record(const Name& name, uint64_t sequence_key, uint64_t draw,
-                        uint32_t first_position, const InspectedPositions& positions,
-                        uint32_t evaluated_end) {
+void Inspection::Record(const Name& name, const Sequence& evaluated) {
+  const auto& [key, draw, first_position, positions, cut_begin, cut_end] = evaluated;
   WriterLock lock(mutex_);
-  const uint64_t hash = Hash(sequence_key);
-  if (!Chosen(sequence_key)) return;
+  const uint64_t hash = Hash(key);
+  if (!Chosen(key)) return;
   if (!counts_tokens_) {
     if (!budget_.TryCharge(kTokenBytes)) return;
     counts_tokens_ = true;
@@ -120,7 +126,7 @@ void Inspection::Record(const Name& name, uint64_t sequence_key, uint64_t draw,
   if (kept == sequences_.end()) {
     if (!MakeRoom(kSequenceBytes, name, hash, draw)) return;
     by_use_.push_back(name);
-    Sequence empty{sequence_key, draw, first_position, InspectedPositions(slots_)};
+    Sequence empty{key, draw, first_position, InspectedPositions(slots_)};
     kept =
         sequences_
             .emplace(name, Kept{hash, std::move(empty), kSequenceBytes, std::prev(by_use_.end())})
@@ -129,7 +135,7 @@ void Inspection::Record(const Name& name, uint64_t sequence_key, uint64_t draw,
   by_use_.splice(by_use_.end(), by_use_, kept->second.by_use);
   Sequence& values = kept->second.values;
   const uint32_t positions_end = first_position + static_cast<uint32_t>(positions.size());
-  values.Cut(positions_end, evaluated_end);
+  values.Cut(cut_begin, cut_end);
   if (positions.size() == 0) return;
   // Whole steps, so that ranks which send a part each don't make it grow position by position.
   uint32_t begin = first_position / kStep * kStep, end = positions_end;
@@ -144,7 +150,7 @@ void Inspection::Record(const Name& name, uint64_t sequence_key, uint64_t draw,
         (end - begin - size_before) * InspectedPositions::BytesPerPosition(slots_);
     if (!MakeRoom(bytes, name, hash, draw)) {
       values.Cut(first_position, positions_end);
-      if (!Chosen(sequence_key)) Erase(kept);
+      if (!Chosen(key)) Erase(kept);
       return;
     }
     kept->second.bytes += bytes;
@@ -160,7 +166,8 @@ void Inspection::Record(const Name& name, uint64_t sequence_key, uint64_t draw,
   values.positions.Copy(first_position - values.first_position, positions, 0, positions.size());
 }
 
-std::optional<ByteCharge> Inspection::TakeRoom(size_t positions) {
+std::optional<ByteCharge> Inspection::TakeRoom(uint64_t sequence_key, uint64_t draw,
+                                               size_t positions) {
   const int64_t bytes = kSequenceBytes + static_cast<int64_t>(positions) *
                                              InspectedPositions::EvaluatedBytesPerPosition(slots_);
   if (pending_budget_.TryCharge(bytes)) return ByteCharge(pending_budget_, bytes);
@@ -170,17 +177,55 @@ std::optional<ByteCharge> Inspection::TakeRoom(size_t positions) {
     Erase(sequences_.find(by_use_.front()));
     if (pending_budget_.TryCharge(bytes)) return ByteCharge(pending_budget_, bytes);
   }
-  ++passed_over_;
+  if (pending_budget_.Lacking(bytes) == 0) return std::nullopt;
+  // The first of a draw comes after as many bytes as wait already.
+  if (draw_without_room_ != draw) bytes_without_room_ = pending_budget_.limit();
+  draw_without_room_ = draw;
+  bytes_without_room_ += bytes;
+  const uint64_t most = most_hash_.load(std::memory_order_relaxed);
+  if (bytes_without_room_ > pending_budget_.limit() && most > kFewest &&
+      Hash(sequence_key) > most / 2) {
+    bytes_without_room_ = 0;
+    ChooseFewer({});
+  }
   return std::nullopt;
 }
 
 void Inspection::Add(std::vector<Pending> pending) {
   if (pending.empty()) return;
   WriterLock lock(mutex_);
+  // Chosen by none once it is closed.
+  std::erase_if(pending, [&](const Pending& sequence) { return !Chosen(sequence.values.key); });
   for (Pending& sequence : pending) {
-    // Chosen by none once it is closed.
-    if (Chosen(sequence.sequence_key)) pending_.push_back(std::move(sequence));
+    if (sequence.charge.has_value()) pending_.push_back(std::move(sequence));
   }
+  for (const Pending& sequence : pending) {
+    if (!sequence.charge.has_value()) PassOver(sequence);
+  }
+}
+
+void Inspection::PassOver(const Pending& sequence) {
+  ++passed_over_;
+  const Sequence& passed = sequence.values;
+  const auto cut = [&](Sequence& values) {
+    if (values.draw == passed.draw) values.Cut(passed.cut_begin, passed.cut_end);
+  };
+  if (const auto kept = sequences_.find(sequence.name); kept != sequences_.end()) {
+    cut(kept->second.values);
+  }
+  for (Pending& other : pending_) {
+    if (other.name == sequence.name) cut(other.values);
+  }
+}
+
+void Inspection::LookAtAll() {
+  size_t left = 0;
+  {
+    WriterLock looking(looking_);  // what another has taken is recorded
+    ReaderLock lock(mutex_);
+    left = pending_.size();
+  }
+  while (left > 0 && LookAtOne(/*must_look=*/false)) --left;
 }
 
 bool Inspection::MustLook() {
@@ -202,14 +247,16 @@ bool Inspection::LookAtOne(bool must_look) {
     next = std::move(pending_.front());
     pending_.pop_front();
   }
-  if (!Chosen(next->sequence_key)) return true;
-  if (!next->add_records(next->positions)) {
-    ++passed_over_;
+  Sequence& values = next->values;
+  if (!Chosen(values.key)) return true;
+  if (next->add_records(values.positions)) {
+    Record(next->name, values);
     return true;
   }
-  next->charge = ByteCharge();
-  Record(next->name, next->sequence_key, next->draw, next->first_position, next->positions,
-         next->evaluated_end);
+  values.Cut(values.first_position,
+             values.first_position + static_cast<uint32_t>(values.positions.size()));
+  WriterLock lock(mutex_);
+  PassOver(*next);
   return true;
 }
 

@@ -22,12 +22,13 @@
 namespace sis {
 
 // Thread-safe. Sequences are chosen by a hash of their key: those whose hash is at most a limit,
-// which is halved whenever the sequences of one draw don't fit. So the choice doesn't depend on the
-// order in which ranks evaluate, and where servers have different limits, one keeps a part of what
-// the other would. Sequences of earlier draws make way for those of the last.
+// which is halved whenever the sequences of one draw don't fit, kept or pending. So the choice
+// doesn't depend on the order in which ranks evaluate, and where servers have different limits, one
+// keeps a part of what the other would. Sequences of earlier draws make way for those of the last.
 class Inspection {
  public:
-  // Holds at most `bytes`, charged to `budget`, which must outlive the object. K = slots.
+  // Holds at most `bytes`, a third of them for what is pending, charged to `budget`, which must
+  // outlive the object. K = slots.
   Inspection(int64_t bytes, int slots, ByteBudget& budget);
   ~Inspection() { Clear(); }
   Inspection(const Inspection&) = delete;
@@ -42,47 +43,6 @@ class Inspection {
 
   // Id and attempt.
   using Name = std::pair<std::string, uint32_t>;
-  // Keeps the values of the positions from first_position on, all below kept_positions(), in place
-  // of those there were; what is kept of the sequence is then of this draw alone. Those after them,
-  // up to evaluated_end, were evaluated as well, and count as cut. Does nothing if the sequence is
-  // not chosen any more, or there is no room.
-  void Record(const Name& name, uint64_t sequence_key, uint64_t draw, uint32_t first_position,
-              const InspectedPositions& positions, uint32_t evaluated_end)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-
-  // Values on their way to Record, whose arguments they are, still without what is recorded.
-  struct Pending {
-    Name name;
-    uint64_t sequence_key;
-    uint64_t draw;
-    uint32_t first_position;
-    InspectedPositions positions;
-    uint32_t evaluated_end;
-    // Adds what is recorded to the positions. False if it has changed since, or gone.
-    std::function<bool(InspectedPositions&)> add_records;
-    ByteCharge charge;  // of TakeRoom
-  };
-  // For so many pending positions; nothing if too many wait. Then the sequence is passed over.
-  std::optional<ByteCharge> TakeRoom(size_t positions) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Keeps them, in this order, for whoever looks first.
-  void Add(std::vector<Pending> pending) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether the caller has to look, now or later: something is pending, and nobody else has to. One
-  // who has calls LookAtNext until that returns false.
-  bool MustLook() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Records the first of those that are pending; false if none is.
-  bool LookAtNext() ABSL_LOCKS_EXCLUDED(looking_, mutex_) { return LookAtOne(/*must_look=*/true); }
-  // All of them, so that Describe and Find tell all that was evaluated before.
-  void LookAtAll() ABSL_LOCKS_EXCLUDED(looking_, mutex_) {
-    while (LookAtOne(/*must_look=*/false)) {
-    }
-  }
-  // How many times the values of a chosen sequence were not kept, as too many waited, or its
-  // records had gone before somebody looked.
-  int64_t passed_over() const { return passed_over_.load(std::memory_order_relaxed); }
-
-  // Forgets everything, and keeps nothing more.
-  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
-
   struct Sequence {
     uint64_t key;
     uint64_t draw;
@@ -94,6 +54,40 @@ class Inspection {
 
     void Cut(uint32_t begin, uint32_t end);
   };
+  // Keeps values of positions below kept_positions() in place of those there were; what is kept of
+  // the sequence is then of this draw alone. Does nothing if the sequence is not chosen any more,
+  // or there is no room.
+  void Record(const Name& name, const Sequence& evaluated) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Values on their way to Record, still without what is recorded.
+  struct Pending {
+    Name name;
+    Sequence values;
+    // Adds what is recorded to the positions. False if it has changed since, or gone.
+    std::function<bool(InspectedPositions&)> add_records;
+    std::optional<ByteCharge> charge;  // of TakeRoom; without it they are passed over
+  };
+  // For so many pending positions; nothing if too many wait. Then fewer sequences are chosen, and
+  // fewer still once as many again of the draw found no room.
+  std::optional<ByteCharge> TakeRoom(uint64_t sequence_key, uint64_t draw, size_t positions)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Keeps them, in this order, for whoever looks first. Those passed over are cut.
+  void Add(std::vector<Pending> pending) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether the caller has to look, now or later: something is pending, and nobody else has to. One
+  // who has calls LookAtNext until that returns false.
+  bool MustLook() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Records the first of those that are pending; false if none is.
+  bool LookAtNext() ABSL_LOCKS_EXCLUDED(looking_, mutex_) { return LookAtOne(/*must_look=*/true); }
+  // All that are pending now, so that Describe and Find tell all that was evaluated before; not
+  // those that are added meanwhile, which may never end.
+  void LookAtAll() ABSL_LOCKS_EXCLUDED(looking_, mutex_);
+  // How many times the values of a chosen sequence were not kept, as too many waited, or its
+  // records had changed or gone before somebody looked.
+  int64_t passed_over() const { return passed_over_.load(std::memory_order_relaxed); }
+
+  // Forgets everything, and keeps nothing more.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+
   // From the first position that was evaluated to the last.
   std::optional<Sequence> Find(const Name& name) const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -149,6 +143,10 @@ class Inspection {
   static uint64_t Hash(uint64_t sequence_key);
   void Clear() ABSL_LOCKS_EXCLUDED(mutex_);
   bool LookAtOne(bool must_look) ABSL_LOCKS_EXCLUDED(looking_, mutex_);
+  // Says so where other values of its draw are kept or pending.
+  void PassOver(const Pending& sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Halves the limit of hashes, and drops what is above it, except for what is kept of `name`.
+  void ChooseFewer(const Name& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Erase(Table::iterator kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Charges them for a sequence of this name and hash. False if it is not chosen any more.
   bool MakeRoom(int64_t bytes, const Name& name, uint64_t hash, uint64_t draw)
@@ -167,6 +165,9 @@ class Inspection {
   Mutex looking_;  // by one at a time, so that draws keep their order; comes before the next
   mutable Mutex mutex_;
   std::deque<Pending> pending_ ABSL_GUARDED_BY(mutex_);
+  // The last draw of which something found no room to wait, and how much since fewer are chosen.
+  std::optional<uint64_t> draw_without_room_ ABSL_GUARDED_BY(mutex_);
+  int64_t bytes_without_room_ ABSL_GUARDED_BY(mutex_) = 0;
   bool someone_must_look_ ABSL_GUARDED_BY(mutex_) = false;
   bool counts_tokens_ ABSL_GUARDED_BY(mutex_) = false;  // whether kTokenBytes are charged
   Table sequences_ ABSL_GUARDED_BY(mutex_);

@@ -3,15 +3,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
+#include <utility>
+#include <vector>
 
 namespace sis {
 namespace {
 
 constexpr int kSlots = 4;
-constexpr int64_t kBytes = 256 * 1024;
+constexpr int64_t kBytes = 384 * 1024;
 
 InspectedPositions Positions(size_t count, float log_ratio = 0.5f,
                              Decision decision = Decision::kRejected, int32_t token = 3) {
@@ -45,8 +49,7 @@ std::vector<Offer> RandomOffers(int sequences, uint32_t seed) {
 // Nothing is evaluated but these.
 void Keep(Inspection& inspection, const Inspection::Name& name, uint64_t key, uint64_t draw,
           uint32_t first, const InspectedPositions& positions) {
-  inspection.Record(name, key, draw, first, positions,
-                    first + static_cast<uint32_t>(positions.size()));
+  inspection.Record(name, {key, draw, first, positions});
 }
 
 void Record(Inspection& inspection, const Offer& offer, uint64_t draw) {
@@ -171,7 +174,7 @@ TEST(InspectionTest, PartsOfOneDrawAreOneSequence) {
 TEST(InspectionTest, WhatIsNotKeptIsSaidToBeCut) {
   std::mt19937_64 random(11);
   int cut_by_length = 0, cut_by_others = 0;
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < 300; ++round) {
     ByteBudget budget(kBytes);
     const int64_t of_others = static_cast<int64_t>(random() % kBytes);
     ASSERT_TRUE(budget.TryCharge(of_others));
@@ -185,7 +188,9 @@ TEST(InspectionTest, WhatIsNotKeptIsSaidToBeCut) {
       const uint32_t first = random() % (2 * most), end = first + 1 + random() % most;
       if (!inspection.Chosen(key)) continue;
       const uint32_t kept = first < most ? std::min(end, most) - first : 0;
-      inspection.Record(name, key, draw, first, Positions(kept), end);
+      Inspection::Sequence values{key, draw, first, Positions(kept)};
+      values.Cut(first + kept, end);
+      inspection.Record(name, values);
       for (uint32_t position = first; position < end; ++position) {
         evaluated[{name, draw}].insert(position);
       }
@@ -265,6 +270,91 @@ TEST(InspectionTest, NothingAfterClose) {
   EXPECT_TRUE(inspection.Describe().sequences.empty());
   EXPECT_TRUE(inspection.Describe().tokens.empty());
   EXPECT_EQ(budget.used(), 0);
+}
+
+// As EvaluateCall does it. What is recorded is there unless said otherwise.
+Inspection::Pending Evaluated(
+    Inspection& inspection, const Offer& offer, uint64_t draw,
+    std::function<bool(InspectedPositions&)> add_records = [](auto&) { return true; }) {
+  std::optional<ByteCharge> charge = inspection.TakeRoom(offer.key, draw, offer.count);
+  const uint32_t kept = charge.has_value() ? offer.count : 0;
+  Inspection::Sequence values{offer.key, draw, offer.first, Positions(kept)};
+  values.Cut(offer.first + kept, offer.first + offer.count);
+  return {offer.name, std::move(values), std::move(add_records), std::move(charge)};
+}
+
+void Add(Inspection& inspection, Inspection::Pending pending) {
+  std::vector<Inspection::Pending> one;
+  one.push_back(std::move(pending));
+  inspection.Add(std::move(one));
+}
+
+TEST(InspectionTest, WhatIsPassedOverIsSaidToBeCut) {
+  ByteBudget budget(kBytes);
+  Inspection inspection(kBytes, kSlots, budget);
+  const auto part = [](uint32_t first) { return Offer{{"a", 0}, 1, first, 10}; };
+  const auto gone = [](auto&) { return false; };
+  const auto cut = [&] {
+    const auto found = inspection.Find({"a", 0});
+    return std::pair(found->cut_begin, found->cut_end);
+  };
+  Inspection::Pending without_room = Evaluated(inspection, part(30), 7);
+  without_room.charge.reset();
+  without_room.values.positions.Resize(0);
+  without_room.values.Cut(30, 40);
+  Add(inspection, Evaluated(inspection, part(0), 7));
+  Add(inspection, std::move(without_room));  // before it is looked at
+  inspection.LookAtAll();
+  EXPECT_EQ(cut(), std::pair(30u, 40u));
+  Add(inspection, Evaluated(inspection, part(50), 7, gone));
+  inspection.LookAtAll();
+  EXPECT_EQ(cut(), std::pair(30u, 60u));
+  // Another draw's, of which nothing is kept.
+  Add(inspection, Evaluated(inspection, part(70), 8, gone));
+  inspection.LookAtAll();
+  EXPECT_EQ(cut(), std::pair(30u, 60u));
+  EXPECT_EQ(inspection.passed_over(), 3);
+  EXPECT_EQ(inspection.Describe().sequences[0].positions, 10u);
+}
+
+TEST(InspectionTest, WhoLooksAtAllIsDoneHoweverMuchIsAdded) {
+  ByteBudget budget(kBytes);
+  Inspection inspection(kBytes, kSlots, budget);
+  int looks = 0;
+  std::function<bool(InspectedPositions&)> add_another = [&](auto&) {
+    if (++looks < 100) Add(inspection, Evaluated(inspection, {{"a", 0}, 1, 0, 10}, 1, add_another));
+    return true;
+  };
+  for (int i = 0; i < 3; ++i) {
+    Add(inspection, Evaluated(inspection, {{"a", 0}, 1, 0, 10}, 1, add_another));
+  }
+  inspection.LookAtAll();
+  EXPECT_EQ(looks, 3);
+}
+
+// Draws of which more waits than there is room for: soon so many are chosen as do fit, whichever
+// come first.
+TEST(InspectionTest, WhatWaitsIsTheSameInAnyOrder) {
+  std::vector<Offer> offers = RandomOffers(2000, 13);
+  ByteBudget budgets[2] = {ByteBudget(kBytes), ByteBudget(kBytes)};
+  Inspection forwards(kBytes, kSlots, budgets[0]), shuffled(kBytes, kSlots, budgets[1]);
+  for (Inspection* inspection : {&forwards, &shuffled}) {
+    int64_t passed_over = 0;
+    for (uint64_t draw = 1; draw <= 3; ++draw) {
+      passed_over = inspection->passed_over();
+      std::vector<Inspection::Pending> pending;
+      for (const Offer& offer : offers) {
+        if (inspection->Chosen(offer.key)) pending.push_back(Evaluated(*inspection, offer, draw));
+      }
+      inspection->Add(std::move(pending));
+      inspection->LookAtAll();
+    }
+    EXPECT_GT(passed_over, 0);
+    EXPECT_EQ(inspection->passed_over(), passed_over) << "none in the last";
+    std::ranges::shuffle(offers, std::mt19937(14));
+  }
+  EXPECT_EQ(NamesOf(forwards), NamesOf(shuffled));
+  EXPECT_GT(NamesOf(forwards).size(), 3u);
 }
 
 TEST(InspectionTest, NoBytesChooseNothing) {

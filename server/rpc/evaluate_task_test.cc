@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <latch>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -151,6 +153,38 @@ TEST_F(EvaluateTaskTest, SequencesAreFreeWhenTheAnswerIsThere) {
           done.count_down();
         });
     done.wait();
+  }
+}
+
+// It outlives the run that it belongs to, too.
+TEST_F(EvaluateTaskTest, AnIdleWorkerLooksAtWhatIsInspected) {
+  v1::RunRef ref;
+  ref.set_run_id("a");
+  for (const bool deleted : {false, true}) {
+    const std::shared_ptr<sis::Run> run = *cache_.runs.Find(ref);
+    std::latch idle(1);
+    WorkerPool workers(1);
+    // As many times in turn with who looks: two sequences, and then nothing.
+    std::function<void(int)> wait = [&](int turns) {
+      if (turns == 0) return idle.count_down();
+      workers.ScheduleWhenIdle([&, turns] { wait(turns - 1); });
+    };
+    EvaluateTask::Start(
+        With(workers, segments_), Caller(), ClientAt::kUnixSocket, Request("a", 2),
+        [] { return absl::OkStatus(); },
+        [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
+          EXPECT_TRUE(answer.ok()) << answer.status();
+          workers.Schedule("a", [&] {
+            EXPECT_FALSE(run->inspection().MustLook()) << "the pool does";
+            if (deleted) {
+              EXPECT_TRUE(*cache_.runs.Delete(ref));
+            }
+            wait(4);
+          });
+        });
+    idle.wait();
+    EXPECT_EQ(run->inspection().Describe().sequences.size(), deleted ? 0 : 2);
+    EXPECT_EQ(run->inspection().bytes() > 0, !deleted);
   }
 }
 

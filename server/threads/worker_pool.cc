@@ -28,8 +28,11 @@ void WorkerPool::Schedule(const std::string& run_id, std::function<void()> work)
 }
 
 void WorkerPool::ScheduleWhenIdle(std::function<void()> work) {
-  WriterLock lock(mutex_);
-  when_idle_.push_back(std::move(work));
+  {
+    WriterLock lock(mutex_);
+    when_idle_.push_back(std::move(work));
+  }
+  changed_.notify_one();
 }
 
 std::function<void()> WorkerPool::Next() {
@@ -57,7 +60,7 @@ void WorkerPool::Run() {
       WriterLock lock(mutex_);
       while (!stopping_ && turns_.empty() && when_idle_.empty()) changed_.wait(mutex_);
       // Work at hand elsewhere may still schedule more; its own thread runs that.
-      if (turns_.empty() && when_idle_.empty()) return;
+      if (stopping_ && turns_.empty()) return;
       work = Next();
     }
     work();

@@ -18,7 +18,7 @@ namespace sis {
 // Runs take turns: while several have work waiting, one piece of each is started before a second of
 // any. The work of one run is started first come, first served. So a run waits for at most one
 // piece of every other run, however much those have scheduled. Thread-safe. The destructor runs
-// what is scheduled, then joins.
+// what is scheduled, then joins; what waits for idleness it drops.
 class WorkerPool {
  public:
   explicit WorkerPool(int threads);
@@ -30,8 +30,7 @@ class WorkerPool {
 
   // Work that takes long should do a piece and schedule the rest: other runs then have their turn.
   void Schedule(const std::string& run_id, std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Runs when no other work waits. For work at hand in the pool: wakes nobody, as its own thread
-  // comes to it.
+  // Runs when no other work waits.
   void ScheduleWhenIdle(std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

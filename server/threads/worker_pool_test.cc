@@ -59,21 +59,46 @@ TEST(WorkerPoolTest, IdleWorkWaitsForAllOther) {
   std::vector<int> order;
   {
     WorkerPool pool(1);
-    std::latch scheduled(1);
+    std::latch scheduled(1), idle(1);
     pool.Schedule("run", [&] {
       scheduled.wait();
       pool.ScheduleWhenIdle([&] {
         order.push_back(3);
-        pool.ScheduleWhenIdle([&] { order.push_back(4); });
+        pool.ScheduleWhenIdle([&] {
+          order.push_back(4);
+          idle.count_down();
+        });
       });
       order.push_back(0);
     });
     pool.Schedule("run", [&] { order.push_back(1); });
     pool.Schedule("other", [&] { order.push_back(2); });
     scheduled.count_down();
+    idle.wait();
   }
   std::ranges::sort(order.begin() + 1, order.begin() + 3);  // runs in either order
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4}));
+}
+
+TEST(WorkerPoolTest, IdleWorkersComeToWhatAnyThreadSchedules) {
+  WorkerPool pool(1);
+  std::latch done(1);
+  pool.ScheduleWhenIdle([&] { done.count_down(); });
+  done.wait();
+}
+
+TEST(WorkerPoolTest, IdleWorkWithoutEndKeepsNoDestructorWaiting) {
+  std::function<void()> again;
+  std::latch begun(2);
+  {
+    WorkerPool pool(1);
+    again = [&] {
+      if (!begun.try_wait()) begun.count_down();
+      pool.ScheduleWhenIdle(again);
+    };
+    pool.ScheduleWhenIdle(again);
+    begun.wait();
+  }
 }
 
 TEST(WorkerPoolTest, TheDestructorRunsWhatIsScheduled) {

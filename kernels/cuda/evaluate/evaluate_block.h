@@ -133,10 +133,11 @@ SIS_HOST_DEVICE void Store(const BatchView& batch, uint64_t offset, size_t index
 template <bool kTotalVariation>
 SIS_HOST_DEVICE SlotSums RaggedSlotsAt(const BatchView& batch, const StagedStretch& stretch,
                                        size_t lane, size_t index) {
-  const RaggedSections sections = {reinterpret_cast<const uint8_t*>(batch.input + stretch.counts),
-                                   reinterpret_cast<const uint32_t*>(batch.input + stretch.begins),
-                                   batch.input + stretch.multipliers,
-                                   batch.input + stretch.behavior.offset};
+  const RaggedSections sections = {
+      reinterpret_cast<const uint8_t*>(batch.input + stretch.counts),
+      reinterpret_cast<const uint32_t*>(batch.input + stretch.begins),
+      stretch.multipliers == kAbsent ? nullptr : batch.input + stretch.multipliers,
+      batch.input + stretch.behavior.offset};
   switch (stretch.behavior.encoding) {
     case LogProbEncoding::kFloat32: {
       const RaggedReader<LogProbEncoding::kFloat32> reader(sections, lane);
