@@ -146,7 +146,8 @@ class AppendStream(abc.ABC):
 
     def append_many(self, entries: Iterable[AppendEntry]) -> None:
         """Blocks, truncations and seals of any sequences, as the three above one by one, but for
-        less of this process's time. They are sent at once.
+        less of this process's time. They are sent at once. Arrays that lie in shared memory must
+        stay as they are until a flush has returned; others are the caller's again.
 
         ValueError says which is wrong; then nothing of the call is sent.
         """
@@ -166,7 +167,7 @@ class AppendStream(abc.ABC):
 
     @abc.abstractmethod
     def put_many(self, entries: Sequence[Entry]) -> None:
-        """They are sent before it returns: the arrays are the caller's again."""
+        """They are sent before it returns: arrays that lie in no segment are the caller's again."""
 
     @abc.abstractmethod
     def flush(self) -> Dict[SequenceRef, int]:

@@ -1,13 +1,13 @@
 """Metrics of a trainer's own loop in an experiment tracker: Weights & Biases, MLflow, trackio or
 TensorBoard. All get the same names, with "sis/" before them.
 
+    import sis.tracking
+
     log = sis.tracking.to_wandb(wandb.init(project="p"))
     for step in range(steps):
         evaluation = client.evaluate(run, records, draw=step, ...)
-        log(step, sis.tracking.metrics(evaluation))
-        if step % 100 == 0:
-            seen = client.inspect_run(run)
-            log(step, sis.tracking.metrics(client.get_step(run, step)), seen.tokens)
+        tokens = client.inspect_run(run).tokens if step % 100 == 0 else ()
+        log(step, sis.tracking.metrics(evaluation), tokens)
 
 With several ranks, log on one of them what `get_step` says: it is over all. The trackers are the
 caller's, opened and closed by them; none is imported here before it is used.
@@ -15,6 +15,7 @@ caller's, opened and closed by them; none is imported here before it is used.
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any, Callable, Dict, List, Mapping, Protocol, Sequence, Tuple, Union
 
@@ -133,8 +134,8 @@ def to_tensorboard(writer: Any, text: Callable[[int], str] = str) -> Log:
 
 
 def _named(metrics: Mapping[str, float]) -> List[Tuple[str, float]]:
-    """Without NaN, for which there is no point on a chart and in some trackers no value."""
-    return [(f"sis/{name}", float(value)) for name, value in metrics.items() if value == value]
+    """Finite ones: for others there is no point on a chart and in some trackers no value."""
+    return [(f"sis/{name}", float(value)) for name, value in metrics.items() if math.isfinite(value)]
 
 
 def _rows(tokens: Sequence[TokenCounts], text: Callable[[int], str]) -> List[List[Any]]:

@@ -327,6 +327,7 @@ def _check_arguments(arguments: Any, config: SisConfig) -> None:
     for name in ("soft_acceptance", "score_centering"):
         if getattr(config, name):
             raise ValueError(f"SisConfig.{name} goes with loss_type 'cispo', which AsyncGRPOTrainer does not have: leave it out")
+    refusals.check_kernels(arguments)
     if arguments.temperature <= 0:
         raise ValueError(f"temperature is {arguments.temperature}: greedy decoding draws no tokens")
 

@@ -77,6 +77,8 @@ class SisRolloutLoopMixin(_Loop):
             return await super()._post(path, payload, *args, **settings)
         top_k = self._sis_run.config.top_k
         request = {**payload, "logprobs": top_k, "return_tokens_as_token_ids": True}
+        # Before the call, whose repeats after a failure may be answered by a newer one: then the
+        # tokens count as older than they are, never as newer.
         version = self.model_version
         answer = await super()._post(path, request, *args, **settings)
         (choice,) = answer["choices"]

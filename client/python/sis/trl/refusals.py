@@ -40,11 +40,7 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
                     f"generation_kwargs: {name} is set, so transformers draw several tokens at a "
                     "time: their top-K log-probs are not recorded. Leave it out"
                 )
-    if arguments.use_liger_kernel:
-        raise ValueError(
-            "use_liger_kernel is on: it may replace what the top-K log-probs are computed from, and nobody has compared "
-            "them. Set it to False: TRL's own head is fused already"
-        )
+    check_kernels(arguments)
     if config.soft_acceptance and arguments.loss_type != "cispo":
         raise ValueError(
             f"soft_acceptance takes the place of the clip, but loss_type {arguments.loss_type!r} clips: use 'cispo', "
@@ -76,6 +72,15 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
             f"epsilon_high is {limit} (epsilon, where it is not set): 'cispo' limits weights to it, "
             "and those of accepted tokens are 1. Set epsilon_high to at least 1; soft_acceptance needs "
             "no limit, so a large one"
+        )
+
+
+def check_kernels(arguments: Any) -> None:
+    """ValueError if these TrainingArguments replace what log-probs are computed from."""
+    if arguments.use_liger_kernel:
+        raise ValueError(
+            "use_liger_kernel is on: it may replace what the top-K log-probs are computed from, and nobody has compared "
+            "them. Set it to False: TRL's own head is fused already"
         )
 
 
