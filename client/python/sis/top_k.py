@@ -113,14 +113,26 @@ def canonical(
             np.empty(rows, np.int32), np.empty(rows, np.float32),
             np.empty((rows, top_k), np.int32), np.empty((rows, top_k), np.float32),
         )  # fmt: skip
-    elif out.top_k_ids.shape[1] != top_k or at is None and len(out.sampled_ids) != rows:
-        raise ValueError(f"out is of shape {list(out.top_k_ids.shape)}, must be [{rows}, {top_k}]")
+    else:
+        _check_out(out, at, rows, top_k)
     to = slice(rows) if at is None else at
     out.sampled_ids[to], out.sampled_log_probs[to] = sampled, sampled_values
     out.top_k_ids[to, :kept], out.top_k_log_probs[to, :kept] = tokens, values
     if kept < top_k:
         out.top_k_ids[to, kept:], out.top_k_log_probs[to, kept:] = -1, -np.inf
     return out
+
+
+def _check_out(out: TopK, at: Optional[np.ndarray], rows: int, top_k: int) -> None:
+    length = rows if at is None else len(out.sampled_ids)
+    for name, array, dtype in zip(TopK._fields, out, 2 * (np.int32, np.float32)):
+        shape = (length, top_k) if name.startswith("top_k") else (length,)
+        if array.dtype != dtype or array.shape != shape:
+            raise ValueError(
+                f"out.{name} is {array.dtype} {list(array.shape)}, must be {np.dtype(dtype)} {list(shape)}"
+            )
+    if at is not None and (at.shape != (rows,) or rows and not 0 <= at.min() <= at.max() < length):
+        raise ValueError(f"at must be {rows} rows of out's {length}")
 
 
 def _sorted(tokens: np.ndarray, values: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
