@@ -172,7 +172,8 @@ absl::Status MicroBatches::AddDivergences(const v1::EvaluateResponse& answer, si
   if (regions == 0) return absl::OkStatus();
   if (static_cast<size_t>(answer.divergences_size()) != slices * regions ||
       static_cast<size_t>(answer.outside_trust_regions_size()) != slices) {
-    return absl::InternalError("the server's divergences do not fit the slices");
+    return absl::InternalError(
+        "the server's divergences do not fit the slices (a server older than trust_regions?)");
   }
   for (auto value = answer.divergences().begin(); value != answer.divergences().end();
        value += static_cast<std::ptrdiff_t>(regions)) {

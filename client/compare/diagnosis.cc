@@ -159,12 +159,13 @@ std::vector<Check> AskApart(const Part& part) {
   return checks;
 }
 
-std::string WithoutFault(size_t positions, const DifferenceSize& size, bool left_out) {
+std::string WithoutFault(size_t positions, const DifferenceSize& size, bool left_out, bool of_run) {
   if (positions == 0) return "There is nothing to compare: no position is on both sides.";
   if (size.positions == 0) return "No check found a fault, but no position has a ratio.";
   if (!size.is_noise) return absl::StrCat("Whether there is a fault can't be told. ", size.meaning);
-  return absl::StrCat("No fault was found", left_out ? " in what can be compared" : "", ". ",
-                      size.meaning);
+  // A run may be broken though its tokens are well.
+  return absl::StrCat(of_run ? "Of its tokens: no fault was found" : "No fault was found",
+                      left_out ? " in what can be compared" : "", ". ", size.meaning);
 }
 
 // A tenth of all and more.
@@ -175,7 +176,7 @@ bool IsMuch(const std::vector<LeftOut>& left_out, const DifferenceSize& size) {
 }
 
 // What follows from checks and size.
-void Conclude(size_t positions, Diagnosis& diagnosis) {
+void Conclude(size_t positions, bool of_run, Diagnosis& diagnosis) {
   diagnosis.fault = AnyFault(diagnosis.checks);
   for (const Check& check : diagnosis.checks) {
     if (!check.fault()) continue;
@@ -183,8 +184,8 @@ void Conclude(size_t positions, Diagnosis& diagnosis) {
   }
   if (!diagnosis.fault) {
     diagnosis.undecided = diagnosis.size.positions == 0 || !diagnosis.size.is_noise;
-    diagnosis.verdict.push_back(
-        WithoutFault(positions, diagnosis.size, IsMuch(diagnosis.left_out, diagnosis.size)));
+    diagnosis.verdict.push_back(WithoutFault(positions, diagnosis.size,
+                                             IsMuch(diagnosis.left_out, diagnosis.size), of_run));
   }
   if (!diagnosis.left_out.empty()) {
     diagnosis.verdict.push_back(DescribeLeftOut(diagnosis.left_out, diagnosis.size.positions));
@@ -212,7 +213,7 @@ Diagnosis Diagnose(const RecordedPair& pair, const std::vector<ComparedPosition>
   if (!same_tokens || all_elsewhere) Dismiss(others, "the positions do not correspond");
   checks.push_back(std::move(order));
   std::move(others.begin(), others.end(), std::back_inserter(checks));
-  Conclude(positions.size(), diagnosis);
+  Conclude(positions.size(), /*of_run=*/false, diagnosis);
   return diagnosis;
 }
 
@@ -237,7 +238,7 @@ Diagnosis DiagnoseRun(const RecordedPair& pair, const Decisions& decisions,
   }
   checks.push_back(std::move(staleness));
   checks.push_back(std::move(coverage));
-  Conclude(positions.size(), diagnosis);
+  Conclude(positions.size(), /*of_run=*/true, diagnosis);
   return diagnosis;
 }
 

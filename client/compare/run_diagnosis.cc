@@ -21,10 +21,13 @@ std::string NameOf(const v1::SequenceRef& sequence) {
 struct Inspected {
   std::vector<std::string> names;
   std::vector<v1::InspectSequenceResponse> sequences;
+  size_t not_asked = 0;  // positions of sequences beyond kMostPositions
 };
 
 absl::StatusOr<Inspected> Inspect(const RunCalls& calls, uint64_t last_draw) {
   constexpr uint64_t kEnoughPositions = 4000;
+  // With those before the first one kept, which take room as well: some 20 MB.
+  constexpr uint64_t kMostPositions = 1 << 17;
   const absl::StatusOr<v1::InspectRunResponse> overview = calls.inspect_run();
   if (!overview.ok()) return overview.status();
   std::vector<v1::InspectRunResponse::InspectedSequence> kept(overview->sequences().begin(),
@@ -35,13 +38,19 @@ absl::StatusOr<Inspected> Inspect(const RunCalls& calls, uint64_t last_draw) {
     return std::pair(is_last(a), a.draw()) > std::pair(is_last(b), b.draw());
   });
   Inspected inspected;
-  uint64_t positions = 0;
+  uint64_t positions = 0, held = 0;
   for (const auto& sequence : kept) {
     if (positions >= kEnoughPositions && !is_last(sequence)) break;
     absl::StatusOr<v1::InspectSequenceResponse> response =
         calls.inspect_sequence(sequence.sequence());
     if (absl::IsNotFound(response.status())) continue;
     if (!response.ok()) return response.status();
+    const uint64_t more = response->first_position() + response->decisions().size();
+    if (more > kMostPositions - held) {
+      inspected.not_asked += sequence.positions();
+      continue;
+    }
+    held += more;
     positions += sequence.positions();
     inspected.names.push_back(NameOf(sequence.sequence()));
     inspected.sequences.push_back(*std::move(response));
@@ -59,8 +68,11 @@ absl::StatusOr<RunDiagnosis> DiagnoseRun(const RunCalls& calls) {
   RunDiagnosis diagnosis{.run = *std::move(run), .sequences = std::move(inspected->names)};
   if (diagnosis.sequences.empty()) {
     const std::string nothing =
-        absl::StrCat("of run ", diagnosis.run.run_id(),
-                     " nothing has been evaluated, or nothing is kept (--inspected_bytes)");
+        inspected->not_asked > 0
+            ? absl::StrCat("of run ", diagnosis.run.run_id(),
+                           " only positions too far into their sequences are kept")
+            : absl::StrCat("of run ", diagnosis.run.run_id(),
+                           " nothing has been evaluated, or nothing is kept (--inspected_bytes)");
     if (!diagnosis.fault()) return absl::NotFoundError(nothing);
     diagnosis.tokens.undecided = true;
     diagnosis.tokens.verdict.push_back(absl::StrCat("Its tokens tell nothing: ", nothing, "."));
@@ -68,6 +80,10 @@ absl::StatusOr<RunDiagnosis> DiagnoseRun(const RunCalls& calls) {
   }
   absl::StatusOr<InspectedTokens> tokens = ReadInspectedTokens(inspected->sequences);
   if (!tokens.ok()) return tokens.status();
+  if (inspected->not_asked > 0) {
+    tokens->left_out.push_back(
+        {"not_asked", inspected->not_asked, "of sequences beyond what is asked at once"});
+  }
   diagnosis.tokens = DiagnoseRun(tokens->pair, tokens->decisions, std::move(tokens->left_out));
   return diagnosis;
 }

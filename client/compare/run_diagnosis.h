@@ -29,7 +29,8 @@ struct RunDiagnosis {
 };
 
 // Asks for all sequences of the last draw, and for earlier ones as long as there are fewer than
-// 4000 positions; those that are forgotten meanwhile are left out. NotFound if the run is healthy
+// 4000 positions; those that are forgotten meanwhile are left out, and those that would bring more
+// than 131072 positions, with what lies before the first one kept. NotFound if the run is healthy
 // and nothing that was evaluated is kept; else errors of the calls.
 absl::StatusOr<RunDiagnosis> DiagnoseRun(const RunCalls& calls);
 

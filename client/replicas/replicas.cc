@@ -429,7 +429,8 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
     const int answered = static_cast<int>(numbers.size());
     if (regions > 0 && (answer.divergences_size() != regions * answered ||
                         answer.outside_trust_regions_size() != answered)) {
-      return absl::InternalError("the server's divergences do not fit the slices");
+      return absl::InternalError(
+          "the server's divergences do not fit the slices (a server older than trust_regions?)");
     }
     for (int i = 0; regions > 0 && i < answered; ++i) {
       merged.set_outside_trust_regions(numbers[i], answer.outside_trust_regions(i));

@@ -3,6 +3,7 @@
 #include <google/protobuf/util/json_util.h>
 #include <grpc/support/time.h>
 
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -18,6 +19,13 @@ using Stub = v1::RatioService::StubInterface;
 
 // More than any of these calls takes.
 constexpr int kDeadlineSeconds = 10;
+// Of all calls of a diagnosis together: less than the page waits (client/page/api.js).
+constexpr int kDiagnosisSeconds = 7;
+
+// By a clock that nobody sets: by the other one it would have passed once somebody did.
+gpr_timespec After(int seconds) {
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_seconds(seconds, GPR_TIMESPAN));
+}
 
 absl::StatusOr<std::string> ToJson(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;
@@ -33,11 +41,9 @@ using Rpc = grpc::Status (Stub::*)(grpc::ClientContext*, const Request&, Respons
 
 template <typename Request, typename Response>
 absl::StatusOr<Response> Ask(Stub& service, Rpc<Request, Response> rpc, const Request& request,
-                             const std::string& authorization) {
+                             const std::string& authorization, gpr_timespec deadline) {
   grpc::ClientContext context;
-  // By a clock that nobody sets: by the other one it would have passed once somebody did.
-  context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                                    gpr_time_from_seconds(kDeadlineSeconds, GPR_TIMESPAN)));
+  context.set_deadline(deadline);
   if (!authorization.empty()) context.AddMetadata("authorization", authorization);
   Response response;
   const grpc::Status status = (service.*rpc)(&context, request, &response);
@@ -51,20 +57,27 @@ absl::StatusOr<std::string> Call(Stub& service, absl::string_view query,
   Request request;
   if (absl::Status status = ReadQuery(query, request); !status.ok()) return status;
   const absl::StatusOr<Response> response =
-      Ask<Request, Response>(service, kRpc, request, authorization);
+      Ask<Request, Response>(service, kRpc, request, authorization, After(kDeadlineSeconds));
   return response.ok() ? ToJson(*response) : response.status();
 }
 
 // As sisctl does.
 absl::StatusOr<std::string> Diagnose(Stub& service, absl::string_view query,
                                      const std::string& authorization) {
+  // It takes some memory and a core: nobody gets more than one by clicking often.
+  static std::mutex one_at_a_time;
+  const std::unique_lock lock(one_at_a_time, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    return absl::UnavailableError("another diagnosis is being made: ask again in a few seconds");
+  }
   const std::string run_id = QueryValue(query, "run_id");
+  const gpr_timespec deadline = After(kDiagnosisSeconds);
   RunCalls calls;
   calls.get_run = [&]() -> absl::StatusOr<v1::Run> {
     v1::GetRunRequest request;
     request.set_run_id(run_id);
-    absl::StatusOr<v1::GetRunResponse> response =
-        Ask<v1::GetRunRequest, v1::GetRunResponse>(service, &Stub::GetRun, request, authorization);
+    absl::StatusOr<v1::GetRunResponse> response = Ask<v1::GetRunRequest, v1::GetRunResponse>(
+        service, &Stub::GetRun, request, authorization, deadline);
     if (!response.ok()) return response.status();
     return std::move(*response->mutable_run());
   };
@@ -72,14 +85,14 @@ absl::StatusOr<std::string> Diagnose(Stub& service, absl::string_view query,
     v1::InspectRunRequest request;
     request.mutable_run()->set_run_id(run_id);
     return Ask<v1::InspectRunRequest, v1::InspectRunResponse>(service, &Stub::InspectRun, request,
-                                                              authorization);
+                                                              authorization, deadline);
   };
   calls.inspect_sequence = [&](const v1::SequenceRef& sequence) {
     v1::InspectSequenceRequest request;
     request.mutable_run()->set_run_id(run_id);
     *request.mutable_sequence() = sequence;
     return Ask<v1::InspectSequenceRequest, v1::InspectSequenceResponse>(
-        service, &Stub::InspectSequence, request, authorization);
+        service, &Stub::InspectSequence, request, authorization, deadline);
   };
   const absl::StatusOr<RunDiagnosis> diagnosis = DiagnoseRun(calls);
   if (!diagnosis.ok()) return diagnosis.status();

@@ -57,7 +57,8 @@ inline constexpr std::array kRules = {
          "Age does not explain it: sisctl diagnose tells temperature, filters, precision and "
          "weights apart."},
     Rule{"SisStaleTokensDiffer", Verdict::kWorthALook, 0.5,
-         "Fresh tokens agree, so it is age: see that workers load new weights, make fewer updates "
+         "Fresh tokens deviate far less, so it is age: see that workers load new weights, make "
+         "fewer updates "
          "per rollout, or set a max_staleness."},
     Rule{"SisTrainerStopped", Verdict::kWorthALook, 0,
          "Look at the trainer; delete the run if it has ended."},
@@ -90,6 +91,9 @@ inline constexpr std::array kRules = {
 
 // Below it, in nats per token, there is nothing that D_SIS could be near to.
 inline constexpr double kLeastDeviation = 0.01;
+// In nats per token; from here on fresh tokens have a fault of their own, whatever stale ones do
+// (CheckStaleness, client/compare/check_run.cc).
+inline constexpr double kMostFreshDeviation = 0.15;
 // The window of the alerts: what lies further back is no matter any more.
 inline constexpr absl::Duration kWindow = absl::Minutes(15);
 

@@ -79,15 +79,19 @@ class Judge {
     const double d = last.d / last.scored;
     Above(RuleId::kEnginesDiffer, d, [](double d) { return absl::StrCat("D is ", Nats(d), "."); });
     const double fresh_d = last.fresh >= kLeastTokens ? last.fresh_d / last.fresh : 0;
-    Above(RuleId::kFreshTokensDiffer, fresh_d,
-          [](double d) { return absl::StrCat("D is ", Nats(d), " at staleness 0 already."); });
     const double stale = last.scored - last.fresh;
-    if (last.fresh >= kLeastTokens && fresh_d <= Threshold(RuleId::kFreshTokensDiffer) &&
-        stale >= kLeastTokens) {
-      Above(RuleId::kStaleTokensDiffer, (last.d - last.fresh_d) / stale, [&](double d) {
-        return absl::StrCat("D grows with staleness, from ", Nats(fresh_d), " at 0 to ", Nats(d),
-                            " beyond.");
-      });
+    const double stale_d = stale >= kLeastTokens ? (last.d - last.fresh_d) / stale : 0;
+    // As the staleness check of sisctl diagnose.
+    const bool age_explains = last.fresh >= kLeastTokens && fresh_d < kMostFreshDeviation &&
+                              2 * fresh_d <= stale_d &&
+                              stale_d > Threshold(RuleId::kStaleTokensDiffer);
+    if (age_explains) {
+      findings_.push_back(
+          {RuleId::kStaleTokensDiffer, absl::StrCat("D grows with staleness, from ", Nats(fresh_d),
+                                                    " at 0 to ", Nats(stale_d), " beyond.")});
+    } else {
+      Above(RuleId::kFreshTokensDiffer, fresh_d,
+            [](double d) { return absl::StrCat("D is ", Nats(d), " at staleness 0 already."); });
     }
     if (d > kLeastDeviation) {
       Above(RuleId::kDSisNearD, last.d_sis / last.d,

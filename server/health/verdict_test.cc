@@ -177,6 +177,21 @@ TEST(VerdictTest, TheWorstIsFirst) {
   EXPECT_TRUE(std::ranges::is_sorted(kRules, std::greater<>(), &Rule::verdict));
 }
 
+TEST(VerdictTest, AgeExplainsWhatFreshTokensShowFarLessOf) {
+  const auto found = [](double fresh_d, double stale_d) {
+    RunNumbers numbers = Healthy();
+    numbers.last.fresh_d = fresh_d * numbers.last.fresh;
+    numbers.last.d = numbers.last.fresh_d + stale_d * (kTokens - numbers.last.fresh);
+    numbers.last.d_sis = 0;
+    return Found(numbers);
+  };
+  EXPECT_EQ(found(0.12, 1.8), std::vector<RuleId>{RuleId::kStaleTokensDiffer});
+  EXPECT_EQ(found(0.15, 1.8), std::vector<RuleId>{RuleId::kFreshTokensDiffer});
+  EXPECT_EQ(found(0.12, 0.4), std::vector<RuleId>{RuleId::kFreshTokensDiffer});
+  EXPECT_EQ(found(0.12, 2),
+            (std::vector<RuleId>{RuleId::kEnginesDiffer, RuleId::kStaleTokensDiffer}));
+}
+
 TEST(VerdictTest, FewTokensProveNothing) {
   RunNumbers numbers = Healthy();
   numbers.last = {.scored = kLeastTokens - 1, .d = 20.0 * kLeastTokens};

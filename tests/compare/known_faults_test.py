@@ -172,7 +172,8 @@ class KnownFaultsTest(unittest.TestCase):
         page = f"http://{self.server.admin_address}/api/Diagnose?{urllib.parse.urlencode({'run_id': run_id})}"
         with urllib.request.urlopen(page, timeout=60) as answer:
             # Of one that goes on, times pass between the two.
-            self.assertEqual(json.load(answer)["checks"], report["checks"])
+            said = json.load(answer)
+            self.assertEqual([said[key] for key in ("checks", "verdict")], [report[key] for key in ("checks", "verdict")])
         return rules, faults, report
 
     def test_a_healthy_run(self):
@@ -268,6 +269,8 @@ class KnownFaultsTest(unittest.TestCase):
                 self.assertEqual((rules, faults), (["SisTrainerStopped"], []))
                 self.assertTrue(report["fault"])
                 self.assertIn("Look at the trainer", report["findings"][0]["action"])
+                self.assertIn("Of its tokens: no fault was found", report["verdict"][0])
+                self.assertNotIn("No fault was found", " ".join(report["verdict"]))
 
 
 if __name__ == "__main__":
