@@ -67,7 +67,7 @@ ExitStatus Main(int argc, const char* const* argv) {
   app.formatter(std::make_shared<Formatter>());
   app.footer(
       "Exit status: 0 done, 1 failed, or a server gave no answer, 2 wrong usage, 3 compare or "
-      "diagnose found a fault.");
+      "diagnose found a fault, or the run that diagnose looks at is not healthy.");
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return absl::StrCat("sisctl: ", error.what(), "\nsee sisctl --help\n");
   });

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -23,8 +24,13 @@ void PrintCount(absl::string_view name, uint64_t count, Colour colour = Colour::
                                   Terminal::OfStandardOutput().Painted(number, colour));
 }
 
+// Of a quotient; "-" where there was nothing to divide by.
+std::string NumberText(double number) {
+  return std::isfinite(number) ? absl::StrFormat("%.6g", number) : "-";
+}
+
 void PrintNumber(absl::string_view name, double number) {
-  std::cout << absl::StreamFormat("%-32s %12.6g\n", name, number);
+  std::cout << absl::StreamFormat("%-32s %12s\n", name, NumberText(number));
 }
 
 // Upper bounds as they are, of buckets that hold something.
@@ -79,12 +85,12 @@ void PrintCorrections(const v1::GetStepResponse& step) {
     const auto positions = static_cast<double>(totals.positions());
     const double size = totals.weight() * totals.weight() / (totals.weight_squared() * positions);
     table.AddRow({{absl::StrCat("  ", totals.correction())},
-                  {absl::StrFormat("%.4f", size)},
-                  {absl::StrFormat("%.4f", static_cast<double>(totals.touched()) / positions)},
-                  {absl::StrFormat("%.4f", static_cast<double>(totals.zeroed()) / positions)},
-                  {absl::StrFormat("%.6g", totals.weight() / positions)},
-                  {absl::StrFormat("%.6g", totals.abs_log_weight() / positions)},
-                  {absl::StrFormat("%.6g", totals.gradient_mass())}});
+                  {NumberText(size)},
+                  {NumberText(static_cast<double>(totals.touched()) / positions)},
+                  {NumberText(static_cast<double>(totals.zeroed()) / positions)},
+                  {NumberText(totals.weight() / positions)},
+                  {NumberText(totals.abs_log_weight() / positions)},
+                  {NumberText(totals.gradient_mass())}});
   }
   std::cout << '\n';
   table.Print();
@@ -104,9 +110,10 @@ void PrintPrefixCurve(const v1::GetStepResponse& step) {
   std::cout << "\ntop-K          expected accept rate    mean residual mass       tokens\n";
   for (const v1::PrefixPoint& point : step.prefix_curve()) {
     const auto positions = static_cast<double>(point.positions());
-    std::cout << absl::StreamFormat("  %-10u %22.6g %21.6g %12u\n", point.top_k(),
-                                    point.expected_acceptance() / positions,
-                                    point.residual_mass() / positions, point.positions());
+    std::cout << absl::StreamFormat("  %-10u %22s %21s %12u\n", point.top_k(),
+                                    NumberText(point.expected_acceptance() / positions),
+                                    NumberText(point.residual_mass() / positions),
+                                    point.positions());
   }
 }
 

@@ -1,7 +1,7 @@
 // Why a run's two policies differ: what sisctl diagnose says of it, in its words.
 
 import {call} from "./api.js";
-import {make} from "./elements.js";
+import {make, verdict as signOf} from "./elements.js";
 
 const OUTCOMES = {fault: ["✖", "fault"], clear: ["✓", "ok"], untested: ["–", "not asked"]};
 
@@ -32,29 +32,37 @@ export class Diagnosis {
   }
 
   async ask() {
-    this.button.disabled = true;
+    // Not disabled: it would lose the focus.
+    if (this.asking) return;
+    this.asking = true;
+    this.button.setAttribute("aria-disabled", "true");
+    this.said.replaceChildren(make("p", {}, "Asking…"));
     try {
       this.show(await call("Diagnose", {run_id: this.runId}));
     } catch (error) {
       this.said.replaceChildren(make("p", {}, `No diagnosis: ${error.message}`));
     }
-    this.button.disabled = false;
+    this.button.removeAttribute("aria-disabled");
+    this.asking = false;
   }
 
-  show({findings, verdict, checks, sequences, profile}) {
+  show({run_verdict: level, findings, verdict, checks, sequences, profile}) {
     const named = [...new Set(checks.flatMap(check => check.sequences))].sort((a, b) => a - b);
-    const fault = checks.some(({outcome}) => outcome === "fault");
+    // A sentence for each, before others.
+    const faults = checks.filter(({outcome}) => outcome === "fault").length;
     this.said.replaceChildren(
+        make("p", {}, `At ${new Date().toLocaleTimeString([], {hour12: false})} the run was `,
+            signOf(level), "."),
         ...findings.map(({verdict: level, reason, action, rule}) =>
           make("div", {class: "notice", "data-verdict": level},
               make("b", {}, reason), make("p", {class: "note"}, `${action} (${rule})`))),
         ...verdict.map((sentence, i) => make("p",
-            {class: "notice", "data-verdict": fault && i === 0 ? "BROKEN" : null}, sentence)),
+            {class: "notice", "data-verdict": i < faults ? "BROKEN" : null},
+            i < faults ? make("span", {"aria-hidden": "true"}, "✖ ") : "", sentence)),
         ...named.map(i => make("p", {}, `Sequence ${i} is ${sequences[i]}.`)),
         make("details", {}, make("summary", {}, `${checks.length} questions were asked`),
             make("ul", {class: "checks"}, checks.map(checkItem))),
         make("p", {class: "muted"}, `Of ${sequences.length} sequences, with ` +
-          `${profile.sequences.reduce((sum, row) => sum + row.positions, 0)} tokens, at ` +
-          `${new Date().toLocaleTimeString([], {hour12: false})}.`));
+          `${profile.sequences.reduce((sum, row) => sum + row.positions, 0)} tokens.`));
   }
 }
