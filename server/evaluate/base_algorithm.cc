@@ -30,7 +30,7 @@ std::vector<SequenceStretch> PartsOf(const std::vector<SliceRange>& slices, uint
 
 absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
                                  const std::vector<SliceRange>& slices,
-                                 const std::vector<LeftOut>& left_out,
+                                 const std::vector<MaskedPart>& left_out,
                                  const PositionOutput& positions, v1::EvaluateResponse& response) {
   const std::span<const Decision> decisions = positions.view.decisions;
   const std::span<const float> log_modified_ratios = positions.view.log_modified_ratios;
@@ -43,8 +43,8 @@ absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
   for (size_t slice = 0; slice < slices.size(); ++slice) {
     for (const size_t end = i + slices[slice].count; i < end; ++i) {
       const bool is_left_out =
-          left_out[slice] == LeftOut::kAll ||
-          (left_out[slice] == LeftOut::kNegativeAdvantages && input.has_negative_advantage(i));
+          left_out[slice] == MaskedPart::kAll ||
+          (left_out[slice] == MaskedPart::kNegativeAdvantages && input.has_negative_advantage(i));
       states[i] = is_left_out ? TokenState::kMasked : StateOf(decisions[i], input, i);
     }
   }

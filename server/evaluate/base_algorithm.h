@@ -18,7 +18,7 @@ namespace sis {
 // unfit.
 absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
                                  const std::vector<SliceRange>& slices,
-                                 const std::vector<LeftOut>& left_out,
+                                 const std::vector<MaskedPart>& left_out,
                                  const PositionOutput& positions, v1::EvaluateResponse& response);
 
 }  // namespace sis

@@ -118,7 +118,7 @@ absl::Status EvaluateCall::EvaluateGroup(size_t group, size_t lane) {
 
 absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> EvaluateCall::Finish() {
   if (input_.algorithm) {
-    std::vector<LeftOut> left_out;
+    std::vector<MaskedPart> left_out;
     for (const SliceResult& result : results_) left_out.push_back(result.divergences.left_out);
     absl::Status status = AddAlgorithmOutputs(input_, run_->config().seed, slices_, left_out,
                                               output_.positions(), *response_);

@@ -122,9 +122,9 @@ SliceDivergences DivergencesOf(const EvaluateInput& input, const PositionOutput&
     of.positions = divergences[j].positions;
     if (of.positions == 0 || region.Holds(of.values.back())) continue;
     if (!region.negative_advantages_only) {
-      of.left_out = LeftOut::kAll;
+      of.left_out = MaskedPart::kAll;
     } else if (has_negative_advantage) {
-      of.left_out = std::max(of.left_out, LeftOut::kNegativeAdvantages);
+      of.left_out = std::max(of.left_out, MaskedPart::kNegativeAdvantages);
     }
   }
   return of;

@@ -17,15 +17,15 @@ absl::StatusOr<std::vector<SequenceTrustRegion>> ParseTrustRegions(
     const v1::EvaluateRequest& request, bool has_every_slot, bool has_advantages);
 
 // Which positions of a slice count for the algorithm as masked.
-enum class LeftOut { kNone, kNegativeAdvantages, kAll };
+enum class MaskedPart { kNone, kNegativeAdvantages, kAll };
 
 struct SliceDivergences {
   std::vector<double> values;  // by region
   int64_t positions = 0;       // that count
-  LeftOut left_out = LeftOut::kNone;
+  MaskedPart left_out = MaskedPart::kNone;
 
   // Of one of the regions.
-  bool outside() const { return left_out != LeftOut::kNone; }
+  bool outside() const { return left_out != MaskedPart::kNone; }
 };
 
 // Of a slice whose positions have been evaluated into `positions`, and begin at `offset` in the

@@ -137,7 +137,8 @@ SIS_HOST_DEVICE SlotSums RaggedSlotsAt(const BatchView& batch, const StagedStret
       reinterpret_cast<const uint8_t*>(batch.input + stretch.counts),
       reinterpret_cast<const uint32_t*>(batch.input + stretch.begins),
       stretch.multipliers == kAbsent ? nullptr : batch.input + stretch.multipliers,
-      batch.input + stretch.behavior.offset};
+      // Where no set of the page has a slot.
+      stretch.behavior.offset == kAbsent ? nullptr : batch.input + stretch.behavior.offset};
   switch (stretch.behavior.encoding) {
     case LogProbEncoding::kFloat32: {
       const RaggedReader<LogProbEncoding::kFloat32> reader(sections, lane);
