@@ -137,7 +137,6 @@ SIS_HOST_DEVICE SlotSums RaggedSlotsAt(const BatchView& batch, const StagedStret
       reinterpret_cast<const uint8_t*>(batch.input + stretch.counts),
       reinterpret_cast<const uint32_t*>(batch.input + stretch.begins),
       stretch.multipliers == kAbsent ? nullptr : batch.input + stretch.multipliers,
-      // Where no set of the page has a slot.
       stretch.behavior.offset == kAbsent ? nullptr : batch.input + stretch.behavior.offset};
   switch (stretch.behavior.encoding) {
     case LogProbEncoding::kFloat32: {
@@ -159,10 +158,11 @@ SIS_HOST_DEVICE SlotSums RaggedSlotsAt(const BatchView& batch, const StagedStret
 template <bool kTotalVariation>
 SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedStretch& stretch,
                                  size_t index) {
-  // REDUCED comes without rows.
-  const std::byte* rows = stretch.behavior.format == RowFormat::kNone
-                              ? nullptr
-                              : RecordedRows(batch, stretch) + stretch.behavior.offset;
+  // REDUCED comes without rows, and so does a page of empty sets.
+  const bool has_rows =
+      stretch.behavior.format != RowFormat::kNone && stretch.behavior.offset != kAbsent;
+  const std::byte* rows =
+      has_rows ? RecordedRows(batch, stretch) + stretch.behavior.offset : nullptr;
   const size_t lane = stretch.behavior.first_lane + index;
   const int slots = batch.slots;
   switch (stretch.behavior.format) {
