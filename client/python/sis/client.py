@@ -312,8 +312,8 @@ class Client:
 
         Where the server shares memory and has room they lie in it: it reads them where they are, and
         they do not travel. Else they are memory of this process, and are copied; nothing else
-        differs. A server that hangs is waited for by one thread, for a second. So it is too of blocks of a part of them that begins at no multiple
-        of 16 positions. If the memory's lease ends, what the server has not taken is sent as a copy.
+        differs. So it is too of blocks of a part of them that begins at no multiple of 16 positions.
+        A server that hangs is waited for by one thread, for a second. If the memory's lease ends, what the server has not taken is sent as a copy.
         Do not write to them before `flush` or `append_many` has returned; dropping them is safe, and
         gives their memory back. `sis.canonical` writes to them with `out`.
         """

@@ -178,7 +178,6 @@ class EnginesTest(unittest.TestCase):
     async def vllm(self):
         from vllm import SamplingParams
         from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.outputs import RequestOutput
         from vllm.sampling_params import RequestOutputKind
         from vllm.v1.engine.async_llm import AsyncLLM
 
