@@ -49,6 +49,10 @@ absl::Status Diagnose(Client& client, const Options& options, bool& fault_found)
   }
   std::cout << VerdictText(diagnosis->run.verdict()) << '\n';
   for (const std::string& line : FindingLines(diagnosis->run)) std::cout << line << '\n';
+  if (diagnosis->sequences.empty()) {
+    std::cout << '\n' << absl::StrJoin(diagnosis->tokens.verdict, "\n") << '\n';
+    return absl::OkStatus();
+  }
   std::cout << "\nA: the behaviour policy of run " << options.run_id << ", as recorded\n"
             << "B: the current policy, as last evaluated\n"
             << diagnosis->sequences.size() << " sequences\n\n"

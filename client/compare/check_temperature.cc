@@ -24,6 +24,7 @@ TemperatureFit FitTemperature(std::span<const ComparedPosition> positions) {
   // less.
   constexpr double kLeastCorrelation = 0.7;
   if (!(aa > 0 && bb > 0 && ab > kLeastCorrelation * std::sqrt(aa * bb))) return fit;
+  fit.correlates = true;
   // Both sides have noise: the slope that treats them alike.
   fit.slope = std::sqrt(bb / aa);
   const double without = aa + bb - 2 * ab;
@@ -50,6 +51,10 @@ Check CheckTemperature(std::span<const ComparedPosition> positions) {
   const TemperatureFit fit = FitTemperature(positions);
   if (fit.positions < kEnough) {
     check.Untested("too few positions with tokens in common");
+    return check;
+  }
+  if (!fit.correlates) {
+    check.Untested("the lists hardly have to do with each other");
     return check;
   }
   const bool near_1 = std::abs(std::log(fit.slope)) < kLeast;

@@ -13,6 +13,7 @@ struct TemperatureFit {
   // The log-probs of B are about `slope` times those of A, up to what normalises them: B is A at
   // temperature 1 / slope. 1 if there are no positions, or the log-probs hardly correlate.
   double slope = 1;
+  bool correlates = false;
   // Of the squared differences, the share that the slope takes away. In [0, 1].
   double explained = 0;
 };

@@ -49,6 +49,16 @@ class Service final : public v1::RatioService::Service {
     response->set_decisions(request->sequence().id());
     return grpc::Status::OK;
   }
+  // Of no sequence; waits until somebody lets it go.
+  grpc::Status InspectRun(grpc::ServerContext*, const v1::InspectRunRequest*,
+                          v1::InspectRunResponse*) override {
+    inspects.set_value();
+    go_on.get_future().wait();
+    return grpc::Status::OK;
+  }
+
+ public:
+  std::promise<void> inspects, go_on;
 };
 
 std::string Gunzipped(std::string bytes) {
@@ -150,6 +160,22 @@ TEST_F(AdminTest, ErrorsAreAnsweredInJsonToo) {
   EXPECT_TRUE(absl::StrContains(Body(number), "attempt: '-1' is not a number"));
   EXPECT_EQ(Status(Get("/api/DeleteRun?run_id=r")), 404) << "it would change something";
   EXPECT_EQ(Status(Get("/api/GetServer")), 500) << "not implemented by this service";
+}
+
+TEST_F(AdminTest, OneDiagnosisIsMadeAtATime) {
+  StartServing();
+  EXPECT_EQ(Status(Get("/api/Diagnose?run_id=nowhere")), 404);
+  const std::string path = "/api/Diagnose?run_id=a%20b%2F%C3%BC";
+  std::string answer;
+  std::thread first([&] { answer = Get(path); });
+  service_.inspects.get_future().wait();
+  const std::string second = Get(path);
+  EXPECT_EQ(Status(second), 503);
+  EXPECT_TRUE(absl::StrContains(Body(second), "another diagnosis is being made"));
+  service_.go_on.set_value();
+  first.join();
+  EXPECT_EQ(Status(answer), 404);
+  EXPECT_TRUE(absl::StrContains(Body(answer), "nothing has been evaluated"));
 }
 
 TEST_F(AdminTest, ThePageIsCarriedInsideWithWhatItNeeds) {

@@ -11,6 +11,7 @@ from typing import Callable, Optional
 import numpy as np
 
 from sis import errors
+from sis.owner import Owner
 from sis.segment import ALIGNMENT, Segment, aligned
 from sis.top_k import TopK
 
@@ -31,7 +32,7 @@ _of_this_process: weakref.WeakSet[RecordMemory] = weakref.WeakSet()
 
 def _before_fork() -> None:
     for memory in list(_of_this_process):
-        memory.close()
+        memory.give_back()
 
 
 os.register_at_fork(before=_before_fork)
@@ -42,6 +43,7 @@ class RecordMemory:
 
     def __init__(self, lease: Optional[Callable[[int], Segment]]) -> None:
         """`lease`: of a segment of so many bytes, within LEASE_SECONDS; None if there can be none."""
+        self._owner = Owner()
         self._lease = lease
         self._lock = threading.Lock()
         # Guarded by _lock.
@@ -49,12 +51,20 @@ class RecordMemory:
         self._ask_at = 0.0  # on time.monotonic()
         _of_this_process.add(self)
 
-    def close(self) -> None:
+    def give_back(self) -> None:
         """Ends the lease; the arrays stay as they are. The next call leases anew."""
+        # In a process that was forked the lock may be held for ever.
+        if not self._owner.here:
+            return
         with self._lock:
             segment, self._segment = self._segment, None
         if segment is not None:
             segment.close()
+
+    def close(self) -> None:
+        """As give_back, and from then on all memory is of this process."""
+        self._lease = None
+        self.give_back()
 
     def empty(self, positions: int, top_k: int) -> TopK:
         """Uninitialised. Where there is no room in the segment, of this process too: nobody waits for
@@ -104,17 +114,22 @@ class RecordMemory:
             return True
 
     def _ask(self) -> None:
-        assert self._lease is not None
+        lease = self._lease
+        if lease is None:  # closed meanwhile
+            return
         for size in SEGMENT_BYTES:
             try:
-                segment = self._lease(size)
+                segment = lease(size)
             except errors.ResourceExhausted:
                 continue
             except (errors.Error, OSError):
                 # It shares none, or there is no server, or none whose memory this process sees.
                 return
             with self._lock:
-                earlier, self._segment, self._ask_at = self._segment, segment, 0.0
-            if earlier is not None:  # of a thread that asked at the same time
-                earlier.close()
+                if self._lease is None:  # closed meanwhile
+                    needless: Optional[Segment] = segment
+                else:  # or of a thread that asked at the same time
+                    needless, self._segment, self._ask_at = self._segment, segment, 0.0
+            if needless is not None:
+                needless.close()
             return

@@ -12,13 +12,11 @@ import numpy as np
 from sis.engines import lists
 from sis.engines.adapter import Adapter, Columns, Piece, Told
 from sis.engines.lists import padded, strictly_above
-from sis.engines.vllm_arrays import ArrayLogprobs, hand_over_arrays, outputs_so_far
+from sis.engines.vllm_arrays import ArrayLogprobs
+from sis.engines.vllm_arrays import hand_over_arrays as hand_over_arrays
+from sis.engines.vllm_arrays import outputs_so_far as outputs_so_far
 from sis.run import Sampling
 from sis.versions import warn_unless_tested
-
-__all__ = [
-    "OpenAiAdapter", "VllmAdapter", "check_engine", "hand_over_arrays", "of_the_sampled", "outputs_so_far", "sampling",
-]  # fmt: skip
 
 _MODES = {"raw_logprobs": "raw", "processed_logprobs": "processed"}
 # vLLM takes the most probable token below this temperature.

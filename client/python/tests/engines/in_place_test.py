@@ -212,8 +212,18 @@ class InPlaceTest(unittest.TestCase):
         kept[:] = 7  # the arrays stay
         client.empty_top_k(run, 3)
         self.assertEqual(leased(), 1)
+        # Another thread, which the child hasn't got, holds the lock.
+        with client._record_memory._lock, unittest.mock.patch.object(record_memory, "_of_this_process", []):
+            child = os.fork()
+            if child == 0:
+                record_memory._of_this_process.append(client._record_memory)
+                record_memory._before_fork()
+                os._exit(0)
+        self.wait_until(lambda: os.waitpid(child, os.WNOHANG)[0] == child)
         client.close()
         self.wait_until(lambda: leased() == 0)
+        self.assertEqual(client._record_memory.empty(3, TOP_K).top_k_ids.shape, (3, TOP_K))
+        self.assertEqual(leased(), 0)
 
     def test_what_names_memory_whose_lease_has_ended_is_sent_again(self):
         self.start()
@@ -230,7 +240,15 @@ class InPlaceTest(unittest.TestCase):
             client._record_memory._segment.close()
             self.wait_until(lambda: self.server.metrics()["sis_segments"] == 0)
             self.assertEqual(stream.flush(), {sis.SequenceRef(name): 100 for name in "xyz"})
-        self.assertEqual(self.sent, {"in place": 3, "copied": 3})
+            # A truncation in a message with what lies there.
+            stream.block("t", first_position=0, policy_version=0, **made.record(TOP_K)._asdict())
+            stream.truncate("t", length=40)
+            stream.block("t", first_position=40, policy_version=0, **made.record(
+                TOP_K, client.empty_top_k(run, 100))._asdict())  # fmt: skip
+            client._record_memory._segment.close()
+            self.wait_until(lambda: self.server.metrics()["sis_segments"] == 0)
+            self.assertEqual(stream.flush(), {sis.SequenceRef("t"): 140})
+        self.assertEqual(self.sent, {"in place": 4, "copied": 5})
         client.append_many(run, [sis.Block("w", 0, 0, *made.record(TOP_K))], sampling=Engine.sampling)
         self.assertEqual(self.held(client, "r", ["x"]), self.held(client, "r", ["w"]))
 

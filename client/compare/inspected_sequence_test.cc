@@ -1,11 +1,8 @@
 #include "client/compare/inspected_sequence.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
-
-#include "client/cli/show_text.h"
 
 namespace sis {
 namespace {
@@ -35,8 +32,6 @@ v1::InspectSequenceResponse Response() {
 TEST(InspectedSequenceTest, EveryArrayIsAsLongAsThePositionsAre) {
   const v1::InspectSequenceResponse whole = Response();
   ASSERT_TRUE(CheckArrays(whole).ok()) << CheckArrays(whole);
-  EXPECT_THAT(SequenceAsText(whole, {}), testing::HasSubstr("accepted"));
-  EXPECT_TRUE(PositionAsText(whole, kPositions - 1, {}).ok());
   int arrays = 0;
   for (int i = 0; i < whole.GetDescriptor()->field_count(); ++i) {
     const google::protobuf::FieldDescriptor* field = whole.GetDescriptor()->field(i);
