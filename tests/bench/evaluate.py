@@ -67,7 +67,12 @@ class Server(LiveServer):
         # The values of the C++ clients, and what one of them fetches.
         shared = positions * (26 * slots + 128) + trainer_bytes
         super().__init__(
-            listen=f"127.0.0.1:0,unix:{socket}", cache_bytes=records + (64 << 20), shared_memory_bytes=shared + (64 << 20)
+            # A unary call is one message, far above what a server takes by default.
+            f"--max_message_bytes={1 << 30}",
+            f"--grpc_memory_bytes={4 << 30}",
+            listen=f"127.0.0.1:0,unix:{socket}",
+            cache_bytes=records + (64 << 20),
+            shared_memory_bytes=shared + (64 << 20),
         )
         self.tcp, self.unix = self.address.split(",")
         self.process_id = self.process.pid
