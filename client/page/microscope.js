@@ -621,7 +621,7 @@ function tokenColumns(tokenTexts) {
       const {least, said, most} = rejectedShare(token);
       return least === most ? share(said) : `${share(least)} to ${share(most)}`;
     }},
-    {title: "", left: true, cell: token => {
+    {title: "accepted, rejected", left: true, cell: token => {
       const {said} = rejectedShare(token);
       return make("div", {class: "split", title: `${share(said)} rejected`},
           make("span", {class: "accepted", style: {width: percent(1 - said)}}),
