@@ -275,7 +275,7 @@ TEST(InspectionTest, NothingAfterClose) {
 // As EvaluateCall does it. What is recorded is there unless said otherwise.
 Inspection::Pending Evaluated(
     Inspection& inspection, const Offer& offer, uint64_t draw,
-    std::function<bool(InspectedPositions&)> add_records = [](auto&) { return true; }) {
+    std::function<bool(Inspection::Sequence&)> add_records = [](auto&) { return true; }) {
   std::optional<ByteCharge> charge = inspection.TakeRoom(offer.key, draw, offer.count);
   const uint32_t kept = charge.has_value() ? offer.count : 0;
   Inspection::Sequence values{offer.key, draw, offer.first, Positions(kept)};

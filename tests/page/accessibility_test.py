@@ -10,7 +10,7 @@ import unittest
 import sis
 from server.testing.live_server import LiveServer
 from tests.page.browser import MIDDLE, NARROW, WIDE, Browser
-from tests.page.training_load import TrainingLoad
+from tests.page.training_load import LENGTH, TrainingLoad
 
 AXE = os.environ.get("SIS_AXE")
 
@@ -47,6 +47,9 @@ class AccessibilityTest(unittest.TestCase):
             load = TrainingLoad(client, "run-1")
             for draw in range(4):
                 load.step(draw, shift=1)
+            with client.append(load.run, sampling=sis.Sampling("processed")) as stream:
+                about = sis.Annotation(prompt="2 + 2 =", text="4", reward=1.0)
+                stream.seal(load.names[0], length=LENGTH, annotation=about)
             client.create_run("a-new", seed=1, vocabulary_size=10, top_k=2)
         for place, ready in (
             ("/", "✖ broken"),
