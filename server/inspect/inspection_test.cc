@@ -321,7 +321,7 @@ TEST(InspectionTest, WhoLooksAtAllIsDoneHoweverMuchIsAdded) {
   ByteBudget budget(kBytes);
   Inspection inspection(kBytes, kSlots, budget);
   int looks = 0;
-  std::function<bool(InspectedPositions&)> add_another = [&](auto&) {
+  std::function<bool(Inspection::Sequence&)> add_another = [&](auto&) {
     if (++looks < 100) Add(inspection, Evaluated(inspection, {{"a", 0}, 1, 0, 10}, 1, add_another));
     return true;
   };
