@@ -56,6 +56,9 @@ OutgoingEntry Made(const SealEntry& from, const MappedSegments*) {
   OutgoingEntry entry;
   ToMessage(from.sequence, *entry.message.mutable_seal()->mutable_sequence());
   entry.message.mutable_seal()->set_length(from.length);
+  if (from.annotation.has_value()) {
+    *entry.message.mutable_seal()->mutable_annotation() = *from.annotation;
+  }
   return entry;
 }
 
@@ -84,8 +87,9 @@ absl::Status AppendWriter::Truncate(const SequenceRef& sequence, uint32_t length
   return AppendMany({&entry, 1});
 }
 
-absl::Status AppendWriter::Seal(const SequenceRef& sequence, uint32_t length) {
-  const AppendEntry entry = SealEntry{sequence, length};
+absl::Status AppendWriter::Seal(const SequenceRef& sequence, uint32_t length,
+                                std::optional<v1::Annotation> annotation) {
+  const AppendEntry entry = SealEntry{sequence, length, std::move(annotation)};
   return AppendMany({&entry, 1});
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -50,6 +51,7 @@ struct TruncateEntry {
 struct SealEntry {
   SequenceRef sequence;
   uint32_t length = 0;
+  std::optional<v1::Annotation> annotation = {};
 };
 using AppendEntry = std::variant<BlockEntry, TruncateEntry, SealEntry>;
 
@@ -96,8 +98,10 @@ class AppendWriter {
   // Drops the positions from `length` on. Waits for the acks of all entries before it: a block that
   // has to be sent again must not come after it.
   absl::Status Truncate(const SequenceRef& sequence, uint32_t length);
-  // No position at or beyond `length` will come.
-  absl::Status Seal(const SequenceRef& sequence, uint32_t length);
+  // No position at or beyond `length` will come. What the annotation says is for people; sealed
+  // again with more, its fields stand for those before.
+  absl::Status Seal(const SequenceRef& sequence, uint32_t length,
+                    std::optional<v1::Annotation> annotation = {});
   // Entries of any sequences, as by the calls above one by one, but in as few batches as
   // batch_bytes allows. After an error some may be stored.
   absl::Status AppendMany(std::span<const AppendEntry> entries);

@@ -167,6 +167,16 @@ function sequenceFacts(data) {
     ...rest];
 }
 
+// What it was sealed with; null without.
+function annotationOf({annotation}) {
+  if (annotation === undefined) return null;
+  const {prompt, text, group, reward} = annotation;
+  const said = [["reward", reward === undefined ? "" : format(Number(reward), 4)], ["group", group],
+    ["prompt", prompt], ["text", text]].filter(([, value]) => value);
+  return make("dl", {class: "annotation"},
+      said.map(([name, value]) => [make("dt", {}, name), make("dd", {tabindex: 0}, value)]).flat());
+}
+
 class Sequence {
   constructor(element, response, {tokenTexts, title, position, onChoose}) {
     this.data = decodeSequence(response);
@@ -196,6 +206,7 @@ class Sequence {
     this.root = make("section", {class: "microscope"}, title ? make("h2", {}, title) : null,
         make("div", {class: "facts"}, sequenceFacts(this.data).map(([name, value]) =>
           make("span", {}, `${name} `, make("b", {}, value)))),
+        annotationOf(response),
         this.data.notKept ? make("p", {class: "notice"}, "This sequence is cut: positions ",
             make("b", {}, this.data.notKept),
             " were evaluated too, but --inspected_bytes has no room for their values.") : null,
@@ -621,7 +632,7 @@ function tokenColumns(tokenTexts) {
       const {least, said, most} = rejectedShare(token);
       return least === most ? share(said) : `${share(least)} to ${share(most)}`;
     }},
-    {title: "", left: true, cell: token => {
+    {title: "accepted, rejected", left: true, cell: token => {
       const {said} = rejectedShare(token);
       return make("div", {class: "split", title: `${share(said)} rejected`},
           make("span", {class: "accepted", style: {width: percent(1 - said)}}),

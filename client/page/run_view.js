@@ -68,9 +68,9 @@ const DISTRIBUTIONS = [
   {title: "Ratios: |log w|", unit: "share of tokens", field: "absLogRatio", of: "nats",
     note: "How far single ratios are from 1. The tail on the right is what clipping and " +
       "accepting are for."},
-  {title: "Log-envelope", unit: "share of tokens", field: "logEnvelope", of: "nats",
+  {title: "Log-envelopes", unit: "share of tokens", field: "logEnvelope", of: "nats",
     note: "Where it is large, few tokens can be accepted."},
-  {title: "Residual mass", unit: "share of tokens", field: "residualMass", of: "share",
+  {title: "Residual masses", unit: "share of tokens", field: "residualMass", of: "share",
     note: "Mass near 1 at a token says that its recorded set misses what the policy wants now."},
   {title: "Acceptance probability", unit: "share of tokens", field: "acceptanceProbability",
     of: "share", note: "Most tokens should be near 1."},
@@ -329,7 +329,7 @@ export class RunView {
         make("h2", {}, "Corrections side by side"),
         make("p", {class: "muted"}, "What other corrections would have made of the same ratios. " +
           "“clipped” cuts them to [0.8, 1.2], “applied” is what this run asked for."),
-        make("div", {class: "scroll"}, table("Corrections side by side", [
+        make("div", {class: "scroll", tabindex: 0}, table("Corrections side by side", [
           {title: "Correction", left: true, cell: row => row.name},
           {title: "Effective sample size", unit: "share of tokens",
             cell: row => share(row.effectiveSampleSize)},

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "server/append/annotation.h"
 #include "server/append/sampling.h"
 #include "server/messages/slices.h"
 #include "server/store/log_entries.h"
@@ -169,21 +170,37 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& bl
   return absl::OkStatus();
 }
 
-absl::Status Ingest::ApplySeal(SequenceNameView name, uint32_t length) {
+absl::Status Ingest::ApplySeal(SequenceNameView name, const AppendEntryView& seal) {
+  const uint32_t length = seal.length;
   if (length > run_->limits().max_positions) {
     return absl::InvalidArgumentError(
         absl::StrCat("seal.length ", length, " is beyond ", run_->limits().max_positions));
   }
+  if (seal.annotation != nullptr) {
+    if (absl::Status status = CheckAnnotation(*seal.annotation); !status.ok()) return status;
+  }
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence =
       Open(name, [&] { return run_->BaseBytes(name); });
   if (!sequence.ok()) return sequence.status();
-  return Change(name, *sequence, [&]() -> absl::StatusOr<std::vector<LogEntry>> {
+  std::string annotation;
+  const auto apply = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
     const bool was_sealed = (*sequence)->sealed();
-    if (absl::Status status = (*sequence)->Seal(length); !status.ok()) return status;
-    if (was_sealed) return std::vector<LogEntry>();
-    if (has_store()) sealed_.push_back(Copy(name));
-    return std::vector<LogEntry>{{.kind = LogEntry::Kind::kSeal, .position = length}};
-  });
+    const std::string before = (*sequence)->annotation();
+    annotation = seal.annotation == nullptr ? before : Annotated(before, *seal.annotation);
+    if (was_sealed && annotation == before) annotation.clear();
+    if (absl::Status status = (*sequence)->Seal(length, annotation); !status.ok()) return status;
+    if (was_sealed && annotation.empty()) return std::vector<LogEntry>();
+    if (!was_sealed && has_store()) sealed_.push_back(Copy(name));
+    return std::vector<LogEntry>{
+        {.kind = LogEntry::Kind::kSeal, .position = length, .rows = annotation}};
+  };
+  absl::Status status = Change(name, *sequence, apply);
+  while (absl::IsResourceExhausted(status) && !annotation.empty()) {
+    status = MakeRoom(name, Sequence::AnnotationBytes(annotation));
+    if (!status.ok()) return status;
+    status = Change(name, *sequence, apply);
+  }
+  return status;
 }
 
 absl::Status Ingest::ApplyTruncate(SequenceNameView name, uint32_t length) {
@@ -314,7 +331,7 @@ EntryAck Ingest::ApplyEntry(const AppendEntryView& entry) {
     if (entry.kind == AppendEntryView::Kind::kBlock) {
       applied = ApplyBlock(name, entry);
     } else if (entry.kind == AppendEntryView::Kind::kSeal) {
-      applied = ApplySeal(name, entry.length);
+      applied = ApplySeal(name, entry);
     } else {
       applied = ApplyTruncate(name, entry.length);
     }

@@ -70,7 +70,7 @@ class Ingest {
   // Nothing if lacking_ is set then.
   EntryAck ApplyEntry(const AppendEntryView& entry);
   absl::Status ApplyBlock(SequenceNameView name, const AppendEntryView& block);
-  absl::Status ApplySeal(SequenceNameView name, uint32_t length);
+  absl::Status ApplySeal(SequenceNameView name, const AppendEntryView& seal);
   absl::Status ApplyTruncate(SequenceNameView name, uint32_t length);
   // Finds or makes the sequence, with room made for `bytes_if_new` if need be.
   absl::StatusOr<std::shared_ptr<Sequence>> Open(SequenceNameView name,

@@ -397,6 +397,49 @@ TEST_F(IngestTest, SealsAndTruncationsAreChecked) {
   EXPECT_EQ(Block(records_.Block("a", 10, 0, 0, 2)).committed_length(), 12);
 }
 
+// Each seal's fields stand for those before, and are charged; a bad one changes nothing.
+TEST_F(IngestTest, AnnotationsAreCheckedAndAdded) {
+  const int64_t nothing = run_->budget().used();
+  ASSERT_EQ(Block(records_.Block("a")).code(), 0);
+  const auto annotated = [&](const auto& set) {
+    v1::AppendEntry entry = SealEntry("a", 12);
+    set(*entry.mutable_seal()->mutable_annotation());
+    return Entry(entry);
+  };
+  const auto kept = [&] {
+    const Run::Found found = run_->Find({"a", 0});
+    v1::Annotation annotation;
+    EXPECT_TRUE(annotation.ParseFromString(std::get<0>(found)->annotation()));
+    return annotation;
+  };
+  for (const double reward : {std::nan(""), HUGE_VAL}) {
+    EXPECT_THAT(annotated([&](v1::Annotation& it) { it.set_reward(reward); }).message(),
+                HasSubstr("seal.annotation.reward"));
+  }
+  const std::string long_text((64 << 10) + 1, 'x');
+  EXPECT_THAT(annotated([&](v1::Annotation& it) { it.set_prompt(long_text); }).message(),
+              HasSubstr("seal.annotation.prompt: 65537 bytes, more than 65536"));
+  EXPECT_THAT(annotated([&](v1::Annotation& it) { it.set_text(long_text); }).message(),
+              HasSubstr("seal.annotation.text"));
+  const std::string long_group = long_text.substr(0, 257);
+  EXPECT_THAT(annotated([&](v1::Annotation& it) { it.set_group(long_group); }).message(),
+              HasSubstr("seal.annotation.group: 257"));
+  EXPECT_EQ(run_->Describe().sealed_sequences, 0);
+  ASSERT_EQ(Entry(SealEntry("a", 12)).code(), 0);
+  const int64_t plain = run_->budget().used();
+
+  EXPECT_EQ(annotated([](v1::Annotation& it) { it.set_prompt("2 + 2 ="); }).code(), 0);
+  EXPECT_EQ(annotated([](v1::Annotation& it) { it.set_reward(0.5); }).code(), 0);
+  EXPECT_EQ(annotated([](v1::Annotation& it) { it.set_reward(1.0); }).code(), 0);
+  EXPECT_EQ(Entry(SealEntry("a", 12)).code(), 0);
+  EXPECT_EQ(kept().prompt(), "2 + 2 =");
+  EXPECT_EQ(kept().reward(), 1.0);
+  EXPECT_EQ(run_->budget().used() - plain, Sequence::AnnotationBytes(kept().SerializeAsString()));
+  EXPECT_EQ(CodeOf(Entry(SealEntry("a", 13))), StatusCode::kFailedPrecondition);
+  run_->Release({"a", 0});
+  EXPECT_EQ(run_->budget().used(), nothing);
+}
+
 TEST_F(IngestTest, EmptySequencesLeaveNoTrace) {
   EXPECT_EQ(Entry(TruncateEntry("a", 0)).code(), 0);
   EXPECT_EQ(Entry(TruncateEntry("a", 100)).code(), 0);

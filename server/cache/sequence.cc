@@ -50,7 +50,12 @@ int64_t Sequence::BytesOfFirstBlock(const RecordFormat& format, uint32_t first_p
 
 Sequence::~Sequence() {
   const auto spans = static_cast<int64_t>(versions_.size());
-  owner_.budget.Refund(kBaseBytes + spans * kVersionSpanBytes);
+  owner_.budget.Refund(kBaseBytes + spans * kVersionSpanBytes +
+                       (annotation_ == nullptr ? 0 : AnnotationBytes(*annotation_)));
+}
+
+int64_t Sequence::AnnotationBytes(std::string_view annotation) {
+  return annotation.empty() ? 0 : static_cast<int64_t>(sizeof(std::string) + annotation.size());
 }
 
 absl::Status Sequence::CheckFits(uint32_t first_position, uint64_t policy_version,
@@ -316,10 +321,9 @@ absl::Status Sequence::Truncate(uint32_t length) {
   return absl::OkStatus();
 }
 
-absl::Status Sequence::Seal(uint32_t length) {
+absl::Status Sequence::Seal(uint32_t length, std::string_view annotation) {
   WriterLock lock(mutex_);
-  if (sealed_length_.has_value()) {
-    if (*sealed_length_ == length) return absl::OkStatus();
+  if (sealed_length_.value_or(length) != length) {
     return absl::FailedPreconditionError(
         absl::StrCat("seal at ", length, ": sealed at length ", *sealed_length_));
   }
@@ -327,9 +331,23 @@ absl::Status Sequence::Seal(uint32_t length) {
     return absl::FailedPreconditionError(absl::StrCat(
         "seal at ", length, ": committed up to ", committed_length_.load(), " (truncate first)"));
   }
+  if (!annotation.empty()) {
+    if (!owner_.budget.TryCharge(AnnotationBytes(annotation))) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("an annotation of ", annotation.size(), " bytes"));
+    }
+    if (annotation_ != nullptr) owner_.budget.Refund(AnnotationBytes(*annotation_));
+    annotation_ = std::make_unique<const std::string>(annotation);
+  }
+  if (sealed_length_.has_value()) return absl::OkStatus();
   sealed_length_ = length;
   PackTails();
   return absl::OkStatus();
+}
+
+std::string Sequence::annotation() const {
+  ReaderLock lock(mutex_);
+  return annotation_ == nullptr ? std::string() : *annotation_;
 }
 
 uint32_t Sequence::committed_length() const {

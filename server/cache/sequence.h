@@ -8,6 +8,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -75,14 +77,19 @@ class Sequence {
   // Drops the positions from length on. FailedPrecondition once sealed.
   absl::Status Truncate(uint32_t length) ABSL_LOCKS_EXCLUDED(mutex_);
   // No more positions will come: packs all pages. FailedPrecondition below the committed length, or
-  // with another length than before.
-  absl::Status Seal(uint32_t length) ABSL_LOCKS_EXCLUDED(mutex_);
+  // with another length than before. An annotation stands for the one before; ResourceExhausted if
+  // the budget does not hold it.
+  absl::Status Seal(uint32_t length, std::string_view annotation = {}) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What it is charged.
+  static int64_t AnnotationBytes(std::string_view annotation);
 
   // One past the highest position.
   uint32_t committed_length() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool sealed() const ABSL_LOCKS_EXCLUDED(mutex_);
   // The length that it is sealed at, if it is.
   std::optional<uint32_t> sealed_length() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // A serialised v1::Annotation; empty if it was sealed without, or is not sealed.
+  std::string annotation() const ABSL_LOCKS_EXCLUDED(mutex_);
   int64_t positions() const ABSL_LOCKS_EXCLUDED(mutex_);
   // The largest version of any position; nothing if there is none.
   std::optional<uint64_t> newest_version() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -171,6 +178,7 @@ class Sequence {
   std::atomic<uint32_t> committed_length_ = 0;  // changes under the lock
   uint32_t positions_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<uint32_t> sealed_length_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<const std::string> annotation_ ABSL_GUARDED_BY(mutex_);  // null: none
 };
 
 class ABSL_SCOPED_LOCKABLE Sequence::Reader {

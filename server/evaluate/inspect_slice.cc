@@ -22,15 +22,17 @@ struct RecordsOfSlice {
   uint64_t oldest_fresh_version;
   uint64_t policy_version;
 
-  bool operator()(InspectedPositions& positions) const;
+  bool operator()(Inspection::Sequence& inspected) const;
   void AddPiece(const Sequence::Reader::Piece& piece, InspectedPositions& positions) const;
 };
 
-bool RecordsOfSlice::operator()(InspectedPositions& positions) const {
+bool RecordsOfSlice::operator()(Inspection::Sequence& inspected) const {
+  InspectedPositions& positions = inspected.positions;
   positions.ResizeRecorded(positions.size());
   const Run::Found found = run.FindToChange(name);  // nobody reads it but who looks
   const auto* held = std::get_if<std::shared_ptr<Sequence>>(&found);
   if (held == nullptr || sequence.owner_before(*held) || held->owner_before(sequence)) return false;
+  inspected.annotation = (*held)->annotation();
   const Sequence::Reader reader(**held);
   const auto count = static_cast<uint32_t>(positions.size());
   if (reader.Digest(first_position, count) != digest) return false;
@@ -63,13 +65,13 @@ void RecordsOfSlice::AddPiece(const Sequence::Reader::Piece& piece,
 
 }  // namespace
 
-std::function<bool(InspectedPositions&)> SliceEvaluator::RecordsOf(Run& run,
-                                                                   const SliceRange& slice,
-                                                                   uint64_t digest) const {
+std::function<bool(Inspection::Sequence&)> SliceEvaluator::RecordsOf(Run& run,
+                                                                     const SliceRange& slice,
+                                                                     uint64_t digest) const {
   const auto* held = std::get_if<std::shared_ptr<Sequence>>(&slice.found);
   if (held == nullptr || slice.unreadable) {
-    return [](InspectedPositions& positions) {
-      positions.ResizeRecorded(positions.size());
+    return [](Inspection::Sequence& inspected) {
+      inspected.positions.ResizeRecorded(inspected.positions.size());
       return true;
     };
   }

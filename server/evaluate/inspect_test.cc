@@ -266,6 +266,22 @@ TEST_F(InspectTest, DeviationsAndTokensAreThoseOfTheRecords) {
   }
 }
 
+TEST_F(InspectTest, WhatASequenceIsAboutStaysWhenItIsReleased) {
+  const std::string annotation = [] {
+    v1::Annotation it;
+    it.set_prompt("2 + 2 =");
+    it.set_reward(1);
+    return it.SerializeAsString();
+  }();
+  const auto sequence = std::get<std::shared_ptr<Sequence>>(run_->Find({kIds[0], 0}));
+  ASSERT_TRUE(sequence->Seal(sequence->committed_length(), annotation).ok());
+  Do(Request(all_, 9));
+  EXPECT_EQ(Inspect(kIds[0]).annotation().SerializeAsString(), annotation);
+  EXPECT_FALSE(Inspect(kIds[1]).has_annotation());
+  run_->Release({kIds[0], 0});
+  EXPECT_EQ(Inspect(kIds[0]).annotation().SerializeAsString(), annotation);
+}
+
 TEST_F(InspectTest, StalenessIsCountedFromTheVersionThen) {
   ASSERT_TRUE(run_->AdvanceVersion(3).ok());
   AppendBlock(cache_, *run_, records_[0].Block("a", kLength, 2, 0, 10));

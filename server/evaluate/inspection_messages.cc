@@ -104,6 +104,9 @@ absl::Status InspectSequence(const Run& run, const v1::InspectSequenceRequest& r
   response.set_top_k_ids(Bytes(positions.top_k_ids));
   response.set_top_k_log_probs(Bytes(positions.top_k_log_probs));
   response.set_current_log_probs(Bytes(positions.current_log_probs));
+  if (!found->annotation.empty()) {
+    response.mutable_annotation()->ParseFromString(found->annotation);  // as it was serialised
+  }
   return absl::OkStatus();
 }
 

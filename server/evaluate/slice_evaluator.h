@@ -15,6 +15,7 @@
 #include "server/evaluate/evaluate_output.h"
 #include "server/evaluate/part_statistics.h"
 #include "server/inspect/inspected_positions.h"
+#include "server/inspect/inspection.h"
 #include "server/messages/slices.h"
 
 namespace sis {
@@ -56,8 +57,8 @@ class SliceEvaluator {
                                        InspectedPositions* inspected = nullptr);
   // What adds the records to such positions of a slice that has been evaluated: see
   // Inspection::Pending. The run must outlive it.
-  std::function<bool(InspectedPositions&)> RecordsOf(Run& run, const SliceRange& slice,
-                                                     uint64_t digest) const;
+  std::function<bool(Inspection::Sequence&)> RecordsOf(Run& run, const SliceRange& slice,
+                                                       uint64_t digest) const;
 
  private:
   // Consecutive positions of one slice, evaluated together.

@@ -110,7 +110,7 @@ void Inspection::Sequence::Cut(uint32_t begin, uint32_t end) {
 }
 
 void Inspection::Record(const Name& name, const Sequence& evaluated) {
-  const auto& [key, draw, first_position, positions, cut_begin, cut_end] = evaluated;
+  const auto& [key, draw, first_position, positions, cut_begin, cut_end, annotation] = evaluated;
   WriterLock lock(mutex_);
   const uint64_t hash = Hash(key);
   if (!Chosen(key)) return;
@@ -136,6 +136,15 @@ void Inspection::Record(const Name& name, const Sequence& evaluated) {
   Sequence& values = kept->second.values;
   const uint32_t positions_end = first_position + static_cast<uint32_t>(positions.size());
   values.Cut(cut_begin, cut_end);
+  if (values.annotation.empty() && !annotation.empty()) {
+    const auto bytes = static_cast<int64_t>(annotation.size());
+    if (MakeRoom(bytes, name, hash, draw)) {
+      kept->second.bytes += bytes;
+      values.annotation = annotation;
+    } else if (!Chosen(key)) {
+      return Erase(kept);
+    }
+  }
   if (positions.size() == 0) return;
   // Whole steps, so that ranks which send a part each don't make it grow position by position.
   uint32_t begin = first_position / kStep * kStep, end = positions_end;
@@ -249,7 +258,7 @@ bool Inspection::LookAtOne(bool must_look) {
   }
   Sequence& values = next->values;
   if (!Chosen(values.key)) return true;
-  if (next->add_records(values.positions)) {
+  if (next->add_records(values)) {
     Record(next->name, values);
     return true;
   }

@@ -51,6 +51,7 @@ class Inspection {
     // Positions of this draw that were evaluated but had no room lie in [cut_begin, cut_end).
     uint32_t cut_begin = 0;
     uint32_t cut_end = 0;
+    std::string annotation = {};  // a serialised v1::Annotation; empty: none
 
     void Cut(uint32_t begin, uint32_t end);
   };
@@ -63,8 +64,8 @@ class Inspection {
   struct Pending {
     Name name;
     Sequence values;
-    // Adds what is recorded to the positions. False if it has changed since, or gone.
-    std::function<bool(InspectedPositions&)> add_records;
+    // Adds what is recorded. False if it has changed since, or gone.
+    std::function<bool(Sequence&)> add_records;
     std::optional<ByteCharge> charge;  // of TakeRoom; without it they are passed over
   };
   // For so many pending positions; nothing if too many wait. Then fewer sequences are chosen, and

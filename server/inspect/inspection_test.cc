@@ -275,7 +275,7 @@ TEST(InspectionTest, NothingAfterClose) {
 // As EvaluateCall does it. What is recorded is there unless said otherwise.
 Inspection::Pending Evaluated(
     Inspection& inspection, const Offer& offer, uint64_t draw,
-    std::function<bool(InspectedPositions&)> add_records = [](auto&) { return true; }) {
+    std::function<bool(Inspection::Sequence&)> add_records = [](auto&) { return true; }) {
   std::optional<ByteCharge> charge = inspection.TakeRoom(offer.key, draw, offer.count);
   const uint32_t kept = charge.has_value() ? offer.count : 0;
   Inspection::Sequence values{offer.key, draw, offer.first, Positions(kept)};
@@ -321,7 +321,7 @@ TEST(InspectionTest, WhoLooksAtAllIsDoneHoweverMuchIsAdded) {
   ByteBudget budget(kBytes);
   Inspection inspection(kBytes, kSlots, budget);
   int looks = 0;
-  std::function<bool(InspectedPositions&)> add_another = [&](auto&) {
+  std::function<bool(Inspection::Sequence&)> add_another = [&](auto&) {
     if (++looks < 100) Add(inspection, Evaluated(inspection, {{"a", 0}, 1, 0, 10}, 1, add_another));
     return true;
   };

@@ -95,6 +95,7 @@ TEST_P(ConformanceTest, WhatWasAddedIsReadBackBitByBit) {
   }
   added.push_back({Sequence("a"), 200, {LogEntry::Kind::kTruncate, 1500}});
   added.push_back({Sequence("a"), 201, {LogEntry::Kind::kSeal, 1600}});
+  added.push_back({Sequence("a"), 202, {LogEntry::Kind::kSeal, 1600, 0, "annotated"}});
   for (const absl::Status& status : store_->Append(added)) ASSERT_TRUE(status.ok()) << status;
 
   for (const bool after_restart : {false, true}) {

@@ -113,8 +113,11 @@ absl::Status Replay(const LogEntry& entry, Sequence& sequence, int64_t& bytes_sh
       return ReplayBlock(entry, sequence, bytes_short);
     case LogEntry::Kind::kTruncate:
       return sequence.Truncate(entry.position);
-    case LogEntry::Kind::kSeal:
-      return sequence.Seal(entry.position);
+    case LogEntry::Kind::kSeal: {
+      absl::Status status = sequence.Seal(entry.position, entry.rows);
+      if (absl::IsResourceExhausted(status)) bytes_short = Sequence::AnnotationBytes(entry.rows);
+      return status;
+    }
   }
   return absl::DataLossError("a log entry of no kind");
 }
@@ -156,7 +159,8 @@ absl::StatusOr<std::string> WholeForm(const Sequence& sequence) {
   }
   if (!status.ok()) return status;
   if (const std::optional<uint32_t> length = sequence.sealed_length(); length.has_value()) {
-    AppendToForm(form, {.kind = LogEntry::Kind::kSeal, .position = *length});
+    AppendToForm(
+        form, {.kind = LogEntry::Kind::kSeal, .position = *length, .rows = sequence.annotation()});
   }
   return form;
 }

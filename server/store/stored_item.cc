@@ -238,8 +238,9 @@ absl::StatusOr<LogEntry> ParseEntry(std::string_view payload) {
   entry.mark = in.Little<uint64_t>();
   entry.rows = std::string(in.Rest());
   const bool block = entry.kind == LogEntry::Kind::kBlock;
+  const bool truncate = entry.kind == LogEntry::Kind::kTruncate;
   if (!in.ok() || kind < 1 || kind > 3 || entry.rows.size() > kMaxRowBytes ||
-      (!block && (entry.policy_version != 0 || !entry.rows.empty()))) {
+      (!block && entry.policy_version != 0) || (truncate && !entry.rows.empty())) {
     return Corrupt("no log entry: a payload", payload);
   }
   return entry;

@@ -44,7 +44,8 @@ struct LogEntry {
   uint32_t position = 0;
   // Of a block, else 0.
   uint64_t policy_version = 0;
-  // Of a block, else empty. The store doesn't look into them. At most kMaxRowBytes.
+  // Of a block; of a seal its annotation, a serialised v1::Annotation; else empty. The store
+  // doesn't look into them. At most kMaxRowBytes.
   std::string rows = {};
   // Unique, chosen by the writer, who recognises by it an entry that was stored although the answer
   // was lost.

@@ -39,7 +39,10 @@ inline bool SameEntry(const AppendEntryView& view, const v1::AppendEntry& entry)
              view.length == entry.truncate().length();
     case v1::AppendEntry::kSeal:
       return view.kind == Kind::kSeal && SameName(view, entry.seal().sequence()) &&
-             view.length == entry.seal().length();
+             view.length == entry.seal().length() &&
+             (view.annotation != nullptr) == entry.seal().has_annotation() &&
+             (view.annotation == nullptr || view.annotation->SerializeAsString() ==
+                                                entry.seal().annotation().SerializeAsString());
     case v1::AppendEntry::ENTRY_NOT_SET:
       return view.kind == Kind::kNone;
   }

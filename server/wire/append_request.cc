@@ -78,6 +78,7 @@ AppendEntryView ViewOf(const v1::AppendEntry& entry, const ReceivedArrays& array
       view.kind = AppendEntryView::Kind::kSeal;
       name(entry.seal().sequence());
       view.length = entry.seal().length();
+      if (entry.seal().has_annotation()) view.annotation = &entry.seal().annotation();
       break;
     case v1::AppendEntry::ENTRY_NOT_SET:
       break;
@@ -279,7 +280,8 @@ class PlainBatchReader {
     });
   }
 
-  // Of Truncate and Seal, which have the same fields.
+  // Of Truncate and Seal, which have the same fields, but for a seal's annotation: that is left to
+  // protobuf.
   bool ReadLength(size_t limit, AppendEntryView& entry) {
     static_assert(int{v1::Truncate::kSequenceFieldNumber} == v1::Seal::kSequenceFieldNumber &&
                   int{v1::Truncate::kLengthFieldNumber} == v1::Seal::kLengthFieldNumber);

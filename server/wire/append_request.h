@@ -28,8 +28,9 @@ struct AppendEntryView {
   Kind kind = Kind::kNone;
   uint32_t attempt = 0;
   std::string_view sequence_id;
-  uint32_t first_position = 0;  // of a block
-  uint32_t length = 0;          // of a truncation or seal
+  uint32_t first_position = 0;                 // of a block
+  uint32_t length = 0;                         // of a truncation or seal
+  const v1::Annotation* annotation = nullptr;  // of a seal that has one
   uint64_t policy_version = 0;
   ArrayField sampled_ids;
   ArrayField sampled_log_probs;

@@ -547,13 +547,19 @@ class PageTest(unittest.TestCase):
         record = sis.canonical(ids, log_probs, tokens, log_probs[:, 0], 4)
         with client.append(run, sampling=sis.Sampling("processed")) as stream:
             stream.block("long", first_position=0, policy_version=0, **record._asdict())
+            about = sis.Annotation(prompt="2 + <b>2</b> =", text="four", group="sums")
+            stream.seal("long", length=length, annotation=about)
+            stream.seal("long", length=length, annotation=sis.Annotation(reward=0.25))
         records = client.fetch_top_k(run, ["long"])
         client.evaluate(run, records, draw=1, log_probs=records.log_probs, sampled_log_probs=records.sampled_log_probs)
         kept = client.inspect_sequence(run, "long")
         self.assertEqual((len(kept.decisions), kept.cut_end), (kept.cut_begin, length))
+        self.assertEqual(kept.annotation, about._replace(reward=0.25))
         self.open(server, "/run/run-1/long/0/3")
         self.browser.wait_for_text("position 3", "aside")
         self.browser.wait_for_text(f"This sequence is cut: positions {kept.cut_begin} to {length - 1}", ".notice")
+        self.assertEqual(self.browser.text(".annotation").split("\n"), [
+            "reward", "0.25", "group", "sums", "prompt", "2 + <b>2</b> =", "text", "four"])  # fmt: skip
         self.browser.element(".tokens").send_keys(Keys.ARROW_RIGHT)
         self.browser.wait_for_text("position 4", "aside")
         self.assertTrue(self.browser.run("return location.hash").endswith("/run/run-1/long/0/4"))

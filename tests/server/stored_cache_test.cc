@@ -538,6 +538,7 @@ struct Model {
 
   std::vector<int> variants = std::vector<int>(kLength, -1);
   std::optional<uint32_t> sealed;
+  v1::Annotation annotation;
   bool released = false;
 
   uint32_t committed() const {
@@ -587,6 +588,7 @@ TEST_P(ModelTest, ReplicasAgreeWithIt) {
   }
   std::vector<Model> models(kSequences);
   std::vector<int> generation(kSequences, 0);
+  int annotated = 0;
 
   for (int n = 0; n < kOperations; ++n) {
     const uint32_t s = random.Uniform(0, kSequences - 1);
@@ -610,7 +612,11 @@ TEST_P(ModelTest, ReplicasAgreeWithIt) {
     } else if (dice < 57) {
       entry.mutable_seal()->mutable_sequence()->set_id(id);
       entry.mutable_seal()->set_length(first);
+      v1::Annotation& annotation = *entry.mutable_seal()->mutable_annotation();
+      if (n % 3 == 0) annotation.set_reward(n);
+      if (n % 3 == 1) annotation.set_text(absl::StrCat("text ", n));
       expected = model.Seal(first);
+      if (expected == absl::StatusCode::kOk) model.annotation.MergeFrom(annotation);
     } else if (dice < 75) {
       const Run::Found found = replica.stored().Find(replica.run(), {id, 0}, first, count);
       for (uint32_t p = first; p < first + count; ++p) {
@@ -618,6 +624,12 @@ TEST_P(ModelTest, ReplicasAgreeWithIt) {
         ASSERT_EQ(DigestAt(found, p, 1),
                   variant < 0 ? 0 : DigestOf(records, p + variant * Model::kLength, p))
             << id << " position " << p << " operation " << n;
+      }
+      // Of several replicas one reads again what it lacks, which an annotation isn't.
+      const auto* held = std::get_if<std::shared_ptr<Sequence>>(&found);
+      if (held != nullptr && count_of_replicas == 1) {
+        ASSERT_EQ((*held)->annotation(), model.annotation.SerializeAsString()) << id;
+        annotated += !(*held)->annotation().empty();
       }
       continue;
     } else if (dice < 90) {
@@ -653,6 +665,7 @@ TEST_P(ModelTest, ReplicasAgreeWithIt) {
     }
     ASSERT_EQ(code, expected) << entry.ShortDebugString().substr(0, 80) << " operation " << n;
   }
+  EXPECT_TRUE(count_of_replicas > 1 || annotated > 100) << annotated;
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ from sis.corrections import SequenceTrustRegion as SequenceTrustRegion
 from sis.corrections import Sis as Sis
 from sis.corrections import Staleness as Staleness
 from sis.credentials import Credentials as Credentials
+from sis.entries import Annotation as Annotation
 from sis.entries import Block as Block
 from sis.entries import Seal as Seal
 from sis.entries import Truncate as Truncate

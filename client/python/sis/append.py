@@ -10,7 +10,7 @@ from typing import Callable, Dict, Iterable, NamedTuple, Optional, Sequence
 
 from sis import entries as entries_module
 from sis.arrays import ArrayLike
-from sis.entries import AppendEntry, Block, Entry, Seal, Truncate
+from sis.entries import Annotation, AppendEntry, Block, Entry, Seal, Truncate
 from sis.owner import Owner
 from sis.records import SequenceRef
 from sis.run import Run, Sampling
@@ -140,9 +140,12 @@ class AppendStream(abc.ABC):
         """
         self._put(Truncate(sequence, length, attempt))
 
-    def seal(self, sequence: str, *, length: int, attempt: int = 0) -> None:
-        """Says that no position at or beyond `length` will come."""
-        self._put(Seal(sequence, length, attempt))
+    def seal(
+        self, sequence: str, *, length: int, attempt: int = 0, annotation: Optional[Annotation] = None
+    ) -> None:
+        """Says that no position at or beyond `length` will come, and what the sequence is about.
+        Sealing again adds to that, as with a reward that is known later."""
+        self._put(Seal(sequence, length, attempt, annotation))
 
     def append_many(self, entries: Iterable[AppendEntry]) -> None:
         """Blocks, truncations and seals of any sequences, as the three above one by one, but for

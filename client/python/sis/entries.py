@@ -40,12 +40,24 @@ class Truncate(NamedTuple):
     attempt: int = 0
 
 
+class Annotation(NamedTuple):
+    """What a sequence is about, for people who look at it on the server's page or in
+    InspectSequence. Texts of at most 64 KiB of UTF-8 each, `group` (of responses to one prompt) of
+    256 bytes. What is left out stays as an earlier seal had it."""
+
+    prompt: str = ""
+    text: str = ""
+    group: str = ""
+    reward: Optional[float] = None
+
+
 class Seal(NamedTuple):
     """See AppendStream.seal."""
 
     sequence: str
     length: int
     attempt: int = 0
+    annotation: Optional[Annotation] = None
 
 
 AppendEntry = Union[Block, Truncate, Seal]
@@ -131,9 +143,12 @@ def checked(entry: AppendEntry, top_k: int, segments: Sequence[Segment]) -> Entr
         raise TypeError(f"{entry!r} is no sis.Block, sis.Truncate or sis.Seal")
     if kind == "block":
         return _checked_block(entry, top_k, segments)
-    name, length, attempt = entry
+    name, length, attempt, *annotation = entry
     sequence, named = _named(name, attempt)
     data = named + _unsigned(_LENGTH, length)
+    if any(annotation):
+        said = pb.Annotation(**annotation[0]._asdict()).SerializeToString()
+        data += key(_ANNOTATION, len(said)) + said
     data = _before(_NUMBERS[kind], len(data)) + data
     return Entry(sequence, kind, 0, length, [data], len(data))
 
@@ -175,6 +190,7 @@ _ID = _Field.of(pb.SequenceRef, "id").number
 _ATTEMPT = _Field.of(pb.SequenceRef, "attempt")
 # Of truncations too.
 _LENGTH = _Field.of(pb.Seal, "length")
+_ANNOTATION = _Field.of(pb.Seal, "annotation").number
 _FIRST_POSITION = _Field.of(pb.Block, "first_position")
 _POLICY_VERSION = _Field.of(pb.Block, "policy_version")
 _ARRAYS = [

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Iterable, Tuple, Type, TypeVar
+from typing import Any, Iterable, Optional, Tuple, Type, TypeVar
 
 import numpy as np
 
+from sis.entries import Annotation
 from sis.evaluation import Totals
 from sis.messages import read
 from sis.records import SequenceRef
@@ -128,6 +129,8 @@ class SequenceInspection:
     # has no room for them, all lie in [cut_begin, cut_end). Both are 0 if there are none.
     cut_begin: int
     cut_end: int
+    # What it was sealed with; None if nothing.
+    annotation: Optional[Annotation] = None
 
     @staticmethod
     def from_proto(response: pb.InspectSequenceResponse) -> SequenceInspection:
@@ -138,7 +141,10 @@ class SequenceInspection:
         }
         arrays.update((name, arrays[name].reshape(-1, response.top_k)) for name in _WIDE)
         arrays["uniforms"] = arrays["uniforms"] / 2.0**32
-        return read(SequenceInspection, response, **arrays)
+        annotation = None
+        if response.HasField("annotation"):
+            annotation = read(Annotation, response.annotation)
+        return read(SequenceInspection, response, annotation=annotation, **arrays)
 
 
 def merged_inspections(parts: Iterable[pb.InspectRunResponse]) -> pb.InspectRunResponse:

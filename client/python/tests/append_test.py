@@ -12,6 +12,7 @@ import numpy as np
 import fake_service
 import sis
 from sis import server_append as append_module
+from sis.v1 import ratio_service_pb2 as pb
 
 SAMPLING = sis.Sampling("processed", temperature=0.7, top_p=0.9)
 TOP_K = 4
@@ -91,6 +92,16 @@ class AppendTest(fake_service.ServiceTest):
             self.assertEqual(len(self.service.batches), 1)
             self.assertEqual(stream.flush(), {})
         self.assertEqual(self.service.sequences[("run", "s", 0)].sealed, 20)
+
+    def test_a_seal_says_what_the_sequence_is_about(self):
+        with self.append() as stream:
+            stream.seal("s", length=0, annotation=sis.Annotation(text="four", reward=-1))
+            stream.append_many([sis.Seal("s", 0), sis.Seal("s", 0, 1, sis.Annotation())])
+            stream.flush()
+        first, second, third = [entry.seal for entry in self.entries()]
+        self.assertEqual(first.annotation, pb.Annotation(text="four", reward=-1))
+        self.assertFalse(second.HasField("annotation"))
+        self.assertFalse(third.annotation.HasField("reward"))
 
     def test_batches_are_sent_before_a_flush_once_they_are_large(self):
         rows = append_module.BATCH_BYTES // (8 * TOP_K) // 3

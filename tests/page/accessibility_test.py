@@ -1,0 +1,73 @@
+"""The page by axe's rules, of WCAG and of good practice, which a screen reader's user meets.
+
+They are in $SIS_AXE, which tools/rl-environment page installs.
+"""
+
+import os
+import pathlib
+import unittest
+
+import sis
+from server.testing.live_server import LiveServer
+from tests.page.browser import MIDDLE, NARROW, WIDE, Browser
+from tests.page.training_load import LENGTH, TrainingLoad
+
+AXE = os.environ.get("SIS_AXE")
+
+_VIOLATIONS = """
+const done = arguments[arguments.length - 1];
+axe.run().then(
+    results => done(results.violations.map(
+        ({id, help, nodes}) => `${id}: ${help}: ${nodes.slice(0, 3).map(node => node.html).join(" ")}`)),
+    error => done([String(error)]));
+"""
+
+
+@unittest.skipUnless(AXE, "no axe: $SIS_AXE is not set")
+class AccessibilityTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.axe = pathlib.Path(AXE).read_text()
+        cls.browser = Browser()
+        cls.addClassCleanup(cls.browser.close)
+        cls.browser.driver.set_script_timeout(120)
+
+    def violations(self):
+        self.browser.run(self.axe)
+        return self.browser.driver.execute_async_script(_VIOLATIONS)
+
+    def test_a_fault_is_found(self):
+        self.browser.open("data:text/html,<html lang=en><title>A</title><main><h1>A</h1><img src=x></main>")
+        self.assertIn("image-alt", " ".join(self.violations()))
+
+    def test_no_rule_is_broken(self):
+        server = LiveServer()
+        self.addCleanup(server.kill)
+        with sis.Client(server.address) as client:
+            load = TrainingLoad(client, "run-1")
+            for draw in range(4):
+                load.step(draw, shift=1)
+            with client.append(load.run, sampling=sis.Sampling("processed")) as stream:
+                about = sis.Annotation(prompt="2 + 2 =", text="4", reward=1.0)
+                stream.seal(load.names[0], length=LENGTH, annotation=about)
+            client.create_run("a-new", seed=1, vocabulary_size=10, top_k=2)
+        for place, ready in (
+            ("/", "✖ broken"),
+            ("/run/run-1", "Worth a closer look"),
+            ("/run/a-new", "a-new"),
+            ("/server", "Serving"),
+            (f"/run/run-1/{load.names[0]}/0", "#"),
+        ):
+            self.browser.open(f"http://{server.admin_address}/#{place}")
+            self.browser.wait_for_text("Live, updated", "#status")
+            self.browser.wait_for_text(ready, "main")
+            self.browser.run("for (const details of document.querySelectorAll('details')) details.open = true")
+            for width in (WIDE, MIDDLE, NARROW):
+                for dark in (False, True):
+                    with self.subTest(place=place, width=width, dark=dark):
+                        self.browser.look(width, dark=dark)
+                        self.assertEqual(self.violations(), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
