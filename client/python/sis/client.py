@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from dataclasses import replace
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import grpc
@@ -155,7 +156,11 @@ class Client:
             model, evict_unread, mass,
         )  # fmt: skip
         request = pb.CreateRunRequest(run_id=run_id, config=config.to_proto(), incarnation=incarnation)
-        return Run(run_id, self._service.CreateRun(request).incarnation, config)
+        incarnation = self._service.CreateRun(request).incarnation
+        if 0 < mass < 1:
+            # A server that knows of no mass ignores it, and must be sent whole sets.
+            config = replace(config, mass=self.get_run(run_id).run.config.mass)
+        return Run(run_id, incarnation, config)
 
     def get_run(self, run_id: str) -> RunStatus:
         """A run's settings and what the server holds of it. `.run` is what the other calls take.
@@ -303,7 +308,7 @@ class Client:
         sis.Error call again with all of them: the service takes a block twice.
         """
         segments = [segment for segment in self._segments if not segment.ended]
-        made = entries_module.all_checked(entries, run.config.top_k, segments)
+        made = entries_module.all_checked(entries, run.config.top_k, segments, run.config.mass)
         return self._service.append_many(Source(run, sampling, worker, retry_timeout), made)
 
     def empty_top_k(self, run: Run, positions: int) -> TopK:
