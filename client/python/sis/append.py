@@ -128,7 +128,7 @@ class AppendStream(abc.ABC):
         returned; dropping them is safe. If the lease ends before, they are sent as a copy.
         top_k_counts: int [T], how many slots each position uses; then top_k_ids and top_k_log_probs
         hold those alone, one position after the other (uint16, if they are to stay in a segment).
-        None: K each. What a run's mass will leave out of sets [T, K] is not sent.
+        None: K each. What a run's mass leaves out of sets [T, K] is neither sent nor checked.
         ValueError if shapes or types are wrong; what only the server can tell is raised by the next
         flush.
         """
