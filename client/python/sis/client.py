@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import grpc
+import numpy as np
 
 from sis import append as append_module
 from sis import arrays, export, fetched_records
@@ -324,6 +325,10 @@ class Client:
         """
         self._owner.check("client")
         return self._record_memory.empty(positions, run.config.top_k)
+
+    def _shares(self, array: np.ndarray) -> bool:
+        """Whether the server sees it too, so that it need not travel."""
+        return any(segment.holds(array) for segment in self._segments)
 
     def lease_segment(self, size: int) -> Segment:
         """Memory of `size` bytes or a little more that is shared with the server, for as long as it

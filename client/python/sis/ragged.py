@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, Sequence
+from typing import Iterator, List, Sequence
 
 import numpy as np
 
@@ -40,6 +40,23 @@ def cut(columns: Sequence[np.ndarray], mass: float) -> Sequence[np.ndarray]:
     return [
         sampled_ids, sampled_log_probs, ids.ravel().take(at), log_probs.ravel().take(at), counts.astype("<u2"),
     ]  # fmt: skip
+
+
+def cut_each(
+    columns: Sequence[np.ndarray], begins: Sequence[int], ends: Sequence[int], mass: float
+) -> Iterator[Sequence[np.ndarray]]:
+    """`cut` of several short blocks at once, which have the rows from `begins` to `ends`. What lies
+    between them may be anything."""
+    narrow = cut(columns, mass)
+    if len(narrow) == 4:
+        for begin, end in zip(begins, ends):
+            yield [array[begin:end] for array in columns]
+        return
+    sampled_ids, sampled_log_probs, ids, log_probs, counts = narrow
+    slots = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    for begin, end in zip(begins, ends):
+        rows, used = slice(begin, end), slice(slots[begin], slots[end])
+        yield [sampled_ids[rows], sampled_log_probs[rows], ids[used], log_probs[used], counts[rows]]
 
 
 def _slots_to_mass(log_probs: np.ndarray, mass: float) -> np.ndarray:
