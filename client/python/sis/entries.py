@@ -61,7 +61,7 @@ class PlacedArrays(NamedTuple):
 
     segment: Segment
     arrays: Sequence[np.ndarray]
-    size: int  # in bytes
+    size: int  # in bytes, with all slots: what the server makes of them
     # Of the block's fields, those before the arrays and after them.
     begin: bytes
     end: bytes
@@ -252,7 +252,7 @@ def _checked_block(block: Block, top_k: int, segments: Sequence[Segment], mass: 
     end = b"" if crc is None else _FIXED32.pack(_CRC32C, crc)
     placed: Optional[PlacedArrays] = None
     if in_segment is not None:
-        placed = PlacedArrays(in_segment, columns, sum(array.nbytes for array in columns), begin, end)
+        placed = PlacedArrays(in_segment, columns, 8 * rows * (1 + top_k), begin, end)
     parts, size = _block_parts(begin, values, end)
     return Entry(sequence, "block", first, first + rows, parts, size, placed)
 
