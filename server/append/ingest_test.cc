@@ -407,7 +407,16 @@ TEST(RaggedBlocksTest, AreStoredAsPaddedOnes) {
         const auto padded = as_padded.CreateRun("r", config);
         const auto ragged = as_ragged.CreateRun("r", config);
         RecordGenerator generator(slots, 1000, static_cast<uint32_t>(slots));
-        const Records records = generator.NextRecords(kPositions);
+        Records records = generator.NextRecords(kPositions);
+        // Long and short sets come in stretches.
+        size_t most = 0;
+        for (size_t row = 0; row < kPositions; ++row) {
+          if (row % 20 == 0) most = generator.Uniform(0, slots);
+          for (size_t slot = row * slots + most; slot < (row + 1) * slots; ++slot) {
+            records.ids[slot] = -1;
+            records.log_probs[slot] = kMinusInfinity;
+          }
+        }
         for (uint32_t first = 0; first < kPositions;) {
           const uint32_t count = std::min(generator.Uniform(1, 100), kPositions - first);
           const v1::Block block = records.Block("s", first, 3, first, count);
