@@ -35,6 +35,9 @@ struct AppendOptions {
   // How long the stream may stand still while entries wait for acks, before it counts as broken
   // (DeadlineExceeded).
   absl::Duration ack_timeout = absl::Minutes(5);
+  // The run's, as GetRun says it: what it leaves out of sets is not sent, but for arrays in shared
+  // memory. A server that knows of no mass says 0, and must be sent whole sets.
+  double mass = 0;
 };
 
 // What AppendWriter::Block, Truncate and Seal are told.
@@ -43,6 +46,9 @@ struct BlockEntry {
   uint32_t first_position = 0;
   uint64_t policy_version = 0;
   RecordView records;
+  // [T], or empty. How many slots each position uses; then records.ids and .log_probs hold those
+  // alone, one position after the other. Only for runs that GetRun says a mass of.
+  std::span<const uint16_t> top_k_counts = {};
 };
 struct TruncateEntry {
   SequenceRef sequence;
@@ -117,12 +123,13 @@ class AppendWriter {
 
  protected:
   // Arrays in `segments` need not travel; null: all do.
-  AppendWriter(std::shared_ptr<const MappedSegments> segments, size_t batch_bytes)
-      : segments_(std::move(segments)), batch_bytes_(batch_bytes) {}
+  AppendWriter(std::shared_ptr<const MappedSegments> segments, const AppendOptions& options)
+      : segments_(std::move(segments)), batch_bytes_(options.batch_bytes), mass_(options.mass) {}
 
  private:
   const std::shared_ptr<const MappedSegments> segments_;
   const size_t batch_bytes_;
+  const double mass_;
 };
 
 // Says so on standard error, if there are any.

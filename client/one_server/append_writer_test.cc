@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -110,6 +111,63 @@ TEST_F(AppendWriterTest, AppendSendsHeaderThenEntriesInOrder) {
   EXPECT_EQ(block.crc32c(), ExtendCrc32c(0, std::as_bytes(std::span(arrays))));
   EXPECT_EQ(entries[1].truncate().length(), 6);
   EXPECT_EQ(entries[2].seal().length(), 6);
+}
+
+// What travels of sets is what the server would keep of them.
+TEST_F(AppendWriterTest, SetsEndWhereTheRunsMassLeavesThem) {
+  std::vector<v1::Block> blocks;
+  service_.OnAppend([&](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    while (stream.Read(&request)) {
+      for (const v1::AppendEntry& entry : request.batch().entries()) {
+        blocks.push_back(entry.block());
+      }
+      if (request.has_batch()) stream.Write(AckAll(request.batch(), Ok));
+    }
+    return grpc::Status::OK;
+  });
+  const float none = -HUGE_VALF;
+  const std::vector<int32_t> sampled = {7, 7, 7, 7};
+  const std::vector<float> sampled_log_probs = {-0.25f, -1.0f, -1.0f, -1.0f};
+  // One that is cut, one that ends by itself, an empty one, one that never reaches the mass.
+  const std::vector<int32_t> ids = {7, 9, 2, 7, -1, -1, -1, -1, -1, 1, 2, 3};
+  const std::vector<float> log_probs = {-0.25f, -2.0f, -5.0f, -1.0f, none,  none,
+                                        none,   none,  none,  -2.0f, -3.0f, -4.0f};
+  const RecordView records{sampled, sampled_log_probs, ids, log_probs};
+  const auto stream = Append({.mass = 0.9});
+  ASSERT_TRUE(stream->Block({"cut"}, 0, 0, records).ok());
+  // Whole sets are sent as they are; as are those that came ragged.
+  const std::vector<int32_t> whole = {1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3};
+  const std::vector<float> equal(12, -2.0f);
+  ASSERT_TRUE(stream->Block({"whole"}, 0, 0, {sampled, sampled_log_probs, whole, equal}).ok());
+  const std::vector<uint16_t> counts = {3, 0, 0, 1};
+  const AppendEntry entry = BlockEntry{
+      {"ragged"},
+      0,
+      0,
+      {sampled, sampled_log_probs, std::span(ids).first(4), std::span(log_probs).first(4)},
+      counts};
+  ASSERT_TRUE(stream->AppendMany({&entry, 1}).ok());
+  // The server says what is wrong with arrays that don't fit each other.
+  ASSERT_TRUE(stream->Block({"wrong"}, 0, 0, {sampled, sampled_log_probs, whole, {}}).ok());
+  ASSERT_TRUE(stream->Finish().ok());
+  service_.AppendHasEnded();
+
+  ASSERT_EQ(blocks.size(), 4);
+  EXPECT_THAT(Array<uint16_t>(blocks[0].top_k_counts()), ElementsAre(2, 1, 0, 3));
+  EXPECT_THAT(Array<int32_t>(blocks[0].top_k_ids()), ElementsAre(7, 9, 7, 1, 2, 3));
+  EXPECT_THAT(Array<float>(blocks[0].top_k_log_probs()),
+              ElementsAre(-0.25f, -2.0f, -1.0f, -2.0f, -3.0f, -4.0f));
+  EXPECT_THAT(Array<int32_t>(blocks[0].sampled_ids()), ElementsAre(7, 7, 7, 7));
+  EXPECT_EQ(blocks[1].top_k_counts(), "");
+  EXPECT_EQ(Array<int32_t>(blocks[1].top_k_ids()), whole);
+  EXPECT_EQ(Array<uint16_t>(blocks[2].top_k_counts()), counts);
+  EXPECT_EQ(blocks[3].top_k_log_probs(), "");
+  for (const v1::Block& block : blocks) {
+    const std::string arrays = block.sampled_ids() + block.sampled_log_probs() + block.top_k_ids() +
+                               block.top_k_log_probs() + block.top_k_counts();
+    EXPECT_EQ(block.crc32c(), ExtendCrc32c(0, std::as_bytes(std::span(arrays))));
+  }
 }
 
 TEST_F(AppendWriterTest, AppendCoalescesWhileABatchIsUnderWay) {

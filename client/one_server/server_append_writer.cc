@@ -34,7 +34,7 @@ std::chrono::nanoseconds RetryDelay(double seconds) {
 ServerAppendWriter::ServerAppendWriter(std::shared_ptr<v1::RatioService::Stub> stub,
                                        v1::AppendHeader header, const AppendOptions& options,
                                        std::shared_ptr<const MappedSegments> segments)
-    : AppendWriter(std::move(segments), options.batch_bytes),
+    : AppendWriter(std::move(segments), options),
       stub_(std::move(stub)),
       header_(std::move(header)),
       options_(options),

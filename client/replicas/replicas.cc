@@ -141,6 +141,12 @@ absl::StatusOr<v1::GetRunResponse> Replicas::GetRun(const v1::GetRunRequest& req
   *known.mutable_config() = merged.run().config();
   known.set_incarnation(merged.run().incarnation());
   for (const auto& server : servers_) server->Remember(known, merged.run().policy_version());
+  for (const auto& [replica, answer] : answers->given) {
+    // Some know of no mass, and must be sent whole sets.
+    if (answer.run().config().mass() != known.config().mass()) {
+      merged.mutable_run()->mutable_config()->clear_mass();
+    }
+  }
   return merged;
 }
 

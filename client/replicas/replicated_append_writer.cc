@@ -90,7 +90,7 @@ absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Lane::Collect(
 ReplicatedAppendWriter::ReplicatedAppendWriter(
     ReplicaOf replica_of, const std::vector<std::shared_ptr<SingleServer>>& servers,
     const v1::AppendHeader& header, const AppendOptions& options)
-    : AppendWriter(/*segments=*/nullptr, options.batch_bytes), replica_of_(std::move(replica_of)) {
+    : AppendWriter(/*segments=*/nullptr, options), replica_of_(std::move(replica_of)) {
   for (const std::shared_ptr<SingleServer>& server : servers) {
     lanes_.push_back(std::make_unique<Lane>(server, header, options));
   }

@@ -22,11 +22,18 @@ absl::StatusOr<ArrayField> Locate(absl::string_view name, const ArrayField& fiel
   return absl::InvalidArgumentError(absl::StrCat(name, ": ", part.status().message()));
 }
 
-uint32_t CrcOf(const RecordView& records) {
+int64_t BytesOf(const RecordView& records) {
+  return static_cast<int64_t>(records.sampled_ids.size_bytes() +
+                              records.sampled_log_probs.size_bytes() + records.ids.size_bytes() +
+                              records.log_probs.size_bytes());
+}
+
+uint32_t CrcOf(const RecordView& records, std::span<const uint16_t> counts) {
   uint32_t crc = ExtendCrc32c(0, std::as_bytes(records.sampled_ids));
   crc = ExtendCrc32c(crc, std::as_bytes(records.sampled_log_probs));
   crc = ExtendCrc32c(crc, std::as_bytes(records.ids));
-  return ExtendCrc32c(crc, std::as_bytes(records.log_probs));
+  crc = ExtendCrc32c(crc, std::as_bytes(records.log_probs));
+  return ExtendCrc32c(crc, std::as_bytes(counts));
 }
 
 }  // namespace
@@ -51,20 +58,31 @@ absl::StatusOr<RecordView> BlockReader::Read(const AppendEntryView& block,
     status.Update(array.ok() ? CheckLength<T>(name, array->size(), elements) : array.status());
     return status.ok() ? array->template Read<T>(0, elements, copy) : std::span<const T>();
   };
+  const bool ragged = block.top_k_counts.size() > 0;
+  const std::span counts = read("top_k_counts", block.top_k_counts, ragged ? count : 0, counts_);
+  if (!status.ok()) return status;
+  size_t sent_slots = count * slots;
+  if (ragged) {
+    const absl::StatusOr<size_t> sum = SumOfCounts(counts, block.first_position, config.top_k);
+    if (!sum.ok()) return sum.status();
+    sent_slots = *sum;
+  }
   const RecordView records{
       .sampled_ids = read("sampled_ids", block.sampled_ids, count, sampled_ids_),
       .sampled_log_probs =
           read("sampled_log_probs", block.sampled_log_probs, count, sampled_log_probs_),
-      .ids = read("top_k_ids", block.top_k_ids, count * slots, ids_),
-      .log_probs = read("top_k_log_probs", block.top_k_log_probs, count * slots, log_probs_)};
+      .ids = read("top_k_ids", block.top_k_ids, sent_slots, ids_),
+      .log_probs = read("top_k_log_probs", block.top_k_log_probs, sent_slots, log_probs_)};
   if (!status.ok()) return status;
   if (block.crc32c.has_value()) {
-    if (const uint32_t crc = CrcOf(records); crc != *block.crc32c) {
+    if (const uint32_t crc = CrcOf(records, counts); crc != *block.crc32c) {
       return absl::InvalidArgumentError(
           absl::StrCat("crc32c: ", *block.crc32c, ", but the arrays have ", crc));
     }
   }
+  bytes_ = BytesOf(records) + static_cast<int64_t>(counts.size_bytes());
   ranks_.resize(count);
+  if (ragged) return padded_.Pad(records, counts, block.first_position, config, ranks_);
   status =
       ValidateRecords(records, static_cast<int>(slots),
                       static_cast<int32_t>(config.vocabulary_size), block.first_position, ranks_);
@@ -95,7 +113,9 @@ void BlockReader::ForgetLarge() {
   forget(sampled_log_probs_);
   forget(ids_);
   forget(log_probs_);
+  forget(counts_);
   forget(ranks_);
+  padded_.ForgetAbove(kKeptBytes);
 }
 
 }  // namespace sis

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/records/record_view.h"
+#include "server/append/padded_sets.h"
 #include "server/cache/run.h"
 #include "server/shared_memory/shared_segment.h"
 #include "server/wire/append_request.h"
@@ -21,10 +22,14 @@ class BlockReader {
   // into here until the next call. InvalidArgument names the field unless there is at least one
   // position, none beyond the most of a sequence, all arrays are as long as they should be, have
   // the block's checksum, and hold valid records of the run. They are then cut to the run's mass.
+  // Ragged sets are padded before.
   absl::StatusOr<RecordView> Read(const AppendEntryView& block, const SharedSegment* segment,
                                   const Run& run);
   // Of the sampled tokens that were read last.
   std::span<const uint8_t> ranks() const { return ranks_; }
+
+  // Of the arrays that were read last, as they were sent.
+  int64_t bytes() const { return bytes_; }
 
   // Gives back the memory of large copies, which a stream that waits would keep.
   void ForgetLarge();
@@ -37,7 +42,10 @@ class BlockReader {
   std::vector<float> sampled_log_probs_;
   std::vector<int32_t> ids_;
   std::vector<float> log_probs_;
+  std::vector<uint16_t> counts_;
   std::vector<uint8_t> ranks_;
+  PaddedSets padded_;  // where sets are ragged
+  int64_t bytes_ = 0;
 };
 
 }  // namespace sis

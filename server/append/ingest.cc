@@ -21,12 +21,6 @@ absl::Status InSequence(SequenceNameView name, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(ToString(name), ": ", status.message()));
 }
 
-int64_t BytesOf(const RecordView& records) {
-  return static_cast<int64_t>(records.sampled_ids.size_bytes() +
-                              records.sampled_log_probs.size_bytes() + records.ids.size_bytes() +
-                              records.log_probs.size_bytes());
-}
-
 // They come first in each set.
 int64_t UsedSlots(const RecordView& records) {
   const size_t slots = records.ids.size() / records.sampled_ids.size();
@@ -63,6 +57,19 @@ absl::StatusOr<Ingest> Ingest::Open(StoredRuns& runs, RoomQueue& room_queue,
   }
   if (absl::Status status = CheckSampling(header.sampling()); !status.ok()) return status;
   return Ingest(runs, room_queue, *std::move(run));
+}
+
+int64_t Ingest::BytesToPad(AppendEntries entries) const {
+  size_t positions = 0;  // of the longest
+  for (const AppendEntryView& entry : entries) {
+    size_t bytes = entry.top_k_counts.size();
+    if (bytes > 0 && segment_.ok() && *segment_ != nullptr) {
+      const absl::StatusOr<SegmentRange> part = RangeIn(**segment_, entry.top_k_counts);
+      bytes = part.ok() ? part->size : 0;
+    }
+    positions = std::max(positions, bytes / sizeof(uint16_t));
+  }
+  return static_cast<int64_t>(positions * run_->config().top_k * (sizeof(int32_t) + sizeof(float)));
 }
 
 absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(AppendEntries entries, Turn turn,
@@ -166,7 +173,7 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& bl
   if (appended.positions > 0) {
     slots_added_ += UsedSlots(*records) * appended.positions / static_cast<int64_t>(ranks.size());
   }
-  bytes_accepted_ += BytesOf(*records);
+  bytes_accepted_ += block_.bytes();
   return absl::OkStatus();
 }
 

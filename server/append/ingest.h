@@ -38,6 +38,8 @@ class Ingest {
   void LieIn(absl::StatusOr<std::shared_ptr<SharedSegment>> segment) {
     segment_ = std::move(segment);
   }
+  // What the longest of their blocks takes besides its arrays, if its sets are ragged.
+  int64_t BytesToPad(AppendEntries entries) const;
   // Gives back what the entries so far have taken: the segment, and the memory of large ones.
   void Rest() {
     segment_ = nullptr;

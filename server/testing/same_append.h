@@ -31,6 +31,7 @@ inline bool SameEntry(const AppendEntryView& view, const v1::AppendEntry& entry)
              Whole(view.sampled_log_probs) == block.sampled_log_probs() &&
              Whole(view.top_k_ids) == block.top_k_ids() &&
              Whole(view.top_k_log_probs) == block.top_k_log_probs() &&
+             Whole(view.top_k_counts) == block.top_k_counts() &&
              view.crc32c.has_value() == block.has_crc32c() &&
              view.crc32c.value_or(0) == block.crc32c();
     }

@@ -46,7 +46,8 @@ absl::Status CheckCount(size_t entries) {
 // Arrays are copied, block by block, where they don't lie in one piece.
 int64_t ArrayBytes(const AppendEntryView& entry) {
   return static_cast<int64_t>(entry.sampled_ids.size() + entry.sampled_log_probs.size() +
-                              entry.top_k_ids.size() + entry.top_k_log_probs.size());
+                              entry.top_k_ids.size() + entry.top_k_log_probs.size() +
+                              entry.top_k_counts.size());
 }
 
 AppendEntryView ViewOf(const v1::AppendEntry& entry, const ReceivedArrays& arrays) {
@@ -66,6 +67,7 @@ AppendEntryView ViewOf(const v1::AppendEntry& entry, const ReceivedArrays& array
       view.sampled_log_probs = arrays.Of(block.sampled_log_probs());
       view.top_k_ids = arrays.Of(block.top_k_ids());
       view.top_k_log_probs = arrays.Of(block.top_k_log_probs());
+      view.top_k_counts = arrays.Of(block.top_k_counts());
       if (block.has_crc32c()) view.crc32c = block.crc32c();
       break;
     }
@@ -272,6 +274,8 @@ class PlainBatchReader {
           return ReadArray(end, entry.top_k_ids);
         case Delimited(v1::Block::kTopKLogProbsFieldNumber):
           return ReadArray(end, entry.top_k_log_probs);
+        case Delimited(v1::Block::kTopKCountsFieldNumber):
+          return ReadArray(end, entry.top_k_counts);
         case Fixed32(v1::Block::kCrc32CFieldNumber):
           return input_.ReadLittleEndian32(&entry.crc32c.emplace());
         default:

@@ -36,6 +36,7 @@ struct AppendEntryView {
   ArrayField sampled_log_probs;
   ArrayField top_k_ids;
   ArrayField top_k_log_probs;
+  ArrayField top_k_counts;  // not empty: the two before are ragged
   std::optional<uint32_t> crc32c;
 };
 

@@ -27,6 +27,7 @@ v1::AppendEntry BlockEntry(const std::string& id, uint32_t first_position, int c
   block.set_top_k_ids(std::string(40 * count, 'c'));
   block.set_top_k_log_probs(std::string(40 * count, 'd'));
   if (first_position % 2 == 0) block.set_crc32c(0x80000000u + first_position);
+  if (first_position % 3 == 0) block.set_top_k_counts(std::string(2 * count, 'e'));
   return entry;
 }
 

@@ -20,13 +20,15 @@ class CacheWithOneRecord {
  public:
   static constexpr int64_t kCacheBytes = 64 << 10;
 
-  CacheWithOneRecord()
+  // Of a run with this mass.
+  explicit CacheWithOneRecord(double mass = 0)
       : arena_(*Arena::Map(16 * Arena::kSlabBytes)),
         registry_(kCacheBytes, *arena_, {}, absl::Now) {
     v1::CreateRunRequest request;
     request.set_run_id("run");
     request.mutable_config()->set_vocabulary_size(10);
     request.mutable_config()->set_top_k(2);
+    request.mutable_config()->set_mass(mass);
     if (!runs_.Create(request).ok()) std::abort();
     v1::AppendBatch batch;
     v1::Block& block = *batch.add_entries()->mutable_block();

@@ -134,6 +134,45 @@ TEST_P(BadAppendTest, BlockValues) {
       {"top_k_ids at position", "slot 1", "after an unused slot"});
 }
 
+TEST_P(BadAppendTest, RaggedBlocks) {
+  using B = v1::Block;
+  const auto counts = [](uint16_t first, uint16_t second) {
+    return [=](B& b) {
+      b.set_top_k_counts(Bytes<uint16_t>({first, second}));
+      b.mutable_top_k_ids()->resize(20);
+      b.mutable_top_k_log_probs()->resize(20);
+    };
+  };
+  const auto spoilt = [&](const std::function<void(B&)>& spoil) {
+    return [=](B& b) {
+      counts(3, 2)(b);
+      spoil(b);
+    };
+  };
+  ExpectInvalid(counts(4, 1), {"top_k_counts at position", "4, more than top_k 3"});
+  ExpectInvalid(counts(3, 3), {"top_k_ids: 20 bytes, not the 24 of 6"});
+  ExpectInvalid(counts(0, 0), {"top_k_ids: 20 bytes, not the 0"});
+  ExpectInvalid(spoilt([](B& b) { b.mutable_top_k_counts()->pop_back(); }),
+                {"top_k_counts: 3 bytes, not the 4"});
+  ExpectInvalid(spoilt([](B& b) { b.clear_top_k_counts(); }), {"top_k_ids: 20 bytes, not the 24"});
+  ExpectInvalid(spoilt([](B& b) { b.mutable_top_k_log_probs()->resize(16); }),
+                {"top_k_log_probs: 16 bytes, not the 20"});
+  ExpectInvalid(spoilt([](B& b) { Set(b.mutable_top_k_ids(), 4, 1); }),
+                {"top_k_ids at position", "slot 1", "id 1 stands twice"});
+  ExpectInvalid(spoilt([](B& b) {
+                  Set(b.mutable_top_k_ids(), 4, -1);
+                  Set(b.mutable_top_k_log_probs(), 4, -kInfinity);
+                }),
+                {"top_k_ids at position", "slot 1: -1, but top_k_counts is 2"});
+  ExpectInvalid(spoilt([](B& b) { b.set_crc32c(1); }), {"crc32c: 1"});
+  // Of the record that is there, ragged: acked, and nothing changes.
+  v1::Block same = GoodBlock("good");
+  counts(3, 2)(same);
+  const LiveServer::Appended appended = AppendBlock(same);
+  ASSERT_EQ(appended.acks.size(), 1u);
+  EXPECT_EQ(appended.acks[0].code(), 0) << appended.acks[0].message();
+}
+
 TEST_P(BadAppendTest, ConflictsAndSeals) {
   v1::Block other = GoodBlock("good");
   Set(other.mutable_sampled_ids(), 1, int32_t{8});

@@ -278,7 +278,7 @@ TEST_F(ClientSegmentsTest, ArraysThatAreWrittenBeforeTheyAreAckedAreRefused) {
   class Meddler final : public AppendWriter {
    public:
     Meddler(AppendWriter& writer, float* value, std::shared_ptr<const MappedSegments> segments)
-        : AppendWriter(std::move(segments), /*batch_bytes=*/1), writer_(writer), value_(value) {}
+        : AppendWriter(std::move(segments), {.batch_bytes = 1}), writer_(writer), value_(value) {}
     absl::Status Put(std::vector<OutgoingEntry>& entries) override {
       EXPECT_FALSE(entries[0].segment.empty());
       *value_ = -0.5f;

@@ -106,8 +106,9 @@ class ReplicasTest : public ::testing::Test {
     return recorded;
   }
 
-  std::vector<RefusedEntry> AppendAll(Client& client) const {
-    const auto stream = client.Append(kRun, Raw(), kVocabulary);
+  std::vector<RefusedEntry> AppendAll(Client& client, const RunRef& run = kRun,
+                                      const AppendOptions& options = {}) const {
+    const auto stream = client.Append(run, Raw(), kVocabulary, options);
     for (const Recorded& each : recorded_) {
       EXPECT_TRUE(stream->Block({each.id}, 0, 0, Rows(each)).ok());
       EXPECT_TRUE(stream->Seal({each.id}, static_cast<uint32_t>(each.sampled.size())).ok());
@@ -329,6 +330,27 @@ TEST_F(ReplicasTest, ThreeReplicasGiveTheBitsOfOneServer) {
     EXPECT_EQ(client->GetRun("run").status().code(), absl::StatusCode::kNotFound);
     EXPECT_EQ(client->CreateRun("run", Config())->incarnation(), 2);
   }
+}
+
+TEST_F(ReplicasTest, SetsThatAreCutHereAreThoseThatTheServersCut) {
+  v1::RunConfig config = Config();
+  config.set_mass(0.8);
+  for (const char* id : {"here", "there"}) ASSERT_TRUE(client_->CreateRun(id, config).ok());
+  const auto run = client_->GetRun("here");
+  ASSERT_TRUE(run.ok()) << run.status();
+  const AppendOptions cut{.mass = run->config().mass()};
+  EXPECT_EQ(cut.mass, 0.8);
+  EXPECT_TRUE(AppendAll(*client_, {"here"}, cut).empty());
+  EXPECT_TRUE(AppendAll(*client_, {"there"}).empty());
+  // Each again, the other way.
+  EXPECT_TRUE(AppendAll(*client_, {"here"}).empty());
+  EXPECT_TRUE(AppendAll(*client_, {"there"}, cut).empty());
+  const auto here = client_->FetchTopK({"here"}, Slices());
+  const auto there = client_->FetchTopK({"there"}, Slices());
+  ASSERT_TRUE(here.ok() && there.ok()) << here.status() << there.status();
+  ExpectSameRecords(*here, *there);
+  EXPECT_TRUE(here->missing.empty());
+  EXPECT_GT(std::ranges::count(here->ids, -1), 100) << "nothing was cut";
 }
 
 TEST_F(ReplicasTest, OneThatGoesCostsItsShareAndComesBackEmpty) {

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import threading
+from dataclasses import replace
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import grpc
+import numpy as np
 
 from sis import append as append_module
 from sis import arrays, export, fetched_records
@@ -155,7 +157,11 @@ class Client:
             model, evict_unread, mass,
         )  # fmt: skip
         request = pb.CreateRunRequest(run_id=run_id, config=config.to_proto(), incarnation=incarnation)
-        return Run(run_id, self._service.CreateRun(request).incarnation, config)
+        incarnation = self._service.CreateRun(request).incarnation
+        if 0 < mass < 1:
+            # A server that knows of no mass ignores it, and must be sent whole sets.
+            config = replace(config, mass=self.get_run(run_id).run.config.mass)
+        return Run(run_id, incarnation, config)
 
     def get_run(self, run_id: str) -> RunStatus:
         """A run's settings and what the server holds of it. `.run` is what the other calls take.
@@ -303,7 +309,7 @@ class Client:
         sis.Error call again with all of them: the service takes a block twice.
         """
         segments = [segment for segment in self._segments if not segment.ended]
-        made = entries_module.all_checked(entries, run.config.top_k, segments)
+        made = entries_module.all_checked(entries, run.config.top_k, segments, run.config.mass)
         return self._service.append_many(Source(run, sampling, worker, retry_timeout), made)
 
     def empty_top_k(self, run: Run, positions: int) -> TopK:
@@ -319,6 +325,10 @@ class Client:
         """
         self._owner.check("client")
         return self._record_memory.empty(positions, run.config.top_k)
+
+    def _shares(self, array: np.ndarray) -> bool:
+        """Whether the server sees it too, so that it need not travel."""
+        return any(segment.holds(array) for segment in self._segments)
 
     def lease_segment(self, size: int) -> Segment:
         """Memory of `size` bytes or a little more that is shared with the server, for as long as it

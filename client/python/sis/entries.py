@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tu
 import grpc
 import numpy as np
 
-from sis import arrays, checksum, errors
+from sis import arrays, checksum, errors, ragged
 from sis.arrays import ArrayLike
 from sis.records import SequenceRef
 from sis.segment import Segment
@@ -30,6 +30,7 @@ class Block(NamedTuple):
     top_k_ids: ArrayLike
     top_k_log_probs: ArrayLike
     attempt: int = 0
+    top_k_counts: Optional[ArrayLike] = None
 
 
 class Truncate(NamedTuple):
@@ -72,7 +73,7 @@ class PlacedArrays(NamedTuple):
 
     segment: Segment
     arrays: Sequence[np.ndarray]
-    size: int  # in bytes
+    size: int  # in bytes, with all slots: what the server makes of them
     # Of the block's fields, those before the arrays and after them.
     begin: bytes
     end: bytes
@@ -135,14 +136,14 @@ class Entry:
         return errors.Refusal(self.sequence.id, self.sequence.attempt, text, code, message)
 
 
-def checked(entry: AppendEntry, top_k: int, segments: Sequence[Segment]) -> Entry:
+def checked(entry: AppendEntry, top_k: int, segments: Sequence[Segment], mass: float = 0.0) -> Entry:
     """ValueError or TypeError if shapes or types are wrong. Arrays that lie in one of the segments
-    stay there."""
+    stay there; others travel ragged where the run's mass makes that shorter."""
     kind = _KINDS.get(type(entry))
     if kind is None:
         raise TypeError(f"{entry!r} is no sis.Block, sis.Truncate or sis.Seal")
     if kind == "block":
-        return _checked_block(entry, top_k, segments)
+        return _checked_block(entry, top_k, segments, mass)
     name, length, attempt, *annotation = entry
     sequence, named = _named(name, attempt)
     data = named + _unsigned(_LENGTH, length)
@@ -153,13 +154,15 @@ def checked(entry: AppendEntry, top_k: int, segments: Sequence[Segment]) -> Entr
     return Entry(sequence, kind, 0, length, [data], len(data))
 
 
-def all_checked(entries: Iterable[AppendEntry], top_k: int, segments: Sequence[Segment]) -> List[Entry]:
+def all_checked(
+    entries: Iterable[AppendEntry], top_k: int, segments: Sequence[Segment], mass: float = 0.0
+) -> List[Entry]:
     """Says of the first that is wrong which it is."""
     made: List[Entry] = []
     listed = list(entries)
     try:
         for entry in listed:
-            made.append(checked(entry, top_k, segments))
+            made.append(checked(entry, top_k, segments, mass))
     except (TypeError, ValueError) as error:
         name = getattr(entry, "sequence", None)
         kind = ValueError if isinstance(error, ValueError) else TypeError
@@ -197,9 +200,12 @@ _ARRAYS = [
     _Field.of(pb.Block, name).number
     for name in ("sampled_ids", "sampled_log_probs", "top_k_ids", "top_k_log_probs")
 ]
+_COUNTS = _Field.of(pb.Block, "top_k_counts").number
 _CRC32C = _Field.of(pb.Block, "crc32c").number << 3 | 5
 _FIXED32 = struct.Struct("<BI")
 _INT32, _FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
+# Of a block's sets: below, leaving slots out takes longer than sending them.
+_CUT_BYTES = 32 << 10
 
 
 def _are_ready(
@@ -237,33 +243,47 @@ def _converted(
     ]
 
 
-def _checked_block(block: Block, top_k: int, segments: Sequence[Segment]) -> Entry:
-    name, first, version, *given, attempt = block
-    columns = given if _are_ready(*given, top_k) else _converted(*given, top_k)
+def _checked_block(block: Block, top_k: int, segments: Sequence[Segment], mass: float) -> Entry:
+    name, first, version, *given, attempt, counts = block
+    columns: Sequence[np.ndarray]
+    if counts is None:
+        columns = given if _are_ready(*given, top_k) else _converted(*given, top_k)
+    else:
+        columns = ragged.converted(*given, counts, top_k)
+        if not 0 < mass < 1:
+            columns = ragged.padded(columns, top_k)
     rows = len(columns[0])
     sequence, named = _named(name, attempt)
-    crc = checksum.crc32c(columns)
-    end = b"" if crc is None else _FIXED32.pack(_CRC32C, crc)
     begin = named + _unsigned(_FIRST_POSITION, first) + _unsigned(_POLICY_VERSION, version)
-    placed: Optional[PlacedArrays] = None
+    in_segment: Optional[Segment] = None
     values: Sequence[Part] = columns
     for segment in segments:
         places = segment.refer_all(columns)
         if places is not None:
-            placed = PlacedArrays(segment, columns, 8 * rows * (1 + top_k), begin, end)
-            values = places
+            in_segment, values = segment, places
             break
+    if in_segment is None and 0 < mass < 1 and counts is None and 8 * rows * top_k >= _CUT_BYTES:
+        values = columns = ragged.cut(columns, mass)
+    crc = checksum.crc32c(columns)
+    end = b"" if crc is None else _FIXED32.pack(_CRC32C, crc)
+    placed: Optional[PlacedArrays] = None
+    if in_segment is not None:
+        placed = PlacedArrays(in_segment, columns, 8 * rows * (1 + top_k), begin, end)
     parts, size = _block_parts(begin, values, end)
     return Entry(sequence, "block", first, first + rows, parts, size, placed)
 
 
 def _block_parts(begin: bytes, values: Sequence[Part], end: bytes) -> Tuple[Sequence[Part], int]:
-    """An entry's bytes, with its four arrays or where they lie; their sum."""
-    a, b, c, d = values
+    """An entry's bytes, with its four arrays and perhaps counts, or where they lie; their sum."""
+    a, b, c, d, *counts = values
     keys, size = _array_keys(_bytes_of(a), _bytes_of(c))
+    if counts and _bytes_of(counts[0]):
+        # After the checksum, as protobuf writes them.
+        counts.insert(0, key(_COUNTS, _bytes_of(counts[0])))
+        size += sum(map(_bytes_of, counts))
     size += len(begin) + len(end)
     before = _before(_NUMBERS["block"], size)
-    return [before + begin + keys[0], a, keys[1], b, keys[2], c, keys[3], d, end], len(before) + size
+    return [before + begin + keys[0], a, keys[1], b, keys[2], c, keys[3], d, end, *counts], len(before) + size
 
 
 def _bytes_of(part: Part) -> int:

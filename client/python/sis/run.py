@@ -52,7 +52,8 @@ class RunConfig:
     # wait before that.
     evict_unread: bool = False
     # Strictly between 0 and 1: the server cuts each set where its probabilities reach this sum, so
-    # that it is as long as the position needs and top_k the most it may be. 0 and 1: as sent.
+    # that it is as long as the position needs and top_k the most it may be. 0 and 1: as sent. Of a run
+    # that was created or looked up it is what the server says: 0 if that knows of none.
     mass: float = 0.0
 
     def __post_init__(self) -> None:

@@ -88,7 +88,7 @@ class ServerAppendStream(AppendStream):
         segments: Callable[[], Sequence[Segment]] = tuple,
     ) -> None:
         """`call`: Append, of AppendRequests as bytes."""
-        super().__init__(source.run.config.top_k, segments)
+        super().__init__(source.run.config.top_k, segments, source.run.config.mass)
         self._timeout = timeout
         self._retry_timeout = source.retry_timeout
         self._changed = threading.Condition()

@@ -67,6 +67,27 @@ class EntriesTest(unittest.TestCase):
                         self.assertEqual(b"".join(entry.parts), data[offset : offset + entry.size])
                         offset += entry.size
 
+    def test_a_ragged_one_too(self):
+        random = np.random.default_rng(3)
+        for extend in (None, lambda data, crc: (crc * 31 + len(bytes(data))) % 2**32):
+            checksum._extend = extend
+            for rows in (0, 1, 40, 5000):
+                counts = random.integers(0, TOP_K + 1, rows).astype(np.uint16)
+                values = columns(rows, seed=rows)
+                for name in ("top_k_ids", "top_k_log_probs"):
+                    values[name] = values[name].ravel()[: counts.sum()]
+                message = pb.Block(
+                    sequence=pb.SequenceRef(id="s"),
+                    crc32c=checksum.crc32c([*values.values(), counts]),
+                    top_k_counts=counts.tobytes(),
+                    **{name: array.tobytes() for name, array in values.items()},
+                )
+                block = sis.Block("s", 0, 0, top_k_counts=counts.tolist(), **values)
+                (made,) = entries.all_checked([block], TOP_K, (), 0.9)
+                batch = pb.AppendBatch(entries=[pb.AppendEntry(block=message)])
+                expected = pb.AppendRequest(batch=batch).SerializeToString(deterministic=True)
+                self.assertEqual(entries.request([made], "")[0], expected)
+
     def test_numbers_that_do_not_fit_are_refused(self):
         good = dict(sequence="s", first_position=0, policy_version=0, **columns(2, seed=1))
         for name, value in (

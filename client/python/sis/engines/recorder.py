@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from sis import errors
+from sis import errors, ragged
 from sis.append import AppendStream
 from sis.client import Client
 from sis.engines.adapter import Adapter, Columns, Piece, Told
@@ -397,19 +397,32 @@ class Recorder:
                 ]
         lengths = np.asarray([last - first for part in parts for first, last in part], np.int64)
         record, begins = self._written(columns, lengths)
-        rows = iter(zip(begins.tolist(), (begins + lengths).tolist()))
+        blocks = self._blocks(record, begins.tolist(), (begins + lengths).tolist())
         entries: List[AppendEntry] = []
         for item, part in zip(work, parts):
             name, attempt = item.sequence
             for first, _ in part:
-                begin, end = next(rows)
-                arrays = (array[begin:end] for array in record)
-                entries.append(Block(name, item.first_position + first, item.policy_version, *arrays, attempt))
+                *arrays, counts = next(blocks)
+                position = item.first_position + first
+                entries.append(Block(name, position, item.policy_version, *arrays, attempt, counts))
             if item.then is not None:
                 entry, length = item.then
                 entries.append((Seal if entry == "seal" else Truncate)(name, length, attempt))
         assert self._stream is not None
         self._stream.append_many(entries)
+
+    def _blocks(
+        self, record: Sequence[np.ndarray], begins: Sequence[int], ends: Sequence[int]
+    ) -> Iterator[Sequence[Any]]:
+        """The arrays of blocks with these rows, counts or None at last: what travels goes without what
+        the run's mass leaves out, of all at once as each is short."""
+        mass = self._run.config.mass
+        if 0 < mass < 1 and record and not self._client._shares(record[2]):
+            for arrays in ragged.cut_each(record, begins, ends, mass):
+                yield arrays if len(arrays) == 5 else [*arrays, None]
+            return
+        for begin, end in zip(begins, ends):
+            yield [*(array[begin:end] for array in record), None]
 
     def _written(self, columns: Optional[Columns], lengths: np.ndarray) -> Tuple[Sequence[np.ndarray], np.ndarray]:
         """The records of blocks that are so long, where the server can read them if it shares memory;

@@ -14,7 +14,7 @@ import numpy as np
 from server.testing.live_server import LiveServer
 
 import sis
-from sis import record_memory, server_append
+from sis import ragged, record_memory, server_append
 from sis.engines import Columns, Recorder
 from sis.engines.adapter import Adapter
 
@@ -129,6 +129,27 @@ class InPlaceTest(unittest.TestCase):
         self.assertEqual(self.sent["copied"], 0)
         self.assert_same_as_copied(client, names)
         self.assertGreater(self.sent["copied"], 0)
+
+    def test_what_is_left_out_of_what_travels_is_what_the_server_cuts(self):
+        self.start()
+        client = self.client()
+        create = self.run_of
+
+        def run_with_mass(client, name="r"):
+            config = create(client, f"{name}-whole").config
+            return client.create_run(name, **{**vars(config), "mass": 0.08})
+
+        with unittest.mock.patch.object(self, "run_of", run_with_mass):
+            with self.recorder(client) as recorder:
+                names = add_some(recorder)
+            self.assertEqual(self.sent["copied"], 0)
+            narrow = []
+            cut = ragged.cut
+            with unittest.mock.patch.object(ragged, "cut", lambda *given: narrow.append(cut(*given)) or narrow[-1]):
+                self.assert_same_as_copied(client, names)
+            self.assertTrue(narrow and all(len(arrays) == 5 for arrays in narrow))
+            self.assertEqual(len(narrow[0][2]), narrow[0][4].sum())
+        self.assertGreater(self.sent["copied"], len(names))
 
     def test_memory_is_used_again(self):
         """But not before the server has read it."""

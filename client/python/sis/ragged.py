@@ -1,0 +1,130 @@
+"""Sets without the slots that a run's mass leaves out (numerics.md, section 4): those need not travel."""
+
+from __future__ import annotations
+
+from typing import Iterator, List, Sequence
+
+import numpy as np
+
+from sis import arrays
+from sis.arrays import ArrayLike
+
+# Beyond the target, so that no sum here reaches it that the server's, of another exponential, does not:
+# the server cuts what this leaves, and the record is what it makes of whole sets. Two exponentials of at
+# most 1 in all differ by less than 2^-21, the sums by a rounding each per slot.
+_MARGIN, _MARGIN_OF_SLOT = 2.0**-21, 2.0**-23
+# Most sets are short: the first slots of all are looked at, then more of those that go on.
+_WIDTHS = (4, 12, 48, 1 << 30)
+# Rows whose sums stay in the processor's caches.
+_ROWS = 4096
+
+
+def cut(columns: Sequence[np.ndarray], mass: float) -> Sequence[np.ndarray]:
+    """The arrays of a block, as they are or ragged with counts [T] as the fifth: what takes fewer bytes.
+
+    No slot is left out that the server keeps, and of invalid records none that makes them so within
+    what is kept. mass: the run's, strictly between 0 and 1.
+    """
+    sampled_ids, sampled_log_probs, ids, log_probs = columns
+    rows, slots = ids.shape
+    counts = _slots_to_mass(log_probs, mass)
+    # Sets that never reach it end before their unused slots.
+    whole = np.flatnonzero(counts == slots)
+    used = ((ids[whole] != -1) | (log_probs[whole] != -np.inf))[:, ::-1]
+    counts[whole] = np.where(used.any(axis=1), slots - used.argmax(axis=1), 0)
+    total = int(counts.sum())
+    if 8 * total + 2 * rows >= 8 * rows * slots:
+        return columns
+    begins = np.arange(0, rows * slots, slots) - (np.cumsum(counts) - counts)
+    at = np.arange(total) + np.repeat(begins, counts)
+    return [
+        sampled_ids, sampled_log_probs, ids.ravel().take(at), log_probs.ravel().take(at), counts.astype("<u2"),
+    ]  # fmt: skip
+
+
+def cut_each(
+    columns: Sequence[np.ndarray], begins: Sequence[int], ends: Sequence[int], mass: float
+) -> Iterator[Sequence[np.ndarray]]:
+    """`cut` of several short blocks at once, which have the rows from `begins` to `ends`. What lies
+    between them may be anything."""
+    narrow = cut(columns, mass)
+    if len(narrow) == 4:
+        for begin, end in zip(begins, ends):
+            yield [array[begin:end] for array in columns]
+        return
+    sampled_ids, sampled_log_probs, ids, log_probs, counts = narrow
+    slots = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    for begin, end in zip(begins, ends):
+        rows, used = slice(begin, end), slice(slots[begin], slots[end])
+        yield [sampled_ids[rows], sampled_log_probs[rows], ids[used], log_probs[used], counts[rows]]
+
+
+def _slots_to_mass(log_probs: np.ndarray, mass: float) -> np.ndarray:
+    """int [T]: the first slots of each row whose probabilities surely sum to the mass; K where all do
+    not."""
+    counts = np.ones(len(log_probs), np.int64)
+    for begin in range(0, len(log_probs), _ROWS):
+        _count(log_probs[begin : begin + _ROWS], mass + _MARGIN, counts[begin : begin + _ROWS])
+    return np.minimum(counts, log_probs.shape[1])
+
+
+def _count(log_probs: np.ndarray, mass: float, counts: np.ndarray) -> None:
+    """Adds to 1 the slots at whose end the mass is not reached."""
+    rows, slots = log_probs.shape
+    left = np.arange(rows)
+    covered = np.zeros(rows, np.float32)
+    begin = 0
+    for width in _WIDTHS:
+        end = min(begin + width, slots)
+        part = log_probs[:, begin:end] if len(left) == rows else log_probs[left, begin:end]
+        target = np.float32(mass + end * _MARGIN_OF_SLOT)
+        below = np.zeros(len(left), np.int64)
+        # What is no number ends a set too: the server says so.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for masses in np.exp(np.ascontiguousarray(part.T)):
+                covered += masses
+                goes_on = covered < target
+                below += goes_on
+        counts[left] += below
+        left, covered = left[goes_on], covered[goes_on]
+        begin = end
+        if begin == slots or not len(left):
+            return
+
+
+def converted(
+    sampled_ids: ArrayLike,
+    sampled_log_probs: ArrayLike,
+    top_k_ids: ArrayLike,
+    top_k_log_probs: ArrayLike,
+    top_k_counts: ArrayLike,
+    top_k: int,
+) -> List[np.ndarray]:
+    """The arrays of a ragged block, contiguous. ValueError if shapes or types are wrong, or the counts
+    do not say how long the others are."""
+    ids = arrays.int32("sampled_ids", sampled_ids, [None])
+    counts = arrays.int32("top_k_counts", top_k_counts, [len(ids)])
+    wrong = (counts < 0) | (counts > top_k)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ValueError(f"top_k_counts, position {row}: {counts[row]} is not in [0, {top_k}]")
+    total = int(counts.sum())
+    # As it lies, if it may stay in shared memory.
+    given = arrays.to_numpy(top_k_counts)
+    return [
+        ids,
+        arrays.float32("sampled_log_probs", sampled_log_probs, [len(ids)]),
+        arrays.int32("top_k_ids", top_k_ids, [total]),
+        arrays.float32("top_k_log_probs", top_k_log_probs, [total]),
+        np.ascontiguousarray(given.astype("<u2", copy=False)),
+    ]
+
+
+def padded(columns: Sequence[np.ndarray], top_k: int) -> List[np.ndarray]:
+    """The four arrays of a block that `converted` has returned, with unused slots."""
+    sampled_ids, sampled_log_probs, ids, log_probs, counts = columns
+    used = np.arange(top_k) < counts[:, None]
+    wide_ids = np.full(used.shape, -1, np.int32)
+    wide_log_probs = np.full(used.shape, -np.inf, np.float32)
+    wide_ids[used], wide_log_probs[used] = ids, log_probs
+    return [sampled_ids, sampled_log_probs, wide_ids, wide_log_probs]
