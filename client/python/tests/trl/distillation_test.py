@@ -225,7 +225,7 @@ class DistillationTest(unittest.TestCase):
     def test_a_prompt_has_the_teacher_that_its_row_names(self):
         student, one, two = self.models(1, 2, 3)
         dataset = Dataset.from_list(
-            [{"prompt": f"w5 w{n}", "teacher": "even" if n % 2 == 0 else "odd"} for n in range(3, 67)]
+            [{"prompt": f"w5 w{n}", "teacher": "even" if n % 2 == 0 else "odd"} for n in range(30, 94)]
         )
         trainer = self.trainer(Routed, student, {"even": teacher_of(one), "odd": teacher_of(two)}, dataset)
         trainer.against = {"even": (one, 1.0, None), "odd": (two, 1.0, None)}
