@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import socket
 import tempfile
 import unittest
 
@@ -235,6 +236,24 @@ class DistillationTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "'none', which is none of"):
             self.trainer(SisDistillationTrainer, student, {"even": teacher_of(one)}, unknown).train()
 
+    def test_two_ranks(self):
+        """Each asks the teacher of its own rollouts; gradients and metrics are of both."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        torch.multiprocessing.spawn(_rank, (port, self.server.address, str(self.folder)), nprocs=2)
+        first, second = (torch.load(self.folder / f"rank-{rank}") for rank in range(2))
+        self.assertGreater(first["compared"] + second["compared"], 100)
+        self.assertLess(max(first["most_loss"], second["most_loss"]), 1e-4)
+        for name, value in first["weights"].items():
+            self.assertTrue(torch.equal(value, second["weights"][name]), name)
+        # Of the positions of all, which are more than those of one.
+        for mine, other, row in zip(first["sums"], second["sums"], first["rows"]):
+            kl = (mine[0] + other[0]) / (mine[1] + other[1])
+            self.assertAlmostEqual(row["sis/one/kl"], kl, places=5)
+            self.assertAlmostEqual(row["loss"], kl, delta=2e-3 * kl)
+            self.assertEqual(row["sis/one/missing"], 0)
+
     def test_without_a_server_nothing_is_learned(self):
         student, one = self.models(1, 2)
         server = LiveServer(cache_bytes=16 * MIB)
@@ -355,6 +374,38 @@ class DistillationTest(unittest.TestCase):
                 torch.testing.assert_close(values, coarse, rtol=1e-3, atol=1e-3)
                 self.assertTrue((values <= exact + 1e-3).all())
                 self.assertGreater(exact.mean(), 0.1)
+
+
+def _rank(rank, port, address, folder):
+    """One of two processes, as a launcher starts them."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    student, one = DistillationTest().models(1, 2)
+    sums = []
+
+    class Kept(Compared):
+        def _sis_log(self):
+            own = self._sis_sums["one"]
+            if self.accelerator.sync_gradients:
+                sums.append((own.divergence, own.scored))
+            super()._sis_log()
+
+    trainer = Kept(
+        model=student,
+        args=settings(pathlib.Path(folder) / "ranks"),
+        train_dataset=Dataset.from_list([{"prompt": f"w{n % 90} w{n} w5"} for n in range(3, 67)]),
+        processing_class=hundred_words(),
+        teachers={"one": teacher_of(one)},
+        sis_config=SisConfig(address, run="two-ranks", top_k=100),
+    )
+    trainer.against = {"one": (one, 1.0, None)}
+    trainer.train()
+    weights_of = {name: value.detach() for name, value in trainer.accelerator.unwrap_model(trainer.model).named_parameters()}
+    rows = [row for row in trainer.state.log_history if "sis/one/kl" in row]
+    told = {"compared": trainer.compared, "most_loss": trainer.most_loss, "sums": sums, "rows": rows, "weights": weights_of}
+    torch.save(told, f"{folder}/rank-{rank}")
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
