@@ -101,7 +101,9 @@ class SisDistillationMixin(_Trainer):
         _check_arguments(self.args, config)
         refusals.check_trainer(self)
         if self.teacher_model is not None:
-            raise ValueError("teacher_model is TRL's own teacher, in this process: leave it out, or take DistillationTrainer")
+            raise ValueError(
+                "teacher_model is TRL's own teacher, in this process: leave it out, or take DistillationTrainer"
+            )
         if self.is_fsdp_enabled:
             raise ValueError("FSDP splits the student's head, and nobody has run that: use DDP")
         self._sis_config = config
@@ -154,10 +156,13 @@ class SisDistillationMixin(_Trainer):
         asked_for = [example.get("teacher") for example in inputs]
         for row, teacher in enumerate(asked_for):
             if teacher is not None and teacher not in self._sis_teachers:
-                raise ValueError(f"row {row} of the dataset has teacher {teacher!r}, which is none of {list(self._sis_teachers)}")
+                raise ValueError(
+                    f"row {row} of the dataset has teacher {teacher!r}, which is none of {list(self._sis_teachers)}"
+                )
         for name, teacher in self._sis_teachers.items():
             rows = [row for row, own in enumerate(responses) if own and asked_for[row] in (None, name)]
-            taught = _asked(name, teacher, [prompts[row] for row in rows], [responses[row] for row in rows], self._sis_config.top_k)
+            of_rows = [prompts[row] for row in rows], [responses[row] for row in rows]
+            taught = _asked(name, teacher, *of_rows, self._sis_config.top_k)
             rollouts = [Rollout(0, [])] * len(responses)
             for row, scored in zip(rows, taught):
                 rollouts[row] = Rollout(len(scored.present), [Block(*block) for block in scored.blocks()])
@@ -214,7 +219,8 @@ class SisDistillationMixin(_Trainer):
             sums.missing += int(of_loss.sum()) - there
             first = last
         count = mask.sum()
-        return total / (count.clamp(min=1) if num_items_in_batch is None else num_items_in_batch), entropies[mask].sum(), count
+        loss = total / (count.clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
+        return loss, entropies[mask].sum(), count
 
     def _sis_taught(self, name: str, batch: sis.torch.PaddedBatch, inputs: Any, mask: torch.Tensor) -> Optional[_Taught]:
         """None if the server can't be reached, or nothing of the batch was for this teacher."""
