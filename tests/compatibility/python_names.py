@@ -16,6 +16,7 @@ MODULES = (
     "sis.engines",
     "sis.engines.llama_cpp",
     "sis.engines.sglang",
+    "sis.engines.teachers",
     "sis.engines.transformers",
     "sis.engines.vllm",
     "sis.torch",

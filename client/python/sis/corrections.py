@@ -41,8 +41,9 @@ class SequenceTrustRegion:
     MASKED, or MISSING without own_log_probs, left out. verl's seq_mean_k1 with threshold "a_b" is
     ("k1", "mean", log a, log b), TRL's sequence_mask up to C is ("k1", "sum", -log C).
 
-    negative_advantages_only: only those tokens of the slice are left out whose advantage is below 0, and
-    a slice without any is never outside. DeepSeek-V3.2's mask is ("k1", "mean", upper=delta) with it.
+    negative_advantages_only: only those tokens of the slice are left out whose advantage is below 0. A
+    slice is never outside if none of the tokens that count has an advantage below 0. DeepSeek-V3.2's mask
+    is ("k1", "mean", upper=delta) with it.
     """
 
     divergence: str

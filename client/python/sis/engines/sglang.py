@@ -12,6 +12,7 @@ import numpy as np
 
 from sis.engines.adapter import Adapter, Columns, Piece
 from sis.engines.lists import padded
+from sis.engines.sampling_masks import kept
 from sis.run import Sampling
 
 # SGLang takes the most probable token below this temperature.
@@ -35,7 +36,9 @@ class SglangAdapter(Adapter):
     "return_flat_raw_top_logprobs_b64": true.
 
     SGLang's log-probs are those after penalties and temperature, before top-p, top-k and min-p. With
-    such a filter they are not those of the draw: it is refused.
+    such a filter they are not those of the draw: it is refused, unless requests have
+    "return_sampling_mask": true, which tells what the filter left, and the adapter is told so. Then it
+    makes them those of the draw.
     """
 
     def __init__(
@@ -44,11 +47,13 @@ class SglangAdapter(Adapter):
         server_args: Any = None,
         *,
         original_log_probs: Optional[bool] = None,
+        sampling_masks: bool = False,
     ) -> None:
         """`sampling_params`: the dictionary that is sent. server_args: those of the engine
         (`engine.server_args`), or a mapping of the ones that were changed. original_log_probs:
         whether the engine runs with SGLANG_RETURN_ORIGINAL_LOGPROB; None: as this process does, for
-        an sglang.Engine that was made here has its environment.
+        an sglang.Engine that was made here has its environment. sampling_masks: whether requests have
+        "return_sampling_mask": true.
 
         ValueError for greedy decoding, for speculative decoding (which only server_args tell), and
         where the log-probs are not those of the draw.
@@ -64,7 +69,10 @@ class SglangAdapter(Adapter):
             preferred = json.loads(preferred)
         if original_log_probs is None:
             original_log_probs = os.environ.get(_ORIGINAL, "").lower() in ("true", "1")
-        self.sampling = sampling({**preferred, **sampling_params}, original_log_probs)
+        if sampling_masks and original_log_probs:
+            raise ValueError("original_log_probs are those before temperature, of which a sampling mask makes nothing")
+        self._sampling_masks = sampling_masks
+        self.sampling = sampling({**preferred, **sampling_params}, original_log_probs, sampling_masks)
         # Else what a streamed request answers repeats what it answered before.
         self.cumulative = not _setting(server_args, "incremental_streaming_output")
 
@@ -82,6 +90,14 @@ class SglangAdapter(Adapter):
         return "aborted" if reason["type"] == "abort" else "finished"
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
+        if not self._sampling_masks:
+            return self._as_listed(pieces)
+        masks, own = _masks(pieces)
+        if own and not isinstance(own[0], (int, float)):
+            return _of_masks(pieces, masks, own)
+        return _renormalised(self._as_listed(pieces), masks, np.asarray(own, np.float32))
+
+    def _as_listed(self, pieces: Sequence[Piece]) -> Columns:
         drawn: List[int] = []
         own: List[float] = []
         parts: List[Tuple[np.ndarray, np.ndarray]] = []
@@ -105,9 +121,52 @@ class SglangAdapter(Adapter):
         return Columns(tokens, log_probs, np.asarray(drawn, np.int32), np.asarray(own, np.float32), None)
 
 
-def sampling(params: Mapping[str, Any], original_log_probs: bool = False) -> Sampling:
+def _masks(pieces: Sequence[Piece]) -> Tuple[List[Any], List[Any]]:
+    """Per position: the tokens that were kept; and of the sampled token its log-prob among them, or, of
+    later versions, those of all."""
+    masks: List[Any] = []
+    own: List[Any] = []
+    for output, start, stop in pieces:
+        for name, found in (("output_token_sampling_mask", masks), ("output_token_sampling_logprobs", own)):
+            told = output["meta_info"].get(name)
+            if told is None or len(told) < stop:
+                there = 0 if told is None else len(told)
+                raise ValueError(
+                    f"the answer has {name} of {there} positions, must be {stop}: the request needs "
+                    "'return_sampling_mask': true"
+                )
+            found += told[start:stop]
+    return masks, own
+
+
+def _of_masks(pieces: Sequence[Piece], masks: List[Any], log_probs: List[Any]) -> Columns:
+    drawn = np.asarray([entry[1] for output, *at in pieces for entry in _sampled(output)[slice(*at)]], np.int32)
+    counts = np.fromiter(map(len, masks), np.int64, len(masks))
+    if not np.array_equal(counts, np.fromiter(map(len, log_probs), np.int64, len(masks))):
+        raise ValueError("output_token_sampling_mask and output_token_sampling_logprobs are of different lengths")
+    tokens, values = padded(masks, log_probs, counts, int(counts.max(initial=1)))
+    kept(tokens, drawn, masks)
+    own = values[np.arange(len(drawn)), (tokens == drawn[:, None]).argmax(axis=1)]
+    return Columns(tokens, values, drawn, own, None, kept=counts)
+
+
+def _renormalised(listed: Columns, masks: List[Any], own: np.ndarray) -> Columns:
+    """Of log-probs before the filter, `own` [T] of the sampled tokens after it."""
+    counts, inside = kept(listed.ids, listed.sampled_ids, masks)
+    before = np.where(inside, listed.log_probs, -np.inf).astype(np.float64)
+    # What was kept of the mass, by what is listed, which does not depend on the draw, or else by what the
+    # filter did to the token drawn.
+    whole = inside.sum(axis=1) == counts
+    with np.errstate(divide="ignore"):
+        mass = np.where(whole, np.log(np.exp(before).sum(axis=1)), listed.sampled_log_probs.astype(np.float64) - own)
+    after = (before - mass[:, None]).astype(np.float32)
+    own = np.where(whole, listed.sampled_log_probs - mass, own).astype(np.float32)
+    return listed._replace(log_probs=after, sampled_log_probs=own, kept=counts)
+
+
+def sampling(params: Mapping[str, Any], original_log_probs: bool = False, sampling_masks: bool = False) -> Sampling:
     """How SGLang makes the log-probs of such a request. ValueError for greedy decoding, and for
-    filters, which it leaves out of them."""
+    filters, which it leaves out of them, unless it tells sampling masks."""
 
     def value(name: str, default: Any) -> Any:
         given = params.get(name)
@@ -122,13 +181,16 @@ def sampling(params: Mapping[str, Any], original_log_probs: bool = False) -> Sam
         raise ValueError(f"beam_width is {params['beam_width']}: beam search does not draw from the policy")
     for name, neutral in _FILTERS.items():
         found = value(name, neutral)
-        if found != neutral and not (name == "top_k" and (found == -1 or found > _ALL)):
+        if found != neutral and not (name == "top_k" and (found == -1 or found > _ALL)) and not sampling_masks:
             raise ValueError(f"{name} is {found}: SGLang's log-probs are those before it, not those of the draw")
     if params.get("watermark") is not None:
         raise ValueError("watermark is set: SGLang's log-probs are those without it")
     return Sampling(
         "raw" if original_log_probs else "processed",
         temperature=temperature,
+        top_p=value("top_p", 1.0),
+        top_k=0 if value("top_k", -1) >= _ALL else max(value("top_k", -1), 0),
+        min_p=value("min_p", 0.0),
         presence_penalty=value("presence_penalty", 0.0),
         frequency_penalty=value("frequency_penalty", 0.0),
         repetition_penalty=value("repetition_penalty", 1.0),

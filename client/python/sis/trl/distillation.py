@@ -1,0 +1,318 @@
+"""On-policy distillation in TRL from teachers elsewhere, whose log-probs the service keeps.
+
+    from sis.engines.teachers import VllmServerTeacher
+    from sis.trl.distillation import SisDistillationTrainer
+
+    teacher = VllmServerTeacher("http://teacher:8000", "Qwen/Qwen3-8B")
+    trainer = SisDistillationTrainer(
+        model=name, args=args, train_dataset=dataset, teachers={"teacher": teacher}, sis_config=SisConfig(top_k=64)
+    )
+    trainer.train()
+
+docs/trl.md says what it does and refuses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+import numpy as np
+import torch
+from torch.utils.checkpoint import checkpoint
+from trl import DistillationConfig, DistillationTrainer
+
+import sis.torch
+from sis.client import Client
+from sis.engines.teachers import Scored, Teacher, Tokens
+from sis.gathered import Gathered
+from sis.logit_transform import LogitTransform
+from sis.records import TopKRecords
+from sis.run import Sampling, check_id, label_of
+from sis.trl import refusals
+from sis.trl.config import SisConfig
+from sis.trl.connection import agreed
+from sis.trl.rollouts import Block, Rollout, Rollouts
+from sis.versions import warn_unless_tested
+
+# Of DistillationConfig.
+_DIVERGENCES = {0.0: sis.torch.forward_kl, 1.0: sis.torch.reverse_kl}
+# Logits that are worked on at a time: 64 MiB of float32.
+_CHUNK_ELEMENTS = 1 << 24
+
+# DistillationTrainer, to type checkers; what comes after the mixin is known when it is mixed.
+_Trainer: Any = object
+
+
+class _Taught(NamedTuple):
+    """By one teacher, of the N positions of a micro-batch."""
+
+    records: TopKRecords
+    # int64 [M]: which positions the records are of.
+    rows: torch.Tensor
+
+
+@dataclasses.dataclass
+class _Sums:
+    """Of one teacher's positions in an optimiser step, on this rank."""
+
+    divergence: float = 0.0
+    teacher_tail: float = 0.0
+    student_tail: float = 0.0
+    scored: float = 0.0
+    missing: float = 0.0
+
+
+class SisDistillationMixin(_Trainer):
+    """Goes before DistillationTrainer, or a subclass of it, among the bases.
+
+    The student generates, the teachers say what they think of its tokens, and their K most probable
+    tokens of every position are recorded, each teacher's in a run of its own. The loss is the KL
+    divergence over these tokens and one for all others, sis.torch.reverse_kl or forward_kl, summed and
+    divided as TRL does: exact where K is the vocabulary, else never above it.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        teachers: Mapping[str, Teacher],
+        teacher_weights: Optional[Mapping[str, float]] = None,
+        sis_config: Optional[SisConfig] = None,
+        **kwargs: Any,
+    ) -> None:
+        """`teachers`: by names of [A-Za-z0-9._-], of sis.engines.teachers, or any such function. The loss
+        is the sum of their divergences times `teacher_weights`, 1 where one isn't there. A prompt whose
+        row of the dataset has a "teacher" has that one only. sis_config: SisConfig() if left out. All
+        else is DistillationTrainer's. ValueError for what it would not do as asked."""
+        warn_unless_tested("rl", "trl")
+        config = sis_config or SisConfig()
+        weights = {name: 1.0 for name in teachers}
+        weights.update(teacher_weights or {})
+        if not teachers or weights.keys() != teachers.keys():
+            raise ValueError(f"teachers are {list(teachers)}, teacher_weights are of {list(teacher_weights or {})}")
+        for name in teachers:
+            check_id(name)
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, DistillationConfig):
+                # A model need not have been loaded for this.
+                _check_arguments(value, config)
+        super().__init__(*args, **kwargs)
+        _check_arguments(self.args, config)
+        refusals.check_trainer(self)
+        if self.teacher_model is not None:
+            raise ValueError(
+                "teacher_model is TRL's own teacher, in this process: leave it out, or take DistillationTrainer"
+            )
+        if self.is_fsdp_enabled:
+            raise ValueError("FSDP splits the student's head, and nobody has run that: use DDP")
+        self._sis_config = config
+        self._sis_teachers, self._sis_weights = dict(teachers), weights
+        connection = agreed(self.accelerator, self.args, config)
+        self._sis_server = connection.server
+        self.sis_client = Client(connection.addresses)
+        worker = f"rank-{self.accelerator.process_index}"
+        self._sis_rollouts: Dict[str, Rollouts] = {}
+        for name in teachers:
+            own = dataclasses.replace(config, address=connection.addresses, run=f"{connection.run_id}-{name}")
+            of_teacher = agreed(self.accelerator, self.args, own)
+            run = self.sis_client.create_run(
+                of_teacher.run_id,
+                incarnation=of_teacher.incarnation,
+                seed=self.args.seed,
+                vocabulary_size=self.accelerator.unwrap_model(self.model).get_output_embeddings().weight.shape[0],
+                top_k=config.top_k,
+                mass=config.mass,
+                # A target: as the teacher gave it.
+                log_prob_encoding="float32",
+                algorithm="distillation",
+                model=label_of(name),
+            )
+            self._sis_rollouts[name] = Rollouts(self.sis_client, run, worker, config.lease_seconds)
+        self._sis_generation = 0
+        self._sis_sums = {name: _Sums() for name in teachers}
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        # Of a training before: rollouts that it did not use up, which are released.
+        self._step, self._buffered_inputs = 0, None
+        self._sis_sums = {name: _Sums() for name in self._sis_teachers}
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            for rollouts in self._sis_rollouts.values():
+                rollouts.release()
+
+    # Rollouts.
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        output = super()._generate_and_score_completions(inputs)
+        if "pixel_values" in output:
+            raise ValueError("a prompt has images, of which teachers are told nothing")
+        prompts = _unpadded(output["prompt_ids"], output["prompt_mask"])
+        responses = _unpadded(output["completion_ids"], output["completion_mask"])
+        first = self.accelerator.process_index * len(responses)
+        names = [f"{self._sis_generation}/{first + row}" for row in range(len(responses))]
+        self._sis_generation += 1
+        asked_for = [example.get("teacher") for example in inputs]
+        for row, teacher in enumerate(asked_for):
+            if teacher is not None and teacher not in self._sis_teachers:
+                raise ValueError(
+                    f"row {row} of the dataset has teacher {teacher!r}, which is none of {list(self._sis_teachers)}"
+                )
+        for name, teacher in self._sis_teachers.items():
+            rows = [row for row, own in enumerate(responses) if own and asked_for[row] in (None, name)]
+            of_rows = [prompts[row] for row in rows], [responses[row] for row in rows]
+            taught = _asked(name, teacher, *of_rows, self._sis_config.top_k)
+            rollouts = [Rollout(0, [])] * len(responses)
+            for row, scored in zip(rows, taught):
+                rollouts[row] = Rollout(len(scored.present), [Block(*block) for block in scored.blocks()])
+            # A teacher stays what it is.
+            self._sis_rollouts[name].record(names, rollouts, Sampling("raw"), policy_version=0)
+        # Shuffled and split with the rest: where a row stands among the rollouts.
+        output["sis_rollout"] = torch.arange(len(responses), device=output["completion_ids"].device)
+        return output
+
+    # The update.
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        loss = super().compute_loss(*args, **kwargs)
+        self._sis_log()
+        return loss
+
+    def _compute_loss(self, student: Any, inputs: Any, num_items_in_batch: Any) -> Any:
+        """As TRL's: the loss, the sum of the student's entropies, and the number of positions."""
+        tokens, inside = inputs["completion_ids"], inputs["completion_mask"].bool()
+        batch = sis.torch.PaddedBatch([str(row) for row in range(len(tokens))], inside)
+        mask = batch.flat(inside & inputs["tool_mask"].bool() if "tool_mask" in inputs else inside)
+        every = torch.cat([inputs["prompt_ids"], tokens], dim=1)
+        attended = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        hidden = batch.flat(self._get_last_hidden_state(student, every, attended, tokens.shape[1]))
+
+        taught: Dict[str, _Taught] = {}
+        wanted = [batch.flat(tokens)[:, None]]
+        for name, rollouts in self._sis_rollouts.items():
+            found = self._sis_taught(name, batch, inputs, mask)
+            if found is not None:
+                taught[name] = found
+                ids = torch.full((len(batch), found.records.ids.shape[1]), -1, device=tokens.device)
+                ids[found.rows] = torch.from_numpy(found.records.ids).to(ids)
+                wanted.append(ids)
+        head = student.get_output_embeddings()
+        transform = LogitTransform.of(student.config)
+        log_probs, entropies = _log_probs(hidden, head, transform, torch.cat(wanted, dim=1))
+
+        # Where no teacher says anything the gradient is 0, of all parameters.
+        total = 0.0 * log_probs[:, 0].sum()
+        first = 1
+        for name, (records, rows) in taught.items():
+            last = first + records.ids.shape[1]
+            of_loss = mask[rows]
+            divergence = _DIVERGENCES[self.beta](records, Gathered(log_probs[rows, first:last], log_probs[rows, 0]))
+            values, teacher_tail, student_tail = (array[of_loss] for array in divergence)
+            total = total + self._sis_weights[name] * values.sum()
+            sums = self._sis_sums[name]
+            there = int((torch.from_numpy(records.ids[:, 0] >= 0).to(mask.device) & of_loss).sum())
+            sums.divergence += values.detach().sum().item()
+            sums.teacher_tail += teacher_tail.sum().item()
+            sums.student_tail += student_tail.sum().item()
+            sums.scored += there
+            sums.missing += int(of_loss.sum()) - there
+            first = last
+        count = mask.sum()
+        loss = total / (count.clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
+        return loss, entropies[mask].sum(), count
+
+    def _sis_taught(self, name: str, batch: sis.torch.PaddedBatch, inputs: Any, mask: torch.Tensor) -> Optional[_Taught]:
+        """None if the server can't be reached, or nothing of the batch was for this teacher."""
+        rollouts, indices = self._sis_rollouts[name], inputs["sis_rollout"].tolist()
+        lengths = torch.tensor(rollouts.lengths(indices), device=mask.device)
+        columns = torch.arange(inputs["completion_ids"].shape[1], device=mask.device)
+        rows = batch.flat(columns < lengths[:, None]).nonzero()[:, 0]
+        if not len(rows):
+            return None
+        records = rollouts.records(indices, log_probs=True)
+        if records is None:
+            self._sis_sums[name].missing += int(mask[rows].sum())
+            return None
+        return _Taught(records, rows)
+
+    def _sis_log(self) -> None:
+        """Once per optimiser step, of all ranks: into the trainer's own metrics."""
+        if not self.accelerator.sync_gradients:
+            return
+        mine = [value for sums in self._sis_sums.values() for value in dataclasses.astuple(sums)]
+        everywhere = self.accelerator.reduce(
+            torch.tensor(mine, dtype=torch.float64, device=self.accelerator.device), reduction="sum"
+        ).tolist()
+        width = len(dataclasses.fields(_Sums))
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        for number, name in enumerate(self._sis_teachers):
+            sums = _Sums(*everywhere[number * width : (number + 1) * width])
+            seen = sums.scored + sums.missing
+            # TRL leaves out what is NaN.
+            each = lambda value: value / sums.scored if sums.scored else math.nan
+            metrics[f"sis/{name}/kl"].append(each(sums.divergence))
+            metrics[f"sis/{name}/teacher_tail"].append(each(sums.teacher_tail))
+            metrics[f"sis/{name}/student_tail"].append(each(sums.student_tail))
+            metrics[f"sis/{name}/missing"].append(sums.missing / seen if seen else math.nan)
+            self._sis_sums[name] = _Sums()
+
+
+def _check_arguments(arguments: Any, config: SisConfig) -> None:
+    """ValueError if these DistillationConfig ask for what recorded log-probs don't give."""
+    if arguments.beta not in _DIVERGENCES:
+        raise ValueError(f"beta is {arguments.beta}, must be 0 (forward KL) or 1 (reverse KL)")
+    if arguments.temperature != 1:
+        raise ValueError(
+            f"temperature is {arguments.temperature}, and TRL's loss would be of both models at it: teachers tell "
+            "log-probs of temperature 1. Set it to 1"
+        )
+    refusals.check_kernels(arguments)
+    for name in ("weight", "soft_acceptance", "score_centering"):
+        if getattr(config, name) != getattr(SisConfig(), name):
+            raise ValueError(f"SisConfig.{name} is of importance ratios, of which distillation has none: leave it out")
+
+
+def _unpadded(tokens: torch.Tensor, mask: torch.Tensor) -> List[List[int]]:
+    return [row[own.bool()].tolist() for row, own in zip(tokens, mask)]
+
+
+def _asked(name: str, teacher: Teacher, prompts: List[Tokens], responses: List[Tokens], top_k: int) -> List[Scored]:
+    """ValueError if it speaks of other tokens."""
+    if not responses:
+        return []
+    scored = teacher(prompts, responses, top_k)
+    if len(scored) != len(responses):
+        raise ValueError(f"teacher {name!r} returned {len(scored)} responses, was asked of {len(responses)}")
+    for row, (one, response) in enumerate(zip(scored, responses)):
+        there = np.asarray(one.present)
+        if there.shape != (len(response),) or not np.array_equal(one.record.sampled_ids, np.asarray(response)[there]):
+            raise ValueError(f"teacher {name!r}, response {row}: what it says is of other tokens")
+    return scored
+
+
+def _log_probs(
+    hidden: torch.Tensor, head: Any, transform: LogitTransform, wanted: torch.Tensor
+) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Of hidden states [N, H], before the head: log-probs float32 [N, C] of the tokens `wanted` [N, C], -inf
+    where those are negative, with gradients; and entropies [N], without. The logits of some rows are there
+    at a time, and are made again backwards."""
+
+    def of_rows(part: torch.Tensor, tokens: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+        bias = None if head.bias is None else head.bias.to(part.dtype)
+        logits = torch.nn.functional.linear(part, head.weight.to(part.dtype), bias)
+        every = transform(logits).float().log_softmax(dim=1)
+        entropies = torch.special.entr(every.detach().exp()).sum(dim=1)
+        return every.gather(1, tokens.clamp(min=0)).masked_fill(tokens < 0, -torch.inf), entropies
+
+    rows = max(1, _CHUNK_ELEMENTS // len(head.weight))
+    parts = [
+        checkpoint(of_rows, hidden[first : first + rows], wanted[first : first + rows], use_reentrant=False)
+        for first in range(0, max(1, len(hidden)), rows)
+    ]
+    log_probs, entropies = zip(*parts)
+    return torch.cat(log_probs), torch.cat(entropies)
+
+
+class SisDistillationTrainer(SisDistillationMixin, DistillationTrainer):
+    """TRL's DistillationTrainer with teachers whose log-probs the service keeps."""
