@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -102,8 +103,10 @@ bool Read(const std::string& text, Engine& to) {
          to.router_deviation > 0.0f;
 }
 
+bool Read(const std::string& text, std::optional<Engine>& to) { return Read(text, to.emplace()); }
+
 using Setting = std::variant<double*, bool*, int*, size_t*, TaskMaker*, LogProbEncoding*,
-                             Recomputed*, Arm*, Engine*>;
+                             Recomputed*, Arm*, Engine*, std::optional<Engine>*>;
 
 absl::Status SetAll(const std::string& words, const std::map<std::string, Setting>& settings) {
   const std::vector<std::string> all = absl::StrSplit(words, ' ', absl::SkipEmpty());
@@ -125,14 +128,21 @@ absl::Status SetAll(const std::string& words, const std::map<std::string, Settin
 }  // namespace
 
 absl::Status Set(const std::string& words, StartSettings& start) {
-  return SetAll(words, {{"task", &start.task},
-                        {"digits", &start.digits},
-                        {"base", &start.base},
-                        {"experts", &start.experts},
-                        {"smoothing", &start.smoothing},
-                        {"forgotten_carries", &start.forgotten_carries},
-                        {"learning_rate", &start.learning_rate},
-                        {"accuracy", &start.accuracy}});
+  const absl::Status status = SetAll(words, {{"task", &start.task},
+                                             {"digits", &start.digits},
+                                             {"base", &start.base},
+                                             {"width", &start.width},
+                                             {"layers", &start.layers},
+                                             {"experts", &start.experts},
+                                             {"smoothing", &start.smoothing},
+                                             {"forgotten_carries", &start.forgotten_carries},
+                                             {"learning_rate", &start.learning_rate},
+                                             {"accuracy", &start.accuracy}});
+  if (status.ok() && start.width % static_cast<int>(kHeadWidth) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("width=", start.width, ": not a multiple of ", kHeadWidth));
+  }
+  return status;
 }
 
 absl::Status Set(const std::string& words, const StartSettings& start, CellSettings& cell) {
@@ -141,8 +151,10 @@ absl::Status Set(const std::string& words, const StartSettings& start, CellSetti
                                              {"updates", &cell.updates},
                                              {"rollouts", &cell.rollouts},
                                              {"lag", &cell.lag},
+                                             {"mixed_ages", &cell.mixed_ages},
                                              {"gradient_clip", &cell.gradient_clip},
                                              {"engine", &cell.engine},
+                                             {"second_engine", &cell.second_engine},
                                              {"recomputed", &cell.recomputed},
                                              {"top_k", &cell.top_k},
                                              {"arm", &cell.arm},
