@@ -47,6 +47,8 @@ class DesignTest(InFolder):
     def test_is_read_line_by_line(self):
         plan = self.read(SMALL)
         self.assertEqual(plan.cells["a"].settings["engine"], "int5")
+        self.assertIsNone(plan.margin)
+        self.assertEqual(self.read("margin 0.02").margin, 0.02)
         self.assertEqual(plan.starts["easy"], {"digits": "1", "base": "4", "accuracy": "0.2"})
         self.assertEqual(plan.primary, [("a", "soft_acceptance+sampled", "b", "grpo")])
         self.assertEqual(
@@ -68,6 +70,7 @@ class DesignTest(InFolder):
             ("primary a grpo a tis", "tis is no arm of a"),
             ("primary a grpo a", "primary a grpo a"),
             ("nonsense 3", "no such line"),
+            ("margin small", "small"),
             ("nonsense", "nonsense"),
         ):
             with self.subTest(line):
@@ -77,6 +80,7 @@ class DesignTest(InFolder):
     def test_settings_and_arms_are_those_that_there_are(self):
         study.Runs(design.read(CELLS))
         study.Runs(design.read(CELLS.with_name("exploration.txt")))
+        study.Runs(design.read(CELLS.with_name("confirmation.txt")))
         for line, said in (
             ("cell c start=easy arms=both seeds=1 engine=int99", "cell c: engine=int99"),
             ("cell c start=easy arms=both seeds=1 top_k=8", "cell c: .*top_k at most 7"),
