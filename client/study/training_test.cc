@@ -123,10 +123,28 @@ TEST(Training, EqualPoliciesHaveNoDeviation) {
   EXPECT_EQ(plain.result.d, 0.0);
   EXPECT_EQ(plain.result.accept_rate, 1.0);
   EXPECT_NE(plain.parameters, SmallParameters());
-  for (const char* arm :
-       {"grpo", "grpo+sampled", "no_correction", "tis+expected", "soft_acceptance+sampled",
-        "dppo_top_k+positive", "damped_truncation", "damped_truncation+without_sets",
-        "soft_acceptance+sampled+without_sets", "grpo+tis2", "grpo+sequence_mask3"}) {
+  for (const char* arm : {
+           "grpo",
+           "grpo+sampled",
+           "no_correction",
+           "tis+expected",
+           "soft_acceptance+sampled",
+           "dppo_top_k+positive",
+           "damped_truncation",
+           "damped_truncation+without_sets",
+           "soft_acceptance+sampled+without_sets",
+           "grpo+tis2",
+           "grpo+sequence_mask3",
+           "vespo",
+           "drpo0.2",
+           "total_variation0.5",
+           "kl0.1",
+           "inverse_envelope",
+           "tail_guard",
+           "position_overlap",
+           "effective_sample_size0.9",
+           "by_total_variation0.05",
+       }) {
     EXPECT_EQ(TrainSmall(cell, arm).parameters, plain.parameters) << arm;
   }
 }
@@ -136,10 +154,27 @@ TEST(Training, ARunIsAFunctionOfItsSeed) {
   EXPECT_EQ(TrainSmall(SmallCell(), "grpo+sampled").parameters, first.parameters);
   EXPECT_GT(first.result.d, first.result.d_sis);
   EXPECT_GT(first.result.curve.back(), 0.0);
-  for (const char* arm :
-       {"grpo", "grpo+expected", "grpo+positive", "grpo+random", "gspo+sampled",
-        "soft_acceptance+sampled", "soft_acceptance", "damped_truncation",
-        "damped_truncation+without_sets", "soft_acceptance+sampled+without_sets"}) {
+  for (const char* arm : {"grpo",
+                          "grpo+expected",
+                          "grpo+positive",
+                          "grpo+random",
+                          "gspo+sampled",
+                          "soft_acceptance+sampled",
+                          "soft_acceptance",
+                          "damped_truncation",
+                          "damped_truncation+without_sets",
+                          "soft_acceptance+sampled+without_sets",
+                          "vespo",
+                          "drpo0.2",
+                          "total_variation0.5",
+                          "kl0.1",
+                          "inverse_envelope",
+                          "tail_guard",
+                          "position_overlap",
+                          "effective_sample_size0.9",
+                          "by_total_variation0.05",
+                          "budgeted_rejection1",
+                          "acceptance_budget0.9"}) {
     EXPECT_NE(TrainSmall(SmallCell(), arm).parameters, first.parameters) << arm;
   }
 }
