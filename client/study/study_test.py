@@ -16,6 +16,7 @@ from client.study.runs.design import Run
 from client.study.runs.program import Progress
 
 CELLS = pathlib.Path("client/study/cells.txt")
+CONFIRMATION = CELLS.with_name("confirmation.txt")
 COMMITTED = pathlib.Path("docs/study/results.txt")
 SMALL = """\
 first_seed 9
@@ -80,7 +81,8 @@ class DesignTest(InFolder):
     def test_settings_and_arms_are_those_that_there_are(self):
         study.Runs(design.read(CELLS))
         study.Runs(design.read(CELLS.with_name("exploration.txt")))
-        study.Runs(design.read(CELLS.with_name("confirmation.txt")))
+        study.Runs(design.read(CELLS.with_name("more_rules.txt")))
+        study.Runs(design.read(CONFIRMATION))
         for line, said in (
             ("cell c start=easy arms=both seeds=1 engine=int99", "cell c: engine=int99"),
             ("cell c start=easy arms=both seeds=1 top_k=8", "cell c: .*top_k at most 7"),
@@ -170,6 +172,20 @@ class StudyTest(InFolder):
         for line in made:
             self.assertIn(line, committed)
         self.assertEqual(list(results.read(COMMITTED)), plan.runs)
+
+    def test_what_is_in_of_the_second_study_is_made_again(self):
+        plan = design.read(CONFIRMATION)
+        committed = COMMITTED.with_name("confirmation_results.txt").read_text().splitlines()
+        some = [
+            Run("two_engines", "damped_truncation", 8101),
+            Run("mixed_ages_proximal", "grpo+tis2", 8101),
+        ]
+        runs = study.Runs(plan)
+        results.write(self.path, {run: runs.make(run) for run in some})
+        for line in self.path.read_text().splitlines():
+            self.assertIn(line, committed)
+        there = set(results.read(COMMITTED.with_name("confirmation_results.txt")))
+        self.assertEqual(there - set(plan.runs), set())
 
 
 if __name__ == "__main__":

@@ -34,17 +34,18 @@ def _compared(plan: design.Design, found: results.ByArm, complete: bool) -> str:
         elif complete:
             said = f"{joint.text()}, {joint.verdict(plan.margin)}"
         else:
-            said = f"{joint.text()} ({joint.pairs} pairs)"
+            said = f"{joint.text()} ({joint.pairs} pair{'s' if joint.pairs > 1 else ''})"
         by_base.setdefault(base_arm, {})[situation(cell), arm] = said
-    parts = []
+    parts = {}
     for base, said_of in by_base.items():
         arms = list(dict.fromkeys(arm for _, arm in said_of))
         rows = [
             [of, *(said_of.get((of, arm), "") for arm in arms)]
             for of in dict.fromkeys(of for of, _ in said_of)
         ]
-        parts.append(f"Less {name(base)}:\n\n" + table(["cell", *map(name, arms)], rows))
-    return "\n\n".join(parts)
+        parts[f"Less {name(base)}:\n\n" + table(["cell", *map(name, arms)], rows)] = len(arms)
+    # Those that most arms are compared with first.
+    return "\n\n".join(sorted(parts, key=lambda part: -parts[part]))
 
 
 def _all_arms(plan: design.Design, found: results.ByArm) -> str:

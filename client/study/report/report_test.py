@@ -161,6 +161,9 @@ class ReportTest(unittest.TestCase):
         report.write(CELLS, pathlib.Path("docs/study/results.txt"), self.folder)
         for name in ("study.md", "study/cells.tsv", "study/paper.tsv"):
             self.assertEqual((self.folder / name).read_text(), pathlib.Path("docs", name).read_text())
+        confirmation.write(CONFIRMATION, pathlib.Path("docs/study/confirmation_results.txt"), self.folder)
+        for name in ("study_confirmation.md", "study/confirmation.tsv"):
+            self.assertEqual((self.folder / name).read_text(), pathlib.Path("docs", name).read_text())
 
 
 if __name__ == "__main__":
