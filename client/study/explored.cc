@@ -121,6 +121,21 @@ void WeighResponses(const ExploredTokens& tokens, std::span<float> coefficients)
   }
 }
 
+// Those of a negative advantage whose log-probs have fallen by more than `most` a token.
+void MaskResponses(const ExploredTokens& tokens, double most, std::span<float> coefficients) {
+  size_t at = 0;
+  for (const size_t length : tokens.lengths) {
+    double fallen = 0.0;
+    for (size_t i = at; i < at + length; ++i) {
+      fallen += tokens.sampled_behavior[i] - tokens.sampled_current[i];
+    }
+    if (length > 0 && tokens.advantages[at] < 0.0f && fallen > most * static_cast<double>(length)) {
+      std::ranges::fill(coefficients.subspan(at, length), 0.0f);
+    }
+    at += length;
+  }
+}
+
 // w^beta with the largest beta of at most 1 that leaves (sum)^2 / (n sum of squares) at the share.
 void TemperTo(const ExploredTokens& tokens, double share, std::span<float> coefficients) {
   const auto weights = [&](float beta) {
@@ -160,6 +175,9 @@ void Explored::Apply(const ExploredTokens& tokens, std::span<float> coefficients
       return std::min(w, 1.0) * (outward(i, w) ? factor(i, w) : 1.0);
     });
   };
+  const auto clipped = [&](size_t i, double w) {
+    return outward(i, w) && std::abs(w - 1.0) > 0.2 ? 0.0 : w;
+  };
   const auto a = [&](size_t i, double) { return double{tokens.acceptance_probabilities[i]}; };
   switch (kind) {
     case Kind::kBudgetedRejection:
@@ -176,6 +194,9 @@ void Explored::Apply(const ExploredTokens& tokens, std::span<float> coefficients
             double{Exp32(tokens.sampled_current[i])} - double{Exp32(tokens.sampled_behavior[i])};
         return w * (1.0 - sign * shift / parameter);
       });
+    case Kind::kResponseMask:
+      each(clipped);
+      return MaskResponses(tokens, parameter, coefficients);
     case Kind::kTotalVariation:
       return damped([&](size_t i, double) {
         return std::max(0.0, 1.0 - TotalVariation(tokens, i) / parameter);
@@ -207,8 +228,7 @@ void Explored::Apply(const ExploredTokens& tokens, std::span<float> coefficients
       double sum = 0.0;
       for (size_t i = 0; i < tokens.size(); ++i) sum += TotalVariation(tokens, i);
       if (sum > parameter * static_cast<double>(tokens.size())) return damped(a);
-      return each(
-          [&](size_t i, double w) { return outward(i, w) && std::abs(w - 1.0) > 0.2 ? 0.0 : w; });
+      return each(clipped);
     }
   }
 }

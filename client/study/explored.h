@@ -35,6 +35,9 @@ struct Explored {
                          // follows
     kVespo,              // arXiv 2602.10693, with its k and lambda
     kDrpo,               // arXiv 2606.09821; parameter: delta
+    // DeepSeek-V3.2 (arXiv 2512.02556, eq. 9): clipped GRPO without the responses of a negative
+    // advantage whose mean of -log w is above the parameter
+    kResponseMask,
     // min(w, 1), times a factor where the token moved the way its advantage pushes.
     kTotalVariation,   // max(0, 1 - TV / parameter)
     kKlDivergence,     // e^(-KL(q, p) / parameter)

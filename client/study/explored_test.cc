@@ -198,6 +198,32 @@ TEST(Explored, VespoWeighsAResponseByItsWholeRatio) {
   }
 }
 
+TEST(Explored, MasksResponsesThatFellAndShouldFall) {
+  size_t all_masked = 0, all_kept = 0;
+  for (const double difference : {0.3, 3.0}) {
+    const Batch batch = RandomBatch(difference);
+    std::vector<double> expected;
+    size_t at = 0;
+    for (const size_t length : batch.lengths) {
+      double product = 1.0;
+      for (size_t i = at; i < at + length; ++i) product *= batch.positions[i].w();
+      const bool falls = length > 0 && batch.advantages[at] < 0.0f;
+      const bool is_masked = falls && product < std::exp(-0.05 * static_cast<double>(length));
+      all_masked += is_masked ? 1 : 0;
+      all_kept += falls && !is_masked ? 1 : 0;
+      for (const size_t end = at + length; at < end; ++at) {
+        const double w = batch.positions[at].w();
+        const bool clips = Outward(batch, at) && (w > 1.2 || w < 0.8);
+        expected.push_back(is_masked || clips ? 0.0 : w);
+      }
+    }
+    ExpectFormula({Kind::kResponseMask, 0.05}, batch,
+                  [&](const Batch&, size_t i) { return expected[i]; });
+  }
+  EXPECT_GT(all_masked, 0);
+  EXPECT_GT(all_kept, 0);
+}
+
 // Of every token as many draws as show its acceptance to a thousandth.
 TEST(Explored, BudgetedRejectionBringsTheBehaviorNearer) {
   constexpr size_t kDraws = 1000;

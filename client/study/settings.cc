@@ -51,6 +51,7 @@ const std::map<std::string, Explored> kExplored = {
     {"vespo", {Explored::Kind::kVespo}},
     {"drpo12.5", {Explored::Kind::kDrpo, 12.5}},
     {"drpo0.2", {Explored::Kind::kDrpo, 0.2}},
+    {"response_mask0.5", {Explored::Kind::kResponseMask, 0.5}},
     {"total_variation0.5", {Explored::Kind::kTotalVariation, 0.5}},
     {"kl0.1", {Explored::Kind::kKlDivergence, 0.1}},
     {"inverse_envelope", {Explored::Kind::kInverseEnvelope}},

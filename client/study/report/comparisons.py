@@ -37,6 +37,7 @@ _ALGORITHMS = {
     "vespo": "VESPO",
     "drpo12.5": "DRPO, delta 12.5",
     "drpo0.2": "DRPO, delta 0.2",
+    "response_mask0.5": "DeepSeek's mask, delta 0.5",
     "total_variation0.5": "TV",
     "kl0.1": "KL",
     "inverse_envelope": "1/M",
