@@ -55,7 +55,7 @@ void AppendInput(const Task& task, std::span<const int> prompt, std::span<const 
 
 Responses Generator::Generate(std::span<const float> parameters, const Engine& engine,
                               std::span<const Problem> problems, size_t group, uint64_t seed,
-                              Decoding decoding) {
+                              Decoding decoding, size_t first) {
   const std::vector<float> rounded = engine.Round(shape_, parameters);
   const size_t length = task_.response_length;
   const size_t columns = shape_.padded_vocabulary();
@@ -67,8 +67,9 @@ Responses Generator::Generate(std::span<const float> parameters, const Engine& e
   for (const Problem& problem : problems) {
     prompts.insert(prompts.end(), problem.prompt.begin(), problem.prompt.end());
   }
-  const RouterNoise noise = {engine.router_deviation, HashOf({seed, 1})};
+  RouterNoise noise = {engine.router_deviation, HashOf({seed, 1}), first / group};
   prompts_.Forward(rounded, {problems.size(), 0, task_.prompt_length, 1}, prompts, noise);
+  noise.first_sequence = first;
   responses_.CopyContext(prompts_, task_.prompt_length, group);
   std::vector<int> last(count);
   for (size_t t = 0; t < length; ++t) {
@@ -81,7 +82,7 @@ Responses Generator::Generate(std::span<const float> parameters, const Engine& e
       last[i] =
           decoding == Decoding::kGreedy
               ? static_cast<int>(std::ranges::max_element(probabilities) - probabilities.begin())
-              : Draw(probabilities, Uniform(HashOf({seed, 2, i, t})));
+              : Draw(probabilities, Uniform(HashOf({seed, 2, first + i, t})));
       if (t < result.lengths[i]) {
         result.tokens[i * length + t] = last[i];
         if (last[i] == task_.stop()) result.lengths[i] = t + 1;

@@ -37,6 +37,12 @@ struct Responses {
     const size_t length = tokens.size() / lengths.size();
     return std::span(tokens).subspan(i * length, length);
   }
+  // Those of further prompts.
+  void Append(const Responses& more) {
+    tokens.insert(tokens.end(), more.tokens.begin(), more.tokens.end());
+    lengths.insert(lengths.end(), more.lengths.begin(), more.lengths.end());
+    log_probs.insert(log_probs.end(), more.log_probs.begin(), more.log_probs.end());
+  }
 };
 
 // Appends what a model reads to give the log-probs of a response: the prompt, and all tokens but
@@ -53,10 +59,11 @@ class Generator {
       : shape_(shape), task_(task), prompts_(shape), responses_(shape) {}
 
   // The tokens are drawn at temperature 1 by uniforms that hang on seed, response and position
-  // alone.
+  // alone; `first` counts the responses that the seed has given before, so a rollout may be
+  // generated in parts.
   Responses Generate(std::span<const float> parameters, const Engine& engine,
                      std::span<const Problem> problems, size_t group, uint64_t seed,
-                     Decoding decoding = Decoding::kSample);
+                     Decoding decoding = Decoding::kSample, size_t first = 0);
 
   // The share of right answers among one response to each of `count` problems.
   double Accuracy(std::span<const float> parameters, size_t count, uint64_t seed,

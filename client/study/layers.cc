@@ -150,55 +150,57 @@ void AddColumnSums(size_t rows, size_t columns, const float* values, float* sum)
   }
 }
 
-void Normalize(size_t rows, const float* x, const float* gain_and_bias, float* normalized,
-               float* inverse_deviations, float* y) {
+void Normalize(size_t rows, size_t width, const float* x, const float* gain_and_bias,
+               float* normalized, float* inverse_deviations, float* y) {
   constexpr float kSmallestVariance = 1e-5f;
+  const float share = 1.0f / static_cast<float>(width);
   for (size_t r = 0; r < rows; ++r) {
-    const float* row = x + r * kWidth;
+    const float* row = x + r * width;
     Quads sum = hn::Zero(Quad());
-    for (size_t i = 0; i < kWidth; i += 4) sum = sum + LoadQuad(row + i);
-    const float mean = SumOfQuad(sum) * (1.0f / kWidth);
+    for (size_t i = 0; i < width; i += 4) sum = sum + LoadQuad(row + i);
+    const float mean = SumOfQuad(sum) * share;
     Quads squares = hn::Zero(Quad());
-    for (size_t i = 0; i < kWidth; i += 4) {
+    for (size_t i = 0; i < width; i += 4) {
       const Quads difference = LoadQuad(row + i) - hn::Set(Quad(), mean);
       squares = hn::MulAdd(difference, difference, squares);
     }
-    const float variance = SumOfQuad(squares) * (1.0f / kWidth);
+    const float variance = SumOfQuad(squares) * share;
     inverse_deviations[r] = 1.0f / __builtin_sqrtf(variance + kSmallestVariance);
-    for (size_t i = 0; i < kWidth; i += kLanes) {
+    for (size_t i = 0; i < width; i += kLanes) {
       const Floats unit = (LoadFloats(row + i) - Constant(mean)) * Constant(inverse_deviations[r]);
-      Store(unit, normalized + r * kWidth + i);
-      Store(hn::MulAdd(unit, LoadFloats(gain_and_bias + i), LoadFloats(gain_and_bias + kWidth + i)),
-            y + r * kWidth + i);
+      Store(unit, normalized + r * width + i);
+      Store(hn::MulAdd(unit, LoadFloats(gain_and_bias + i), LoadFloats(gain_and_bias + width + i)),
+            y + r * width + i);
     }
   }
 }
 
-void NormalizeBackward(size_t rows, const float* d_y, const float* gain_and_bias,
+void NormalizeBackward(size_t rows, size_t width, const float* d_y, const float* gain_and_bias,
                        const float* normalized, const float* inverse_deviations,
                        float* d_gain_and_bias, float* d_x, bool add) {
+  const float share = 1.0f / static_cast<float>(width);
   for (size_t r = 0; r < rows; ++r) {
-    const float* d = d_y + r * kWidth;
-    const float* unit = normalized + r * kWidth;
+    const float* d = d_y + r * width;
+    const float* unit = normalized + r * width;
     Quads sum = hn::Zero(Quad());
     Quads product_sum = hn::Zero(Quad());
-    for (size_t i = 0; i < kWidth; i += 4) {
+    for (size_t i = 0; i < width; i += 4) {
       const Quads d_unit = LoadQuad(d + i) * LoadQuad(gain_and_bias + i);
       sum = sum + d_unit;
       product_sum = hn::MulAdd(d_unit, LoadQuad(unit + i), product_sum);
     }
-    const Floats mean = Constant(SumOfQuad(sum) * (1.0f / kWidth));
-    const Floats slope = Constant(SumOfQuad(product_sum) * (1.0f / kWidth));
+    const Floats mean = Constant(SumOfQuad(sum) * share);
+    const Floats slope = Constant(SumOfQuad(product_sum) * share);
     const Floats inverse = Constant(inverse_deviations[r]);
-    for (size_t i = 0; i < kWidth; i += kLanes) {
+    for (size_t i = 0; i < width; i += kLanes) {
       const Floats d_row = LoadFloats(d + i);
       const Floats unit_row = LoadFloats(unit + i);
       float* d_gain = d_gain_and_bias + i;
       Store(hn::MulAdd(d_row, unit_row, LoadFloats(d_gain)), d_gain);
-      Store(LoadFloats(d_gain + kWidth) + d_row, d_gain + kWidth);
+      Store(LoadFloats(d_gain + width) + d_row, d_gain + width);
       const Floats d_unit = d_row * LoadFloats(gain_and_bias + i);
       const Floats change = hn::NegMulAdd(unit_row, slope, d_unit - mean) * inverse;
-      float* to = d_x + r * kWidth + i;
+      float* to = d_x + r * width + i;
       Store(add ? LoadFloats(to) + change : change, to);
     }
   }
@@ -227,11 +229,11 @@ void GeluBackward(size_t count, const float* x, const float* sigmoids, float* d_
 
 constexpr float kQueryScale = 0.25f;  // 1 / sqrt(kHeadWidth)
 
-void Attend(size_t keys, size_t padded_keys, const float* query, const float* keys_and_values,
-            size_t stride, float* weights, float* output) {
-  for (size_t head = 0; head < kHeads; ++head) {
+void Attend(size_t width, size_t keys, size_t padded_keys, const float* query,
+            const float* keys_and_values, size_t stride, float* weights, float* output) {
+  for (size_t head = 0; head < width / kHeadWidth; ++head) {
     const float* key = keys_and_values + head * kHeadWidth;
-    const float* value = key + kWidth;
+    const float* value = key + width;
     float* row = weights + head * padded_keys;
     float largest = -3e38f;
     for (size_t j = 0; j < keys; ++j) {
@@ -254,20 +256,20 @@ void Attend(size_t keys, size_t padded_keys, const float* query, const float* ke
   }
 }
 
-void AttendBackward(size_t keys, size_t padded_keys, const float* query,
+void AttendBackward(size_t width, size_t keys, size_t padded_keys, const float* query,
                     const float* keys_and_values, size_t stride, const float* weights,
                     const float* d_output, float* d_query, float* d_keys_and_values) {
   constexpr size_t kMostKeys = 256;
   float d_weights[kMostKeys];
-  std::fill_n(d_query, kWidth, 0.0f);
-  for (size_t head = 0; head < kHeads; ++head) {
+  std::fill_n(d_query, width, 0.0f);
+  for (size_t head = 0; head < width / kHeadWidth; ++head) {
     const size_t at = head * kHeadWidth;
     const float* row = weights + head * padded_keys;
     float mean = 0.0f;
     for (size_t j = 0; j < keys; ++j) {
-      d_weights[j] = Dot(d_output + at, keys_and_values + j * stride + kWidth + at);
+      d_weights[j] = Dot(d_output + at, keys_and_values + j * stride + width + at);
       mean += d_weights[j] * row[j];
-      AddScaled(row[j], d_output + at, d_keys_and_values + j * stride + kWidth + at);
+      AddScaled(row[j], d_output + at, d_keys_and_values + j * stride + width + at);
     }
     for (size_t j = 0; j < keys; ++j) {
       const float d_score = row[j] * (d_weights[j] - mean) * kQueryScale;

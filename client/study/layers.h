@@ -13,10 +13,8 @@
 
 namespace sis::study {
 
-inline constexpr size_t kWidth = 64;
-inline constexpr size_t kHeads = 4;
-inline constexpr size_t kHeadWidth = kWidth / kHeads;
-inline constexpr size_t kHidden = 256;
+// Of an attention head. A model's width is a multiple of it.
+inline constexpr size_t kHeadWidth = 16;
 // Columns of matrices, and rows of attention weights, are padded to a multiple of this.
 inline constexpr size_t kPadding = 16;
 
@@ -49,28 +47,30 @@ struct LayerOperations {
   // Adds the sum over the rows to sum [columns].
   void (*add_column_sums)(size_t rows, size_t columns, const float* values, float* sum);
 
-  // Layer normalisation of rows of kWidth. gain_and_bias [2, kWidth]; normalized [rows, kWidth] and
-  // inverse_deviations [rows] are kept for the backward pass.
-  void (*normalize)(size_t rows, const float* x, const float* gain_and_bias, float* normalized,
-                    float* inverse_deviations, float* y);
-  // Adds to d_gain_and_bias [2, kWidth]; and to d_x if `add`, else sets it.
-  void (*normalize_backward)(size_t rows, const float* d_y, const float* gain_and_bias,
-                             const float* normalized, const float* inverse_deviations,
-                             float* d_gain_and_bias, float* d_x, bool add);
+  // Layer normalisation of rows of `width`, a multiple of kHeadWidth, here and below. gain_and_bias
+  // [2, width]; normalized [rows, width] and inverse_deviations [rows] are kept for the backward
+  // pass.
+  void (*normalize)(size_t rows, size_t width, const float* x, const float* gain_and_bias,
+                    float* normalized, float* inverse_deviations, float* y);
+  // Adds to d_gain_and_bias [2, width]; and to d_x if `add`, else sets it.
+  void (*normalize_backward)(size_t rows, size_t width, const float* d_y,
+                             const float* gain_and_bias, const float* normalized,
+                             const float* inverse_deviations, float* d_gain_and_bias, float* d_x,
+                             bool add);
 
   // GELU by tanh: y = x * sigmoids. count is a multiple of kPadding, here and below.
   void (*gelu)(size_t count, const float* x, float* sigmoids, float* y);
   // d_y becomes d_x.
   void (*gelu_backward)(size_t count, const float* x, const float* sigmoids, float* d_y);
 
-  // One query attends to `keys` keys, in every head. query [kWidth]; row j of keys_and_values holds
-  // the key [kWidth] and the value [kWidth] of position j, rows of `stride` floats. weights
-  // [kHeads, padded_keys], where padded_keys is a multiple of kPadding and at least keys. output
-  // [kWidth].
-  void (*attend)(size_t keys, size_t padded_keys, const float* query, const float* keys_and_values,
-                 size_t stride, float* weights, float* output);
-  // Sets d_query [kWidth]; adds to d_keys_and_values, laid out as keys_and_values.
-  void (*attend_backward)(size_t keys, size_t padded_keys, const float* query,
+  // One query attends to `keys` keys, in each of width / kHeadWidth heads. query [width]; row j of
+  // keys_and_values holds the key [width] and the value [width] of position j, rows of `stride`
+  // floats. weights [heads, padded_keys], where padded_keys is a multiple of kPadding and at least
+  // keys. output [width].
+  void (*attend)(size_t width, size_t keys, size_t padded_keys, const float* query,
+                 const float* keys_and_values, size_t stride, float* weights, float* output);
+  // Sets d_query [width]; adds to d_keys_and_values, laid out as keys_and_values.
+  void (*attend_backward)(size_t width, size_t keys, size_t padded_keys, const float* query,
                           const float* keys_and_values, size_t stride, const float* weights,
                           const float* d_output, float* d_query, float* d_keys_and_values);
 

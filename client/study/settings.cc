@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -44,6 +45,21 @@ const std::map<std::string, MismatchWeight> kMismatchWeights = {
     {"tis3", {MismatchWeight::Kind::kTokenTruncation, 3.0}},
     {"sequence_mask3", {MismatchWeight::Kind::kSequenceMask, 3.0}}};
 
+const std::map<std::string, Explored> kExplored = {
+    {"budgeted_rejection1", {Explored::Kind::kBudgetedRejection, 1.0}},
+    {"acceptance_budget0.9", {Explored::Kind::kAcceptanceBudget, 0.9}},
+    {"vespo", {Explored::Kind::kVespo}},
+    {"drpo12.5", {Explored::Kind::kDrpo, 12.5}},
+    {"drpo0.2", {Explored::Kind::kDrpo, 0.2}},
+    {"response_mask0.5", {Explored::Kind::kResponseMask, 0.5}},
+    {"total_variation0.5", {Explored::Kind::kTotalVariation, 0.5}},
+    {"kl0.1", {Explored::Kind::kKlDivergence, 0.1}},
+    {"inverse_envelope", {Explored::Kind::kInverseEnvelope}},
+    {"tail_guard", {Explored::Kind::kTailGuard}},
+    {"position_overlap", {Explored::Kind::kPositionOverlap}},
+    {"effective_sample_size0.9", {Explored::Kind::kEffectiveSampleSize, 0.9}},
+    {"by_total_variation0.05", {Explored::Kind::kByTotalVariation, 0.05}}};
+
 const std::map<std::string, Recomputed> kRecomputed = {{"false", Recomputed::kNever},
                                                        {"true", Recomputed::kByBehavior},
                                                        {"proximal", Recomputed::kByProximal}};
@@ -72,7 +88,10 @@ bool Read(const std::string& text, TaskMaker& to) { return Find(kTasks, text, to
 bool Read(const std::string& text, LogProbEncoding& to) { return Find(kEncodings, text, to); }
 bool Read(const std::string& text, Arm& to) {
   const std::vector<std::string> words = absl::StrSplit(text, '+');
-  if (!Find(kAlgorithms, words.front(), to)) return false;
+  to = {};
+  if (!Find(kAlgorithms, words.front(), to)) {
+    if (!Find(kExplored, words.front(), to.explored.emplace())) return false;
+  }
   return std::all_of(words.begin() + 1, words.end(), [&](const std::string& word) {
     if (word == "without_sets") {
       to.without_sets = true;
@@ -102,8 +121,10 @@ bool Read(const std::string& text, Engine& to) {
          to.router_deviation > 0.0f;
 }
 
+bool Read(const std::string& text, std::optional<Engine>& to) { return Read(text, to.emplace()); }
+
 using Setting = std::variant<double*, bool*, int*, size_t*, TaskMaker*, LogProbEncoding*,
-                             Recomputed*, Arm*, Engine*>;
+                             Recomputed*, Arm*, Engine*, std::optional<Engine>*>;
 
 absl::Status SetAll(const std::string& words, const std::map<std::string, Setting>& settings) {
   const std::vector<std::string> all = absl::StrSplit(words, ' ', absl::SkipEmpty());
@@ -125,14 +146,21 @@ absl::Status SetAll(const std::string& words, const std::map<std::string, Settin
 }  // namespace
 
 absl::Status Set(const std::string& words, StartSettings& start) {
-  return SetAll(words, {{"task", &start.task},
-                        {"digits", &start.digits},
-                        {"base", &start.base},
-                        {"experts", &start.experts},
-                        {"smoothing", &start.smoothing},
-                        {"forgotten_carries", &start.forgotten_carries},
-                        {"learning_rate", &start.learning_rate},
-                        {"accuracy", &start.accuracy}});
+  const absl::Status status = SetAll(words, {{"task", &start.task},
+                                             {"digits", &start.digits},
+                                             {"base", &start.base},
+                                             {"width", &start.width},
+                                             {"layers", &start.layers},
+                                             {"experts", &start.experts},
+                                             {"smoothing", &start.smoothing},
+                                             {"forgotten_carries", &start.forgotten_carries},
+                                             {"learning_rate", &start.learning_rate},
+                                             {"accuracy", &start.accuracy}});
+  if (status.ok() && start.width % static_cast<int>(kHeadWidth) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("width=", start.width, ": not a multiple of ", kHeadWidth));
+  }
+  return status;
 }
 
 absl::Status Set(const std::string& words, const StartSettings& start, CellSettings& cell) {
@@ -141,8 +169,10 @@ absl::Status Set(const std::string& words, const StartSettings& start, CellSetti
                                              {"updates", &cell.updates},
                                              {"rollouts", &cell.rollouts},
                                              {"lag", &cell.lag},
+                                             {"mixed_ages", &cell.mixed_ages},
                                              {"gradient_clip", &cell.gradient_clip},
                                              {"engine", &cell.engine},
+                                             {"second_engine", &cell.second_engine},
                                              {"recomputed", &cell.recomputed},
                                              {"top_k", &cell.top_k},
                                              {"arm", &cell.arm},

@@ -16,6 +16,7 @@ from client.study.runs.design import Run
 from client.study.runs.program import Progress
 
 CELLS = pathlib.Path("client/study/cells.txt")
+CONFIRMATION = CELLS.with_name("confirmation.txt")
 COMMITTED = pathlib.Path("docs/study/results.txt")
 SMALL = """\
 first_seed 9
@@ -47,6 +48,8 @@ class DesignTest(InFolder):
     def test_is_read_line_by_line(self):
         plan = self.read(SMALL)
         self.assertEqual(plan.cells["a"].settings["engine"], "int5")
+        self.assertIsNone(plan.margin)
+        self.assertEqual(self.read("margin 0.02").margin, 0.02)
         self.assertEqual(plan.starts["easy"], {"digits": "1", "base": "4", "accuracy": "0.2"})
         self.assertEqual(plan.primary, [("a", "soft_acceptance+sampled", "b", "grpo")])
         self.assertEqual(
@@ -68,6 +71,7 @@ class DesignTest(InFolder):
             ("primary a grpo a tis", "tis is no arm of a"),
             ("primary a grpo a", "primary a grpo a"),
             ("nonsense 3", "no such line"),
+            ("margin small", "small"),
             ("nonsense", "nonsense"),
         ):
             with self.subTest(line):
@@ -77,6 +81,8 @@ class DesignTest(InFolder):
     def test_settings_and_arms_are_those_that_there_are(self):
         study.Runs(design.read(CELLS))
         study.Runs(design.read(CELLS.with_name("exploration.txt")))
+        study.Runs(design.read(CELLS.with_name("more_rules.txt")))
+        study.Runs(design.read(CONFIRMATION))
         for line, said in (
             ("cell c start=easy arms=both seeds=1 engine=int99", "cell c: engine=int99"),
             ("cell c start=easy arms=both seeds=1 top_k=8", "cell c: .*top_k at most 7"),
@@ -166,6 +172,20 @@ class StudyTest(InFolder):
         for line in made:
             self.assertIn(line, committed)
         self.assertEqual(list(results.read(COMMITTED)), plan.runs)
+
+    def test_what_is_in_of_the_second_study_is_made_again(self):
+        plan = design.read(CONFIRMATION)
+        committed = COMMITTED.with_name("confirmation_results.txt").read_text().splitlines()
+        some = [
+            Run("two_engines", "damped_truncation", 8101),
+            Run("mixed_ages_proximal", "grpo+tis2", 8101),
+        ]
+        runs = study.Runs(plan)
+        results.write(self.path, {run: runs.make(run) for run in some})
+        for line in self.path.read_text().splitlines():
+            self.assertIn(line, committed)
+        there = set(results.read(COMMITTED.with_name("confirmation_results.txt")))
+        self.assertEqual(there - set(plan.runs), set())
 
 
 if __name__ == "__main__":

@@ -57,16 +57,31 @@ const Records& Trainer::Generate() {
   history_.push_back(parameters_);
   if (history_.size() > cell_.lag + 1) history_.pop_front();
   problems_ = task_.Draw(cell_.prompts, HashOf({seed_, 30, number}));
-  responses_ = generator_.Generate(history_.front(), cell_.engine, problems_, kGroup,
-                                   HashOf({seed_, 31, number}));
+  responses_ = {};
+  const std::vector<Part> parts = Parts(number);
+  for (const Part& part : parts) {
+    const size_t done = responses_.lengths.size();
+    const Responses of_part = generator_.Generate(
+        *part.parameters, *part.engine, std::span(problems_).subspan(done / kGroup, part.prompts),
+        kGroup, HashOf({seed_, 31, number}), Decoding::kSample, done);
+    responses_.Append(of_part);
+  }
   std::vector<float> rewards;
   for (size_t i = 0; i < cell_.prompts * kGroup; ++i) {
     rewards.push_back(problems_[i / kGroup].Reward(responses_.response(i)));
   }
   advantages_ = GroupAdvantages(rewards);
   const std::vector<float> engine_log_probs = SampledLogProbs();
-  if (cell_.recomputed == Recomputed::kByBehavior) Recompute(history_.front());
-  if (cell_.recomputed == Recomputed::kByProximal) Recompute(parameters_);
+  size_t recomputed = 0;
+  for (const Part& part : parts) {
+    const size_t count = part.prompts * kGroup;
+    if (cell_.recomputed == Recomputed::kByBehavior) {
+      Recompute(*part.parameters, recomputed, count);
+    } else if (cell_.recomputed == Recomputed::kByProximal) {
+      Recompute(parameters_, recomputed, count);
+    }
+    recomputed += count;
+  }
   records_ = Record();
   records_.engine_log_probs = engine_log_probs;
   rewards_.push_back(Mean<float>(rewards));
@@ -82,11 +97,30 @@ const Records& Trainer::Generate() {
   return records_;
 }
 
-void Trainer::Recompute(std::span<const float> parameters) {
+std::vector<Trainer::Part> Trainer::Parts(uint64_t rollout) const {
+  std::vector<Part> parts;
+  for (size_t i = 0; i < cell_.prompts; ++i) {
+    const std::vector<float>* parameters = &history_.front();
+    if (cell_.mixed_ages) {
+      Random random(HashOf({seed_, 33, rollout, i}));
+      const auto ages = static_cast<int>(history_.size());
+      parameters = &history_[static_cast<size_t>(random.Below(ages))];
+    }
+    const bool second = cell_.second_engine && i >= cell_.prompts / 2;
+    const Engine* engine = second ? &*cell_.second_engine : &cell_.engine;
+    if (parts.empty() || parts.back().parameters != parameters || parts.back().engine != engine) {
+      parts.push_back({parameters, engine, 0});
+    }
+    ++parts.back().prompts;
+  }
+  return parts;
+}
+
+void Trainer::Recompute(std::span<const float> parameters, size_t first, size_t count) {
   const size_t row = task_.response_length * shape_.padded_vocabulary();
   std::vector<size_t> responses;
-  for (size_t first = 0; first < advantages_.size(); first += responses.size()) {
-    responses.resize(std::min(kForwardBatch, advantages_.size() - first));
+  for (const size_t end = first + count; first < end; first += responses.size()) {
+    responses.resize(std::min(kForwardBatch, end - first));
     std::iota(responses.begin(), responses.end(), first);
     Forward(parameters, responses);
     std::copy_n(model_.log_probs(0, 0), responses.size() * row,

@@ -57,12 +57,19 @@ Trained TrainSmall(CellSettings cell, const std::string& arm) {
   return trained;
 }
 
-class Gradients : public ::testing::TestWithParam<bool> {};
+struct Model {
+  int width;
+  int layers;
+  bool experts;
+};
+class Gradients : public ::testing::TestWithParam<Model> {};
 
 // Of every parameter array, the element with the largest gradient.
 TEST_P(Gradients, AreThoseOfDifferences) {
   StartSettings start;
-  start.experts = GetParam();
+  start.width = GetParam().width;
+  start.layers = GetParam().layers;
+  start.experts = GetParam().experts;
   const Task task = start.MakeTask();
   const Shape shape = start.MakeShape();
   const std::vector<Problem> problems = task.Draw(16, 3);
@@ -78,13 +85,13 @@ TEST_P(Gradients, AreThoseOfDifferences) {
 
   std::vector<size_t> begins;
   for (const Shape::Array& array : shape.arrays) begins.push_back(array.first);
-  for (size_t i = 0; i < kLayers; ++i) {
+  for (const Shape::Layer& layer : shape.layers) {
     // Of the keys and of the values.
-    begins.push_back(shape.layers[i].query_key_value.weights + kWidth);
-    begins.push_back(shape.layers[i].query_key_value.weights + 2 * kWidth);
+    begins.push_back(layer.query_key_value.weights + shape.width);
+    begins.push_back(layer.query_key_value.weights + 2 * shape.width);
   }
   for (const size_t begin : begins) {
-    const size_t end = std::min(begin + kWidth, gradients.size());
+    const size_t end = std::min(begin + shape.width, gradients.size());
     size_t at = begin;
     for (size_t i = begin; i < end; ++i) {
       if (std::abs(gradients[i]) > std::abs(gradients[at])) at = i;
@@ -102,7 +109,9 @@ TEST_P(Gradients, AreThoseOfDifferences) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(DenseAndMixture, Gradients, ::testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Models, Gradients,
+                         ::testing::Values(Model{64, 2, false}, Model{64, 2, true},
+                                           Model{128, 4, false}, Model{32, 1, true}));
 
 // Generation, position by position over keys and values, and the forward pass of the trainer give
 // the same bits: without an update in between nothing has moved.
@@ -114,10 +123,29 @@ TEST(Training, EqualPoliciesHaveNoDeviation) {
   EXPECT_EQ(plain.result.d, 0.0);
   EXPECT_EQ(plain.result.accept_rate, 1.0);
   EXPECT_NE(plain.parameters, SmallParameters());
-  for (const char* arm :
-       {"grpo", "grpo+sampled", "no_correction", "tis+expected", "soft_acceptance+sampled",
-        "dppo_top_k+positive", "damped_truncation", "damped_truncation+without_sets",
-        "soft_acceptance+sampled+without_sets", "grpo+tis2", "grpo+sequence_mask3"}) {
+  for (const char* arm : {
+           "grpo",
+           "grpo+sampled",
+           "no_correction",
+           "tis+expected",
+           "soft_acceptance+sampled",
+           "dppo_top_k+positive",
+           "damped_truncation",
+           "damped_truncation+without_sets",
+           "soft_acceptance+sampled+without_sets",
+           "grpo+tis2",
+           "grpo+sequence_mask3",
+           "vespo",
+           "drpo0.2",
+           "response_mask0.5",
+           "total_variation0.5",
+           "kl0.1",
+           "inverse_envelope",
+           "tail_guard",
+           "position_overlap",
+           "effective_sample_size0.9",
+           "by_total_variation0.05",
+       }) {
     EXPECT_EQ(TrainSmall(cell, arm).parameters, plain.parameters) << arm;
   }
 }
@@ -127,10 +155,28 @@ TEST(Training, ARunIsAFunctionOfItsSeed) {
   EXPECT_EQ(TrainSmall(SmallCell(), "grpo+sampled").parameters, first.parameters);
   EXPECT_GT(first.result.d, first.result.d_sis);
   EXPECT_GT(first.result.curve.back(), 0.0);
-  for (const char* arm :
-       {"grpo", "grpo+expected", "grpo+positive", "grpo+random", "gspo+sampled",
-        "soft_acceptance+sampled", "soft_acceptance", "damped_truncation",
-        "damped_truncation+without_sets", "soft_acceptance+sampled+without_sets"}) {
+  for (const char* arm : {"grpo",
+                          "grpo+expected",
+                          "grpo+positive",
+                          "grpo+random",
+                          "gspo+sampled",
+                          "soft_acceptance+sampled",
+                          "soft_acceptance",
+                          "damped_truncation",
+                          "damped_truncation+without_sets",
+                          "soft_acceptance+sampled+without_sets",
+                          "vespo",
+                          "drpo0.2",
+                          "response_mask0.5",
+                          "total_variation0.5",
+                          "kl0.1",
+                          "inverse_envelope",
+                          "tail_guard",
+                          "position_overlap",
+                          "effective_sample_size0.9",
+                          "by_total_variation0.05",
+                          "budgeted_rejection1",
+                          "acceptance_budget0.9"}) {
     EXPECT_NE(TrainSmall(SmallCell(), arm).parameters, first.parameters) << arm;
   }
 }
@@ -146,6 +192,53 @@ TEST(Training, EveryWidthOfVectorsGivesTheSameBits) {
     EXPECT_EQ(WarmUp(SmallStart(), 5), SmallParameters()) << hwy::TargetName(target);
     hwy::SetSupportedTargetsForTest(0);
   }
+}
+
+// So the parts that two engines, or weights of several ages, generate are of one rollout.
+TEST(Generator, PartsOfARolloutAreTheWhole) {
+  StartSettings start = SmallStart();
+  start.experts = true;
+  const Task task = start.MakeTask();
+  const Shape shape = start.MakeShape();
+  const std::vector<float> parameters = shape.Initial(3);
+  const std::vector<Problem> problems = task.Draw(6, 1);
+  Engine engine;
+  engine.router_deviation = 2.0f;
+  Generator generator(shape, task);
+  const Responses whole = generator.Generate(parameters, engine, problems, kGroup, 7);
+  Responses parts;
+  for (const auto& [first, count] : {std::pair<size_t, size_t>{0, 1}, {1, 3}, {4, 2}}) {
+    parts.Append(generator.Generate(parameters, engine, std::span(problems).subspan(first, count),
+                                    kGroup, 7, Decoding::kSample, first * kGroup));
+  }
+  EXPECT_EQ(parts.tokens, whole.tokens);
+  EXPECT_EQ(parts.lengths, whole.lengths);
+  EXPECT_EQ(parts.log_probs, whole.log_probs);
+}
+
+TEST(Training, TwoEnginesThatAgreeAreOne) {
+  CellSettings cell = SmallCell();
+  ASSERT_TRUE(Set("engine=int4 recomputed=true", SmallStart(), cell).ok());
+  const Trained one = TrainSmall(cell, "soft_acceptance+expected");
+  ASSERT_TRUE(Set("second_engine=int4", SmallStart(), cell).ok());
+  EXPECT_EQ(TrainSmall(cell, "soft_acceptance+expected").parameters, one.parameters);
+  ASSERT_TRUE(Set("second_engine=e5m2", SmallStart(), cell).ok());
+  EXPECT_NE(TrainSmall(cell, "soft_acceptance+expected").parameters, one.parameters);
+}
+
+// The sum over ages lies between.
+TEST(Training, WeightsOfMixedAgesAreLessStaleThanTheOldest) {
+  CellSettings cell = SmallCell();
+  cell.rollouts = 12;
+  const Trained fresh = TrainSmall(cell, "grpo");
+  cell.mixed_ages = true;
+  EXPECT_EQ(TrainSmall(cell, "grpo").parameters, fresh.parameters);
+  cell.lag = 6;
+  const Trained mixed = TrainSmall(cell, "grpo");
+  cell.mixed_ages = false;
+  const Trained stale = TrainSmall(cell, "grpo");
+  EXPECT_LT(fresh.result.d, mixed.result.d);
+  EXPECT_LT(mixed.result.d, stale.result.d);
 }
 
 TEST(Training, RecomputingWhatTheEngineKnowsExactlyChangesNothing) {
@@ -241,12 +334,14 @@ TEST(Settings, AreReadWordByWord) {
 }
 
 TEST(Settings, ErrorsNameTheWord) {
-  for (const char* wrong : {"task=chess", "digits=0", "digits=two", "experts=2", "wishes=3"}) {
+  for (const char* wrong :
+       {"task=chess", "digits=0", "digits=two", "experts=2", "wishes=3", "width=24", "layers=0"}) {
     StartSettings start;
     EXPECT_THAT(std::string(Set(wrong, start).message()), ::testing::StartsWith(wrong));
   }
-  for (const char* wrong : {"engine=int99", "engine=e3m4", "engine=router", "encoding=11bit",
-                            "prompts=-1", "lag", "arm=grpo+wishes", "arm=wishes", "arm=grpo+"}) {
+  for (const char* wrong :
+       {"engine=int99", "engine=e3m4", "engine=router", "second_engine=int99", "encoding=11bit",
+        "prompts=-1", "lag", "arm=grpo+wishes", "arm=wishes", "arm=grpo+"}) {
     CellSettings cell;
     EXPECT_THAT(std::string(Set(wrong, {}, cell).message()), ::testing::StartsWith(wrong));
   }

@@ -1,8 +1,7 @@
-// The model of the study: a transformer of width 64, two layers, four heads, in float32. Its
-// multilayer perceptrons may be mixtures of eight experts, two of which are active.
+// The model of the study: a transformer with heads of width 16, in float32. Its multilayer
+// perceptrons, four times as wide as it, may be mixtures of eight experts, two of which are active.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -13,7 +12,6 @@
 
 namespace sis::study {
 
-inline constexpr size_t kLayers = 2;
 inline constexpr size_t kExperts = 8;
 
 // Where the parameters of x * weights + bias begin.
@@ -26,13 +24,15 @@ struct Linear {
 
 // The shape of a model. All parameters lie in one array; a size_t says where they begin.
 struct Shape {
-  // context: the most positions of a sequence.
-  Shape(size_t vocabulary, size_t context, bool experts);
+  // context: the most positions of a sequence. width: a multiple of kHeadWidth.
+  Shape(size_t vocabulary, size_t context, size_t width, size_t layers, bool experts);
 
   // Random parameters to start from.
   std::vector<float> Initial(uint64_t seed) const;
   // The floats of a row of logits.
   size_t padded_vocabulary() const { return Padded(vocabulary); }
+  size_t heads() const { return width / kHeadWidth; }
+  size_t hidden_width() const { return 4 * width; }
 
   enum class Kind { kEmbedding, kNorm, kMatrix, kBias, kRouter };
   struct Array {
@@ -41,7 +41,7 @@ struct Shape {
     size_t count;
     size_t inputs;  // of what it is multiplied with or added to
   };
-  // Norms are [2, kWidth], gain and bias.
+  // Norms are [2, width], gain and bias.
   struct Layer {
     size_t attention_norm;
     Linear query_key_value, attention_output;
@@ -52,12 +52,13 @@ struct Shape {
 
   const size_t vocabulary;
   const size_t context;
+  const size_t width;
   const bool experts;
   std::vector<Array> arrays;  // all of them
   size_t parameters = 0;
-  size_t tokens;     // [vocabulary, kWidth]
-  size_t positions;  // [context, kWidth]
-  std::array<Layer, kLayers> layers;
+  size_t tokens;     // [vocabulary, width]
+  size_t positions;  // [context, width]
+  std::vector<Layer> layers;
   size_t final_norm;
   Linear head;
 
@@ -70,6 +71,8 @@ struct Shape {
 struct RouterNoise {
   float deviation = 0.0f;
   uint64_t seed = 0;
+  // Of the pass, among those that are generated with one seed.
+  size_t first_sequence = 0;
 };
 
 // Which sequences' positions a pass computes: `count` of them from `first` on, of `sequences`.
@@ -85,7 +88,12 @@ struct PassShape {
 // positions before. Used again and again, without new memory.
 class Transformer {
  public:
-  explicit Transformer(const Shape& shape) : shape_(shape), operations_(BestOperations()) {}
+  explicit Transformer(const Shape& shape)
+      : shape_(shape),
+        width_(shape.width),
+        hidden_width_(shape.hidden_width()),
+        operations_(BestOperations()),
+        layers_(shape.layers.size()) {}
 
   // tokens [sequences, count]. Keys and values of the positions before `first` must be there, from
   // calls before, or CopyContext.
@@ -111,21 +119,21 @@ class Transformer {
 
  private:
   struct Norm {
-    std::vector<float> normalized;          // [rows, kWidth]
+    std::vector<float> normalized;          // [rows, width]
     std::vector<float> inverse_deviations;  // [rows]
-    std::vector<float> output;              // [rows, kWidth]
+    std::vector<float> output;              // [rows, width]
   };
   struct Layer {
-    std::vector<float> input;  // [sequences, count, kWidth]
+    std::vector<float> input;  // [sequences, count, width]
     Norm attention_norm;
-    std::vector<float> query_key_value;   // [sequences, count, 3 * kWidth]
-    std::vector<float> keys_and_values;   // [sequences, context, 2 * kWidth]
-    std::vector<float> weights;           // [rows, kHeads, padded context]
-    std::vector<float> attended, middle;  // [rows, kWidth]
+    std::vector<float> query_key_value;   // [sequences, count, 3 * width]
+    std::vector<float> keys_and_values;   // [sequences, context, 2 * width]
+    std::vector<float> weights;           // [rows, heads, padded context]
+    std::vector<float> attended, middle;  // [rows, width]
     Norm hidden_norm;
-    std::vector<float> hidden, sigmoids, activated;  // [rows, kHidden]
+    std::vector<float> hidden, sigmoids, activated;  // [rows, hidden_width]
     std::vector<float> shares;                       // [rows, kPadding]: of the experts, sum 1
-    std::vector<float> mixed;                        // [rows, kHidden]
+    std::vector<float> mixed;                        // [rows, hidden_width]
   };
 
   const float* Normalize(size_t at, size_t rows, const float* x, Norm& norm) const;
@@ -137,11 +145,13 @@ class Transformer {
                      float* d_x, bool add = false);
 
   // The positions whose output counts: in the last layer the wanted ones.
-  size_t outputs(size_t layer) const { return layer + 1 == kLayers ? pass_.wanted : pass_.count; }
+  size_t outputs(size_t layer) const {
+    return layer + 1 == layers_.size() ? pass_.wanted : pass_.count;
+  }
   void ForwardAttention(size_t index);
   void ForwardHidden(size_t index, RouterNoise noise);
   void MixExperts(Layer& layer, size_t rows, size_t index, RouterNoise noise) const;
-  // d_rows_ [sequences, outputs, kWidth] becomes that of the layer's input.
+  // d_rows_ [sequences, outputs, width] becomes that of the layer's input.
   void BackwardHidden(size_t index, size_t rows);
   void BackwardAttention(size_t index, size_t sequences);
   // d_hidden_ becomes that of the activations of the experts; d_shares_ that of the router's
@@ -149,11 +159,13 @@ class Transformer {
   void UnmixExperts(const Layer& layer, size_t rows);
 
   const Shape& shape_;
+  const size_t width_;
+  const size_t hidden_width_;
   const LayerOperations& operations_;
   PassShape pass_ = {};
   const float* parameters_ = nullptr;
   std::vector<int> tokens_;
-  std::array<Layer, kLayers> layers_;
+  std::vector<Layer> layers_;
   std::vector<float> output_;  // of the last layer
   Norm final_norm_;
   std::vector<float> log_probs_, probabilities_;

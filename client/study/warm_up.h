@@ -13,6 +13,9 @@ struct StartSettings {
   TaskMaker task = kTasks.at("addition");
   int digits = 3;
   int base = 16;
+  // Of the model: a multiple of 16.
+  int width = 64;
+  int layers = 2;
   bool experts = false;
   // Label smoothing of the cross-entropy.
   double smoothing = 0.0;
@@ -25,7 +28,8 @@ struct StartSettings {
   Task MakeTask() const { return task(digits, base); }
   Shape MakeShape() const {
     const Task made = MakeTask();
-    return Shape(static_cast<size_t>(made.vocabulary), made.context(), experts);
+    return Shape(static_cast<size_t>(made.vocabulary), made.context(), static_cast<size_t>(width),
+                 static_cast<size_t>(layers), experts);
   }
 };
 

@@ -25,11 +25,18 @@ class Difference:
             return 0
         return 1 if self.mean > 0 else -1
 
-    @property
-    def verdict(self) -> str:
+    def verdict(self, margin: Optional[float] = None) -> str:
+        """What the interval says of the first of the two. With a margin it may be as good as the
+        other: the whole interval lies within it on both sides, which are two one-sided tests
+        (Schuirmann, 1987), each of them at no more than half of the interval's error."""
         if self.pairs < 2:
             return "of one pair"
-        return {1: "higher", -1: "lower", 0: "not to be told from chance"}[self.sign]
+        if self.sign:
+            return "higher" if self.sign > 0 else "lower"
+        if margin is None:
+            return "not to be told from chance"
+        within = abs(self.mean) + self.half <= margin
+        return "as good as" if within else "not to be told apart"
 
     def text(self) -> str:
         """In thousandths; an asterisk if 0 is outside of the interval."""

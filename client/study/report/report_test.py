@@ -7,10 +7,11 @@ import unittest
 
 import numpy as np
 
-from client.study.report import advice, comparisons, intervals, report
+from client.study.report import advice, comparisons, confirmation, intervals, report
 from client.study.runs import design, results
 
 CELLS = pathlib.Path("client/study/cells.txt")
+CONFIRMATION = CELLS.with_name("confirmation.txt")
 
 
 def make_results(path: pathlib.Path, seeds: int) -> None:
@@ -50,7 +51,7 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(difference.pairs, 3)
         self.assertAlmostEqual(difference.mean, 0.4 / 3)
         self.assertAlmostEqual(difference.half, 4.3027 * 0.152753 / 3**0.5, places=4)
-        self.assertEqual((difference.sign, difference.verdict), (0, "not to be told from chance"))
+        self.assertEqual((difference.sign, difference.verdict()), (0, "not to be told from chance"))
 
     def test_arms_are_called_by_all_their_words(self) -> None:
         for arm, called in (
@@ -70,7 +71,35 @@ class ReportTest(unittest.TestCase):
             (0.03, float("nan"), 1, "of one pair", "+30"),
         ):
             difference = intervals.Difference(mean, half, pairs)
-            self.assertEqual((difference.verdict, difference.text()), (verdict, text))
+            self.assertEqual((difference.verdict(), difference.text()), (verdict, text))
+
+    def test_equivalence_needs_the_whole_interval_within_the_margin(self) -> None:
+        for mean, half, pairs, verdict in (
+            (0.004, 0.015, 8, "as good as"),
+            (-0.004, 0.015, 8, "as good as"),
+            (0.006, 0.015, 8, "not to be told apart"),
+            (-0.006, 0.015, 8, "not to be told apart"),
+            (0.01, 0.005, 8, "higher"),
+            (-0.03, 0.02, 8, "lower"),
+            (0.0, float("nan"), 1, "of one pair"),
+        ):
+            self.assertEqual(intervals.Difference(mean, half, pairs).verdict(0.02), verdict)
+
+    # Where the truth lies at the margin it is claimed at most as often as the level allows, where it
+    # lies at 0 nearly always, if there are pairs enough.
+    def test_equivalence_is_claimed_wrongly_no_more_often_than_it_may_be(self) -> None:
+        draws = np.random.default_rng(3).normal(size=(4000, 48))
+
+        def claimed(truth: float, deviation: float) -> float:
+            pairs = truth + deviation * draws
+            verdicts = [intervals.of_differences(of_study).verdict(0.02) for of_study in pairs]
+            return verdicts.count("as good as") / len(verdicts)
+
+        # 2.5% is the level of each of the two tests; five standard errors of 4000 draws.
+        most = 0.025 + 5 * (0.025 * 0.975 / 4000) ** 0.5
+        for truth in (0.02, -0.02):
+            self.assertLessEqual(claimed(truth, 0.06), most)
+        self.assertGreater(claimed(0.0, 0.02), 0.9)
 
     def test_every_arm_of_every_cell_is_there(self) -> None:
         make_results(self.results, 16)
@@ -96,6 +125,31 @@ class ReportTest(unittest.TestCase):
         report.write(CELLS, self.results, self.folder)
         self.assertIn("Not complete", (self.folder / "study.md").read_text())
 
+    def test_the_second_study_says_of_each_rule_what_its_interval_says(self) -> None:
+        plan = design.read(CONFIRMATION)
+        lines = []
+        for run in plan.runs:
+            noise = random.Random(f"{run}").uniform(-0.01, 0.01)
+            best = 0.1 if run.cell == "int5" and run.arm == "damped_truncation" else 0.0
+            lines.append(f"{run} {0.5 + best + noise:.5f} 0.6 0.4 0.8 0.3 0.2 0.2 0.07 23 0.3,0.5,0.5")
+        page = self.folder / "study_confirmation.md"
+        self.results.write_text("\n".join(lines) + "\n")
+        confirmation.write(CONFIRMATION, self.results, self.folder)
+        text = page.read_text()
+        self.assertIn(f"All {len(plan.runs)} runs", text)
+        self.assertIn("within ±20,", text)
+        self.assertRegex(text, r"\| int5 \| [^|]*, as good as \| \+\d+ ± \d+ \*, higher \|")
+        self.assertNotIn("pairs)", text)
+        written = (self.folder / "study" / "confirmation.tsv").read_text().splitlines()
+        self.assertEqual(len(written), 1 + sum(len(cell.arms) for cell in plan.cells.values()))
+        self.results.write_text("\n".join(lines[: len(lines) // 2]) + "\n")
+        confirmation.write(CONFIRMATION, self.results, self.folder)
+        self.assertIn(f"{len(lines) // 2} of {len(lines)} runs are in: nothing", page.read_text())
+        self.assertNotRegex(page.read_text(), r", (higher|lower|as good as|not to be told)")
+        self.results.write_text("")
+        confirmation.write(CONFIRMATION, self.results, self.folder)
+        self.assertIn("| not in |", page.read_text())
+
     def test_advice_names_a_rule_only_where_intervals_do(self) -> None:
         make_results(self.results, 16)
         found = results.by_arm(results.read(self.results))
@@ -106,6 +160,9 @@ class ReportTest(unittest.TestCase):
     def test_the_committed_page_is_of_the_committed_results(self) -> None:
         report.write(CELLS, pathlib.Path("docs/study/results.txt"), self.folder)
         for name in ("study.md", "study/cells.tsv", "study/paper.tsv"):
+            self.assertEqual((self.folder / name).read_text(), pathlib.Path("docs", name).read_text())
+        confirmation.write(CONFIRMATION, pathlib.Path("docs/study/confirmation_results.txt"), self.folder)
+        for name in ("study_confirmation.md", "study/confirmation.tsv"):
             self.assertEqual((self.folder / name).read_text(), pathlib.Path("docs", name).read_text())
 
 

@@ -53,6 +53,6 @@ def primary(plan: Design, found: ByArm, field: str = "final_reward") -> str:
         joint = paired(found, cell, arm, *base, field, together)
         if single is not None and joint is not None:
             said = f"{cell}: {comparisons.name(arm)} less {comparisons.named(*base, cell)}"
-            rows.append([said, str(single.pairs), single.text(), joint.text(), joint.verdict])
+            rows.append([said, str(single.pairs), single.text(), joint.text(), joint.verdict(plan.margin)])
     headings = ("comparison", "pairs", "difference", "all of them together", "so the first is")
     return table(headings, rows)

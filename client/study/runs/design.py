@@ -5,7 +5,7 @@ client/study/cells.txt has the one in miniature, and says what the lines of such
 
 import dataclasses
 import pathlib
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 
 class Run(NamedTuple):
@@ -34,6 +34,8 @@ class Cell:
 @dataclasses.dataclass
 class Design:
     first_seed: int = 0
+    # Smaller differences of the outcome don't count; None: it tests for no equivalence.
+    margin: Optional[float] = None
     # Name -> settings.
     starts: Dict[str, Dict[str, str]] = dataclasses.field(default_factory=dict)
     cells: Dict[str, Cell] = dataclasses.field(default_factory=dict)
@@ -79,6 +81,8 @@ def read(path: pathlib.Path) -> Design:
 def _add(design: Design, sets: Dict[str, List[str]], kind: str, name: str, *words: str) -> None:
     if kind == "first_seed":
         design.first_seed = int(name)
+    elif kind == "margin":
+        design.margin = float(name)
     elif kind == "start":
         design.starts[name] = _settings(words)
     elif kind == "arms":

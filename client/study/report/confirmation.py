@@ -1,0 +1,97 @@
+"""Writes study_confirmation.md, the report of the second confirming study, and its table:
+confirmation.py DESIGN RESULTS FOLDER"""
+
+import pathlib
+import sys
+from typing import Dict, List, Tuple
+
+from client.study.report.comparisons import name
+from client.study.report.intervals import paired
+from client.study.report.tables import mean, tab_separated, table
+from client.study.runs import design, results
+
+_TEMPLATE = pathlib.Path(__file__).with_name("confirmation.template")
+# Of cells that differ from another only in what the trainer recomputes.
+_RECOMPUTED = ("_recomputed", "_proximal")
+_OUTCOMES = ("final_reward", "mean_reward", "final_greedy")
+
+
+def situation(cell: str) -> str:
+    for ending in _RECOMPUTED:
+        cell = cell.removesuffix(ending)
+    return cell
+
+
+def _compared(plan: design.Design, found: results.ByArm, complete: bool) -> str:
+    """A table for every arm that others are compared with: a row per situation. Intervals hold
+    with all others; what they say of the first is told once the study is complete."""
+    together = 1 - 0.05 / len(plan.primary)
+    by_base: Dict[str, Dict[Tuple[str, str], str]] = {}
+    for cell, arm, base_cell, base_arm in plan.primary:
+        joint = paired(found, cell, arm, base_cell, base_arm, "final_reward", together)
+        if joint is None:
+            said = "not in"
+        elif complete:
+            said = f"{joint.text()}, {joint.verdict(plan.margin)}"
+        else:
+            said = f"{joint.text()} ({joint.pairs} pair{'s' if joint.pairs > 1 else ''})"
+        by_base.setdefault(base_arm, {})[situation(cell), arm] = said
+    parts = {}
+    for base, said_of in by_base.items():
+        arms = list(dict.fromkeys(arm for _, arm in said_of))
+        rows = [
+            [of, *(said_of.get((of, arm), "") for arm in arms)]
+            for of in dict.fromkeys(of for of, _ in said_of)
+        ]
+        parts[f"Less {name(base)}:\n\n" + table(["cell", *map(name, arms)], rows)] = len(arms)
+    # Those that most arms are compared with first.
+    return "\n\n".join(sorted(parts, key=lambda part: -parts[part]))
+
+
+def _all_arms(plan: design.Design, found: results.ByArm) -> str:
+    """Differences to GRPO on the engine's log-probs, each with its own 95% interval."""
+    rows: List[List[str]] = []
+    for cell in plan.cells.values():
+        for arm in cell.arms:
+            runs = found.get(cell.name, {}).get(arm, {}).values()
+            if not runs:
+                continue
+            base = situation(cell.name), "grpo"
+            pairs = [
+                None if base == (cell.name, arm) else paired(found, cell.name, arm, *base, field)
+                for field in _OUTCOMES
+            ]
+            rows.append([
+                cell.name, name(arm), str(len(runs)),
+                *(f"{mean(runs, field):.3f}" for field in _OUTCOMES),
+                *("" if pair is None else pair.text() for pair in pairs),
+                f"{mean(runs, 'd'):.2f}", str(sum(run.collapsed for run in runs)),
+            ])  # fmt: skip
+    headings = (
+        "cell", "arm", "runs", "final", "mean", "greedy", "final less GRPO", "mean less GRPO",
+        "greedy less GRPO", "D", "collapsed",
+    )  # fmt: skip
+    return tab_separated(headings, rows)
+
+
+def write(design_path: pathlib.Path, results_path: pathlib.Path, folder: pathlib.Path) -> None:
+    plan = design.read(design_path)
+    there = results.read(results_path)
+    found = results.by_arm(there)
+    runs = len(plan.runs)
+    complete = len(there) == runs
+    state = f"All {runs} runs of the design are in."
+    if not complete:
+        state = f"**{len(there)} of {runs} runs are in: nothing is confirmed before all are.**"
+    (folder / "study").mkdir(parents=True, exist_ok=True)
+    (folder / "study" / "confirmation.tsv").write_text(_all_arms(plan, found))
+    (folder / "study_confirmation.md").write_text(
+        _TEMPLATE.read_text().format(
+            state=state, compared=_compared(plan, found, complete), comparisons=len(plan.primary),
+            margin=1000 * (plan.margin or 0),
+        )  # fmt: skip
+    )
+
+
+if __name__ == "__main__":
+    write(*map(pathlib.Path, sys.argv[1:]))
