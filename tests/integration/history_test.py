@@ -108,7 +108,7 @@ class HistoryTest(unittest.TestCase):
             server.close()
             server, client, _ = self.start(store)
             self.assertEqual(client.get_history(load.run), went_on)
-            client.delete_run(load.run)
+            client.delete_run("run-1")
             server.close()
             _, client, _ = self.start(store)
             self.assertEqual(client.list_runs(), [])
