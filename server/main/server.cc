@@ -437,6 +437,7 @@ void Server::KeepInOrder() {
     if (period % kPeriodsPerCleaning != 0) continue;
     registry_.DropExpired();
     registry_.ChooseNamed();
+    registry_.ShareInspection();
     if (stored_cache_ != nullptr) stored_cache_->RetryDropsBehind();
     runs_.ExchangeAllBehind();
     runs_.ForgetIdle(run_idle_expiry_);
