@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <functional>
 #include <future>
 #include <map>
@@ -531,6 +532,29 @@ TEST_F(AppendWriterTest, AnAppendStreamWithoutAcksBreaks) {
   ASSERT_TRUE(AppendOne(*stream, "a").ok());
   EXPECT_EQ(stream->Flush().status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(AppendOne(*stream, "a").code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+// Of this process, all threads together.
+absl::Duration ProcessorTime() {
+  timespec time;
+  EXPECT_EQ(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time), 0);
+  return absl::DurationFromTimespec(time);
+}
+
+TEST_F(AppendWriterTest, AnIdleStreamWithoutPatienceCostsNothing) {
+  service_.OnAppend([&](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    while (stream.Read(&request)) {
+    }
+    return grpc::Status::OK;
+  });
+  const auto stream = Append({.ack_timeout = absl::ZeroDuration()});
+  absl::SleepFor(absl::Milliseconds(100));  // the connection is made
+  const absl::Time begin = absl::Now();
+  const absl::Duration before = ProcessorTime();
+  absl::SleepFor(absl::Milliseconds(400));
+  // However busy the machine is, a thread that waits takes none of it.
+  EXPECT_LT(ProcessorTime() - before, (absl::Now() - begin) / 8);
 }
 
 // Notes on which thread each message of the client is sent.

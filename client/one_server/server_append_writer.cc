@@ -1,6 +1,7 @@
 #include "client/one_server/server_append_writer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <utility>
 
@@ -13,6 +14,9 @@ namespace {
 
 // What a clock can add to now.
 constexpr absl::Duration kForever = absl::Hours(1 << 16);
+
+// Between two looks at the time of a writer that has nothing to do.
+constexpr std::chrono::nanoseconds kShortestLook = std::chrono::milliseconds(10);
 
 // That the server takes in a batch, however few bytes they have.
 constexpr size_t kMostEntries = size_t{1} << 16;
@@ -187,9 +191,9 @@ std::shared_ptr<ServerAppendWriter::Batch> ServerAppendWriter::NextBatch() {
   writing_ = false;
   for (;;) {
     while (!WriterIsDue()) {
-      // A caller that writes can't look at the time itself.
-      if (work_.wait_for(lock, ack_timeout_) == std::cv_status::timeout && writing_ &&
-          Clock::now() >= last_progress_ + ack_timeout_) {
+      // A caller that writes can't look at the time itself. Not without a pause: it may be short.
+      if (work_.wait_for(lock, std::max(ack_timeout_, kShortestLook)) == std::cv_status::timeout &&
+          writing_ && Clock::now() >= last_progress_ + ack_timeout_) {
         overdue_ = true;
         context_.TryCancel();
       }

@@ -176,9 +176,11 @@ export class RunView {
     this.showCurve(values);
   }
 
-  // All draws, if any was evaluated since they were asked for.
+  // All draws, if any was evaluated since they were asked for. A server that has just started
+  // evaluated none, but may have those of its former life.
   async loadHistory({runId, lastEvaluatedAt}) {
-    if (this.histories.get(runId)?.at === lastEvaluatedAt) return;
+    const known = this.histories.get(runId);
+    if (known !== undefined && known.at === lastEvaluatedAt) return;
     const {stretches} = await call("GetHistory", {run_id: runId});
     this.histories.set(runId, {at: lastEvaluatedAt, stretches: stretches.map(stretchValues)});
   }
@@ -242,8 +244,10 @@ export class RunView {
   showFigures(values) {
     const last = values.at(-1);
     if (last === undefined) {
+      const past = this.histories.get(this.runId).stretches.length > 0;
       this.figures.replaceChildren(make("p", {class: "notice"},
-          "Nothing evaluated yet. Numbers appear with the first Evaluate of this run."));
+          past ? "Nothing evaluated since the server has started. Below are the draws before."
+            : "Nothing evaluated yet. Numbers appear with the first Evaluate of this run."));
       return;
     }
     this.figures.replaceChildren(figures([

@@ -424,7 +424,7 @@ def _staleness_and_missing() -> List[Any]:
                 "a few hundredths; nothing if nobody asks.",
                 "high: much of each rollout is thrown away, for the engine differs, or is too old, or the bounds are too "
                 "tight.",
-                ["engines_differ"],
+                ["sequences_left_out", "engines_differ"],
             ),
             SHARE,
             {
@@ -433,7 +433,6 @@ def _staleness_and_missing() -> List[Any]:
                     promql.rate("sis_trust_region_sequences_total"),
                 )
             },
-            width=HALF,
         ),
         lines(
             "Tokens that the totals leave out",
@@ -447,7 +446,18 @@ def _staleness_and_missing() -> List[Any]:
             ),
             TOKENS_PER_SECOND,
             {"{{$by}} {{totals}}": promql.rate("sis_uncounted_tokens_total", "totals")},
-            width=HALF,
+        ),
+        lines(
+            "Inspections passed over",
+            Text(
+                "Slices chosen for inspection (the page's tokens, sisctl show and diagnose) whose values were not kept, "
+                "since the incarnation began; the most of each group.",
+                "flat after the first draws: then no more are chosen than fit.",
+                "rises with each draw: --inspected_bytes is small for the sequences, or records are released before idle "
+                "workers have looked. Decisions and totals are right all the same.",
+            ),
+            COUNT,
+            {"{{$by}}": promql.now("sis_run_passed_over_inspections")},
         ),
     ]
 

@@ -18,9 +18,6 @@ int64_t QuotaOf(const RunConfig& config) {
   return limited ? static_cast<int64_t>(config.byte_quota) : kMax;
 }
 
-// One run gets at most one part in so many of the bytes for inspection.
-constexpr int64_t kInspectedShare = 8;
-
 }  // namespace
 
 Run::Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& limits, Arena& arena,

@@ -158,6 +158,11 @@ class Run {
   bool EndAbandonedLeases() ABSL_LOCKS_EXCLUDED(mutex_);
   // All of them.
   void EndLeases() ABSL_LOCKS_EXCLUDED(mutex_);
+  // After the same absence, forgets what is inspected.
+  void ForgetAbandonedInspection() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // One run gets at most one part in so many of the bytes for inspection.
+  static constexpr int64_t kInspectedShare = 8;
 
   // Where other servers have the run too: what these may have ended or released. All leases, and at
   // most so many sequences that are in memory and not leased, those asked for longest ago.
@@ -216,6 +221,7 @@ class Run {
   int64_t DropStale() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Something was fetched or evaluated, or asked for.
   void NoteRead(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsAbandoned() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   uint64_t OldestFreshVersion() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   bool EvictOldestLocked(Evict last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

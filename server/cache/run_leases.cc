@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/cache/run.h"
+#include "server/inspect/inspection.h"
 
 namespace sis {
 
@@ -68,11 +69,21 @@ Run::HeldHere Run::NextHeld(size_t most_sequences) {
   return held;
 }
 
+bool Run::IsAbandoned() const { return clock_() - last_read_ > limits_.lease_absence; }
+
 bool Run::EndAbandonedLeases() {
   WriterLock lock(mutex_);
-  if (leases_.size() == 0 || clock_() - last_read_ <= limits_.lease_absence) return false;
+  if (leases_.size() == 0 || !IsAbandoned()) return false;
   EndLeasesLocked();
   return true;
+}
+
+void Run::ForgetAbandonedInspection() {
+  {
+    ReaderLock lock(mutex_);
+    if (!IsAbandoned()) return;
+  }
+  inspection_->Clear();
 }
 
 void Run::EndLeases() {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "server/inspect/inspection.h"
 
 namespace sis {
 namespace {
@@ -284,6 +285,22 @@ std::vector<std::shared_ptr<Run>> RunRegistry::List(const Caller& caller) const 
     if (caller.MayUseRunOf(entry.run->config().owner)) runs.push_back(entry.run);
   }
   return runs;
+}
+
+void RunRegistry::ShareInspection() {
+  const std::vector<std::shared_ptr<Run>> runs = List();
+  std::vector<Inspection*> lacking;
+  for (const std::shared_ptr<Run>& run : runs) {
+    if (run->inspection().lacks_room()) lacking.push_back(&run->inspection());
+  }
+  if (lacking.empty()) return;
+  const int64_t share = limits_.inspected_bytes / Run::kInspectedShare;
+  for (const std::shared_ptr<Run>& run : runs) {
+    if (inspection_budget_.Lacking(share) == 0) break;
+    run->ForgetAbandonedInspection();
+  }
+  if (inspection_budget_.Lacking(share) > 0) return;
+  for (Inspection* inspection : lacking) inspection->TryAgain();
 }
 
 const ByteBudget* RunRegistry::Reclaim(Run& run, int64_t bytes, Evict last) {

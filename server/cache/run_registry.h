@@ -76,6 +76,11 @@ class RunRegistry {
   // Which have metrics of their own, by who counts something now. To be called now and then.
   void ChooseNamed() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Where runs lack room to be inspected: those that nobody reads any more give up theirs
+  // (Run::ForgetAbandonedInspection), and once there is one run's share the others try again. To be
+  // called now and then.
+  void ShareInspection() ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Tries to make room for so many bytes of the run: drops what is stale or expired, then evicts
   // least recently used sequences, of this run if its own quota is short, else of any: those of
   // Evict::kRead before what `last` adds; or none, if all of them would not do. Where they would

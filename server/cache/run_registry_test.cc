@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <set>
 
+#include "absl/strings/str_cat.h"
+#include "server/inspect/inspection.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
 
@@ -307,6 +310,55 @@ TEST(RunRegistryTest, LeasesEndWhereRoomIsShortAndTheirHolderIsAbsent) {
   EXPECT_EQ(reclaim(), nullptr);
   EXPECT_EQ(held->Describe().leases, 0);
   EXPECT_EQ(held->RenewLease(lease).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// Runs that nobody reads any more don't keep a new one from being inspected.
+TEST(RunRegistryTest, InspectionIsSharedWithWhoIsRead) {
+  Limits limits;
+  limits.lease_absence = absl::Minutes(15);
+  Cache cache(1 << 20, limits);
+  // A draw of more sequences than a run has room for. How many are kept.
+  const auto inspect = [](sis::Run& run, uint64_t draw) {
+    run.Find({"s", 0});
+    for (int i = 0; i < 500; ++i) {
+      const auto key = static_cast<uint64_t>(i + 1) * 0x9E3779B97F4A7C15u;
+      if (!run.inspection().Chosen(key)) continue;
+      InspectedPositions positions(4);
+      positions.Resize(512);
+      std::ranges::fill(positions.decisions, Decision::kAccepted);
+      run.inspection().Record({absl::StrCat(i), 0}, {key, draw, 0, std::move(positions)});
+    }
+    return run.inspection().Describe().sequences.size();
+  };
+  // Of one that is alone.
+  const size_t alone = inspect(*Cache().CreateRun("r", SmallConfig()), 1);
+  ASSERT_GT(alone, 10);
+  std::vector<std::shared_ptr<sis::Run>> old;
+  for (int i = 0;
+       inspect(*old.emplace_back(cache.CreateRun(absl::StrCat("old-", i), SmallConfig())), 1) ==
+       alone;
+       ++i) {
+    ASSERT_LT(i, 100);
+  }
+  EXPECT_GT(old.size(), sis::Run::kInspectedShare) << "each has a share";
+  const auto fresh = cache.CreateRun("fresh", SmallConfig());
+  cache.registry.ShareInspection();
+  EXPECT_EQ(old[0]->inspection().Describe().sequences.size(), alone) << "nobody lacked anything";
+  EXPECT_EQ(inspect(*fresh, 1), 0);
+  EXPECT_TRUE(fresh->inspection().lacks_room());
+  cache.registry.ShareInspection();
+  EXPECT_EQ(inspect(*fresh, 2), 0) << "the others may come again";
+  // All but one are gone.
+  cache.clock.Advance(absl::Minutes(15));
+  EXPECT_EQ(inspect(*old[0], 2), alone);
+  inspect(*fresh, 3);
+  cache.clock.Advance(absl::Seconds(1));
+  cache.registry.ShareInspection();
+  EXPECT_FALSE(fresh->inspection().lacks_room());
+  EXPECT_EQ(inspect(*fresh, 4), alone);
+  EXPECT_EQ(old[0]->inspection().Describe().sequences.size(), alone);
+  EXPECT_EQ(old[1]->inspection().Describe().sequences.size(), 0);
+  EXPECT_GT(old[2]->inspection().Describe().sequences.size(), 0) << "no more than is needed";
 }
 
 TEST(RunRegistryTest, ReclaimTakesExpiredThenOldestOfAnyRun) {

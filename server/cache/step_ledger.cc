@@ -135,6 +135,7 @@ StepLedger::Uncounted StepLedger::Add(uint64_t draw, const Evaluated& evaluated,
   step.ended = std::max(step.ended, now);
   step.evaluated += kept;
   step.uncounted += uncounted;
+  ++additions_;
   return uncounted;
 }
 
@@ -184,6 +185,25 @@ std::vector<DrawStretch> StepLedger::History() const {
     if (step.ended != absl::InfinitePast()) history.push_back(ToStretch(draw, step));
   }
   return history;
+}
+
+void StepLedger::Restore(const StepHistory& history) {
+  WriterLock lock(mutex_);
+  for (const DrawStretch& stretch : history.stretches()) {
+    int64_t more = -history_.bytes();
+    history_.Add(stretch);
+    more += history_.bytes();
+    if (budget_.TryCharge(more)) {
+      charged_ += more;
+    } else {
+      history_.Thin();
+    }
+  }
+}
+
+int64_t StepLedger::additions() const {
+  WriterLock lock(mutex_);
+  return additions_;
 }
 
 void StepLedger::ForEach(absl::FunctionRef<void(const Evaluated&)> take) const {

@@ -85,6 +85,11 @@ class StepLedger {
   // All draws there ever were, the oldest first: those that are kept, one by one, after those that
   // are not.
   std::vector<DrawStretch> History() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Puts what History() said in another life of the run before what this one evaluates. As much of
+  // it as the budget has room for: where that is short, it gets coarser.
+  void Restore(const StepHistory& history) ABSL_LOCKS_EXCLUDED(mutex_);
+  // How many times something was added: whether History() is what it was.
+  int64_t additions() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls it with each that is kept, the one claimed last first. It must not come back here.
   void ForEach(absl::FunctionRef<void(const Evaluated&)> take) const ABSL_LOCKS_EXCLUDED(mutex_);
   // The one claimed last.
@@ -143,9 +148,10 @@ class StepLedger {
   mutable Mutex mutex_;
   int64_t ranges_ ABSL_GUARDED_BY(mutex_) = 0;   // of all steps
   int64_t charged_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of all steps, and of the history
+  int64_t additions_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<uint64_t, OpenStep> steps_ ABSL_GUARDED_BY(mutex_);
   std::list<uint64_t> by_use_ ABSL_GUARDED_BY(mutex_);  // draws, least recently used first
-  StepHistory history_ ABSL_GUARDED_BY(mutex_);         // of those that were forgotten
+  StepHistory history_ ABSL_GUARDED_BY(mutex_);         // of those that were forgotten, or restored
 };
 
 }  // namespace sis

@@ -354,6 +354,52 @@ TEST(StepLedgerTest, TheHistoryMakesRoomForDraws) {
   EXPECT_EQ(budget.used(), 0);
 }
 
+TEST(StepLedgerTest, ARestoredHistoryGoesOn) {
+  constexpr int kDraws = 200;
+  ByteBudget budget(INT64_MAX);
+  StepHistory history;
+  {
+    StepLedger ledger(4, budget);
+    EXPECT_EQ(ledger.additions(), 0);
+    for (int draw = 0; draw < kDraws; ++draw) Evaluate(ledger, draw);
+    EXPECT_EQ(ledger.additions(), kDraws);
+    for (const DrawStretch& stretch : ledger.History()) history.Add(stretch);
+  }
+  StepLedger ledger(4, budget);
+  ledger.Restore(history);
+  EXPECT_EQ(ledger.additions(), 0) << "nothing that isn't stored";
+  ExpectEachDrawOnce(ledger.History(), kDraws);
+  EXPECT_EQ(ledger.last_draw(), std::nullopt);
+  EXPECT_EQ(budget.used(), (kDraws - 1) * StepHistory::kStretchBytes);
+  for (int draw = kDraws; draw < 2 * kDraws; ++draw) Evaluate(ledger, draw);
+  ExpectEachDrawOnce(ledger.History(), 2 * kDraws);
+}
+
+TEST(StepLedgerTest, WhatIsRestoredTakesNoMoreThanThereIs) {
+  StepHistory history;
+  for (uint64_t draw = 0; draw < 200; ++draw) {
+    history.Add({.first_draw = draw, .last_draw = draw, .draws = 1});
+  }
+  for (const int64_t stretches : {0, 1, 10}) {
+    ByteBudget budget(stretches * StepHistory::kStretchBytes);
+    {
+      StepLedger ledger(4, budget);
+      ledger.Restore(history);
+      EXPECT_EQ(budget.used(), budget.limit());
+      const std::vector<DrawStretch> restored = ledger.History();
+      EXPECT_EQ(restored.size(), stretches + 1);
+      uint64_t next = 0;
+      for (const DrawStretch& stretch : restored) {
+        EXPECT_EQ(stretch.first_draw, next);
+        EXPECT_EQ(stretch.draws, stretch.last_draw - stretch.first_draw + 1);
+        next = stretch.last_draw + 1;
+      }
+      EXPECT_EQ(next, 200);
+    }
+    EXPECT_EQ(budget.used(), 0);
+  }
+}
+
 TEST(StepLedgerTest, AClaimedDrawWithoutPositionsIsNoPartOfTheHistory) {
   ByteBudget budget(INT64_MAX);
   StepLedger ledger(1, budget);

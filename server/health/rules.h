@@ -37,6 +37,7 @@ enum class RuleId {
   kAcceptRateCollapsing,
   kAcceptRateLow,
   kEffectiveSampleSizeLow,
+  kSequencesLeftOut,
   kDSisNearD,
   kCacheNearLimit,
 };
@@ -82,6 +83,10 @@ inline constexpr std::array kRules = {
          "evaluate with a smaller top_k."},
     Rule{"SisEffectiveSampleSizeLow", Verdict::kWorthALook, 0.3,
          "Fewer updates per rollout, or a correction that cuts large weights."},
+    Rule{
+        "SisSequencesLeftOut", Verdict::kWorthALook, 0.2,
+        "See sisctl diagnose: where the policies have no fault, make fewer updates per rollout, or "
+        "widen the trust regions."},
     Rule{"SisDSisNearD", Verdict::kWorthALook, 0.9,
          "Nearly no token that deviates is accepted: look at residual mass and envelope."},
     Rule{"SisCacheNearLimit", Verdict::kWorthALook, 0.9,
@@ -100,6 +105,7 @@ inline constexpr absl::Duration kWindow = absl::Minutes(15);
 // Here a draw is what time is to the alerts: the last ones, with so many tokens, are judged.
 inline constexpr int kDrawsJudged = 4;
 inline constexpr int kLeastTokens = 1000;
+inline constexpr int kLeastSequences = 16;  // of which a share is told
 // A pause is too long from twice the longest one before it on, in these bounds; until reads and
 // appends have taken turns so often that pauses are known, at the upper one.
 inline constexpr absl::Duration kShortestPause = absl::Minutes(1);

@@ -72,6 +72,7 @@ bool Inspection::MakeRoom(int64_t bytes, const Name& name, uint64_t hash, uint64
       continue;
     }
     // Other runs have the room, and give it back when they end: a few sequences still try.
+    if (budget_.Lacking(bytes) == 0) lacks_room_ = true;
     if (budget_.Lacking(bytes) == 0 && most_hash_.load(std::memory_order_relaxed) <= kFewest) {
       return false;
     }
@@ -115,7 +116,10 @@ void Inspection::Record(const Name& name, const Sequence& evaluated) {
   const uint64_t hash = Hash(key);
   if (!Chosen(key)) return;
   if (!counts_tokens_) {
-    if (!budget_.TryCharge(kTokenBytes)) return;
+    if (!budget_.TryCharge(kTokenBytes)) {
+      lacks_room_ = true;
+      return;
+    }
     counts_tokens_ = true;
   }
   auto kept = sequences_.find(name);
@@ -186,7 +190,10 @@ std::optional<ByteCharge> Inspection::TakeRoom(uint64_t sequence_key, uint64_t d
     Erase(sequences_.find(by_use_.front()));
     if (pending_budget_.TryCharge(bytes)) return ByteCharge(pending_budget_, bytes);
   }
-  if (pending_budget_.Lacking(bytes) == 0) return std::nullopt;
+  if (pending_budget_.Lacking(bytes) == 0) {
+    lacks_room_ = true;
+    return std::nullopt;
+  }
   // The first of a draw comes after as many bytes as wait already.
   if (draw_without_room_ != draw) bytes_without_room_ = pending_budget_.limit();
   draw_without_room_ = draw;
@@ -278,6 +285,13 @@ void Inspection::Clear() {
   counts_tokens_ = false;
   accepted_.Clear();
   rejected_.Clear();
+}
+
+void Inspection::TryAgain() {
+  WriterLock lock(mutex_);
+  lacks_room_ = false;
+  // One that is closed, or never had any, keeps nothing.
+  if (most_hash_ != 0) most_hash_ = std::numeric_limits<uint64_t>::max();
 }
 
 void Inspection::Close() {

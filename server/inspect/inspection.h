@@ -86,6 +86,13 @@ class Inspection {
   // records had changed or gone before somebody looked.
   int64_t passed_over() const { return passed_over_.load(std::memory_order_relaxed); }
 
+  // Whether others have the room that it asked for, since it was made or told to try again.
+  bool lacks_room() const { return lacks_room_.load(std::memory_order_relaxed); }
+  // There is room again: chooses as many as at first.
+  void TryAgain() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Forgets everything.
+  void Clear() ABSL_LOCKS_EXCLUDED(mutex_);
   // Forgets everything, and keeps nothing more.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -142,7 +149,6 @@ class Inspection {
   using Table = std::map<Name, Kept>;
 
   static uint64_t Hash(uint64_t sequence_key);
-  void Clear() ABSL_LOCKS_EXCLUDED(mutex_);
   bool LookAtOne(bool must_look) ABSL_LOCKS_EXCLUDED(looking_, mutex_);
   // Says so where other values of its draw are kept or pending.
   void PassOver(const Pending& sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -163,6 +169,7 @@ class Inspection {
   const uint32_t kept_positions_;
   std::atomic<uint64_t> most_hash_;
   std::atomic<int64_t> passed_over_ = 0;
+  std::atomic<bool> lacks_room_ = false;
   Mutex looking_;  // by one at a time, so that draws keep their order; comes before the next
   mutable Mutex mutex_;
   std::deque<Pending> pending_ ABSL_GUARDED_BY(mutex_);

@@ -31,6 +31,8 @@ namespace {
 // How long an append may go on waiting for room that is there.
 constexpr std::chrono::milliseconds kJanitorPeriod(20);
 constexpr int kPeriodsPerCleaning = 50;
+// A server that is killed loses the last draws of its histories, of so long.
+constexpr int64_t kPeriodsPerHistory = std::chrono::seconds(5) / kJanitorPeriod;
 constexpr int64_t kPeriodsPerSample = ServerStatus::kSamplePeriod / kJanitorPeriod;
 // They wait for the store most of the time.
 constexpr int kStoreThreads = 16;
@@ -161,6 +163,13 @@ absl::Status Server::Recover(const std::string& store, absl::Duration opening) {
   if (recovered->runs > 0) {
     absl::StrAppend(&store_description_, ", with ", recovered->runs, " runs and ",
                     recovered->sequences, " sequences after ", recovery_seconds_, " s");
+  }
+  for (const auto& [run_id, why] : recovered->damaged_histories) {
+    std::cerr << "store: the history of run '" << absl::CHexEscape(run_id)
+              << "' is damaged, and begins anew: " << why << std::endl;
+  }
+  if (const size_t runs = recovered->damaged_histories.size(); runs > 0) {
+    absl::StrAppend(&store_description_, "; damaged histories: ", runs);
   }
   if (const size_t runs = runs_.SetAside().size(); runs > 0) {
     absl::StrAppend(&store_description_, "; runs set aside: ", runs);
@@ -424,9 +433,11 @@ void Server::KeepInOrder() {
     room_queue_.Serve();
     if (period % kPeriodsPerSample == 0) status_.Sample();
     if (period % periods_per_reload == 0) ReloadSecurity();
+    if (period % kPeriodsPerHistory == 0) runs_.StoreHistoriesBehind();
     if (period % kPeriodsPerCleaning != 0) continue;
     registry_.DropExpired();
     registry_.ChooseNamed();
+    registry_.ShareInspection();
     if (stored_cache_ != nullptr) stored_cache_->RetryDropsBehind();
     runs_.ExchangeAllBehind();
     runs_.ForgetIdle(run_idle_expiry_);

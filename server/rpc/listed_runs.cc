@@ -4,6 +4,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,7 +30,7 @@ v1::Verdict ToMessage(Verdict verdict) {
 
 struct ListedRun {
   std::shared_ptr<Run> run;
-  Verdict verdict;
+  std::vector<Finding> findings;
   // Those with smaller ones come first.
   double rank = 0;
 };
@@ -46,7 +47,7 @@ double Rank(const ListedRun& listed, v1::RunOrder order) {
   constexpr double kLast = std::numeric_limits<double>::infinity();
   switch (order) {
     case v1::WORST_FIRST:
-      return -static_cast<double>(listed.verdict);
+      return -static_cast<double>(VerdictOf(listed.findings));
     case v1::MOST_BYTES_FIRST:
       return -static_cast<double>(listed.run->budget().used());
     case v1::BY_RUN_ID:
@@ -94,11 +95,8 @@ absl::Status Check(const v1::ListRunsRequest& request) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-v1::Run Describe(const Run& run) {
+v1::Run Describe(const Run& run, const std::vector<Finding>& findings) {
   v1::Run message = sis::ToMessage(run.Describe());
-  const std::vector<Finding> findings = FindingsIn(NumbersOf(run));
   message.set_verdict(ToMessage(VerdictOf(findings)));
   for (const Finding& finding : findings) {
     v1::Finding& found = *message.add_findings();
@@ -115,17 +113,22 @@ v1::Run Describe(const Run& run) {
   return message;
 }
 
+}  // namespace
+
+v1::Run Describe(const Run& run) { return Describe(run, FindingsIn(NumbersOf(run))); }
+
 absl::Status ListRuns(const RunRegistry& registry, const Caller& caller,
                       const v1::ListRunsRequest& request, v1::ListRunsResponse& response) {
   if (absl::Status status = Check(request); !status.ok()) return status;
   const std::string containing = absl::AsciiStrToLower(request.containing());
   std::vector<ListedRun> listed;
   for (std::shared_ptr<Run>& run : registry.List(caller)) {
-    const Verdict verdict = VerdictOf(FindingsIn(NumbersOf(*run)));
+    std::vector<Finding> findings = FindingsIn(NumbersOf(*run));
+    const Verdict verdict = VerdictOf(findings);
     response.set_all_runs(response.all_runs() + 1);
     response.set_worth_a_look(response.worth_a_look() + (verdict == Verdict::kWorthALook));
     response.set_broken(response.broken() + (verdict == Verdict::kBroken));
-    if (Contains(*run, containing)) listed.push_back({std::move(run), verdict});
+    if (Contains(*run, containing)) listed.push_back({std::move(run), std::move(findings)});
   }
   response.set_containing_runs(static_cast<uint32_t>(listed.size()));
   for (ListedRun& run : listed) run.rank = Rank(run, request.order());
@@ -133,7 +136,9 @@ absl::Status ListRuns(const RunRegistry& registry, const Caller& caller,
   const size_t begin = std::min<size_t>(request.offset(), listed.size());
   const size_t most = request.limit() == 0 ? listed.size() : request.limit();
   const size_t end = std::min(listed.size(), begin + most);
-  for (size_t i = begin; i < end; ++i) *response.add_runs() = Describe(*listed[i].run);
+  for (const ListedRun& run : std::span(listed).subspan(begin, end - begin)) {
+    *response.add_runs() = Describe(*run.run, run.findings);
+  }
   return absl::OkStatus();
 }
 

@@ -99,6 +99,13 @@ class SequenceStore {
   // NotFound if there is none.
   absl::StatusOr<StoredRun> GetRun(const std::string& run_id);
 
+  // The history of an incarnation's draws, of at most kMostItemBytes, which the store doesn't look
+  // into. Put overwrites. DropIncarnations removes it.
+  absl::Status PutHistory(const std::string& run_id, uint64_t incarnation,
+                          std::string_view history);
+  // NotFound if there is none.
+  absl::StatusOr<std::string> GetHistory(const std::string& run_id, uint64_t incarnation);
+
   // What can be listed: nothing where the store can't (memcached).
   absl::StatusOr<ListedRuns> ListRuns();
   // All sequences, incarnation by incarnation: those that are present, and those that are dropped

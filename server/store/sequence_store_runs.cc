@@ -17,6 +17,10 @@ constexpr absl::Duration kDeletionKept = absl::Hours(30 * 24);
 
 ItemKey KeyOfRun(const std::string& run_id) { return {RunKey(run_id), RunKey(run_id)}; }
 
+ItemKey KeyOfHistory(const std::string& run_id, uint64_t incarnation) {
+  return {IncarnationPrefix(run_id, incarnation), HistoryKey(run_id, incarnation)};
+}
+
 ItemKey KeyOfLease(const LeaseIdentity& lease) { return {LeaseKey(lease), LeaseKey(lease)}; }
 
 // Of two records of a run the one of the higher rank stays.
@@ -92,6 +96,25 @@ absl::StatusOr<StoredRun> SequenceStore::GetRun(const std::string& run_id) {
   });
 }
 
+absl::Status SequenceStore::PutHistory(const std::string& run_id, uint64_t incarnation,
+                                       std::string_view history) {
+  return Counted("put_history", [&]() -> absl::Status {
+    return Put(MakeItem(KeyOfHistory(run_id, incarnation), absl::InfiniteFuture(), history));
+  });
+}
+
+absl::StatusOr<std::string> SequenceStore::GetHistory(const std::string& run_id,
+                                                      uint64_t incarnation) {
+  return Counted("get_history", [&]() -> absl::StatusOr<std::string> {
+    const ItemKey key = KeyOfHistory(run_id, incarnation);
+    const absl::StatusOr<std::string> item = items_->Get({&key, 1})[0];
+    if (!item.ok()) return item.status();
+    const absl::StatusOr<std::string_view> payload = UnwrapItem(key.key, *item);
+    if (!payload.ok()) return payload.status();
+    return std::string(*payload);
+  });
+}
+
 absl::StatusOr<ListedRuns> SequenceStore::ListRuns() {
   ListedRuns listed;
   absl::Status status = items_->Scan(
@@ -122,7 +145,13 @@ absl::Status SequenceStore::ListSequences(
       std::string(kSequenceKeys), [&](std::string_view key, std::string_view value) -> std::string {
         if (!key.starts_with(kSequenceKeys)) return "";
         const std::optional<SequenceIdentity> sequence = SequenceOfKey(key);
-        if (!sequence.has_value()) return std::string(key) + '\0';
+        if (!sequence.has_value()) {
+          // Of an incarnation that may have no sequences.
+          if (const auto history = IncarnationOfHistory(key); history.has_value()) {
+            enter(history->first, history->second);
+          }
+          return std::string(key) + '\0';
+        }
         const bool is_same = open == sequence;
         if (!is_same) close();
         if (std::string its = IncarnationPrefix(sequence->run_id, sequence->incarnation);

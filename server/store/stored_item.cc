@@ -23,6 +23,9 @@ constexpr size_t kKeyBegin = 16;
 
 enum class KeyKind : char { kFragment = 'c', kEntry = 'e', kState = 's', kWitness = 'w' };
 
+// In the place of a sequence's id, of which none is so long.
+constexpr std::string_view kHistory = "\xff\xffh";
+
 template <std::unsigned_integral T>
 void AddLittle(std::string& out, T value) {
   char bytes[sizeof(T)];
@@ -151,6 +154,10 @@ std::string WitnessKey(std::string_view sequence_prefix) {
   return KeyOf(sequence_prefix, KeyKind::kWitness);
 }
 
+std::string HistoryKey(std::string_view run_id, uint64_t incarnation) {
+  return IncarnationPrefix(run_id, incarnation).append(kHistory);
+}
+
 std::string LeaseKey(const LeaseIdentity& lease) {
   std::string key(kLeaseKeys);
   AddKeyString(key, lease.run_id);
@@ -175,6 +182,15 @@ std::optional<SequenceIdentity> SequenceOfKey(std::string_view key) {
   sequence.id = std::string(in.Bytes(in.Big<uint16_t>()));
   sequence.attempt = in.Big<uint32_t>();
   return in.ok() ? std::optional(sequence) : std::nullopt;
+}
+
+std::optional<std::pair<std::string, uint64_t>> IncarnationOfHistory(std::string_view key) {
+  Reader in(key);
+  if (in.Bytes(kSequenceKeys.size()) != kSequenceKeys) return std::nullopt;
+  std::string run_id(in.Bytes(in.Big<uint16_t>()));
+  const uint64_t incarnation = in.Big<uint64_t>();
+  if (in.Rest() != kHistory || !in.ok()) return std::nullopt;
+  return std::pair(std::move(run_id), incarnation);
 }
 
 std::string EndOfPrefix(std::string prefix) {

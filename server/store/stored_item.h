@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -31,6 +32,9 @@ std::string FragmentKey(std::string_view sequence_prefix, uint32_t form, uint32_
 // Says that the sequence has been there, on another node than the rest.
 std::string WitnessKey(std::string_view sequence_prefix);
 
+// Of the history of an incarnation's draws: behind all of its sequences, and dropped with them.
+std::string HistoryKey(std::string_view run_id, uint64_t incarnation);
+
 // Says that the lease has ended.
 std::string LeaseKey(const LeaseIdentity& lease);
 
@@ -42,6 +46,8 @@ inline constexpr std::string_view kSequenceKeys = "S";
 std::string RunOfKey(std::string_view key);
 // Of a key of a sequence; nullopt if it is none.
 std::optional<SequenceIdentity> SequenceOfKey(std::string_view key);
+// Of a key of a history whose history it is: the incarnation of a run.
+std::optional<std::pair<std::string, uint64_t>> IncarnationOfHistory(std::string_view key);
 // The first key behind all that begin with this prefix, which must not be all 0xff.
 std::string EndOfPrefix(std::string prefix);
 

@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/messages/cache_messages.h"
+#include "server/store/stored_history.h"
+#include "server/store/stored_item.h"
 
 namespace sis {
 namespace {
@@ -50,6 +52,10 @@ bool IsSetAside(const absl::Status& status) {
 StoredRuns::StoredRuns(RunRegistry& registry, StoredCache* stored)
     : registry_(registry), stored_(stored) {
   if (stored_ != nullptr) behind_.emplace(1);
+}
+
+StoredRuns::~StoredRuns() {
+  if (has_histories()) behind_->Schedule("", [this] { StoreHistories(); });
 }
 
 absl::StatusOr<RunRegistry::Created> StoredRuns::Create(const v1::CreateRunRequest& request,
@@ -267,6 +273,55 @@ void StoredRuns::ExchangeAllBehind() {
   });
 }
 
+void StoredRuns::StoreHistoriesBehind() {
+  if (!has_histories() || storing_histories_.exchange(true)) return;
+  behind_->Schedule("", [this] {
+    StoreHistories();
+    storing_histories_ = false;
+  });
+}
+
+void StoredRuns::StoreHistories() {
+  // Small as they are, they leave the last room to what removes.
+  if (!stored_->store().CanAppend().ok()) return;
+  std::map<std::string, int64_t> before = std::exchange(stored_additions_, {});
+  for (const std::shared_ptr<Run>& run : registry_.List()) {
+    // Read first: what is added meanwhile is stored again.
+    const int64_t additions = run->steps().additions();
+    if (additions == 0) continue;
+    const std::string key = HistoryKey(run->id(), run->incarnation());
+    const auto stored = before.find(key);
+    const bool is_stored = stored != before.end() && stored->second == additions;
+    if (is_stored || StoreHistory(*run)) stored_additions_[key] = additions;
+  }
+}
+
+bool StoredRuns::StoreHistory(const Run& run) {
+  StepHistory history;  // no more than there may be
+  for (const DrawStretch& stretch : run.steps().History()) history.Add(stretch);
+  SequenceStore& store = stored_->store();
+  if (!store.PutHistory(run.id(), run.incarnation(), EncodeHistory(history)).ok()) return false;
+  // Who supersedes or deletes a run says so first, and then removes what is there.
+  const absl::StatusOr<StoredRun> there = store.GetRun(run.id());
+  if (there.ok() && run.incarnation() < EndOfPast(*there)) {
+    store.DropIncarnations(run.id(), run.incarnation(), run.incarnation() + 1).IgnoreError();
+  }
+  return true;
+}
+
+absl::Status StoredRuns::RestoreHistory(const StoredRun& there) {
+  if (!has_histories()) return absl::OkStatus();
+  const absl::StatusOr<std::string> payload =
+      stored_->store().GetHistory(there.run_id, there.incarnation);
+  if (absl::IsNotFound(payload.status())) return absl::OkStatus();
+  if (!payload.ok()) return payload.status();
+  const absl::StatusOr<StepHistory> history = ParseHistory(*payload);
+  if (!history.ok()) return history.status();
+  const absl::StatusOr<std::shared_ptr<Run>> run = registry_.Find(there.run_id, there.incarnation);
+  if (run.ok()) (*run)->steps().Restore(*history);
+  return absl::OkStatus();
+}
+
 absl::Status StoredRuns::Adopt(const StoredRun& there) {
   return Noted(there.run_id, TakeIn(there));
 }
@@ -312,7 +367,14 @@ absl::StatusOr<StoredRuns::Recovered> StoredRuns::Recover() {
     if (IsSetAside(adopted)) continue;
     if (!adopted.ok()) return adopted;
     known[run.run_id] = &run;
-    recovered.runs += run.deleted() ? 0 : 1;
+    if (run.deleted()) continue;
+    ++recovered.runs;
+    const absl::Status restored = RestoreHistory(run);
+    if (absl::IsDataLoss(restored)) {
+      recovered.damaged_histories[run.run_id] = std::string(restored.message());
+    } else if (!restored.ok()) {
+      return restored;
+    }
   }
 
   // What was superseded or deleted and could not be removed then, or was still being written.

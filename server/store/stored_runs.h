@@ -28,6 +28,8 @@ class StoredRuns {
  public:
   // Both must outlive the object, and the runs' calls.
   StoredRuns(RunRegistry& registry, StoredCache* stored);
+  // Stores the histories once more: a clean end loses none.
+  ~StoredRuns();
 
   RunRegistry& registry() const { return registry_; }
   StoredCache* stored() const { return stored_; }
@@ -62,10 +64,18 @@ class StoredRuns {
   // them the policy versions.
   void ExchangeAllBehind();
 
-  // Takes in all runs that the store can list; their sequences come when they are asked for.
+  // Where the store is this server's alone, and takes appends: stores the histories of draws that
+  // have changed since, which Recover takes in again. To be called now and then.
+  void StoreHistoriesBehind();
+
+  // Takes in all runs that the store can list, with their histories; their sequences come when they
+  // are asked for.
   struct Recovered {
     int64_t runs = 0;
     int64_t sequences = 0;
+    // Of runs that begin without a history, as the stored one is damaged, why. It stays until the
+    // run's next draw is stored in its place.
+    std::map<std::string, std::string> damaged_histories = {};
   };
   absl::StatusOr<Recovered> Recover();
 
@@ -87,6 +97,13 @@ class StoredRuns {
   absl::Status Adopt(const StoredRun& there);
   // As Adopt; doesn't note what it finds.
   absl::Status TakeIn(const StoredRun& there);
+  bool has_histories() const { return stored_ != nullptr && !stored_->store().shared(); }
+  // What StoreHistoriesBehind does. By the thread behind alone.
+  void StoreHistories();
+  // False if it could not be.
+  bool StoreHistory(const Run& run);
+  // DataLoss if it is damaged.
+  absl::Status RestoreHistory(const StoredRun& there);
   // Whether the caller may open a later incarnation in the place of a run that is set aside.
   absl::Status MakeWay(const std::string& run_id, const Caller& caller);
   // Notes whether the run is set aside, and returns why.
@@ -99,6 +116,9 @@ class StoredRuns {
   Mutex opening_;                  // before all other locks; held while the store is waited for
   mutable Mutex set_aside_mutex_;  // a leaf
   std::map<std::string, std::string> set_aside_ ABSL_GUARDED_BY(set_aside_mutex_);
+  // StepLedger::additions() of the histories that are stored, by key; of the thread behind.
+  std::map<std::string, int64_t> stored_additions_;
+  std::atomic<bool> storing_histories_ = false;
   std::optional<WorkerPool> behind_;  // with a store; destroyed first: does what is waiting
 };
 

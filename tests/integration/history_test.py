@@ -1,6 +1,7 @@
 """All draws of a run, thinned as they age, and runs that the server sorts, filters and pages."""
 
 import json
+import tempfile
 import time
 import unittest
 import urllib.error
@@ -10,6 +11,7 @@ import urllib.request
 import grpc
 import sis
 from server.testing.live_server import LiveServer
+from server.testing.until import until
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
 from tests.page.training_load import TrainingLoad
@@ -65,6 +67,51 @@ class HistoryTest(unittest.TestCase):
             client.get_history(load.run)
         with self.assertRaises(sis.NotFound):
             client.get_history(sis.Run("nowhere", 1, run.config))
+
+    def test_a_killed_server_has_lost_no_more_than_the_last_seconds(self):
+        """With RocksDB: what was stored before is there again, and goes on."""
+        with tempfile.TemporaryDirectory() as folder:
+            store = f"--store=rocksdb:{folder}/db"
+            server, client, _ = self.start(store, f"--steps_kept={KEPT}")
+            load = TrainingLoad(client, "run-1")
+
+            def times_stored():
+                return server.metrics().get('sis_store_operations_total{operation="put_history",result="OK"}', 0)
+
+            for draw in range(3 * KEPT):
+                stored = times_stored()
+                load.step(draw, prefix_curve=())
+            # So the next begins seconds from now, after the next draw.
+            until(times_stored, lambda times: times > stored)
+            load.step(3 * KEPT, prefix_curve=())
+            before, stored = client.get_history(load.run), times_stored()
+            until(times_stored, lambda times: times > stored)
+            load.step(3 * KEPT + 1, prefix_curve=())  # which may be lost
+            server.kill()
+
+            server, client, _ = self.start(store, f"--steps_kept={KEPT}")
+            self.assertNotIn("damaged", server.said["store"])
+            after = client.get_history(load.run)
+            self.assertEqual(after[: len(before)], before)
+            self.assertLessEqual(len(after), len(before) + 1)
+            self.assertEqual(client.list_steps(load.run), {})
+            with urllib.request.urlopen(
+                f"http://{server.admin_address}/api/GetHistory?run_id=run-1", timeout=30
+            ) as answer:
+                self.assertEqual(len(json.load(answer)["stretches"]), len(after))
+            # It goes on, and a clean end loses nothing.
+            load = TrainingLoad(client, "run-1")
+            load.step(100)
+            went_on = client.get_history(load.run)
+            self.assertEqual(went_on[: len(after)], after)
+            self.assertEqual(went_on[-1].last_draw, 100)
+            server.close()
+            server, client, _ = self.start(store)
+            self.assertEqual(client.get_history(load.run), went_on)
+            client.delete_run("run-1")
+            server.close()
+            _, client, _ = self.start(store)
+            self.assertEqual(client.list_runs(), [])
 
     def test_runs_are_sorted_filtered_and_paged_by_the_server(self):
         server, client, stub = self.start("--metric_runs=2")

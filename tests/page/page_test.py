@@ -452,6 +452,31 @@ class PageTest(unittest.TestCase):
         self.browser.wait_for_text("run-2", "[aria-label='D and D_SIS'] tbody")
         self.assertEqual(self.problems(), [])
 
+    def test_draws_before_a_restart_are_there_and_others_follow(self):
+        with tempfile.TemporaryDirectory() as folder:
+            store = f"--store=rocksdb:{folder}/db"
+            server, client = self.start(store)
+            load = TrainingLoad(client, "run-1")
+            for draw in DRAWS:
+                load.step(draw)
+            before = client.get_history(load.run)
+            server.close()
+            server, client = self.start(store)
+            self.open(server, "/run/run-1")
+            self.browser.wait_for_text(f"By draw: all {len(DRAWS)}", "main")
+            self.assertIn("Nothing evaluated since the server has started", self.browser.text("main"))
+            self.assertEqual(self.chart("D and D_SIS")["lines"]["D"], [stretch.totals.mean_d for stretch in before])
+            self.browser.screenshot("restarted_with_a_store")
+            said = subprocess.run(
+                [SISCTL, f"--server={server.address}", "history", "run-1"], capture_output=True, text=True, check=True
+            ).stdout.splitlines()
+            self.assertEqual([line.split()[0] for line in said[1:]], [str(draw) for draw in DRAWS])
+            TrainingLoad(client, "run-1").step(99)
+            self.browser.wait_for_text(f"By draw: all {len(DRAWS) + 1}", "main")
+            self.assertEqual(self.chart("D and D_SIS")["lines"]["D"][: len(DRAWS)], [s.totals.mean_d for s in before])
+            self.assertEqual(self.problems(), [])
+            server.close()
+
     def test_a_saved_picture_has_all_of_its_words(self):
         server, client = self.start()
         one, other = ("one-" + "a" * 96, "other-" + "b" * 40)

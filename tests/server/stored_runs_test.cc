@@ -234,6 +234,101 @@ std::vector<BadRecord> BadRecords() {
           {.run_id = "owner-too-long", .config = ConfigOf(std::string(257, 'x'))}};
 }
 
+// A draw of the run with so many tokens accepted.
+void Evaluate(Run& run, uint64_t draw, int64_t accepted) {
+  run.steps().Claim(draw, 1, {0, static_cast<uint32_t>(accepted)});
+  Evaluated evaluated;
+  evaluated.sums.accepted = accepted;
+  run.steps().Add(draw, evaluated, absl::FromUnixSeconds(static_cast<int64_t>(1000 + draw)));
+}
+
+// The tokens accepted, draw by draw.
+std::vector<int64_t> Accepted(const Run& run) {
+  std::vector<int64_t> accepted;
+  for (const DrawStretch& stretch : run.steps().History()) {
+    EXPECT_EQ(stretch.draws, 1);
+    EXPECT_EQ(stretch.ended, absl::FromUnixSeconds(static_cast<int64_t>(1000 + stretch.last_draw)));
+    accepted.push_back(stretch.sums.accepted);
+  }
+  return accepted;
+}
+
+TEST_P(ListedRunsTest, HistoriesComeBackAndGoOn) {
+  {
+    Replica replica = Start();
+    ASSERT_TRUE(replica.Create("quiet").ok());
+    sis::Run& run = *replica.Create("r")->run;
+    for (uint64_t draw = 1; draw <= 3; ++draw) Evaluate(run, draw, 10 * draw);
+  }
+  {
+    Replica replica = Start();
+    EXPECT_THAT(Accepted(**replica.Find("quiet")), testing::IsEmpty());
+    sis::Run& run = **replica.Find("r");
+    EXPECT_THAT(Accepted(run), testing::ElementsAre(10, 20, 30));
+    Evaluate(run, 4, 40);
+  }
+  Replica replica = Start();
+  EXPECT_THAT(Accepted(**replica.Find("r")), testing::ElementsAre(10, 20, 30, 40));
+  // A later incarnation has its own.
+  Evaluate(*replica.Create("r", 2)->run, 1, 7);
+  EXPECT_THAT(Accepted(**replica.Find("r")), testing::ElementsAre(7));
+}
+
+TEST_P(ListedRunsTest, AHistoryGoesWithItsRun) {
+  {
+    Replica replica = Start();
+    for (const char* id : {"deleted", "superseded", "kept"}) {
+      Evaluate(*replica.Create(id)->run, 1, 5);
+    }
+  }
+  const auto has_history = [&](const char* id) { return Open(*backing_)->GetHistory(id, 1).ok(); };
+  EXPECT_TRUE(has_history("deleted") && has_history("superseded") && has_history("kept"));
+  {
+    Replica replica = Start();
+    EXPECT_EQ(*replica.Delete("deleted"), true);
+    ASSERT_TRUE(replica.Create("superseded", 2).ok());
+  }
+  EXPECT_FALSE(has_history("deleted") || has_history("superseded"));
+  EXPECT_TRUE(has_history("kept"));
+  // Of one that a server was killed at when it was superseded.
+  ASSERT_TRUE(Open(*backing_)->PutHistory("superseded", 1, "any").ok());
+  { const Replica replica = Start(); }
+  EXPECT_FALSE(has_history("superseded"));
+  EXPECT_TRUE(has_history("kept"));
+}
+
+TEST_P(ListedRunsTest, DamagedHistoriesAreLeftOut) {
+  {
+    Replica replica = Start();
+    for (const char* id : {"bit", "bytes", "whole"}) Evaluate(*replica.Create(id)->run, 1, 5);
+  }
+  {
+    const std::string key = HistoryKey("bit", 1);
+    const std::unique_ptr<ItemStore> items = backing_->OpenItems();
+    const ItemKey item_key{key, key};
+    Item item{.key = item_key, .value = *items->Get({&item_key, 1})[0]};
+    item.value[item.value.size() / 2] ^= 1;
+    ASSERT_TRUE(items->Put({&item, 1})[0].ok());
+  }
+  ASSERT_TRUE(Open(*backing_)->PutHistory("bytes", 1, "no history").ok());
+  const auto damaged = [](const Replica& replica) {
+    std::vector<std::string> ids;
+    for (const auto& [id, why] : replica.recovered().damaged_histories) ids.push_back(id);
+    return ids;
+  };
+  for (int start = 0; start < 2; ++start) {
+    Replica replica = Start();
+    EXPECT_EQ(replica.recovered().runs, 3);
+    EXPECT_THAT(damaged(replica), testing::ElementsAre("bit", "bytes"));
+    EXPECT_THAT(Accepted(**replica.Find("bit")), testing::IsEmpty());
+    EXPECT_THAT(Accepted(**replica.Find("whole")), testing::ElementsAre(5));
+    if (start == 1) Evaluate(**replica.Find("bit"), 2, 6);
+  }
+  Replica replica = Start();
+  EXPECT_THAT(damaged(replica), testing::ElementsAre("bytes"));
+  EXPECT_THAT(Accepted(**replica.Find("bit")), testing::ElementsAre(6));
+}
+
 TEST_P(ListedRunsTest, BadRecordsKeepNoServerFromStarting) {
   {
     Replica replica = Start();

@@ -12,7 +12,7 @@ import numpy as np
 
 from sis import errors
 from sis.owner import Owner
-from sis.segment import ALIGNMENT, Segment, aligned
+from sis.segment import ALIGNMENT, Segment, aligned, has_abandoned
 from sis.top_k import TopK
 
 # What a client leases for its records, or the next of these if the server has no more: 32 MiB are
@@ -94,7 +94,7 @@ class RecordMemory:
             except errors.NotFound:  # its lease has ended this moment
                 return None
             except MemoryError:
-                if self._segment.has_abandoned:
+                if has_abandoned(self._segment):
                     # After a call that broke off; the next one is whole again.
                     self._segment.close()
                 return None

@@ -187,11 +187,6 @@ class Segment:
         """Never uses the memory of these again."""
         self._abandoned.extend(arrays)
 
-    @property
-    def has_abandoned(self) -> bool:
-        """Whether some of its memory is never used again."""
-        return bool(self._abandoned)
-
     def place(self, array: np.ndarray) -> np.ndarray:
         """The array, if messages can refer to it; else a copy of it here."""
         if self.can_refer(array):
@@ -290,3 +285,8 @@ class Room:
         refused = isinstance(exception, errors.Error) and not errors.is_unreachable(exception) and self._calls == 1
         if exception is None or refused:
             self._give_back(self._part)
+
+
+def has_abandoned(segment: Segment) -> bool:
+    """Whether some of its memory is never used again."""
+    return bool(segment._abandoned)
