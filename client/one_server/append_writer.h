@@ -36,12 +36,22 @@ struct AppendOptions {
   absl::Duration ack_timeout = absl::Minutes(5);
 };
 
-// What AppendWriter::Block, Truncate and Seal are told.
+// What AppendWriter::Block, Column, Truncate and Seal are told.
 struct BlockEntry {
   SequenceRef sequence;
   uint32_t first_position = 0;
   uint64_t policy_version = 0;
   RecordView records;
+  // Values of the run's columns, by its order: [T, bytes], or [T, K, bytes] if per slot. Empty, or
+  // fewer than there are: they may come later. With them all arrays are copied.
+  std::vector<std::span<const std::byte>> columns = {};
+};
+struct ColumnEntry {
+  SequenceRef sequence;
+  uint32_t first_position = 0;
+  uint32_t length = 0;  // T
+  std::string column;
+  std::span<const std::byte> values;  // as those of a block
 };
 struct TruncateEntry {
   SequenceRef sequence;
@@ -51,7 +61,7 @@ struct SealEntry {
   SequenceRef sequence;
   uint32_t length = 0;
 };
-using AppendEntry = std::variant<BlockEntry, TruncateEntry, SealEntry>;
+using AppendEntry = std::variant<BlockEntry, ColumnEntry, TruncateEntry, SealEntry>;
 
 // An entry on its way.
 struct OutgoingEntry {
@@ -93,6 +103,10 @@ class AppendWriter {
   // ends before, their entries are refused as NotFound.
   absl::Status Block(const SequenceRef& sequence, uint32_t first_position, uint64_t policy_version,
                      const RecordView& records);
+  // Values of a column of the run at T positions that are recorded. Waits for the acks of all
+  // entries before it.
+  absl::Status Column(const SequenceRef& sequence, uint32_t first_position, uint32_t length,
+                      const std::string& column, std::span<const std::byte> values);
   // Drops the positions from `length` on. Waits for the acks of all entries before it: a block that
   // has to be sent again must not come after it.
   absl::Status Truncate(const SequenceRef& sequence, uint32_t length);

@@ -238,8 +238,9 @@ absl::StatusOr<LogEntry> ParseEntry(std::string_view payload) {
   entry.mark = in.Little<uint64_t>();
   entry.rows = std::string(in.Rest());
   const bool block = entry.kind == LogEntry::Kind::kBlock;
-  if (!in.ok() || kind < 1 || kind > 3 || entry.rows.size() > kMaxRowBytes ||
-      (!block && (entry.policy_version != 0 || !entry.rows.empty()))) {
+  const bool has_rows = block || entry.kind == LogEntry::Kind::kColumn;
+  if (!in.ok() || kind < 1 || kind > 4 || entry.rows.size() > kMaxRowBytes ||
+      (!block && entry.policy_version != 0) || (!has_rows && !entry.rows.empty())) {
     return Corrupt("no log entry: a payload", payload);
   }
   return entry;

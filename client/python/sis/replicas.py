@@ -207,6 +207,7 @@ class Replicas:
             self._servers,
             lambda server: server.append(source),
             self._pool,
+            source.run.config.columns,
         )
 
     def append_many(self, source: Source, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:
@@ -241,6 +242,7 @@ class Replicas:
         calls = {}
         for index, numbers in parts.items():
             part = pb.FetchTopKRequest(run=request.run, lease_seconds=request.lease_seconds, arrays=request.arrays)
+            part.columns.extend(request.columns)
             part.slices.extend(request.slices[number] for number in numbers)
             calls[index] = lambda server, part=part: server.FetchTopK(part, list)
         answers, down = self._ask(calls)
@@ -276,7 +278,7 @@ class Replicas:
                 slices[number].record_digest = STORE_DOWN_DIGEST
                 missing.append(_store_down(number, slices[number]))
                 if slices[number].length:
-                    chunks[number].append(_empty_chunk(number, slices[number], top_k))
+                    chunks[number].append(_empty_chunk(number, slices[number], top_k, len(request.columns)))
         lease_id = 0
         if leases:
             with self._lock:
@@ -479,7 +481,7 @@ def _store_down(number: int, part: pb.Slice) -> pb.MissingRange:
     )
 
 
-def _empty_chunk(number: int, part: pb.Slice, top_k: int) -> fetched_records.Chunk:
+def _empty_chunk(number: int, part: pb.Slice, top_k: int, columns: int) -> fetched_records.Chunk:
     """What stands for records that are not there."""
     return fetched_records.Chunk(
         slice=number,
@@ -489,4 +491,6 @@ def _empty_chunk(number: int, part: pb.Slice, top_k: int) -> fetched_records.Chu
         sampled_log_probs=np.full(part.length, np.nan, np.float32).tobytes(),
         top_k_ids=np.full(part.length * top_k, -1, np.int32).tobytes(),
         top_k_log_probs=np.full(part.length * top_k, -np.inf, np.float32).tobytes(),
+        columns=[b""] * columns,
+        column_presence=[bytes(part.length)] * columns,
     )
