@@ -18,6 +18,7 @@ _Bytes = Union[bytes, memoryview]
 _VARINT = 0
 _DELIMITED = 2
 _FIELDS = pb.FetchTopKChunk.DESCRIPTOR.fields_by_number
+_REPEATED = ("columns", "column_presence")
 _CHUNK_TAG = pb.FetchTopKResponse.CHUNK_FIELD_NUMBER << 3 | _DELIMITED
 
 
@@ -98,14 +99,16 @@ def _parse_in_place(data: memoryview) -> Optional[Chunk]:
         while offset < len(data):
             tag = data[offset]
             field = _FIELDS.get(tag >> 3)
-            if field is None or tag & 7 != (_DELIMITED if field.type == field.TYPE_BYTES else _VARINT):
+            if field is None or field.name not in Chunk._fields:
+                return None
+            if tag & 7 != (_DELIMITED if field.type == field.TYPE_BYTES else _VARINT):
                 return None
             value, offset = _read_varint(data, offset + 1)
             if tag & 7 == _VARINT:
                 fields[field.name] = value
                 continue
             part = data[offset : offset + value]
-            if field.label == field.LABEL_REPEATED:
+            if field.name in _REPEATED:
                 fields.setdefault(field.name, []).append(part)
             else:
                 fields[field.name] = part
