@@ -263,9 +263,13 @@ void StoresModelTest::Change(ModelSequence& sequence) {
     expected = sequence.Seal(length);
   }
   const size_t r = AnyReplica();
-  const absl::StatusCode code = UntilAnswered(
-      r, [&] { return static_cast<absl::StatusCode>(replicas_[r]->Append(entry).code()); });
-  ASSERT_EQ(code, expected) << entry.ShortDebugString().substr(0, 80) << " operation "
+  std::string message;
+  const absl::StatusCode code = UntilAnswered(r, [&] {
+    const v1::Ack ack = replicas_[r]->Append(entry);
+    message = ack.message();
+    return static_cast<absl::StatusCode>(ack.code());
+  });
+  ASSERT_EQ(code, expected) << entry.ShortDebugString().substr(0, 80) << message << " operation "
                             << operation_;
 }
 
