@@ -283,6 +283,10 @@ absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const
   request.set_lease_seconds(absl::ToDoubleSeconds(options.lease));
   request.mutable_arrays()->Add(options.arrays.begin(), options.arrays.end());
   request.set_chunks_span_slices(true);
+  request.mutable_columns()->Add(options.columns.begin(), options.columns.end());
+  if (options.memory != nullptr && !options.columns.empty()) {
+    return absl::UnimplementedError("FetchTopK of columns into shared memory");
+  }
   if (options.memory != nullptr) return FetchInto(*options.memory, std::move(request));
   return Receive(*service_, request);
 }

@@ -48,7 +48,10 @@ size_t TopKRecords::positions() const {
 
 RecordReader::RecordReader(const v1::FetchTopKRequest& request,
                            std::shared_ptr<SegmentAllocation> range)
-    : range_(std::move(range)) {
+    : range_(std::move(range)),
+      columns_(request.columns_size()),
+      column_values_(columns_),
+      column_presence_(columns_) {
   wanted_.fill(request.arrays().empty());
   for (const int array : request.arrays()) {
     // One that is none of the four the server refuses.
@@ -81,7 +84,14 @@ absl::Status RecordReader::AddHeader(const v1::FetchTopKHeader& header) {
                                               " on of slice ", gap.slice(), ", which lie in none"));
     }
   }
+  records_.columns.resize(columns_);
   if (range_ != nullptr) return absl::OkStatus();
+  for (size_t i = 0; i < columns_; ++i) {
+    auto present = std::make_shared<std::vector<uint8_t>>(positions_);
+    records_.columns[i].present = *present;
+    column_presence_[i] = reinterpret_cast<std::byte*>(present->data());
+    records_.columns[i].memory = std::move(present);
+  }
   size_t bytes = 0;
   for (const Array array : kAll) bytes += positions_ * RowBytes(array);
   // Not zeroed, as a vector's would be.
@@ -135,8 +145,38 @@ absl::Status RecordReader::Copy(const FetchedChunk& chunk) {
     if (chunk.size(array) != bytes) return WrongSize(array, chunk.size(array), bytes);
     chunk.Copy(array, arrays_[array] + filled_ * RowBytes(array));
   }
+  if (absl::Status status = CopyColumns(chunk); !status.ok()) return status;
   filled_ += chunk.length;
   row_ += chunk.length;
+  return absl::OkStatus();
+}
+
+absl::Status RecordReader::CopyColumns(const FetchedChunk& chunk) {
+  if (chunk.columns() != columns_ || chunk.columns_with_presence() != columns_) {
+    return absl::InternalError(absl::StrCat("the server's FetchTopK chunk has ", chunk.columns(),
+                                            " columns, not ", columns_));
+  }
+  for (size_t i = 0; i < columns_; ++i) {
+    FetchedColumn& column = records_.columns[i];
+    const size_t bytes = chunk.column_size(i);
+    if (column.width == 0 && bytes > 0 && chunk.length > 0) {
+      column.width = bytes / chunk.length;
+      auto arrays =
+          std::make_shared<std::pair<std::shared_ptr<const void>, std::vector<std::byte>>>(
+              std::move(column.memory), std::vector<std::byte>(positions_ * column.width));
+      column_values_[i] = arrays->second.data();
+      column.values = arrays->second;
+      column.memory = std::move(arrays);
+    }
+    // A server that gave no answer has no values.
+    if ((bytes != 0 && bytes != column.width * chunk.length) ||
+        chunk.presence_size(i) != chunk.length) {
+      return absl::InternalError(absl::StrCat("the server's columns[", i, "] holds ", bytes,
+                                              " bytes for ", chunk.length, " positions"));
+    }
+    if (bytes > 0) chunk.CopyColumn(i, column_values_[i] + filled_ * column.width);
+    chunk.CopyPresence(i, column_presence_[i] + filled_);
+  }
   return absl::OkStatus();
 }
 

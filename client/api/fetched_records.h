@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -31,6 +32,7 @@ class RecordReader {
  private:
   absl::Status AddHeader(const v1::FetchTopKHeader& header);
   absl::Status Copy(const FetchedChunk& chunk);
+  absl::Status CopyColumns(const FetchedChunk& chunk);
   absl::Status Locate(const FetchedChunk& chunk);
   // Goes on to the slice that the next row belongs to, if there is one.
   void SkipFullSlices();
@@ -43,6 +45,7 @@ class RecordReader {
   std::array<bool, FetchedChunk::kArrays> wanted_ = {};
   bool has_header_ = false;
   TopKRecords records_;
+  const size_t columns_;  // that are wanted
   size_t positions_ = 0;
   // Where each array begins.
   std::array<std::byte*, FetchedChunk::kArrays> arrays_ = {};
@@ -50,6 +53,9 @@ class RecordReader {
   // How many rows are copied, and where the next belongs; before SkipFullSlices it may be one of a
   // later slice.
   size_t filled_ = 0;
+  // Where each column's values and presence begin; null until its width is known.
+  std::vector<std::byte*> column_values_;
+  std::vector<std::byte*> column_presence_;
   size_t slice_ = 0;
   size_t row_ = 0;
 };

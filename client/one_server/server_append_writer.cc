@@ -115,7 +115,7 @@ absl::Status ServerAppendWriter::Put(std::vector<OutgoingEntry>& entries) {
 }
 
 absl::Status ServerAppendWriter::Queue(std::unique_lock<std::mutex>& lock, OutgoingEntry& entry) {
-  const bool after_all_others = entry.message.has_truncate();
+  const bool after_all_others = entry.message.has_truncate() || entry.message.has_column();
   WaitFor(lock, [&] {
     if (ended_ || closing_) return true;
     return after_all_others ? Idle() : queued_bytes_ < options_.batch_bytes;
@@ -226,7 +226,7 @@ std::shared_ptr<ServerAppendWriter::Batch> ServerAppendWriter::TakeBatch() {
   bool has_block = false;
   while (!queue_.empty() && bytes < options_.batch_bytes && batch->entries.size() < kMostEntries) {
     Entry& entry = queue_.front();
-    if (entry.message.has_block()) {
+    if (entry.message.has_block() || entry.message.has_column()) {
       // The arrays of a batch lie in one segment, or all in the message.
       if (has_block && entry.segment != batch->request.batch().segment()) break;
       has_block = true;
@@ -295,7 +295,8 @@ absl::Status ServerAppendWriter::HandleAcks(const v1::AppendResponse& response) 
     const auto code = static_cast<absl::StatusCode>(ack.code());
     Entry& entry = batch->entries[i];
     entry.first_exhausted = std::min(now, entry.first_exhausted);
-    if (code == absl::StatusCode::kResourceExhausted && entries[i].has_block() &&
+    if (code == absl::StatusCode::kResourceExhausted &&
+        (entries[i].has_block() || entries[i].has_column()) &&
         absl::FromChrono(now - entry.first_exhausted) < options_.retry_limit) {
       retry_time_ = std::max(retry_time_, now + RetryDelay(ack.retry_seconds()));
       entry.message = entries[i];

@@ -37,6 +37,10 @@ FetchedChunk EmptyChunk(int number, const v1::Slice& slice, uint32_t top_k,
   if (wanted(v1::SAMPLED_LOG_PROBS)) chunk.set_sampled_log_probs(ToBytes(std::span(sampled)));
   if (wanted(v1::TOP_K_IDS)) chunk.set_top_k_ids(ToBytes(std::span(ids)));
   if (wanted(v1::TOP_K_LOG_PROBS)) chunk.set_top_k_log_probs(ToBytes(std::span(log_probs)));
+  for (int i = 0; i < request.columns_size(); ++i) {
+    chunk.add_columns();
+    chunk.add_column_presence(std::string(slice.length(), '\0'));
+  }
   return FetchedChunk(chunk);
 }
 
@@ -104,6 +108,7 @@ absl::Status Replicas::FetchTopK(const v1::FetchTopKRequest& request, const Rece
     *part.mutable_run() = request.run();
     part.set_lease_seconds(request.lease_seconds());
     *part.mutable_arrays() = request.arrays();
+    *part.mutable_columns() = request.columns();
   }
   using Messages = std::vector<FetchedMessage>;
   absl::StatusOr<Answers<Messages>> answers =

@@ -94,6 +94,16 @@ bool FetchedChunk::ReadInPlace(grpc::ByteBuffer bytes) {
         if (!input.Skip(place.size)) return false;
         break;
       }
+      case DelimitedTag(v1::FetchTopKChunk::kColumnsFieldNumber):
+      case DelimitedTag(v1::FetchTopKChunk::kColumnPresenceFieldNumber): {
+        const bool is_value =
+            WireFormatLite::GetTagFieldNumber(tag) == v1::FetchTopKChunk::kColumnsFieldNumber;
+        ByteRange& place = (is_value ? columns_ : column_presence_).emplace_back();
+        if (!read_size(place.size)) return false;
+        place.offset = input.CurrentPosition();
+        if (!input.Skip(place.size)) return false;
+        break;
+      }
       default:
         return false;
     }
@@ -102,8 +112,9 @@ bool FetchedChunk::ReadInPlace(grpc::ByteBuffer bytes) {
   return true;
 }
 
-void FetchedChunk::Copy(Array array, std::byte* into) const {
-  const ByteRange& place = ranges_[array];
+void FetchedChunk::Copy(Array array, std::byte* into) const { Copy(ranges_[array], into); }
+
+void FetchedChunk::Copy(const ByteRange& place, std::byte* into) const {
   if (place.size == 0) return;
   grpc::ProtoBufferReader reader(&bytes_);
   CodedInputStream input(&reader);

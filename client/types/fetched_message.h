@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -37,6 +38,15 @@ class FetchedChunk {
   // All of them.
   void Copy(Array array, std::byte* into) const;
 
+  // Of the columns that the request wants, by its order: how many there are, the bytes of their
+  // values, and, one byte for each position, which there are.
+  size_t columns() const { return columns_.size(); }
+  size_t column_size(size_t column) const { return columns_[column].size; }
+  void CopyColumn(size_t column, std::byte* into) const { Copy(columns_[column], into); }
+  size_t columns_with_presence() const { return column_presence_.size(); }
+  size_t presence_size(size_t column) const { return column_presence_[column].size; }
+  void CopyPresence(size_t column, std::byte* into) const { Copy(column_presence_[column], into); }
+
  private:
   friend absl::StatusOr<std::variant<v1::FetchTopKHeader, FetchedChunk>> ParseFetched(
       grpc::ByteBuffer);
@@ -50,9 +60,13 @@ class FetchedChunk {
   // False if `bytes` are something else.
   bool ReadInPlace(grpc::ByteBuffer bytes);
 
+  void Copy(const ByteRange& place, std::byte* into) const;
+
   // Reading does not change it, but gRPC's reader wants it so.
   mutable grpc::ByteBuffer bytes_;
   std::array<ByteRange, kArrays> ranges_;
+  std::vector<ByteRange> columns_;
+  std::vector<ByteRange> column_presence_;
 };
 
 using FetchedMessage = std::variant<v1::FetchTopKHeader, FetchedChunk>;

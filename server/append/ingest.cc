@@ -135,14 +135,19 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& bl
   const absl::StatusOr<RecordView> records = block_.Read(block, segment_->get(), *run_);
   if (!records.ok()) return records.status();
   const std::span<const uint8_t> ranks = block_.ranks();
+  absl::StatusOr<std::span<const ColumnValues>> columns =
+      columns_.ReadBlock(block, static_cast<uint32_t>(ranks.size()), segment_->get(), *run_);
+  if (!columns.ok()) return columns.status();
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, [&] {
-    return run_->BaseBytes(name) + Sequence::BytesOfFirstBlock(run_->config().record_format(),
-                                                               block.first_position, *records,
-                                                               ranks);
+    return run_->BaseBytes(name) +
+           Sequence::BytesOfFirstBlock(run_->config().record_format(), block.first_position,
+                                       *records, ranks) +
+           SequenceColumns::BytesToAdd(nullptr, block.first_position, *columns);
   });
   if (!sequence.ok()) return sequence.status();
   const auto new_bytes = [&] {
-    return (*sequence)->BytesToAppend(block.first_position, block.policy_version, *records, ranks);
+    return (*sequence)->BytesToAppend(block.first_position, block.policy_version, *records, ranks,
+                                      *columns);
   };
   absl::Status status;
   if (turn_ == Turn::kArrived && room_queue_->Contested(*run_) != nullptr) {
@@ -152,12 +157,20 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& bl
   }
   Sequence::Appended appended;
   const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
-    absl::Status added =
-        (*sequence)->Append(block.first_position, block.policy_version, *records, ranks, &appended);
+    absl::Status added = (*sequence)->Append(block.first_position, block.policy_version, *records,
+                                             ranks, &appended, *columns);
     if (!added.ok()) return added;
-    if (appended.positions == 0 || !has_store()) return std::vector<LogEntry>();
-    return BlockEntries((*sequence)->format(), block.first_position, block.policy_version, *records,
-                        ranks);
+    std::vector<LogEntry> entries;
+    if (!has_store()) return entries;
+    if (appended.positions > 0) {
+      entries = BlockEntries((*sequence)->format(), block.first_position, block.policy_version,
+                             *records, ranks);
+    }
+    if (appended.values == 0) return entries;
+    for (const ColumnValues& column : *columns) {
+      AddColumnEntries(block.first_position, column, entries);
+    }
+    return entries;
   };
   status = Change(name, *sequence, append);
   // Another thread may take what was made free: then once more.
@@ -174,7 +187,46 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& bl
     slots_added_ += UsedSlots(*records) * appended.positions / static_cast<int64_t>(ranks.size());
   }
   bytes_accepted_ += block_.bytes();
+  for (const ColumnValues& column : *columns) {
+    bytes_accepted_ += static_cast<int64_t>(column.values.size());
+  }
   return absl::OkStatus();
+}
+
+absl::Status Ingest::ApplyColumn(SequenceNameView name, const AppendEntryView& entry) {
+  const absl::StatusOr<ColumnValues> column = columns_.Read(entry, segment_->get(), *run_);
+  if (!column.ok()) return column.status();
+  // Where there is none yet, none is made.
+  const Run::Found found =
+      ahead_.next() != nullptr ? Run::Found(ahead_.next()) : run_->FindToChange(Copy(name));
+  const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&found);
+  if (sequence == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("position ", entry.first_position, " has no record (",
+                     std::string(Name(std::get<MissingReason>(found))), ")"));
+  }
+  const auto new_bytes = [&] { return (*sequence)->BytesToAppend(entry.first_position, *column); };
+  absl::Status status;
+  if (turn_ == Turn::kArrived && room_queue_->Contested(*run_) != nullptr) {
+    const int64_t bytes = new_bytes();
+    if (bytes > 0) status = MakeRoom(name, bytes);
+    if (!status.ok()) return status;
+  }
+  const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
+    const absl::StatusOr<int64_t> added = (*sequence)->AppendColumn(entry.first_position, *column);
+    if (!added.ok()) return added.status();
+    std::vector<LogEntry> entries;
+    if (*added > 0 && has_store()) AddColumnEntries(entry.first_position, *column, entries);
+    return entries;
+  };
+  status = Change(name, *sequence, append);
+  while (absl::IsResourceExhausted(status)) {
+    status = MakeRoom(name, new_bytes());
+    if (!status.ok()) return status;
+    status = Change(name, *sequence, append);
+  }
+  if (status.ok()) bytes_accepted_ += static_cast<int64_t>(column->values.size());
+  return status;
 }
 
 absl::Status Ingest::ApplySeal(SequenceNameView name, const AppendEntryView& seal) {
@@ -326,7 +378,7 @@ EntryAck Ingest::ApplyEntry(const AppendEntryView& entry) {
   const SequenceNameView name = NameIn(entry);
   const absl::Status status = [&]() -> absl::Status {
     if (entry.kind == AppendEntryView::Kind::kNone) {
-      return absl::InvalidArgumentError("entry: neither block, truncate nor seal");
+      return absl::InvalidArgumentError("entry: neither block, truncate, seal nor column");
     }
     if (absl::Status id = CheckSequenceId(entry.sequence_id); !id.ok()) return id;
     if (!segment_.ok()) return segment_.status();
@@ -339,6 +391,8 @@ EntryAck Ingest::ApplyEntry(const AppendEntryView& entry) {
       applied = ApplyBlock(name, entry);
     } else if (entry.kind == AppendEntryView::Kind::kSeal) {
       applied = ApplySeal(name, entry);
+    } else if (entry.kind == AppendEntryView::Kind::kColumn) {
+      applied = ApplyColumn(name, entry);
     } else {
       applied = ApplyTruncate(name, entry.length);
     }

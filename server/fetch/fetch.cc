@@ -33,10 +33,12 @@ std::span<T> Resize(bool wanted, std::string& array, size_t count) {
 }  // namespace
 
 Fetch::Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices, const WantedRecords& wanted,
-             std::optional<AnswersInSegment> answers, bool chunks_span_slices, uint64_t lease_id)
+             WantedColumns columns, std::optional<AnswersInSegment> answers,
+             bool chunks_span_slices, uint64_t lease_id)
     : run_(std::move(run)),
       slices_(std::move(slices)),
       wanted_(wanted),
+      columns_(std::move(columns)),
       lease_id_(lease_id),
       oldest_fresh_version_(run_->oldest_fresh_version()),
       answers_(std::move(answers)),
@@ -54,10 +56,15 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
   if (!slices.ok()) return slices.status();
   const absl::StatusOr<WantedRecords> wanted = WantedRecords::Parse(request);
   if (!wanted.ok()) return wanted.status();
+  absl::StatusOr<WantedColumns> columns = WantedColumns::Parse(request, run->config());
+  if (!columns.ok()) return columns.status();
   std::optional<AnswersInSegment> answers;
   if (request.has_answers()) {
-    absl::StatusOr<AnswersInSegment> parsed = AnswersInSegment::Parse(
-        request.answers(), arrays, wanted->Sizes(TotalPositions(*slices), run->config().top_k));
+    const auto of_records = wanted->Sizes(TotalPositions(*slices), run->config().top_k);
+    std::vector<uint64_t> sizes(of_records.begin(), of_records.end());
+    columns->AddSizes(TotalPositions(*slices), sizes);
+    absl::StatusOr<AnswersInSegment> parsed =
+        AnswersInSegment::Parse(request.answers(), arrays, sizes);
     if (!parsed.ok()) return parsed.status();
     answers = *std::move(parsed);
   }
@@ -73,7 +80,7 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
     if (!lease.ok()) return lease.status();
     lease_id = *lease;
   }
-  return Fetch(std::move(run), *std::move(slices), *wanted, std::move(answers),
+  return Fetch(std::move(run), *std::move(slices), *wanted, *std::move(columns), std::move(answers),
                request.chunks_span_slices(), lease_id);
 }
 
@@ -97,6 +104,7 @@ bool Fetch::Next(v1::FetchTopKResponse& message) {
     chunk.set_sampled_log_probs(where(v1::SAMPLED_LOG_PROBS));
     chunk.set_top_k_ids(where(v1::TOP_K_IDS));
     chunk.set_top_k_log_probs(where(v1::TOP_K_LOG_PROBS));
+    columns_.Locate(*answers_, WantedRecords::kArrays, chunk);
     return true;
   }
   if (!SkipFullSlices()) return false;
@@ -114,7 +122,8 @@ bool Fetch::SkipFullSlices() {
 
 uint32_t Fetch::CountRows(size_t bytes, bool spans_slices) const {
   const auto sizes = wanted_.Sizes(1, run_->config().top_k);
-  const size_t row_bytes = std::accumulate(sizes.begin(), sizes.end(), size_t{0});
+  const size_t row_bytes =
+      std::accumulate(sizes.begin(), sizes.end(), size_t{0}) + columns_.RowBytes();
   const uint64_t left = spans_slices ? rows_ - rows_done_ : slices_[slice_].count - row_;
   return static_cast<uint32_t>(std::min<uint64_t>(std::max<size_t>(1, bytes / row_bytes), left));
 }
@@ -137,6 +146,7 @@ bool Fetch::CopySome() {
   answers_->Write(IndexOf(v1::SAMPLED_LOG_PROBS), offset, std::as_bytes(to.sampled_log_probs));
   answers_->Write(IndexOf(v1::TOP_K_IDS), offset * slots, std::as_bytes(to.ids));
   answers_->Write(IndexOf(v1::TOP_K_LOG_PROBS), offset * slots, std::as_bytes(to.log_probs));
+  columns_.Write(*answers_, WantedRecords::kArrays, offset / sizeof(float));
   return true;
 }
 
@@ -190,14 +200,20 @@ void Fetch::WriteChunk(v1::FetchTopKChunk& chunk) {
        .log_probs = Resize<float>(wanted_.Has(v1::TOP_K_LOG_PROBS),
                                   *chunk.mutable_top_k_log_probs(), rows * slots),
        .ranks = scratch_.ranks});
+  columns_.Move(chunk);
 }
 
 void Fetch::ReadNext(const RecordRows& rows) {
+  columns_.Resize(static_cast<uint32_t>(rows.ranks.size()));
   for (size_t done = 0; done < rows.ranks.size();) {
     const SliceRange& slice = slices_[slice_];
     const auto count =
         static_cast<uint32_t>(std::min<size_t>(rows.ranks.size() - done, slice.count - row_));
     ReadRows(slice.first_position + row_, SubRows(rows, done, count, run_->config().top_k));
+    if (!columns_.empty()) {
+      columns_.Read(slice, slice.first_position + row_, count, oldest_fresh_version_,
+                    static_cast<uint32_t>(done));
+    }
     done += count;
     row_ += count;
     SkipFullSlices();

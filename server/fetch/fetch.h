@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "server/cache/missing.h"
 #include "server/cache/run.h"
+#include "server/fetch/wanted_columns.h"
 #include "server/fetch/wanted_records.h"
 #include "server/messages/slices.h"
 #include "server/wire/answers_in_segment.h"
@@ -38,7 +39,8 @@ class Fetch {
  private:
   // `answers` are of the sizes of all rows.
   Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices, const WantedRecords& wanted,
-        std::optional<AnswersInSegment> answers, bool chunks_span_slices, uint64_t lease_id);
+        WantedColumns columns, std::optional<AnswersInSegment> answers, bool chunks_span_slices,
+        uint64_t lease_id);
 
   // What the header says of a slice.
   struct Summary {
@@ -61,6 +63,7 @@ class Fetch {
   std::shared_ptr<Run> run_;
   std::vector<SliceRange> slices_;
   WantedRecords wanted_;
+  WantedColumns columns_;  // with those of ReadNext
   uint64_t lease_id_;
   uint64_t oldest_fresh_version_;  // as of the start: header and chunks agree on what is stale
   std::optional<AnswersInSegment> answers_;

@@ -66,7 +66,48 @@ absl::Status ReplayBlock(const LogEntry& entry, Sequence& sequence, int64_t& byt
   return status;
 }
 
+// What a column's values begin with, in the rows of an entry (docs/page_format.md).
+struct ColumnHeader {
+  uint32_t column;
+  uint32_t width;
+};
+
+absl::Status ReplayColumn(const LogEntry& entry, Sequence& sequence, int64_t& bytes_short) {
+  ColumnHeader header = {};
+  const size_t bytes = entry.rows.size();
+  if (bytes >= sizeof(header)) std::memcpy(&header, entry.rows.data(), sizeof(header));
+  const size_t values = bytes - std::min(bytes, sizeof(header));
+  if (header.column >= kMaxColumns || header.width < 1 || header.width > kMaxColumnsWidth ||
+      values == 0 || values % header.width != 0 ||
+      entry.position > UINT32_MAX - values / header.width) {
+    return absl::DataLossError(
+        absl::StrCat("stored values at position ", entry.position, " are of no column"));
+  }
+  const ColumnValues column{header.column, header.width,
+                            std::as_bytes(std::span(entry.rows)).subspan(sizeof(header))};
+  absl::Status status = sequence.AppendColumn(entry.position, column).status();
+  if (absl::IsResourceExhausted(status)) {
+    bytes_short = sequence.BytesToAppend(entry.position, column);
+  }
+  return status;
+}
+
 }  // namespace
+
+void AddColumnEntries(uint32_t first_position, const ColumnValues& column,
+                      std::vector<LogEntry>& entries) {
+  const ColumnHeader header{column.column, column.width};
+  const auto most = static_cast<uint32_t>((kMaxRowBytes - sizeof(header)) / column.width);
+  for (uint32_t first = 0; first < column.positions(); first += most) {
+    const size_t count = std::min(most, column.positions() - first);
+    const auto values = column.values.subspan(size_t{first} * column.width, count * column.width);
+    std::string rows(reinterpret_cast<const char*>(&header), sizeof(header));
+    rows.append(reinterpret_cast<const char*>(values.data()), values.size());
+    entries.push_back({.kind = LogEntry::Kind::kColumn,
+                       .position = first_position + first,
+                       .rows = std::move(rows)});
+  }
+}
 
 std::vector<LogEntry> BlockEntries(const RecordFormat& format, uint32_t first_position,
                                    uint64_t policy_version, const RecordView& records,
@@ -118,6 +159,8 @@ absl::Status Replay(const LogEntry& entry, Sequence& sequence, int64_t& bytes_sh
       if (absl::IsResourceExhausted(status)) bytes_short = Sequence::AnnotationBytes(entry.rows);
       return status;
     }
+    case LogEntry::Kind::kColumn:
+      return ReplayColumn(entry, sequence, bytes_short);
   }
   return absl::DataLossError("a log entry of no kind");
 }
@@ -156,6 +199,11 @@ absl::StatusOr<std::string> WholeForm(const Sequence& sequence) {
       block->Add(piece);
     });
     flush();
+    std::vector<LogEntry> entries;
+    status.Update(reader.ForEachColumn([&](uint32_t first_position, const ColumnValues& column) {
+      AddColumnEntries(first_position, column, entries);
+    }));
+    for (const LogEntry& entry : entries) AppendToForm(form, entry);
   }
   if (!status.ok()) return status;
   if (const std::optional<uint32_t> length = sequence.sealed_length(); length.has_value()) {

@@ -33,8 +33,9 @@ MissingReason ReasonOf(const absl::Status& status) {
   }
 }
 
-// Whether no other replica can have anything to add to, or to take away from, these positions.
-bool Complete(const Sequence& sequence, uint32_t first, uint32_t count) {
+// Whether no other replica can have anything to add to, or to take away from, these positions of a
+// run with so many columns.
+bool Complete(const Sequence& sequence, uint32_t first, uint32_t count, size_t columns) {
   const std::optional<uint32_t> sealed = sequence.sealed_length();
   if (!sealed.has_value()) return false;
   if (count == 0) count = *sealed - std::min(first, *sealed);
@@ -43,6 +44,7 @@ bool Complete(const Sequence& sequence, uint32_t first, uint32_t count) {
   reader.ForEachPiece(first, count, [&](const Sequence::Reader::Piece& piece) {
     complete = complete && piece.page != nullptr;
   });
+  for (uint32_t i = 0; i < columns; ++i) complete = complete && reader.HasColumn(i, first, count);
   return complete;
 }
 
@@ -80,7 +82,9 @@ absl::Time StoredCache::ExpiryOf(const Run& run) const {
 Run::Found StoredCache::Find(Run& run, const SequenceName& name, uint32_t first, uint32_t count) {
   Run::Found found = run.Find(name);
   if (const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&found)) {
-    if (!store_.shared() || Complete(**sequence, first, count)) return found;
+    if (!store_.shared() || Complete(**sequence, first, count, run.config().columns.size())) {
+      return found;
+    }
     absl::Status status;
     {
       SequenceLog& log = LogOf(**sequence);

@@ -255,7 +255,7 @@ absl::StatusOr<LogEntry> ParseEntry(std::string_view payload) {
   entry.rows = std::string(in.Rest());
   const bool block = entry.kind == LogEntry::Kind::kBlock;
   const bool truncate = entry.kind == LogEntry::Kind::kTruncate;
-  if (!in.ok() || kind < 1 || kind > 3 || entry.rows.size() > kMaxRowBytes ||
+  if (!in.ok() || kind < 1 || kind > 4 || entry.rows.size() > kMaxRowBytes ||
       (!block && entry.policy_version != 0) || (truncate && !entry.rows.empty())) {
     return Corrupt("no log entry: a payload", payload);
   }

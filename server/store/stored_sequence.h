@@ -38,14 +38,14 @@ struct SequenceIdentity {
 std::string ToString(const SequenceIdentity& sequence);
 
 struct LogEntry {
-  enum class Kind : uint8_t { kBlock = 1, kTruncate = 2, kSeal = 3 };
+  enum class Kind : uint8_t { kBlock = 1, kTruncate = 2, kSeal = 3, kColumn = 4 };
   Kind kind = Kind::kBlock;
-  // Of a block the first position, else the length that is left or sealed.
+  // Of a block or a column's values the first position, else the length that is left or sealed.
   uint32_t position = 0;
   // Of a block, else 0.
   uint64_t policy_version = 0;
-  // Of a block; of a seal its annotation, a serialised v1::Annotation; else empty. The store
-  // doesn't look into them. At most kMaxRowBytes.
+  // Of a block or a column's values; of a seal its annotation, a serialised v1::Annotation; else
+  // empty. The store doesn't look into them. At most kMaxRowBytes.
   std::string rows = {};
   // Unique, chosen by the writer, who recognises by it an entry that was stored although the answer
   // was lost.

@@ -45,9 +45,10 @@ absl::Status CheckCount(size_t entries) {
 
 // Arrays are copied, block by block, where they don't lie in one piece.
 int64_t ArrayBytes(const AppendEntryView& entry) {
-  return static_cast<int64_t>(entry.sampled_ids.size() + entry.sampled_log_probs.size() +
-                              entry.top_k_ids.size() + entry.top_k_log_probs.size() +
-                              entry.top_k_counts.size());
+  size_t bytes = entry.sampled_ids.size() + entry.sampled_log_probs.size() +
+                 entry.top_k_ids.size() + entry.top_k_log_probs.size() + entry.top_k_counts.size();
+  for (const ArrayField& column : entry.columns) bytes += column.size();
+  return static_cast<int64_t>(bytes);
 }
 
 AppendEntryView ViewOf(const v1::AppendEntry& entry, const ReceivedArrays& arrays) {
@@ -69,6 +70,8 @@ AppendEntryView ViewOf(const v1::AppendEntry& entry, const ReceivedArrays& array
       view.top_k_log_probs = arrays.Of(block.top_k_log_probs());
       view.top_k_counts = arrays.Of(block.top_k_counts());
       if (block.has_crc32c()) view.crc32c = block.crc32c();
+      view.columns.reserve(block.columns_size());
+      for (const std::string& column : block.columns()) view.columns.push_back(arrays.Of(column));
       break;
     }
     case v1::AppendEntry::kTruncate:
@@ -82,6 +85,17 @@ AppendEntryView ViewOf(const v1::AppendEntry& entry, const ReceivedArrays& array
       view.length = entry.seal().length();
       if (entry.seal().has_annotation()) view.annotation = &entry.seal().annotation();
       break;
+    case v1::AppendEntry::kColumn: {
+      const v1::ColumnBlock& block = entry.column();
+      view.kind = AppendEntryView::Kind::kColumn;
+      name(block.sequence());
+      view.first_position = block.first_position();
+      view.length = block.length();
+      view.column = block.column();
+      view.columns.push_back(arrays.Of(block.values()));
+      if (block.has_crc32c()) view.crc32c = block.crc32c();
+      break;
+    }
     case v1::AppendEntry::ENTRY_NOT_SET:
       break;
   }
@@ -355,7 +369,8 @@ absl::Status ReceivedAppend::ParseByProtobuf(ParsingCharge& charge) {
     for (const AppendEntryView& entry : entries_) {
       longest = std::max(longest, ArrayBytes(entry));
       const auto id_bytes = static_cast<int64_t>(entry.sequence_id.size());
-      if (!charge.Take(kCopiesOfId * id_bytes)) return charge.Refusal();
+      const auto columns_bytes = static_cast<int64_t>(entry.columns.size() * sizeof(ArrayField));
+      if (!charge.Take(kCopiesOfId * id_bytes + columns_bytes)) return charge.Refusal();
     }
     if (!charge.Take(longest)) return charge.Refusal();
     segment_ = batch.segment();

@@ -23,13 +23,13 @@ namespace sis {
 
 // One AppendEntry. Refers to what it was read from.
 struct AppendEntryView {
-  enum class Kind : uint8_t { kNone, kBlock, kTruncate, kSeal };
+  enum class Kind : uint8_t { kNone, kBlock, kTruncate, kSeal, kColumn };
 
   Kind kind = Kind::kNone;
   uint32_t attempt = 0;
   std::string_view sequence_id;
-  uint32_t first_position = 0;                 // of a block
-  uint32_t length = 0;                         // of a truncation or seal
+  uint32_t first_position = 0;                 // of a block or column
+  uint32_t length = 0;                         // of a truncation, seal or column
   const v1::Annotation* annotation = nullptr;  // of a seal that has one
   uint64_t policy_version = 0;
   ArrayField sampled_ids;
@@ -38,6 +38,8 @@ struct AppendEntryView {
   ArrayField top_k_log_probs;
   ArrayField top_k_counts;  // not empty: the two before are ragged
   std::optional<uint32_t> crc32c;
+  std::string_view column;          // the name
+  std::vector<ArrayField> columns;  // a block's, by the run's order; of a column its values
 };
 
 // The entries of a batch, which must outlive them, as must the arrays that belong to it.

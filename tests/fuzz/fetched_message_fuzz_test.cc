@@ -40,6 +40,18 @@ void RequireChunk(const FetchedChunk& chunk, const v1::FetchTopKChunk& expected)
   RequireArray(chunk, FetchedChunk::kSampledLogProbs, expected.sampled_log_probs());
   RequireArray(chunk, FetchedChunk::kTopKIds, expected.top_k_ids());
   RequireArray(chunk, FetchedChunk::kTopKLogProbs, expected.top_k_log_probs());
+  Require(chunk.columns() == static_cast<size_t>(expected.columns_size()));
+  Require(chunk.columns_with_presence() == static_cast<size_t>(expected.column_presence_size()));
+  for (int i = 0; i < expected.columns_size(); ++i) {
+    std::string bytes(chunk.column_size(i), '\0');
+    chunk.CopyColumn(i, reinterpret_cast<std::byte*>(bytes.data()));
+    Require(bytes == expected.columns(i));
+  }
+  for (int i = 0; i < expected.column_presence_size(); ++i) {
+    std::string bytes(chunk.presence_size(i), '\0');
+    chunk.CopyPresence(i, reinterpret_cast<std::byte*>(bytes.data()));
+    Require(bytes == expected.column_presence(i));
+  }
 }
 
 }  // namespace

@@ -91,6 +91,7 @@ class AppendStream(_Flushed):
     block = _awaited(sis.append.AppendStream.block)
     truncate = _awaited(sis.append.AppendStream.truncate)
     seal = _awaited(sis.append.AppendStream.seal)
+    append_column = _awaited(sis.append.AppendStream.append_column)
     append_many = _awaited(sis.append.AppendStream.append_many)
     flush = _awaited(sis.append.AppendStream.flush)
     close = _awaited(sis.append.AppendStream.close)

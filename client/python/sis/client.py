@@ -16,6 +16,7 @@ from sis import entries as entries_module
 from sis.append import AppendStream, Source
 from sis.arrays import ArrayLike
 from sis.circuit_breaker import CircuitBreaker
+from sis.columns import FetchedColumns
 from sis.credentials import Credentials, is_unix_socket
 from sis.entries import AppendEntry
 from sis.errors import Error, NotFound, Unavailable
@@ -31,7 +32,7 @@ from sis.owner import Owner
 from sis.record_memory import LEASE_SECONDS, RecordMemory
 from sis.records import MissingReason, SequenceLike, SequenceRef, Slice, TopKRecords, listed
 from sis.replicas import Replicas
-from sis.run import Run, RunConfig, Runs, RunStatus, Sampling
+from sis.run import Column, Run, RunConfig, Runs, RunStatus, Sampling
 from sis.segment import Segment
 from sis.server_state import ServerState
 from sis.single_server import SingleServer
@@ -144,6 +145,7 @@ class Client:
         model: str = "",
         evict_unread: bool = False,
         mass: float = 0.0,
+        columns: Sequence[Column] = (),
         incarnation: int = 0,
     ) -> Run:
         """Opens a run, or finds it as it is; RunConfig says what the settings mean.
@@ -154,7 +156,7 @@ class Client:
         """
         config = RunConfig(
             seed, vocabulary_size, top_k, max_staleness, time_to_live, byte_quota, log_prob_encoding, task, algorithm,
-            model, evict_unread, mass,
+            model, evict_unread, mass, tuple(listed("columns", columns)),
         )  # fmt: skip
         request = pb.CreateRunRequest(run_id=run_id, config=config.to_proto(), incarnation=incarnation)
         incarnation = self._service.CreateRun(request).incarnation
@@ -299,7 +301,7 @@ class Client:
         worker: str = "",
         retry_timeout: float = 60.0,
     ) -> Dict[SequenceRef, int]:
-        """Appends blocks, truncations and seals of any sequences, and returns when they are stored,
+        """Appends blocks, truncations, seals and columns of any sequences, and returns when they are stored,
         and readable: the committed length of each sequence.
 
         As a stream would, one by one, with the same arguments and the same refusals, but for less
@@ -309,7 +311,8 @@ class Client:
         sis.Error call again with all of them: the service takes a block twice.
         """
         segments = [segment for segment in self._segments if not segment.ended]
-        made = entries_module.all_checked(entries, run.config.top_k, segments, run.config.mass)
+        config = run.config
+        made = entries_module.all_checked(entries, config.top_k, segments, config.mass, config.columns)
         return self._service.append_many(Source(run, sampling, worker, retry_timeout), made)
 
     def empty_top_k(self, run: Run, positions: int) -> TopK:
@@ -358,6 +361,7 @@ class Client:
         slices: Iterable[Union[Slice, SequenceLike]],
         *,
         arrays: Sequence[str] = ("ids", "log_probs", "sampled_ids", "sampled_log_probs"),
+        columns: Sequence[str] = (),
         lease_seconds: float = 0.0,
         segment: Optional[Segment] = None,
     ) -> TopKRecords:
@@ -367,6 +371,7 @@ class Client:
         arrays: those of TopKRecords to fetch; the others do not travel, and are an AttributeError.
         sis.gather needs ("ids", "sampled_ids"), half of the bytes; sis.reduce needs "log_probs";
         "sampled_log_probs" is the old log-prob of rejected tokens.
+        columns: names of the run's columns to fetch besides; ValueError for others.
         lease_seconds: the records are not evicted until so long after the last evaluate of them; 0:
         no lease. Raises ResourceExhausted if the server grants no more leases.
         segment: the arrays are put there, and nothing but their places travels. InvalidArgument
@@ -378,14 +383,18 @@ class Client:
             lease_seconds=lease_seconds,
             arrays=fetched_records.wanted(listed("arrays", arrays)),
             chunks_span_slices=True,
+            columns=listed("columns", columns),
         )
+        wanted = FetchedColumns(run.config, request.columns)
         if segment is None:
-            return self._service.FetchTopK(request, functools.partial(fetched_records.assemble, request))
+            return self._service.FetchTopK(request, functools.partial(fetched_records.assemble, request, columns=wanted))
         segment.check()
         with segment.largest_room() as room:
             request.segment = segment.name
             request.answers.CopyFrom(room.to_proto())
-            return self._service.FetchTopK(request, functools.partial(fetched_records.assemble_in, room, request))
+            return self._service.FetchTopK(
+                request, functools.partial(fetched_records.assemble_in, room, request, columns=wanted)
+            )
 
     def evaluate(
         self,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import operator
 import struct
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import grpc
 import numpy as np
 
 from sis import arrays, checksum, errors, ragged
+from sis import columns as columns_module
 from sis.arrays import ArrayLike
 from sis.records import SequenceRef
+from sis.run import Column
 from sis.segment import Segment
 from sis.v1 import ratio_service_pb2 as pb
 from sis.wire import key, varint
@@ -31,6 +33,17 @@ class Block(NamedTuple):
     top_k_log_probs: ArrayLike
     attempt: int = 0
     top_k_counts: Optional[ArrayLike] = None
+    columns: Optional[Mapping[str, ArrayLike]] = None
+
+
+class ColumnValues(NamedTuple):
+    """Values of a column at recorded positions: see AppendStream.append_column."""
+
+    sequence: str
+    first_position: int
+    name: str
+    values: ArrayLike
+    attempt: int = 0
 
 
 class Truncate(NamedTuple):
@@ -61,8 +74,8 @@ class Seal(NamedTuple):
     annotation: Optional[Annotation] = None
 
 
-AppendEntry = Union[Block, Truncate, Seal]
-_KINDS: Dict[type, str] = {Block: "block", Truncate: "truncate", Seal: "seal"}
+AppendEntry = Union[Block, ColumnValues, Truncate, Seal]
+_KINDS: Dict[type, str] = {Block: "block", ColumnValues: "column", Truncate: "truncate", Seal: "seal"}
 
 # What bytes are made of; arrays are contiguous.
 Part = Union[bytes, np.ndarray]
@@ -97,7 +110,7 @@ class Entry:
         placed: Optional[PlacedArrays] = None,
     ) -> None:
         self.sequence = sequence
-        # "block" of [first, end), "truncate" to `end` or "seal" at it.
+        # "block" or "column" of [first, end), "truncate" to `end` or "seal" at it.
         self.kind = kind
         self.first = first
         self.end = end
@@ -116,7 +129,7 @@ class Entry:
         """The one that holds the arrays; "" if the message does, None if there are none."""
         if self.placed is not None:
             return self.placed.segment.name
-        return "" if self.kind == "block" else None
+        return "" if self.kind in ("block", "column") else None
 
     def copy_arrays(self) -> None:
         """From then on the caller may write to those that travel."""
@@ -129,21 +142,29 @@ class Entry:
         self.parts, self.placed = [b"".join(parts)], None
 
     def refusal(self, code: grpc.StatusCode, message: str) -> errors.Refusal:
-        if self.kind == "block":
-            text = f"block [{self.first}, {self.end})"
+        if self.kind in ("block", "column"):
+            text = f"{self.kind} [{self.first}, {self.end})"
         else:
             text = f"{self.kind} {'to' if self.kind == 'truncate' else 'at'} {self.end}"
         return errors.Refusal(self.sequence.id, self.sequence.attempt, text, code, message)
 
 
-def checked(entry: AppendEntry, top_k: int, segments: Sequence[Segment], mass: float = 0.0) -> Entry:
+def checked(
+    entry: AppendEntry,
+    top_k: int,
+    segments: Sequence[Segment],
+    mass: float = 0.0,
+    columns: Sequence[Column] = (),
+) -> Entry:
     """ValueError or TypeError if shapes or types are wrong. Arrays that lie in one of the segments
     stay there; others travel ragged where the run's mass makes that shorter."""
     kind = _KINDS.get(type(entry))
     if kind is None:
-        raise TypeError(f"{entry!r} is no sis.Block, sis.Truncate or sis.Seal")
+        raise TypeError(f"{entry!r} is no sis.Block, sis.ColumnValues, sis.Truncate or sis.Seal")
     if kind == "block":
-        return _checked_block(entry, top_k, segments, mass)
+        return _checked_block(entry, top_k, segments, mass, columns)
+    if kind == "column":
+        return _checked_column(entry, top_k, columns)
     name, length, attempt, *annotation = entry
     sequence, named = _named(name, attempt)
     data = named + _unsigned(_LENGTH, length)
@@ -155,14 +176,18 @@ def checked(entry: AppendEntry, top_k: int, segments: Sequence[Segment], mass: f
 
 
 def all_checked(
-    entries: Iterable[AppendEntry], top_k: int, segments: Sequence[Segment], mass: float = 0.0
+    entries: Iterable[AppendEntry],
+    top_k: int,
+    segments: Sequence[Segment],
+    mass: float = 0.0,
+    columns: Sequence[Column] = (),
 ) -> List[Entry]:
     """Says of the first that is wrong which it is."""
     made: List[Entry] = []
     listed = list(entries)
     try:
         for entry in listed:
-            made.append(checked(entry, top_k, segments, mass))
+            made.append(checked(entry, top_k, segments, mass, columns))
     except (TypeError, ValueError) as error:
         name = getattr(entry, "sequence", None)
         kind = ValueError if isinstance(error, ValueError) else TypeError
@@ -187,7 +212,7 @@ _ENTRIES = _Field.of(pb.AppendBatch, "entries").number
 _IN_SEGMENT = _Field.of(pb.AppendBatch, "segment").number
 _BATCH = _Field.of(pb.AppendRequest, "batch").number
 _NUMBERS = {kind: _Field.of(pb.AppendEntry, kind).number for kind in _KINDS.values()}
-# Of the three kinds, which have the same number for it.
+# Of all kinds, which have the same number for it.
 _SEQUENCE = _Field.of(pb.Block, "sequence").number
 _ID = _Field.of(pb.SequenceRef, "id").number
 _ATTEMPT = _Field.of(pb.SequenceRef, "attempt")
@@ -202,6 +227,12 @@ _ARRAYS = [
 ]
 _COUNTS = _Field.of(pb.Block, "top_k_counts").number
 _CRC32C = _Field.of(pb.Block, "crc32c").number << 3 | 5
+_COLUMNS = _Field.of(pb.Block, "columns").number
+_COLUMN_FIRST = _Field.of(pb.ColumnBlock, "first_position")
+_COLUMN_LENGTH = _Field.of(pb.ColumnBlock, "length")
+_COLUMN_NAME = _Field.of(pb.ColumnBlock, "column").number
+_COLUMN_VALUES = _Field.of(pb.ColumnBlock, "values").number
+_COLUMN_CRC32C = _Field.of(pb.ColumnBlock, "crc32c").number << 3 | 5
 _FIXED32 = struct.Struct("<BI")
 _INT32, _FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
 # Of a block's sets: below, leaving slots out takes longer than sending them.
@@ -243,8 +274,10 @@ def _converted(
     ]
 
 
-def _checked_block(block: Block, top_k: int, segments: Sequence[Segment], mass: float) -> Entry:
-    name, first, version, *given, attempt, counts = block
+def _checked_block(
+    block: Block, top_k: int, segments: Sequence[Segment], mass: float, run_columns: Sequence[Column]
+) -> Entry:
+    name, first, version, *given, attempt, counts, named_columns = block
     columns: Sequence[np.ndarray]
     if counts is None:
         columns = given if _are_ready(*given, top_k) else _converted(*given, top_k)
@@ -257,7 +290,7 @@ def _checked_block(block: Block, top_k: int, segments: Sequence[Segment], mass: 
     begin = named + _unsigned(_FIRST_POSITION, first) + _unsigned(_POLICY_VERSION, version)
     in_segment: Optional[Segment] = None
     values: Sequence[Part] = columns
-    for segment in segments:
+    for segment in () if named_columns else segments:
         places = segment.refer_all(columns)
         if places is not None:
             in_segment, values = segment, places
@@ -269,21 +302,49 @@ def _checked_block(block: Block, top_k: int, segments: Sequence[Segment], mass: 
     placed: Optional[PlacedArrays] = None
     if in_segment is not None:
         placed = PlacedArrays(in_segment, columns, 8 * rows * (1 + top_k), begin, end)
-    parts, size = _block_parts(begin, values, end)
+    more: Sequence[Part] = ()
+    if named_columns:
+        more = _repeated(_COLUMNS, columns_module.of_block(run_columns, top_k, named_columns, rows))
+    parts, size = _block_parts(begin, values, end, more)
     return Entry(sequence, "block", first, first + rows, parts, size, placed)
 
 
-def _block_parts(begin: bytes, values: Sequence[Part], end: bytes) -> Tuple[Sequence[Part], int]:
-    """An entry's bytes, with its four arrays and perhaps counts, or where they lie; their sum."""
-    a, b, c, d, *counts = values
+def _checked_column(entry: ColumnValues, top_k: int, columns: Sequence[Column]) -> Entry:
+    name, first, column, given, attempt = entry
+    values = columns_module.of_name(columns, top_k, column, given)
+    sequence, named = _named(name, attempt)
+    encoded = column.encode()
+    begin = named + _unsigned(_COLUMN_FIRST, first) + _unsigned(_COLUMN_LENGTH, len(values))
+    begin += key(_COLUMN_NAME, len(encoded)) + encoded
+    crc = checksum.crc32c([values])
+    end = b"" if crc is None else _FIXED32.pack(_COLUMN_CRC32C, crc)
+    field = key(_COLUMN_VALUES, values.nbytes)
+    size = len(begin) + len(field) + values.nbytes + len(end)
+    before = _before(_NUMBERS["column"], size)
+    return Entry(
+        sequence, "column", first, first + len(values), [before + begin + field, values, end], len(before) + size
+    )
+
+
+def _repeated(number: int, values: Sequence[Part]) -> List[Part]:
+    """The bytes of a repeated field, one after the other."""
+    return [part for value in values for part in (key(number, _bytes_of(value)), value)]
+
+
+def _block_parts(
+    begin: bytes, values: Sequence[Part], end: bytes, columns: Sequence[Part] = ()
+) -> Tuple[Sequence[Part], int]:
+    """An entry's bytes, with its four arrays and perhaps counts, or where they lie, and those of its
+    columns; their sum."""
+    a, b, c, d, *rest = values
     keys, size = _array_keys(_bytes_of(a), _bytes_of(c))
-    if counts and _bytes_of(counts[0]):
+    if rest and _bytes_of(rest[0]):
         # After the checksum, as protobuf writes them.
-        counts.insert(0, key(_COUNTS, _bytes_of(counts[0])))
-        size += sum(map(_bytes_of, counts))
-    size += len(begin) + len(end)
+        rest.insert(0, key(_COUNTS, _bytes_of(rest[0])))
+    rest += columns
+    size += len(begin) + len(end) + sum(map(_bytes_of, rest))
     before = _before(_NUMBERS["block"], size)
-    return [before + begin + keys[0], a, keys[1], b, keys[2], c, keys[3], d, end, *counts], len(before) + size
+    return [before + begin + keys[0], a, keys[1], b, keys[2], c, keys[3], d, end, *rest], len(before) + size
 
 
 def _bytes_of(part: Part) -> int:

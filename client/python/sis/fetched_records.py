@@ -8,6 +8,7 @@ import grpc
 import numpy as np
 
 from sis import errors
+from sis.columns import FetchedColumns
 from sis.records import MissingRange, Slice, TopKRecords
 from sis.segment import Room
 from sis.v1 import ratio_service_pb2 as pb
@@ -17,6 +18,7 @@ _Bytes = Union[bytes, memoryview]
 _VARINT = 0
 _DELIMITED = 2
 _FIELDS = pb.FetchTopKChunk.DESCRIPTOR.fields_by_number
+_REPEATED = ("columns", "column_presence")
 _CHUNK_TAG = pb.FetchTopKResponse.CHUNK_FIELD_NUMBER << 3 | _DELIMITED
 
 
@@ -30,6 +32,8 @@ class Chunk(NamedTuple):
     sampled_log_probs: _Bytes = b""
     top_k_ids: _Bytes = b""
     top_k_log_probs: _Bytes = b""
+    columns: Sequence[_Bytes] = ()
+    column_presence: Sequence[_Bytes] = ()
 
 
 Message = Union[pb.FetchTopKHeader, Chunk]
@@ -87,7 +91,7 @@ def parse(data: bytes) -> Message:
 
 def _parse_in_place(data: memoryview) -> Optional[Chunk]:
     """None if the message is no chunk, or has anything in it that is not of a chunk."""
-    fields: Dict[str, Union[int, memoryview]] = {}
+    fields: Dict[str, Any] = {}
     try:
         end, offset = _read_varint(data, 1)
         if data[0] != _CHUNK_TAG or offset + end != len(data):
@@ -95,13 +99,19 @@ def _parse_in_place(data: memoryview) -> Optional[Chunk]:
         while offset < len(data):
             tag = data[offset]
             field = _FIELDS.get(tag >> 3)
-            if field is None or tag & 7 != (_DELIMITED if field.type == field.TYPE_BYTES else _VARINT):
+            if field is None or field.name not in Chunk._fields:
+                return None
+            if tag & 7 != (_DELIMITED if field.type == field.TYPE_BYTES else _VARINT):
                 return None
             value, offset = _read_varint(data, offset + 1)
             if tag & 7 == _VARINT:
                 fields[field.name] = value
                 continue
-            fields[field.name] = data[offset : offset + value]
+            part = data[offset : offset + value]
+            if field.name in _REPEATED:
+                fields.setdefault(field.name, []).append(part)
+            else:
+                fields[field.name] = part
             offset += value
     except IndexError:
         return None
@@ -139,18 +149,29 @@ def _flat(array: np.ndarray) -> memoryview:
     return memoryview(array.reshape(-1).view(np.uint8))
 
 
-def _records(header: pb.FetchTopKHeader, slices: Tuple[Slice, ...], arrays: Dict[str, np.ndarray]) -> TopKRecords:
+def _records(
+    header: pb.FetchTopKHeader,
+    slices: Tuple[Slice, ...],
+    arrays: Dict[str, np.ndarray],
+    columns: Optional[FetchedColumns] = None,
+    values: Sequence[np.ndarray] = (),
+    present: Sequence[np.ndarray] = (),
+) -> TopKRecords:
     return TopKRecords(
         slices=slices,
         arrays=arrays,
         missing=tuple(MissingRange.from_proto(missing) for missing in header.missing),
         lease_id=header.lease_id,
+        columns={} if columns is None else columns.shaped(values),
+        column_presence={} if columns is None else columns.present(present),
     )
 
 
-def assemble(request: pb.FetchTopKRequest, messages: Iterable[Message]) -> TopKRecords:
-    """The records of one FetchTopK stream. sis.Error (DATA_LOSS) if the chunks do not cover the
-    slices in order."""
+def assemble(
+    request: pb.FetchTopKRequest, messages: Iterable[Message], columns: Optional[FetchedColumns] = None
+) -> TopKRecords:
+    """The records of one FetchTopK stream, with `columns` if the request asks for some. sis.Error
+    (DATA_LOSS) if the chunks do not cover the slices in order."""
     stream = iter(messages)
     header = _header(stream)
     slices = tuple(Slice.from_proto(part) for part in header.slices)
@@ -160,6 +181,9 @@ def assemble(request: pb.FetchTopKRequest, messages: Iterable[Message]) -> TopKR
     for name, array in _fetched(request).items():
         arrays[name] = np.empty(array.shape(total, header.top_k), array.dtype)
         places.append((array.field, 4 * (header.top_k if array.wide else 1), _flat(arrays[name])))
+    widths = [] if columns is None else columns.widths
+    values_of = [np.zeros(total * width, np.uint8) for width in widths]
+    present_of = [np.zeros(total, np.uint8) for _ in widths]
     starts = np.cumsum([0] + [part.length for part in slices]).tolist()
     filled = 0
     for chunk in stream:
@@ -177,13 +201,30 @@ def assemble(request: pb.FetchTopKRequest, messages: Iterable[Message]) -> TopKR
             if len(values) != row_bytes * chunk.length:
                 raise _wrong(f"sent a {field} that holds {len(values)} bytes for {chunk.length} positions")
             place[row_bytes * filled : row_bytes * (filled + chunk.length)] = values
+        for field, places_of, row_bytes_of in (
+            ("columns", values_of, widths), ("column_presence", present_of, [1] * len(widths))
+        ):  # fmt: skip
+            received = getattr(chunk, field)
+            if len(received) != len(widths):
+                raise _wrong(f"sent {len(received)} {field}, not {len(widths)}")
+            for values, array, row_bytes in zip(received, places_of, row_bytes_of):
+                if len(values) == row_bytes * chunk.length:
+                    _flat(array)[row_bytes * filled : row_bytes * (filled + chunk.length)] = values
+                # Of a server that gave no answer there are none.
+                elif len(values) or field != "columns":
+                    raise _wrong(f"sent {field} that hold {len(values)} bytes for {chunk.length} positions")
         filled += chunk.length
     if filled != total:
         raise _wrong(f"ended after {filled} of {total} positions")
-    return _records(header, slices, arrays)
+    return _records(header, slices, arrays, columns, values_of, present_of)
 
 
-def assemble_in(room: Room, request: pb.FetchTopKRequest, messages: Iterable[Message]) -> TopKRecords:
+def assemble_in(
+    room: Room,
+    request: pb.FetchTopKRequest,
+    messages: Iterable[Message],
+    columns: Optional[FetchedColumns] = None,
+) -> TopKRecords:
     """The same of a stream whose rows were put into a segment, where they stay."""
     stream = iter(messages)
     header = _header(stream)
@@ -193,8 +234,16 @@ def assemble_in(room: Room, request: pb.FetchTopKRequest, messages: Iterable[Mes
     if len(chunks) != 1 or isinstance(chunks[0], pb.FetchTopKHeader) or chunks[0].length != total:
         raise _wrong(f"did not send one chunk of {total} positions")
     fetched = _fetched(request)
-    kept = room.keep([(getattr(chunks[0], array.field), array.dtype) for array in fetched.values()])
+    more = [*chunks[0].columns, *chunks[0].column_presence]
+    wanted_columns = 0 if columns is None else len(columns.widths)
+    if len(more) != 2 * wanted_columns:
+        raise _wrong(f"sent {len(more)} arrays of columns, not {2 * wanted_columns}")
+    kept = room.keep(
+        [(getattr(chunks[0], array.field), array.dtype) for array in fetched.values()]
+        + [(part, np.uint8) for part in more]
+    )
     arrays = {
         name: values.reshape(array.shape(total, header.top_k)) for (name, array), values in zip(fetched.items(), kept)
     }
-    return _records(header, slices, arrays)
+    values_of, present_of = kept[len(fetched) :][:wanted_columns], kept[len(fetched) + wanted_columns :]
+    return _records(header, slices, arrays, columns, values_of, present_of)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 import numpy as np
@@ -111,6 +111,11 @@ class TopKRecords:
     missing: Tuple[MissingRange, ...]
     # 0 if no lease was asked for.
     lease_id: int
+    # Of the run's columns, those that were fetched: uint8 [N, bytes], or [N, K, bytes] if per slot,
+    # to be viewed as what they are. Zero where there is no value.
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    # bool [N] of each: which positions have a value.
+    column_presence: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def ids(self) -> np.ndarray:
@@ -175,4 +180,6 @@ class TopKRecords:
                 for missing in missing_of[old]
             ),
             lease_id=self.lease_id,
+            columns={name: array[rows] for name, array in self.columns.items()},
+            column_presence={name: array[rows] for name, array in self.column_presence.items()},
         )

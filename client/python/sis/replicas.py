@@ -210,6 +210,7 @@ class Replicas:
             self._servers,
             lambda server: server.append(source),
             self._pool,
+            source.run.config.columns,
         )
 
     def append_many(self, source: Source, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:
@@ -244,6 +245,7 @@ class Replicas:
         calls = {}
         for index, numbers in parts.items():
             part = pb.FetchTopKRequest(run=request.run, lease_seconds=request.lease_seconds, arrays=request.arrays)
+            part.columns.extend(request.columns)
             part.slices.extend(request.slices[number] for number in numbers)
             calls[index] = lambda server, part=part: server.FetchTopK(part, list)
         answers, down = self._ask(calls)
@@ -279,7 +281,7 @@ class Replicas:
                 slices[number].record_digest = STORE_DOWN_DIGEST
                 missing.append(_store_down(number, slices[number]))
                 if slices[number].length:
-                    chunks[number].append(_empty_chunk(number, slices[number], top_k))
+                    chunks[number].append(_empty_chunk(number, slices[number], top_k, len(request.columns)))
         lease_id = 0
         if leases:
             with self._lock:
@@ -482,7 +484,7 @@ def _store_down(number: int, part: pb.Slice) -> pb.MissingRange:
     )
 
 
-def _empty_chunk(number: int, part: pb.Slice, top_k: int) -> fetched_records.Chunk:
+def _empty_chunk(number: int, part: pb.Slice, top_k: int, columns: int) -> fetched_records.Chunk:
     """What stands for records that are not there."""
     return fetched_records.Chunk(
         slice=number,
@@ -492,4 +494,6 @@ def _empty_chunk(number: int, part: pb.Slice, top_k: int) -> fetched_records.Chu
         sampled_log_probs=np.full(part.length, np.nan, np.float32).tobytes(),
         top_k_ids=np.full(part.length * top_k, -1, np.int32).tobytes(),
         top_k_log_probs=np.full(part.length * top_k, -np.inf, np.float32).tobytes(),
+        columns=[b""] * columns,
+        column_presence=[bytes(part.length)] * columns,
     )

@@ -11,6 +11,7 @@ from sis import errors
 from sis.append import AppendStream
 from sis.entries import Entry
 from sis.records import SequenceRef
+from sis.run import Column
 from sis.server_append import ServerAppendStream
 from sis.single_server import SingleServer
 
@@ -126,8 +127,9 @@ class ReplicatedAppendStream(AppendStream):
         servers: Sequence[SingleServer],
         open_stream: Callable[[SingleServer], ServerAppendStream],
         pool: futures.Executor,
+        columns: Sequence[Column] = (),
     ) -> None:
-        super().__init__(top_k)
+        super().__init__(top_k, columns=columns)
         self._replica_of = replica_of
         self._lanes = [_Lane(server, open_stream) for server in servers]
         self._pool = pool

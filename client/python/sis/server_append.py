@@ -6,7 +6,7 @@ import collections
 import queue
 import threading
 import time
-from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import grpc
 
@@ -88,12 +88,15 @@ class ServerAppendStream(AppendStream):
         segments: Callable[[], Sequence[Segment]] = tuple,
     ) -> None:
         """`call`: Append, of AppendRequests as bytes."""
-        super().__init__(source.run.config.top_k, segments, source.run.config.mass)
+        config = source.run.config
+        super().__init__(config.top_k, segments, config.mass, config.columns)
         self._timeout = timeout
         self._retry_timeout = source.retry_timeout
         self._changed = threading.Condition()
         # All below is guarded by _changed.
         self._pending: List[Entry] = []
+        # Sequences with a block that may not be acked; of a run with columns.
+        self._blocks: Set[SequenceRef] = set()
         self._pending_bytes = 0
         self._pending_referred = 0
         self._in_flight: Deque[_Batch] = collections.deque()
@@ -186,8 +189,12 @@ class ServerAppendStream(AppendStream):
             raise ValueError("the append stream is closed")
 
     def _add(self, entry: Entry) -> None:
-        if entry.kind == "truncate":
+        # A block that waits for room must not be overtaken.
+        if entry.kind == "truncate" or (entry.kind == "column" and entry.sequence in self._blocks):
             self._drain()
+            self._blocks.clear()
+        if self._columns and entry.kind == "block":
+            self._blocks.add(entry.sequence)
         self._pending.append(entry)
         self._pending_bytes += entry.size
         if entry.placed is not None:

@@ -1,0 +1,88 @@
+"""Values of a run's columns, on their way to the wire and back."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Mapping, Sequence, Tuple, Union
+
+import numpy as np
+
+from sis import arrays
+from sis.arrays import ArrayLike
+from sis.run import Column, RunConfig
+
+
+def _column(columns: Sequence[Column], name: str) -> Tuple[int, Column]:
+    for index, column in enumerate(columns):
+        if column.name == name:
+            return index, column
+    known = ", ".join(column.name for column in columns) or "none"
+    raise ValueError(f"column {name!r} is none of the run's: {known}")
+
+
+def _width(column: Column, top_k: int) -> int:
+    """Bytes of one position."""
+    return column.bytes * (top_k if column.per_slot else 1)
+
+
+def _bytes(column: Column, top_k: int, values: ArrayLike, rows: int) -> np.ndarray:
+    """uint8 [rows, width], contiguous. ValueError if shape or type are wrong."""
+    array = np.ascontiguousarray(arrays.to_numpy(values))
+    width = _width(column, top_k)
+    slots = [top_k] if column.per_slot else []
+    wanted = f"column {column.name!r} has shape {list(array.shape)} of {array.dtype}, must be "
+    if array.dtype.hasobject or list(array.shape[: 1 + len(slots)]) != [rows, *slots] or array.nbytes != rows * width:
+        raise ValueError(f"{wanted}{[rows, *slots]} of {column.bytes} bytes")
+    return array.reshape(-1).view(np.uint8).reshape(rows, width)
+
+
+def length_of(values: ArrayLike) -> int:
+    """T, at least 1."""
+    rows = len(values) if np.ndim(values) else 0
+    if rows == 0:
+        raise ValueError("values are empty, must be of at least one position")
+    return rows
+
+
+def of_block(
+    columns: Sequence[Column], top_k: int, given: Mapping[str, ArrayLike], rows: int
+) -> List[Union[bytes, np.ndarray]]:
+    """A block's columns by the run's order, up to the last that is given; b"" for those that
+    aren't."""
+    found: Dict[int, np.ndarray] = {}
+    for name, values in given.items():
+        index, column = _column(columns, name)
+        found[index] = _bytes(column, top_k, values, rows)
+    return [found.get(index, b"") for index in range(max(found, default=-1) + 1)]
+
+
+def of_name(columns: Sequence[Column], top_k: int, name: str, values: ArrayLike) -> np.ndarray:
+    """The values of one column."""
+    return _bytes(_column(columns, name)[1], top_k, values, length_of(values))
+
+
+class FetchedColumns:
+    """Those that a FetchTopK asks for."""
+
+    def __init__(self, config: RunConfig, names: Sequence[str]) -> None:
+        self._columns = [_column(config.columns, name)[1] for name in names]
+        self._top_k = config.top_k
+
+    @property
+    def names(self) -> List[str]:
+        return [column.name for column in self._columns]
+
+    @property
+    def widths(self) -> List[int]:
+        """Bytes of one position, of each."""
+        return [_width(column, self._top_k) for column in self._columns]
+
+    def shaped(self, values: Sequence[np.ndarray]) -> Dict[str, np.ndarray]:
+        """By name, [N, bytes] or [N, K, bytes] from flat arrays of uint8."""
+        return {
+            column.name: array.reshape(-1, *([self._top_k] if column.per_slot else []), column.bytes)
+            for column, array in zip(self._columns, values)
+        }
+
+    def present(self, values: Sequence[np.ndarray]) -> Dict[str, np.ndarray]:
+        """By name, bool [N] from 0 and 1."""
+        return {column.name: array != 0 for column, array in zip(self._columns, values)}
