@@ -19,6 +19,7 @@ from sis.run import Run
 from sis.sampling_replay import Incomplete
 from sis.step_metrics import step_metrics
 from sis.verl.names import name_of
+from sis.verl.refusals import check_engine
 from sis.verl.settings import Settings, vocabulary_size
 from sis.versions import warn_unless_tested
 
@@ -38,26 +39,15 @@ def attach(worker: Any, settings: Settings, truncated: bool = False) -> Training
 
     Each of its processes must call this once, after `worker.reset()`, and before the training's
     first rollouts are recorded: a run in which another one has evaluated or told a policy version
-    begins anew, as the next incarnation. ValueError if the engine is one that can't: Megatron,
-    fused kernels, Ulysses sequence parallelism, pad_to_length.
+    begins anew, as the next incarnation. ValueError for an engine that sis.verl.refusals.check_engine
+    refuses.
 
     truncated: whether rollouts leave tokens out by top-p or top-k. Then the log-probs that the loss gets
     are of the policy renormalised over the others, which a reference model's are not: the loss must not
     compare them (use_kl_loss).
     """
     warn_unless_tested("verl", "verl")
-    engine, model = worker.engine_config, worker.model_config
-    if engine.strategy not in ("fsdp", "fsdp2"):
-        raise ValueError(f"strategy is {engine.strategy!r}: sis.verl needs 'fsdp' or 'fsdp2'")
-    if model.get("use_fused_kernels", False):
-        raise ValueError("use_fused_kernels is true: the logits that sis.verl needs are never made")
-    if engine.ulysses_sequence_parallel_size > 1:
-        raise ValueError(
-            f"ulysses_sequence_parallel_size is {engine.ulysses_sequence_parallel_size}: sis.verl needs "
-            "whole sequences on a rank"
-        )
-    if engine.get("pad_to_length", False):
-        raise ValueError("pad_to_length is true: sis.verl needs micro-batches as long as their tokens")
+    check_engine(worker.engine_config, worker.model_config)
     return Training(worker, settings, truncated)
 
 
@@ -160,7 +150,7 @@ class Training:
                 tensordict_utils.assign_non_tensor(data, distillation_use_topk=False)
             mini_batch.end()
         # Every rank, also those whose outputs verl doesn't use: it is a collective call.
-        metrics = mini_batch.metrics(self._engine.get_data_parallel_group())
+        metrics = mini_batch.metrics()
         if self._engine.is_mp_src_rank_with_outputs():
             outputs["metrics"].update({f"sis/{name}": [value] for name, value in metrics.items()})
         return outputs
@@ -171,7 +161,9 @@ class Training:
             Slice(name_of(part.context, part.sampled_ids, part.log_probs), length=len(part.sampled_ids))
             for part in generated
         ]
-        self._used.update((part.sequence, None) for part in slices)
+        if self._engine.is_mp_src_rank_with_outputs():
+            # Ranks of sequence parallelism have the same sequences; one of them releases those.
+            self._used.update((part.sequence, None) for part in slices)
         arrays = ("ids", "log_probs", "sampled_ids") if self.truncated else ("ids", "sampled_ids")
         records = None
         if slices:
@@ -268,27 +260,35 @@ class MiniBatch:
 
     def _decisions(self, logits: torch.Tensor, data: Any) -> Tuple[torch.Tensor, torch.Tensor]:
         """float32 [n] of the token after a position: 1 where it is accepted, and what _TRUNCATED is, with
-        gradients; of logits [n, V], all rows of the micro-batch one after the other, divided by the
-        temperature."""
+        gradients; of logits [n, V], divided by the temperature, of all rows of the micro-batch one after the
+        other. With sequence parallelism a rank has every n of them, the last one's padded, and verl gathers
+        what each found."""
+        from verl.utils.ulysses import get_ulysses_sequence_parallel_rank
+
         self._device = logits.device
         accepted = torch.zeros(len(logits), device=logits.device)
         truncated = torch.full_like(accepted, torch.inf)
         offsets = data["input_ids"].offsets().tolist()
-        chosen: List[int] = []
+        # Of all tokens of the micro-batch those whose logits this rank has: [begin, end).
+        begin = get_ulysses_sequence_parallel_rank() * len(logits)
+        end = begin + len(logits)
+        chosen: List[Tuple[int, int, int]] = []
         places: List[np.ndarray] = []
         for row, offset in zip(data[_ROW].tolist(), offsets):
             for index in self._of_row.get(row, ()):
                 part = self._generated[index]
                 # Logits stand one position before the token that they are of.
                 first = offset + part.start - 1
-                chosen.append(index)
-                places.append(np.arange(first, first + len(part.sampled_ids)))
+                start, stop = max(first, begin), min(first + len(part.sampled_ids), end)
+                if start < stop:
+                    chosen.append((index, start - first, stop - start))
+                    places.append(np.arange(start, stop) - begin)
         if not chosen:
             return accepted, truncated
         at = torch.from_numpy(np.concatenate(places)).to(logits.device)
         evaluation = None
         if self._records is not None:
-            records = self._records.select(chosen)
+            records = self._records.cut(chosen)
             gathered = sis.torch.gather(records, logits, rows=at)
             if self._training.truncated:
                 replay = sis.torch.replayed(records, gathered)
@@ -309,14 +309,13 @@ class MiniBatch:
         if self._lease_id:
             self._training.end_lease(self._lease_id)
 
-    def metrics(self, group: Any) -> Dict[str, float]:
-        """Over all ranks of the group. Means are per scored token, and left out if there is none."""
+    def metrics(self) -> Dict[str, float]:
+        """Over all ranks: no two have the same tokens. Means are per scored token, and left out if there is
+        none."""
         values = [float(value) for value in [*vars(self._totals).values(), self._training.incomplete.take()]]
-        if group is not None:
-            summed = torch.tensor(values, dtype=torch.float64, device=self._device)
-            torch.distributed.all_reduce(summed, group=group)
-            values = summed.tolist()
-        *totals, incomplete = values
+        summed = torch.tensor(values, dtype=torch.float64, device=self._device)
+        torch.distributed.all_reduce(summed)
+        *totals, incomplete = summed.tolist()
         metrics = step_metrics(Totals(*totals))
         if self._training.truncated:
             metrics["incomplete"] = incomplete
