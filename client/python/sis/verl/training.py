@@ -18,7 +18,7 @@ from sis.records import Slice, TopKRecords
 from sis.run import Run
 from sis.sampling_replay import Incomplete
 from sis.step_metrics import step_metrics
-from sis.verl.names import name_of
+from sis.verl.names import name_in, name_of, session_of
 from sis.verl.refusals import check_engine
 from sis.verl.settings import Settings, vocabulary_size
 from sis.versions import warn_unless_tested
@@ -156,24 +156,39 @@ class Training:
         return outputs
 
     def _mini_batch(self, data: Any) -> MiniBatch:
-        generated = _generated(data)
-        slices = [
-            Slice(name_of(part.context, part.sampled_ids, part.log_probs), length=len(part.sampled_ids))
+        generated, sessions = _generated(data), _sessions(data)
+        names = [
+            name_of(part.context, part.sampled_ids, part.log_probs)
+            if sessions is None
+            else name_in(sessions[part.row], part.context)
             for part in generated
         ]
+        records = self._fetched(names, generated)
+        if sessions is not None and records is not None:
+            # What a session's name doesn't have: its agent loop made requests of its own, or several after
+            # one context.
+            others = [index for index, part in enumerate(generated) if not _is_of(records, index, part)]
+            for index in others:
+                part = generated[index]
+                names[index] = name_of(part.context, part.sampled_ids, part.log_probs)
+            if others:
+                self.end_lease(records.lease_id)
+                records = self._fetched(names, generated)
         if self._engine.is_mp_src_rank_with_outputs():
             # Ranks of sequence parallelism have the same sequences; one of them releases those.
-            self._used.update((part.sequence, None) for part in slices)
-        arrays = ("ids", "log_probs", "sampled_ids") if self.truncated else ("ids", "sampled_ids")
-        records = None
-        if slices:
-            records = self._asked(
-                "fetch",
-                lambda run: self._client.fetch_top_k(
-                    run, slices, arrays=arrays, lease_seconds=self._settings.lease_seconds
-                ),
-            )
+            self._used.update((name, None) for name in names)
         return MiniBatch(self, self._draw, generated, records)
+
+    def _fetched(self, names: List[str], generated: List[_Generated]) -> Optional[TopKRecords]:
+        """Leased. None if there is nothing to fetch, or no server."""
+        slices = [Slice(name, length=len(part.sampled_ids)) for name, part in zip(names, generated)]
+        arrays = ("ids", "log_probs", "sampled_ids") if self.truncated else ("ids", "sampled_ids")
+        if not slices:
+            return None
+        return self._asked(
+            "fetch",
+            lambda run: self._client.fetch_top_k(run, slices, arrays=arrays, lease_seconds=self._settings.lease_seconds),
+        )
 
     def evaluate(self, draw: int, records: TopKRecords, gathered: sis.torch.Gathered) -> Optional[Any]:
         """None without a server."""
@@ -378,6 +393,27 @@ def _generated(data: Any) -> List[_Generated]:
             stop = start + last - first
             found.append(_Generated(row, start, own[:start], own[start:stop], log_probs[first:last]))
     return found
+
+
+def _sessions(data: Any) -> Optional[List[str]]:
+    """Of each row, where samples went through TransferQueue; else None."""
+    if "uid" not in data or "session_id" not in data:
+        return None
+    columns = [_listed(data[name], len(data)) for name in ("uid", "session_id")]
+    return [session_of(*of_row) for of_row in zip(*columns)]
+
+
+def _listed(values: Any, rows: int) -> List[Any]:
+    # tensordict gives a value that is the same for all rows as one.
+    found = values.tolist() if hasattr(values, "tolist") else values
+    return list(found) if isinstance(found, list) else [found] * rows
+
+
+def _is_of(records: TopKRecords, index: int, part: _Generated) -> bool:
+    """Whether the slice is recorded, as far as it is, with the tokens of the part."""
+    recorded = records.sampled_ids[records.rows(index)]
+    there = recorded >= 0
+    return bool(there.any() and (recorded == part.sampled_ids)[there].all())
 
 
 def _response_length(data: Any, row: int) -> int:

@@ -35,6 +35,7 @@ import torch
 from server.testing.live_server import LiveServer
 
 import sis
+from sis.verl.names import SESSION, name_in
 from sis.verl.refusals import check_training
 from sis.verl.settings import Settings, truncates
 from sis.verl.training import attach
@@ -478,6 +479,47 @@ class VerlTest(unittest.TestCase):
             with self.subTest(name), unittest.mock.patch.dict(owner.__dict__, {name: value}):
                 with self.assertRaisesRegex(ValueError, name):
                     attach(self.worker, self.settings())
+
+    def test_sessions_of_transfer_queue_name_what_is_recorded(self):
+        samples = rollout(self.coarse, 8, K, 23)
+        settings = self.settings(log_prob_encoding="float32")
+        tokens = [np.array(sample.tokens) for sample in samples]
+
+        def named(number):
+            """Turns that the session names."""
+            for turn in samples[number].turns:
+                context = [*samples[number].prompt, *samples[number].tokens[: turn.start]]
+                turn.name = name_in(f"uid_{number}", context)
+
+        for number in (0, 1, 2, 3, 4, 7):
+            named(number)
+        run = settings.create_run(self.client, WHOLE)
+        append(self.client, run, samples)
+        # Under the name that the session gives 6 something else is recorded, which is not its.
+        other = rollout(self.coarse, 7, K, 24)[6]
+        other.prompt = samples[6].prompt
+        other.turns[0].name = name_in("uid_6", [*samples[6].prompt, *samples[6].tokens[: samples[6].turns[0].start]])
+        other.turns = other.turns[:1]
+        append(self.client, run, [other])
+        # What is longer than verl allows.
+        cut, turn = samples[1], samples[1].turns[-1]
+        for name in ("tokens", "mask", "log_probs"):
+            setattr(cut, name, getattr(cut, name)[:-3])
+        turn.log_probs = turn.log_probs[:-3]
+        self.assertLess(len(cut.tokens), len(tokens[1]))
+        advantages = batch(samples)["advantages"]
+        with tempfile.TemporaryDirectory() as folder:
+            task = {"path": self.path, "samples": samples, "settings": vars(settings), "advantages": advantages}
+            torch.save(task, f"{folder}/task")
+            script = pathlib.Path(__file__).parent / "queued_samples.py"
+            subprocess.run([sys.executable, script, str(free_port()), folder], check=True, timeout=400)
+            answer = torch.load(f"{folder}/answer", weights_only=False)
+        self.assertEqual([told["extra_args"] for told in answer["told"]], [{SESSION: f"uid_{i}"} for i in range(8)])
+        expected, share = expected_gradients(self.model, samples, advantages, seed=1, draw=0, top_k=K)
+        self.assertEqual(answer["metrics"]["sis/missing"], [0.0])
+        self.assertAlmostEqual(answer["metrics"]["sis/accept_rate"][0], share, delta=1e-12)
+        (step,) = answer["gradients"]
+        self.assert_close(step, expected)
 
     def test_refuses_a_configuration_with_the_setting_to_change(self):
         import verl
