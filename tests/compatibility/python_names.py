@@ -18,7 +18,10 @@ MODULES = (
     "sis.engines.sglang",
     "sis.engines.transformers",
     "sis.engines.vllm",
+    "sis.export",
     "sis.torch",
+    "sis.torchrl",
+    "sis.tracking",
     "sis.trl",
     "sis.verl",
 )
