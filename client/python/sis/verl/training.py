@@ -17,7 +17,7 @@ from sis.outage import Outage
 from sis.records import Slice, TopKRecords
 from sis.run import Run
 from sis.sampling_replay import Incomplete
-from sis.step_metrics import step_metrics
+from sis.step_metrics import MissingPositions, missing_shares, step_metrics
 from sis.verl.names import name_in, name_of, session_of
 from sis.verl.refusals import check_engine
 from sis.verl.settings import Settings, vocabulary_size
@@ -253,6 +253,7 @@ class MiniBatch:
         for index, part in enumerate(generated):
             self._of_row.setdefault(part.row, []).append(index)
         self._totals = Totals()
+        self._missing = MissingPositions()
         self._device: Any = "cpu"
 
     def loss(
@@ -317,6 +318,7 @@ class MiniBatch:
             self._totals += Totals(missing=len(at))
             return accepted, truncated
         self._totals += evaluation.totals
+        self._missing.add(evaluation.missing)
         accepted[at] = sis.torch.tensor(evaluation.accepted, logits.device).float()
         return accepted, truncated
 
@@ -327,11 +329,14 @@ class MiniBatch:
     def metrics(self) -> Dict[str, float]:
         """Over all ranks: no two have the same tokens. Means are per scored token, and left out if there is
         none."""
-        values = [float(value) for value in [*vars(self._totals).values(), self._training.incomplete.take()]]
-        summed = torch.tensor(values, dtype=torch.float64, device=self._device)
-        torch.distributed.all_reduce(summed)
-        *totals, incomplete = summed.tolist()
-        metrics = step_metrics(Totals(*totals))
+        missing = self._missing.take()
+        values = [*vars(self._totals).values(), self._training.incomplete.take(), *missing]
+        everywhere = torch.tensor(values, dtype=torch.float64, device=self._device)
+        torch.distributed.all_reduce(everywhere)
+        *values, incomplete = everywhere[: -len(missing)].tolist()
+        missing = everywhere[-len(missing) :].tolist()
+        totals = Totals(*values)
+        metrics = {**step_metrics(totals), **missing_shares(missing, totals)}
         if self._training.truncated:
             metrics["incomplete"] = incomplete
         return {

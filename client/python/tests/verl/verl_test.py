@@ -181,6 +181,7 @@ class VerlTest(unittest.TestCase):
         metrics = metrics_of(self.worker.train_batch(data))
         self.assert_same(gradients.steps, expected)
         self.assertEqual(metrics["sis/missing"], [[1.0]])
+        self.assertEqual((metrics["sis/missing_never_arrived"], metrics["sis/missing_stale"]), ([[1.0]], [[0.0]]))
         self.assertNotIn("sis/accept_rate", metrics)
         totals = self.client.get_step(training.run, 0).totals
         self.assertEqual(totals.missing, sum(sum(sample.mask) for sample in samples))
