@@ -59,7 +59,8 @@ def _telling_the_session(run_agent_loop: Callable[..., Any]) -> Callable[..., An
 
     @functools.wraps(run_agent_loop)
     async def told(self: Any, sampling_params: Any, *arguments: Any, **named: Any) -> Any:
-        if Settings.of(self.config.actor_rollout_ref.rollout.get("custom")) is not None and "session_id" in named:
+        used = Settings.of(self.config.actor_rollout_ref.rollout.get("custom")) is not None
+        if used and "uid" in named and "session_id" in named:
             session = session_of(named["uid"], named["session_id"])
             extra = {**(sampling_params.get("extra_args") or {}), SESSION: session}
             sampling_params = {**sampling_params, "extra_args": extra}

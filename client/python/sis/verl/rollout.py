@@ -51,9 +51,9 @@ class RecordingEngine:
     """An AsyncLLM whose `generate` also records. All else is the engine's own.
 
     Only requests that ask for log-probs and draw their tokens are recorded, once they end: under the
-    name of `name_in` if they tell their session, else, and where that is taken, that of `name_of`. A request that was aborted waits for the one that continues it. Of
-    what goes wrong here each outage warns once, and generation goes on. To be used on one event
-    loop.
+    name of `name_in` if they tell their session, else, and where that is taken, that of `name_of`. A
+    request that was aborted waits for the one that continues it. Of what goes wrong here each outage
+    warns once, and generation goes on. To be used on one event loop.
     """
 
     def __init__(

@@ -277,8 +277,8 @@ class MiniBatch:
     def _decisions(self, logits: torch.Tensor, data: Any) -> Tuple[torch.Tensor, torch.Tensor]:
         """float32 [n] of the token after a position: 1 where it is accepted, and what _TRUNCATED is, with
         gradients; of logits [n, V], divided by the temperature, of all rows of the micro-batch one after the
-        other. With sequence parallelism a rank has every n of them, the last one's padded, and verl gathers
-        what each found."""
+        other. With sequence parallelism each rank has n of them, one after the other, padded at the end, and
+        verl gathers what all have found."""
         from verl.utils.ulysses import get_ulysses_sequence_parallel_rank
 
         self._device = logits.device

@@ -11,8 +11,8 @@ def install():
     from transformers.integrations import flash_attention
     from verl.models.transformers import monkey_patch
 
-    # Called by name: verl puts its all-to-all around what that calls.
-    AttentionInterface.register("packed", lambda *given, **named: flash_attention.flash_attention_forward(*given, **named))
+    # It calls what verl puts its all-to-all around, and that what stands in for the kernel.
+    AttentionInterface.register("packed", flash_attention.flash_attention_forward)
     monkey_patch._flash_attention_forward = _attend
     torch.distributed.all_to_all = _all_to_all
 

@@ -271,7 +271,9 @@ class VerlTest(unittest.TestCase):
         """And the gradient is that of the log-probs over it, found anew in float64."""
         samples = rollout(self.model, 8, WHOLE, 10, top_p=0.8)
         data = batch(samples)
-        expected, _ = expected_gradients(self.model, samples, data["advantages"], seed=1, draw=0, top_k=WHOLE, top_p=0.8)
+        expected, _ = expected_gradients(
+            self.model, samples, data["advantages"], seed=1, draw=0, top_k=WHOLE, top_p=0.8
+        )
 
         settings = self.settings(top_k=WHOLE, log_prob_encoding="float32")
         append(self.client, settings.create_run(self.client, WHOLE), samples)
