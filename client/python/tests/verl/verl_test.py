@@ -515,7 +515,7 @@ class VerlTest(unittest.TestCase):
             task = {"path": self.path, "samples": samples, "settings": vars(settings), "advantages": advantages}
             torch.save(task, f"{folder}/task")
             script = pathlib.Path(__file__).parent / "queued_samples.py"
-            subprocess.run([sys.executable, script, str(free_port()), folder], check=True, timeout=400)
+            subprocess.run([sys.executable, script, str(free_port()), folder], check=True, timeout=540)
             answer = torch.load(f"{folder}/answer", weights_only=False)
         self.assertEqual([told["extra_args"] for told in answer["told"]], [{SESSION: f"uid_{i}"} for i in range(8)])
         expected, share = expected_gradients(self.model, samples, advantages, seed=1, draw=0, top_k=K)
