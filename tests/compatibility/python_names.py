@@ -19,7 +19,10 @@ MODULES = (
     "sis.engines.teachers",
     "sis.engines.transformers",
     "sis.engines.vllm",
+    "sis.export",
     "sis.torch",
+    "sis.torchrl",
+    "sis.tracking",
     "sis.trl",
     "sis.verl",
 )

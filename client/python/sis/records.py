@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 import numpy as np
@@ -167,19 +167,44 @@ class TopKRecords:
     def select(self, indices: Sequence[int]) -> TopKRecords:
         """The records of these slices alone, in this order: a mini-batch, or one rank's share. Same
         lease."""
-        rows = np.concatenate([np.r_[self.rows(i)] for i in indices] or [np.r_[0:0]]).astype(np.intp)
+        return self.cut([(index, 0, self.slices[index].length) for index in indices])
+
+    def cut(self, parts: Sequence[Tuple[int, int, int]]) -> TopKRecords:
+        """The records of parts of slices, in this order: of slice number `index` the `length` rows from
+        row `first` of it on, each (index, first, length): what a rank of sequence parallelism holds. Same
+        lease. Part of a slice has no record digest, so that Evaluate doesn't check what was recorded of it.
+
+        ValueError for a part that is empty or not within its slice.
+        """
         missing_of = collections.defaultdict(list)
         for missing in self.missing:
             missing_of[missing.slice].append(missing)
+        rows, slices, lacking = [np.r_[0:0]], [], []
+        for new, (index, first, length) in enumerate(parts):
+            whole = self.slices[index]
+            if (first, length) == (0, whole.length):
+                rows.append(np.r_[self.rows(index)])
+                slices.append(whole)
+                lacking += [missing._replace(slice=new) for missing in missing_of[index]]
+                continue
+            if first < 0 or length < 1 or first + length > whole.length:
+                raise ValueError(
+                    f"part {new} has rows [{first}, {first + length}), must be within the {whole.length} of slice {index}"
+                )
+            rows.append(self._starts[index] + np.arange(first, first + length))
+            begin = whole.first_position + first
+            slices.append(replace(whole, first_position=begin, length=length, record_digest=None))
+            for missing in missing_of[index]:
+                start = max(missing.first_position, begin)
+                stop = min(missing.first_position + missing.length, begin + length)
+                if start < stop:
+                    lacking.append(missing._replace(slice=new, first_position=start, length=stop - start))
+        chosen = np.concatenate(rows).astype(np.intp)
         return TopKRecords(
-            slices=tuple(self.slices[i] for i in indices),
-            arrays={name: array[rows] for name, array in self.arrays.items()},
-            missing=tuple(
-                missing._replace(slice=new)
-                for new, old in enumerate(indices)
-                for missing in missing_of[old]
-            ),
+            slices=tuple(slices),
+            arrays={name: array[chosen] for name, array in self.arrays.items()},
+            missing=tuple(lacking),
             lease_id=self.lease_id,
-            columns={name: array[rows] for name, array in self.columns.items()},
-            column_presence={name: array[rows] for name, array in self.column_presence.items()},
+            columns={name: array[chosen] for name, array in self.columns.items()},
+            column_presence={name: array[chosen] for name, array in self.column_presence.items()},
         )

@@ -24,7 +24,7 @@ from sis.history import Stretch
 from sis.inspection import TokenCounts
 from sis.records import MissingReason
 from sis.run import RunStatus
-from sis.step_metrics import step_metrics
+from sis.step_metrics import MissingPositions, missing_shares, step_metrics
 
 COLUMNS = ("token_id", "text", "accepted", "rejected", "max_error")
 
@@ -41,21 +41,13 @@ class Log(Protocol):
 def metrics(answer: Union[Evaluation, Step, Stretch]) -> Dict[str, float]:
     """sis.step_metrics of the answer's totals, and "missing_REASON" for each reason, a share of the
     scored and the missing positions as "missing" is."""
-    positions = dict.fromkeys(MissingReason, 0)
     if isinstance(answer, Evaluation):
-        for part in answer.missing:
-            positions[part.reason] += part.length
+        missing = MissingPositions()
+        missing.add(answer.missing)
+        counts = missing.take()
     else:
-        positions.update(answer.missing)
-    # An older server's answer may lack the reason.
-    if not positions[MissingReason.UNSPECIFIED]:
-        del positions[MissingReason.UNSPECIFIED]
-    found = step_metrics(answer.totals)
-    seen = answer.totals.scored + answer.totals.missing
-    if seen:
-        shares = {reason.name.lower(): count / seen for reason, count in positions.items()}
-        found.update({f"missing_{reason}": share for reason, share in shares.items()})
-    return found
+        counts = [answer.missing.get(reason, 0) for reason in MissingReason]
+    return {**step_metrics(answer.totals), **missing_shares(counts, answer.totals)}
 
 
 def run_metrics(status: RunStatus) -> Dict[str, float]:

@@ -160,6 +160,25 @@ class ClientTest(fake_service.ServiceTest):
         self.assertEqual([missing.slice for missing in some.missing], [0, 0])
         self.assertEqual(len(records.select([])), 0)
 
+    def test_cut_takes_parts_of_slices(self):
+        for index, name in enumerate("abc"):
+            self.append(name, 3 + index, first=index, seed=index)
+        records = self.client.fetch_top_k(self.run_, ["a", sis.Slice("c", 1, 7), sis.Slice("b", length=5)])
+        # Of c the positions 4 to 6, then 1 to 4; of b, whole, nothing is at 0 and 4.
+        some = records.cut([(1, 3, 3), (1, 0, 4), (2, 0, 5), (0, 2, 1)])
+        ranges = [(part.sequence, part.first_position, part.length) for part in some.slices]
+        self.assertEqual(ranges, [("c", 4, 3), ("c", 1, 4), ("b", 0, 5), ("a", 2, 1)])
+        self.assertEqual(some.slices[2], records.slices[2])
+        self.assertEqual([part.record_digest is None for part in some.slices], [True, True, False, True])
+        own = np.r_[6:9, 3:7, 10:15, 2:3]
+        for name, array in records.arrays.items():
+            np.testing.assert_array_equal(some.arrays[name], array[own])
+        np.testing.assert_array_equal(some.present, records.present[own])
+        self.assertEqual(some.lease_id, records.lease_id)
+        for part in ((1, 0, 0), (1, 5, 3), (1, -1, 2)):
+            with self.assertRaisesRegex(ValueError, "part 1 has rows .*within the 7 of slice 1"):
+                records.cut([(0, 0, 3), part])
+
     # Evaluate.
 
     def fetched(self):

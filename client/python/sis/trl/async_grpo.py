@@ -29,7 +29,7 @@ from sis.outage import Outage
 from sis.records import Slice, TopKRecords
 from sis.run import Run, Sampling, label_of
 from sis.sampling_replay import Incomplete
-from sis.step_metrics import step_metrics
+from sis.step_metrics import MissingPositions, missing_shares, step_metrics
 from sis.trl import refusals
 from sis.trl.async_rollouts import SEQUENCE, Recording, SisRolloutLoop, SisRolloutLoopMixin
 from sis.trl.config import SisConfig
@@ -132,12 +132,14 @@ class SisAsyncTrainerMixin(_Trainer):
         # Of the optimiser step that is being accumulated, on this rank.
         self._sis_totals = Totals()
         self._sis_incomplete = Incomplete()
+        self._sis_missing = MissingPositions()
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         # The trainer's own steps begin at 0 again.
         self._sis_first_step = self._sis_step + 1
         self._sis_totals = Totals()
         self._sis_incomplete.take()
+        self._sis_missing.take()
         return super().train(*args, **kwargs)
 
     def get_train_dataloader(self) -> Any:
@@ -286,6 +288,7 @@ class SisAsyncTrainerMixin(_Trainer):
             self._sis_totals += Totals(missing=len(terms.tokens))
             return log_probs - sampling
         self._sis_totals += evaluation.totals
+        self._sis_missing.add(evaluation.missing)
         accepted = sis.torch.tensor(evaluation.accepted, log_probs.device)
         acceptance = sis.torch.tensor(evaluation.acceptance_probabilities, log_probs.device)
         old = self._sis_old_log_probs(log_probs.detach(), sampling, accepted, acceptance)
@@ -304,11 +307,14 @@ class SisAsyncTrainerMixin(_Trainer):
         """Once per optimiser step, of all ranks: into the trainer's own metrics."""
         if not self.accelerator.sync_gradients:
             return
-        sums = [*vars(self._sis_totals).values(), self._sis_incomplete.take()]
+        missing = self._sis_missing.take()
+        sums = [*vars(self._sis_totals).values(), self._sis_incomplete.take(), *missing]
         self._sis_totals = Totals()
         everywhere = torch.tensor(sums, dtype=torch.float64, device=self.accelerator.device)
-        *values, incomplete = self.accelerator.reduce(everywhere, reduction="sum").tolist()
-        metrics = step_metrics(Totals(*values))
+        summed = self.accelerator.reduce(everywhere, reduction="sum")
+        *values, incomplete = summed[: -len(missing)].tolist()
+        totals = Totals(*values)
+        metrics = {**step_metrics(totals), **missing_shares(summed[-len(missing) :].tolist(), totals)}
         if _filters(self.args).truncates:
             metrics["incomplete"] = incomplete
         for name, value in metrics.items():

@@ -18,7 +18,7 @@ from sis.logit_transform import LogitTransform
 from sis.options import EvaluateOptions
 from sis.run import Run, Sampling, label_of
 from sis.sampling_replay import Incomplete
-from sis.step_metrics import step_metrics
+from sis.step_metrics import MissingPositions, missing_shares, step_metrics
 from sis.top_k import TopK
 from sis.trl import capture, refusals
 from sis.trl.config import SisConfig
@@ -97,6 +97,7 @@ class SisTrainerMixin(_Trainer):
         self._sis_totals = Totals()
         self._sis_staleness = 0
         self._sis_incomplete = Incomplete()
+        self._sis_missing = MissingPositions()
 
     @property
     def sis_client(self) -> Client:
@@ -115,6 +116,7 @@ class SisTrainerMixin(_Trainer):
         self._step, self._buffered_inputs = 0, None
         self._sis_totals, self._sis_staleness = Totals(), 0
         self._sis_incomplete.take()
+        self._sis_missing.take()
         self._last_loaded_step = -1
         try:
             return super().train(*args, **kwargs)
@@ -361,6 +363,7 @@ class SisTrainerMixin(_Trainer):
             self._sis_totals += Totals(missing=scored)
             return acceptance
         self._sis_totals += evaluation.totals
+        self._sis_missing.add(evaluation.missing)
         device = log_probs.device
         probabilities = sis.torch.tensor(evaluation.acceptance_probabilities, device)
         acceptance = acceptance._replace(
@@ -386,14 +389,17 @@ class SisTrainerMixin(_Trainer):
         """Once per optimiser step, of all ranks: into the trainer's own metrics."""
         if not self.accelerator.sync_gradients:
             return
-        sums = [*vars(self._sis_totals).values(), self._sis_staleness, self._sis_incomplete.take()]
+        missing = self._sis_missing.take()
+        sums = [*vars(self._sis_totals).values(), self._sis_staleness, self._sis_incomplete.take(), *missing]
         self._sis_totals, self._sis_staleness = Totals(), 0
         everywhere = torch.tensor(sums, dtype=torch.float64, device=self.accelerator.device)
-        *values, staleness, incomplete = self.accelerator.reduce(everywhere, reduction="sum").tolist()
+        summed = self.accelerator.reduce(everywhere, reduction="sum")
+        *values, staleness, incomplete = summed[: -len(missing)].tolist()
         totals = Totals(*values)
         seen = totals.scored + totals.missing
         # TRL leaves out what is NaN.
         metrics = {**step_metrics(totals), "staleness": staleness / seen if seen else math.nan}
+        metrics.update(missing_shares(summed[-len(missing) :].tolist(), totals))
         if self._sis_sampling.truncates:
             metrics["incomplete"] = incomplete
         for name, value in metrics.items():

@@ -8,6 +8,26 @@ from typing import Any
 import numpy as np
 
 
+# In the `extra_args` of a request: the session that it is of.
+SESSION = "sis_session"
+
+
+def session_of(uid: Any, session_id: Any) -> str:
+    """As in the keys of verl's TransferQueue."""
+    return f"{uid}_{session_id}"
+
+
+def name_in(session: str, context: Any) -> str:
+    """The name of what a session's request generated after the `context` of all tokens before it, or of
+    the beginning of that.
+
+    A session that generates twice after one context gives both this name: an actor must look at the
+    tokens.
+    """
+    digest = hashlib.blake2b(np.ascontiguousarray(context, np.int64).tobytes(), digest_size=8)
+    return f"{session}.{digest.hexdigest()}"
+
+
 def name_of(context: Any, sampled_ids: Any, log_probs: Any) -> str:
     """The name of what one request generated: T tokens and their log-probs, as the engine returned
     them, after the `context` of all tokens before them.

@@ -7,7 +7,7 @@ import collections
 import copy
 import hashlib
 import time
-from typing import Any, AsyncIterator, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, AsyncIterator, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from sis.engines.vllm import VllmAdapter, check_engine, of_the_sampled
 from sis.engines.vllm import sampling as sampling_of
 from sis.outage import Outage
 from sis.run import Run, Sampling
-from sis.verl.names import name_of
+from sis.verl.names import SESSION, name_in, name_of
 from sis.verl.settings import Settings
 
 # Of aborted requests that nobody has continued, and of names that were recorded; then the oldest
@@ -50,10 +50,10 @@ class _Unfinished(NamedTuple):
 class RecordingEngine:
     """An AsyncLLM whose `generate` also records. All else is the engine's own.
 
-    Only requests that ask for log-probs and draw their tokens are recorded, under the names of
-    `name_of`, once they end. A request that was aborted waits for the one that continues it. Of
-    what goes wrong here each outage warns once, and generation goes on. To be used on one event
-    loop.
+    Only requests that ask for log-probs and draw their tokens are recorded, once they end: under the
+    name of `name_in` if they tell their session, else, and where that is taken, that of `name_of`. A
+    request that was aborted waits for the one that continues it. Of what goes wrong here each outage
+    warns once, and generation goes on. To be used on one event loop.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class RecordingEngine:
         self._next_attempt = 0.0
         self._opening = asyncio.Lock()
         self._recorders: Dict[Sampling, Recorder] = {}
-        # By the digest of all tokens so far, the oldest first.
-        self._unfinished: collections.OrderedDict[bytes, _Unfinished] = collections.OrderedDict()
+        # By session and digest of all tokens so far, the oldest first.
+        self._unfinished: collections.OrderedDict[Tuple[str, bytes], _Unfinished] = collections.OrderedDict()
         self._recorded: collections.OrderedDict[str, None] = collections.OrderedDict()
 
     def __getattr__(self, name: str) -> Any:
@@ -157,10 +157,11 @@ class RecordingEngine:
         listed = completion.logprobs
         firsts = np.asarray(listed.start_indices)
         log_probs = np.asarray(listed.logprobs, np.float32)[firsts]
-        earlier = self._unfinished.pop(_digest(before), None) or _Unfinished(before, [])
+        session = (sampling_params.extra_args or {}).get(SESSION, "")
+        earlier = self._unfinished.pop((session, _digest(before)), None) or _Unfinished(before, [])
         parts = [*earlier.parts, _Part(output, version, tokens, log_probs)]
         if completion.finish_reason in ("abort", "error"):
-            self._unfinished[_digest(before + tokens)] = _Unfinished(earlier.prompt, parts)
+            self._unfinished[session, _digest(before + tokens)] = _Unfinished(earlier.prompt, parts)
             if len(self._unfinished) > _KEPT:
                 self._unfinished.popitem(last=False)
             return
@@ -169,6 +170,8 @@ class RecordingEngine:
             return
         sampled = [token for part in parts for token in part.sampled_ids]
         name = name_of(earlier.prompt, sampled, np.concatenate([part.log_probs for part in parts]))
+        if session and name_in(session, earlier.prompt) not in self._recorded:
+            name = name_in(session, earlier.prompt)
         if name in self._recorded:
             return
         while recorder.must_wait:

@@ -17,8 +17,9 @@ from sis.outage import Outage
 from sis.records import Slice, TopKRecords
 from sis.run import Run
 from sis.sampling_replay import Incomplete
-from sis.step_metrics import step_metrics
-from sis.verl.names import name_of
+from sis.step_metrics import MissingPositions, missing_shares, step_metrics
+from sis.verl.names import name_in, name_of, session_of
+from sis.verl.refusals import check_engine
 from sis.verl.settings import Settings, vocabulary_size
 from sis.versions import warn_unless_tested
 
@@ -38,26 +39,15 @@ def attach(worker: Any, settings: Settings, truncated: bool = False) -> Training
 
     Each of its processes must call this once, after `worker.reset()`, and before the training's
     first rollouts are recorded: a run in which another one has evaluated or told a policy version
-    begins anew, as the next incarnation. ValueError if the engine is one that can't: Megatron,
-    fused kernels, Ulysses sequence parallelism, pad_to_length.
+    begins anew, as the next incarnation. ValueError for an engine that sis.verl.refusals.check_engine
+    refuses.
 
     truncated: whether rollouts leave tokens out by top-p or top-k. Then the log-probs that the loss gets
     are of the policy renormalised over the others, which a reference model's are not: the loss must not
     compare them (use_kl_loss).
     """
     warn_unless_tested("verl", "verl")
-    engine, model = worker.engine_config, worker.model_config
-    if engine.strategy not in ("fsdp", "fsdp2"):
-        raise ValueError(f"strategy is {engine.strategy!r}: sis.verl needs 'fsdp' or 'fsdp2'")
-    if model.get("use_fused_kernels", False):
-        raise ValueError("use_fused_kernels is true: the logits that sis.verl needs are never made")
-    if engine.ulysses_sequence_parallel_size > 1:
-        raise ValueError(
-            f"ulysses_sequence_parallel_size is {engine.ulysses_sequence_parallel_size}: sis.verl needs "
-            "whole sequences on a rank"
-        )
-    if engine.get("pad_to_length", False):
-        raise ValueError("pad_to_length is true: sis.verl needs micro-batches as long as their tokens")
+    check_engine(worker.engine_config, worker.model_config)
     return Training(worker, settings, truncated)
 
 
@@ -160,28 +150,45 @@ class Training:
                 tensordict_utils.assign_non_tensor(data, distillation_use_topk=False)
             mini_batch.end()
         # Every rank, also those whose outputs verl doesn't use: it is a collective call.
-        metrics = mini_batch.metrics(self._engine.get_data_parallel_group())
+        metrics = mini_batch.metrics()
         if self._engine.is_mp_src_rank_with_outputs():
             outputs["metrics"].update({f"sis/{name}": [value] for name, value in metrics.items()})
         return outputs
 
     def _mini_batch(self, data: Any) -> MiniBatch:
-        generated = _generated(data)
-        slices = [
-            Slice(name_of(part.context, part.sampled_ids, part.log_probs), length=len(part.sampled_ids))
+        generated, sessions = _generated(data), _sessions(data)
+        names = [
+            name_of(part.context, part.sampled_ids, part.log_probs)
+            if sessions is None
+            else name_in(sessions[part.row], part.context)
             for part in generated
         ]
-        self._used.update((part.sequence, None) for part in slices)
-        arrays = ("ids", "log_probs", "sampled_ids") if self.truncated else ("ids", "sampled_ids")
-        records = None
-        if slices:
-            records = self._asked(
-                "fetch",
-                lambda run: self._client.fetch_top_k(
-                    run, slices, arrays=arrays, lease_seconds=self._settings.lease_seconds
-                ),
-            )
+        records = self._fetched(names, generated)
+        if sessions is not None and records is not None:
+            # What a session's name doesn't have: its agent loop made requests of its own, or several after
+            # one context.
+            others = [index for index, part in enumerate(generated) if not _is_of(records, index, part)]
+            for index in others:
+                part = generated[index]
+                names[index] = name_of(part.context, part.sampled_ids, part.log_probs)
+            if others:
+                self.end_lease(records.lease_id)
+                records = self._fetched(names, generated)
+        if self._engine.is_mp_src_rank_with_outputs():
+            # Ranks of sequence parallelism have the same sequences; one of them releases those.
+            self._used.update((name, None) for name in names)
         return MiniBatch(self, self._draw, generated, records)
+
+    def _fetched(self, names: List[str], generated: List[_Generated]) -> Optional[TopKRecords]:
+        """Leased. None if there is nothing to fetch, or no server."""
+        slices = [Slice(name, length=len(part.sampled_ids)) for name, part in zip(names, generated)]
+        arrays = ("ids", "log_probs", "sampled_ids") if self.truncated else ("ids", "sampled_ids")
+        if not slices:
+            return None
+        return self._asked(
+            "fetch",
+            lambda run: self._client.fetch_top_k(run, slices, arrays=arrays, lease_seconds=self._settings.lease_seconds),
+        )
 
     def evaluate(self, draw: int, records: TopKRecords, gathered: sis.torch.Gathered) -> Optional[Any]:
         """None without a server."""
@@ -246,6 +253,7 @@ class MiniBatch:
         for index, part in enumerate(generated):
             self._of_row.setdefault(part.row, []).append(index)
         self._totals = Totals()
+        self._missing = MissingPositions()
         self._device: Any = "cpu"
 
     def loss(
@@ -268,27 +276,35 @@ class MiniBatch:
 
     def _decisions(self, logits: torch.Tensor, data: Any) -> Tuple[torch.Tensor, torch.Tensor]:
         """float32 [n] of the token after a position: 1 where it is accepted, and what _TRUNCATED is, with
-        gradients; of logits [n, V], all rows of the micro-batch one after the other, divided by the
-        temperature."""
+        gradients; of logits [n, V], divided by the temperature, of all rows of the micro-batch one after the
+        other. With sequence parallelism each rank has n of them, one after the other, padded at the end, and
+        verl gathers what all have found."""
+        from verl.utils.ulysses import get_ulysses_sequence_parallel_rank
+
         self._device = logits.device
         accepted = torch.zeros(len(logits), device=logits.device)
         truncated = torch.full_like(accepted, torch.inf)
         offsets = data["input_ids"].offsets().tolist()
-        chosen: List[int] = []
+        # Of all tokens of the micro-batch those whose logits this rank has: [begin, end).
+        begin = get_ulysses_sequence_parallel_rank() * len(logits)
+        end = begin + len(logits)
+        chosen: List[Tuple[int, int, int]] = []
         places: List[np.ndarray] = []
         for row, offset in zip(data[_ROW].tolist(), offsets):
             for index in self._of_row.get(row, ()):
                 part = self._generated[index]
                 # Logits stand one position before the token that they are of.
                 first = offset + part.start - 1
-                chosen.append(index)
-                places.append(np.arange(first, first + len(part.sampled_ids)))
+                start, stop = max(first, begin), min(first + len(part.sampled_ids), end)
+                if start < stop:
+                    chosen.append((index, start - first, stop - start))
+                    places.append(np.arange(start, stop) - begin)
         if not chosen:
             return accepted, truncated
         at = torch.from_numpy(np.concatenate(places)).to(logits.device)
         evaluation = None
         if self._records is not None:
-            records = self._records.select(chosen)
+            records = self._records.cut(chosen)
             gathered = sis.torch.gather(records, logits, rows=at)
             if self._training.truncated:
                 replay = sis.torch.replayed(records, gathered)
@@ -302,6 +318,7 @@ class MiniBatch:
             self._totals += Totals(missing=len(at))
             return accepted, truncated
         self._totals += evaluation.totals
+        self._missing.add(evaluation.missing)
         accepted[at] = sis.torch.tensor(evaluation.accepted, logits.device).float()
         return accepted, truncated
 
@@ -309,15 +326,17 @@ class MiniBatch:
         if self._lease_id:
             self._training.end_lease(self._lease_id)
 
-    def metrics(self, group: Any) -> Dict[str, float]:
-        """Over all ranks of the group. Means are per scored token, and left out if there is none."""
-        values = [float(value) for value in [*vars(self._totals).values(), self._training.incomplete.take()]]
-        if group is not None:
-            summed = torch.tensor(values, dtype=torch.float64, device=self._device)
-            torch.distributed.all_reduce(summed, group=group)
-            values = summed.tolist()
-        *totals, incomplete = values
-        metrics = step_metrics(Totals(*totals))
+    def metrics(self) -> Dict[str, float]:
+        """Over all ranks: no two have the same tokens. Means are per scored token, and left out if there is
+        none."""
+        missing = self._missing.take()
+        values = [*vars(self._totals).values(), self._training.incomplete.take(), *missing]
+        everywhere = torch.tensor(values, dtype=torch.float64, device=self._device)
+        torch.distributed.all_reduce(everywhere)
+        *values, incomplete = everywhere[: -len(missing)].tolist()
+        missing = everywhere[-len(missing) :].tolist()
+        totals = Totals(*values)
+        metrics = {**step_metrics(totals), **missing_shares(missing, totals)}
         if self._training.truncated:
             metrics["incomplete"] = incomplete
         return {
@@ -379,6 +398,27 @@ def _generated(data: Any) -> List[_Generated]:
             stop = start + last - first
             found.append(_Generated(row, start, own[:start], own[start:stop], log_probs[first:last]))
     return found
+
+
+def _sessions(data: Any) -> Optional[List[str]]:
+    """Of each row, where samples went through TransferQueue; else None."""
+    if "uid" not in data or "session_id" not in data:
+        return None
+    columns = [_listed(data[name], len(data)) for name in ("uid", "session_id")]
+    return [session_of(*of_row) for of_row in zip(*columns)]
+
+
+def _listed(values: Any, rows: int) -> List[Any]:
+    # tensordict gives a value that is the same for all rows as one.
+    found = values.tolist() if hasattr(values, "tolist") else values
+    return list(found) if isinstance(found, list) else [found] * rows
+
+
+def _is_of(records: TopKRecords, index: int, part: _Generated) -> bool:
+    """Whether the slice is recorded, as far as it is, with the tokens of the part."""
+    recorded = records.sampled_ids[records.rows(index)]
+    there = recorded >= 0
+    return bool(there.any() and (recorded == part.sampled_ids)[there].all())
 
 
 def _response_length(data: Any, row: int) -> int:

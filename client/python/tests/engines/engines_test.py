@@ -33,7 +33,7 @@ from sis.engines.llama_cpp import LlamaCppAdapter
 from sis.engines.teachers import LlamaCppTeacher, VllmTeacher, of_vllm
 from sis.engines.transformers import TransformersAdapter
 from sis.engines.vllm import VllmAdapter, hand_over_arrays, outputs_so_far
-from sis.verl.names import name_of
+from sis.verl.names import SESSION, name_in, name_of
 from sis.verl.rollout import RecordingEngine
 from sis.verl.settings import Settings
 
@@ -466,8 +466,11 @@ class EnginesTest(unittest.TestCase):
         settings = Settings(address=self.address, run="verl", top_k=K, log_prob_encoding="float32")
         recording = RecordingEngine(engine, settings, tiny_model.VOCABULARY, lambda: 1)
 
-        async def generate(prompt, seed, abort_after=None):
-            params = SamplingParams(temperature=0.9, max_tokens=40, logprobs=0, seed=seed, ignore_eos=True)
+        async def generate(prompt, seed, abort_after=None, session=None):
+            told = session and {SESSION: session}
+            params = SamplingParams(
+                temperature=0.9, max_tokens=40, logprobs=0, seed=seed, ignore_eos=True, extra_args=told
+            )
             last = None
             async for output in recording.generate({"prompt_token_ids": prompt}, params, request_id=f"verl-{seed}"):
                 last = output.outputs[0]
@@ -482,9 +485,11 @@ class EnginesTest(unittest.TestCase):
         rest, rest_log_probs = await generate(PROMPTS[0] + list(first), 201)
         made = [(PROMPTS[i % 4], *one) for i, one in enumerate(made)]
         made.append((PROMPTS[0], [*first, *rest], [*first_log_probs, *rest_log_probs]))
+        tokens, _ = await generate(PROMPTS[1], 202, session="uid_3")
+        of_session = [(name_in("uid_3", PROMPTS[1]), PROMPTS[1], tokens)]
         await recording.close()
         self.run_ = self.client.get_run("verl").run
-        self.check([(name_of(*one), one[0], one[1]) for one in made], 0.9, 1e-5)
+        self.check([(name_of(*one), one[0], one[1]) for one in made] + of_session, 0.9, 1e-5)
 
 
 if __name__ == "__main__":

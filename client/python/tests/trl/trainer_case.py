@@ -21,6 +21,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
 
+from sis import MissingReason
 from sis.trl import SisConfig, SisTrainerMixin
 
 MIB = 1 << 20
@@ -218,8 +219,12 @@ class TrainerCase(unittest.TestCase):
         """What is logged is what the server has counted, over all ranks."""
         self.assertEqual(len(rows), trainer.state.global_step)
         for draw, row in enumerate(rows):
-            totals = trainer.sis_client.get_step(trainer.sis_run, draw).totals
-            self.assertEqual(row["sis/missing"], totals.missing / (totals.missing + totals.scored))
+            step = trainer.sis_client.get_step(trainer.sis_run, draw)
+            totals = step.totals
+            seen = totals.missing + totals.scored
+            self.assertEqual(row["sis/missing"], totals.missing / seen)
+            for reason in set(MissingReason) - {MissingReason.UNSPECIFIED}:
+                self.assertEqual(row[f"sis/missing_{reason.name.lower()}"], step.missing.get(reason, 0) / seen)
             self.assertEqual(row["sis/envelope_violations"], totals.envelope_violations)
             self.assertAlmostEqual(row["sis/accept_rate"], totals.accept_rate, places=9)
             for name in ("d", "d_sis", "k3", "residual_mass", "log_envelope"):

@@ -14,6 +14,7 @@ def main(address, port, path, overrides, file):
     import torch
     import verl
     from hydra import compose, initialize_config_dir
+    from verl.trainer import main_ppo
     from verl.utils import tensordict_utils
     from verl.workers.engine_workers import ActorRolloutRefWorker
     from verl.workers.rollout.replica import RolloutReplicaRegistry
@@ -34,13 +35,20 @@ def main(address, port, path, overrides, file):
     folder = str(pathlib.Path(verl.__file__).parent / "trainer/config")
     with initialize_config_dir(config_dir=folder, version_base=None):
         config = compose("ppo_trainer", overrides=small + ours)
+        twice = compose("ppo_trainer", overrides=[*small, *ours, "algorithm.rollout_correction.rollout_is=token"])
+    try:
+        main_ppo.validate_config(config=twice, use_reference_policy=False, use_critic=False)
+        refused = ""
+    except ValueError as error:
+        refused = str(error)
     worker = ActorRolloutRefWorker(config.actor_rollout_ref, role="actor")
     worker.init_model()
     data = training_worker.batch(torch.load(file, weights_only=False))
     tensordict_utils.assign_non_tensor(data, mini_batch_size=8, epochs=2)
     metrics = tensordict_utils.get(worker.update_actor(data), "metrics")
     replica = RolloutReplicaRegistry._registry["vllm"].__module__
-    torch.save({"metrics": {n: v for n, v in metrics.items() if n.startswith("sis/")}, "replica": replica}, file)
+    logged = {name: value for name, value in metrics.items() if name.startswith("sis/")}
+    torch.save({"metrics": logged, "replica": replica, "refused": refused}, file)
     worker.sis.close()
     torch.distributed.destroy_process_group()
 

@@ -18,7 +18,7 @@ import numpy as np
 
 import sis
 from sis.engines.recorder import Recorder
-from sis.verl.names import name_of
+from sis.verl.names import SESSION, name_in, name_of
 from sis.verl.rollout import RecordingEngine
 from sis.verl.settings import Settings
 
@@ -56,6 +56,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     logprobs: int = 0
     flat_logprobs: bool = False
+    extra_args: dict = None
 
     def clone(self):
         return copy.deepcopy(self)
@@ -238,6 +239,31 @@ class RolloutTest(fake_service.ServiceTest):
 
         self.ran(twice)
         self.check(0)
+
+    def test_a_session_names_what_it_generates(self):
+        """Also where another one generates the same, and where requests are aborted."""
+
+        async def sessions(recording, engine):
+            of_a, of_b = (SamplingParams(extra_args={SESSION: f"uid_{number}"}) for number in range(2))
+            await self.generated(recording, PROMPTS[0], of_a)
+            engine.abort_after = 4
+            first = await self.generated(recording, PROMPTS[0], of_b)
+            await self.generated(recording, PROMPTS[0])
+            engine.abort_after = None
+            await self.generated(recording, PROMPTS[0] + first.outputs[0].token_ids, of_b)
+            # Once more after the same context.
+            await self.generated(recording, PROMPTS[1], of_a)
+            await self.generated(recording, PROMPTS[1], of_a)
+
+        self.ran(sessions)
+        self.check(1)
+        names = [name_in(f"uid_{number}", PROMPTS[0]) for number in range(2)]
+        self.assertEqual(len({*names, name_in("uid_0", PROMPTS[1])}), 3)
+        run = self.client.get_run("run").run
+        records = self.client.fetch_top_k(run, [*names, expected_name(0)])
+        tokens = RECORDED[0]["token_ids"]
+        self.assertEqual([part.length for part in records.slices], [len(tokens), len(tokens), 0])
+        self.assertEqual(records.sampled_ids.tolist(), tokens + tokens)
 
     def test_what_draws_nothing_or_asks_for_no_log_probs_is_left_alone(self):
         async def others(recording, engine):

@@ -25,7 +25,9 @@ def environment(rank, world_size, port):
     )  # fmt: skip
 
 
-def make_worker(path, micro_batch=4, dynamic=False):
+def make_worker(path, micro_batch=4, dynamic=False, remove_padding=False, sequence_parallel=1):
+    """With remove_padding the attention is packed_attention's."""
+    import packed_attention
     from verl.trainer.config import CheckpointConfig
     from verl.workers.config import (
         FSDPActorConfig,
@@ -37,14 +39,17 @@ def make_worker(path, micro_batch=4, dynamic=False):
     from verl.workers.engine_workers import TrainingWorker
     from verl.workers.utils.losses import ppo_loss
 
+    if remove_padding:
+        packed_attention.install()
     model = HFModelConfig(
-        path=path, use_remove_padding=False, enable_gradient_checkpointing=False,
-        override_config={"attn_implementation": "eager"},
+        path=path, use_remove_padding=remove_padding, enable_gradient_checkpointing=False,
+        override_config={"attn_implementation": "packed" if remove_padding else "eager"},
     )  # fmt: skip
     engine = FSDPEngineConfig(
         strategy="fsdp2", model_dtype="fp32", mixed_precision={"param_dtype": "fp32", "reduce_dtype": "fp32"},
         use_torch_compile=False, use_dynamic_bsz=dynamic, micro_batch_size_per_gpu=micro_batch,
         infer_micro_batch_size_per_gpu=micro_batch, max_token_len_per_gpu=3 * (PROMPT + RESPONSE),
+        ulysses_sequence_parallel_size=sequence_parallel,
     )  # fmt: skip
     worker = TrainingWorker(
         TrainingWorkerConfig(
@@ -68,6 +73,10 @@ class Turn:
 
     name: str
     record: sis.TopK
+    # Of its first token among those of the sample.
+    start: int
+    # [T, V], all that the record is of.
+    log_probs: torch.Tensor
 
 
 @dataclass
@@ -106,7 +115,7 @@ def rollout(model, count, top_k, seed, **filters):
             log_probs = torch.stack([scores[0].float() for scores in made.scores]).log_softmax(-1)
             top, own = log_probs.topk(top_k), log_probs.gather(1, drawn[:, None])[:, 0]
             record = sis.canonical(top.indices, top.values, drawn, own, top_k)
-            sample.turns.append(Turn(name_of(context, drawn, own), record))
+            sample.turns.append(Turn(name_of(context, drawn, own), record, len(sample.tokens), log_probs))
             sample.tokens += drawn.tolist()
             sample.mask += [1] * length
             sample.log_probs += own.tolist()

@@ -1,12 +1,12 @@
-"""One rank of two, of verl_test: two_ranks.py RANK PORT MODEL FOLDER SETTINGS."""
+"""One rank of two, of verl_test: two_ranks.py RANK PORT FOLDER. What to do is in FOLDER/task, what came of it
+will be in FOLDER/answerRANK."""
 
-import json
 import sys
 
 import training_worker
 
 
-def main(rank, port, path, folder, settings):
+def main(rank, port, folder):
     training_worker.environment(rank, 2, port)
     import torch
     from verl.utils import tensordict_utils
@@ -16,22 +16,27 @@ def main(rank, port, path, folder, settings):
 
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
-    worker = training_worker.make_worker(path, micro_batch=2)
-    gradients = training_worker.Gradients(worker)
-    training = attach(worker, Settings(**settings))
-    samples = torch.load(f"{folder}/samples", weights_only=False)
-    # Every other one.
-    own = samples[rank::2]
-    advantages = training_worker.batch(samples)["advantages"][rank::2]
-    data = training_worker.batch(own)
-    data["advantages"] = advantages
-    tensordict_utils.assign_non_tensor(data, global_batch_size=len(samples))
-    metrics = tensordict_utils.get(worker.train_batch(data), "metrics")
-    logged = {name: value for name, value in metrics.items() if name.startswith("sis/")}
-    torch.save({"metrics": logged, "gradients": gradients.steps[0]}, f"{folder}/answer{rank}")
-    training.close()
+    task = torch.load(f"{folder}/task", weights_only=False)
+    worker = training_worker.make_worker(task["path"], micro_batch=2, **task["arrangement"])
+    # Ranks of sequence parallelism get the same samples, else every other one.
+    own = slice(None) if task["arrangement"].get("sequence_parallel") else slice(rank, None, 2)
+    answers = []
+    for samples, settings, truncated in task["steps"]:
+        gradients = training_worker.Gradients(worker)
+        training = attach(worker, Settings(**settings), truncated)
+        advantages = training_worker.batch(samples)["advantages"]
+        data = training_worker.batch(samples[own])
+        data["advantages"] = advantages[own]
+        tensordict_utils.assign_non_tensor(data, global_batch_size=len(samples), **task["batch"])
+        output = worker.train_batch(data)
+        metrics = {} if output is None else tensordict_utils.get(output, "metrics")
+        logged = {name: value for name, value in metrics.items() if name.startswith("sis/")}
+        answers.append({"metrics": logged, "gradients": gradients.steps[0]})
+        training.close()
+        training_worker.detach(worker)
+    torch.save(answers, f"{folder}/answer{rank}")
     torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], json.loads(sys.argv[5]))
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -19,6 +19,7 @@ import numpy as np
 import recorded_ratios
 import tiny_model
 import training_worker
+from expected import gradients as expected_gradients
 from training_worker import Gradients, append, batch, detach, rollout
 
 
@@ -34,6 +35,8 @@ import torch
 from server.testing.live_server import LiveServer
 
 import sis
+from sis.verl.names import SESSION, name_in
+from sis.verl.refusals import check_training
 from sis.verl.settings import Settings, truncates
 from sis.verl.training import attach
 
@@ -151,6 +154,11 @@ class VerlTest(unittest.TestCase):
                 self.assertTrue(torch.equal(gradient, other[name]), name)
                 self.assertTrue(gradient.abs().max() > 0 or "bias" in name, name)
 
+    def assert_close(self, step, expected):
+        self.assertEqual(set(step), set(expected))
+        for name, gradient in expected.items():
+            torch.testing.assert_close(step[name].double(), gradient.double(), rtol=1e-3, atol=1e-5, msg=name)
+
     def stock(self, data):
         """Gradients of verl's own loss."""
         gradients = Gradients(self.worker)
@@ -173,6 +181,7 @@ class VerlTest(unittest.TestCase):
         metrics = metrics_of(self.worker.train_batch(data))
         self.assert_same(gradients.steps, expected)
         self.assertEqual(metrics["sis/missing"], [[1.0]])
+        self.assertEqual((metrics["sis/missing_never_arrived"], metrics["sis/missing_stale"]), ([[1.0]], [[0.0]]))
         self.assertNotIn("sis/accept_rate", metrics)
         totals = self.client.get_step(training.run, 0).totals
         self.assertEqual(totals.missing, sum(sum(sample.mask) for sample in samples))
@@ -262,21 +271,9 @@ class VerlTest(unittest.TestCase):
         """And the gradient is that of the log-probs over it, found anew in float64."""
         samples = rollout(self.model, 8, WHOLE, 10, top_p=0.8)
         data = batch(samples)
-        double = type(self.model)(self.model.config).double()
-        double.load_state_dict(self.model.state_dict())
-        objective, count = 0.0, 0
-        for sample, advantages in zip(samples, data["advantages"]):
-            start = len(sample.prompt)
-            logits = double(torch.tensor([sample.prompt + sample.tokens])).logits[0, start - 1 : -1]
-            ordered = logits.detach().softmax(-1).sort(dim=-1, descending=True)
-            before = ordered.values.cumsum(-1) - ordered.values
-            kept = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, ordered.indices, before < 0.8)
-            log_p = logits.masked_fill(~kept, -1e4).log_softmax(-1)
-            own = log_p.gather(1, torch.tensor(sample.tokens)[:, None])[:, 0]
-            mask = torch.tensor(sample.mask)
-            objective = objective + (own * mask * advantages[: len(own)]).sum()
-            count += sum(sample.mask)
-        (-objective / count).backward()
+        expected, _ = expected_gradients(
+            self.model, samples, data["advantages"], seed=1, draw=0, top_k=WHOLE, top_p=0.8
+        )
 
         settings = self.settings(top_k=WHOLE, log_prob_encoding="float32")
         append(self.client, settings.create_run(self.client, WHOLE), samples)
@@ -287,8 +284,7 @@ class VerlTest(unittest.TestCase):
         self.assertEqual((metrics["sis/accept_rate"], metrics["sis/incomplete"]), ([[1.0]], [[0.0]]))
         self.assertLess(metrics["sis/d"][0][0], 1e-5)
         (step,) = gradients.steps
-        for name, parameter in double.named_parameters():
-            torch.testing.assert_close(step[name].double(), parameter.grad, rtol=1e-3, atol=1e-5, msg=name)
+        self.assert_close(step, expected)
 
     def test_a_filter_that_keeps_more_than_is_recorded(self):
         samples = rollout(self.model, 8, K, 11, top_p=0.8)
@@ -365,18 +361,9 @@ class VerlTest(unittest.TestCase):
         self.attached(self.settings(release=False))
         metrics = metrics_of(self.worker.train_batch(batch(samples)))
         alone = self.client.get_step(run, 0).totals
-        with tempfile.TemporaryDirectory() as folder:
-            torch.save(samples, f"{folder}/samples")
-            port = free_port()
-            told = {"address": self.address, "run": "two-ranks", "top_k": K, "seed": 1}
-            append(self.client, Settings(**told).create_run(self.client, WHOLE), samples)
-            script = pathlib.Path(__file__).parent / "two_ranks.py"
-            ranks = [
-                subprocess.Popen([sys.executable, script, str(rank), str(port), self.path, folder, json.dumps(told)])
-                for rank in range(2)
-            ]
-            self.assertEqual([rank.wait(timeout=240) for rank in ranks], [0, 0])
-            answers = [torch.load(f"{folder}/answer{rank}", weights_only=False) for rank in range(2)]
+        told = {"address": self.address, "run": "two-ranks", "top_k": K, "seed": 1}
+        append(self.client, Settings(**told).create_run(self.client, WHOLE), samples)
+        answers = [answer for (answer,) in self.two_ranks([(samples, told, False)])]
         together = self.client.get_step(sis.Run("two-ranks", 0, run.config), 0).totals
         for name in ("accepted", "rejected", "outside_top_k", "missing"):
             self.assertEqual(getattr(together, name), getattr(alone, name), name)
@@ -386,8 +373,67 @@ class VerlTest(unittest.TestCase):
             logged = answer["metrics"]
             self.assertEqual(logged["sis/accept_rate"], [metrics["sis/accept_rate"][0]] * 2)
             self.assertAlmostEqual(logged["sis/d"][0][0], together.mean_d, delta=1e-12)
-            for name, gradient in answer["gradients"].items():
-                torch.testing.assert_close(gradient, gradients.steps[0][name], rtol=1e-3, atol=1e-5, msg=name)
+            self.assert_close(answer["gradients"], gradients.steps[0])
+
+    def two_ranks(self, steps, arrangement=None, **batch_settings):
+        """What each found, step by step, each (samples, settings, truncated)."""
+        with tempfile.TemporaryDirectory() as folder:
+            task = {"path": self.path, "arrangement": arrangement or {}, "steps": steps, "batch": batch_settings}
+            torch.save(task, f"{folder}/task")
+            port, script = free_port(), pathlib.Path(__file__).parent / "two_ranks.py"
+            ranks = [subprocess.Popen([sys.executable, script, str(rank), str(port), folder]) for rank in range(2)]
+            self.assertEqual([rank.wait(timeout=240) for rank in ranks], [0, 0])
+            return [torch.load(f"{folder}/answer{rank}", weights_only=False) for rank in range(2)]
+
+    def recorded(self, model, count, top_k, seed, **filters):
+        """Samples that the run of this test has, and its settings."""
+        samples = rollout(model, count, top_k, seed, **filters)
+        settings = self.settings(run=f"{self.id().split('.')[-1]}-{seed}", top_k=top_k, log_prob_encoding="float32")
+        append(self.client, settings.create_run(self.client, WHOLE), samples)
+        return samples, settings
+
+    def test_without_padding_the_gradient_is_that_of_float64(self):
+        """The logits of a micro-batch are those of its tokens, one after the other."""
+        worker = training_worker.make_worker(self.path, remove_padding=True)
+        samples, settings = self.recorded(self.coarse, 8, K, 20)
+        gradients = Gradients(worker)
+        training = attach(worker, settings)
+        self.addCleanup(training.close)
+        for draw, sizes in enumerate(({}, {"use_dynamic_bsz": True, "max_token_len_per_gpu": 70})):
+            data = batch(samples, seed=draw, **sizes)
+            expected, share = expected_gradients(self.model, samples, data["advantages"], seed=1, draw=draw, top_k=K)
+            self.assertTrue(0.3 < share < 1, share)
+            metrics = metrics_of(worker.train_batch(data))
+            self.assertEqual(metrics["sis/missing"], [[0.0]])
+            self.assertAlmostEqual(metrics["sis/accept_rate"][0][0], share, delta=1e-12)
+            self.assert_close(gradients.steps[draw], expected)
+
+    def test_sequence_parallelism_over_two_ranks(self):
+        """Each has half of the tokens of a micro-batch, and a stretch may be on both."""
+        drawn, settings = self.recorded(self.coarse, 8, K, 21)
+        filtered, of_kept = self.recorded(self.model, 8, WHOLE, 22, top_p=0.8)
+        steps = [(drawn, vars(settings), False), (filtered, vars(of_kept), True)]
+        arrangement = {"remove_padding": True, "sequence_parallel": 2}
+        first, second = self.two_ranks(steps, arrangement)
+        advantages = batch(drawn)["advantages"]
+        expected, share = expected_gradients(self.model, drawn, advantages, seed=1, draw=0, top_k=K)
+        of_filtered, _ = expected_gradients(
+            self.model, filtered, batch(filtered)["advantages"], seed=1, draw=0, top_k=WHOLE, top_p=0.8
+        )
+        for answers in (first, second):
+            self.assert_close(answers[0]["gradients"], expected)
+            self.assert_close(answers[1]["gradients"], of_filtered)
+        # As verl: what is logged comes from the first.
+        self.assertEqual([answer["metrics"] for answer in second], [{}, {}])
+        logged = first[0]["metrics"]
+        self.assertEqual(logged["sis/missing"], [[0.0]])
+        self.assertAlmostEqual(logged["sis/accept_rate"][0][0], share, delta=1e-12)
+        self.assertEqual(first[1]["metrics"]["sis/accept_rate"], [[1.0]])
+        self.assertEqual(first[1]["metrics"]["sis/incomplete"], [[0.0]])
+        # Every token counts once.
+        totals = self.client.get_step(self.client.get_run(settings.run).run, 0).totals
+        self.assertEqual((totals.scored, totals.missing), (sum(sum(sample.mask) for sample in drawn), 0))
+        self.assertAlmostEqual(totals.accept_rate, share, delta=1e-12)
 
     def test_the_plugin_and_the_recipe_in_verls_own_actor(self):
         package = pathlib.Path(__file__).parents[2]
@@ -410,6 +456,7 @@ class VerlTest(unittest.TestCase):
             )  # fmt: skip
             answer = torch.load(file, weights_only=False)
         self.assertEqual(answer["replica"], "sis.verl.plugin")
+        self.assertRegex(answer["refused"], "rollout_is .* Set it to null")
         self.assertEqual(answer["metrics"]["sis/missing"], [0.0, 0.0])
         self.assertGreater(min(answer["metrics"]["sis/accept_rate"]), 0.3)
 
@@ -430,12 +477,78 @@ class VerlTest(unittest.TestCase):
         for owner, name, value in (
             (self.worker.engine_config, "strategy", "megatron"),
             (self.worker.model_config, "use_fused_kernels", True),
-            (self.worker.engine_config, "ulysses_sequence_parallel_size", 2),
             (self.worker.engine_config, "pad_to_length", True),
         ):
             with self.subTest(name), unittest.mock.patch.dict(owner.__dict__, {name: value}):
                 with self.assertRaisesRegex(ValueError, name):
                     attach(self.worker, self.settings())
+
+    def test_sessions_of_transfer_queue_name_what_is_recorded(self):
+        samples = rollout(self.coarse, 8, K, 23)
+        settings = self.settings(log_prob_encoding="float32")
+        tokens = [np.array(sample.tokens) for sample in samples]
+
+        def named(number):
+            """Turns that the session names."""
+            for turn in samples[number].turns:
+                context = [*samples[number].prompt, *samples[number].tokens[: turn.start]]
+                turn.name = name_in(f"uid_{number}", context)
+
+        for number in (0, 1, 2, 3, 4, 7):
+            named(number)
+        run = settings.create_run(self.client, WHOLE)
+        append(self.client, run, samples)
+        # Under the name that the session gives 6 something else is recorded, which is not its.
+        other = rollout(self.coarse, 7, K, 24)[6]
+        other.prompt = samples[6].prompt
+        other.turns[0].name = name_in("uid_6", [*samples[6].prompt, *samples[6].tokens[: samples[6].turns[0].start]])
+        other.turns = other.turns[:1]
+        append(self.client, run, [other])
+        # What is longer than verl allows.
+        cut, turn = samples[1], samples[1].turns[-1]
+        for name in ("tokens", "mask", "log_probs"):
+            setattr(cut, name, getattr(cut, name)[:-3])
+        turn.log_probs = turn.log_probs[:-3]
+        self.assertLess(len(cut.tokens), len(tokens[1]))
+        advantages = batch(samples)["advantages"]
+        with tempfile.TemporaryDirectory() as folder:
+            task = {"path": self.path, "samples": samples, "settings": vars(settings), "advantages": advantages}
+            torch.save(task, f"{folder}/task")
+            script = pathlib.Path(__file__).parent / "queued_samples.py"
+            subprocess.run([sys.executable, script, str(free_port()), folder], check=True, timeout=540)
+            answer = torch.load(f"{folder}/answer", weights_only=False)
+        self.assertEqual([told["extra_args"] for told in answer["told"]], [{SESSION: f"uid_{i}"} for i in range(8)])
+        expected, share = expected_gradients(self.model, samples, advantages, seed=1, draw=0, top_k=K)
+        self.assertEqual(answer["metrics"]["sis/missing"], [0.0])
+        self.assertAlmostEqual(answer["metrics"]["sis/accept_rate"][0], share, delta=1e-12)
+        (step,) = answer["gradients"]
+        self.assert_close(step, expected)
+
+    def test_refuses_a_configuration_with_the_setting_to_change(self):
+        import verl
+        from hydra import compose, initialize_config_dir
+
+        actor_rollout = "actor_rollout_ref"
+        recipe = [
+            f"{actor_rollout}.rollout.name=vllm", f"{actor_rollout}.rollout.calculate_log_probs=true",
+            f"{actor_rollout}.actor.strategy=fsdp2",
+        ]  # fmt: skip
+        with initialize_config_dir(str(pathlib.Path(verl.__file__).parent / "trainer/config"), version_base=None):
+            check_training(compose("ppo_trainer", overrides=recipe))
+            for config, override, message in (
+                ("ppo_trainer", f"{actor_rollout}.rollout.name=sglang", "Set it to 'vllm'"),
+                ("ppo_trainer", f"{actor_rollout}.rollout.calculate_log_probs=false", "Set it to true"),
+                ("ppo_trainer", f"{actor_rollout}.model.use_fused_kernels=true", "use_fused_kernels.* Set it to false"),
+                ("ppo_trainer", f"{actor_rollout}.actor.pad_to_length=true", "pad_to_length.* Set it to false"),
+                ("ppo_trainer", "algorithm.rollout_correction.rollout_is=token", "rollout_is .* Set it to null"),
+                ("ppo_trainer", "distillation.distillation_loss.loss_mode=forward_kl_topk", "Set it to 'k3'"),
+                ("ppo_megatron_trainer", f"{actor_rollout}.actor.strategy=megatron", "Set it to 'fsdp2'"),
+            ):
+                given = [*recipe, override, "distillation.enabled=true"]
+                if config != "ppo_trainer":
+                    given.remove(recipe[-1])
+                with self.subTest(override), self.assertRaisesRegex(ValueError, message):
+                    check_training(compose(config, overrides=given))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,48 @@
+"""What of verl's configuration SIS can't work with: ValueError, with the setting to change."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from sis.verl.settings import truncates
+
+
+def check_training(config: Mapping[str, Any]) -> None:
+    """Of all that a training was told, before anything of it starts."""
+    parts = config["actor_rollout_ref"]
+    actor, rollout = parts["actor"], parts["rollout"]
+    truncates(actor, rollout)
+    check_engine({**(actor.get("fsdp_config") or {}), "strategy": actor["strategy"]}, parts["model"])
+    if rollout["name"] in ("sglang", "trtllm"):
+        raise ValueError(f"rollout.name is {rollout['name']!r}: sis.verl records what vLLM generates. Set it to 'vllm'")
+    if not rollout.get("calculate_log_probs"):
+        raise ValueError(
+            "rollout.calculate_log_probs is false: without log-probs no sample is known again. Set it to true"
+        )
+    if (config["algorithm"].get("rollout_correction") or {}).get("rollout_is"):
+        raise ValueError(
+            "algorithm.rollout_correction.rollout_is weights the tokens too, which corrects twice. Set it to null"
+        )
+    distillation = config.get("distillation") or {}
+    if distillation.get("enabled") and distillation["distillation_loss"]["loss_mode"] == "forward_kl_topk":
+        raise ValueError(
+            "distillation.distillation_loss.loss_mode is 'forward_kl_topk', which needs the hook of the engine that "
+            "SIS uses. Set it to 'k3', or another that estimates"
+        )
+
+
+def check_engine(engine: Mapping[str, Any], model: Mapping[str, Any]) -> None:
+    """Of an actor's engine and its model: whether verl hands their logits on, whole ones."""
+    strategy = engine["strategy"]
+    if strategy not in ("fsdp", "fsdp2"):
+        raise ValueError(
+            f"actor.strategy is {strategy!r}, whose engine sis.verl doesn't know. Set it to 'fsdp2', or 'fsdp'"
+        )
+    if model.get("use_fused_kernels"):
+        raise ValueError(
+            "model.use_fused_kernels is true: the logits that sis.verl needs are never made. Set it to false"
+        )
+    if engine.get("pad_to_length"):
+        raise ValueError(
+            "actor.fsdp_config.pad_to_length is true: verl doesn't allow it with a function of logits. Set it to false"
+        )
