@@ -40,6 +40,7 @@ void RequireChunk(const FetchedChunk& chunk, const v1::FetchTopKChunk& expected)
   RequireArray(chunk, FetchedChunk::kSampledLogProbs, expected.sampled_log_probs());
   RequireArray(chunk, FetchedChunk::kTopKIds, expected.top_k_ids());
   RequireArray(chunk, FetchedChunk::kTopKLogProbs, expected.top_k_log_probs());
+  RequireArray(chunk, FetchedChunk::kTopKCounts, expected.top_k_counts());
 }
 
 }  // namespace

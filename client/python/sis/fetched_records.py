@@ -30,6 +30,7 @@ class Chunk(NamedTuple):
     sampled_log_probs: _Bytes = b""
     top_k_ids: _Bytes = b""
     top_k_log_probs: _Bytes = b""
+    top_k_counts: _Bytes = b""
 
 
 Message = Union[pb.FetchTopKHeader, Chunk]
@@ -42,11 +43,14 @@ class _Array(NamedTuple):
     wanted: int
     field: str
     dtype: Any
-    # [N, K], else [N].
+    # [N, K], or ragged; else [N].
     wide: bool
 
     def shape(self, positions: int, top_k: int) -> Tuple[int, ...]:
         return (positions, top_k) if self.wide else (positions,)
+
+    def row_bytes(self, top_k: int) -> int:
+        return np.dtype(self.dtype).itemsize * (top_k if self.wide else 1)
 
 
 # By name, in the order of the fields.
@@ -56,6 +60,7 @@ _ARRAYS = {
     "ids": _Array(pb.TOP_K_IDS, "top_k_ids", np.int32, True),
     "log_probs": _Array(pb.TOP_K_LOG_PROBS, "top_k_log_probs", np.float32, True),
 }
+_COUNTS = _Array(pb.RECORD_ARRAY_UNSPECIFIED, "top_k_counts", np.uint16, False)
 
 
 def wanted(names: Sequence[str]) -> List[int]:
@@ -70,7 +75,9 @@ def wanted(names: Sequence[str]) -> List[int]:
 
 
 def _fetched(request: pb.FetchTopKRequest) -> Dict[str, _Array]:
-    return {name: array for name, array in _ARRAYS.items() if not request.arrays or array.wanted in request.arrays}
+    fetched = {name: array for name, array in _ARRAYS.items() if not request.arrays or array.wanted in request.arrays}
+    ragged = request.ragged and any(array.wide for array in fetched.values())
+    return {**fetched, "counts": _COUNTS} if ragged else fetched
 
 
 def parse(data: bytes) -> Message:
@@ -95,7 +102,9 @@ def _parse_in_place(data: memoryview) -> Optional[Chunk]:
         while offset < len(data):
             tag = data[offset]
             field = _FIELDS.get(tag >> 3)
-            if field is None or tag & 7 != (_DELIMITED if field.type == field.TYPE_BYTES else _VARINT):
+            if field is None or field.name not in Chunk._fields:
+                return None
+            if tag & 7 != (_DELIMITED if field.type == field.TYPE_BYTES else _VARINT):
                 return None
             value, offset = _read_varint(data, offset + 1)
             if tag & 7 == _VARINT:
@@ -145,6 +154,7 @@ def _records(header: pb.FetchTopKHeader, slices: Tuple[Slice, ...], arrays: Dict
         arrays=arrays,
         missing=tuple(MissingRange.from_proto(missing) for missing in header.missing),
         lease_id=header.lease_id,
+        top_k=header.top_k,
     )
 
 
@@ -157,9 +167,14 @@ def assemble(request: pb.FetchTopKRequest, messages: Iterable[Message]) -> TopKR
     total = sum(part.length for part in slices)
     arrays = {}
     places = []
-    for name, array in _fetched(request).items():
-        arrays[name] = np.empty(array.shape(total, header.top_k), array.dtype)
-        places.append((array.field, 4 * (header.top_k if array.wide else 1), _flat(arrays[name])))
+    fetched = _fetched(request)
+    ragged = "counts" in fetched
+    # Of how many slots they are is known at the end.
+    parts: Dict[str, List[np.ndarray]] = {name: [] for name, array in fetched.items() if ragged and array.wide}
+    for name, array in fetched.items():
+        if name not in parts:
+            arrays[name] = np.empty(array.shape(total, header.top_k), array.dtype)
+            places.append((array.field, array.row_bytes(header.top_k), _flat(arrays[name])))
     starts = np.cumsum([0] + [part.length for part in slices]).tolist()
     filled = 0
     for chunk in stream:
@@ -177,9 +192,17 @@ def assemble(request: pb.FetchTopKRequest, messages: Iterable[Message]) -> TopKR
             if len(values) != row_bytes * chunk.length:
                 raise _wrong(f"sent a {field} that holds {len(values)} bytes for {chunk.length} positions")
             place[row_bytes * filled : row_bytes * (filled + chunk.length)] = values
+        for name, own in parts.items():
+            field, slots = fetched[name].field, int(arrays["counts"][filled : filled + chunk.length].sum())
+            values = getattr(chunk, field)
+            if len(values) != 4 * slots:
+                raise _wrong(f"sent a {field} that holds {len(values)} bytes for {slots} slots")
+            own.append(np.frombuffer(values, fetched[name].dtype))
         filled += chunk.length
     if filled != total:
         raise _wrong(f"ended after {filled} of {total} positions")
+    for name, own in parts.items():
+        arrays[name] = np.concatenate(own or [np.empty(0, fetched[name].dtype)])
     return _records(header, slices, arrays)
 
 
@@ -194,7 +217,9 @@ def assemble_in(room: Room, request: pb.FetchTopKRequest, messages: Iterable[Mes
         raise _wrong(f"did not send one chunk of {total} positions")
     fetched = _fetched(request)
     kept = room.keep([(getattr(chunks[0], array.field), array.dtype) for array in fetched.values()])
+    ragged = "counts" in fetched
     arrays = {
-        name: values.reshape(array.shape(total, header.top_k)) for (name, array), values in zip(fetched.items(), kept)
+        name: values if ragged and array.wide else values.reshape(array.shape(total, header.top_k))
+        for (name, array), values in zip(fetched.items(), kept)
     }
     return _records(header, slices, arrays)
