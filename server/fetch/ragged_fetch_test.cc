@@ -49,9 +49,9 @@ class RaggedFetchTest : public testing::TestWithParam<std::tuple<double, v1::Log
     config.set_max_staleness(0);
     run_ = cache_.CreateRun("r", config);
     // Whole pages, a gap, stale positions, a page that isn't packed, and what never came.
-    AppendBlock(cache_, *run_, generator_.NextRecords(40000).Block("a", 0, 3, 0, 40000));
-    AppendBlock(cache_, *run_, generator_.NextRecords(400).Block("a", 40100, 2, 0, 400));
-    AppendBlock(cache_, *run_, generator_.NextRecords(70).Block("a", 40500, 3, 0, 70));
+    AppendBlock(cache_, *run_, generator_.NextRecords(25000).Block("a", 0, 3, 0, 25000));
+    AppendBlock(cache_, *run_, generator_.NextRecords(400).Block("a", 25100, 2, 0, 400));
+    AppendBlock(cache_, *run_, generator_.NextRecords(70).Block("a", 25500, 3, 0, 70));
     AppendBlock(cache_, *run_, generator_.NextRecords(5).Block("b", 3, 3, 0, 5));
     EXPECT_TRUE(run_->AdvanceVersion(3).ok());
     Add("a", 33, 0);

@@ -34,10 +34,10 @@ def append(client, run):
             record = sis.canonical(ids, values, sampled, own, TOP_K)
             if name == "a":  # a gap
                 before, after = ([array[part] for array in record] for part in (slice(40), slice(45, None)))
-                stream.block(name, 0, 0, **sis.TopK(*before)._asdict())
-                stream.block(name, 45, 0, **sis.TopK(*after)._asdict())
+                stream.block(name, first_position=0, policy_version=0, **sis.TopK(*before)._asdict())
+                stream.block(name, first_position=45, policy_version=0, **sis.TopK(*after)._asdict())
             else:
-                stream.block(name, 0, 0, **record._asdict())
+                stream.block(name, first_position=0, policy_version=0, **record._asdict())
 
 
 class RaggedTest(unittest.TestCase):
