@@ -403,8 +403,8 @@ class Client:
         Slices will do, if each has a length.
         draw: the optimiser step. The same draw decides the same way, another one independently.
         log_probs: float32 [N, K], nats, at records.ids; unused slots and missing positions may hold
-        anything; or [S] at records.used_ids, in fewer bytes. float16 is sent as it is, in half the bytes: it must have been rounded up
-        (sis.float16_rounded_up).
+        anything; or [S] at records.used_ids, in fewer bytes. float16 is sent as it is, in half the
+        bytes: it must have been rounded up (sis.float16_rounded_up).
         sampled_log_probs: float32 [N], of records.sampled_ids, from the same computation.
         sis.gather makes both. At missing positions NaN will do, unless options.own_log_probs are
         given.
@@ -454,8 +454,8 @@ class Client:
         """As evaluate, from unnormalised logits, which the service normalises.
 
         logits [N, K] and sampled_logits [N]: as the model gave them, at records.ids (or [S], at
-        records.used_ids) and records.sampled_ids; float32, or both tensors of bfloat16. log_sum_exps: [N], over the whole
-        vocabulary, in float64 or as near as there is.
+        records.used_ids) and records.sampled_ids; float32, or both tensors of bfloat16.
+        log_sum_exps: [N], over the whole vocabulary, in float64 or as near as there is.
         """
         call = EvaluateCall(
             self._service, run, records, draw, top_k, outputs, options, prefix_curve, total_variation
