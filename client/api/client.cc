@@ -66,6 +66,21 @@ PositionArray SlotRows(int form, int field, std::span<const T> values, size_t po
           values.size() / std::max<size_t>(1, positions) * sizeof(T)};
 }
 
+// Those of a form with values at the recorded slots: of used ones alone, if there are counts.
+template <typename T>
+std::vector<PositionArray> AtSlots(std::span<const T> values, std::span<const uint16_t> counts,
+                                   size_t positions) {
+  using Form = v1::Gathered;
+  if (counts.empty()) {
+    return {SlotRows(kGathered, Form::kLogProbsFieldNumber, values, positions)};
+  }
+  std::vector<size_t> begins = {0};
+  begins.reserve(counts.size() + 1);
+  for (const uint16_t count : counts) begins.push_back(begins.back() + count * sizeof(T));
+  return {{kGathered, Form::kLogProbsFieldNumber, std::as_bytes(values), 0, std::move(begins)},
+          Column(kGathered, Form::kTopKCountsFieldNumber, counts)};
+}
+
 // Takes the slices out of which nothing can be decided, and returns the numbers of the others.
 std::vector<size_t> LeaveOutEmptySlices(v1::EvaluateRequest& request) {
   google::protobuf::RepeatedPtrField<v1::Slice> all;
@@ -287,6 +302,7 @@ absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const
   if (options.memory != nullptr && !options.columns.empty()) {
     return absl::UnimplementedError("FetchTopK of columns into shared memory");
   }
+  request.set_ragged(options.ragged);
   if (options.memory != nullptr) return FetchInto(*options.memory, std::move(request));
   return Receive(*service_, request);
 }
@@ -313,13 +329,15 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
   if (current.half_precision) {
     std::vector<uint16_t> halves(current.log_probs.size());
     std::ranges::transform(current.log_probs, halves.begin(), Float16RoundedUp);
-    return Evaluate(run, slices, GatheredHalves{halves, current.sampled_log_probs}, options);
+    return Evaluate(run, slices,
+                    GatheredHalves{halves, current.sampled_log_probs, current.top_k_counts},
+                    options);
   }
-  return Evaluate(
-      run, slices, options, {},
-      {SlotRows(kGathered, v1::Gathered::kLogProbsFieldNumber, current.log_probs,
-                current.sampled_log_probs.size()),
-       Column(kGathered, v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_log_probs)});
+  std::vector<PositionArray> arrays =
+      AtSlots(current.log_probs, current.top_k_counts, current.sampled_log_probs.size());
+  arrays.push_back(
+      Column(kGathered, v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_log_probs));
+  return Evaluate(run, slices, options, {}, std::move(arrays));
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
@@ -327,11 +345,11 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
                                             const EvaluateOptions& options) {
   v1::EvaluateRequest request;
   request.mutable_gathered()->set_values(v1::Gathered::FLOAT16_LOG_PROBS);
-  return Evaluate(
-      run, slices, options, std::move(request),
-      {SlotRows(kGathered, v1::Gathered::kLogProbsFieldNumber, current.log_probs,
-                current.sampled_log_probs.size()),
-       Column(kGathered, v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_log_probs)});
+  std::vector<PositionArray> arrays =
+      AtSlots(current.log_probs, current.top_k_counts, current.sampled_log_probs.size());
+  arrays.push_back(
+      Column(kGathered, v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_log_probs));
+  return Evaluate(run, slices, options, std::move(request), std::move(arrays));
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
@@ -349,12 +367,12 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
                                             const EvaluateOptions& options) {
   v1::EvaluateRequest request;
   request.mutable_gathered()->set_values(v1::Gathered::LOGITS);
-  return Evaluate(
-      run, slices, options, std::move(request),
-      {SlotRows(kGathered, v1::Gathered::kLogProbsFieldNumber, current.logits,
-                current.sampled_logits.size()),
-       Column(kGathered, v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_logits),
-       Column(kGathered, v1::Gathered::kLogSumExpsFieldNumber, current.log_sum_exps)});
+  std::vector<PositionArray> arrays =
+      AtSlots(current.logits, current.top_k_counts, current.sampled_logits.size());
+  arrays.push_back(
+      Column(kGathered, v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_logits));
+  arrays.push_back(Column(kGathered, v1::Gathered::kLogSumExpsFieldNumber, current.log_sum_exps));
+  return Evaluate(run, slices, options, std::move(request), std::move(arrays));
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
@@ -406,9 +424,8 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
   const std::vector<size_t> numbers = LeaveOutEmptySlices(request);
 
   // Arrays that are not of the right size go as they are, to be refused.
-  const bool fit = std::ranges::all_of(arrays, [&](const PositionArray& array) {
-    return array.bytes.size() == positions * array.row_bytes;
-  });
+  const bool fit = std::ranges::all_of(
+      arrays, [&](const PositionArray& array) { return array.Holds(positions); });
   if (fit && positions == 0 && !slices.empty()) return NothingDecided(options, slices.size());
   const bool cut = fit && !options.needs_one_request(slices);
   MicroBatches batches(std::move(request), std::move(arrays), *segments_,

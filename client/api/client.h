@@ -54,6 +54,8 @@ struct FetchOptions {
   // needed if that is too little. After an error that leaves the server at work on the call that
   // part is not used again. Null: memory of the records' own.
   SharedMemory* memory = nullptr;
+  // Only used slots travel: see TopKRecords. For runs with a mass target.
+  bool ragged = false;
 };
 
 // One server, or several that share the sequences. Thread-safe. Every method returns the server's

@@ -1,6 +1,7 @@
 #include "client/api/fetched_records.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,12 +13,20 @@ namespace {
 
 using Array = FetchedChunk::Array;
 
-// Ids and log-probs alike.
+// Ids and log-probs alike; counts have two.
 constexpr size_t kElementBytes = 4;
 
-constexpr Array kAll[FetchedChunk::kArrays] = {FetchedChunk::kSampledIds,
-                                               FetchedChunk::kSampledLogProbs,
-                                               FetchedChunk::kTopKIds, FetchedChunk::kTopKLogProbs};
+constexpr Array kAll[FetchedChunk::kArrays] = {
+    FetchedChunk::kSampledIds, FetchedChunk::kSampledLogProbs, FetchedChunk::kTopKIds,
+    FetchedChunk::kTopKLogProbs, FetchedChunk::kTopKCounts};
+
+bool IsOfSlots(Array array) {
+  return array == FetchedChunk::kTopKIds || array == FetchedChunk::kTopKLogProbs;
+}
+
+size_t Sum(std::span<const uint16_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), size_t{0});
+}
 
 absl::Status WrongSize(Array array, size_t bytes, size_t wanted) {
   return absl::InternalError(absl::StrCat("the server's ", FetchedChunk::kNames[array], " holds ",
@@ -34,7 +43,6 @@ bool LiesIn(const v1::MissingRange& gap, std::span<const Slice> slices) {
 
 template <typename T>
 std::span<const T> Elements(const std::byte* first, size_t bytes) {
-  static_assert(sizeof(T) == kElementBytes);
   return {reinterpret_cast<const T*>(first), bytes / sizeof(T)};
 }
 
@@ -56,8 +64,10 @@ RecordReader::RecordReader(const v1::FetchTopKRequest& request,
   for (const int array : request.arrays()) {
     // One that is none of the four the server refuses.
     const size_t index = static_cast<size_t>(array) - v1::SAMPLED_IDS;
-    if (index < wanted_.size()) wanted_[index] = true;
+    if (index < FetchedChunk::kTopKCounts) wanted_[index] = true;
   }
+  wanted_[FetchedChunk::kTopKCounts] =
+      request.ragged() && (wanted_[FetchedChunk::kTopKIds] || wanted_[FetchedChunk::kTopKLogProbs]);
 }
 
 absl::Status RecordReader::Add(FetchedMessage message) {
@@ -66,8 +76,8 @@ absl::Status RecordReader::Add(FetchedMessage message) {
     return AddHeader(*header);
   }
   if (!has_header_) return absl::InternalError("the server's FetchTopK began without a header");
-  const FetchedChunk& chunk = std::get<FetchedChunk>(message);
-  return range_ == nullptr ? Copy(chunk) : Locate(chunk);
+  FetchedChunk& chunk = std::get<FetchedChunk>(message);
+  return range_ == nullptr ? Copy(std::move(chunk)) : Locate(chunk);
 }
 
 absl::Status RecordReader::AddHeader(const v1::FetchTopKHeader& header) {
@@ -92,17 +102,21 @@ absl::Status RecordReader::AddHeader(const v1::FetchTopKHeader& header) {
     column_presence_[i] = reinterpret_cast<std::byte*>(present->data());
     records_.columns[i].memory = std::move(present);
   }
+  if (!ragged()) Allocate();
+  return absl::OkStatus();
+}
+
+void RecordReader::Allocate() {
   size_t bytes = 0;
-  for (const Array array : kAll) bytes += positions_ * RowBytes(array);
+  for (const Array array : kAll) bytes += Bytes(array);
   // Not zeroed, as a vector's would be.
   std::shared_ptr<std::byte[]> memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
   std::byte* next = memory.get();
   for (const Array array : kAll) {
     arrays_[array] = next;
-    next += positions_ * RowBytes(array);
+    next += Bytes(array);
   }
   SetArrays(std::move(memory));
-  return absl::OkStatus();
 }
 
 absl::StatusOr<TopKRecords> RecordReader::Finish() && {
@@ -110,16 +124,24 @@ absl::StatusOr<TopKRecords> RecordReader::Finish() && {
   if (!has_header_ || !complete) {
     return absl::InternalError("the server's FetchTopK stream ended early");
   }
+  if (range_ == nullptr && ragged()) CopyKept();
   return std::move(records_);
 }
 
 size_t RecordReader::RowBytes(Array array) const {
-  const bool per_slot = array == FetchedChunk::kTopKIds || array == FetchedChunk::kTopKLogProbs;
-  return wanted_[array] ? kElementBytes * (per_slot ? records_.top_k : 1) : 0;
+  if (!wanted_[array]) return 0;
+  if (array == FetchedChunk::kTopKCounts) return sizeof(uint16_t);
+  if (!IsOfSlots(array)) return kElementBytes;
+  return ragged() ? 0 : kElementBytes * static_cast<size_t>(records_.top_k);
+}
+
+size_t RecordReader::Bytes(Array array) const {
+  if (!ragged() || !IsOfSlots(array)) return positions_ * RowBytes(array);
+  return wanted_[array] ? slots_ * kElementBytes : 0;
 }
 
 void RecordReader::SetArrays(std::shared_ptr<const void> memory) {
-  const auto bytes = [this](Array array) { return positions_ * RowBytes(array); };
+  const auto bytes = [this](Array array) { return Bytes(array); };
   records_.sampled_ids =
       Elements<int32_t>(arrays_[FetchedChunk::kSampledIds], bytes(FetchedChunk::kSampledIds));
   records_.sampled_log_probs = Elements<float>(arrays_[FetchedChunk::kSampledLogProbs],
@@ -127,10 +149,12 @@ void RecordReader::SetArrays(std::shared_ptr<const void> memory) {
   records_.ids = Elements<int32_t>(arrays_[FetchedChunk::kTopKIds], bytes(FetchedChunk::kTopKIds));
   records_.log_probs =
       Elements<float>(arrays_[FetchedChunk::kTopKLogProbs], bytes(FetchedChunk::kTopKLogProbs));
+  records_.top_k_counts =
+      Elements<uint16_t>(arrays_[FetchedChunk::kTopKCounts], bytes(FetchedChunk::kTopKCounts));
   records_.memory = std::move(memory);
 }
 
-absl::Status RecordReader::Copy(const FetchedChunk& chunk) {
+absl::Status RecordReader::Copy(FetchedChunk chunk) {
   SkipFullSlices();
   const std::vector<Slice>& slices = records_.slices;
   if (slice_ >= slices.size() || chunk.slice != slice_ ||
@@ -140,15 +164,47 @@ absl::Status RecordReader::Copy(const FetchedChunk& chunk) {
                                             " at position ", chunk.first_position,
                                             " is out of order"));
   }
-  for (const Array array : kAll) {
-    const size_t bytes = chunk.length * RowBytes(array);
-    if (chunk.size(array) != bytes) return WrongSize(array, chunk.size(array), bytes);
-    chunk.Copy(array, arrays_[array] + filled_ * RowBytes(array));
-  }
   if (absl::Status status = CopyColumns(chunk); !status.ok()) return status;
   filled_ += chunk.length;
   row_ += chunk.length;
+  if (ragged()) return Keep(std::move(chunk));
+  for (const Array array : kAll) {
+    const size_t bytes = chunk.length * RowBytes(array);
+    if (chunk.size(array) != bytes) return WrongSize(array, chunk.size(array), bytes);
+    chunk.Copy(array, arrays_[array] + (filled_ - chunk.length) * RowBytes(array));
+  }
   return absl::OkStatus();
+}
+
+absl::Status RecordReader::Keep(FetchedChunk chunk) {
+  size_t slots = 0;
+  // The counts first: they say how many slots there are.
+  for (const Array array :
+       {FetchedChunk::kTopKCounts, FetchedChunk::kSampledIds, FetchedChunk::kSampledLogProbs,
+        FetchedChunk::kTopKIds, FetchedChunk::kTopKLogProbs}) {
+    const size_t bytes =
+        IsOfSlots(array) && wanted_[array] ? slots * kElementBytes : chunk.length * RowBytes(array);
+    if (chunk.size(array) != bytes) return WrongSize(array, chunk.size(array), bytes);
+    if (array != FetchedChunk::kTopKCounts) continue;
+    std::vector<uint16_t> counts(chunk.length);
+    chunk.Copy(array, reinterpret_cast<std::byte*>(counts.data()));
+    slots = Sum(counts);
+  }
+  slots_ += slots;
+  kept_.push_back(std::move(chunk));
+  return absl::OkStatus();
+}
+
+void RecordReader::CopyKept() {
+  Allocate();
+  std::array<std::byte*, FetchedChunk::kArrays> next = arrays_;
+  for (const FetchedChunk& chunk : kept_) {
+    for (const Array array : kAll) {
+      chunk.Copy(array, next[array]);
+      next[array] += chunk.size(array);
+    }
+  }
+  kept_.clear();
 }
 
 absl::Status RecordReader::CopyColumns(const FetchedChunk& chunk) {
@@ -186,27 +242,39 @@ void RecordReader::SkipFullSlices() {
   }
 }
 
+absl::StatusOr<std::byte*> RecordReader::PlaceOf(const FetchedChunk& chunk, Array array,
+                                                 size_t bytes, size_t& used) const {
+  uint64_t part[2] = {};  // offset and size
+  if (chunk.size(array) != sizeof(part)) return WrongSize(array, chunk.size(array), sizeof(part));
+  chunk.Copy(array, reinterpret_cast<std::byte*>(part));
+  const std::span<std::byte> room = range_->bytes();
+  const uint64_t begin = part[0] - range_->offset();
+  if (part[0] < range_->offset() || begin > room.size() || bytes > room.size() - begin ||
+      part[1] != bytes || begin % MappedSegments::kAlignment != 0) {
+    return absl::InternalError(absl::StrCat("the server's ", FetchedChunk::kNames[array],
+                                            " do not lie where they were asked to"));
+  }
+  used = std::max<size_t>(used, begin + bytes);
+  return room.data() + begin;
+}
+
 absl::Status RecordReader::Locate(const FetchedChunk& chunk) {
   if (located_ || chunk.length != positions_) {
     return absl::InternalError(absl::StrCat("the server's FetchTopK put ", chunk.length, " of ",
                                             positions_, " positions into shared memory"));
   }
   size_t used = 0;
+  if (ragged()) {
+    constexpr Array kCounts = FetchedChunk::kTopKCounts;
+    const absl::StatusOr<std::byte*> place = PlaceOf(chunk, kCounts, Bytes(kCounts), used);
+    if (!place.ok()) return place.status();
+    slots_ = Sum(Elements<uint16_t>(*place, Bytes(kCounts)));
+  }
   for (const Array array : kAll) {
     if (!wanted_[array]) continue;
-    const size_t bytes = positions_ * RowBytes(array);
-    uint64_t part[2] = {};  // offset and size
-    if (chunk.size(array) != sizeof(part)) return WrongSize(array, chunk.size(array), sizeof(part));
-    chunk.Copy(array, reinterpret_cast<std::byte*>(part));
-    const std::span<std::byte> room = range_->bytes();
-    const uint64_t begin = part[0] - range_->offset();
-    if (part[0] < range_->offset() || begin > room.size() || bytes > room.size() - begin ||
-        part[1] != bytes || begin % MappedSegments::kAlignment != 0) {
-      return absl::InternalError(absl::StrCat("the server's ", FetchedChunk::kNames[array],
-                                              " do not lie where they were asked to"));
-    }
-    arrays_[array] = room.data() + begin;
-    used = std::max<size_t>(used, begin + bytes);
+    const absl::StatusOr<std::byte*> place = PlaceOf(chunk, array, Bytes(array), used);
+    if (!place.ok()) return place.status();
+    arrays_[array] = *place;
   }
   range_->Shrink(used);
   SetArrays(range_);

@@ -31,13 +31,25 @@ class RecordReader {
 
  private:
   absl::Status AddHeader(const v1::FetchTopKHeader& header);
-  absl::Status Copy(const FetchedChunk& chunk);
+  absl::Status Copy(FetchedChunk chunk);
   absl::Status CopyColumns(const FetchedChunk& chunk);
   absl::Status Locate(const FetchedChunk& chunk);
+  // Where in the range an array lies that must be of so many bytes.
+  absl::StatusOr<std::byte*> PlaceOf(const FetchedChunk& chunk, FetchedChunk::Array array,
+                                     size_t bytes, size_t& used) const;
+  // Sees how many slots a ragged chunk's positions use, and keeps it till the end.
+  absl::Status Keep(FetchedChunk chunk);
+  // Copies the kept ones, now that it is known how many slots there are.
+  void CopyKept();
   // Goes on to the slice that the next row belongs to, if there is one.
   void SkipFullSlices();
-  // Of one position in that array; 0 if it is not wanted.
+  bool ragged() const { return wanted_[FetchedChunk::kTopKCounts]; }
+  // Of one position in that array; 0 if it is not wanted, or ragged.
   size_t RowBytes(FetchedChunk::Array array) const;
+  // Of all of it.
+  size_t Bytes(FetchedChunk::Array array) const;
+  // In the order of the arrays, uninitialised.
+  void Allocate();
   // Once it is known where they begin.
   void SetArrays(std::shared_ptr<const void> memory);
 
@@ -50,6 +62,9 @@ class RecordReader {
   // Where each array begins.
   std::array<std::byte*, FetchedChunk::kArrays> arrays_ = {};
   bool located_ = false;
+  // If ragged: the chunks, and the used slots of all.
+  std::vector<FetchedChunk> kept_;
+  size_t slots_ = 0;
   // How many rows are copied, and where the next belongs; before SkipFullSlices it may be one of a
   // later slice.
   size_t filled_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <numeric>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -22,7 +23,10 @@ absl::StatusOr<GatheredColumns> Gather(const TopKRecords& records,
                                        std::span<const int32_t> sampled_ids) {
   const size_t positions = records.positions();
   const size_t slots = records.top_k;
-  if (records.ids.size() != positions * slots || records.sampled_ids.size() != positions) {
+  const std::span<const uint16_t> counts = records.top_k_counts;
+  const size_t all_slots =
+      counts.empty() ? positions * slots : std::accumulate(counts.begin(), counts.end(), size_t{0});
+  if (records.ids.size() != all_slots || records.sampled_ids.size() != positions) {
     return absl::InvalidArgumentError("records: ids and sampled_ids were not fetched");
   }
   GatheredColumns gathered;
@@ -36,14 +40,18 @@ absl::StatusOr<GatheredColumns> Gather(const TopKRecords& records,
     return absl::InvalidArgumentError(
         absl::StrCat("sampled_ids: ", sampled_ids.size(), " elements, must be ", positions));
   }
-  gathered.log_probs.reserve(positions * slots);
+  gathered.log_probs.reserve(all_slots);
+  gathered.top_k_counts.assign(counts.begin(), counts.end());
   gathered.sampled_log_probs.reserve(positions);
+  size_t next = 0;
   for (size_t i = 0; i < positions; ++i) {
     const std::span<const float> row = log_softmax.subspan(i * vocabulary, vocabulary);
-    for (const int32_t id : records.ids.subspan(i * slots, slots)) {
+    const size_t own = counts.empty() ? slots : counts[i];
+    for (const int32_t id : records.ids.subspan(next, own)) {
       if (id >= static_cast<int64_t>(vocabulary)) return NotBelow("ids", i, id, vocabulary);
       gathered.log_probs.push_back(row[std::max(id, 0)]);
     }
+    next += own;
     int32_t token = records.sampled_ids[i];
     if (token < 0 && !sampled_ids.empty()) token = sampled_ids[i];
     if (token >= static_cast<int64_t>(vocabulary)) {

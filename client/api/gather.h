@@ -11,10 +11,15 @@
 namespace sis {
 
 struct GatheredColumns {
-  std::vector<float> log_probs;          // [N, K]
+  std::vector<float> log_probs;          // [N, K], or [S] of ragged records
   std::vector<float> sampled_log_probs;  // [N]
+  std::vector<uint16_t> top_k_counts;    // [N] of ragged records, else empty
 
-  GatheredValues values() const { return {log_probs, sampled_log_probs}; }
+  GatheredValues values() const {
+    return {.log_probs = log_probs,
+            .sampled_log_probs = sampled_log_probs,
+            .top_k_counts = top_k_counts};
+  }
 };
 
 // log_softmax is [N, V], nats, of the distributions that drew the recorded tokens. In log_probs,

@@ -53,14 +53,13 @@ MicroBatches::MicroBatches(v1::EvaluateRequest request, std::vector<PositionArra
   in_segment_ = AreInSegment();
   if (in_segment_ && bytes < SIZE_MAX / kSegmentFactor) bytes *= kSegmentFactor;
   slices_.Swap(request_.mutable_slices());
-  size_t row_bytes = 0;
-  for (const PositionArray& array : arrays_) row_bytes += array.row_bytes;
   size_t position = 0;
   batches_.push_back({});
   for (int i = 0; i < slices_.size(); ++i) {
     const size_t positions = batches_.back().positions;
     const uint32_t length = slices_[i].length();
-    if (positions > 0 && (positions + length) * row_bytes > bytes && CanBegin(position)) {
+    if (positions > 0 && bytes < SIZE_MAX && CanBegin(position) &&
+        Bytes(position - positions, position + length) > bytes) {
       batches_.push_back({static_cast<size_t>(i), 0, position, 0});
     }
     ++batches_.back().slices;
@@ -75,9 +74,15 @@ bool MicroBatches::AreInSegment() const {
   return segments_.FindAll(arrays).has_value();
 }
 
+size_t MicroBatches::Bytes(size_t first, size_t end) const {
+  size_t bytes = 0;
+  for (const PositionArray& array : arrays_) bytes += array.Begin(end) - array.Begin(first);
+  return bytes;
+}
+
 bool MicroBatches::CanBegin(size_t position) const {
   return !in_segment_ || std::ranges::all_of(arrays_, [position](const PositionArray& array) {
-    return position * array.row_bytes % MappedSegments::kAlignment == 0;
+    return array.Begin(position) % MappedSegments::kAlignment == 0;
   });
 }
 
@@ -112,8 +117,8 @@ v1::EvaluateRequest MicroBatches::WithoutArrays(const Batch& batch) const {
 std::span<const std::byte> MicroBatches::Rows(const PositionArray& array,
                                               const Batch& batch) const {
   if (batches_.size() == 1) return array.bytes;
-  return array.bytes.subspan(batch.first_position * array.row_bytes,
-                             batch.positions * array.row_bytes);
+  const size_t begin = array.Begin(batch.first_position);
+  return array.bytes.subspan(begin, array.Begin(batch.first_position + batch.positions) - begin);
 }
 
 v1::EvaluateRequest MicroBatches::Message(size_t i) const {

@@ -23,6 +23,17 @@ struct PositionArray {
   int field;    // its number there
   std::span<const std::byte> bytes;
   size_t row_bytes;
+  // If its rows are of differing lengths: where each position's begins, in bytes, and the end.
+  std::vector<size_t> begins = {};
+
+  // Whether it has a row for each of so many positions.
+  bool Holds(size_t positions) const {
+    return begins.empty() ? bytes.size() == positions * row_bytes
+                          : begins.size() == positions + 1 && begins.back() == bytes.size();
+  }
+  size_t Begin(size_t position) const {
+    return begins.empty() ? position * row_bytes : begins[position];
+  }
 };
 
 // Cuts between slices only: a slice stays what the server gave a digest of. The arrays are not
@@ -58,6 +69,8 @@ class MicroBatches {
 
   // Whether all arrays lie in one.
   bool AreInSegment() const;
+  // Of the arrays at positions [first, end).
+  size_t Bytes(size_t first, size_t end) const;
   // Whether a batch can begin at this position.
   bool CanBegin(size_t position) const;
   // The i-th, but for its arrays.

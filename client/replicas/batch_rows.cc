@@ -1,7 +1,9 @@
 #include "client/replicas/batch_rows.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -68,6 +70,25 @@ std::string BatchRows::SplitArray(const std::string& array, std::span<const int>
   return part;
 }
 
+std::string BatchRows::SplitRagged(const std::string& array, const std::string& counts,
+                                   std::span<const int> numbers) const {
+  if (counts.size() != count_ * sizeof(uint16_t)) return array;
+  std::vector<size_t> begins = {0};  // of each position's values, and the end
+  for (size_t i = 0; i < count_; ++i) {
+    uint16_t count;
+    std::memcpy(&count, counts.data() + i * sizeof(count), sizeof(count));
+    begins.push_back(begins.back() + count);
+  }
+  if (begins.back() == 0 || array.size() % begins.back() != 0) return array;
+  const size_t width = array.size() / begins.back();
+  std::string part;
+  for (const int number : numbers) {
+    const auto [first, count] = rows_[number];
+    part.append(array, begins[first] * width, (begins[first + count] - begins[first]) * width);
+  }
+  return part;
+}
+
 void BatchRows::Split(const google::protobuf::Message& arrays, std::span<const int> numbers,
                       google::protobuf::Message& part) const {
   std::string scratch;
@@ -75,7 +96,14 @@ void BatchRows::Split(const google::protobuf::Message& arrays, std::span<const i
     if (field->type() == FieldDescriptor::TYPE_BYTES) {
       const std::string& array =
           arrays.GetReflection()->GetStringReference(arrays, field, &scratch);
-      part.GetReflection()->SetString(&part, field, SplitArray(array, numbers));
+      const bool ragged = arrays.GetDescriptor() == v1::Gathered::descriptor() &&
+                          field->number() == v1::Gathered::kLogProbsFieldNumber &&
+                          !static_cast<const v1::Gathered&>(arrays).top_k_counts().empty();
+      part.GetReflection()->SetString(
+          &part, field,
+          ragged
+              ? SplitRagged(array, static_cast<const v1::Gathered&>(arrays).top_k_counts(), numbers)
+              : SplitArray(array, numbers));
     } else {
       Split(arrays.GetReflection()->GetMessage(arrays, field), numbers,
             *part.GetReflection()->MutableMessage(&part, field));

@@ -40,6 +40,9 @@ class BatchRows {
   };
   size_t CountRows(std::span<const int> numbers) const;
   std::string SplitArray(const std::string& array, std::span<const int> numbers) const;
+  // The same of one with as many values of each position as the counts say.
+  std::string SplitRagged(const std::string& array, const std::string& counts,
+                          std::span<const int> numbers) const;
   absl::Status MergeArray(const std::string& part, std::span<const int> numbers,
                           std::string& merged) const;
   absl::Status MergeBits(const std::string& part, std::span<const int> numbers,

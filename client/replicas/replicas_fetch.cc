@@ -22,7 +22,7 @@ constexpr size_t kLeasesKept = 1 << 16;
 FetchedChunk EmptyChunk(int number, const v1::Slice& slice, uint32_t top_k,
                         const v1::FetchTopKRequest& request) {
   v1::FetchTopKChunk chunk;
-  const size_t slots = size_t{slice.length()} * top_k;
+  const size_t slots = request.ragged() ? 0 : size_t{slice.length()} * top_k;
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
   chunk.set_slice(static_cast<uint32_t>(number));
   chunk.set_first_position(slice.first_position());
@@ -40,6 +40,9 @@ FetchedChunk EmptyChunk(int number, const v1::Slice& slice, uint32_t top_k,
   for (int i = 0; i < request.columns_size(); ++i) {
     chunk.add_columns();
     chunk.add_column_presence(std::string(slice.length(), '\0'));
+  }
+  if (request.ragged() && (wanted(v1::TOP_K_IDS) || wanted(v1::TOP_K_LOG_PROBS))) {
+    chunk.set_top_k_counts(std::string(slice.length() * sizeof(uint16_t), '\0'));
   }
   return FetchedChunk(chunk);
 }
@@ -109,6 +112,7 @@ absl::Status Replicas::FetchTopK(const v1::FetchTopKRequest& request, const Rece
     part.set_lease_seconds(request.lease_seconds());
     *part.mutable_arrays() = request.arrays();
     *part.mutable_columns() = request.columns();
+    part.set_ragged(request.ragged());
   }
   using Messages = std::vector<FetchedMessage>;
   absl::StatusOr<Answers<Messages>> answers =

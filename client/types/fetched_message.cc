@@ -86,7 +86,8 @@ bool FetchedChunk::ReadInPlace(grpc::ByteBuffer bytes) {
       case DelimitedTag(v1::FetchTopKChunk::kSampledIdsFieldNumber):
       case DelimitedTag(v1::FetchTopKChunk::kSampledLogProbsFieldNumber):
       case DelimitedTag(v1::FetchTopKChunk::kTopKIdsFieldNumber):
-      case DelimitedTag(v1::FetchTopKChunk::kTopKLogProbsFieldNumber): {
+      case DelimitedTag(v1::FetchTopKChunk::kTopKLogProbsFieldNumber):
+      case DelimitedTag(v1::FetchTopKChunk::kTopKCountsFieldNumber): {
         ByteRange& place = ranges_[WireFormatLite::GetTagFieldNumber(tag) -
                                    v1::FetchTopKChunk::kSampledIdsFieldNumber];
         if (!read_size(place.size)) return false;

@@ -19,10 +19,10 @@ namespace sis {
 class FetchedChunk {
  public:
   // In the order of the fields.
-  enum Array { kSampledIds, kSampledLogProbs, kTopKIds, kTopKLogProbs };
-  static constexpr size_t kArrays = 4;
-  static constexpr std::array<const char*, kArrays> kNames = {"sampled_ids", "sampled_log_probs",
-                                                              "top_k_ids", "top_k_log_probs"};
+  enum Array { kSampledIds, kSampledLogProbs, kTopKIds, kTopKLogProbs, kTopKCounts };
+  static constexpr size_t kArrays = 5;
+  static constexpr std::array<const char*, kArrays> kNames = {
+      "sampled_ids", "sampled_log_probs", "top_k_ids", "top_k_log_probs", "top_k_counts"};
 
   // One without rows.
   FetchedChunk() = default;

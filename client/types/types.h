@@ -53,7 +53,9 @@ struct FetchedColumn {
 
 // What FetchTopK returns: N positions, slice by slice. Missing ones hold -1, NaN, -1 and -inf: an
 // id of -1 is no index, and has no log-prob under any policy (client/api/gather.h). Arrays that
-// were not asked for are empty. Copies share the arrays, which are there as long as one of them is.
+// were not asked for are empty. Fetched ragged, ids and log_probs hold the S used slots alone, one
+// position's after the other's, and missing positions have none. Copies share the arrays, which are
+// there as long as one of them is.
 struct TopKRecords {
   // 0 if no lease was asked for.
   uint64_t lease_id = 0;
@@ -66,6 +68,7 @@ struct TopKRecords {
   std::span<const float> sampled_log_probs;  // [N], nats
   std::span<const int32_t> ids;              // [N, K], most probable first; -1 marks an unused slot
   std::span<const float> log_probs;          // [N, K], nats; -inf in unused slots
+  std::span<const uint16_t> top_k_counts;    // [N], the used slots of each, if ragged; else empty
   // What the arrays lie in.
   std::shared_ptr<const void> memory;
   // Those of FetchOptions, in its order.
@@ -82,19 +85,23 @@ struct GatheredValues {
   // Send log_probs as float16, rounded up: half the bytes, for a little of the accept rate. They
   // must not be NaN then.
   bool half_precision = false;
+  // Given, as the records have them, log_probs are [S], of used slots alone.
+  std::span<const uint16_t> top_k_counts = {};  // [N]
 };
 
 // The same with log_probs in float16, rounded up (Float16RoundedUp in kernels/numerics/float16.h).
 struct GatheredHalves {
-  std::span<const uint16_t> log_probs;       // [N, K]
-  std::span<const float> sampled_log_probs;  // [N]
+  std::span<const uint16_t> log_probs;          // [N, K], or [S]
+  std::span<const float> sampled_log_probs;     // [N]
+  std::span<const uint16_t> top_k_counts = {};  // [N], or none
 };
 
 // Logits as the model gave them; the service normalises.
 struct LogitValues {
-  std::span<const float> logits;          // [N, K], at the recorded slots
-  std::span<const float> sampled_logits;  // [N]
-  std::span<const double> log_sum_exps;   // [N], over the whole vocabulary
+  std::span<const float> logits;                // [N, K], at the recorded slots, or [S]
+  std::span<const float> sampled_logits;        // [N]
+  std::span<const double> log_sum_exps;         // [N], over the whole vocabulary
+  std::span<const uint16_t> top_k_counts = {};  // [N], or none
 };
 
 // The same, reduced where the values are (client/api/reduce.h).

@@ -112,6 +112,21 @@ struct RecordRows {
 // rank kRankAbsent.
 void ReadRecords(const PageView& page, uint32_t first, const RecordRows& rows);
 
+// Where records go without their unused slots: n positions. All but `counts` may be left out,
+// empty.
+struct UsedRows {
+  std::span<int32_t> sampled_ids = {};      // [n]
+  std::span<float> sampled_log_probs = {};  // [n]
+  std::span<uint16_t> counts;               // [n]: how many slots each position uses
+  // One position's after the other's. Room for n * K is always enough.
+  std::span<int32_t> ids = {};
+  std::span<float> log_probs = {};
+};
+
+// As ReadRecords, the records [first, first + n) of a ragged page, where n = rows.counts.size(),
+// all of them present. Returns how many slots they use.
+size_t ReadUsedSlots(const PageView& page, uint32_t first, const UsedRows& rows);
+
 // What tells backends where in a ragged page the slots are, in bytes of their own.
 struct UnpackedCounts {
   std::vector<uint8_t> counts;   // as in RaggedLogProbs, of all groups

@@ -10,6 +10,7 @@
 #include "kernels/page/ragged_page.h"
 #include "kernels/records/log_prob_code.h"
 #include "kernels/records/packed_values.h"
+#include "kernels/records/ragged_log_probs.h"
 #include "kernels/records/record_view.h"
 
 namespace sis {
@@ -215,6 +216,69 @@ void ReadRaggedRecords(const PageView& page, uint32_t first, const RecordRows& r
   for (size_t i = 0; i < count; ++i) {
     if (rows.ranks[i] == kRankAbsent) WriteAbsent(SubRows(rows, i, 1, slots));
   }
+}
+
+size_t ReadUsedSlots(const PageView& page, uint32_t first, const UsedRows& rows) {
+  const PageHeader& header = page.header;
+  const size_t end = first + rows.counts.size();
+  const int id_bits = IdBits(header.vocabulary_size);
+  const PackedValues ids(page.ids, id_bits);
+  const PackedValues codes = CodesOf(page);
+  if (!rows.sampled_log_probs.empty()) {
+    std::memcpy(rows.sampled_log_probs.data(),
+                page.sampled_log_probs.data() + first * sizeof(float),
+                rows.counts.size() * sizeof(float));
+  }
+  const RankReader ranks(page);
+  const PackedValues outside_ids(page.outside_ids, id_bits);
+  size_t next_outside = 0;
+  for (size_t i = 0; i < first && !rows.sampled_ids.empty(); ++i) {
+    next_outside += ranks.At(i) == kRankOutside ? 1 : 0;
+  }
+  size_t used = 0;
+  GroupWalker walker(page);
+  for (size_t begin = 0; begin < end; begin += kGroupPositions) {
+    walker.Next();
+    if (begin + kGroupPositions <= first) continue;
+    const size_t first_lane = std::max<size_t>(begin, first) - begin;
+    const size_t end_lane = std::min(begin + kGroupPositions, end) - begin;
+    std::array<size_t, kGroupPositions> to;  // where each position's slots go
+    for (size_t lane = first_lane; lane < end_lane; ++lane) {
+      to[lane] = used;
+      rows.counts[begin + lane - first] = walker.counts()[lane];
+      used += walker.counts()[lane];
+    }
+    if (!rows.ids.empty()) {
+      VisitSlots(walker, [&](size_t lane, size_t rank, size_t slot) {
+        if (lane < first_lane || lane >= end_lane) return;
+        rows.ids[to[lane] + rank] = static_cast<int32_t>(ids.At(slot));
+      });
+    }
+    if (!rows.log_probs.empty()) {
+      const Multipliers multipliers = MultipliersAt(page, begin);
+      VisitEncoding(header.encoding, [&]<LogProbEncoding kEncoding>() {
+        VisitSlots(walker, [&](size_t lane, size_t rank, size_t slot) {
+          if (lane < first_lane || lane >= end_lane) return;
+          rows.log_probs[to[lane] + rank] =
+              DecodeLogProb(kEncoding, codes.At(slot), multipliers[lane]);
+        });
+      });
+    }
+    if (rows.sampled_ids.empty()) continue;
+    for (size_t lane = first_lane; lane < end_lane; ++lane) {
+      const uint8_t rank = ranks.At(begin + lane);
+      int32_t& id = rows.sampled_ids[begin + lane - first];
+      if (rank == kRankOutside) {
+        id = static_cast<int32_t>(outside_ids.At(next_outside++));
+      } else if (rank >= walker.counts()[lane]) {
+        id = -1;  // not of what was written
+      } else {
+        id = static_cast<int32_t>(
+            ids.At(walker.first_slot() + RaggedSlot(walker.counts().data(), lane, rank)));
+      }
+    }
+  }
+  return used;
 }
 
 void UnpackCounts(const PageView& page, UnpackedCounts& into) {

@@ -361,6 +361,39 @@ void Page::Read(uint32_t index, const RecordRows& rows) const {
   copy(from.ranks, rows.ranks);
 }
 
+size_t Page::ReadUsed(uint32_t index, const UsedRows& rows, RowBuffer& buffer) const {
+  if (packed() && format().ragged()) return ReadUsedSlots(View(), index, rows);
+  const size_t slots = format().slots;
+  const size_t count = rows.counts.size();
+  RecordRows from =
+      SubRows(packed() ? buffer.Rows(format()) : TailRows(), packed() ? 0 : index, count, slots);
+  if (packed()) {
+    if (rows.sampled_ids.empty()) from.sampled_ids = {};
+    if (rows.ids.empty()) from.ids = {};
+    ReadRecords(View(), index, from);
+  }
+  const auto copy = [](auto array, auto to) {
+    if (!to.empty()) std::ranges::copy(array, to.begin());
+  };
+  copy(from.sampled_ids, rows.sampled_ids);
+  copy(from.sampled_log_probs, rows.sampled_log_probs);
+  size_t used = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const std::span<const float> log_probs = from.log_probs.subspan(i * slots, slots);
+    const auto end = std::ranges::find(log_probs, kMinusInfinity);
+    const auto own = static_cast<size_t>(end - log_probs.begin());
+    rows.counts[i] = static_cast<uint16_t>(own);
+    if (!rows.ids.empty()) {
+      std::ranges::copy(from.ids.subspan(i * slots, own), rows.ids.subspan(used).begin());
+    }
+    if (!rows.log_probs.empty()) {
+      std::ranges::copy(log_probs.first(own), rows.log_probs.subspan(used).begin());
+    }
+    used += own;
+  }
+  return used;
+}
+
 BehaviorView Page::Behavior(uint32_t index, uint32_t count, UnpackedPages& unpacked) const {
   if (!packed()) {
     const RecordRows rows = SubRows(TailRows(), index, count, format().slots);

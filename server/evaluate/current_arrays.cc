@@ -4,11 +4,14 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "server/shared_memory/guarded_access.h"
 #include "server/wire/arrays.h"
 
 namespace sis {
@@ -31,6 +34,19 @@ template <typename T>
 std::span<T> Prepare(std::vector<T>& scratch, size_t count) {
   if (scratch.size() < count) scratch.resize(count);
   return std::span(scratch).first(count);
+}
+
+// Rows of `slots` values, of which each holds its own first; what stands in the others is left.
+template <typename T>
+void SpreadRows(std::span<const T> values, std::span<const uint16_t> counts, size_t slots,
+                std::span<T> rows) {
+  const T* from = values.data();
+  T* to = rows.data();
+  for (const uint16_t count : counts) {
+    for (size_t slot = 0; slot < count; ++slot) to[slot] = from[slot];
+    from += count;
+    to += slots;
+  }
 }
 
 // Where the field lies. InvalidArgument unless it has `count` elements.
@@ -98,6 +114,7 @@ CurrentView CurrentArrays::Read(size_t first, size_t count, Scratch& scratch,
             .log_envelopes = Prepare(scratch.log_envelopes, count),
             .covered_masses = Prepare(scratch.covered_masses, count)};
   }
+  if (ragged()) return ReadRagged(first, count, scratch);
   if (values_ == v1::Gathered::FLOAT16_LOG_PROBS) {
     const size_t first_value = first * slots_;
     const size_t values = count * slots_;
@@ -149,7 +166,54 @@ std::span<const float> CurrentArrays::ReadLogProbs(const ArrayField& rows, size_
   return normalized;
 }
 
+CurrentView CurrentArrays::ReadRagged(size_t first, size_t count, Scratch& scratch) const {
+  CurrentView view{.sampled_log_probs = ReadSampled(first, count, scratch),
+                   .log_probs = {},
+                   .log_envelopes = {},
+                   .covered_masses = {}};
+  const size_t known = first / kPositionsPerBegin;
+  const std::span<const uint16_t> counts = Counts(first, count);
+  const auto sum = [](std::span<const uint16_t> some) {
+    return std::accumulate(some.begin(), some.end(), size_t{0});
+  };
+  const size_t begin =
+      begins_[known] + sum(Counts(known * kPositionsPerBegin, first - known * kPositionsPerBegin));
+  const size_t values = sum(counts);
+  // Each value is read once, into its row.
+  std::optional<GuardedAccess> guard;
+  if (log_probs_.segment() != nullptr) guard.emplace(log_probs_.segment()->mapping());
+  if (values_ == v1::Gathered::FLOAT16_LOG_PROBS) {
+    const std::span<uint16_t> rows = Prepare(scratch.halves, count * slots_);
+    SpreadRows(log_probs_.ReadOnce(begin, values, scratch.ragged_halves), counts, slots_, rows);
+    view.float16_log_probs = rows;
+    return view;
+  }
+  const std::span<float> rows = Prepare(scratch.log_probs, count * slots_);
+  view.log_probs = rows;
+  if (values_ == v1::Gathered::LOG_PROBS) {
+    SpreadRows(log_probs_.ReadOnce(begin, values, scratch.logits), counts, slots_, rows);
+    return view;
+  }
+  std::span<const float> logits;
+  if (values_ == v1::Gathered::LOGITS) {
+    logits = log_probs_.Read<float>(begin, values, scratch.logits);
+  } else {
+    std::ranges::transform(log_probs_.Read<uint16_t>(begin, values, scratch.halves),
+                           Prepare(scratch.logits, values).begin(), Bfloat16);
+    logits = std::span(scratch.logits).first(values);
+  }
+  const std::span<const double> sums =
+      log_sum_exps_.Read<double>(first, count, scratch.log_sum_exps);
+  size_t next = 0;
+  for (size_t i = 0; i < count; ++i) {
+    Normalize(logits.subspan(next, counts[i]), sums[i], rows.subspan(i * slots_, counts[i]));
+    next += counts[i];
+  }
+  return view;
+}
+
 size_t CurrentArrays::values_per_position() const {
+  if (ragged()) return 1 + all_values_ / counts_.size();
   return dense_ ? dense_->vocabulary_size() : std::max(slots_, set_slots_);
 }
 
@@ -195,7 +259,8 @@ absl::Status CurrentArrays::ParseTopKSet(const v1::TopK& set, const ReceivedArra
 absl::Status CurrentArrays::ParseGathered(const v1::Gathered& gathered,
                                           const ReceivedArrays& arrays, size_t count) {
   values_ = gathered.values();
-  absl::Status status;
+  absl::Status status = ParseCounts(gathered, arrays, count);
+  if (!status.ok()) return status;
   switch (values_) {
     case v1::Gathered::LOG_PROBS:
     case v1::Gathered::FLOAT16_LOG_PROBS:
@@ -221,11 +286,33 @@ absl::Status CurrentArrays::ParseGathered(const v1::Gathered& gathered,
   return status;
 }
 
+absl::Status CurrentArrays::ParseCounts(const v1::Gathered& gathered, const ReceivedArrays& arrays,
+                                        size_t count) {
+  ArrayField field;
+  if (arrays.Of(gathered.top_k_counts()).size() == 0) return absl::OkStatus();
+  absl::Status status =
+      Take<uint16_t>("gathered.top_k_counts", gathered.top_k_counts(), arrays, count, field);
+  if (!status.ok()) return status;
+  std::vector<uint16_t> scratch;
+  const std::span<const uint16_t> counts = field.Read<uint16_t>(0, count, scratch);
+  counts_.assign(counts.begin(), counts.end());
+  for (size_t i = 0; i < count; ++i) {
+    if (counts_[i] > slots_) {
+      return absl::InvalidArgumentError(absl::StrCat("gathered.top_k_counts: element ", i, ": ",
+                                                     counts_[i], ", above the run's top_k ",
+                                                     slots_));
+    }
+    if (i % kPositionsPerBegin == 0) begins_.push_back(all_values_);
+    all_values_ += counts_[i];
+  }
+  return absl::OkStatus();
+}
+
 template <typename Value, typename Sampled>
 absl::Status CurrentArrays::TakeGathered(const v1::Gathered& gathered, const ReceivedArrays& arrays,
                                          size_t count) {
-  absl::Status status =
-      Take<Value>("gathered.log_probs", gathered.log_probs(), arrays, count * slots_, log_probs_);
+  absl::Status status = Take<Value>("gathered.log_probs", gathered.log_probs(), arrays,
+                                    ragged() ? all_values_ : count * slots_, log_probs_);
   status.Update(Take<Sampled>("gathered.sampled_log_probs", gathered.sampled_log_probs(), arrays,
                               count, sampled_log_probs_));
   return status;

@@ -30,7 +30,8 @@ class CurrentArrays {
     std::vector<int32_t> set_ids;
     std::vector<float> set_log_probs;
     DenseLogits::Scratch dense;
-    std::vector<uint16_t> halves;  // float16 log-probs or bfloat16 logits
+    std::vector<uint16_t> halves;         // float16 log-probs or bfloat16 logits
+    std::vector<uint16_t> ragged_halves;  // float16 log-probs without those of unused slots
     std::vector<float> logits;
     std::vector<double> log_sum_exps;
   };
@@ -51,7 +52,13 @@ class CurrentArrays {
   // for them if they need records. If each_once, values may still lie in a segment: then each must
   // be read only once, as a backend does, with a GuardedAccess to `segment`.
   CurrentView Read(size_t first, size_t count, Scratch& scratch, bool each_once) const;
-  const SharedSegment* segment() const { return log_probs_.segment(); }
+  const SharedSegment* segment() const { return ragged() ? nullptr : log_probs_.segment(); }
+  // If the form is ragged, how many slots each of these positions has; else empty. The rows that
+  // are read hold anything in others, which is right where the record has as many.
+  bool ragged() const { return !counts_.empty(); }
+  std::span<const uint16_t> Counts(size_t first, size_t count) const {
+    return ragged() ? std::span(counts_).subspan(first, count) : std::span<const uint16_t>();
+  }
   // Fills in these positions, of which the first is number `row` of that room; the form is DENSE.
   // InvalidArgument names field, position and value.
   absl::Status GatherAtRecords(const RecordRows& records, const PositionRange& positions,
@@ -65,6 +72,10 @@ class CurrentArrays {
  private:
   absl::Status ParseGathered(const v1::Gathered& gathered, const ReceivedArrays& arrays,
                              size_t count);
+  absl::Status ParseCounts(const v1::Gathered& gathered, const ReceivedArrays& arrays,
+                           size_t count);
+  // Of a ragged form, as rows of all slots.
+  CurrentView ReadRagged(size_t first, size_t count, Scratch& scratch) const;
   template <typename Value, typename Sampled>
   absl::Status TakeGathered(const v1::Gathered& gathered, const ReceivedArrays& arrays,
                             size_t count);
@@ -82,6 +93,12 @@ class CurrentArrays {
   v1::Gathered::Values values_ = v1::Gathered::LOG_PROBS;
   ArrayField sampled_log_probs_;
   ArrayField log_probs_;
+  // If it is ragged, how many values each position has; and how many come before every so many
+  // positions, and in all.
+  static constexpr size_t kPositionsPerBegin = 64;
+  std::vector<uint16_t> counts_;
+  std::vector<uint64_t> begins_;
+  uint64_t all_values_ = 0;
   ArrayField log_sum_exps_;
   ArrayField log_envelopes_;
   ArrayField covered_masses_;

@@ -41,6 +41,28 @@ absl::Status NotALogProb(absl::string_view field, uint32_t position, float value
       absl::StrCat(field, ": position ", position, ": ", value, " is not a log-prob"));
 }
 
+// FailedPrecondition unless each position has as many slots as these say; empty says nothing.
+absl::Status CompareCounts(std::span<const uint16_t> counts, const BehaviorView& behavior,
+                           size_t slots, uint32_t first_position) {
+  const LogProbReader reader(behavior.log_probs, behavior.grouped_log_probs, slots,
+                             behavior.ragged_log_probs);
+  const RaggedLogProbs& ragged = behavior.ragged_log_probs;
+  const auto uses = [&](size_t i, size_t slot) { return reader.At(i, slot) != kMinusInfinity; };
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const size_t count = counts[i];
+    if (ragged.empty() ? (count == 0 || uses(i, count - 1)) && (count == slots || !uses(i, count))
+                       : ragged.counts[ragged.first_lane + i] == count) {
+      continue;
+    }
+    size_t recorded = 0;
+    while (recorded < slots && uses(i, recorded)) ++recorded;
+    return absl::FailedPreconditionError(absl::StrCat("gathered.top_k_counts: position ",
+                                                      first_position + i, ": ", count,
+                                                      ", but the record has ", recorded, " slots"));
+  }
+  return absl::OkStatus();
+}
+
 // FailedPrecondition if the slice names a checksum that the sampled ids at its unmasked positions
 // don't have. None of these may be missing; they begin at `offset` in the request.
 absl::Status CheckSampledIds(const SliceRange& slice, const Sequence::Reader& reader,
@@ -266,10 +288,15 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
           absl::Status status = ReadAtRecords(part, *piece.page, index, first, count);
           if (!status.ok()) return status;
         }
+        const BehaviorView behavior = piece.page->Behavior(index, count, unpacked_);
+        absl::Status status =
+            CompareCounts(input_.current.Counts(part.offset + first, length), behavior,
+                          static_cast<size_t>(input_.parameters.slots), position);
+        if (!status.ok()) return status;
         stretches_.push_back(
             {.sequence_key = part.slice.sequence()->key(),
              .first_position = position,
-             .behavior = piece.page->Behavior(index, count, unpacked_),
+             .behavior = behavior,
              .current = sis::Part(part.current, first, count, input_.parameters.slots),
              .output = part.output.Part(first, count).view,
              .sums = &decided_,

@@ -1,6 +1,7 @@
 #include "server/fetch/fetch.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <utility>
 
@@ -14,9 +15,16 @@ namespace {
 constexpr size_t kChunkBytes = size_t{1} << 20;
 // What is decoded into the cache before it is copied to a segment.
 constexpr size_t kCopyBytes = size_t{128} << 10;
+// Rows for that if they are ragged: mostly they have much less.
+constexpr uint32_t kCopyRaggedRows = 1024;
 
 // Of an array among the answers.
 constexpr size_t IndexOf(v1::RecordArray array) { return array - v1::SAMPLED_IDS; }
+// The same if they are ragged.
+constexpr size_t kCountsIndex = IndexOf(v1::TOP_K_IDS);
+constexpr size_t RaggedIndexOf(v1::RecordArray array) {
+  return IndexOf(array) + (array >= v1::TOP_K_IDS ? 1 : 0);
+}
 
 // Room for an array if it is wanted, else none.
 template <typename T>
@@ -30,11 +38,41 @@ std::span<T> Resize(bool wanted, std::string& array, size_t count) {
   return wanted ? ResizeArray<T>(array, count) : std::span<T>();
 }
 
+// The part of an array that may be left out, empty.
+template <typename T>
+std::span<T> SubArray(std::span<T> array, size_t first, size_t count) {
+  return array.empty() ? array : array.subspan(first, count);
+}
+
+template <typename T>
+void Append(std::span<T> values, std::string& array) {
+  array.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+}
+
+// How many slots the records of these slices use.
+uint64_t CountUsedSlots(const Run& run, const std::vector<SliceRange>& slices) {
+  const uint64_t oldest_fresh = run.oldest_fresh_version();
+  RowBuffer buffer;
+  std::array<uint16_t, Page::kPositions> counts;
+  uint64_t used = 0;
+  for (const SliceRange& slice : slices) {
+    if (slice.sequence() == nullptr) continue;
+    const Sequence::Reader reader(*slice.sequence());
+    reader.ForEachPiece(
+        slice.first_position, slice.count, [&](const Sequence::Reader::Piece& piece) {
+          if (ReasonMissing(piece, oldest_fresh).has_value()) return;
+          used += piece.page->ReadUsed(piece.index,
+                                       {.counts = std::span(counts).first(piece.count)}, buffer);
+        });
+  }
+  return used;
+}
+
 }  // namespace
 
 Fetch::Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices, const WantedRecords& wanted,
              WantedColumns columns, std::optional<AnswersInSegment> answers,
-             bool chunks_span_slices, uint64_t lease_id)
+             bool chunks_span_slices, bool ragged, uint64_t lease_id)
     : run_(std::move(run)),
       slices_(std::move(slices)),
       wanted_(wanted),
@@ -43,6 +81,7 @@ Fetch::Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices, const Wan
       oldest_fresh_version_(run_->oldest_fresh_version()),
       answers_(std::move(answers)),
       chunks_span_slices_(chunks_span_slices),
+      ragged_(ragged),
       rows_(static_cast<uint64_t>(TotalPositions(slices_))) {}
 
 absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKRequest& request,
@@ -58,11 +97,17 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
   if (!wanted.ok()) return wanted.status();
   absl::StatusOr<WantedColumns> columns = WantedColumns::Parse(request, run->config());
   if (!columns.ok()) return columns.status();
+  const bool ragged = request.ragged() && wanted->has_slots();
   std::optional<AnswersInSegment> answers;
   if (request.has_answers()) {
-    const auto of_records = wanted->Sizes(TotalPositions(*slices), run->config().top_k);
-    std::vector<uint64_t> sizes(of_records.begin(), of_records.end());
-    columns->AddSizes(TotalPositions(*slices), sizes);
+    const auto rows = static_cast<uint64_t>(TotalPositions(*slices));
+    std::vector<uint64_t> sizes;
+    const auto add = [&sizes](const auto& of_records) {
+      sizes.assign(of_records.begin(), of_records.end());
+    };
+    ragged ? add(wanted->RaggedSizes(rows, CountUsedSlots(*run, *slices)))
+           : add(wanted->Sizes(rows, run->config().top_k));
+    columns->AddSizes(rows, sizes);
     absl::StatusOr<AnswersInSegment> parsed =
         AnswersInSegment::Parse(request.answers(), arrays, sizes);
     if (!parsed.ok()) return parsed.status();
@@ -81,7 +126,7 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
     lease_id = *lease;
   }
   return Fetch(std::move(run), *std::move(slices), *wanted, *std::move(columns), std::move(answers),
-               request.chunks_span_slices(), lease_id);
+               request.chunks_span_slices(), ragged, lease_id);
 }
 
 bool Fetch::Next(v1::FetchTopKResponse& message) {
@@ -98,17 +143,22 @@ bool Fetch::Next(v1::FetchTopKResponse& message) {
     v1::FetchTopKChunk& chunk = *message.mutable_chunk();
     chunk.set_length(static_cast<uint32_t>(rows_done_));
     const auto where = [this](v1::RecordArray array) {
-      return wanted_.Has(array) ? answers_->part(IndexOf(array)).ToBytes() : std::string();
+      if (!wanted_.Has(array)) return std::string();
+      if (!ragged_) return answers_->part(IndexOf(array)).ToBytes();
+      SegmentRange part = answers_->part(RaggedIndexOf(array));
+      if (array >= v1::TOP_K_IDS) part.size = slots_done_ * sizeof(float);
+      return part.ToBytes();
     };
+    if (ragged_) chunk.set_top_k_counts(answers_->part(kCountsIndex).ToBytes());
     chunk.set_sampled_ids(where(v1::SAMPLED_IDS));
     chunk.set_sampled_log_probs(where(v1::SAMPLED_LOG_PROBS));
     chunk.set_top_k_ids(where(v1::TOP_K_IDS));
     chunk.set_top_k_log_probs(where(v1::TOP_K_LOG_PROBS));
-    columns_.Locate(*answers_, WantedRecords::kArrays, chunk);
+    columns_.Locate(*answers_, ColumnsIndex(), chunk);
     return true;
   }
   if (!SkipFullSlices()) return false;
-  WriteChunk(*message.mutable_chunk());
+  ragged_ ? WriteRaggedChunk(*message.mutable_chunk()) : WriteChunk(*message.mutable_chunk());
   return true;
 }
 
@@ -130,6 +180,10 @@ uint32_t Fetch::CountRows(size_t bytes, bool spans_slices) const {
 
 bool Fetch::CopySome() {
   if (!answers_.has_value() || !header_written_ || !SkipFullSlices()) return false;
+  if (ragged_) {
+    CopyRagged(static_cast<uint32_t>(std::min<uint64_t>(kCopyRaggedRows, rows_ - rows_done_)));
+    return true;
+  }
   const uint32_t rows = CountRows(kCopyBytes, true);
   const size_t slots = run_->config().top_k;
   scratch_.ranks.resize(rows);
@@ -146,7 +200,7 @@ bool Fetch::CopySome() {
   answers_->Write(IndexOf(v1::SAMPLED_LOG_PROBS), offset, std::as_bytes(to.sampled_log_probs));
   answers_->Write(IndexOf(v1::TOP_K_IDS), offset * slots, std::as_bytes(to.ids));
   answers_->Write(IndexOf(v1::TOP_K_LOG_PROBS), offset * slots, std::as_bytes(to.log_probs));
-  columns_.Write(*answers_, WantedRecords::kArrays, offset / sizeof(float));
+  columns_.Write(*answers_, ColumnsIndex(), offset / sizeof(float));
   return true;
 }
 
@@ -201,6 +255,123 @@ void Fetch::WriteChunk(v1::FetchTopKChunk& chunk) {
                                   *chunk.mutable_top_k_log_probs(), rows * slots),
        .ranks = scratch_.ranks});
   columns_.Move(chunk);
+}
+
+void Fetch::WriteRaggedChunk(v1::FetchTopKChunk& chunk) {
+  chunk.set_slice(static_cast<uint32_t>(slice_));
+  chunk.set_first_position(slices_[slice_].first_position + row_);
+  const size_t slice = slice_;
+  uint32_t rows = 0;
+  size_t bytes = 0;
+  do {  // counts are at most half as much again
+    const uint32_t count =
+        CountRows(columns_.empty() ? kCopyBytes : kChunkBytes, chunks_span_slices_);
+    const UsedRows next = ReadNextUsed(count);
+    Append(next.sampled_ids, *chunk.mutable_sampled_ids());
+    Append(next.sampled_log_probs, *chunk.mutable_sampled_log_probs());
+    Append(next.counts, *chunk.mutable_top_k_counts());
+    Append(next.ids, *chunk.mutable_top_k_ids());
+    Append(next.log_probs, *chunk.mutable_top_k_log_probs());
+    rows += count;
+    bytes += next.sampled_ids.size_bytes() + next.sampled_log_probs.size_bytes() +
+             next.counts.size_bytes() + next.ids.size_bytes() + next.log_probs.size_bytes();
+  } while (columns_.empty() && bytes + kCopyBytes + kCopyBytes / 2 <= kChunkBytes &&
+           SkipFullSlices() && (chunks_span_slices_ || slice_ == slice));
+  chunk.set_length(rows);
+  columns_.Move(chunk);
+}
+
+void Fetch::CopyRagged(uint32_t rows) {
+  const uint64_t first = rows_done_;
+  UsedRows next = ReadNextUsed(rows);
+  const size_t slots = std::max(next.ids.size(), next.log_probs.size());
+  const SegmentRange& room =
+      answers_->part(RaggedIndexOf(next.ids.empty() ? v1::TOP_K_LOG_PROBS : v1::TOP_K_IDS));
+  if ((slots_done_ + slots) * sizeof(float) > room.size) {
+    // Recorded since they were counted: as little known of as what is recorded after this call.
+    std::ranges::fill(next.counts, uint16_t{0});
+    next.ids = {};
+    next.log_probs = {};
+  }
+  const uint64_t offset = first * sizeof(float);
+  const uint64_t slot_offset = slots_done_ * sizeof(float);
+  answers_->Write(RaggedIndexOf(v1::SAMPLED_IDS), offset, std::as_bytes(next.sampled_ids));
+  answers_->Write(RaggedIndexOf(v1::SAMPLED_LOG_PROBS), offset,
+                  std::as_bytes(next.sampled_log_probs));
+  answers_->Write(kCountsIndex, first * sizeof(uint16_t), std::as_bytes(next.counts));
+  answers_->Write(RaggedIndexOf(v1::TOP_K_IDS), slot_offset, std::as_bytes(next.ids));
+  answers_->Write(RaggedIndexOf(v1::TOP_K_LOG_PROBS), slot_offset, std::as_bytes(next.log_probs));
+  slots_done_ += std::max(next.ids.size(), next.log_probs.size());
+  columns_.Write(*answers_, ColumnsIndex(), first);
+}
+
+UsedRows Fetch::ReadNextUsed(uint32_t count) {
+  const size_t most = size_t{count} * run_->config().top_k;
+  UsedRows rows{.sampled_ids = Resize(wanted_.Has(v1::SAMPLED_IDS), scratch_.sampled_ids, count),
+                .sampled_log_probs =
+                    Resize(wanted_.Has(v1::SAMPLED_LOG_PROBS), scratch_.sampled_log_probs, count),
+                .counts = Resize(true, scratch_.counts, count),
+                .ids = Resize(wanted_.Has(v1::TOP_K_IDS), scratch_.ids, most),
+                .log_probs = Resize(wanted_.Has(v1::TOP_K_LOG_PROBS), scratch_.log_probs, most)};
+  columns_.Resize(count);
+  size_t slots = 0;
+  for (uint32_t done = 0; done < count;) {
+    const SliceRange& slice = slices_[slice_];
+    const uint32_t part = std::min(count - done, slice.count - row_);
+    const size_t left = (size_t{count} - done) * run_->config().top_k;
+    slots += ReadUsed(slice.first_position + row_,
+                      {.sampled_ids = SubArray(rows.sampled_ids, done, part),
+                       .sampled_log_probs = SubArray(rows.sampled_log_probs, done, part),
+                       .counts = rows.counts.subspan(done, part),
+                       .ids = SubArray(rows.ids, slots, left),
+                       .log_probs = SubArray(rows.log_probs, slots, left)});
+    if (!columns_.empty()) {
+      columns_.Read(slice, slice.first_position + row_, part, oldest_fresh_version_, done);
+    }
+    done += part;
+    row_ += part;
+    SkipFullSlices();
+  }
+  rows_done_ += count;
+  rows.ids = SubArray(rows.ids, 0, slots);
+  rows.log_probs = SubArray(rows.log_probs, 0, slots);
+  return rows;
+}
+
+size_t Fetch::ReadUsed(uint32_t first_position, const UsedRows& rows) {
+  const SliceRange& slice = slices_[slice_];
+  const auto write_absent = [](const UsedRows& part) {
+    WriteAbsent({.sampled_ids = part.sampled_ids,
+                 .sampled_log_probs = part.sampled_log_probs,
+                 .ids = {},
+                 .log_probs = {},
+                 .ranks = {}});
+    std::ranges::fill(part.counts, uint16_t{0});
+  };
+  if (slice.sequence() == nullptr) {
+    write_absent(rows);
+    return 0;
+  }
+  size_t slots = 0;
+  // Checked for the header.
+  const Sequence::Reader reader(*slice.sequence());
+  reader.ForEachPiece(
+      first_position, static_cast<uint32_t>(rows.counts.size()),
+      [&](const Sequence::Reader::Piece& piece) {
+        const size_t first = piece.first_position - first_position;
+        const UsedRows part{
+            .sampled_ids = SubArray(rows.sampled_ids, first, piece.count),
+            .sampled_log_probs = SubArray(rows.sampled_log_probs, first, piece.count),
+            .counts = rows.counts.subspan(first, piece.count),
+            .ids = SubArray(rows.ids, slots, rows.ids.size() - slots),
+            .log_probs = SubArray(rows.log_probs, slots, rows.log_probs.size() - slots)};
+        if (ReasonMissing(piece, oldest_fresh_version_).has_value()) {
+          write_absent(part);
+        } else {
+          slots += piece.page->ReadUsed(piece.index, part, rows_buffer_);
+        }
+      });
+  return slots;
 }
 
 void Fetch::ReadNext(const RecordRows& rows) {

@@ -40,6 +40,7 @@ class Fetch {
   // `answers` are of the sizes of all rows.
   Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices, const WantedRecords& wanted,
         WantedColumns columns, std::optional<AnswersInSegment> answers, bool chunks_span_slices,
+        bool ragged,
         uint64_t lease_id);
 
   // What the header says of a slice.
@@ -50,10 +51,20 @@ class Fetch {
   Summary Summarize(const SliceRange& slice) const;
   void WriteHeader(v1::FetchTopKHeader& header) const;
   void WriteChunk(v1::FetchTopKChunk& chunk);
+  // The same without unused slots.
+  void WriteRaggedChunk(v1::FetchTopKChunk& chunk);
+  // Copies so many rows to the segment.
+  void CopyRagged(uint32_t rows);
   // The next rows, as many as `rows` has room for.
   void ReadNext(const RecordRows& rows);
+  // The next so many, into scratch memory; `ids` and `log_probs` are of the slots that they use.
+  UsedRows ReadNextUsed(uint32_t count);
+  // Those from this position of the present slice on; returns how many slots they use.
+  size_t ReadUsed(uint32_t first_position, const UsedRows& rows);
   // Those from this position of the present slice on.
   void ReadRows(uint32_t first_position, const RecordRows& rows) const;
+  // Of the first column, among the answers.
+  size_t ColumnsIndex() const { return WantedRecords::kArrays + (ragged_ ? 1 : 0); }
   // Goes to the slice that has the next row, and lets go of those before; false if none has.
   bool SkipFullSlices();
   // How many rows come next, of all slices or of the present one, if they are to have so many
@@ -63,11 +74,12 @@ class Fetch {
   std::shared_ptr<Run> run_;
   std::vector<SliceRange> slices_;
   WantedRecords wanted_;
-  WantedColumns columns_;  // with those of ReadNext
+  WantedColumns columns_;  // with those of ReadNext or ReadNextUsed
   uint64_t lease_id_;
   uint64_t oldest_fresh_version_;  // as of the start: header and chunks agree on what is stale
   std::optional<AnswersInSegment> answers_;
   bool chunks_span_slices_;
+  bool ragged_;
   uint64_t rows_;  // of all slices
   bool header_written_ = false;
   bool answered_ = false;  // in the segment
@@ -75,13 +87,16 @@ class Fetch {
   size_t slice_ = 0;
   uint32_t row_ = 0;
   uint64_t rows_done_ = 0;
+  uint64_t slots_done_ = 0;  // of these rows, if ragged
 
   // On the way to the segment, or not sent. Used again.
   struct {
     std::vector<int32_t> sampled_ids, ids;
     std::vector<float> sampled_log_probs, log_probs;
     std::vector<uint8_t> ranks;
+    std::vector<uint16_t> counts;
   } scratch_;
+  RowBuffer rows_buffer_;
 };
 
 }  // namespace sis

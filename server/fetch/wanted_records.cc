@@ -27,4 +27,12 @@ std::array<uint64_t, WantedRecords::kArrays> WantedRecords::Sizes(uint64_t rows,
           Has(v1::TOP_K_IDS) * narrow * slots, Has(v1::TOP_K_LOG_PROBS) * narrow * slots};
 }
 
+std::array<uint64_t, WantedRecords::kArrays + 1> WantedRecords::RaggedSizes(
+    uint64_t rows, uint64_t all_slots) const {
+  const uint64_t narrow = rows * sizeof(float);
+  const uint64_t wide = all_slots * sizeof(float);
+  return {Has(v1::SAMPLED_IDS) * narrow, Has(v1::SAMPLED_LOG_PROBS) * narrow,
+          rows * sizeof(uint16_t), Has(v1::TOP_K_IDS) * wide, Has(v1::TOP_K_LOG_PROBS) * wide};
+}
+
 }  // namespace sis

@@ -19,6 +19,9 @@ class WantedRecords {
   bool Has(v1::RecordArray array) const { return (bits_ >> array & 1) != 0; }
   // Bytes of each array, in the order of RecordArray, for so many rows of K = slots.
   std::array<uint64_t, kArrays> Sizes(uint64_t rows, uint64_t slots) const;
+  // The same where they are ragged, of so many slots in all; the counts are the third.
+  std::array<uint64_t, kArrays + 1> RaggedSizes(uint64_t rows, uint64_t all_slots) const;
+  bool has_slots() const { return Has(v1::TOP_K_IDS) || Has(v1::TOP_K_LOG_PROBS); }
 
  private:
   uint32_t bits_ = 0;

@@ -63,6 +63,7 @@ absl::StatusOr<Fetched> FetchAll(const std::shared_ptr<Run>& run,
       rows.mutable_columns(i)->append(chunk.columns(i));
       rows.mutable_column_presence(i)->append(chunk.column_presence(i));
     }
+    rows.mutable_top_k_counts()->append(chunk.top_k_counts());
   }
   return fetched;
 }
@@ -92,7 +93,8 @@ void Check(v1::FetchTopKRequest request) {
   Require(in_segment->header == in_message->header);
   v1::FetchTopKChunk copied = in_segment->rows;
   for (std::string* field : {copied.mutable_sampled_ids(), copied.mutable_sampled_log_probs(),
-                             copied.mutable_top_k_ids(), copied.mutable_top_k_log_probs()}) {
+                             copied.mutable_top_k_ids(), copied.mutable_top_k_log_probs(),
+                             copied.mutable_top_k_counts()}) {
     // Arrays that aren't wanted are empty either way.
     if (!field->empty()) *field = Get(*segment, *field);
   }

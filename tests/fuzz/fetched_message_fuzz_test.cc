@@ -52,6 +52,7 @@ void RequireChunk(const FetchedChunk& chunk, const v1::FetchTopKChunk& expected)
     chunk.CopyPresence(i, reinterpret_cast<std::byte*>(bytes.data()));
     Require(bytes == expected.column_presence(i));
   }
+  RequireArray(chunk, FetchedChunk::kTopKCounts, expected.top_k_counts());
 }
 
 }  // namespace

@@ -364,6 +364,7 @@ class Client:
         columns: Sequence[str] = (),
         lease_seconds: float = 0.0,
         segment: Optional[Segment] = None,
+        ragged: Optional[bool] = None,
     ) -> TopKRecords:
         """Reads recorded top-K sets back. A sequence instead of a slice stands for all that is
         committed of it.
@@ -376,6 +377,7 @@ class Client:
         no lease. Raises ResourceExhausted if the server grants no more leases.
         segment: the arrays are put there, and nothing but their places travels. InvalidArgument
         says what is needed if the largest free part of it is too small.
+        ragged: only used slots travel (TopKRecords says more). None: where the run has a mass target.
         """
         request = pb.FetchTopKRequest(
             run=run.to_proto(),
@@ -384,6 +386,7 @@ class Client:
             arrays=fetched_records.wanted(listed("arrays", arrays)),
             chunks_span_slices=True,
             columns=listed("columns", columns),
+            ragged=0 < run.config.mass < 1 if ragged is None else ragged,
         )
         wanted = FetchedColumns(run.config, request.columns)
         if segment is None:
@@ -419,8 +422,8 @@ class Client:
         Slices will do, if each has a length.
         draw: the optimiser step. The same draw decides the same way, another one independently.
         log_probs: float32 [N, K], nats, at records.ids; unused slots and missing positions may hold
-        anything. float16 is sent as it is, in half the bytes: it must have been rounded up
-        (sis.float16_rounded_up).
+        anything; or [S] at records.used_ids, in fewer bytes. float16 is sent as it is, in half the
+        bytes: it must have been rounded up (sis.float16_rounded_up).
         sampled_log_probs: float32 [N], of records.sampled_ids, from the same computation.
         sis.gather makes both. At missing positions NaN will do, unless options.own_log_probs are
         given.
@@ -438,7 +441,7 @@ class Client:
         call = EvaluateCall(
             self._service, run, records, draw, top_k, outputs, options, prefix_curve, total_variation
         )
-        shape = [call.length, run.config.top_k]
+        shape = call.shape_at_slots(log_probs)
         at_slots: Rows
         if arrays.is_float16(log_probs):
             at_slots = arrays.float16("log_probs", log_probs, shape)
@@ -449,7 +452,8 @@ class Client:
         if at_slots.itemsize == 2:
             call.request.gathered.values = pb.Gathered.FLOAT16_LOG_PROBS
         sampled = arrays.float32("sampled_log_probs", sampled_log_probs, [call.length])
-        return call.answer("gathered", {"log_probs": at_slots, "sampled_log_probs": sampled}, self._segments)
+        current = {**call.at_slots(at_slots), "sampled_log_probs": sampled}
+        return call.answer("gathered", current, self._segments)
 
     def evaluate_logits(
         self,
@@ -468,9 +472,9 @@ class Client:
     ) -> Evaluation:
         """As evaluate, from unnormalised logits, which the service normalises.
 
-        logits [N, K] and sampled_logits [N]: as the model gave them, at records.ids and
-        records.sampled_ids; float32, or both tensors of bfloat16. log_sum_exps: [N], over the whole
-        vocabulary, in float64 or as near as there is.
+        logits [N, K] and sampled_logits [N]: as the model gave them, at records.ids (or [S], at
+        records.used_ids) and records.sampled_ids; float32, or both tensors of bfloat16.
+        log_sum_exps: [N], over the whole vocabulary, in float64 or as near as there is.
         """
         call = EvaluateCall(
             self._service, run, records, draw, top_k, outputs, options, prefix_curve, total_variation
@@ -479,7 +483,7 @@ class Client:
         call.request.gathered.values = pb.Gathered.BFLOAT16_LOGITS if halves else pb.Gathered.LOGITS
         convert = arrays.bfloat16_bits if halves else arrays.float32
         current = {
-            "log_probs": convert("logits", logits, [call.length, run.config.top_k]),
+            **call.at_slots(convert("logits", logits, call.shape_at_slots(logits))),
             "sampled_log_probs": convert("sampled_logits", sampled_logits, [call.length]),
             "log_sum_exps": arrays.float64("log_sum_exps", log_sum_exps, [call.length]),
         }

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Callable, Mapping, Optional, Sequence, Union
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
 from sis import algorithms, micro_batches
+from sis.arrays import ArrayLike
 from sis.evaluate_request import EvaluateRequest, in_place
 from sis.evaluation import OUTPUTS, Evaluation
-from sis.micro_batches import MicroBatch, Rows
+from sis.micro_batches import MicroBatch, RaggedRows, Rows
 from sis.options import EvaluateOptions
 from sis.records import Slice, TopKRecords, listed
 from sis.replicas import Replicas
@@ -46,6 +47,8 @@ class EvaluateCall:
         self._slices: Sequence[Slice] = (
             records.slices if isinstance(records, TopKRecords) else listed("records", records)
         )
+        self._records = records if isinstance(records, TopKRecords) else None
+        self._top_k = run.config.top_k
         # N, the number of positions.
         self.length = sum(part.length for part in self._slices)
         # Without slices, EvaluateOptions and the arrays of the form.
@@ -61,6 +64,21 @@ class EvaluateCall:
         self._whole = options.needs_one_request(self._slices)
         self._options = options.checked(self._slices, self.length)
 
+    def shape_at_slots(self, values: ArrayLike) -> List[int]:
+        """Of values at the recorded slots: [N, K], or [S] if these have one dimension."""
+        if np.ndim(values) != 1 or self._records is None:
+            return [self.length, self._top_k]
+        return [int(self._records.offsets[-1])]
+
+    def at_slots(self, values: Rows) -> Dict[str, Rows]:
+        """The fields of the form for values of one of these shapes."""
+        if len(values.shape) != 1 or self._records is None:
+            return {"log_probs": values}
+        return {
+            "log_probs": RaggedRows(values, self._records.offsets),
+            "top_k_counts": self._records.counts,
+        }
+
     def answer(self, form: str, current: Mapping[str, Rows], segments: Sequence[Segment]) -> Evaluation:
         """`current` are the arrays of the form. If one lies in one of the segments, all of them go
         there."""
@@ -69,7 +87,9 @@ class EvaluateCall:
             curve = [pb.PrefixPoint(top_k=top_k) for top_k in self.request.prefix_curve]
             return self._evaluation([pb.EvaluateResponse(prefix_curve=curve)], [self._slices])
         for segment in segments:
-            if any(isinstance(array, np.ndarray) and segment.holds(array) for array in current.values()):
+            # Counts lie where they were fetched to.
+            own = [array for name, array in current.items() if name != "top_k_counts"]
+            if any(micro_batches.lies_in(segment, array) for array in own):
                 return self._answer_in(segment, form, current)
         limit = sys.maxsize if self._whole else self._service.micro_batch_bytes
         batches = micro_batches.cut(self._slices, current, limit)
@@ -86,8 +106,7 @@ class EvaluateCall:
         if there is room."""
         segment.check()
         self.request.segment = segment.name
-        # [:] rounds what is to be RoundedUp.
-        placed = {name: segment.place(array[:]) for name, array in current.items()}
+        placed = {name: micro_batches.placed(array, segment.place) for name, array in current.items()}
         options = self._options.placed(segment.place)
         limit = sys.maxsize if self._whole else self._service.segment_batch_bytes
         batches = micro_batches.cut(self._slices, placed, limit, multiple=ALIGNMENT)

@@ -32,6 +32,7 @@ class Chunk(NamedTuple):
     sampled_log_probs: _Bytes = b""
     top_k_ids: _Bytes = b""
     top_k_log_probs: _Bytes = b""
+    top_k_counts: _Bytes = b""
     columns: Sequence[_Bytes] = ()
     column_presence: Sequence[_Bytes] = ()
 
@@ -46,11 +47,14 @@ class _Array(NamedTuple):
     wanted: int
     field: str
     dtype: Any
-    # [N, K], else [N].
+    # [N, K], or ragged; else [N].
     wide: bool
 
     def shape(self, positions: int, top_k: int) -> Tuple[int, ...]:
         return (positions, top_k) if self.wide else (positions,)
+
+    def row_bytes(self, top_k: int) -> int:
+        return np.dtype(self.dtype).itemsize * (top_k if self.wide else 1)
 
 
 # By name, in the order of the fields.
@@ -60,6 +64,7 @@ _ARRAYS = {
     "ids": _Array(pb.TOP_K_IDS, "top_k_ids", np.int32, True),
     "log_probs": _Array(pb.TOP_K_LOG_PROBS, "top_k_log_probs", np.float32, True),
 }
+_COUNTS = _Array(pb.RECORD_ARRAY_UNSPECIFIED, "top_k_counts", np.uint16, False)
 
 
 def wanted(names: Sequence[str]) -> List[int]:
@@ -74,7 +79,9 @@ def wanted(names: Sequence[str]) -> List[int]:
 
 
 def _fetched(request: pb.FetchTopKRequest) -> Dict[str, _Array]:
-    return {name: array for name, array in _ARRAYS.items() if not request.arrays or array.wanted in request.arrays}
+    fetched = {name: array for name, array in _ARRAYS.items() if not request.arrays or array.wanted in request.arrays}
+    ragged = request.ragged and any(array.wide for array in fetched.values())
+    return {**fetched, "counts": _COUNTS} if ragged else fetched
 
 
 def parse(data: bytes) -> Message:
@@ -164,6 +171,7 @@ def _records(
         lease_id=header.lease_id,
         columns={} if columns is None else columns.shaped(values),
         column_presence={} if columns is None else columns.present(present),
+        top_k=header.top_k,
     )
 
 
@@ -178,9 +186,14 @@ def assemble(
     total = sum(part.length for part in slices)
     arrays = {}
     places = []
-    for name, array in _fetched(request).items():
-        arrays[name] = np.empty(array.shape(total, header.top_k), array.dtype)
-        places.append((array.field, 4 * (header.top_k if array.wide else 1), _flat(arrays[name])))
+    fetched = _fetched(request)
+    ragged = "counts" in fetched
+    # Of how many slots they are is known at the end.
+    parts: Dict[str, List[np.ndarray]] = {name: [] for name, array in fetched.items() if ragged and array.wide}
+    for name, array in fetched.items():
+        if name not in parts:
+            arrays[name] = np.empty(array.shape(total, header.top_k), array.dtype)
+            places.append((array.field, array.row_bytes(header.top_k), _flat(arrays[name])))
     widths = [] if columns is None else columns.widths
     values_of = [np.zeros(total * width, np.uint8) for width in widths]
     present_of = [np.zeros(total, np.uint8) for _ in widths]
@@ -201,6 +214,12 @@ def assemble(
             if len(values) != row_bytes * chunk.length:
                 raise _wrong(f"sent a {field} that holds {len(values)} bytes for {chunk.length} positions")
             place[row_bytes * filled : row_bytes * (filled + chunk.length)] = values
+        for name, own in parts.items():
+            field, slots = fetched[name].field, int(arrays["counts"][filled : filled + chunk.length].sum())
+            values = getattr(chunk, field)
+            if len(values) != 4 * slots:
+                raise _wrong(f"sent a {field} that holds {len(values)} bytes for {slots} slots")
+            own.append(np.frombuffer(values, fetched[name].dtype))
         for field, places_of, row_bytes_of in (
             ("columns", values_of, widths), ("column_presence", present_of, [1] * len(widths))
         ):  # fmt: skip
@@ -216,6 +235,8 @@ def assemble(
         filled += chunk.length
     if filled != total:
         raise _wrong(f"ended after {filled} of {total} positions")
+    for name, own in parts.items():
+        arrays[name] = np.concatenate(own or [np.empty(0, fetched[name].dtype)])
     return _records(header, slices, arrays, columns, values_of, present_of)
 
 
@@ -242,8 +263,10 @@ def assemble_in(
         [(getattr(chunks[0], array.field), array.dtype) for array in fetched.values()]
         + [(part, np.uint8) for part in more]
     )
+    ragged = "counts" in fetched
     arrays = {
-        name: values.reshape(array.shape(total, header.top_k)) for (name, array), values in zip(fetched.items(), kept)
+        name: values if ragged and array.wide else values.reshape(array.shape(total, header.top_k))
+        for (name, array), values in zip(fetched.items(), kept)
     }
     values_of, present_of = kept[len(fetched) :][:wanted_columns], kept[len(fetched) + wanted_columns :]
     return _records(header, slices, arrays, columns, values_of, present_of)

@@ -10,11 +10,43 @@ import numpy as np
 from sis.evaluate_request import EvaluateRequest, Field
 from sis.half_precision import RoundedUp
 from sis.records import Slice
+from sis.segment import Segment
 from sis.v1 import ratio_service_pb2 as pb
 
 
+class RaggedRows:
+    """Of each position as many values as it has slots: taken by positions, like rows."""
+
+    def __init__(self, values: Union[np.ndarray, RoundedUp], offsets: np.ndarray) -> None:
+        """values: [S]; offsets: int64 [N + 1], where each position's begin, and the end."""
+        self.values = values
+        self.offsets = offsets
+        self.shape = values.shape
+        self.itemsize = values.itemsize
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        start, stop, _ = rows.indices(len(self.offsets) - 1)
+        return self.values[slice(int(self.offsets[start]), int(self.offsets[stop]))]
+
+    def begin(self, position: int) -> int:
+        """In bytes."""
+        return int(self.offsets[position]) * self.itemsize
+
+
 # An array of a form, one row per position.
-Rows = Union[np.ndarray, RoundedUp]
+Rows = Union[np.ndarray, RoundedUp, RaggedRows]
+
+
+def lies_in(segment: Segment, array: Rows) -> bool:
+    """Whether its values are there already."""
+    values = array.values if isinstance(array, RaggedRows) else array
+    return isinstance(values, np.ndarray) and segment.holds(values)
+
+
+def placed(array: Rows, place: Callable[[np.ndarray], np.ndarray]) -> Rows:
+    """The same where `place` puts it; what is to be RoundedUp is rounded."""
+    values = place(array[:])
+    return RaggedRows(values, array.offsets) if isinstance(array, RaggedRows) else values
 
 
 class MicroBatch(NamedTuple):
@@ -51,14 +83,26 @@ def cut(
     """Micro-batches of at most `limit` bytes of arrays, or one slice: that stays what the server
     gave a digest of.
 
-    Each begins at a multiple of `multiple` positions: a slice that doesn't stays with the one
-    before.
+    Each begins at a multiple of `multiple` positions, and of as many bytes of ragged rows: a slice
+    that doesn't stays with the one before.
     """
-    row_bytes = sum(array.itemsize * int(np.prod(array.shape[1:])) for array in arrays.values())
+    ragged = [array for array in arrays.values() if isinstance(array, RaggedRows)]
+    row_bytes = sum(
+        array.itemsize * int(np.prod(array.shape[1:]))
+        for array in arrays.values()
+        if not isinstance(array, RaggedRows)
+    )
+
+    def size(start: int, stop: int) -> int:
+        return (stop - start) * row_bytes + sum(array.begin(stop) - array.begin(start) for array in ragged)
+
+    def can_begin(position: int) -> bool:
+        return position % multiple == 0 and all(array.begin(position) % multiple == 0 for array in ragged)
+
     batches = []
     first, start, stop = 0, 0, 0
     for index, part in enumerate(slices):
-        if stop > start and stop % multiple == 0 and (stop + part.length - start) * row_bytes > limit:
+        if stop > start and can_begin(stop) and size(start, stop + part.length) > limit:
             batches.append(MicroBatch(slices[first:index], first, slice(start, stop)))
             first, start = index, stop
         stop += part.length

@@ -102,11 +102,15 @@ class TopKRecords:
 
     A position without a record holds ids -1, log_probs -inf, sampled_ids -1 and sampled_log_probs
     NaN. An array that fetch_top_k was not asked for is an AttributeError that says so.
+
+    Of a run with a mass target they are ragged: what was fetched are `used_ids` and `used_log_probs`,
+    the S slots that are used, one position's after the other's, as `counts` says. `ids` and
+    `log_probs` are made of them when they are first looked at.
     """
 
     # With lengths and record digests filled in.
     slices: Tuple[Slice, ...]
-    # Those that were fetched.
+    # Those that were fetched. With "counts", uint16 [N], "ids" and "log_probs" are [S].
     arrays: Mapping[str, np.ndarray]
     missing: Tuple[MissingRange, ...]
     # 0 if no lease was asked for.
@@ -116,16 +120,58 @@ class TopKRecords:
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
     # bool [N] of each: which positions have a value.
     column_presence: Mapping[str, np.ndarray] = field(default_factory=dict)
+    # K; needed if they are ragged.
+    top_k: int = 0
 
-    @property
+    @functools.cached_property
     def ids(self) -> np.ndarray:
         """int32 [N, K]: V_K, most probable first. Unused slots are last, and hold -1."""
-        return self._fetched("ids")
+        return self._padded("ids", -1)
 
-    @property
+    @functools.cached_property
     def log_probs(self) -> np.ndarray:
         """float32 [N, K], nats. Unused slots hold -inf."""
-        return self._fetched("log_probs")
+        return self._padded("log_probs", -np.inf)
+
+    @property
+    def ragged(self) -> bool:
+        """Whether what was fetched are the used slots alone."""
+        return "counts" in self.arrays
+
+    @functools.cached_property
+    def counts(self) -> np.ndarray:
+        """uint16 [N]: how many slots each position uses; 0 where there is no record."""
+        if self.ragged:
+            return self.arrays["counts"]
+        used = self.ids >= 0 if "ids" in self.arrays else ~np.isneginf(self.log_probs)
+        return used.sum(axis=1).astype(np.uint16)
+
+    @functools.cached_property
+    def offsets(self) -> np.ndarray:
+        """int64 [N + 1]: position i has the used slots [offsets[i], offsets[i + 1])."""
+        return np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
+
+    @functools.cached_property
+    def used_ids(self) -> np.ndarray:
+        """int32 [S]: ids of the used slots, one position's after the other's."""
+        return self._used("ids")
+
+    @functools.cached_property
+    def used_log_probs(self) -> np.ndarray:
+        """float32 [S], nats, of the same."""
+        return self._used("log_probs")
+
+    def _padded(self, name: str, unused: float) -> np.ndarray:
+        values = self._fetched(name)
+        if not self.ragged:
+            return values
+        rows = np.full((len(self), self.top_k), unused, values.dtype)
+        rows[np.arange(self.top_k) < self.counts[:, None]] = values
+        return rows
+
+    def _used(self, name: str) -> np.ndarray:
+        values = self._fetched(name)
+        return values if self.ragged else values[np.arange(values.shape[1]) < self.counts[:, None]]
 
     @property
     def sampled_ids(self) -> np.ndarray:
@@ -200,11 +246,19 @@ class TopKRecords:
                 if start < stop:
                     lacking.append(missing._replace(slice=new, first_position=start, length=stop - start))
         chosen = np.concatenate(rows).astype(np.intp)
+        slots = chosen
+        if self.ragged:
+            counts = self.counts[chosen].astype(np.int64)
+            before = np.cumsum(counts) - counts
+            slots = np.repeat(self.offsets[chosen] - before, counts) + np.arange(counts.sum())
         return TopKRecords(
             slices=tuple(slices),
-            arrays={name: array[chosen] for name, array in self.arrays.items()},
+            arrays={
+                name: array[slots if name in ("ids", "log_probs") else chosen] for name, array in self.arrays.items()
+            },
             missing=tuple(lacking),
             lease_id=self.lease_id,
             columns={name: array[chosen] for name, array in self.columns.items()},
             column_presence={name: array[chosen] for name, array in self.column_presence.items()},
+            top_k=self.top_k,
         )

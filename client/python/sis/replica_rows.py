@@ -37,7 +37,9 @@ class Rows:
             if field.name in _OF_A_REPLICA:
                 continue
             if field.type == field.TYPE_BYTES:
-                setattr(part, field.name, self._split(value, index))
+                ragged = field.name == "log_probs" and getattr(request, "top_k_counts", b"")
+                rows = self._slots(ragged) if ragged else self._replica
+                setattr(part, field.name, _split(value, rows == index))
             elif hasattr(value, "extend"):
                 getattr(part, field.name).extend(value)
             elif field.message_type is None:
@@ -46,11 +48,11 @@ class Rows:
                 getattr(part, field.name).SetInParent()
                 self.copy(value, getattr(part, field.name), index)
 
-    def _split(self, values: bytes, index: int) -> bytes:
-        mine = self._replica == index
-        if len(values) % max(1, len(mine)):
-            return values
-        return np.frombuffer(values, np.uint8).reshape(len(mine), -1)[mine].tobytes()
+    def _slots(self, counts: bytes) -> np.ndarray:
+        """The replica of each slot, of which positions have so many."""
+        if len(counts) != 2 * len(self._replica):
+            return np.empty(0, self._replica.dtype)
+        return np.repeat(self._replica, np.frombuffer(counts, np.uint16))
 
     def missing_totals(self, number: int) -> pb.Totals:
         """What a slice counts without an answer: masked positions, the others missing."""
@@ -82,3 +84,10 @@ class Rows:
             for index, answer in answers.items():
                 values[rows[index]] = np.frombuffer(getattr(answer, name), values.dtype)
             setattr(merged, name, values.tobytes())
+
+
+def _split(values: bytes, mine: np.ndarray) -> bytes:
+    """These rows of an array; all of one that does not divide into so many."""
+    if not len(mine) or len(values) % len(mine):
+        return values
+    return np.frombuffer(values, np.uint8).reshape(len(mine), -1)[mine].tobytes()

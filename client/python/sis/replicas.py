@@ -246,6 +246,7 @@ class Replicas:
         for index, numbers in parts.items():
             part = pb.FetchTopKRequest(run=request.run, lease_seconds=request.lease_seconds, arrays=request.arrays)
             part.columns.extend(request.columns)
+            part.ragged = request.ragged
             part.slices.extend(request.slices[number] for number in numbers)
             calls[index] = lambda server, part=part: server.FetchTopK(part, list)
         answers, down = self._ask(calls)
@@ -281,7 +282,8 @@ class Replicas:
                 slices[number].record_digest = STORE_DOWN_DIGEST
                 missing.append(_store_down(number, slices[number]))
                 if slices[number].length:
-                    chunks[number].append(_empty_chunk(number, slices[number], top_k, len(request.columns)))
+                    slots = 0 if request.ragged else top_k
+                    chunks[number].append(_empty_chunk(number, slices[number], slots, len(request.columns)))
         lease_id = 0
         if leases:
             with self._lock:
@@ -484,16 +486,17 @@ def _store_down(number: int, part: pb.Slice) -> pb.MissingRange:
     )
 
 
-def _empty_chunk(number: int, part: pb.Slice, top_k: int, columns: int) -> fetched_records.Chunk:
-    """What stands for records that are not there."""
+def _empty_chunk(number: int, part: pb.Slice, slots: int, columns: int) -> fetched_records.Chunk:
+    """What stands for records that are not there; slots 0: ragged."""
     return fetched_records.Chunk(
         slice=number,
         first_position=part.first_position,
         length=part.length,
         sampled_ids=np.full(part.length, -1, np.int32).tobytes(),
         sampled_log_probs=np.full(part.length, np.nan, np.float32).tobytes(),
-        top_k_ids=np.full(part.length * top_k, -1, np.int32).tobytes(),
-        top_k_log_probs=np.full(part.length * top_k, -np.inf, np.float32).tobytes(),
+        top_k_ids=np.full(part.length * slots, -1, np.int32).tobytes(),
+        top_k_log_probs=np.full(part.length * slots, -np.inf, np.float32).tobytes(),
+        top_k_counts=np.zeros(part.length, np.uint16).tobytes(),
         columns=[b""] * columns,
         column_presence=[bytes(part.length)] * columns,
     )

@@ -100,8 +100,10 @@ def gather(
     vocabulary_start: int = 0,
     group: Any = None,
     rows: Optional[torch.Tensor] = None,
+    padded: bool = False,
 ) -> Gathered:
-    """The current policy's log-probs at records.ids and of the sampled tokens, without gradients.
+    """The current policy's log-probs at records.ids and of the sampled tokens, without gradients:
+    [N, K], or if the records are ragged [S], at records.used_ids, unless `padded`.
 
     logits: [N, V] of any floating type; widened to float32 before anything is done with them, some
     rows at a time. rows: int [N], which rows of the logits, then [any, V], are those of the
@@ -119,7 +121,7 @@ def gather(
     def parts(first: int, last: int) -> Iterator[Tuple[int, torch.Tensor]]:
         yield vocabulary_start, logits[first:last] if rows is None else logits[rows[first:last]]
 
-    return _gather(records, sampled_ids, parts, at_a_time, logits.device, temperature, group)
+    return _gather(records, sampled_ids, parts, at_a_time, logits.device, temperature, group, padded)
 
 
 def log_probs_at(
@@ -153,6 +155,7 @@ def gather_from_head(
     temperature: float = 1.0,
     vocabulary_start: int = 0,
     group: Any = None,
+    padded: bool = False,
 ) -> Gathered:
     """As gather, of the logits hidden @ weight.T + bias, of which only a part is there at any time:
     never [N, V].
@@ -175,7 +178,7 @@ def gather_from_head(
             logits = torch.nn.functional.linear(here, weight[part], own_bias)
             yield vocabulary_start + token, logits if transform is None else transform(logits)
 
-    return _gather(records, sampled_ids, parts, rows, hidden.device, temperature, group)
+    return _gather(records, sampled_ids, parts, rows, hidden.device, temperature, group, padded)
 
 
 def gather_from_head_rows(
@@ -252,6 +255,7 @@ def _gather(
     device: torch.device,
     temperature: float,
     group: Any,
+    padded: bool,
 ) -> Gathered:
     """`parts(first, last)` gives the logits of these rows: the first token of each part, and [last -
     first, tokens]."""
@@ -261,14 +265,20 @@ def _gather(
         # Shards may be of different sizes, but all ranks reduce the same rows.
         rows = -_largest_of_group(-rows, device, group)
     total = len(records)
-    ids = _tokens(records, sampled_ids, device)
-    found = torch.empty(ids.shape, dtype=torch.float32, device=device)
+    sampled = _sampled_tokens(records, sampled_ids, device)
+    every: _PaddedTokens
+    if records.ragged and not padded:
+        every = _RaggedTokens(torch.from_numpy(records.used_ids).to(device).long(), records.offsets, sampled)
+    else:
+        every = _PaddedTokens(torch.from_numpy(records.ids).to(device).long(), sampled)
+    found = []
     vocabulary = 0
     for first in range(0, total, rows):
-        wanted = ids[first : first + rows]
+        tokens = every.of_rows(first, min(first + rows, total))
+        wanted = tokens.ids
         values = torch.zeros(wanted.shape, dtype=torch.float32, device=device)
-        largest = torch.full((len(wanted), 1), -torch.inf, device=device)
-        summed = torch.zeros((len(wanted), 1), device=device)
+        largest = torch.full((tokens.rows, 1), -torch.inf, device=device)
+        summed = torch.zeros((tokens.rows, 1), device=device)
         for start, logits in parts(first, min(first + rows, total)):
             # [n, tokens].
             exact = logits.float()
@@ -277,7 +287,7 @@ def _gather(
             vocabulary = max(vocabulary, start + exact.shape[1])
             local = wanted - start
             here = (local >= 0) & (local < exact.shape[1])
-            values = torch.where(here, exact.gather(1, local.clamp(0, exact.shape[1] - 1)), values)
+            values = torch.where(here, tokens.at(exact, local.clamp(0, exact.shape[1] - 1)), values)
             new = torch.maximum(largest, exact.amax(dim=1, keepdim=True))
             # All excluded so far: -inf - -inf is NaN, where 0 is meant.
             base = new.masked_fill(new == -torch.inf, 0.0)
@@ -285,20 +295,94 @@ def _gather(
             largest = new
         if group is not None:
             values, largest, summed = _over_group(values, largest, summed, group)
-        found[first : first + rows] = values - (largest + summed.log())
+        found.append(tokens.split(values - tokens.of_each(largest + summed.log())))
     if group is not None:
         vocabulary = _largest_of_group(vocabulary, device, group)
-    if (ids >= vocabulary).any():
-        row, column = (ids >= vocabulary).nonzero()[0].tolist()
-        raise ValueError(f"token {ids[row, column]}, position {row}: the logits are of {vocabulary} tokens")
-    return Gathered(found[:, :-1].contiguous(), found[:, -1].masked_fill(ids[:, -1] < 0, torch.nan))
+    every.check(vocabulary)
+    slots, own = zip(*found) if found else ((every.slots,), (sampled.float(),))
+    return Gathered(torch.cat(slots).float(), torch.cat(own).masked_fill(sampled < 0, torch.nan))
+
+
+class _PaddedTokens:
+    """The recorded ids [N, K], and the sampled tokens in one column more, so that they come from the
+    same operation. Negative where there is none."""
+
+    def __init__(self, slots: torch.Tensor, sampled: torch.Tensor) -> None:
+        self.slots = slots
+        self.ids = torch.cat([slots, sampled[:, None]], dim=1)
+        self.rows = len(self.ids)
+
+    def of_rows(self, first: int, last: int) -> _PaddedTokens:
+        return _PaddedTokens(self.slots[first:last], self.ids[first:last, -1])
+
+    def at(self, logits: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        """The logits [N, any] of these columns, which are as `ids` is."""
+        return logits.gather(1, columns)
+
+    def of_each(self, values: torch.Tensor) -> torch.Tensor:
+        """[N, 1], to go with what is as `ids` is."""
+        return values
+
+    def split(self, values: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+        """Of the recorded ids, and of the sampled tokens."""
+        return values[:, :-1], values[:, -1]
+
+    def check(self, vocabulary: int) -> None:
+        """ValueError if one of them is none of so many."""
+        if (self.ids >= vocabulary).any():
+            place = (self.ids >= vocabulary).nonzero()[0]
+            raise ValueError(
+                f"token {int(self.ids[tuple(place)])}, position {self._row_of(int(place[0]))}: the logits are of "
+                f"{vocabulary} tokens"
+            )
+
+    def _row_of(self, place: int) -> int:
+        return place
+
+
+class _RaggedTokens(_PaddedTokens):
+    """The same of used slots alone: [S + N], the sampled tokens last."""
+
+    def __init__(self, slots: torch.Tensor, offsets: np.ndarray, sampled: torch.Tensor) -> None:
+        """`offsets` [N + 1], from 0 on."""
+        self.slots, self._offsets, self._sampled = slots, offsets, sampled
+        self.ids = torch.cat([slots, sampled])
+        self.rows = len(sampled)
+        own = np.arange(self.rows)
+        rows = np.concatenate([np.repeat(own, np.diff(offsets)), own])
+        self._row = torch.from_numpy(rows).to(slots.device)
+
+    def of_rows(self, first: int, last: int) -> _RaggedTokens:
+        begin, end = int(self._offsets[first]), int(self._offsets[last])
+        return _RaggedTokens(
+            self.slots[begin:end], self._offsets[first : last + 1] - begin, self._sampled[first:last]
+        )
+
+    def at(self, logits: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        return logits.flatten().gather(0, self._row * logits.shape[1] + columns)
+
+    def of_each(self, values: torch.Tensor) -> torch.Tensor:
+        return values[self._row, 0]
+
+    def split(self, values: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+        return values[: len(self.slots)], values[len(self.slots) :]
+
+    def _row_of(self, place: int) -> int:
+        return int(self._row[place])
 
 
 def _tokens(
     records: TopKRecords, sampled_ids: Optional[torch.Tensor], device: torch.device
 ) -> torch.Tensor:
-    """[N, K + 1]: the recorded ids, and the sampled tokens in one column more, so that they come
-    from the same operation. Negative where there is none."""
+    """[N, K + 1]: the recorded ids, and the sampled tokens in one column more."""
+    sampled = _sampled_tokens(records, sampled_ids, device)
+    return torch.cat([torch.from_numpy(records.ids).to(device).long(), sampled[:, None]], dim=1)
+
+
+def _sampled_tokens(
+    records: TopKRecords, sampled_ids: Optional[torch.Tensor], device: torch.device
+) -> torch.Tensor:
+    """[N]. Negative where there is none."""
     sampled = torch.from_numpy(records.sampled_ids).to(device).long()
     if sampled_ids is not None:
         if tuple(sampled_ids.shape) != (len(records),):
@@ -306,7 +390,7 @@ def _tokens(
                 f"sampled_ids has shape {list(sampled_ids.shape)}, must be [{len(records)}]"
             )
         sampled = torch.where(sampled < 0, sampled_ids.detach().to(device).long(), sampled)
-    return torch.cat([torch.from_numpy(records.ids).to(device).long(), sampled[:, None]], dim=1)
+    return sampled
 
 
 def _over_group(

@@ -54,6 +54,7 @@ class ParseTest(unittest.TestCase):
     MESSAGES = (
         pb.FetchTopKResponse(chunk=chunk(300, 70000, 40, fill=9)).SerializeToString(),
         pb.FetchTopKResponse(chunk=chunk(0, 0, 0)).SerializeToString(),
+        pb.FetchTopKResponse(chunk=pb.FetchTopKChunk(length=1, top_k_counts=b"\1\0")).SerializeToString(),
         pb.FetchTopKResponse(header=header(pb.Slice(length=3), top_k=4)).SerializeToString(),
         pb.FetchTopKResponse(
             chunk=pb.FetchTopKChunk(length=2, columns=[b"abcdef", b""], column_presence=[b"\1\0", b"\0\0"])
@@ -122,6 +123,38 @@ class AssembleTest(unittest.TestCase):
         for chunks in ([chunk(0, 4, 5, fill=1)], [chunk(0, 4, 1, fill=1), chunk(0, 5, 3), chunk(1, 2, 1, fill=3)]):
             records = fetched_records.assemble(pb.FetchTopKRequest(), [self.HEADER, *map(self.parsed, chunks)])
             self.assertEqual(records.ids.tobytes(), b"".join(part.top_k_ids for part in chunks))
+
+    @staticmethod
+    def ragged(index, first, counts, **changes):
+        slots = sum(counts)
+        message = chunk(index, first, len(counts))
+        message.top_k_ids, message.top_k_log_probs = bytes(range(1, 4 * slots + 1)), bytes([9]) * 4 * slots
+        message.top_k_counts = b"".join(count.to_bytes(2, "little") for count in counts)
+        for name, value in changes.items():
+            setattr(message, name, value)
+        return message
+
+    def test_ragged_chunks_become_arrays(self):
+        request = pb.FetchTopKRequest(ragged=True)
+        head = header(pb.Slice(first_position=4, length=2), pb.Slice(first_position=0, length=3), top_k=3)
+        chunks = [self.ragged(0, 4, [2, 0]), self.ragged(1, 0, [3]), self.ragged(1, 1, [0, 1])]
+        records = fetched_records.assemble(request, [head, *map(self.parsed, chunks)])
+        self.assertEqual(records.counts.tolist(), [2, 0, 3, 0, 1])
+        self.assertEqual(records.offsets.tolist(), [0, 2, 2, 5, 5, 6])
+        self.assertEqual(records.used_ids.tobytes(), b"".join(part.top_k_ids for part in chunks))
+        self.assertEqual(records.ids.shape, (5, 3))
+        self.assertEqual(records.ids[1].tolist(), [-1] * 3)
+        self.assertEqual(records.ids[4].tolist(), [records.used_ids[5], -1, -1])
+        self.assertEqual(records.select([1]).used_ids.tolist(), records.used_ids[2:].tolist())
+        for broken in (
+            {"top_k_ids": bytes(4)},
+            {"top_k_counts": b""},
+            {"top_k_counts": b"\x03\x00\x00"},
+            {"top_k_counts": b"\x02\x00\x01\x00"},
+        ):
+            with self.assertRaises(sis.Error) as raised:
+                fetched_records.assemble(request, [head, self.parsed(self.ragged(0, 4, [2, 0], **broken)), *chunks[1:]])
+            self.assertEqual(raised.exception.code, grpc.StatusCode.DATA_LOSS)
 
     def test_a_broken_stream_is_not_taken(self):
         good = [chunk(0, 4, 2), chunk(1, 0, 1), chunk(1, 1, 2)]

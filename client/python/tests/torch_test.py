@@ -112,6 +112,37 @@ class GatherTest(unittest.TestCase):
                     gathered = sis.torch.gather(kept, logits, temperature=temperature)
                 self.check(kept, gathered, logits, temperature)
 
+    def test_ragged_records_give_the_used_slots_alone(self):
+        kept, logits = records(), logits_of()
+        used = kept.ids >= 0
+        counts = used.sum(axis=1).astype(np.uint16)
+        ragged = sis.TopKRecords(
+            kept.slices, {"ids": kept.ids[used], "sampled_ids": kept.sampled_ids, "counts": counts}, (), 0, K
+        )
+        rng = np.random.default_rng(1)
+        hidden = torch.from_numpy(rng.normal(size=(ROWS, H)).astype(np.float32))
+        weight = torch.from_numpy(rng.normal(size=(V, H)).astype(np.float32))
+        own = torch.arange(ROWS) % V
+        for elements, width in ((1, 1), (3 * V, 7), (1 << 26, V)):
+            chunks = unittest.mock.patch.multiple(sis.torch, _CHUNK_ELEMENTS=elements, _HEAD_CHUNK=width)
+            with chunks:
+                for gather, arguments in (
+                    (sis.torch.gather, (logits, own)),
+                    (sis.torch.gather_from_head, (hidden, weight, own)),
+                ):
+                    expected = gather(kept, *arguments, temperature=0.7)
+                    got = gather(ragged, *arguments, temperature=0.7)
+                    self.assertEqual(got.log_probs.numpy().tobytes(), expected.log_probs.numpy()[used].tobytes())
+                    self.assertTrue(torch.equal(got.sampled_log_probs, expected.sampled_log_probs))
+                    padded = gather(ragged, *arguments, temperature=0.7, padded=True)
+                    self.assertEqual(padded.log_probs.numpy().tobytes(), expected.log_probs.numpy().tobytes())
+        with self.assertRaisesRegex(ValueError, "position 0: the logits are of"):
+            sis.torch.gather(ragged, logits[:, : int(kept.ids[0].max())])
+        empty = sis.TopKRecords(
+            (), {"ids": kept.ids[:0, 0], "sampled_ids": kept.sampled_ids[:0], "counts": counts[:0]}, (), 0, K
+        )
+        self.assertEqual(tuple(sis.torch.gather(empty, logits[:0]).log_probs.shape), (0,))
+
     def test_excluded_tokens(self):
         kept, logits = records(), logits_of()
         excluded = torch.zeros(V)

@@ -1,17 +1,22 @@
 """This service: Append by the worker; FetchTopK and Evaluate by the trainer."""
 
+import numpy as np
 import ray
 import torch
 
 import sis
+from tests.bench.trainer_path.batch import MASS
 
 
 class _SisWay:
+    mass = 0.0
+
     def __init__(self, worker, client, batch, run):
         """`run`: of this way alone."""
         self._worker, self._client, self._run = worker, client, run
         self._current = torch.from_numpy(batch.current)
         self._current_sampled = torch.from_numpy(batch.current_sampled)
+        self._used = None
         self._draw = 0
 
     def put(self, names):
@@ -40,6 +45,24 @@ class _SisWay:
             records,
             draw=self._draw,
             log_probs=self._current,
+            sampled_log_probs=self._current_sampled,
+        )
+
+
+    def _at_used_ids(self, names, segment=None):
+        """With the values of used slots alone. How many these are is always the same."""
+        records = self._client.fetch_top_k(
+            self._run, names, arrays=("ids", "sampled_ids"), segment=segment
+        )
+        if self._used is None:
+            rows = self._current.numpy()
+            used = rows[np.arange(rows.shape[1]) < records.counts[:, None]]
+            self._used = torch.from_numpy(used if segment is None else segment.place(used))
+        return self._client.evaluate(
+            self._run,
+            records,
+            draw=self._draw,
+            log_probs=self._used,
             sampled_log_probs=self._current_sampled,
         )
 
@@ -90,6 +113,29 @@ class InPlaceWay(SharedMemoryWay):
     """What is recorded lies in a segment too, where an engine writes it."""
 
     name = "this service, shared memory, written in place"
+
+    def put(self, names):
+        ray.get(self._worker.append_in_place.remote(self._run.id, names))
+
+
+class TcpMassWay(TcpWay):
+    name = f"this service, TCP, mass {MASS}"
+    mass = MASS
+
+    def _evaluate(self, names):
+        return self._at_used_ids(names)
+
+
+class MassWay(SharedMemoryWay):
+    name = f"this service, shared memory, mass {MASS}"
+    mass = MASS
+
+    def _evaluate(self, names):
+        return self._at_used_ids(names, self._segment)
+
+
+class MassInPlaceWay(MassWay):
+    name = f"this service, shared memory, written in place, mass {MASS}"
 
     def put(self, names):
         ray.get(self._worker.append_in_place.remote(self._run.id, names))

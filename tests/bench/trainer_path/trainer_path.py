@@ -9,7 +9,8 @@ one run, with one worker process, which is an actor of Ray, and this process as 
 starts when the worker is told to hand over a batch that lies in its memory (ids and log-probs
 [T, K], sampled ids and their log-probs [T], for each sequence), and stops when the trainer has a
 tensor that says which tokens are accepted. The current policy's log-probs at the recorded ids lie
-in the trainer's memory before that: gathering them is the same work for all.
+in the trainer's memory before that: gathering them is the same work for all. The recorded sets are
+as peaked as real ones; runs with a mass target keep and move of them what covers it.
 
 Printed are, per way, medians of nanoseconds per token by the clock, with the smallest and the
 largest: of all of it, and of the trainer's part alone, as a worker hands over while others still
@@ -43,7 +44,15 @@ import sis
 from server.testing.live_server import LiveServer
 from tests.bench.trainer_path import processes
 from tests.bench.trainer_path.batch import VOCABULARY, Batch
-from tests.bench.trainer_path.sis_ways import InPlaceWay, ReducedWay, SharedMemoryWay, TcpWay
+from tests.bench.trainer_path.sis_ways import (
+    InPlaceWay,
+    MassInPlaceWay,
+    MassWay,
+    ReducedWay,
+    SharedMemoryWay,
+    TcpMassWay,
+    TcpWay,
+)
 from tests.bench.trainer_path.torch_ways import ObjectStoreWay, TransferQueueWay
 from tests.bench.trainer_path.worker import Worker
 
@@ -79,7 +88,7 @@ def measure(slots, sequences, length, repetitions):
         server = LiveServer(
             listen=f"127.0.0.1:0,unix:{folder}/socket",
             cache_bytes=tokens * (5 * slots + 64) * 2 + (64 << 20),
-            shared_memory_bytes=tokens * (60 * slots + 128) + (128 << 20),
+            shared_memory_bytes=tokens * (100 * slots + 256) + (256 << 20),
         )
         cleanup.callback(server.kill)
         addresses = dict(zip(("tcp", "unix"), server.address.split(",")))
@@ -89,10 +98,12 @@ def measure(slots, sequences, length, repetitions):
         worker = Worker.remote(addresses, shape, THREADS)
         cleanup.callback(ray.kill, worker)
         ways = [ObjectStoreWay(worker, batch), TransferQueueWay(worker, batch)]
-        sis_ways = [TcpWay, ReducedWay, SharedMemoryWay, InPlaceWay]
-        for way, client in zip(sis_ways, ("tcp", "tcp", "unix", "unix")):
+        over_tcp = [TcpWay, ReducedWay, TcpMassWay]
+        in_memory = [SharedMemoryWay, InPlaceWay, MassWay, MassInPlaceWay]
+        for way in over_tcp + in_memory:
+            client = "tcp" if way in over_tcp else "unix"
             run = clients[client].create_run(
-                way.__name__, seed=1, vocabulary_size=VOCABULARY, top_k=slots
+                way.__name__, seed=1, vocabulary_size=VOCABULARY, top_k=slots, mass=way.mass
             )
             ways.append(way(worker, clients[client], batch, run))
 

@@ -305,7 +305,7 @@ class MiniBatch:
         evaluation = None
         if self._records is not None:
             records = self._records.cut(chosen)
-            gathered = sis.torch.gather(records, logits, rows=at)
+            gathered = sis.torch.gather(records, logits, rows=at, padded=self._training.truncated)
             if self._training.truncated:
                 replay = sis.torch.replayed(records, gathered)
                 gathered = replay.current

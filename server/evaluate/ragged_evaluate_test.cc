@@ -1,0 +1,215 @@
+// Ragged GATHERED values: byte for byte what the padded ones give, on every backend.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/decide/simd_backend.h"
+#include "kernels/numerics/float16.h"
+#include "server/testing/evaluate_fixture.h"
+
+namespace sis {
+namespace {
+
+using testing::HasSubstr;
+
+template <typename T>
+std::string Bytes(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+// `mass`: of a run whose pages are ragged, or 0.
+class RaggedEvaluateTest : public EvaluateTest, public testing::WithParamInterface<double> {
+ protected:
+  RaggedEvaluateTest() {
+    v1::RunConfig config = LosslessConfig(kSlots);
+    config.set_mass(GetParam());
+    cut_ = cache_.CreateRun("cut", config);
+    Fill(*cut_);
+    for (const Records& records : records_) {
+      for (uint32_t i = 0; i < kLength; ++i) counts_.push_back(CountOf(records, i));
+    }
+  }
+  void Fill(const sis::Run& run) {
+    // A gap, and a last page that isn't packed.
+    AppendBlock(cache_, run, records_[0].Block("a", 0, 0, 0, 100));
+    AppendBlock(cache_, run, records_[0].Block("a", 110, 0, 110, kLength - 110));
+    AppendBlock(cache_, run, records_[1].Block("b"));
+  }
+  // As the server cuts: a prefix whose mass reaches the target.
+  uint16_t CountOf(const Records& records, uint32_t i) const {
+    float mass = 0;
+    uint16_t count = 0;
+    while (count < kSlots && records.log_probs[i * kSlots + count] != kMinusInfinity) {
+      mass = mass + Exp32(records.log_probs[i * kSlots + count++]);
+      if (GetParam() > 0 && static_cast<double>(mass) >= GetParam()) break;
+    }
+    return count;
+  }
+  static bool Missing(size_t i) { return (i >= 100 && i < 110) || i >= 2 * kLength; }
+
+  // The same values in float16, as logits, or in bfloat16.
+  static v1::EvaluateRequest InValues(v1::EvaluateRequest request, v1::Gathered::Values values) {
+    v1::Gathered& gathered = *request.mutable_gathered();
+    gathered.set_values(values);
+    const std::vector<float> log_probs = Floats(gathered.log_probs());
+    const std::vector<float> sampled = Floats(gathered.sampled_log_probs());
+    const auto halves = [](const std::vector<float>& from, auto convert) {
+      std::vector<uint16_t> made;
+      for (const float value : from) made.push_back(convert(value));
+      return Bytes(made);
+    };
+    const auto truncated = [](float value) {
+      return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
+    };
+    switch (values) {
+      case v1::Gathered::FLOAT16_LOG_PROBS:
+        gathered.set_log_probs(halves(log_probs, [](float value) {
+          return std::isnan(value) ? uint16_t{0x7e00} : Float16RoundedUp(value);
+        }));
+        break;
+      case v1::Gathered::BFLOAT16_LOGITS:
+        gathered.set_log_probs(halves(log_probs, truncated));
+        gathered.set_sampled_log_probs(halves(sampled, truncated));
+        [[fallthrough]];
+      case v1::Gathered::LOGITS:
+        gathered.set_log_sum_exps(Bytes(std::vector<double>(sampled.size(), 0.25)));
+        break;
+      default:
+        break;
+    }
+    return request;
+  }
+  // Without values of slots that are not used; where there is no record, of any number.
+  v1::EvaluateRequest Ragged(v1::EvaluateRequest request) const {
+    v1::Gathered& gathered = *request.mutable_gathered();
+    const size_t width = gathered.log_probs().size() / counts_.size() / kSlots;
+    std::vector<uint16_t> counts = counts_;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      if (Missing(i)) counts[i] = static_cast<uint16_t>(i % (kSlots + 1));
+      if (!request.mask().empty() && request.mask()[i] == 0) counts[i] = 2;
+    }
+    std::string values;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      values += gathered.log_probs().substr(i * kSlots * width, counts[i] * width);
+    }
+    gathered.set_log_probs(values);
+    gathered.set_top_k_counts(Bytes(counts));
+    return request;
+  }
+  std::string Answer(const Backend& backend, const v1::EvaluateRequest& request) {
+    // Each time counts anew.
+    std::shared_ptr<sis::Run> fresh = cache_.CreateRun("fresh" + std::to_string(runs_++), [&] {
+      v1::RunConfig config = LosslessConfig(kSlots);
+      config.set_mass(GetParam());
+      return config;
+    }());
+    Fill(*fresh);
+    absl::StatusOr<v1::EvaluateResponse> response = EvaluateAtOnce(*fresh, backend, request);
+    EXPECT_TRUE(response.ok()) << response.status();
+    if (!response.ok()) return "";
+    EXPECT_GT(response->totals().accepted(), 0);
+    EXPECT_EQ(response->totals().missing() > 0, true);
+    const auto step = fresh->steps().Find(request.draw());
+    return response->SerializeAsString() + ToTotals(step->evaluated.sums).SerializeAsString();
+  }
+  absl::Status Refusal(const v1::EvaluateRequest& request) {
+    return EvaluateAtOnce(*cut_, backend_, request).status();
+  }
+
+  std::shared_ptr<sis::Run> cut_;
+  std::vector<uint16_t> counts_;  // of all positions
+  int runs_ = 0;
+};
+
+TEST_P(RaggedEvaluateTest, IsThePaddedFormByteForByteOnEveryBackend) {
+  std::vector<SimdBackend> vectors = SimdBackend::ForEveryTarget();
+  std::vector<const Backend*> backends = {&backend_};
+  for (const SimdBackend& backend : vectors) backends.push_back(&backend);
+  const std::vector<v1::Gathered::Values> forms = {
+      v1::Gathered::LOG_PROBS, v1::Gathered::FLOAT16_LOG_PROBS, v1::Gathered::LOGITS,
+      v1::Gathered::BFLOAT16_LOGITS};
+  for (const v1::Gathered::Values form : forms) {
+    for (const int top_k : {0, 2}) {
+      for (const bool more : {false, true}) {
+        v1::EvaluateRequest request = InValues(Request(all_, 5), form);
+        request.set_top_k(top_k);
+        if (more) {
+          request.set_total_variation(true);
+          request.add_prefix_curve(1);
+          request.add_prefix_curve(2);
+          std::string mask(3 * kLength, 1);
+          for (size_t i = 0; i < mask.size(); i += 7) mask[i] = 0;
+          request.set_mask(mask);
+          request.set_own_log_probs(Bytes(std::vector<float>(3 * kLength, -1.5f)));
+          request.set_advantages(Bytes(std::vector<float>(3 * kLength, 0.5f)));
+          request.mutable_algorithm()->mutable_grpo();
+          for (const v1::Output output : {v1::LOG_RATIOS, v1::RATIOS, v1::COEFFICIENTS}) {
+            request.add_outputs(output);
+          }
+        }
+        const std::string expected = Answer(backend_, request);
+        for (const Backend* backend : backends) {
+          EXPECT_TRUE(Answer(*backend, Ragged(request)) == expected)
+              << backend->name() << " " << form << " " << top_k << " " << more;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(RaggedEvaluateTest, WithThreePoliciesToo) {
+  v1::EvaluateRequest request = Request(all_, 5);
+  request.mutable_decoupled()->set_current_log_probs(
+      Bytes(std::vector<float>(3 * kLength, -1.25f)));
+  request.set_own_log_probs(Bytes(std::vector<float>(3 * kLength, -1.5f)));
+  request.mutable_algorithm()->mutable_grpo();
+  request.set_advantages(Bytes(std::vector<float>(3 * kLength, 0.5f)));
+  request.add_outputs(v1::COEFFICIENTS);
+  const std::string expected = Answer(backend_, request);
+  EXPECT_TRUE(Answer(backend_, Ragged(request)) == expected);
+}
+
+TEST_P(RaggedEvaluateTest, CountsMustBeThoseOfTheRecord) {
+  for (const size_t i : {size_t{0}, size_t{65}, size_t{kLength - 1}, size_t{kLength + 3}}) {
+    for (const int step : {-1, 1}) {
+      const int wrong = counts_[i] + step;
+      if (wrong < 0 || wrong > kSlots) continue;
+      std::vector<uint16_t> counts = counts_;
+      std::swap(counts, counts_);
+      counts_[i] = static_cast<uint16_t>(wrong);
+      const v1::EvaluateRequest request = Ragged(Request(all_, 5));
+      counts_ = counts;
+      const absl::Status status = Refusal(request);
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr(absl::StrCat("gathered.top_k_counts: position ", i % kLength, ": ",
+                                         wrong, ", but the record has ", counts_[i])));
+      EXPECT_THAT(std::string(status.message()), HasSubstr(kIds[i / kLength]));
+    }
+  }
+  EXPECT_FALSE(cut_->steps().Find(5).has_value()) << "nothing is counted";
+}
+
+TEST_P(RaggedEvaluateTest, SizesMustAgree) {
+  const auto refused = [&](const std::string& message, auto change) {
+    v1::EvaluateRequest request = Ragged(Request(all_, 5));
+    change(*request.mutable_gathered());
+    const absl::Status status = Refusal(request);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  };
+  refused("gathered.log_probs: ", [](auto& g) { g.mutable_log_probs()->resize(4); });
+  refused("gathered.log_probs: ", [](auto& g) { g.mutable_log_probs()->append(4, 'x'); });
+  refused("gathered.top_k_counts: ", [](auto& g) { g.mutable_top_k_counts()->pop_back(); });
+  refused("gathered.top_k_counts: ", [](auto& g) { g.mutable_top_k_counts()->resize(2); });
+  refused("gathered.top_k_counts: element 3: 65535, above the run's top_k 5",
+          [](auto& g) { g.mutable_top_k_counts()->replace(6, 2, "\xff\xff"); });
+}
+
+INSTANTIATE_TEST_SUITE_P(Pages, RaggedEvaluateTest, testing::Values(0.0, 0.9));
+
+}  // namespace
+}  // namespace sis

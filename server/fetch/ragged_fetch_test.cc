@@ -1,0 +1,244 @@
+// Ragged FetchTopK: the padded one without its unused slots, whatever pages hold the records.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <tuple>
+
+#include "server/fetch/fetch.h"
+#include "server/shared_memory/shared_segment.h"
+#include "server/testing/cache_fixture.h"
+#include "server/testing/record_generator.h"
+#include "server/wire/segment_range.h"
+
+namespace sis {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr uint32_t kSlots = 7;
+
+template <typename T>
+std::vector<T> Values(const std::string& bytes) {
+  std::vector<T> values(bytes.size() / sizeof(T));
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+template <typename T>
+std::string Bytes(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+// Of [N, K] arrays the first counts[i] of each row.
+std::string Used(const std::string& rows, const std::vector<uint16_t>& counts) {
+  std::string used;
+  for (size_t i = 0; i < counts.size() && !rows.empty(); ++i) {
+    used += rows.substr(i * kSlots * 4, counts[i] * size_t{4});
+  }
+  return used;
+}
+
+class RaggedFetchTest : public testing::TestWithParam<std::tuple<double, v1::LogProbEncoding>> {
+ protected:
+  RaggedFetchTest() {
+    v1::RunConfig config = SmallConfig(kSlots);
+    config.set_mass(std::get<0>(GetParam()));
+    config.set_log_prob_encoding(std::get<1>(GetParam()));
+    config.set_max_staleness(0);
+    run_ = cache_.CreateRun("r", config);
+    // Whole pages, a gap, stale positions, a page that isn't packed, and what never came.
+    AppendBlock(cache_, *run_, generator_.NextRecords(25000).Block("a", 0, 3, 0, 25000));
+    AppendBlock(cache_, *run_, generator_.NextRecords(400).Block("a", 25100, 2, 0, 400));
+    AppendBlock(cache_, *run_, generator_.NextRecords(70).Block("a", 25500, 3, 0, 70));
+    AppendBlock(cache_, *run_, generator_.NextRecords(5).Block("b", 3, 3, 0, 5));
+    EXPECT_TRUE(run_->AdvanceVersion(3).ok());
+    Add("a", 33, 0);
+    Add("never", 0, 7);
+    Add("empty", 0, 0);
+    Add("b", 0, 9);
+    Add("a", 50, 3);
+    arrays_.LieIn(segment_);
+  }
+  void Add(const std::string& id, uint32_t first, uint32_t length) {
+    v1::Slice& slice = *request_.add_slices();
+    slice.mutable_sequence()->set_id(id);
+    slice.set_first_position(first);
+    slice.set_length(length);
+  }
+  // The rows of all chunks.
+  v1::FetchTopKChunk Rows(v1::FetchTopKRequest request, std::string& header) {
+    v1::FetchTopKChunk rows;
+    absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request);
+    EXPECT_TRUE(fetch.ok()) << fetch.status();
+    v1::FetchTopKResponse message;
+    if (!fetch.ok() || !fetch->Next(message)) return rows;
+    header = message.header().SerializeAsString();
+    chunks_ = 0;
+    while (fetch->Next(message)) {
+      ++chunks_;
+      EXPECT_LE(message.ByteSizeLong(), (1 << 20) + 1000);
+      const v1::FetchTopKChunk& chunk = message.chunk();
+      rows.set_length(rows.length() + chunk.length());
+      *rows.mutable_sampled_ids() += chunk.sampled_ids();
+      *rows.mutable_sampled_log_probs() += chunk.sampled_log_probs();
+      *rows.mutable_top_k_counts() += chunk.top_k_counts();
+      *rows.mutable_top_k_ids() += chunk.top_k_ids();
+      *rows.mutable_top_k_log_probs() += chunk.top_k_log_probs();
+    }
+    return rows;
+  }
+  // What it must be.
+  v1::FetchTopKChunk Expected(std::string& header) {
+    request_.set_ragged(false);
+    v1::FetchTopKRequest all = request_;
+    all.clear_arrays();
+    const v1::FetchTopKChunk padded = Rows(all, header);
+    EXPECT_EQ(padded.top_k_counts(), "");
+    const std::vector<int32_t> ids = Values<int32_t>(padded.top_k_ids());
+    std::vector<uint16_t> counts;
+    for (size_t i = 0; i < ids.size(); i += kSlots) {
+      uint16_t count = 0;
+      while (count < kSlots && ids[i + count] != -1) ++count;
+      counts.push_back(count);
+    }
+    v1::FetchTopKChunk expected = Rows(request_, header);
+    if (!expected.top_k_ids().empty() || !expected.top_k_log_probs().empty()) {
+      expected.set_top_k_counts(Bytes(counts));
+    }
+    expected.set_top_k_ids(Used(expected.top_k_ids(), counts));
+    expected.set_top_k_log_probs(Used(expected.top_k_log_probs(), counts));
+    request_.set_ragged(true);
+    return expected;
+  }
+  std::string Read(const std::string& part) const {
+    if (part.empty()) return part;
+    const auto parsed = SegmentRange::Parse(part, segment_->size());
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    std::string bytes(parsed->size, '\0');
+    segment_->Read(parsed->offset, parsed->size, bytes.data());
+    return bytes;
+  }
+  static void ExpectRows(const v1::FetchTopKChunk& got, const v1::FetchTopKChunk& expected) {
+    EXPECT_EQ(got.length(), expected.length());
+    EXPECT_TRUE(got.sampled_ids() == expected.sampled_ids());
+    EXPECT_TRUE(got.sampled_log_probs() == expected.sampled_log_probs());
+    EXPECT_TRUE(got.top_k_counts() == expected.top_k_counts());
+    EXPECT_TRUE(got.top_k_ids() == expected.top_k_ids());
+    EXPECT_TRUE(got.top_k_log_probs() == expected.top_k_log_probs());
+  }
+  v1::FetchTopKChunk RowsInSegment(const std::string& header) {
+    const std::string before(segment_->size(), '\x55');
+    segment_->Write(0, before.size(), before.data());
+    absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request_, arrays_);
+    EXPECT_TRUE(fetch.ok()) << fetch.status();
+    v1::FetchTopKChunk rows;
+    if (!fetch.ok()) return rows;
+    v1::FetchTopKResponse message;
+    EXPECT_TRUE(fetch->Next(message));
+    EXPECT_EQ(message.header().SerializeAsString(), header);
+    fetch->CopySome();
+    EXPECT_TRUE(fetch->Next(message));
+    rows = message.chunk();
+    EXPECT_FALSE(fetch->Next(message));
+    for (std::string* array :
+         {rows.mutable_sampled_ids(), rows.mutable_sampled_log_probs(), rows.mutable_top_k_counts(),
+          rows.mutable_top_k_ids(), rows.mutable_top_k_log_probs()}) {
+      *array = Read(*array);
+    }
+    std::string after(segment_->size(), '\0');
+    segment_->Read(0, after.size(), after.data());
+    const uint64_t end = request_.answers().bytes();
+    EXPECT_TRUE(after.substr(end) == before.substr(end)) << "written beside the range";
+    return rows;
+  }
+  static uint64_t Needed(const v1::FetchTopKChunk& rows) {
+    uint64_t needed = 0;
+    for (const std::string* array :
+         {&rows.sampled_ids(), &rows.sampled_log_probs(), &rows.top_k_counts(), &rows.top_k_ids(),
+          &rows.top_k_log_probs()}) {
+      needed = (needed + 63) / 64 * 64 + array->size();
+    }
+    return needed;
+  }
+
+  Cache cache_;
+  std::shared_ptr<sis::Run> run_;
+  RecordGenerator generator_{kSlots, 1000, 31};
+  v1::FetchTopKRequest request_;
+  const std::shared_ptr<SharedSegment> segment_ = *SharedSegment::Make(4 << 20);
+  ReceivedArrays arrays_;
+  int chunks_ = 0;
+};
+
+TEST_P(RaggedFetchTest, IsThePaddedOneWithoutUnusedSlots) {
+  for (const bool spans : {true, false}) {
+    request_.set_chunks_span_slices(spans);
+    std::string header, ragged_header;
+    const v1::FetchTopKChunk expected = Expected(header);
+    const v1::FetchTopKChunk ragged = Rows(request_, ragged_header);
+    EXPECT_EQ(ragged_header, header);
+    EXPECT_GT(chunks_, 1);
+    ExpectRows(ragged, expected);
+    const std::vector<uint16_t> counts = Values<uint16_t>(expected.top_k_counts());
+    EXPECT_THAT(counts, testing::Contains(0));
+    EXPECT_THAT(counts, testing::Contains(kSlots));
+    EXPECT_THAT(counts, testing::Contains(3));
+  }
+}
+
+TEST_P(RaggedFetchTest, SoItIsInASegmentOfAnyChoiceOfArrays) {
+  for (int wanted = 1; wanted < 16; ++wanted) {
+    request_.clear_arrays();
+    request_.clear_answers();
+    for (int i = 0; i < 4; ++i) {
+      if (wanted >> i & 1) request_.add_arrays(static_cast<v1::RecordArray>(v1::SAMPLED_IDS + i));
+    }
+    std::string header, ragged_header;
+    const v1::FetchTopKChunk expected = Expected(header);
+    ExpectRows(Rows(request_, ragged_header), expected);
+    request_.mutable_answers()->set_bytes(Needed(expected));
+    ExpectRows(RowsInSegment(header), expected);
+  }
+}
+
+TEST_P(RaggedFetchTest, ARangeThatIsTooSmallSaysWhatIsNeeded) {
+  std::string header;
+  const uint64_t needed = Needed(Expected(header));
+  request_.mutable_answers()->set_bytes(needed - 1);
+  request_.set_lease_seconds(5);
+  const absl::Status status = Fetch::Open(run_, request_, arrays_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(absl::StrCat("but ", needed, " are needed")));
+  EXPECT_EQ(run_->Describe().leases, 0);
+}
+
+// What comes meanwhile has no room: it is left out, and what is there stays where it belongs.
+TEST_P(RaggedFetchTest, RecordsThatComeMeanwhileHaveNoRoom) {
+  std::string header;
+  const v1::FetchTopKChunk before = Expected(header);
+  request_.mutable_answers()->set_bytes(Needed(before));
+  absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request_, arrays_);
+  ASSERT_TRUE(fetch.ok()) << fetch.status();
+  AppendBlock(cache_, *run_, generator_.NextRecords(3).Block("b", 0, 3, 0, 3));
+  v1::FetchTopKResponse message;
+  ASSERT_TRUE(fetch->Next(message));
+  ASSERT_TRUE(fetch->Next(message));
+  const v1::FetchTopKChunk& chunk = message.chunk();
+  const std::vector<uint16_t> counts = Values<uint16_t>(Read(chunk.top_k_counts()));
+  uint64_t slots = 0;
+  for (const uint16_t count : counts) slots += count;
+  EXPECT_EQ(counts.size(), chunk.length());
+  EXPECT_EQ(Read(chunk.top_k_ids()).size(), 4 * slots);
+  EXPECT_LE(Read(chunk.top_k_ids()).size(), before.top_k_ids().size());
+  EXPECT_TRUE(before.top_k_ids().starts_with(Read(chunk.top_k_ids()).substr(0, 100000)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Pages, RaggedFetchTest,
+                         testing::Combine(testing::Values(0.0, 0.9),
+                                          testing::Values(v1::FLOAT32, v1::FIXED12)));
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,212 @@
+// The C++ client's ragged records and values: the padded ones without unused slots, and the same
+// decisions, over messages, in shared memory, cut up, and of several servers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/api/client.h"
+#include "client/api/gather.h"
+#include "server/testing/live_server.h"
+#include "server/testing/record_generator.h"
+#include "tests/integration/same_records.h"
+
+namespace sis {
+namespace {
+
+constexpr int kSlots = 10;
+constexpr int kVocabulary = 100;
+constexpr uint32_t kLengths[] = {192, 100, 1, 64, 70, 33};
+constexpr size_t kBytes = 1 << 20;
+const RunRef kRun{"run"};
+
+class ClientRaggedTest : public testing::Test {
+ protected:
+  ClientRaggedTest() : live_(LiveServer::SharedMemoryOptions(4 * kBytes)) {
+    for (const uint32_t length : kLengths) {
+      slices_.push_back({{absl::StrCat("s", slices_.size())}, 0, length});
+      records_.push_back(generator_.NextRecords(length));
+    }
+    slices_.push_back({{"never"}, 0, 9});
+    client_ = *Client::Connect(live_.server().grpc_address());
+    Fill(*client_);
+    padded_ = *client_->FetchTopK(kRun, slices_);
+    // What the current policy says of all tokens.
+    std::mt19937 random(3);
+    std::normal_distribution<float> logit;
+    for (size_t i = 0; i < padded_.positions(); ++i) {
+      double sum = 0;
+      const size_t first = log_softmax_.size();
+      for (int id = 0; id < kVocabulary; ++id) {
+        log_softmax_.push_back(logit(random));
+        sum += std::exp(log_softmax_.back());
+      }
+      for (size_t id = first; id < log_softmax_.size(); ++id) {
+        log_softmax_[id] -= static_cast<float>(std::log(sum));
+      }
+    }
+  }
+
+  void Fill(Client& client) {
+    v1::RunConfig config = LiveServer::RunRequest("run", kSlots, kVocabulary).config();
+    config.set_mass(0.8);
+    EXPECT_TRUE(client.CreateRun(kRun.run_id, config).ok());
+    v1::Sampling sampling;
+    sampling.set_log_probs(v1::Sampling::RAW);
+    sampling.set_temperature(1);
+    const auto stream = client.Append(kRun, sampling, kVocabulary);
+    for (size_t i = 0; i < records_.size(); ++i) {
+      EXPECT_TRUE(stream->Block(slices_[i].sequence, 0, 0, records_[i].View()).ok());
+    }
+    EXPECT_TRUE(stream->Finish()->empty());
+  }
+  // Without unused slots.
+  template <typename T>
+  static std::vector<T> Used(std::span<const T> rows, std::span<const uint16_t> counts) {
+    std::vector<T> used;
+    for (size_t i = 0; i < counts.size() && !rows.empty(); ++i) {
+      const auto row = rows.subspan(i * kSlots, counts[i]);
+      used.insert(used.end(), row.begin(), row.end());
+    }
+    return used;
+  }
+  void ExpectRagged(const TopKRecords& got) const {
+    ASSERT_EQ(got.top_k_counts.size(), padded_.positions());
+    for (size_t i = 0; i < got.top_k_counts.size(); ++i) {
+      const auto row = padded_.ids.subspan(i * kSlots, kSlots);
+      ASSERT_EQ(got.top_k_counts[i], std::ranges::find(row, -1) - row.begin()) << i;
+    }
+    TopKRecords expected = padded_;
+    const std::vector<int32_t> ids = Used(padded_.ids, got.top_k_counts);
+    const std::vector<float> log_probs = Used(padded_.log_probs, got.top_k_counts);
+    expected.ids = ids;
+    expected.log_probs = log_probs;
+    ExpectSameRecords(got, expected);
+  }
+  static void ExpectSame(const Evaluation& got, const Evaluation& expected) {
+    EXPECT_EQ(got.accept_bits, expected.accept_bits);
+    EXPECT_EQ(got.decisions, expected.decisions);
+    EXPECT_EQ(got.acceptance_probabilities, expected.acceptance_probabilities);
+    EXPECT_EQ(got.totals.SerializeAsString(), expected.totals.SerializeAsString());
+    ASSERT_EQ(got.missing.size(), expected.missing.size());
+  }
+  const EvaluateOptions options_ = {
+      .draw = 3, .outputs = {v1::ACCEPT_BITS, v1::DECISIONS, v1::ACCEPTANCE_PROBABILITIES}};
+
+  LiveServer live_;
+  RecordGenerator generator_{kSlots, kVocabulary, 11};
+  std::vector<Slice> slices_;
+  std::vector<Records> records_;
+  std::unique_ptr<Client> client_;
+  TopKRecords padded_;
+  std::vector<float> log_softmax_;
+};
+
+TEST_F(ClientRaggedTest, RecordsAreThePaddedOnesWithoutUnusedSlots) {
+  const auto memory = *client_->LeaseSharedMemory(kBytes);
+  for (SharedMemory* const place : {static_cast<SharedMemory*>(nullptr), memory.get()}) {
+    const auto got = client_->FetchTopK(kRun, slices_, {.memory = place, .ragged = true});
+    ASSERT_TRUE(got.ok()) << got.status();
+    ExpectRagged(*got);
+    EXPECT_THAT(got->top_k_counts, testing::Contains(0));
+    EXPECT_LT(got->ids.size(), padded_.ids.size() * 0.9);
+    const auto some = client_->FetchTopK(
+        kRun, slices_, {.arrays = {v1::TOP_K_IDS}, .memory = place, .ragged = true});
+    ASSERT_TRUE(some.ok()) << some.status();
+    EXPECT_EQ(BytesOf(some->ids), BytesOf(got->ids));
+    EXPECT_EQ(BytesOf(some->top_k_counts), BytesOf(got->top_k_counts));
+    EXPECT_TRUE(some->log_probs.empty());
+    const auto none = client_->FetchTopK(
+        kRun, slices_, {.arrays = {v1::SAMPLED_IDS}, .memory = place, .ragged = true});
+    ASSERT_TRUE(none.ok()) << none.status();
+    EXPECT_TRUE(none->top_k_counts.empty());
+  }
+}
+
+TEST_F(ClientRaggedTest, DecisionsAreTheSameHoweverTheyAreSent) {
+  const auto rows = Gather(padded_, log_softmax_);
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  const auto expected = client_->Evaluate(kRun, padded_.slices, rows->values(), options_);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  EXPECT_GT(expected->totals.accepted(), 0);
+  EXPECT_EQ(expected->totals.missing(), 9);
+  const TopKRecords ragged = *client_->FetchTopK(kRun, slices_, {.ragged = true});
+  const auto gathered = Gather(ragged, log_softmax_);
+  ASSERT_TRUE(gathered.ok()) << gathered.status();
+  EXPECT_EQ(gathered->log_probs, Used<float>(rows->log_probs, ragged.top_k_counts));
+
+  const std::vector<double> log_sum_exps(padded_.positions(), 0.0);
+  const auto as_logits =
+      client_->Evaluate(kRun, padded_.slices,
+                        LogitValues{gathered->log_probs, gathered->sampled_log_probs, log_sum_exps,
+                                    gathered->top_k_counts},
+                        options_);
+  ASSERT_TRUE(as_logits.ok()) << as_logits.status();
+  ExpectSame(*as_logits, *expected);
+  GatheredValues halves = rows->values(), ragged_halves = gathered->values();
+  halves.half_precision = ragged_halves.half_precision = true;
+  const auto in_halves = client_->Evaluate(kRun, padded_.slices, halves, options_);
+  const auto in_ragged_halves = client_->Evaluate(kRun, padded_.slices, ragged_halves, options_);
+  ASSERT_TRUE(in_ragged_halves.ok()) << in_ragged_halves.status();
+  ExpectSame(*in_ragged_halves, *in_halves);
+
+  for (const size_t bytes : {1, 1000, 1 << 20}) {
+    const auto client =
+        *Client::Connect(live_.server().grpc_address(), {.micro_batch_bytes = bytes});
+    const auto over_streams = client->Evaluate(kRun, padded_.slices, gathered->values(), options_);
+    ASSERT_TRUE(over_streams.ok()) << over_streams.status();
+    ExpectSame(*over_streams, *expected);
+    const auto memory = *client->LeaseSharedMemory(kBytes);
+    const auto put = [&]<typename T>(const std::vector<T>& values) {
+      const std::span<T> part = *memory->Allocate<T>(values.size());
+      std::ranges::copy(values, part.begin());
+      return part;
+    };
+    const GatheredValues shared{.log_probs = put(gathered->log_probs),
+                                .sampled_log_probs = put(gathered->sampled_log_probs),
+                                .top_k_counts = put(gathered->top_k_counts)};
+    const auto in_memory = client->Evaluate(kRun, padded_.slices, shared, options_);
+    ASSERT_TRUE(in_memory.ok()) << in_memory.status();
+    ExpectSame(*in_memory, *expected);
+  }
+}
+
+TEST_F(ClientRaggedTest, OfSeveralServersToo) {
+  LiveServer servers[2];
+  const auto client = *Client::Connect(std::vector<std::string>{
+      servers[0].server().grpc_address(), servers[1].server().grpc_address()});
+  Fill(*client);
+  const auto ragged = client->FetchTopK(kRun, slices_, {.ragged = true});
+  ASSERT_TRUE(ragged.ok()) << ragged.status();
+  ExpectRagged(*ragged);
+  const auto gathered = Gather(*ragged, log_softmax_);
+  ASSERT_TRUE(gathered.ok()) << gathered.status();
+  const auto got = client->Evaluate(kRun, ragged->slices, gathered->values(), options_);
+  ASSERT_TRUE(got.ok()) << got.status();
+  const auto rows = Gather(padded_, log_softmax_);
+  ExpectSame(*got, *client_->Evaluate(kRun, padded_.slices, rows->values(), options_));
+}
+
+TEST_F(ClientRaggedTest, WhatDoesNotFitIsRefused) {
+  const TopKRecords ragged = *client_->FetchTopK(kRun, slices_, {.ragged = true});
+  auto gathered = *Gather(ragged, log_softmax_);
+  const auto code = [&] {
+    return client_->Evaluate(kRun, ragged.slices, gathered.values(), options_).status().code();
+  };
+  gathered.log_probs.pop_back();
+  EXPECT_EQ(code(), absl::StatusCode::kInvalidArgument);
+  gathered.log_probs.push_back(-1);
+  std::ranges::rotate(gathered.top_k_counts, gathered.top_k_counts.begin() + 1);
+  EXPECT_EQ(code(), absl::StatusCode::kFailedPrecondition);
+  gathered.top_k_counts.pop_back();
+  EXPECT_EQ(code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace sis
