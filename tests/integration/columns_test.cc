@@ -72,7 +72,7 @@ TEST_P(ColumnsTest, WhatWasAppendedIsFetched) {
   for (int i = 0; i < kSequences; ++i) {
     const std::vector<std::byte> experts = ValuesOf(i, 5), teacher = ValuesOf(i, 4 * kTopK);
     // The second column alone with the block, the first later.
-    const AppendEntry block = BlockEntry{{Name(i)}, 0, 0, records.View(), {{}, teacher}};
+    const AppendEntry block = BlockEntry{{Name(i)}, 0, 0, records.View(), {}, {{}, teacher}};
     ASSERT_TRUE(stream->AppendMany({&block, 1}).ok());
     ASSERT_TRUE(stream->Seal({Name(i)}, kLength).ok());
     ASSERT_TRUE(
