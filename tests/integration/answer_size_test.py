@@ -52,7 +52,11 @@ def with_string(message, path, value):
         if field.label == field.LABEL_REPEATED:
             inner = inner[0] if inner else inner.add()
         message = inner
-    setattr(message, path[-1].name, value)
+    last = path[-1]
+    if last.label == last.LABEL_REPEATED:
+        getattr(message, last.name).append(value)
+    else:
+        setattr(message, last.name, value)
     return whole
 
 

@@ -115,13 +115,13 @@ class TopKRecords:
     missing: Tuple[MissingRange, ...]
     # 0 if no lease was asked for.
     lease_id: int
+    # K; needed if they are ragged.
+    top_k: int = 0
     # Of the run's columns, those that were fetched: uint8 [N, bytes], or [N, K, bytes] if per slot,
     # to be viewed as what they are. Zero where there is no value.
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
     # bool [N] of each: which positions have a value.
     column_presence: Mapping[str, np.ndarray] = field(default_factory=dict)
-    # K; needed if they are ragged.
-    top_k: int = 0
 
     @functools.cached_property
     def ids(self) -> np.ndarray:
