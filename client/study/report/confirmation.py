@@ -22,19 +22,15 @@ def situation(cell: str) -> str:
     return cell
 
 
-def _compared(plan: design.Design, found: results.ByArm, complete: bool) -> str:
-    """A table for every arm that others are compared with: a row per situation. Intervals hold
-    with all others; what they say of the first is told once the study is complete."""
+def _compared(plan: design.Design, found: results.ByArm) -> str:
+    """Of a complete study a table for every arm that others are compared with: a row per situation.
+    Intervals hold with all others."""
     together = 1 - 0.05 / len(plan.primary)
     by_base: Dict[str, Dict[Tuple[str, str], str]] = {}
     for cell, arm, base_cell, base_arm in plan.primary:
         joint = paired(found, cell, arm, base_cell, base_arm, "final_reward", together)
-        if joint is None:
-            said = "not in"
-        elif complete:
-            said = f"{joint.text()}, {joint.verdict(plan.margin)}"
-        else:
-            said = f"{joint.text()} ({joint.pairs} pair{'s' if joint.pairs > 1 else ''})"
+        assert joint is not None
+        said = f"{joint.text()}, {joint.verdict(plan.margin)}"
         by_base.setdefault(base_arm, {})[situation(cell), arm] = said
     parts = {}
     for base, said_of in by_base.items():
@@ -81,13 +77,16 @@ def write(design_path: pathlib.Path, results_path: pathlib.Path, folder: pathlib
     runs = len(plan.runs)
     complete = len(there) == runs
     state = f"All {runs} runs of the design are in."
-    if not complete:
+    compared = "Not all of them are in, so none is told here."
+    if complete:
+        compared = _compared(plan, found)
+    else:
         state = f"**{len(there)} of {runs} runs are in: nothing is confirmed before all are.**"
     (folder / "study").mkdir(parents=True, exist_ok=True)
     (folder / "study" / "confirmation.tsv").write_text(_all_arms(plan, found))
     (folder / "study_confirmation.md").write_text(
         _TEMPLATE.read_text().format(
-            state=state, compared=_compared(plan, found, complete), comparisons=len(plan.primary),
+            state=state, compared=compared, comparisons=len(plan.primary),
             margin=1000 * (plan.margin or 0),
         )  # fmt: skip
     )

@@ -145,10 +145,7 @@ class ReportTest(unittest.TestCase):
         self.results.write_text("\n".join(lines[: len(lines) // 2]) + "\n")
         confirmation.write(CONFIRMATION, self.results, self.folder)
         self.assertIn(f"{len(lines) // 2} of {len(lines)} runs are in: nothing", page.read_text())
-        self.assertNotRegex(page.read_text(), r", (higher|lower|as good as|not to be told)")
-        self.results.write_text("")
-        confirmation.write(CONFIRMATION, self.results, self.folder)
-        self.assertIn("| not in |", page.read_text())
+        self.assertNotIn("±", page.read_text().split("Not all of them are in")[1])
 
     def test_advice_names_a_rule_only_where_intervals_do(self) -> None:
         make_results(self.results, 16)
