@@ -143,7 +143,7 @@ TEST(StoredCacheTest, ALogIsNotLongerForWhatWasTruncated) {
     Fleet fleet;
     fleet.shared = shared;
     const auto digest_at = [&](FleetReplica& replica) {
-      return DigestAt(replica.stored().Find(replica.run(), {"a", 0}, 0, 0), 0, kLength);
+      return DigestAt(replica.stored().Find(replica.run(), {"a", 0}, 0, 0, {}), 0, kLength);
     };
     uint64_t digest = 0;
     int64_t most = 0, sent = 0;
@@ -239,7 +239,7 @@ TEST(StoredCacheTest, WhatWasAckedIsThereWhoeverWritesAtTheSameTime) {
   }
   FleetReplica reader(fleet);
   for (uint32_t s = 0; s < kSequences; ++s) {
-    const Run::Found found = reader.stored().Find(reader.run(), {absl::StrCat(s), 0}, 0, 0);
+    const Run::Found found = reader.stored().Find(reader.run(), {absl::StrCat(s), 0}, 0, 0, {});
     for (uint32_t p = 0; p < kWriters * kBlocks; ++p) {
       ASSERT_EQ(DigestAt(found, p, 1), DigestOf(records, p, p)) << "position " << p;
     }
