@@ -35,11 +35,11 @@ absl::StatusOr<std::span<const ColumnValues>> ColumnReader::ReadBlock(const Appe
                                                                       uint32_t positions,
                                                                       const SharedSegment* segment,
                                                                       const Run& run) {
+  static_assert(AppendEntryView::kMostColumns > kMaxColumns);
   values_.clear();
   if (block.columns.size() > run.config().columns.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("columns: ", block.columns.size(), ", but run '",
-                                                   run.id(), "' has ",
-                                                   run.config().columns.size()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "columns: more than the ", run.config().columns.size(), " of run '", run.id(), "'"));
   }
   for (uint32_t i = 0; i < block.columns.size(); ++i) {
     if (block.columns[i].size() == 0) continue;

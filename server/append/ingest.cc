@@ -1,7 +1,9 @@
 #include "server/append/ingest.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -59,17 +61,32 @@ absl::StatusOr<Ingest> Ingest::Open(StoredRuns& runs, RoomQueue& room_queue,
   return Ingest(runs, room_queue, *std::move(run));
 }
 
-int64_t Ingest::BytesToPad(AppendEntries entries) const {
-  size_t positions = 0;  // of the longest
+int64_t Ingest::BytesToCopy(AppendEntries entries) const {
+  const SharedSegment* segment = segment_.ok() ? segment_->get() : nullptr;
+  const auto bytes_of = [&](const ArrayField& array) -> size_t {
+    if (segment == nullptr || array.size() == 0) return array.size();
+    const absl::StatusOr<SegmentRange> part = RangeIn(*segment, array);
+    return part.ok() ? part->size : 0;
+  };
+  const RunConfig& config = run_->config();
+  size_t positions = 0;                          // of the longest
+  std::array<size_t, kMaxColumns> columns = {};  // of each, what its longest entry has
   for (const AppendEntryView& entry : entries) {
-    size_t bytes = entry.top_k_counts.size();
-    if (bytes > 0 && segment_.ok() && *segment_ != nullptr) {
-      const absl::StatusOr<SegmentRange> part = RangeIn(**segment_, entry.top_k_counts);
-      bytes = part.ok() ? part->size : 0;
+    positions = std::max(positions, bytes_of(entry.top_k_counts) / sizeof(uint16_t));
+    if (segment == nullptr) continue;  // the message's charge has the values
+    size_t column = 0;
+    if (entry.kind == AppendEntryView::Kind::kColumn) {
+      column = FindColumn(config.columns, entry.column, "column").value_or(kMaxColumns);
     }
-    positions = std::max(positions, bytes / sizeof(uint16_t));
+    for (const ArrayField& values : entry.columns) {
+      if (column >= columns.size()) break;
+      columns[column] = std::max(columns[column], bytes_of(values));
+      ++column;
+    }
   }
-  return static_cast<int64_t>(positions * run_->config().top_k * (sizeof(int32_t) + sizeof(float)));
+  return static_cast<int64_t>(
+      std::accumulate(columns.begin(), columns.end(),
+                      positions * config.top_k * (sizeof(int32_t) + sizeof(float))));
 }
 
 absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(AppendEntries entries, Turn turn,

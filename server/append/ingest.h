@@ -39,8 +39,9 @@ class Ingest {
   void LieIn(absl::StatusOr<std::shared_ptr<SharedSegment>> segment) {
     segment_ = std::move(segment);
   }
-  // What the longest of their blocks takes besides its arrays, if its sets are ragged.
-  int64_t BytesToPad(AppendEntries entries) const;
+  // What is copied of them besides what their message is charged: the longest block's sets where
+  // they are ragged, and values of columns out of the segment.
+  int64_t BytesToCopy(AppendEntries entries) const;
   // Gives back what the entries so far have taken: the segment, and the memory of large ones.
   void Rest() {
     segment_ = nullptr;

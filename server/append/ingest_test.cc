@@ -536,10 +536,44 @@ TEST_F(IngestTest, BytesOfARaggedBlockAreThoseThatCame) {
   ASSERT_TRUE(ingest.ok());
   v1::AppendBatch batch;
   *batch.add_entries()->mutable_block() = records_.Block("a");
-  EXPECT_EQ(ingest->BytesToPad(EntriesOf(batch)), 0);
+  EXPECT_EQ(ingest->BytesToCopy(EntriesOf(batch)), 0);
   *batch.add_entries()->mutable_block() = ragged;
   *batch.add_entries()->mutable_block() = Ragged(records_.Block("c", 0, 0, 0, 3), kSlots);
-  EXPECT_EQ(ingest->BytesToPad(EntriesOf(batch)), 10 * 8 * kSlots);
+  EXPECT_EQ(ingest->BytesToCopy(EntriesOf(batch)), 10 * 8 * kSlots);
+}
+
+// Each column is copied once more where it lies in a segment, of which all may name the same bytes.
+TEST_F(IngestTest, ColumnsInASegmentAreChargedAndNoMoreThanTheRunHas) {
+  v1::RunConfig config = SmallConfig(kSlots);
+  for (const std::string name : {"experts", "mask"}) {
+    v1::Column& column = *config.add_columns();
+    column.set_name(name);
+    column.set_bytes(10);
+  }
+  const auto run = cache_.CreateRun("columns", config);
+  absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.runs, cache_.room_queue, HeaderOf(*run));
+  ASSERT_TRUE(ingest.ok());
+  v1::AppendBatch batch;
+  v1::Block& both = *batch.add_entries()->mutable_block();
+  both.add_columns(SegmentRange{0, 100}.ToBytes());
+  both.add_columns(SegmentRange{0, 100}.ToBytes());
+  v1::Block& first = *batch.add_entries()->mutable_block();
+  first.add_columns(SegmentRange{64, 300}.ToBytes());
+  v1::ColumnBlock& mask = *batch.add_entries()->mutable_column();
+  mask.set_column("mask");
+  mask.set_values(SegmentRange{0, 70}.ToBytes());
+  v1::ColumnBlock& none = *batch.add_entries()->mutable_column();
+  none.set_column("none");
+  none.set_values(SegmentRange{0, 5000}.ToBytes());
+  EXPECT_EQ(ingest->BytesToCopy(EntriesOf(batch)), 0) << "charged with the message";
+  ingest->LieIn(*SharedSegment::Make(1 << 16));
+  EXPECT_EQ(ingest->BytesToCopy(EntriesOf(batch)), 300 + 100);
+
+  v1::Block block = records_.Block("a");
+  for (int i = 0; i < 20; ++i) block.add_columns();
+  const v1::Ack ack = AppendBlock(cache_, *run, block);
+  EXPECT_EQ(ack.code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(ack.message(), HasSubstr("columns: more than the 2 of run 'columns'"));
 }
 
 TEST_F(IngestTest, SealsAndTruncationsAreChecked) {

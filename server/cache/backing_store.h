@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <variant>
 
 #include "server/cache/missing.h"
@@ -35,10 +36,11 @@ class BackingStore {
   // Charged for it, and for the sequence's place among those that other servers are asked about.
   static constexpr int64_t kAttachmentBytes = 208;
 
-  // A sequence for reading [first, first + count), or all of it if count is 0: from memory, and
-  // what isn't there from the store. May wait for the store, so the caller holds no lock.
-  virtual FoundSequence Find(Run& run, const SequenceName& name, uint32_t first,
-                             uint32_t count) = 0;
+  // A sequence for reading records and these columns at [first, first + count), or all of it if
+  // count is 0: from memory, and what isn't there from the store. May wait for the store, so the
+  // caller holds no lock.
+  virtual FoundSequence Find(Run& run, const SequenceName& name, uint32_t first, uint32_t count,
+                             std::span<const uint32_t> columns) = 0;
 
   // Drops a stored sequence that was dropped from memory, later, and until it succeeds: doesn't
   // wait, and is called under the run's lock.

@@ -4,11 +4,15 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 
 #include "kernels/decide/simd_backend.h"
 #include "kernels/numerics/float16.h"
+#include "server/evaluate/inspection_messages.h"
+#include "server/shared_memory/shared_segment.h"
 #include "server/testing/evaluate_fixture.h"
+#include "server/wire/segment_range.h"
 
 namespace sis {
 namespace {
@@ -99,29 +103,61 @@ class RaggedEvaluateTest : public EvaluateTest, public testing::WithParamInterfa
     gathered.set_top_k_counts(Bytes(counts));
     return request;
   }
-  std::string Answer(const Backend& backend, const v1::EvaluateRequest& request) {
+  std::string Answer(const Backend& backend, const v1::EvaluateRequest& request,
+                     const ReceivedArrays& arrays = {}) {
     // Each time counts anew.
-    std::shared_ptr<sis::Run> fresh = cache_.CreateRun("fresh" + std::to_string(runs_++), [&] {
+    last_ = cache_.CreateRun("fresh" + std::to_string(runs_++), [&] {
       v1::RunConfig config = LosslessConfig(kSlots);
       config.set_mass(GetParam());
       return config;
     }());
-    Fill(*fresh);
-    absl::StatusOr<v1::EvaluateResponse> response = EvaluateAtOnce(*fresh, backend, request);
+    Fill(*last_);
+    absl::StatusOr<v1::EvaluateResponse> response =
+        EvaluateAtOnce(*last_, backend, request, arrays);
     EXPECT_TRUE(response.ok()) << response.status();
     if (!response.ok()) return "";
     EXPECT_GT(response->totals().accepted(), 0);
     EXPECT_EQ(response->totals().missing() > 0, true);
-    const auto step = fresh->steps().Find(request.draw());
+    const auto step = last_->steps().Find(request.draw());
     return response->SerializeAsString() + ToTotals(step->evaluated.sums).SerializeAsString();
+  }
+  // What is kept of single positions of the last answer.
+  std::string Inspected() {
+    std::string kept;
+    for (const std::string& id : kIds) {
+      v1::InspectSequenceRequest request;
+      request.mutable_sequence()->set_id(id);
+      v1::InspectSequenceResponse response;
+      EXPECT_TRUE(InspectSequence(*last_, request, response).ok());
+      EXPECT_EQ(response.decisions().size(), kLength);
+      kept += response.SerializeAsString();
+    }
+    return kept;
+  }
+  // The same with its arrays in the segment.
+  v1::EvaluateRequest InSegment(v1::EvaluateRequest request) const {
+    uint64_t end = 0;
+    v1::Gathered& gathered = *request.mutable_gathered();
+    for (std::string* array : {gathered.mutable_log_probs(), gathered.mutable_sampled_log_probs(),
+                               gathered.mutable_log_sum_exps(), gathered.mutable_top_k_counts()}) {
+      if (array->empty()) continue;
+      const SegmentRange range{end, array->size()};
+      segment_->Write(range.offset, range.size, array->data());
+      end += (range.size + SegmentRange::kAlignment - 1) / SegmentRange::kAlignment *
+             SegmentRange::kAlignment;
+      *array = range.ToBytes();
+    }
+    return request;
   }
   absl::Status Refusal(const v1::EvaluateRequest& request) {
     return EvaluateAtOnce(*cut_, backend_, request).status();
   }
 
   std::shared_ptr<sis::Run> cut_;
-  std::vector<uint16_t> counts_;  // of all positions
+  std::shared_ptr<sis::Run> last_;  // that answered
+  std::vector<uint16_t> counts_;    // of all positions
   int runs_ = 0;
+  const std::shared_ptr<SharedSegment> segment_ = *SharedSegment::Make(1 << 20);
 };
 
 TEST_P(RaggedEvaluateTest, IsThePaddedFormByteForByteOnEveryBackend) {
@@ -170,6 +206,49 @@ TEST_P(RaggedEvaluateTest, WithThreePoliciesToo) {
   request.add_outputs(v1::COEFFICIENTS);
   const std::string expected = Answer(backend_, request);
   EXPECT_TRUE(Answer(backend_, Ragged(request)) == expected);
+}
+
+// Whoever reads the rows once more, in whatever values they came, must leave out unused slots.
+TEST_P(RaggedEvaluateTest, WhateverElseIsAskedFor) {
+  const std::vector<std::function<void(v1::EvaluateRequest&)>> changes = {
+      [](auto& request) { request.mutable_authors_code(); },
+      [](auto& request) { request.set_weight(v1::EXPECTED); },
+      [](auto& request) {
+        v1::ObservedCorrection& sis = *request.add_observe();
+        sis.set_name("sis");
+        sis.mutable_sis()->set_weight(v1::EXPECTED);
+        v1::ObservedCorrection& dppo = *request.add_observe();
+        dppo.set_name("dppo");
+        dppo.mutable_algorithm()->mutable_dppo_top_k()->set_threshold(0.02f);
+        request.set_advantages(Bytes(std::vector<float>(3 * kLength, 0.5f)));
+      },
+      [](auto& request) {
+        v1::SequenceTrustRegion& region = *request.add_trust_regions();
+        region.set_divergence(v1::SequenceTrustRegion::KL);
+        region.set_upper(0.01);
+        request.mutable_algorithm()->mutable_grpo();
+        request.add_outputs(v1::COEFFICIENTS);
+        request.set_advantages(Bytes(std::vector<float>(3 * kLength, 0.5f)));
+        request.set_own_log_probs(Bytes(std::vector<float>(3 * kLength, -1.5f)));
+      },
+  };
+  ReceivedArrays in_segment;
+  in_segment.LieIn(segment_);
+  for (const v1::Gathered::Values form :
+       {v1::Gathered::LOG_PROBS, v1::Gathered::FLOAT16_LOG_PROBS, v1::Gathered::BFLOAT16_LOGITS}) {
+    for (size_t i = 0; i < changes.size(); ++i) {
+      v1::EvaluateRequest request = InValues(Request(all_, 5), form);
+      changes[i](request);
+      const std::string expected = Answer(backend_, request);
+      const std::string inspected = Inspected();
+      const v1::EvaluateRequest ragged = Ragged(request);
+      EXPECT_TRUE(Answer(backend_, ragged) == expected) << form << " " << i;
+      EXPECT_TRUE(Inspected() == inspected) << form << " " << i;
+      if (i >= 2) continue;  // its other arrays are not in the segment
+      EXPECT_TRUE(Answer(backend_, InSegment(ragged), in_segment) == expected) << form << " " << i;
+      EXPECT_TRUE(Inspected() == inspected) << form << " " << i;
+    }
+  }
 }
 
 TEST_P(RaggedEvaluateTest, CountsMustBeThoseOfTheRecord) {

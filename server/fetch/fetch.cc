@@ -1,7 +1,6 @@
 #include "server/fetch/fetch.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <utility>
 
@@ -15,7 +14,7 @@ namespace {
 constexpr size_t kChunkBytes = size_t{1} << 20;
 // What is decoded into the cache before it is copied to a segment.
 constexpr size_t kCopyBytes = size_t{128} << 10;
-// Rows for that if they are ragged: mostly they have much less.
+// Rows for that if they are ragged and without columns: mostly they have much less than all slots.
 constexpr uint32_t kCopyRaggedRows = 1024;
 
 // Of an array among the answers.
@@ -49,36 +48,20 @@ void Append(std::span<T> values, std::string& array) {
   array.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
 }
 
-// How many slots the records of these slices use.
-uint64_t CountUsedSlots(const Run& run, const std::vector<SliceRange>& slices) {
-  const uint64_t oldest_fresh = run.oldest_fresh_version();
-  RowBuffer buffer;
-  std::array<uint16_t, Page::kPositions> counts;
-  uint64_t used = 0;
-  for (const SliceRange& slice : slices) {
-    if (slice.sequence() == nullptr) continue;
-    const Sequence::Reader reader(*slice.sequence());
-    reader.ForEachPiece(
-        slice.first_position, slice.count, [&](const Sequence::Reader::Piece& piece) {
-          if (ReasonMissing(piece, oldest_fresh).has_value()) return;
-          used += piece.page->ReadUsed(piece.index,
-                                       {.counts = std::span(counts).first(piece.count)}, buffer);
-        });
-  }
-  return used;
-}
-
 }  // namespace
 
-Fetch::Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices, const WantedRecords& wanted,
-             WantedColumns columns, std::optional<AnswersInSegment> answers,
-             bool chunks_span_slices, bool ragged, uint64_t lease_id)
+Fetch::Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices,
+             std::vector<SliceSummary> summaries, const WantedRecords& wanted,
+             WantedColumns columns, uint64_t oldest_fresh_version,
+             std::optional<AnswersInSegment> answers, bool chunks_span_slices, bool ragged,
+             uint64_t lease_id)
     : run_(std::move(run)),
       slices_(std::move(slices)),
+      summaries_(std::move(summaries)),
       wanted_(wanted),
       columns_(std::move(columns)),
       lease_id_(lease_id),
-      oldest_fresh_version_(run_->oldest_fresh_version()),
+      oldest_fresh_version_(oldest_fresh_version),
       answers_(std::move(answers)),
       chunks_span_slices_(chunks_span_slices),
       ragged_(ragged),
@@ -91,13 +74,22 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
     return absl::InvalidArgumentError(absl::StrCat("lease_seconds: ", request.lease_seconds(),
                                                    " is not in [0, ", max_lease, "]"));
   }
-  absl::StatusOr<std::vector<SliceRange>> slices = ParseFetchSlices(*run, request.slices());
-  if (!slices.ok()) return slices.status();
   const absl::StatusOr<WantedRecords> wanted = WantedRecords::Parse(request);
   if (!wanted.ok()) return wanted.status();
   absl::StatusOr<WantedColumns> columns = WantedColumns::Parse(request, run->config());
   if (!columns.ok()) return columns.status();
+  absl::StatusOr<std::vector<SliceRange>> slices =
+      ParseFetchSlices(*run, request.slices(), columns->numbers());
+  if (!slices.ok()) return slices.status();
   const bool ragged = request.ragged() && wanted->has_slots();
+  const uint64_t oldest_fresh_version = run->oldest_fresh_version();
+  std::vector<SliceSummary> summaries;
+  summaries.reserve(slices->size());
+  uint64_t used_slots = 0;
+  for (const SliceRange& slice : *slices) {
+    summaries.push_back(Summarize(slice, oldest_fresh_version, ragged && request.has_answers()));
+    used_slots += summaries.back().used_slots;
+  }
   std::optional<AnswersInSegment> answers;
   if (request.has_answers()) {
     const auto rows = static_cast<uint64_t>(TotalPositions(*slices));
@@ -105,8 +97,11 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
     const auto add = [&sizes](const auto& of_records) {
       sizes.assign(of_records.begin(), of_records.end());
     };
-    ragged ? add(wanted->RaggedSizes(rows, CountUsedSlots(*run, *slices)))
-           : add(wanted->Sizes(rows, run->config().top_k));
+    if (ragged) {
+      add(wanted->RaggedSizes(rows, used_slots));
+    } else {
+      add(wanted->Sizes(rows, run->config().top_k));
+    }
     columns->AddSizes(rows, sizes);
     absl::StatusOr<AnswersInSegment> parsed =
         AnswersInSegment::Parse(request.answers(), arrays, sizes);
@@ -125,7 +120,8 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
     if (!lease.ok()) return lease.status();
     lease_id = *lease;
   }
-  return Fetch(std::move(run), *std::move(slices), *wanted, *std::move(columns), std::move(answers),
+  return Fetch(std::move(run), *std::move(slices), std::move(summaries), *wanted,
+               *std::move(columns), oldest_fresh_version, std::move(answers),
                request.chunks_span_slices(), ragged, lease_id);
 }
 
@@ -158,12 +154,17 @@ bool Fetch::Next(v1::FetchTopKResponse& message) {
     return true;
   }
   if (!SkipFullSlices()) return false;
-  ragged_ ? WriteRaggedChunk(*message.mutable_chunk()) : WriteChunk(*message.mutable_chunk());
+  if (ragged_) {
+    WriteRaggedChunk(*message.mutable_chunk());
+  } else {
+    WriteChunk(*message.mutable_chunk());
+  }
   return true;
 }
 
 bool Fetch::SkipFullSlices() {
   while (slice_ < slices_.size() && row_ >= slices_[slice_].count) {
+    summaries_[slice_] = {};
     slices_[slice_++].found = std::shared_ptr<Sequence>();
     row_ = 0;
   }
@@ -181,7 +182,8 @@ uint32_t Fetch::CountRows(size_t bytes, bool spans_slices) const {
 bool Fetch::CopySome() {
   if (!answers_.has_value() || !header_written_ || !SkipFullSlices()) return false;
   if (ragged_) {
-    CopyRagged(static_cast<uint32_t>(std::min<uint64_t>(kCopyRaggedRows, rows_ - rows_done_)));
+    const uint32_t most = CountRows(columns_.empty() ? kChunkBytes : kCopyBytes, true);
+    CopyRagged(std::min(kCopyRaggedRows, most));
     return true;
   }
   const uint32_t rows = CountRows(kCopyBytes, true);
@@ -194,32 +196,15 @@ bool Fetch::CopySome() {
       .ids = Resize(wanted_.Has(v1::TOP_K_IDS), scratch_.ids, rows * slots),
       .log_probs = Resize(wanted_.Has(v1::TOP_K_LOG_PROBS), scratch_.log_probs, rows * slots),
       .ranks = scratch_.ranks};
-  const uint64_t offset = rows_done_ * sizeof(float);
+  const uint64_t first = rows_done_;
+  const uint64_t offset = first * sizeof(float);
   ReadNext(to);
   answers_->Write(IndexOf(v1::SAMPLED_IDS), offset, std::as_bytes(to.sampled_ids));
   answers_->Write(IndexOf(v1::SAMPLED_LOG_PROBS), offset, std::as_bytes(to.sampled_log_probs));
   answers_->Write(IndexOf(v1::TOP_K_IDS), offset * slots, std::as_bytes(to.ids));
   answers_->Write(IndexOf(v1::TOP_K_LOG_PROBS), offset * slots, std::as_bytes(to.log_probs));
-  columns_.Write(*answers_, ColumnsIndex(), offset / sizeof(float));
+  columns_.Write(*answers_, ColumnsIndex(), first);
   return true;
-}
-
-Fetch::Summary Fetch::Summarize(const SliceRange& slice) const {
-  Summary summary{.digest = 0, .missing = {}};
-  if (slice.sequence() == nullptr) {
-    summary.missing.push_back(
-        {slice.first_position, slice.count, std::get<MissingReason>(slice.found)});
-    return summary;
-  }
-  const Sequence::Reader reader(*slice.sequence());
-  reader.Check(slice.first_position, slice.count);
-  summary.digest = reader.Digest(slice.first_position, slice.count, oldest_fresh_version_);
-  reader.ForEachPiece(slice.first_position, slice.count, [&](const Sequence::Reader::Piece& piece) {
-    if (const auto reason = ReasonMissing(piece, oldest_fresh_version_); reason.has_value()) {
-      AddMissing(summary.missing, {piece.first_position, piece.count, *reason});
-    }
-  });
-  return summary;
 }
 
 void Fetch::WriteHeader(v1::FetchTopKHeader& header) const {
@@ -232,9 +217,8 @@ void Fetch::WriteHeader(v1::FetchTopKHeader& header) const {
     message.mutable_sequence()->set_attempt(slice.name.attempt);
     message.set_first_position(slice.first_position);
     message.set_length(slice.count);
-    const Summary summary = Summarize(slice);
-    message.set_record_digest(summary.digest);
-    AddMissingRanges(i, summary.missing, *header.mutable_missing());
+    message.set_record_digest(summaries_[i].digest);
+    AddMissingRanges(i, summaries_[i].missing, *header.mutable_missing());
   }
 }
 
@@ -263,7 +247,7 @@ void Fetch::WriteRaggedChunk(v1::FetchTopKChunk& chunk) {
   const size_t slice = slice_;
   uint32_t rows = 0;
   size_t bytes = 0;
-  do {  // counts are at most half as much again
+  do {  // CountRows leaves out the counts: 2 bytes beside at least 4
     const uint32_t count =
         CountRows(columns_.empty() ? kCopyBytes : kChunkBytes, chunks_span_slices_);
     const UsedRows next = ReadNextUsed(count);
@@ -288,7 +272,7 @@ void Fetch::CopyRagged(uint32_t rows) {
   const SegmentRange& room =
       answers_->part(RaggedIndexOf(next.ids.empty() ? v1::TOP_K_LOG_PROBS : v1::TOP_K_IDS));
   if ((slots_done_ + slots) * sizeof(float) > room.size) {
-    // Recorded since they were counted: as little known of as what is recorded after this call.
+    // Others came in place of some that were truncated: the header's digest is not theirs.
     std::ranges::fill(next.counts, uint16_t{0});
     next.ids = {};
     next.log_probs = {};
@@ -324,10 +308,8 @@ UsedRows Fetch::ReadNextUsed(uint32_t count) {
                        .sampled_log_probs = SubArray(rows.sampled_log_probs, done, part),
                        .counts = rows.counts.subspan(done, part),
                        .ids = SubArray(rows.ids, slots, left),
-                       .log_probs = SubArray(rows.log_probs, slots, left)});
-    if (!columns_.empty()) {
-      columns_.Read(slice, slice.first_position + row_, part, oldest_fresh_version_, done);
-    }
+                       .log_probs = SubArray(rows.log_probs, slots, left)},
+                      done);
     done += part;
     row_ += part;
     SkipFullSlices();
@@ -338,7 +320,7 @@ UsedRows Fetch::ReadNextUsed(uint32_t count) {
   return rows;
 }
 
-size_t Fetch::ReadUsed(uint32_t first_position, const UsedRows& rows) {
+size_t Fetch::ReadUsed(uint32_t first_position, const UsedRows& rows, uint32_t row) {
   const SliceRange& slice = slices_[slice_];
   const auto write_absent = [](const UsedRows& part) {
     WriteAbsent({.sampled_ids = part.sampled_ids,
@@ -353,24 +335,24 @@ size_t Fetch::ReadUsed(uint32_t first_position, const UsedRows& rows) {
     return 0;
   }
   size_t slots = 0;
-  // Checked for the header.
-  const Sequence::Reader reader(*slice.sequence());
-  reader.ForEachPiece(
-      first_position, static_cast<uint32_t>(rows.counts.size()),
-      [&](const Sequence::Reader::Piece& piece) {
-        const size_t first = piece.first_position - first_position;
-        const UsedRows part{
-            .sampled_ids = SubArray(rows.sampled_ids, first, piece.count),
-            .sampled_log_probs = SubArray(rows.sampled_log_probs, first, piece.count),
-            .counts = rows.counts.subspan(first, piece.count),
-            .ids = SubArray(rows.ids, slots, rows.ids.size() - slots),
-            .log_probs = SubArray(rows.log_probs, slots, rows.log_probs.size() - slots)};
-        if (ReasonMissing(piece, oldest_fresh_version_).has_value()) {
-          write_absent(part);
-        } else {
-          slots += piece.page->ReadUsed(piece.index, part, rows_buffer_);
-        }
-      });
+  const Sequence::Reader reader(*slice.sequence());  // checked for the header
+  ForEachPiece(reader, summaries_[slice_], first_position,
+               static_cast<uint32_t>(rows.counts.size()),
+               [&](const Sequence::Reader::Piece& piece) {
+                 const size_t first = piece.first_position - first_position;
+                 const UsedRows part{
+                     .sampled_ids = SubArray(rows.sampled_ids, first, piece.count),
+                     .sampled_log_probs = SubArray(rows.sampled_log_probs, first, piece.count),
+                     .counts = rows.counts.subspan(first, piece.count),
+                     .ids = SubArray(rows.ids, slots, rows.ids.size() - slots),
+                     .log_probs = SubArray(rows.log_probs, slots, rows.log_probs.size() - slots)};
+                 if (ReasonMissing(piece, oldest_fresh_version_).has_value()) {
+                   write_absent(part);
+                 } else {
+                   slots += piece.page->ReadUsed(piece.index, part, rows_buffer_);
+                   columns_.Read(reader, piece, row + static_cast<uint32_t>(first));
+                 }
+               });
   return slots;
 }
 
@@ -380,11 +362,8 @@ void Fetch::ReadNext(const RecordRows& rows) {
     const SliceRange& slice = slices_[slice_];
     const auto count =
         static_cast<uint32_t>(std::min<size_t>(rows.ranks.size() - done, slice.count - row_));
-    ReadRows(slice.first_position + row_, SubRows(rows, done, count, run_->config().top_k));
-    if (!columns_.empty()) {
-      columns_.Read(slice, slice.first_position + row_, count, oldest_fresh_version_,
-                    static_cast<uint32_t>(done));
-    }
+    ReadRows(slice.first_position + row_, SubRows(rows, done, count, run_->config().top_k),
+             static_cast<uint32_t>(done));
     done += count;
     row_ += count;
     SkipFullSlices();
@@ -392,22 +371,23 @@ void Fetch::ReadNext(const RecordRows& rows) {
   rows_done_ += rows.ranks.size();
 }
 
-void Fetch::ReadRows(uint32_t first_position, const RecordRows& rows) const {
+void Fetch::ReadRows(uint32_t first_position, const RecordRows& rows, uint32_t row) {
   const SliceRange& slice = slices_[slice_];
   if (slice.sequence() == nullptr) return WriteAbsent(rows);
   const auto count = static_cast<uint32_t>(rows.ranks.size());
   const size_t slots = run_->config().top_k;
-  // Checked for the header.
-  const Sequence::Reader reader(*slice.sequence());
-  reader.ForEachPiece(first_position, count, [&](const Sequence::Reader::Piece& piece) {
-    const RecordRows part =
-        SubRows(rows, piece.first_position - first_position, piece.count, slots);
-    if (ReasonMissing(piece, oldest_fresh_version_).has_value()) {
-      WriteAbsent(part);
-    } else {
-      piece.page->Read(piece.index, part);
-    }
-  });
+  const Sequence::Reader reader(*slice.sequence());  // checked for the header
+  ForEachPiece(reader, summaries_[slice_], first_position, count,
+               [&](const Sequence::Reader::Piece& piece) {
+                 const uint32_t first = piece.first_position - first_position;
+                 const RecordRows part = SubRows(rows, first, piece.count, slots);
+                 if (ReasonMissing(piece, oldest_fresh_version_).has_value()) {
+                   WriteAbsent(part);
+                 } else {
+                   piece.page->Read(piece.index, part);
+                   columns_.Read(reader, piece, row + first);
+                 }
+               });
 }
 
 }  // namespace sis

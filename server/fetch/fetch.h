@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/cache/missing.h"
 #include "server/cache/run.h"
+#include "server/fetch/slice_summary.h"
 #include "server/fetch/wanted_columns.h"
 #include "server/fetch/wanted_records.h"
 #include "server/messages/slices.h"
@@ -38,17 +38,11 @@ class Fetch {
 
  private:
   // `answers` are of the sizes of all rows.
-  Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices, const WantedRecords& wanted,
-        WantedColumns columns, std::optional<AnswersInSegment> answers, bool chunks_span_slices,
-        bool ragged,
-        uint64_t lease_id);
+  Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices,
+        std::vector<SliceSummary> summaries, const WantedRecords& wanted, WantedColumns columns,
+        uint64_t oldest_fresh_version, std::optional<AnswersInSegment> answers,
+        bool chunks_span_slices, bool ragged, uint64_t lease_id);
 
-  // What the header says of a slice.
-  struct Summary {
-    uint64_t digest;
-    std::vector<Missing> missing;
-  };
-  Summary Summarize(const SliceRange& slice) const;
   void WriteHeader(v1::FetchTopKHeader& header) const;
   void WriteChunk(v1::FetchTopKChunk& chunk);
   // The same without unused slots.
@@ -59,10 +53,10 @@ class Fetch {
   void ReadNext(const RecordRows& rows);
   // The next so many, into scratch memory; `ids` and `log_probs` are of the slots that they use.
   UsedRows ReadNextUsed(uint32_t count);
-  // Those from this position of the present slice on; returns how many slots they use.
-  size_t ReadUsed(uint32_t first_position, const UsedRows& rows);
-  // Those from this position of the present slice on.
-  void ReadRows(uint32_t first_position, const RecordRows& rows) const;
+  // Those from this position of the present slice on, their columns into the rows from `row` on;
+  // returns how many slots they use.
+  size_t ReadUsed(uint32_t first_position, const UsedRows& rows, uint32_t row);
+  void ReadRows(uint32_t first_position, const RecordRows& rows, uint32_t row);
   // Of the first column, among the answers.
   size_t ColumnsIndex() const { return WantedRecords::kArrays + (ragged_ ? 1 : 0); }
   // Goes to the slice that has the next row, and lets go of those before; false if none has.
@@ -73,10 +67,11 @@ class Fetch {
 
   std::shared_ptr<Run> run_;
   std::vector<SliceRange> slices_;
+  std::vector<SliceSummary> summaries_;  // of the slices; header and rows agree with them
   WantedRecords wanted_;
   WantedColumns columns_;  // with those of ReadNext or ReadNextUsed
   uint64_t lease_id_;
-  uint64_t oldest_fresh_version_;  // as of the start: header and chunks agree on what is stale
+  uint64_t oldest_fresh_version_;  // as of the summaries
   std::optional<AnswersInSegment> answers_;
   bool chunks_span_slices_;
   bool ragged_;

@@ -1,6 +1,7 @@
 #include "server/fetch/wanted_columns.h"
 
 #include <algorithm>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "server/wire/arrays.h"
@@ -30,6 +31,12 @@ absl::StatusOr<WantedColumns> WantedColumns::Parse(const v1::FetchTopKRequest& r
   return wanted;
 }
 
+std::vector<uint32_t> WantedColumns::numbers() const {
+  std::vector<uint32_t> numbers;
+  for (const Wanted& wanted : columns_) numbers.push_back(wanted.column);
+  return numbers;
+}
+
 size_t WantedColumns::RowBytes() const {
   size_t bytes = 0;
   for (const Wanted& wanted : columns_) bytes += wanted.width + sizeof(uint8_t);
@@ -48,22 +55,17 @@ void WantedColumns::Resize(uint32_t rows) {
   }
 }
 
-void WantedColumns::Read(const SliceRange& slice, uint32_t first_position, uint32_t count,
-                         uint64_t oldest_fresh_version, uint32_t row) {
-  if (slice.sequence() == nullptr) return;
-  const Sequence::Reader reader(*slice.sequence());
-  reader.ForEachPiece(first_position, count, [&](const Sequence::Reader::Piece& piece) {
-    if (ReasonMissing(piece, oldest_fresh_version).has_value()) return;
-    const size_t first = row + (piece.first_position - first_position);
-    for (Wanted& wanted : columns_) {
-      const std::span<std::byte> values = Bytes(wanted.values);
-      const std::span<uint8_t> present(reinterpret_cast<uint8_t*>(wanted.present.data()),
-                                       wanted.present.size());
-      reader.ReadColumn(wanted.column, piece.first_position,
-                        values.subspan(first * wanted.width, size_t{piece.count} * wanted.width),
-                        present.subspan(first, piece.count));
-    }
-  });
+void WantedColumns::Read(const Sequence::Reader& reader, const Sequence::Reader::Piece& piece,
+                         uint32_t row) {
+  for (Wanted& wanted : columns_) {
+    const std::span<std::byte> values = Bytes(wanted.values);
+    const std::span<uint8_t> present(reinterpret_cast<uint8_t*>(wanted.present.data()),
+                                     wanted.present.size());
+    reader.ReadColumn(
+        wanted.column, piece.first_position,
+        values.subspan(size_t{row} * wanted.width, size_t{piece.count} * wanted.width),
+        present.subspan(row, piece.count));
+  }
 }
 
 void WantedColumns::Move(v1::FetchTopKChunk& chunk) {
@@ -73,11 +75,11 @@ void WantedColumns::Move(v1::FetchTopKChunk& chunk) {
   }
 }
 
-void WantedColumns::Write(const AnswersInSegment& answers, size_t array, uint64_t rows) const {
+void WantedColumns::Write(const AnswersInSegment& answers, size_t array, uint64_t first_row) const {
   for (size_t i = 0; i < columns_.size(); ++i) {
     const Wanted& wanted = columns_[i];
-    answers.Write(array + i, rows * wanted.width, std::as_bytes(std::span(wanted.values)));
-    answers.Write(array + columns_.size() + i, rows, std::as_bytes(std::span(wanted.present)));
+    answers.Write(array + i, first_row * wanted.width, std::as_bytes(std::span(wanted.values)));
+    answers.Write(array + columns_.size() + i, first_row, std::as_bytes(std::span(wanted.present)));
   }
 }
 

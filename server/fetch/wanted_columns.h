@@ -3,13 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "server/cache/run.h"
-#include "server/messages/slices.h"
+#include "server/cache/sequence.h"
 #include "server/wire/answers_in_segment.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -22,6 +22,8 @@ class WantedColumns {
                                              const RunConfig& config);
 
   bool empty() const { return columns_.empty(); }
+  // Which columns of the run they are.
+  std::vector<uint32_t> numbers() const;
   // Of all of them, and of what says which there are, for one position.
   size_t RowBytes() const;
   // Appends the bytes of their arrays, for so many rows: the values of all, then for each which
@@ -30,14 +32,12 @@ class WantedColumns {
 
   // Makes room for so many rows in here.
   void Resize(uint32_t rows);
-  // Reads `count` positions of a slice into the rows from `row` on. Where there is no record that
-  // counts, there is no value.
-  void Read(const SliceRange& slice, uint32_t first_position, uint32_t count,
-            uint64_t oldest_fresh_version, uint32_t row);
+  // Reads those of a piece's records into the rows from `row` on. Rows that are not read have none.
+  void Read(const Sequence::Reader& reader, const Sequence::Reader::Piece& piece, uint32_t row);
   // Hands the rows over.
   void Move(v1::FetchTopKChunk& chunk);
-  // Writes them behind `rows` that are there, into arrays that begin with this index.
-  void Write(const AnswersInSegment& answers, size_t array, uint64_t rows) const;
+  // Writes them from `first_row` on, into arrays that begin with this index.
+  void Write(const AnswersInSegment& answers, size_t array, uint64_t first_row) const;
   // Says where those arrays are.
   void Locate(const AnswersInSegment& answers, size_t array, v1::FetchTopKChunk& chunk) const;
 

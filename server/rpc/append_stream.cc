@@ -101,7 +101,7 @@ void AppendStream::HandleRequest() {
   if (!ingest_.has_value()) return End(absl::InvalidArgumentError("header: must come first"));
   acks_.clear();
   ingest_->LieIn(FindSegment());
-  if (!charge_.Take(ingest_->BytesToPad(request_.entries()))) return End(charge_.Refusal());
+  if (!charge_.Take(ingest_->BytesToCopy(request_.entries()))) return End(charge_.Refusal());
   if (ingest_->has_store()) ingest_->BringIn(request_.entries());
   std::optional<RoomWanted> wanted = Resume(Turn::kArrived);
   if (!wanted.has_value()) return;

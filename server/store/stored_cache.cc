@@ -33,9 +33,10 @@ MissingReason ReasonOf(const absl::Status& status) {
   }
 }
 
-// Whether no other replica can have anything to add to, or to take away from, these positions of a
-// run with so many columns.
-bool Complete(const Sequence& sequence, uint32_t first, uint32_t count, size_t columns) {
+// Whether no other replica can have anything to add to, or to take away from, the records of these
+// positions and these of their columns.
+bool Complete(const Sequence& sequence, uint32_t first, uint32_t count,
+              std::span<const uint32_t> columns) {
   const std::optional<uint32_t> sealed = sequence.sealed_length();
   if (!sealed.has_value()) return false;
   if (count == 0) count = *sealed - std::min(first, *sealed);
@@ -44,7 +45,9 @@ bool Complete(const Sequence& sequence, uint32_t first, uint32_t count, size_t c
   reader.ForEachPiece(first, count, [&](const Sequence::Reader::Piece& piece) {
     complete = complete && piece.page != nullptr;
   });
-  for (uint32_t i = 0; i < columns; ++i) complete = complete && reader.HasColumn(i, first, count);
+  for (const uint32_t column : columns) {
+    complete = complete && reader.HasColumn(column, first, count);
+  }
   return complete;
 }
 
@@ -79,12 +82,11 @@ absl::Time StoredCache::ExpiryOf(const Run& run) const {
   return seconds > 0 ? clock_() + 2 * absl::Seconds(seconds) : absl::InfiniteFuture();
 }
 
-Run::Found StoredCache::Find(Run& run, const SequenceName& name, uint32_t first, uint32_t count) {
+Run::Found StoredCache::Find(Run& run, const SequenceName& name, uint32_t first, uint32_t count,
+                             std::span<const uint32_t> columns) {
   Run::Found found = run.Find(name);
   if (const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&found)) {
-    if (!store_.shared() || Complete(**sequence, first, count, run.config().columns.size())) {
-      return found;
-    }
+    if (!store_.shared() || Complete(**sequence, first, count, columns)) return found;
     absl::Status status;
     {
       SequenceLog& log = LogOf(**sequence);

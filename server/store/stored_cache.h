@@ -39,7 +39,8 @@ class StoredCache final : public BackingStore {
 
   bool shared() const override { return store_.shared(); }
   std::unique_ptr<Attachment> Attach() override { return std::make_unique<SequenceLog>(); }
-  Run::Found Find(Run& run, const SequenceName& name, uint32_t first, uint32_t count) override;
+  Run::Found Find(Run& run, const SequenceName& name, uint32_t first, uint32_t count,
+                  std::span<const uint32_t> columns) override;
   void DropBehind(const Run& run, const SequenceName& name, MissingReason reason) override;
   // Tries again what could not be dropped. To be called now and then.
   void RetryDropsBehind();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -55,7 +56,9 @@ class Replica {
   }
   // All of it.
   Run::Found Find(const std::string& id) {
-    return stored_.has_value() ? stored_->Find(*run_, {id, 0}, 0, 0) : run_->Find({id, 0});
+    std::vector<uint32_t> columns(run_->config().columns.size());
+    std::iota(columns.begin(), columns.end(), 0);
+    return stored_.has_value() ? stored_->Find(*run_, {id, 0}, 0, 0, columns) : run_->Find({id, 0});
   }
   absl::StatusOr<StoredRuns::Released> Release(const std::vector<std::string>& ids,
                                                const std::vector<uint64_t>& lease_ids = {}) {

@@ -22,8 +22,10 @@ inline bool SameName(const AppendEntryView& view, const v1::SequenceRef& sequenc
 
 inline bool SameArrays(const AppendEntryView& view,
                        const google::protobuf::RepeatedPtrField<std::string>& columns) {
+  const auto most = static_cast<int>(AppendEntryView::kMostColumns);
   return std::equal(
-      view.columns.begin(), view.columns.end(), columns.begin(), columns.end(),
+      view.columns.begin(), view.columns.end(), columns.begin(),
+      columns.begin() + std::min(columns.size(), most),
       [](const ArrayField& array, const std::string& bytes) { return Whole(array) == bytes; });
 }
 

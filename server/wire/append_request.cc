@@ -70,8 +70,10 @@ AppendEntryView ViewOf(const v1::AppendEntry& entry, const ReceivedArrays& array
       view.top_k_log_probs = arrays.Of(block.top_k_log_probs());
       view.top_k_counts = arrays.Of(block.top_k_counts());
       if (block.has_crc32c()) view.crc32c = block.crc32c();
-      view.columns.reserve(block.columns_size());
-      for (const std::string& column : block.columns()) view.columns.push_back(arrays.Of(column));
+      const int columns =
+          std::min(block.columns_size(), static_cast<int>(AppendEntryView::kMostColumns));
+      view.columns.reserve(columns);
+      for (int i = 0; i < columns; ++i) view.columns.push_back(arrays.Of(block.columns(i)));
       break;
     }
     case v1::AppendEntry::kTruncate:

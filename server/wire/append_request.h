@@ -38,8 +38,11 @@ struct AppendEntryView {
   ArrayField top_k_log_probs;
   ArrayField top_k_counts;  // not empty: the two before are ragged
   std::optional<uint32_t> crc32c;
-  std::string_view column;          // the name
-  std::vector<ArrayField> columns;  // a block's, by the run's order; of a column its values
+  std::string_view column;  // the name
+  // A block's, by the run's order; of a column its values. More than any run has are left out, but
+  // for one.
+  static constexpr size_t kMostColumns = 9;
+  std::vector<ArrayField> columns;
 };
 
 // The entries of a batch, which must outlive them, as must the arrays that belong to it.

@@ -70,8 +70,11 @@ void PutSequence(const AppendEntryView& entry, Output& output) {
 }
 
 size_t BytesOf(const AppendEntryView& entry) {
-  return entry.sequence_id.size() + entry.sampled_ids.size() + entry.sampled_log_probs.size() +
-         entry.top_k_ids.size() + entry.top_k_log_probs.size() + entry.top_k_counts.size();
+  size_t bytes = entry.sequence_id.size() + entry.sampled_ids.size() +
+                 entry.sampled_log_probs.size() + entry.top_k_ids.size() +
+                 entry.top_k_log_probs.size() + entry.top_k_counts.size();
+  for (const ArrayField& column : entry.columns) bytes += column.size();
+  return bytes;
 }
 
 template <typename Output>

@@ -1,6 +1,7 @@
 #include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
@@ -200,6 +201,18 @@ TEST(AppendRequestTest, EntriesAreChargedHoweverTheyAreRead) {
   EXPECT_LT(Charged(empty + unknown, 1000), 1000 * 2000);
   // With arrays and ids it is these besides.
   EXPECT_LT(Charged(Request(1000).SerializeAsString(), 1002), 1002 * 1000 + (64 << 10));
+}
+
+// Each is 2 bytes in the message, far less than what is made of it.
+TEST(AppendRequestTest, ColumnsBeyondThoseOfAnyRunAreLeftOut) {
+  for (const size_t columns : {8, 9, 10, 1000}) {
+    v1::AppendRequest request;
+    v1::Block& block = *request.mutable_batch()->add_entries()->mutable_block();
+    for (size_t i = 0; i < columns; ++i) block.add_columns(std::to_string(i));
+    EXPECT_TRUE(AgreesWithProtobuf(request.SerializeAsString()));
+    const std::vector<AppendEntryView> entries = EntriesOf(request.batch());
+    EXPECT_EQ(entries[0].columns.size(), std::min<size_t>(columns, 9));
+  }
 }
 
 TEST(AppendRequestTest, WhatThereIsNoRoomForIsRefused) {

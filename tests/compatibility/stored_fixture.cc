@@ -132,7 +132,7 @@ std::string DescribePositions(const Sequence& sequence) {
 
 std::string DescribeSequence(Replica& replica, const SequenceIdentity& identity) {
   const Run::Found found =
-      replica.stored().Find(replica.run(), {identity.id, identity.attempt}, 0, 0);
+      replica.stored().Find(replica.run(), {identity.id, identity.attempt}, 0, 0, {});
   if (const auto* reason = std::get_if<MissingReason>(&found)) {
     return absl::StrCat("missing: ", v1::MissingReason_Name(ToMessage(*reason)), "\n");
   }

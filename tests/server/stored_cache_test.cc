@@ -96,7 +96,7 @@ TEST(StoredCacheTest, WhatWasEvictedIsReadOnceWhoeverAsks) {
   {
     FleetReplica writer(fleet);  // seals behind, until it goes
     ASSERT_EQ(writer.AppendBlock(records.Block("a")).code(), 0);
-    digest = DigestAt(writer.stored().Find(writer.run(), {"a", 0}, 0, 500), 0, 500);
+    digest = DigestAt(writer.stored().Find(writer.run(), {"a", 0}, 0, 500, {}), 0, 500);
     v1::AppendEntry seal;
     seal.mutable_seal()->mutable_sequence()->set_id("a");
     seal.mutable_seal()->set_length(500);
@@ -114,7 +114,7 @@ TEST(StoredCacheTest, WhatWasEvictedIsReadOnceWhoeverAsks) {
     std::vector<std::thread> readers;
     for (int i = 0; i < threads; ++i) {
       readers.emplace_back([&] {
-        EXPECT_EQ(DigestAt(fresh.stored().Find(fresh.run(), {"a", 0}, 0, 500), 0, 500), digest);
+        EXPECT_EQ(DigestAt(fresh.stored().Find(fresh.run(), {"a", 0}, 0, 500, {}), 0, 500), digest);
       });
     }
     for (std::thread& reader : readers) reader.join();
@@ -143,7 +143,7 @@ TEST(StoredCacheTest, ALogIsNotLongerForWhatWasTruncated) {
     Fleet fleet;
     fleet.shared = shared;
     const auto digest_at = [&](FleetReplica& replica) {
-      return DigestAt(replica.stored().Find(replica.run(), {"a", 0}, 0, 0), 0, kLength);
+      return DigestAt(replica.stored().Find(replica.run(), {"a", 0}, 0, 0, {}), 0, kLength);
     };
     uint64_t digest = 0;
     int64_t most = 0, sent = 0;
@@ -192,7 +192,7 @@ TEST(StoredCacheTest, WhatCanNotBeStoredIsNotAckedUntilItCan) {
     EXPECT_EQ(replica.AppendBlock(records.Block(id, 5, 0, 5, 5)).code(), 0);
     uint64_t digest = 0;
     for (uint32_t p = 0; p < 10; ++p) digest += DigestOf(records, p, p);
-    EXPECT_EQ(DigestAt(other.stored().Find(other.run(), {id, 0}, 0, 10), 0, 10), digest);
+    EXPECT_EQ(DigestAt(other.stored().Find(other.run(), {id, 0}, 0, 10, {}), 0, 10), digest);
   }
 }
 
@@ -202,16 +202,17 @@ TEST(StoredCacheTest, AStoreThatDoesNotAnswerIsAReason) {
   const Records records = RecordGenerator(kSlots, 1000, 3).NextRecords(10);
   ASSERT_EQ(replica.AppendBlock(records.Block("a")).code(), 0);
   fleet.fault = Fault::kDown;
-  EXPECT_EQ(other.stored().Find(other.run(), {"a", 0}, 0, 10),
+  EXPECT_EQ(other.stored().Find(other.run(), {"a", 0}, 0, 10, {}),
             Run::Found(MissingReason::kStoreDown));
-  EXPECT_NE(DigestAt(replica.stored().Find(replica.run(), {"a", 0}, 0, 10), 0, 10), 0);
+  EXPECT_NE(DigestAt(replica.stored().Find(replica.run(), {"a", 0}, 0, 10, {}), 0, 10), 0);
   fleet.fault = Fault::kNone;
-  EXPECT_NE(DigestAt(other.stored().Find(other.run(), {"a", 0}, 0, 10), 0, 10), 0);
+  EXPECT_NE(DigestAt(other.stored().Find(other.run(), {"a", 0}, 0, 10, {}), 0, 10), 0);
   {
     WriterLock lock(fleet.mutex);
     for (auto& [key, value] : fleet.items) value[value.size() / 2] ^= 1;
   }
-  EXPECT_EQ(third.stored().Find(third.run(), {"a", 0}, 0, 10), Run::Found(MissingReason::kCorrupt));
+  EXPECT_EQ(third.stored().Find(third.run(), {"a", 0}, 0, 10, {}),
+            Run::Found(MissingReason::kCorrupt));
 }
 
 TEST(StoredCacheTest, WhatWasAckedIsThereWhoeverWritesAtTheSameTime) {
@@ -231,7 +232,7 @@ TEST(StoredCacheTest, WhatWasAckedIsThereWhoeverWritesAtTheSameTime) {
             EXPECT_EQ(CodeOf(replica.AppendBlock(block)), absl::StatusCode::kOk);
           }
           replica.run().EvictOldest();
-          replica.stored().Find(replica.run(), {"0", 0}, 0, position);
+          replica.stored().Find(replica.run(), {"0", 0}, 0, position, {});
         }
       });
     }
@@ -239,7 +240,7 @@ TEST(StoredCacheTest, WhatWasAckedIsThereWhoeverWritesAtTheSameTime) {
   }
   FleetReplica reader(fleet);
   for (uint32_t s = 0; s < kSequences; ++s) {
-    const Run::Found found = reader.stored().Find(reader.run(), {absl::StrCat(s), 0}, 0, 0);
+    const Run::Found found = reader.stored().Find(reader.run(), {absl::StrCat(s), 0}, 0, 0, {});
     for (uint32_t p = 0; p < kWriters * kBlocks; ++p) {
       ASSERT_EQ(DigestAt(found, p, 1), DigestOf(records, p, p)) << "position " << p;
     }
@@ -618,7 +619,7 @@ TEST_P(ModelTest, ReplicasAgreeWithIt) {
       expected = model.Seal(first);
       if (expected == absl::StatusCode::kOk) model.annotation.MergeFrom(annotation);
     } else if (dice < 75) {
-      const Run::Found found = replica.stored().Find(replica.run(), {id, 0}, first, count);
+      const Run::Found found = replica.stored().Find(replica.run(), {id, 0}, first, count, {});
       for (uint32_t p = first; p < first + count; ++p) {
         const int variant = model.variants[p];
         ASSERT_EQ(DigestAt(found, p, 1),

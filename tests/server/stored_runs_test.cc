@@ -86,7 +86,7 @@ class Replica {
   int64_t Positions(const std::string& id) {
     Run& run = **Find(id);
     const FoundSequence found =
-        stored_.has_value() ? stored_->Find(run, {"a", 0}, 0, 0) : run.Find({"a", 0});
+        stored_.has_value() ? stored_->Find(run, {"a", 0}, 0, 0, {}) : run.Find({"a", 0});
     const auto* sequence = std::get_if<0>(&found);
     return sequence == nullptr ? 0 : (*sequence)->positions();
   }
