@@ -145,8 +145,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOnce(const ServerOptions& o
   if (!options.trace_file.empty()) {
     auto opened = SpanFile::Open(options.trace_file, {.version = kVersion, .host = HostName()});
     if (!opened.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--trace_file: ", opened.status().message()));
+      return absl::InvalidArgumentError(absl::StrCat("--trace_file: ", opened.status().message()));
     }
     spans = *std::move(opened);
   }

@@ -19,8 +19,8 @@
 
 namespace sis {
 
-// Appends a line for what has come since the last one, by a thread of its own, so that no call waits
-// for a disk. Thread-safe. The destructor writes what it has.
+// Appends a line for what has come since the last one, by a thread of its own, so that no call
+// waits for a disk. Thread-safe. The destructor writes what it has.
 class SpanFile {
  public:
   // Spans beyond these that the thread has not come to are dropped.

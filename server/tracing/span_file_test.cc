@@ -35,7 +35,8 @@ std::vector<nlohmann::json> SpansIn(const std::string& path) {
   std::ifstream file(path);
   std::vector<nlohmann::json> spans;
   for (std::string line; std::getline(file, line);) {
-    for (const auto& resource : nlohmann::json::parse(line)["resourceSpans"]) {
+    const nlohmann::json request = nlohmann::json::parse(line);
+    for (const auto& resource : request["resourceSpans"]) {
       for (const auto& scope : resource["scopeSpans"]) {
         spans.insert(spans.end(), scope["spans"].begin(), scope["spans"].end());
       }

@@ -16,8 +16,12 @@ std::string Header(const std::string& version, const std::string& trace_id,
 }
 
 TEST(TraceParentTest, SaysWhoseSpanItIsAndWhetherItIsSampled) {
-  for (const auto& [flags, sampled] : {std::pair("00", false), {"01", true}, {"02", false},
-                                       {"03", true}, {"ff", true}, {"fe", false}}) {
+  for (const auto& [flags, sampled] : {std::pair("00", false),
+                                       {"01", true},
+                                       {"02", false},
+                                       {"03", true},
+                                       {"ff", true},
+                                       {"fe", false}}) {
     const auto parent = ParseTraceParent(Header("00", kTraceId, kParentId, flags));
     ASSERT_TRUE(parent.has_value()) << flags;
     EXPECT_EQ(parent->trace_id, kTraceId);
@@ -36,13 +40,13 @@ TEST(TraceParentTest, TakesLaterVersionsWithMoreBehind) {
 TEST(TraceParentTest, TakesNothingElse) {
   const std::string header = Header("00", kTraceId, kParentId, "01");
   ASSERT_TRUE(ParseTraceParent(header).has_value());
-  for (const std::string& broken : {
-           std::string(), header.substr(0, 54), header + "-more", header + " ",
-           Header("ff", kTraceId, kParentId, "01"), Header("0G", kTraceId, kParentId, "01"),
-           Header("00", std::string(32, '0'), kParentId, "01"),
-           Header("00", kTraceId, std::string(16, '0'), "01"),
-           Header("00", "0AF7651916CD43DD8448EB211C80319C", kParentId, "01"),
-           Header("00", kTraceId, kParentId, "0x")}) {
+  for (const std::string& broken :
+       {std::string(), header.substr(0, 54), header + "-more", header + " ",
+        Header("ff", kTraceId, kParentId, "01"), Header("0G", kTraceId, kParentId, "01"),
+        Header("00", std::string(32, '0'), kParentId, "01"),
+        Header("00", kTraceId, std::string(16, '0'), "01"),
+        Header("00", "0AF7651916CD43DD8448EB211C80319C", kParentId, "01"),
+        Header("00", kTraceId, kParentId, "0x")}) {
     EXPECT_FALSE(ParseTraceParent(broken).has_value()) << broken;
   }
   for (const size_t dash : {2, 35, 52}) {
