@@ -6,6 +6,7 @@ import base64
 import collections
 import contextlib
 import pathlib
+import string
 import tempfile
 import time
 import unittest
@@ -23,7 +24,8 @@ import sis
 import sis.aio
 
 VOCABULARY, K = 16, 4
-LENGTHS = {"a": 30, "b": 50, "c": 7, "d": 1}
+# So many that each of two replicas has some.
+LENGTHS = {name: 1 + 7 * i % 50 for i, name in enumerate(string.ascii_lowercase)}
 SERVICE = "sis.v1.RatioService"
 SAMPLING = sis.Sampling("raw")
 
@@ -66,10 +68,10 @@ def log_softmax(logits):
     return (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
 
 
-def blocks(names=tuple(LENGTHS)):
+def blocks():
     generator = np.random.default_rng(1)
-    for name in names:
-        values = log_softmax(generator.normal(size=(LENGTHS[name], VOCABULARY)))
+    for name, length in LENGTHS.items():
+        values = log_softmax(generator.normal(size=(length, VOCABULARY)))
         sampled = values.argmax(axis=1)
         ids = np.broadcast_to(np.arange(VOCABULARY), values.shape)
         record = sis.canonical(ids, values, sampled, values.max(axis=1), K)
