@@ -96,7 +96,7 @@ OutgoingEntry Made(const BlockEntry& from, const MappedSegments* segments, doubl
   return entry;
 }
 
-OutgoingEntry Made(const ColumnEntry& from, const MappedSegments*) {
+OutgoingEntry Made(const ColumnEntry& from, const MappedSegments*, double) {
   OutgoingEntry entry;
   v1::ColumnBlock& block = *entry.message.mutable_column();
   ToMessage(from.sequence, *block.mutable_sequence());

@@ -17,7 +17,12 @@ void ReplaceArrays(google::protobuf::Message& message, const Change& change) {
   std::vector<const FieldDescriptor*> fields;
   reflection.ListFields(message, &fields);
   for (const FieldDescriptor* field : fields) {
-    if (field->type() == FieldDescriptor::TYPE_BYTES) {
+    if (field->type() == FieldDescriptor::TYPE_BYTES && field->is_repeated()) {
+      for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
+        reflection.SetRepeatedString(&message, field, i,
+                                     change(reflection.GetRepeatedString(message, field, i)));
+      }
+    } else if (field->type() == FieldDescriptor::TYPE_BYTES) {
       reflection.SetString(&message, field, change(reflection.GetString(message, field)));
     } else if (field->type() == FieldDescriptor::TYPE_MESSAGE && field->is_repeated()) {
       for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
