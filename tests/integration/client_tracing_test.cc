@@ -25,7 +25,7 @@ constexpr int kSlots = 4;
 constexpr int kVocabulary = 100;
 constexpr uint32_t kLength = 64;
 const RunRef kRun{"run"};
-const std::vector<Slice> kSlices = {{{"a"}, 0, kLength}};
+const std::vector<Slice> kSlices = {{{"a"}, 0, kLength / 2}, {{"a"}, kLength / 2, kLength / 2}};
 
 // A method, and the span that it came from.
 std::vector<std::string> SpansIn(const std::string& path) {
@@ -85,12 +85,13 @@ class ClientTracingTest : public testing::Test {
 
 TEST_F(ClientTracingTest, EachCallIsPartOfThePresentSpan) {
   EnterSpan('1');
-  Append("a");
+  Append("a");  // confirms the run first
   EnterSpan('2');
   EXPECT_TRUE(client_->FetchTopK(kRun, kSlices).ok());
   EnterSpan('3');
   EXPECT_TRUE(client_->GetRun("run").ok());
-  EXPECT_THAT(Spans(), UnorderedElementsAre("sis.v1.RatioService/Append 1111111111111111",
+  EXPECT_THAT(Spans(), UnorderedElementsAre("sis.v1.RatioService/CreateRun 1111111111111111",
+                                            "sis.v1.RatioService/Append 1111111111111111",
                                             "sis.v1.RatioService/FetchTopK 2222222222222222",
                                             "sis.v1.RatioService/GetRun 3333333333333333"));
 }

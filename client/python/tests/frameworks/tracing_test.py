@@ -194,6 +194,15 @@ class TracingTest(unittest.TestCase):
         positions = [span.attributes["sis.positions"] for span in appended]
         self.assertEqual(positions, list(LENGTHS.values()))
 
+    def test_each_append_many_has_its_own_batches(self):
+        client, run = self.open_run(self.servers[0].address)
+        for block in blocks():
+            client.append_many(run, [block], sampling=SAMPLING)
+        calls = [trace.format_span_id(span.context.span_id) for span in self.exporter.get_finished_spans()]
+        self.assertEqual(len(calls), len(LENGTHS))
+        appended = [span.parent_id for span in self.server_spans() if span.method == "Append"]
+        self.assertEqual(appended, calls)
+
     def test_large_evaluates_have_a_span_for_each_request(self):
         client, run = self.open_run(self.servers[0].address)
         client._servers.micro_batch_bytes = 400
