@@ -145,12 +145,13 @@ Evaluation NothingDecided(const EvaluateOptions& options, size_t slices) {
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address,
                                                         const ClientOptions& options) {
   if (absl::Status status = options.credentials.CheckFor(address); !status.ok()) return status;
-  const std::shared_ptr<grpc::Channel> channel = MakeChannel(address, options.credentials);
+  const std::shared_ptr<grpc::Channel> channel =
+      MakeChannel(address, options.credentials, options.traceparent);
   if (absl::Status status = WaitForOne({address}, {channel}, options); !status.ok()) return status;
-  return absl::WrapUnique(
-      new Client(std::make_unique<SingleServer>(channel, options.call_timeout),
-                 std::make_unique<EvaluateStreams>(address, options.credentials),
-                 options.micro_batch_bytes, options));
+  return absl::WrapUnique(new Client(
+      std::make_unique<SingleServer>(channel, options.call_timeout),
+      std::make_unique<EvaluateStreams>(address, options.credentials, options.traceparent),
+      options.micro_batch_bytes, options));
 }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::vector<std::string>& addresses,
@@ -164,7 +165,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::vector<std::s
   std::vector<std::shared_ptr<SingleServer>> servers;
   for (const std::string& address : addresses) {
     if (absl::Status status = options.credentials.CheckFor(address); !status.ok()) return status;
-    channels.push_back(MakeChannel(address, options.credentials));
+    channels.push_back(MakeChannel(address, options.credentials, options.traceparent));
     servers.push_back(std::make_shared<SingleServer>(channels.back(), options.call_timeout,
                                                      std::make_unique<CircuitBreaker>()));
   }

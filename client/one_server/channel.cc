@@ -86,10 +86,44 @@ class TokenInterceptors final : public grpc::experimental::ClientInterceptorFact
   Token token_;
 };
 
+class TraceInterceptor final : public grpc::experimental::Interceptor {
+ public:
+  explicit TraceInterceptor(std::string traceparent) : traceparent_(std::move(traceparent)) {}
+
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    using grpc::experimental::InterceptionHookPoints;
+    if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
+      methods->GetSendInitialMetadata()->emplace("traceparent", traceparent_);
+    }
+    methods->Proceed();
+  }
+
+ private:
+  const std::string traceparent_;
+};
+
+class TraceInterceptors final : public grpc::experimental::ClientInterceptorFactoryInterface {
+ public:
+  explicit TraceInterceptors(TraceParentSource traceparent)
+      : traceparent_(std::move(traceparent)) {}
+
+  // Null: this call has none.
+  grpc::experimental::Interceptor* CreateClientInterceptor(
+      grpc::experimental::ClientRpcInfo*) override {
+    std::string traceparent = traceparent_();
+    return traceparent.empty() ? nullptr : new TraceInterceptor(std::move(traceparent));
+  }
+
+ private:
+  const TraceParentSource traceparent_;
+};
+
 }  // namespace
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
-                                           const Credentials& credentials, bool own_connection) {
+                                           const Credentials& credentials,
+                                           const TraceParentSource& traceparent,
+                                           bool own_connection) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
@@ -116,9 +150,12 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   const bool has_tls = credentials.has_tls() && !IsUnixSocket(address);
   const std::shared_ptr<grpc::ChannelCredentials> transport =
       has_tls ? TlsOf(credentials) : grpc::InsecureChannelCredentials();
-  if (!credentials.has_token()) return grpc::CreateCustomChannel(address, transport, arguments);
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
-  interceptors.push_back(std::make_unique<TokenInterceptors>(credentials));
+  if (credentials.has_token()) {
+    interceptors.push_back(std::make_unique<TokenInterceptors>(credentials));
+  }
+  if (traceparent) interceptors.push_back(std::make_unique<TraceInterceptors>(traceparent));
+  if (interceptors.empty()) return grpc::CreateCustomChannel(address, transport, arguments);
   return grpc::experimental::CreateCustomChannelWithInterceptors(address, transport, arguments,
                                                                  std::move(interceptors));
 }

@@ -106,13 +106,16 @@ class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::Evalua
 
 }  // namespace
 
-EvaluateStreams::EvaluateStreams(std::string address, Credentials credentials)
-    : address_(std::move(address)), credentials_(std::move(credentials)) {}
+EvaluateStreams::EvaluateStreams(std::string address, Credentials credentials,
+                                 TraceParentSource traceparent)
+    : address_(std::move(address)),
+      credentials_(std::move(credentials)),
+      traceparent_(std::move(traceparent)) {}
 
 EvaluateStreams::Channels EvaluateStreams::Connect() {
   const std::lock_guard lock(mutex_);
   while (channels_.size() < kConnections) {
-    channels_.push_back(MakeChannel(address_, credentials_, /*own_connection=*/true));
+    channels_.push_back(MakeChannel(address_, credentials_, traceparent_, /*own_connection=*/true));
   }
   return channels_;
 }

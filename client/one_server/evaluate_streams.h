@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/one_server/channel.h"
 #include "client/one_server/credentials.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -20,7 +21,7 @@ namespace sis {
 class EvaluateStreams {
  public:
   // Connects when it is first used.
-  EvaluateStreams(std::string address, Credentials credentials);
+  EvaluateStreams(std::string address, Credentials credentials, TraceParentSource traceparent);
 
   // Sends the requests 0 to count - 1, each an EvaluateRequest that `make_request` makes when it is
   // about to be sent, on one thread at a time; returns their answers in order, or the first error.
@@ -36,6 +37,7 @@ class EvaluateStreams {
 
   const std::string address_;
   const Credentials credentials_;
+  const TraceParentSource traceparent_;
   std::mutex mutex_;
   Channels channels_;  // guarded by mutex_; empty if not connected
 };

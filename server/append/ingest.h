@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,8 @@ class Ingest {
   static absl::StatusOr<Ingest> Open(StoredRuns& runs, RoomQueue& room_queue,
                                      const v1::AppendHeader& header,
                                      const Caller& caller = Caller());
+
+  const std::string& run_id() const { return run_->id(); }
 
   // Says where the arrays of the entries to come lie, until it is called again: in the message if
   // it is null, else in the segment, where the fields say. An error refuses all entries.

@@ -35,6 +35,8 @@ class Fetch {
   // Whether the rows go to the request's segment.
   bool in_segment() const { return answers_.has_value(); }
   const std::string& run_id() const { return run_->id(); }
+  size_t slices() const { return slices_.size(); }
+  uint64_t rows() const { return rows_; }
 
  private:
   // `answers` are of the sizes of all rows.

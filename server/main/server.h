@@ -43,6 +43,7 @@
 #include "server/threads/mutex.h"
 #include "server/threads/store_threads.h"
 #include "server/threads/worker_pool.h"
+#include "server/tracing/span_file.h"
 
 namespace sis {
 
@@ -71,6 +72,8 @@ struct ServerOptions {
   absl::Duration run_idle_expiry = absl::InfiniteDuration();
   // Of calls whose clients set none, for each answer.
   absl::Duration default_deadline = absl::Minutes(5);
+  // Spans of calls whose callers trace them are added to this file; empty for none.
+  std::string trace_file = "";
   Limits limits;
   SecurityOptions security;
   ConnectionLimits connections;
@@ -110,7 +113,7 @@ class Server {
   // `admin` is null if nobody is to look in.
   Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
          std::unique_ptr<SequenceStore> store, std::unique_ptr<Admin> admin,
-         std::unique_ptr<Authenticator> authenticator);
+         std::unique_ptr<Authenticator> authenticator, std::unique_ptr<SpanFile> spans);
   // DataLoss if the store can't be read for damage.
   static absl::StatusOr<std::unique_ptr<Server>> StartOnce(const ServerOptions& options);
   // `store` is what OpenStore was given, `opening` how long it took.
@@ -142,6 +145,7 @@ class Server {
   prometheus::Registry counted_;
   RpcMetrics rpc_metrics_{counted_};
   StoreMetrics store_metrics_{counted_};
+  const std::unique_ptr<SpanFile> spans_;  // or null
   const std::unique_ptr<Arena> arena_;
   const std::unique_ptr<SequenceStore> store_;  // or null
   RunRegistry registry_;

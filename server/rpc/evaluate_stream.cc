@@ -39,6 +39,7 @@ void EvaluateStream::Close() {
 void EvaluateStream::OnReadDone(bool ok) {
   std::shared_ptr<Request> request;
   grpc::ByteBuffer received;
+  RequestSpan span;
   {
     WriterLock lock(mutex_);
     reading_ = false;
@@ -48,6 +49,7 @@ void EvaluateStream::OnReadDone(bool ok) {
       return;
     }
     received.Swap(&received_);
+    span = trace_.Begin(kMethod);
     request = std::make_shared<Request>(Request{.bytes = received.Length(), .answer = {}});
     unanswered_.push_back(request);
     unanswered_bytes_ += request->bytes;
@@ -58,9 +60,11 @@ void EvaluateStream::OnReadDone(bool ok) {
       [self = shared_from_this(), deadline = CallDeadline(context_, resources_.default_deadline)] {
         return self->stopped_ ? absl::CancelledError("the trainer is gone") : deadline.Check();
       },
-      [self = shared_from_this(), request](absl::StatusOr<grpc::ByteBuffer> answer) {
+      [self = shared_from_this(), request, span](absl::StatusOr<grpc::ByteBuffer> answer) mutable {
+        span.End(answer.status().code());
         self->OnAnswer(*request, std::move(answer));
-      });
+      },
+      span);
 }
 
 void EvaluateStream::OnAnswer(Request& request, absl::StatusOr<grpc::ByteBuffer> answer) {

@@ -22,7 +22,9 @@ constexpr int kCopiesInTurn = 32;
 
 FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Resources& resources,
                          const grpc::ByteBuffer& request)
-    : Stream(context, resources, kMethod), deadline_(context, resources.default_deadline) {
+    : Stream(context, resources, kMethod),
+      deadline_(context, resources.default_deadline),
+      span_(trace_.Begin(kMethod)) {
   Register();
   if (!caller_.ok()) {
     End(caller_.status());
@@ -49,6 +51,8 @@ absl::Status FetchStream::Open(const grpc::ByteBuffer& request) {
   absl::StatusOr<Fetch> fetch = Fetch::Open(*std::move(run), message, (*received)->arrays());
   if (!fetch.ok()) return fetch.status();
   fetch_ = *std::move(fetch);
+  span_.SetRun(fetch_->run_id());
+  span_.SetSize(static_cast<int64_t>(fetch_->slices()), static_cast<int64_t>(fetch_->rows()));
   return absl::OkStatus();
 }
 
@@ -95,6 +99,7 @@ void FetchStream::OnWriteDone(bool ok) {
 
 void FetchStream::End(const absl::Status& status) {
   code_ = status.code();
+  span_.End(code_);
   fetch_.reset();  // its sequences are free for what the trainer does next
   order_.HandOn();
   Finish(ToGrpcStatus(status));

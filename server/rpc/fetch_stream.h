@@ -40,6 +40,7 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   ReactionOrder order_;
   absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Fetch> fetch_;
+  RequestSpan span_;
   grpc::ByteBuffer response_;
 };
 

@@ -17,7 +17,8 @@ OpenStreams::Stream::Stream(const grpc::CallbackServerContext& context, const Re
       resources_(resources),
       client_(WhereIs(context)),
       caller_(resources.authorize(context, method)),
-      timer_(resources.metrics, method) {}
+      timer_(resources.metrics, method),
+      trace_(resources.spans, context) {}
 
 bool OpenStreams::Stream::IsAllowed() const {
   return resources_.authorize(context_, method_) == caller_;

@@ -19,6 +19,7 @@
 #include "server/messages/slices.h"
 #include "server/rpc/append_stream.h"
 #include "server/rpc/call_deadline.h"
+#include "server/rpc/call_trace.h"
 #include "server/rpc/client_at.h"
 #include "server/rpc/evaluate_stream.h"
 #include "server/rpc/evaluate_task.h"
@@ -59,6 +60,18 @@ v1::RunRef RunOf(const v1::GetRunRequest& request) {
   v1::RunRef newest;
   newest.set_run_id(request.run_id());
   return newest;
+}
+
+// Empty if it is about none.
+template <typename Request>
+absl::string_view RunIdOf(const Request& request) {
+  if constexpr (requires { request.run().run_id(); }) {
+    return request.run().run_id();
+  } else if constexpr (requires { request.run_id(); }) {
+    return request.run_id();
+  } else {
+    return "";
+  }
 }
 
 // Counts as a call until its answer has been sent. Owns itself.
@@ -258,14 +271,15 @@ template <typename Request, typename Response, typename Handler>
 void RatioService::AnswerBy(Handler handler) {
   AddUnary(MethodOf<Request>(),
            [this, handler](Context& context, const Caller& caller, const Bytes& received,
-                           Bytes& answered, const Finish& finish) {
+                           Bytes& answered, const Finish& finish, const RequestSpan& traced) {
              const CallDeadline deadline(context, resources_.default_deadline);
-             resources_.store_threads.Run([=, this, &received, &answered] {
+             resources_.store_threads.Run([=, this, span = traced, &received, &answered]() mutable {
                ParsingCharge charge(resources_.parsing);
                Request request;
                const auto response = std::make_shared<Response>();
                absl::Status status = deadline.Check();
                if (status.ok()) status = Parse(received, charge, request);
+               if (status.ok()) span.SetRun(RunIdOf(request));
                if (status.ok()) status = handler(caller, request, *response);
                if (status.ok()) answered = SerializeInPlace(response);
                finish(status);
@@ -276,7 +290,7 @@ void RatioService::AnswerBy(Handler handler) {
 void RatioService::AddEvaluate() {
   AddUnary(MethodNamed("Evaluate"),
            [this](Context& context, const Caller& caller, const Bytes& received, Bytes& answered,
-                  const Finish& finish) {
+                  const Finish& finish, const RequestSpan& span) {
              EvaluateTask::Start(
                  resources_, caller, WhereIs(context), received,
                  [&context, deadline = CallDeadline(context, resources_.default_deadline)] {
@@ -286,7 +300,8 @@ void RatioService::AddEvaluate() {
                  [&answered, finish](absl::StatusOr<Bytes> answer) {
                    if (answer.ok()) answered.Swap(&*answer);
                    finish(answer.status());
-                 });
+                 },
+                 span);
            });
 }
 
@@ -295,14 +310,16 @@ void RatioService::AddUnary(const MethodDescriptor& method, const Start& start) 
   const auto answer = [this, start, &name = method.name()](Context* context, const Bytes* received,
                                                            Bytes* answered) {
     const RpcTimer timer(resources_.metrics, name);
+    RequestSpan span = CallTrace(resources_.spans, *context).Begin(name.c_str());
     auto* reactor = new UnaryCall(resources_.streams);
-    const Finish finish = [timer, reactor](const absl::Status& status) {
+    const Finish finish = [timer, reactor, span](const absl::Status& status) mutable {
       timer.Finish(status.code());
+      span.End(status.code());
       reactor->Finish(ToGrpcStatus(status));
     };
     const absl::StatusOr<Caller> caller = resources_.authorize(*context, name);
     if (caller.ok()) {
-      start(*context, *caller, *received, *answered, finish);
+      start(*context, *caller, *received, *answered, finish, span);
     } else {
       finish(caller.status());
     }

@@ -17,6 +17,7 @@ from typing import Any, Awaitable, Callable, Iterable, Optional, Tuple, TypeVar
 
 import sis.append
 import sis.client
+from sis import spans
 from sis.engines.adapter import Adapter
 from sis.engines.recorder import Recorder as BlockingRecorder
 from sis.owner import Owner
@@ -30,7 +31,8 @@ MAX_CALLS = 64
 
 
 async def _in_thread(pool: futures.Executor, call: Callable[..., _Result], *arguments: Any, **named: Any) -> _Result:
-    return await asyncio.get_running_loop().run_in_executor(pool, functools.partial(call, *arguments, **named))
+    bound = functools.partial(spans.in_this_context(call), *arguments, **named)
+    return await asyncio.get_running_loop().run_in_executor(pool, bound)
 
 
 def _awaited(method: Callable[..., _Result]) -> Callable[..., Awaitable[_Result]]:

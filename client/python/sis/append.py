@@ -9,6 +9,7 @@ import warnings
 from typing import Callable, Dict, Iterable, Mapping, NamedTuple, Optional, Sequence
 
 from sis import entries as entries_module
+from sis import spans
 from sis.arrays import ArrayLike
 from sis.entries import Annotation, AppendEntry, Block, ColumnValues, Entry, Seal, Truncate
 from sis.owner import Owner
@@ -200,7 +201,6 @@ class AppendStream(abc.ABC):
     def put_many(self, entries: Sequence[Entry]) -> None:
         """They are sent before it returns: arrays that lie in no segment are the caller's again."""
 
-    @abc.abstractmethod
     def flush(self) -> Dict[SequenceRef, int]:
         """Waits until all entries are acked: then they are stored, and readable. Without entries,
         until the service has taken the header.
@@ -209,6 +209,12 @@ class AppendStream(abc.ABC):
         since the last flush. sis.AppendError lists what was refused since then; sis.Error if the
         stream failed, sis.DeadlineExceeded if a batch got no ack within the client's timeout.
         """
+        with spans.client_span("flush"):
+            return self.flush_untraced()
+
+    @abc.abstractmethod
+    def flush_untraced(self) -> Dict[SequenceRef, int]:
+        """As flush, for what has a span of its own."""
 
     @abc.abstractmethod
     def unflushed(self) -> int:

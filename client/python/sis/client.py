@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 
 from sis import append as append_module
-from sis import arrays, export, fetched_records
+from sis import arrays, export, fetched_records, spans
 from sis import entries as entries_module
 from sis.append import AppendStream, Source
 from sis.arrays import ArrayLike
@@ -285,7 +285,7 @@ class Client:
 
         worker: a name for messages and metrics. retry_timeout: seconds for which an entry that
         finds no room on the server is tried again. What is wrong with run or sampling is raised by
-        the first flush.
+        the first flush. To OpenTelemetry the stream is part of what was traced when it was opened.
         """
         source = Source(run, sampling, worker, retry_timeout)
         stream = self._service.append(source, lambda: self._segments)
@@ -313,7 +313,8 @@ class Client:
         segments = [segment for segment in self._segments if not segment.ended]
         config = run.config
         made = entries_module.all_checked(entries, config.top_k, segments, config.mass, config.columns)
-        return self._service.append_many(Source(run, sampling, worker, retry_timeout), made)
+        with spans.client_span("append_many", run=run.id, entries=len(made)):
+            return self._service.append_many(Source(run, sampling, worker, retry_timeout), made)
 
     def empty_top_k(self, run: Run, positions: int) -> TopK:
         """Arrays for the records of so many positions, uninitialised, to be written and then given to
@@ -389,15 +390,18 @@ class Client:
             ragged=0 < run.config.mass < 1 if ragged is None else ragged,
         )
         wanted = FetchedColumns(run.config, request.columns)
-        if segment is None:
-            return self._service.FetchTopK(request, functools.partial(fetched_records.assemble, request, columns=wanted))
-        segment.check()
-        with segment.largest_room() as room:
-            request.segment = segment.name
-            request.answers.CopyFrom(room.to_proto())
-            return self._service.FetchTopK(
-                request, functools.partial(fetched_records.assemble_in, room, request, columns=wanted)
-            )
+        with spans.client_span("fetch_top_k", run=run.id, sequences=len(request.slices)):
+            if segment is None:
+                return self._service.FetchTopK(
+                    request, functools.partial(fetched_records.assemble, request, columns=wanted)
+                )
+            segment.check()
+            with segment.largest_room() as room:
+                request.segment = segment.name
+                request.answers.CopyFrom(room.to_proto())
+                return self._service.FetchTopK(
+                    request, functools.partial(fetched_records.assemble_in, room, request, columns=wanted)
+                )
 
     def evaluate(
         self,

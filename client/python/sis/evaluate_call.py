@@ -9,7 +9,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
-from sis import algorithms, micro_batches
+from sis import algorithms, micro_batches, spans
 from sis.arrays import ArrayLike
 from sis.evaluate_request import EvaluateRequest, in_place
 from sis.evaluation import OUTPUTS, Evaluation
@@ -134,7 +134,9 @@ class EvaluateCall:
         complete: Optional[Callable[[pb.EvaluateResponse], None]] = None,
     ) -> Evaluation:
         """`complete` puts into each answer what it only refers to."""
-        responses = self._service.evaluate_all(makers)
+        size = {"sequences": len(self._slices), "positions": self.length}
+        with spans.client_span("evaluate", run=self.request.run.run_id, **size):
+            responses = self._service.evaluate_all(makers)
         if complete is not None:
             for response in responses:
                 complete(response)

@@ -8,7 +8,7 @@ import time
 import weakref
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
-from sis import errors
+from sis import errors, spans
 from sis.append import Source
 from sis.entries import Entry
 from sis.owner import Owner
@@ -62,7 +62,8 @@ class KeptStreams:
         Raises what a stream's flush raises. But a stream that an earlier call has opened tells
         nothing of the server when it breaks: all is sent once more, over another.
         """
-        kept = self._take(source)
+        # Of a call that is traced a stream is part of the trace: it has one of its own.
+        kept = None if spans.is_sampled() else self._take(source)
         if kept is not None:
             try:
                 return self._flushed(kept, entries)
@@ -91,7 +92,7 @@ class KeptStreams:
     def _flushed(self, kept: _Kept, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:
         try:
             kept.stream.put_many(entries)
-            committed = kept.stream.flush()
+            committed = kept.stream.flush_untraced()
         except errors.AppendError:
             self._keep(kept)
             raise
@@ -113,6 +114,9 @@ class KeptStreams:
         return None
 
     def _keep(self, kept: _Kept) -> None:
+        if spans.is_sampled():
+            kept.stream._end()
+            return
         surplus: List[_Kept] = []
         with self._lock:
             self._idle.append(kept)

@@ -12,7 +12,7 @@ from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, 
 import grpc
 import numpy as np
 
-from sis import errors, fetched_records, sums
+from sis import errors, fetched_records, spans, sums
 from sis.append import Source
 from sis.entries import Entry
 from sis.evaluate_request import EvaluateRequest
@@ -208,7 +208,7 @@ class Replicas:
             source.run.config.top_k,
             functools.partial(self._placement.replica, source.run.id),
             self._servers,
-            lambda server: server.append(source),
+            spans.in_this_context(lambda server: server.append(source)),
             self._pool,
             source.run.config.columns,
         )
@@ -217,7 +217,7 @@ class Replicas:
         """AppendError has the entries of a replica that gives no answer, too."""
         parts = by_replica(entries, functools.partial(self._placement.replica, source.run.id))
         calls = {
-            index: self._pool.submit(self._servers[index].append_many, source, part)
+            index: self._pool.submit(spans.in_this_context(self._servers[index].append_many), source, part)
             for index, part in parts.items()
         }
         futures.wait(calls.values())
@@ -389,7 +389,10 @@ class Replicas:
         self, calls: Mapping[int, Callable[[SingleServer], _Answer]]
     ) -> Tuple[Dict[int, _Answer], Dict[int, errors.Error]]:
         """The answers, and why there is none, by replica, all asked at once."""
-        asked = {index: self._pool.submit(call, self._servers[index]) for index, call in calls.items()}
+        asked = {
+            index: self._pool.submit(spans.in_this_context(call), self._servers[index])
+            for index, call in calls.items()
+        }
         answers: Dict[int, _Answer] = {}
         down: Dict[int, errors.Error] = {}
         for index, answer in asked.items():

@@ -76,7 +76,7 @@ class _Lane:
         if stream is not None:
             began = time.monotonic()
             try:
-                committed = stream.flush()
+                committed = stream.flush_untraced()
             except errors.AppendError as error:
                 refused += error.refused
             except errors.Error as error:
@@ -157,7 +157,7 @@ class ReplicatedAppendStream(AppendStream):
             raise ValueError("the append stream is closed")
         self._opened = True
 
-    def flush(self) -> Dict[SequenceRef, int]:
+    def flush_untraced(self) -> Dict[SequenceRef, int]:
         self._owner.check("append stream")
         if not self._opened:
             # Else nobody would look at the header.

@@ -128,7 +128,7 @@ class ServerAppendStream(AppendStream):
                 self._add(entry)
             self._send_pending()
 
-    def flush(self) -> Dict[SequenceRef, int]:
+    def flush_untraced(self) -> Dict[SequenceRef, int]:
         self._owner.check("append stream")
         with self._changed:
             self._drain()

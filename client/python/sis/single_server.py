@@ -4,13 +4,14 @@ memory."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 import weakref
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar, Union
 
 import grpc
 
-from sis import errors, fetched_records
+from sis import errors, fetched_records, spans
 from sis.append import Source
 from sis.circuit_breaker import CircuitBreaker
 from sis.credentials import Credentials, is_local
@@ -198,7 +199,7 @@ class SingleServer:
         self, request: pb.FetchTopKRequest, assemble: Callable[[Iterable[fetched_records.Message]], _Answer]
     ) -> _Answer:
         """What `assemble` makes of the stream."""
-        send = lambda: assemble(self._fetch_top_k(request, timeout=self._timeout))
+        send = lambda: assemble(self._fetch_top_k(request, timeout=self._timeout, metadata=spans.metadata()))
         return self._send_about(request.run.run_id, send)
 
     def Evaluate(self, request: EvaluateRequest) -> pb.EvaluateResponse:
@@ -215,13 +216,14 @@ class SingleServer:
 
     def _evaluate_alone(self, request: EvaluateRequest) -> pb.EvaluateResponse:
         if request.size() <= _MOST_UNARY_BYTES:
-            return self._evaluate(request, timeout=self._timeout)
+            return self._evaluate(request, timeout=self._timeout, metadata=spans.metadata())
         return self._evaluate_in_stream([request], 1)[0]
 
     def _evaluate_in_stream(
         self, requests: Iterable[EvaluateRequest], count: int
     ) -> List[pb.EvaluateResponse]:
-        answers = list(self._evaluate_stream(iter(requests), timeout=self._timeout))
+        stream = self._evaluate_stream(iter(requests), timeout=self._timeout, metadata=spans.metadata())
+        answers = list(stream)
         if len(answers) == count:
             return answers
         raise errors.from_status(
@@ -280,7 +282,8 @@ class SingleServer:
             self._send_about(source.run.id, lambda: None, confirm=True)
         except errors.Error:
             pass  # The stream itself meets it, and tells at its first flush.
-        return ServerAppendStream(self._append, source, self._timeout, segments)
+        call = functools.partial(self._append, metadata=spans.metadata())
+        return ServerAppendStream(call, source, self._timeout, segments)
 
     def append_many(self, source: Source, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:
         """The committed lengths of what is stored now. Raises what a stream's flush raises."""
@@ -359,10 +362,12 @@ class SingleServer:
             raise error from rpc_error
 
     def _call(self, method: Callable[..., Any], request: Any) -> Any:
-        return self._send(lambda: method(request, timeout=self._timeout))
+        return self._send(lambda: method(request, timeout=self._timeout, metadata=spans.metadata()))
 
     def _call_about(self, run_id: str, method: Callable[..., Any], request: Any) -> Any:
-        return self._send_about(run_id, lambda: method(request, timeout=self._timeout))
+        return self._send_about(
+            run_id, lambda: method(request, timeout=self._timeout, metadata=spans.metadata())
+        )
 
     def _send_about(
         self,
