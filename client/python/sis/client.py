@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 
 from sis import append as append_module
-from sis import arrays, export, fetched_records, spans
+from sis import arrays, errors, export, fetched_records, spans
 from sis import entries as entries_module
 from sis.append import AppendStream, Source
 from sis.arrays import ArrayLike
@@ -160,9 +160,14 @@ class Client:
         )  # fmt: skip
         request = pb.CreateRunRequest(run_id=run_id, config=config.to_proto(), incarnation=incarnation)
         incarnation = self._service.CreateRun(request).incarnation
-        if 0 < mass < 1:
-            # A server that knows of no mass ignores it, and must be sent whole sets.
-            config = replace(config, mass=self.get_run(run_id).run.config.mass)
+        if 0 < mass < 1 or config.columns:
+            # A server that knows of neither ignores them. It must be sent whole sets, and no columns.
+            told = self.get_run(run_id).run.config
+            if told.columns != config.columns:
+                raise errors.from_status(
+                    grpc.StatusCode.UNIMPLEMENTED, f"the server of run {run_id!r} knows no columns: upgrade it first"
+                )
+            config = replace(config, mass=told.mass)
         return Run(run_id, incarnation, config)
 
     def get_run(self, run_id: str) -> RunStatus:

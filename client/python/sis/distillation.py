@@ -9,7 +9,7 @@ from typing import NamedTuple, Tuple
 
 import torch
 
-from sis.gathered import Gathered
+from sis.gathered import Gathered, of_all_slots
 from sis.records import TopKRecords
 
 # The least mass that a tail is taken to have, where the other policy's is larger.
@@ -33,6 +33,7 @@ def forward_kl(records: TopKRecords, student: Gathered, smallest_tail: float = _
     is taken to have `smallest_tail` at least, and so is a recorded token that the student excludes
     (-inf), where the divergence has no bound. Needs the arrays "ids" and "log_probs".
     """
+    student = of_all_slots(records, student)
     log_q, log_p, used = _set(records, student)
     q_tail, p_tail = _tails(log_q, log_p, smallest_tail)
     log_p = torch.where(torch.isneginf(student.log_probs), log_q.clamp(max=math.log(smallest_tail)), log_p)
@@ -44,7 +45,7 @@ def reverse_kl(records: TopKRecords, student: Gathered, smallest_tail: float = _
     """KL(student || teacher), of the same and in the same way as forward_kl. Its gradient is the exact
     one of that value, not an estimate from the sampled tokens. Recorded tokens that the student excludes
     (-inf) add 0, the limit."""
-    log_q, log_p, used = _set(records, student)
+    log_q, log_p, used = _set(records, of_all_slots(records, student))
     q_tail, p_tail = _tails(log_q, log_p, smallest_tail)
     of_set = (log_p.exp() * (log_p - log_q)).sum(dim=1)
     return _divergence(of_set + p_tail * (p_tail / q_tail).log(), q_tail, p_tail, used)

@@ -64,11 +64,24 @@ def gather(
     return values_at(ids), sampled
 
 
+def _padded(log_probs: ArrayLike, used: np.ndarray) -> Any:
+    """[N, K] of [S], -inf in unused slots."""
+    if arrays.is_tensor(log_probs):
+        import torch
+
+        mask = torch.from_numpy(used).to(log_probs.device)
+        return log_probs.new_full(mask.shape, -torch.inf).masked_scatter(mask, log_probs)
+    values = np.full(used.shape, -np.inf, np.float32)
+    values[used] = log_probs
+    return values
+
+
 def reduce(records: TopKRecords, log_probs: ArrayLike, top_k: int = 0) -> Tuple[Any, Any]:
     """Log-envelopes [N] (nats) and covered masses [N], float32, for evaluate_reduced with the same
     top_k.
 
-    log_probs: [N, K], nats, at records.ids; unused slots may hold anything. top_k: use only the k
+    log_probs: [N, K], nats, at records.ids; unused slots may hold anything; or [S], at
+    records.used_ids. top_k: use only the k
     most probable slots; 0: all. The log-envelopes have the bits that the service itself computes
     from these log-probs (numerics.md, section 5), so the decisions are the same; the covered
     masses, which decide nothing, agree to rounding. Tensors stay on their device.
@@ -77,7 +90,9 @@ def reduce(records: TopKRecords, log_probs: ArrayLike, top_k: int = 0) -> Tuple[
     if not 0 <= top_k <= slots:
         raise ValueError(f"top_k is {top_k}, must be in [0, {slots}]")
     shape = tuple(np.shape(log_probs))
-    if shape != (total, slots):
+    if shape == (int(records.offsets[-1]),):
+        log_probs = _padded(log_probs, np.arange(slots) < records.counts[:, None])
+    elif shape != (total, slots):
         raise ValueError(f"log_probs has shape {list(shape)}, must be [{total}, {slots}]")
     k = top_k or slots
     behaviour = np.ascontiguousarray(records.log_probs[:, :k])

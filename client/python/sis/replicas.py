@@ -90,6 +90,9 @@ class Replicas:
         if any(answer.run.config.mass != run.config.mass for answer in answers):
             # Some know of no mass, and must be sent whole sets.
             run.config.mass = 0
+        if any(answer.run.config.columns != run.config.columns for answer in answers):
+            # Some know of no columns.
+            run.config.ClearField("columns")
         return pb.GetRunResponse(run=run)
 
     def DeleteRun(self, request: pb.DeleteRunRequest) -> pb.DeleteRunResponse:
@@ -205,12 +208,11 @@ class Replicas:
     ) -> ReplicatedAppendStream:
         """`segments` are shared with one server, so there are none."""
         return ReplicatedAppendStream(
-            source.run.config.top_k,
+            source.run.config,
             functools.partial(self._placement.replica, source.run.id),
             self._servers,
             spans.in_this_context(lambda server: server.append(source)),
             self._pool,
-            source.run.config.columns,
         )
 
     def append_many(self, source: Source, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:

@@ -11,7 +11,7 @@ from sis import errors
 from sis.append import AppendStream
 from sis.entries import Entry
 from sis.records import SequenceRef
-from sis.run import Column
+from sis.run import RunConfig
 from sis.server_append import ServerAppendStream
 from sis.single_server import SingleServer
 
@@ -122,14 +122,13 @@ class ReplicatedAppendStream(AppendStream):
 
     def __init__(
         self,
-        top_k: int,
+        config: RunConfig,
         replica_of: Callable[[str], int],
         servers: Sequence[SingleServer],
         open_stream: Callable[[SingleServer], ServerAppendStream],
         pool: futures.Executor,
-        columns: Sequence[Column] = (),
     ) -> None:
-        super().__init__(top_k, columns=columns)
+        super().__init__(config.top_k, mass=config.mass, columns=config.columns)
         self._replica_of = replica_of
         self._lanes = [_Lane(server, open_stream) for server in servers]
         self._pool = pool

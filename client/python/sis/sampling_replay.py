@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional
 
 import torch
 
-from sis.gathered import Gathered
+from sis.gathered import Gathered, of_all_slots
 from sis.records import TopKRecords
 
 # Probabilities of a complete set sum to 1 but for rounding: one-sided, of 12 bits at worst, or of
@@ -53,6 +53,7 @@ def replayed(records: TopKRecords, current: Gathered, missing_mass: float = _MIS
     current: of sis.torch.log_probs_at, or of any gather. Where the set is not complete, or the current policy
     excludes all of it, they are as they were.
     """
+    current = of_all_slots(records, current)
     device = current.log_probs.device
     complete = is_complete(records, missing_mass).to(device)
     unused = torch.from_numpy(records.ids).lt(0).to(device)

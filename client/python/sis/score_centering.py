@@ -9,7 +9,7 @@ from typing import Callable, Optional
 
 import torch
 
-from sis.gathered import Gathered
+from sis.gathered import Gathered, of_all_slots
 from sis.records import TopKRecords
 
 
@@ -33,6 +33,7 @@ def score_center(
     `smallest_tail` is taken to be empty. Tokens that the current policy excludes (-inf) have no score,
     and are left out. 0 at missing positions. Needs the arrays "ids" and "log_probs".
     """
+    current = of_all_slots(records, current)
     with torch.no_grad():
         log_p = current.log_probs
         log_q = torch.from_numpy(records.log_probs).to(log_p)
@@ -63,7 +64,7 @@ def selective_weight(
     expected: the weights that are limited are these means (SisConfig(weight="expected")), not those of
     accepted and rejected tokens.
     """
-    log_p = current.log_probs.detach()
+    log_p = of_all_slots(records, current).log_probs.detach()
     log_q = torch.from_numpy(records.log_probs).to(log_p)
     # [N, 1].
     envelope = (log_p - log_q).masked_fill(~torch.isfinite(log_q), -torch.inf).amax(dim=1, keepdim=True).exp()

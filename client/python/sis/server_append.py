@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import queue
 import threading
 import time
-from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import grpc
 
@@ -95,8 +96,6 @@ class ServerAppendStream(AppendStream):
         self._changed = threading.Condition()
         # All below is guarded by _changed.
         self._pending: List[Entry] = []
-        # Sequences with a block that may not be acked; of a run with columns.
-        self._blocks: Set[SequenceRef] = set()
         self._pending_bytes = 0
         self._pending_referred = 0
         self._in_flight: Deque[_Batch] = collections.deque()
@@ -190,11 +189,10 @@ class ServerAppendStream(AppendStream):
 
     def _add(self, entry: Entry) -> None:
         # A block that waits for room must not be overtaken.
-        if entry.kind == "truncate" or (entry.kind == "column" and entry.sequence in self._blocks):
+        if entry.kind == "truncate":
             self._drain()
-            self._blocks.clear()
-        if self._columns and entry.kind == "block":
-            self._blocks.add(entry.sequence)
+        while entry.kind == "column" and self._awaits_block(entry.sequence):
+            self._drain()
         self._pending.append(entry)
         self._pending_bytes += entry.size
         if entry.placed is not None:
@@ -205,6 +203,15 @@ class ServerAppendStream(AppendStream):
             or len(self._pending) >= BATCH_ENTRIES
         ):
             self._send_pending()
+
+    def _awaits_block(self, sequence: SequenceRef) -> bool:
+        """Whether a block of the sequence is not acked."""
+        sent = (entry for batch in self._in_flight for entry in batch.entries)
+        waiting = (entry for _, entry in self._waiting_for_room)
+        return any(
+            entry.kind == "block" and entry.sequence == sequence
+            for entry in itertools.chain(sent, waiting, self._pending)
+        )
 
     def _send(self, batch: Sequence[Entry]) -> None:
         for segment, part in _by_segment(batch):

@@ -71,6 +71,42 @@ def excluded(kept):
     return torch.zeros(len(ids), V, dtype=torch.bool).scatter(1, ids[:, [1, 3]], True)
 
 
+class RaggedTest(unittest.TestCase):
+    def test_what_is_made_of_used_slots_is_what_is_made_of_all(self):
+        """Values and gradients, of a run whose sets differ in length, with positions that are missing."""
+        log_q, sampled, logits = random(3, top_p=0.9)
+        kept = records_of(log_q, sampled)
+        used = kept.ids >= 0
+        self.assertLess(used.sum(), used.size)
+        counts = used.sum(axis=1).astype(np.uint16)
+        arrays = {name: kept.arrays[name][used] for name in ("ids", "log_probs")}
+        ragged = sis.TopKRecords(
+            kept.slices, {**arrays, "sampled_ids": kept.sampled_ids, "counts": counts}, (), 0, kept.ids.shape[1]
+        )
+        padded = sis.torch.log_probs_at(kept, logits)
+        narrow = padded._replace(log_probs=padded.log_probs[torch.from_numpy(used)])
+        for use in (
+            lambda records, current: sis.torch.replayed(records, current).current.sampled_log_probs,
+            sis.torch.score_center,
+            lambda records, current: sis.torch.forward_kl(records, current).values,
+            lambda records, current: sis.torch.reverse_kl(records, current).values,
+        ):
+            expected, got = use(kept, padded), use(ragged, narrow)
+            torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
+            gradients = [
+                torch.autograd.grad(values.nan_to_num().sum(), logits, retain_graph=True)[0] for values in (expected, got)
+            ]
+            torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+            self.assertGreater(gradients[0].abs().max(), 0)
+        for current in (narrow.log_probs.detach(), narrow.log_probs.detach().float().numpy()):
+            wide = padded.log_probs.detach()
+            wide = wide if torch.is_tensor(current) else wide.float().numpy()
+            for got, expected in zip(sis.reduce(ragged, current), sis.reduce(kept, wide)):
+                np.testing.assert_array_equal(np.asarray(got), np.asarray(expected))
+        with self.assertRaisesRegex(ValueError, "used slots"):
+            sis.torch.score_center(ragged, narrow._replace(log_probs=narrow.log_probs[1:]))
+
+
 class LogProbsTest(unittest.TestCase):
     def test_are_those_of_gather_with_gradients(self):
         log_q, sampled, logits = random(1)

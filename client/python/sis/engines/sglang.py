@@ -181,7 +181,7 @@ def sampling(params: Mapping[str, Any], original_log_probs: bool = False, sampli
         raise ValueError(f"beam_width is {params['beam_width']}: beam search does not draw from the policy")
     for name, neutral in _FILTERS.items():
         found = value(name, neutral)
-        if found != neutral and not (name == "top_k" and (found == -1 or found > _ALL)) and not sampling_masks:
+        if found != neutral and not (name == "top_k" and (found == -1 or found >= _ALL)) and not sampling_masks:
             raise ValueError(f"{name} is {found}: SGLang's log-probs are those before it, not those of the draw")
     if params.get("watermark") is not None:
         raise ValueError("watermark is set: SGLang's log-probs are those without it")

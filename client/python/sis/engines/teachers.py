@@ -166,3 +166,5 @@ def _posted(address: str, body: Mapping[str, Any], timeout: float) -> Any:
             return json.loads(answer.read())
     except urllib.error.HTTPError as error:
         raise RuntimeError(f"{address}: {error.code}: {error.read().decode(errors='replace')}") from error
+    except (urllib.error.URLError, TimeoutError) as error:
+        raise RuntimeError(f"{address}: no answer: {error}; is the teacher up?") from error

@@ -89,8 +89,10 @@ class SisDistillationMixin(_Trainer):
         config = sis_config or SisConfig()
         weights = {name: 1.0 for name in teachers}
         weights.update(teacher_weights or {})
-        if not teachers or weights.keys() != teachers.keys():
-            raise ValueError(f"teachers are {list(teachers)}, teacher_weights are of {list(teacher_weights or {})}")
+        if not teachers:
+            raise ValueError("teachers is empty: name one")
+        if weights.keys() != teachers.keys():
+            raise ValueError(f"teacher_weights names {sorted(weights.keys() - teachers.keys())}, which are no teachers")
         for name in teachers:
             check_id(name)
         for value in (*args, *kwargs.values()):
@@ -112,7 +114,8 @@ class SisDistillationMixin(_Trainer):
         self._sis_server = connection.server
         self.sis_client = Client(connection.addresses)
         worker = f"rank-{self.accelerator.process_index}"
-        self._sis_rollouts: Dict[str, Rollouts] = {}
+        # Evaluation has its own: it comes amid rollouts that the training still uses.
+        self._sis_rollouts: Dict[bool, Dict[str, Rollouts]] = {True: {}, False: {}}
         for name in teachers:
             own = dataclasses.replace(config, address=connection.addresses, run=f"{connection.run_id}-{name}")
             of_teacher = agreed(self.accelerator, self.args, own)
@@ -128,7 +131,8 @@ class SisDistillationMixin(_Trainer):
                 algorithm="distillation",
                 model=label_of(name),
             )
-            self._sis_rollouts[name] = Rollouts(self.sis_client, run, worker, config.lease_seconds)
+            for of_training in self._sis_rollouts.values():
+                of_training[name] = Rollouts(self.sis_client, run, worker, config.lease_seconds)
         self._sis_generation = 0
         self._sis_sums = {name: _Sums() for name in teachers}
 
@@ -139,8 +143,9 @@ class SisDistillationMixin(_Trainer):
         try:
             return super().train(*args, **kwargs)
         finally:
-            for rollouts in self._sis_rollouts.values():
-                rollouts.release()
+            for of_training in self._sis_rollouts.values():
+                for rollouts in of_training.values():
+                    rollouts.release()
 
     # Rollouts.
 
@@ -167,7 +172,7 @@ class SisDistillationMixin(_Trainer):
             for row, scored in zip(rows, taught):
                 rollouts[row] = Rollout(len(scored.present), [Block(*block) for block in scored.blocks()])
             # A teacher stays what it is.
-            self._sis_rollouts[name].record(names, rollouts, Sampling("raw"), policy_version=0)
+            self._sis_rollouts[self.model.training][name].record(names, rollouts, Sampling("raw"), policy_version=0)
         # Shuffled and split with the rest: where a row stands among the rollouts.
         output["sis_rollout"] = torch.arange(len(responses), device=output["completion_ids"].device)
         return output
@@ -190,7 +195,7 @@ class SisDistillationMixin(_Trainer):
 
         taught: Dict[str, _Taught] = {}
         wanted = [batch.flat(tokens)[:, None]]
-        for name, rollouts in self._sis_rollouts.items():
+        for name in self._sis_teachers:
             found = self._sis_taught(name, batch, inputs, mask)
             if found is not None:
                 taught[name] = found
@@ -202,7 +207,7 @@ class SisDistillationMixin(_Trainer):
         log_probs, entropies = _log_probs(hidden, head, transform, torch.cat(wanted, dim=1))
 
         # Where no teacher says anything the gradient is 0, of all parameters.
-        total = 0.0 * log_probs[:, 0].sum()
+        total = 0.0 * log_probs[:, 0].clamp(min=-1e4).sum()
         first = 1
         for name, (records, rows) in taught.items():
             last = first + records.ids.shape[1]
@@ -224,7 +229,7 @@ class SisDistillationMixin(_Trainer):
 
     def _sis_taught(self, name: str, batch: sis.torch.PaddedBatch, inputs: Any, mask: torch.Tensor) -> Optional[_Taught]:
         """None if the server can't be reached, or nothing of the batch was for this teacher."""
-        rollouts, indices = self._sis_rollouts[name], inputs["sis_rollout"].tolist()
+        rollouts, indices = self._sis_rollouts[self.model.training][name], inputs["sis_rollout"].tolist()
         lengths = torch.tensor(rollouts.lengths(indices), device=mask.device)
         columns = torch.arange(inputs["completion_ids"].shape[1], device=mask.device)
         rows = batch.flat(columns < lengths[:, None]).nonzero()[:, 0]

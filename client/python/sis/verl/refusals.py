@@ -13,7 +13,7 @@ def check_training(config: Mapping[str, Any]) -> None:
     actor, rollout = parts["actor"], parts["rollout"]
     truncates(actor, rollout)
     check_engine({**(actor.get("fsdp_config") or {}), "strategy": actor["strategy"]}, parts["model"])
-    if rollout["name"] in ("sglang", "trtllm"):
+    if rollout["name"] != "vllm":
         raise ValueError(f"rollout.name is {rollout['name']!r}: sis.verl records what vLLM generates. Set it to 'vllm'")
     if not rollout.get("calculate_log_probs"):
         raise ValueError(

@@ -14,7 +14,7 @@ from sis import errors
 from sis.engines.lists import stretches
 from sis.evaluation import Totals
 from sis.outage import Outage
-from sis.records import Slice, TopKRecords
+from sis.records import MissingReason, Slice, TopKRecords
 from sis.run import Run
 from sis.sampling_replay import Incomplete
 from sis.step_metrics import MissingPositions, missing_shares, step_metrics
@@ -165,14 +165,19 @@ class Training:
         ]
         records = self._fetched(names, generated)
         if sessions is not None and records is not None:
-            # What a session's name doesn't have: its agent loop made requests of its own, or several after
-            # one context.
-            others = [index for index, part in enumerate(generated) if not _is_of(records, index, part)]
+            # What a session's name never had, or has of other tokens: its agent loop made requests of its own,
+            # or several after one context. What has gone since is missing.
+            gone = {part.slice for part in records.missing if part.reason != MissingReason.NEVER_ARRIVED}
+            others = [
+                index for index, part in enumerate(generated) if index not in gone and not _is_of(records, index, part)
+            ]
+            self._used.update((names[index], None) for index in others)
             for index in others:
                 part = generated[index]
                 names[index] = name_of(part.context, part.sampled_ids, part.log_probs)
             if others:
-                self.end_lease(records.lease_id)
+                if records.lease_id:
+                    self.end_lease(records.lease_id)
                 records = self._fetched(names, generated)
         if self._engine.is_mp_src_rank_with_outputs():
             # Ranks of sequence parallelism have the same sequences; one of them releases those.
