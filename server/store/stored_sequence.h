@@ -54,7 +54,7 @@ struct LogEntry {
   friend bool operator==(const LogEntry&, const LogEntry&) = default;
 };
 
-// A memcached item holds 1 MiB with its key; callers split longer blocks between rows.
+// A memcached item holds 1 MiB with its key; callers split longer blocks between entries.
 inline constexpr size_t kMaxRowBytes = size_t{512} << 10;
 
 struct NewEntry {
