@@ -7,20 +7,11 @@
 #include "kernels/numerics/crc32c.h"
 #include "kernels/records/mass_cut.h"
 #include "kernels/records/validate.h"
+#include "server/append/locate_array.h"
 #include "server/wire/arrays.h"
-#include "server/wire/segment_range.h"
 
 namespace sis {
 namespace {
-
-// Where the array of a field lies.
-absl::StatusOr<ArrayField> Locate(absl::string_view name, const ArrayField& field,
-                                  const SharedSegment* segment) {
-  if (segment == nullptr || field.size() == 0) return field;
-  const absl::StatusOr<SegmentRange> part = RangeIn(*segment, field);
-  if (part.ok()) return ArrayField(*segment, part->offset, part->size);
-  return absl::InvalidArgumentError(absl::StrCat(name, ": ", part.status().message()));
-}
 
 int64_t BytesOf(const RecordView& records) {
   return static_cast<int64_t>(records.sampled_ids.size_bytes() +
@@ -40,7 +31,8 @@ uint32_t CrcOf(const RecordView& records, std::span<const uint16_t> counts) {
 
 absl::StatusOr<RecordView> BlockReader::Read(const AppendEntryView& block,
                                              const SharedSegment* segment, const Run& run) {
-  const absl::StatusOr<ArrayField> sampled_ids = Locate("sampled_ids", block.sampled_ids, segment);
+  const absl::StatusOr<ArrayField> sampled_ids =
+      LocateArray("sampled_ids", block.sampled_ids, segment);
   if (!sampled_ids.ok()) return sampled_ids.status();
   const size_t count = sampled_ids->size() / sizeof(int32_t);
   if (sampled_ids->size() == 0) return absl::InvalidArgumentError("sampled_ids: empty");
@@ -54,7 +46,7 @@ absl::StatusOr<RecordView> BlockReader::Read(const AppendEntryView& block,
   absl::Status status;
   const auto read = [&]<typename T>(absl::string_view name, const ArrayField& field,
                                     size_t elements, std::vector<T>& copy) {
-    const absl::StatusOr<ArrayField> array = Locate(name, field, segment);
+    const absl::StatusOr<ArrayField> array = LocateArray(name, field, segment);
     status.Update(array.ok() ? CheckLength<T>(name, array->size(), elements) : array.status());
     return status.ok() ? array->template Read<T>(0, elements, copy) : std::span<const T>();
   };

@@ -2,33 +2,25 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/crc32c.h"
-#include "server/wire/arrays.h"
-#include "server/wire/segment_range.h"
+#include "server/append/locate_array.h"
 
 namespace sis {
 
 absl::StatusOr<ColumnValues> ColumnReader::ReadField(std::string_view name, const ArrayField& field,
                                                      uint32_t column, uint32_t positions,
                                                      const SharedSegment* segment, const Run& run) {
-  ArrayField array = field;
-  if (segment != nullptr && field.size() > 0) {
-    const absl::StatusOr<SegmentRange> part = RangeIn(*segment, field);
-    if (!part.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(std::string(name), ": ", part.status().message()));
-    }
-    array = ArrayField(*segment, part->offset, part->size);
-  }
+  const absl::StatusOr<ArrayField> array = LocateArray(std::string(name), field, segment);
+  if (!array.ok()) return array.status();
   const RunConfig& config = run.config();
   const uint32_t width = config.columns[column].width(config.top_k);
   const size_t bytes = size_t{positions} * width;
-  if (array.size() != bytes) {
+  if (array->size() != bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat(std::string(name), ": ", array.size(), " bytes, not the ", bytes, " of ",
+        absl::StrCat(std::string(name), ": ", array->size(), " bytes, not the ", bytes, " of ",
                      positions, " positions of column '", config.columns[column].name, "'"));
   }
   if (copies_.size() <= column) copies_.resize(column + 1);
-  return ColumnValues{column, width, array.Read<std::byte>(0, bytes, copies_[column])};
+  return ColumnValues{column, width, array->Read<std::byte>(0, bytes, copies_[column])};
 }
 
 absl::StatusOr<std::span<const ColumnValues>> ColumnReader::ReadBlock(const AppendEntryView& block,

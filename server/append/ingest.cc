@@ -166,12 +166,6 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& bl
     return (*sequence)->BytesToAppend(block.first_position, block.policy_version, *records, ranks,
                                       *columns);
   };
-  absl::Status status;
-  if (turn_ == Turn::kArrived && room_queue_->Contested(*run_) != nullptr) {
-    const int64_t bytes = new_bytes();
-    if (bytes > 0) status = MakeRoom(name, bytes);
-    if (!status.ok()) return status;
-  }
   Sequence::Appended appended;
   const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
     absl::Status added = (*sequence)->Append(block.first_position, block.policy_version, *records,
@@ -189,13 +183,7 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& bl
     }
     return entries;
   };
-  status = Change(name, *sequence, append);
-  // Another thread may take what was made free: then once more.
-  while (absl::IsResourceExhausted(status)) {
-    status = MakeRoom(name, new_bytes());
-    if (!status.ok()) return status;
-    status = Change(name, *sequence, append);
-  }
+  const absl::Status status = ChangeWithRoom(name, *sequence, new_bytes, append);
   if (!status.ok()) return status;
   committed_length_ = appended.committed_length;
   positions_added_ += appended.positions;
@@ -223,12 +211,6 @@ absl::Status Ingest::ApplyColumn(SequenceNameView name, const AppendEntryView& e
                      std::string(Name(std::get<MissingReason>(found))), ")"));
   }
   const auto new_bytes = [&] { return (*sequence)->BytesToAppend(entry.first_position, *column); };
-  absl::Status status;
-  if (turn_ == Turn::kArrived && room_queue_->Contested(*run_) != nullptr) {
-    const int64_t bytes = new_bytes();
-    if (bytes > 0) status = MakeRoom(name, bytes);
-    if (!status.ok()) return status;
-  }
   const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
     const absl::StatusOr<int64_t> added = (*sequence)->AppendColumn(entry.first_position, *column);
     if (!added.ok()) return added.status();
@@ -236,12 +218,7 @@ absl::Status Ingest::ApplyColumn(SequenceNameView name, const AppendEntryView& e
     if (*added > 0 && has_store()) AddColumnEntries(entry.first_position, *column, entries);
     return entries;
   };
-  status = Change(name, *sequence, append);
-  while (absl::IsResourceExhausted(status)) {
-    status = MakeRoom(name, new_bytes());
-    if (!status.ok()) return status;
-    status = Change(name, *sequence, append);
-  }
+  const absl::Status status = ChangeWithRoom(name, *sequence, new_bytes, append);
   if (status.ok()) bytes_accepted_ += static_cast<int64_t>(column->values.size());
   return status;
 }
@@ -258,25 +235,23 @@ absl::Status Ingest::ApplySeal(SequenceNameView name, const AppendEntryView& sea
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence =
       Open(name, [&] { return run_->BaseBytes(name); });
   if (!sequence.ok()) return sequence.status();
-  std::string annotation;
-  const auto apply = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
-    const bool was_sealed = (*sequence)->sealed();
-    const std::string before = (*sequence)->annotation();
-    annotation = seal.annotation == nullptr ? before : Annotated(before, *seal.annotation);
-    if (was_sealed && annotation == before) annotation.clear();
-    if (absl::Status status = (*sequence)->Seal(length, annotation); !status.ok()) return status;
-    if (was_sealed && annotation.empty()) return std::vector<LogEntry>();
-    if (!was_sealed && has_store()) sealed_.push_back(Copy(name));
-    return std::vector<LogEntry>{
-        {.kind = LogEntry::Kind::kSeal, .position = length, .rows = annotation}};
+  const auto annotate = [&](const std::string& before) {
+    return seal.annotation == nullptr ? before : Annotated(before, *seal.annotation);
   };
-  absl::Status status = Change(name, *sequence, apply);
-  while (absl::IsResourceExhausted(status) && !annotation.empty()) {
-    status = MakeRoom(name, Sequence::AnnotationBytes(annotation));
-    if (!status.ok()) return status;
-    status = Change(name, *sequence, apply);
-  }
-  return status;
+  const auto new_bytes = [&] {
+    const std::string before = (*sequence)->annotation();
+    return Sequence::AnnotationBytes(annotate(before)) - Sequence::AnnotationBytes(before);
+  };
+  const auto apply = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
+    absl::StatusOr<Sequence::Sealed> sealed = (*sequence)->Seal(length, annotate);
+    if (!sealed.ok()) return sealed.status();
+    if (!sealed->first && !sealed->annotated) return std::vector<LogEntry>();
+    if (sealed->first && has_store()) sealed_.push_back(Copy(name));
+    return std::vector<LogEntry>{{.kind = LogEntry::Kind::kSeal,
+                                  .position = length,
+                                  .payload = std::move(sealed->annotation)}};
+  };
+  return ChangeWithRoom(name, *sequence, new_bytes, apply);
 }
 
 absl::Status Ingest::ApplyTruncate(SequenceNameView name, uint32_t length) {
@@ -303,6 +278,24 @@ absl::Status Ingest::Change(SequenceNameView name, const std::shared_ptr<Sequenc
   if (entries->empty()) unchanged_.insert(own_name);
   for (LogEntry& entry : *entries) stored_->Note(log, std::move(entry));
   return absl::OkStatus();
+}
+
+absl::Status Ingest::ChangeWithRoom(
+    SequenceNameView name, const std::shared_ptr<Sequence>& sequence,
+    absl::FunctionRef<int64_t()> new_bytes,
+    absl::FunctionRef<absl::StatusOr<std::vector<LogEntry>>()> change) {
+  if (turn_ == Turn::kArrived && room_queue_->Contested(*run_) != nullptr) {
+    const int64_t bytes = new_bytes();
+    const absl::Status room = bytes > 0 ? MakeRoom(name, bytes) : absl::OkStatus();
+    if (!room.ok()) return room;
+  }
+  absl::Status status = Change(name, sequence, change);
+  // Another thread may take what was made free: then once more.
+  while (absl::IsResourceExhausted(status)) {
+    if (absl::Status room = MakeRoom(name, new_bytes()); !room.ok()) return room;
+    status = Change(name, sequence, change);
+  }
+  return status;
 }
 
 void Ingest::BringIn(AppendEntries entries) {

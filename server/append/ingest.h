@@ -92,6 +92,10 @@ class Ingest {
   // nothing if all of it was there.
   absl::Status Change(SequenceNameView name, const std::shared_ptr<Sequence>& sequence,
                       absl::FunctionRef<absl::StatusOr<std::vector<LogEntry>>()> change);
+  // The same for a change that takes `new_bytes`: makes room, or waits its turn for it.
+  absl::Status ChangeWithRoom(SequenceNameView name, const std::shared_ptr<Sequence>& sequence,
+                              absl::FunctionRef<int64_t()> new_bytes,
+                              absl::FunctionRef<absl::StatusOr<std::vector<LogEntry>>()> change);
   // Stores what is noted for the sequences of the batch; unavailable_ then says which could not be.
   // Returns those that other replicas have changed, so that memory was behind: to be tried again.
   absl::flat_hash_set<SequenceName> WriteHeld(AppendEntries entries,

@@ -686,6 +686,38 @@ TEST_F(IngestTest, WithNothingToEvictItSaysWhenToTryAgain) {
       << "two pages are more than the budget";
 }
 
+TEST_F(IngestTest, AnAnnotationMakesRoomForItself) {
+  Cache cache(2 * Sequence::kBaseBytes + Sequence::kVersionSpanBytes + OnePage(kSlots));
+  const auto run = cache.CreateRun("r", SmallConfig(kSlots));
+  ASSERT_EQ(AppendBlock(cache, *run, records_.Block("a")).code(), 0);
+  const int64_t base = run->BaseBytes({"b", 0});
+  const auto room = static_cast<size_t>(cache.registry.budget().limit() - base);
+  const auto seal = [&](size_t text_bytes) {
+    v1::AppendEntry entry = SealEntry("b", 0);
+    entry.mutable_seal()->mutable_annotation()->set_text(std::string(text_bytes, 'x'));
+    return IngestEntry(cache, *run, std::move(entry));
+  };
+  const auto expect_kept = [&](size_t text_bytes) {
+    const Run::Found found = run->Find({"b", 0});
+    v1::Annotation annotation;
+    ASSERT_TRUE(annotation.ParseFromString(std::get<0>(found)->annotation()));
+    EXPECT_EQ(annotation.text().size(), text_bytes);
+    EXPECT_EQ(cache.registry.budget().used(),
+              base + Sequence::AnnotationBytes(std::get<0>(found)->annotation()));
+  };
+  EXPECT_EQ(seal(room * 2 / 3).code(), 0);
+  EXPECT_EQ(run->CommittedLength({"a", 0}), 0) << "evicted for it";
+  expect_kept(room * 2 / 3);
+  EXPECT_EQ(seal(room * 4 / 5).code(), 0) << "in the place of the other";
+  expect_kept(room * 4 / 5);
+  EXPECT_EQ(CodeOf(seal(room)), StatusCode::kResourceExhausted);
+  expect_kept(room * 4 / 5);
+  EXPECT_EQ(seal(1).code(), 0);
+  expect_kept(1);
+  run->Release({"b", 0});
+  EXPECT_EQ(cache.registry.budget().used(), 0);
+}
+
 TEST_F(IngestTest, AFullArenaEvictsAsAFullBudgetDoes) {
   Cache cache(1 << 30, {}, 2 * Arena::kSlabBytes);
   const auto run = cache.CreateRun("r", SmallConfig(kSlots));

@@ -2,6 +2,7 @@
 // after token, in any order of arrival; then they are packed (docs/page_format.md).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "kernels/decide/backend.h"
 #include "kernels/decide/top_k_sets/top_k_sets.h"
@@ -59,6 +61,14 @@ class RowBuffer {
 };
 
 class Page;
+
+// What a range of positions has in one page.
+struct PagePart {
+  uint32_t number;
+  uint32_t index;  // in the page
+  uint32_t count;
+  size_t row;  // of the first of them in the range
+};
 
 // What backends read of ragged pages besides their own bytes. Used by one thread at a time.
 class UnpackedPages {
@@ -188,6 +198,18 @@ class Page {
   uint64_t present_ = 0;
   uint64_t digest_ = 0;
 };
+
+// Calls visit for the parts of [first, end), in order. Which lock `visit` needs is checked where it
+// is written.
+template <typename Visit>
+ABSL_NO_THREAD_SAFETY_ANALYSIS void ForEachPart(uint32_t first, uint32_t end, const Visit& visit) {
+  for (uint32_t position = first; position < end;) {
+    const uint32_t index = position % Page::kPositions;
+    const uint32_t count = std::min(end - position, Page::kPositions - index);
+    visit(PagePart{position / Page::kPositions, index, count, position - first});
+    position += count;
+  }
+}
 
 // Prefetches the index-th row of an unpacked page whose block begins, or began, at `tail`: only
 // addresses are computed, so the block may be gone.

@@ -28,16 +28,6 @@ void Forget(Numbers& numbers, uint32_t number) {
 
 }  // namespace
 
-template <typename Visit>
-void Sequence::ForEachPart(uint32_t first, uint32_t end, const Visit& visit) {
-  for (uint32_t position = first; position < end;) {
-    const uint32_t index = IndexInPage(position);
-    const uint32_t count = std::min(end - position, Page::kPositions - index);
-    visit(PagePart{PageNumber(position), index, count, position - first});
-    position += count;
-  }
-}
-
 int64_t Sequence::BytesOfFirstBlock(const RecordFormat& format, uint32_t first_position,
                                     const RecordView& records, std::span<const uint8_t> ranks) {
   int64_t bytes = kVersionSpanBytes;
@@ -383,6 +373,11 @@ absl::Status Sequence::Truncate(uint32_t length) {
 }
 
 absl::Status Sequence::Seal(uint32_t length, std::string_view annotation) {
+  return Seal(length, [&](const std::string&) { return std::string(annotation); }).status();
+}
+
+absl::StatusOr<Sequence::Sealed> Sequence::Seal(
+    uint32_t length, absl::FunctionRef<std::string(const std::string& before)> annotate) {
   WriterLock lock(mutex_);
   if (sealed_length_.value_or(length) != length) {
     return absl::FailedPreconditionError(
@@ -392,18 +387,24 @@ absl::Status Sequence::Seal(uint32_t length, std::string_view annotation) {
     return absl::FailedPreconditionError(absl::StrCat(
         "seal at ", length, ": committed up to ", committed_length_.load(), " (truncate first)"));
   }
-  if (!annotation.empty()) {
-    if (!owner_.budget.TryCharge(AnnotationBytes(annotation))) {
+  const std::string before = annotation_ == nullptr ? std::string() : *annotation_;
+  Sealed sealed{.first = !sealed_length_.has_value(), .annotation = annotate(before)};
+  if (sealed.annotation.empty()) sealed.annotation = before;
+  sealed.annotated = sealed.annotation != before;
+  if (sealed.annotated) {
+    const int64_t bytes = AnnotationBytes(sealed.annotation) - AnnotationBytes(before);
+    if (bytes > 0 && !owner_.budget.TryCharge(bytes)) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("an annotation of ", annotation.size(), " bytes"));
+          absl::StrCat("an annotation of ", sealed.annotation.size(), " bytes has no room"));
     }
-    if (annotation_ != nullptr) owner_.budget.Refund(AnnotationBytes(*annotation_));
-    annotation_ = std::make_unique<const std::string>(annotation);
+    owner_.budget.Refund(std::max<int64_t>(-bytes, 0));
+    annotation_ = std::make_unique<const std::string>(sealed.annotation);
   }
-  if (sealed_length_.has_value()) return absl::OkStatus();
-  sealed_length_ = length;
-  PackTails();
-  return absl::OkStatus();
+  if (sealed.first) {
+    sealed_length_ = length;
+    PackTails();
+  }
+  return sealed;
 }
 
 std::string Sequence::annotation() const {

@@ -16,6 +16,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/records/validate.h"
@@ -90,9 +91,19 @@ class Sequence {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Drops the positions from length on. FailedPrecondition once sealed.
   absl::Status Truncate(uint32_t length) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What a Seal that succeeded has changed.
+  struct Sealed {
+    bool first = false;           // it wasn't sealed before
+    bool annotated = false;       // it has another annotation now
+    std::string annotation = {};  // now
+  };
   // No more positions will come: packs all pages. FailedPrecondition below the committed length, or
-  // with another length than before. An annotation stands for the one before; ResourceExhausted if
-  // the budget does not hold it.
+  // with another length than before. Of the annotation that is there `annotate` makes the one that
+  // stands for it, under the lock; an empty one keeps it. ResourceExhausted if the budget does not
+  // hold it.
+  absl::StatusOr<Sealed> Seal(uint32_t length,
+                              absl::FunctionRef<std::string(const std::string& before)> annotate)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Seal(uint32_t length, std::string_view annotation = {}) ABSL_LOCKS_EXCLUDED(mutex_);
   // What it is charged.
   static int64_t AnnotationBytes(std::string_view annotation);
@@ -117,18 +128,6 @@ class Sequence {
     uint32_t end;
     uint64_t version;
   };
-
-  // What a range of positions has in one page.
-  struct PagePart {
-    uint32_t number;
-    uint32_t index;  // in the page
-    uint32_t count;
-    size_t row;  // of the first of them in the range
-  };
-  // Which lock `visit` needs is checked where it is written.
-  template <typename Visit>
-  static void ForEachPart(uint32_t first, uint32_t end,
-                          const Visit& visit) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   // What a page needs before positions can be added.
   struct PageNeed {
@@ -201,7 +200,7 @@ class Sequence {
   uint32_t positions_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<uint32_t> sealed_length_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<const std::string> annotation_ ABSL_GUARDED_BY(mutex_);  // null: none
-  std::unique_ptr<SequenceColumns> columns_ ABSL_GUARDED_BY(mutex_);  // null: has no values
+  std::unique_ptr<SequenceColumns> columns_ ABSL_GUARDED_BY(mutex_);       // null: has no values
 };
 
 class ABSL_SCOPED_LOCKABLE Sequence::Reader {

@@ -3,51 +3,35 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/crc32c.h"
+#include "server/cache/page.h"
 
 namespace sis {
 namespace {
 
-constexpr uint32_t kPositions = 64;
+constexpr uint32_t kPositions = Page::kPositions;
 
-uint64_t Mask(uint32_t index, uint32_t count) {
-  return (count == kPositions ? ~uint64_t{0} : (uint64_t{1} << count) - 1) << index;
-}
-
-// What a range of positions has in one page.
-struct Part {
-  uint32_t number;
-  uint32_t index;  // in the page
-  uint32_t count;
-  size_t row;  // of the first of them in the range
-};
-
+// Calls visit(column, part) for each of several columns.
 template <typename Visit>
-void ForEachPart(uint32_t first_position, uint32_t count, const Visit& visit) {
-  for (uint32_t row = 0; row < count;) {
-    const uint32_t position = first_position + row;
-    const uint32_t index = position % kPositions;
-    const uint32_t part = std::min(count - row, kPositions - index);
-    visit(Part{position / kPositions, index, part, row});
-    row += part;
-  }
-}
-
-// The same for each of several columns.
-template <typename Visit>
-void ForEachPart(uint32_t first_position, std::span<const ColumnValues> values,
-                 const Visit& visit) {
+void ForEachColumnPart(uint32_t first_position, std::span<const ColumnValues> values,
+                       const Visit& visit) {
   for (const ColumnValues& column : values) {
-    ForEachPart(first_position, column.positions(), [&](const Part& part) { visit(column, part); });
+    ForEachPart(first_position, first_position + column.positions(),
+                [&](const PagePart& part) { visit(column, part); });
   }
 }
 
 size_t BlockBytes(uint32_t width) { return size_t{kPositions} * width; }
+// A large cell's share of its slab is larger than itself: one of more than half has all of it.
 int64_t Charge(uint32_t width) {
-  return static_cast<int64_t>(Arena::CellBytes(BlockBytes(width))) + SequenceColumns::kIndexBytes;
+  const size_t cells = Arena::kSlabBytes / Arena::CellBytes(BlockBytes(width));
+  return static_cast<int64_t>(Arena::kSlabBytes / cells) + SequenceColumns::kIndexBytes;
 }
+// Where it is among the run's; errors begin with it.
+std::string FieldOf(uint32_t column) { return absl::StrCat("columns[", column, "]"); }
 
 std::span<const std::byte> Row(const ColumnValues& values, size_t row) {
   return values.values.subspan(row * values.width, values.width);
@@ -89,7 +73,7 @@ void SequenceColumns::Erase(Pages::iterator& page) {
 int64_t SequenceColumns::BytesToAdd(const SequenceColumns* present, uint32_t first_position,
                                     std::span<const ColumnValues> values) {
   int64_t bytes = 0;
-  ForEachPart(first_position, values, [&](const ColumnValues& column, const Part& part) {
+  ForEachColumnPart(first_position, values, [&](const ColumnValues& column, const PagePart& part) {
     if (present != nullptr && present->pages_.contains({column.column, part.number})) return;
     bytes += Charge(column.width);
   });
@@ -99,14 +83,14 @@ int64_t SequenceColumns::BytesToAdd(const SequenceColumns* present, uint32_t fir
 absl::Status SequenceColumns::CheckFits(uint32_t first_position,
                                         std::span<const ColumnValues> values) const {
   absl::Status status;
-  ForEachPart(first_position, values, [&](const ColumnValues& column, const Part& part) {
+  ForEachColumnPart(first_position, values, [&](const ColumnValues& column, const PagePart& part) {
     const auto found = pages_.find({column.column, part.number});
     if (!status.ok() || found == pages_.end()) return;
     const Page& page = found->second;
-    const uint64_t again = page.present & Mask(part.index, part.count);
+    const uint64_t again = page.present & sis::Page::Mask(part.index, part.count);
     if (page.width != column.width || (again != 0 && page.damaged())) {
-      status = absl::DataLossError(absl::StrCat("column ", column.column, " from position ",
-                                                part.number * kPositions, " on is corrupt"));
+      status = absl::DataLossError(absl::StrCat(FieldOf(column.column), ": from position ",
+                                                part.number * kPositions, " on it is corrupt"));
       return;
     }
     for (uint32_t i = 0; i < part.count; ++i) {
@@ -115,9 +99,9 @@ absl::Status SequenceColumns::CheckFits(uint32_t first_position,
           std::ranges::equal(page.Value(index), Row(column, part.row + i))) {
         continue;
       }
-      status =
-          absl::AlreadyExistsError(absl::StrCat("position ", part.number * kPositions + index,
-                                                " has another value in column ", column.column));
+      status = absl::AlreadyExistsError(absl::StrCat(FieldOf(column.column), ": position ",
+                                                     part.number * kPositions + index,
+                                                     " has another value"));
       return;
     }
   });
@@ -127,7 +111,7 @@ absl::Status SequenceColumns::CheckFits(uint32_t first_position,
 absl::Status SequenceColumns::Reserve(uint32_t first_position,
                                       std::span<const ColumnValues> values) {
   absl::Status status;
-  ForEachPart(first_position, values, [&](const ColumnValues& column, const Part& part) {
+  ForEachColumnPart(first_position, values, [&](const ColumnValues& column, const PagePart& part) {
     const Key key(column.column, part.number);
     if (!status.ok() || pages_.contains(key)) return;
     const int64_t charge = Charge(column.width);
@@ -151,7 +135,7 @@ absl::Status SequenceColumns::Reserve(uint32_t first_position,
 }
 
 void SequenceColumns::GiveBack(uint32_t first_position, std::span<const ColumnValues> values) {
-  ForEachPart(first_position, values, [&](const ColumnValues& column, const Part& part) {
+  ForEachColumnPart(first_position, values, [&](const ColumnValues& column, const PagePart& part) {
     auto found = pages_.find({column.column, part.number});
     if (found != pages_.end() && found->second.present == 0) Erase(found);
   });
@@ -159,7 +143,7 @@ void SequenceColumns::GiveBack(uint32_t first_position, std::span<const ColumnVa
 
 int64_t SequenceColumns::Add(uint32_t first_position, std::span<const ColumnValues> values) {
   int64_t added = 0;
-  ForEachPart(first_position, values, [&](const ColumnValues& column, const Part& part) {
+  ForEachColumnPart(first_position, values, [&](const ColumnValues& column, const PagePart& part) {
     Page& page = pages_.at({column.column, part.number});
     for (uint32_t i = 0; i < part.count; ++i) {
       const uint32_t index = part.index + i;
@@ -178,7 +162,7 @@ void SequenceColumns::Truncate(uint32_t length) {
   for (auto page = pages_.begin(); page != pages_.end();) {
     const uint32_t number = page->first.second;
     const uint32_t kept = number == length / kPositions ? length % kPositions : 0;
-    if (number >= length / kPositions) page->second.Drop(Mask(kept, kPositions - kept));
+    if (number >= length / kPositions) page->second.Drop(sis::Page::Mask(kept, kPositions - kept));
     if (page->second.present == 0) {
       Erase(page);
     } else {
@@ -192,7 +176,8 @@ void SequenceColumns::Read(uint32_t column, uint32_t first_position, std::span<s
   const size_t width = values.size() / present.size();
   std::ranges::fill(values, std::byte{0});
   std::ranges::fill(present, uint8_t{0});
-  ForEachPart(first_position, static_cast<uint32_t>(present.size()), [&](const Part& part) {
+  const uint32_t end = first_position + static_cast<uint32_t>(present.size());
+  ForEachPart(first_position, end, [&](const PagePart& part) {
     const auto found = pages_.find({column, part.number});
     if (found == pages_.end()) return;
     const Page& page = found->second;
@@ -207,9 +192,9 @@ void SequenceColumns::Read(uint32_t column, uint32_t first_position, std::span<s
 
 bool SequenceColumns::Has(uint32_t column, uint32_t first_position, uint32_t count) const {
   bool all = true;
-  ForEachPart(first_position, count, [&](const Part& part) {
+  ForEachPart(first_position, first_position + count, [&](const PagePart& part) {
     const auto found = pages_.find({column, part.number});
-    const uint64_t wanted = Mask(part.index, part.count);
+    const uint64_t wanted = sis::Page::Mask(part.index, part.count);
     all = all && found != pages_.end() && (found->second.present & wanted) == wanted;
   });
   return all;
@@ -220,8 +205,8 @@ absl::Status SequenceColumns::ForEach(
   for (const auto& [key, page] : pages_) {
     const auto& [column, number] = key;
     if (page.damaged()) {
-      return absl::DataLossError(
-          absl::StrCat("column ", column, " from position ", number * kPositions, " on"));
+      return absl::DataLossError(absl::StrCat(FieldOf(column), ": from position ",
+                                              number * kPositions, " on it is corrupt"));
     }
     for (uint32_t index = 0; index < kPositions;) {
       const uint64_t left = page.present >> index;

@@ -176,7 +176,27 @@ TEST_F(SequenceColumnsTest, ASealedSequenceTakesValues) {
   EXPECT_EQ(sequence.AppendColumn(2, Values(1, 2, 9, 0)).status().message(),
             "position 10 has no record");
   EXPECT_EQ(sequence.AppendColumn(4, Values(1, 4, 1, 1)).status().message(),
-            "position 4 has another value in column 1");
+            "columns[1]: position 4 has another value");
+}
+
+// Whatever their width: values that a budget holds are in an arena of that size.
+TEST_F(SequenceColumnsTest, WhatIsChargedIsWhatTheArenaLacksThen) {
+  constexpr int64_t kBytes = 16 << 20;
+  for (const uint32_t width : {1000, 8192, 8193, 10000, 16384}) {
+    const std::unique_ptr<Arena> arena = *Arena::Map(kBytes);
+    ByteBudget budget(kBytes);
+    SequenceColumns columns(*arena, budget);
+    const std::vector<std::byte> value(width);
+    const ColumnValues values{0, width, value};
+    uint32_t pages = 0;
+    while (SequenceColumns::BytesToAdd(&columns, pages * 64, {&values, 1}) <=
+           kBytes - budget.used()) {
+      ASSERT_TRUE(columns.Reserve(pages * 64, {&values, 1}).ok()) << width;
+      columns.Add(pages * 64, {&values, 1});
+      ++pages;
+    }
+    EXPECT_GE(pages, 15u);
+  }
 }
 
 TEST_F(SequenceColumnsTest, DigestsAreOfRecordsAlone) {

@@ -140,9 +140,10 @@ void Inspection::Record(const Name& name, const Sequence& evaluated) {
   Sequence& values = kept->second.values;
   const uint32_t positions_end = first_position + static_cast<uint32_t>(positions.size());
   values.Cut(cut_begin, cut_end);
-  if (values.annotation.empty() && !annotation.empty()) {
-    const auto bytes = static_cast<int64_t>(annotation.size());
-    if (MakeRoom(bytes, name, hash, draw)) {
+  if (!annotation.empty() && values.annotation != annotation) {
+    const int64_t bytes = std::ssize(annotation) - std::ssize(values.annotation);
+    if (bytes <= 0 || MakeRoom(bytes, name, hash, draw)) {
+      budget_.Refund(std::max<int64_t>(-bytes, 0));
       kept->second.bytes += bytes;
       values.annotation = annotation;
     } else if (!Chosen(key)) {
@@ -314,6 +315,7 @@ std::optional<Inspection::Sequence> Inspection::Find(const Name& name) const {
   Sequence evaluated{values.key, values.draw, values.first_position + static_cast<uint32_t>(begin),
                      InspectedPositions(slots_)};
   evaluated.Cut(values.cut_begin, values.cut_end);
+  evaluated.annotation = values.annotation;
   evaluated.positions.Resize(end - begin);
   evaluated.positions.Copy(0, values.positions, begin, end - begin);
   return evaluated;

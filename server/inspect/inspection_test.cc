@@ -92,6 +92,26 @@ TEST(InspectionTest, ReplicasKeepWhatOneServerWould) {
   EXPECT_TRUE(std::ranges::includes(both, NamesOf(alone)));
 }
 
+// And is charged as long as it is.
+TEST(InspectionTest, KeepsTheAnnotationOfTheLastEvaluation) {
+  ByteBudget budget(kBytes);
+  Inspection inspection(kBytes, kSlots, budget);
+  const auto record = [&](const std::string& annotation) {
+    inspection.Record({"a", 0}, {7, 1, 0, Positions(10), 0, 0, annotation});
+    return inspection.Find({"a", 0})->annotation;
+  };
+  EXPECT_EQ(record(""), "");
+  const int64_t bytes = inspection.bytes();
+  for (const size_t size : {5, 900, 20}) {
+    const std::string annotation(size, 'x');
+    EXPECT_EQ(record(annotation), annotation);
+    EXPECT_EQ(inspection.bytes(), bytes + static_cast<int64_t>(size));
+  }
+  EXPECT_EQ(record(""), std::string(20, 'x')) << "of ranks that have only part of it";
+  inspection.Clear();
+  EXPECT_EQ(budget.used(), 0);
+}
+
 TEST(InspectionTest, LaterDrawsTakeTheRoom) {
   ByteBudget budget(kBytes);
   Inspection inspection(kBytes, kSlots, budget);

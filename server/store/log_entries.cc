@@ -47,7 +47,7 @@ void AppendToForm(std::string& form, const LogEntry& entry) {
 }
 
 absl::Status ReplayBlock(const LogEntry& entry, Sequence& sequence, int64_t& bytes_short) {
-  const absl::StatusOr<DecodedPage> page = DecodePage(std::as_bytes(std::span(entry.rows)));
+  const absl::StatusOr<DecodedPage> page = DecodePage(std::as_bytes(std::span(entry.payload)));
   if (!page.ok()) return page.status();
   const RecordFormat& format = sequence.format();
   if (page->header.encoding != format.encoding || page->header.slots != format.slots ||
@@ -66,7 +66,7 @@ absl::Status ReplayBlock(const LogEntry& entry, Sequence& sequence, int64_t& byt
   return status;
 }
 
-// What a column's values begin with, in the rows of an entry (docs/page_format.md).
+// What a column's values begin with, in the payload of an entry (docs/page_format.md).
 struct ColumnHeader {
   uint32_t column;
   uint32_t width;
@@ -74,8 +74,8 @@ struct ColumnHeader {
 
 absl::Status ReplayColumn(const LogEntry& entry, Sequence& sequence, int64_t& bytes_short) {
   ColumnHeader header = {};
-  const size_t bytes = entry.rows.size();
-  if (bytes >= sizeof(header)) std::memcpy(&header, entry.rows.data(), sizeof(header));
+  const size_t bytes = entry.payload.size();
+  if (bytes >= sizeof(header)) std::memcpy(&header, entry.payload.data(), sizeof(header));
   const size_t values = bytes - std::min(bytes, sizeof(header));
   if (header.column >= kMaxColumns || header.width < 1 || header.width > kMaxColumnsWidth ||
       values == 0 || values % header.width != 0 ||
@@ -84,7 +84,7 @@ absl::Status ReplayColumn(const LogEntry& entry, Sequence& sequence, int64_t& by
         absl::StrCat("stored values at position ", entry.position, " are of no column"));
   }
   const ColumnValues column{header.column, header.width,
-                            std::as_bytes(std::span(entry.rows)).subspan(sizeof(header))};
+                            std::as_bytes(std::span(entry.payload)).subspan(sizeof(header))};
   absl::Status status = sequence.AppendColumn(entry.position, column).status();
   if (absl::IsResourceExhausted(status)) {
     bytes_short = sequence.BytesToAppend(entry.position, column);
@@ -101,11 +101,11 @@ void AddColumnEntries(uint32_t first_position, const ColumnValues& column,
   for (uint32_t first = 0; first < column.positions(); first += most) {
     const size_t count = std::min(most, column.positions() - first);
     const auto values = column.values.subspan(size_t{first} * column.width, count * column.width);
-    std::string rows(reinterpret_cast<const char*>(&header), sizeof(header));
-    rows.append(reinterpret_cast<const char*>(values.data()), values.size());
+    std::string payload(reinterpret_cast<const char*>(&header), sizeof(header));
+    payload.append(reinterpret_cast<const char*>(values.data()), values.size());
     entries.push_back({.kind = LogEntry::Kind::kColumn,
                        .position = first_position + first,
-                       .rows = std::move(rows)});
+                       .payload = std::move(payload)});
   }
 }
 
@@ -139,9 +139,9 @@ std::vector<LogEntry> BlockEntries(const RecordFormat& format, uint32_t first_po
     LogEntry entry{.kind = LogEntry::Kind::kBlock,
                    .position = header.first_position,
                    .policy_version = policy_version,
-                   .rows = std::string(PageBytes(header), '\0')};
+                   .payload = std::string(PageBytes(header), '\0')};
     EncodePage(header, part(), ranks.subspan(first, count),
-               std::as_writable_bytes(std::span(entry.rows)));
+               std::as_writable_bytes(std::span(entry.payload)));
     entries.push_back(std::move(entry));
     first += count;
   }
@@ -155,8 +155,8 @@ absl::Status Replay(const LogEntry& entry, Sequence& sequence, int64_t& bytes_sh
     case LogEntry::Kind::kTruncate:
       return sequence.Truncate(entry.position);
     case LogEntry::Kind::kSeal: {
-      absl::Status status = sequence.Seal(entry.position, entry.rows);
-      if (absl::IsResourceExhausted(status)) bytes_short = Sequence::AnnotationBytes(entry.rows);
+      absl::Status status = sequence.Seal(entry.position, entry.payload);
+      if (absl::IsResourceExhausted(status)) bytes_short = Sequence::AnnotationBytes(entry.payload);
       return status;
     }
     case LogEntry::Kind::kColumn:
@@ -199,16 +199,17 @@ absl::StatusOr<std::string> WholeForm(const Sequence& sequence) {
       block->Add(piece);
     });
     flush();
-    std::vector<LogEntry> entries;
     status.Update(reader.ForEachColumn([&](uint32_t first_position, const ColumnValues& column) {
+      std::vector<LogEntry> entries;
       AddColumnEntries(first_position, column, entries);
+      for (const LogEntry& entry : entries) AppendToForm(form, entry);
     }));
-    for (const LogEntry& entry : entries) AppendToForm(form, entry);
   }
   if (!status.ok()) return status;
   if (const std::optional<uint32_t> length = sequence.sealed_length(); length.has_value()) {
     AppendToForm(
-        form, {.kind = LogEntry::Kind::kSeal, .position = *length, .rows = sequence.annotation()});
+        form,
+        {.kind = LogEntry::Kind::kSeal, .position = *length, .payload = sequence.annotation()});
   }
   return form;
 }

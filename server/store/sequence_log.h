@@ -32,7 +32,7 @@ struct SequenceLog final : BackingStore::Attachment {
 };
 
 inline int64_t HeapBytes(const LogEntry& entry) {
-  return static_cast<int64_t>(sizeof(entry) + entry.rows.capacity());
+  return static_cast<int64_t>(sizeof(entry) + entry.payload.capacity());
 }
 
 inline SequenceIdentity IdentityOf(const Run& run, const SequenceName& name) {

@@ -82,7 +82,7 @@ std::vector<absl::Status> SequenceStore::Append(std::span<const NewEntry> entrie
     }
     int64_t bytes = 0;
     for (size_t i = 0; i < entries.size(); ++i) {
-      if (statuses[i].ok()) bytes += static_cast<int64_t>(entries[i].entry.rows.size());
+      if (statuses[i].ok()) bytes += static_cast<int64_t>(entries[i].entry.payload.size());
     }
     CountBytes(bytes, 0);
     return statuses;
@@ -95,9 +95,9 @@ void SequenceStore::AppendDifferent(std::span<const NewEntry> entries, std::span
   std::vector<Item> items, witnesses;
   for (const int i : chosen) {
     const NewEntry& entry = entries[i];
-    if (entry.entry.rows.size() > kMaxRowBytes) {
+    if (entry.entry.payload.size() > kMaxRowBytes) {
       statuses[i] = absl::InvalidArgumentError(absl::StrCat(
-          ToString(entry.sequence), ": an entry of ", entry.entry.rows.size(), " bytes"));
+          ToString(entry.sequence), ": an entry of ", entry.entry.payload.size(), " bytes"));
       continue;
     }
     const std::string prefix = SequencePrefix(entry.sequence);
@@ -243,7 +243,8 @@ absl::StatusOr<StoredSequence> SequenceStore::Read(const SequenceIdentity& seque
     }
     if (read.ok()) {
       int64_t bytes = static_cast<int64_t>(read->whole_form.value_or("").size());
-      for (const LogEntry& entry : read->entries) bytes += static_cast<int64_t>(entry.rows.size());
+      for (const LogEntry& entry : read->entries)
+        bytes += static_cast<int64_t>(entry.payload.size());
       CountBytes(0, bytes);
       return read;
     }

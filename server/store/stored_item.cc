@@ -236,13 +236,13 @@ absl::Time ItemExpires(std::string_view item) {
 }
 
 std::string EncodeEntry(const LogEntry& entry) {
-  std::string payload;
-  payload.reserve(21 + entry.rows.size());
-  AddLittle(payload, static_cast<uint8_t>(entry.kind));
-  AddLittle(payload, entry.position);
-  AddLittle(payload, entry.policy_version);
-  AddLittle(payload, entry.mark);
-  return payload.append(entry.rows);
+  std::string bytes;
+  bytes.reserve(21 + entry.payload.size());
+  AddLittle(bytes, static_cast<uint8_t>(entry.kind));
+  AddLittle(bytes, entry.position);
+  AddLittle(bytes, entry.policy_version);
+  AddLittle(bytes, entry.mark);
+  return bytes.append(entry.payload);
 }
 
 absl::StatusOr<LogEntry> ParseEntry(std::string_view payload) {
@@ -252,11 +252,11 @@ absl::StatusOr<LogEntry> ParseEntry(std::string_view payload) {
                  .position = in.Little<uint32_t>(),
                  .policy_version = in.Little<uint64_t>()};
   entry.mark = in.Little<uint64_t>();
-  entry.rows = std::string(in.Rest());
+  entry.payload = std::string(in.Rest());
   const bool block = entry.kind == LogEntry::Kind::kBlock;
   const bool truncate = entry.kind == LogEntry::Kind::kTruncate;
-  if (!in.ok() || kind < 1 || kind > 4 || entry.rows.size() > kMaxRowBytes ||
-      (!block && entry.policy_version != 0) || (truncate && !entry.rows.empty())) {
+  if (!in.ok() || kind < 1 || kind > 4 || entry.payload.size() > kMaxRowBytes ||
+      (!block && entry.policy_version != 0) || (truncate && !entry.payload.empty())) {
     return Corrupt("no log entry: a payload", payload);
   }
   return entry;

@@ -46,7 +46,7 @@ struct LogEntry {
   uint64_t policy_version = 0;
   // Of a block or a column's values; of a seal its annotation, a serialised v1::Annotation; else
   // empty. The store doesn't look into them. At most kMaxRowBytes.
-  std::string rows = {};
+  std::string payload = {};
   // Unique, chosen by the writer, who recognises by it an entry that was stored although the answer
   // was lost.
   uint64_t mark = 0;
@@ -54,7 +54,7 @@ struct LogEntry {
   friend bool operator==(const LogEntry&, const LogEntry&) = default;
 };
 
-// A memcached item holds 1 MiB with its key; callers split longer blocks between rows.
+// A memcached item holds 1 MiB with its key; callers split longer blocks between entries.
 inline constexpr size_t kMaxRowBytes = size_t{512} << 10;
 
 struct NewEntry {

@@ -93,9 +93,9 @@ void Check(std::string_view form) {
   CheckReplay(*entries);
   // Pages under a right checksum: what lies behind the checksum is reached.
   for (LogEntry& entry : *entries) {
-    if (entry.rows.size() < 8) continue;
-    const uint32_t crc = ExtendCrc32c(0, std::as_bytes(std::span(entry.rows)).subspan(8));
-    std::memcpy(entry.rows.data() + 4, &crc, sizeof(crc));
+    if (entry.payload.size() < 8) continue;
+    const uint32_t crc = ExtendCrc32c(0, std::as_bytes(std::span(entry.payload)).subspan(8));
+    std::memcpy(entry.payload.data() + 4, &crc, sizeof(crc));
   }
   CheckReplay(*entries);
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <random>
 #include <thread>
 
@@ -168,6 +169,32 @@ TEST_F(ConcurrencyTest, AllBytesAreAccountedFor) {
   EXPECT_EQ(run->Describe().leases, 0);
   EXPECT_EQ(run->Describe().sequences, 0);
   EXPECT_EQ(cache_.registry.budget().used(), 0);
+}
+
+// What two seals say of a sequence stays, though they come at once.
+TEST_F(ConcurrencyTest, NoAnnotationIsLost) {
+  constexpr int kSealed = 1000;
+  Cache cache;
+  const auto run = cache.CreateRun("r", SmallConfig(kSlots));
+  std::barrier together(2);
+  const auto seal = [&](const auto& annotate) {
+    for (int i = 0; i < kSealed; ++i) {
+      v1::AppendEntry entry;
+      entry.mutable_seal()->mutable_sequence()->set_id(std::to_string(i));
+      annotate(*entry.mutable_seal()->mutable_annotation());
+      together.arrive_and_wait();
+      EXPECT_EQ(IngestEntry(cache, *run, std::move(entry)).code(), 0);
+    }
+  };
+  std::thread other([&] { seal([](v1::Annotation& it) { it.set_reward(1); }); });
+  seal([](v1::Annotation& it) { it.set_text("4"); });
+  other.join();
+  for (int i = 0; i < kSealed; ++i) {
+    const Run::Found found = run->Find({std::to_string(i), 0});
+    v1::Annotation annotation;
+    ASSERT_TRUE(annotation.ParseFromString(std::get<0>(found)->annotation()));
+    ASSERT_TRUE(annotation.has_reward() && annotation.text() == "4") << i;
+  }
 }
 
 // Incarnations follow each other under the feet of those who append and read.

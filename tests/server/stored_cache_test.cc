@@ -532,6 +532,78 @@ TEST(StoredCacheTest, WhatOneServerHasNotUsedForLongIsStillThere) {
   EXPECT_EQ(DigestAt(there.Find("a"), 0, 10), digest);
 }
 
+v1::AppendEntry SealEntry(const std::string& id, uint32_t length) {
+  v1::AppendEntry entry;
+  entry.mutable_seal()->mutable_sequence()->set_id(id);
+  entry.mutable_seal()->set_length(length);
+  return entry;
+}
+
+TEST(StoredCacheTest, WhatIsSaidOfASealedSequenceLaterIsReadBesideItsWholeForm) {
+  Fleet fleet;
+  const Records records = RecordGenerator(kSlots, 1000, 10).NextRecords(10);
+  v1::AppendEntry seal = SealEntry("a", 10);
+  {
+    FleetReplica writer(fleet);  // writes the whole form behind, until it goes
+    ASSERT_EQ(writer.AppendBlock(records.Block("a")).code(), 0);
+    seal.mutable_seal()->mutable_annotation()->set_prompt("2 + 2 =");
+    ASSERT_EQ(writer.Append(seal).code(), 0);
+  }
+  {
+    FleetReplica judge(fleet);
+    seal.mutable_seal()->mutable_annotation()->clear_prompt();
+    seal.mutable_seal()->mutable_annotation()->set_reward(1);
+    ASSERT_EQ(judge.Append(seal).code(), 0);
+  }
+  FleetReplica reader(fleet);
+  const Run::Found found = reader.Find("a");
+  EXPECT_NE(DigestAt(found, 0, 10), 0);
+  v1::Annotation annotation;
+  ASSERT_TRUE(annotation.ParseFromString(std::get<0>(found)->annotation()));
+  EXPECT_EQ(annotation.prompt(), "2 + 2 =");
+  EXPECT_EQ(annotation.reward(), 1);
+}
+
+// From the log, and from the whole form.
+TEST(StoredCacheTest, ValuesThatFillSeveralEntriesAreReadBack) {
+  constexpr int kWideSlots = 4;
+  constexpr uint32_t kLength = 100;
+  constexpr size_t kWidth = 16384;
+  static_assert(kLength * kWidth > 3 * kMaxRowBytes);
+  v1::RunConfig config = LosslessConfig(kWideSlots);
+  v1::Column& column = *config.add_columns();
+  column.set_name("teacher");
+  column.set_bytes(kWidth / kWideSlots);
+  column.set_per_slot(true);
+  RecordGenerator random(kWideSlots, 1000, 11);
+  v1::Block block = random.NextRecords(kLength).Block("a");
+  std::string& values = *block.add_columns();
+  for (size_t i = 0; i < kLength * kWidth; ++i) values += static_cast<char>(random.Uniform(0, 255));
+
+  Fleet fleet;
+  const auto expect_there = [&](FleetReplica& replica) {
+    const Run::Found found = replica.Find("a");
+    ASSERT_TRUE(std::holds_alternative<std::shared_ptr<Sequence>>(found));
+    std::string read(values.size(), '\0');
+    std::vector<uint8_t> present(kLength);
+    Sequence::Reader(*std::get<0>(found))
+        .ReadColumn(0, 0, std::as_writable_bytes(std::span(read)), present);
+    EXPECT_EQ(present, std::vector<uint8_t>(kLength, 1));
+    EXPECT_TRUE(read == values);
+  };
+  {
+    FleetReplica writer(fleet, config);
+    ASSERT_EQ(writer.AppendBlock(block).code(), 0);
+    FleetReplica reader(fleet, config);
+    expect_there(reader);
+    EXPECT_TRUE(writer.run().EvictOldest());
+    expect_there(writer);
+    ASSERT_EQ(writer.Append(SealEntry("a", kLength)).code(), 0);
+  }
+  FleetReplica reader(fleet, config);
+  expect_there(reader);
+}
+
 // What a sequence should be, in the plainest form.
 struct Model {
   static constexpr uint32_t kLength = 60;
