@@ -247,9 +247,11 @@ class RaggedTest(unittest.TestCase):
         self.assertEqual({len(block.top_k_counts) for _, block in self.blocks}, {800})
         with self.whole():
             self.append(other, *blocks, client=several)
+        self.blocks.clear()
         with several.append(run, sampling=SAMPLING) as stream:
             for block in blocks:
                 stream.block(block.sequence, **dict(list(block._asdict().items())[1:]))
+        self.assertEqual({len(block.top_k_counts) for _, block in self.blocks}, {800})
         told = self.told(run, names, several)
         self.assertEqual(told[0][:4], self.told(other, names, several)[0][:4])
         self.assertEqual(told[2], ())

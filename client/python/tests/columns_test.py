@@ -4,11 +4,13 @@ import asyncio
 import signal
 import tempfile
 import unittest
+import unittest.mock
 
 import numpy as np
 
 import sis
 import sis.aio
+from sis.single_server import SingleServer
 from server.testing.live_server import LiveServer, two_replicas
 
 SAMPLING = sis.Sampling("raw")
@@ -152,6 +154,23 @@ class ColumnsTest(unittest.TestCase):
             {"mask": values["mask"], "experts": None},
         )
         self.assertEqual(self.client.get_run(self.run_.id).run.config.columns, COLUMNS)
+
+    def test_a_server_that_knows_none_is_no_place_for_them(self):
+        several = sis.Client([server.address for server in two_replicas(self.addCleanup)], timeout=30)
+        self.addCleanup(several.close)
+        last, get = several._service._servers[-1], SingleServer.GetRun
+        for client, is_old in ((self.client, lambda server: True), (several, lambda server: server is last)):
+
+            def old(server, request, is_old=is_old):
+                answer = get(server, request)
+                if is_old(server):
+                    answer.run.config.ClearField("columns")
+                return answer
+
+            with unittest.mock.patch.object(SingleServer, "GetRun", old):
+                self.create(client, "-none", columns=())
+                with self.assertRaisesRegex(sis.Error, "knows no columns: upgrade it first"):
+                    self.create(client, "-some")
 
     def test_they_go_with_their_records(self):
         values = values_of(100, 5)

@@ -141,6 +141,8 @@ def _masks(pieces: Sequence[Piece]) -> Tuple[List[Any], List[Any]]:
 
 def _of_masks(pieces: Sequence[Piece], masks: List[Any], log_probs: List[Any]) -> Columns:
     drawn = np.asarray([entry[1] for output, *at in pieces for entry in _sampled(output)[slice(*at)]], np.int32)
+    if None in masks:
+        raise ValueError(f"output_token_sampling_mask has none for position {masks.index(None)}")
     counts = np.fromiter(map(len, masks), np.int64, len(masks))
     if not np.array_equal(counts, np.fromiter(map(len, log_probs), np.int64, len(masks))):
         raise ValueError("output_token_sampling_mask and output_token_sampling_logprobs are of different lengths")

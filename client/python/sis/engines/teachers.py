@@ -8,11 +8,12 @@ Sampling("raw").
 
 from __future__ import annotations
 
+import http.client
 import json
 import math
 import urllib.error
 import urllib.request
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -108,10 +109,12 @@ class LlamaCppTeacher:
         return of_llama_cpp(answers, response, top_k)
 
 
-def of_vllm(prompt_logprobs: Sequence[Any], response: Tokens, top_k: int) -> Scored:
+def of_vllm(prompt_logprobs: Optional[Sequence[Any]], response: Tokens, top_k: int) -> Scored:
     """`prompt_logprobs`: what vLLM told of a prompt that ends with the response, asked with
     prompt_logprobs=top_k: of a RequestOutput, or of a choice in the JSON of its server. ValueError if it
     is of another prompt."""
+    if prompt_logprobs is None:
+        raise ValueError("there are no prompt_logprobs: ask for them")
     if len(prompt_logprobs) <= len(response):
         raise ValueError(
             f"prompt_logprobs are of {len(prompt_logprobs)} tokens, must be of a prompt and the response's {len(response)}"
@@ -131,6 +134,7 @@ def of_vllm(prompt_logprobs: Sequence[Any], response: Tokens, top_k: int) -> Sco
     ids, values = padded(listed, (told.values() for told in listed), counts, width)
     values[values <= JSON_MINUS_INFINITY] = -np.inf
     of_own = np.asarray([told[token] for token, told in zip(own.tolist(), listed)], np.float32)
+    of_own[of_own <= JSON_MINUS_INFINITY] = -np.inf
     return Scored(np.ones(len(own), bool), canonical(ids, values, own, of_own, top_k, "any"))
 
 
@@ -166,5 +170,5 @@ def _posted(address: str, body: Mapping[str, Any], timeout: float) -> Any:
             return json.loads(answer.read())
     except urllib.error.HTTPError as error:
         raise RuntimeError(f"{address}: {error.code}: {error.read().decode(errors='replace')}") from error
-    except (urllib.error.URLError, TimeoutError) as error:
+    except (OSError, http.client.HTTPException) as error:
         raise RuntimeError(f"{address}: no answer: {error}; is the teacher up?") from error

@@ -216,7 +216,7 @@ class SisDistillationMixin(_Trainer):
             values, teacher_tail, student_tail = (array[of_loss] for array in divergence)
             total = total + self._sis_weights[name] * values.sum()
             sums = self._sis_sums[name]
-            there = int((torch.from_numpy(records.ids[:, 0] >= 0).to(mask.device) & of_loss).sum())
+            there = int((torch.from_numpy(records.present).to(mask.device) & of_loss).sum())
             sums.divergence += values.detach().sum().item()
             sums.teacher_tail += teacher_tail.sum().item()
             sums.student_tail += student_tail.sum().item()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
@@ -171,7 +171,7 @@ class Training:
             others = [
                 index for index, part in enumerate(generated) if index not in gone and not _is_of(records, index, part)
             ]
-            self._used.update((names[index], None) for index in others)
+            self._use(names[index] for index in others)
             for index in others:
                 part = generated[index]
                 names[index] = name_of(part.context, part.sampled_ids, part.log_probs)
@@ -179,10 +179,13 @@ class Training:
                 if records.lease_id:
                     self.end_lease(records.lease_id)
                 records = self._fetched(names, generated)
-        if self._engine.is_mp_src_rank_with_outputs():
-            # Ranks of sequence parallelism have the same sequences; one of them releases those.
-            self._used.update((name, None) for name in names)
+        self._use(names)
         return MiniBatch(self, self._draw, generated, records)
+
+    def _use(self, names: Iterable[str]) -> None:
+        """To be released after the step: ranks of sequence parallelism have the same, and one does it."""
+        if self._engine.is_mp_src_rank_with_outputs():
+            self._used.update((name, None) for name in names)
 
     def _fetched(self, names: List[str], generated: List[_Generated]) -> Optional[TopKRecords]:
         """Leased. None if there is nothing to fetch, or no server."""
