@@ -29,9 +29,12 @@ struct ExploredTokens {
 
 struct Explored {
   enum class Kind {
-    // Jackpot (arXiv 2602.06107, sections 3.1, 4.1, 4.4): accept with min(1, w / parameter). Accepted
-    // tokens are distributed as min(q, p / lambda) / Z, so they weigh Z max(lambda, w), here limited
-    // to 2 and without a clip, for the paper names no limit. Z is a sum over the set, scaled so that
+    // Jackpot (arXiv 2602.06107, sections 3.1, 4.1, 4.4): accept with min(1, w / parameter).
+    // Accepted
+    // tokens are distributed as min(q, p / lambda) / Z, so they weigh Z max(lambda, w), here
+    // limited
+    // to 2 and without a clip, for the paper names no limit. Z is a sum over the set, scaled so
+    // that
     // its mean is the accepted share of the batch. The paper sums over both policies' sets; where
     // the behaviour's ends, q is not recorded, there as here.
     kBudgetedRejection,
@@ -40,7 +43,8 @@ struct Explored {
     // k = 2 and l = 3 where A >= 0, else 3 and 2.
     kVespo,
     // arXiv 2606.09821, eq. 8: the gradient of w A - abs(A) q (w - 1)^2 / (2 delta) weighs w (1 -
-    // sign(A) (p - q) / delta). Parameter: delta. With the paper's, 12.5, the second term is at most
+    // sign(A) (p - q) / delta). Parameter: delta. With the paper's, 12.5, the second term is at
+    // most
     // 0.08.
     kDrpo,
     // DeepSeek-V3.2 (arXiv 2512.02556, eq. 9): clipped GRPO without the responses of a negative
@@ -49,7 +53,8 @@ struct Explored {
 
     // min(w, 1), times a factor where the token moved the way its advantage pushes.
     // max(0, 1 - TV / parameter). The mean of abs(w - 1) under q is 2 TV: the sampled ratio is one
-    // draw of a distance that the set has itself. A token whose ratio is extreme by chance is let go
+    // draw of a distance that the set has itself. A token whose ratio is extreme by chance is let
+    // go
     // on where the position has hardly moved, and held where it has.
     kTotalVariation,
     // e^(-KL(q, p) / parameter): unlike TV it grows without bound where p gives up what q samples.
@@ -57,7 +62,8 @@ struct Explored {
     // min(1, 1 / M). The mean of a under q is C / M, with C the mass of p on V_K: a without what it
     // owes to the token that was drawn.
     kInverseEnvelope,
-    // C a + (1 - C) min(w, 1 / w). a is certified on the set only; by as much of p as lies behind it,
+    // C a + (1 - C) min(w, 1 / w). a is certified on the set only; by as much of p as lies behind
+    // it,
     // trust the rule that needs no set.
     kTailGuard,
 
@@ -66,7 +72,8 @@ struct Explored {
     // of p (a maximal coupling), and a position counts by that share.
     kPositionOverlap,
     // w^beta, times a where outward, with the largest beta <= 1 that keeps (sum w^beta)^2 >=
-    // parameter n sum w^(2 beta): the variance is at most 1 / parameter of even weights', and ratios
+    // parameter n sum w^(2 beta): the variance is at most 1 / parameter of even weights', and
+    // ratios
     // are bent only in batches that need it.
     kEffectiveSampleSize,
     // Clipped GRPO where the batch's mean TV is at most the parameter, else damped truncation: an

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,8 @@ class SharedStore final : public BackingStore {
  public:
   bool shared() const override { return true; }
   std::unique_ptr<Attachment> Attach() override { return std::make_unique<SequenceLog>(); }
-  FoundSequence Find(Run& run, const SequenceName& name, uint32_t, uint32_t) override {
+  FoundSequence Find(Run& run, const SequenceName& name, uint32_t, uint32_t,
+                     std::span<const uint32_t>) override {
     return run.Find(name);
   }
   void DropBehind(const Run&, const SequenceName&, MissingReason) override {}

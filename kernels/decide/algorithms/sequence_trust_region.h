@@ -61,8 +61,8 @@ struct SequenceTrustRegion {
   // What is on a bound is within.
   double lower = -std::numeric_limits<double>::infinity();
   double upper = std::numeric_limits<double>::infinity();
-  // Leaves out only those positions. A sequence is never outside if none of its positions that count
-  // has an advantage below 0.
+  // Leaves out only those positions. A sequence is never outside if none of its positions that
+  // count has an advantage below 0.
   bool negative_advantages_only = false;
 
   bool Holds(double value) const { return value >= lower && value <= upper; }
