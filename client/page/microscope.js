@@ -171,7 +171,7 @@ function sequenceFacts(data) {
 function annotationOf({annotation}) {
   if (annotation === undefined) return null;
   const {prompt, text, group, reward} = annotation;
-  const said = [["reward", reward === undefined ? "" : format(Number(reward), 4)], ["group", group],
+  const said = [["reward", reward === undefined ? "" : String(reward)], ["group", group],
     ["prompt", prompt], ["text", text]].filter(([, value]) => value);
   return make("dl", {class: "annotation"},
       said.map(([name, value]) => [make("dt", {}, name), make("dd", {tabindex: 0}, value)]).flat());

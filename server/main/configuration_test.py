@@ -48,6 +48,8 @@ NONSENSE = {
 }
 # These name files.
 FILES = {"identities", "proxy_certificate", "tls_certificate", "tls_client_ca", "tls_key", "tokenizer"}
+# Any value is a name: it is written, by a start alone.
+WRITTEN = {"trace_file"}
 
 
 def run(*flags, **environment):
@@ -152,7 +154,7 @@ class ConfigurationTest(unittest.TestCase):
 
     def test_nonsense_is_refused_of_every_flag_also_where_something_else_overrides_it(self):
         sense = {name: value for name, (value, _) in self.check().items()}
-        self.assertEqual(NONSENSE.keys() | FILES, sense.keys())
+        self.assertEqual(NONSENSE.keys() | FILES | WRITTEN, sense.keys())
 
         def refused(name, source, *flags, **environment):
             with self.subTest(name=name, source=source):
