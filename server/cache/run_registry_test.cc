@@ -326,6 +326,10 @@ TEST(RunRegistryTest, InspectionIsSharedWithWhoIsRead) {
       InspectedPositions positions(4);
       positions.Resize(512);
       std::ranges::fill(positions.decisions, Decision::kAccepted);
+      for (auto* values : {&positions.log_ratios, &positions.acceptance_probabilities,
+                           &positions.log_envelopes, &positions.covered_masses}) {
+        std::ranges::fill(*values, 0.5f);
+      }
       run.inspection().Record({absl::StrCat(i), 0}, {key, draw, 0, std::move(positions)});
     }
     return run.inspection().Describe().sequences.size();

@@ -242,8 +242,8 @@ class SisDistillationMixin(_Trainer):
         return _Taught(records, rows)
 
     def _sis_log(self) -> None:
-        """Once per optimiser step, of all ranks: into the trainer's own metrics."""
-        if not self.accelerator.sync_gradients:
+        """Once per optimiser step, or batch of an evaluation, of all ranks: into the trainer's own metrics."""
+        if self.model.training and not self.accelerator.sync_gradients:
             return
         mine = [value for sums in self._sis_sums.values() for value in dataclasses.astuple(sums)]
         everywhere = self.accelerator.reduce(

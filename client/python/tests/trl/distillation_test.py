@@ -291,7 +291,7 @@ class DistillationTest(unittest.TestCase):
         ):
             with self.subTest(message), self.assertRaisesRegex(ValueError, message):
                 self.trainer(SisDistillationTrainer, None, teachers, config=config, **changed)
-        with self.assertRaisesRegex(ValueError, "teacher_weights are of"):
+        with self.assertRaisesRegex(ValueError, "teacher_weights names \\['two'\\], which are no teachers"):
             self.trainer(SisDistillationTrainer, None, teachers, weights={"two": 1.0})
         with self.assertRaisesRegex(ValueError, "run is 'a/b'"):
             self.trainer(SisDistillationTrainer, None, {"a/b": teachers["one"]})
