@@ -202,7 +202,8 @@ TEST_F(ClientRaggedTest, WhatDoesNotFitIsRefused) {
   gathered.log_probs.pop_back();
   EXPECT_EQ(code(), absl::StatusCode::kInvalidArgument);
   gathered.log_probs.push_back(-1);
-  std::ranges::rotate(gathered.top_k_counts, gathered.top_k_counts.begin() + 1);
+  std::rotate(gathered.top_k_counts.begin(), gathered.top_k_counts.begin() + 1,
+              gathered.top_k_counts.end());
   EXPECT_EQ(code(), absl::StatusCode::kFailedPrecondition);
   gathered.top_k_counts.pop_back();
   EXPECT_EQ(code(), absl::StatusCode::kInvalidArgument);
