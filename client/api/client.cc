@@ -193,7 +193,13 @@ absl::StatusOr<v1::CreateRunResponse> Client::CreateRun(const std::string& run_i
   request.set_run_id(run_id);
   *request.mutable_config() = config;
   request.set_incarnation(incarnation);
-  return service_->CreateRun(request);
+  absl::StatusOr<v1::CreateRunResponse> created = service_->CreateRun(request);
+  if (!created.ok() || config.columns().empty()) return created;
+  const absl::StatusOr<v1::Run> run = GetRun(run_id);
+  if (!run.ok()) return run.status();
+  if (run->config().columns_size() == config.columns_size()) return created;
+  return absl::UnimplementedError(
+      absl::StrCat("the server of run '", run_id, "' knows no columns: upgrade it first"));
 }
 
 absl::StatusOr<uint64_t> Client::AdvanceVersion(const RunRef& run, uint64_t policy_version) {

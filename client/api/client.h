@@ -87,7 +87,8 @@ class Client {
   // Over a channel that is there, such as that of a server in this process.
   explicit Client(const std::shared_ptr<grpc::Channel>& channel, const ClientOptions& options = {});
 
-  // Incarnation 0 is the present one, or the first of a new run.
+  // Incarnation 0 is the present one, or the first of a new run. With columns it is looked up, and
+  // Unimplemented if a server knows of none, which would drop their values.
   absl::StatusOr<v1::CreateRunResponse> CreateRun(const std::string& run_id,
                                                   const v1::RunConfig& config,
                                                   uint64_t incarnation = 0);

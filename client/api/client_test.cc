@@ -335,6 +335,15 @@ TEST_F(ClientTest, EvaluateRefusesArraysOfTheWrongLength) {
   EXPECT_THAT(std::string(evaluation.status().message()), HasSubstr("ratios holds 4 bytes, not 8"));
 }
 
+TEST_F(ClientTest, AServerThatKnowsNoColumnsIsNoPlaceForThem) {
+  v1::RunConfig config;
+  EXPECT_TRUE(client_->CreateRun("r", config).ok());
+  config.add_columns()->set_name("experts");
+  const absl::Status status = client_->CreateRun("r", config).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("run 'r' knows no columns"));
+}
+
 TEST_F(ClientTest, StatusesKeepCodeAndMessage) {
   EXPECT_EQ(client_->GetRun("x").status(), absl::NotFoundError("no run x"));
 }

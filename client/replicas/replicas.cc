@@ -146,6 +146,10 @@ absl::StatusOr<v1::GetRunResponse> Replicas::GetRun(const v1::GetRunRequest& req
     if (answer.run().config().mass() != known.config().mass()) {
       merged.mutable_run()->mutable_config()->clear_mass();
     }
+    // Some know of no columns.
+    if (answer.run().config().columns_size() != known.config().columns_size()) {
+      merged.mutable_run()->mutable_config()->clear_columns();
+    }
   }
   return merged;
 }

@@ -8,8 +8,8 @@
 
 #include "kernels/numerics/crc32c.h"
 #include "server/append/block_reader.h"
+#include "server/append/ingest_fixture.h"
 #include "server/testing/cache_fixture.h"
-#include "server/testing/ragged_block.h"
 #include "server/testing/record_generator.h"
 
 namespace sis {
@@ -17,55 +17,6 @@ namespace {
 
 using absl::StatusCode;
 using testing::HasSubstr;
-
-constexpr int kSlots = 4;
-
-template <typename T>
-void Put(std::string* bytes, size_t index, T value) {
-  ASSERT_LE((index + 1) * sizeof(T), bytes->size());
-  std::memcpy(bytes->data() + index * sizeof(T), &value, sizeof(T));
-}
-
-v1::AppendEntry TruncateEntry(const std::string& id, uint32_t length) {
-  v1::AppendEntry entry;
-  entry.mutable_truncate()->mutable_sequence()->set_id(id);
-  entry.mutable_truncate()->set_length(length);
-  return entry;
-}
-
-v1::AppendEntry SealEntry(const std::string& id, uint32_t length) {
-  v1::AppendEntry entry;
-  entry.mutable_seal()->mutable_sequence()->set_id(id);
-  entry.mutable_seal()->set_length(length);
-  return entry;
-}
-
-// Positions of full sets: probabilities 0.4, 0.3, 0.2, 0.05 of the ids 10, 11, 12, 13; sampled
-// is 12.
-Records PlainRecords(uint32_t count) {
-  Records records{.slots = kSlots};
-  for (uint32_t i = 0; i < count; ++i) {
-    records.sampled_ids.push_back(12);
-    records.sampled_log_probs.push_back(std::log(0.2f));
-    for (int slot = 0; slot < kSlots; ++slot) {
-      records.ids.push_back(10 + slot);
-      records.log_probs.push_back(std::log(std::array{0.4f, 0.3f, 0.2f, 0.05f}[slot]));
-    }
-    records.ranks.push_back(2);
-  }
-  return records;
-}
-
-class IngestTest : public testing::Test {
- protected:
-  v1::Ack Block(v1::Block block) { return AppendBlock(cache_, *run_, std::move(block)); }
-  v1::Ack Entry(v1::AppendEntry entry) { return IngestEntry(cache_, *run_, std::move(entry)); }
-  static StatusCode CodeOf(const v1::Ack& ack) { return static_cast<StatusCode>(ack.code()); }
-
-  Cache cache_;
-  std::shared_ptr<sis::Run> run_ = cache_.CreateRun("r", SmallConfig(kSlots));
-  const Records records_ = PlainRecords(10);
-};
 
 TEST_F(IngestTest, AcksWhatIsStored) {
   const v1::Ack ack = Block(records_.Block("a", 5, 3, 0, 10));
@@ -381,167 +332,6 @@ TEST_F(IngestTest, SetsAreCutWhereTheyReachTheRunsMass) {
   EXPECT_THAT(AppendBlock(cache_, *cut, bad).message(), HasSubstr("crc32c"));
 }
 
-// Pages, as they lie in memory, and all that is told of the run.
-std::string HeldBytes(sis::Run& run, const std::string& id, uint32_t length) {
-  const auto sequence = std::get<std::shared_ptr<Sequence>>(run.Find({id, 0}));
-  const Sequence::Reader reader(*sequence);
-  std::string bytes = std::to_string(reader.Digest(0, length, 0));
-  reader.ForEachPiece(0, length, [&](const Sequence::Reader::Piece& piece) {
-    const std::span<const std::byte> block = piece.page->block();
-    bytes.append(reinterpret_cast<const char*>(block.data()), block.size());
-  });
-  return bytes;
-}
-
-TEST(RaggedBlocksTest, AreStoredAsPaddedOnes) {
-  constexpr int kMostSlots = 40;
-  constexpr uint32_t kPositions = 400;
-  for (const int slots : {1, 9, kMostSlots}) {
-    for (const double mass : {0.0, 0.6, 0.95}) {
-      for (const auto encoding : {v1::FLOAT32, v1::FIXED12}) {
-        v1::RunConfig config = SmallConfig(slots);
-        config.set_mass(mass);
-        config.set_log_prob_encoding(encoding);
-        // Each in a memory of its own, which both fill in the same way.
-        Cache as_padded, as_ragged;
-        const auto padded = as_padded.CreateRun("r", config);
-        const auto ragged = as_ragged.CreateRun("r", config);
-        RecordGenerator generator(slots, 1000, static_cast<uint32_t>(slots));
-        Records records = generator.NextRecords(kPositions);
-        // Long and short sets come in stretches.
-        size_t most = 0;
-        for (size_t row = 0; row < kPositions; ++row) {
-          if (row % 20 == 0) most = generator.Uniform(0, slots);
-          for (size_t slot = row * slots + most; slot < (row + 1) * slots; ++slot) {
-            records.ids[slot] = -1;
-            records.log_probs[slot] = kMinusInfinity;
-          }
-        }
-        for (uint32_t first = 0; first < kPositions;) {
-          const uint32_t count = std::min(generator.Uniform(1, 100), kPositions - first);
-          const v1::Block block = records.Block("s", first, 3, first, count);
-          const v1::Block same = Ragged(block, slots);
-          const v1::Ack ack = AppendBlock(as_padded, *padded, block);
-          ASSERT_EQ(ack.code(), 0) << ack.message();
-          EXPECT_EQ(AppendBlock(as_ragged, *ragged, same).SerializeAsString(),
-                    ack.SerializeAsString());
-          ASSERT_EQ(HeldBytes(*ragged, "s", first + count), HeldBytes(*padded, "s", first + count));
-          // Each is there already, whichever way it comes.
-          EXPECT_EQ(AppendBlock(as_padded, *padded, same).code(), 0);
-          EXPECT_EQ(AppendBlock(as_ragged, *ragged, block).code(), 0);
-          first += count;
-        }
-        EXPECT_EQ(ragged->Describe(), padded->Describe());
-        const RunTotals of_ragged = ragged->counters().totals();
-        const RunTotals of_padded = padded->counters().totals();
-        EXPECT_EQ(of_ragged.ingested_positions, of_padded.ingested_positions);
-        EXPECT_EQ(of_ragged.ingested_slots, of_padded.ingested_slots);
-        EXPECT_EQ(HeldBytes(*ragged, "s", kPositions), HeldBytes(*padded, "s", kPositions));
-      }
-    }
-  }
-}
-
-TEST_F(IngestTest, BadRaggedBlocksAreRefusedByNameAndChangeNothing) {
-  ASSERT_EQ(Block(records_.Block("a")).code(), 0);
-  Records some = records_;  // row 3 uses two slots
-  for (const size_t slot : {14, 15}) {
-    some.ids[slot] = -1;
-    some.log_probs[slot] = -HUGE_VALF;
-  }
-  v1::RunConfig config = SmallConfig(kSlots);
-  config.set_mass(0.65);
-  const auto cut = cache_.CreateRun("cut", config);
-  struct Case {
-    std::vector<std::string> message;
-    std::function<void(v1::Block&)> change;
-  };
-  // Each block is of positions 20 to 29; row 3, position 23, has the slots 12 and 13.
-  const Case cases[] = {
-      {{"top_k_counts: 18 bytes", "20"}, [](auto& b) { b.mutable_top_k_counts()->resize(18); }},
-      {{"top_k_counts: 21 bytes"}, [](auto& b) { b.mutable_top_k_counts()->push_back(0); }},
-      {{"top_k_counts at position 23: 5, more than top_k 4"},
-       [](auto& b) { Put(b.mutable_top_k_counts(), 3, uint16_t{5}); }},
-      {{"top_k_counts at position 29: 65535"},
-       [](auto& b) { Put(b.mutable_top_k_counts(), 9, uint16_t{65535}); }},
-      {{"top_k_ids: 152 bytes, not the 156 of 39"},
-       [](auto& b) { Put(b.mutable_top_k_counts(), 3, uint16_t{3}); }},
-      {{"top_k_ids: 152 bytes, not the 0"},
-       [](auto& b) { b.mutable_top_k_counts()->assign(20, 0); }},
-      {{"top_k_ids: 148 bytes"}, [](auto& b) { b.mutable_top_k_ids()->resize(148); }},
-      {{"top_k_log_probs: 0 bytes"}, [](auto& b) { b.clear_top_k_log_probs(); }},
-      {{"top_k_ids: 152 bytes, not the 160"}, [](auto& b) { b.clear_top_k_counts(); }},
-      {{"top_k_ids at position 23, slot 1: -1, but top_k_counts is 2"},
-       [](auto& b) {
-         Put(b.mutable_top_k_ids(), 13, -1);
-         Put(b.mutable_top_k_log_probs(), 13, -HUGE_VALF);
-       }},
-      {{"top_k_log_probs at position 23, slot 1", "unused slot"},
-       [](auto& b) { Put(b.mutable_top_k_ids(), 13, -1); }},
-      {{"top_k_ids at position 24, slot 1", "after an unused slot"},
-       [](auto& b) {
-         Put(b.mutable_top_k_ids(), 14, -1);
-         Put(b.mutable_top_k_log_probs(), 14, -HUGE_VALF);
-       }},
-      {{"top_k_ids at position 23, slot 1", "1000"},
-       [](auto& b) { Put(b.mutable_top_k_ids(), 13, 1000); }},
-      {{"top_k_ids at position 24, slot 3", "10 stands twice"},
-       [](auto& b) { Put(b.mutable_top_k_ids(), 17, 10); }},
-      {{"top_k_log_probs at position 24, slot 3", "nan"},
-       [](auto& b) { Put(b.mutable_top_k_log_probs(), 17, NAN); }},
-      {{"top_k_log_probs at position 23, slot 1", "-inf"},
-       [](auto& b) { Put(b.mutable_top_k_log_probs(), 13, -HUGE_VALF); }},
-      {{"top_k_log_probs at position 23, slot 1", "not sorted"},
-       [](auto& b) { Put(b.mutable_top_k_log_probs(), 13, -0.5f); }},
-      {{"top_k_log_probs at position 24", "sum to", "above 1"},
-       [](auto& b) { Put(b.mutable_top_k_log_probs(), 14, std::log(0.6f)); }},
-      {{"sampled_log_probs at position 24", "slot 2"},
-       [](auto& b) { Put(b.mutable_sampled_log_probs(), 4, -1.5f); }},
-      {{"crc32c: 1,"}, [](auto& b) { b.set_crc32c(1); }},
-  };
-  for (const Case& c : cases) {
-    for (const auto& run : {run_, cut}) {
-      const RunDescription before = run->Describe();
-      v1::Block block = Ragged(some.Block("a", 20, 0, 0, 10), kSlots);
-      c.change(block);
-      const v1::Ack ack = AppendBlock(cache_, *run, block);
-      EXPECT_EQ(CodeOf(ack), StatusCode::kInvalidArgument) << c.message[0];
-      for (const std::string& part : c.message) EXPECT_THAT(ack.message(), HasSubstr(part));
-      EXPECT_EQ(run->Describe(), before) << c.message[0];
-    }
-  }
-  EXPECT_EQ(Block(Ragged(some.Block("a", 20, 0, 0, 10), kSlots)).code(), 0)
-      << "unchanged, it is good";
-}
-
-TEST_F(IngestTest, AChecksumOfARaggedBlockCoversTheCounts) {
-  v1::Block block = Ragged(records_.Block("a"), kSlots);
-  std::string all =
-      block.sampled_ids() + block.sampled_log_probs() + block.top_k_ids() + block.top_k_log_probs();
-  block.set_crc32c(ExtendCrc32c(0, std::as_bytes(std::span(all))));
-  EXPECT_THAT(Block(block).message(), HasSubstr("crc32c"));
-  all += block.top_k_counts();
-  block.set_crc32c(ExtendCrc32c(0, std::as_bytes(std::span(all))));
-  EXPECT_EQ(Block(block).code(), 0);
-}
-
-// What sis_ingest_bytes_total counts, and what is charged for a message before it is padded.
-TEST_F(IngestTest, BytesOfARaggedBlockAreThoseThatCame) {
-  ASSERT_EQ(Block(records_.Block("a")).code(), 0);
-  EXPECT_EQ(run_->counters().totals().ingested_bytes, 10 * (8 + 8 * kSlots));
-  const v1::Block ragged = Ragged(records_.Block("b"), kSlots);
-  ASSERT_EQ(Block(ragged).code(), 0);
-  EXPECT_EQ(run_->counters().totals().ingested_bytes, 2 * 10 * (8 + 8 * kSlots) + 10 * 2);
-  absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.runs, cache_.room_queue, HeaderOf(*run_));
-  ASSERT_TRUE(ingest.ok());
-  v1::AppendBatch batch;
-  *batch.add_entries()->mutable_block() = records_.Block("a");
-  EXPECT_EQ(ingest->BytesToCopy(EntriesOf(batch)), 0);
-  *batch.add_entries()->mutable_block() = ragged;
-  *batch.add_entries()->mutable_block() = Ragged(records_.Block("c", 0, 0, 0, 3), kSlots);
-  EXPECT_EQ(ingest->BytesToCopy(EntriesOf(batch)), 10 * 8 * kSlots);
-}
-
 // Each column is copied once more where it lies in a segment, of which all may name the same bytes.
 TEST_F(IngestTest, ColumnsInASegmentAreChargedAndNoMoreThanTheRunHas) {
   v1::RunConfig config = SmallConfig(kSlots);
@@ -593,49 +383,6 @@ TEST_F(IngestTest, SealsAndTruncationsAreChecked) {
   EXPECT_EQ(Block(records_.Block("a", 10, 0, 0, 2)).committed_length(), 12);
 }
 
-// Each seal's fields stand for those before, and are charged; a bad one changes nothing.
-TEST_F(IngestTest, AnnotationsAreCheckedAndAdded) {
-  const int64_t nothing = run_->budget().used();
-  ASSERT_EQ(Block(records_.Block("a")).code(), 0);
-  const auto annotated = [&](const auto& set) {
-    v1::AppendEntry entry = SealEntry("a", 12);
-    set(*entry.mutable_seal()->mutable_annotation());
-    return Entry(entry);
-  };
-  const auto kept = [&] {
-    const Run::Found found = run_->Find({"a", 0});
-    v1::Annotation annotation;
-    EXPECT_TRUE(annotation.ParseFromString(std::get<0>(found)->annotation()));
-    return annotation;
-  };
-  for (const double reward : {std::nan(""), HUGE_VAL}) {
-    EXPECT_THAT(annotated([&](v1::Annotation& it) { it.set_reward(reward); }).message(),
-                HasSubstr("seal.annotation.reward"));
-  }
-  const std::string long_text((64 << 10) + 1, 'x');
-  EXPECT_THAT(annotated([&](v1::Annotation& it) { it.set_prompt(long_text); }).message(),
-              HasSubstr("seal.annotation.prompt: 65537 bytes, more than 65536"));
-  EXPECT_THAT(annotated([&](v1::Annotation& it) { it.set_text(long_text); }).message(),
-              HasSubstr("seal.annotation.text"));
-  const std::string long_group = long_text.substr(0, 257);
-  EXPECT_THAT(annotated([&](v1::Annotation& it) { it.set_group(long_group); }).message(),
-              HasSubstr("seal.annotation.group: 257"));
-  EXPECT_EQ(run_->Describe().sealed_sequences, 0);
-  ASSERT_EQ(Entry(SealEntry("a", 12)).code(), 0);
-  const int64_t plain = run_->budget().used();
-
-  EXPECT_EQ(annotated([](v1::Annotation& it) { it.set_prompt("2 + 2 ="); }).code(), 0);
-  EXPECT_EQ(annotated([](v1::Annotation& it) { it.set_reward(0.5); }).code(), 0);
-  EXPECT_EQ(annotated([](v1::Annotation& it) { it.set_reward(1.0); }).code(), 0);
-  EXPECT_EQ(Entry(SealEntry("a", 12)).code(), 0);
-  EXPECT_EQ(kept().prompt(), "2 + 2 =");
-  EXPECT_EQ(kept().reward(), 1.0);
-  EXPECT_EQ(run_->budget().used() - plain, Sequence::AnnotationBytes(kept().SerializeAsString()));
-  EXPECT_EQ(CodeOf(Entry(SealEntry("a", 13))), StatusCode::kFailedPrecondition);
-  run_->Release({"a", 0});
-  EXPECT_EQ(run_->budget().used(), nothing);
-}
-
 TEST_F(IngestTest, EmptySequencesLeaveNoTrace) {
   EXPECT_EQ(Entry(TruncateEntry("a", 0)).code(), 0);
   EXPECT_EQ(Entry(TruncateEntry("a", 100)).code(), 0);
@@ -684,38 +431,6 @@ TEST_F(IngestTest, WithNothingToEvictItSaysWhenToTryAgain) {
   EXPECT_EQ(CodeOf(AppendBlock(cache, *run, PlainRecords(65).Block("c"))),
             StatusCode::kResourceExhausted)
       << "two pages are more than the budget";
-}
-
-TEST_F(IngestTest, AnAnnotationMakesRoomForItself) {
-  Cache cache(2 * Sequence::kBaseBytes + Sequence::kVersionSpanBytes + OnePage(kSlots));
-  const auto run = cache.CreateRun("r", SmallConfig(kSlots));
-  ASSERT_EQ(AppendBlock(cache, *run, records_.Block("a")).code(), 0);
-  const int64_t base = run->BaseBytes({"b", 0});
-  const auto room = static_cast<size_t>(cache.registry.budget().limit() - base);
-  const auto seal = [&](size_t text_bytes) {
-    v1::AppendEntry entry = SealEntry("b", 0);
-    entry.mutable_seal()->mutable_annotation()->set_text(std::string(text_bytes, 'x'));
-    return IngestEntry(cache, *run, std::move(entry));
-  };
-  const auto expect_kept = [&](size_t text_bytes) {
-    const Run::Found found = run->Find({"b", 0});
-    v1::Annotation annotation;
-    ASSERT_TRUE(annotation.ParseFromString(std::get<0>(found)->annotation()));
-    EXPECT_EQ(annotation.text().size(), text_bytes);
-    EXPECT_EQ(cache.registry.budget().used(),
-              base + Sequence::AnnotationBytes(std::get<0>(found)->annotation()));
-  };
-  EXPECT_EQ(seal(room * 2 / 3).code(), 0);
-  EXPECT_EQ(run->CommittedLength({"a", 0}), 0) << "evicted for it";
-  expect_kept(room * 2 / 3);
-  EXPECT_EQ(seal(room * 4 / 5).code(), 0) << "in the place of the other";
-  expect_kept(room * 4 / 5);
-  EXPECT_EQ(CodeOf(seal(room)), StatusCode::kResourceExhausted);
-  expect_kept(room * 4 / 5);
-  EXPECT_EQ(seal(1).code(), 0);
-  expect_kept(1);
-  run->Release({"b", 0});
-  EXPECT_EQ(cache.registry.budget().used(), 0);
 }
 
 TEST_F(IngestTest, AFullArenaEvictsAsAFullBudgetDoes) {

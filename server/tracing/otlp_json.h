@@ -4,7 +4,6 @@
 #include <span>
 #include <string>
 
-#include "absl/strings/string_view.h"
 #include "server/tracing/span.h"
 
 namespace sis {

@@ -10,6 +10,7 @@ import numpy as np
 import sis
 from server.testing.live_server import LiveServer
 from sis.single_server import SingleServer
+from tests.integration.same_evaluation import assert_same_evaluation
 
 VOCABULARY, TOP_K, MASS = 200, 24, 0.95
 LENGTHS = {"a": 90, "b": 38, "c": 64, "d": 1, "e": 128, "f": 70}
@@ -86,14 +87,6 @@ class RaggedTest(unittest.TestCase):
         if "ids" in expected.arrays:
             self.assertEqual(got.used_ids.tobytes(), expected.used_ids.tobytes())
 
-    def assert_same(self, got, expected):
-        for field in dataclasses.fields(sis.Evaluation):
-            mine, theirs = getattr(got, field.name), getattr(expected, field.name)
-            if isinstance(theirs, np.ndarray):
-                self.assertEqual(mine.tobytes(), theirs.tobytes(), field.name)
-            elif field.name != "newly_counted":
-                self.assertEqual(mine, theirs, field.name)
-
     def test_sets_are_of_many_lengths(self):
         counts = self.padded.counts
         self.assertGreater(len(set(counts.tolist())), TOP_K // 2)
@@ -167,14 +160,14 @@ class RaggedTest(unittest.TestCase):
             expected = evaluate(self.client, padded, values, sampled)
             self.assertGreater(expected.totals.accepted, 0)
             self.assertGreater(expected.totals.missing, 0)
-            self.assert_same(evaluate(self.client, ragged, used, sampled), expected)
-            self.assert_same(evaluate(self.client, padded, used, sampled), expected)
+            assert_same_evaluation(self, evaluate(self.client, ragged, used, sampled), expected)
+            assert_same_evaluation(self, evaluate(self.client, padded, used, sampled), expected)
             for limit in (1, 3000):
                 with unittest.mock.patch.object(SingleServer, "micro_batch_bytes", limit):
-                    self.assert_same(evaluate(self.client, ragged, used, sampled), expected)
+                    assert_same_evaluation(self, evaluate(self.client, ragged, used, sampled), expected)
                 with unittest.mock.patch.object(SingleServer, "segment_batch_bytes", limit):
-                    self.assert_same(evaluate(self.client, ragged, segment.place(used), sampled), expected)
-            self.assert_same(evaluate(self.client, ragged, segment.place(used), sampled), expected)
+                    assert_same_evaluation(self, evaluate(self.client, ragged, segment.place(used), sampled), expected)
+            assert_same_evaluation(self, evaluate(self.client, ragged, segment.place(used), sampled), expected)
 
     def test_with_several_servers_too(self):
         padded, values, _, used, sampled = self.both(self.once)
@@ -182,7 +175,7 @@ class RaggedTest(unittest.TestCase):
         self.assertTrue(chosen.ragged)
         self.assert_records(self.records(True, client=self.replicas), self.padded)
         expected = self.evaluate(self.client, padded, values, sampled)
-        self.assert_same(self.evaluate(self.replicas, chosen, used, sampled), expected)
+        assert_same_evaluation(self, self.evaluate(self.replicas, chosen, used, sampled), expected)
 
     def test_a_server_that_is_away_has_empty_sets(self):
         servers = [LiveServer(listen="127.0.0.1:0") for _ in range(2)]
@@ -203,7 +196,7 @@ class RaggedTest(unittest.TestCase):
             client.evaluate(run, records, draw=1, log_probs=values, sampled_log_probs=rows[:, 0])
             for records, values in ((padded, rows), (ragged, used))
         ]
-        self.assert_same(both[1], both[0])
+        assert_same_evaluation(self, both[1], both[0])
 
     def test_logits_too(self):
         padded, values, ragged, used, sampled = self.both(self.once)
@@ -214,7 +207,7 @@ class RaggedTest(unittest.TestCase):
                 log_sum_exps=np.full(len(records), 0.125), outputs=("decisions",), total_variation=True,
             )  # fmt: skip
 
-        self.assert_same(evaluate(ragged, used), evaluate(padded, values))
+        assert_same_evaluation(self, evaluate(ragged, used), evaluate(padded, values))
 
     def test_what_does_not_fit_is_refused(self):
         _, _, ragged, used, sampled = self.both(self.once)

@@ -1,7 +1,6 @@
 """The Python client's shared memory: the same bits as over the wire, and memory that is used
 again."""
 
-import dataclasses
 import functools
 import gc
 import tempfile
@@ -16,6 +15,7 @@ import torch
 import sis
 from server.testing.live_server import LiveServer
 from sis.single_server import SingleServer
+from tests.integration.same_evaluation import assert_same_evaluation
 
 TOP_K, VOCABULARY = 5, 40
 # Micro-batches may begin after the first two, and after all but the last.
@@ -95,14 +95,6 @@ class SharedMemoryTest(unittest.TestCase):
             **keywords,
         )
 
-    def assert_same(self, got, expected):
-        for field in dataclasses.fields(sis.Evaluation):
-            mine, theirs = getattr(got, field.name), getattr(expected, field.name)
-            if isinstance(theirs, np.ndarray):
-                self.assertEqual(mine.tobytes(), theirs.tobytes(), field.name)
-            elif field.name != "newly_counted":
-                self.assertEqual(mine, theirs, field.name)
-
     def sent(self):
         """The requests that are sent from now on, over streams or one by one."""
         requests = []
@@ -126,7 +118,7 @@ class SharedMemoryTest(unittest.TestCase):
             del requests[:]
             with unittest.mock.patch.object(SingleServer, "segment_batch_bytes", limit):
                 got = self.evaluate(self.put(self.log_probs), self.put(self.sampled_log_probs), **keywords)
-            self.assert_same(got, expected)
+            assert_same_evaluation(self, got, expected)
             self.assertEqual(len(requests), pieces)
             for request in requests:
                 self.assertEqual(request.segment, self.segment.name)
@@ -160,7 +152,7 @@ class SharedMemoryTest(unittest.TestCase):
                 expected = call(**arrays, outputs=OUTPUTS[:4])
                 placed = {key: self.put(value) for key, value in arrays.items()}
                 del requests[:]
-                self.assert_same(call(**placed, outputs=OUTPUTS[:4]), expected)
+                assert_same_evaluation(self, call(**placed, outputs=OUTPUTS[:4]), expected)
                 (request,) = requests
                 self.assertEqual(request.segment, self.segment.name)
                 form = getattr(request, request.WhichOneof("form"))
@@ -172,7 +164,7 @@ class SharedMemoryTest(unittest.TestCase):
         requests = self.sent()
         for log_probs in (self.put(self.log_probs), torch.from_numpy(self.put(self.log_probs))):
             got = self.evaluate(log_probs, self.put(self.sampled_log_probs), half_precision=True)
-            self.assert_same(got, expected)
+            assert_same_evaluation(self, got, expected)
             self.assertEqual(requests.pop().segment, self.segment.name)
 
     def test_bfloat16_logits(self):
@@ -181,7 +173,7 @@ class SharedMemoryTest(unittest.TestCase):
         place.copy_(logits)
         expected = self.client.evaluate_dense(self.run_, self.records, draw=self.draw, logits=logits)
         requests = self.sent()
-        self.assert_same(
+        assert_same_evaluation(self, 
             self.client.evaluate_dense(self.run_, self.records, draw=self.draw, logits=place), expected
         )
         self.assertEqual(requests[0].dense.logits, self.segment.refer(place.view(torch.int16).numpy()))
@@ -194,7 +186,7 @@ class SharedMemoryTest(unittest.TestCase):
         sampled = torch.from_numpy(self.segment.empty((self.total, 1)))
         torch.gather(source, 1, torch.from_numpy(self.records.sampled_ids.astype(np.int64))[:, None], out=sampled)
         requests = self.sent()
-        self.assert_same(
+        assert_same_evaluation(self, 
             self.evaluate(log_probs, sampled[:, 0]), self.evaluate(*sis.gather(self.records, source.numpy()))
         )
         self.assertEqual([request.segment for request in requests], [self.segment.name, ""])
@@ -207,7 +199,7 @@ class SharedMemoryTest(unittest.TestCase):
         expected = self.evaluate(self.log_probs[rows], self.sampled_log_probs[rows], records=some)
         log_probs, sampled = self.put(self.log_probs), self.put(self.sampled_log_probs)
         requests = self.sent()
-        self.assert_same(self.evaluate(log_probs[rows], sampled[rows], records=some), expected)
+        assert_same_evaluation(self, self.evaluate(log_probs[rows], sampled[rows], records=some), expected)
         self.assertEqual(requests[0].segment, self.segment.name)
 
     def test_records_come_into_it_as_over_the_wire(self):
@@ -274,7 +266,7 @@ class SharedMemoryTest(unittest.TestCase):
         requests = self.sent()
         got = self.evaluate(log_probs, sampled, outputs=OUTPUTS[:4])
         self.assertFalse(requests[0].HasField("answers"))
-        self.assert_same(got, self.evaluate(self.log_probs, self.sampled_log_probs, outputs=OUTPUTS[:4]))
+        assert_same_evaluation(self, got, self.evaluate(self.log_probs, self.sampled_log_probs, outputs=OUTPUTS[:4]))
         self.assertTrue(held)
 
     def has_room(self, size):

@@ -120,11 +120,15 @@ def converted(
     ]
 
 
+def widened(values: np.ndarray, counts: np.ndarray, slots: int, unused: float) -> np.ndarray:
+    """[T, slots] of the used slots [S], of which each row has counts [T]."""
+    rows = np.full((len(counts), slots), unused, values.dtype)
+    rows[np.arange(slots) < counts[:, None]] = values
+    return rows
+
+
 def padded(columns: Sequence[np.ndarray], top_k: int) -> List[np.ndarray]:
     """The four arrays of a block that `converted` has returned, with unused slots."""
     sampled_ids, sampled_log_probs, ids, log_probs, counts = columns
-    used = np.arange(top_k) < counts[:, None]
-    wide_ids = np.full(used.shape, -1, np.int32)
-    wide_log_probs = np.full(used.shape, -np.inf, np.float32)
-    wide_ids[used], wide_log_probs[used] = ids, log_probs
-    return [sampled_ids, sampled_log_probs, wide_ids, wide_log_probs]
+    wide = [widened(ids, counts, top_k, -1), widened(log_probs, counts, top_k, -np.inf)]
+    return [sampled_ids, sampled_log_probs, *wide]

@@ -10,6 +10,7 @@ from typing import Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tupl
 
 import numpy as np
 
+from sis import ragged
 from sis.messages import read
 from sis.v1 import ratio_service_pb2 as pb
 
@@ -163,11 +164,7 @@ class TopKRecords:
 
     def _padded(self, name: str, unused: float) -> np.ndarray:
         values = self._fetched(name)
-        if not self.ragged:
-            return values
-        rows = np.full((len(self), self.top_k), unused, values.dtype)
-        rows[np.arange(self.top_k) < self.counts[:, None]] = values
-        return rows
+        return ragged.widened(values, self.counts, self.top_k, unused) if self.ragged else values
 
     def _used(self, name: str) -> np.ndarray:
         values = self._fetched(name)

@@ -7,7 +7,7 @@ from typing import Any, Optional, Tuple
 
 import numpy as np
 
-from sis import arrays
+from sis import arrays, ragged
 from sis.arrays import ArrayLike
 from sis.records import TopKRecords
 
@@ -64,16 +64,13 @@ def gather(
     return values_at(ids), sampled
 
 
-def _padded(log_probs: ArrayLike, used: np.ndarray) -> Any:
+def _of_all_slots(records: TopKRecords, log_probs: ArrayLike) -> Any:
     """[N, K] of [S], -inf in unused slots."""
     if arrays.is_tensor(log_probs):
-        import torch
+        from sis import gathered
 
-        mask = torch.from_numpy(used).to(log_probs.device)
-        return log_probs.new_full(mask.shape, -torch.inf).masked_scatter(mask, log_probs)
-    values = np.full(used.shape, -np.inf, np.float32)
-    values[used] = log_probs
-    return values
+        return gathered.of_all_slots(records, gathered.Gathered(log_probs, log_probs)).log_probs
+    return ragged.widened(np.asarray(log_probs), records.counts, records.log_probs.shape[1], -np.inf)
 
 
 def reduce(records: TopKRecords, log_probs: ArrayLike, top_k: int = 0) -> Tuple[Any, Any]:
@@ -91,7 +88,7 @@ def reduce(records: TopKRecords, log_probs: ArrayLike, top_k: int = 0) -> Tuple[
         raise ValueError(f"top_k is {top_k}, must be in [0, {slots}]")
     shape = tuple(np.shape(log_probs))
     if shape == (int(records.offsets[-1]),):
-        log_probs = _padded(log_probs, np.arange(slots) < records.counts[:, None])
+        log_probs = _of_all_slots(records, log_probs)
     elif shape != (total, slots):
         raise ValueError(f"log_probs has shape {list(shape)}, must be [{total}, {slots}]")
     k = top_k or slots

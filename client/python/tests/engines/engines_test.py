@@ -141,7 +141,8 @@ class EnginesTest(unittest.TestCase):
         d, d_sis = map(float, re.search(r"D ([\d.]+), D_SIS ([\d.]+)", done.stdout).groups())
         self.assertTrue(0 < d_sis < d < 1, f"D {d}, D_SIS {d_sis}: positions are shifted")
 
-    def test_llama_cpp(self):
+    def llama_cpp(self):
+        """Its server, of the tiny model."""
         import xllamacpp
 
         gguf = str(self.folder / "tiny.gguf")
@@ -150,7 +151,10 @@ class EnginesTest(unittest.TestCase):
         parameters.model.path = gguf
         parameters.n_ctx = 512
         parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
-        server = xllamacpp.Server(parameters)
+        return xllamacpp.Server(parameters)
+
+    def test_llama_cpp(self):
+        server = self.llama_cpp()
         sequences, answers, left_out = [], [], 0
         for index, prompt in enumerate(PROMPTS * 3):
             body = {
@@ -226,15 +230,7 @@ class EnginesTest(unittest.TestCase):
             self.assertTrue((found[divergence, K] <= found[divergence, 128] + most).all())
 
     def test_teacher_of_llama_cpp(self):
-        import xllamacpp
-
-        gguf = str(self.folder / "teacher.gguf")
-        tiny_model.write_gguf(self.path, gguf)
-        parameters = xllamacpp.CommonParams()
-        parameters.model.path = gguf
-        parameters.n_ctx = 512
-        parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
-        server = xllamacpp.Server(parameters)
+        server = self.llama_cpp()
         # llama.cpp keeps keys and values in float16.
         self.check_teacher("llama", LlamaCppTeacher(server.listening_address), 0.05)
 

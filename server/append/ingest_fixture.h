@@ -1,0 +1,71 @@
+// A cache with one run, and entries for it, for the tests of Append.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "server/testing/cache_fixture.h"
+#include "server/testing/record_generator.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+inline constexpr int kSlots = 4;
+
+template <typename T>
+void Put(std::string* bytes, size_t index, T value) {
+  ASSERT_LE((index + 1) * sizeof(T), bytes->size());
+  std::memcpy(bytes->data() + index * sizeof(T), &value, sizeof(T));
+}
+
+inline v1::AppendEntry TruncateEntry(const std::string& id, uint32_t length) {
+  v1::AppendEntry entry;
+  entry.mutable_truncate()->mutable_sequence()->set_id(id);
+  entry.mutable_truncate()->set_length(length);
+  return entry;
+}
+
+inline v1::AppendEntry SealEntry(const std::string& id, uint32_t length) {
+  v1::AppendEntry entry;
+  entry.mutable_seal()->mutable_sequence()->set_id(id);
+  entry.mutable_seal()->set_length(length);
+  return entry;
+}
+
+// Positions of full sets: probabilities 0.4, 0.3, 0.2, 0.05 of the ids 10, 11, 12, 13; sampled
+// is 12.
+inline Records PlainRecords(uint32_t count) {
+  Records records{.slots = kSlots};
+  for (uint32_t i = 0; i < count; ++i) {
+    records.sampled_ids.push_back(12);
+    records.sampled_log_probs.push_back(std::log(0.2f));
+    for (int slot = 0; slot < kSlots; ++slot) {
+      records.ids.push_back(10 + slot);
+      records.log_probs.push_back(std::log(std::array{0.4f, 0.3f, 0.2f, 0.05f}[slot]));
+    }
+    records.ranks.push_back(2);
+  }
+  return records;
+}
+
+class IngestTest : public testing::Test {
+ protected:
+  v1::Ack Block(v1::Block block) { return AppendBlock(cache_, *run_, std::move(block)); }
+  v1::Ack Entry(v1::AppendEntry entry) { return IngestEntry(cache_, *run_, std::move(entry)); }
+  static absl::StatusCode CodeOf(const v1::Ack& ack) {
+    return static_cast<absl::StatusCode>(ack.code());
+  }
+
+  Cache cache_;
+  std::shared_ptr<sis::Run> run_ = cache_.CreateRun("r", SmallConfig(kSlots));
+  const Records records_ = PlainRecords(10);
+};
+
+}  // namespace sis
