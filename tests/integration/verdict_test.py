@@ -5,59 +5,7 @@ import unittest
 import numpy as np
 import sis
 from server.testing.live_server import LiveServer
-
-VOCABULARY = 200
-SEQUENCES, LENGTH = 30, 50
-ROWS = SEQUENCES * LENGTH
-# Where D is 0.04 to 0.07 nats, as between engines of the same weights.
-NOISE = 0.06
-
-
-def log_softmax(logits):
-    return (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
-
-
-class Training:
-    """A run with rollouts of a random policy, `versions` behind for each second one."""
-
-    def __init__(self, client, name, top_k=40, scale=3.0, versions=0):
-        self.rng = np.random.default_rng(11)
-        self.client = client
-        self.run = client.create_run(name, seed=3, vocabulary_size=VOCABULARY, top_k=top_k)
-        self.logits = self.rng.normal(0, scale, (ROWS, VOCABULARY))
-        recorded = log_softmax(self.logits)
-        self.tokens = (recorded + self.rng.gumbel(size=recorded.shape)).argmax(axis=1)
-        ids = np.broadcast_to(np.arange(VOCABULARY), recorded.shape)
-        record = sis.canonical(ids, recorded, self.tokens, recorded[np.arange(ROWS), self.tokens], top_k)
-        self.names = [f"s{i}" for i in range(SEQUENCES)]
-        self.old = np.repeat(np.arange(SEQUENCES) % 2 == 1, LENGTH)
-        with self.append() as stream:
-            for i, name in enumerate(self.names):
-                here = slice(i * LENGTH, (i + 1) * LENGTH)
-                part = {key: array[here] for key, array in record._asdict().items()}
-                stream.block(name, first_position=0, policy_version=0 if i % 2 else versions, **part)
-        client.advance_version(self.run, versions)
-        self.records = client.fetch_top_k(self.run, self.names)
-
-    def append(self):
-        return self.client.append(self.run, sampling=sis.Sampling("processed", temperature=1.0))
-
-    def evaluate(self, draw, temperature=1.0, noise=NOISE, old_noise=0.0, shift=0, shifted_slots=0, lost=0):
-        """One step of a trainer, whose policy is as far from the recorded one as `noise` says."""
-        spread = np.where(self.old, noise + old_noise, noise)[:, None]
-        logits = self.logits + spread * self.rng.normal(size=self.logits.shape)
-        current = log_softmax(np.roll(logits, shift, axis=0) / temperature)
-        slots = np.maximum(self.records.ids, 0)
-        log_probs = np.take_along_axis(np.roll(current, shifted_slots, axis=0), slots, axis=1)
-        sampled = current[np.arange(ROWS), self.tokens]
-        slices = list(self.records.slices) + ([sis.Slice(f"lost {draw}", length=lost)] if lost else [])
-        return self.client.evaluate(
-            self.run,
-            slices,
-            draw=draw,
-            log_probs=np.append(log_probs, log_probs[:lost], axis=0),
-            sampled_log_probs=np.append(sampled, sampled[:lost]),
-        )
+from tests.integration.faulty_training import FaultyTraining
 
 
 class VerdictTest(unittest.TestCase):
@@ -70,7 +18,7 @@ class VerdictTest(unittest.TestCase):
 
     def evaluated(self, name, draws=4, load=None, **fault):
         """What the server says of a run after so many draws with this fault."""
-        training = Training(self.client, name, **(load or {}))
+        training = FaultyTraining(self.client, name, **(load or {}))
         for draw in range(draws):
             training.evaluate(draw, **fault)
         return self.judged(training)
@@ -122,7 +70,7 @@ class VerdictTest(unittest.TestCase):
         self.assertEqual(status.verdict, sis.Verdict.WORTH_A_LOOK)
 
     def test_a_collapse_of_the_accept_rate(self):
-        training = Training(self.client, "collapse")
+        training = FaultyTraining(self.client, "collapse")
         for draw in range(8):
             training.evaluate(draw)
         self.assertEqual(self.judged(training)[1], [])
@@ -136,7 +84,7 @@ class VerdictTest(unittest.TestCase):
         self.assertIn("2.6% never arrived", status.findings[0].reason)
 
     def test_refused_entries(self):
-        training = Training(self.client, "refused")
+        training = FaultyTraining(self.client, "refused")
         for draw in range(2):
             training.evaluate(draw)
         top = {
@@ -152,7 +100,7 @@ class VerdictTest(unittest.TestCase):
         self.assertIn("INVALID_ARGUMENT", status.findings[0].reason)
 
     def test_failing_evaluations(self):
-        training = Training(self.client, "failing")
+        training = FaultyTraining(self.client, "failing")
         training.evaluate(0)
         (part, *_) = training.records.slices
         wrong = sis.Slice(part.sequence, length=part.length, record_digest=1)

@@ -1,0 +1,156 @@
+"""Every alert is provoked on real servers, under a real Prometheus. What its runbook tells people to look
+at is there, and what the runbook says to do ends it."""
+
+import pathlib
+import re
+import subprocess
+import tempfile
+import time
+import unittest
+
+import yaml
+
+import sis
+from server.testing.live_server import LiveServer
+from server.testing.until import until
+from tests.deploy import dashboards
+from tests.deploy.problems import of_runs, of_servers
+from tests.deploy.prometheus_server import PrometheusServer
+
+SISCTL = pathlib.Path("client/cli/sisctl")
+RUNBOOKS = pathlib.Path("docs/runbooks")
+# Longer than all that the rules look back at: 45 s.
+HEALTHY_SECONDS = 46
+# A trainer is missed after a minute.
+SECONDS = 150
+# As in live_test.
+EVERYTHING = {
+    **dict.fromkeys(["job", "instance", "run", "task", "algorithm", "model"], ".*"),
+    "window": "1m",
+    "__rate_interval": "1m",
+    "by": "run",
+}
+
+
+def runbook_of(alert):
+    for rule in (rule for group in yaml.safe_load(dashboards.ALERTS.read_text())["groups"] for rule in group["rules"]):
+        if rule["alert"] == alert:
+            return (RUNBOOKS / rule["annotations"]["runbook_url"].rpartition("/")[2]).read_text()
+    raise KeyError(alert)
+
+
+def panels_in(runbook):
+    """What it says to look at, by the titles in quotes."""
+    how = re.search(r"\*\*How to see it\.\*\*(.*?)\*\*What to do", runbook, re.S).group(1)
+    return re.findall(r'"([^"]+)"', re.sub(r"`[^`]*`", "", " ".join(how.split())))
+
+
+def looks_in(runbook):
+    """Its commands of sisctl for one run that change nothing."""
+    commands = re.findall(r"`sisctl ((?:runs get|runs list|top|sequences|step|diagnose)\b[^`]*)`", " ".join(runbook.split()))
+    return sorted(set(commands))
+
+
+class RunbooksTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(dir="/tmp", prefix="sis_")  # names of sockets are short
+        cls.addClassCleanup(folder.cleanup)
+        folder = pathlib.Path(folder.name)
+        server = LiveServer(cache_bytes=256 << 20)
+        cls.addClassCleanup(server.close)
+        client = sis.Client(server.address)
+        cls.addClassCleanup(client.close)
+
+        def wrong(*arguments, **fault):
+            return of_runs.WrongValues(server, client, *arguments, **fault)
+
+        region = {
+            bound: {"options": sis.EvaluateOptions(trust_regions=[sis.SequenceTrustRegion("k3", "mean", upper=bound)])}
+            for bound in (1e-6, 10.0)
+        }
+        cls.problems = [
+            wrong("SisEnginesDiffer", ["SisDSisNearD"], shift=1),
+            wrong("SisAcceptRateLow", noise=1.0),
+            wrong("SisAcceptRateCollapsing", noise=0.6),
+            wrong("SisEffectiveSampleSizeLow", noise=2.0),
+            wrong("SisSequencesLeftOut", healthy=region[10.0], **region[1e-6]),
+            wrong("SisMissingTokens", lost=40),
+            wrong("SisEnvelopeViolations", shifted_slots=1),
+            wrong("SisFreshTokensDiffer", temperature=1.35),
+            wrong("SisStaleTokensDiffer", load={"versions": 5}, old_noise=1.5),
+            of_runs.TooFewSlots(server, client),
+            of_runs.EntriesRefused(server, client),
+            of_runs.EvaluationsRefused(server, client),
+            of_runs.IngestStalled(server, client),
+            of_runs.TrainerStopped(server, client),
+            of_servers.ServerDown(),
+            of_servers.TooManyRuns(),
+            of_servers.TrainerGone(),
+            of_servers.Files(folder),
+            of_servers.RunSetAside(folder),
+            of_servers.StoreLate(folder),
+            of_servers.StoreDamaged(folder),
+        ]
+        for problem in cls.problems:
+            cls.addClassCleanup(problem.close)
+        cls.prometheus = PrometheusServer(
+            sorted({problem.server.admin_address for problem in cls.problems}), minutes_are_seconds=True
+        )
+        cls.addClassCleanup(cls.prometheus.close)
+        for problem in cls.problems:
+            problem.start()
+        time.sleep(HEALTHY_SECONDS)
+
+    def firing(self, alert, labels):
+        return [found for found in self.prometheus.firing().get(alert, []) if labels.items() <= found.items()]
+
+    def test_each_alert_is_provoked_seen_as_its_runbook_says_and_ended(self):
+        self.assertEqual(self.prometheus.firing(), {}, "something is wrong with health")
+        alerts = [(problem, *alert) for problem in self.problems for alert in problem.alerts.items()]
+        for problem in self.problems:
+            problem.begin()
+        begun = time.monotonic()
+        for problem, alert, labels in alerts:
+            with self.subTest(alert):
+                until(lambda: self.firing(alert, labels), seconds=begun + SECONDS - time.monotonic())
+                self.look(problem, runbook_of(alert))
+        for problem in self.problems:
+            problem.end()
+        ended = time.monotonic()
+        for problem, alert, labels in alerts:
+            with self.subTest(alert):
+                until(lambda: not self.firing(alert, labels), seconds=ended + SECONDS - time.monotonic())
+        self.assertEqual([failure for problem in self.problems for failure in problem.failures], [])
+
+    def look(self, problem, runbook):
+        values = {**EVERYTHING, "instance": problem.server.admin_address}
+        if problem.run_id:
+            values["run"] = problem.run_id
+        for title in panels_in(runbook):
+            with self.subTest(panel=title):
+                found = [query for query in dashboards.queries() if query.panel == title]
+                self.assertTrue(any(self.prometheus.query(query.with_values(values)) for query in found))
+        if problem.run_id:
+            for command in looks_in(runbook):
+                with self.subTest(command=command):
+                    self.run_sisctl(problem, command)
+
+    def run_sisctl(self, problem, command):
+        words = command.replace("RUN", problem.run_id).replace("DRAW", "latest").split()
+        if words[0] == "top":
+            words.append("--once")
+        said = subprocess.run(
+            [SISCTL, f"--server={problem.server.address}", *words], capture_output=True, text=True, timeout=60
+        )
+        # 3: diagnose found a fault.
+        self.assertEqual((said.returncode, said.stderr), (3 if words[0] == "diagnose" else 0, ""), said.stdout)
+        self.assertTrue(said.stdout)
+
+    def test_every_alert_has_a_problem_here(self):
+        rules = [rule["alert"] for group in yaml.safe_load(dashboards.ALERTS.read_text())["groups"] for rule in group["rules"]]
+        self.assertEqual(sorted(alert for problem in self.problems for alert in problem.alerts), sorted(rules))
+
+
+if __name__ == "__main__":
+    unittest.main()
