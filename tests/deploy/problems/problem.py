@@ -8,7 +8,7 @@ import numpy as np
 import sis
 from server.testing.live_server import LiveServer
 
-PAUSE_SECONDS = 0.5
+PAUSE_SECONDS = 1.0
 
 
 class Problem:
