@@ -121,7 +121,7 @@ def write(folder, name, fields, plan, found, metrics, beside=None):
     cell in whose pictures it stands, and what it is called there.
     """
     heading, _, setting = (_FOLDER / f"{name}.template").read_text().partition("\n\n")
-    summary = tables.measured(plan, found, _QUANTITIES)
+    summary = tables.table(*tables.measured(plan, found, _QUANTITIES))
     sections = [("Summary", _table(summary), "Means over seeds.")]
     said = [*metrics, "", summary]
     if plan.primary:

@@ -1,11 +1,14 @@
-"""The tables that the reports of both studies and of the demonstrations have."""
+"""The tables that the reports of the studies and of the demonstrations have."""
 
 from typing import Callable, Dict, Iterable, List, Sequence, Tuple
 
 from client.study.report import comparisons
 from client.study.report.intervals import paired
-from client.study.runs.design import Design
+from client.study.runs.design import Cell, Design
 from client.study.runs.results import ByArm, Outcome
+
+# Headings and rows: what table and tab_separated write.
+Rows = Tuple[Iterable[str], Iterable[Sequence[str]]]
 
 
 def table(headings: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
@@ -25,23 +28,34 @@ def mean(runs: Iterable[Outcome], field: str) -> float:
 
 def by_arm(
     plan: Design, found: ByArm, headings: Iterable[str],
-    texts: Callable[[List[Outcome]], Iterable[str]],
-) -> str:  # fmt: skip
-    """A row for every arm of every cell: texts(its runs)."""
+    texts: Callable[[Cell, str, List[Outcome]], Iterable[str]],
+) -> Rows:  # fmt: skip
+    """A row for every arm of every cell that has runs: texts(cell, arm, these)."""
     rows = [
-        [cell.name, comparisons.name(arm), *texts(list(found[cell.name][arm].values()))]
+        [cell.name, comparisons.name(arm), *texts(cell, arm, [*found[cell.name][arm].values()])]
         for cell in plan.cells.values()
         for arm in cell.arms
+        if found.get(cell.name, {}).get(arm)
     ]
-    return table(("cell", "arm", *headings), rows)
+    return ("cell", "arm", *headings), rows
 
 
-def measured(plan: Design, found: ByArm, fields: Dict[str, Tuple[str, str]]) -> str:
+def measured(plan: Design, found: ByArm, fields: Dict[str, Tuple[str, str]]) -> Rows:
     """Means over the runs of every arm. fields: name -> heading, and how it is written."""
     return by_arm(
         plan, found, [heading for heading, _ in fields.values()],
-        lambda runs: [format(mean(runs, name), form) for name, (_, form) in fields.items()],
+        lambda cell, arm, runs: [format(mean(runs, name), form) for name, (_, form) in fields.items()],
     )  # fmt: skip
+
+
+def differences(
+    found: ByArm, cell: str, arm: str, base: Tuple[str, str], fields: Iterable[str]
+) -> List[str]:
+    """Of cell and arm to the base, by field; blank where it is the same, or no seed has both."""
+    pairs = [
+        None if base == (cell, arm) else paired(found, cell, arm, *base, field) for field in fields
+    ]
+    return ["" if pair is None else pair.text() for pair in pairs]
 
 
 def primary(plan: Design, found: ByArm, field: str = "final_reward") -> str:
