@@ -117,7 +117,7 @@ def write(design_path: pathlib.Path, results_path: pathlib.Path, folder: pathlib
         minutes=sum(result["seconds"] for result in results.values()) / 60,
         versions=", ".join(f"{name} {of}" for name, of in any_result["versions"].items()),
         sources=any_result["sources"],
-        primary=tables.primary(plan, found),
+        primary=tables.table(*tables.primary(plan, found)),
         outcomes=tables.table(*tables.by_arm(plan, found, _OUTCOMES.values(), _outcomes)),
         differences=_differences(plan, found),
         **dataclasses.asdict(Settings()),

@@ -81,7 +81,7 @@ def write(cells: pathlib.Path, results_path: pathlib.Path, folder: pathlib.Path)
     if len(there) < runs:
         state = f"**Not complete: {len(there)} of {runs} runs.** Quote nothing before all are in."
     text = _TEMPLATE.read_text().format(
-        state=state, primary=primary(plan, found), advice=advice(found),
+        state=state, primary=table(*primary(plan, found)), advice=advice(found),
         recomputing=recomputing(found), collapses=_collapses(plan, found),
     )  # fmt: skip
     (folder / "study.md").write_text(text)

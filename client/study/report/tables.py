@@ -8,7 +8,7 @@ from client.study.runs.design import Cell, Design
 from client.study.runs.results import ByArm, Outcome
 
 # Headings and rows: what table and tab_separated write.
-Rows = Tuple[Iterable[str], Iterable[Sequence[str]]]
+Rows = Tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 def table(headings: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
@@ -58,7 +58,7 @@ def differences(
     return ["" if pair is None else pair.text() for pair in pairs]
 
 
-def primary(plan: Design, found: ByArm, field: str = "final_reward") -> str:
+def primary(plan: Design, found: ByArm, field: str = "final_reward") -> Rows:
     """The comparisons that were fixed beforehand."""
     together = 1 - 0.05 / len(plan.primary)
     rows = []
@@ -68,5 +68,4 @@ def primary(plan: Design, found: ByArm, field: str = "final_reward") -> str:
         if single is not None and joint is not None:
             said = f"{cell}: {comparisons.name(arm)} less {comparisons.named(*base, cell)}"
             rows.append([said, str(single.pairs), single.text(), joint.text(), joint.verdict(plan.margin)])
-    headings = ("comparison", "pairs", "difference", "all of them together", "so the first is")
-    return table(headings, rows)
+    return ("comparison", "pairs", "difference", "all of them together", "so the first is"), rows
