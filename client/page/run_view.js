@@ -8,7 +8,7 @@ import {bytes, count, number, share} from "./format.js";
 import {AXES, HistoryPanel} from "./history_panel.js";
 import {renderRun} from "./microscope.js";
 import {BARS, FROM_ZERO, LINES, SHARE, SHARES} from "./run_panels.js";
-import {runLink} from "./runs_view.js";
+import {runLink, sequenceLink} from "./runs_view.js";
 import {stepValues, stretchValues} from "./step_values.js";
 
 const ENCODINGS = {FLOAT32: "float32", FLOAT16: "float16", FIXED12: "12 bits"};
@@ -243,8 +243,7 @@ export class RunView {
           await Promise.all([call("InspectRun", {run_id: this.runId}), tokenTexts()]);
       this.inspected.replaceChildren();
       renderRun(this.inspected, response, {tokenTexts: texts, onOpen: ({id, attempt}, position) => {
-        location.hash = `${runLink(this.runId)}/${encodeURIComponent(id)}/${attempt ?? 0}` +
-          (position === null ? "" : `/${position}`);
+        location.hash = sequenceLink(this.runId, id, attempt ?? 0, position);
       }});
     } catch (error) {
       this.inspected.replaceChildren(make("p", {}, `Nothing to look at: ${error.message}`));

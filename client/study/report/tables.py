@@ -44,7 +44,9 @@ def measured(plan: Design, found: ByArm, fields: Dict[str, Tuple[str, str]]) -> 
     """Means over the runs of every arm. fields: name -> heading, and how it is written."""
     return by_arm(
         plan, found, [heading for heading, _ in fields.values()],
-        lambda cell, arm, runs: [format(mean(runs, name), form) for name, (_, form) in fields.items()],
+        lambda cell, arm, runs: [
+            format(mean(runs, name), form) for name, (_, form) in fields.items()
+        ],
     )  # fmt: skip
 
 
