@@ -2,7 +2,9 @@
 #pragma once
 
 #include <limits>
+#include <optional>
 
+#include "client/study/explored.h"
 #include "client/study/mismatch.h"
 #include "kernels/decide/algorithms/algorithm.h"
 
@@ -22,6 +24,8 @@ struct Arm {
   Algorithm algorithm = Grpo{};
   Correction correction = Correction::kNone;
   MismatchWeight mismatch = {};
+  // Its coefficients are taken in the place of the algorithm's.
+  std::optional<Explored> explored = {};
   // A control: acceptance probabilities are min(w, 1 / w), for which nothing but the sampled token
   // is needed, and what is drawn is drawn by them.
   bool without_sets = false;

@@ -53,6 +53,10 @@ Decided KernelDecisions::Decide(const MiniBatch& batch) const {
                   .coefficients = std::vector<float>(count)};
   std::vector<float> log_ratios(count), log_envelopes(count), covered_masses(count);
   std::vector<float> reference_log_probs(count), total_variations(count);
+  // Of what arms explore.
+  std::vector<size_t> lengths;
+  std::vector<float> behavior;
+  std::vector<uint8_t> ranks;
   std::vector<SequenceStretch> parts;
   Sums sums;
   size_t at = 0;
@@ -87,6 +91,13 @@ Decided KernelDecisions::Decide(const MiniBatch& batch) const {
       ComputeTopKDivergences<TopKTotalVariation>(parameters, stretch, part(total_variations));
     }
     std::ranges::copy(stretch.behavior.sampled_log_probs, part(reference_log_probs).begin());
+    if (arm_.explored) {
+      lengths.push_back(length);
+      behavior.insert(behavior.end(), stretch.behavior.log_probs.begin(),
+                      stretch.behavior.log_probs.end());
+      ranks.insert(ranks.end(), stretch.behavior.sampled_ranks.begin(),
+                   stretch.behavior.sampled_ranks.end());
+    }
     parts.push_back({key, 0, static_cast<uint32_t>(length)});
     at += length;
   }
@@ -129,6 +140,22 @@ Decided KernelDecisions::Decide(const MiniBatch& batch) const {
                   .advantages = batch.advantages,
                   .draw = batch.draw},
                  {.coefficients = decided.coefficients});
+  if (arm_.explored) {
+    std::vector<double> uniforms(count);
+    for (size_t i = 0; i < count; ++i) uniforms[i] = uniform(i);
+    arm_.explored->Apply({.lengths = lengths,
+                          .top_k = slots,
+                          .behavior = behavior,
+                          .current = batch.log_probs,
+                          .sampled_behavior = reference_log_probs,
+                          .sampled_current = batch.sampled_log_probs,
+                          .ranks = ranks,
+                          .acceptance_probabilities = decided.acceptance_probabilities,
+                          .log_envelopes = log_envelopes,
+                          .advantages = batch.advantages,
+                          .uniforms = uniforms},
+                         decided.coefficients);
+  }
   for (size_t i = 0; i < count; ++i) {
     if (batch.advantages[i] < 0.0f && Exp32(decided.log_modified_ratios[i]) > arm_.dual_clip) {
       decided.coefficients[i] = 0.0f;

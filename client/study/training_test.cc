@@ -113,6 +113,18 @@ INSTANTIATE_TEST_SUITE_P(Models, Gradients,
                          ::testing::Values(Model{64, 2, false}, Model{64, 2, true},
                                            Model{128, 4, false}, Model{32, 1, true}));
 
+// Explored rules by which a token that has not moved weighs 1.
+constexpr const char* kExploredOfOne[] = {"vespo",
+                                          "drpo0.2",
+                                          "response_mask0.5",
+                                          "total_variation0.5",
+                                          "kl0.1",
+                                          "inverse_envelope",
+                                          "tail_guard",
+                                          "position_overlap",
+                                          "effective_sample_size0.9",
+                                          "by_total_variation0.05"};
+
 // Generation, position by position over keys and values, and the forward pass of the trainer give
 // the same bits: without an update in between nothing has moved.
 TEST(Training, EqualPoliciesHaveNoDeviation) {
@@ -138,6 +150,9 @@ TEST(Training, EqualPoliciesHaveNoDeviation) {
        }) {
     EXPECT_EQ(TrainSmall(cell, arm).parameters, plain.parameters) << arm;
   }
+  for (const char* arm : kExploredOfOne) {
+    EXPECT_EQ(TrainSmall(cell, arm).parameters, plain.parameters) << arm;
+  }
 }
 
 TEST(Training, ARunIsAFunctionOfItsSeed) {
@@ -145,10 +160,13 @@ TEST(Training, ARunIsAFunctionOfItsSeed) {
   EXPECT_EQ(TrainSmall(SmallCell(), "grpo+sampled").parameters, first.parameters);
   EXPECT_GT(first.result.d, first.result.d_sis);
   EXPECT_GT(first.result.curve.back(), 0.0);
-  for (const char* arm :
-       {"grpo", "grpo+expected", "grpo+positive", "grpo+random", "gspo+sampled",
-        "soft_acceptance+sampled", "soft_acceptance", "damped_truncation",
-        "damped_truncation+without_sets", "soft_acceptance+sampled+without_sets"}) {
+  for (const char* arm : {"grpo", "grpo+expected", "grpo+positive", "grpo+random", "gspo+sampled",
+                          "soft_acceptance+sampled", "soft_acceptance", "damped_truncation",
+                          "damped_truncation+without_sets", "soft_acceptance+sampled+without_sets",
+                          "budgeted_rejection1", "acceptance_budget0.9"}) {
+    EXPECT_NE(TrainSmall(SmallCell(), arm).parameters, first.parameters) << arm;
+  }
+  for (const char* arm : kExploredOfOne) {
     EXPECT_NE(TrainSmall(SmallCell(), arm).parameters, first.parameters) << arm;
   }
 }
