@@ -122,8 +122,8 @@ def write(folder, name, fields, plan, found, metrics, beside=None):
     """
     heading, _, setting = (_FOLDER / f"{name}.template").read_text().partition("\n\n")
     summary = tables.measured(plan, found, _QUANTITIES)
-    sections = [("Summary", _table(summary), "Means over seeds.")]
-    said = [*metrics, "", summary]
+    sections = [("Summary", _table(*summary), "Means over seeds.")]
+    said = [*metrics, "", tables.table(*summary)]
     if plan.primary:
         rows = [
             (f"{cell}: {comparisons.name(arm)} − {comparisons.named(*base, cell)}", arm,
@@ -132,8 +132,8 @@ def write(folder, name, fields, plan, found, metrics, beside=None):
         ]  # fmt: skip
         forest = _inline(figures.forest(rows, "mean reward"), "Differences")
         verdicts = tables.primary(plan, found, "mean_reward")
-        sections.insert(0, ("What the intervals say", _table(verdicts) + forest, _INTERVALS))
-        said += ["", verdicts]
+        sections.insert(0, ("What the intervals say", _table(*verdicts) + forest, _INTERVALS))
+        said += ["", tables.table(*verdicts)]
     panels = {cell: dict(arms) for cell, arms in found.items()}
     for (cell, arm), (other, called) in (beside or {}).items():
         panels[other][called] = panels.pop(cell)[arm]
@@ -172,11 +172,10 @@ def _curves(arms, name, first):
     return np.arange(points) + first, made
 
 
-def _table(markdown):
-    head, _, *rows = [line.strip("| ").split(" | ") for line in markdown.splitlines()]
+def _table(headings, rows):
     lines = (
         "<tr>" + "".join(f"<{kind}>{html.escape(cell)}</{kind}>" for cell in row) + "</tr>"
-        for kind, row in (("th", head), *(("td", row) for row in rows))
+        for kind, row in (("th", headings), *(("td", row) for row in rows))
     )
     return f'<div class="scroll"><table>{"".join(lines)}</table></div>'
 

@@ -55,11 +55,14 @@ class Panel {
   }
 
   /**
-   * `names` of the values, in a row, and `series` [{name, values, dashed, points}], of the same
-   * length each; null is a gap.
+   * `names` of the values, in a row, and `series` [{name, values, dashed, points, places}], of the
+   * same length each; null is a gap. `places`: where on an `axis` of numbers they lie. `nameOf` says
+   * how a name is shown.
    */
-  show(names, series, {range = {}, namesTitle = "Draw", axis = {}, stacked = false} = {}) {
+  show(names, series,
+      {range = {}, namesTitle = "Draw", nameOf = String, axis = {}, stacked = false} = {}) {
     this.names = names;
+    this.nameOf = nameOf;
     this.series = series.map((line, i) => ({color: COLORS[i % COLORS.length], ...line}));
     this.namesTitle = namesTitle;
     this.range = range;
@@ -118,7 +121,7 @@ class Panel {
 
   /** Of the table. */
   shownRows() {
-    const columns = [{title: this.namesTitle, left: true, cell: i => String(this.names[i])},
+    const columns = [{title: this.namesTitle, left: true, cell: i => this.nameOf(this.names[i])},
       ...this.series.map(line => ({title: line.name, cell: i => this.format(line.values[i])}))];
     const rows = this.names.map((_, i) => i);
     if (this.type === "line") rows.reverse();
@@ -175,7 +178,7 @@ class Panel {
   }
 
   tooltipTitle(i) {
-    return `${this.namesTitle} ${this.names[i]}`;
+    return `${this.namesTitle} ${this.nameOf(this.names[i])}`;
   }
 
   stop() {
@@ -191,41 +194,16 @@ export class LinePanel extends Panel {
   }
 
   dataset(line, stroke) {
-    return {label: line.name, data: line.values, borderColor: stroke, backgroundColor: stroke,
+    const {values, places} = line;
+    const data = places ? values.map((y, i) => ({x: places[i], y})) : values;
+    return {label: line.name, data, borderColor: stroke, backgroundColor: stroke,
       borderWidth: 2, borderDash: line.dashed ? DASH : [], tension: 0,
-      pointRadius: line.points || line.values.length < 2 ? 3 : 0, pointHitRadius: 8};
+      pointRadius: line.points || values.length < 2 ? 3 : 0, pointHitRadius: 8};
   }
 
   latest(line) {
     const last = line.values.findLast(value => value !== null);
     return last === undefined ? null : this.format(last);
-  }
-}
-
-/** Values over time; the names are seconds since 1970. */
-export class TimePanel extends LinePanel {
-  constructor(options) {
-    super(options);
-    this.clock = options.clock;
-  }
-
-  show(times, series, {range = {}} = {}) {
-    // Seconds where all of it is within some minutes.
-    const characters = times.at(-1) - times[0] < 300 ? 8 : 5;
-    const callback = i => this.clock(times[i]).slice(0, characters);
-    const axis = {ticks: {maxTicksLimit: 6, callback}};
-    super.show(times, series, {range, axis, namesTitle: "Time"});
-  }
-
-  listValues() {
-    const seconds = this.names;
-    this.names = seconds.map(this.clock);
-    super.listValues();
-    this.names = seconds;
-  }
-
-  tooltipTitle(i) {
-    return this.clock(this.names[i]);
   }
 }
 
@@ -242,9 +220,5 @@ export class BarPanel extends Panel {
 
   latest() {
     return null;
-  }
-
-  tooltipTitle(i) {
-    return String(this.names[i]);
   }
 }

@@ -1,7 +1,8 @@
 // Why a run's two policies differ: what sisctl diagnose says of it, in its words.
 
 import {call} from "./api.js";
-import {make, verdict as signOf} from "./elements.js";
+import {findingNotice, make, verdict as signOf} from "./elements.js";
+import {clock} from "./format.js";
 
 const OUTCOMES = {fault: ["✖", "fault"], clear: ["✓", "ok"], untested: ["–", "not asked"]};
 
@@ -51,11 +52,9 @@ export class Diagnosis {
     // A sentence for each, before others.
     const faults = checks.filter(({outcome}) => outcome === "fault").length;
     this.said.replaceChildren(
-        make("p", {}, `At ${new Date().toLocaleTimeString([], {hour12: false})} the run was `,
+        make("p", {}, `At ${clock(Date.now() / 1000)} the run was `,
             signOf(level), "."),
-        ...findings.map(({verdict: level, reason, action, rule}) =>
-          make("div", {class: "notice", "data-verdict": level},
-              make("b", {}, reason), make("p", {class: "note"}, `${action} (${rule})`))),
+        ...findings.map(findingNotice),
         ...verdict.map((sentence, i) => make("p",
             {class: "notice", "data-verdict": i < faults ? "BROKEN" : null},
             i < faults ? make("span", {"aria-hidden": "true"}, "✖ ") : "", sentence)),

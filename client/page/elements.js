@@ -54,6 +54,12 @@ export function verdict(name) {
       make("span", {"aria-hidden": "true"}, sign), ` ${word}`);
 }
 
+/** What the server has found of a run, and what to do about it. */
+export function findingNotice({verdict: name, reason, action, rule}) {
+  return make("div", {class: "notice", "data-verdict": name},
+      make("b", {}, reason), make("p", {class: "note"}, `${action} (${rule})`));
+}
+
 /** A share as a bar, for a cell of a table. */
 export function bar(share) {
   const width = Math.max(0, Math.min(1, share)) * 56;

@@ -45,11 +45,6 @@ export class HistoryPanel extends LinePanel {
     this.show(names, series, {range, axis: scale});
   }
 
-  dataset(line, stroke) {
-    const {values, places} = line;
-    return {...super.dataset(line, stroke), data: values.map((y, i) => ({x: places[i], y}))};
-  }
-
   // Draws of two runs don't lie at the same places.
   interaction() {
     return this.several ? {mode: "nearest", axis: "x", intersect: false} : super.interaction();

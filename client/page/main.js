@@ -4,6 +4,7 @@
 
 import {answers, Refused, useToken} from "./api.js";
 import {make} from "./elements.js";
+import {clock} from "./format.js";
 import {RunView} from "./run_view.js";
 import {RunsView} from "./runs_view.js";
 import {SequenceView} from "./sequence_view.js";
@@ -23,7 +24,7 @@ const tokenForm = new TokenForm(token => { useToken(token); update(); });
 let view = null;
 let turn = 0;  // the number of the last update; one that isn't the last is of no interest any more
 let timer = null;  // of the next one
-let answeredAt = null;  // when the server answered last, a Date
+let answeredAt = null;  // when the server answered last, seconds since 1970
 
 function viewOf(hash) {
   let place, names;
@@ -44,10 +45,6 @@ function viewOf(hash) {
   return new RunsView();
 }
 
-function time(date) {
-  return date.toLocaleTimeString([], {hour12: false});
-}
-
 function say(state, words) {
   if (status.dataset.state !== state || status.textContent !== words) {
     status.dataset.state = state;
@@ -56,8 +53,8 @@ function say(state, words) {
 }
 
 function answered() {
-  answeredAt = new Date();
-  say("live", `Live, updated ${time(answeredAt)}`);
+  answeredAt = Date.now() / 1000;
+  say("live", `Live, updated ${clock(answeredAt)}`);
   notice.remove();
   tokenForm.close();
   content.classList.remove("old");
@@ -73,7 +70,7 @@ function asksForToken() {
 /** `error` is null while an answer may still come. */
 function failed(error) {
   tokenForm.close();
-  const since = answeredAt === null ? "" : ` since ${time(answeredAt)}`;
+  const since = answeredAt === null ? "" : ` since ${clock(answeredAt)}`;
   let words;
   if (error instanceof Refused && error.status === 503) {
     say("silent", `Not serving${since}`);

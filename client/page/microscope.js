@@ -5,7 +5,7 @@
 // Log-probs and log-ratios are in nats. Texts of tokens come from `tokenTexts`, an object from token
 // id to text; without it tokens are shown by their ids.
 
-import {make, table} from "./elements.js";
+import {bar, make, table} from "./elements.js";
 import {share} from "./format.js";
 
 // By the values of sis.v1.Decision.
@@ -514,12 +514,12 @@ function slotsTable(data, i, tokenTexts) {
     return [id === sampled ? "▸ " : "", tokenLabel(id, tokenTexts),
       setsEnvelope ? make("b", {title: "this token sets the envelope"}, " M") : ""];
   };
-  const bar = (kind, value) => (Number.isFinite(value)
-    ? make("div", {class: `bar ${kind}`, style: {width: percent(value / largest)}}) : null);
+  const part = (kind, value) => (Number.isFinite(value)
+    ? make("div", {class: kind, style: {width: percent(value / largest)}}) : null);
   const mark = limit => (limit <= largest
     ? make("div", {class: "limit", style: {left: percent(limit / largest)}}) : null);
   const bars = ({q, p, limit}) =>
-    make("div", {class: "pair"}, bar("behaviour", q), bar("current", p), mark(limit));
+    make("div", {class: "pair"}, part("behaviour", q), part("current", p), mark(limit));
   const known = (value, text) => (value === null ? "" : Number.isNaN(value) ? "–" : text(value, 3));
   const swatch = (kind, said) => make("span", {}, make("span", {class: `swatch ${kind}`}), said);
   return make("div", {class: "scroll slots"},
@@ -593,6 +593,14 @@ function countsOf({accepted, rejected, outsideTopK, maxError}) {
     scored: counts.accepted + counts.rejected + Number(outsideTopK ?? 0)};
 }
 
+// A mean over a sequence's scored tokens.
+function perToken(field) {
+  return ({totals = {}}) => {
+    const {scored} = countsOf(totals);
+    return scored ? format(Number(totals[field] ?? 0) / scored, 3) : "–";
+  };
+}
+
 const SEQUENCE_COLUMNS = [
   {title: "sequence", left: true, cell: kept => sequenceName(kept.sequence)},
   {title: "draw", cell: kept => kept.draw ?? 0},
@@ -601,11 +609,8 @@ const SEQUENCE_COLUMNS = [
     const {accepted, scored} = countsOf(totals);
     return share(accepted / scored);
   }},
-  ...[["D per token", "d"], ["D_SIS per token", "dSis"]].map(([title, field]) => (
-    {title, cell: ({totals = {}}) => {
-      const {scored} = countsOf(totals);
-      return scored ? format(Number(totals[field] ?? 0) / scored, 3) : "–";
-    }})),
+  {title: "D per token", cell: perToken("d")},
+  {title: "D_SIS per token", cell: perToken("dSis")},
   {title: "missing", cell: ({totals = {}}) => formatCount(totals.missing)},
   {title: "not kept", left: true, cell: notKept},
 ];
@@ -630,13 +635,7 @@ function tokenColumns(tokenTexts) {
     {title: "too high by at most", cell: token => formatCount(token.maxError)},
     {title: "rejected of these", cell: token => {
       const {least, said, most} = rejectedShare(token);
-      return least === most ? share(said) : `${share(least)} to ${share(most)}`;
-    }},
-    {title: "accepted, rejected", left: true, cell: token => {
-      const {said} = rejectedShare(token);
-      return make("div", {class: "split", title: `${share(said)} rejected`},
-          make("span", {class: "accepted", style: {width: percent(1 - said)}}),
-          make("span", {class: "rejected", style: {width: percent(said)}}));
+      return [bar(said), least === most ? share(said) : `${share(least)} to ${share(most)}`];
     }},
   ];
 }

@@ -13,7 +13,6 @@ struct PageFile {
   absl::string_view digest;  // hexadecimal; different bytes have another
 };
 
-// By name.
 std::span<const PageFile> PageFiles();
 
 }  // namespace sis

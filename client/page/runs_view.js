@@ -22,6 +22,12 @@ export function runLink(runId) {
   return `#/run/${encodeURIComponent(runId)}`;
 }
 
+/** `position` is opened; null is none. */
+export function sequenceLink(runId, sequence, attempt, position) {
+  const place = `${runLink(runId)}/${encodeURIComponent(sequence)}/${attempt}`;
+  return position === null ? place : `${place}/${position}`;
+}
+
 export class RunsView {
   page = "runs";
   title = "Runs";

@@ -4,8 +4,7 @@ const MARGIN = 12;
 const LINE_HEIGHT = 18;
 const TITLE_FONT = "600 14px system-ui, sans-serif";
 const LEGEND_FONT = "12px system-ui, sans-serif";
-const SWATCH = 18;  // with the room after it
-const BETWEEN = 14;  // entries of the legend
+const SWATCH = 18;  // of the legend, with the room after it
 
 function save(blob, name) {
   const address = URL.createObjectURL(blob);
@@ -16,13 +15,13 @@ function save(blob, name) {
   setTimeout(() => URL.revokeObjectURL(address));
 }
 
-/** A name of a file, of any words. */
-export function fileName(words, ending) {
+// A name of a file, of any words.
+function fileName(words, ending) {
   return `${words.toLowerCase().replace(/[^a-z0-9._-]+/g, "_")}.${ending}`;
 }
 
-/** By RFC 4180; what isn't there is empty. */
-export function csvOf({columns, rows}) {
+// By RFC 4180; what is missing is empty.
+function csvOf({columns, rows}) {
   const cell = value => {
     const text = String(value ?? "");
     return /[",\r\n]/.test(text) ? `"${text.replaceAll("\"", "\"\"")}"` : text;
@@ -42,8 +41,8 @@ export function saveJson(name, title, unit, {columns, rows}) {
 }
 
 /**
- * The chart with its title and legend [{name, color}], which are no part of its canvas. The legend has
- * as many lines as it needs, and the picture the width of the widest of all.
+ * The chart with its title and legend [{name, color}], which are no part of its canvas: a line for
+ * each, and the picture has the width of the widest of all.
  */
 export function savePng(name, canvas, title, legend, {ink, paper}) {
   const scale = canvas.width / canvas.clientWidth;
@@ -53,16 +52,9 @@ export function savePng(name, canvas, title, legend, {ink, paper}) {
     drawn.font = font;
     return drawn.measureText(words).width;
   };
-  const widths = legend.map(line => SWATCH + widthOf(line.name, LEGEND_FONT));
-  const width = Math.max(canvas.clientWidth, widthOf(title, TITLE_FONT), ...widths);
-  let [x, y] = [0, LINE_HEIGHT];
-  const places = widths.map(own => {
-    if (x > 0 && x + own > width) [x, y] = [0, y + LINE_HEIGHT];
-    const place = {x: MARGIN + x, y: MARGIN + y};
-    x += own + BETWEEN;
-    return place;
-  });
-  const top = MARGIN + y + LINE_HEIGHT;  // of the chart
+  const width = Math.max(canvas.clientWidth, widthOf(title, TITLE_FONT),
+      ...legend.map(line => SWATCH + widthOf(line.name, LEGEND_FONT)));
+  const top = MARGIN + (1 + legend.length) * LINE_HEIGHT;  // of the chart
   picture.width = (2 * MARGIN + width) * scale;
   picture.height = (top + MARGIN) * scale + canvas.height;
   drawn.fillStyle = paper;
@@ -74,11 +66,11 @@ export function savePng(name, canvas, title, legend, {ink, paper}) {
   drawn.fillText(title, MARGIN, MARGIN);
   drawn.font = LEGEND_FONT;
   legend.forEach((line, i) => {
-    const place = places[i];
+    const y = MARGIN + (1 + i) * LINE_HEIGHT;
     drawn.fillStyle = line.color;
-    drawn.fillRect(place.x, place.y + 6, 14, 3);
+    drawn.fillRect(MARGIN, y + 6, 14, 3);
     drawn.fillStyle = ink;
-    drawn.fillText(line.name, place.x + SWATCH, place.y);
+    drawn.fillText(line.name, MARGIN + SWATCH, y);
   });
   drawn.drawImage(canvas, MARGIN, top, canvas.clientWidth, canvas.clientHeight);
   picture.toBlob(blob => save(blob, fileName(name, "png")));

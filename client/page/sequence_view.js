@@ -3,11 +3,7 @@
 import {call, tokenTexts} from "./api.js";
 import {make} from "./elements.js";
 import {renderSequence} from "./microscope.js";
-import {runLink} from "./runs_view.js";
-
-function sequenceLink({run_id: runId, sequence, attempt}) {
-  return `${runLink(runId)}/${encodeURIComponent(sequence)}/${attempt}`;
-}
+import {runLink, sequenceLink} from "./runs_view.js";
 
 export class SequenceView {
   page = "runs";
@@ -36,12 +32,12 @@ export class SequenceView {
     try {
       const [response, texts] = await Promise.all([call("InspectSequence", this.fields), tokenTexts()]);
       this.shown.replaceChildren();
-      // The address has the position, so that it can be handed on.
-      const place = `${sequenceLink(this.fields)}/`;
+      const {run_id: runId, sequence, attempt} = this.fields;
       renderSequence(this.shown, response, {tokenTexts: texts, title: "", position: this.position,
         onChoose: position => {
           this.position = position;
-          history.replaceState(null, "", place + position);
+          // The address has it, so that it can be handed on.
+          history.replaceState(null, "", sequenceLink(runId, sequence, attempt, position));
         }});
       this.loaded = true;
     } catch (error) {

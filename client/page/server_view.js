@@ -1,12 +1,11 @@
 // The server itself: what it is, what it holds, and what it did in the last half hour.
 
 import {call} from "./api.js";
-import {TimePanel} from "./charts.js";
+import {LinePanel} from "./charts.js";
 import {figures, make} from "./elements.js";
 import {bytes, clock, count, duration, perSecond, share} from "./format.js";
 import {ratesBetween} from "./step_values.js";
 
-const FROM_ZERO = {beginAtZero: true};
 const WAIT = "The first samples are taken every 5 s.";
 
 const RATES = [
@@ -34,17 +33,25 @@ function described(name, words) {
   return {name, value: value.trim(), note: note.trim()};
 }
 
+// `times` are seconds since 1970.
+function showTimes(panel, times, series) {
+  // Seconds where all of it is within some minutes.
+  const characters = times.at(-1) - times[0] < 300 ? 8 : 5;
+  const ticks = {maxTicksLimit: 6, callback: i => clock(times[i]).slice(0, characters)};
+  panel.show(times, series,
+      {range: {beginAtZero: true}, axis: {ticks}, namesTitle: "Time", nameOf: clock});
+}
+
 export class ServerView {
   page = "server";
   title = "Server";
 
   constructor() {
     this.figures = make("div", {}, make("p", {class: "words"}, "Loading…"));
-    this.cache = new TimePanel({title: "Cache", unit: "bytes", binary: true, format: bytes, clock,
-      empty: WAIT,
+    this.cache = new LinePanel({title: "Cache", unit: "bytes", binary: true, format: bytes, empty: WAIT,
       note: "Recorded sequences. Near the budget, what was read and not used for longest is " +
         "evicted."});
-    this.rates = RATES.map(panel => new TimePanel({...panel, clock, empty: WAIT}));
+    this.rates = RATES.map(panel => new LinePanel({...panel, empty: WAIT}));
     this.element = make("div", {}, make("h1", {}, "Server"), this.figures,
         make("h2", {}, "The last half hour"),
         make("div", {class: "panels"}, this.cache.element, this.rates.map(panel => panel.element)));
@@ -67,15 +74,14 @@ export class ServerView {
         note: waiting === 0 ? "there is room" : "for room: see the cache"},
       {name: "Shared memory", value: count(Number(server.segments ?? 0)), note: "segments leased"},
     ]));
-    const times = history.map(sample => sample.at);
-    this.cache.show(times, [
+    showTimes(this.cache, history.map(sample => sample.at), [
       {name: "held", values: history.map(sample => Number(sample.cacheBytes ?? 0))},
       {name: "budget", dashed: true, values: history.map(() => budget)},
-    ], {range: FROM_ZERO});
+    ]);
     const rates =
       history.slice(1).map((sample, i) => ratesBetween(history[i], sample)).filter(Boolean);
-    RATES.forEach(({lines}, i) => this.rates[i].show(rates.map(rate => rate.at),
-        lines.map(line => ({...line, values: rates.map(line.of)})), {range: FROM_ZERO}));
+    RATES.forEach(({lines}, i) => showTimes(this.rates[i], rates.map(rate => rate.at),
+        lines.map(line => ({...line, values: rates.map(line.of)}))));
   }
 
   stop() {

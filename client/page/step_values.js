@@ -32,7 +32,7 @@ export function stepValues({draw, step}) {
     distributions: step.distributions ?? {},
     corrections: (step.corrections ?? []).map(correctionValues),
     missingByReason: (step.missing ?? []).map(({reason, positions}) => ({
-      reason: reason.toLowerCase().replaceAll("_", " "),
+      name: reason.toLowerCase().replaceAll("_", " "),
       share: Number(positions) / tokens,
     })),
     prefixCurve: (step.prefixCurve ?? []).map(prefixValues),
@@ -92,17 +92,12 @@ export function ratesNow(history, seconds = 10) {
   return ratesBetween(before, last);
 }
 
+const COUNTERS = ["ingestedPositions", "ingestedBytes", "evaluatedPositions", "droppedSequences",
+  "rpcs", "failedRpcs"];
+
 export function ratesBetween(before, after) {
   const time = after.at - before.at;
   if (!(time > 0)) return null;
   const rate = name => (Number(after[name] ?? 0) - Number(before[name] ?? 0)) / time;
-  return {
-    at: after.at,
-    ingestedPositions: rate("ingestedPositions"),
-    ingestedBytes: rate("ingestedBytes"),
-    evaluatedPositions: rate("evaluatedPositions"),
-    droppedSequences: rate("droppedSequences"),
-    rpcs: rate("rpcs"),
-    failedRpcs: rate("failedRpcs"),
-  };
+  return {at: after.at, ...Object.fromEntries(COUNTERS.map(name => [name, rate(name)]))};
 }

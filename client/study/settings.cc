@@ -176,8 +176,7 @@ absl::Status Set(const std::string& words, const StartSettings& start, CellSetti
                                              {"recomputed", &cell.recomputed},
                                              {"top_k", &cell.top_k},
                                              {"arm", &cell.arm},
-                                             {"encoding", &cell.encoding},
-                                             {"held_out", &cell.held_out}});
+                                             {"encoding", &cell.encoding}});
   if (!status.ok()) return status;
   const int vocabulary = start.MakeTask().vocabulary;
   if (cell.updates < 1 || cell.updates > cell.prompts * kGroup || cell.rollouts < 1 ||

@@ -45,18 +45,19 @@ class AccessibilityTest(unittest.TestCase):
         self.addCleanup(server.kill)
         with sis.Client(server.address) as client:
             load = TrainingLoad(client, "run-1")
-            for draw in range(4):
-                load.step(draw, shift=1)
+            # What a sequence is sealed with is kept with what is evaluated then.
             with client.append(load.run, sampling=sis.Sampling("processed")) as stream:
                 about = sis.Annotation(prompt="2 + 2 =", text="4", reward=1.0)
                 stream.seal(load.names[0], length=LENGTH, annotation=about)
+            for draw in range(4):
+                load.step(draw, shift=1)
             client.create_run("a-new", seed=1, vocabulary_size=10, top_k=2)
         for place, ready in (
             ("/", "✖ broken"),
             ("/run/run-1", "Worth a closer look"),
             ("/run/a-new", "a-new"),
             ("/server", "Serving"),
-            (f"/run/run-1/{load.names[0]}/0", "#"),
+            (f"/run/run-1/{load.names[0]}/0", "2 + 2 ="),
         ):
             self.browser.open(f"http://{server.admin_address}/#{place}")
             self.browser.wait_for_text("Live, updated", "#status")

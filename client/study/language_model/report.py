@@ -3,6 +3,7 @@ table of what the service measured.
 report.py DESIGN RESULTS FOLDER"""
 
 import dataclasses
+import itertools
 import pathlib
 import sys
 from typing import List
@@ -53,7 +54,7 @@ def outcome(result: Result) -> Outcome:
     )
 
 
-def _outcomes(runs: List[Outcome]) -> List[str]:
+def _outcomes(cell: design.Cell, arm: str, runs: List[Outcome]) -> List[str]:
     """Means over runs, with their own 95% intervals."""
     texts = []
     for field in _OUTCOMES:
@@ -63,30 +64,14 @@ def _outcomes(runs: List[Outcome]) -> List[str]:
 
 
 def _differences(plan: design.Design, found: ByArm) -> str:
-    rows = []
-    for cell in plan.cells.values():
-        arms = list(cell.arms)
-        for number, base in enumerate(arms):
-            for arm in arms[number + 1 :]:
-                pairs = [
-                    intervals.paired(found, cell.name, arm, cell.name, base, field)
-                    for field in _OF_DIFFERENCES
-                ]
-                texts = [pair.text() for pair in pairs if pair is not None]
-                rows.append([cell.name, comparisons.name(arm), comparisons.name(base), *texts])
+    rows = [
+        [cell, comparisons.name(arm), comparisons.name(base),
+         *tables.differences(found, cell, arm, (cell, base), _OF_DIFFERENCES)]
+        for cell, of in plan.cells.items()
+        for base, arm in itertools.combinations(of.arms, 2)
+    ]  # fmt: skip
     headings = [_OUTCOMES[field] for field in _OF_DIFFERENCES]
     return tables.table(("cell", "first", "less", *headings), rows)
-
-
-def _measured(plan: design.Design, found: ByArm) -> str:
-    rows = []
-    for cell in plan.cells.values():
-        for arm in cell.arms:
-            runs = found[cell.name][arm].values()
-            means = [format(tables.mean(runs, name), form) for name, (_, form) in _MEASURED.items()]
-            rows.append([cell.name, comparisons.name(arm), *means])
-    headings = [heading for heading, _ in _MEASURED.values()]
-    return tables.tab_separated(("cell", "arm", *headings), rows)
 
 
 def _curves(plan: design.Design, results: Results, found: ByArm) -> str:
@@ -119,7 +104,9 @@ def write(design_path: pathlib.Path, results_path: pathlib.Path, folder: pathlib
     pictures = folder / "study"
     pictures.mkdir(parents=True, exist_ok=True)
     (pictures / "language_model.svg").write_text(_curves(plan, results, found))
-    (pictures / "language_model.tsv").write_text(_measured(plan, found))
+    (pictures / "language_model.tsv").write_text(
+        tables.tab_separated(*tables.measured(plan, found, _MEASURED))
+    )
     left_out = f"{len(results) - len(finished)} runs of a seed that isn't finished are left out. "
     any_result = next(iter(results.values()))
     text = template.format(
@@ -130,8 +117,8 @@ def write(design_path: pathlib.Path, results_path: pathlib.Path, folder: pathlib
         minutes=sum(result["seconds"] for result in results.values()) / 60,
         versions=", ".join(f"{name} {of}" for name, of in any_result["versions"].items()),
         sources=any_result["sources"],
-        primary=tables.primary(plan, found),
-        outcomes=tables.by_arm(plan, found, _OUTCOMES.values(), _outcomes),
+        primary=tables.table(*tables.primary(plan, found)),
+        outcomes=tables.table(*tables.by_arm(plan, found, _OUTCOMES.values(), _outcomes)),
         differences=_differences(plan, found),
         **dataclasses.asdict(Settings()),
     )  # fmt: skip

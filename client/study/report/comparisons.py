@@ -31,20 +31,6 @@ _ALGORITHMS = {
     "dppo_top_k": "DPPO top-K",
     "soft_acceptance": "soft acceptance",
     "damped_truncation": "damped truncation",
-    # Explored only (client/study/explored.h).
-    "budgeted_rejection1": "budgeted rejection",
-    "acceptance_budget0.9": "acceptance budget 0.9",
-    "vespo": "VESPO",
-    "drpo12.5": "DRPO, delta 12.5",
-    "drpo0.2": "DRPO, delta 0.2",
-    "response_mask0.5": "DeepSeek's mask, delta 0.5",
-    "total_variation0.5": "TV",
-    "kl0.1": "KL",
-    "inverse_envelope": "1/M",
-    "tail_guard": "tail guard",
-    "position_overlap": "overlap",
-    "effective_sample_size0.9": "effective sample size",
-    "by_total_variation0.05": "by TV",
 }
 _SOFT = {
     "soft_acceptance+sampled": "soft acceptance",

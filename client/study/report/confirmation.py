@@ -7,13 +7,12 @@ from typing import Dict, List, Tuple
 
 from client.study.report.comparisons import name
 from client.study.report.intervals import paired
-from client.study.report.tables import mean, tab_separated, table
+from client.study.report.tables import by_arm, differences, mean, tab_separated, table
 from client.study.runs import design, results
 
 _TEMPLATE = pathlib.Path(__file__).with_name("confirmation.template")
 # Of cells that differ from another only in what the trainer recomputes.
 _RECOMPUTED = ("_recomputed", "_proximal")
-_OUTCOMES = ("final_reward", "mean_reward", "final_greedy")
 
 
 def situation(cell: str) -> str:
@@ -46,28 +45,19 @@ def _compared(plan: design.Design, found: results.ByArm) -> str:
 
 def _all_arms(plan: design.Design, found: results.ByArm) -> str:
     """Differences to GRPO on the engine's log-probs, each with its own 95% interval."""
-    rows: List[List[str]] = []
-    for cell in plan.cells.values():
-        for arm in cell.arms:
-            runs = found.get(cell.name, {}).get(arm, {}).values()
-            if not runs:
-                continue
-            base = situation(cell.name), "grpo"
-            pairs = [
-                None if base == (cell.name, arm) else paired(found, cell.name, arm, *base, field)
-                for field in _OUTCOMES
-            ]
-            rows.append([
-                cell.name, name(arm), str(len(runs)),
-                *(f"{mean(runs, field):.3f}" for field in _OUTCOMES),
-                *("" if pair is None else pair.text() for pair in pairs),
-                f"{mean(runs, 'd'):.2f}", str(sum(run.collapsed for run in runs)),
-            ])  # fmt: skip
+
+    def texts(cell: design.Cell, arm: str, runs: List[results.Outcome]) -> List[str]:
+        return [
+            str(len(runs)), *(f"{mean(runs, field):.3f}" for field in results.OUTCOMES),
+            *differences(found, cell.name, arm, (situation(cell.name), "grpo"), results.OUTCOMES),
+            f"{mean(runs, 'd'):.2f}", str(sum(run.collapsed for run in runs)),
+        ]  # fmt: skip
+
     headings = (
-        "cell", "arm", "runs", "final", "mean", "greedy", "final less GRPO", "mean less GRPO",
-        "greedy less GRPO", "D", "collapsed",
+        "runs", "final", "mean", "greedy", "final less GRPO", "mean less GRPO", "greedy less GRPO",
+        "D", "collapsed",
     )  # fmt: skip
-    return tab_separated(headings, rows)
+    return tab_separated(*by_arm(plan, found, headings, texts))
 
 
 def write(design_path: pathlib.Path, results_path: pathlib.Path, folder: pathlib.Path) -> None:

@@ -3,11 +3,12 @@ report.py CELLS RESULTS FOLDER"""
 
 import pathlib
 import sys
+from typing import List
 
 from client.study.report import comparisons, figures, paper
 from client.study.report.advice import advice, recomputing
 from client.study.report.intervals import paired
-from client.study.report.tables import mean, primary, tab_separated, table
+from client.study.report.tables import by_arm, differences, mean, primary, tab_separated, table
 from client.study.runs import design, results
 
 _TEMPLATE = pathlib.Path(__file__).with_name("study.template")
@@ -20,45 +21,32 @@ _ARMS = ("grpo", "grpo+sampled", "soft_acceptance+sampled")
 
 
 def _all_cells(plan: design.Design, found: results.ByArm) -> str:
-    rows = []
-    for cell in plan.cells.values():
-        for arm in cell.arms:
-            runs = found.get(cell.name, {}).get(arm, {}).values()
-            if not runs:
-                continue
-            base = comparisons.base(cell, arm)
-            less, differences = "", ["", "", ""]
-            if base != (cell.name, arm):
-                less = comparisons.named(*base, cell.name)
-                pairs = [
-                    paired(found, cell.name, arm, *base, field)
-                    for field in ("final_reward", "mean_reward", "final_greedy")
-                ]
-                differences = ["" if pair is None else pair.text() for pair in pairs]
-            measured = ("accept_rate", ".2f"), ("d", ".2f"), ("d_sis", ".2f"), ("entropy", ".2f")
-            rows.append([
-                cell.name, comparisons.name(arm), str(len(runs)),
-                f"{mean(runs, 'final_reward'):.3f}", less, *differences,
-                *(format(mean(runs, field), form) for field, form in measured),
-                f"{mean(runs, 'zeroed'):.1%}",
-                f"{max(run.values['largest_gradient'] for run in runs):.0f}",
-                str(sum(run.collapsed for run in runs)),
-            ])  # fmt: skip
+    def texts(cell: design.Cell, arm: str, runs: List[results.Outcome]) -> List[str]:
+        base = comparisons.base(cell, arm)
+        return [
+            str(len(runs)), f"{mean(runs, 'final_reward'):.3f}",
+            "" if base == (cell.name, arm) else comparisons.named(*base, cell.name),
+            *differences(found, cell.name, arm, base, results.OUTCOMES),
+            *(f"{mean(runs, field):.2f}" for field in ("accept_rate", "d", "d_sis", "entropy")),
+            f"{mean(runs, 'zeroed'):.1%}",
+            f"{max(run.values['largest_gradient'] for run in runs):.0f}",
+            str(sum(run.collapsed for run in runs)),
+        ]  # fmt: skip
+
     headings = (
-        "cell", "arm", "runs", "final", "less", "final, difference", "mean, difference",
-        "greedy, difference", "accepted", "D", "D_SIS", "entropy", "no gradient", "largest norm",
-        "collapsed",
+        "runs", "final", "less", "final, difference", "mean, difference", "greedy, difference",
+        "accepted", "D", "D_SIS", "entropy", "no gradient", "largest norm", "collapsed",
     )  # fmt: skip
-    return tab_separated(headings, rows)
+    return tab_separated(*by_arm(plan, found, headings, texts))
 
 
 def _collapses(plan: design.Design, found: results.ByArm) -> str:
     rows = []
     for cell in plan.cells:
-        by_arm = [found.get(cell, {}).get(arm, {}).values() for arm in _MAIN_ARMS]
-        collapsed = [sum(run.collapsed for run in runs) for runs in by_arm]
+        of_arms = [found.get(cell, {}).get(arm, {}).values() for arm in _MAIN_ARMS]
+        collapsed = [sum(run.collapsed for run in runs) for runs in of_arms]
         if any(collapsed):
-            counts = zip(collapsed, by_arm)
+            counts = zip(collapsed, of_arms)
             rows.append([cell, *(f"{n} of {len(runs)}" if runs else "" for n, runs in counts)])
     if not rows:
         return "None of these arms has collapsed in any cell."
@@ -93,7 +81,7 @@ def write(cells: pathlib.Path, results_path: pathlib.Path, folder: pathlib.Path)
     if len(there) < runs:
         state = f"**Not complete: {len(there)} of {runs} runs.** Quote nothing before all are in."
     text = _TEMPLATE.read_text().format(
-        state=state, primary=primary(plan, found), advice=advice(found),
+        state=state, primary=table(*primary(plan, found)), advice=advice(found),
         recomputing=recomputing(found), collapses=_collapses(plan, found),
     )  # fmt: skip
     (folder / "study.md").write_text(text)

@@ -1,11 +1,14 @@
-"""The tables that the reports of both studies and of the demonstrations have."""
+"""The tables that the reports of the studies and of the demonstrations have."""
 
 from typing import Callable, Dict, Iterable, List, Sequence, Tuple
 
 from client.study.report import comparisons
 from client.study.report.intervals import paired
-from client.study.runs.design import Design
+from client.study.runs.design import Cell, Design
 from client.study.runs.results import ByArm, Outcome
+
+# Headings and rows: what table and tab_separated write.
+Rows = Tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 def table(headings: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
@@ -25,26 +28,39 @@ def mean(runs: Iterable[Outcome], field: str) -> float:
 
 def by_arm(
     plan: Design, found: ByArm, headings: Iterable[str],
-    texts: Callable[[List[Outcome]], Iterable[str]],
-) -> str:  # fmt: skip
-    """A row for every arm of every cell: texts(its runs)."""
+    texts: Callable[[Cell, str, List[Outcome]], Iterable[str]],
+) -> Rows:  # fmt: skip
+    """A row for every arm of every cell that has runs: texts(cell, arm, these)."""
     rows = [
-        [cell.name, comparisons.name(arm), *texts(list(found[cell.name][arm].values()))]
+        [cell.name, comparisons.name(arm), *texts(cell, arm, [*found[cell.name][arm].values()])]
         for cell in plan.cells.values()
         for arm in cell.arms
+        if found.get(cell.name, {}).get(arm)
     ]
-    return table(("cell", "arm", *headings), rows)
+    return ("cell", "arm", *headings), rows
 
 
-def measured(plan: Design, found: ByArm, fields: Dict[str, Tuple[str, str]]) -> str:
+def measured(plan: Design, found: ByArm, fields: Dict[str, Tuple[str, str]]) -> Rows:
     """Means over the runs of every arm. fields: name -> heading, and how it is written."""
     return by_arm(
         plan, found, [heading for heading, _ in fields.values()],
-        lambda runs: [format(mean(runs, name), form) for name, (_, form) in fields.items()],
+        lambda cell, arm, runs: [
+            format(mean(runs, name), form) for name, (_, form) in fields.items()
+        ],
     )  # fmt: skip
 
 
-def primary(plan: Design, found: ByArm, field: str = "final_reward") -> str:
+def differences(
+    found: ByArm, cell: str, arm: str, base: Tuple[str, str], fields: Iterable[str]
+) -> List[str]:
+    """Of cell and arm to the base, by field; blank where it is the same, or no seed has both."""
+    pairs = [
+        None if base == (cell, arm) else paired(found, cell, arm, *base, field) for field in fields
+    ]
+    return ["" if pair is None else pair.text() for pair in pairs]
+
+
+def primary(plan: Design, found: ByArm, field: str = "final_reward") -> Rows:
     """The comparisons that were fixed beforehand."""
     together = 1 - 0.05 / len(plan.primary)
     rows = []
@@ -54,5 +70,4 @@ def primary(plan: Design, found: ByArm, field: str = "final_reward") -> str:
         if single is not None and joint is not None:
             said = f"{cell}: {comparisons.name(arm)} less {comparisons.named(*base, cell)}"
             rows.append([said, str(single.pairs), single.text(), joint.text(), joint.verdict(plan.margin)])
-    headings = ("comparison", "pairs", "difference", "all of them together", "so the first is")
-    return table(headings, rows)
+    return ("comparison", "pairs", "difference", "all of them together", "so the first is"), rows

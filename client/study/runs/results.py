@@ -20,6 +20,8 @@ FIELDS = (
     "zeroed",
     "largest_gradient",
 )
+# Of these, those that arms are compared by.
+OUTCOMES = ("final_reward", "mean_reward", "final_greedy")
 # Points of a curve.
 POINTS = 12
 

@@ -1,0 +1,120 @@
+// What the charts of a run show of its draws.
+
+import {count, number, share, wholeShare} from "./format.js";
+import {histogramShares} from "./step_values.js";
+
+export const SHARE = {min: 0, max: 1};
+export const FROM_ZERO = {beginAtZero: true};
+export const SHARES = {format: share, tick: wholeShare};
+// Of the recorded models one slot alone leaves half of the mass outside. Lists that are one position
+// off leave 0.86 or more, of whatever length.
+const OTHER_TOKENS = 0.7;
+
+// Panels of lines over the draws: what they show of a step, what is normal, and `beyond` what to say
+// in its place of a step that is not.
+export const LINES = [
+  {title: "Accept rate", unit: "share of scored tokens", ...SHARES, range: SHARE,
+    lines: [{name: "sampled", of: v => v.acceptRate},
+      {name: "expected", of: v => v.expectedAcceptRate, dashed: true}],
+    note: "Sampled follows expected, to within sampling noise. A fall means that one of the " +
+      "engines has changed, that the two policies drift apart, or that the top-K covers less."},
+  {title: "D and D_SIS", unit: "nats per token", format: number, range: FROM_ZERO,
+    lines: [{name: "D", of: v => v.d}, {name: "D_SIS", of: v => v.dSis}],
+    note: "What importance ratios deviate by, before and after accepting. D_SIS should be well " +
+      "below D; D above 1 says that the two engines don't compute the same thing."},
+  {title: "Log-envelope", unit: "mean, nats", format: number, range: {},
+    lines: [{name: "log M", of: v => v.logEnvelope}],
+    note: "The largest log-ratio over the recorded set. 0 if the policies agree; the accept rate " +
+      "falls by a factor of e per nat."},
+  {title: "Residual mass", unit: "mean share", ...SHARES, range: FROM_ZERO,
+    lines: [{name: "ξ", of: v => v.residualMass}],
+    note: "What the current policy gives to tokens outside the recorded top-K: mostly a few " +
+      "hundredths. If it limits the accept rate while D is low, record more slots.",
+    beyond: v => v.residualMass > OTHER_TOKENS &&
+      "What the current policy gives to tokens outside the recorded top-K. It hardly knows the " +
+      "recorded tokens, so the two sides speak of different ones: rows shifted by one, ids of " +
+      "another tokenizer, another prompt or template, another sequence's record. More slots " +
+      "don't help."},
+  {title: "k3", unit: "nats per token", format: number, range: FROM_ZERO,
+    lines: [{name: "k3", of: v => v.k3}],
+    note: "Estimates KL(behaviour ‖ current). Small and steady between policy updates."},
+  {title: "Outside top-K", unit: "share of scored tokens", ...SHARES, range: FROM_ZERO,
+    lines: [{name: "outside", of: v => v.outsideTopK}],
+    note: "Sampled tokens that are not among the recorded K: never accepted. A larger K makes it " +
+      "smaller.",
+    beyond: v => v.outsideTopK > OTHER_TOKENS &&
+      "Sampled tokens that are not among the recorded K: never accepted. So many can't be: the " +
+      "worker records lists of other positions (shifted by one?), other ids, or a filter's. A " +
+      "larger K doesn't help."},
+  {title: "Tokens", unit: "per draw", format: count, range: FROM_ZERO,
+    lines: [{name: "evaluated", of: v => v.tokensPerDraw}],
+    note: "Scored and missing, each once per draw however many ranks evaluate it."},
+  {title: "Missing by reason", unit: "share of tokens", ...SHARES,
+    range: {...FROM_ZERO, suggestedMax: 0.01}, empty: "No token is missing.",
+    lines: all => linesByName(all, "missingByReason", found => found?.share ?? 0),
+    note: "Tokens without a record, which train with the trainer's own ratio. Never arrived: " +
+      "ask the workers; sisctl sequences lists what has come. Evicted: let trainers release, " +
+      "more memory, or a store. Expired: time_to_live. Stale: max_staleness. Store down: a node " +
+      "of the store."},
+  {title: "Effective sample size", unit: "share of tokens", ...SHARES, range: SHARE,
+    empty: "No corrections counted yet.",
+    lines: all => linesByName(all, "corrections", found => found?.effectiveSampleSize ?? null),
+    note: "(Σw)² / (n Σw²): what n weighted tokens are worth. Higher is less variance; plain " +
+      "is the ratio as it is."},
+];
+
+// A line for each name in this list of any stretch.
+function linesByName(stretches, list, valueOf) {
+  const names = new Set(stretches.flatMap(stretch => stretch[list].map(({name}) => name)));
+  return [...names].map(name => ({name, dashed: name === "plain",
+    of: stretch => valueOf(stretch[list].find(entry => entry.name === name))}));
+}
+
+// Panels of bars, of the last draw, if there is one: {names, series} and options, as Panel.show
+// takes them.
+export const BARS = [
+  {title: "Ratios: |log w|", unit: "share of tokens", of: distribution("absLogRatio", "nats"),
+    note: "How far single ratios are from 1. The tail on the right is what clipping and " +
+      "accepting are for."},
+  {title: "Log-envelopes", unit: "share of tokens", of: distribution("logEnvelope", "nats"),
+    note: "Where it is large, few tokens can be accepted."},
+  {title: "Residual masses", unit: "share of tokens", of: distribution("residualMass", "share"),
+    note: "Mass near 1 at a token says that its recorded set misses what the policy wants now."},
+  {title: "Acceptance probability", unit: "share of tokens",
+    of: distribution("acceptanceProbability", "share"), note: "Most tokens should be near 1."},
+  {title: "Ratios beyond bounds", unit: "share of scored tokens", of: ratiosBeyond,
+    note: "What clipping at these bounds would touch."},
+  {title: "Staleness", unit: "tokens", format: count, tick: count, of: staleness,
+    note: "By how many policy versions tokens are behind. Accept rates fall with it."},
+];
+
+function distribution(field, unit) {
+  return last => {
+    const shares = histogramShares(last?.distributions[field]);
+    return {names: shares.map(({name}) => name),
+      series: [{name: "tokens", values: shares.map(part => part.share)}],
+      namesTitle: `Value (${unit})`};
+  };
+}
+
+function ratiosBeyond(last) {
+  const beyond = last?.distributions.ratiosBeyond ?? [];
+  return {names: beyond.map(({bound}) => `${bound < 1 ? "<" : ">"} ${bound}`),
+    series: [{name: "tokens", values: beyond.map(part => Number(part.positions ?? 0) / last.scored)}],
+    namesTitle: "w"};
+}
+
+function staleness(last) {
+  const buckets = last?.distributions.staleness ?? [];
+  const counted = (name, field) =>
+    ({name, values: buckets.map(bucket => Number(bucket[field] ?? 0))});
+  return {names: buckets.map(stalenessName), stacked: true, namesTitle: "Versions behind",
+    series: [counted("accepted", "accepted"), counted("rejected", "rejected"),
+      counted("outside top-K", "outsideTopK")]};
+}
+
+function stalenessName({from, to}) {
+  const [first, last] = [Number(from ?? 0), to === undefined || to === null ? null : Number(to)];
+  if (last === null) return `${first} or more`;
+  return first === last ? String(first) : `${first} to ${last}`;
+}
