@@ -22,15 +22,6 @@ class EvaluateRequest(NamedTuple):
     form: str = ""
     arrays: Mapping[str, Field] = {}
 
-    def to_proto(self) -> pb.EvaluateRequest:
-        request = pb.EvaluateRequest()
-        request.CopyFrom(self.message)
-        if self.form:
-            getattr(request, self.form).SetInParent()
-        for name, values in self.arrays.items():
-            setattr(getattr(request, self.form), name, bytes(values))
-        return request
-
     def size(self) -> int:
         """Some bytes less than it is serialized."""
         return self.message.ByteSize() + sum(map(len, self.arrays.values()))

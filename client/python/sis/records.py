@@ -245,9 +245,7 @@ class TopKRecords:
         chosen = np.concatenate(rows).astype(np.intp)
         slots = chosen
         if self.ragged:
-            counts = self.counts[chosen].astype(np.int64)
-            before = np.cumsum(counts) - counts
-            slots = np.repeat(self.offsets[chosen] - before, counts) + np.arange(counts.sum())
+            slots = ragged.places(self.offsets[chosen], self.counts[chosen].astype(np.int64))
         return TopKRecords(
             slices=tuple(slices),
             arrays={

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import threading
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 import grpc
 
@@ -18,7 +18,8 @@ from sis.credentials import Credentials, is_local
 from sis.entries import Entry
 from sis.evaluate_request import EvaluateRequest
 from sis.kept_streams import KeptStreams
-from sis.records import SequenceRef
+from sis.micro_batches import Share
+from sis.records import SequenceRef, Slice
 from sis.segment import Segment
 from sis.server_append import ServerAppendStream
 from sis.v1 import ratio_service_pb2 as pb
@@ -230,16 +231,26 @@ class SingleServer:
             grpc.StatusCode.DATA_LOSS, f"{len(answers)} answers to {count} requests of a stream"
         )
 
+    def shares(self, request: pb.EvaluateRequest, slices: Sequence[Slice]) -> List[Share]:
+        """Who is sent what of a batch: all of it goes here."""
+        return [Share(0, request.lease_id, [number for number, part in enumerate(slices) if part.length])]
+
+    def evaluate_shares(
+        self, requests: Mapping[int, Sequence[Callable[[], EvaluateRequest]]]
+    ) -> List[pb.EvaluateResponse]:
+        """evaluate_all of the requests of each share, by its server."""
+        (own,) = requests.values()
+        return self.evaluate_all(own)
+
     def evaluate_all(self, requests: Sequence[Callable[[], EvaluateRequest]]) -> List[pb.EvaluateResponse]:
         """The answers, in order. Each request is made when it is about to be sent: there may be
         many, of any size."""
         if len(requests) > 1:
             try:
-                return self._evaluate_in_stream((make() for make in requests), len(requests))
-            except grpc.RpcError as rpc_error:
-                error = errors.from_rpc(rpc_error)
+                return self._send(lambda: self._evaluate_in_stream((make() for make in requests), len(requests)))
+            except errors.Error as error:
                 if error.code not in _LEFT_TO_EVALUATE:
-                    raise error from rpc_error
+                    raise
         return [self.Evaluate(make()) for make in requests]
 
     def lease_segment(self, size: int, timeout: Optional[float] = None) -> Segment:
