@@ -19,7 +19,7 @@ from sis.circuit_breaker import CircuitBreaker
 from sis.columns import FetchedColumns
 from sis.credentials import Credentials, is_unix_socket
 from sis.entries import AppendEntry
-from sis.errors import Error, NotFound, Unavailable
+from sis.errors import Error
 from sis.evaluate_call import EvaluateCall
 from sis.evaluation import Evaluation, Step, Steps
 from sis.export import Exported
@@ -30,7 +30,7 @@ from sis.micro_batches import Rows
 from sis.options import EvaluateOptions
 from sis.owner import Owner
 from sis.record_memory import LEASE_SECONDS, RecordMemory
-from sis.records import MissingReason, SequenceLike, SequenceRef, Slice, TopKRecords, listed
+from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords, listed
 from sis.replicas import Replicas
 from sis.run import Column, Run, RunConfig, Runs, RunStatus, Sampling
 from sis.segment import Segment
@@ -252,36 +252,7 @@ class Client:
         sis.Error as of fetch_top_k, and Unavailable if a replica or a store gives no answer: `path` is
         left as it was then.
         """
-
-        def check_answered(unanswered: Iterable[int]) -> None:
-            if unanswered:
-                raise Unavailable(
-                    grpc.StatusCode.UNAVAILABLE, f"servers {list(unanswered)} give no answer"
-                )
-
-        inspected = self.inspect_run(run)
-        check_answered(inspected.unanswered)
-        kept = {found.sequence for found in inspected.sequences}
-
-        @functools.lru_cache(maxsize=1)  # a long sequence comes in several parts
-        def inspect(sequence: SequenceRef) -> Optional[SequenceInspection]:
-            try:
-                return self.inspect_sequence(run, sequence) if sequence in kept else None
-            except NotFound:  # forgotten meanwhile
-                return None
-
-        def list_sequences(request: pb.ListSequencesRequest) -> pb.ListSequencesResponse:
-            page = self._service.ListSequences(request)
-            check_answered(page.unanswered)
-            return page
-
-        def fetch(slices: List[Slice]) -> TopKRecords:
-            records = self.fetch_top_k(run, slices)
-            if any(gap.reason is MissingReason.STORE_DOWN for gap in records.missing):
-                raise Unavailable(grpc.StatusCode.UNAVAILABLE, "a server or a store is down")
-            return records
-
-        return export.write(run, path, list_sequences, fetch, inspect)
+        return export.write(self, run, path)
 
     def append(
         self, run: Run, *, sampling: Sampling, worker: str = "", retry_timeout: float = 60.0
@@ -316,8 +287,7 @@ class Client:
         sis.Error call again with all of them: the service takes a block twice.
         """
         segments = [segment for segment in self._segments if not segment.ended]
-        config = run.config
-        made = entries_module.all_checked(entries, config.top_k, segments, config.mass, config.columns)
+        made = entries_module.all_checked(entries, run.config, segments)
         with spans.client_span("append_many", run=run.id, entries=len(made)):
             return self._service.append_many(Source(run, sampling, worker, retry_timeout), made)
 

@@ -14,7 +14,7 @@ from sis import arrays, checksum, errors, ragged
 from sis import columns as columns_module
 from sis.arrays import ArrayLike
 from sis.records import SequenceRef
-from sis.run import Column
+from sis.run import RunConfig
 from sis.segment import Segment
 from sis.v1 import ratio_service_pb2 as pb
 from sis.wire import key, varint
@@ -149,22 +149,16 @@ class Entry:
         return errors.Refusal(self.sequence.id, self.sequence.attempt, text, code, message)
 
 
-def checked(
-    entry: AppendEntry,
-    top_k: int,
-    segments: Sequence[Segment],
-    mass: float = 0.0,
-    columns: Sequence[Column] = (),
-) -> Entry:
-    """ValueError or TypeError if shapes or types are wrong. Arrays that lie in one of the segments
+def checked(entry: AppendEntry, config: RunConfig, segments: Sequence[Segment] = ()) -> Entry:
+    """`config`: of the run. ValueError or TypeError if shapes or types are wrong. Arrays that lie in one of the segments
     stay there; others travel ragged where the run's mass makes that shorter."""
     kind = _KINDS.get(type(entry))
     if kind is None:
         raise TypeError(f"{entry!r} is no sis.Block, sis.ColumnValues, sis.Truncate or sis.Seal")
     if kind == "block":
-        return _checked_block(entry, top_k, segments, mass, columns)
+        return _checked_block(entry, config, segments)
     if kind == "column":
-        return _checked_column(entry, top_k, columns)
+        return _checked_column(entry, config)
     name, length, attempt, *annotation = entry
     sequence, named = _named(name, attempt)
     data = named + _unsigned(_LENGTH, length)
@@ -176,18 +170,14 @@ def checked(
 
 
 def all_checked(
-    entries: Iterable[AppendEntry],
-    top_k: int,
-    segments: Sequence[Segment],
-    mass: float = 0.0,
-    columns: Sequence[Column] = (),
+    entries: Iterable[AppendEntry], config: RunConfig, segments: Sequence[Segment] = ()
 ) -> List[Entry]:
     """Says of the first that is wrong which it is."""
     made: List[Entry] = []
     listed = list(entries)
     try:
         for entry in listed:
-            made.append(checked(entry, top_k, segments, mass, columns))
+            made.append(checked(entry, config, segments))
     except (TypeError, ValueError) as error:
         name = getattr(entry, "sequence", None)
         kind = ValueError if isinstance(error, ValueError) else TypeError
@@ -274,9 +264,8 @@ def _converted(
     ]
 
 
-def _checked_block(
-    block: Block, top_k: int, segments: Sequence[Segment], mass: float, run_columns: Sequence[Column]
-) -> Entry:
+def _checked_block(block: Block, config: RunConfig, segments: Sequence[Segment]) -> Entry:
+    top_k, mass = config.top_k, config.mass
     name, first, version, *given, attempt, counts, named_columns = block
     columns: Sequence[np.ndarray]
     if counts is None:
@@ -304,14 +293,14 @@ def _checked_block(
         placed = PlacedArrays(in_segment, columns, 8 * rows * (1 + top_k), begin, end)
     more: Sequence[Part] = ()
     if named_columns:
-        more = _repeated(_COLUMNS, columns_module.of_block(run_columns, top_k, named_columns, rows))
+        more = _repeated(_COLUMNS, columns_module.of_block(config, named_columns, rows))
     parts, size = _block_parts(begin, values, end, more)
     return Entry(sequence, "block", first, first + rows, parts, size, placed)
 
 
-def _checked_column(entry: ColumnValues, top_k: int, columns: Sequence[Column]) -> Entry:
+def _checked_column(entry: ColumnValues, config: RunConfig) -> Entry:
     name, first, column, given, attempt = entry
-    values = columns_module.of_name(columns, top_k, column, given)
+    values = columns_module.of_name(config, column, given)
     sequence, named = _named(name, attempt)
     encoded = column.encode()
     begin = named + _unsigned(_COLUMN_FIRST, first) + _unsigned(_COLUMN_LENGTH, len(values))

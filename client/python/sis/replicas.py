@@ -7,7 +7,7 @@ import functools
 import secrets
 import threading
 from concurrent import futures
-from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 import grpc
 import numpy as np
@@ -128,8 +128,19 @@ class Replicas:
         return pb.AdvanceVersionResponse(dropped_sequences=dropped)
 
     def GetStep(self, request: pb.GetStepRequest) -> pb.GetStepResponse:
-        answers, unanswered = self._ask_who_knows(lambda server: server.GetStep(request))
-        return _sum_steps(answers, unanswered)
+        return self._merged("GetStep", request, _sum_steps)
+
+    def GetHistory(self, request: pb.GetHistoryRequest) -> pb.GetHistoryResponse:
+        return self._merged("GetHistory", request, merged_histories)
+
+    def InspectRun(self, request: pb.InspectRunRequest) -> pb.InspectRunResponse:
+        return self._merged("InspectRun", request, merged_inspections)
+
+    def _merged(self, name: str, request: Any, merge: Callable[[Sequence[Any]], Any]) -> Any:
+        answers, unanswered = self._ask_who_knows(lambda server: getattr(server, name)(request))
+        merged = merge(answers)
+        merged.unanswered[:] = unanswered
+        return merged
 
     def ListSteps(self, request: pb.ListStepsRequest) -> pb.ListStepsResponse:
         by_draw: Dict[int, List[pb.GetStepResponse]] = {}
@@ -161,18 +172,6 @@ class Replicas:
             unanswered=unanswered,
             store_keeps_evicted=any(part.store_keeps_evicted for part in answers),
         )
-
-    def GetHistory(self, request: pb.GetHistoryRequest) -> pb.GetHistoryResponse:
-        answers, unanswered = self._ask_who_knows(lambda server: server.GetHistory(request))
-        merged = merged_histories(answers)
-        merged.unanswered.extend(unanswered)
-        return merged
-
-    def InspectRun(self, request: pb.InspectRunRequest) -> pb.InspectRunResponse:
-        answers, unanswered = self._ask_who_knows(lambda server: server.InspectRun(request))
-        merged = merged_inspections(answers)
-        merged.unanswered.extend(unanswered)
-        return merged
 
     def InspectSequence(self, request: pb.InspectSequenceRequest) -> pb.InspectSequenceResponse:
         index = self._placement.replica(request.run.run_id, request.sequence.id)
@@ -427,7 +426,7 @@ def _merged_run(runs: Sequence[pb.Run]) -> pb.Run:
 
 
 def _sum_steps(
-    parts: Sequence[pb.GetStepResponse], unanswered: Sequence[int]
+    parts: Sequence[pb.GetStepResponse], unanswered: Sequence[int] = ()
 ) -> pb.GetStepResponse:
     total = pb.GetStepResponse()
     total.CopyFrom(sums.summed(parts))

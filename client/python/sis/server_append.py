@@ -89,8 +89,7 @@ class ServerAppendStream(AppendStream):
         segments: Callable[[], Sequence[Segment]] = tuple,
     ) -> None:
         """`call`: Append, of AppendRequests as bytes."""
-        config = source.run.config
-        super().__init__(config.top_k, segments, config.mass, config.columns)
+        super().__init__(source.run.config, segments)
         self._timeout = timeout
         self._retry_timeout = source.retry_timeout
         self._changed = threading.Condition()
@@ -113,19 +112,14 @@ class ServerAppendStream(AppendStream):
         self._reader = threading.Thread(target=self._read_acks, name="sis-append-acks", daemon=True)
         self._reader.start()
 
-    def put(self, entry: Entry) -> None:
-        self._owner.check("append stream")
-        with self._changed:
-            self._check()
-            self._add(entry)
-
-    def put_many(self, entries: Sequence[Entry]) -> None:
+    def put(self, entries: Sequence[Entry], at_once: bool) -> None:
         self._owner.check("append stream")
         with self._changed:
             self._check()
             for entry in entries:
                 self._add(entry)
-            self._send_pending()
+            if at_once:
+                self._send_pending()
 
     def flush_untraced(self) -> Dict[SequenceRef, int]:
         self._owner.check("append stream")

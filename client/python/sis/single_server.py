@@ -75,6 +75,11 @@ class _KnownRun:
     confirmed: bool = False
 
 
+def _about_a_run(name: str) -> Callable[[SingleServer, Any], Any]:
+    """The call of this name, whose requests name a run."""
+    return lambda server, request: server._call_about(request.run.run_id, getattr(server._stub, name), request)
+
+
 class SingleServer:
     """The calls of RatioService over one connection; they raise sis.Error. Thread-safe.
 
@@ -175,26 +180,13 @@ class SingleServer:
                 known.policy_version = max(known.policy_version, request.policy_version)
         return self._call_about(request.run.run_id, self._stub.AdvanceVersion, request)
 
-    def GetStep(self, request: pb.GetStepRequest) -> pb.GetStepResponse:
-        return self._call_about(request.run.run_id, self._stub.GetStep, request)
-
-    def ListSteps(self, request: pb.ListStepsRequest) -> pb.ListStepsResponse:
-        return self._call_about(request.run.run_id, self._stub.ListSteps, request)
-
-    def ListSequences(self, request: pb.ListSequencesRequest) -> pb.ListSequencesResponse:
-        return self._call_about(request.run.run_id, self._stub.ListSequences, request)
-
-    def GetHistory(self, request: pb.GetHistoryRequest) -> pb.GetHistoryResponse:
-        return self._call_about(request.run.run_id, self._stub.GetHistory, request)
-
-    def InspectRun(self, request: pb.InspectRunRequest) -> pb.InspectRunResponse:
-        return self._call_about(request.run.run_id, self._stub.InspectRun, request)
-
-    def InspectSequence(self, request: pb.InspectSequenceRequest) -> pb.InspectSequenceResponse:
-        return self._call_about(request.run.run_id, self._stub.InspectSequence, request)
-
-    def Release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
-        return self._call_about(request.run.run_id, self._stub.Release, request)
+    GetStep = _about_a_run("GetStep")
+    ListSteps = _about_a_run("ListSteps")
+    ListSequences = _about_a_run("ListSequences")
+    GetHistory = _about_a_run("GetHistory")
+    InspectRun = _about_a_run("InspectRun")
+    InspectSequence = _about_a_run("InspectSequence")
+    Release = _about_a_run("Release")
 
     def FetchTopK(
         self, request: pb.FetchTopKRequest, assemble: Callable[[Iterable[fetched_records.Message]], _Answer]

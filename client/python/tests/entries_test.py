@@ -1,5 +1,6 @@
 """The bytes of entries are those that protobuf would write."""
 
+import dataclasses
 import random
 import unittest
 
@@ -10,6 +11,7 @@ from sis import checksum, entries
 from sis.v1 import ratio_service_pb2 as pb
 
 TOP_K = 3
+CONFIG = sis.RunConfig(seed=1, vocabulary_size=100, top_k=TOP_K)
 
 
 def columns(rows, seed):
@@ -56,7 +58,7 @@ class EntriesTest(unittest.TestCase):
             for count in (0, 1, 3, 20):
                 for segment in ("", "segment-7"):
                     made = [self.entry(generator) for _ in range(count)]
-                    checked = entries.all_checked([entry for entry, _ in made], TOP_K, ())
+                    checked = entries.all_checked([entry for entry, _ in made], CONFIG)
                     batch = pb.AppendBatch(entries=[message for _, message in made], segment=segment)
                     expected = pb.AppendRequest(batch=batch).SerializeToString(deterministic=True)
                     data, offset = entries.request(checked, segment)
@@ -83,7 +85,7 @@ class EntriesTest(unittest.TestCase):
                     **{name: array.tobytes() for name, array in values.items()},
                 )
                 block = sis.Block("s", 0, 0, top_k_counts=counts.tolist(), **values)
-                (made,) = entries.all_checked([block], TOP_K, (), 0.9)
+                (made,) = entries.all_checked([block], dataclasses.replace(CONFIG, mass=0.9))
                 batch = pb.AppendBatch(entries=[pb.AppendEntry(block=message)])
                 expected = pb.AppendRequest(batch=batch).SerializeToString(deterministic=True)
                 self.assertEqual(entries.request([made], "")[0], expected)
@@ -97,16 +99,16 @@ class EntriesTest(unittest.TestCase):
             ("attempt", -1),
         ):
             with self.assertRaisesRegex(ValueError, rf"entries\[1\], sequence 's': {name} is {value}, must"):
-                entries.all_checked([sis.Block(**good), sis.Block(**{**good, name: value})], TOP_K, ())
+                entries.all_checked([sis.Block(**good), sis.Block(**{**good, name: value})], CONFIG)
         for entry in (sis.Seal("s", 1.5), sis.Seal(b"s", 1), sis.Seal("s", "1"), "s", ("s", 1)):
             with self.assertRaises(TypeError):
-                entries.all_checked([entry], TOP_K, ())
+                entries.all_checked([entry], CONFIG)
         with self.assertRaisesRegex(ValueError, "surrogates"):
-            entries.all_checked([sis.Seal("\ud800", 1)], TOP_K, ())
+            entries.all_checked([sis.Seal("\ud800", 1)], CONFIG)
 
     def test_integers_of_numpy_are_integers(self):
         same = [
-            entries.checked(sis.Seal("s", kind(5), kind(1)), TOP_K, ()).parts
+            entries.checked(sis.Seal("s", kind(5), kind(1)), CONFIG).parts
             for kind in (int, np.int64, np.uint8)
         ]
         self.assertEqual(same, [same[0]] * 3)

@@ -14,7 +14,7 @@ import numpy as np
 from server.testing.live_server import LiveServer
 
 import sis
-from sis import ragged, record_memory, server_append
+from sis import owner, ragged, record_memory, server_append
 from sis.engines import Columns, Recorder
 from sis.engines.adapter import Adapter
 
@@ -234,11 +234,11 @@ class InPlaceTest(unittest.TestCase):
         client.empty_top_k(run, 3)
         self.assertEqual(leased(), 1)
         # Another thread, which the child hasn't got, holds the lock.
-        with client._record_memory._lock, unittest.mock.patch.object(record_memory, "_of_this_process", []):
+        with client._record_memory._lock, unittest.mock.patch.object(owner, "_ended_before_forks", []):
             child = os.fork()
             if child == 0:
-                record_memory._of_this_process.append(client._record_memory)
-                record_memory._before_fork()
+                owner._ended_before_forks.append(client._record_memory)
+                owner._before_fork()
                 os._exit(0)
         self.wait_until(lambda: os.waitpid(child, os.WNOHANG)[0] == child)
         client.close()
