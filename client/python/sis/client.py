@@ -105,7 +105,8 @@ class Client:
             self._servers = Replicas(names, servers)
         # Memory is shared over Unix sockets only.
         shares = isinstance(address, str) and is_unix_socket(address)
-        self._record_memory = RecordMemory(self._lease_for_records if shares else None)
+        lease = functools.partial(self._leased, timeout=LEASE_SECONDS)
+        self._record_memory = RecordMemory(lease if shares else None)
 
     @property
     def _service(self) -> Union[SingleServer, Replicas]:
@@ -319,9 +320,6 @@ class Client:
         FAILED_PRECONDITION, PERMISSION_DENIED or RESOURCE_EXHAUSTED.
         """
         return self._leased(size, None)
-
-    def _lease_for_records(self, size: int) -> Segment:
-        return self._leased(size, LEASE_SECONDS)
 
     def _leased(self, size: int, timeout: Optional[float]) -> Segment:
         if isinstance(self._service, Replicas):
