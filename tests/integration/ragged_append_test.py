@@ -9,7 +9,8 @@ import numpy as np
 from server.testing.live_server import LiveServer
 
 import sis
-from sis import entries, ragged, server_append
+from sis import entries, ragged
+from sis.append_streams import server_append
 from sis.v1 import ratio_service_pb2 as pb
 from tests.reference import numerics
 

@@ -14,7 +14,7 @@ import torch
 
 import sis
 from server.testing.live_server import LiveServer
-from sis.single_server import SingleServer
+from sis.servers.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
 from tests.integration.same_evaluation import assert_same_evaluation
 

@@ -11,33 +11,34 @@ import grpc
 import numpy as np
 
 from sis import append as append_module
-from sis import arrays, errors, export, fetched_records, spans
+from sis import arrays, errors, export, spans
 from sis import entries as entries_module
 from sis.append import AppendStream, Source
 from sis.arrays import ArrayLike
-from sis.circuit_breaker import CircuitBreaker
-from sis.columns import FetchedColumns
 from sis.credentials import Credentials, is_unix_socket
 from sis.entries import AppendEntry
 from sis.errors import Error
-from sis.evaluate_call import EvaluateCall
+from sis.evaluate.call import EvaluateCall
+from sis.evaluate.micro_batches import Rows
 from sis.evaluation import Evaluation, Step, Steps
 from sis.export import Exported
 from sis.half_precision import RoundedUp
 from sis.history import History, Stretch
 from sis.inspection import RunInspection, SequenceInspection
-from sis.micro_batches import Rows
 from sis.options import EvaluateOptions
 from sis.owner import Owner
 from sis.record_memory import LEASE_SECONDS, RecordMemory
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords, listed
-from sis.replicas import Replicas
 from sis.run import Column, Run, RunConfig, Runs, RunStatus, Sampling
 from sis.segment import Segment
 from sis.server_state import ServerState
-from sis.single_server import SingleServer
+from sis.servers.circuit_breaker import CircuitBreaker
+from sis.servers.replicas import Replicas
+from sis.servers.single_server import SingleServer
 from sis.top_k import TopK
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire import fetched_records
+from sis.wire.columns import FetchedColumns
 
 
 class Released(NamedTuple):

@@ -10,14 +10,15 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 import grpc
 import numpy as np
 
-from sis import arrays, checksum, errors, ragged
-from sis import columns as columns_module
+from sis import arrays, errors, ragged
 from sis.arrays import ArrayLike
 from sis.records import SequenceRef
 from sis.run import RunConfig
 from sis.segment import Segment
 from sis.v1 import ratio_service_pb2 as pb
-from sis.wire import key, varint
+from sis.wire import checksum
+from sis.wire import columns as columns_module
+from sis.wire.fields import key, varint
 
 
 class Block(NamedTuple):

@@ -12,12 +12,12 @@ import numpy as np
 
 from sis import corrections
 from sis.corrections import CorrectionTotals, Distributions
-from sis.messages import read
-from sis.micro_batches import MicroBatch
+from sis.evaluate.micro_batches import MicroBatch
 from sis.options import LogRatioSum
 from sis.records import MissingRange, MissingReason
-from sis.sums import merged, summed
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire.messages import read
+from sis.wire.sums import merged, summed
 
 
 class Decision(enum.IntEnum):

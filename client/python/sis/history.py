@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Iterable, List, Mapping, Sequence, Tuple
 
-from sis import corrections, sums
+from sis import corrections
 from sis.corrections import CorrectionTotals
 from sis.evaluation import Totals
-from sis.messages import read
 from sis.records import MissingReason
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire import sums
+from sis.wire.messages import read
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import numpy as np
 
 from sis.entries import Annotation
 from sis.evaluation import Totals
-from sis.messages import read
 from sis.records import SequenceRef
-from sis.sums import merged
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire.messages import read
+from sis.wire.sums import merged
 
 _Made = TypeVar("_Made")
 

@@ -7,13 +7,14 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from sis import algorithms, arrays, checksum, corrections
+from sis import algorithms, arrays, corrections
 from sis.algorithms import Algorithm
 from sis.arrays import ArrayLike
 from sis.corrections import Correction, SequenceTrustRegion
-from sis.micro_batches import MicroBatch
+from sis.evaluate.micro_batches import MicroBatch
 from sis.records import Slice
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire import checksum
 
 
 class LogRatioSum(NamedTuple):

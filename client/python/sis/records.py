@@ -11,8 +11,8 @@ from typing import Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tupl
 import numpy as np
 
 from sis import ragged
-from sis.messages import read
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire.messages import read
 
 _Element = TypeVar("_Element")
 

@@ -7,8 +7,9 @@ import unittest
 import numpy as np
 
 import sis
-from sis import checksum, entries
+from sis import entries
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire import checksum
 
 TOP_K = 3
 CONFIG = sis.RunConfig(seed=1, vocabulary_size=100, top_k=TOP_K)

@@ -5,7 +5,7 @@ import unittest
 
 import numpy as np
 
-from sis.evaluate_request import EvaluateRequest, in_place
+from sis.evaluate.request import EvaluateRequest, in_place
 from sis.v1 import ratio_service_pb2 as pb
 
 FORMS = {

@@ -10,8 +10,8 @@ import numpy as np
 
 import fake_service
 import sis
-from sis.circuit_breaker import CircuitBreaker
-from sis.placement import Placement
+from sis.servers.circuit_breaker import CircuitBreaker
+from sis.servers.placement import Placement
 from sis.v1 import ratio_service_pb2 as pb
 
 SAMPLING = sis.Sampling("raw")
@@ -54,7 +54,7 @@ class ReplicasClientTest(unittest.TestCase):
         self.addCleanup(self.client.close)
         self.run_ = self.client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
         # However slow this machine is.
-        patched = unittest.mock.patch("sis.kept_streams.MOST_SECONDS", 1e9)
+        patched = unittest.mock.patch("sis.append_streams.kept_streams.MOST_SECONDS", 1e9)
         patched.start()
         self.addCleanup(patched.stop)
 

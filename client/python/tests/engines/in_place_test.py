@@ -14,7 +14,8 @@ import numpy as np
 from server.testing.live_server import LiveServer
 
 import sis
-from sis import owner, ragged, record_memory, server_append
+from sis import owner, ragged, record_memory
+from sis.append_streams import server_append
 from sis.engines import Columns, Recorder
 from sis.engines.adapter import Adapter
 

@@ -12,19 +12,20 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 import grpc
 import numpy as np
 
-from sis import errors, fetched_records, spans, sums
+from sis import errors, spans
 from sis.append import Source
+from sis.append_streams.replicated_append import ReplicatedAppendStream, by_replica
 from sis.entries import Entry
-from sis.evaluate_request import EvaluateRequest
+from sis.evaluate.micro_batches import Share
+from sis.evaluate.request import EvaluateRequest
 from sis.history import merged_histories
 from sis.inspection import merged_inspections
-from sis.micro_batches import Share
-from sis.placement import Placement
 from sis.records import SequenceRef, Slice
-from sis.replicated_append import ReplicatedAppendStream, by_replica
 from sis.segment import Segment
-from sis.single_server import SingleServer
+from sis.servers.placement import Placement
+from sis.servers.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire import fetched_records, sums
 
 _Answer = TypeVar("_Answer")
 

@@ -11,19 +11,20 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 
 import grpc
 
-from sis import errors, fetched_records, spans
+from sis import errors, spans
 from sis.append import Source
-from sis.circuit_breaker import CircuitBreaker
+from sis.append_streams.kept_streams import KeptStreams
+from sis.append_streams.server_append import ServerAppendStream
 from sis.credentials import Credentials, is_local
 from sis.entries import Entry
-from sis.evaluate_request import EvaluateRequest
-from sis.kept_streams import KeptStreams
-from sis.micro_batches import Share
+from sis.evaluate.micro_batches import Share
+from sis.evaluate.request import EvaluateRequest
 from sis.records import SequenceRef, Slice
 from sis.segment import Segment
-from sis.server_append import ServerAppendStream
+from sis.servers.circuit_breaker import CircuitBreaker
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
+from sis.wire import fetched_records
 
 _Answer = TypeVar("_Answer")
 

@@ -9,11 +9,11 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from sis import errors
 from sis.append import AppendStream
+from sis.append_streams.server_append import ServerAppendStream
 from sis.entries import Entry
 from sis.records import SequenceRef
 from sis.run import RunConfig
-from sis.server_append import ServerAppendStream
-from sis.single_server import SingleServer
+from sis.servers.single_server import SingleServer
 
 
 def by_replica(entries: Sequence[Entry], replica_of: Callable[[str], int]) -> Dict[int, List[Entry]]:

@@ -11,17 +11,18 @@ from typing import Callable, ContextManager, Dict, List, Mapping, Optional, Sequ
 
 import numpy as np
 
-from sis import algorithms, micro_batches, spans
+from sis import algorithms, spans
 from sis.arrays import ArrayLike
-from sis.evaluate_request import EvaluateRequest, in_place
+from sis.evaluate import micro_batches
+from sis.evaluate.micro_batches import MicroBatch, RaggedRows, Rows
+from sis.evaluate.request import EvaluateRequest, in_place
 from sis.evaluation import OUTPUTS, Evaluation
-from sis.micro_batches import MicroBatch, RaggedRows, Rows
 from sis.options import EvaluateOptions
 from sis.records import Slice, TopKRecords, listed
-from sis.replicas import Replicas
 from sis.run import Run
 from sis.segment import ALIGNMENT, Segment, aligned
-from sis.single_server import SingleServer
+from sis.servers.replicas import Replicas
+from sis.servers.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
 
 

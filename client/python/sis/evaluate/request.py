@@ -7,7 +7,7 @@ from typing import Mapping, NamedTuple, Union
 import numpy as np
 
 from sis.v1 import ratio_service_pb2 as pb
-from sis.wire import key
+from sis.wire.fields import key
 
 # What stands in a message for an array: its bytes, or where it lies in a segment.
 Field = Union[bytes, memoryview]

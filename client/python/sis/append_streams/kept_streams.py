@@ -8,10 +8,10 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from sis import errors, spans
 from sis.append import Source
+from sis.append_streams.server_append import ServerAppendStream
 from sis.entries import Entry
 from sis.owner import EndedBeforeForks
 from sis.records import SequenceRef
-from sis.server_append import ServerAppendStream
 
 # Beyond these the one that was used longest ago is ended.
 MOST_IDLE = 16

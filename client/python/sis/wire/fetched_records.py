@@ -8,11 +8,11 @@ import grpc
 import numpy as np
 
 from sis import errors
-from sis.columns import FetchedColumns
-from sis.evaluate_request import in_place
+from sis.evaluate.request import in_place
 from sis.records import MissingRange, Slice, TopKRecords
 from sis.segment import Room
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire.columns import FetchedColumns
 
 _Bytes = Union[bytes, memoryview]
 

@@ -9,7 +9,7 @@ from typing import Callable, List, Mapping, NamedTuple, Sequence, Union
 import numpy as np
 
 from sis import ragged
-from sis.evaluate_request import EvaluateRequest, Field
+from sis.evaluate.request import EvaluateRequest, Field
 from sis.half_precision import RoundedUp
 from sis.records import Slice
 from sis.segment import Segment
