@@ -8,10 +8,11 @@ import os
 import warnings
 from typing import Callable, Dict, Iterable, Mapping, NamedTuple, Optional, Sequence
 
-from sis import entries as entries_module
 from sis import spans
+from sis.append_streams import encoded_entries
+from sis.append_streams.encoded_entries import Entry
 from sis.arrays import ArrayLike
-from sis.entries import Annotation, AppendEntry, Block, ColumnValues, Entry, Seal, Truncate
+from sis.entries import Annotation, AppendEntry, Block, ColumnValues, Seal, Truncate
 from sis.owner import Owner
 from sis.records import SequenceRef
 from sis.run import Run, RunConfig, Sampling
@@ -173,10 +174,10 @@ class AppendStream(abc.ABC):
 
         ValueError says which is wrong; then nothing of the call is sent.
         """
-        self.put(entries_module.all_checked(entries, self._config, self._open_segments()), at_once=True)
+        self.put(encoded_entries.all_checked(entries, self._config, self._open_segments()), at_once=True)
 
     def _put(self, entry: AppendEntry) -> None:
-        made = entries_module.checked(entry, self._config, self._open_segments())
+        made = encoded_entries.checked(entry, self._config, self._open_segments())
         made.copy_arrays()
         self.put([made], at_once=False)
 

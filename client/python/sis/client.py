@@ -12,8 +12,8 @@ import numpy as np
 
 from sis import append as append_module
 from sis import arrays, errors, export, spans
-from sis import entries as entries_module
 from sis.append import AppendStream, Source
+from sis.append_streams import encoded_entries
 from sis.arrays import ArrayLike
 from sis.credentials import Credentials, is_unix_socket
 from sis.entries import AppendEntry
@@ -289,7 +289,7 @@ class Client:
         sis.Error call again with all of them: the service takes a block twice.
         """
         segments = [segment for segment in self._segments if not segment.ended]
-        made = entries_module.all_checked(entries, run.config, segments)
+        made = encoded_entries.all_checked(entries, run.config, segments)
         with spans.client_span("append_many", run=run.id, entries=len(made)):
             return self._service.append_many(Source(run, sampling, worker, retry_timeout), made)
 

@@ -8,8 +8,8 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from sis import errors, spans
 from sis.append import Source
+from sis.append_streams.encoded_entries import Entry
 from sis.append_streams.server_append import ServerAppendStream
-from sis.entries import Entry
 from sis.owner import EndedBeforeForks
 from sis.records import SequenceRef
 

@@ -11,9 +11,10 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optio
 
 import grpc
 
-from sis import append, entries, errors
+from sis import append, errors
 from sis.append import AppendStream, Source
-from sis.entries import Entry
+from sis.append_streams import encoded_entries
+from sis.append_streams.encoded_entries import Entry
 from sis.records import SequenceRef
 from sis.segment import Segment
 from sis.v1 import ratio_service_pb2 as pb
@@ -213,7 +214,7 @@ class ServerAppendStream(AppendStream):
                 self._send_batch(piece, segment)
 
     def _send_batch(self, batch: Sequence[Entry], segment: str) -> None:
-        message, offset = entries.request(batch, segment)
+        message, offset = encoded_entries.request(batch, segment)
         self._in_flight.append(_Batch(time.monotonic(), batch, segment, message, offset))
         self._requests.put(message)
 

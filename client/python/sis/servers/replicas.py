@@ -14,14 +14,13 @@ import numpy as np
 
 from sis import errors, spans
 from sis.append import Source
+from sis.append_streams.encoded_entries import Entry
 from sis.append_streams.replicated_append import ReplicatedAppendStream, by_replica
-from sis.entries import Entry
 from sis.evaluate.micro_batches import Share
 from sis.evaluate.request import EvaluateRequest
-from sis.history import merged_histories
-from sis.inspection import merged_inspections
 from sis.records import SequenceRef, Slice
 from sis.segment import Segment
+from sis.servers.merged_answers import merged_histories, merged_inspections, merged_run, merged_steps
 from sis.servers.placement import Placement
 from sis.servers.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
@@ -85,7 +84,7 @@ class Replicas:
 
     def GetRun(self, request: pb.GetRunRequest) -> pb.GetRunResponse:
         answers, _ = self._ask_who_knows(lambda server: server.GetRun(request))
-        run = _merged_run([answer.run for answer in answers])
+        run = merged_run([answer.run for answer in answers])
         for server in self._servers:
             server.remember(run.run_id, run.config, run.incarnation, run.policy_version)
         if any(answer.run.config.mass != run.config.mass for answer in answers):
@@ -120,7 +119,7 @@ class Replicas:
             for run in answer.runs:
                 by_id.setdefault(run.run_id, []).append(run)
         return pb.ListRunsResponse(
-            runs=[_merged_run(by_id[run_id]) for run_id in sorted(by_id)], unanswered=unanswered
+            runs=[merged_run(by_id[run_id]) for run_id in sorted(by_id)], unanswered=unanswered
         )
 
     def AdvanceVersion(self, request: pb.AdvanceVersionRequest) -> pb.AdvanceVersionResponse:
@@ -129,7 +128,7 @@ class Replicas:
         return pb.AdvanceVersionResponse(dropped_sequences=dropped)
 
     def GetStep(self, request: pb.GetStepRequest) -> pb.GetStepResponse:
-        return self._merged("GetStep", request, _sum_steps)
+        return self._merged("GetStep", request, merged_steps)
 
     def GetHistory(self, request: pb.GetHistoryRequest) -> pb.GetHistoryResponse:
         return self._merged("GetHistory", request, merged_histories)
@@ -157,7 +156,7 @@ class Replicas:
         in_order = sorted(by_draw, key=lambda draw: (-from_end[draw], draw))
         return pb.ListStepsResponse(
             steps=[
-                pb.ListStepsResponse.Step(draw=draw, step=_sum_steps(by_draw[draw], unanswered))
+                pb.ListStepsResponse.Step(draw=draw, step=merged_steps(by_draw[draw], unanswered))
                 for draw in in_order
             ],
             unanswered=unanswered,
@@ -403,36 +402,6 @@ class Replicas:
         if config is None:
             raise error
         return config.top_k
-
-
-def _merged_run(runs: Sequence[pb.Run]) -> pb.Run:
-    """One run as its replicas describe it; those in an older incarnation hold nothing of it."""
-    incarnation = max(run.incarnation for run in runs)
-    runs = [run for run in runs if run.incarnation == incarnation]
-    merged = pb.Run(run_id=runs[0].run_id, incarnation=incarnation, config=runs[0].config)
-    merged.policy_version = max(run.policy_version for run in runs)
-    for name in ("sequences", "sealed_sequences", "positions", "bytes", "leases", "unread_sequences"):
-        setattr(merged, name, sum(getattr(run, name) for run in runs))
-    merged.verdict = max(run.verdict for run in runs)
-    # Of a rule that several are beyond, what the first says.
-    findings: Dict[str, pb.Finding] = {}
-    for run in runs:
-        for found in run.findings:
-            findings.setdefault(found.rule, found)
-    merged.findings.extend(sorted(findings.values(), key=lambda found: -found.verdict))
-    draws = [run.last_draw for run in runs if run.HasField("last_draw")]
-    if draws:
-        merged.last_draw = max(draws)
-    return merged
-
-
-def _sum_steps(
-    parts: Sequence[pb.GetStepResponse], unanswered: Sequence[int] = ()
-) -> pb.GetStepResponse:
-    total = pb.GetStepResponse()
-    total.CopyFrom(sums.summed(parts))
-    total.unanswered[:] = unanswered
-    return total
 
 
 def _renumbered(missing: Iterable[pb.MissingRange], numbers: Sequence[int]) -> List[pb.MissingRange]:

@@ -13,10 +13,10 @@ import grpc
 
 from sis import errors, spans
 from sis.append import Source
+from sis.append_streams.encoded_entries import Entry
 from sis.append_streams.kept_streams import KeptStreams
 from sis.append_streams.server_append import ServerAppendStream
 from sis.credentials import Credentials, is_local
-from sis.entries import Entry
 from sis.evaluate.micro_batches import Share
 from sis.evaluate.request import EvaluateRequest
 from sis.records import SequenceRef, Slice

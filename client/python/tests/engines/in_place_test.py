@@ -79,13 +79,13 @@ class InPlaceTest(unittest.TestCase):
         self.listen = f"unix:{folder.name}/socket"
         # How many entries with arrays were sent: in a segment, and in messages.
         self.sent = collections.Counter()
-        made = server_append.entries.request
+        made = server_append.encoded_entries.request
 
         def request(batch, segment):
             self.sent["in place" if segment else "copied"] += sum(entry.kind == "block" for entry in batch)
             return made(batch, segment)
 
-        patch = unittest.mock.patch.object(server_append.entries, "request", request)
+        patch = unittest.mock.patch.object(server_append.encoded_entries, "request", request)
         patch.start()
         self.addCleanup(patch.stop)
 
