@@ -30,7 +30,7 @@ MODULES = (
 # users too.
 PASSES_ON = "sis.torch"
 # Between modules of the package, and for its messages.
-INTERNAL = {"can_refer", "flush_untraced", "from_proto", "put", "put_many", "refer", "refer_all", "to_proto"}
+INTERNAL = {"flush_untraced", "from_proto", "put", "refer", "refer_all", "to_proto"}
 
 Definition = Tuple[str, ast.AST]  # the module that has it
 

@@ -10,7 +10,7 @@ import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
-from sis.server_append import ServerAppendStream
+from sis.append_streams.server_append import ServerAppendStream
 
 TOP_K, VOCABULARY = 5, 40
 ROWS = 1000
@@ -122,7 +122,7 @@ class AppendSegmentsTest(unittest.TestCase):
             # Not more at once than stays in the processor's caches.
             del sent[:]
             bytes_of_two = 2 * sum(array.nbytes for array in placed.values())
-            with unittest.mock.patch("sis.server_append.BATCH_REFERRED_BYTES", bytes_of_two):
+            with unittest.mock.patch("sis.append_streams.server_append.BATCH_REFERRED_BYTES", bytes_of_two):
                 with self.stream() as stream:
                     for name in names[100:104]:
                         stream.block(name, first_position=0, policy_version=0, **placed)

@@ -12,7 +12,7 @@ import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
-from sis.single_server import SingleServer
+from sis.servers.single_server import SingleServer
 from tests.integration.live_server import LiveServerTest
 from tests.reference import numerics
 

@@ -69,8 +69,7 @@ class ObserveTest(EvaluatedBatchTest):
         for name, addresses in (("small", [self.server.address]), ("replicas", [s.address for s in servers])):
             self.client = sis.Client(addresses if len(addresses) > 1 else addresses[0])
             self.addCleanup(self.client.close)
-            if name == "small":
-                self.client._service.micro_batch_bytes = 64
+            self.client._service.micro_batch_bytes = 64
             run, _, parts = self.evaluated(name, observe=OBSERVE)
             # Decisions are keyed by the sequences' ids, not by the run's.
             self.assertEqual(dict(parts.corrections), dict(whole.corrections), name)

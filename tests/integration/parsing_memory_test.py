@@ -131,7 +131,7 @@ class ParsingMemoryTest(unittest.TestCase):
         slices = 50_000
         values = np.zeros(slices, np.float32)
         parts = [sis.Slice(f"sequence {i}", length=1) for i in range(slices)]
-        in_one_message = unittest.mock.patch("sis.single_server.SingleServer.micro_batch_bytes", 1 << 30)
+        in_one_message = unittest.mock.patch("sis.servers.single_server.SingleServer.micro_batch_bytes", 1 << 30)
         with in_one_message, sis.Client(self.server.address) as client:
             evaluation = client.evaluate_reduced(
                 client.get_run("run").run,

@@ -9,7 +9,8 @@ import numpy as np
 from server.testing.live_server import LiveServer
 
 import sis
-from sis import entries, ragged, server_append
+from sis import ragged
+from sis.append_streams import encoded_entries, server_append
 from sis.v1 import ratio_service_pb2 as pb
 from tests.reference import numerics
 
@@ -114,7 +115,7 @@ class RaggedTest(unittest.TestCase):
         self.client = self.connect(self.servers[0].address)
         # What is sent.
         self.blocks = []
-        made = server_append.entries.request
+        made = server_append.encoded_entries.request
 
         def request(batch, segment):
             data, offset = made(batch, segment)
@@ -122,7 +123,7 @@ class RaggedTest(unittest.TestCase):
                 self.blocks.append((bool(segment), entry.block))
             return data, offset
 
-        patch = unittest.mock.patch.object(server_append.entries, "request", request)
+        patch = unittest.mock.patch.object(server_append.encoded_entries, "request", request)
         patch.start()
         self.addCleanup(patch.stop)
 
@@ -139,7 +140,7 @@ class RaggedTest(unittest.TestCase):
 
     def whole(self):
         """Within it nothing is cut here."""
-        return unittest.mock.patch.object(entries, "_CUT_BYTES", 1 << 62)
+        return unittest.mock.patch.object(encoded_entries, "_CUT_BYTES", 1 << 62)
 
     def append(self, run, *blocks, client=None):
         return (client or self.client).append_many(run, blocks, sampling=SAMPLING)

@@ -9,7 +9,8 @@ import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
-from sis.single_server import SingleServer
+from sis.servers.replicas import Replicas
+from sis.servers.single_server import SingleServer
 from tests.integration.same_evaluation import assert_same_evaluation
 
 VOCABULARY, TOP_K, MASS = 200, 24, 0.95
@@ -174,8 +175,12 @@ class RaggedTest(unittest.TestCase):
         chosen = self.records(True, client=self.replicas).select(self.once)
         self.assertTrue(chosen.ragged)
         self.assert_records(self.records(True, client=self.replicas), self.padded)
-        expected = self.evaluate(self.client, padded, values, sampled)
-        assert_same_evaluation(self, self.evaluate(self.replicas, chosen, used, sampled), expected)
+        for keywords in ({}, {"half_precision": True}):
+            expected = self.evaluate(self.client, padded, values, sampled, **keywords)
+            for limit in (1, 3000, 1 << 30):
+                with unittest.mock.patch.object(Replicas, "micro_batch_bytes", limit):
+                    got = self.evaluate(self.replicas, chosen, used, sampled, **keywords)
+                assert_same_evaluation(self, got, expected)
 
     def test_a_server_that_is_away_has_empty_sets(self):
         servers = [LiveServer(listen="127.0.0.1:0") for _ in range(2)]

@@ -18,8 +18,8 @@ import sis
 from server.testing.live_server import LiveServer
 from server.testing.memcached import Memcached
 from server.testing.random_records import random_record
-from sis.circuit_breaker import LONGEST, CircuitBreaker
-from sis.placement import Placement
+from sis.servers.circuit_breaker import LONGEST, CircuitBreaker
+from sis.servers.placement import Placement
 
 VOCABULARY, TOP_K, POSITIONS = 40, 4, 30
 # Of the sequences acked last, which a step evaluates.

@@ -14,7 +14,8 @@ import torch
 
 import sis
 from server.testing.live_server import LiveServer
-from sis.single_server import SingleServer
+from sis.servers.single_server import SingleServer
+from sis.v1 import ratio_service_pb2 as pb
 from tests.integration.same_evaluation import assert_same_evaluation
 
 TOP_K, VOCABULARY = 5, 40
@@ -101,7 +102,7 @@ class SharedMemoryTest(unittest.TestCase):
         real = SingleServer.evaluate_all
 
         def evaluate_all(service, makers):
-            requests.extend(make().to_proto() for make in makers)
+            requests.extend(pb.EvaluateRequest.FromString(make().serialize()) for make in makers)
             return real(service, makers)
 
         patch = unittest.mock.patch.object(SingleServer, "evaluate_all", evaluate_all)

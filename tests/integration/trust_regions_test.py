@@ -174,8 +174,7 @@ class TrustRegionsTest(EvaluatedBatchTest):
         for name, addresses in (("small", self.server.address), ("replicas", [s.address for s in servers])):
             self.client = sis.Client(addresses)
             self.addCleanup(self.client.close)
-            if name == "small":
-                self.client._service.micro_batch_bytes = 64
+            self.client._service.micro_batch_bytes = 64
             _, parts = self.evaluate(*self.recorded(name), regions=regions)
             np.testing.assert_array_equal(parts.divergences, whole.divergences, name)
             np.testing.assert_array_equal(parts.outside_trust_regions, whole.outside_trust_regions, name)

@@ -11,7 +11,7 @@ import sis
 from server.testing.live_server import LiveServer
 from server.testing.memcached import Memcached
 from server.testing.random_records import random_record
-from sis.placement import Placement
+from sis.servers.placement import Placement
 
 REPLICAS, NODES = 8, 3
 TOP_K, VOCABULARY, LENGTH = 4, 50, 40

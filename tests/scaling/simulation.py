@@ -14,7 +14,8 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from sis import circuit_breaker, errors, placement
+from sis import errors
+from sis.servers import circuit_breaker, placement
 
 SIZES = (3, 5, 8, 12, 20, 50, 100, 200, 300)
 # Sequences in flight: rollouts of four steps, of 512 prompts with 8 responses each.

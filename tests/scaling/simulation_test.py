@@ -6,7 +6,7 @@ import unittest
 
 import numpy as np
 
-from sis import placement
+from sis.servers import placement
 from tests.scaling import simulation
 
 

@@ -8,13 +8,14 @@ import os
 import warnings
 from typing import Callable, Dict, Iterable, Mapping, NamedTuple, Optional, Sequence
 
-from sis import entries as entries_module
 from sis import spans
+from sis.append_streams import encoded_entries
+from sis.append_streams.encoded_entries import Entry
 from sis.arrays import ArrayLike
-from sis.entries import Annotation, AppendEntry, Block, ColumnValues, Entry, Seal, Truncate
+from sis.entries import Annotation, AppendEntry, Block, ColumnValues, Seal, Truncate
 from sis.owner import Owner
 from sis.records import SequenceRef
-from sis.run import Column, Run, Sampling
+from sis.run import Run, RunConfig, Sampling
 from sis.segment import Segment
 from sis.v1 import ratio_service_pb2 as pb
 
@@ -96,19 +97,11 @@ class AppendStream(abc.ABC):
     called before it, by whichever thread, and raises the refusals of all.
     """
 
-    def __init__(
-        self,
-        top_k: int,
-        segments: Callable[[], Sequence[Segment]] = tuple,
-        mass: float = 0.0,
-        columns: Sequence[Column] = (),
-    ) -> None:
-        """`segments`: those that the server shares at present. `mass` and `columns`: the run's."""
+    def __init__(self, config: RunConfig, segments: Callable[[], Sequence[Segment]] = tuple) -> None:
+        """`config`: of the run. `segments`: those that the server shares at present."""
         self._owner = Owner()
-        self._top_k = top_k
-        self._columns = columns
+        self._config = config
         self._segments = segments
-        self._mass = mass
         self._closed = False
 
     def block(
@@ -181,25 +174,20 @@ class AppendStream(abc.ABC):
 
         ValueError says which is wrong; then nothing of the call is sent.
         """
-        self.put_many(
-            entries_module.all_checked(entries, self._top_k, self._open_segments(), self._mass, self._columns)
-        )
+        self.put(encoded_entries.all_checked(entries, self._config, self._open_segments()), at_once=True)
 
     def _put(self, entry: AppendEntry) -> None:
-        made = entries_module.checked(entry, self._top_k, self._open_segments(), self._mass, self._columns)
+        made = encoded_entries.checked(entry, self._config, self._open_segments())
         made.copy_arrays()
-        self.put(made)
+        self.put([made], at_once=False)
 
     def _open_segments(self) -> Sequence[Segment]:
         return [segment for segment in self._segments() if not segment.ended]
 
     @abc.abstractmethod
-    def put(self, entry: Entry) -> None:
-        """It may be sent later, with others."""
-
-    @abc.abstractmethod
-    def put_many(self, entries: Sequence[Entry]) -> None:
-        """They are sent before it returns: arrays that lie in no segment are the caller's again."""
+    def put(self, entries: Sequence[Entry], at_once: bool) -> None:
+        """at_once: they are sent before it returns, and arrays that lie in no segment are the caller's
+        again. Else they may be sent later, with others."""
 
     def flush(self) -> Dict[SequenceRef, int]:
         """Waits until all entries are acked: then they are stored, and readable. Without entries,

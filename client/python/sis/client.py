@@ -11,33 +11,34 @@ import grpc
 import numpy as np
 
 from sis import append as append_module
-from sis import arrays, errors, export, fetched_records, spans
-from sis import entries as entries_module
+from sis import arrays, errors, export, spans
 from sis.append import AppendStream, Source
+from sis.append_streams import encoded_entries
 from sis.arrays import ArrayLike
-from sis.circuit_breaker import CircuitBreaker
-from sis.columns import FetchedColumns
 from sis.credentials import Credentials, is_unix_socket
 from sis.entries import AppendEntry
-from sis.errors import Error, NotFound, Unavailable
-from sis.evaluate_call import EvaluateCall
+from sis.errors import Error
+from sis.evaluate.call import EvaluateCall
+from sis.evaluate.micro_batches import Rows
 from sis.evaluation import Evaluation, Step, Steps
 from sis.export import Exported
 from sis.half_precision import RoundedUp
 from sis.history import History, Stretch
 from sis.inspection import RunInspection, SequenceInspection
-from sis.micro_batches import Rows
 from sis.options import EvaluateOptions
 from sis.owner import Owner
 from sis.record_memory import LEASE_SECONDS, RecordMemory
-from sis.records import MissingReason, SequenceLike, SequenceRef, Slice, TopKRecords, listed
-from sis.replicas import Replicas
+from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords, listed
 from sis.run import Column, Run, RunConfig, Runs, RunStatus, Sampling
 from sis.segment import Segment
 from sis.server_state import ServerState
-from sis.single_server import SingleServer
+from sis.servers.circuit_breaker import CircuitBreaker
+from sis.servers.replicas import Replicas
+from sis.servers.single_server import SingleServer
 from sis.top_k import TopK
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire import fetched_records
+from sis.wire.columns import FetchedColumns
 
 
 class Released(NamedTuple):
@@ -105,7 +106,8 @@ class Client:
             self._servers = Replicas(names, servers)
         # Memory is shared over Unix sockets only.
         shares = isinstance(address, str) and is_unix_socket(address)
-        self._record_memory = RecordMemory(self._lease_for_records if shares else None)
+        lease = functools.partial(self._leased, timeout=LEASE_SECONDS)
+        self._record_memory = RecordMemory(lease if shares else None)
 
     @property
     def _service(self) -> Union[SingleServer, Replicas]:
@@ -252,36 +254,7 @@ class Client:
         sis.Error as of fetch_top_k, and Unavailable if a replica or a store gives no answer: `path` is
         left as it was then.
         """
-
-        def check_answered(unanswered: Iterable[int]) -> None:
-            if unanswered:
-                raise Unavailable(
-                    grpc.StatusCode.UNAVAILABLE, f"servers {list(unanswered)} give no answer"
-                )
-
-        inspected = self.inspect_run(run)
-        check_answered(inspected.unanswered)
-        kept = {found.sequence for found in inspected.sequences}
-
-        @functools.lru_cache(maxsize=1)  # a long sequence comes in several parts
-        def inspect(sequence: SequenceRef) -> Optional[SequenceInspection]:
-            try:
-                return self.inspect_sequence(run, sequence) if sequence in kept else None
-            except NotFound:  # forgotten meanwhile
-                return None
-
-        def list_sequences(request: pb.ListSequencesRequest) -> pb.ListSequencesResponse:
-            page = self._service.ListSequences(request)
-            check_answered(page.unanswered)
-            return page
-
-        def fetch(slices: List[Slice]) -> TopKRecords:
-            records = self.fetch_top_k(run, slices)
-            if any(gap.reason is MissingReason.STORE_DOWN for gap in records.missing):
-                raise Unavailable(grpc.StatusCode.UNAVAILABLE, "a server or a store is down")
-            return records
-
-        return export.write(run, path, list_sequences, fetch, inspect)
+        return export.write(self, run, path)
 
     def append(
         self, run: Run, *, sampling: Sampling, worker: str = "", retry_timeout: float = 60.0
@@ -316,8 +289,7 @@ class Client:
         sis.Error call again with all of them: the service takes a block twice.
         """
         segments = [segment for segment in self._segments if not segment.ended]
-        config = run.config
-        made = entries_module.all_checked(entries, config.top_k, segments, config.mass, config.columns)
+        made = encoded_entries.all_checked(entries, run.config, segments)
         with spans.client_span("append_many", run=run.id, entries=len(made)):
             return self._service.append_many(Source(run, sampling, worker, retry_timeout), made)
 
@@ -349,9 +321,6 @@ class Client:
         FAILED_PRECONDITION, PERMISSION_DENIED or RESOURCE_EXHAUSTED.
         """
         return self._leased(size, None)
-
-    def _lease_for_records(self, size: int) -> Segment:
-        return self._leased(size, LEASE_SECONDS)
 
     def _leased(self, size: int, timeout: Optional[float]) -> Segment:
         if isinstance(self._service, Replicas):

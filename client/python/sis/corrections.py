@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Dict, Iterable, List, Mapping, Optional, Union
 
 from sis.algorithms import Algorithm
-from sis.messages import read
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire.messages import read
 
 WEIGHTS = {"sampled": pb.SAMPLED, "expected": pb.EXPECTED}
 

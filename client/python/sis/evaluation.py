@@ -12,11 +12,12 @@ import numpy as np
 
 from sis import corrections
 from sis.corrections import CorrectionTotals, Distributions
-from sis.messages import read
+from sis.evaluate.micro_batches import MicroBatch
 from sis.options import LogRatioSum
 from sis.records import MissingRange, MissingReason
-from sis.sums import merged, summed
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire.messages import read
+from sis.wire.sums import merged, summed
 
 
 class Decision(enum.IntEnum):
@@ -214,55 +215,49 @@ class Evaluation:
 
     @staticmethod
     def from_proto(
-        responses: Sequence[pb.EvaluateResponse],
-        lengths: Sequence[Sequence[int]],
+        answers: Sequence[Tuple[MicroBatch, pb.EvaluateResponse]],
+        slices: int,
+        positions: int,
         outputs: Iterable[str] = (),
         *,
         log_ratio_sums: bool = False,
         trust_regions: int = 0,
     ) -> Evaluation:
-        """Of consecutive slices, some in each response. `lengths` are those of its slices as the
-        caller knows them: empty ones were not sent. `outputs` were asked for, besides "accepted".
-        log_ratio_sums: whether there are any. trust_regions: how many there are."""
-
-        def array(name: str) -> Optional[np.ndarray]:
-            if name not in outputs:
-                return None
-            parts = [
-                np.frombuffer(getattr(response, name), _DTYPES[name]) for response in responses
-            ]
-            return np.concatenate(parts).astype(_DTYPES[name].newbyteorder("="), copy=False)
-
-        accepted, missing = [], []
-        slice_totals: List[Totals] = []
-        log_sums: List[LogRatioSum] = []
-        divergences = np.zeros((sum(map(len, lengths)) if trust_regions else 0, trust_regions))
+        """Of a batch of so many slices and positions, from the answers to its parts. `outputs` were
+        asked for, besides "accepted". log_ratio_sums: whether there are any. trust_regions: how many
+        there are."""
+        accepted = np.zeros(positions, np.uint8)
+        arrays = {name: np.zeros(positions, _DTYPES[name].newbyteorder("=")) for name in _DTYPES if name in outputs}
+        missing: List[MissingRange] = []
+        slice_totals = [Totals()] * slices
+        log_sums = [LogRatioSum(0, 0)] * slices
+        divergences = np.zeros((slices if trust_regions else 0, trust_regions))
         outside = np.zeros(len(divergences), bool)
-        for response, sizes in zip(responses, lengths):
+        for batch, response in answers:
             bits = np.frombuffer(response.accept_bits, np.uint8)
-            accepted.append(np.unpackbits(bits, count=sum(sizes), bitorder="little"))
-            sent = [len(slice_totals) + index for index, size in enumerate(sizes) if size]
+            accepted[batch.rows] = np.unpackbits(bits, count=batch.length, bitorder="little")
+            for name, values in arrays.items():
+                values[batch.rows] = np.frombuffer(getattr(response, name), _DTYPES[name])
             missing += [
-                MissingRange.from_proto(part)._replace(slice=sent[part.slice])
+                MissingRange.from_proto(part)._replace(slice=batch.numbers[part.slice])
                 for part in response.missing
             ]
-            slice_totals += [Totals()] * len(sizes)
-            log_sums += [LogRatioSum(0, 0)] * len(sizes)
-            for index, totals in zip(sent, response.slice_totals):
-                slice_totals[index] = read(Totals, totals)
-            for index, total in zip(sent, response.log_ratio_sums):
-                log_sums[index] = read(LogRatioSum, total)
+            for number, totals in zip(batch.numbers, response.slice_totals):
+                slice_totals[number] = read(Totals, totals)
+            for number, total in zip(batch.numbers, response.log_ratio_sums):
+                log_sums[number] = read(LogRatioSum, total)
             if response.divergences:
-                divergences[sent] = np.reshape(response.divergences, (len(sent), trust_regions))
-                outside[sent] = response.outside_trust_regions
+                divergences[batch.numbers] = np.reshape(response.divergences, (-1, trust_regions))
+                outside[batch.numbers] = response.outside_trust_regions
+        responses = [response for _, response in answers]
         curve = merged(response.prefix_curve for response in responses)
         return Evaluation(
-            accepted=np.concatenate(accepted).view(bool),
-            **{name: array(name) for name in _DTYPES},
+            accepted=accepted.view(bool),
+            **{name: arrays.get(name) for name in _DTYPES},
             totals=read(Totals, summed([response.totals for response in responses])),
             slice_totals=tuple(slice_totals),
             prefix_curve=tuple(read(PrefixPoint, point) for point in curve),
-            missing=tuple(missing),
+            missing=tuple(sorted(missing)),
             newly_counted=sum(response.newly_counted for response in responses),
             log_ratio_sums=tuple(log_sums) if log_ratio_sums else (),
             divergences=divergences,

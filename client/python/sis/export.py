@@ -8,28 +8,30 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+import grpc
 import numpy as np
 
+from sis.errors import NotFound, Unavailable
 from sis.evaluation import Decision
 from sis.inspection import SequenceInspection
-from sis.records import SequenceRef, Slice, TopKRecords
+from sis.records import MissingReason, SequenceRef, Slice, TopKRecords
 from sis.run import Run
 from sis.v1 import ratio_service_pb2 as pb
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sis.client import Client
+
 # Read from the service, and written, at once.
 POSITIONS_AT_ONCE = 1 << 14
 
-# What Client.export asks of the service.
-Fetch = Callable[[List[Slice]], TopKRecords]
-ListSequences = Callable[[pb.ListSequencesRequest], pb.ListSequencesResponse]
 # None of a sequence of which no evaluated values are kept.
-Inspect = Callable[[SequenceRef], Optional[SequenceInspection]]
+_Inspect = Callable[[SequenceRef], Optional[SequenceInspection]]
 
 
 class Exported(NamedTuple):
@@ -82,7 +84,7 @@ def schema() -> pa.Schema:
     )
 
 
-def write(run: Run, path: str, list_sequences: ListSequences, fetch: Fetch, inspect: Inspect) -> Exported:
+def write(client: Client, run: Run, path: str) -> Exported:
     """Client.export; what is in memory at once is POSITIONS_AT_ONCE, a page of the list of
     sequences, and the inspection of one sequence."""
     try:
@@ -90,15 +92,28 @@ def write(run: Run, path: str, list_sequences: ListSequences, fetch: Fetch, insp
         import pyarrow.parquet
     except ImportError as error:
         raise ImportError('export needs pyarrow: pip install "sis-ratio-client[export]"') from error
+    inspected = client.inspect_run(run)
+    _check_answered(inspected.unanswered)
+    kept = {found.sequence for found in inspected.sequences}
+
+    @functools.lru_cache(maxsize=1)  # a long sequence comes in several parts
+    def inspect(sequence: SequenceRef) -> Optional[SequenceInspection]:
+        try:
+            return client.inspect_sequence(run, sequence) if sequence in kept else None
+        except NotFound:  # forgotten meanwhile
+            return None
+
     sequences = set()
     positions = 0
     unfinished = f"{path}.unfinished"
     columns = schema()
     try:
         with pa.parquet.ParquetWriter(unfinished, columns, compression="zstd") as file:
-            for parts in _batches(run, list_sequences):
+            for parts in _batches(client, run):
                 # What is gone since it was listed has its rows: they are missing.
-                records = fetch([part.slice for part in parts])
+                records = client.fetch_top_k(run, [part.slice for part in parts])
+                if any(gap.reason is MissingReason.STORE_DOWN for gap in records.missing):
+                    raise Unavailable(grpc.StatusCode.UNAVAILABLE, "a server or a store is down")
                 file.write_table(pa.table(_rows(parts, records, inspect), schema=columns))
                 sequences.update((part.slice.sequence, part.slice.attempt) for part in parts)
                 positions += len(records)
@@ -109,21 +124,27 @@ def write(run: Run, path: str, list_sequences: ListSequences, fetch: Fetch, insp
     return Exported(len(sequences), positions)
 
 
-def _listed(run: Run, list_sequences: ListSequences) -> Iterator[pb.ListSequencesResponse.Sequence]:
+def _check_answered(unanswered: Sequence[int]) -> None:
+    if unanswered:
+        raise Unavailable(grpc.StatusCode.UNAVAILABLE, f"servers {list(unanswered)} give no answer")
+
+
+def _listed(client: Client, run: Run) -> Iterator[pb.ListSequencesResponse.Sequence]:
     request = pb.ListSequencesRequest(run=run.to_proto())
     while True:
-        page = list_sequences(request)
+        page = client._service.ListSequences(request)
+        _check_answered(page.unanswered)
         yield from page.sequences
         if not page.more:
             return
         request.after.CopyFrom(page.sequences[-1].sequence)
 
 
-def _batches(run: Run, list_sequences: ListSequences) -> Iterator[List[_Part]]:
+def _batches(client: Client, run: Run) -> Iterator[List[_Part]]:
     """All positions, in the order of the list, cut into batches that are small enough."""
     batch: List[_Part] = []
     room = POSITIONS_AT_ONCE
-    for listed in _listed(run, list_sequences):
+    for listed in _listed(client, run):
         first = 0
         while first < listed.committed_length:
             length = min(room, listed.committed_length - first)
@@ -138,7 +159,7 @@ def _batches(run: Run, list_sequences: ListSequences) -> Iterator[List[_Part]]:
         yield batch
 
 
-def _rows(parts: List[_Part], records: TopKRecords, inspect: Inspect) -> Dict[str, Any]:
+def _rows(parts: List[_Part], records: TopKRecords, inspect: _Inspect) -> Dict[str, Any]:
     import pyarrow as pa
 
     lengths = [part.slice.length for part in parts]
@@ -170,7 +191,7 @@ def _rows(parts: List[_Part], records: TopKRecords, inspect: Inspect) -> Dict[st
 
 
 def _evaluated(
-    parts: List[_Part], begins: np.ndarray, records: TopKRecords, inspect: Inspect
+    parts: List[_Part], begins: np.ndarray, records: TopKRecords, inspect: _Inspect
 ) -> Dict[str, Any]:
     import pyarrow as pa
 

@@ -4,7 +4,7 @@ log-probs."""
 from __future__ import annotations
 
 import functools
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 
@@ -60,7 +60,7 @@ class RoundedUp:
         self.exact = exact
         self.shape = tuple(exact.shape)
 
-    def __getitem__(self, rows: slice) -> np.ndarray:
+    def __getitem__(self, rows: Union[slice, np.ndarray]) -> np.ndarray:
         rounded = float16_rounded_up(self.exact[rows])
         return rounded.cpu().numpy() if arrays.is_tensor(rounded) else rounded
 

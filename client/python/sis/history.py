@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Iterable, List, Mapping, Sequence, Tuple
+from typing import Iterable, List, Mapping, Tuple
 
-from sis import corrections, sums
+from sis import corrections
 from sis.corrections import CorrectionTotals
 from sis.evaluation import Totals
-from sis.messages import read
 from sis.records import MissingReason
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire.messages import read
 
 
 @dataclass(frozen=True)
@@ -53,40 +53,3 @@ class History(List[Stretch]):
         super().__init__(stretches)
         # As of Runs.
         self.unanswered: Tuple[int, ...] = tuple(unanswered)
-
-
-def merged_histories(parts: Sequence[pb.GetHistoryResponse]) -> pb.GetHistoryResponse:
-    """All that replicas counted, in the stretches of the one that has most: each thins its history by
-    the draws that it has seen, so the bounds differ where one of them missed a draw. A stretch of
-    another is added where its last draw lies; if it lies nowhere, it stands before the one that ended
-    next."""
-    most = max(parts, key=lambda part: len(part.stretches))
-    together = [[stretch] for stretch in most.stretches]
-    for part in parts:
-        if part is not most:
-            for stretch in part.stretches:
-                _add(stretch, together)
-    return pb.GetHistoryResponse(stretches=map(_summed, together))
-
-
-def _add(
-    part: pb.GetHistoryResponse.Stretch, together: List[List[pb.GetHistoryResponse.Stretch]]
-) -> None:
-    # The newest one: a draw may have been evaluated again.
-    for stretches in reversed(together):
-        if stretches[0].first_draw <= part.last_draw <= stretches[0].last_draw:
-            stretches.append(part)
-            return
-    for place, stretches in enumerate(together):
-        if max(stretch.ended_at for stretch in stretches) >= part.ended_at:
-            together.insert(place, [part])
-            return
-    together.append([part])
-
-
-def _summed(stretches: Sequence[pb.GetHistoryResponse.Stretch]) -> pb.GetHistoryResponse.Stretch:
-    total = pb.GetHistoryResponse.Stretch()
-    total.CopyFrom(sums.summed(stretches))
-    total.begun_at = min(stretch.begun_at for stretch in stretches)
-    total.ended_at = max(stretch.ended_at for stretch in stretches)
-    return total

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any, Iterable, Optional, Tuple, Type, TypeVar
+from typing import Any, Optional, Tuple, Type, TypeVar
 
 import numpy as np
 
 from sis.entries import Annotation
 from sis.evaluation import Totals
-from sis.messages import read
 from sis.records import SequenceRef
-from sis.sums import merged
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire.messages import read
 
 _Made = TypeVar("_Made")
-
-# As many as a server names.
-_DEVIATIONS = 64
-
 
 @dataclass(frozen=True)
 class InspectedSequence:
@@ -145,20 +139,3 @@ class SequenceInspection:
         if response.HasField("annotation"):
             annotation = read(Annotation, response.annotation)
         return read(SequenceInspection, response, annotation=annotation, **arrays)
-
-
-def merged_inspections(parts: Iterable[pb.InspectRunResponse]) -> pb.InspectRunResponse:
-    """InspectRun over several replicas. A token's counts leave out the replicas that don't name it,
-    as it doesn't stand out there."""
-    parts = list(parts)
-    tokens = merged(part.tokens for part in parts)
-    tokens.sort(
-        key=lambda token: (-math.log((token.rejected + 1) / (token.accepted + 1)), token.token_id)
-    )
-    sequences = [kept for part in parts for kept in part.sequences]
-    sequences.sort(key=lambda kept: (kept.sequence.id, kept.sequence.attempt))
-    deviations = [found for part in parts for found in part.deviations]
-    deviations.sort(key=lambda found: -abs(found.log_ratio))
-    return pb.InspectRunResponse(
-        sequences=sequences, tokens=tokens, deviations=deviations[:_DEVIATIONS]
-    )

@@ -7,12 +7,14 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from sis import algorithms, arrays, checksum, corrections
+from sis import algorithms, arrays, corrections
 from sis.algorithms import Algorithm
 from sis.arrays import ArrayLike
 from sis.corrections import Correction, SequenceTrustRegion
+from sis.evaluate.micro_batches import MicroBatch
 from sis.records import Slice
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire import checksum
 
 
 class LogRatioSum(NamedTuple):
@@ -102,47 +104,38 @@ class EvaluateOptions:
         values = {name: getattr(self, name) for name in names}
         return replace(self, **{name: place(value) for name, value in values.items() if value is not None})
 
-    def write(
-        self,
-        request: pb.EvaluateRequest,
-        slices: Sequence[Slice],
-        first_slice: int,
-        rows: slice,
-        field: Callable[[np.ndarray], bytes],
-    ) -> None:
-        """Of checked options, the part for `slices`, number `first_slice` of the batch and after,
-        at `rows`.
-
-        `request` holds those of them that are not empty. `field` makes what stands in a message for
-        an array.
-        """
+    def write_whole(self, request: pb.EvaluateRequest) -> None:
+        """Of checked options, what is the same in all requests of a batch."""
         request.weight = corrections.WEIGHTS[self.weight]
         request.positive_advantages_only = self.positive_advantages_only
-
-        def row_bytes(values: Optional[Any]) -> bytes:
-            return b"" if values is None else field(values[rows])
-
-        request.mask = row_bytes(self.mask)
-        request.own_log_probs = row_bytes(self.own_log_probs)
-        request.advantages = row_bytes(self.advantages)
-        if self.decoupled_log_probs is not None:
-            request.decoupled.current_log_probs = row_bytes(self.decoupled_log_probs)
         if self.algorithm is not None:
             request.algorithm.CopyFrom(self.algorithm.to_proto())
         if self.authors_code is not None:
             request.authors_code.CopyFrom(pb.AuthorsCode(**vars(self.authors_code)))
         request.observe.extend(corrections.to_proto(self.observe))
         request.trust_regions.extend(region.to_proto() for region in self.trust_regions)
+
+    def write(
+        self, request: pb.EvaluateRequest, batch: MicroBatch, field: Callable[[np.ndarray], bytes]
+    ) -> None:
+        """Of checked options, the rest, for the slices of `batch`, which `request` holds. `field` makes
+        what stands in a message for an array."""
+
+        def row_bytes(values: Optional[Any]) -> bytes:
+            return b"" if values is None else field(values[batch.rows])
+
+        request.mask = row_bytes(self.mask)
+        request.own_log_probs = row_bytes(self.own_log_probs)
+        request.advantages = row_bytes(self.advantages)
+        if self.decoupled_log_probs is not None:
+            request.decoupled.current_log_probs = row_bytes(self.decoupled_log_probs)
         if self.sampled_ids is not None:
             mask: Any = self.mask
             ids: Any = self.sampled_ids
-            self._write_checksums(request, ids[rows], None if mask is None else mask[rows])
+            self._write_checksums(request, ids[batch.rows], None if mask is None else mask[batch.rows])
         if self.log_ratio_sums is not None:
-            own = self.log_ratio_sums[first_slice : first_slice + len(slices)]
-            sums = [total for total, part in zip(own, slices) if part.length]
-            for message, total in zip(request.slices, sums):
-                message.sequence_log_ratio_sum.log_ratio = total.log_ratio
-                message.sequence_log_ratio_sum.positions = total.positions
+            for message, number in zip(request.slices, batch.numbers):
+                message.sequence_log_ratio_sum.CopyFrom(pb.LogRatioSum(**self.log_ratio_sums[number]._asdict()))
 
     @staticmethod
     def _write_checksums(request: pb.EvaluateRequest, ids: np.ndarray, mask: Optional[np.ndarray]) -> None:

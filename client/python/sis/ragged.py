@@ -35,11 +35,15 @@ def cut(columns: Sequence[np.ndarray], mass: float) -> Sequence[np.ndarray]:
     total = int(counts.sum())
     if 8 * total + 2 * rows >= 8 * rows * slots:
         return columns
-    begins = np.arange(0, rows * slots, slots) - (np.cumsum(counts) - counts)
-    at = np.arange(total) + np.repeat(begins, counts)
+    at = places(np.arange(0, rows * slots, slots), counts)
     return [
         sampled_ids, sampled_log_probs, ids.ravel().take(at), log_probs.ravel().take(at), counts.astype("<u2"),
     ]  # fmt: skip
+
+
+def places(begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """int [sum of counts]: begins[i], begins[i] + 1, ... of counts[i] numbers, for one i after the other."""
+    return np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
 
 
 def cut_each(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-import weakref
 from typing import Callable, Optional
 
 import numpy as np
 
 from sis import errors
-from sis.owner import Owner
+from sis.owner import EndedBeforeForks
 from sis.segment import ALIGNMENT, Segment, aligned, has_abandoned
 from sis.top_k import TopK
 
@@ -25,33 +23,19 @@ BLOCK_ALIGNMENT = ALIGNMENT // 4
 ASK_AGAIN_SECONDS = 10.0
 LEASE_SECONDS = 1.0
 
-# gRPC's threads must have ended before a fork (Client says more). Nobody sees this lease: so it is ended
-# here.
-_of_this_process: weakref.WeakSet[RecordMemory] = weakref.WeakSet()
-
-
-def _before_fork() -> None:
-    for memory in list(_of_this_process):
-        memory.give_back()
-
-
-os.register_at_fork(before=_before_fork)
-
-
-class RecordMemory:
+class RecordMemory(EndedBeforeForks):
     """Memory shared with the server, as far as it shares any; else of this process. Thread-safe."""
 
     def __init__(self, lease: Optional[Callable[[int], Segment]]) -> None:
         """`lease`: of a segment of so many bytes, within LEASE_SECONDS; None if there can be none."""
-        self._owner = Owner()
         self._lease = lease
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._segment: Optional[Segment] = None
         self._ask_at = 0.0  # on time.monotonic()
-        _of_this_process.add(self)
+        super().__init__()
 
-    def give_back(self) -> None:
+    def end_idle(self) -> None:
         """Ends the lease; the arrays stay as they are. The next call leases anew."""
         # In a process that was forked the lock may be held for ever.
         if not self._owner.here:
@@ -62,9 +46,9 @@ class RecordMemory:
             segment.close()
 
     def close(self) -> None:
-        """As give_back, and from then on all memory is of this process."""
+        """As end_idle, and from then on all memory is of this process."""
         self._lease = None
-        self.give_back()
+        self.end_idle()
 
     def empty(self, positions: int, top_k: int) -> TopK:
         """Uninitialised. Where there is no room in the segment, of this process too: nobody waits for

@@ -11,8 +11,8 @@ from typing import Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tupl
 import numpy as np
 
 from sis import ragged
-from sis.messages import read
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire.messages import read
 
 _Element = TypeVar("_Element")
 
@@ -245,9 +245,7 @@ class TopKRecords:
         chosen = np.concatenate(rows).astype(np.intp)
         slots = chosen
         if self.ragged:
-            counts = self.counts[chosen].astype(np.int64)
-            before = np.cumsum(counts) - counts
-            slots = np.repeat(self.offsets[chosen] - before, counts) + np.arange(counts.sum())
+            slots = ragged.places(self.offsets[chosen], self.counts[chosen].astype(np.int64))
         return TopKRecords(
             slices=tuple(slices),
             arrays={

@@ -7,8 +7,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Iterable, List, Optional, Tuple
 
-from sis.messages import read
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire.messages import read
 
 _ENCODINGS = {"float32": pb.FLOAT32, "float16": pb.FLOAT16, "fixed12": pb.FIXED12}
 

@@ -160,10 +160,6 @@ class Segment:
         inside = self._address <= address and address + array.nbytes <= self._address + self.size
         return inside and array.nbytes > 0 and self._mapped() is not None
 
-    def can_refer(self, array: np.ndarray) -> bool:
-        """Whether messages can refer to the array."""
-        return self.refer_all([array]) is not None
-
     def refer_all(self, arrays: Sequence[np.ndarray]) -> Optional[List[bytes]]:
         """`refer` of each; None if messages can't refer to all of them."""
         if self._mapped() is None:
@@ -189,7 +185,7 @@ class Segment:
 
     def place(self, array: np.ndarray) -> np.ndarray:
         """The array, if messages can refer to it; else a copy of it here."""
-        if self.can_refer(array):
+        if self.refer_all([array]) is not None:
             return array
         copy = self.empty(array.shape, array.dtype)
         copy[...] = array

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Tuple
 
-from sis.messages import read
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire.messages import read
 
 
 @dataclass(frozen=True)

@@ -66,13 +66,7 @@ def to_wandb(run: Any, text: Callable[[int], str] = str) -> Log:
     """`run`: of wandb.init. `text`: of a token id, as a tokenizer's `decode`."""
     import wandb
 
-    def log(step: int, metrics: Mapping[str, float], tokens: Sequence[TokenCounts] = ()) -> None:
-        values: Dict[str, Any] = dict(_named(metrics))
-        if tokens:
-            values["sis/tokens"] = wandb.Table(columns=list(COLUMNS), data=_rows(tokens, text))
-        run.log(values, step=step)
-
-    return log
+    return _to_run(run, lambda tokens: wandb.Table(columns=list(COLUMNS), data=_rows(tokens, text)))
 
 
 def to_trackio(run: Any, text: Callable[[int], str] = str) -> Log:
@@ -80,11 +74,15 @@ def to_trackio(run: Any, text: Callable[[int], str] = str) -> Log:
     import pandas
     import trackio
 
+    frame = lambda tokens: pandas.DataFrame(_rows(tokens, text), columns=list(COLUMNS))
+    return _to_run(run, lambda tokens: trackio.Table(dataframe=frame(tokens)))
+
+
+def _to_run(run: Any, table: Callable[[Sequence[TokenCounts]], Any]) -> Log:
     def log(step: int, metrics: Mapping[str, float], tokens: Sequence[TokenCounts] = ()) -> None:
         values: Dict[str, Any] = dict(_named(metrics))
         if tokens:
-            rows = pandas.DataFrame(_rows(tokens, text), columns=list(COLUMNS))
-            values["sis/tokens"] = trackio.Table(dataframe=rows)
+            values["sis/tokens"] = table(tokens)
         run.log(values, step=step)
 
     return log

@@ -55,7 +55,7 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
             names = {name for name, _ in inspect.getmembers(blocking) if not name.startswith("_")}
             lacking = names - {name for name, _ in inspect.getmembers(asynchronous)}
             # What only other parts of the package call.
-            self.assertEqual(lacking - {"put", "put_many", "flush_untraced", "unflushed", "must_wait"}, set())
+            self.assertEqual(lacking - {"put", "flush_untraced", "unflushed", "must_wait"}, set())
 
     async def test_in_a_process_that_was_forked_it_says_what_to_do(self):
         async with sis.aio.Client(self.address, timeout=20) as client:

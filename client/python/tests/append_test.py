@@ -11,7 +11,7 @@ import numpy as np
 
 import fake_service
 import sis
-from sis import server_append as append_module
+from sis.append_streams import server_append as append_module
 from sis.v1 import ratio_service_pb2 as pb
 
 SAMPLING = sis.Sampling("processed", temperature=0.7, top_p=0.9)
@@ -384,7 +384,7 @@ class AppendTest(fake_service.ServiceTest):
         self.assertEqual(self.entries(), [])
 
     def test_a_checksum_is_of_the_four_arrays(self):
-        from sis import checksum
+        from sis.wire import checksum
 
         original = checksum._extend
         self.addCleanup(setattr, checksum, "_extend", original)

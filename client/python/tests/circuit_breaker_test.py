@@ -5,7 +5,7 @@ import grpc
 
 import sis
 from sis import errors
-from sis.circuit_breaker import CircuitBreaker
+from sis.servers.circuit_breaker import CircuitBreaker
 
 
 def down(code=grpc.StatusCode.UNAVAILABLE):

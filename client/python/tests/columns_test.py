@@ -10,7 +10,7 @@ import numpy as np
 
 import sis
 import sis.aio
-from sis.single_server import SingleServer
+from sis.servers.single_server import SingleServer
 from server.testing.live_server import LiveServer, two_replicas
 
 SAMPLING = sis.Sampling("raw")

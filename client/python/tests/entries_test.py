@@ -1,15 +1,18 @@
 """The bytes of entries are those that protobuf would write."""
 
+import dataclasses
 import random
 import unittest
 
 import numpy as np
 
 import sis
-from sis import checksum, entries
+from sis.append_streams import encoded_entries
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire import checksum
 
 TOP_K = 3
+CONFIG = sis.RunConfig(seed=1, vocabulary_size=100, top_k=TOP_K)
 
 
 def columns(rows, seed):
@@ -56,10 +59,10 @@ class EntriesTest(unittest.TestCase):
             for count in (0, 1, 3, 20):
                 for segment in ("", "segment-7"):
                     made = [self.entry(generator) for _ in range(count)]
-                    checked = entries.all_checked([entry for entry, _ in made], TOP_K, ())
+                    checked = encoded_entries.all_checked([entry for entry, _ in made], CONFIG)
                     batch = pb.AppendBatch(entries=[message for _, message in made], segment=segment)
                     expected = pb.AppendRequest(batch=batch).SerializeToString(deterministic=True)
-                    data, offset = entries.request(checked, segment)
+                    data, offset = encoded_entries.request(checked, segment)
                     self.assertEqual(data, expected)
                     # An entry by itself is the same bytes, wherever it stands.
                     for entry in checked:
@@ -83,10 +86,10 @@ class EntriesTest(unittest.TestCase):
                     **{name: array.tobytes() for name, array in values.items()},
                 )
                 block = sis.Block("s", 0, 0, top_k_counts=counts.tolist(), **values)
-                (made,) = entries.all_checked([block], TOP_K, (), 0.9)
+                (made,) = encoded_entries.all_checked([block], dataclasses.replace(CONFIG, mass=0.9))
                 batch = pb.AppendBatch(entries=[pb.AppendEntry(block=message)])
                 expected = pb.AppendRequest(batch=batch).SerializeToString(deterministic=True)
-                self.assertEqual(entries.request([made], "")[0], expected)
+                self.assertEqual(encoded_entries.request([made], "")[0], expected)
 
     def test_numbers_that_do_not_fit_are_refused(self):
         good = dict(sequence="s", first_position=0, policy_version=0, **columns(2, seed=1))
@@ -97,16 +100,16 @@ class EntriesTest(unittest.TestCase):
             ("attempt", -1),
         ):
             with self.assertRaisesRegex(ValueError, rf"entries\[1\], sequence 's': {name} is {value}, must"):
-                entries.all_checked([sis.Block(**good), sis.Block(**{**good, name: value})], TOP_K, ())
+                encoded_entries.all_checked([sis.Block(**good), sis.Block(**{**good, name: value})], CONFIG)
         for entry in (sis.Seal("s", 1.5), sis.Seal(b"s", 1), sis.Seal("s", "1"), "s", ("s", 1)):
             with self.assertRaises(TypeError):
-                entries.all_checked([entry], TOP_K, ())
+                encoded_entries.all_checked([entry], CONFIG)
         with self.assertRaisesRegex(ValueError, "surrogates"):
-            entries.all_checked([sis.Seal("\ud800", 1)], TOP_K, ())
+            encoded_entries.all_checked([sis.Seal("\ud800", 1)], CONFIG)
 
     def test_integers_of_numpy_are_integers(self):
         same = [
-            entries.checked(sis.Seal("s", kind(5), kind(1)), TOP_K, ()).parts
+            encoded_entries.checked(sis.Seal("s", kind(5), kind(1)), CONFIG).parts
             for kind in (int, np.int64, np.uint8)
         ]
         self.assertEqual(same, [same[0]] * 3)

@@ -5,7 +5,7 @@ import unittest
 
 import numpy as np
 
-from sis.evaluate_request import EvaluateRequest, in_place
+from sis.evaluate.request import EvaluateRequest, in_place
 from sis.v1 import ratio_service_pb2 as pb
 
 FORMS = {
@@ -31,9 +31,12 @@ class EvaluateRequestTest(unittest.TestCase):
                     name: generator.randbytes(generator.choice((0, 1, 127, 128, 16384, 3_000_000)))
                     for name in generator.sample(names, generator.randint(0, len(names)))
                 }
-                request = EvaluateRequest(message, form, arrays)
-                read = pb.EvaluateRequest.FromString(request.serialize())
-                self.assertEqual(read, request.to_proto())
+                read = pb.EvaluateRequest.FromString(EvaluateRequest(message, form, arrays).serialize())
+                whole = pb.EvaluateRequest.FromString(message.SerializeToString())
+                getattr(whole, form).SetInParent()
+                for name, values in arrays.items():
+                    setattr(getattr(whole, form), name, values)
+                self.assertEqual(read, whole)
                 self.assertEqual(read.WhichOneof("form"), form)
                 for name in names:
                     self.assertEqual(getattr(getattr(read, form), name), arrays.get(name, b""))
@@ -45,7 +48,6 @@ class EvaluateRequestTest(unittest.TestCase):
         message.reduced.log_envelopes = b"1234"
         request = EvaluateRequest(message)
         self.assertEqual(pb.EvaluateRequest.FromString(request.serialize()), message)
-        self.assertEqual(request.to_proto(), message)
 
     def test_arrays_stay_in_place(self):
         array = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -4,8 +4,9 @@ import unittest
 import numpy as np
 
 import sis
-from sis.messages import read
+from sis.evaluate.micro_batches import MicroBatch
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire.messages import read
 
 
 class TotalsTest(unittest.TestCase):
@@ -45,7 +46,7 @@ class TotalsTest(unittest.TestCase):
 class EvaluationTest(unittest.TestCase):
     def test_bits_are_read_from_the_least_significant_on(self):
         response = pb.EvaluateResponse(accept_bits=bytes([0b10000001, 0b10]))
-        evaluation = sis.Evaluation.from_proto([response], [(10,)])
+        evaluation = sis.Evaluation.from_proto([(MicroBatch([0], slice(0, 10)), response)], 1, 10)
         self.assertEqual(evaluation.accepted.dtype, bool)
         self.assertEqual(np.flatnonzero(evaluation.accepted).tolist(), [0, 7, 9])
 
@@ -55,7 +56,7 @@ class EvaluationTest(unittest.TestCase):
             slice_totals=[pb.Totals(accepted=1), pb.Totals(rejected=1)],
             missing=[pb.MissingRange(slice=1, first_position=4, length=1, reason=pb.STALE)],
         )
-        evaluation = sis.Evaluation.from_proto([response], [(0, 1, 0, 1)])
+        evaluation = sis.Evaluation.from_proto([(MicroBatch([1, 3], slice(0, 2)), response)], 4, 2)
         self.assertEqual([t.scored for t in evaluation.slice_totals], [0, 1, 0, 1])
         self.assertEqual(evaluation.slice_totals[3].rejected, 1)
         self.assertEqual(evaluation.missing, (sis.MissingRange(3, 4, 1, sis.MissingReason.STALE),))
@@ -74,13 +75,17 @@ class EvaluationTest(unittest.TestCase):
                 newly_counted=slices,
             )
 
-        responses = [response(2, 1, [1, 2, 4]), response(1, 0, [4])]
-        whole = sis.Evaluation.from_proto(responses, [(1, 2), (1,)], ["decisions"])
+        # Of two replicas: the second has the slice in the middle.
+        answers = [
+            (MicroBatch([0, 2], np.array([0, 2, 3])), response(2, 1, [1, 2, 4])),
+            (MicroBatch([1], slice(1, 2)), response(1, 0, [4])),
+        ]
+        whole = sis.Evaluation.from_proto(answers, 3, 4, ["decisions"])
         self.assertEqual(whole.accepted.tolist(), [True, False, False, False])
-        self.assertEqual(whole.decisions.tolist(), [1, 2, 4, 4])
+        self.assertEqual(whole.decisions.tolist(), [1, 4, 2, 4])
         self.assertIsNone(whole.ratios)
         self.assertEqual(whole.totals, sis.Totals(accepted=1, d=1.5))
-        self.assertEqual([totals.accepted for totals in whole.slice_totals], [0, 1, 0])
+        self.assertEqual([totals.accepted for totals in whole.slice_totals], [0, 0, 1])
         self.assertEqual(whole.prefix_curve, (sis.PrefixPoint(1, 3.0, 6.0, 3),))
         self.assertEqual([missing.slice for missing in whole.missing], [1, 2])
         self.assertEqual(whole.newly_counted, 3)
@@ -92,7 +97,7 @@ class EvaluationTest(unittest.TestCase):
             decisions=b"\x01",
             ratios=np.ones(1, np.float32).tobytes(),
         )
-        evaluation = sis.Evaluation.from_proto([response], [(1,)], ["decisions", "ratios"])
+        evaluation = sis.Evaluation.from_proto([(MicroBatch([0], slice(0, 1)), response)], 1, 1, ["decisions", "ratios"])
         for array in (evaluation.accepted, evaluation.decisions, evaluation.ratios):
             self.assertTrue(array.flags.writeable)
         self.assertIsNone(evaluation.log_ratios)

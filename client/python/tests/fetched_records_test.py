@@ -7,8 +7,8 @@ import grpc
 
 import sis
 from google.protobuf.message import DecodeError
-from sis import fetched_records
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire import fetched_records
 
 
 def header(*slices, top_k=1):

@@ -3,7 +3,7 @@
 import random
 import unittest
 
-from sis.history import merged_histories
+from sis.servers.merged_answers import merged_histories
 from sis.v1 import ratio_service_pb2 as pb
 
 

@@ -10,8 +10,9 @@ import numpy as np
 
 import fake_service
 import sis
-from sis.circuit_breaker import CircuitBreaker
-from sis.placement import Placement
+from sis.servers.circuit_breaker import CircuitBreaker
+from sis.servers.placement import Placement
+from sis.servers.replicas import Replicas
 from sis.v1 import ratio_service_pb2 as pb
 
 SAMPLING = sis.Sampling("raw")
@@ -54,7 +55,7 @@ class ReplicasClientTest(unittest.TestCase):
         self.addCleanup(self.client.close)
         self.run_ = self.client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
         # However slow this machine is.
-        patched = unittest.mock.patch("sis.kept_streams.MOST_SECONDS", 1e9)
+        patched = unittest.mock.patch("sis.append_streams.kept_streams.MOST_SECONDS", 1e9)
         patched.start()
         self.addCleanup(patched.stop)
 
@@ -80,10 +81,14 @@ class ReplicasClientTest(unittest.TestCase):
     def test_a_replica_that_hangs_costs_a_fetch_one_timeout(self):
         self.hang_at("FetchTopK")
 
-    def hang_at(self, first):
-        """`first`: the call that meets the replica when it hangs."""
+    def test_a_replica_that_hangs_costs_an_evaluate_of_many_requests_one_timeout(self):
+        with unittest.mock.patch.object(Replicas, "micro_batch_bytes", 1):
+            self.hang_at("Evaluate", parts=3)
+
+    def hang_at(self, first, parts=1):
+        """`first`: the call that meets the replica when it hangs. parts: slices of each sequence."""
         sequences = [self.sequence_of(replica) for replica in range(2)]
-        slices = [sis.Slice(sequence, length=2) for sequence in sequences]
+        slices = [sis.Slice(sequence, 2 * part, 2) for sequence in sequences for part in range(parts)]
         # Time stands still for those who ask how long ago the replica failed.
         stopped = functools.partial(CircuitBreaker, lambda: 100.0)
         with unittest.mock.patch("sis.client.CircuitBreaker", stopped):
@@ -94,7 +99,7 @@ class ReplicasClientTest(unittest.TestCase):
         self.addCleanup(let_go.set)
         asked = self.services[1].asked
         del asked[:]
-        down = sis.MissingRange(1, 0, 2, sis.MissingReason.STORE_DOWN)
+        down = sis.MissingRange(parts, 0, 2, sis.MissingReason.STORE_DOWN)
         if first == "FetchTopK":
             self.assertIn(down, client.fetch_top_k(run, slices).missing)
             self.assertEqual(asked, [first])

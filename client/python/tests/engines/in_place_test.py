@@ -14,7 +14,8 @@ import numpy as np
 from server.testing.live_server import LiveServer
 
 import sis
-from sis import ragged, record_memory, server_append
+from sis import owner, ragged, record_memory
+from sis.append_streams import server_append
 from sis.engines import Columns, Recorder
 from sis.engines.adapter import Adapter
 
@@ -78,13 +79,13 @@ class InPlaceTest(unittest.TestCase):
         self.listen = f"unix:{folder.name}/socket"
         # How many entries with arrays were sent: in a segment, and in messages.
         self.sent = collections.Counter()
-        made = server_append.entries.request
+        made = server_append.encoded_entries.request
 
         def request(batch, segment):
             self.sent["in place" if segment else "copied"] += sum(entry.kind == "block" for entry in batch)
             return made(batch, segment)
 
-        patch = unittest.mock.patch.object(server_append.entries, "request", request)
+        patch = unittest.mock.patch.object(server_append.encoded_entries, "request", request)
         patch.start()
         self.addCleanup(patch.stop)
 
@@ -234,11 +235,11 @@ class InPlaceTest(unittest.TestCase):
         client.empty_top_k(run, 3)
         self.assertEqual(leased(), 1)
         # Another thread, which the child hasn't got, holds the lock.
-        with client._record_memory._lock, unittest.mock.patch.object(record_memory, "_of_this_process", []):
+        with client._record_memory._lock, unittest.mock.patch.object(owner, "_ended_before_forks", []):
             child = os.fork()
             if child == 0:
-                record_memory._of_this_process.append(client._record_memory)
-                record_memory._before_fork()
+                owner._ended_before_forks.append(client._record_memory)
+                owner._before_fork()
                 os._exit(0)
         self.wait_until(lambda: os.waitpid(child, os.WNOHANG)[0] == child)
         client.close()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from concurrent import futures
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from sis import errors
 from sis.append import AppendStream
-from sis.entries import Entry
+from sis.append_streams.encoded_entries import Entry
+from sis.append_streams.server_append import ServerAppendStream
 from sis.records import SequenceRef
 from sis.run import RunConfig
-from sis.server_append import ServerAppendStream
-from sis.single_server import SingleServer
+from sis.servers.single_server import SingleServer
 
 
 def by_replica(entries: Sequence[Entry], replica_of: Callable[[str], int]) -> Dict[int, List[Entry]]:
@@ -38,10 +38,7 @@ class _Lane:
         self._stream: Optional[ServerAppendStream] = None
         self._refused: List[errors.Refusal] = []
 
-    def put(
-        self, entries: Sequence[Entry], put: Callable[[ServerAppendStream, Sequence[Entry]], None]
-    ) -> None:
-        """`put` gives them to the stream."""
+    def put(self, entries: Sequence[Entry], at_once: bool) -> None:
         with self._lock:
             try:
                 stream = self._opened()
@@ -50,7 +47,7 @@ class _Lane:
                 return
         began = time.monotonic()
         try:
-            put(stream, entries)
+            stream.put(entries, at_once)
         except errors.Error as error:
             self._broken(stream, error, began, entries)
 
@@ -67,8 +64,8 @@ class _Lane:
             unsent = self._stream.unflushed() if self._stream is not None else 0
             return unsent + len(self._refused)
 
-    def flush(self) -> Dict[SequenceRef, int]:
-        """The committed lengths. sis.AppendError lists what was refused."""
+    def flush(self) -> Tuple[Dict[SequenceRef, int], List[errors.Refusal]]:
+        """The committed lengths, and what was refused."""
         with self._lock:
             stream = self._stream
         committed: Dict[SequenceRef, int] = {}
@@ -83,9 +80,7 @@ class _Lane:
                 self._broken(stream, error, began)
         with self._lock:
             refused, self._refused = refused + self._refused, []
-        if refused:
-            raise errors.AppendError(refused)
-        return committed
+        return committed, refused
 
     def end(self) -> None:
         with self._lock:
@@ -128,33 +123,27 @@ class ReplicatedAppendStream(AppendStream):
         open_stream: Callable[[SingleServer], ServerAppendStream],
         pool: futures.Executor,
     ) -> None:
-        super().__init__(config.top_k, mass=config.mass, columns=config.columns)
+        super().__init__(config)
         self._replica_of = replica_of
         self._lanes = [_Lane(server, open_stream) for server in servers]
         self._pool = pool
         # Whether a stream was opened, for an entry or to try the header.
         self._opened = False
 
-    def put(self, entry: Entry) -> None:
-        self._check()
-        lane = self._lanes[self._replica_of(entry.sequence.id)]
-        lane.put([entry], lambda stream, entries: stream.put(entries[0]))
-
-    def put_many(self, entries: Sequence[Entry]) -> None:
-        self._check()
-        calls = [
-            self._pool.submit(self._lanes[index].put, part, ServerAppendStream.put_many)
-            for index, part in by_replica(entries, self._replica_of).items()
-        ]
-        futures.wait(calls)
-        for call in calls:
-            call.result()
-
-    def _check(self) -> None:
+    def put(self, entries: Sequence[Entry], at_once: bool) -> None:
         self._owner.check("append stream")
         if self._closed:
             raise ValueError("the append stream is closed")
         self._opened = True
+        parts = by_replica(entries, self._replica_of)
+        if len(parts) == 1:
+            ((index, part),) = parts.items()
+            self._lanes[index].put(part, at_once)
+            return
+        calls = [self._pool.submit(self._lanes[index].put, part, at_once) for index, part in parts.items()]
+        futures.wait(calls)
+        for call in calls:
+            call.result()
 
     def flush_untraced(self) -> Dict[SequenceRef, int]:
         self._owner.check("append stream")
@@ -166,10 +155,9 @@ class ReplicatedAppendStream(AppendStream):
         committed: Dict[SequenceRef, int] = {}
         refused: List[errors.Refusal] = []
         for flushed in [self._pool.submit(lane.flush) for lane in self._lanes]:
-            try:
-                committed.update(flushed.result())
-            except errors.AppendError as error:
-                refused += error.refused
+            of_one, refused_by_one = flushed.result()
+            committed.update(of_one)
+            refused += refused_by_one
         if refused:
             raise errors.AppendError(refused)
         return committed

@@ -7,24 +7,24 @@ import functools
 import secrets
 import threading
 from concurrent import futures
-from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 import grpc
 import numpy as np
 
-from sis import errors, fetched_records, spans, sums
+from sis import errors, spans
 from sis.append import Source
-from sis.entries import Entry
-from sis.evaluate_request import EvaluateRequest
-from sis.history import merged_histories
-from sis.inspection import merged_inspections
-from sis.placement import Placement
-from sis.records import SequenceRef
-from sis.replica_rows import Rows
-from sis.replicated_append import ReplicatedAppendStream, by_replica
+from sis.append_streams.encoded_entries import Entry
+from sis.append_streams.replicated_append import ReplicatedAppendStream, by_replica
+from sis.evaluate.micro_batches import Share
+from sis.evaluate.request import EvaluateRequest
+from sis.records import SequenceRef, Slice
 from sis.segment import Segment
-from sis.single_server import SingleServer
+from sis.servers.merged_answers import merged_histories, merged_inspections, merged_run, merged_steps
+from sis.servers.placement import Placement
+from sis.servers.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire import fetched_records, sums
 
 _Answer = TypeVar("_Answer")
 
@@ -33,6 +33,9 @@ LEASES_KEPT = 1 << 16
 
 # The record digest of a slice whose replica was down when it was fetched.
 STORE_DOWN_DIGEST = 2**64 - 1
+
+# In place of a replica's index.
+_NOBODY = -1
 
 # As many as a server lists at most, and where no other number is asked for.
 _SEQUENCES_OF_A_PAGE = 1000
@@ -49,15 +52,12 @@ class Replicas:
     server. Any other error of a replica is an error of the call.
     """
 
-    # What a replica gets at once of a batch, if all get as much: it must be no more than a server's
-    # --max_message_bytes.
-    _PART_BYTES = 4 << 20
+    micro_batch_bytes = SingleServer.micro_batch_bytes
 
     def __init__(self, names: Sequence[str], servers: Iterable[SingleServer]) -> None:
         """ValueError if there is no name, or one stands twice."""
         self._placement = Placement(names)
         self._servers = list(servers)
-        self.micro_batch_bytes = self._PART_BYTES * len(self._servers)
         self._pool = futures.ThreadPoolExecutor(16 * len(self._servers), thread_name_prefix="sis-replica")
         self._lock = threading.Lock()
         # The leases that stand behind one that was handed out, by replica. Guarded by _lock.
@@ -84,7 +84,7 @@ class Replicas:
 
     def GetRun(self, request: pb.GetRunRequest) -> pb.GetRunResponse:
         answers, _ = self._ask_who_knows(lambda server: server.GetRun(request))
-        run = _merged_run([answer.run for answer in answers])
+        run = merged_run([answer.run for answer in answers])
         for server in self._servers:
             server.remember(run.run_id, run.config, run.incarnation, run.policy_version)
         if any(answer.run.config.mass != run.config.mass for answer in answers):
@@ -119,7 +119,7 @@ class Replicas:
             for run in answer.runs:
                 by_id.setdefault(run.run_id, []).append(run)
         return pb.ListRunsResponse(
-            runs=[_merged_run(by_id[run_id]) for run_id in sorted(by_id)], unanswered=unanswered
+            runs=[merged_run(by_id[run_id]) for run_id in sorted(by_id)], unanswered=unanswered
         )
 
     def AdvanceVersion(self, request: pb.AdvanceVersionRequest) -> pb.AdvanceVersionResponse:
@@ -128,8 +128,19 @@ class Replicas:
         return pb.AdvanceVersionResponse(dropped_sequences=dropped)
 
     def GetStep(self, request: pb.GetStepRequest) -> pb.GetStepResponse:
-        answers, unanswered = self._ask_who_knows(lambda server: server.GetStep(request))
-        return _sum_steps(answers, unanswered)
+        return self._merged("GetStep", request, merged_steps)
+
+    def GetHistory(self, request: pb.GetHistoryRequest) -> pb.GetHistoryResponse:
+        return self._merged("GetHistory", request, merged_histories)
+
+    def InspectRun(self, request: pb.InspectRunRequest) -> pb.InspectRunResponse:
+        return self._merged("InspectRun", request, merged_inspections)
+
+    def _merged(self, name: str, request: Any, merge: Callable[[Sequence[Any]], Any]) -> Any:
+        answers, unanswered = self._ask_who_knows(lambda server: getattr(server, name)(request))
+        merged = merge(answers)
+        merged.unanswered[:] = unanswered
+        return merged
 
     def ListSteps(self, request: pb.ListStepsRequest) -> pb.ListStepsResponse:
         by_draw: Dict[int, List[pb.GetStepResponse]] = {}
@@ -145,7 +156,7 @@ class Replicas:
         in_order = sorted(by_draw, key=lambda draw: (-from_end[draw], draw))
         return pb.ListStepsResponse(
             steps=[
-                pb.ListStepsResponse.Step(draw=draw, step=_sum_steps(by_draw[draw], unanswered))
+                pb.ListStepsResponse.Step(draw=draw, step=merged_steps(by_draw[draw], unanswered))
                 for draw in in_order
             ],
             unanswered=unanswered,
@@ -161,18 +172,6 @@ class Replicas:
             unanswered=unanswered,
             store_keeps_evicted=any(part.store_keeps_evicted for part in answers),
         )
-
-    def GetHistory(self, request: pb.GetHistoryRequest) -> pb.GetHistoryResponse:
-        answers, unanswered = self._ask_who_knows(lambda server: server.GetHistory(request))
-        merged = merged_histories(answers)
-        merged.unanswered.extend(unanswered)
-        return merged
-
-    def InspectRun(self, request: pb.InspectRunRequest) -> pb.InspectRunResponse:
-        answers, unanswered = self._ask_who_knows(lambda server: server.InspectRun(request))
-        merged = merged_inspections(answers)
-        merged.unanswered.extend(unanswered)
-        return merged
 
     def InspectSequence(self, request: pb.InspectSequenceRequest) -> pb.InspectSequenceResponse:
         index = self._placement.replica(request.run.run_id, request.sequence.id)
@@ -305,9 +304,9 @@ class Replicas:
             merged += chunks[number]
         return merged
 
-    def Evaluate(self, request: pb.EvaluateRequest) -> pb.EvaluateResponse:
-        if not request.slices:
-            return self._servers[0].Evaluate(EvaluateRequest(request))
+    def shares(self, request: pb.EvaluateRequest, slices: Sequence[Slice]) -> List[Share]:
+        """Who is sent what of a batch. Nobody is asked for a slice whose replica was down when it was
+        fetched."""
         if request.algorithm.HasField("clip_cov") and len(self._servers) > 1:
             raise errors.from_status(
                 grpc.StatusCode.INVALID_ARGUMENT,
@@ -316,75 +315,36 @@ class Replicas:
             )
         with self._lock:
             leases = self._leases.get(request.lease_id, {})
-        if request.lease_id and not leases and not all(part.HasField("record_digest") for part in request.slices):
+        if request.lease_id and not leases and any(part.record_digest is None for part in slices):
             raise errors.from_status(
                 grpc.StatusCode.FAILED_PRECONDITION, f"lease {request.lease_id} is none of this client's"
             )
-        fetched = [
-            number for number, part in enumerate(request.slices) if part.record_digest != STORE_DOWN_DIGEST
-        ]
-        parts = self._split(request.run.run_id, request.slices, fetched)
-        rows = Rows(request.slices, parts, request.mask)
-        calls = {}
-        for index, numbers in parts.items():
-            part = pb.EvaluateRequest(
-                slices=[request.slices[number] for number in numbers], lease_id=leases.get(index, 0)
-            )
-            rows.copy(request, part, index)
-            calls[index] = lambda server, part=part: server.Evaluate(EvaluateRequest(part))
-        answers, _ = self._ask(calls)
-        answered = {number for index in answers for number in parts[index]}
-        down = [number for number in range(len(request.slices)) if number not in answered]
-        if down and (_OF_EVERY_POSITION & set(request.outputs) or request.HasField("algorithm")):
-            part = request.slices[down[0]]
-            raise errors.from_status(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"ratios of missing positions: sequence '{part.sequence.id}' attempt {part.sequence.attempt} "
-                f"position {part.first_position} is missing (store_down)",
-            )
+        numbers: Dict[int, List[int]] = {}
+        for number, part in enumerate(slices):
+            if part.length:
+                lost = part.record_digest == STORE_DOWN_DIGEST
+                index = _NOBODY if lost else self._placement.replica(request.run.run_id, part.sequence)
+                numbers.setdefault(index, []).append(number)
+        return [Share(index, leases.get(index, 0), own) for index, own in (numbers or {0: []}).items()]
 
-        slice_totals = {number: rows.missing_totals(number) for number in down}
-        log_ratio_sums = {}
-        # A sequence whose server is down has no ratio, and lies within.
-        regions = len(request.trust_regions)
-        trust = {number: (False, [0.0] * regions) for number in down}
-        missing = [_store_down(number, request.slices[number]) for number in down]
-        for index, answer in answers.items():
-            slice_totals.update(zip(parts[index], answer.slice_totals))
-            log_ratio_sums.update(zip(parts[index], answer.log_ratio_sums))
-            for row, (number, outside) in enumerate(zip(parts[index], answer.outside_trust_regions)):
-                trust[number] = outside, answer.divergences[row * regions : (row + 1) * regions]
-            missing += _renumbered(answer.missing, parts[index])
-        merged = pb.EvaluateResponse(
-            slice_totals=[slice_totals[number] for number in range(len(request.slices))],
-            totals=sums.summed(
-                [answer.totals for answer in answers.values()]
-                + [slice_totals[number] for number in down]
-            ),
-            prefix_curve=sums.merged(answer.prefix_curve for answer in answers.values()),
-            corrections=sums.merged(answer.corrections for answer in answers.values()),
-            missing=_in_order(missing),
-            log_ratio_sums=[log_ratio_sums[number] for number in sorted(log_ratio_sums)],
-            newly_counted=sum(answer.newly_counted for answer in answers.values()),
+    def evaluate_shares(
+        self, requests: Mapping[int, Sequence[Callable[[], EvaluateRequest]]]
+    ) -> List[pb.EvaluateResponse]:
+        """The answers to the requests of each share, in order."""
+        answers, _ = self._ask(
+            {index: lambda server, own=own: server.evaluate_all(own) for index, own in requests.items() if index != _NOBODY}
         )
-        if regions:
-            for number in range(len(request.slices)):
-                merged.outside_trust_regions.append(trust[number][0])
-                merged.divergences.extend(trust[number][1])
-        rows.merge_outputs(answers, set(request.outputs) or {pb.ACCEPT_BITS}, merged)
-        return merged
+        return [
+            response
+            for index, own in requests.items()
+            for response in answers.get(index) or [_store_down_answer(make().message) for make in own]
+        ]
 
-    def evaluate_all(self, requests: Sequence[Callable[[], EvaluateRequest]]) -> List[pb.EvaluateResponse]:
-        return [self.Evaluate(make().to_proto()) for make in requests]
-
-    def _split(
-        self, run_id: str, slices: Sequence[pb.Slice], numbers: Optional[Iterable[int]] = None
-    ) -> Dict[int, List[int]]:
-        """The numbers of the slices (of those in `numbers`), by replica."""
+    def _split(self, run_id: str, slices: Sequence[pb.Slice]) -> Dict[int, List[int]]:
+        """The numbers of the slices, by replica."""
         parts: Dict[int, List[int]] = {}
-        for number in range(len(slices)) if numbers is None else numbers:
-            index = self._placement.replica(run_id, slices[number].sequence.id)
-            parts.setdefault(index, []).append(number)
+        for number, part in enumerate(slices):
+            parts.setdefault(self._placement.replica(run_id, part.sequence.id), []).append(number)
         return parts
 
     def _ask(
@@ -444,36 +404,6 @@ class Replicas:
         return config.top_k
 
 
-def _merged_run(runs: Sequence[pb.Run]) -> pb.Run:
-    """One run as its replicas describe it; those in an older incarnation hold nothing of it."""
-    incarnation = max(run.incarnation for run in runs)
-    runs = [run for run in runs if run.incarnation == incarnation]
-    merged = pb.Run(run_id=runs[0].run_id, incarnation=incarnation, config=runs[0].config)
-    merged.policy_version = max(run.policy_version for run in runs)
-    for name in ("sequences", "sealed_sequences", "positions", "bytes", "leases", "unread_sequences"):
-        setattr(merged, name, sum(getattr(run, name) for run in runs))
-    merged.verdict = max(run.verdict for run in runs)
-    # Of a rule that several are beyond, what the first says.
-    findings: Dict[str, pb.Finding] = {}
-    for run in runs:
-        for found in run.findings:
-            findings.setdefault(found.rule, found)
-    merged.findings.extend(sorted(findings.values(), key=lambda found: -found.verdict))
-    draws = [run.last_draw for run in runs if run.HasField("last_draw")]
-    if draws:
-        merged.last_draw = max(draws)
-    return merged
-
-
-def _sum_steps(
-    parts: Sequence[pb.GetStepResponse], unanswered: Sequence[int]
-) -> pb.GetStepResponse:
-    total = pb.GetStepResponse()
-    total.CopyFrom(sums.summed(parts))
-    total.unanswered[:] = unanswered
-    return total
-
-
 def _renumbered(missing: Iterable[pb.MissingRange], numbers: Sequence[int]) -> List[pb.MissingRange]:
     ranges = list(missing)
     for part in ranges:
@@ -488,6 +418,33 @@ def _in_order(missing: Iterable[pb.MissingRange]) -> List[pb.MissingRange]:
 def _store_down(number: int, part: pb.Slice) -> pb.MissingRange:
     return pb.MissingRange(
         slice=number, first_position=part.first_position, length=part.length, reason=pb.STORE_DOWN
+    )
+
+
+def _store_down_answer(request: pb.EvaluateRequest) -> pb.EvaluateResponse:
+    """What stands for an answer that is not there. sis.FailedPrecondition where it would have to hold
+    ratios."""
+    if request.slices and (_OF_EVERY_POSITION & set(request.outputs) or request.HasField("algorithm")):
+        part = request.slices[0]
+        raise errors.from_status(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            f"ratios of missing positions: sequence '{part.sequence.id}' attempt {part.sequence.attempt} "
+            f"position {part.first_position} is missing (store_down)",
+        )
+    lengths = [part.length for part in request.slices]
+    masked = np.frombuffer(request.mask, np.uint8) == 0 if request.mask else np.zeros(sum(lengths), bool)
+    totals = [
+        pb.Totals(missing=int((~own).sum()), masked=int(own.sum())) for own in np.split(masked, np.cumsum(lengths)[:-1])
+    ]
+    # A sequence whose server is down has no ratio, and lies within trust regions.
+    return pb.EvaluateResponse(
+        accept_bits=bytes(-(-len(masked) // 8)),
+        decisions=np.where(masked, np.uint8(pb.MASKED), np.uint8(pb.MISSING)).tobytes(),
+        acceptance_probabilities=bytes(4 * len(masked)),
+        slice_totals=totals,
+        totals=sums.summed(totals),
+        prefix_curve=[pb.PrefixPoint(top_k=top_k) for top_k in request.prefix_curve],
+        missing=[_store_down(number, part) for number, part in enumerate(request.slices)],
     )
 
 

@@ -11,11 +11,11 @@ from sis.arrays import ArrayLike
 from sis.run import Column, RunConfig
 
 
-def _column(columns: Sequence[Column], name: str) -> Tuple[int, Column]:
-    for index, column in enumerate(columns):
+def _column(config: RunConfig, name: str) -> Tuple[int, Column]:
+    for index, column in enumerate(config.columns):
         if column.name == name:
             return index, column
-    known = ", ".join(column.name for column in columns) or "none"
+    known = ", ".join(column.name for column in config.columns) or "none"
     raise ValueError(f"column {name!r} is none of the run's: {known}")
 
 
@@ -35,41 +35,32 @@ def _bytes(column: Column, top_k: int, values: ArrayLike, rows: int) -> np.ndarr
     return array.reshape(-1).view(np.uint8).reshape(rows, width)
 
 
-def length_of(values: ArrayLike) -> int:
-    """T, at least 1."""
-    rows = len(values) if np.ndim(values) else 0
-    if rows == 0:
-        raise ValueError("values are empty, must be of at least one position")
-    return rows
-
-
 def of_block(
-    columns: Sequence[Column], top_k: int, given: Mapping[str, ArrayLike], rows: int
+    config: RunConfig, given: Mapping[str, ArrayLike], rows: int
 ) -> List[Union[bytes, np.ndarray]]:
     """A block's columns by the run's order, up to the last that is given; b"" for those that
     aren't."""
     found: Dict[int, np.ndarray] = {}
     for name, values in given.items():
-        index, column = _column(columns, name)
-        found[index] = _bytes(column, top_k, values, rows)
+        index, column = _column(config, name)
+        found[index] = _bytes(column, config.top_k, values, rows)
     return [found.get(index, b"") for index in range(max(found, default=-1) + 1)]
 
 
-def of_name(columns: Sequence[Column], top_k: int, name: str, values: ArrayLike) -> np.ndarray:
-    """The values of one column."""
-    return _bytes(_column(columns, name)[1], top_k, values, length_of(values))
+def of_name(config: RunConfig, name: str, values: ArrayLike) -> np.ndarray:
+    """The values of one column, of at least one position."""
+    rows = len(values) if np.ndim(values) else 0
+    if rows == 0:
+        raise ValueError("values are empty, must be of at least one position")
+    return _bytes(_column(config, name)[1], config.top_k, values, rows)
 
 
 class FetchedColumns:
     """Those that a FetchTopK asks for."""
 
     def __init__(self, config: RunConfig, names: Sequence[str]) -> None:
-        self._columns = [_column(config.columns, name)[1] for name in names]
+        self._columns = [_column(config, name)[1] for name in names]
         self._top_k = config.top_k
-
-    @property
-    def names(self) -> List[str]:
-        return [column.name for column in self._columns]
 
     @property
     def widths(self) -> List[int]:

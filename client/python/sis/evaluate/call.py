@@ -3,23 +3,26 @@ together."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import sys
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Callable, ContextManager, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from sis import algorithms, micro_batches, spans
+from sis import algorithms, spans
 from sis.arrays import ArrayLike
-from sis.evaluate_request import EvaluateRequest, in_place
+from sis.evaluate import micro_batches
+from sis.evaluate.micro_batches import MicroBatch, RaggedRows, Rows
+from sis.evaluate.request import EvaluateRequest, in_place
 from sis.evaluation import OUTPUTS, Evaluation
-from sis.micro_batches import MicroBatch, RaggedRows, Rows
 from sis.options import EvaluateOptions
 from sis.records import Slice, TopKRecords, listed
-from sis.replicas import Replicas
 from sis.run import Run
 from sis.segment import ALIGNMENT, Segment, aligned
-from sis.single_server import SingleServer
+from sis.servers.replicas import Replicas
+from sis.servers.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
 
 
@@ -51,7 +54,7 @@ class EvaluateCall:
         self._top_k = run.config.top_k
         # N, the number of positions.
         self.length = sum(part.length for part in self._slices)
-        # Without slices, EvaluateOptions and the arrays of the form.
+        # Without slices and arrays.
         self.request = pb.EvaluateRequest(
             run=run.to_proto(),
             draw=draw,
@@ -63,6 +66,7 @@ class EvaluateCall:
         )
         self._whole = options.needs_one_request(self._slices)
         self._options = options.checked(self._slices, self.length)
+        self._options.write_whole(self.request)
 
     def shape_at_slots(self, values: ArrayLike) -> List[int]:
         """Of values at the recorded slots: [N, K], or [S] if these have one dimension."""
@@ -85,21 +89,30 @@ class EvaluateCall:
         if self.length == 0 and self._slices:
             # Every sequence of the batch is lost, and the service evaluates no empty slices.
             curve = [pb.PrefixPoint(top_k=top_k) for top_k in self.request.prefix_curve]
-            return self._evaluation([pb.EvaluateResponse(prefix_curve=curve)], [self._slices])
+            nothing = MicroBatch([], slice(0, 0)), pb.EvaluateResponse(prefix_curve=curve)
+            return self._evaluation([nothing])
         for segment in segments:
             # Counts lie where they were fetched to.
             own = [array for name, array in current.items() if name != "top_k_counts"]
             if any(micro_batches.lies_in(segment, array) for array in own):
                 return self._answer_in(segment, form, current)
         limit = sys.maxsize if self._whole else self._service.micro_batch_bytes
-        batches = micro_batches.cut(self._slices, current, limit)
+        batches: List[MicroBatch] = []
+        requests: Dict[int, List[Callable[[], EvaluateRequest]]] = {}
 
-        def make(batch: MicroBatch) -> EvaluateRequest:
-            made = batch.request(self.request, form, current, in_place)
-            self._options.write(made.message, batch.slices, batch.first_slice, batch.rows, np.ndarray.tobytes)
+        def make(batch: MicroBatch, lease_id: int) -> EvaluateRequest:
+            made = batch.request(self.request, self._slices, form, current, in_place)
+            made.message.lease_id = lease_id
+            self._options.write(made.message, batch, np.ndarray.tobytes)
             return made
 
-        return self._answers(batches, [functools.partial(make, batch) for batch in batches])
+        for share in self._service.shares(self.request, self._slices):
+            own_batches = micro_batches.cut(self._slices, share.numbers, current, limit)
+            requests[share.server] = [functools.partial(make, batch, share.lease_id) for batch in own_batches]
+            batches += own_batches
+        with self._span():
+            responses = self._service.evaluate_shares(requests)
+        return self._evaluation(list(zip(batches, responses)))
 
     def _answer_in(self, segment: Segment, form: str, current: Mapping[str, Rows]) -> Evaluation:
         """The same in a segment: copies arrays there that lie elsewhere. The answers go there too,
@@ -109,45 +122,38 @@ class EvaluateCall:
         placed = {name: micro_batches.placed(array, segment.place) for name, array in current.items()}
         options = self._options.placed(segment.place)
         limit = sys.maxsize if self._whole else self._service.segment_batch_bytes
-        batches = micro_batches.cut(self._slices, placed, limit, multiple=ALIGNMENT)
-        sizes = [_answer_bytes(self.request, batch.rows.stop - batch.rows.start) for batch in batches]
+        (share,) = self._service.shares(self.request, self._slices)
+        batches = micro_batches.cut(self._slices, share.numbers, placed, limit, multiple=ALIGNMENT)
+        sizes = [_answer_bytes(self.request, batch.length) for batch in batches]
 
         def make(batch: MicroBatch, answers: Optional[pb.SegmentRange]) -> EvaluateRequest:
-            made = batch.request(self.request, form, placed, segment.refer)
-            options.write(made.message, batch.slices, batch.first_slice, batch.rows, segment.refer)
+            made = batch.request(self.request, self._slices, form, placed, segment.refer)
+            options.write(made.message, batch, segment.refer)
             if answers is not None:
                 made.message.answers.CopyFrom(answers)
             return made
 
         room = segment.room(sum(map(aligned, sizes)))
-        if room is None:
-            return self._answers(batches, [functools.partial(make, batch, None) for batch in batches])
-        with room:
-            parts = room.split(sizes)
-            makers = [functools.partial(make, batch, part) for batch, part in zip(batches, parts)]
-            return self._answers(batches, makers, segment.read_arrays)
+        with room or contextlib.nullcontext():
+            parts = itertools.repeat(None) if room is None else room.split(sizes)
+            with self._span():
+                responses = self._service.evaluate_all(
+                    [functools.partial(make, batch, part) for batch, part in zip(batches, parts)]
+                )
+            if room is not None:
+                for response in responses:
+                    segment.read_arrays(response)
+        return self._evaluation(list(zip(batches, responses)))
 
-    def _answers(
-        self,
-        batches: Sequence[MicroBatch],
-        makers: Sequence[Callable[[], EvaluateRequest]],
-        complete: Optional[Callable[[pb.EvaluateResponse], None]] = None,
-    ) -> Evaluation:
-        """`complete` puts into each answer what it only refers to."""
+    def _span(self) -> ContextManager[object]:
         size = {"sequences": len(self._slices), "positions": self.length}
-        with spans.client_span("evaluate", run=self.request.run.run_id, **size):
-            responses = self._service.evaluate_all(makers)
-        if complete is not None:
-            for response in responses:
-                complete(response)
-        return self._evaluation(responses, [batch.slices for batch in batches])
+        return spans.client_span("evaluate", run=self.request.run.run_id, **size)
 
-    def _evaluation(
-        self, responses: Sequence[pb.EvaluateResponse], slices: Sequence[Sequence[Slice]]
-    ) -> Evaluation:
+    def _evaluation(self, answers: Sequence[Tuple[MicroBatch, pb.EvaluateResponse]]) -> Evaluation:
         return Evaluation.from_proto(
-            responses,
-            [[part.length for part in own] for own in slices],
+            answers,
+            len(self._slices),
+            self.length,
             self._outputs,
             log_ratio_sums=isinstance(self._options.algorithm, algorithms.Gspo),
             trust_regions=len(self._options.trust_regions),

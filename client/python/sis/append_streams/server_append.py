@@ -11,9 +11,10 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optio
 
 import grpc
 
-from sis import append, entries, errors
+from sis import append, errors
 from sis.append import AppendStream, Source
-from sis.entries import Entry
+from sis.append_streams import encoded_entries
+from sis.append_streams.encoded_entries import Entry
 from sis.records import SequenceRef
 from sis.segment import Segment
 from sis.v1 import ratio_service_pb2 as pb
@@ -89,8 +90,7 @@ class ServerAppendStream(AppendStream):
         segments: Callable[[], Sequence[Segment]] = tuple,
     ) -> None:
         """`call`: Append, of AppendRequests as bytes."""
-        config = source.run.config
-        super().__init__(config.top_k, segments, config.mass, config.columns)
+        super().__init__(source.run.config, segments)
         self._timeout = timeout
         self._retry_timeout = source.retry_timeout
         self._changed = threading.Condition()
@@ -113,19 +113,14 @@ class ServerAppendStream(AppendStream):
         self._reader = threading.Thread(target=self._read_acks, name="sis-append-acks", daemon=True)
         self._reader.start()
 
-    def put(self, entry: Entry) -> None:
-        self._owner.check("append stream")
-        with self._changed:
-            self._check()
-            self._add(entry)
-
-    def put_many(self, entries: Sequence[Entry]) -> None:
+    def put(self, entries: Sequence[Entry], at_once: bool) -> None:
         self._owner.check("append stream")
         with self._changed:
             self._check()
             for entry in entries:
                 self._add(entry)
-            self._send_pending()
+            if at_once:
+                self._send_pending()
 
     def flush_untraced(self) -> Dict[SequenceRef, int]:
         self._owner.check("append stream")
@@ -219,7 +214,7 @@ class ServerAppendStream(AppendStream):
                 self._send_batch(piece, segment)
 
     def _send_batch(self, batch: Sequence[Entry], segment: str) -> None:
-        message, offset = entries.request(batch, segment)
+        message, offset = encoded_entries.request(batch, segment)
         self._in_flight.append(_Batch(time.monotonic(), batch, segment, message, offset))
         self._requests.put(message)
 

@@ -7,7 +7,7 @@ from typing import Mapping, NamedTuple, Union
 import numpy as np
 
 from sis.v1 import ratio_service_pb2 as pb
-from sis.wire import key
+from sis.wire.fields import key
 
 # What stands in a message for an array: its bytes, or where it lies in a segment.
 Field = Union[bytes, memoryview]
@@ -21,15 +21,6 @@ class EvaluateRequest(NamedTuple):
     # The field that is set, "gathered" for one, and its arrays by name. "": there is nothing else.
     form: str = ""
     arrays: Mapping[str, Field] = {}
-
-    def to_proto(self) -> pb.EvaluateRequest:
-        request = pb.EvaluateRequest()
-        request.CopyFrom(self.message)
-        if self.form:
-            getattr(request, self.form).SetInParent()
-        for name, values in self.arrays.items():
-            setattr(getattr(request, self.form), name, bytes(values))
-        return request
 
     def size(self) -> int:
         """Some bytes less than it is serialized."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-import weakref
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from sis import errors, spans
 from sis.append import Source
-from sis.entries import Entry
-from sis.owner import Owner
+from sis.append_streams.encoded_entries import Entry
+from sis.append_streams.server_append import ServerAppendStream
+from sis.owner import EndedBeforeForks
 from sis.records import SequenceRef
-from sis.server_append import ServerAppendStream
 
 # Beyond these the one that was used longest ago is ended.
 MOST_IDLE = 16
@@ -29,30 +27,16 @@ class _Kept(NamedTuple):
     opened: float
 
 
-# gRPC's threads must have ended before a fork (Client says more). What is kept nobody sees: so it is
-# ended here.
-_of_this_process: weakref.WeakSet[KeptStreams] = weakref.WeakSet()
-
-
-def _before_fork() -> None:
-    for kept in list(_of_this_process):
-        kept.end_idle()
-
-
-os.register_at_fork(before=_before_fork)
-
-
-class KeptStreams:
+class KeptStreams(EndedBeforeForks):
     """Those to one server. A call has its stream to itself, so that it hears of its own entries
     alone. Thread-safe."""
 
     def __init__(self) -> None:
-        self._owner = Owner()
         self._lock = threading.Lock()
         # All is flushed; the one that was used last is last. Guarded by _lock.
         self._idle: List[_Kept] = []
         self._closed = False
-        _of_this_process.add(self)
+        super().__init__()
 
     def append(
         self, source: Source, open_stream: Callable[[], ServerAppendStream], entries: Sequence[Entry]
@@ -91,7 +75,7 @@ class KeptStreams:
 
     def _flushed(self, kept: _Kept, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:
         try:
-            kept.stream.put_many(entries)
+            kept.stream.put(entries, at_once=True)
             committed = kept.stream.flush_untraced()
         except errors.AppendError:
             self._keep(kept)

@@ -7,22 +7,24 @@ import dataclasses
 import functools
 import threading
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 import grpc
 
-from sis import errors, fetched_records, spans
+from sis import errors, spans
 from sis.append import Source
-from sis.circuit_breaker import CircuitBreaker
+from sis.append_streams.encoded_entries import Entry
+from sis.append_streams.kept_streams import KeptStreams
+from sis.append_streams.server_append import ServerAppendStream
 from sis.credentials import Credentials, is_local
-from sis.entries import Entry
-from sis.evaluate_request import EvaluateRequest
-from sis.kept_streams import KeptStreams
-from sis.records import SequenceRef
+from sis.evaluate.micro_batches import Share
+from sis.evaluate.request import EvaluateRequest
+from sis.records import SequenceRef, Slice
 from sis.segment import Segment
-from sis.server_append import ServerAppendStream
+from sis.servers.circuit_breaker import CircuitBreaker
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
+from sis.wire import fetched_records
 
 _Answer = TypeVar("_Answer")
 
@@ -72,6 +74,11 @@ class _KnownRun:
     policy_version: int = 0
     # Whether the server is known to have the run with that version.
     confirmed: bool = False
+
+
+def _about_a_run(name: str) -> Callable[[SingleServer, Any], Any]:
+    """The call of this name, whose requests name a run."""
+    return lambda server, request: server._call_about(request.run.run_id, getattr(server._stub, name), request)
 
 
 class SingleServer:
@@ -174,26 +181,13 @@ class SingleServer:
                 known.policy_version = max(known.policy_version, request.policy_version)
         return self._call_about(request.run.run_id, self._stub.AdvanceVersion, request)
 
-    def GetStep(self, request: pb.GetStepRequest) -> pb.GetStepResponse:
-        return self._call_about(request.run.run_id, self._stub.GetStep, request)
-
-    def ListSteps(self, request: pb.ListStepsRequest) -> pb.ListStepsResponse:
-        return self._call_about(request.run.run_id, self._stub.ListSteps, request)
-
-    def ListSequences(self, request: pb.ListSequencesRequest) -> pb.ListSequencesResponse:
-        return self._call_about(request.run.run_id, self._stub.ListSequences, request)
-
-    def GetHistory(self, request: pb.GetHistoryRequest) -> pb.GetHistoryResponse:
-        return self._call_about(request.run.run_id, self._stub.GetHistory, request)
-
-    def InspectRun(self, request: pb.InspectRunRequest) -> pb.InspectRunResponse:
-        return self._call_about(request.run.run_id, self._stub.InspectRun, request)
-
-    def InspectSequence(self, request: pb.InspectSequenceRequest) -> pb.InspectSequenceResponse:
-        return self._call_about(request.run.run_id, self._stub.InspectSequence, request)
-
-    def Release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
-        return self._call_about(request.run.run_id, self._stub.Release, request)
+    GetStep = _about_a_run("GetStep")
+    ListSteps = _about_a_run("ListSteps")
+    ListSequences = _about_a_run("ListSequences")
+    GetHistory = _about_a_run("GetHistory")
+    InspectRun = _about_a_run("InspectRun")
+    InspectSequence = _about_a_run("InspectSequence")
+    Release = _about_a_run("Release")
 
     def FetchTopK(
         self, request: pb.FetchTopKRequest, assemble: Callable[[Iterable[fetched_records.Message]], _Answer]
@@ -230,16 +224,26 @@ class SingleServer:
             grpc.StatusCode.DATA_LOSS, f"{len(answers)} answers to {count} requests of a stream"
         )
 
+    def shares(self, request: pb.EvaluateRequest, slices: Sequence[Slice]) -> List[Share]:
+        """Who is sent what of a batch: all of it goes here."""
+        return [Share(0, request.lease_id, [number for number, part in enumerate(slices) if part.length])]
+
+    def evaluate_shares(
+        self, requests: Mapping[int, Sequence[Callable[[], EvaluateRequest]]]
+    ) -> List[pb.EvaluateResponse]:
+        """evaluate_all of the requests of each share, by its server."""
+        (own,) = requests.values()
+        return self.evaluate_all(own)
+
     def evaluate_all(self, requests: Sequence[Callable[[], EvaluateRequest]]) -> List[pb.EvaluateResponse]:
         """The answers, in order. Each request is made when it is about to be sent: there may be
         many, of any size."""
         if len(requests) > 1:
             try:
-                return self._evaluate_in_stream((make() for make in requests), len(requests))
-            except grpc.RpcError as rpc_error:
-                error = errors.from_rpc(rpc_error)
+                return self._send(lambda: self._evaluate_in_stream((make() for make in requests), len(requests)))
+            except errors.Error as error:
                 if error.code not in _LEFT_TO_EVALUATE:
-                    raise error from rpc_error
+                    raise
         return [self.Evaluate(make()) for make in requests]
 
     def lease_segment(self, size: int, timeout: Optional[float] = None) -> Segment:

@@ -8,10 +8,11 @@ import grpc
 import numpy as np
 
 from sis import errors
-from sis.columns import FetchedColumns
+from sis.evaluate.request import in_place
 from sis.records import MissingRange, Slice, TopKRecords
 from sis.segment import Room
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire.columns import FetchedColumns
 
 _Bytes = Union[bytes, memoryview]
 
@@ -151,11 +152,6 @@ def _header(stream: Iterator[Message]) -> pb.FetchTopKHeader:
     return header
 
 
-def _flat(array: np.ndarray) -> memoryview:
-    """The bytes of an array, to be written."""
-    return memoryview(array.reshape(-1).view(np.uint8))
-
-
 def _records(
     header: pb.FetchTopKHeader,
     slices: Tuple[Slice, ...],
@@ -193,7 +189,7 @@ def assemble(
     for name, array in fetched.items():
         if name not in parts:
             arrays[name] = np.empty(array.shape(total, header.top_k), array.dtype)
-            places.append((array.field, array.row_bytes(header.top_k), _flat(arrays[name])))
+            places.append((array.field, array.row_bytes(header.top_k), in_place(arrays[name])))
     widths = [] if columns is None else columns.widths
     values_of = [np.zeros(total * width, np.uint8) for width in widths]
     present_of = [np.zeros(total, np.uint8) for _ in widths]
@@ -228,7 +224,7 @@ def assemble(
                 raise _wrong(f"sent {len(received)} {field}, not {len(widths)}")
             for values, array, row_bytes in zip(received, places_of, row_bytes_of):
                 if len(values) == row_bytes * chunk.length:
-                    _flat(array)[row_bytes * filled : row_bytes * (filled + chunk.length)] = values
+                    in_place(array)[row_bytes * filled : row_bytes * (filled + chunk.length)] = values
                 # Of a server that gave no answer there are none.
                 elif len(values) or field != "columns":
                     raise _wrong(f"sent {field} that hold {len(values)} bytes for {chunk.length} positions")

@@ -1,0 +1,335 @@
+"""Entries, checked and as bytes."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import struct
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import grpc
+import numpy as np
+
+from sis import arrays, errors, ragged
+from sis.arrays import ArrayLike
+from sis.entries import AppendEntry, Block, ColumnValues, Seal, Truncate
+from sis.records import SequenceRef
+from sis.run import RunConfig
+from sis.segment import Segment
+from sis.v1 import ratio_service_pb2 as pb
+from sis.wire import checksum
+from sis.wire import columns as columns_module
+from sis.wire.fields import key, varint
+
+_KINDS: Dict[type, str] = {Block: "block", ColumnValues: "column", Truncate: "truncate", Seal: "seal"}
+
+# What bytes are made of; arrays are contiguous.
+Part = Union[bytes, np.ndarray]
+
+
+class PlacedArrays(NamedTuple):
+    """The arrays of a block that lie in a segment, where they must stay until it is acked."""
+
+    segment: Segment
+    arrays: Sequence[np.ndarray]
+    size: int  # in bytes, with all slots: what the server makes of them
+    # Of the block's fields, those before the arrays and after them.
+    begin: bytes
+    end: bytes
+
+
+class Entry:
+    """A checked one, until it is acked for good."""
+
+    __slots__ = (
+        "sequence", "kind", "first", "end", "parts", "size", "placed", "retry_until", "answered",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        sequence: SequenceRef,
+        kind: str,
+        first: int,
+        end: int,
+        parts: Sequence[Part],
+        size: int,
+        placed: Optional[PlacedArrays] = None,
+    ) -> None:
+        self.sequence = sequence
+        # "block" or "column" of [first, end), "truncate" to `end` or "seal" at it.
+        self.kind = kind
+        self.first = first
+        self.end = end
+        # Its bytes in a batch, with the caller's own arrays among them; their sum.
+        self.parts = parts
+        self.size = size
+        # Kept, so that their memory is not used again before the server has read it.
+        self.placed = placed
+        # Set by the first refusal for lack of room, on time.monotonic().
+        self.retry_until: Optional[float] = None
+        # Acked, or refused for good.
+        self.answered = False
+
+    @property
+    def segment(self) -> Optional[str]:
+        """The one that holds the arrays; "" if the message does, None if there are none."""
+        if self.placed is not None:
+            return self.placed.segment.name
+        return "" if self.kind in ("block", "column") else None
+
+    def copy_arrays(self) -> None:
+        """From then on the caller may write to those that travel."""
+        self.parts = [b"".join(self.parts)]
+
+    def leave_segment(self) -> None:
+        """From then on the arrays travel: their memory is that of this process alone."""
+        assert self.placed is not None
+        parts, self.size = _block_parts(self.placed.begin, self.placed.arrays, self.placed.end)
+        self.parts, self.placed = [b"".join(parts)], None
+
+    def refusal(self, code: grpc.StatusCode, message: str) -> errors.Refusal:
+        if self.kind in ("block", "column"):
+            text = f"{self.kind} [{self.first}, {self.end})"
+        else:
+            text = f"{self.kind} {'to' if self.kind == 'truncate' else 'at'} {self.end}"
+        return errors.Refusal(self.sequence.id, self.sequence.attempt, text, code, message)
+
+
+def checked(entry: AppendEntry, config: RunConfig, segments: Sequence[Segment] = ()) -> Entry:
+    """`config`: of the run. ValueError or TypeError if shapes or types are wrong. Arrays that lie in one of the segments
+    stay there; others travel ragged where the run's mass makes that shorter."""
+    kind = _KINDS.get(type(entry))
+    if kind is None:
+        raise TypeError(f"{entry!r} is no sis.Block, sis.ColumnValues, sis.Truncate or sis.Seal")
+    if kind == "block":
+        return _checked_block(entry, config, segments)
+    if kind == "column":
+        return _checked_column(entry, config)
+    name, length, attempt, *annotation = entry
+    sequence, named = _named(name, attempt)
+    data = named + _unsigned(_LENGTH, length)
+    if any(annotation):
+        said = pb.Annotation(**annotation[0]._asdict()).SerializeToString()
+        data += key(_ANNOTATION, len(said)) + said
+    data = _before(_NUMBERS[kind], len(data)) + data
+    return Entry(sequence, kind, 0, length, [data], len(data))
+
+
+def all_checked(
+    entries: Iterable[AppendEntry], config: RunConfig, segments: Sequence[Segment] = ()
+) -> List[Entry]:
+    """Says of the first that is wrong which it is."""
+    made: List[Entry] = []
+    listed = list(entries)
+    try:
+        for entry in listed:
+            made.append(checked(entry, config, segments))
+    except (TypeError, ValueError) as error:
+        name = getattr(entry, "sequence", None)
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(f"entries[{len(made)}], sequence {name!r}: {error}") from error
+    return made
+
+
+class _Field(NamedTuple):
+    """Of a message. The descriptors themselves are slow to ask."""
+
+    number: int
+    name: str
+    bits: int
+
+    @staticmethod
+    def of(message: Any, name: str) -> _Field:
+        field = message.DESCRIPTOR.fields_by_name[name]
+        return _Field(field.number, name, 32 if field.type == field.TYPE_UINT32 else 64)
+
+
+_ENTRIES = _Field.of(pb.AppendBatch, "entries").number
+_IN_SEGMENT = _Field.of(pb.AppendBatch, "segment").number
+_BATCH = _Field.of(pb.AppendRequest, "batch").number
+_NUMBERS = {kind: _Field.of(pb.AppendEntry, kind).number for kind in _KINDS.values()}
+# Of all kinds, which have the same number for it.
+_SEQUENCE = _Field.of(pb.Block, "sequence").number
+_ID = _Field.of(pb.SequenceRef, "id").number
+_ATTEMPT = _Field.of(pb.SequenceRef, "attempt")
+# Of truncations too.
+_LENGTH = _Field.of(pb.Seal, "length")
+_ANNOTATION = _Field.of(pb.Seal, "annotation").number
+_FIRST_POSITION = _Field.of(pb.Block, "first_position")
+_POLICY_VERSION = _Field.of(pb.Block, "policy_version")
+_ARRAYS = [
+    _Field.of(pb.Block, name).number
+    for name in ("sampled_ids", "sampled_log_probs", "top_k_ids", "top_k_log_probs")
+]
+_COUNTS = _Field.of(pb.Block, "top_k_counts").number
+_CRC32C = _Field.of(pb.Block, "crc32c").number << 3 | 5
+_COLUMNS = _Field.of(pb.Block, "columns").number
+_COLUMN_FIRST = _Field.of(pb.ColumnBlock, "first_position")
+_COLUMN_LENGTH = _Field.of(pb.ColumnBlock, "length")
+_COLUMN_NAME = _Field.of(pb.ColumnBlock, "column").number
+_COLUMN_VALUES = _Field.of(pb.ColumnBlock, "values").number
+_COLUMN_CRC32C = _Field.of(pb.ColumnBlock, "crc32c").number << 3 | 5
+_FIXED32 = struct.Struct("<BI")
+_INT32, _FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
+# Of a block's sets: below, leaving slots out takes longer than sending them.
+_CUT_BYTES = 32 << 10
+
+
+def _are_ready(
+    ids: ArrayLike, log_probs: ArrayLike, top_k_ids: ArrayLike, top_k_log_probs: ArrayLike, top_k: int
+) -> bool:
+    """Whether `_converted` would return the same arrays; of short ones it takes half of all time to
+    find that out array by array."""
+    if not (type(ids) is type(log_probs) is type(top_k_ids) is type(top_k_log_probs) is np.ndarray):
+        return False
+    narrow, wide = ids.shape, (len(ids), top_k)
+    return (
+        len(narrow) == 1
+        and log_probs.shape == narrow
+        and top_k_ids.shape == top_k_log_probs.shape == wide
+        and ids.dtype is top_k_ids.dtype is _INT32
+        and log_probs.dtype is top_k_log_probs.dtype is _FLOAT32
+        and ids.flags.c_contiguous
+        and log_probs.flags.c_contiguous
+        and top_k_ids.flags.c_contiguous
+        and top_k_log_probs.flags.c_contiguous
+    )
+
+
+def _converted(
+    ids: ArrayLike, log_probs: ArrayLike, top_k_ids: ArrayLike, top_k_log_probs: ArrayLike, top_k: int
+) -> List[np.ndarray]:
+    """Contiguous. ValueError if shapes or types are wrong."""
+    sampled_ids = arrays.int32("sampled_ids", ids, [None])
+    rows = len(sampled_ids)
+    return [
+        sampled_ids,
+        arrays.float32("sampled_log_probs", log_probs, [rows]),
+        arrays.int32("top_k_ids", top_k_ids, [rows, top_k]),
+        arrays.float32("top_k_log_probs", top_k_log_probs, [rows, top_k]),
+    ]
+
+
+def _checked_block(block: Block, config: RunConfig, segments: Sequence[Segment]) -> Entry:
+    top_k, mass = config.top_k, config.mass
+    name, first, version, *given, attempt, counts, named_columns = block
+    columns: Sequence[np.ndarray]
+    if counts is None:
+        columns = given if _are_ready(*given, top_k) else _converted(*given, top_k)
+    else:
+        columns = ragged.converted(*given, counts, top_k)
+        if not 0 < mass < 1:
+            columns = ragged.padded(columns, top_k)
+    rows = len(columns[0])
+    sequence, named = _named(name, attempt)
+    begin = named + _unsigned(_FIRST_POSITION, first) + _unsigned(_POLICY_VERSION, version)
+    in_segment: Optional[Segment] = None
+    values: Sequence[Part] = columns
+    for segment in () if named_columns else segments:
+        places = segment.refer_all(columns)
+        if places is not None:
+            in_segment, values = segment, places
+            break
+    if in_segment is None and 0 < mass < 1 and counts is None and 8 * rows * top_k >= _CUT_BYTES:
+        values = columns = ragged.cut(columns, mass)
+    crc = checksum.crc32c(columns)
+    end = b"" if crc is None else _FIXED32.pack(_CRC32C, crc)
+    placed: Optional[PlacedArrays] = None
+    if in_segment is not None:
+        placed = PlacedArrays(in_segment, columns, 8 * rows * (1 + top_k), begin, end)
+    more: Sequence[Part] = ()
+    if named_columns:
+        more = _repeated(_COLUMNS, columns_module.of_block(config, named_columns, rows))
+    parts, size = _block_parts(begin, values, end, more)
+    return Entry(sequence, "block", first, first + rows, parts, size, placed)
+
+
+def _checked_column(entry: ColumnValues, config: RunConfig) -> Entry:
+    name, first, column, given, attempt = entry
+    values = columns_module.of_name(config, column, given)
+    sequence, named = _named(name, attempt)
+    encoded = column.encode()
+    begin = named + _unsigned(_COLUMN_FIRST, first) + _unsigned(_COLUMN_LENGTH, len(values))
+    begin += key(_COLUMN_NAME, len(encoded)) + encoded
+    crc = checksum.crc32c([values])
+    end = b"" if crc is None else _FIXED32.pack(_COLUMN_CRC32C, crc)
+    field = key(_COLUMN_VALUES, values.nbytes)
+    size = len(begin) + len(field) + values.nbytes + len(end)
+    before = _before(_NUMBERS["column"], size)
+    return Entry(
+        sequence, "column", first, first + len(values), [before + begin + field, values, end], len(before) + size
+    )
+
+
+def _repeated(number: int, values: Sequence[Part]) -> List[Part]:
+    """The bytes of a repeated field, one after the other."""
+    return [part for value in values for part in (key(number, _bytes_of(value)), value)]
+
+
+def _block_parts(
+    begin: bytes, values: Sequence[Part], end: bytes, columns: Sequence[Part] = ()
+) -> Tuple[Sequence[Part], int]:
+    """An entry's bytes, with its four arrays and perhaps counts, or where they lie, and those of its
+    columns; their sum."""
+    a, b, c, d, *rest = values
+    keys, size = _array_keys(_bytes_of(a), _bytes_of(c))
+    if rest and _bytes_of(rest[0]):
+        # After the checksum, as protobuf writes them.
+        rest.insert(0, key(_COUNTS, _bytes_of(rest[0])))
+    rest += columns
+    size += len(begin) + len(end) + sum(map(_bytes_of, rest))
+    before = _before(_NUMBERS["block"], size)
+    return [before + begin + keys[0], a, keys[1], b, keys[2], c, keys[3], d, end, *rest], len(before) + size
+
+
+def _bytes_of(part: Part) -> int:
+    return len(part) if isinstance(part, bytes) else part.nbytes
+
+
+@functools.lru_cache(1 << 12, typed=True)
+def _named(name: str, attempt: int) -> Tuple[SequenceRef, bytes]:
+    """A sequence, and the field that names it."""
+    data = str.encode(name)
+    data = key(_ID, len(data)) + data if data else b""
+    data += _unsigned(_ATTEMPT, attempt)
+    return SequenceRef(name, attempt), key(_SEQUENCE, len(data)) + data
+
+
+@functools.lru_cache(1 << 12)
+def _before(number: int, size: int) -> bytes:
+    """What comes before the bytes of an entry: the fields that hold them."""
+    inner = key(number, size)
+    return key(_ENTRIES, len(inner) + size) + inner
+
+
+@functools.lru_cache(1 << 12)
+def _array_keys(narrow: int, wide: int) -> Tuple[Sequence[bytes], int]:
+    """What comes before each of the four arrays, of so many bytes; what they take, with these."""
+    sizes = (narrow, narrow, wide, wide)
+    keys = [key(number, size) if size else b"" for number, size in zip(_ARRAYS, sizes)]
+    return keys, sum(sizes) + sum(map(len, keys))
+
+
+@functools.lru_cache(1 << 12, typed=True)
+def _unsigned(field: _Field, value: int) -> bytes:
+    """Nothing for 0."""
+    number = operator.index(value)
+    if not 0 <= number < 1 << field.bits:
+        raise ValueError(f"{field.name} is {number}, must be in [0, 2^{field.bits})")
+    return varint(field.number << 3) + varint(number) if number else b""
+
+
+def request(entries: Sequence[Entry], segment: str) -> Tuple[bytes, int]:
+    """An AppendRequest of these, whose arrays lie in `segment`, or in it; where its entries
+    begin."""
+    size = 0
+    parts: List[Part] = [b""]
+    for entry in entries:
+        size += entry.size
+        parts += entry.parts
+    if segment:
+        name = segment.encode()
+        parts += [key(_IN_SEGMENT, len(name)), name]
+        size += len(parts[-2]) + len(name)
+    parts[0] = key(_BATCH, size)
+    return b"".join(parts), len(parts[0])

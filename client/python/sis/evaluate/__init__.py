@@ -1,0 +1,1 @@
+"""An Evaluate on its way: cut into requests, sent, and put together."""

@@ -1,0 +1,140 @@
+"""A large Evaluate, cut into many of about 1 MiB: the server works on the first while the others
+are on their way. Of several replicas each gets those of its own sequences."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Callable, List, Mapping, NamedTuple, Sequence, Union
+
+import numpy as np
+
+from sis import ragged
+from sis.evaluate.request import EvaluateRequest, Field
+from sis.half_precision import RoundedUp
+from sis.records import Slice
+from sis.segment import Segment
+from sis.v1 import ratio_service_pb2 as pb
+
+
+class RaggedRows:
+    """Of each position as many values as it has slots: taken by positions, like rows."""
+
+    def __init__(self, values: Union[np.ndarray, RoundedUp], offsets: np.ndarray) -> None:
+        """values: [S]; offsets: int64 [N + 1], where each position's begin, and the end."""
+        self.values = values
+        self.offsets = offsets
+        self.shape = values.shape
+        self.itemsize = values.itemsize
+
+    def __getitem__(self, rows: Selection) -> np.ndarray:
+        if isinstance(rows, slice):
+            start, stop, _ = rows.indices(len(self.offsets) - 1)
+            return self.values[int(self.offsets[start]) : int(self.offsets[stop])]
+        return self.values[ragged.places(self.offsets[rows], self.offsets[rows + 1] - self.offsets[rows])]
+
+    def begin(self, position: int) -> int:
+        """In bytes."""
+        return int(self.offsets[position]) * self.itemsize
+
+
+# Of the rows of an array: a slice where they stand one after the other, else their numbers.
+Selection = Union[slice, np.ndarray]
+
+# An array of a form, one row per position.
+Rows = Union[np.ndarray, RoundedUp, RaggedRows]
+
+
+def lies_in(segment: Segment, array: Rows) -> bool:
+    """Whether its values are there already."""
+    values = array.values if isinstance(array, RaggedRows) else array
+    return isinstance(values, np.ndarray) and segment.holds(values)
+
+
+def placed(array: Rows, place: Callable[[np.ndarray], np.ndarray]) -> Rows:
+    """The same where `place` puts it; what is to be RoundedUp is rounded."""
+    values = place(array[:])
+    return RaggedRows(values, array.offsets) if isinstance(array, RaggedRows) else values
+
+
+class Share(NamedTuple):
+    """What one server is sent of a batch."""
+
+    # Its index among several.
+    server: int
+    # There; 0: none.
+    lease_id: int
+    # Of the slices, rising; empty ones are not sent.
+    numbers: Sequence[int]
+
+
+class MicroBatch(NamedTuple):
+    """Slices that are evaluated by one request, and where their rows are in the arrays."""
+
+    # Of the slices in the whole batch, rising. A sequence of which nothing is committed gives an empty
+    # slice, which the service does not evaluate: its number is not among them.
+    numbers: Sequence[int]
+    rows: Selection
+
+    @property
+    def length(self) -> int:
+        """In positions."""
+        return self.rows.stop - self.rows.start if isinstance(self.rows, slice) else len(self.rows)
+
+    def request(
+        self,
+        options: pb.EvaluateRequest,
+        slices: Sequence[Slice],
+        form: str,
+        arrays: Mapping[str, Rows],
+        field: Callable[[np.ndarray], Field],
+    ) -> EvaluateRequest:
+        """`options` is all of the request but slices and the arrays of the form; these are those of
+        the whole batch.
+
+        `field` makes what stands in a message for an array.
+        """
+        message = pb.EvaluateRequest()
+        message.CopyFrom(options)
+        message.slices.extend(slices[number].to_proto() for number in self.numbers)
+        return EvaluateRequest(message, form, {name: field(array[self.rows]) for name, array in arrays.items()})
+
+
+def cut(
+    slices: Sequence[Slice], numbers: Sequence[int], arrays: Mapping[str, Rows], limit: int, multiple: int = 1
+) -> List[MicroBatch]:
+    """Of the slices with these numbers, micro-batches of at most `limit` bytes of arrays, or one slice:
+    that stays what the server gave a digest of.
+
+    Each begins at a multiple of `multiple` positions, and of as many bytes of ragged rows: a slice
+    that doesn't stays with the one before.
+    """
+    rows_of_all = [array for array in arrays.values() if isinstance(array, RaggedRows)]
+    row_bytes = sum(
+        array.itemsize * int(np.prod(array.shape[1:]))
+        for array in arrays.values()
+        if not isinstance(array, RaggedRows)
+    )
+    starts = [0, *itertools.accumulate(part.length for part in slices)]
+
+    def can_begin(position: int) -> bool:
+        return position % multiple == 0 and all(array.begin(position) % multiple == 0 for array in rows_of_all)
+
+    batches: List[List[int]] = [[]]
+    size = 0
+    for number in numbers:
+        start, stop = starts[number], starts[number + 1]
+        own = (stop - start) * row_bytes + sum(array.begin(stop) - array.begin(start) for array in rows_of_all)
+        if batches[-1] and size + own > limit and can_begin(start):
+            batches.append([])
+            size = 0
+        batches[-1].append(number)
+        size += own
+    return [MicroBatch(batch, _rows([slice(starts[number], starts[number + 1]) for number in batch])) for batch in batches]
+
+
+def _rows(parts: Sequence[slice]) -> Selection:
+    if not parts:
+        return slice(0, 0)
+    if all(part.stop == later.start for part, later in zip(parts, parts[1:])):
+        return slice(parts[0].start, parts[-1].stop)
+    return np.concatenate([np.arange(part.start, part.stop) for part in parts])

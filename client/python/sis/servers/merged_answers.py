@@ -1,0 +1,96 @@
+"""What several servers answer about a run, as if one had."""
+
+from __future__ import annotations
+
+import math
+from typing import Dict, Iterable, List, Sequence
+
+from sis.v1 import ratio_service_pb2 as pb
+from sis.wire import sums
+
+# As many as a server names.
+_DEVIATIONS = 64
+
+
+def merged_run(runs: Sequence[pb.Run]) -> pb.Run:
+    """One run as its replicas describe it; those in an older incarnation hold nothing of it."""
+    incarnation = max(run.incarnation for run in runs)
+    runs = [run for run in runs if run.incarnation == incarnation]
+    merged = pb.Run(run_id=runs[0].run_id, incarnation=incarnation, config=runs[0].config)
+    merged.policy_version = max(run.policy_version for run in runs)
+    for name in ("sequences", "sealed_sequences", "positions", "bytes", "leases", "unread_sequences"):
+        setattr(merged, name, sum(getattr(run, name) for run in runs))
+    merged.verdict = max(run.verdict for run in runs)
+    # Of a rule that several are beyond, what the first says.
+    findings: Dict[str, pb.Finding] = {}
+    for run in runs:
+        for found in run.findings:
+            findings.setdefault(found.rule, found)
+    merged.findings.extend(sorted(findings.values(), key=lambda found: -found.verdict))
+    draws = [run.last_draw for run in runs if run.HasField("last_draw")]
+    if draws:
+        merged.last_draw = max(draws)
+    return merged
+
+
+def merged_steps(
+    parts: Sequence[pb.GetStepResponse], unanswered: Sequence[int] = ()
+) -> pb.GetStepResponse:
+    total = pb.GetStepResponse()
+    total.CopyFrom(sums.summed(parts))
+    total.unanswered[:] = unanswered
+    return total
+
+
+def merged_histories(parts: Sequence[pb.GetHistoryResponse]) -> pb.GetHistoryResponse:
+    """All that replicas counted, in the stretches of the one that has most: each thins its history by
+    the draws that it has seen, so the bounds differ where one of them missed a draw. A stretch of
+    another is added where its last draw lies; if it lies nowhere, it stands before the one that ended
+    next."""
+    most = max(parts, key=lambda part: len(part.stretches))
+    together = [[stretch] for stretch in most.stretches]
+    for part in parts:
+        if part is not most:
+            for stretch in part.stretches:
+                _add(stretch, together)
+    return pb.GetHistoryResponse(stretches=map(_summed, together))
+
+
+def _add(
+    part: pb.GetHistoryResponse.Stretch, together: List[List[pb.GetHistoryResponse.Stretch]]
+) -> None:
+    # The newest one: a draw may have been evaluated again.
+    for stretches in reversed(together):
+        if stretches[0].first_draw <= part.last_draw <= stretches[0].last_draw:
+            stretches.append(part)
+            return
+    for place, stretches in enumerate(together):
+        if max(stretch.ended_at for stretch in stretches) >= part.ended_at:
+            together.insert(place, [part])
+            return
+    together.append([part])
+
+
+def _summed(stretches: Sequence[pb.GetHistoryResponse.Stretch]) -> pb.GetHistoryResponse.Stretch:
+    total = pb.GetHistoryResponse.Stretch()
+    total.CopyFrom(sums.summed(stretches))
+    total.begun_at = min(stretch.begun_at for stretch in stretches)
+    total.ended_at = max(stretch.ended_at for stretch in stretches)
+    return total
+
+
+def merged_inspections(parts: Iterable[pb.InspectRunResponse]) -> pb.InspectRunResponse:
+    """InspectRun over several replicas. A token's counts leave out the replicas that don't name it,
+    as it doesn't stand out there."""
+    parts = list(parts)
+    tokens = sums.merged(part.tokens for part in parts)
+    tokens.sort(
+        key=lambda token: (-math.log((token.rejected + 1) / (token.accepted + 1)), token.token_id)
+    )
+    sequences = [kept for part in parts for kept in part.sequences]
+    sequences.sort(key=lambda kept: (kept.sequence.id, kept.sequence.attempt))
+    deviations = [found for part in parts for found in part.deviations]
+    deviations.sort(key=lambda found: -abs(found.log_ratio))
+    return pb.InspectRunResponse(
+        sequences=sequences, tokens=tokens, deviations=deviations[:_DEVIATIONS]
+    )

@@ -1,0 +1,1 @@
+"""What is sent and received: bytes and messages of sis.v1, and arrays in them."""
