@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/crc32c.h"
+#include "server/cache/missing.h"
 
 namespace sis {
 namespace {
@@ -21,6 +22,8 @@ constexpr uint32_t kFragmentsAtOnce = 16;
 constexpr int kReadAttempts = 4;
 // The same of a drop.
 constexpr int kDropAttempts = 4;
+
+constexpr auto kStale = static_cast<uint8_t>(MissingReason::kStale);
 
 ItemKey InGroup(const std::string& prefix, std::string key) { return {prefix, std::move(key)}; }
 
@@ -50,6 +53,10 @@ absl::Status Lost(std::string_view what) {
 }
 
 }  // namespace
+
+bool SequenceStore::IsDropped(const SequenceState& state) const {
+  return state.dropped != 0 && !(state.dropped == kStale && shared());
+}
 
 absl::StatusOr<SequenceState> SequenceStore::GetState(const std::string& prefix,
                                                       absl::StatusOr<std::string>* as_stored) {
@@ -132,7 +139,7 @@ void SequenceStore::AppendDifferent(std::span<const NewEntry> entries, std::span
     const absl::StatusOr<SequenceState> state = UnwrapItem(states[c].key, *found[c], ParseState);
     if (!state.ok()) {
       status = state.status();
-    } else if (state->dropped != 0) {
+    } else if (IsDropped(*state)) {
       status = absl::FailedPreconditionError(
           absl::StrCat(ToString(entry.sequence), " was dropped (", state->dropped, ")"));
     } else if (entry.number < state->entries) {
@@ -199,12 +206,13 @@ absl::StatusOr<StoredSequence> SequenceStore::ReadOnce(const std::string& prefix
   absl::StatusOr<std::string> state_item;
   const absl::StatusOr<SequenceState> state = GetState(prefix, &state_item);
   if (!state.ok() && !absl::IsNotFound(state.status())) return state.status();
-  if (state.ok() && state->dropped != 0) {
+  if (state.ok() && IsDropped(*state)) {
     sequence.dropped = state->dropped;
     return sequence;
   }
+  const bool stale = state.ok() && state->dropped != 0;  // the entries before those that count
   if (state.ok() && first < state->entries) {
-    absl::StatusOr<std::string> form = GetWholeForm(prefix, *state);
+    absl::StatusOr<std::string> form = stale ? std::string() : GetWholeForm(prefix, *state);
     if (!form.ok()) return form.status();
     sequence.whole_form = *std::move(form);
     sequence.first_entry = state->entries;
@@ -213,6 +221,9 @@ absl::StatusOr<StoredSequence> SequenceStore::ReadOnce(const std::string& prefix
       GetEntries(prefix, sequence.first_entry, state_item);
   if (!entries.ok()) return entries.status();
   sequence.entries = *std::move(entries);
+  if (stale && sequence.entries.empty() && first <= state->entries) {
+    return StoredSequence{.dropped = state->dropped};
+  }
   if (first == 0 && !sequence.whole_form.has_value() && sequence.entries.empty()) {
     return WhyNothing(prefix);
   }
@@ -284,13 +295,14 @@ absl::Status SequenceStore::WriteWholeForm(const SequenceIdentity& sequence, uin
     absl::StatusOr<std::string> item;
     const absl::StatusOr<SequenceState> before = GetState(prefix, &item);
     if (!before.ok() && !absl::IsNotFound(before.status())) return before.status();
-    if (before.ok() && before->dropped == 0 && before->entries >= entries) return absl::OkStatus();
+    const bool dropped = before.ok() && IsDropped(*before);
+    if (before.ok() && !dropped && before->entries >= entries) return absl::OkStatus();
     const SequenceState state{.entries = entries,
                               .form = ExtendCrc32c(0, std::as_bytes(std::span(form))),
                               .fragments = static_cast<uint32_t>(FragmentsOf(form.size())),
                               .bytes = form.size()};
     absl::Status written;
-    if (before.ok() && before->dropped != 0) written = absl::AbortedError("dropped");
+    if (dropped) written = absl::AbortedError("dropped");
     for (uint32_t n = 0; n < state.fragments && written.ok(); ++n) {
       written = Put(MakeItem(InGroup(prefix, FragmentKey(prefix, state.form, n)), expires,
                              form.substr(n * kFragmentBytes, kFragmentBytes)));
@@ -312,7 +324,7 @@ absl::Status SequenceStore::WriteWholeForm(const SequenceIdentity& sequence, uin
     if (present->form != state.form) {
       if (absl::Status status = RemoveFragments(prefix, state); !status.ok()) return status;
     }
-    if (present->dropped == 0) return absl::OkStatus();  // another replica's stands for it
+    if (!IsDropped(*present)) return absl::OkStatus();  // another replica's stands for it
     if (absl::Status status = RemoveEntries(prefix, entries, 0); !status.ok()) return status;
     return absl::FailedPreconditionError(absl::StrCat(ToString(sequence), " was dropped"));
   });
@@ -324,12 +336,13 @@ absl::StatusOr<bool> SequenceStore::Has(const SequenceIdentity& sequence) {
   return Counted("has", [&]() -> absl::StatusOr<bool> {
     const std::string prefix = SequencePrefix(sequence);
     const absl::StatusOr<SequenceState> state = GetState(prefix);
-    if (state.ok()) return state->dropped == 0;
+    const bool stale = state.ok() && state->dropped != 0 && !IsDropped(*state);
+    if (state.ok() && !stale) return state->dropped == 0;
     if (absl::IsDataLoss(state.status())) return true;
-    if (!absl::IsNotFound(state.status())) return state.status();
-    const ItemKey first = InGroup(prefix, EntryKey(prefix, 0));
+    if (!stale && !absl::IsNotFound(state.status())) return state.status();
+    const ItemKey first = InGroup(prefix, EntryKey(prefix, stale ? state->entries : 0));
     absl::Status found = items_->Get({&first, 1})[0].status();
-    if (absl::IsNotFound(found)) found = WhyNothing(prefix);
+    if (absl::IsNotFound(found) && !stale) found = WhyNothing(prefix);
     if (absl::IsUnavailable(found)) return found;
     return !absl::IsNotFound(found);
   });
@@ -373,7 +386,7 @@ std::vector<size_t> SequenceStore::DropThose(std::span<const size_t> indices,
       statuses[i] = present[n].status();
       continue;
     }
-    if (state.dropped != 0) continue;
+    if (IsDropped(state)) continue;
     state.dropped = sequences[i].reason;
     // Until all else is removed the record stays, or what is left would count again.
     Item record = MakeItem(std::move(keys[n]), absl::InfiniteFuture(), EncodeState(state));
@@ -407,11 +420,40 @@ std::vector<absl::StatusOr<std::optional<uint8_t>>> SequenceStore::WhyDropped(
           items[i].ok() ? UnwrapItem(keys[i].key, *items[i], ParseState) : items[i].status();
       if (!state.ok()) {
         reasons[i] = state.status();
-      } else if (state->dropped != 0) {
+      } else if (IsDropped(*state)) {
         reasons[i] = state->dropped;
       }
     }
     return reasons;
+  });
+}
+
+absl::Status SequenceStore::DropStale(const SequenceIdentity& sequence, uint32_t entries,
+                                      absl::Time expires) {
+  return Counted("drop", [&]() -> absl::Status {
+    const std::string prefix = SequencePrefix(sequence);
+    absl::StatusOr<std::string> item;
+    SequenceState state = GetState(prefix, &item).value_or(SequenceState());
+    if (!item.ok() && !absl::IsNotFound(item.status())) return item.status();
+    if (IsDropped(state) || state.entries > entries) return absl::OkStatus();
+    uint32_t first = state.entries;
+    if (state.dropped != 0 && state.entries == entries) {
+      first = 0;  // said before, but perhaps not all is removed
+    } else {
+      const ItemKey next = InGroup(prefix, EntryKey(prefix, entries));
+      absl::Status more = items_->Get({&next, 1})[0].status();
+      if (!absl::IsNotFound(more)) return more;
+      state.dropped = kStale;
+      state.entries = entries;
+      absl::Status said =
+          items_->Swap(MakeItem(InGroup(prefix, StateKey(prefix)), expires, EncodeState(state)),
+                       item.ok() ? std::optional(*item) : std::nullopt);
+      // Another has sealed it, or said the same.
+      if (absl::IsAborted(said)) return absl::OkStatus();
+      if (!said.ok()) return said;
+    }
+    absl::Status removed = RemoveFragments(prefix, state);
+    return removed.ok() ? RemoveEntries(prefix, first, entries) : removed;
   });
 }
 
@@ -423,7 +465,7 @@ absl::Status SequenceStore::RemoveDropped(const SequenceIdentity& sequence, absl
     if (absl::IsNotFound(state.status())) return absl::OkStatus();
     if (!state.ok()) return state.status();
     const bool removed_before = ItemExpires(*item) != absl::InfiniteFuture();
-    if (state->dropped == 0 || removed_before) return absl::OkStatus();
+    if (!IsDropped(*state) || removed_before) return absl::OkStatus();
     absl::Status removed = RemoveFragments(prefix, *state);
     if (removed.ok()) removed = RemoveEntries(prefix, state->entries, 0);
     if (!removed.ok()) return removed;

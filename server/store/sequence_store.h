@@ -80,6 +80,11 @@ class SequenceStore {
   // Of each sequence why it was dropped; nothing if it wasn't.
   std::vector<absl::StatusOr<std::optional<uint8_t>>> WhyDropped(
       std::span<const SequenceIdentity> sequences);
+  // Where other servers write, too: of a sequence whose first `entries` entries are all stale says
+  // so, and removes these, unless there are more. Entries that come at the same time or later
+  // count, as behind a whole form; while there are none the sequence is dropped, as long as the
+  // reason is kept.
+  absl::Status DropStale(const SequenceIdentity& sequence, uint32_t entries, absl::Time expires);
   // Removes everything of a dropped sequence but the reason, which is kept until `expires`. What
   // isn't dropped, or was removed before, stays as it is.
   absl::Status RemoveDropped(const SequenceIdentity& sequence, absl::Time expires);
@@ -119,6 +124,8 @@ class SequenceStore {
     std::string value = WrapItem(key.key, expires, payload);
     return {std::move(key), std::move(value), expires};
   }
+  // Whether nothing of the sequence counts any more, whatever is stored.
+  bool IsDropped(const SequenceState& state) const;
   // Of the sequences with these indices. Returns those of which another has written a state since
   // this looked.
   std::vector<size_t> DropThose(std::span<const size_t> indices,

@@ -353,10 +353,6 @@ void StoresModelTest::ReleaseLeased(ModelSequence& sequence) {
 
 void StoresModelTest::AdvanceVersion() {
   const uint64_t next = version_ + 1;
-  // A server finds stale what is so by the positions that it has in memory: it gets the others'.
-  for (const auto& replica : replicas_) {
-    for (const ModelSequence& sequence : sequences_) replica->Find(sequence.id);
-  }
   for (size_t r = 0; r < replicas_.size(); ++r) {
     const absl::StatusCode code = UntilAnswered(r, [&] {
       const absl::StatusCode answer = replicas_[r]->AdvanceVersion(next).status().code();
