@@ -61,7 +61,7 @@ bool SequenceStore::IsDropped(const SequenceState& state) const {
 absl::StatusOr<SequenceState> SequenceStore::GetState(const std::string& prefix,
                                                       absl::StatusOr<std::string>* as_stored) {
   const ItemKey key = InGroup(prefix, StateKey(prefix));
-  const absl::StatusOr<std::string> item = items_->Get({&key, 1})[0];
+  const absl::StatusOr<std::string> item = Get(key);
   if (as_stored != nullptr) *as_stored = item;
   if (!item.ok()) return item.status();
   return UnwrapItem(key.key, *item, ParseState);
@@ -234,7 +234,7 @@ absl::Status SequenceStore::WhyNothing(const std::string& prefix) {
   const absl::Status nothing = absl::NotFoundError("nothing is stored");
   if (!items_->forgets()) return nothing;
   const ItemKey witness = Witness(prefix);
-  const absl::StatusOr<std::string> item = items_->Get({&witness, 1})[0];
+  const absl::StatusOr<std::string> item = Get(witness);
   if (!item.ok()) return absl::IsNotFound(item.status()) ? nothing : item.status();
   const absl::Status genuine = UnwrapItem(witness.key, *item).status();
   return genuine.ok() ? Lost("the sequence") : genuine;
@@ -340,8 +340,8 @@ absl::StatusOr<bool> SequenceStore::Has(const SequenceIdentity& sequence) {
     if (state.ok() && !stale) return state->dropped == 0;
     if (absl::IsDataLoss(state.status())) return true;
     if (!stale && !absl::IsNotFound(state.status())) return state.status();
-    const ItemKey first = InGroup(prefix, EntryKey(prefix, stale ? state->entries : 0));
-    absl::Status found = items_->Get({&first, 1})[0].status();
+    absl::Status found =
+        Get(InGroup(prefix, EntryKey(prefix, stale ? state->entries : 0))).status();
     if (absl::IsNotFound(found) && !stale) found = WhyNothing(prefix);
     if (absl::IsUnavailable(found)) return found;
     return !absl::IsNotFound(found);
@@ -412,19 +412,12 @@ std::vector<absl::StatusOr<std::optional<uint8_t>>> SequenceStore::WhyDropped(
       const std::string prefix = SequencePrefix(sequence);
       keys.push_back(InGroup(prefix, StateKey(prefix)));
     }
-    const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
-    std::vector<absl::StatusOr<std::optional<uint8_t>>> reasons(sequences.size(), std::nullopt);
-    for (size_t i = 0; i < items.size(); ++i) {
-      if (absl::IsNotFound(items[i].status())) continue;
-      const absl::StatusOr<SequenceState> state =
-          items[i].ok() ? UnwrapItem(keys[i].key, *items[i], ParseState) : items[i].status();
-      if (!state.ok()) {
-        reasons[i] = state.status();
-      } else if (IsDropped(*state)) {
-        reasons[i] = state->dropped;
-      }
-    }
-    return reasons;
+    using Reason = std::optional<uint8_t>;
+    return GetEach<Reason>(keys, std::nullopt, [&](auto payload) -> absl::StatusOr<Reason> {
+      const absl::StatusOr<SequenceState> state = ParseState(payload);
+      if (!state.ok()) return state.status();
+      return IsDropped(*state) ? Reason(state->dropped) : std::nullopt;
+    });
   });
 }
 
@@ -440,8 +433,7 @@ absl::Status SequenceStore::DropStale(const SequenceIdentity& sequence, uint32_t
     if (state.dropped != 0 && state.entries == entries) {
       first = 0;  // said before, but perhaps not all is removed
     } else {
-      const ItemKey next = InGroup(prefix, EntryKey(prefix, entries));
-      absl::Status more = items_->Get({&next, 1})[0].status();
+      absl::Status more = Get(InGroup(prefix, EntryKey(prefix, entries))).status();
       if (!absl::IsNotFound(more)) return more;
       state.dropped = kStale;
       state.entries = entries;

@@ -131,6 +131,25 @@ class SequenceStore {
   std::vector<size_t> DropThose(std::span<const size_t> indices,
                                 std::span<const DroppedSequence> sequences,
                                 std::vector<absl::Status>& statuses);
+  absl::StatusOr<std::string> Get(const ItemKey& key) { return items_->Get({&key, 1})[0]; }
+  // Of each what `parse` makes of its payload, or `absent`.
+  template <typename T, typename Parse>
+  std::vector<absl::StatusOr<T>> GetEach(std::span<const ItemKey> keys, const T& absent,
+                                         const Parse& parse) {
+    const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
+    std::vector<absl::StatusOr<T>> results(keys.size(), absent);
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (absl::IsNotFound(items[i].status())) continue;
+      const absl::StatusOr<std::string_view> payload =
+          items[i].ok() ? UnwrapItem(keys[i].key, *items[i]) : items[i].status();
+      if (payload.ok()) {
+        results[i] = parse(*payload);
+      } else {
+        results[i] = payload.status();
+      }
+    }
+    return results;
+  }
   // NotFound if the sequence is neither sealed nor dropped.
   absl::StatusOr<SequenceState> GetState(const std::string& prefix,
                                          absl::StatusOr<std::string>* as_stored = nullptr);

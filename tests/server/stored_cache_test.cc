@@ -275,16 +275,6 @@ TEST_P(ReleaseTest, WhatIsLeasedGoesWithTheServer) {
   }
 }
 
-TEST_P(ReleaseTest, WhatWasNeverSeenIsUnknown) {
-  auto replica = Start();
-  EXPECT_EQ(replica->Release({"a"})->sequences, 0);
-  EXPECT_EQ(replica->AppendBlock(records_.Block("a")).code(), 0);
-  EXPECT_EQ(replica->Release({"a", "a", "b"})->sequences, 1);
-  EXPECT_EQ(replica->Release({"a"})->sequences, 0);
-  EXPECT_EQ(CodeOf(replica->AppendBlock(records_.Block("a"))),
-            absl::StatusCode::kFailedPrecondition);
-}
-
 TEST_P(ReleaseTest, NothingButTheReasonStays) {
   auto replica = Start();
   for (int i = 0; i < 20; ++i) {
