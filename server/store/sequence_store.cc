@@ -27,6 +27,8 @@ constexpr auto kStale = static_cast<uint8_t>(MissingReason::kStale);
 
 ItemKey InGroup(const std::string& prefix, std::string key) { return {prefix, std::move(key)}; }
 
+ItemKey KeyOfState(const std::string& prefix) { return InGroup(prefix, StateKey(prefix)); }
+
 ItemKey Witness(const std::string& prefix) {
   return {.group = prefix, .key = WitnessKey(prefix), .elsewhere = true};
 }
@@ -55,12 +57,14 @@ absl::Status Lost(std::string_view what) {
 }  // namespace
 
 bool SequenceStore::IsDropped(const SequenceState& state) const {
-  return state.dropped != 0 && !(state.dropped == kStale && shared());
+  // As DropStale says it; a drop of all, of which no whole form was written, says 0.
+  const bool is_of_entries = state.dropped == kStale && state.entries > 0 && shared();
+  return state.dropped != 0 && !is_of_entries;
 }
 
 absl::StatusOr<SequenceState> SequenceStore::GetState(const std::string& prefix,
                                                       absl::StatusOr<std::string>* as_stored) {
-  const ItemKey key = InGroup(prefix, StateKey(prefix));
+  const ItemKey key = KeyOfState(prefix);
   const absl::StatusOr<std::string> item = Get(key);
   if (as_stored != nullptr) *as_stored = item;
   if (!item.ok()) return item.status();
@@ -124,7 +128,7 @@ void SequenceStore::AppendDifferent(std::span<const NewEntry> entries, std::span
   for (size_t n = 0; n < added.size(); ++n) {
     statuses[added[n]] = results[n];
     if (!results[n].ok()) continue;
-    states.push_back(InGroup(items[n].key.group, StateKey(items[n].key.group)));
+    states.push_back(KeyOfState(items[n].key.group));
     checked.push_back(static_cast<int>(n));
   }
   const std::vector<absl::StatusOr<std::string>> found = items_->Get(states);
@@ -178,7 +182,7 @@ absl::StatusOr<std::vector<LogEntry>> SequenceStore::GetEntries(
   std::vector<LogEntry> entries;
   for (uint32_t missing = 0; missing < kMissingAtEnd; first += kWindow) {
     std::vector<ItemKey> keys = EntryKeys(prefix, first, first + kWindow);
-    keys.push_back(InGroup(prefix, StateKey(prefix)));
+    keys.push_back(KeyOfState(prefix));
     const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
     // Read last, and written before any entry goes: if it is what it was, none of these is gone.
     const absl::StatusOr<std::string>& now = items.back();
@@ -307,7 +311,7 @@ absl::Status SequenceStore::WriteWholeForm(const SequenceIdentity& sequence, uin
       written = Put(MakeItem(InGroup(prefix, FragmentKey(prefix, state.form, n)), expires,
                              form.substr(n * kFragmentBytes, kFragmentBytes)));
     }
-    const Item record = MakeItem(InGroup(prefix, StateKey(prefix)), expires, EncodeState(state));
+    const Item record = MakeItem(KeyOfState(prefix), expires, EncodeState(state));
     if (written.ok()) {
       written = items_->Swap(record, item.ok() ? std::optional(*item) : std::nullopt);
     }
@@ -369,8 +373,7 @@ std::vector<size_t> SequenceStore::DropThose(std::span<const size_t> indices,
                                              std::vector<absl::Status>& statuses) {
   std::vector<ItemKey> keys;
   for (const size_t i : indices) {
-    const std::string prefix = SequencePrefix(sequences[i].sequence);
-    keys.push_back(InGroup(prefix, StateKey(prefix)));
+    keys.push_back(KeyOfState(SequencePrefix(sequences[i].sequence)));
   }
   const std::vector<absl::StatusOr<std::string>> present = items_->Get(keys);
   std::vector<size_t> put, again;
@@ -409,8 +412,7 @@ std::vector<absl::StatusOr<std::optional<uint8_t>>> SequenceStore::WhyDropped(
   return Counted("why_dropped", [&]() -> std::vector<absl::StatusOr<std::optional<uint8_t>>> {
     std::vector<ItemKey> keys;
     for (const SequenceIdentity& sequence : sequences) {
-      const std::string prefix = SequencePrefix(sequence);
-      keys.push_back(InGroup(prefix, StateKey(prefix)));
+      keys.push_back(KeyOfState(SequencePrefix(sequence)));
     }
     using Reason = std::optional<uint8_t>;
     return GetEach<Reason>(keys, std::nullopt, [&](auto payload) -> absl::StatusOr<Reason> {
@@ -437,9 +439,8 @@ absl::Status SequenceStore::DropStale(const SequenceIdentity& sequence, uint32_t
       if (!absl::IsNotFound(more)) return more;
       state.dropped = kStale;
       state.entries = entries;
-      absl::Status said =
-          items_->Swap(MakeItem(InGroup(prefix, StateKey(prefix)), expires, EncodeState(state)),
-                       item.ok() ? std::optional(*item) : std::nullopt);
+      absl::Status said = items_->Swap(MakeItem(KeyOfState(prefix), expires, EncodeState(state)),
+                                       item.ok() ? std::optional(*item) : std::nullopt);
       // Another has sealed it, or said the same.
       if (absl::IsAborted(said)) return absl::OkStatus();
       if (!said.ok()) return said;
@@ -461,7 +462,7 @@ absl::Status SequenceStore::RemoveDropped(const SequenceIdentity& sequence, absl
     absl::Status removed = RemoveFragments(prefix, *state);
     if (removed.ok()) removed = RemoveEntries(prefix, state->entries, 0);
     if (!removed.ok()) return removed;
-    return Put(MakeItem(InGroup(prefix, StateKey(prefix)), expires,
+    return Put(MakeItem(KeyOfState(prefix), expires,
                         EncodeState(SequenceState{.dropped = state->dropped})));
   });
 }
