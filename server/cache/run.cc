@@ -181,7 +181,8 @@ void Run::NoteShortened(SequenceNameView name) {
   if (member->idle() && member->sequence().positions() == 0 && !member->sequence().sealed()) {
     Remove(*member);
   } else if (config_.max_staleness.has_value()) {
-    versions_.LookAgain(*member);
+    versions_.Remove(*member);  // its newest version may have become smaller
+    versions_.Add(*member);
   }
 }
 
