@@ -42,9 +42,11 @@ class BackingStore {
   virtual FoundSequence Find(Run& run, const SequenceName& name, uint32_t first, uint32_t count,
                              std::span<const uint32_t> columns) = 0;
 
-  // Drops a stored sequence that was dropped from memory, later, and until it succeeds: doesn't
-  // wait, and is called under the run's lock.
-  virtual void DropBehind(const Run& run, const SequenceName& name, MissingReason reason) = 0;
+  // Drops a stored sequence that is dropped from memory, later, and until it succeeds: doesn't
+  // wait, and is called under the run's lock. In a store that is shared kStale, which only an idle
+  // sequence is, takes no more than what memory had of it.
+  virtual void DropBehind(const Run& run, const SequenceName& name, const Sequence& sequence,
+                          MissingReason reason) = 0;
 };
 
 }  // namespace sis

@@ -15,7 +15,7 @@ std::shared_ptr<RunCounters> NamedRuns::Add(const std::string& run_id, bool is_n
           .first;
   // A run of that id would be taken for all of them.
   const bool may_be_named = limit_ > 0 && run_id != kOtherRuns;
-  if (may_be_named && named_ == limit_ && is_new) SetNamed(FirstNamed(), false);
+  if (may_be_named && named_ == limit_ && is_new) SetNamed(Next(true), false);
   if (may_be_named && named_ < limit_) {
     SetNamed(run, true);
   } else {
@@ -36,9 +36,9 @@ void NamedRuns::Choose(absl::Time now) {
     const uint64_t count = run.counters->count();
     if (std::exchange(run.count, count) != count) run.time = now;
   }
-  for (Place run = LastUnnamed(); limit_ > 0 && run != runs_.end(); run = LastUnnamed()) {
+  for (Place run = Next(false); limit_ > 0 && run != runs_.end(); run = Next(false)) {
     if (named_ == limit_) {
-      const Place quiet = FirstNamed();
+      const Place quiet = Next(true);
       if (now - quiet->second.time < kQuiet || run->second.time <= quiet->second.time) return;
       SetNamed(quiet, false);
     }
@@ -52,22 +52,15 @@ void NamedRuns::SetNamed(Place run, bool named) {
   has_others_ = has_others_ || !named;
 }
 
-NamedRuns::Place NamedRuns::LastUnnamed() {
-  Place last = runs_.end();
+NamedRuns::Place NamedRuns::Next(bool named) {
+  Place next = runs_.end();
   for (Place run = runs_.begin(); run != runs_.end(); ++run) {
-    if (run->second.counters->named() || run->first == kOtherRuns) continue;
-    if (last == runs_.end() || run->second.time > last->second.time) last = run;
+    if (run->second.counters->named() != named || run->first == kOtherRuns) continue;
+    const bool sooner = next == runs_.end() || (named ? run->second.time < next->second.time
+                                                      : run->second.time > next->second.time);
+    if (sooner) next = run;
   }
-  return last;
-}
-
-NamedRuns::Place NamedRuns::FirstNamed() {
-  Place first = runs_.end();
-  for (Place run = runs_.begin(); run != runs_.end(); ++run) {
-    if (!run->second.counters->named()) continue;
-    if (first == runs_.end() || run->second.time < first->second.time) first = run;
-  }
-  return first;
+  return next;
 }
 
 }  // namespace sis

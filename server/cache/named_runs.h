@@ -43,10 +43,9 @@ class NamedRuns {
   using Place = std::map<std::string, Counted>::iterator;
 
   void SetNamed(Place run, bool named);
-  // The one that counted something last of those without metrics of their own, or first of those
-  // with them; end() if there is none.
-  Place LastUnnamed();
-  Place FirstNamed();
+  // The one that counted something first of those with metrics of their own, or last of those
+  // without; end() if there is none.
+  Place Next(bool named);
 
   const int limit_;
   int named_ = 0;

@@ -45,13 +45,6 @@ RecordView ViewOf(const RecordRows& rows) {
           .log_probs = rows.log_probs};
 }
 
-RecordView SubView(const RecordView& records, size_t first, size_t count, size_t slots) {
-  return {.sampled_ids = records.sampled_ids.subspan(first, count),
-          .sampled_log_probs = records.sampled_log_probs.subspan(first, count),
-          .ids = records.ids.subspan(first * slots, count * slots),
-          .log_probs = records.log_probs.subspan(first * slots, count * slots)};
-}
-
 // Whether a slot that has an id was too low to be encoded.
 bool LosesIds(std::span<const int32_t> ids, std::span<const float> rounded, size_t slots) {
   for (size_t end = slots; end <= ids.size(); end += slots) {
@@ -67,14 +60,10 @@ bool SameBits(std::span<const T> a, std::span<const T> b) {
   return std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
-}  // namespace
-
-size_t TailBytes(const RecordFormat& format) {
-  const size_t slot_bytes = sizeof(int32_t) + sizeof(float);
-  return Page::kPositions * ((1 + format.slots) * slot_bytes + sizeof(uint8_t));
+// Where the array is wanted.
+void CopyTo(const auto& wanted, const auto& array) {
+  if (!wanted.empty()) std::ranges::copy(array, wanted.begin());
 }
-
-namespace {
 
 PageHeader HeaderWith(const RecordFormat& format, uint32_t first_position, uint32_t positions) {
   return {.encoding = format.encoding,
@@ -86,6 +75,18 @@ PageHeader HeaderWith(const RecordFormat& format, uint32_t first_position, uint3
 }
 
 }  // namespace
+
+RecordView SubView(const RecordView& records, size_t first, size_t count, size_t slots) {
+  return {.sampled_ids = records.sampled_ids.subspan(first, count),
+          .sampled_log_probs = records.sampled_log_probs.subspan(first, count),
+          .ids = records.ids.subspan(first * slots, count * slots),
+          .log_probs = records.log_probs.subspan(first * slots, count * slots)};
+}
+
+size_t TailBytes(const RecordFormat& format) {
+  const size_t slot_bytes = sizeof(int32_t) + sizeof(float);
+  return Page::kPositions * ((1 + format.slots) * slot_bytes + sizeof(uint8_t));
+}
 
 size_t PackedBytes(const RecordFormat& format, uint32_t positions) {
   return PageBytes(HeaderWith(format, 0, positions));
@@ -351,14 +352,11 @@ void Page::Read(uint32_t index, const RecordRows& rows) const {
     return;
   }
   const RecordRows from = SubRows(TailRows(), index, rows.ranks.size(), format().slots);
-  const auto copy = [](auto array, auto to) {
-    if (!to.empty()) std::ranges::copy(array, to.begin());
-  };
-  copy(from.sampled_ids, rows.sampled_ids);
-  copy(from.sampled_log_probs, rows.sampled_log_probs);
-  copy(from.ids, rows.ids);
-  copy(from.log_probs, rows.log_probs);
-  copy(from.ranks, rows.ranks);
+  CopyTo(rows.sampled_ids, from.sampled_ids);
+  CopyTo(rows.sampled_log_probs, from.sampled_log_probs);
+  CopyTo(rows.ids, from.ids);
+  CopyTo(rows.log_probs, from.log_probs);
+  CopyTo(rows.ranks, from.ranks);
 }
 
 size_t Page::ReadUsed(uint32_t index, const UsedRows& rows, RowBuffer& buffer) const {
@@ -372,11 +370,8 @@ size_t Page::ReadUsed(uint32_t index, const UsedRows& rows, RowBuffer& buffer) c
     if (rows.ids.empty()) from.ids = {};
     ReadRecords(View(), index, from);
   }
-  const auto copy = [](auto array, auto to) {
-    if (!to.empty()) std::ranges::copy(array, to.begin());
-  };
-  copy(from.sampled_ids, rows.sampled_ids);
-  copy(from.sampled_log_probs, rows.sampled_log_probs);
+  CopyTo(rows.sampled_ids, from.sampled_ids);
+  CopyTo(rows.sampled_log_probs, from.sampled_log_probs);
   size_t used = 0;
   for (size_t i = 0; i < count; ++i) {
     const std::span<const float> log_probs = from.log_probs.subspan(i * slots, slots);

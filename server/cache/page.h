@@ -215,6 +215,9 @@ ABSL_NO_THREAD_SAFETY_ANALYSIS void ForEachPart(uint32_t first, uint32_t end, co
 // addresses are computed, so the block may be gone.
 void PrefetchTailRow(const RecordFormat& format, const std::byte* tail, uint32_t index);
 
+// Rows [first, first + count), K = slots.
+RecordView SubView(const RecordView& records, size_t first, size_t count, size_t slots);
+
 // Whether a row, once rounded, is bit by bit the same as the index-th of those stored.
 bool SameRecord(const RecordFormat& format, const RecordView& records, size_t row,
                 const RecordRows& stored, size_t index);

@@ -181,16 +181,21 @@ void Run::NoteShortened(SequenceNameView name) {
   if (member->idle() && member->sequence().positions() == 0 && !member->sequence().sealed()) {
     Remove(*member);
   } else if (config_.max_staleness.has_value()) {
-    versions_.LookAgain(*member);
+    versions_.Remove(*member);  // its newest version may have become smaller
+    versions_.Add(*member);
   }
 }
 
 void Run::Drop(Member& member, MissingReason reason) {
-  // What one server has not used for long another may be using.
+  // What one server has not used for long another may be using, and to what it finds stale another
+  // may have added newer positions.
+  const bool stale_here = shared() && reason == MissingReason::kStale;
   const bool still_stored = (backing_ != nullptr && reason == MissingReason::kEvicted) ||
                             (shared() && reason == MissingReason::kExpired);
-  if (!still_stored) dropped_.Add(member.name, reason);
-  if (!still_stored && backing_ != nullptr) backing_->DropBehind(*this, member.name, reason);
+  if (!still_stored && !stale_here) dropped_.Add(member.name, reason);
+  if (!still_stored && backing_ != nullptr) {
+    backing_->DropBehind(*this, member.name, member.sequence(), reason);
+  }
   counters_->AddDropped(reason);
   if (!still_stored && reason == MissingReason::kEvicted && member.unread) {
     counters_->AddEvictedUnread();

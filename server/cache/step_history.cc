@@ -4,43 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "kernels/decide/statistics.h"
-
 namespace sis {
-
-LongSums::LongSums(const Sums& sums)
-    : accepted(sums.accepted),
-      rejected(sums.rejected),
-      outside_top_k(sums.outside_top_k),
-      missing(sums.missing),
-      masked(sums.masked),
-      envelope_violations(sums.envelope_violations),
-      d(FromFixed(sums.d)),
-      d_sis(FromFixed(sums.d_sis)),
-      log_envelope(FromFixed(sums.log_envelope)),
-      residual_mass(FromFixed(sums.residual_mass)),
-      acceptance_probability(FromFixed(sums.acceptance_probability)),
-      expected_acceptance(FromFixed(sums.expected_acceptance)),
-      k3(FromFixed(sums.k3)),
-      total_variation(FromFixed(sums.total_variation)) {}
-
-LongSums& LongSums::operator+=(const LongSums& other) {
-  accepted += other.accepted;
-  rejected += other.rejected;
-  outside_top_k += other.outside_top_k;
-  missing += other.missing;
-  masked += other.masked;
-  envelope_violations += other.envelope_violations;
-  d += other.d;
-  d_sis += other.d_sis;
-  log_envelope += other.log_envelope;
-  residual_mass += other.residual_mass;
-  acceptance_probability += other.acceptance_probability;
-  expected_acceptance += other.expected_acceptance;
-  k3 += other.k3;
-  total_variation += other.total_variation;
-  return *this;
-}
 
 DrawStretch& DrawStretch::operator+=(const DrawStretch& later) {
   last_draw = later.last_draw;

@@ -7,34 +7,10 @@
 #include <deque>
 
 #include "absl/time/time.h"
-#include "kernels/numerics/sums.h"
-#include "server/cache/correction_totals.h"
+#include "server/cache/long_sums.h"
 #include "server/cache/missing.h"
 
 namespace sis {
-
-// A Sums that does not outgrow its numbers: counts as they are, the sums of nats and shares.
-struct LongSums {
-  int64_t accepted = 0;
-  int64_t rejected = 0;
-  int64_t outside_top_k = 0;
-  int64_t missing = 0;
-  int64_t masked = 0;
-  int64_t envelope_violations = 0;
-  double d = 0;
-  double d_sis = 0;
-  double log_envelope = 0;
-  double residual_mass = 0;
-  double acceptance_probability = 0;
-  double expected_acceptance = 0;
-  double k3 = 0;
-  double total_variation = 0;
-
-  LongSums() = default;
-  explicit LongSums(const Sums& sums);
-  LongSums& operator+=(const LongSums& other);
-  friend bool operator==(const LongSums&, const LongSums&) = default;
-};
 
 // Draws that were evaluated one after another. Sums, never means: of each position that was counted
 // there, once per draw.

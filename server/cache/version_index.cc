@@ -33,11 +33,6 @@ void VersionIndex::Remove(Member& member) {
   member.in_version_index = Place::kNowhere;
 }
 
-void VersionIndex::LookAgain(Member& member) {
-  Remove(member);
-  Add(member);
-}
-
 bool VersionIndex::Judge(Member& member, uint64_t oldest_fresh, std::vector<Member*>& stale) {
   ++looked_at_;
   const bool in_use = member.in_use();  // if not, nobody changes it meanwhile

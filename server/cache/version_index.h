@@ -13,7 +13,7 @@ namespace sis {
 // A member stands under a version that is no larger than its newest one. Appends, of which the
 // index hears nothing, make that no less true, but for the first into an empty sequence; so members
 // are added again whenever they are handed out, which does nothing if they are there. After a
-// truncation a member must be looked at again.
+// truncation a member must be removed and added.
 //
 // What TakeStale costs depends on how many were added or have become stale since the last call, not
 // on how many there are. Not thread-safe.
@@ -23,8 +23,6 @@ class VersionIndex {
   void Add(Member& member);
   // Does nothing if it isn't there.
   void Remove(Member& member);
-  // Its newest version may have become smaller.
-  void LookAgain(Member& member);
 
   // Takes out and returns the idle members with positions that are all of versions below
   // `oldest_fresh`. Those that are leased or empty are taken out too, to be added when a lease ends

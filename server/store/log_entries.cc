@@ -11,33 +11,23 @@
 namespace sis {
 namespace {
 
-// The records of a block that is being put together.
+// A block that is being put together.
 struct Gathered {
-  Gathered(const RecordFormat& format, uint32_t first_position, uint64_t policy_version)
-      : format(format), first_position(first_position), policy_version(policy_version) {}
+  uint32_t end() const { return first_position + static_cast<uint32_t>(block.ranks.size()); }
 
-  uint32_t end() const { return first_position + static_cast<uint32_t>(ranks.size()); }
-
-  void Add(const Sequence::Reader::Piece& piece) {
-    const size_t before = ranks.size();
-    const size_t slots = format.slots;
-    ranks.resize(before + piece.count);
-    sampled_ids.resize(ranks.size());
-    sampled_log_probs.resize(ranks.size());
-    ids.resize(ranks.size() * slots);
-    log_probs.resize(ranks.size() * slots);
-    piece.page->Read(piece.index, SubRows({sampled_ids, sampled_log_probs, ids, log_probs, ranks},
-                                          before, piece.count, slots));
+  void Add(const Sequence::Reader::Piece& piece, size_t slots) {
+    const size_t before = block.ranks.size();
+    block.ranks.resize(before + piece.count);
+    block.sampled_ids.resize(block.ranks.size());
+    block.sampled_log_probs.resize(block.ranks.size());
+    block.ids.resize(block.ranks.size() * slots);
+    block.log_probs.resize(block.ranks.size() * slots);
+    piece.page->Read(piece.index, SubRows(block.rows(), before, piece.count, slots));
   }
 
-  RecordFormat format;
   uint32_t first_position;
   uint64_t policy_version;
-  std::vector<int32_t> sampled_ids = {};
-  std::vector<float> sampled_log_probs = {};
-  std::vector<int32_t> ids = {};
-  std::vector<float> log_probs = {};
-  std::vector<uint8_t> ranks = {};
+  DecodedPage block = {};  // but for its header
 };
 
 void AppendToForm(std::string& form, const LogEntry& entry) {
@@ -122,13 +112,7 @@ std::vector<LogEntry> BlockEntries(const RecordFormat& format, uint32_t first_po
                       .positions = static_cast<uint32_t>(
                           std::min<size_t>(ranks.size() - first, kMaxPagePositions)),
                       .version = format.page_version};
-    const auto part = [&] {
-      const size_t count = header.positions;
-      return RecordView{.sampled_ids = records.sampled_ids.subspan(first, count),
-                        .sampled_log_probs = records.sampled_log_probs.subspan(first, count),
-                        .ids = records.ids.subspan(first * slots, count * slots),
-                        .log_probs = records.log_probs.subspan(first * slots, count * slots)};
-    };
+    const auto part = [&] { return SubView(records, first, header.positions, slots); };
     const auto count_slots = [&] {
       header = HeaderOf(header, part(), ranks.subspan(first, header.positions));
     };
@@ -168,16 +152,15 @@ absl::Status Replay(const LogEntry& entry, Sequence& sequence, int64_t& bytes_sh
 absl::StatusOr<std::string> WholeForm(const Sequence& sequence) {
   std::string form;
   absl::Status status;
-  std::optional<Gathered> block;
+  std::optional<Gathered> gathered;
   const auto flush = [&] {
-    if (!block.has_value()) return;
-    const RecordView records{block->sampled_ids, block->sampled_log_probs, block->ids,
-                             block->log_probs};
-    for (const LogEntry& entry : BlockEntries(block->format, block->first_position,
-                                              block->policy_version, records, block->ranks)) {
+    if (!gathered.has_value()) return;
+    for (const LogEntry& entry :
+         BlockEntries(sequence.format(), gathered->first_position, gathered->policy_version,
+                      gathered->block.records(), gathered->block.ranks)) {
       AppendToForm(form, entry);
     }
-    block.reset();
+    gathered.reset();
   };
   {
     const Sequence::Reader reader(sequence);
@@ -189,14 +172,14 @@ absl::StatusOr<std::string> WholeForm(const Sequence& sequence) {
         status = absl::DataLossError(absl::StrCat("position ", piece.first_position));
         return;
       }
-      const bool goes_on = block.has_value() && block->end() == piece.first_position &&
-                           block->policy_version == piece.version &&
-                           block->ranks.size() < kMaxPagePositions;
+      const bool goes_on = gathered.has_value() && gathered->end() == piece.first_position &&
+                           gathered->policy_version == piece.version &&
+                           gathered->block.ranks.size() < kMaxPagePositions;
       if (!goes_on) {
         flush();
-        block.emplace(sequence.format(), piece.first_position, piece.version);
+        gathered = Gathered{piece.first_position, piece.version};
       }
-      block->Add(piece);
+      gathered->Add(piece, static_cast<size_t>(sequence.format().slots));
     });
     flush();
     status.Update(reader.ForEachColumn([&](uint32_t first_position, const ColumnValues& column) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "server/store/items/memcached_items.h"
 #include "server/store/items/rocksdb_items.h"
 #include "server/store/sequence_store.h"
@@ -53,21 +54,19 @@ absl::StatusOr<MemcachedNode> ParseNode(std::string_view text) {
   return node;
 }
 
-absl::StatusOr<std::vector<MemcachedNode>> ParseNodes(std::string_view text) {
+absl::StatusOr<std::vector<MemcachedNode>> ParseNodes(const std::string& text) {
   std::vector<MemcachedNode> nodes;
   std::set<std::pair<std::string, uint16_t>> seen;
-  while (true) {
-    const size_t comma = text.find(',');
-    absl::StatusOr<MemcachedNode> node = ParseNode(text.substr(0, comma));
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(text, ','))) {
+    absl::StatusOr<MemcachedNode> node = ParseNode(part);
     if (!node.ok()) return node.status();
     if (!seen.emplace(node->host, node->port).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("memcached node '", node->host, "' is named twice"));
     }
     nodes.push_back(*std::move(node));
-    if (comma == std::string_view::npos) return nodes;
-    text.remove_prefix(comma + 1);
   }
+  return nodes;
 }
 
 struct RocksDbDirectory {
@@ -92,20 +91,13 @@ absl::StatusOr<Choice> Parse(std::string_view description) {
   }
   if (description.starts_with(kMemcached)) {
     absl::StatusOr<std::vector<MemcachedNode>> nodes =
-        ParseNodes(description.substr(kMemcached.size()));
+        ParseNodes(std::string(description.substr(kMemcached.size())));
     if (!nodes.ok()) return nodes.status();
     return *std::move(nodes);
   }
   return absl::InvalidArgumentError(
       absl::StrCat("store '", std::string(description),
                    "' is neither memory, rocksdb:DIR nor memcached:HOST:PORT,..."));
-}
-
-absl::StatusOr<std::unique_ptr<ItemStore>> OpenItems(const Choice& choice) {
-  if (const auto* rocksdb = std::get_if<RocksDbDirectory>(&choice)) {
-    return OpenRocksDbItems(rocksdb->path, rocksdb->sync);
-  }
-  return OpenMemcachedItems(std::get<std::vector<MemcachedNode>>(choice));
 }
 
 }  // namespace
@@ -122,7 +114,10 @@ absl::StatusOr<std::unique_ptr<SequenceStore>> OpenStore(std::string_view descri
   const absl::StatusOr<Choice> choice = Parse(description);
   if (!choice.ok()) return choice.status();
   if (std::holds_alternative<Memory>(*choice)) return nullptr;
-  absl::StatusOr<std::unique_ptr<ItemStore>> items = OpenItems(*choice);
+  const auto* rocksdb = std::get_if<RocksDbDirectory>(&*choice);
+  absl::StatusOr<std::unique_ptr<ItemStore>> items =
+      rocksdb != nullptr ? OpenRocksDbItems(rocksdb->path, rocksdb->sync)
+                         : OpenMemcachedItems(std::get<std::vector<MemcachedNode>>(*choice));
   if (!items.ok()) return items.status();
   return std::make_unique<SequenceStore>(*std::move(items));
 }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/crc32c.h"
+#include "server/cache/missing.h"
 
 namespace sis {
 namespace {
@@ -22,7 +23,11 @@ constexpr int kReadAttempts = 4;
 // The same of a drop.
 constexpr int kDropAttempts = 4;
 
+constexpr auto kStale = static_cast<uint8_t>(MissingReason::kStale);
+
 ItemKey InGroup(const std::string& prefix, std::string key) { return {prefix, std::move(key)}; }
+
+ItemKey KeyOfState(const std::string& prefix) { return InGroup(prefix, StateKey(prefix)); }
 
 ItemKey Witness(const std::string& prefix) {
   return {.group = prefix, .key = WitnessKey(prefix), .elsewhere = true};
@@ -51,10 +56,16 @@ absl::Status Lost(std::string_view what) {
 
 }  // namespace
 
+bool SequenceStore::IsDropped(const SequenceState& state) const {
+  // As DropStale says it; a drop of all, of which no whole form was written, says 0.
+  const bool is_of_entries = state.dropped == kStale && state.entries > 0 && shared();
+  return state.dropped != 0 && !is_of_entries;
+}
+
 absl::StatusOr<SequenceState> SequenceStore::GetState(const std::string& prefix,
                                                       absl::StatusOr<std::string>* as_stored) {
-  const ItemKey key = InGroup(prefix, StateKey(prefix));
-  const absl::StatusOr<std::string> item = items_->Get({&key, 1})[0];
+  const ItemKey key = KeyOfState(prefix);
+  const absl::StatusOr<std::string> item = Get(key);
   if (as_stored != nullptr) *as_stored = item;
   if (!item.ok()) return item.status();
   return UnwrapItem(key.key, *item, ParseState);
@@ -117,7 +128,7 @@ void SequenceStore::AppendDifferent(std::span<const NewEntry> entries, std::span
   for (size_t n = 0; n < added.size(); ++n) {
     statuses[added[n]] = results[n];
     if (!results[n].ok()) continue;
-    states.push_back(InGroup(items[n].key.group, StateKey(items[n].key.group)));
+    states.push_back(KeyOfState(items[n].key.group));
     checked.push_back(static_cast<int>(n));
   }
   const std::vector<absl::StatusOr<std::string>> found = items_->Get(states);
@@ -132,7 +143,7 @@ void SequenceStore::AppendDifferent(std::span<const NewEntry> entries, std::span
     const absl::StatusOr<SequenceState> state = UnwrapItem(states[c].key, *found[c], ParseState);
     if (!state.ok()) {
       status = state.status();
-    } else if (state->dropped != 0) {
+    } else if (IsDropped(*state)) {
       status = absl::FailedPreconditionError(
           absl::StrCat(ToString(entry.sequence), " was dropped (", state->dropped, ")"));
     } else if (entry.number < state->entries) {
@@ -171,7 +182,7 @@ absl::StatusOr<std::vector<LogEntry>> SequenceStore::GetEntries(
   std::vector<LogEntry> entries;
   for (uint32_t missing = 0; missing < kMissingAtEnd; first += kWindow) {
     std::vector<ItemKey> keys = EntryKeys(prefix, first, first + kWindow);
-    keys.push_back(InGroup(prefix, StateKey(prefix)));
+    keys.push_back(KeyOfState(prefix));
     const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
     // Read last, and written before any entry goes: if it is what it was, none of these is gone.
     const absl::StatusOr<std::string>& now = items.back();
@@ -199,12 +210,13 @@ absl::StatusOr<StoredSequence> SequenceStore::ReadOnce(const std::string& prefix
   absl::StatusOr<std::string> state_item;
   const absl::StatusOr<SequenceState> state = GetState(prefix, &state_item);
   if (!state.ok() && !absl::IsNotFound(state.status())) return state.status();
-  if (state.ok() && state->dropped != 0) {
+  if (state.ok() && IsDropped(*state)) {
     sequence.dropped = state->dropped;
     return sequence;
   }
+  const bool stale = state.ok() && state->dropped != 0;  // the entries before those that count
   if (state.ok() && first < state->entries) {
-    absl::StatusOr<std::string> form = GetWholeForm(prefix, *state);
+    absl::StatusOr<std::string> form = stale ? std::string() : GetWholeForm(prefix, *state);
     if (!form.ok()) return form.status();
     sequence.whole_form = *std::move(form);
     sequence.first_entry = state->entries;
@@ -213,6 +225,9 @@ absl::StatusOr<StoredSequence> SequenceStore::ReadOnce(const std::string& prefix
       GetEntries(prefix, sequence.first_entry, state_item);
   if (!entries.ok()) return entries.status();
   sequence.entries = *std::move(entries);
+  if (stale && sequence.entries.empty() && first <= state->entries) {
+    return StoredSequence{.dropped = state->dropped};
+  }
   if (first == 0 && !sequence.whole_form.has_value() && sequence.entries.empty()) {
     return WhyNothing(prefix);
   }
@@ -223,7 +238,7 @@ absl::Status SequenceStore::WhyNothing(const std::string& prefix) {
   const absl::Status nothing = absl::NotFoundError("nothing is stored");
   if (!items_->forgets()) return nothing;
   const ItemKey witness = Witness(prefix);
-  const absl::StatusOr<std::string> item = items_->Get({&witness, 1})[0];
+  const absl::StatusOr<std::string> item = Get(witness);
   if (!item.ok()) return absl::IsNotFound(item.status()) ? nothing : item.status();
   const absl::Status genuine = UnwrapItem(witness.key, *item).status();
   return genuine.ok() ? Lost("the sequence") : genuine;
@@ -284,18 +299,19 @@ absl::Status SequenceStore::WriteWholeForm(const SequenceIdentity& sequence, uin
     absl::StatusOr<std::string> item;
     const absl::StatusOr<SequenceState> before = GetState(prefix, &item);
     if (!before.ok() && !absl::IsNotFound(before.status())) return before.status();
-    if (before.ok() && before->dropped == 0 && before->entries >= entries) return absl::OkStatus();
+    const bool dropped = before.ok() && IsDropped(*before);
+    if (before.ok() && !dropped && before->entries >= entries) return absl::OkStatus();
     const SequenceState state{.entries = entries,
                               .form = ExtendCrc32c(0, std::as_bytes(std::span(form))),
                               .fragments = static_cast<uint32_t>(FragmentsOf(form.size())),
                               .bytes = form.size()};
     absl::Status written;
-    if (before.ok() && before->dropped != 0) written = absl::AbortedError("dropped");
+    if (dropped) written = absl::AbortedError("dropped");
     for (uint32_t n = 0; n < state.fragments && written.ok(); ++n) {
       written = Put(MakeItem(InGroup(prefix, FragmentKey(prefix, state.form, n)), expires,
                              form.substr(n * kFragmentBytes, kFragmentBytes)));
     }
-    const Item record = MakeItem(InGroup(prefix, StateKey(prefix)), expires, EncodeState(state));
+    const Item record = MakeItem(KeyOfState(prefix), expires, EncodeState(state));
     if (written.ok()) {
       written = items_->Swap(record, item.ok() ? std::optional(*item) : std::nullopt);
     }
@@ -312,7 +328,7 @@ absl::Status SequenceStore::WriteWholeForm(const SequenceIdentity& sequence, uin
     if (present->form != state.form) {
       if (absl::Status status = RemoveFragments(prefix, state); !status.ok()) return status;
     }
-    if (present->dropped == 0) return absl::OkStatus();  // another replica's stands for it
+    if (!IsDropped(*present)) return absl::OkStatus();  // another replica's stands for it
     if (absl::Status status = RemoveEntries(prefix, entries, 0); !status.ok()) return status;
     return absl::FailedPreconditionError(absl::StrCat(ToString(sequence), " was dropped"));
   });
@@ -324,12 +340,13 @@ absl::StatusOr<bool> SequenceStore::Has(const SequenceIdentity& sequence) {
   return Counted("has", [&]() -> absl::StatusOr<bool> {
     const std::string prefix = SequencePrefix(sequence);
     const absl::StatusOr<SequenceState> state = GetState(prefix);
-    if (state.ok()) return state->dropped == 0;
+    const bool stale = state.ok() && state->dropped != 0 && !IsDropped(*state);
+    if (state.ok() && !stale) return state->dropped == 0;
     if (absl::IsDataLoss(state.status())) return true;
-    if (!absl::IsNotFound(state.status())) return state.status();
-    const ItemKey first = InGroup(prefix, EntryKey(prefix, 0));
-    absl::Status found = items_->Get({&first, 1})[0].status();
-    if (absl::IsNotFound(found)) found = WhyNothing(prefix);
+    if (!stale && !absl::IsNotFound(state.status())) return state.status();
+    absl::Status found =
+        Get(InGroup(prefix, EntryKey(prefix, stale ? state->entries : 0))).status();
+    if (absl::IsNotFound(found) && !stale) found = WhyNothing(prefix);
     if (absl::IsUnavailable(found)) return found;
     return !absl::IsNotFound(found);
   });
@@ -356,8 +373,7 @@ std::vector<size_t> SequenceStore::DropThose(std::span<const size_t> indices,
                                              std::vector<absl::Status>& statuses) {
   std::vector<ItemKey> keys;
   for (const size_t i : indices) {
-    const std::string prefix = SequencePrefix(sequences[i].sequence);
-    keys.push_back(InGroup(prefix, StateKey(prefix)));
+    keys.push_back(KeyOfState(SequencePrefix(sequences[i].sequence)));
   }
   const std::vector<absl::StatusOr<std::string>> present = items_->Get(keys);
   std::vector<size_t> put, again;
@@ -373,7 +389,7 @@ std::vector<size_t> SequenceStore::DropThose(std::span<const size_t> indices,
       statuses[i] = present[n].status();
       continue;
     }
-    if (state.dropped != 0) continue;
+    if (IsDropped(state)) continue;
     state.dropped = sequences[i].reason;
     // Until all else is removed the record stays, or what is left would count again.
     Item record = MakeItem(std::move(keys[n]), absl::InfiniteFuture(), EncodeState(state));
@@ -396,22 +412,41 @@ std::vector<absl::StatusOr<std::optional<uint8_t>>> SequenceStore::WhyDropped(
   return Counted("why_dropped", [&]() -> std::vector<absl::StatusOr<std::optional<uint8_t>>> {
     std::vector<ItemKey> keys;
     for (const SequenceIdentity& sequence : sequences) {
-      const std::string prefix = SequencePrefix(sequence);
-      keys.push_back(InGroup(prefix, StateKey(prefix)));
+      keys.push_back(KeyOfState(SequencePrefix(sequence)));
     }
-    const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
-    std::vector<absl::StatusOr<std::optional<uint8_t>>> reasons(sequences.size(), std::nullopt);
-    for (size_t i = 0; i < items.size(); ++i) {
-      if (absl::IsNotFound(items[i].status())) continue;
-      const absl::StatusOr<SequenceState> state =
-          items[i].ok() ? UnwrapItem(keys[i].key, *items[i], ParseState) : items[i].status();
-      if (!state.ok()) {
-        reasons[i] = state.status();
-      } else if (state->dropped != 0) {
-        reasons[i] = state->dropped;
-      }
+    using Reason = std::optional<uint8_t>;
+    return GetEach<Reason>(keys, std::nullopt, [&](auto payload) -> absl::StatusOr<Reason> {
+      const absl::StatusOr<SequenceState> state = ParseState(payload);
+      if (!state.ok()) return state.status();
+      return IsDropped(*state) ? Reason(state->dropped) : std::nullopt;
+    });
+  });
+}
+
+absl::Status SequenceStore::DropStale(const SequenceIdentity& sequence, uint32_t entries,
+                                      absl::Time expires) {
+  return Counted("drop", [&]() -> absl::Status {
+    const std::string prefix = SequencePrefix(sequence);
+    absl::StatusOr<std::string> item;
+    SequenceState state = GetState(prefix, &item).value_or(SequenceState());
+    if (!item.ok() && !absl::IsNotFound(item.status())) return item.status();
+    if (IsDropped(state) || state.entries > entries) return absl::OkStatus();
+    uint32_t first = state.entries;
+    if (state.dropped != 0 && state.entries == entries) {
+      first = 0;  // said before, but perhaps not all is removed
+    } else {
+      absl::Status more = Get(InGroup(prefix, EntryKey(prefix, entries))).status();
+      if (!absl::IsNotFound(more)) return more;
+      state.dropped = kStale;
+      state.entries = entries;
+      absl::Status said = items_->Swap(MakeItem(KeyOfState(prefix), expires, EncodeState(state)),
+                                       item.ok() ? std::optional(*item) : std::nullopt);
+      // Another has sealed it, or said the same.
+      if (absl::IsAborted(said)) return absl::OkStatus();
+      if (!said.ok()) return said;
     }
-    return reasons;
+    absl::Status removed = RemoveFragments(prefix, state);
+    return removed.ok() ? RemoveEntries(prefix, first, entries) : removed;
   });
 }
 
@@ -423,11 +458,11 @@ absl::Status SequenceStore::RemoveDropped(const SequenceIdentity& sequence, absl
     if (absl::IsNotFound(state.status())) return absl::OkStatus();
     if (!state.ok()) return state.status();
     const bool removed_before = ItemExpires(*item) != absl::InfiniteFuture();
-    if (state->dropped == 0 || removed_before) return absl::OkStatus();
+    if (!IsDropped(*state) || removed_before) return absl::OkStatus();
     absl::Status removed = RemoveFragments(prefix, *state);
     if (removed.ok()) removed = RemoveEntries(prefix, state->entries, 0);
     if (!removed.ok()) return removed;
-    return Put(MakeItem(InGroup(prefix, StateKey(prefix)), expires,
+    return Put(MakeItem(KeyOfState(prefix), expires,
                         EncodeState(SequenceState{.dropped = state->dropped})));
   });
 }

@@ -80,6 +80,11 @@ class SequenceStore {
   // Of each sequence why it was dropped; nothing if it wasn't.
   std::vector<absl::StatusOr<std::optional<uint8_t>>> WhyDropped(
       std::span<const SequenceIdentity> sequences);
+  // Where other servers write, too: of a sequence whose first `entries` entries are all stale says
+  // so, and removes these, unless there are more. Entries that come at the same time or later
+  // count, as behind a whole form; while there are none the sequence is dropped, as long as the
+  // reason is kept.
+  absl::Status DropStale(const SequenceIdentity& sequence, uint32_t entries, absl::Time expires);
   // Removes everything of a dropped sequence but the reason, which is kept until `expires`. What
   // isn't dropped, or was removed before, stays as it is.
   absl::Status RemoveDropped(const SequenceIdentity& sequence, absl::Time expires);
@@ -119,11 +124,32 @@ class SequenceStore {
     std::string value = WrapItem(key.key, expires, payload);
     return {std::move(key), std::move(value), expires};
   }
+  // Whether nothing of the sequence counts any more, whatever is stored.
+  bool IsDropped(const SequenceState& state) const;
   // Of the sequences with these indices. Returns those of which another has written a state since
   // this looked.
   std::vector<size_t> DropThose(std::span<const size_t> indices,
                                 std::span<const DroppedSequence> sequences,
                                 std::vector<absl::Status>& statuses);
+  absl::StatusOr<std::string> Get(const ItemKey& key) { return items_->Get({&key, 1})[0]; }
+  // Of each what `parse` makes of its payload, or `absent`.
+  template <typename T, typename Parse>
+  std::vector<absl::StatusOr<T>> GetEach(std::span<const ItemKey> keys, const T& absent,
+                                         const Parse& parse) {
+    const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
+    std::vector<absl::StatusOr<T>> results(keys.size(), absent);
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (absl::IsNotFound(items[i].status())) continue;
+      const absl::StatusOr<std::string_view> payload =
+          items[i].ok() ? UnwrapItem(keys[i].key, *items[i]) : items[i].status();
+      if (payload.ok()) {
+        results[i] = parse(*payload);
+      } else {
+        results[i] = payload.status();
+      }
+    }
+    return results;
+  }
   // NotFound if the sequence is neither sealed nor dropped.
   absl::StatusOr<SequenceState> GetState(const std::string& prefix,
                                          absl::StatusOr<std::string>* as_stored = nullptr);

@@ -45,15 +45,7 @@ std::vector<absl::StatusOr<bool>> SequenceStore::HaveEnded(std::span<const Lease
   return Counted("have_ended", [&]() -> std::vector<absl::StatusOr<bool>> {
     std::vector<ItemKey> keys;
     for (const LeaseIdentity& lease : leases) keys.push_back(KeyOfLease(lease));
-    const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
-    std::vector<absl::StatusOr<bool>> ended(leases.size(), false);
-    for (size_t i = 0; i < items.size(); ++i) {
-      if (absl::IsNotFound(items[i].status())) continue;
-      absl::Status status =
-          items[i].ok() ? UnwrapItem(keys[i].key, *items[i]).status() : items[i].status();
-      ended[i] = status.ok() ? absl::StatusOr<bool>(true) : std::move(status);
-    }
-    return ended;
+    return GetEach(keys, false, [](auto) { return true; });
   });
 }
 
@@ -69,7 +61,7 @@ absl::StatusOr<StoredRun> SequenceStore::PutRun(const StoredRun& run) {
     const absl::Time expires = run.deleted() ? absl::Now() + kDeletionKept : absl::InfiniteFuture();
     const Item item = MakeItem(KeyOfRun(run.run_id), expires, EncodeRun(run));
     for (int attempt = 0; attempt < kSwapAttempts; ++attempt) {
-      const absl::StatusOr<std::string> present = items_->Get({&item.key, 1})[0];
+      const absl::StatusOr<std::string> present = Get(item.key);
       std::optional<std::string> expected;
       if (present.ok()) {
         absl::StatusOr<StoredRun> there = UnwrapItem(item.key.key, *present, ParseRun);
@@ -90,7 +82,7 @@ absl::StatusOr<StoredRun> SequenceStore::PutRun(const StoredRun& run) {
 absl::StatusOr<StoredRun> SequenceStore::GetRun(const std::string& run_id) {
   return Counted("get_run", [&]() -> absl::StatusOr<StoredRun> {
     const ItemKey key = KeyOfRun(run_id);
-    const absl::StatusOr<std::string> item = items_->Get({&key, 1})[0];
+    const absl::StatusOr<std::string> item = Get(key);
     if (!item.ok()) return item.status();
     return UnwrapItem(key.key, *item, ParseRun);
   });
@@ -107,7 +99,7 @@ absl::StatusOr<std::string> SequenceStore::GetHistory(const std::string& run_id,
                                                       uint64_t incarnation) {
   return Counted("get_history", [&]() -> absl::StatusOr<std::string> {
     const ItemKey key = KeyOfHistory(run_id, incarnation);
-    const absl::StatusOr<std::string> item = items_->Get({&key, 1})[0];
+    const absl::StatusOr<std::string> item = Get(key);
     if (!item.ok()) return item.status();
     const absl::StatusOr<std::string_view> payload = UnwrapItem(key.key, *item);
     if (!payload.ok()) return payload.status();

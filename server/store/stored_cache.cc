@@ -149,7 +149,7 @@ absl::StatusOr<Run::Found> StoredCache::LoadNow(Run& run, const SequenceName& na
   if (!stored.ok()) return stored.status();
   if (stored->dropped.has_value()) {
     const auto reason = static_cast<MissingReason>(*stored->dropped);
-    run.NoteDropped(name, reason);
+    if (!IsOfWhatWasKnown(reason)) run.NoteDropped(name, reason);
     return Run::Found(reason);
   }
   absl::StatusOr<std::shared_ptr<Run::Held>> held = run.NewSequence(name);
@@ -203,7 +203,8 @@ absl::Status StoredCache::CatchUp(Run& run, const SequenceName& name, Sequence& 
   if (stored->dropped.has_value()) {
     const auto reason = static_cast<MissingReason>(*stored->dropped);
     log.forgotten = true;
-    run.NoteDropped(name, reason);
+    run.Forget(name, &sequence);
+    if (!IsOfWhatWasKnown(reason)) run.NoteDropped(name, reason);
     return absl::FailedPreconditionError(absl::StrCat(
         "dropped elsewhere (", std::string(Name(reason)), "): send it as another attempt"));
   }

@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -41,7 +42,8 @@ class StoredCache final : public BackingStore {
   std::unique_ptr<Attachment> Attach() override { return std::make_unique<SequenceLog>(); }
   Run::Found Find(Run& run, const SequenceName& name, uint32_t first, uint32_t count,
                   std::span<const uint32_t> columns) override;
-  void DropBehind(const Run& run, const SequenceName& name, MissingReason reason) override;
+  void DropBehind(const Run& run, const SequenceName& name, const Sequence& sequence,
+                  MissingReason reason) override;
   // Tries again what could not be dropped. To be called now and then.
   void RetryDropsBehind();
   // Removes what is left of a dropped sequence.
@@ -98,15 +100,23 @@ class StoredCache final : public BackingStore {
   absl::Status WriteWholeForm(Run& run, const SequenceName& name, Sequence& sequence,
                               SequenceLog& log) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log.writing);
   absl::Time ExpiryOf(const Run& run) const;
+  // Whether a drop for this reason takes only what a server knew of the sequence: others may have
+  // added to it since.
+  bool IsOfWhatWasKnown(MissingReason reason) const {
+    return store_.shared() && reason == MissingReason::kStale;
+  }
 
   // What the store is to drop, until all of it is removed.
   struct PendingDrop {
     MissingReason reason;
+    // Where the store is shared and the reason kStale: so many entries, until when that is known.
+    std::optional<uint32_t> entries = {};
+    absl::Time expires = {};
     bool stored = false;  // the reason is, and so what is left no longer counts
     bool queued = false;
   };
   using PendingDrops = std::map<SequenceIdentity, PendingDrop>;
-  void NoteDrop(const SequenceIdentity& sequence, MissingReason reason, bool stored)
+  void NoteDrop(const SequenceIdentity& sequence, const PendingDrop& pending)
       ABSL_LOCKS_EXCLUDED(drops_mutex_);
   void Queue(PendingDrops::iterator drop) ABSL_EXCLUSIVE_LOCKS_REQUIRED(drops_mutex_);
   // What is queued; what fails stays for a retry.

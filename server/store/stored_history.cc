@@ -30,32 +30,12 @@ void VisitNumbers(Stretch& stretch, const Visit& visit) {
   visit(stretch.ended);
   visit(stretch.sequences);
   visit(stretch.uncounted);
-  auto& sums = stretch.sums;
-  visit(sums.accepted);
-  visit(sums.rejected);
-  visit(sums.outside_top_k);
-  visit(sums.missing);
-  visit(sums.masked);
-  visit(sums.envelope_violations);
-  visit(sums.d);
-  visit(sums.d_sis);
-  visit(sums.log_envelope);
-  visit(sums.residual_mass);
-  visit(sums.acceptance_probability);
-  visit(sums.expected_acceptance);
-  visit(sums.k3);
-  visit(sums.total_variation);
+  LongSums::ForEachField(visit, stretch.sums);
   for (const MissingReason reason : kMissingReasons) {
     visit(stretch.missing[static_cast<size_t>(reason)]);
   }
   for (auto* totals : {&stretch.plain, &stretch.clipped, &stretch.applied}) {
-    visit(totals->positions);
-    visit(totals->touched);
-    visit(totals->zeroed);
-    visit(totals->weight);
-    visit(totals->weight_squared);
-    visit(totals->abs_log_weight);
-    visit(totals->gradient_mass);
+    CorrectionTotals::ForEachField(visit, *totals);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/crc32c.h"
+#include "server/cache/missing.h"
 
 namespace sis {
 namespace {
@@ -279,7 +280,8 @@ absl::StatusOr<SequenceState> ParseState(std::string_view payload) {
                             .form = in.Little<uint32_t>(),
                             .fragments = in.Little<uint32_t>(),
                             .bytes = in.Little<uint64_t>()};
-  if (!in.at_end() || state.bytes > kMostFormBytes || state.fragments != FragmentsOf(state.bytes)) {
+  if (!in.at_end() || state.dropped > kMissingReasons.size() || state.bytes > kMostFormBytes ||
+      state.fragments != FragmentsOf(state.bytes)) {
     return Corrupt("no state of a sequence: a payload", payload);
   }
   return state;

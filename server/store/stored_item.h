@@ -77,7 +77,8 @@ constexpr uint64_t FragmentsOf(uint64_t form_bytes) {
 struct SequenceState {
   // Set if it was dropped: a v1::MissingReason. The rest is what is to be removed then.
   uint8_t dropped = 0;
-  // The whole form stands for the entries before this.
+  // The whole form stands for the entries before this. In a store that is shared STALE, too, says
+  // no more than that the entries before this are dropped.
   uint32_t entries = 0;
   // Its CRC-32C, and its name in the keys of its fragments.
   uint32_t form = 0;

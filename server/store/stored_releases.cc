@@ -53,7 +53,7 @@ absl::StatusOr<int64_t> StoredCache::FinishRelease(Run& run, std::span<const Seq
                                                                  ": ", statuses[i].message())));
       continue;
     }
-    NoteDrop(dropped[i].sequence, MissingReason::kReleased, true);
+    NoteDrop(dropped[i].sequence, {.reason = MissingReason::kReleased, .stored = true});
     if (only_stored[i] == nullptr) continue;
     released += run.NoteDropped(*only_stored[i], MissingReason::kReleased);
   }
@@ -95,19 +95,31 @@ void StoredCache::FollowReleases(Run& run, size_t most_sequences) {
   }
 }
 
-void StoredCache::DropBehind(const Run& run, const SequenceName& name, MissingReason reason) {
-  NoteDrop(IdentityOf(run, name), reason, false);
+void StoredCache::DropBehind(const Run& run, const SequenceName& name, const Sequence& sequence,
+                             MissingReason reason) {
+  PendingDrop pending{.reason = reason};
+  if (IsOfWhatWasKnown(reason)) {
+    pending.entries = LogOf(sequence).next;
+    pending.expires = ExpiryOf(run);
+    if (pending.entries == 0) return;  // nothing is stored
+  }
+  NoteDrop(IdentityOf(run, name), pending);
 }
 
 void StoredCache::RemoveDroppedBehind(const SequenceIdentity& sequence) {
-  NoteDrop(sequence, MissingReason::kReleased, true);
+  NoteDrop(sequence, {.reason = MissingReason::kReleased, .stored = true});
 }
 
-void StoredCache::NoteDrop(const SequenceIdentity& sequence, MissingReason reason, bool stored) {
+void StoredCache::NoteDrop(const SequenceIdentity& sequence, const PendingDrop& pending) {
   WriterLock lock(drops_mutex_);
   if (drops_.size() >= kMostPendingDrops && !drops_.contains(sequence)) return;
-  const auto [drop, added] = drops_.try_emplace(sequence, PendingDrop{.reason = reason});
-  drop->second.stored |= stored;
+  const auto [drop, added] = drops_.try_emplace(sequence, pending);
+  if (drop->second.entries.has_value()) {  // what is noted later takes as much, or more
+    drop->second.reason = pending.reason;
+    drop->second.entries = pending.entries;
+    drop->second.expires = pending.expires;
+  }
+  drop->second.stored |= pending.stored;
   Queue(drop);
 }
 
@@ -144,14 +156,22 @@ void StoredCache::WriteDrops() {
 void StoredCache::WriteDrops(std::span<const PendingDrops::iterator> drops) {
   std::vector<PendingDrops::iterator> unstored, stored, gone;
   std::vector<DroppedSequence> dropped;
+  std::vector<std::pair<PendingDrops::iterator, PendingDrop>> stale;
   {
     WriterLock lock(drops_mutex_);
     for (const auto drop : drops) {
       drop->second.queued = false;
+      if (drop->second.entries.has_value()) {
+        stale.emplace_back(drop, drop->second);
+        continue;
+      }
       (drop->second.stored ? stored : unstored).push_back(drop);
       if (drop->second.stored) continue;
       dropped.push_back({drop->first, static_cast<uint8_t>(drop->second.reason)});
     }
+  }
+  for (const auto& [drop, known] : stale) {
+    if (store_.DropStale(drop->first, *known.entries, known.expires).ok()) gone.push_back(drop);
   }
   const std::vector<absl::Status> statuses = store_.Drop(dropped);
   for (size_t i = 0; i < unstored.size(); ++i) {

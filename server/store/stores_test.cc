@@ -125,11 +125,11 @@ TEST(RocksDbStoreTest, ADeletedRunIsRememberedForAMonth) {
   EXPECT_LT(expires, absl::Now() + absl::Hours(31 * 24));
 }
 
-// Else a few bytes of the store's could have keys made and asked for by the billion.
-// Does something else after the next look at items.
+// Items that others may write, too. Does something else after the next look at them.
 class InterruptedItems final : public ItemsInMemory {
  public:
   using ItemsInMemory::ItemsInMemory;
+  bool shared() const override { return true; }
   std::vector<absl::StatusOr<std::string>> Get(std::span<const ItemKey> keys) override {
     auto values = ItemsInMemory::Get(keys);
     if (meanwhile != nullptr) std::exchange(meanwhile, nullptr)();
@@ -160,6 +160,57 @@ TEST(SequenceStoreTest, NothingStaysOfAWholeFormThatIsWrittenDuringADrop) {
   EXPECT_EQ(map.items.size(), dropped.size()) << "a reason each";
 }
 
+// Whether another server adds to it before, between any two steps, or afterwards.
+TEST(SequenceStoreTest, WhatIsDroppedAsStaleIsNoMoreThanWhatWasKnown) {
+  for (const int looks : {0, 1, 2, 3}) {
+    SCOPED_TRACE(looks);
+    ItemMap map;
+    auto items = std::make_unique<InterruptedItems>(map);
+    InterruptedItems& interrupted = *items;
+    SequenceStore store(std::move(items)), other(std::make_unique<InterruptedItems>(map));
+    for (uint32_t n = 0; n < 3; ++n) {
+      ASSERT_TRUE(AppendOne(store, Sequence("a"), n, Block(n, "rows")).ok());
+    }
+    std::function<void()> next = [&] {
+      EXPECT_TRUE(AppendOne(other, Sequence("a"), 3, Block(3, "newer")).ok());
+    };
+    for (int look = 1; look < looks; ++look) {
+      next = [&interrupted, then = next] { interrupted.meanwhile = then; };
+    }
+    if (looks == 0) {
+      next();
+    } else if (looks < 3) {
+      interrupted.meanwhile = next;
+    }
+    for (int again = 0; again < 2; ++again) {
+      ASSERT_TRUE(store.DropStale(Sequence("a"), 3, absl::InfiniteFuture()).ok());
+    }
+    if (looks == 3) {
+      EXPECT_EQ(store.Read(Sequence("a"))->dropped, kStale);
+      EXPECT_EQ(store.Read(Sequence("a"), 3)->dropped, kStale);
+      EXPECT_FALSE(*store.Has(Sequence("a")));
+      EXPECT_TRUE(absl::IsAlreadyExists(AppendOne(other, Sequence("a"), 0, Block(0, "rows"))));
+      WriterLock lock(map.mutex);
+      EXPECT_EQ(map.items.size(), 1) << "a reason";
+    }
+    if (looks == 3) AppendOne(other, Sequence("a"), 3, Block(3, "newer")).IgnoreError();
+    const absl::StatusOr<StoredSequence> read = store.Read(Sequence("a"));
+    ASSERT_TRUE(read.ok()) << read.status();
+    const bool in_time = looks < 2;
+    EXPECT_EQ(read->dropped, std::nullopt);
+    EXPECT_EQ(read->whole_form, in_time ? std::nullopt : std::optional<std::string>(""));
+    EXPECT_EQ(read->entries.size(), in_time ? 4 : 1);
+    EXPECT_EQ(read->entries.back().payload, "newer");
+    EXPECT_EQ(store.Read(Sequence("a"), 4)->entries.size(), 0) << "who has all hears of nothing";
+    EXPECT_TRUE(*store.Has(Sequence("a")));
+    EXPECT_THAT(store.WhyDropped(std::vector{Sequence("a")}),
+                ElementsAre(absl::StatusOr<std::optional<uint8_t>>(std::nullopt)));
+    ASSERT_TRUE(DropOne(store, Sequence("a"), kReleased).ok());
+    EXPECT_EQ(store.Read(Sequence("a"))->dropped, kReleased);
+    EXPECT_TRUE(absl::IsFailedPrecondition(AppendOne(other, Sequence("a"), 4, Block(4, "rows"))));
+  }
+}
+
 TEST(StoredItemTest, AStateHasAsManyFragmentsAsItsBytesTake) {
   for (const SequenceState& good :
        {SequenceState(), SequenceState{.dropped = 5, .entries = 7},
@@ -170,7 +221,7 @@ TEST(StoredItemTest, AStateHasAsManyFragmentsAsItsBytesTake) {
   for (const SequenceState& bad :
        {SequenceState{.fragments = UINT32_MAX, .bytes = 10}, SequenceState{.fragments = 1},
         SequenceState{.fragments = 1, .bytes = kFragmentBytes + 1},
-        SequenceState{.fragments = 0, .bytes = UINT64_MAX},
+        SequenceState{.fragments = 0, .bytes = UINT64_MAX}, SequenceState{.dropped = 8},
         SequenceState{.fragments = 131'073, .bytes = kMostFormBytes + 1}}) {
     EXPECT_TRUE(absl::IsDataLoss(ParseState(EncodeState(bad)).status())) << bad.fragments;
   }

@@ -32,11 +32,7 @@ struct SentRecords : Records {
   }
 
   RecordView View(uint32_t first, uint32_t count) const {
-    const RecordView all = Records::view();
-    return {.sampled_ids = all.sampled_ids.subspan(first, count),
-            .sampled_log_probs = all.sampled_log_probs.subspan(first, count),
-            .ids = all.ids.subspan(first * slots, count * slots),
-            .log_probs = all.log_probs.subspan(first * slots, count * slots)};
+    return SubView(Records::view(), first, count, slots);
   }
 
   size_t slots;

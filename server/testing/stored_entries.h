@@ -9,7 +9,7 @@
 
 namespace sis {
 
-inline constexpr uint8_t kReleased = 5;
+inline constexpr uint8_t kStale = 4, kReleased = 5;
 
 inline SequenceIdentity Sequence(std::string id) { return {"run", 3, std::move(id), 1}; }
 

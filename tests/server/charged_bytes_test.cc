@@ -28,7 +28,7 @@ class SharedStore final : public BackingStore {
                      std::span<const uint32_t>) override {
     return run.Find(name);
   }
-  void DropBehind(const Run&, const SequenceName&, MissingReason) override {}
+  void DropBehind(const Run&, const SequenceName&, const Sequence&, MissingReason) override {}
 };
 
 struct Kind {

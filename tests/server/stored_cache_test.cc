@@ -275,16 +275,6 @@ TEST_P(ReleaseTest, WhatIsLeasedGoesWithTheServer) {
   }
 }
 
-TEST_P(ReleaseTest, WhatWasNeverSeenIsUnknown) {
-  auto replica = Start();
-  EXPECT_EQ(replica->Release({"a"})->sequences, 0);
-  EXPECT_EQ(replica->AppendBlock(records_.Block("a")).code(), 0);
-  EXPECT_EQ(replica->Release({"a", "a", "b"})->sequences, 1);
-  EXPECT_EQ(replica->Release({"a"})->sequences, 0);
-  EXPECT_EQ(CodeOf(replica->AppendBlock(records_.Block("a"))),
-            absl::StatusCode::kFailedPrecondition);
-}
-
 TEST_P(ReleaseTest, NothingButTheReasonStays) {
   auto replica = Start();
   for (int i = 0; i < 20; ++i) {
@@ -320,6 +310,34 @@ TEST_P(ReleaseTest, AVersionIsStoredOrNothingChanges) {
   EXPECT_TRUE(replica->AdvanceVersion(4).ok());
   replica = KillAndStart(std::move(replica));
   EXPECT_EQ(replica->run().policy_version(), 4);
+}
+
+// What a server knows of it is stale, and another has added newer positions meanwhile.
+TEST(StoredCacheTest, WhatIsStaleHereButNotElsewhereIsKept) {
+  Fleet fleet;
+  v1::RunConfig config = LosslessConfig(kSlots);
+  config.set_max_staleness(1);
+  const Records records = RecordGenerator(kSlots, 1000, 8).NextRecords(10);
+  uint64_t digest = 0;
+  for (uint32_t p = 0; p < 10; ++p) digest += DigestOf(records, p, p);
+  FleetReplica newer(fleet, config);
+  {
+    FleetReplica older(fleet, config);
+    for (const std::string id : {"continued", "not continued"}) {
+      ASSERT_EQ(older.AppendBlock(records.Block(id, 0, 0, 0, 5)).code(), 0);
+    }
+    ASSERT_EQ(newer.AppendBlock(records.Block("continued", 5, 3, 5, 5)).code(), 0);
+    EXPECT_EQ(*older.AdvanceVersion(3), 2);
+    EXPECT_EQ(DigestAt(older.Find("continued"), 0, 10), digest);
+  }
+  FleetReplica fresh(fleet, config);
+  for (FleetReplica* replica : {&newer, &fresh}) {
+    EXPECT_EQ(DigestAt(replica->Find("continued"), 0, 10), digest);
+    EXPECT_EQ(replica->Find("not continued"), Run::Found(MissingReason::kStale));
+    EXPECT_EQ(CodeOf(replica->AppendBlock(records.Block("not continued", 0, 0, 0, 5))),
+              absl::StatusCode::kFailedPrecondition);
+  }
+  EXPECT_EQ(newer.AppendBlock(records.Block("continued", 0, 0, 0, 5)).code(), 0) << "again";
 }
 
 // A version reaches one server, and the others within a second. What was stale where it was fetched

@@ -68,6 +68,7 @@ struct ModelSequence {
   std::map<uint32_t, Recorded> positions = {};
   std::array<std::map<uint32_t, int>, 2> columns = {};  // position -> variant
   std::optional<uint32_t> sealed = {};
+  v1::Annotation annotation = {};
 
   uint32_t length() const { return positions.empty() ? 0 : positions.rbegin()->first + 1; }
   // With values of the columns whose bits are set.
@@ -114,10 +115,11 @@ struct ModelSequence {
     for (auto& column : columns) column.erase(column.lower_bound(to), column.end());
     return absl::StatusCode::kOk;
   }
-  absl::StatusCode Seal(uint32_t at) {
+  absl::StatusCode Seal(uint32_t at, const v1::Annotation& added) {
     const bool fits = sealed.has_value() ? *sealed == at : at >= length();
     if (!fits) return absl::StatusCode::kFailedPrecondition;
     sealed = at;
+    annotation.MergeFrom(added);
     return absl::StatusCode::kOk;
   }
   bool IsStale(uint64_t version) const {
@@ -184,7 +186,8 @@ class StoresModelTest : public ::testing::TestWithParam<Setting> {
   }
 
   void Change(ModelSequence& sequence);
-  void ExpectColumns(const Sequence::Reader& reader, const ModelSequence& sequence);
+  void ExpectColumns(const Sequence::Reader& reader, const ModelSequence& sequence, uint32_t first,
+                     uint32_t end);
   void Read(ModelSequence& sequence);
   void Release(ModelSequence& sequence);
   void ReleaseLeased(ModelSequence& sequence);
@@ -214,6 +217,7 @@ class StoresModelTest : public ::testing::TestWithParam<Setting> {
   int names_ = 0;
   int operation_ = 0;
   int failures_ = 0;
+  int annotated_ = 0;
 };
 
 void StoresModelTest::Change(ModelSequence& sequence) {
@@ -257,10 +261,14 @@ void StoresModelTest::Change(ModelSequence& sequence) {
     entry.mutable_truncate()->set_length(length);
     expected = sequence.Truncate(length);
   } else {
-    const uint32_t length = std::min(sequence.length() + random_.Uniform(0, 9), kLength);
+    const uint32_t length = OneIn(2) ? sequence.sealed.value_or(sequence.length())
+                                     : std::min(sequence.length() + random_.Uniform(0, 9), kLength);
     entry.mutable_seal()->mutable_sequence()->set_id(sequence.id);
     entry.mutable_seal()->set_length(length);
-    expected = sequence.Seal(length);
+    v1::Annotation& annotation = *entry.mutable_seal()->mutable_annotation();
+    if (OneIn(2)) annotation.set_reward(operation_);
+    if (OneIn(2)) annotation.set_text(absl::StrCat("text ", operation_));
+    expected = sequence.Seal(length, annotation);
   }
   const size_t r = AnyReplica();
   std::string message;
@@ -274,29 +282,41 @@ void StoresModelTest::Change(ModelSequence& sequence) {
 }
 
 void StoresModelTest::Read(ModelSequence& sequence) {
-  const size_t r = AnyReplica();
-  const Run::Found found = replicas_[r]->Find(sequence.id);
+  Replica& replica = *replicas_[AnyReplica()];
+  // What was asked for is there, and perhaps no more.
+  const bool all = OneIn(2);
+  const uint32_t first = all ? 0 : random_.Uniform(0, kLength - 1);
+  const uint32_t end = all ? kLength : random_.Uniform(first + 1, kLength);
+  const std::array<uint32_t, 2> columns = {0, 1};
+  const Run::Found found =
+      replica.stored().Find(replica.run(), {sequence.id, 0}, first, all ? 0 : end - first, columns);
   const auto* there = std::get_if<std::shared_ptr<Sequence>>(&found);
   if (there == nullptr) {
     EXPECT_TRUE(sequence.positions.empty()) << sequence.id << " operation " << operation_;
     return;
   }
+  // Of several servers one reads again what it lacks, which an annotation isn't.
+  if (replicas_.size() == 1) {
+    EXPECT_EQ((*there)->annotation(), sequence.annotation.SerializeAsString()) << sequence.id;
+    annotated_ += !(*there)->annotation().empty();
+  }
   const Sequence::Reader reader(**there);
-  for (uint32_t p = 0; p < kLength; ++p) {
+  for (uint32_t p = first; p < end; ++p) {
     const auto recorded = sequence.positions.find(p);
     const bool none = recorded == sequence.positions.end();
     ASSERT_EQ(reader.Digest(p, 1), none ? 0 : DigestOf(p, recorded->second.variant))
         << sequence.id << " position " << p << " operation " << operation_;
   }
-  ExpectColumns(reader, sequence);
+  ExpectColumns(reader, sequence, first, end);
 }
 
-void StoresModelTest::ExpectColumns(const Sequence::Reader& reader, const ModelSequence& sequence) {
+void StoresModelTest::ExpectColumns(const Sequence::Reader& reader, const ModelSequence& sequence,
+                                    uint32_t first, uint32_t end) {
   for (size_t c = 0; c < kWidths.size(); ++c) {
     std::vector<std::byte> values(size_t{kLength} * kWidths[c]);
     std::vector<uint8_t> present(kLength);
     reader.ReadColumn(static_cast<uint32_t>(c), 0, values, present);
-    for (uint32_t p = 0; p < kLength; ++p) {
+    for (uint32_t p = first; p < end; ++p) {
       const auto there = sequence.columns[c].find(p);
       const bool none = there == sequence.columns[c].end();
       ASSERT_EQ(present[p], none ? 0 : 1)
@@ -353,10 +373,6 @@ void StoresModelTest::ReleaseLeased(ModelSequence& sequence) {
 
 void StoresModelTest::AdvanceVersion() {
   const uint64_t next = version_ + 1;
-  // A server finds stale what is so by the positions that it has in memory: it gets the others'.
-  for (const auto& replica : replicas_) {
-    for (const ModelSequence& sequence : sequences_) replica->Find(sequence.id);
-  }
   for (size_t r = 0; r < replicas_.size(); ++r) {
     const absl::StatusCode code = UntilAnswered(r, [&] {
       const absl::StatusCode answer = replicas_[r]->AdvanceVersion(next).status().code();
@@ -400,6 +416,7 @@ TEST_P(StoresModelTest, WhatWasAnsweredIsSo) {
     }
   }
   EXPECT_GT(failures_, kOperations / 50);
+  EXPECT_TRUE(replicas_.size() > 1 || annotated_ > kOperations / 100) << annotated_;
   for (size_t r = 0; r < replicas_.size(); ++r) Restart(r, false);
   for (ModelSequence& sequence : sequences_) Read(sequence);
 }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <limits>
 #include <map>
@@ -16,12 +15,13 @@
 #include "absl/strings/str_cat.h"
 #include "server/store/items/memcached_connection.h"
 #include "server/threads/mutex.h"
+#include "server/threads/steady_now.h"
 
 namespace sis {
 namespace {
 
 // A node that failed is left alone for so long, so that its share fails fast.
-constexpr std::chrono::milliseconds kDownTime{500};
+constexpr absl::Duration kDownTime = absl::Milliseconds(500);
 // How often another node is looked for by hashing; then any that has a share of the keys is taken.
 constexpr int kOthersTried = 16;
 constexpr int kRoutesTried = 1 << 16;
@@ -166,7 +166,7 @@ class MemcachedItems final : public ItemStore {
     explicit Node(MemcachedNode node) : address(std::move(node)) {}
 
     const MemcachedNode address;
-    std::atomic<int64_t> down_until = 0;  // in milliseconds of Now()
+    std::atomic<int64_t> down_until = 0;  // nanoseconds of SteadyNow()
     Mutex mutex;
     std::vector<std::unique_ptr<MemcachedConnection>> idle ABSL_GUARDED_BY(mutex);
   };
@@ -198,12 +198,6 @@ class MemcachedItems final : public ItemStore {
     return *std::ranges::find_if(routes_, is_other);
   }
 
-  static int64_t Now() {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(
-               std::chrono::steady_clock::now().time_since_epoch())
-        .count();
-  }
-
   // One that nobody uses, or a new one. What has ended meanwhile is let go.
   absl::StatusOr<std::unique_ptr<MemcachedConnection>> Borrow(Node& node) {
     for (;;) {
@@ -223,13 +217,13 @@ class MemcachedItems final : public ItemStore {
   template <typename Call>
   absl::Status OnNode(size_t number, const Call& call) {
     Node& node = *nodes_[number];
-    if (Now() < node.down_until) {
+    if (absl::ToUnixNanos(SteadyNow()) < node.down_until) {
       return absl::UnavailableError(absl::StrCat("memcached: node ", number, " does not answer"));
     }
     absl::StatusOr<std::unique_ptr<MemcachedConnection>> connection = Borrow(node);
     const absl::Status status = connection.ok() ? call(**connection) : connection.status();
     if (absl::IsUnavailable(status)) {
-      node.down_until = Now() + kDownTime.count();
+      node.down_until = absl::ToUnixNanos(SteadyNow() + kDownTime);
     } else {
       WriterLock lock(node.mutex);
       node.idle.push_back(*std::move(connection));
