@@ -352,9 +352,9 @@ TEST(Page, EveryByteOfTheHeaderIsChecked) {
   EXPECT_THAT(with(31, uint8_t{1}), IsCorrupt("canonical"));
   // The padding of the group: a log-prob, a sampled log-prob, a rank, an id.
   const PageLayout layout = LayOutPage(kSmall);
-  EXPECT_THAT(with(layout.log_probs + 31, uint8_t{0}), IsCorrupt("canonical"));
-  EXPECT_THAT(with(layout.sampled_log_probs + 63, uint8_t{1}), IsCorrupt("canonical"));
-  EXPECT_THAT(with(layout.ranks + 15, uint8_t{1}), IsCorrupt("canonical"));
+  EXPECT_THAT(with(layout.log_probs.begin + 31, uint8_t{0}), IsCorrupt("canonical"));
+  EXPECT_THAT(with(layout.sampled_log_probs.begin + 63, uint8_t{1}), IsCorrupt("canonical"));
+  EXPECT_THAT(with(layout.ranks.begin + 15, uint8_t{1}), IsCorrupt("canonical"));
   EXPECT_THAT(with(layout.end - 1, uint8_t{1}), IsCorrupt("canonical"));
 }
 
@@ -496,7 +496,7 @@ TEST(Page, WhatNoValidRecordGivesIsRefused) {
 TEST(Page, UnusedSlotsMayNotHideAnything) {
   std::vector<std::byte> page = Encode(kSmall, SmallRecords());
   // Position 40, rank 2: the ids' group has rows of 14 bytes, and 7 bits per id.
-  page[LayOutPage(kSmall).ids + size_t{3} * 14] = std::byte{1};
+  page[LayOutPage(kSmall).ids.begin + size_t{3} * 14] = std::byte{1};
   FixChecksum(page);
   EXPECT_THAT(DecodePage(page).status(), IsCorrupt("canonical"));
 }

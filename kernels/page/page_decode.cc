@@ -14,7 +14,7 @@
 #include "kernels/page/ragged_page.h"
 #include "kernels/records/duplicate_finder.h"
 #include "kernels/records/log_prob_code.h"
-#include "kernels/records/log_probs.h"
+#include "kernels/records/packed_values.h"
 #include "kernels/records/record_view.h"
 
 namespace sis {
@@ -74,22 +74,13 @@ uint32_t ReadCrc32c(std::span<const std::byte> page) {
   return bytes.crc32c;
 }
 
-// The multiplier of each position.
-std::vector<uint32_t> ReadMultipliers(const PageView& view) {
+// Of kFixed12; else 1.
+uint32_t MultiplierOf(const PageView& view, size_t i) {
   const PageHeader& header = view.header;
-  std::vector<uint32_t> multipliers;
-  if (header.ragged()) {
-    for (size_t i = 0; i < header.positions; ++i) multipliers.push_back(RaggedMultiplier(view, i));
-    return multipliers;
-  }
-  const size_t group_bytes = GroupBytes(header.encoding, header.slots);
-  for (size_t group = 0; group < GroupCount(header.positions); ++group) {
-    const GroupDecoder decoder(header.encoding,
-                               view.log_probs.subspan(group * group_bytes, group_bytes));
-    multipliers.insert(multipliers.end(), decoder.multipliers().begin(),
-                       decoder.multipliers().end());
-  }
-  return multipliers;
+  if (header.encoding != LogProbEncoding::kFixed12) return 1;
+  if (header.ragged()) return PackedValues(view.multipliers, kMultiplierBits).At(i);
+  const size_t group = i / kGroupPositions * GroupBytes(header.encoding, header.slots);
+  return PackedValues(view.log_probs.subspan(group), kMultiplierBits).At(i % kGroupPositions);
 }
 
 bool IsLogProb(float x) { return std::isfinite(x) && x <= kRoundingSlack; }
@@ -185,10 +176,9 @@ absl::StatusOr<DecodedPage> DecodePage(std::span<const std::byte> bytes) {
                    .log_probs = std::vector<float>(positions * slots),
                    .ranks = std::vector<uint8_t>(positions)};
   ReadRecords(*view, 0, page.rows());
-  const std::vector<uint32_t> multipliers = ReadMultipliers(*view);
   for (size_t i = 0; i < positions; ++i) {
     if (page.ranks[i] == kRankAbsent) continue;
-    const absl::Status checked = CheckRecord(page, i, multipliers[i]);
+    const absl::Status checked = CheckRecord(page, i, MultiplierOf(*view, i));
     if (!checked.ok()) return checked;
   }
   std::vector<std::byte> canonical(bytes.size());

@@ -83,9 +83,9 @@ PageHeader HeaderOf(const PageHeader& header, const RecordView& records,
 void EncodeRaggedSections(const PageHeader& header, const RecordView& records,
                           std::span<const uint8_t> ranks, std::span<std::byte> page,
                           std::span<float> rounded_log_probs) {
-  const RaggedLayout layout = LayOutRaggedPage(header);
-  const auto writer = [&](size_t section, int width) {
-    return PackedValueWriter(page.data() + section, width);
+  const PageLayout layout = LayOutPage(header);
+  const auto writer = [&](PageSection section, int width) {
+    return PackedValueWriter(page.data() + section.begin, width);
   };
   const LogProbEncoding encoding = header.encoding;
   const size_t slots = header.slots;
@@ -96,7 +96,7 @@ void EncodeRaggedSections(const PageHeader& header, const RecordView& records,
   PackedValueWriter codes = writer(layout.log_probs, LogProbBits(encoding));
   PackedValueWriter outside_ids = writer(layout.outside_ids, id_bits);
   PackedValueWriter ids = writer(layout.ids, id_bits);
-  std::byte* sampled_log_probs = page.data() + layout.sampled_log_probs;
+  std::byte* sampled_log_probs = page.data() + layout.sampled_log_probs.begin;
   for (size_t first = 0; first < ranks.size(); first += kGroupPositions) {
     const size_t lanes = std::min<size_t>(kGroupPositions, ranks.size() - first);
     PackedGroup group;

@@ -5,15 +5,12 @@
 
 #include "kernels/numerics/log_prob.h"
 #include "kernels/records/log_prob_code.h"
+#include "kernels/records/packed_row.h"
 #include "kernels/records/record_view.h"
 #include "kernels/records/simd_fixed12.h"
 
 namespace sis {
 namespace {
-
-constexpr int Width(LogProbEncoding encoding) {
-  return static_cast<int>(RowBytes(encoding) * 8 / kGroupPositions);
-}
 
 // The multiplier with which a position's used slots fit best. Those too low to be encoded leave the
 // set.
@@ -67,7 +64,7 @@ class GroupEncoder {
   void Write(std::span<std::byte> group) const {
     const size_t row_bytes = RowBytes(encoding_);
     for (size_t row = 0; row < rows_.size(); ++row) {
-      PackRow(rows_[row], Width(encoding_), group.subspan(row * row_bytes, row_bytes));
+      PackRow(rows_[row], LogProbBits(encoding_), group.subspan(row * row_bytes, row_bytes));
     }
   }
 
@@ -75,16 +72,6 @@ class GroupEncoder {
   const LogProbEncoding encoding_;
   std::vector<RowValues> rows_;
 };
-
-template <LogProbEncoding kEncoding>
-void DecodeRows(std::span<const RowValues> codes, const RowValues& multipliers,
-                std::span<std::array<float, kGroupPositions>> rows) {
-  for (size_t row = 0; row < rows.size(); ++row) {
-    for (size_t lane = 0; lane < kGroupPositions; ++lane) {
-      rows[row][lane] = DecodeLogProb(kEncoding, codes[row][lane], multipliers[lane]);
-    }
-  }
-}
 
 }  // namespace
 
@@ -127,24 +114,6 @@ void RoundBehaviorRows(LogProbEncoding encoding, std::span<const float> rows, in
     rows = rows.subspan(slots);
     rounded = rounded.subspan(slots);
   }
-}
-
-GroupDecoder::GroupDecoder(LogProbEncoding encoding, std::span<const std::byte> group)
-    : encoding_(encoding), group_(group) {
-  if (LeadingRows(encoding) > 0) multipliers_ = UnpackRow(group, Width(encoding));
-}
-
-void GroupDecoder::Rows(size_t first, std::span<std::array<float, kGroupPositions>> rows) const {
-  // All are unpacked before the first is decoded: a vector that is read just after its elements
-  // were written one by one has to wait until they are in the cache.
-  std::array<RowValues, kMaxTopK> memory;
-  const std::span codes = std::span(memory).first(rows.size());
-  UnpackRows(group_.subspan((LeadingRows(encoding_) + first) * RowBytes(encoding_)),
-             Width(encoding_), codes);
-  // The encoding is told apart outside of the loop, which the compiler can then vectorise.
-  VisitEncoding(encoding_, [&]<LogProbEncoding kEncoding>() {
-    DecodeRows<kEncoding>(codes, multipliers_, rows);
-  });
 }
 
 }  // namespace sis

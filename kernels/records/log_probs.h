@@ -6,13 +6,11 @@
 // law of accepted tokens exact.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "kernels/records/encoding.h"
-#include "kernels/records/packed_row.h"
 
 namespace sis {
 
@@ -33,24 +31,5 @@ void EncodeBehaviorLogProbs(LogProbEncoding encoding, std::span<const float> log
 // how many slots are left used. Rounding what is rounded changes nothing.
 void RoundBehaviorRows(LogProbEncoding encoding, std::span<const float> rows, int slots,
                        std::span<float> rounded, std::span<uint8_t> used_slots);
-
-// Reads one group of 16 positions.
-class GroupDecoder {
- public:
-  // `group` holds GroupBytes and must outlive the decoder.
-  GroupDecoder(LogProbEncoding encoding, std::span<const std::byte> group);
-
-  // The log-probs of ranks from `first` on, position by position; -inf marks unused slots. Several
-  // at once cost little more than one.
-  void Rows(size_t first, std::span<std::array<float, kGroupPositions>> rows) const;
-
-  // The multipliers of kFixed12, position by position; zeros in other encodings.
-  const RowValues& multipliers() const { return multipliers_; }
-
- private:
-  LogProbEncoding encoding_;
-  std::span<const std::byte> group_;
-  RowValues multipliers_{};
-};
 
 }  // namespace sis

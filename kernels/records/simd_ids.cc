@@ -1,11 +1,9 @@
 #include "kernels/records/simd_ids.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <utility>
 
 #include "kernels/numerics/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
@@ -18,7 +16,6 @@
 #include "kernels/numerics/simd_math-inl.h"
 #include "kernels/records/simd_pack-inl.h"
 #include "kernels/records/simd_rows-inl.h"
-#include "kernels/records/simd_unpack-inl.h"
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -30,7 +27,6 @@ namespace {
 
 // The caller does it one by one.
 bool PackIds(const RecordView&, size_t, const uint8_t*, int, std::span<std::byte>) { return false; }
-bool Unpack(std::span<const std::byte>, int, std::span<RowValues>) { return false; }
 
 #else
 
@@ -111,26 +107,6 @@ bool PackIds(const RecordView& records, size_t slots, const uint8_t* used_slots,
   return true;
 }
 
-// Made once: it takes as long as some rows do.
-const RowUnpacker& UnpackerOf(int bits) {
-  static const auto kUnpackers = []<int... kAbove>(std::integer_sequence<int, kAbove...>) {
-    return std::array{RowUnpacker(RowUnpacker::kLeast + kAbove)...};
-  }
-  (std::make_integer_sequence<int, RowUnpacker::kMost - RowUnpacker::kLeast + 1>());
-  return kUnpackers[bits - RowUnpacker::kLeast];
-}
-
-bool Unpack(std::span<const std::byte> from, int bits, std::span<RowValues> rows) {
-  if (bits < RowUnpacker::kLeast || bits > RowUnpacker::kMost) return false;
-  const RowUnpacker& unpacker = UnpackerOf(bits);
-  const std::byte* row = from.data();
-  for (RowValues& values : rows) {
-    unpacker.Unpack(row, values);
-    row += PackedRowBytes(bits);
-  }
-  return true;
-}
-
 #endif  // HWY_TARGET
 
 }  // namespace
@@ -143,7 +119,6 @@ namespace sis {
 namespace {
 
 HWY_EXPORT(PackIds);
-HWY_EXPORT(Unpack);
 
 }  // namespace
 
@@ -151,10 +126,6 @@ bool PackIdsOnVectors(const RecordView& records, int slots, std::span<const uint
                       int bits, std::span<std::byte> to) {
   return HWY_DYNAMIC_DISPATCH(PackIds)(records, static_cast<size_t>(slots), used_slots.data(), bits,
                                        to);
-}
-
-bool UnpackRowsOnVectors(std::span<const std::byte> from, int bits, std::span<RowValues> rows) {
-  return HWY_DYNAMIC_DISPATCH(Unpack)(from, bits, rows);
 }
 
 }  // namespace sis
