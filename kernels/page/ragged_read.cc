@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "absl/container/fixed_array.h"
@@ -9,8 +10,10 @@
 #include "kernels/page/ragged_order.h"
 #include "kernels/page/ragged_page.h"
 #include "kernels/records/log_prob_code.h"
+#include "kernels/records/packed_row.h"
 #include "kernels/records/packed_values.h"
 #include "kernels/records/ragged_log_probs.h"
+#include "kernels/records/read_groups.h"
 #include "kernels/records/record_view.h"
 
 namespace sis {
@@ -19,56 +22,92 @@ namespace {
 // More than these are kept on the heap while a page is read.
 constexpr size_t kFewPositions = 64;
 
+// Values of a section that stand side by side, at most those of a group's slots.
+class UnpackedValues {
+ public:
+  // The values [begin, end) of the section, `width` bits each.
+  void Unpack(std::span<const std::byte> section, int width, size_t begin, size_t end) {
+    // Every sixteenth one begins a byte.
+    begin_ = begin / kGroupPositions * kGroupPositions;
+    const size_t row_bytes = PackedRowBytes(width);
+    const auto bytes = section.subspan(begin_ / kGroupPositions * row_bytes);
+    const std::span rows = std::span(rows_).first(GroupCount(end - begin_));
+    const size_t whole = std::min(rows.size(), bytes.size() / row_bytes);
+    UnpackRowsOnVectors(bytes, width, rows.first(whole));
+    if (whole == rows.size()) return;
+    std::array<std::byte, PackedRowBytes(32)> last{};
+    std::ranges::copy(bytes.subspan(whole * row_bytes), last.begin());
+    UnpackRowsOnVectors(last, width, rows.last(1));
+  }
+  uint32_t At(size_t i) const { return rows_[(i - begin_) / kGroupPositions][i % kGroupPositions]; }
+
+ private:
+  size_t begin_ = 0;
+  std::array<RowValues, kMaxTopK + 1> rows_;
+};
+
 // Puts the used slots of positions from `first` on to where each position's begin, into ids and
 // log_probs, either of which may be left out.
 void ReadSlots(const PageView& page, const UnpackedCounts& unpacked, size_t first,
                std::span<const size_t> begins, std::span<int32_t> ids, std::span<float> log_probs) {
   const PageHeader& header = page.header;
-  const PackedValues packed_ids(page.ids, IdBits(header.vocabulary_size));
-  const PackedValues codes(page.log_probs, LogProbBits(header.encoding));
-  const PackedValues multipliers(page.multipliers, kMultiplierBits);
+  const PackedValues packed_multipliers(page.multipliers, kMultiplierBits);
   const size_t end = first + begins.size();
+  UnpackedValues slot_ids;
+  UnpackedValues codes;
   for (size_t group = first / kGroupPositions; group * kGroupPositions < end; ++group) {
+    const size_t begin = unpacked.begins[group];
+    const size_t end_slot = unpacked.begins[group + 1];
+    if (begin == end_slot) continue;
     GroupCounts counts;
-    std::copy_n(unpacked.counts.begin() + static_cast<ptrdiff_t>(group * kGroupPositions),
-                kGroupPositions, counts.begin());
+    RowValues multipliers;
+    for (size_t lane = 0; lane < kGroupPositions; ++lane) {
+      counts[lane] = unpacked.counts[group * kGroupPositions + lane];
+      multipliers[lane] = packed_multipliers.At(group * kGroupPositions + lane);
+    }
+    if (!ids.empty()) slot_ids.Unpack(page.ids, IdBits(header.vocabulary_size), begin, end_slot);
+    if (!log_probs.empty()) {
+      codes.Unpack(page.log_probs, LogProbBits(header.encoding), begin, end_slot);
+    }
     VisitEncoding(header.encoding, [&]<LogProbEncoding kEncoding>() {
-      size_t slot = unpacked.begins[group];
+      size_t slot = begin;
       VisitRaggedSlots(counts, [&](size_t lane, size_t rank) {
-        const size_t position = group * kGroupPositions + lane;
-        const size_t i = position - first;  // wraps around before the first
         const size_t from = slot++;
+        const size_t i = group * kGroupPositions + lane - first;  // wraps around before the first
         if (i >= begins.size()) return;
-        if (!ids.empty()) ids[begins[i] + rank] = static_cast<int32_t>(packed_ids.At(from));
+        if (!ids.empty()) ids[begins[i] + rank] = static_cast<int32_t>(slot_ids.At(from));
         if (!log_probs.empty()) {
-          log_probs[begins[i] + rank] =
-              DecodeLogProb(kEncoding, codes.At(from), multipliers.At(position));
+          log_probs[begins[i] + rank] = DecodeLogProb(kEncoding, codes.At(from), multipliers[lane]);
         }
       });
     });
   }
 }
 
-// Those of positions from `first` on; -1 where there is none.
+// Those of positions from `first` on; -1 where there is none. The other ids are where ReadSlots put
+// them, if they are there.
 void ReadSampledIds(const PageView& page, const UnpackedCounts& unpacked, size_t first,
+                    std::span<const size_t> begins, std::span<const int32_t> ids,
                     std::span<int32_t> sampled_ids) {
   const int bits = IdBits(page.header.vocabulary_size);
-  const PackedValues ids(page.ids, bits);
+  const PackedValues packed_ids(page.ids, bits);
   const PackedValues outside_ids(page.outside_ids, bits);
   auto next_outside =
       static_cast<size_t>(std::ranges::count(std::span(unpacked.ranks).first(first), kRankOutside));
   for (size_t i = 0; i < sampled_ids.size(); ++i) {
     const size_t position = first + i;
-    const size_t group = position / kGroupPositions;
     const uint8_t rank = unpacked.ranks[position];
     if (rank == kRankOutside) {
       sampled_ids[i] = static_cast<int32_t>(outside_ids.At(next_outside++));
     } else if (rank >= unpacked.counts[position]) {
       sampled_ids[i] = -1;  // absent, or not of what was written
+    } else if (!ids.empty()) {
+      sampled_ids[i] = ids[begins[i] + rank];
     } else {
+      const size_t group = position / kGroupPositions;
       const uint32_t slot =
           RaggedSlot(&unpacked.counts[group * kGroupPositions], position % kGroupPositions, rank);
-      sampled_ids[i] = static_cast<int32_t>(ids.At(unpacked.begins[group] + slot));
+      sampled_ids[i] = static_cast<int32_t>(packed_ids.At(unpacked.begins[group] + slot));
     }
   }
 }
@@ -121,10 +160,10 @@ void ReadRaggedRecords(const PageView& page, uint32_t first, const RecordRows& r
   for (size_t i = 0; i < begins.size(); ++i) begins[i] = i * slots;
   std::ranges::copy(std::span(unpacked.ranks).subspan(first, begins.size()), rows.ranks.begin());
   ReadSampledLogProbs(page, first, rows.sampled_log_probs);
-  ReadSampledIds(page, unpacked, first, rows.sampled_ids);
   std::ranges::fill(rows.ids, -1);
   std::ranges::fill(rows.log_probs, kMinusInfinity);
   ReadSlots(page, unpacked, first, begins, rows.ids, rows.log_probs);
+  ReadSampledIds(page, unpacked, first, begins, rows.ids, rows.sampled_ids);
   for (size_t i = 0; i < begins.size(); ++i) {
     if (rows.ranks[i] == kRankAbsent) WriteAbsent(SubRows(rows, i, 1, slots));
   }
@@ -141,8 +180,8 @@ size_t ReadUsedSlots(const PageView& page, uint32_t first, const UsedRows& rows)
     used += rows.counts[i];
   }
   ReadSampledLogProbs(page, first, rows.sampled_log_probs);
-  ReadSampledIds(page, unpacked, first, rows.sampled_ids);
   ReadSlots(page, unpacked, first, begins, rows.ids, rows.log_probs);
+  ReadSampledIds(page, unpacked, first, begins, rows.ids, rows.sampled_ids);
   return used;
 }
 

@@ -48,8 +48,8 @@ void StoreIds(std::span<const RowValues> ranks, int32_t* ids) {
   }
 }
 
-bool UnpackIds(const std::byte* /*row*/, int /*bits*/, std::span<RowValues> /*ranks*/) {
-  return false;
+void Unpack(std::span<const std::byte> from, int width, std::span<RowValues> rows) {
+  UnpackRows(from, width, rows);
 }
 
 #else
@@ -110,14 +110,16 @@ const RowUnpacker& UnpackerOf(int bits) {
   return kUnpackers[bits - RowUnpacker::kLeast];
 }
 
-bool UnpackIds(const std::byte* row, int bits, std::span<RowValues> ranks) {
-  if (bits < RowUnpacker::kLeast || bits > RowUnpacker::kMost) return false;
-  const RowUnpacker& unpacker = UnpackerOf(bits);
-  for (RowValues& rank : ranks) {
-    unpacker.Unpack(row, rank);
-    row += PackedRowBytes(bits);
+void Unpack(std::span<const std::byte> from, int width, std::span<RowValues> rows) {
+  if (width < RowUnpacker::kLeast || width > RowUnpacker::kMost) {
+    return UnpackRows(from, width, rows);
   }
-  return true;
+  const RowUnpacker& unpacker = UnpackerOf(width);
+  const std::byte* row = from.data();
+  for (RowValues& values : rows) {
+    unpacker.Unpack(row, values);
+    row += PackedRowBytes(width);
+  }
 }
 
 #endif  // HWY_TARGET
@@ -125,7 +127,7 @@ bool UnpackIds(const std::byte* row, int bits, std::span<RowValues> ranks) {
 void ReadIds(std::span<const std::byte> rows, int bits, size_t slots, int32_t* ids) {
   HWY_ALIGN std::array<RowValues, kMaxTopK> memory;
   const std::span<RowValues> ranks = std::span(memory).first(slots);
-  if (!UnpackIds(rows.data(), bits, ranks)) UnpackRows(rows, bits, ranks);
+  Unpack(rows, bits, ranks);
   StoreIds(ranks, ids);
 }
 
@@ -141,6 +143,7 @@ namespace {
 HWY_EXPORT(ReadLogProbs);
 HWY_EXPORT(AllUsed);
 HWY_EXPORT(ReadIds);
+HWY_EXPORT(Unpack);
 
 }  // namespace
 
@@ -156,6 +159,10 @@ bool UsesEverySlot(LogProbEncoding encoding, std::span<const std::byte> group, s
 
 void ReadIdGroup(std::span<const std::byte> rows, int bits, std::span<int32_t> ids) {
   HWY_DYNAMIC_DISPATCH(ReadIds)(rows, bits, ids.size() / kGroupPositions, ids.data());
+}
+
+void UnpackRowsOnVectors(std::span<const std::byte> from, int width, std::span<RowValues> rows) {
+  HWY_DYNAMIC_DISPATCH(Unpack)(from, width, rows);
 }
 
 }  // namespace sis

@@ -1,4 +1,4 @@
-// Groups of packed rows (kernels/records/encoding.h), read token after token.
+// Packed rows, read on vectors; those of groups (kernels/records/encoding.h) token after token.
 #pragma once
 
 #include <cstddef>
@@ -6,6 +6,7 @@
 #include <span>
 
 #include "kernels/records/encoding.h"
+#include "kernels/records/packed_row.h"
 
 namespace sis {
 
@@ -19,5 +20,8 @@ bool UsesEverySlot(LogProbEncoding encoding, std::span<const std::byte> group, s
 // The ids of one group, K rows (packed_row.h) of so many bits, into [16, K]. Reads nothing beyond
 // them.
 void ReadIdGroup(std::span<const std::byte> rows, int bits, std::span<int32_t> ids);
+
+// As UnpackRows (packed_row.h).
+void UnpackRowsOnVectors(std::span<const std::byte> from, int width, std::span<RowValues> rows);
 
 }  // namespace sis

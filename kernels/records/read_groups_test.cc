@@ -83,6 +83,10 @@ TEST_P(ReadGroupsTest, IdsGoToTheirPlaces) {
       std::vector<int32_t> ids(expected.size());
       ReadIdGroup(rows, bits, ids);
       ASSERT_EQ(ids, expected) << "K " << slots << ", " << bits << " bits";
+      std::vector<RowValues> one_by_one(slots), unpacked(slots);
+      UnpackRows(rows, bits, one_by_one);
+      UnpackRowsOnVectors(rows, bits, unpacked);
+      ASSERT_EQ(unpacked, one_by_one) << "K " << slots << ", " << bits << " bits";
     }
   }
 }
