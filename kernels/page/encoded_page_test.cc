@@ -469,11 +469,13 @@ TEST(Page, WhatNoValidRecordGivesIsRefused) {
     EXPECT_THAT(decode(encoding, [](Records& r) { r.sampled_log_probs[1] = -1.75f; }),
                 IsCorrupt("sampled_log_probs at position 41: -1.75 does not fit"));
     EXPECT_THAT(decode(encoding, [](Records& r) { r.ids[5] = 127; }),
-                IsCorrupt("ids at position 41: 127 is not below 100"));
+                IsCorrupt("ids at position 41, slot 2: 127 is neither -1 nor in [0, 100)"));
     EXPECT_THAT(decode(encoding, [](Records& r) { r.ids[5] = 3; }),
-                IsCorrupt("ids at position 41: 3 stands twice"));
+                IsCorrupt("ids at position 41, slot 2: id 3 stands twice"));
     EXPECT_THAT(decode(encoding, [](Records& r) { r.log_probs[5] = -1.0f; }),
-                IsCorrupt("log_probs at position 41: slot 2 is above"));
+                // The 12 bits of a row reach down to its last slot.
+                IsCorrupt(encoding == kFixed12 ? "log_probs at position 41, slot 1: -inf is not"
+                                               : "log_probs at position 41, slot 2: -1 is above"));
     EXPECT_THAT(decode(encoding, [](Records& r) { r.log_probs[3] = -0.25f; }),
                 IsCorrupt("log_probs at position 41: probabilities sum to 1.08"));
     EXPECT_THAT(decode(encoding, [](Records& r) { r.ranks[1] = 2; }),
@@ -488,9 +490,9 @@ TEST(Page, WhatNoValidRecordGivesIsRefused) {
   EXPECT_THAT(decode(kFloat32, [](Records& r) { r.log_probs[5] = r.log_probs[4]; }),
               IsCorrupt("ids at position 41: 5 follows 99 of equal log-prob"));
   EXPECT_THAT(decode(kFloat32, [](Records& r) { r.log_probs[5] = std::nanf(""); }),
-              IsCorrupt("log_probs at position 41: nan"));
+              IsCorrupt("log_probs at position 41, slot 2: nan"));
   EXPECT_THAT(decode(kFloat16, [](Records& r) { r.log_probs[3] = 0.03f; }),
-              IsCorrupt("log_probs at position 41: 0.0299"));
+              IsCorrupt("log_probs at position 41, slot 0: 0.0299"));
 }
 
 TEST(Page, UnusedSlotsMayNotHideAnything) {

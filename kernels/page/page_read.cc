@@ -8,8 +8,8 @@
 #include "kernels/page/page_layout.h"
 #include "kernels/page/ragged_page.h"
 #include "kernels/records/packed_row.h"
-#include "kernels/records/read_groups.h"
 #include "kernels/records/record_view.h"
+#include "kernels/records/simd_read_groups.h"
 
 namespace sis {
 

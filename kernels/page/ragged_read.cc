@@ -7,14 +7,13 @@
 #include "kernels/numerics/log_prob.h"
 #include "kernels/page/encoded_page.h"
 #include "kernels/page/page_layout.h"
-#include "kernels/page/ragged_order.h"
 #include "kernels/page/ragged_page.h"
 #include "kernels/records/log_prob_code.h"
 #include "kernels/records/packed_row.h"
 #include "kernels/records/packed_values.h"
 #include "kernels/records/ragged_log_probs.h"
-#include "kernels/records/read_groups.h"
 #include "kernels/records/record_view.h"
+#include "kernels/records/simd_read_groups.h"
 
 namespace sis {
 namespace {

@@ -17,19 +17,6 @@ namespace sis::cuda {
 // float32.
 enum class RowLayout : uint8_t { kNone, kTokenMajor, kGrouped, kRagged };
 
-// Of values one after the other without end; two of twelve bits lie in three bytes.
-template <LogProbEncoding kEncoding>
-SIS_HOST_DEVICE uint32_t CodeAt(const std::byte* values, size_t index) {
-  if constexpr (kEncoding == LogProbEncoding::kFixed12) {
-    const auto* bytes = reinterpret_cast<const uint8_t*>(values) + index * 3 / 2;
-    return (bytes[0] | static_cast<uint32_t>(bytes[1]) << 8) >> index % 2 * 4 & 0xFFF;
-  } else if constexpr (kEncoding == LogProbEncoding::kFloat16) {
-    return reinterpret_cast<const uint16_t*>(values)[index];
-  } else {
-    return reinterpret_cast<const uint32_t*>(values)[index];
-  }
-}
-
 // `lane` counts the positions from lane 0 of the first group on; token-major rows have no lanes,
 // and it counts rows.
 

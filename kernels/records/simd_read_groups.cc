@@ -1,4 +1,4 @@
-#include "kernels/records/read_groups.h"
+#include "kernels/records/simd_read_groups.h"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 
 #include "kernels/numerics/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/records/read_groups.cc"
+#define HWY_TARGET_INCLUDE "kernels/records/simd_read_groups.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/records/grouped_log_probs.h"
@@ -18,7 +18,6 @@
 #if HWY_TARGET != HWY_SCALAR
 #include "kernels/numerics/simd_math-inl.h"
 #include "kernels/records/simd_rows-inl.h"
-#include "kernels/records/simd_unpack-inl.h"
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -100,6 +99,61 @@ void StoreIds(std::span<const RowValues> ranks, int32_t* ids) {
   StoreGroup(Rows<LogProbEncoding::kFloat32>(std::as_bytes(ranks).data()), ranks.size(),
              reinterpret_cast<float*>(ids));
 }
+
+// For rows of one width. Four values at a time, which are in 16 bytes: each moves to its lane with
+// the bytes that it shares with its neighbours, whose bits then go.
+class RowUnpacker {
+ public:
+  // Width is in [kLeast, kMost]: a row has 16 bytes, and a value is in four.
+  static constexpr int kLeast = 8;
+  static constexpr int kMost = 24;
+
+  explicit RowUnpacker(int width) : mask_((uint32_t{1} << width) - 1) {
+    const int row_bytes = static_cast<int>(PackedRowBytes(width));
+    for (int i = 0; i < kGroupPositions; ++i) {
+      int& begin = begins_[i / 4];
+      if (i % 4 == 0) begin = std::min(i * width / 8, row_bytes - kBlockBytes);
+      const int first_bit = i * width - begin * 8;
+      const int first_byte = std::min(first_bit / 8, kBlockBytes - 4);
+      for (int byte = 0; byte < 4; ++byte) {
+        bytes_[4 * i + byte] = static_cast<uint8_t>(first_byte + byte);
+      }
+      shifts_[i] = static_cast<uint32_t>(first_bit - 8 * first_byte);
+    }
+  }
+
+  HWY_INLINE void Unpack(const std::byte* row, RowValues& values) const {
+    const Uint32Tag du;
+    const BytesTag d8;
+    for (size_t lane = 0; lane < kGroupPositions; lane += kLanes) {
+      const auto packed = Blocks(d8, reinterpret_cast<const uint8_t*>(row), begins_ + lane / 4);
+      const Uint32s words =
+          hn::BitCast(du, hn::TableLookupBytes(packed, hn::Load(d8, bytes_ + 4 * lane)));
+      const Uint32s shifted = hn::Shr(words, hn::Load(du, shifts_ + lane));
+      hn::StoreU(hn::And(shifted, hn::Set(du, mask_)), du, values.data() + lane);
+    }
+  }
+
+ private:
+  using BytesTag = hn::Repartition<uint8_t, Uint32Tag>;
+  static constexpr int kBlockBytes = 16;
+
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Blocks(D d, const uint8_t* row, const int* begins) {
+    if constexpr (hn::MaxLanes(D()) == kBlockBytes) {
+      return hn::LoadU(d, row + begins[0]);
+    } else {
+      const hn::Half<D> half;
+      const int* upper = begins + hn::MaxLanes(D()) / kBlockBytes / 2;
+      return hn::Combine(d, Blocks(half, row, upper), Blocks(half, row, begins));
+    }
+  }
+
+  const uint32_t mask_;
+  int begins_[4];  // of the blocks, in the row
+  HWY_ALIGN uint8_t bytes_[4 * kGroupPositions];
+  HWY_ALIGN uint32_t shifts_[kGroupPositions];
+};
 
 // Made once: it takes as long as some rows do.
 const RowUnpacker& UnpackerOf(int bits) {

@@ -1,4 +1,4 @@
-#include "kernels/records/read_groups.h"
+#include "kernels/records/simd_read_groups.h"
 
 #include <algorithm>
 #include <cmath>
