@@ -37,15 +37,22 @@ class LogProbReader {
   float At(size_t position, size_t slot) const {
     if (!token_major_.empty()) return token_major_[position * slots_ + slot];
     if (!ragged_.empty()) return AtRagged(ragged_.first_lane + position, slot);
-    return VisitEncoding(grouped_.encoding, [&]<LogProbEncoding kEncoding>() {
-      const size_t place = grouped_.first_lane + position;
-      const size_t lane = place % kGroupPositions;
-      const std::byte* group =
-          grouped_.rows.data() + place / kGroupPositions * GroupBytes(kEncoding, slots_);
-      const std::byte* row = group + (LeadingRows(kEncoding) + slot) * RowBytes(kEncoding);
-      const uint32_t multiplier = LeadingRows(kEncoding) > 0 ? CodeAt<kEncoding>(group, lane) : 1;
-      return DecodeLogProb(kEncoding, CodeAt<kEncoding>(row, lane), multiplier);
-    });
+    const size_t place = grouped_.first_lane + position;
+    const size_t lane = place % kGroupPositions;
+    const LogProbEncoding encoding = grouped_.encoding;
+    const std::byte* group =
+        grouped_.rows.data() + place / kGroupPositions * GroupBytes(encoding, slots_);
+    const std::byte* row = group + (LeadingRows(encoding) + slot) * RowBytes(encoding);
+    switch (encoding) {
+      case LogProbEncoding::kFloat32:
+        return reinterpret_cast<const float*>(row)[lane];
+      case LogProbEncoding::kFloat16:
+        return DecodeFloat16(reinterpret_cast<const uint16_t*>(row)[lane]);
+      case LogProbEncoding::kFixed12:
+        return DecodeFixed12(CodeAt<LogProbEncoding::kFixed12>(row, lane),
+                             CodeAt<LogProbEncoding::kFixed12>(group, lane));
+    }
+    __builtin_unreachable();
   }
 
  private:
