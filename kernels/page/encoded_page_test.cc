@@ -193,6 +193,61 @@ TEST(Page, SomeRecordsAreThoseOfAll) {
   for (const PageVersion version : kVersions) ExpectSomeAreThoseOfAll(version);
 }
 
+// ReadUsedSlots gives what ReadRecords gives, but for the unused slots.
+void ExpectUsedSlotsOfRecords(const PageView& page, uint32_t first, uint32_t count) {
+  const size_t slots = page.header.slots;
+  DecodedPage all{.header = page.header,
+                  .sampled_ids = std::vector<int32_t>(count),
+                  .sampled_log_probs = std::vector<float>(count),
+                  .ids = std::vector<int32_t>(count * slots),
+                  .log_probs = std::vector<float>(count * slots),
+                  .ranks = std::vector<uint8_t>(count)};
+  ReadRecords(page, first, all.rows());
+  std::vector<uint16_t> counts(count);
+  std::vector<int32_t> ids;
+  std::vector<float> log_probs;
+  for (size_t slot = 0; slot < all.ids.size(); ++slot) {
+    if (all.ids[slot] == -1) continue;
+    ++counts[slot / slots];
+    ids.push_back(all.ids[slot]);
+    log_probs.push_back(all.log_probs[slot]);
+  }
+  std::vector<uint16_t> read_counts(count);
+  std::vector<int32_t> sampled_ids(count), read_ids(count * slots);
+  std::vector<float> sampled_log_probs(count), read_log_probs(count * slots);
+  ASSERT_EQ(ReadUsedSlots(page, first,
+                          {sampled_ids, sampled_log_probs, read_counts, read_ids, read_log_probs}),
+            ids.size());
+  read_ids.resize(ids.size());
+  read_log_probs.resize(ids.size());
+  EXPECT_EQ(read_counts, counts);
+  EXPECT_EQ(read_ids, ids);
+  EXPECT_EQ(Bits(read_log_probs), Bits(log_probs));
+  EXPECT_EQ(sampled_ids, all.sampled_ids);
+  EXPECT_EQ(Bits(sampled_log_probs), Bits(all.sampled_log_probs));
+  std::ranges::fill(sampled_ids, 77);
+  ReadUsedSlots(page, first, {.sampled_ids = sampled_ids, .counts = read_counts});
+  EXPECT_EQ(sampled_ids, all.sampled_ids);
+}
+
+TEST(Page, UsedSlotsAreThoseOfRecords) {
+  for (const LogProbEncoding encoding : {kFloat32, kFloat16, kFixed12}) {
+    for (const auto& [slots, vocabulary_size] :
+         {std::pair{1, 3}, {3, 200}, {7, 151936}, {100, 300}, {254, 1 << 24}}) {
+      const PageHeader header{encoding, slots, vocabulary_size, 0, 100, PageVersion::kRagged};
+      Records records = RandomRecords(header, 7);
+      std::ranges::replace(records.ranks, kRankAbsent, kRankOutside);
+      const std::vector<std::byte> bytes = Encode(header, records);
+      const PageView page = *OpenPage(bytes);
+      for (const uint32_t first : {0, 1, 15, 16, 50, 99}) {
+        for (const uint32_t count : {1, 5, 16, 50, 100}) {
+          if (first + count <= 100) ExpectUsedSlotsOfRecords(page, first, count);
+        }
+      }
+    }
+  }
+}
+
 TEST(Page, RoundTripAtTheLimits) {
   ExpectRoundTrip({kFixed12, 254, 300, 0, 20}, 1);
   ExpectRoundTrip({kFixed12, 1, 2, 0, kMaxPagePositions}, 2);
