@@ -24,6 +24,11 @@ struct BehaviorView {
   // If these have a tag, a backend may read its own copy of them instead of the spans above. Then
   // the spans are parts of them, aligned to their elements.
   FixedRows fixed_rows = {};
+
+  // Reads single values of whichever layout it is.
+  LogProbReader Reader(int slots) const {
+    return {log_probs, grouped_log_probs, static_cast<size_t>(slots), ragged_log_probs};
+  }
 };
 
 // The current policy's values at the same positions, in one of two forms (docs/numerics.md, section

@@ -32,11 +32,9 @@ SlotsResult GatheredSlots(const EvaluateParameters& parameters, const LogProbRea
 void EvaluateStretch(const EvaluateParameters& parameters, const Stretch& stretch) {
   const BehaviorView& behavior = stretch.behavior;
   const CurrentView& current = stretch.current;
-  const size_t row_length = parameters.slots;
   const size_t top_k = parameters.top_k;
-  const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs, row_length,
-                                         behavior.ragged_log_probs);
-  const CurrentReader current_log_probs(current, row_length);
+  const LogProbReader behavior_log_probs = behavior.Reader(parameters.slots);
+  const CurrentReader current_log_probs(current, parameters.slots);
 
   Sums sums;
   PhiloxBlock uniforms{};

@@ -245,22 +245,12 @@ HWY_INLINE bool AccumulateRagged(const RaggedRows& behavior, const CurrentRows& 
     add(p.second.first, rank + 2);
     add(p.second.second, rank + 3);
   }
-  const auto add_last = [&]<size_t kCount>() HWY_ATTR __attribute__((always_inline)) {
+  const auto add_last = [&]<size_t kCount>(size_t first) HWY_ATTR __attribute__((always_inline)) {
     Floats last[kCount];
-    current.LoadLast(lane, rank, last);
-    for (size_t i = 0; i < kCount; ++i) add(last[i], rank + i);
+    current.LoadLast(lane, first, last);
+    for (size_t i = 0; i < kCount; ++i) add(last[i], first + i);
   };
-  switch (rank < longest ? plan.slots - rank : 0) {
-    case 1:
-      add_last.template operator()<1>();
-      break;
-    case 2:
-      add_last.template operator()<2>();
-      break;
-    case 3:
-      add_last.template operator()<3>();
-      break;
-  }
+  VisitLastRanks(rank, rank < longest ? plan.slots - rank : 0, add_last);
   hn::StoreU(hn::Zero(d), d, scratch.current + used);
 
   Uint32s largest_bits = hn::Zero(Uint32Tag());

@@ -169,15 +169,6 @@ class PlainAccumulators {
   Floats last_behavior_;
 };
 
-template <size_t kCount, class BehaviorRows, class CurrentRows>
-HWY_INLINE void AddLast(const BehaviorRows& behavior, const CurrentRows& current, size_t lane,
-                        size_t rank, PlainAccumulators& accumulators, PrefixPoints& points) {
-  Floats q[kCount], p[kCount];
-  behavior.template LoadLast<SlotUse::kUsed>(lane, rank, q);
-  current.LoadLast(lane, rank, p);
-  accumulators.AddInOrder(q, p, rank, points);
-}
-
 // All ranks.
 template <class BehaviorRows, class CurrentRows>
 HWY_INLINE void AddRanks(const BehaviorRows& behavior, const CurrentRows& current, size_t lane,
@@ -194,14 +185,13 @@ HWY_INLINE void AddRanks(const BehaviorRows& behavior, const CurrentRows& curren
       accumulators.AddInOrder(q4, p4, rank, points);
     }
   }
-  switch (end - rank) {
-    case 1:
-      return AddLast<1>(behavior, current, lane, rank, accumulators, points);
-    case 2:
-      return AddLast<2>(behavior, current, lane, rank, accumulators, points);
-    case 3:
-      return AddLast<3>(behavior, current, lane, rank, accumulators, points);
-  }
+  const auto add_last = [&]<size_t kCount>(size_t first) HWY_ATTR __attribute__((always_inline)) {
+    Floats q[kCount], p[kCount];
+    behavior.template LoadLast<SlotUse::kUsed>(lane, first, q);
+    current.LoadLast(lane, first, p);
+    accumulators.AddInOrder(q, p, first, points);
+  };
+  VisitLastRanks(rank, end - rank, add_last);
 }
 
 // The fast way, if all slots are used and no total variation is wanted. False if it can't tell;

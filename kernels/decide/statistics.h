@@ -55,16 +55,7 @@ struct CorrectionSums {
   // Adds a position. `advantage` is 0 if there is none.
   void Add(float ratio, float weight, float log_weight, float advantage);
 
-  CorrectionSums& operator+=(const CorrectionSums& other) {
-    positions += other.positions;
-    touched += other.touched;
-    zeroed += other.zeroed;
-    weight += other.weight;
-    weight_squared += other.weight_squared;
-    abs_log_weight += other.abs_log_weight;
-    gradient_mass += other.gradient_mass;
-    return *this;
-  }
+  CorrectionSums& operator+=(const CorrectionSums& other) { return AddEach(other, *this); }
   friend bool operator==(const CorrectionSums&, const CorrectionSums&) = default;
 };
 
@@ -74,11 +65,6 @@ float LogOfWeight(float weight);
 // Counts by bucket; one more than there are bounds.
 template <size_t kBounds>
 using BucketCounts = std::array<int64_t, kBounds + 1>;
-
-template <size_t kSize>
-void AddEach(const std::array<int64_t, kSize>& from, std::array<int64_t, kSize>& into) {
-  for (size_t i = 0; i < kSize; ++i) into[i] += from[i];
-}
 
 // Of scored positions.
 struct Statistics {
@@ -93,18 +79,7 @@ struct Statistics {
   CorrectionSums clipped;  // w within [kClipLow, kClipHigh]
   CorrectionSums applied;  // the modified ratio
 
-  Statistics& operator+=(const Statistics& other) {
-    AddEach(other.abs_log_ratio, abs_log_ratio);
-    AddEach(other.log_envelope, log_envelope);
-    AddEach(other.residual_mass, residual_mass);
-    AddEach(other.acceptance_probability, acceptance_probability);
-    AddEach(other.ratios_beyond, ratios_beyond);
-    negative_log_envelope += other.negative_log_envelope;
-    plain += other.plain;
-    clipped += other.clipped;
-    applied += other.applied;
-    return *this;
-  }
+  Statistics& operator+=(const Statistics& other) { return AddEach(other, *this); }
   friend bool operator==(const Statistics&, const Statistics&) = default;
 };
 

@@ -12,8 +12,7 @@ namespace {
 
 absl::Status ValidateGathered(const BehaviorView& behavior, const CurrentView& current,
                               size_t slots, uint32_t first_position) {
-  const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs, slots,
-                                         behavior.ragged_log_probs);
+  const LogProbReader behavior_log_probs = behavior.Reader(static_cast<int>(slots));
   const CurrentReader current_log_probs(current, slots);
   for (size_t i = 0; i < current.sampled_log_probs.size(); ++i) {
     const auto position = static_cast<uint32_t>(first_position + i);

@@ -2,6 +2,9 @@
 // section 8).
 #pragma once
 
+#include <array>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/numerics/host_device.h"
@@ -17,6 +20,16 @@ SIS_HOST_DEVICE inline int64_t Fixed(float x) {
 
 // The inverse, as the nearest double.
 inline double FromFixed(int64_t sum) { return static_cast<double>(sum) * 0x1p-30; }
+
+// Adds field by field, of structures that have nothing but int64_t in them.
+template <typename T>
+T& AddEach(const T& from, T& into) {
+  using Fields = std::array<int64_t, sizeof(T) / sizeof(int64_t)>;
+  const auto addends = std::bit_cast<Fields>(from);
+  auto sums = std::bit_cast<Fields>(into);
+  for (size_t i = 0; i < sums.size(); ++i) sums[i] += addends[i];
+  return into = std::bit_cast<T>(sums);
+}
 
 // Counts of positions, and fixed-point sums over the scored ones (accepted, rejected, outside
 // top-K).
@@ -40,24 +53,7 @@ struct Sums {
 
   int64_t scored() const { return accepted + rejected + outside_top_k; }
 
-  Sums& operator+=(const Sums& other) {
-    accepted += other.accepted;
-    rejected += other.rejected;
-    outside_top_k += other.outside_top_k;
-    missing += other.missing;
-    envelope_violations += other.envelope_violations;
-    d += other.d;
-    d_sis += other.d_sis;
-    log_envelope += other.log_envelope;
-    residual_mass += other.residual_mass;
-    acceptance_probability += other.acceptance_probability;
-    expected_acceptance += other.expected_acceptance;
-    k3 += other.k3;
-    total_variation += other.total_variation;
-    masked += other.masked;
-    invalid += other.invalid;
-    return *this;
-  }
+  Sums& operator+=(const Sums& other) { return AddEach(other, *this); }
 
   friend bool operator==(const Sums&, const Sums&) = default;
 };
@@ -67,11 +63,7 @@ struct PrefixSums {
   int64_t residual_mass = 0;
   int64_t expected_acceptance = 0;
 
-  PrefixSums& operator+=(const PrefixSums& other) {
-    residual_mass += other.residual_mass;
-    expected_acceptance += other.expected_acceptance;
-    return *this;
-  }
+  PrefixSums& operator+=(const PrefixSums& other) { return AddEach(other, *this); }
 
   friend bool operator==(const PrefixSums&, const PrefixSums&) = default;
 };

@@ -52,12 +52,22 @@ constexpr int IdBits(int32_t vocabulary_size) {
              : static_cast<int>(std::bit_width(static_cast<uint32_t>(vocabulary_size - 1)));
 }
 
-// Where the sections of a page begin that is not ragged, in bytes; each ends where the next begins.
+// A part of a page, in bytes.
+struct PageSection {
+  size_t begin = 0;
+  size_t bytes = 0;
+};
+
+// Where the sections of a page lie. Those of a version that doesn't have them are empty.
 struct PageLayout {
-  size_t log_probs;          // groups of rows, kernels/records/encoding.h
-  size_t sampled_log_probs;  // float32
-  size_t ranks;              // uint8
-  size_t ids;                // groups of K + 1 rows of IdBits: the sampled ids, then rank by rank
+  PageSection log_probs;          // groups of rows (kernels/records/encoding.h), or packed codes
+  PageSection sampled_log_probs;  // float32
+  PageSection ranks;              // uint8; packed in ragged pages, as are the others there
+  PageSection ids;  // groups of K + 1 rows of IdBits: the sampled ids, then rank by rank
+  // Of ragged pages only.
+  PageSection counts;
+  PageSection multipliers;
+  PageSection outside_ids;
   size_t end;
 };
 
@@ -68,7 +78,7 @@ PageLayout LayOutPage(const PageHeader& header);
 PageHeader HeaderOf(const PageHeader& header, const RecordView& records,
                     std::span<const uint8_t> ranks);
 
-size_t PageBytes(const PageHeader& header);
+inline size_t PageBytes(const PageHeader& header) { return LayOutPage(header).end; }
 
 // Writes a page of PageBytes. The records must be valid, and ranks [positions] as ValidateRecords
 // gave them; where a rank is kRankAbsent the other arrays are not looked at. The page's own ranks

@@ -193,6 +193,61 @@ TEST(Page, SomeRecordsAreThoseOfAll) {
   for (const PageVersion version : kVersions) ExpectSomeAreThoseOfAll(version);
 }
 
+// ReadUsedSlots gives what ReadRecords gives, but for the unused slots.
+void ExpectUsedSlotsOfRecords(const PageView& page, uint32_t first, uint32_t count) {
+  const size_t slots = page.header.slots;
+  DecodedPage all{.header = page.header,
+                  .sampled_ids = std::vector<int32_t>(count),
+                  .sampled_log_probs = std::vector<float>(count),
+                  .ids = std::vector<int32_t>(count * slots),
+                  .log_probs = std::vector<float>(count * slots),
+                  .ranks = std::vector<uint8_t>(count)};
+  ReadRecords(page, first, all.rows());
+  std::vector<uint16_t> counts(count);
+  std::vector<int32_t> ids;
+  std::vector<float> log_probs;
+  for (size_t slot = 0; slot < all.ids.size(); ++slot) {
+    if (all.ids[slot] == -1) continue;
+    ++counts[slot / slots];
+    ids.push_back(all.ids[slot]);
+    log_probs.push_back(all.log_probs[slot]);
+  }
+  std::vector<uint16_t> read_counts(count);
+  std::vector<int32_t> sampled_ids(count), read_ids(count * slots);
+  std::vector<float> sampled_log_probs(count), read_log_probs(count * slots);
+  ASSERT_EQ(ReadUsedSlots(page, first,
+                          {sampled_ids, sampled_log_probs, read_counts, read_ids, read_log_probs}),
+            ids.size());
+  read_ids.resize(ids.size());
+  read_log_probs.resize(ids.size());
+  EXPECT_EQ(read_counts, counts);
+  EXPECT_EQ(read_ids, ids);
+  EXPECT_EQ(Bits(read_log_probs), Bits(log_probs));
+  EXPECT_EQ(sampled_ids, all.sampled_ids);
+  EXPECT_EQ(Bits(sampled_log_probs), Bits(all.sampled_log_probs));
+  std::ranges::fill(sampled_ids, 77);
+  ReadUsedSlots(page, first, {.sampled_ids = sampled_ids, .counts = read_counts});
+  EXPECT_EQ(sampled_ids, all.sampled_ids);
+}
+
+TEST(Page, UsedSlotsAreThoseOfRecords) {
+  for (const LogProbEncoding encoding : {kFloat32, kFloat16, kFixed12}) {
+    for (const auto& [slots, vocabulary_size] :
+         {std::pair{1, 3}, {3, 200}, {7, 151936}, {100, 300}, {254, 1 << 24}}) {
+      const PageHeader header{encoding, slots, vocabulary_size, 0, 100, PageVersion::kRagged};
+      Records records = RandomRecords(header, 7);
+      std::ranges::replace(records.ranks, kRankAbsent, kRankOutside);
+      const std::vector<std::byte> bytes = Encode(header, records);
+      const PageView page = *OpenPage(bytes);
+      for (const uint32_t first : {0, 1, 15, 16, 50, 99}) {
+        for (const uint32_t count : {1, 5, 16, 50, 100}) {
+          if (first + count <= 100) ExpectUsedSlotsOfRecords(page, first, count);
+        }
+      }
+    }
+  }
+}
+
 TEST(Page, RoundTripAtTheLimits) {
   ExpectRoundTrip({kFixed12, 254, 300, 0, 20}, 1);
   ExpectRoundTrip({kFixed12, 1, 2, 0, kMaxPagePositions}, 2);
@@ -352,9 +407,9 @@ TEST(Page, EveryByteOfTheHeaderIsChecked) {
   EXPECT_THAT(with(31, uint8_t{1}), IsCorrupt("canonical"));
   // The padding of the group: a log-prob, a sampled log-prob, a rank, an id.
   const PageLayout layout = LayOutPage(kSmall);
-  EXPECT_THAT(with(layout.log_probs + 31, uint8_t{0}), IsCorrupt("canonical"));
-  EXPECT_THAT(with(layout.sampled_log_probs + 63, uint8_t{1}), IsCorrupt("canonical"));
-  EXPECT_THAT(with(layout.ranks + 15, uint8_t{1}), IsCorrupt("canonical"));
+  EXPECT_THAT(with(layout.log_probs.begin + 31, uint8_t{0}), IsCorrupt("canonical"));
+  EXPECT_THAT(with(layout.sampled_log_probs.begin + 63, uint8_t{1}), IsCorrupt("canonical"));
+  EXPECT_THAT(with(layout.ranks.begin + 15, uint8_t{1}), IsCorrupt("canonical"));
   EXPECT_THAT(with(layout.end - 1, uint8_t{1}), IsCorrupt("canonical"));
 }
 
@@ -469,11 +524,13 @@ TEST(Page, WhatNoValidRecordGivesIsRefused) {
     EXPECT_THAT(decode(encoding, [](Records& r) { r.sampled_log_probs[1] = -1.75f; }),
                 IsCorrupt("sampled_log_probs at position 41: -1.75 does not fit"));
     EXPECT_THAT(decode(encoding, [](Records& r) { r.ids[5] = 127; }),
-                IsCorrupt("ids at position 41: 127 is not below 100"));
+                IsCorrupt("ids at position 41, slot 2: 127 is neither -1 nor in [0, 100)"));
     EXPECT_THAT(decode(encoding, [](Records& r) { r.ids[5] = 3; }),
-                IsCorrupt("ids at position 41: 3 stands twice"));
+                IsCorrupt("ids at position 41, slot 2: id 3 stands twice"));
     EXPECT_THAT(decode(encoding, [](Records& r) { r.log_probs[5] = -1.0f; }),
-                IsCorrupt("log_probs at position 41: slot 2 is above"));
+                // The 12 bits of a row reach down to its last slot.
+                IsCorrupt(encoding == kFixed12 ? "log_probs at position 41, slot 1: -inf is not"
+                                               : "log_probs at position 41, slot 2: -1 is above"));
     EXPECT_THAT(decode(encoding, [](Records& r) { r.log_probs[3] = -0.25f; }),
                 IsCorrupt("log_probs at position 41: probabilities sum to 1.08"));
     EXPECT_THAT(decode(encoding, [](Records& r) { r.ranks[1] = 2; }),
@@ -488,15 +545,15 @@ TEST(Page, WhatNoValidRecordGivesIsRefused) {
   EXPECT_THAT(decode(kFloat32, [](Records& r) { r.log_probs[5] = r.log_probs[4]; }),
               IsCorrupt("ids at position 41: 5 follows 99 of equal log-prob"));
   EXPECT_THAT(decode(kFloat32, [](Records& r) { r.log_probs[5] = std::nanf(""); }),
-              IsCorrupt("log_probs at position 41: nan"));
+              IsCorrupt("log_probs at position 41, slot 2: nan"));
   EXPECT_THAT(decode(kFloat16, [](Records& r) { r.log_probs[3] = 0.03f; }),
-              IsCorrupt("log_probs at position 41: 0.0299"));
+              IsCorrupt("log_probs at position 41, slot 0: 0.0299"));
 }
 
 TEST(Page, UnusedSlotsMayNotHideAnything) {
   std::vector<std::byte> page = Encode(kSmall, SmallRecords());
   // Position 40, rank 2: the ids' group has rows of 14 bytes, and 7 bits per id.
-  page[LayOutPage(kSmall).ids + size_t{3} * 14] = std::byte{1};
+  page[LayOutPage(kSmall).ids.begin + size_t{3} * 14] = std::byte{1};
   FixChecksum(page);
   EXPECT_THAT(DecodePage(page).status(), IsCorrupt("canonical"));
 }

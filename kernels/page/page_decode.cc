@@ -7,15 +7,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "kernels/numerics/crc32c.h"
-#include "kernels/numerics/exp32.h"
 #include "kernels/numerics/log_prob.h"
 #include "kernels/page/encoded_page.h"
 #include "kernels/page/page_layout.h"
 #include "kernels/page/ragged_page.h"
-#include "kernels/records/duplicate_finder.h"
 #include "kernels/records/log_prob_code.h"
-#include "kernels/records/log_probs.h"
+#include "kernels/records/packed_values.h"
 #include "kernels/records/record_view.h"
+#include "kernels/records/slot_checker.h"
 
 namespace sis {
 namespace {
@@ -74,22 +73,13 @@ uint32_t ReadCrc32c(std::span<const std::byte> page) {
   return bytes.crc32c;
 }
 
-// The multiplier of each position.
-std::vector<uint32_t> ReadMultipliers(const PageView& view) {
+// Of kFixed12; else 1.
+uint32_t MultiplierOf(const PageView& view, size_t i) {
   const PageHeader& header = view.header;
-  std::vector<uint32_t> multipliers;
-  if (header.ragged()) {
-    for (size_t i = 0; i < header.positions; ++i) multipliers.push_back(RaggedMultiplier(view, i));
-    return multipliers;
-  }
-  const size_t group_bytes = GroupBytes(header.encoding, header.slots);
-  for (size_t group = 0; group < GroupCount(header.positions); ++group) {
-    const GroupDecoder decoder(header.encoding,
-                               view.log_probs.subspan(group * group_bytes, group_bytes));
-    multipliers.insert(multipliers.end(), decoder.multipliers().begin(),
-                       decoder.multipliers().end());
-  }
-  return multipliers;
+  if (header.encoding != LogProbEncoding::kFixed12) return 1;
+  if (header.ragged()) return PackedValues(view.multipliers, kMultiplierBits).At(i);
+  const size_t group = i / kGroupPositions * GroupBytes(header.encoding, header.slots);
+  return PackedValues(view.log_probs.subspan(group), kMultiplierBits).At(i % kGroupPositions);
 }
 
 bool IsLogProb(float x) { return std::isfinite(x) && x <= kRoundingSlack; }
@@ -113,31 +103,21 @@ absl::Status CheckRecord(const DecodedPage& page, size_t i, uint32_t multiplier)
                    " is not a finite log-prob of at most 1/64");
   }
   uint8_t rank = kRankOutside;
-  float mass = 0.0f;
-  DuplicateFinder duplicates;
-  for (size_t slot = 0; slot < slots && log_probs[slot] != kMinusInfinity; ++slot) {
-    if (!IsLogProb(log_probs[slot])) {
-      return corrupt("log_probs", log_probs[slot], " is not a finite log-prob of at most 1/64");
-    }
-    if (slot > 0 && log_probs[slot] > log_probs[slot - 1]) {
-      return corrupt("log_probs", "slot ", slot, " is above the one before it");
-    }
-    if (ids[slot] >= header.vocabulary_size) {
-      return corrupt("ids", ids[slot], " is not below ", header.vocabulary_size);
-    }
-    if (duplicates.Seen(ids[slot], ids.first(slot))) {
-      return corrupt("ids", ids[slot], " stands twice");
-    }
+  SlotChecker checker("page: ", ids, log_probs, header.vocabulary_size,
+                      static_cast<uint32_t>(header.first_position + i));
+  for (size_t slot = 0; slot < slots; ++slot) {
+    const absl::StatusOr<bool> used = checker.Check(slot);
+    if (!used.ok()) return absl::DataLossError(used.status().message());
+    if (!*used) break;
     // Lossy encodings make new ties, whose order is that of the values before.
     if (header.encoding == LogProbEncoding::kFloat32 && slot > 0 &&
         log_probs[slot] == log_probs[slot - 1] && ids[slot] < ids[slot - 1]) {
       return corrupt("ids", ids[slot], " follows ", ids[slot - 1], " of equal log-prob");
     }
     if (ids[slot] == sampled_id) rank = static_cast<uint8_t>(slot);
-    mass = mass + Exp32(log_probs[slot]);
   }
-  if (!(mass <= 1.0f + kRoundingSlack)) {
-    return corrupt("log_probs", "probabilities sum to ", mass, ", above 1 + 1/64");
+  if (absl::Status mass = checker.CheckMass(); !mass.ok()) {
+    return absl::DataLossError(mass.message());
   }
   if (rank != page.ranks[i]) {
     return corrupt("ranks", page.ranks[i], " should be ", rank);
@@ -185,10 +165,9 @@ absl::StatusOr<DecodedPage> DecodePage(std::span<const std::byte> bytes) {
                    .log_probs = std::vector<float>(positions * slots),
                    .ranks = std::vector<uint8_t>(positions)};
   ReadRecords(*view, 0, page.rows());
-  const std::vector<uint32_t> multipliers = ReadMultipliers(*view);
   for (size_t i = 0; i < positions; ++i) {
     if (page.ranks[i] == kRankAbsent) continue;
-    const absl::Status checked = CheckRecord(page, i, multipliers[i]);
+    const absl::Status checked = CheckRecord(page, i, MultiplierOf(*view, i));
     if (!checked.ok()) return checked;
   }
   std::vector<std::byte> canonical(bytes.size());

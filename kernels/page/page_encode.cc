@@ -55,29 +55,11 @@ void EncodeIds(const PageHeader& header, const RecordView& records,
   }
 }
 
-}  // namespace
-
-PageLayout LayOutPage(const PageHeader& header) {
-  const size_t groups = GroupCount(header.positions);
-  PageLayout layout;
-  layout.log_probs = sizeof(PageHeaderBytes);
-  layout.sampled_log_probs = layout.log_probs + groups * GroupBytes(header.encoding, header.slots);
-  layout.ranks = layout.sampled_log_probs + groups * kGroupPositions * sizeof(float);
-  layout.ids = layout.ranks + groups * kGroupPositions;
-  layout.end = layout.ids + groups * IdGroupBytes(header);
-  return layout;
-}
-
-size_t PageBytes(const PageHeader& header) {
-  return header.ragged() ? LayOutRaggedPage(header).end : LayOutPage(header).end;
-}
-
-namespace {
-
 void EncodeFixedSections(const PageHeader& header, const RecordView& records,
                          std::span<const uint8_t> ranks, std::span<std::byte> page,
                          std::span<float> rounded_log_probs) {
   const PageLayout layout = LayOutPage(header);
+  const auto section = [&](PageSection part) { return page.subspan(part.begin, part.bytes); };
   const size_t positions = header.positions;
   const size_t slots = header.slots;
   std::span<const float> log_probs = records.log_probs;
@@ -97,20 +79,16 @@ void EncodeFixedSections(const PageHeader& header, const RecordView& records,
     sampled_log_probs = present_sampled_log_probs;
   }
   absl::FixedArray<uint8_t, kFewPositions> used_slots(positions);
-  EncodeBehaviorLogProbs(
-      header.encoding, log_probs, header.slots, std::span(used_slots),
-      page.subspan(layout.log_probs, layout.sampled_log_probs - layout.log_probs),
-      rounded_log_probs);
+  EncodeBehaviorLogProbs(header.encoding, log_probs, header.slots, std::span(used_slots),
+                         section(layout.log_probs), rounded_log_probs);
   absl::FixedArray<uint8_t, kFewPositions> stored_ranks(ranks.begin(), ranks.end());
   for (size_t i = 0; i < positions; ++i) {
     if (ranks[i] < slots && ranks[i] >= used_slots[i]) stored_ranks[i] = kRankOutside;
   }
-  Write<float>(sampled_log_probs,
-               page.subspan(layout.sampled_log_probs, layout.ranks - layout.sampled_log_probs));
-  Write<uint8_t>(std::span<const uint8_t>(stored_ranks),
-                 page.subspan(layout.ranks, layout.ids - layout.ranks));
+  Write<float>(sampled_log_probs, section(layout.sampled_log_probs));
+  Write<uint8_t>(std::span<const uint8_t>(stored_ranks), section(layout.ranks));
   EncodeIds(header, records, std::span<const uint8_t>(used_slots), ranks, all_present,
-            page.subspan(layout.ids));
+            section(layout.ids));
 }
 
 }  // namespace

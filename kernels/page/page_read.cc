@@ -7,92 +7,62 @@
 #include "kernels/page/encoded_page.h"
 #include "kernels/page/page_layout.h"
 #include "kernels/page/ragged_page.h"
-#include "kernels/records/log_probs.h"
+#include "kernels/records/packed_row.h"
 #include "kernels/records/record_view.h"
-#include "kernels/records/simd_ids.h"
-#include "kernels/records/simd_transpose.h"
+#include "kernels/records/simd_read_groups.h"
 
 namespace sis {
 
-PageView ViewPage(const PageHeader& header, std::span<const std::byte> page) {
-  if (header.ragged()) return ViewRaggedPage(header, page);
-  const PageLayout layout = LayOutPage(header);
-  const auto section = [&](size_t from, size_t to) { return page.subspan(from, to - from); };
-  return {.header = header,
-          .log_probs = section(layout.log_probs, layout.sampled_log_probs),
-          .sampled_log_probs = section(layout.sampled_log_probs, layout.ranks),
-          .ranks = section(layout.ranks, layout.ids),
-          .ids = section(layout.ids, layout.end)};
-}
-
 namespace {
 
-// One group's values of all ranks, position by position.
+// One position after the other, of a whole group.
 template <typename T>
-using Ranks = std::array<std::array<T, kGroupPositions>, kMaxTopK>;
+using GroupValues = std::array<T, size_t{kGroupPositions} * kMaxTopK>;
 
-// From rank by rank to position by position: the lanes [lane, lane + lanes).
-template <typename From, typename To>
-void Transpose(std::span<const std::array<From, kGroupPositions>> ranks, size_t lane, size_t lanes,
-               std::span<To> to) {
-  const size_t slots = ranks.size();
-  if (lanes == kGroupPositions &&
-      TransposeOnVectors(std::as_bytes(ranks), std::as_writable_bytes(to))) {
-    return;
+// What `read` makes of a group, of the lanes from `lane` on, into `to` [n, K].
+template <typename T, class Read>
+void ReadLanes(size_t lane, size_t slots, std::span<T> to, const Read& read) {
+  if (to.size() == kGroupPositions * slots) return read(to);
+  GroupValues<T> memory;
+  const std::span<T> group = std::span(memory).first(kGroupPositions * slots);
+  read(group);
+  std::ranges::copy(group.subspan(lane * slots, to.size()), to.begin());
+}
+
+// The slots of n positions of one group from `first` on, into ids and log_probs [n, K], either of
+// which may be left out.
+void ReadSlots(const PageView& page, size_t first, size_t n, std::span<int32_t> ids,
+               std::span<float> log_probs) {
+  const PageHeader& header = page.header;
+  const size_t slots = header.slots;
+  const size_t group = first / kGroupPositions;
+  const size_t lane = first % kGroupPositions;
+  const size_t group_bytes = GroupBytes(header.encoding, slots);
+  const std::span<const std::byte> rows = page.log_probs.subspan(group * group_bytes, group_bytes);
+  const auto read_log_probs = [&](std::span<float> to) {
+    ReadLanes(lane, slots, to,
+              [&](std::span<float> whole) { ReadLogProbGroup(header.encoding, rows, whole); });
+  };
+  if (!log_probs.empty()) read_log_probs(log_probs);
+  if (ids.empty()) return;
+  const int bits = IdBits(header.vocabulary_size);
+  ReadLanes(lane, slots, ids, [&](std::span<int32_t> whole) {
+    const size_t sampled = group * IdGroupBytes(header);
+    ReadIdGroup(page.ids.subspan(sampled + PackedRowBytes(bits)), bits, whole);
+  });
+  // Unused slots come last: mostly there are none.
+  if (UsesEverySlot(header.encoding, rows, slots)) return;
+  GroupValues<float> memory;
+  if (log_probs.empty()) {
+    log_probs = std::span(memory).first(n * slots);
+    read_log_probs(log_probs);
   }
-  for (size_t j = 0; j < lanes; ++j) {
-    for (size_t rank = 0; rank < slots; ++rank) {
-      to[j * slots + rank] = static_cast<To>(ranks[rank][lane + j]);
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t end = (i + 1) * slots; end-- > i * slots && log_probs[end] == kMinusInfinity;) {
+      ids[end] = -1;
     }
   }
 }
-
-// Reads the slots of one group.
-class SlotReader {
- public:
-  SlotReader(const PageView& page, size_t group)
-      : slots_(page.header.slots),
-        bits_(IdBits(page.header.vocabulary_size)),
-        ids_(page.ids.subspan(group * IdGroupBytes(page.header), IdGroupBytes(page.header))),
-        log_probs_(page.header.encoding,
-                   page.log_probs.subspan(group * GroupBytes(page.header.encoding, slots_),
-                                          GroupBytes(page.header.encoding, slots_))) {}
-
-  void ReadSampledIds(size_t lane, std::span<int32_t> ids) const {
-    const RowValues row = UnpackRow(ids_, bits_);
-    std::ranges::copy(std::span(row).subspan(lane, ids.size()), ids.begin());
-  }
-  // The slots of the lanes [lane, lane + lanes) into ids and log_probs [lanes, K], either of which
-  // may be left out.
-  void ReadSlots(size_t lane, size_t lanes, std::span<int32_t> ids,
-                 std::span<float> log_probs) const {
-    Ranks<float> memory;
-    const auto ranks = std::span(memory).first(slots_);
-    const bool only_ids = log_probs.empty();
-    log_probs_.Rows(only_ids ? slots_ - 1 : 0, only_ids ? ranks.last(1) : ranks);
-    if (!only_ids) Transpose<float>(ranks, lane, lanes, log_probs);
-    if (ids.empty()) return;
-    Ranks<uint32_t> id_memory;
-    const std::span<RowValues> id_ranks = std::span(id_memory).first(slots_);
-    const std::span<const std::byte> id_rows = ids_.subspan(PackedRowBytes(bits_));
-    if (!UnpackRowsOnVectors(id_rows, bits_, id_ranks)) UnpackRows(id_rows, bits_, id_ranks);
-    Transpose<uint32_t>(id_ranks, lane, lanes, ids);
-    // Unused slots come last: mostly there are none.
-    if (!std::ranges::count(ranks.back(), kMinusInfinity)) return;
-    if (only_ids) log_probs_.Rows(0, ranks);
-    for (size_t j = 0; j < lanes; ++j) {
-      for (size_t rank = slots_; rank-- > 0 && ranks[rank][lane + j] == kMinusInfinity;) {
-        ids[j * slots_ + rank] = -1;
-      }
-    }
-  }
-
- private:
-  size_t slots_;
-  int bits_;
-  std::span<const std::byte> ids_;
-  GroupDecoder log_probs_;
-};
 
 }  // namespace
 
@@ -108,16 +78,14 @@ void ReadRecords(const PageView& page, uint32_t first, const RecordRows& rows) {
   for (size_t i = 0; i < count;) {
     const size_t lane = (first + i) % kGroupPositions;
     const size_t lanes = std::min(kGroupPositions - lane, count - i);
-    const SlotReader reader(page, (first + i) / kGroupPositions);
-    if (!rows.sampled_ids.empty()) {
-      reader.ReadSampledIds(lane, rows.sampled_ids.subspan(i, lanes));
+    const RecordRows part = SubRows(rows, i, lanes, slots);
+    if (!part.sampled_ids.empty()) {
+      const RowValues ids =
+          UnpackRow(page.ids.subspan((first + i) / kGroupPositions * IdGroupBytes(page.header)),
+                    IdBits(page.header.vocabulary_size));
+      std::ranges::copy(std::span(ids).subspan(lane, lanes), part.sampled_ids.begin());
     }
-    if (!rows.ids.empty() || !rows.log_probs.empty()) {
-      const auto part = [&](auto array) {
-        return array.empty() ? array : array.subspan(i * slots, lanes * slots);
-      };
-      reader.ReadSlots(lane, lanes, part(rows.ids), part(rows.log_probs));
-    }
+    ReadSlots(page, first + i, lanes, part.ids, part.log_probs);
     i += lanes;
   }
   for (size_t i = 0; i < count; ++i) {

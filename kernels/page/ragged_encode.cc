@@ -1,39 +1,17 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <limits>
 
 #include "kernels/numerics/log_prob.h"
 #include "kernels/page/encoded_page.h"
 #include "kernels/page/page_layout.h"
-#include "kernels/page/ragged_order.h"
 #include "kernels/page/ragged_page.h"
 #include "kernels/records/log_prob_code.h"
+#include "kernels/records/log_probs.h"
 #include "kernels/records/packed_values.h"
 
 namespace sis {
 namespace {
-
-// What is lower leaves the set.
-constexpr float Lowest(LogProbEncoding encoding) {
-  switch (encoding) {
-    case LogProbEncoding::kFloat32:
-      return std::numeric_limits<float>::lowest();
-    case LogProbEncoding::kFloat16:
-      return -65504.0f;
-    case LogProbEncoding::kFixed12:
-      return kFixed12Floor;
-  }
-  return 0;
-}
-
-// Of one position, sorted.
-uint8_t UsedSlots(LogProbEncoding encoding, std::span<const float> log_probs) {
-  const float lowest = Lowest(encoding);
-  size_t used = 0;
-  while (used < log_probs.size() && !(log_probs[used] < lowest)) ++used;
-  return static_cast<uint8_t>(used);
-}
 
 struct PackedGroup {
   GroupCounts counts{};
@@ -73,7 +51,7 @@ PageHeader HeaderOf(const PageHeader& header, const RecordView& records,
   const size_t slots = header.slots;
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] == kRankAbsent) continue;
-    const uint8_t used = UsedSlots(header.encoding, records.log_probs.subspan(i * slots, slots));
+    const uint8_t used = FitRow(header.encoding, records.log_probs.subspan(i * slots, slots)).used;
     counted.used_slots += used;
     counted.outside += ranks[i] < used ? 0 : 1;
   }
@@ -83,9 +61,9 @@ PageHeader HeaderOf(const PageHeader& header, const RecordView& records,
 void EncodeRaggedSections(const PageHeader& header, const RecordView& records,
                           std::span<const uint8_t> ranks, std::span<std::byte> page,
                           std::span<float> rounded_log_probs) {
-  const RaggedLayout layout = LayOutRaggedPage(header);
-  const auto writer = [&](size_t section, int width) {
-    return PackedValueWriter(page.data() + section, width);
+  const PageLayout layout = LayOutPage(header);
+  const auto writer = [&](PageSection section, int width) {
+    return PackedValueWriter(page.data() + section.begin, width);
   };
   const LogProbEncoding encoding = header.encoding;
   const size_t slots = header.slots;
@@ -96,7 +74,7 @@ void EncodeRaggedSections(const PageHeader& header, const RecordView& records,
   PackedValueWriter codes = writer(layout.log_probs, LogProbBits(encoding));
   PackedValueWriter outside_ids = writer(layout.outside_ids, id_bits);
   PackedValueWriter ids = writer(layout.ids, id_bits);
-  std::byte* sampled_log_probs = page.data() + layout.sampled_log_probs;
+  std::byte* sampled_log_probs = page.data() + layout.sampled_log_probs.begin;
   for (size_t first = 0; first < ranks.size(); first += kGroupPositions) {
     const size_t lanes = std::min<size_t>(kGroupPositions, ranks.size() - first);
     PackedGroup group;
@@ -104,7 +82,7 @@ void EncodeRaggedSections(const PageHeader& header, const RecordView& records,
       const size_t i = first + lane;
       const bool absent = ranks[i] == kRankAbsent;
       const auto row = records.log_probs.subspan(i * slots, slots);
-      const uint8_t used = absent ? 0 : UsedSlots(encoding, row);
+      const auto [used, multiplier] = absent ? RowFit{0, 1} : FitRow(encoding, row);
       const float sampled_log_prob = absent ? 0 : records.sampled_log_probs[i];
       std::memcpy(sampled_log_probs + i * sizeof(float), &sampled_log_prob, sizeof(float));
       counts.Put(used);
@@ -113,11 +91,7 @@ void EncodeRaggedSections(const PageHeader& header, const RecordView& records,
                        : outside ? RaggedRankOutside(header.slots)
                                  : ranks[i]);
       if (outside) outside_ids.Put(static_cast<uint32_t>(records.sampled_ids[i]));
-      uint32_t multiplier = 1;
-      if (encoding == LogProbEncoding::kFixed12) {
-        if (used > 0) multiplier = Fixed12Multiplier(row[used - 1]);
-        multipliers.Put(multiplier);
-      }
+      if (encoding == LogProbEncoding::kFixed12) multipliers.Put(multiplier);
       group.counts[lane] = used;
       group.multipliers[lane] = multiplier;
       group.log_probs[lane] = row.data();

@@ -1,31 +1,37 @@
-// Pages of version 2: positions hold as many slots as their sets have (docs/page_format.md).
+// Pages of version 2: positions hold as many slots as their sets have, group by group of 16
+// positions, rank by rank, in each rank the positions that have that slot (docs/page_format.md).
 #pragma once
 
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "absl/status/status.h"
 #include "kernels/page/encoded_page.h"
+#include "kernels/records/encoding.h"
 #include "kernels/records/record_view.h"
 
 namespace sis {
 
-// Where the sections begin, in bytes; each ends where the next begins.
-struct RaggedLayout {
-  size_t sampled_log_probs;
-  size_t counts;
-  size_t ranks;
-  size_t multipliers;
-  size_t log_probs;
-  size_t outside_ids;
-  size_t ids;
-  size_t end;
-};
+// How many slots each position of a group uses: at most kMaxTopK.
+using GroupCounts = std::array<uint8_t, kGroupPositions>;
 
-RaggedLayout LayOutRaggedPage(const PageHeader& header);
-
-PageView ViewRaggedPage(const PageHeader& header, std::span<const std::byte> page);
+// Calls visit(lane, rank) slot by slot.
+template <class Visitor>
+void VisitRaggedSlots(const GroupCounts& counts, const Visitor& visit) {
+  std::array<uint16_t, kMaxTopK + 1> ending{};  // lanes by their count
+  for (size_t lane = 0; lane < kGroupPositions; ++lane) {
+    ending[counts[lane]] |= static_cast<uint16_t>(1u << lane);
+  }
+  uint32_t lanes = 0xFFFFu & ~uint32_t{ending[0]};
+  for (size_t rank = 0; lanes != 0; lanes &= ~uint32_t{ending[++rank]}) {
+    for (uint32_t left = lanes; left != 0; left &= left - 1) {
+      visit(static_cast<size_t>(std::countr_zero(left)), rank);
+    }
+  }
+}
 
 // Writes all sections. The header must be what HeaderOf makes of the records; the rest is as for
 // EncodePage.
@@ -37,8 +43,5 @@ void EncodeRaggedSections(const PageHeader& header, const RecordView& records,
 absl::Status CheckRaggedCounts(const PageView& page);
 
 void ReadRaggedRecords(const PageView& page, uint32_t first, const RecordRows& rows);
-
-// Of kFixed12; else 1.
-uint32_t RaggedMultiplier(const PageView& page, size_t position);
 
 }  // namespace sis

@@ -2,135 +2,126 @@
 #include <array>
 #include <cstring>
 
+#include "absl/container/fixed_array.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/log_prob.h"
 #include "kernels/page/encoded_page.h"
 #include "kernels/page/page_layout.h"
-#include "kernels/page/ragged_order.h"
 #include "kernels/page/ragged_page.h"
 #include "kernels/records/log_prob_code.h"
+#include "kernels/records/packed_row.h"
 #include "kernels/records/packed_values.h"
 #include "kernels/records/ragged_log_probs.h"
 #include "kernels/records/record_view.h"
+#include "kernels/records/simd_read_groups.h"
 
 namespace sis {
 namespace {
 
-PackedValues CountsOf(const PageView& page) {
-  return {page.counts, RaggedCountBits(page.header.slots)};
-}
+// More than these are kept on the heap while a page is read.
+constexpr size_t kFewPositions = 64;
 
-PackedValues MultipliersOf(const PageView& page) { return {page.multipliers, kMultiplierBits}; }
-
-PackedValues CodesOf(const PageView& page) {
-  return {page.log_probs, LogProbBits(page.header.encoding)};
-}
-
-// The ranks of all positions, as they are outside of pages.
-class RankReader {
+// Values of a section that stand side by side, at most those of a group's slots.
+class UnpackedValues {
  public:
-  explicit RankReader(const PageView& page)
-      : ranks_(page.ranks, RaggedRankBits(page.header.slots)),
-        outside_(RaggedRankOutside(page.header.slots)) {}
-
-  uint8_t At(size_t position) const {
-    const uint32_t rank = ranks_.At(position);
-    if (rank < outside_) return static_cast<uint8_t>(rank);
-    return rank == outside_ ? kRankOutside : kRankAbsent;
+  // The values [begin, end) of the section, `width` bits each.
+  void Unpack(std::span<const std::byte> section, int width, size_t begin, size_t end) {
+    // Every sixteenth one begins a byte.
+    begin_ = begin / kGroupPositions * kGroupPositions;
+    const size_t row_bytes = PackedRowBytes(width);
+    const auto bytes = section.subspan(begin_ / kGroupPositions * row_bytes);
+    const std::span rows = std::span(rows_).first(GroupCount(end - begin_));
+    const size_t whole = std::min(rows.size(), bytes.size() / row_bytes);
+    UnpackRowsOnVectors(bytes, width, rows.first(whole));
+    if (whole == rows.size()) return;
+    std::array<std::byte, PackedRowBytes(32)> last{};
+    std::ranges::copy(bytes.subspan(whole * row_bytes), last.begin());
+    UnpackRowsOnVectors(last, width, rows.last(1));
   }
+  uint32_t At(size_t i) const { return rows_[(i - begin_) / kGroupPositions][i % kGroupPositions]; }
 
  private:
-  PackedValues ranks_;
-  uint32_t outside_;
+  size_t begin_ = 0;
+  std::array<RowValues, kMaxTopK + 1> rows_;
 };
 
-// Group after group, from the first one on.
-class GroupWalker {
- public:
-  explicit GroupWalker(const PageView& page)
-      : counts_(CountsOf(page)),
-        slots_(static_cast<uint32_t>(page.header.slots)),
-        positions_(page.header.positions) {}
-
-  // Of the group at hand.
-  const GroupCounts& counts() const { return group_; }
-  // Where its slots begin, among all of the page.
-  size_t first_slot() const { return first_slot_; }
-  // Makes the next group the one at hand.
-  void Next() {
-    for (const uint8_t count : group_) first_slot_ += count;
-    group_ = {};
-    const size_t lanes = std::min<size_t>(kGroupPositions, positions_ - next_);
-    for (size_t lane = 0; lane < lanes; ++lane) {
-      // No more, even of a page that is not what was written.
-      group_[lane] = static_cast<uint8_t>(std::min(counts_.At(next_ + lane), slots_));
+// Puts the used slots of positions from `first` on to where each position's begin, into ids and
+// log_probs, either of which may be left out.
+void ReadSlots(const PageView& page, const UnpackedCounts& unpacked, size_t first,
+               std::span<const size_t> begins, std::span<int32_t> ids, std::span<float> log_probs) {
+  const PageHeader& header = page.header;
+  const PackedValues packed_multipliers(page.multipliers, kMultiplierBits);
+  const size_t end = first + begins.size();
+  UnpackedValues slot_ids;
+  UnpackedValues codes;
+  for (size_t group = first / kGroupPositions; group * kGroupPositions < end; ++group) {
+    const size_t begin = unpacked.begins[group];
+    const size_t end_slot = unpacked.begins[group + 1];
+    if (begin == end_slot) continue;
+    GroupCounts counts;
+    RowValues multipliers;
+    for (size_t lane = 0; lane < kGroupPositions; ++lane) {
+      counts[lane] = unpacked.counts[group * kGroupPositions + lane];
+      multipliers[lane] = packed_multipliers.At(group * kGroupPositions + lane);
     }
-    next_ += lanes;
+    if (!ids.empty()) slot_ids.Unpack(page.ids, IdBits(header.vocabulary_size), begin, end_slot);
+    if (!log_probs.empty()) {
+      codes.Unpack(page.log_probs, LogProbBits(header.encoding), begin, end_slot);
+    }
+    VisitEncoding(header.encoding, [&]<LogProbEncoding kEncoding>() {
+      size_t slot = begin;
+      VisitRaggedSlots(counts, [&](size_t lane, size_t rank) {
+        const size_t from = slot++;
+        const size_t i = group * kGroupPositions + lane - first;  // wraps around before the first
+        if (i >= begins.size()) return;
+        if (!ids.empty()) ids[begins[i] + rank] = static_cast<int32_t>(slot_ids.At(from));
+        if (!log_probs.empty()) {
+          log_probs[begins[i] + rank] = DecodeLogProb(kEncoding, codes.At(from), multipliers[lane]);
+        }
+      });
+    });
   }
-
- private:
-  PackedValues counts_;
-  uint32_t slots_;
-  size_t positions_;
-  size_t next_ = 0;
-  size_t first_slot_ = 0;
-  GroupCounts group_{};
-};
-
-using Multipliers = std::array<uint32_t, kGroupPositions>;
-
-Multipliers MultipliersAt(const PageView& page, size_t first) {
-  Multipliers multipliers{};
-  if (page.header.encoding != LogProbEncoding::kFixed12) return multipliers;
-  const PackedValues values = MultipliersOf(page);
-  const size_t lanes = std::min<size_t>(kGroupPositions, page.header.positions - first);
-  for (size_t lane = 0; lane < lanes; ++lane) multipliers[lane] = values.At(first + lane);
-  return multipliers;
 }
 
-// Calls visit(lane, rank, slot) for the slots of the group at hand; `slot` counts those of the
-// page.
-template <class Visitor>
-void VisitSlots(const GroupWalker& walker, const Visitor& visit) {
-  size_t slot = walker.first_slot();
-  VisitRaggedSlots(walker.counts(), [&](size_t lane, size_t rank) { visit(lane, rank, slot++); });
+// Those of positions from `first` on; -1 where there is none. The other ids are where ReadSlots put
+// them, if they are there.
+void ReadSampledIds(const PageView& page, const UnpackedCounts& unpacked, size_t first,
+                    std::span<const size_t> begins, std::span<const int32_t> ids,
+                    std::span<int32_t> sampled_ids) {
+  const int bits = IdBits(page.header.vocabulary_size);
+  const PackedValues packed_ids(page.ids, bits);
+  const PackedValues outside_ids(page.outside_ids, bits);
+  auto next_outside =
+      static_cast<size_t>(std::ranges::count(std::span(unpacked.ranks).first(first), kRankOutside));
+  for (size_t i = 0; i < sampled_ids.size(); ++i) {
+    const size_t position = first + i;
+    const uint8_t rank = unpacked.ranks[position];
+    if (rank == kRankOutside) {
+      sampled_ids[i] = static_cast<int32_t>(outside_ids.At(next_outside++));
+    } else if (rank >= unpacked.counts[position]) {
+      sampled_ids[i] = -1;  // absent, or not of what was written
+    } else if (!ids.empty()) {
+      sampled_ids[i] = ids[begins[i] + rank];
+    } else {
+      const size_t group = position / kGroupPositions;
+      const uint32_t slot =
+          RaggedSlot(&unpacked.counts[group * kGroupPositions], position % kGroupPositions, rank);
+      sampled_ids[i] = static_cast<int32_t>(packed_ids.At(unpacked.begins[group] + slot));
+    }
+  }
+}
+
+void ReadSampledLogProbs(const PageView& page, size_t first, std::span<float> log_probs) {
+  if (log_probs.empty()) return;
+  std::memcpy(log_probs.data(), page.sampled_log_probs.data() + first * sizeof(float),
+              log_probs.size_bytes());
 }
 
 }  // namespace
 
-RaggedLayout LayOutRaggedPage(const PageHeader& header) {
-  const size_t n = header.positions;
-  const int id_bits = IdBits(header.vocabulary_size);
-  const bool steps = header.encoding == LogProbEncoding::kFixed12;
-  RaggedLayout layout;
-  layout.sampled_log_probs = sizeof(PageHeaderBytes);
-  layout.counts = layout.sampled_log_probs + n * sizeof(float);
-  layout.ranks = layout.counts + PackedValueBytes(n, RaggedCountBits(header.slots));
-  layout.multipliers = layout.ranks + PackedValueBytes(n, RaggedRankBits(header.slots));
-  layout.log_probs = layout.multipliers + PackedValueBytes(steps ? n : 0, kMultiplierBits);
-  layout.outside_ids =
-      layout.log_probs + PackedValueBytes(header.used_slots, LogProbBits(header.encoding));
-  layout.ids = layout.outside_ids + PackedValueBytes(header.outside, id_bits);
-  layout.end = layout.ids + PackedValueBytes(header.used_slots, id_bits);
-  return layout;
-}
-
-PageView ViewRaggedPage(const PageHeader& header, std::span<const std::byte> page) {
-  const RaggedLayout layout = LayOutRaggedPage(header);
-  const auto section = [&](size_t from, size_t to) { return page.subspan(from, to - from); };
-  return {.header = header,
-          .log_probs = section(layout.log_probs, layout.outside_ids),
-          .sampled_log_probs = section(layout.sampled_log_probs, layout.counts),
-          .ranks = section(layout.ranks, layout.multipliers),
-          .ids = section(layout.ids, layout.end),
-          .counts = section(layout.counts, layout.ranks),
-          .multipliers = section(layout.multipliers, layout.log_probs),
-          .outside_ids = section(layout.outside_ids, layout.ids)};
-}
-
 absl::Status CheckRaggedCounts(const PageView& page) {
   const PageHeader& header = page.header;
-  const PackedValues counts = CountsOf(page);
+  const PackedValues counts(page.counts, RaggedCountBits(header.slots));
   const PackedValues ranks(page.ranks, RaggedRankBits(header.slots));
   size_t used_slots = 0;
   size_t outside = 0;
@@ -160,124 +151,36 @@ absl::Status CheckRaggedCounts(const PageView& page) {
   return absl::OkStatus();
 }
 
-uint32_t RaggedMultiplier(const PageView& page, size_t position) {
-  return page.header.encoding == LogProbEncoding::kFixed12 ? MultipliersOf(page).At(position) : 1;
-}
-
 void ReadRaggedRecords(const PageView& page, uint32_t first, const RecordRows& rows) {
-  const PageHeader& header = page.header;
-  const size_t count = rows.ranks.size();
-  const size_t slots = header.slots;
-  const int id_bits = IdBits(header.vocabulary_size);
-  const RankReader ranks(page);
-  for (size_t i = 0; i < count; ++i) rows.ranks[i] = ranks.At(first + i);
-  if (!rows.sampled_log_probs.empty()) {
-    std::memcpy(rows.sampled_log_probs.data(),
-                page.sampled_log_probs.data() + first * sizeof(float), count * sizeof(float));
-  }
-  if (!rows.sampled_ids.empty()) {
-    size_t next = 0;
-    for (size_t i = 0; i < first; ++i) next += ranks.At(i) == kRankOutside ? 1 : 0;
-    const PackedValues outside_ids(page.outside_ids, id_bits);
-    for (size_t i = 0; i < count; ++i) {
-      // Others are found among the slots.
-      rows.sampled_ids[i] =
-          rows.ranks[i] == kRankOutside ? static_cast<int32_t>(outside_ids.At(next++)) : -1;
-    }
-  }
+  const size_t slots = page.header.slots;
+  UnpackedCounts unpacked;
+  UnpackCounts(page, unpacked);
+  absl::FixedArray<size_t, kFewPositions> begins(rows.ranks.size());
+  for (size_t i = 0; i < begins.size(); ++i) begins[i] = i * slots;
+  std::ranges::copy(std::span(unpacked.ranks).subspan(first, begins.size()), rows.ranks.begin());
+  ReadSampledLogProbs(page, first, rows.sampled_log_probs);
   std::ranges::fill(rows.ids, -1);
   std::ranges::fill(rows.log_probs, kMinusInfinity);
-  if (!rows.sampled_ids.empty() || !rows.ids.empty() || !rows.log_probs.empty()) {
-    const PackedValues ids(page.ids, id_bits);
-    const PackedValues codes = CodesOf(page);
-    GroupWalker walker(page);
-    for (size_t begin = 0; begin < first + count; begin += kGroupPositions) {
-      walker.Next();
-      if (begin + kGroupPositions <= first) continue;
-      const Multipliers multipliers = MultipliersAt(page, begin);
-      VisitEncoding(header.encoding, [&]<LogProbEncoding kEncoding>() {
-        VisitSlots(walker, [&](size_t lane, size_t rank, size_t slot) {
-          const size_t i = begin + lane - first;  // wraps around before the first
-          if (i >= count) return;
-          if (!rows.log_probs.empty()) {
-            rows.log_probs[i * slots + rank] =
-                DecodeLogProb(kEncoding, codes.At(slot), multipliers[lane]);
-          }
-          if (!rows.ids.empty()) {
-            rows.ids[i * slots + rank] = static_cast<int32_t>(ids.At(slot));
-          }
-          if (!rows.sampled_ids.empty() && rows.ranks[i] == rank) {
-            rows.sampled_ids[i] = static_cast<int32_t>(ids.At(slot));
-          }
-        });
-      });
-    }
-  }
-  for (size_t i = 0; i < count; ++i) {
+  ReadSlots(page, unpacked, first, begins, rows.ids, rows.log_probs);
+  ReadSampledIds(page, unpacked, first, begins, rows.ids, rows.sampled_ids);
+  for (size_t i = 0; i < begins.size(); ++i) {
     if (rows.ranks[i] == kRankAbsent) WriteAbsent(SubRows(rows, i, 1, slots));
   }
 }
 
 size_t ReadUsedSlots(const PageView& page, uint32_t first, const UsedRows& rows) {
-  const PageHeader& header = page.header;
-  const size_t end = first + rows.counts.size();
-  const int id_bits = IdBits(header.vocabulary_size);
-  const PackedValues ids(page.ids, id_bits);
-  const PackedValues codes = CodesOf(page);
-  if (!rows.sampled_log_probs.empty()) {
-    std::memcpy(rows.sampled_log_probs.data(),
-                page.sampled_log_probs.data() + first * sizeof(float),
-                rows.counts.size() * sizeof(float));
-  }
-  const RankReader ranks(page);
-  const PackedValues outside_ids(page.outside_ids, id_bits);
-  size_t next_outside = 0;
-  for (size_t i = 0; i < first && !rows.sampled_ids.empty(); ++i) {
-    next_outside += ranks.At(i) == kRankOutside ? 1 : 0;
-  }
+  UnpackedCounts unpacked;
+  UnpackCounts(page, unpacked);
+  absl::FixedArray<size_t, kFewPositions> begins(rows.counts.size());
   size_t used = 0;
-  GroupWalker walker(page);
-  for (size_t begin = 0; begin < end; begin += kGroupPositions) {
-    walker.Next();
-    if (begin + kGroupPositions <= first) continue;
-    const size_t first_lane = std::max<size_t>(begin, first) - begin;
-    const size_t end_lane = std::min(begin + kGroupPositions, end) - begin;
-    std::array<size_t, kGroupPositions> to;  // where each position's slots go
-    for (size_t lane = first_lane; lane < end_lane; ++lane) {
-      to[lane] = used;
-      rows.counts[begin + lane - first] = walker.counts()[lane];
-      used += walker.counts()[lane];
-    }
-    if (!rows.ids.empty()) {
-      VisitSlots(walker, [&](size_t lane, size_t rank, size_t slot) {
-        if (lane < first_lane || lane >= end_lane) return;
-        rows.ids[to[lane] + rank] = static_cast<int32_t>(ids.At(slot));
-      });
-    }
-    if (!rows.log_probs.empty()) {
-      const Multipliers multipliers = MultipliersAt(page, begin);
-      VisitEncoding(header.encoding, [&]<LogProbEncoding kEncoding>() {
-        VisitSlots(walker, [&](size_t lane, size_t rank, size_t slot) {
-          if (lane < first_lane || lane >= end_lane) return;
-          rows.log_probs[to[lane] + rank] =
-              DecodeLogProb(kEncoding, codes.At(slot), multipliers[lane]);
-        });
-      });
-    }
-    if (rows.sampled_ids.empty()) continue;
-    for (size_t lane = first_lane; lane < end_lane; ++lane) {
-      const uint8_t rank = ranks.At(begin + lane);
-      int32_t& id = rows.sampled_ids[begin + lane - first];
-      if (rank == kRankOutside) {
-        id = static_cast<int32_t>(outside_ids.At(next_outside++));
-      } else if (rank >= walker.counts()[lane]) {
-        id = -1;  // not of what was written
-      } else {
-        id = static_cast<int32_t>(
-            ids.At(walker.first_slot() + RaggedSlot(walker.counts().data(), lane, rank)));
-      }
-    }
+  for (size_t i = 0; i < begins.size(); ++i) {
+    begins[i] = used;
+    rows.counts[i] = unpacked.counts[first + i];
+    used += rows.counts[i];
   }
+  ReadSampledLogProbs(page, first, rows.sampled_log_probs);
+  ReadSlots(page, unpacked, first, begins, rows.ids, rows.log_probs);
+  ReadSampledIds(page, unpacked, first, begins, rows.ids, rows.sampled_ids);
   return used;
 }
 

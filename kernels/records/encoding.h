@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/numerics/host_device.h"
+
 namespace sis {
 
 // The numbers are those of the page format (docs/page_format.md).
@@ -39,7 +41,7 @@ constexpr size_t LeadingRows(LogProbEncoding encoding) {
 
 // Calls visit.operator()<kEncoding>(), so that what is compiled for one encoding is chosen once.
 template <class Visitor>
-decltype(auto) VisitEncoding(LogProbEncoding encoding, const Visitor& visit) {
+SIS_HOST_DEVICE decltype(auto) VisitEncoding(LogProbEncoding encoding, const Visitor& visit) {
   switch (encoding) {
     case LogProbEncoding::kFloat32:
       return visit.template operator()<LogProbEncoding::kFloat32>();

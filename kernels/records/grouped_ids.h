@@ -7,6 +7,7 @@
 
 #include "kernels/records/encoding.h"
 #include "kernels/records/packed_row.h"
+#include "kernels/records/packed_values.h"
 
 namespace sis {
 
@@ -20,9 +21,11 @@ struct GroupedIds {
 
   bool empty() const { return rows.empty(); }
   size_t GroupBytes(size_t slots) const { return (1 + slots) * PackedRowBytes(bits); }
-  // The first ranks of a group, as many as there is room for.
-  void Unpack(size_t group, size_t slots, std::span<RowValues> ranks) const {
-    UnpackRows(rows.subspan(group * GroupBytes(slots) + PackedRowBytes(bits)), bits, ranks);
+  // Of a position that counts from lane 0 of the first group on.
+  uint32_t At(size_t place, size_t rank, size_t slots) const {
+    const size_t row_bytes = PackedRowBytes(bits);
+    const size_t row = place / kGroupPositions * GroupBytes(slots) + (1 + rank) * row_bytes;
+    return PackedValues(rows.subspan(row, row_bytes), bits).At(place % kGroupPositions);
   }
 };
 

@@ -4,13 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 
-#include "kernels/numerics/float16.h"
 #include "kernels/numerics/log_prob.h"
 #include "kernels/records/encoding.h"
-#include "kernels/records/fixed12.h"
 #include "kernels/records/log_prob_code.h"
 #include "kernels/records/packed_values.h"
 #include "kernels/records/ragged_log_probs.h"
@@ -40,19 +37,20 @@ class LogProbReader {
   float At(size_t position, size_t slot) const {
     if (!token_major_.empty()) return token_major_[position * slots_ + slot];
     if (!ragged_.empty()) return AtRagged(ragged_.first_lane + position, slot);
+    const size_t place = grouped_.first_lane + position;
+    const size_t lane = place % kGroupPositions;
     const LogProbEncoding encoding = grouped_.encoding;
-    const size_t lane = (grouped_.first_lane + position) % kGroupPositions;
-    const size_t number = (grouped_.first_lane + position) / kGroupPositions;
-    const std::span<const std::byte> group =
-        grouped_.rows.subspan(number * GroupBytes(encoding, slots_), GroupBytes(encoding, slots_));
-    const std::byte* row = group.data() + (LeadingRows(encoding) + slot) * RowBytes(encoding);
+    const std::byte* group =
+        grouped_.rows.data() + place / kGroupPositions * GroupBytes(encoding, slots_);
+    const std::byte* row = group + (LeadingRows(encoding) + slot) * RowBytes(encoding);
     switch (encoding) {
       case LogProbEncoding::kFloat32:
-        return Read<float>(row, lane);
+        return reinterpret_cast<const float*>(row)[lane];
       case LogProbEncoding::kFloat16:
-        return DecodeFloat16(Read<uint16_t>(row, lane));
+        return DecodeFloat16(reinterpret_cast<const uint16_t*>(row)[lane]);
       case LogProbEncoding::kFixed12:
-        return DecodeFixed12(Read12Bits(row, lane), Read12Bits(group.data(), lane));
+        return DecodeFixed12(CodeAt<LogProbEncoding::kFixed12>(row, lane),
+                             CodeAt<LogProbEncoding::kFixed12>(group, lane));
     }
     __builtin_unreachable();
   }
@@ -71,20 +69,6 @@ class LogProbReader {
     return DecodeLogProb(encoding, codes.At(ragged_.begins[group] + index),
                          multipliers.At(position));
   }
-  // Two values lie in three bytes, the first in the low bits.
-  static uint32_t Read12Bits(const std::byte* row, size_t lane) {
-    const std::byte* pair = row + lane / 2 * 3;
-    const auto byte = [pair](size_t i) { return static_cast<uint32_t>(pair[i]); };
-    return lane % 2 == 0 ? byte(0) | (byte(1) & 0xF) << 8 : byte(1) >> 4 | byte(2) << 4;
-  }
-
-  template <typename T>
-  static T Read(const std::byte* row, size_t lane) {
-    T value;
-    std::memcpy(&value, row + lane * sizeof(T), sizeof(T));
-    return value;
-  }
-
   std::span<const float> token_major_;
   GroupedLogProbs grouped_;
   RaggedLogProbs ragged_;

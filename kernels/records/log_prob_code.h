@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/numerics/float16.h"
@@ -25,6 +26,20 @@ SIS_HOST_DEVICE inline float DecodeLogProb(LogProbEncoding encoding, uint32_t co
       return DecodeFixed12(code, multiplier);
   }
   return 0;
+}
+
+// The code of value `index` of rows, or of values one after the other without end. Those of 12 bits
+// lie two in three bytes, the first in the low bits; others are aligned to their elements.
+template <LogProbEncoding kEncoding>
+SIS_HOST_DEVICE uint32_t CodeAt(const std::byte* values, size_t index) {
+  if constexpr (kEncoding == LogProbEncoding::kFixed12) {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(values) + index * 3 / 2;
+    return (bytes[0] | static_cast<uint32_t>(bytes[1]) << 8) >> index % 2 * 4 & 0xFFF;
+  } else if constexpr (kEncoding == LogProbEncoding::kFloat16) {
+    return reinterpret_cast<const uint16_t*>(values)[index];
+  } else {
+    return std::bit_cast<uint32_t>(reinterpret_cast<const float*>(values)[index]);
+  }
 }
 
 // The code of the largest value that is not above x; that of -inf if no finite one is.

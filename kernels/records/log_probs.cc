@@ -1,40 +1,36 @@
 #include "kernels/records/log_probs.h"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "kernels/numerics/log_prob.h"
 #include "kernels/records/log_prob_code.h"
+#include "kernels/records/packed_row.h"
 #include "kernels/records/record_view.h"
-#include "kernels/records/simd_fixed12.h"
 
 namespace sis {
 namespace {
 
-constexpr int Width(LogProbEncoding encoding) {
-  return static_cast<int>(RowBytes(encoding) * 8 / kGroupPositions);
-}
-
-// The multiplier with which a position's used slots fit best. Those too low to be encoded leave the
-// set.
-uint32_t BehaviorMultiplier(LogProbEncoding encoding, std::span<const float> used) {
-  if (encoding != LogProbEncoding::kFixed12) return 0;
-  float lowest = 0x1p-6f;
-  for (const float log_prob : used) {
-    if (log_prob >= kFixed12Floor) lowest = std::min(lowest, log_prob);
+// What is lower leaves the set.
+constexpr float Lowest(LogProbEncoding encoding) {
+  switch (encoding) {
+    case LogProbEncoding::kFloat32:
+      return std::numeric_limits<float>::lowest();
+    case LogProbEncoding::kFloat16:
+      return -65504.0f;
+    case LogProbEncoding::kFixed12:
+      return kFixed12Floor;
   }
-  return Fixed12Multiplier(lowest);
+  return 0;
 }
 
 uint8_t RoundBehaviorRow(LogProbEncoding encoding, std::span<const float> row,
                          std::span<float> rounded) {
-  const uint32_t multiplier = BehaviorMultiplier(encoding, row);
-  uint8_t used = 0;
-  for (const float log_prob : row) {
-    const uint32_t code = EncodeRoundedDown(encoding, log_prob, multiplier);
-    const float value = DecodeLogProb(encoding, code, multiplier);
-    if (value == kMinusInfinity) break;
-    rounded[used++] = value;
+  const auto [used, multiplier] = FitRow(encoding, row);
+  for (size_t slot = 0; slot < used; ++slot) {
+    const uint32_t code = EncodeRoundedDown(encoding, row[slot], multiplier);
+    rounded[slot] = DecodeLogProb(encoding, code, multiplier);
   }
   std::ranges::fill(rounded.subspan(used), kMinusInfinity);
   return used;
@@ -54,20 +50,18 @@ class GroupEncoder {
   }
   // Gives how many slots of the row are left used.
   uint8_t EncodeRow(size_t lane, std::span<const float> row) {
-    const uint32_t multiplier = BehaviorMultiplier(encoding_, row);
+    const auto [used, multiplier] = FitRow(encoding_, row);
     if (LeadingRows(encoding_) > 0) rows_[0][lane] = multiplier;
-    uint8_t used = 0;
-    for (const float log_prob : row) {
-      const uint32_t code = EncodeRoundedDown(encoding_, log_prob, multiplier);
-      if (DecodeLogProb(encoding_, code, multiplier) == kMinusInfinity) break;
-      rows_[LeadingRows(encoding_) + used++][lane] = code;
+    for (size_t slot = 0; slot < used; ++slot) {
+      rows_[LeadingRows(encoding_) + slot][lane] =
+          EncodeRoundedDown(encoding_, row[slot], multiplier);
     }
     return used;
   }
   void Write(std::span<std::byte> group) const {
     const size_t row_bytes = RowBytes(encoding_);
     for (size_t row = 0; row < rows_.size(); ++row) {
-      PackRow(rows_[row], Width(encoding_), group.subspan(row * row_bytes, row_bytes));
+      PackRow(rows_[row], LogProbBits(encoding_), group.subspan(row * row_bytes, row_bytes));
     }
   }
 
@@ -76,17 +70,15 @@ class GroupEncoder {
   std::vector<RowValues> rows_;
 };
 
-template <LogProbEncoding kEncoding>
-void DecodeRows(std::span<const RowValues> codes, const RowValues& multipliers,
-                std::span<std::array<float, kGroupPositions>> rows) {
-  for (size_t row = 0; row < rows.size(); ++row) {
-    for (size_t lane = 0; lane < kGroupPositions; ++lane) {
-      rows[row][lane] = DecodeLogProb(kEncoding, codes[row][lane], multipliers[lane]);
-    }
-  }
-}
-
 }  // namespace
+
+RowFit FitRow(LogProbEncoding encoding, std::span<const float> row) {
+  const float lowest = Lowest(encoding);
+  size_t used = 0;
+  while (used < row.size() && !(row[used] < lowest)) ++used;
+  const bool has_multiplier = encoding == LogProbEncoding::kFixed12 && used > 0;
+  return {static_cast<uint8_t>(used), has_multiplier ? Fixed12Multiplier(row[used - 1]) : 1};
+}
 
 void EncodeBehaviorLogProbs(LogProbEncoding encoding, std::span<const float> log_probs, int slots,
                             std::span<uint8_t> used_slots, std::span<std::byte> to,
@@ -127,24 +119,6 @@ void RoundBehaviorRows(LogProbEncoding encoding, std::span<const float> rows, in
     rows = rows.subspan(slots);
     rounded = rounded.subspan(slots);
   }
-}
-
-GroupDecoder::GroupDecoder(LogProbEncoding encoding, std::span<const std::byte> group)
-    : encoding_(encoding), group_(group) {
-  if (LeadingRows(encoding) > 0) multipliers_ = UnpackRow(group, Width(encoding));
-}
-
-void GroupDecoder::Rows(size_t first, std::span<std::array<float, kGroupPositions>> rows) const {
-  // All are unpacked before the first is decoded: a vector that is read just after its elements
-  // were written one by one has to wait until they are in the cache.
-  std::array<RowValues, kMaxTopK> memory;
-  const std::span codes = std::span(memory).first(rows.size());
-  UnpackRows(group_.subspan((LeadingRows(encoding_) + first) * RowBytes(encoding_)),
-             Width(encoding_), codes);
-  // The encoding is told apart outside of the loop, which the compiler can then vectorise.
-  VisitEncoding(encoding_, [&]<LogProbEncoding kEncoding>() {
-    DecodeRows<kEncoding>(codes, multipliers_, rows);
-  });
 }
 
 }  // namespace sis

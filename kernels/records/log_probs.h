@@ -6,13 +6,11 @@
 // law of accepted tokens exact.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "kernels/records/encoding.h"
-#include "kernels/records/packed_row.h"
 
 namespace sis {
 
@@ -20,6 +18,14 @@ namespace sis {
 constexpr size_t LogProbBytes(LogProbEncoding encoding, size_t positions, size_t slots) {
   return GroupCount(positions) * GroupBytes(encoding, slots);
 }
+
+// What of a row of K log-probs, sorted, used slots first, unused ones -inf, can be encoded: how
+// many slots, and the multiplier of kFixed12 with which they fit best; else 1.
+struct RowFit {
+  uint8_t used;
+  uint32_t multiplier;
+};
+RowFit FitRow(LogProbEncoding encoding, std::span<const float> row);
 
 // Encodes behaviour log-probs [n, K], rounded down, into LogProbBytes. Each row is sorted, used
 // slots first, unused ones -inf (kernels/records/validate.h). Slots too low to be rounded down
@@ -34,23 +40,17 @@ void EncodeBehaviorLogProbs(LogProbEncoding encoding, std::span<const float> log
 void RoundBehaviorRows(LogProbEncoding encoding, std::span<const float> rows, int slots,
                        std::span<float> rounded, std::span<uint8_t> used_slots);
 
-// Reads one group of 16 positions.
-class GroupDecoder {
- public:
-  // `group` holds GroupBytes and must outlive the decoder.
-  GroupDecoder(LogProbEncoding encoding, std::span<const std::byte> group);
+// The next two do it to 12 bits on vectors: the same bits as fixed12.h gives one by one.
 
-  // The log-probs of ranks from `first` on, position by position; -inf marks unused slots. Several
-  // at once cost little more than one.
-  void Rows(size_t first, std::span<std::array<float, kGroupPositions>> rows) const;
+// What rows [n, K] become by encoding and decoding, into `rounded` [n, K]; used_slots [n] gets how
+// many slots of each are left. False, with nothing done, on machines without vectors.
+bool RoundRowsOnVectors(std::span<const float> rows, int slots, std::span<float> rounded,
+                        std::span<uint8_t> used_slots);
 
-  // The multipliers of kFixed12, position by position; zeros in other encodings.
-  const RowValues& multipliers() const { return multipliers_; }
-
- private:
-  LogProbEncoding encoding_;
-  std::span<const std::byte> group_;
-  RowValues multipliers_{};
-};
+// Encodes rows [n, K] of whole groups, n a multiple of 16, into LogProbBytes (log_probs.h), and
+// rounds them as RoundRowsOnVectors does unless `rounded` is empty. False, with nothing done, on
+// machines without vectors.
+bool EncodeGroupsOnVectors(std::span<const float> rows, int slots, std::span<uint8_t> used_slots,
+                           std::span<std::byte> to, std::span<float> rounded);
 
 }  // namespace sis

@@ -1,5 +1,3 @@
-#include "kernels/records/simd_fixed12.h"
-
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -7,6 +5,7 @@
 #include <span>
 
 #include "kernels/numerics/simd_targets.h"
+#include "kernels/records/log_probs.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/records/simd_fixed12.cc"
 #include "hwy/foreach_target.h"

@@ -1,5 +1,3 @@
-#include "kernels/records/simd_fixed12.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -14,6 +12,7 @@
 #include "kernels/numerics/simd_targets.h"
 #include "kernels/records/encoding.h"
 #include "kernels/records/fixed12.h"
+#include "kernels/records/log_probs.h"
 #include "kernels/records/packed_row.h"
 // After the list of the targets that are built.
 #include "hwy/targets.h"

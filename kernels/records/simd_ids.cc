@@ -1,11 +1,9 @@
 #include "kernels/records/simd_ids.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <utility>
 
 #include "kernels/numerics/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
@@ -16,9 +14,7 @@
 #include "kernels/records/packed_row.h"
 #if HWY_TARGET != HWY_SCALAR
 #include "kernels/numerics/simd_math-inl.h"
-#include "kernels/records/simd_pack-inl.h"
 #include "kernels/records/simd_rows-inl.h"
-#include "kernels/records/simd_unpack-inl.h"
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -30,9 +26,80 @@ namespace {
 
 // The caller does it one by one.
 bool PackIds(const RecordView&, size_t, const uint8_t*, int, std::span<std::byte>) { return false; }
-bool Unpack(std::span<const std::byte>, int, std::span<RowValues>) { return false; }
 
 #else
+
+// The values of a row, lane after lane.
+using RowVectors = Int32s[kGroupPositions / kLanes];
+
+// For rows of one width. Four values at a time, which get 16 bytes: each is shifted to where it
+// begins in its first byte; then the bytes of the even ones and those of the odd ones move to their
+// places, where neighbours share one.
+class RowPacker {
+ public:
+  // Width is in [kLeast, kMost]: no two even values share a byte, and a shifted one is in four.
+  static constexpr int kLeast = 8;
+  static constexpr int kMost = 24;
+
+  explicit RowPacker(int width) : width_(width), shares_bytes_(width % 2 != 0) {
+    for (int i = 0; i < kGroupPositions; ++i) {
+      int& begin = begins_[i / 4];
+      if (i % 4 == 0) begin = i * width / 8;
+      const int first_bit = i * width - begin * 8;
+      const int end_bit = first_bit + width;
+      shifts_[i] = static_cast<uint32_t>(first_bit % 8);
+      uint8_t* bytes = (i % 2 == 0 ? even_bytes_ : odd_bytes_) + i / 4 * kBlockBytes;
+      if (i % 4 < 2) std::fill(bytes, bytes + kBlockBytes, kZero);
+      for (int byte = first_bit / 8; byte * 8 < end_bit; ++byte) {
+        bytes[byte] = static_cast<uint8_t>(i % 4 * 4 + byte - first_bit / 8);
+      }
+    }
+  }
+
+  int width() const { return width_; }
+  // That Pack writes: behind the row they hold anything.
+  size_t WrittenBytes() const { return begins_[3] + kBlockBytes; }
+
+  HWY_INLINE void Pack(const RowVectors& values, std::byte* row) const {
+    const Uint32Tag du;
+    const BytesTag d8;
+    for (size_t lane = 0; lane < kGroupPositions; lane += kLanes) {
+      const auto shifted = hn::BitCast(
+          d8, hn::Shl(hn::BitCast(du, values[lane / kLanes]), hn::Load(du, shifts_ + lane)));
+      const auto even = hn::TableLookupBytesOr0(shifted, hn::Load(d8, even_bytes_ + 4 * lane));
+      const auto odd = hn::TableLookupBytesOr0(shifted, hn::Load(d8, odd_bytes_ + 4 * lane));
+      Store(d8, hn::Or(even, odd), lane / 4, row);
+    }
+  }
+
+ private:
+  using BytesTag = hn::Repartition<uint8_t, Uint32Tag>;
+  static constexpr int kBlockBytes = 16;
+  static constexpr uint8_t kZero = 0x80;
+
+  // Block after block: what one writes behind its values, the next replaces.
+  template <class D>
+  HWY_INLINE void Store(D d, hn::Vec<D> blocks, size_t block, std::byte* row) const {
+    if constexpr (hn::MaxLanes(D()) > kBlockBytes) {
+      const hn::Half<D> half;
+      Store(half, hn::LowerHalf(half, blocks), block, row);
+      Store(half, hn::UpperHalf(half, blocks), block + hn::MaxLanes(D()) / kBlockBytes / 2, row);
+    } else {
+      auto* to = reinterpret_cast<uint8_t*>(row) + begins_[block];
+      const bool begins_within_byte = shares_bytes_ && block % 2 != 0;
+      const uint8_t before = begins_within_byte ? *to : 0;
+      hn::StoreU(blocks, d, to);
+      if (begins_within_byte) *to |= before;
+    }
+  }
+
+  const int width_;
+  const bool shares_bytes_;  // blocks 1 and 3 begin within the last byte of the ones before
+  int begins_[4];            // of the blocks, in the row
+  HWY_ALIGN uint32_t shifts_[kGroupPositions];
+  HWY_ALIGN uint8_t even_bytes_[4 * kGroupPositions];
+  HWY_ALIGN uint8_t odd_bytes_[4 * kGroupPositions];
+};
 
 void PackOneByOne(const RowVectors& values, int width, std::byte* row) {
   const Uint32Tag du;
@@ -111,26 +178,6 @@ bool PackIds(const RecordView& records, size_t slots, const uint8_t* used_slots,
   return true;
 }
 
-// Made once: it takes as long as some rows do.
-const RowUnpacker& UnpackerOf(int bits) {
-  static const auto kUnpackers = []<int... kAbove>(std::integer_sequence<int, kAbove...>) {
-    return std::array{RowUnpacker(RowUnpacker::kLeast + kAbove)...};
-  }
-  (std::make_integer_sequence<int, RowUnpacker::kMost - RowUnpacker::kLeast + 1>());
-  return kUnpackers[bits - RowUnpacker::kLeast];
-}
-
-bool Unpack(std::span<const std::byte> from, int bits, std::span<RowValues> rows) {
-  if (bits < RowUnpacker::kLeast || bits > RowUnpacker::kMost) return false;
-  const RowUnpacker& unpacker = UnpackerOf(bits);
-  const std::byte* row = from.data();
-  for (RowValues& values : rows) {
-    unpacker.Unpack(row, values);
-    row += PackedRowBytes(bits);
-  }
-  return true;
-}
-
 #endif  // HWY_TARGET
 
 }  // namespace
@@ -143,7 +190,6 @@ namespace sis {
 namespace {
 
 HWY_EXPORT(PackIds);
-HWY_EXPORT(Unpack);
 
 }  // namespace
 
@@ -151,10 +197,6 @@ bool PackIdsOnVectors(const RecordView& records, int slots, std::span<const uint
                       int bits, std::span<std::byte> to) {
   return HWY_DYNAMIC_DISPATCH(PackIds)(records, static_cast<size_t>(slots), used_slots.data(), bits,
                                        to);
-}
-
-bool UnpackRowsOnVectors(std::span<const std::byte> from, int bits, std::span<RowValues> rows) {
-  return HWY_DYNAMIC_DISPATCH(Unpack)(from, bits, rows);
 }
 
 }  // namespace sis

@@ -1,11 +1,10 @@
-// The ids of whole groups of positions, packed and unpacked on vectors.
+// The ids of whole groups of positions, packed on vectors.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "kernels/records/packed_row.h"
 #include "kernels/records/record_view.h"
 
 namespace sis {
@@ -15,8 +14,5 @@ namespace sis {
 // below 2^bits. False, with nothing done, on machines without vectors.
 bool PackIdsOnVectors(const RecordView& records, int slots, std::span<const uint8_t> used_slots,
                       int bits, std::span<std::byte> to);
-
-// As UnpackRows. False, with nothing done, on machines without vectors, and for few or many bits.
-bool UnpackRowsOnVectors(std::span<const std::byte> from, int bits, std::span<RowValues> rows);
 
 }  // namespace sis

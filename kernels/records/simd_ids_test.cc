@@ -50,17 +50,6 @@ void ExpectSameAsOneByOne(std::mt19937& random, size_t slots, int bits) {
       {.sampled_ids = sampled_ids, .sampled_log_probs = {}, .ids = ids, .log_probs = {}},
       static_cast<int>(slots), used, bits, std::span(packed).first(packed_bytes)));
   ASSERT_EQ(packed, expected) << "K " << slots << ", " << bits << " bits";
-
-  // They end where their memory does: nothing behind them is read.
-  expected.resize(packed_bytes);
-  const std::vector<std::byte> exact(expected);
-  std::vector<RowValues> one_by_one(positions / kGroupPositions * (1 + slots));
-  UnpackRows(exact, bits, one_by_one);
-  std::vector<RowValues> unpacked(one_by_one.size());
-  ASSERT_EQ(UnpackRowsOnVectors(exact, bits, unpacked), bits >= 8);
-  if (bits >= 8) {
-    ASSERT_EQ(unpacked, one_by_one) << "K " << slots << ", " << bits << " bits";
-  }
 }
 
 void ExpectSameAsOneByOne() {

@@ -29,6 +29,20 @@ static_assert(kGroupPositions % kLanes == 0);
 // Ranks are read four at a time.
 inline constexpr size_t kRanksAtOnce = 4;
 
+// Calls visit.operator()<kCount>(rank) for the last `count` ranks, fewer than four, if there are
+// any.
+template <class Visitor>
+HWY_INLINE void VisitLastRanks(size_t rank, size_t count, const Visitor& visit) {
+  switch (count) {
+    case 1:
+      return visit.template operator()<1>(rank);
+    case 2:
+      return visit.template operator()<2>(rank);
+    case 3:
+      return visit.template operator()<3>(rank);
+  }
+}
+
 // Calls visit.operator()<kCount>(rank) for the ranks [rank, rank + kCount): four at a time, then
 // those that are left.
 template <class Visitor>
@@ -37,14 +51,7 @@ HWY_INLINE void VisitRanks(size_t slots, const Visitor& visit) {
   for (; rank + kRanksAtOnce <= slots; rank += kRanksAtOnce) {
     visit.template operator()<kRanksAtOnce>(rank);
   }
-  switch (slots - rank) {
-    case 1:
-      return visit.template operator()<1>(rank);
-    case 2:
-      return visit.template operator()<2>(rank);
-    case 3:
-      return visit.template operator()<3>(rank);
-  }
+  VisitLastRanks(rank, slots - rank, visit);
 }
 
 // The kCount ranks from `rank` on of the kLanes positions from `lane` on.

@@ -1,11 +1,10 @@
-#include "kernels/records/simd_validate.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "kernels/numerics/simd_targets.h"
+#include "kernels/records/validate.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/records/simd_validate.cc"
 #include "hwy/foreach_target.h"

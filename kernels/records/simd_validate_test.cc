@@ -1,5 +1,3 @@
-#include "kernels/records/simd_validate.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -6,7 +6,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/log_prob.h"
-#include "kernels/records/simd_validate.h"
 #include "kernels/records/slot_checker.h"
 
 namespace sis {

@@ -12,6 +12,7 @@
 #include "kernels/decide/scalar_backend.h"
 #include "kernels/numerics/float16.h"
 #include "kernels/records/log_probs.h"
+#include "kernels/records/packed_values.h"
 #include "kernels/testing/decoded_log_probs.h"
 #include "kernels/testing/random_positions.h"
 
@@ -40,7 +41,7 @@ inline float LargestStep(LogProbEncoding encoding, std::span<const std::byte> by
                          std::span<const float> decoded) {
   if (encoding == LogProbEncoding::kFloat32) return 0;
   if (encoding == LogProbEncoding::kFixed12) {
-    return std::ldexp(static_cast<float>(GroupDecoder(encoding, bytes).multipliers()[0]), -18);
+    return std::ldexp(static_cast<float>(PackedValues(bytes, kMultiplierBits).At(0)), -18);
   }
   float lowest = 0;
   for (const float value : decoded) lowest = std::isinf(value) ? lowest : std::min(lowest, value);

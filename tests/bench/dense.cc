@@ -16,26 +16,11 @@ constexpr size_t kBytes = size_t{256} << 20;  // of logits: far more than a cach
 constexpr int kSlots = 50;
 constexpr int kRounds = 9;
 
-double ThreadSeconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
 template <class Work>
 double Seconds(const Work& work) {
   const double start = ThreadSeconds();
   work();
   return ThreadSeconds() - start;
-}
-
-struct Spread {
-  double median, low, high;
-};
-
-Spread SpreadOf(std::vector<double> values) {
-  std::ranges::sort(values);
-  return {values[values.size() / 2], values.front(), values.back()};
 }
 
 struct Batch {
@@ -105,8 +90,8 @@ void Measure(const char* name, LogitType type, int32_t vocabulary) {
   const Spread reading = SpreadOf(read);
   std::printf("%-8s %7d %9.0f  %5.1f [%4.1f, %4.1f]  %5.1f [%4.1f, %4.1f]  %5.2f [%4.2f, %4.2f]\n",
               name, vocabulary, rate.median * 1e9 / static_cast<double>(row_bytes), rate.median,
-              rate.low, rate.high, reading.median, reading.low, reading.high, ratio.median,
-              ratio.low, ratio.high);
+              rate.least, rate.most, reading.median, reading.least, reading.most, ratio.median,
+              ratio.least, ratio.most);
 }
 
 }  // namespace

@@ -16,9 +16,6 @@ counted. PyTorch computes the same in this process (see peers.py), without valid
 metrics. The form DENSE, whose positions are far larger, has a program of its
 own: evaluate_dense.
 
-With $SIS_PROTOTYPE, or --prototype, a folder of the bare prototype's sources, that is built
-(protoc, g++) and runs in turn too: half precision over TCP, without validation, look-up or metrics.
-
 Printed per row: which outputs were asked for, and which arrays of the records, the median of tokens
 per second, bytes per token over the wire both ways, the ratio to PyTorch of the same repetition
 with its least and most, and what a whole step takes: seconds, and seconds of processor time of
@@ -30,7 +27,6 @@ import contextlib
 import functools
 import os
 import pathlib
-import re
 import statistics
 import subprocess
 import sys
@@ -244,47 +240,7 @@ class TorchEager:
         pass
 
 
-class Prototype:
-    """The bare prototype's server and client, built from a folder of sources."""
-
-    def __init__(self, binaries, slots, sequences):
-        self._client = binaries / "cli"
-        self._arguments = ["50999", str(binaries / "prototype"), str(slots), "0", str(sequences)]
-        self._server = subprocess.Popen([binaries / "srv", *self._arguments], stdout=subprocess.PIPE, text=True)
-        self.process_ids = []
-        if self._server.stdout.readline() != "ready\n":
-            raise RuntimeError("the prototype's server did not start")
-
-    def __call__(self, draw):
-        messages = {"10": "11", "50": "2"}.get(self._arguments[2], "1")
-        line = subprocess.run([self._client, *self._arguments, "tcp", "1", messages, "2", "3"], check=True,
-                              stdout=subprocess.PIPE, text=True).stdout
-        return float(re.search(r"tok in ([0-9.]+) s", line)[1]), None
-
-    def close(self):
-        self._server.kill()
-        self._server.communicate()
-
-
-def build_prototype(sources, folder):
-    """The folder with its binaries, or None and a line that says why."""
-    if not sources or not (pathlib.Path(sources) / "e2e.proto").exists():
-        print("prototype: left out, as $SIS_PROTOTYPE names no folder with its sources")
-        return None
-    plugin = subprocess.run(["which", "grpc_cpp_plugin"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-    libraries = subprocess.run(["pkg-config", "--cflags", "--libs", "grpc++", "protobuf"], check=True,
-                               stdout=subprocess.PIPE, text=True).stdout.split()
-    subprocess.run(["protoc", f"-I{sources}", f"--cpp_out={folder}", f"--grpc_out={folder}",
-                    f"--plugin=protoc-gen-grpc={plugin}", "e2e.proto"], check=True)
-    generated = [str(folder / name) for name in ("e2e.pb.cc", "e2e.grpc.pb.cc")]
-    for name, own in (("srv", ["srv.cc", "gk.cc"]), ("cli", ["cli.cc", "gk.cc"])):
-        subprocess.run(["g++", "-std=c++20", "-O3", "-march=native", "-w", f"-I{folder}",
-                        *(str(pathlib.Path(sources) / source) for source in own), *generated, *libraries,
-                        "-pthread", "-o", str(folder / name)], check=True)
-    return folder
-
-
-def measure(slots, arguments, prototype, folder):
+def measure(slots, arguments, folder):
     sequences = max(1, round(SEQUENCES * arguments.scale))
     positions = sequences * LENGTH
     batch = make_batch(min(sequences, 64), slots)
@@ -358,9 +314,6 @@ def measure(slots, arguments, prototype, folder):
         rows["Python, shared memory, ratios"] = ("ratios", 0, trainer.row(outputs=["ratios"]))
         rows["Python, shared memory, FetchTopK"] = ("accept bits; all arrays", 0, trainer.row(fetch=ALL_ARRAYS))
         rows["Python, shared memory, FetchTopK of ids"] = ("accept bits; ids", 0, trainer.row(fetch=IDS))
-        if prototype is not None:
-            rows["bare prototype, float16, TCP"] = ("accept bits, log-ratios", 2 * slots + 2 + 4 + BIT_BYTES,
-                                                    closing(Prototype(prototype, slots, sequences)))
 
         seconds = {name: [] for name in rows}
         processor = {name: [] for name in rows}
@@ -372,8 +325,7 @@ def measure(slots, arguments, prototype, folder):
                 if draw > 0:  # the first round warms up
                     seconds[name].append(elapsed)
                     processor[name].append(processor_seconds(side.process_ids) - before)
-                if accepted is not None:
-                    counts.setdefault(draw, {})[name] = accepted
+                counts.setdefault(draw, {})[name] = accepted
 
     # All sides must compute the same, apart from the draws. PyTorch has few sequences, counted
     # several times.
@@ -402,15 +354,13 @@ def main():
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--slots", type=int, nargs="+", default=[10, 50, 100])
     parser.add_argument("--call_mebibytes", type=int, default=256, help="of log-probs in one call, about")
-    parser.add_argument("--prototype", default=os.environ.get("SIS_PROTOTYPE"))
     arguments = parser.parse_args()
     torch.set_num_threads(os.cpu_count())
     torch.set_grad_enabled(False)
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(dir=memory) as name:
         folder = pathlib.Path(name)
-        prototype = build_prototype(arguments.prototype, folder)
-        reduced = {slots: measure(slots, arguments, prototype, folder) for slots in arguments.slots}
+        reduced = {slots: measure(slots, arguments, folder) for slots in arguments.slots}
         for name in reduced[arguments.slots[0]]:
             print(f"{name}: processors " + ", ".join(f"{reduced[slots][name]:.2f} s at K = {slots}" for slots in reduced))
 

@@ -4,8 +4,6 @@
 //
 // Every repetition measures the memory and each backend, layout and K in turn, so that ratios are
 // between neighbours in time; printed are medians, and the least and most of the ratio.
-#include <time.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -22,24 +20,12 @@
 namespace sis {
 namespace {
 
-// Of this thread's own time: what else runs on the machine counts for less than on the clock.
-double Seconds() {
-  timespec time;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 // Bytes per second.
 double ReadBandwidth(std::span<const uint64_t> memory) {
-  const double start = Seconds();
+  const double start = ThreadSeconds();
   const volatile uint64_t sum = ReadAll(std::as_bytes(memory));
   static_cast<void>(sum);
-  return static_cast<double>(memory.size_bytes()) / (Seconds() - start);
+  return static_cast<double>(memory.size_bytes()) / (ThreadSeconds() - start);
 }
 
 // Where the values go that statistics are counted from: memory that is used again and again, as the
@@ -72,7 +58,7 @@ struct Case {
 };
 
 void Measure(Case& c, double bandwidth) {
-  const double start = Seconds();
+  const double start = ThreadSeconds();
   if (c.statistics) {
     static Statistics statistics;
     for (const Stretch& stretch : c.stretches) {
@@ -88,7 +74,7 @@ void Measure(Case& c, double bandwidth) {
   } else {
     c.backend->Evaluate(c.parameters, c.stretches);
   }
-  const double seconds = Seconds() - start;
+  const double seconds = ThreadSeconds() - start;
   const double tokens = static_cast<double>(c.stretches.size() * Workload::kSequencePositions);
   c.tokens_per_second.push_back(tokens / seconds);
   c.bandwidth_ratios.push_back(tokens * c.workload->BytesPerPosition() / seconds / bandwidth);
@@ -170,16 +156,16 @@ void Run(int repetitions, size_t workload_bytes) {
       }
     }
     std::printf("K = %d; one core reads %.1f GB/s (median of %zu)\n", slots,
-                Median(bandwidths) / 1e9, bandwidths.size());
+                SpreadOf(bandwidths).median / 1e9, bandwidths.size());
     std::printf("  %-22s %-10s %9s %8s %7s   %s\n", "layout", "backend", "Mtokens/s", "B/token",
                 "GB/s", "of the read bandwidth: median (least, most)");
     for (Case& c : cases) {
-      const auto [least, most] = std::ranges::minmax(c.bandwidth_ratios);
-      const double tokens = Median(c.tokens_per_second);
+      const Spread ratio = SpreadOf(c.bandwidth_ratios);
+      const double tokens = SpreadOf(c.tokens_per_second).median;
       const double bytes = c.workload->BytesPerPosition();
       std::printf("  %-22s %-10s %9.1f %8.0f %7.2f   %.2f (%.2f, %.2f)\n", c.name.c_str(),
                   std::string(c.backend->name()).c_str(), tokens / 1e6, bytes, tokens * bytes / 1e9,
-                  Median(c.bandwidth_ratios), least, most);
+                  ratio.median, ratio.least, ratio.most);
     }
   }
 }

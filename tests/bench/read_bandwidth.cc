@@ -1,5 +1,9 @@
 #include "tests/bench/read_bandwidth.h"
 
+#include <time.h>
+
+#include <algorithm>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/bench/read_bandwidth.cc"  // NOLINT
 #include "hwy/cache_control.h"
@@ -37,6 +41,17 @@ HWY_AFTER_NAMESPACE();
 namespace sis {
 
 HWY_EXPORT(SumBytes);
+
+double ThreadSeconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+Spread SpreadOf(std::vector<double> values) {
+  std::ranges::sort(values);
+  return {values[values.size() / 2], values.front(), values.back()};
+}
 
 uint64_t ReadAll(std::span<const std::byte> bytes) {
   return HWY_DYNAMIC_DISPATCH(SumBytes)(bytes.data(), bytes.size());

@@ -40,18 +40,6 @@ FixedRows FixedRowsOf(const BehaviorView& behavior) {
   return inside ? behavior.fixed_rows : FixedRows();
 }
 
-RowFormat FormatOf(LogProbEncoding encoding) {
-  switch (encoding) {
-    case LogProbEncoding::kFloat32:
-      return RowFormat::kFloat32;
-    case LogProbEncoding::kFloat16:
-      return RowFormat::kFloat16;
-    case LogProbEncoding::kFixed12:
-      return RowFormat::kFixed12;
-  }
-  __builtin_unreachable();
-}
-
 }  // namespace
 
 void Batch::Reset(const EvaluateParameters& parameters) {
@@ -101,13 +89,13 @@ StagedRows Batch::PlaceBehavior(const BehaviorView& behavior, size_t first, size
   const GroupedLogProbs& grouped = behavior.grouped_log_probs;
   if (grouped.empty()) {
     return {place(behavior.log_probs.subspan(first * slots, count * slots)),
-            RowFormat::kTokenMajor};
+            RowLayout::kTokenMajor};
   }
   const size_t group_bytes = GroupBytes(grouped.encoding, slots);
   const size_t group = (grouped.first_lane + first) / kGroupPositions;
   const size_t lane = (grouped.first_lane + first) % kGroupPositions;
   return {place(grouped.rows.subspan(group * group_bytes, GroupCount(lane + count) * group_bytes)),
-          FormatOf(grouped.encoding), static_cast<uint8_t>(lane)};
+          RowLayout::kGrouped, grouped.encoding, static_cast<uint8_t>(lane)};
 }
 
 void Batch::StageRagged(const RaggedLogProbs& log_probs, size_t first, size_t count,
@@ -129,8 +117,8 @@ void Batch::StageRagged(const RaggedLogProbs& log_probs, size_t first, size_t co
   const int bits = LogProbBits(log_probs.encoding);
   const size_t from = PackedValueBytes(begins.front() - begins.front() % 2, bits);
   const size_t to = PackedValueBytes(begins.back(), bits);
-  staged.behavior = {StageInput(log_probs.codes.subspan(from, to - from)), RowFormat::kRagged,
-                     static_cast<uint8_t>(lane), log_probs.encoding};
+  staged.behavior = {StageInput(log_probs.codes.subspan(from, to - from)), RowLayout::kRagged,
+                     log_probs.encoding, static_cast<uint8_t>(lane)};
 }
 
 StagedRows Batch::StageCurrent(const CurrentView& current, size_t first, size_t count) {
@@ -138,10 +126,8 @@ StagedRows Batch::StageCurrent(const CurrentView& current, size_t first, size_t 
   const auto stage = [&](auto array) {
     return StageInput(array.subspan(first * slots, count * slots));
   };
-  if (current.float16_log_probs.empty()) {
-    return {stage(current.log_probs), RowFormat::kTokenMajor};
-  }
-  return {stage(current.float16_log_probs), RowFormat::kTokenMajorFloat16};
+  if (current.float16_log_probs.empty()) return {stage(current.log_probs), RowLayout::kTokenMajor};
+  return {stage(current.float16_log_probs), RowLayout::kTokenMajor, LogProbEncoding::kFloat16};
 }
 
 size_t Batch::Take(const Stretch& stretch, size_t first) {
@@ -151,13 +137,14 @@ size_t Batch::Take(const Stretch& stretch, size_t first) {
   const size_t count = std::min(kPiecePositions, behavior.sampled_log_probs.size() - first);
   if (count == 0) return 0;
 
-  const size_t old_tiles = tiles_.size();
-  const size_t old_sums = sums_.size();
-  const size_t old_copies_in = copies_in_.size();
-  const size_t old_copies_out = copies_out_.size();
-  const size_t old_input_end = input_end_;
-  const size_t old_output_end = output_end_;
-  const size_t old_upload_bytes = upload_bytes_;
+  const FixedRows fixed = FixedRowsOf(behavior);
+  const size_t most_uploaded =
+      std::min(ResidentRows::CellBytes(fixed.bytes.size()), ResidentRows::kSlabBytes);
+  if (uploads_offset() + upload_bytes_ + most_uploaded + MostInputBytes(count, parameters_.slots) >
+          input_capacity_ ||
+      output_bytes() + MostOutputBytes(count) > output_capacity_) {
+    return 0;
+  }
 
   // Stretches of one sequence mostly share their sums.
   if (sums_.empty() || sums_.back() != stretch.sums) sums_.push_back(stretch.sums);
@@ -168,7 +155,6 @@ size_t Batch::Take(const Stretch& stretch, size_t first) {
   staged.sums = static_cast<uint32_t>(sums_.size() - 1);
   // REDUCED reads few bytes of the rows: not worth copying them all.
   const size_t old_copies = rows_.copies().size();
-  const FixedRows fixed = FixedRowsOf(behavior);
   const std::optional<size_t> copy = rows_.Find(fixed, !current.reduced());
   if (rows_.copies().size() > old_copies) {
     upload_bytes_ += ResidentRows::CellBytes(fixed.bytes.size());
@@ -208,20 +194,7 @@ size_t Batch::Take(const Stretch& stretch, size_t first) {
        tile += kTilePositions) {
     tiles_.push_back({number, tile});
   }
-  if (uploads_offset() + upload_bytes_ <= input_capacity_ && output_bytes() <= output_capacity_) {
-    return count;
-  }
-
-  rows_.Withdraw();
-  upload_bytes_ = old_upload_bytes;
-  stretches_.pop_back();
-  tiles_.resize(old_tiles);
-  sums_.resize(old_sums);
-  copies_in_.resize(old_copies_in);
-  copies_out_.resize(old_copies_out);
-  input_end_ = old_input_end;
-  output_end_ = old_output_end;
-  return 0;
+  return count;
 }
 
 void Batch::WriteInput(std::byte* input) const {

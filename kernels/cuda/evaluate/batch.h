@@ -26,6 +26,13 @@ class Batch {
   // float32 twice, 2.1 MB.
   static constexpr size_t kPiecePositions = 1024;
 
+  // What a piece takes at most, in the input but for an upload, and in the output: two policies'
+  // rows in float32, all other arrays, and the piece itself.
+  static constexpr size_t MostInputBytes(size_t positions, size_t slots) {
+    return (positions + 2 * kGroupPositions) * (2 * sizeof(float) * slots + 32) + 4096;
+  }
+  static constexpr size_t MostOutputBytes(size_t positions) { return positions * 28 + 4096; }
+
   // The bytes that input, uploads included, and output may take. Without resident rows everything
   // is staged.
   Batch(size_t input_capacity, size_t output_capacity, ResidentRows* resident = nullptr)
@@ -35,7 +42,7 @@ class Batch {
   void Reset(const EvaluateParameters& parameters);
 
   // Takes at most kPiecePositions positions of the stretch from `first` on, and returns how many: 0
-  // if they don't fit any more, or if there are none.
+  // if it isn't sure that they fit, or if there are none.
   size_t Take(const Stretch& stretch, size_t first);
 
   bool empty() const { return tiles_.empty(); }

@@ -20,9 +20,9 @@ inline constexpr uint64_t kAbsent = ~uint64_t{0};
 
 struct StagedRows {
   uint64_t offset = kAbsent;
-  RowFormat format = RowFormat::kNone;
-  uint8_t first_lane = 0;                                // 0 if token-major
-  LogProbEncoding encoding = LogProbEncoding::kFloat32;  // of kRagged
+  RowLayout layout = RowLayout::kNone;
+  LogProbEncoding encoding = LogProbEncoding::kFloat32;
+  uint8_t first_lane = 0;  // 0 if token-major
 };
 
 // Offsets are in bytes, from the start of the input or the output (what is resident: of the

@@ -17,39 +17,39 @@ class DeviceStage final : public Stage {
     if (stream_.get() != nullptr) cudaStreamSynchronize(stream_.get());
   }
 
-  absl::Status Allocate() {
-    cudaError_t error = stream_.Create();
+  absl::Status AllocateAll() {
+    cudaError_t error = Create(stream_);
     if (error != cudaSuccess) return ToStatus(error, "cudaStreamCreateWithFlags");
-    error = host_input_.Allocate(kStagedInputBytes);
-    if (error == cudaSuccess) error = host_output_.Allocate(kStagedOutputBytes);
+    error = Allocate(kStagedInputBytes, host_input_);
+    if (error == cudaSuccess) error = Allocate(kStagedOutputBytes, host_output_);
     if (error != cudaSuccess) return ToStatus(error, "cudaHostAlloc");
-    error = device_input_.Allocate(kStagedInputBytes);
-    if (error == cudaSuccess) error = device_output_.Allocate(kStagedOutputBytes);
+    error = Allocate(kStagedInputBytes, device_input_);
+    if (error == cudaSuccess) error = Allocate(kStagedOutputBytes, device_output_);
     return ToStatus(error, "cudaMalloc");
   }
 
-  std::span<std::byte> input() override { return {host_input_.data(), kStagedInputBytes}; }
+  std::span<std::byte> input() override { return {host_input_.get(), kStagedInputBytes}; }
   std::span<const std::byte> output() const override {
-    return {host_output_.data(), kStagedOutputBytes};
+    return {host_output_.get(), kStagedOutputBytes};
   }
 
   absl::Status Start(const Batch& batch) override {
     const cudaStream_t stream = stream_.get();
-    cudaError_t error = cudaMemcpyAsync(device_input_.data(), host_input_.data(),
-                                        batch.input_bytes(), cudaMemcpyHostToDevice, stream);
+    cudaError_t error = cudaMemcpyAsync(device_input_.get(), host_input_.get(), batch.input_bytes(),
+                                        cudaMemcpyHostToDevice, stream);
     if (error != cudaSuccess) return ToStatus(error, "cudaMemcpyAsync to the device");
     for (const Batch::Upload& upload : batch.Uploads()) {
-      error = cudaMemcpyAsync(resident_ + upload.to, host_input_.data() + upload.from, upload.bytes,
+      error = cudaMemcpyAsync(resident_ + upload.to, host_input_.get() + upload.from, upload.bytes,
                               cudaMemcpyHostToDevice, stream);
       if (error != cudaSuccess) return ToStatus(error, "cudaMemcpyAsync of rows to the device");
     }
-    error = cudaMemsetAsync(device_output_.data() + batch.sums_offset(), 0,
+    error = cudaMemsetAsync(device_output_.get() + batch.sums_offset(), 0,
                             batch.output_bytes() - batch.sums_offset(), stream);
     if (error != cudaSuccess) return ToStatus(error, "cudaMemsetAsync");
     error =
-        LaunchEvaluate(batch.View(device_input_.data(), resident_, device_output_.data()), stream);
+        LaunchEvaluate(batch.View(device_input_.get(), resident_, device_output_.get()), stream);
     if (error != cudaSuccess) return ToStatus(error, "launch of Evaluate");
-    error = cudaMemcpyAsync(host_output_.data(), device_output_.data(), batch.output_bytes(),
+    error = cudaMemcpyAsync(host_output_.get(), device_output_.get(), batch.output_bytes(),
                             cudaMemcpyDeviceToHost, stream);
     return ToStatus(error, "cudaMemcpyAsync from the device");
   }
@@ -71,7 +71,7 @@ class DeviceStage final : public Stage {
 
 absl::StatusOr<std::unique_ptr<Stage>> NewDeviceStage(std::byte* resident) {
   auto stage = std::make_unique<DeviceStage>(resident);
-  if (absl::Status status = stage->Allocate(); !status.ok()) return status;
+  if (absl::Status status = stage->AllocateAll(); !status.ok()) return status;
   return std::unique_ptr<Stage>(std::move(stage));
 }
 

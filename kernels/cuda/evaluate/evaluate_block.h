@@ -110,14 +110,13 @@ template <bool kTotalVariation, class Behavior>
 SIS_HOST_DEVICE SlotSums AccumulateWith(const Behavior& behavior, int ranks, const BatchView& batch,
                                         const StagedStretch& stretch, size_t index) {
   const std::byte* rows = batch.input + stretch.current.offset;
-  const int slots = batch.slots;
   const int top_k = batch.top_k < ranks ? batch.top_k : ranks;
-  if (stretch.current.format == RowFormat::kTokenMajor) {
-    return AccumulateSlots<kTotalVariation>(behavior, TokenMajorReader(rows, index, slots), ranks,
-                                            top_k);
+  if (stretch.current.encoding == LogProbEncoding::kFloat32) {
+    const TokenMajorReader<LogProbEncoding::kFloat32> current(rows, index, batch.slots);
+    return AccumulateSlots<kTotalVariation>(behavior, current, ranks, top_k);
   }
-  return AccumulateSlots<kTotalVariation>(behavior, TokenMajorFloat16Reader(rows, index, slots),
-                                          ranks, top_k);
+  const TokenMajorReader<LogProbEncoding::kFloat16> current(rows, index, batch.slots);
+  return AccumulateSlots<kTotalVariation>(behavior, current, ranks, top_k);
 }
 
 template <typename T>
@@ -138,50 +137,35 @@ SIS_HOST_DEVICE SlotSums RaggedSlotsAt(const BatchView& batch, const StagedStret
       reinterpret_cast<const uint32_t*>(batch.input + stretch.begins),
       stretch.multipliers == kAbsent ? nullptr : batch.input + stretch.multipliers,
       stretch.behavior.offset == kAbsent ? nullptr : batch.input + stretch.behavior.offset};
-  switch (stretch.behavior.encoding) {
-    case LogProbEncoding::kFloat32: {
-      const RaggedReader<LogProbEncoding::kFloat32> reader(sections, lane);
-      return AccumulateWith<kTotalVariation>(reader, reader.count(), batch, stretch, index);
-    }
-    case LogProbEncoding::kFloat16: {
-      const RaggedReader<LogProbEncoding::kFloat16> reader(sections, lane);
-      return AccumulateWith<kTotalVariation>(reader, reader.count(), batch, stretch, index);
-    }
-    case LogProbEncoding::kFixed12:
-      break;
-  }
-  const RaggedReader<LogProbEncoding::kFixed12> reader(sections, lane);
-  return AccumulateWith<kTotalVariation>(reader, reader.count(), batch, stretch, index);
+  return VisitEncoding(stretch.behavior.encoding, [&]<LogProbEncoding kEncoding>() {
+    const RaggedReader<kEncoding> reader(sections, lane);
+    return AccumulateWith<kTotalVariation>(reader, reader.count(), batch, stretch, index);
+  });
 }
 
 // Of position `index` of the stretch.
 template <bool kTotalVariation>
 SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedStretch& stretch,
                                  size_t index) {
-  // REDUCED comes without rows, and so does a page of empty sets.
-  const bool has_rows =
-      stretch.behavior.format != RowFormat::kNone && stretch.behavior.offset != kAbsent;
-  const std::byte* rows =
-      has_rows ? RecordedRows(batch, stretch) + stretch.behavior.offset : nullptr;
   const size_t lane = stretch.behavior.first_lane + index;
   const int slots = batch.slots;
-  switch (stretch.behavior.format) {
-    case RowFormat::kTokenMajor:
-      return AccumulateWith<kTotalVariation>(TokenMajorReader(rows, lane, slots), slots, batch,
-                                             stretch, index);
-    case RowFormat::kFloat32:
-      return AccumulateWith<kTotalVariation>(Float32Reader(rows, lane, slots), slots, batch,
-                                             stretch, index);
-    case RowFormat::kFloat16:
-      return AccumulateWith<kTotalVariation>(Float16Reader(rows, lane, slots), slots, batch,
-                                             stretch, index);
-    case RowFormat::kFixed12:
-      return AccumulateWith<kTotalVariation>(Fixed12Reader(rows, lane, slots), slots, batch,
-                                             stretch, index);
-    case RowFormat::kRagged:
+  // REDUCED comes without rows, and so does a page of empty sets.
+  const bool has_rows = stretch.behavior.offset != kAbsent;
+  const std::byte* rows =
+      has_rows ? RecordedRows(batch, stretch) + stretch.behavior.offset : nullptr;
+  switch (stretch.behavior.layout) {
+    case RowLayout::kTokenMajor:
+      return AccumulateWith<kTotalVariation>(
+          TokenMajorReader<LogProbEncoding::kFloat32>(rows, lane, slots), slots, batch, stretch,
+          index);
+    case RowLayout::kGrouped:
+      return VisitEncoding(stretch.behavior.encoding, [&]<LogProbEncoding kEncoding>() {
+        return AccumulateWith<kTotalVariation>(GroupedReader<kEncoding>(rows, lane, slots), slots,
+                                               batch, stretch, index);
+      });
+    case RowLayout::kRagged:
       return RaggedSlotsAt<kTotalVariation>(batch, stretch, lane, index);
-    case RowFormat::kTokenMajorFloat16:
-    case RowFormat::kNone:
+    case RowLayout::kNone:
       break;
   }
   return {SlotsOfReduced(Load<float>(batch.input, stretch.log_envelopes, index),

@@ -7,12 +7,10 @@
 
 namespace sis::cuda {
 
-// An empty batch has room for any piece: two policies' rows in float32, all other arrays, the piece
-// itself, and rows to upload, which fit into a chunk.
-static_assert((Batch::kPiecePositions + 2 * kGroupPositions) * (2 * 4 * kMaxTopK + 32) + 4096 +
-                  ResidentRows::kSlabBytes <=
+// An empty batch has room for any piece, and for rows to upload, which fit into a slab.
+static_assert(Batch::MostInputBytes(Batch::kPiecePositions, kMaxTopK) + ResidentRows::kSlabBytes <=
               kStagedInputBytes);
-static_assert(Batch::kPiecePositions * 28 + 4096 <= kStagedOutputBytes);
+static_assert(Batch::MostOutputBytes(Batch::kPiecePositions) <= kStagedOutputBytes);
 
 // A stage and the batch that is in it.
 struct StagedBackend::StagedBatch {

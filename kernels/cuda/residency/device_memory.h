@@ -1,58 +1,47 @@
-// Memory and streams that are freed with their objects. For .cu files.
+// Memory and streams that are freed with their owners. For .cu files.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <memory>
+#include <type_traits>
 
 namespace sis::cuda {
 
-class DeviceMemory {
- public:
-  DeviceMemory() = default;
-  ~DeviceMemory() { cudaFree(data_); }
-  DeviceMemory(const DeviceMemory&) = delete;
-  DeviceMemory& operator=(const DeviceMemory&) = delete;
-
-  // Once.
-  cudaError_t Allocate(size_t bytes) { return cudaMalloc(&data_, bytes); }
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
-
- private:
-  void* data_ = nullptr;
+struct FreeDeviceMemory {
+  void operator()(std::byte* data) const { cudaFree(data); }
 };
+using DeviceMemory = std::unique_ptr<std::byte, FreeDeviceMemory>;
 
+struct FreePinnedMemory {
+  void operator()(std::byte* data) const { cudaFreeHost(data); }
+};
 // Host memory that the device copies from and to by itself.
-class PinnedMemory {
- public:
-  PinnedMemory() = default;
-  ~PinnedMemory() { cudaFreeHost(data_); }
-  PinnedMemory(const PinnedMemory&) = delete;
-  PinnedMemory& operator=(const PinnedMemory&) = delete;
+using PinnedMemory = std::unique_ptr<std::byte, FreePinnedMemory>;
 
-  // Once.
-  cudaError_t Allocate(size_t bytes) { return cudaHostAlloc(&data_, bytes, cudaHostAllocDefault); }
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
-
- private:
-  void* data_ = nullptr;
+struct DestroyStream {
+  void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
 };
+using Stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyStream>;
 
-class Stream {
- public:
-  Stream() = default;
-  ~Stream() {
-    if (stream_ != nullptr) cudaStreamDestroy(stream_);
-  }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-
-  // Once.
-  cudaError_t Create() { return cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking); }
-  cudaStream_t get() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
+inline cudaError_t Allocate(size_t bytes, DeviceMemory& into) {
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, bytes);
+  into.reset(static_cast<std::byte*>(data));
+  return error;
+}
+inline cudaError_t Allocate(size_t bytes, PinnedMemory& into) {
+  void* data = nullptr;
+  const cudaError_t error = cudaHostAlloc(&data, bytes, cudaHostAllocDefault);
+  into.reset(static_cast<std::byte*>(data));
+  return error;
+}
+inline cudaError_t Create(Stream& into) {
+  cudaStream_t stream = nullptr;
+  const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  into.reset(stream);
+  return error;
+}
 
 }  // namespace sis::cuda

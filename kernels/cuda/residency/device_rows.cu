@@ -11,10 +11,10 @@ class DeviceRows final : public ResidentMemory {
  public:
   cudaError_t Allocate(size_t bytes) {
     size_ = bytes;
-    return memory_.Allocate(bytes);
+    return sis::cuda::Allocate(bytes, memory_);
   }
 
-  std::byte* data() override { return memory_.data(); }
+  std::byte* data() override { return memory_.get(); }
   size_t size() const override { return size_; }
 
  private:

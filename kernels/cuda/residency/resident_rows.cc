@@ -72,36 +72,32 @@ std::optional<ResidentRows::Location> ResidentRows::MakeRoom(const FixedRows& ro
 std::optional<size_t> ResidentRows::Use::Find(const FixedRows& rows, bool make) {
   const RowsTag* const tag = rows.tag;
   if (resident_ == nullptr || tag == nullptr || tag->name() == 0) {
-    last_ = {};
+    passed_ = 0;
     return std::nullopt;
   }
   const std::lock_guard lock(resident_->mutex_);
   if (batch_ == 0) batch_ = ++resident_->batches_;
-  // Pieces of a page follow each other, and are one reading of it.
-  const bool again = !last_.found && last_.name == tag->name();
-  Last last{.tag = tag, .name = tag->name(), .read_before = tag->last_read()};
+  ResidentRowsStats& stats = resident_->stats_;
+  bool made = false;
   std::optional<Location> location = resident_->FindLocation(*tag);
   if (location.has_value()) {
     const Cell& cell = resident_->slabs_[location->slab].cells[location->cell];
     // Another batch's, perhaps not there yet.
     if (cell.maker != 0 && cell.maker != batch_) location.reset();
-    last.found = location.has_value();
-  } else if (make && !again) {
+  } else if (make && passed_ != tag->name()) {
+    // Pieces of a page follow each other, and are one reading of it: it is tried once.
     location = resident_->MakeRoom(rows);
-    last.made = last.found = location.has_value();
+    made = location.has_value();
   }
-  last.counter = last.made    ? &ResidentRowsStats::copies
-                 : last.found ? &ResidentRowsStats::hits
-                              : &ResidentRowsStats::passes;
-  ++(resident_->stats_.*last.counter);
-  last_ = last;
+  passed_ = location.has_value() ? 0 : tag->name();
+  ++(made ? stats.copies : location.has_value() ? stats.hits : stats.passes);
   const uint64_t now = ++resident_->clock_;
   tag->set_last_read(now);
   if (!location.has_value()) return std::nullopt;
 
   Slab& slab = resident_->slabs_[location->slab];
   const size_t offset = resident_->OffsetOf(*location);
-  if (last.made) {
+  if (made) {
     slab.cells[location->cell] = {tag->name(), batch_};
     tag->set_location(uint64_t{location->slab} << 32 | location->cell);
     copies_.push_back({rows.bytes, offset});
@@ -112,24 +108,6 @@ std::optional<size_t> ResidentRows::Use::Find(const FixedRows& rows, bool make) 
   slab.last_read = now;
   resident_->by_age_.splice(resident_->by_age_.end(), resident_->by_age_, slab.by_age);
   return offset;
-}
-
-void ResidentRows::Use::Withdraw() {
-  if (last_.counter == nullptr) return;
-  const std::lock_guard lock(resident_->mutex_);
-  --(resident_->stats_.*last_.counter);
-  last_.tag->set_last_read(last_.read_before);
-  if (last_.found) {
-    --resident_->slabs_[pinned_.back()].pins;
-    pinned_.pop_back();
-  }
-  if (last_.made) {
-    // The location stays empty until its slab is taken back.
-    resident_->slabs_[made_.back().slab].cells[made_.back().cell] = {};
-    copies_.pop_back();
-    made_.pop_back();
-  }
-  last_ = {};
 }
 
 void ResidentRows::Use::Done() {
@@ -148,7 +126,7 @@ void ResidentRows::Use::Abandon() {
   copies_.clear();
   made_.clear();
   pinned_.clear();
-  last_ = {};
+  passed_ = 0;
 }
 
 }  // namespace sis::cuda

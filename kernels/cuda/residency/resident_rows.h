@@ -108,8 +108,6 @@ class ResidentRows::Use {
 
   // The offset of a copy in the memory, if there is one or, with `make`, this batch can make one.
   std::optional<size_t> Find(const FixedRows& rows, bool make);
-  // As if the last Find hadn't been.
-  void Withdraw();
 
   // To be made before the batch runs.
   struct Copy {
@@ -125,22 +123,12 @@ class ResidentRows::Use {
   void Abandon();
 
  private:
-  // What the last Find changed.
-  struct Last {
-    const RowsTag* tag = nullptr;
-    uint64_t name = 0;
-    uint64_t read_before = 0;
-    int64_t ResidentRowsStats::*counter = nullptr;
-    bool made = false;
-    bool found = false;
-  };
-
   ResidentRows* const resident_;
   uint64_t batch_ = 0;  // 0: has looked for nothing yet
   std::vector<Copy> copies_;
   std::vector<Location> made_;    // one for each
   std::vector<uint32_t> pinned_;  // slabs, once for each time
-  Last last_;
+  uint64_t passed_ = 0;           // the rows that were last looked for, in vain
 };
 
 }  // namespace sis::cuda

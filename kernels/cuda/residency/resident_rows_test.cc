@@ -152,34 +152,6 @@ TEST_F(ResidentRowsTest, WhatAFailedBatchHeldIsGivenToNobody) {
   EXPECT_EQ(use.Find(page.rows(), true), std::nullopt);
 }
 
-TEST_F(ResidentRowsTest, WithdrawnIsAsIfNeverLookedFor) {
-  HostResidentMemory memory(2 * kChunk);
-  ResidentRows rows(memory, kChunk);
-  const NamedRows page;
-  ResidentRows::Use use(&rows);
-  ASSERT_TRUE(use.Find(page.rows(), true).has_value());
-  use.Withdraw();
-  EXPECT_TRUE(use.copies().empty());
-  EXPECT_EQ(rows.stats().copies, 0);
-  EXPECT_EQ(page.tag.last_read(), 0);
-  use.Done();
-  ResidentRows::Use next(&rows);
-  ASSERT_TRUE(next.Find(page.rows(), true).has_value());
-  EXPECT_EQ(next.copies().size(), 1);
-  next.Done();
-  ASSERT_TRUE(use.Find(page.rows(), true).has_value());
-  use.Withdraw();
-  EXPECT_EQ(rows.stats().hits, 0);
-  // Nothing holds the slabs, one location of which is lost until its slab is taken.
-  std::deque<NamedRows> pages(14);
-  Read(rows, pages);
-  EXPECT_EQ(Read(rows, pages), 14);
-  std::deque<NamedRows> others(16);
-  Read(rows, others);
-  EXPECT_EQ(rows.stats().evictions, 15);
-  EXPECT_EQ(Read(rows, others), 16);
-}
-
 TEST_F(ResidentRowsTest, ARenewedTagIsFoundNowhere) {
   HostResidentMemory memory(2 * kChunk);
   ResidentRows rows(memory, kChunk);
@@ -261,17 +233,11 @@ TEST_F(ResidentRowsTest, PlacesHoldWhatWasCopiedThere) {
     auto& page = pages[random() % pages.size()];
     switch (random() % 8) {
       default: {
-        const size_t copies = batch.use.copies().size();
         const auto location = batch.use.Find(page->rows(), random() % 4 != 0);
         if (!location.has_value()) break;
         ASSERT_LE(*location + page->bytes.size(), kChunks * kChunk);
         ASSERT_EQ(*location % ResidentRows::kAlignment, 0);
-        if (random() % 10 == 0 && !batch.found.contains(page.get())) {
-          batch.use.Withdraw();
-          ASSERT_EQ(batch.use.copies().size(), copies);
-        } else {
-          batch.found[page.get()] = *location;
-        }
+        batch.found[page.get()] = *location;
         break;
       }
       case 1: {  // the batch runs

@@ -113,46 +113,46 @@ class Resident final : public ResidentBatch {
       }
     }
 
-    cudaError_t error = input_.Allocate(input_bytes_);
-    if (error == cudaSuccess) error = output_.Allocate(copies * output_stride_);
-    if (error == cudaSuccess) error = stretches_.Allocate(stretches.size() * sizeof(stretches[0]));
-    if (error == cudaSuccess) error = tiles_.Allocate(tiles.size() * sizeof(tiles[0]));
-    if (error == cudaSuccess) error = never_.Allocate(sizeof(uint32_t));
+    cudaError_t error = Allocate(input_bytes_, input_);
+    if (error == cudaSuccess) error = Allocate(copies * output_stride_, output_);
+    if (error == cudaSuccess) error = Allocate(stretches.size() * sizeof(stretches[0]), stretches_);
+    if (error == cudaSuccess) error = Allocate(tiles.size() * sizeof(tiles[0]), tiles_);
+    if (error == cudaSuccess) error = Allocate(sizeof(uint32_t), never_);
     if (error != cudaSuccess) return ToStatus(error, "cudaMalloc");
     for (size_t copy = 0; copy < copies && error == cudaSuccess; ++copy) {
-      error = cudaMemcpy(input_.data() + copy * stride, block.data(), block.size(),
+      error = cudaMemcpy(input_.get() + copy * stride, block.data(), block.size(),
                          cudaMemcpyHostToDevice);
     }
     if (error == cudaSuccess) {
-      error = cudaMemcpy(stretches_.data(), stretches.data(),
+      error = cudaMemcpy(stretches_.get(), stretches.data(),
                          stretches.size() * sizeof(stretches[0]), cudaMemcpyHostToDevice);
     }
     if (error == cudaSuccess) {
-      error = cudaMemcpy(tiles_.data(), tiles.data(), tiles.size() * sizeof(tiles[0]),
+      error = cudaMemcpy(tiles_.get(), tiles.data(), tiles.size() * sizeof(tiles[0]),
                          cudaMemcpyHostToDevice);
     }
     if (error != cudaSuccess) return ToStatus(error, "cudaMemcpy");
     view_ = view;
     view_.tile_count = static_cast<uint32_t>(tiles.size());
-    view_.tiles = reinterpret_cast<const StagedTile*>(tiles_.data());
-    view_.stretches = reinterpret_cast<const StagedStretch*>(stretches_.data());
-    view_.sums = reinterpret_cast<SumFields*>(output_.data() + sums_offset_);
-    view_.input = input_.data();
-    view_.output = output_.data();
+    view_.tiles = reinterpret_cast<const StagedTile*>(tiles_.get());
+    view_.stretches = reinterpret_cast<const StagedStretch*>(stretches_.get());
+    view_.sums = reinterpret_cast<SumFields*>(output_.get() + sums_offset_);
+    view_.input = input_.get();
+    view_.output = output_.get();
     return absl::OkStatus();
   }
 
   absl::StatusOr<double> EvaluateSeconds() const override {
-    const cudaError_t error = cudaMemset(output_.data(), 0, copies_ * output_stride_);
+    const cudaError_t error = cudaMemset(output_.get(), 0, copies_ * output_stride_);
     if (error != cudaSuccess) return ToStatus(error, "cudaMemset");
     return SecondsOf([&] { return LaunchEvaluate(view_, nullptr); });
   }
 
   absl::StatusOr<double> ReadSeconds(size_t bytes) const override {
     return SecondsOf([&] {
-      ReadAll<<<kReadBlocks, kReadThreads>>>(reinterpret_cast<const uint4*>(input_.data()),
+      ReadAll<<<kReadBlocks, kReadThreads>>>(reinterpret_cast<const uint4*>(input_.get()),
                                              bytes / sizeof(uint4),
-                                             reinterpret_cast<uint32_t*>(never_.data()));
+                                             reinterpret_cast<uint32_t*>(never_.get()));
       return cudaGetLastError();
     });
   }
@@ -162,7 +162,7 @@ class Resident final : public ResidentBatch {
   absl::StatusOr<std::vector<std::byte>> LastOutput() const override {
     std::vector<std::byte> output(output_bytes_);
     const cudaError_t error =
-        cudaMemcpy(output.data(), output_.data() + (copies_ - 1) * output_stride_, output.size(),
+        cudaMemcpy(output.data(), output_.get() + (copies_ - 1) * output_stride_, output.size(),
                    cudaMemcpyDeviceToHost);
     if (error != cudaSuccess) return ToStatus(error, "cudaMemcpy");
     return output;

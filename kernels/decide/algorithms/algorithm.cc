@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <string>
-#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -10,84 +9,45 @@
 namespace sis {
 namespace {
 
-template <typename T, typename... Others>
-inline constexpr bool kIsOneOf = (std::is_same_v<T, Others> || ...);
-
-// Weighs the ratio of every token with a constant, instead of differentiating through a clip.
+// Of a token that is not masked. Most rules look at one token at a time.
 template <typename Rule>
-inline constexpr bool kCorrects = kIsOneOf<Rule, Tis, IcePop>;
-
-// The two outputs of one token.
-struct Weights {
-  float surrogate;
-  float coefficient;
-};
-
-template <typename Rule>
-Weights WeighTwoPolicies(const Rule& rule, const Token& token, float advantage) {
-  if constexpr (kCorrects<Rule>) {
-    const float weight = rule.Correct(token.ratio);
-    return {weight, weight};
-  } else {
-    return {rule.Surrogate(token), rule.Coefficient(token, advantage)};
-  }
-}
-
-template <typename Rule>
-Weights WeighThreePolicies(const Rule& rule, const Token& token, float correction,
-                           float advantage) {
-  if constexpr (kCorrects<Rule>) {
-    const float weight = rule.Correct(correction);
-    return {RatioProduct(weight, rule.clip().Surrogate(token.ratio)),
-            RatioProduct(weight, rule.clip().Coefficient(token.ratio, advantage))};
-  } else {
-    return {RatioProduct(correction, rule.Surrogate(token)),
-            RatioProduct(correction, rule.Coefficient(token, advantage))};
-  }
-}
-
-float AtOrZero(std::span<const float> array, size_t i) { return array.empty() ? 0.0f : array[i]; }
-
-template <typename Rule>
-Weights Weigh(const Rule& rule, const AlgorithmInput& batch, size_t i) {
-  const bool three_policies = !batch.log_corrections.empty();
-  if (batch.states[i] == TokenState::kMasked) return {0.0f, 0.0f};
-  if (batch.states[i] == TokenState::kOnPolicy && !three_policies) return {1.0f, 1.0f};
+Weights WeightsOf(const Rule& rule, const AlgorithmInput& batch, size_t i) {
+  const float advantage = AtOrZero(batch.advantages, i);
   const Token token{.ratio = Exp32(batch.log_ratios[i]),
                     .current_log_prob = AtOrZero(batch.current_log_probs, i),
                     .reference_log_prob = AtOrZero(batch.reference_log_probs, i),
                     .total_variation = AtOrZero(batch.total_variations, i)};
-  const float advantage = AtOrZero(batch.advantages, i);
-  if (!three_policies) return WeighTwoPolicies(rule, token, advantage);
-  return WeighThreePolicies(rule, token, Exp32(batch.log_corrections[i]), advantage);
-}
-
-// Algorithms that look at one token at a time.
-template <typename Rule>
-void Apply(const Rule& rule, const AlgorithmInput& batch, const AlgorithmOutput& output) {
-  for (size_t i = 0; i < batch.states.size(); ++i) {
-    const Weights weights = Weigh(rule, batch, i);
-    if (!output.surrogates.empty()) output.surrogates[i] = weights.surrogate;
-    if (!output.coefficients.empty()) output.coefficients[i] = weights.coefficient;
+  const float correction = batch.Correction(i);
+  if constexpr (requires { rule.Weight(0.0f, AcceptanceToken()); }) {
+    const float weight = rule.Weight(
+        RatioProduct(correction, token.ratio),
+        {Exp32(batch.log_importance_ratios[i]), batch.acceptance_probabilities[i], advantage});
+    return {weight, weight};
+  } else {
+    const bool exempt = batch.states[i] == TokenState::kOnPolicy && !batch.three_policies();
+    if (exempt) return {1.0f, 1.0f};
+    if constexpr (requires { rule.Correct(0.0f); }) {
+      if (batch.three_policies()) {
+        return RatioProduct(rule.Correct(correction), rule.clip().Weigh(token.ratio, advantage));
+      }
+      const float weight = rule.Correct(token.ratio);
+      return {weight, weight};
+    } else {
+      return RatioProduct(correction, rule.Weigh(token, advantage));
+    }
   }
 }
 
-void Apply(const Gspo& gspo, const AlgorithmInput& batch, const AlgorithmOutput& output) {
-  gspo.Apply(batch, output);
-}
-
-void Apply(const ClipCov& clip_cov, const AlgorithmInput& batch, const AlgorithmOutput& output) {
-  clip_cov.Apply(batch, output);
-}
-
-void Apply(const SoftAcceptance& soft_acceptance, const AlgorithmInput& batch,
-           const AlgorithmOutput& output) {
-  soft_acceptance.Apply(batch, output);
-}
-
-void Apply(const DampedTruncation& damped_truncation, const AlgorithmInput& batch,
-           const AlgorithmOutput& output) {
-  damped_truncation.Apply(batch, output);
+template <typename Rule>
+void Apply(const Rule& rule, const AlgorithmInput& batch, const AlgorithmOutput& output) {
+  if constexpr (requires { rule.Apply(batch, output); }) {
+    rule.Apply(batch, output);
+  } else {
+    for (size_t i = 0; i < batch.states.size(); ++i) {
+      const bool masked = batch.states[i] == TokenState::kMasked;
+      output.Store(i, masked ? Weights{0.0f, 0.0f} : WeightsOf(rule, batch, i));
+    }
+  }
 }
 
 absl::Status CheckLength(absl::string_view field, size_t length, size_t expected) {
@@ -166,22 +126,7 @@ absl::Status CheckAdvantages(const AlgorithmInput& batch, float limit) {
 }  // namespace
 
 std::string_view AlgorithmName(const Algorithm& algorithm) {
-  struct Name {
-    std::string_view operator()(const ImportanceSampling&) { return "importance_sampling"; }
-    std::string_view operator()(const NoCorrection&) { return "no_correction"; }
-    std::string_view operator()(const Grpo&) { return "grpo"; }
-    std::string_view operator()(const Dapo&) { return "dapo"; }
-    std::string_view operator()(const Gspo&) { return "gspo"; }
-    std::string_view operator()(const Cispo&) { return "cispo"; }
-    std::string_view operator()(const DppoTopK&) { return "dppo_top_k"; }
-    std::string_view operator()(const DppoBinary&) { return "dppo_binary"; }
-    std::string_view operator()(const ClipCov&) { return "clip_cov"; }
-    std::string_view operator()(const Tis&) { return "tis"; }
-    std::string_view operator()(const IcePop&) { return "ice_pop"; }
-    std::string_view operator()(const SoftAcceptance&) { return "soft_acceptance"; }
-    std::string_view operator()(const DampedTruncation&) { return "damped_truncation"; }
-  };
-  return std::visit(Name(), algorithm);
+  return std::visit([](const auto& rule) { return rule.kName; }, algorithm);
 }
 
 bool WeighsByAcceptance(const Algorithm& algorithm) {

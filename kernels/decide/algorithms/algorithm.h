@@ -1,23 +1,17 @@
-// The base algorithms, on modified ratios (docs/algorithms.md). One file each; this is their list.
+// The base algorithms, on modified ratios (docs/algorithms.md): this is their list.
 #pragma once
 
 #include <string_view>
 #include <variant>
 
 #include "absl/status/status.h"
+#include "kernels/decide/algorithms/acceptance_weights.h"
 #include "kernels/decide/algorithms/algorithm_input.h"
-#include "kernels/decide/algorithms/cispo.h"
 #include "kernels/decide/algorithms/clip_cov.h"
-#include "kernels/decide/algorithms/damped_truncation.h"
-#include "kernels/decide/algorithms/dapo.h"
+#include "kernels/decide/algorithms/constant_weights.h"
 #include "kernels/decide/algorithms/dppo.h"
-#include "kernels/decide/algorithms/grpo.h"
 #include "kernels/decide/algorithms/gspo.h"
-#include "kernels/decide/algorithms/ice_pop.h"
-#include "kernels/decide/algorithms/importance_sampling.h"
-#include "kernels/decide/algorithms/no_correction.h"
-#include "kernels/decide/algorithms/soft_acceptance.h"
-#include "kernels/decide/algorithms/tis.h"
+#include "kernels/decide/algorithms/ratio_clip.h"
 
 namespace sis {
 

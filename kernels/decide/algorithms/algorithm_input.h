@@ -1,11 +1,14 @@
 // The positions that a base algorithm is applied to: plain arrays in, plain arrays out.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 
 #include "kernels/decide/algorithms/token.h"
+#include "kernels/numerics/exp32.h"
+#include "kernels/numerics/sums.h"
 
 namespace sis {
 
@@ -14,11 +17,7 @@ struct LogRatioSum {
   int64_t log_ratio = 0;  // in units of 2^-30 (kernels/numerics/sums.h)
   int64_t positions = 0;  // those not masked
 
-  LogRatioSum& operator+=(const LogRatioSum& other) {
-    log_ratio += other.log_ratio;
-    positions += other.positions;
-    return *this;
-  }
+  LogRatioSum& operator+=(const LogRatioSum& other) { return AddEach(other, *this); }
   friend bool operator==(const LogRatioSum&, const LogRatioSum&) = default;
 };
 
@@ -31,6 +30,10 @@ struct SequenceStretch {
   // batch holds is all.
   std::optional<LogRatioSum> whole_sequence = {};
 };
+
+inline float AtOrZero(std::span<const float> array, size_t i) {
+  return array.empty() ? 0.0f : array[i];
+}
 
 // N positions, part after part. Where an array's name ends in log_probs or log_ratios it is in
 // nats; values may be -inf, never NaN. Masked positions may hold anything.
@@ -54,6 +57,10 @@ struct AlgorithmInput {
   // Needed for coefficients, by Clip-Cov, soft acceptance and damped truncation. Finite.
   std::span<const float> advantages = {};  // [N]
   uint64_t draw = 0;                       // keys Clip-Cov's choice
+
+  bool three_policies() const { return !log_corrections.empty(); }
+  // What three policies multiply a weight with; not of a masked position.
+  float Correction(size_t i) const { return three_policies() ? Exp32(log_corrections[i]) : 1.0f; }
 };
 
 // Each may be empty: not wanted.
@@ -61,6 +68,11 @@ struct AlgorithmOutput {
   std::span<float> surrogates = {};            // [N], g
   std::span<float> coefficients = {};          // [N], c
   std::span<LogRatioSum> log_ratio_sums = {};  // one per part; GSPO only
+
+  void Store(size_t i, const Weights& weights) const {
+    if (!surrogates.empty()) surrogates[i] = weights.surrogate;
+    if (!coefficients.empty()) coefficients[i] = weights.coefficient;
+  }
 };
 
 }  // namespace sis

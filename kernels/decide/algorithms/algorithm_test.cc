@@ -184,15 +184,15 @@ TEST(RatioProductTest, IsLimitedAsRatiosAre) {
 TEST(SoftAcceptanceTest, OnlyATokenThatLeadsAwayIsWeighedWithItsAcceptance) {
   const float above = std::nextafter(1.0f, 2.0f);
   const float below = std::nextafter(1.0f, 0.0f);
-  EXPECT_EQ(SoftAcceptance::Factor(above, 0.25f, 1.0f), 0.25f);
-  EXPECT_EQ(SoftAcceptance::Factor(below, 0.25f, -1.0f), 0.25f);
-  EXPECT_EQ(SoftAcceptance::Factor(above, 0.25f, -1.0f), 1.0f);
-  EXPECT_EQ(SoftAcceptance::Factor(below, 0.25f, 1.0f), 1.0f);
+  EXPECT_EQ((AcceptanceToken{above, 0.25f, 1.0f}.Factor()), 0.25f);
+  EXPECT_EQ((AcceptanceToken{below, 0.25f, -1.0f}.Factor()), 0.25f);
+  EXPECT_EQ((AcceptanceToken{above, 0.25f, -1.0f}.Factor()), 1.0f);
+  EXPECT_EQ((AcceptanceToken{below, 0.25f, 1.0f}.Factor()), 1.0f);
   for (const float advantage : {-1.0f, 0.0f, 1.0f}) {
-    EXPECT_EQ(SoftAcceptance::Factor(1.0f, 0.25f, advantage), 1.0f);
+    EXPECT_EQ((AcceptanceToken{1.0f, 0.25f, advantage}.Factor()), 1.0f);
   }
   for (const float ratio : {above, below, 0.0f}) {
-    EXPECT_EQ(SoftAcceptance::Factor(ratio, 0.25f, 0.0f), 1.0f);
+    EXPECT_EQ((AcceptanceToken{ratio, 0.25f, 0.0f}.Factor()), 1.0f);
   }
 }
 

@@ -9,8 +9,7 @@ void EvaluateStretch(const AuthorsCode& code, const EvaluateParameters& paramete
                      const Stretch& stretch) {
   const BehaviorView& behavior = stretch.behavior;
   const CurrentView& current = stretch.current;
-  const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs,
-                                         parameters.slots, behavior.ragged_log_probs);
+  const LogProbReader behavior_log_probs = behavior.Reader(parameters.slots);
   const CurrentReader current_log_probs(current, parameters.slots);
   for (size_t i = 0; i < behavior.sampled_log_probs.size(); ++i) {
     const uint32_t position = stretch.first_position + static_cast<uint32_t>(i);

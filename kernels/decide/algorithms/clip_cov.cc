@@ -98,19 +98,14 @@ absl::Status ClipCov::Validate() const {
 }
 
 void ClipCov::Apply(const AlgorithmInput& batch, const AlgorithmOutput& output) const {
-  const bool three_policies = !batch.log_corrections.empty();
   for (size_t i = 0; i < batch.states.size(); ++i) {
-    float weight = 0.0f;
-    if (batch.states[i] != TokenState::kMasked) {
-      weight = Exp32(batch.log_ratios[i]);
-      if (three_policies) weight = RatioProduct(Exp32(batch.log_corrections[i]), weight);
-    }
-    if (!output.surrogates.empty()) output.surrogates[i] = weight;
-    if (!output.coefficients.empty()) output.coefficients[i] = weight;
+    const bool masked = batch.states[i] == TokenState::kMasked;
+    const float weight =
+        masked ? 0.0f : RatioProduct(batch.Correction(i), Exp32(batch.log_ratios[i]));
+    output.Store(i, {weight, weight});
   }
   for (const Candidate& candidate : ChooseDropped(*this, batch)) {
-    if (!output.surrogates.empty()) output.surrogates[candidate.index] = 0.0f;
-    if (!output.coefficients.empty()) output.coefficients[candidate.index] = 0.0f;
+    output.Store(candidate.index, {0.0f, 0.0f});
   }
 }
 

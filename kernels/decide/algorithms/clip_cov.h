@@ -3,12 +3,15 @@
 // most.
 #pragma once
 
+#include <string_view>
+
 #include "absl/status/status.h"
 #include "kernels/decide/algorithms/algorithm_input.h"
 
 namespace sis {
 
 struct ClipCov {
+  static constexpr std::string_view kName = "clip_cov";
   // Candidates have a covariance strictly between the bounds. With upper = kNoUpperBound and
   // fraction = 1 this is the indicator of the paper's tab:trick.
   float lower = 1.0f;  // all three are the authors' values

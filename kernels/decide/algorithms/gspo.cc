@@ -50,16 +50,10 @@ void Gspo::Apply(const AlgorithmInput& batch, const AlgorithmOutput& output) con
     const size_t end = offset + part.count;
     for (; offset < end; ++offset) {
       const bool masked = batch.states[offset] == TokenState::kMasked;
-      const float correction =
-          batch.log_corrections.empty() || masked ? 1.0f : Exp32(batch.log_corrections[offset]);
-      if (!output.surrogates.empty()) {
-        output.surrogates[offset] = masked ? 0.0f : RatioProduct(correction, clip.Surrogate(ratio));
-      }
-      if (!output.coefficients.empty()) {
-        output.coefficients[offset] =
-            masked ? 0.0f
-                   : RatioProduct(correction, clip.Coefficient(ratio, batch.advantages[offset]));
-      }
+      output.Store(offset,
+                   masked ? Weights{0.0f, 0.0f}
+                          : RatioProduct(batch.Correction(offset),
+                                         clip.Weigh(ratio, AtOrZero(batch.advantages, offset))));
     }
   }
 }

@@ -2,12 +2,15 @@
 // clipped. On modified ratios it is the paper's eq:gspo_is: an on-policy token adds 0 and counts.
 #pragma once
 
+#include <string_view>
+
 #include "absl/status/status.h"
 #include "kernels/decide/algorithms/algorithm_input.h"
 
 namespace sis {
 
 struct Gspo {
+  static constexpr std::string_view kName = "gspo";
   float epsilon_low = 3e-4f;  // both from the paper's tab:hparams_math
   float epsilon_high = 4e-4f;
 

@@ -15,6 +15,12 @@
 
 namespace sis {
 
+// The two outputs of a token.
+struct Weights {
+  float surrogate;
+  float coefficient;
+};
+
 struct Token {
   float ratio;  // what g is applied to: w~ with two policies, current / proximal with three
   float current_log_prob;        // log p(y)
@@ -40,6 +46,10 @@ SIS_HOST_DEVICE inline float RatioProduct(float a, float b) {
   constexpr float kLargestRatio = 0x1.f1056ep+126f;  // exp32(88)
   const float product = a * b;
   return product < kLargestRatio ? product : kLargestRatio;
+}
+SIS_HOST_DEVICE inline Weights RatioProduct(float correction, const Weights& weights) {
+  return {RatioProduct(correction, weights.surrogate),
+          RatioProduct(correction, weights.coefficient)};
 }
 
 }  // namespace sis

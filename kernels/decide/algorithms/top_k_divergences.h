@@ -16,8 +16,7 @@ void ComputeTopKDivergences(const EvaluateParameters& parameters, const Stretch&
                             std::span<float> divergences) {
   const BehaviorView& behavior = stretch.behavior;
   const CurrentView& current = stretch.current;
-  const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs,
-                                         parameters.slots, behavior.ragged_log_probs);
+  const LogProbReader behavior_log_probs = behavior.Reader(parameters.slots);
   const CurrentReader current_log_probs(current, parameters.slots);
   for (size_t i = 0; i < divergences.size(); ++i) {
     Divergence divergence;

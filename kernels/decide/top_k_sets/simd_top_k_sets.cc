@@ -13,13 +13,13 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/numerics/log_prob.h"
+#include "kernels/records/simd_read_groups.h"
 #if HWY_TARGET != HWY_SCALAR
-#include "kernels/decide/top_k_sets/simd_compared_sets-inl.h"
 #include "kernels/decide/top_k_sets/simd_hashed_sets-inl.h"
 #include "kernels/numerics/simd_math-inl.h"
 #include "kernels/records/simd_groups-inl.h"
 #include "kernels/records/simd_rows-inl.h"
-#include "kernels/records/simd_unpack-inl.h"
+#include "kernels/records/simd_set_checker-inl.h"
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -39,20 +39,78 @@ bool Reduce(const RecordedSets&, const TopKSets&, int32_t, const ReducedSets&) {
 // with 16 lanes, at 18 with 8.
 constexpr int kMostCompared = 8 + kLanes;
 
+// Recorded tokens found in the current sets by comparing all with all, a position a lane.
+class ComparedSets {
+ public:
+  ComparedSets(const TopKSets& sets, int32_t vocabulary_size)
+      : slots_(sets.slots),
+        vocabulary_size_(vocabulary_size),
+        ids_(sets.ids, slots_),
+        log_probs_(sets.log_probs, slots_) {}
+
+  // As HashedSets::Find.
+  HWY_INLINE bool Find(const GroupPart& part, std::span<const RowValues> ids, float* log_probs) {
+    const auto id_rows = ids_.Group(0, part.index, part.first_lane, part.count);
+    const auto log_prob_rows = log_probs_.Group(0, part.index, part.first_lane, part.count);
+    for (size_t lane = 0; lane < kGroup; lane += kLanes) {
+      SetChecker<SetKind::kCurrent> checker;
+      CheckSlots(id_rows, log_prob_rows, lane, slots_, checker);
+      if (!checker.AllValid(vocabulary_size_)) return false;
+      size_t rank = 0;
+      for (; rank + kRanksAtOnce <= ids.size(); rank += kRanksAtOnce) {
+        FindRanks<kRanksAtOnce>(checker, &ids[rank], lane, log_probs + rank * kGroup);
+      }
+      for (; rank < ids.size(); ++rank) {
+        FindRanks<1>(checker, &ids[rank], lane, log_probs + rank * kGroup);
+      }
+    }
+    return true;
+  }
+
+ private:
+  // Of kCount ranks, side by side: no comparison waits for the last.
+  template <size_t kCount>
+  HWY_INLINE void FindRanks(const SetChecker<SetKind::kCurrent>& sets, const RowValues* ids,
+                            size_t lane, float* log_probs) const {
+    const FloatTag d;
+    const Uint32Tag du;
+    Int32s wanted[kCount];
+    Floats found[kCount];
+    for (size_t i = 0; i < kCount; ++i) {
+      wanted[i] = hn::BitCast(Int32Tag(), hn::Load(du, ids[i].data() + lane));
+      found[i] = hn::NaN(d);
+    }
+    for (size_t slot = 0; slot < slots_; ++slot) {
+      const Int32s id = sets.Id(slot);
+      const Floats log_prob = sets.LogProb(slot);
+      for (size_t i = 0; i < kCount; ++i) {
+        const Mask same = hn::RebindMask(d, hn::Eq(wanted[i], id));
+        found[i] = hn::IfThenElse(same, log_prob, found[i]);
+      }
+    }
+    for (size_t i = 0; i < kCount; ++i) {
+      hn::Store(found[i], d, log_probs + i * kGroup + lane);
+    }
+  }
+
+  const size_t slots_;
+  const int32_t vocabulary_size_;
+  TokenMajorPositions<int32_t> ids_;
+  TokenMajorPositions<float> log_probs_;
+};
+
 // Reads the recorded ids of a group; those in lanes of no position may be anything.
 class IdReader {
  public:
-  explicit IdReader(const RecordedSets& recorded)
-      : recorded_(recorded),
-        unpacker_(std::clamp(recorded.grouped_ids.bits, RowUnpacker::kLeast, RowUnpacker::kMost)) {}
+  explicit IdReader(const RecordedSets& recorded) : recorded_(recorded) {}
 
   // Of the first ranks, as many as there is room for.
   HWY_INLINE void Read(size_t group, const GroupPart& part, std::span<RowValues> ranks) const {
     const GroupedIds& grouped = recorded_.grouped_ids;
     if (grouped.empty()) return Transpose(part, ranks);
-    if (!unpacker_.Has(grouped.bits)) return grouped.Unpack(group, recorded_.slots, ranks);
-    const std::byte* row = grouped.rows.data() + group * grouped.GroupBytes(recorded_.slots);
-    for (RowValues& rank : ranks) unpacker_.Unpack(row += PackedRowBytes(grouped.bits), rank);
+    const size_t sampled = group * grouped.GroupBytes(recorded_.slots);
+    UnpackRowsOnVectors(grouped.rows.subspan(sampled + PackedRowBytes(grouped.bits)), grouped.bits,
+                        ranks);
   }
 
  private:
@@ -68,7 +126,6 @@ class IdReader {
   }
 
   const RecordedSets& recorded_;
-  const RowUnpacker unpacker_;
 };
 
 // What the found log-probs of kLanes positions come down to, in the order of the ranks.

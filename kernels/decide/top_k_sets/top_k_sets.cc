@@ -1,7 +1,6 @@
 #include "kernels/decide/top_k_sets/top_k_sets.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/numerics/exp32.h"
@@ -11,19 +10,10 @@
 namespace sis {
 namespace {
 
-// Of one position, [top_k].
-std::vector<int32_t> RecordedIds(const RecordedSets& recorded, size_t position) {
+int32_t RecordedId(const RecordedSets& recorded, size_t position, size_t slot) {
   const GroupedIds& grouped = recorded.grouped_ids;
-  if (grouped.empty()) {
-    const auto ids = recorded.ids.subspan(position * recorded.slots, recorded.top_k);
-    return {ids.begin(), ids.end()};
-  }
-  const size_t place = grouped.first_lane + position;
-  std::vector<RowValues> ranks(recorded.top_k);
-  grouped.Unpack(place / kGroupPositions, recorded.slots, ranks);
-  std::vector<int32_t> ids;
-  for (const RowValues& rank : ranks) ids.push_back(rank[place % kGroupPositions]);
-  return ids;
+  if (grouped.empty()) return recorded.ids[position * recorded.slots + slot];
+  return static_cast<int32_t>(grouped.At(grouped.first_lane + position, slot, recorded.slots));
 }
 
 // Checks the current policy's own set at one position.
@@ -63,13 +53,12 @@ void ReduceTopKSetsScalar(const RecordedSets& recorded, const TopKSets& current,
     const auto current_log_probs = current.log_probs.subspan(i * current_slots, current_slots);
     // No token outside of the set is more probable than its last one.
     const float bound = current_log_probs.back();
-    const std::vector<int32_t> ids = RecordedIds(recorded, i);
     float max_log_ratio = kMinusInfinity;
     float covered_mass = 0.0f;
     for (int slot = 0; slot < recorded.top_k; ++slot) {
       const float behavior_log_prob = behavior.At(i, slot);
       if (behavior_log_prob == kMinusInfinity) continue;
-      const auto found = std::ranges::find(current_ids, ids[slot]);
+      const auto found = std::ranges::find(current_ids, RecordedId(recorded, i, slot));
       float log_prob = bound;
       if (found != current_ids.end()) {
         log_prob = current_log_probs[found - current_ids.begin()];

@@ -31,7 +31,7 @@ STAGES = {
     "rounds and packs": r"EncodeGroups|PackIds|EncodePage|EncodeBehavior|Page::AddAll",
     "digests": r"SumOfFours|Digest",
     "checksums": r"crc32",
-    "decodes": r"Unpack|Transpose|GroupDecoder|ReadRecords|SlotReader",
+    "decodes": r"Unpack|ReadLogProbs|ReadIds|ReadRecords|ReadSlots",
     "decides": r"VisitGroups|EvaluateStretch|SimdBackend",
     "counts": r"AddBlock|AddValues|Statistics",
     "inspects": r"SpaceSaving|Inspect|raw_hash_set",

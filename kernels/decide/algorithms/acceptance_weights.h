@@ -1,0 +1,45 @@
+// Algorithms of ours (docs/algorithms.md; docs/math.md, section 7) that multiply the weight of a
+// token which has already moved the way its advantage pushes by its acceptance probability. There
+// is no clip: what comes out is a constant weight of log p. On-policy tokens are not exempt.
+#pragma once
+
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "kernels/decide/algorithms/token.h"
+
+namespace sis {
+
+// What they look at besides the modified ratio.
+struct AcceptanceToken {
+  float importance_ratio;  // current / behaviour, unmodified, with three policies too
+  float acceptance_probability;
+  float advantage;
+
+  SIS_HOST_DEVICE float Factor() const {
+    return IsOutward(importance_ratio, advantage) ? acceptance_probability : 1.0f;
+  }
+};
+
+// Soft acceptance: of the modified ratio.
+struct SoftAcceptance {
+  static constexpr std::string_view kName = "soft_acceptance";
+
+  absl::Status Validate() const { return absl::OkStatus(); }
+  SIS_HOST_DEVICE float Weight(float modified_ratio, const AcceptanceToken& token) const {
+    return modified_ratio * token.Factor();
+  }
+};
+
+// Damped truncation: of the importance ratio, truncated at 1. Nothing of it is drawn: decisions are
+// not looked at.
+struct DampedTruncation {
+  static constexpr std::string_view kName = "damped_truncation";
+
+  absl::Status Validate() const { return absl::OkStatus(); }
+  SIS_HOST_DEVICE float Weight(float /*modified_ratio*/, const AcceptanceToken& token) const {
+    return (token.importance_ratio < 1.0f ? token.importance_ratio : 1.0f) * token.Factor();
+  }
+};
+
+}  // namespace sis
