@@ -15,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "server/threads/mutex.h"
 #include "server/tracing/otlp_json.h"
-#include "server/tracing/span.h"
 
 namespace sis {
 
