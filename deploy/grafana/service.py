@@ -609,4 +609,15 @@ def _process() -> List[Any]:
             {"{{instance}} {{files}}": f"max by (instance, files) ({_chosen('sis_reload_failed')})"},
             width=HALF,
         ),
+        lines(
+            "Spans dropped",
+            Text(
+                "Spans of traced calls that the file of --trace_file lacks.",
+                "0.",
+                "the disk is full, or slower than calls are traced: traces have holes. Sample fewer calls.",
+            ),
+            OPERATIONS_PER_SECOND,
+            {"{{instance}}": _rate("sis_dropped_spans_total", "instance")},
+            width=HALF,
+        ),
     ]
