@@ -10,7 +10,7 @@ from deploy.grafana import expressions as promql
 from deploy.grafana import panels, variables
 from deploy.grafana.panels import (
     BYTES, BYTES_PER_SECOND, CALLS_PER_SECOND, COUNT, HALF, OPERATIONS_PER_SECOND, SECONDS, SHARE, TOKENS_PER_SECOND,
-    Column, Text, lines,
+    WHOLE, Column, Text, lines,
 )  # fmt: skip
 
 _FAILURES = "Unknown|DeadlineExceeded|ResourceExhausted|Unimplemented|Internal|Unavailable|DataLoss"
@@ -618,6 +618,6 @@ def _process() -> List[Any]:
             ),
             OPERATIONS_PER_SECOND,
             {"{{instance}}": _rate("sis_dropped_spans_total", "instance")},
-            width=HALF,
+            width=WHOLE,
         ),
     ]
