@@ -168,9 +168,9 @@ uint32_t Fetch::CountRows(size_t bytes, bool spans_slices) const {
 bool Fetch::CopySome() {
   if (!answers_.has_value() || !header_written_ || !SkipFullSlices()) return false;
   const uint32_t rows =
-      ragged_ ? std::min(kCopyRaggedRows,
-                         CountRows(columns_.empty() ? kChunkBytes : kCopyBytes, true))
-              : CountRows(kCopyBytes, true);
+      ragged_
+          ? std::min(kCopyRaggedRows, CountRows(columns_.empty() ? kChunkBytes : kCopyBytes, true))
+          : CountRows(kCopyBytes, true);
   const uint64_t first = rows_done_;
   UsedRows next = ReadIntoScratch(rows);
   const size_t slots = std::max(next.ids.size(), next.log_probs.size());
@@ -221,15 +221,14 @@ void Fetch::WriteChunk(v1::FetchTopKChunk& chunk) {
     const uint32_t rows = CountRows(kChunkBytes, chunks_span_slices_);
     const size_t slots = rows * run_->config().top_k;
     chunk.set_length(rows);
-    ReadNext(
-        {.sampled_ids =
-             Resize<int32_t>(wanted_.Has(v1::SAMPLED_IDS), *chunk.mutable_sampled_ids(), rows),
-         .sampled_log_probs = Resize<float>(wanted_.Has(v1::SAMPLED_LOG_PROBS),
-                                            *chunk.mutable_sampled_log_probs(), rows),
-         .counts = Resize(true, scratch_.counts, rows),
-         .ids = Resize<int32_t>(wanted_.Has(v1::TOP_K_IDS), *chunk.mutable_top_k_ids(), slots),
-         .log_probs = Resize<float>(wanted_.Has(v1::TOP_K_LOG_PROBS),
-                                    *chunk.mutable_top_k_log_probs(), slots)});
+    ReadNext({.sampled_ids =
+                  Resize<int32_t>(wanted_.Has(v1::SAMPLED_IDS), *chunk.mutable_sampled_ids(), rows),
+              .sampled_log_probs = Resize<float>(wanted_.Has(v1::SAMPLED_LOG_PROBS),
+                                                 *chunk.mutable_sampled_log_probs(), rows),
+              .counts = Resize(true, scratch_.counts, rows),
+              .ids = Resize<int32_t>(wanted_.Has(v1::TOP_K_IDS), *chunk.mutable_top_k_ids(), slots),
+              .log_probs = Resize<float>(wanted_.Has(v1::TOP_K_LOG_PROBS),
+                                         *chunk.mutable_top_k_log_probs(), slots)});
   }
   columns_.Move(chunk);
 }
@@ -290,23 +289,23 @@ size_t Fetch::ReadRows(uint32_t first_position, const UsedRows& rows, uint32_t r
   if (slice.sequence() == nullptr) return WriteMissing(rows);
   const Sequence::Reader reader(*slice.sequence());  // checked for the header
   size_t slots = 0;
-  ForEachPiece(
-      reader, summaries_[slice_], first_position, static_cast<uint32_t>(rows.counts.size()),
-      [&](const Sequence::Reader::Piece& piece) {
-        const uint32_t first = piece.first_position - first_position;
-        const UsedRows part = SubRows(rows, first, piece.count, slots);
-        if (ReasonMissing(piece, oldest_fresh_version_).has_value()) {
-          slots += WriteMissing(part);
-          return;
-        }
-        if (ragged_) {
-          slots += piece.page->ReadUsed(piece.index, part, rows_buffer_);
-        } else {
-          piece.page->Read(piece.index, Padded(part));
-          slots += size_t{piece.count} * run_->config().top_k;
-        }
-        columns_.Read(reader, piece, row + first);
-      });
+  ForEachPiece(reader, summaries_[slice_], first_position,
+               static_cast<uint32_t>(rows.counts.size()),
+               [&](const Sequence::Reader::Piece& piece) {
+                 const uint32_t first = piece.first_position - first_position;
+                 const UsedRows part = SubRows(rows, first, piece.count, slots);
+                 if (ReasonMissing(piece, oldest_fresh_version_).has_value()) {
+                   slots += WriteMissing(part);
+                   return;
+                 }
+                 if (ragged_) {
+                   slots += piece.page->ReadUsed(piece.index, part, rows_buffer_);
+                 } else {
+                   piece.page->Read(piece.index, Padded(part));
+                   slots += size_t{piece.count} * run_->config().top_k;
+                 }
+                 columns_.Read(reader, piece, row + first);
+               });
   return slots;
 }
 
