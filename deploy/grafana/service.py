@@ -10,7 +10,7 @@ from deploy.grafana import expressions as promql
 from deploy.grafana import panels, variables
 from deploy.grafana.panels import (
     BYTES, BYTES_PER_SECOND, CALLS_PER_SECOND, COUNT, HALF, OPERATIONS_PER_SECOND, SECONDS, SHARE, TOKENS_PER_SECOND,
-    Column, Text, lines,
+    WHOLE, Column, Text, lines,
 )  # fmt: skip
 
 _FAILURES = "Unknown|DeadlineExceeded|ResourceExhausted|Unimplemented|Internal|Unavailable|DataLoss"
@@ -608,5 +608,16 @@ def _process() -> List[Any]:
             COUNT,
             {"{{instance}} {{files}}": f"max by (instance, files) ({_chosen('sis_reload_failed')})"},
             width=HALF,
+        ),
+        lines(
+            "Spans dropped",
+            Text(
+                "Spans of traced calls that the file of --trace_file lacks.",
+                "0.",
+                "the disk is full, or slower than calls are traced: traces have holes. Sample fewer calls.",
+            ),
+            OPERATIONS_PER_SECOND,
+            {"{{instance}}": _rate("sis_dropped_spans_total", "instance")},
+            width=WHOLE,
         ),
     ]

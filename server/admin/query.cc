@@ -4,10 +4,49 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
 namespace sis {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+absl::Status ReadField(absl::string_view query, const std::string& name,
+                       const FieldDescriptor& field, Message& message) {
+  const std::string text = QueryValue(query, name);
+  if (text.empty()) return absl::OkStatus();
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  uint32_t small = 0;
+  uint64_t large = 0;
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_STRING:
+      reflection.SetString(&message, &field, text);
+      return absl::OkStatus();
+    case FieldDescriptor::CPPTYPE_UINT32:
+      if (!absl::SimpleAtoi(text, &small)) break;
+      reflection.SetUInt32(&message, &field, small);
+      return absl::OkStatus();
+    case FieldDescriptor::CPPTYPE_UINT64:
+      if (!absl::SimpleAtoi(text, &large)) break;
+      reflection.SetUInt64(&message, &field, large);
+      return absl::OkStatus();
+    case FieldDescriptor::CPPTYPE_ENUM:
+      if (const auto* value = field.enum_type()->FindValueByName(text); value != nullptr) {
+        reflection.SetEnum(&message, &field, value);
+        return absl::OkStatus();
+      }
+      return absl::InvalidArgumentError(absl::StrCat(name, ": '", text, "' is none"));
+    default:
+      return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(name, ": '", text, "' is not a number"));
+}
+
+}  // namespace
 
 std::string PercentDecoded(absl::string_view text) {
   std::string decoded;
@@ -28,6 +67,27 @@ std::string QueryValue(absl::string_view query, absl::string_view name) {
     return PercentDecoded(absl::StrReplaceAll(name_and_value.second, {{"+", " "}}));
   }
   return "";
+}
+
+absl::Status ReadQuery(absl::string_view query, Message& request) {
+  absl::Status status;
+  for (int i = 0; i < request.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor& field = *request.GetDescriptor()->field(i);
+    if (field.is_repeated()) continue;
+    if (field.type() != FieldDescriptor::TYPE_MESSAGE) {
+      status.Update(ReadField(query, field.name(), field, request));
+      continue;
+    }
+    Message& inner = *request.GetReflection()->MutableMessage(&request, &field);
+    for (int j = 0; j < inner.GetDescriptor()->field_count(); ++j) {
+      const FieldDescriptor& part = *inner.GetDescriptor()->field(j);
+      const std::string& name = part.name() == "id" ? field.name() : part.name();
+      status.Update(ReadField(query, name, part, inner));
+    }
+    // Who begins a list names nothing that it comes after.
+    if (inner.ByteSizeLong() == 0) request.GetReflection()->ClearField(&request, &field);
+  }
+  return status;
 }
 
 }  // namespace sis

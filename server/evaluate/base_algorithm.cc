@@ -10,7 +10,7 @@ namespace {
 
 TokenState StateOf(Decision decision, const EvaluateInput& input, size_t i) {
   if (decision == Decision::kMasked) return TokenState::kMasked;
-  const bool certified = decision == Decision::kAccepted && input.weight == WeightKind::kSampled;
+  const bool certified = decision == Decision::kAccepted && input.weight == v1::SAMPLED;
   return certified && !input.keeps_ratio(i) ? TokenState::kOnPolicy : TokenState::kOffPolicy;
 }
 

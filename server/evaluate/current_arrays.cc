@@ -99,39 +99,28 @@ absl::StatusOr<CurrentArrays> CurrentArrays::Parse(const v1::EvaluateRequest& re
 
 CurrentView CurrentArrays::Read(size_t first, size_t count, Scratch& scratch,
                                 bool each_once) const {
-  const auto part = [&](const ArrayField& array, std::vector<float>& into) {
-    return array.size() == 0 ? std::span<const float>() : array.Read<float>(first, count, into);
-  };
+  CurrentView view{.sampled_log_probs = ReadSampled(first, count, scratch),
+                   .log_probs = {},
+                   .log_envelopes = {},
+                   .covered_masses = {}};
   if (dense_) {
-    return {.sampled_log_probs = ReadSampled(first, count, scratch),
-            .log_probs = Prepare(scratch.log_probs, count * slots_),
-            .log_envelopes = {},
-            .covered_masses = {}};
+    view.log_probs = Prepare(scratch.log_probs, count * slots_);
+  } else if (set_slots_ != 0) {
+    view.log_envelopes = Prepare(scratch.log_envelopes, count);
+    view.covered_masses = Prepare(scratch.covered_masses, count);
+  } else if (log_envelopes_.size() != 0) {
+    view.log_envelopes = log_envelopes_.Read<float>(first, count, scratch.log_envelopes);
+    view.covered_masses = covered_masses_.Read<float>(first, count, scratch.covered_masses);
+  } else if (ragged()) {
+    ReadRagged(first, count, scratch, view);
+  } else if (values_ == v1::Gathered::FLOAT16_LOG_PROBS) {
+    view.float16_log_probs =
+        each_once ? log_probs_.ReadOnce(first * slots_, count * slots_, scratch.halves)
+                  : log_probs_.Read(first * slots_, count * slots_, scratch.halves);
+  } else {
+    view.log_probs = ReadLogProbs(log_probs_, slots_, first, count, scratch, scratch.log_probs);
   }
-  if (set_slots_ != 0) {
-    return {.sampled_log_probs = ReadSampled(first, count, scratch),
-            .log_probs = {},
-            .log_envelopes = Prepare(scratch.log_envelopes, count),
-            .covered_masses = Prepare(scratch.covered_masses, count)};
-  }
-  if (ragged()) return ReadRagged(first, count, scratch);
-  if (values_ == v1::Gathered::FLOAT16_LOG_PROBS) {
-    const size_t first_value = first * slots_;
-    const size_t values = count * slots_;
-    return {.sampled_log_probs = ReadSampled(first, count, scratch),
-            .log_probs = {},
-            .log_envelopes = {},
-            .covered_masses = {},
-            .float16_log_probs = each_once
-                                     ? log_probs_.ReadOnce(first_value, values, scratch.halves)
-                                     : log_probs_.Read(first_value, values, scratch.halves)};
-  }
-  return {.sampled_log_probs = ReadSampled(first, count, scratch),
-          .log_probs = log_probs_.size() == 0 ? std::span<const float>()
-                                              : ReadLogProbs(log_probs_, slots_, first, count,
-                                                             scratch, scratch.log_probs),
-          .log_envelopes = part(log_envelopes_, scratch.log_envelopes),
-          .covered_masses = part(covered_masses_, scratch.covered_masses)};
+  return view;
 }
 
 std::span<const float> CurrentArrays::ReadSampled(size_t first, size_t count,
@@ -142,35 +131,28 @@ std::span<const float> CurrentArrays::ReadSampled(size_t first, size_t count,
 std::span<const float> CurrentArrays::ReadLogProbs(const ArrayField& rows, size_t width,
                                                    size_t first, size_t count, Scratch& scratch,
                                                    std::vector<float>& log_probs) const {
-  const size_t first_value = first * width;
-  const size_t values = count * width;
-  std::span<const float> logits;
-  switch (values_) {
-    case v1::Gathered::LOGITS:
-      logits = rows.Read<float>(first_value, values, scratch.logits);
-      break;
-    case v1::Gathered::BFLOAT16_LOGITS:
-      std::ranges::transform(rows.Read<uint16_t>(first_value, values, scratch.halves),
-                             Prepare(scratch.logits, values).begin(), Bfloat16);
-      logits = std::span(scratch.logits).first(values);
-      break;
-    default:
-      return rows.Read<float>(first_value, values, log_probs);
-  }
+  if (!of_logits()) return rows.Read<float>(first * width, count * width, log_probs);
+  const std::span<const float> logits = ReadLogits(rows, first * width, count * width, scratch);
   const std::span<const double> sums =
       log_sum_exps_.Read<double>(first, count, scratch.log_sum_exps);
-  const std::span<float> normalized = Prepare(log_probs, values);
+  const std::span<float> normalized = Prepare(log_probs, count * width);
   for (size_t i = 0; i < count; ++i) {
     Normalize(logits.subspan(i * width, width), sums[i], normalized.subspan(i * width, width));
   }
   return normalized;
 }
 
-CurrentView CurrentArrays::ReadRagged(size_t first, size_t count, Scratch& scratch) const {
-  CurrentView view{.sampled_log_probs = ReadSampled(first, count, scratch),
-                   .log_probs = {},
-                   .log_envelopes = {},
-                   .covered_masses = {}};
+std::span<const float> CurrentArrays::ReadLogits(const ArrayField& array, size_t first,
+                                                 size_t count, Scratch& scratch) const {
+  if (values_ == v1::Gathered::LOGITS) return array.Read<float>(first, count, scratch.logits);
+  const std::span<float> logits = Prepare(scratch.logits, count);
+  std::ranges::transform(array.Read<uint16_t>(first, count, scratch.halves), logits.begin(),
+                         Bfloat16);
+  return logits;
+}
+
+void CurrentArrays::ReadRagged(size_t first, size_t count, Scratch& scratch,
+                               CurrentView& view) const {
   const size_t known = first / kPositionsPerBegin;
   const std::span<const uint16_t> counts = Counts(first, count);
   const auto sum = [](std::span<const uint16_t> some) {
@@ -186,22 +168,15 @@ CurrentView CurrentArrays::ReadRagged(size_t first, size_t count, Scratch& scrat
     const std::span<uint16_t> rows = Prepare(scratch.halves, count * slots_);
     SpreadRows(log_probs_.ReadOnce(begin, values, scratch.ragged_halves), counts, slots_, rows);
     view.float16_log_probs = rows;
-    return view;
+    return;
   }
   const std::span<float> rows = Prepare(scratch.log_probs, count * slots_);
   view.log_probs = rows;
-  if (values_ == v1::Gathered::LOG_PROBS) {
+  if (!of_logits()) {
     SpreadRows(log_probs_.ReadOnce(begin, values, scratch.logits), counts, slots_, rows);
-    return view;
+    return;
   }
-  std::span<const float> logits;
-  if (values_ == v1::Gathered::LOGITS) {
-    logits = log_probs_.Read<float>(begin, values, scratch.logits);
-  } else {
-    std::ranges::transform(log_probs_.Read<uint16_t>(begin, values, scratch.halves),
-                           Prepare(scratch.logits, values).begin(), Bfloat16);
-    logits = std::span(scratch.logits).first(values);
-  }
+  const std::span<const float> logits = ReadLogits(log_probs_, begin, values, scratch);
   const std::span<const double> sums =
       log_sum_exps_.Read<double>(first, count, scratch.log_sum_exps);
   size_t next = 0;
@@ -209,7 +184,6 @@ CurrentView CurrentArrays::ReadRagged(size_t first, size_t count, Scratch& scrat
     Normalize(logits.subspan(next, counts[i]), sums[i], rows.subspan(i * slots_, counts[i]));
     next += counts[i];
   }
-  return view;
 }
 
 size_t CurrentArrays::values_per_position() const {

@@ -75,7 +75,12 @@ class CurrentArrays {
   absl::Status ParseCounts(const v1::Gathered& gathered, const ReceivedArrays& arrays,
                            size_t count);
   // Of a ragged form, as rows of all slots.
-  CurrentView ReadRagged(size_t first, size_t count, Scratch& scratch) const;
+  void ReadRagged(size_t first, size_t count, Scratch& scratch, CurrentView& view) const;
+  bool of_logits() const {
+    return values_ == v1::Gathered::LOGITS || values_ == v1::Gathered::BFLOAT16_LOGITS;
+  }
+  std::span<const float> ReadLogits(const ArrayField& array, size_t first, size_t count,
+                                    Scratch& scratch) const;
   template <typename Value, typename Sampled>
   absl::Status TakeGathered(const v1::Gathered& gathered, const ReceivedArrays& arrays,
                             size_t count);

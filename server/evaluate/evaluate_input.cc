@@ -83,18 +83,13 @@ absl::Status CheckMask(std::span<const uint8_t> mask) {
 }
 
 absl::Status ParseWeight(const v1::EvaluateRequest& request, EvaluateInput& input) {
-  switch (request.weight()) {
-    case v1::SAMPLED:
-      break;
-    case v1::EXPECTED:
-      input.weight = WeightKind::kExpected;
-      break;
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("weight: ", static_cast<int>(request.weight()), " is not a weight"));
+  if (!v1::Weight_IsValid(request.weight())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("weight: ", static_cast<int>(request.weight()), " is not a weight"));
   }
+  input.weight = request.weight();
   if (!request.has_authors_code()) return absl::OkStatus();
-  if (input.weight != WeightKind::kSampled) {
+  if (input.weight != v1::SAMPLED) {
     return absl::InvalidArgumentError("authors_code: goes with weight SAMPLED only");
   }
   AuthorsCode& code = input.authors_code.emplace();

@@ -18,7 +18,6 @@
 #include "server/evaluate/current_arrays.h"
 #include "server/evaluate/observed_correction.h"
 #include "server/evaluate/wanted_outputs.h"
-#include "server/evaluate/weight_kind.h"
 #include "server/wire/received_arrays.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -35,7 +34,7 @@ struct EvaluateInput {
   std::span<const float> own_log_probs;        // [N]
   std::span<const float> decoupled_log_probs;  // [N], the current policy's, with three
   std::span<const float> advantages;           // [N]
-  WeightKind weight = WeightKind::kSampled;
+  v1::Weight weight = v1::SAMPLED;
   // Where the advantage is not above 0, ratios stay as they are.
   bool positive_advantages_only = false;
   std::optional<AuthorsCode> authors_code;

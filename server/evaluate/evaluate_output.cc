@@ -6,15 +6,6 @@
 #include "server/wire/arrays.h"
 
 namespace sis {
-namespace {
-
-std::span<float> Resize(std::vector<float>& array, size_t count) {
-  array.resize(count);
-  return array;
-}
-
-}  // namespace
-
 PositionOutput PositionOutput::Part(size_t first, size_t count) const {
   const auto part = [&](auto array) { return array.empty() ? array : array.subspan(first, count); };
   return {.view = {.decisions = part(view.decisions),
@@ -42,24 +33,26 @@ EvaluateOutput::EvaluateOutput(const EvaluateInput& input, size_t count,
           floats(v1::ACCEPTANCE_PROBABILITIES, *response.mutable_acceptance_probabilities()),
       .log_modified_ratios = floats(v1::LOG_RATIOS, *response.mutable_log_ratios()),
       .modified_ratios = floats(v1::RATIOS, *response.mutable_ratios())};
-  if (input.watches(Divergence::kKl)) positions_.kl_divergences = Resize(kl_divergences_, count);
+  if (input.watches(Divergence::kKl)) positions_.kl_divergences = Own(count);
   if (input.watches(Divergence::kTotalVariation) ||
       (input.algorithm && std::holds_alternative<DppoTopK>(*input.algorithm))) {
-    positions_.total_variations = Resize(total_variations_, count);
+    positions_.total_variations = Own(count);
   }
   if (!input.algorithm && input.trust_regions.empty()) return;
-  positions_.reference_log_probs = Resize(reference_log_probs_, count);
+  positions_.reference_log_probs = Own(count);
   if (input.current.dense() != nullptr) {
-    positions_.sampled_log_probs = Resize(sampled_log_probs_, count);
+    positions_.sampled_log_probs = Own(count);
   }
   if (!input.algorithm) return;
   if (!input.wanted.Has(v1::LOG_RATIOS)) {
-    positions_.view.log_modified_ratios = Resize(log_ratios_, count);
+    positions_.view.log_modified_ratios = Own(count);
   }
   if (WeighsByAcceptance(*input.algorithm) && !input.wanted.Has(v1::ACCEPTANCE_PROBABILITIES)) {
-    positions_.view.acceptance_probabilities = Resize(acceptance_probabilities_, count);
+    positions_.view.acceptance_probabilities = Own(count);
   }
 }
+
+std::span<float> EvaluateOutput::Own(size_t count) { return own_.emplace_back(count); }
 
 void EvaluateOutput::Finish() {
   if (input_.wanted.Has(v1::ACCEPT_BITS)) {

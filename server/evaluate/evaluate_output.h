@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <span>
 #include <vector>
 
@@ -36,15 +37,13 @@ class EvaluateOutput {
   void Finish();
 
  private:
+  // A new array of so many zeros.
+  std::span<float> Own(size_t count);
+
   const EvaluateInput& input_;
   v1::EvaluateResponse& response_;
   PositionOutput positions_;
-  std::vector<float> acceptance_probabilities_;
-  std::vector<float> log_ratios_;
-  std::vector<float> reference_log_probs_;
-  std::vector<float> sampled_log_probs_;
-  std::vector<float> total_variations_;
-  std::vector<float> kl_divergences_;
+  std::deque<std::vector<float>> own_;  // arrays that are not in the response
 };
 
 }  // namespace sis

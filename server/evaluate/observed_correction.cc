@@ -52,8 +52,7 @@ absl::StatusOr<ObservedSis> ParseSis(const v1::ObservedCorrection::Sis& sis,
     return absl::InvalidArgumentError(
         absl::StrCat("sis.weight: ", static_cast<int>(sis.weight()), " is not a weight"));
   }
-  return ObservedSis{top_k,
-                     sis.weight() == v1::SAMPLED ? WeightKind::kSampled : WeightKind::kExpected};
+  return ObservedSis{top_k, sis.weight()};
 }
 
 template <typename... Rules>

@@ -9,7 +9,6 @@
 #include "kernels/decide/algorithms/algorithm.h"
 #include "kernels/decide/statistics.h"
 #include "server/cache/run_counters.h"
-#include "server/evaluate/weight_kind.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
@@ -17,7 +16,7 @@ namespace sis {
 // The modified ratio with other settings.
 struct ObservedSis {
   int top_k;  // in [1, the request's]
-  WeightKind weight;
+  v1::Weight weight;
 };
 
 // w at every position of a slice whose geometric mean of w lies within the bounds, else 0.

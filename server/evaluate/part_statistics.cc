@@ -54,8 +54,8 @@ bool ObservesDppoTopK(const EvaluateInput& input) {
 PartStatistics::PartStatistics(const Backend& backend, const EvaluateInput& input)
     : backend_(backend),
       input_(input),
-      needs_modified_ratios_(input.weight != WeightKind::kSampled ||
-                             input.authors_code.has_value() || input.positive_advantages_only),
+      needs_modified_ratios_(input.weight != v1::SAMPLED || input.authors_code.has_value() ||
+                             input.positive_advantages_only),
       needs_total_variations_(ObservesDppoTopK(input)) {}
 
 PositionOutput PartStatistics::Complete(PositionOutput output, size_t n) {
@@ -165,7 +165,7 @@ absl::Status PartStatistics::AddSis(const ObservedSis& sis, const DecidedPart& p
   for (size_t i = 0; i < count; ++i) {
     if (!positions.scored(i)) continue;
     const float log_ratio = positions.log_ratios[i];
-    if (sis.weight == WeightKind::kExpected) {
+    if (sis.weight == v1::EXPECTED) {
       ratios[i] = ExpectedRatio(acceptance_probabilities[i], log_ratio);
       log_ratios[i] = LogExpectedRatio(acceptance_probabilities[i], log_ratio);
     } else {

@@ -370,7 +370,7 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
           absl::StrCat("the backend found ", invalid, " invalid positions of none"));
     }
   }
-  if (input_.weight == WeightKind::kExpected) {
+  if (input_.weight == v1::EXPECTED) {
     decided_.d_sis = 0;
     for (const Stretch& stretch : stretches_) {
       decided_.d_sis += ReplaceByExpectedWeights(stretch);

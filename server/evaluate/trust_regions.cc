@@ -11,47 +11,33 @@ namespace {
 
 constexpr int kMaxTrustRegions = 8;
 
+static_assert(static_cast<int>(Divergence::kK1) == v1::SequenceTrustRegion::K1);
+static_assert(static_cast<int>(Divergence::kK2) == v1::SequenceTrustRegion::K2);
+static_assert(static_cast<int>(Divergence::kK3) == v1::SequenceTrustRegion::K3);
+static_assert(static_cast<int>(Divergence::kTotalVariation) ==
+              v1::SequenceTrustRegion::TOTAL_VARIATION);
+static_assert(static_cast<int>(Divergence::kKl) == v1::SequenceTrustRegion::KL);
+static_assert(static_cast<int>(Aggregate::kSum) == v1::SequenceTrustRegion::SUM);
+static_assert(static_cast<int>(Aggregate::kMean) == v1::SequenceTrustRegion::MEAN);
+static_assert(static_cast<int>(Aggregate::kMax) == v1::SequenceTrustRegion::MAX);
+
 absl::StatusOr<SequenceTrustRegion> Parse(const v1::SequenceTrustRegion& message,
                                           bool has_every_slot, bool has_advantages) {
   SequenceTrustRegion region;
-  switch (message.divergence()) {
-    case v1::SequenceTrustRegion::K1:
-      region.divergence = Divergence::kK1;
-      break;
-    case v1::SequenceTrustRegion::K2:
-      region.divergence = Divergence::kK2;
-      break;
-    case v1::SequenceTrustRegion::K3:
-      region.divergence = Divergence::kK3;
-      break;
-    case v1::SequenceTrustRegion::TOTAL_VARIATION:
-      region.divergence = Divergence::kTotalVariation;
-      break;
-    case v1::SequenceTrustRegion::KL:
-      region.divergence = Divergence::kKl;
-      break;
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("divergence: ", static_cast<int>(message.divergence()), " is none"));
+  if (!v1::SequenceTrustRegion::Divergence_IsValid(message.divergence())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("divergence: ", static_cast<int>(message.divergence()), " is none"));
   }
+  if (!v1::SequenceTrustRegion::Aggregate_IsValid(message.aggregate())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("aggregate: ", static_cast<int>(message.aggregate()), " is none"));
+  }
+  region.divergence = static_cast<Divergence>(message.divergence());
+  region.aggregate = static_cast<Aggregate>(message.aggregate());
   if (NeedsEverySlot(region) && !has_every_slot) {
     return absl::InvalidArgumentError(
         absl::StrCat("divergence: ", v1::SequenceTrustRegion::Divergence_Name(message.divergence()),
                      " needs log-probs at every slot, which this form does not have"));
-  }
-  switch (message.aggregate()) {
-    case v1::SequenceTrustRegion::SUM:
-      region.aggregate = Aggregate::kSum;
-      break;
-    case v1::SequenceTrustRegion::MEAN:
-      region.aggregate = Aggregate::kMean;
-      break;
-    case v1::SequenceTrustRegion::MAX:
-      region.aggregate = Aggregate::kMax;
-      break;
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("aggregate: ", static_cast<int>(message.aggregate()), " is none"));
   }
   region.negative_advantages_only = message.negative_advantages_only();
   if (region.negative_advantages_only && !has_advantages) {

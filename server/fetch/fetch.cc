@@ -17,14 +17,6 @@ constexpr size_t kCopyBytes = size_t{128} << 10;
 // Rows for that if they are ragged and without columns: mostly they have much less than all slots.
 constexpr uint32_t kCopyRaggedRows = 1024;
 
-// Of an array among the answers.
-constexpr size_t IndexOf(v1::RecordArray array) { return array - v1::SAMPLED_IDS; }
-// The same if they are ragged.
-constexpr size_t kCountsIndex = IndexOf(v1::TOP_K_IDS);
-constexpr size_t RaggedIndexOf(v1::RecordArray array) {
-  return IndexOf(array) + (array >= v1::TOP_K_IDS ? 1 : 0);
-}
-
 // Room for an array if it is wanted, else none.
 template <typename T>
 std::span<T> Resize(bool wanted, std::vector<T>& array, size_t count) {
@@ -37,10 +29,16 @@ std::span<T> Resize(bool wanted, std::string& array, size_t count) {
   return wanted ? ResizeArray<T>(array, count) : std::span<T>();
 }
 
-// The part of an array that may be left out, empty.
-template <typename T>
-std::span<T> SubArray(std::span<T> array, size_t first, size_t count) {
-  return array.empty() ? array : array.subspan(first, count);
+// The rows [first, first + count), and what comes from this slot on.
+UsedRows SubRows(const UsedRows& rows, size_t first, size_t count, size_t slot) {
+  const auto part = [](auto array, size_t begin, size_t size) {
+    return array.empty() ? array : array.subspan(begin, size);
+  };
+  return {.sampled_ids = part(rows.sampled_ids, first, count),
+          .sampled_log_probs = part(rows.sampled_log_probs, first, count),
+          .counts = rows.counts.subspan(first, count),
+          .ids = part(rows.ids, slot, std::dynamic_extent),
+          .log_probs = part(rows.log_probs, slot, std::dynamic_extent)};
 }
 
 template <typename T>
@@ -93,15 +91,8 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
   std::optional<AnswersInSegment> answers;
   if (request.has_answers()) {
     const auto rows = static_cast<uint64_t>(TotalPositions(*slices));
-    std::vector<uint64_t> sizes;
-    const auto add = [&sizes](const auto& of_records) {
-      sizes.assign(of_records.begin(), of_records.end());
-    };
-    if (ragged) {
-      add(wanted->RaggedSizes(rows, used_slots));
-    } else {
-      add(wanted->Sizes(rows, run->config().top_k));
-    }
+    std::vector<uint64_t> sizes =
+        wanted->Sizes(rows, ragged ? used_slots : rows * run->config().top_k, ragged);
     columns->AddSizes(rows, sizes);
     absl::StatusOr<AnswersInSegment> parsed =
         AnswersInSegment::Parse(request.answers(), arrays, sizes);
@@ -140,8 +131,7 @@ bool Fetch::Next(v1::FetchTopKResponse& message) {
     chunk.set_length(static_cast<uint32_t>(rows_done_));
     const auto where = [this](v1::RecordArray array) {
       if (!wanted_.Has(array)) return std::string();
-      if (!ragged_) return answers_->part(IndexOf(array)).ToBytes();
-      SegmentRange part = answers_->part(RaggedIndexOf(array));
+      SegmentRange part = answers_->part(IndexOf(array));
       if (array >= v1::TOP_K_IDS) part.size = slots_done_ * sizeof(float);
       return part.ToBytes();
     };
@@ -154,11 +144,7 @@ bool Fetch::Next(v1::FetchTopKResponse& message) {
     return true;
   }
   if (!SkipFullSlices()) return false;
-  if (ragged_) {
-    WriteRaggedChunk(*message.mutable_chunk());
-  } else {
-    WriteChunk(*message.mutable_chunk());
-  }
+  WriteChunk(*message.mutable_chunk());
   return true;
 }
 
@@ -172,7 +158,7 @@ bool Fetch::SkipFullSlices() {
 }
 
 uint32_t Fetch::CountRows(size_t bytes, bool spans_slices) const {
-  const auto sizes = wanted_.Sizes(1, run_->config().top_k);
+  const std::vector<uint64_t> sizes = wanted_.Sizes(1, run_->config().top_k, /*ragged=*/false);
   const size_t row_bytes =
       std::accumulate(sizes.begin(), sizes.end(), size_t{0}) + columns_.RowBytes();
   const uint64_t left = spans_slices ? rows_ - rows_done_ : slices_[slice_].count - row_;
@@ -181,28 +167,32 @@ uint32_t Fetch::CountRows(size_t bytes, bool spans_slices) const {
 
 bool Fetch::CopySome() {
   if (!answers_.has_value() || !header_written_ || !SkipFullSlices()) return false;
-  if (ragged_) {
-    const uint32_t most = CountRows(columns_.empty() ? kChunkBytes : kCopyBytes, true);
-    CopyRagged(std::min(kCopyRaggedRows, most));
-    return true;
-  }
-  const uint32_t rows = CountRows(kCopyBytes, true);
-  const size_t slots = run_->config().top_k;
-  scratch_.ranks.resize(rows);
-  const RecordRows to{
-      .sampled_ids = Resize(wanted_.Has(v1::SAMPLED_IDS), scratch_.sampled_ids, rows),
-      .sampled_log_probs =
-          Resize(wanted_.Has(v1::SAMPLED_LOG_PROBS), scratch_.sampled_log_probs, rows),
-      .ids = Resize(wanted_.Has(v1::TOP_K_IDS), scratch_.ids, rows * slots),
-      .log_probs = Resize(wanted_.Has(v1::TOP_K_LOG_PROBS), scratch_.log_probs, rows * slots),
-      .ranks = scratch_.ranks};
+  const uint32_t rows =
+      ragged_
+          ? std::min(kCopyRaggedRows, CountRows(columns_.empty() ? kChunkBytes : kCopyBytes, true))
+          : CountRows(kCopyBytes, true);
   const uint64_t first = rows_done_;
-  const uint64_t offset = first * sizeof(float);
-  ReadNext(to);
-  answers_->Write(IndexOf(v1::SAMPLED_IDS), offset, std::as_bytes(to.sampled_ids));
-  answers_->Write(IndexOf(v1::SAMPLED_LOG_PROBS), offset, std::as_bytes(to.sampled_log_probs));
-  answers_->Write(IndexOf(v1::TOP_K_IDS), offset * slots, std::as_bytes(to.ids));
-  answers_->Write(IndexOf(v1::TOP_K_LOG_PROBS), offset * slots, std::as_bytes(to.log_probs));
+  UsedRows next = ReadIntoScratch(rows);
+  const size_t slots = std::max(next.ids.size(), next.log_probs.size());
+  const SegmentRange& room =
+      answers_->part(IndexOf(next.ids.empty() ? v1::TOP_K_LOG_PROBS : v1::TOP_K_IDS));
+  if ((slots_done_ + slots) * sizeof(float) > room.size) {
+    // Others came in place of some that were truncated: the header's digest is not theirs.
+    std::ranges::fill(next.counts, uint16_t{0});
+    next.ids = {};
+    next.log_probs = {};
+  }
+  const auto write = [this](v1::RecordArray array, uint64_t element, const auto& values) {
+    answers_->Write(IndexOf(array), element * sizeof(float), std::as_bytes(values));
+  };
+  write(v1::SAMPLED_IDS, first, next.sampled_ids);
+  write(v1::SAMPLED_LOG_PROBS, first, next.sampled_log_probs);
+  if (ragged_) {
+    answers_->Write(kCountsIndex, first * sizeof(uint16_t), std::as_bytes(next.counts));
+  }
+  write(v1::TOP_K_IDS, slots_done_, next.ids);
+  write(v1::TOP_K_LOG_PROBS, slots_done_, next.log_probs);
+  slots_done_ += std::max(next.ids.size(), next.log_probs.size());
   columns_.Write(*answers_, ColumnsIndex(), first);
   return true;
 }
@@ -223,34 +213,34 @@ void Fetch::WriteHeader(v1::FetchTopKHeader& header) const {
 }
 
 void Fetch::WriteChunk(v1::FetchTopKChunk& chunk) {
-  const uint32_t rows = CountRows(kChunkBytes, chunks_span_slices_);
-  const size_t slots = run_->config().top_k;
   chunk.set_slice(static_cast<uint32_t>(slice_));
   chunk.set_first_position(slices_[slice_].first_position + row_);
-  chunk.set_length(rows);
-  scratch_.ranks.resize(rows);
-  ReadNext(
-      {.sampled_ids =
-           Resize<int32_t>(wanted_.Has(v1::SAMPLED_IDS), *chunk.mutable_sampled_ids(), rows),
-       .sampled_log_probs = Resize<float>(wanted_.Has(v1::SAMPLED_LOG_PROBS),
-                                          *chunk.mutable_sampled_log_probs(), rows),
-       .ids = Resize<int32_t>(wanted_.Has(v1::TOP_K_IDS), *chunk.mutable_top_k_ids(), rows * slots),
-       .log_probs = Resize<float>(wanted_.Has(v1::TOP_K_LOG_PROBS),
-                                  *chunk.mutable_top_k_log_probs(), rows * slots),
-       .ranks = scratch_.ranks});
+  if (ragged_) {
+    chunk.set_length(WriteRagged(chunk));
+  } else {
+    const uint32_t rows = CountRows(kChunkBytes, chunks_span_slices_);
+    const size_t slots = rows * run_->config().top_k;
+    chunk.set_length(rows);
+    ReadNext({.sampled_ids =
+                  Resize<int32_t>(wanted_.Has(v1::SAMPLED_IDS), *chunk.mutable_sampled_ids(), rows),
+              .sampled_log_probs = Resize<float>(wanted_.Has(v1::SAMPLED_LOG_PROBS),
+                                                 *chunk.mutable_sampled_log_probs(), rows),
+              .counts = Resize(true, scratch_.counts, rows),
+              .ids = Resize<int32_t>(wanted_.Has(v1::TOP_K_IDS), *chunk.mutable_top_k_ids(), slots),
+              .log_probs = Resize<float>(wanted_.Has(v1::TOP_K_LOG_PROBS),
+                                         *chunk.mutable_top_k_log_probs(), slots)});
+  }
   columns_.Move(chunk);
 }
 
-void Fetch::WriteRaggedChunk(v1::FetchTopKChunk& chunk) {
-  chunk.set_slice(static_cast<uint32_t>(slice_));
-  chunk.set_first_position(slices_[slice_].first_position + row_);
+uint32_t Fetch::WriteRagged(v1::FetchTopKChunk& chunk) {
   const size_t slice = slice_;
   uint32_t rows = 0;
   size_t bytes = 0;
   do {  // CountRows leaves out the counts: 2 bytes beside at least 4
     const uint32_t count =
         CountRows(columns_.empty() ? kCopyBytes : kChunkBytes, chunks_span_slices_);
-    const UsedRows next = ReadNextUsed(count);
+    const UsedRows next = ReadIntoScratch(count);
     Append(next.sampled_ids, *chunk.mutable_sampled_ids());
     Append(next.sampled_log_probs, *chunk.mutable_sampled_log_probs());
     Append(next.counts, *chunk.mutable_top_k_counts());
@@ -261,35 +251,10 @@ void Fetch::WriteRaggedChunk(v1::FetchTopKChunk& chunk) {
              next.counts.size_bytes() + next.ids.size_bytes() + next.log_probs.size_bytes();
   } while (columns_.empty() && bytes + kCopyBytes + kCopyBytes / 2 <= kChunkBytes &&
            SkipFullSlices() && (chunks_span_slices_ || slice_ == slice));
-  chunk.set_length(rows);
-  columns_.Move(chunk);
+  return rows;
 }
 
-void Fetch::CopyRagged(uint32_t rows) {
-  const uint64_t first = rows_done_;
-  UsedRows next = ReadNextUsed(rows);
-  const size_t slots = std::max(next.ids.size(), next.log_probs.size());
-  const SegmentRange& room =
-      answers_->part(RaggedIndexOf(next.ids.empty() ? v1::TOP_K_LOG_PROBS : v1::TOP_K_IDS));
-  if ((slots_done_ + slots) * sizeof(float) > room.size) {
-    // Others came in place of some that were truncated: the header's digest is not theirs.
-    std::ranges::fill(next.counts, uint16_t{0});
-    next.ids = {};
-    next.log_probs = {};
-  }
-  const uint64_t offset = first * sizeof(float);
-  const uint64_t slot_offset = slots_done_ * sizeof(float);
-  answers_->Write(RaggedIndexOf(v1::SAMPLED_IDS), offset, std::as_bytes(next.sampled_ids));
-  answers_->Write(RaggedIndexOf(v1::SAMPLED_LOG_PROBS), offset,
-                  std::as_bytes(next.sampled_log_probs));
-  answers_->Write(kCountsIndex, first * sizeof(uint16_t), std::as_bytes(next.counts));
-  answers_->Write(RaggedIndexOf(v1::TOP_K_IDS), slot_offset, std::as_bytes(next.ids));
-  answers_->Write(RaggedIndexOf(v1::TOP_K_LOG_PROBS), slot_offset, std::as_bytes(next.log_probs));
-  slots_done_ += std::max(next.ids.size(), next.log_probs.size());
-  columns_.Write(*answers_, ColumnsIndex(), first);
-}
-
-UsedRows Fetch::ReadNextUsed(uint32_t count) {
+UsedRows Fetch::ReadIntoScratch(uint32_t count) {
   const size_t most = size_t{count} * run_->config().top_k;
   UsedRows rows{.sampled_ids = Resize(wanted_.Has(v1::SAMPLED_IDS), scratch_.sampled_ids, count),
                 .sampled_log_probs =
@@ -297,97 +262,74 @@ UsedRows Fetch::ReadNextUsed(uint32_t count) {
                 .counts = Resize(true, scratch_.counts, count),
                 .ids = Resize(wanted_.Has(v1::TOP_K_IDS), scratch_.ids, most),
                 .log_probs = Resize(wanted_.Has(v1::TOP_K_LOG_PROBS), scratch_.log_probs, most)};
+  const size_t slots = ReadNext(rows);
+  rows.ids = rows.ids.first(std::min(slots, rows.ids.size()));
+  rows.log_probs = rows.log_probs.first(std::min(slots, rows.log_probs.size()));
+  return rows;
+}
+
+size_t Fetch::ReadNext(const UsedRows& rows) {
+  const auto count = static_cast<uint32_t>(rows.counts.size());
   columns_.Resize(count);
   size_t slots = 0;
   for (uint32_t done = 0; done < count;) {
     const SliceRange& slice = slices_[slice_];
     const uint32_t part = std::min(count - done, slice.count - row_);
-    const size_t left = (size_t{count} - done) * run_->config().top_k;
-    slots += ReadUsed(slice.first_position + row_,
-                      {.sampled_ids = SubArray(rows.sampled_ids, done, part),
-                       .sampled_log_probs = SubArray(rows.sampled_log_probs, done, part),
-                       .counts = rows.counts.subspan(done, part),
-                       .ids = SubArray(rows.ids, slots, left),
-                       .log_probs = SubArray(rows.log_probs, slots, left)},
-                      done);
+    slots += ReadRows(slice.first_position + row_, SubRows(rows, done, part, slots), done);
     done += part;
     row_ += part;
     SkipFullSlices();
   }
   rows_done_ += count;
-  rows.ids = SubArray(rows.ids, 0, slots);
-  rows.log_probs = SubArray(rows.log_probs, 0, slots);
-  return rows;
+  return slots;
 }
 
-size_t Fetch::ReadUsed(uint32_t first_position, const UsedRows& rows, uint32_t row) {
+size_t Fetch::ReadRows(uint32_t first_position, const UsedRows& rows, uint32_t row) {
   const SliceRange& slice = slices_[slice_];
-  const auto write_absent = [](const UsedRows& part) {
-    WriteAbsent({.sampled_ids = part.sampled_ids,
-                 .sampled_log_probs = part.sampled_log_probs,
-                 .ids = {},
-                 .log_probs = {},
-                 .ranks = {}});
-    std::ranges::fill(part.counts, uint16_t{0});
-  };
-  if (slice.sequence() == nullptr) {
-    write_absent(rows);
-    return 0;
-  }
-  size_t slots = 0;
+  if (slice.sequence() == nullptr) return WriteMissing(rows);
   const Sequence::Reader reader(*slice.sequence());  // checked for the header
+  size_t slots = 0;
   ForEachPiece(reader, summaries_[slice_], first_position,
                static_cast<uint32_t>(rows.counts.size()),
                [&](const Sequence::Reader::Piece& piece) {
-                 const size_t first = piece.first_position - first_position;
-                 const UsedRows part{
-                     .sampled_ids = SubArray(rows.sampled_ids, first, piece.count),
-                     .sampled_log_probs = SubArray(rows.sampled_log_probs, first, piece.count),
-                     .counts = rows.counts.subspan(first, piece.count),
-                     .ids = SubArray(rows.ids, slots, rows.ids.size() - slots),
-                     .log_probs = SubArray(rows.log_probs, slots, rows.log_probs.size() - slots)};
+                 const uint32_t first = piece.first_position - first_position;
+                 const UsedRows part = SubRows(rows, first, piece.count, slots);
                  if (ReasonMissing(piece, oldest_fresh_version_).has_value()) {
-                   write_absent(part);
-                 } else {
-                   slots += piece.page->ReadUsed(piece.index, part, rows_buffer_);
-                   columns_.Read(reader, piece, row + static_cast<uint32_t>(first));
+                   slots += WriteMissing(part);
+                   return;
                  }
+                 if (ragged_) {
+                   slots += piece.page->ReadUsed(piece.index, part, rows_buffer_);
+                 } else {
+                   piece.page->Read(piece.index, Padded(part));
+                   slots += size_t{piece.count} * run_->config().top_k;
+                 }
+                 columns_.Read(reader, piece, row + first);
                });
   return slots;
 }
 
-void Fetch::ReadNext(const RecordRows& rows) {
-  columns_.Resize(static_cast<uint32_t>(rows.ranks.size()));
-  for (size_t done = 0; done < rows.ranks.size();) {
-    const SliceRange& slice = slices_[slice_];
-    const auto count =
-        static_cast<uint32_t>(std::min<size_t>(rows.ranks.size() - done, slice.count - row_));
-    ReadRows(slice.first_position + row_, SubRows(rows, done, count, run_->config().top_k),
-             static_cast<uint32_t>(done));
-    done += count;
-    row_ += count;
-    SkipFullSlices();
+size_t Fetch::WriteMissing(const UsedRows& rows) {
+  RecordRows absent = Padded(rows);
+  if (!ragged_) {
+    WriteAbsent(absent);
+    return rows.counts.size() * run_->config().top_k;
   }
-  rows_done_ += rows.ranks.size();
+  absent.ids = {};
+  absent.log_probs = {};
+  WriteAbsent(absent);
+  std::ranges::fill(rows.counts, uint16_t{0});
+  return 0;
 }
 
-void Fetch::ReadRows(uint32_t first_position, const RecordRows& rows, uint32_t row) {
-  const SliceRange& slice = slices_[slice_];
-  if (slice.sequence() == nullptr) return WriteAbsent(rows);
-  const auto count = static_cast<uint32_t>(rows.ranks.size());
-  const size_t slots = run_->config().top_k;
-  const Sequence::Reader reader(*slice.sequence());  // checked for the header
-  ForEachPiece(reader, summaries_[slice_], first_position, count,
-               [&](const Sequence::Reader::Piece& piece) {
-                 const uint32_t first = piece.first_position - first_position;
-                 const RecordRows part = SubRows(rows, first, piece.count, slots);
-                 if (ReasonMissing(piece, oldest_fresh_version_).has_value()) {
-                   WriteAbsent(part);
-                 } else {
-                   piece.page->Read(piece.index, part);
-                   columns_.Read(reader, piece, row + first);
-                 }
-               });
+RecordRows Fetch::Padded(const UsedRows& rows) {
+  const size_t slots = rows.counts.size() * run_->config().top_k;
+  scratch_.ranks.resize(rows.counts.size());
+  return {.sampled_ids = rows.sampled_ids,
+          .sampled_log_probs = rows.sampled_log_probs,
+          .ids = rows.ids.first(std::min(slots, rows.ids.size())),
+          .log_probs = rows.log_probs.first(std::min(slots, rows.log_probs.size())),
+          .ranks = scratch_.ranks};
 }
 
 }  // namespace sis

@@ -47,18 +47,24 @@ class Fetch {
 
   void WriteHeader(v1::FetchTopKHeader& header) const;
   void WriteChunk(v1::FetchTopKChunk& chunk);
-  // The same without unused slots.
-  void WriteRaggedChunk(v1::FetchTopKChunk& chunk);
-  // Copies so many rows to the segment.
-  void CopyRagged(uint32_t rows);
-  // The next rows, as many as `rows` has room for.
-  void ReadNext(const RecordRows& rows);
-  // The next so many, into scratch memory; `ids` and `log_probs` are of the slots that they use.
-  UsedRows ReadNextUsed(uint32_t count);
-  // Those from this position of the present slice on, their columns into the rows from `row` on;
-  // returns how many slots they use.
-  size_t ReadUsed(uint32_t first_position, const UsedRows& rows, uint32_t row);
-  void ReadRows(uint32_t first_position, const RecordRows& rows, uint32_t row);
+  // Those without unused slots; returns how many rows.
+  uint32_t WriteRagged(v1::FetchTopKChunk& chunk);
+  // The next rows, as many as `rows` has room for. Returns how many slots they have, all of them
+  // unless ragged.
+  size_t ReadNext(const UsedRows& rows);
+  // The same of so many, until the next call; `ids` and `log_probs` are of the slots that they have.
+  UsedRows ReadIntoScratch(uint32_t count);
+  // Those from this position of the present slice on, their columns into the rows from `row` on.
+  size_t ReadRows(uint32_t first_position, const UsedRows& rows, uint32_t row);
+  // Rows without a record.
+  size_t WriteMissing(const UsedRows& rows);
+  // The same rows of K slots each, with scratch memory for the ranks.
+  RecordRows Padded(const UsedRows& rows);
+  // Of an array among the answers; the counts of ragged ones are the third.
+  static constexpr size_t kCountsIndex = 2;
+  size_t IndexOf(v1::RecordArray array) const {
+    return array - v1::SAMPLED_IDS + (ragged_ && array >= v1::TOP_K_IDS ? 1 : 0);
+  }
   // Of the first column, among the answers.
   size_t ColumnsIndex() const { return WantedRecords::kArrays + (ragged_ ? 1 : 0); }
   // Goes to the slice that has the next row, and lets go of those before; false if none has.
@@ -71,7 +77,7 @@ class Fetch {
   std::vector<SliceRange> slices_;
   std::vector<SliceSummary> summaries_;  // of the slices; header and rows agree with them
   WantedRecords wanted_;
-  WantedColumns columns_;  // with those of ReadNext or ReadNextUsed
+  WantedColumns columns_;  // with those of ReadNext
   uint64_t lease_id_;
   uint64_t oldest_fresh_version_;  // as of the summaries
   std::optional<AnswersInSegment> answers_;
@@ -84,7 +90,7 @@ class Fetch {
   size_t slice_ = 0;
   uint32_t row_ = 0;
   uint64_t rows_done_ = 0;
-  uint64_t slots_done_ = 0;  // of these rows, if ragged
+  uint64_t slots_done_ = 0;  // of these rows, in the segment
 
   // On the way to the segment, or not sent. Used again.
   struct {

@@ -19,20 +19,14 @@ absl::StatusOr<WantedRecords> WantedRecords::Parse(const v1::FetchTopKRequest& r
   return wanted;
 }
 
-std::array<uint64_t, WantedRecords::kArrays> WantedRecords::Sizes(uint64_t rows,
-                                                                  uint64_t slots) const {
+std::vector<uint64_t> WantedRecords::Sizes(uint64_t rows, uint64_t slots, bool ragged) const {
   static_assert(sizeof(int32_t) == sizeof(float));
   const uint64_t narrow = rows * sizeof(float);
-  return {Has(v1::SAMPLED_IDS) * narrow, Has(v1::SAMPLED_LOG_PROBS) * narrow,
-          Has(v1::TOP_K_IDS) * narrow * slots, Has(v1::TOP_K_LOG_PROBS) * narrow * slots};
-}
-
-std::array<uint64_t, WantedRecords::kArrays + 1> WantedRecords::RaggedSizes(
-    uint64_t rows, uint64_t all_slots) const {
-  const uint64_t narrow = rows * sizeof(float);
-  const uint64_t wide = all_slots * sizeof(float);
-  return {Has(v1::SAMPLED_IDS) * narrow, Has(v1::SAMPLED_LOG_PROBS) * narrow,
-          rows * sizeof(uint16_t), Has(v1::TOP_K_IDS) * wide, Has(v1::TOP_K_LOG_PROBS) * wide};
+  const uint64_t wide = slots * sizeof(float);
+  std::vector<uint64_t> sizes = {Has(v1::SAMPLED_IDS) * narrow, Has(v1::SAMPLED_LOG_PROBS) * narrow,
+                                 Has(v1::TOP_K_IDS) * wide, Has(v1::TOP_K_LOG_PROBS) * wide};
+  if (ragged) sizes.insert(sizes.begin() + 2, rows * sizeof(uint16_t));
+  return sizes;
 }
 
 }  // namespace sis

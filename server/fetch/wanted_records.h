@@ -1,8 +1,8 @@
 // Which arrays of the records a FetchTopK wants.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -17,10 +17,9 @@ class WantedRecords {
   static absl::StatusOr<WantedRecords> Parse(const v1::FetchTopKRequest& request);
 
   bool Has(v1::RecordArray array) const { return (bits_ >> array & 1) != 0; }
-  // Bytes of each array, in the order of RecordArray, for so many rows of K = slots.
-  std::array<uint64_t, kArrays> Sizes(uint64_t rows, uint64_t slots) const;
-  // The same where they are ragged, of so many slots in all; the counts are the third.
-  std::array<uint64_t, kArrays + 1> RaggedSizes(uint64_t rows, uint64_t all_slots) const;
+  // Bytes of each array, in the order of RecordArray, for so many rows of so many slots in all; if
+  // they are ragged, the counts are the third.
+  std::vector<uint64_t> Sizes(uint64_t rows, uint64_t slots, bool ragged) const;
   bool has_slots() const { return Has(v1::TOP_K_IDS) || Has(v1::TOP_K_LOG_PROBS); }
 
  private:

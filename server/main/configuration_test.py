@@ -152,6 +152,15 @@ class ConfigurationTest(unittest.TestCase):
         for flag in ("--max_runs=0", "--store=disk"):
             self.assertEqual(run(flag).returncode, 1)  # a start refuses the same
 
+    def test_a_trace_file_that_cannot_be_written_is_refused_and_none_is_made(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for path, why in ((f"{folder}/missing/spans", "No such file"), (folder, "not a regular file")):
+                refused = run("--check", f"--trace_file={path}")
+                self.assertEqual(refused.returncode, 1)
+                self.assertRegex(refused.stderr, f"--trace_file: {path}.*{why}")
+            self.assertEqual(run("--check", f"--trace_file={folder}/spans").returncode, 0)
+            self.assertEqual(os.listdir(folder), [])
+
     def test_nonsense_is_refused_of_every_flag_also_where_something_else_overrides_it(self):
         sense = {name: value for name, (value, _) in self.check().items()}
         self.assertEqual(NONSENSE.keys() | FILES | WRITTEN, sense.keys())

@@ -1,22 +1,19 @@
 #include "server/main/listener.h"
 
 #include <fcntl.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <cerrno>
-#include <cstddef>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -27,71 +24,25 @@
 namespace sis {
 namespace {
 
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using Error = boost::system::error_code;
 using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
 
 // How long refusing counts as going on.
 constexpr absl::Duration kLately = absl::Seconds(5);
 // How often it is looked at what strangers bring.
-constexpr int kLookMilliseconds = 20;
+constexpr absl::Duration kLookInterval = absl::Milliseconds(20);
 // The time between looks is at least so many times that of a look.
 constexpr int kLookShare = 9;
 // Before a system that lacks memory is asked again.
-constexpr int kPauseMilliseconds = 50;
+constexpr std::chrono::milliseconds kPause(50);
 // As gRPC's own sockets: what a client doesn't acknowledge for so long ends its connection.
 constexpr int kUserTimeoutMilliseconds = 20'000;
 
-absl::Status FromErrno(absl::string_view what) {
-  return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
-}
+absl::Status FromError(const Error& error) { return absl::UnavailableError(error.message()); }
 
 int OpenSpare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
-
-int PortOf(int descriptor) {
-  sockaddr_storage address = {};
-  socklen_t size = sizeof(address);
-  if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
-  return ntohs(address.ss_family == AF_INET6
-                   ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
-                   : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
-}
-
-absl::StatusOr<int> BindAndListen(int family, const sockaddr* address, socklen_t size,
-                                  bool dual_stack) {
-  const int descriptor = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (descriptor < 0) return FromErrno("socket");
-  absl::Cleanup give_up = [&] { close(descriptor); };
-  const int on = 1;
-  if (family != AF_UNIX) {
-    // What is accepted inherits them.
-    setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    setsockopt(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMilliseconds,
-               sizeof(kUserTimeoutMilliseconds));
-  }
-  if (family == AF_INET6) {
-    const int only = dual_stack ? 0 : 1;
-    setsockopt(descriptor, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof(only));
-  }
-  if (bind(descriptor, address, size) != 0) return FromErrno("bind");
-  if (listen(descriptor, SOMAXCONN) != 0) return FromErrno("listen");
-  std::move(give_up).Cancel();
-  return descriptor;
-}
-
-absl::StatusOr<int> BindAndListen(const addrinfo& found, int port) {
-  sockaddr_storage address = {};
-  std::memcpy(&address, found.ai_addr, found.ai_addrlen);
-  bool wildcard = false;
-  if (found.ai_family == AF_INET6) {
-    auto& v6 = reinterpret_cast<sockaddr_in6&>(address);
-    v6.sin6_port = htons(port);
-    wildcard = IN6_IS_ADDR_UNSPECIFIED(&v6.sin6_addr);
-  } else {
-    reinterpret_cast<sockaddr_in&>(address).sin_port = htons(port);
-  }
-  return BindAndListen(found.ai_family, reinterpret_cast<const sockaddr*>(&address),
-                       found.ai_addrlen, wildcard);
-}
 
 }  // namespace
 
@@ -99,12 +50,10 @@ Listener::Listener(Strangers& strangers, const Strangers::Limits& limits)
     : strangers_(strangers),
       limits_(limits),
       first_reserved_(FirstReservedDescriptor()),
-      stop_(eventfd(0, EFD_CLOEXEC)),
       spare_(OpenSpare()) {}
 
 Listener::~Listener() {
   Stop();
-  close(stop_);
   close(spare_);
 }
 
@@ -128,83 +77,82 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Listen(
 }
 
 absl::StatusOr<std::string> Listener::ListenAt(const std::string& address, Acceptor* acceptor) {
-  absl::string_view name = address;
-  if (absl::ConsumePrefix(&name, "unix-abstract:")) {
-    absl::Status status = ListenAtPath(std::string(name), /*abstract=*/true, acceptor);
-    if (!status.ok()) return status;
+  using UnixEndpoint = asio::local::stream_protocol::endpoint;
+  try {
+    absl::string_view name = address;
+    if (absl::ConsumePrefix(&name, "unix-abstract:")) {
+      Bind(UnixEndpoint(absl::StrCat(absl::string_view("\0", 1), name)), acceptor);
+      return address;
+    }
+    if (!absl::StartsWith(address, "unix:")) return ListenAtHost(address, acceptor);
+    absl::StatusOr<SocketFile> file = SocketFile::Prepare(address);
+    if (!file.ok()) return file.status();
+    Bind(UnixEndpoint(file->temporary_path()), acceptor);
+    if (absl::Status status = file->Publish(); !status.ok()) return status;
+    files_.push_back(*std::move(file));
     return address;
+  } catch (const boost::system::system_error& error) {
+    return FromError(error.code());
   }
-  if (!absl::StartsWith(address, "unix:")) return ListenAtHost(address, acceptor);
-  absl::StatusOr<SocketFile> file = SocketFile::Prepare(address);
-  if (!file.ok()) return file.status();
-  absl::Status status = ListenAtPath(file->temporary_path(), /*abstract=*/false, acceptor);
-  if (status.ok()) status = file->Publish();
-  if (!status.ok()) return status;
-  files_.push_back(*std::move(file));
-  return address;
 }
 
-absl::Status Listener::ListenAtPath(const std::string& path, bool abstract, Acceptor* acceptor) {
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  const size_t begin = abstract ? 1 : 0;
-  if (path.size() + 1 > sizeof(address.sun_path)) {
-    return absl::UnavailableError("the path is too long for a Unix socket");
+void Listener::Bind(const Protocol::endpoint& endpoint, Acceptor* acceptor, bool only_v6) {
+  asio::basic_socket_acceptor<Protocol> socket(io_, endpoint.protocol());
+  if (endpoint.protocol().family() != AF_UNIX) {
+    // What is accepted inherits them.
+    socket.set_option(asio::socket_base::reuse_address(true));
+    socket.set_option(tcp::no_delay(true));
+    setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMilliseconds,
+               sizeof(kUserTimeoutMilliseconds));
   }
-  std::memcpy(address.sun_path + begin, path.data(), path.size());
-  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + 1);
-  const absl::StatusOr<int> descriptor =
-      BindAndListen(AF_UNIX, reinterpret_cast<const sockaddr*>(&address), size, false);
-  if (!descriptor.ok()) return descriptor.status();
-  sockets_.push_back({*descriptor, acceptor});
-  return absl::OkStatus();
+  if (endpoint.protocol().family() == AF_INET6) socket.set_option(asio::ip::v6_only(only_v6));
+  socket.bind(endpoint);
+  socket.listen(SOMAXCONN);
+  socket.native_non_blocking(true);
+  sockets_.push_back({std::move(socket), acceptor});
 }
 
 absl::StatusOr<std::string> Listener::ListenAtHost(const std::string& address, Acceptor* acceptor) {
   const size_t colon = address.rfind(':');
-  const std::string port = address.substr(colon + 1);
   absl::string_view host = absl::string_view(address).substr(0, colon);
   if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
   // As with gRPC the wildcard of IPv4 stands for that of IPv6 as well, where there is IPv6.
   std::vector<std::string> hosts = {std::string(host)};
   if (host == "0.0.0.0") hosts.insert(hosts.begin(), "::");
-  absl::Status problem = absl::UnavailableError("no such address");
+  Error problem = asio::error::host_not_found;
   for (const std::string& name : hosts) {
-    addrinfo hints = {};
-    hints.ai_family = AF_UNSPEC;
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-    addrinfo* found = nullptr;
-    if (const int error = getaddrinfo(name.c_str(), port.c_str(), &hints, &found); error != 0) {
-      problem = absl::UnavailableError(gai_strerror(error));
-      continue;
-    }
-    const absl::Cleanup free_found = [&] { freeaddrinfo(found); };
-    int picked = std::stoi(port);
     bool listens = false;
-    for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-      const absl::StatusOr<int> descriptor = BindAndListen(*each, picked);
-      if (!descriptor.ok()) {
-        problem = descriptor.status();
+    tcp::endpoint local;  // of the last, with the port that was picked
+    for (const auto& found : tcp::resolver(io_).resolve(
+             name, address.substr(colon + 1),
+             tcp::resolver::passive | tcp::resolver::numeric_service, problem)) {
+      tcp::endpoint endpoint = found.endpoint();
+      if (listens) endpoint.port(local.port());
+      try {
+        Bind(endpoint, acceptor, !endpoint.address().is_unspecified());
+      } catch (const boost::system::system_error& error) {
+        problem = error.code();
         continue;
       }
+      const Protocol::endpoint bound = sockets_.back().socket.local_endpoint();
+      local = endpoint;
+      std::memcpy(local.data(), bound.data(), bound.size());
       listens = true;
-      picked = PortOf(*descriptor);
-      sockets_.push_back({*descriptor, acceptor});
     }
-    if (listens) return absl::StrCat(address.substr(0, colon), ":", picked);
+    if (listens) return absl::StrCat(address.substr(0, colon), ":", local.port());
   }
-  return problem;
+  return FromError(problem);
 }
 
 void Listener::Start() {
-  thread_ = std::thread([this] { AcceptUntilStopped(); });
+  for (Socket& socket : sockets_) AwaitConnections(socket);
+  thread_ = std::thread([this] { io_.run(); });
 }
 
 void Listener::Stop() {
-  eventfd_write(stop_, 1);
+  io_.stop();
   if (thread_.joinable()) thread_.join();
-  for (const Socket& socket : std::exchange(sockets_, {})) close(socket.descriptor);
+  sockets_.clear();
   files_.clear();
 }
 
@@ -217,39 +165,35 @@ void Listener::CountRefused() {
   last_refused_ = absl::ToUnixNanos(SteadyNow());
 }
 
-void Listener::AcceptUntilStopped() {
-  std::vector<pollfd> polled = {{stop_, POLLIN, 0}};
-  for (const Socket& socket : sockets_) polled.push_back({socket.descriptor, POLLIN, 0});
-  while (true) {
-    const int timeout = strangers_.empty() ? -1 : kLookMilliseconds;
-    const int ready = poll(polled.data(), polled.size(), timeout);
-    LookAtStrangers();
-    if (ready < 0) continue;
-    if (polled[0].revents != 0) return;
-    bool has_room = true;
-    for (size_t i = 0; i < sockets_.size(); ++i) {
-      if (polled[i + 1].revents != 0) has_room = AcceptFrom(sockets_[i]) && has_room;
-    }
-    if (!has_room) poll(polled.data(), 1, kPauseMilliseconds);
-  }
+void Listener::AwaitConnections(Socket& socket) {
+  socket.socket.async_wait(asio::socket_base::wait_read, [this, &socket](const Error&) {
+    const bool has_room = AcceptFrom(socket);
+    if (!looking_ && !strangers_.empty()) LookAtStrangers(kLookInterval);
+    if (has_room) return AwaitConnections(socket);
+    socket.pause.expires_after(kPause);
+    socket.pause.async_wait([this, &socket](const Error&) { AwaitConnections(socket); });
+  });
 }
 
-void Listener::LookAtStrangers() {
-  const absl::Time begin = SteadyNow();
-  if (begin < next_look_) return;
-  strangers_.Check(limits_);
-  const absl::Time end = SteadyNow();
-  next_look_ = end + std::max(absl::Milliseconds(kLookMilliseconds), kLookShare * (end - begin));
+void Listener::LookAtStrangers(absl::Duration later) {
+  looking_ = true;
+  next_look_.expires_after(absl::ToChronoNanoseconds(later));
+  next_look_.async_wait([this](const Error&) {
+    const absl::Time begin = SteadyNow();
+    strangers_.Check(limits_);
+    looking_ = !strangers_.empty();
+    if (looking_) LookAtStrangers(std::max(kLookInterval, kLookShare * (SteadyNow() - begin)));
+  });
 }
 
-bool Listener::AcceptFrom(const Socket& socket) {
+bool Listener::AcceptFrom(Socket& socket) {
+  const int listening = socket.socket.native_handle();
   while (true) {
-    const int connection =
-        accept4(socket.descriptor, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    const int connection = accept4(listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (connection >= 0 && connection < first_reserved_) {
       strangers_.Add(connection);
       Acceptor::NewConnectionParameters parameters;
-      parameters.listener_fd = socket.descriptor;
+      parameters.listener_fd = listening;
       parameters.fd = connection;
       socket.acceptor->HandleNewConnection(&parameters);
       continue;
@@ -265,7 +209,7 @@ bool Listener::AcceptFrom(const Socket& socket) {
       case EMFILE:
       case ENFILE: {
         close(spare_);
-        const int refused = accept4(socket.descriptor, nullptr, nullptr, SOCK_CLOEXEC);
+        const int refused = accept4(listening, nullptr, nullptr, SOCK_CLOEXEC);
         CountRefused();
         if (refused >= 0) close(refused);
         spare_ = OpenSpare();

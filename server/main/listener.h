@@ -4,9 +4,14 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <boost/asio/basic_socket_acceptor.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <list>
 #include <memory>
 #include <string>
 #include <thread>
@@ -57,9 +62,11 @@ class Listener {
   bool RefusedLately() const;
 
  private:
+  using Protocol = boost::asio::generic::stream_protocol;
   struct Socket {
-    int descriptor;
+    boost::asio::basic_socket_acceptor<Protocol> socket;
     grpc::experimental::ExternalConnectionAcceptor* acceptor;
+    boost::asio::steady_timer pause{socket.get_executor()};
   };
 
   Listener(Strangers& strangers, const Strangers::Limits& limits);
@@ -67,12 +74,14 @@ class Listener {
                                        grpc::experimental::ExternalConnectionAcceptor* acceptor);
   absl::StatusOr<std::string> ListenAtHost(
       const std::string& address, grpc::experimental::ExternalConnectionAcceptor* acceptor);
-  absl::Status ListenAtPath(const std::string& path, bool abstract,
-                            grpc::experimental::ExternalConnectionAcceptor* acceptor);
-  void AcceptUntilStopped();
-  void LookAtStrangers();
+  // Throws what the system says.
+  void Bind(const Protocol::endpoint& endpoint,
+            grpc::experimental::ExternalConnectionAcceptor* acceptor, bool only_v6 = false);
+  void AwaitConnections(Socket& socket);
+  // While there are any.
+  void LookAtStrangers(absl::Duration later);
   // All that wait. False if the system has no room for them at present.
-  bool AcceptFrom(const Socket& socket);
+  bool AcceptFrom(Socket& socket);
   void CountRefused();
 
   Strangers& strangers_;
@@ -80,13 +89,15 @@ class Listener {
   std::string addresses_;
   std::vector<SocketFile> files_;
   std::vector<std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor>> acceptors_;
-  std::vector<Socket> sockets_;
   const int first_reserved_;
-  int stop_;   // an eventfd
   int spare_;  // given up for as long as it takes to close a connection
   std::atomic<int64_t> refused_ = 0;
   std::atomic<int64_t> last_refused_ = std::numeric_limits<int64_t>::min();  // nanoseconds
-  absl::Time next_look_ = absl::InfinitePast();                              // the thread's
+  // All from here on is the thread's.
+  boost::asio::io_context io_{1};
+  std::list<Socket> sockets_;
+  boost::asio::steady_timer next_look_{io_};
+  bool looking_ = false;
   std::thread thread_;
 };
 

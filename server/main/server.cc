@@ -13,7 +13,6 @@
 #include <iterator>
 #include <map>
 #include <utility>
-#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
@@ -113,9 +112,7 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
                 options.default_deadline, spans_.get()}),
       admin_(std::move(admin)),
       run_idle_expiry_(options.run_idle_expiry),
-      reload_interval_(options.security.reload_interval),
-      proxy_certificate_(options.security.proxy_certificate),
-      has_identities_(!options.security.identities.empty()) {
+      reload_interval_(options.security.reload_interval) {
   if (store_ != nullptr) store_->CountIn(store_metrics_);
 }
 
@@ -276,8 +273,8 @@ MetricFamilies Server::Collect() {
                                   "what they held before is used.",
                                   Gauge,
                                   {}};
-  for (const Reloads* reloads : Reloaded()) {
-    failed.metric.push_back(Metric(Gauge, reloads->failed() ? 1 : 0, {{"files", reloads->what()}}));
+  for (const Reloads& reloads : reloads_) {
+    failed.metric.push_back(Metric(Gauge, reloads.failed() ? 1 : 0, {{"files", reloads.what()}}));
   }
   if (!failed.metric.empty()) families.push_back(std::move(failed));
   add(counted_.Collect());
@@ -327,9 +324,8 @@ absl::Status Server::Listen(const ServerOptions& options) {
     if (!files.ok()) return files.status();
     tls_files_ = *std::move(files);
     tls = tls_files_->Credentials();
-    certificate_end_ = absl::ToUnixSeconds(tls_files_->certificate_end());
   }
-  if (!proxy_certificate_.empty()) LookAtProxyCertificate();
+  WatchFiles(options.security);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   const int max_message_bytes =
@@ -416,30 +412,32 @@ void Server::EndCalls(absl::Duration grace) {
   streams_.AwaitNone(absl::InfiniteFuture());
 }
 
-std::vector<const Reloads*> Server::Reloaded() const {
-  std::vector<const Reloads*> reloaded;
-  if (has_identities_) reloaded.push_back(&identities_reloads_);
-  if (tls_files_ != nullptr) reloaded.push_back(&tls_reloads_);
-  if (!proxy_certificate_.empty()) reloaded.push_back(&proxy_reloads_);
-  return reloaded;
-}
-
-void Server::LookAtProxyCertificate() {
-  const absl::StatusOr<absl::Time> end = CertificateExpiry(proxy_certificate_);
-  proxy_reloads_.Note(end.status(), /*changed=*/false);
-  if (end.ok()) certificate_end_ = absl::ToUnixSeconds(*end);
-}
-
-void Server::ReloadSecurity() {
-  const absl::StatusOr<bool> changed = authenticator_->Reload();
-  identities_reloads_.Note(changed.status(), changed.ok() && *changed);
-  if (changed.ok() && *changed) streams_.CancelDisallowed();
-  if (tls_files_ != nullptr) {
-    const absl::StatusOr<bool> renewed = tls_files_->Reload();
-    tls_reloads_.Note(renewed.status(), renewed.ok() && *renewed);
-    certificate_end_ = absl::ToUnixSeconds(tls_files_->certificate_end());
+void Server::WatchFiles(const SecurityOptions& options) {
+  if (!options.identities.empty()) {
+    reloads_.emplace_back("identities", [this] {
+      const absl::StatusOr<bool> changed = authenticator_->Reload();
+      // The streams of those who have gone from it end.
+      if (changed.ok() && *changed) streams_.CancelDisallowed();
+      return changed;
+    });
   }
-  if (!proxy_certificate_.empty()) LookAtProxyCertificate();
+  if (tls_files_ != nullptr) {
+    reloads_.emplace_back("tls", [this] {
+      const absl::StatusOr<bool> changed = tls_files_->Reload();
+      certificate_end_ = absl::ToUnixSeconds(tls_files_->certificate_end());
+      return changed;
+    });
+  }
+  if (!options.proxy_certificate.empty()) {
+    reloads_.emplace_back("proxy_certificate",
+                          [this, path = options.proxy_certificate]() -> absl::StatusOr<bool> {
+                            const absl::StatusOr<absl::Time> end = CertificateExpiry(path);
+                            if (!end.ok()) return end.status();
+                            certificate_end_ = absl::ToUnixSeconds(*end);
+                            return false;
+                          });
+  }
+  for (Reloads& reloads : reloads_) reloads.Reload();
 }
 
 void Server::KeepInOrder() {
@@ -453,7 +451,9 @@ void Server::KeepInOrder() {
   for (int64_t period = 1; !stopped(); ++period) {
     room_queue_.Serve();
     if (period % kPeriodsPerSample == 0) status_.Sample();
-    if (period % periods_per_reload == 0) ReloadSecurity();
+    if (period % periods_per_reload == 0) {
+      for (Reloads& reloads : reloads_) reloads.Reload();
+    }
     if (period % kPeriodsPerHistory == 0) runs_.StoreHistoriesBehind();
     if (period % kPeriodsPerCleaning != 0) continue;
     registry_.DropExpired();

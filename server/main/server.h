@@ -6,13 +6,13 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -133,12 +133,8 @@ class Server {
   void EndCalls(absl::Duration grace);
   // The janitor: resumes appends that wait for room, drops what has expired.
   void KeepInOrder();
-  // Looks at the file of identities, and ends the streams of those who have gone from it; at the
-  // files of TLS, and at a proxy's certificate.
-  void ReloadSecurity();
-  void LookAtProxyCertificate();
-  // Of the files that there are.
-  std::vector<const Reloads*> Reloaded() const;
+  // Whatever there is of the file of identities, those of TLS, and a proxy's certificate.
+  void WatchFiles(const SecurityOptions& options);
 
   // Destroyed from the last to the first: the admin port and the gRPC server before all that their
   // handlers use.
@@ -175,12 +171,7 @@ class Server {
   int64_t damaged_files_ = 0;
   const absl::Duration run_idle_expiry_;
   const absl::Duration reload_interval_;
-  const std::string proxy_certificate_;  // the file; empty if there is none
-  const bool has_identities_;
-  // By the janitor.
-  Reloads identities_reloads_{"identities"};
-  Reloads tls_reloads_{"tls"};
-  Reloads proxy_reloads_{"proxy_certificate"};
+  std::list<Reloads> reloads_;                // by the janitor
   std::atomic<int64_t> certificate_end_ = 0;  // of what clients are shown, since 1970; 0: nothing
   std::string store_description_;
   std::string grpc_address_;

@@ -4,15 +4,15 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <initializer_list>
 #include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
-#include <utility>
+#include <type_traits>
 
 #include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
 #include "absl/flags/usage.h"
 #include "absl/flags/usage_config.h"
 #include "absl/strings/str_cat.h"
@@ -141,7 +141,10 @@ bool ParentIsGone() {
 
 // A few chunks of the arena for each of two sizes of blocks.
 constexpr int64_t kLeastCacheBytes = 16 * int64_t{Arena::kSlabBytes};
-constexpr int64_t kMostThreads = 4096;
+constexpr int kMostThreads = 4096;
+
+std::string Text(int64_t number) { return absl::StrCat(number); }
+std::string Text(absl::Duration duration) { return absl::FormatDuration(duration); }
 
 SecurityOptions SecurityFromFlags() {
   return {.tls_certificate = absl::GetFlag(FLAGS_tls_certificate),
@@ -177,58 +180,46 @@ std::string FlagProblem(absl::string_view flag) {
     const bool known = role.empty() || ParseRole(role).has_value();
     return known ? "" : " is none of viewer, worker, trainer and admin";
   }
-  struct Range {
-    absl::string_view flag;
-    int64_t value;
-    int64_t least;
-    int64_t most = INT64_MAX;
-  };
-  for (const Range& range : std::initializer_list<Range>{
-           {"max_top_k", absl::GetFlag(FLAGS_max_top_k), 1, kMaxTopK},
-           {"max_positions", absl::GetFlag(FLAGS_max_positions), 1, INT32_MAX},
-           {"cache_bytes", absl::GetFlag(FLAGS_cache_bytes), kLeastCacheBytes},
-           {"device_cache_bytes", absl::GetFlag(FLAGS_device_cache_bytes), -1},
-           {"shared_memory_bytes", absl::GetFlag(FLAGS_shared_memory_bytes), 0},
-           {"max_message_bytes", absl::GetFlag(FLAGS_max_message_bytes), 1, INT32_MAX},
-           {"evaluate_threads", absl::GetFlag(FLAGS_evaluate_threads), 1, kMostThreads},
-           {"max_evaluate_positions", absl::GetFlag(FLAGS_max_evaluate_positions), 1},
-           {"max_runs", absl::GetFlag(FLAGS_max_runs), 1},
-           {"max_runs_per_owner", absl::GetFlag(FLAGS_max_runs_per_owner), 1},
-           {"metric_runs", absl::GetFlag(FLAGS_metric_runs), 0},
-           {"max_leases", absl::GetFlag(FLAGS_max_leases), 1},
-           {"inspected_bytes", absl::GetFlag(FLAGS_inspected_bytes), 0},
-           {"steps_kept", absl::GetFlag(FLAGS_steps_kept), 1},
-           {"max_streams_per_connection", absl::GetFlag(FLAGS_max_streams_per_connection), 1},
-           {"grpc_memory_bytes", absl::GetFlag(FLAGS_grpc_memory_bytes), 1}}) {
-    if (range.flag != flag) continue;
-    if (range.value < range.least) return absl::StrCat(" is below ", range.least);
-    if (range.value > range.most) return absl::StrCat(" is above ", range.most);
-  }
   if (flag == "max_lease_seconds") {
     return absl::GetFlag(FLAGS_max_lease_seconds) >= 0 ? "" : " is not 0 or more";  // nor NaN
   }
-  struct Least {
-    absl::string_view flag;
-    absl::Duration value;
-    absl::Duration least;
+  std::string problem;
+  const auto is_in = [&]<typename T>(const absl::Flag<T>& own, std::type_identity_t<T> least,
+                                     std::type_identity_t<T> most) {
+    if (absl::GetFlagReflectionHandle(own).Name() != flag) return;
+    const T value = absl::GetFlag(own);
+    if (value < least) problem = absl::StrCat(" is below ", Text(least));
+    if (value > most) problem = absl::StrCat(" is above ", Text(most));
   };
-  for (const Least& least : std::initializer_list<Least>{
-           {"append_patience", absl::GetFlag(FLAGS_append_patience), absl::ZeroDuration()},
-           {"lease_absence", absl::GetFlag(FLAGS_lease_absence), absl::ZeroDuration()},
-           {"shutdown_grace", absl::GetFlag(FLAGS_shutdown_grace), absl::ZeroDuration()},
-           {"max_connection_age", absl::GetFlag(FLAGS_max_connection_age), absl::Seconds(1)},
-           {"reload_interval", absl::GetFlag(FLAGS_reload_interval), absl::Seconds(1)}}) {
-    if (least.flag != flag || least.value >= least.least) continue;
-    return absl::StrCat(" is below ", absl::FormatDuration(least.least));
+  is_in(FLAGS_max_top_k, 1, kMaxTopK);
+  is_in(FLAGS_max_positions, 1, INT32_MAX);
+  is_in(FLAGS_cache_bytes, kLeastCacheBytes, INT64_MAX);
+  is_in(FLAGS_device_cache_bytes, -1, INT64_MAX);
+  is_in(FLAGS_shared_memory_bytes, 0, INT64_MAX);
+  is_in(FLAGS_max_message_bytes, 1, INT32_MAX);
+  is_in(FLAGS_evaluate_threads, 1, kMostThreads);
+  is_in(FLAGS_max_evaluate_positions, 1, INT64_MAX);
+  is_in(FLAGS_max_runs, 1, INT32_MAX);
+  is_in(FLAGS_max_runs_per_owner, 1, INT32_MAX);
+  is_in(FLAGS_metric_runs, 0, INT32_MAX);
+  is_in(FLAGS_max_leases, 1, INT32_MAX);
+  is_in(FLAGS_inspected_bytes, 0, INT64_MAX);
+  is_in(FLAGS_steps_kept, 1, INT32_MAX);
+  is_in(FLAGS_max_streams_per_connection, 1, INT32_MAX);
+  is_in(FLAGS_grpc_memory_bytes, 1, INT64_MAX);
+  constexpr absl::Duration kEver = absl::InfiniteDuration();
+  is_in(FLAGS_append_patience, absl::ZeroDuration(), kEver);
+  is_in(FLAGS_lease_absence, absl::ZeroDuration(), kEver);
+  is_in(FLAGS_shutdown_grace, absl::ZeroDuration(), kEver);
+  is_in(FLAGS_run_idle_expiry, absl::ZeroDuration(), kEver);
+  is_in(FLAGS_default_deadline, absl::ZeroDuration(), kEver);
+  is_in(FLAGS_max_connection_age, absl::Seconds(1), kEver);
+  is_in(FLAGS_reload_interval, absl::Seconds(1), kEver);
+  for (const auto* positive : {&FLAGS_run_idle_expiry, &FLAGS_default_deadline}) {
+    if (absl::GetFlagReflectionHandle(*positive).Name() != flag) continue;
+    if (absl::GetFlag(*positive) == absl::ZeroDuration()) problem = " is not above 0";
   }
-  for (const auto& [of, value] :
-       {std::pair("run_idle_expiry", absl::GetFlag(FLAGS_run_idle_expiry)),
-        std::pair("default_deadline", absl::GetFlag(FLAGS_default_deadline))}) {
-    if (of != flag) continue;
-    if (value < absl::ZeroDuration()) return " is below 0";
-    if (value == absl::ZeroDuration()) return " is not above 0";
-  }
-  return "";
+  return problem;
 }
 
 ServerOptions OptionsFromFlags() {

@@ -202,7 +202,7 @@ TEST_F(EvaluateTaskTest, WhatIsNoRequestIsRefusedAtOnce) {
 
 TEST_F(EvaluateTaskTest, ARequestKeepsItsSegmentThoughTheLeaseEnds) {
   SegmentRegistry segments(1 << 20);
-  const auto leased = segments.Lease(1, [] {});
+  const auto leased = segments.Lease(1);
   ASSERT_TRUE(leased.ok()) << leased.status();
   const std::string name = (*leased)->name();
   v1::EvaluateRequest request;

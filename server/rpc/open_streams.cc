@@ -2,11 +2,15 @@
 
 #include <algorithm>
 
-#include "server/rpc/client_at.h"
+#include "absl/strings/match.h"
 #include "server/rpc/resources.h"
 #include "server/threads/steady_now.h"
 
 namespace sis {
+
+ClientAt WhereIs(const grpc::CallbackServerContext& context) {
+  return absl::StartsWith(context.peer(), "unix:") ? ClientAt::kUnixSocket : ClientAt::kElsewhere;
+}
 
 OpenStreams::Stream::Stream(const grpc::CallbackServerContext& context, const Resources& resources,
                             const char* method)

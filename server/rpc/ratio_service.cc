@@ -20,18 +20,14 @@
 #include "server/rpc/append_stream.h"
 #include "server/rpc/call_deadline.h"
 #include "server/rpc/call_trace.h"
-#include "server/rpc/client_at.h"
 #include "server/rpc/evaluate_stream.h"
 #include "server/rpc/evaluate_task.h"
 #include "server/rpc/fetch_stream.h"
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/listed_runs.h"
-#include "server/rpc/methods.h"
 #include "server/rpc/reaction_order.h"
-#include "server/rpc/rpc_timer.h"
 #include "server/rpc/segment_lease.h"
-#include "server/wire/received_arrays.h"
-#include "server/wire/received_bytes.h"
+#include "server/wire/received_message.h"
 #include "server/wire/serialize.h"
 
 namespace sis {
@@ -41,16 +37,6 @@ using Context = grpc::CallbackServerContext;
 using Bytes = grpc::ByteBuffer;
 // Answers a unary call.
 using Finish = std::function<void(const absl::Status& status)>;
-
-// Of a type without arrays.
-template <typename Message>
-absl::Status Parse(const grpc::ByteBuffer& received, ParsingCharge& charge, Message& message) {
-  grpc::ByteBuffer buffer = received;
-  const absl::StatusOr<ScatteredBytes> bytes = ReceivedBytes(buffer, charge);
-  if (!bytes.ok()) return bytes.status();
-  ReceivedArrays none;
-  return ReceivedArrays::Parse(*bytes, ShapeOf<Message>(), charge, message, none);
-}
 
 template <typename Request>
 const v1::RunRef& RunOf(const Request& request) {
@@ -273,14 +259,15 @@ void RatioService::AnswerBy(Handler handler) {
            [this, handler](Context& context, const Caller& caller, const Bytes& received,
                            Bytes& answered, const Finish& finish, const RequestSpan& traced) {
              const CallDeadline deadline(context, resources_.default_deadline);
+             const ClientAt client = WhereIs(context);
              resources_.store_threads.Run([=, this, span = traced, &received, &answered]() mutable {
-               ParsingCharge charge(resources_.parsing);
-               Request request;
+               if (absl::Status late = deadline.Check(); !late.ok()) return finish(late);
+               const auto request = ReceivedMessage<Request>::Parse(received, resources_.parsing,
+                                                                    resources_.segments, client);
+               if (!request.ok()) return finish(request.status());
+               span.SetRun(RunIdOf((*request)->message()));
                const auto response = std::make_shared<Response>();
-               absl::Status status = deadline.Check();
-               if (status.ok()) status = Parse(received, charge, request);
-               if (status.ok()) span.SetRun(RunIdOf(request));
-               if (status.ok()) status = handler(caller, request, *response);
+               absl::Status status = handler(caller, (*request)->message(), *response);
                if (status.ok()) answered = SerializeInPlace(response);
                finish(status);
              });
@@ -338,12 +325,7 @@ void RatioService::AddStreams() {
     return new FetchStream(*context, resources_, *request);
   };
   const auto lease = [this](Context* context, const Bytes* request) {
-    ParsingCharge charge(resources_.parsing);
-    v1::LeaseSegmentRequest message;
-    absl::Status status = resources_.authorize(*context, "LeaseSegment").status();
-    if (status.ok()) status = Parse(*request, charge, message);
-    return SegmentLease::Start(resources_, WhereIs(*context),
-                               status.ok() ? absl::StatusOr<uint64_t>(message.bytes()) : status);
+    return SegmentLease::Start(*context, resources_, *request);
   };
   using grpc::internal::CallbackBidiHandler;
   using grpc::internal::CallbackServerStreamingHandler;

@@ -1,11 +1,7 @@
 #include "server/rpc/rpc_metrics.h"
 
-#include <google/protobuf/descriptor.h>
-
 #include <iterator>
 #include <map>
-
-#include "server/rpc/methods.h"
 
 namespace sis {
 namespace {

@@ -1,6 +1,8 @@
-// Counts and times of RPCs, for Prometheus. docs/metrics.md says what each means.
+// The methods of sis.v1.RatioService, and counts and times of their calls for Prometheus.
+// docs/metrics.md says what each means.
 #pragma once
 
+#include <google/protobuf/descriptor.h>
 #include <prometheus/counter.h>
 #include <prometheus/family.h>
 #include <prometheus/histogram.h>
@@ -9,11 +11,24 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "server/threads/steady_now.h"
 
 namespace sis {
+
+// As protobuf describes them.
+inline const google::protobuf::ServiceDescriptor& Methods() {
+  return *google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(
+      "sis.v1.RatioService");
+}
+
+// There must be one of this name.
+inline const google::protobuf::MethodDescriptor& MethodNamed(const std::string& name) {
+  return *Methods().FindMethodByName(name);
+}
 
 // Thread-safe.
 class RpcMetrics {
@@ -37,6 +52,24 @@ class RpcMetrics {
   prometheus::Family<prometheus::Histogram>& rpc_seconds_;
   std::atomic<int64_t> rpcs_ended_ = 0;
   std::atomic<int64_t> rpcs_failed_ = 0;
+};
+
+// Counts one RPC when it begins, and when it ends.
+class RpcTimer {
+ public:
+  RpcTimer(RpcMetrics& metrics, std::string method)
+      : metrics_(&metrics), method_(std::move(method)), start_(SteadyNow()) {
+    metrics_->StartRpc(method_);
+  }
+
+  void Finish(absl::StatusCode code) const {
+    metrics_->CountRpc(method_, code, SteadyNow() - start_);
+  }
+
+ private:
+  RpcMetrics* metrics_;
+  std::string method_;
+  absl::Time start_;
 };
 
 }  // namespace sis

@@ -4,7 +4,6 @@
 
 #include <string>
 
-#include "server/rpc/methods.h"
 #include "server/testing/scrape.h"
 
 namespace sis {

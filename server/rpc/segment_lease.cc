@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/rpc/grpc_status.h"
+#include "server/wire/received_message.h"
 #include "server/wire/serialize.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -14,39 +15,41 @@ constexpr char kLeases[] = "";
 
 }  // namespace
 
-SegmentLease* SegmentLease::Start(const Resources& resources, ClientAt client,
-                                  const absl::StatusOr<uint64_t>& bytes) {
-  const std::shared_ptr<SegmentLease> lease(new SegmentLease(resources));
+SegmentLease* SegmentLease::Start(const grpc::CallbackServerContext& context,
+                                  const Resources& resources, const grpc::ByteBuffer& request) {
+  const std::shared_ptr<SegmentLease> lease(new SegmentLease(context, resources));
+  lease->Register();
+  const absl::StatusOr<uint64_t> bytes = lease->BytesWanted(request);
   {
     WriterLock lock(lease->mutex_);
     lease->self_ = lease;
-    if (!bytes.ok()) {
-      lease->EndLocked(bytes.status());
-      return lease.get();
-    }
-    // Whoever can open the socket's file is the server's user (Server::Listen).
-    if (client != ClientAt::kUnixSocket) {
-      lease->EndLocked(
-          absl::PermissionDeniedError("shared memory is only for clients over a Unix socket"));
-      return lease.get();
-    }
+    if (!bytes.ok()) lease->EndLocked(bytes.status());
+    if (lease->ended_) return lease.get();
   }
   resources.workers.Schedule(kLeases, [lease, bytes = *bytes] { lease->Lease(bytes); });
   return lease.get();
 }
 
-SegmentLease::SegmentLease(const Resources& resources)
-    : segments_(resources.segments),
-      call_(resources.streams),
-      timer_(resources.metrics, "LeaseSegment") {}
+SegmentLease::SegmentLease(const grpc::CallbackServerContext& context, const Resources& resources)
+    : Stream(context, resources, "LeaseSegment") {}
+
+void SegmentLease::Close() { End(absl::UnavailableError("the server shuts down")); }
+
+absl::StatusOr<uint64_t> SegmentLease::BytesWanted(const grpc::ByteBuffer& request) const {
+  if (!caller_.ok()) return caller_.status();
+  const auto received = ReceivedMessage<v1::LeaseSegmentRequest>::Parse(
+      request, resources_.parsing, resources_.segments, client_);
+  if (!received.ok()) return received.status();
+  // Whoever can open the socket's file is the server's user (Server::Listen).
+  if (client_ == ClientAt::kUnixSocket) return (*received)->message().bytes();
+  return absl::PermissionDeniedError("shared memory is only for clients over a Unix socket");
+}
 
 void SegmentLease::Lease(uint64_t bytes) {
-  const absl::StatusOr<std::shared_ptr<SharedSegment>> segment = segments_.Lease(
-      bytes,
-      [self = shared_from_this()] { self->End(absl::UnavailableError("the server shuts down")); });
+  const absl::StatusOr<std::shared_ptr<SharedSegment>> segment = resources_.segments.Lease(bytes);
   if (!segment.ok()) return End(segment.status());
   WriterLock lock(mutex_);
-  if (ended_) return segments_.End((*segment)->name());
+  if (ended_) return resources_.segments.End((*segment)->name());
   segment_ = (*segment)->name();
   const auto response = std::make_shared<v1::LeaseSegmentResponse>();
   response->set_segment(segment_);
@@ -54,12 +57,14 @@ void SegmentLease::Lease(uint64_t bytes) {
   response->set_bytes((*segment)->size());
   response_ = SerializeInPlace(response);
   writing_ = true;
+  WriteBegins();
   StartWrite(&response_);
 }
 
 void SegmentLease::OnWriteDone(bool ok) {
   WriterLock lock(mutex_);
   writing_ = false;
+  WriteEnds();
   if (ended_) {
     Finish(ToGrpcStatus(status_));
   } else if (!ok) {
@@ -78,15 +83,19 @@ void SegmentLease::EndLocked(const absl::Status& status) {
   if (ended_) return;
   ended_ = true;
   status_ = status;
-  if (!segment_.empty()) segments_.End(segment_);
+  if (!segment_.empty()) resources_.segments.End(segment_);
   if (!writing_) Finish(ToGrpcStatus(status));
 }
 
 void SegmentLease::OnDone() {
   std::shared_ptr<SegmentLease> self;
-  WriterLock lock(mutex_);
-  timer_.Finish(status_.code());
-  self = std::move(self_);
+  {
+    WriterLock lock(mutex_);
+    timer_.Finish(status_.code());
+    self = std::move(self_);
+  }
+  // Not under the lock, which comes after that of the open streams.
+  Unregister();
 }
 
 }  // namespace sis

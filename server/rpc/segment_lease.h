@@ -10,8 +10,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/rpc/open_streams.h"
 #include "server/rpc/resources.h"
-#include "server/rpc/rpc_timer.h"
 #include "server/threads/mutex.h"
 
 namespace sis {
@@ -19,27 +19,27 @@ namespace sis {
 // Leases a segment for as long as the call lives. Owns itself; what it is given must outlive the
 // gRPC server.
 class SegmentLease final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
-                           public std::enable_shared_from_this<SegmentLease> {
+                           public std::enable_shared_from_this<SegmentLease>,
+                           private OpenStreams::Stream {
  public:
-  // `bytes` are wanted, or there is a reason to refuse. A worker makes the segment, as that takes a
-  // while.
-  static SegmentLease* Start(const Resources& resources, ClientAt client,
-                             const absl::StatusOr<uint64_t>& bytes);
+  // `context` is the call's, `request` a LeaseSegmentRequest. A worker makes the segment, as that
+  // takes a while.
+  static SegmentLease* Start(const grpc::CallbackServerContext& context, const Resources& resources,
+                             const grpc::ByteBuffer& request);
 
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
 
  private:
-  explicit SegmentLease(const Resources& resources);
+  SegmentLease(const grpc::CallbackServerContext& context, const Resources& resources);
+  void Close() override;
+  // How many bytes are wanted, or why they are refused.
+  absl::StatusOr<uint64_t> BytesWanted(const grpc::ByteBuffer& request) const;
   void Lease(uint64_t bytes);
   // Ends the lease, and the call as soon as nothing is being written.
   void End(const absl::Status& status);
   void EndLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  SegmentRegistry& segments_;
-  const OpenStreams::Call call_;
-  const RpcTimer timer_;
 
   Mutex mutex_;
   // A worker may still be busy when gRPC is done.

@@ -1,10 +1,8 @@
 #include "server/security/identities.h"
 
-#include <openssl/crypto.h>
 #include <openssl/sha.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -45,14 +43,8 @@ Identities::Digest Identities::DigestOf(absl::string_view token) {
   return digest;
 }
 
-uint64_t Identities::Beginning(const Digest& digest) {
-  uint64_t beginning;
-  std::memcpy(&beginning, digest.data(), sizeof(beginning));
-  return beginning;
-}
-
 absl::Status Identities::AddToken(const Digest& digest, Identity identity) {
-  if (!tokens_.try_emplace(Beginning(digest), Token{digest, std::move(identity)}).second) {
+  if (!tokens_.try_emplace(digest, std::move(identity)).second) {
     return Wrong("the token stands in an earlier line too");
   }
   return absl::OkStatus();
@@ -116,12 +108,8 @@ absl::StatusOr<Identities> Identities::Parse(absl::string_view text) {
 }
 
 const Identity* Identities::FindToken(absl::string_view token) const {
-  const Digest digest = DigestOf(token);
-  const auto found = tokens_.find(Beginning(digest));
-  if (found == tokens_.end()) return nullptr;
-  const Token& known = found->second;
-  return CRYPTO_memcmp(known.digest.data(), digest.data(), digest.size()) == 0 ? &known.identity
-                                                                               : nullptr;
+  const auto found = tokens_.find(DigestOf(token));
+  return found == tokens_.end() ? nullptr : &found->second;
 }
 
 const Identity* Identities::FindCertificate(absl::string_view name) const {

@@ -43,18 +43,12 @@ class Identities {
 
  private:
   using Digest = std::array<unsigned char, 32>;
-  struct Token {
-    Digest digest;
-    Identity identity;
-  };
 
   static Digest DigestOf(absl::string_view token);
-  static uint64_t Beginning(const Digest& digest);
   absl::Status AddLine(absl::string_view line);
   absl::Status AddToken(const Digest& digest, Identity identity);
 
-  // By the first bytes of the digest.
-  absl::flat_hash_map<uint64_t, Token> tokens_;
+  absl::flat_hash_map<Digest, Identity> tokens_;  // by the digest of the token
   absl::flat_hash_map<std::string, Identity> certificates_;
 };
 

@@ -2,21 +2,23 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <utility>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace sis {
 
-// Of one kind of files. Note is for one thread, failed for all.
+// Of one kind of files. Reload is for one thread, failed for all.
 class Reloads {
  public:
-  explicit Reloads(std::string what) : what_(std::move(what)) {}
+  // `read` reads them, and returns whether they hold something else than before.
+  Reloads(std::string what, std::function<absl::StatusOr<bool>()> read)
+      : what_(std::move(what)), read_(std::move(read)) {}
 
-  // What came of the last time, which is said on stderr where it is news. `changed` says whether
-  // they held something else than before.
-  void Note(const absl::Status& status, bool changed);
+  // Reads them, and says on stderr what comes of it where that is news.
+  void Reload();
 
   const std::string& what() const { return what_; }
   // Whether what is in use is older than the files, as these make no sense.
@@ -24,6 +26,7 @@ class Reloads {
 
  private:
   const std::string what_;
+  const std::function<absl::StatusOr<bool>()> read_;
   std::string problem_;
   std::atomic<bool> failed_ = false;
 };

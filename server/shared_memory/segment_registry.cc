@@ -15,8 +15,7 @@ absl::Status Closed() { return absl::UnavailableError("the server shuts down"); 
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<SharedSegment>> SegmentRegistry::Lease(uint64_t bytes,
-                                                                      OnClose on_close) {
+absl::StatusOr<std::shared_ptr<SharedSegment>> SegmentRegistry::Lease(uint64_t bytes) {
   if (budget_.limit() == 0) {
     return absl::FailedPreconditionError(
         "shared memory is off: the server runs without --shared_memory_bytes");
@@ -41,18 +40,18 @@ absl::StatusOr<std::shared_ptr<SharedSegment>> SegmentRegistry::Lease(uint64_t b
   });
   WriterLock lock(mutex_);
   if (closed_) return Closed();
-  leased_.emplace(segment->name(), Leased{segment, std::move(on_close)});
+  leased_.emplace(segment->name(), segment);
   return segment;
 }
 
 void SegmentRegistry::End(const std::string& name) {
-  std::map<std::string, Leased, std::less<>>::node_type ended;
+  std::map<std::string, std::shared_ptr<SharedSegment>>::node_type ended;
   {
     WriterLock lock(mutex_);
     ended = leased_.extract(name);
   }
   // Memory is given back, if nobody else holds it, without the lock.
-  if (!ended.empty()) ended.mapped().segment->Unlink();
+  if (!ended.empty()) ended.mapped()->Unlink();
 }
 
 absl::StatusOr<std::shared_ptr<SharedSegment>> SegmentRegistry::Find(const std::string& name,
@@ -70,20 +69,17 @@ absl::StatusOr<std::shared_ptr<SharedSegment>> SegmentRegistry::Find(const std::
             ? absl::StrCat("segment: no '", name, "' is leased")
             : absl::StrCat("segment: none is leased with a name of ", name.size(), " bytes"));
   }
-  return found->second.segment;
+  return found->second;
 }
 
 void SegmentRegistry::Close() {
-  std::map<std::string, Leased, std::less<>> ended;
+  std::map<std::string, std::shared_ptr<SharedSegment>> ended;
   {
     WriterLock lock(mutex_);
     closed_ = true;
     ended.swap(leased_);
   }
-  for (auto& [name, leased] : ended) {
-    leased.segment->Unlink();
-    leased.on_close();
-  }
+  for (const auto& [name, segment] : ended) segment->Unlink();
 }
 
 int64_t SegmentRegistry::size() {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,14 +22,11 @@ enum class ClientAt { kUnixSocket, kElsewhere };
 // go: the lease, and every request that found it. The registry must outlive them all.
 class SegmentRegistry {
  public:
-  // Called once if the registry is closed before the lease ends, by the thread that closes it.
-  using OnClose = std::function<void()>;
-
   explicit SegmentRegistry(int64_t limit_bytes) : budget_(limit_bytes) {}
 
   // A new segment, to be found until End. Takes a second for a few GB. FailedPrecondition if
   // segments are off, InvalidArgument and ResourceExhausted name what was asked for.
-  absl::StatusOr<std::shared_ptr<SharedSegment>> Lease(uint64_t bytes, OnClose on_close);
+  absl::StatusOr<std::shared_ptr<SharedSegment>> Lease(uint64_t bytes);
   void End(const std::string& name);
 
   // What a request refers to. NotFound if it is not leased, PermissionDenied for a client that
@@ -44,14 +40,9 @@ class SegmentRegistry {
   int64_t size();
 
  private:
-  struct Leased {
-    std::shared_ptr<SharedSegment> segment;
-    OnClose on_close;
-  };
-
   ByteBudget budget_;
   Mutex mutex_;
-  std::map<std::string, Leased, std::less<>> leased_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<SharedSegment>> leased_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

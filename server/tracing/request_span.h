@@ -7,7 +7,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "server/tracing/span.h"
 #include "server/tracing/span_file.h"
 
 namespace sis {

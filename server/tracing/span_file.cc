@@ -27,7 +27,23 @@ size_t WriteAll(int file, absl::string_view text) {
   return written;
 }
 
+absl::Status NoRegularFile(const std::string& path) {
+  return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
+}
+
 }  // namespace
+
+absl::Status SpanFile::Check(const std::string& path) {
+  struct stat found;
+  const bool exists = stat(path.c_str(), &found) == 0;
+  if (exists && !S_ISREG(found.st_mode)) return NoRegularFile(path);
+  // The folder is all up to the last slash, if there is one.
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  const int error = exists ? access(path.c_str(), W_OK)
+                           : access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK);
+  if (error == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", strerror(errno)));
+}
 
 absl::StatusOr<std::unique_ptr<SpanFile>> SpanFile::Open(const std::string& path,
                                                          const SpanSource& source) {
@@ -38,7 +54,7 @@ absl::StatusOr<std::unique_ptr<SpanFile>> SpanFile::Open(const std::string& path
   struct stat found;
   if (fstat(file, &found) != 0 || !S_ISREG(found.st_mode)) {
     close(file);
-    return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
+    return NoRegularFile(path);
   }
   return std::unique_ptr<SpanFile>(new SpanFile(file, source));
 }

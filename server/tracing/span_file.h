@@ -15,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "server/threads/mutex.h"
 #include "server/tracing/otlp_json.h"
-#include "server/tracing/span.h"
 
 namespace sis {
 
@@ -29,6 +28,8 @@ class SpanFile {
   // Makes the file if need be. InvalidArgument if it can't be written, or is no regular file.
   static absl::StatusOr<std::unique_ptr<SpanFile>> Open(const std::string& path,
                                                         const SpanSource& source);
+  // The same errors as far as they can be told without making it.
+  static absl::Status Check(const std::string& path);
   ~SpanFile();
   SpanFile(const SpanFile&) = delete;
   SpanFile& operator=(const SpanFile&) = delete;

@@ -14,8 +14,7 @@
 
 namespace sis {
 
-// Of a message type with a field `segment`. Keeps what gRPC received for as long as it lives: the
-// arrays refer to it.
+// Keeps what gRPC received for as long as it lives: the arrays refer to it.
 template <typename Message>
 class ReceivedMessage {
  public:
@@ -33,10 +32,12 @@ class ReceivedMessage {
     absl::Status status = ReceivedArrays::Parse(*bytes, ShapeOf<Message>(), received->charge_,
                                                 received->message_, received->arrays_);
     if (!status.ok()) return status;
-    if (const std::string& name = received->message_.segment(); !name.empty()) {
-      absl::StatusOr<std::shared_ptr<SharedSegment>> segment = segments.Find(name, client);
-      if (!segment.ok()) return segment.status();
-      received->arrays_.LieIn(*std::move(segment));
+    if constexpr (requires { received->message_.segment(); }) {
+      if (const std::string& name = received->message_.segment(); !name.empty()) {
+        absl::StatusOr<std::shared_ptr<SharedSegment>> segment = segments.Find(name, client);
+        if (!segment.ok()) return segment.status();
+        received->arrays_.LieIn(*std::move(segment));
+      }
     }
     return received;
   }
