@@ -79,6 +79,7 @@ class ScriptedService final : public v1::RatioService::Service {
     const std::lock_guard lock(mutex_);
     evaluate_request_ = *request;
     *response = evaluate_answer_;
+    while (response->slice_totals_size() < request->slices_size()) response->add_slice_totals();
     return grpc::Status::OK;
   }
   // Of a run it keeps the name alone, as a server that knows nothing of its settings.
