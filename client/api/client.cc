@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <utility>
+#include <variant>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
@@ -46,37 +47,6 @@ absl::StatusOr<TopKRecords> Receive(Replicas& replicas, const v1::FetchTopKReque
       request, [&](FetchedMessage message) { return reader.Add(std::move(message)); });
   if (!status.ok()) return status;
   return std::move(reader).Finish();
-}
-
-constexpr int kGathered = v1::EvaluateRequest::kGatheredFieldNumber;
-constexpr int kReduced = v1::EvaluateRequest::kReducedFieldNumber;
-
-// A form's array with one element per position.
-template <typename T>
-PositionArray Column(int form, int field, std::span<const T> values) {
-  return {form, field, std::as_bytes(values), sizeof(T)};
-}
-
-// One with several elements per position.
-template <typename T>
-PositionArray SlotRows(int form, int field, std::span<const T> values, size_t positions) {
-  return {form, field, std::as_bytes(values),
-          values.size() / std::max<size_t>(1, positions) * sizeof(T)};
-}
-
-// Those of a form with values at the recorded slots: of used ones alone, if there are counts.
-template <typename T>
-std::vector<PositionArray> AtSlots(std::span<const T> values, std::span<const uint16_t> counts,
-                                   size_t positions) {
-  using Form = v1::Gathered;
-  if (counts.empty()) {
-    return {SlotRows(kGathered, Form::kLogProbsFieldNumber, values, positions)};
-  }
-  std::vector<size_t> begins = {0};
-  begins.reserve(counts.size() + 1);
-  for (const uint16_t count : counts) begins.push_back(begins.back() + count * sizeof(T));
-  return {{kGathered, Form::kLogProbsFieldNumber, std::as_bytes(values), 0, std::move(begins)},
-          Column(kGathered, Form::kTopKCountsFieldNumber, counts)};
 }
 
 // Of what goes to a server at once where nothing is under way meanwhile.
@@ -266,98 +236,20 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> Client::LeaseSharedMemory(size_t b
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                            const GatheredValues& current,
+                                            const EvaluateForm& current,
                                             const EvaluateOptions& options) {
-  if (current.half_precision) {
-    std::vector<uint16_t> halves(current.log_probs.size());
-    std::ranges::transform(current.log_probs, halves.begin(), Float16RoundedUp);
+  const auto* const gathered = std::get_if<GatheredValues>(&current);
+  if (gathered != nullptr && gathered->half_precision) {
+    std::vector<uint16_t> halves(gathered->log_probs.size());
+    std::ranges::transform(gathered->log_probs, halves.begin(), Float16RoundedUp);
     return Evaluate(run, slices,
-                    GatheredHalves{halves, current.sampled_log_probs, current.top_k_counts},
+                    GatheredHalves{halves, gathered->sampled_log_probs, gathered->top_k_counts},
                     options);
   }
-  std::vector<PositionArray> arrays =
-      AtSlots(current.log_probs, current.top_k_counts, current.sampled_log_probs.size());
-  arrays.push_back(
-      Column(kGathered, v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_log_probs));
-  return Evaluate(run, slices, options, {}, std::move(arrays));
-}
-
-absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                            const GatheredHalves& current,
-                                            const EvaluateOptions& options) {
-  v1::EvaluateRequest request;
-  request.mutable_gathered()->set_values(v1::Gathered::FLOAT16_LOG_PROBS);
-  std::vector<PositionArray> arrays =
-      AtSlots(current.log_probs, current.top_k_counts, current.sampled_log_probs.size());
-  arrays.push_back(
-      Column(kGathered, v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_log_probs));
-  return Evaluate(run, slices, options, std::move(request), std::move(arrays));
-}
-
-absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                            const ReducedValues& current,
-                                            const EvaluateOptions& options) {
-  return Evaluate(
-      run, slices, options, {},
-      {Column(kReduced, v1::Reduced::kSampledLogProbsFieldNumber, current.sampled_log_probs),
-       Column(kReduced, v1::Reduced::kLogEnvelopesFieldNumber, current.log_envelopes),
-       Column(kReduced, v1::Reduced::kCoveredMassesFieldNumber, current.covered_masses)});
-}
-
-absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                            const LogitValues& current,
-                                            const EvaluateOptions& options) {
-  v1::EvaluateRequest request;
-  request.mutable_gathered()->set_values(v1::Gathered::LOGITS);
-  std::vector<PositionArray> arrays =
-      AtSlots(current.logits, current.top_k_counts, current.sampled_logits.size());
-  arrays.push_back(
-      Column(kGathered, v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_logits));
-  arrays.push_back(Column(kGathered, v1::Gathered::kLogSumExpsFieldNumber, current.log_sum_exps));
-  return Evaluate(run, slices, options, std::move(request), std::move(arrays));
-}
-
-absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                            const TopKSetValues& current,
-                                            const EvaluateOptions& options) {
-  using Form = v1::TopK;
-  const int form = v1::EvaluateRequest::kTopKSetFieldNumber;
-  const size_t positions = current.sampled_log_probs.size();
-  v1::EvaluateRequest request;
-  request.mutable_top_k_set()->set_top_k(
-      static_cast<uint32_t>(current.ids.size() / std::max<size_t>(1, positions)));
-  return Evaluate(run, slices, options, std::move(request),
-                  {Column(form, Form::kSampledLogProbsFieldNumber, current.sampled_log_probs),
-                   SlotRows(form, Form::kIdsFieldNumber, current.ids, positions),
-                   SlotRows(form, Form::kLogProbsFieldNumber, current.log_probs, positions)});
-}
-
-absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                            const DenseValues& current,
-                                            const EvaluateOptions& options) {
-  using Form = v1::Dense;
-  const int form = v1::EvaluateRequest::kDenseFieldNumber;
-  size_t positions = 0;
-  for (const Slice& slice : slices) positions += slice.length;
-  const bool halves = !current.bfloat16_logits.empty();
-  v1::EvaluateRequest request;
-  request.mutable_dense()->set_values(halves ? Form::BFLOAT16_LOGITS : Form::LOGITS);
-  std::vector<PositionArray> arrays = {
-      halves ? SlotRows(form, Form::kLogitsFieldNumber, current.bfloat16_logits, positions)
-             : SlotRows(form, Form::kLogitsFieldNumber, current.logits, positions)};
-  if (!current.sampled_ids.empty()) {
-    arrays.push_back(Column(form, Form::kSampledIdsFieldNumber, current.sampled_ids));
-  }
-  return Evaluate(run, slices, options, std::move(request), std::move(arrays));
-}
-
-absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                            const EvaluateOptions& options,
-                                            v1::EvaluateRequest request,
-                                            std::vector<PositionArray> arrays) {
-  ToMessage(run, *request.mutable_run());
+  auto request = About<v1::EvaluateRequest>(run);
   for (const Slice& slice : slices) ToMessage(slice, *request.add_slices());
   if (absl::Status status = WriteOptions(options, request); !status.ok()) return status;
+  std::vector<PositionArray> arrays = WriteForm(current, request);
   for (const PositionArray& array : OptionArrays(options)) arrays.push_back(array);
   EvaluateBatches batches(std::move(request), std::move(arrays), *segments_);
   return replicas_->Evaluate(batches, options.needs_one_request(slices));

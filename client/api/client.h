@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/api/evaluate_form.h"
 #include "client/api/evaluate_options.h"
 #include "client/one_server/append_writer.h"
 #include "client/one_server/channel.h"
@@ -141,27 +142,11 @@ class Client {
   // returns of a lost sequence that was asked for as a whole: it has no rows, and the others are
   // decided. Name the length in FetchTopK, and a lost sequence keeps its rows, all MISSING.
   absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                      const GatheredValues& current,
-                                      const EvaluateOptions& options);
-  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                      const GatheredHalves& current,
-                                      const EvaluateOptions& options);
-  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                      const ReducedValues& current, const EvaluateOptions& options);
-  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                      const LogitValues& current, const EvaluateOptions& options);
-  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                      const TopKSetValues& current, const EvaluateOptions& options);
-  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                      const DenseValues& current, const EvaluateOptions& options);
+                                      const EvaluateForm& current, const EvaluateOptions& options);
 
  private:
   explicit Client(std::unique_ptr<Replicas> replicas) : replicas_(std::move(replicas)) {}
 
-  // `request` is empty but for what the form needs besides its arrays.
-  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                      const EvaluateOptions& options, v1::EvaluateRequest request,
-                                      std::vector<PositionArray> arrays);
   absl::StatusOr<TopKRecords> FetchInto(SharedMemory& memory, v1::FetchTopKRequest request);
 
   const std::unique_ptr<Replicas> replicas_;

@@ -11,7 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "client/replicas/store_down.h"
-#include "client/types/sum_totals.h"
+#include "client/replicas/sums.h"
 
 namespace sis {
 namespace {
@@ -38,6 +38,18 @@ absl::Status WrongSize(v1::Output output, size_t bytes, size_t wanted) {
                                           bytes, " bytes, not ", wanted));
 }
 
+// Shows the arrays of an answer, each with its place among all rows.
+template <typename Visitor>
+void VisitArrays(const v1::EvaluateResponse& answer, Evaluation& all, Visitor visit) {
+  visit(v1::DECISIONS, answer.decisions(), all.decisions);
+  visit(v1::RATIOS, answer.ratios(), all.ratios);
+  visit(v1::LOG_RATIOS, answer.log_ratios(), all.log_ratios);
+  visit(v1::ACCEPTANCE_PROBABILITIES, answer.acceptance_probabilities(),
+        all.acceptance_probabilities);
+  visit(v1::SURROGATES, answer.surrogates(), all.surrogates);
+  visit(v1::COEFFICIENTS, answer.coefficients(), all.coefficients);
+}
+
 }  // namespace
 
 EvaluateBatches::EvaluateBatches(v1::EvaluateRequest request, std::vector<PositionArray> arrays,
@@ -52,7 +64,7 @@ EvaluateBatches::EvaluateBatches(v1::EvaluateRequest request, std::vector<Positi
       arrays_, [this](const PositionArray& array) { return array.Holds(positions_); });
   std::vector<std::span<const std::byte>> all;
   for (const PositionArray& array : arrays_) all.push_back(array.bytes);
-  in_segment_ = segments_.FindAll(all).has_value();
+  in_segment_ = segments_.Find(all).has_value();
 }
 
 std::vector<size_t> EvaluateBatches::Cut(std::span<const size_t> slices, size_t bytes,
@@ -145,7 +157,7 @@ v1::EvaluateRequest EvaluateBatches::Message(size_t i) const {
   }
   // Only with a single server, whose batches have one part of each array.
   std::optional<MappedSegments::Locations> places;
-  if (in_segment_) places = segments_.FindAll(first_parts);
+  if (in_segment_) places = segments_.Find(first_parts);
   if (places) request.set_segment(places->segment);
   for (size_t n = 0; n < arrays_.size(); ++n) {
     google::protobuf::Message* message = &request;
@@ -213,14 +225,10 @@ bool EvaluateBatches::IsWanted(v1::Output output) const {
 Evaluation EvaluateBatches::NothingDecided() const {
   Evaluation evaluation;
   if (IsWanted(v1::ACCEPT_BITS)) evaluation.accept_bits.resize((positions_ + 7) / 8);
-  if (IsWanted(v1::DECISIONS)) evaluation.decisions.resize(positions_, Decision::kMissing);
-  if (IsWanted(v1::RATIOS)) evaluation.ratios.resize(positions_);
-  if (IsWanted(v1::LOG_RATIOS)) evaluation.log_ratios.resize(positions_);
-  if (IsWanted(v1::ACCEPTANCE_PROBABILITIES)) {
-    evaluation.acceptance_probabilities.resize(positions_);
-  }
-  if (IsWanted(v1::SURROGATES)) evaluation.surrogates.resize(positions_);
-  if (IsWanted(v1::COEFFICIENTS)) evaluation.coefficients.resize(positions_);
+  VisitArrays({}, evaluation, [&](v1::Output output, const std::string&, auto& array) {
+    if (IsWanted(output)) array.resize(positions_);
+  });
+  std::ranges::fill(evaluation.decisions, Decision::kMissing);
   evaluation.slice_totals.resize(rows_.size());
   if (request_.algorithm().has_gspo()) evaluation.log_ratio_sums.resize(rows_.size());
   if (const int regions = request_.trust_regions_size(); regions > 0) {
@@ -267,16 +275,9 @@ absl::Status EvaluateBatches::PlaceBits(const Batch& batch, const std::string& p
 absl::Status EvaluateBatches::Add(const v1::EvaluateResponse& answer, const Batch& batch,
                                   Evaluation& merged) const {
   absl::Status status = PlaceBits(batch, answer.accept_bits(), merged.accept_bits);
-  const auto place = [&](v1::Output output, const std::string& part, auto& array) {
+  VisitArrays(answer, merged, [&](v1::Output output, const std::string& part, auto& array) {
     status.Update(Place(output, batch, part, array));
-  };
-  place(v1::DECISIONS, answer.decisions(), merged.decisions);
-  place(v1::RATIOS, answer.ratios(), merged.ratios);
-  place(v1::LOG_RATIOS, answer.log_ratios(), merged.log_ratios);
-  place(v1::ACCEPTANCE_PROBABILITIES, answer.acceptance_probabilities(),
-        merged.acceptance_probabilities);
-  place(v1::SURROGATES, answer.surrogates(), merged.surrogates);
-  place(v1::COEFFICIENTS, answer.coefficients(), merged.coefficients);
+  });
   if (!status.ok()) return status;
 
   const auto check = [&](absl::string_view field, int count, size_t wanted) {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "client/replicas/merged.h"
-#include "client/types/sum_totals.h"
+#include "client/replicas/sums.h"
 
 namespace sis {
 

@@ -104,29 +104,25 @@ absl::Status Replicas::FetchTopK(const v1::FetchTopKRequest& request,
   }
   if (request.slices().empty()) return servers_[0]->FetchTopK(request, receive);
   Parts parts;
-  std::map<size_t, v1::FetchTopKRequest> requests;
   for (int number = 0; number < request.slices_size(); ++number) {
-    const v1::Slice& slice = request.slices(number);
-    const size_t replica = placement_.Replica(request.run().run_id(), slice.sequence().id());
-    parts[replica].push_back(static_cast<size_t>(number));
-    *requests[replica].add_slices() = slice;
+    const std::string& id = request.slices(number).sequence().id();
+    parts[placement_.Replica(request.run().run_id(), id)].push_back(static_cast<size_t>(number));
   }
-  for (auto& [replica, part] : requests) {
-    *part.mutable_run() = request.run();
-    part.set_lease_seconds(request.lease_seconds());
-    *part.mutable_arrays() = request.arrays();
-    *part.mutable_columns() = request.columns();
-    part.set_ragged(request.ragged());
-  }
+  v1::FetchTopKRequest for_all = request;
+  for_all.clear_slices();
+  for_all.clear_chunks_span_slices();
   using Messages = std::vector<FetchedMessage>;
   absl::StatusOr<Answers<Messages>> answers =
-      AskSome<Messages>(ReplicasOf(requests), [&](size_t replica) -> absl::StatusOr<Messages> {
+      AskSome<Messages>(ReplicasOf(parts), [&](size_t replica) -> absl::StatusOr<Messages> {
+        v1::FetchTopKRequest part = for_all;
+        for (const size_t number : parts.at(replica)) {
+          *part.add_slices() = request.slices(static_cast<int>(number));
+        }
         Messages messages;
-        const absl::Status status =
-            servers_[replica]->FetchTopK(requests.at(replica), [&](FetchedMessage message) {
-              messages.push_back(std::move(message));
-              return absl::OkStatus();
-            });
+        const absl::Status status = servers_[replica]->FetchTopK(part, [&](FetchedMessage message) {
+          messages.push_back(std::move(message));
+          return absl::OkStatus();
+        });
         if (!status.ok()) return status;
         return messages;
       });
