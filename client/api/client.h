@@ -15,13 +15,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/api/evaluate_form.h"
 #include "client/api/evaluate_options.h"
-#include "client/api/micro_batches.h"
 #include "client/one_server/append_writer.h"
 #include "client/one_server/channel.h"
 #include "client/one_server/credentials.h"
-#include "client/one_server/evaluate_streams.h"
-#include "client/one_server/service.h"
+#include "client/replicas/evaluate_batches.h"
+#include "client/replicas/replicas.h"
 #include "client/shared_memory/mapped_segments.h"
 #include "client/shared_memory/shared_memory.h"
 #include "client/types/types.h"
@@ -34,8 +34,8 @@ struct ClientOptions {
   absl::Duration connect_timeout = absl::Seconds(10);
   // The deadline of every call but Append, which lasts as long as its stream.
   absl::Duration call_timeout = absl::Minutes(5);
-  // A larger Evaluate goes as several of about this size, over streams of its own; to several
-  // servers as several of which each gets about four times as much at once.
+  // A larger Evaluate goes as several of about this size, over streams of its own; to each of
+  // several servers as several of about four times as much, one after the other.
   size_t micro_batch_bytes = 1 << 20;
   // Who the client is, and TLS: Credentials::FromEnvironment() for what users have set.
   Credentials credentials = {};
@@ -142,35 +142,14 @@ class Client {
   // returns of a lost sequence that was asked for as a whole: it has no rows, and the others are
   // decided. Name the length in FetchTopK, and a lost sequence keeps its rows, all MISSING.
   absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                      const GatheredValues& current,
-                                      const EvaluateOptions& options);
-  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                      const GatheredHalves& current,
-                                      const EvaluateOptions& options);
-  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                      const ReducedValues& current, const EvaluateOptions& options);
-  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                      const LogitValues& current, const EvaluateOptions& options);
-  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                      const TopKSetValues& current, const EvaluateOptions& options);
-  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                      const DenseValues& current, const EvaluateOptions& options);
+                                      const EvaluateForm& current, const EvaluateOptions& options);
 
  private:
-  // `streams` may be null. A larger Evaluate goes as several of about so many bytes.
-  Client(std::unique_ptr<Service> service, std::unique_ptr<EvaluateStreams> streams,
-         size_t batch_bytes, const ClientOptions& options);
-  // `request` is empty but for what the form needs besides its arrays.
-  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                      const EvaluateOptions& options, v1::EvaluateRequest request,
-                                      std::vector<PositionArray> arrays);
-  absl::StatusOr<std::vector<v1::EvaluateResponse>> Send(MicroBatches& batches);
+  explicit Client(std::unique_ptr<Replicas> replicas) : replicas_(std::move(replicas)) {}
+
   absl::StatusOr<TopKRecords> FetchInto(SharedMemory& memory, v1::FetchTopKRequest request);
 
-  const std::unique_ptr<Service> service_;
-  const std::unique_ptr<EvaluateStreams> streams_;
-  const size_t batch_bytes_;
-  const ClientOptions options_;
+  const std::unique_ptr<Replicas> replicas_;
   const std::shared_ptr<MappedSegments> segments_ = std::make_shared<MappedSegments>();
 };
 

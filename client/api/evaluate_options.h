@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/api/micro_batches.h"
+#include "client/replicas/evaluate_batches.h"
 #include "client/types/types.h"
 #include "kernels/decide/algorithms/algorithm_input.h"
 #include "sis/v1/ratio_service.pb.h"

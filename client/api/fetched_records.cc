@@ -56,10 +56,7 @@ size_t TopKRecords::positions() const {
 
 RecordReader::RecordReader(const v1::FetchTopKRequest& request,
                            std::shared_ptr<SegmentAllocation> range)
-    : range_(std::move(range)),
-      columns_(request.columns_size()),
-      column_values_(columns_),
-      column_presence_(columns_) {
+    : range_(std::move(range)), columns_(request.columns_size()) {
   wanted_.fill(request.arrays().empty());
   for (const int array : request.arrays()) {
     // One that is none of the four the server refuses.
@@ -94,13 +91,13 @@ absl::Status RecordReader::AddHeader(const v1::FetchTopKHeader& header) {
                                               " on of slice ", gap.slice(), ", which lie in none"));
     }
   }
-  records_.columns.resize(columns_);
+  records_.columns.resize(columns_.size());
   if (range_ != nullptr) return absl::OkStatus();
-  for (size_t i = 0; i < columns_; ++i) {
-    auto present = std::make_shared<std::vector<uint8_t>>(positions_);
-    records_.columns[i].present = *present;
-    column_presence_[i] = reinterpret_cast<std::byte*>(present->data());
-    records_.columns[i].memory = std::move(present);
+  for (size_t i = 0; i < columns_.size(); ++i) {
+    columns_[i] = std::make_shared<ColumnMemory>();
+    columns_[i]->present.resize(positions_);
+    records_.columns[i].present = columns_[i]->present;
+    records_.columns[i].memory = columns_[i];
   }
   if (!ragged()) Allocate();
   return absl::OkStatus();
@@ -208,21 +205,17 @@ void RecordReader::CopyKept() {
 }
 
 absl::Status RecordReader::CopyColumns(const FetchedChunk& chunk) {
-  if (chunk.columns() != columns_ || chunk.columns_with_presence() != columns_) {
+  if (chunk.columns() != columns_.size() || chunk.columns_with_presence() != columns_.size()) {
     return absl::InternalError(absl::StrCat("the server's FetchTopK chunk has ", chunk.columns(),
-                                            " columns, not ", columns_));
+                                            " columns, not ", columns_.size()));
   }
-  for (size_t i = 0; i < columns_; ++i) {
+  for (size_t i = 0; i < columns_.size(); ++i) {
     FetchedColumn& column = records_.columns[i];
     const size_t bytes = chunk.column_size(i);
     if (column.width == 0 && bytes > 0 && chunk.length > 0) {
       column.width = bytes / chunk.length;
-      auto arrays =
-          std::make_shared<std::pair<std::shared_ptr<const void>, std::vector<std::byte>>>(
-              std::move(column.memory), std::vector<std::byte>(positions_ * column.width));
-      column_values_[i] = arrays->second.data();
-      column.values = arrays->second;
-      column.memory = std::move(arrays);
+      columns_[i]->values.resize(positions_ * column.width);
+      column.values = columns_[i]->values;
     }
     // A server that gave no answer has no values.
     if ((bytes != 0 && bytes != column.width * chunk.length) ||
@@ -230,8 +223,8 @@ absl::Status RecordReader::CopyColumns(const FetchedChunk& chunk) {
       return absl::InternalError(absl::StrCat("the server's columns[", i, "] holds ", bytes,
                                               " bytes for ", chunk.length, " positions"));
     }
-    if (bytes > 0) chunk.CopyColumn(i, column_values_[i] + filled_ * column.width);
-    chunk.CopyPresence(i, column_presence_[i] + filled_);
+    if (bytes > 0) chunk.CopyColumn(i, columns_[i]->values.data() + filled_ * column.width);
+    chunk.CopyPresence(i, reinterpret_cast<std::byte*>(columns_[i]->present.data() + filled_));
   }
   return absl::OkStatus();
 }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -57,7 +58,6 @@ class RecordReader {
   std::array<bool, FetchedChunk::kArrays> wanted_ = {};
   bool has_header_ = false;
   TopKRecords records_;
-  const size_t columns_;  // that are wanted
   size_t positions_ = 0;
   // Where each array begins.
   std::array<std::byte*, FetchedChunk::kArrays> arrays_ = {};
@@ -68,9 +68,12 @@ class RecordReader {
   // How many rows are copied, and where the next belongs; before SkipFullSlices it may be one of a
   // later slice.
   size_t filled_ = 0;
-  // Where each column's values and presence begin; null until its width is known.
-  std::vector<std::byte*> column_values_;
-  std::vector<std::byte*> column_presence_;
+  // Where the arrays of each column that is wanted lie.
+  struct ColumnMemory {
+    std::vector<std::byte> values;  // none until the width is known
+    std::vector<uint8_t> present;
+  };
+  std::vector<std::shared_ptr<ColumnMemory>> columns_;
   size_t slice_ = 0;
   size_t row_ = 0;
 };

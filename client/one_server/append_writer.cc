@@ -65,7 +65,7 @@ OutgoingEntry Made(const BlockEntry& from, const MappedSegments* segments, doubl
   std::optional<CutSets> cut;
   std::vector<std::string> fields;
   if (std::optional<MappedSegments::Locations> parts =
-          segments && from.columns.empty() ? segments->FindAll(arrays) : std::nullopt) {
+          segments && from.columns.empty() ? segments->Find(arrays) : std::nullopt) {
     entry.segment = std::move(parts->segment);
     fields = std::move(parts->fields);
     for (const std::span<const std::byte> array : arrays) entry.array_bytes += array.size();

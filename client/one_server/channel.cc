@@ -55,67 +55,40 @@ class Token {
   absl::Time read_at_ = absl::InfinitePast();
 };
 
-class TokenInterceptor final : public grpc::experimental::Interceptor {
+// Adds a header to a call.
+class HeaderInterceptor final : public grpc::experimental::Interceptor {
  public:
-  explicit TokenInterceptor(Token& token) : token_(token) {}
+  HeaderInterceptor(const char* name, std::string value) : name_(name), value_(std::move(value)) {}
 
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
     using grpc::experimental::InterceptionHookPoints;
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
-      methods->GetSendInitialMetadata()->emplace("authorization",
-                                                 absl::StrCat("Bearer ", token_.Get()));
+      methods->GetSendInitialMetadata()->emplace(name_, value_);
     }
     methods->Proceed();
   }
 
  private:
-  Token& token_;
+  const char* const name_;
+  const std::string value_;
 };
 
-// Outlives the calls of its channel.
-class TokenInterceptors final : public grpc::experimental::ClientInterceptorFactoryInterface {
+// Adds what is asked for when a call begins, unless that is empty. Outlives the calls of its
+// channel.
+class HeaderInterceptors final : public grpc::experimental::ClientInterceptorFactoryInterface {
  public:
-  explicit TokenInterceptors(const Credentials& credentials) : token_(credentials) {}
+  HeaderInterceptors(const char* name, std::function<std::string()> value)
+      : name_(name), value_(std::move(value)) {}
 
   grpc::experimental::Interceptor* CreateClientInterceptor(
       grpc::experimental::ClientRpcInfo*) override {
-    return new TokenInterceptor(token_);
+    std::string value = value_();
+    return value.empty() ? nullptr : new HeaderInterceptor(name_, std::move(value));
   }
 
  private:
-  Token token_;
-};
-
-class TraceInterceptor final : public grpc::experimental::Interceptor {
- public:
-  explicit TraceInterceptor(std::string traceparent) : traceparent_(std::move(traceparent)) {}
-
-  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
-    using grpc::experimental::InterceptionHookPoints;
-    if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
-      methods->GetSendInitialMetadata()->emplace("traceparent", traceparent_);
-    }
-    methods->Proceed();
-  }
-
- private:
-  const std::string traceparent_;
-};
-
-class TraceInterceptors final : public grpc::experimental::ClientInterceptorFactoryInterface {
- public:
-  explicit TraceInterceptors(TraceParentSource traceparent)
-      : traceparent_(std::move(traceparent)) {}
-
-  // Null: this call has none.
-  grpc::experimental::Interceptor* CreateClientInterceptor(
-      grpc::experimental::ClientRpcInfo*) override {
-    std::string traceparent = traceparent_();
-    return traceparent.empty() ? nullptr : new TraceInterceptor(std::move(traceparent));
-  }
-
- private:
-  const TraceParentSource traceparent_;
+  const char* const name_;
+  const std::function<std::string()> value_;
 };
 
 }  // namespace
@@ -152,9 +125,14 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
       has_tls ? TlsOf(credentials) : grpc::InsecureChannelCredentials();
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
   if (credentials.has_token()) {
-    interceptors.push_back(std::make_unique<TokenInterceptors>(credentials));
+    interceptors.push_back(std::make_unique<HeaderInterceptors>(
+        "authorization", [token = std::make_shared<Token>(credentials)] {
+          return absl::StrCat("Bearer ", token->Get());
+        }));
   }
-  if (traceparent) interceptors.push_back(std::make_unique<TraceInterceptors>(traceparent));
+  if (traceparent) {
+    interceptors.push_back(std::make_unique<HeaderInterceptors>("traceparent", traceparent));
+  }
   if (interceptors.empty()) return grpc::CreateCustomChannel(address, transport, arguments);
   return grpc::experimental::CreateCustomChannelWithInterceptors(address, transport, arguments,
                                                                  std::move(interceptors));

@@ -6,7 +6,7 @@
 #include <deque>
 #include <utility>
 
-#include "client/one_server/channel.h"
+#include "absl/time/clock.h"
 #include "client/types/grpc_status.h"
 #include "sis/v1/ratio_service.grpc.pb.h"  // how gRPC parses answers
 
@@ -20,10 +20,10 @@ using Stub = grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::EvaluateResponse>;
 
 // What the streams of one call share. Each takes the next request when it has room for it.
 struct Work {
-  Work(const std::function<grpc::ByteBuffer(size_t)>& make_request, size_t count)
+  Work(absl::FunctionRef<grpc::ByteBuffer(size_t)> make_request, size_t count)
       : make_request(make_request), answers(count) {}
 
-  const std::function<grpc::ByteBuffer(size_t)>& make_request;
+  const absl::FunctionRef<grpc::ByteBuffer(size_t)> make_request;
   std::vector<v1::EvaluateResponse> answers;
 
   std::mutex mutex;
@@ -107,10 +107,11 @@ class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::Evalua
 }  // namespace
 
 EvaluateStreams::EvaluateStreams(std::string address, Credentials credentials,
-                                 TraceParentSource traceparent)
+                                 TraceParentSource traceparent, absl::Duration timeout)
     : address_(std::move(address)),
       credentials_(std::move(credentials)),
-      traceparent_(std::move(traceparent)) {}
+      traceparent_(std::move(traceparent)),
+      timeout_(timeout) {}
 
 EvaluateStreams::Channels EvaluateStreams::Connect() {
   const std::lock_guard lock(mutex_);
@@ -121,8 +122,8 @@ EvaluateStreams::Channels EvaluateStreams::Connect() {
 }
 
 absl::StatusOr<std::vector<v1::EvaluateResponse>> EvaluateStreams::Evaluate(
-    size_t count, const std::function<grpc::ByteBuffer(size_t)>& make_request,
-    absl::Time deadline) {
+    size_t count, absl::FunctionRef<grpc::ByteBuffer(size_t)> make_request) {
+  const absl::Time deadline = absl::Now() + timeout_;
   Work work(make_request, count);
   {
     const Channels channels = Connect();

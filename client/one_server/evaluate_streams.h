@@ -3,12 +3,12 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/one_server/channel.h"
@@ -20,15 +20,15 @@ namespace sis {
 // Two connections to one server, with a few requests under way on each. Thread-safe.
 class EvaluateStreams {
  public:
-  // Connects when it is first used.
-  EvaluateStreams(std::string address, Credentials credentials, TraceParentSource traceparent);
+  // Connects when it is first used. `timeout` is of one Evaluate.
+  EvaluateStreams(std::string address, Credentials credentials, TraceParentSource traceparent,
+                  absl::Duration timeout);
 
   // Sends the requests 0 to count - 1, each an EvaluateRequest that `make_request` makes when it is
   // about to be sent, on one thread at a time; returns their answers in order, or the first error.
   // After an error the connections are closed, so that gRPC lets go of what it was sending.
   absl::StatusOr<std::vector<v1::EvaluateResponse>> Evaluate(
-      size_t count, const std::function<grpc::ByteBuffer(size_t)>& make_request,
-      absl::Time deadline);
+      size_t count, absl::FunctionRef<grpc::ByteBuffer(size_t)> make_request);
 
  private:
   using Channels = std::vector<std::shared_ptr<grpc::Channel>>;
@@ -38,6 +38,7 @@ class EvaluateStreams {
   const std::string address_;
   const Credentials credentials_;
   const TraceParentSource traceparent_;
+  const absl::Duration timeout_;
   std::mutex mutex_;
   Channels channels_;  // guarded by mutex_; empty if not connected
 };

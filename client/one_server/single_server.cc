@@ -42,31 +42,16 @@ absl::Status SingleServer::Probe() {
 }
 
 absl::Status SingleServer::Guarded(CircuitBreaker::Ask ask) {
-  return Heard(breaker_ ? breaker_->Call(ask, [this] { return Probe(); }) : ask());
+  absl::Status status = breaker_ ? breaker_->Call(ask, [this] { return Probe(); }) : ask();
+  if (IsUnreachable(status)) {
+    const std::lock_guard lock(mutex_);
+    for (auto& [run_id, known] : known_) known.confirmed = false;
+  }
+  return status;
 }
 
 void SingleServer::SetDeadline(grpc::ClientContext& context) const {
   context.set_deadline(absl::ToChronoTime(absl::Now() + call_timeout_));
-}
-
-absl::Status SingleServer::Heard(const absl::Status& status) {
-  if (!IsUnreachable(status)) return status;
-  const std::lock_guard lock(mutex_);
-  for (auto& [run_id, known] : known_) known.confirmed = false;
-  return status;
-}
-
-template <typename Request, typename Response>
-absl::StatusOr<Response> SingleServer::Send(Method<Request, Response> method,
-                                            const Request& request) {
-  Response response;
-  const absl::Status status = Guarded([&] {
-    grpc::ClientContext context;
-    SetDeadline(context);
-    return ToAbslStatus(((*stub_).*method)(&context, request, &response));
-  });
-  if (!status.ok()) return status;
-  return response;
 }
 
 absl::Status SingleServer::SendAbout(const std::string& run_id, CircuitBreaker::Ask send,
@@ -88,17 +73,6 @@ absl::Status SingleServer::SendAbout(const std::string& run_id, CircuitBreaker::
     if (absl::Status opened = OpenAgain(run_id); !opened.ok()) return opened;
   }
   return send();
-}
-
-template <typename Request, typename Response>
-absl::StatusOr<Response> SingleServer::CallAbout(const std::string& run_id,
-                                                 Method<Request, Response> method,
-                                                 const Request& request) {
-  absl::StatusOr<Response> response;
-  const absl::Status status =
-      SendAbout(run_id, [&] { return (response = Send(method, request)).status(); });
-  if (!status.ok()) return status;
-  return response;
 }
 
 absl::Status SingleServer::OpenAgain(const std::string& run_id) {
@@ -173,9 +147,12 @@ absl::StatusOr<v1::CreateRunResponse> SingleServer::CreateRun(const v1::CreateRu
 }
 
 absl::StatusOr<v1::GetRunResponse> SingleServer::GetRun(const v1::GetRunRequest& request) {
-  absl::StatusOr<v1::GetRunResponse> response =
-      CallAbout(request.run_id(), &v1::RatioService::Stub::GetRun, request);
-  if (!response.ok()) return response;
+  absl::StatusOr<v1::GetRunResponse> response;
+  const absl::Status status = SendAbout(request.run_id(), [&] {
+    response = Send(&v1::RatioService::Stub::GetRun, request);
+    return response.status();
+  });
+  if (!status.ok()) return status;
   v1::CreateRunRequest run;
   run.set_run_id(response->run().run_id());
   *run.mutable_config() = response->run().config();
@@ -193,10 +170,6 @@ absl::StatusOr<v1::DeleteRunResponse> SingleServer::DeleteRun(const v1::DeleteRu
   return Send(&v1::RatioService::Stub::DeleteRun, request);
 }
 
-absl::StatusOr<v1::ListRunsResponse> SingleServer::ListRuns(const v1::ListRunsRequest& request) {
-  return Send(&v1::RatioService::Stub::ListRuns, request);
-}
-
 absl::StatusOr<v1::AdvanceVersionResponse> SingleServer::AdvanceVersion(
     const v1::AdvanceVersionRequest& request) {
   {
@@ -205,47 +178,7 @@ absl::StatusOr<v1::AdvanceVersionResponse> SingleServer::AdvanceVersion(
       known->policy_version = std::max<uint64_t>(known->policy_version, request.policy_version());
     }
   }
-  return CallAbout(request.run().run_id(), &v1::RatioService::Stub::AdvanceVersion, request);
-}
-
-absl::StatusOr<v1::GetStepResponse> SingleServer::GetStep(const v1::GetStepRequest& request) {
-  return CallAbout(request.run().run_id(), &v1::RatioService::Stub::GetStep, request);
-}
-
-absl::StatusOr<v1::ListStepsResponse> SingleServer::ListSteps(const v1::ListStepsRequest& request) {
-  return CallAbout(request.run().run_id(), &v1::RatioService::Stub::ListSteps, request);
-}
-
-absl::StatusOr<v1::GetHistoryResponse> SingleServer::GetHistory(
-    const v1::GetHistoryRequest& request) {
-  return CallAbout(request.run().run_id(), &v1::RatioService::Stub::GetHistory, request);
-}
-
-absl::StatusOr<v1::ListSequencesResponse> SingleServer::ListSequences(
-    const v1::ListSequencesRequest& request) {
-  return CallAbout(request.run().run_id(), &v1::RatioService::Stub::ListSequences, request);
-}
-
-absl::StatusOr<v1::GetServerResponse> SingleServer::GetServer() {
-  return Send(&v1::RatioService::Stub::GetServer, v1::GetServerRequest());
-}
-
-std::vector<absl::StatusOr<v1::GetServerResponse>> SingleServer::GetServers() {
-  return {GetServer()};
-}
-
-absl::StatusOr<v1::InspectRunResponse> SingleServer::InspectRun(
-    const v1::InspectRunRequest& request) {
-  return CallAbout(request.run().run_id(), &v1::RatioService::Stub::InspectRun, request);
-}
-
-absl::StatusOr<v1::InspectSequenceResponse> SingleServer::InspectSequence(
-    const v1::InspectSequenceRequest& request) {
-  return CallAbout(request.run().run_id(), &v1::RatioService::Stub::InspectSequence, request);
-}
-
-absl::StatusOr<v1::ReleaseResponse> SingleServer::Release(const v1::ReleaseRequest& request) {
-  return CallAbout(request.run().run_id(), &v1::RatioService::Stub::Release, request);
+  return Ask(&v1::RatioService::Stub::AdvanceVersion, request);
 }
 
 absl::StatusOr<v1::EvaluateResponse> SingleServer::Evaluate(v1::EvaluateRequest request) {
@@ -291,8 +224,7 @@ absl::StatusOr<v1::EvaluateResponse> SingleServer::SendInStream(
   return response;
 }
 
-absl::Status SingleServer::ReadFetched(const v1::FetchTopKRequest& request,
-                                       const Receive& receive) {
+absl::Status SingleServer::ReadFetched(const v1::FetchTopKRequest& request, Receive receive) {
   grpc::ClientContext context;
   SetDeadline(context);
   grpc::CompletionQueue queue;
@@ -326,16 +258,10 @@ absl::Status SingleServer::ReadFetched(const v1::FetchTopKRequest& request,
   return error.ok() ? ToAbslStatus(status) : error;
 }
 
-absl::Status SingleServer::FetchTopK(const v1::FetchTopKRequest& request, const Receive& receive) {
+absl::Status SingleServer::FetchTopK(const v1::FetchTopKRequest& request, Receive receive) {
   // A server that refuses the call does so before it sends anything.
   const auto send = [&] { return Guarded([&] { return ReadFetched(request, receive); }); };
   return SendAbout(request.run().run_id(), send);
-}
-
-std::unique_ptr<AppendWriter> SingleServer::Append(const v1::AppendHeader& header,
-                                                   const AppendOptions& options,
-                                                   std::shared_ptr<MappedSegments> segments) {
-  return OpenStream(header, options, std::move(segments));
 }
 
 std::unique_ptr<ServerAppendWriter> SingleServer::OpenStream(

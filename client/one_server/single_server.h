@@ -10,13 +10,17 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/one_server/circuit_breaker.h"
 #include "client/one_server/server_append_writer.h"
-#include "client/one_server/service.h"
+#include "client/shared_memory/mapped_segments.h"
+#include "client/shared_memory/shared_memory.h"
+#include "client/types/fetched_message.h"
+#include "client/types/grpc_status.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 
 namespace sis {
@@ -24,40 +28,40 @@ namespace sis {
 // A run that the server has lost, or holds in an older incarnation, is opened again, told its
 // policy version, and the call repeated once (docs/adr/0012): the records are gone, but training
 // goes on. Only runs that were opened or looked up here are known well enough.
-class SingleServer final : public Service {
+class SingleServer {
  public:
+  template <typename Request, typename Response>
+  using Method = grpc::Status (v1::RatioService::Stub::*)(grpc::ClientContext*, const Request&,
+                                                          Response*);
+  using Receive = absl::FunctionRef<absl::Status(FetchedMessage)>;
+
   // call_timeout is for all calls but Append. `breaker`: of one of several replicas; else null.
   SingleServer(const std::shared_ptr<grpc::Channel>& channel, absl::Duration call_timeout,
-               std::unique_ptr<CircuitBreaker> breaker = nullptr);
+               std::unique_ptr<CircuitBreaker> breaker);
 
-  absl::StatusOr<v1::CreateRunResponse> CreateRun(const v1::CreateRunRequest& request) override;
-  absl::StatusOr<v1::GetRunResponse> GetRun(const v1::GetRunRequest& request) override;
-  absl::StatusOr<v1::DeleteRunResponse> DeleteRun(const v1::DeleteRunRequest& request) override;
-  absl::StatusOr<v1::ListRunsResponse> ListRuns(const v1::ListRunsRequest& request) override;
+  // Any call that needs no more than the run that its request names, if it names one.
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Ask(Method<Request, Response> method, const Request& request);
+
+  // These change what is known of the run here.
+  absl::StatusOr<v1::CreateRunResponse> CreateRun(const v1::CreateRunRequest& request);
+  absl::StatusOr<v1::GetRunResponse> GetRun(const v1::GetRunRequest& request);
+  absl::StatusOr<v1::DeleteRunResponse> DeleteRun(const v1::DeleteRunRequest& request);
   absl::StatusOr<v1::AdvanceVersionResponse> AdvanceVersion(
-      const v1::AdvanceVersionRequest& request) override;
-  absl::StatusOr<v1::GetStepResponse> GetStep(const v1::GetStepRequest& request) override;
-  absl::StatusOr<v1::ListStepsResponse> ListSteps(const v1::ListStepsRequest& request) override;
-  absl::StatusOr<v1::GetHistoryResponse> GetHistory(const v1::GetHistoryRequest& request) override;
-  absl::StatusOr<v1::ListSequencesResponse> ListSequences(
-      const v1::ListSequencesRequest& request) override;
-  std::vector<absl::StatusOr<v1::GetServerResponse>> GetServers() override;
-  absl::StatusOr<v1::GetServerResponse> GetServer();
-  absl::StatusOr<v1::InspectRunResponse> InspectRun(const v1::InspectRunRequest& request) override;
-  absl::StatusOr<v1::InspectSequenceResponse> InspectSequence(
-      const v1::InspectSequenceRequest& request) override;
-  absl::StatusOr<v1::ReleaseResponse> Release(const v1::ReleaseRequest& request) override;
+      const v1::AdvanceVersionRequest& request);
+
   // A lease that has ended is no error where every slice has a digest: changed records are noticed
   // without it.
-  absl::StatusOr<v1::EvaluateResponse> Evaluate(v1::EvaluateRequest request) override;
-  absl::Status FetchTopK(const v1::FetchTopKRequest& request, const Receive& receive) override;
-  std::unique_ptr<AppendWriter> Append(const v1::AppendHeader& header, const AppendOptions& options,
-                                       std::shared_ptr<MappedSegments> segments) override;
-  absl::StatusOr<std::unique_ptr<SharedMemory>> LeaseSharedMemory(
-      uint64_t bytes, std::shared_ptr<MappedSegments> segments) override;
+  absl::StatusOr<v1::EvaluateResponse> Evaluate(v1::EvaluateRequest request);
+  // Hands on what comes, in order. An error of `receive` ends the call, and is returned.
+  absl::Status FetchTopK(const v1::FetchTopKRequest& request, Receive receive);
+  // Arrays in `segments`, which are the server's, need not travel; null: all do.
   std::unique_ptr<ServerAppendWriter> OpenStream(
       const v1::AppendHeader& header, const AppendOptions& options,
       std::shared_ptr<const MappedSegments> segments = nullptr);
+  // Memory that the server maps too; `segments` hears of it.
+  absl::StatusOr<std::unique_ptr<SharedMemory>> LeaseSharedMemory(
+      uint64_t bytes, std::shared_ptr<MappedSegments> segments);
 
   // Unavailable if the server is not to be asked at present: CircuitBreaker says when.
   absl::Status Admit();
@@ -83,26 +87,19 @@ class SingleServer final : public Service {
   // Tells the server all that is known of the run.
   absl::Status OpenAgain(const std::string& run_id);
   template <typename Request, typename Response>
-  using Method = grpc::Status (v1::RatioService::Stub::*)(grpc::ClientContext*, const Request&,
-                                                          Response*);
-  template <typename Request, typename Response>
   absl::StatusOr<Response> Send(Method<Request, Response> method, const Request& request);
   absl::StatusOr<v1::EvaluateResponse> SendInStream(const v1::EvaluateRequest& request);
-  absl::Status ReadFetched(const v1::FetchTopKRequest& request, const Receive& receive);
-  // Asks, unless the server is to be left alone.
+  absl::Status ReadFetched(const v1::FetchTopKRequest& request, Receive receive);
+  // Asks, unless the server is to be left alone. Notes that a server which gives no answer may be
+  // behind when it does.
   absl::Status Guarded(CircuitBreaker::Ask ask);
   absl::Status Probe();
   void SetDeadline(grpc::ClientContext& context) const;
-  // Hands the status on, and notes that a server which gives no answer may be behind when it does.
-  absl::Status Heard(const absl::Status& status);
   // Calls send(), and once more if the server may have lost the run. amend() changes what is sent
   // then, and says whether it did.
   absl::Status SendAbout(
       const std::string& run_id, CircuitBreaker::Ask send,
       absl::FunctionRef<bool()> amend = [] { return false; });
-  template <typename Request, typename Response>
-  absl::StatusOr<Response> CallAbout(const std::string& run_id, Method<Request, Response> method,
-                                     const Request& request);
 
   const std::shared_ptr<v1::RatioService::Stub> stub_;
   // Its answers are left as gRPC received them.
@@ -112,5 +109,34 @@ class SingleServer final : public Service {
   mutable std::mutex mutex_;
   std::map<std::string, KnownRun> known_;  // by run id; guarded by mutex_
 };
+
+template <typename Request, typename Response>
+absl::StatusOr<Response> SingleServer::Send(Method<Request, Response> method,
+                                            const Request& request) {
+  Response response;
+  const absl::Status status = Guarded([&] {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    return ToAbslStatus(((*stub_).*method)(&context, request, &response));
+  });
+  if (!status.ok()) return status;
+  return response;
+}
+
+template <typename Request, typename Response>
+absl::StatusOr<Response> SingleServer::Ask(Method<Request, Response> method,
+                                           const Request& request) {
+  if constexpr (requires { request.run(); }) {
+    absl::StatusOr<Response> response;
+    const absl::Status status = SendAbout(request.run().run_id(), [&] {
+      response = Send(method, request);
+      return response.status();
+    });
+    if (!status.ok()) return status;
+    return response;
+  } else {
+    return Send(method, request);
+  }
+}
 
 }  // namespace sis

@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kLeasesKept = 1 << 16;
 
 // What stands for the records of a slice that are not there.
-FetchedChunk EmptyChunk(int number, const v1::Slice& slice, uint32_t top_k,
+FetchedChunk EmptyChunk(size_t number, const v1::Slice& slice, uint32_t top_k,
                         const v1::FetchTopKRequest& request) {
   v1::FetchTopKChunk chunk;
   const size_t slots = request.ragged() ? 0 : size_t{slice.length()} * top_k;
@@ -57,7 +57,7 @@ absl::StatusOr<v1::FetchTopKHeader> Replicas::MergeHeaders(
   std::vector<v1::MissingRange> missing;
   Leases leases;
   for (const auto& [replica, messages] : answers.given) {
-    const std::vector<int>& numbers = parts.at(replica);
+    const std::vector<size_t>& numbers = parts.at(replica);
     const auto* first =
         messages.empty() ? nullptr : std::get_if<v1::FetchTopKHeader>(&messages.front());
     if (first == nullptr || static_cast<size_t>(first->slices_size()) != numbers.size()) {
@@ -66,7 +66,7 @@ absl::StatusOr<v1::FetchTopKHeader> Replicas::MergeHeaders(
     const v1::FetchTopKHeader& header = *first;
     merged.set_top_k(header.top_k());
     for (size_t i = 0; i < numbers.size(); ++i) {
-      *merged.mutable_slices(numbers[i]) = header.slices(static_cast<int>(i));
+      *merged.mutable_slices(static_cast<int>(numbers[i])) = header.slices(static_cast<int>(i));
     }
     if (absl::Status status = AddRenumbered(header.missing(), numbers, missing); !status.ok()) {
       return status;
@@ -79,12 +79,14 @@ absl::StatusOr<v1::FetchTopKHeader> Replicas::MergeHeaders(
       if (!config.has_value()) return status;
       merged.set_top_k(config->top_k());
     }
-    for (const int number : parts.at(replica)) {
-      merged.mutable_slices(number)->set_record_digest(kStoreDownDigest);
-      missing.push_back(StoreDown(number, request.slices(number)));
+    for (const size_t number : parts.at(replica)) {
+      v1::Slice& slice = *merged.mutable_slices(static_cast<int>(number));
+      slice.set_record_digest(kStoreDownDigest);
+      missing.push_back(StoreDown(number, slice));
     }
   }
-  AddInOrder(std::move(missing), *merged.mutable_missing());
+  SortBySlice(missing);
+  merged.mutable_missing()->Assign(missing.begin(), missing.end());
   if (!leases.empty()) {
     const std::lock_guard lock(mutex_);
     merged.set_lease_id(next_lease_id_++);
@@ -94,35 +96,33 @@ absl::StatusOr<v1::FetchTopKHeader> Replicas::MergeHeaders(
   return merged;
 }
 
-absl::Status Replicas::FetchTopK(const v1::FetchTopKRequest& request, const Receive& receive) {
+absl::Status Replicas::FetchTopK(const v1::FetchTopKRequest& request,
+                                 SingleServer::Receive receive) {
+  if (servers_.size() == 1) return servers_[0]->FetchTopK(request, receive);
   if (!request.segment().empty()) {
     return absl::UnimplementedError("FetchTopK into shared memory: only with a single server");
   }
   if (request.slices().empty()) return servers_[0]->FetchTopK(request, receive);
   Parts parts;
-  std::map<size_t, v1::FetchTopKRequest> requests;
   for (int number = 0; number < request.slices_size(); ++number) {
-    const v1::Slice& slice = request.slices(number);
-    const size_t replica = placement_.Replica(request.run().run_id(), slice.sequence().id());
-    parts[replica].push_back(number);
-    *requests[replica].add_slices() = slice;
+    const std::string& id = request.slices(number).sequence().id();
+    parts[placement_.Replica(request.run().run_id(), id)].push_back(static_cast<size_t>(number));
   }
-  for (auto& [replica, part] : requests) {
-    *part.mutable_run() = request.run();
-    part.set_lease_seconds(request.lease_seconds());
-    *part.mutable_arrays() = request.arrays();
-    *part.mutable_columns() = request.columns();
-    part.set_ragged(request.ragged());
-  }
+  v1::FetchTopKRequest for_all = request;
+  for_all.clear_slices();
+  for_all.clear_chunks_span_slices();
   using Messages = std::vector<FetchedMessage>;
   absl::StatusOr<Answers<Messages>> answers =
-      AskSome<Messages>(ReplicasOf(requests), [&](size_t replica) -> absl::StatusOr<Messages> {
+      AskSome<Messages>(ReplicasOf(parts), [&](size_t replica) -> absl::StatusOr<Messages> {
+        v1::FetchTopKRequest part = for_all;
+        for (const size_t number : parts.at(replica)) {
+          *part.add_slices() = request.slices(static_cast<int>(number));
+        }
         Messages messages;
-        const absl::Status status =
-            servers_[replica]->FetchTopK(requests.at(replica), [&](FetchedMessage message) {
-              messages.push_back(std::move(message));
-              return absl::OkStatus();
-            });
+        const absl::Status status = servers_[replica]->FetchTopK(part, [&](FetchedMessage message) {
+          messages.push_back(std::move(message));
+          return absl::OkStatus();
+        });
         if (!status.ok()) return status;
         return messages;
       });
@@ -132,7 +132,7 @@ absl::Status Replicas::FetchTopK(const v1::FetchTopKRequest& request, const Rece
 
   std::vector<std::vector<FetchedChunk>> chunks(request.slices_size());
   for (auto& [replica, messages] : answers->given) {
-    const std::vector<int>& numbers = parts.at(replica);
+    const std::vector<size_t>& numbers = parts.at(replica);
     for (FetchedMessage& message : std::span(messages).subspan(1)) {
       auto* const chunk = std::get_if<FetchedChunk>(&message);
       if (chunk == nullptr || chunk->slice >= numbers.size()) {
@@ -144,8 +144,8 @@ absl::Status Replicas::FetchTopK(const v1::FetchTopKRequest& request, const Rece
     }
   }
   for (const auto& [replica, status] : answers->down) {
-    for (const int number : parts.at(replica)) {
-      const v1::Slice& slice = request.slices(number);
+    for (const size_t number : parts.at(replica)) {
+      const v1::Slice& slice = request.slices(static_cast<int>(number));
       if (slice.length() == 0) continue;
       chunks[number].push_back(EmptyChunk(number, slice, header->top_k(), request));
     }

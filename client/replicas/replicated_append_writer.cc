@@ -37,11 +37,6 @@ void ReplicatedAppendWriter::Lane::Refuse(const std::vector<OutgoingEntry>& entr
   }
 }
 
-void ReplicatedAppendWriter::Lane::Open() {
-  const std::lock_guard lock(mutex_);
-  Opened().IgnoreError();
-}
-
 absl::StatusOr<std::shared_ptr<ServerAppendWriter>> ReplicatedAppendWriter::Lane::Opened() {
   if (stream_ == nullptr) {
     if (absl::Status status = server_->Admit(); !status.ok()) return status;
@@ -64,10 +59,12 @@ absl::Status ReplicatedAppendWriter::Lane::Broken(const std::shared_ptr<ServerAp
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Lane::Collect(End end) {
+absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Lane::Collect(End end,
+                                                                                bool open) {
   std::shared_ptr<ServerAppendWriter> stream;
   {
     const std::lock_guard lock(mutex_);
+    if (open) Opened().IgnoreError();
     stream = stream_;
   }
   std::vector<RefusedEntry> refused;
@@ -110,10 +107,11 @@ absl::Status ReplicatedAppendWriter::Put(std::vector<OutgoingEntry>& entries) {
 }
 
 absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::CollectAll(End end) {
-  OpenIfUnused();
+  // If no entry has opened a stream, nobody else would look at the header.
+  const bool open = !opened_.exchange(true);
   std::vector<std::future<absl::StatusOr<std::vector<RefusedEntry>>>> ends;
   for (const std::unique_ptr<Lane>& lane : lanes_) {
-    ends.push_back(std::async(std::launch::async, &Lane::Collect, lane.get(), end));
+    ends.push_back(std::async(std::launch::async, &Lane::Collect, lane.get(), end, open));
   }
   std::vector<RefusedEntry> refused;
   absl::Status error;
@@ -126,15 +124,6 @@ absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::CollectAll(End
   }
   if (!error.ok()) return error;
   return refused;
-}
-
-void ReplicatedAppendWriter::OpenIfUnused() {
-  if (opened_.exchange(true)) return;
-  std::vector<std::future<void>> openings;
-  for (const std::unique_ptr<Lane>& lane : lanes_) {
-    openings.push_back(std::async(std::launch::async, &Lane::Open, lane.get()));
-  }
-  for (std::future<void>& opening : openings) opening.get();
 }
 
 absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Flush() {

@@ -41,11 +41,10 @@ class ReplicatedAppendWriter final : public AppendWriter {
     Lane(std::shared_ptr<SingleServer> server, v1::AppendHeader header, AppendOptions options)
         : server_(std::move(server)), header_(std::move(header)), options_(std::move(options)) {}
     ~Lane() { WarnOfUnflushed(refused_.size()); }
-    // Opens the stream, unless the replica is left alone.
-    void Open();
     absl::Status Put(std::vector<OutgoingEntry>& entries);
-    // Flushes or finishes the stream; what was refused, here or there.
-    absl::StatusOr<std::vector<RefusedEntry>> Collect(End end);
+    // Flushes or finishes the stream, which is opened before if there is none and `open`, unless
+    // the replica is left alone; what was refused, here or there.
+    absl::StatusOr<std::vector<RefusedEntry>> Collect(End end, bool open);
 
    private:
     // With mutex_ held.
@@ -68,8 +67,6 @@ class ReplicatedAppendWriter final : public AppendWriter {
     std::vector<RefusedEntry> refused_;
   };
 
-  // Opens the streams if no entry has opened one: else nobody would look at the header.
-  void OpenIfUnused();
   absl::StatusOr<std::vector<RefusedEntry>> CollectAll(End end);
 
   const ReplicaOf replica_of_;

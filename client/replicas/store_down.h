@@ -17,7 +17,7 @@ namespace sis {
 // The record digest of a slice whose replica was down when it was fetched.
 inline constexpr uint64_t kStoreDownDigest = std::numeric_limits<uint64_t>::max();
 
-inline v1::MissingRange StoreDown(int number, const v1::Slice& slice) {
+inline v1::MissingRange StoreDown(size_t number, const v1::Slice& slice) {
   v1::MissingRange range;
   range.set_slice(static_cast<uint32_t>(number));
   range.set_first_position(slice.first_position());
@@ -28,7 +28,7 @@ inline v1::MissingRange StoreDown(int number, const v1::Slice& slice) {
 
 // Adds the ranges of a part, with their slices' numbers in the whole. Internal if a slice is none.
 inline absl::Status AddRenumbered(const google::protobuf::RepeatedPtrField<v1::MissingRange>& part,
-                                  std::span<const int> numbers,
+                                  std::span<const size_t> numbers,
                                   std::vector<v1::MissingRange>& missing) {
   for (v1::MissingRange range : part) {
     if (range.slice() >= numbers.size()) {
@@ -41,12 +41,10 @@ inline absl::Status AddRenumbered(const google::protobuf::RepeatedPtrField<v1::M
   return absl::OkStatus();
 }
 
-inline void AddInOrder(std::vector<v1::MissingRange> missing,
-                       google::protobuf::RepeatedPtrField<v1::MissingRange>& to) {
-  std::ranges::sort(missing, {}, [](const v1::MissingRange& range) {
+inline void SortBySlice(std::vector<v1::MissingRange>& missing) {
+  std::ranges::stable_sort(missing, {}, [](const v1::MissingRange& range) {
     return std::pair(range.slice(), range.first_position());
   });
-  to.Add(missing.begin(), missing.end());
 }
 
 }  // namespace sis

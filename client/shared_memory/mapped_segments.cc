@@ -16,28 +16,22 @@ void MappedSegments::Remove(const std::string& segment) {
   std::erase_if(mapped_, [&](const auto& entry) { return entry.second.segment == segment; });
 }
 
-std::optional<MappedSegments::Location> MappedSegments::Find(
-    std::span<const std::byte> bytes) const {
-  const std::lock_guard lock(mutex_);
-  auto after = mapped_.upper_bound(bytes.data());
-  if (after == mapped_.begin()) return std::nullopt;
-  const auto& [begin, mapped] = *--after;
-  const auto offset = static_cast<size_t>(bytes.data() - begin);
-  if (offset > mapped.size || bytes.size() > mapped.size - offset) return std::nullopt;
-  if (offset % kAlignment != 0) return std::nullopt;
-  return Location{mapped.segment, offset};
-}
-
-std::optional<MappedSegments::Locations> MappedSegments::FindAll(
+std::optional<MappedSegments::Locations> MappedSegments::Find(
     std::span<const std::span<const std::byte>> arrays) const {
+  const std::lock_guard lock(mutex_);
   Locations parts;
   for (const std::span<const std::byte> bytes : arrays) {
     std::string& field = parts.fields.emplace_back();
     if (bytes.empty()) continue;
-    std::optional<Location> part = Find(bytes);
-    if (!part || (!parts.segment.empty() && part->segment != parts.segment)) return std::nullopt;
-    parts.segment = std::move(part->segment);
-    const uint64_t offset_and_size[] = {part->offset, bytes.size()};
+    auto after = mapped_.upper_bound(bytes.data());
+    if (after == mapped_.begin()) return std::nullopt;
+    const auto& [begin, mapped] = *--after;
+    const auto offset = static_cast<size_t>(bytes.data() - begin);
+    if (offset > mapped.size || bytes.size() > mapped.size - offset) return std::nullopt;
+    if (offset % kAlignment != 0) return std::nullopt;
+    if (!parts.segment.empty() && mapped.segment != parts.segment) return std::nullopt;
+    parts.segment = mapped.segment;
+    const uint64_t offset_and_size[] = {offset, bytes.size()};
     field = ToBytes(std::span<const uint64_t>(offset_and_size));
   }
   if (parts.segment.empty()) return std::nullopt;

@@ -18,24 +18,16 @@ class MappedSegments {
   // Offsets in messages are multiples of it.
   static constexpr size_t kAlignment = 64;
 
-  struct Location {
-    std::string segment;
-    uint64_t offset;
-  };
-
   void Add(std::span<const std::byte> memory, const std::string& segment);
   void Remove(const std::string& segment);
 
-  // Where the bytes lie; null unless all are in a segment, from a multiple of kAlignment on.
-  std::optional<Location> Find(std::span<const std::byte> bytes) const;
-
   // What stands in a message for arrays; null unless one is not empty, and all such lie in one
-  // segment.
+  // segment, from multiples of kAlignment on.
   struct Locations {
     std::string segment;
     std::vector<std::string> fields;
   };
-  std::optional<Locations> FindAll(std::span<const std::span<const std::byte>> arrays) const;
+  std::optional<Locations> Find(std::span<const std::span<const std::byte>> arrays) const;
 
  private:
   struct Mapped {

@@ -79,19 +79,29 @@ class ScriptedService final : public v1::RatioService::Service {
     const std::lock_guard lock(mutex_);
     evaluate_request_ = *request;
     *response = evaluate_answer_;
+    while (response->slice_totals_size() < request->slices_size()) response->add_slice_totals();
     return grpc::Status::OK;
   }
+  // What it says of any run's settings; nothing, if it isn't told.
+  void AnswerRun(v1::RunConfig config) {
+    const std::lock_guard lock(mutex_);
+    config_ = std::move(config);
+  }
+
   // Of a run it keeps the name alone, as a server that knows nothing of its settings.
   grpc::Status CreateRun(grpc::ServerContext*, const v1::CreateRunRequest* request,
-                         v1::CreateRunResponse*) override {
+                         v1::CreateRunResponse* response) override {
     const std::lock_guard lock(mutex_);
     run_id_ = request->run_id();
+    response->set_incarnation(1);
     return grpc::Status::OK;
   }
   grpc::Status GetRun(grpc::ServerContext*, const v1::GetRunRequest* request,
                       v1::GetRunResponse* response) override {
     const std::lock_guard lock(mutex_);
     response->mutable_run()->set_run_id(run_id_);
+    response->mutable_run()->set_incarnation(1);
+    *response->mutable_run()->mutable_config() = config_;
     if (request->run_id() == run_id_) return grpc::Status::OK;
     return grpc::Status(grpc::StatusCode::NOT_FOUND, "no run " + request->run_id());
   }
@@ -99,6 +109,7 @@ class ScriptedService final : public v1::RatioService::Service {
  private:
   std::mutex mutex_;
   std::string run_id_;
+  v1::RunConfig config_;
   std::function<grpc::Status(ServerStream&)> append_;
   std::vector<v1::FetchTopKResponse> fetch_answer_;
   v1::FetchTopKRequest fetch_request_;
@@ -106,20 +117,28 @@ class ScriptedService final : public v1::RatioService::Service {
   v1::EvaluateRequest evaluate_request_;
 };
 
+// A server with the service; the address it listens at.
+inline std::unique_ptr<grpc::Server> StartServer(ScriptedService& service, std::string& address) {
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  address = "127.0.0.1:" + std::to_string(port);
+  return server;
+}
+
 class ScriptedServiceTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    auto client = Client::Connect("127.0.0.1:" + std::to_string(port));
+    server_ = StartServer(service_, address_);
+    auto client = Client::Connect(address_);
     ASSERT_TRUE(client.ok()) << client.status();
     client_ = *std::move(client);
   }
 
   ScriptedService service_;
+  std::string address_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Client> client_;
 };

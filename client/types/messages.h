@@ -2,14 +2,9 @@
 #pragma once
 
 #include <bit>
-#include <cstring>
 #include <span>
 #include <string>
-#include <vector>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "client/types/types.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -20,21 +15,6 @@ static_assert(std::endian::native == std::endian::little);
 template <typename T>
 std::string ToBytes(std::span<const T> array) {
   return std::string(reinterpret_cast<const char*>(array.data()), array.size_bytes());
-}
-
-// Appends the array in `bytes` to `array`. Internal, naming the field, if it does not hold `count`
-// elements.
-template <typename T>
-absl::Status AppendFromBytes(const std::string& bytes, size_t count, absl::string_view field,
-                             std::vector<T>& array) {
-  if (bytes.size() != count * sizeof(T)) {
-    return absl::InternalError(absl::StrCat("the server's ", field, " holds ", bytes.size(),
-                                            " bytes, not ", count * sizeof(T)));
-  }
-  if (count == 0) return absl::OkStatus();
-  array.resize(array.size() + count);
-  std::memcpy(&array[array.size() - count], bytes.data(), bytes.size());
-  return absl::OkStatus();
 }
 
 inline void ToMessage(const RunRef& run, v1::RunRef& message) {

@@ -1,15 +1,18 @@
-#include "client/replicas/merge_inspections.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
+
+#include "client/replicas/merged.h"
 
 namespace sis {
 namespace {
 
+// As many as a server lists where a request does not say.
+constexpr int kSequencesOfAPage = 1000;
 // As many as a server names.
 constexpr int kDeviations = 64;
 
@@ -21,7 +24,27 @@ double Odds(const v1::InspectRunResponse::TokenCounts& token) {
 
 }  // namespace
 
-v1::InspectRunResponse MergeInspections(const std::vector<v1::InspectRunResponse>& parts) {
+v1::ListSequencesResponse Merged(const std::vector<v1::ListSequencesResponse>& parts) {
+  std::map<std::pair<std::string, uint32_t>, v1::ListSequencesResponse::Sequence> by_name;
+  v1::ListSequencesResponse merged;
+  for (const v1::ListSequencesResponse& part : parts) {
+    for (const auto& listed : part.sequences()) {
+      by_name.try_emplace({listed.sequence().id(), listed.sequence().attempt()}, listed);
+    }
+    merged.set_more(merged.more() || part.more());
+    merged.set_store_keeps_evicted(merged.store_keeps_evicted() || part.store_keeps_evicted());
+  }
+  for (auto& [name, listed] : by_name) {
+    if (merged.sequences_size() == kSequencesOfAPage) {
+      merged.set_more(true);
+      break;
+    }
+    *merged.add_sequences() = std::move(listed);
+  }
+  return merged;
+}
+
+v1::InspectRunResponse Merged(const std::vector<v1::InspectRunResponse>& parts) {
   v1::InspectRunResponse merged;
   std::map<uint32_t, v1::InspectRunResponse::TokenCounts> tokens;
   for (const v1::InspectRunResponse& part : parts) {
@@ -42,7 +65,6 @@ v1::InspectRunResponse MergeInspections(const std::vector<v1::InspectRunResponse
                    [&](const auto& a, const auto& b) {
                      return std::tuple(name(a), b.draw()) < std::tuple(name(b), a.draw());
                    });
-  // Of one that several have evaluated, the last time.
   const auto again =
       std::unique(merged.mutable_sequences()->begin(), merged.mutable_sequences()->end(),
                   [&](const auto& a, const auto& b) { return name(a) == name(b); });

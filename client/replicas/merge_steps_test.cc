@@ -1,5 +1,3 @@
-#include "client/types/sum_totals.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +5,8 @@
 #include <map>
 #include <random>
 #include <vector>
+
+#include "client/replicas/merged.h"
 
 namespace sis {
 namespace {
@@ -32,21 +32,10 @@ v1::GetStepResponse RandomStep(std::mt19937& random) {
   return step;
 }
 
-v1::GetStepResponse Sum(const std::vector<v1::GetStepResponse>& parts) {
-  v1::GetStepResponse sum;
-  std::vector<v1::Totals> totals;
-  for (const v1::GetStepResponse& part : parts) {
-    AddStep(part, sum);
-    totals.push_back(part.totals());
-  }
-  *sum.mutable_totals() = SumTotals(totals);
-  return sum;
-}
-
-TEST(SumTotalsTest, ReplicasAddUpByReasonAndByK) {
+TEST(MergeStepsTest, ReplicasAddUpByReasonAndByK) {
   std::mt19937 random(1);
   for (int trial = 0; trial < 100; ++trial) {
-    std::vector<v1::GetStepResponse> parts(random() % 5);
+    std::vector<v1::GetStepResponse> parts(1 + random() % 5);
     std::ranges::generate(parts, [&] { return RandomStep(random); });
     std::map<int, uint64_t> missing;
     std::map<uint32_t, std::vector<double>> curve;
@@ -60,7 +49,7 @@ TEST(SumTotalsTest, ReplicasAddUpByReasonAndByK) {
         sums[2] += point.expected_acceptance();
       }
     }
-    const v1::GetStepResponse sum = Sum(parts);
+    const v1::GetStepResponse sum = Merged(parts);
     std::map<int, uint64_t> summed;
     std::map<uint32_t, std::vector<double>> summed_curve;
     uint64_t all = 0;
@@ -79,7 +68,7 @@ TEST(SumTotalsTest, ReplicasAddUpByReasonAndByK) {
     EXPECT_EQ(sum.prefix_curve_size(), curve.size());
 
     std::ranges::shuffle(parts, random);
-    EXPECT_EQ(Sum(parts).SerializeAsString(), sum.SerializeAsString()) << "in any order";
+    EXPECT_EQ(Merged(parts).SerializeAsString(), sum.SerializeAsString()) << "in any order";
   }
 }
 
