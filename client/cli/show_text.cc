@@ -58,18 +58,9 @@ absl::string_view DecisionName(char decision) {
 
 double Uniform(uint32_t word) { return word * 0x1p-32; }
 
-std::string Name(const v1::SequenceRef& sequence) {
-  if (sequence.attempt() == 0) return sequence.id();
-  return absl::StrCat(sequence.id(), " attempt ", sequence.attempt());
-}
-
 // The positions of [begin, end).
 std::string Range(uint32_t begin, uint32_t end) {
   return end - begin == 1 ? absl::StrCat(begin) : absl::StrCat(begin, "-", end - 1);
-}
-
-bool IsScored(char decision) {
-  return decision == v1::ACCEPTED || decision == v1::REJECTED || decision == v1::OUTSIDE_TOP_K;
 }
 
 std::string DecisionSentence(const v1::InspectSequenceResponse& sequence, size_t i) {
@@ -108,7 +99,7 @@ std::string RunAsText(const v1::InspectRunResponse& run, const TokenTexts& texts
     const uint64_t scored = totals.accepted() + totals.rejected() + totals.outside_top_k();
     const auto share = [&](double of) { return Number(scored == 0 ? NAN : of / scored); };
     const std::string cut = kept.cut_end() == 0 ? "-" : Range(kept.cut_begin(), kept.cut_end());
-    sequences.AddRow({{Name(kept.sequence())},
+    sequences.AddRow({{NameOf(kept.sequence())},
                       {absl::StrCat(kept.draw())},
                       {absl::StrCat(kept.positions())},
                       {share(static_cast<double>(totals.accepted()))},
@@ -122,7 +113,7 @@ std::string RunAsText(const v1::InspectRunResponse& run, const TokenTexts& texts
                     {.heading = "LOG W", .width = 9},
                     {.heading = " TOKEN", .left = true}});
   for (const auto& found : run.deviations()) {
-    deviations.AddRow({{Name(found.sequence())},
+    deviations.AddRow({{NameOf(found.sequence())},
                        {absl::StrCat(found.draw())},
                        {absl::StrCat(found.position())},
                        {Signed(found.log_ratio())},
