@@ -1,4 +1,3 @@
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -6,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/compare/reports.h"
-#include "client/cli/input_file.h"
+#include "client/cli/named_file.h"
 #include "client/cli/options.h"
 #include "client/cli/subcommands.h"
 #include "client/compare/comparison.h"
@@ -39,13 +38,6 @@ absl::StatusOr<std::vector<RecordedSequence>> ReadFile(const std::string& name) 
   const absl::StatusOr<std::string> text = ReadInput(name);
   if (!text.ok()) return text.status();
   return ParseRecordedLogProbs(*text, name);
-}
-
-absl::Status WriteFile(const std::string& name, const std::string& text) {
-  std::ofstream file(name, std::ios::binary);
-  file << text;
-  file.close();
-  return file ? absl::OkStatus() : absl::UnavailableError(absl::StrCat(name, ": can't be written"));
 }
 
 struct Options {

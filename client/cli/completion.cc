@@ -1,211 +1,131 @@
 #include "client/cli/completion.h"
 
-#include <map>
-#include <vector>
+#include <iostream>
+#include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
+#include "client/cli/subcommands.h"
 
 namespace sis {
 namespace {
 
-struct Word {
-  std::string text;
-  std::string description;
-};
+// Options of sisctl itself may stand behind a subcommand.
+const CLI::Option* Named(const CLI::App* app, const std::string& name) {
+  for (; app != nullptr; app = app->get_parent()) {
+    if (const CLI::Option* option = app->get_option_no_throw(name)) return option;
+  }
+  return nullptr;
+}
 
-// sisctl, or one of its subcommands.
-struct Command {
-  std::string path;  // "runs list"; of sisctl itself nothing
-  std::vector<Word> options;
-  std::vector<Word> next;  // subcommands, and what an argument may be
-};
-
-struct Description {
-  std::vector<Command> commands;
-  // By the names of options that take a value: which it may be; none where it may be anything.
-  std::map<std::string, std::vector<std::string>> values;
-};
+bool TakesValue(const CLI::Option* option) {
+  return option != nullptr && option->get_items_expected_max() > 0;
+}
 
 // CLI11 says them in the name of the type: TEXT:{a,b}.
-std::vector<std::string> Choices(const CLI::Option& option) {
+std::string Choices(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const size_t begin = type.find('{'), end = type.find('}');
-  if (begin == std::string::npos || end == std::string::npos) return {};
-  return absl::StrSplit(type.substr(begin + 1, end - begin - 1), ',');
+  if (begin == std::string::npos || end == std::string::npos) return "";
+  return absl::StrCat(absl::StrReplaceAll(type.substr(begin + 1, end - begin - 1), {{",", "\n"}}),
+                      "\n");
 }
 
-void Describe(const CLI::App& app, const std::string& path, const std::vector<Word>& inherited,
-              Description& description) {
-  Command command{path, {}, {}};
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) {
-      command.options.push_back({absl::StrCat("--", name), option->get_description()});
-      if (option->get_items_expected_max() > 0) {
-        description.values[absl::StrCat("--", name)] = Choices(*option);
+std::string Options(const CLI::App& sisctl) {
+  std::string lines;
+  for (const CLI::App* app = &sisctl; app != nullptr; app = app->get_parent()) {
+    for (const CLI::Option* option : app->get_options()) {
+      for (const std::string& name : option->get_lnames()) {
+        // Each has its own.
+        if (app != &sisctl && name == "help") continue;
+        absl::StrAppend(&lines, "--", name, ":", option->get_description(), "\n");
       }
     }
-    if (!option->get_positional()) continue;
-    for (const std::string& choice : Choices(*option)) command.next.push_back({choice, ""});
-  }
-  // Options of sisctl itself may stand behind a subcommand; --help is each one's own.
-  for (const Word& option : inherited) {
-    if (option.text != "--help") command.options.push_back(option);
-  }
-  const std::vector<const CLI::App*> subcommands = app.get_subcommands({});
-  for (const CLI::App* child : subcommands) {
-    command.next.push_back({child->get_name(), child->get_description()});
-  }
-  const std::vector<Word> own = command.options;
-  description.commands.push_back(std::move(command));
-  for (const CLI::App* child : subcommands) {
-    Describe(*child, path.empty() ? child->get_name() : absl::StrCat(path, " ", child->get_name()),
-             own, description);
-  }
-}
-
-std::string Texts(const std::vector<Word>& words) {
-  return absl::StrJoin(words, " ", [](std::string* out, const Word& word) { *out += word.text; });
-}
-
-// Lines of a case: to which subcommand a word leads from another.
-std::string Steps(const Description& description) {
-  std::string lines;
-  for (const Command& command : description.commands) {
-    if (command.path.empty()) continue;
-    const size_t space = command.path.rfind(' ');
-    const std::string step =
-        space == std::string::npos ? absl::StrCat(" ", command.path) : command.path;
-    absl::StrAppendFormat(&lines, "          '%s') command='%s' ;;\n", step, command.path);
   }
   return lines;
 }
 
-// The same of what may be the value of an option.
-std::string ValueChoices(const Description& description, absl::string_view assignment) {
-  std::string lines;
-  for (const auto& [name, choices] : description.values) {
-    if (choices.empty()) continue;
-    absl::StrAppend(&lines, "      ", name, ") ",
-                    absl::StrReplaceAll(assignment, {{"@", absl::StrJoin(choices, " ")}}), " ;;\n");
-  }
-  return lines;
-}
-
-// Elements of an array of zsh: 'name:what it is'.
-std::string DescribedWords(const std::vector<Word>& words) {
-  return absl::StrJoin(words, " ", [](std::string* out, const Word& word) {
-    absl::StrAppend(out, "'", word.text, ":",
-                    absl::StrReplaceAll(word.description, {{"'", "'\\''"}}), "'");
-  });
-}
-
-constexpr absl::string_view kBash =
-    R"(# Completion of sisctl for bash:  source <(sisctl completion bash)
+constexpr char kBash[] =
+    R"sh(# Completion of sisctl for bash:  source <(sisctl completion bash)
 _sisctl() {
-  local word=${COMP_WORDS[COMP_CWORD]} command= option= names= options= choices= i
-  # The subcommand, and the option whose value comes next. Bash cuts words at = and : too.
-  for ((i = 1; i < COMP_CWORD; ++i)); do
-    case ${COMP_WORDS[i]} in
-      = | :) ;;
-      @OPTIONS_WITH_VALUES) option=${COMP_WORDS[i]} ;;
-      -?*) option= ;;
-      *)
-        if [[ -n $option ]]; then option=; continue; fi
-        case "$command ${COMP_WORDS[i]}" in
-@STEPS        esac
-        ;;
-    esac
-  done
-  if [[ $word == = ]]; then word=; fi
-  if [[ -n $option ]]; then
-    case $option in
-@VALUES    esac
-  else
-    case $command in
-@COMMANDS    esac
-    if [[ $word == -* ]]; then choices=$options; else choices=$names; fi
-  fi
+  local line=${COMP_LINE:0:COMP_POINT} typed=${COMP_WORDS[COMP_CWORD]} words
+  read -ra words <<<"$line"
+  [[ $line != *[[:space:]] ]] || words+=('')
+  # Bash cuts words at = and : too.
+  [[ $typed != = ]] || typed=
   # Without choices bash completes names of files.
-  COMPREPLY=($(compgen -W "$choices" -- "$word"))
+  COMPREPLY=($(compgen -W "$("$1" completion bash -- "${words[@]:1}" 2>/dev/null | cut -d: -f1)" -- "$typed"))
 }
 complete -o default -F _sisctl sisctl
-)";
+)sh";
 
-constexpr absl::string_view kZsh =
-    R"(#compdef sisctl
+constexpr char kZsh[] =
+    R"sh(#compdef sisctl
 # Completion of sisctl for zsh:  source <(sisctl completion zsh), after compinit; or the file _sisctl
 # in a folder of $fpath.
 _sisctl() {
-  local command= option= i
-  local -a names flags choices
-  for ((i = 2; i < CURRENT; ++i)); do
-    if [[ -n $option ]]; then option=; continue; fi
-    case $words[i] in
-      @OPTIONS_WITH_VALUES) option=$words[i] ;;
-      -?*) ;;
-      *)
-        case "$command $words[i]" in
-@STEPS        esac
-        ;;
-    esac
-  done
-  if [[ -z $option && $words[CURRENT] == --*=* ]]; then
-    option=${words[CURRENT]%%=*}
-    compset -P '*='
-  fi
-  if [[ -n $option ]]; then
-    case $option in
-@VALUES    esac
-    if (( $#choices )); then compadd -a choices; else _files; fi
-    return
-  fi
-  case $command in
-@COMMANDS  esac
-  if [[ $words[CURRENT] == -* ]]; then
-    _describe -o option flags
-  elif (( $#names )); then
-    _describe command names
-  else
-    _files
-  fi
+  local -a found
+  found=("${(@f)$("${words[1]}" completion zsh -- "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+  compset -P '--*='
+  if [[ -n $found[1] ]]; then _describe sisctl found; else _files; fi
 }
 if [[ $zsh_eval_context[-1] == loadautofunc ]]; then _sisctl "$@"; else compdef _sisctl sisctl; fi
-)";
-
-// `text` with what sisctl has in the places of its names. Of the value of an option `assignment`
-// says which it may be; `line` is that of a subcommand.
-std::string Script(const CLI::App& sisctl, absl::string_view text, absl::string_view assignment,
-                   std::string (*line)(const Command& command)) {
-  Description description;
-  Describe(sisctl, "", {}, description);
-  const auto add_name = [](std::string* out, const auto& named) { *out += named.first; };
-  const auto add_line = [&](std::string* out, const Command& command) { *out += line(command); };
-  return absl::StrReplaceAll(
-      text, {{"@OPTIONS_WITH_VALUES", absl::StrJoin(description.values, " | ", add_name)},
-             {"@STEPS", Steps(description)},
-             {"@VALUES", ValueChoices(description, assignment)},
-             {"@COMMANDS", absl::StrJoin(description.commands, "", add_line)}});
-}
+)sh";
 
 }  // namespace
 
-std::string BashCompletion(const CLI::App& sisctl) {
-  return Script(sisctl, kBash, "choices='@'", [](const Command& command) {
-    return absl::StrFormat("      '%s') names='%s' options='%s' ;;\n", command.path,
-                           Texts(command.next), Texts(command.options));
-  });
+std::string Completions(const CLI::App& sisctl, const std::vector<std::string>& words) {
+  const CLI::App* app = &sisctl;
+  const CLI::Option* option = nullptr;  // whose value comes next
+  for (size_t i = 0; i + 1 < words.size(); ++i) {
+    if (TakesValue(option)) {
+      option = nullptr;
+    } else if (absl::StartsWith(words[i], "-")) {
+      option = Named(app, words[i]);
+    } else {
+      const auto named = [&](const CLI::App* child) { return child->get_name() == words[i]; };
+      for (const CLI::App* child : app->get_subcommands(named)) app = child;
+    }
+  }
+  const std::string typed = words.empty() ? "" : words.back();
+  if (TakesValue(option)) return Choices(*option);
+  if (absl::StartsWith(typed, "-")) {
+    const size_t end = typed.find('=');
+    option = end == std::string::npos ? nullptr : Named(app, typed.substr(0, end));
+    return TakesValue(option) ? Choices(*option) : Options(*app);
+  }
+  std::string lines;
+  for (const CLI::App* next : app->get_subcommands({})) {
+    absl::StrAppend(&lines, next->get_name(), ":", next->get_description(), "\n");
+  }
+  for (const CLI::Option* argument : app->get_options()) {
+    if (argument->get_positional()) lines += Choices(*argument);
+  }
+  return lines;
 }
 
-std::string ZshCompletion(const CLI::App& sisctl) {
-  return Script(sisctl, kZsh, "choices=(@)", [](const Command& command) {
-    return absl::StrFormat("    '%s')\n      names=(%s)\n      flags=(%s)\n      ;;\n",
-                           command.path, DescribedWords(command.next),
-                           DescribedWords(command.options));
+void AddCompletion(CLI::App& sisctl, LocalAction& action) {
+  CLI::App& app = *sisctl.add_subcommand("completion", "Print what completes commands in a shell.");
+  app.footer(
+      "In ~/.bashrc or, after compinit, ~/.zshrc:  source <(sisctl "
+      "completion SHELL)");
+  const auto shell = std::make_shared<std::string>();
+  const auto words = std::make_shared<std::vector<std::string>>();
+  app.add_option("SHELL", *shell, "bash or zsh.")
+      ->required()
+      ->default_str("")
+      ->check(CLI::IsMember({"bash", "zsh"}));
+  app.add_option("WORDS", *words, "What has been typed, behind --: says what may come next.")
+      ->multi_option_policy(CLI::MultiOptionPolicy::Throw)
+      ->default_str("");
+  app.callback([&sisctl, shell, words, &action] {
+    action = [&sisctl, shell, words]() -> absl::StatusOr<ExitStatus> {
+      std::cout << (!words->empty()    ? Completions(sisctl, *words)
+                    : *shell == "bash" ? kBash
+                                       : kZsh);
+      return ExitStatus::kDone;
+    };
   });
 }
 

@@ -3,12 +3,13 @@
 
 #include <CLI/App.hpp>
 #include <string>
+#include <vector>
 
 namespace sis {
 
-// Scripts for bash and zsh, of the subcommands, options and choices that `sisctl` has. A shell
-// completes without calling it.
-std::string BashCompletion(const CLI::App& sisctl);
-std::string ZshCompletion(const CLI::App& sisctl);
+// What may stand in the place of the last of `words`, which is being typed
+// behind the others: a line for each, WORD or WORD:what it is. Nothing where
+// anything may.
+std::string Completions(const CLI::App& sisctl, const std::vector<std::string>& words);
 
 }  // namespace sis

@@ -1,5 +1,6 @@
 """`sisctl completion`: what bash and zsh then complete is what sisctl has."""
 
+import os
 import pathlib
 import re
 import shutil
@@ -10,8 +11,14 @@ import unittest
 SISCTL = pathlib.Path("client/cli/sisctl").absolute()
 
 
-def output(*command, **options):
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, **options).stdout
+# The scripts call sisctl, as it is typed.
+ENVIRONMENT = {**os.environ, "PATH": f"{SISCTL.parent}:{os.environ['PATH']}"}
+
+
+def output(*command):
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=60, env=ENVIRONMENT
+    ).stdout
 
 
 # As bash splits a line: at = and : too.

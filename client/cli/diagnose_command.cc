@@ -3,11 +3,10 @@
 #include <string>
 
 #include "absl/strings/str_join.h"
+#include "client/cli/asked_servers.h"
 #include "client/cli/compare/reports.h"
-#include "client/cli/find_run.h"
 #include "client/cli/options.h"
 #include "client/cli/subcommands.h"
-#include "client/cli/unanswered.h"
 #include "client/cli/verdict_text.h"
 #include "client/compare/run_diagnosis.h"
 

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -11,9 +10,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "client/cli/asked_servers.h"
 #include "client/cli/subcommands.h"
-#include "client/cli/unanswered.h"
 #include "client/compare/inspected_sequence.h"
 
 namespace sis {
@@ -39,18 +37,12 @@ struct Part {
   uint64_t newest_policy_version = 0;
 };
 
-// Every bit of it; JSON has no numbers for what is not finite.
-std::string Number(float value) {
-  return std::isfinite(value) ? absl::StrFormat("%.9g", value) : "null";
-}
+// In the order in which they are set; of a float the shortest that is read as the same. What is not
+// finite becomes null.
+using Json = nlohmann::basic_json<nlohmann::ordered_map, std::vector, std::string, bool, int64_t,
+                                  uint64_t, float>;
 
-std::string Quoted(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-std::string Word(const std::string& name) {
-  return absl::StrCat("\"", absl::AsciiStrToLower(name), "\"");
-}
+Json Word(const std::string& name) { return absl::AsciiStrToLower(name); }
 
 class Exporter {
  public:
@@ -105,7 +97,7 @@ class Exporter {
                                               " slices, not ", parts.size()));
     }
     // By its number in the batch.
-    std::vector<std::string> missing(records->positions());
+    std::vector<Json> missing(records->positions());
     std::vector<size_t> begins = {0};
     for (const Slice& slice : slices) begins.push_back(begins.back() + slice.length);
     for (const v1::MissingRange& gap : records->missing) {
@@ -116,35 +108,35 @@ class Exporter {
     }
     for (size_t i = 0; i < parts.size(); ++i) {
       if (absl::Status status = Inspect(parts[i].slice.sequence); !status.ok()) return status;
-      const std::string name =
-          absl::StrCat("{\"sequence\":", Quoted(parts[i].slice.sequence.id),
-                       ",\"attempt\":", parts[i].slice.sequence.attempt, ",\"position\":");
       for (uint32_t offset = 0; offset < slices[i].length; ++offset) {
         const uint32_t position = slices[i].first_position + offset;
-        std::cout << name << position
-                  << ",\"newest_policy_version\":" << parts[i].newest_policy_version
-                  << Record(*records, begins[i] + offset, missing[begins[i] + offset])
-                  << Evaluated(position) << "}\n";
+        Json row = {{"sequence", parts[i].slice.sequence.id},
+                    {"attempt", parts[i].slice.sequence.attempt},
+                    {"position", position},
+                    {"newest_policy_version", parts[i].newest_policy_version}};
+        AddRecord(*records, begins[i] + offset, missing[begins[i] + offset], row);
+        AddEvaluated(position, row);
+        std::cout << row.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false,
+                              Json::error_handler_t::replace)
+                  << '\n';
       }
     }
     return absl::OkStatus();
   }
 
-  static std::string Record(const TopKRecords& records, size_t i, const std::string& missing) {
-    if (!missing.empty()) {
-      return absl::StrCat(",\"missing\":", missing,
-                          ",\"sampled_id\":null,\"sampled_log_prob\":null,\"ids\":null,"
-                          "\"log_probs\":null");
-    }
-    std::string ids, log_probs;
+  static void AddRecord(const TopKRecords& records, size_t i, const Json& missing, Json& row) {
+    row["missing"] = missing;
+    for (const char* name : {"sampled_id", "sampled_log_prob", "ids", "log_probs"})
+      row[name] = nullptr;
+    if (!missing.is_null()) return;
+    row["sampled_id"] = records.sampled_ids[i];
+    row["sampled_log_prob"] = records.sampled_log_probs[i];
+    row["ids"] = row["log_probs"] = Json::array();
     const size_t slots = records.top_k;
     for (size_t k = i * slots; k < (i + 1) * slots && records.ids[k] >= 0; ++k) {
-      absl::StrAppend(&ids, ids.empty() ? "" : ",", records.ids[k]);
-      absl::StrAppend(&log_probs, log_probs.empty() ? "" : ",", Number(records.log_probs[k]));
+      row["ids"].push_back(records.ids[k]);
+      row["log_probs"].push_back(records.log_probs[k]);
     }
-    return absl::StrCat(",\"missing\":null,\"sampled_id\":", records.sampled_ids[i],
-                        ",\"sampled_log_prob\":", Number(records.sampled_log_probs[i]),
-                        ",\"ids\":[", ids, "],\"log_probs\":[", log_probs, "]");
   }
 
   // Into inspection_, unless it is there.
@@ -162,35 +154,29 @@ class Exporter {
   }
 
   // The values of the last evaluation.
-  std::string Evaluated(uint32_t position) const {
+  void AddEvaluated(uint32_t position, Json& row) const {
+    for (const char* name : {"draw", "decision", "log_ratio", "acceptance_probability",
+                             "log_envelope", "residual_mass", "staleness", "current_log_probs"}) {
+      row[name] = nullptr;
+    }
     const v1::InspectSequenceResponse& kept = inspection_;
     const size_t i = position - kept.first_position();
-    const bool known = position >= kept.first_position() && i < kept.decisions().size() &&
-                       kept.decisions()[i] != v1::DECISION_UNSPECIFIED;
-    std::string text =
-        known
-            ? absl::StrCat(",\"draw\":", kept.draw(), ",\"decision\":",
-                           Word(v1::Decision_Name(static_cast<v1::Decision>(kept.decisions()[i]))))
-            : ",\"draw\":null,\"decision\":null";
-    const bool scored =
-        known && (kept.decisions()[i] == v1::ACCEPTED || kept.decisions()[i] == v1::REJECTED ||
-                  kept.decisions()[i] == v1::OUTSIDE_TOP_K);
-    const auto number = [&](const char* name, const std::string& array) {
-      absl::StrAppend(&text, ",\"", name, "\":", scored ? Number(At<float>(array, i)) : "null");
-    };
-    number("log_ratio", kept.log_ratios());
-    number("acceptance_probability", kept.acceptance_probabilities());
-    number("log_envelope", kept.log_envelopes());
-    number("residual_mass", kept.residual_masses());
-    if (!scored) return text + ",\"staleness\":null,\"current_log_probs\":null";
-    absl::StrAppend(&text, ",\"staleness\":", At<uint64_t>(kept.staleness(), i),
-                    ",\"current_log_probs\":[");
+    if (position < kept.first_position() || i >= kept.decisions().size()) return;
+    const char decision = kept.decisions()[i];
+    if (decision == v1::DECISION_UNSPECIFIED) return;
+    row["draw"] = kept.draw();
+    row["decision"] = Word(v1::Decision_Name(static_cast<v1::Decision>(decision)));
+    if (!IsScored(decision)) return;
+    row["log_ratio"] = At<float>(kept.log_ratios(), i);
+    row["acceptance_probability"] = At<float>(kept.acceptance_probabilities(), i);
+    row["log_envelope"] = At<float>(kept.log_envelopes(), i);
+    row["residual_mass"] = At<float>(kept.residual_masses(), i);
+    row["staleness"] = At<uint64_t>(kept.staleness(), i);
+    row["current_log_probs"] = Json::array();
     const size_t slots = kept.top_k();
     for (size_t k = i * slots; k < (i + 1) * slots && At<int32_t>(kept.top_k_ids(), k) >= 0; ++k) {
-      absl::StrAppend(&text, k > i * slots ? "," : "",
-                      Number(At<float>(kept.current_log_probs(), k)));
+      row["current_log_probs"].push_back(At<float>(kept.current_log_probs(), k));
     }
-    return text + "]";
   }
 
   Client& client_;

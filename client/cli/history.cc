@@ -3,30 +3,33 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "client/cli/asked_servers.h"
 #include "client/cli/json_output.h"
 #include "client/cli/number_text.h"
 #include "client/cli/options.h"
 #include "client/cli/subcommands.h"
 #include "client/cli/table.h"
 #include "client/cli/token_means.h"
-#include "client/cli/unanswered.h"
 
 namespace sis {
 namespace {
 
-void Add(const v1::GetHistoryResponse::Stretch& stretch, Table& table) {
+std::vector<Cell> RowOf(const v1::GetHistoryResponse::Stretch& stretch) {
   const TokenMeans means = MeansOf(stretch.totals());
+  const std::string last = absl::StrCat(stretch.last_draw());
   const absl::Time ended = absl::UnixEpoch() + absl::Seconds(stretch.ended_at());
-  table.AddRow(
-      {{stretch.draws() == 1 ? absl::StrCat(stretch.last_draw())
-                             : absl::StrCat(stretch.first_draw(), "-", stretch.last_draw())},
-       {absl::FormatTime("%m-%d %H:%M", ended, absl::LocalTimeZone())},
-       {ShareText(means.accept_rate)},
-       {NumberText(means.d)},
-       {NumberText(means.d_sis)},
-       {ShareText(means.residual_mass)},
-       {ShareText(means.missing)},
-       {CountText(means.tokens)}});
+  return {{"DRAW",
+           stretch.draws() == 1 ? last : absl::StrCat(stretch.first_draw(), "-", last),
+           {.width = 12, .left = true}},
+          {"TIME",
+           absl::FormatTime("%m-%d %H:%M", ended, absl::LocalTimeZone()),
+           {.width = 11, .left = true, .goes = 1}},
+          {"ACCEPT", ShareText(means.accept_rate), {.width = 8}},
+          {"D/TOKEN", NumberText(means.d), {.width = 8}},
+          {"D_SIS", NumberText(means.d_sis), {.width = 8, .goes = 2}},
+          {"RESIDUAL", ShareText(means.residual_mass), {.width = 8, .goes = 3}},
+          {"MISSING", ShareText(means.missing), {.width = 8}},
+          {"TOKENS", CountText(means.tokens), {.width = 8, .goes = 4}}};
 }
 
 struct Options {
@@ -38,15 +41,8 @@ absl::Status GetHistory(Client& client, const Options& options) {
   const absl::StatusOr<v1::GetHistoryResponse> history = client.GetHistory({options.run_id});
   if (!history.ok()) return history.status();
   if (options.json) return PrintJson(*history);
-  Table table({{.heading = "DRAW", .width = 12, .left = true},
-               {.heading = "TIME", .width = 11, .left = true, .goes = 1},
-               {.heading = "ACCEPT", .width = 8},
-               {.heading = "D/TOKEN", .width = 8},
-               {.heading = "D_SIS", .width = 8, .goes = 2},
-               {.heading = "RESIDUAL", .width = 8, .goes = 3},
-               {.heading = "MISSING", .width = 8},
-               {.heading = "TOKENS", .width = 8, .goes = 4}});
-  for (const auto& stretch : history->stretches()) Add(stretch, table);
+  Table table(RowOf({}));
+  for (const auto& stretch : history->stretches()) table.AddRow(RowOf(stretch));
   table.Print();
   return absl::OkStatus();
 }

@@ -4,12 +4,12 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/asked_servers.h"
 #include "client/cli/json_output.h"
 #include "client/cli/options.h"
 #include "client/cli/subcommands.h"
 #include "client/cli/table.h"
 #include "client/cli/terminal.h"
-#include "client/cli/unanswered.h"
 #include "client/cli/verdict_text.h"
 
 namespace sis {
@@ -31,32 +31,27 @@ struct Options {
   std::string task, algorithm, model;
 };
 
+std::vector<Cell> RowOf(const v1::Run& run) {
+  const std::string& owner = run.config().owner();
+  return {
+      {"RUN", run.run_id(), {.left = true}},
+      {"VERDICT", VerdictText(run.verdict()), {.width = 9, .left = true}, ColourOf(run.verdict())},
+      {"INCARNATION", std::to_string(run.incarnation()), {.goes = 4}},
+      {"VERSION", std::to_string(run.policy_version()), {.goes = 1}},
+      {"SEQUENCES", std::to_string(run.sequences())},
+      {"POSITIONS", std::to_string(run.positions()), {.goes = 2}},
+      {"BYTES", std::to_string(run.bytes())},
+      {"LAST DRAW", run.has_last_draw() ? std::to_string(run.last_draw()) : "-"},
+      {"OWNER", owner.empty() ? "-" : owner, {.left = true, .goes = 5}},
+      {"TASK", run.config().task(), {.left = true, .goes = 3}}};
+}
+
 absl::Status ListRuns(Client& client, const Options& options) {
   const absl::StatusOr<v1::ListRunsResponse> response = client.ListRuns();
   if (!response.ok()) return response.status();
   if (options.json) return PrintJson(*response);
-  Table table({{.heading = "RUN", .left = true},
-               {.heading = "VERDICT", .width = 9, .left = true},
-               {.heading = "INCARNATION", .goes = 4},
-               {.heading = "VERSION", .goes = 1},
-               {.heading = "SEQUENCES"},
-               {.heading = "POSITIONS", .goes = 2},
-               {.heading = "BYTES"},
-               {.heading = "LAST DRAW"},
-               {.heading = "OWNER", .left = true, .goes = 5},
-               {.heading = "TASK", .left = true, .goes = 3}});
-  for (const v1::Run& run : WorstFirst(*response)) {
-    table.AddRow({{run.run_id()},
-                  {VerdictText(run.verdict()), ColourOf(run.verdict())},
-                  {std::to_string(run.incarnation())},
-                  {std::to_string(run.policy_version())},
-                  {std::to_string(run.sequences())},
-                  {std::to_string(run.positions())},
-                  {std::to_string(run.bytes())},
-                  {run.has_last_draw() ? std::to_string(run.last_draw()) : "-"},
-                  {run.config().owner().empty() ? "-" : run.config().owner()},
-                  {run.config().task()}});
-  }
+  Table table(RowOf({}));
+  for (const v1::Run& run : WorstFirst(*response)) table.AddRow(RowOf(run));
   table.Print();
   return absl::OkStatus();
 }

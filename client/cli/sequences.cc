@@ -3,11 +3,11 @@
 #include <optional>
 #include <string>
 
+#include "client/cli/asked_servers.h"
 #include "client/cli/json_output.h"
 #include "client/cli/options.h"
 #include "client/cli/subcommands.h"
 #include "client/cli/table.h"
-#include "client/cli/unanswered.h"
 
 namespace sis {
 namespace {
@@ -17,34 +17,22 @@ struct Options {
   bool json = false;
 };
 
-// Its pages have the same columns.
-Table EmptyTable() {
-  return Table({{.heading = "SEQUENCE", .width = 24, .left = true},
-                {.heading = "ATTEMPT"},
-                {.heading = "LENGTH", .width = 8},
-                {.heading = "POSITIONS"},
-                {.heading = "SEALED"},
-                {.heading = "READ", .width = 5},
-                {.heading = "VERSION", .width = 8, .goes = 1},
-                {.heading = "BYTES", .width = 10, .goes = 2}});
-}
-
-void Add(const v1::ListSequencesResponse::Sequence& listed, Table& table) {
-  table.AddRow({{listed.sequence().id()},
-                {std::to_string(listed.sequence().attempt())},
-                {std::to_string(listed.committed_length())},
-                {std::to_string(listed.positions())},
-                {listed.sealed() ? "yes" : "no"},
-                {listed.unread() ? "no" : "yes"},
-                {std::to_string(listed.policy_version())},
-                {std::to_string(listed.bytes())}});
+std::vector<Cell> RowOf(const v1::ListSequencesResponse::Sequence& listed) {
+  return {{"SEQUENCE", listed.sequence().id(), {.width = 24, .left = true}},
+          {"ATTEMPT", std::to_string(listed.sequence().attempt())},
+          {"LENGTH", std::to_string(listed.committed_length()), {.width = 8}},
+          {"POSITIONS", std::to_string(listed.positions())},
+          {"SEALED", listed.sealed() ? "yes" : "no"},
+          {"READ", listed.unread() ? "no" : "yes", {.width = 5}},
+          {"VERSION", std::to_string(listed.policy_version()), {.width = 8, .goes = 1}},
+          {"BYTES", std::to_string(listed.bytes()), {.width = 10, .goes = 2}}};
 }
 
 // Page by page; as JSON all in one.
 absl::Status ListSequences(Client& client, const Options& options) {
   v1::ListSequencesResponse all;
   std::optional<SequenceRef> after;
-  Table table = EmptyTable();
+  Table table(RowOf({}));  // its pages have the same columns
   for (;;) {
     const absl::StatusOr<v1::ListSequencesResponse> page =
         client.ListSequences({options.run_id}, after);
@@ -52,7 +40,7 @@ absl::Status ListSequences(Client& client, const Options& options) {
     if (options.json) {
       all.MergeFrom(*page);
     } else {
-      for (const auto& listed : page->sequences()) Add(listed, table);
+      for (const auto& listed : page->sequences()) table.AddRow(RowOf(listed));
       table.Print();
     }
     if (!options.json && !page->more() && page->store_keeps_evicted()) {

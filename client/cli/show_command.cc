@@ -1,17 +1,15 @@
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
 
-#include "absl/strings/str_cat.h"
-#include "client/cli/input_file.h"
+#include "client/cli/asked_servers.h"
 #include "client/cli/json_output.h"
+#include "client/cli/named_file.h"
 #include "client/cli/options.h"
 #include "client/cli/show_html.h"
 #include "client/cli/show_text.h"
 #include "client/cli/subcommands.h"
 #include "client/cli/terminal.h"
-#include "client/cli/unanswered.h"
 #include "client/compare/inspected_sequence.h"
 
 namespace sis {
@@ -28,10 +26,7 @@ struct Options {
 
 absl::Status Write(const std::string& path, const absl::StatusOr<std::string>& contents) {
   if (!contents.ok()) return contents.status();
-  std::ofstream file(path, std::ios::binary);
-  file << *contents;
-  file.close();
-  if (!file) return absl::UnavailableError(absl::StrCat("--html: ", path, " can't be written"));
+  if (absl::Status status = WriteFile(path, *contents); !status.ok()) return status;
   std::cout << "wrote " << path << '\n';
   return absl::OkStatus();
 }

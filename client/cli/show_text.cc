@@ -58,18 +58,9 @@ absl::string_view DecisionName(char decision) {
 
 double Uniform(uint32_t word) { return word * 0x1p-32; }
 
-std::string Name(const v1::SequenceRef& sequence) {
-  if (sequence.attempt() == 0) return sequence.id();
-  return absl::StrCat(sequence.id(), " attempt ", sequence.attempt());
-}
-
 // The positions of [begin, end).
 std::string Range(uint32_t begin, uint32_t end) {
   return end - begin == 1 ? absl::StrCat(begin) : absl::StrCat(begin, "-", end - 1);
-}
-
-bool IsScored(char decision) {
-  return decision == v1::ACCEPTED || decision == v1::REJECTED || decision == v1::OUTSIDE_TOP_K;
 }
 
 std::string DecisionSentence(const v1::InspectSequenceResponse& sequence, size_t i) {
@@ -96,48 +87,40 @@ std::string DecisionSentence(const v1::InspectSequenceResponse& sequence, size_t
 std::string RunAsText(const v1::InspectRunResponse& run, const TokenTexts& texts,
                       const Terminal& terminal) {
   if (run.sequences().empty()) return "nothing has been evaluated, or nothing is kept\n";
-  Table sequences({{.heading = "SEQUENCE", .width = 24, .left = true},
-                   {.heading = "DRAW", .width = 10, .goes = 2},
-                   {.heading = "POSITIONS"},
-                   {.heading = "ACCEPTED"},
-                   {.heading = "D/TOKEN", .width = 9},
-                   {.heading = "MISSING", .width = 9},
-                   {.heading = " NOT KEPT", .left = true, .goes = 1}});
-  for (const auto& kept : run.sequences()) {
+  const auto sequence_row = [](const v1::InspectRunResponse::InspectedSequence& kept) {
     const v1::Totals& totals = kept.totals();
     const uint64_t scored = totals.accepted() + totals.rejected() + totals.outside_top_k();
     const auto share = [&](double of) { return Number(scored == 0 ? NAN : of / scored); };
     const std::string cut = kept.cut_end() == 0 ? "-" : Range(kept.cut_begin(), kept.cut_end());
-    sequences.AddRow({{Name(kept.sequence())},
-                      {absl::StrCat(kept.draw())},
-                      {absl::StrCat(kept.positions())},
-                      {share(static_cast<double>(totals.accepted()))},
-                      {share(totals.d())},
-                      {absl::StrCat(totals.missing())},
-                      {absl::StrCat(" ", cut)}});
-  }
-  Table deviations({{.heading = "LARGEST |LOG W|", .width = 24, .left = true},
-                    {.heading = "DRAW", .width = 10, .goes = 1},
-                    {.heading = "POSITION", .width = 10},
-                    {.heading = "LOG W", .width = 9},
-                    {.heading = " TOKEN", .left = true}});
-  for (const auto& found : run.deviations()) {
-    deviations.AddRow({{Name(found.sequence())},
-                       {absl::StrCat(found.draw())},
-                       {absl::StrCat(found.position())},
-                       {Signed(found.log_ratio())},
-                       {absl::StrCat(" ", Token(static_cast<int32_t>(found.token_id()), texts))}});
-  }
-  Table tokens({{.heading = "TOKEN, MOST REJECTED FIRST", .left = true},
-                {.heading = "ACCEPTED", .width = 10},
-                {.heading = "REJECTED", .width = 10},
-                {.heading = "TOO HIGH BY AT MOST"}});
-  for (const auto& token : run.tokens()) {
-    tokens.AddRow({{Token(static_cast<int32_t>(token.token_id()), texts)},
-                   {absl::StrCat(token.accepted())},
-                   {absl::StrCat(token.rejected())},
-                   {absl::StrCat(token.max_error())}});
-  }
+    return std::vector<Cell>{{"SEQUENCE", NameOf(kept.sequence()), {.width = 24, .left = true}},
+                             {"DRAW", absl::StrCat(kept.draw()), {.width = 10, .goes = 2}},
+                             {"POSITIONS", absl::StrCat(kept.positions())},
+                             {"ACCEPTED", share(static_cast<double>(totals.accepted()))},
+                             {"D/TOKEN", share(totals.d()), {.width = 9}},
+                             {"MISSING", absl::StrCat(totals.missing()), {.width = 9}},
+                             {" NOT KEPT", absl::StrCat(" ", cut), {.left = true, .goes = 1}}};
+  };
+  const auto deviation_row = [&](const v1::InspectRunResponse::Deviation& found) {
+    const std::string token = Token(static_cast<int32_t>(found.token_id()), texts);
+    return std::vector<Cell>{
+        {"LARGEST |LOG W|", NameOf(found.sequence()), {.width = 24, .left = true}},
+        {"DRAW", absl::StrCat(found.draw()), {.width = 10, .goes = 1}},
+        {"POSITION", absl::StrCat(found.position()), {.width = 10}},
+        {"LOG W", Signed(found.log_ratio()), {.width = 9}},
+        {" TOKEN", absl::StrCat(" ", token), {.left = true}}};
+  };
+  const auto token_row = [&](const v1::InspectRunResponse::TokenCounts& token) {
+    return std::vector<Cell>{{"TOKEN, MOST REJECTED FIRST",
+                              Token(static_cast<int32_t>(token.token_id()), texts),
+                              {.left = true}},
+                             {"ACCEPTED", absl::StrCat(token.accepted()), {.width = 10}},
+                             {"REJECTED", absl::StrCat(token.rejected()), {.width = 10}},
+                             {"TOO HIGH BY AT MOST", absl::StrCat(token.max_error())}};
+  };
+  Table sequences(sequence_row({})), deviations(deviation_row({})), tokens(token_row({}));
+  for (const auto& kept : run.sequences()) sequences.AddRow(sequence_row(kept));
+  for (const auto& found : run.deviations()) deviations.AddRow(deviation_row(found));
+  for (const auto& token : run.tokens()) tokens.AddRow(token_row(token));
   std::string text;
   for (Table* table : {&sequences, &deviations, &tokens}) {
     if (!text.empty()) text += '\n';

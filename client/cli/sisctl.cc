@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "client/api/client.h"
-#include "client/cli/input_file.h"
+#include "client/cli/named_file.h"
 #include "client/cli/servers_behind.h"
 #include "client/cli/subcommands.h"
 #include "proto/version.h"

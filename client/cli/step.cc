@@ -6,14 +6,13 @@
 #include "absl/flags/marshalling.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/cli/find_run.h"
+#include "client/cli/asked_servers.h"
 #include "client/cli/json_output.h"
 #include "client/cli/options.h"
-#include "client/cli/reason_text.h"
 #include "client/cli/subcommands.h"
-#include "client/cli/table.h"
 #include "client/cli/terminal.h"
-#include "client/cli/unanswered.h"
+#include "client/cli/top_frame.h"
+#include "client/cli/verdict_text.h"
 
 namespace sis {
 namespace {
@@ -70,30 +69,6 @@ void PrintDistributions(const v1::Distributions& distributions) {
     std::cout << absl::StreamFormat("  %-23s %12u %12u %13u\n", versions, staleness.accepted(),
                                     staleness.rejected(), staleness.outside_top_k());
   }
-}
-
-// Per position; the effective sample size as a share of the positions.
-void PrintCorrections(const v1::GetStepResponse& step) {
-  Table table({{.heading = "correction", .width = 22, .left = true},
-               {.heading = "effective size"},
-               {.heading = "touched", .width = 9},
-               {.heading = "zeroed", .width = 9},
-               {.heading = "mean weight"},
-               {.heading = "mean |log weight|", .goes = 2},
-               {.heading = "gradient mass", .width = 14, .goes = 1}});
-  for (const v1::CorrectionTotals& totals : step.corrections()) {
-    const auto positions = static_cast<double>(totals.positions());
-    const double size = totals.weight() * totals.weight() / (totals.weight_squared() * positions);
-    table.AddRow({{absl::StrCat("  ", totals.correction())},
-                  {NumberText(size)},
-                  {NumberText(static_cast<double>(totals.touched()) / positions)},
-                  {NumberText(static_cast<double>(totals.zeroed()) / positions)},
-                  {NumberText(totals.weight() / positions)},
-                  {NumberText(totals.abs_log_weight() / positions)},
-                  {NumberText(totals.gradient_mass())}});
-  }
-  std::cout << '\n';
-  table.Print();
 }
 
 void PrintMissing(const v1::GetStepResponse& step) {
@@ -167,7 +142,10 @@ absl::Status GetStep(Client& client, const Options& options) {
   PrintNumber("mean residual mass", mean(totals.residual_mass()));
   PrintMissing(*step);
   PrintPrefixCurve(*step);
-  PrintCorrections(*step);
+  if (!step->corrections().empty()) {
+    std::cout << '\n';
+    CorrectionTable(*step, NumberText, NumberText).Print();
+  }
   PrintDistributions(step->distributions());
   return absl::OkStatus();
 }
@@ -181,7 +159,8 @@ void AddStep(CLI::App& sisctl, Action& action) {
       "Means are over the scored positions: accepted, rejected or outside top-K.\n"
       "k3 estimates KL(behaviour || current).\n"
       "A correction's weight is what multiplies advantage * grad log p: \"plain\" is the ratio w,\n"
-      "\"clipped\" is w cut to [0.8, 1.2], \"applied\" the modified ratio; others were observed.");
+      "\"clipped\" is w cut to [0.8, 1.2], \"applied\" the modified ratio; others were observed.\n"
+      "ESS is the effective sample size, as a share of the positions; the others are means.");
   const auto options = std::make_shared<Options>();
   app.add_option("RUN", options->run_id, "The run's id.")->required();
   app.add_option("DRAW", options->draw,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -19,6 +20,13 @@ std::string Shortened(const std::string& name, size_t width) {
 
 }  // namespace
 
+Table::Table(const std::vector<Cell>& row) {
+  for (const Cell& cell : row) {
+    headings_.push_back({"", cell.heading});
+    columns_.push_back(cell.column);
+  }
+}
+
 void Table::AddRow(std::vector<Cell> cells) { lines_.push_back({std::move(cells)}); }
 
 void Table::AddLine(std::string line) { lines_.push_back({{}, std::move(line)}); }
@@ -27,7 +35,7 @@ void Table::Fit(const Terminal& terminal) {
   shown_.assign(columns_.size(), true);
   for (size_t i = 0; i < columns_.size(); ++i) {
     size_t& width = columns_[i].width;
-    width = std::max(width, Characters(columns_[i].heading));
+    width = std::max(width, Characters(headings_[i].text));
     for (const Line& line : lines_) {
       if (!line.cells.empty()) width = std::max(width, Characters(line.cells[i].text));
     }
@@ -77,9 +85,7 @@ std::vector<std::string> Table::TakeLines(const Terminal& terminal) {
   std::vector<std::string> lines;
   if (shown_.empty()) {
     Fit(terminal);
-    std::vector<Cell> headings;
-    for (const Column& column : columns_) headings.push_back({column.heading});
-    lines.push_back(Text(headings, terminal));
+    lines.push_back(Text(headings_, terminal));
   }
   for (Line& line : lines_) {
     lines.push_back(line.cells.empty() ? std::move(line.text) : Text(line.cells, terminal));

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "client/cli/terminal.h"
@@ -11,15 +10,17 @@
 namespace sis {
 
 struct Column {
-  std::string heading;
   size_t width = 0;   // characters, at least
   bool left = false;  // where its text stands
   // Where a line would be too long, columns go, that with the highest number first; 0 stays.
   int goes = 0;
 };
 
+// With what stands above it.
 struct Cell {
+  std::string heading;
   std::string text;
+  Column column = {};
   Colour colour = Colour::kNone;
 };
 
@@ -28,9 +29,10 @@ struct Cell {
 // that they give; then the first is shortened further. Of a name its middle is left out.
 class Table {
  public:
-  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+  // Of rows such as this one, which isn't shown.
+  explicit Table(const std::vector<Cell>& row);
 
-  // As many cells as columns.
+  // With the headings and columns of the others.
   void AddRow(std::vector<Cell> cells);
   // Between rows, as it is.
   void AddLine(std::string line);
@@ -50,6 +52,7 @@ class Table {
   void Fit(const Terminal& terminal);
   std::string Text(const std::vector<Cell>& cells, const Terminal& terminal) const;
 
+  std::vector<Cell> headings_;
   std::vector<Column> columns_;
   std::vector<Line> lines_;
   // By column, once they are found.

@@ -15,13 +15,17 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
+std::vector<Cell> Row(const std::string& name, const char* count, const char* label) {
+  return {{"NAME", name, {.left = true}},
+          {"COUNT", count, {.width = 8, .goes = 1}},
+          {"LABEL", label, {.width = 10, .left = true, .goes = 2}}};
+}
+
 Table ThreeColumns() {
-  Table table({{.heading = "NAME", .left = true},
-               {.heading = "COUNT", .width = 8, .goes = 1},
-               {.heading = "LABEL", .width = 10, .left = true, .goes = 2}});
-  table.AddRow({{"a"}, {"1"}, {"one"}});
+  Table table(Row("", "", ""));
+  table.AddRow(Row("a", "1", "one"));
   table.AddLine("  a line of its own");
-  table.AddRow({{"a-name-of-thirty-characters-aa"}, {"22"}, {"two"}});
+  table.AddRow(Row("a-name-of-thirty-characters-aa", "22", "two"));
   return table;
 }
 
@@ -57,16 +61,18 @@ TEST(TableTest, LaterLinesStandInTheSameColumns) {
   Table table = ThreeColumns();
   const Terminal narrow = {.width = 43};
   EXPECT_THAT(table.TakeLines(narrow)[0], Not(HasSubstr("LABEL")));
-  table.AddRow({{std::string(60, 'b')}, {"3"}, {"three"}});
-  table.AddRow({{"c"}, {"4"}, {"four"}});
+  table.AddRow(Row(std::string(60, 'b'), "3", "three"));
+  table.AddRow(Row("c", "4", "four"));
   EXPECT_THAT(table.TakeLines(narrow), ElementsAre("bbbbbbbbbbbb…bbbbbbbbbbb        3",
                                                    "c                               4"));
   EXPECT_TRUE(table.TakeLines(narrow).empty());
 }
 
 TEST(TableTest, ColoursTakeNoRoom) {
-  Table table({{.heading = "A", .width = 4}, {.heading = "B", .width = 4, .left = true}});
-  table.AddRow({{"1", Colour::kRed}, {"2", Colour::kGreen}});
+  const std::vector<Cell> row = {{"A", "1", {.width = 4}, Colour::kRed},
+                                 {"B", "2", {.width = 4, .left = true}, Colour::kGreen}};
+  Table table(row);
+  table.AddRow(row);
   EXPECT_EQ(table.TakeLines({.colours = true})[1], "   \x1b[1;31m1\x1b[0m \x1b[32m2\x1b[0m");
 }
 

@@ -5,13 +5,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "client/cli/find_run.h"
+#include "client/cli/asked_servers.h"
 #include "client/cli/options.h"
 #include "client/cli/quit_key.h"
 #include "client/cli/subcommands.h"
 #include "client/cli/terminal.h"
 #include "client/cli/top_frame.h"
-#include "client/cli/unanswered.h"
 #include "client/cli/verdict_text.h"
 
 namespace sis {

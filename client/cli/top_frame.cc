@@ -11,8 +11,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/number_text.h"
-#include "client/cli/reason_text.h"
-#include "client/cli/table.h"
 #include "client/cli/token_means.h"
 #include "client/cli/verdict_text.h"
 
@@ -91,33 +89,6 @@ std::string QuantityLine(const std::string& name, const std::string& last, const
   return absl::StrFormat("%-15s %10s%-11s %s", name, last, unit, Curve(drawn));
 }
 
-std::vector<std::string> CorrectionLines(const v1::GetStepResponse& step,
-                                         const Terminal& terminal) {
-  if (step.corrections().empty()) return {};
-  Table table({{.heading = "CORRECTION", .width = 24, .left = true},
-               {.heading = "ESS", .width = 8},
-               {.heading = "TOUCHED", .width = 8},
-               {.heading = "ZEROED", .width = 8},
-               {.heading = "WEIGHT", .width = 8},
-               {.heading = "|LOG WEIGHT|", .goes = 2},
-               {.heading = "GRADIENT", .width = 12, .goes = 1}});
-  for (const v1::CorrectionTotals& correction : step.corrections()) {
-    const auto positions = static_cast<double>(correction.positions());
-    const auto mean = [&](double sum) { return Mean(sum, positions); };
-    const double weight = correction.weight();
-    table.AddRow({{correction.correction()},
-                  {ShareText(weight * weight / (correction.weight_squared() * positions))},
-                  {ShareText(mean(static_cast<double>(correction.touched())))},
-                  {ShareText(mean(static_cast<double>(correction.zeroed())))},
-                  {NumberText(mean(weight))},
-                  {NumberText(mean(correction.abs_log_weight()))},
-                  {NumberText(mean(correction.gradient_mass()))}});
-  }
-  std::vector<std::string> lines = {""};
-  std::ranges::move(table.TakeLines(terminal), std::back_inserter(lines));
-  return lines;
-}
-
 // Of the last draw that has one.
 std::vector<std::string> PrefixCurveLines(const v1::ListStepsResponse& steps) {
   const auto last = std::find_if(
@@ -149,7 +120,58 @@ std::string Labels(const v1::RunConfig& config) {
   return absl::StrJoin(labels, ", ");
 }
 
+std::vector<Cell> RowOf(const v1::Run& run) {
+  const TokenMeans last = MeansOf(run.last_totals());
+  return {
+      {"RUN", run.run_id(), {.left = true}},
+      {"VERDICT", VerdictText(run.verdict()), {.width = 9, .left = true}, ColourOf(run.verdict())},
+      {"VERSION", absl::StrCat(run.policy_version()), {.width = 8, .goes = 3}},
+      {"DRAW", run.has_last_draw() ? absl::StrCat(run.last_draw()) : "-", {.width = 7}},
+      {"ACCEPT", ShareText(last.accept_rate), {.width = 7}},
+      {"EXPECTED", ShareText(last.expected), {.width = 8, .goes = 5}},
+      {"D/TOKEN", NumberText(last.d), {.width = 8}},
+      {"D_SIS", NumberText(last.d_sis), {.width = 8, .goes = 1}},
+      {"MISSING", ShareText(last.missing), {.width = 8}},
+      {"SEQUENCES", CountText(static_cast<double>(run.sequences())), {.goes = 6}},
+      {"TOKENS", CountText(static_cast<double>(run.positions())), {.width = 8, .goes = 2}},
+      {"MEMORY", BytesText(static_cast<double>(run.bytes())), {.width = 9, .goes = 4}},
+      {" TASK, ALGORITHM, MODEL",
+       absl::StrCat(" ", Labels(run.config())),
+       {.left = true, .goes = 7}}};
+}
+
+std::vector<Cell> RowOf(uint64_t draw, const TokenMeans& means) {
+  return {{"DRAW", absl::StrCat(draw), {.width = 12}},
+          {"TOKENS", CountText(means.tokens), {.width = 8}},
+          {"ACCEPT", ShareText(means.accept_rate), {.width = 8}},
+          {"EXPECTED", ShareText(means.expected), {.width = 8, .goes = 2}},
+          {"D/TOKEN", NumberText(means.d), {.width = 8}},
+          {"D_SIS", NumberText(means.d_sis), {.width = 8}},
+          {"LOG_M", NumberText(means.log_envelope), {.width = 8, .goes = 3}},
+          {"RESIDUAL", ShareText(means.residual_mass), {.width = 8}},
+          {"K3", NumberText(means.k3), {.width = 8, .goes = 1}},
+          {"MISSING", ShareText(means.missing), {.width = 8}}};
+}
+
 }  // namespace
+
+Table CorrectionTable(const v1::GetStepResponse& step, NumberFormat share, NumberFormat number) {
+  const auto row = [&](const v1::CorrectionTotals& totals) -> std::vector<Cell> {
+    const auto positions = static_cast<double>(totals.positions());
+    const auto mean = [&](double sum) { return Mean(sum, positions); };
+    const double size = totals.weight() * totals.weight() / (totals.weight_squared() * positions);
+    return {{"CORRECTION", totals.correction(), {.width = 24, .left = true}},
+            {"ESS", share(size), {.width = 8}},
+            {"TOUCHED", share(mean(static_cast<double>(totals.touched()))), {.width = 8}},
+            {"ZEROED", share(mean(static_cast<double>(totals.zeroed()))), {.width = 8}},
+            {"WEIGHT", number(mean(totals.weight())), {.width = 8}},
+            {"|LOG WEIGHT|", number(mean(totals.abs_log_weight())), {.goes = 2}},
+            {"GRADIENT", number(mean(totals.gradient_mass())), {.width = 12, .goes = 1}}};
+  };
+  Table table(row({}));
+  for (const v1::CorrectionTotals& totals : step.corrections()) table.AddRow(row(totals));
+  return table;
+}
 
 std::vector<std::string> ServerLines(
     const std::vector<absl::StatusOr<v1::GetServerResponse>>& servers,
@@ -191,34 +213,9 @@ std::vector<std::string> RunsLines(const std::vector<v1::Run>& runs, const Termi
   if (runs.empty()) {
     return {"No runs yet. A trainer opens one, or you do: sisctl runs create."};
   }
-  Table table({{.heading = "RUN", .left = true},
-               {.heading = "VERDICT", .width = 9, .left = true},
-               {.heading = "VERSION", .width = 8, .goes = 3},
-               {.heading = "DRAW", .width = 7},
-               {.heading = "ACCEPT", .width = 7},
-               {.heading = "EXPECTED", .width = 8, .goes = 5},
-               {.heading = "D/TOKEN", .width = 8},
-               {.heading = "D_SIS", .width = 8, .goes = 1},
-               {.heading = "MISSING", .width = 8},
-               {.heading = "SEQUENCES", .goes = 6},
-               {.heading = "TOKENS", .width = 8, .goes = 2},
-               {.heading = "MEMORY", .width = 9, .goes = 4},
-               {.heading = " TASK, ALGORITHM, MODEL", .left = true, .goes = 7}});
+  Table table(RowOf(v1::Run()));
   for (const v1::Run& run : runs) {
-    const TokenMeans last = MeansOf(run.last_totals());
-    table.AddRow({{run.run_id()},
-                  {VerdictText(run.verdict()), ColourOf(run.verdict())},
-                  {absl::StrCat(run.policy_version())},
-                  {run.has_last_draw() ? absl::StrCat(run.last_draw()) : "-"},
-                  {ShareText(last.accept_rate)},
-                  {ShareText(last.expected)},
-                  {NumberText(last.d)},
-                  {NumberText(last.d_sis)},
-                  {ShareText(last.missing)},
-                  {CountText(static_cast<double>(run.sequences()))},
-                  {CountText(static_cast<double>(run.positions()))},
-                  {BytesText(static_cast<double>(run.bytes()))},
-                  {absl::StrCat(" ", Labels(run.config()))}});
+    table.AddRow(RowOf(run));
     if (run.findings().empty()) continue;
     for (const std::string& line :
          Wrapped(absl::StrCat("    ", run.findings(0).reason()), terminal, 4)) {
@@ -281,37 +278,20 @@ std::vector<std::string> RunLines(const v1::Run& run, const v1::ListStepsRespons
     lines.push_back(QuantityLine("  " + ReasonText(reason), ShareText(drawn.back()), "", drawn));
   }
 
-  Table table({{.heading = "DRAW", .width = 12},
-               {.heading = "TOKENS", .width = 8},
-               {.heading = "ACCEPT", .width = 8},
-               {.heading = "EXPECTED", .width = 8, .goes = 2},
-               {.heading = "D/TOKEN", .width = 8},
-               {.heading = "D_SIS", .width = 8},
-               {.heading = "LOG_M", .width = 8, .goes = 3},
-               {.heading = "RESIDUAL", .width = 8},
-               {.heading = "K3", .width = 8, .goes = 1},
-               {.heading = "MISSING", .width = 8}});
-  for (size_t row = 0; row < std::min(rows, values.size()); ++row) {
-    const size_t i = values.size() - 1 - row;
-    const TokenMeans& value = values[i];
-    table.AddRow({{absl::StrCat(steps.steps(static_cast<int>(i)).draw())},
-                  {CountText(value.tokens)},
-                  {ShareText(value.accept_rate)},
-                  {ShareText(value.expected)},
-                  {NumberText(value.d)},
-                  {NumberText(value.d_sis)},
-                  {NumberText(value.log_envelope)},
-                  {ShareText(value.residual_mass)},
-                  {NumberText(value.k3)},
-                  {ShareText(value.missing)}});
+  Table table(RowOf(0, TokenMeans()));
+  for (size_t i = values.size(); i-- > values.size() - std::min(rows, values.size());) {
+    table.AddRow(RowOf(steps.steps(static_cast<int>(i)).draw(), values[i]));
   }
   lines.push_back("");
   std::ranges::move(table.TakeLines(terminal), std::back_inserter(lines));
 
-  for (const auto& more :
-       {CorrectionLines(steps.steps().rbegin()->step(), terminal), PrefixCurveLines(steps)}) {
-    lines.insert(lines.end(), more.begin(), more.end());
+  const v1::GetStepResponse& last = steps.steps().rbegin()->step();
+  if (!last.corrections().empty()) {
+    lines.push_back("");
+    std::ranges::move(CorrectionTable(last, ShareText, NumberText).TakeLines(terminal),
+                      std::back_inserter(lines));
   }
+  std::ranges::move(PrefixCurveLines(steps), std::back_inserter(lines));
   return lines;
 }
 

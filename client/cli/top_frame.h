@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/cli/table.h"
 #include "client/cli/terminal.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -15,6 +16,11 @@ namespace sis {
 std::vector<std::string> ServerLines(
     const std::vector<absl::StatusOr<v1::GetServerResponse>>& servers,
     const std::vector<std::string>& addresses, const Terminal& terminal = {});
+
+using NumberFormat = std::string (*)(double);
+
+// Of a draw, per position; ESS, the effective sample size, as a share of the positions.
+Table CorrectionTable(const v1::GetStepResponse& step, NumberFormat share, NumberFormat number);
 
 // All runs, one a line.
 std::vector<std::string> RunsLines(const std::vector<v1::Run>& runs, const Terminal& terminal = {});

@@ -4,7 +4,9 @@
 #include <functional>
 #include <iterator>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 
 namespace sis {
 namespace {
@@ -47,6 +49,10 @@ std::vector<v1::Run> WorstFirst(const v1::ListRunsResponse& runs) {
   std::vector<v1::Run> sorted(runs.runs().begin(), runs.runs().end());
   std::ranges::stable_sort(sorted, std::greater<>(), &v1::Run::verdict);
   return sorted;
+}
+
+std::string ReasonText(v1::MissingReason reason) {
+  return absl::AsciiStrToLower(absl::StrReplaceAll(v1::MissingReason_Name(reason), {{"_", " "}}));
 }
 
 }  // namespace sis

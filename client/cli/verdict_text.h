@@ -20,4 +20,7 @@ std::vector<std::string> FindingLines(const v1::Run& run, const Terminal& termin
 // The same runs, those that do worst first, else as they were.
 std::vector<v1::Run> WorstFirst(const v1::ListRunsResponse& runs);
 
+// Why positions are missing: "never arrived" of NEVER_ARRIVED.
+std::string ReasonText(v1::MissingReason reason);
+
 }  // namespace sis

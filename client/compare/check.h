@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+
 namespace sis {
 
 struct Check {
@@ -15,14 +17,14 @@ struct Check {
     kUntested,  // `finding` says why
   };
 
-  std::string name;       // for programs; does not change
-  std::string question;   // that it answers
-  std::string statistic;  // what `value` measures
+  absl::string_view name;       // for programs; does not change
+  absl::string_view question;   // that it answers
+  absl::string_view statistic;  // what `value` measures
   // It is a fault on this side of the limit, the limit included.
   enum class Side { kAbove, kBelow } side = Side::kAbove;
   double limit = 0;
-  std::string reason;   // for the limit
-  std::string setting;  // what to look at if it is a fault
+  absl::string_view reason;   // for the limit
+  absl::string_view setting;  // what to look at if it is a fault
   Outcome outcome = Outcome::kUntested;
   // NaN if there was no need to measure it.
   double value = std::numeric_limits<double>::quiet_NaN();
@@ -32,16 +34,22 @@ struct Check {
 
   bool fault() const { return outcome == Outcome::kFault; }
 
-  // A value beyond the limit is a fault; `finding` says which.
-  void Decide(double measured, const std::string& fault_finding) {
+  // How it ends. A value beyond the limit is a fault; `finding` says which.
+  Check& Decide(double measured, const std::string& fault_finding) {
     value = measured;
     const bool beyond = side == Side::kAbove ? measured >= limit : measured <= limit;
     outcome = beyond ? Outcome::kFault : Outcome::kClear;
     finding = beyond ? fault_finding : "";
+    return *this;
   }
-  void Untested(const std::string& why) {
+  Check& Clear() {
+    outcome = Outcome::kClear;
+    return *this;
+  }
+  Check& Untested(const std::string& why) {
     outcome = Outcome::kUntested;
     finding = why;
+    return *this;
   }
 };
 

@@ -85,7 +85,7 @@ Share CountLists(std::span<const ComparedPosition> positions, bool of_b) {
 
 }  // namespace
 
-Check CheckFilter(std::span<const ComparedPosition> positions) {
+Check CheckFilter(const Part& part) {
   Check check{
       .name = "filter",
       .question = "Are both before, or both after, a filter (top-p, top-k, min-p)?",
@@ -96,22 +96,20 @@ Check CheckFilter(std::span<const ComparedPosition> positions) {
       .reason = "without a filter no list of some tokens sums to 1, with one all do",
       .setting =
           "top-p, top-k and min-p: record raw log-probs, or apply the same filter in the trainer"};
-  const Share a = CountLists(positions, /*of_b=*/false);
-  const Share b = CountLists(positions, /*of_b=*/true);
+  const Share a = CountLists(part.positions, /*of_b=*/false);
+  const Share b = CountLists(part.positions, /*of_b=*/true);
   if (a.lists < kEnough && b.lists < kEnough) {
-    check.Untested("too few positions where the lists leave something out");
-    return check;
+    return check.Untested("too few positions where the lists leave something out");
   }
   const bool is_b = a.lists < kEnough || (b.lists >= kEnough && b.value() > a.value());
   const Share& most = is_b ? b : a;
-  check.Decide(
+  return check.Decide(
       most.value(),
       absl::StrFormat(
           "The log-probs are of different kinds: those of %s are processed, "
           "renormalised over what a filter (top-p, top-k, min-p) left, those "
           "of %s are not. %d of %d lists of %s sum to 1 though they leave something out.",
           is_b ? "B" : "A", is_b ? "A" : "B", most.summing_to_1, most.lists, is_b ? "B" : "A"));
-  return check;
 }
 
 }  // namespace sis

@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "client/compare/checks.h"
+#include "client/compare/moments.h"
 
 namespace sis {
 namespace {
@@ -23,28 +24,16 @@ Tokens StartOf(const RecordedSets& sets) {
   return tokens;
 }
 
-size_t EqualTokens(const RecordedSets& a, const RecordedSets& b) {
-  const auto same = [](const RecordedSet& x, const RecordedSet& y) {
-    return x.sampled_id == y.sampled_id;
-  };
-  return std::mismatch(a.begin(), a.begin() + static_cast<ptrdiff_t>(std::min(a.size(), b.size())),
-                       b.begin(), same)
-             .first -
-         a.begin();
-}
-
 // Mean difference of the log-probs that the files give sampled tokens; NaN if most have none.
 double Difference(const RecordedSets& a, const RecordedSets& b) {
-  double sum = 0;
-  size_t count = 0;
-  for (size_t t = 0; t < std::min(a.size(), b.size()); ++t) {
+  Moments differences;
+  const size_t shorter = std::min(a.size(), b.size());
+  for (size_t t = 0; t < shorter; ++t) {
     const double difference = std::abs(a[t].given_log_prob - b[t].given_log_prob);
-    if (!std::isfinite(difference)) continue;
-    sum += difference;
-    ++count;
+    if (std::isfinite(difference)) differences.Add(difference);
   }
-  const bool most = count >= kStart && count * 2 >= std::min(a.size(), b.size());
-  return most ? sum / static_cast<double>(count) : std::nan("");
+  const bool most = differences.count >= kStart && differences.count * 2 >= shorter;
+  return most ? differences.mean() : std::nan("");
 }
 
 struct Swapped {
@@ -122,7 +111,7 @@ void FindByValues(std::span<const ComparedSequence> sequences, std::vector<Swapp
 
 }  // namespace
 
-Check CheckOrder(std::span<const ComparedSequence> sequences) {
+Check CheckOrder(const Part& part) {
   Check check{.name = "order",
               .question = "Do the files hold the sequences in the same order?",
               .statistic = "sequences of A that another one of B fits, but not B's at their place",
@@ -131,30 +120,26 @@ Check CheckOrder(std::span<const ComparedSequence> sequences) {
               .setting =
                   "the order in which responses are collected: match them by their request's "
                   "id, not by when they finish"};
-  if (sequences.size() < 2) {
-    check.Untested("there are not two sequences");
-    return check;
-  }
+  const size_t sequences = part.sequences.size();
+  if (sequences < 2) return check.Untested("there are not two sequences");
   std::vector<Swapped> swapped;
-  const bool tokens_tell = FindByTokens(sequences, swapped);
-  FindByValues(sequences, swapped);
+  const bool tokens_tell = FindByTokens(part.sequences, swapped);
+  FindByValues(part.sequences, swapped);
   if (!tokens_tell && swapped.empty()) {
-    check.Untested("too many sequences part: each file seems to have its own samples");
-    return check;
+    return check.Untested("too many sequences part: each file seems to have its own samples");
   }
-  std::sort(swapped.begin(), swapped.end(),
-            [](const Swapped& a, const Swapped& b) { return a.sequence < b.sequence; });
+  std::ranges::sort(swapped, {}, &Swapped::sequence);
   std::string finding;
   if (!swapped.empty()) {
     const Swapped& first = swapped.front();
-    finding = absl::StrCat("Sequences are in another order: ", swapped.size(), " of ",
-                           sequences.size(), " of A are others in B. ",
+    finding = absl::StrCat("Sequences are in another order: ", swapped.size(), " of ", sequences,
+                           " of A are others in B. ",
                            first.values_only ? "The log-probs of sequence " : "Sequence ",
                            first.sequence, " of A", first.values_only ? " fit those of" : " is",
                            " sequence ", first.other, " of B.");
   }
   check.Decide(static_cast<double>(swapped.size()), finding);
-  if (check.fault() && swapped.size() < sequences.size()) {
+  if (check.fault() && swapped.size() < sequences) {
     for (const Swapped& one : swapped) check.sequences.push_back(one.sequence);
   }
   return check;

@@ -51,25 +51,14 @@ Check CheckUneven(const Part& part) {
     size_t sequence;
   };
   std::vector<Median> medians;
-  for (auto begin = part.positions.begin(); begin != part.positions.end();) {
-    const auto end = std::find_if(begin, part.positions.end(), [&](const ComparedPosition& at) {
-      return at.sequence != begin->sequence;
-    });
-    const std::vector<double> noise = NoiseOf({begin, end});
-    if (noise.size() >= kEnough) medians.push_back({noise[noise.size() / 2], begin->sequence});
-    begin = end;
+  for (const ComparedSequence& sequence : part.sequences) {
+    const std::vector<double> noise = NoiseOf(part.Of(sequence.index));
+    if (noise.size() >= kEnough) medians.push_back({noise[noise.size() / 2], sequence.index});
   }
-  if (medians.size() < kEnoughSequences) {
-    check.Untested("too few sequences are long enough");
-    return check;
-  }
-  std::sort(medians.begin(), medians.end(),
-            [](const Median& a, const Median& b) { return a.value < b.value; });
+  if (medians.size() < kEnoughSequences) return check.Untested("too few sequences are long enough");
+  std::ranges::sort(medians, {}, &Median::value);
   const double middle = medians[medians.size() / 2].value, largest = medians.back().value;
-  if (largest < kLeast) {
-    check.outcome = Check::Outcome::kClear;
-    return check;
-  }
+  if (largest < kLeast) return check.Clear();
   check.Decide(middle > 0 ? largest / middle : check.limit,
                absl::StrFormat("Sequences differ unlike others: in %d listed log-probs differ by "
                                "%.2g nats, in most by %.2g. Other weights made, or scored, them.",
@@ -84,7 +73,7 @@ Check CheckUneven(const Part& part) {
   return check;
 }
 
-Check CheckOutliers(std::span<const ComparedPosition> positions) {
+Check CheckOutliers(const Part& part) {
   constexpr size_t kEnough = 30;
   Check check{.name = "outliers",
               .question = "Are the differences those of all positions, not of a few?",
@@ -96,28 +85,22 @@ Check CheckOutliers(std::span<const ComparedPosition> positions) {
               .setting =
                   "routed experts: replay the engine's in the trainer; else kernels that "
                   "depend on the batch"};
-  const std::vector<double> noise = NoiseOf(positions);
+  const std::vector<double> noise = NoiseOf(part.positions);
   double squares = 0;
   for (const double at : noise) squares += at * at;
-  if (noise.size() < kEnough) {
-    check.Untested("too few positions with tokens in common");
-    return check;
-  }
+  if (noise.size() < kEnough) return check.Untested("too few positions with tokens in common");
   const double median = noise[noise.size() / 2];
   const double root = std::sqrt(squares / static_cast<double>(noise.size()));
-  if (root < kLeast) {
-    check.outcome = Check::Outcome::kClear;
-    return check;
-  }
+  if (root < kLeast) return check.Clear();
   const double far = std::max(kLeast, check.limit * median);
   const auto beyond = noise.end() - std::upper_bound(noise.begin(), noise.end(), far);
-  check.Decide(median > 0 ? root / median : check.limit,
-               absl::StrFormat("The differences are those of %d of %d positions, with more than "
-                               "%.2g nats; half of all have less than %.2g. That is no noise of "
-                               "weights or arithmetic, which is everywhere: other experts were "
-                               "routed to, or single steps went another way.",
-                               beyond, noise.size(), far, median));
-  return check;
+  return check.Decide(
+      median > 0 ? root / median : check.limit,
+      absl::StrFormat("The differences are those of %d of %d positions, with more than "
+                      "%.2g nats; half of all have less than %.2g. That is no noise of "
+                      "weights or arithmetic, which is everywhere: other experts were "
+                      "routed to, or single steps went another way.",
+                      beyond, noise.size(), far, median));
 }
 
 }  // namespace sis

@@ -1,10 +1,9 @@
-#include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
 #include "client/compare/checks.h"
+#include "client/compare/moments.h"
 #include "client/compare/temperature_fit.h"
 
 namespace sis {
@@ -40,8 +39,7 @@ Difference DifferenceAt(const ComparedPosition& position, double slope,
 
 }  // namespace
 
-Check CheckPenalty(std::span<const ComparedPosition> positions,
-                   const absl::flat_hash_set<int32_t>& biased) {
+Check CheckPenalty(const Part& part, const absl::flat_hash_set<int32_t>& biased) {
   constexpr size_t kEnough = 20;
   Check check{.name = "penalty",
               .question = "Are repetitions punished on one side only?",
@@ -53,40 +51,32 @@ Check CheckPenalty(std::span<const ComparedPosition> positions,
               .setting =
                   "repetition, presence and frequency penalties: 0 (1 for repetition), or the same "
                   "in the trainer"};
-  const double slope = FitTemperature(positions).slope;
-  std::vector<double> differences;
+  const double slope = FitTemperature(part.positions).slope;
+  Moments differences;
   double weight = 0, all_squares = 0;
   absl::flat_hash_set<int32_t> seen;
-  for (const ComparedPosition& position : positions) {
+  for (const ComparedPosition& position : part.positions) {
     if (position.position == 0) seen.clear();
     const Difference difference = DifferenceAt(position, slope, seen, biased);
     if (!std::isnan(difference.seen)) {
-      differences.push_back(difference.seen);
+      differences.Add(difference.seen);
       weight += difference.weight;
       all_squares += difference.squares;
     }
     seen.insert(position.a->sampled_id);
   }
-  const auto count = static_cast<double>(differences.size());
-  if (differences.size() < kEnough) {
-    check.Untested("too few positions list tokens that the text has already");
-    return check;
+  if (differences.count < kEnough) {
+    return check.Untested("too few positions list tokens that the text has already");
   }
-  double sum = 0, squares = 0;
-  for (const double difference : differences) {
-    sum += difference;
-    squares += difference * difference;
-  }
-  const double mean = sum / count;
-  const double error = std::sqrt(std::max(0.0, squares / count - mean * mean) / count);
+  const double mean = differences.mean();
   // A penalty moves them alike; other weights or another context now here, now there.
   const bool alike = mean * mean * weight >= 0.15 * all_squares;
-  check.Decide(alike ? std::abs(mean) - 4 * error : 0,
-               absl::StrFormat("The log-probs are of different kinds: %s gives tokens that the "
-                               "text has already %.2f nats less than %s does. A repetition, "
-                               "presence or frequency penalty is applied on one side only.",
-                               mean < 0 ? "B" : "A", std::abs(mean), mean < 0 ? "A" : "B"));
-  return check;
+  return check.Decide(
+      alike ? std::abs(mean) - 4 * differences.standard_error() : 0,
+      absl::StrFormat("The log-probs are of different kinds: %s gives tokens that the "
+                      "text has already %.2f nats less than %s does. A repetition, "
+                      "presence or frequency penalty is applied on one side only.",
+                      mean < 0 ? "B" : "A", std::abs(mean), mean < 0 ? "A" : "B"));
 }
 
 }  // namespace sis

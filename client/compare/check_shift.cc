@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/compare/checks.h"
@@ -16,17 +17,6 @@ namespace {
 constexpr std::array<int, 6> kShifts = {1, -1, 2, -2, 3, -3};
 
 std::string Tokens(int count) { return count == 1 ? "one token" : absl::StrCat(count, " tokens"); }
-
-// How many tokens of A, from the first on, B has `shift` positions later.
-size_t EqualTokens(const RecordedSets& a, const RecordedSets& b, int shift) {
-  const size_t skip_a = std::max(0, -shift), skip_b = std::max(0, shift);
-  size_t equal = 0;
-  while (skip_a + equal < a.size() && skip_b + equal < b.size() &&
-         a[skip_a + equal].sampled_id == b[skip_b + equal].sampled_id) {
-    ++equal;
-  }
-  return equal;
-}
 
 // NaN if a log-prob is not there.
 double Difference(double a, double b) {
@@ -48,10 +38,10 @@ struct Mean {
 };
 
 using File = const RecordedSet* ComparedPosition::*;
+using DistanceOf = absl::FunctionRef<Distance(const RecordedSet&, const RecordedSet&)>;
 
 // The mean distance of one file at each position and another, or the same, `shift` positions
 // further on.
-template <typename DistanceOf>
 Mean MeanDistance(std::span<const ComparedPosition> positions, File first, File second, int shift,
                   DistanceOf distance_of) {
   Mean mean;
@@ -68,12 +58,19 @@ Mean MeanDistance(std::span<const ComparedPosition> positions, File first, File 
   return mean;
 }
 
+// What may stand at other positions than its tokens.
+struct Shifted {
+  const char* what;
+  bool gathered;  // B's are those of whatever A lists, so that B's are of another position
+  DistanceOf distance_of;
+  // Of a token and the values that stand for it; NaN if they can't tell.
+  DistanceOf contradiction;
+};
+
 // How much worse a file contradicts itself as it is than with the values `shift` positions further
-// on: about 0 in the file that is right or can't tell. `contradiction` is that of a token and the
-// values that stand for it, NaN if they can't tell.
-template <typename Contradiction>
+// on: about 0 in the file that is right or can't tell.
 double Mended(std::span<const ComparedPosition> positions, File file, int shift,
-              Contradiction contradiction) {
+              DistanceOf contradiction) {
   const auto mean = [&](int by) {
     const Mean all = MeanDistance(positions, file, file, by, contradiction);
     return all.count == 0 ? 0.0 : all.value();
@@ -81,61 +78,52 @@ double Mended(std::span<const ComparedPosition> positions, File file, int shift,
   return mean(0) - mean(shift);
 }
 
-// What is found where values of A at a position are those of B `shift` positions further on. If B's
-// are gathered, of whatever A lists, it is B's that are of another position.
-template <typename Contradiction>
-std::string ShiftFinding(std::span<const ComparedPosition> positions, int shift, const char* what,
-                         bool gathered, Contradiction contradiction) {
-  const double a = Mended(positions, &ComparedPosition::a, -shift, contradiction);
-  const double b = Mended(positions, &ComparedPosition::b, shift, contradiction);
-  const bool is_a = a > b && !gathered;
+// What is found where values of A at a position are those of B `shift` positions further on.
+std::string ShiftFinding(std::span<const ComparedPosition> positions, int shift,
+                         const Shifted& shifted) {
+  const double a = Mended(positions, &ComparedPosition::a, -shift, shifted.contradiction);
+  const double b = Mended(positions, &ComparedPosition::b, shift, shifted.contradiction);
+  const bool is_a = a > b && !shifted.gathered;
   const std::string distance = Tokens(std::abs(shift));
   const bool later = is_a ? shift < 0 : shift > 0;  // than they should be
   return absl::StrFormat(
-      "%s of %s belong %s %s: those of %s at a position are those of %s %s %s.%s", what,
-      is_a                  ? "A"
-      : a == b && !gathered ? "A or B"
-                            : "B",
+      "%s of %s belong %s %s: those of %s at a position are those of %s %s %s.%s", shifted.what,
+      is_a                          ? "A"
+      : a == b && !shifted.gathered ? "A or B"
+                                    : "B",
       distance, later ? "further back" : "further on", is_a ? "B" : "A", is_a ? "A" : "B", distance,
       later ? "later" : "earlier",
       later ? ""
             : " Were logits taken at the position of the token, instead of the one before it?");
 }
 
-// Fills in what the best shift gives.
-template <typename DistanceOf, typename Contradiction>
-void CheckShift(Check& check, std::span<const ComparedPosition> positions, size_t enough,
-                double least_distance, const char* what, bool gathered, DistanceOf distance_of,
-                Contradiction contradiction) {
+// Says what the best shift gives, of at least `enough` positions.
+Check CheckShift(Check check, std::span<const ComparedPosition> positions, size_t enough,
+                 const Shifted& shifted) {
+  constexpr double kLeastDistance = 0.3;
   const auto mean = [&](int shift) {
-    return MeanDistance(positions, &ComparedPosition::a, &ComparedPosition::b, shift, distance_of);
+    return MeanDistance(positions, &ComparedPosition::a, &ComparedPosition::b, shift,
+                        shifted.distance_of);
   };
   const Mean unshifted = mean(0);
+  if (unshifted.count >= enough && unshifted.sum == 0) return check.Clear();
   int best = 0;
   double best_ratio = std::numeric_limits<double>::infinity();
   for (const int shift : kShifts) {
-    const Mean shifted = mean(shift);
-    if (shifted.count < enough || unshifted.count < enough || unshifted.sum == 0) continue;
-    const double ratio = shifted.value() / unshifted.value();
+    const Mean by = mean(shift);
+    if (by.count < enough || unshifted.count < enough) continue;
+    const double ratio = by.value() / unshifted.value();
     if (ratio < best_ratio) {
       best = shift;
       best_ratio = ratio;
     }
   }
-  if (best == 0) {
-    if (unshifted.count >= enough && unshifted.sum == 0) {
-      check.outcome = Check::Outcome::kClear;
-      return;
-    }
-    check.Untested("too few positions in common");
-    return;
-  }
-  if (unshifted.value() < least_distance) {
-    check.outcome = Check::Outcome::kClear;
+  if (best == 0) return check.Untested("too few positions in common");
+  if (unshifted.value() < kLeastDistance) {
     check.value = best_ratio;
-    return;
+    return check.Clear();
   }
-  check.Decide(best_ratio, ShiftFinding(positions, best, what, gathered, contradiction));
+  return check.Decide(best_ratio, ShiftFinding(positions, best, shifted));
 }
 
 // Of the probabilities of tokens in both lists, which tell nothing of the tokens in one.
@@ -153,7 +141,7 @@ Distance DistanceInCommon(const RecordedSet& a, const RecordedSet& b) {
 
 }  // namespace
 
-Check CheckTokensShifted(std::span<const ComparedSequence> sequences) {
+Check CheckTokensShifted(const Part& part) {
   constexpr size_t kEnough = 8;
   Check check{.name = "tokens_shifted",
               .question = "Do both start with the same token?",
@@ -166,14 +154,14 @@ Check CheckTokensShifted(std::span<const ComparedSequence> sequences) {
                   "where the prompt ends: a beginning-of-sequence token, or the prompt's last "
                   "token counted as generated"};
   size_t unshifted = 0;
-  for (const ComparedSequence& sequence : sequences) {
-    unshifted += EqualTokens(*sequence.a, *sequence.b, 0);
+  for (const ComparedSequence& sequence : part.sequences) {
+    unshifted += EqualTokens(*sequence.a, *sequence.b);
   }
   int best = 0;
   size_t best_equal = 0;
   for (const int shift : kShifts) {
     size_t equal = 0;
-    for (const ComparedSequence& sequence : sequences) {
+    for (const ComparedSequence& sequence : part.sequences) {
       equal += EqualTokens(*sequence.a, *sequence.b, shift);
     }
     if (equal > best_equal) {
@@ -182,19 +170,17 @@ Check CheckTokensShifted(std::span<const ComparedSequence> sequences) {
     }
   }
   if (std::max(unshifted, best_equal) < kEnough) {
-    check.Untested("the texts have too little in common");
-    return check;
+    return check.Untested("the texts have too little in common");
   }
   // As if one more agreed, so that nothing is divided by 0.
   const double ratio = static_cast<double>(best_equal) / static_cast<double>(unshifted + 1);
-  check.Decide(
+  return check.Decide(
       best_equal < kEnough ? std::min(ratio, 1.0) : ratio,
       absl::StrCat("The files are shifted by ", Tokens(std::abs(best)), ": ", best > 0 ? "B" : "A",
                    " has ", Tokens(std::abs(best)), " more at the start of its sequences."));
-  return check;
 }
 
-Check CheckListsShifted(std::span<const ComparedPosition> positions) {
+Check CheckListsShifted(const Part& part) {
   Check check{
       .name = "lists_shifted",
       .question = "Do lists stand at the positions of their tokens?",
@@ -206,22 +192,21 @@ Check CheckListsShifted(std::span<const ComparedPosition> positions) {
       .reason = "engines that differ numerically have 3 and more, shifted lists below 0.05",
       .setting =
           "the slice of the logits: those of position t - 1 give the probabilities of token t"};
-  const bool gathered = AreGathered(positions);
-  CheckShift(
-      check, positions, /*enough=*/5, /*least_distance=*/0.3, "The lists", gathered,
-      [gathered](const RecordedSet& a, const RecordedSet& b) {
-        if (a.top.empty() || b.top.empty()) return Distance{std::nan("")};
-        return gathered ? DistanceInCommon(a, b) : Distance{TotalVariation(a, b)};
-      },
-      // Sampled tokens are mostly in their lists.
-      [](const RecordedSet& token, const RecordedSet& list) {
-        if (list.top.empty()) return Distance{std::nan("")};
-        return Distance{list.Listed(token.sampled_id) ? 0.0 : 1.0};
-      });
-  return check;
+  const bool gathered = AreGathered(part.positions);
+  return CheckShift(check, part.positions, /*enough=*/5,
+                    {"The lists", gathered,
+                     [gathered](const RecordedSet& a, const RecordedSet& b) {
+                       if (a.top.empty() || b.top.empty()) return Distance{std::nan("")};
+                       return gathered ? DistanceInCommon(a, b) : Distance{TotalVariation(a, b)};
+                     },
+                     // Sampled tokens are mostly in their lists.
+                     [](const RecordedSet& token, const RecordedSet& list) {
+                       if (list.top.empty()) return Distance{std::nan("")};
+                       return Distance{list.Listed(token.sampled_id) ? 0.0 : 1.0};
+                     }});
 }
 
-Check CheckSampledShifted(std::span<const ComparedPosition> positions) {
+Check CheckSampledShifted(const Part& part) {
   Check check{
       .name = "sampled_shifted",
       .question = "Do log-probs stand at the positions of their tokens?",
@@ -233,18 +218,16 @@ Check CheckSampledShifted(std::span<const ComparedPosition> positions) {
       .reason = "engines that differ numerically have 4 and more, shifted ones below 0.05",
       .setting =
           "the slice of the log-probs: those of token t come from the logits of position t - 1"};
-  CheckShift(
-      check, positions, /*enough=*/10, /*least_distance=*/0.3,
-      "The log-probs of the sampled tokens", /*gathered=*/false,
-      [](const RecordedSet& a, const RecordedSet& b) {
-        return Distance{Difference(a.given_log_prob, b.given_log_prob)};
-      },
-      [](const RecordedSet& token, const RecordedSet& given) {
-        return Distance{token.top.empty()
-                            ? std::nan("")
-                            : Difference(token.sampled_log_prob, given.given_log_prob)};
-      });
-  return check;
+  return CheckShift(check, part.positions, /*enough=*/10,
+                    {"The log-probs of the sampled tokens", /*gathered=*/false,
+                     [](const RecordedSet& a, const RecordedSet& b) {
+                       return Distance{Difference(a.given_log_prob, b.given_log_prob)};
+                     },
+                     [](const RecordedSet& token, const RecordedSet& given) {
+                       return Distance{token.top.empty() ? std::nan("")
+                                                         : Difference(token.sampled_log_prob,
+                                                                      given.given_log_prob)};
+                     }});
 }
 
 }  // namespace sis

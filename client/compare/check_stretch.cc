@@ -2,38 +2,21 @@
 #include <cmath>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/compare/checks.h"
+#include "client/compare/moments.h"
 
 namespace sis {
 namespace {
 
-// How far the files are apart at positions, from 0 to 1 at each.
-struct Apart {
-  double sum = 0;
-  size_t count = 0;
-
-  double mean() const { return sum / static_cast<double>(count); }
-  void Add(const Apart& other) {
-    sum += other.sum;
-    count += other.count;
-  }
-};
-
-// By position, over all sequences.
-std::vector<Apart> ApartByPosition(const Part& part) {
-  std::vector<Apart> profile;
-  auto position = part.positions.begin();
-  for (const ComparedSequence& sequence : part.sequences) {
-    for (const DecidedPosition& decided : *sequence.decided) {
-      const ComparedPosition& at = *position++;
-      double apart = std::abs(decided.log_ratio);
-      if (!at.a->top.empty() && !at.b->top.empty()) apart = TotalVariation(*at.a, *at.b);
-      if (std::isnan(apart)) continue;
-      profile.resize(std::max(profile.size(), size_t{at.position} + 1));
-      profile[at.position].Add({std::min(apart, 1.0), 1});
-    }
+// How far the files are apart at each position, from 0 to 1, over all sequences.
+std::vector<Moments> ApartByPosition(const Part& part) {
+  std::vector<Moments> profile;
+  for (const ComparedPosition& at : part.positions) {
+    const double apart = at.has_lists() ? at.total_variation : std::abs(at.decided->log_ratio);
+    if (std::isnan(apart)) continue;
+    profile.resize(std::max(profile.size(), size_t{at.position} + 1));
+    profile[at.position].Add(std::min(apart, 1.0));
   }
   return profile;
 }
@@ -54,13 +37,10 @@ Check CheckStretch(const Part& part) {
               .setting =
                   "prefix caching and how long prompts are cut, at the start; sliding "
                   "windows, the longest context and the scaling of positions, at the end"};
-  const std::vector<Apart> profile = ApartByPosition(part);
-  Apart all;
-  for (const Apart& apart : profile) all.Add(apart);
-  if (all.count < 2 * kEnough) {
-    check.Untested("too few positions in common");
-    return check;
-  }
+  const std::vector<Moments> profile = ApartByPosition(part);
+  Moments all;
+  for (const Moments& apart : profile) all += apart;
+  if (all.count < 2 * kEnough) return check.Untested("too few positions in common");
   // The stretch whose excess over kApart is largest.
   size_t begin = 0, end = 0, start = 0;
   double best = 0, excess = 0;
@@ -75,15 +55,13 @@ Check CheckStretch(const Part& part) {
       end = t + 1;
     }
   }
-  Apart inside;
-  for (size_t t = begin; t < end; ++t) inside.Add(profile[t]);
-  const Apart outside{all.sum - inside.sum, all.count - inside.count};
-  if (inside.count < kEnough || outside.count < kEnough) {
-    check.outcome = Check::Outcome::kClear;
-    return check;
+  Moments inside, outside;
+  for (size_t t = 0; t < profile.size(); ++t) {
+    (begin <= t && t < end ? inside : outside) += profile[t];
   }
+  if (inside.count < kEnough || outside.count < kEnough) return check.Clear();
   const bool at_start = begin == 0, at_end = end == profile.size();
-  check.Decide(
+  return check.Decide(
       inside.mean() - outside.mean(),
       absl::StrFormat("The files differ at positions %d to %d alone: there the lists' total "
                       "variation is %.2g, elsewhere %.2g. %s",
@@ -93,7 +71,6 @@ Check CheckStretch(const Part& part) {
                       : at_end ? "From there on the context is another one: it was cut or "
                                  "grew too long for one side."
                                : "What generated or scored them had another context."));
-  return check;
 }
 
 }  // namespace sis

@@ -34,7 +34,7 @@ TemperatureFit FitTemperature(std::span<const ComparedPosition> positions) {
   return fit;
 }
 
-Check CheckTemperature(std::span<const ComparedPosition> positions) {
+Check CheckTemperature(const Part& part) {
   constexpr size_t kEnough = 5;
   // What noise of the size of 4-bit weights may feign is below 0.02.
   constexpr double kLeast = 0.03;
@@ -48,22 +48,16 @@ Check CheckTemperature(std::span<const ComparedPosition> positions) {
               .setting =
                   "the temperature: divide the trainer's logits by that of sampling, or record raw "
                   "log-probs"};
-  const TemperatureFit fit = FitTemperature(positions);
-  if (fit.positions < kEnough) {
-    check.Untested("too few positions with tokens in common");
-    return check;
-  }
-  if (!fit.correlates) {
-    check.Untested("the lists hardly have to do with each other");
-    return check;
-  }
+  const TemperatureFit fit = FitTemperature(part.positions);
+  if (fit.positions < kEnough) return check.Untested("too few positions with tokens in common");
+  if (!fit.correlates) return check.Untested("the lists hardly have to do with each other");
   const bool near_1 = std::abs(std::log(fit.slope)) < kLeast;
-  check.Decide(near_1 ? 0 : fit.explained,
-               absl::StrFormat("The temperature is applied on one side only: B looks like A at "
-                               "temperature %.2f (A like B at %.2f), which explains %.0f%% of the "
-                               "squared differences.",
-                               1 / fit.slope, fit.slope, 100 * fit.explained));
-  return check;
+  return check.Decide(
+      near_1 ? 0 : fit.explained,
+      absl::StrFormat("The temperature is applied on one side only: B looks like A at "
+                      "temperature %.2f (A like B at %.2f), which explains %.0f%% of the "
+                      "squared differences.",
+                      1 / fit.slope, fit.slope, 100 * fit.explained));
 }
 
 }  // namespace sis

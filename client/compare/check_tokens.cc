@@ -46,12 +46,6 @@ double ProfileDistance(const RecordedSet& a, const RecordedSet& b) {
   return sum / static_cast<double>(ranks);
 }
 
-double Mass(const RecordedSet& set) {
-  double mass = 0;
-  for (const ListedToken& token : set.top) mass += std::exp(token.log_prob);
-  return mass;
-}
-
 // The difference of most probable ids that most positions have, if nine tenths do.
 std::string CommonOffset(const std::map<int32_t, size_t>& offsets, size_t positions) {
   for (const auto& [offset, count] : offsets) {
@@ -85,13 +79,11 @@ Check CheckTokenTexts(const RecordedPair& pair) {
     if (example.empty()) example = absl::StrCat("; ", id, " is \"", a, "\" and \"", b, "\"");
   }
   if (!pair.by_id || both < kEnough) {
-    check.Untested("too few tokens have an id and a text in both files");
-    return check;
+    return check.Untested("too few tokens have an id and a text in both files");
   }
-  check.Decide(
+  return check.Decide(
       static_cast<double>(different) / static_cast<double>(both),
       absl::StrCat("The tokenizers differ: the same ids stand for other texts", example, "."));
-  return check;
 }
 
 Check CheckTokenNumbers(const RecordedPair& pair) {
@@ -116,7 +108,7 @@ Check CheckTokenNumbers(const RecordedPair& pair) {
       if (a[t].top.empty() || b[t].top.empty()) continue;
       ++positions;
       variation += TotalVariation(a[t], b[t]);
-      mass += (Mass(a[t]) + Mass(b[t])) / 2;
+      mass += (MassOf(a[t]) + MassOf(b[t])) / 2;
       same += ProfileDistance(a[t], b[t]);
       ++offsets[b[t].top[0].id - a[t].top[0].id];
       if (t + 1 < b.size() && !b[t + 1].top.empty()) {
@@ -126,20 +118,15 @@ Check CheckTokenNumbers(const RecordedPair& pair) {
     }
   }
   if (!pair.by_id || positions < kEnough || neighbours < kEnough) {
-    check.Untested("too few positions have lists with ids in both files");
-    return check;
+    return check.Untested("too few positions have lists with ids in both files");
   }
   // Lists without a token in common vary by all that they hold.
-  if (variation < 0.9 * mass || neighbour == 0) {
-    check.outcome = Check::Outcome::kClear;
-    return check;
-  }
-  check.Decide(
+  if (variation < 0.9 * mass || neighbour == 0) return check.Clear();
+  return check.Decide(
       same / static_cast<double>(positions) / (neighbour / static_cast<double>(neighbours)),
       absl::StrCat("The vocabularies are numbered differently: the same probabilities "
                    "stand under other ids",
                    CommonOffset(offsets, positions), "."));
-  return check;
 }
 
 Check CheckSegmentation(const RecordedPair& pair) {
@@ -172,14 +159,10 @@ Check CheckSegmentation(const RecordedPair& pair) {
                              *other, "\" begin the same text");
     }
   }
-  if (parted == 0) {
-    check.Untested("no two texts part");
-    return check;
-  }
-  check.Decide(
+  if (parted == 0) return check.Untested("no two texts part");
+  return check.Decide(
       static_cast<double>(alike) / static_cast<double>(parted),
       absl::StrCat("The tokenizers differ: they cut the same text differently", example, "."));
-  return check;
 }
 
 }  // namespace sis

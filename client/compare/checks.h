@@ -3,12 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "absl/container/flat_hash_set.h"
 #include "client/compare/check.h"
 #include "client/compare/compared_positions.h"
-#include "client/compare/part.h"
 #include "client/recorded/recorded_sets.h"
 
 namespace sis {
@@ -22,16 +20,16 @@ Check CheckTokenNumbers(const RecordedPair& pair);
 // The same text, cut into other tokens.
 Check CheckSegmentation(const RecordedPair& pair);
 // Sequences, or their log-probs alone, stand in the place of others.
-Check CheckOrder(std::span<const ComparedSequence> sequences);
+Check CheckOrder(const Part& part);
 
 // Do their positions correspond?
 
 // One file has some tokens more at its start.
-Check CheckTokensShifted(std::span<const ComparedSequence> sequences);
+Check CheckTokensShifted(const Part& part);
 // The same tokens, but the lists belong to positions further on or back.
-Check CheckListsShifted(std::span<const ComparedPosition> positions);
+Check CheckListsShifted(const Part& part);
 // The same, of the sampled tokens' own log-probs.
-Check CheckSampledShifted(std::span<const ComparedPosition> positions);
+Check CheckSampledShifted(const Part& part);
 
 // Do their log-probs mean the same?
 
@@ -40,29 +38,28 @@ Check CheckSampledColumn(const Part& part);
 // The files agree but for a stretch of positions, which are of another context.
 Check CheckStretch(const Part& part);
 // One lists what top-p, top-k or min-p left, renormalised.
-Check CheckFilter(std::span<const ComparedPosition> positions);
+Check CheckFilter(const Part& part);
 // One is the other at another temperature.
-Check CheckTemperature(std::span<const ComparedPosition> positions);
+Check CheckTemperature(const Part& part);
 // One adds a constant to some tokens' logits. These are added to `biased`.
-Check CheckBias(std::span<const ComparedPosition> positions, absl::flat_hash_set<int32_t>& biased);
+Check CheckBias(const Part& part, absl::flat_hash_set<int32_t>& biased);
 // One punishes tokens that the text has already. Those of `biased` tell nothing.
-Check CheckPenalty(std::span<const ComparedPosition> positions,
-                   const absl::flat_hash_set<int32_t>& biased);
+Check CheckPenalty(const Part& part, const absl::flat_hash_set<int32_t>& biased);
 
 // How large are the differences?
 
 // They are larger in some sequences than in most.
 Check CheckUneven(const Part& part);
 // They are those of a few positions.
-Check CheckOutliers(std::span<const ComparedPosition> positions);
+Check CheckOutliers(const Part& part);
 // They are larger than numerical noise: other weights, or another prompt.
-Check CheckWeights(std::span<const ComparedSequence> sequences);
+Check CheckWeights(const Part& part);
 
 // What only tokens of a run can tell.
 
 // The recorded tokens leave out too much of what the policies give any weight.
-Check CheckCoverage(std::span<const ComparedSequence> sequences);
+Check CheckCoverage(const Part& part);
 // Tokens of the current version agree, those of versions before do not.
-Check CheckStaleness(std::span<const ComparedSequence> sequences);
+Check CheckStaleness(const Part& part);
 
 }  // namespace sis

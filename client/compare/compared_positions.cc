@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 #include <optional>
 
@@ -16,35 +17,60 @@ void Centre(std::vector<double>& values) {
 
 }  // namespace
 
-size_t CommonPrefix(const RecordedSets& a, const RecordedSets& b) {
-  const size_t shorter = std::min(a.size(), b.size());
-  for (size_t i = 0; i < shorter; ++i) {
-    if (a[i].sampled_id != b[i].sampled_id) return i + 1;
-  }
-  return shorter;
+double ComparedPosition::deviation() const {
+  return std::min(64.0, std::abs(static_cast<double>(decided->log_ratio)));
 }
 
-std::vector<ComparedPosition> ComparedPositions(const RecordedPair& pair) {
-  std::vector<ComparedPosition> positions;
+std::span<const ComparedPosition> Part::Of(size_t index) const {
+  return std::ranges::equal_range(positions, index, {}, &ComparedPosition::sequence);
+}
+
+Part Part::Only(std::span<const size_t> indices) const {
+  Part part;
+  for (const size_t index : indices) {
+    part.sequences.push_back(
+        *std::ranges::lower_bound(sequences, index, {}, &ComparedSequence::index));
+    std::ranges::copy(Of(index), std::back_inserter(part.positions));
+  }
+  return part;
+}
+
+Part WholeOf(const RecordedPair& pair, const Decisions& decisions) {
+  Part whole;
   for (size_t i = 0; i < pair.a.sequences.size(); ++i) {
-    const RecordedSets& a = pair.a.sequences[i];
-    const RecordedSets& b = pair.b.sequences[i];
-    const size_t prefix = CommonPrefix(a, b);
-    for (size_t t = 0; t < prefix; ++t) {
-      positions.push_back({i, static_cast<uint32_t>(t), &a[t], &b[t]});
+    const RecordedSets &a = pair.a.sequences[i], &b = pair.b.sequences[i];
+    whole.sequences.push_back({i, &a, &b});
+    for (uint32_t t = 0; t < decisions.sequences[i].size(); ++t) {
+      whole.positions.push_back(
+          {i, t, &a[t], &b[t], &decisions.sequences[i][t], TotalVariation(a[t], b[t])});
     }
   }
-  return positions;
+  return whole;
+}
+
+size_t EqualTokens(const RecordedSets& a, const RecordedSets& b, int shift) {
+  const size_t skip_a = std::max(0, -shift), skip_b = std::max(0, shift);
+  size_t equal = 0;
+  while (skip_a + equal < a.size() && skip_b + equal < b.size() &&
+         a[skip_a + equal].sampled_id == b[skip_b + equal].sampled_id) {
+    ++equal;
+  }
+  return equal;
 }
 
 bool AreGathered(std::span<const ComparedPosition> positions) {
-  const auto by_id = [](const ListedToken& a, const ListedToken& b) { return a.id < b.id; };
-  const bool any = std::any_of(positions.begin(), positions.end(),
-                               [](const ComparedPosition& at) { return !at.b->top.empty(); });
-  return any && std::all_of(positions.begin(), positions.end(), [&](const ComparedPosition& at) {
-           return std::includes(at.a->by_id.begin(), at.a->by_id.end(), at.b->by_id.begin(),
-                                at.b->by_id.end(), by_id);
+  const auto lists = [](const ComparedPosition& at) { return !at.b->top.empty(); };
+  return std::ranges::any_of(positions, lists) &&
+         std::ranges::all_of(positions, [&](const ComparedPosition& at) {
+           return std::ranges::includes(at.a->by_id, at.b->by_id, {}, &ListedToken::id,
+                                        &ListedToken::id);
          });
+}
+
+double MassOf(const RecordedSet& set) {
+  double mass = 0;
+  for (const ListedToken& token : set.top) mass += std::exp(token.log_prob);
+  return mass;
 }
 
 double TotalVariation(const RecordedSet& a, const RecordedSet& b) {

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "client/compare/decisions.h"
 #include "client/recorded/recorded_sets.h"
 
 namespace sis {
@@ -15,18 +16,45 @@ struct ComparedPosition {
   uint32_t position;
   const RecordedSet* a;
   const RecordedSet* b;
+  const DecidedPosition* decided;  // with A as the behaviour policy
+  double total_variation;          // of the lists, as TotalVariation has it
+
+  bool has_lists() const { return !a->top.empty() && !b->top.empty(); }
+  bool has_ratio() const { return decided->decision != Decision::kMissing; }
+  // abs(log w), nats, limited as in the service's sums (docs/numerics.md): where the current policy
+  // finds the token impossible, it is infinite. Must have a ratio.
+  double deviation() const;
 };
 
-// How many positions of a prompt have the same context: up to and including the first where the
-// sampled tokens differ.
-size_t CommonPrefix(const RecordedSets& a, const RecordedSets& b);
+struct ComparedSequence {
+  size_t index;
+  const RecordedSets* a;
+  const RecordedSets* b;
+};
 
-// Those of all common prefixes, which point into `pair`.
-std::vector<ComparedPosition> ComparedPositions(const RecordedPair& pair);
+// Some of the sequences of two recordings, which checks are asked about, in their order. Points
+// into what it was made of.
+struct Part {
+  std::vector<ComparedSequence> sequences;
+  std::vector<ComparedPosition> positions;
+
+  std::span<const ComparedPosition> Of(size_t index) const;
+  // The sequences of `indices`, which ascend, alone.
+  Part Only(std::span<const size_t> indices) const;
+};
+
+// All of them. `decisions` are of the positions in common, with A as the behaviour policy.
+Part WholeOf(const RecordedPair& pair, const Decisions& decisions);
+
+// How many tokens of A, from the first on, B has `shift` positions later.
+size_t EqualTokens(const RecordedSets& a, const RecordedSets& b, int shift = 0);
 
 // Whether B lists nothing but tokens that A lists, as a trainer does that looks up a record's: what
 // B leaves out is then not improbable, but unknown.
 bool AreGathered(std::span<const ComparedPosition> positions);
+
+// Of the tokens that it lists, in [0, 1] but for rounding.
+double MassOf(const RecordedSet& set);
 
 // Half the sum of |p - q| over the tokens that either set lists; one that a set does not list
 // counts as impossible there. In [0, 1], but for rounding.

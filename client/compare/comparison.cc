@@ -27,7 +27,6 @@ absl::StatusOr<Comparison> Compare(std::span<const RecordedSequence> a, const st
   if (!pair.ok()) return pair.status();
   comparison.pair = *std::move(pair);
   const RecordedPair& recordings = comparison.pair;
-  comparison.positions = ComparedPositions(recordings);
   const auto decide = [&](const Recording& behavior, const Recording& current,
                           const std::string& file) -> absl::StatusOr<Decisions> {
     absl::StatusOr<Decisions> decisions =
@@ -42,7 +41,8 @@ absl::StatusOr<Comparison> Compare(std::span<const RecordedSequence> a, const st
   decisions = decide(recordings.b, recordings.a, b_name);
   if (!decisions.ok()) return decisions.status();
   comparison.b_to_a = *std::move(decisions);
-  comparison.diagnosis = Diagnose(recordings, comparison.positions, comparison.a_to_b);
+  comparison.whole = WholeOf(recordings, comparison.a_to_b);
+  comparison.diagnosis = Diagnose(recordings, comparison.whole, comparison.a_to_b);
   return comparison;
 }
 

@@ -16,16 +16,12 @@ struct Comparison {
   std::string a_name, b_name;
   RecordedPair pair;
   DecideOptions options;
-  std::vector<ComparedPosition> positions;
   // A as the behaviour policy and B as the current one, and the other way round. Their sequences
   // are as long as the common prefixes.
   Decisions a_to_b, b_to_a;
+  Part whole;  // of `pair` and `a_to_b`
   Diagnosis diagnosis;
 
-  // The decisions at a position.
-  const DecidedPosition& a_to_b_at(const ComparedPosition& position) const {
-    return a_to_b.sequences[position.sequence][position.position];
-  }
   const DecidedPosition& b_to_a_at(const ComparedPosition& position) const {
     return b_to_a.sequences[position.sequence][position.position];
   }

@@ -109,7 +109,7 @@ TEST(ComparisonTest, ASequenceMayBeLong) {
   for (int32_t i = 0; i < 200'000; ++i) {
     file[0].positions.push_back({{i % 1000, std::nullopt, -1}, {}});
   }
-  EXPECT_EQ(Compared(file, file).positions.size(), 200'000);
+  EXPECT_EQ(Compared(file, file).whole.positions.size(), 200'000);
 }
 
 // The same of the tokens of a list.

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <span>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -20,7 +21,6 @@ namespace sis {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 // The record of one position, [K].
 struct Record {
@@ -49,40 +49,46 @@ Envelope EnvelopeOf(const Record& record, const RecordedSet& current) {
   return {bounds.Finish().log_envelope, exact.Finish().covered_mass};
 }
 
-// `current_log_prob` is the sampled token's.
+// kMissing also if the current policy's values are not valid together. `all` are those of the
+// others.
 absl::StatusOr<DecidedPosition> DecidePosition(const RecordedSet& behavior,
-                                               const RecordedSet& current, float current_log_prob,
-                                               int32_t vocabulary_size, int top_k,
-                                               uint64_t sequence_key, uint32_t position,
-                                               Sums& sums) {
+                                               const RecordedSet& current, int32_t vocabulary_size,
+                                               int top_k, uint64_t sequence_key, uint32_t position,
+                                               Sums& all) {
+  DecidedPosition decided{
+      .uniform = AcceptanceUniforms(sequence_key, position / 4, /*draw=*/0).word[position % 4]};
+  const std::optional<float> current_log_prob = current.LogProbOf(behavior.sampled_id);
+  if (!current_log_prob || !std::isfinite(behavior.sampled_log_prob)) return decided;
   const Record record = RecordOf(behavior, top_k);
-  const std::vector<int32_t> sampled_ids = {behavior.sampled_id};
-  const std::vector<float> sampled_log_probs = {behavior.sampled_log_prob};
-  const std::vector<float> current_log_probs = {current_log_prob};
-  std::vector<uint8_t> ranks(1);
+  const std::span<const float> sampled_log_prob(&behavior.sampled_log_prob, 1);
+  uint8_t rank = 0;
   absl::Status status =
-      ValidateRecords({sampled_ids, sampled_log_probs, record.ids, record.log_probs}, top_k,
-                      vocabulary_size, position, ranks);
+      ValidateRecords({{&behavior.sampled_id, 1}, sampled_log_prob, record.ids, record.log_probs},
+                      top_k, vocabulary_size, position, {&rank, 1});
   if (!status.ok()) return status;
   const Envelope envelope = EnvelopeOf(record, current);
-  const std::vector<float> log_envelopes = {envelope.log_envelope};
-  const std::vector<float> covered_masses = {envelope.covered_mass};
-
-  std::vector<Decision> decisions(1);
-  std::vector<float> acceptance_probabilities(1);
-  const Stretch stretch{
-      .sequence_key = sequence_key,
-      .first_position = position,
-      .behavior = {record.log_probs, sampled_log_probs, ranks},
-      .current = {current_log_probs, {}, log_envelopes, covered_masses},
-      .output = {.decisions = decisions, .acceptance_probabilities = acceptance_probabilities},
-      .sums = &sums};
+  Decision decision = Decision::kMissing;
+  float acceptance_probability = 0;
+  Sums sums;
+  const Stretch stretch{.sequence_key = sequence_key,
+                        .first_position = position,
+                        .behavior = {record.log_probs, sampled_log_prob, {&rank, 1}},
+                        .current = {{&*current_log_prob, 1},
+                                    {},
+                                    {&envelope.log_envelope, 1},
+                                    {&envelope.covered_mass, 1}},
+                        .output = {.decisions = {&decision, 1},
+                                   .acceptance_probabilities = {&acceptance_probability, 1}},
+                        .sums = &sums};
   ScalarBackend().Evaluate({.slots = top_k, .top_k = top_k, .draw = 0}, {&stretch, 1});
-  return DecidedPosition{.decision = decisions[0],
-                         .log_ratio = Flush(current_log_prob - behavior.sampled_log_prob),
-                         .acceptance_probability = acceptance_probabilities[0],
-                         .log_envelope = envelope.log_envelope,
-                         .residual_mass = ResidualMass(envelope)};
+  if (sums.invalid > 0) return decided;
+  all += sums;
+  decided.decision = decision;
+  decided.log_ratio = Flush(*current_log_prob - behavior.sampled_log_prob);
+  decided.acceptance_probability = acceptance_probability;
+  decided.log_envelope = envelope.log_envelope;
+  decided.residual_mass = ResidualMass(envelope);
+  return decided;
 }
 
 }  // namespace
@@ -98,33 +104,19 @@ absl::StatusOr<Decisions> DecideAll(const Recording& behavior, const Recording& 
     const RecordedSets& current_sets = current.sequences[i];
     const uint64_t key = SequenceKey(options.seed, /*attempt=*/0, std::to_string(i));
     std::vector<DecidedPosition>& decided = all.sequences.emplace_back();
-    const size_t prefix = CommonPrefix(behavior_sets, current_sets);
-    for (size_t t = 0; t < prefix; ++t) {
-      const auto position = static_cast<uint32_t>(t);
-      const uint32_t uniform = AcceptanceUniforms(key, position / 4, /*draw=*/0).word[position % 4];
-      const auto current_log_prob = current_sets[t].LogProbOf(behavior_sets[t].sampled_id);
-      ++all.positions;
-      if (!current_log_prob || !std::isfinite(behavior_sets[t].sampled_log_prob)) {
-        ++all.unscored;
-        decided.push_back({Decision::kMissing, kNaN, kNaN, kNaN, kNaN, uniform});
-        continue;
-      }
-      Sums sums;
-      absl::StatusOr<DecidedPosition> result =
-          DecidePosition(behavior_sets[t], current_sets[t], *current_log_prob, vocabulary_size,
-                         all.top_k, key, position, sums);
-      if (!result.ok()) {
+    // Up to and including the first where the sampled tokens differ.
+    const size_t in_common = std::min(
+        {EqualTokens(behavior_sets, current_sets) + 1, behavior_sets.size(), current_sets.size()});
+    for (uint32_t t = 0; t < in_common; ++t) {
+      const absl::StatusOr<DecidedPosition> position = DecidePosition(
+          behavior_sets[t], current_sets[t], vocabulary_size, all.top_k, key, t, all.sums);
+      if (!position.ok()) {
         return absl::InvalidArgumentError(
-            absl::StrCat("sequence ", i, ": ", result.status().message()));
+            absl::StrCat("sequence ", i, ": ", position.status().message()));
       }
-      if (sums.invalid > 0) {
-        ++all.unscored;
-        decided.push_back({Decision::kMissing, kNaN, kNaN, kNaN, kNaN, uniform});
-        continue;
-      }
-      all.sums += sums;
-      result->uniform = uniform;
-      decided.push_back(*result);
+      ++all.positions;
+      all.unscored += position->decision == Decision::kMissing;
+      decided.push_back(*position);
     }
   }
   return all;

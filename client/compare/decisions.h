@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,17 +25,18 @@ struct DecidedPosition {
   // kMissing if a file gives no log-prob of the token that the behaviour policy sampled. The other
   // numbers are then NaN, but for the uniform.
   Decision decision = Decision::kMissing;
-  float log_ratio;
-  float acceptance_probability;
-  float log_envelope;
-  float residual_mass;
+  float log_ratio = std::numeric_limits<float>::quiet_NaN();
+  float acceptance_probability = std::numeric_limits<float>::quiet_NaN();
+  float log_envelope = std::numeric_limits<float>::quiet_NaN();
+  float residual_mass = std::numeric_limits<float>::quiet_NaN();
   uint32_t uniform = 0;
   uint64_t staleness = 0;  // policy versions behind, of a run's tokens
 };
 
 struct Decisions {
   int top_k = 0;  // that was used: what was asked for, if the recording lists so many
-  // The common prefix of each sequence.
+  // Of each sequence its positions in common: up to and including the first where the sampled
+  // tokens differ.
   std::vector<std::vector<DecidedPosition>> sequences;
   uint64_t positions = 0;
   uint64_t unscored = 0;  // of them; the sums are of the others

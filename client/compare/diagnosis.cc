@@ -14,10 +14,12 @@
 namespace sis {
 namespace {
 
-bool AnyFault(std::span<const Check> checks) {
-  return std::any_of(checks.begin(), checks.end(),
-                     [](const Check& check) { return check.fault(); });
+const Check* FirstFault(std::span<const Check> checks) {
+  const auto fault = std::ranges::find_if(checks, &Check::fault);
+  return fault == checks.end() ? nullptr : &*fault;
 }
+
+bool AnyFault(std::span<const Check> checks) { return FirstFault(checks) != nullptr; }
 
 // Replaces what a check found with why it does not count.
 void Dismiss(std::span<Check> checks, const std::string& why) {
@@ -28,18 +30,11 @@ void Dismiss(std::span<Check> checks, const std::string& why) {
 // are apart.
 std::vector<Check> Ask(const Part& part) {
   absl::flat_hash_set<int32_t> biased;
-  std::vector<Check> checks = {CheckTokensShifted(part.sequences),
-                               CheckListsShifted(part.positions),
-                               CheckSampledShifted(part.positions),
-                               CheckSampledColumn(part),
-                               CheckStretch(part),
-                               CheckFilter(part.positions),
-                               CheckTemperature(part.positions),
-                               CheckBias(part.positions, biased),
-                               CheckPenalty(part.positions, biased),
-                               CheckUneven(part),
-                               CheckOutliers(part.positions),
-                               CheckWeights(part.sequences)};
+  std::vector<Check> checks = {
+      CheckTokensShifted(part), CheckListsShifted(part), CheckSampledShifted(part),
+      CheckSampledColumn(part), CheckStretch(part),      CheckFilter(part),
+      CheckTemperature(part),   CheckBias(part, biased), CheckPenalty(part, biased),
+      CheckUneven(part),        CheckOutliers(part),     CheckWeights(part)};
   const std::span<Check> all(checks);
   if (all[3].fault()) Dismiss(all.subspan(4, 1), "the sampled log-probs are not of one kind");
   if (AnyFault(all.first(2))) {
@@ -58,16 +53,8 @@ std::vector<Check> Ask(const Part& part) {
   return checks;
 }
 
-const Check* FirstFault(std::span<const Check> checks) {
-  const auto fault =
-      std::find_if(checks.begin(), checks.end(), [](const Check& check) { return check.fault(); });
-  return fault == checks.end() ? nullptr : &*fault;
-}
-
-Check* Named(std::span<Check> checks, const std::string& name) {
-  const auto named = std::find_if(checks.begin(), checks.end(),
-                                  [&](const Check& check) { return check.name == name; });
-  return named == checks.end() ? nullptr : &*named;
+Check& Named(std::span<Check> checks, absl::string_view name) {
+  return *std::ranges::find(checks, name, &Check::name);
 }
 
 bool PositionsDiffer(const Check& check) {
@@ -78,7 +65,7 @@ bool IsOfTokens(const Check& check) { return check.name == "bias" || check.name 
 
 // The fault of each sequence by itself, where there is enough of it to tell.
 struct Alone {
-  std::map<std::string, std::vector<size_t>> by_fault;
+  std::map<absl::string_view, std::vector<size_t>> by_fault;
   size_t tested = 0;
 };
 
@@ -91,7 +78,7 @@ Alone AskEach(const Part& part) {
     const Part one = part.Only({&sequence.index, 1});
     ++alone.tested;
     const std::vector<Check> checks =
-        one.positions.size() < kEnough ? std::vector{CheckTokensShifted(one.sequences)} : Ask(one);
+        one.positions.size() < kEnough ? std::vector{CheckTokensShifted(one)} : Ask(one);
     // Tokens that are moved wherever they stand are told by all sequences, or not at all.
     if (const Check* const fault = FirstFault(checks); fault && !IsOfTokens(*fault)) {
       alone.by_fault[fault->name].push_back(sequence.index);
@@ -134,8 +121,8 @@ std::vector<Check> AskApart(const Part& part) {
   std::vector<Group> groups;
   for (const auto& [name, sequences] : alone.by_fault) {
     std::vector<Check> of_these = Ask(part.Only(sequences));
-    const Check* const found = Named(of_these, name);
-    if (found->fault()) groups.push_back({sequences, *found});
+    const Check& found = Named(of_these, name);
+    if (found.fault()) groups.push_back({sequences, found});
   }
   const auto others = [&] {
     std::vector<size_t> odd;
@@ -150,11 +137,11 @@ std::vector<Check> AskApart(const Part& part) {
   std::vector<Check> checks = Ask(part.Only(others()));
   // What the others have as well is no fault of single sequences.
   const size_t shared = std::erase_if(
-      groups, [&](const Group& group) { return Named(checks, group.check.name)->fault(); });
+      groups, [&](const Group& group) { return Named(checks, group.check.name).fault(); });
   if (shared > 0) checks = Ask(part.Only(others()));
   for (Group& group : groups) {
     NameSequences(group.check, group.sequences, part.sequences.size());
-    *Named(checks, group.check.name) = std::move(group.check);
+    Named(checks, group.check.name) = std::move(group.check);
   }
   return checks;
 }
@@ -173,6 +160,13 @@ bool IsMuch(const std::vector<LeftOut>& left_out, const DifferenceSize& size) {
   size_t positions = 0;
   for (const LeftOut& part : left_out) positions += part.positions;
   return positions * 9 >= size.positions;
+}
+
+// Without checks as yet.
+Diagnosis Measure(const Part& whole, std::vector<LeftOut> left_out) {
+  return {.size = MeasureDifference(whole),
+          .profile = ProfileOf(whole),
+          .left_out = std::move(left_out)};
 }
 
 // What follows from checks and size.
@@ -194,17 +188,12 @@ void Conclude(size_t positions, bool of_run, Diagnosis& diagnosis) {
 
 }  // namespace
 
-Diagnosis Diagnose(const RecordedPair& pair, const std::vector<ComparedPosition>& positions,
-                   const Decisions& decisions) {
-  const Part whole = WholeOf(pair, positions, decisions);
-  Diagnosis diagnosis;
-  diagnosis.size = MeasureDifference(whole);
-  diagnosis.profile = ProfileOf(whole);
-  diagnosis.left_out = CountLeftOut(pair, decisions);
+Diagnosis Diagnose(const RecordedPair& pair, const Part& whole, const Decisions& decisions) {
+  Diagnosis diagnosis = Measure(whole, CountLeftOut(pair, decisions));
   std::vector<Check>& checks = diagnosis.checks;
   checks = {CheckTokenTexts(pair), CheckTokenNumbers(pair), CheckSegmentation(pair)};
   const bool same_tokens = !AnyFault(checks);
-  Check order = CheckOrder(whole.sequences);
+  Check order = CheckOrder(whole);
   if (!same_tokens) order.Untested("the tokens do not correspond");
   const bool all_elsewhere = order.fault() && order.sequences.empty();
   std::vector<Check> others = same_tokens && !all_elsewhere
@@ -212,24 +201,20 @@ Diagnosis Diagnose(const RecordedPair& pair, const std::vector<ComparedPosition>
                                   : Ask(whole);
   if (!same_tokens || all_elsewhere) Dismiss(others, "the positions do not correspond");
   checks.push_back(std::move(order));
-  std::move(others.begin(), others.end(), std::back_inserter(checks));
-  Conclude(positions.size(), /*of_run=*/false, diagnosis);
+  std::ranges::move(others, std::back_inserter(checks));
+  Conclude(whole.positions.size(), /*of_run=*/false, diagnosis);
   return diagnosis;
 }
 
 Diagnosis DiagnoseRun(const RecordedPair& pair, const Decisions& decisions,
                       std::vector<LeftOut> left_out) {
-  const std::vector<ComparedPosition> positions = ComparedPositions(pair);
-  const Part whole = WholeOf(pair, positions, decisions);
-  Diagnosis diagnosis;
-  diagnosis.size = MeasureDifference(whole);
-  diagnosis.profile = ProfileOf(whole);
-  diagnosis.left_out = std::move(left_out);
+  const Part whole = WholeOf(pair, decisions);
+  Diagnosis diagnosis = Measure(whole, std::move(left_out));
   std::vector<Check>& checks = diagnosis.checks;
   checks = AskApart(whole);
   // One reads the other's records: the tokens are the same, in the same order.
   checks.erase(checks.begin());
-  Check staleness = CheckStaleness(whole.sequences), coverage = CheckCoverage(whole.sequences);
+  Check staleness = CheckStaleness(whole), coverage = CheckCoverage(whole);
   const Check* const first = FirstFault(checks);
   if (staleness.fault()) {
     Dismiss(checks, "the differences are those of stale tokens");
@@ -238,7 +223,7 @@ Diagnosis DiagnoseRun(const RecordedPair& pair, const Decisions& decisions,
   }
   checks.push_back(std::move(staleness));
   checks.push_back(std::move(coverage));
-  Conclude(positions.size(), /*of_run=*/true, diagnosis);
+  Conclude(whole.positions.size(), /*of_run=*/true, diagnosis);
   return diagnosis;
 }
 

@@ -14,7 +14,7 @@
 namespace sis {
 
 struct Diagnosis {
-  std::vector<Check> checks;
+  std::vector<Check> checks = {};
   DifferenceSize size;
   Profile profile;
   std::vector<LeftOut> left_out;
@@ -23,13 +23,12 @@ struct Diagnosis {
   bool undecided = false;
   // One paragraph for each fault; else what the differences are like. Then one about what is left
   // out, if anything is.
-  std::vector<std::string> verdict;
+  std::vector<std::string> verdict = {};
 };
 
 // Sequences that have a fault which most do not have are told apart, and the others are judged
-// without them. `decisions` are those of A as the behaviour policy.
-Diagnosis Diagnose(const RecordedPair& pair, const std::vector<ComparedPosition>& positions,
-                   const Decisions& decisions);
+// without them. `decisions` are those of A as the behaviour policy, `whole` all of both.
+Diagnosis Diagnose(const RecordedPair& pair, const Part& whole, const Decisions& decisions);
 
 // The same of tokens that a run has recorded, A, and evaluated, B: questions that only files have
 // are left out, and others asked, of mass and age. `decisions` are the run's own.

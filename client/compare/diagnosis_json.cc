@@ -38,9 +38,9 @@ Json RowsJson(const std::vector<Profile::Row>& rows) {
   for (const Profile::Row& row : rows) {
     json.push_back({{"first", row.first},
                     {"last", row.last},
-                    {"positions", row.positions},
-                    {"d", row.d},
-                    {"total_variation", row.lists}});
+                    {"positions", row.differences.positions},
+                    {"d", row.differences.d.mean()},
+                    {"total_variation", row.differences.lists.mean()}});
   }
   return json;
 }

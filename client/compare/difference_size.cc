@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/compare/checks.h"
-#include "client/compare/log_ratios.h"
+#include "client/compare/profile.h"
 
 namespace sis {
 namespace {
@@ -57,26 +57,21 @@ std::string Meaning(const DifferenceSize& size) {
 }  // namespace
 
 DifferenceSize MeasureDifference(const Part& part) {
-  const LogRatios ratios = LogRatiosOf(part.sequences);
+  const DifferenceSums all = DifferencesOf(part.positions);
   DifferenceSize size;
-  size.positions = ratios.count;
-  size.mean = ratios.mean;
-  size.standard_error = ratios.standard_error;
-  double variation = 0;
-  size_t lists = 0;
-  for (const ComparedPosition& position : part.positions) {
-    if (position.a->top.empty() || position.b->top.empty()) continue;
-    ++lists;
-    variation += TotalVariation(*position.a, *position.b);
+  size.positions = all.d.count;
+  size.lists = all.lists.mean();
+  if (size.positions > 0) {
+    size.mean = all.d.mean();
+    size.standard_error = all.d.standard_error();
   }
-  size.lists = variation / static_cast<double>(lists);
   size.is_noise = size.positions > 0 && size.mean < kBeyondNoise && !(size.lists >= kBeyondNoise);
   size.meaning = Meaning(size);
   size.level = size.positions == 0 ? "" : size.mean == 0 ? "equal" : LevelOf(size.mean).level;
   return size;
 }
 
-Check CheckWeights(std::span<const ComparedSequence> sequences) {
+Check CheckWeights(const Part& part) {
   constexpr size_t kEnough = 5;
   Check check{.name = "weights",
               .question = "Are the differences small enough for the same weights?",
@@ -86,17 +81,14 @@ Check CheckWeights(std::span<const ComparedSequence> sequences) {
               .setting =
                   "the checkpoint and adapters that both sides have loaded, whether the "
                   "engine's weights are updated, the chat template"};
-  const LogRatios ratios = LogRatiosOf(sequences);
-  if (ratios.count < kEnough) {
-    check.Untested("too few positions have a ratio");
-    return check;
-  }
-  check.Decide(ratios.mean - 2 * ratios.standard_error,
-               absl::StrFormat("The differences, D = %.2g nats per token, are too large for "
-                               "numerical noise: other weights (another version of the policy, "
-                               "an adapter left out), or another prompt or chat template.",
-                               ratios.mean));
-  return check;
+  const Moments d = DifferencesOf(part.positions).d;
+  if (d.count < kEnough) return check.Untested("too few positions have a ratio");
+  return check.Decide(
+      d.mean() - 2 * d.standard_error(),
+      absl::StrFormat("The differences, D = %.2g nats per token, are too large for "
+                      "numerical noise: other weights (another version of the policy, "
+                      "an adapter left out), or another prompt or chat template.",
+                      d.mean()));
 }
 
 }  // namespace sis

@@ -1,10 +1,9 @@
 // How large the differences of two recordings are, and what is known to make them so large.
 #pragma once
 
-#include <span>
 #include <string>
 
-#include "client/compare/part.h"
+#include "client/compare/compared_positions.h"
 
 namespace sis {
 

@@ -35,4 +35,9 @@ absl::Status CheckArrays(const v1::InspectSequenceResponse& sequence) {
   return absl::OkStatus();
 }
 
+std::string NameOf(const v1::SequenceRef& sequence) {
+  if (sequence.attempt() == 0) return sequence.id();
+  return absl::StrCat(sequence.id(), " attempt ", sequence.attempt());
+}
+
 }  // namespace sis

@@ -14,6 +14,14 @@ namespace sis {
 // there are.
 absl::Status CheckArrays(const v1::InspectSequenceResponse& sequence);
 
+// Whether a position with this decision, as `decisions` has it, has a ratio.
+inline bool IsScored(char decision) {
+  return decision == v1::ACCEPTED || decision == v1::REJECTED || decision == v1::OUTSIDE_TOP_K;
+}
+
+// For people: "ID", or "ID attempt N".
+std::string NameOf(const v1::SequenceRef& sequence);
+
 // Element i of an array of the API, whose bytes are little-endian as this machine is. Must be
 // there.
 template <typename T>

@@ -13,7 +13,6 @@ namespace sis {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 constexpr uint32_t kMostPositions = 1 << 20;
 
@@ -45,17 +44,13 @@ RecordedSet SetOf(const v1::InspectSequenceResponse& sequence, size_t i,
   return set;
 }
 
-bool IsScored(char decision) {
-  return decision == v1::ACCEPTED || decision == v1::REJECTED || decision == v1::OUTSIDE_TOP_K;
-}
-
 void AddPosition(const v1::InspectSequenceResponse& sequence, size_t i, RecordedSets& a,
                  RecordedSets& b, std::vector<DecidedPosition>& decided) {
   const char decision = sequence.decisions()[i];
   if (!IsScored(decision)) {
     a.push_back(Nothing());
     b.push_back(Nothing());
-    decided.push_back({Decision::kMissing, kNaN, kNaN, kNaN, kNaN});
+    decided.emplace_back();
     return;
   }
   const float log_q = At<float>(sequence.sampled_log_probs(), i);
@@ -89,8 +84,7 @@ absl::StatusOr<InspectedTokens> ReadInspectedTokens(
     const size_t before = sequence.first_position();
     RecordedSets& a = tokens.pair.a.sequences.emplace_back(before, Nothing());
     RecordedSets& b = tokens.pair.b.sequences.emplace_back(before, Nothing());
-    std::vector<DecidedPosition>& decided = tokens.decisions.sequences.emplace_back(
-        before, DecidedPosition{Decision::kMissing, kNaN, kNaN, kNaN, kNaN});
+    std::vector<DecidedPosition>& decided = tokens.decisions.sequences.emplace_back(before);
     // Positions without room lie in the cut range, but so may others, which are kept.
     const uint64_t cut_begin = sequence.cut_begin(), cut_end = sequence.cut_end();
     const auto not_there = [&](uint64_t position) -> LeftOut& {

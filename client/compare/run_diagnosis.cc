@@ -8,15 +8,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/compare/diagnosis_json.h"
+#include "client/compare/inspected_sequence.h"
 #include "client/compare/inspected_tokens.h"
 
 namespace sis {
 namespace {
-
-std::string NameOf(const v1::SequenceRef& sequence) {
-  if (sequence.attempt() == 0) return sequence.id();
-  return absl::StrCat(sequence.id(), " attempt ", sequence.attempt());
-}
 
 struct Inspected {
   std::vector<std::string> names;

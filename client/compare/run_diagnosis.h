@@ -23,7 +23,7 @@ struct RunDiagnosis {
   v1::Run run;                         // with verdict and findings
   std::vector<std::string> sequences;  // whose numbers `tokens` has
   // Of the values that were evaluated last; undecided where none are kept.
-  Diagnosis tokens;
+  Diagnosis tokens = {};
 
   bool fault() const { return !run.findings().empty() || tokens.fault; }
 };

@@ -116,7 +116,7 @@ absl::StatusOr<std::string> HtmlReport(const Comparison& comparison) {
        .body = absl::StrCat(
            "<h1>Two recordings compared</h1>\n<p><b>A</b> ", EscapedForHtml(comparison.a_name),
            "<br><b>B</b> ", EscapedForHtml(comparison.b_name), "</p>\n<p>",
-           comparison.pair.a.sequences.size(), " sequences, ", comparison.positions.size(),
+           comparison.pair.a.sequences.size(), " sequences, ", comparison.whole.positions.size(),
            " positions in the same context</p>\n", Verdict(comparison.diagnosis), kSections),
        .data = *std::move(data),
        .style = kCompareCss,

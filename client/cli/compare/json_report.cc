@@ -40,8 +40,8 @@ Json PositionJson(const Comparison& comparison, const ComparedPosition& position
           {"token", comparison.TextOf(position.a->sampled_id)},
           {"a_sampled_log_prob", position.a->sampled_log_prob},
           {"b_sampled_log_prob", position.b->sampled_log_prob},
-          {"total_variation", TotalVariation(*position.a, *position.b)},
-          {"a_to_b", DecidedJson(comparison.a_to_b_at(position))},
+          {"total_variation", position.total_variation},
+          {"a_to_b", DecidedJson(*position.decided)},
           {"b_to_a", DecidedJson(comparison.b_to_a_at(position))}};
 }
 
@@ -49,7 +49,7 @@ Json PositionJson(const Comparison& comparison, const ComparedPosition& position
 
 std::string JsonReport(const Comparison& comparison) {
   Json positions = Json::array();
-  for (const ComparedPosition& position : comparison.positions) {
+  for (const ComparedPosition& position : comparison.whole.positions) {
     positions.push_back(PositionJson(comparison, position));
   }
   Json json = {{"a", comparison.a_name}, {"b", comparison.b_name}};

@@ -1,7 +1,8 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
-#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -12,19 +13,15 @@
 namespace sis {
 namespace {
 
-// The indices of the positions to show.
-std::vector<size_t> MostDifferent(const Comparison& comparison, size_t count) {
-  std::vector<size_t> indices(comparison.positions.size());
-  std::iota(indices.begin(), indices.end(), 0);
-  const auto deviation = [&](size_t i) {
-    const float log_ratio = comparison.a_to_b_at(comparison.positions[i]).log_ratio;
-    return std::isnan(log_ratio) ? -1.0f : std::abs(log_ratio);
-  };
-  std::stable_sort(indices.begin(), indices.end(),
-                   [&](size_t i, size_t j) { return deviation(i) > deviation(j); });
-  indices.resize(std::min(count, indices.size()));
-  std::sort(indices.begin(), indices.end());
-  return indices;
+// Of the positions those with the largest |log w|, in their order.
+std::vector<ComparedPosition> MostDifferent(std::vector<ComparedPosition> positions, size_t count) {
+  std::ranges::stable_sort(positions, std::greater<>(), [](const ComparedPosition& at) {
+    return at.has_ratio() ? std::abs(at.decided->log_ratio) : -1.0f;
+  });
+  positions.resize(std::min(count, positions.size()));
+  std::ranges::sort(positions, {},
+                    [](const ComparedPosition& at) { return std::pair(at.sequence, at.position); });
+  return positions;
 }
 
 std::string Number(double value, int digits) {
@@ -48,24 +45,23 @@ std::string CheckLine(const Check& check) {
                          check.side == Check::Side::kAbove ? "at least" : "at most", check.limit);
 }
 
-std::string ProfileLine(const std::string& what, const Profile::Row& row) {
-  return absl::StrFormat("%-20s %9d %10s %10s\n", what, row.positions, Number(row.d, 4),
-                         Number(row.lists, 4));
-}
-
 // Where the differences are: by position, and of the sequences those with the largest D.
 std::string ProfileTable(const Profile& profile) {
   constexpr size_t kMostSequences = 8;
   std::string table = absl::StrFormat("%-20s %9s %10s %10s\n", "where", "positions", "D", "lists");
+  const auto add = [&](const std::string& where, const DifferenceSums& differences) {
+    absl::StrAppendFormat(&table, "%-20s %9d %10s %10s\n", where, differences.positions,
+                          Number(differences.d.mean(), 4), Number(differences.lists.mean(), 4));
+  };
   for (const Profile::Row& row : profile.positions) {
-    table += ProfileLine(absl::StrCat("positions ", row.first, "-", row.last), row);
+    add(absl::StrCat("positions ", row.first, "-", row.last), row.differences);
   }
   std::vector<Profile::Row> sequences = profile.sequences;
-  std::erase_if(sequences, [](const Profile::Row& row) { return std::isnan(row.d); });
-  std::stable_sort(sequences.begin(), sequences.end(),
-                   [](const Profile::Row& a, const Profile::Row& b) { return a.d > b.d; });
+  std::erase_if(sequences, [](const Profile::Row& row) { return row.differences.d.count == 0; });
+  std::ranges::stable_sort(sequences, std::greater<>(),
+                           [](const Profile::Row& row) { return row.differences.d.mean(); });
   for (size_t i = 0; i < std::min(kMostSequences, sequences.size()); ++i) {
-    table += ProfileLine(absl::StrCat("sequence ", sequences[i].first), sequences[i]);
+    add(absl::StrCat("sequence ", sequences[i].first), sequences[i].differences);
   }
   return absl::StrCat(table, "\n");
 }
@@ -85,24 +81,24 @@ std::string SummaryTable(const Comparison& comparison) {
 }
 
 std::string PositionTable(const Comparison& comparison, uint32_t count) {
-  const std::vector<size_t> shown = MostDifferent(comparison, count);
+  const std::vector<ComparedPosition>& all = comparison.whole.positions;
+  const std::vector<ComparedPosition> shown = MostDifferent(all, count);
   if (shown.empty()) return "";
   std::string table =
-      shown.size() == comparison.positions.size()
+      shown.size() == all.size()
           ? "\nall positions, in nats:\n"
           : absl::StrCat("\nthe ", shown.size(), " positions with the largest |log w|, in nats:\n");
   absl::StrAppendFormat(&table, "%8s %8s %10s %10s %10s %8s %8s  %-9s %s\n", "sequence", "position",
                         "log p A", "log p B", "log w", "lists", "a", "decision", "token");
-  for (const size_t i : shown) {
-    const ComparedPosition& position = comparison.positions[i];
-    const DecidedPosition& decided = comparison.a_to_b_at(position);
-    const float log_prob = position.a->sampled_log_prob;
-    absl::StrAppendFormat(
-        &table, "%8d %8d %10s %10s %10s %8.4f %8s  %-9s %s\n", position.sequence, position.position,
-        Number(std::isfinite(log_prob) ? log_prob : std::nan(""), 4),
-        Number(decided.log_ratio + log_prob, 4), Number(decided.log_ratio, 4),
-        TotalVariation(*position.a, *position.b), Number(decided.acceptance_probability, 4),
-        DecisionName(decided.decision), Quoted(comparison.TextOf(position.a->sampled_id)));
+  for (const ComparedPosition& at : shown) {
+    const DecidedPosition& decided = *at.decided;
+    const float log_prob = at.a->sampled_log_prob;
+    absl::StrAppendFormat(&table, "%8d %8d %10s %10s %10s %8.4f %8s  %-9s %s\n", at.sequence,
+                          at.position, Number(std::isfinite(log_prob) ? log_prob : std::nan(""), 4),
+                          Number(decided.log_ratio + log_prob, 4), Number(decided.log_ratio, 4),
+                          at.total_variation, Number(decided.acceptance_probability, 4),
+                          DecisionName(decided.decision),
+                          Quoted(comparison.TextOf(at.a->sampled_id)));
   }
   return table;
 }
@@ -112,7 +108,7 @@ std::string PositionTable(const Comparison& comparison, uint32_t count) {
 std::string TextReport(const Comparison& comparison, uint32_t positions) {
   return absl::StrCat("A: ", comparison.a_name, "\nB: ", comparison.b_name, "\n",
                       comparison.pair.a.sequences.size(), " sequences, ",
-                      comparison.positions.size(), " positions in the same context\n\n",
+                      comparison.whole.positions.size(), " positions in the same context\n\n",
                       DiagnosisText(comparison.diagnosis), SummaryTable(comparison),
                       PositionTable(comparison, positions));
 }

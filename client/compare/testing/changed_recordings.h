@@ -51,7 +51,7 @@ inline Comparison Compared(const File& a, const File& b) {
 inline std::vector<std::string> FaultsOf(const Comparison& comparison) {
   std::vector<std::string> names;
   for (const Check& check : comparison.diagnosis.checks) {
-    if (check.fault()) names.push_back(check.name);
+    if (check.fault()) names.emplace_back(check.name);
   }
   EXPECT_EQ(comparison.diagnosis.fault, !names.empty());
   return names;
@@ -216,9 +216,9 @@ inline File Merged(const File& file) {
 
 // All differences of listed log-probs between two recordings.
 inline std::vector<double> Differences(const File& a, const File& b) {
-  const auto pair = PairRecordings(a, "a", b, "b");
+  const Comparison comparison = Compared(a, b);
   std::vector<double> differences;
-  for (const ComparedPosition& position : ComparedPositions(*pair)) {
+  for (const ComparedPosition& position : comparison.whole.positions) {
     const CentredLogProbs centred = Centred(*position.a, *position.b);
     for (size_t i = 0; i < centred.ids.size(); ++i) {
       differences.push_back(centred.b[i] - centred.a[i]);

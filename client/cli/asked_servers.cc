@@ -1,6 +1,6 @@
-#include "client/cli/unanswered.h"
+#include "client/cli/asked_servers.h"
 
-#include <string>
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +23,15 @@ absl::Status FromEveryServer(Client& client, const absl::Status& shown) {
   if (silent.empty()) return shown;
   if (!shown.ok()) silent.insert(silent.begin(), std::string(shown.message()));
   return absl::UnavailableError(absl::StrJoin(silent, "; "));
+}
+
+absl::StatusOr<v1::Run> FindRun(Client& client, const std::string& run_id) {
+  const absl::StatusOr<v1::ListRunsResponse> response = client.ListRuns();
+  if (!response.ok()) return response.status();
+  const auto& runs = response->runs();
+  const auto run = std::ranges::find(runs, run_id, &v1::Run::run_id);
+  if (run == runs.end()) return absl::NotFoundError(absl::StrCat("run '", run_id, "' is unknown"));
+  return *run;
 }
 
 }  // namespace sis

@@ -1,4 +1,4 @@
-#include "client/cli/input_file.h"
+#include "client/cli/named_file.h"
 
 #include <fstream>
 #include <iostream>
@@ -20,6 +20,13 @@ absl::StatusOr<std::string> ReadInput(const std::string& name) {
         absl::StrCat(standard ? "standard input" : name, ": can't be read, or is empty"));
   }
   return std::move(text).str();
+}
+
+absl::Status WriteFile(const std::string& name, const std::string& contents) {
+  std::ofstream file(name, std::ios::binary);
+  file << contents;
+  file.close();
+  return file ? absl::OkStatus() : absl::UnavailableError(absl::StrCat(name, ": can't be written"));
 }
 
 }  // namespace sis
