@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from sis.engines.adapter import Adapter, Columns, Piece
 from sis.run import Sampling
+
+
+class Steps:
+    """The most probable tokens of a batch of sequences that are generated step by step. The log-softmax is taken
+    in float32, on the device where the scores are."""
+
+    def __init__(self, top_k: int) -> None:
+        self._top_k = top_k
+        # Per step: [B, K], [B, K] and [B].
+        self._ids: List[Any] = []
+        self._log_probs: List[Any] = []
+        self._sampled: List[Any] = []
+        # [B, vocabulary], of the last step.
+        self._last: Any = None
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, scores: Any) -> None:
+        """[B, vocabulary]: what the tokens of the next step are drawn from."""
+        self._last = scores.float().log_softmax(dim=-1)
+        best = self._last.topk(min(self._top_k, scores.shape[-1]), dim=-1)
+        self._ids.append(best.indices)
+        self._log_probs.append(best.values)
+
+    def draw(self, tokens: Any) -> None:
+        """int [B]: the tokens of the last step."""
+        self._sampled.append(self._last.gather(1, tokens[:, None].to(self._last.device))[:, 0])
+
+    def arrays(self) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """int32 and float32 [B, T, K], and the log-probs of the tokens that were drawn, [B, T]."""
+        import torch
+
+        ids, log_probs, sampled = (torch.stack(part, dim=1) for part in (self._ids, self._log_probs, self._sampled))
+        return ids.to(torch.int32).cpu().numpy(), log_probs.cpu().numpy(), sampled.cpu().numpy()
 
 
 class TransformersAdapter(Adapter):
@@ -23,35 +58,21 @@ class TransformersAdapter(Adapter):
         self.sampling = sampling(generation_config)
 
     def rows(self, output: Any, top_k: int) -> List[Columns]:
-        """The sequences of a batch, each up to its first end-of-sequence token. The log-softmax is
-        taken in float32, on the device where the scores are."""
-        import torch
-
+        """The sequences of a batch, each up to its first end-of-sequence token."""
         if getattr(output, "scores", None) is None:
             raise ValueError(
                 "the output has no scores: generate needs output_scores=True, return_dict_in_generate=True"
             )
-        steps = len(output.scores)
-        sampled = output.sequences[:, output.sequences.shape[1] - steps :]
-        ids, log_probs, own = [], [], []
-        for step, scores in enumerate(output.scores):
-            values = torch.log_softmax(scores.float(), dim=-1)
-            best = values.topk(min(top_k, values.shape[-1]), dim=-1)
-            ids.append(best.indices)
-            log_probs.append(best.values)
-            own.append(values.gather(1, sampled[:, step : step + 1])[:, 0])
-        # [B, T, K] and [B, T].
-        tokens = torch.stack(ids, dim=1).to(torch.int32).cpu().numpy()
-        values = torch.stack(log_probs, dim=1).cpu().numpy()
-        drawn = sampled.to(torch.int32).cpu().numpy()
-        drawn_values = torch.stack(own, dim=1).cpu().numpy()
-        ends = self._lengths(drawn)
+        sampled = output.sequences[:, output.sequences.shape[1] - len(output.scores) :]
+        steps = Steps(top_k)
+        for scores, tokens in zip(output.scores, sampled.T):
+            steps.add(scores)
+            steps.draw(tokens)
+        ids, log_probs, own = steps.arrays()
+        drawn = sampled.cpu().numpy().astype(np.int32)
         return [
-            Columns(
-                *(array[row, :end] for array in (tokens, values, drawn, drawn_values)),
-                sampled_column=None,
-            )
-            for row, end in enumerate(ends)
+            Columns(*(array[row, :end] for array in (ids, log_probs, drawn, own)), sampled_column=None)
+            for row, end in enumerate(self._lengths(drawn))
         ]
 
     def _lengths(self, sampled: np.ndarray) -> List[int]:

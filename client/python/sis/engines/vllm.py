@@ -9,9 +9,8 @@ from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, T
 
 import numpy as np
 
-from sis.engines import lists
 from sis.engines.adapter import Adapter, Columns, Piece, Told
-from sis.engines.lists import padded, strictly_above
+from sis.engines.lists import JSON_MINUS_INFINITY, flat_padded, padded, strictly_above
 from sis.engines.sampling_masks import Mask, kept
 from sis.engines.vllm_arrays import ArrayLogprobs
 from sis.engines.vllm_arrays import hand_over_arrays as hand_over_arrays
@@ -123,7 +122,7 @@ class VllmAdapter(Adapter):
         # tokens asked for one more than there are: an empty column says that the sampled one is
         # among the others.
         width = max(self._listed + 1, int(sizes.max()) + (self._listed < 0))
-        return padded(ids, log_probs, sizes, width)
+        return flat_padded(ids, log_probs, sizes, width)
 
 
 def _joined(told: Sequence[ArrayLogprobs], pieces: Sequence[Piece]) -> Tuple[np.ndarray, np.ndarray]:
@@ -246,26 +245,20 @@ class OpenAiAdapter(Adapter):
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         sampled: List[int] = []
         sampled_values: List[float] = []
-        ids: List[Iterable[int]] = []
-        log_probs: List[Iterable[float]] = []
-        sizes: List[int] = []
+        tops: List[Mapping[int, float]] = []
         for piece in pieces:
             drawn = piece.output["token_ids"]
             listed = list(_chat_positions(piece.output) if self._chat else _positions(piece.output))
             if len(listed) != len(drawn):
                 raise ValueError(f"the answer has {len(listed)} log-probs for {len(drawn)} tokens")
-            for token, (own_id, own, tops) in list(zip(drawn, listed))[piece.start : piece.stop]:
+            for token, (own_id, own, top) in list(zip(drawn, listed))[piece.start : piece.stop]:
                 if own_id != token:
                     raise ValueError(f"the answer's log-probs are of token {own_id} where it has token {token}")
                 sampled.append(token)
                 sampled_values.append(own)
-                ids.append(tops)
-                log_probs.append(tops.values())
-                sizes.append(len(tops))
-        counts = np.asarray(sizes)
-        width = max(self._listed + (not self._chat), int(counts.max()))
-        tokens, values = padded(ids, log_probs, counts, width)
-        values[values <= lists.JSON_MINUS_INFINITY] = -np.inf
+                tops.append(top)
+        tokens, values = padded(tops, tops, (top.values() for top in tops), self._listed + (not self._chat))
+        values[values <= JSON_MINUS_INFINITY] = -np.inf
         own_values = np.asarray(sampled_values, np.float32)
         if not self._chat:
             return Columns(tokens, values, np.asarray(sampled, np.int32), own_values, "any")
