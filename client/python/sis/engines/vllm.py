@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -23,6 +23,14 @@ _MODES = {"raw_logprobs": "raw", "processed_logprobs": "processed"}
 _GREEDY_BELOW = 1e-5
 _TOKEN_ID = "token_id:"
 _LOG_PROB = operator.attrgetter("logprob")
+# Parameters of requests: those that Sampling has too, and those that it has in one.
+_NUMBERS = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
+)  # fmt: skip
+_BIASES = ("logit_bias", "allowed_token_ids", "bad_words", "min_tokens", "thinking_token_budget")
+_GRAMMARS = (
+    "structured_outputs", "response_format", "guided_decoding", "guided_json", "guided_regex", "guided_grammar",
+)  # fmt: skip
 
 
 class VllmAdapter(Adapter):
@@ -140,8 +148,7 @@ def check_engine(engine: Any) -> str:
     config = _vllm_config(engine)
     mode = config.model_config.logprobs_mode
     mode = getattr(mode, "value", mode)
-    if mode not in _MODES:
-        raise ValueError(f"logprobs_mode is {mode!r}, must be 'processed_logprobs' (or 'raw_logprobs')")
+    _check_mode(mode)
     if config.speculative_config is not None:
         method = config.speculative_config.method
         raise ValueError(
@@ -154,22 +161,26 @@ def check_engine(engine: Any) -> str:
 def sampling(engine: Any, sampling_params: Any) -> Sampling:
     """How vLLM makes the log-probs of such requests. ValueError for greedy decoding, and as
     check_engine."""
-    mode = check_engine(engine)
-    if sampling_params.temperature < _GREEDY_BELOW:
-        raise ValueError(f"temperature is {sampling_params.temperature}: greedy decoding draws no tokens")
-    biases = ("logit_bias", "allowed_token_ids", "bad_words", "min_tokens", "thinking_token_budget")
-    grammars = ("structured_outputs", "guided_decoding")
+    return _sampling(check_engine(engine), lambda name: getattr(sampling_params, name, None))
+
+
+def _check_mode(mode: str) -> None:
+    if mode not in _MODES:
+        raise ValueError(f"logprobs_mode is {mode!r}, must be 'processed_logprobs' (or 'raw_logprobs')")
+
+
+def _sampling(mode: str, asked: Callable[[str], Any]) -> Sampling:
+    """asked: what a parameter of a request is; None if it isn't there."""
+    if asked("temperature") < _GREEDY_BELOW:
+        raise ValueError(f"temperature is {asked('temperature')}: greedy decoding draws no tokens")
+    numbers = {name: asked(name) for name in _NUMBERS if asked(name) is not None}
+    if "top_k" in numbers:
+        numbers["top_k"] = max(numbers["top_k"], 0)
     return Sampling(
         _MODES[mode],
-        temperature=sampling_params.temperature,
-        top_p=sampling_params.top_p,
-        top_k=max(sampling_params.top_k, 0),
-        min_p=sampling_params.min_p,
-        presence_penalty=sampling_params.presence_penalty,
-        frequency_penalty=sampling_params.frequency_penalty,
-        repetition_penalty=sampling_params.repetition_penalty,
-        logit_bias=any(getattr(sampling_params, name, None) for name in biases),
-        grammar=any(getattr(sampling_params, name, None) is not None for name in grammars),
+        logit_bias=any(map(asked, _BIASES)),
+        grammar=any(asked(name) is not None for name in _GRAMMARS),
+        **numbers,
     )
 
 
@@ -205,8 +216,7 @@ class OpenAiAdapter(Adapter):
         ValueError if raw log-probs are wanted and the request leaves a sampling parameter to the
         server, which takes it from the model's generation_config.json.
         """
-        if logprobs_mode not in _MODES:
-            raise ValueError(f"logprobs_mode is {logprobs_mode!r}, must be 'processed_logprobs' (or 'raw_logprobs')")
+        _check_mode(logprobs_mode)
         for name in ("return_token_ids", "return_tokens_as_token_ids"):
             if not request.get(name):
                 raise ValueError(f"the request has no {name!r}: true; without it the tokens have no ids")
@@ -218,18 +228,7 @@ class OpenAiAdapter(Adapter):
             raise ValueError(
                 f"the request names no {unnamed[0]!r}: the server takes the model's own, which raw log-probs leave out"
             )
-        if request["temperature"] < _GREEDY_BELOW:
-            raise ValueError(f"temperature is {request['temperature']}: greedy decoding draws no tokens")
-        numbers = ("top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
-        biases = ("logit_bias", "allowed_token_ids", "bad_words", "min_tokens")
-        grammars = ("structured_outputs", "response_format", "guided_json", "guided_regex", "guided_grammar")
-        self.sampling = Sampling(
-            _MODES[logprobs_mode],
-            temperature=request["temperature"],
-            logit_bias=any(request.get(name) for name in biases),
-            grammar=any(request.get(name) for name in grammars),
-            **{name: request[name] for name in numbers if request.get(name) is not None},
-        )
+        self.sampling = _sampling(logprobs_mode, request.get)
         self._chat = "messages" in request
         listed = request.get("top_logprobs" if self._chat else "logprobs")
         if not listed or listed < (3 if self._chat else 1):

@@ -45,12 +45,10 @@ class _VllmTurn(Turn):
         completions = [output.outputs[0] for output in outputs]
         lengths = [len(completion.token_ids) for completion in completions]
         pieces = [Piece(completion, 0, length) for completion, length in zip(completions, lengths) if length]
-        whole = adapter.columns(pieces).record(self._top_k) if pieces else None
-        first = 0
-        for length in lengths:
-            rows = slice(first, first + length)
-            self._records.append(_empty(self._top_k) if whole is None else TopK(*(array[rows] for array in whole)))
-            first += length
+        if pieces:
+            self._records += _split(adapter.columns(pieces).record(self._top_k), lengths)
+        else:
+            self._records += [_empty(self._top_k)] * len(lengths)
         for completion in completions:
             # TRL sorts them by rank, one Python object each, and takes the most probable for the
             # sampled one.
@@ -118,9 +116,7 @@ class _ServerTurn(Turn):
         return [part[:, None].tolist() for part in np.split(own, ends)]
 
     def records(self, completions: Sequence[Sequence[int]]) -> List[TopK]:
-        whole = self._columns.record(self._top_k)
-        ends = np.cumsum(self._lengths)
-        return [TopK(*(array[end - length : end] for array in whole)) for length, end in zip(self._lengths, ends)]
+        return _split(self._columns.record(self._top_k), self._lengths)
 
 
 def vllm_server(generation: Any, top_k: int) -> Capture:
@@ -205,6 +201,10 @@ def transformers(model: Any, generation_config: Any, top_k: int) -> Capture:
             del model._get_logits_processor
 
     return capture
+
+
+def _split(whole: TopK, lengths: Sequence[int]) -> List[TopK]:
+    return [TopK(*(array[end - length : end] for array in whole)) for length, end in zip(lengths, np.cumsum(lengths))]
 
 
 def _empty(top_k: int) -> TopK:

@@ -90,17 +90,17 @@ class SisDistillationMixin(ConnectedMixin):
             check_id(name)
         super().__init__(*args, sis_config=sis_config, **kwargs)
         self._sis_teachers, self._sis_weights = dict(teachers), weights
-        worker = f"rank-{self.accelerator.process_index}"
+        rank = self.accelerator.process_index
         # Evaluation has its own: it comes amid rollouts that the training still uses.
         self._sis_rollouts: Dict[bool, Dict[str, Rollouts]] = {True: {}, False: {}}
         connection, config = self._sis_connection, self._sis_config
         for name in teachers:
-            own = dataclasses.replace(config, address=connection.addresses, run=f"{connection.run_id}-{name}")
+            of_teacher = dataclasses.replace(config, address=connection.addresses, run=f"{connection.run_id}-{name}")
             settings = {**self._sis_run_settings(), "model": label_of(name)}
-            run = self._sis_create_run(agreed(self.accelerator, self.args, own), **settings)
-            for of_training in self._sis_rollouts.values():
-                of_training[name] = Rollouts(self.sis_client, run, worker, config.lease_seconds)
-        self._sis_generation = 0
+            run = self._sis_create_run(agreed(self.accelerator, self.args, of_teacher), **settings)
+            for training, prefix in ((True, ""), (False, "evaluation-")):
+                own = Rollouts(self.sis_client, run, rank, config.lease_seconds, prefix)
+                self._sis_rollouts[training][name] = own
         self._sis_sums = {name: _Sums() for name in teachers}
 
     def _sis_check_arguments(self, arguments: Any) -> None:
@@ -138,9 +138,6 @@ class SisDistillationMixin(ConnectedMixin):
             raise ValueError("a prompt has images, of which teachers are told nothing")
         prompts = _unpadded(output["prompt_ids"], output["prompt_mask"])
         responses = _unpadded(output["completion_ids"], output["completion_mask"])
-        first = self.accelerator.process_index * len(responses)
-        names = [f"{self._sis_generation}/{first + row}" for row in range(len(responses))]
-        self._sis_generation += 1
         asked_for = [example.get("teacher") for example in inputs]
         for row, teacher in enumerate(asked_for):
             if teacher is not None and teacher not in self._sis_teachers:
@@ -155,7 +152,7 @@ class SisDistillationMixin(ConnectedMixin):
             for row, scored in zip(rows, taught):
                 rollouts[row] = Rollout(len(scored.present), [Block(*block) for block in scored.blocks()])
             # A teacher stays what it is.
-            self._sis_rollouts[self.model.training][name].record(names, rollouts, Sampling("raw"), policy_version=0)
+            self._sis_rollouts[self.model.training][name].record(rollouts, Sampling("raw"), policy_version=0)
         # Shuffled and split with the rest: where a row stands among the rollouts.
         output["sis_rollout"] = torch.arange(len(responses), device=output["completion_ids"].device)
         return output

@@ -54,9 +54,8 @@ class SisTrainerMixin(DecidingMixin):
         settings would make SIS wrong."""
         super().__init__(*args, sis_config=sis_config, **kwargs)
         self._sis_rollout_func, self.rollout_func = self.rollout_func, self.rollout_func and self._sis_call_rollout_func
-        worker = f"rank-{self.accelerator.process_index}"
-        self._sis_rollouts = Rollouts(self.sis_client, self.sis_run, worker, self._sis_config.lease_seconds)
-        self._sis_generation = 0
+        rank, lease_seconds = self.accelerator.process_index, self._sis_config.lease_seconds
+        self._sis_rollouts = Rollouts(self.sis_client, self.sis_run, rank, lease_seconds)
         self._sis_capture = self._sis_make_capture()
         # While rollouts for training are generated.
         self._sis_generated: Optional[List[Generated]] = None
@@ -148,13 +147,9 @@ class SisTrainerMixin(DecidingMixin):
             rollouts = assembled(self._sis_generated, *result[:3])
         finally:
             self._sis_generated = None
-        # The same names, whichever ranks there are: decisions depend on them.
-        first = self.accelerator.process_index * len(rollouts)
-        names = [f"{self._sis_generation}/{first + row}" for row in range(len(rollouts))]
-        self._sis_generation += 1
         self._sis_advance_version()
         version = self._sis_first_step + self._sis_policy_version()
-        self._sis_rollouts.record(names, rollouts, self._sis_sampling, version)
+        self._sis_rollouts.record(rollouts, self._sis_sampling, version)
         return result
 
     def _sis_policy_version(self) -> int:
