@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
+import sis.gathered
 from sis.distillation import Divergence, forward_kl, reverse_kl
-from sis.gathered import Gathered, of_all_slots
+from sis.gathered import Gathered
 from sis.logit_transform import LogitTransform
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords
 from sis.sampling_replay import Replayed, is_complete, replayed
@@ -307,7 +308,7 @@ def _gather(
                 f"token {int(tokens[place])}, position {int(positions[place])}: the logits are of {vocabulary} tokens"
             )
     gathered = Gathered(slots, own.masked_fill(sampled < 0, torch.nan))
-    return gathered if records.ragged and not padded else of_all_slots(records, gathered)
+    return gathered if records.ragged and not padded else sis.gathered.of_all_slots(records, gathered)
 
 
 def _sampled_tokens(

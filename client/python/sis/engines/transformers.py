@@ -2,47 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence
 
 import numpy as np
 
 from sis.engines.adapter import Adapter, Columns, Piece
 from sis.run import Sampling
-
-
-class Steps:
-    """The most probable tokens of a batch of sequences that are generated step by step. The log-softmax is taken
-    in float32, on the device where the scores are."""
-
-    def __init__(self, top_k: int) -> None:
-        self._top_k = top_k
-        # Per step: [B, K], [B, K] and [B].
-        self._ids: List[Any] = []
-        self._log_probs: List[Any] = []
-        self._sampled: List[Any] = []
-        # [B, vocabulary], of the last step.
-        self._last: Any = None
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def add(self, scores: Any) -> None:
-        """[B, vocabulary]: what the tokens of the next step are drawn from."""
-        self._last = scores.float().log_softmax(dim=-1)
-        best = self._last.topk(min(self._top_k, scores.shape[-1]), dim=-1)
-        self._ids.append(best.indices)
-        self._log_probs.append(best.values)
-
-    def draw(self, tokens: Any) -> None:
-        """int [B]: the tokens of the last step."""
-        self._sampled.append(self._last.gather(1, tokens[:, None].to(self._last.device))[:, 0])
-
-    def arrays(self) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """int32 and float32 [B, T, K], and the log-probs of the tokens that were drawn, [B, T]."""
-        import torch
-
-        ids, log_probs, sampled = (torch.stack(part, dim=1) for part in (self._ids, self._log_probs, self._sampled))
-        return ids.to(torch.int32).cpu().numpy(), log_probs.cpu().numpy(), sampled.cpu().numpy()
 
 
 class TransformersAdapter(Adapter):
@@ -59,6 +24,8 @@ class TransformersAdapter(Adapter):
 
     def rows(self, output: Any, top_k: int) -> List[Columns]:
         """The sequences of a batch, each up to its first end-of-sequence token."""
+        from sis.engines.steps import Steps
+
         if getattr(output, "scores", None) is None:
             raise ValueError(
                 "the output has no scores: generate needs output_scores=True, return_dict_in_generate=True"

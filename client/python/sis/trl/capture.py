@@ -13,6 +13,7 @@ import torch
 from sis.engines import transformers as transformers_engine
 from sis.engines.adapter import Columns, Piece
 from sis.engines.lists import JSON_MINUS_INFINITY, padded
+from sis.engines.steps import Steps
 from sis.engines.vllm import OpenAiAdapter, VllmAdapter, check_engine, of_the_sampled
 from sis.run import Sampling
 from sis.top_k import TopK, canonical
@@ -159,7 +160,7 @@ class _TransformersTurn(Turn):
     def __init__(self, top_k: int, sampling: Sampling) -> None:
         self.sampling = sampling
         self._top_k = top_k
-        self._steps = transformers_engine.Steps(top_k)
+        self._steps = Steps(top_k)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         if self._steps:

@@ -543,7 +543,8 @@ class VerlTest(unittest.TestCase):
             for turn in sample.turns:
                 context = [*sample.prompt, *sample.tokens[: turn.start]]
                 turn.name = name_in(f"uid_{number}", context)
-        server = LiveServer(cache_bytes=1 << 20)
+        budget = 16 << 20
+        server = LiveServer(cache_bytes=budget)
         self.addCleanup(server.close)
         settings = self.settings(address=server.address)
         client = sis.Client(server.address)
@@ -551,18 +552,22 @@ class VerlTest(unittest.TestCase):
         run = settings.create_run(client, WHOLE)
         append(client, run, samples)
         # What was read goes first, the last read last.
-        victim = samples[4].turns[0]
-        names = [turn.name for sample in samples for turn in sample.turns]
-        for name in sorted(names, key=lambda name: name != victim.name):
-            client.fetch_top_k(run, [name])
-        filler = client.create_run("filler", seed=0, vocabulary_size=WHOLE, top_k=K)
-        for number in range(4000):
-            if client.get_run(run.id).sequences < len(names):
-                break
-            block = sis.Block(f"{number}", 0, 0, *victim.record)
-            client.append_many(filler, [block], sampling=sis.Sampling("processed"))
-        gone = client.get_run(run.id)
-        self.assertEqual(gone.sequences, len(names) - 1)
+        turns = [turn for sample in samples for turn in sample.turns]
+        turns.sort(key=lambda turn: turn is not samples[4].turns[0])
+        for turn in turns:
+            client.fetch_top_k(run, [turn.name])
+        # Of large pages, then of small ones, which take no more room than they need.
+        for top_k, enough in ((WHOLE, lambda status: status.bytes > budget - (1 << 18)), (1, lambda _: False)):
+            filler = client.create_run(f"filler-{top_k}", seed=0, vocabulary_size=WHOLE, top_k=top_k)
+            ids, values = np.full((1, top_k), -1, np.int32), np.full((1, top_k), -np.inf, np.float32)
+            ids[0, 0], values[0, 0] = 3, -1
+            record = sis.TopK(np.asarray([3], np.int32), np.asarray([-1], np.float32), ids, values)
+            for number in range(2000):
+                if client.get_run(run.id).sequences < len(turns) or enough(client.get_run(filler.id)):
+                    break
+                client.append_many(filler, [sis.Block(f"{number}", 0, 0, *record)], sampling=sis.Sampling("processed"))
+        gone = turns[: len(turns) - client.get_run(run.id).sequences]
+        self.assertTrue(0 < len(gone) < len(turns), len(gone))
 
         training = self.attached(settings)
         data = batch(samples, uid="uid")
@@ -570,7 +575,7 @@ class VerlTest(unittest.TestCase):
         with unittest.mock.patch.object(training._client, "fetch_top_k", wraps=training._client.fetch_top_k) as fetch:
             metrics = metrics_of(self.worker.train_batch(data))
         self.assertEqual(fetch.call_count, 1)
-        share = len(victim.record.sampled_ids) / sum(sum(sample.mask) for sample in samples)
+        share = sum(len(turn.log_probs) for turn in gone) / sum(sum(sample.mask) for sample in samples)
         self.assertEqual(metrics["sis/missing"], [[share]])
         self.assertEqual((metrics["sis/missing_evicted"], metrics["sis/missing_never_arrived"]), ([[share]], [[0.0]]))
         self.assertGreater(metrics["sis/accept_rate"][0][0], 0.3)
