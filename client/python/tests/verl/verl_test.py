@@ -543,31 +543,23 @@ class VerlTest(unittest.TestCase):
             for turn in sample.turns:
                 context = [*sample.prompt, *sample.tokens[: turn.start]]
                 turn.name = name_in(f"uid_{number}", context)
-        budget = 16 << 20
-        server = LiveServer(cache_bytes=budget)
+        server = LiveServer(cache_bytes=16 << 20)
         self.addCleanup(server.close)
         settings = self.settings(address=server.address)
         client = sis.Client(server.address)
         self.addCleanup(client.close)
         run = settings.create_run(client, WHOLE)
         append(client, run, samples)
-        # What was read goes first, the last read last.
-        turns = [turn for sample in samples for turn in sample.turns]
-        turns.sort(key=lambda turn: turn is not samples[4].turns[0])
-        for turn in turns:
-            client.fetch_top_k(run, [turn.name])
-        # Of large pages, then of small ones, which take no more room than they need.
-        for top_k, enough in ((WHOLE, lambda status: status.bytes > budget - (1 << 18)), (1, lambda _: False)):
-            filler = client.create_run(f"filler-{top_k}", seed=0, vocabulary_size=WHOLE, top_k=top_k)
-            ids, values = np.full((1, top_k), -1, np.int32), np.full((1, top_k), -np.inf, np.float32)
-            ids[0, 0], values[0, 0] = 3, -1
-            record = sis.TopK(np.asarray([3], np.int32), np.asarray([-1], np.float32), ids, values)
-            for number in range(2000):
-                if client.get_run(run.id).sequences < len(turns) or enough(client.get_run(filler.id)):
-                    break
-                client.append_many(filler, [sis.Block(f"{number}", 0, 0, *record)], sampling=sis.Sampling("processed"))
-        gone = turns[: len(turns) - client.get_run(run.id).sequences]
-        self.assertTrue(0 < len(gone) < len(turns), len(gone))
+        # What was read goes first, and nothing that is leased.
+        victim, names = samples[4].turns[0], [turn.name for sample in samples for turn in sample.turns]
+        client.fetch_top_k(run, [victim.name])
+        client.fetch_top_k(run, [name for name in names if name != victim.name], lease_seconds=600)
+        filler = client.create_run("filler", seed=0, vocabulary_size=WHOLE, top_k=K)
+        for number in range(4000):
+            block = sis.Block(f"{number}", 0, 0, *victim.record)
+            client.append_many(filler, [block], sampling=sis.Sampling("processed"))
+            if client.get_run(run.id).sequences < len(names):
+                break
 
         training = self.attached(settings)
         data = batch(samples, uid="uid")
@@ -575,7 +567,7 @@ class VerlTest(unittest.TestCase):
         with unittest.mock.patch.object(training._client, "fetch_top_k", wraps=training._client.fetch_top_k) as fetch:
             metrics = metrics_of(self.worker.train_batch(data))
         self.assertEqual(fetch.call_count, 1)
-        share = sum(len(turn.log_probs) for turn in gone) / sum(sum(sample.mask) for sample in samples)
+        share = len(victim.log_probs) / sum(sum(sample.mask) for sample in samples)
         self.assertEqual(metrics["sis/missing"], [[share]])
         self.assertEqual((metrics["sis/missing_evicted"], metrics["sis/missing_never_arrived"]), ([[share]], [[0.0]]))
         self.assertGreater(metrics["sis/accept_rate"][0][0], 0.3)
