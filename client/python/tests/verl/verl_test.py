@@ -440,7 +440,7 @@ class VerlTest(unittest.TestCase):
         run = self.client.get_run(of_mass.run).run
         counts = self.client.fetch_top_k(run, [turn.name for sample in targeted for turn in sample.turns]).counts
         self.assertGreater(len(np.unique(counts)), 4)
-        self.assertAlmostEqual(first[2]["metrics"]["sis/accept_rate"][0], share_of_mass, delta=1e-12)
+        self.assertAlmostEqual(first[2]["metrics"]["sis/accept_rate"][0][0], share_of_mass, delta=1e-12)
         self.assertEqual(first[2]["metrics"]["sis/missing"], [[0.0]])
         # Every token counts once.
         totals = self.client.get_step(self.client.get_run(settings.run).run, 0).totals
