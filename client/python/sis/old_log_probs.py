@@ -47,7 +47,24 @@ class OldLogProbs:
         policy and the sampler make of them. logits [B, T, V]: of those tokens, not of the ones
         after them, divided by the temperature that the records are of.
         """
-        accepted = batch.padded(self._accepted(batch, tokens, logits), False)
+        if not batch.slices:
+            return sampling_log_probs
+        fetch = lambda: self.client.fetch_top_k(self.run, batch.slices, arrays=("ids", "sampled_ids"))
+        records: Optional[TopKRecords] = self._outage.asked("no records", fetch)
+        evaluation = None
+        if records is not None:
+            own, rows = batch.flat(tokens), batch.rows.to(logits.device)
+            gathered = sis.torch.gather(records, logits.flatten(0, 1), own, rows=rows)
+            options = EvaluateOptions(mask=batch.mask, sampled_ids=own)
+            evaluate = lambda: self.client.evaluate(
+                self.run, records, draw=self.step, options=options, **gathered._asdict()
+            )
+            evaluation = self._outage.asked("no decisions", evaluate)
+        if evaluation is None:
+            self._totals += Totals(missing=int(batch.mask.sum()))
+            return sampling_log_probs
+        self._totals += evaluation.totals
+        accepted = batch.padded(sis.torch.tensor(evaluation.accepted, logits.device), False)
         return torch.where(accepted, log_probs.detach(), sampling_log_probs)
 
     @torch.no_grad()
@@ -97,30 +114,3 @@ class OldLogProbs:
         advance = lambda: self.client.advance_version(self.run, self.step)
         self._outage.asked("the policy version is not told", advance)
         return metrics
-
-    def _accepted(
-        self, batch: sis.torch.PaddedBatch, tokens: torch.Tensor, logits: torch.Tensor
-    ) -> torch.Tensor:
-        """bool [N]."""
-        accepted = torch.zeros(len(batch), dtype=torch.bool, device=logits.device)
-        if not batch.slices:
-            return accepted
-        arrays = ("ids", "sampled_ids")
-        fetch = lambda: self.client.fetch_top_k(self.run, batch.slices, arrays=arrays)
-        records: Optional[TopKRecords] = self._outage.asked("no records", fetch)
-        evaluation = None
-        if records is not None:
-            own = batch.flat(tokens)
-            gathered = sis.torch.gather(
-                records, logits.flatten(0, 1), own, rows=batch.rows.to(logits.device)
-            )._asdict()
-            options = EvaluateOptions(mask=batch.mask, sampled_ids=own)
-            evaluate = lambda: self.client.evaluate(
-                self.run, records, draw=self.step, options=options, **gathered
-            )
-            evaluation = self._outage.asked("no decisions", evaluate)
-        if evaluation is None:
-            self._totals += Totals(missing=int(batch.mask.sum()))
-            return accepted
-        self._totals += evaluation.totals
-        return sis.torch.tensor(evaluation.accepted, logits.device)

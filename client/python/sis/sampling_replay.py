@@ -7,8 +7,7 @@ what was kept: q was renormalised, p was not.
 
 from __future__ import annotations
 
-import warnings
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import torch
 
@@ -69,33 +68,3 @@ def replayed(records: TopKRecords, current: Gathered, missing_mass: float = _MIS
         current.log_probs.detach().exp().sum(dim=1),
         complete,
     )
-
-
-class Incomplete:
-    """What a trainer counts of positions that were recorded, but not known with all that the sampler kept.
-    It warns once."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._told = False
-
-    def add(self, records: TopKRecords, complete: torch.Tensor, mask: Optional[torch.Tensor] = None) -> None:
-        """complete: of Replayed. mask: bool [N], on the CPU, of those that count; None: all."""
-        lacking = ~complete.cpu() & torch.from_numpy(records.ids[:, 0] >= 0)
-        count = int((lacking if mask is None else lacking & mask).sum())
-        self._count += count
-        if count and not self._told:
-            self._told = True
-            warnings.warn(
-                f"SIS: of {count} of {len(records)} positions the {records.ids.shape[1]} recorded tokens are not known "
-                "to be all that the sampler kept: there ratios are of the whole current policy to a truncated one, so "
-                "too small. Record more (top_k of SisConfig, or of rollout.custom.sis), or filter more; sis/incomplete "
-                "counts them",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-
-    def take(self) -> int:
-        """The number since the last call."""
-        count, self._count = self._count, 0
-        return count

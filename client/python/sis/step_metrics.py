@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import math
-from typing import Dict, Iterable, List, Sequence
+from typing import Counter, Dict, Iterable, Mapping
 
 from sis.evaluation import Totals
 from sis.records import MissingRange, MissingReason
@@ -26,27 +27,18 @@ def step_metrics(totals: Totals) -> Dict[str, float]:
     }
 
 
-class MissingPositions:
-    """What a trainer counts, by reason, of positions without a record."""
-
-    def __init__(self) -> None:
-        self._counts = dict.fromkeys(MissingReason, 0)
-
-    def add(self, ranges: Iterable[MissingRange]) -> None:
-        """Of Evaluation.missing."""
-        for part in ranges:
-            self._counts[part.reason] += part.length
-
-    def take(self) -> List[int]:
-        """Their numbers since the last call, in the order of MissingReason."""
-        counts, self._counts = list(self._counts.values()), dict.fromkeys(MissingReason, 0)
-        return counts
+def missing_counts(ranges: Iterable[MissingRange]) -> Dict[MissingReason, int]:
+    """Positions without a record, by reason, of Evaluation.missing."""
+    counts: Counter[MissingReason] = collections.Counter()
+    for part in ranges:
+        counts[part.reason] += part.length
+    return counts
 
 
-def missing_shares(counts: Sequence[float], totals: Totals) -> Dict[str, float]:
+def missing_shares(counts: Mapping[MissingReason, float], totals: Totals) -> Dict[str, float]:
     """"missing_REASON" for each reason, a share as "missing" is; nothing where there is nothing. What no
-    server answered has no reason. counts: in the order of MissingReason."""
+    server answered has no reason."""
     seen = totals.scored + totals.missing
     # An older server's answer may lack the reason.
-    by_reason = {reason: count for reason, count in zip(MissingReason, counts) if reason or count}
+    by_reason = {reason: counts.get(reason, 0) for reason in MissingReason if reason or counts.get(reason)}
     return {f"missing_{reason.name.lower()}": count / seen for reason, count in by_reason.items()} if seen else {}

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
+import sis.gathered
 from sis.distillation import Divergence, forward_kl, reverse_kl
 from sis.gathered import Gathered
 from sis.logit_transform import LogitTransform
@@ -137,7 +138,8 @@ def log_probs_at(
     sampled token that nobody names.
     """
     _check_rows("logits", logits, records)
-    tokens = _tokens(records, sampled_ids, logits.device)
+    sampled = _sampled_tokens(records, sampled_ids, logits.device)
+    tokens = torch.cat([torch.from_numpy(records.ids).to(logits.device).long(), sampled[:, None]], dim=1)
     exact = logits if logits.dtype == torch.float64 else logits.float()
     every = torch.log_softmax(exact / temperature, dim=1)
     found = every.gather(1, tokens.clamp(min=0)).masked_fill(tokens < 0, -torch.inf)
@@ -264,119 +266,49 @@ def _gather(
     if group is not None:
         # Shards may be of different sizes, but all ranks reduce the same rows.
         rows = -_largest_of_group(-rows, device, group)
-    total = len(records)
     sampled = _sampled_tokens(records, sampled_ids, device)
-    every: _PaddedTokens
-    if records.ragged and not padded:
-        every = _RaggedTokens(torch.from_numpy(records.used_ids).to(device).long(), records.offsets, sampled)
-    else:
-        every = _PaddedTokens(torch.from_numpy(records.ids).to(device).long(), sampled)
-    found = []
+    used, offsets = torch.from_numpy(records.used_ids).to(device).long(), records.offsets
+    row_of = torch.from_numpy(np.repeat(np.arange(len(records)), records.counts)).to(device)
+    # [S] and [N].
+    slots, own = (torch.empty(size, dtype=torch.float32, device=device) for size in (len(used), len(records)))
     vocabulary = 0
-    for first in range(0, total, rows):
-        tokens = every.of_rows(first, min(first + rows, total))
-        wanted = tokens.ids
-        values = torch.zeros(wanted.shape, dtype=torch.float32, device=device)
-        largest = torch.full((tokens.rows, 1), -torch.inf, device=device)
-        summed = torch.zeros((tokens.rows, 1), device=device)
-        for start, logits in parts(first, min(first + rows, total)):
+    for first in range(0, len(records), rows):
+        last = min(first + rows, len(records))
+        here, those = slice(first, last), slice(int(offsets[first]), int(offsets[last]))
+        # The sampled tokens come last, from the same operation; negative where there is none.
+        wanted = torch.cat([used[those], sampled[here]])
+        row = torch.cat([row_of[those] - first, torch.arange(last - first, device=device)])
+        values = torch.zeros(len(wanted), dtype=torch.float32, device=device)
+        largest = torch.full((last - first,), -torch.inf, dtype=torch.float32, device=device)
+        summed = torch.zeros_like(largest)
+        for start, logits in parts(first, last):
             # [n, tokens].
             exact = logits.float()
             if temperature != 1.0:
                 exact = exact / temperature
             vocabulary = max(vocabulary, start + exact.shape[1])
             local = wanted - start
-            here = (local >= 0) & (local < exact.shape[1])
-            values = torch.where(here, tokens.at(exact, local.clamp(0, exact.shape[1] - 1)), values)
-            new = torch.maximum(largest, exact.amax(dim=1, keepdim=True))
+            inside = (local >= 0) & (local < exact.shape[1])
+            values = torch.where(inside, exact[row, local.clamp(0, exact.shape[1] - 1)], values)
+            new = torch.maximum(largest, exact.amax(dim=1))
             # All excluded so far: -inf - -inf is NaN, where 0 is meant.
             base = new.masked_fill(new == -torch.inf, 0.0)
-            summed = summed * (largest - base).exp() + (exact - base).exp().sum(dim=1, keepdim=True)
+            summed = summed * (largest - base).exp() + (exact - base[:, None]).exp().sum(dim=1)
             largest = new
         if group is not None:
             values, largest, summed = _over_group(values, largest, summed, group)
-        found.append(tokens.split(values - tokens.of_each(largest + summed.log())))
+        values = values - (largest + summed.log())[row]
+        slots[those], own[here] = values[: first - last], values[first - last :]
     if group is not None:
         vocabulary = _largest_of_group(vocabulary, device, group)
-    every.check(vocabulary)
-    slots, own = zip(*found) if found else ((every.slots,), (sampled.float(),))
-    return Gathered(torch.cat(slots).float(), torch.cat(own).masked_fill(sampled < 0, torch.nan))
-
-
-class _PaddedTokens:
-    """The recorded ids [N, K], and the sampled tokens in one column more, so that they come from the
-    same operation. Negative where there is none."""
-
-    def __init__(self, slots: torch.Tensor, sampled: torch.Tensor) -> None:
-        self.slots = slots
-        self.ids = torch.cat([slots, sampled[:, None]], dim=1)
-        self.rows = len(self.ids)
-
-    def of_rows(self, first: int, last: int) -> _PaddedTokens:
-        return _PaddedTokens(self.slots[first:last], self.ids[first:last, -1])
-
-    def at(self, logits: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        """The logits [N, any] of these columns, which are as `ids` is."""
-        return logits.gather(1, columns)
-
-    def of_each(self, values: torch.Tensor) -> torch.Tensor:
-        """[N, 1], to go with what is as `ids` is."""
-        return values
-
-    def split(self, values: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
-        """Of the recorded ids, and of the sampled tokens."""
-        return values[:, :-1], values[:, -1]
-
-    def check(self, vocabulary: int) -> None:
-        """ValueError if one of them is none of so many."""
-        if (self.ids >= vocabulary).any():
-            place = (self.ids >= vocabulary).nonzero()[0]
+    for tokens, positions in ((used, row_of), (sampled, torch.arange(len(records)))):
+        if (tokens >= vocabulary).any():
+            place = int((tokens >= vocabulary).nonzero()[0])
             raise ValueError(
-                f"token {int(self.ids[tuple(place)])}, position {self._row_of(int(place[0]))}: the logits are of "
-                f"{vocabulary} tokens"
+                f"token {int(tokens[place])}, position {int(positions[place])}: the logits are of {vocabulary} tokens"
             )
-
-    def _row_of(self, place: int) -> int:
-        return place
-
-
-class _RaggedTokens(_PaddedTokens):
-    """The same of used slots alone: [S + N], the sampled tokens last."""
-
-    def __init__(self, slots: torch.Tensor, offsets: np.ndarray, sampled: torch.Tensor) -> None:
-        """`offsets` [N + 1], from 0 on."""
-        self.slots, self._offsets, self._sampled = slots, offsets, sampled
-        self.ids = torch.cat([slots, sampled])
-        self.rows = len(sampled)
-        own = np.arange(self.rows)
-        rows = np.concatenate([np.repeat(own, np.diff(offsets)), own])
-        self._row = torch.from_numpy(rows).to(slots.device)
-
-    def of_rows(self, first: int, last: int) -> _RaggedTokens:
-        begin, end = int(self._offsets[first]), int(self._offsets[last])
-        return _RaggedTokens(
-            self.slots[begin:end], self._offsets[first : last + 1] - begin, self._sampled[first:last]
-        )
-
-    def at(self, logits: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        return logits.flatten().gather(0, self._row * logits.shape[1] + columns)
-
-    def of_each(self, values: torch.Tensor) -> torch.Tensor:
-        return values[self._row, 0]
-
-    def split(self, values: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
-        return values[: len(self.slots)], values[len(self.slots) :]
-
-    def _row_of(self, place: int) -> int:
-        return int(self._row[place])
-
-
-def _tokens(
-    records: TopKRecords, sampled_ids: Optional[torch.Tensor], device: torch.device
-) -> torch.Tensor:
-    """[N, K + 1]: the recorded ids, and the sampled tokens in one column more."""
-    sampled = _sampled_tokens(records, sampled_ids, device)
-    return torch.cat([torch.from_numpy(records.ids).to(device).long(), sampled[:, None]], dim=1)
+    gathered = Gathered(slots, own.masked_fill(sampled < 0, torch.nan))
+    return gathered if records.ragged and not padded else sis.gathered.of_all_slots(records, gathered)
 
 
 def _sampled_tokens(

@@ -22,9 +22,8 @@ from typing import Any, Callable, Dict, List, Mapping, Protocol, Sequence, Tuple
 from sis.evaluation import Evaluation, Step
 from sis.history import Stretch
 from sis.inspection import TokenCounts
-from sis.records import MissingReason
 from sis.run import RunStatus
-from sis.step_metrics import MissingPositions, missing_shares, step_metrics
+from sis.step_metrics import missing_counts, missing_shares, step_metrics
 
 COLUMNS = ("token_id", "text", "accepted", "rejected", "max_error")
 
@@ -41,12 +40,7 @@ class Log(Protocol):
 def metrics(answer: Union[Evaluation, Step, Stretch]) -> Dict[str, float]:
     """sis.step_metrics of the answer's totals, and "missing_REASON" for each reason, a share of the
     scored and the missing positions as "missing" is."""
-    if isinstance(answer, Evaluation):
-        missing = MissingPositions()
-        missing.add(answer.missing)
-        counts = missing.take()
-    else:
-        counts = [answer.missing.get(reason, 0) for reason in MissingReason]
+    counts = missing_counts(answer.missing) if isinstance(answer, Evaluation) else answer.missing
     return {**step_metrics(answer.totals), **missing_shares(counts, answer.totals)}
 
 

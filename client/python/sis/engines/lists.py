@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import itertools
-from typing import Iterable, List, Tuple
+from typing import Iterable, List, Sequence, Sized, Tuple
 
 import numpy as np
+
+from sis import ragged
 
 # What the JSON of vLLM says instead of -inf.
 JSON_MINUS_INFINITY = -9999.0
 
 
 def padded(
+    listed: Sequence[Sized], ids: Iterable[Iterable[int]], log_probs: Iterable[Iterable[float]], at_least: int = 1
+) -> Tuple[np.ndarray, np.ndarray]:
+    """int32 and float32 [T, C] of T positions with as many tokens as `listed` has of each, which `ids` and
+    `log_probs` tell; -1 and -inf where there is none. C is the largest number, or `at_least`."""
+    counts = np.fromiter(map(len, listed), np.int64, len(listed))
+    return flat_padded(ids, log_probs, counts, max(at_least, int(counts.max(initial=0))))
+
+
+def flat_padded(
     ids: Iterable[Iterable[int]], log_probs: Iterable[Iterable[float]], counts: np.ndarray, width: int
 ) -> Tuple[np.ndarray, np.ndarray]:
-    """int32 and float32 [T, width] of `counts` [T] tokens per position, which stand one after the
-    other in the lists, one after the other. -1 and -inf where there is none."""
+    """The same of `counts` [T] tokens per position, at most `width`, which stand one after the other in the
+    lists, one after the other."""
     total = int(counts.sum())
     flat_ids = np.fromiter(itertools.chain.from_iterable(ids), np.int32, total)
     flat_log_probs = np.fromiter(itertools.chain.from_iterable(log_probs), np.float32, total)
+    return widened(flat_ids, flat_log_probs, counts, width)
+
+
+def widened(ids: np.ndarray, log_probs: np.ndarray, counts: np.ndarray, width: int) -> Tuple[np.ndarray, np.ndarray]:
+    """The same of int32 and float32 [sum of counts]."""
     if (counts == width).all():
-        return flat_ids.reshape(-1, width), flat_log_probs.reshape(-1, width)
-    tokens = np.full((len(counts), width), -1, np.int32)
-    values = np.full((len(counts), width), -np.inf, np.float32)
-    used = np.arange(width) < counts[:, None]
-    tokens[used] = flat_ids
-    values[used] = flat_log_probs
-    return tokens, values
+        return ids.reshape(-1, width), log_probs.reshape(-1, width)
+    return ragged.widened(ids, counts, width, -1), ragged.widened(log_probs, counts, width, -np.inf)
 
 
 def strictly_above(tokens: np.ndarray, values: np.ndarray, rank: int) -> Tuple[np.ndarray, np.ndarray]:

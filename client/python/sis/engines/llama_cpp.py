@@ -49,9 +49,12 @@ class LlamaCppAdapter(Adapter):
         return "aborted" if output.get("stop_type") == "none" else "finished"
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
+        after = self.sampling.log_probs == "processed"
+        name, list_name = ("prob", "top_probs") if after else ("logprob", "top_logprobs")
+        # Of a position that is not told.
+        nothing: Mapping[str, Any] = {name: np.nan, list_name: ()}
         sampled: List[int] = []
         entries: List[Mapping[str, Any]] = []
-        present: List[np.ndarray] = []
         for piece in pieces:
             answer = piece.output
             tokens = answer["tokens"]
@@ -67,30 +70,18 @@ class LlamaCppAdapter(Adapter):
                 raise ValueError("the answer has no log-probs: the request needs 'n_probs'")
             of_token = _aligned(tokens, [entry["id"] for entry in listed])[piece.start : piece.stop]
             sampled += tokens[piece.start : piece.stop]
-            present.append(of_token >= 0)
-            entries += [listed[index] for index in of_token if index >= 0]
-        there = np.concatenate(present)
-        after = self.sampling.log_probs == "processed"
-        name, list_name = ("prob", "top_probs") if after else ("logprob", "top_logprobs")
+            entries += [listed[index] if index >= 0 else nothing for index in of_token]
         lists = [entry[list_name] for entry in entries]
-        counts = np.fromiter(map(len, lists), np.int64, len(lists))
         ids, values = padded(
-            (map(_ID, tops) for tops in lists),
-            (map(operator.itemgetter(name), tops) for tops in lists),
-            counts,
-            int(counts.max(initial=1)),
+            lists, (map(_ID, tops) for tops in lists), (map(operator.itemgetter(name), tops) for tops in lists)
         )
         own = np.asarray([entry[name] for entry in entries], np.float32)
         if after:
             with np.errstate(divide="ignore"):
                 values = np.where(ids < 0, -np.inf, np.log(np.where(ids < 0, 0, values))).astype(np.float32)
                 own = np.log(own)
-        rows = len(there)
-        all_ids = np.full((rows, ids.shape[1]), -1, np.int32)
-        all_values = np.full((rows, ids.shape[1]), -np.inf, np.float32)
-        all_own = np.full(rows, np.nan, np.float32)
-        all_ids[there], all_values[there], all_own[there] = ids, values, own
-        return Columns(all_ids, all_values, np.asarray(sampled, np.int32), all_own, None, there)
+        there = np.asarray([entry is not nothing for entry in entries], bool)
+        return Columns(ids, values, np.asarray(sampled, np.int32), own, None, there)
 
 
 def sampling(settings: Mapping[str, Any]) -> Sampling:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Type, Union
 
 import numpy as np
 
@@ -47,8 +47,8 @@ class _Work:
     pieces: List[Piece] = dataclasses.field(default_factory=list)
     # Of all pieces.
     positions: int = 0
-    # After the pieces: "seal" or "truncate", and its length.
-    then: Optional[Tuple[str, int]] = None
+    # After the pieces, and its length.
+    then: Optional[Tuple[Type[Union[Seal, Truncate]], int]] = None
 
 
 class Recorder:
@@ -175,7 +175,7 @@ class Recorder:
             self._check()
             state = self._sequences.setdefault(sequence, _Sequence())
             state.length, state.of_request = length, 0
-            self._then(sequence, state, "truncate", length)
+            self._work_of(sequence, state).then = (Truncate, length)
 
     def retry(self, sequence: str) -> SequenceRef:
         """Begins another attempt at a sequence. What was recorded of those before stays theirs.
@@ -275,7 +275,7 @@ class Recorder:
             state.length += added
         state.of_request = 0 if ended else max(count, start)
         if ended == "finished" and not more:
-            self._then(sequence, state, "seal", state.length)
+            self._work_of(sequence, state).then = (Seal, state.length)
             # Nothing comes after it but another attempt.
             del self._sequences[sequence]
             if state.attempt:
@@ -301,9 +301,6 @@ class Recorder:
             last = self._last[sequence] = _Work(reference, state.length, self._policy_version)
             self._work.append(last)
         return last
-
-    def _then(self, sequence: str, state: _Sequence, entry: str, length: int) -> None:
-        self._work_of(sequence, state).then = (entry, length)
 
     def _write(self) -> None:
         """Of the thread."""
@@ -422,7 +419,7 @@ class Recorder:
                 entries.append(Block(name, position, item.policy_version, *arrays, attempt, counts))
             if item.then is not None:
                 entry, length = item.then
-                entries.append((Seal if entry == "seal" else Truncate)(name, length, attempt))
+                entries.append(entry(name, length, attempt))
         assert self._stream is not None
         self._stream.append_many(entries)
         if columns is not None and columns.kept is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import operator
 import os
@@ -11,8 +12,8 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from sis.engines.adapter import Adapter, Columns, Piece
-from sis.engines.lists import padded
-from sis.engines.sampling_masks import kept
+from sis.engines.lists import padded, widened
+from sis.engines.sampling_masks import MOST_LISTED, flat, kept, most_probable, refuse_others
 from sis.run import Sampling
 
 # SGLang takes the most probable token below this temperature.
@@ -93,8 +94,11 @@ class SglangAdapter(Adapter):
         if not self._sampling_masks:
             return self._as_listed(pieces)
         masks, own = _masks(pieces)
-        if own and not isinstance(own[0], (int, float)):
+        of_all = [not isinstance(value, (int, float)) for value in own]
+        if all(of_all):
             return _of_masks(pieces, masks, own)
+        if any(of_all):
+            raise ValueError("output_token_sampling_logprobs have two forms: the answers are of two versions of SGLang")
         return _renormalised(self._as_listed(pieces), masks, np.asarray(own, np.float32))
 
     def _as_listed(self, pieces: Sequence[Piece]) -> Columns:
@@ -143,12 +147,19 @@ def _of_masks(pieces: Sequence[Piece], masks: List[Any], log_probs: List[Any]) -
     drawn = np.asarray([entry[1] for output, *at in pieces for entry in _sampled(output)[slice(*at)]], np.int32)
     if None in masks:
         raise ValueError(f"output_token_sampling_mask has none for position {masks.index(None)}")
-    counts = np.fromiter(map(len, masks), np.int64, len(masks))
+    counts, ids = flat(masks)
     if not np.array_equal(counts, np.fromiter(map(len, log_probs), np.int64, len(masks))):
         raise ValueError("output_token_sampling_mask and output_token_sampling_logprobs are of different lengths")
-    tokens, values = padded(masks, log_probs, counts, int(counts.max(initial=1)))
-    kept(tokens, drawn, masks)
-    own = values[np.arange(len(drawn)), (tokens == drawn[:, None]).argmax(axis=1)]
+    values = np.fromiter(itertools.chain.from_iterable(log_probs), np.float32, len(ids))
+    rows = np.repeat(np.arange(len(masks)), counts)
+    at_drawn = np.flatnonzero(ids == drawn[rows])
+    own = np.full(len(drawn), np.nan, np.float32)
+    own[rows[at_drawn]] = values[at_drawn]
+    refuse_others(drawn, np.isin(np.arange(len(drawn)), rows[at_drawn]))
+    # Rows as long as the longest mask, which may be the vocabulary, would have no bound.
+    most = most_probable(rows, ids, values, counts)
+    listed = np.minimum(counts, MOST_LISTED)
+    tokens, values = widened(ids[most].astype(np.int32), values[most], listed, int(listed.max(initial=1)))
     return Columns(tokens, values, drawn, own, None, kept=counts)
 
 
@@ -231,10 +242,7 @@ def _listed(meta: Mapping[str, Any], start: int, stop: int) -> Tuple[np.ndarray,
             "the request needs 'top_logprobs_num'"
         )
     here = listed[start:stop]
-    counts = np.fromiter(map(len, here), np.int64, len(here))
-    ids, values = padded(
-        (map(_ID, tops) for tops in here), (map(_LOG_PROB, tops) for tops in here), counts, int(counts.max(initial=1))
-    )
+    ids, values = padded(here, (map(_ID, tops) for tops in here), (map(_LOG_PROB, tops) for tops in here))
     return values, ids
 
 

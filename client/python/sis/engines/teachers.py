@@ -128,10 +128,8 @@ def of_vllm(prompt_logprobs: Optional[Sequence[Any]], response: Tokens, top_k: i
     for place, (token, told) in enumerate(zip(own.tolist(), listed)):
         if token not in told:
             raise ValueError(f"prompt_logprobs, position {place} of the response: token {token} is not there")
-    counts = np.fromiter(map(len, listed), np.int64, len(listed))
     # One column more than was asked for: it is empty where the response's token is among those.
-    width = max(top_k + 1, int(counts.max(initial=0)))
-    ids, values = padded(listed, (told.values() for told in listed), counts, width)
+    ids, values = padded(listed, listed, (told.values() for told in listed), top_k + 1)
     values[values <= JSON_MINUS_INFINITY] = -np.inf
     of_own = np.asarray([told[token] for token, told in zip(own.tolist(), listed)], np.float32)
     of_own[of_own <= JSON_MINUS_INFINITY] = -np.inf
@@ -150,12 +148,11 @@ def of_llama_cpp(answers: Sequence[Mapping[str, Any]], response: Tokens, top_k: 
     )
     told = [one for one, there in zip(told, present) if there]
     tops = [one["top_logprobs"] for one in told]
-    counts = np.fromiter(map(len, tops), np.int64, len(tops))
     ids, values = padded(
+        tops,
         ([top["id"] for top in listed] for listed in tops),
         ([top["logprob"] for top in listed] for listed in tops),
-        counts,
-        max(top_k, int(counts.max(initial=0))),
+        top_k,
     )
     own = np.asarray(response, np.int32)[present]
     of_own = np.asarray([one["logprob"] for one in told], np.float32)

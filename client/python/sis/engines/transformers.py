@@ -23,35 +23,23 @@ class TransformersAdapter(Adapter):
         self.sampling = sampling(generation_config)
 
     def rows(self, output: Any, top_k: int) -> List[Columns]:
-        """The sequences of a batch, each up to its first end-of-sequence token. The log-softmax is
-        taken in float32, on the device where the scores are."""
-        import torch
+        """The sequences of a batch, each up to its first end-of-sequence token."""
+        from sis.engines.steps import Steps
 
         if getattr(output, "scores", None) is None:
             raise ValueError(
                 "the output has no scores: generate needs output_scores=True, return_dict_in_generate=True"
             )
-        steps = len(output.scores)
-        sampled = output.sequences[:, output.sequences.shape[1] - steps :]
-        ids, log_probs, own = [], [], []
-        for step, scores in enumerate(output.scores):
-            values = torch.log_softmax(scores.float(), dim=-1)
-            best = values.topk(min(top_k, values.shape[-1]), dim=-1)
-            ids.append(best.indices)
-            log_probs.append(best.values)
-            own.append(values.gather(1, sampled[:, step : step + 1])[:, 0])
-        # [B, T, K] and [B, T].
-        tokens = torch.stack(ids, dim=1).to(torch.int32).cpu().numpy()
-        values = torch.stack(log_probs, dim=1).cpu().numpy()
-        drawn = sampled.to(torch.int32).cpu().numpy()
-        drawn_values = torch.stack(own, dim=1).cpu().numpy()
-        ends = self._lengths(drawn)
+        sampled = output.sequences[:, output.sequences.shape[1] - len(output.scores) :]
+        steps = Steps(top_k)
+        for scores, tokens in zip(output.scores, sampled.T):
+            steps.add(scores)
+            steps.draw(tokens)
+        ids, log_probs, own = steps.arrays()
+        drawn = sampled.cpu().numpy().astype(np.int32)
         return [
-            Columns(
-                *(array[row, :end] for array in (tokens, values, drawn, drawn_values)),
-                sampled_column=None,
-            )
-            for row, end in enumerate(ends)
+            Columns(*(array[row, :end] for array in (ids, log_probs, drawn, own)), sampled_column=None)
+            for row, end in enumerate(self._lengths(drawn))
         ]
 
     def _lengths(self, sampled: np.ndarray) -> List[int]:

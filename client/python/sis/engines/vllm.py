@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from sis.engines import lists
 from sis.engines.adapter import Adapter, Columns, Piece, Told
-from sis.engines.lists import padded, strictly_above
+from sis.engines.lists import JSON_MINUS_INFINITY, flat_padded, padded, strictly_above
 from sis.engines.sampling_masks import Mask, kept
 from sis.engines.vllm_arrays import ArrayLogprobs
 from sis.engines.vllm_arrays import hand_over_arrays as hand_over_arrays
@@ -24,6 +23,14 @@ _MODES = {"raw_logprobs": "raw", "processed_logprobs": "processed"}
 _GREEDY_BELOW = 1e-5
 _TOKEN_ID = "token_id:"
 _LOG_PROB = operator.attrgetter("logprob")
+# Parameters of requests: those that Sampling has too, and those that it has in one.
+_NUMBERS = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
+)  # fmt: skip
+_BIASES = ("logit_bias", "allowed_token_ids", "bad_words", "min_tokens", "thinking_token_budget")
+_GRAMMARS = (
+    "structured_outputs", "response_format", "guided_decoding", "guided_json", "guided_regex", "guided_grammar",
+)  # fmt: skip
 
 
 class VllmAdapter(Adapter):
@@ -123,7 +130,7 @@ class VllmAdapter(Adapter):
         # tokens asked for one more than there are: an empty column says that the sampled one is
         # among the others.
         width = max(self._listed + 1, int(sizes.max()) + (self._listed < 0))
-        return padded(ids, log_probs, sizes, width)
+        return flat_padded(ids, log_probs, sizes, width)
 
 
 def _joined(told: Sequence[ArrayLogprobs], pieces: Sequence[Piece]) -> Tuple[np.ndarray, np.ndarray]:
@@ -141,8 +148,7 @@ def check_engine(engine: Any) -> str:
     config = _vllm_config(engine)
     mode = config.model_config.logprobs_mode
     mode = getattr(mode, "value", mode)
-    if mode not in _MODES:
-        raise ValueError(f"logprobs_mode is {mode!r}, must be 'processed_logprobs' (or 'raw_logprobs')")
+    _check_mode(mode)
     if config.speculative_config is not None:
         method = config.speculative_config.method
         raise ValueError(
@@ -155,22 +161,26 @@ def check_engine(engine: Any) -> str:
 def sampling(engine: Any, sampling_params: Any) -> Sampling:
     """How vLLM makes the log-probs of such requests. ValueError for greedy decoding, and as
     check_engine."""
-    mode = check_engine(engine)
-    if sampling_params.temperature < _GREEDY_BELOW:
-        raise ValueError(f"temperature is {sampling_params.temperature}: greedy decoding draws no tokens")
-    biases = ("logit_bias", "allowed_token_ids", "bad_words", "min_tokens", "thinking_token_budget")
-    grammars = ("structured_outputs", "guided_decoding")
+    return _sampling(check_engine(engine), lambda name: getattr(sampling_params, name, None))
+
+
+def _check_mode(mode: str) -> None:
+    if mode not in _MODES:
+        raise ValueError(f"logprobs_mode is {mode!r}, must be 'processed_logprobs' (or 'raw_logprobs')")
+
+
+def _sampling(mode: str, asked: Callable[[str], Any]) -> Sampling:
+    """asked: what a parameter of a request is; None if it isn't there."""
+    if asked("temperature") < _GREEDY_BELOW:
+        raise ValueError(f"temperature is {asked('temperature')}: greedy decoding draws no tokens")
+    numbers = {name: asked(name) for name in _NUMBERS if asked(name) is not None}
+    if "top_k" in numbers:
+        numbers["top_k"] = max(numbers["top_k"], 0)
     return Sampling(
         _MODES[mode],
-        temperature=sampling_params.temperature,
-        top_p=sampling_params.top_p,
-        top_k=max(sampling_params.top_k, 0),
-        min_p=sampling_params.min_p,
-        presence_penalty=sampling_params.presence_penalty,
-        frequency_penalty=sampling_params.frequency_penalty,
-        repetition_penalty=sampling_params.repetition_penalty,
-        logit_bias=any(getattr(sampling_params, name, None) for name in biases),
-        grammar=any(getattr(sampling_params, name, None) is not None for name in grammars),
+        logit_bias=any(map(asked, _BIASES)),
+        grammar=any(asked(name) is not None for name in _GRAMMARS),
+        **numbers,
     )
 
 
@@ -206,8 +216,7 @@ class OpenAiAdapter(Adapter):
         ValueError if raw log-probs are wanted and the request leaves a sampling parameter to the
         server, which takes it from the model's generation_config.json.
         """
-        if logprobs_mode not in _MODES:
-            raise ValueError(f"logprobs_mode is {logprobs_mode!r}, must be 'processed_logprobs' (or 'raw_logprobs')")
+        _check_mode(logprobs_mode)
         for name in ("return_token_ids", "return_tokens_as_token_ids"):
             if not request.get(name):
                 raise ValueError(f"the request has no {name!r}: true; without it the tokens have no ids")
@@ -219,18 +228,7 @@ class OpenAiAdapter(Adapter):
             raise ValueError(
                 f"the request names no {unnamed[0]!r}: the server takes the model's own, which raw log-probs leave out"
             )
-        if request["temperature"] < _GREEDY_BELOW:
-            raise ValueError(f"temperature is {request['temperature']}: greedy decoding draws no tokens")
-        numbers = ("top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
-        biases = ("logit_bias", "allowed_token_ids", "bad_words", "min_tokens")
-        grammars = ("structured_outputs", "response_format", "guided_json", "guided_regex", "guided_grammar")
-        self.sampling = Sampling(
-            _MODES[logprobs_mode],
-            temperature=request["temperature"],
-            logit_bias=any(request.get(name) for name in biases),
-            grammar=any(request.get(name) for name in grammars),
-            **{name: request[name] for name in numbers if request.get(name) is not None},
-        )
+        self.sampling = _sampling(logprobs_mode, request.get)
         self._chat = "messages" in request
         listed = request.get("top_logprobs" if self._chat else "logprobs")
         if not listed or listed < (3 if self._chat else 1):
@@ -246,26 +244,20 @@ class OpenAiAdapter(Adapter):
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         sampled: List[int] = []
         sampled_values: List[float] = []
-        ids: List[Iterable[int]] = []
-        log_probs: List[Iterable[float]] = []
-        sizes: List[int] = []
+        tops: List[Mapping[int, float]] = []
         for piece in pieces:
             drawn = piece.output["token_ids"]
             listed = list(_chat_positions(piece.output) if self._chat else _positions(piece.output))
             if len(listed) != len(drawn):
                 raise ValueError(f"the answer has {len(listed)} log-probs for {len(drawn)} tokens")
-            for token, (own_id, own, tops) in list(zip(drawn, listed))[piece.start : piece.stop]:
+            for token, (own_id, own, top) in list(zip(drawn, listed))[piece.start : piece.stop]:
                 if own_id != token:
                     raise ValueError(f"the answer's log-probs are of token {own_id} where it has token {token}")
                 sampled.append(token)
                 sampled_values.append(own)
-                ids.append(tops)
-                log_probs.append(tops.values())
-                sizes.append(len(tops))
-        counts = np.asarray(sizes)
-        width = max(self._listed + (not self._chat), int(counts.max()))
-        tokens, values = padded(ids, log_probs, counts, width)
-        values[values <= lists.JSON_MINUS_INFINITY] = -np.inf
+                tops.append(top)
+        tokens, values = padded(tops, tops, (top.values() for top in tops), self._listed + (not self._chat))
+        values[values <= JSON_MINUS_INFINITY] = -np.inf
         own_values = np.asarray(sampled_values, np.float32)
         if not self._chat:
             return Columns(tokens, values, np.asarray(sampled, np.int32), own_values, "any")

@@ -15,35 +15,23 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
 import torch
-from accelerate.utils import broadcast_object_list
-from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+from trl.experimental.async_grpo import AsyncGRPOTrainer
 from trl.experimental.async_grpo.async_rollout_worker import AsyncRolloutWorker, _AsyncRolloutLoop
 from trl.trainer.utils import pad
 
 import sis.torch
-from sis.client import Client
-from sis.evaluation import Totals
-from sis.logit_transform import LogitTransform
 from sis.options import EvaluateOptions
 from sis.outage import Outage
 from sis.records import Slice, TopKRecords
-from sis.run import Run, Sampling, label_of
-from sis.sampling_replay import Incomplete
-from sis.step_metrics import MissingPositions, missing_shares, step_metrics
+from sis.run import Sampling
 from sis.trl import refusals
 from sis.trl.async_rollouts import SEQUENCE, Recording, SisRolloutLoop, SisRolloutLoopMixin
 from sis.trl.config import SisConfig
-from sis.trl.connection import agreed
-from sis.versions import warn_unless_tested
+from sis.trl.decisions import DecidingMixin, old_log_probs
 
-# Positions that the head is checked with.
-_CHECKED = 32
 # TRL drops stale samples as it takes them from its queue, one or two updates before they are trained
 # on: one that is loaded ahead, and one that found no room in the batch before.
 _LOADED_AHEAD = 2
-
-# AsyncGRPOTrainer, to type checkers; what comes after the mixin is known when it is mixed.
-_Trainer: Any = object
 
 
 class _Terms(NamedTuple):
@@ -92,7 +80,7 @@ class _Collator:
         return batch
 
 
-class SisAsyncTrainerMixin(_Trainer):
+class SisAsyncTrainerMixin(DecidingMixin):
     """Goes before AsyncGRPOTrainer, or a subclass of it, among the bases.
 
     The process that makes rollouts records the top-K log-probs of all of them. Each update asks, for
@@ -104,79 +92,37 @@ class SisAsyncTrainerMixin(_Trainer):
     def __init__(self, *args: Any, sis_config: Optional[SisConfig] = None, **kwargs: Any) -> None:
         """`sis_config`: SisConfig() if left out. All else is AsyncGRPOTrainer's. ValueError if its
         settings would make SIS wrong."""
-        warn_unless_tested("rl", "trl")
-        config = sis_config or SisConfig()
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, AsyncGRPOConfig):
-                # A model need not have been loaded for this.
-                _check_arguments(value, config)
-        super().__init__(*args, **kwargs)
-        _check_arguments(self.args, config)
-        refusals.check_trainer(self)
-        self._sis_config = config
-        connection = agreed(self.accelerator, self.args, config)
-        self._sis_server = connection.server
-        self.sis_client = Client(connection.addresses)
-        self.sis_run: Run = self.sis_client.create_run(
-            connection.run_id, incarnation=connection.incarnation, **self._sis_run_settings()
-        )
+        super().__init__(*args, sis_config=sis_config, **kwargs)
         if self.accelerator.is_main_process:
-            self._sis_prepare(self.rollout_worker, connection.addresses)
+            self._sis_prepare(self.rollout_worker)
         self._sis_outage = Outage()
-        # Of each call of the model while a loss is computed.
-        self._sis_hidden: List[torch.Tensor] = []
-        self._sis_head_checked = False
-        # The optimiser step at which this training began, and that of the last loss.
-        self._sis_first_step = 0
-        self._sis_step = -1
-        # Of the optimiser step that is being accumulated, on this rank.
-        self._sis_totals = Totals()
-        self._sis_incomplete = Incomplete()
-        self._sis_missing = MissingPositions()
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        # The trainer's own steps begin at 0 again.
-        self._sis_first_step = self._sis_step + 1
-        self._sis_totals = Totals()
-        self._sis_incomplete.take()
-        self._sis_missing.take()
-        return super().train(*args, **kwargs)
+    def _sis_check_arguments(self, arguments: Any) -> None:
+        _check_arguments(arguments, self._sis_config)
+
+    def _sis_filters(self) -> Sampling:
+        return _filters(self.args)
 
     def get_train_dataloader(self) -> Any:
-        self._sis_check_server()
+        if self.accelerator.is_main_process:
+            self.vllm_client.wait_for_server_ready()
+        self._sis_check_server(lambda: self.vllm_client)
         loader = super().get_train_dataloader()
         # Accelerate's, around one of PyTorch, or that itself.
         inner = getattr(loader, "base_dataloader", loader)
         inner.collate_fn = _Collator(inner.collate_fn)
         return loader
 
-    def _sis_check_server(self) -> None:
-        """On all ranks, of what the main one is told."""
-        told: List[Any] = [None]
-        if self.accelerator.is_main_process:
-            self.vllm_client.wait_for_server_ready()
-            told = [self.vllm_client.get_server_info()]
-        if self.accelerator.num_processes > 1:
-            broadcast_object_list(told, from_process=0)
-        refusals.check_vllm_server(told[0], self._sis_config.top_k)
-
     def _sis_run_settings(self) -> Dict[str, Any]:
-        seed = self._sis_config.seed
         return {
-            # Of 12 bits a record doesn't tell whether it has all that the sampler kept.
-            "log_prob_encoding": "float32" if _filters(self.args).truncates else "fixed12",
-            "seed": self.args.seed if seed is None else seed,
-            "vocabulary_size": self._sis_model().get_output_embeddings().weight.shape[0],
-            "top_k": self._sis_config.top_k,
-            "mass": self._sis_config.mass,
+            **super()._sis_run_settings(),
             "max_staleness": self.args.max_staleness + _LOADED_AHEAD,
             # Of what TRL drops, or has not trained on at the end.
             "time_to_live": self._sis_config.lease_seconds,
             "algorithm": "async-grpo",
-            "model": label_of(str(getattr(self.model.config, "_name_or_path", ""))),
         }
 
-    def _sis_prepare(self, worker: Any, addresses: List[str]) -> None:
+    def _sis_prepare(self, worker: Any) -> None:
         """Before it has started its process."""
         if not isinstance(worker, AsyncRolloutWorker):
             raise ValueError(
@@ -190,12 +136,7 @@ class SisAsyncTrainerMixin(_Trainer):
                 f"the rollout worker's loop is {worker._loop_cls.__name__}: give it "
                 "sis.trl.async_rollouts.SisRolloutLoopMixin as its first base, which records what it generates"
             )
-        worker._loop_kwargs["sis_recording"] = Recording(addresses, self.sis_run)
-
-    def _sis_model(self) -> Any:
-        """The model without wrappers and adapters around it; adapters in it stay."""
-        model = self.accelerator.unwrap_model(self.model)
-        return model.get_base_model() if hasattr(model, "get_base_model") else model
+        worker._loop_kwargs["sis_recording"] = Recording(self._sis_connection.addresses, self.sis_run)
 
     def _sync_weight(self) -> None:
         super()._sync_weight()
@@ -204,7 +145,7 @@ class SisAsyncTrainerMixin(_Trainer):
             self._sis_outage.asked("the policy version is not told", advance)
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        self._sis_step = self._sis_first_step + int(self.state.global_step)
+        self._sis_last_step = self._sis_step()
         selected = inputs["token_index"] >= 0
         places = inputs["token_index"][selected]
         tokens = inputs["shift_labels"][inputs["attention_mask"].bool()][places]
@@ -223,17 +164,11 @@ class SisAsyncTrainerMixin(_Trainer):
             outputs.entropy = outputs.entropy.flatten()[places]
             return outputs
 
-        hook = self._sis_model().base_model.register_forward_hook(
-            lambda _module, _arguments, output: self._sis_hidden.append(output.last_hidden_state)
-        )
         every = torch.full_like(inputs["token_index"], -1)
         every[selected] = torch.arange(len(places), device=every.device)
         changed = {**inputs, "token_index": every, "old_log_probs": torch.zeros_like(inputs["old_log_probs"])}
-        try:
+        with self._sis_seen():
             loss = super().compute_loss(with_old_log_probs, changed, *args, **kwargs)
-        finally:
-            hook.remove()
-            self._sis_hidden = []
         self._sis_log()
         return loss
 
@@ -250,32 +185,15 @@ class SisAsyncTrainerMixin(_Trainer):
         )
         records: Optional[TopKRecords] = self._sis_outage.asked("no records", fetch)
         if records is None:
-            self._sis_totals += Totals(missing=len(terms.tokens))
+            self._sis_counts.add(None, len(terms.tokens))
             return log_probs - sampling
-        model = self._sis_model()
-        head, transform, temperature = model.get_output_embeddings(), LogitTransform.of(model.config), self.temperature
-        if not self._sis_head_checked:
-            some = slice(_CHECKED)
-            refusals.check_head(
-                hidden[some].detach(), head, terms.tokens[some], log_probs[some].detach(),
-                transform, temperature, _product_type(self.accelerator, hidden),
-            )  # fmt: skip
-            self._sis_head_checked = True
-        truncated = _filters(self.args).truncates
-        with torch.set_grad_enabled(truncated):
-            gathered = sis.torch.gather_from_head_rows(
-                records, hidden, head.weight, terms.tokens, log_probs,
-                bias=head.bias, transform=transform, temperature=temperature,
-            )  # fmt: skip
-        if truncated:
-            replay = sis.torch.replayed(records, gathered)
-            gathered = replay.current
+        gathered = self._sis_gathered(records, hidden, terms.tokens, log_probs)
+        if self._sis_filters().truncates:
             log_probs = gathered.sampled_log_probs
-            self._sis_incomplete.add(records, replay.complete)
         evaluate = lambda: self.sis_client.evaluate(
             self.sis_run,
             records,
-            draw=self._sis_step,
+            draw=self._sis_step(),
             outputs=("accepted", "acceptance_probabilities"),
             options=EvaluateOptions(sampled_ids=terms.tokens),
             **{name: value.detach() for name, value in gathered._asdict().items()},
@@ -284,11 +202,9 @@ class SisAsyncTrainerMixin(_Trainer):
         # TRL trains on each sample once.
         release = lambda: self.sis_client.release(self.sis_run, terms.names(), [records.lease_id])
         self._sis_outage.asked("rollouts are not released", release)
+        self._sis_counts.add(evaluation, len(terms.tokens))
         if evaluation is None:
-            self._sis_totals += Totals(missing=len(terms.tokens))
             return log_probs - sampling
-        self._sis_totals += evaluation.totals
-        self._sis_missing.add(evaluation.missing)
         accepted = sis.torch.tensor(evaluation.accepted, log_probs.device)
         acceptance = sis.torch.tensor(evaluation.acceptance_probabilities, log_probs.device)
         old = self._sis_old_log_probs(log_probs.detach(), sampling, accepted, acceptance)
@@ -298,27 +214,7 @@ class SisAsyncTrainerMixin(_Trainer):
         self, log_probs: torch.Tensor, sampling: torch.Tensor, accepted: torch.Tensor, acceptance: torch.Tensor
     ) -> torch.Tensor:
         """[M]: what makes exp(log_probs - it) the weight of every token."""
-        if self._sis_config.weight == "sampled":
-            return torch.where(accepted, log_probs, sampling)
-        mean = acceptance + (1 - acceptance) * (log_probs - sampling).exp()
-        return torch.where(acceptance > 0, log_probs - mean.log(), sampling)
-
-    def _sis_log(self) -> None:
-        """Once per optimiser step, of all ranks: into the trainer's own metrics."""
-        if not self.accelerator.sync_gradients:
-            return
-        missing = self._sis_missing.take()
-        sums = [*vars(self._sis_totals).values(), self._sis_incomplete.take(), *missing]
-        self._sis_totals = Totals()
-        everywhere = torch.tensor(sums, dtype=torch.float64, device=self.accelerator.device)
-        summed = self.accelerator.reduce(everywhere, reduction="sum")
-        *values, incomplete = summed[: -len(missing)].tolist()
-        totals = Totals(*values)
-        metrics = {**step_metrics(totals), **missing_shares(summed[-len(missing) :].tolist(), totals)}
-        if _filters(self.args).truncates:
-            metrics["incomplete"] = incomplete
-        for name, value in metrics.items():
-            self._metrics["train"][f"sis/{name}"].append(value)
+        return old_log_probs(self._sis_config.weight, log_probs, sampling, accepted, acceptance)
 
 
 def _filters(arguments: Any) -> Sampling:
@@ -336,13 +232,6 @@ def _check_arguments(arguments: Any, config: SisConfig) -> None:
     refusals.check_kernels(arguments)
     if arguments.temperature <= 0:
         raise ValueError(f"temperature is {arguments.temperature}: greedy decoding draws no tokens")
-
-
-def _product_type(accelerator: Any, hidden: torch.Tensor) -> torch.dtype:
-    """That TRL's head multiplies hidden states and weights in."""
-    device = hidden.device.type
-    with accelerator.autocast():
-        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
 
 
 class SisAsyncGRPOTrainer(SisAsyncTrainerMixin, AsyncGRPOTrainer):

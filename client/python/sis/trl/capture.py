@@ -13,6 +13,7 @@ import torch
 from sis.engines import transformers as transformers_engine
 from sis.engines.adapter import Columns, Piece
 from sis.engines.lists import JSON_MINUS_INFINITY, padded
+from sis.engines.steps import Steps
 from sis.engines.vllm import OpenAiAdapter, VllmAdapter, check_engine, of_the_sampled
 from sis.run import Sampling
 from sis.top_k import TopK, canonical
@@ -45,12 +46,10 @@ class _VllmTurn(Turn):
         completions = [output.outputs[0] for output in outputs]
         lengths = [len(completion.token_ids) for completion in completions]
         pieces = [Piece(completion, 0, length) for completion, length in zip(completions, lengths) if length]
-        whole = adapter.columns(pieces).record(self._top_k) if pieces else None
-        first = 0
-        for length in lengths:
-            rows = slice(first, first + length)
-            self._records.append(_empty(self._top_k) if whole is None else TopK(*(array[rows] for array in whole)))
-            first += length
+        if pieces:
+            self._records += _split(adapter.columns(pieces).record(self._top_k), lengths)
+        else:
+            self._records += [_empty(self._top_k)] * len(lengths)
         for completion in completions:
             # TRL sorts them by rank, one Python object each, and takes the most probable for the
             # sampled one.
@@ -107,9 +106,8 @@ class _ServerTurn(Turn):
         """The log-probs of the sampled tokens, as TRL takes them: [[[log-prob], ...], ...]."""
         self._lengths = [len(tokens) for tokens in completions]
         positions = list(itertools.chain.from_iterable(ids))
-        counts = np.fromiter(map(len, positions), np.int64, len(positions))
         # One column more than was asked for: it is empty where the sampled token is among those.
-        tokens, values = padded(positions, itertools.chain.from_iterable(log_probs), counts, self._top_k + 1)
+        tokens, values = padded(positions, positions, itertools.chain.from_iterable(log_probs), self._top_k + 1)
         values[values <= JSON_MINUS_INFINITY] = -np.inf
         sampled = np.fromiter(itertools.chain.from_iterable(completions), np.int32, len(positions))
         is_sampled = tokens == sampled[:, None]
@@ -119,9 +117,7 @@ class _ServerTurn(Turn):
         return [part[:, None].tolist() for part in np.split(own, ends)]
 
     def records(self, completions: Sequence[Sequence[int]]) -> List[TopK]:
-        whole = self._columns.record(self._top_k)
-        ends = np.cumsum(self._lengths)
-        return [TopK(*(array[end - length : end] for array in whole)) for length, end in zip(self._lengths, ends)]
+        return _split(self._columns.record(self._top_k), self._lengths)
 
 
 def vllm_server(generation: Any, top_k: int) -> Capture:
@@ -164,39 +160,22 @@ class _TransformersTurn(Turn):
     def __init__(self, top_k: int, sampling: Sampling) -> None:
         self.sampling = sampling
         self._top_k = top_k
-        # Per step: [B, K], [B, K], and of the step before [B].
-        self._ids: List[torch.Tensor] = []
-        self._log_probs: List[torch.Tensor] = []
-        self._sampled: List[torch.Tensor] = []
-        # [B, vocabulary], of the last step.
-        self._last: Any = None
+        self._steps = Steps(top_k)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        if self._last is not None:
-            self._note_sampled(input_ids[:, -1])
-        self._last = torch.log_softmax(scores.float(), dim=-1)
-        best = self._last.topk(min(self._top_k, scores.shape[-1]), dim=-1)
-        self._ids.append(best.indices)
-        self._log_probs.append(best.values)
+        if self._steps:
+            self._steps.draw(input_ids[:, -1])
+        self._steps.add(scores)
         return scores
 
-    def _note_sampled(self, tokens: torch.Tensor) -> None:
-        self._sampled.append(self._last.gather(1, tokens[:, None])[:, 0])
-
     def records(self, completions: Sequence[Sequence[int]]) -> List[TopK]:
-        steps = len(self._ids)
-        if not steps:
+        count = len(self._steps)
+        if not count:
             return [_empty(self._top_k) for _ in completions]
-        final = [tokens[steps - 1] if len(tokens) == steps else 0 for tokens in completions]
-        self._note_sampled(torch.tensor(final, device=self._last.device))
-        # [B, T, K] and [B, T].
-        ids = torch.stack(self._ids, dim=1).to(torch.int32).cpu().numpy()
-        log_probs = torch.stack(self._log_probs, dim=1).cpu().numpy()
-        sampled = torch.stack(self._sampled, dim=1).cpu().numpy()
+        self._steps.draw(torch.tensor([tokens[count - 1] if len(tokens) == count else 0 for tokens in completions]))
+        ids, log_probs, own = self._steps.arrays()
         return [
-            canonical(
-                ids[row, :end], log_probs[row, :end], np.asarray(tokens, np.int32), sampled[row, :end], self._top_k
-            )
+            canonical(ids[row, :end], log_probs[row, :end], np.asarray(tokens, np.int32), own[row, :end], self._top_k)
             for row, (tokens, end) in enumerate(zip(completions, map(len, completions)))
         ]
 
@@ -223,6 +202,10 @@ def transformers(model: Any, generation_config: Any, top_k: int) -> Capture:
             del model._get_logits_processor
 
     return capture
+
+
+def _split(whole: TopK, lengths: Sequence[int]) -> List[TopK]:
+    return [TopK(*(array[end - length : end] for array in whole)) for length, end in zip(lengths, np.cumsum(lengths))]
 
 
 def _empty(top_k: int) -> TopK:

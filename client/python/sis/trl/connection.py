@@ -1,4 +1,4 @@
-"""Which server and run the processes of a training use."""
+"""Which server and run the processes of a training use, and what the mixins of all of TRL's trainers do with it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ import contextlib
 import os
 import re
 import time
-from typing import Any, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from accelerate.utils import broadcast_object_list
+from transformers import TrainingArguments
 
 from sis import errors
 from sis.client import Client
 from sis.local_server import LocalServer, local_server
+from sis.run import Run, label_of
+from sis.trl import refusals
 from sis.trl.config import SisConfig
+from sis.versions import warn_unless_tested
 
 # Of a run's name, what says of which training it is; the server takes 256 characters in all.
 _LONGEST_NAME = 200
+
+# One of TRL's trainers, to type checkers; what comes after a mixin is known when it is mixed.
+Trainer: Any = object
 
 
 class Connection(NamedTuple):
@@ -30,11 +37,20 @@ class Connection(NamedTuple):
     server: Optional[LocalServer]
 
 
+def of_the_main_process(accelerator: Any, make: Callable[[], Any]) -> Any:
+    """What it makes, in all processes."""
+    made: List[Any] = [make() if accelerator.is_main_process else None]
+    if accelerator.num_processes > 1:
+        broadcast_object_list(made, from_process=0)
+    return made[0]
+
+
 def agreed(accelerator: Any, arguments: Any, config: SisConfig) -> Connection:
     """What the main process chooses for all of them. `arguments`: TrainingArguments."""
-    chosen: List[Any] = [None]
     server = None
-    if accelerator.is_main_process:
+
+    def chosen() -> Tuple[str, List[str], int]:
+        nonlocal server
         address = config.address
         if address is None:
             if int(os.environ.get("LOCAL_WORLD_SIZE", accelerator.num_processes)) < accelerator.num_processes:
@@ -48,7 +64,52 @@ def agreed(accelerator: Any, arguments: Any, config: SisConfig) -> Connection:
         incarnation = 0
         with Client(address) as client, contextlib.suppress(errors.NotFound):
             incarnation = client.get_run(run_id).run.incarnation + 1
-        chosen = [(run_id, addresses, incarnation)]
-    if accelerator.num_processes > 1:
-        broadcast_object_list(chosen, from_process=0)
-    return Connection(*chosen[0], server)
+        return run_id, addresses, incarnation
+
+    return Connection(*of_the_main_process(accelerator, chosen), server)
+
+
+class ConnectedMixin(Trainer):
+    """Refuses what would be wrong, and knows server and run."""
+
+    sis_client: Client
+
+    def __init__(self, *args: Any, sis_config: Optional[SisConfig] = None, **kwargs: Any) -> None:
+        """`sis_config`: SisConfig() if left out. All else is the trainer's. ValueError if its settings
+        would make SIS wrong."""
+        warn_unless_tested("rl", "trl")
+        self._sis_config = sis_config or SisConfig()
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, TrainingArguments):
+                # No model need have been loaded, nor an engine started, for this.
+                self._sis_check_arguments(value)
+        super().__init__(*args, **kwargs)
+        self._sis_check_arguments(self.args)
+        self._sis_check_trainer()
+        self._sis_connection = agreed(self.accelerator, self.args, self._sis_config)
+        self._sis_server = self._sis_connection.server
+        self.sis_client = Client(self._sis_connection.addresses)
+
+    def _sis_check_arguments(self, arguments: Any) -> None:
+        raise NotImplementedError
+
+    def _sis_check_trainer(self) -> None:
+        refusals.check_trainer(self)
+
+    def _sis_create_run(self, connection: Connection, **settings: Any) -> Run:
+        return self.sis_client.create_run(connection.run_id, incarnation=connection.incarnation, **settings)
+
+    def _sis_run_settings(self) -> Dict[str, Any]:
+        seed = self._sis_config.seed
+        return {
+            "seed": self.args.seed if seed is None else seed,
+            "vocabulary_size": self._sis_model().get_output_embeddings().weight.shape[0],
+            "top_k": self._sis_config.top_k,
+            "mass": self._sis_config.mass,
+            "model": label_of(str(getattr(self.model.config, "_name_or_path", ""))),
+        }
+
+    def _sis_model(self) -> Any:
+        """The model without wrappers and adapters around it; adapters in it stay."""
+        model = self.accelerator.unwrap_model(self.model)
+        return model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -21,10 +21,9 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
-from trl import DistillationConfig, DistillationTrainer
+from trl import DistillationTrainer
 
 import sis.torch
-from sis.client import Client
 from sis.engines.teachers import Scored, Teacher, Tokens
 from sis.gathered import Gathered
 from sis.logit_transform import LogitTransform
@@ -32,17 +31,13 @@ from sis.records import TopKRecords
 from sis.run import Sampling, check_id, label_of
 from sis.trl import refusals
 from sis.trl.config import SisConfig
-from sis.trl.connection import agreed
+from sis.trl.connection import ConnectedMixin, agreed
 from sis.trl.rollouts import Block, Rollout, Rollouts
-from sis.versions import warn_unless_tested
 
 # Of DistillationConfig.
 _DIVERGENCES = {0.0: sis.torch.forward_kl, 1.0: sis.torch.reverse_kl}
 # Logits that are worked on at a time: 64 MiB of float32.
 _CHUNK_ELEMENTS = 1 << 24
-
-# DistillationTrainer, to type checkers; what comes after the mixin is known when it is mixed.
-_Trainer: Any = object
 
 
 class _Taught(NamedTuple):
@@ -64,7 +59,7 @@ class _Sums:
     missing: float = 0.0
 
 
-class SisDistillationMixin(_Trainer):
+class SisDistillationMixin(ConnectedMixin):
     """Goes before DistillationTrainer, or a subclass of it, among the bases.
 
     The student generates, the teachers say what they think of its tokens, and their K most probable
@@ -85,8 +80,6 @@ class SisDistillationMixin(_Trainer):
         is the sum of their divergences times `teacher_weights`, 1 where one isn't there. A prompt whose
         row of the dataset has a "teacher" has that one only. sis_config: SisConfig() if left out. All
         else is DistillationTrainer's. ValueError for what it would not do as asked."""
-        warn_unless_tested("rl", "trl")
-        config = sis_config or SisConfig()
         weights = {name: 1.0 for name in teachers}
         weights.update(teacher_weights or {})
         if not teachers:
@@ -95,46 +88,36 @@ class SisDistillationMixin(_Trainer):
             raise ValueError(f"teacher_weights names {sorted(weights.keys() - teachers.keys())}, which are no teachers")
         for name in teachers:
             check_id(name)
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, DistillationConfig):
-                # A model need not have been loaded for this.
-                _check_arguments(value, config)
-        super().__init__(*args, **kwargs)
-        _check_arguments(self.args, config)
-        refusals.check_trainer(self)
+        super().__init__(*args, sis_config=sis_config, **kwargs)
+        self._sis_teachers, self._sis_weights = dict(teachers), weights
+        rank = self.accelerator.process_index
+        # Evaluation has its own: it comes amid rollouts that the training still uses.
+        self._sis_rollouts: Dict[bool, Dict[str, Rollouts]] = {True: {}, False: {}}
+        connection, config = self._sis_connection, self._sis_config
+        for name in teachers:
+            of_teacher = dataclasses.replace(config, address=connection.addresses, run=f"{connection.run_id}-{name}")
+            settings = {**self._sis_run_settings(), "model": label_of(name)}
+            run = self._sis_create_run(agreed(self.accelerator, self.args, of_teacher), **settings)
+            for training, prefix in ((True, ""), (False, "evaluation-")):
+                own = Rollouts(self.sis_client, run, rank, config.lease_seconds, prefix)
+                self._sis_rollouts[training][name] = own
+        self._sis_sums = {name: _Sums() for name in teachers}
+
+    def _sis_check_arguments(self, arguments: Any) -> None:
+        _check_arguments(arguments, self._sis_config)
+
+    def _sis_check_trainer(self) -> None:
+        super()._sis_check_trainer()
         if self.teacher_model is not None:
             raise ValueError(
                 "teacher_model is TRL's own teacher, in this process: leave it out, or take DistillationTrainer"
             )
         if self.is_fsdp_enabled:
             raise ValueError("FSDP splits the student's head, and nobody has run that: use DDP")
-        self._sis_config = config
-        self._sis_teachers, self._sis_weights = dict(teachers), weights
-        connection = agreed(self.accelerator, self.args, config)
-        self._sis_server = connection.server
-        self.sis_client = Client(connection.addresses)
-        worker = f"rank-{self.accelerator.process_index}"
-        # Evaluation has its own: it comes amid rollouts that the training still uses.
-        self._sis_rollouts: Dict[bool, Dict[str, Rollouts]] = {True: {}, False: {}}
-        for name in teachers:
-            own = dataclasses.replace(config, address=connection.addresses, run=f"{connection.run_id}-{name}")
-            of_teacher = agreed(self.accelerator, self.args, own)
-            run = self.sis_client.create_run(
-                of_teacher.run_id,
-                incarnation=of_teacher.incarnation,
-                seed=self.args.seed,
-                vocabulary_size=self.accelerator.unwrap_model(self.model).get_output_embeddings().weight.shape[0],
-                top_k=config.top_k,
-                mass=config.mass,
-                # A target: as the teacher gave it.
-                log_prob_encoding="float32",
-                algorithm="distillation",
-                model=label_of(name),
-            )
-            for of_training in self._sis_rollouts.values():
-                of_training[name] = Rollouts(self.sis_client, run, worker, config.lease_seconds)
-        self._sis_generation = 0
-        self._sis_sums = {name: _Sums() for name in teachers}
+
+    def _sis_run_settings(self) -> Dict[str, Any]:
+        # A target: as the teacher gave it.
+        return {**super()._sis_run_settings(), "algorithm": "distillation", "log_prob_encoding": "float32"}
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         # Of a training before: rollouts that it did not use up, which are released.
@@ -155,9 +138,6 @@ class SisDistillationMixin(_Trainer):
             raise ValueError("a prompt has images, of which teachers are told nothing")
         prompts = _unpadded(output["prompt_ids"], output["prompt_mask"])
         responses = _unpadded(output["completion_ids"], output["completion_mask"])
-        first = self.accelerator.process_index * len(responses)
-        names = [f"{self._sis_generation}/{first + row}" for row in range(len(responses))]
-        self._sis_generation += 1
         asked_for = [example.get("teacher") for example in inputs]
         for row, teacher in enumerate(asked_for):
             if teacher is not None and teacher not in self._sis_teachers:
@@ -172,7 +152,7 @@ class SisDistillationMixin(_Trainer):
             for row, scored in zip(rows, taught):
                 rollouts[row] = Rollout(len(scored.present), [Block(*block) for block in scored.blocks()])
             # A teacher stays what it is.
-            self._sis_rollouts[self.model.training][name].record(names, rollouts, Sampling("raw"), policy_version=0)
+            self._sis_rollouts[self.model.training][name].record(rollouts, Sampling("raw"), policy_version=0)
         # Shuffled and split with the rest: where a row stands among the rollouts.
         output["sis_rollout"] = torch.arange(len(responses), device=output["completion_ids"].device)
         return output

@@ -16,6 +16,11 @@ from sis.trl.config import SisConfig
 _OTHER_ORDER = 2.0**-18
 # Of transformers' generation_config.
 _SPECULATIVE = ("prompt_lookup_num_tokens", "assistant_model", "assistant_early_exit", "use_mtp")
+# Of Sampling: what changes nothing.
+_NEUTRAL = {
+    "temperature": (1.0,), "top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0),
+    "repetition_penalty": (None, 1.0), "logit_bias": (False,),
+}  # fmt: skip
 
 
 def check_arguments(arguments: Any, config: SisConfig) -> None:
@@ -134,17 +139,9 @@ def check_sampling(sampling: Sampling, beta: float) -> None:
     check_truncation(sampling, beta)
     if sampling.log_probs != "raw":
         return
-    settings = {
-        "the temperature": (sampling.temperature, (1.0,)),
-        "top_p": (sampling.top_p, (None, 1.0)),
-        "top_k": (sampling.top_k, (None, 0, -1)),
-        "min_p": (sampling.min_p, (None, 0.0)),
-    }
     changed = [
-        f"{name} is {value}" for name, (value, neutral) in settings.items() if value not in neutral
+        f"{name} is {value}" for name, neutral in _NEUTRAL.items() if (value := getattr(sampling, name)) not in neutral
     ]
-    if sampling.repetition_penalty not in (None, 1.0) or sampling.logit_bias:
-        changed.append("penalties or biases are set")
     if changed:
         raise ValueError(
             f"logprobs_mode is 'raw_logprobs', but {changed[0]}: the recorded log-probs would not "

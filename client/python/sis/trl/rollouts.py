@@ -86,11 +86,14 @@ class Rollouts:
     """Of one process, those of the last generation. What a server does not tell, because it can't be
     reached or has no room, is missing; training goes on."""
 
-    def __init__(self, client: Client, run: Run, worker: str, lease_seconds: float) -> None:
+    def __init__(self, client: Client, run: Run, rank: int, lease_seconds: float, prefix: str = "") -> None:
+        """prefix: of the names, where another has the same run."""
         self.client = client
         self.run = run
         self.policy_version = 0
-        self._worker = worker
+        self._rank = rank
+        self._prefix = prefix
+        self._generation = 0
         self._outage = Outage()
         self._lease_seconds = lease_seconds
         # Of all, in order; those of length 0 are not on the server.
@@ -98,22 +101,23 @@ class Rollouts:
         self._lengths: List[int] = []
         self._records: Optional[TopKRecords] = None
 
-    def record(
-        self, names: Sequence[str], rollouts: Sequence[Rollout], sampling: Sampling, policy_version: int
-    ) -> None:
-        """Releases those before. `names` are these rollouts' own in the run."""
+    def record(self, rollouts: Sequence[Rollout], sampling: Sampling, policy_version: int) -> None:
+        """Releases those before. All ranks have as many."""
         self.release()
-        self._names = list(names)
+        # The same names, whichever ranks there are: decisions depend on them.
+        first = self._rank * len(rollouts)
+        self._names = [f"{self._prefix}{self._generation}/{first + row}" for row in range(len(rollouts))]
+        self._generation += 1
         self._lengths = [rollout.length for rollout in rollouts]
         self.policy_version = policy_version
 
         recorded: List[entries.AppendEntry] = []
-        for name, rollout in zip(names, rollouts):
+        for name, rollout in zip(self._names, rollouts):
             for block in rollout.blocks:
                 recorded.append(entries.Block(name, block.first_position, policy_version, *block.record))
             if rollout.length:
                 recorded.append(entries.Seal(name, rollout.length))
-        append = lambda: self.client.append_many(self.run, recorded, sampling=sampling, worker=self._worker)
+        append = lambda: self.client.append_many(self.run, recorded, sampling=sampling, worker=f"rank-{self._rank}")
         self._outage.asked("rollouts are not recorded", append)
 
     def advance_version(self, policy_version: int) -> None:

@@ -8,6 +8,9 @@ from typing import Any, Mapping, Optional, Sequence, Union
 from sis.client import Client
 from sis.run import Run, Sampling, check_id
 
+# Of Settings: what is a setting of the run too.
+_OF_RUN = ("top_k", "seed", "max_staleness", "time_to_live", "log_prob_encoding", "mass")
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -65,14 +68,9 @@ class Settings:
         return client.create_run(
             self.run,
             incarnation=incarnation,
-            seed=self.seed,
             vocabulary_size=vocabulary_size,
-            top_k=self.top_k,
-            max_staleness=self.max_staleness,
-            time_to_live=self.time_to_live,
-            log_prob_encoding=self.log_prob_encoding,
-            mass=self.mass,
             algorithm="verl",
+            **{name: getattr(self, name) for name in _OF_RUN},
         )
 
 

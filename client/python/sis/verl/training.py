@@ -12,12 +12,10 @@ import torch
 import sis.torch
 from sis import errors
 from sis.engines.lists import stretches
-from sis.evaluation import Totals
 from sis.outage import Outage
 from sis.records import MissingReason, Slice, TopKRecords
 from sis.run import Run
-from sis.sampling_replay import Incomplete
-from sis.step_metrics import MissingPositions, missing_shares, step_metrics
+from sis.step_counts import StepCounts
 from sis.verl.names import name_in, name_of, session_of
 from sis.verl.refusals import check_engine
 from sis.verl.settings import Settings, vocabulary_size
@@ -63,7 +61,8 @@ class Training:
     def __init__(self, worker: Any, settings: Settings, truncated: bool) -> None:
         self._settings = settings
         self.truncated = truncated
-        self.incomplete = Incomplete()
+        # Of the mini-batch, on this rank.
+        self.counts = StepCounts()
         self._client = settings.client()
         self._outage = Outage()
         self._vocabulary_size = vocabulary_size(worker.model_config.hf_config)
@@ -136,6 +135,7 @@ class Training:
         if tensordict_utils.get(data, "distillation_use_topk", False):
             raise ValueError("top-K distillation and SIS use the same hook of the engine: turn one of them off")
         self._draw = max(self._draw + 1, self._optimizer_steps())
+        self.counts.clear()
         mini_batch = self._mini_batch(data)
         unset = "distillation_use_topk" not in data
         tensordict_utils.assign_non_tensor(data, distillation_use_topk=True)
@@ -260,8 +260,6 @@ class MiniBatch:
         self._of_row: Dict[int, List[int]] = {}
         for index, part in enumerate(generated):
             self._of_row.setdefault(part.row, []).append(index)
-        self._totals = Totals()
-        self._missing = MissingPositions()
         self._device: Any = "cpu"
 
     def loss(
@@ -318,15 +316,13 @@ class MiniBatch:
                 replay = sis.torch.replayed(records, gathered)
                 gathered = replay.current
                 truncated = truncated.index_copy(0, at, _over_the_kept(records, replay.complete, logits, at))
-                self._training.incomplete.add(records, replay.complete)
+                self._training.counts.add_replayed(records, replay.complete)
             evaluation = self._training.evaluate(self._draw, records, gathered)
+        self._training.counts.add(evaluation, len(at))
         if evaluation is None:
             # The rest of the mini-batch doesn't wait for the server again.
             self._records = None
-            self._totals += Totals(missing=len(at))
             return accepted, truncated
-        self._totals += evaluation.totals
-        self._missing.add(evaluation.missing)
         accepted[at] = sis.torch.tensor(evaluation.accepted, logits.device).float()
         return accepted, truncated
 
@@ -337,20 +333,14 @@ class MiniBatch:
     def metrics(self) -> Dict[str, float]:
         """Over all ranks: no two have the same tokens. Means are per scored token, and left out if there is
         none."""
-        missing = self._missing.take()
-        values = [*vars(self._totals).values(), self._training.incomplete.take(), *missing]
-        everywhere = torch.tensor(values, dtype=torch.float64, device=self._device)
-        torch.distributed.all_reduce(everywhere)
-        *values, incomplete = everywhere[: -len(missing)].tolist()
-        missing = everywhere[-len(missing) :].tolist()
-        totals = Totals(*values)
-        metrics = {**step_metrics(totals), **missing_shares(missing, totals)}
-        if self._training.truncated:
-            metrics["incomplete"] = incomplete
-        return {
-            "missing": 0.0,
-            **{name: value for name, value in metrics.items() if not math.isnan(value)},
-        }
+
+        def summed(numbers: List[float]) -> List[float]:
+            everywhere = torch.tensor(numbers, dtype=torch.float64, device=self._device)
+            torch.distributed.all_reduce(everywhere)
+            return everywhere.tolist()
+
+        metrics = self._training.counts.metrics(summed, self._training.truncated)
+        return {"missing": 0.0, **{name: value for name, value in metrics.items() if not math.isnan(value)}}
 
 
 def _over_the_kept(

@@ -12,7 +12,9 @@ import unittest.mock
 import numpy as np
 
 from sis.engines import Piece
+from sis.engines.sampling_masks import MOST_LISTED
 from sis.engines.sglang import SglangAdapter
+from sis.top_k import canonical
 
 RECORDED = json.loads((pathlib.Path(__file__).parent / "testdata/sglang.json").read_text())
 LISTED = 8
@@ -219,6 +221,30 @@ class SglangTest(unittest.TestCase):
         self.assertGreater(complete, 20)
         self.assertGreater(longer, 20)
 
+    def test_a_mask_longer_than_any_record_takes_no_more_memory_than_one(self):
+        answer = RECORDED["list"]["warm"][0]
+        masked, masses = self.masked(answer, 3, later=True)
+        long, _ = self.masked(answer, 1000, later=True)
+        names = ("output_token_sampling_mask", "output_token_sampling_logprobs")
+        for name in names:
+            masked["meta_info"][name][4] = long["meta_info"][name][4]
+        adapter = SglangAdapter({"top_p": 0.9}, sampling_masks=True)
+        columns = adapter.columns([Piece(masked, 0, len(masses))])
+        self.assertEqual(columns.ids.shape, (len(masses), MOST_LISTED))
+        mask, log_probs = (masked["meta_info"][name][4] for name in names)
+        self.assertEqual(columns.kept[4], len(mask))
+        self.assertGreater(len(mask), 1000 - LISTED)
+        # Many of them are equally probable: those of smaller ids stay.
+        drawn = masked["meta_info"]["output_token_logprobs"][4][1]
+        own = log_probs[mask.index(drawn)]
+        whole = canonical([mask], np.asarray([log_probs], np.float32), [drawn], np.asarray([own], np.float32), 200)
+        record = columns.record(200)
+        for name, array in record._asdict().items():
+            np.testing.assert_array_equal(array[4], getattr(whole, name)[0])
+        short = adapter.record(self.masked(answer, 3, later=True)[0], 200)
+        for name, array in record._asdict().items():
+            np.testing.assert_array_equal(np.delete(array, 4, 0), np.delete(getattr(short, name), 4, 0))
+
     def test_sampling_masks_that_do_not_fit_are_refused(self):
         adapter = SglangAdapter({"top_p": 0.9}, sampling_masks=True)
         answer = RECORDED["list"]["plain"][0]
@@ -233,6 +259,9 @@ class SglangTest(unittest.TestCase):
         later["meta_info"]["output_token_sampling_logprobs"][1].append(-1.0)
         with self.assertRaisesRegex(ValueError, "of different lengths"):
             adapter.record(later, 5)
+        pieces = [Piece(self.masked(answer, 3, later)[0], 0, 12) for later in (False, True)]
+        with self.assertRaisesRegex(ValueError, "two versions of SGLang"):
+            adapter.columns(pieces)
         with self.assertRaisesRegex(ValueError, "before temperature"):
             SglangAdapter({}, original_log_probs=True, sampling_masks=True)
 

@@ -15,7 +15,7 @@ def kept_logits(logits, top_p):
     return logits.masked_fill(~kept, -1e4)
 
 
-def gradients(model, samples, advantages, *, seed, draw, top_k, top_p=1.0):
+def gradients(model, samples, advantages, *, seed, draw, top_k, top_p=1.0, mass=1.0):
     """{parameter: gradient} of the token-mean loss, and the share of accepted tokens. advantages: per sample
     [at least its tokens]. With top_p the policies must be equal, and all tokens count as accepted."""
     double = type(model)(model.config).double()
@@ -34,7 +34,7 @@ def gradients(model, samples, advantages, *, seed, draw, top_k, top_p=1.0):
             every = torch.ones(1, len(turn.log_probs), dtype=torch.bool)
             here_accepted = every if top_p < 1 else accepted(
                 [turn.name], [0], every, tokens[None, here], turn.log_probs[None].double(),
-                logits.detach()[None, here], seed, draw, top_k,
+                logits.detach()[None, here], seed, draw, top_k, mass,
             )  # fmt: skip
             old[here] = torch.where(here_accepted[0], own.detach()[here], old[here])
             as_current += int(here_accepted.sum())

@@ -385,10 +385,10 @@ class VerlTest(unittest.TestCase):
             self.assertEqual([rank.wait(timeout=240) for rank in ranks], [0, 0])
             return [torch.load(f"{folder}/answer{rank}", weights_only=False) for rank in range(2)]
 
-    def recorded(self, model, count, top_k, seed, **filters):
+    def recorded(self, model, count, top_k, seed, mass=0.0, **filters):
         """Samples that the run of this test has, and its settings."""
         samples = rollout(model, count, top_k, seed, **filters)
-        settings = self.settings(run=f"{self.id().split('.')[-1]}-{seed}", top_k=top_k, log_prob_encoding="float32")
+        settings = self.settings(run=f"{self.id().split('.')[-1]}-{seed}", top_k=top_k, mass=mass, log_prob_encoding="float32")
         append(self.client, settings.create_run(self.client, WHOLE), samples)
         return samples, settings
 
@@ -412,7 +412,8 @@ class VerlTest(unittest.TestCase):
         """Each has half of the tokens of a micro-batch, and a stretch may be on both."""
         drawn, settings = self.recorded(self.coarse, 8, K, 21)
         filtered, of_kept = self.recorded(self.model, 8, WHOLE, 22, top_p=0.8)
-        steps = [(drawn, vars(settings), False), (filtered, vars(of_kept), True)]
+        targeted, of_mass = self.recorded(self.coarse, 8, K, 25, mass=0.7)
+        steps = [(drawn, vars(settings), False), (filtered, vars(of_kept), True), (targeted, vars(of_mass), False)]
         arrangement = {"remove_padding": True, "sequence_parallel": 2}
         first, second = self.two_ranks(steps, arrangement)
         advantages = batch(drawn)["advantages"]
@@ -420,16 +421,27 @@ class VerlTest(unittest.TestCase):
         of_filtered, _ = expected_gradients(
             self.model, filtered, batch(filtered)["advantages"], seed=1, draw=0, top_k=WHOLE, top_p=0.8
         )
+        advantages = batch(targeted)["advantages"]
+        of_targeted, share_of_mass = expected_gradients(
+            self.model, targeted, advantages, seed=1, draw=0, top_k=K, mass=0.7
+        )
         for answers in (first, second):
             self.assert_close(answers[0]["gradients"], expected)
             self.assert_close(answers[1]["gradients"], of_filtered)
+            self.assert_close(answers[2]["gradients"], of_targeted)
         # As verl: what is logged comes from the first.
-        self.assertEqual([answer["metrics"] for answer in second], [{}, {}])
+        self.assertEqual([answer["metrics"] for answer in second], [{}, {}, {}])
         logged = first[0]["metrics"]
         self.assertEqual(logged["sis/missing"], [[0.0]])
         self.assertAlmostEqual(logged["sis/accept_rate"][0][0], share, delta=1e-12)
         self.assertEqual(first[1]["metrics"]["sis/accept_rate"], [[1.0]])
         self.assertEqual(first[1]["metrics"]["sis/incomplete"], [[0.0]])
+        # Sets end where their mass is reached: parts of ragged records were cut out, and decided.
+        run = self.client.get_run(of_mass.run).run
+        counts = self.client.fetch_top_k(run, [turn.name for sample in targeted for turn in sample.turns]).counts
+        self.assertGreater(len(np.unique(counts)), 4)
+        self.assertAlmostEqual(first[2]["metrics"]["sis/accept_rate"][0][0], share_of_mass, delta=1e-12)
+        self.assertEqual(first[2]["metrics"]["sis/missing"], [[0.0]])
         # Every token counts once.
         totals = self.client.get_step(self.client.get_run(settings.run).run, 0).totals
         self.assertEqual((totals.scored, totals.missing), (sum(sum(sample.mask) for sample in drawn), 0))
@@ -523,6 +535,42 @@ class VerlTest(unittest.TestCase):
         self.assertAlmostEqual(answer["metrics"]["sis/accept_rate"][0], share, delta=1e-12)
         (step,) = answer["gradients"]
         self.assert_close(step, expected)
+
+    def test_a_session_that_was_evicted_is_missing_for_that_reason(self):
+        """Its content name is not asked for: the session's own was there."""
+        samples = rollout(self.coarse, 8, K, 26)
+        for number, sample in enumerate(samples):
+            for turn in sample.turns:
+                context = [*sample.prompt, *sample.tokens[: turn.start]]
+                turn.name = name_in(f"uid_{number}", context)
+        server = LiveServer(cache_bytes=16 << 20)
+        self.addCleanup(server.close)
+        settings = self.settings(address=server.address)
+        client = sis.Client(server.address)
+        self.addCleanup(client.close)
+        run = settings.create_run(client, WHOLE)
+        append(client, run, samples)
+        # What was read goes first, and nothing that is leased.
+        victim, names = samples[4].turns[0], [turn.name for sample in samples for turn in sample.turns]
+        client.fetch_top_k(run, [victim.name])
+        client.fetch_top_k(run, [name for name in names if name != victim.name], lease_seconds=600)
+        filler = client.create_run("filler", seed=0, vocabulary_size=WHOLE, top_k=K)
+        for number in range(4000):
+            block = sis.Block(f"{number}", 0, 0, *victim.record)
+            client.append_many(filler, [block], sampling=sis.Sampling("processed"))
+            if client.get_run(run.id).sequences < len(names):
+                break
+
+        training = self.attached(settings)
+        data = batch(samples, uid="uid")
+        data["session_id"] = torch.arange(len(samples))
+        with unittest.mock.patch.object(training._client, "fetch_top_k", wraps=training._client.fetch_top_k) as fetch:
+            metrics = metrics_of(self.worker.train_batch(data))
+        self.assertEqual(fetch.call_count, 1)
+        share = len(victim.log_probs) / sum(sum(sample.mask) for sample in samples)
+        self.assertEqual(metrics["sis/missing"], [[share]])
+        self.assertEqual((metrics["sis/missing_evicted"], metrics["sis/missing_never_arrived"]), ([[share]], [[0.0]]))
+        self.assertGreater(metrics["sis/accept_rate"][0][0], 0.3)
 
     def test_refuses_a_configuration_with_the_setting_to_change(self):
         import verl

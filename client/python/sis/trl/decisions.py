@@ -1,0 +1,140 @@
+"""What the trainers with importance ratios do alike: they know what is decided of the tokens of a micro-batch,
+make weights of it, and log it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+import torch
+
+import sis.torch
+from sis.logit_transform import LogitTransform
+from sis.records import TopKRecords
+from sis.run import Run, Sampling
+from sis.step_counts import StepCounts
+from sis.trl import refusals
+from sis.trl.connection import ConnectedMixin, of_the_main_process
+
+# Positions that the head is checked with.
+_CHECKED = 32
+
+
+def old_log_probs(
+    weight: str,
+    log_probs: torch.Tensor,
+    sampling: torch.Tensor,
+    accepted: torch.Tensor,
+    probabilities: torch.Tensor,
+) -> torch.Tensor:
+    """All of one shape: what makes exp(log_probs - it) the weight of every token. weight: of SisConfig."""
+    if weight == "sampled":
+        return torch.where(accepted, log_probs, sampling)
+    mean = probabilities + (1 - probabilities) * (log_probs - sampling).exp()
+    return torch.where(probabilities > 0, log_probs - mean.log(), sampling)
+
+
+class DecidingMixin(ConnectedMixin):
+    sis_run: Run
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sis_run = self._sis_create_run(self._sis_connection, **self._sis_run_settings())
+        self._sis_head_checked = False
+        # While a loss is computed, of each call of the model: [..., H], before the head.
+        self._sis_hidden: List[torch.Tensor] = []
+        # The optimiser step at which this training began, and the last one that there was.
+        self._sis_first_step = 0
+        self._sis_last_step = -1
+        self._sis_counts = StepCounts()
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        # The trainer's own steps begin at 0 again, and what it counted of a step that broke off is gone.
+        self._sis_first_step = self._sis_last_step + 1
+        self._sis_counts.clear()
+        return super().train(*args, **kwargs)
+
+    def _sis_step(self) -> int:
+        """How many optimiser steps there were, which another training of the same trainer goes on
+        counting: neither draws nor versions go back."""
+        return self._sis_first_step + int(self.state.global_step)
+
+    def _sis_filters(self) -> Sampling:
+        """Of rollouts; before the first, those that are asked for."""
+        raise NotImplementedError
+
+    def _sis_run_settings(self) -> Dict[str, Any]:
+        # Of 12 bits a record doesn't tell whether it has all that the sampler kept.
+        exact = self._sis_config.score_centering or self._sis_filters().truncates
+        return {**super()._sis_run_settings(), "log_prob_encoding": "float32" if exact else "fixed12"}
+
+    def _sis_check_server(self, client: Callable[[], Any]) -> None:
+        """On all ranks, of what the main one is told. `client`: TRL's, which the main one has."""
+        told = of_the_main_process(self.accelerator, lambda: client().get_server_info())
+        refusals.check_vllm_server(told, self._sis_config.top_k)
+
+    @contextlib.contextmanager
+    def _sis_seen(self) -> Iterator[None]:
+        """Fills _sis_hidden meanwhile."""
+        hook = self._sis_model().base_model.register_forward_hook(
+            lambda _module, _arguments, output: self._sis_hidden.append(output.last_hidden_state)
+        )
+        try:
+            yield
+        finally:
+            hook.remove()
+            self._sis_hidden = []
+
+    def _sis_gathered(
+        self,
+        records: TopKRecords,
+        hidden: torch.Tensor,
+        tokens: torch.Tensor,
+        log_probs: torch.Tensor,
+        mask: Optional[torch.Tensor] = None,
+    ) -> sis.torch.Gathered:
+        """What Client.evaluate takes of N positions, with gradients where the loss needs them; with a filter of the
+        policy renormalised over what was kept. hidden: [N, H]. mask: bool [N], on the CPU, of those that
+        count."""
+        model = self._sis_model()
+        head, transform = model.get_output_embeddings(), LogitTransform.of(model.config)
+        some = torch.arange(len(tokens)) if mask is None else mask.nonzero()[:, 0]
+        some = some[:_CHECKED].to(hidden.device)
+        if len(some) and not self._sis_head_checked:
+            refusals.check_head(
+                hidden[some].detach(), head, tokens[some], log_probs[some].detach(),
+                transform, self.temperature, self._sis_head_type(hidden),
+            )  # fmt: skip
+            self._sis_head_checked = True
+        truncated = self._sis_filters().truncates
+        with torch.set_grad_enabled(truncated or self._sis_config.score_centering):
+            gathered = sis.torch.gather_from_head_rows(
+                records, hidden, head.weight, tokens, log_probs,
+                bias=head.bias, transform=transform, temperature=self.temperature,
+            )  # fmt: skip
+        if not truncated:
+            return gathered
+        replay = sis.torch.replayed(records, gathered)
+        self._sis_counts.add_replayed(records, replay.complete, mask)
+        return replay.current
+
+    def _sis_head_type(self, hidden: torch.Tensor) -> torch.dtype:
+        """That TRL's head multiplies hidden states and weights in."""
+        if getattr(self.args, "cast_lm_head_to_fp32", False):
+            return torch.float32
+        device = hidden.device.type
+        with self.accelerator.autocast():
+            return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+
+    def _sis_log(self) -> None:
+        """Once per optimiser step, of all ranks: into the trainer's own metrics."""
+        if not self.accelerator.sync_gradients:
+            return
+
+        def summed(numbers: List[float]) -> List[float]:
+            everywhere = torch.tensor(numbers, dtype=torch.float64, device=self.accelerator.device)
+            return self.accelerator.reduce(everywhere, reduction="sum").tolist()
+
+        # TRL leaves out what is NaN.
+        for name, value in self._sis_counts.metrics(summed, self._sis_filters().truncates).items():
+            self._metrics["train"][f"sis/{name}"].append(value)
