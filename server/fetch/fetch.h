@@ -52,7 +52,8 @@ class Fetch {
   // The next rows, as many as `rows` has room for. Returns how many slots they have, all of them
   // unless ragged.
   size_t ReadNext(const UsedRows& rows);
-  // The same of so many, until the next call; `ids` and `log_probs` are of the slots that they have.
+  // The same of so many, until the next call; `ids` and `log_probs` are of the slots that they
+  // have.
   UsedRows ReadIntoScratch(uint32_t count);
   // Those from this position of the present slice on, their columns into the rows from `row` on.
   size_t ReadRows(uint32_t first_position, const UsedRows& rows, uint32_t row);

@@ -40,11 +40,14 @@ struct DppoBinary {
   static constexpr std::string_view kName = "dppo_binary";
   float threshold = 0.15f;  // delta, from the authors' recipe
 
+  SIS_HOST_DEVICE static float TotalVariation(const Token& token) {
+    const float difference = Exp32(token.current_log_prob) - Exp32(token.reference_log_prob);
+    return difference < 0.0f ? -difference : difference;
+  }
+
   absl::Status Validate() const { return CheckRange("dppo_binary.threshold", threshold, 0, 1); }
   SIS_HOST_DEVICE Weights Weigh(const Token& token, float advantage) const {
-    const float difference = Exp32(token.current_log_prob) - Exp32(token.reference_log_prob);
-    return TrustRegion{threshold}.Weigh(token.ratio, difference < 0.0f ? -difference : difference,
-                                        advantage);
+    return TrustRegion{threshold}.Weigh(token.ratio, TotalVariation(token), advantage);
   }
 };
 

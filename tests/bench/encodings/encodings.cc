@@ -67,7 +67,8 @@ void PrintBytes() {
     std::printf("| of which a decision reads, %s |", NameOf(encoding));
     for (const int slots : kSlots) {
       const PageLayout layout = LayOutPage({encoding, slots, 151936, 0, kPositions});
-      std::printf(" %.1f |", static_cast<double>(layout.ids.begin - layout.log_probs.begin) / kPositions);
+      std::printf(" %.1f |",
+                  static_cast<double>(layout.ids.begin - layout.log_probs.begin) / kPositions);
     }
     std::printf("\n");
   }
