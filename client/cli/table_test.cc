@@ -52,7 +52,9 @@ TEST(TableTest, NoLineIsLongerThanTheTerminal) {
   for (size_t width = 8; width < 60; ++width) {
     Table table = ThreeColumns();
     for (const std::string& line : table.TakeLines({.width = width})) {
-      if (line != "  a line of its own") EXPECT_LE(Characters(line), width) << line;
+      if (line != "  a line of its own") {
+        EXPECT_LE(Characters(line), width) << line;
+      }
     }
   }
 }
