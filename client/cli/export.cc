@@ -131,12 +131,14 @@ class Exporter {
     if (!missing.is_null()) return;
     row["sampled_id"] = records.sampled_ids[i];
     row["sampled_log_prob"] = records.sampled_log_probs[i];
-    row["ids"] = row["log_probs"] = Json::array();
+    Json ids = Json::array(), log_probs = Json::array();
     const size_t slots = records.top_k;
     for (size_t k = i * slots; k < (i + 1) * slots && records.ids[k] >= 0; ++k) {
-      row["ids"].push_back(records.ids[k]);
-      row["log_probs"].push_back(records.log_probs[k]);
+      ids.push_back(records.ids[k]);
+      log_probs.push_back(records.log_probs[k]);
     }
+    row["ids"] = std::move(ids);
+    row["log_probs"] = std::move(log_probs);
   }
 
   // Into inspection_, unless it is there.
@@ -172,11 +174,12 @@ class Exporter {
     row["log_envelope"] = At<float>(kept.log_envelopes(), i);
     row["residual_mass"] = At<float>(kept.residual_masses(), i);
     row["staleness"] = At<uint64_t>(kept.staleness(), i);
-    row["current_log_probs"] = Json::array();
+    Json current = Json::array();
     const size_t slots = kept.top_k();
     for (size_t k = i * slots; k < (i + 1) * slots && At<int32_t>(kept.top_k_ids(), k) >= 0; ++k) {
-      row["current_log_probs"].push_back(At<float>(kept.current_log_probs(), k));
+      current.push_back(At<float>(kept.current_log_probs(), k));
     }
+    row["current_log_probs"] = std::move(current);
   }
 
   Client& client_;

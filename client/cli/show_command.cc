@@ -2,6 +2,9 @@
 #include <memory>
 #include <optional>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
 #include "client/cli/asked_servers.h"
 #include "client/cli/json_output.h"
 #include "client/cli/named_file.h"
@@ -26,7 +29,9 @@ struct Options {
 
 absl::Status Write(const std::string& path, const absl::StatusOr<std::string>& contents) {
   if (!contents.ok()) return contents.status();
-  if (absl::Status status = WriteFile(path, *contents); !status.ok()) return status;
+  if (const absl::Status status = WriteFile(path, *contents); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("--html: ", status.message()));
+  }
   std::cout << "wrote " << path << '\n';
   return absl::OkStatus();
 }

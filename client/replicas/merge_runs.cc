@@ -11,7 +11,7 @@ namespace sis {
 
 void AddRun(const v1::Run& part, v1::Run& run) {
   if (part.incarnation() < run.incarnation()) return;
-  if (part.incarnation() > run.incarnation()) {
+  if (run.run_id().empty() || part.incarnation() > run.incarnation()) {
     run = part;
     return;
   }

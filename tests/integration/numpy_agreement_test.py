@@ -274,9 +274,9 @@ class InSegmentTest(NumpyAgreementTest):
         self.requests = []
         evaluate_all = SingleServer.evaluate_all
 
-        def noted(service, makers):
+        def noted(service, makers, answers):
             self.requests += [make().message for make in makers]
-            return evaluate_all(service, makers)
+            return evaluate_all(service, makers, answers)
 
         patch = unittest.mock.patch.object(SingleServer, "evaluate_all", noted)
         patch.start()

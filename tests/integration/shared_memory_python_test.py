@@ -101,9 +101,9 @@ class SharedMemoryTest(unittest.TestCase):
         requests = []
         real = SingleServer.evaluate_all
 
-        def evaluate_all(service, makers):
+        def evaluate_all(service, makers, answers):
             requests.extend(pb.EvaluateRequest.FromString(make().serialize()) for make in makers)
-            return real(service, makers)
+            return real(service, makers, answers)
 
         patch = unittest.mock.patch.object(SingleServer, "evaluate_all", evaluate_all)
         patch.start()

@@ -15,6 +15,7 @@ from sis.wire.messages import read
 
 _Made = TypeVar("_Made")
 
+
 @dataclass(frozen=True)
 class InspectedSequence:
     """A sequence that Client.inspect_sequence can open."""

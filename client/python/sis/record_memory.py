@@ -23,6 +23,7 @@ BLOCK_ALIGNMENT = ALIGNMENT // 4
 ASK_AGAIN_SECONDS = 10.0
 LEASE_SECONDS = 1.0
 
+
 class RecordMemory(EndedBeforeForks):
     """Memory shared with the server, as far as it shares any; else of this process. Thread-safe."""
 

@@ -6,6 +6,7 @@ import time
 import unittest
 import unittest.mock
 
+import grpc
 import numpy as np
 
 import fake_service
@@ -26,6 +27,14 @@ class Service(fake_service.FakeService):
         super().__init__()
         self.asked = []
         self.let_go = None
+        # After so many answers an EvaluateStream breaks.
+        self.answers = None
+
+    def EvaluateStream(self, requests, context):
+        for number, request in enumerate(requests):
+            if number == self.answers:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "it has gone")
+            yield self.Evaluate(request, context)
 
 
 def noting(name):
@@ -84,6 +93,15 @@ class ReplicasClientTest(unittest.TestCase):
     def test_a_replica_that_hangs_costs_an_evaluate_of_many_requests_one_timeout(self):
         with unittest.mock.patch.object(Replicas, "micro_batch_bytes", 1):
             self.hang_at("Evaluate", parts=3)
+
+    def test_what_a_replica_answered_before_it_was_gone_counts(self):
+        slices = [sis.Slice(self.sequence_of(1), 2 * part, 2) for part in range(4)]
+        self.services[1].answers = 3
+        with unittest.mock.patch.object(Replicas, "micro_batch_bytes", 1):
+            missing = self.evaluate(slices).missing
+        never, down = sis.MissingReason.NEVER_ARRIVED, sis.MissingReason.STORE_DOWN
+        self.assertEqual({part.slice: part.reason for part in missing}, {0: never, 1: never, 2: never, 3: down})
+        self.assertEqual(len(self.services[1].evaluations), 3)
 
     def hang_at(self, first, parts=1):
         """`first`: the call that meets the replica when it hangs. parts: slices of each sequence."""

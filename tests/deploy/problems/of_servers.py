@@ -27,6 +27,7 @@ class ServerDown(Problem):
         self.server = restarted(self.server)
 
     def close(self) -> None:
+        super().close()
         self.server.close()
 
 
@@ -126,6 +127,7 @@ class Files(Problem):
         self.write(days=30)
 
     def close(self) -> None:
+        super().close()
         self.server.close()
 
 
@@ -149,6 +151,7 @@ class RunSetAside(Problem):
         self.server = restarted(self.server, self.store)
 
     def close(self) -> None:
+        super().close()
         self.server.close()
 
 

@@ -45,7 +45,8 @@ class Problem:
     def close(self) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
 
     def _go_on(self) -> None:
         while not self._stop.wait(PAUSE_SECONDS):

@@ -96,8 +96,8 @@ class Entry:
 
 
 def checked(entry: AppendEntry, config: RunConfig, segments: Sequence[Segment] = ()) -> Entry:
-    """`config`: of the run. ValueError or TypeError if shapes or types are wrong. Arrays that lie in one of the segments
-    stay there; others travel ragged where the run's mass makes that shorter."""
+    """`config`: of the run. ValueError or TypeError if shapes or types are wrong. Arrays that lie in one
+    of the segments stay there; others travel ragged where the run's mass makes that shorter."""
     kind = _KINDS.get(type(entry))
     if kind is None:
         raise TypeError(f"{entry!r} is no sis.Block, sis.ColumnValues, sis.Truncate or sis.Seal")

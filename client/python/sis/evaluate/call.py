@@ -137,8 +137,8 @@ class EvaluateCall:
         with room or contextlib.nullcontext():
             parts = itertools.repeat(None) if room is None else room.split(sizes)
             with self._span():
-                responses = self._service.evaluate_all(
-                    [functools.partial(make, batch, part) for batch, part in zip(batches, parts)]
+                responses = self._service.evaluate_shares(
+                    {share.server: [functools.partial(make, batch, part) for batch, part in zip(batches, parts)]}
                 )
             if room is not None:
                 for response in responses:

@@ -315,7 +315,9 @@ class Replicas:
             )
         with self._lock:
             leases = self._leases.get(request.lease_id, {})
-        if request.lease_id and not leases and any(part.record_digest is None for part in slices):
+        if request.lease_id and not leases and any(
+            part.length and part.record_digest is None for part in slices
+        ):
             raise errors.from_status(
                 grpc.StatusCode.FAILED_PRECONDITION, f"lease {request.lease_id} is none of this client's"
             )
@@ -330,15 +332,22 @@ class Replicas:
     def evaluate_shares(
         self, requests: Mapping[int, Sequence[Callable[[], EvaluateRequest]]]
     ) -> List[pb.EvaluateResponse]:
-        """The answers to the requests of each share, in order."""
-        answers, _ = self._ask(
-            {index: lambda server, own=own: server.evaluate_all(own) for index, own in requests.items() if index != _NOBODY}
+        """The answers to the requests of each share, in order. What a replica answered before it was
+        gone counts."""
+        answers: Dict[int, List[pb.EvaluateResponse]] = {index: [] for index in requests}
+        _, down = self._ask(
+            {
+                index: lambda server, index=index: server.evaluate_all(requests[index], answers[index])
+                for index in requests
+                if index != _NOBODY
+            }
         )
-        return [
-            response
-            for index, own in requests.items()
-            for response in answers.get(index) or [_store_down_answer(make().message) for make in own]
-        ]
+        for index, error in down.items():
+            if not requests[index][0]().message.slices:
+                raise error  # it was asked for what is no replica's in particular
+        for index, own in requests.items():
+            answers[index] += [_store_down_answer(make().message) for make in own[len(answers[index]) :]]
+        return [response for own in answers.values() for response in own]
 
     def _split(self, run_id: str, slices: Sequence[pb.Slice]) -> Dict[int, List[int]]:
         """The numbers of the slices, by replica."""
@@ -355,6 +364,8 @@ class Replicas:
             index: self._pool.submit(spans.in_this_context(call), self._servers[index])
             for index, call in calls.items()
         }
+        # Before an error is raised: requests are made of arrays of the caller's.
+        futures.wait(asked.values())
         answers: Dict[int, _Answer] = {}
         down: Dict[int, errors.Error] = {}
         for index, answer in asked.items():

@@ -55,8 +55,8 @@ _MOST_UNARY_BYTES = 1 << 20
 # What a probe of a replica that is left alone may take, in seconds.
 _PROBE_TIMEOUT = 1.0
 
-# After these errors of an EvaluateStream each request is sent once more by itself: that call tells
-# a server what it lacks if it came back without the run, or if the lease has ended.
+# After these errors of an EvaluateStream each request without an answer is sent once more by itself:
+# that call tells a server what it lacks if it came back without the run, or if the lease has ended.
 _LEFT_TO_EVALUATE = (
     grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -211,18 +211,20 @@ class SingleServer:
     def _evaluate_alone(self, request: EvaluateRequest) -> pb.EvaluateResponse:
         if request.size() <= _MOST_UNARY_BYTES:
             return self._evaluate(request, timeout=self._timeout, metadata=spans.metadata())
-        return self._evaluate_in_stream([request], 1)[0]
+        answers: List[pb.EvaluateResponse] = []
+        self._evaluate_in_stream([request], 1, answers)
+        return answers[0]
 
     def _evaluate_in_stream(
-        self, requests: Iterable[EvaluateRequest], count: int
-    ) -> List[pb.EvaluateResponse]:
-        stream = self._evaluate_stream(iter(requests), timeout=self._timeout, metadata=spans.metadata())
-        answers = list(stream)
-        if len(answers) == count:
-            return answers
-        raise errors.from_status(
-            grpc.StatusCode.DATA_LOSS, f"{len(answers)} answers to {count} requests of a stream"
-        )
+        self, requests: Iterable[EvaluateRequest], count: int, answers: List[pb.EvaluateResponse]
+    ) -> None:
+        answers.clear()
+        for answer in self._evaluate_stream(iter(requests), timeout=self._timeout, metadata=spans.metadata()):
+            answers.append(answer)
+        if len(answers) != count:
+            raise errors.from_status(
+                grpc.StatusCode.DATA_LOSS, f"{len(answers)} answers to {count} requests of a stream"
+            )
 
     def shares(self, request: pb.EvaluateRequest, slices: Sequence[Slice]) -> List[Share]:
         """Who is sent what of a batch: all of it goes here."""
@@ -233,18 +235,25 @@ class SingleServer:
     ) -> List[pb.EvaluateResponse]:
         """evaluate_all of the requests of each share, by its server."""
         (own,) = requests.values()
-        return self.evaluate_all(own)
+        answers: List[pb.EvaluateResponse] = []
+        self.evaluate_all(own, answers)
+        return answers
 
-    def evaluate_all(self, requests: Sequence[Callable[[], EvaluateRequest]]) -> List[pb.EvaluateResponse]:
-        """The answers, in order. Each request is made when it is about to be sent: there may be
-        many, of any size."""
+    def evaluate_all(
+        self, requests: Sequence[Callable[[], EvaluateRequest]], answers: List[pb.EvaluateResponse]
+    ) -> None:
+        """Puts the answers into `answers`, in order, as they come: after an error those before it are
+        there. Each request is made when it is about to be sent: there may be many, of any size."""
         if len(requests) > 1:
             try:
-                return self._send(lambda: self._evaluate_in_stream((make() for make in requests), len(requests)))
+                return self._send(
+                    lambda: self._evaluate_in_stream((make() for make in requests), len(requests), answers)
+                )
             except errors.Error as error:
                 if error.code not in _LEFT_TO_EVALUATE:
                     raise
-        return [self.Evaluate(make()) for make in requests]
+        for make in requests[len(answers) :]:
+            answers.append(self.Evaluate(make()))
 
     def lease_segment(self, size: int, timeout: Optional[float] = None) -> Segment:
         """`timeout`: in seconds, if less than this client's."""
