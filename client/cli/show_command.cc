@@ -4,7 +4,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-
 #include "client/cli/asked_servers.h"
 #include "client/cli/json_output.h"
 #include "client/cli/named_file.h"

@@ -23,8 +23,8 @@ double ComparedPosition::deviation() const {
 
 std::span<const ComparedPosition> Part::Of(size_t index) const {
   const auto begin = std::ranges::lower_bound(positions, index, {}, &ComparedPosition::sequence);
-  return {begin, std::ranges::upper_bound(begin, positions.end(), index, {},
-                                          &ComparedPosition::sequence)};
+  return {begin,
+          std::ranges::upper_bound(begin, positions.end(), index, {}, &ComparedPosition::sequence)};
 }
 
 Part Part::Only(std::span<const size_t> indices) const {

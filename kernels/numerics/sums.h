@@ -24,6 +24,7 @@ inline double FromFixed(int64_t sum) { return static_cast<double>(sum) * 0x1p-30
 // Adds field by field, of structures that have nothing but int64_t in them.
 template <typename T>
 T& AddEach(const T& from, T& into) {
+  static_assert(sizeof(T) % sizeof(int64_t) == 0 && alignof(T) == alignof(int64_t));
   using Fields = std::array<int64_t, sizeof(T) / sizeof(int64_t)>;
   const auto addends = std::bit_cast<Fields>(from);
   auto sums = std::bit_cast<Fields>(into);

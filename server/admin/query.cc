@@ -85,7 +85,11 @@ absl::Status ReadQuery(absl::string_view query, Message& request) {
       status.Update(ReadField(query, name, part, inner));
     }
     // Who begins a list names nothing that it comes after.
-    if (inner.ByteSizeLong() == 0) request.GetReflection()->ClearField(&request, &field);
+    const bool is_named = inner.GetDescriptor()->FindFieldByName("id") == nullptr ||
+                          !QueryValue(query, field.name()).empty();
+    if (!is_named || inner.ByteSizeLong() == 0) {
+      request.GetReflection()->ClearField(&request, &field);
+    }
   }
   return status;
 }

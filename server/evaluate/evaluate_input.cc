@@ -83,6 +83,7 @@ absl::Status CheckMask(std::span<const uint8_t> mask) {
 }
 
 absl::Status ParseWeight(const v1::EvaluateRequest& request, EvaluateInput& input) {
+  static_assert(v1::Weight_MAX == v1::EXPECTED);
   if (!v1::Weight_IsValid(request.weight())) {
     return absl::InvalidArgumentError(
         absl::StrCat("weight: ", static_cast<int>(request.weight()), " is not a weight"));

@@ -20,6 +20,8 @@ static_assert(static_cast<int>(Divergence::kKl) == v1::SequenceTrustRegion::KL);
 static_assert(static_cast<int>(Aggregate::kSum) == v1::SequenceTrustRegion::SUM);
 static_assert(static_cast<int>(Aggregate::kMean) == v1::SequenceTrustRegion::MEAN);
 static_assert(static_cast<int>(Aggregate::kMax) == v1::SequenceTrustRegion::MAX);
+static_assert(v1::SequenceTrustRegion::Divergence_MAX == v1::SequenceTrustRegion::KL);
+static_assert(v1::SequenceTrustRegion::Aggregate_MAX == v1::SequenceTrustRegion::MAX);
 
 absl::StatusOr<SequenceTrustRegion> Parse(const v1::SequenceTrustRegion& message,
                                           bool has_every_slot, bool has_advantages) {

@@ -40,8 +40,6 @@ constexpr std::chrono::milliseconds kPause(50);
 // As gRPC's own sockets: what a client doesn't acknowledge for so long ends its connection.
 constexpr int kUserTimeoutMilliseconds = 20'000;
 
-absl::Status FromError(const Error& error) { return absl::UnavailableError(error.message()); }
-
 int OpenSpare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
 }  // namespace
@@ -92,12 +90,13 @@ absl::StatusOr<std::string> Listener::ListenAt(const std::string& address, Accep
     files_.push_back(*std::move(file));
     return address;
   } catch (const boost::system::system_error& error) {
-    return FromError(error.code());
+    return absl::UnavailableError(error.what());
   }
 }
 
 void Listener::Bind(const Protocol::endpoint& endpoint, Acceptor* acceptor, bool only_v6) {
   asio::basic_socket_acceptor<Protocol> socket(io_, endpoint.protocol());
+  fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
   if (endpoint.protocol().family() != AF_UNIX) {
     // What is accepted inherits them.
     socket.set_option(asio::socket_base::reuse_address(true));
@@ -119,19 +118,22 @@ absl::StatusOr<std::string> Listener::ListenAtHost(const std::string& address, A
   // As with gRPC the wildcard of IPv4 stands for that of IPv6 as well, where there is IPv6.
   std::vector<std::string> hosts = {std::string(host)};
   if (host == "0.0.0.0") hosts.insert(hosts.begin(), "::");
-  Error problem = asio::error::host_not_found;
+  std::string problem;
   for (const std::string& name : hosts) {
     bool listens = false;
     tcp::endpoint local;  // of the last, with the port that was picked
-    for (const auto& found : tcp::resolver(io_).resolve(
-             name, address.substr(colon + 1),
-             tcp::resolver::passive | tcp::resolver::numeric_service, problem)) {
+    Error unknown;
+    const auto all = tcp::resolver(io_).resolve(
+        name, address.substr(colon + 1), tcp::resolver::passive | tcp::resolver::numeric_service,
+        unknown);
+    if (unknown) problem = unknown.message();
+    for (const auto& found : all) {
       tcp::endpoint endpoint = found.endpoint();
       if (listens) endpoint.port(local.port());
       try {
         Bind(endpoint, acceptor, !endpoint.address().is_unspecified());
       } catch (const boost::system::system_error& error) {
-        problem = error.code();
+        problem = error.what();
         continue;
       }
       const Protocol::endpoint bound = sockets_.back().socket.local_endpoint();
@@ -141,7 +143,7 @@ absl::StatusOr<std::string> Listener::ListenAtHost(const std::string& address, A
     }
     if (listens) return absl::StrCat(address.substr(0, colon), ":", local.port());
   }
-  return FromError(problem);
+  return absl::UnavailableError(problem);
 }
 
 void Listener::Start() {

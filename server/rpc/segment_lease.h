@@ -19,7 +19,6 @@ namespace sis {
 // Leases a segment for as long as the call lives. Owns itself; what it is given must outlive the
 // gRPC server.
 class SegmentLease final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
-                           public std::enable_shared_from_this<SegmentLease>,
                            private OpenStreams::Stream {
  public:
   // `context` is the call's, `request` a LeaseSegmentRequest. A worker makes the segment, as that

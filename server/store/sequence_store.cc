@@ -441,9 +441,16 @@ absl::Status SequenceStore::DropStale(const SequenceIdentity& sequence, uint32_t
       state.entries = entries;
       absl::Status said = items_->Swap(MakeItem(KeyOfState(prefix), expires, EncodeState(state)),
                                        item.ok() ? std::optional(*item) : std::nullopt);
-      // Another has sealed it, or said the same.
-      if (absl::IsAborted(said)) return absl::OkStatus();
-      if (!said.ok()) return said;
+      if (absl::IsAborted(said)) {
+        // Another has sealed it; or it is said already, by another or by us, whose answer was lost.
+        state = GetState(prefix, &item).value_or(SequenceState());
+        if (state.dropped == 0 || IsDropped(state) || state.entries != entries) {
+          return absl::OkStatus();
+        }
+        first = 0;
+      } else if (!said.ok()) {
+        return said;
+      }
     }
     absl::Status removed = RemoveFragments(prefix, state);
     return removed.ok() ? RemoveEntries(prefix, first, entries) : removed;
