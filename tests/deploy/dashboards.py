@@ -5,6 +5,8 @@ import pathlib
 import re
 from typing import Any, Dict, Iterator, List, NamedTuple, Set
 
+import yaml
+
 DASHBOARDS = sorted(pathlib.Path("deploy/grafana").glob("*.json"))
 RULES = pathlib.Path("deploy/prometheus/sis.rules.yaml")
 ALERTS = pathlib.Path("deploy/prometheus/sis.alerts.yaml")
@@ -21,6 +23,18 @@ class Query(NamedTuple):
     def with_values(self, values: Dict[str, str]) -> str:
         """As Grafana would send it, with these values of its variables."""
         return re.sub(r"\$(\w+)", lambda variable: values[variable.group(1)], self.expression)
+
+
+def everything(window: str) -> Dict[str, str]:
+    """Values of the dashboards' variables: all runs and servers, over all that was scraped in a window
+    such as "10m"."""
+    names = ["job", "instance", "run", "task", "algorithm", "model"]
+    return {**dict.fromkeys(names, ".*"), "by": "run", "window": window, "__rate_interval": window}
+
+
+def rules_in(path: pathlib.Path) -> List[Dict[str, Any]]:
+    """Of RULES or ALERTS."""
+    return [rule for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
 
 
 def panels(board: Dict[str, Any]) -> List[Dict[str, Any]]:

@@ -44,12 +44,7 @@ sis_device_cache_evictions_total 2
 sis_tls_certificate_not_after_timestamp_seconds 4102444800
 sis_reload_failed{files="tls"} 0
 """
-# Of the dashboards' variables: all runs and servers, over all that was scraped.
-EVERYTHING = {
-    **dict.fromkeys(["job", "instance", "run", "task", "algorithm", "model"], ".*"),
-    "window": "10m",
-    "__rate_interval": "10m",
-}
+EVERYTHING = dashboards.everything("10m")
 
 
 class OtherServer(http.server.BaseHTTPRequestHandler):
@@ -145,7 +140,7 @@ class LiveTest(unittest.TestCase):
         self.assertEqual([query for query in queries if not self.prometheus.query(query)], [])
 
     def test_nothing_else_stands_in(self):
-        server = {**EVERYTHING, "instance": self.admin_address, "by": "run"}
+        server = {**EVERYTHING, "instance": self.admin_address}
         empty = {query.panel for query in dashboards.queries() if not self.prometheus.query(query.with_values(server))}
         self.assertEqual(empty, OTHER_PANELS)
 
@@ -154,7 +149,7 @@ class LiveTest(unittest.TestCase):
         (query,) = [
             query for query in dashboards.queries() if query.panel == panel and (legend is None or query.legend == legend)
         ]
-        return self.prometheus.value(query.with_values({**EVERYTHING, "run": run, "by": "run"}))
+        return self.prometheus.value(query.with_values({**EVERYTHING, "run": run}))
 
     def test_panels_show_what_trainers_logged(self):
         for training in self.runs:

@@ -13,14 +13,10 @@ FOLDER = pathlib.Path("tests/deploy")
 RUNBOOKS = pathlib.Path("docs/runbooks")
 
 
-def rules_in(path):
-    return [rule for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
-
-
 class RulesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.alerts, cls.recorded = rules_in(dashboards.ALERTS), rules_in(dashboards.RULES)
+        cls.alerts, cls.recorded = dashboards.rules_in(dashboards.ALERTS), dashboards.rules_in(dashboards.RULES)
 
     def promtool(self, *arguments):
         result = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True)

@@ -6,7 +6,6 @@ import pathlib
 import time
 from typing import List
 
-
 import sis
 from server.testing.certificates import Authority
 from server.testing.hostile_memcached import HostileMemcached

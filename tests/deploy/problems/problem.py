@@ -9,6 +9,7 @@ import sis
 from server.testing.live_server import LiveServer
 
 PAUSE_SECONDS = 1.0
+SAMPLING = sis.Sampling("processed", temperature=1.0)
 
 
 class Problem:
@@ -72,6 +73,3 @@ def uniform_block(top_k: int, rows: int) -> Dict[str, Any]:
         "sampled_ids": ids[:, 0],
         "sampled_log_probs": log_probs[:, 0],
     }
-
-
-SAMPLING = sis.Sampling("processed", temperature=1.0)
