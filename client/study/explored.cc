@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "kernels/decide/algorithms/token.h"
@@ -58,6 +59,23 @@ double CoveredMass(const ExploredTokens& tokens, size_t i) {
     if (tokens.behavior[slot] != -INFINITY) mass += Exp32(tokens.current[slot]);
   }
   return std::min(mass, 1.0);
+}
+
+// The least m >= 1 with sum over the set of max(0, p - m q) <= `budget`.
+double BudgetedEnvelope(const ExploredTokens& tokens, size_t i, double budget) {
+  std::vector<std::pair<float, size_t>> by_ratio;
+  for (size_t slot = i * tokens.top_k; slot < (i + 1) * tokens.top_k; ++slot) {
+    if (tokens.behavior[slot] == -INFINITY) continue;
+    by_ratio.emplace_back(tokens.current[slot] - tokens.behavior[slot], slot);
+  }
+  std::ranges::sort(by_ratio, std::greater());
+  double envelope = 1.0, p = 0.0, q = 0.0;
+  for (const auto& [ratio, slot] : by_ratio) {
+    p += Exp32(tokens.current[slot]);
+    q += Exp32(tokens.behavior[slot]);
+    envelope = std::max(envelope, (p - budget) / q);
+  }
+  return envelope;
 }
 
 double MeanAcceptance(const ExploredTokens& tokens, double lambda) {
@@ -214,6 +232,11 @@ void Explored::Apply(const ExploredTokens& tokens, std::span<float> coefficients
       return damped([&](size_t i, double w) {
         const double covered = CoveredMass(tokens, i);
         return covered * a(i, w) + (1.0 - covered) * std::min(w, 1.0 / w);
+      });
+    case Kind::kBudgetedEnvelope:
+      return damped([&](size_t i, double w) {
+        if (tokens.ranks[i] >= tokens.top_k) return 0.0;
+        return std::min(1.0, w / BudgetedEnvelope(tokens, i, parameter));
       });
     case Kind::kPositionOverlap:
       return each(

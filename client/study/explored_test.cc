@@ -160,6 +160,53 @@ TEST(Explored, DampsByTheEnvelopeAndGuardsTheTail) {
                 }));
 }
 
+TEST(Explored, ABudgetedEnvelopeIsTheLeastThatGivesUpNoMore) {
+  // What of p acceptance with min(1, w / envelope) cuts off.
+  const auto given_up = [](const Position& at, double envelope) {
+    double sum = 0.0;
+    for (const size_t v : at.set) sum += std::max(0.0, at.p[v] - envelope * at.q[v]);
+    return sum;
+  };
+  size_t whole = 0, between = 0, one = 0;
+  for (const double budget : {0.0, 0.05, 1.0}) {
+    // By bisection, from what the budget says of it.
+    const auto least = [&](const Position& at) {
+      double low = 1.0, high = 1e6;
+      if (given_up(at, low) <= budget) return low;
+      for (int step = 0; step < 200; ++step) {
+        const double middle = (low + high) / 2.0;
+        (given_up(at, middle) > budget ? low : high) = middle;
+      }
+      return high;
+    };
+    const Batch batch = RandomBatch();
+    for (const Position& at : batch.positions) {
+      const double envelope = least(at);
+      double largest = 0.0, mass = 0.0, accepted = 0.0, distance = 0.0;
+      for (const size_t v : at.set) {
+        largest = std::max(largest, at.p[v] / at.q[v]);
+        mass += at.p[v];
+        accepted += std::min(at.q[v], at.p[v] / envelope);
+      }
+      for (const size_t v : at.set) {
+        const double law = std::min(at.q[v], at.p[v] / envelope) / accepted;
+        distance += std::abs(law - at.p[v] / mass) / 2.0;
+      }
+      EXPECT_LE(distance, budget / mass + 1e-9);
+      whole += envelope > largest - 1e-6 ? 1 : 0;
+      between += envelope > 1.0 && envelope < largest - 1e-3 ? 1 : 0;
+      one += envelope == 1.0 ? 1 : 0;
+    }
+    ExpectFormula({Kind::kBudgetedEnvelope, budget}, batch, Damped([&](const Batch& of, size_t i) {
+                    const Position& at = of.positions[i];
+                    return at.outside() ? 0.0 : std::min(1.0, at.w() / least(at));
+                  }));
+  }
+  EXPECT_GT(whole, 0);
+  EXPECT_GT(between, 0);
+  EXPECT_GT(one, 0);
+}
+
 // As its objective's derivative: r A - |A| q (r - 1)^2 / (2 delta), by differences of log p.
 TEST(Explored, DrpoIsTheGradientOfItsObjective) {
   for (const double delta : {12.5, 0.2}) {

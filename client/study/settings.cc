@@ -56,6 +56,8 @@ const std::map<std::string, Explored> kExplored = {
     {"kl0.1", {Explored::Kind::kKlDivergence, 0.1}},
     {"inverse_envelope", {Explored::Kind::kInverseEnvelope}},
     {"tail_guard", {Explored::Kind::kTailGuard}},
+    {"budgeted_envelope0.05", {Explored::Kind::kBudgetedEnvelope, 0.05}},
+    {"budgeted_envelope1", {Explored::Kind::kBudgetedEnvelope, 1.0}},
     {"position_overlap", {Explored::Kind::kPositionOverlap}},
     {"effective_sample_size0.9", {Explored::Kind::kEffectiveSampleSize, 0.9}},
     {"by_total_variation0.05", {Explored::Kind::kByTotalVariation, 0.05}}};
