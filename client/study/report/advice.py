@@ -1,4 +1,5 @@
-"""One table: your situation, use this. It says no more than the intervals do."""
+"""Your situation, use this: it says no more than the intervals do. Of the first study, until the
+second is complete and says it."""
 
 from typing import Dict, List, Optional, Tuple
 
@@ -24,6 +25,20 @@ SITUATIONS: Dict[str, Tuple[str, ...]] = {
     "Responses are longer": ("long",),
 }  # fmt: skip
 _ARMS = ("grpo+sampled", "soft_acceptance+sampled")
+CONFIRMED = (
+    "Beside TIS too, what to use is said by\n"
+    "[study_confirmation.md](study_confirmation.md#you-have-grpo-or-tis-use-this)."
+)
+_EXPLORATORY = """\
+Exploratory, but for what the table above holds: among so many intervals some miss by chance.
+"Higher" and "lower" count cells whose single 95% interval lies above or below 0; "none": neither. A
+rule is named if it is higher in at least half of the cells and lower in none.
+
+{by_situation}
+
+Where another forward pass of the trainer is affordable:
+
+{recomputing}"""
 
 
 def _differences(found: ByArm, cells: Tuple[str, ...], arm: str) -> List[Difference]:
@@ -55,7 +70,11 @@ def use(found: ByArm, cells: Tuple[str, ...]) -> Optional[str]:
     return best
 
 
-def advice(found: ByArm) -> str:
+def exploratory(found: ByArm) -> str:
+    return _EXPLORATORY.format(by_situation=by_situation(found), recomputing=_recomputing(found))
+
+
+def by_situation(found: ByArm) -> str:
     rows = []
     for situation, cells in SITUATIONS.items():
         best = use(found, cells)
@@ -66,7 +85,7 @@ def advice(found: ByArm) -> str:
     return table(headings, rows)
 
 
-def recomputing(found: ByArm) -> str:
+def _recomputing(found: ByArm) -> str:
     """What the trainer's own forward pass over the rollout is worth, by engine."""
     rows = []
     for cell in ("int8", "int5", "int4", "e4m3", "e5m2", "router0.5"):

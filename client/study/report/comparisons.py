@@ -32,16 +32,18 @@ _ALGORITHMS = {
     "soft_acceptance": "soft acceptance",
     "damped_truncation": "damped truncation",
 }
-_SOFT = {
+_WHOLE = {
     "soft_acceptance+sampled": "soft acceptance",
     "soft_acceptance+expected": "soft acceptance, EXPECTED",
     "soft_acceptance": "soft acceptance on w",
+    # With min(w, 1/w) in the place of a.
+    "damped_truncation+without_sets": "damped truncation without sets",
 }
 
 
 def name(arm: str) -> str:
-    if arm in _SOFT:
-        return _SOFT[arm]
+    if arm in _WHOLE:
+        return _WHOLE[arm]
     algorithm, *corrections = arm.split("+")
     return " + ".join([_ALGORITHMS[algorithm], *(_CORRECTIONS[word] for word in corrections)])
 

@@ -2,12 +2,14 @@
 
 import pathlib
 import random
+import re
 import tempfile
 import unittest
+from typing import Dict, Tuple
 
 import numpy as np
 
-from client.study.report import advice, comparisons, confirmation, intervals, report
+from client.study.report import advice, comparisons, confirmation, intervals, recommendation, report
 from client.study.runs import design, results
 
 CELLS = pathlib.Path("client/study/cells.txt")
@@ -58,7 +60,7 @@ class ReportTest(unittest.TestCase):
             ("grpo+tis2", "GRPO + TIS to 2"),
             ("soft_acceptance+sampled", "soft acceptance"),
             ("soft_acceptance+expected+tis2", "soft acceptance + SIS, EXPECTED + TIS to 2"),
-            ("damped_truncation+without_sets", "damped truncation + min(w, 1/w) for a"),
+            ("damped_truncation+without_sets", "damped truncation without sets"),
         ):
             self.assertEqual(comparisons.name(arm), called)
 
@@ -104,7 +106,7 @@ class ReportTest(unittest.TestCase):
     def test_every_arm_of_every_cell_is_there(self) -> None:
         make_results(self.results, 16)
         plan = design.read(CELLS)
-        report.write(CELLS, self.results, self.folder)
+        report.write(CELLS, self.results, self.folder, confirmed=False)
         text = (self.folder / "study.md").read_text()
         self.assertIn(f"All {len(plan.runs)} runs of the design are in", text)
         cells = (self.folder / "study" / "cells.tsv").read_text()
@@ -122,44 +124,134 @@ class ReportTest(unittest.TestCase):
 
     def test_part_of_the_results_says_so(self) -> None:
         make_results(self.results, 1)
-        report.write(CELLS, self.results, self.folder)
+        report.write(CELLS, self.results, self.folder, confirmed=False)
         self.assertIn("Not complete", (self.folder / "study.md").read_text())
+
+    def write_second_study(self, means: Dict[Tuple[str, str], float], parts: int = 1) -> str:
+        """The page, where arms of cells have these final rewards and all others 0.5; only the first
+        of so many parts is in."""
+        lines = []
+        for run in design.read(CONFIRMATION).runs:
+            noise = random.Random(f"{run}").uniform(-0.01, 0.01)
+            mean = means.get((run.cell, run.arm), 0.5)
+            lines.append(f"{run} {mean + noise:.5f} 0.6 0.4 0.8 0.3 0.2 0.2 0.07 23 0.3,0.5,0.5")
+        self.results.write_text("\n".join(lines[: len(lines) // parts]) + "\n")
+        confirmation.write(CONFIRMATION, self.results, self.folder)
+        return (self.folder / "study_confirmation.md").read_text()
 
     def test_the_second_study_says_of_each_rule_what_its_interval_says(self) -> None:
         plan = design.read(CONFIRMATION)
-        lines = []
-        for run in plan.runs:
-            noise = random.Random(f"{run}").uniform(-0.01, 0.01)
-            best = 0.1 if run.cell == "int5" and run.arm == "damped_truncation" else 0.0
-            lines.append(f"{run} {0.5 + best + noise:.5f} 0.6 0.4 0.8 0.3 0.2 0.2 0.07 23 0.3,0.5,0.5")
-        page = self.folder / "study_confirmation.md"
-        self.results.write_text("\n".join(lines) + "\n")
-        confirmation.write(CONFIRMATION, self.results, self.folder)
-        text = page.read_text()
+        text = self.write_second_study({
+            ("int5", "damped_truncation"): 0.6,
+            ("int4_recomputed", "soft_acceptance+expected"): 0.52,
+            # As it was seen in an exploration: TIS alone does harm.
+            ("lag64_proximal", "grpo+tis2"): 0.4,
+        })
         self.assertIn(f"All {len(plan.runs)} runs", text)
         self.assertIn("within ±20,", text)
-        self.assertRegex(text, r"\| int5 \| [^|]*, as good as \| \+\d+ ± \d+ \*, higher \|")
-        self.assertNotIn("pairs)", text)
+        number = r"[+-]\d+±\d+"
+        for row in (
+            rf"\(`int5`\) \| GRPO \| as good {number} \| higher {number} \| as good {number}, a pass \| as good {number} \| \*\*damped truncation\*\* \|",
+            rf"\(`int4`\) \| GRPO \| as good {number} .* \| GRPO \|\n\|  \| TIS \| as good {number} \| as good {number} \| higher {number}, a pass \| as good {number} \| \*\*soft acceptance, EXPECTED\*\* \|",
+            # Nothing takes a pass.
+            rf"\(`lag64`\) .*\n\|  \| TIS \|( higher {number} \|){{4}} \*\*damped truncation without sets\*\* \|",
+            rf"\(`same`\) \| GRPO \|( as good {number} \|){{4}} GRPO \|\n\| [^|]* \| GRPO \|",
+            r"All \| GRPO \| 10 as good \| 1 higher, 9 as good \| 1 higher, 9 as good \| 10 as good \|",
+            r"All \| TIS \| 1 higher, 8 as good \| 2 higher, 7 as good \|",
+            rf"`int5` \| higher {number} \|",
+            rf"`int4` \| as good {number} \|",
+        ):
+            self.assertRegex(text, row)
+        self.assertEqual(len(re.findall(number, text)), len(plan.primary))
         written = (self.folder / "study" / "confirmation.tsv").read_text().splitlines()
         self.assertEqual(len(written), 1 + sum(len(cell.arms) for cell in plan.cells.values()))
-        self.results.write_text("\n".join(lines[: len(lines) // 2]) + "\n")
-        confirmation.write(CONFIRMATION, self.results, self.folder)
-        self.assertIn(f"{len(lines) // 2} of {len(lines)} runs are in: nothing", page.read_text())
-        self.assertNotIn("±", page.read_text().split("Not all of them are in")[1])
+        self.assertTrue(confirmation.is_complete(CONFIRMATION, self.results))
+
+    def test_the_second_study_tells_nothing_before_it_is_complete(self) -> None:
+        runs = len(design.read(CONFIRMATION).runs)
+        text = self.write_second_study({("int5", "damped_truncation"): 0.6}, parts=2)
+        self.assertIn(f"{runs // 2} of {runs} runs are in: nothing", text)
+        self.assertNotRegex(text, r"[+-]\d+±")
+        self.assertNotIn("**damped", text)
+        written = (self.folder / "study" / "confirmation.tsv").read_text().splitlines()
+        self.assertEqual(set(map(str.count, written, ["\t"] * len(written))), {2})
+        self.assertFalse(confirmation.is_complete(CONFIRMATION, self.results))
+
+    # One table of advice: the first study's goes where the second one's comes.
+    def test_the_first_study_leaves_the_advice_to_the_second(self) -> None:
+        make_results(self.results, 2)
+        for confirmed in (False, True):
+            report.write(CELLS, self.results, self.folder, confirmed)
+            text = (self.folder / "study.md").read_text()
+            self.assertEqual("| your situation | use |" in text, not confirmed)
+            self.assertEqual("what to use is said by" in text, confirmed)
 
     def test_advice_names_a_rule_only_where_intervals_do(self) -> None:
         make_results(self.results, 16)
         found = results.by_arm(results.read(self.results))
-        rows = {line.split("|")[1].strip(): line.split("|")[2].strip() for line in advice.advice(found).splitlines()}
+        rows = {line.split("|")[1].strip(): line.split("|")[2].strip() for line in advice.by_situation(found).splitlines()}
         self.assertEqual(rows["Right answers are rare"], "clipped GRPO: nothing was shown to be better")
         self.assertEqual(advice.use(found, ("int5",)), "soft acceptance")
 
+    # Ours in the order of recommendation.RULES.
+    def test_what_to_use_follows_from_verdicts_alone(self) -> None:
+        without_sets, with_sets, expected, sampled = recommendation.RULES
+        grpo, tis = recommendation.GRPO, recommendation.TIS
+        words = {"h": "higher", "l": "lower", "=": "as good as", "?": "not to be told apart"}
+        for beside_grpo, beside_tis, sets, use_of_grpo, use_of_tis in (
+            # Nothing is shown, or ours are worse: you keep what you have.
+            ("????", "????", "?", grpo, tis),
+            ("llll", "llll", "h", grpo, tis),
+            ("====", "llll", "?", grpo, tis),
+            ("hhh?", "lll?", "?", without_sets, tis),
+            # Higher than both. The cheapest, unless the sets are shown to give more.
+            ("hhhh", "hhhh", "?", without_sets, without_sets),
+            ("hhhh", "hhhh", "=", without_sets, without_sets),
+            ("hhhh", "hhhh", "l", without_sets, without_sets),
+            ("hhhh", "hhhh", "h", with_sets, with_sets),
+            ("?hhh", "?hhh", "?", with_sets, with_sets),
+            ("???h", "???h", "?", sampled, sampled),
+            # A pass more, and yet higher than TIS: for those who have one to spare.
+            ("??h?", "??h?", "?", grpo, expected),
+            ("h?hh", "??h?", "?", without_sets, expected),
+            # A draw rather than a pass.
+            ("??hh", "??hh", "?", sampled, sampled),
+            # Higher than GRPO and not to be told from TIS.
+            ("hhhh", "????", "?", without_sets, tis),
+            # Higher than GRPO, as good as TIS without its pass; with it nothing is saved.
+            ("hhhh", "?===", "?", without_sets, with_sets),
+            ("?h??", "==??", "?", with_sets, with_sets),
+            ("??h?", "??=?", "?", grpo, tis),
+            ("????", "?==?", "?", grpo, with_sets),
+            ("?l??", "?==?", "?", grpo, tis),
+            # TIS does harm: what is higher than it need not be higher than GRPO, but not lower.
+            ("????", "hhhh", "?", grpo, without_sets),
+            ("=?h?", "hhhh", "?", grpo, expected),
+            ("?l??", "hhhh", "?", grpo, grpo),
+            ("hl??", "hhhh", "?", without_sets, without_sets),
+        ):  # fmt: skip
+            verdicts = {(with_sets, without_sets): words[sets]}
+            for base, letters in ((grpo, beside_grpo), (tis, beside_tis)):
+                verdicts.update({(arm, base): words[of] for arm, of in zip(recommendation.RULES, letters)})
+            passes = {arm: int(arm == expected) for arm in recommendation.RULES}
+            at = recommendation.Situation(passes, verdicts)
+            with self.subTest(beside_grpo=beside_grpo, beside_tis=beside_tis, sets=sets):
+                self.assertEqual((at.instead_of(grpo), at.instead_of(tis)), (use_of_grpo, use_of_tis))
+        # An exact engine's own sets: EXPECTED takes no pass, and no draw.
+        free = recommendation.Situation(dict.fromkeys(recommendation.RULES, 0), {
+            (arm, grpo): "higher" for arm in (expected, sampled)
+        } | {(arm, grpo): "lower" for arm in (without_sets, with_sets)})
+        self.assertEqual(free.instead_of(grpo), expected)
+
     def test_the_committed_page_is_of_the_committed_results(self) -> None:
-        report.write(CELLS, pathlib.Path("docs/study/results.txt"), self.folder)
-        for name in ("study.md", "study/cells.tsv", "study/paper.tsv"):
-            self.assertEqual((self.folder / name).read_text(), pathlib.Path("docs", name).read_text())
-        confirmation.write(CONFIRMATION, pathlib.Path("docs/study/confirmation_results.txt"), self.folder)
-        for name in ("study_confirmation.md", "study/confirmation.tsv"):
+        of_second = pathlib.Path("docs/study/confirmation_results.txt")
+        confirmed = confirmation.is_complete(CONFIRMATION, of_second)
+        report.write(CELLS, pathlib.Path("docs/study/results.txt"), self.folder, confirmed)
+        confirmation.write(CONFIRMATION, of_second, self.folder)
+        for name in (
+            "study.md", "study/cells.tsv", "study/paper.tsv",
+            "study_confirmation.md", "study/confirmation.tsv",
+        ):  # fmt: skip
             self.assertEqual((self.folder / name).read_text(), pathlib.Path("docs", name).read_text())
 
 
