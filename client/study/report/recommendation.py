@@ -1,5 +1,5 @@
-"""What to use, by what the second confirming study shows: a rule that was fixed before its results
-were known. confirmation.template has it in words."""
+"""What to use, by what the second confirming study shows: a rule that was fixed before its runs
+were complete. confirmation.template has it in words."""
 
 import dataclasses
 from typing import Dict, Iterable, List, Tuple
