@@ -59,27 +59,25 @@ def column(of_cases):
     return kinds
 
 
-def _cell(counts):
-    others = [f"`{fault}` {count}" for fault, count in sorted(counts.items()) if fault != "right"]
-    return "; ".join([str(counts["right"]), *others])
-
-
 def table(columns):
     """columns: {name of a base: column(...)}."""
-    kinds = Counter(case.fault or NONE for case in CASES)
-    lines = ["| made on purpose | cases | " + " | ".join(columns) + " |", "|---|---|" + "---|" * len(columns)]
-    for kind, count in kinds.items():
-        made = kind if kind == NONE else f"`{kind}`"
-        lines.append(f"| {made} | {count} | " + " | ".join(_cell(c[kind]) for c in columns.values()) + " |")
+    lines = ["| recordings of | cases told right | others |", "|---|---|---|"]
+    for base, kinds in columns.items():
+        right = sum(said["right"] for said in kinds.values())
+        others = [
+            f"`{made}`: `{fault}` {count}"
+            for made, said in kinds.items()
+            for fault, count in sorted(said.items())
+            if fault != "right"
+        ]
+        lines.append(f"| {base} | {right} of {len(CASES)} | {'; '.join(others) or NONE} |")
     return lines
 
 
 def rows_of(document):
-    """The cells of the table in a document, a row a list."""
-    lines = document.splitlines()
-    begin = next(i for i, line in enumerate(lines) if line.startswith("| made on purpose"))
-    end = next(i for i in range(begin, len(lines)) if not lines[i].startswith("|"))
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[begin:end]]
+    """The rows of the table in a document, by the name of their base."""
+    rows = re.search(r"^\| recordings of[^\n]*\n\|---[^\n]*\n((\|[^\n]*\n)*)", document, flags=re.MULTILINE)[1]
+    return {line.split("|")[1].strip(): line for line in rows.splitlines()}
 
 
 def main():
@@ -87,7 +85,7 @@ def main():
     columns = {name: column(reports(sisctl, base)) for name, base in recordings.bases().items()}
     path = pathlib.Path("docs/compare.md")
     new = "\n".join(table(columns)) + "\n"
-    path.write_text(re.sub(r"\| made on purpose[^\n]*\n(\|[^\n]*\n)*", new, path.read_text()))
+    path.write_text(re.sub(r"\| recordings of[^\n]*\n(\|[^\n]*\n)*", new, path.read_text()))
     print(new)
 
 

@@ -1,5 +1,5 @@
-"""Every file, folder, heading and Bazel target that the documentation names is there, and every page
-is in the table of contents."""
+"""Every file, folder, heading and Bazel target that the documentation names is there, every page is in
+the table of contents, and together they stay short."""
 
 import collections
 import os
@@ -109,6 +109,10 @@ class PathsTest(unittest.TestCase):
             for page in pages()
             if ROOT / "docs" in page.parents and page != contents
         )
+
+    def test_the_pages_are_short_enough_to_be_read(self) -> None:
+        words = sum(len(page.read_text().split()) for page in (ROOT / "docs").glob("*.md"))
+        self.assertLessEqual(words, 40_000, "words in docs/*.md: say each fact on one page")
 
     def test_targets(self) -> None:
         self.assert_all(

@@ -191,8 +191,8 @@ class Client:
     def list_runs(self) -> Runs:
         """All runs, by run id.
 
-        Of several replicas an answer is without the share of those that gave none: its `unanswered`
-        says which. So it is of get_step, list_steps, get_history and inspect_run.
+        Here and in get_step, list_steps, get_history and inspect_run replicas that gave no answer are
+        left out; `unanswered` says which these are.
         """
         response = self._service.ListRuns(pb.ListRunsRequest())
         return Runs(map(RunStatus.from_proto, response.runs), response.unanswered)
@@ -208,8 +208,11 @@ class Client:
 
     def get_step(self, run: Run, draw: int) -> Step:
         """The totals of one draw over all ranks, each position once. Raises NotFound if nothing was
-        counted for it. With one address for a fleet, of what the server that answers has evaluated;
-        list_steps, get_history, inspect_run and what get_run counts are so as well."""
+        counted for it.
+
+        With one address for a fleet this is the share of the server that answers; so it is in
+        get_run, list_steps, get_history and inspect_run.
+        """
         response = self._service.GetStep(pb.GetStepRequest(run=run.to_proto(), draw=draw))
         return Step.from_proto(response)
 
@@ -222,8 +225,8 @@ class Client:
 
     def get_history(self, run: Run) -> History:
         """All draws since the run was opened, older ones merged with their neighbours into at most 256
-        stretches; nothing is left out of their sums. Of several replicas in the stretches of the one
-        that has most."""
+        stretches; nothing is left out of their sums. What several replicas have is merged into the
+        stretches of the one that has most."""
         response = self._service.GetHistory(pb.GetHistoryRequest(run=run.to_proto()))
         return History(map(Stretch.from_proto, response.stretches), response.unanswered)
 
@@ -280,14 +283,14 @@ class Client:
         worker: str = "",
         retry_timeout: float = 60.0,
     ) -> Dict[SequenceRef, int]:
-        """Appends blocks, truncations, seals and columns of any sequences, and returns when they are stored,
-        and readable: the committed length of each sequence.
+        """Appends blocks, truncations, seals and columns of any sequences. Returns the committed length
+        of each sequence, once all is stored and readable.
 
-        As a stream would, one by one, with the same arguments and the same refusals, but for less
-        time: nothing is opened for a call, as its stream stays open for the next one, and blocks
-        cost less. ValueError, with nothing sent, says which entry is wrong in shape or type;
-        sis.AppendError lists those that were refused, and all others are stored. After any other
-        sis.Error call again with all of them: the service takes a block twice.
+        It does what a stream does with the entries one by one, with the same arguments and the same
+        refusals, in less time: its stream stays open for the next call, and blocks cost less.
+        ValueError, with nothing sent, says which entry is wrong in shape or type; sis.AppendError
+        lists those that were refused, and all others are stored. After any other sis.Error call
+        again with all of them: the service takes a block twice.
         """
         segments = [segment for segment in self._segments if not segment.ended]
         made = encoded_entries.all_checked(entries, run.config, segments)
@@ -299,11 +302,12 @@ class Client:
         a stream's `block` or to `append_many`.
 
         Where the server shares memory and has room they lie in it: it reads them where they are, and
-        they do not travel. Else they are memory of this process, and are copied; nothing else
-        differs. So it is too of blocks of a part of them that begins at no multiple of 16 positions.
-        A server that hangs is waited for by one thread, for a second. If the memory's lease ends, what the server has not taken is sent as a copy.
+        they do not travel. Else they are memory of this process, and are copied, as are blocks of a
+        part of them that begins at no multiple of 16 positions, and what the server has not taken
+        when the memory's lease ends. Nothing else differs.
         Do not write to them before `flush` or `append_many` has returned; dropping them is safe, and
-        gives their memory back. `sis.canonical` writes to them with `out`.
+        gives their memory back. `sis.canonical` writes to them with `out`. While a server hangs one
+        thread waits here, for a second.
         """
         self._owner.check("client")
         return self._record_memory.empty(positions, run.config.top_k)
@@ -409,8 +413,8 @@ class Client:
         top_k: use only the k most probable slots; 0: all K.
         outputs: of "accepted" (always comes), "decisions", "ratios", "log_ratios",
         "acceptance_probabilities", "surrogates", "coefficients". Ratios of missing positions need
-        options.own_log_probs, else FailedPrecondition; so it is with them too while a replica is away,
-        of whose positions only decisions and acceptance probabilities are known.
+        options.own_log_probs, else FailedPrecondition. While a replica is away that is raised even with
+        them: of its positions only decisions and acceptance probabilities are known.
         prefix_curve: at most 16 rising k, none above top_k: Evaluation.prefix_curve says of each
         what residual mass and expected acceptance would be if only so many slots were used.
         total_variation: also sum the policies' total variation on the sets.

@@ -24,7 +24,7 @@ class InvalidArgument(Error, ValueError):
 
 
 class NotFound(Error):
-    """No such run, or no such step."""
+    """No such run or step, or nothing that was kept of the sequence to be inspected."""
 
 
 class AlreadyExists(Error):
@@ -61,7 +61,7 @@ class Refusal(NamedTuple):
 
     sequence: str
     attempt: int
-    # "block [first, end)", "truncate to length" or "seal at length".
+    # "block [first, end)", "column [first, end)", "truncate to length" or "seal at length".
     entry: str
     code: grpc.StatusCode
     message: str

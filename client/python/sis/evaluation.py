@@ -127,9 +127,9 @@ class Step:
     # One point for each k that evaluations of this draw asked for, rising; each over the positions
     # of those that did.
     prefix_curve: Tuple[PrefixPoint, ...] = ()
-    # Positions that are in none of this, as the server's totals of steps had no room for them, each
-    # time that they were evaluated; those missing from points of the prefix curve, once for each
-    # point, and from observed corrections, once for each.
+    # What the server's totals of steps had no room for. Positions that are in none of the above, each
+    # time that they were evaluated; those that a point of the prefix curve lacks, for each point; and
+    # those that an observed correction lacks, for each.
     uncounted_positions: int = 0
     uncounted_prefix_positions: int = 0
     uncounted_correction_positions: int = 0

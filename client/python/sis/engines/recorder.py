@@ -81,8 +81,9 @@ class Recorder:
         retry_timeout: float = 60.0,
         outage: Optional[Outage] = None,
     ) -> None:
-        """`policy_version`: of the weights that the engine has. worker: as in Client.append.
-        outage: of a caller who warns of them himself; one warning is then enough."""
+        """policy_version: of the weights that the engine has. worker: as in Client.append. interval,
+        retry_timeout: seconds, as above. outage: of a caller that warns of outages itself, so that
+        there is one warning."""
         self._client = client
         self._run = run
         self._adapter = adapter
