@@ -35,9 +35,10 @@ absl::Status WaitForOne(const std::vector<std::string>& addresses,
       }
     }
   } while (absl::Now() < end);
-  return absl::UnavailableError(absl::StrCat("no server answered at ",
-                                             absl::StrJoin(addresses, ", "), " within ",
-                                             absl::FormatDuration(options.connect_timeout)));
+  return absl::UnavailableError(
+      absl::StrCat("no server answered at ", absl::StrJoin(addresses, ", "), " within ",
+                   absl::FormatDuration(options.connect_timeout),
+                   options.credentials.has_tls() ? ", with" : ", without", " TLS"));
 }
 
 absl::StatusOr<TopKRecords> Receive(Replicas& replicas, const v1::FetchTopKRequest& request,

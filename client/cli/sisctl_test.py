@@ -312,7 +312,7 @@ class SisctlTest(unittest.TestCase):
         live = self.live()
         self.refused(1, "'nowhere' is unknown", live, "runs", "get", "nowhere")
         self.refused(1, "'nowhere' is unknown", live, "step", "nowhere", "3")
-        self.refused(1, "no server answered", "--server=127.0.0.1:1", "runs", "list")
+        self.refused(1, "within 3s, without TLS", "--server=127.0.0.1:1", "runs", "list")
         self.refused(1, "top_k", live, "runs", "create", "r", "--vocabulary_size=9", "--top_k=100000")
 
     def test_bad_recordings(self):
