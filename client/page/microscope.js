@@ -61,7 +61,7 @@ function notKept({cutBegin, cutEnd}) {
 }
 
 function isScored(decision) {
-  return [ACCEPTED, REJECTED, OUTSIDE_TOP_K].includes(decision);
+  return decision >= ACCEPTED && decision <= OUTSIDE_TOP_K;
 }
 
 // The trainer's mask leaves out what no policy generated, and tokens that are not in its loss: of
@@ -224,7 +224,9 @@ class Sequence {
         if (token) this.choose(Number(token.dataset.index));
       },
       onkeydown: event => this.key(event)});
-    this.panel = make("aside", {class: "position", "aria-live": "polite"});
+    // tabindex: so that the keyboard can scroll it.
+    this.panel = make("aside",
+        {class: "position", "aria-live": "polite", "aria-label": "the chosen position", tabindex: 0});
     this.root = make("section", {class: "microscope"}, title ? make("h2", {}, title) : null,
         make("div", {class: "facts"}, sequenceFacts(this.data).map(([name, value]) =>
           make("span", {}, `${name} `, make("b", {}, value)))),
@@ -545,7 +547,7 @@ function slotsTable(data, i, tokenTexts) {
     make("div", {class: "pair"}, part("behaviour", q), part("current", p), mark(limit));
   const known = (value, text) => (value === null ? "" : Number.isNaN(value) ? "–" : text(value, 3));
   const swatch = (kind, said) => make("span", {}, make("span", {class: `swatch ${kind}`}), said);
-  return make("div", {class: "scroll slots"},
+  return make("div", {class: "scroll slots", tabindex: 0},
       make("div", {class: "key"}, swatch("behaviour", "behaviour q"),
           told ? [swatch("current", "current p"), swatch("limit", "M q, which p never exceeds")] : [],
           make("span", {}, "▸ sampled")),
@@ -563,7 +565,7 @@ function slotsTable(data, i, tokenTexts) {
 
 function showPosition(panel, data, i, tokenTexts) {
   const parts = [
-    make("h3", {}, `position ${data.firstPosition + i}`,
+    make("h2", {}, `position ${data.firstPosition + i}`,
         data.sampledIds[i] < 0 ? [] : [": ", tokenLabel(data.sampledIds[i], tokenTexts)]),
     make("p", {}, decisionSentence(data, i)),
   ];
