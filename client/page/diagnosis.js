@@ -59,7 +59,8 @@ export class Diagnosis {
         ...verdict.map((sentence, i) => make("p",
             {class: "notice", "data-verdict": i < faults ? "BROKEN" : null},
             i < faults ? make("span", {"aria-hidden": "true"}, "✖ ") : "", sentence)),
-        ...named.map(i => make("p", {}, `Sequence ${i} is ${sequences[i]}.`)),
+        named.length === 0 ? "" :
+          make("p", {}, `Sequence ${named.map(i => `${i} is ${sequences[i]}`).join(", ")}.`),
         make("details", {}, make("summary", {}, `${checks.length} questions were asked`),
             make("ul", {class: "checks"}, checks.map(checkItem))),
         make("p", {class: "muted"}, `Of ${sequences.length} sequences, with ` +
