@@ -134,8 +134,8 @@ class ExportTest(unittest.TestCase):
         taught = rows.column_teacher[20:140]
         np.testing.assert_array_equal([np.frombuffer(values, np.float32) for values in taught], self.teacher)
         self.assertEqual(list(rows.column_mask[:200]), [b"\1", b"\0"] * 100)
-        for others in (rows.column_teacher[:20], rows.column_teacher[140:], rows.column_mask[200:], self.of("a").column_mask):
-            self.assertTrue(others.isna().all())
+        self.assertTrue(rows.column_teacher[:20].isna().all() and rows.column_teacher[140:].isna().all())
+        self.assertTrue(rows.column_mask[200:].isna().all() and self.of("a").column_mask.isna().all())
 
     def test_what_never_arrived(self):
         rows = self.of("gap")
