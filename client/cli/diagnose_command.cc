@@ -54,7 +54,7 @@ absl::Status Diagnose(Client& client, const Options& options, bool& fault_found)
   }
   std::cout << "\nA: the behaviour policy of run " << options.run_id << ", as recorded\n"
             << "B: the current policy, as last evaluated\n"
-            << diagnosis->sequences.size() << " sequences\n\n"
+            << "sequences: " << diagnosis->sequences.size() << "\n\n"
             << DiagnosisText(diagnosis->tokens) << "sequences in the order of their numbers: "
             << absl::StrJoin(diagnosis->sequences, ", ") << '\n';
   return absl::OkStatus();

@@ -1,7 +1,7 @@
 // Why a run's two policies differ: what sisctl diagnose says of it, in its words.
 
 import {call} from "./api.js";
-import {findingNotice, make, verdict as signOf} from "./elements.js";
+import {make, verdict as signOf} from "./elements.js";
 import {clock} from "./format.js";
 
 const OUTCOMES = {fault: ["✖", "fault"], clear: ["✓", "ok"], untested: ["–", "not asked"]};
@@ -25,11 +25,12 @@ export class Diagnosis {
   constructor(runId) {
     this.runId = runId;
     this.button = make("button", {type: "button", onclick: () => this.ask()}, "Diagnose");
-    this.said = make("div", {role: "status"}, make("p", {class: "muted"},
-        "Asks why the two policies differ, of the tokens that were evaluated last: A is the " +
-        "behaviour policy, as recorded, B the current one, as evaluated."));
+    this.said = make("div", {role: "status"});
     this.element = make("div", {class: "diagnosis"},
-        make("div", {class: "line"}, make("h2", {}, "Diagnosis"), this.button), this.said);
+        make("div", {class: "line"}, make("h2", {}, "Diagnosis"), this.button),
+        make("p", {class: "muted"},
+            "Asks why the two policies differ, of the tokens that were evaluated last: A is the " +
+            "behaviour policy, as recorded, B the current one, as evaluated."), this.said);
   }
 
   async ask() {
@@ -47,18 +48,19 @@ export class Diagnosis {
     this.asking = false;
   }
 
-  show({run_verdict: level, findings, verdict, checks, sequences, profile}) {
+  // What the server has found of the run stands above already.
+  show({run_verdict: level, verdict, checks, sequences, profile}) {
     const named = [...new Set(checks.flatMap(check => check.sequences))].sort((a, b) => a - b);
     // A sentence for each, before others.
     const faults = checks.filter(({outcome}) => outcome === "fault").length;
     this.said.replaceChildren(
         make("p", {}, `At ${clock(Date.now() / 1000)} the run was `,
             signOf(level), "."),
-        ...findings.map(findingNotice),
         ...verdict.map((sentence, i) => make("p",
             {class: "notice", "data-verdict": i < faults ? "BROKEN" : null},
             i < faults ? make("span", {"aria-hidden": "true"}, "✖ ") : "", sentence)),
-        ...named.map(i => make("p", {}, `Sequence ${i} is ${sequences[i]}.`)),
+        named.length === 0 ? "" :
+          make("p", {}, `Sequence ${named.map(i => `${i} is ${sequences[i]}`).join(", ")}.`),
         make("details", {}, make("summary", {}, `${checks.length} questions were asked`),
             make("ul", {class: "checks"}, checks.map(checkItem))),
         make("p", {class: "muted"}, `Of ${sequences.length} sequences, with ` +

@@ -22,7 +22,7 @@ export const LINES = [
     lines: [{name: "D", of: v => v.d}, {name: "D_SIS", of: v => v.dSis}],
     note: "What importance ratios deviate by, before and after accepting. D_SIS should be well " +
       "below D; D above 1 says that the two engines don't compute the same thing."},
-  {title: "Log-envelope", unit: "mean, nats", format: number, range: {},
+  {title: "Log-envelope", unit: "mean, nats", format: number, range: FROM_ZERO,
     lines: [{name: "log M", of: v => v.logEnvelope}],
     note: "The largest log-ratio over the recorded set. 0 if the policies agree; the accept rate " +
       "falls by a factor of e per nat."},

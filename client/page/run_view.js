@@ -8,7 +8,7 @@ import {bytes, count, number, share} from "./format.js";
 import {AXES, HistoryPanel} from "./history_panel.js";
 import {renderRun} from "./microscope.js";
 import {BARS, FROM_ZERO, LINES, SHARE, SHARES} from "./run_panels.js";
-import {runLink, sequenceLink} from "./runs_view.js";
+import {purpose, runLink, sequenceLink} from "./runs_view.js";
 import {stepValues, stretchValues} from "./step_values.js";
 
 const ENCODINGS = {FLOAT32: "float32", FLOAT16: "float16", FIXED12: "12 bits"};
@@ -144,7 +144,7 @@ export class RunView {
     const {config} = run;
     const encoding = ENCODINGS[config.logProbEncoding];
     this.facts.textContent = [
-      [config.task, config.algorithm, config.model].filter(Boolean).join(", "),
+      purpose(config),
       `top-K ${config.topK} of ${count(config.vocabularySize)} tokens in ${encoding}`,
       `incarnation ${run.incarnation}`,
       `policy version ${run.policyVersion}`,

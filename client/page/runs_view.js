@@ -22,6 +22,11 @@ export function runLink(runId) {
   return `#/run/${encodeURIComponent(runId)}`;
 }
 
+/** Task, algorithm and model, as far as somebody has said them. */
+export function purpose({task, algorithm, model}) {
+  return [task, algorithm, model].filter(Boolean).join(", ");
+}
+
 /** `position` is opened; null is none. */
 export function sequenceLink(runId, sequence, attempt, position) {
   const place = `${runLink(runId)}/${encodeURIComponent(sequence)}/${attempt}`;
@@ -112,18 +117,18 @@ export class RunsView {
     }
     const shown = runs.map(run => ({run, last: run.lastTotals === undefined ? null :
       stepValues({draw: run.lastDraw, step: {totals: run.lastTotals}})}));
+    const notes = ({config, sharesMetrics}) =>
+      [purpose(config), sharesMetrics && "no metrics of its own"].filter(Boolean);
     const rows = table("Runs", [
       {title: "Run", left: true, className: "name",
         cell: ({run}) => make("div", {}, make("a", {href: runLink(run.runId)}, run.runId),
-            run.sharesMetrics ? make("div", {class: "note"}, "no metrics of its own") : null)},
+            notes(run).map(note => make("div", {class: "note"}, note)))},
       {title: "Verdict", left: true, className: "name", cell: ({run}) =>
         make("div", {}, verdict(run.verdict),
             run.findings.length > 0 ? make("div", {class: "note"}, run.findings[0].reason) : null)},
-      {title: "Task, algorithm, model", left: true, className: "name", cell: ({run: {config}}) =>
-        [config.task, config.algorithm, config.model].filter(Boolean).join(", ") || "–"},
-      {title: "Policy", unit: "version", cell: ({run}) => run.policyVersion},
-      {title: "Last", unit: "draw", cell: ({run}) => run.lastDraw ?? "–"},
-      {title: "Accept rate", unit: "of the last draw", cell: ({last}) =>
+      {title: "Version", unit: "policy", cell: ({run}) => run.policyVersion},
+      {title: "Draw", unit: "last", cell: ({run}) => run.lastDraw ?? "–"},
+      {title: "Accept rate", unit: "last draw", cell: ({last}) =>
         (typeof last?.acceptRate !== "number" ? "–" :
           make("span", {}, bar(last.acceptRate), share(last.acceptRate)))},
       {title: "D", unit: "nats/token", cell: ({last}) => number(last?.d)},

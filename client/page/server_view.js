@@ -37,7 +37,7 @@ function described(name, words) {
 function showTimes(panel, times, series) {
   // Seconds where all of it is within some minutes.
   const characters = times.at(-1) - times[0] < 300 ? 8 : 5;
-  const ticks = {maxTicksLimit: 6, callback: i => clock(times[i]).slice(0, characters)};
+  const ticks = {callback: i => clock(times[i]).slice(0, characters)};
   panel.show(times, series,
       {range: {beginAtZero: true}, axis: {ticks}, namesTitle: "Time", nameOf: clock});
 }

@@ -57,7 +57,7 @@ class AccessibilityTest(unittest.TestCase):
             ("/run/run-1", "Worth a closer look"),
             ("/run/a-new", "a-new"),
             ("/server", "Serving"),
-            (f"/run/run-1/{load.names[0]}/0", "2 + 2 ="),
+            (f"/run/run-1/{load.names[0]}/0/3", "position 3"),
         ):
             self.browser.open(f"http://{server.admin_address}/#{place}")
             self.browser.wait_for_text("Live, updated", "#status")

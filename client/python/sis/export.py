@@ -19,7 +19,7 @@ from sis.errors import NotFound, Unavailable
 from sis.evaluation import Decision
 from sis.inspection import SequenceInspection
 from sis.records import MissingReason, SequenceRef, Slice, TopKRecords
-from sis.run import Run
+from sis.run import Column, Run
 from sis.v1 import ratio_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -48,9 +48,10 @@ class _Part(NamedTuple):
     listed: pb.ListSequencesResponse.Sequence
 
 
-def schema() -> pa.Schema:
-    """The columns. Those from `draw` on are of the last evaluation, and null where a position's
-    values are not kept."""
+def schema(columns: Sequence[Column] = ()) -> pa.Schema:
+    """The columns of the file. Those from `draw` on are of the last evaluation, and null where a
+    position's values are not kept; after them stand those of the run, `columns`: their bytes, of all K
+    slots together if per slot, null where there are none."""
     import pyarrow as pa
 
     return pa.schema(
@@ -81,6 +82,7 @@ def schema() -> pa.Schema:
             # The current policy's, at the tokens of `ids`; NaN where it isn't known.
             ("current_log_probs", pa.list_(pa.float32())),
         ]
+        + [(f"column_{column.name}", pa.binary()) for column in columns]
     )
 
 
@@ -106,12 +108,13 @@ def write(client: Client, run: Run, path: str) -> Exported:
     sequences = set()
     positions = 0
     unfinished = f"{path}.unfinished"
-    columns = schema()
+    columns = schema(run.config.columns)
+    names = [column.name for column in run.config.columns]
     try:
         with pa.parquet.ParquetWriter(unfinished, columns, compression="zstd") as file:
             for parts in _batches(client, run):
                 # What is gone since it was listed has its rows: they are missing.
-                records = client.fetch_top_k(run, [part.slice for part in parts])
+                records = client.fetch_top_k(run, [part.slice for part in parts], columns=names)
                 if any(gap.reason is MissingReason.STORE_DOWN for gap in records.missing):
                     raise Unavailable(grpc.StatusCode.UNAVAILABLE, "a server or a store is down")
                 file.write_table(pa.table(_rows(parts, records, inspect), schema=columns))
@@ -187,7 +190,14 @@ def _rows(parts: List[_Part], records: TopKRecords, inspect: _Inspect) -> Dict[s
         "ids": _lists(records.ids, used, unknown),
         "log_probs": _lists(records.log_probs, used, unknown),
     }
-    return {**columns, **_evaluated(parts, begins, records, inspect)}
+    of_run = {
+        f"column_{name}": pa.array(
+            [values.tobytes() if present else None for values, present in zip(array, records.column_presence[name])],
+            pa.binary(),
+        )
+        for name, array in records.columns.items()
+    }
+    return {**columns, **of_run, **_evaluated(parts, begins, records, inspect)}
 
 
 def _evaluated(

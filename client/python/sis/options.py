@@ -42,8 +42,8 @@ class EvaluateOptions:
     # "sampled": the modified ratio is 1 if accepted, else w. "expected": its mean over the draw, a
     # + (1 - a) w.
     weight: str = "sampled"
-    # Booleans, false where the policy did not generate the token: the position is MASKED and counts
-    # nowhere.
+    # The loss mask, booleans: false where the policy did not generate the token, or it is not trained
+    # on. The position is MASKED and counts nowhere; the page and sisctl show it as not in the loss.
     mask: Optional[ArrayLike] = None
     # log q of the sampled tokens as the trainer has it, for the ratios of MISSING positions. There
     # evaluate's sampled_log_probs must be of the trainer's own tokens: sis.gather takes them.
