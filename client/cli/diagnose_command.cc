@@ -46,7 +46,7 @@ absl::Status Diagnose(Client& client, const Options& options, bool& fault_found)
     std::cout << RunDiagnosisJson(*diagnosis) << '\n';
     return absl::OkStatus();
   }
-  std::cout << VerdictText(diagnosis->run.verdict()) << '\n';
+  std::cout << "by the rules of the alerts: " << VerdictText(diagnosis->run.verdict()) << '\n';
   for (const std::string& line : FindingLines(diagnosis->run)) std::cout << line << '\n';
   if (diagnosis->sequences.empty()) {
     std::cout << '\n' << absl::StrJoin(diagnosis->tokens.verdict, "\n") << '\n';
