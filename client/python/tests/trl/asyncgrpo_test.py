@@ -110,11 +110,10 @@ class InFloat64(SisAsyncGRPOTrainer):
             first += len(places)
             ratio = (log_p - log_q).gather(1, tokens)[:, 0].exp()
             with torch.no_grad():
-                # The recorded set is that of the sampler's most probable tokens, up to its mass.
-                best = log_q.topk(self.sis_run.config.top_k)
-                kept = best.values.exp().cumsum(1) - best.values.exp() < self.sis_run.config.mass
-                ratios = (log_p - log_q).gather(1, best.indices).exp().masked_fill(~kept, 0.0)
-                a = torch.where((kept & (best.indices == tokens)).any(1), ratio / ratios.amax(1), 0.0)
+                # The recorded set is that of the sampler's most probable tokens.
+                best = log_q.topk(self.sis_run.config.top_k).indices
+                envelope = (log_p - log_q).gather(1, best).amax(1).exp()
+                a = torch.where((best == tokens).any(1), ratio / envelope, 0.0)
                 self.most_acceptance = max(self.most_acceptance, (a - acceptance).abs().max().item())
             ratio = torch.where(accepted, ratio / ratio.detach(), ratio)
             clipped = ratio.clamp(1 - self.epsilon_low, 1 + self.epsilon_high)
@@ -202,7 +201,7 @@ class AsyncgrpoTest(TrainerCase):
     def test_trains(self):
         """K above vLLM's own limit; loss and acceptance beside those in float64, of the policies that there
         were."""
-        trainer = self.trainer(SisConfig(self.server.address, run=self.id(), top_k=64, mass=0.9))
+        trainer = self.trainer(SisConfig(self.server.address, run=self.id(), top_k=64))
         rows = self.train(trainer)
         self.check_logged(trainer, rows)
         self.assertEqual([row["sis/missing"] for row in rows], [0] * 3)
