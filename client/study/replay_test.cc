@@ -24,6 +24,7 @@ struct Case {
   v1::LogProbEncoding message_encoding;
   v1::Weight weight;
   v1::Algorithm algorithm;
+  double mass = 0.0;
 };
 
 // Asks the server, and the kernels too.
@@ -126,6 +127,8 @@ TEST(Replay, AServerDecidesTheSame) {
        AlgorithmOf([](auto& algorithm) { algorithm.mutable_soft_acceptance(); })},
       {"damped_truncation+sampled", LogProbEncoding::kFloat16, v1::FLOAT16, v1::SAMPLED,
        AlgorithmOf([](auto& algorithm) { algorithm.mutable_damped_truncation(); })},
+      {"soft_acceptance+expected", LogProbEncoding::kFixed12, v1::FIXED12, v1::EXPECTED,
+       AlgorithmOf([](auto& algorithm) { algorithm.mutable_soft_acceptance(); }), 0.9},
   };
   ServerProcess server({"--listen=127.0.0.1:0", "--cache_bytes=67108864"});
   const auto client = Client::Connect(server.address());
@@ -137,8 +140,11 @@ TEST(Replay, AServerDecidesTheSame) {
     config.set_vocabulary_size(static_cast<uint32_t>(start.MakeTask().vocabulary));
     config.set_top_k(static_cast<uint32_t>(cell.top_k));
     config.set_log_prob_encoding(test_case.message_encoding);
+    // Of what the trainer has cut it cuts nothing more.
+    config.set_mass(test_case.mass);
     ASSERT_TRUE((*client)->CreateRun(kRun.run_id, config).ok());
     cell.encoding = test_case.encoding;
+    cell.mass = test_case.mass;
 
     ASSERT_TRUE(Set("arm=" + test_case.arm, start, cell).ok());
     ServerDecisions decisions(**client, test_case, cell.arm, config.vocabulary_size());

@@ -177,16 +177,18 @@ absl::Status Set(const std::string& words, const StartSettings& start, CellSetti
                                              {"second_engine", &cell.second_engine},
                                              {"recomputed", &cell.recomputed},
                                              {"top_k", &cell.top_k},
+                                             {"mass", &cell.mass},
                                              {"arm", &cell.arm},
                                              {"encoding", &cell.encoding}});
   if (!status.ok()) return status;
   const int vocabulary = start.MakeTask().vocabulary;
   if (cell.updates < 1 || cell.updates > cell.prompts * kGroup || cell.rollouts < 1 ||
-      cell.top_k > vocabulary) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "updates must be from 1 to the responses of a rollout, rollouts at least 1, and "
-        "top_k at most ",
-        vocabulary));
+      cell.top_k > vocabulary || !(cell.mass >= 0.0 && cell.mass <= 1.0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("updates must be from 1 to the responses of a rollout, rollouts at least 1, "
+                     "mass in [0, 1], "
+                     "and top_k at most ",
+                     vocabulary));
   }
   return absl::OkStatus();
 }

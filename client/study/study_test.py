@@ -81,6 +81,7 @@ class DesignTest(InFolder):
     def test_settings_and_arms_are_those_that_there_are(self):
         study.Runs(design.read(CELLS))
         study.Runs(design.read(CELLS.with_name("exploration.txt")))
+        study.Runs(design.read(CELLS.with_name("mass.txt")))
         study.Runs(design.read(CELLS.with_name("more_rules.txt")))
         study.Runs(design.read(CONFIRMATION))
         for line, said in (

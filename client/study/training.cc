@@ -7,6 +7,7 @@
 
 #include "client/study/kernel_decisions.h"
 #include "client/study/random.h"
+#include "kernels/records/mass_cut.h"
 
 namespace sis::study {
 namespace {
@@ -158,8 +159,9 @@ Records Trainer::Record() const {
                   .sampled_ids = {responses_.tokens.begin(), responses_.tokens.end()},
                   .sampled_log_probs = std::vector<float>(rows),
                   .engine_log_probs = {},
-                  .ids = std::vector<int32_t>(rows * top_k),
-                  .log_probs = std::vector<float>(rows * top_k)};
+                  .ids = std::vector<int32_t>(rows * top_k, -1),
+                  .log_probs = std::vector<float>(rows * top_k, -INFINITY)};
+  const bool cuts = cell_.mass > 0.0 && cell_.mass < 1.0;
   std::vector<int32_t> ids(shape_.vocabulary);
   for (size_t r = 0; r < rows; ++r) {
     if (r % length >= records.lengths[r / length]) continue;
@@ -173,6 +175,10 @@ Records Trainer::Record() const {
       records.ids[r * top_k + slot] = ids[slot];
       records.log_probs[r * top_k + slot] = log_probs[ids[slot]];
     }
+    if (!cuts) continue;
+    uint8_t rank = 0;  // which KernelDecisions finds in what is left
+    const auto slots = [&](auto& values) { return std::span(values).subspan(r * top_k, top_k); };
+    CutToMass(cell_.mass, top_k, slots(records.ids), slots(records.log_probs), {&rank, 1});
   }
   return records;
 }
@@ -196,7 +202,8 @@ MiniBatch Trainer::Gather(size_t update) {
       const float* log_probs = model_.log_probs(i, t);
       batch.sampled_log_probs.push_back(log_probs[records_.sampled_ids[row]]);
       for (size_t slot = 0; slot < top_k; ++slot) {
-        batch.log_probs.push_back(log_probs[records_.ids[row * top_k + slot]]);
+        const int32_t id = records_.ids[row * top_k + slot];
+        batch.log_probs.push_back(id < 0 ? -INFINITY : log_probs[id]);
       }
       batch.advantages.push_back(advantages_[response]);
     }

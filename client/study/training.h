@@ -46,6 +46,8 @@ struct CellSettings {
   Recomputed recomputed = Recomputed::kNever;
   Arm arm;
   int top_k = 10;
+  // Where a set's probabilities reach this sum it ends, before top_k; 0 and 1: at top_k.
+  double mass = 0.0;
   LogProbEncoding encoding = LogProbEncoding::kFloat32;
   size_t held_out = 2048;  // problems that it is judged by at the end
 };

@@ -323,6 +323,44 @@ TEST(Settings, AreReadWordByWord) {
   EXPECT_EQ(cell.arm.mismatch.limit, 2.0);
 }
 
+TEST(Training, SetsEndWhereTheirMassReachesTheTarget) {
+  const StartSettings start = SmallStart();
+  CellSettings cell = SmallCell();
+  Trainer whole(start, cell, 5, SmallParameters());
+  const Records fixed = whole.Generate();
+  cell.mass = 0.9;
+  Trainer trainer(start, cell, 5, SmallParameters());
+  const Records& cut = trainer.Generate();
+  const MiniBatch batch = trainer.Gather(0);
+  EXPECT_EQ(cut.sampled_ids, fixed.sampled_ids);
+  size_t left_out = 0;
+  for (size_t i = 0; i < cut.lengths.size(); ++i) {
+    for (size_t t = 0; t < cut.lengths[i]; ++t) {
+      float mass = 0.0f;
+      for (size_t slot = 0; slot < static_cast<size_t>(cut.top_k); ++slot) {
+        const size_t at = (i * cut.length + t) * static_cast<size_t>(cut.top_k) + slot;
+        const bool kept = mass < 0.9f;
+        EXPECT_EQ(cut.ids[at], kept ? fixed.ids[at] : -1);
+        EXPECT_EQ(cut.log_probs[at], kept ? fixed.log_probs[at] : -INFINITY);
+        mass += std::exp(fixed.log_probs[at]);
+        left_out += kept ? 0 : 1;
+      }
+    }
+  }
+  EXPECT_GT(left_out, 100);
+  // Of the first mini-batch: unused slots have no current log-prob either.
+  size_t row = 0;
+  for (const size_t response : batch.responses) {
+    for (size_t t = 0; t < cut.lengths[response]; ++t, ++row) {
+      for (size_t slot = 0; slot < static_cast<size_t>(cut.top_k); ++slot) {
+        const size_t at = (response * cut.length + t) * static_cast<size_t>(cut.top_k) + slot;
+        const float current = batch.log_probs[row * static_cast<size_t>(cut.top_k) + slot];
+        EXPECT_EQ(current == -INFINITY, cut.ids[at] < 0);
+      }
+    }
+  }
+}
+
 TEST(Settings, ErrorsNameTheWord) {
   for (const char* wrong :
        {"task=chess", "digits=0", "digits=two", "experts=2", "wishes=3", "width=24", "layers=0"}) {
@@ -335,8 +373,8 @@ TEST(Settings, ErrorsNameTheWord) {
     CellSettings cell;
     EXPECT_THAT(std::string(Set(wrong, {}, cell).message()), ::testing::StartsWith(wrong));
   }
-  for (const char* wrong :
-       {"top_k=20", "updates=0", "rollouts=0", "prompts=0", "prompts=2 updates=17"}) {
+  for (const char* wrong : {"top_k=20", "mass=1.5", "mass=nan", "updates=0", "rollouts=0",
+                            "prompts=0", "prompts=2 updates=17"}) {
     CellSettings cell;
     EXPECT_THAT(std::string(Set(wrong, {}, cell).message()), HasSubstr("top_k at most 19"));
   }

@@ -3,14 +3,13 @@ the current policy's own, for any loss that reads old log-probs."""
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional
+from typing import Dict, Optional
 
 import torch
 
 import sis.torch
-from sis import entries, top_k
+from sis import recomputed
 from sis.client import Client
-from sis.engines.lists import stretches
 from sis.evaluation import Totals
 from sis.options import EvaluateOptions
 from sis.outage import Outage
@@ -80,26 +79,8 @@ class OldLogProbs:
 
         Returns [B, T], nats: what the tokens count as sampled with, and 0 where there is none.
         """
-        flat, every = batch.flat(tokens).cpu(), logits.flatten(0, 1)
-        count = self.run.config.top_k
-        own = torch.zeros(len(batch))
+        recorded, own = recomputed.sets(batch, tokens, logits, self.run.config.top_k, self.step)
         sampling = Sampling("processed", temperature=temperature)
-        recorded: List[entries.AppendEntry] = []
-        begin = 0
-        for part in batch.slices:
-            for first, last in stretches(batch.mask[begin : begin + part.length].numpy()):
-                here = slice(begin + first, begin + last)
-                found = torch.log_softmax(every[batch.rows[here].to(every.device)].float(), dim=1)
-                largest = found.topk(min(count, found.shape[1]), dim=1)
-                sampled = found.gather(1, flat[here, None].to(found.device).long())[:, 0]
-                record = top_k.canonical(
-                    largest.indices, largest.values, flat[here], sampled, count
-                )
-                own[here] = torch.from_numpy(record.sampled_log_probs)
-                block = entries.Block(part.sequence, first, self.step, *record, part.attempt)
-                recorded.append(block)
-            recorded.append(entries.Seal(part.sequence, part.length, part.attempt))
-            begin += part.length
         if recorded:
             append = lambda: self.client.append_many(self.run, recorded, sampling=sampling)
             self._outage.asked("rollouts are not recorded", append)

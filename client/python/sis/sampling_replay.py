@@ -38,8 +38,9 @@ def is_complete(records: TopKRecords, missing_mass: float = _MISSING_MASS) -> to
     It is if slots are unused and the probabilities sum to 1, but for `missing_mass` at most, or if they
     sum to 1 as nearly as float32 can. The log-probs must be those of the draw: Sampling("processed"),
     which the service demands with a filter. So K should be above the number of tokens that are kept;
-    where it is not, a set of K is not known to be complete unless the run's log-probs are float32.
-    False for missing positions. Needs the arrays "ids" and "log_probs".
+    where it is not, a set of K is not known to be complete unless the run's log-probs are float32. The
+    run must have no mass target, which cuts sets that are complete. False for missing positions. Needs
+    the arrays "ids" and "log_probs".
     """
     mass = torch.from_numpy(records.log_probs).double().exp().sum(dim=1)
     unused = torch.from_numpy(records.ids).lt(0).any(dim=1)

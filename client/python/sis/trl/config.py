@@ -31,7 +31,8 @@ class SisConfig:
     run: Optional[str] = None
     # So long after their last use the records of a rollout may be evicted before they are released.
     lease_seconds: float = 3600.0
-    # Where a set's probabilities reach this sum it ends, before top_k; 0: at top_k.
+    # Where a set's probabilities reach this sum it ends, before top_k; 0: at top_k. Of no effect with
+    # top_p, top_k or min_p, with score_centering, and for teachers, as those need whole sets.
     mass: float = 0.0
     # Subtracts the sampler's mean score, as tokens weigh (docs/uses.md). In trials on the miniature
     # of docs/study.md it did harm. For loss_type "cispo", without beta.

@@ -64,9 +64,10 @@ class DecidingMixin(ConnectedMixin):
         raise NotImplementedError
 
     def _sis_run_settings(self) -> Dict[str, Any]:
-        # Of 12 bits a record doesn't tell whether it has all that the sampler kept.
+        # Of 12 bits, or cut, a record doesn't tell whether it has all that the sampler kept.
         exact = self._sis_config.score_centering or self._sis_filters().truncates
-        return {**super()._sis_run_settings(), "log_prob_encoding": "float32" if exact else "fixed12"}
+        settings = {**super()._sis_run_settings(), "log_prob_encoding": "float32" if exact else "fixed12"}
+        return {**settings, "mass": 0.0} if exact else settings
 
     def _sis_check_server(self, client: Callable[[], Any]) -> None:
         """On all ranks, of what the main one is told. `client`: TRL's, which the main one has."""

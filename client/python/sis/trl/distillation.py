@@ -117,7 +117,8 @@ class SisDistillationMixin(ConnectedMixin):
 
     def _sis_run_settings(self) -> Dict[str, Any]:
         # A target: as the teacher gave it.
-        return {**super()._sis_run_settings(), "algorithm": "distillation", "log_prob_encoding": "float32"}
+        whole = {"log_prob_encoding": "float32", "mass": 0.0}
+        return {**super()._sis_run_settings(), "algorithm": "distillation", **whole}
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         # Of a training before: rollouts that it did not use up, which are released.

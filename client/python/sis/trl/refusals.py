@@ -104,6 +104,15 @@ def check_truncation(sampling: Sampling, beta: float) -> None:
         )
 
 
+def check_whole_sets(sampling: Sampling, mass: float) -> None:
+    """Of rollouts that a rollout_func made: the arguments said nothing of a filter, so the run has a mass."""
+    if sampling.truncates and 0 < mass < 1:
+        raise ValueError(
+            f"top_p, top_k or min_p leave tokens out, and SisConfig.mass is {mass}: a cut set doesn't tell what was "
+            "kept. Set mass to 0, or top_p, top_k and min_p in the trainer's arguments too"
+        )
+
+
 def check_vllm_server(told: Mapping[str, Any], top_k: int) -> None:
     """`told`: the VllmConfig of a server, as its /server_info tells it."""
     model = told["model_config"]

@@ -109,6 +109,7 @@ class SisTrainerMixin(DecidingMixin):
     def _sis_note_sampling(self, sampling: Sampling) -> None:
         if sampling != self._sis_sampling:
             refusals.check_sampling(sampling, self.beta)
+            refusals.check_whole_sets(sampling, self.sis_run.config.mass)
             self._sis_sampling = sampling
 
     def _sis_call_rollout_func(self, prompts: Any, trainer: Any) -> Any:

@@ -48,7 +48,7 @@ def _attaching(init_model: Callable[..., Any]) -> Callable[..., Any]:
         if settings is not None and self.actor is not None:
             from sis.verl.training import attach
 
-            self.sis = attach(self.actor, settings, truncated)
+            self.sis = attach(self.actor, settings.for_rollouts(self.config.rollout), truncated)
         return result
 
     return attached

@@ -20,7 +20,7 @@ class RecordingServer(vLLMHttpServer):
     def _settings(self) -> Settings:
         settings = Settings.of(self.config.custom)
         assert settings is not None
-        return settings
+        return settings.for_rollouts(self.config)
 
     def _preprocess_engine_kwargs(self, engine_kwargs: dict) -> None:
         super()._preprocess_engine_kwargs(engine_kwargs)

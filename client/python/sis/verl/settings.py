@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Mapping, Optional, Sequence, Union
 
 from sis.client import Client
@@ -34,7 +34,8 @@ class Settings:
     lease_seconds: float = 600.0
     # Whether the service may forget what was trained on.
     release: bool = True
-    # Where a set's probabilities reach this sum it ends, before top_k; 0: at top_k.
+    # Where a set's probabilities reach this sum it ends, before top_k; 0: at top_k. Of no effect where
+    # verl's configuration has rollouts leave tokens out.
     mass: float = 0.0
 
     def __post_init__(self) -> None:
@@ -58,6 +59,11 @@ class Settings:
             values["address"] = list(values["address"])
         return Settings(**values)
 
+    def for_rollouts(self, rollout: Mapping[str, Any]) -> Settings:
+        """These, but for the mass where rollouts leave tokens out: sets then have to tell which were kept.
+        rollout: that part of verl's configuration."""
+        return replace(self, mass=0.0) if _filters(rollout).truncates else self
+
     def client(self) -> Client:
         """Sends nothing yet."""
         address = self.address if isinstance(self.address, str) else list(self.address)
@@ -77,7 +83,7 @@ class Settings:
 def truncates(actor: Mapping[str, Any], rollout: Mapping[str, Any]) -> bool:
     """Of these parts of verl's configuration: whether rollouts leave tokens out. ValueError if the training
     can't be right with that."""
-    truncated = Sampling("processed", top_p=rollout.get("top_p"), top_k=rollout.get("top_k")).truncates
+    truncated = _filters(rollout).truncates
     if truncated and actor.get("use_kl_loss"):
         raise ValueError(
             "actor.use_kl_loss is true, and rollout.top_p or top_k leave tokens out: the current policy is "
@@ -89,6 +95,10 @@ def truncates(actor: Mapping[str, Any], rollout: Mapping[str, Any]) -> bool:
             "that tokens are drawn from. Set it to 'processed_logprobs'"
         )
     return truncated
+
+
+def _filters(rollout: Mapping[str, Any]) -> Sampling:
+    return Sampling("processed", top_p=rollout.get("top_p"), top_k=rollout.get("top_k"))
 
 
 def vocabulary_size(hf_config: Any) -> int:

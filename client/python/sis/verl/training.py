@@ -42,10 +42,14 @@ def attach(worker: Any, settings: Settings, truncated: bool = False) -> Training
 
     truncated: whether rollouts leave tokens out by top-p or top-k. Then the log-probs that the loss gets
     are of the policy renormalised over the others, which a reference model's are not: the loss must not
-    compare them (use_kl_loss).
+    compare them (use_kl_loss), and settings.mass must be 0.
     """
     warn_unless_tested("verl", "verl")
     check_engine(worker.engine_config, worker.model_config)
+    if truncated and 0 < settings.mass < 1:
+        raise ValueError(
+            f"mass is {settings.mass}, and rollouts leave tokens out: a cut set doesn't tell which were kept. Set it to 0"
+        )
     return Training(worker, settings, truncated)
 
 

@@ -16,22 +16,28 @@ class RolloutsTest(TrainerCase):
         """Beside float64: the first of a generation's two updates is of equal policies."""
         for name, top_p, config in (
             ("support", 0.8, {}), ("centering", 1.0, {"score_centering": True}),
-            ("both", 0.8, {"score_centering": True}),
+            ("both", 0.8, {"score_centering": True}), ("neither", 1.0, {}),
         ):  # fmt: skip
             with self.subTest(name):
-                # Recorded as a whole, as the mean is over all tokens.
+                # Recorded as a whole, whatever the mass, where that is needed.
                 trainer = self.trainer(
-                    InFloat64, SisConfig(self.server.address, top_k=100, **config), model=tiny("Qwen3", vocab_size=100),
+                    InFloat64, SisConfig(self.server.address, top_k=100, mass=0.97, **config), model=tiny("Qwen3", vocab_size=100),
                     processing_class=hundred_words(), prompts=[f"w{i} w5" for i in range(64)], max_steps=2,
                     loss_type="cispo", epsilon_high=InFloat64.limit, top_p=top_p, learning_rate=1e-2,
                 )  # fmt: skip
                 self.assertEqual(trainer.sis_run.config.log_prob_encoding, "float32")
+                whole = name != "neither"
+                self.assertEqual(trainer.sis_run.config.mass, 0 if whole else 0.97)
                 rows = self.train(trainer)
                 self.check_logged(trainer, rows)
                 self.assertGreater(trainer.compared, 100)
                 self.assertLess(trainer.most, 1e-4)
                 self.assertAlmostEqual(trainer.mean_ratios[0], 1, places=4)
-                self.assertEqual((rows[0]["sis/accept_rate"], rows[0]["sis/missing"]), (1, 0))
+                self.assertLess(trainer.most_acceptance, 1e-3)
+                self.assertEqual(rows[0]["sis/missing"], 0)
+                # Of equal policies all that is recorded is accepted.
+                accepted = rows[0]["sis/accept_rate"]
+                self.assertTrue(accepted == 1 if whole else 0.9 < accepted < 1, accepted)
                 self.assertLess(rows[0]["sis/d"], 1e-5)
                 self.assertGreater(rows[1]["sis/d"], 1e-3)
                 self.assertEqual([row.get("sis/incomplete") for row in rows], [0, 0] if top_p < 1 else [None] * 2)
@@ -113,11 +119,16 @@ class RolloutsTest(TrainerCase):
             output = rollouts(prompts, trainer)
             return {**output, "sis_records": [sis.TopK(*(a[:-1] for a in one)) for one in output["sis_records"]]}
 
+        def filtered(prompts, trainer):
+            return {**rollouts(prompts, trainer), "sis_sampling": sis.Sampling("processed", top_p=0.9)}
+
         for made, message in (
-            (without, "no rollout_func returned sis_records"), (unsaid, "but no sis_sampling"), (short, r"sis_records\[0\] has \d+ positions")
+            (without, "no rollout_func returned sis_records"), (unsaid, "but no sis_sampling"),
+            (short, r"sis_records\[0\] has \d+ positions"), (filtered, "SisConfig.mass is 0.97: a cut set"),
         ):  # fmt: skip
             with self.subTest(made.__name__), self.assertRaisesRegex(ValueError, message):
-                self.trainer(rollout_func=made, max_completion_length=3).train()
+                config = SisConfig(self.server.address, mass=0.97)
+                self.trainer(rollout_func=made, config=config, max_completion_length=3).train()
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ class InFloat64(Watched):
 
     limit = 1.5
     top_p = 1.0
-    compared, most, mean_ratios = 0, 0.0, ()
+    compared, most, most_acceptance, mean_ratios = 0, 0.0, 0.0, ()
 
     def _generate(self, prompts):
         if self.model.training:
@@ -116,7 +116,7 @@ class InFloat64(Watched):
         return model(ids, attention_mask=mask).logits[:, -length - 1 : -1] / self.temperature
 
     def _sis_old_log_probs(self, inputs, acceptance):
-        self.accepted = acceptance.accepted
+        self.accepted, self.probabilities = acceptance.accepted, acceptance.probabilities
         return super()._sis_old_log_probs(inputs, acceptance)
 
     def _compute_loss(self, model, inputs):
@@ -138,7 +138,13 @@ class InFloat64(Watched):
             w = torch.where(kept, log_p.exp() / q, 0.0)
             own = w.gather(-1, tokens)[..., 0]
             weight = torch.where(self.accepted, 1.0, own).clamp(max=self.limit)
-            a = w / w.amax(-1, keepdim=True)
+            # Of the recorded set, which may end before K.
+            config, rank = self.sis_run.config, torch.arange(q.shape[-1])
+            recorded = (before < (config.mass or torch.inf)) & (rank < config.top_k)
+            of_set = w * torch.zeros_like(kept).scatter(-1, ordered.indices, recorded)
+            a = of_set / of_set.amax(-1, keepdim=True)
+            of_tokens = (a.gather(-1, tokens)[..., 0] - self.probabilities)[inputs["completion_mask"].bool()]
+            self.most_acceptance = max(self.most_acceptance, of_tokens.abs().max().item())
             mean = q * (a + (1 - a) * w.clamp(max=self.limit))
         objective = weight * log_p.gather(-1, tokens)[..., 0]
         if self._sis_config.score_centering:

@@ -148,6 +148,10 @@ class SettingsTest(unittest.TestCase):
         ):
             with self.assertRaisesRegex(ValueError, message):
                 Settings.of({"sis": given})
+        settings = Settings.of({"sis": {"address": "a:1", "run": "r", "mass": 0.97}})
+        # Cut sets, unless they have to tell what a filter kept.
+        for rollout, mass in (({"top_p": 1.0, "top_k": -1}, 0.97), ({"top_p": 0.9, "top_k": -1}, 0), ({"top_k": 50}, 0)):
+            self.assertEqual(settings.for_rollouts(rollout).mass, mass)
         for name in ("a b", "lr=1", "n" * 257):
             with self.subTest(name), self.assertRaisesRegex(ValueError, r"run is .*A-Za-z0-9"):
                 Settings.of({"sis": {"address": "a:1", "run": name}})

@@ -313,6 +313,8 @@ class VerlTest(unittest.TestCase):
             truncates({"use_kl_loss": True}, {"top_p": 0.9})
         with self.assertRaisesRegex(ValueError, "Set it to 'processed_logprobs'"):
             truncates({}, {"top_p": 0.9, "logprobs_mode": "raw_logprobs"})
+        with self.assertRaisesRegex(ValueError, "mass is 0.97, and rollouts leave tokens out.*Set it to 0"):
+            attach(self.worker, self.settings(mass=0.97), truncated=True)
 
     def test_shuffled_epochs_of_micro_batches_of_any_size(self):
         from verl.utils import tensordict_utils

@@ -1,0 +1,102 @@
+"""What a trainer appends while it recomputes old log-probs: the recomputed policy's values at the engine's own
+sets, as columns beside them, or its sets in their place.
+
+    run = client.create_run("r", ..., columns=sis.recomputed.columns())
+    gathered = sis.torch.gather(records, batch.flat(logits), batch.flat(tokens))
+    client.append_many(run, sis.recomputed.column_entries(records, gathered), sampling=sampling)
+    # In any process, at each update:
+    records = client.fetch_top_k(run, batch.slices, columns=sis.recomputed.names())
+    recomputed = sis.recomputed.from_columns(records)
+
+    sets = sis.recomputed.sets(batch, tokens, logits, run.config.top_k)       # in a run of their own
+    client.append_many(run, sets.entries, sampling=sampling)
+"""
+
+from __future__ import annotations
+
+from typing import List, NamedTuple, Tuple
+
+import numpy as np
+import torch
+
+from sis import entries
+from sis.engines.lists import stretches
+from sis.gathered import Gathered, of_all_slots
+from sis.records import TopKRecords
+from sis.run import Column
+from sis.top_k import canonical
+from sis.torch import PaddedBatch
+
+
+def names(name: str = "recomputed") -> List[str]:
+    """Of the two columns."""
+    return [name, f"{name}_sampled"]
+
+
+def columns(name: str = "recomputed") -> Tuple[Column, Column]:
+    """A run's columns for a policy: float32 log-probs of each slot, and of the sampled token, which may be in
+    none."""
+    slots, sampled = names(name)
+    return Column(slots, 4, per_slot=True), Column(sampled, 4)
+
+
+def column_entries(records: TopKRecords, gathered: Gathered, name: str = "recomputed") -> List[entries.AppendEntry]:
+    """For Client.append_many: what sis.torch.gather made of the policy's logits at these records, where there are
+    any. Appending it again changes nothing; another value is refused with ALREADY_EXISTS."""
+    gathered = of_all_slots(records, gathered)
+    values = dict(zip(names(name), (part.detach().float().cpu().numpy() for part in gathered)))
+    present = records.present
+    made: List[entries.AppendEntry] = []
+    for index, part in enumerate(records.slices):
+        rows = records.rows(index)
+        for first, last in stretches(present[rows]):
+            here = slice(rows.start + first, rows.start + last)
+            made += [
+                entries.ColumnValues(part.sequence, part.first_position + first, column, of_all[here], part.attempt)
+                for column, of_all in values.items()
+            ]
+    return made
+
+
+def from_columns(records: TopKRecords, name: str = "recomputed") -> Gathered:
+    """float32 [N, K] and [N], on the CPU: what was appended, with its bits; NaN where nothing was. As the
+    proximal policy's values Client.evaluate takes it, with the current policy's as decoupled_log_probs."""
+    parts = []
+    for column in names(name):
+        values = np.ascontiguousarray(records.columns[column]).view(np.float32)[..., 0].copy()
+        values[~records.column_presence[column]] = np.nan
+        parts.append(torch.from_numpy(values))
+    return Gathered(*parts)
+
+
+class Sets(NamedTuple):
+    # For Client.append_many, sealed.
+    entries: List[entries.AppendEntry]
+    # float32 [N], on the CPU, nats: the policy's log-probs of the sampled tokens, and 0 where the mask is false.
+    sampled_log_probs: torch.Tensor
+
+
+@torch.no_grad()
+def sets(batch: PaddedBatch, tokens: torch.Tensor, logits: torch.Tensor, top_k: int, policy_version: int = 0) -> Sets:
+    """The policy's own K most probable tokens, as the behaviour policy's, where it stands for that: with the
+    weights that generated, and an engine whose own log-probs are not recorded, or in another run.
+
+    tokens int [B, T]; logits [B, T, V]: of those tokens, not of the ones after them, divided by the
+    temperature of the rollouts. policy_version: of these weights.
+    """
+    flat, every = batch.flat(tokens).cpu(), logits.flatten(0, 1)
+    own = torch.zeros(len(batch))
+    made: List[entries.AppendEntry] = []
+    begin = 0
+    for part in batch.slices:
+        for first, last in stretches(batch.mask[begin : begin + part.length].numpy()):
+            here = slice(begin + first, begin + last)
+            found = torch.log_softmax(every[batch.rows[here].to(every.device)].float(), dim=1)
+            largest = found.topk(min(top_k, found.shape[1]), dim=1)
+            sampled = found.gather(1, flat[here, None].to(found.device).long())[:, 0]
+            record = canonical(largest.indices, largest.values, flat[here], sampled, top_k)
+            own[here] = torch.from_numpy(record.sampled_log_probs)
+            made.append(entries.Block(part.sequence, first, policy_version, *record, part.attempt))
+        made.append(entries.Seal(part.sequence, part.length, part.attempt))
+        begin += part.length
+    return Sets(made, own)

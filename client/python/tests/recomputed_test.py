@@ -1,0 +1,151 @@
+"""What a trainer appends while it recomputes old log-probs, by the real server: against float64."""
+
+import importlib.util
+import unittest
+
+import numpy as np
+
+import sis
+from server.testing.live_server import LiveServer
+
+if importlib.util.find_spec("torch"):
+    import torch
+
+    import sis.recomputed
+    import sis.torch
+
+
+def setUpModule():
+    if not importlib.util.find_spec("torch"):
+        raise unittest.SkipTest("PyTorch is not installed")
+
+
+B, T, K, V = 4, 12, 6, 40
+SAMPLING = sis.Sampling("processed")
+LENGTHS = (12, 7, 0, 9)
+
+
+def mask():
+    """bool [B, T]. A tool wrote some tokens of the last row."""
+    inside = torch.arange(T) < torch.tensor(LENGTHS)[:, None]
+    inside[3, 4:6] = False
+    return inside
+
+
+def logits(seed, near=None):
+    random = torch.from_numpy(np.random.default_rng(seed).normal(size=(B, T, V)))
+    return (2 * random if near is None else near + 0.3 * random).float()
+
+
+class RecomputedTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        torch.set_num_threads(1)
+        cls.server = LiveServer()
+        cls.addClassCleanup(cls.server.close)
+
+    def setUp(self):
+        self.client = sis.Client(self.server.address, timeout=30)
+        self.addCleanup(self.client.close)
+        self.engine = logits(1)
+        self.recomputed = logits(2, near=self.engine)
+        self.current = logits(3, near=self.recomputed)
+        drawn = torch.distributions.Categorical(logits=self.engine).sample
+        torch.manual_seed(4)
+        self.tokens = drawn()
+        self.batch = sis.torch.PaddedBatch(["a", "b", "nothing", "c"], mask())
+
+    def create(self, name, **settings):
+        given = {"seed": 5, "vocabulary_size": V, "top_k": K, "log_prob_encoding": "float32", **settings}
+        return self.client.create_run(name, **given)
+
+    def in_float64(self, values, ids):
+        """[N, ...] of logits [B, T, V] at ids int [N, ...]."""
+        every = torch.log_softmax(self.batch.flat(values).double(), dim=-1).numpy()
+        wide = np.maximum(ids, 0).astype(int)
+        return np.take_along_axis(every, wide, 1) if wide.ndim == 2 else every[np.arange(len(wide)), wide]
+
+    def test_values_at_the_engines_sets(self):
+        for mass in (0.0, 0.9):
+            with self.subTest(mass=mass):
+                run = self.create(f"columns-{mass}", mass=mass, columns=sis.recomputed.columns())
+                of_engine = sis.recomputed.sets(self.batch, self.tokens, self.engine, K)
+                self.client.append_many(run, of_engine.entries, sampling=SAMPLING)
+                flat = self.batch.flat(self.tokens)
+                # One sequence is lost.
+                records = self.client.fetch_top_k(run, [*self.batch.slices[:2], sis.Slice("lost", length=9)])
+                gathered = sis.torch.gather(records, self.batch.flat(self.recomputed), flat)
+                entries = sis.recomputed.column_entries(records, gathered)
+                for _ in range(2):
+                    self.client.append_many(run, entries, sampling=SAMPLING)
+
+                with sis.Client(self.server.address, timeout=30) as other:
+                    fetched = other.fetch_top_k(run, self.batch.slices, columns=sis.recomputed.names())
+                again = sis.recomputed.from_columns(fetched)
+                there = np.arange(len(fetched)) < 19
+                self.assertTrue(np.isnan(again.log_probs.numpy()[~there]).all())
+                self.assertTrue(np.isnan(again.sampled_log_probs.numpy()[~there]).all())
+                used = (fetched.ids >= 0) & there[:, None]
+                self.assertEqual(mass > 0, used[there].sum() < used[there].size)
+                slots, sampled = self.in_float64(self.recomputed, fetched.ids), self.in_float64(self.recomputed, flat.numpy())
+                np.testing.assert_allclose(again.log_probs.numpy()[used], slots[used], rtol=0, atol=2e-6)
+                np.testing.assert_allclose(again.sampled_log_probs.numpy()[there], sampled[there], rtol=0, atol=2e-6)
+                outside = (fetched.ids != flat.numpy()[:, None]).all(axis=1) & there
+                self.assertGreater(outside.sum(), 0)
+
+                # Three policies: acceptance is for the recomputed one, and the clip for the current one.
+                whole = fetched.select([0, 1])
+                current = self.in_float64(self.current, flat.numpy())[there]
+                advantages = np.where(np.arange(19) % 3, 1, -1).astype(np.float32)
+                evaluation = self.client.evaluate(
+                    run, whole, draw=1, log_probs=again.log_probs[:19], sampled_log_probs=again.sampled_log_probs[:19],
+                    outputs=("acceptance_probabilities", "coefficients"),
+                    options=sis.EvaluateOptions(
+                        weight="expected", algorithm=sis.Grpo(), advantages=advantages,
+                        decoupled_log_probs=current.astype(np.float32),
+                    ),
+                )  # fmt: skip
+                log_q = self.in_float64(self.engine, fetched.ids)
+                w = np.exp(sampled - self.in_float64(self.engine, flat.numpy()))[there]
+                largest = np.where(used, np.exp(slots - log_q), 0).max(axis=1)[there]
+                a = np.where(outside[there], 0, w / largest)
+                np.testing.assert_allclose(evaluation.acceptance_probabilities, a, rtol=0, atol=1e-5)
+                r = np.exp(current - sampled[there])
+                clipped = (advantages > 0) & (r > 1.2) | (advantages < 0) & (r < 0.8)
+                self.assertGreater(clipped.sum(), 0)
+                expected = np.where(clipped, 0, (a + (1 - a) * w) * r)
+                np.testing.assert_allclose(evaluation.coefficients, expected, rtol=1e-4)
+
+    def test_sets_in_the_place_of_the_engines(self):
+        """EXPECTED soft acceptance on the sets of the recomputed policy, without a weight for the engine's."""
+        run = self.create("sets")
+        made = sis.recomputed.sets(self.batch, self.tokens, self.recomputed, K, policy_version=0)
+        self.client.append_many(run, made.entries, sampling=SAMPLING)
+        records = self.client.fetch_top_k(run, self.batch.slices)
+        flat, own = self.batch.flat(self.tokens), self.batch.mask.numpy()
+        every = torch.log_softmax(self.batch.flat(self.recomputed).double(), dim=-1).numpy()
+        np.testing.assert_array_equal(records.ids[own], np.argsort(-every, axis=1)[own, :K])
+        np.testing.assert_array_equal(records.present, own)
+        sampled = self.in_float64(self.recomputed, flat.numpy())
+        np.testing.assert_allclose(made.sampled_log_probs.numpy(), np.where(own, sampled, 0), rtol=0, atol=2e-6)
+
+        gathered = sis.torch.gather(records, self.batch.flat(self.current), flat)
+        advantages = np.where(np.arange(len(records)) % 2, 1, -1).astype(np.float32)
+        evaluation = self.client.evaluate(
+            run, records, draw=0, **gathered._asdict(), outputs=("coefficients",),
+            options=sis.EvaluateOptions(
+                weight="expected", algorithm=sis.SoftAcceptance(), advantages=advantages, mask=own, sampled_ids=flat
+            ),
+        )  # fmt: skip
+        ratios = np.exp(self.in_float64(self.current, records.ids) - np.take_along_axis(every, np.maximum(records.ids, 0), 1))
+        w = np.exp(self.in_float64(self.current, flat.numpy()) - sampled)
+        inside = (records.ids == flat.numpy()[:, None]).any(axis=1)
+        a = np.where(inside, w / ratios.max(axis=1), 0)
+        outward = np.where(advantages > 0, w > 1, w < 1)
+        expected = (a + (1 - a) * w) * np.where(outward, a, 1)
+        self.assertTrue(((outward & inside)[own]).any() and (~inside[own]).any())
+        np.testing.assert_allclose(evaluation.coefficients[own], expected[own], rtol=1e-4, atol=1e-7)
+
+
+if __name__ == "__main__":
+    unittest.main()
