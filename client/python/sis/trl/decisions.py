@@ -14,8 +14,10 @@ from sis.logit_transform import LogitTransform
 from sis.records import TopKRecords
 from sis.run import Run, Sampling
 from sis.step_counts import StepCounts
+from sis.token_tables import check_trackers
 from sis.trl import refusals
 from sis.trl.connection import ConnectedMixin, of_the_main_process
+from sis.trl.token_tables import TokenTablesCallback
 
 # Positions that the head is checked with.
 _CHECKED = 32
@@ -65,6 +67,8 @@ class DecidingMixin(ConnectedMixin):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.sis_run = self._sis_create_run(self._sis_connection, **self._sis_run_settings())
+        if self._sis_config.token_table_steps:
+            self.add_callback(TokenTablesCallback(self))
         self._sis_head_checked = False
         # While a loss is computed, of each call of the model: [..., H], before the head; and that.
         self._sis_hidden: List[torch.Tensor] = []
@@ -73,6 +77,9 @@ class DecidingMixin(ConnectedMixin):
         self._sis_first_step = 0
         self._sis_last_step = -1
         self._sis_counts = StepCounts()
+
+    def _sis_check_arguments(self, arguments: Any) -> None:
+        check_trackers(self._sis_config.token_table_steps, arguments.report_to or (), "report_to")
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         # The trainer's own steps begin at 0 again, and what it counted of a step that broke off is gone.
