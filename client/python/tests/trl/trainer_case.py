@@ -103,7 +103,8 @@ def whole(model):
 def in_float64(model):
     """A copy with its adapters, without what TRL and FSDP2 changed of it. As of whole."""
     base = model.get_base_model() if isinstance(model, PeftModel) else model
-    made = AutoModelForCausalLM.from_config(base.config, attn_implementation="eager")
+    # Its own configuration, of which from_config keeps what it is given.
+    made = AutoModelForCausalLM.from_config(copy.deepcopy(base.config), attn_implementation="eager")
     if base is not model:
         made = get_peft_model(made, copy.deepcopy(model.peft_config["default"]))
     made = made.double()
