@@ -311,7 +311,7 @@ class AsyncgrpoTest(TrainerCase):
             self.assertEqual(missing.reason, MissingReason.RELEASED)
 
     def test_two_ranks(self):
-        for name in ("ddp-adapters",):
+        for name in ("ddp-adapters", "fsdp"):
             with self.subTest(name):
                 # Where one fails, the other is ended.
                 rank = (name, self.path, self.port, self.server.address, str(self.folder))
