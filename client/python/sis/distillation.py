@@ -51,6 +51,25 @@ def reverse_kl(records: TopKRecords, student: Gathered, smallest_tail: float = _
     return _divergence(of_set + p_tail * (p_tail / q_tail).log(), q_tail, p_tail, used)
 
 
+def jensen_shannon(
+    records: TopKRecords, student: Gathered, beta: float = 0.5, smallest_tail: float = _SMALLEST_TAIL
+) -> Divergence:
+    """beta KL(teacher || m) + (1 - beta) KL(student || m) with m = beta teacher + (1 - beta) student: the
+    generalised Jensen-Shannon divergence of GKD (arXiv:2306.13649). Of the same and in the same way as
+    forward_kl, but bounded: tokens that the student excludes (-inf) add what they do in the limit.
+
+    beta: above 0 and below 1, where it is 0, whatever the two policies are; ValueError otherwise.
+    """
+    if not 0 < beta < 1:
+        raise ValueError(f"beta is {beta}, must be above 0 and below 1")
+    log_q, log_p, used = _set(records, of_all_slots(records, student))
+    tails = _tails(log_q, log_p, smallest_tail)
+    log_q, log_p = (torch.cat([of_set, tail.log()[:, None]], dim=1) for of_set, tail in zip((log_q, log_p), tails))
+    log_m = torch.logaddexp(log_q + math.log(beta), log_p + math.log1p(-beta))
+    each = beta * log_q.exp() * (log_q - log_m) + (1 - beta) * log_p.exp() * (log_p - log_m)
+    return _divergence(each.sum(dim=1), *tails, used)
+
+
 def _set(records: TopKRecords, student: Gathered) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """[N, K] log-probs of teacher and student, so low where a slot is unused, or the student excludes its
     token, that they add nothing, with gradients that are no NaN; and bool [N]: whether there is a

@@ -17,7 +17,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import sis.gathered
-from sis.distillation import Divergence, forward_kl, reverse_kl
+from sis.distillation import Divergence, forward_kl, jensen_shannon, reverse_kl
 from sis.gathered import Gathered
 from sis.logit_transform import LogitTransform
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords

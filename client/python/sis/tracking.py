@@ -9,7 +9,8 @@ TensorBoard. All get the same names, with "sis/" before them.
         tokens = client.inspect_run(run).tokens if step % 100 == 0 else ()
         log(step, sis.tracking.metrics(evaluation), tokens)
 
-With several ranks, log on one of them what `get_step` says: it is over all. The trackers are the
+With several ranks, log on one of them what `get_step` says: it is over all. sis.trl and sis.verl log
+their metrics themselves, and the table as their settings say (token_table_steps). The trackers are the
 caller's, opened and closed by them; none is imported here before it is used.
 """
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, Callable, Dict, List, Mapping, Protocol, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, Union
 
 from sis.evaluation import Evaluation, Step
 from sis.history import Stretch
@@ -30,10 +31,10 @@ COLUMNS = ("token_id", "text", "accepted", "rejected", "max_error")
 
 class Log(Protocol):
     """Writes what there is at a step, and, if any are given, a table of tokens, most distinctive
-    first, with the columns COLUMNS."""
+    first, with the columns COLUMNS. step: None for W&B and trackio: where they are."""
 
     def __call__(
-        self, step: int, metrics: Mapping[str, float], tokens: Sequence[TokenCounts] = ()
+        self, step: Optional[int], metrics: Mapping[str, float], tokens: Sequence[TokenCounts] = ()
     ) -> None: ...
 
 
@@ -73,7 +74,7 @@ def to_trackio(run: Any, text: Callable[[int], str] = str) -> Log:
 
 
 def _to_run(run: Any, table: Callable[[Sequence[TokenCounts]], Any]) -> Log:
-    def log(step: int, metrics: Mapping[str, float], tokens: Sequence[TokenCounts] = ()) -> None:
+    def log(step: Optional[int], metrics: Mapping[str, float], tokens: Sequence[TokenCounts] = ()) -> None:
         values: Dict[str, Any] = dict(_named(metrics))
         if tokens:
             values["sis/tokens"] = table(tokens)
@@ -91,7 +92,7 @@ def to_mlflow(run_id: str, text: Callable[[int], str] = str) -> Log:
 
     client = mlflow.MlflowClient()
 
-    def log(step: int, metrics: Mapping[str, float], tokens: Sequence[TokenCounts] = ()) -> None:
+    def log(step: Optional[int], metrics: Mapping[str, float], tokens: Sequence[TokenCounts] = ()) -> None:
         now = int(time.time() * 1000)
         points = [Metric(name, value, now, step) for name, value in _named(metrics)]
         client.log_batch(run_id, points)
@@ -106,7 +107,7 @@ def to_tensorboard(writer: Any, text: Callable[[int], str] = str) -> Log:
     """As to_wandb; `writer`: a torch.utils.tensorboard.SummaryWriter. Tables are texts in
     Markdown."""
 
-    def log(step: int, metrics: Mapping[str, float], tokens: Sequence[TokenCounts] = ()) -> None:
+    def log(step: Optional[int], metrics: Mapping[str, float], tokens: Sequence[TokenCounts] = ()) -> None:
         for name, value in _named(metrics):
             writer.add_scalar(name, value, step)
         if tokens:

@@ -90,6 +90,7 @@ class RaggedTest(unittest.TestCase):
             sis.torch.score_center,
             lambda records, current: sis.torch.forward_kl(records, current).values,
             lambda records, current: sis.torch.reverse_kl(records, current).values,
+            lambda records, current: sis.torch.jensen_shannon(records, current).values,
         ):
             expected, got = use(kept, padded), use(ragged, narrow)
             torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
@@ -292,15 +293,22 @@ class ScoreCenteringTest(unittest.TestCase):
 
 
 class DistillationTest(unittest.TestCase):
+    BETA = 0.3
+    DIVERGENCES = (
+        sis.torch.forward_kl, sis.torch.reverse_kl, functools.partial(sis.torch.jensen_shannon, beta=BETA)
+    )  # fmt: skip
+
     def whole(self, log_q, logits):
         q, log_p = torch.from_numpy(log_q).double(), torch.log_softmax(logits, 1)
-        return (q.exp() * (q - log_p)).sum(1), (log_p.exp() * (log_p - q)).sum(1)
+        kl = lambda a, b: (a.exp() * (a - b)).sum(1)  # noqa: E731
+        m = (self.BETA * q.exp() + (1 - self.BETA) * log_p.exp()).log()
+        return kl(q, log_p), kl(log_p, q), self.BETA * kl(q, m) + (1 - self.BETA) * kl(log_p, m)
 
     def test_with_the_whole_vocabulary_they_are_the_divergences(self):
         log_q, sampled, logits = random(9)
         kept = records_of(log_q, sampled, top_k=V, missing=0)
         student = sis.torch.log_probs_at(kept, logits)
-        made = (sis.torch.forward_kl(kept, student), sis.torch.reverse_kl(kept, student))
+        made = [divergence(kept, student) for divergence in self.DIVERGENCES]
         for got, want in zip(made, self.whole(log_q, logits)):
             torch.testing.assert_close(got.values, want, atol=1e-4, rtol=1e-4)
             (gradient,) = torch.autograd.grad(got.values.sum(), logits, retain_graph=True)
@@ -309,11 +317,11 @@ class DistillationTest(unittest.TestCase):
 
     def test_smaller_sets_give_less_never_more(self):
         log_q, sampled, logits = random(10)
-        before = [torch.zeros(N)] * 2
+        before = [torch.zeros(N)] * 3
         for top_k in (1, 3, 6, V - 1):
             kept = records_of(log_q, sampled, top_k=top_k, missing=0)
             student = sis.torch.log_probs_at(kept, logits)
-            values = [sis.torch.forward_kl(kept, student).values, sis.torch.reverse_kl(kept, student).values]
+            values = [divergence(kept, student).values for divergence in self.DIVERGENCES]
             for smaller, larger in zip(before, values):
                 self.assertTrue((larger >= smaller - 1e-6).all())
             before = values
@@ -321,8 +329,8 @@ class DistillationTest(unittest.TestCase):
             self.assertTrue((largest <= whole + 1e-6).all())
 
     def test_tokens_that_the_student_excludes(self):
-        """To reverse_kl they are the limit of ever less probable ones; forward_kl has none, and takes them
-        to be as probable as the lightest tail."""
+        """To reverse_kl and jensen_shannon they are the limit of ever less probable ones; forward_kl has none,
+        and takes them to be as probable as the lightest tail."""
         log_q, sampled, logits = random(13)
         for top_k in (K, V):
             kept = records_of(log_q, sampled, top_k=top_k, missing=0)
@@ -331,14 +339,15 @@ class DistillationTest(unittest.TestCase):
             def of(divergence, given, fill=-torch.inf):
                 return divergence(kept, sis.torch.log_probs_at(kept, given.masked_fill(out, fill))).values
 
-            reverse, forward = [functools.partial(of, kind) for kind in (sis.torch.reverse_kl, sis.torch.forward_kl)]
-            for divergence in (reverse, forward):
+            forward, *others = [functools.partial(of, kind) for kind in self.DIVERGENCES]
+            for divergence in (forward, *others):
                 self.assertTrue(torch.isfinite(divergence(logits)).all())
                 self.assertTrue(torch.autograd.gradcheck(divergence, logits))
-            almost, never = reverse(logits, fill=-60.0), reverse(logits)
-            torch.testing.assert_close(never, almost, atol=1e-9, rtol=1e-9)
-            (of_almost,), (of_never,) = (torch.autograd.grad(made.sum(), logits) for made in (almost, never))
-            torch.testing.assert_close(of_never, of_almost, atol=1e-9, rtol=1e-9)
+            for divergence in others:
+                almost, never = divergence(logits, fill=-60.0), divergence(logits)
+                torch.testing.assert_close(never, almost, atol=1e-9, rtol=1e-9)
+                (of_almost,), (of_never,) = (torch.autograd.grad(made.sum(), logits) for made in (almost, never))
+                torch.testing.assert_close(of_never, of_almost, atol=1e-9, rtol=1e-9)
 
             log_p = torch.log_softmax(logits.detach().masked_fill(out, -torch.inf), 1)
             q = torch.from_numpy(log_q).double().exp()
@@ -354,13 +363,16 @@ class DistillationTest(unittest.TestCase):
     def test_gradients_and_missing_positions(self):
         log_q, sampled, logits = random(11)
         kept = records_of(log_q, sampled)
-        for divergence in (sis.torch.forward_kl, sis.torch.reverse_kl):
+        for divergence in self.DIVERGENCES:
             made = divergence(kept, sis.torch.log_probs_at(kept, logits))
             for array in made:
                 self.assertEqual(array[-MISSING:].tolist(), [0.0] * MISSING)
             self.assertFalse(made.teacher_tail.requires_grad or made.student_tail.requires_grad)
             of = lambda given: divergence(kept, sis.torch.log_probs_at(kept, given)).values  # noqa: E731
             self.assertTrue(torch.autograd.gradcheck(of, logits))
+        for beta in (0.0, 1.0):
+            with self.assertRaisesRegex(ValueError, f"beta is {beta}, must be above 0 and below 1"):
+                sis.torch.jensen_shannon(kept, sis.torch.log_probs_at(kept, logits), beta)
 
     def test_the_example_learns_from_the_teacher(self):
         server = LiveServer()

@@ -98,6 +98,7 @@ class SisAsyncTrainerMixin(DecidingMixin):
         self._sis_outage = Outage()
 
     def _sis_check_arguments(self, arguments: Any) -> None:
+        super()._sis_check_arguments(arguments)
         _check_arguments(arguments, self._sis_config)
 
     def _sis_filters(self) -> Sampling:

@@ -37,6 +37,9 @@ class SisConfig:
     # Subtracts the sampler's mean score, as tokens weigh (docs/uses.md). In trials on the miniature
     # of docs/study.md it did harm. For loss_type "cispo", without beta.
     score_centering: bool = False
+    # Every so many optimiser steps the trackers of report_to get a table of the tokens that are accepted
+    # and rejected most; 0: never.
+    token_table_steps: int = 0
 
     def __post_init__(self) -> None:
         if self.weight not in ("sampled", "expected"):

@@ -4,17 +4,20 @@ make weights of it, and log it."""
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 import torch
+from torch.distributed.tensor import DTensor
 
 import sis.torch
 from sis.logit_transform import LogitTransform
 from sis.records import TopKRecords
 from sis.run import Run, Sampling
 from sis.step_counts import StepCounts
+from sis.token_tables import check_trackers
 from sis.trl import refusals
 from sis.trl.connection import ConnectedMixin, of_the_main_process
+from sis.trl.token_tables import TokenTablesCallback
 
 # Positions that the head is checked with.
 _CHECKED = 32
@@ -34,19 +37,49 @@ def old_log_probs(
     return torch.where(probabilities > 0, log_probs - mean.log(), sampling)
 
 
+class Head(NamedTuple):
+    # [V, H] and [V].
+    weight: torch.Tensor
+    bias: Optional[torch.Tensor]
+
+
+def whole_head(head: Any, learns: bool) -> Head:
+    """FSDP2 leaves it split where Accelerate finds no final norm to keep it whole with: in all models with
+    adapters. TRL gathers it too. All ranks have to call this. learns: whether gradients go through its
+    rows; ValueError if they would have to go to all ranks."""
+
+    def whole(value: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+        if not isinstance(value, DTensor):
+            return value
+        if learns and value.requires_grad:
+            raise ValueError(
+                "the head learns, and is split over processes while losses are computed: with score_centering, top_p, "
+                "top_k or min_p use DDP, or adapters, which leave it as it is"
+            )
+        return value.detach().full_tensor()
+
+    return Head(whole(head.weight), whole(head.bias))
+
+
 class DecidingMixin(ConnectedMixin):
     sis_run: Run
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.sis_run = self._sis_create_run(self._sis_connection, **self._sis_run_settings())
+        if self._sis_config.token_table_steps:
+            self.add_callback(TokenTablesCallback(self))
         self._sis_head_checked = False
-        # While a loss is computed, of each call of the model: [..., H], before the head.
+        # While a loss is computed, of each call of the model: [..., H], before the head; and that.
         self._sis_hidden: List[torch.Tensor] = []
+        self._sis_head: Optional[Head] = None
         # The optimiser step at which this training began, and the last one that there was.
         self._sis_first_step = 0
         self._sis_last_step = -1
         self._sis_counts = StepCounts()
+
+    def _sis_check_arguments(self, arguments: Any) -> None:
+        check_trackers(self._sis_config.token_table_steps, arguments.report_to or (), "report_to")
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         # The trainer's own steps begin at 0 again, and what it counted of a step that broke off is gone.
@@ -76,15 +109,25 @@ class DecidingMixin(ConnectedMixin):
 
     @contextlib.contextmanager
     def _sis_seen(self) -> Iterator[None]:
-        """Fills _sis_hidden meanwhile."""
-        hook = self._sis_model().base_model.register_forward_hook(
-            lambda _module, _arguments, output: self._sis_hidden.append(output.last_hidden_state)
-        )
+        """Fills _sis_hidden and _sis_head meanwhile."""
+        model = self._sis_model()
+
+        def see(_module: Any, _arguments: Any, output: Any) -> None:
+            self._sis_hidden.append(output.last_hidden_state)
+            # Here, where all ranks come by, whatever their server answers.
+            if self._sis_head is None:
+                self._sis_head = whole_head(model.get_output_embeddings(), self._sis_learns_by_rows())
+
+        hook = model.base_model.register_forward_hook(see)
         try:
             yield
         finally:
             hook.remove()
-            self._sis_hidden = []
+            self._sis_hidden, self._sis_head = [], None
+
+    def _sis_learns_by_rows(self) -> bool:
+        """Whether the loss has gradients through the log-probs of recorded tokens."""
+        return self._sis_filters().truncates or self._sis_config.score_centering
 
     def _sis_gathered(
         self,
@@ -97,8 +140,8 @@ class DecidingMixin(ConnectedMixin):
         """What Client.evaluate takes of N positions, with gradients where the loss needs them; with a filter of the
         policy renormalised over what was kept. hidden: [N, H]. mask: bool [N], on the CPU, of those that
         count."""
-        model = self._sis_model()
-        head, transform = model.get_output_embeddings(), LogitTransform.of(model.config)
+        head, transform = self._sis_head, LogitTransform.of(self._sis_model().config)
+        assert head is not None
         some = torch.arange(len(tokens)) if mask is None else mask.nonzero()[:, 0]
         some = some[:_CHECKED].to(hidden.device)
         if len(some) and not self._sis_head_checked:
@@ -107,13 +150,12 @@ class DecidingMixin(ConnectedMixin):
                 transform, self.temperature, self._sis_head_type(hidden),
             )  # fmt: skip
             self._sis_head_checked = True
-        truncated = self._sis_filters().truncates
-        with torch.set_grad_enabled(truncated or self._sis_config.score_centering):
+        with torch.set_grad_enabled(self._sis_learns_by_rows()):
             gathered = sis.torch.gather_from_head_rows(
                 records, hidden, head.weight, tokens, log_probs,
                 bias=head.bias, transform=transform, temperature=self.temperature,
             )  # fmt: skip
-        if not truncated:
+        if not self._sis_filters().truncates:
             return gathered
         replay = sis.torch.replayed(records, gathered)
         self._sis_counts.add_replayed(records, replay.complete, mask)

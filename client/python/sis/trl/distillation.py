@@ -34,8 +34,6 @@ from sis.trl.config import SisConfig
 from sis.trl.connection import ConnectedMixin, agreed
 from sis.trl.rollouts import Block, Rollout, Rollouts
 
-# Of DistillationConfig.
-_DIVERGENCES = {0.0: sis.torch.forward_kl, 1.0: sis.torch.reverse_kl}
 # Logits that are worked on at a time: 64 MiB of float32.
 _CHUNK_ELEMENTS = 1 << 24
 
@@ -63,9 +61,9 @@ class SisDistillationMixin(ConnectedMixin):
     """Goes before DistillationTrainer, or a subclass of it, among the bases.
 
     The student generates, the teachers say what they think of its tokens, and their K most probable
-    tokens of every position are recorded, each teacher's in a run of its own. The loss is the KL
-    divergence over these tokens and one for all others, sis.torch.reverse_kl or forward_kl, summed and
-    divided as TRL does: exact where K is the vocabulary, else never above it.
+    tokens of every position are recorded, each teacher's in a run of its own. The loss is TRL's divergence
+    of that `beta` over these tokens and one for all others (sis.distillation), summed and divided as TRL
+    does: exact where K is the vocabulary, else never above it.
     """
 
     def __init__(
@@ -193,7 +191,7 @@ class SisDistillationMixin(ConnectedMixin):
         for name, (records, rows) in taught.items():
             last = first + records.ids.shape[1]
             of_loss = mask[rows]
-            divergence = _DIVERGENCES[self.beta](records, Gathered(log_probs[rows, first:last], log_probs[rows, 0]))
+            divergence = _divergence(self.beta, records, Gathered(log_probs[rows, first:last], log_probs[rows, 0]))
             values, teacher_tail, student_tail = (array[of_loss] for array in divergence)
             total = total + self._sis_weights[name] * values.sum()
             sums = self._sis_sums[name]
@@ -237,7 +235,7 @@ class SisDistillationMixin(ConnectedMixin):
             seen = sums.scored + sums.missing
             # TRL leaves out what is NaN.
             each = lambda value: value / sums.scored if sums.scored else math.nan
-            metrics[f"sis/{name}/kl"].append(each(sums.divergence))
+            metrics[f"sis/{name}/{'kl' if self.beta in (0, 1) else 'jsd'}"].append(each(sums.divergence))
             metrics[f"sis/{name}/teacher_tail"].append(each(sums.teacher_tail))
             metrics[f"sis/{name}/student_tail"].append(each(sums.student_tail))
             metrics[f"sis/{name}/missing"].append(sums.missing / seen if seen else math.nan)
@@ -246,17 +244,22 @@ class SisDistillationMixin(ConnectedMixin):
 
 def _check_arguments(arguments: Any, config: SisConfig) -> None:
     """ValueError if these DistillationConfig ask for what recorded log-probs don't give."""
-    if arguments.beta not in _DIVERGENCES:
-        raise ValueError(f"beta is {arguments.beta}, must be 0 (forward KL) or 1 (reverse KL)")
     if arguments.temperature != 1:
         raise ValueError(
             f"temperature is {arguments.temperature}, and TRL's loss would be of both models at it: teachers tell "
             "log-probs of temperature 1. Set it to 1"
         )
     refusals.check_kernels(arguments)
-    for name in ("weight", "soft_acceptance", "score_centering"):
+    for name in ("weight", "soft_acceptance", "score_centering", "token_table_steps"):
         if getattr(config, name) != getattr(SisConfig(), name):
             raise ValueError(f"SisConfig.{name} is of importance ratios, of which distillation has none: leave it out")
+
+
+def _divergence(beta: float, records: TopKRecords, student: Gathered) -> sis.torch.Divergence:
+    """beta: of DistillationConfig, which lets it be 0 to 1."""
+    if beta in (0, 1):
+        return (sis.torch.reverse_kl if beta else sis.torch.forward_kl)(records, student)
+    return sis.torch.jensen_shannon(records, student, beta)
 
 
 def _unpadded(tokens: torch.Tensor, mask: torch.Tensor) -> List[List[int]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from sis.logit_transform import LogitTransform
 from sis.run import Sampling
@@ -170,11 +169,6 @@ def check_head(
     """ValueError unless `log_probs` [N] of `tokens` are those of hidden [N, H] times the head's weights,
     transformed, but for rounding: a model may do something else too. dtype: that TRL's head multiplies
     in."""
-    if isinstance(head.weight, DTensor):
-        raise ValueError(
-            "the head is split over processes while losses are computed: Accelerate keeps it whole beside a final norm "
-            "that it finds, which it does neither here nor in any model with adapters: use DDP"
-        )
     with torch.autocast(hidden.device.type, enabled=False):
         logits = hidden.to(dtype) @ head.weight.to(dtype).T
         if head.bias is not None:

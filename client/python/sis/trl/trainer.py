@@ -78,6 +78,7 @@ class SisTrainerMixin(DecidingMixin):
     # To begin with.
 
     def _sis_check_arguments(self, arguments: Any) -> None:
+        super()._sis_check_arguments(arguments)
         refusals.check_arguments(arguments, self._sis_config)
 
     def _sis_filters(self) -> Sampling:

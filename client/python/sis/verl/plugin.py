@@ -8,6 +8,7 @@ import functools
 import logging
 from typing import Any, Callable
 
+from sis.verl import token_tables
 from sis.verl.names import SESSION, session_of
 from sis.verl.refusals import check_training
 from sis.verl.settings import Settings, truncates
@@ -26,6 +27,7 @@ def _install() -> None:
     ActorRolloutRefWorker.init_model = _attaching(ActorRolloutRefWorker.init_model)
     AgentLoopWorker._run_agent_loop = _telling_the_session(AgentLoopWorker._run_agent_loop)
     RolloutReplicaRegistry.register("vllm", _recording_replica)
+    token_tables.install()
 
 
 def _checking(validate_config: Callable[..., Any]) -> Callable[..., Any]:

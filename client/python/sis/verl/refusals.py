@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from sis.verl.settings import truncates
+from sis.token_tables import check_trackers
+from sis.verl.settings import Settings, truncates
 
 
 def check_training(config: Mapping[str, Any]) -> None:
@@ -13,6 +14,9 @@ def check_training(config: Mapping[str, Any]) -> None:
     actor, rollout = parts["actor"], parts["rollout"]
     truncates(actor, rollout)
     check_engine({**(actor.get("fsdp_config") or {}), "strategy": actor["strategy"]}, parts["model"])
+    settings = Settings.of(rollout.get("custom"))
+    if settings is not None:
+        check_trackers(settings.token_table_steps, config["trainer"]["logger"], "trainer.logger")
     if rollout["name"] != "vllm":
         raise ValueError(f"rollout.name is {rollout['name']!r}: sis.verl records what vLLM generates. Set it to 'vllm'")
     if not rollout.get("calculate_log_probs"):

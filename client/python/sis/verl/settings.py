@@ -37,6 +37,9 @@ class Settings:
     # Where a set's probabilities reach this sum it ends, before top_k; 0: at top_k. Of no effect where
     # verl's configuration has rollouts leave tokens out.
     mass: float = 0.0
+    # Every so many steps the trackers of trainer.logger get a table of the tokens that are accepted and
+    # rejected most; 0: never.
+    token_table_steps: int = 0
 
     def __post_init__(self) -> None:
         check_id(self.run)

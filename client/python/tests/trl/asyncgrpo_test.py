@@ -4,16 +4,23 @@ Its attention kernel needs a GPU: the same sums of PyTorch stand in its place. I
 """
 
 import collections
+import contextlib
+import os
+import pathlib
 import random
 import types
 import unittest
 import unittest.mock
 
+import accelerate
 import numpy as np
 import requests
 import torch
 import vllm_process
+from accelerate.utils import DistributedType
 from datasets import Dataset
+from peft import LoraConfig
+from torch.distributed.tensor import DTensor
 from trainer_case import TrainerCase, in_float64, reward
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.chat_template_utils import qwen3_chat_template
@@ -25,7 +32,7 @@ from trl.experimental.async_grpo.async_rollout_worker import (
     _chain_to_sequences,
 )
 
-from sis import entries
+from sis import Client, entries
 from sis.records import MissingReason, Slice
 from sis.top_k import canonical
 from sis.trl import SisConfig, async_rollouts
@@ -49,10 +56,11 @@ def varlen_attention(query, key, value, starts_q, starts_k, _longest_q, _longest
 
 
 class FromDisk:
-    """A WeightTransferProtocol. Keeps all policies, by their version less 1."""
+    """A WeightTransferProtocol. Keeps all policies, for all ranks, by their version less 1."""
 
-    def __init__(self, address, folder):
-        self.address, self.folder, self.policies = address, folder, []
+    def __init__(self, address, folder, kept):
+        self.address, self.folder, self.kept = address, folder, kept
+        kept.mkdir(exist_ok=True)
 
     def init_weight_transfer(self):
         pass
@@ -62,8 +70,11 @@ class FromDisk:
 
     def send_weights(self, iterator):
         sent = [(name, value.clone()) for name, value in iterator]
-        self.policies.append(dict(sent))
+        torch.save(dict(sent), self.kept / str(len(self.policies())))
         vllm_process.load_weights(self.address, self.folder, sent)
+
+    def policies(self):
+        return [torch.load(file) for file in sorted(self.kept.iterdir(), key=lambda file: int(file.name))]
 
     def resume(self):
         requests.post(f"{self.address}/resume", timeout=600).raise_for_status()
@@ -73,10 +84,12 @@ class FromDisk:
 
 
 class InFloat64(SisAsyncGRPOTrainer):
-    """Compares the gradient of every micro-batch with that of TRL's loss with selected ratios, over the
-    whole vocabulary, of each sample alone and in float64."""
+    """Compares the loss of every micro-batch and the gradient of every step, of all ranks, with those of TRL's loss
+    with selected ratios, over the whole vocabulary, of each sample alone and in float64."""
 
     compared, most, most_recorded, most_acceptance, stale = 0, 0.0, 0.0, 0.0, 0
+    # By name: since the last step, on this rank.
+    theirs = None
 
     def _sis_run_settings(self):
         return {**super()._sis_run_settings(), "log_prob_encoding": "float32"}
@@ -93,15 +106,19 @@ class InFloat64(SisAsyncGRPOTrainer):
         """[T - 1, V]: of the tokens after the first."""
         return (model(ids[None]).logits[0, :-1] / self.temperature).log_softmax(-1)
 
+    def samples(self):
+        """Of this rank's next micro-batch. The main one makes those of all."""
+        rows = [self.batches.popleft() if self.accelerator.is_main_process else None]
+        if self.accelerator.num_processes > 1:
+            torch.distributed.broadcast_object_list(rows)
+        return rows[0][self.accelerator.process_index]
+
     def compute_loss(self, model, inputs, *args, **kwargs):
+        double = in_float64(self.accelerator.unwrap_model(self.model))
         loss = super().compute_loss(model, inputs, *args, **kwargs)
-        ours = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
-        samples = self.batches.popleft()
         plain = AutoModelForCausalLM.from_pretrained(self.path, attn_implementation="eager", dtype=torch.float64)
-        double = in_float64(plain)
-        double.load_state_dict(self.model.state_dict())
         total, first = 0.0, 0
-        for sample in samples:
+        for sample in self.samples():
             ids, places = torch.from_numpy(sample["input_ids"]), np.flatnonzero(sample["completion_mask"][1:])
             log_p = self.log_probs(double, ids)[places]
             tokens = ids[places + 1][:, None]
@@ -118,20 +135,37 @@ class InFloat64(SisAsyncGRPOTrainer):
             ratio = torch.where(accepted, ratio / ratio.detach(), ratio)
             clipped = ratio.clamp(1 - self.epsilon_low, 1 + self.epsilon_high)
             total = total - torch.min(ratio * sample["advantage"], clipped * sample["advantage"]).sum()
-        total = total / first / self.current_gradient_accumulation_steps
-        theirs = torch.autograd.grad(total, list(double.parameters()))
-        scale = max(gradient.abs().max().item() for gradient in theirs)
-        if scale:
-            assert abs(loss.item() - total.item()) < 1e-4, (loss, total)
-            self.most = max([self.most, *((a - b).abs().max().item() / scale for a, b in zip(ours, theirs))])
-            self.compared += first
+        # Of all ranks, whose gradients are averaged.
+        everywhere = self.accelerator.reduce(torch.tensor(float(first)), reduction="sum")
+        total = total / everywhere * self.accelerator.num_processes / self.current_gradient_accumulation_steps
+        assert abs(loss.item() - total.item()) < 1e-4, (loss, total)
+        self.compared += first
+        learning = {name: value for name, value in double.named_parameters() if value.requires_grad}
+        gradients = torch.autograd.grad(total, list(learning.values()))
+        before = self.theirs or dict.fromkeys(learning, 0.0)
+        self.theirs = {name: before[name] + gradient for name, gradient in zip(learning, gradients)}
+        return loss
+
+    def training_step(self, *args, **kwargs):
+        loss = super().training_step(*args, **kwargs)
+        if self.accelerator.sync_gradients:
+            model = self.accelerator.unwrap_model(self.model)
+            ours = {name: value.grad for name, value in model.named_parameters() if value.requires_grad}
+            ours = {name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in ours.items()}
+            theirs = {name: self.accelerator.reduce(value, reduction="mean") for name, value in self.theirs.items()}
+            assert ours.keys() == theirs.keys()
+            scale = max(gradient.abs().max().item() for gradient in theirs.values())
+            if scale:
+                self.most = max([self.most, *((ours[name] - theirs[name]).abs().max().item() / scale for name in ours)])
+                self.steps_compared += 1
+            self.theirs = None
         return loss
 
     @torch.no_grad()
     def sampled_from(self, model, ids, places, told):
         """[N, V]: of that policy, of all there were, whose log-prob of each token is what is told."""
         every = []
-        for policy in self.weight_transfer.policies:
+        for policy in self.sent.policies():
             model.load_state_dict(policy)
             every.append(self.log_probs(model, ids)[places])
         policies = torch.stack(every)
@@ -140,6 +174,90 @@ class InFloat64(SisAsyncGRPOTrainer):
         self.most_recorded = max(self.most_recorded, differences.max().item())
         self.stale += int((version < len(every) - 1).sum())
         return policies[version, torch.arange(len(places))]
+
+
+@contextlib.contextmanager
+def on_a_cpu():
+    """Also yields where the samples of each micro-batch are noted, rank by rank: they are loaded ahead."""
+    kernel = types.SimpleNamespace(flash_attn_varlen_func=varlen_attention)
+    log, batches = async_grpo_trainer.DataCollatorForRollout._log_metrics, collections.deque()
+
+    def noting(collator, rows, all_examples, padded):
+        batches.append([row.samples for row in rows])
+        log(collator, rows=rows, all_examples=all_examples, padded=padded)
+
+    with (
+        unittest.mock.patch.object(packing, "_flash_attn", lambda: kernel),
+        unittest.mock.patch.object(async_grpo_trainer, "get_peak_flops_per_device", lambda *_: None),
+        unittest.mock.patch.object(async_grpo_trainer.DataCollatorForRollout, "_log_metrics", noting),
+    ):
+        yield batches
+
+
+def trainer_of(path, port, folder, config, worker=None, peft_config=None, **changed):
+    address = f"http://127.0.0.1:{port}"
+    tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
+    tokenizer.chat_template = qwen3_chat_template
+    sent = FromDisk(address, folder / "tiny", folder / f"policies-{config.run}")
+    args = AsyncGRPOConfig(
+        **{
+            "output_dir": str(folder / "out"), "max_steps": 3, "per_device_train_batch_size": 4,
+            "gradient_accumulation_steps": 2, "num_generations": 4, "max_completion_length": 12,
+            "learning_rate": 1e-4, "temperature": 0.9, "token_budget": 0, "use_cpu": True, "bf16": False,
+            "report_to": [], "save_strategy": "no", "disable_tqdm": True, "gradient_checkpointing": False,
+            "vllm_server_base_url": address, "vllm_server_timeout": 1500, "heartbeat_stale_after_s": 1500,
+            **changed,
+        }
+    )  # fmt: skip
+    if args.fsdp:
+        # Accelerate shards on every device but this one, for no reason of PyTorch's.
+        accelerate.PartialState._shared_state["distributed_type"] = DistributedType.MULTI_NPU
+    made = InFloat64(
+        model=path,
+        reward_funcs=reward,
+        args=args,
+        train_dataset=PROMPTS,
+        processing_class=tokenizer,
+        rollout_worker=worker,
+        weight_transfer=sent,
+        peft_config=peft_config,
+        sis_config=config,
+    )
+    made.path, made.sent, made.trained, made.steps_compared = path, sent, set(), 0
+    return made
+
+
+def seen_by(trainer):
+    """What a test looks at."""
+    names = ("compared", "steps_compared", "stale", "most", "most_recorded", "most_acceptance", "trained")
+    rows = [row for row in trainer.state.log_history if "sis/d" in row]
+    return types.SimpleNamespace(rows=rows, run=trainer.sis_run, **{name: getattr(trainer, name) for name in names})
+
+
+def _rank(rank, name, path, port, address, folder):
+    """One of two processes, as a launcher starts them, but that they meet in a file: a port could be taken meanwhile."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/{name}.store", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    sharded, adapters = "fsdp" in name, "adapters" in name
+    changed = {"learning_rate": 1e-2} if adapters else {}
+    if sharded:
+        wrapped = {"fsdp_version": 2, "transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"]}
+        changed.update(fsdp=True, fsdp_config=wrapped)
+    peft_config = LoraConfig(target_modules=["q_proj", "down_proj"]) if adapters else None
+    config = SisConfig(address, run=name, top_k=64)
+    with on_a_cpu() as batches:
+        trainer = trainer_of(
+            path, port, pathlib.Path(folder), config, peft_config=peft_config, per_device_train_batch_size=2, **changed
+        )
+        trainer.batches = batches
+        trainer.train()
+    parameters = trainer.accelerator.unwrap_model(trainer.model).parameters()
+    assert {isinstance(value, DTensor) for value in parameters} == {sharded}
+    torch.save(seen_by(trainer), f"{folder}/{name}-{rank}")
+    trainer.sis_client.close()
+    torch.distributed.destroy_process_group()
 
 
 class AsyncgrpoTest(TrainerCase):
@@ -151,52 +269,13 @@ class AsyncgrpoTest(TrainerCase):
             "--dtype", "float32", "--enforce-eager", "--max-model-len", "128", "--max-logprobs", "-1",
             "--logprobs-mode", "processed_logprobs", VLLM_SERVER_DEV_MODE="1",
         )  # fmt: skip
-        kernel = types.SimpleNamespace(flash_attn_varlen_func=varlen_attention)
-        for module, name, stand_in in (
-            (packing, "_flash_attn", lambda: kernel),
-            (async_grpo_trainer, "get_peak_flops_per_device", lambda *_: None),
-        ):
-            replaced = unittest.mock.patch.object(module, name, stand_in)
-            replaced.start()
-            cls.addClassCleanup(replaced.stop)
+        cls.batches = cls.enterClassContext(on_a_cpu())
 
-    def trainer(self, config, worker=None, **changed):
-        address = f"http://127.0.0.1:{self.port}"
-        tokenizer = AutoTokenizer.from_pretrained(self.path, padding_side="left")
-        tokenizer.chat_template = qwen3_chat_template
-        made = InFloat64(
-            model=self.path,
-            reward_funcs=reward,
-            args=AsyncGRPOConfig(
-                **{
-                    "output_dir": str(self.folder / "out"), "max_steps": 3, "per_device_train_batch_size": 4,
-                    "gradient_accumulation_steps": 2, "num_generations": 4, "max_completion_length": 12,
-                    "learning_rate": 1e-4, "temperature": 0.9, "token_budget": 0, "use_cpu": True, "bf16": False,
-                    "report_to": [], "save_strategy": "no", "disable_tqdm": True, "gradient_checkpointing": False,
-                    "vllm_server_base_url": address, "vllm_server_timeout": 1500, "heartbeat_stale_after_s": 1500,
-                    **changed,
-                }
-            ),
-            train_dataset=PROMPTS,
-            processing_class=tokenizer,
-            rollout_worker=worker,
-            weight_transfer=FromDisk(address, self.folder / "tiny"),
-            sis_config=config,
-        )  # fmt: skip
+    def trainer(self, config, worker=None):
+        made = trainer_of(self.path, self.port, self.folder, config, worker)
         self.addCleanup(made.sis_client.close)
-        made.path, made.batches, made.trained = self.path, collections.deque(), set()
+        made.batches = self.batches
         return made
-
-    def train(self, trainer):
-        """Also notes which samples each micro-batch has: they are loaded ahead."""
-        log = async_grpo_trainer.DataCollatorForRollout._log_metrics
-
-        def noting(collator, rows, all_examples, padded):
-            trainer.batches.append(all_examples)
-            log(collator, rows=rows, all_examples=all_examples, padded=padded)
-
-        with unittest.mock.patch.object(async_grpo_trainer.DataCollatorForRollout, "_log_metrics", noting):
-            return super().train(trainer)
 
     def test_trains(self):
         """K above vLLM's own limit; loss and acceptance beside those in float64, of the policies that there
@@ -204,6 +283,13 @@ class AsyncgrpoTest(TrainerCase):
         trainer = self.trainer(SisConfig(self.server.address, run=self.id(), top_k=64))
         rows = self.train(trainer)
         self.check_logged(trainer, rows)
+        self.assertGreater(trainer.stale, 50)
+        self.check([seen_by(trainer)], trainer.sis_client)
+        status = trainer.sis_client.get_run(trainer.sis_run.id)
+        self.assertEqual(status.policy_version, trainer.model_version)
+
+    def check(self, ranks, client):
+        rows, run = ranks[0].rows, ranks[0].run
         self.assertEqual([row["sis/missing"] for row in rows], [0] * 3)
         self.assertEqual([row["sis/envelope_violations"] for row in rows], [0] * 3)
         # Before the first update all policies are one, and only what is outside the set is not accepted.
@@ -211,17 +297,31 @@ class AsyncgrpoTest(TrainerCase):
         self.assertGreater(rows[0]["sis/accept_rate"], 0.5)
         self.assertGreater(rows[2]["sis/d"], 1e-3)
         self.assertNotIn(async_rollouts.SEQUENCE, rows[0])
-        self.assertGreater(trainer.compared, 100)
-        self.assertGreater(trainer.stale, 50)
-        self.assertLess(trainer.most_recorded, 1e-4)
-        self.assertLess(trainer.most_acceptance, 1e-3)
-        self.assertLess(trainer.most, 1e-3)
-        status = trainer.sis_client.get_run(trainer.sis_run.id)
-        self.assertEqual(status.policy_version, trainer.model_version)
-        for name in trainer.trained:
-            (missing,) = trainer.sis_client.fetch_top_k(trainer.sis_run, [Slice(name)]).missing
+        for rank in ranks:
+            self.assertGreater(rank.compared, 50)
+            self.assertEqual(rank.steps_compared, 3)
+            self.assertLess(rank.most_recorded, 1e-4)
+            self.assertLess(rank.most_acceptance, 1e-3)
+            self.assertLess(rank.most, 1e-3)
+        trained = [name for rank in ranks for name in rank.trained]
+        # No sample is on two ranks.
+        self.assertEqual((len(trained), len(set(trained))), (24, 24))
+        for name in trained:
+            (missing,) = client.fetch_top_k(run, [Slice(name)]).missing
             self.assertEqual(missing.reason, MissingReason.RELEASED)
-        self.assertEqual(len(trainer.trained), 24)
+
+    def test_two_ranks(self):
+        for name in ("ddp-adapters", "fsdp"):
+            with self.subTest(name):
+                # Where one fails, the other is ended.
+                rank = (name, self.path, self.port, self.server.address, str(self.folder))
+                torch.multiprocessing.spawn(_rank, rank, nprocs=2)
+                ranks = [torch.load(self.folder / f"{name}-{rank}", weights_only=False) for rank in (0, 1)]
+                with Client(self.server.address) as client:
+                    state = types.SimpleNamespace(global_step=3)
+                    told = types.SimpleNamespace(state=state, sis_client=client, sis_run=ranks[0].run)
+                    self.check_logged(told, ranks[0].rows)
+                    self.check(ranks, client)
 
     def test_cut_turns(self):
         """However TRL cuts and joins turns, each trained token has its own record."""

@@ -59,7 +59,7 @@ def teacher_of(model, told=None):
 def divergence(log_p, log_q, top_k, beta):
     """[..., V] of student and teacher, in float64: of the teacher's top_k tokens and one for all others, and
     over the vocabulary."""
-    forward = lambda p, q: (q.exp() * (q - p)).sum(-1)
+    kl = lambda p, q: (p.exp() * (p - q)).sum(-1)
     best = log_q.topk(top_k).indices
 
     def coarse(log_probs):
@@ -67,8 +67,13 @@ def divergence(log_p, log_q, top_k, beta):
         rest = (1 - kept.exp().sum(-1, keepdim=True)).clamp(min=1e-30).log()
         return torch.cat([kept, rest], -1) if top_k < log_probs.shape[-1] else kept
 
-    pairs = ((coarse(log_p), coarse(log_q)), (log_p, log_q))
-    return [forward(p, q) if beta == 0 else forward(q, p) for p, q in pairs]
+    def of(p, q):
+        if beta in (0, 1):
+            return kl(q, p) if beta == 0 else kl(p, q)
+        m = (beta * q.exp() + (1 - beta) * p.exp()).log()
+        return beta * kl(q, m) + (1 - beta) * kl(p, m)
+
+    return of(coarse(log_p), coarse(log_q)), of(log_p, log_q)
 
 
 class Compared(SisDistillationMixin, DistillationTrainer):
@@ -166,7 +171,7 @@ class DistillationTest(unittest.TestCase):
         self.assertLess(trainer.most_gradient, 1e-3)
 
     def test_of_the_whole_vocabulary_it_is_the_divergence(self):
-        for beta in (0.0, 1.0):
+        for beta, metric in ((0.0, "kl"), (1.0, "kl"), (0.3, "jsd")):
             with self.subTest(beta=beta):
                 student, one = self.models(1, 2)
                 config = SisConfig(self.server.address, run=f"whole-{beta}", top_k=100)
@@ -174,16 +179,21 @@ class DistillationTest(unittest.TestCase):
                 trainer.against = {"one": (one, 1.0, None)}
                 trainer.train()
                 self.check_compared(trainer)
-                rows = [row for row in trainer.state.log_history if "sis/one/kl" in row]
+                rows = [row for row in trainer.state.log_history if f"sis/one/{metric}" in row]
                 self.assertEqual([row["sis/one/missing"] for row in rows], [0, 0])
                 # TRL's loss is the mean over the tokens of a step, and so is what is logged.
                 for row in rows:
-                    self.assertAlmostEqual(row["sis/one/kl"], row["loss"], delta=2e-3 * row["loss"])
+                    self.assertAlmostEqual(row[f"sis/one/{metric}"], row["loss"], delta=2e-3 * row["loss"])
                 # Nothing is left on the server.
                 run = trainer.sis_client.get_run(f"whole-{beta}-one")
                 self.assertEqual(run.sequences, 0)
 
     def test_it_is_trls_own_loss(self):
+        for beta in (1.0, 0.3):
+            with self.subTest(beta=beta):
+                self.check_own_loss(beta)
+
+    def check_own_loss(self, beta):
         student, one = self.models(1, 2)
         differences = []
 
@@ -196,12 +206,13 @@ class DistillationTest(unittest.TestCase):
                 differences.append([abs((a - b) / b).item() for a, b in zip(returned, own)])
                 return returned
 
-        self.trainer(Own, student, {"one": teacher_of(one)}).train()
+        config = SisConfig(self.server.address, run=f"own-{beta}", top_k=100)
+        self.trainer(Own, student, {"one": teacher_of(one)}, config=config, beta=beta).train()
         self.assertEqual(len(differences), 4)
         self.assertLess(np.max(differences), 1e-4)
 
     def test_of_some_tokens_the_others_count_as_one(self):
-        for beta in (0.0, 1.0):
+        for beta in (0.0, 1.0, 0.3):
             with self.subTest(beta=beta):
                 student, one = self.models(1, 2)
                 config = SisConfig(self.server.address, run=f"some-{beta}", top_k=12)
@@ -285,7 +296,6 @@ class DistillationTest(unittest.TestCase):
         teachers = {"one": teacher_of(one)}
         # Before a model is loaded, or a server asked.
         for message, changed, config in (
-            ("beta is 0.5", {"beta": 0.5}, SisConfig(ADDRESS)),
             ("temperature is 0.7", {"temperature": 0.7}, SisConfig(ADDRESS)),
             ("score_centering is of importance ratios", {}, SisConfig(ADDRESS, score_centering=True)),
         ):

@@ -8,22 +8,14 @@ import unittest
 import accelerate
 import torch
 from accelerate.utils import DistributedType
+from peft import LoraConfig
 from torch.distributed.tensor import DTensor
-from trainer_case import DATASET, TrainerCase, Watched, reward, settings
+from trainer_case import DATASET, TrainerCase, Watched, in_float64, reward, settings, whole
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from sis.logit_transform import LogitTransform
-from sis.trl import SisConfig, refusals
+from sis.trl import SisConfig, decisions, refusals
 
 LIMIT = 1.5
-
-
-def whole(model):
-    """Its parameters, gathered: every rank has to call it."""
-    return {
-        name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
-        for name, value in model.state_dict().items()
-    }
 
 
 class Compared(Watched):
@@ -36,8 +28,7 @@ class Compared(Watched):
         return super()._sis_old_log_probs(inputs, acceptance)
 
     def _compute_loss(self, model, inputs):
-        double = AutoModelForCausalLM.from_config(self.accelerator.unwrap_model(self.model).config).double()
-        double.load_state_dict(whole(self.accelerator.unwrap_model(self.model)))
+        double = in_float64(self.accelerator.unwrap_model(self.model))
         loss = super()._compute_loss(model, inputs)
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
@@ -55,9 +46,9 @@ class Compared(Watched):
         return loss
 
 
-def _rank(rank, sharded, path, address, folder):
+def _rank(rank, name, path, address, folder):
     """One of two processes, as a launcher starts them, but that they meet in a file: a port could be taken meanwhile."""
-    name = "fsdp" if sharded else "ddp"
+    sharded = name != "ddp"
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/{name}.store", rank=rank, world_size=2)
@@ -76,6 +67,7 @@ def _rank(rank, sharded, path, address, folder):
         args=args,
         train_dataset=DATASET,
         processing_class=AutoTokenizer.from_pretrained(path, padding_side="left"),
+        peft_config=LoraConfig(target_modules=["q_proj", "down_proj"]) if name == "adapters" else None,
         sis_config=SisConfig(address, run=name, seed=5),
     )
     assert trainer.is_fsdp_enabled == sharded
@@ -89,13 +81,13 @@ def _rank(rank, sharded, path, address, folder):
 
 
 class FsdpTest(TrainerCase):
+    def ranks(self, name):
+        # Where one fails, the other is ended.
+        torch.multiprocessing.spawn(_rank, (name, self.path, self.server.address, str(self.folder)), nprocs=2)
+        return [torch.load(self.folder / f"{name}-{rank}", weights_only=False) for rank in (0, 1)]
+
     def test_as_ddp_and_float64(self):
-        seen = {}
-        for name in ("ddp", "fsdp"):
-            # Where one fails, the other is ended.
-            rank = (name == "fsdp", self.path, self.server.address, str(self.folder))
-            torch.multiprocessing.spawn(_rank, rank, nprocs=2)
-            seen[name] = [torch.load(self.folder / f"{name}-{rank}", weights_only=False) for rank in (0, 1)]
+        seen = {name: self.ranks(name) for name in ("ddp", "fsdp")}
         for (rows, weights, split, most, micro_batches), name in [(one, name) for name in seen for one in seen[name]]:
             with self.subTest(name):
                 self.assertEqual(split, len(weights) if name == "fsdp" else 0)
@@ -108,6 +100,14 @@ class FsdpTest(TrainerCase):
         self.assertGreater(seen["fsdp"][0][0][1]["sis/d"], 1e-3)
         for weight, value in seen["ddp"][0][1].items():
             self.assertLess((value - seen["fsdp"][0][1][weight]).abs().max().item(), 1e-5, weight)
+
+    def test_adapters(self):
+        """The head stays split while losses are computed."""
+        for rows, weights, split, most, micro_batches in self.ranks("adapters"):
+            self.assertEqual((split, micro_batches), (len(weights), 8))
+            self.assertEqual([row["sis/missing"] + row["sis/envelope_violations"] for row in rows], [0] * 4)
+            self.assertGreater(rows[1]["sis/d"], 1e-3)
+            self.assertLess(most, 1e-5)
 
     def test_refused(self):
         def trainer(deepspeed=False, version=None):
@@ -124,16 +124,18 @@ class FsdpTest(TrainerCase):
             refusals.check_trainer(trainer(version=1))
 
     def test_a_head_that_stays_split(self):
-        """As of a model whose final norm Accelerate does not find."""
+        """As of a model with adapters, or whose final norm Accelerate does not find."""
         torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
         self.addCleanup(torch.distributed.destroy_process_group)
         head = torch.nn.Linear(8, 16, bias=False)
+        weight = head.weight.detach().clone()
         mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
-        split = torch.distributed.tensor.distribute_tensor(head.weight, mesh, [torch.distributed.tensor.Shard(0)])
-        head.weight = torch.nn.Parameter(split)
-        nothing = torch.zeros(1, 8), head, torch.zeros(1, dtype=torch.long), torch.zeros(1)
-        with self.assertRaisesRegex(ValueError, "the head is split.*use DDP"):
-            refusals.check_head(*nothing, LogitTransform(), 1.0, torch.float32)
+        split = torch.distributed.tensor.distribute_tensor(weight, mesh, [torch.distributed.tensor.Shard(0)])
+        for frozen, learns in ((True, False), (True, True), (False, False)):
+            head.weight = torch.nn.Parameter(split, requires_grad=not frozen)
+            self.assertTrue(torch.equal(decisions.whole_head(head, learns).weight, weight))
+        with self.assertRaisesRegex(ValueError, "the head learns, and is split.*use DDP, or adapters"):
+            decisions.whole_head(head, learns=True)
 
 
 if __name__ == "__main__":

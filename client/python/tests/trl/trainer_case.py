@@ -1,6 +1,7 @@
 """What the tests of TRL's trainers share: settings, rewards, models, their loss in float64, and a trainer beside the
 real server."""
 
+import copy
 import os
 import unittest
 import warnings
@@ -14,10 +15,12 @@ import tiny_model
 import torch
 import transformers
 from datasets import Dataset
+from peft import PeftModel, get_peft_model
 from server.testing.live_server import LiveServer
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
 
@@ -89,10 +92,23 @@ class Watched(SisTrainerMixin, GRPOTrainer):
         return loss
 
 
+def whole(model):
+    """Its parameters, gathered where FSDP2 has split them: then every rank has to call it."""
+    return {
+        name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
+        for name, value in model.state_dict().items()
+    }
+
+
 def in_float64(model):
-    """A copy, without what TRL changed of it."""
-    made = type(model)(model.config).double()
-    made.load_state_dict(model.state_dict())
+    """A copy with its adapters, without what TRL and FSDP2 changed of it. As of whole."""
+    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    # Its own configuration, of which from_config keeps what it is given.
+    made = AutoModelForCausalLM.from_config(copy.deepcopy(base.config), attn_implementation="eager")
+    if base is not model:
+        made = get_peft_model(made, copy.deepcopy(model.peft_config["default"]))
+    made = made.double()
+    made.load_state_dict(whole(model))
     return made
 
 

@@ -18,6 +18,9 @@ os.environ.update(
 
 import numpy as np  # noqa: E402
 from server.testing.live_server import LiveServer  # noqa: E402
+from tokenizers import Tokenizer  # noqa: E402
+from tokenizers.models import WordLevel  # noqa: E402
+from transformers import PreTrainedTokenizerFast  # noqa: E402
 
 import sis  # noqa: E402
 import sis.tracking  # noqa: E402
@@ -51,11 +54,18 @@ def records_of(data):
             parts = []
 
 
+def trackio_table(row):
+    import trackio
+
+    shown = trackio.Table.to_display_format(row["sis/tokens"]["_value"])
+    return [list(entry.values()) for entry in shown]
+
+
 class TrackingTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.addClassCleanup(FOLDER.cleanup)
-        server = LiveServer()
+        cls.server = server = LiveServer()
         cls.addClassCleanup(server.close)
         client = sis.Client(server.address, timeout=60)
         cls.addClassCleanup(client.close)
@@ -150,8 +160,7 @@ class TrackingTest(unittest.TestCase):
         trackio.finish()
         (row,) = SQLiteStorage.get_logs("sis", "r")
         self.assertEqual(row["step"], STEP)
-        table = trackio.Table.to_display_format(row["sis/tokens"]["_value"])
-        self.assertEqual([list(entry.values()) for entry in table], self.rows)
+        self.assertEqual(trackio_table(row), self.rows)
         self.check({name: row[name] for name in row if name.startswith("sis/") and name != "sis/tokens"})
 
     def test_tensorboard(self):
@@ -169,10 +178,67 @@ class TrackingTest(unittest.TestCase):
             read[name] = event.value
         self.check(read, places=6)  # float32
         (event,) = events.Tensors("sis/tokens/text_summary")
+        self.check_text(event)
+
+    def check_text(self, event):
         lines = event.tensor_proto.string_val[0].decode().split("\n")
         self.assertEqual(len(lines), len(self.rows) + 2)
         for line, row in zip(lines[2:], self.rows):
             self.assertTrue(line.startswith(f"| {row[0]} | \\|\\n&lt;{row[0]}> | {row[2]} |"), line)
+
+    def test_verl(self):
+        """Its own Tracking, told of a training as its trainers tell it; logs beside it what it logged before."""
+        import mlflow
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from trackio.sqlite_storage import SQLiteStorage
+        from verl.utils.tracking import Tracking
+
+        from sis.verl import token_tables
+        from sis.verl.refusals import check_training
+
+        folder = pathlib.Path(FOLDER.name)
+        os.environ.update(TENSORBOARD_DIR=f"{folder}/of-verl", MLFLOW_TRACKING_URI=f"file://{folder}/mlruns")
+        words = {text(number): number for number in range(VOCABULARY)}
+        tokenizer = Tokenizer(WordLevel(words, unk_token=text(0)))
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=text(0)).save_pretrained(folder / "model")
+        of_sis = {"address": self.server.address, "run": "r", "token_table_steps": 2}
+        config = {
+            "trainer": {"logger": ["tensorboard", "mlflow", "trackio"]},
+            "actor_rollout_ref": {"model": {"path": f"{folder}/model"}, "rollout": {"custom": {"sis": of_sis}}},
+        }
+        token_tables.install()
+        log = Tracking("sis", "of-verl", config["trainer"]["logger"], config=config)
+        run = mlflow.active_run().info.run_id
+        for step in range(5):
+            log.log(data={"score": step}, step=step)
+        log.log(data={"validation": 1.0}, step=4)
+        log.finish()
+
+        events = EventAccumulator(f"{folder}/of-verl").Reload()
+        self.assertEqual([event.step for event in events.Scalars("score")], [0, 1, 2, 3, 4])
+        tables = events.Tensors("sis/tokens/text_summary")
+        self.assertEqual([event.step for event in tables], [2, 4])
+        for event in tables:
+            self.check_text(event)
+        for step in (2, 4):
+            table = mlflow.load_table(f"sis/tokens-{step}.json", run_ids=[run])
+            self.assertEqual(table[list(sis.tracking.COLUMNS)].values.tolist(), self.rows)
+        shown = [row for row in SQLiteStorage.get_logs("sis", "of-verl") if "sis/tokens" in row]
+        self.assertEqual([row["step"] for row in shown], [2, 4])
+        table = trackio_table(shown[0])
+        self.assertEqual(table, self.rows)
+
+        # Others are as they were.
+        other = Tracking("sis", "other", ["console"], config={"trainer": {}})
+        other.log(data={"score": 1.0}, step=2)
+        self.assertFalse(hasattr(other, "sis_token_tables"))
+        rollout = {"name": "vllm", "calculate_log_probs": True, "custom": {"sis": of_sis}}
+        parts = {"actor": {"strategy": "fsdp2"}, "rollout": rollout, "model": {}}
+        told = {"actor_rollout_ref": parts, "algorithm": {}, "trainer": {"logger": ["console", "wandb"]}}
+        check_training(told)
+        told["trainer"]["logger"] = ["console"]
+        with self.assertRaisesRegex(ValueError, "token_table_steps is 2, but trainer.logger is .'console'.: add wandb"):
+            check_training(told)
 
 
 if __name__ == "__main__":
