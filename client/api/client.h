@@ -95,19 +95,20 @@ class Client {
   // Returns how many sequences were dropped as stale.
   absl::StatusOr<uint64_t> AdvanceVersion(const RunRef& run, uint64_t policy_version);
   absl::StatusOr<v1::Run> GetRun(const std::string& run_id);
-  // Of several replicas an answer is without the share of those that gave none: `unanswered` says
-  // which. So it is of GetStep, ListSteps, GetHistory, ListSequences and InspectRun.
+  // Here and in GetStep, ListSteps, GetHistory, ListSequences and InspectRun replicas that gave no
+  // answer are left out; `unanswered` says which these are.
   absl::StatusOr<v1::ListRunsResponse> ListRuns();
   // Forgets a run with all that is held of it; incarnation 0: whichever is present. Returns whether
   // it was there. Whoever still holds it gets NotFound or FailedPrecondition. With several replicas
   // all must answer: else Unavailable or DeadlineExceeded, and the call is to be repeated.
   absl::StatusOr<bool> DeleteRun(const RunRef& run);
-  // With one name for a fleet, of what the server that answers has evaluated; so the next ones.
+  // With one name for a fleet, this and the next ones tell the share of the server that answers.
   absl::StatusOr<v1::GetStepResponse> GetStep(const RunRef& run, uint64_t draw);
   // All draws that are kept, the one evaluated last at the end.
   absl::StatusOr<v1::ListStepsResponse> ListSteps(const RunRef& run);
   // All draws since the run was opened, older ones merged with their neighbours, the one evaluated
-  // last at the end. Over several replicas in the stretches of the one that has most.
+  // last at the end. What several replicas have is merged into the stretches of the one that has
+  // most.
   absl::StatusOr<v1::GetHistoryResponse> GetHistory(const RunRef& run);
   // A page of those that the servers have in memory: those after `after`, or from the first.
   absl::StatusOr<v1::ListSequencesResponse> ListSequences(const RunRef& run,

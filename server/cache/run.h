@@ -99,7 +99,7 @@ class Run {
   using Found = FoundSequence;
   // In memory, for reading. Counts as use, and shows that the run's reader is there.
   Found Find(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
-  // In memory, for appending or releasing. Counts as use, but nobody has read.
+  // In memory, for appending or releasing. Counts as use, but not as reading.
   Found FindToChange(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
   // For appending. FailedPrecondition if the sequence was dropped or the run is closed,
   // ResourceExhausted if the budget is used up.

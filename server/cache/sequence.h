@@ -98,9 +98,9 @@ class Sequence {
     std::string annotation = {};  // now
   };
   // No more positions will come: packs all pages. FailedPrecondition below the committed length, or
-  // with another length than before. Of the annotation that is there `annotate` makes the one that
-  // stands for it, under the lock; an empty one keeps it. ResourceExhausted if the budget does not
-  // hold it.
+  // with another length than before. `annotate` is given the present annotation, under the lock,
+  // and returns the one that takes its place; empty: it stays. ResourceExhausted if the budget does
+  // not hold it.
   absl::StatusOr<Sealed> Seal(uint32_t length,
                               absl::FunctionRef<std::string(const std::string& before)> annotate)
       ABSL_LOCKS_EXCLUDED(mutex_);

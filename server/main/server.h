@@ -99,18 +99,17 @@ class Server {
   std::string admin_address() const { return admin_ == nullptr ? "" : admin_->address(); }
   std::string_view backend_name() const { return backend_.backend->name(); }
   const std::string& backend_reason() const { return backend_.reason; }
-  // Empty without a device.
+  // What the device keeps of recorded rows, for people; empty without a device.
   const std::string& device_cache() const { return backend_.device_cache; }
   // A channel to this server that uses no network.
   std::shared_ptr<grpc::Channel> InProcessChannel();
 
-  // Reports not serving, takes no new connections and calls, lets those in flight finish for so
-  // long, then cancels them. Takes no longer than they do. Idempotent.
+  // Reports not serving, takes no new connections and calls, and returns when those in flight have
+  // finished, which are cancelled after the grace. Idempotent.
   void Shutdown(absl::Duration grace = absl::Seconds(5));
 
  private:
-  // `store` is null if nothing is to outlive the memory.
-  // `admin` is null if nobody is to look in.
+  // `store` is null if nothing is to outlive the memory, `admin` if there is no admin port.
   Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
          std::unique_ptr<SequenceStore> store, std::unique_ptr<Admin> admin,
          std::unique_ptr<Authenticator> authenticator, std::unique_ptr<SpanFile> spans);

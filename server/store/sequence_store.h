@@ -37,8 +37,8 @@ class SequenceStore {
  public:
   explicit SequenceStore(std::unique_ptr<ItemStore> items) : items_(std::move(items)) {}
 
-  // From now on calls are counted and timed there, unless they only list; for whoever has the store
-  // to itself yet. The metrics must outlive the object.
+  // From now on calls are counted and timed there, unless they only list. To be called before
+  // others have the store. The metrics must outlive the object.
   void CountIn(StoreMetrics& metrics) { metrics_ = &metrics; }
 
   // "rocksdb", "memcached", for messages and metrics.
@@ -50,8 +50,8 @@ class SequenceStore {
   // makes the store go on once there is room again.
   absl::Status CanAppend() { return items_->CanAdd(); }
 
-  // From `end` on (SteadyNow's), which only comes nearer, nothing is waited for: Unavailable.
-  // Others, which wait for nobody, do nothing.
+  // From `end` on (SteadyNow's) nothing is waited for: Unavailable. A later call may only bring it
+  // nearer. Stores that wait for nobody do nothing.
   void EndWaits(absl::Time end) { items_->EndWaits(end); }
 
   // Adds each entry unless its number is taken. Of one sequence, numbers must be consecutive and in
