@@ -186,8 +186,7 @@ absl::Status Set(const std::string& words, const StartSettings& start, CellSetti
       cell.top_k > vocabulary || !(cell.mass >= 0.0 && cell.mass <= 1.0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("updates must be from 1 to the responses of a rollout, rollouts at least 1, "
-                     "mass in [0, 1], "
-                     "and top_k at most ",
+                     "mass in [0, 1], and top_k at most ",
                      vocabulary));
   }
   return absl::OkStatus();

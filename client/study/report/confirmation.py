@@ -40,10 +40,6 @@ _SHORT = {
 _ByPair = Dict[Tuple[str, str], Difference]
 
 
-def is_complete(design_path: pathlib.Path, results_path: pathlib.Path) -> bool:
-    return set(design.read(design_path).runs) <= results.read(results_path).keys()
-
-
 def situation(cell: str) -> str:
     for ending in _RECOMPUTED:
         cell = cell.removesuffix(ending)
@@ -130,7 +126,7 @@ def write(design_path: pathlib.Path, results_path: pathlib.Path, folder: pathlib
     there = results.read(results_path)
     found = results.by_arm(there)
     runs = len(plan.runs)
-    complete = is_complete(design_path, results_path)
+    complete = set(plan.runs) <= there.keys()
     state = f"All {runs} runs of the design are in."
     beside, of_sets = ("*Not all runs are in, so nothing is told here.*",) * 2
     if complete:

@@ -1,12 +1,11 @@
 """Writes study.md, the report of the study, its pictures and tables from the results:
-report.py CELLS RESULTS FOLDER. The committed results of the second study say whether it is
-complete."""
+report.py CELLS RESULTS FOLDER"""
 
 import pathlib
 import sys
 from typing import List
 
-from client.study.report import advice, comparisons, confirmation, figures, paper
+from client.study.report import comparisons, figures, paper
 from client.study.report.intervals import paired
 from client.study.report.tables import by_arm, differences, mean, primary, tab_separated, table
 from client.study.runs import design, results
@@ -63,11 +62,8 @@ def _forest(plan: design.Design, found: results.ByArm, main: bool) -> str:
     return figures.forest(rows, "final reward")
 
 
-def write(
-    cells: pathlib.Path, results_path: pathlib.Path, folder: pathlib.Path, confirmed: bool
-) -> None:
-    """Writes study.md into the folder, pictures and large tables into its folder study. Confirmed:
-    the second study is complete, and gives the advice."""
+def write(cells: pathlib.Path, results_path: pathlib.Path, folder: pathlib.Path) -> None:
+    """Writes study.md into the folder, pictures and large tables into its folder study."""
     plan = design.read(cells)
     there = results.read(results_path)
     found = results.by_arm(there)
@@ -85,14 +81,10 @@ def write(
         state = f"**Not complete: {len(there)} of {runs} runs.** Quote nothing before all are in."
     text = _TEMPLATE.read_text().format(
         state=state, primary=table(*primary(plan, found)),
-        advice=advice.CONFIRMED if confirmed else advice.exploratory(found),
         collapses=_collapses(plan, found),
     )  # fmt: skip
     (folder / "study.md").write_text(text)
 
 
 if __name__ == "__main__":
-    cells_path, results_given, folder_given = map(pathlib.Path, sys.argv[1:])
-    of_second = pathlib.Path("docs/study/confirmation_results.txt")
-    complete = confirmation.is_complete(cells_path.with_name("confirmation.txt"), of_second)
-    write(cells_path, results_given, folder_given, complete)
+    write(*map(pathlib.Path, sys.argv[1:]))

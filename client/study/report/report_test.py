@@ -9,7 +9,7 @@ from typing import Dict, Tuple
 
 import numpy as np
 
-from client.study.report import advice, comparisons, confirmation, intervals, recommendation, report
+from client.study.report import comparisons, confirmation, intervals, recommendation, report
 from client.study.runs import design, results
 
 CELLS = pathlib.Path("client/study/cells.txt")
@@ -106,7 +106,7 @@ class ReportTest(unittest.TestCase):
     def test_every_arm_of_every_cell_is_there(self) -> None:
         make_results(self.results, 16)
         plan = design.read(CELLS)
-        report.write(CELLS, self.results, self.folder, confirmed=False)
+        report.write(CELLS, self.results, self.folder)
         text = (self.folder / "study.md").read_text()
         self.assertIn(f"All {len(plan.runs)} runs of the design are in", text)
         cells = (self.folder / "study" / "cells.tsv").read_text()
@@ -124,7 +124,7 @@ class ReportTest(unittest.TestCase):
 
     def test_part_of_the_results_says_so(self) -> None:
         make_results(self.results, 1)
-        report.write(CELLS, self.results, self.folder, confirmed=False)
+        report.write(CELLS, self.results, self.folder)
         self.assertIn("Not complete", (self.folder / "study.md").read_text())
 
     def write_second_study(self, means: Dict[Tuple[str, str], float], parts: int = 1) -> str:
@@ -165,7 +165,6 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(len(re.findall(number, text)), len(plan.primary))
         written = (self.folder / "study" / "confirmation.tsv").read_text().splitlines()
         self.assertEqual(len(written), 1 + sum(len(cell.arms) for cell in plan.cells.values()))
-        self.assertTrue(confirmation.is_complete(CONFIRMATION, self.results))
 
     def test_the_second_study_tells_nothing_before_it_is_complete(self) -> None:
         runs = len(design.read(CONFIRMATION).runs)
@@ -175,23 +174,6 @@ class ReportTest(unittest.TestCase):
         self.assertNotIn("**damped", text)
         written = (self.folder / "study" / "confirmation.tsv").read_text().splitlines()
         self.assertEqual(set(map(str.count, written, ["\t"] * len(written))), {2})
-        self.assertFalse(confirmation.is_complete(CONFIRMATION, self.results))
-
-    # One table of advice: the first study's goes where the second one's comes.
-    def test_the_first_study_leaves_the_advice_to_the_second(self) -> None:
-        make_results(self.results, 2)
-        for confirmed in (False, True):
-            report.write(CELLS, self.results, self.folder, confirmed)
-            text = (self.folder / "study.md").read_text()
-            self.assertEqual("| your situation | use |" in text, not confirmed)
-            self.assertEqual("what to use is said by" in text, confirmed)
-
-    def test_advice_names_a_rule_only_where_intervals_do(self) -> None:
-        make_results(self.results, 16)
-        found = results.by_arm(results.read(self.results))
-        rows = {line.split("|")[1].strip(): line.split("|")[2].strip() for line in advice.by_situation(found).splitlines()}
-        self.assertEqual(rows["Right answers are rare"], "clipped GRPO: nothing was shown to be better")
-        self.assertEqual(advice.use(found, ("int5",)), "soft acceptance")
 
     # Ours in the order of recommendation.RULES.
     def test_what_to_use_follows_from_verdicts_alone(self) -> None:
@@ -245,8 +227,7 @@ class ReportTest(unittest.TestCase):
 
     def test_the_committed_page_is_of_the_committed_results(self) -> None:
         of_second = pathlib.Path("docs/study/confirmation_results.txt")
-        confirmed = confirmation.is_complete(CONFIRMATION, of_second)
-        report.write(CELLS, pathlib.Path("docs/study/results.txt"), self.folder, confirmed)
+        report.write(CELLS, pathlib.Path("docs/study/results.txt"), self.folder)
         confirmation.write(CONFIRMATION, of_second, self.folder)
         for name in (
             "study.md", "study/cells.tsv", "study/paper.tsv",
