@@ -212,9 +212,6 @@ absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const
   request.mutable_arrays()->Add(options.arrays.begin(), options.arrays.end());
   request.set_chunks_span_slices(true);
   request.mutable_columns()->Add(options.columns.begin(), options.columns.end());
-  if (options.memory != nullptr && !options.columns.empty()) {
-    return absl::UnimplementedError("FetchTopK of columns into shared memory");
-  }
   request.set_ragged(options.ragged);
   if (options.memory != nullptr) return FetchInto(*options.memory, std::move(request));
   return Receive(*replicas_, request);

@@ -52,7 +52,7 @@ struct FetchOptions {
   absl::Duration lease = absl::ZeroDuration();
   // Those that are wanted; the others are empty. None: all four.
   std::vector<v1::RecordArray> arrays = {};
-  // Names of the run's columns that are wanted besides. Unimplemented with `memory`.
+  // Names of the run's columns that are wanted besides.
   std::vector<std::string> columns = {};
   // Leased from the same server: the arrays are put there, and nothing but their places travels.
   // They stay until the last copy of the records has gone, then their part of it is free again.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,9 +29,18 @@ size_t Sum(std::span<const uint16_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), size_t{0});
 }
 
+absl::Status WrongSize(absl::string_view name, size_t bytes, size_t wanted) {
+  return absl::InternalError(
+      absl::StrCat("the server's ", name, " holds ", bytes, " bytes, not ", wanted));
+}
+
 absl::Status WrongSize(Array array, size_t bytes, size_t wanted) {
-  return absl::InternalError(absl::StrCat("the server's ", FetchedChunk::kNames[array], " holds ",
-                                          bytes, " bytes, not ", wanted));
+  return WrongSize(FetchedChunk::kNames[array], bytes, wanted);
+}
+
+absl::Status WrongColumns(size_t columns, size_t wanted) {
+  return absl::InternalError(
+      absl::StrCat("the server's FetchTopK chunk has ", columns, " columns, not ", wanted));
 }
 
 bool LiesIn(const v1::MissingRange& gap, std::span<const Slice> slices) {
@@ -206,8 +216,7 @@ void RecordReader::CopyKept() {
 
 absl::Status RecordReader::CopyColumns(const FetchedChunk& chunk) {
   if (chunk.columns() != columns_.size() || chunk.columns_with_presence() != columns_.size()) {
-    return absl::InternalError(absl::StrCat("the server's FetchTopK chunk has ", chunk.columns(),
-                                            " columns, not ", columns_.size()));
+    return WrongColumns(chunk.columns(), columns_.size());
   }
   for (size_t i = 0; i < columns_.size(); ++i) {
     FetchedColumn& column = records_.columns[i];
@@ -235,20 +244,55 @@ void RecordReader::SkipFullSlices() {
   }
 }
 
-absl::StatusOr<std::byte*> RecordReader::PlaceOf(const FetchedChunk& chunk, Array array,
-                                                 size_t bytes, size_t& used) const {
+absl::StatusOr<std::span<std::byte>> RecordReader::Located(
+    absl::string_view name, size_t field_bytes, absl::FunctionRef<void(std::byte*)> copy) {
   uint64_t part[2] = {};  // offset and size
-  if (chunk.size(array) != sizeof(part)) return WrongSize(array, chunk.size(array), sizeof(part));
-  chunk.Copy(array, reinterpret_cast<std::byte*>(part));
+  if (field_bytes != sizeof(part)) return WrongSize(name, field_bytes, sizeof(part));
+  copy(reinterpret_cast<std::byte*>(part));
   const std::span<std::byte> room = range_->bytes();
   const uint64_t begin = part[0] - range_->offset();
-  if (part[0] < range_->offset() || begin > room.size() || bytes > room.size() - begin ||
-      part[1] != bytes || begin % MappedSegments::kAlignment != 0) {
-    return absl::InternalError(absl::StrCat("the server's ", FetchedChunk::kNames[array],
-                                            " do not lie where they were asked to"));
+  if (part[0] < range_->offset() || begin > room.size() || part[1] > room.size() - begin ||
+      begin % MappedSegments::kAlignment != 0) {
+    return absl::InternalError(
+        absl::StrCat("the server's ", name, " does not lie where it was asked to"));
   }
-  used = std::max<size_t>(used, begin + bytes);
-  return room.data() + begin;
+  used_ = std::max<size_t>(used_, begin + part[1]);
+  return room.subspan(begin, part[1]);
+}
+
+absl::Status RecordReader::LocateArray(const FetchedChunk& chunk, Array array) {
+  const absl::StatusOr<std::span<std::byte>> place =
+      Located(FetchedChunk::kNames[array], chunk.size(array),
+              [&](std::byte* into) { chunk.Copy(array, into); });
+  if (!place.ok()) return place.status();
+  if (place->size() != Bytes(array)) return WrongSize(array, place->size(), Bytes(array));
+  arrays_[array] = place->data();
+  return absl::OkStatus();
+}
+
+absl::Status RecordReader::LocateColumns(const FetchedChunk& chunk) {
+  if (chunk.columns() != columns_.size() || chunk.columns_with_presence() != columns_.size()) {
+    return WrongColumns(chunk.columns(), columns_.size());
+  }
+  for (size_t i = 0; i < columns_.size(); ++i) {
+    const std::string name = absl::StrCat("columns[", i, "]");
+    const auto values =
+        Located(name, chunk.column_size(i), [&](std::byte* into) { chunk.CopyColumn(i, into); });
+    if (!values.ok()) return values.status();
+    const auto present = Located(absl::StrCat("column_presence[", i, "]"), chunk.presence_size(i),
+                                 [&](std::byte* into) { chunk.CopyPresence(i, into); });
+    if (!present.ok()) return present.status();
+    const size_t width = positions_ == 0 ? 0 : values->size() / positions_;
+    if (values->size() != width * positions_ || present->size() != positions_) {
+      return absl::InternalError(absl::StrCat("the server's ", name, " holds ", values->size(),
+                                              " bytes for ", positions_, " positions"));
+    }
+    records_.columns[i] = {.width = width,
+                           .values = *values,
+                           .present = Elements<uint8_t>(present->data(), present->size()),
+                           .memory = range_};
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RecordReader::Locate(const FetchedChunk& chunk) {
@@ -256,20 +300,18 @@ absl::Status RecordReader::Locate(const FetchedChunk& chunk) {
     return absl::InternalError(absl::StrCat("the server's FetchTopK put ", chunk.length, " of ",
                                             positions_, " positions into shared memory"));
   }
-  size_t used = 0;
+  // The counts first: they say how many slots there are.
+  constexpr Array kCounts = FetchedChunk::kTopKCounts;
   if (ragged()) {
-    constexpr Array kCounts = FetchedChunk::kTopKCounts;
-    const absl::StatusOr<std::byte*> place = PlaceOf(chunk, kCounts, Bytes(kCounts), used);
-    if (!place.ok()) return place.status();
-    slots_ = Sum(Elements<uint16_t>(*place, Bytes(kCounts)));
+    if (absl::Status status = LocateArray(chunk, kCounts); !status.ok()) return status;
+    slots_ = Sum(Elements<uint16_t>(arrays_[kCounts], Bytes(kCounts)));
   }
   for (const Array array : kAll) {
-    if (!wanted_[array]) continue;
-    const absl::StatusOr<std::byte*> place = PlaceOf(chunk, array, Bytes(array), used);
-    if (!place.ok()) return place.status();
-    arrays_[array] = *place;
+    if (!wanted_[array] || array == kCounts) continue;
+    if (absl::Status status = LocateArray(chunk, array); !status.ok()) return status;
   }
-  range_->Shrink(used);
+  if (absl::Status status = LocateColumns(chunk); !status.ok()) return status;
+  range_->Shrink(used_);
   SetArrays(range_);
   located_ = true;
   return absl::OkStatus();

@@ -5,10 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "client/shared_memory/segment_memory.h"
 #include "client/types/fetched_message.h"
 #include "client/types/types.h"
@@ -35,9 +38,11 @@ class RecordReader {
   absl::Status Copy(FetchedChunk chunk);
   absl::Status CopyColumns(const FetchedChunk& chunk);
   absl::Status Locate(const FetchedChunk& chunk);
-  // Where in the range an array lies that must be of so many bytes.
-  absl::StatusOr<std::byte*> PlaceOf(const FetchedChunk& chunk, FetchedChunk::Array array,
-                                     size_t bytes, size_t& used) const;
+  absl::Status LocateArray(const FetchedChunk& chunk, FetchedChunk::Array array);
+  absl::Status LocateColumns(const FetchedChunk& chunk);
+  // Where in the range an array lies, as a field of so many bytes says, which `copy` gives.
+  absl::StatusOr<std::span<std::byte>> Located(absl::string_view name, size_t field_bytes,
+                                               absl::FunctionRef<void(std::byte*)> copy);
   // Sees how many slots a ragged chunk's positions use, and keeps it till the end.
   absl::Status Keep(FetchedChunk chunk);
   // Copies the kept ones, now that it is known how many slots there are.
@@ -62,6 +67,7 @@ class RecordReader {
   // Where each array begins.
   std::array<std::byte*, FetchedChunk::kArrays> arrays_ = {};
   bool located_ = false;
+  size_t used_ = 0;  // of the range, in bytes
   // If ragged: the chunks, and the used slots of all.
   std::vector<FetchedChunk> kept_;
   size_t slots_ = 0;

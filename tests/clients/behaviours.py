@@ -31,8 +31,7 @@ By choice of their languages, in no test; C++ first:
 - a call may take 5 minutes, 60 s, unless told otherwise,
 - a block without room is offered again for 2 minutes, 60 s,
 - `flush` returns what was refused; the committed lengths,
-- a stream that ends before a flush tells it on standard error; in a `RuntimeWarning`,
-- [columns](adr/0040-columns-lie-beside-records.md) are not fetched into shared memory; they are.
+- a stream that ends before a flush tells it on standard error; in a `RuntimeWarning`.
 
 This page is written by `python3 -m tests.clients.behaviours`.
 """

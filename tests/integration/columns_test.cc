@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,13 +51,19 @@ class ColumnsTest : public testing::TestWithParam<int> {
  protected:
   ColumnsTest() {
     for (int i = 0; i < GetParam(); ++i) {
-      servers_.push_back(std::make_unique<LiveServer>());
+      servers_.push_back(GetParam() == 1
+                             ? std::make_unique<LiveServer>(LiveServer::SharedMemoryOptions())
+                             : std::make_unique<LiveServer>());
       addresses_.push_back(servers_.back()->server().grpc_address());
     }
     auto client = Client::Connect(addresses_, {.call_timeout = absl::Seconds(20)});
     EXPECT_TRUE(client.ok()) << client.status();
     client_ = *std::move(client);
     EXPECT_TRUE(client_->CreateRun("run", Config()).ok());
+  }
+  static bool LiesIn(SharedMemory& memory, std::span<const std::byte> bytes) {
+    const std::span<const std::byte> all = memory.memory().bytes();
+    return bytes.data() >= all.data() && bytes.data() + bytes.size() <= all.data() + all.size();
   }
   static std::string Name(int sequence) { return absl::StrCat("sequence-", sequence); }
 
@@ -92,7 +99,7 @@ TEST_P(ColumnsTest, WhatWasAppendedIsFetched) {
   EXPECT_EQ(codes, (std::vector{absl::StatusCode::kInvalidArgument, absl::StatusCode::kNotFound,
                                 absl::StatusCode::kAlreadyExists}));
 
-  const FetchOptions options{.arrays = {v1::SAMPLED_IDS}, .columns = {"teacher", "experts"}};
+  FetchOptions options{.arrays = {v1::SAMPLED_IDS}, .columns = {"teacher", "experts"}};
   const auto fetch = [&] {
     absl::StatusOr<TopKRecords> fetched = client_->FetchTopK(kRun, slices, options);
     EXPECT_TRUE(fetched.ok()) << fetched.status();
@@ -127,7 +134,33 @@ TEST_P(ColumnsTest, WhatWasAppendedIsFetched) {
             absl::StatusCode::kNotFound);
   EXPECT_EQ(client_->FetchTopK(kRun, slices, {.columns = {"experts", "experts"}}).status().code(),
             absl::StatusCode::kInvalidArgument);
-  if (GetParam() == 1) return;
+  if (GetParam() == 1) {
+    auto memory = client_->LeaseSharedMemory(64 << 10);
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    options.memory = memory->get();
+    const TopKRecords alone = fetch();
+    options.arrays = {};
+    options.ragged = true;
+    const TopKRecords with_sets = fetch();
+    EXPECT_GT(with_sets.ids.size(), kSequences * kLength);
+    for (const TopKRecords* located : {&alone, &with_sets}) {
+      for (const FetchedColumn& column : located->columns) {
+        EXPECT_TRUE(LiesIn(**memory, column.values));
+        EXPECT_TRUE(LiesIn(**memory, std::as_bytes(column.present)));
+      }
+    }
+    EXPECT_EQ(client_->FetchTopK(kRun, slices, options).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << "too little is free";
+    options.columns = {"mask"};
+    EXPECT_EQ(client_->FetchTopK(kRun, slices, options).status().code(),
+              absl::StatusCode::kNotFound);
+    // They outlive the lease.
+    memory->reset();
+    expect(alone, std::vector<bool>(kSequences, true));
+    expect(with_sets, std::vector<bool>(kSequences, true));
+    return;
+  }
 
   servers_[0]->server().Shutdown(absl::ZeroDuration());
   servers_[0].reset();
