@@ -106,9 +106,9 @@ class AppendWriter {
 
   // T positions from first_position on, sampled by the weights of policy_version. The arrays are
   // copied, unless all of them lie in one piece of memory that the client has leased from its
-  // server (Client::LeaseSharedMemory) and begin at multiples of 64 bytes in it. The server reads
-  // those where they are: they must stay as they are until a Flush has returned. If their lease
-  // ends before, their entries are refused as NotFound.
+  // server (Client::LeaseSharedMemory). The server reads those where they are: they must stay as
+  // they are until a Flush has returned. If their lease ends before, their entries are refused as
+  // NotFound.
   absl::Status Block(const SequenceRef& sequence, uint32_t first_position, uint64_t policy_version,
                      const RecordView& records);
   // Values of a column of the run at T positions that are recorded. Waits for the acks of all

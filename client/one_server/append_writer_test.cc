@@ -283,7 +283,7 @@ TEST_F(AppendWriterTest, ArraysInASegmentCountASixteenth) {
       static_cast<std::byte*>(std::aligned_alloc(64, kPositions * 8)), &std::free);
   std::memset(memory.get(), 0, kPositions * 8);
   const auto segments = std::make_shared<MappedSegments>();
-  segments->Add({memory.get(), kPositions * 8}, "segment");
+  segments->Add({memory.get(), kPositions * 8}, "segment", 64);
   const std::span sampled(reinterpret_cast<const int32_t*>(memory.get()), kPositions);
   const std::span log_probs(reinterpret_cast<const float*>(memory.get()) + kPositions, kPositions);
   const std::vector<AppendEntry> blocks(10, BlockEntry{{"a"}, 0, 0, {sampled, log_probs, {}, {}}});

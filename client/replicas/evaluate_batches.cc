@@ -64,7 +64,10 @@ EvaluateBatches::EvaluateBatches(v1::EvaluateRequest request, std::vector<Positi
       arrays_, [this](const PositionArray& array) { return array.Holds(positions_); });
   std::vector<std::span<const std::byte>> all;
   for (const PositionArray& array : arrays_) all.push_back(array.bytes);
-  in_segment_ = segments_.Find(all).has_value();
+  if (const auto found = segments_.Find(all)) {
+    in_segment_ = true;
+    alignment_ = found->alignment;
+  }
 }
 
 std::vector<size_t> EvaluateBatches::Cut(std::span<const size_t> slices, size_t bytes,
@@ -104,9 +107,8 @@ size_t EvaluateBatches::Bytes(const Rows& rows) const {
 }
 
 bool EvaluateBatches::CanBegin(size_t position) const {
-  return !in_segment_ || std::ranges::all_of(arrays_, [position](const PositionArray& array) {
-    return array.Begin(position) % MappedSegments::kAlignment == 0;
-  });
+  return std::ranges::all_of(
+      arrays_, [&](const PositionArray& array) { return array.Begin(position) % alignment_ == 0; });
 }
 
 EvaluateBatches::~EvaluateBatches() {

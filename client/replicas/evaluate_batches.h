@@ -41,7 +41,7 @@ struct PositionArray {
 
 // Cuts between slices only: a slice stays what the server gave a digest of. The arrays are not
 // copied where they go over a stream: gRPC reads them where they lie. Arrays that all lie in one
-// segment do not travel; they are cut where messages can say where the parts begin.
+// segment do not travel; servers of 0.1.0 have them cut where the parts are aligned.
 class EvaluateBatches {
  public:
   // `request` is all of the request but the arrays; those of one message stand side by side. Arrays
@@ -120,6 +120,8 @@ class EvaluateBatches {
   size_t positions_ = 0;
   bool fit_ = false;
   bool in_segment_ = false;
+  // Of the bytes at which a batch's parts of the arrays begin.
+  size_t alignment_ = 1;
   std::vector<Batch> batches_;
 
   std::mutex mutex_;

@@ -6,9 +6,10 @@
 
 namespace sis {
 
-void MappedSegments::Add(std::span<const std::byte> memory, const std::string& segment) {
+void MappedSegments::Add(std::span<const std::byte> memory, const std::string& segment,
+                         size_t alignment) {
   const std::lock_guard lock(mutex_);
-  mapped_[memory.data()] = {memory.size(), segment};
+  mapped_[memory.data()] = {memory.size(), segment, alignment};
 }
 
 void MappedSegments::Remove(const std::string& segment) {
@@ -28,9 +29,10 @@ std::optional<MappedSegments::Locations> MappedSegments::Find(
     const auto& [begin, mapped] = *--after;
     const auto offset = static_cast<size_t>(bytes.data() - begin);
     if (offset > mapped.size || bytes.size() > mapped.size - offset) return std::nullopt;
-    if (offset % kAlignment != 0) return std::nullopt;
+    if (offset % mapped.alignment != 0) return std::nullopt;
     if (!parts.segment.empty() && mapped.segment != parts.segment) return std::nullopt;
     parts.segment = mapped.segment;
+    parts.alignment = mapped.alignment;
     const uint64_t offset_and_size[] = {offset, bytes.size()};
     field = ToBytes(std::span<const uint64_t>(offset_and_size));
   }

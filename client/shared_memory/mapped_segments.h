@@ -15,16 +15,19 @@ namespace sis {
 // The segments of one server that are mapped here. Thread-safe.
 class MappedSegments {
  public:
-  // Offsets in messages are multiples of it.
+  // Allocations and arrays of answers begin at multiples of it; of requests to servers of 0.1.0 all
+  // arrays must.
   static constexpr size_t kAlignment = 64;
 
-  void Add(std::span<const std::byte> memory, const std::string& segment);
+  // `alignment`: of the arrays of requests, as the server asks for it.
+  void Add(std::span<const std::byte> memory, const std::string& segment, size_t alignment);
   void Remove(const std::string& segment);
 
   // What stands in a message for arrays; null unless one is not empty, and all such lie in one
-  // segment, from multiples of kAlignment on.
+  // segment, aligned as it asks.
   struct Locations {
     std::string segment;
+    size_t alignment = 1;
     std::vector<std::string> fields;
   };
   std::optional<Locations> Find(std::span<const std::span<const std::byte>> arrays) const;
@@ -33,6 +36,7 @@ class MappedSegments {
   struct Mapped {
     size_t size;
     std::string segment;
+    size_t alignment;
   };
 
   mutable std::mutex mutex_;

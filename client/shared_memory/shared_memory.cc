@@ -25,7 +25,11 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Lease(
   if (!memory.ok()) return memory.status();
   shared->memory_ = *std::move(memory);
   const std::lock_guard lock(shared->mutex_);
-  if (!shared->ended_) shared->segments_->Add(shared->memory_->bytes(), shared->segment_);
+  if (!shared->ended_) {
+    const size_t alignment = shared->response_.alignment();
+    shared->segments_->Add(shared->memory_->bytes(), shared->segment_,
+                           alignment == 0 ? MappedSegments::kAlignment : alignment);
+  }
   return shared;
 }
 

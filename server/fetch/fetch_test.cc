@@ -465,7 +465,7 @@ TEST_F(FetchIntoSegmentTest, RangesThatDoNotFitAreRefusedAndTakeNoLease) {
   };
   refused(0, Needed() - 1, absl::StrCat("answers.bytes: ", Needed() - 1, ", but ", Needed()),
           arrays_);
-  refused(32, Needed(), "answers: ", arrays_);
+  refused(32, Needed(), "answers.offset: 32", arrays_);
   refused(segment_->size() - 64, Needed(), "answers: ", arrays_);
   refused(uint64_t{0} - 64, Needed(), "answers: ", arrays_);
   refused(0, Needed(), "answers: set, but segment is not", ReceivedArrays());

@@ -55,6 +55,7 @@ void SegmentLease::Lease(uint64_t bytes) {
   response->set_segment(segment_);
   response->set_object((*segment)->object());
   response->set_bytes((*segment)->size());
+  response->set_alignment(1);
   response_ = SerializeInPlace(response);
   writing_ = true;
   WriteBegins();

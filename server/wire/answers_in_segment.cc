@@ -14,10 +14,13 @@ absl::StatusOr<AnswersInSegment> AnswersInSegment::Parse(const v1::SegmentRange&
     return absl::InvalidArgumentError("answers: set, but segment is not");
   }
   const SegmentRange whole{range.offset(), range.bytes()};
+  if (whole.offset % kAlignment != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("answers.offset: ", whole.offset, ", not a multiple of ", kAlignment));
+  }
   if (absl::Status status = whole.Check(arrays.segment()->size()); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("answers: ", status.message()));
   }
-  constexpr uint64_t kAlignment = SegmentRange::kAlignment;
   std::vector<SegmentRange> parts;
   uint64_t needed = 0;
   for (const uint64_t size : sizes) {

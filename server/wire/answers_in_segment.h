@@ -19,6 +19,9 @@ namespace sis {
 // Where a request wants the arrays of its answer (SegmentRange in the API).
 class AnswersInSegment {
  public:
+  // What each array begins at a multiple of.
+  static constexpr uint64_t kAlignment = 64;
+
   // `sizes` are those of the arrays, in bytes. InvalidArgument if `arrays`, the request's, lie in
   // no segment, or it hasn't such a range, or that is too small: the message says what is needed.
   static absl::StatusOr<AnswersInSegment> Parse(const v1::SegmentRange& range,

@@ -10,10 +10,6 @@ namespace sis {
 static_assert(std::endian::native == std::endian::little, "messages are little-endian");
 
 absl::Status SegmentRange::Check(uint64_t segment_bytes) const {
-  if (offset % kAlignment != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("offset ", offset, " in the segment, not a multiple of ", kAlignment));
-  }
   if (offset > segment_bytes || size > segment_bytes - offset) {
     return absl::InvalidArgumentError(
         absl::StrCat(size, " bytes at ", offset, ", beyond the segment's ", segment_bytes));

@@ -12,8 +12,6 @@ namespace sis {
 
 // Bytes [offset, offset + size) of a segment.
 struct SegmentRange {
-  // What every array begins at a multiple of.
-  static constexpr uint64_t kAlignment = 64;
   // What stands in a message in its place.
   static constexpr size_t kBytes = 16;
 

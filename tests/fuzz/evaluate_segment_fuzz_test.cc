@@ -55,8 +55,8 @@ void Check(const uint8_t* data, size_t size) {
   v1::EvaluateRequest with_answers = moved;
   *with_answers.mutable_answers() = answers;
   if (answers_in_segment) EvaluateIn(run, backend, with_answers, arrays).IgnoreError();
-  with_answers.mutable_answers()->set_offset(mover.next());
-  with_answers.mutable_answers()->set_bytes(kSegmentBytes - mover.next());
+  with_answers.mutable_answers()->set_offset(mover.end());
+  with_answers.mutable_answers()->set_bytes(kSegmentBytes - mover.end());
   const auto answered = EvaluateIn(run, backend, with_answers, arrays);
   if (mover.faithful() && answered.ok() && in_segment.ok()) {
     for (const auto& [part, array] :

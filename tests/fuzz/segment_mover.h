@@ -27,8 +27,8 @@ class SegmentMover {
 
   // Whether all arrays are in the segment as they were in the message.
   bool faithful() const { return faithful_; }
-  // Where the next one would be.
-  uint64_t next() const { return next_; }
+  // Where free bytes begin, at a multiple of 64.
+  uint64_t end() const { return std::min<uint64_t>(segment_.size(), (next_ + 63) / 64 * 64); }
 
  private:
   std::string Move(const std::string& array) {
@@ -39,7 +39,8 @@ class SegmentMover {
     }
     SegmentRange part{next_, array.size()};
     segment_.Write(part.offset, part.size, array.data());
-    next_ = std::min<uint64_t>(segment_.size(), (next_ + array.size() + 63) / 64 * 64);
+    // The next begins where this ends, at any alignment.
+    next_ += array.size();
     if (array.back() == 9) {
       // Elsewhere, inside and outside.
       faithful_ = false;

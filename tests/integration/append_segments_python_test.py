@@ -149,12 +149,17 @@ class AppendSegmentsTest(unittest.TestCase):
         gc.collect()
         self.segment.empty(MEBIBYTE, np.uint8)
 
-    def test_rows_that_begin_where_messages_cannot_say(self):
+    def test_rows_that_begin_anywhere(self):
         placed = self.put(self.record)
-        with self.stream() as stream:
-            for first in range(0, ROWS, 100):
-                self.block(stream, {name: array[first : first + 100] for name, array in placed.items()}, first)
-        self.assert_recorded("s")
+        for alignment in (1, 64):  # 64: a server of 0.1.0, to which these travel
+            self.segment.alignment = alignment
+            some = [array[100:200] for array in placed.values()]
+            self.assertEqual(self.segment.refer_all(some) is None, alignment == 64)
+            with self.stream() as stream:
+                for first in range(0, ROWS, 100):
+                    rows = {name: array[first : first + 100] for name, array in placed.items()}
+                    self.block(stream, rows, first, f"s{alignment}")
+            self.assert_recorded(f"s{alignment}")
 
     def test_arrays_may_be_dropped_at_once(self):
         with self.stream() as stream:

@@ -77,12 +77,23 @@ TEST_F(AppendSegmentsTest, TheSameRecordsAsInMessages) {
   for (const v1::Block& block : {first, second, other}) EXPECT_TRUE(IsThere(block));
 }
 
+TEST_F(AppendSegmentsTest, ArraysBeginAnywhere) {
+  // Each directly behind the one before, the first at an odd byte.
+  segment_.PutFrom(1);
+  std::vector<v1::Block> blocks;
+  for (uint32_t first = 0; first < 300; first += 60) {
+    blocks.push_back(records_.Block("s", first, 0, first, 60));
+  }
+  for (const v1::Ack& ack : Append(InSegment(blocks))) EXPECT_EQ(ack.code(), 0) << ack.message();
+  for (const v1::Block& block : blocks) EXPECT_TRUE(IsThere(block));
+}
+
 TEST_F(AppendSegmentsTest, AWrongEntryFailsAlone) {
   const v1::Block block = records_.Block("s", 0, 0, 0, 4);
   const v1::Block good = records_.Block("good", 0, 0, 0, 4);
   constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
   const std::pair<std::string, std::string> wrong[] = {
-      {SegmentRange{32, 16}.ToBytes(), "multiple of 64"},
+      {SegmentRange{segment_.size() - 15, 16}.ToBytes(), "beyond"},
       {SegmentRange{segment_.size(), 16}.ToBytes(), "beyond"},
       {SegmentRange{kMost - 63, 80}.ToBytes(), "beyond"},
       {SegmentRange{64, kMost}.ToBytes(), "beyond"},

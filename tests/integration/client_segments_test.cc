@@ -270,6 +270,60 @@ TEST_F(ClientSegmentsTest, BlocksAreAppendedFromItAsFromAnywhere) {
   EXPECT_EQ(BytesOf(got->sampled_log_probs), sampled);
 }
 
+// As an engine writes them: arrays for all sequences, of which blocks are rows that begin anywhere.
+TEST_F(ClientSegmentsTest, RowsThatAreWrittenInPlaceDoNotTravel) {
+  ServerOptions options = LiveServer::SharedMemoryOptions(kBytes);
+  options.max_message_bytes = 4 << 10;
+  LiveServer live(options);
+  live.CreateRun(LiveServer::RunRequest(kRun.run_id, kSlots, kVocabulary));
+  const auto client = *Client::Connect(live.server().grpc_address());
+  const auto memory = *client->LeaseSharedMemory(kBytes);
+  v1::Sampling sampling;
+  sampling.set_log_probs(v1::Sampling::RAW);
+  sampling.set_temperature(1);
+  // Of their own memory they are too large for a message.
+  {
+    const auto stream = client->Append(kRun, sampling, kVocabulary);
+    ASSERT_TRUE(stream->Block(slices_[0].sequence, 0, 0, records_[0].View()).ok());
+    EXPECT_EQ(stream->Finish().status().code(), absl::StatusCode::kResourceExhausted);
+  }
+  size_t rows = 0;
+  for (const uint32_t length : kLengths) rows += length;
+  const auto sampled_ids = memory->Allocate<int32_t>(rows)->begin();
+  const auto sampled = memory->Allocate<float>(rows)->begin();
+  const auto ids = memory->Allocate<int32_t>(rows * kSlots)->begin();
+  const auto log_probs = memory->Allocate<float>(rows * kSlots)->begin();
+  std::vector<AppendEntry> entries;
+  size_t row = 0;
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const RecordView of = records_[i].View();
+    const size_t length = kLengths[i];
+    std::ranges::copy(of.sampled_ids, sampled_ids + row);
+    std::ranges::copy(of.sampled_log_probs, sampled + row);
+    std::ranges::copy(of.ids, ids + row * kSlots);
+    std::ranges::copy(of.log_probs, log_probs + row * kSlots);
+    entries.push_back(BlockEntry{slices_[i].sequence,
+                                 0,
+                                 0,
+                                 {{sampled_ids + row, length},
+                                  {sampled + row, length},
+                                  {ids + row * kSlots, length * kSlots},
+                                  {log_probs + row * kSlots, length * kSlots}}});
+    entries.push_back(SealEntry{slices_[i].sequence, kLengths[i]});
+    row += length;
+  }
+  const auto stream = client->Append(kRun, sampling, kVocabulary);
+  ASSERT_TRUE(stream->AppendMany(entries).ok());
+  const auto refused = stream->Finish();
+  ASSERT_TRUE(refused.ok()) << refused.status();
+  for (const RefusedEntry& entry : *refused) ADD_FAILURE() << entry.status;
+  AppendAll();
+  const auto expected = client_->FetchTopK(kRun, slices_);
+  const auto got = client->FetchTopK(kRun, slices_, {.memory = memory.get()});
+  ASSERT_TRUE(got.ok()) << got.status();
+  ExpectSameRecords(*got, *expected);
+}
+
 TEST_F(ClientSegmentsTest, ArraysThatAreWrittenBeforeTheyAreAckedAreRefused) {
   const v1::Block block = records_[0].Block("", 0, 0, 0, 64);
   const RecordView view = InMemory(*memory_, block);
@@ -292,7 +346,7 @@ TEST_F(ClientSegmentsTest, ArraysThatAreWrittenBeforeTheyAreAckedAreRefused) {
     float* const value_;
   };
   const auto segments = std::make_shared<MappedSegments>();
-  segments->Add(memory_->memory().bytes(), memory_->segment());
+  segments->Add(memory_->memory().bytes(), memory_->segment(), 1);
   const std::unique_ptr<AppendWriter> writer = Stream();
   Meddler meddler(*writer, sampled + 5, segments);
   ASSERT_TRUE(meddler.Block(slices_[0].sequence, 0, 0, view).ok());

@@ -79,7 +79,7 @@ class LeasedSegment {
     const size_t offset = next_;
     EXPECT_LE(offset + array.size(), size_);
     if (!array.empty()) std::memcpy(memory_ + offset, array.data(), array.size());
-    next_ = (offset + array.size() + 63) / 64 * 64;
+    next_ = (offset + array.size() + alignment_ - 1) / alignment_ * alignment_;
     return SegmentRange{offset, array.size()}.ToBytes();
   }
   // What a part that a message names holds.
@@ -98,13 +98,19 @@ class LeasedSegment {
     ReplaceArrays(message, [this](const std::string& part) { return Get(part); });
   }
 
+  // From now on arrays are put directly behind each other, the first there.
+  void PutFrom(size_t offset) {
+    alignment_ = 1;
+    next_ = offset;
+  }
+
   // Where the next array goes.
   size_t next() const { return next_; }
   // All from there on, for answers.
   v1::SegmentRange Rest() const {
     v1::SegmentRange rest;
-    rest.set_offset(next_);
-    rest.set_bytes(size_ - next_);
+    rest.set_offset((next_ + 63) / 64 * 64);
+    rest.set_bytes(size_ - rest.offset());
     return rest;
   }
   // So many bytes from there on; the next array goes behind them.
@@ -112,7 +118,7 @@ class LeasedSegment {
     v1::SegmentRange taken = Rest();
     EXPECT_LE(bytes, taken.bytes());
     taken.set_bytes(bytes);
-    next_ = (next_ + bytes + 63) / 64 * 64;
+    next_ = (taken.offset() + bytes + 63) / 64 * 64;
     return taken;
   }
   // The next array goes to the beginning.
@@ -127,6 +133,7 @@ class LeasedSegment {
   size_t size_ = 0;
   char* memory_ = nullptr;
   size_t next_ = 0;
+  size_t alignment_ = 64;
 };
 
 }  // namespace sis

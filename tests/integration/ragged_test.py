@@ -2,6 +2,7 @@
 seen, over messages and in a segment, cut up or whole, with one server and with several."""
 
 import dataclasses
+import functools
 import unittest
 import unittest.mock
 
@@ -169,6 +170,26 @@ class RaggedTest(unittest.TestCase):
                 with unittest.mock.patch.object(SingleServer, "segment_batch_bytes", limit):
                     assert_same_evaluation(self, evaluate(self.client, ragged, segment.place(used), sampled), expected)
             assert_same_evaluation(self, evaluate(self.client, ragged, segment.place(used), sampled), expected)
+
+    def test_micro_batches_of_a_trainer_are_read_where_they_lie(self):
+        with self.client.lease_segment(2 << 20) as segment:
+            whole = self.records(True, segment=segment)
+            used = self.log_probs[np.arange(TOP_K) < whole.counts[:, None]]
+            # From any element of the segment on.
+            at_slots, own = (segment.empty(len(values) + 1)[1:] for values in (used, self.sampled))
+            at_slots[...], own[...] = used, np.minimum(self.sampled, 0)
+            for chosen in ([0], [1, 2], [3], [4, 5, 6]):
+                rows = slice(whole.rows(chosen[0]).start, whole.rows(chosen[-1]).stop)
+                slots = slice(whole.offsets[rows.start], whole.offsets[rows.stop])
+                call = functools.partial(self.client.evaluate, self.run_, draw=7, outputs=("acceptance_probabilities",))
+                expected = call(
+                    self.padded.select(chosen), log_probs=self.log_probs[rows], sampled_log_probs=own[rows].copy()
+                )
+                current = {"log_probs": at_slots[slots], "sampled_log_probs": own[rows]}
+                with unittest.mock.patch.object(segment, "empty", side_effect=AssertionError("a copy")):
+                    assert_same_evaluation(self, call(whole.select(chosen), **current), expected)
+                with unittest.mock.patch.object(segment, "alignment", 64):  # of a server of 0.1.0
+                    assert_same_evaluation(self, call(whole.select(chosen), **current), expected)
 
     def test_with_several_servers_too(self):
         padded, values, _, used, sampled = self.both(self.once)

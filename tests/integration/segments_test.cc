@@ -257,7 +257,8 @@ TEST_F(SegmentsTest, TheSameAnswersAsInMessages) {
     status = EvaluateInSegment(segment, request, response);
     ASSERT_TRUE(status.ok()) << status.error_message();
     EXPECT_EQ(response.SerializeAsString(), expected.SerializeAsString());
-    // Over a stream, answers in the message.
+    // Over a stream, answers in the message, and arrays that begin anywhere.
+    segment.PutFrom(draw);
     segment.PutArrays(request);
     request.set_segment(segment.name());
     grpc::ClientContext context;
@@ -331,7 +332,6 @@ TEST_F(SegmentsTest, BadRangesAreRefusedAndCountNothing) {
   };
   const uint64_t values = 2 * kLength * kTopK * sizeof(float);
   for (const Case& bad : std::vector<Case>{
-           {"gathered.log_probs: offset 4 ", log_probs(4, values)},
            {"gathered.log_probs: ", log_probs(size, values)},
            {"gathered.log_probs: ", log_probs(size - 64, values)},
            {"gathered.log_probs: ", log_probs(uint64_t{0} - 64, values)},
@@ -343,7 +343,7 @@ TEST_F(SegmentsTest, BadRangesAreRefusedAndCountNothing) {
               request.mutable_gathered()->set_log_probs(std::string(17, 'x'));
             }},
            {"mask: not the 16 bytes", [](auto& request) { request.set_mask("x"); }},
-           {"answers: offset 1 ", answers(1, 1000)},
+           {"answers.offset: 1, not a multiple of 64", answers(1, 1000)},
            {"answers: ", answers(size, 1000)},
            {"answers: ", answers(size - 64, UINT64_MAX)},
            {"answers.bytes: 100, but 175 are needed", answers(size - 128, 100)},

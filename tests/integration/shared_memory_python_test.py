@@ -19,7 +19,7 @@ from sis.v1 import ratio_service_pb2 as pb
 from tests.integration.same_evaluation import assert_same_evaluation
 
 TOP_K, VOCABULARY = 5, 40
-# Micro-batches may begin after the first two, and after all but the last.
+# Of a server of 0.1.0 micro-batches may begin after the first two, and after all but the last.
 LENGTHS = {"a": 90, "b": 38, "c": 64, "d": 128, "e": 3}
 OUTPUTS = ("decisions", "ratios", "log_ratios", "acceptance_probabilities", "surrogates", "coefficients")
 MEBIBYTE = 1 << 20
@@ -115,8 +115,9 @@ class SharedMemoryTest(unittest.TestCase):
         expected = self.evaluate(self.log_probs, self.sampled_log_probs, **keywords)
         self.assertEqual(expected.totals.scored + expected.totals.masked, self.total)
         requests = self.sent()
-        for limit, pieces in ((1 << 30, 1), (1, 4)):
+        for alignment, limit, pieces in ((1, 1 << 30, 1), (1, 1, 5), (64, 1, 4)):
             del requests[:]
+            self.segment.alignment = alignment
             with unittest.mock.patch.object(SingleServer, "segment_batch_bytes", limit):
                 got = self.evaluate(self.put(self.log_probs), self.put(self.sampled_log_probs), **keywords)
             assert_same_evaluation(self, got, expected)
@@ -194,14 +195,39 @@ class SharedMemoryTest(unittest.TestCase):
         place = requests[0].gathered.log_probs
         self.assertEqual(self.segment.refer(log_probs.numpy()), place)
 
-    def test_rows_that_begin_anywhere_are_copied_to_where_messages_can_refer_to(self):
+    def test_rows_that_begin_anywhere_are_read_there_or_copied_for_a_server_of_0_1_0(self):
         some = self.records.select([1, 2])
         rows = slice(LENGTHS["a"], LENGTHS["a"] + len(some))
         expected = self.evaluate(self.log_probs[rows], self.sampled_log_probs[rows], records=some)
         log_probs, sampled = self.put(self.log_probs), self.put(self.sampled_log_probs)
         requests = self.sent()
-        assert_same_evaluation(self, self.evaluate(log_probs[rows], sampled[rows], records=some), expected)
-        self.assertEqual(requests[0].segment, self.segment.name)
+        places = [self.segment.refer(array[rows]) for array in (log_probs, sampled)]
+        for alignment in (1, 64):
+            self.segment.alignment = alignment
+            assert_same_evaluation(self, self.evaluate(log_probs[rows], sampled[rows], records=some), expected)
+            request = requests.pop()
+            self.assertEqual(request.segment, self.segment.name)
+            sent = [request.gathered.log_probs, request.gathered.sampled_log_probs]
+            self.assertEqual([place in places for place in sent], [alignment == 1] * 2)
+
+    def test_the_server_says_how_arrays_are_aligned_and_one_of_0_1_0_does_not(self):
+        self.assertEqual(self.segment.alignment, 1)
+        real = SingleServer._send
+
+        def without_alignment(service, ask):
+            response = real(service, ask)
+            response.ClearField("alignment")
+            return response
+
+        with unittest.mock.patch.object(SingleServer, "_send", without_alignment), self.lease(4096) as segment:
+            self.assertEqual(segment.alignment, 64)
+            array = segment.empty(64)
+            self.assertIsNone(segment.refer_all([array[1:]]))
+            self.assertIsNotNone(segment.refer_all([array[16:]]))
+        # What it would be told otherwise.
+        with unittest.mock.patch.object(self.segment, "refer", lambda array: b"\x04" * 16):
+            with self.assertRaisesRegex(sis.InvalidArgument, "beyond the segment"):
+                self.evaluate(self.put(self.log_probs), self.put(self.sampled_log_probs))
 
     def test_records_come_into_it_as_over_the_wire(self):
         slices = ["e", sis.Slice("a", 7, 100), "none", sis.Slice("none", length=3), "c"]

@@ -122,10 +122,10 @@ class AppendStream(abc.ABC):
 
         sampled_ids int [T], sampled_log_probs float32 [T]; top_k_ids int [T, K] and top_k_log_probs
         float32 [T, K] as numerics.md, section 2, wants them: sis.canonical makes them of an
-        engine's columns. The arrays are copied, unless all four lie in one open segment
-        (Client.empty_top_k, Client.lease_segment), as int32 and float32, each as its `empty` has
-        returned it: the server reads those where they are. Do not write to them before a flush has
-        returned; dropping them is safe. If the lease ends before, they are sent as a copy.
+        engine's columns. The arrays are copied, unless all four are int32 and float32 and lie in one
+        open segment (Client.empty_top_k, Client.lease_segment): the server reads those where they are.
+        Do not write to them before a flush has returned; dropping them is safe. If the lease ends
+        before, they are sent as a copy.
         top_k_counts: int [T], how many slots each position uses; then top_k_ids and top_k_log_probs
         hold those alone, one position after the other (uint16, if they are to stay in a segment).
         None: K each. What a run's mass leaves out of sets [T, K] is neither sent nor checked.

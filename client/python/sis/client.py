@@ -302,9 +302,9 @@ class Client:
         a stream's `block` or to `append_many`.
 
         Where the server shares memory and has room they lie in it: it reads them where they are, and
-        they do not travel. Else they are memory of this process, and are copied, as are blocks of a
-        part of them that begins at no multiple of 16 positions, and what the server has not taken
-        when the memory's lease ends. Nothing else differs.
+        they do not travel, nor do some rows of them as a block. Else they are memory of this process, and
+        are copied, as is what the server has not taken when the memory's lease ends. Nothing else
+        differs.
         Do not write to them before `flush` or `append_many` has returned; dropping them is safe, and
         gives their memory back. `sis.canonical` writes to them with `out`. While a server hangs one
         thread waits here, for a second.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Iterator, List, Sequence
+from typing import Iterator, List, Sequence, Union
 
 import numpy as np
 
@@ -46,20 +46,40 @@ def places(begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
 
 
-def cut_each(
-    columns: Sequence[np.ndarray], begins: Sequence[int], ends: Sequence[int], mass: float
-) -> Iterator[Sequence[np.ndarray]]:
-    """`cut` of several short blocks at once, which have the rows from `begins` to `ends`. What lies
-    between them may be anything."""
+# Of the rows of an array: a slice where they stand one after the other, else their numbers.
+Selection = Union[slice, np.ndarray]
+
+
+def joined(parts: Sequence[slice]) -> Selection:
+    """The rows of all parts, one after the other."""
+    if not parts:
+        return slice(0, 0)
+    if all(part.stop == later.start for part, later in zip(parts, parts[1:])):
+        return slice(parts[0].start, parts[-1].stop)
+    return np.concatenate([np.arange(part.start, part.stop) for part in parts])
+
+
+def slots_of(rows: Selection, offsets: np.ndarray) -> Selection:
+    """Where the used slots of these rows stand. offsets: int64 [N + 1], where each row's begin, and the
+    end."""
+    if isinstance(rows, slice):
+        start, stop, _ = rows.indices(len(offsets) - 1)
+        return slice(int(offsets[start]), int(offsets[stop]))
+    return places(offsets[rows], offsets[rows + 1] - offsets[rows])
+
+
+def cut_each(columns: Sequence[np.ndarray], ends: Sequence[int], mass: float) -> Iterator[Sequence[np.ndarray]]:
+    """`cut` of several short blocks at once, one after the other, which end at these rows."""
     narrow = cut(columns, mass)
     if len(narrow) == 4:
-        for begin, end in zip(begins, ends):
+        for begin, end in zip([0, *ends], ends):
             yield [array[begin:end] for array in columns]
         return
     sampled_ids, sampled_log_probs, ids, log_probs, counts = narrow
     slots = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-    for begin, end in zip(begins, ends):
-        rows, used = slice(begin, end), slice(slots[begin], slots[end])
+    for begin, end in zip([0, *ends], ends):
+        rows = slice(begin, end)
+        used = slots_of(rows, slots)
         yield [sampled_ids[rows], sampled_log_probs[rows], ids[used], log_probs[used], counts[rows]]
 
 

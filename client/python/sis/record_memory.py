@@ -10,14 +10,12 @@ import numpy as np
 
 from sis import errors
 from sis.owner import EndedBeforeForks
-from sis.segment import ALIGNMENT, Segment, aligned, has_abandoned
+from sis.segment import Segment, aligned, has_abandoned
 from sis.top_k import TopK
 
 # What a client leases for its records, or the next of these if the server has no more: 32 MiB are
 # some 190,000 positions with K = 20.
 SEGMENT_BYTES = (32 << 20, 4 << 20)
-# Of positions: where blocks begin in arrays for several of them, so that each can be referred to.
-BLOCK_ALIGNMENT = ALIGNMENT // 4
 # Seconds after which a server that shared no memory is asked again, and how long whoever asks waits for
 # one that hangs.
 ASK_AGAIN_SECONDS = 10.0

@@ -216,17 +216,18 @@ class TopKRecords:
         """The records of parts of slices, in this order: of slice number `index` the `length` rows from
         row `first` of it on, each (index, first, length): what a rank of sequence parallelism holds. Same
         lease. Part of a slice has no record digest, so that Evaluate doesn't check what was recorded of it.
+        Parts that follow each other are views of the same arrays, in a segment too; others are copies.
 
         ValueError for a part that is empty or not within its slice.
         """
         missing_of = collections.defaultdict(list)
         for missing in self.missing:
             missing_of[missing.slice].append(missing)
-        rows, slices, lacking = [np.r_[0:0]], [], []
+        rows, slices, lacking = [], [], []
         for new, (index, first, length) in enumerate(parts):
             whole = self.slices[index]
             if (first, length) == (0, whole.length):
-                rows.append(np.r_[self.rows(index)])
+                rows.append(self.rows(index))
                 slices.append(whole)
                 lacking += [missing._replace(slice=new) for missing in missing_of[index]]
                 continue
@@ -234,7 +235,8 @@ class TopKRecords:
                 raise ValueError(
                     f"part {new} has rows [{first}, {first + length}), must be within the {whole.length} of slice {index}"
                 )
-            rows.append(self._starts[index] + np.arange(first, first + length))
+            start_of = int(self._starts[index]) + first
+            rows.append(slice(start_of, start_of + length))
             begin = whole.first_position + first
             slices.append(replace(whole, first_position=begin, length=length, record_digest=None))
             for missing in missing_of[index]:
@@ -242,10 +244,8 @@ class TopKRecords:
                 stop = min(missing.first_position + missing.length, begin + length)
                 if start < stop:
                     lacking.append(missing._replace(slice=new, first_position=start, length=stop - start))
-        chosen = np.concatenate(rows).astype(np.intp)
-        slots = chosen
-        if self.ragged:
-            slots = ragged.places(self.offsets[chosen], self.counts[chosen].astype(np.int64))
+        chosen = ragged.joined(rows)
+        slots = ragged.slots_of(chosen, self.offsets) if self.ragged else chosen
         return TopKRecords(
             slices=tuple(slices),
             arrays={

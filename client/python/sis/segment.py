@@ -18,7 +18,7 @@ import numpy as np
 from sis import errors
 from sis.v1 import ratio_service_pb2 as pb
 
-# Every array begins at a multiple of it.
+# Arrays that a segment hands out, and those of answers, begin at a multiple of it.
 ALIGNMENT = 64
 # Where an array lies, as messages say it: offset and size.
 _PART = struct.Struct("<QQ")
@@ -97,10 +97,12 @@ class Segment:
     lease ends. Thread-safe.
     """
 
-    def __init__(self, lease: Any, name: str, path: str, size: int) -> None:
+    def __init__(self, lease: Any, name: str, path: str, size: int, alignment: int = 0) -> None:
         """`lease` is the call that holds it, `name` what messages call it, `path` the POSIX
-        object's."""
+        object's. alignment: of the arrays in requests, as the server says it; 0 from a server of 0.1.0."""
         self.name = name
+        # In bytes: messages can refer to arrays that begin at a multiple of it.
+        self.alignment = alignment or ALIGNMENT
         # In bytes.
         self.size = size
         self._lease = lease
@@ -174,7 +176,7 @@ class Segment:
                     return None
                 address = _address(array)
             size, begins = array.nbytes, address - self._address
-            if size == 0 or not 0 <= begins <= self.size - size or begins % ALIGNMENT:
+            if size == 0 or not 0 <= begins <= self.size - size or begins % self.alignment:
                 return None
             places.append(_PART.pack(begins, size))
         return places

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 import time
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Type, Union
@@ -18,7 +19,6 @@ from sis.engines.sampling_masks import CutOff
 from sis.entries import AppendEntry, Block, Seal, Truncate
 from sis.outage import Outage
 from sis.owner import Owner
-from sis.record_memory import BLOCK_ALIGNMENT
 from sis.records import SequenceRef
 from sis.run import Run
 
@@ -408,9 +408,13 @@ class Recorder:
                     stretches(columns.present[end - item.positions : end])
                     for item, end in zip(work, ends.tolist())
                 ]
-        lengths = np.asarray([last - first for part in parts for first, last in part], np.int64)
-        record, begins = self._written(columns, lengths)
-        blocks = self._blocks(record, begins.tolist(), (begins + lengths).tolist())
+        lengths = [last - first for part in parts for first, last in part]
+        # Where the server can read it if it shares memory.
+        record: Sequence[np.ndarray] = ()
+        if columns is not None:
+            out = self._client.empty_top_k(self._run, sum(lengths))
+            record = columns.record(self._run.config.top_k, out)
+        blocks = self._blocks(record, lengths)
         entries: List[AppendEntry] = []
         for item, part in zip(work, parts):
             name, attempt = item.sequence
@@ -426,30 +430,17 @@ class Recorder:
         if columns is not None and columns.kept is not None:
             self._kept.append(columns.kept if columns.present is None else columns.kept[columns.present])
 
-    def _blocks(
-        self, record: Sequence[np.ndarray], begins: Sequence[int], ends: Sequence[int]
-    ) -> Iterator[Sequence[Any]]:
-        """The arrays of blocks with these rows, counts or None at last: what travels goes without what
+    def _blocks(self, record: Sequence[np.ndarray], lengths: Sequence[int]) -> Iterator[Sequence[Any]]:
+        """The arrays of blocks of so many rows, counts or None at last: what travels goes without what
         the run's mass leaves out, of all at once as each is short."""
+        ends = list(itertools.accumulate(lengths))
         mass = self._run.config.mass
         if 0 < mass < 1 and record and not self._client._shares(record[2]):
-            for arrays in ragged.cut_each(record, begins, ends, mass):
+            for arrays in ragged.cut_each(record, ends, mass):
                 yield arrays if len(arrays) == 5 else [*arrays, None]
             return
-        for begin, end in zip(begins, ends):
+        for begin, end in zip([0, *ends], ends):
             yield [*(array[begin:end] for array in record), None]
-
-    def _written(self, columns: Optional[Columns], lengths: np.ndarray) -> Tuple[Sequence[np.ndarray], np.ndarray]:
-        """The records of blocks that are so long, where the server can read them if it shares memory;
-        the row at which each begins."""
-        sizes = -(-lengths // BLOCK_ALIGNMENT) * BLOCK_ALIGNMENT
-        begins = np.cumsum(sizes) - sizes
-        if columns is None:
-            return (), begins
-        # Where the blocks' rows would be, one after the other, and where they are.
-        at = np.arange(lengths.sum()) + np.repeat(begins - (np.cumsum(lengths) - lengths), lengths)
-        out = self._client.empty_top_k(self._run, int(sizes.sum()))
-        return columns.record(self._run.config.top_k, out, at), begins
 
 
 def _is_down(error: Exception) -> bool:

@@ -20,7 +20,7 @@ from sis.evaluation import OUTPUTS, Evaluation
 from sis.options import EvaluateOptions
 from sis.records import Slice, TopKRecords, listed
 from sis.run import Run
-from sis.segment import ALIGNMENT, Segment, aligned
+from sis.segment import Segment, aligned
 from sis.servers.replicas import Replicas
 from sis.servers.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
@@ -123,7 +123,7 @@ class EvaluateCall:
         options = self._options.placed(segment.place)
         limit = sys.maxsize if self._whole else self._service.segment_batch_bytes
         (share,) = self._service.shares(self.request, self._slices)
-        batches = micro_batches.cut(self._slices, share.numbers, placed, limit, multiple=ALIGNMENT)
+        batches = micro_batches.cut(self._slices, share.numbers, placed, limit, segment.alignment)
         sizes = [_answer_bytes(self.request, batch.length) for batch in batches]
 
         def make(batch: MicroBatch, answers: Optional[pb.SegmentRange]) -> EvaluateRequest:

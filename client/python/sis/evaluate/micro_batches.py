@@ -11,6 +11,7 @@ import numpy as np
 from sis import ragged
 from sis.evaluate.request import EvaluateRequest, Field
 from sis.half_precision import RoundedUp
+from sis.ragged import Selection
 from sis.records import Slice
 from sis.segment import Segment
 from sis.v1 import ratio_service_pb2 as pb
@@ -27,18 +28,12 @@ class RaggedRows:
         self.itemsize = values.itemsize
 
     def __getitem__(self, rows: Selection) -> np.ndarray:
-        if isinstance(rows, slice):
-            start, stop, _ = rows.indices(len(self.offsets) - 1)
-            return self.values[int(self.offsets[start]) : int(self.offsets[stop])]
-        return self.values[ragged.places(self.offsets[rows], self.offsets[rows + 1] - self.offsets[rows])]
+        return self.values[ragged.slots_of(rows, self.offsets)]
 
     def begin(self, position: int) -> int:
         """In bytes."""
         return int(self.offsets[position]) * self.itemsize
 
-
-# Of the rows of an array: a slice where they stand one after the other, else their numbers.
-Selection = Union[slice, np.ndarray]
 
 # An array of a form, one row per position.
 Rows = Union[np.ndarray, RoundedUp, RaggedRows]
@@ -129,12 +124,7 @@ def cut(
             size = 0
         batches[-1].append(number)
         size += own
-    return [MicroBatch(batch, _rows([slice(starts[number], starts[number + 1]) for number in batch])) for batch in batches]
-
-
-def _rows(parts: Sequence[slice]) -> Selection:
-    if not parts:
-        return slice(0, 0)
-    if all(part.stop == later.start for part, later in zip(parts, parts[1:])):
-        return slice(parts[0].start, parts[-1].stop)
-    return np.concatenate([np.arange(part.start, part.stop) for part in parts])
+    return [
+        MicroBatch(batch, ragged.joined([slice(starts[number], starts[number + 1]) for number in batch]))
+        for batch in batches
+    ]

@@ -281,7 +281,9 @@ class SingleServer:
         finally:
             deadline.cancel()
         try:
-            return Segment(lease, response.segment, f"/dev/shm{response.object}", response.bytes)
+            return Segment(
+                lease, response.segment, f"/dev/shm{response.object}", response.bytes, response.alignment
+            )
         except OSError:
             # In a container, say, that shares the socket but not the memory.
             lease.cancel()
