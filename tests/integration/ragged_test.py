@@ -112,7 +112,8 @@ class RaggedTest(unittest.TestCase):
             self.assertFalse(self.records(True, segment=place, arrays=("sampled_ids",)).ragged)
 
     def test_a_run_with_a_mass_target_is_fetched_so_by_itself(self):
-        self.assertTrue(self.client.fetch_top_k(self.run_, self.names).ragged)
+        records = self.client.fetch_top_k(self.run_, self.names)
+        self.assertEqual((records.ragged, records.mass, records.select([0]).mass), (True, MASS, MASS))
         other = self.client.create_run("fixed", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
         append(self.client, other)
         self.assertFalse(self.client.fetch_top_k(other, list(LENGTHS)).ragged)

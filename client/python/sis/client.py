@@ -371,16 +371,18 @@ class Client:
         wanted = FetchedColumns(run.config, request.columns)
         with spans.client_span("fetch_top_k", run=run.id, sequences=len(request.slices)):
             if segment is None:
-                return self._service.FetchTopK(
+                records = self._service.FetchTopK(
                     request, functools.partial(fetched_records.assemble, request, columns=wanted)
                 )
-            segment.check()
-            with segment.largest_room() as room:
-                request.segment = segment.name
-                request.answers.CopyFrom(room.to_proto())
-                return self._service.FetchTopK(
-                    request, functools.partial(fetched_records.assemble_in, room, request, columns=wanted)
-                )
+            else:
+                segment.check()
+                with segment.largest_room() as room:
+                    request.segment = segment.name
+                    request.answers.CopyFrom(room.to_proto())
+                    records = self._service.FetchTopK(
+                        request, functools.partial(fetched_records.assemble_in, room, request, columns=wanted)
+                    )
+        return replace(records, mass=run.config.mass)
 
     def evaluate(
         self,

@@ -123,6 +123,8 @@ class TopKRecords:
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
     # bool [N] of each: which positions have a value.
     column_presence: Mapping[str, np.ndarray] = field(default_factory=dict)
+    # RunConfig.mass: between 0 and 1, a set that reaches it doesn't tell what else there was.
+    mass: float = 0.0
 
     @functools.cached_property
     def ids(self) -> np.ndarray:
@@ -256,4 +258,5 @@ class TopKRecords:
             columns={name: array[chosen] for name, array in self.columns.items()},
             column_presence={name: array[chosen] for name, array in self.column_presence.items()},
             top_k=self.top_k,
+            mass=self.mass,
         )

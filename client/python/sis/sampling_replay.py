@@ -38,13 +38,17 @@ def is_complete(records: TopKRecords, missing_mass: float = _MISSING_MASS) -> to
     It is if slots are unused and the probabilities sum to 1, but for `missing_mass` at most, or if they
     sum to 1 as nearly as float32 can. The log-probs must be those of the draw: Sampling("processed"),
     which the service demands with a filter. So K should be above the number of tokens that are kept;
-    where it is not, a set of K is not known to be complete unless the run's log-probs are float32. The
-    run must have no mass target, which cuts sets that are complete. False for missing positions. Needs
-    the arrays "ids" and "log_probs".
+    where it is not, a set of K is not known to be complete unless the run's log-probs are float32. In a
+    run with a mass target (records.mass) unused slots tell nothing, as sets end where they reach it: only
+    the sum of 1 counts, so record such rollouts without one. False for missing positions. Needs the
+    arrays "ids" and "log_probs".
     """
     mass = torch.from_numpy(records.log_probs).double().exp().sum(dim=1)
+    whole = mass >= 1 - _ROUNDING
+    if 0 < records.mass < 1:
+        return whole
     unused = torch.from_numpy(records.ids).lt(0).any(dim=1)
-    return (mass >= 1 - _ROUNDING) | unused & (mass >= 1 - missing_mass)
+    return whole | unused & (mass >= 1 - missing_mass)
 
 
 def replayed(records: TopKRecords, current: Gathered, missing_mass: float = _MISSING_MASS) -> Replayed:

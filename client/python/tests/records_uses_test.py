@@ -1,6 +1,7 @@
 """What records are for besides SIS: values against float64 over the whole vocabulary, gradients
 against autograd and differences."""
 
+import dataclasses
 import functools
 import importlib.util
 import pathlib
@@ -154,6 +155,30 @@ class SamplingReplayTest(unittest.TestCase):
         current = sis.torch.log_probs_at(kept, logits, torch.from_numpy(sampled).long())
         replay = sis.torch.replayed(kept, current)
         self.assertTrue(torch.equal(replay.current.sampled_log_probs, current.sampled_log_probs))
+
+    def test_a_set_that_a_mass_target_may_have_cut_is_complete_only_by_its_sum(self):
+        target = 0.993
+        log_q, sampled, logits = random(5, top_p=0.99)
+        whole = records_of(log_q, sampled, top_k=V)
+        probabilities = np.exp(whole.log_probs.astype(float))
+        # The shortest prefix that reaches it.
+        beyond = np.cumsum(probabilities, axis=1) - probabilities >= target
+        arrays = {
+            **whole.arrays, "ids": np.where(beyond, -1, whole.ids),
+            "log_probs": np.where(beyond, -np.inf, whole.log_probs).astype(np.float32),
+        }  # fmt: skip
+        was_cut = (beyond & (whole.ids >= 0)).any(axis=1)
+        self.assertTrue(was_cut.any() and not was_cut[:-MISSING].all())
+        records = dataclasses.replace(whole, arrays=arrays, mass=target)
+        there = torch.arange(N) < N - MISSING
+        self.assertTrue(torch.equal(sis.torch.is_complete(records), there & ~torch.from_numpy(was_cut)))
+        self.assertTrue(torch.equal(sis.torch.is_complete(records.select([0])), sis.torch.is_complete(records)))
+        # Without the target they would be taken for complete, and renormalised over too little.
+        self.assertTrue(torch.equal(sis.torch.is_complete(dataclasses.replace(records, mass=0.0)), there))
+        current = sis.torch.log_probs_at(records, logits, torch.from_numpy(sampled).long())
+        replay = sis.torch.replayed(records, current)
+        cut = torch.from_numpy(was_cut)
+        self.assertTrue(torch.equal(replay.current.sampled_log_probs[cut], current.sampled_log_probs[cut]))
 
     def test_gradients(self):
         # Some complete, some not.
