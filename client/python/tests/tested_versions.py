@@ -1,5 +1,5 @@
-"""Notes which versions tests were run with: tools/rl-test calls it once all tests of an environment have
-passed, with the environment's Python.
+"""Notes which versions tests were run with: tools/rl-test --all calls it once all tests have passed, with the
+Python of each environment.
 
     python tested_versions.py NAME
 

@@ -25,7 +25,7 @@ def pins(environment):
 
 class VersionsTest(unittest.TestCase):
     def test_what_was_run_is_what_is_installed(self):
-        """Else run tools/rl-test, which writes it anew."""
+        """Else run tools/rl-test --all, which writes it anew."""
         self.assertEqual(set(TESTED), set(REQUIREMENTS))
         for environment, versions in TESTED.items():
             required = pins(environment)
