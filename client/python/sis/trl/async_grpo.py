@@ -27,6 +27,7 @@ from sis.run import Sampling
 from sis.trl import refusals
 from sis.trl.async_rollouts import SEQUENCE, Recording, SisRolloutLoop, SisRolloutLoopMixin
 from sis.trl.config import SisConfig
+from sis.trl.connection import of_the_main_process
 from sis.trl.decisions import DecidingMixin, old_log_probs
 
 # TRL drops stale samples as it takes them from its queue, one or two updates before they are trained
@@ -104,9 +105,12 @@ class SisAsyncTrainerMixin(DecidingMixin):
     def _sis_filters(self) -> Sampling:
         return _filters(self.args)
 
+    def _sis_check_trainer(self) -> None:
+        super()._sis_check_trainer()
+        of_the_main_process(self.accelerator, lambda: _check_worker(self.rollout_worker))
+
     def get_train_dataloader(self) -> Any:
-        if self.accelerator.is_main_process:
-            self.vllm_client.wait_for_server_ready()
+        of_the_main_process(self.accelerator, lambda: self.vllm_client.wait_for_server_ready())
         self._sis_check_server(lambda: self.vllm_client)
         loader = super().get_train_dataloader()
         # Accelerate's, around one of PyTorch, or that itself.
@@ -125,18 +129,8 @@ class SisAsyncTrainerMixin(DecidingMixin):
 
     def _sis_prepare(self, worker: Any) -> None:
         """Before it has started its process."""
-        if not isinstance(worker, AsyncRolloutWorker):
-            raise ValueError(
-                f"rollout_worker is a {type(worker).__name__}, which does not say what it samples from: make it a "
-                "subclass of AsyncRolloutWorker"
-            )
         if worker._loop_cls is _AsyncRolloutLoop:
             worker._loop_cls = SisRolloutLoop
-        elif not issubclass(worker._loop_cls, SisRolloutLoopMixin):
-            raise ValueError(
-                f"the rollout worker's loop is {worker._loop_cls.__name__}: give it "
-                "sis.trl.async_rollouts.SisRolloutLoopMixin as its first base, which records what it generates"
-            )
         worker._loop_kwargs["sis_recording"] = Recording(self._sis_connection.addresses, self.sis_run)
 
     def _sync_weight(self) -> None:
@@ -233,6 +227,21 @@ def _check_arguments(arguments: Any, config: SisConfig) -> None:
     refusals.check_kernels(arguments)
     if arguments.temperature <= 0:
         raise ValueError(f"temperature is {arguments.temperature}: greedy decoding draws no tokens")
+
+
+def _check_worker(worker: Any) -> None:
+    """ValueError if what this rollout worker generates would not be recorded."""
+    if not isinstance(worker, AsyncRolloutWorker):
+        raise ValueError(
+            f"rollout_worker is a {type(worker).__name__}, which does not say what it samples from: make it a "
+            "subclass of AsyncRolloutWorker"
+        )
+    loop = worker._loop_cls
+    if loop is not _AsyncRolloutLoop and not issubclass(loop, SisRolloutLoopMixin):
+        raise ValueError(
+            f"the rollout worker's loop is {loop.__name__}: give it sis.trl.async_rollouts.SisRolloutLoopMixin as its "
+            "first base, which records what it generates"
+        )
 
 
 class SisAsyncGRPOTrainer(SisAsyncTrainerMixin, AsyncGRPOTrainer):

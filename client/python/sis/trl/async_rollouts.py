@@ -77,9 +77,7 @@ class SisRolloutLoopMixin(_Loop):
             return await super()._post(path, payload, *args, **settings)
         top_k = self._sis_run.config.top_k
         request = {**payload, "logprobs": top_k, "return_tokens_as_token_ids": True}
-        # Before the call, whose repeats after a failure may be answered by a newer one: then the
-        # tokens count as older than they are, never as newer.
-        version = self.model_version
+        version = self._sis_version(payload["model"])
         answer = await super()._post(path, request, *args, **settings)
         (choice,) = answer["choices"]
         if choice["token_ids"]:
@@ -88,6 +86,14 @@ class SisRolloutLoopMixin(_Loop):
             turn = _Turn(adapter.record(choice, top_k), version)
             choice["logprobs"]["token_logprobs"] = turn.log_probs()
         return answer
+
+    def _sis_version(self, model: str) -> int:
+        """Of the policy of a request to this model, that is about to be sent. Where an adapter is one, it has
+        a name of its own. Else the answer may be of a newer one: then the tokens count as older than they
+        are, never as newer."""
+        if self.lora_name is None:
+            return int(self.model_version)
+        return int(model[len(f"{self.lora_name}-v") :])
 
     async def _score_group(self, group: Any) -> List[Any]:
         rows = list(itertools.chain.from_iterable(group.completions_sequences))

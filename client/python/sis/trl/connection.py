@@ -38,11 +38,23 @@ class Connection(NamedTuple):
 
 
 def of_the_main_process(accelerator: Any, make: Callable[[], Any]) -> Any:
-    """What it makes, in all processes."""
-    made: List[Any] = [make() if accelerator.is_main_process else None]
+    """What it makes, in all processes. Where it raises, all do: the others a RuntimeError with its words."""
+    made = None
+    failed: Optional[Exception] = None
+    if accelerator.is_main_process:
+        try:
+            made = make()
+        except Exception as error:
+            failed = error
+    # Not all exceptions can be pickled.
+    told: List[Any] = [made, failed and f"{type(failed).__name__}: {failed}"]
     if accelerator.num_processes > 1:
-        broadcast_object_list(made, from_process=0)
-    return made[0]
+        broadcast_object_list(told, from_process=0)
+    if failed is not None:
+        raise failed
+    if told[1] is not None:
+        raise RuntimeError(f"the main process: {told[1]}")
+    return told[0]
 
 
 def agreed(accelerator: Any, arguments: Any, config: SisConfig) -> Connection:
@@ -91,10 +103,10 @@ class ConnectedMixin(Trainer):
         self.sis_client = Client(self._sis_connection.addresses)
 
     def _sis_check_arguments(self, arguments: Any) -> None:
-        raise NotImplementedError
+        refusals.check_sharding(arguments)
 
     def _sis_check_trainer(self) -> None:
-        refusals.check_trainer(self)
+        """The same of what is known once the trainer is made."""
 
     def _sis_create_run(self, connection: Connection, **settings: Any) -> Run:
         return self.sis_client.create_run(connection.run_id, incarnation=connection.incarnation, **settings)

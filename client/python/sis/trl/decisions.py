@@ -53,8 +53,8 @@ def whole_head(head: Any, learns: bool) -> Head:
             return value
         if learns and value.requires_grad:
             raise ValueError(
-                "the head learns, and is split over processes while losses are computed: with score_centering, top_p, "
-                "top_k or min_p use DDP, or adapters, which leave it as it is"
+                "the head learns, and is split over processes while losses are computed: for filters, score_centering or "
+                "distillation use DDP, or adapters, which leave it as it is"
             )
         return value.detach().full_tensor()
 
@@ -79,6 +79,7 @@ class DecidingMixin(ConnectedMixin):
         self._sis_counts = StepCounts()
 
     def _sis_check_arguments(self, arguments: Any) -> None:
+        super()._sis_check_arguments(arguments)
         check_trackers(self._sis_config.token_table_steps, arguments.report_to or (), "report_to")
 
     def train(self, *args: Any, **kwargs: Any) -> Any:

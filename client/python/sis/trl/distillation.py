@@ -32,6 +32,7 @@ from sis.run import Sampling, check_id, label_of
 from sis.trl import refusals
 from sis.trl.config import SisConfig
 from sis.trl.connection import ConnectedMixin, agreed
+from sis.trl.decisions import Head, whole_head
 from sis.trl.rollouts import Block, Rollout, Rollouts
 
 # Logits that are worked on at a time: 64 MiB of float32.
@@ -102,6 +103,7 @@ class SisDistillationMixin(ConnectedMixin):
         self._sis_sums = {name: _Sums() for name in teachers}
 
     def _sis_check_arguments(self, arguments: Any) -> None:
+        super()._sis_check_arguments(arguments)
         _check_arguments(arguments, self._sis_config)
 
     def _sis_check_trainer(self) -> None:
@@ -110,8 +112,6 @@ class SisDistillationMixin(ConnectedMixin):
             raise ValueError(
                 "teacher_model is TRL's own teacher, in this process: leave it out, or take DistillationTrainer"
             )
-        if self.is_fsdp_enabled:
-            raise ValueError("FSDP splits the student's head, and nobody has run that: use DDP")
 
     def _sis_run_settings(self) -> Dict[str, Any]:
         # A target: as the teacher gave it.
@@ -181,7 +181,7 @@ class SisDistillationMixin(ConnectedMixin):
                 ids = torch.full((len(batch), found.records.ids.shape[1]), -1, device=tokens.device)
                 ids[found.rows] = torch.from_numpy(found.records.ids).to(ids)
                 wanted.append(ids)
-        head = student.get_output_embeddings()
+        head = whole_head(student.get_output_embeddings(), learns=True)
         transform = LogitTransform.of(student.config)
         log_probs, entropies = _log_probs(hidden, head, transform, torch.cat(wanted, dim=1))
 
@@ -281,7 +281,7 @@ def _asked(name: str, teacher: Teacher, prompts: List[Tokens], responses: List[T
 
 
 def _log_probs(
-    hidden: torch.Tensor, head: Any, transform: LogitTransform, wanted: torch.Tensor
+    hidden: torch.Tensor, head: Head, transform: LogitTransform, wanted: torch.Tensor
 ) -> Tuple[torch.Tensor, torch.Tensor]:
     """Of hidden states [N, H], before the head: log-probs float32 [N, C] of the tokens `wanted` [N, C], -inf
     where those are negative, with gradients; and entropies [N], without. The logits of some rows are there

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Mapping
 
 import torch
@@ -132,12 +133,17 @@ def check_vllm_server(told: Mapping[str, Any], top_k: int) -> None:
         )
 
 
-def check_trainer(trainer: Any) -> None:
-    """The same of what is known once the trainer is made."""
-    if trainer.is_deepspeed_enabled:
+def check_sharding(arguments: Any) -> None:
+    """ValueError if with these TrainingArguments, or as `accelerate launch` says in the environment, the head
+    may not be there."""
+    if arguments.deepspeed_plugin is not None:
         raise ValueError("DeepSpeed may split the head, whose rows are read: use FSDP2 (fsdp_config: fsdp_version 2), or DDP")
-    plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
-    if plugin is not None and plugin.fsdp_version != 2:
+    version = 2
+    if arguments.fsdp_plugin_args is not None:
+        version = arguments.fsdp_plugin_args["fsdp_version"]
+    elif os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true":
+        version = int(os.environ.get("FSDP_VERSION", "1"))
+    if version != 2:
         raise ValueError("FSDP1 flattens the head, whose rows are read: set fsdp_version to 2 in fsdp_config, or use DDP")
 
 

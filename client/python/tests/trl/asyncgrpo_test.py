@@ -32,7 +32,7 @@ from trl.experimental.async_grpo.async_rollout_worker import (
     _chain_to_sequences,
 )
 
-from sis import Client, entries
+from sis import Client, entries, errors
 from sis.records import MissingReason, Slice
 from sis.top_k import canonical
 from sis.trl import SisConfig, async_rollouts
@@ -69,9 +69,12 @@ class FromDisk:
         requests.post(f"{self.address}/pause", params={"mode": "keep"}, timeout=600).raise_for_status()
 
     def send_weights(self, iterator):
+        vllm_process.load_weights(self.address, self.folder, self.keep(iterator))
+
+    def keep(self, iterator):
         sent = [(name, value.clone()) for name, value in iterator]
         torch.save(dict(sent), self.kept / str(len(self.policies())))
-        vllm_process.load_weights(self.address, self.folder, sent)
+        return sent
 
     def policies(self):
         return [torch.load(file) for file in sorted(self.kept.iterdir(), key=lambda file: int(file.name))]
@@ -87,7 +90,7 @@ class InFloat64(SisAsyncGRPOTrainer):
     """Compares the loss of every micro-batch and the gradient of every step, of all ranks, with those of TRL's loss
     with selected ratios, over the whole vocabulary, of each sample alone and in float64."""
 
-    compared, most, most_recorded, most_acceptance, stale = 0, 0.0, 0.0, 0.0, 0
+    compared, most, most_recorded, most_acceptance, stale, newest = 0, 0.0, 0.0, 0.0, 0, 0
     # By name: since the last step, on this rank.
     theirs = None
 
@@ -101,6 +104,14 @@ class InFloat64(SisAsyncGRPOTrainer):
     def _sis_old_log_probs(self, log_probs, sampling, accepted, acceptance):
         self.decided = accepted, acceptance
         return super()._sis_old_log_probs(log_probs, sampling, accepted, acceptance)
+
+    def _sync_weight(self):
+        if self._lora_sync:
+            # TRL sends the adapter alone, by itself.
+            self.model.merge_adapter()
+            self.sent.keep(self._streaming_iter())
+            self.model.unmerge_adapter()
+        super()._sync_weight()
 
     def log_probs(self, model, ids):
         """[T - 1, V]: of the tokens after the first."""
@@ -173,6 +184,7 @@ class InFloat64(SisAsyncGRPOTrainer):
         differences, version = (own - told).abs().min(0)
         self.most_recorded = max(self.most_recorded, differences.max().item())
         self.stale += int((version < len(every) - 1).sum())
+        self.newest = max(self.newest, version.max().item())
         return policies[version, torch.arange(len(places))]
 
 
@@ -194,7 +206,8 @@ def on_a_cpu():
         yield batches
 
 
-def trainer_of(path, port, folder, config, worker=None, peft_config=None, **changed):
+def trainer_of(path, port, folder, config, worker=None, peft_config=None, served=False, **changed):
+    """served: whether vLLM serves the adapter beside the model."""
     address = f"http://127.0.0.1:{port}"
     tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
     tokenizer.chat_template = qwen3_chat_template
@@ -219,7 +232,7 @@ def trainer_of(path, port, folder, config, worker=None, peft_config=None, **chan
         train_dataset=PROMPTS,
         processing_class=tokenizer,
         rollout_worker=worker,
-        weight_transfer=sent,
+        weight_transfer=None if served else sent,
         peft_config=peft_config,
         sis_config=config,
     )
@@ -260,6 +273,20 @@ def _rank(rank, name, path, port, address, folder):
     torch.distributed.destroy_process_group()
 
 
+def _refused_rank(rank, path, address, folder):
+    """As of _rank, where the main one alone has a rollout worker."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/refused.store", rank=rank, world_size=2)
+    worker = unittest.mock.MagicMock() if rank == 0 else None
+    with on_a_cpu():
+        try:
+            trainer_of(path, 1, pathlib.Path(folder), SisConfig(address, run="refused"), worker)
+        except Exception as error:
+            (pathlib.Path(folder) / f"refused-{rank}").write_text(f"{type(error).__name__}: {error}")
+    torch.distributed.destroy_process_group()
+
+
 class AsyncgrpoTest(TrainerCase):
     @classmethod
     def setUpClass(cls):
@@ -271,9 +298,11 @@ class AsyncgrpoTest(TrainerCase):
         )  # fmt: skip
         cls.batches = cls.enterClassContext(on_a_cpu())
 
-    def trainer(self, config, worker=None):
-        made = trainer_of(self.path, self.port, self.folder, config, worker)
+    def trainer(self, config, worker=None, port=None, **changed):
+        made = trainer_of(self.path, port or self.port, self.folder, config, worker, **changed)
         self.addCleanup(made.sis_client.close)
+        # Those that another one loaded ahead are none of its own.
+        self.batches.clear()
         made.batches = self.batches
         return made
 
@@ -311,7 +340,7 @@ class AsyncgrpoTest(TrainerCase):
             self.assertEqual(missing.reason, MissingReason.RELEASED)
 
     def test_two_ranks(self):
-        for name in ("ddp-adapters", "fsdp"):
+        for name in ("ddp-adapters", "fsdp", "fsdp-adapters"):
             with self.subTest(name):
                 # Where one fails, the other is ended.
                 rank = (name, self.path, self.port, self.server.address, str(self.folder))
@@ -322,6 +351,33 @@ class AsyncgrpoTest(TrainerCase):
                     told = types.SimpleNamespace(state=state, sis_client=client, sis_run=ranks[0].run)
                     self.check_logged(told, ranks[0].rows)
                     self.check(ranks, client)
+
+    def test_adapters_that_vllm_serves(self):
+        """Each policy under a name of its own, which requests say."""
+        port = vllm_process.start(
+            type(self), self.folder / "served", ["vllm", "serve", self.path],
+            "--dtype", "float32", "--enforce-eager", "--max-model-len", "128", "--max-logprobs", "-1",
+            "--logprobs-mode", "processed_logprobs", "--enable-lora", "--max-lora-rank", "8", "--max-loras", "3",
+            VLLM_SERVER_DEV_MODE="1", VLLM_ALLOW_RUNTIME_LORA_UPDATING="1",
+        )  # fmt: skip
+        adapters = LoraConfig(target_modules=["q_proj", "down_proj"])
+        config = SisConfig(self.server.address, run=self.id(), top_k=64)
+        trainer = self.trainer(
+            config, port=port, peft_config=adapters, served=True, learning_rate=1e-2, max_staleness=1
+        )
+        self.assertTrue(trainer._lora_sync)
+        rows = self.train(trainer)
+        self.check_logged(trainer, rows)
+        self.check([seen_by(trainer)], trainer.sis_client)
+        # The first is the model alone.
+        self.assertGreater(trainer.newest, 0)
+
+    def test_versions_of_requests(self):
+        loop = types.SimpleNamespace(lora_name=None, model_version=7)
+        self.assertEqual(async_rollouts.SisRolloutLoopMixin._sis_version(loop, "model-v3"), 7)
+        loop.lora_name = "trl-policy"
+        # A request that is repeated, as TRL does, asks for what it asked for.
+        self.assertEqual(async_rollouts.SisRolloutLoopMixin._sis_version(loop, "trl-policy-v3"), 3)
 
     def test_cut_turns(self):
         """However TRL cuts and joins turns, each trained token has its own record."""
@@ -377,6 +433,14 @@ class AsyncgrpoTest(TrainerCase):
         ):
             with self.subTest(message), self.assertRaisesRegex(ValueError, message):
                 self.trainer(SisConfig(self.server.address, run=self.id()), custom)
+
+    def test_what_one_rank_refuses_ends_all(self):
+        torch.multiprocessing.spawn(_refused_rank, (self.path, self.server.address, str(self.folder)), nprocs=2)
+        main, other = ((self.folder / f"refused-{rank}").read_text() for rank in (0, 1))
+        self.assertRegex(main, "^ValueError: rollout_worker is a MagicMock.*AsyncRolloutWorker")
+        self.assertEqual(other, f"RuntimeError: the main process: {main}")
+        with Client(self.server.address) as client, self.assertRaises(errors.NotFound):
+            client.get_run("refused")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import socket
 import tempfile
 import unittest
 
@@ -10,12 +9,16 @@ os.environ.update(HF_HUB_OFFLINE="1", VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_T
 os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", TOKENIZERS_PARALLELISM="false")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
+import accelerate
 import numpy as np
 import torch
+from accelerate.utils import DistributedType
 from client.study.language_model import weights
 from datasets import Dataset
+from peft import LoraConfig
 from server.testing.live_server import LiveServer
-from trainer_case import MIB, hundred_words, in_float64, tiny
+from torch.distributed.tensor import DTensor
+from trainer_case import MIB, hundred_words, in_float64, tiny, whole
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import DistillationConfig, DistillationTrainer
 
@@ -77,18 +80,25 @@ def divergence(log_p, log_q, top_k, beta):
 
 
 class Compared(SisDistillationMixin, DistillationTrainer):
-    """Compares loss and gradient of every micro-batch with those of float64, made of the teachers' whole
-    distributions."""
+    """Compares the loss of every micro-batch and the gradient of every step, of all ranks, with those of float64,
+    made of the teachers' whole distributions."""
 
     # By name: model, weight, and told of teacher_of.
     against = {}
     compared, most_loss, most_gradient, below = 0, 0.0, 0.0, True
+    # By name: since the last step, on this rank.
+    theirs = None
 
-    def _compute_loss(self, student, inputs, num_items_in_batch):
-        returned = super()._compute_loss(student, inputs, num_items_in_batch)
+    def _compute_loss(self, *arguments):
+        returned = super()._compute_loss(*arguments)
+        self.entropies = returned[1].double()
+        return returned
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
         if not self.model.training:
-            return returned
-        double = in_float64(student)
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        double = in_float64(self.accelerator.unwrap_model(self.model))
+        loss = super().compute_loss(model, inputs, *args, **kwargs)
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         attended = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         length = inputs["completion_ids"].shape[1]
@@ -104,20 +114,36 @@ class Compared(SisDistillationMixin, DistillationTrainer):
                     counts[row] &= torch.from_numpy(told(tokens.tolist()))
             with torch.no_grad():
                 log_q = model(ids, attention_mask=attended).logits[:, -length - 1 : -1].double().log_softmax(-1)
-            coarse, whole = divergence(log_p, log_q, self._sis_config.top_k, self.beta)
-            self.below &= bool((coarse <= whole + 1e-9)[counts].all())
+            coarse, exact = divergence(log_p, log_q, self._sis_config.top_k, self.beta)
+            self.below &= bool((coarse <= exact + 1e-9)[counts].all())
             want = want + weight * (coarse * counts).sum()
             self.compared += int(counts.sum())
-        want = want / num_items_in_batch
-        theirs = torch.autograd.grad(want, list(double.parameters()))
-        ours = torch.autograd.grad(returned[0], list(student.parameters()), retain_graph=True)
-        scale = max(gradient.abs().max().item() for gradient in theirs)
-        differences = [(a - b).abs().max().item() / scale for a, b in zip(ours, theirs)]
-        self.most_gradient = max(self.most_gradient, *differences)
-        self.most_loss = max(self.most_loss, abs((returned[0] - want).item()) / abs(want.item()))
+        want = want / inputs["num_items_in_batch"] * self.accelerator.num_processes
+        learning = {name: value for name, value in double.named_parameters() if value.requires_grad}
+        gradients = torch.autograd.grad(want, list(learning.values()))
+        before = self.theirs or dict.fromkeys(learning, 0.0)
+        self.theirs = {name: before[name] + gradient for name, gradient in zip(learning, gradients)}
+        self.most_loss = max(self.most_loss, abs((loss - want).item()) / abs(want.item()))
         entropy = -(log_p.exp() * log_p).sum(-1)[mask].sum()
-        torch.testing.assert_close(returned[1].double(), entropy.detach(), rtol=1e-4, atol=0)
-        return returned
+        torch.testing.assert_close(self.entropies, entropy.detach(), rtol=1e-4, atol=0)
+        return loss
+
+    def training_step(self, *args, **kwargs):
+        loss = super().training_step(*args, **kwargs)
+        if self.accelerator.sync_gradients:
+            self.compare_gradients()
+        return loss
+
+    def compare_gradients(self):
+        model = self.accelerator.unwrap_model(self.model)
+        ours = {name: value.grad for name, value in model.named_parameters() if value.requires_grad}
+        ours = {name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in ours.items()}
+        theirs = {name: self.accelerator.reduce(value, reduction="mean") for name, value in self.theirs.items()}
+        assert ours.keys() == theirs.keys()
+        scale = max(gradient.abs().max().item() for gradient in theirs.values())
+        differences = [(ours[name] - theirs[name]).abs().max().item() / scale for name in ours]
+        self.most_gradient = max(self.most_gradient, *differences)
+        self.theirs = None
 
     def for_teacher(self, prompt, name):
         return True
@@ -249,17 +275,20 @@ class DistillationTest(unittest.TestCase):
 
     def test_two_ranks(self):
         """Each asks the teacher of its own rollouts; gradients and metrics are of both."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        torch.multiprocessing.spawn(_rank, (port, self.server.address, str(self.folder)), nprocs=2)
-        first, second = (torch.load(self.folder / f"rank-{rank}") for rank in range(2))
+        for kind in ("ddp", "fsdp", "fsdp-adapters"):
+            with self.subTest(kind):
+                torch.multiprocessing.spawn(_rank, (kind, self.server.address, str(self.folder)), nprocs=2)
+                self.check_ranks(*(torch.load(self.folder / f"{kind}-{rank}") for rank in range(2)))
+
+    def check_ranks(self, first, second):
         self.assertGreater(first["compared"] + second["compared"], 100)
         self.assertLess(max(first["most_loss"], second["most_loss"]), 1e-4)
+        self.assertLess(max(first["most_gradient"], second["most_gradient"]), 1e-3)
         for name, value in first["weights"].items():
             self.assertTrue(torch.equal(value, second["weights"][name]), name)
+        self.assertEqual(len(first["rows"]), 2)
         # Of the positions of all, which are more than those of one.
-        for mine, other, row in zip(first["sums"], second["sums"], first["rows"]):
+        for mine, other, row in zip(first["sums"], second["sums"], first["rows"], strict=True):
             kl = (mine[0] + other[0]) / (mine[1] + other[1])
             self.assertAlmostEqual(row["sis/one/kl"], kl, places=5)
             self.assertAlmostEqual(row["loss"], kl, delta=2e-3 * kl)
@@ -336,7 +365,7 @@ class DistillationTest(unittest.TestCase):
             return scored
 
         @torch.no_grad()
-        def whole(model):
+        def whole_kl(model):
             """KL(teacher || student) over the vocabulary, at the held-out prompts' tokens."""
             values = []
             for prompt in held_out:
@@ -345,7 +374,7 @@ class DistillationTest(unittest.TestCase):
                 values.append((log_q.exp() * (log_q - log_p)).sum(-1))
             return torch.cat(values).mean().item()
 
-        before = whole(student)
+        before = whole_kl(student)
         trainer = SisDistillationTrainer(
             model=student,
             args=settings(
@@ -359,7 +388,7 @@ class DistillationTest(unittest.TestCase):
         )  # fmt: skip
         self.addCleanup(trainer.sis_client.close)
         trainer.train()
-        after = whole(trainer.model)
+        after = whole_kl(trainer.model)
         logged = [row["sis/smollm2/kl"] for row in trainer.state.log_history if "sis/smollm2/kl" in row]
         print(f"{self.id()}: KL over the vocabulary {before:.3f} -> {after:.3f}, logged {logged[0]:.3f} -> {logged[-1]:.3f}")
         self.assertEqual(len(logged), 12)
@@ -386,10 +415,12 @@ class DistillationTest(unittest.TestCase):
                 self.assertGreater(exact.mean(), 0.1)
 
 
-def _rank(rank, port, address, folder):
-    """One of two processes, as a launcher starts them."""
+def _rank(rank, kind, address, folder):
+    """One of two processes, as a launcher starts them, but that they meet in a file: a port could be taken meanwhile."""
+    sharded, adapters = "fsdp" in kind, "adapters" in kind
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/{kind}.store", rank=rank, world_size=2)
     torch.set_num_threads(1)
     student, one = DistillationTest().models(1, 2)
     sums = []
@@ -401,20 +432,27 @@ def _rank(rank, port, address, folder):
                 sums.append((own.divergence, own.scored))
             super()._sis_log()
 
+    wrapped = {"fsdp_version": 2, "transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"]}
+    args = settings(pathlib.Path(folder) / kind, **({"fsdp": True, "fsdp_config": wrapped} if sharded else {}))
+    if sharded:
+        # Accelerate shards on every device but this one, for no reason of PyTorch's.
+        accelerate.PartialState._shared_state["distributed_type"] = DistributedType.MULTI_NPU
     trainer = Kept(
         model=student,
-        args=settings(pathlib.Path(folder) / "ranks"),
+        args=args,
         train_dataset=Dataset.from_list([{"prompt": f"w{n % 90} w{n} w5"} for n in range(3, 67)]),
         processing_class=hundred_words(),
         teachers={"one": teacher_of(one)},
-        sis_config=SisConfig(address, run="two-ranks", top_k=100),
+        peft_config=LoraConfig(target_modules=["q_proj", "down_proj"]) if adapters else None,
+        sis_config=SisConfig(address, run=kind, top_k=100),
     )
     trainer.against = {"one": (one, 1.0, None)}
     trainer.train()
-    weights_of = {name: value.detach() for name, value in trainer.accelerator.unwrap_model(trainer.model).named_parameters()}
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    assert {isinstance(value, DTensor) for value in model.parameters()} == {sharded}
     rows = [row for row in trainer.state.log_history if "sis/one/kl" in row]
-    told = {"compared": trainer.compared, "most_loss": trainer.most_loss, "sums": sums, "rows": rows, "weights": weights_of}
-    torch.save(told, f"{folder}/rank-{rank}")
+    told = {name: getattr(trainer, name) for name in ("compared", "most_loss", "most_gradient")}
+    torch.save({**told, "sums": sums, "rows": rows, "weights": whole(model)}, f"{folder}/{kind}-{rank}")
     torch.distributed.destroy_process_group()
 
 

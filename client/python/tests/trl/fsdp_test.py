@@ -4,6 +4,7 @@ import os
 import pathlib
 import types
 import unittest
+import unittest.mock
 
 import accelerate
 import torch
@@ -110,18 +111,17 @@ class FsdpTest(TrainerCase):
             self.assertLess(most, 1e-5)
 
     def test_refused(self):
-        def trainer(deepspeed=False, version=None):
-            plugin = None if version is None else types.SimpleNamespace(fsdp_version=version)
-            state = types.SimpleNamespace(fsdp_plugin=plugin)
-            accelerator = types.SimpleNamespace(state=state)
-            return types.SimpleNamespace(is_deepspeed_enabled=deepspeed, accelerator=accelerator)
-
-        for made in (trainer(), trainer(version=2)):
-            refusals.check_trainer(made)
+        refusals.check_sharding(settings(self.folder))
+        refusals.check_sharding(settings(self.folder, fsdp=True, fsdp_config={"fsdp_version": 2}))
         with self.assertRaisesRegex(ValueError, "DeepSpeed.*use FSDP2"):
-            refusals.check_trainer(trainer(deepspeed=True))
-        with self.assertRaisesRegex(ValueError, "FSDP1.*set fsdp_version to 2"):
-            refusals.check_trainer(trainer(version=1))
+            refusals.check_sharding(types.SimpleNamespace(deepspeed_plugin=object(), fsdp_plugin_args=None))
+        # Before a model is loaded, or an engine started.
+        first = "FSDP1.*set fsdp_version to 2"
+        with self.assertRaisesRegex(ValueError, first):
+            self.trainer(model="none", fsdp=True, fsdp_config={"fsdp_version": 1})
+        launched = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "1"}
+        with unittest.mock.patch.dict(os.environ, launched), self.assertRaisesRegex(ValueError, first):
+            self.trainer(model="none")
 
     def test_a_head_that_stays_split(self):
         """As of a model with adapters, or whose final norm Accelerate does not find."""
