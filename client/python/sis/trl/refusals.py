@@ -47,17 +47,15 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
                 )
     check_kernels(arguments)
     level, rule = arguments.importance_sampling_level, TokenWeights.of(config).rule
-    if rule is not None:
-        for name, value, wrong, why in (
-            ("loss_type", arguments.loss_type, arguments.loss_type == "vespo", "a loss with weights of its own. Take 'dapo'"),
-            ("importance_sampling_level", level, level != "token", "one weight for a sequence. Set it to 'token'"),
-            (
-                "use_bias_correction_kl", arguments.use_bias_correction_kl, arguments.use_bias_correction_kl,
-                "it reads ratios, which are all 1 then. Set it to False",
-            ),
-        ):  # fmt: skip
-            if wrong:
-                raise ValueError(f"{name} is {value!r}, but {rule} gives each token a weight in the place of ratios: {why}")
+    if rule is not None and arguments.loss_type == "vespo":
+        raise ValueError(
+            f"loss_type is 'vespo', which weighs sequences, but {rule} gives each token a weight: take 'dapo', or another"
+        )
+    if rule is not None and level != "token":
+        raise ValueError(
+            f"importance_sampling_level is {level!r}, but {rule} gives each token a weight. Leave it out, or set it to "
+            "'token'"
+        )
     if config.score_centering:
         for name, value, needed in (
             ("loss_type", arguments.loss_type, "cispo"),
