@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
 
-import torch
+if TYPE_CHECKING:
+    # Settings are read where there is no PyTorch too.
+    import torch
 
 # exp32 of more is limited to that of it (docs/algorithms.md).
 _LARGEST_LOG_RATIO = 88.0
@@ -69,9 +71,9 @@ class TokenWeights:
         if self.rule is not None:
             return of.log_probs
         if self.weight == "sampled":
-            return torch.where(of.accepted, of.log_probs, of.sampling)
+            return of.log_probs.where(of.accepted, of.sampling)
         mean = of.probabilities + (1 - of.probabilities) * (of.log_probs - of.sampling).exp()
-        return torch.where(of.probabilities > 0, of.log_probs - mean.log(), of.sampling)
+        return (of.log_probs - mean.log()).where(of.probabilities > 0, of.sampling)
 
     def advantages(self, of: Decided, advantages: torch.Tensor) -> torch.Tensor:
         """With a rule, times its coefficients; else as they are. advantages: of the same shape, or broadcast to
@@ -80,10 +82,11 @@ class TokenWeights:
             return advantages
         ratio = (of.log_probs - of.sampling).clamp(max=_LARGEST_LOG_RATIO).exp()
         if self.damped_truncation:
-            weight = torch.where(ratio < 1, ratio, 1.0)
+            # Where there is no ratio, as in padding, 1 too.
+            weight = ratio.masked_fill(~(ratio < 1), 1.0)
         elif self.weight == "sampled":
-            weight = torch.where(of.accepted, 1.0, ratio)
+            weight = ratio.masked_fill(of.accepted, 1.0)
         else:
             weight = of.probabilities + (1 - of.probabilities) * ratio
         outward = (ratio - 1) * advantages > 0
-        return advantages * torch.where(outward, weight * of.probabilities, weight)
+        return advantages * (weight * of.probabilities).where(outward, weight)

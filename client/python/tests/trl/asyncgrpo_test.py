@@ -282,6 +282,8 @@ class AsyncgrpoTest(TrainerCase):
     def trainer(self, config, worker=None):
         made = trainer_of(self.path, self.port, self.folder, config, worker)
         self.addCleanup(made.sis_client.close)
+        # What a trainer before loaded ahead.
+        self.batches.clear()
         made.batches = self.batches
         return made
 

@@ -419,6 +419,7 @@ class VerlTest(unittest.TestCase):
         data = batch(samples)
         for number, weights in enumerate(({"damped_truncation": True}, {"soft_acceptance": True, "weight": "expected"})):
             with self.subTest(**weights):
+                detach(self.worker)
                 settings = self.settings(run=f"rule-{number}", log_prob_encoding="float32", **weights)
                 append(self.client, settings.create_run(self.client, WHOLE), samples)
                 of = {"seed": 1, "draw": 0, "top_k": K, "lost": {lost.name}}
@@ -434,7 +435,6 @@ class VerlTest(unittest.TestCase):
                 with self.assertRaises(AssertionError):
                     self.assert_close(step, clipped)
                 self.assertAlmostEqual(metrics["sis/missing"][0][0], 6 / sum(sum(sample.mask) for sample in samples))
-                detach(self.worker)
 
     def test_sequence_parallelism_over_two_ranks(self):
         """Each has half of the tokens of a micro-batch, and a stretch may be on both."""
