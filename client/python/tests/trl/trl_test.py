@@ -299,8 +299,8 @@ class TrlTest(TrainerCase):
                 else:
                     weight = torch.where(self.accepted, 1.0, ratio)
                 clipped = outward & ((ratio > 1.2) | (ratio < 0.8))
-                for name, of in (("kept", ~outward), ("damped", outward & (a > 0)), ("none", outward & (a == 0)), ("clip", clipped)):
-                    self.seen[name] += int(of.sum())
+                self.seen.update(kept=int((~outward).sum()), damped=int((outward & (a > 0)).sum()))
+                self.seen.update(none=int((outward & (a == 0)).sum()), clip=int(clipped.sum()))
                 return torch.where(outward, weight * a, weight)
 
         for loss_type, rule in (
