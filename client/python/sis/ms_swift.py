@@ -21,6 +21,7 @@ import sis.torch
 from sis.client import Client
 from sis.old_log_probs import OldLogProbs
 from sis.run import check_id, label_of
+from sis.token_weights import TokenWeights
 from sis.versions import warn_unless_tested
 
 # Their weights are of old log-probs alone.
@@ -30,17 +31,31 @@ _LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo")
 _Trainer: Any = object
 
 
-def use(address: Union[str, Sequence[str]], run: str, top_k: int = 20, **settings: Any) -> None:
+def use(
+    address: Union[str, Sequence[str]],
+    run: str,
+    top_k: int = 20,
+    weight: str = "sampled",
+    soft_acceptance: bool = False,
+    damped_truncation: bool = False,
+    **settings: Any,
+) -> None:
     """Lets `--rlhf_type grpo` train with SIS. address: of a server, or those of all replicas. run:
-    names this training and no other. top_k, settings: as in Client.create_run."""
+    names this training and no other. weight, soft_acceptance, damped_truncation:
+    sis.token_weights.TokenWeights. top_k, settings: as in Client.create_run."""
     check_id(run)
+    SisTrainerMixin.sis_weights = TokenWeights(weight, soft_acceptance, damped_truncation)
     SisTrainerMixin.sis_address, SisTrainerMixin.sis_run = address, run
     SisTrainerMixin.sis_settings = {"seed": 0, "time_to_live": 3600.0, "top_k": top_k, **settings}
     TrainerFactory.TRAINER_MAPPING["grpo"] = "sis.ms_swift.SisGRPOTrainer"
 
 
-def check_arguments(arguments: Any, template: Any) -> None:
+def check_arguments(arguments: Any, template: Any, weights: TokenWeights) -> None:
     """ValueError if SIS can't go with these GRPOConfig."""
+    if weights.rule is not None and arguments.importance_sampling_level == "sequence":
+        raise ValueError(
+            f"importance_sampling_level is 'sequence', but {weights.rule} gives each token a weight: set it to 'token'"
+        )
     if arguments.loss_type not in _LOSSES:
         raise ValueError(f"loss_type is {arguments.loss_type!r}, must be one of {', '.join(_LOSSES)}")
     limit = arguments.epsilon if arguments.epsilon_high is None else arguments.epsilon_high
@@ -73,10 +88,11 @@ class SisTrainerMixin(_Trainer):
     sis_address: ClassVar[Union[None, str, Sequence[str]]] = None
     sis_run: ClassVar[str] = ""
     sis_settings: ClassVar[Dict[str, Any]] = {}
+    sis_weights: ClassVar[TokenWeights] = TokenWeights()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         warn_unless_tested("swift", "ms-swift")
-        check_arguments(kwargs["args"], kwargs["template"])
+        check_arguments(kwargs["args"], kwargs["template"], self.sis_weights)
         if self.sis_address is None:
             raise ValueError("no server is named: call sis.ms_swift.use in a file of external_plugins")
         super().__init__(*args, **kwargs)
@@ -88,7 +104,7 @@ class SisTrainerMixin(_Trainer):
             self.sis_run, vocabulary_size=config.vocab_size, algorithm=self.loss_type, model=model,
             **self.sis_settings,
         )  # fmt: skip
-        self._sis = OldLogProbs(client, run)
+        self._sis = OldLogProbs(client, run, **vars(self.sis_weights))
         # While a loss is computed: its batch.
         self._sis_batch: Any = None
 
@@ -146,7 +162,9 @@ class SisTrainerMixin(_Trainer):
             recorded = self._sis.record(batch, tokens, logits, self.temperature)
             return torch.where(mask, recorded, log_probs), entropies
         old = grpo_batch.old_per_token_logps
-        grpo_batch.old_per_token_logps = self._sis.of(batch, tokens, logits, log_probs, old)
+        decided = self._sis.decided(batch, tokens, logits, log_probs, old)
+        grpo_batch.old_per_token_logps = self._sis.weights.old_log_probs(decided)
+        grpo_batch.advantages = self._sis.weights.advantages(decided, grpo_batch.advantages)
         return log_probs, entropies
 
 

@@ -1,5 +1,5 @@
 """What the modules for frameworks have in common: old log-probs that make accepted tokens count as
-the current policy's own, for any loss that reads old log-probs."""
+the current policy's own, for any loss that reads old log-probs, and advantages."""
 
 from __future__ import annotations
 
@@ -16,22 +16,32 @@ from sis.outage import Outage
 from sis.records import TopKRecords
 from sis.run import Run, Sampling
 from sis.step_metrics import step_metrics
+from sis.token_weights import Decided, TokenWeights
 
 
 class OldLogProbs:
     """Of one process, for one run. Where nothing is recorded, or no server answers, old log-probs
     are those that the tokens were sampled with, and one RuntimeWarning per outage says so."""
 
-    def __init__(self, client: Client, run: Run) -> None:
+    def __init__(
+        self,
+        client: Client,
+        run: Run,
+        *,
+        weight: str = "sampled",
+        soft_acceptance: bool = False,
+        damped_truncation: bool = False,
+    ) -> None:
+        """weight and what follows: sis.token_weights.TokenWeights."""
         self.client = client
         self.run = run
+        self.weights = TokenWeights(weight, soft_acceptance, damped_truncation)
         # The number of the optimiser's step, and the policy version before it. One that is resumed
         # goes on counting.
         self.step = 0
         self._totals = Totals()
         self._outage = Outage()
 
-    @torch.no_grad()
     def of(
         self,
         batch: sis.torch.PaddedBatch,
@@ -40,14 +50,32 @@ class OldLogProbs:
         log_probs: torch.Tensor,
         sampling_log_probs: torch.Tensor,
     ) -> torch.Tensor:
-        """[B, T], nats: `log_probs` where a token is accepted, else `sampling_log_probs`.
+        """[B, T], nats: `log_probs` where a token is accepted, else `sampling_log_probs`. ValueError with
+        soft_acceptance or damped_truncation, which change advantages too: then `decided` is for
+        weights.old_log_probs and weights.advantages."""
+        if self.weights.rule is not None:
+            raise ValueError(f"{self.weights.rule} is on, which is a matter of advantages too: call decided")
+        return self.weights.old_log_probs(self.decided(batch, tokens, logits, log_probs, sampling_log_probs))
+
+    @torch.no_grad()
+    def decided(
+        self,
+        batch: sis.torch.PaddedBatch,
+        tokens: torch.Tensor,
+        logits: torch.Tensor,
+        log_probs: torch.Tensor,
+        sampling_log_probs: torch.Tensor,
+    ) -> Decided:
+        """[B, T] each.
 
         tokens int, log_probs, sampling_log_probs [B, T]: the sampled tokens, and what the current
         policy and the sampler make of them. logits [B, T, V]: of those tokens, not of the ones
         after them, divided by the temperature that the records are of.
         """
+        nothing = torch.zeros_like(sampling_log_probs)
+        decided = Decided(log_probs.detach(), sampling_log_probs, nothing.bool(), nothing)
         if not batch.slices:
-            return sampling_log_probs
+            return decided
         fetch = lambda: self.client.fetch_top_k(self.run, batch.slices, arrays=("ids", "sampled_ids"))
         records: Optional[TopKRecords] = self._outage.asked("no records", fetch)
         evaluation = None
@@ -56,15 +84,21 @@ class OldLogProbs:
             gathered = sis.torch.gather(records, logits.flatten(0, 1), own, rows=rows)
             options = EvaluateOptions(mask=batch.mask, sampled_ids=own)
             evaluate = lambda: self.client.evaluate(
-                self.run, records, draw=self.step, options=options, **gathered._asdict()
+                self.run, records, draw=self.step, outputs=self.weights.outputs, options=options, **gathered._asdict()
             )
             evaluation = self._outage.asked("no decisions", evaluate)
         if evaluation is None:
             self._totals += Totals(missing=int(batch.mask.sum()))
-            return sampling_log_probs
+            return decided
         self._totals += evaluation.totals
-        accepted = batch.padded(sis.torch.tensor(evaluation.accepted, logits.device), False)
-        return torch.where(accepted, log_probs.detach(), sampling_log_probs)
+        found = {"accepted": evaluation.accepted, "probabilities": evaluation.acceptance_probabilities}
+        return decided._replace(
+            **{
+                name: batch.padded(sis.torch.tensor(values, logits.device), 0)
+                for name, values in found.items()
+                if values is not None
+            }
+        )
 
     @torch.no_grad()
     def record(

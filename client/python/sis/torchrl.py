@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Optional, Sequence
 
 import torch
 from tensordict import NonTensorStack, TensorDictBase
@@ -17,6 +17,7 @@ from torchrl.objectives.llm import GRPOLoss
 
 import sis.torch
 from sis.old_log_probs import OldLogProbs
+from sis.token_weights import Decided
 from sis.versions import warn_unless_tested
 
 # Of the names of the sequences, in a batch: one per row.
@@ -42,6 +43,8 @@ class SisLossMixin(_Loss):
                 f"actor_network {type(network).__name__} has no parameters: it must be the trained model"
             )
         self._sis = old_log_probs
+        # While a loss is computed, [B, T] each.
+        self._sis_decided: Optional[Decided] = None
 
     @torch.no_grad()
     def record(self, tensordict: TensorDictBase, names: Sequence[str]) -> None:
@@ -82,8 +85,19 @@ class SisLossMixin(_Loss):
         )
         batch = self._sis_batch(tensordict, dist, sampling)
         tokens = self._sis_tokens(tensordict)
-        tensordict.set(key, self._sis.of(batch, tokens, dist.logits, log_probs, sampling))
+        self._sis_decided = self._sis.decided(batch, tokens, dist.logits, log_probs, sampling)
+        old = self._sis.weights.old_log_probs(self._sis_decided)
+        # Where the sampler has none, as in a prompt, TorchRL knows by that.
+        tensordict.set(key, torch.where(torch.isfinite(sampling), old, sampling))
         return log_probs, dist, is_composite
+
+    def _compute_policy_objective(self, log_weight: torch.Tensor, advantage: torch.Tensor) -> Any:
+        # [B, T, 1]: the loss takes it before it asks for log-probs.
+        decided, self._sis_decided = self._sis_decided, None
+        assert decided is not None
+        weighed = self._sis.weights.advantages(decided, advantage[..., 0])[..., None]
+        known = torch.isfinite(decided.sampling)[..., None]
+        return super()._compute_policy_objective(log_weight, torch.where(known, weighed, advantage))
 
     def _log_weight(self, tensordict: TensorDictBase, *args: Any, **kwargs: Any) -> Any:
         # What comes after the weights, as kl_to_inference, is of what was sampled with.

@@ -24,11 +24,12 @@ from sis.options import EvaluateOptions
 from sis.outage import Outage
 from sis.records import Slice, TopKRecords
 from sis.run import Sampling
+from sis.token_weights import Decided
 from sis.trl import refusals
 from sis.trl.async_rollouts import SEQUENCE, Recording, SisRolloutLoop, SisRolloutLoopMixin
 from sis.trl.config import SisConfig
 from sis.trl.connection import of_the_main_process
-from sis.trl.decisions import DecidingMixin, old_log_probs
+from sis.trl.decisions import DecidingMixin
 
 # TRL drops stale samples as it takes them from its queue, one or two updates before they are trained
 # on: one that is loaded ahead, and one that found no room in the batch before.
@@ -79,6 +80,18 @@ class _Collator:
         batch["sis_sequences"] = pad(sequences, padding_value=-1)
         batch["sis_positions"] = pad(positions, padding_value=-1)
         return batch
+
+
+class _Taken:
+    """What a loss takes out of a tensor before it calls the model, and has changed when that returns."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self._values = values
+
+    def __getitem__(self, selected: torch.Tensor) -> torch.Tensor:
+        # A copy.
+        self.values = self._values[selected]
+        return self.values
 
 
 class SisAsyncTrainerMixin(DecidingMixin):
@@ -147,7 +160,7 @@ class SisAsyncTrainerMixin(DecidingMixin):
         terms = _Terms(
             inputs["sis_sequences"][selected].cpu().numpy(), inputs["sis_positions"][selected].cpu().numpy(), tokens
         )
-        sampling = inputs["old_log_probs"][selected]
+        sampling, advantages = inputs["old_log_probs"][selected], _Taken(inputs["advantages"])
 
         def with_old_log_probs(**arguments: Any) -> Any:
             """What the model returns, term by term, with the log-ratios in the place of log-probs: old
@@ -155,23 +168,31 @@ class SisAsyncTrainerMixin(DecidingMixin):
             outputs = model(**arguments)
             (hidden,) = self._sis_hidden
             log_probs = outputs.log_probs.flatten()[places]
-            outputs.log_probs = self._sis_log_ratios(terms, hidden[0][places], log_probs, sampling)
+            outputs.log_probs = self._sis_log_ratios(
+                terms, hidden[0][places], log_probs, sampling, advantages.values
+            )
             outputs.entropy = outputs.entropy.flatten()[places]
             return outputs
 
         every = torch.full_like(inputs["token_index"], -1)
         every[selected] = torch.arange(len(places), device=every.device)
-        changed = {**inputs, "token_index": every, "old_log_probs": torch.zeros_like(inputs["old_log_probs"])}
+        zeros = torch.zeros_like(inputs["old_log_probs"])
+        changed = {**inputs, "token_index": every, "old_log_probs": zeros, "advantages": advantages}
         with self._sis_seen():
             loss = super().compute_loss(with_old_log_probs, changed, *args, **kwargs)
         self._sis_log()
         return loss
 
     def _sis_log_ratios(
-        self, terms: _Terms, hidden: torch.Tensor, log_probs: torch.Tensor, sampling: torch.Tensor
+        self,
+        terms: _Terms,
+        hidden: torch.Tensor,
+        log_probs: torch.Tensor,
+        sampling: torch.Tensor,
+        advantages: torch.Tensor,
     ) -> torch.Tensor:
         """[M], with gradients: of the current policy to what each token counts as sampled with. hidden:
-        [M, H], before the head."""
+        [M, H], before the head. advantages: [M], changed in place by a rule that takes the clip's."""
         fetch = lambda: self.sis_client.fetch_top_k(
             self.sis_run,
             terms.slices(),
@@ -179,37 +200,38 @@ class SisAsyncTrainerMixin(DecidingMixin):
             lease_seconds=self._sis_config.lease_seconds,
         )
         records: Optional[TopKRecords] = self._sis_outage.asked("no records", fetch)
-        if records is None:
-            self._sis_counts.add(None, len(terms.tokens))
-            return log_probs - sampling
-        gathered = self._sis_gathered(records, hidden, terms.tokens, log_probs)
-        if self._sis_filters().truncates:
-            log_probs = gathered.sampled_log_probs
-        evaluate = lambda: self.sis_client.evaluate(
-            self.sis_run,
-            records,
-            draw=self._sis_step(),
-            outputs=("accepted", "acceptance_probabilities"),
-            options=EvaluateOptions(sampled_ids=terms.tokens),
-            **{name: value.detach() for name, value in gathered._asdict().items()},
-        )
-        evaluation = self._sis_outage.asked("no decisions", evaluate)
-        # TRL trains on each sample once.
-        release = lambda: self.sis_client.release(self.sis_run, terms.names(), [records.lease_id])
-        self._sis_outage.asked("rollouts are not released", release)
+        evaluation = None
+        if records is not None:
+            gathered = self._sis_gathered(records, hidden, terms.tokens, log_probs)
+            if self._sis_filters().truncates:
+                log_probs = gathered.sampled_log_probs
+            evaluate = lambda: self.sis_client.evaluate(
+                self.sis_run,
+                records,
+                draw=self._sis_step(),
+                outputs=("accepted", "acceptance_probabilities"),
+                options=EvaluateOptions(sampled_ids=terms.tokens),
+                **{name: value.detach() for name, value in gathered._asdict().items()},
+            )
+            evaluation = self._sis_outage.asked("no decisions", evaluate)
+            # TRL trains on each sample once.
+            release = lambda: self.sis_client.release(self.sis_run, terms.names(), [records.lease_id])
+            self._sis_outage.asked("rollouts are not released", release)
         self._sis_counts.add(evaluation, len(terms.tokens))
-        if evaluation is None:
-            return log_probs - sampling
-        accepted = sis.torch.tensor(evaluation.accepted, log_probs.device)
-        acceptance = sis.torch.tensor(evaluation.acceptance_probabilities, log_probs.device)
-        old = self._sis_old_log_probs(log_probs.detach(), sampling, accepted, acceptance)
-        return log_probs - old
+        acceptance = torch.zeros_like(sampling)
+        accepted = acceptance.bool()
+        if evaluation is not None:
+            accepted = sis.torch.tensor(evaluation.accepted, log_probs.device)
+            acceptance = sis.torch.tensor(evaluation.acceptance_probabilities, log_probs.device)
+        decided = Decided(log_probs.detach(), sampling, accepted, acceptance)
+        advantages.copy_(self._sis_weights.advantages(decided, advantages))
+        return log_probs - self._sis_old_log_probs(*decided)
 
     def _sis_old_log_probs(
         self, log_probs: torch.Tensor, sampling: torch.Tensor, accepted: torch.Tensor, acceptance: torch.Tensor
     ) -> torch.Tensor:
         """[M]: what makes exp(log_probs - it) the weight of every token."""
-        return old_log_probs(self._sis_config.weight, log_probs, sampling, accepted, acceptance)
+        return self._sis_weights.old_log_probs(Decided(log_probs, sampling, accepted, acceptance))
 
 
 def _filters(arguments: Any) -> Sampling:
@@ -219,11 +241,11 @@ def _filters(arguments: Any) -> Sampling:
 
 
 def _check_arguments(arguments: Any, config: SisConfig) -> None:
-    """ValueError if SIS can't go with these AsyncGRPOConfig, whose loss clips and has no other
-    forms."""
-    for name in ("soft_acceptance", "score_centering"):
-        if getattr(config, name):
-            raise ValueError(f"SisConfig.{name} goes with loss_type 'cispo', which AsyncGRPOTrainer does not have: leave it out")
+    """ValueError if SIS can't go with these AsyncGRPOConfig."""
+    if config.score_centering:
+        raise ValueError(
+            "SisConfig.score_centering goes with loss_type 'cispo', which AsyncGRPOTrainer does not have: leave it out"
+        )
     refusals.check_kernels(arguments)
     if arguments.temperature <= 0:
         raise ValueError(f"temperature is {arguments.temperature}: greedy decoding draws no tokens")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Optional, Sequence, Union
 
 from sis.run import check_id
+from sis.token_weights import TokenWeights
 
 
 @dataclass
@@ -21,9 +22,11 @@ class SisConfig:
     # weighs a + (1 - a) w, where a is its acceptance probability.
     weight: str = "sampled"
     # Multiplies the weight of tokens that have already moved the way their advantage pushes by a
-    # (docs/algorithms.md). It replaces the clip, so the loss must not clip: loss_type "cispo" with a
-    # large epsilon_high.
+    # (docs/algorithms.md), in the place of the loss's clip.
     soft_acceptance: bool = False
+    # Every token weighs min(w, 1), times a if it has already moved the way its advantage pushes
+    # (docs/algorithms.md), in the place of the loss's clip. Nothing is drawn.
+    damped_truncation: bool = False
     # Keys the draws. None: that of the training arguments.
     seed: Optional[int] = None
     # The name of the run on the server. A run that is there is begun anew, as another incarnation.
@@ -42,8 +45,7 @@ class SisConfig:
     token_table_steps: int = 0
 
     def __post_init__(self) -> None:
-        if self.weight not in ("sampled", "expected"):
-            raise ValueError(f"weight is {self.weight!r}, must be 'sampled' or 'expected'")
+        TokenWeights.of(self)
         if self.top_k < 1:
             raise ValueError(f"top_k is {self.top_k}, must be at least 1")
         if self.run is not None:

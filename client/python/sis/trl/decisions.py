@@ -15,26 +15,13 @@ from sis.records import TopKRecords
 from sis.run import Run, Sampling
 from sis.step_counts import StepCounts
 from sis.token_tables import check_trackers
+from sis.token_weights import TokenWeights
 from sis.trl import refusals
 from sis.trl.connection import ConnectedMixin, of_the_main_process
 from sis.trl.token_tables import TokenTablesCallback
 
 # Positions that the head is checked with.
 _CHECKED = 32
-
-
-def old_log_probs(
-    weight: str,
-    log_probs: torch.Tensor,
-    sampling: torch.Tensor,
-    accepted: torch.Tensor,
-    probabilities: torch.Tensor,
-) -> torch.Tensor:
-    """All of one shape: what makes exp(log_probs - it) the weight of every token. weight: of SisConfig."""
-    if weight == "sampled":
-        return torch.where(accepted, log_probs, sampling)
-    mean = probabilities + (1 - probabilities) * (log_probs - sampling).exp()
-    return torch.where(probabilities > 0, log_probs - mean.log(), sampling)
 
 
 class Head(NamedTuple):
@@ -66,6 +53,7 @@ class DecidingMixin(ConnectedMixin):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._sis_weights = TokenWeights.of(self._sis_config)
         self.sis_run = self._sis_create_run(self._sis_connection, **self._sis_run_settings())
         if self._sis_config.token_table_steps:
             self.add_callback(TokenTablesCallback(self))

@@ -250,7 +250,7 @@ def _check_arguments(arguments: Any, config: SisConfig) -> None:
             "log-probs of temperature 1. Set it to 1"
         )
     refusals.check_kernels(arguments)
-    for name in ("weight", "soft_acceptance", "score_centering", "token_table_steps"):
+    for name in ("weight", "soft_acceptance", "damped_truncation", "score_centering", "token_table_steps"):
         if getattr(config, name) != getattr(SisConfig(), name):
             raise ValueError(f"SisConfig.{name} is of importance ratios, of which distillation has none: leave it out")
 

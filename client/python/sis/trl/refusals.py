@@ -9,6 +9,7 @@ import torch
 
 from sis.logit_transform import LogitTransform
 from sis.run import Sampling
+from sis.token_weights import TokenWeights
 from sis.trl.config import SisConfig
 
 # Of the largest logit: what float32 sums of some thousand products, added up in another order, may
@@ -46,24 +47,22 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
                     "time: their top-K log-probs are not recorded. Leave it out"
                 )
     check_kernels(arguments)
-    if config.soft_acceptance and arguments.loss_type != "cispo":
+    level, rule = arguments.importance_sampling_level, TokenWeights.of(config).rule
+    if rule is not None and arguments.loss_type == "vespo":
         raise ValueError(
-            f"soft_acceptance takes the place of the clip, but loss_type {arguments.loss_type!r} clips: use 'cispo', "
-            "with a large epsilon_high"
+            f"loss_type is 'vespo', which weighs sequences, but {rule} gives each token a weight: take 'dapo', or another"
         )
-    level = arguments.importance_sampling_level
-    if config.soft_acceptance and level != "token":
+    if rule is not None and level != "token":
         raise ValueError(
-            f"importance_sampling_level is {level!r}: the weight of a sequence is a mean of "
-            "logarithms, in which a token of acceptance probability 0, which soft_acceptance lets "
-            "weigh nothing, outweighs all others. Leave it out, or set it to 'token'"
+            f"importance_sampling_level is {level!r}, but {rule} gives each token a weight. Leave it out, or set it to "
+            "'token'"
         )
     if config.score_centering:
         for name, value, needed in (
             ("loss_type", arguments.loss_type, "cispo"),
             ("importance_sampling_level", level, "token"),
             ("beta", arguments.beta, 0.0),
-            ("SisConfig.soft_acceptance", config.soft_acceptance, False),
+            (f"SisConfig.{rule}", rule is not None, False),
         ):
             if value != needed:
                 raise ValueError(
@@ -75,8 +74,7 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
     if arguments.loss_type == "cispo" and limit < 1:
         raise ValueError(
             f"epsilon_high is {limit} (epsilon, where it is not set): 'cispo' limits weights to it, "
-            "and those of accepted tokens are 1. Set epsilon_high to at least 1; soft_acceptance needs "
-            "no limit, so a large one"
+            "and those of accepted tokens are 1. Set epsilon_high to at least 1"
         )
 
 

@@ -13,14 +13,13 @@ from sis.engines.lists import stretches
 from sis.options import EvaluateOptions
 from sis.run import Sampling
 from sis.step_counts import StepCounts
+from sis.token_weights import Decided
 from sis.top_k import TopK
 from sis.trl import capture, refusals
 from sis.trl.config import SisConfig
-from sis.trl.decisions import DecidingMixin, old_log_probs
+from sis.trl.decisions import DecidingMixin
 from sis.trl.rollouts import Generated, Rollouts, assembled
 
-# In the place of an acceptance probability of 0: its logarithm is finite, and the weight no more than it.
-_NEVER = 1e-38
 # In the place of smaller weights where something is divided by them.
 _SMALLEST_WEIGHT = 1e-30
 
@@ -36,6 +35,11 @@ class _Acceptance(NamedTuple):
     # With gradients: of score_center.
     center: torch.Tensor
 
+    def decided(self, inputs: Dict[str, Any]) -> Decided:
+        return Decided(
+            self.log_probs.detach(), inputs["sampling_per_token_logps"], self.accepted, self.probabilities
+        )
+
 
 class SisTrainerMixin(DecidingMixin):
     """Goes before GRPOTrainer, or a subclass of it, among the bases.
@@ -43,7 +47,8 @@ class SisTrainerMixin(DecidingMixin):
     While it trains: the top-K log-probs of what is generated are recorded, and each update asks, for
     every token, whether the current policy could as well have sampled it. Where it could,
     `old_per_token_logps` are the current log-probs, so the ratio is 1; elsewhere they are those that
-    the token was sampled with. So they are where nothing is recorded, or no server answers.
+    the token was sampled with. So they are where nothing is recorded, or no server answers. A rule in the
+    place of the clip multiplies the advantages instead.
     """
 
     # Of the last rollouts.
@@ -209,6 +214,7 @@ class SisTrainerMixin(DecidingMixin):
         acceptance = self._sis_acceptance(self._sis_inputs, hidden, result[0])
         old = self._sis_old_log_probs(self._sis_inputs, acceptance)
         self._sis_inputs["old_per_token_logps"] = old
+        self._sis_inputs["advantages"] = self._sis_advantages(self._sis_inputs, acceptance)
         log_probs = acceptance.log_probs
         if self._sis_config.score_centering:
             # The loss has the gradient of these times the weight; its value stays.
@@ -216,17 +222,16 @@ class SisTrainerMixin(DecidingMixin):
             log_probs = log_probs - (acceptance.center - acceptance.center.detach()) / weight
         return log_probs, *result[1:]
 
-    @torch.no_grad()
     def _sis_old_log_probs(self, inputs: Dict[str, Any], acceptance: _Acceptance) -> torch.Tensor:
-        """[B, T]: what makes exp(log_probs - it) the weight of every token."""
-        log_probs, sampled = acceptance.log_probs, inputs["sampling_per_token_logps"]
-        old = old_log_probs(self._sis_config.weight, log_probs, sampled, acceptance.accepted, acceptance.probabilities)
-        if self._sis_config.soft_acceptance:
-            advantages = inputs["advantages"]
-            advantages = advantages[:, None] if advantages.dim() == 1 else advantages
-            outward = (log_probs - sampled) * advantages > 0
-            old = torch.where(outward, old - acceptance.probabilities.clamp(min=_NEVER).log(), old)
-        return old
+        """[B, T]."""
+        return self._sis_weights.old_log_probs(acceptance.decided(inputs))
+
+    def _sis_advantages(self, inputs: Dict[str, Any], acceptance: _Acceptance) -> torch.Tensor:
+        """[B], or [B, T], which TRL's loss takes too."""
+        advantages = inputs["advantages"]
+        if self._sis_weights.rule is not None and advantages.dim() == 1:
+            advantages = advantages[:, None]
+        return self._sis_weights.advantages(acceptance.decided(inputs), advantages)
 
     def _sis_acceptance(self, inputs: Dict[str, Any], hidden: torch.Tensor, log_probs: torch.Tensor) -> _Acceptance:
         """hidden: [B, T, H], before the head."""

@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from sis.token_tables import check_trackers
+from sis.token_weights import TokenWeights
 from sis.verl.settings import Settings, truncates
+
+# Of actor.policy_loss.loss_mode: what reads more of ratios and advantages than a token's product.
+_NOT_PER_TOKEN = ("clip_cov", "kl_cov", "geo_mean", "dro")
 
 
 def check_training(config: Mapping[str, Any]) -> None:
@@ -17,6 +21,14 @@ def check_training(config: Mapping[str, Any]) -> None:
     settings = Settings.of(rollout.get("custom"))
     if settings is not None:
         check_trackers(settings.token_table_steps, config["trainer"]["logger"], "trainer.logger")
+        rule, correction = TokenWeights.of(settings).rule, config["algorithm"].get("rollout_correction") or {}
+        mode = (actor.get("policy_loss") or {}).get("loss_mode")
+        # In bypass mode verl itself takes another.
+        if rule is not None and mode in _NOT_PER_TOKEN and not correction.get("bypass_mode"):
+            raise ValueError(
+                f"actor.policy_loss.loss_mode is {mode!r}, but {rule} gives each token a weight in the place of ratios. "
+                "Set it to 'vanilla'"
+            )
     if rollout["name"] != "vllm":
         raise ValueError(f"rollout.name is {rollout['name']!r}: sis.verl records what vLLM generates. Set it to 'vllm'")
     if not rollout.get("calculate_log_probs"):

@@ -7,6 +7,7 @@ from typing import Any, Mapping, Optional, Sequence, Union
 
 from sis.client import Client
 from sis.run import Run, Sampling, check_id
+from sis.token_weights import TokenWeights
 
 # Of Settings: what is a setting of the run too.
 _OF_RUN = ("top_k", "seed", "max_staleness", "time_to_live", "log_prob_encoding", "mass")
@@ -40,9 +41,14 @@ class Settings:
     # Every so many steps the trackers of trainer.logger get a table of the tokens that are accepted and
     # rejected most; 0: never.
     token_table_steps: int = 0
+    # As in sis.token_weights.TokenWeights.
+    weight: str = "sampled"
+    soft_acceptance: bool = False
+    damped_truncation: bool = False
 
     def __post_init__(self) -> None:
         check_id(self.run)
+        TokenWeights.of(self)
 
     @staticmethod
     def of(custom: Optional[Mapping[str, Any]]) -> Optional[Settings]:

@@ -1,4 +1,4 @@
-"""verl's TrainingWorker, with accepted tokens at ratio 1."""
+"""verl's TrainingWorker, with accepted tokens at ratio 1, or a rule in the place of the clip."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from sis.outage import Outage
 from sis.records import MissingReason, Slice, TopKRecords
 from sis.run import Run
 from sis.step_counts import StepCounts
+from sis.token_weights import Decided, TokenWeights
 from sis.verl.names import name_in, name_of, session_of
 from sis.verl.refusals import check_engine
 from sis.verl.settings import Settings, vocabulary_size
 from sis.versions import warn_unless_tested
 
 # In verl's data: which row of the mini-batch a row of a micro-batch is; and in its model outputs, per
-# token, as 0 and 1 what was accepted, and the log-prob over what the sampler kept, +inf where the
-# record doesn't tell.
+# token, as 0 and 1 what was accepted, where weights need it the acceptance probability, and the log-prob
+# over what the sampler kept, +inf where the record doesn't tell.
 _ROW = "sis_row"
 _ACCEPTED = "sis_accepted"
+_PROBABILITIES = "sis_probabilities"
 _TRUNCATED = "sis_truncated"
 # Errors that no later call can mend: of the configuration, not of a server that is away.
 _WRONG = (errors.InvalidArgument, errors.AlreadyExists)
@@ -33,7 +35,7 @@ _WRONG = (errors.InvalidArgument, errors.AlreadyExists)
 
 def attach(worker: Any, settings: Settings, truncated: bool = False) -> Training:
     """Lets the training steps of a TrainingWorker use SIS, whatever its loss is, as long as that
-    reads `old_log_probs` as verl's `ppo_loss` does.
+    reads `old_log_probs` and `advantages` as verl's `ppo_loss` does.
 
     Each of its processes must call this once, after `worker.reset()`, and before the training's
     first rollouts are recorded: a run in which another one has evaluated or told a policy version
@@ -65,6 +67,7 @@ class Training:
     def __init__(self, worker: Any, settings: Settings, truncated: bool) -> None:
         self._settings = settings
         self.truncated = truncated
+        self.weights = TokenWeights.of(settings)
         # Of the mini-batch, on this rank.
         self.counts = StepCounts()
         self._client = settings.client()
@@ -205,7 +208,10 @@ class Training:
     def evaluate(self, draw: int, records: TopKRecords, gathered: sis.torch.Gathered) -> Optional[Any]:
         """None without a server."""
         return self._asked(
-            "evaluate", lambda run: self._client.evaluate(run, records, draw=draw, **gathered._asdict())
+            "evaluate",
+            lambda run: self._client.evaluate(
+                run, records, draw=draw, outputs=self.weights.outputs, **gathered._asdict()
+            ),
         )
 
     def end_lease(self, lease_id: int) -> None:
@@ -277,23 +283,25 @@ class MiniBatch:
     ) -> Any:
         """What verl's engine calls twice per micro-batch: with the logits, and for the loss."""
         if student_logits is not None:
-            accepted, truncated = self._decisions(student_logits[0], data)
-            outputs = {_ACCEPTED: accepted[None]}
-            return {**outputs, _TRUNCATED: truncated[None]} if self._training.truncated else outputs
+            return {name: values[None] for name, values in self._decisions(student_logits[0], data).items()}
         if self._training.truncated:
             model_output["log_probs"] = _renormalised(model_output["log_probs"], model_output[_TRUNCATED])
-        return stock(model_output=model_output, data=_substituted(model_output, data), dp_group=dp_group)
+        changed = _substituted(model_output, data, self._training.weights)
+        return stock(model_output=model_output, data=changed, dp_group=dp_group)
 
-    def _decisions(self, logits: torch.Tensor, data: Any) -> Tuple[torch.Tensor, torch.Tensor]:
-        """float32 [n] of the token after a position: 1 where it is accepted, and what _TRUNCATED is, with
+    def _decisions(self, logits: torch.Tensor, data: Any) -> Dict[str, torch.Tensor]:
+        """The model outputs that are SIS's, float32 [n] of the token after a position, _TRUNCATED with
         gradients; of logits [n, V], divided by the temperature, of all rows of the micro-batch one after the
         other. With sequence parallelism each rank has n of them, one after the other, padded at the end, and
         verl gathers what all have found."""
         from verl.utils.ulysses import get_ulysses_sequence_parallel_rank
 
         self._device = logits.device
-        accepted = torch.zeros(len(logits), device=logits.device)
-        truncated = torch.full_like(accepted, torch.inf)
+        outputs = {_ACCEPTED: torch.zeros(len(logits), device=logits.device)}
+        if len(self._training.weights.outputs) > 1:
+            outputs[_PROBABILITIES] = torch.zeros(len(logits), device=logits.device)
+        if self._training.truncated:
+            outputs[_TRUNCATED] = torch.full((len(logits),), torch.inf, device=logits.device)
         offsets = data["input_ids"].offsets().tolist()
         # Of all tokens of the micro-batch those whose logits this rank has: [begin, end).
         begin = get_ulysses_sequence_parallel_rank() * len(logits)
@@ -310,7 +318,7 @@ class MiniBatch:
                     chosen.append((index, start - first, stop - start))
                     places.append(np.arange(start, stop) - begin)
         if not chosen:
-            return accepted, truncated
+            return outputs
         at = torch.from_numpy(np.concatenate(places)).to(logits.device)
         evaluation = None
         if self._records is not None:
@@ -319,16 +327,19 @@ class MiniBatch:
             if self._training.truncated:
                 replay = sis.torch.replayed(records, gathered)
                 gathered = replay.current
-                truncated = truncated.index_copy(0, at, _over_the_kept(records, replay.complete, logits, at))
+                kept = _over_the_kept(records, replay.complete, logits, at)
+                outputs[_TRUNCATED] = outputs[_TRUNCATED].index_copy(0, at, kept)
                 self._training.counts.add_replayed(records, replay.complete)
             evaluation = self._training.evaluate(self._draw, records, gathered)
         self._training.counts.add(evaluation, len(at))
         if evaluation is None:
             # The rest of the mini-batch doesn't wait for the server again.
             self._records = None
-            return accepted, truncated
-        accepted[at] = sis.torch.tensor(evaluation.accepted, logits.device).float()
-        return accepted, truncated
+            return outputs
+        outputs[_ACCEPTED][at] = sis.torch.tensor(evaluation.accepted, logits.device).float()
+        if _PROBABILITIES in outputs:
+            outputs[_PROBABILITIES][at] = sis.torch.tensor(evaluation.acceptance_probabilities, logits.device)
+        return outputs
 
     def end(self) -> None:
         if self._lease_id:
@@ -365,9 +376,10 @@ def _renormalised(log_probs: torch.Tensor, truncated: torch.Tensor) -> torch.Ten
     return torch.nested.nested_tensor_from_jagged(values, log_probs.offsets())
 
 
-def _substituted(model_output: Any, data: Any) -> Any:
+def _substituted(model_output: Any, data: Any, weights: TokenWeights) -> Any:
     """`data` with the log-probs of sampling as old ones, and those of the present policy where it is
-    as if that had sampled the token: there the ratio is 1, and its gradient that of the log-prob."""
+    as if that had sampled the token: there the ratio is 1, and its gradient that of the log-prob. By a rule
+    of `weights` that is so everywhere, and advantages have its coefficients."""
     from verl.workers.utils.padding import no_padding_2_padding
 
     if "rollout_is_weights" in data:
@@ -377,11 +389,18 @@ def _substituted(model_output: Any, data: Any) -> Any:
         )
     log_prob = no_padding_2_padding(model_output["log_probs"], data).detach()
     accepted = no_padding_2_padding(model_output[_ACCEPTED], data).bool()
-    sampling = data["rollout_log_probs"]
-    if sampling.is_nested:
-        sampling = sampling.to_padded_tensor(0.0, output_size=log_prob.shape)
+    probabilities = torch.zeros_like(log_prob)
+    if _PROBABILITIES in model_output:
+        probabilities = no_padding_2_padding(model_output[_PROBABILITIES], data)
+
+    def padded(values: torch.Tensor) -> torch.Tensor:
+        return values.to_padded_tensor(0.0, output_size=log_prob.shape) if values.is_nested else values
+
+    decided = Decided(log_prob, padded(data["rollout_log_probs"]), accepted, probabilities)
     changed = data.copy()
-    changed["old_log_probs"] = torch.where(accepted, log_prob, sampling)
+    changed["old_log_probs"] = weights.old_log_probs(decided)
+    if weights.rule is not None:
+        changed["advantages"] = weights.advantages(decided, padded(data["advantages"]))
     return changed
 
 

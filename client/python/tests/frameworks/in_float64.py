@@ -1,24 +1,42 @@
-"""Which tokens are accepted, computed anew: in float64, from logits, by docs/math.md."""
+"""Which tokens are accepted, and what they weigh, computed anew: in float64, from logits, by docs/math.md and
+docs/algorithms.md."""
 
 import numpy as np
 import torch
 from tests.reference import numerics
 
 
-def accepted(names, starts, mask, tokens, behaviour, current, seed, draw, top_k, mass=1.0):
-    """bool [B, T]. behaviour, current: float64 [B, T, V], logits of the tokens; starts: columns of position 0.
+def acceptance(mask, tokens, behaviour, current, top_k, mass=1.0):
+    """float64 [B, T], the acceptance probabilities. behaviour, current: float64 [B, T, V], logits of the tokens;
     mass: of the run."""
     q, p = behaviour.log_softmax(-1), current.log_softmax(-1)
+    made = torch.zeros(mask.shape, dtype=torch.float64)
+    for row, column in mask.nonzero().tolist():
+        values, kept = q[row, column].topk(top_k)
+        kept = kept[values.exp().cumsum(0) - values.exp() < mass]
+        ratios = (p[row, column] - q[row, column]).exp()
+        token = tokens[row, column]
+        if token in kept:
+            made[row, column] = ratios[token] / ratios[kept].max()
+    return made
+
+
+def accepted(names, starts, mask, tokens, behaviour, current, seed, draw, top_k, mass=1.0):
+    """bool [B, T]. As acceptance; starts: columns of position 0."""
+    probabilities = acceptance(mask, tokens, behaviour, current, top_k, mass)
     made = torch.zeros(mask.shape, dtype=torch.bool)
     for row, (name, start) in enumerate(zip(names, starts)):
         key = numerics.sequence_key(seed, 0, name)
         for column in mask[row].nonzero()[:, 0].tolist():
-            values, kept = q[row, column].topk(top_k)
-            kept = kept[values.exp().cumsum(0) - values.exp() < mass]
-            ratios = (p[row, column] - q[row, column]).exp()
-            token = tokens[row, column]
-            if token in kept:
-                position = np.asarray([column - start], np.uint32)
-                uniform = int(numerics.uniforms(key, position, draw)[0]) / 2**32
-                made[row, column] = uniform < ratios[token] / ratios[kept].max()
+            position = np.asarray([column - start], np.uint32)
+            uniform = int(numerics.uniforms(key, position, draw)[0]) / 2**32
+            made[row, column] = uniform < probabilities[row, column]
     return made
+
+
+def of_rule(rule, ratio, a, advantages):
+    """float64, of one shape with all these: the coefficients of damped truncation, or of soft acceptance with
+    EXPECTED weights. ratio: current / behaviour."""
+    outward = ((ratio > 1) & (advantages > 0)) | ((ratio < 1) & (advantages < 0))
+    weight = {"damped_truncation": torch.where(ratio > 1, 1.0, ratio), "soft_acceptance": a + (1 - a) * ratio}[rule]
+    return torch.where(outward, weight * a, weight)

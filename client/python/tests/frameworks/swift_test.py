@@ -10,7 +10,7 @@ import uuid
 
 import tiny_model
 import torch
-from in_float64 import accepted
+from in_float64 import acceptance, accepted, of_rule
 from server.testing.live_server import LiveServer
 from swift import RLHFArguments
 from swift.pipelines import rlhf_main
@@ -19,11 +19,12 @@ from transformers import AutoTokenizer
 
 import sis
 import sis.ms_swift
+from sis.token_weights import TokenWeights
 
 SEED, K, TEMPERATURE = 5, 20, 0.9
 PLUGIN = """
 import sis.ms_swift
-sis.ms_swift.use(address={address!r}, run={run!r}, seed=%d, log_prob_encoding="float32")
+sis.ms_swift.use(address={address!r}, run={run!r}, seed=%d, log_prob_encoding="float32", **{weights!r})
 """ % SEED
 
 
@@ -75,6 +76,10 @@ class Watched(sis.ms_swift.SisGRPOTrainer):
         )
         ratio = (own - torch.where(taken, own.detach(), old)).exp()
         advantages = grpo_batch.advantages.double()
+        if self.sis_weights.rule is not None:
+            a = acceptance(mask, tokens, before.detach(), logits.detach(), K)
+            advantages = advantages * of_rule(self.sis_weights.rule, (own - old).detach().exp(), a, advantages)
+            ratio = (own - own.detach()).exp()
         clipped = ratio.clamp(1 - self.epsilon_low, 1 + self.epsilon_high)
         each = -torch.minimum(ratio * advantages, clipped * advantages) * mask
         return (each.sum(1) / mask.sum(1)).mean(), taken.sum().item() / mask.sum().item()
@@ -97,9 +102,9 @@ class SwiftTest(unittest.TestCase):
         cls.client = sis.Client(cls.server.address)
         cls.addClassCleanup(cls.client.close)
 
-    def train(self, run, **changed):
+    def train(self, run, weights={}, **changed):
         plugin = self.folder / f"{run}.py"
-        plugin.write_text(PLUGIN.format(address=self.server.address, run=run))
+        plugin.write_text(PLUGIN.format(address=self.server.address, run=run, weights=weights))
         return rlhf_main(
             RLHFArguments(
                 **{
@@ -118,14 +123,27 @@ class SwiftTest(unittest.TestCase):
             )
         )  # fmt: skip
 
-    def test_every_loss_is_that_of_float64(self):
+    def watched(self, run, **weights):
         Watched.compared = []
         # Decisions depend on names.
         number = itertools.count()
         names = types.SimpleNamespace(uuid4=lambda: uuid.UUID(int=next(number)))
         with unittest.mock.patch.multiple(sis.ms_swift, SisGRPOTrainer=Watched, uuid=names):
-            self.train("float64")
+            self.train(run, weights)
         self.assertEqual(len(Watched.compared), 4)
+
+    def test_rules_are_those_of_float64(self):
+        """After an update: of equal policies rounding alone tells which token is outward."""
+        for weights in ({"damped_truncation": True}, {"soft_acceptance": True, "weight": "expected"}):
+            with self.subTest(**weights):
+                self.watched(next(iter(weights)), **weights)
+                for difference, of_gradient, share in Watched.compared[1::2]:
+                    self.assertLess(abs(difference), 1e-5)
+                    self.assertLess(of_gradient, 1e-4)
+                    self.assertTrue(0.1 < share < 0.95, share)
+
+    def test_every_loss_is_that_of_float64(self):
+        self.watched("float64")
         for number, (difference, of_gradient, share) in enumerate(Watched.compared):
             with self.subTest(update=number):
                 self.assertLess(abs(difference), 1e-5)
@@ -142,10 +160,14 @@ class SwiftTest(unittest.TestCase):
             "off_policy_sequence_mask_delta": None, "log_rollout_offpolicy_metrics": False, "use_liger_kernel": False,
         }  # fmt: skip
         template = {"padding_free": False, "sequence_parallel_size": 1}
-        check = lambda changed: sis.ms_swift.check_arguments(
-            types.SimpleNamespace(**{**fits, **changed}), types.SimpleNamespace(**{**template, **changed})
-        )
+        check = lambda changed, **weights: sis.ms_swift.check_arguments(
+            types.SimpleNamespace(**{**fits, **changed}), types.SimpleNamespace(**{**template, **changed}),
+            TokenWeights(**weights),
+        )  # fmt: skip
         check({})
+        check({"importance_sampling_level": "sequence"})
+        with self.assertRaisesRegex(ValueError, "level is 'sequence', but damped_truncation.*set it to 'token'"):
+            check({"importance_sampling_level": "sequence"}, damped_truncation=True)
         for changed, message in (
             ({"loss_type": "real"}, "loss_type is 'real', must be one of grpo"),
             ({"loss_type": "cispo"}, "epsilon_high is 0.2"),

@@ -6,7 +6,7 @@ import warnings
 
 import tiny_model
 import torch
-from in_float64 import accepted
+from in_float64 import acceptance, accepted, of_rule
 from server.testing.live_server import LiveServer
 from tensordict import TensorDict
 from torchrl.modules.llm import TransformersWrapper
@@ -43,10 +43,10 @@ class TorchrlTest(unittest.TestCase):
         cls.client = sis.Client(cls.server.address)
         cls.addClassCleanup(cls.client.close)
 
-    def old_log_probs(self, client=None):
+    def old_log_probs(self, client=None, **weights):
         client = client or self.client
         settings = {"seed": SEED, "vocabulary_size": tiny_model.VOCABULARY, "top_k": K, "log_prob_encoding": "float32"}
-        return OldLogProbs(client, client.create_run(self.id(), **settings))
+        return OldLogProbs(client, client.create_run(self.id(), **settings), **weights)
 
     def batch(self):
         """As a collector of TorchRL returns it, without names or log-probs of the whole."""
@@ -80,8 +80,8 @@ class TorchrlTest(unittest.TestCase):
         value.backward()
         return value.item(), [parameter.grad.clone() for parameter in model.parameters()]
 
-    def in_float64(self, batch, draw, clipped):
-        """Loss, gradients and the share of accepted tokens."""
+    def in_float64(self, batch, draw, clipped, rule=None):
+        """Loss, gradients and the share of accepted tokens; with a rule its loss."""
         tokens, attention = batch["tokens", "full"], batch["masks", "all_attention_mask"]
         mask = torch.zeros_like(attention)
         mask[:, batch["tokens", "prompt"].shape[1] :] = True
@@ -99,6 +99,10 @@ class TorchrlTest(unittest.TestCase):
         )
         ratio = (own - torch.where(taken, own.detach(), old)).exp()
         advantages = batch["advantage"][..., 0].double()
+        if rule is not None:
+            a = acceptance(mask, tokens, before.detach(), logits.detach(), K)
+            advantages = advantages * of_rule(rule, (own - old).detach().exp(), a, advantages)
+            ratio = (own - own.detach()).exp()
         value = -(clipped(ratio, advantages) * mask).sum() / mask.sum()
         value.backward()
         return value.item(), [parameter.grad for parameter in current.parameters()], taken.sum().item() / mask.sum().item()
@@ -127,6 +131,28 @@ class TorchrlTest(unittest.TestCase):
                 self.assertTrue(0.1 < share < 0.9, share)
                 self.assertEqual((metrics["missing"], metrics["envelope_violations"]), (0, 0))
         self.assertEqual(self.client.get_run(self.id()).policy_version, 2)
+
+    def test_rules_are_those_of_float64(self):
+        low, high = 1 - CLIP[0], 1 + CLIP[1]
+        for weights in ({"damped_truncation": True}, {"soft_acceptance": True, "weight": "expected"}):
+            rule, *_ = weights
+            for kind in (SisGRPOLoss, SisCISPOLoss):
+                with self.subTest(kind.__name__, **weights):
+                    old = self.old_log_probs(**weights)
+                    batch = self.recorded(old)
+                    value, gradients = self.objective(self.loss(kind, self.current, old), batch, self.current)
+                    plain = lambda w, a: w * a
+                    wanted, exact, share = self.in_float64(batch, old.step, plain, rule)
+                    self.assertAlmostEqual(value, wanted, delta=1e-5)
+                    largest = max(gradient.abs().max().item() for gradient in exact)
+                    for gradient, of_float64 in zip(gradients, exact):
+                        self.assertLess((gradient - of_float64).abs().max().item(), 1e-4 * largest)
+                    # So that it can fail.
+                    other, _, _ = self.in_float64(batch, old.step, lambda w, a: torch.minimum(w * a, w.clamp(low, high) * a))
+                    self.assertGreater(abs(other - wanted), 1e-3)
+                    self.assertAlmostEqual(old.stepped()["accept_rate"], share, places=9)
+                    with self.assertRaisesRegex(ValueError, f"{rule} is on.*call decided"):
+                        old.of(None, None, None, None, None)
 
     def test_without_a_server_it_is_torchrls_own_loss(self):
         server = LiveServer()

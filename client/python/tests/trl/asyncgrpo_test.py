@@ -90,7 +90,7 @@ class InFloat64(SisAsyncGRPOTrainer):
     """Compares the loss of every micro-batch and the gradient of every step, of all ranks, with those of TRL's loss
     with selected ratios, over the whole vocabulary, of each sample alone and in float64."""
 
-    compared, most, most_recorded, most_acceptance, stale, newest = 0, 0.0, 0.0, 0.0, 0, 0
+    compared, most, most_recorded, most_acceptance, stale, newest, outward = 0, 0.0, 0.0, 0.0, 0, 0, 0
     # By name: since the last step, on this rank.
     theirs = None
 
@@ -102,7 +102,7 @@ class InFloat64(SisAsyncGRPOTrainer):
         return super()._sis_log_ratios(terms, *arguments)
 
     def _sis_old_log_probs(self, log_probs, sampling, accepted, acceptance):
-        self.decided = accepted, acceptance
+        self.decided = accepted, acceptance, (log_probs - sampling).exp()
         return super()._sis_old_log_probs(log_probs, sampling, accepted, acceptance)
 
     def _sync_weight(self):
@@ -134,7 +134,7 @@ class InFloat64(SisAsyncGRPOTrainer):
             log_p = self.log_probs(double, ids)[places]
             tokens = ids[places + 1][:, None]
             log_q = self.sampled_from(plain, ids, places, torch.from_numpy(sample["old_log_probs"][places + 1]))
-            accepted, acceptance = (values[first : first + len(places)] for values in self.decided)
+            accepted, acceptance, rounded = (values[first : first + len(places)] for values in self.decided)
             first += len(places)
             ratio = (log_p - log_q).gather(1, tokens)[:, 0].exp()
             with torch.no_grad():
@@ -143,6 +143,14 @@ class InFloat64(SisAsyncGRPOTrainer):
                 envelope = (log_p - log_q).gather(1, best).amax(1).exp()
                 a = torch.where((best == tokens).any(1), ratio / envelope, 0.0)
                 self.most_acceptance = max(self.most_acceptance, (a - acceptance).abs().max().item())
+            if self._sis_config.damped_truncation:
+                with torch.no_grad():
+                    # Of equal policies rounding alone tells which token is outward.
+                    seen = torch.where((ratio - 1).abs() < 1e-5, rounded.double(), ratio)
+                    weight = seen.clamp(max=1) * torch.where((seen - 1) * sample["advantage"] > 0, a, 1.0)
+                total = total - (weight * ratio / ratio.detach() * sample["advantage"]).sum()
+                self.outward += int((weight < seen.clamp(max=1)).sum())
+                continue
             ratio = torch.where(accepted, ratio / ratio.detach(), ratio)
             clipped = ratio.clamp(1 - self.epsilon_low, 1 + self.epsilon_high)
             total = total - torch.min(ratio * sample["advantage"], clipped * sample["advantage"]).sum()
@@ -317,6 +325,12 @@ class AsyncgrpoTest(TrainerCase):
         status = trainer.sis_client.get_run(trainer.sis_run.id)
         self.assertEqual(status.policy_version, trainer.model_version)
 
+    def test_damped_truncation(self):
+        trainer = self.trainer(SisConfig(self.server.address, run=self.id(), top_k=64, damped_truncation=True))
+        self.train(trainer)
+        self.check([seen_by(trainer)], trainer.sis_client)
+        self.assertGreater(trainer.outward, 20)
+
     def check(self, ranks, client):
         rows, run = ranks[0].rows, ranks[0].run
         self.assertEqual([row["sis/missing"] for row in rows], [0] * 3)
@@ -416,7 +430,6 @@ class AsyncgrpoTest(TrainerCase):
 
     def test_refused(self):
         for config, message in (
-            (SisConfig(self.server.address, soft_acceptance=True), "soft_acceptance goes with.*leave it out"),
             (SisConfig(self.server.address, score_centering=True), "score_centering goes with.*leave it out"),
         ):
             with self.subTest(message), self.assertRaisesRegex(ValueError, message):

@@ -118,7 +118,9 @@ class InFloat64(Watched):
 
     limit = 1.5
     top_p = 1.0
-    compared, most, most_acceptance, mean_ratios = 0, 0.0, 0.0, ()
+    # Of each generation, by number: of these no record arrives.
+    lost = ()
+    compared, most, most_acceptance, most_loss, mean_ratios = 0, 0.0, 0.0, 0.0, ()
 
     def _generate(self, prompts):
         if self.model.training:
@@ -134,6 +136,10 @@ class InFloat64(Watched):
     def _sis_old_log_probs(self, inputs, acceptance):
         self.accepted, self.probabilities = acceptance.accepted, acceptance.probabilities
         return super()._sis_old_log_probs(inputs, acceptance)
+
+    def weights(self, ratio, a, advantages):
+        """Of tokens: [B, T]; a, the acceptance probability, by float64."""
+        return torch.where(self.accepted, 1.0, ratio).clamp(max=self.limit)
 
     def _compute_loss(self, model, inputs):
         inputs = {**inputs, "advantages": torch.linspace(-1.0, 1.0, len(inputs["advantages"]))}
@@ -153,14 +159,16 @@ class InFloat64(Watched):
             tokens = inputs["completion_ids"][..., None]
             w = torch.where(kept, log_p.exp() / q, 0.0)
             own = w.gather(-1, tokens)[..., 0]
-            weight = torch.where(self.accepted, 1.0, own).clamp(max=self.limit)
             # Of the recorded set, which may end before K.
             config, rank = self.sis_run.config, torch.arange(q.shape[-1])
             recorded = (before < (config.mass or torch.inf)) & (rank < config.top_k)
             of_set = w * torch.zeros_like(kept).scatter(-1, ordered.indices, recorded)
             a = of_set / of_set.amax(-1, keepdim=True)
-            of_tokens = (a.gather(-1, tokens)[..., 0] - self.probabilities)[inputs["completion_mask"].bool()]
+            own_a = a.gather(-1, tokens)[..., 0]
+            own_a[torch.isin(inputs["sis_rollout"], torch.tensor(self.lost))] = 0.0
+            of_tokens = (own_a - self.probabilities)[inputs["completion_mask"].bool()]
             self.most_acceptance = max(self.most_acceptance, of_tokens.abs().max().item())
+            weight = self.weights(own, own_a, inputs["advantages"][:, None])
             mean = q * (a + (1 - a) * w.clamp(max=self.limit))
         objective = weight * log_p.gather(-1, tokens)[..., 0]
         if self._sis_config.score_centering:
@@ -168,6 +176,10 @@ class InFloat64(Watched):
         mask = inputs["completion_mask"]
         # Two micro-batches make a generation, and a step.
         total = -(objective * inputs["advantages"][:, None] * mask).sum() / inputs["num_items_in_batch"]
+        # TRL's other losses have the value of the weights alone.
+        surrogate = -(weight * inputs["advantages"][:, None] * mask).sum() / inputs["num_items_in_batch"]
+        value = (total if self.loss_type == "cispo" else surrogate).item()
+        self.most_loss = max(self.most_loss, abs(loss.item() - value))
         theirs = torch.autograd.grad(total, list(double.parameters()))
         scale = max(gradient.abs().max().item() for gradient in theirs)
         self.most = max([self.most, *((a - b).abs().max().item() / scale for a, b in zip(ours, theirs))])

@@ -21,7 +21,7 @@ import torch
 import trl
 from server.testing import live_server
 from server.testing.live_server import LiveServer
-from trainer_case import DATASET, MIB, VOCABULARY, TrainerCase, Watched, hundred_words, reward, settings, tiny
+from trainer_case import DATASET, MIB, VOCABULARY, InFloat64, TrainerCase, Watched, hundred_words, reward, settings, tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
@@ -247,36 +247,79 @@ class TrlTest(TrainerCase):
         self.assertGreater(rows[7]["sis/accept_rate"], 0.1)
 
     def test_weights(self):
-        """Every token weighs what the formulas say of its acceptance probability."""
+        """Every token weighs what the formula says of its acceptance probability."""
 
-        def watching(expected, soft):
-            class Weighed(Watched):
-                most = 0.0
+        class Weighed(Watched):
+            most = 0.0
 
-                def _sis_acceptance(self, *args):
-                    self.acceptance = super()._sis_acceptance(*args)
-                    return self.acceptance
+            def _sis_acceptance(self, *args):
+                self.acceptance = super()._sis_acceptance(*args)
+                return self.acceptance
 
-                def watch(self, inputs, log_probs, old):
-                    a, accepted = self.acceptance.probabilities.double(), self.acceptance.accepted
-                    ratio = (log_probs - inputs["sampling_per_token_logps"]).double().exp()
-                    weight = a + (1 - a) * ratio if expected else torch.where(accepted, 1.0, ratio)
-                    if soft:
-                        weight = torch.where((ratio - 1) * inputs["advantages"][:, None] > 0, weight * a, weight)
-                    mask = inputs["completion_mask"].bool()
-                    made = (log_probs.double() - old.double()).exp()
-                    self.most = max(self.most, (made - weight)[mask].abs().max().item())
+            def watch(self, inputs, log_probs, old):
+                a = self.acceptance.probabilities.double()
+                ratio = (log_probs - inputs["sampling_per_token_logps"]).double().exp()
+                made = (log_probs.double() - old.double()).exp()
+                difference = made - (a + (1 - a) * ratio)
+                self.most = max(self.most, difference[inputs["completion_mask"].bool()].abs().max().item())
 
-            return Weighed
+        config = SisConfig(self.server.address, weight="expected")
+        trainer = self.trainer(Weighed, config, max_steps=2, loss_type="cispo", epsilon_high=1e4)
+        self.train(trainer)
+        self.assertLess(trainer.most, 1e-5)
 
-        for weight, soft in (("expected", False), ("sampled", True), ("expected", True)):
-            with self.subTest(weight=weight, soft_acceptance=soft):
-                config = SisConfig(self.server.address, weight=weight, soft_acceptance=soft)
+    def test_a_rule_takes_the_place_of_the_clip(self):
+        """Losses and gradients beside float64, at the second of a generation's two updates: at the first, of equal
+        policies, rounding alone tells which token is outward."""
+
+        class Ruled(InFloat64):
+            lost = (3,)
+
+            def __init__(self, *args, **kwargs):
+                super().__init__(*args, **kwargs)
+                self.seen, append_many = collections.Counter(), self.sis_client.append_many
+
+                def lose(run, recorded, **settings):
+                    return append_many(run, [one for one in recorded if not one.sequence.endswith("/3")], **settings)
+
+                self.sis_client.append_many = lose
+
+            def _compute_loss(self, model, inputs):
+                if self.state.global_step % 2:
+                    return super()._compute_loss(model, inputs)
+                advantages = torch.linspace(-1.0, 1.0, len(inputs["advantages"]))
+                return Watched._compute_loss(self, model, {**inputs, "advantages": advantages})
+
+            def weights(self, ratio, a, advantages):
+                outward = ((ratio > 1) & (advantages > 0)) | ((ratio < 1) & (advantages < 0))
+                if self._sis_config.damped_truncation:
+                    weight = torch.where(ratio > 1, 1.0, ratio)
+                elif self._sis_config.weight == "expected":
+                    weight = a + (1 - a) * ratio
+                else:
+                    weight = torch.where(self.accepted, 1.0, ratio)
+                clipped = outward & ((ratio > 1.2) | (ratio < 0.8))
+                self.seen.update(kept=int((~outward).sum()), damped=int((outward & (a > 0)).sum()))
+                self.seen.update(none=int((outward & (a == 0)).sum()), clip=int(clipped.sum()))
+                return torch.where(outward, weight * a, weight)
+
+        for loss_type, rule in (
+            ("dapo", {"damped_truncation": True}), ("cispo", {"damped_truncation": True}), ("dapo", {"soft_acceptance": True}),
+            ("dapo", {"soft_acceptance": True, "weight": "expected"}),
+        ):  # fmt: skip
+            with self.subTest(loss_type, **rule):
                 trainer = self.trainer(
-                    watching(weight == "expected", soft), config, max_steps=2, loss_type="cispo", epsilon_high=1e4
-                )
-                self.train(trainer)
-                self.assertLess(trainer.most, 1e-5)
+                    Ruled, SisConfig(self.server.address, **rule), model=tiny("Qwen3", vocab_size=100),
+                    processing_class=hundred_words(), prompts=[f"w{i} w5" for i in range(64)], max_steps=2,
+                    loss_type=loss_type, epsilon_high=1.0 if loss_type == "cispo" else 0.2, learning_rate=1e-2,
+                )  # fmt: skip
+                rows = self.train(trainer)
+                self.assertGreater(rows[1]["sis/missing_never_arrived"], 0)
+                self.assertLess(trainer.most_acceptance, 1e-3)
+                self.assertLess(trainer.most_loss, 1e-5)
+                self.assertLess(trainer.most, 1e-4)
+                for name in ("kept", "damped", "none", "clip"):
+                    self.assertGreater(trainer.seen[name], 5, name)
 
     def test_lora(self):
         from peft import LoraConfig
@@ -393,10 +436,11 @@ class TrlTest(TrainerCase):
             "prompt_lookup_num_tokens": {"generation_kwargs": {"prompt_lookup_num_tokens": 3}},
             "assistant_model": {"generation_kwargs": {"assistant_model": object()}},
             "assistant_early_exit": {"generation_kwargs": {"assistant_early_exit": 2}},
-            "cispo": {"config": SisConfig(soft_acceptance=True)},
-            "importance_sampling_level is 'sequence'.*set it to 'token'": {
-                "config": SisConfig(soft_acceptance=True), "loss_type": "cispo",
-                "epsilon_high": 1e4, "importance_sampling_level": "sequence",
+            "loss_type is 'vespo'.* soft_acceptance gives each token.*take 'dapo'": {
+                "config": SisConfig(soft_acceptance=True), "loss_type": "vespo",
+            },
+            "importance_sampling_level is 'sequence', but damped_truncation.*set it to 'token'": {
+                "config": SisConfig(damped_truncation=True), "importance_sampling_level": "sequence",
             },
         }  # fmt: skip
         for message, changed in wrong.items():
@@ -429,11 +473,16 @@ class TrlTest(TrainerCase):
             with self.subTest(given), self.assertRaisesRegex(ValueError, message):
                 args = settings(self.folder / "out", **{**centering, **given})
                 SisGRPOTrainer(args=args, sis_config=SisConfig(score_centering=True))
-        with self.assertRaisesRegex(ValueError, "soft_acceptance is True"):
-            both = SisConfig(score_centering=True, soft_acceptance=True)
-            SisGRPOTrainer(args=settings(self.folder / "out", **centering), sis_config=both)
-        with self.assertRaisesRegex(ValueError, "weight is 'mean'"):
-            SisConfig(weight="mean")
+        for rule in ("soft_acceptance", "damped_truncation"):
+            both = SisConfig(score_centering=True, **{rule: True})
+            with self.subTest(rule), self.assertRaisesRegex(ValueError, f"SisConfig.{rule} is True"):
+                SisGRPOTrainer(args=settings(self.folder / "out", **centering), sis_config=both)
+        for wrong, message in (
+            ({"weight": "mean"}, "weight is 'mean'"),
+            ({"damped_truncation": True, "weight": "expected"}, "weight is 'expected', but damped_truncation"),
+        ):
+            with self.subTest(wrong), self.assertRaisesRegex(ValueError, message):
+                SisConfig(**wrong)
 
     def test_token_table(self):
         """What TensorBoard reads back is what the server says of the tokens that were trained on."""

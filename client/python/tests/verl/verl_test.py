@@ -1,6 +1,7 @@
 """verl's FSDP2 engine beside the real server: run by tools/rl-test."""
 
 import contextlib
+import dataclasses
 import importlib
 import json
 import os
@@ -410,16 +411,49 @@ class VerlTest(unittest.TestCase):
             self.assertAlmostEqual(metrics["sis/accept_rate"][0][0], share, delta=1e-12)
             self.assert_close(gradients.steps[draw], expected)
 
+    def test_a_rule_takes_the_place_of_the_clip(self):
+        """One of two turns of a sample is lost."""
+        samples = rollout(self.coarse, 8, K, 27)
+        lost = samples[0].turns[1]
+        samples[0].turns.remove(lost)
+        data = batch(samples)
+        for number, weights in enumerate(({"damped_truncation": True}, {"soft_acceptance": True, "weight": "expected"})):
+            with self.subTest(**weights):
+                detach(self.worker)
+                settings = self.settings(run=f"rule-{number}", log_prob_encoding="float32", **weights)
+                append(self.client, settings.create_run(self.client, WHOLE), samples)
+                of = {"seed": 1, "draw": 0, "top_k": K, "lost": {lost.name}}
+                every = [*samples[1:], dataclasses.replace(samples[0], turns=[*samples[0].turns, lost])]
+                advantages = [*data["advantages"][1:], data["advantages"][0]]
+                expected, _ = expected_gradients(self.model, every, advantages, rule=next(iter(weights)), **of)
+                clipped, _ = expected_gradients(self.model, every, advantages, **of)
+                gradients = Gradients(self.worker)
+                self.attached(settings)
+                metrics = metrics_of(self.worker.train_batch(data.clone()))
+                (step,) = gradients.steps
+                self.assert_close(step, expected)
+                with self.assertRaises(AssertionError):
+                    self.assert_close(step, clipped)
+                self.assertAlmostEqual(metrics["sis/missing"][0][0], 6 / sum(sum(sample.mask) for sample in samples))
+
     def test_sequence_parallelism_over_two_ranks(self):
         """Each has half of the tokens of a micro-batch, and a stretch may be on both."""
         drawn, settings = self.recorded(self.coarse, 8, K, 21)
         filtered, of_kept = self.recorded(self.model, 8, WHOLE, 22, top_p=0.8)
         targeted, of_mass = self.recorded(self.coarse, 8, K, 25, mass=0.7)
-        steps = [(drawn, vars(settings), False), (filtered, vars(of_kept), True), (targeted, vars(of_mass), False)]
+        damped = dataclasses.replace(settings, run=f"{settings.run}-damped", damped_truncation=True)
+        append(self.client, damped.create_run(self.client, WHOLE), drawn)
+        steps = [
+            (drawn, vars(settings), False), (filtered, vars(of_kept), True), (targeted, vars(of_mass), False),
+            (drawn, vars(damped), False),
+        ]  # fmt: skip
         arrangement = {"remove_padding": True, "sequence_parallel": 2}
         first, second = self.two_ranks(steps, arrangement)
         advantages = batch(drawn)["advantages"]
         expected, share = expected_gradients(self.model, drawn, advantages, seed=1, draw=0, top_k=K)
+        of_damped, _ = expected_gradients(
+            self.model, drawn, advantages, seed=1, draw=0, top_k=K, rule="damped_truncation"
+        )
         of_filtered, _ = expected_gradients(
             self.model, filtered, batch(filtered)["advantages"], seed=1, draw=0, top_k=WHOLE, top_p=0.8
         )
@@ -431,8 +465,9 @@ class VerlTest(unittest.TestCase):
             self.assert_close(answers[0]["gradients"], expected)
             self.assert_close(answers[1]["gradients"], of_filtered)
             self.assert_close(answers[2]["gradients"], of_targeted)
+            self.assert_close(answers[3]["gradients"], of_damped)
         # As verl: what is logged comes from the first.
-        self.assertEqual([answer["metrics"] for answer in second], [{}, {}, {}])
+        self.assertEqual([answer["metrics"] for answer in second], [{}] * 4)
         logged = first[0]["metrics"]
         self.assertEqual(logged["sis/missing"], [[0.0]])
         self.assertAlmostEqual(logged["sis/accept_rate"][0][0], share, delta=1e-12)
@@ -579,7 +614,9 @@ class VerlTest(unittest.TestCase):
         from hydra import compose, initialize_config_dir
 
         actor_rollout = "actor_rollout_ref"
+        ours = f"+{actor_rollout}.rollout.custom.sis"
         recipe = [
+            f"{ours}.address=localhost:1", f"{ours}.run=r", f"{ours}.damped_truncation=true",
             f"{actor_rollout}.rollout.name=vllm", f"{actor_rollout}.rollout.calculate_log_probs=true",
             f"{actor_rollout}.actor.strategy=fsdp2",
         ]  # fmt: skip
@@ -592,6 +629,7 @@ class VerlTest(unittest.TestCase):
                 ("ppo_trainer", f"{actor_rollout}.actor.pad_to_length=true", "pad_to_length.* Set it to false"),
                 ("ppo_trainer", "algorithm.rollout_correction.rollout_is=token", "rollout_is .* Set it to null"),
                 ("ppo_trainer", "distillation.distillation_loss.loss_mode=forward_kl_topk", "Set it to 'k3'"),
+                ("ppo_trainer", f"{actor_rollout}.actor.policy_loss.loss_mode=geo_mean", "'geo_mean', but damped.*'vanilla'"),
                 ("ppo_megatron_trainer", f"{actor_rollout}.actor.strategy=megatron", "Set it to 'fsdp2'"),
             ):
                 given = [*recipe, override, "distillation.enabled=true"]
