@@ -40,11 +40,12 @@ class BudgetedRejectionTest(EvaluatedBatchTest):
             for form in FORMS:
                 every_slot = form not in ("reduced", "top_k")
                 outputs = (*OUTPUTS, "normalizers") if every_slot else OUTPUTS
+                at_slots = {"total_variation": True} if every_slot else {}
                 for place in (None, segment):
                     values = Values(records, self.logits, form, self.tokens, place)
                     got = values.evaluate(
                         self.client, run, records, draw=5, outputs=outputs, options=self.options(0.25),
-                        total_variation=every_slot,
+                        **at_slots,
                     )
                     with self.subTest(form=form, segment=place is not None):
                         log_w = numerics.flush(values.sampled - records.sampled_log_probs)
