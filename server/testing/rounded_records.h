@@ -43,11 +43,13 @@ class RoundedRecords {
  public:
   RoundedRecords(const RecordFormat& format, const SentRecords& sent, uint32_t first_position)
       : slots_(format.slots) {
-    const PageHeader header{.encoding = format.encoding,
-                            .slots = format.slots,
-                            .vocabulary_size = format.vocabulary_size,
-                            .first_position = first_position,
-                            .positions = static_cast<uint32_t>(sent.ranks.size())};
+    const PageHeader header{
+        .encoding = format.encoding,
+        .slots = format.slots,
+        .vocabulary_size = format.vocabulary_size,
+        .first_position = first_position,
+        .positions = static_cast<uint32_t>(sent.ranks.size()),
+        .version = format.slots > kMaxTopKOfByteRanks ? PageVersion::kRagged : PageVersion::kFixed};
     absl::StatusOr<DecodedPage> page = DecodePage(Encode(header, sent));
     EXPECT_TRUE(page.ok()) << page.status();
     page_ = *std::move(page);

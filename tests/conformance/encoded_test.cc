@@ -88,12 +88,13 @@ Positions WidePositions(std::mt19937_64& random, int slots, size_t n) {
                           kWideVocabularySize,       0,
                           static_cast<uint32_t>(n),  PageVersion::kRagged};
   const Records records = RandomRecords(header, static_cast<uint32_t>(random()));
-  Positions positions{.slots = slots,
-                      .sampled_ids = records.sampled_ids,
-                      .behavior_sampled_log_probs = records.sampled_log_probs,
-                      .sampled_ranks = std::vector<uint16_t>(n),
-                      .ids = records.ids,
-                      .behavior_log_probs = records.log_probs};
+  Positions positions;
+  positions.slots = slots;
+  positions.sampled_ids = records.sampled_ids;
+  positions.behavior_sampled_log_probs = records.sampled_log_probs;
+  positions.sampled_ranks.resize(n);
+  positions.ids = records.ids;
+  positions.behavior_log_probs = records.log_probs;
   const absl::Status valid =
       ValidateRecords(positions.records(), slots, kWideVocabularySize, 0, positions.sampled_ranks);
   EXPECT_TRUE(valid.ok()) << valid;

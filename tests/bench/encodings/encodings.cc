@@ -182,6 +182,8 @@ int Main() {
     }
   }
   PrintAcceptRates(sets);
+  sets.push_back(LlmLikePairs("K = 512, mismatch 0.03", kMaxTopK, 0.03, kPositions));
+  sets.push_back(LlmLikePairs("K = 512, drift 0.2", kMaxTopK, 0.2, kPositions));
   PrintMassTargets(sets);
   if (const char* folder = std::getenv("SIS_RECORDED_DATA")) {
     std::vector<PolicyPairs> recorded;
