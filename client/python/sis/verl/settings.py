@@ -44,7 +44,7 @@ class Settings:
     # As in sis.token_weights.TokenWeights.
     weight: str = "sampled"
     soft_acceptance: bool = False
-    damped_truncation: bool = False
+    damped_truncation: Union[bool, str] = False
 
     def __post_init__(self) -> None:
         check_id(self.run)
