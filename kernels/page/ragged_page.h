@@ -22,8 +22,12 @@ using GroupCounts = std::array<uint16_t, kGroupPositions>;
 // Calls visit(lane, rank) slot by slot.
 template <class Visitor>
 void VisitRaggedSlots(const GroupCounts& counts, const Visitor& visit) {
-  std::array<uint16_t, kMaxTopK + 1> ending;  // lanes by their count, up to the largest
-  std::fill_n(ending.begin(), *std::ranges::max_element(counts) + 1, uint16_t{0});
+  std::array<uint16_t, kMaxTopK + 1> ending;  // lanes by their count
+  constexpr size_t kFew = 256;
+  std::fill_n(ending.begin(), kFew, uint16_t{0});
+  uint32_t bits = 0;
+  for (const uint16_t count : counts) bits |= count;
+  if (bits >= kFew) std::fill(ending.begin() + kFew, ending.end(), uint16_t{0});
   for (size_t lane = 0; lane < kGroupPositions; ++lane) {
     ending[counts[lane]] |= static_cast<uint16_t>(1u << lane);
   }
