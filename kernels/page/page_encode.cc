@@ -66,7 +66,11 @@ void EncodeFixedSections(const PageHeader& header, const RecordView& records,
   std::span<const float> sampled_log_probs = records.sampled_log_probs;
   std::vector<float> present_log_probs;
   std::vector<float> present_sampled_log_probs;
-  const bool all_present = std::ranges::count(ranks, kRankAbsent) == 0;
+  absl::FixedArray<uint8_t, kFewPositions> stored_ranks(positions);
+  const auto low_byte = [](uint16_t rank) { return static_cast<uint8_t>(rank); };
+  std::ranges::transform(ranks, stored_ranks.begin(), low_byte);
+  const bool all_present =
+      std::memchr(stored_ranks.data(), low_byte(kRankAbsent), positions) == nullptr;
   if (!all_present) {
     present_log_probs.assign(log_probs.begin(), log_probs.end());
     present_sampled_log_probs.assign(sampled_log_probs.begin(), sampled_log_probs.end());
@@ -81,10 +85,8 @@ void EncodeFixedSections(const PageHeader& header, const RecordView& records,
   absl::FixedArray<uint16_t, kFewPositions> used_slots(positions);
   EncodeBehaviorLogProbs(header.encoding, log_probs, header.slots, std::span(used_slots),
                          section(layout.log_probs), rounded_log_probs);
-  absl::FixedArray<uint8_t, kFewPositions> stored_ranks(positions);
   for (size_t i = 0; i < positions; ++i) {
-    const bool lost = ranks[i] < slots && ranks[i] >= used_slots[i];
-    stored_ranks[i] = static_cast<uint8_t>(lost ? kRankOutside : ranks[i]);
+    if (ranks[i] < slots && ranks[i] >= used_slots[i]) stored_ranks[i] = low_byte(kRankOutside);
   }
   Write<float>(sampled_log_probs, section(layout.sampled_log_probs));
   Write<uint8_t>(std::span<const uint8_t>(stored_ranks), section(layout.ranks));
