@@ -54,7 +54,7 @@ class RoundedRecords {
   }
 
   const DecodedPage& page() const { return page_; }
-  uint8_t used(size_t row) const {
+  uint16_t used(size_t row) const {
     const auto log_probs = std::span(page_.log_probs).subspan(row * slots_, slots_);
     return static_cast<uint8_t>(std::ranges::find(log_probs, kMinusInfinity) - log_probs.begin());
   }
@@ -68,7 +68,7 @@ class RoundedRecords {
   void ExpectSame(const Page& page, uint32_t index, size_t row) const {
     int32_t sampled_id;
     float sampled_log_prob;
-    uint8_t rank;
+    uint16_t rank;
     std::vector<int32_t> ids(slots_);
     std::vector<float> log_probs(slots_);
     page.Read(index, {.sampled_ids = {&sampled_id, 1},

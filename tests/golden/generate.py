@@ -108,7 +108,7 @@ def _mass_cut() -> Iterator[str]:
         ranks = numerics.rank(cut.sampled_ids, cut.ids, cut.log_probs)
         for record, used, rank in zip(_record_lines(records), counts, ranks):
             yield record
-            yield f"{_word(used, 2)} {_word(rank, 2)}"
+            yield f"{_word(used, 2)} {_word(rank & 0xFF, 2)}"
 
 
 def _decisions(inputs: Iterable[cases.Case], decide: Callable[..., numerics.Evaluation]) -> Iterator[str]:
@@ -133,7 +133,7 @@ def _decisions(inputs: Iterable[cases.Case], decide: Callable[..., numerics.Eval
             yield record
             yield " ".join(_words(column[i]) for column in case.current)
             yield " ".join([
-                *(_word(b, 2) for b in (ranks[i], result.decisions[i], accepted[i], result.violations[i])),
+                *(_word(b, 2) for b in (ranks[i] & 0xFF, result.decisions[i], accepted[i], result.violations[i])),
                 _word(words[i], 8),
                 *(
                     _words(column[i])

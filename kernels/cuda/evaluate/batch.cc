@@ -34,9 +34,10 @@ bool IsPartOf(std::span<const std::byte> bytes, std::span<const T> array) {
 // The rows that copies may be made of; none if what is to be read is elsewhere.
 FixedRows FixedRowsOf(const BehaviorView& behavior) {
   const std::span<const std::byte> bytes = behavior.fixed_rows.bytes;
-  const bool inside =
-      IsPartOf(bytes, behavior.log_probs) && IsPartOf(bytes, behavior.grouped_log_probs.rows) &&
-      IsPartOf(bytes, behavior.sampled_log_probs) && IsPartOf(bytes, behavior.sampled_ranks);
+  const bool inside = IsPartOf(bytes, behavior.log_probs) &&
+                      IsPartOf(bytes, behavior.grouped_log_probs.rows) &&
+                      IsPartOf(bytes, behavior.sampled_log_probs) &&
+                      IsPartOf(bytes, behavior.sampled_ranks.memory());
   return inside ? behavior.fixed_rows : FixedRows();
 }
 
@@ -134,7 +135,8 @@ size_t Batch::Take(const Stretch& stretch, size_t first) {
   const BehaviorView& behavior = stretch.behavior;
   const CurrentView& current = stretch.current;
   const OutputView& output = stretch.output;
-  const size_t count = std::min(kPiecePositions, behavior.sampled_log_probs.size() - first);
+  const size_t count =
+      std::min(PiecePositions(parameters_.slots), behavior.sampled_log_probs.size() - first);
   if (count == 0) return 0;
 
   const FixedRows fixed = FixedRowsOf(behavior);
@@ -174,7 +176,8 @@ size_t Batch::Take(const Stretch& stretch, size_t first) {
     staged.current = StageCurrent(current, first, count);
   }
   staged.behavior_sampled_log_probs = place(Part(behavior.sampled_log_probs, first, count));
-  staged.sampled_ranks = place(Part(behavior.sampled_ranks, first, count));
+  staged.sampled_ranks = place(behavior.sampled_ranks.subspan(first, count).memory());
+  staged.byte_ranks = behavior.sampled_ranks.bytes() != nullptr;
   staged.current_sampled_log_probs = StageInput(Part(current.sampled_log_probs, first, count));
   if (current.reduced()) {
     staged.log_envelopes = StageInput(Part(current.log_envelopes, first, count));

@@ -22,9 +22,9 @@ struct PendingSums {
 // As many positions as fit. Refers to the spans of the stretches, which must outlive it.
 class Batch {
  public:
-  // Positions of the largest piece of a stretch, a multiple of kGroupPositions: with K = 254 in
-  // float32 twice, 2.1 MB.
-  static constexpr size_t kPiecePositions = 1024;
+  // Positions of the largest piece of a stretch, a multiple of kGroupPositions: in float32 twice at
+  // most 2.1 MB.
+  static constexpr size_t PiecePositions(size_t slots) { return slots <= 256 ? 1024 : 512; }
 
   // What a piece takes at most, in the input but for an upload, and in the output: two policies'
   // rows in float32, all other arrays, and the piece itself.
@@ -41,7 +41,7 @@ class Batch {
   // Starts again, empty. What was used before is abandoned unless Done was called.
   void Reset(const EvaluateParameters& parameters);
 
-  // Takes at most kPiecePositions positions of the stretch from `first` on, and returns how many: 0
+  // Takes at most PiecePositions positions of the stretch from `first` on, and returns how many: 0
   // if it isn't sure that they fit, or if there are none.
   size_t Take(const Stretch& stretch, size_t first);
 

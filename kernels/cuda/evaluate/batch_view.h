@@ -34,6 +34,7 @@ struct StagedStretch {
   uint32_t sums;  // which of the batch's sums
   // Where the recorded rows are: behavior, behavior_sampled_log_probs and sampled_ranks.
   bool resident;
+  bool byte_ranks;  // sampled_ranks: RankSpan's bytes, else its halves
   StagedRows behavior;
   StagedRows current;
   // Of kRagged, in the input as the codes are: RaggedSections.

@@ -133,7 +133,7 @@ template <bool kTotalVariation>
 SIS_HOST_DEVICE SlotSums RaggedSlotsAt(const BatchView& batch, const StagedStretch& stretch,
                                        size_t lane, size_t index) {
   const RaggedSections sections = {
-      reinterpret_cast<const uint8_t*>(batch.input + stretch.counts),
+      reinterpret_cast<const uint16_t*>(batch.input + stretch.counts),
       reinterpret_cast<const uint32_t*>(batch.input + stretch.begins),
       stretch.multipliers == kAbsent ? nullptr : batch.input + stretch.multipliers,
       stretch.behavior.offset == kAbsent ? nullptr : batch.input + stretch.behavior.offset};
@@ -173,6 +173,13 @@ SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedStretch& st
           0.0f};
 }
 
+// A byte that is no slot's is not below any K that has bytes.
+SIS_HOST_DEVICE inline int RankAt(const std::byte* recorded, const StagedStretch& stretch,
+                                  size_t index) {
+  return stretch.byte_ranks ? Load<uint8_t>(recorded, stretch.sampled_ranks, index)
+                            : Load<uint16_t>(recorded, stretch.sampled_ranks, index);
+}
+
 // Writes the results of position `index`, and returns what it adds to the sums.
 template <bool kTotalVariation>
 SIS_HOST_DEVICE Sums EvaluatePosition(const BatchView& batch, const StagedStretch& stretch,
@@ -185,9 +192,9 @@ SIS_HOST_DEVICE Sums EvaluatePosition(const BatchView& batch, const StagedStretc
     return sums;
   }
   const std::byte* recorded = RecordedRows(batch, stretch);
-  const PositionResult result = Decide(
-      Load<float>(recorded, stretch.behavior_sampled_log_probs, index), current_sampled,
-      slots.envelope, Load<uint8_t>(recorded, stretch.sampled_ranks, index) < batch.top_k, uniform);
+  const PositionResult result =
+      Decide(Load<float>(recorded, stretch.behavior_sampled_log_probs, index), current_sampled,
+             slots.envelope, RankAt(recorded, stretch, index) < batch.top_k, uniform);
   Store(batch, stretch.decisions, index, result.decision);
   Store(batch, stretch.acceptance_probabilities, index, result.acceptance_probability);
   Store(batch, stretch.log_modified_ratios, index, result.log_modified_ratio());

@@ -58,7 +58,7 @@ class GroupedReader {
 
 // Where ragged log-probs lie; the codes from slot begins[0] on, or that before it if it is odd.
 struct RaggedSections {
-  const uint8_t* counts;
+  const uint16_t* counts;
   const uint32_t* begins;
   const std::byte* multipliers;
   const std::byte* codes;
@@ -85,7 +85,7 @@ class RaggedReader {
   }
 
  private:
-  const uint8_t* counts_;
+  const uint16_t* counts_;
   size_t lane_;
   const std::byte* codes_;
   size_t begin_;

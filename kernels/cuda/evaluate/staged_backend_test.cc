@@ -242,13 +242,13 @@ TEST(StagedBackend, RowsElsewhereAreStaged) {
   LongCall::Output output;
   std::vector<Stretch> stretches = call.SegmentsInto(output);
   for (Stretch& stretch : stretches) {
-    stretch.behavior.sampled_ranks = call.positions.behavior().sampled_ranks.first(50);
+    stretch.behavior.sampled_ranks = call.positions.behavior().sampled_ranks.subspan(0, 50);
   }
   backend->Evaluate(call.parameters, stretches);
   LongCall::Output expected;
   std::vector<Stretch> plain = call.SegmentsInto(expected);
   for (Stretch& stretch : plain) {
-    stretch.behavior.sampled_ranks = call.positions.behavior().sampled_ranks.first(50);
+    stretch.behavior.sampled_ranks = call.positions.behavior().sampled_ranks.subspan(0, 50);
   }
   ScalarBackend().Evaluate(call.parameters, plain);
   EXPECT_TRUE(output == expected);

@@ -117,7 +117,7 @@ absl::Status ReportFixed(int slots, LogProbEncoding encoding, const std::string&
                          std::ostream& out) {
   std::mt19937_64 random(1);
   const Positions positions = RandomPositions(random, slots, kPositions);
-  std::vector<uint8_t> used(kPositions);
+  std::vector<uint16_t> used(kPositions);
   std::vector<std::byte> rows(LogProbBytes(encoding, kPositions, slots));
   EncodeBehaviorLogProbs(encoding, positions.behavior_log_probs, slots, used, rows);
   BehaviorView behavior = positions.behavior();

@@ -32,13 +32,13 @@ struct PackedPage {
       : rows_bytes(LogProbBytes(kEncoding, kPage, slots)),
         bytes(rows_bytes + kPage * (sizeof(float) + 1)) {
     const Positions part = positions.Slice(first, kPage);
-    std::vector<uint8_t> used(kPage);
+    std::vector<uint16_t> used(kPage);
     EncodeBehaviorLogProbs(kEncoding, part.behavior_log_probs, slots, used,
                            std::span(bytes).first(rows_bytes));
     std::memcpy(bytes.data() + rows_bytes, part.behavior_sampled_log_probs.data(),
                 kPage * sizeof(float));
     for (size_t i = 0; i < kPage; ++i) {
-      const uint8_t rank = part.sampled_ranks[i];
+      const uint16_t rank = part.sampled_ranks[i];
       bytes[rows_bytes + kPage * sizeof(float) + i] =
           static_cast<std::byte>(rank < used[i] ? rank : kRankOutside);
     }
