@@ -74,6 +74,14 @@ class Batch {
     std::span<const std::byte> from;
     uint64_t offset;
   };
+  // Current values [n, K], of which only those at used slots are written.
+  struct RaggedCopyIn {
+    std::span<const uint16_t> counts;  // whole groups
+    size_t first_lane;
+    std::span<const float> log_probs;             // or
+    std::span<const uint16_t> float16_log_probs;  // these
+    uint64_t offset;                              // of the first group's first value
+  };
   struct CopyOut {
     std::span<std::byte> to;
     uint64_t offset;
@@ -87,9 +95,9 @@ class Batch {
   template <class Place>
   StagedRows PlaceBehavior(const BehaviorView& behavior, size_t first, size_t count,
                            const Place& place);
-  // Where the ragged ones are, and what they say.
-  void StageRagged(const RaggedLogProbs& log_probs, size_t first, size_t count,
-                   StagedStretch& staged);
+  // Where the ragged ones are, and what they say; and the current values beside them.
+  void StageRagged(const RaggedLogProbs& log_probs, const CurrentView& current, size_t first,
+                   size_t count, StagedStretch& staged);
   StagedRows StageCurrent(const CurrentView& current, size_t first, size_t count);
   size_t uploads_offset() const;
   size_t stretches_offset() const;
@@ -102,6 +110,7 @@ class Batch {
   std::vector<StagedTile> tiles_;
   std::vector<Sums*> sums_;
   std::vector<CopyIn> copies_in_;
+  std::vector<RaggedCopyIn> ragged_copies_in_;
   std::vector<CopyOut> copies_out_;
   ResidentRows::Use rows_;
   size_t upload_bytes_ = 0;

@@ -56,7 +56,11 @@ class Path:
         self._client, self._batch, self._logits, self._segment = client, batch, logits, segment
         slots = batch.current.shape[1]
         self._run = client.create_run(
-            f"mass{mass}-{segment is None}", seed=1, vocabulary_size=VOCABULARY, top_k=slots, mass=mass
+            f"top{slots}-mass{mass}-{segment is None}",
+            seed=1,
+            vocabulary_size=VOCABULARY,
+            top_k=slots,
+            mass=mass,
         )
         rng = np.random.default_rng(2)
         self._advantages = rng.normal(size=len(batch.current)).astype(np.float32)
