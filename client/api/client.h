@@ -134,8 +134,8 @@ class Client {
 
   // Memory that a server on this machine maps too, if it listens at a Unix socket and has been told
   // to (--shared_memory_bytes). Where all arrays of an Evaluate, or of a block that is appended,
-  // lie in one such piece of memory, they do not travel: the same call, only faster. (A server of
-  // 0.1.0 wants them to start at multiples of 64 bytes; others travel.) The arrays must not be
+  // lie in one such piece of memory, they do not travel: the same call, only faster. (An older
+  // server wants them to start at multiples of 64 bytes; others travel.) The arrays must not be
   // written to before Evaluate returns, or before the block is acked. Unimplemented with several
   // servers.
   absl::StatusOr<std::unique_ptr<SharedMemory>> LeaseSharedMemory(size_t bytes);

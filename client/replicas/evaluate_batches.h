@@ -41,7 +41,7 @@ struct PositionArray {
 
 // Cuts between slices only: a slice stays what the server gave a digest of. The arrays are not
 // copied where they go over a stream: gRPC reads them where they lie. Arrays that all lie in one
-// segment do not travel; servers of 0.1.0 have them cut where the parts are aligned.
+// segment do not travel; older servers have them cut where the parts are aligned.
 class EvaluateBatches {
  public:
   // `request` is all of the request but the arrays; those of one message stand side by side. Arrays

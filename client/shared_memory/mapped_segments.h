@@ -15,7 +15,7 @@ namespace sis {
 // The segments of one server that are mapped here. Thread-safe.
 class MappedSegments {
  public:
-  // Allocations and arrays of answers begin at multiples of it; of requests to servers of 0.1.0 all
+  // Allocations and arrays of answers begin at multiples of it; of requests to older servers all
   // arrays must.
   static constexpr size_t kAlignment = 64;
 

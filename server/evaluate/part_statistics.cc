@@ -59,6 +59,17 @@ PartStatistics::PartStatistics(const Backend& backend, const EvaluateInput& inpu
                              input.positive_advantages_only),
       needs_total_variations_(ObservesDppoTopK(input)) {}
 
+bool PartStatistics::DecidesAgain(const ObservedSis& sis) const {
+  return sis.top_k != input_.parameters.top_k || input_.authors_code || input_.budgeted_rejection;
+}
+
+bool PartStatistics::decides_again() const {
+  return std::ranges::any_of(input_.observe, [this](const ObservedCorrection& observed) {
+    const auto* sis = std::get_if<ObservedSis>(&observed.correction);
+    return sis != nullptr && DecidesAgain(*sis);
+  });
+}
+
 PositionOutput PartStatistics::Complete(PositionOutput output, size_t n) {
   OutputView& view = output.view;
   FillIn(view.acceptance_probabilities, acceptance_probabilities_, n);
@@ -135,7 +146,7 @@ absl::Status PartStatistics::AddSis(const ObservedSis& sis, const DecidedPart& p
   const size_t count = positions.decisions.size();
   std::span<const Decision> decisions = positions.decisions;
   std::span<const float> acceptance_probabilities = positions.acceptance_probabilities;
-  if (sis.top_k != input_.parameters.top_k || input_.authors_code || input_.budgeted_rejection) {
+  if (DecidesAgain(sis)) {
     // The same uniforms decide again.
     EvaluateParameters parameters = input_.parameters;
     parameters.top_k = sis.top_k;

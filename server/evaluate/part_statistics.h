@@ -37,6 +37,9 @@ class PartStatistics {
   // here and that nobody wants. Until the next call.
   PositionOutput Complete(PositionOutput output, size_t n);
 
+  // Whether Add reads the slots once more: an observed SIS may have to be decided by itself.
+  bool decides_again() const;
+
   // A part that was decided into such an output.
   struct DecidedPart {
     size_t offset;  // of its first position in the request
@@ -55,6 +58,7 @@ class PartStatistics {
  private:
   absl::Status AddObserved(const DecidedPart& part, const DecidedPositions& positions,
                            RangeStatistics& into);
+  bool DecidesAgain(const ObservedSis& sis) const;
   absl::Status AddSis(const ObservedSis& sis, const DecidedPart& part,
                       const DecidedPositions& positions, CorrectionSums& sums);
   void AddAlgorithm(const Algorithm& algorithm, const DecidedPart& part,

@@ -126,13 +126,15 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
       backend_.values_per_call() / static_cast<size_t>(input_.parameters.slots) / Page::kPositions;
   const uint32_t step = static_cast<uint32_t>(std::max<size_t>(1, pages)) * Page::kPositions;
   const uint32_t end = first + count;
+  const bool decides_again = statistics_.decides_again();
   for (uint32_t from = first; from < end;) {
     const uint32_t to = std::min(end, (from / Page::kPositions) * Page::kPositions + step);
     const PositionOutput part_output =
         statistics_.Complete(output.Part(from - first, to - from), to - from);
     // Who looks at the values again after the backend needs a copy of them.
-    const bool each_once = inspected == nullptr && !input_.authors_code &&
-                           !input_.budgeted_rejection && part_output.total_variations.empty() &&
+    const bool each_once = inspected == nullptr && !input_.authors_code && !decides_again &&
+                           part_output.normalizers.empty() &&
+                           part_output.total_variations.empty() &&
                            part_output.kl_divergences.empty();
     const Part part{slice,
                     from,

@@ -58,7 +58,7 @@ class RoundedRecords {
   const DecodedPage& page() const { return page_; }
   uint16_t used(size_t row) const {
     const auto log_probs = std::span(page_.log_probs).subspan(row * slots_, slots_);
-    return static_cast<uint8_t>(std::ranges::find(log_probs, kMinusInfinity) - log_probs.begin());
+    return static_cast<uint16_t>(std::ranges::find(log_probs, kMinusInfinity) - log_probs.begin());
   }
   uint64_t Digest(size_t row, uint32_t first_position) const {
     return PositionDigest(first_position + static_cast<uint32_t>(row), page_.sampled_ids[row],

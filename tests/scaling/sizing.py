@@ -35,7 +35,7 @@ def cache_bytes(
     that aren't packed."""
     open_tokens = unsealed * unpacked_pages * PAGE
     packed = recorded_bytes(top_k, vocabulary, encoding) * max(tokens - open_tokens, 0)
-    return packed + open_tokens * (8 * top_k + 9) + sequences * (480 + 64)
+    return packed + open_tokens * (8 * top_k + 10) + sequences * (480 + 64)
 
 
 def append_bytes(top_k: int) -> int:

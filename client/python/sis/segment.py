@@ -99,7 +99,7 @@ class Segment:
 
     def __init__(self, lease: Any, name: str, path: str, size: int, alignment: int = 0) -> None:
         """`lease` is the call that holds it, `name` what messages call it, `path` the POSIX
-        object's. alignment: of the arrays in requests, as the server says it; 0 from a server of 0.1.0."""
+        object's. alignment: of the arrays in requests, as the server says it; 0 from an older server."""
         self.name = name
         # In bytes: messages can refer to arrays that begin at a multiple of it.
         self.alignment = alignment or ALIGNMENT

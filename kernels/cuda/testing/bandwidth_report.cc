@@ -153,7 +153,7 @@ absl::Status ReportRagged(int slots, bool cut_to_mass, const std::string& name, 
   // Of a position also its multiplier and its count.
   constexpr double kCodeBytes = LogProbBits(LogProbEncoding::kFixed12) / 8.0;
   return ReportBatch(sequence.batch(),
-                     mean_used * (kCodeBytes + sizeof(float)) + kCodeBytes + sizeof(uint8_t),
+                     mean_used * (kCodeBytes + sizeof(float)) + kCodeBytes + sizeof(uint16_t),
                      absl::StrCat(slots, " | 12 bits, ", name, ", ", mean.str(), " used"), out);
 }
 

@@ -47,7 +47,9 @@ void ComputeNormalizers(const BudgetedRejection& rejection, const EvaluateParame
   for (size_t i = 0; i < normalizers.size(); ++i) {
     NormalizerAccumulator sum{rejection};
     for (int slot = 0; slot < parameters.top_k; ++slot) {
-      sum.Add(behavior_log_probs.At(i, slot), current_log_probs.At(i, slot));
+      const float behavior = behavior_log_probs.At(i, slot);
+      if (behavior == kMinusInfinity) break;  // unused, as all that follow
+      sum.Add(behavior, current_log_probs.At(i, slot));
     }
     normalizers[i] = sum.normalizer;
   }
