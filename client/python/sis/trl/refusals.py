@@ -9,6 +9,7 @@ import torch
 
 from sis.logit_transform import LogitTransform
 from sis.run import Sampling
+from sis.score_centering import check_product
 from sis.token_weights import TokenWeights
 from sis.trl.config import SisConfig
 
@@ -58,17 +59,12 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
             "'token'"
         )
     if config.score_centering:
-        for name, value, needed in (
+        check_product(
             ("loss_type", arguments.loss_type, "cispo"),
             ("importance_sampling_level", level, "token"),
             ("beta", arguments.beta, 0.0),
             (f"SisConfig.{rule}", rule is not None, False),
-        ):
-            if value != needed:
-                raise ValueError(
-                    f"{name} is {value!r}, but score_centering subtracts the mean of weight times score, so the loss "
-                    f"must be their product: set it to {needed!r}"
-                )
+        )
     check_truncation(asked_for(arguments), arguments.beta)
     limit = arguments.epsilon if arguments.epsilon_high is None else arguments.epsilon_high
     if arguments.loss_type == "cispo" and limit < 1:
