@@ -47,7 +47,6 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
                     f"generation_kwargs: {name} is set, so transformers draw several tokens at a "
                     "time: their top-K log-probs are not recorded. Leave it out"
                 )
-    check_kernels(arguments)
     level, rule = arguments.importance_sampling_level, TokenWeights.of(config).rule
     if rule is not None and arguments.loss_type == "vespo":
         raise ValueError(
@@ -71,15 +70,6 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
         raise ValueError(
             f"epsilon_high is {limit} (epsilon, where it is not set): 'cispo' limits weights to it, "
             "and those of accepted tokens are 1. Set epsilon_high to at least 1"
-        )
-
-
-def check_kernels(arguments: Any) -> None:
-    """ValueError if these TrainingArguments replace what log-probs are computed from."""
-    if arguments.use_liger_kernel:
-        raise ValueError(
-            "use_liger_kernel is on: it may replace what the top-K log-probs are computed from, and nobody has compared "
-            "them. Set it to False: TRL's own head is fused already"
         )
 
 
