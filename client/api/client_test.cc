@@ -171,12 +171,15 @@ TEST_F(ClientTest, EvaluateSendsItsOptions) {
   v1::EvaluateResponse answer;
   answer.set_surrogates(Bytes<float>({1, 2}));
   answer.set_coefficients(Bytes<float>({3, 4}));
+  answer.set_normalizers(Bytes<float>({0.5f, 0.75f}));
   v1::LogRatioSum& sum = *answer.add_log_ratio_sums();
   sum.set_log_ratio(-7);
   sum.set_positions(1);
   service_.AnswerEvaluate(answer);
+  v1::BudgetedRejection rejection;
+  rejection.set_log_lambda(0.5f);
   EvaluateOptions options{.draw = 3,
-                          .outputs = {v1::SURROGATES, v1::COEFFICIENTS},
+                          .outputs = {v1::SURROGATES, v1::COEFFICIENTS, v1::NORMALIZERS},
                           .weight = v1::EXPECTED,
                           .mask = mask,
                           .own_log_probs = own,
@@ -186,12 +189,14 @@ TEST_F(ClientTest, EvaluateSendsItsOptions) {
                           .positive_advantages_only = true,
                           .sampled_ids = ids,
                           .log_ratio_sums = {{5, 6}},
-                          .authors_code = v1::AuthorsCode()};
+                          .authors_code = v1::AuthorsCode(),
+                          .budgeted_rejection = rejection};
   const auto evaluation =
       client_->Evaluate({"run"}, slices, LogitValues{logits, sampled, log_sum_exps}, options);
   ASSERT_TRUE(evaluation.ok()) << evaluation.status();
   EXPECT_THAT(evaluation->surrogates, ElementsAre(1, 2));
   EXPECT_THAT(evaluation->coefficients, ElementsAre(3, 4));
+  EXPECT_THAT(evaluation->normalizers, ElementsAre(0.5f, 0.75f));
   EXPECT_THAT(evaluation->log_ratio_sums, ElementsAre(LogRatioSum{-7, 1}));
   const v1::EvaluateRequest request = service_.evaluate_request();
   EXPECT_EQ(request.gathered().values(), v1::Gathered::LOGITS);
@@ -209,6 +214,7 @@ TEST_F(ClientTest, EvaluateSendsItsOptions) {
   EXPECT_EQ(request.slices(0).sequence_log_ratio_sum().log_ratio(), 5);
   EXPECT_EQ(request.slices(0).sequence_log_ratio_sum().positions(), 6u);
   EXPECT_TRUE(request.has_authors_code());
+  EXPECT_EQ(request.budgeted_rejection().log_lambda(), 0.5f);
 
   options.log_ratio_sums.clear();
   options.sampled_ids = std::span(ids).first(1);

@@ -53,6 +53,8 @@ struct EvaluateOptions {
   std::vector<v1::ObservedCorrection> observe = {};
   // What lies outside of one of them is left out: Evaluation::outside_trust_regions.
   std::vector<v1::SequenceTrustRegion> trust_regions = {};
+  // Decide by a budget of the whole batch: min(1, w / lambda).
+  std::optional<v1::BudgetedRejection> budgeted_rejection = std::nullopt;
 
   // Whether an output depends on the batch as a whole, so that the request is not cut into smaller
   // ones: Clip-Cov's choice, and GSPO's sums where a sequence has several slices and its sum is not

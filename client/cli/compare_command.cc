@@ -78,7 +78,7 @@ void AddCompare(CLI::App& sisctl, LocalAction& action) {
   AddInteger(app, "--positions", options->positions,
              "List the positions with the largest |log w|, so many.");
   AddInteger(app, "--k", options->decide.top_k,
-             "Decide with the k most probable tokens, at most 254; 0: all that are listed.");
+             "Decide with the k most probable tokens, at most 512; 0: all that are listed.");
   AddInteger(app, "--seed", options->decide.seed, "Keys the accept/reject draws.");
   AddJson(app, options->json);
   app.callback([options, &action] {

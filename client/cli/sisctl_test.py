@@ -235,18 +235,18 @@ class SisctlTest(unittest.TestCase):
             files = self.recordings(folder, 8, of_a=20, of_b=600)
             report = json.loads(self.done("compare", *files, "--json"))
             self.assertEqual(report["left_out"], [])
-            self.assertEqual((report["a_to_b"]["top_k"], report["b_to_a"]["top_k"]), (20, 254))
+            self.assertEqual((report["a_to_b"]["top_k"], report["b_to_a"]["top_k"]), (20, 512))
             self.assertEqual(report["d"]["positions"], 8)
-            said = "Of the 600 tokens that B lists a record holds the 254 most probable"
+            said = "Of the 600 tokens that B lists a record holds the 512 most probable"
             page = pathlib.Path(folder, "compare.html")
             text = self.done("compare", *files, f"--html={page}")
-            self.assertRegex(text, r"K, tokens per record +20 +254\n")
+            self.assertRegex(text, r"K, tokens per record +20 +512\n")
             for told in (text, page.read_text(), str(report["notes"])):
                 self.assertIn(said, told)
-            text = self.done("compare", *files, "--k=300")
-            where = "not the 300 asked for, where {} is the behaviour policy: {}"
+            text = self.done("compare", *files, "--k=550")
+            where = "not the 550 asked for, where {} is the behaviour policy: {}"
             self.assertIn("K is 20, " + where.format("A", "it lists no more"), text)
-            self.assertIn("K is 254, " + where.format("B", "no record holds more"), text)
+            self.assertIn("K is 512, " + where.format("B", "no record holds more"), text)
             self.assertNotIn("asked for", self.done("compare", *files, "--k=20"))
 
     def test_compare_counts_what_it_leaves_out_for_programs_too(self):

@@ -131,7 +131,7 @@ TEST(ComparisonTest, AListMayBeLong) {
   });
   const Comparison comparison = Compared(a, b);
   EXPECT_EQ(comparison.a_to_b.unscored, 0u) << "tokens far down the list are found";
-  EXPECT_EQ(comparison.a_to_b.top_k, 254);
+  EXPECT_EQ(comparison.a_to_b.top_k, 512);
   EXPECT_THAT(LeftOutOf(comparison), IsEmpty());
 }
 

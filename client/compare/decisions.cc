@@ -61,7 +61,7 @@ absl::StatusOr<DecidedPosition> DecidePosition(const RecordedSet& behavior,
   if (!current_log_prob || !std::isfinite(behavior.sampled_log_prob)) return decided;
   const Record record = RecordOf(behavior, top_k);
   const std::span<const float> sampled_log_prob(&behavior.sampled_log_prob, 1);
-  uint8_t rank = 0;
+  uint16_t rank = 0;
   absl::Status status =
       ValidateRecords({{&behavior.sampled_id, 1}, sampled_log_prob, record.ids, record.log_probs},
                       top_k, vocabulary_size, position, {&rank, 1});

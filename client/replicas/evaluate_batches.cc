@@ -48,6 +48,7 @@ void VisitArrays(const v1::EvaluateResponse& answer, Evaluation& all, Visitor vi
         all.acceptance_probabilities);
   visit(v1::SURROGATES, answer.surrogates(), all.surrogates);
   visit(v1::COEFFICIENTS, answer.coefficients(), all.coefficients);
+  visit(v1::NORMALIZERS, answer.normalizers(), all.normalizers);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ struct ExploredTokens {
   std::span<const float> current;           // [n, K], at the same ids
   std::span<const float> sampled_behavior;  // [n]
   std::span<const float> sampled_current;   // [n]
-  std::span<const uint8_t> ranks;           // [n], of the sampled token; K or more: outside
+  std::span<const uint16_t> ranks;          // [n], of the sampled token; K or more: outside
   std::span<const float> acceptance_probabilities;  // [n]: a
   std::span<const float> log_envelopes;             // [n]: log M
   std::span<const float> advantages;                // [n]: A

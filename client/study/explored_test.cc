@@ -51,7 +51,7 @@ struct Batch {
   std::vector<size_t> lengths;
   std::vector<float> behavior, current, sampled_behavior, sampled_current, a, log_envelopes,
       advantages;
-  std::vector<uint8_t> ranks;
+  std::vector<uint16_t> ranks;
   std::vector<double> uniforms;
 
   void Add(const Position& position, float advantage, double uniform) {
@@ -60,7 +60,7 @@ struct Batch {
       current.push_back(static_cast<float>(Log(position.p[v])));
     }
     const auto found = std::ranges::find(position.set, position.y);
-    ranks.push_back(position.outside() ? 255 : static_cast<uint8_t>(found - position.set.begin()));
+    ranks.push_back(position.outside() ? 255 : static_cast<uint16_t>(found - position.set.begin()));
     sampled_behavior.push_back(static_cast<float>(Log(position.q[position.y])));
     sampled_current.push_back(static_cast<float>(Log(position.p[position.y])));
     a.push_back(static_cast<float>(0.1 + 0.8 * uniform));

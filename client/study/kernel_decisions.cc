@@ -15,9 +15,9 @@
 namespace sis::study {
 namespace {
 
-uint8_t RankOf(int32_t id, std::span<const int32_t> ids) {
+uint16_t RankOf(int32_t id, std::span<const int32_t> ids) {
   const auto found = std::find(ids.begin(), ids.end(), id);
-  return found == ids.end() ? kRankOutside : static_cast<uint8_t>(found - ids.begin());
+  return found == ids.end() ? kRankOutside : static_cast<uint16_t>(found - ids.begin());
 }
 
 }  // namespace
@@ -26,7 +26,7 @@ void KernelDecisions::Record(Records records) {
   records_ = std::move(records);
   const auto slots = static_cast<size_t>(records_.top_k);
   ranks_.assign(records_.sampled_ids.size(), kRankOutside);
-  std::vector<uint8_t> used_slots(records_.length);
+  std::vector<uint16_t> used_slots(records_.length);
   for (size_t i = 0; i < records_.lengths.size(); ++i) {
     const size_t length = records_.lengths[i];
     const size_t first = i * records_.length;
@@ -56,7 +56,7 @@ Decided KernelDecisions::Decide(const MiniBatch& batch) const {
   // Of what arms explore.
   std::vector<size_t> lengths;
   std::vector<float> behavior;
-  std::vector<uint8_t> ranks;
+  std::vector<uint16_t> ranks;
   std::vector<SequenceStretch> parts;
   Sums sums;
   size_t at = 0;
@@ -95,8 +95,8 @@ Decided KernelDecisions::Decide(const MiniBatch& batch) const {
       lengths.push_back(length);
       behavior.insert(behavior.end(), stretch.behavior.log_probs.begin(),
                       stretch.behavior.log_probs.end());
-      ranks.insert(ranks.end(), stretch.behavior.sampled_ranks.begin(),
-                   stretch.behavior.sampled_ranks.end());
+      const auto own_ranks = recorded(ranks_);
+      ranks.insert(ranks.end(), own_ranks.begin(), own_ranks.end());
     }
     parts.push_back({key, 0, static_cast<uint32_t>(length)});
     at += length;

@@ -27,7 +27,7 @@ class KernelDecisions {
   const SimdBackend backend_;
   // As they come back from a cache.
   Records records_;
-  std::vector<uint8_t> ranks_;  // [N, length], of the sampled tokens
+  std::vector<uint16_t> ranks_;  // [N, length], of the sampled tokens
 };
 
 }  // namespace sis::study

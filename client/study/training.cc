@@ -176,7 +176,7 @@ Records Trainer::Record() const {
       records.log_probs[r * top_k + slot] = log_probs[ids[slot]];
     }
     if (!cuts) continue;
-    uint8_t rank = 0;  // which KernelDecisions finds in what is left
+    uint16_t rank = 0;  // which KernelDecisions finds in what is left
     const auto slots = [&](auto& values) { return std::span(values).subspan(r * top_k, top_k); };
     CutToMass(cell_.mass, top_k, slots(records.ids), slots(records.log_probs), {&rank, 1});
   }

@@ -9,6 +9,7 @@
 #include "kernels/numerics/sums.h"
 #include "kernels/records/fixed_rows.h"
 #include "kernels/records/grouped_log_probs.h"
+#include "kernels/records/rank_span.h"
 #include "kernels/records/record_view.h"
 
 namespace sis {
@@ -18,7 +19,7 @@ namespace sis {
 struct BehaviorView {
   std::span<const float> log_probs;          // [n, K]; or empty, and then one of the last two
   std::span<const float> sampled_log_probs;  // [n]
-  std::span<const uint8_t> sampled_ranks;    // [n], kRankOutside if not in the set
+  RankSpan sampled_ranks;                    // [n], kRankOutside if not in the set
   GroupedLogProbs grouped_log_probs = {};    // the same in groups
   RaggedLogProbs ragged_log_probs = {};      // or without the unused slots
   // If these have a tag, a backend may read its own copy of them instead of the spans above. Then

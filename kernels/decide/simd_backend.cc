@@ -152,7 +152,7 @@ void EvaluatePositions(const SlotPlan& plan, uint64_t draw, const Stretch& stret
     const auto current_rows = current.Group(group, index, first_lane, count);
     const GroupInput input = {stretch.behavior.sampled_log_probs.data() + index,
                               stretch.current.sampled_log_probs.data() + index,
-                              stretch.behavior.sampled_ranks.data() + index,
+                              stretch.behavior.sampled_ranks.subspan(index, count),
                               uniforms.At(index, count),
                               at(stretch.current.log_envelopes, index),
                               at(stretch.current.covered_masses, index)};
@@ -207,7 +207,7 @@ void EvaluateStretch(const EvaluateParameters& parameters, const Stretch& stretc
   if (next != nullptr) {
     next_rows = next->behavior.grouped_log_probs.rows.data();
     PrefetchAll(next->behavior.sampled_log_probs);
-    PrefetchAll(next->behavior.sampled_ranks);
+    PrefetchAll(next->behavior.sampled_ranks.memory());
     PrefetchAll(next->behavior.ragged_log_probs.codes);
   }
   VisitGroups(stretch.behavior, stretch.current, parameters.slots, next_rows,

@@ -24,7 +24,7 @@ namespace HWY_NAMESPACE {
 struct GroupInput {
   const float* behavior_sampled;
   const float* current_sampled;
-  const uint8_t* ranks;
+  RankSpan ranks;
   const uint32_t* uniforms;
   const float* log_envelopes;   // REDUCED only
   const float* covered_masses;  // REDUCED only
@@ -138,6 +138,15 @@ HWY_INLINE void AddPrefix(const Envelopes* prefix, size_t points, Mask scored,
   }
 }
 
+// Of kLanes positions from `lane` on. A byte that is no slot's is not below any K that has bytes.
+HWY_INLINE Int32s LoadRanks(const RankSpan& ranks, size_t lane) {
+  const Int32Tag di;
+  if (ranks.bytes() != nullptr) {
+    return hn::PromoteTo(di, hn::LoadU(hn::Rebind<uint8_t, FloatTag>(), ranks.bytes() + lane));
+  }
+  return hn::PromoteTo(di, hn::LoadU(hn::Rebind<uint16_t, FloatTag>(), ranks.halves() + lane));
+}
+
 // Decides the kLanes positions from `lane` on; those in `scored` count. slots_valid: SlotsResult's.
 HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, size_t lane,
                             const Envelopes& envelopes, Mask slots_valid, Mask scored, size_t top_k,
@@ -152,8 +161,7 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
   const Mask valid = hn::And(slots_valid, hn::Le(current_sampled, Constant(kRoundingSlack)));
   const Floats log_ratio =
       FlushAll(hn::Sub(current_sampled, LoadFloats(input.behavior_sampled + lane)));
-  const Int32s ranks =
-      hn::PromoteTo(di, hn::LoadU(hn::Rebind<uint8_t, FloatTag>(), input.ranks + lane));
+  const Int32s ranks = LoadRanks(input.ranks, lane);
   const Mask in_top_k =
       hn::And(scored, hn::RebindMask(d, hn::Lt(ranks, hn::Set(di, static_cast<int32_t>(top_k)))));
   const Mask possible = hn::And(in_top_k, hn::Ne(current_sampled, minus_infinity));
@@ -220,7 +228,7 @@ class PartialGroup {
       : first_lane_(first_lane), count_(count) {
     Copy(input.behavior_sampled, behavior_sampled_);
     Copy(input.current_sampled, current_sampled_);
-    Copy(input.ranks, ranks_);
+    for (size_t i = 0; i < count; ++i) ranks_[first_lane + i] = input.ranks[i];
     Copy(input.uniforms, uniforms_);
     if (input.log_envelopes != nullptr) {
       Copy(input.log_envelopes, log_envelopes_);
@@ -228,7 +236,7 @@ class PartialGroup {
     }
   }
   GroupInput input() const {
-    return {behavior_sampled_, current_sampled_, ranks_,
+    return {behavior_sampled_, current_sampled_, RankSpan(ranks_, kGroup),
             uniforms_,         log_envelopes_,   covered_masses_};
   }
   GroupOutput output() {
@@ -260,7 +268,7 @@ class PartialGroup {
   size_t count_;
   float behavior_sampled_[kGroup] = {};
   float current_sampled_[kGroup] = {};
-  uint8_t ranks_[kGroup] = {};
+  uint16_t ranks_[kGroup] = {};
   uint32_t uniforms_[kGroup] = {};
   float log_envelopes_[kGroup] = {};
   float covered_masses_[kGroup] = {};

@@ -77,13 +77,13 @@ class RaggedRows {
   using Values = Floats;
 
   // The group in scratch; of its positions the values of codes are top - code * step.
-  HWY_INLINE RaggedRows(const uint8_t* counts, size_t longest, const std::byte* multipliers,
+  HWY_INLINE RaggedRows(const uint16_t* counts, size_t longest, const std::byte* multipliers,
                         RaggedScratch& scratch)
       : longest_(longest), scratch_(scratch) {
     const Int32Tag di;
     for (size_t lane = 0; lane < kGroup; lane += kLanes) {
       const size_t i = lane / kLanes;
-      counts_[i] = hn::PromoteTo(di, hn::LoadU(hn::Rebind<uint8_t, FloatTag>(), counts + lane));
+      counts_[i] = hn::PromoteTo(di, hn::LoadU(hn::Rebind<uint16_t, FloatTag>(), counts + lane));
       if (multipliers == nullptr) {
         tops_ = hn::Zero(FloatTag());
         steps_[i] = Constant(-1.0f);
@@ -151,7 +151,7 @@ class RaggedPositions {
 
   HWY_INLINE RaggedRows Group(size_t group, size_t /*index*/, size_t /*first_lane*/,
                               size_t /*count*/) {
-    const uint8_t* counts = log_probs_.counts.data() + group * kGroup;
+    const uint16_t* counts = log_probs_.counts.data() + group * kGroup;
     const size_t longest = *std::max_element(counts, counts + kGroup);
     // The first one's code begins a byte if it is even.
     const size_t begin = log_probs_.begins[group];
@@ -169,19 +169,37 @@ class RaggedPositions {
 
  private:
   // Where the slots of each rank are, up to those that are read with the last four.
-  HWY_INLINE void FindRows(const uint8_t* counts, size_t longest, size_t begin) {
+  HWY_INLINE void FindRows(const uint16_t* counts, size_t longest, size_t begin) {
     const hn::FixedTag<uint8_t, kGroup> d8;
-    const auto group = hn::LoadU(d8, counts);
+    constexpr size_t kRanksOfBytes = 255;
     const size_t end = std::min<size_t>(longest + kRanksAtOnce - 1, kMaxTopK);
-    for (size_t rank = 0; rank < end; ++rank) {
-      uint8_t bits[8];
-      hn::StoreMaskBits(d8, hn::Gt(group, hn::Set(d8, static_cast<uint8_t>(rank))), bits);
-      uint16_t lanes;
-      std::memcpy(&lanes, bits, sizeof(lanes));
-      scratch_.lanes[rank] = lanes;
-      scratch_.begins[rank] = static_cast<uint16_t>(begin);
-      begin += std::popcount(lanes);
+    for (size_t first = 0; first < end; first += kRanksOfBytes) {
+      const auto group = CountsAbove(counts, first);
+      const size_t last = std::min(end, first + kRanksOfBytes);
+      for (size_t rank = first; rank < last; ++rank) {
+        uint8_t bits[8];
+        hn::StoreMaskBits(d8, hn::Gt(group, hn::Set(d8, static_cast<uint8_t>(rank - first))), bits);
+        uint16_t lanes;
+        std::memcpy(&lanes, bits, sizeof(lanes));
+        scratch_.lanes[rank] = lanes;
+        scratch_.begins[rank] = static_cast<uint16_t>(begin);
+        begin += std::popcount(lanes);
+      }
     }
+  }
+
+  // By how much each count of a group is above `first`, in [0, 255]: limited to that.
+  static HWY_INLINE hn::Vec<hn::FixedTag<uint8_t, kGroup>> CountsAbove(const uint16_t* counts,
+                                                                       size_t first) {
+    const hn::FixedTag<int16_t, kGroup / 2> d16;
+    const hn::FixedTag<uint8_t, kGroup / 2> dh;
+    const auto half = [&](const uint16_t* from) HWY_ATTR {
+      const auto above =
+          hn::Sub(hn::BitCast(d16, hn::LoadU(hn::RebindToUnsigned<decltype(d16)>(), from)),
+                  hn::Set(d16, static_cast<int16_t>(first)));
+      return hn::DemoteTo(dh, above);
+    };
+    return hn::Combine(hn::FixedTag<uint8_t, kGroup>(), half(counts + kGroup / 2), half(counts));
   }
 
   // The codes [first, end), as numbers.

@@ -37,7 +37,7 @@ auto NamesSlot(const char* field, const char* slot, const char* value) {
 struct Current {
   std::vector<float> behavior_log_probs = {-0.5f, -2.0f, kUnused};
   std::vector<float> behavior_sampled_log_probs = {-0.5f};
-  std::vector<uint8_t> ranks = {0};
+  std::vector<uint16_t> ranks = {0};
   std::vector<float> sampled_log_probs = {-0.25f};
   std::vector<float> log_probs = {-0.25f, -3.0f, kNan};
   std::vector<float> log_envelopes = {0.25f};

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/records/encoding.h"
 #include "kernels/records/grouped_log_probs.h"
+#include "kernels/records/rank_span.h"
 #include "kernels/records/record_view.h"
 
 namespace sis {
@@ -23,15 +24,16 @@ namespace sis {
 inline constexpr uint32_t kMaxPagePositions = 4096;
 inline constexpr int32_t kMaxPageVocabulary = 1 << 24;
 
-// The rank that marks a position without a record: a gap in the page.
-inline constexpr uint8_t kRankAbsent = 254;
+// The rank that marks a position without a record: a gap in the page. Where ranks are bytes, its
+// low byte.
+inline constexpr uint16_t kRankAbsent = 0xfffe;
 
 // The numbers are those of byte 8 of a page.
 enum class PageVersion : uint8_t { kFixed = 1, kRagged = 2 };
 
 struct PageHeader {
   LogProbEncoding encoding;
-  int slots;                // K in [1, kMaxTopK]
+  int slots;                // K in [1, kMaxTopK]; fixed pages have kMaxTopKOfByteRanks at most
   int32_t vocabulary_size;  // in [1, kMaxPageVocabulary]
   uint32_t first_position;
   uint32_t positions;  // in [1, kMaxPagePositions]; the last is at most 2^32 - 1
@@ -76,7 +78,7 @@ PageLayout LayOutPage(const PageHeader& header);
 // The header with what a page of these records holds, which EncodePage takes. The records must be
 // as for that.
 PageHeader HeaderOf(const PageHeader& header, const RecordView& records,
-                    std::span<const uint8_t> ranks);
+                    std::span<const uint16_t> ranks);
 
 inline size_t PageBytes(const PageHeader& header) { return LayOutPage(header).end; }
 
@@ -84,8 +86,9 @@ inline size_t PageBytes(const PageHeader& header) { return LayOutPage(header).en
 // gave them; where a rank is kRankAbsent the other arrays are not looked at. The page's own ranks
 // may differ: a sampled token whose slot is too low to be encoded is outside of the set.
 // rounded_log_probs [positions, K], unless it is empty, gets the log-probs as the page has them.
-void EncodePage(const PageHeader& header, const RecordView& records, std::span<const uint8_t> ranks,
-                std::span<std::byte> page, std::span<float> rounded_log_probs = {});
+void EncodePage(const PageHeader& header, const RecordView& records,
+                std::span<const uint16_t> ranks, std::span<std::byte> page,
+                std::span<float> rounded_log_probs = {});
 
 // The sections of a page, as they lie in its bytes.
 struct PageView {
@@ -114,7 +117,7 @@ struct RecordRows {
   std::span<float> sampled_log_probs;  // [n]
   std::span<int32_t> ids;              // [n, K]
   std::span<float> log_probs;          // [n, K]
-  std::span<uint8_t> ranks;            // [n]
+  std::span<uint16_t> ranks;           // [n]
 };
 
 // Decodes the records [first, first + n) of a page, where n = rows.ranks.size(), without checking
@@ -137,11 +140,11 @@ struct UsedRows {
 // all of them present. Returns how many slots they use.
 size_t ReadUsedSlots(const PageView& page, uint32_t first, const UsedRows& rows);
 
-// What tells backends where in a ragged page the slots are, in bytes of their own.
+// What tells backends where in a ragged page the slots are, unpacked.
 struct UnpackedCounts {
-  std::vector<uint8_t> counts;   // as in RaggedLogProbs, of all groups
+  std::vector<uint16_t> counts;  // as in RaggedLogProbs, of all groups
   std::vector<uint32_t> begins;  // the same
-  std::vector<uint8_t> ranks;    // [positions], of the sampled tokens
+  std::vector<uint16_t> ranks;   // [positions], of the sampled tokens
 };
 
 // Makes room as needed, and keeps it. The counts come to no more slots than the header says.
@@ -164,7 +167,7 @@ struct DecodedPage {
   std::vector<float> sampled_log_probs;
   std::vector<int32_t> ids;
   std::vector<float> log_probs;
-  std::vector<uint8_t> ranks;
+  std::vector<uint16_t> ranks;
 
   RecordView records() const { return {sampled_ids, sampled_log_probs, ids, log_probs}; }
   RecordRows rows() { return {sampled_ids, sampled_log_probs, ids, log_probs, ranks}; }

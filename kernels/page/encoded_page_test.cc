@@ -63,7 +63,7 @@ std::vector<uint32_t> Bits(std::span<const float> values) {
 // decoded, the ids and ranks of slots that left the set dropped.
 Records Expected(const PageHeader& header, Records records) {
   const size_t slots = header.slots;
-  std::vector<uint8_t> used(header.positions);
+  std::vector<uint16_t> used(header.positions);
   std::vector<std::byte> bytes(LogProbBytes(header.encoding, header.positions, slots));
   EncodeBehaviorLogProbs(header.encoding, records.log_probs, header.slots, used, bytes);
   DecodeLogProbs(header.encoding, bytes, header.slots, records.log_probs);
@@ -163,7 +163,7 @@ void ExpectSomeAreThoseOfAll(PageVersion version) {
                        .sampled_log_probs = std::vector<float>(count),
                        .ids = std::vector<int32_t>(count * 7),
                        .log_probs = std::vector<float>(count * 7),
-                       .ranks = std::vector<uint8_t>(count)};
+                       .ranks = std::vector<uint16_t>(count)};
       ReadRecords(ViewPage(header, bytes), first, some.rows());
       EXPECT_EQ(some.sampled_ids, part(all.sampled_ids, first, count, 1));
       EXPECT_EQ(Bits(some.sampled_log_probs), Bits(part(all.sampled_log_probs, first, count, 1)));
@@ -201,7 +201,7 @@ void ExpectUsedSlotsOfRecords(const PageView& page, uint32_t first, uint32_t cou
                   .sampled_log_probs = std::vector<float>(count),
                   .ids = std::vector<int32_t>(count * slots),
                   .log_probs = std::vector<float>(count * slots),
-                  .ranks = std::vector<uint8_t>(count)};
+                  .ranks = std::vector<uint16_t>(count)};
   ReadRecords(page, first, all.rows());
   std::vector<uint16_t> counts(count);
   std::vector<int32_t> ids;
@@ -232,8 +232,13 @@ void ExpectUsedSlotsOfRecords(const PageView& page, uint32_t first, uint32_t cou
 
 TEST(Page, UsedSlotsAreThoseOfRecords) {
   for (const LogProbEncoding encoding : {kFloat32, kFloat16, kFixed12}) {
-    for (const auto& [slots, vocabulary_size] :
-         {std::pair{1, 3}, {3, 200}, {7, 151936}, {100, 300}, {254, 1 << 24}}) {
+    for (const auto& [slots, vocabulary_size] : {std::pair{1, 3},
+                                                 {3, 200},
+                                                 {7, 151936},
+                                                 {100, 300},
+                                                 {254, 1 << 24},
+                                                 {255, 300},
+                                                 {512, 1 << 24}}) {
       const PageHeader header{encoding, slots, vocabulary_size, 0, 100, PageVersion::kRagged};
       Records records = RandomRecords(header, 7);
       std::ranges::replace(records.ranks, kRankAbsent, kRankOutside);
@@ -250,6 +255,11 @@ TEST(Page, UsedSlotsAreThoseOfRecords) {
 
 TEST(Page, RoundTripAtTheLimits) {
   ExpectRoundTrip({kFixed12, 254, 300, 0, 20}, 1);
+  for (const int slots : {255, 256, 511, 512}) {
+    for (const LogProbEncoding encoding : {kFloat32, kFloat16, kFixed12}) {
+      ExpectRoundTripOf({encoding, slots, 600, 0, 20, PageVersion::kRagged}, 1);
+    }
+  }
   ExpectRoundTrip({kFixed12, 1, 2, 0, kMaxPagePositions}, 2);
   ExpectRoundTrip({kFloat16, 2, 300, 0xFFFFFFFF, 1}, 3);
   ExpectRoundTrip({kFloat16, 2, 300, 0xFFFFFFFF - 99, 100}, 4);
@@ -298,7 +308,7 @@ void ExpectTheSameSetOfEveryDraw(PageVersion version) {
         if (records.ids[drawn] == -1) continue;
         other.sampled_ids[i] = records.ids[drawn];
         other.sampled_log_probs[i] = records.log_probs[drawn];
-        other.ranks[i] = static_cast<uint8_t>(slot);
+        other.ranks[i] = static_cast<uint16_t>(slot);
       }
       const std::vector<std::byte> other_page = Encode(header, other);
       ASSERT_EQ(log_probs(page), log_probs(other_page));
@@ -393,8 +403,8 @@ TEST(Page, EveryByteOfTheHeaderIsChecked) {
   EXPECT_THAT(with(8, uint8_t{3}), IsCorrupt("version 3 is neither 1 nor 2"));
   EXPECT_THAT(with(9, uint8_t{3}), IsCorrupt("encoding 3 is unknown"));
   EXPECT_THAT(with(10, uint8_t{0}), IsCorrupt("slots 0"));
-  EXPECT_THAT(with(10, uint8_t{255}), IsCorrupt("slots 255"));
-  EXPECT_THAT(with(11, uint8_t{1}), IsCorrupt("canonical"));
+  EXPECT_THAT(with(10, uint8_t{255}), IsCorrupt("slots 255 is not in [1, 254]"));
+  EXPECT_THAT(with(11, uint8_t{1}), IsCorrupt("slots 259 is not in [1, 254]"));
   EXPECT_THAT(with(12, int32_t{0}), IsCorrupt("vocabulary_size 0"));
   EXPECT_THAT(with(12, int32_t{-1}), IsCorrupt("vocabulary_size -1"));
   EXPECT_THAT(with(12, int32_t{(1 << 24) + 1}), IsCorrupt("vocabulary_size 16777217"));
@@ -427,14 +437,15 @@ TEST(Page, WhatARaggedPageSaysItHoldsIsChecked) {
   EXPECT_THAT(with(28, uint32_t{3}), IsCorrupt("5 slots and 3 tokens outside are too many"));
   EXPECT_THAT(with(24, uint32_t{6}), IsCorrupt("but its header says"));
   EXPECT_THAT(with(8, uint8_t{1}), IsCorrupt("but its header says"));
-  EXPECT_THAT(with(11, uint8_t{1}), IsCorrupt("canonical"));
+  EXPECT_THAT(with(10, uint16_t{513}), IsCorrupt("slots 513 is not in [1, 512]"));
+  EXPECT_THAT(with(11, uint8_t{1}), IsCorrupt("but its header says"));
   // Counts 2 and 3, of two bits each; ranks 0 and 1, of three.
   EXPECT_THAT(with(40, uint8_t{2 | 2 << 2}), IsCorrupt("4 slots and 0 tokens outside, but"));
   EXPECT_THAT(with(40, uint8_t{2 | 3 << 2 | 1 << 4}), IsCorrupt("canonical"));
   EXPECT_THAT(with(41, uint8_t{0 | 3 << 3}), IsCorrupt("5 slots and 1 tokens outside, but"));
   EXPECT_THAT(with(41, uint8_t{0 | 4 << 3}), IsCorrupt("canonical")) << "no record, but slots";
   EXPECT_THAT(with(41, uint8_t{0 | 5 << 3}), IsCorrupt("ranks: 5 is above 4"));
-  EXPECT_THAT(with(41, uint8_t{2 | 1 << 3}), IsCorrupt("ranks at position 40: 2 should be 255"));
+  EXPECT_THAT(with(41, uint8_t{2 | 1 << 3}), IsCorrupt("ranks at position 40: 2 should be 65535"));
   EXPECT_THAT(with(41, uint8_t{0 | 2 << 3}), IsCorrupt("sampled_log_probs at position 41"));
 
   // With K = 4 three bits hold counts that are too large.
@@ -469,7 +480,7 @@ TEST(Page, UncheckedBytesOfARaggedPageAreReadInPlace) {
                           .sampled_log_probs = std::vector<float>(header.positions),
                           .ids = std::vector<int32_t>(size_t{3} * header.positions),
                           .log_probs = std::vector<float>(size_t{3} * header.positions),
-                          .ranks = std::vector<uint8_t>(header.positions)};
+                          .ranks = std::vector<uint16_t>(header.positions)};
       ReadRecords(ViewPage(header, page), 0, decoded.rows());
       UnpackedCounts counts;
       UnpackCounts(ViewPage(header, page), counts);
@@ -501,7 +512,7 @@ TEST(Page, ARaggedPageRecordsTheIdsOutside) {
   // Nor may it be one of the set.
   records.sampled_ids[1] = 5;
   EXPECT_THAT(DecodePage(Encode(header, records)).status(),
-              IsCorrupt("ranks at position 41: 255 should be 2"));
+              IsCorrupt("ranks at position 41: 65535 should be 2"));
 }
 
 // Checksums only tell that a page is what was written, not that it was right to write it.
@@ -538,9 +549,9 @@ TEST(Page, WhatNoValidRecordGivesIsRefused) {
     EXPECT_THAT(decode(encoding, [](Records& r) { r.ranks[1] = 100; }),
                 IsCorrupt("ranks at position 41: 100 should be 1"));
     EXPECT_THAT(decode(encoding, [](Records& r) { r.ranks[1] = kRankOutside; }),
-                IsCorrupt("ranks at position 41: 255 should be 1"));
+                IsCorrupt("ranks at position 41: 65535 should be 1"));
     EXPECT_THAT(decode(encoding, [](Records& r) { r.sampled_ids[1] = 6; }),
-                IsCorrupt("ranks at position 41: 1 should be 255"));
+                IsCorrupt("ranks at position 41: 1 should be 65535"));
   }
   EXPECT_THAT(decode(kFloat32, [](Records& r) { r.log_probs[5] = r.log_probs[4]; }),
               IsCorrupt("ids at position 41: 5 follows 99 of equal log-prob"));

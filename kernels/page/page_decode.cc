@@ -38,8 +38,9 @@ absl::StatusOr<PageHeader> ReadHeader(std::span<const std::byte> page) {
   if (bytes.encoding > static_cast<uint8_t>(LogProbEncoding::kFixed12)) {
     return Corrupt("encoding ", bytes.encoding, " is unknown");
   }
-  if (bytes.slots < 1 || bytes.slots > kMaxTopK) {
-    return Corrupt("slots ", bytes.slots, " is not in [1, ", kMaxTopK, "]");
+  const int most = version == PageVersion::kFixed ? kMaxTopKOfByteRanks : kMaxTopK;
+  if (bytes.slots < 1 || bytes.slots > most) {
+    return Corrupt("slots ", bytes.slots, " is not in [1, ", most, "]");
   }
   if (bytes.vocabulary_size < 1 || bytes.vocabulary_size > kMaxPageVocabulary) {
     return Corrupt("vocabulary_size ", bytes.vocabulary_size, " is not in [1, ", kMaxPageVocabulary,
@@ -102,7 +103,7 @@ absl::Status CheckRecord(const DecodedPage& page, size_t i, uint32_t multiplier)
     return corrupt("sampled_log_probs", sampled_log_prob,
                    " is not a finite log-prob of at most 1/64");
   }
-  uint8_t rank = kRankOutside;
+  uint16_t rank = kRankOutside;
   SlotChecker checker("page: ", ids, log_probs, header.vocabulary_size,
                       static_cast<uint32_t>(header.first_position + i));
   for (size_t slot = 0; slot < slots; ++slot) {
@@ -114,7 +115,7 @@ absl::Status CheckRecord(const DecodedPage& page, size_t i, uint32_t multiplier)
         log_probs[slot] == log_probs[slot - 1] && ids[slot] < ids[slot - 1]) {
       return corrupt("ids", ids[slot], " follows ", ids[slot - 1], " of equal log-prob");
     }
-    if (ids[slot] == sampled_id) rank = static_cast<uint8_t>(slot);
+    if (ids[slot] == sampled_id) rank = static_cast<uint16_t>(slot);
   }
   if (absl::Status mass = checker.CheckMass(); !mass.ok()) {
     return absl::DataLossError(mass.message());
@@ -163,7 +164,7 @@ absl::StatusOr<DecodedPage> DecodePage(std::span<const std::byte> bytes) {
                    .sampled_log_probs = std::vector<float>(positions),
                    .ids = std::vector<int32_t>(positions * slots),
                    .log_probs = std::vector<float>(positions * slots),
-                   .ranks = std::vector<uint8_t>(positions)};
+                   .ranks = std::vector<uint16_t>(positions)};
   ReadRecords(*view, 0, page.rows());
   for (size_t i = 0; i < positions; ++i) {
     if (page.ranks[i] == kRankAbsent) continue;

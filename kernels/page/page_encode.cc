@@ -28,7 +28,7 @@ void Write(std::span<const T> values, std::span<std::byte> to) {
 }
 
 void EncodeIds(const PageHeader& header, const RecordView& records,
-               std::span<const uint8_t> used_slots, std::span<const uint8_t> ranks,
+               std::span<const uint16_t> used_slots, std::span<const uint16_t> ranks,
                bool all_present, std::span<std::byte> to) {
   const int bits = IdBits(header.vocabulary_size);
   const size_t row_bytes = PackedRowBytes(bits);
@@ -56,7 +56,7 @@ void EncodeIds(const PageHeader& header, const RecordView& records,
 }
 
 void EncodeFixedSections(const PageHeader& header, const RecordView& records,
-                         std::span<const uint8_t> ranks, std::span<std::byte> page,
+                         std::span<const uint16_t> ranks, std::span<std::byte> page,
                          std::span<float> rounded_log_probs) {
   const PageLayout layout = LayOutPage(header);
   const auto section = [&](PageSection part) { return page.subspan(part.begin, part.bytes); };
@@ -66,7 +66,11 @@ void EncodeFixedSections(const PageHeader& header, const RecordView& records,
   std::span<const float> sampled_log_probs = records.sampled_log_probs;
   std::vector<float> present_log_probs;
   std::vector<float> present_sampled_log_probs;
-  const bool all_present = std::memchr(ranks.data(), kRankAbsent, positions) == nullptr;
+  absl::FixedArray<uint8_t, kFewPositions> stored_ranks(positions);
+  const auto low_byte = [](uint16_t rank) { return static_cast<uint8_t>(rank); };
+  std::ranges::transform(ranks, stored_ranks.begin(), low_byte);
+  const bool all_present =
+      std::memchr(stored_ranks.data(), low_byte(kRankAbsent), positions) == nullptr;
   if (!all_present) {
     present_log_probs.assign(log_probs.begin(), log_probs.end());
     present_sampled_log_probs.assign(sampled_log_probs.begin(), sampled_log_probs.end());
@@ -78,23 +82,23 @@ void EncodeFixedSections(const PageHeader& header, const RecordView& records,
     log_probs = present_log_probs;
     sampled_log_probs = present_sampled_log_probs;
   }
-  absl::FixedArray<uint8_t, kFewPositions> used_slots(positions);
+  absl::FixedArray<uint16_t, kFewPositions> used_slots(positions);
   EncodeBehaviorLogProbs(header.encoding, log_probs, header.slots, std::span(used_slots),
                          section(layout.log_probs), rounded_log_probs);
-  absl::FixedArray<uint8_t, kFewPositions> stored_ranks(ranks.begin(), ranks.end());
   for (size_t i = 0; i < positions; ++i) {
-    if (ranks[i] < slots && ranks[i] >= used_slots[i]) stored_ranks[i] = kRankOutside;
+    if (ranks[i] < slots && ranks[i] >= used_slots[i]) stored_ranks[i] = low_byte(kRankOutside);
   }
   Write<float>(sampled_log_probs, section(layout.sampled_log_probs));
   Write<uint8_t>(std::span<const uint8_t>(stored_ranks), section(layout.ranks));
-  EncodeIds(header, records, std::span<const uint8_t>(used_slots), ranks, all_present,
+  EncodeIds(header, records, std::span<const uint16_t>(used_slots), ranks, all_present,
             section(layout.ids));
 }
 
 }  // namespace
 
-void EncodePage(const PageHeader& header, const RecordView& records, std::span<const uint8_t> ranks,
-                std::span<std::byte> page, std::span<float> rounded_log_probs) {
+void EncodePage(const PageHeader& header, const RecordView& records,
+                std::span<const uint16_t> ranks, std::span<std::byte> page,
+                std::span<float> rounded_log_probs) {
   if (header.ragged()) {
     EncodeRaggedSections(header, records, ranks, page, rounded_log_probs);
   } else {
@@ -104,8 +108,7 @@ void EncodePage(const PageHeader& header, const RecordView& records, std::span<c
                         .crc32c = 0,
                         .version = static_cast<uint8_t>(header.version),
                         .encoding = static_cast<uint8_t>(header.encoding),
-                        .slots = static_cast<uint8_t>(header.slots),
-                        .reserved = 0,
+                        .slots = static_cast<uint16_t>(header.slots),
                         .vocabulary_size = header.vocabulary_size,
                         .first_position = header.first_position,
                         .positions = header.positions,

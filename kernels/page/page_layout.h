@@ -21,8 +21,7 @@ struct PageHeaderBytes {
   uint32_t crc32c;  // of all bytes after it
   uint8_t version;
   uint8_t encoding;
-  uint8_t slots;
-  uint8_t reserved;
+  uint16_t slots;
   int32_t vocabulary_size;
   uint32_t first_position;
   uint32_t positions;

@@ -8,7 +8,7 @@
 #include "kernels/page/page_layout.h"
 #include "kernels/page/ragged_page.h"
 #include "kernels/records/packed_row.h"
-#include "kernels/records/record_view.h"
+#include "kernels/records/rank_span.h"
 #include "kernels/records/simd_read_groups.h"
 
 namespace sis {
@@ -17,7 +17,7 @@ namespace {
 
 // One position after the other, of a whole group.
 template <typename T>
-using GroupValues = std::array<T, size_t{kGroupPositions} * kMaxTopK>;
+using GroupValues = std::array<T, size_t{kGroupPositions} * kMaxTopKOfByteRanks>;
 
 // What `read` makes of a group, of the lanes from `lane` on, into `to` [n, K].
 template <typename T, class Read>
@@ -74,7 +74,8 @@ void ReadRecords(const PageView& page, uint32_t first, const RecordRows& rows) {
     std::memcpy(rows.sampled_log_probs.data(),
                 page.sampled_log_probs.data() + first * sizeof(float), count * sizeof(float));
   }
-  std::memcpy(rows.ranks.data(), page.ranks.data() + first, count);
+  const auto* ranks = reinterpret_cast<const uint8_t*>(page.ranks.data()) + first;
+  for (size_t i = 0; i < count; ++i) rows.ranks[i] = RankOfByte(ranks[i]);
   for (size_t i = 0; i < count;) {
     const size_t lane = (first + i) % kGroupPositions;
     const size_t lanes = std::min(kGroupPositions - lane, count - i);

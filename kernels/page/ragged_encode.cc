@@ -43,7 +43,7 @@ void RoundRow(LogProbEncoding encoding, std::span<const float> log_probs, size_t
 }  // namespace
 
 PageHeader HeaderOf(const PageHeader& header, const RecordView& records,
-                    std::span<const uint8_t> ranks) {
+                    std::span<const uint16_t> ranks) {
   PageHeader counted = header;
   counted.used_slots = 0;
   counted.outside = 0;
@@ -51,7 +51,7 @@ PageHeader HeaderOf(const PageHeader& header, const RecordView& records,
   const size_t slots = header.slots;
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] == kRankAbsent) continue;
-    const uint8_t used = FitRow(header.encoding, records.log_probs.subspan(i * slots, slots)).used;
+    const uint16_t used = FitRow(header.encoding, records.log_probs.subspan(i * slots, slots)).used;
     counted.used_slots += used;
     counted.outside += ranks[i] < used ? 0 : 1;
   }
@@ -59,7 +59,7 @@ PageHeader HeaderOf(const PageHeader& header, const RecordView& records,
 }
 
 void EncodeRaggedSections(const PageHeader& header, const RecordView& records,
-                          std::span<const uint8_t> ranks, std::span<std::byte> page,
+                          std::span<const uint16_t> ranks, std::span<std::byte> page,
                           std::span<float> rounded_log_probs) {
   const PageLayout layout = LayOutPage(header);
   const auto writer = [&](PageSection section, int width) {

@@ -2,6 +2,7 @@
 // positions, rank by rank, in each rank the positions that have that slot (docs/page_format.md).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -16,12 +17,17 @@
 namespace sis {
 
 // How many slots each position of a group uses: at most kMaxTopK.
-using GroupCounts = std::array<uint8_t, kGroupPositions>;
+using GroupCounts = std::array<uint16_t, kGroupPositions>;
 
 // Calls visit(lane, rank) slot by slot.
 template <class Visitor>
 void VisitRaggedSlots(const GroupCounts& counts, const Visitor& visit) {
-  std::array<uint16_t, kMaxTopK + 1> ending{};  // lanes by their count
+  std::array<uint16_t, kMaxTopK + 1> ending;  // lanes by their count
+  constexpr size_t kFew = 256;
+  std::fill_n(ending.begin(), kFew, uint16_t{0});
+  uint32_t bits = 0;
+  for (const uint16_t count : counts) bits |= count;
+  if (bits >= kFew) std::fill(ending.begin() + kFew, ending.end(), uint16_t{0});
   for (size_t lane = 0; lane < kGroupPositions; ++lane) {
     ending[counts[lane]] |= static_cast<uint16_t>(1u << lane);
   }
@@ -36,7 +42,7 @@ void VisitRaggedSlots(const GroupCounts& counts, const Visitor& visit) {
 // Writes all sections. The header must be what HeaderOf makes of the records; the rest is as for
 // EncodePage.
 void EncodeRaggedSections(const PageHeader& header, const RecordView& records,
-                          std::span<const uint8_t> ranks, std::span<std::byte> page,
+                          std::span<const uint16_t> ranks, std::span<std::byte> page,
                           std::span<float> rounded_log_probs);
 
 // DataLoss unless counts and ranks agree with the header: nothing else tells where a slot is.

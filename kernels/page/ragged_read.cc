@@ -95,7 +95,7 @@ void ReadSampledIds(const PageView& page, const UnpackedCounts& unpacked, size_t
       static_cast<size_t>(std::ranges::count(std::span(unpacked.ranks).first(first), kRankOutside));
   for (size_t i = 0; i < sampled_ids.size(); ++i) {
     const size_t position = first + i;
-    const uint8_t rank = unpacked.ranks[position];
+    const uint16_t rank = unpacked.ranks[position];
     if (rank == kRankOutside) {
       sampled_ids[i] = static_cast<int32_t>(outside_ids.At(next_outside++));
     } else if (rank >= unpacked.counts[position]) {
@@ -189,28 +189,28 @@ void UnpackCounts(const PageView& page, UnpackedCounts& into) {
   const size_t positions = header.positions;
   const size_t groups = GroupCount(positions);
   into.counts.resize(groups * kGroupPositions);
-  UnpackToBytes(page.counts, RaggedCountBits(header.slots), into.counts);
+  UnpackToHalves(page.counts, RaggedCountBits(header.slots), into.counts);
   std::fill(into.counts.begin() + static_cast<ptrdiff_t>(positions), into.counts.end(), 0);
-  for (uint8_t& count : into.counts) {
-    count = std::min(count, static_cast<uint8_t>(header.slots));
+  for (uint16_t& count : into.counts) {
+    count = std::min(count, static_cast<uint16_t>(header.slots));
   }
   into.begins.resize(groups + 1);
   into.begins[0] = 0;
   for (size_t group = 0; group < groups; ++group) {
     const auto counts = std::span(into.counts).subspan(group * kGroupPositions, kGroupPositions);
     uint32_t slots = 0;
-    for (const uint8_t count : counts) slots += count;
+    for (const uint16_t count : counts) slots += count;
     if (slots > header.used_slots - into.begins[group]) {
       std::ranges::fill(counts, 0);
       slots = 0;
     }
     into.begins[group + 1] = into.begins[group] + slots;
   }
-  const auto outside = static_cast<uint8_t>(RaggedRankOutside(header.slots));
+  const auto outside = static_cast<uint16_t>(RaggedRankOutside(header.slots));
   into.ranks.resize(groups * kGroupPositions);
-  UnpackToBytes(page.ranks, RaggedRankBits(header.slots), into.ranks);
+  UnpackToHalves(page.ranks, RaggedRankBits(header.slots), into.ranks);
   into.ranks.resize(positions);
-  for (uint8_t& rank : into.ranks) {
+  for (uint16_t& rank : into.ranks) {
     rank = rank < outside ? rank : rank == outside ? kRankOutside : kRankAbsent;
   }
 }

@@ -35,7 +35,7 @@ TEST(DistinctIdsTest, AllSmallSetsOneAfterTheOther) {
   }
 }
 
-// Of 254 ids that differ about four share a place with another.
+// Of 512 ids that differ about sixteen share a place with another.
 TEST(DistinctIdsTest, LargeSetsSameAsComparedInPairs) {
   std::mt19937 random(20261125);
   DistinctIds distinct;
@@ -43,7 +43,7 @@ TEST(DistinctIdsTest, LargeSetsSameAsComparedInPairs) {
   int repeated = 0;
   for (int i = 0; i < 5000; ++i) {
     const uint32_t range = i % 2 == 0 ? UINT32_MAX : 1 << (8 + random() % 16);
-    std::vector<int32_t> ids(1 + random() % 254);
+    std::vector<int32_t> ids(1 + random() % 512);
     for (int32_t& id : ids) id = static_cast<int32_t>(random() % range);
     if (random() % 4 == 0) ids[random() % ids.size()] = ids[random() % ids.size()];
     const bool expected = DifferInPairs(ids);

@@ -59,7 +59,7 @@ class LogProbReader {
   // `position` counts from lane 0 of the first group on.
   [[gnu::noinline]] float AtRagged(size_t position, size_t slot) const {
     const size_t group = position / kGroupPositions;
-    const uint8_t* counts = ragged_.counts.data() + group * kGroupPositions;
+    const uint16_t* counts = ragged_.counts.data() + group * kGroupPositions;
     const size_t lane = position % kGroupPositions;
     if (slot >= counts[lane]) return kMinusInfinity;
     const LogProbEncoding encoding = ragged_.encoding;

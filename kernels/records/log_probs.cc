@@ -25,8 +25,8 @@ constexpr float Lowest(LogProbEncoding encoding) {
   return 0;
 }
 
-uint8_t RoundBehaviorRow(LogProbEncoding encoding, std::span<const float> row,
-                         std::span<float> rounded) {
+uint16_t RoundBehaviorRow(LogProbEncoding encoding, std::span<const float> row,
+                          std::span<float> rounded) {
   const auto [used, multiplier] = FitRow(encoding, row);
   for (size_t slot = 0; slot < used; ++slot) {
     const uint32_t code = EncodeRoundedDown(encoding, row[slot], multiplier);
@@ -49,7 +49,7 @@ class GroupEncoder {
     if (LeadingRows(encoding_) > 0) rows_[0].fill(1);
   }
   // Gives how many slots of the row are left used.
-  uint8_t EncodeRow(size_t lane, std::span<const float> row) {
+  uint16_t EncodeRow(size_t lane, std::span<const float> row) {
     const auto [used, multiplier] = FitRow(encoding_, row);
     if (LeadingRows(encoding_) > 0) rows_[0][lane] = multiplier;
     for (size_t slot = 0; slot < used; ++slot) {
@@ -77,11 +77,11 @@ RowFit FitRow(LogProbEncoding encoding, std::span<const float> row) {
   size_t used = 0;
   while (used < row.size() && !(row[used] < lowest)) ++used;
   const bool has_multiplier = encoding == LogProbEncoding::kFixed12 && used > 0;
-  return {static_cast<uint8_t>(used), has_multiplier ? Fixed12Multiplier(row[used - 1]) : 1};
+  return {static_cast<uint16_t>(used), has_multiplier ? Fixed12Multiplier(row[used - 1]) : 1};
 }
 
 void EncodeBehaviorLogProbs(LogProbEncoding encoding, std::span<const float> log_probs, int slots,
-                            std::span<uint8_t> used_slots, std::span<std::byte> to,
+                            std::span<uint16_t> used_slots, std::span<std::byte> to,
                             std::span<float> rounded) {
   if (encoding == LogProbEncoding::kFixed12) {
     const size_t whole = used_slots.size() / kGroupPositions * kGroupPositions;
@@ -109,12 +109,12 @@ void EncodeBehaviorLogProbs(LogProbEncoding encoding, std::span<const float> log
 }
 
 void RoundBehaviorRows(LogProbEncoding encoding, std::span<const float> rows, int slots,
-                       std::span<float> rounded, std::span<uint8_t> used_slots) {
+                       std::span<float> rounded, std::span<uint16_t> used_slots) {
   if (encoding == LogProbEncoding::kFixed12 &&
       RoundRowsOnVectors(rows, slots, rounded, used_slots)) {
     return;
   }
-  for (uint8_t& used : used_slots) {
+  for (uint16_t& used : used_slots) {
     used = RoundBehaviorRow(encoding, rows.first(slots), rounded.first(slots));
     rows = rows.subspan(slots);
     rounded = rounded.subspan(slots);

@@ -147,7 +147,7 @@ TEST_P(EncodingPairTest, RoundingIsEncodingAndDecoding) {
     const LogProbEncoding encoding = std::get<0>(GetParam());
     const auto slots = static_cast<int>(position.behavior.size());
     std::vector<float> rounded(slots);
-    uint8_t used;
+    uint16_t used;
     for (const auto& row : {position.behavior, encoded.behavior}) {
       RoundBehaviorRows(encoding, row, slots, rounded, {&used, 1});
       ASSERT_EQ(used, encoded.used);
@@ -177,7 +177,7 @@ TEST(LogProbs, NeighboursDoNotMatter) {
         behavior.insert(behavior.end(), position.behavior.begin(), position.behavior.end());
         behavior_alone.insert(behavior_alone.end(), alone.behavior.begin(), alone.behavior.end());
       }
-      std::vector<uint8_t> used(positions);
+      std::vector<uint16_t> used(positions);
       std::vector<std::byte> bytes(LogProbBytes(encoding, positions, kSlots));
       std::vector<float> decoded(positions * kSlots);
       std::vector<float> rounded(positions * kSlots);
@@ -193,7 +193,7 @@ TEST(LogProbs, ALowSlotLeavesTheSet) {
   const std::vector<float> log_probs = {-0.25f, -63.0f, -65.0f, -65505.0f};
   const auto used_by = [&](LogProbEncoding encoding) {
     std::vector<std::byte> bytes(LogProbBytes(encoding, 1, 4));
-    std::vector<uint8_t> used(1);
+    std::vector<uint16_t> used(1);
     EncodeBehaviorLogProbs(encoding, log_probs, 4, used, bytes);
     return used[0];
   };

@@ -16,7 +16,7 @@ size_t SlotsToMass(double mass, std::span<const float> log_probs) {
 }
 
 void CutToMass(double mass, size_t slots, std::span<int32_t> ids, std::span<float> log_probs,
-               std::span<uint8_t> ranks) {
+               std::span<uint16_t> ranks) {
   for (size_t i = 0; i < ranks.size(); ++i) {
     const std::span<float> row = log_probs.subspan(i * slots, slots);
     const size_t used = SlotsToMass(mass, row);

@@ -14,6 +14,6 @@ size_t SlotsToMass(double mass, std::span<const float> log_probs);
 // Cuts valid records where their mass reaches the target, in (0, 1): slots beyond become unused,
 // and a rank [T] beyond is kRankOutside. ids and log_probs are [T, slots].
 void CutToMass(double mass, size_t slots, std::span<int32_t> ids, std::span<float> log_probs,
-               std::span<uint8_t> ranks);
+               std::span<uint16_t> ranks);
 
 }  // namespace sis

@@ -27,11 +27,11 @@ struct Rows {
   size_t slots;
   std::vector<int32_t> ids;
   std::vector<float> log_probs;
-  std::vector<uint8_t> ranks;
+  std::vector<uint16_t> ranks;
 
   void Add(const RandomPosition& position) {
     const size_t rank = ranks.size() % (slots + 1);
-    ranks.push_back(rank < position.used ? static_cast<uint8_t>(rank) : kRankOutside);
+    ranks.push_back(rank < position.used ? static_cast<uint16_t>(rank) : kRankOutside);
     for (size_t slot = 0; slot < slots; ++slot) {
       ids.push_back(slot < position.used ? static_cast<int32_t>(slot) : -1);
       log_probs.push_back(position.behavior[slot]);
@@ -121,7 +121,7 @@ TEST(CutToMassTest, ACutRecordIsCutNoFurtherNorIsARoundedOne) {
       for (const LogProbEncoding encoding :
            {LogProbEncoding::kFloat32, LogProbEncoding::kFloat16, LogProbEncoding::kFixed12}) {
         Rows rounded = kept;
-        std::vector<uint8_t> used(rows.ranks.size());
+        std::vector<uint16_t> used(rows.ranks.size());
         RoundBehaviorRows(encoding, kept.log_probs, static_cast<int>(slots), rounded.log_probs,
                           used);
         ASSERT_EQ(rounded.Cut(mass).log_probs, rounded.log_probs);

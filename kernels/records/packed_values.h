@@ -2,7 +2,6 @@
 // on, as in a packed row (packed_row.h), and zeros fill the last byte up.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -40,23 +39,25 @@ class PackedValueWriter {
   int bits_ = 0;  // of them that are pending
 };
 
-// The first values of a width in [1, 8], a byte each; zeros where there are no bytes any more.
-// to.size() is a multiple of 8.
-inline void UnpackToBytes(std::span<const std::byte> bytes, int width, std::span<uint8_t> to) {
+// The first values of a width in [1, 15], 16 bits each; zeros where there are no bytes any more.
+// to.size() is a multiple of 4.
+inline void UnpackToHalves(std::span<const std::byte> bytes, int width, std::span<uint16_t> to) {
   const uint64_t ones = (uint64_t{1} << width) - 1;
-  const uint64_t four = ones * (1 + (uint64_t{1} << width)) * (1 + (uint64_t{1} << 2 * width));
-  const uint64_t two = ones * (1 + (uint64_t{1} << width)) * 0x0000000100000001;
-  const uint64_t one = ones * 0x0001000100010001;
-  for (size_t i = 0; i < to.size(); i += 8) {
-    const size_t byte = i / 8 * static_cast<size_t>(width);
+  const uint64_t two = (uint64_t{1} << 2 * width) - 1;
+  const uint64_t one = ones * 0x0000000100000001;
+  for (size_t i = 0; i < to.size(); i += 4) {
+    const size_t bit = i * static_cast<size_t>(width);
+    const size_t byte = bit / 8;
     uint64_t word = 0;
-    if (byte < bytes.size()) {
-      std::memcpy(&word, bytes.data() + byte, std::min(bytes.size() - byte, sizeof(word)));
+    if (byte + sizeof(word) <= bytes.size()) {
+      std::memcpy(&word, bytes.data() + byte, sizeof(word));
+    } else if (byte < bytes.size()) {
+      std::memcpy(&word, bytes.data() + byte, bytes.size() - byte);
     }
-    // Eight values side by side move apart: in halves, in quarters, one by one.
-    word = (word & four) | (word >> 4 * width & four) << 32;
-    word = (word & two) | (word >> 2 * width & two) << 16;
-    word = (word & one) | (word >> width & one) << 8;
+    word >>= bit % 8;
+    // Four values side by side move apart: in halves, one by one.
+    word = (word & two) | (word >> 2 * width & two) << 32;
+    word = (word & one) | (word >> width & one) << 16;
     std::memcpy(to.data() + i, &word, sizeof(word));
   }
 }

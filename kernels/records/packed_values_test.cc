@@ -32,21 +32,21 @@ TEST(PackedValues, AreReadAsTheyWereWritten) {
   }
 }
 
-TEST(PackedValues, ThatFitInBytesAreUnpackedAtOnce) {
+TEST(PackedValues, OfFewBitsAreUnpackedAtOnce) {
   std::mt19937 random(3);
-  for (int width = 1; width <= 8; ++width) {
+  for (int width = 1; width <= 15; ++width) {
     for (const size_t count : {0, 1, 7, 8, 9, 16, 83}) {
-      std::vector<uint8_t> values((count + 23) / 8 * 8);
+      std::vector<uint16_t> values((count + 23) / 4 * 4);
       for (size_t i = 0; i < count; ++i) {
-        values[i] = static_cast<uint8_t>(random() & ((1u << width) - 1));
+        values[i] = static_cast<uint16_t>(random() & ((1u << width) - 1));
       }
       // Exactly as long: a sanitizer sees a read beyond it.
       std::vector<std::byte> bytes(PackedValueBytes(count, width));
       PackedValueWriter writer(bytes.data(), width);
       for (size_t i = 0; i < count; ++i) writer.Put(values[i]);
       writer.Finish();
-      std::vector<uint8_t> unpacked(values.size(), 0xA5);
-      UnpackToBytes(bytes, width, unpacked);
+      std::vector<uint16_t> unpacked(values.size(), 0xA5A5);
+      UnpackToHalves(bytes, width, unpacked);
       EXPECT_EQ(unpacked, values) << width << " " << count;
     }
   }

@@ -14,7 +14,7 @@ namespace sis {
 
 struct RaggedLogProbs {
   // The used slots of each position in each lane of the groups, at most K; 0 in lanes of none.
-  std::span<const uint8_t> counts = {};
+  std::span<const uint16_t> counts = {};
   // [groups + 1]: which of the codes is the first of each group, and how many there are.
   std::span<const uint32_t> begins = {};
   // Of kFixed12, kMultiplierBits each, packed one after the other; lanes of no position at the end
@@ -28,7 +28,7 @@ struct RaggedLogProbs {
 };
 
 // Which of its group's slots a used one is, given the counts of the group.
-SIS_HOST_DEVICE inline uint32_t RaggedSlot(const uint8_t* counts, size_t lane, uint32_t rank) {
+SIS_HOST_DEVICE inline uint32_t RaggedSlot(const uint16_t* counts, size_t lane, uint32_t rank) {
   uint32_t before = 0;
   for (size_t other = 0; other < kGroupPositions; ++other) {
     const uint32_t count = counts[other];

@@ -6,9 +6,10 @@
 
 namespace sis {
 
-inline constexpr int kMaxTopK = 254;
-// The rank of a sampled token that is not in the recorded set.
-inline constexpr uint8_t kRankOutside = 255;
+inline constexpr int kMaxTopK = 512;
+// The rank of a sampled token that is not in the recorded set. Its low byte stands for it where
+// ranks are bytes (kernels/records/rank_span.h).
+inline constexpr uint16_t kRankOutside = 0xffff;
 
 // T recorded positions, row-major.
 struct RecordView {

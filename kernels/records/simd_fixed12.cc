@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -25,18 +26,18 @@ namespace {
 #if HWY_TARGET == HWY_SCALAR
 
 // The caller does it one by one.
-bool RoundRows(const float*, size_t, size_t, float*, uint8_t*) { return false; }
-bool EncodeGroups(const float*, size_t, size_t, uint8_t*, std::byte*, float*) { return false; }
+bool RoundRows(const float*, size_t, size_t, float*, uint16_t*) { return false; }
+bool EncodeGroups(const float*, size_t, size_t, uint16_t*, std::byte*, float*) { return false; }
 
 #else
 
 // How many slots of a row can be encoded.
-HWY_INLINE uint8_t UsedSlots(const float* row, size_t slots) {
+HWY_INLINE uint16_t UsedSlots(const float* row, size_t slots) {
   while (slots > 0 && !(row[slots - 1] >= kFixed12Floor)) --slots;
-  return static_cast<uint8_t>(slots);
+  return static_cast<uint16_t>(slots);
 }
 
-HWY_INLINE uint32_t Multiplier(const float* row, uint8_t used) {
+HWY_INLINE uint32_t Multiplier(const float* row, uint16_t used) {
   return Fixed12Multiplier(used == 0 ? 0x1p-6f : row[used - 1]);
 }
 
@@ -66,7 +67,7 @@ HWY_INLINE Floats Decode(Floats codes, Floats steps) {
 }
 
 bool RoundRows(const float* rows, size_t positions, size_t slots, float* rounded,
-               uint8_t* used_slots) {
+               uint16_t* used_slots) {
   const FloatTag d;
   const float* end = rows + positions * slots;
   for (size_t i = 0; i < positions; ++i, rows += slots, rounded += slots) {
@@ -121,11 +122,11 @@ HWY_INLINE void Pack(Floats codes, size_t lane, std::byte* row) {
 
 // Of kLanes positions of a group, from `lane` on; their used slots are noted.
 HWY_INLINE Floats Multipliers(const TokenMajorRows<float>& rows, const float* values, size_t slots,
-                              size_t lane, uint8_t* used_slots) {
+                              size_t lane, uint16_t* used_slots) {
   Floats lowest[1];
   ReadRanks(rows, lane, slots - 1, lowest);
   if (hn::AllTrue(FloatTag(), hn::Ge(lowest[0], Constant(kFixed12Floor)))) {
-    std::memset(used_slots + lane, static_cast<int>(slots), kLanes);
+    std::fill_n(used_slots + lane, kLanes, static_cast<uint16_t>(slots));
     // Fixed12Multiplier: depth / 4094 rounded up is a code of that multiplier, and exact as well.
     return hn::Max(CodesRoundedDown(lowest[0], Constant(float{kFixed12LowestCode})), Constant(1));
   }
@@ -138,7 +139,7 @@ HWY_INLINE Floats Multipliers(const TokenMajorRows<float>& rows, const float* va
   return hn::Load(FloatTag(), multipliers);
 }
 
-HWY_INLINE void EncodeGroup(const float* values, size_t slots, uint8_t* used_slots,
+HWY_INLINE void EncodeGroup(const float* values, size_t slots, uint16_t* used_slots,
                             std::byte* group, float* rounded) {
   constexpr size_t kRowBytes = RowBytes(LogProbEncoding::kFixed12);
   const TokenMajorRows<float> rows(values, slots);
@@ -162,7 +163,7 @@ HWY_INLINE void EncodeGroup(const float* values, size_t slots, uint8_t* used_slo
   }
 }
 
-bool EncodeGroups(const float* rows, size_t positions, size_t slots, uint8_t* used_slots,
+bool EncodeGroups(const float* rows, size_t positions, size_t slots, uint16_t* used_slots,
                   std::byte* to, float* rounded) {
   for (size_t i = 0; i < positions; i += kGroupPositions) {
     EncodeGroup(rows + i * slots, slots, used_slots + i, to,
@@ -189,12 +190,12 @@ HWY_EXPORT(EncodeGroups);
 }  // namespace
 
 bool RoundRowsOnVectors(std::span<const float> rows, int slots, std::span<float> rounded,
-                        std::span<uint8_t> used_slots) {
+                        std::span<uint16_t> used_slots) {
   return HWY_DYNAMIC_DISPATCH(RoundRows)(rows.data(), used_slots.size(), slots, rounded.data(),
                                          used_slots.data());
 }
 
-bool EncodeGroupsOnVectors(std::span<const float> rows, int slots, std::span<uint8_t> used_slots,
+bool EncodeGroupsOnVectors(std::span<const float> rows, int slots, std::span<uint16_t> used_slots,
                            std::span<std::byte> to, std::span<float> rounded) {
   return HWY_DYNAMIC_DISPATCH(EncodeGroups)(rows.data(), used_slots.size(), slots,
                                             used_slots.data(), to.data(),

@@ -25,7 +25,9 @@ namespace {
 #if HWY_TARGET == HWY_SCALAR
 
 // The caller does it one by one.
-bool PackIds(const RecordView&, size_t, const uint8_t*, int, std::span<std::byte>) { return false; }
+bool PackIds(const RecordView&, size_t, const uint16_t*, int, std::span<std::byte>) {
+  return false;
+}
 
 #else
 
@@ -135,14 +137,14 @@ class RowWriter {
 };
 
 // The ids [16, slots] of one group, rank by rank.
-HWY_INLINE void WriteRanks(const int32_t* ids, size_t slots, const uint8_t* used_slots,
+HWY_INLINE void WriteRanks(const int32_t* ids, size_t slots, const uint16_t* used_slots,
                            const RowWriter& writer, size_t row_bytes, std::byte* to) {
   const Int32Tag di;
   const TokenMajorRows<int32_t> rows(ids, slots);
   RowVectors used;
   for (size_t lane = 0; lane < kGroupPositions; lane += kLanes) {
-    const auto bytes = hn::LoadU(hn::Rebind<uint8_t, Int32Tag>(), used_slots + lane);
-    used[lane / kLanes] = hn::PromoteTo(di, bytes);
+    const auto halves = hn::LoadU(hn::Rebind<uint16_t, Int32Tag>(), used_slots + lane);
+    used[lane / kLanes] = hn::PromoteTo(di, halves);
   }
   VisitRanks(
       slots, [&]<size_t kCount>(size_t rank) HWY_ATTR __attribute__((always_inline)) {
@@ -159,7 +161,7 @@ HWY_INLINE void WriteRanks(const int32_t* ids, size_t slots, const uint8_t* used
       });
 }
 
-bool PackIds(const RecordView& records, size_t slots, const uint8_t* used_slots, int bits,
+bool PackIds(const RecordView& records, size_t slots, const uint16_t* used_slots, int bits,
              std::span<std::byte> to) {
   const size_t row_bytes = PackedRowBytes(bits);
   const size_t positions = records.sampled_ids.size();
@@ -193,7 +195,7 @@ HWY_EXPORT(PackIds);
 
 }  // namespace
 
-bool PackIdsOnVectors(const RecordView& records, int slots, std::span<const uint8_t> used_slots,
+bool PackIdsOnVectors(const RecordView& records, int slots, std::span<const uint16_t> used_slots,
                       int bits, std::span<std::byte> to) {
   return HWY_DYNAMIC_DISPATCH(PackIds)(records, static_cast<size_t>(slots), used_slots.data(), bits,
                                        to);

@@ -21,10 +21,10 @@ void ExpectSameAsOneByOne(std::mt19937& random, size_t slots, int bits) {
   const size_t positions = kGroupPositions * (1 + random() % 4);
   std::vector<int32_t> sampled_ids(positions);
   std::vector<int32_t> ids(positions * slots);
-  std::vector<uint8_t> used(positions);
+  std::vector<uint16_t> used(positions);
   for (int32_t& id : sampled_ids) id = static_cast<int32_t>(random() >> (32 - bits));
   for (size_t i = 0; i < positions; ++i) {
-    used[i] = static_cast<uint8_t>(random() % 2 == 0 ? slots : random() % (slots + 1));
+    used[i] = static_cast<uint16_t>(random() % 2 == 0 ? slots : random() % (slots + 1));
     for (size_t slot = 0; slot < slots; ++slot) {
       const bool has_id = slot < used[i] || random() % 2 == 0;
       ids[i * slots + slot] = has_id ? static_cast<int32_t>(random() >> (32 - bits)) : -1;

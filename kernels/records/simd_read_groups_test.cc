@@ -39,7 +39,7 @@ class ReadGroupsTest : public testing::TestWithParam<int64_t> {
 TEST_P(ReadGroupsTest, LogProbsGoToTheirPlaces) {
   for (const LogProbEncoding encoding :
        {LogProbEncoding::kFloat32, LogProbEncoding::kFloat16, LogProbEncoding::kFixed12}) {
-    for (size_t slots = 1; slots <= 254; slots += slots < 20 ? 1 : 13) {
+    for (size_t slots = 1; slots <= 512; slots += slots < 20 ? 1 : 13) {
       for (const bool full : {true, false}) {
         std::vector<float> log_probs(kGroupPositions * slots);
         for (size_t lane = 0; lane < kGroupPositions; ++lane) {
@@ -50,7 +50,7 @@ TEST_P(ReadGroupsTest, LogProbsGoToTheirPlaces) {
                             : kMinusInfinity;
           }
         }
-        std::vector<uint8_t> used(kGroupPositions);
+        std::vector<uint16_t> used(kGroupPositions);
         std::vector<std::byte> group(GroupBytes(encoding, slots));
         EncodeBehaviorLogProbs(encoding, log_probs, static_cast<int>(slots), used, group);
         std::vector<float> expected(log_probs.size());
@@ -68,7 +68,7 @@ TEST_P(ReadGroupsTest, LogProbsGoToTheirPlaces) {
 
 TEST_P(ReadGroupsTest, IdsGoToTheirPlaces) {
   for (int bits = 1; bits <= 32; ++bits) {
-    for (size_t slots = 1; slots <= 254; slots += slots < 20 ? 1 : 39) {
+    for (size_t slots = 1; slots <= 512; slots += slots < 20 ? 1 : 39) {
       std::vector<int32_t> expected(kGroupPositions * slots);
       std::vector<std::byte> rows(slots * PackedRowBytes(bits));
       for (size_t rank = 0; rank < slots; ++rank) {

@@ -26,7 +26,7 @@ namespace {
 #if HWY_TARGET == HWY_SCALAR
 
 // The caller checks one by one.
-bool RecordsAreValid(const RecordView&, size_t, int32_t, uint8_t*) { return false; }
+bool RecordsAreValid(const RecordView&, size_t, int32_t, uint16_t*) { return false; }
 
 #else
 
@@ -38,7 +38,7 @@ constexpr size_t kComparedSlots = 24;
 
 template <SetKind kKind>
 bool SetsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_size,
-                  uint8_t* ranks) {
+                  uint16_t* ranks) {
   const size_t positions = records.sampled_ids.size();
   TokenMajorPositions ids(records.ids, slots);
   TokenMajorPositions log_probs(records.log_probs, slots);
@@ -69,14 +69,14 @@ bool SetsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_si
       hn::Store(checker.ranks(), Int32Tag(), group_ranks + lane);
     }
     for (size_t lane = 0; lane < count; ++lane) {
-      ranks[index + lane] = static_cast<uint8_t>(group_ranks[lane]);
+      ranks[index + lane] = static_cast<uint16_t>(group_ranks[lane]);
     }
   }
   return true;
 }
 
 bool RecordsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_size,
-                     uint8_t* ranks) {
+                     uint16_t* ranks) {
   if (records.sampled_ids.size() < kFewPositions) return false;
   return slots <= kComparedSlots
              ? SetsAreValid<SetKind::kRecord>(records, slots, vocabulary_size, ranks)
@@ -99,7 +99,7 @@ HWY_EXPORT(RecordsAreValid);
 }  // namespace
 
 bool RecordsAreQuicklySeenValid(const RecordView& records, int slots, int32_t vocabulary_size,
-                                std::span<uint8_t> ranks) {
+                                std::span<uint16_t> ranks) {
   return HWY_DYNAMIC_DISPATCH(RecordsAreValid)(records, static_cast<size_t>(slots), vocabulary_size,
                                                ranks.data());
 }

@@ -103,7 +103,7 @@ void Spoil(std::mt19937& random, size_t slots, Records& records) {
 }
 
 // By ValidateRecords of one position, which is not looked at on vectors.
-bool AllValid(const Records& records, size_t slots, std::vector<uint8_t>& ranks) {
+bool AllValid(const Records& records, size_t slots, std::vector<uint16_t>& ranks) {
   const RecordView all = records.view();
   for (size_t i = 0; i < ranks.size(); ++i) {
     const RecordView one = {all.sampled_ids.subspan(i, 1), all.sampled_log_probs.subspan(i, 1),
@@ -127,8 +127,8 @@ void ExpectSameOfRecords() {
     const size_t n = 4 + random() % 40;
     Records records = RandomRecords(random, slots, n);
     if (random() % 4 != 0) Spoil(random, slots, records);
-    std::vector<uint8_t> expected_ranks(n);
-    std::vector<uint8_t> ranks(n);
+    std::vector<uint16_t> expected_ranks(n);
+    std::vector<uint16_t> ranks(n);
     const bool expected = AllValid(records, slots, expected_ranks);
     ASSERT_EQ(
         RecordsAreQuicklySeenValid(records.view(), static_cast<int>(slots), kVocabularySize, ranks),

@@ -12,10 +12,10 @@ namespace sis {
 namespace {
 
 // Checks one position; the rank of the sampled token, or the error.
-absl::StatusOr<uint8_t> ValidateRecord(int32_t sampled_id, float sampled_log_prob,
-                                       std::span<const int32_t> ids,
-                                       std::span<const float> log_probs, int32_t vocabulary_size,
-                                       uint32_t position) {
+absl::StatusOr<uint16_t> ValidateRecord(int32_t sampled_id, float sampled_log_prob,
+                                        std::span<const int32_t> ids,
+                                        std::span<const float> log_probs, int32_t vocabulary_size,
+                                        uint32_t position) {
   if (sampled_id < 0 || sampled_id >= vocabulary_size) {
     return InvalidPosition("sampled_ids", position,
                            absl::StrCat(sampled_id, " is not in [0, ", vocabulary_size, ")"));
@@ -25,7 +25,7 @@ absl::StatusOr<uint8_t> ValidateRecord(int32_t sampled_id, float sampled_log_pro
         "sampled_log_probs", position,
         absl::StrCat(sampled_log_prob, " is not a finite log-prob of at most 1/64"));
   }
-  uint8_t rank = kRankOutside;
+  uint16_t rank = kRankOutside;
   SlotChecker checker("top_k_", ids, log_probs, vocabulary_size, position);
   for (size_t slot = 0; slot < ids.size(); ++slot) {
     const absl::StatusOr<bool> used = checker.Check(slot);
@@ -44,7 +44,7 @@ absl::StatusOr<uint8_t> ValidateRecord(int32_t sampled_id, float sampled_log_pro
                                absl::StrCat(sampled_log_prob, " differs from slot ", slot,
                                             " of the same token, ", log_prob));
       }
-      rank = static_cast<uint8_t>(slot);
+      rank = static_cast<uint16_t>(slot);
     }
   }
   if (absl::Status status = checker.CheckMass(); !status.ok()) return status;
@@ -54,12 +54,12 @@ absl::StatusOr<uint8_t> ValidateRecord(int32_t sampled_id, float sampled_log_pro
 }  // namespace
 
 absl::Status ValidateRecords(const RecordView& records, int slots, int32_t vocabulary_size,
-                             uint32_t first_position, std::span<uint8_t> ranks) {
+                             uint32_t first_position, std::span<uint16_t> ranks) {
   if (RecordsAreQuicklySeenValid(records, slots, vocabulary_size, ranks)) return absl::OkStatus();
   // Which one isn't, if any.
   const size_t k = slots;
   for (size_t i = 0; i < records.sampled_ids.size(); ++i) {
-    const absl::StatusOr<uint8_t> rank =
+    const absl::StatusOr<uint16_t> rank =
         ValidateRecord(records.sampled_ids[i], records.sampled_log_probs[i],
                        records.ids.subspan(i * k, k), records.log_probs.subspan(i * k, k),
                        vocabulary_size, static_cast<uint32_t>(first_position + i));

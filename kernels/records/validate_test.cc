@@ -28,7 +28,7 @@ struct Record {
   std::vector<float> sampled_log_probs = {-0.5f, -1.5f};
   std::vector<int32_t> ids = {7, 0, -1, 3, 99, 5};
   std::vector<float> log_probs = {-0.5f, -2.0f, kUnused, -0.75f, -1.5f, -2.5f};
-  std::vector<uint8_t> ranks = {77, 77};
+  std::vector<uint16_t> ranks = {77, 77};
 
   absl::Status Validate() {
     return ValidateRecords({sampled_ids, sampled_log_probs, ids, log_probs}, kSlots,
@@ -169,7 +169,7 @@ TEST(ValidateRecordsTest, FindsADuplicateOfAnyIdAtAnyDistance) {
     }
     ids.push_back(twice);
     log_probs.push_back(-7.0f);
-    uint8_t rank;
+    uint16_t rank;
     const RecordView records{std::span(&ids[0], 1), std::span(&log_probs[0], 1), ids, log_probs};
     EXPECT_THAT(ValidateRecords(records, 101, kVocabularySize, 0, std::span(&rank, 1)),
                 IsInvalid(HasSubstr("stands twice")));
@@ -193,7 +193,7 @@ TEST(ValidateRecordsTest, NamesTheFirstIdThatStandsTwiceInManyLargeSets) {
   }
   const std::vector<int32_t> sampled_ids(kPositions, 0);
   const std::vector<float> sampled_log_probs(kPositions, -5.0f);
-  std::vector<uint8_t> ranks(kPositions);
+  std::vector<uint16_t> ranks(kPositions);
   const RecordView records{sampled_ids, sampled_log_probs, ids, log_probs};
   EXPECT_TRUE(ValidateRecords(records, kManySlots, kVocabularySize, kFirstPosition, ranks).ok());
   ids[30 * kManySlots + 2] = 1;

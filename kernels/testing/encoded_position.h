@@ -23,7 +23,7 @@ namespace sis {
 struct Encoded {
   std::vector<float> behavior;  // [K]
   std::vector<float> current;   // [K]
-  uint8_t used;
+  uint16_t used;
   float behavior_step;  // the largest by which a slot may have moved
   float current_step;
   Envelope envelope;
@@ -54,7 +54,7 @@ inline Encoded Encode(LogProbEncoding behavior_encoding, LogProbEncoding current
   const auto slots = static_cast<int>(position.behavior.size());
   std::vector<std::byte> behavior(LogProbBytes(behavior_encoding, 1, slots));
   Encoded encoded;
-  const std::span<uint8_t> used(&encoded.used, 1);
+  const std::span<uint16_t> used(&encoded.used, 1);
   EncodeBehaviorLogProbs(behavior_encoding, position.behavior, slots, used, behavior);
   encoded.behavior = Decode(behavior_encoding, behavior, slots);
   encoded.current = position.current;
@@ -96,7 +96,7 @@ inline void ExpectLaw(float behavior, float current, float acceptance, float log
 struct EveryDraw {
   std::vector<float> behavior_sampled;
   std::vector<float> current_sampled;
-  std::vector<uint8_t> ranks;
+  std::vector<uint16_t> ranks;
   std::vector<Decision> decisions;
   std::vector<float> acceptance;
   Sums sums;
@@ -109,7 +109,7 @@ struct EveryDraw {
         acceptance(used) {
     std::copy_n(position.behavior.begin(), used, behavior_sampled.begin());
     std::copy_n(position.current.begin(), used, current_sampled.begin());
-    std::iota(ranks.begin(), ranks.end(), uint8_t{0});
+    std::iota(ranks.begin(), ranks.end(), uint16_t{0});
   }
 
   void Evaluate(int slots, std::span<const float> behavior, const CurrentView& current) {

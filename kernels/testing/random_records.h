@@ -19,7 +19,7 @@ struct Records {
   std::vector<float> sampled_log_probs;
   std::vector<int32_t> ids;
   std::vector<float> log_probs;
-  std::vector<uint8_t> ranks;
+  std::vector<uint16_t> ranks;
 
   RecordView view() const { return {sampled_ids, sampled_log_probs, ids, log_probs}; }
 };
@@ -62,7 +62,7 @@ inline Records RandomRecords(const PageHeader& header, uint32_t seed) {
     records.sampled_ids.push_back(inside ? ids[drawn] : other_id);
     records.sampled_log_probs.push_back(inside ? position.behavior[drawn] : -12.3456789f);
     records.ranks.push_back(absent   ? kRankAbsent
-                            : inside ? static_cast<uint8_t>(drawn)
+                            : inside ? static_cast<uint16_t>(drawn)
                                      : kRankOutside);
     ids.resize(header.slots, -1);
     records.ids.insert(records.ids.end(), ids.begin(), ids.end());

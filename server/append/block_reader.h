@@ -26,7 +26,7 @@ class BlockReader {
   absl::StatusOr<RecordView> Read(const AppendEntryView& block, const SharedSegment* segment,
                                   const Run& run);
   // Of the sampled tokens that were read last.
-  std::span<const uint8_t> ranks() const { return ranks_; }
+  std::span<const uint16_t> ranks() const { return ranks_; }
 
   // Of the arrays that were read last, as they were sent.
   int64_t bytes() const { return bytes_; }
@@ -43,7 +43,7 @@ class BlockReader {
   std::vector<int32_t> ids_;
   std::vector<float> log_probs_;
   std::vector<uint16_t> counts_;
-  std::vector<uint8_t> ranks_;
+  std::vector<uint16_t> ranks_;
   PaddedSets padded_;  // where sets are ragged
   int64_t bytes_ = 0;
 };

@@ -151,7 +151,7 @@ absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(SequenceNameView name,
 absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& block) {
   const absl::StatusOr<RecordView> records = block_.Read(block, segment_->get(), *run_);
   if (!records.ok()) return records.status();
-  const std::span<const uint8_t> ranks = block_.ranks();
+  const std::span<const uint16_t> ranks = block_.ranks();
   absl::StatusOr<std::span<const ColumnValues>> columns =
       columns_.ReadBlock(block, static_cast<uint32_t>(ranks.size()), segment_->get(), *run_);
   if (!columns.ok()) return columns.status();

@@ -55,7 +55,7 @@ TEST_F(IngestTest, AClientThatWritesAfterTheCheckChangesNothing) {
   const absl::StatusOr<RecordView> read = reader.Read(block, segment.get(), *run_);
   ASSERT_TRUE(read.ok()) << read.status();
   std::memset(segment->mapping().data(), 0x7f, segment->size());
-  std::vector<uint8_t> ranks(records.size());
+  std::vector<uint16_t> ranks(records.size());
   const absl::Status valid =
       ValidateRecords(*read, kSlots, run_->config().vocabulary_size, 0, ranks);
   EXPECT_TRUE(valid.ok()) << valid;
@@ -308,7 +308,7 @@ TEST_F(IngestTest, SetsAreCutWhereTheyReachTheRunsMass) {
   const auto held = [](sis::Run& run) {
     const auto sequence = std::get<std::shared_ptr<Sequence>>(run.Find({"a", 0}));
     const Sequence::Reader reader(*sequence);
-    std::vector<uint8_t> ranks;
+    std::vector<uint16_t> ranks;
     reader.ForEachPiece(0, 10, [&](const Sequence::Reader::Piece& piece) {
       ranks.resize(ranks.size() + piece.count);
       piece.page->Read(piece.index, {.sampled_ids = {},

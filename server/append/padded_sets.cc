@@ -64,7 +64,7 @@ absl::StatusOr<size_t> SumOfCounts(std::span<const uint16_t> counts, uint32_t fi
 
 absl::StatusOr<RecordView> PaddedSets::Pad(const RecordView& sent, std::span<const uint16_t> counts,
                                            uint32_t first_position, const RunConfig& config,
-                                           std::span<uint8_t> ranks) {
+                                           std::span<uint16_t> ranks) {
   const size_t slots = config.top_k;
   const std::span<int32_t> all_ids = Grown(ids_, counts.size() * slots);
   const std::span<float> all_log_probs = Grown(log_probs_, counts.size() * slots);

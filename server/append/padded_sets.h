@@ -24,7 +24,7 @@ class PaddedSets {
   // other, as many as the counts [T] say. They are viewed in here until the next call.
   absl::StatusOr<RecordView> Pad(const RecordView& sent, std::span<const uint16_t> counts,
                                  uint32_t first_position, const RunConfig& config,
-                                 std::span<uint8_t> ranks);
+                                 std::span<uint16_t> ranks);
 
   // Gives back the memory of arrays of more bytes.
   void ForgetAbove(size_t bytes);

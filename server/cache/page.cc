@@ -35,7 +35,7 @@ RecordRows Carve(std::byte* memory, size_t slots) {
           .sampled_log_probs = carver.Take<float>(Page::kPositions),
           .ids = carver.Take<int32_t>(Page::kPositions * slots),
           .log_probs = carver.Take<float>(Page::kPositions * slots),
-          .ranks = carver.Take<uint8_t>(Page::kPositions)};
+          .ranks = carver.Take<uint16_t>(Page::kPositions)};
 }
 
 RecordView ViewOf(const RecordRows& rows) {
@@ -85,7 +85,7 @@ RecordView SubView(const RecordView& records, size_t first, size_t count, size_t
 
 size_t TailBytes(const RecordFormat& format) {
   const size_t slot_bytes = sizeof(int32_t) + sizeof(float);
-  return Page::kPositions * ((1 + format.slots) * slot_bytes + sizeof(uint8_t));
+  return Page::kPositions * ((1 + format.slots) * slot_bytes + sizeof(uint16_t));
 }
 
 size_t PackedBytes(const RecordFormat& format, uint32_t positions) {
@@ -100,7 +100,7 @@ size_t BlockBytes(const PageHeader& header) {
 }
 
 size_t PackedBytes(const RecordFormat& format, const RecordView& records, size_t row,
-                   std::span<const uint8_t> ranks) {
+                   std::span<const uint16_t> ranks) {
   const PageHeader header = HeaderWith(format, 0, Page::kPositions);
   if (!format.ragged()) return PageBytes(header);
   return BlockBytes(HeaderOf(header, SubView(records, row, Page::kPositions, format.slots),
@@ -136,7 +136,7 @@ void PrefetchTailRow(const RecordFormat& format, const std::byte* tail, uint32_t
   prefetch(sizeof(float), index);
   prefetch(slots * sizeof(int32_t), index);
   prefetch(slots * sizeof(float), index);
-  prefetch(sizeof(uint8_t), index);
+  prefetch(sizeof(uint16_t), index);
 }
 
 bool SameRecord(const RecordFormat& format, const RecordView& records, size_t row,
@@ -144,7 +144,7 @@ bool SameRecord(const RecordFormat& format, const RecordView& records, size_t ro
   const size_t slots = format.slots;
   std::array<float, kMaxTopK> memory;
   const std::span<float> rounded = std::span(memory).first(slots);
-  uint8_t used;
+  uint16_t used;
   RoundBehaviorRows(format.encoding, records.log_probs.subspan(row * slots, slots), format.slots,
                     rounded, {&used, 1});
   return records.sampled_ids[row] == stored.sampled_ids[index] &&
@@ -205,7 +205,7 @@ absl::Status Page::Check() const {
 }
 
 void Page::Store(uint32_t index, const RecordView& records, size_t row, uint32_t count,
-                 std::span<const uint8_t> ranks, const RecordRows& to) {
+                 std::span<const uint16_t> ranks, const RecordRows& to) {
   // Runs of absent positions.
   for (const uint32_t end = index + count; index < end;) {
     const uint64_t absent = ~present_ & Mask(index, end - index);
@@ -220,9 +220,9 @@ void Page::Store(uint32_t index, const RecordView& records, size_t row, uint32_t
 }
 
 void Page::StoreAbsent(uint32_t index, const RecordView& records, size_t row, uint32_t count,
-                       std::span<const uint8_t> ranks, const RecordRows& to) {
+                       std::span<const uint16_t> ranks, const RecordRows& to) {
   const size_t slots = format().slots;
-  std::array<uint8_t, kPositions> used_slots;
+  std::array<uint16_t, kPositions> used_slots;
   RoundBehaviorRows(format().encoding, records.log_probs.subspan(row * slots, count * slots),
                     format().slots, to.log_probs.subspan(index * slots, count * slots),
                     std::span(used_slots).first(count));
@@ -232,7 +232,7 @@ void Page::StoreAbsent(uint32_t index, const RecordView& records, size_t row, ui
   std::ranges::copy(records.ids.subspan(row * slots, count * slots),
                     to.ids.subspan(index * slots).begin());
   for (uint32_t i = 0; i < count; ++i) {
-    const uint8_t used = used_slots[i];
+    const uint16_t used = used_slots[i];
     if (used < slots)
       std::ranges::fill(to.ids.subspan((index + i) * slots + used, slots - used), -1);
     to.ranks[index + i] = ranks[row + i] < used ? ranks[row + i] : kRankOutside;
@@ -243,7 +243,7 @@ void Page::StoreAbsent(uint32_t index, const RecordView& records, size_t row, ui
 }
 
 void Page::Add(uint32_t index, const RecordView& records, size_t row, uint32_t count,
-               std::span<const uint8_t> ranks, Arena::Allocation block) {
+               std::span<const uint16_t> ranks, Arena::Allocation block) {
   if ((Mask(index, count) & ~present_) == 0) return;
   if (packed() && (present_ | Mask(index, count)) == kAll &&
       (present_ == 0 || !format().ragged())) {
@@ -269,7 +269,7 @@ void Page::Add(uint32_t index, const RecordView& records, size_t row, uint32_t c
   Store(index, records, row, count, ranks, TailRows());
 }
 
-void Page::AddAll(const RecordView& records, std::span<const uint8_t> ranks) {
+void Page::AddAll(const RecordView& records, std::span<const uint16_t> ranks) {
   RowBuffer buffer;
   const RecordRows rounded = buffer.Rows(format());
   EncodeInto(HeaderOf(NewHeader(), records, ranks), records, ranks, rounded.log_probs);
@@ -285,8 +285,8 @@ void Page::AddAll(const RecordView& records, std::span<const uint8_t> ranks) {
   digest_ = DigestOfRows(first_position_, recorded);
 }
 
-std::array<uint8_t, Page::kPositions> Page::PresentRanks(const RecordRows& rows) const {
-  std::array<uint8_t, kPositions> ranks;
+std::array<uint16_t, Page::kPositions> Page::PresentRanks(const RecordRows& rows) const {
+  std::array<uint16_t, kPositions> ranks;
   for (uint32_t index = 0; index < kPositions; ++index) {
     ranks[index] = (present_ >> index & 1) != 0 ? rows.ranks[index] : kRankAbsent;
   }
@@ -294,13 +294,13 @@ std::array<uint8_t, Page::kPositions> Page::PresentRanks(const RecordRows& rows)
 }
 
 void Page::EncodeInto(const PageHeader& header, const RecordView& records,
-                      std::span<const uint8_t> ranks, std::span<float> rounded_log_probs) {
+                      std::span<const uint16_t> ranks, std::span<float> rounded_log_probs) {
   EncodePage(header, records, ranks, block_.bytes().first(PageBytes(header)), rounded_log_probs);
   rows_.Renew();
 }
 
 void Page::Encode(const RecordRows& rows) {
-  const std::array<uint8_t, kPositions> all_ranks = PresentRanks(rows);
+  const std::array<uint16_t, kPositions> all_ranks = PresentRanks(rows);
   const std::span ranks = std::span(all_ranks).first(packed_positions_);
   const RecordView records = ViewOf(SubRows(rows, 0, packed_positions_, format().slots));
   EncodeInto(HeaderOf(NewHeader(), records, ranks), records, ranks, {});
@@ -310,7 +310,7 @@ void Page::Pack(Arena& arena) {
   if (packed()) return;
   const uint32_t positions = PackedPositions(format(), present_);
   const RecordRows rows = TailRows();
-  const std::array<uint8_t, kPositions> all_ranks = PresentRanks(rows);
+  const std::array<uint16_t, kPositions> all_ranks = PresentRanks(rows);
   const std::span ranks = std::span(all_ranks).first(positions);
   const RecordView records = ViewOf(SubRows(rows, 0, positions, format().slots));
   const PageHeader header =
@@ -402,7 +402,7 @@ BehaviorView Page::Behavior(uint32_t index, uint32_t count, UnpackedPages& unpac
   const auto* sampled = reinterpret_cast<const float*>(page.sampled_log_probs.data());
   return {.log_probs = {},
           .sampled_log_probs = {sampled + index, count},
-          .sampled_ranks = std::span(counts.ranks).subspan(index, count),
+          .sampled_ranks = RankSpan(counts.ranks).subspan(index, count),
           .ragged_log_probs = RaggedLogProbsOf(page, counts, index, count)};
 }
 

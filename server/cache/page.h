@@ -49,7 +49,7 @@ size_t PackedBytes(const RecordFormat& format, uint32_t positions);
 size_t BlockBytes(const PageHeader& header);
 // Of a page that holds all its positions: the records from `row` on.
 size_t PackedBytes(const RecordFormat& format, const RecordView& records, size_t row,
-                   std::span<const uint8_t> ranks);
+                   std::span<const uint16_t> ranks);
 
 // Token-major records of a page in heap memory, made when first asked for. For one format.
 class RowBuffer {
@@ -130,7 +130,7 @@ class Page {
   // block a packed page needs, charged in place of its own: one of TailBytes if it stays
   // incomplete or is ragged, one for all positions if it is packed up to fewer, else none.
   void Add(uint32_t index, const RecordView& records, size_t row, uint32_t count,
-           std::span<const uint8_t> ranks, Arena::Allocation block);
+           std::span<const uint16_t> ranks, Arena::Allocation block);
   // Drops the records from index on.
   void Truncate(uint32_t index);
   // Packs the page, if it isn't yet and the arena has room; refunds the difference.
@@ -171,20 +171,20 @@ class Page {
   // Decodes all that is packed.
   void Unpack(const RecordRows& rows) const;
   // Packs the rows of all positions, none of which was present.
-  void AddAll(const RecordView& records, std::span<const uint8_t> ranks);
+  void AddAll(const RecordView& records, std::span<const uint16_t> ranks);
   // Packs them into the block, as EncodePage does.
   void EncodeInto(const PageHeader& header, const RecordView& records,
-                  std::span<const uint8_t> ranks, std::span<float> rounded_log_probs);
+                  std::span<const uint16_t> ranks, std::span<float> rounded_log_probs);
   // kRankAbsent where nothing is present.
-  std::array<uint8_t, kPositions> PresentRanks(const RecordRows& rows) const;
+  std::array<uint16_t, kPositions> PresentRanks(const RecordRows& rows) const;
   // Packs what is present.
   void Encode(const RecordRows& rows);
   // Rounds the rows of absent positions into `to`.
   void Store(uint32_t index, const RecordView& records, size_t row, uint32_t count,
-             std::span<const uint8_t> ranks, const RecordRows& to);
+             std::span<const uint16_t> ranks, const RecordRows& to);
   // None of which is present.
   void StoreAbsent(uint32_t index, const RecordView& records, size_t row, uint32_t count,
-                   std::span<const uint8_t> ranks, const RecordRows& to);
+                   std::span<const uint16_t> ranks, const RecordRows& to);
   uint64_t DigestOf(const RecordRows& rows, uint64_t positions) const;
 
   const RecordFormat& format() const { return owner_.format; }

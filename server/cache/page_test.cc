@@ -34,7 +34,7 @@ class PageTest : public testing::TestWithParam<std::tuple<LogProbEncoding, int, 
   // Of the page once these are packed.
   PageHeader HeaderOnce(uint64_t positions) const {
     const uint32_t count = Page::PackedPositions(format_, positions);
-    std::vector<uint8_t> ranks(sent_.ranks.begin(), sent_.ranks.begin() + count);
+    std::vector<uint16_t> ranks(sent_.ranks.begin(), sent_.ranks.begin() + count);
     for (uint32_t i = 0; i < count; ++i) {
       if ((positions >> i & 1) == 0) ranks[i] = kRankAbsent;
     }
@@ -252,6 +252,12 @@ INSTANTIATE_TEST_SUITE_P(
                                      LogProbEncoding::kFixed12),
                      testing::Values(1, 5, 254),
                      testing::Values(PageVersion::kFixed, PageVersion::kRagged)));
+INSTANTIATE_TEST_SUITE_P(WideFormats, PageTest,
+                         testing::Combine(testing::Values(LogProbEncoding::kFloat32,
+                                                          LogProbEncoding::kFloat16,
+                                                          LogProbEncoding::kFixed12),
+                                          testing::Values(255, 512),
+                                          testing::Values(PageVersion::kRagged)));
 
 }  // namespace
 }  // namespace sis

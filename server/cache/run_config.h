@@ -39,7 +39,8 @@ struct RunConfig {
     return {.encoding = log_prob_encoding,
             .slots = static_cast<int>(top_k),
             .vocabulary_size = static_cast<int32_t>(vocabulary_size),
-            .page_version = cuts_sets() ? PageVersion::kRagged : PageVersion::kFixed};
+            .page_version = cuts_sets() || top_k > kMaxTopKOfByteRanks ? PageVersion::kRagged
+                                                                       : PageVersion::kFixed};
   }
 };
 

@@ -17,7 +17,7 @@ int64_t Charge(size_t block_bytes) {
 
 // For a page that gets `count` rows first, those from `row` on.
 size_t NewPageBytes(const RecordFormat& format, const RecordView& records, size_t row,
-                    uint32_t count, std::span<const uint8_t> ranks) {
+                    uint32_t count, std::span<const uint16_t> ranks) {
   return count == Page::kPositions ? PackedBytes(format, records, row, ranks) : TailBytes(format);
 }
 
@@ -29,7 +29,7 @@ void Forget(Numbers& numbers, uint32_t number) {
 }  // namespace
 
 int64_t Sequence::BytesOfFirstBlock(const RecordFormat& format, uint32_t first_position,
-                                    const RecordView& records, std::span<const uint8_t> ranks) {
+                                    const RecordView& records, std::span<const uint16_t> ranks) {
   int64_t bytes = kVersionSpanBytes;
   const uint32_t end = first_position + static_cast<uint32_t>(ranks.size());
   ForEachPart(first_position, end, [&](const PagePart& part) {
@@ -90,7 +90,7 @@ absl::Status Sequence::CheckFitsPage(const PagePart& part, uint64_t policy_versi
 }
 
 absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
-                              const RecordView& records, std::span<const uint8_t> ranks,
+                              const RecordView& records, std::span<const uint16_t> ranks,
                               Appended* appended, std::span<const ColumnValues> columns) {
   const auto count = static_cast<uint32_t>(records.sampled_ids.size());
   const uint32_t end = first_position + count;
@@ -190,7 +190,7 @@ int64_t Sequence::BytesToAppend(uint32_t first_position, const ColumnValues& col
 }
 
 bool Sequence::AddToLastTail(uint32_t first_position, uint64_t policy_version,
-                             const RecordView& records, std::span<const uint8_t> ranks) {
+                             const RecordView& records, std::span<const uint16_t> ranks) {
   const auto count = static_cast<uint32_t>(records.sampled_ids.size());
   const uint32_t index = IndexInPage(first_position);
   if (sealed_length_.has_value() || pages_.empty() || versions_.empty()) return false;
@@ -229,7 +229,7 @@ void Sequence::PrefetchEnd() const {
 }
 
 int64_t Sequence::AddToPage(const PagePart& part, const RecordView& records,
-                            std::span<const uint8_t> ranks, Arena::Allocation block) {
+                            std::span<const uint16_t> ranks, Arena::Allocation block) {
   auto found = pages_.find(part.number);
   if (found == pages_.end()) {
     const uint32_t first_position = part.number * Page::kPositions;
@@ -261,7 +261,7 @@ void Sequence::PackTails() {
 }
 
 int64_t Sequence::BytesToAppend(uint32_t first_position, uint64_t policy_version,
-                                const RecordView& records, std::span<const uint8_t> ranks,
+                                const RecordView& records, std::span<const uint16_t> ranks,
                                 std::span<const ColumnValues> columns) const {
   ReaderLock lock(mutex_);
   return NeedOf(first_position, policy_version, records, ranks).charge +
@@ -270,7 +270,7 @@ int64_t Sequence::BytesToAppend(uint32_t first_position, uint64_t policy_version
 
 Sequence::NewBlocks Sequence::NeedOf(uint32_t first_position, uint64_t policy_version,
                                      const RecordView& records,
-                                     std::span<const uint8_t> ranks) const {
+                                     std::span<const uint16_t> ranks) const {
   const uint32_t end = first_position + static_cast<uint32_t>(ranks.size());
   NewBlocks needed;
   if (!TouchesSpan(first_position, end, policy_version)) needed.charge = kVersionSpanBytes;
@@ -283,7 +283,7 @@ Sequence::NewBlocks Sequence::NeedOf(uint32_t first_position, uint64_t policy_ve
 }
 
 Sequence::PageNeed Sequence::NeedOf(const PagePart& part, const RecordView& records,
-                                    std::span<const uint8_t> ranks) const {
+                                    std::span<const uint16_t> ranks) const {
   const uint64_t mask = Page::Mask(part.index, part.count);
   const auto found = pages_.find(part.number);
   if (found == pages_.end()) {

@@ -51,7 +51,7 @@ class Sequence {
 
   // The bytes of the first block of a new sequence, its base cost aside.
   static int64_t BytesOfFirstBlock(const RecordFormat& format, uint32_t first_position,
-                                   const RecordView& records, std::span<const uint8_t> ranks);
+                                   const RecordView& records, std::span<const uint16_t> ranks);
 
   // The Philox key (kernels/numerics/sequence_key.h).
   uint64_t key() const { return key_; }
@@ -72,7 +72,7 @@ class Sequence {
   // new bytes; DataLoss if a page it would add to is corrupt. With the values of some columns, each
   // once, at all of these positions; where there are values already they must be the same.
   absl::Status Append(uint32_t first_position, uint64_t policy_version, const RecordView& records,
-                      std::span<const uint8_t> ranks, Appended* appended = nullptr,
+                      std::span<const uint16_t> ranks, Appended* appended = nullptr,
                       std::span<const ColumnValues> columns = {}) ABSL_LOCKS_EXCLUDED(mutex_);
   // Adds values of a column to positions that are there, whole or not at all, sealed or not; those
   // that have values must have the same. Returns how many had none. FailedPrecondition where there
@@ -84,7 +84,7 @@ class Sequence {
   void PrefetchEnd() const;
   // What an Append will charge, as things are now.
   int64_t BytesToAppend(uint32_t first_position, uint64_t policy_version, const RecordView& records,
-                        std::span<const uint8_t> ranks,
+                        std::span<const uint16_t> ranks,
                         std::span<const ColumnValues> columns = {}) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   int64_t BytesToAppend(uint32_t first_position, const ColumnValues& column) const
@@ -135,14 +135,15 @@ class Sequence {
     size_t block_bytes = 0;  // of a new block; 0: none
   };
   PageNeed NeedOf(const PagePart& part, const RecordView& records,
-                  std::span<const uint8_t> ranks) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+                  std::span<const uint16_t> ranks) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // The common case: positions of the last ones' version that follow those, in the page that is
   // being filled. Nothing need be compared, charged or merged. False if it is another case.
   bool AddToLastTail(uint32_t first_position, uint64_t policy_version, const RecordView& records,
-                     std::span<const uint8_t> ranks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+                     std::span<const uint16_t> ranks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns how many positions were new.
-  int64_t AddToPage(const PagePart& part, const RecordView& records, std::span<const uint8_t> ranks,
-                    Arena::Allocation block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t AddToPage(const PagePart& part, const RecordView& records,
+                    std::span<const uint16_t> ranks, Arena::Allocation block)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Packs all tails once sealed, before that the least recently filled ones if there are too many.
   void PackTails() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -157,7 +158,7 @@ class Sequence {
     absl::InlinedVector<size_t, 2> bytes;
   };
   NewBlocks NeedOf(uint32_t first_position, uint64_t policy_version, const RecordView& records,
-                   std::span<const uint8_t> ranks) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+                   std::span<const uint16_t> ranks) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   uint64_t VersionAt(uint32_t position) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Whether a span of this version holds a position of [first, end), or ends or begins there.
   bool TouchesSpan(uint32_t first, uint32_t end, uint64_t version) const

@@ -258,6 +258,8 @@ int64_t EvaluateCall::Count() {
 }
 
 std::unique_ptr<Inspection::Pending> EvaluateCall::RoomToInspect(const SliceRange& slice) const {
+  // Who looks closer is told of envelopes, and of tokens that keep their ratio.
+  if (input_.budgeted_rejection) return nullptr;
   Inspection& inspection = run_->inspection();
   const uint64_t key = SequenceKey(run_->config().seed, slice.name.attempt, slice.name.id);
   if (!inspection.Chosen(key)) return nullptr;

@@ -100,6 +100,33 @@ absl::Status ParseWeight(const v1::EvaluateRequest& request, EvaluateInput& inpu
   return code.Validate();
 }
 
+// The first field that budgeted_rejection does not go with: it has no tokens of ratio 1, no a that
+// is w / M, and no weight that is kept.
+absl::string_view NotWithinBudget(const v1::EvaluateRequest& request) {
+  if (request.has_authors_code()) return "authors_code";
+  if (request.has_algorithm()) return "algorithm";
+  if (request.positive_advantages_only()) return "positive_advantages_only";
+  if (!request.prefix_curve().empty()) return "prefix_curve";
+  return request.weight() == v1::SAMPLED ? "" : "weight EXPECTED";
+}
+
+absl::Status ParseBudgetedRejection(const v1::EvaluateRequest& request, EvaluateInput& input) {
+  const bool normalizers = input.wanted.Has(v1::NORMALIZERS);
+  if (!request.has_budgeted_rejection()) {
+    if (!normalizers) return absl::OkStatus();
+    return absl::InvalidArgumentError("budgeted_rejection: unset, but NORMALIZERS wanted");
+  }
+  if (const absl::string_view field = NotWithinBudget(request); !field.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("budgeted_rejection: not with ", field));
+  }
+  if (normalizers && !HasEverySlot(request)) {
+    return absl::InvalidArgumentError(
+        "NORMALIZERS: needs log-probs at every slot, which this form does not have");
+  }
+  input.budgeted_rejection = BudgetedRejection{request.budgeted_rejection().log_lambda()};
+  return input.budgeted_rejection->Validate();
+}
+
 absl::Status ParsePositiveAdvantagesOnly(const v1::EvaluateRequest& request, EvaluateInput& input) {
   if (!request.positive_advantages_only()) return absl::OkStatus();
   if (input.advantages.empty()) {
@@ -201,6 +228,7 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
              !request.trust_regions().empty()) {
     input.sampled_log_probs = input.current.ReadSampled(0, count, copies.current);
   }
+  if (status.ok()) status = ParseBudgetedRejection(request, input);
   if (status.ok()) status = ParseWeight(request, input);
   if (status.ok()) status = ParsePositiveAdvantagesOnly(request, input);
   if (status.ok()) status = ParseDecoupled(request, arrays, count, input);
@@ -211,7 +239,8 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
       ParseObserved(request, {.top_k = input.parameters.top_k,
                               .has_every_slot = HasEverySlot(request),
                               .has_advantages = !input.advantages.empty(),
-                              .three_policies = input.decoupled()});
+                              .three_policies = input.decoupled(),
+                              .within_budget = input.budgeted_rejection.has_value()});
   if (!observe.ok()) return observe.status();
   input.observe = *std::move(observe);
   absl::StatusOr<std::vector<SequenceTrustRegion>> trust_regions =

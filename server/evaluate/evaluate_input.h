@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/decide/algorithms/algorithm.h"
 #include "kernels/decide/algorithms/authors_code.h"
+#include "kernels/decide/algorithms/budgeted_rejection.h"
 #include "kernels/decide/algorithms/sequence_trust_region.h"
 #include "kernels/decide/backend.h"
 #include "server/cache/limits.h"
@@ -38,6 +39,7 @@ struct EvaluateInput {
   // Where the advantage is not above 0, ratios stay as they are.
   bool positive_advantages_only = false;
   std::optional<AuthorsCode> authors_code;
+  std::optional<BudgetedRejection> budgeted_rejection;
   std::optional<Algorithm> algorithm;
   std::vector<ObservedCorrection> observe;
   std::vector<SequenceTrustRegion> trust_regions;

@@ -92,6 +92,49 @@ TEST_F(EvaluateRefusalsTest, BadRequestsAreRefusedByNameAndCountNothing) {
          r.mutable_algorithm()->mutable_soft_acceptance();
          r.add_outputs(v1::SURROGATES);
        }},
+      {{"budgeted_rejection: unset, but NORMALIZERS"},
+       [](auto& r) { r.add_outputs(v1::NORMALIZERS); }},
+      {{"NORMALIZERS: needs log-probs at every slot"},
+       [](auto& r) {
+         r.mutable_budgeted_rejection();
+         r.add_outputs(v1::NORMALIZERS);
+       },
+       true},
+      {{"budgeted_rejection.log_lambda: nan, must be in [-64, 64]"},
+       [](auto& r) { r.mutable_budgeted_rejection()->set_log_lambda(NAN); }},
+      {{"budgeted_rejection.log_lambda: inf"},
+       [](auto& r) { r.mutable_budgeted_rejection()->set_log_lambda(HUGE_VALF); }},
+      {{"budgeted_rejection: not with authors_code"},
+       [](auto& r) {
+         r.mutable_budgeted_rejection();
+         r.mutable_authors_code();
+       }},
+      {{"budgeted_rejection: not with algorithm"},
+       [](auto& r) {
+         r.mutable_budgeted_rejection();
+         r.mutable_algorithm()->mutable_gspo();
+       }},
+      {{"budgeted_rejection: not with positive_advantages_only"},
+       [](auto& r) {
+         r.mutable_budgeted_rejection();
+         r.set_positive_advantages_only(true);
+       }},
+      {{"budgeted_rejection: not with prefix_curve"},
+       [](auto& r) {
+         r.mutable_budgeted_rejection();
+         r.add_prefix_curve(1);
+       }},
+      {{"budgeted_rejection: not with weight EXPECTED"},
+       [](auto& r) {
+         r.mutable_budgeted_rejection();
+         r.set_weight(v1::EXPECTED);
+       }},
+      {{"observe[0].algorithm: damped_truncation can't be observed with budgeted_rejection"},
+       [](auto& r) {
+         r.mutable_budgeted_rejection();
+         r.add_observe()->set_name("damped");
+         r.mutable_observe(0)->mutable_algorithm()->mutable_damped_truncation();
+       }},
       {{"outputs: 0"}, [](auto& r) { r.add_outputs(v1::OUTPUT_UNSPECIFIED); }},
       {{"outputs: 99"}, [](auto& r) { r.add_outputs(static_cast<v1::Output>(99)); }},
       {{"slices: none"}, [](auto& r) { r.clear_slices(); }},

@@ -48,7 +48,7 @@ void RecordsOfSlice::AddPiece(const Sequence::Reader::Piece& piece,
     return std::span(array).subspan(first * width, piece.count * width);
   };
   if (ReasonMissing(piece, oldest_fresh_version).has_value()) return;
-  std::vector<uint8_t> ranks(piece.count);
+  std::vector<uint16_t> ranks(piece.count);
   piece.page->Read(piece.index, {.sampled_ids = part(positions.sampled_ids, 1),
                                  .sampled_log_probs = part(positions.sampled_log_probs, 1),
                                  .ids = part(positions.top_k_ids, positions.slots),

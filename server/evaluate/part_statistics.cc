@@ -55,6 +55,7 @@ PartStatistics::PartStatistics(const Backend& backend, const EvaluateInput& inpu
     : backend_(backend),
       input_(input),
       needs_modified_ratios_(input.weight != v1::SAMPLED || input.authors_code.has_value() ||
+                             input.budgeted_rejection.has_value() ||
                              input.positive_advantages_only),
       needs_total_variations_(ObservesDppoTopK(input)) {}
 
@@ -134,7 +135,7 @@ absl::Status PartStatistics::AddSis(const ObservedSis& sis, const DecidedPart& p
   const size_t count = positions.decisions.size();
   std::span<const Decision> decisions = positions.decisions;
   std::span<const float> acceptance_probabilities = positions.acceptance_probabilities;
-  if (sis.top_k != input_.parameters.top_k || input_.authors_code) {
+  if (sis.top_k != input_.parameters.top_k || input_.authors_code || input_.budgeted_rejection) {
     // The same uniforms decide again.
     EvaluateParameters parameters = input_.parameters;
     parameters.top_k = sis.top_k;

@@ -132,7 +132,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
         statistics_.Complete(output.Part(from - first, to - from), to - from);
     // Who looks at the values again after the backend needs a copy of them.
     const bool each_once = inspected == nullptr && !input_.authors_code &&
-                           part_output.total_variations.empty() &&
+                           !input_.budgeted_rejection && part_output.total_variations.empty() &&
                            part_output.kl_divergences.empty();
     const Part part{slice,
                     from,
@@ -370,6 +370,9 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
           absl::StrCat("the backend found ", invalid, " invalid positions of none"));
     }
   }
+  if (input_.budgeted_rejection) {
+    DecideWithinBudget(*input_.budgeted_rejection, input_.parameters.draw, stretches_, decided_);
+  }
   if (input_.weight == v1::EXPECTED) {
     decided_.d_sis = 0;
     for (const Stretch& stretch : stretches_) {
@@ -395,6 +398,10 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
     if (!output.total_variations.empty()) {
       ComputeTopKDivergences<TopKTotalVariation>(input_.parameters, stretch,
                                                  output.total_variations);
+    }
+    if (!output.normalizers.empty()) {
+      ComputeNormalizers(*input_.budgeted_rejection, input_.parameters, stretch,
+                         output.normalizers);
     }
     if (!output.kl_divergences.empty()) {
       ComputeTopKDivergences<TopKKlDivergence>(input_.parameters, stretch, output.kl_divergences);

@@ -97,7 +97,7 @@ class Fetch {
   struct {
     std::vector<int32_t> sampled_ids, ids;
     std::vector<float> sampled_log_probs, log_probs;
-    std::vector<uint8_t> ranks;
+    std::vector<uint16_t> ranks;
     std::vector<uint16_t> counts;
   } scratch_;
   RowBuffer rows_buffer_;

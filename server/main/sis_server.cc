@@ -75,7 +75,9 @@ ABSL_FLAG(absl::Duration, shutdown_grace, absl::Seconds(10),
 ABSL_FLAG(absl::Duration, default_deadline, sis::ServerOptions().default_deadline,
           "how long an answer may take where the client sets no deadline; then the call is "
           "DEADLINE_EXCEEDED; inf: for ever");
-ABSL_FLAG(int, max_top_k, sis::Limits().max_top_k, "largest K of a run, at most 254");
+ABSL_FLAG(
+    int, max_top_k, sis::Limits().max_top_k,
+    "largest K of a run, at most 512; while a page of a sequence fills, it takes 512 K bytes");
 ABSL_FLAG(int64_t, max_positions, sis::Limits().max_positions, "longest sequence");
 ABSL_FLAG(int64_t, max_evaluate_positions, sis::Limits().max_evaluate_positions,
           "most positions in one Evaluate or FetchTopK");

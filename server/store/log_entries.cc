@@ -101,7 +101,7 @@ void AddColumnEntries(uint32_t first_position, const ColumnValues& column,
 
 std::vector<LogEntry> BlockEntries(const RecordFormat& format, uint32_t first_position,
                                    uint64_t policy_version, const RecordView& records,
-                                   std::span<const uint8_t> ranks) {
+                                   std::span<const uint16_t> ranks) {
   const size_t slots = format.slots;
   std::vector<LogEntry> entries;
   for (size_t first = 0; first < ranks.size();) {

@@ -20,7 +20,7 @@ namespace sis {
 // Valid records as entries of at most kMaxRowBytes.
 std::vector<LogEntry> BlockEntries(const RecordFormat& format, uint32_t first_position,
                                    uint64_t policy_version, const RecordView& records,
-                                   std::span<const uint8_t> ranks);
+                                   std::span<const uint16_t> ranks);
 
 // Adds the values of one column, as entries of at most kMaxRowBytes.
 void AddColumnEntries(uint32_t first_position, const ColumnValues& column,

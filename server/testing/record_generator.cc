@@ -106,7 +106,7 @@ Records RecordGenerator::NextRecords(uint32_t count) {
       records.ids.push_back(unused ? -1 : ids[slot]);
       records.log_probs.push_back(unused ? kMinusInfinity : log_probs[slot]);
     }
-    records.ranks.push_back(static_cast<uint8_t>(rank));
+    records.ranks.push_back(static_cast<uint16_t>(rank));
   }
   return records;
 }
@@ -121,7 +121,7 @@ CurrentValues RecordGenerator::NextCurrent(const Records& records) {
                                       ? std::numeric_limits<float>::quiet_NaN()
                                       : log_probs[slot]);
     }
-    const uint8_t rank = records.ranks[i];
+    const uint16_t rank = records.ranks[i];
     current.sampled_log_probs.push_back(rank == kRankOutside ? LogProbs(1).front()
                                                              : log_probs[rank]);
   }

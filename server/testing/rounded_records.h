@@ -43,18 +43,20 @@ class RoundedRecords {
  public:
   RoundedRecords(const RecordFormat& format, const SentRecords& sent, uint32_t first_position)
       : slots_(format.slots) {
-    const PageHeader header{.encoding = format.encoding,
-                            .slots = format.slots,
-                            .vocabulary_size = format.vocabulary_size,
-                            .first_position = first_position,
-                            .positions = static_cast<uint32_t>(sent.ranks.size())};
+    const PageHeader header{
+        .encoding = format.encoding,
+        .slots = format.slots,
+        .vocabulary_size = format.vocabulary_size,
+        .first_position = first_position,
+        .positions = static_cast<uint32_t>(sent.ranks.size()),
+        .version = format.slots > kMaxTopKOfByteRanks ? PageVersion::kRagged : PageVersion::kFixed};
     absl::StatusOr<DecodedPage> page = DecodePage(Encode(header, sent));
     EXPECT_TRUE(page.ok()) << page.status();
     page_ = *std::move(page);
   }
 
   const DecodedPage& page() const { return page_; }
-  uint8_t used(size_t row) const {
+  uint16_t used(size_t row) const {
     const auto log_probs = std::span(page_.log_probs).subspan(row * slots_, slots_);
     return static_cast<uint8_t>(std::ranges::find(log_probs, kMinusInfinity) - log_probs.begin());
   }
@@ -68,7 +70,7 @@ class RoundedRecords {
   void ExpectSame(const Page& page, uint32_t index, size_t row) const {
     int32_t sampled_id;
     float sampled_log_prob;
-    uint8_t rank;
+    uint16_t rank;
     std::vector<int32_t> ids(slots_);
     std::vector<float> log_probs(slots_);
     page.Read(index, {.sampled_ids = {&sampled_id, 1},

@@ -36,7 +36,7 @@ std::vector<Stretch> Stretches(int sequences, int length, int slots, bool float1
                                .modified_ratios = part(ratios)},
                     .sums = &sums[i]};
     stretch.behavior.sampled_log_probs = part(behavior_sampled);
-    stretch.behavior.sampled_ranks = part(ranks);
+    stretch.behavior.sampled_ranks = {ranks + i * size, size};
     stretch.current.sampled_log_probs = part(current_sampled);
     if (float16) {
       stretch.behavior.grouped_log_probs = {std::as_bytes(halves(behavior, i)),

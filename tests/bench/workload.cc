@@ -18,7 +18,7 @@ struct Position {
   std::vector<float> current;
   float behavior_sampled;
   float current_sampled;
-  uint8_t rank;
+  uint16_t rank;
 };
 
 Position RandomPosition(std::mt19937& random, int slots) {
@@ -42,7 +42,7 @@ Position RandomPosition(std::mt19937& random, int slots) {
   size_t rank = 0;
   while (rank < position.behavior.size() && (u -= std::exp(position.behavior[rank])) > 0) ++rank;
   const bool inside = rank < position.behavior.size();
-  position.rank = inside ? static_cast<uint8_t>(rank) : kRankOutside;
+  position.rank = inside ? static_cast<uint16_t>(rank) : kRankOutside;
   position.behavior_sampled = inside ? position.behavior[rank] : -9.0f;
   position.current_sampled = inside ? position.current[rank] : -9.1f;
   return position;
@@ -122,7 +122,7 @@ void Put(const std::vector<float>& values, int slots, SlotLayout layout,
     std::memcpy(bytes.data(), values.data(), bytes.size());
     return;
   }
-  std::vector<uint8_t> used(n);
+  std::vector<uint16_t> used(n);
   EncodeBehaviorLogProbs(layout.encoding, values, slots, used, bytes);
 }
 
@@ -157,7 +157,7 @@ Workload::Workload(int slots, Layout layout, size_t total_bytes)
     current.insert(current.end(), position.current.begin(), position.current.end());
     behavior_sampled_.span()[i] = position.behavior_sampled;
     current_sampled_.span()[i] = position.current_sampled;
-    ranks_.span()[i] = position.rank;
+    ranks_.span()[i] = static_cast<uint8_t>(position.rank);
     EnvelopeAccumulator accumulator;
     for (int slot = 0; slot < slots; ++slot) {
       accumulator.Add(position.behavior[slot], position.current[slot]);
@@ -191,7 +191,7 @@ Workload::Workload(int slots, Layout layout, size_t total_bytes)
                     .output = {.decisions = part(decisions_)},
                     .sums = &sums_};
     stretch.behavior.sampled_log_probs = part(behavior_sampled_);
-    stretch.behavior.sampled_ranks = part(ranks_);
+    stretch.behavior.sampled_ranks = {part(ranks_).data(), kSequencePositions};
     stretch.current.sampled_log_probs = part(current_sampled_);
     const auto slots_of = [&](const auto& array, SlotLayout of, auto& view) {
       const size_t bytes = of.Bytes(kSequencePositions, slots);

@@ -69,7 +69,7 @@ class Workload {
   HugeArray<std::byte> current_;
   HugeArray<float> behavior_sampled_;
   HugeArray<float> current_sampled_;
-  HugeArray<uint8_t> ranks_;
+  HugeArray<uint8_t> ranks_;  // RankSpan's bytes
   HugeArray<float> log_envelopes_;
   HugeArray<float> covered_masses_;
   HugeArray<Decision> decisions_;

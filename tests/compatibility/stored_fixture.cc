@@ -89,10 +89,10 @@ void Fill(Replica& replica) {
 uint32_t Bits(float value) { return std::bit_cast<uint32_t>(value); }
 
 std::string DescribePosition(uint32_t position, uint64_t version, const RecordView& record,
-                             uint8_t rank) {
+                             uint16_t rank) {
   std::string line =
       absl::StrFormat("%d version %d: %d %08x rank %d;", position, version, record.sampled_ids[0],
-                      Bits(record.sampled_log_probs[0]), rank);
+                      Bits(record.sampled_log_probs[0]), static_cast<uint8_t>(rank));
   for (size_t slot = 0; slot < record.ids.size(); ++slot) {
     absl::StrAppendFormat(&line, " %d %08x", record.ids[slot], Bits(record.log_probs[slot]));
   }
@@ -112,7 +112,7 @@ std::string DescribePositions(const Sequence& sequence) {
       }
       int32_t sampled_id;
       float sampled_log_prob;
-      uint8_t rank;
+      uint16_t rank;
       std::vector<int32_t> ids(slots);
       std::vector<float> log_probs(slots);
       piece.page->Read(piece.index + i, {.sampled_ids = {&sampled_id, 1},

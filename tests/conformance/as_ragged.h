@@ -27,8 +27,8 @@ class RaggedBehavior {
     const LogProbReader reader(behavior.log_probs, behavior.grouped_log_probs, slots);
     counts_.resize(GroupCount(lanes) * kGroupPositions);
     for (size_t lane = 0; lane < lanes; ++lane) {
-      uint8_t& count = counts_[lane];
-      if (lane < first_lane) count = static_cast<uint8_t>(lane % (slots + 1));
+      uint16_t& count = counts_[lane];
+      if (lane < first_lane) count = static_cast<uint16_t>(lane % (slots + 1));
       while (lane >= first_lane && count < slots &&
              reader.At(lane - first_lane, count) != kMinusInfinity) {
         ++count;
@@ -58,7 +58,7 @@ class RaggedBehavior {
   const BehaviorView& view() const { return view_; }
 
  private:
-  std::vector<uint8_t> counts_;
+  std::vector<uint16_t> counts_;
   std::vector<uint32_t> begins_;
   std::vector<float> codes_;
   BehaviorView view_;

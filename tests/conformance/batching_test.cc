@@ -43,7 +43,7 @@ TEST_P(BatchingTest, TheRandomPositionsAreValid) {
   std::mt19937_64 random(10);
   for (int slots = 1; slots <= 20; ++slots) {
     const Positions positions = RandomPositions(random, slots, 200);
-    std::vector<uint8_t> ranks(positions.size());
+    std::vector<uint16_t> ranks(positions.size());
     ASSERT_TRUE(ValidateRecords(positions.records(), slots, kPairVocabularySize, 0, ranks).ok());
     ASSERT_EQ(ranks, positions.sampled_ranks);
     ASSERT_TRUE(ValidateCurrent(positions.behavior(), positions.current(), slots, 0).ok());

@@ -10,7 +10,9 @@
 #include "kernels/decide/validate_current.h"
 #include "kernels/page/encoded_page.h"
 #include "kernels/records/log_probs.h"
+#include "kernels/records/validate.h"
 #include "kernels/testing/decoded_log_probs.h"
+#include "kernels/testing/random_records.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/policy_pairs.h"
 #include "tests/conformance/positions.h"
@@ -27,7 +29,7 @@ TEST(Encoded, EveryBackendReadsEveryEncoding) {
     for (const size_t n : {size_t{1}, size_t{16}, size_t{83}}) {
       const Positions exact = RandomPositions(random, slots, n);
       for (const LogProbEncoding encoding : kEncodings) {
-        std::vector<uint8_t> used(n);
+        std::vector<uint16_t> used(n);
         std::vector<std::byte> rows(LogProbBytes(encoding, n, slots));
         EncodeBehaviorLogProbs(encoding, exact.behavior_log_probs, slots, used, rows);
 
@@ -77,23 +79,59 @@ std::vector<std::byte> PageOf(PageHeader header, const Positions& positions) {
   return page;
 }
 
-// Ragged pages decide as those that have room for K slots, of the same records.
+constexpr int32_t kWideVocabularySize = 4096;
+
+// Positions whose sets have any number of slots, also where that is more than a policy pair has
+// tokens.
+Positions WidePositions(std::mt19937_64& random, int slots, size_t n) {
+  const PageHeader header{LogProbEncoding::kFloat32, slots,
+                          kWideVocabularySize,       0,
+                          static_cast<uint32_t>(n),  PageVersion::kRagged};
+  const Records records = RandomRecords(header, static_cast<uint32_t>(random()));
+  Positions positions;
+  positions.slots = slots;
+  positions.sampled_ids = records.sampled_ids;
+  positions.behavior_sampled_log_probs = records.sampled_log_probs;
+  positions.sampled_ranks.resize(n);
+  positions.ids = records.ids;
+  positions.behavior_log_probs = records.log_probs;
+  const absl::Status valid =
+      ValidateRecords(positions.records(), slots, kWideVocabularySize, 0, positions.sampled_ranks);
+  EXPECT_TRUE(valid.ok()) << valid;
+  const auto lowered = [&](float log_prob) {
+    return log_prob - static_cast<float>(random() % 256) / 512;
+  };
+  for (const float log_prob : records.log_probs) {
+    positions.current_log_probs.push_back(lowered(log_prob));
+  }
+  for (const float log_prob : records.sampled_log_probs) {
+    positions.current_sampled_log_probs.push_back(lowered(log_prob));
+  }
+  return positions;
+}
+
+// Ragged pages decide as those that have room for K slots, of the same records; where none has,
+// as the records that are read of them.
 TEST(Encoded, EveryBackendReadsRaggedPages) {
   std::mt19937_64 random(31);
-  for (const int slots : {1, 5, 10, 64, 100}) {
+  for (const int slots : {1, 5, 10, 64, 100, 254, 255, 256, 300, 511, 512}) {
     for (const size_t n : {size_t{1}, size_t{16}, size_t{83}}) {
-      Positions exact = RandomPositions(random, slots, n);
-      CutSomewhere(random, exact);
+      const bool is_wide = slots > kMaxTopKOfByteRanks;
+      Positions exact =
+          is_wide ? WidePositions(random, slots, n) : RandomPositions(random, slots, n);
+      if (!is_wide) CutSomewhere(random, exact);
       for (const LogProbEncoding encoding : kEncodings) {
-        const PageHeader header{encoding, slots, kPairVocabularySize, 9, static_cast<uint32_t>(n)};
-        const DecodedPage fixed = *DecodePage(PageOf(header, exact));
-        Positions decoded = exact;
-        decoded.behavior_log_probs = fixed.log_probs;
-        decoded.sampled_ranks = fixed.ranks;
+        PageHeader header{encoding, slots, is_wide ? kWideVocabularySize : kPairVocabularySize, 9,
+                          static_cast<uint32_t>(n)};
         PageHeader ragged_header = header;
         ragged_header.version = PageVersion::kRagged;
         const std::vector<std::byte> ragged = PageOf(ragged_header, exact);
         ASSERT_TRUE(DecodePage(ragged).ok()) << DecodePage(ragged).status();
+        if (is_wide) header = ragged_header;
+        const DecodedPage fixed = *DecodePage(PageOf(header, exact));
+        Positions decoded = exact;
+        decoded.behavior_log_probs = fixed.log_probs;
+        decoded.sampled_ranks = fixed.ranks;
         const PageView view = *OpenPage(ragged);
         UnpackedCounts counts;
         UnpackCounts(view, counts);

@@ -21,7 +21,7 @@ constexpr int32_t kVocabularySize = 1 << 24;
 
 // What one position must give.
 struct ExpectedPosition {
-  uint8_t rank;
+  uint16_t rank;
   uint8_t decision;
   uint8_t accept_bit;
   uint8_t envelope_violation;
@@ -74,7 +74,7 @@ Case ReadCase(GoldenReader& golden, bool reduced) {
       }
     }
     ExpectedPosition expected;
-    expected.rank = golden.Uint8();
+    expected.rank = RankOfByte(golden.Uint8());
     expected.decision = golden.Uint8();
     expected.accept_bit = golden.Uint8();
     expected.envelope_violation = golden.Uint8();

@@ -13,6 +13,7 @@
 #include "kernels/numerics/philox.h"
 #include "kernels/numerics/sequence_key.h"
 #include "kernels/records/mass_cut.h"
+#include "kernels/records/rank_span.h"
 #include "kernels/records/record_digest.h"
 #include "kernels/records/validate.h"
 #include "tests/conformance/golden_reader.h"
@@ -110,7 +111,7 @@ TEST(GoldenPrimitivesTest, MassCut) {
     const uint32_t n = golden.Uint32();
     for (uint32_t i = 0; i < n; ++i) {
       auto [sampled_id, sampled_log_prob, ids, log_probs] = ReadRecord(golden, slots);
-      uint8_t rank;
+      uint16_t rank;
       const absl::Status valid =
           ValidateRecords({{&sampled_id, 1}, {&sampled_log_prob, 1}, ids, log_probs},
                           static_cast<int>(slots), 1 << 24, i, {&rank, 1});
@@ -118,12 +119,12 @@ TEST(GoldenPrimitivesTest, MassCut) {
       const std::vector<int32_t> ids_before = ids;
       const std::vector<float> log_probs_before = log_probs;
       CutToMass(mass, slots, ids, log_probs, {&rank, 1});
-      const uint8_t used = golden.Uint8();
+      const uint16_t used = golden.Uint8();
       for (size_t slot = 0; slot < slots; ++slot) {
         ASSERT_EQ(ids[slot], slot < used ? ids_before[slot] : -1) << mass;
         ASSERT_EQ(log_probs[slot], slot < used ? log_probs_before[slot] : kMinusInfinity) << mass;
       }
-      ASSERT_EQ(rank, golden.Uint8()) << mass;
+      ASSERT_EQ(rank, RankOfByte(golden.Uint8())) << mass;
     }
   }
   EXPECT_GT(entries, 40);

@@ -92,7 +92,7 @@ Positions SpecialPositions(std::mt19937_64& random, int slots, size_t n, bool re
     const size_t rank = inside ? Below(random, used) : kRankOutside;
     const float sampled = inside ? behavior[rank] : -Uniform(random, 0.0f, 20.0f);
     positions.behavior_sampled_log_probs.push_back(sampled);
-    positions.sampled_ranks.push_back(static_cast<uint8_t>(rank));
+    positions.sampled_ranks.push_back(static_cast<uint16_t>(rank));
     // Another computation than the slots' now and then: violations, and ratios far above 1.
     positions.current_sampled_log_probs.push_back(inside && Below(random, 8) != 0 ? current[rank]
                                                   : Below(random, 4) == 0
@@ -142,7 +142,7 @@ uint16_t ToFloat16(float x) {
 // Positions of K values in 12 bits.
 std::vector<std::byte> PackFixed12(std::span<const float> values, size_t slots) {
   const size_t n = values.size() / slots;
-  std::vector<uint8_t> used(n);
+  std::vector<uint16_t> used(n);
   std::vector<std::byte> rows(LogProbBytes(LogProbEncoding::kFixed12, n, slots));
   EncodeBehaviorLogProbs(LogProbEncoding::kFixed12, values, static_cast<int>(slots), used, rows);
   return rows;
@@ -267,7 +267,11 @@ class LayoutsTest : public BackendTest {
     const Misaligned<float> behavior_sampled(positions.behavior_sampled_log_probs,
                                              Below(random, 4));
     const Misaligned<float> current_sampled(positions.current_sampled_log_probs, Below(random, 4));
-    const Misaligned<uint8_t> ranks(positions.sampled_ranks, Below(random, 16));
+    const Misaligned<uint16_t> ranks(positions.sampled_ranks, Below(random, 16));
+    const std::vector<uint8_t> narrow_ranks(positions.sampled_ranks.begin(),
+                                            positions.sampled_ranks.end());
+    const Misaligned<uint8_t> byte_ranks(narrow_ranks, Below(random, 16));
+    const bool are_bytes = slots <= kMaxTopKOfByteRanks && Below(random, 2) == 0;
     const Misaligned<float> envelopes(positions.log_envelopes, Below(random, 4));
     const Misaligned<float> masses(positions.covered_masses, Below(random, 4));
     const bool reduced = positions.current_log_probs.empty();
@@ -275,8 +279,10 @@ class LayoutsTest : public BackendTest {
     Results results(positions.size(), parameters.prefix_curve.size());
     Stretch stretch =
         StretchOf(positions, 0, positions.size(), kSequenceKey, first_position, results);
-    stretch.behavior = {behavior.token_major(), behavior_sampled.span(), ranks.span(),
-                        behavior.grouped()};
+    stretch.behavior = {
+        behavior.token_major(), behavior_sampled.span(),
+        are_bytes ? RankSpan(byte_ranks.span().data(), positions.size()) : RankSpan(ranks.span()),
+        behavior.grouped()};
     stretch.current = {current_sampled.span(), {}, envelopes.span(), masses.span()};
     if (!reduced) {
       stretch.current.log_probs = current.token_major();
@@ -292,8 +298,8 @@ class LayoutsTest : public BackendTest {
   // Every K, with all lengths and starts, and each pair of layouts many times.
   static void ExpectAllLayouts(bool reduced) {
     std::mt19937_64 random(21);
-    for (int slots :
-         {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 15, 16, 17, 31, 33, 50, 64, 100, 127, 128, 254}) {
+    for (int slots : {1,  2,  3,  4,  5,   6,   7,   8,   9,   10,  15,  16,  17,
+                      31, 33, 50, 64, 100, 127, 128, 254, 255, 256, 300, 511, 512}) {
       for (const Layout behavior : kBehaviorLayouts) {
         for (const Layout current : kCurrentLayouts) {
           for (const size_t n : {size_t{1}, size_t{15}, size_t{16}, size_t{17}, size_t{64},

@@ -71,7 +71,8 @@ void AppendPosition(const PolicyPair& pair, size_t sampled, Positions& positions
   positions.sampled_ids.push_back(pair.ids[sampled]);
   positions.behavior_sampled_log_probs.push_back(pair.behavior[sampled]);
   positions.current_sampled_log_probs.push_back(pair.current[sampled]);
-  positions.sampled_ranks.push_back(sampled < slots ? static_cast<uint8_t>(sampled) : kRankOutside);
+  positions.sampled_ranks.push_back(sampled < slots ? static_cast<uint16_t>(sampled)
+                                                    : kRankOutside);
 }
 
 Positions RandomPositions(std::mt19937_64& random, int slots, size_t n) {

@@ -63,7 +63,7 @@ Stretch StretchOf(const Positions& positions, size_t first, size_t count, uint64
       .first_position = first_position + static_cast<uint32_t>(first),
       .behavior = {SpanOfRows(behavior.log_probs, first, count, k),
                    SpanOfRows(behavior.sampled_log_probs, first, count, 1),
-                   SpanOfRows(behavior.sampled_ranks, first, count, 1)},
+                   behavior.sampled_ranks.subspan(first, count)},
       .current = {SpanOfRows(current.sampled_log_probs, first, count, 1),
                   SpanOfRows(current.log_probs, first, count, k),
                   SpanOfRows(current.log_envelopes, first, count, 1),

@@ -17,7 +17,7 @@ struct Positions {
   int slots = 0;
   std::vector<int32_t> sampled_ids;               // [n]
   std::vector<float> behavior_sampled_log_probs;  // [n]
-  std::vector<uint8_t> sampled_ranks;             // [n]
+  std::vector<uint16_t> sampled_ranks;            // [n]
   std::vector<int32_t> ids;                       // [n, K]
   std::vector<float> behavior_log_probs;          // [n, K]
   std::vector<float> current_sampled_log_probs;   // [n]

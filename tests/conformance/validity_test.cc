@@ -65,7 +65,9 @@ TEST_P(ValidityTest, GatheredIsThatOfTheDefinition) {
   int all_valid = 0;
   int some_invalid = 0;
   for (int i = 0; i < 2000; ++i) {
-    const int slots = 1 + static_cast<int>(random() % (i % 2 == 0 ? 6 : i % 8 == 1 ? 254 : 40));
+    const int slots = 1 + static_cast<int>(random() % (i % 2 == 0   ? 6
+                                                       : i % 8 == 1 ? kMaxTopK
+                                                                    : 40));
     const size_t n = 1 + random() % 40;
     Positions positions = ValidPositions(random, slots, n);
     // One value, of a slot that is used or not, or of the sampled token; or none.

@@ -21,7 +21,7 @@ class FixedBehavior {
     const auto bytes_of = [](auto array) { return std::as_bytes(array); };
     const std::span<const std::byte> parts[] = {
         bytes_of(behavior.log_probs), bytes_of(behavior.grouped_log_probs.rows),
-        bytes_of(behavior.sampled_log_probs), bytes_of(behavior.sampled_ranks)};
+        bytes_of(behavior.sampled_log_probs), behavior.sampled_ranks.memory()};
     size_t offsets[5] = {0};
     for (int i = 0; i < 4; ++i) offsets[i + 1] = offsets[i] + (parts[i].size() + 31) / 32 * 32;
     memory_.resize(offsets[4]);
@@ -35,7 +35,7 @@ class FixedBehavior {
     };
     view_ = {.log_probs = at(0, behavior.log_probs),
              .sampled_log_probs = at(2, behavior.sampled_log_probs),
-             .sampled_ranks = at(3, behavior.sampled_ranks),
+             .sampled_ranks = RanksAt(memory_.data() + offsets[3], behavior.sampled_ranks),
              .grouped_log_probs = behavior.grouped_log_probs,
              .ragged_log_probs = behavior.ragged_log_probs,
              .fixed_rows = {memory_, &tag_}};
@@ -46,6 +46,12 @@ class FixedBehavior {
   const BehaviorView& view() const { return view_; }
 
  private:
+  static RankSpan RanksAt(const std::byte* memory, const RankSpan& ranks) {
+    return ranks.bytes() != nullptr
+               ? RankSpan(reinterpret_cast<const uint8_t*>(memory), ranks.size())
+               : RankSpan(reinterpret_cast<const uint16_t*>(memory), ranks.size());
+  }
+
   std::vector<std::byte> memory_;
   RowsTag tag_;
   BehaviorView view_;

@@ -51,10 +51,12 @@ class Input {
 // reached.
 void DecodeSpoiled(Input input) {
   const uint32_t kind = input.Take(1);
+  // Some with more slots than a byte counts.
+  const int slots = static_cast<int>((kind / 3 % 8 == 7 ? 250 : 1) + input.Take(1) % 20);
   const PageHeader header{
       .encoding = static_cast<LogProbEncoding>(kind % 3),
-      .slots = static_cast<int>(1 + input.Take(1) % 20),
-      .vocabulary_size = static_cast<int32_t>(40 + input.Take(2)),
+      .slots = slots,
+      .vocabulary_size = static_cast<int32_t>(slots + 20 + input.Take(2)),
       .first_position = input.Take(4) / 2,
       .positions = 1 + input.Take(1) % 40,
       .version = kind / 3 % 2 == 0 ? PageVersion::kFixed : PageVersion::kRagged};

@@ -11,7 +11,7 @@ from typing import Callable, Iterable, Iterator
 import numpy as np
 
 from tests.golden import cases
-from tests.reference import numerics, placement
+from tests.reference import budgeted_rejection, numerics, placement
 
 
 def _word(value: int, digits: int) -> str:
@@ -108,7 +108,7 @@ def _mass_cut() -> Iterator[str]:
         ranks = numerics.rank(cut.sampled_ids, cut.ids, cut.log_probs)
         for record, used, rank in zip(_record_lines(records), counts, ranks):
             yield record
-            yield f"{_word(used, 2)} {_word(rank, 2)}"
+            yield f"{_word(used, 2)} {_word(rank & 0xFF, 2)}"
 
 
 def _decisions(inputs: Iterable[cases.Case], decide: Callable[..., numerics.Evaluation]) -> Iterator[str]:
@@ -133,7 +133,7 @@ def _decisions(inputs: Iterable[cases.Case], decide: Callable[..., numerics.Eval
             yield record
             yield " ".join(_words(column[i]) for column in case.current)
             yield " ".join([
-                *(_word(b, 2) for b in (ranks[i], result.decisions[i], accepted[i], result.violations[i])),
+                *(_word(b, 2) for b in (ranks[i] & 0xFF, result.decisions[i], accepted[i], result.violations[i])),
                 _word(words[i], 8),
                 *(
                     _words(column[i])
@@ -176,6 +176,36 @@ def _decisions(inputs: Iterable[cases.Case], decide: Callable[..., numerics.Eval
                 ])
 
 
+def _budgeted_rejection() -> Iterator[str]:
+    log_lambdas = (0.25, 0.0, -0.5, cases.SUBNORMAL, -64.0, 64.0, 2.0)
+    small = (case for case in cases.gathered_cases() if case.records.ids.shape[1] <= 5)
+    for number, case in enumerate(small):
+        records, current = case.records, case.current
+        count, slots = records.ids.shape
+        log_lambda = log_lambdas[number % len(log_lambdas)]
+        log_ratios = numerics.log_ratio(current.sampled_log_probs, records.sampled_log_probs)
+        result = budgeted_rejection.decide(log_ratios, log_lambda, case.words())
+        normalizers = budgeted_rejection.normalizers(
+            records.log_probs[:, : case.k], current.log_probs[:, : case.k], log_lambda
+        )
+        yield " ".join([
+            _word(case.seed, 16),
+            _word(case.attempt, 8),
+            case.sequence_id.encode().hex(),
+            _words(records.positions[:1]),
+            _word(case.draw, 16),
+            _word(slots, 2),
+            _word(case.k, 2),
+            _word(count, 8),
+            _words(np.float32([log_lambda])),
+        ])
+        for i, record in enumerate(_record_lines(records)):
+            yield record
+            yield " ".join(_words(column[i]) for column in current)
+            floats = (*(column[i] for column in result[1:]), normalizers[i])
+            yield " ".join([_word(result.accepted[i], 2), *map(_words, floats)])
+
+
 def _top_k_sets() -> Iterator[str]:
     for case in cases.top_k_set_cases():
         reduced = numerics.reduce_top_k_sets(case.records, case.current, case.k)
@@ -200,6 +230,7 @@ def files() -> dict[str, str]:
         "decisions_gathered.txt": _decisions(cases.gathered_cases(), numerics.decide_gathered),
         "decisions_reduced.txt": _decisions(cases.reduced_cases(), numerics.decide_reduced),
         "top_k_sets.txt": _top_k_sets(),
+        "budgeted_rejection.txt": _budgeted_rejection(),
     }
     return {name: "".join(line + "\n" for line in content) for name, content in lines.items()}
 

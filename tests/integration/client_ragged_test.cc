@@ -20,15 +20,19 @@
 namespace sis {
 namespace {
 
-constexpr int kSlots = 10;
-constexpr int kVocabulary = 100;
 constexpr uint32_t kLengths[] = {192, 100, 1, 64, 70, 33};
-constexpr size_t kBytes = 1 << 20;
+constexpr size_t kBytes = 2 << 20;
 const RunRef kRun{"run"};
 
-class ClientRaggedTest : public testing::Test {
+ServerOptions WithAnyTopK(ServerOptions options) {
+  options.limits.max_top_k = kMaxTopK;
+  return options;
+}
+
+// Of K slots.
+class ClientRaggedTest : public testing::TestWithParam<int> {
  protected:
-  ClientRaggedTest() : live_(LiveServer::SharedMemoryOptions(4 * kBytes)) {
+  ClientRaggedTest() : live_(WithAnyTopK(LiveServer::SharedMemoryOptions(4 * kBytes))) {
     for (const uint32_t length : kLengths) {
       slices_.push_back({{absl::StrCat("s", slices_.size())}, 0, length});
       records_.push_back(generator_.NextRecords(length));
@@ -43,7 +47,7 @@ class ClientRaggedTest : public testing::Test {
     for (size_t i = 0; i < padded_.positions(); ++i) {
       double sum = 0;
       const size_t first = log_softmax_.size();
-      for (int id = 0; id < kVocabulary; ++id) {
+      for (int id = 0; id < vocabulary_; ++id) {
         log_softmax_.push_back(logit(random));
         sum += std::exp(log_softmax_.back());
       }
@@ -54,13 +58,13 @@ class ClientRaggedTest : public testing::Test {
   }
 
   void Fill(Client& client) {
-    v1::RunConfig config = LiveServer::RunRequest("run", kSlots, kVocabulary).config();
+    v1::RunConfig config = LiveServer::RunRequest("run", slots_, vocabulary_).config();
     config.set_mass(0.8);
     EXPECT_TRUE(client.CreateRun(kRun.run_id, config).ok());
     v1::Sampling sampling;
     sampling.set_log_probs(v1::Sampling::RAW);
     sampling.set_temperature(1);
-    const auto stream = client.Append(kRun, sampling, kVocabulary);
+    const auto stream = client.Append(kRun, sampling, vocabulary_);
     for (size_t i = 0; i < records_.size(); ++i) {
       EXPECT_TRUE(stream->Block(slices_[i].sequence, 0, 0, records_[i].View()).ok());
     }
@@ -68,10 +72,10 @@ class ClientRaggedTest : public testing::Test {
   }
   // Without unused slots.
   template <typename T>
-  static std::vector<T> Used(std::span<const T> rows, std::span<const uint16_t> counts) {
+  std::vector<T> Used(std::span<const T> rows, std::span<const uint16_t> counts) const {
     std::vector<T> used;
     for (size_t i = 0; i < counts.size() && !rows.empty(); ++i) {
-      const auto row = rows.subspan(i * kSlots, counts[i]);
+      const auto row = rows.subspan(i * slots_, counts[i]);
       used.insert(used.end(), row.begin(), row.end());
     }
     return used;
@@ -79,7 +83,7 @@ class ClientRaggedTest : public testing::Test {
   void ExpectRagged(const TopKRecords& got) const {
     ASSERT_EQ(got.top_k_counts.size(), padded_.positions());
     for (size_t i = 0; i < got.top_k_counts.size(); ++i) {
-      const auto row = padded_.ids.subspan(i * kSlots, kSlots);
+      const auto row = padded_.ids.subspan(i * slots_, slots_);
       ASSERT_EQ(got.top_k_counts[i], std::ranges::find(row, -1) - row.begin()) << i;
     }
     TopKRecords expected = padded_;
@@ -100,7 +104,9 @@ class ClientRaggedTest : public testing::Test {
       .draw = 3, .outputs = {v1::ACCEPT_BITS, v1::DECISIONS, v1::ACCEPTANCE_PROBABILITIES}};
 
   LiveServer live_;
-  RecordGenerator generator_{kSlots, kVocabulary, 11};
+  const int slots_ = GetParam();
+  const int vocabulary_ = slots_ + 90;
+  RecordGenerator generator_{slots_, vocabulary_, 11};
   std::vector<Slice> slices_;
   std::vector<Records> records_;
   std::unique_ptr<Client> client_;
@@ -108,7 +114,7 @@ class ClientRaggedTest : public testing::Test {
   std::vector<float> log_softmax_;
 };
 
-TEST_F(ClientRaggedTest, RecordsAreThePaddedOnesWithoutUnusedSlots) {
+TEST_P(ClientRaggedTest, RecordsAreThePaddedOnesWithoutUnusedSlots) {
   const auto memory = *client_->LeaseSharedMemory(kBytes);
   for (SharedMemory* const place : {static_cast<SharedMemory*>(nullptr), memory.get()}) {
     const auto got = client_->FetchTopK(kRun, slices_, {.memory = place, .ragged = true});
@@ -129,7 +135,7 @@ TEST_F(ClientRaggedTest, RecordsAreThePaddedOnesWithoutUnusedSlots) {
   }
 }
 
-TEST_F(ClientRaggedTest, DecisionsAreTheSameHoweverTheyAreSent) {
+TEST_P(ClientRaggedTest, DecisionsAreTheSameHoweverTheyAreSent) {
   const auto rows = Gather(padded_, log_softmax_);
   ASSERT_TRUE(rows.ok()) << rows.status();
   const auto expected = client_->Evaluate(kRun, padded_.slices, rows->values(), options_);
@@ -177,8 +183,9 @@ TEST_F(ClientRaggedTest, DecisionsAreTheSameHoweverTheyAreSent) {
   }
 }
 
-TEST_F(ClientRaggedTest, OfSeveralServersToo) {
-  LiveServer servers[2];
+TEST_P(ClientRaggedTest, OfSeveralServersToo) {
+  LiveServer servers[] = {LiveServer(WithAnyTopK(LiveServer::Options())),
+                          LiveServer(WithAnyTopK(LiveServer::Options()))};
   const auto client = *Client::Connect(std::vector<std::string>{
       servers[0].server().grpc_address(), servers[1].server().grpc_address()});
   Fill(*client);
@@ -193,7 +200,7 @@ TEST_F(ClientRaggedTest, OfSeveralServersToo) {
   ExpectSame(*got, *client_->Evaluate(kRun, padded_.slices, rows->values(), options_));
 }
 
-TEST_F(ClientRaggedTest, WhatDoesNotFitIsRefused) {
+TEST_P(ClientRaggedTest, WhatDoesNotFitIsRefused) {
   const TopKRecords ragged = *client_->FetchTopK(kRun, slices_, {.ragged = true});
   auto gathered = *Gather(ragged, log_softmax_);
   const auto code = [&] {
@@ -208,6 +215,8 @@ TEST_F(ClientRaggedTest, WhatDoesNotFitIsRefused) {
   gathered.top_k_counts.pop_back();
   EXPECT_EQ(code(), absl::StatusCode::kInvalidArgument);
 }
+
+INSTANTIATE_TEST_SUITE_P(TopK, ClientRaggedTest, testing::Values(10, 300, kMaxTopK));
 
 }  // namespace
 }  // namespace sis

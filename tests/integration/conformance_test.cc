@@ -37,7 +37,7 @@ constexpr Encoding kEncodings[] = {{v1::FLOAT32, LogProbEncoding::kFloat32},
 // What the encoding keeps of the records. A slot too improbable for it is as if unused.
 Positions Stored(const Positions& exact, LogProbEncoding encoding) {
   Positions stored = exact;
-  std::vector<uint8_t> used(exact.size());
+  std::vector<uint16_t> used(exact.size());
   std::vector<std::byte> rows(LogProbBytes(encoding, exact.size(), exact.slots));
   EncodeBehaviorLogProbs(encoding, exact.behavior_log_probs, exact.slots, used, rows);
   DecodeLogProbs(encoding, rows, exact.slots, stored.behavior_log_probs);

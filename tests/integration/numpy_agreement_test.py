@@ -18,6 +18,7 @@ from tests.reference import numerics
 
 SEED = 12345
 RECORDED = os.environ.get("SIS_RECORDED_DATA")
+FLAGS = ("--max_top_k=512",)
 COUNTS = ("accepted", "rejected", "outside_top_k", "missing", "envelope_violations")
 OUTPUTS = ("decisions", "ratios", "log_ratios", "acceptance_probabilities")
 
@@ -36,6 +37,10 @@ def random_positions(rng: np.random.Generator, count: int, vocabulary: int, drif
 
 
 class NumpyAgreementTest(LiveServerTest):
+    @classmethod
+    def start_server(cls):
+        return LiveServer(*FLAGS)
+
     def place(self, array):
         """Where the trainer has what it sends."""
         return array
@@ -199,6 +204,49 @@ class NumpyAgreementTest(LiveServerTest):
                 self.assertEqual(fetched.sampled_ids.tobytes(), cut.sampled_ids.tobytes())
                 self.assertEqual(fetched.sampled_log_probs.tobytes(), cut.sampled_log_probs.tobytes())
 
+    def test_sets_of_more_than_a_byte_counts(self):
+        rng = np.random.default_rng(6)
+        vocabulary = 700
+        for top_k, mass, encoding in (
+            (255, 0.0, "fixed12"), (256, 0.99, "float16"), (512, 0.0, "float16"), (512, 0.999, "fixed12"),
+        ):  # fmt: skip
+            behavior, current, sampled = random_positions(rng, 83, vocabulary, 0.05)
+            rows = np.arange(len(sampled))
+            ids = np.broadcast_to(np.arange(vocabulary), behavior.shape)
+            record = sis.canonical(ids, behavior, sampled, behavior[rows, sampled], top_k)
+            at_slots = np.take_along_axis(current, record.top_k_ids, axis=1)
+            name = f"wide-{top_k}-{mass}"
+            self.check(name, top_k, vocabulary, record, at_slots, current[rows, sampled], draws=(7,), mass=mass)
+            order = np.argsort(-current, axis=1)[:, :top_k].astype(np.int32)
+            sets = numerics.TopKSets(current[rows, sampled], order, np.take_along_axis(current, order, axis=1))
+            self.check_top_k_sets(f"{name}-sets", vocabulary, record, sets, encoding, mass=mass)
+            sent = numerics.Records(
+                rows.astype(np.uint32), record.sampled_ids, record.sampled_log_probs, record.top_k_ids,
+                record.top_k_log_probs,
+            )
+            cut = numerics.cut_to_mass(sent, mass) if mass else sent
+            used = (cut.ids != -1).sum(axis=1)
+            self.assertEqual(used.max(), top_k)
+            inside = (cut.ids == sampled[:, None]) & (np.arange(top_k) > 254)
+            self.assertTrue(inside.any() or top_k < 512, "a rank that no byte holds")
+            run = self.client.get_run(name).run
+            for ragged in (False, True):
+                fetched = self.client.fetch_top_k(run, ["s"], ragged=ragged)
+                self.assertEqual(fetched.used_ids.tobytes(), cut.ids[cut.ids != -1].tobytes())
+                self.assertEqual(fetched.counts.tolist(), used.tolist())
+                words = numerics.uniforms(numerics.sequence_key(SEED, 0, "s"), rows.astype(np.uint32), 9)
+                gathered = numerics.Gathered(current[rows, sampled], at_slots)
+                expected = numerics.decide_gathered(cut, gathered, top_k, words)
+                actual = self.client.evaluate(
+                    run, fetched, draw=9, log_probs=at_slots[cut.ids != -1] if ragged else at_slots,
+                    sampled_log_probs=current[rows, sampled], outputs=OUTPUTS,
+                )  # fmt: skip
+                self.assertEqual(actual.decisions.tobytes(), expected.decisions.tobytes())
+            inspected = self.client.inspect_sequence(run, "s")
+            kept = len(inspected.decisions)  # as many as there is room for
+            self.assertGreater(kept, 50)
+            np.testing.assert_array_equal(inspected.top_k_ids, cut.ids[:kept])
+
     def test_edges(self):
         rng = np.random.default_rng(2)
         behavior, current, sampled = random_positions(rng, 120, 40, 2.0)
@@ -249,7 +297,7 @@ class InSegmentTest(NumpyAgreementTest):
 
     @classmethod
     def setUpClass(cls):
-        cls.server = LiveServer(shared_memory_bytes=8 << 20)
+        cls.server = LiveServer(*FLAGS, shared_memory_bytes=8 << 20)
         cls.addClassCleanup(cls.server.close)
         cls.client = sis.Client(cls.server.address)
         cls.addClassCleanup(cls.client.close)

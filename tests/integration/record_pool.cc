@@ -37,7 +37,7 @@ Records Generate(const v1::RunConfig& config, uint32_t rows, uint32_t seed) {
 Records Recorded(const v1::RunConfig& config, const Records& sent) {
   Records recorded = sent;
   const size_t slots = sent.slots;
-  std::vector<uint8_t> used(sent.size());
+  std::vector<uint16_t> used(sent.size());
   RoundBehaviorRows(FromMessage(config)->log_prob_encoding, sent.log_probs, sent.slots,
                     recorded.log_probs, used);
   for (size_t row = 0; row < sent.size(); ++row) {
@@ -76,7 +76,7 @@ void RecordPool::AddTwin(uint32_t row) {
   std::vector<float> log_probs(view.log_probs.begin(), view.log_probs.end());
   int32_t sampled_id = view.sampled_ids[0];
   float sampled_log_prob = view.sampled_log_probs[0];
-  const uint8_t rank = sent_.ranks[row];
+  const uint16_t rank = sent_.ranks[row];
   const size_t used = std::ranges::find(ids, -1) - ids.begin();
   switch (row % 3) {
     case 0: {  // another id, in the last slot if there is one

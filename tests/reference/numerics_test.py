@@ -219,7 +219,7 @@ class SpecialValuesTest(unittest.TestCase):
 
     def test_no_slot_used(self):
         records, current = one_row([-INF, -INF], [NAN, 3], -1, -1, -1.5)
-        self.assertEqual(numerics.rank(*records[1:2], records.ids, records.log_probs).tolist(), [255])
+        self.assertEqual(numerics.rank(*records[1:2], records.ids, records.log_probs).tolist(), [numerics.NO_RANK])
         e = decide(records, current, 2)
         self.assertEqual(e.decisions.tolist(), [Decision.OUTSIDE_TOP_K])
         self.assertEqual(e.log_envelopes.tolist(), [-INF])

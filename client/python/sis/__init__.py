@@ -16,6 +16,8 @@ from sis.algorithms import NoCorrection as NoCorrection
 from sis.algorithms import SoftAcceptance as SoftAcceptance
 from sis.algorithms import Tis as Tis
 from sis.append import AppendStream as AppendStream
+from sis.budgeted_rejection import BudgetedRejection as BudgetedRejection
+from sis.budgeted_rejection import budgeted_log_lambda as budgeted_log_lambda
 from sis.client import Client as Client
 from sis.client import Released as Released
 from sis.corrections import CorrectionTotals as CorrectionTotals

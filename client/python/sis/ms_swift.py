@@ -37,7 +37,7 @@ def use(
     top_k: int = 20,
     weight: str = "sampled",
     soft_acceptance: bool = False,
-    damped_truncation: bool = False,
+    damped_truncation: Union[bool, str] = False,
     **settings: Any,
 ) -> None:
     """Lets `--rlhf_type grpo` train with SIS. address: of a server, or those of all replicas. run:

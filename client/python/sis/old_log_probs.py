@@ -3,7 +3,7 @@ the current policy's own, for any loss that reads old log-probs, and advantages.
 
 from __future__ import annotations
 
-from typing import Dict, Optional
+from typing import Dict, Optional, Union
 
 import torch
 
@@ -30,7 +30,7 @@ class OldLogProbs:
         *,
         weight: str = "sampled",
         soft_acceptance: bool = False,
-        damped_truncation: bool = False,
+        damped_truncation: Union[bool, str] = False,
     ) -> None:
         """weight and what follows: sis.token_weights.TokenWeights."""
         self.client = client

@@ -10,6 +10,7 @@ import numpy as np
 from sis import algorithms, arrays, corrections
 from sis.algorithms import Algorithm
 from sis.arrays import ArrayLike
+from sis.budgeted_rejection import BudgetedRejection
 from sis.corrections import Correction, SequenceTrustRegion
 from sis.evaluate.micro_batches import MicroBatch
 from sis.records import Slice
@@ -68,6 +69,9 @@ class EvaluateOptions:
     observe: Mapping[str, Correction] = field(default_factory=dict)
     # Slices outside of one of them are left out: Evaluation.outside_trust_regions.
     trust_regions: Sequence[SequenceTrustRegion] = ()
+    # Decide by a budget of the whole batch. Not with weight "expected", authors_code, algorithm or
+    # positive_advantages_only.
+    budgeted_rejection: Optional[BudgetedRejection] = None
 
     def needs_one_request(self, slices: Sequence[Slice]) -> bool:
         """Whether an output depends on the batch as a whole, so that it is not cut up.
@@ -112,6 +116,8 @@ class EvaluateOptions:
             request.algorithm.CopyFrom(self.algorithm.to_proto())
         if self.authors_code is not None:
             request.authors_code.CopyFrom(pb.AuthorsCode(**vars(self.authors_code)))
+        if self.budgeted_rejection is not None:
+            request.budgeted_rejection.CopyFrom(pb.BudgetedRejection(**vars(self.budgeted_rejection)))
         request.observe.extend(corrections.to_proto(self.observe))
         request.trust_regions.extend(region.to_proto() for region in self.trust_regions)
 

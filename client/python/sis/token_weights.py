@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple, Union
 
 if TYPE_CHECKING:
     # Settings are read where there is no PyTorch too.
@@ -33,12 +33,15 @@ class TokenWeights:
     weight: str = "sampled"
     # Outward tokens weigh a times as much.
     soft_acceptance: bool = False
-    # Every token weighs min(w, 1), an outward one a times as much: nothing is drawn.
-    damped_truncation: bool = False
+    # Every token weighs min(w, 1), an outward one a times as much: nothing is drawn. "without_sets": with
+    # min(w, 1/w) in the place of a, which needs no record.
+    damped_truncation: Union[bool, str] = False
 
     def __post_init__(self) -> None:
         if self.weight not in ("sampled", "expected"):
             raise ValueError(f"weight is {self.weight!r}, must be 'sampled' or 'expected'")
+        if self.damped_truncation not in (False, True, "without_sets"):
+            raise ValueError(f"damped_truncation is {self.damped_truncation!r}, must be True, False or 'without_sets'")
         if self.damped_truncation and self.soft_acceptance:
             raise ValueError("damped_truncation and soft_acceptance are both on, and each is a rule of its own: set one")
         if self.damped_truncation and self.weight != "sampled":
@@ -89,4 +92,5 @@ class TokenWeights:
         else:
             weight = of.probabilities + (1 - of.probabilities) * ratio
         outward = (ratio - 1) * advantages > 0
-        return advantages * (weight * of.probabilities).where(outward, weight)
+        damped = ratio.minimum(1 / ratio) if self.damped_truncation == "without_sets" else of.probabilities
+        return advantages * (weight * damped).where(outward, weight)

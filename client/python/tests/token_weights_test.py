@@ -102,18 +102,25 @@ class TokenWeightsTest(unittest.TestCase):
     def test_damped_truncation_is_its_definition_whatever_is_clipped(self):
         """Gradients by autograd of a loss that clips, beside those of the definition in float64."""
         evaluation = self.evaluated("sampled", sis.DampedTruncation())
-        decided, weights = self.decided(evaluation), TokenWeights(damped_truncation=True)
+        decided = self.decided(evaluation)
+        self.check_damped_truncation(decided, decided.probabilities.double(), True)
+        w = (decided.log_probs.double() - self.own.double()).exp()
+        self.check_damped_truncation(decided, w.minimum(1 / w), "without_sets")
+
+    def check_damped_truncation(self, decided, a, setting):
+        weights = TokenWeights(damped_truncation=setting)
         log_probs = decided.log_probs.clone().requires_grad_()
         ratio = (log_probs - weights.old_log_probs(decided)).exp()
         advantages = weights.advantages(decided, self.advantages)
         torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).sum().backward()
         w = (decided.log_probs.double() - self.own.double()).exp()
-        a, advantages = decided.probabilities.double(), self.advantages.double()
+        advantages = self.advantages.double()
         outward = ((w > 1) & (advantages > 0)) | ((w < 1) & (advantages < 0))
         wanted = torch.where(w > 1, 1.0, w) * torch.where(outward, a, 1.0) * advantages
         torch.testing.assert_close(log_probs.grad.double(), wanted, rtol=1e-5, atol=0)
+        unknown = decided.probabilities == 0
         for name, of in (
-            ("outward", outward & (a > 0)), ("outward, outside or missing", outward & (a == 0)),
+            ("outward", outward & ~unknown), ("outward, outside or missing", outward & unknown),
             ("inward", ~outward & (w < 0.9)), ("truncated", ~outward & (w > 1.1)),
         ):  # fmt: skip
             self.assertGreater(int(of.sum()), 5, name)
@@ -122,14 +129,16 @@ class TokenWeightsTest(unittest.TestCase):
         nothing = torch.zeros(3)
         decided = Decided(torch.tensor([-1.0, -1.0, -200.0]), torch.tensor([torch.nan, -300.0, -1.0]), nothing.bool(), nothing)
         advantages = torch.tensor([1.0, -1.0, 0.0])
-        damped = TokenWeights(damped_truncation=True).advantages(decided, advantages)
-        torch.testing.assert_close(damped, torch.tensor([1.0, -1.0, 0.0]))
+        for setting in (True, "without_sets"):
+            damped = TokenWeights(damped_truncation=setting).advantages(decided, advantages)
+            torch.testing.assert_close(damped, torch.tensor([1.0, -1.0, 0.0]))
         soft = TokenWeights(soft_acceptance=True).advantages(decided, advantages)
         self.assertTrue(torch.isfinite(soft[1:]).all())
 
     def test_settings_that_do_not_go_together(self):
         for settings, message in (
             ({"weight": "mean"}, "weight is 'mean', must be 'sampled' or 'expected'"),
+            ({"damped_truncation": "without"}, "damped_truncation is 'without', must be True, False or 'without_sets'"),
             ({"damped_truncation": True, "weight": "expected"}, "weight is 'expected', but damped_truncation"),
             ({"damped_truncation": True, "soft_acceptance": True}, "damped_truncation and soft_acceptance.*set one"),
         ):

@@ -1,6 +1,7 @@
 #include "kernels/cuda/evaluate/batch.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <functional>
@@ -34,10 +35,45 @@ bool IsPartOf(std::span<const std::byte> bytes, std::span<const T> array) {
 // The rows that copies may be made of; none if what is to be read is elsewhere.
 FixedRows FixedRowsOf(const BehaviorView& behavior) {
   const std::span<const std::byte> bytes = behavior.fixed_rows.bytes;
-  const bool inside =
-      IsPartOf(bytes, behavior.log_probs) && IsPartOf(bytes, behavior.grouped_log_probs.rows) &&
-      IsPartOf(bytes, behavior.sampled_log_probs) && IsPartOf(bytes, behavior.sampled_ranks);
+  const bool inside = IsPartOf(bytes, behavior.log_probs) &&
+                      IsPartOf(bytes, behavior.grouped_log_probs.rows) &&
+                      IsPartOf(bytes, behavior.sampled_log_probs) &&
+                      IsPartOf(bytes, behavior.sampled_ranks.memory());
   return inside ? behavior.fixed_rows : FixedRows();
+}
+
+// Writes the values at used slots of `rows` [n, K] as the codes of those slots lie. The first
+// position is in `first_lane` of the first group. Lanes around the n positions get values of the
+// last one, which no position reads.
+template <typename T>
+void WriteUsedSlots(std::span<const T> rows, size_t slots, std::span<const uint16_t> counts,
+                    size_t first_lane, T* to) {
+  struct Lane {
+    const T* row;
+    size_t count;
+  };
+  const size_t last = rows.size() / slots - 1;
+  for (size_t group = 0; group < counts.size(); group += kGroupPositions) {
+    // Those that have the slot, in order.
+    std::array<Lane, kGroupPositions> lanes;
+    for (size_t i = 0; i < kGroupPositions; ++i) {
+      // Wraps around before the first.
+      const size_t position = std::min(group + i - first_lane, last);
+      lanes[i] = {rows.data() + position * slots, counts[group + i]};
+    }
+    auto end = lanes.end();
+    for (size_t slot = 0;;) {
+      end =
+          std::remove_if(lanes.begin(), end, [=](const Lane& lane) { return lane.count == slot; });
+      if (end == lanes.begin()) break;
+      const size_t next = std::min_element(lanes.begin(), end, [](const Lane& a, const Lane& b) {
+                            return a.count < b.count;
+                          })->count;
+      for (; slot < next; ++slot) {
+        for (auto lane = lanes.begin(); lane != end; ++lane) *to++ = lane->row[slot];
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -48,6 +84,7 @@ void Batch::Reset(const EvaluateParameters& parameters) {
   tiles_.clear();
   sums_.clear();
   copies_in_.clear();
+  ragged_copies_in_.clear();
   copies_out_.clear();
   rows_.Abandon();
   upload_bytes_ = 0;
@@ -98,14 +135,14 @@ StagedRows Batch::PlaceBehavior(const BehaviorView& behavior, size_t first, size
           RowLayout::kGrouped, grouped.encoding, static_cast<uint8_t>(lane)};
 }
 
-void Batch::StageRagged(const RaggedLogProbs& log_probs, size_t first, size_t count,
-                        StagedStretch& staged) {
+void Batch::StageRagged(const RaggedLogProbs& log_probs, const CurrentView& current, size_t first,
+                        size_t count, StagedStretch& staged) {
   const size_t group = (log_probs.first_lane + first) / kGroupPositions;
   const size_t lane = (log_probs.first_lane + first) % kGroupPositions;
   const size_t groups = GroupCount(lane + count);
   const auto begins = log_probs.begins.subspan(group, groups + 1);
-  staged.counts =
-      StageInput(log_probs.counts.subspan(group * kGroupPositions, groups * kGroupPositions));
+  const auto counts = log_probs.counts.subspan(group * kGroupPositions, groups * kGroupPositions);
+  staged.counts = StageInput(counts);
   staged.begins = StageInput(begins);
   if (log_probs.encoding == LogProbEncoding::kFixed12) {
     constexpr size_t kBytes = RowBytes(LogProbEncoding::kFixed12);
@@ -113,12 +150,23 @@ void Batch::StageRagged(const RaggedLogProbs& log_probs, size_t first, size_t co
     staged.multipliers =
         StageInput(multipliers.first(std::min(groups * kBytes, multipliers.size())));
   }
-  // A slot of even number begins a byte.
+  // A code of even number begins a byte.
+  const size_t odd = begins.front() % 2;
+  const size_t first_code = begins.front() - odd;
   const int bits = LogProbBits(log_probs.encoding);
-  const size_t from = PackedValueBytes(begins.front() - begins.front() % 2, bits);
+  const size_t from = PackedValueBytes(first_code, bits);
   const size_t to = PackedValueBytes(begins.back(), bits);
   staged.behavior = {StageInput(log_probs.codes.subspan(from, to - from)), RowLayout::kRagged,
                      log_probs.encoding, static_cast<uint8_t>(lane)};
+  const size_t slots = parameters_.slots;
+  const bool is_float16 = !current.float16_log_probs.empty();
+  const size_t bytes = is_float16 ? sizeof(uint16_t) : sizeof(float);
+  staged.current = {input_end_, RowLayout::kRagged,
+                    is_float16 ? LogProbEncoding::kFloat16 : LogProbEncoding::kFloat32};
+  ragged_copies_in_.push_back({counts, lane, Part(current.log_probs, first * slots, count * slots),
+                               Part(current.float16_log_probs, first * slots, count * slots),
+                               input_end_ + odd * bytes});
+  input_end_ += Aligned((begins.back() - first_code) * bytes);
 }
 
 StagedRows Batch::StageCurrent(const CurrentView& current, size_t first, size_t count) {
@@ -134,7 +182,8 @@ size_t Batch::Take(const Stretch& stretch, size_t first) {
   const BehaviorView& behavior = stretch.behavior;
   const CurrentView& current = stretch.current;
   const OutputView& output = stretch.output;
-  const size_t count = std::min(kPiecePositions, behavior.sampled_log_probs.size() - first);
+  const size_t count =
+      std::min(PiecePositions(parameters_.slots), behavior.sampled_log_probs.size() - first);
   if (count == 0) return 0;
 
   const FixedRows fixed = FixedRowsOf(behavior);
@@ -168,13 +217,14 @@ size_t Batch::Take(const Stretch& stretch, size_t first) {
   if (!current.reduced()) {
     if (behavior.ragged_log_probs.empty()) {
       staged.behavior = PlaceBehavior(behavior, first, count, place);
+      staged.current = StageCurrent(current, first, count);
     } else {
-      StageRagged(behavior.ragged_log_probs, first, count, staged);
+      StageRagged(behavior.ragged_log_probs, current, first, count, staged);
     }
-    staged.current = StageCurrent(current, first, count);
   }
   staged.behavior_sampled_log_probs = place(Part(behavior.sampled_log_probs, first, count));
-  staged.sampled_ranks = place(Part(behavior.sampled_ranks, first, count));
+  staged.sampled_ranks = place(behavior.sampled_ranks.subspan(first, count).memory());
+  staged.byte_ranks = behavior.sampled_ranks.bytes() != nullptr;
   staged.current_sampled_log_probs = StageInput(Part(current.sampled_log_probs, first, count));
   if (current.reduced()) {
     staged.log_envelopes = StageInput(Part(current.log_envelopes, first, count));
@@ -200,6 +250,17 @@ size_t Batch::Take(const Stretch& stretch, size_t first) {
 void Batch::WriteInput(std::byte* input) const {
   for (const CopyIn& copy : copies_in_) {
     std::memcpy(input + copy.offset, copy.from.data(), copy.from.size());
+  }
+  const size_t slots = parameters_.slots;
+  for (const RaggedCopyIn& copy : ragged_copies_in_) {
+    std::byte* to = input + copy.offset;
+    if (copy.float16_log_probs.empty()) {
+      WriteUsedSlots(copy.log_probs, slots, copy.counts, copy.first_lane,
+                     reinterpret_cast<float*>(to));
+    } else {
+      WriteUsedSlots(copy.float16_log_probs, slots, copy.counts, copy.first_lane,
+                     reinterpret_cast<uint16_t*>(to));
+    }
   }
   std::memcpy(input + stretches_offset(), stretches_.data(),
               stretches_.size() * sizeof(StagedStretch));

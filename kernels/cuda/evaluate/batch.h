@@ -22,9 +22,9 @@ struct PendingSums {
 // As many positions as fit. Refers to the spans of the stretches, which must outlive it.
 class Batch {
  public:
-  // Positions of the largest piece of a stretch, a multiple of kGroupPositions: with K = 254 in
-  // float32 twice, 2.1 MB.
-  static constexpr size_t kPiecePositions = 1024;
+  // Positions of the largest piece of a stretch, a multiple of kGroupPositions: in float32 twice at
+  // most 2.1 MB.
+  static constexpr size_t PiecePositions(size_t slots) { return slots <= 256 ? 1024 : 512; }
 
   // What a piece takes at most, in the input but for an upload, and in the output: two policies'
   // rows in float32, all other arrays, and the piece itself.
@@ -41,7 +41,7 @@ class Batch {
   // Starts again, empty. What was used before is abandoned unless Done was called.
   void Reset(const EvaluateParameters& parameters);
 
-  // Takes at most kPiecePositions positions of the stretch from `first` on, and returns how many: 0
+  // Takes at most PiecePositions positions of the stretch from `first` on, and returns how many: 0
   // if it isn't sure that they fit, or if there are none.
   size_t Take(const Stretch& stretch, size_t first);
 
@@ -74,6 +74,14 @@ class Batch {
     std::span<const std::byte> from;
     uint64_t offset;
   };
+  // Current values [n, K], of which only those at used slots are written.
+  struct RaggedCopyIn {
+    std::span<const uint16_t> counts;  // whole groups
+    size_t first_lane;
+    std::span<const float> log_probs;             // or
+    std::span<const uint16_t> float16_log_probs;  // these
+    uint64_t offset;                              // of the first group's first value
+  };
   struct CopyOut {
     std::span<std::byte> to;
     uint64_t offset;
@@ -87,9 +95,9 @@ class Batch {
   template <class Place>
   StagedRows PlaceBehavior(const BehaviorView& behavior, size_t first, size_t count,
                            const Place& place);
-  // Where the ragged ones are, and what they say.
-  void StageRagged(const RaggedLogProbs& log_probs, size_t first, size_t count,
-                   StagedStretch& staged);
+  // Where the ragged ones are, and what they say; and the current values beside them.
+  void StageRagged(const RaggedLogProbs& log_probs, const CurrentView& current, size_t first,
+                   size_t count, StagedStretch& staged);
   StagedRows StageCurrent(const CurrentView& current, size_t first, size_t count);
   size_t uploads_offset() const;
   size_t stretches_offset() const;
@@ -102,6 +110,7 @@ class Batch {
   std::vector<StagedTile> tiles_;
   std::vector<Sums*> sums_;
   std::vector<CopyIn> copies_in_;
+  std::vector<RaggedCopyIn> ragged_copies_in_;
   std::vector<CopyOut> copies_out_;
   ResidentRows::Use rows_;
   size_t upload_bytes_ = 0;

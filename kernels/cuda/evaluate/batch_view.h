@@ -34,9 +34,11 @@ struct StagedStretch {
   uint32_t sums;  // which of the batch's sums
   // Where the recorded rows are: behavior, behavior_sampled_log_probs and sampled_ranks.
   bool resident;
+  bool byte_ranks;  // sampled_ranks: RankSpan's bytes, else its halves
   StagedRows behavior;
   StagedRows current;
-  // Of kRagged, in the input as the codes are: RaggedSections.
+  // Of kRagged, in the input: those of RaggedLogProbs. The codes, and current values, are those
+  // from place begins[0] on, or from the place before it if that is odd.
   uint64_t counts = kAbsent;
   uint64_t begins = kAbsent;
   uint64_t multipliers = kAbsent;

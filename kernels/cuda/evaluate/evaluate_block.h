@@ -74,16 +74,19 @@ struct SlotAccumulator {
   EnvelopeAccumulator envelope;
   TotalVariationAccumulator total_variation;
 
-  // Slots [first, end). Asks for several before using any, since memory answers late.
-  template <class Behavior, class Current>
-  SIS_HOST_DEVICE void Add(const Behavior& behavior, const Current& current, int first, int end) {
+  // Slots [first, end), the next of places. Asks for several before using any, since memory answers
+  // late.
+  template <class Places, class Behavior, class Current>
+  SIS_HOST_DEVICE void Add(Places& places, const Behavior& behavior, const Current& current,
+                           int first, int end) {
     for (int slot = first; slot < end; slot += kSlotsAhead) {
       float behavior_log_probs[kSlotsAhead];
       float current_log_probs[kSlotsAhead];
       for (int i = 0; i < kSlotsAhead; ++i) {
         const bool there = slot + i < end;
-        behavior_log_probs[i] = there ? behavior.At(slot + i) : kMinusInfinity;
-        current_log_probs[i] = there ? current.At(slot + i) : kMinusInfinity;
+        const int place = there ? places.Next() : 0;
+        behavior_log_probs[i] = there ? behavior.At(place) : kMinusInfinity;
+        current_log_probs[i] = there ? current.At(place) : kMinusInfinity;
       }
       for (int i = 0; i < kSlotsAhead; ++i) {
         envelope.Add(behavior_log_probs[i], current_log_probs[i]);
@@ -93,30 +96,31 @@ struct SlotAccumulator {
   }
 };
 
-template <bool kTotalVariation, class Behavior, class Current>
-SIS_HOST_DEVICE SlotSums AccumulateSlots(const Behavior& behavior, const Current& current,
-                                         int slots, int top_k) {
+template <bool kTotalVariation, class Places, class Behavior, class Current>
+SIS_HOST_DEVICE SlotSums AccumulateSlots(Places places, const Behavior& behavior,
+                                         const Current& current, int slots, int top_k) {
   SlotAccumulator<kTotalVariation> accumulator;
-  accumulator.Add(behavior, current, 0, top_k);
+  accumulator.Add(places, behavior, current, 0, top_k);
   const Envelope envelope = accumulator.envelope.Finish();
   const float total_variation = accumulator.total_variation.Finish();
   // The rest only has to be valid.
-  accumulator.Add(behavior, current, top_k, slots);
+  accumulator.Add(places, behavior, current, top_k, slots);
   return {{envelope, accumulator.envelope.valid()}, total_variation};
 }
 
-// Slots from `ranks` on are unused.
-template <bool kTotalVariation, class Behavior>
-SIS_HOST_DEVICE SlotSums AccumulateWith(const Behavior& behavior, int ranks, const BatchView& batch,
-                                        const StagedStretch& stretch, size_t index) {
-  const std::byte* rows = batch.input + stretch.current.offset;
+// Slots from `ranks` on are unused. `first`: which of the stretch's current values is at place 0.
+template <bool kTotalVariation, class Places, class Behavior>
+SIS_HOST_DEVICE SlotSums AccumulateWith(const Places& places, const Behavior& behavior, int ranks,
+                                        const BatchView& batch, const StagedStretch& stretch,
+                                        size_t first) {
+  const std::byte* values = batch.input + stretch.current.offset;
   const int top_k = batch.top_k < ranks ? batch.top_k : ranks;
   if (stretch.current.encoding == LogProbEncoding::kFloat32) {
-    const TokenMajorReader<LogProbEncoding::kFloat32> current(rows, index, batch.slots);
-    return AccumulateSlots<kTotalVariation>(behavior, current, ranks, top_k);
+    const ValueReader<LogProbEncoding::kFloat32> current(values + first * sizeof(float));
+    return AccumulateSlots<kTotalVariation>(places, behavior, current, ranks, top_k);
   }
-  const TokenMajorReader<LogProbEncoding::kFloat16> current(rows, index, batch.slots);
-  return AccumulateSlots<kTotalVariation>(behavior, current, ranks, top_k);
+  const ValueReader<LogProbEncoding::kFloat16> current(values + first * sizeof(uint16_t));
+  return AccumulateSlots<kTotalVariation>(places, behavior, current, ranks, top_k);
 }
 
 template <typename T>
@@ -131,15 +135,23 @@ SIS_HOST_DEVICE void Store(const BatchView& batch, uint64_t offset, size_t index
 
 template <bool kTotalVariation>
 SIS_HOST_DEVICE SlotSums RaggedSlotsAt(const BatchView& batch, const StagedStretch& stretch,
-                                       size_t lane, size_t index) {
-  const RaggedSections sections = {
-      reinterpret_cast<const uint8_t*>(batch.input + stretch.counts),
-      reinterpret_cast<const uint32_t*>(batch.input + stretch.begins),
-      stretch.multipliers == kAbsent ? nullptr : batch.input + stretch.multipliers,
-      stretch.behavior.offset == kAbsent ? nullptr : batch.input + stretch.behavior.offset};
+                                       size_t lane) {
+  const std::byte* input = batch.input;
+  const size_t group = lane / kGroupPositions;
+  const auto first = Load<uint32_t>(input, stretch.begins, 0);
+  const RaggedPlaces places(
+      reinterpret_cast<const uint64_t*>(input + stretch.counts) + group * (kGroupPositions / 4),
+      static_cast<int>(lane % kGroupPositions),
+      Load<uint32_t>(input, stretch.begins, group) - first + first % 2);
+  const int count = Load<uint16_t>(input, stretch.counts, lane);
+  // A page of empty sets has no codes.
+  const std::byte* codes =
+      stretch.behavior.offset == kAbsent ? nullptr : input + stretch.behavior.offset;
   return VisitEncoding(stretch.behavior.encoding, [&]<LogProbEncoding kEncoding>() {
-    const RaggedReader<kEncoding> reader(sections, lane);
-    return AccumulateWith<kTotalVariation>(reader, reader.count(), batch, stretch, index);
+    const uint32_t multiplier =
+        LeadingRows(kEncoding) > 0 ? CodeAt<kEncoding>(input + stretch.multipliers, lane) : 1;
+    return AccumulateWith<kTotalVariation>(places, ValueReader<kEncoding>(codes, multiplier), count,
+                                           batch, stretch, 0);
   });
 }
 
@@ -149,28 +161,37 @@ SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedStretch& st
                                  size_t index) {
   const size_t lane = stretch.behavior.first_lane + index;
   const int slots = batch.slots;
-  // REDUCED comes without rows, and so does a page of empty sets.
+  const size_t first = index * static_cast<size_t>(slots);
+  // REDUCED comes without rows.
   const bool has_rows = stretch.behavior.offset != kAbsent;
   const std::byte* rows =
       has_rows ? RecordedRows(batch, stretch) + stretch.behavior.offset : nullptr;
   switch (stretch.behavior.layout) {
     case RowLayout::kTokenMajor:
       return AccumulateWith<kTotalVariation>(
-          TokenMajorReader<LogProbEncoding::kFloat32>(rows, lane, slots), slots, batch, stretch,
-          index);
+          DensePlaces(), ValueReader<LogProbEncoding::kFloat32>(rows + first * sizeof(float)),
+          slots, batch, stretch, first);
     case RowLayout::kGrouped:
       return VisitEncoding(stretch.behavior.encoding, [&]<LogProbEncoding kEncoding>() {
-        return AccumulateWith<kTotalVariation>(GroupedReader<kEncoding>(rows, lane, slots), slots,
-                                               batch, stretch, index);
+        return AccumulateWith<kTotalVariation>(DensePlaces(),
+                                               GroupedReader<kEncoding>(rows, lane, slots), slots,
+                                               batch, stretch, first);
       });
     case RowLayout::kRagged:
-      return RaggedSlotsAt<kTotalVariation>(batch, stretch, lane, index);
+      return RaggedSlotsAt<kTotalVariation>(batch, stretch, lane);
     case RowLayout::kNone:
       break;
   }
   return {SlotsOfReduced(Load<float>(batch.input, stretch.log_envelopes, index),
                          Load<float>(batch.input, stretch.covered_masses, index)),
           0.0f};
+}
+
+// A byte that is no slot's is not below any K that has bytes.
+SIS_HOST_DEVICE inline int RankAt(const std::byte* recorded, const StagedStretch& stretch,
+                                  size_t index) {
+  return stretch.byte_ranks ? Load<uint8_t>(recorded, stretch.sampled_ranks, index)
+                            : Load<uint16_t>(recorded, stretch.sampled_ranks, index);
 }
 
 // Writes the results of position `index`, and returns what it adds to the sums.
@@ -185,9 +206,9 @@ SIS_HOST_DEVICE Sums EvaluatePosition(const BatchView& batch, const StagedStretc
     return sums;
   }
   const std::byte* recorded = RecordedRows(batch, stretch);
-  const PositionResult result = Decide(
-      Load<float>(recorded, stretch.behavior_sampled_log_probs, index), current_sampled,
-      slots.envelope, Load<uint8_t>(recorded, stretch.sampled_ranks, index) < batch.top_k, uniform);
+  const PositionResult result =
+      Decide(Load<float>(recorded, stretch.behavior_sampled_log_probs, index), current_sampled,
+             slots.envelope, RankAt(recorded, stretch, index) < batch.top_k, uniform);
   Store(batch, stretch.decisions, index, result.decision);
   Store(batch, stretch.acceptance_probabilities, index, result.acceptance_probability);
   Store(batch, stretch.log_modified_ratios, index, result.log_modified_ratio());

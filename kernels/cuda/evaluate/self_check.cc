@@ -18,7 +18,7 @@ constexpr int kSlots = 6;
 struct Records {
   float log_probs[kPositions * kSlots];
   float sampled_log_probs[kPositions];
-  uint8_t sampled_ranks[kPositions];
+  uint16_t sampled_ranks[kPositions];
 };
 
 struct Output {
@@ -44,7 +44,7 @@ absl::Status SelfCheck(const StagedBackend& backend) {
   Records recorded;
   const std::span<float> behavior = recorded.log_probs;
   const std::span<float> behavior_sampled = recorded.sampled_log_probs;
-  const std::span<uint8_t> ranks = recorded.sampled_ranks;
+  const std::span<uint16_t> ranks = recorded.sampled_ranks;
   std::vector<float> current(kPositions * kSlots);
   std::vector<float> current_sampled(kPositions);
   std::vector<float> envelopes(kPositions);
@@ -56,7 +56,7 @@ absl::Status SelfCheck(const StagedBackend& backend) {
       current[i * kSlots + slot] = -2.0f - static_cast<float>((i * 53 + slot * 71) % 991) / 79;
     }
     const size_t rank = i % (kSlots + 1);
-    ranks[i] = rank < kSlots ? static_cast<uint8_t>(rank) : kRankOutside;
+    ranks[i] = rank < kSlots ? static_cast<uint16_t>(rank) : kRankOutside;
     behavior_sampled[i] = rank < kSlots ? behavior[i * kSlots + rank] : -9.0f;
     current_sampled[i] = rank < kSlots ? current[i * kSlots + rank] : -8.0f;
     envelopes[i] = static_cast<float>(i % 64) / 7;

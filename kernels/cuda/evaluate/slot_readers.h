@@ -8,29 +8,84 @@
 #include "kernels/numerics/host_device.h"
 #include "kernels/records/encoding.h"
 #include "kernels/records/log_prob_code.h"
-#include "kernels/records/ragged_log_probs.h"
 
 namespace sis::cuda {
 
 // How log-probs lie; the encoding stands beside. kNone: the REDUCED form has none at slots. Current
-// values are token-major, in float32 or float16; recorded ones in any layout, if token-major in
-// float32.
+// values are in float32 or float16, token-major, or ragged where the recorded ones are: one for
+// each code, at the same place. Recorded ones are in any layout, if token-major in float32.
 enum class RowLayout : uint8_t { kNone, kTokenMajor, kGrouped, kRagged };
 
-// `lane` counts the positions from lane 0 of the first group on; token-major rows have no lanes,
-// and it counts rows.
+// Readers find the value of a slot at a place, and places are asked for slot by slot.
 
-template <LogProbEncoding kEncoding>
-class TokenMajorReader {
+// Where rows have all slots.
+class DensePlaces {
  public:
-  SIS_HOST_DEVICE TokenMajorReader(const std::byte* rows, size_t lane, int slots)
-      : row_(rows + lane * static_cast<size_t>(slots) * LogProbBits(kEncoding) / 8) {}
-  SIS_HOST_DEVICE float At(int slot) const {
-    return DecodeLogProb(kEncoding, CodeAt<kEncoding>(row_, static_cast<size_t>(slot)), 1);
+  SIS_HOST_DEVICE int Next() { return slot_++; }
+
+ private:
+  int slot_ = 0;
+};
+
+// Where they have the used ones: as RaggedSlot says, without counting again for every slot.
+class RaggedPlaces {
+ public:
+  // `counts`: of the position's group, four in a word; `begin`: the place of its first slot.
+  SIS_HOST_DEVICE RaggedPlaces(const uint64_t* counts, int lane, uint32_t begin)
+      : place_(static_cast<int>(begin)) {
+    for (int i = 0; i < kWords; ++i) {
+      const int before = lane - 4 * i;
+      const uint64_t is_before = before >= 4  ? kOnes
+                                 : before > 0 ? kOnes & ((uint64_t{1} << 16 * before) - 1)
+                                              : 0;
+      const uint64_t has_slot = (counts[i] | kHighBits) - kOnes;
+      place_ += Ones(has_slot & is_before << 15);
+      left_[i] = has_slot - is_before;
+    }
+  }
+  // Of the position's used slots only. After slot r come those of rank r in later lanes, and of
+  // rank r + 1 in the lanes before.
+  SIS_HOST_DEVICE int Next() {
+    const int place = place_;
+    uint64_t lanes = 0;
+    for (int i = 0; i < kWords; ++i) {
+      lanes |= (left_[i] & kHighBits) >> i;
+      left_[i] -= kOnes;
+    }
+    place_ += Ones(lanes);
+    return place;
   }
 
  private:
-  const std::byte* row_;
+  static constexpr int kWords = kGroupPositions / 4;
+  static constexpr uint64_t kOnes = 0x0001000100010001;
+  static constexpr uint64_t kHighBits = kOnes << 15;
+
+  // Of std::popcount nvcc 13 makes, without a word, code for the device that is undefined.
+  SIS_HOST_DEVICE static int Ones(uint64_t bits) { return __builtin_popcountll(bits); }
+
+  // Of each lane, above a bit that is gone when there are none: its slots after this rank, or in
+  // lanes before, after the next. K is below 2^15, so that no lane borrows from another.
+  uint64_t left_[kWords];
+  int place_;
+};
+
+// `lane` counts the positions from lane 0 of the first group on.
+
+// Values one after the other: a token-major row, or all that are ragged.
+template <LogProbEncoding kEncoding>
+class ValueReader {
+ public:
+  SIS_HOST_DEVICE explicit ValueReader(const std::byte* values, uint32_t multiplier = 1)
+      : values_(values), multiplier_(multiplier) {}
+  SIS_HOST_DEVICE float At(int place) const {
+    return DecodeLogProb(kEncoding, CodeAt<kEncoding>(values_, static_cast<size_t>(place)),
+                         multiplier_);
+  }
+
+ private:
+  const std::byte* values_;
+  uint32_t multiplier_;
 };
 
 template <LogProbEncoding kEncoding>
@@ -53,42 +108,6 @@ class GroupedReader {
 
   const std::byte* pair_;  // of lanes, in the first row
   size_t odd_;
-  uint32_t multiplier_;
-};
-
-// Where ragged log-probs lie; the codes from slot begins[0] on, or that before it if it is odd.
-struct RaggedSections {
-  const uint8_t* counts;
-  const uint32_t* begins;
-  const std::byte* multipliers;
-  const std::byte* codes;
-};
-
-template <LogProbEncoding kEncoding>
-class RaggedReader {
- public:
-  SIS_HOST_DEVICE RaggedReader(const RaggedSections& sections, size_t lane)
-      : counts_(sections.counts + lane / kGroupPositions * kGroupPositions),
-        lane_(lane % kGroupPositions),
-        codes_(sections.codes),
-        begin_(sections.begins[lane / kGroupPositions] - sections.begins[0] +
-               sections.begins[0] % 2),
-        multiplier_(kEncoding == LogProbEncoding::kFixed12
-                        ? CodeAt<LogProbEncoding::kFixed12>(sections.multipliers, lane)
-                        : 1) {}
-
-  SIS_HOST_DEVICE int count() const { return counts_[lane_]; }
-  // Of a slot below count().
-  SIS_HOST_DEVICE float At(int slot) const {
-    const size_t index = begin_ + RaggedSlot(counts_, lane_, static_cast<uint32_t>(slot));
-    return DecodeLogProb(kEncoding, CodeAt<kEncoding>(codes_, index), multiplier_);
-  }
-
- private:
-  const uint8_t* counts_;
-  size_t lane_;
-  const std::byte* codes_;
-  size_t begin_;
   uint32_t multiplier_;
 };
 

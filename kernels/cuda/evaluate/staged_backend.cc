@@ -8,9 +8,12 @@
 namespace sis::cuda {
 
 // An empty batch has room for any piece, and for rows to upload, which fit into a slab.
-static_assert(Batch::MostInputBytes(Batch::kPiecePositions, kMaxTopK) + ResidentRows::kSlabBytes <=
-              kStagedInputBytes);
-static_assert(Batch::MostOutputBytes(Batch::kPiecePositions) <= kStagedOutputBytes);
+constexpr bool FitsStage(size_t slots) {
+  const size_t positions = Batch::PiecePositions(slots);
+  return Batch::MostInputBytes(positions, slots) + ResidentRows::kSlabBytes <= kStagedInputBytes &&
+         Batch::MostOutputBytes(positions) <= kStagedOutputBytes;
+}
+static_assert(FitsStage(256) && FitsStage(kMaxTopK));
 
 // A stage and the batch that is in it.
 struct StagedBackend::StagedBatch {

@@ -14,7 +14,10 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/evaluate/self_check.h"
 #include "kernels/cuda/testing/host_stage.h"
+#include "kernels/cuda/testing/ragged_pages.h"
 #include "kernels/decide/scalar_backend.h"
+#include "kernels/numerics/float16.h"
+#include "tests/conformance/as_ragged.h"
 #include "tests/conformance/policy_pairs.h"
 #include "tests/conformance/positions.h"
 #include "tests/conformance/with_fixed_rows.h"
@@ -113,6 +116,58 @@ TEST(StagedBackend, CutsLongSegmentsIntoPieces) {
   const EvaluateParameters parameters{.slots = kMaxTopK, .top_k = kMaxTopK, .draw = 3};
   EXPECT_TRUE(SameBytes(sis::Evaluate(*OnHost(), parameters, 4, 5, positions),
                         sis::Evaluate(ScalarBackend(), parameters, 4, 5, positions)));
+}
+
+// Ragged ones, with another current value at each slot.
+TEST(StagedBackend, CutsLongRaggedSegmentsIntoPieces) {
+  std::mt19937_64 random(9);
+  Positions positions = PositionsCutToMass(random, 64, 5000);
+  for (float& value : positions.current_log_probs) {
+    value = -4 - static_cast<float>(random() % 1024) / 64;  // in float16 too
+  }
+  std::vector<uint16_t> halves;
+  for (const float value : positions.current_log_probs) {
+    halves.push_back(Float16RoundedDown(value));
+    ASSERT_EQ(DecodeFloat16(halves.back()), value);
+  }
+  const EvaluateParameters parameters{.slots = 64, .top_k = 20, .draw = 3, .total_variation = true};
+  const Results expected = sis::Evaluate(ScalarBackend(), parameters, 4, 5, positions);
+  ASSERT_EQ(expected.sums.invalid, 0);
+  const auto backend = OnHost();
+  const AsRagged ragged(*backend);
+  EXPECT_TRUE(SameBytes(sis::Evaluate(ragged, parameters, 4, 5, positions), expected));
+  Results results(positions.size());
+  Stretch stretch = StretchOf(positions, 0, positions.size(), 4, 5, results);
+  stretch.current.log_probs = {};
+  stretch.current.float16_log_probs = halves;
+  ragged.Evaluate(parameters, {&stretch, 1});
+  EXPECT_TRUE(SameBytes(results, expected));
+}
+
+// Nothing is staged of the slots that ragged rows leave out: K doesn't matter to them.
+TEST(Batch, UnusedSlotsOfRaggedRowsTakeNoRoom) {
+  std::mt19937_64 random(10);
+  Positions few = RandomPositions(random, 10, 500);
+  Positions many = few;
+  many.slots = kMaxTopK;
+  many.behavior_log_probs.assign(500 * kMaxTopK, kMinusInfinity);
+  many.current_log_probs.assign(500 * kMaxTopK, kMinusInfinity);
+  for (size_t i = 0; i < 500; ++i) {
+    std::copy_n(&few.behavior_log_probs[10 * i], 10, &many.behavior_log_probs[kMaxTopK * i]);
+    std::copy_n(&few.current_log_probs[10 * i], 10, &many.current_log_probs[kMaxTopK * i]);
+  }
+  std::vector<size_t> bytes;
+  for (const Positions* positions : {&few, &many}) {
+    Results results(500);
+    Stretch stretch = StretchOf(*positions, 0, 500, 1, 7, results);
+    const RaggedBehavior ragged(stretch.behavior, static_cast<size_t>(positions->slots), 7);
+    stretch.behavior = ragged.view();
+    Batch batch(kStagedInputBytes, kStagedOutputBytes);
+    batch.Reset({.slots = positions->slots, .top_k = positions->slots, .draw = 1});
+    ASSERT_EQ(batch.Take(stretch, 0), 500u);
+    bytes.push_back(batch.input_bytes());
+  }
+  EXPECT_EQ(bytes[0], bytes[1]);
 }
 
 TEST(StagedBackend, ManyThreads) {
@@ -242,13 +297,13 @@ TEST(StagedBackend, RowsElsewhereAreStaged) {
   LongCall::Output output;
   std::vector<Stretch> stretches = call.SegmentsInto(output);
   for (Stretch& stretch : stretches) {
-    stretch.behavior.sampled_ranks = call.positions.behavior().sampled_ranks.first(50);
+    stretch.behavior.sampled_ranks = call.positions.behavior().sampled_ranks.subspan(0, 50);
   }
   backend->Evaluate(call.parameters, stretches);
   LongCall::Output expected;
   std::vector<Stretch> plain = call.SegmentsInto(expected);
   for (Stretch& stretch : plain) {
-    stretch.behavior.sampled_ranks = call.positions.behavior().sampled_ranks.first(50);
+    stretch.behavior.sampled_ranks = call.positions.behavior().sampled_ranks.subspan(0, 50);
   }
   ScalarBackend().Evaluate(call.parameters, plain);
   EXPECT_TRUE(output == expected);

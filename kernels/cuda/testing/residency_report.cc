@@ -8,9 +8,11 @@
 #include <random>
 #include <sstream>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/testing/ragged_pages.h"
 #include "kernels/decide/scalar_backend.h"
 #include "kernels/records/log_probs.h"
 #include "tests/conformance/policy_pairs.h"
@@ -20,6 +22,8 @@ namespace sis::cuda {
 namespace {
 
 constexpr size_t kPage = 64;
+// Pages of sets cut to their mass differ in length.
+constexpr int kRaggedPages = 64;
 constexpr LogProbEncoding kEncoding = LogProbEncoding::kFixed12;
 
 // The packed rows of a page, and their name.
@@ -28,13 +32,13 @@ struct PackedPage {
       : rows_bytes(LogProbBytes(kEncoding, kPage, slots)),
         bytes(rows_bytes + kPage * (sizeof(float) + 1)) {
     const Positions part = positions.Slice(first, kPage);
-    std::vector<uint8_t> used(kPage);
+    std::vector<uint16_t> used(kPage);
     EncodeBehaviorLogProbs(kEncoding, part.behavior_log_probs, slots, used,
                            std::span(bytes).first(rows_bytes));
     std::memcpy(bytes.data() + rows_bytes, part.behavior_sampled_log_probs.data(),
                 kPage * sizeof(float));
     for (size_t i = 0; i < kPage; ++i) {
-      const uint8_t rank = part.sampled_ranks[i];
+      const uint16_t rank = part.sampled_ranks[i];
       bytes[rows_bytes + kPage * sizeof(float) + i] =
           static_cast<std::byte>(rank < used[i] ? rank : kRankOutside);
     }
@@ -58,40 +62,53 @@ struct PackedPage {
   RowsTag tag;
 };
 
-// What one thread evaluates, again and again.
+// What one thread evaluates, again and again. The same values for many pages; their rows are each
+// page's own.
 struct Work {
-  Work(int slots, size_t positions, uint32_t seed) : slots(slots) {
+  Work(int slots, bool ragged, size_t positions, uint32_t seed)
+      : slots(slots), decisions(positions / kPage * kPage) {
     std::mt19937_64 random(seed);
-    // The same values for all pages; their rows are each page's own.
-    values = RandomPositions(random, slots, kPage);
-    for (size_t first = 0; first + kPage <= positions; first += kPage) {
-      pages.emplace_back(values, 0, slots);
+    if (!ragged) values.push_back(RandomPositions(random, slots, kPage));
+    for (int i = 0; ragged && i < kRaggedPages; ++i) {
+      values.push_back(PositionsCutToMass(random, slots, kPage));
     }
-    decisions.resize(pages.size() * kPage);
+    for (size_t i = 0; i < page_count(); ++i) {
+      if (ragged) {
+        ragged_pages.emplace_back(values[i % values.size()]);
+      } else {
+        pages.emplace_back(values.front(), 0, slots);
+      }
+    }
   }
 
+  size_t page_count() const { return decisions.size() / kPage; }
   EvaluateParameters parameters() const { return {.slots = slots, .top_k = slots, .draw = 1}; }
 
   void Evaluate(const Backend& backend, bool fixed) {
     sums = {};
     const size_t pages_per_call = std::max<size_t>(1, backend.values_per_call() / slots / kPage);
+    counts.resize(std::max(counts.size(), pages_per_call));
     std::vector<Stretch> stretches;
-    for (size_t i = 0; i < pages.size(); ++i) {
+    for (size_t i = 0; i < page_count(); ++i) {
       stretches.push_back({.sequence_key = 1,
                            .first_position = static_cast<uint32_t>(i * kPage),
-                           .behavior = pages[i].View(fixed),
-                           .current = values.current(),
+                           .behavior = ragged_pages.empty()
+                                           ? pages[i].View(fixed)
+                                           : ragged_pages[i].View(counts[stretches.size()]),
+                           .current = values[i % values.size()].current(),
                            .output = {.decisions = std::span(decisions).subspan(i * kPage, kPage)},
                            .sums = &sums});
-      if (stretches.size() < pages_per_call && i + 1 < pages.size()) continue;
+      if (stretches.size() < pages_per_call && i + 1 < page_count()) continue;
       backend.Evaluate(parameters(), stretches);
       stretches.clear();
     }
   }
 
   int slots;
-  Positions values;
-  std::deque<PackedPage> pages;
+  std::vector<Positions> values;
+  std::deque<PackedPage> pages;  // or
+  std::deque<RaggedPage> ragged_pages;
+  std::vector<UnpackedCounts> counts;  // of a call
   std::vector<Decision> decisions;
   Sums sums;
 };
@@ -124,10 +141,12 @@ double Rate(const Way& way, std::deque<Work>& works) {
 }
 
 absl::Status ReportCase(const Backend& backend, const Backend& cpu,
-                        const ResidencyReportOptions& options, int slots, std::ostream& out) {
+                        const ResidencyReportOptions& options, int slots, bool ragged,
+                        std::ostream& out) {
   std::deque<Work> works;
   for (int i = 0; i < options.threads; ++i) {
-    works.emplace_back(slots, options.positions / options.threads, static_cast<uint32_t>(i));
+    works.emplace_back(slots, ragged, options.positions / options.threads,
+                       static_cast<uint32_t>(i));
   }
   std::vector<std::vector<Decision>> expected;
   std::vector<Sums> expected_sums;
@@ -138,9 +157,13 @@ absl::Status ReportCase(const Backend& backend, const Backend& cpu,
   }
 
   std::ostringstream line;
-  line << std::fixed << std::setprecision(0) << "| " << slots;
+  line << std::fixed << std::setprecision(0) << "| " << slots << (ragged ? ", cut" : "");
   for (const Way& way : {Way{cpu, Rows::kStaged}, Way{backend, Rows::kStaged},
                          Way{backend, Rows::kCopied}, Way{backend, Rows::kThere}}) {
+    if (ragged && way.rows != Rows::kStaged) {  // they never stay
+      line << " | ";
+      continue;
+    }
     std::vector<double> rates;
     for (int round = -1; round < options.rounds; ++round) {  // the first warms up
       const ResidentRowsStats before = backend.resident_rows();
@@ -172,8 +195,9 @@ absl::Status ReportResidency(const Backend& backend, const Backend& cpu,
   out << "Calls from host memory, " << options.threads << " threads, 12 bits, Mtokens/s:\n\n"
       << "| K | the CPU | rows staged for each call | copied to stay | there |\n"
       << "|---|---|---|---|---|\n";
-  for (const int slots : {10, 50, 100}) {
-    if (absl::Status status = ReportCase(backend, cpu, options, slots, out); !status.ok()) {
+  for (const auto& [slots, ragged] :
+       {std::pair{10, false}, {50, false}, {100, false}, {10, true}, {100, true}}) {
+    if (absl::Status status = ReportCase(backend, cpu, options, slots, ragged, out); !status.ok()) {
       return status;
     }
   }

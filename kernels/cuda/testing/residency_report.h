@@ -16,8 +16,9 @@ struct ResidencyReportOptions {
 };
 
 // One line per K, with pages of 64 positions in 12 bits, as the server has them, and values of
-// float32 token after token. The backend's memory should hold all pages of a round: else Internal,
-// as if the bytes are not the scalar backend's. `cpu` evaluates the same in turn.
+// float32 token after token; "cut": sets as long as their mass, on pages without unused slots. The
+// backend's memory should hold all pages of a round: else Internal, as if the bytes are not the
+// scalar backend's. `cpu` evaluates the same in turn.
 absl::Status ReportResidency(const Backend& backend, const Backend& cpu,
                              const ResidencyReportOptions& options, std::ostream& out);
 

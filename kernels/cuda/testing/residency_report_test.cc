@@ -18,7 +18,8 @@ TEST(ResidencyReport, OneLinePerK) {
                                            ResidentRows::kSlabBytes, When::kInAThread);
   const absl::Status status = ReportResidency(*backend, ScalarBackend(), kSmall, out);
   EXPECT_TRUE(status.ok()) << status;
-  for (const char* line : {"\n| 10 | ", "\n| 50 | ", "\n| 100 | "}) {
+  for (const char* line :
+       {"\n| 10 | ", "\n| 50 | ", "\n| 100 | ", "\n| 10, cut | ", "\n| 100, cut | "}) {
     EXPECT_NE(out.str().find(line), std::string::npos) << out.str();
   }
   // Per K: three rounds that copy, three that find.

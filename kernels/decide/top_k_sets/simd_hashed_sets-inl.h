@@ -22,8 +22,8 @@ namespace sis {
 namespace HWY_NAMESPACE {
 
 // Whether a set is valid, but for tokens that stand twice. False as well where its mass is so near
-// to the limit that the order of adding could decide: 254 sums move it by 2^-16 of itself. There
-// are more than kLanes slots.
+// to the limit that the order of adding could decide: 512 sums move it by less than 2^-15 of
+// itself. There are more than kLanes slots.
 HWY_INLINE bool IsSurelyValid(const int32_t* ids, const float* log_probs, size_t slots,
                               int32_t vocabulary_size) {
   const FloatTag d;
@@ -67,6 +67,8 @@ HWY_INLINE bool IsSurelyValid(const int32_t* ids, const float* log_probs, size_t
          hn::GetLane(hn::SumOfLanes(d, sum)) <= kSure;
 }
 
+// Slot: what holds each slot of the current sets; the smaller, the more of a core's cache is left.
+template <typename Slot>
 class HashedSets {
  public:
   // Of more than kLanes tokens.
@@ -125,7 +127,7 @@ class HashedSets {
     Hash(bits + slots_ - kLanes, hashes + slots_ - kLanes);
     HWY_UNROLL(4)
     for (size_t slot = 0; slot < slots_; ++slot) {
-      slot_of_[hashes[slot]] = static_cast<uint8_t>(slot);
+      slot_of_[hashes[slot]] = static_cast<Slot>(slot);
     }
     uint32_t differences = 0;
     HWY_UNROLL(4)
@@ -179,7 +181,7 @@ class HashedSets {
   const size_t slots_;
   const int32_t vocabulary_size_;
   // By hash. Entries of earlier sets stay, as what is found is compared with the set at hand.
-  uint8_t slot_of_[1 << kHashBits] = {};
+  Slot slot_of_[1 << kHashBits] = {};
   // First the hashes of the recorded ids, then the ids that the sets have in their places.
   RowValues candidates_[kMaxTopK];
   // A row for the first one of each lane, the second, and so on.

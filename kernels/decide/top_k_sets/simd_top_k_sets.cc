@@ -213,7 +213,11 @@ bool ReduceWith(const RecordedSets& recorded, const TopKSets& current, int32_t v
     ComparedSets sets(current, vocabulary_size);
     return ReduceGroups(recorded, current, behavior, sets, into);
   }
-  HashedSets sets(current, vocabulary_size);
+  if (current.slots <= 256) {
+    HashedSets<uint8_t> sets(current, vocabulary_size);
+    return ReduceGroups(recorded, current, behavior, sets, into);
+  }
+  HashedSets<uint16_t> sets(current, vocabulary_size);
   return ReduceGroups(recorded, current, behavior, sets, into);
 }
 

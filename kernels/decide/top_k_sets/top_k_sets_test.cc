@@ -159,7 +159,7 @@ TEST(TopKSets, RecordsNeedNotBeDecoded) {
     int on_vectors = 0;
     constexpr int kPages = 200;
     for (int i = 0; i < kPages; ++i) {
-      const int slots = 1 + static_cast<int>(random() % (i % 3 == 0 ? kMaxTopK : 20));
+      const int slots = 1 + static_cast<int>(random() % (i % 3 == 0 ? kMaxTopKOfByteRanks : 20));
       const int bits = 1 + static_cast<int>(random() % 24);  // of an id, or a few more
       const PageHeader header{.encoding = static_cast<LogProbEncoding>(random() % 3),
                               .slots = slots,

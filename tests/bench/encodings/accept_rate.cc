@@ -54,7 +54,7 @@ double AcceptRate(const PolicyPairs& pairs, LogProbEncoding behavior, LogProbEnc
   std::vector<std::byte> behavior_bytes(LogProbBytes(behavior, 1, slots));
   std::vector<float> behavior_decoded(slots);
   for (const PolicyPair& pair : pairs.positions) {
-    uint8_t used;
+    uint16_t used;
     EncodeBehaviorLogProbs(behavior, pair.behavior, slots, {&used, 1}, behavior_bytes);
     DecodeLogProbs(behavior, behavior_bytes, slots, behavior_decoded);
     std::vector<float> current_decoded = pair.current;

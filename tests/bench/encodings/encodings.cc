@@ -130,7 +130,7 @@ void PrintMassTargets(const std::vector<PolicyPairs>& sets) {
       double covered = 0;
       std::vector<int32_t> ids(pairs.slots);
       for (PolicyPair& pair : pairs.positions) {
-        uint8_t rank = kRankOutside;
+        uint16_t rank = kRankOutside;
         if (mass < 1) CutToMass(mass, ids.size(), ids, pair.behavior, {&rank, 1});
         for (size_t slot = 0; slot < ids.size() && pair.behavior[slot] != kMinusInfinity; ++slot) {
           ++used;
@@ -182,6 +182,8 @@ int Main() {
     }
   }
   PrintAcceptRates(sets);
+  sets.push_back(LlmLikePairs("K = 512, mismatch 0.03", kMaxTopK, 0.03, kPositions));
+  sets.push_back(LlmLikePairs("K = 512, drift 0.2", kMaxTopK, 0.2, kPositions));
   PrintMassTargets(sets);
   if (const char* folder = std::getenv("SIS_RECORDED_DATA")) {
     std::vector<PolicyPairs> recorded;

@@ -34,7 +34,7 @@ struct Sets {
   std::vector<float> sampled_log_probs;
   std::vector<int32_t> ids;
   std::vector<float> log_probs;
-  std::vector<uint8_t> ranks;
+  std::vector<uint16_t> ranks;
   std::vector<float> current_sampled;
   std::vector<float> current;
 
@@ -46,7 +46,7 @@ struct Sets {
     return {part(sampled_ids, 1), part(sampled_log_probs, 1), part(ids, slots),
             part(log_probs, slots)};
   }
-  std::span<const uint8_t> RanksOf(size_t page) const {
+  std::span<const uint16_t> RanksOf(size_t page) const {
     return std::span(ranks).subspan(page * kPositions, kPositions);
   }
   size_t pages() const { return positions / kPositions; }
@@ -70,7 +70,7 @@ Sets Cut(const PolicyPairs& pairs, double mass) {
     sets.sampled_ids.push_back(id(drawn));
     sets.sampled_log_probs.push_back(inside ? pair.behavior[drawn] : -9.0f);
     sets.current_sampled.push_back(inside ? pair.current[drawn] : -9.1f);
-    sets.ranks.push_back(inside ? static_cast<uint8_t>(drawn) : kRankOutside);
+    sets.ranks.push_back(inside ? static_cast<uint16_t>(drawn) : kRankOutside);
     for (size_t slot = 0; slot < pair.behavior.size(); ++slot) sets.ids.push_back(id(slot));
     sets.log_probs.insert(sets.log_probs.end(), pair.behavior.begin(), pair.behavior.end());
     sets.current.insert(sets.current.end(), pair.current.begin(), pair.current.end());

@@ -28,7 +28,7 @@ CHART_DECIDES = (
 
 # What somebody may give a flag, sensible or not.
 GIVEN = (
-    "", "banana", "inf", "-inf", "0", "1", "7", "254", "255", "1024", "2147483648", "16777216",
+    "", "banana", "inf", "-inf", "0", "1", "7", "512", "513", "1024", "2147483648", "16777216",
     "1099511627776", "9223372036854775808", "-1", "1.5", "1e6", "1k", "64MiB", "NaN", "true", "false",
     "0s", "0ms", "0h0m", "10s", "10 s", "10S", "10sec", "-10s", "1h30m", "1.5s", "250ms", "999ms", "1500ms", "1d",
     "inf s", "viewer", "worker", "trainer", "admin", "Trainer", "root", "/etc/sis", "50051", "0.0.0.0:50051",

@@ -12,7 +12,7 @@ import numpy as np
 Mask = Sequence[int]
 
 # Tokens of a position that a record can have at most: kMaxTopK of kernels/records/record_view.h.
-MOST_LISTED = 254
+MOST_LISTED = 512
 
 
 class Kept(NamedTuple):

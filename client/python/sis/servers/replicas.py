@@ -452,6 +452,7 @@ def _store_down_answer(request: pb.EvaluateRequest) -> pb.EvaluateResponse:
         accept_bits=bytes(-(-len(masked) // 8)),
         decisions=np.where(masked, np.uint8(pb.MASKED), np.uint8(pb.MISSING)).tobytes(),
         acceptance_probabilities=bytes(4 * len(masked)),
+        normalizers=bytes(4 * len(masked)),
         slice_totals=totals,
         totals=sums.summed(totals),
         prefix_curve=[pb.PrefixPoint(top_k=top_k) for top_k in request.prefix_curve],

@@ -25,8 +25,9 @@ class SisConfig:
     # (docs/algorithms.md), in the place of the loss's clip.
     soft_acceptance: bool = False
     # Every token weighs min(w, 1), times a if it has already moved the way its advantage pushes
-    # (docs/algorithms.md), in the place of the loss's clip. Nothing is drawn.
-    damped_truncation: bool = False
+    # (docs/algorithms.md), in the place of the loss's clip. Nothing is drawn. "without_sets": times
+    # min(w, 1/w) instead, of the sampled token alone.
+    damped_truncation: Union[bool, str] = False
     # Keys the draws. None: that of the training arguments.
     seed: Optional[int] = None
     # The name of the run on the server. A run that is there is begun anew, as another incarnation.

@@ -44,7 +44,7 @@ class Settings:
     # As in sis.token_weights.TokenWeights.
     weight: str = "sampled"
     soft_acceptance: bool = False
-    damped_truncation: bool = False
+    damped_truncation: Union[bool, str] = False
     # Subtracts the sampler's mean score, as tokens weigh (docs/uses.md); for loss_mode "cispo". Sets are then
     # whole and of float32, whatever mass and log_prob_encoding say.
     score_centering: bool = False

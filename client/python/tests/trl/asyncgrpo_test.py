@@ -21,7 +21,7 @@ from accelerate.utils import DistributedType
 from datasets import Dataset
 from peft import LoraConfig
 from torch.distributed.tensor import DTensor
-from trainer_case import TrainerCase, in_float64, reward
+from trainer_case import TrainerCase, in_float64, largest, reward
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.chat_template_utils import qwen3_chat_template
 from trl.experimental.async_grpo import AsyncGRPOConfig, async_grpo_trainer, packing
@@ -142,7 +142,7 @@ class InFloat64(SisAsyncGRPOTrainer):
                 best = log_q.topk(self.sis_run.config.top_k).indices
                 envelope = (log_p - log_q).gather(1, best).amax(1).exp()
                 a = torch.where((best == tokens).any(1), ratio / envelope, 0.0)
-                self.most_acceptance = max(self.most_acceptance, (a - acceptance).abs().max().item())
+                self.most_acceptance = largest(self.most_acceptance, a - acceptance)
             if self._sis_config.damped_truncation:
                 with torch.no_grad():
                     # Of equal policies rounding alone tells which token is outward.
@@ -190,7 +190,7 @@ class InFloat64(SisAsyncGRPOTrainer):
         policies = torch.stack(every)
         own = policies.gather(2, ids[places + 1][None, :, None].expand(len(every), -1, 1))[..., 0]
         differences, version = (own - told).abs().min(0)
-        self.most_recorded = max(self.most_recorded, differences.max().item())
+        self.most_recorded = largest(self.most_recorded, differences)
         self.stale += int((version < len(every) - 1).sum())
         self.newest = max(self.newest, version.max().item())
         return policies[version, torch.arange(len(places))]

@@ -18,7 +18,7 @@ from datasets import Dataset
 from peft import LoraConfig
 from server.testing.live_server import LiveServer
 from torch.distributed.tensor import DTensor
-from trainer_case import MIB, hundred_words, in_float64, tiny, whole
+from trainer_case import MIB, hundred_words, in_float64, largest, tiny, whole
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import DistillationConfig, DistillationTrainer
 
@@ -123,7 +123,7 @@ class Compared(SisDistillationMixin, DistillationTrainer):
         gradients = torch.autograd.grad(want, list(learning.values()))
         before = self.theirs or dict.fromkeys(learning, 0.0)
         self.theirs = {name: before[name] + gradient for name, gradient in zip(learning, gradients)}
-        self.most_loss = max(self.most_loss, abs((loss - want).item()) / abs(want.item()))
+        self.most_loss = largest(self.most_loss, (loss - want) / want)
         entropy = -(log_p.exp() * log_p).sum(-1)[mask].sum()
         torch.testing.assert_close(self.entropies, entropy.detach(), rtol=1e-4, atol=0)
         return loss
@@ -140,9 +140,8 @@ class Compared(SisDistillationMixin, DistillationTrainer):
         ours = {name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in ours.items()}
         theirs = {name: self.accelerator.reduce(value, reduction="mean") for name, value in self.theirs.items()}
         assert ours.keys() == theirs.keys()
-        scale = max(gradient.abs().max().item() for gradient in theirs.values())
-        differences = [(ours[name] - theirs[name]).abs().max().item() / scale for name in ours]
-        self.most_gradient = max(self.most_gradient, *differences)
+        scale = largest(0.0, *theirs.values())
+        self.most_gradient = largest(self.most_gradient, *((ours[name] - theirs[name]) / scale for name in ours))
         self.theirs = None
 
     def for_teacher(self, prompt, name):

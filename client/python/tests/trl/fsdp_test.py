@@ -11,7 +11,7 @@ import torch
 from accelerate.utils import DistributedType
 from peft import LoraConfig
 from torch.distributed.tensor import DTensor
-from trainer_case import DATASET, TrainerCase, Watched, in_float64, reward, settings, whole
+from trainer_case import DATASET, TrainerCase, Watched, in_float64, largest, reward, settings, whole
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sis.trl import SisConfig, decisions, refusals
@@ -42,7 +42,7 @@ class Compared(Watched):
         terms = weight * log_p * inputs["advantages"][:, None] * inputs["completion_mask"]
         count = inputs["num_items_in_batch"] / self.accelerator.num_processes
         theirs = -(terms.sum() / count).item()
-        self.most = max(self.most, abs(loss.item() - theirs) / (terms.abs().sum() / count).item())
+        self.most = largest(self.most, (loss - theirs) / (terms.abs().sum() / count))
         self.micro_batches += 1
         return loss
 

@@ -2,6 +2,7 @@
 real server."""
 
 import copy
+import math
 import os
 import unittest
 import warnings
@@ -103,13 +104,19 @@ def whole(model):
 def in_float64(model):
     """A copy with its adapters, without what TRL and FSDP2 changed of it. As of whole."""
     base = model.get_base_model() if isinstance(model, PeftModel) else model
-    # Its own configuration, of which from_config keeps what it is given.
-    made = AutoModelForCausalLM.from_config(copy.deepcopy(base.config), attn_implementation="eager")
+    # Its own configuration, of which from_config keeps what it is given. In eager attention, whose softmax is of float32,
+    # what float64 masks where all is masked, in front of a shorter prompt, is NaN.
+    made = AutoModelForCausalLM.from_config(copy.deepcopy(base.config), attn_implementation="sdpa")
     if base is not model:
         made = get_peft_model(made, copy.deepcopy(model.peft_config["default"]))
-    made = made.double()
+    made = made.to(base.device).double()
     made.load_state_dict(whole(model))
     return made
+
+
+def largest(so_far, *values):
+    """The largest of it and all absolute values; NaN if one of them is."""
+    return max([so_far, *(value.abs().max().item() for value in values)], key=lambda x: (math.isnan(x), x))
 
 
 class InFloat64(Watched):
@@ -142,7 +149,8 @@ class InFloat64(Watched):
         return torch.where(self.accepted, 1.0, ratio).clamp(max=self.limit)
 
     def _compute_loss(self, model, inputs):
-        inputs = {**inputs, "advantages": torch.linspace(-1.0, 1.0, len(inputs["advantages"]))}
+        advantages = inputs["advantages"]
+        inputs = {**inputs, "advantages": torch.linspace(-1.0, 1.0, len(advantages), device=advantages.device)}
         loss = super()._compute_loss(model, inputs)
         parameters = list(model.parameters())
         ours = torch.autograd.grad(loss, parameters, retain_graph=True)
@@ -160,14 +168,14 @@ class InFloat64(Watched):
             w = torch.where(kept, log_p.exp() / q, 0.0)
             own = w.gather(-1, tokens)[..., 0]
             # Of the recorded set, which may end before K.
-            config, rank = self.sis_run.config, torch.arange(q.shape[-1])
+            config, rank = self.sis_run.config, torch.arange(q.shape[-1], device=q.device)
             recorded = (before < (config.mass or torch.inf)) & (rank < config.top_k)
             of_set = w * torch.zeros_like(kept).scatter(-1, ordered.indices, recorded)
             a = of_set / of_set.amax(-1, keepdim=True)
             own_a = a.gather(-1, tokens)[..., 0]
-            own_a[torch.isin(inputs["sis_rollout"], torch.tensor(self.lost))] = 0.0
+            own_a[torch.isin(inputs["sis_rollout"], torch.tensor(self.lost, device=own_a.device))] = 0.0
             of_tokens = (own_a - self.probabilities)[inputs["completion_mask"].bool()]
-            self.most_acceptance = max(self.most_acceptance, of_tokens.abs().max().item())
+            self.most_acceptance = largest(self.most_acceptance, of_tokens)
             weight = self.weights(own, own_a, inputs["advantages"][:, None])
             mean = q * (a + (1 - a) * w.clamp(max=self.limit))
         objective = weight * log_p.gather(-1, tokens)[..., 0]
@@ -179,10 +187,10 @@ class InFloat64(Watched):
         # TRL's other losses have the value of the weights alone.
         surrogate = -(weight * inputs["advantages"][:, None] * mask).sum() / inputs["num_items_in_batch"]
         value = (total if self.loss_type == "cispo" else surrogate).item()
-        self.most_loss = max(self.most_loss, abs(loss.item() - value))
+        self.most_loss = largest(self.most_loss, loss.detach() - value)
         theirs = torch.autograd.grad(total, list(double.parameters()))
-        scale = max(gradient.abs().max().item() for gradient in theirs)
-        self.most = max([self.most, *((a - b).abs().max().item() / scale for a, b in zip(ours, theirs))])
+        scale = largest(0.0, *theirs)
+        self.most = largest(self.most, *((a - b) / scale for a, b in zip(ours, theirs)))
         self.compared += int(mask.sum())
         self.mean_ratios = (*self.mean_ratios, ((own * mask).sum() / mask.sum()).item())
         return loss

@@ -21,7 +21,9 @@ import torch
 import trl
 from server.testing import live_server
 from server.testing.live_server import LiveServer
-from trainer_case import DATASET, MIB, VOCABULARY, InFloat64, TrainerCase, Watched, hundred_words, reward, settings, tiny
+from trainer_case import (
+    DATASET, MIB, VOCABULARY, InFloat64, TrainerCase, Watched, hundred_words, largest, reward, settings, tiny,
+)  # fmt: skip
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
@@ -66,7 +68,7 @@ class OfOwnLogits(Watched):
             slots = torch.from_numpy(records.ids).long()
             difference = (rows.gather(1, slots.clamp(min=0)) - gathered["log_probs"]).abs()[slots >= 0]
             self.compared += len(difference)
-            self.most = max(self.most, difference.max().item())
+            self.most = largest(self.most, difference)
             return evaluate(records, draw=draw, outputs=outputs, options=options, gathered=gathered)
 
         with unittest.mock.patch.object(self._sis_rollouts, "evaluate", compare):
@@ -261,7 +263,7 @@ class TrlTest(TrainerCase):
                 ratio = (log_probs - inputs["sampling_per_token_logps"]).double().exp()
                 made = (log_probs.double() - old.double()).exp()
                 difference = made - (a + (1 - a) * ratio)
-                self.most = max(self.most, difference[inputs["completion_mask"].bool()].abs().max().item())
+                self.most = largest(self.most, difference[inputs["completion_mask"].bool()])
 
         config = SisConfig(self.server.address, weight="expected")
         trainer = self.trainer(Weighed, config, max_steps=2, loss_type="cispo", epsilon_high=1e4)
