@@ -5,12 +5,15 @@ the expected advantage at a prefix. The record holds what is needed to subtract 
 
 from __future__ import annotations
 
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 import torch
 
 from sis.gathered import Gathered, of_all_slots
 from sis.records import TopKRecords
+
+# In the place of smaller weights where something is divided by them.
+_SMALLEST_WEIGHT = 1e-30
 
 
 def score_center(
@@ -78,3 +81,22 @@ def selective_weight(
         return (a + (1 - a) * ratio).clamp(max=limit) if expected else a + (1 - a) * limited
 
     return weight
+
+
+def centering(log_probs: torch.Tensor, old_log_probs: torch.Tensor, center: torch.Tensor, limit: float) -> torch.Tensor:
+    """What to add to the log-probs that a loss gets whose gradient is that of weight * log_probs, for it to have
+    that of weight * log_probs - center: 0, with the gradient of -center / weight. The weight is exp(log_probs -
+    old_log_probs), up to `limit`. All of one shape."""
+    weight = (log_probs - old_log_probs).detach().exp().clamp(_SMALLEST_WEIGHT, limit)
+    return (center.detach() - center) / weight
+
+
+def check_product(*settings: tuple[str, Any, Any]) -> None:
+    """ValueError unless the loss is weight times log-prob. Of each setting its name, what it is, and what it
+    must be."""
+    for name, value, needed in settings:
+        if value != needed:
+            raise ValueError(
+                f"{name} is {value!r}, but score_centering subtracts the mean of weight times score, so the loss "
+                f"must be their product: set it to {needed!r}"
+            )

@@ -246,7 +246,6 @@ def _check_arguments(arguments: Any, config: SisConfig) -> None:
         raise ValueError(
             "SisConfig.score_centering goes with loss_type 'cispo', which AsyncGRPOTrainer does not have: leave it out"
         )
-    refusals.check_kernels(arguments)
     if arguments.temperature <= 0:
         raise ValueError(f"temperature is {arguments.temperature}: greedy decoding draws no tokens")
 

@@ -249,7 +249,11 @@ def _check_arguments(arguments: Any, config: SisConfig) -> None:
             f"temperature is {arguments.temperature}, and TRL's loss would be of both models at it: teachers tell "
             "log-probs of temperature 1. Set it to 1"
         )
-    refusals.check_kernels(arguments)
+    if arguments.use_liger_kernel:
+        raise ValueError(
+            "use_liger_kernel is on: DistillationTrainer, unlike GRPOTrainer, lets Liger put its fused loss into the "
+            "model's forward. Set it to False"
+        )
     for name in ("weight", "soft_acceptance", "damped_truncation", "score_centering", "token_table_steps"):
         if getattr(config, name) != getattr(SisConfig(), name):
             raise ValueError(f"SisConfig.{name} is of importance ratios, of which distillation has none: leave it out")

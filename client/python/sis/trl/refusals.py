@@ -9,6 +9,7 @@ import torch
 
 from sis.logit_transform import LogitTransform
 from sis.run import Sampling
+from sis.score_centering import check_product
 from sis.token_weights import TokenWeights
 from sis.trl.config import SisConfig
 
@@ -46,7 +47,6 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
                     f"generation_kwargs: {name} is set, so transformers draw several tokens at a "
                     "time: their top-K log-probs are not recorded. Leave it out"
                 )
-    check_kernels(arguments)
     level, rule = arguments.importance_sampling_level, TokenWeights.of(config).rule
     if rule is not None and arguments.loss_type == "vespo":
         raise ValueError(
@@ -58,32 +58,18 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
             "'token'"
         )
     if config.score_centering:
-        for name, value, needed in (
+        check_product(
             ("loss_type", arguments.loss_type, "cispo"),
             ("importance_sampling_level", level, "token"),
             ("beta", arguments.beta, 0.0),
             (f"SisConfig.{rule}", rule is not None, False),
-        ):
-            if value != needed:
-                raise ValueError(
-                    f"{name} is {value!r}, but score_centering subtracts the mean of weight times score, so the loss "
-                    f"must be their product: set it to {needed!r}"
-                )
+        )
     check_truncation(asked_for(arguments), arguments.beta)
     limit = arguments.epsilon if arguments.epsilon_high is None else arguments.epsilon_high
     if arguments.loss_type == "cispo" and limit < 1:
         raise ValueError(
             f"epsilon_high is {limit} (epsilon, where it is not set): 'cispo' limits weights to it, "
             "and those of accepted tokens are 1. Set epsilon_high to at least 1"
-        )
-
-
-def check_kernels(arguments: Any) -> None:
-    """ValueError if these TrainingArguments replace what log-probs are computed from."""
-    if arguments.use_liger_kernel:
-        raise ValueError(
-            "use_liger_kernel is on: it may replace what the top-K log-probs are computed from, and nobody has compared "
-            "them. Set it to False: TRL's own head is fused already"
         )
 
 

@@ -12,6 +12,7 @@ import sis.torch
 from sis.engines.lists import stretches
 from sis.options import EvaluateOptions
 from sis.run import Sampling
+from sis.score_centering import centering
 from sis.step_counts import StepCounts
 from sis.token_weights import Decided
 from sis.top_k import TopK
@@ -19,9 +20,6 @@ from sis.trl import capture, refusals
 from sis.trl.config import SisConfig
 from sis.trl.decisions import DecidingMixin
 from sis.trl.rollouts import Generated, Rollouts, assembled
-
-# In the place of smaller weights where something is divided by them.
-_SMALLEST_WEIGHT = 1e-30
 
 
 class _Acceptance(NamedTuple):
@@ -217,9 +215,7 @@ class SisTrainerMixin(DecidingMixin):
         self._sis_inputs["advantages"] = self._sis_advantages(self._sis_inputs, acceptance)
         log_probs = acceptance.log_probs
         if self._sis_config.score_centering:
-            # The loss has the gradient of these times the weight; its value stays.
-            weight = (log_probs.detach() - old).exp().clamp(_SMALLEST_WEIGHT, self.epsilon_high)
-            log_probs = log_probs - (acceptance.center - acceptance.center.detach()) / weight
+            log_probs = log_probs + centering(log_probs, old, acceptance.center, self.epsilon_high)
         return log_probs, *result[1:]
 
     def _sis_old_log_probs(self, inputs: Dict[str, Any], acceptance: _Acceptance) -> torch.Tensor:

@@ -50,7 +50,8 @@ def _attaching(init_model: Callable[..., Any]) -> Callable[..., Any]:
         if settings is not None and self.actor is not None:
             from sis.verl.training import attach
 
-            self.sis = attach(self.actor, settings.for_rollouts(self.config.rollout), truncated)
+            settings = settings.for_rollouts(self.config.rollout)
+            self.sis = attach(self.actor, settings, truncated, self.config.actor)
         return result
 
     return attached

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from typing import Any, Mapping, Optional
 
+from sis.score_centering import check_product
 from sis.token_tables import check_trackers
 from sis.token_weights import TokenWeights
 from sis.verl.settings import Settings, truncates
@@ -21,10 +22,9 @@ def check_training(config: Mapping[str, Any]) -> None:
     settings = Settings.of(rollout.get("custom"))
     if settings is not None:
         check_trackers(settings.token_table_steps, config["trainer"]["logger"], "trainer.logger")
-        rule, correction = TokenWeights.of(settings).rule, config["algorithm"].get("rollout_correction") or {}
-        mode = (actor.get("policy_loss") or {}).get("loss_mode")
-        # In bypass mode verl itself takes another.
-        if rule is not None and mode in _NOT_PER_TOKEN and not correction.get("bypass_mode"):
+        centering_limit(settings, actor)
+        rule, mode = TokenWeights.of(settings).rule, (actor.get("policy_loss") or {}).get("loss_mode")
+        if rule is not None and mode in _NOT_PER_TOKEN:
             raise ValueError(
                 f"actor.policy_loss.loss_mode is {mode!r}, but {rule} gives each token a weight in the place of ratios. "
                 "Set it to 'vanilla'"
@@ -45,6 +45,32 @@ def check_training(config: Mapping[str, Any]) -> None:
             "distillation.distillation_loss.loss_mode is 'forward_kl_topk', which needs the hook of the engine that "
             "SIS uses. Set it to 'k3', or another that estimates"
         )
+
+
+def centering_limit(settings: Settings, actor: Optional[Mapping[str, Any]]) -> Optional[float]:
+    """With settings.score_centering the largest weight of a token, else None. actor: that part of verl's
+    configuration, which the loss is made by."""
+    if not settings.score_centering:
+        return None
+    if actor is None:
+        raise ValueError(
+            "score_centering is on, and has to know how the loss limits weights: give attach the actor's configuration"
+        )
+    rule = TokenWeights.of(settings).rule
+    check_product(
+        ("actor.policy_loss.loss_mode", actor["policy_loss"]["loss_mode"], "cispo"),
+        ("actor.use_kl_loss", bool(actor.get("use_kl_loss")), False),
+        (f"sis.{rule}", rule is not None, False),
+    )
+    low, high = (
+        actor["clip_ratio"] if actor[name] is None else actor[name] for name in ("clip_ratio_low", "clip_ratio_high")
+    )
+    if low < 1:
+        raise ValueError(
+            f"actor.clip_ratio_low is {low}: verl's 'cispo' would raise weights to {1 - low:.2g}, which score_centering "
+            "takes as they are. Set it to 1.0"
+        )
+    return 1.0 + high
 
 
 def check_engine(engine: Mapping[str, Any], model: Mapping[str, Any]) -> None:

@@ -45,6 +45,9 @@ class Settings:
     weight: str = "sampled"
     soft_acceptance: bool = False
     damped_truncation: Union[bool, str] = False
+    # Subtracts the sampler's mean score, as tokens weigh (docs/uses.md); for loss_mode "cispo". Sets are then
+    # whole and of float32, whatever mass and log_prob_encoding say.
+    score_centering: bool = False
 
     def __post_init__(self) -> None:
         check_id(self.run)
@@ -80,12 +83,15 @@ class Settings:
 
     def create_run(self, client: Client, vocabulary_size: int, incarnation: int = 0) -> Run:
         """`incarnation`: as in Client.create_run; 0 is the one that is there."""
+        of_run = {name: getattr(self, name) for name in _OF_RUN}
+        if self.score_centering:
+            of_run.update(mass=0.0, log_prob_encoding="float32")
         return client.create_run(
             self.run,
             incarnation=incarnation,
             vocabulary_size=vocabulary_size,
             algorithm="verl",
-            **{name: getattr(self, name) for name in _OF_RUN},
+            **of_run,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
@@ -15,25 +15,29 @@ from sis.engines.lists import stretches
 from sis.outage import Outage
 from sis.records import MissingReason, Slice, TopKRecords
 from sis.run import Run
+from sis.score_centering import centering
 from sis.step_counts import StepCounts
 from sis.token_weights import Decided, TokenWeights
 from sis.verl.names import name_in, name_of, session_of
-from sis.verl.refusals import check_engine
+from sis.verl.refusals import centering_limit, check_engine
 from sis.verl.settings import Settings, vocabulary_size
 from sis.versions import warn_unless_tested
 
 # In verl's data: which row of the mini-batch a row of a micro-batch is; and in its model outputs, per
-# token, as 0 and 1 what was accepted, where weights need it the acceptance probability, and the log-prob
-# over what the sampler kept, +inf where the record doesn't tell.
+# token, as 0 and 1 what was accepted, where weights need it the acceptance probability, the log-prob
+# over what the sampler kept, +inf where the record doesn't tell, and what score centering adds to log-probs.
 _ROW = "sis_row"
 _ACCEPTED = "sis_accepted"
 _PROBABILITIES = "sis_probabilities"
 _TRUNCATED = "sis_truncated"
+_CENTERING = "sis_centering"
 # Errors that no later call can mend: of the configuration, not of a server that is away.
 _WRONG = (errors.InvalidArgument, errors.AlreadyExists)
 
 
-def attach(worker: Any, settings: Settings, truncated: bool = False) -> Training:
+def attach(
+    worker: Any, settings: Settings, truncated: bool = False, actor: Optional[Mapping[str, Any]] = None
+) -> Training:
     """Lets the training steps of a TrainingWorker use SIS, whatever its loss is, as long as that
     reads `old_log_probs` and `advantages` as verl's `ppo_loss` does.
 
@@ -45,6 +49,8 @@ def attach(worker: Any, settings: Settings, truncated: bool = False) -> Training
     truncated: whether rollouts leave tokens out by top-p or top-k. Then the log-probs that the loss gets
     are of the policy renormalised over the others, which a reference model's are not: the loss must not
     compare them (use_kl_loss), and settings.mass must be 0.
+
+    actor: verl's configuration of the loss. settings.score_centering needs it.
     """
     warn_unless_tested("verl", "verl")
     check_engine(worker.engine_config, worker.model_config)
@@ -52,7 +58,7 @@ def attach(worker: Any, settings: Settings, truncated: bool = False) -> Training
         raise ValueError(
             f"mass is {settings.mass}, and rollouts leave tokens out: a cut set doesn't tell which were kept. Set it to 0"
         )
-    return Training(worker, settings, truncated)
+    return Training(worker, settings, truncated, centering_limit(settings, actor))
 
 
 class Training:
@@ -64,9 +70,11 @@ class Training:
     training: its tokens keep their importance ratios, and count as missing.
     """
 
-    def __init__(self, worker: Any, settings: Settings, truncated: bool) -> None:
+    def __init__(self, worker: Any, settings: Settings, truncated: bool, centering_limit: Optional[float]) -> None:
         self._settings = settings
         self.truncated = truncated
+        # With score centering the largest weight, else None.
+        self.centering_limit = centering_limit
         self.weights = TokenWeights.of(settings)
         # Of the mini-batch, on this rank.
         self.counts = StepCounts()
@@ -197,7 +205,8 @@ class Training:
     def _fetched(self, names: List[str], generated: List[_Generated]) -> Optional[TopKRecords]:
         """Leased. None if there is nothing to fetch, or no server."""
         slices = [Slice(name, length=len(part.sampled_ids)) for name, part in zip(names, generated)]
-        arrays = ("ids", "log_probs", "sampled_ids") if self.truncated else ("ids", "sampled_ids")
+        needs_sets = self.truncated or self.centering_limit is not None
+        arrays = ("ids", "log_probs", "sampled_ids") if needs_sets else ("ids", "sampled_ids")
         if not slices:
             return None
         return self._asked(
@@ -286,13 +295,17 @@ class MiniBatch:
             return {name: values[None] for name, values in self._decisions(student_logits[0], data).items()}
         if self._training.truncated:
             model_output["log_probs"] = _renormalised(model_output["log_probs"], model_output[_TRUNCATED])
+        if self._training.centering_limit is not None:
+            log_probs = model_output["log_probs"]
+            values = log_probs.values() + model_output[_CENTERING].values()
+            model_output["log_probs"] = torch.nested.nested_tensor_from_jagged(values, log_probs.offsets())
         changed = _substituted(model_output, data, self._training.weights)
         return stock(model_output=model_output, data=changed, dp_group=dp_group)
 
     def _decisions(self, logits: torch.Tensor, data: Any) -> Dict[str, torch.Tensor]:
-        """The model outputs that are SIS's, float32 [n] of the token after a position, _TRUNCATED with
-        gradients; of logits [n, V], divided by the temperature, of all rows of the micro-batch one after the
-        other. With sequence parallelism each rank has n of them, one after the other, padded at the end, and
+        """The model outputs that are SIS's, float32 [n] of the token after a position, _TRUNCATED and
+        _CENTERING with gradients; of logits [n, V], divided by the temperature, of all rows of the micro-batch one
+        after the other. With sequence parallelism each rank has n of them, one after the other, padded at the end, and
         verl gathers what all have found."""
         from verl.utils.ulysses import get_ulysses_sequence_parallel_rank
 
@@ -302,6 +315,8 @@ class MiniBatch:
             outputs[_PROBABILITIES] = torch.zeros(len(logits), device=logits.device)
         if self._training.truncated:
             outputs[_TRUNCATED] = torch.full((len(logits),), torch.inf, device=logits.device)
+        if self._training.centering_limit is not None:
+            outputs[_CENTERING] = torch.zeros(len(logits), device=logits.device)
         offsets = data["input_ids"].offsets().tolist()
         # Of all tokens of the micro-batch those whose logits this rank has: [begin, end).
         begin = get_ulysses_sequence_parallel_rank() * len(logits)
@@ -339,7 +354,29 @@ class MiniBatch:
         outputs[_ACCEPTED][at] = sis.torch.tensor(evaluation.accepted, logits.device).float()
         if _PROBABILITIES in outputs:
             outputs[_PROBABILITIES][at] = sis.torch.tensor(evaluation.acceptance_probabilities, logits.device)
+        if _CENTERING in outputs:
+            sampling = [self._generated[index].log_probs[start : start + length] for index, start, length in chosen]
+            decided = {name: values[at] for name, values in outputs.items()}
+            shift = self._centering(records, logits[at], np.concatenate(sampling), decided)
+            outputs[_CENTERING] = outputs[_CENTERING].index_copy(0, at, shift)
         return outputs
+
+    def _centering(
+        self, records: TopKRecords, logits: torch.Tensor, sampling: np.ndarray, decided: Dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """float32 [N]; logits: [N, V], a copy: verl may overwrite its own in the backward pass. sampling: nats
+        [N]; decided: outputs of _decisions, of the same tokens."""
+        limit, weights = self._training.centering_limit, self._training.weights
+        assert limit is not None
+        current = sis.torch.log_probs_at(records, logits)
+        if self._training.truncated:
+            current = sis.torch.replayed(records, current).current
+        weight = sis.torch.selective_weight(records, current, limit, weights.weight == "expected")
+        center = sis.torch.score_center(records, current, weight)
+        own, accepted = current.sampled_log_probs.detach(), decided[_ACCEPTED].bool()
+        probabilities = decided.get(_PROBABILITIES, torch.zeros_like(own))
+        old = weights.old_log_probs(Decided(own, sis.torch.tensor(sampling, own.device), accepted, probabilities))
+        return centering(own, old, center, limit)
 
     def end(self) -> None:
         if self._lease_id:

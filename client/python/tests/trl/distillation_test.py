@@ -325,6 +325,7 @@ class DistillationTest(unittest.TestCase):
         # Before a model is loaded, or a server asked.
         for message, changed, config in (
             ("temperature is 0.7", {"temperature": 0.7}, SisConfig(ADDRESS)),
+            ("DistillationTrainer, unlike GRPOTrainer.*Set it to False", {"use_liger_kernel": True}, SisConfig(ADDRESS)),
             ("score_centering is of importance ratios", {}, SisConfig(ADDRESS, score_centering=True)),
         ):
             with self.subTest(message), self.assertRaisesRegex(ValueError, message):

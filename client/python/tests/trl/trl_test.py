@@ -432,7 +432,6 @@ class TrlTest(TrainerCase):
         wrong = {
             "corrected twice": {"use_vllm": True, "vllm_importance_sampling_correction": True},
             "generate_batch": {"use_transformers_continuous_batching": True},
-            "use_liger_kernel.*Set it to False": {"use_liger_kernel": True},
             "n is 2": {"generation_kwargs": {"n": 2}},
             "num_return_sequences is 2": {"generation_kwargs": {"num_return_sequences": 2}},
             "prompt_lookup_num_tokens": {"generation_kwargs": {"prompt_lookup_num_tokens": 3}},

@@ -30,14 +30,12 @@ def make_worker(path, micro_batch=4, dynamic=False, remove_padding=False, sequen
     import packed_attention
     from verl.trainer.config import CheckpointConfig
     from verl.workers.config import (
-        FSDPActorConfig,
         FSDPEngineConfig,
         FSDPOptimizerConfig,
         HFModelConfig,
         TrainingWorkerConfig,
     )
     from verl.workers.engine_workers import TrainingWorker
-    from verl.workers.utils.losses import ppo_loss
 
     if remove_padding:
         packed_attention.install()
@@ -59,12 +57,23 @@ def make_worker(path, micro_batch=4, dynamic=False, remove_padding=False, sequen
         )
     )  # fmt: skip
     worker.reset()
+    set_loss(worker)
+    return worker
+
+
+def set_loss(worker, loss_mode="vanilla", **changed):
+    """The actor's configuration, with these changes, by which its loss is made."""
+    from verl.workers.config import FSDPActorConfig, PolicyLossConfig
+    from verl.workers.utils.losses import ppo_loss
+
+    engine = worker.engine_config
     actor = FSDPActorConfig(
-        strategy="fsdp2", rollout_n=1, ppo_mini_batch_size=8, ppo_micro_batch_size_per_gpu=micro_batch,
-        use_dynamic_bsz=dynamic, loss_agg_mode="token-mean",
+        strategy="fsdp2", rollout_n=1, ppo_mini_batch_size=8,
+        ppo_micro_batch_size_per_gpu=engine.micro_batch_size_per_gpu, use_dynamic_bsz=engine.use_dynamic_bsz,
+        loss_agg_mode="token-mean", policy_loss=PolicyLossConfig(loss_mode=loss_mode), **changed,
     )  # fmt: skip
     worker.set_loss_fn(functools.partial(ppo_loss, config=actor))
-    return worker
+    return actor
 
 
 @dataclass

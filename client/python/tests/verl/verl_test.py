@@ -1,6 +1,7 @@
 """verl's FSDP2 engine beside the real server: run by tools/rl-test."""
 
 import contextlib
+import copy
 import dataclasses
 import importlib
 import json
@@ -44,6 +45,8 @@ from sis.verl.training import attach
 K = 16
 # Few enough for a record to hold all of them.
 WHOLE = tiny_model.VOCABULARY = training_worker.VOCABULARY
+# Weights up to 1.5.
+CISPO = {"loss_mode": "cispo", "clip_ratio_low": 1.0, "clip_ratio_high": 0.5}
 
 
 def metrics_of(output):
@@ -124,6 +127,11 @@ class VerlTest(unittest.TestCase):
         cls.initial = [p.detach().clone() for p in cls.worker.engine.module.parameters()]
         cls.model = AutoModelForCausalLM.from_pretrained(cls.path, dtype=torch.float32)
         cls.coarse = AutoModelForCausalLM.from_pretrained(cls.path, dtype=torch.bfloat16)
+        cls.stale = copy.deepcopy(cls.model)
+        torch.manual_seed(0)
+        with torch.no_grad():
+            for parameter in cls.stale.parameters():
+                parameter.add_(0.03 * parameter.abs().mean() * torch.randn_like(parameter))
         server = LiveServer(cache_bytes=256 << 20)
         cls.addClassCleanup(server.close)
         cls.address = server.address
@@ -143,8 +151,8 @@ class VerlTest(unittest.TestCase):
     def settings(self, **changed):
         return Settings(**{"address": self.address, "run": self.id().split(".")[-1], "top_k": K, "seed": 1, **changed})
 
-    def attached(self, settings):
-        training = attach(self.worker, settings)
+    def attached(self, settings, *others):
+        training = attach(self.worker, settings, *others)
         self.addCleanup(training.close)
         return training
 
@@ -366,7 +374,7 @@ class VerlTest(unittest.TestCase):
         alone = self.client.get_step(run, 0).totals
         told = {"address": self.address, "run": "two-ranks", "top_k": K, "seed": 1}
         append(self.client, Settings(**told).create_run(self.client, WHOLE), samples)
-        answers = [answer for (answer,) in self.two_ranks([(samples, told, False)])]
+        answers = [answer for (answer,) in self.two_ranks([(samples, told, False, {})])]
         together = self.client.get_step(sis.Run("two-ranks", 0, run.config), 0).totals
         for name in ("accepted", "rejected", "outside_top_k", "missing"):
             self.assertEqual(getattr(together, name), getattr(alone, name), name)
@@ -379,7 +387,7 @@ class VerlTest(unittest.TestCase):
             self.assert_close(answer["gradients"], gradients.steps[0])
 
     def two_ranks(self, steps, arrangement=None, **batch_settings):
-        """What each found, step by step, each (samples, settings, truncated)."""
+        """What each found, step by step, each (samples, settings, truncated, changes of the loss)."""
         with tempfile.TemporaryDirectory() as folder:
             task = {"path": self.path, "arrangement": arrangement or {}, "steps": steps, "batch": batch_settings}
             torch.save(task, f"{folder}/task")
@@ -436,6 +444,51 @@ class VerlTest(unittest.TestCase):
                     self.assert_close(step, clipped)
                 self.assertAlmostEqual(metrics["sis/missing"][0][0], 6 / sum(sum(sample.mask) for sample in samples))
 
+    def test_score_centering(self):
+        """In float64 over the whole vocabulary, with one of two turns of a sample lost."""
+        self.addCleanup(training_worker.set_loss, self.worker)
+        actor = training_worker.set_loss(self.worker, **CISPO)
+        samples = rollout(self.stale, 8, WHOLE, 28)
+        lost = samples[0].turns[1]
+        data = batch(samples)
+        for number, weights in enumerate(({}, {"weight": "expected"})):
+            with self.subTest(**weights):
+                detach(self.worker)
+                # Sets are whole, and of float32, whatever these say.
+                settings = self.settings(run=f"centered-{number}", top_k=WHOLE, mass=0.7, score_centering=True, **weights)
+                kept = [dataclasses.replace(sample, turns=[t for t in sample.turns if t is not lost]) for sample in samples]
+                append(self.client, settings.create_run(self.client, WHOLE), kept)
+                of = {"seed": 1, "draw": 0, "top_k": WHOLE, "lost": {lost.name}, "limit": 1.5, "expected": bool(weights)}
+                expected, share = expected_gradients(self.model, samples, data["advantages"], centered=True, **of)
+                plain, _ = expected_gradients(self.model, samples, data["advantages"], **of)
+                self.assertTrue(0.1 < share < 0.9, share)
+                gradients = Gradients(self.worker)
+                self.attached(settings, False, actor)
+                metrics = metrics_of(self.worker.train_batch(data.clone()))
+                (step,) = gradients.steps
+                self.assert_close(step, expected)
+                with self.assertRaises(AssertionError):
+                    self.assert_close(step, plain)
+                missing = len(lost.log_probs) / sum(sum(sample.mask) for sample in samples)
+                self.assertAlmostEqual(metrics["sis/missing"][0][0], missing)
+
+    def test_score_centering_over_what_a_filter_keeps(self):
+        """There the mean score of equal policies is 0, and only there."""
+        self.addCleanup(training_worker.set_loss, self.worker)
+        actor = training_worker.set_loss(self.worker, **CISPO)
+        samples = rollout(self.model, 8, WHOLE, 29, top_p=0.8)
+        data = batch(samples)
+        expected, _ = expected_gradients(
+            self.model, samples, data["advantages"], seed=1, draw=0, top_k=WHOLE, top_p=0.8, limit=1.5
+        )
+        settings = self.settings(top_k=WHOLE, score_centering=True)
+        append(self.client, settings.create_run(self.client, WHOLE), samples)
+        gradients = Gradients(self.worker)
+        self.attached(settings, True, actor)
+        self.worker.train_batch(data)
+        (step,) = gradients.steps
+        self.assert_close(step, expected)
+
     def test_sequence_parallelism_over_two_ranks(self):
         """Each has half of the tokens of a micro-batch, and a stretch may be on both."""
         drawn, settings = self.recorded(self.coarse, 8, K, 21)
@@ -443,9 +496,13 @@ class VerlTest(unittest.TestCase):
         targeted, of_mass = self.recorded(self.coarse, 8, K, 25, mass=0.7)
         damped = dataclasses.replace(settings, run=f"{settings.run}-damped", damped_truncation=True)
         append(self.client, damped.create_run(self.client, WHOLE), drawn)
+        stale = rollout(self.stale, 8, K, 30)
+        centered = dataclasses.replace(settings, run=f"{settings.run}-centered", score_centering=True)
+        append(self.client, centered.create_run(self.client, WHOLE), stale)
         steps = [
-            (drawn, vars(settings), False), (filtered, vars(of_kept), True), (targeted, vars(of_mass), False),
-            (drawn, vars(damped), False),
+            (drawn, vars(settings), False, {}), (filtered, vars(of_kept), True, {}),
+            (targeted, vars(of_mass), False, {}), (drawn, vars(damped), False, {}),
+            (stale, vars(centered), False, CISPO),
         ]  # fmt: skip
         arrangement = {"remove_padding": True, "sequence_parallel": 2}
         first, second = self.two_ranks(steps, arrangement)
@@ -461,13 +518,17 @@ class VerlTest(unittest.TestCase):
         of_targeted, share_of_mass = expected_gradients(
             self.model, targeted, advantages, seed=1, draw=0, top_k=K, mass=0.7
         )
+        of_centered, _ = expected_gradients(
+            self.model, stale, batch(stale)["advantages"], seed=1, draw=0, top_k=K, limit=1.5, centered=True
+        )
         for answers in (first, second):
             self.assert_close(answers[0]["gradients"], expected)
             self.assert_close(answers[1]["gradients"], of_filtered)
             self.assert_close(answers[2]["gradients"], of_targeted)
             self.assert_close(answers[3]["gradients"], of_damped)
+            self.assert_close(answers[4]["gradients"], of_centered)
         # As verl: what is logged comes from the first.
-        self.assertEqual([answer["metrics"] for answer in second], [{}] * 4)
+        self.assertEqual([answer["metrics"] for answer in second], [{}] * 5)
         logged = first[0]["metrics"]
         self.assertEqual(logged["sis/missing"], [[0.0]])
         self.assertAlmostEqual(logged["sis/accept_rate"][0][0], share, delta=1e-12)
@@ -531,6 +592,18 @@ class VerlTest(unittest.TestCase):
             with self.subTest(name), unittest.mock.patch.dict(owner.__dict__, {name: value}):
                 with self.assertRaisesRegex(ValueError, name):
                     attach(self.worker, self.settings())
+        with self.assertRaisesRegex(ValueError, "give attach the actor's configuration"):
+            attach(self.worker, self.settings(score_centering=True))
+        self.addCleanup(training_worker.set_loss, self.worker)
+        for changed, weights, message in (
+            ({"loss_mode": "vanilla"}, {}, "loss_mode is 'vanilla'.*set it to 'cispo'"),
+            ({"use_kl_loss": True}, {}, "use_kl_loss is True.*set it to False"),
+            ({"clip_ratio_low": 0.2}, {}, "clip_ratio_low is 0.2.*weights to 0.8.*Set it to 1.0"),
+            ({}, {"damped_truncation": True}, "sis.damped_truncation is True.*set it to False"),
+        ):
+            actor = training_worker.set_loss(self.worker, **{**CISPO, **changed})
+            with self.subTest(message), self.assertRaisesRegex(ValueError, message):
+                attach(self.worker, self.settings(score_centering=True, **weights), False, actor)
 
     def test_sessions_of_transfer_queue_name_what_is_recorded(self):
         samples = rollout(self.coarse, 8, K, 23)
@@ -630,6 +703,7 @@ class VerlTest(unittest.TestCase):
                 ("ppo_trainer", "algorithm.rollout_correction.rollout_is=token", "rollout_is .* Set it to null"),
                 ("ppo_trainer", "distillation.distillation_loss.loss_mode=forward_kl_topk", "Set it to 'k3'"),
                 ("ppo_trainer", f"{actor_rollout}.actor.policy_loss.loss_mode=geo_mean", "'geo_mean', but damped.*'vanilla'"),
+                ("ppo_trainer", f"{ours}.score_centering=true", "loss_mode is 'vanilla'.*set it to 'cispo'"),
                 ("ppo_megatron_trainer", f"{actor_rollout}.actor.strategy=megatron", "Set it to 'fsdp2'"),
             ):
                 given = [*recipe, override, "distillation.enabled=true"]
