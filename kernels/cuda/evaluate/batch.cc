@@ -1,7 +1,6 @@
 #include "kernels/cuda/evaluate/batch.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <functional>
@@ -42,37 +41,21 @@ FixedRows FixedRowsOf(const BehaviorView& behavior) {
   return inside ? behavior.fixed_rows : FixedRows();
 }
 
-// Writes the values at used slots of `rows` [n, K] as the codes of those slots lie. The first
-// position is in `first_lane` of the first group. Lanes around the n positions get values of the
-// last one, which no position reads.
+// Writes the values at used slots of `rows` [n, K], position by position. The first position is in
+// lane `first_lane`; for lanes around the n positions it leaves room.
 template <typename T>
 void WriteUsedSlots(std::span<const T> rows, size_t slots, std::span<const uint16_t> counts,
                     size_t first_lane, T* to) {
-  struct Lane {
-    const T* row;
-    size_t count;
-  };
-  const size_t last = rows.size() / slots - 1;
-  for (size_t group = 0; group < counts.size(); group += kGroupPositions) {
-    // Those that have the slot, in order.
-    std::array<Lane, kGroupPositions> lanes;
-    for (size_t i = 0; i < kGroupPositions; ++i) {
-      // Wraps around before the first.
-      const size_t position = std::min(group + i - first_lane, last);
-      lanes[i] = {rows.data() + position * slots, counts[group + i]};
+  const T* row = rows.data();
+  const size_t end = first_lane + rows.size() / slots;
+  for (size_t lane = 0; lane < counts.size(); ++lane) {
+    const size_t count = counts[lane];
+    if (lane >= first_lane && lane < end) {
+      // Mostly so few that a call of memcpy takes longer.
+      for (size_t slot = 0; slot < count; ++slot) to[slot] = row[slot];
+      row += slots;
     }
-    auto end = lanes.end();
-    for (size_t slot = 0;;) {
-      end =
-          std::remove_if(lanes.begin(), end, [=](const Lane& lane) { return lane.count == slot; });
-      if (end == lanes.begin()) break;
-      const size_t next = std::min_element(lanes.begin(), end, [](const Lane& a, const Lane& b) {
-                            return a.count < b.count;
-                          })->count;
-      for (; slot < next; ++slot) {
-        for (auto lane = lanes.begin(); lane != end; ++lane) *to++ = lane->row[slot];
-      }
-    }
+    to += count;
   }
 }
 

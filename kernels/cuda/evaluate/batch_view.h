@@ -37,8 +37,8 @@ struct StagedStretch {
   bool byte_ranks;  // sampled_ranks: RankSpan's bytes, else its halves
   StagedRows behavior;
   StagedRows current;
-  // Of kRagged, in the input: those of RaggedLogProbs. The codes, and current values, are those
-  // from place begins[0] on, or from the place before it if that is odd.
+  // Of kRagged, in the input: those of RaggedLogProbs. The codes, and current values, begin with
+  // that of place begins[0], or with the place before it if that is odd.
   uint64_t counts = kAbsent;
   uint64_t begins = kAbsent;
   uint64_t multipliers = kAbsent;

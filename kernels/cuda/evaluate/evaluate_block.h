@@ -84,9 +84,9 @@ struct SlotAccumulator {
       float current_log_probs[kSlotsAhead];
       for (int i = 0; i < kSlotsAhead; ++i) {
         const bool there = slot + i < end;
-        const int place = there ? places.Next() : 0;
-        behavior_log_probs[i] = there ? behavior.At(place) : kMinusInfinity;
-        current_log_probs[i] = there ? current.At(place) : kMinusInfinity;
+        const Place place = there ? places.Next() : Place{};
+        behavior_log_probs[i] = there ? behavior.At(place.recorded) : kMinusInfinity;
+        current_log_probs[i] = there ? current.At(place.current) : kMinusInfinity;
       }
       for (int i = 0; i < kSlotsAhead; ++i) {
         envelope.Add(behavior_log_probs[i], current_log_probs[i]);

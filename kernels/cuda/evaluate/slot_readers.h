@@ -12,47 +12,59 @@
 namespace sis::cuda {
 
 // How log-probs lie; the encoding stands beside. kNone: the REDUCED form has none at slots. Current
-// values are in float32 or float16, token-major, or ragged where the recorded ones are: one for
-// each code, at the same place. Recorded ones are in any layout, if token-major in float32.
+// values are in float32 or float16, token-major, or where the recorded ones are ragged those of the
+// used slots, position by position. Recorded ones are in any layout, if token-major in float32.
 enum class RowLayout : uint8_t { kNone, kTokenMajor, kGrouped, kRagged };
 
-// Readers find the value of a slot at a place, and places are asked for slot by slot.
+// Where readers find the two values of a slot. Places are asked for slot by slot.
+struct Place {
+  int recorded;
+  int current;
+};
 
 // Where rows have all slots.
 class DensePlaces {
  public:
-  SIS_HOST_DEVICE int Next() { return slot_++; }
+  SIS_HOST_DEVICE Place Next() {
+    const int slot = slot_++;
+    return {slot, slot};
+  }
 
  private:
   int slot_ = 0;
 };
 
-// Where they have the used ones: as RaggedSlot says, without counting again for every slot.
+// Where they have the used ones: recorded ones as RaggedSlot says, without counting again for every
+// slot.
 class RaggedPlaces {
  public:
-  // `counts`: of the position's group, four in a word; `begin`: the place of its first slot.
+  // `counts`: of the position's group, four in a word; `begin`: of its first slot, in both.
   SIS_HOST_DEVICE RaggedPlaces(const uint64_t* counts, int lane, uint32_t begin)
-      : place_(static_cast<int>(begin)) {
+      : place_{static_cast<int>(begin), static_cast<int>(begin)} {
     for (int i = 0; i < kWords; ++i) {
       const int before = lane - 4 * i;
-      const uint64_t is_before = before >= 4  ? kOnes
-                                 : before > 0 ? kOnes & ((uint64_t{1} << 16 * before) - 1)
-                                              : 0;
+      const uint64_t lanes_before = before >= 4  ? ~uint64_t{0}
+                                    : before > 0 ? (uint64_t{1} << 16 * before) - 1
+                                                 : 0;
+      const uint64_t is_before = kOnes & lanes_before;
       const uint64_t has_slot = (counts[i] | kHighBits) - kOnes;
-      place_ += Ones(has_slot & is_before << 15);
+      place_.recorded += Ones(has_slot & is_before << 15);
+      // The four of a word, added up in its highest lane.
+      place_.current += static_cast<int>((counts[i] & lanes_before) * kOnes >> 48);
       left_[i] = has_slot - is_before;
     }
   }
   // Of the position's used slots only. After slot r come those of rank r in later lanes, and of
   // rank r + 1 in the lanes before.
-  SIS_HOST_DEVICE int Next() {
-    const int place = place_;
+  SIS_HOST_DEVICE Place Next() {
+    const Place place = place_;
     uint64_t lanes = 0;
     for (int i = 0; i < kWords; ++i) {
       lanes |= (left_[i] & kHighBits) >> i;
       left_[i] -= kOnes;
     }
-    place_ += Ones(lanes);
+    place_.recorded += Ones(lanes);
+    ++place_.current;
     return place;
   }
 
@@ -67,7 +79,7 @@ class RaggedPlaces {
   // Of each lane, above a bit that is gone when there are none: its slots after this rank, or in
   // lanes before, after the next. K is below 2^15, so that no lane borrows from another.
   uint64_t left_[kWords];
-  int place_;
+  Place place_;
 };
 
 // `lane` counts the positions from lane 0 of the first group on.
