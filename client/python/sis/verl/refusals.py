@@ -21,13 +21,17 @@ def check_training(config: Mapping[str, Any]) -> None:
     settings = Settings.of(rollout.get("custom"))
     if settings is not None:
         check_trackers(settings.token_table_steps, config["trainer"]["logger"], "trainer.logger")
-        rule, correction = TokenWeights.of(settings).rule, config["algorithm"].get("rollout_correction") or {}
-        mode = (actor.get("policy_loss") or {}).get("loss_mode")
-        # In bypass mode verl itself takes another.
-        if rule is not None and mode in _NOT_PER_TOKEN and not correction.get("bypass_mode"):
+        rule, mode = TokenWeights.of(settings).rule, (actor.get("policy_loss") or {}).get("loss_mode")
+        if rule is not None and mode in _NOT_PER_TOKEN:
             raise ValueError(
                 f"actor.policy_loss.loss_mode is {mode!r}, but {rule} gives each token a weight in the place of ratios. "
                 "Set it to 'vanilla'"
+            )
+        correction = config["algorithm"].get("rollout_correction") or {}
+        if rule is not None and correction.get("bypass_mode") and correction.get("rollout_rs"):
+            raise ValueError(
+                "algorithm.rollout_correction.rollout_rs rejects by differences from the old log-probs, which are all 0 "
+                f"by {rule} in bypass mode. Set it to null"
             )
     if rollout["name"] != "vllm":
         raise ValueError(f"rollout.name is {rollout['name']!r}: sis.verl records what vLLM generates. Set it to 'vllm'")
