@@ -29,6 +29,8 @@ def budgeted_log_lambda(log_ratios: ArrayLike, accepted_share: float, mask: Opti
     accepted_share: in (0, 1].
     mask: [N], booleans; false where there is no record or the position is not trained on.
 
+    It may lie outside [-64, 64], which the server refuses.
+
     ValueError if a log-ratio that counts is NaN or +inf, if none counts, or if tokens with w = 0
     make the share impossible.
     """

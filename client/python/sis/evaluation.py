@@ -190,7 +190,8 @@ class Evaluation:
     ratios: Optional[np.ndarray]
     # float32 [N], nats: its logarithm; -inf of 0.
     log_ratios: Optional[np.ndarray]
-    # float32 [N]: the probability that the draw accepts; 0 outside V_k, missing or masked.
+    # float32 [N]: the probability that the draw accepts; 0 outside V_k, missing or masked. With
+    # budgeted_rejection min(1, w / lambda), outside V_k too.
     acceptance_probabilities: Optional[np.ndarray]
     # float32 [N]: what stands in the ratio's place in the algorithm's formula; 0 where masked.
     surrogates: Optional[np.ndarray]

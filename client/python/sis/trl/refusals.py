@@ -57,6 +57,11 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
             f"importance_sampling_level is {level!r}, but {rule} gives each token a weight. Leave it out, or set it to "
             "'token'"
         )
+    if rule is not None and arguments.beta != 0 and getattr(arguments, "use_bias_correction_kl", False):
+        raise ValueError(
+            f"beta is {arguments.beta}, and use_bias_correction_kl weighs the KL term by the loss's ratio, but by {rule} "
+            "that is 1. Set use_bias_correction_kl to False, or beta to 0"
+        )
     if config.score_centering:
         check_product(
             ("loss_type", arguments.loss_type, "cispo"),
@@ -123,7 +128,8 @@ def check_sharding(arguments: Any) -> None:
     if arguments.deepspeed_plugin is not None:
         raise ValueError("DeepSpeed may split the head, whose rows are read: use FSDP2 (fsdp_config: fsdp_version 2), or DDP")
     version = 2
-    if arguments.fsdp_plugin_args is not None:
+    # Transformers 4 tell the environment instead.
+    if getattr(arguments, "fsdp_plugin_args", None) is not None:
         version = arguments.fsdp_plugin_args["fsdp_version"]
     elif os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true":
         version = int(os.environ.get("FSDP_VERSION", "1"))

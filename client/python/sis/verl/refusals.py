@@ -29,6 +29,12 @@ def check_training(config: Mapping[str, Any]) -> None:
                 f"actor.policy_loss.loss_mode is {mode!r}, but {rule} gives each token a weight in the place of ratios. "
                 "Set it to 'vanilla'"
             )
+        correction = config["algorithm"].get("rollout_correction") or {}
+        if rule is not None and correction.get("bypass_mode") and correction.get("rollout_rs"):
+            raise ValueError(
+                "algorithm.rollout_correction.rollout_rs rejects by differences from the old log-probs, which are all 0 "
+                f"by {rule} in bypass mode. Set it to null"
+            )
     if rollout["name"] != "vllm":
         raise ValueError(f"rollout.name is {rollout['name']!r}: sis.verl records what vLLM generates. Set it to 'vllm'")
     if not rollout.get("calculate_log_probs"):

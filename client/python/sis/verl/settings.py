@@ -29,7 +29,8 @@ class Settings:
     # Seconds.
     time_to_live: float = 3600.0
     log_prob_encoding: str = "fixed12"
-    # Seconds that a call may take; without an answer the step goes on with verl's own ratios.
+    # Seconds that a call may take; without an answer the step goes on with verl's own ratios, by a rule
+    # with a = 0 (docs/trl.md).
     timeout: float = 10.0
     # Seconds that the records of a mini-batch are kept for it at least.
     lease_seconds: float = 600.0

@@ -443,6 +443,9 @@ class TrlTest(TrainerCase):
             "importance_sampling_level is 'sequence', but damped_truncation.*set it to 'token'": {
                 "config": SisConfig(damped_truncation=True), "importance_sampling_level": "sequence",
             },
+            "beta is 0.1.*by damped_truncation that is 1. Set use_bias_correction_kl to False": {
+                "config": SisConfig(damped_truncation=True), "beta": 0.1,
+            },
         }  # fmt: skip
         for message, changed in wrong.items():
             config = changed.pop("config", None)
@@ -452,6 +455,8 @@ class TrlTest(TrainerCase):
                 setattr(arguments, name, value)
             with self.subTest(message), self.assertRaisesRegex(ValueError, message):
                 SisGRPOTrainer(args=arguments, sis_config=config)
+        # Of transformers 4, which have no fsdp_plugin_args.
+        refusals.check_sharding(types.SimpleNamespace(deepspeed_plugin=None))
         config = types.SimpleNamespace(
             model_config=types.SimpleNamespace(logprobs_mode="processed_logprobs"),
             speculative_config=types.SimpleNamespace(method="ngram"),

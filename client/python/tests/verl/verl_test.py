@@ -691,7 +691,7 @@ class VerlTest(unittest.TestCase):
         recipe = [
             f"{ours}.address=localhost:1", f"{ours}.run=r", f"{ours}.damped_truncation=true",
             f"{actor_rollout}.rollout.name=vllm", f"{actor_rollout}.rollout.calculate_log_probs=true",
-            f"{actor_rollout}.actor.strategy=fsdp2",
+            "algorithm.rollout_correction.bypass_mode=true", f"{actor_rollout}.actor.strategy=fsdp2",
         ]  # fmt: skip
         with initialize_config_dir(str(pathlib.Path(verl.__file__).parent / "trainer/config"), version_base=None):
             check_training(compose("ppo_trainer", overrides=recipe))
@@ -701,6 +701,7 @@ class VerlTest(unittest.TestCase):
                 ("ppo_trainer", f"{actor_rollout}.model.use_fused_kernels=true", "use_fused_kernels.* Set it to false"),
                 ("ppo_trainer", f"{actor_rollout}.actor.pad_to_length=true", "pad_to_length.* Set it to false"),
                 ("ppo_trainer", "algorithm.rollout_correction.rollout_is=token", "rollout_is .* Set it to null"),
+                ("ppo_trainer", "algorithm.rollout_correction.rollout_rs=token_k1", "rollout_rs .* Set it to null"),
                 ("ppo_trainer", "distillation.distillation_loss.loss_mode=forward_kl_topk", "Set it to 'k3'"),
                 ("ppo_trainer", f"{actor_rollout}.actor.policy_loss.loss_mode=geo_mean", "'geo_mean', but damped.*'vanilla'"),
                 ("ppo_trainer", f"{ours}.score_centering=true", "loss_mode is 'vanilla'.*set it to 'cispo'"),
