@@ -28,13 +28,13 @@ def zero(stage):
 class DeepspeedTest(TwoProcessCase):
     def test_as_ddp_and_float64(self):
         """With score centering gradients go through the rows of the split head."""
-        centered = {"score_centering": True}
-        seen = self.ranks(
-            ddp={}, ddp_centered=centered, zero2=zero(2), zero3=zero(3), zero3_centered={**zero(3), **centered}
-        )
+        kinds = {"": {}, "_centered": {"score_centering": True}, "_adapters": {"adapters": True}}
+        ddp = {f"ddp{kind}": changed for kind, changed in kinds.items()}
+        zero3 = {f"zero3{kind}": {**changed, **zero(3)} for kind, changed in kinds.items()}
+        seen = self.ranks(**ddp, zero2=zero(2), **zero3)
         self.check_as(seen["ddp"], seen["zero2"], split=False)
-        self.check_as(seen["ddp"], seen["zero3"], split=True)
-        self.check_as(seen["ddp_centered"], seen["zero3_centered"], split=True)
+        for one, other in zip(ddp, zero3):
+            self.check_as(seen[one], seen[other], split=True)
 
     def test_refused(self):
         arguments = types.SimpleNamespace(deepspeed_plugin=object())
