@@ -4,6 +4,13 @@ from __future__ import annotations
 
 # By environment of tools/rl-environment.
 TESTED = {
+    "deepspeed": {
+        "accelerate": "1.15.0",
+        "deepspeed": "0.19.8",
+        "torch": "2.13.0",
+        "transformers": "5.19.0",
+        "trl": "1.16.0",
+    },
     "rl": {
         "accelerate": "1.15.0",
         "peft": "0.21.2",

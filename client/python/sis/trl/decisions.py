@@ -32,10 +32,17 @@ class Head(NamedTuple):
 
 def whole_head(head: Any, learns: bool) -> Head:
     """FSDP2 leaves it split where Accelerate finds no final norm to keep it whole with: in all models with
-    adapters. TRL gathers it too. All ranks have to call this. learns: whether gradients go through its
-    rows; ValueError if they would have to go to all ranks."""
+    adapters. ZeRO-3 leaves it split but while a module of its own is called. TRL gathers it too. All ranks
+    have to call this, ZeRO-3's within the model's forward, which readies it for gradients. learns: whether
+    gradients go through its rows; ValueError if FSDP2 would have to bring them to all ranks."""
 
     def whole(value: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+        if hasattr(value, "ds_id"):
+            from trl.trainer.utils import maybe_gather_lm_head_ctx
+
+            # Of what is gathered nothing stays, so a copy, with the gradients of it.
+            with torch.set_grad_enabled(learns), maybe_gather_lm_head_ctx(value):
+                return value.clone()
         if not isinstance(value, DTensor):
             return value
         if learns and value.requires_grad:

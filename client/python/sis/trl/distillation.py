@@ -104,6 +104,7 @@ class SisDistillationMixin(ConnectedMixin):
 
     def _sis_check_arguments(self, arguments: Any) -> None:
         super()._sis_check_arguments(arguments)
+        refusals.check_deepspeed(arguments)
         _check_arguments(arguments, self._sis_config)
 
     def _sis_check_trainer(self) -> None:

@@ -125,8 +125,6 @@ def check_vllm_server(told: Mapping[str, Any], top_k: int) -> None:
 def check_sharding(arguments: Any) -> None:
     """ValueError if with these TrainingArguments, or as `accelerate launch` says in the environment, the head
     may not be there."""
-    if arguments.deepspeed_plugin is not None:
-        raise ValueError("DeepSpeed may split the head, whose rows are read: use FSDP2 (fsdp_config: fsdp_version 2), or DDP")
     version = 2
     # Transformers 4 tell the environment instead.
     if getattr(arguments, "fsdp_plugin_args", None) is not None:
@@ -135,6 +133,13 @@ def check_sharding(arguments: Any) -> None:
         version = int(os.environ.get("FSDP_VERSION", "1"))
     if version != 2:
         raise ValueError("FSDP1 flattens the head, whose rows are read: set fsdp_version to 2 in fsdp_config, or use DDP")
+
+
+def check_deepspeed(arguments: Any) -> None:
+    if arguments.deepspeed_plugin is not None:
+        raise ValueError(
+            "nobody has compared this trainer's loss under DeepSpeed: use FSDP2 (fsdp_config: fsdp_version 2), or DDP"
+        )
 
 
 def check_sampling(sampling: Sampling, beta: float) -> None:

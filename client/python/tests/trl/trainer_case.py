@@ -22,8 +22,14 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
 from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import maybe_gather_lm_head_ctx
 
 from sis import MissingReason
 from sis.trl import SisConfig, SisTrainerMixin
@@ -94,19 +100,22 @@ class Watched(SisTrainerMixin, GRPOTrainer):
 
 
 def whole(model):
-    """Its parameters, gathered where FSDP2 has split them: then every rank has to call it."""
-    return {
-        name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
-        for name, value in model.state_dict().items()
-    }
+    """Its parameters, gathered where FSDP2 or ZeRO-3 has split them: then every rank has to call it."""
+    with maybe_gather_lm_head_ctx(*model.parameters()):
+        return {
+            name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
+            for name, value in model.state_dict().items()
+        }
 
 
 def in_float64(model):
-    """A copy with its adapters, without what TRL and FSDP2 changed of it. As of whole."""
+    """A copy with its adapters, without what TRL and a sharding changed of it. As of whole."""
     base = model.get_base_model() if isinstance(model, PeftModel) else model
-    # Its own configuration, of which from_config keeps what it is given. In eager attention, whose softmax is of float32,
-    # what float64 masks where all is masked, in front of a shorter prompt, is NaN.
-    made = AutoModelForCausalLM.from_config(copy.deepcopy(base.config), attn_implementation="sdpa")
+    # Its own configuration, of which a model keeps what it is given; from_config would split it with ZeRO-3. In eager
+    # attention, whose softmax is of float32, what float64 masks where all is masked, in front of a shorter prompt, is NaN.
+    config = copy.deepcopy(base.config)
+    config._attn_implementation = "sdpa"
+    made = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config)
     if base is not model:
         made = get_peft_model(made, copy.deepcopy(model.peft_config["default"]))
     made = made.to(base.device).double()
