@@ -42,12 +42,16 @@ std::string MountSmallFiles(const std::string& path) {
 class Filler {
  public:
   Filler(const std::string& directory, int64_t but_for) : path_(directory + "/filler") {
-    struct statvfs files;
-    EXPECT_EQ(statvfs(directory.c_str(), &files), 0);
-    const int64_t free =
-        static_cast<int64_t>(files.f_bavail) * static_cast<int64_t>(files.f_frsize);
     const int file = open(path_.c_str(), O_CREAT | O_WRONLY, 0600);
-    EXPECT_EQ(posix_fallocate(file, 0, free - but_for), 0);
+    int error = 0;
+    do {
+      struct statvfs files;
+      EXPECT_EQ(statvfs(directory.c_str(), &files), 0);
+      const int64_t free =
+          static_cast<int64_t>(files.f_bavail) * static_cast<int64_t>(files.f_frsize);
+      error = posix_fallocate(file, 0, free - but_for);
+    } while (error == ENOSPC);  // the store has written meanwhile
+    EXPECT_EQ(error, 0);
     close(file);
   }
   ~Filler() { unlink(path_.c_str()); }
