@@ -111,24 +111,29 @@ def _mass_cut() -> Iterator[str]:
             yield f"{_word(used, 2)} {_word(rank & 0xFF, 2)}"
 
 
+def _case_line(case: cases.Case) -> str:
+    """Where its uniforms come from, and its sizes."""
+    count, slots = case.records.ids.shape
+    return " ".join([
+        _word(case.seed, 16),
+        _word(case.attempt, 8),
+        case.sequence_id.encode().hex(),
+        _words(case.records.positions[:1]),
+        _word(case.draw, 16),
+        _word(slots, 2),
+        _word(case.k, 2),
+        _word(count, 8),
+    ])
+
+
 def _decisions(inputs: Iterable[cases.Case], decide: Callable[..., numerics.Evaluation]) -> Iterator[str]:
     for case in inputs:
         records, words = case.records, case.words()
-        count, slots = records.ids.shape
         result = decide(records, case.current, case.k, words)
         totals = numerics.totals(result)
         ranks = numerics.rank(records.sampled_ids, records.ids, records.log_probs)
         accepted = result.decisions == numerics.Decision.ACCEPTED
-        yield " ".join([
-            _word(case.seed, 16),
-            _word(case.attempt, 8),
-            case.sequence_id.encode().hex(),
-            _words(records.positions[:1]),
-            _word(case.draw, 16),
-            _word(slots, 2),
-            _word(case.k, 2),
-            _word(count, 8),
-        ])
+        yield _case_line(case)
         for i, record in enumerate(_record_lines(records)):
             yield record
             yield " ".join(_words(column[i]) for column in case.current)
@@ -181,24 +186,13 @@ def _budgeted_rejection() -> Iterator[str]:
     small = (case for case in cases.gathered_cases() if case.records.ids.shape[1] <= 5)
     for number, case in enumerate(small):
         records, current = case.records, case.current
-        count, slots = records.ids.shape
         log_lambda = log_lambdas[number % len(log_lambdas)]
         log_ratios = numerics.log_ratio(current.sampled_log_probs, records.sampled_log_probs)
         result = budgeted_rejection.decide(log_ratios, log_lambda, case.words())
         normalizers = budgeted_rejection.normalizers(
             records.log_probs[:, : case.k], current.log_probs[:, : case.k], log_lambda
         )
-        yield " ".join([
-            _word(case.seed, 16),
-            _word(case.attempt, 8),
-            case.sequence_id.encode().hex(),
-            _words(records.positions[:1]),
-            _word(case.draw, 16),
-            _word(slots, 2),
-            _word(case.k, 2),
-            _word(count, 8),
-            _words(np.float32([log_lambda])),
-        ])
+        yield f"{_case_line(case)} {_words(np.float32([log_lambda]))}"
         for i, record in enumerate(_record_lines(records)):
             yield record
             yield " ".join(_words(column[i]) for column in current)

@@ -1,5 +1,6 @@
 #include "kernels/decide/algorithms/budgeted_rejection.h"
 
+#include "kernels/numerics/log_prob.h"
 #include "kernels/numerics/philox.h"
 
 namespace sis {
@@ -45,13 +46,14 @@ void ComputeNormalizers(const BudgetedRejection& rejection, const EvaluateParame
   const LogProbReader behavior_log_probs = stretch.behavior.Reader(parameters.slots);
   const CurrentReader current_log_probs(stretch.current, parameters.slots);
   for (size_t i = 0; i < normalizers.size(); ++i) {
-    NormalizerAccumulator sum{rejection};
+    float normalizer = 0.0f;
     for (int slot = 0; slot < parameters.top_k; ++slot) {
       const float behavior = behavior_log_probs.At(i, slot);
       if (behavior == kMinusInfinity) break;  // unused, as all that follow
-      sum.Add(behavior, current_log_probs.At(i, slot));
+      const float budgeted = current_log_probs.At(i, slot) - rejection.log_lambda;
+      normalizer = normalizer + Exp32(behavior < budgeted ? behavior : budgeted);
     }
-    normalizers[i] = sum.normalizer;
+    normalizers[i] = normalizer;
   }
 }
 

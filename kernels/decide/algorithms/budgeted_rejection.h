@@ -10,7 +10,6 @@
 #include "kernels/decide/backend.h"
 #include "kernels/decide/decide.h"
 #include "kernels/numerics/exp32.h"
-#include "kernels/numerics/host_device.h"
 #include "kernels/numerics/log_prob.h"
 #include "kernels/numerics/sums.h"
 
@@ -24,26 +23,13 @@ struct BudgetedRejection {
   }
 
   // min(1, w / lambda), whether or not the token is in V_k.
-  SIS_HOST_DEVICE float AcceptanceProbability(float log_ratio) const {
+  float AcceptanceProbability(float log_ratio) const {
     const float excess = Flush(log_ratio - log_lambda);
     return excess >= 0.0f ? 1.0f : Exp32(excess);
   }
   // log max(w, lambda), the logarithm of an accepted token's modified ratio.
-  SIS_HOST_DEVICE float LogAcceptedRatio(float log_ratio) const {
+  float LogAcceptedRatio(float log_ratio) const {
     return Flush(log_ratio > log_lambda ? log_ratio : log_lambda);
-  }
-};
-
-// Adds min(q, p / lambda) slot after slot, most probable first.
-struct NormalizerAccumulator {
-  const BudgetedRejection& rejection;
-  float normalizer = 0.0f;
-
-  // As EnvelopeAccumulator::Add, of valid slots.
-  SIS_HOST_DEVICE void Add(float behavior_log_prob, float current_log_prob) {
-    if (behavior_log_prob == kMinusInfinity) return;
-    const float budgeted = current_log_prob - rejection.log_lambda;
-    normalizer = normalizer + Exp32(behavior_log_prob < budgeted ? behavior_log_prob : budgeted);
   }
 };
 
@@ -53,7 +39,8 @@ struct NormalizerAccumulator {
 void DecideWithinBudget(const BudgetedRejection& rejection, uint64_t draw,
                         std::span<const Stretch> stretches, Sums& sums);
 
-// Of every position of a decided stretch in the GATHERED form, over V_k; into normalizers [n].
+// Into normalizers [n], of every position of a decided stretch in the GATHERED form: min(q, p /
+// lambda) added up over V_k, most probable first.
 void ComputeNormalizers(const BudgetedRejection& rejection, const EvaluateParameters& parameters,
                         const Stretch& stretch, std::span<float> normalizers);
 

@@ -136,6 +136,7 @@ def check_sharding(arguments: Any) -> None:
 
 
 def check_deepspeed(arguments: Any) -> None:
+    """ValueError where these TrainingArguments have DeepSpeed, of a trainer whose loss wasn't compared under it."""
     if arguments.deepspeed_plugin is not None:
         raise ValueError(
             "nobody has compared this trainer's loss under DeepSpeed: use FSDP2 (fsdp_config: fsdp_version 2), or DDP"
