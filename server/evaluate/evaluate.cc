@@ -138,6 +138,7 @@ absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> EvaluateCall::Finish
   *response_->mutable_totals() = ToTotals(all.sums);
   if (!input_.observe.empty()) AddCorrections(all);
   if (!input_.trust_regions.empty()) AddDivergences();
+  response_->set_budgeted(input_.budgeted_rejection.has_value());
   response_->set_newly_counted(Count());
   if (answers_) answers_->Move(*response_);
   std::vector<Inspection::Pending> inspected;
