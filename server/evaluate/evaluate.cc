@@ -172,6 +172,7 @@ void EvaluateCall::AddTrustRegions(size_t i, Evaluated& counted) const {
 
 void EvaluateCall::Add(size_t i, const RangeResult& part, Evaluated& counted) const {
   counted.sums += part.sums;
+  if (input_.budgeted_rejection) counted.budgeted += part.sums.scored();
   counted.statistics += part.counted.statistics;
   for (size_t j = 0; j < counted.staleness.size(); ++j) {
     counted.staleness[j] += part.counted.staleness[j];
