@@ -172,6 +172,7 @@ TEST_F(ClientTest, EvaluateSendsItsOptions) {
   answer.set_surrogates(Bytes<float>({1, 2}));
   answer.set_coefficients(Bytes<float>({3, 4}));
   answer.set_normalizers(Bytes<float>({0.5f, 0.75f}));
+  answer.set_budgeted(true);
   v1::LogRatioSum& sum = *answer.add_log_ratio_sums();
   sum.set_log_ratio(-7);
   sum.set_positions(1);
@@ -221,6 +222,25 @@ TEST_F(ClientTest, EvaluateSendsItsOptions) {
   EXPECT_EQ(client_->Evaluate({"run"}, slices, LogitValues{logits, sampled, log_sum_exps}, options)
                 .status(),
             absl::InvalidArgumentError("sampled_ids: 1 elements, must be 2"));
+}
+
+TEST_F(ClientTest, AServerThatKnowsNoBudgetedRejectionDecidesNothing) {
+  const std::vector<float> values = {-1, -2};
+  const std::vector<Slice> slices = {{{"a"}, 0, 2}};
+  v1::EvaluateResponse answer;
+  answer.set_accept_bits(std::string(1, '\x02'));
+  service_.AnswerEvaluate(answer);
+  EvaluateOptions options;
+  EXPECT_TRUE(client_->Evaluate({"run"}, slices, GatheredValues{values, values}, options).ok());
+  options.budgeted_rejection = v1::BudgetedRejection();
+  const absl::Status status =
+      client_->Evaluate({"run"}, slices, GatheredValues{values, values}, options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("run 'run' knows no budgeted_rejection, which 0.1.0 has"));
+  answer.set_budgeted(true);
+  service_.AnswerEvaluate(answer);
+  EXPECT_TRUE(client_->Evaluate({"run"}, slices, GatheredValues{values, values}, options).ok());
 }
 
 TEST_F(ClientTest, EvaluateSendsTheFormsOfAllTokens) {

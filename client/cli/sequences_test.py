@@ -82,8 +82,10 @@ class SequencesTest(unittest.TestCase):
                 self.assertEqual(names, sorted(set(names)))
                 self.assertTrue(page.more or len(names) == held)
             # One that isn't there is a place too.
-            request = pb.ListSequencesRequest(run=run, after=pb.SequenceRef(id="prompt-99z"), limit=1000)
-            self.assertTrue(all(kept.sequence.id > "prompt-99z" for kept in stub.ListSequences(request).sequences))
+            request = pb.ListSequencesRequest(run=run, after=pb.SequenceRef(id="prompt-5z"), limit=1000)
+            after = [(kept.sequence.id, kept.sequence.attempt) for kept in stub.ListSequences(request).sequences]
+            self.assertEqual(after, [name for name in names if name[0] > "prompt-5z"])
+            self.assertGreater(len(after), 100)
             for bad in (pb.ListSequencesRequest(run=run, limit=1001),
                         pb.ListSequencesRequest(run=run, after=pb.SequenceRef(id="x" * 257))):
                 with self.assertRaises(grpc.RpcError) as refused:

@@ -149,6 +149,15 @@ class ShowTest(unittest.TestCase):
         self.assertIn("2 policy versions behind", position)
         self.assertIn("\nnot in the loss\n", self.sisctl("r", "s0", "--position=50"))
 
+    def test_what_a_decision_makes_of_the_ratio_is_left_to_the_weight(self):
+        kept = self.client.inspect_sequence(self.run_, "s0")
+        for decision, words in ((1, "is below a = "), (2, "is not below a = ")):
+            first = int(np.flatnonzero(kept.decisions == decision)[0])
+            said = self.sisctl("r", "s0", f"--position={kept.first_position + first}")
+            self.assertIn(words, said)
+            self.assertIn(f"; its ratio is w = {np.exp(kept.log_ratios[first]):.4g}\n", said)
+            self.assertNotIn("modified", said)
+
     def test_the_latest_step(self):
         latest = self.sisctl("r", "latest", subcommand="step")
         self.assertRegex(latest, r"^draw +3\n")

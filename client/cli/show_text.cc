@@ -69,6 +69,7 @@ std::string Range(uint32_t begin, uint32_t end) {
   return end - begin == 1 ? absl::StrCat(begin) : absl::StrCat(begin, "-", end - 1);
 }
 
+// What a ratio becomes is not among what is kept: it depends on the request's weight.
 std::string DecisionSentence(const v1::InspectSequenceResponse& sequence, size_t i) {
   const std::string a = Number(At<float>(sequence.acceptance_probabilities(), i));
   const std::string u = Number(Uniform(At<uint32_t>(sequence.uniforms(), i)));
@@ -76,10 +77,10 @@ std::string DecisionSentence(const v1::InspectSequenceResponse& sequence, size_t
   switch (sequence.decisions()[i]) {
     case v1::ACCEPTED:
       return absl::StrCat("accepted: the uniform ", u, " is below a = ", a,
-                          "; its modified ratio is 1");
+                          "; its ratio is w = ", w);
     case v1::REJECTED:
       return absl::StrCat("rejected: the uniform ", u, " is not below a = ", a,
-                          "; it keeps its ratio w = ", w);
+                          "; its ratio is w = ", w);
     case v1::OUTSIDE_TOP_K:
       return absl::StrCat(
           "not among the recorded tokens, so never accepted; it keeps its ratio w = ", w);

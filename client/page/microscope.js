@@ -473,14 +473,15 @@ class Sequence {
 }
 // --- One position ---
 
+// What a ratio becomes is not among what is kept: it depends on the request's weight.
 function decisionSentence(data, i) {
   const a = format(data.acceptanceProbabilities[i]), u = format(data.uniforms[i]);
   const w = format(Math.exp(data.logRatios[i]));
   switch (data.decisions[i]) {
     case ACCEPTED:
-      return `Accepted: the uniform ${u} is below a = ${a}. Its modified ratio is 1.`;
+      return `Accepted: the uniform ${u} is below a = ${a}. Its ratio is w = ${w}.`;
     case REJECTED:
-      return `Rejected: the uniform ${u} is not below a = ${a}. It keeps its ratio w = ${w}.`;
+      return `Rejected: the uniform ${u} is not below a = ${a}. Its ratio is w = ${w}.`;
     case OUTSIDE_TOP_K:
       return `Not among the recorded tokens, so never accepted. It keeps its ratio w = ${w}.`;
     case MISSING:

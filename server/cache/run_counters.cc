@@ -31,6 +31,7 @@ void Add(const Evaluated& evaluated, RunTotals& totals) {
   for (size_t i = 0; i < evaluated.staleness.size(); ++i) {
     totals.staleness[i] += evaluated.staleness[i];
   }
+  totals.budgeted += static_cast<double>(evaluated.budgeted);
   totals.slices_within += static_cast<double>(evaluated.slices_within);
   totals.slices_outside += static_cast<double>(evaluated.slices_outside);
   AddEach(evaluated.missing, totals.missing_by_reason);

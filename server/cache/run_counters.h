@@ -49,6 +49,7 @@ struct RunTotals {
   double expected_acceptance = 0;
   double k3 = 0;
   double total_variation = 0;
+  double budgeted = 0;  // scored, by budgeted rejection
   // Slices within their trust regions, and outside of one.
   double slices_within = 0;
   double slices_outside = 0;

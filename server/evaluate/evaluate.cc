@@ -138,6 +138,7 @@ absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> EvaluateCall::Finish
   *response_->mutable_totals() = ToTotals(all.sums);
   if (!input_.observe.empty()) AddCorrections(all);
   if (!input_.trust_regions.empty()) AddDivergences();
+  response_->set_budgeted(input_.budgeted_rejection.has_value());
   response_->set_newly_counted(Count());
   if (answers_) answers_->Move(*response_);
   std::vector<Inspection::Pending> inspected;
@@ -171,6 +172,7 @@ void EvaluateCall::AddTrustRegions(size_t i, Evaluated& counted) const {
 
 void EvaluateCall::Add(size_t i, const RangeResult& part, Evaluated& counted) const {
   counted.sums += part.sums;
+  if (input_.budgeted_rejection) counted.budgeted += part.sums.scored();
   counted.statistics += part.counted.statistics;
   for (size_t j = 0; j < counted.staleness.size(); ++j) {
     counted.staleness[j] += part.counted.staleness[j];

@@ -14,7 +14,7 @@ import sis
 from server.testing.live_server import LiveServer
 from sis.servers.single_server import SingleServer
 from tests.integration.live_server import LiveServerTest
-from tests.reference import numerics
+from tests.reference import dense_numerics, numerics
 
 SEED = 12345
 RECORDED = os.environ.get("SIS_RECORDED_DATA")
@@ -208,7 +208,8 @@ class NumpyAgreementTest(LiveServerTest):
         rng = np.random.default_rng(6)
         vocabulary = 700
         for top_k, mass, encoding in (
-            (255, 0.0, "fixed12"), (256, 0.99, "float16"), (512, 0.0, "float16"), (512, 0.999, "fixed12"),
+            (255, 0.0, "fixed12"), (256, 0.99, "float16"), (511, 0.0, "fixed12"), (512, 0.0, "float16"),
+            (512, 0.999, "fixed12"),
         ):  # fmt: skip
             behavior, current, sampled = random_positions(rng, 83, vocabulary, 0.05)
             rows = np.arange(len(sampled))
@@ -242,6 +243,12 @@ class NumpyAgreementTest(LiveServerTest):
                     sampled_log_probs=current[rows, sampled], outputs=OUTPUTS,
                 )  # fmt: skip
                 self.assertEqual(actual.decisions.tobytes(), expected.decisions.tobytes())
+            _, *dense = zip(*map(dense_numerics.gather, current, sampled, cut.ids))
+            gathered = numerics.Gathered(*(np.array(part, np.float32) for part in dense))
+            actual = self.client.evaluate_dense(
+                run, fetched, draw=9, logits=self.place(current), outputs=OUTPUTS, total_variation=True
+            )
+            self.compare(numerics.decide_gathered(cut, gathered, top_k, words), actual)
             inspected = self.client.inspect_sequence(run, "s")
             kept = len(inspected.decisions)  # as many as there is room for
             self.assertGreater(kept, 50)

@@ -171,7 +171,7 @@ class RaggedTest(unittest.TestCase):
             self.blocks.clear()
             with self.whole():
                 self.append(other, *blocks)
-            for cut, (_, block) in zip(sent, self.blocks):
+            for cut, (_, block) in zip(sent, self.blocks, strict=True):
                 self.assertEqual(len(cut.top_k_counts), 2 * ROWS)
                 self.assertEqual(len(block.top_k_counts), 0)
                 self.assertLess(3 * len(cut.top_k_ids), len(block.top_k_ids))

@@ -23,15 +23,15 @@ from server.testing.until import until
 TOP_K, VOCABULARY, POSITIONS, BLOCK = 8, 50, 400, 5
 
 
-def recorded(sequence: str):
+def recorded(sequence: str, top_k: int = TOP_K, vocabulary: int = VOCABULARY):
     """The records of a sequence, the same whenever it is asked for."""
     rng = np.random.default_rng(zlib.crc32(sequence.encode()))
-    logits = rng.normal(size=(POSITIONS, VOCABULARY))
+    logits = rng.normal(size=(POSITIONS, vocabulary))
     log_softmax = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
     sampled_ids = (log_softmax + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    ids = np.broadcast_to(np.arange(VOCABULARY), logits.shape)
+    ids = np.broadcast_to(np.arange(vocabulary), logits.shape)
     sampled = np.take_along_axis(log_softmax, sampled_ids[:, None], axis=1)[:, 0]
-    return sis.canonical(ids, log_softmax, sampled_ids, sampled, TOP_K)
+    return sis.canonical(ids, log_softmax, sampled_ids, sampled, top_k)
 
 
 def send(stream, sequence: str, first: int, count: int = BLOCK) -> None:
@@ -49,8 +49,8 @@ class Look(NamedTuple):
 class Server:
     """sis_server with a store."""
 
-    def __init__(self, store: str):
-        self._server = LiveServer(f"--store={store}")
+    def __init__(self, store: str, *flags: str):
+        self._server = LiveServer(f"--store={store}", *flags)
         self.store = self._server.said["store"]
         self.address = self._server.address
         self.client = sis.Client(self._server.address, timeout=30)
@@ -74,8 +74,8 @@ class StoreTest(unittest.TestCase):
         self.directory = tempfile.mkdtemp(dir="/tmp", prefix="sis_")
         self.addCleanup(shutil.rmtree, self.directory)
 
-    def serve(self, store: str) -> Server:
-        server = Server(store)
+    def serve(self, store: str, *flags: str) -> Server:
+        server = Server(store, *flags)
         self.addCleanup(server.kill)
         return server
 
@@ -191,6 +191,31 @@ class StoreTest(unittest.TestCase):
                 missing = np.concatenate([np.zeros((POSITIONS, 1)), mass[:, :-1]], axis=1)
                 self.assertTrue((used == (missing < 0.5)).all(), "the shortest sets that reach it")
                 self.assertGreater(len(np.unique(used.sum(axis=1))), 3)
+
+    def test_the_largest_sets_are_kept(self):
+        """A sequence's rows are more than an entry of a store may hold."""
+        _, memcached = self.memcached()
+        settings = {"seed": 1, "vocabulary_size": 700, "top_k": 512, "log_prob_encoding": "float32"}
+        sent = recorded("large", 512, 700)
+        for store in (f"rocksdb:{self.directory}/db", memcached):
+            server = self.serve(store, "--max_top_k=512")
+            for run_id, mass in (("whole", 0.0), ("cut", 0.95)):
+                run = server.client.create_run(run_id, mass=mass, **settings)
+                with self.append_stream(server.client, run) as stream:
+                    stream.block("large", first_position=0, policy_version=0, **sent._asdict())
+            server.kill()
+            client = self.serve(store, "--max_top_k=512").client
+            for run_id, fewest in (("whole", 512), ("cut", 256)):
+                with self.subTest(store, run=run_id):
+                    records = client.fetch_top_k(client.get_run(run_id).run, ["large"])
+                    used = records.ids != -1
+                    self.assertTrue(records.present.all() and used.sum(axis=1).min() >= fewest)
+                    self.assertEqual(used.all(), run_id == "whole")
+                    self.assertEqual(records.ids.tobytes(), np.where(used, sent.top_k_ids, -1).tobytes())
+                    kept = np.where(used, sent.top_k_log_probs, np.float32(-np.inf))
+                    self.assertEqual(records.log_probs.tobytes(), kept.tobytes())
+                    self.assertEqual(records.sampled_ids.tobytes(), sent.sampled_ids.tobytes())
+                    self.assertEqual(records.sampled_log_probs.tobytes(), sent.sampled_log_probs.tobytes())
 
     def test_a_copy_of_a_stopped_store_is_a_store(self):
         """Also of one that stopped without a word, or for a moment: as a snapshot of the volume finds it."""

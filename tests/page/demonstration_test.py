@@ -84,12 +84,12 @@ class DemonstrationTest(unittest.TestCase):
         ):
             drawn = self.drawn(title)
             self.assertEqual(drawn["names"], [str(draw) for draw in self.logged])
-            for value, totals in zip(drawn["lines"][line], self.logged.values()):
+            for value, totals in zip(drawn["lines"][line], self.logged.values(), strict=True):
                 self.assertAlmostEqual(value, logged(totals), delta=1e-12, msg=line)
         drawn = self.drawn("Accept rate against k")
         points = self.learned[-1].by_top_k
         self.assertEqual(drawn["names"], [str(point.top_k) for point in points])
-        for value, point in zip(drawn["lines"]["expected accept rate"], points):
+        for value, point in zip(drawn["lines"]["expected accept rate"], points, strict=True):
             self.assertAlmostEqual(value, point.expected_acceptance / point.positions, delta=1e-12)
 
     def test_sisctl_top_shows_what_was_logged(self):

@@ -156,12 +156,12 @@ class PageTest(unittest.TestCase):
         ):
             drawn = self.chart(title)
             self.assertEqual(drawn["names"], names, title)
-            for value, step, count in zip(drawn["lines"][line], steps, scored):
+            for value, step, count in zip(drawn["lines"][line], steps, scored, strict=True):
                 self.assertAlmostEqual(value, of(step) / count, delta=1e-12, msg=f"{title}, {line}")
         drawn = self.chart("Missing by reason")
         self.assertEqual(drawn["names"], names)
         self.assertEqual(list(drawn["lines"]), ["never arrived"])
-        for value, step, count in zip(drawn["lines"]["never arrived"], whole, scored):
+        for value, step, count in zip(drawn["lines"]["never arrived"], whole, scored, strict=True):
             missing = step.missing[sis.MissingReason.NEVER_ARRIVED]
             self.assertAlmostEqual(value, missing / (count + missing), delta=1e-12)
         self.assert_draws_the_curve(whole[-1].prefix_curve)
@@ -173,7 +173,7 @@ class PageTest(unittest.TestCase):
         lines = {f"expected accept rate{of}": "expected_acceptance", "residual mass": "residual_mass"}
         self.assertEqual(set(drawn["lines"]), set(lines))
         for line, name in lines.items():
-            for value, point in zip(drawn["lines"][line], points):
+            for value, point in zip(drawn["lines"][line], points, strict=True):
                 self.assertAlmostEqual(value, getattr(point, name) / point.positions, delta=1e-12, msg=line)
 
     def assert_tokens_stand_out(self, inspection):

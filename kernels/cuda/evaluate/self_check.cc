@@ -7,12 +7,16 @@
 #include <vector>
 
 #include "kernels/decide/scalar_backend.h"
+#include "kernels/records/encoding.h"
+#include "kernels/records/packed_values.h"
 
 namespace sis::cuda {
 namespace {
 
 constexpr size_t kPositions = 300;
 constexpr int kSlots = 6;
+constexpr uint32_t kFirstPosition = 5;
+constexpr uint8_t kFirstLane = kFirstPosition % kGroupPositions;
 
 // Side by side, as in a page.
 struct Records {
@@ -69,15 +73,39 @@ absl::Status SelfCheck(const StagedBackend& backend) {
   fixed.fixed_rows = {std::as_bytes(std::span(&recorded, 1)), &tag};
   const CurrentView gathered{current_sampled, current, {}, {}};
   const CurrentView reduced{current_sampled, {}, envelopes, masses};
+  // Of differing length, in 12 bits.
+  std::vector<uint16_t> counts;
+  std::vector<uint32_t> begins = {0};
+  constexpr size_t kLanes = kFirstLane + kPositions;
+  for (size_t lane = 0; lane < GroupCount(kLanes) * kGroupPositions; ++lane) {
+    if (lane % kGroupPositions == 0) begins.push_back(begins.back());
+    counts.push_back(lane < kLanes ? static_cast<uint16_t>(lane * 5 % (kSlots + 1)) : 0);
+    begins.back() += counts.back();
+  }
+  std::vector<uint16_t> used_ranks(ranks.begin(), ranks.end());
+  for (size_t i = 0; i < kPositions; ++i) {
+    if (ranks[i] >= counts[kFirstLane + i]) used_ranks[i] = kRankOutside;
+  }
+  std::vector<std::byte> codes(PackedValueBytes(begins.back(), kMultiplierBits));
+  std::vector<std::byte> multipliers(PackedValueBytes(kLanes, kMultiplierBits));
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(i * 89 % 251);
+  for (size_t i = 0; i < multipliers.size(); ++i) {
+    multipliers[i] = static_cast<std::byte>(i * 37 % 251);
+  }
+  const BehaviorView ragged{.log_probs = {},
+                            .sampled_log_probs = behavior_sampled,
+                            .sampled_ranks = used_ranks,
+                            .ragged_log_probs = {counts, begins, multipliers, codes,
+                                                 LogProbEncoding::kFixed12, kFirstLane}};
   // Staged, copied to where rows stay, and read there.
   for (const auto& [records, form] :
-       {std::pair(changing, gathered), std::pair(changing, reduced), std::pair(fixed, gathered),
-        std::pair(fixed, gathered), std::pair(fixed, reduced)}) {
+       {std::pair(changing, gathered), std::pair(changing, reduced), std::pair(ragged, gathered),
+        std::pair(fixed, gathered), std::pair(fixed, gathered), std::pair(fixed, reduced)}) {
     const EvaluateParameters parameters{.slots = kSlots, .top_k = kSlots - 1, .draw = 1};
     Output expected;
     Output output;
     Stretch stretch{.sequence_key = 0x0123456789abcdef,
-                    .first_position = 5,
+                    .first_position = kFirstPosition,
                     .behavior = records,
                     .current = form,
                     .output = expected.view(),

@@ -343,24 +343,30 @@ TEST(StagedBackend, AFailureLeavesSumsAlone) {
 // A device that computes, but not these bytes.
 class WrongStage final : public HostStage {
  public:
-  explicit WrongStage(bool in_sums) : in_sums_(in_sums) {}
+  enum class Where { kDecisions, kSums, kDecisionsOfRagged };
+  explicit WrongStage(Where where) : where_(where) {}
 
   absl::Status Start(const Batch& batch) override {
     absl::Status status = HostStage::Start(batch);
-    const size_t offset = in_sums_ ? batch.sums_offset() : 0;
+    const StagedStretch& first = *batch.View(input().data(), nullptr, nullptr).stretches;
+    if (where_ == Where::kDecisionsOfRagged && first.behavior.layout != RowLayout::kRagged) {
+      return status;
+    }
+    const size_t offset = where_ == Where::kSums ? batch.sums_offset() : 0;
     const_cast<std::byte&>(output()[offset]) ^= std::byte{3};
     return status;
   }
 
  private:
-  bool in_sums_;
+  Where where_;
 };
 
 TEST(SelfCheck, SeesWrongBytes) {
   EXPECT_TRUE(SelfCheck(*OnHost()).ok());
-  for (const bool in_sums : {false, true}) {
+  using enum WrongStage::Where;
+  for (const WrongStage::Where where : {kDecisions, kSums, kDecisionsOfRagged}) {
     std::vector<StagePair> stages(1);
-    for (auto& stage : stages[0]) stage = std::make_unique<WrongStage>(in_sums);
+    for (auto& stage : stages[0]) stage = std::make_unique<WrongStage>(where);
     const StagedBackend wrong("cuda/wrong", std::move(stages), std::make_unique<ScalarBackend>());
     EXPECT_EQ(SelfCheck(wrong).message(), "other bytes than the scalar backend's");
   }

@@ -61,7 +61,7 @@ class MonitoringChecks(unittest.TestCase):
         self.assertEqual(said(), said(runbooks=example[0], page=example[1]))
         runbooks, page = "https://wiki.example.com/sis?page=", "https://sis.example.com:8443/page"
         alerts, boards = said(runbooks=runbooks, page=page)
-        for alert, before in zip(alerts, said()[0]):
+        for alert, before in zip(alerts, said()[0], strict=True):
             name = before["annotations"]["runbook_url"].removeprefix(example[0])
             self.assertEqual(alert["annotations"]["runbook_url"], runbooks + name)
         for board in boards:

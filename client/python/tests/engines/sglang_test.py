@@ -86,13 +86,13 @@ class SglangTest(unittest.TestCase):
     def test_a_trainer_finds_the_same_in_every_form(self):
         for form in ("list", "flat", "base64"):
             for name in ("plain", "warm"):
-                for answer, trainer in zip(RECORDED[form][name], RECORDED["trainer"][form][name]):
+                for answer, trainer in zip(RECORDED[form][name], RECORDED["trainer"][form][name], strict=True):
                     self.assertEqual("output_top_logprobs" in answer["meta_info"], form == "list")
                     self.assert_of_trainer(answer, trainer)
 
     def test_log_probs_are_those_after_temperature_unless_the_engine_is_told_otherwise(self):
         # Of tokens that were drawn at 0.7; the trainer's are those at 1.
-        for answer, trainer in zip(RECORDED["original"], RECORDED["trainer"]["original"]):
+        for answer, trainer in zip(RECORDED["original"], RECORDED["trainer"]["original"], strict=True):
             self.assert_of_trainer(answer, trainer)
         sampling = SglangAdapter(PARAMS["warm"], original_log_probs=True).sampling
         self.assertEqual((sampling.log_probs, sampling.temperature), ("raw", 0.7))

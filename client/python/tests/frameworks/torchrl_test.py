@@ -122,7 +122,7 @@ class TorchrlTest(unittest.TestCase):
                 wanted, exact, share = self.in_float64(batch, old.step, clipped)
                 self.assertAlmostEqual(value, wanted, delta=1e-5)
                 largest = max(gradient.abs().max().item() for gradient in exact)
-                for gradient, of_float64 in zip(gradients, exact):
+                for gradient, of_float64 in zip(gradients, exact, strict=True):
                     self.assertLess((gradient - of_float64).abs().max().item(), 1e-4 * largest)
                 # The caller's batch keeps what was sampled with.
                 self.assertTrue(torch.equal(batch["log_probs", "full"], before))
@@ -145,7 +145,7 @@ class TorchrlTest(unittest.TestCase):
                     wanted, exact, share = self.in_float64(batch, old.step, plain, rule)
                     self.assertAlmostEqual(value, wanted, delta=1e-5)
                     largest = max(gradient.abs().max().item() for gradient in exact)
-                    for gradient, of_float64 in zip(gradients, exact):
+                    for gradient, of_float64 in zip(gradients, exact, strict=True):
                         self.assertLess((gradient - of_float64).abs().max().item(), 1e-4 * largest)
                     # So that it can fail.
                     other, _, _ = self.in_float64(batch, old.step, lambda w, a: torch.minimum(w * a, w.clamp(low, high) * a))

@@ -49,7 +49,7 @@ class VllmserverTest(TrainerCase):
         model = AutoModelForCausalLM.from_pretrained(self.path, dtype=torch.float64)
         prompts, responses = [[78, 70, 264], [264, 265]], [[282, 269, 78, 271, 300], [270, 443, 285]]
         teacher = VllmServerTeacher(f"http://127.0.0.1:{self.port}", self.path)
-        for prompt, response, scored in zip(prompts, responses, teacher(prompts, responses, 64)):
+        for prompt, response, scored in zip(prompts, responses, teacher(prompts, responses, 64), strict=True):
             with torch.no_grad():
                 log_q = model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
             self.assertTrue(scored.present.all())
