@@ -37,8 +37,8 @@ from sis.servers.replicas import Replicas
 from sis.servers.single_server import SingleServer
 from sis.top_k import TopK
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire import columns as wire_columns
 from sis.wire import fetched_records
-from sis.wire.columns import FetchedColumns
 
 
 class Released(NamedTuple):
@@ -368,7 +368,7 @@ class Client:
             columns=listed("columns", columns),
             ragged=0 < run.config.mass < 1 if ragged is None else ragged,
         )
-        wanted = FetchedColumns(run.config, request.columns)
+        wanted = wire_columns.named(run.config, request.columns)
         with spans.client_span("fetch_top_k", run=run.id, sequences=len(request.slices)):
             if segment is None:
                 records = self._service.FetchTopK(
