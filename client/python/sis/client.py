@@ -39,6 +39,7 @@ from sis.top_k import TopK
 from sis.v1 import ratio_service_pb2 as pb
 from sis.wire import columns as wire_columns
 from sis.wire import fetched_records
+from sis.wire.messages import read
 
 
 class Released(NamedTuple):
@@ -234,14 +235,14 @@ class Client:
         """What each server is, holds and did, in the order of the addresses; of one that gives no
         answer the error."""
         return tuple(
-            answer if isinstance(answer, Error) else ServerState.from_proto(answer)
+            answer if isinstance(answer, Error) else read(ServerState, answer)
             for answer in self._service.get_servers()
         )
 
     def inspect_run(self, run: Run) -> RunInspection:
         """What is worth a closer look: the sequences that inspect_sequence can open, the tokens that
         are accepted or rejected most, the largest ratios."""
-        return RunInspection.from_proto(self._service.InspectRun(pb.InspectRunRequest(run=run.to_proto())))
+        return read(RunInspection, self._service.InspectRun(pb.InspectRunRequest(run=run.to_proto())))
 
     def inspect_sequence(self, run: Run, sequence: SequenceLike) -> SequenceInspection:
         """The last evaluated values of a sequence, beside what is recorded. Raises NotFound if none

@@ -16,6 +16,7 @@ from sis.records import MissingRange, Slice, TopKRecords
 from sis.run import Column
 from sis.segment import Room
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire.messages import read
 
 _Bytes = Union[bytes, memoryview]
 
@@ -184,7 +185,7 @@ def _records(header: pb.FetchTopKHeader, made: Iterable[Tuple[_Array, np.ndarray
         fields[array.field][array.name] = values
     return TopKRecords(
         slices=tuple(map(Slice.from_proto, header.slices)),
-        missing=tuple(map(MissingRange.from_proto, header.missing)),
+        missing=tuple(read(MissingRange, missing) for missing in header.missing),
         lease_id=header.lease_id,
         top_k=header.top_k,
         **fields,
