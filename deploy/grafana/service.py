@@ -40,6 +40,14 @@ def _chosen(metric: str, where: str = "") -> str:
     return f'{metric}{{job=~"$job", instance=~"$instance"{f", {where}" if where else ""}}}'
 
 
+def _sum(metric: str, *labels: str, where: str = "") -> str:
+    return f"sum by ({', '.join(labels)}) ({_chosen(metric, where)})"
+
+
+def _by_server(metric: str) -> str:
+    return _sum(metric, "instance")
+
+
 def _rate(metric: str, *labels: str, where: str = "") -> str:
     by = f" by ({', '.join(labels)})" if labels else ""
     return f"sum{by} (rate({_chosen(metric, where)}[$__rate_interval]))"
@@ -59,16 +67,16 @@ def _servers() -> Any:
     return panels.rows(
         "Servers",
         [
-            Column("Up", f"sum by (job, instance) ({_chosen('up')})", COUNT),
-            Column(None, f"sum by (job, instance, version, backend, store) ({_chosen('sis_build_info')})", COUNT),
+            Column("Up", _sum("up", "job", "instance"), COUNT),
+            Column(None, _sum("sis_build_info", "job", "instance", "version", "backend", "store"), COUNT),
             Column(
                 "Since start",
                 f"sum by (job, instance) (time() - {_chosen('process_start_time_seconds')})",
                 SECONDS,
             ),
-            Column("Runs", f"sum by (job, instance) ({_chosen('sis_runs')})", COUNT),
-            Column("Cache", f"sum by (job, instance) ({_chosen('sis_cache_bytes')})", BYTES),
-            Column("Cache limit", f"sum by (job, instance) ({_chosen('sis_cache_budget_bytes')})", BYTES),
+            Column("Runs", _sum("sis_runs", "job", "instance"), COUNT),
+            Column("Cache", _sum("sis_cache_bytes", "job", "instance"), BYTES),
+            Column("Cache limit", _sum("sis_cache_budget_bytes", "job", "instance"), BYTES),
         ],
         {"job": "Job", "instance": "Server", "version": "Version", "backend": "Backend", "store": "Store"},
         what="Each server as it was last scraped.",
@@ -87,11 +95,9 @@ def _calls() -> List[Any]:
         buckets = _grpc("grpc_server_handling_seconds_bucket", "grpc_method", "le", where='grpc_type="unary"')
         return promql.quantile(probability, buckets)
 
-    open_streams = (
-        f"sum by (grpc_method) ({_of_streams('grpc_server_started_total')})"
-        f" - (sum by (grpc_method) ({_of_streams('grpc_server_handled_total')})"
-        f" or sum by (grpc_method) ({_of_streams('grpc_server_started_total')}) * 0)"
-    )
+    streams = 'grpc_service="sis.v1.RatioService", grpc_type!="unary"'
+    begun = _sum("grpc_server_started_total", "grpc_method", where=streams)
+    ended = _sum("grpc_server_handled_total", "grpc_method", where=streams)
     return [
         lines(
             "Calls",
@@ -147,17 +153,13 @@ def _calls() -> List[Any]:
         lines(
             "Open streams",
             COUNT,
-            {"{{grpc_method}}": open_streams},
+            {"{{grpc_method}}": f"{begun} - ({ended} or {begun} * 0)"},
             what="Streams that have begun and not ended, by method.",
             normal="an Append stream per worker, a LeaseSegment per client with shared memory.",
             otherwise="fewer Append streams than workers: some have lost their connection.",
             runbooks=["ingest_stalled"],
         ),
     ]
-
-
-def _of_streams(metric: str) -> str:
-    return _chosen(metric, 'grpc_service="sis.v1.RatioService", grpc_type!="unary"')
 
 
 def _ingest() -> List[Any]:
@@ -204,7 +206,7 @@ def _ingest() -> List[Any]:
         lines(
             "Waiting appends",
             COUNT,
-            {"{{instance}}": f"sum by (instance) ({_chosen('sis_waiting_appends')})"},
+            {"{{instance}}": _by_server("sis_waiting_appends")},
             what="Append streams that are not read until there is room.",
             normal="0, or a few for moments.",
             otherwise="for long: rollouts are faster than trainers let go of memory.",
@@ -224,15 +226,12 @@ def _ingest() -> List[Any]:
 
 
 def _cache() -> List[Any]:
-    def sums(metric: str, label: str) -> str:
-        return f"sum by ({label}) ({_chosen(metric)})"
-
     return [
         lines(
             "Cache",
             SHARE,
             {
-                "{{instance}}": f"{sums('sis_cache_bytes', 'instance')} / {sums('sis_cache_budget_bytes', 'instance')}",
+                "{{instance}}": f"{_by_server('sis_cache_bytes')} / {_by_server('sis_cache_budget_bytes')}",
             },
             what="How full the cache is, of --cache_bytes.",
             normal="below 0.9, if trainers release what they have finished with. With a store a full cache is a good "
@@ -245,7 +244,7 @@ def _cache() -> List[Any]:
         lines(
             "Bytes by run",
             BYTES,
-            {"{{run}}": sums("sis_run_bytes", "run")},
+            {"{{run}}": _sum("sis_run_bytes", "run")},
             what="What each run holds in memory.",
             normal="the rollouts in flight: bytes per token by K and encoding (docs/encodings.md).",
             otherwise="a run that only grows does not release. One that has ended should be deleted.",
@@ -255,7 +254,7 @@ def _cache() -> List[Any]:
         lines(
             "Sequences by run",
             COUNT,
-            {"{{run}}": sums("sis_run_sequences", "run")},
+            {"{{run}}": _sum("sis_run_sequences", "run")},
             what="Sequences that each run holds in memory.",
             normal="a few rollouts' worth.",
             otherwise="rising without end: nobody releases, or the trainer is gone.",
@@ -265,9 +264,9 @@ def _cache() -> List[Any]:
             "Runs",
             SHARE,
             {
-                "{{instance}}": f"{sums('sis_runs', 'instance')} / {sums('sis_runs_limit', 'instance')}",
+                "{{instance}}": f"{_by_server('sis_runs')} / {_by_server('sis_runs_limit')}",
                 "{{instance}}, one owner": (
-                    f"{sums('sis_owner_runs', 'instance')} / {sums('sis_owner_runs_limit', 'instance')}"
+                    f"{_by_server('sis_owner_runs')} / {_by_server('sis_owner_runs_limit')}"
                 ),
             },
             what="Runs that each server holds, of --max_runs; and the most that one owner has, of "
@@ -306,7 +305,7 @@ def _cache() -> List[Any]:
         lines(
             "Totals of steps",
             BYTES,
-            {"{{instance}}": sums("sis_step_bytes", "instance")},
+            {"{{instance}}": _by_server("sis_step_bytes")},
             what="Bytes of the totals of draws, besides the cache. At most a sixteenth of --cache_bytes.",
             normal="96 bytes per sequence and draw that is kept.",
             otherwise="at its limit: older draws are forgotten sooner, and GetStep no longer finds them.",
@@ -382,8 +381,8 @@ def _store() -> List[Any]:
             "Set aside",
             COUNT,
             {
-                "{{instance}} runs": f"sum by (instance) ({_chosen('sis_store_runs_set_aside')})",
-                "{{instance}} files": f"sum by (instance) ({_chosen('sis_store_damaged_files')})",
+                "{{instance}} runs": _by_server("sis_store_runs_set_aside"),
+                "{{instance}} files": _by_server("sis_store_damaged_files"),
             },
             what="Runs whose stored record can't be used, and damaged files of RocksDB: kept, and not served.",
             normal="0.",
@@ -394,7 +393,7 @@ def _store() -> List[Any]:
         lines(
             "Recovery",
             SECONDS,
-            {"{{instance}}": f"sum by (instance) ({_chosen('sis_store_recovery_seconds')})"},
+            {"{{instance}}": _by_server("sis_store_recovery_seconds")},
             what="From opening the store to knowing its runs, at the last start.",
             normal="well below a second.",
             otherwise="seconds: a large directory after a crash.",
@@ -405,15 +404,12 @@ def _store() -> List[Any]:
 
 
 def _other_memory() -> List[Any]:
-    def by_server(metric: str) -> str:
-        return f"sum by (instance) ({_chosen(metric)})"
-
     reads = _rate("sis_device_cache_reads_total", "result")
     return [
         lines(
             "Segments",
             COUNT,
-            {"{{instance}}": by_server("sis_segments")},
+            {"{{instance}}": _by_server("sis_segments")},
             what="Segments of shared memory that are leased.",
             normal="one or two per client on the server's machine.",
             otherwise="fewer than clients: they send their arrays over the socket instead.",
@@ -421,7 +417,7 @@ def _other_memory() -> List[Any]:
         lines(
             "Segment bytes",
             BYTES,
-            {"{{instance}}": by_server("sis_segment_bytes")},
+            {"{{instance}}": _by_server("sis_segment_bytes")},
             what="Bytes of shared memory, on top of --cache_bytes.",
             normal="below --shared_memory_bytes.",
             otherwise="at the limit: further leases are RESOURCE_EXHAUSTED.",
@@ -431,8 +427,8 @@ def _other_memory() -> List[Any]:
             "Device cache",
             BYTES,
             {
-                "{{instance}} used": by_server("sis_device_cache_bytes"),
-                "{{instance}} limit": by_server("sis_device_cache_budget_bytes"),
+                "{{instance}} used": _by_server("sis_device_cache_bytes"),
+                "{{instance}} limit": _by_server("sis_device_cache_budget_bytes"),
             },
             what="Bytes of the device that hold copies of recorded rows, and that may. Only with CUDA.",
             normal="as much as a step reads.",
@@ -462,9 +458,6 @@ def _other_memory() -> List[Any]:
 
 
 def _process() -> List[Any]:
-    def by_server(metric: str) -> str:
-        return f"sum by (instance) ({_chosen(metric)})"
-
     return [
         lines(
             "Cores",
@@ -479,7 +472,7 @@ def _process() -> List[Any]:
         lines(
             "Resident memory",
             BYTES,
-            {"{{instance}}": by_server("process_resident_memory_bytes")},
+            {"{{instance}}": _by_server("process_resident_memory_bytes")},
             what="Bytes of memory in use.",
             normal="--cache_bytes from the start, and on top of it messages in flight and the totals of steps.",
             otherwise="rising without end: lower --grpc_memory_bytes, and look for streams that nobody reads.",
@@ -489,7 +482,7 @@ def _process() -> List[Any]:
         lines(
             "Open files",
             SHARE,
-            {"{{instance}}": f"{by_server('process_open_fds')} / {by_server('process_max_fds')}"},
+            {"{{instance}}": f"{_by_server('process_open_fds')} / {_by_server('process_max_fds')}"},
             what="File descriptors, of those that may be open.",
             normal="one per connection, and some for the store.",
             otherwise="near 1: connections are refused; raise the limit (ulimit -n).",
@@ -500,7 +493,7 @@ def _process() -> List[Any]:
         lines(
             "Certificate",
             SECONDS,
-            {"{{instance}}": f"{by_server('sis_tls_certificate_not_after_timestamp_seconds')} - time()"},
+            {"{{instance}}": f"{_by_server('sis_tls_certificate_not_after_timestamp_seconds')} - time()"},
             what="How long the certificate lasts that the server shows its clients. Nothing without TLS.",
             normal="days or weeks, and longer again after each renewal.",
             otherwise="below three days: nobody has renewed it. At 0 no client connects any more.",
