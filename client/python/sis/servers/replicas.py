@@ -245,10 +245,14 @@ class Replicas:
         parts = self._split(request.run.run_id, request.slices)
         calls = {}
         for index, numbers in parts.items():
-            part = pb.FetchTopKRequest(run=request.run, lease_seconds=request.lease_seconds, arrays=request.arrays)
-            part.columns.extend(request.columns)
-            part.ragged = request.ragged
-            part.slices.extend(request.slices[number] for number in numbers)
+            part = pb.FetchTopKRequest(
+                run=request.run,
+                slices=[request.slices[number] for number in numbers],
+                lease_seconds=request.lease_seconds,
+                arrays=request.arrays,
+                columns=request.columns,
+                ragged=request.ragged,
+            )
             calls[index] = lambda server, part=part: server.FetchTopK(part, list)
         answers, down = self._ask(calls)
         return assemble(self._merge_fetched(request, parts, answers, down))
@@ -273,7 +277,9 @@ class Replicas:
                     continue
                 top_k = response.top_k
                 slices.update(zip(parts[index], response.slices))
-                missing += _renumbered(response.missing, parts[index])
+                for gap in response.missing:
+                    gap.slice = parts[index][gap.slice]
+                    missing.append(gap)
                 if response.lease_id:
                     leases[index] = response.lease_id
         for index, error in down.items():
@@ -297,7 +303,7 @@ class Replicas:
             lease_id=lease_id,
             top_k=top_k,
             slices=[slices[number] for number in range(len(request.slices))],
-            missing=_in_order(missing),
+            missing=sorted(missing, key=lambda gap: (gap.slice, gap.first_position)),
         )
         merged: List[fetched_records.Message] = [header]
         for number in range(len(request.slices)):
@@ -413,17 +419,6 @@ class Replicas:
         if config is None:
             raise error
         return config.top_k
-
-
-def _renumbered(missing: Iterable[pb.MissingRange], numbers: Sequence[int]) -> List[pb.MissingRange]:
-    ranges = list(missing)
-    for part in ranges:
-        part.slice = numbers[part.slice]
-    return ranges
-
-
-def _in_order(missing: Iterable[pb.MissingRange]) -> List[pb.MissingRange]:
-    return sorted(missing, key=lambda part: (part.slice, part.first_position))
 
 
 def _store_down(number: int, part: pb.Slice) -> pb.MissingRange:
