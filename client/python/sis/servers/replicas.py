@@ -20,7 +20,7 @@ from sis.evaluate.micro_batches import Share
 from sis.evaluate.request import EvaluateRequest
 from sis.records import SequenceRef, Slice
 from sis.segment import Segment
-from sis.servers.merged_answers import merged_histories, merged_inspections, merged_run, merged_steps
+from sis.servers.merged_answers import merged_histories, merged_inspections, merged_run
 from sis.servers.placement import Placement
 from sis.servers.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
@@ -128,7 +128,7 @@ class Replicas:
         return pb.AdvanceVersionResponse(dropped_sequences=dropped)
 
     def GetStep(self, request: pb.GetStepRequest) -> pb.GetStepResponse:
-        return self._merged("GetStep", request, merged_steps)
+        return self._merged("GetStep", request, sums.summed)
 
     def GetHistory(self, request: pb.GetHistoryRequest) -> pb.GetHistoryResponse:
         return self._merged("GetHistory", request, merged_histories)
@@ -153,14 +153,10 @@ class Replicas:
                 by_draw.setdefault(kept.draw, []).append(kept.step)
                 here = len(answer.steps) - index
                 from_end[kept.draw] = min(from_end.get(kept.draw, here), here)
-        in_order = sorted(by_draw, key=lambda draw: (-from_end[draw], draw))
-        return pb.ListStepsResponse(
-            steps=[
-                pb.ListStepsResponse.Step(draw=draw, step=merged_steps(by_draw[draw], unanswered))
-                for draw in in_order
-            ],
-            unanswered=unanswered,
-        )
+        merged = pb.ListStepsResponse(unanswered=unanswered)
+        for draw in sorted(by_draw, key=lambda draw: (-from_end[draw], draw)):
+            merged.steps.add(draw=draw, step=sums.summed(by_draw[draw])).step.unanswered[:] = unanswered
+        return merged
 
     def ListSequences(self, request: pb.ListSequencesRequest) -> pb.ListSequencesResponse:
         answers, unanswered = self._ask_who_knows(lambda server: server.ListSequences(request))
