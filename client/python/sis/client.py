@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from dataclasses import replace
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import grpc
 import numpy as np
@@ -370,19 +371,16 @@ class Client:
             ragged=0 < run.config.mass < 1 if ragged is None else ragged,
         )
         wanted = wire_columns.named(run.config, request.columns)
-        with spans.client_span("fetch_top_k", run=run.id, sequences=len(request.slices)):
-            if segment is None:
-                records = self._service.FetchTopK(
-                    request, functools.partial(fetched_records.assemble, request, columns=wanted)
-                )
-            else:
+        assemble: Callable[..., TopKRecords] = fetched_records.assemble
+        with contextlib.ExitStack() as held:
+            held.enter_context(spans.client_span("fetch_top_k", run=run.id, sequences=len(request.slices)))
+            if segment is not None:
                 segment.check()
-                with segment.largest_room() as room:
-                    request.segment = segment.name
-                    request.answers.CopyFrom(room.to_proto())
-                    records = self._service.FetchTopK(
-                        request, functools.partial(fetched_records.assemble_in, room, request, columns=wanted)
-                    )
+                room = held.enter_context(segment.largest_room())
+                request.segment = segment.name
+                request.answers.CopyFrom(room.to_proto())
+                assemble = functools.partial(fetched_records.assemble_in, room)
+            records = self._service.FetchTopK(request, functools.partial(assemble, request, columns=wanted))
         return replace(records, mass=run.config.mass)
 
     def evaluate(
