@@ -58,18 +58,13 @@ def _described(
     )
 
 
-def _queries(expressions: Dict[str, str]) -> List[Dataquery]:
-    """By legend. The reference ids are A, B, ..."""
-    return [
-        Dataquery().expr(expression).legend_format(legend).ref_id(chr(ord("A") + index)).range().datasource(DATASOURCE)
-        for index, (legend, expression) in enumerate(expressions.items())
-    ]
+def _query(expression: str, index: int = 0) -> Dataquery:
+    """The reference ids are A, B, ..."""
+    return Dataquery().expr(expression).ref_id(chr(ord("A") + index)).datasource(DATASOURCE)
 
 
-def _table_query(expression: str, ref_id: str) -> Dataquery:
-    return (
-        Dataquery().expr(expression).ref_id(ref_id).format(PromQueryFormat.TABLE).instant().datasource(DATASOURCE)
-    )
+def _table_query(expression: str, index: int = 0) -> Dataquery:
+    return _query(expression, index).format(PromQueryFormat.TABLE).instant()
 
 
 def _steps(below: Optional[float], above: Optional[float]) -> List[dashboard.Threshold]:
@@ -101,7 +96,12 @@ def lines(
     as a dashed line. Gaps are left as they are: there nothing was evaluated."""
     panel = (
         _described(timeseries.Panel(), title, unit, what, normal, otherwise, runbooks, width)
-        .targets(_queries(expressions))
+        .targets(
+            [
+                _query(expression, index).legend_format(legend).range()
+                for index, (legend, expression) in enumerate(expressions.items())
+            ]
+        )
         .legend(
             common.VizLegendOptions()
             .show_legend(True)
@@ -151,7 +151,7 @@ def bars(
 
     return (
         _described(bargauge.Panel(), title, unit, what, normal, otherwise, runbooks, width)
-        .with_target(_table_query(expression, "A"))
+        .with_target(_table_query(expression))
         .transformations(
             [
                 dashboard.DataTransformerConfig(
@@ -190,18 +190,9 @@ def distribution(
     runbooks: Sequence[str] = (),
 ) -> heatmap.Panel:
     """A histogram over time. buckets: the rate of its buckets, by le; unit: of the bounds."""
-    query = (
-        Dataquery()
-        .expr(buckets)
-        .legend_format("{{le}}")
-        .ref_id("A")
-        .format(PromQueryFormat.HEATMAP)
-        .range()
-        .datasource(DATASOURCE)
-    )
     return (
         _described(heatmap.Panel(), title, unit, what, normal, otherwise, runbooks, THIRD)
-        .with_target(query)
+        .with_target(_query(buckets).legend_format("{{le}}").format(PromQueryFormat.HEATMAP).range())
         .calculate(False)
         .color(
             heatmap.HeatmapColorOptions()
@@ -241,13 +232,12 @@ def rows(
 ) -> table.Panel:
     """A table of what is now, with a line per set of labels. labels: title by label; others are not
     shown."""
-    ref_ids = [chr(ord("A") + index) for index in range(len(columns))]
-    values = {f"Value #{ref_id}": column.title for ref_id, column in zip(ref_ids, columns)}
+    values = {f"Value #{chr(ord('A') + index)}": column.title for index, column in enumerate(columns)}
     titles = {**labels, **{name: title for name, title in values.items() if title is not None}}
     hidden = ["Time", *(name for name, title in values.items() if title is None)]
     panel = (
         _described(table.Panel(), title, COUNT, what, normal, otherwise, runbooks, WHOLE)
-        .targets([_table_query(column.expression, ref_id) for ref_id, column in zip(ref_ids, columns)])
+        .targets([_table_query(column.expression, index) for index, column in enumerate(columns)])
         .transformations(
             [
                 dashboard.DataTransformerConfig("merge", options={}),
