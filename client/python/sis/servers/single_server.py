@@ -248,20 +248,14 @@ class SingleServer:
         limits = [limit for limit in (timeout, self._timeout) if limit is not None]
         lease = self._stub.LeaseSegment(pb.LeaseSegmentRequest(bytes=size))
         # The call stays open: a deadline is its answer's alone.
-        late = threading.Event()
-
-        def give_up() -> None:
-            late.set()
-            lease.cancel()
-
-        deadline = threading.Timer(min(limits, default=0), give_up)
+        deadline = threading.Timer(min(limits, default=0), lease.cancel)
         deadline.daemon = True
         if limits:
             deadline.start()
         try:
             response = self._send(lambda: next(lease))
         except errors.Error as error:
-            if not late.is_set():
+            if not lease.cancelled():
                 raise
             raise errors.from_status(
                 grpc.StatusCode.DEADLINE_EXCEEDED, f"no segment within {min(limits)} s"
