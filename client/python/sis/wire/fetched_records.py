@@ -146,7 +146,7 @@ class _Array(NamedTuple):
 
 
 def _layout(request: pb.FetchTopKRequest, top_k: int, columns: Sequence[Column]) -> List[_Array]:
-    """What a request is answered with, in the order in which a segment has it."""
+    """What a request is answered with."""
     asked = {name: array for name, array in _ARRAYS.items() if not request.arrays or array[0] in request.arrays}
     ragged = request.ragged and not asked.keys().isdisjoint(_OF_SLOTS)
     layout = []
@@ -155,8 +155,7 @@ def _layout(request: pb.FetchTopKRequest, top_k: int, columns: Sequence[Column])
         row = (top_k,) if of_slots and not ragged else ()
         layout.append(_Array("arrays", name, operator.attrgetter(field), dtype, row, of_slots and ragged))
     if ragged:
-        first = next(place for place, array in enumerate(layout) if array.ragged)
-        layout.insert(first, _Array("arrays", "counts", operator.attrgetter("top_k_counts"), np.uint16))
+        layout.append(_Array("arrays", "counts", operator.attrgetter("top_k_counts"), np.uint16))
     for index, column in enumerate(columns):
         row = (top_k, column.bytes) if column.per_slot else (column.bytes,)
         layout.append(_Array("columns", column.name, lambda chunk, i=index: chunk.columns[i], np.uint8, row))
