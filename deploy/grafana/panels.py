@@ -30,58 +30,41 @@ _HEIGHT = 8
 THIRD, HALF, WHOLE = 8, 12, 24
 
 
-@dataclasses.dataclass(frozen=True)
-class Text:
-    """What a panel says of itself."""
-
-    what: str
-    # What is normal, and what to think of or do if it is otherwise.
-    normal: str
-    otherwise: str
-    # Pages of docs/runbooks, without ending.
-    runbooks: Sequence[str] = ()
-
-    def markdown(self) -> str:
-        text = f"{self.what}\n\n**Normal:** {self.normal}\n\n**Else:** {self.otherwise}"
-        if self.runbooks:
-            pages = ", ".join(f"[{name}](${{runbooks}}/{name}.md)" for name in self.runbooks)
-            text += f"\n\n**Runbooks:** {pages}"
-        return text
-
-    def links(self) -> List[DashboardLink]:
-        return [
-            DashboardLink(f"Runbook: {name.replace('_', ' ')}")
-            .type(dashboard.DashboardLinkType.LINK)
-            .url(f"${{runbooks}}/{name}.md")
-            .target_blank(True)
-            for name in self.runbooks
-        ]
-
-
-def _described(panel: Any, title: str, text: Text, unit: str, width: int, height: int = _HEIGHT) -> Any:
-    return (
-        panel.title(title)
-        .description(text.markdown())
-        .links(text.links())
-        .datasource(DATASOURCE)
-        .unit(unit)
-        .span(width)
-        .height(height)
-    )
-
-
-def _queries(expressions: Dict[str, str]) -> List[Dataquery]:
-    """By legend. The reference ids are A, B, ..."""
-    return [
-        Dataquery().expr(expression).legend_format(legend).ref_id(chr(ord("A") + index)).range().datasource(DATASOURCE)
-        for index, (legend, expression) in enumerate(expressions.items())
+def _described(
+    panel: Any,
+    title: str,
+    unit: str,
+    what: str,
+    normal: str,
+    otherwise: str,
+    runbooks: Sequence[str],
+    width: int,
+) -> Any:
+    """what: the panel shows. normal, otherwise: what is, and what to think of or do if it isn't so.
+    runbooks: pages of docs/runbooks, without ending."""
+    text = f"{what}\n\n**Normal:** {normal}\n\n**Else:** {otherwise}"
+    pages = {name: f"${{runbooks}}/{name}.md" for name in runbooks}
+    if pages:
+        text += "\n\n**Runbooks:** " + ", ".join(f"[{name}]({page})" for name, page in pages.items())
+    links = [
+        DashboardLink(f"Runbook: {name.replace('_', ' ')}")
+        .type(dashboard.DashboardLinkType.LINK)
+        .url(page)
+        .target_blank(True)
+        for name, page in pages.items()
     ]
-
-
-def _table_query(expression: str, ref_id: str) -> Dataquery:
     return (
-        Dataquery().expr(expression).ref_id(ref_id).format(PromQueryFormat.TABLE).instant().datasource(DATASOURCE)
+        panel.title(title).description(text).links(links).datasource(DATASOURCE).unit(unit).span(width).height(_HEIGHT)
     )
+
+
+def _query(expression: str, index: int = 0) -> Dataquery:
+    """The reference ids are A, B, ..."""
+    return Dataquery().expr(expression).ref_id(chr(ord("A") + index)).datasource(DATASOURCE)
+
+
+def _table_query(expression: str, index: int = 0) -> Dataquery:
+    return _query(expression, index).format(PromQueryFormat.TABLE).instant()
 
 
 def _steps(below: Optional[float], above: Optional[float]) -> List[dashboard.Threshold]:
@@ -95,10 +78,13 @@ def _steps(below: Optional[float], above: Optional[float]) -> List[dashboard.Thr
 
 def lines(
     title: str,
-    text: Text,
     unit: str,
     expressions: Dict[str, str],
     *,
+    what: str,
+    normal: str,
+    otherwise: str,
+    runbooks: Sequence[str] = (),
     width: int = THIRD,
     largest: Optional[float] = None,
     least: Optional[float] = 0,
@@ -108,9 +94,15 @@ def lines(
 ) -> timeseries.Panel:
     """Values over time. expressions: by legend. alert_below, alert_above: where an alert fires, drawn
     as a dashed line. Gaps are left as they are: there nothing was evaluated."""
-    panel = _described(timeseries.Panel(), title, text, unit, width).targets(_queries(expressions))
     panel = (
-        panel.legend(
+        _described(timeseries.Panel(), title, unit, what, normal, otherwise, runbooks, width)
+        .targets(
+            [
+                _query(expression, index).legend_format(legend).range()
+                for index, (legend, expression) in enumerate(expressions.items())
+            ]
+        )
+        .legend(
             common.VizLegendOptions()
             .show_legend(True)
             .display_mode(models.LegendDisplayMode.LIST)
@@ -138,7 +130,19 @@ def lines(
     return panel
 
 
-def bars(title: str, text: Text, unit: str, expression: str, label: str, *, width: int, largest: float) -> bargauge.Panel:
+def bars(
+    title: str,
+    unit: str,
+    expression: str,
+    label: str,
+    *,
+    what: str,
+    normal: str,
+    otherwise: str,
+    runbooks: Sequence[str] = (),
+    width: int,
+    largest: float,
+) -> bargauge.Panel:
     """A bar per series as it is now, in the order of a label whose values are numbers."""
 
     def convert(to: str) -> dashboard.DataTransformerConfig:
@@ -146,8 +150,8 @@ def bars(title: str, text: Text, unit: str, expression: str, label: str, *, widt
         return dashboard.DataTransformerConfig("convertFieldType", options={"conversions": [conversion], "fields": {}})
 
     return (
-        _described(bargauge.Panel(), title, text, unit, width)
-        .with_target(_table_query(expression, "A"))
+        _described(bargauge.Panel(), title, unit, what, normal, otherwise, runbooks, width)
+        .with_target(_table_query(expression))
         .transformations(
             [
                 dashboard.DataTransformerConfig(
@@ -175,20 +179,20 @@ def bars(title: str, text: Text, unit: str, expression: str, label: str, *, widt
     )
 
 
-def distribution(title: str, text: Text, unit: str, buckets: str, *, width: int = THIRD) -> heatmap.Panel:
+def distribution(
+    title: str,
+    unit: str,
+    buckets: str,
+    *,
+    what: str,
+    normal: str,
+    otherwise: str,
+    runbooks: Sequence[str] = (),
+) -> heatmap.Panel:
     """A histogram over time. buckets: the rate of its buckets, by le; unit: of the bounds."""
-    query = (
-        Dataquery()
-        .expr(buckets)
-        .legend_format("{{le}}")
-        .ref_id("A")
-        .format(PromQueryFormat.HEATMAP)
-        .range()
-        .datasource(DATASOURCE)
-    )
     return (
-        _described(heatmap.Panel(), title, text, unit, width)
-        .with_target(query)
+        _described(heatmap.Panel(), title, unit, what, normal, otherwise, runbooks, THIRD)
+        .with_target(_query(buckets).legend_format("{{le}}").format(PromQueryFormat.HEATMAP).range())
         .calculate(False)
         .color(
             heatmap.HeatmapColorOptions()
@@ -216,16 +220,24 @@ class Column:
     words: Dict[int, Tuple[str, str]] = dataclasses.field(default_factory=dict)
 
 
-def rows(title: str, text: Text, columns: Sequence[Column], labels: Dict[str, str], *, height: int = _HEIGHT) -> table.Panel:
+def rows(
+    title: str,
+    columns: Sequence[Column],
+    labels: Dict[str, str],
+    *,
+    what: str,
+    normal: str,
+    otherwise: str,
+    runbooks: Sequence[str] = (),
+) -> table.Panel:
     """A table of what is now, with a line per set of labels. labels: title by label; others are not
     shown."""
-    ref_ids = [chr(ord("A") + index) for index in range(len(columns))]
-    values = {f"Value #{ref_id}": column.title for ref_id, column in zip(ref_ids, columns)}
+    values = {f"Value #{chr(ord('A') + index)}": column.title for index, column in enumerate(columns)}
     titles = {**labels, **{name: title for name, title in values.items() if title is not None}}
     hidden = ["Time", *(name for name, title in values.items() if title is None)]
     panel = (
-        _described(table.Panel(), title, text, COUNT, WHOLE, height)
-        .targets([_table_query(column.expression, ref_id) for ref_id, column in zip(ref_ids, columns)])
+        _described(table.Panel(), title, COUNT, what, normal, otherwise, runbooks, WHOLE)
+        .targets([_table_query(column.expression, index) for index, column in enumerate(columns)])
         .transformations(
             [
                 dashboard.DataTransformerConfig("merge", options={}),

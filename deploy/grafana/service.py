@@ -10,7 +10,7 @@ from deploy.grafana import expressions as promql
 from deploy.grafana import panels, variables
 from deploy.grafana.panels import (
     BYTES, BYTES_PER_SECOND, CALLS_PER_SECOND, COUNT, HALF, OPERATIONS_PER_SECOND, SECONDS, SHARE, TOKENS_PER_SECOND,
-    WHOLE, Column, Text, lines,
+    WHOLE, Column, lines,
 )  # fmt: skip
 
 _FAILURES = "Unknown|DeadlineExceeded|ResourceExhausted|Unimplemented|Internal|Unavailable|DataLoss"
@@ -40,6 +40,14 @@ def _chosen(metric: str, where: str = "") -> str:
     return f'{metric}{{job=~"$job", instance=~"$instance"{f", {where}" if where else ""}}}'
 
 
+def _sum(metric: str, *labels: str, where: str = "") -> str:
+    return f"sum by ({', '.join(labels)}) ({_chosen(metric, where)})"
+
+
+def _by_server(metric: str) -> str:
+    return _sum(metric, "instance")
+
+
 def _rate(metric: str, *labels: str, where: str = "") -> str:
     by = f" by ({', '.join(labels)})" if labels else ""
     return f"sum{by} (rate({_chosen(metric, where)}[$__rate_interval]))"
@@ -58,26 +66,24 @@ def _failed_share(part: str, whole: str) -> str:
 def _servers() -> Any:
     return panels.rows(
         "Servers",
-        Text(
-            "Each server as it was last scraped.",
-            "all are up, of one version, and have run for as long as since the last update.",
-            "0 under Up: it gives Prometheus no answer. A short time since the start: it was restarted; in memory "
-            "mode what it held is missing (never_arrived).",
-            ["target_down"],
-        ),
         [
-            Column("Up", f"sum by (job, instance) ({_chosen('up')})", COUNT),
-            Column(None, f"sum by (job, instance, version, backend, store) ({_chosen('sis_build_info')})", COUNT),
+            Column("Up", _sum("up", "job", "instance"), COUNT),
+            Column(None, _sum("sis_build_info", "job", "instance", "version", "backend", "store"), COUNT),
             Column(
                 "Since start",
                 f"sum by (job, instance) (time() - {_chosen('process_start_time_seconds')})",
                 SECONDS,
             ),
-            Column("Runs", f"sum by (job, instance) ({_chosen('sis_runs')})", COUNT),
-            Column("Cache", f"sum by (job, instance) ({_chosen('sis_cache_bytes')})", BYTES),
-            Column("Cache limit", f"sum by (job, instance) ({_chosen('sis_cache_budget_bytes')})", BYTES),
+            Column("Runs", _sum("sis_runs", "job", "instance"), COUNT),
+            Column("Cache", _sum("sis_cache_bytes", "job", "instance"), BYTES),
+            Column("Cache limit", _sum("sis_cache_budget_bytes", "job", "instance"), BYTES),
         ],
         {"job": "Job", "instance": "Server", "version": "Version", "backend": "Backend", "store": "Store"},
+        what="Each server as it was last scraped.",
+        normal="all are up, of one version, and have run for as long as since the last update.",
+        otherwise="0 under Up: it gives Prometheus no answer. A short time since the start: it was restarted; in "
+        "memory mode what it held is missing (never_arrived).",
+        runbooks=["target_down"],
     )
 
 
@@ -89,268 +95,221 @@ def _calls() -> List[Any]:
         buckets = _grpc("grpc_server_handling_seconds_bucket", "grpc_method", "le", where='grpc_type="unary"')
         return promql.quantile(probability, buckets)
 
-    open_streams = (
-        f"sum by (grpc_method) ({_of_streams('grpc_server_started_total')})"
-        f" - (sum by (grpc_method) ({_of_streams('grpc_server_handled_total')})"
-        f" or sum by (grpc_method) ({_of_streams('grpc_server_started_total')}) * 0)"
-    )
+    streams = 'grpc_service="sis.v1.RatioService", grpc_type!="unary"'
+    begun = _sum("grpc_server_started_total", "grpc_method", where=streams)
+    ended = _sum("grpc_server_handled_total", "grpc_method", where=streams)
     return [
         lines(
             "Calls",
-            Text(
-                "Calls that ended, by method. A stream counts when it ends.",
-                "as many as the trainers' steps ask for.",
-                "none: nobody is there, or nobody gets through; look at errors and at the workers' logs.",
-                ["errors"],
-            ),
             CALLS_PER_SECOND,
             {"{{grpc_method}}": handled},
+            what="Calls that ended, by method. A stream counts when it ends.",
+            normal="as many as the trainers' steps ask for.",
+            otherwise="none: nobody is there, or nobody gets through; look at errors and at the workers' logs.",
+            runbooks=["errors"],
         ),
         lines(
             "Calls by code",
-            Text(
-                "The same by status code.",
-                "OK; a NotFound now and then; and calls that clients end, as they do to give shared memory back.",
-                "InvalidArgument and FailedPrecondition are the caller's: its log has a message that names the field. "
-                "Of Evaluate, FailedPrecondition is a batch without decisions. "
-                "Unavailable, ResourceExhausted and Internal are the server's.",
-                ["errors", "evaluations_refused"],
-            ),
             CALLS_PER_SECOND,
             {"{{grpc_code}}": _grpc("grpc_server_handled_total", "grpc_code")},
+            what="The same by status code.",
+            normal="OK; a NotFound now and then; and calls that clients end, as they do to give shared memory back.",
+            otherwise="InvalidArgument and FailedPrecondition are the caller's: its log has a message that names the "
+            "field. Of Evaluate, FailedPrecondition is a batch without decisions. Unavailable, ResourceExhausted and "
+            "Internal are the server's.",
+            runbooks=["errors", "evaluations_refused"],
         ),
         lines(
             "Calls that fail",
-            Text(
-                "The share of calls that the server failed, by method. The caller's own mistakes are left out.",
-                "0. Unavailable while a server is replaced.",
-                "clients repeat what can be repeated, and training slows down.",
-                ["errors"],
-            ),
             SHARE,
             {"{{grpc_method}}": _failed_share(failed, handled)},
+            what="The share of calls that the server failed, by method. The caller's own mistakes are left out.",
+            normal="0. Unavailable while a server is replaced.",
+            otherwise="clients repeat what can be repeated, and training slows down.",
+            runbooks=["errors"],
             largest=1,
             alert_above=0.05,
         ),
         lines(
             "Time of calls, 50%",
-            Text(
-                "Half of the unary calls take at most so long, by method.",
-                "below a millisecond for control calls; for Evaluate what the batch needs, on the order of 10 ms per "
-                "million positions and core.",
-                "all methods together: the machine is busy with something else.",
-                ["latency"],
-            ),
             SECONDS,
             {"{{grpc_method}}": seconds(0.5)},
+            what="Half of the unary calls take at most so long, by method.",
+            normal="below a millisecond for control calls; for Evaluate what the batch needs, on the order of 10 ms "
+            "per million positions and core.",
+            otherwise="all methods together: the machine is busy with something else.",
+            runbooks=["latency"],
         ),
         lines(
             "Time of calls, 99%",
-            Text(
-                "99 of 100 unary calls take at most so long, by method. Values stop at the last bucket, 10 s.",
-                "a few times the median.",
-                "control calls above half a second wait for a core or for the store. Runs take turns in Evaluate, so a "
-                "large batch elsewhere explains a little, not seconds.",
-                ["latency"],
-            ),
             SECONDS,
             {"{{grpc_method}}": seconds(0.99)},
+            what="99 of 100 unary calls take at most so long, by method. Values stop at the last bucket, 10 s.",
+            normal="a few times the median.",
+            otherwise="control calls above half a second wait for a core or for the store. Runs take turns in "
+            "Evaluate, so a large batch elsewhere explains a little, not seconds.",
+            runbooks=["latency"],
         ),
         lines(
             "Open streams",
-            Text(
-                "Streams that have begun and not ended, by method.",
-                "an Append stream per worker, a LeaseSegment per client with shared memory.",
-                "fewer Append streams than workers: some have lost their connection.",
-                ["ingest_stalled"],
-            ),
             COUNT,
-            {"{{grpc_method}}": open_streams},
+            {"{{grpc_method}}": f"{begun} - ({ended} or {begun} * 0)"},
+            what="Streams that have begun and not ended, by method.",
+            normal="an Append stream per worker, a LeaseSegment per client with shared memory.",
+            otherwise="fewer Append streams than workers: some have lost their connection.",
+            runbooks=["ingest_stalled"],
         ),
     ]
-
-
-def _of_streams(metric: str) -> str:
-    return _chosen(metric, 'grpc_service="sis.v1.RatioService", grpc_type!="unary"')
 
 
 def _ingest() -> List[Any]:
     return [
         lines(
             "Tokens stored",
-            Text(
-                "New positions from workers, by run. What is sent again doesn't count.",
-                "what the engines generate.",
-                "0 while workers hold streams open: they wait for room, or have nothing to send.",
-                ["ingest_stalled"],
-            ),
             TOKENS_PER_SECOND,
             {"{{run}}": _rate("sis_ingest_positions_total", "run")},
+            what="New positions from workers, by run. What is sent again doesn't count.",
+            normal="what the engines generate.",
+            otherwise="0 while workers hold streams open: they wait for room, or have nothing to send.",
+            runbooks=["ingest_stalled"],
         ),
         lines(
             "Bytes received",
-            Text(
-                "Bytes of arrays in accepted blocks, by run. What is sent again counts.",
-                "8K + 9 bytes for each token stored.",
-                "far more: workers send again what is stored already; look at their timeouts.",
-                ["latency"],
-            ),
             BYTES_PER_SECOND,
             {"{{run}}": _rate("sis_ingest_bytes_total", "run")},
+            what="Bytes of arrays in accepted blocks, by run. What is sent again counts.",
+            normal="8K + 9 bytes for each token stored.",
+            otherwise="far more: workers send again what is stored already; look at their timeouts.",
+            runbooks=["latency"],
         ),
         lines(
             "Tokens evaluated",
-            Text(
-                "Tokens that trainers evaluated, each once per draw, by decision.",
-                "a multiple of the tokens stored: the updates that each is used for.",
-                "0 with tokens stored: no trainer is at work.",
-                ["ingest_stalled"],
-            ),
             TOKENS_PER_SECOND,
             {"{{decision}}": _rate("sis_tokens_total", "decision")},
+            what="Tokens that trainers evaluated, each once per draw, by decision.",
+            normal="a multiple of the tokens stored: the updates that each is used for.",
+            otherwise="0 with tokens stored: no trainer is at work.",
+            runbooks=["ingest_stalled"],
             stacked=True,
         ),
         lines(
             "Refused entries",
-            Text(
-                "Entries of Append that were refused, by status code. The call itself succeeds.",
-                "0.",
-                "INVALID_ARGUMENT: bad arrays, in the worker's log by field. ALREADY_EXISTS: two workers write the same "
-                "sequence with different contents. FAILED_PRECONDITION: a worker of an older incarnation. "
-                "RESOURCE_EXHAUSTED: no room. UNAVAILABLE: the store does not answer.",
-                ["entries_refused"],
-            ),
             OPERATIONS_PER_SECOND,
             {"{{code}}": _rate("sis_refused_entries_total", "code")},
+            what="Entries of Append that were refused, by status code. The call itself succeeds.",
+            normal="0.",
+            otherwise="INVALID_ARGUMENT: bad arrays, in the worker's log by field. ALREADY_EXISTS: two workers write "
+            "the same sequence with different contents. FAILED_PRECONDITION: a worker of an older incarnation. "
+            "RESOURCE_EXHAUSTED: no room. UNAVAILABLE: the store does not answer.",
+            runbooks=["entries_refused"],
         ),
         lines(
             "Waiting appends",
-            Text(
-                "Append streams that are not read until there is room.",
-                "0, or a few for moments.",
-                "for long: rollouts are faster than trainers let go of memory.",
-                ["appends_wait"],
-            ),
             COUNT,
-            {"{{instance}}": f"sum by (instance) ({_chosen('sis_waiting_appends')})"},
+            {"{{instance}}": _by_server("sis_waiting_appends")},
+            what="Append streams that are not read until there is room.",
+            normal="0, or a few for moments.",
+            otherwise="for long: rollouts are faster than trainers let go of memory.",
+            runbooks=["appends_wait"],
         ),
         lines(
             "Evicted unread",
-            Text(
-                "Sequences that were evicted for good before a trainer had read them, by run.",
-                "0, but for runs with evict_unread.",
-                "rollouts are thrown away: the trainer is gone or slower than the workers, or runs that have ended hold "
-                "the memory. Only then is the cache too small.",
-                ["evicted_unread"],
-            ),
             OPERATIONS_PER_SECOND,
             {"{{run}}": _rate("sis_evicted_unread_sequences_total", "run")},
+            what="Sequences that were evicted for good before a trainer had read them, by run.",
+            normal="0, but for runs with evict_unread.",
+            otherwise="rollouts are thrown away: the trainer is gone or slower than the workers, or runs that have "
+            "ended hold the memory. Only then is the cache too small.",
+            runbooks=["evicted_unread"],
         ),
     ]
 
 
 def _cache() -> List[Any]:
-    def sums(metric: str, label: str) -> str:
-        return f"sum by ({label}) ({_chosen(metric)})"
-
     return [
         lines(
             "Cache",
-            Text(
-                "How full the cache is, of --cache_bytes.",
-                "below 0.9, if trainers release what they have finished with. With a store a full cache is a good one: "
-                "what is evicted is read again.",
-                "full without a store: sequences are evicted, and their tokens become MISSING.",
-                ["cache_near_limit"],
-            ),
             SHARE,
             {
-                "{{instance}}": f"{sums('sis_cache_bytes', 'instance')} / {sums('sis_cache_budget_bytes', 'instance')}",
+                "{{instance}}": f"{_by_server('sis_cache_bytes')} / {_by_server('sis_cache_budget_bytes')}",
             },
+            what="How full the cache is, of --cache_bytes.",
+            normal="below 0.9, if trainers release what they have finished with. With a store a full cache is a good "
+            "one: what is evicted is read again.",
+            otherwise="full without a store: sequences are evicted, and their tokens become MISSING.",
+            runbooks=["cache_near_limit"],
             largest=1,
             alert_above=0.9,
         ),
         lines(
             "Bytes by run",
-            Text(
-                "What each run holds in memory.",
-                "the rollouts in flight: bytes per token by K and encoding (docs/encodings.md).",
-                "a run that only grows does not release. One that has ended should be deleted.",
-                ["cache_near_limit"],
-            ),
             BYTES,
-            {"{{run}}": sums("sis_run_bytes", "run")},
+            {"{{run}}": _sum("sis_run_bytes", "run")},
+            what="What each run holds in memory.",
+            normal="the rollouts in flight: bytes per token by K and encoding (docs/encodings.md).",
+            otherwise="a run that only grows does not release. One that has ended should be deleted.",
+            runbooks=["cache_near_limit"],
             stacked=True,
         ),
         lines(
             "Sequences by run",
-            Text(
-                "Sequences that each run holds in memory.",
-                "a few rollouts' worth.",
-                "rising without end: nobody releases, or the trainer is gone.",
-                ["cache_near_limit"],
-            ),
             COUNT,
-            {"{{run}}": sums("sis_run_sequences", "run")},
+            {"{{run}}": _sum("sis_run_sequences", "run")},
+            what="Sequences that each run holds in memory.",
+            normal="a few rollouts' worth.",
+            otherwise="rising without end: nobody releases, or the trainer is gone.",
+            runbooks=["cache_near_limit"],
         ),
         lines(
             "Runs",
-            Text(
-                "Runs that each server holds, of --max_runs; and the most that one owner has, of "
-                "--max_runs_per_owner.",
-                "below 0.9: those that train, and a few that have ended.",
-                "at 1 no run can be created, or none by that owner. Delete what has ended, or let --run_idle_expiry do "
-                "it.",
-                ["runs_near_limit"],
-            ),
             SHARE,
             {
-                "{{instance}}": f"{sums('sis_runs', 'instance')} / {sums('sis_runs_limit', 'instance')}",
+                "{{instance}}": f"{_by_server('sis_runs')} / {_by_server('sis_runs_limit')}",
                 "{{instance}}, one owner": (
-                    f"{sums('sis_owner_runs', 'instance')} / {sums('sis_owner_runs_limit', 'instance')}"
+                    f"{_by_server('sis_owner_runs')} / {_by_server('sis_owner_runs_limit')}"
                 ),
             },
+            what="Runs that each server holds, of --max_runs; and the most that one owner has, of "
+            "--max_runs_per_owner.",
+            normal="below 0.9: those that train, and a few that have ended.",
+            otherwise="at 1 no run can be created, or none by that owner. Delete what has ended, or let "
+            "--run_idle_expiry do it.",
+            runbooks=["runs_near_limit"],
             width=6,
             largest=1,
             alert_above=0.9,
         ),
         lines(
             "Dropped sequences",
-            Text(
-                "Sequences that left the cache, by reason.",
-                "nearly all released.",
-                "evicted: nobody releases, or the cache is too small; with a store they are read again. expired: "
-                "time_to_live is shorter than a rollout waits. stale: the trainer is further ahead than max_staleness.",
-                ["missing_tokens", "cache_near_limit"],
-            ),
             OPERATIONS_PER_SECOND,
             {"{{reason}}": _rate("sis_dropped_sequences_total", "reason")},
+            what="Sequences that left the cache, by reason.",
+            normal="nearly all released.",
+            otherwise="evicted: nobody releases, or the cache is too small; with a store they are read again. expired: "
+            "time_to_live is shorter than a rollout waits. stale: the trainer is further ahead than max_staleness.",
+            runbooks=["missing_tokens", "cache_near_limit"],
             width=6,
             stacked=True,
         ),
         lines(
             "Missing tokens",
-            Text(
-                "Evaluated tokens without a record, by reason, over all runs.",
-                "0.",
-                "see the runs' own panel, and the page.",
-                ["missing_tokens", "corrupt_pages"],
-            ),
             TOKENS_PER_SECOND,
             {"{{reason}}": _rate("sis_missing_tokens_total", "reason")},
+            what="Evaluated tokens without a record, by reason, over all runs.",
+            normal="0.",
+            otherwise="see the runs' own panel, and the page.",
+            runbooks=["missing_tokens", "corrupt_pages"],
             width=6,
             stacked=True,
         ),
         lines(
             "Totals of steps",
-            Text(
-                "Bytes of the totals of draws, besides the cache. At most a sixteenth of --cache_bytes.",
-                "96 bytes per sequence and draw that is kept.",
-                "at its limit: older draws are forgotten sooner, and GetStep no longer finds them.",
-                ["cache_near_limit"],
-            ),
             BYTES,
-            {"{{instance}}": sums("sis_step_bytes", "instance")},
+            {"{{instance}}": _by_server("sis_step_bytes")},
+            what="Bytes of the totals of draws, besides the cache. At most a sixteenth of --cache_bytes.",
+            normal="96 bytes per sequence and draw that is kept.",
+            otherwise="at its limit: older draws are forgotten sooner, and GetStep no longer finds them.",
+            runbooks=["cache_near_limit"],
             width=6,
         ),
     ]
@@ -365,259 +324,216 @@ def _store() -> List[Any]:
     return [
         lines(
             "Calls of the store",
-            Text(
-                "Calls of RocksDB or memcached, by operation.",
-                "appends with the ingest, seals and drops with the sequences.",
-                "many reads: memory is too small for what is in flight. Nothing at all without --store.",
-                ["latency"],
-            ),
             OPERATIONS_PER_SECOND,
             {"{{operation}}": operations},
+            what="Calls of RocksDB or memcached, by operation.",
+            normal="appends with the ingest, seals and drops with the sequences.",
+            otherwise="many reads: memory is too small for what is in flight. Nothing at all without --store.",
+            runbooks=["latency"],
         ),
         lines(
             "Store calls that fail",
-            Text(
-                "The share of calls that the store failed, by operation. A new sequence that is not found, and an "
-                "append that another replica was first with, are no failures.",
-                "0.",
-                "UNAVAILABLE: a node does not answer. RESOURCE_EXHAUSTED: the disk is full.",
-                ["errors", "missing_tokens"],
-            ),
             SHARE,
             {"{{operation}}": _failed_share(failed, operations)},
+            what="The share of calls that the store failed, by operation. A new sequence that is not found, and an "
+            "append that another replica was first with, are no failures.",
+            normal="0.",
+            otherwise="UNAVAILABLE: a node does not answer. RESOURCE_EXHAUSTED: the disk is full.",
+            runbooks=["errors", "missing_tokens"],
             largest=1,
         ),
         lines(
             "Time of the store, 99%",
-            Text(
-                "99 of 100 calls of the store take at most so long, by operation.",
-                "a write to a file with RocksDB, a round trip with memcached: milliseconds.",
-                "appends are acked later by as much.",
-                ["latency"],
-            ),
             SECONDS,
             {"{{operation}}": promql.quantile(0.99, buckets)},
+            what="99 of 100 calls of the store take at most so long, by operation.",
+            normal="a write to a file with RocksDB, a round trip with memcached: milliseconds.",
+            otherwise="appends are acked later by as much.",
+            runbooks=["latency"],
         ),
         lines(
             "Bytes to and from the store",
-            Text(
-                "Bytes of records that were written and read.",
-                "written: those received, and once more when a sequence is sealed. Read: little.",
-                "more read than written: what is evicted is needed again. Let trainers release what is finished; raise "
-                "--cache_bytes.",
-                ["cache_near_limit"],
-            ),
             BYTES_PER_SECOND,
             {
                 "{{instance}} written": _rate("sis_store_written_bytes_total", "instance"),
                 "{{instance}} read": _rate("sis_store_read_bytes_total", "instance"),
             },
+            what="Bytes of records that were written and read.",
+            normal="written: those received, and once more when a sequence is sealed. Read: little.",
+            otherwise="more read than written: what is evicted is needed again. Let trainers release what is finished; "
+            "raise --cache_bytes.",
+            runbooks=["cache_near_limit"],
             width=HALF,
         ),
         lines(
             "Reads that find something",
-            Text(
-                "The share of reads of the store that brought records into memory. The others asked for sequences that "
-                "nobody had stored: new ones.",
-                "low while rollouts are new; high after a restart, and where memory is small.",
-                "high for long: the cache is smaller than what is in use.",
-                ["cache_near_limit"],
-            ),
             SHARE,
             {"found": _failed_share(found, reads)},
+            what="The share of reads of the store that brought records into memory. The others asked for sequences "
+            "that nobody had stored: new ones.",
+            normal="low while rollouts are new; high after a restart, and where memory is small.",
+            otherwise="high for long: the cache is smaller than what is in use.",
+            runbooks=["cache_near_limit"],
             largest=1,
             width=HALF,
         ),
         lines(
             "Set aside",
-            Text(
-                "Runs whose stored record can't be used, and damaged files of RocksDB: kept, and not served.",
-                "0.",
-                "stderr names the runs and says why; the files lie in the folder `lost`.",
-                ["runs_set_aside", "corrupt_pages"],
-            ),
             COUNT,
             {
-                "{{instance}} runs": f"sum by (instance) ({_chosen('sis_store_runs_set_aside')})",
-                "{{instance}} files": f"sum by (instance) ({_chosen('sis_store_damaged_files')})",
+                "{{instance}} runs": _by_server("sis_store_runs_set_aside"),
+                "{{instance}} files": _by_server("sis_store_damaged_files"),
             },
+            what="Runs whose stored record can't be used, and damaged files of RocksDB: kept, and not served.",
+            normal="0.",
+            otherwise="stderr names the runs and says why; the files lie in the folder `lost`.",
+            runbooks=["runs_set_aside", "corrupt_pages"],
             width=HALF,
         ),
         lines(
             "Recovery",
-            Text(
-                "From opening the store to knowing its runs, at the last start.",
-                "well below a second.",
-                "seconds: a large directory after a crash.",
-                ["target_down"],
-            ),
             SECONDS,
-            {"{{instance}}": f"sum by (instance) ({_chosen('sis_store_recovery_seconds')})"},
+            {"{{instance}}": _by_server("sis_store_recovery_seconds")},
+            what="From opening the store to knowing its runs, at the last start.",
+            normal="well below a second.",
+            otherwise="seconds: a large directory after a crash.",
+            runbooks=["target_down"],
             width=HALF,
         ),
     ]
 
 
 def _other_memory() -> List[Any]:
-    def by_server(metric: str) -> str:
-        return f"sum by (instance) ({_chosen(metric)})"
-
     reads = _rate("sis_device_cache_reads_total", "result")
     return [
         lines(
             "Segments",
-            Text(
-                "Segments of shared memory that are leased.",
-                "one or two per client on the server's machine.",
-                "fewer than clients: they send their arrays over the socket instead.",
-            ),
             COUNT,
-            {"{{instance}}": by_server("sis_segments")},
+            {"{{instance}}": _by_server("sis_segments")},
+            what="Segments of shared memory that are leased.",
+            normal="one or two per client on the server's machine.",
+            otherwise="fewer than clients: they send their arrays over the socket instead.",
         ),
         lines(
             "Segment bytes",
-            Text(
-                "Bytes of shared memory, on top of --cache_bytes.",
-                "below --shared_memory_bytes.",
-                "at the limit: further leases are RESOURCE_EXHAUSTED.",
-                ["errors"],
-            ),
             BYTES,
-            {"{{instance}}": by_server("sis_segment_bytes")},
+            {"{{instance}}": _by_server("sis_segment_bytes")},
+            what="Bytes of shared memory, on top of --cache_bytes.",
+            normal="below --shared_memory_bytes.",
+            otherwise="at the limit: further leases are RESOURCE_EXHAUSTED.",
+            runbooks=["errors"],
         ),
         lines(
             "Device cache",
-            Text(
-                "Bytes of the device that hold copies of recorded rows, and that may. Only with CUDA.",
-                "as much as a step reads.",
-                "full, with few hits: raise --device_cache_bytes.",
-            ),
             BYTES,
             {
-                "{{instance}} used": by_server("sis_device_cache_bytes"),
-                "{{instance}} limit": by_server("sis_device_cache_budget_bytes"),
+                "{{instance}} used": _by_server("sis_device_cache_bytes"),
+                "{{instance}} limit": _by_server("sis_device_cache_budget_bytes"),
             },
+            what="Bytes of the device that hold copies of recorded rows, and that may. Only with CUDA.",
+            normal="as much as a step reads.",
+            otherwise="full, with few hits: raise --device_cache_bytes.",
         ),
         lines(
             "Rows on the device",
-            Text(
-                "Stretches of packed pages that the device evaluated: hit, their rows were there; copied, they were "
-                "sent and stay; passed, sent for one call only. Only with CUDA.",
-                "copied on the first evaluation of a rollout, hit on the later ones.",
-                "mostly passed: no room for them.",
-            ),
             OPERATIONS_PER_SECOND,
             {"{{result}}": reads},
+            what="Stretches of packed pages that the device evaluated: hit, their rows were there; copied, they were "
+            "sent and stay; passed, sent for one call only. Only with CUDA.",
+            normal="copied on the first evaluation of a rollout, hit on the later ones.",
+            otherwise="mostly passed: no room for them.",
             width=HALF,
             stacked=True,
         ),
         lines(
             "Copies evicted from the device",
-            Text(
-                "Copies that made room for others. Only with CUDA.",
-                "0 within a step.",
-                "as many as are copied: the cache is smaller than a step.",
-            ),
             OPERATIONS_PER_SECOND,
             {"{{instance}}": _rate("sis_device_cache_evictions_total", "instance")},
+            what="Copies that made room for others. Only with CUDA.",
+            normal="0 within a step.",
+            otherwise="as many as are copied: the cache is smaller than a step.",
             width=HALF,
         ),
     ]
 
 
 def _process() -> List[Any]:
-    def by_server(metric: str) -> str:
-        return f"sum by (instance) ({_chosen(metric)})"
-
     return [
         lines(
             "Cores",
-            Text(
-                "Cores that the server keeps busy.",
-                "in bursts, up to --evaluate_threads.",
-                "always at the machine's limit: calls wait.",
-                ["latency"],
-            ),
             COUNT,
             {"{{instance}}": _rate("process_cpu_seconds_total", "instance")},
+            what="Cores that the server keeps busy.",
+            normal="in bursts, up to --evaluate_threads.",
+            otherwise="always at the machine's limit: calls wait.",
+            runbooks=["latency"],
             width=HALF,
         ),
         lines(
             "Resident memory",
-            Text(
-                "Bytes of memory in use.",
-                "--cache_bytes from the start, and on top of it messages in flight and the totals of steps.",
-                "rising without end: lower --grpc_memory_bytes, and look for streams that nobody reads.",
-                ["cache_near_limit"],
-            ),
             BYTES,
-            {"{{instance}}": by_server("process_resident_memory_bytes")},
+            {"{{instance}}": _by_server("process_resident_memory_bytes")},
+            what="Bytes of memory in use.",
+            normal="--cache_bytes from the start, and on top of it messages in flight and the totals of steps.",
+            otherwise="rising without end: lower --grpc_memory_bytes, and look for streams that nobody reads.",
+            runbooks=["cache_near_limit"],
             width=HALF,
         ),
         lines(
             "Open files",
-            Text(
-                "File descriptors, of those that may be open.",
-                "one per connection, and some for the store.",
-                "near 1: connections are refused; raise the limit (ulimit -n).",
-                ["errors"],
-            ),
             SHARE,
-            {"{{instance}}": f"{by_server('process_open_fds')} / {by_server('process_max_fds')}"},
+            {"{{instance}}": f"{_by_server('process_open_fds')} / {_by_server('process_max_fds')}"},
+            what="File descriptors, of those that may be open.",
+            normal="one per connection, and some for the store.",
+            otherwise="near 1: connections are refused; raise the limit (ulimit -n).",
+            runbooks=["errors"],
             largest=1,
             width=HALF,
         ),
         lines(
             "Certificate",
-            Text(
-                "How long the certificate lasts that the server shows its clients. Nothing without TLS.",
-                "days or weeks, and longer again after each renewal.",
-                "below three days: nobody has renewed it. At 0 no client connects any more.",
-                ["certificate_expires"],
-            ),
             SECONDS,
-            {"{{instance}}": f"{by_server('sis_tls_certificate_not_after_timestamp_seconds')} - time()"},
+            {"{{instance}}": f"{_by_server('sis_tls_certificate_not_after_timestamp_seconds')} - time()"},
+            what="How long the certificate lasts that the server shows its clients. Nothing without TLS.",
+            normal="days or weeks, and longer again after each renewal.",
+            otherwise="below three days: nobody has renewed it. At 0 no client connects any more.",
+            runbooks=["certificate_expires"],
             width=HALF,
         ),
         lines(
             "Connections cut and refused",
-            Text(
-                "Connections that were cut because they brought too much before anybody said who they are, and those "
-                "that were closed at once for want of file descriptors.",
-                "0.",
-                "cut: somebody floods the server, or a client begins with a message of more than 8 MiB. Refused: more "
-                "clients than files may be open.",
-                ["errors"],
-            ),
             OPERATIONS_PER_SECOND,
             {
                 "{{instance}} cut": _rate("sis_cut_connections_total", "instance"),
                 "{{instance}} refused": _rate("sis_refused_connections_total", "instance"),
             },
+            what="Connections that were cut because they brought too much before anybody said who they are, and those "
+            "that were closed at once for want of file descriptors.",
+            normal="0.",
+            otherwise="cut: somebody floods the server, or a client begins with a message of more than 8 MiB. Refused: "
+            "more clients than files may be open.",
+            runbooks=["errors"],
             width=HALF,
         ),
         lines(
             "Files that make no sense",
-            Text(
-                "1 for files of identities, TLS or a proxy's certificate that can't be read again: what they held before "
-                "is used. Nothing without such files.",
-                "0.",
-                "a token that was taken out is still valid, or a certificate is not renewed: the server's log says why.",
-                ["reload_failed"],
-            ),
             COUNT,
             {"{{instance}} {{files}}": f"max by (instance, files) ({_chosen('sis_reload_failed')})"},
+            what="1 for files of identities, TLS or a proxy's certificate that can't be read again: what they held "
+            "before is used. Nothing without such files.",
+            normal="0.",
+            otherwise="a token that was taken out is still valid, or a certificate is not renewed: the server's log "
+            "says why.",
+            runbooks=["reload_failed"],
             width=HALF,
         ),
         lines(
             "Spans dropped",
-            Text(
-                "Spans of traced calls that the file of --trace_file lacks.",
-                "0.",
-                "the disk is full, or slower than calls are traced: traces have holes. Sample fewer calls.",
-            ),
             OPERATIONS_PER_SECOND,
             {"{{instance}}": _rate("sis_dropped_spans_total", "instance")},
+            what="Spans of traced calls that the file of --trace_file lacks.",
+            normal="0.",
+            otherwise="the disk is full, or slower than calls are traced: traces have holes. Sample fewer calls.",
             width=WHOLE,
         ),
     ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from dataclasses import replace
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import grpc
 import numpy as np
@@ -37,8 +38,9 @@ from sis.servers.replicas import Replicas
 from sis.servers.single_server import SingleServer
 from sis.top_k import TopK
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire import columns as wire_columns
 from sis.wire import fetched_records
-from sis.wire.columns import FetchedColumns
+from sis.wire.messages import read
 
 
 class Released(NamedTuple):
@@ -234,14 +236,14 @@ class Client:
         """What each server is, holds and did, in the order of the addresses; of one that gives no
         answer the error."""
         return tuple(
-            answer if isinstance(answer, Error) else ServerState.from_proto(answer)
+            answer if isinstance(answer, Error) else read(ServerState, answer)
             for answer in self._service.get_servers()
         )
 
     def inspect_run(self, run: Run) -> RunInspection:
         """What is worth a closer look: the sequences that inspect_sequence can open, the tokens that
         are accepted or rejected most, the largest ratios."""
-        return RunInspection.from_proto(self._service.InspectRun(pb.InspectRunRequest(run=run.to_proto())))
+        return read(RunInspection, self._service.InspectRun(pb.InspectRunRequest(run=run.to_proto())))
 
     def inspect_sequence(self, run: Run, sequence: SequenceLike) -> SequenceInspection:
         """The last evaluated values of a sequence, beside what is recorded. Raises NotFound if none
@@ -368,20 +370,17 @@ class Client:
             columns=listed("columns", columns),
             ragged=0 < run.config.mass < 1 if ragged is None else ragged,
         )
-        wanted = FetchedColumns(run.config, request.columns)
-        with spans.client_span("fetch_top_k", run=run.id, sequences=len(request.slices)):
-            if segment is None:
-                records = self._service.FetchTopK(
-                    request, functools.partial(fetched_records.assemble, request, columns=wanted)
-                )
-            else:
+        wanted = wire_columns.named(run.config, request.columns)
+        assemble: Callable[..., TopKRecords] = fetched_records.assemble
+        with contextlib.ExitStack() as held:
+            held.enter_context(spans.client_span("fetch_top_k", run=run.id, sequences=len(request.slices)))
+            if segment is not None:
                 segment.check()
-                with segment.largest_room() as room:
-                    request.segment = segment.name
-                    request.answers.CopyFrom(room.to_proto())
-                    records = self._service.FetchTopK(
-                        request, functools.partial(fetched_records.assemble_in, room, request, columns=wanted)
-                    )
+                room = held.enter_context(segment.largest_room())
+                request.segment = segment.name
+                request.answers.CopyFrom(room.to_proto())
+                assemble = functools.partial(fetched_records.assemble_in, room)
+            records = self._service.FetchTopK(request, functools.partial(assemble, request, columns=wanted))
         return replace(records, mass=run.config.mass)
 
     def evaluate(

@@ -118,6 +118,10 @@ class Staleness:
     rejected: int
     outside_top_k: int
 
+    @staticmethod
+    def from_proto(of: pb.Staleness) -> Staleness:
+        return read(Staleness, of, first=getattr(of, "from"), last=of.to if of.HasField("to") else None)
+
 
 @dataclass(frozen=True)
 class Distributions:
@@ -135,24 +139,10 @@ class Distributions:
 
     @staticmethod
     def from_proto(distributions: pb.Distributions) -> Distributions:
-        def histogram(message: pb.Histogram) -> Histogram:
-            return Histogram(list(message.upper_bounds), list(message.counts))
-
-        return Distributions(
-            histogram(distributions.abs_log_ratio),
-            histogram(distributions.log_envelope),
-            histogram(distributions.residual_mass),
-            histogram(distributions.acceptance_probability),
-            {beyond.bound: beyond.positions for beyond in distributions.ratios_beyond},
-            [
-                read(
-                    Staleness,
-                    of,
-                    first=getattr(of, "from"),
-                    last=of.to if of.HasField("to") else None,
-                )
-                for of in distributions.staleness
-            ],
+        return read(
+            Distributions,
+            distributions,
+            ratios_beyond={beyond.bound: beyond.positions for beyond in distributions.ratios_beyond},
         )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import collections
 import os
 import re
 import stat
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Optional, Sequence, Tuple
 
 import grpc
 
@@ -146,13 +145,6 @@ class _TokenFile:
             return self._token
 
 
-class _CallDetails(
-    collections.namedtuple("_CallDetails", "method timeout metadata credentials wait_for_ready compression"),
-    grpc.ClientCallDetails,
-):
-    pass
-
-
 class _TokenInterceptor(
     grpc.UnaryUnaryClientInterceptor,
     grpc.UnaryStreamClientInterceptor,
@@ -164,19 +156,10 @@ class _TokenInterceptor(
     def __init__(self, token: Callable[[], str]) -> None:
         self._token = token
 
-    def _with_token(self, continuation: Callable[..., Any], details: grpc.ClientCallDetails, request: Any) -> Any:
-        metadata: List[Tuple[str, Any]] = [*(details.metadata or ()), ("authorization", f"Bearer {self._token()}")]
-        return continuation(
-            _CallDetails(
-                details.method,
-                details.timeout,
-                metadata,
-                details.credentials,
-                getattr(details, "wait_for_ready", None),
-                getattr(details, "compression", None),
-            ),
-            request,
-        )
+    def _with_token(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        # gRPC's own details are a named tuple.
+        metadata = [*(details.metadata or ()), ("authorization", f"Bearer {self._token()}")]
+        return continuation(details._replace(metadata=metadata), request)
 
     intercept_unary_unary = _with_token
     intercept_unary_stream = _with_token

@@ -138,16 +138,11 @@ class Step:
 
     @staticmethod
     def from_proto(response: pb.GetStepResponse) -> Step:
-        known = response.HasField("distributions")
         return read(
             Step,
             response,
-            totals=read(Totals, response.totals),
-            distributions=Distributions.from_proto(response.distributions) if known else None,
             corrections=corrections.from_proto(response.corrections),
             missing={MissingReason(part.reason): part.positions for part in response.missing},
-            prefix_curve=tuple(read(PrefixPoint, point) for point in response.prefix_curve),
-            unanswered=tuple(response.unanswered),
         )
 
 
@@ -245,8 +240,7 @@ class Evaluation:
             for name, values in arrays.items():
                 values[batch.rows] = np.frombuffer(getattr(response, name), _DTYPES[name])
             missing += [
-                MissingRange.from_proto(part)._replace(slice=batch.numbers[part.slice])
-                for part in response.missing
+                read(MissingRange, part, slice=batch.numbers[part.slice]) for part in response.missing
             ]
             for number, totals in zip(batch.numbers, response.slice_totals):
                 slice_totals[number] = read(Totals, totals)

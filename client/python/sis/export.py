@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import grpc
 import numpy as np
@@ -165,21 +165,18 @@ def _batches(client: Client, run: Run) -> Iterator[List[_Part]]:
 def _rows(parts: List[_Part], records: TopKRecords, inspect: _Inspect) -> Dict[str, Any]:
     import pyarrow as pa
 
-    lengths = [part.slice.length for part in parts]
-    count = sum(lengths)
-    begins = np.concatenate([[0], np.cumsum(lengths)])
-    missing = np.full(count, None, object)
+    slices = [part.slice for part in parts]
+    lengths = [part.length for part in slices]
+    missing = np.full(len(records), None, object)
     for gap in records.missing:
-        begin = begins[gap.slice] + gap.first_position - parts[gap.slice].slice.first_position
+        begin = records.rows(gap.slice).start + gap.first_position - slices[gap.slice].first_position
         missing[begin : begin + gap.length] = gap.reason.name.lower()
     unknown = missing.astype(bool)
-    positions = np.concatenate(
-        [np.arange(part.slice.first_position, part.slice.first_position + part.slice.length) for part in parts]
-    )
+    positions = np.concatenate([np.arange(part.first_position, part.first_position + part.length) for part in slices])
     used = records.ids >= 0
     columns = {
-        "sequence": pa.array(np.repeat([part.slice.sequence for part in parts], lengths), pa.string()),
-        "attempt": np.repeat([part.slice.attempt for part in parts], lengths).astype(np.uint32),
+        "sequence": pa.array(np.repeat([part.sequence for part in slices], lengths), pa.string()),
+        "attempt": np.repeat([part.attempt for part in slices], lengths).astype(np.uint32),
         "position": positions.astype(np.uint32),
         "newest_policy_version": np.repeat(
             np.array([part.listed.policy_version for part in parts], np.uint64), lengths
@@ -197,61 +194,54 @@ def _rows(parts: List[_Part], records: TopKRecords, inspect: _Inspect) -> Dict[s
         )
         for name, array in records.columns.items()
     }
-    return {**columns, **of_run, **_evaluated(parts, begins, records, inspect)}
+    return {**columns, **of_run, **_evaluated(slices, positions, records, inspect)}
+
+
+# The columns of scored positions, by the array of SequenceInspection that each has values of.
+_SCORED = {
+    "log_ratios": ("log_ratio", np.float32),
+    "acceptance_probabilities": ("acceptance_probability", np.float32),
+    "log_envelopes": ("log_envelope", np.float32),
+    "residual_masses": ("residual_mass", np.float32),
+    "staleness": ("staleness", np.uint64),
+}
 
 
 def _evaluated(
-    parts: List[_Part], begins: np.ndarray, records: TopKRecords, inspect: _Inspect
+    slices: Sequence[Slice], positions: np.ndarray, records: TopKRecords, inspect: _Inspect
 ) -> Dict[str, Any]:
     import pyarrow as pa
 
     count = len(records)
-    known = np.zeros(count, bool)
-    values = {
-        "draw": np.zeros(count, np.uint64),
-        "decisions": np.zeros(count, np.uint8),
-        "staleness": np.zeros(count, np.uint64),
-    }
-    for name in ("log_ratios", "acceptance_probabilities", "log_envelopes", "residual_masses"):
-        values[name] = np.full(count, np.nan, np.float32)
+    # 0: not known.
+    decisions = np.zeros(count, np.uint8)
+    draws = np.zeros(count, np.uint64)
+    values = {name: np.zeros(count, dtype) for name, (_, dtype) in _SCORED.items()}
     current = np.full(records.ids.shape, np.nan, np.float32)
-    for part, begin in zip(parts, begins):
-        inspection = inspect(SequenceRef(part.slice.sequence, part.slice.attempt))
+    for index, part in enumerate(slices):
+        inspection = inspect(SequenceRef(part.sequence, part.attempt))
         if inspection is None:
             continue
-        here, there = _overlap(part.slice, int(begin), inspection)
-        known[here] = inspection.decisions[there] != 0
-        values["draw"][here] = inspection.draw
-        for name in values:
-            if name != "draw":
-                values[name][here] = getattr(inspection, name)[there]
+        rows = records.rows(index)
+        place = positions[rows] - inspection.first_position
+        inside = (place >= 0) & (place < len(inspection.decisions))
+        here, there = rows.start + np.flatnonzero(inside), place[inside]
+        decisions[here] = inspection.decisions[there]
+        draws[here] = inspection.draw
+        for name, array in values.items():
+            array[here] = getattr(inspection, name)[there]
         current[here] = inspection.current_log_probs[there]
-    scored = known & np.isin(values["decisions"], [Decision.ACCEPTED, Decision.REJECTED, Decision.OUTSIDE_TOP_K])
+    known = decisions != 0
+    scored = np.isin(decisions, [Decision.ACCEPTED, Decision.REJECTED, Decision.OUTSIDE_TOP_K])
     names = np.full(max(Decision) + 1, None, object)
     for decision in Decision:
         names[decision] = decision.name.lower()
     return {
-        "draw": pa.array(values["draw"], mask=~known),
-        "decision": pa.array(np.where(known, names[values["decisions"]], None), pa.string()),
-        "log_ratio": pa.array(values["log_ratios"], mask=~scored),
-        "acceptance_probability": pa.array(values["acceptance_probabilities"], mask=~scored),
-        "log_envelope": pa.array(values["log_envelopes"], mask=~scored),
-        "residual_mass": pa.array(values["residual_masses"], mask=~scored),
-        "staleness": pa.array(values["staleness"], mask=~scored),
+        "draw": pa.array(draws, mask=~known),
+        "decision": pa.array(names[decisions], pa.string()),
+        **{column: pa.array(values[name], mask=~scored) for name, (column, _) in _SCORED.items()},
         "current_log_probs": _lists(current, records.ids >= 0, ~scored),
     }
-
-
-def _overlap(part: Slice, begin: int, inspection: SequenceInspection) -> Tuple[slice, slice]:
-    """The positions of the part that the inspection has too: in the batch, where the part begins
-    at `begin`, and in the inspection's arrays."""
-    first = max(part.first_position, inspection.first_position)
-    end = min(part.first_position + part.length, inspection.first_position + len(inspection.decisions))
-    end = max(first, end)
-    return (
-        slice(begin + first - part.first_position, begin + end - part.first_position),
-        slice(first - inspection.first_position, end - inspection.first_position),
-    )
 
 
 def _lists(values: np.ndarray, used: np.ndarray, null: np.ndarray) -> pa.Array:

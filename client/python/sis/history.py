@@ -40,7 +40,6 @@ class Stretch:
         return read(
             Stretch,
             stretch,
-            totals=read(Totals, stretch.totals),
             missing={MissingReason(part.reason): part.positions for part in stretch.missing},
             corrections=corrections.from_proto(stretch.corrections),
         )

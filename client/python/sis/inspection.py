@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional, Tuple, Type, TypeVar
+from typing import Optional, Tuple
 
 import numpy as np
 
@@ -12,9 +12,6 @@ from sis.evaluation import Totals
 from sis.records import SequenceRef
 from sis.v1 import ratio_service_pb2 as pb
 from sis.wire.messages import read
-
-_Made = TypeVar("_Made")
-
 
 @dataclass(frozen=True)
 class InspectedSequence:
@@ -65,21 +62,6 @@ class RunInspection:
     deviations: Tuple[Deviation, ...]
     # As of Runs.
     unanswered: Tuple[int, ...] = ()
-
-    @staticmethod
-    def from_proto(response: pb.InspectRunResponse) -> RunInspection:
-        def of(kind: Type[_Made], message: Any, **made: Any) -> _Made:
-            return read(kind, message, sequence=read(SequenceRef, message.sequence), **made)
-
-        return RunInspection(
-            tuple(
-                of(InspectedSequence, kept, totals=read(Totals, kept.totals))
-                for kept in response.sequences
-            ),
-            tuple(read(TokenCounts, token) for token in response.tokens),
-            tuple(of(Deviation, found) for found in response.deviations),
-            tuple(response.unanswered),
-        )
 
 
 # Arrays of SequenceInspection that don't travel as float32.
@@ -136,7 +118,4 @@ class SequenceInspection:
         }
         arrays.update((name, arrays[name].reshape(-1, response.top_k)) for name in _WIDE)
         arrays["uniforms"] = arrays["uniforms"] / 2.0**32
-        annotation = None
-        if response.HasField("annotation"):
-            annotation = read(Annotation, response.annotation)
-        return read(SequenceInspection, response, annotation=annotation, **arrays)
+        return read(SequenceInspection, response, **arrays)

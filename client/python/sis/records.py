@@ -92,10 +92,6 @@ class MissingRange(NamedTuple):
     length: int
     reason: MissingReason
 
-    @staticmethod
-    def from_proto(missing: pb.MissingRange) -> MissingRange:
-        return read(MissingRange, missing, reason=MissingReason(missing.reason))
-
 
 @dataclass(frozen=True, eq=False)
 class TopKRecords:

@@ -40,19 +40,14 @@ def gather(
         if (tokens >= shape[1]).any():
             row = int(np.argmax(tokens >= shape[1]))
             raise ValueError(f"sampled_ids, position {row}: {tokens[row]} is not below {shape[1]}")
-    unknown = tokens < 0
     if arrays.is_tensor(log_softmax):
         import torch
 
         source = log_softmax.detach()
 
-        def on_device(array: np.ndarray) -> Any:
-            return torch.from_numpy(array).to(source.device)
-
         def values_at(columns: np.ndarray) -> Any:
-            return source.gather(1, on_device(columns).clamp(min=0).long()).float()
-
-        sampled = values_at(tokens[:, None])[:, 0].masked_fill(on_device(unknown), np.nan)
+            places = torch.from_numpy(columns).to(source.device).clamp(min=0).long()
+            return source.gather(1, places).float()
     else:
         array = np.asarray(log_softmax)
 
@@ -60,7 +55,8 @@ def gather(
             places = np.maximum(columns, 0).astype(np.int64)
             return np.take_along_axis(array, places, axis=1).astype(np.float32)
 
-        sampled = np.where(unknown, np.float32(np.nan), values_at(tokens[:, None])[:, 0])
+    sampled = values_at(tokens[:, None])[:, 0]
+    sampled[tokens < 0] = np.nan
     return values_at(ids), sampled
 
 

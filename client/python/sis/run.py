@@ -85,9 +85,8 @@ class RunConfig:
     def from_proto(config: pb.RunConfig) -> RunConfig:
         encoding = pb.LogProbEncoding.Name(config.log_prob_encoding).lower()
         return read(
-            RunConfig, config, time_to_live=config.time_to_live_seconds, log_prob_encoding=encoding,
-            columns=tuple(read(Column, column) for column in config.columns),
-        )  # fmt: skip
+            RunConfig, config, time_to_live=config.time_to_live_seconds, log_prob_encoding=encoding
+        )
 
 
 @dataclass(frozen=True)
@@ -153,16 +152,7 @@ class RunStatus:
     @staticmethod
     def from_proto(run: pb.Run) -> RunStatus:
         own = Run(run.run_id, run.incarnation, RunConfig.from_proto(run.config))
-        return read(
-            RunStatus,
-            run,
-            run=own,
-            owner=run.config.owner,
-            verdict=Verdict(run.verdict),
-            findings=tuple(
-                read(Finding, found, verdict=Verdict(found.verdict)) for found in run.findings
-            ),
-        )
+        return read(RunStatus, run, run=own, owner=run.config.owner)
 
 
 class Runs(List[RunStatus]):

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Tuple
 
-from sis.v1 import ratio_service_pb2 as pb
-from sis.wire.messages import read
-
 
 @dataclass(frozen=True)
 class Activity:
@@ -44,8 +41,3 @@ class ServerState:
     segments: int
     # One every 5 s, at most 360; the last is of now.
     history: Tuple[Activity, ...]
-
-    @staticmethod
-    def from_proto(response: pb.GetServerResponse) -> ServerState:
-        history = tuple(read(Activity, activity) for activity in response.history)
-        return read(ServerState, response, history=history)

@@ -48,13 +48,8 @@ def metrics(answer: Union[Evaluation, Step, Stretch]) -> Dict[str, float]:
 def run_metrics(status: RunStatus) -> Dict[str, float]:
     """What the server holds of a run, from Client.get_run: "verdict" as sis.Verdict has it
     (1 healthy, 2 worth a look, 3 broken); bytes; numbers of the rest."""
-    return {
-        "verdict": float(status.verdict),
-        "policy_version": float(status.policy_version),
-        "sequences": float(status.sequences),
-        "positions": float(status.positions),
-        "bytes": float(status.bytes),
-    }
+    names = ("verdict", "policy_version", "sequences", "positions", "bytes")
+    return {name: float(getattr(status, name)) for name in names}
 
 
 def to_wandb(run: Any, text: Callable[[int], str] = str) -> Log:

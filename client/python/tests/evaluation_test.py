@@ -43,6 +43,39 @@ class TotalsTest(unittest.TestCase):
         self.assertTrue(math.isnan(sis.Totals(missing=3).accept_rate))
 
 
+class ReadTest(unittest.TestCase):
+    def test_what_is_in_a_message_is_read_as_the_kind_says(self):
+        histogram = pb.Histogram(upper_bounds=[1, 2], counts=[3, 4, 5])
+        response = pb.GetStepResponse(
+            totals=pb.Totals(accepted=3),
+            prefix_curve=[pb.PrefixPoint(top_k=2, positions=7)],
+            distributions=pb.Distributions(abs_log_ratio=histogram),
+            unanswered=[1],
+        )
+        response.distributions.staleness.add(to=4, accepted=1)
+        response.distributions.staleness.add(**{"from": 5})
+        step = sis.Step.from_proto(response)
+        self.assertEqual(step.totals, sis.Totals(accepted=3))
+        self.assertEqual(step.prefix_curve, (sis.PrefixPoint(2, 0.0, 0.0, 7),))
+        self.assertEqual(step.distributions.abs_log_ratio, sis.Histogram([1.0, 2.0], [3, 4, 5]))
+        self.assertEqual(
+            step.distributions.staleness, [sis.Staleness(0, 4, 1, 0, 0), sis.Staleness(5, None, 0, 0, 0)]
+        )
+        self.assertEqual(step.unanswered, (1,))
+        broken = pb.Run(verdict=pb.BROKEN, findings=[pb.Finding(rule="r", verdict=pb.BROKEN)])
+        run = read(sis.RunStatus, broken, run=None, owner="")
+        self.assertIs(run.verdict, sis.Verdict.BROKEN)
+        self.assertEqual(run.findings, (sis.Finding("r", sis.Verdict.BROKEN, "", ""),))
+
+    def test_what_is_optional_and_not_there_is_none(self):
+        self.assertIsNone(sis.Step.from_proto(pb.GetStepResponse()).distributions)
+        inspected = {"annotation": pb.Annotation(text="t", reward=0.5)}
+        for given, expected in ((inspected, sis.Annotation("", "t", "", 0.5)), ({}, None)):
+            response = pb.InspectSequenceResponse(top_k=1, **given)
+            self.assertEqual(sis.SequenceInspection.from_proto(response).annotation, expected)
+        self.assertIsNone(read(sis.Annotation, pb.Annotation(text="t")).reward)
+
+
 class EvaluationTest(unittest.TestCase):
     def test_bits_are_read_from_the_least_significant_on(self):
         response = pb.EvaluateResponse(accept_bits=bytes([0b10000001, 0b10]))

@@ -13,7 +13,7 @@ import numpy as np
 from sis import errors, ragged
 from sis.append import AppendStream
 from sis.client import Client
-from sis.engines.adapter import Adapter, Columns, Piece, Told
+from sis.engines.adapter import Adapter, Piece, Told
 from sis.engines.lists import stretches
 from sis.engines.sampling_masks import CutOff
 from sis.entries import AppendEntry, Block, Seal, Truncate
@@ -335,7 +335,9 @@ class Recorder:
             except Exception as error:  # Any: the caller's next call raises it.
                 failure = failure or error
                 if _is_down(error):
-                    self._abandon_stream()
+                    if self._stream is not None:
+                        self._stream.abandon()
+                        self._stream = None
                     down_since = down_since or time.monotonic()
                     if time.monotonic() - down_since < self._retry_timeout:
                         failure, unsent = None, work
@@ -362,11 +364,6 @@ class Recorder:
 
     def _open(self) -> AppendStream:
         return self._client.append(self._run, sampling=self._adapter.sampling, worker=self._worker)
-
-    def _abandon_stream(self) -> None:
-        if self._stream is not None:
-            self._stream.abandon()
-            self._stream = None
 
     def _send(self, work: List[_Work]) -> Optional[Exception]:
         """In parts that stay in the processor's caches. Returns what is wrong with it."""

@@ -69,10 +69,8 @@ class CutOff:
         self.masked = 0
         self._told = False
 
-    def add(self, counts: Optional[np.ndarray], top_k: int) -> None:
-        """counts: of Kept. None: no masks."""
-        if counts is None:
-            return
+    def add(self, counts: np.ndarray, top_k: int) -> None:
+        """counts: of Kept."""
         longer = int((counts > top_k).sum())
         masked = int((counts > 0).sum())
         self.masked += masked

@@ -110,16 +110,13 @@ class SglangAdapter(Adapter):
             drawn += [entry[1] for entry in here]
             own += [entry[0] for entry in here]
             parts.append(_listed(piece.output["meta_info"], piece.start, piece.stop))
-        width = max(values.shape[1] for values, _ in parts)
-        rows = len(drawn)
-        tokens = np.full((rows, width), -1, np.int32)
-        log_probs = np.full((rows, width), -np.inf, np.float32)
-        first = 0
-        for values, ids in parts:
-            last = first + len(values)
-            log_probs[first:last, : values.shape[1]] = values
-            tokens[first:last, : ids.shape[1]] = ids
-            first = last
+        counts = np.concatenate([np.full(len(ids), ids.shape[1]) for _, ids in parts])
+        tokens, log_probs = widened(
+            np.concatenate([ids.ravel() for _, ids in parts]),
+            np.concatenate([values.ravel() for values, _ in parts]),
+            counts,
+            int(counts.max(initial=1)),
+        )
         log_probs[log_probs <= _MINUS_INFINITY] = -np.inf
         # The list is the same whichever token was drawn.
         return Columns(tokens, log_probs, np.asarray(drawn, np.int32), np.asarray(own, np.float32), None)

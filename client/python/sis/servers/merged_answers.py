@@ -33,15 +33,6 @@ def merged_run(runs: Sequence[pb.Run]) -> pb.Run:
     return merged
 
 
-def merged_steps(
-    parts: Sequence[pb.GetStepResponse], unanswered: Sequence[int] = ()
-) -> pb.GetStepResponse:
-    total = pb.GetStepResponse()
-    total.CopyFrom(sums.summed(parts))
-    total.unanswered[:] = unanswered
-    return total
-
-
 def merged_histories(parts: Sequence[pb.GetHistoryResponse]) -> pb.GetHistoryResponse:
     """All that replicas counted, in the stretches of the one that has most: each thins its history by
     the draws that it has seen, so the bounds differ where one of them missed a draw. A stretch of
@@ -72,8 +63,7 @@ def _add(
 
 
 def _summed(stretches: Sequence[pb.GetHistoryResponse.Stretch]) -> pb.GetHistoryResponse.Stretch:
-    total = pb.GetHistoryResponse.Stretch()
-    total.CopyFrom(sums.summed(stretches))
+    total = sums.summed(stretches)
     total.begun_at = min(stretch.begun_at for stretch in stretches)
     total.ended_at = max(stretch.ended_at for stretch in stretches)
     return total

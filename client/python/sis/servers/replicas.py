@@ -20,7 +20,7 @@ from sis.evaluate.micro_batches import Share
 from sis.evaluate.request import EvaluateRequest
 from sis.records import SequenceRef, Slice
 from sis.segment import Segment
-from sis.servers.merged_answers import merged_histories, merged_inspections, merged_run, merged_steps
+from sis.servers.merged_answers import merged_histories, merged_inspections, merged_run
 from sis.servers.placement import Placement
 from sis.servers.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
@@ -128,7 +128,7 @@ class Replicas:
         return pb.AdvanceVersionResponse(dropped_sequences=dropped)
 
     def GetStep(self, request: pb.GetStepRequest) -> pb.GetStepResponse:
-        return self._merged("GetStep", request, merged_steps)
+        return self._merged("GetStep", request, sums.summed)
 
     def GetHistory(self, request: pb.GetHistoryRequest) -> pb.GetHistoryResponse:
         return self._merged("GetHistory", request, merged_histories)
@@ -153,14 +153,10 @@ class Replicas:
                 by_draw.setdefault(kept.draw, []).append(kept.step)
                 here = len(answer.steps) - index
                 from_end[kept.draw] = min(from_end.get(kept.draw, here), here)
-        in_order = sorted(by_draw, key=lambda draw: (-from_end[draw], draw))
-        return pb.ListStepsResponse(
-            steps=[
-                pb.ListStepsResponse.Step(draw=draw, step=merged_steps(by_draw[draw], unanswered))
-                for draw in in_order
-            ],
-            unanswered=unanswered,
-        )
+        merged = pb.ListStepsResponse(unanswered=unanswered)
+        for draw in sorted(by_draw, key=lambda draw: (-from_end[draw], draw)):
+            merged.steps.add(draw=draw, step=sums.summed(by_draw[draw])).step.unanswered[:] = unanswered
+        return merged
 
     def ListSequences(self, request: pb.ListSequencesRequest) -> pb.ListSequencesResponse:
         answers, unanswered = self._ask_who_knows(lambda server: server.ListSequences(request))
@@ -245,10 +241,14 @@ class Replicas:
         parts = self._split(request.run.run_id, request.slices)
         calls = {}
         for index, numbers in parts.items():
-            part = pb.FetchTopKRequest(run=request.run, lease_seconds=request.lease_seconds, arrays=request.arrays)
-            part.columns.extend(request.columns)
-            part.ragged = request.ragged
-            part.slices.extend(request.slices[number] for number in numbers)
+            part = pb.FetchTopKRequest(
+                run=request.run,
+                slices=[request.slices[number] for number in numbers],
+                lease_seconds=request.lease_seconds,
+                arrays=request.arrays,
+                columns=request.columns,
+                ragged=request.ragged,
+            )
             calls[index] = lambda server, part=part: server.FetchTopK(part, list)
         answers, down = self._ask(calls)
         return assemble(self._merge_fetched(request, parts, answers, down))
@@ -273,7 +273,9 @@ class Replicas:
                     continue
                 top_k = response.top_k
                 slices.update(zip(parts[index], response.slices))
-                missing += _renumbered(response.missing, parts[index])
+                for gap in response.missing:
+                    gap.slice = parts[index][gap.slice]
+                    missing.append(gap)
                 if response.lease_id:
                     leases[index] = response.lease_id
         for index, error in down.items():
@@ -297,7 +299,7 @@ class Replicas:
             lease_id=lease_id,
             top_k=top_k,
             slices=[slices[number] for number in range(len(request.slices))],
-            missing=_in_order(missing),
+            missing=sorted(missing, key=lambda gap: (gap.slice, gap.first_position)),
         )
         merged: List[fetched_records.Message] = [header]
         for number in range(len(request.slices)):
@@ -413,17 +415,6 @@ class Replicas:
         if config is None:
             raise error
         return config.top_k
-
-
-def _renumbered(missing: Iterable[pb.MissingRange], numbers: Sequence[int]) -> List[pb.MissingRange]:
-    ranges = list(missing)
-    for part in ranges:
-        part.slice = numbers[part.slice]
-    return ranges
-
-
-def _in_order(missing: Iterable[pb.MissingRange]) -> List[pb.MissingRange]:
-    return sorted(missing, key=lambda part: (part.slice, part.first_position))
 
 
 def _store_down(number: int, part: pb.Slice) -> pb.MissingRange:

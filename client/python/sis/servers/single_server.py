@@ -114,24 +114,12 @@ class SingleServer:
             self._channel = grpc.secure_channel(address, credentials, channel_options)
         else:
             self._channel = (credentials or Credentials.from_environment()).channel(address, channel_options)
-        self._stub = ratio_service_pb2_grpc.RatioServiceStub(self._channel)
-        self._fetch_top_k = self._channel.unary_stream(
-            "/sis.v1.RatioService/FetchTopK",
-            request_serializer=pb.FetchTopKRequest.SerializeToString,
-            response_deserializer=fetched_records.parse,
-        )
-        self._evaluate = self._channel.unary_unary(
-            "/sis.v1.RatioService/Evaluate",
-            request_serializer=EvaluateRequest.serialize,
-            response_deserializer=pb.EvaluateResponse.FromString,
-        )
-        self._evaluate_stream = self._channel.stream_stream(
-            "/sis.v1.RatioService/EvaluateStream",
-            request_serializer=EvaluateRequest.serialize,
-            response_deserializer=pb.EvaluateResponse.FromString,
-        )
-        self._append = self._channel.stream_stream(
-            "/sis.v1.RatioService/Append", response_deserializer=pb.AppendResponse.FromString
+        evaluate = EvaluateRequest.serialize
+        self._stub = ratio_service_pb2_grpc.RatioServiceStub(
+            self._channel,
+            # Messages of Append are bytes already.
+            serializers={"Append": None, "Evaluate": evaluate, "EvaluateStream": evaluate},
+            deserializers={"FetchTopK": fetched_records.parse},
         )
         self._kept_streams = KeptStreams()
         # Their threads would keep them for ever.
@@ -193,7 +181,7 @@ class SingleServer:
         self, request: pb.FetchTopKRequest, assemble: Callable[[Iterable[fetched_records.Message]], _Answer]
     ) -> _Answer:
         """What `assemble` makes of the stream."""
-        send = lambda: assemble(self._fetch_top_k(request, timeout=self._timeout, metadata=spans.metadata()))
+        send = lambda: assemble(self._stub.FetchTopK(request, timeout=self._timeout, metadata=spans.metadata()))
         return self._send_about(request.run.run_id, send)
 
     def Evaluate(self, request: EvaluateRequest) -> pb.EvaluateResponse:
@@ -210,7 +198,7 @@ class SingleServer:
 
     def _evaluate_alone(self, request: EvaluateRequest) -> pb.EvaluateResponse:
         if request.size() <= _MOST_UNARY_BYTES:
-            return self._evaluate(request, timeout=self._timeout, metadata=spans.metadata())
+            return self._stub.Evaluate(request, timeout=self._timeout, metadata=spans.metadata())
         answers: List[pb.EvaluateResponse] = []
         self._evaluate_in_stream([request], 1, answers)
         return answers[0]
@@ -219,7 +207,7 @@ class SingleServer:
         self, requests: Iterable[EvaluateRequest], count: int, answers: List[pb.EvaluateResponse]
     ) -> None:
         answers.clear()
-        for answer in self._evaluate_stream(iter(requests), timeout=self._timeout, metadata=spans.metadata()):
+        for answer in self._stub.EvaluateStream(iter(requests), timeout=self._timeout, metadata=spans.metadata()):
             answers.append(answer)
         if len(answers) != count:
             raise errors.from_status(
@@ -260,20 +248,14 @@ class SingleServer:
         limits = [limit for limit in (timeout, self._timeout) if limit is not None]
         lease = self._stub.LeaseSegment(pb.LeaseSegmentRequest(bytes=size))
         # The call stays open: a deadline is its answer's alone.
-        late = threading.Event()
-
-        def give_up() -> None:
-            late.set()
-            lease.cancel()
-
-        deadline = threading.Timer(min(limits, default=0), give_up)
+        deadline = threading.Timer(min(limits, default=0), lease.cancel)
         deadline.daemon = True
         if limits:
             deadline.start()
         try:
             response = self._send(lambda: next(lease))
         except errors.Error as error:
-            if not late.is_set():
+            if not lease.cancelled():
                 raise
             raise errors.from_status(
                 grpc.StatusCode.DEADLINE_EXCEEDED, f"no segment within {min(limits)} s"
@@ -297,7 +279,7 @@ class SingleServer:
             self._send_about(source.run.id, lambda: None, confirm=True)
         except errors.Error:
             pass  # The stream itself meets it, and tells at its first flush.
-        call = functools.partial(self._append, metadata=spans.metadata())
+        call = functools.partial(self._stub.Append, metadata=spans.metadata())
         return ServerAppendStream(call, source, self._timeout, segments)
 
     def append_many(self, source: Source, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:

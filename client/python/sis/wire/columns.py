@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Dict, List, Mapping, Sequence, Tuple, Union
 
 import numpy as np
@@ -19,16 +20,16 @@ def _column(config: RunConfig, name: str) -> Tuple[int, Column]:
     raise ValueError(f"column {name!r} is none of the run's: {known}")
 
 
-def _width(column: Column, top_k: int) -> int:
-    """Bytes of one position."""
-    return column.bytes * (top_k if column.per_slot else 1)
+def named(config: RunConfig, names: Sequence[str]) -> List[Column]:
+    """Those of these names. ValueError if the run has none of one."""
+    return [_column(config, name)[1] for name in names]
 
 
 def _bytes(column: Column, top_k: int, values: ArrayLike, rows: int) -> np.ndarray:
     """uint8 [rows, width], contiguous. ValueError if shape or type are wrong."""
     array = np.ascontiguousarray(arrays.to_numpy(values))
-    width = _width(column, top_k)
     slots = [top_k] if column.per_slot else []
+    width = column.bytes * math.prod(slots)
     wanted = f"column {column.name!r} has shape {list(array.shape)} of {array.dtype}, must be "
     if array.dtype.hasobject or list(array.shape[: 1 + len(slots)]) != [rows, *slots] or array.nbytes != rows * width:
         raise ValueError(f"{wanted}{[rows, *slots]} of {column.bytes} bytes")
@@ -53,27 +54,3 @@ def of_name(config: RunConfig, name: str, values: ArrayLike) -> np.ndarray:
     if rows == 0:
         raise ValueError("values are empty, must be of at least one position")
     return _bytes(_column(config, name)[1], config.top_k, values, rows)
-
-
-class FetchedColumns:
-    """Those that a FetchTopK asks for."""
-
-    def __init__(self, config: RunConfig, names: Sequence[str]) -> None:
-        self._columns = [_column(config, name)[1] for name in names]
-        self._top_k = config.top_k
-
-    @property
-    def widths(self) -> List[int]:
-        """Bytes of one position, of each."""
-        return [_width(column, self._top_k) for column in self._columns]
-
-    def shaped(self, values: Sequence[np.ndarray]) -> Dict[str, np.ndarray]:
-        """By name, [N, bytes] or [N, K, bytes] from flat arrays of uint8."""
-        return {
-            column.name: array.reshape(-1, *([self._top_k] if column.per_slot else []), column.bytes)
-            for column, array in zip(self._columns, values)
-        }
-
-    def present(self, values: Sequence[np.ndarray]) -> Dict[str, np.ndarray]:
-        """By name, bool [N] from 0 and 1."""
-        return {column.name: array != 0 for column, array in zip(self._columns, values)}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+import itertools
+import math
+import operator
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import grpc
 import numpy as np
@@ -10,9 +13,10 @@ import numpy as np
 from sis import errors
 from sis.evaluate.request import in_place
 from sis.records import MissingRange, Slice, TopKRecords
+from sis.run import Column
 from sis.segment import Room
 from sis.v1 import ratio_service_pb2 as pb
-from sis.wire.columns import FetchedColumns
+from sis.wire.messages import read
 
 _Bytes = Union[bytes, memoryview]
 
@@ -41,31 +45,15 @@ class Chunk(NamedTuple):
 Message = Union[pb.FetchTopKHeader, Chunk]
 
 
-class _Array(NamedTuple):
-    """One of TopKRecords: what asks for it, the field of a chunk that it comes in, and what it
-    holds."""
-
-    wanted: int
-    field: str
-    dtype: Any
-    # [N, K], or ragged; else [N].
-    wide: bool
-
-    def shape(self, positions: int, top_k: int) -> Tuple[int, ...]:
-        return (positions, top_k) if self.wide else (positions,)
-
-    def row_bytes(self, top_k: int) -> int:
-        return np.dtype(self.dtype).itemsize * (top_k if self.wide else 1)
-
-
-# By name, in the order of the fields.
+# What asks for an array of TopKRecords, the field of a chunk that it comes in, and its dtype. By name, in
+# the order of the fields.
 _ARRAYS = {
-    "sampled_ids": _Array(pb.SAMPLED_IDS, "sampled_ids", np.int32, False),
-    "sampled_log_probs": _Array(pb.SAMPLED_LOG_PROBS, "sampled_log_probs", np.float32, False),
-    "ids": _Array(pb.TOP_K_IDS, "top_k_ids", np.int32, True),
-    "log_probs": _Array(pb.TOP_K_LOG_PROBS, "top_k_log_probs", np.float32, True),
+    "sampled_ids": (pb.SAMPLED_IDS, "sampled_ids", np.int32),
+    "sampled_log_probs": (pb.SAMPLED_LOG_PROBS, "sampled_log_probs", np.float32),
+    "ids": (pb.TOP_K_IDS, "top_k_ids", np.int32),
+    "log_probs": (pb.TOP_K_LOG_PROBS, "top_k_log_probs", np.float32),
 }
-_COUNTS = _Array(pb.RECORD_ARRAY_UNSPECIFIED, "top_k_counts", np.uint16, False)
+_OF_SLOTS = ("ids", "log_probs")
 
 
 def wanted(names: Sequence[str]) -> List[int]:
@@ -76,13 +64,7 @@ def wanted(names: Sequence[str]) -> List[int]:
         raise ValueError(f"array {unknown[0]!r} is none of {', '.join(_ARRAYS)}")
     if not names:
         raise ValueError(f"arrays names none of {', '.join(_ARRAYS)}")
-    return [array.wanted for name, array in _ARRAYS.items() if name in names]
-
-
-def _fetched(request: pb.FetchTopKRequest) -> Dict[str, _Array]:
-    fetched = {name: array for name, array in _ARRAYS.items() if not request.arrays or array.wanted in request.arrays}
-    ragged = request.ragged and any(array.wide for array in fetched.values())
-    return {**fetched, "counts": _COUNTS} if ragged else fetched
+    return [number for name, (number, _, _) in _ARRAYS.items() if name in names]
 
 
 def parse(data: bytes) -> Message:
@@ -145,6 +127,43 @@ def _wrong(what: str) -> errors.Error:
     return errors.from_status(grpc.StatusCode.DATA_LOSS, f"FetchTopK {what}")
 
 
+class _Array(NamedTuple):
+    """One that is fetched."""
+
+    # "arrays", "columns" or "column_presence" of TopKRecords, and its name in there.
+    field: str
+    name: str
+    received: Callable[[Chunk], _Bytes]
+    dtype: Any
+    # The shape of one position.
+    row: Tuple[int, ...] = ()
+    # One value per slot that a position uses, instead of rows.
+    ragged: bool = False
+
+    @property
+    def row_bytes(self) -> int:
+        return np.dtype(self.dtype).itemsize * math.prod(self.row)
+
+
+def _layout(request: pb.FetchTopKRequest, top_k: int, columns: Sequence[Column]) -> List[_Array]:
+    """What a request is answered with."""
+    asked = {name: array for name, array in _ARRAYS.items() if not request.arrays or array[0] in request.arrays}
+    ragged = request.ragged and not asked.keys().isdisjoint(_OF_SLOTS)
+    layout = []
+    for name, (_, field, dtype) in asked.items():
+        of_slots = name in _OF_SLOTS
+        row = (top_k,) if of_slots and not ragged else ()
+        layout.append(_Array("arrays", name, operator.attrgetter(field), dtype, row, of_slots and ragged))
+    if ragged:
+        layout.append(_Array("arrays", "counts", operator.attrgetter("top_k_counts"), np.uint16))
+    for index, column in enumerate(columns):
+        row = (top_k, column.bytes) if column.per_slot else (column.bytes,)
+        layout.append(_Array("columns", column.name, lambda chunk, i=index: chunk.columns[i], np.uint8, row))
+    for index, column in enumerate(columns):
+        layout.append(_Array("column_presence", column.name, lambda chunk, i=index: chunk.column_presence[i], bool))
+    return layout
+
+
 def _header(stream: Iterator[Message]) -> pb.FetchTopKHeader:
     header = next(stream, None)
     if not isinstance(header, pb.FetchTopKHeader):
@@ -152,48 +171,48 @@ def _header(stream: Iterator[Message]) -> pb.FetchTopKHeader:
     return header
 
 
-def _records(
-    header: pb.FetchTopKHeader,
-    slices: Tuple[Slice, ...],
-    arrays: Dict[str, np.ndarray],
-    columns: Optional[FetchedColumns] = None,
-    values: Sequence[np.ndarray] = (),
-    present: Sequence[np.ndarray] = (),
-) -> TopKRecords:
+def _check_columns(chunk: Chunk, columns: Sequence[Column]) -> None:
+    for field in ("columns", "column_presence"):
+        received = len(getattr(chunk, field))
+        if received != len(columns):
+            raise _wrong(f"sent {received} {field}, not {len(columns)}")
+
+
+def _records(header: pb.FetchTopKHeader, made: Iterable[Tuple[_Array, np.ndarray]]) -> TopKRecords:
+    fields: Dict[str, Dict[str, np.ndarray]] = {"arrays": {}, "columns": {}, "column_presence": {}}
+    for array, values in made:
+        fields[array.field][array.name] = values
     return TopKRecords(
-        slices=slices,
-        arrays=arrays,
-        missing=tuple(MissingRange.from_proto(missing) for missing in header.missing),
+        slices=tuple(map(Slice.from_proto, header.slices)),
+        missing=tuple(read(MissingRange, missing) for missing in header.missing),
         lease_id=header.lease_id,
-        columns={} if columns is None else columns.shaped(values),
-        column_presence={} if columns is None else columns.present(present),
         top_k=header.top_k,
+        **fields,
     )
 
 
 def assemble(
-    request: pb.FetchTopKRequest, messages: Iterable[Message], columns: Optional[FetchedColumns] = None
+    request: pb.FetchTopKRequest, messages: Iterable[Message], columns: Sequence[Column] = ()
 ) -> TopKRecords:
-    """The records of one FetchTopK stream, with `columns` if the request asks for some. sis.Error
+    """The records of one FetchTopK stream, with the run's columns that the request names. sis.Error
     (DATA_LOSS) if the chunks do not cover the slices in order."""
     stream = iter(messages)
     header = _header(stream)
-    slices = tuple(Slice.from_proto(part) for part in header.slices)
-    total = sum(part.length for part in slices)
-    arrays = {}
-    places = []
-    fetched = _fetched(request)
-    ragged = "counts" in fetched
+    slices = header.slices
+    starts = [0, *itertools.accumulate(part.length for part in slices)]
+    total = starts[-1]
+    made: Dict[_Array, np.ndarray] = {}
     # Of how many slots they are is known at the end.
-    parts: Dict[str, List[np.ndarray]] = {name: [] for name, array in fetched.items() if ragged and array.wide}
-    for name, array in fetched.items():
-        if name not in parts:
-            arrays[name] = np.empty(array.shape(total, header.top_k), array.dtype)
-            places.append((array.field, array.row_bytes(header.top_k), in_place(arrays[name])))
-    widths = [] if columns is None else columns.widths
-    values_of = [np.zeros(total * width, np.uint8) for width in widths]
-    present_of = [np.zeros(total, np.uint8) for _ in widths]
-    starts = np.cumsum([0] + [part.length for part in slices]).tolist()
+    parts: Dict[_Array, List[np.ndarray]] = {}
+    for array in _layout(request, header.top_k, columns):
+        if array.ragged:
+            parts[array] = []
+        else:
+            # Columns are 0 where there is no value.
+            make = np.zeros if array.field == "columns" else np.empty
+            made[array] = make((total, *array.row), array.dtype)
+    places = [(array, array.row_bytes, in_place(values)) for array, values in made.items()]
+    counts = next((values for array, values in made.items() if array.name == "counts"), None)
     filled = 0
     for chunk in stream:
         if isinstance(chunk, pb.FetchTopKHeader):
@@ -205,64 +224,42 @@ def assemble(
         )
         if offset != filled or filled + chunk.length > total:
             raise _wrong(f"sent slice {chunk.slice} from position {chunk.first_position} on out of order")
-        for field, row_bytes, place in places:
-            values = getattr(chunk, field)
-            if len(values) != row_bytes * chunk.length:
-                raise _wrong(f"sent a {field} that holds {len(values)} bytes for {chunk.length} positions")
-            place[row_bytes * filled : row_bytes * (filled + chunk.length)] = values
-        for name, own in parts.items():
-            field, slots = fetched[name].field, int(arrays["counts"][filled : filled + chunk.length].sum())
-            values = getattr(chunk, field)
+        _check_columns(chunk, columns)
+        for array, row_bytes, place in places:
+            values = array.received(chunk)
+            if len(values) == row_bytes * chunk.length:
+                place[row_bytes * filled : row_bytes * (filled + chunk.length)] = values
+            # Of a server that gave no answer there are no columns.
+            elif len(values) or array.field != "columns":
+                raise _wrong(f"sent {array.name} that hold {len(values)} bytes for {chunk.length} positions")
+        for array, own in parts.items():
+            slots = int(counts[filled : filled + chunk.length].sum())
+            values = array.received(chunk)
             if len(values) != 4 * slots:
-                raise _wrong(f"sent a {field} that holds {len(values)} bytes for {slots} slots")
-            own.append(np.frombuffer(values, fetched[name].dtype))
-        for field, places_of, row_bytes_of in (
-            ("columns", values_of, widths), ("column_presence", present_of, [1] * len(widths))
-        ):  # fmt: skip
-            received = getattr(chunk, field)
-            if len(received) != len(widths):
-                raise _wrong(f"sent {len(received)} {field}, not {len(widths)}")
-            for values, array, row_bytes in zip(received, places_of, row_bytes_of):
-                if len(values) == row_bytes * chunk.length:
-                    in_place(array)[row_bytes * filled : row_bytes * (filled + chunk.length)] = values
-                # Of a server that gave no answer there are none.
-                elif len(values) or field != "columns":
-                    raise _wrong(f"sent {field} that hold {len(values)} bytes for {chunk.length} positions")
+                raise _wrong(f"sent {array.name} that hold {len(values)} bytes for {slots} slots")
+            own.append(np.frombuffer(values, array.dtype))
         filled += chunk.length
     if filled != total:
         raise _wrong(f"ended after {filled} of {total} positions")
-    for name, own in parts.items():
-        arrays[name] = np.concatenate(own or [np.empty(0, fetched[name].dtype)])
-    return _records(header, slices, arrays, columns, values_of, present_of)
+    for array, own in parts.items():
+        made[array] = np.concatenate(own or [np.empty(0, array.dtype)])
+    return _records(header, made.items())
 
 
 def assemble_in(
-    room: Room,
-    request: pb.FetchTopKRequest,
-    messages: Iterable[Message],
-    columns: Optional[FetchedColumns] = None,
+    room: Room, request: pb.FetchTopKRequest, messages: Iterable[Message], columns: Sequence[Column] = ()
 ) -> TopKRecords:
     """The same of a stream whose rows were put into a segment, where they stay."""
     stream = iter(messages)
     header = _header(stream)
+    total = sum(part.length for part in header.slices)
     chunks = list(stream)
-    slices = tuple(Slice.from_proto(part) for part in header.slices)
-    total = sum(part.length for part in slices)
     if len(chunks) != 1 or isinstance(chunks[0], pb.FetchTopKHeader) or chunks[0].length != total:
         raise _wrong(f"did not send one chunk of {total} positions")
-    fetched = _fetched(request)
-    more = [*chunks[0].columns, *chunks[0].column_presence]
-    wanted_columns = 0 if columns is None else len(columns.widths)
-    if len(more) != 2 * wanted_columns:
-        raise _wrong(f"sent {len(more)} arrays of columns, not {2 * wanted_columns}")
-    kept = room.keep(
-        [(getattr(chunks[0], array.field), array.dtype) for array in fetched.values()]
-        + [(part, np.uint8) for part in more]
+    _check_columns(chunks[0], columns)
+    layout = _layout(request, header.top_k, columns)
+    kept = room.keep([(array.received(chunks[0]), array.dtype) for array in layout])
+    return _records(
+        header,
+        ((array, values if array.ragged else values.reshape(total, *array.row)) for array, values in zip(layout, kept)),
     )
-    ragged = "counts" in fetched
-    arrays = {
-        name: values if ragged and array.wide else values.reshape(array.shape(total, header.top_k))
-        for (name, array), values in zip(fetched.items(), kept)
-    }
-    values_of, present_of = kept[len(fetched) :][:wanted_columns], kept[len(fetched) + wanted_columns :]
-    return _records(header, slices, arrays, columns, values_of, present_of)

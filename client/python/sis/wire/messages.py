@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
-from typing import Any, List, Tuple, Type, TypeVar
+import typing
+from typing import Any, Callable, Dict, Optional, Tuple, Type, TypeVar
 
 _Made = TypeVar("_Made")
+_Convert = Callable[[Any], Any]
 
 
 def read(kind: Type[_Made], message: Any, **made: Any) -> _Made:
-    """A `kind`, dataclass or NamedTuple, of the message's values of the same names, but for `made`.
-    What is optional and not there is None."""
-    names, optional = _names(kind, type(message), *made)
+    """A `kind`, dataclass or NamedTuple, of the message's values of the same names, but for `made`: as
+    the kind's annotations say, with messages in it read in the same way. What is optional and not there
+    is None."""
+    names, conversions, optional = _fields(kind, *made)
     for name in names:
         made[name] = getattr(message, name)
+    for name, convert in conversions.items():
+        made[name] = convert(made[name])
     for name in optional:
         if not message.HasField(name):
             made[name] = None
@@ -22,12 +28,23 @@ def read(kind: Type[_Made], message: Any, **made: Any) -> _Made:
 
 
 @functools.lru_cache(maxsize=None)
-def _names(kind: Any, message: Any, *made: str) -> Tuple[List[str], List[str]]:
-    """The names of `kind` that are fields of the message, and of these the optional ones."""
-    if issubclass(kind, tuple):
-        names = kind._fields
-    else:
-        names = [entry.name for entry in dataclasses.fields(kind)]
-    fields = message.DESCRIPTOR.fields_by_name
-    read_here = [name for name in names if name not in made]
-    return read_here, [name for name in read_here if fields[name].containing_oneof is not None]
+def _fields(kind: Any, *made: str) -> Tuple[Tuple[str, ...], Dict[str, _Convert], Tuple[str, ...]]:
+    """The names of `kind`, but for `made`; of these what is not taken as it is, and the optional ones."""
+    hints = {name: hint for name, hint in typing.get_type_hints(kind).items() if name not in made}
+    conversions = {name: convert for name, hint in hints.items() if (convert := _conversion(hint)) is not None}
+    return tuple(hints), conversions, tuple(name for name in hints if type(None) in typing.get_args(hints[name]))
+
+
+def _conversion(hint: Any) -> Optional[_Convert]:
+    """By `from_proto` where a kind has one. None: a value is taken as it is."""
+    container = typing.get_origin(hint)
+    if container is typing.Union:
+        return _conversion(typing.get_args(hint)[0])
+    if container in (tuple, list):
+        each = _conversion(typing.get_args(hint)[0])
+        return container if each is None else lambda values: container(map(each, values))
+    if hasattr(hint, "from_proto") or isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return getattr(hint, "from_proto", hint)
+    if dataclasses.is_dataclass(hint) or hasattr(hint, "_fields"):
+        return functools.partial(read, hint)
+    return None
