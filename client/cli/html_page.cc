@@ -60,7 +60,7 @@ std::string Page(const HtmlPage& page) {
       page.charts ? File("chart.js") : "", "</script>\n<script type=\"module\">\n",
       Module("elements.js"), Module("format.js"),
       page.charts ? absl::StrCat(Module("save.js"), Module("charts.js")) : "",
-      Module("microscope.js"),
+      Module("step_values.js"), Module("microscope.js"),
       "const data = JSON.parse(document.getElementById(\"data\").textContent);\n", page.script,
       "</script>\n</body>\n</html>\n");
 }
