@@ -13,17 +13,15 @@ namespace sis {
 namespace {
 
 using Array = FetchedChunk::Array;
+using enum FetchedChunk::Array;
 
 // Ids and log-probs alike; counts have two.
 constexpr size_t kElementBytes = 4;
 
-constexpr Array kAll[FetchedChunk::kArrays] = {
-    FetchedChunk::kSampledIds, FetchedChunk::kSampledLogProbs, FetchedChunk::kTopKIds,
-    FetchedChunk::kTopKLogProbs, FetchedChunk::kTopKCounts};
+constexpr Array kAll[FetchedChunk::kArrays] = {kSampledIds, kSampledLogProbs, kTopKIds,
+                                               kTopKLogProbs, kTopKCounts};
 
-bool IsOfSlots(Array array) {
-  return array == FetchedChunk::kTopKIds || array == FetchedChunk::kTopKLogProbs;
-}
+bool IsOfSlots(Array array) { return array == kTopKIds || array == kTopKLogProbs; }
 
 size_t Sum(std::span<const uint16_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), size_t{0});
@@ -36,11 +34,6 @@ absl::Status WrongSize(absl::string_view name, size_t bytes, size_t wanted) {
 
 absl::Status WrongSize(Array array, size_t bytes, size_t wanted) {
   return WrongSize(FetchedChunk::kNames[array], bytes, wanted);
-}
-
-absl::Status WrongColumns(size_t columns, size_t wanted) {
-  return absl::InternalError(
-      absl::StrCat("the server's FetchTopK chunk has ", columns, " columns, not ", wanted));
 }
 
 bool LiesIn(const v1::MissingRange& gap, std::span<const Slice> slices) {
@@ -71,10 +64,9 @@ RecordReader::RecordReader(const v1::FetchTopKRequest& request,
   for (const int array : request.arrays()) {
     // One that is none of the four the server refuses.
     const size_t index = static_cast<size_t>(array) - v1::SAMPLED_IDS;
-    if (index < FetchedChunk::kTopKCounts) wanted_[index] = true;
+    if (index < kTopKCounts) wanted_[index] = true;
   }
-  wanted_[FetchedChunk::kTopKCounts] =
-      request.ragged() && (wanted_[FetchedChunk::kTopKIds] || wanted_[FetchedChunk::kTopKLogProbs]);
+  wanted_[kTopKCounts] = request.ragged() && (wanted_[kTopKIds] || wanted_[kTopKLogProbs]);
 }
 
 absl::Status RecordReader::Add(FetchedMessage message) {
@@ -84,6 +76,10 @@ absl::Status RecordReader::Add(FetchedMessage message) {
   }
   if (!has_header_) return absl::InternalError("the server's FetchTopK began without a header");
   FetchedChunk& chunk = std::get<FetchedChunk>(message);
+  if (chunk.columns() != columns_.size() || chunk.columns_with_presence() != columns_.size()) {
+    return absl::InternalError(absl::StrCat("the server's FetchTopK chunk has ", chunk.columns(),
+                                            " columns, not ", columns_.size()));
+  }
   return range_ == nullptr ? Copy(std::move(chunk)) : Locate(chunk);
 }
 
@@ -137,7 +133,7 @@ absl::StatusOr<TopKRecords> RecordReader::Finish() && {
 
 size_t RecordReader::RowBytes(Array array) const {
   if (!wanted_[array]) return 0;
-  if (array == FetchedChunk::kTopKCounts) return sizeof(uint16_t);
+  if (array == kTopKCounts) return sizeof(uint16_t);
   if (!IsOfSlots(array)) return kElementBytes;
   return ragged() ? 0 : kElementBytes * static_cast<size_t>(records_.top_k);
 }
@@ -148,16 +144,14 @@ size_t RecordReader::Bytes(Array array) const {
 }
 
 void RecordReader::SetArrays(std::shared_ptr<const void> memory) {
-  const auto bytes = [this](Array array) { return Bytes(array); };
-  records_.sampled_ids =
-      Elements<int32_t>(arrays_[FetchedChunk::kSampledIds], bytes(FetchedChunk::kSampledIds));
-  records_.sampled_log_probs = Elements<float>(arrays_[FetchedChunk::kSampledLogProbs],
-                                               bytes(FetchedChunk::kSampledLogProbs));
-  records_.ids = Elements<int32_t>(arrays_[FetchedChunk::kTopKIds], bytes(FetchedChunk::kTopKIds));
-  records_.log_probs =
-      Elements<float>(arrays_[FetchedChunk::kTopKLogProbs], bytes(FetchedChunk::kTopKLogProbs));
-  records_.top_k_counts =
-      Elements<uint16_t>(arrays_[FetchedChunk::kTopKCounts], bytes(FetchedChunk::kTopKCounts));
+  const auto elements_of = [this]<typename T>(Array array, std::span<const T>& elements) {
+    elements = Elements<T>(arrays_[array], Bytes(array));
+  };
+  elements_of(kSampledIds, records_.sampled_ids);
+  elements_of(kSampledLogProbs, records_.sampled_log_probs);
+  elements_of(kTopKIds, records_.ids);
+  elements_of(kTopKLogProbs, records_.log_probs);
+  elements_of(kTopKCounts, records_.top_k_counts);
   records_.memory = std::move(memory);
 }
 
@@ -186,13 +180,11 @@ absl::Status RecordReader::Copy(FetchedChunk chunk) {
 absl::Status RecordReader::Keep(FetchedChunk chunk) {
   size_t slots = 0;
   // The counts first: they say how many slots there are.
-  for (const Array array :
-       {FetchedChunk::kTopKCounts, FetchedChunk::kSampledIds, FetchedChunk::kSampledLogProbs,
-        FetchedChunk::kTopKIds, FetchedChunk::kTopKLogProbs}) {
+  for (const Array array : {kTopKCounts, kSampledIds, kSampledLogProbs, kTopKIds, kTopKLogProbs}) {
     const size_t bytes =
         IsOfSlots(array) && wanted_[array] ? slots * kElementBytes : chunk.length * RowBytes(array);
     if (chunk.size(array) != bytes) return WrongSize(array, chunk.size(array), bytes);
-    if (array != FetchedChunk::kTopKCounts) continue;
+    if (array != kTopKCounts) continue;
     std::vector<uint16_t> counts(chunk.length);
     chunk.Copy(array, reinterpret_cast<std::byte*>(counts.data()));
     slots = Sum(counts);
@@ -215,9 +207,6 @@ void RecordReader::CopyKept() {
 }
 
 absl::Status RecordReader::CopyColumns(const FetchedChunk& chunk) {
-  if (chunk.columns() != columns_.size() || chunk.columns_with_presence() != columns_.size()) {
-    return WrongColumns(chunk.columns(), columns_.size());
-  }
   for (size_t i = 0; i < columns_.size(); ++i) {
     FetchedColumn& column = records_.columns[i];
     const size_t bytes = chunk.column_size(i);
@@ -271,9 +260,6 @@ absl::Status RecordReader::LocateArray(const FetchedChunk& chunk, Array array) {
 }
 
 absl::Status RecordReader::LocateColumns(const FetchedChunk& chunk) {
-  if (chunk.columns() != columns_.size() || chunk.columns_with_presence() != columns_.size()) {
-    return WrongColumns(chunk.columns(), columns_.size());
-  }
   for (size_t i = 0; i < columns_.size(); ++i) {
     const std::string name = absl::StrCat("columns[", i, "]");
     const auto values =
@@ -301,13 +287,12 @@ absl::Status RecordReader::Locate(const FetchedChunk& chunk) {
                                             positions_, " positions into shared memory"));
   }
   // The counts first: they say how many slots there are.
-  constexpr Array kCounts = FetchedChunk::kTopKCounts;
   if (ragged()) {
-    if (absl::Status status = LocateArray(chunk, kCounts); !status.ok()) return status;
-    slots_ = Sum(Elements<uint16_t>(arrays_[kCounts], Bytes(kCounts)));
+    if (absl::Status status = LocateArray(chunk, kTopKCounts); !status.ok()) return status;
+    slots_ = Sum(Elements<uint16_t>(arrays_[kTopKCounts], Bytes(kTopKCounts)));
   }
   for (const Array array : kAll) {
-    if (!wanted_[array] || array == kCounts) continue;
+    if (!wanted_[array] || array == kTopKCounts) continue;
     if (absl::Status status = LocateArray(chunk, array); !status.ok()) return status;
   }
   if (absl::Status status = LocateColumns(chunk); !status.ok()) return status;

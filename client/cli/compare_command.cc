@@ -55,9 +55,8 @@ absl::StatusOr<ExitStatus> RunCompare(const Options& options) {
   const auto comparison = Compare(*a, options.a, *b, options.b, options.decide);
   if (!comparison.ok()) return comparison.status();
   if (!options.html.empty()) {
-    const absl::StatusOr<std::string> html = HtmlReport(*comparison);
-    if (!html.ok()) return html.status();
-    if (absl::Status status = WriteFile(options.html, *html); !status.ok()) return status;
+    absl::Status status = WriteFile(options.html, HtmlReport(*comparison));
+    if (!status.ok()) return status;
   }
   std::cout << (options.json ? absl::StrCat(JsonReport(*comparison), "\n")
                              : TextReport(*comparison, options.positions));

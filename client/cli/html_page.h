@@ -7,7 +7,6 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace sis {
@@ -26,7 +25,7 @@ std::string Page(const HtmlPage& page);
 
 // For `data`: messages as the page reads them, with names in lowerCamelCase and without default
 // values; and other values, in which U+FFFD stands for what is no UTF-8.
-absl::StatusOr<std::string> PageJson(const google::protobuf::Message& message);
+std::string PageJson(const google::protobuf::Message& message);
 std::string PageJson(const nlohmann::json& json);
 
 // Characters that HTML gives a meaning, escaped.

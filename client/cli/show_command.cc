@@ -26,9 +26,8 @@ struct Options {
   bool json = false;
 };
 
-absl::Status Write(const std::string& path, const absl::StatusOr<std::string>& contents) {
-  if (!contents.ok()) return contents.status();
-  if (const absl::Status status = WriteFile(path, *contents); !status.ok()) {
+absl::Status Write(const std::string& path, const std::string& contents) {
+  if (const absl::Status status = WriteFile(path, contents); !status.ok()) {
     return absl::Status(status.code(), absl::StrCat("--html: ", status.message()));
   }
   std::cout << "wrote " << path << '\n';

@@ -29,16 +29,12 @@ std::set<int32_t> TokensOf(const InspectedRun& run) {
 
 }  // namespace
 
-absl::StatusOr<std::string> RunAsHtml(const InspectedRun& run, const TokenTexts& texts) {
-  absl::StatusOr<std::string> overview = "null";
-  if (run.overview.has_value()) overview = PageJson(*run.overview);
-  if (!overview.ok()) return overview.status();
+std::string RunAsHtml(const InspectedRun& run, const TokenTexts& texts) {
+  const std::string overview = run.overview.has_value() ? PageJson(*run.overview) : "null";
   std::vector<std::string> sequences;
   for (const auto& [name, response] : run.sequences) {
-    const absl::StatusOr<std::string> ref = PageJson(name), json = PageJson(response);
-    if (!ref.ok()) return ref.status();
-    if (!json.ok()) return json.status();
-    sequences.push_back(absl::StrCat("{\"sequence\":", *ref, ",\"response\":", *json, "}"));
+    sequences.push_back(
+        absl::StrCat("{\"sequence\":", PageJson(name), ",\"response\":", PageJson(response), "}"));
   }
   nlohmann::json needed;
   for (const int32_t token : TokensOf(run)) {
@@ -48,7 +44,7 @@ absl::StatusOr<std::string> RunAsHtml(const InspectedRun& run, const TokenTexts&
   return Page({.title = run.run_id,
                .body = absl::StrCat("<h1>", EscapedForHtml(run.run_id),
                                     "</h1>\n<div id=\"run\"></div>\n<div id=\"sequence\"></div>\n"),
-               .data = absl::StrCat("{\"overview\":", *overview, ",\"sequences\":[",
+               .data = absl::StrCat("{\"overview\":", overview, ",\"sequences\":[",
                                     absl::StrJoin(sequences, ","),
                                     "],\"tokenTexts\":", PageJson(needed), "}"),
                .script = kShowJs});

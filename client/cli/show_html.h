@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "client/page/token_texts.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -20,6 +19,6 @@ struct InspectedRun {
 };
 
 // An HTML page. Of `texts` it holds those that the sequences need.
-absl::StatusOr<std::string> RunAsHtml(const InspectedRun& run, const TokenTexts& texts);
+std::string RunAsHtml(const InspectedRun& run, const TokenTexts& texts);
 
 }  // namespace sis

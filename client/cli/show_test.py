@@ -232,8 +232,12 @@ class ShowTest(unittest.TestCase):
 
     def test_a_browser_draws_a_run(self):
         drawn = self.drawn("r")
-        for name in SEQUENCES:
-            self.assertIn(f'<td class="left">{name}</td>', drawn)
+        sequences = self.client.inspect_run(self.run_).sequences
+        self.assertEqual({kept.sequence.id for kept in sequences}, set(SEQUENCES))
+        for kept in sequences:
+            d, d_sis = (format(value, ".3g") for value in (kept.totals.mean_d, kept.totals.mean_d_sis))
+            cells = f"<td>{kept.draw}</td><td>{LENGTH}</td><td>{kept.totals.accept_rate:.1%}</td><td>{d}</td><td>{d_sis}</td>"
+            self.assertIn(f'<td class="left">{kept.sequence.id}</td>{cells}', drawn)
 
 
 if __name__ == "__main__":

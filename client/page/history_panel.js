@@ -55,14 +55,11 @@ export class HistoryPanel extends LinePanel {
     return `Draw ${stretch.name}, ${timeName(stretch.endedAt)}`;
   }
 
-  columns() {
-    return ["run", "first draw", "last draw", "draws", "begun", "ended",
-      ...this.lines.map(({name}) => name)];
-  }
-
   exported() {
     const time = seconds => new Date(1000 * seconds).toISOString();
-    return {columns: this.columns(), rows: this.runs.flatMap(({id, stretches}) =>
+    const columns = ["run", "first draw", "last draw", "draws", "begun", "ended",
+      ...this.lines.map(({name}) => name)];
+    return {columns, rows: this.runs.flatMap(({id, stretches}) =>
       stretches.map(stretch => [id, stretch.firstDraw, stretch.lastDraw, stretch.draws,
         time(stretch.begunAt), time(stretch.endedAt), ...this.lines.map(line => line.of(stretch))]))};
   }

@@ -6,7 +6,8 @@
 // id to text; without it tokens are shown by their ids.
 
 import {bar, make, table} from "./elements.js";
-import {share} from "./format.js";
+import {number, share} from "./format.js";
+import {stepValues} from "./step_values.js";
 
 // By the values of sis.v1.Decision.
 const [UNSPECIFIED, ACCEPTED, REJECTED, OUTSIDE_TOP_K, MISSING, MASKED] = [0, 1, 2, 3, 4, 5];
@@ -617,30 +618,18 @@ function sequenceName({id, attempt}) {
 }
 
 // What is counted of accepted and rejected tokens: of a token, or of a sequence's.
-function countsOf({accepted, rejected, outsideTopK, maxError}) {
-  const counts = {accepted: Number(accepted ?? 0), rejected: Number(rejected ?? 0)};
-  return {...counts, maxError: Number(maxError ?? 0),
-    scored: counts.accepted + counts.rejected + Number(outsideTopK ?? 0)};
-}
-
-// A mean over a sequence's scored tokens.
-function perToken(field) {
-  return ({totals = {}}) => {
-    const {scored} = countsOf(totals);
-    return scored ? format(Number(totals[field] ?? 0) / scored, 3) : "–";
-  };
+function countsOf({accepted, rejected, maxError}) {
+  return {accepted: Number(accepted ?? 0), rejected: Number(rejected ?? 0),
+    maxError: Number(maxError ?? 0)};
 }
 
 const SEQUENCE_COLUMNS = [
   {title: "sequence", left: true, cell: kept => sequenceName(kept.sequence)},
   {title: "draw", cell: kept => kept.draw ?? 0},
   {title: "positions", cell: kept => formatCount(kept.positions)},
-  {title: "accepted", cell: ({totals = {}}) => {
-    const {accepted, scored} = countsOf(totals);
-    return share(accepted / scored);
-  }},
-  {title: "D per token", cell: perToken("d")},
-  {title: "D_SIS per token", cell: perToken("dSis")},
+  {title: "accepted", cell: kept => share(stepValues({step: kept}).acceptRate)},
+  {title: "D per token", cell: kept => number(stepValues({step: kept}).d)},
+  {title: "D_SIS per token", cell: kept => number(stepValues({step: kept}).dSis)},
   {title: "missing", cell: ({totals = {}}) => formatCount(totals.missing)},
   {title: "not kept", left: true, cell: notKept},
 ];

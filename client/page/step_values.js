@@ -28,7 +28,6 @@ export function stepValues({draw, step}) {
     residualMass: mean("residualMass"),
     k3: mean("k3"),
     missing: tokens > 0 ? of("missing") / tokens : null,
-    envelopeViolations: of("envelopeViolations"),
     distributions: step.distributions ?? {},
     corrections: (step.corrections ?? []).map(correctionValues),
     missingByReason: (step.missing ?? []).map(({reason, positions}) => ({

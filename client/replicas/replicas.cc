@@ -1,7 +1,6 @@
 #include "client/replicas/replicas.h"
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 
 #include "absl/random/random.h"
@@ -172,11 +171,7 @@ std::unique_ptr<AppendWriter> Replicas::Append(const v1::AppendHeader& header,
                                                const AppendOptions& options,
                                                std::shared_ptr<MappedSegments> segments) {
   if (servers_.size() == 1) return servers_[0]->OpenStream(header, options, std::move(segments));
-  return std::make_unique<ReplicatedAppendWriter>(
-      [placement = placement_, run_id = header.run().run_id()](const std::string& sequence_id) {
-        return placement.Replica(run_id, sequence_id);
-      },
-      servers_, header, options);
+  return std::make_unique<ReplicatedAppendWriter>(placement_, servers_, header, options);
 }
 
 absl::StatusOr<std::unique_ptr<SharedMemory>> Replicas::LeaseSharedMemory(

@@ -1,5 +1,6 @@
 #include "client/replicas/replicated_append_writer.h"
 
+#include <algorithm>
 #include <future>
 #include <iterator>
 #include <utility>
@@ -50,8 +51,7 @@ absl::Status ReplicatedAppendWriter::Lane::Broken(const std::shared_ptr<ServerAp
   if (!IsUnreachable(status)) return status;
   std::vector<RefusedEntry> refused = stream->GiveUp();
   const std::lock_guard lock(mutex_);
-  refused_.insert(refused_.end(), std::make_move_iterator(refused.begin()),
-                  std::make_move_iterator(refused.end()));
+  std::ranges::move(refused, std::back_inserter(refused_));
   if (stream_ == stream) {
     stream_ = nullptr;
     server_->Failed(status, absl::Now() - began);
@@ -78,16 +78,16 @@ absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Lane::Collect(
     }
   }
   const std::lock_guard lock(mutex_);
-  refused.insert(refused.end(), std::make_move_iterator(refused_.begin()),
-                 std::make_move_iterator(refused_.end()));
-  refused_.clear();
+  std::ranges::move(std::exchange(refused_, {}), std::back_inserter(refused));
   return refused;
 }
 
 ReplicatedAppendWriter::ReplicatedAppendWriter(
-    ReplicaOf replica_of, const std::vector<std::shared_ptr<SingleServer>>& servers,
+    Placement placement, const std::vector<std::shared_ptr<SingleServer>>& servers,
     const v1::AppendHeader& header, const AppendOptions& options)
-    : AppendWriter(/*segments=*/nullptr, options), replica_of_(std::move(replica_of)) {
+    : AppendWriter(/*segments=*/nullptr, options),
+      placement_(std::move(placement)),
+      run_id_(header.run().run_id()) {
   for (const std::shared_ptr<SingleServer>& server : servers) {
     lanes_.push_back(std::make_unique<Lane>(server, header, options));
   }
@@ -97,7 +97,7 @@ absl::Status ReplicatedAppendWriter::Put(std::vector<OutgoingEntry>& entries) {
   opened_ = true;
   std::vector<std::vector<OutgoingEntry>> parts(lanes_.size());
   for (OutgoingEntry& entry : entries) {
-    parts[replica_of_(SequenceOf(entry.message).id())].push_back(std::move(entry));
+    parts[placement_.Replica(run_id_, SequenceOf(entry.message).id())].push_back(std::move(entry));
   }
   for (size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].empty()) continue;
@@ -119,8 +119,7 @@ absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::CollectAll(End
     absl::StatusOr<std::vector<RefusedEntry>> part = each.get();
     error.Update(part.status());
     if (!part.ok()) continue;
-    refused.insert(refused.end(), std::make_move_iterator(part->begin()),
-                   std::make_move_iterator(part->end()));
+    std::ranges::move(*part, std::back_inserter(refused));
   }
   if (!error.ok()) return error;
   return refused;

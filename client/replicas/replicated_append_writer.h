@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -14,15 +13,13 @@
 #include "client/one_server/append_writer.h"
 #include "client/one_server/server_append_writer.h"
 #include "client/one_server/single_server.h"
+#include "client/replicas/placement.h"
 
 namespace sis {
 
 class ReplicatedAppendWriter final : public AppendWriter {
  public:
-  // The replica that has a sequence.
-  using ReplicaOf = std::function<size_t(const std::string& sequence_id)>;
-
-  ReplicatedAppendWriter(ReplicaOf replica_of,
+  ReplicatedAppendWriter(Placement placement,
                          const std::vector<std::shared_ptr<SingleServer>>& servers,
                          const v1::AppendHeader& header, const AppendOptions& options);
 
@@ -69,7 +66,8 @@ class ReplicatedAppendWriter final : public AppendWriter {
 
   absl::StatusOr<std::vector<RefusedEntry>> CollectAll(End end);
 
-  const ReplicaOf replica_of_;
+  const Placement placement_;
+  const std::string run_id_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   // Whether a stream was opened.
   std::atomic<bool> opened_ = false;

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "client/compare/comparison.h"
 
 namespace sis {
@@ -21,6 +20,6 @@ std::string DiagnosisText(const Diagnosis& diagnosis);
 
 // One file that needs no other and no network: the same as tables and charts, and each sequence
 // under the microscope in both directions.
-absl::StatusOr<std::string> HtmlReport(const Comparison& comparison);
+std::string HtmlReport(const Comparison& comparison);
 
 }  // namespace sis
