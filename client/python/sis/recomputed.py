@@ -14,7 +14,7 @@ sets, as columns beside them, or its sets in their place.
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Tuple
+from typing import Callable, List, NamedTuple, Tuple
 
 import numpy as np
 import torch
@@ -22,9 +22,9 @@ import torch
 from sis import entries
 from sis.engines.lists import stretches
 from sis.gathered import Gathered, of_all_slots
-from sis.records import TopKRecords
+from sis.records import Slice, TopKRecords
 from sis.run import Column
-from sis.top_k import canonical
+from sis.top_k import TopK, canonical
 from sis.torch import PaddedBatch
 
 
@@ -67,6 +67,29 @@ def from_columns(records: TopKRecords, name: str = "recomputed") -> Gathered:
         values[~records.column_presence[column]] = np.nan
         parts.append(torch.from_numpy(values))
     return Gathered(*parts)
+
+
+# So many positions have their logits at a time.
+_ROWS = 256
+
+
+@torch.no_grad()
+def record(
+    positions: torch.Tensor,
+    logits: Callable[[torch.Tensor], torch.Tensor],
+    gather: Callable[[TopKRecords], Gathered],
+    tokens: torch.Tensor,
+    top_k: int,
+) -> TopK:
+    """Of the policy's own K most probable tokens at N positions, with the log-probs that `gather` finds there: as
+    it does at the updates, so that of equal policies ratios are 1.
+
+    positions: [N, ...], of which `logits` makes some rows [n, V]; tokens: int [N], the sampled ones.
+    """
+    found = [rows.topk(min(top_k, rows.shape[1])).indices for rows in map(logits, positions.split(_ROWS))]
+    ids, sampled = (values.int().cpu().numpy() for values in (torch.cat(found), tokens))
+    own = gather(TopKRecords((Slice("own", length=len(ids)),), {"ids": ids, "sampled_ids": sampled}, (), 0))
+    return canonical(ids, own.log_probs.cpu(), sampled, own.sampled_log_probs.cpu(), top_k)
 
 
 class Sets(NamedTuple):

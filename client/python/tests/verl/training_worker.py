@@ -177,6 +177,27 @@ def batch(samples, seed=0, **non_tensor):
     return data
 
 
+def recompute(worker, data, of_rank=None):
+    """As verl's trainer, has the actor find the old log-probs. of_rank: which rank's answer all take; None: their
+    own."""
+    from verl.utils import tensordict_utils
+    from verl.workers.utils.padding import no_padding_2_padding
+
+    tensordict_utils.assign_non_tensor(data, compute_loss=False)
+    answer = [worker.infer_batch(data)]
+    tensordict_utils.assign_non_tensor(data, compute_loss=True)
+    if of_rank is not None:
+        torch.distributed.broadcast_object_list(answer, of_rank)
+    data["old_log_probs"] = no_padding_2_padding(answer[0]["log_probs"], data)
+
+
+def move(model):
+    """Its weights, as updates would."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.05)
+
+
 class Gradients:
     """What the optimiser was given, step by step: [{parameter: tensor}]. The weights stay as they
     are if `frozen`."""
@@ -199,6 +220,7 @@ class Gradients:
 
 def detach(worker):
     """Undoes attach and Gradients."""
-    worker.__dict__.pop("train_mini_batch", None)
-    for name in ("train_batch", "optimizer_step"):
+    for name in ("train_mini_batch", "infer_batch"):
+        worker.__dict__.pop(name, None)
+    for name in ("train_batch", "infer_batch", "optimizer_step"):
         worker.engine.__dict__.pop(name, None)

@@ -444,6 +444,52 @@ class VerlTest(unittest.TestCase):
                     self.assert_close(step, clipped)
                 self.assertAlmostEqual(metrics["sis/missing"][0][0], 6 / sum(sum(sample.mask) for sample in samples))
 
+    @torch.no_grad()
+    def on_own_sets(self, samples):
+        """The samples as the actor's own log-probs say, and its weights as updates leave them."""
+        found = []
+        for sample in samples:
+            context = torch.tensor([sample.prompt + sample.tokens])
+            every = self.model(context).logits[0, len(sample.prompt) - 1 : -1].log_softmax(-1)
+            own = every.gather(1, torch.tensor(sample.tokens)[:, None])[:, 0]
+            turns = [
+                dataclasses.replace(turn, log_probs=every[turn.start : turn.start + len(turn.log_probs)])
+                for turn in sample.turns
+            ]
+            found.append(dataclasses.replace(sample, log_probs=own.tolist(), turns=turns))
+        training_worker.move(moved := copy.deepcopy(self.model))
+        return moved, found
+
+    def test_sets_of_the_trainer(self):
+        """Of whichever engine the samples are, and told no log-probs of it."""
+        samples = rollout(self.stale, 8, K, 31)
+        # Two that are alike.
+        samples[7] = copy.deepcopy(samples[4])
+        moved, own = self.on_own_sets(samples)
+        rule = {"soft_acceptance": True, "weight": "expected"}
+        settings = self.settings(sets="trainer", **rule)
+        data = batch(samples)
+        of = {"seed": 1, "draw": 0, "top_k": K, "rule": "soft_acceptance"}
+        expected, _ = expected_gradients(moved, own, data["advantages"], **of)
+        of_engine, _ = expected_gradients(moved, samples, data["advantages"], **of)
+        gradients = Gradients(self.worker)
+        training = self.attached(settings)
+        data.pop("rollout_log_probs")
+        self.worker.infer_batch(data)
+        training_worker.recompute(self.worker, data)
+        training_worker.move(self.worker.engine.module)
+        metrics = metrics_of(self.worker.train_batch(data))
+        self.assertEqual((metrics["sis/missing"], metrics["sis/envelope_violations"]), ([[0.0]], [[0.0]]))
+        self.assertGreater(metrics["sis/d"][0][0], 1e-3)
+        (step,) = gradients.steps
+        self.assert_close(step, expected)
+        with self.assertRaises(AssertionError):
+            self.assert_close(step, of_engine)
+        # Weights of verl's own for the mismatch are the loss's matter.
+        data["rollout_is_weights"] = torch.zeros_like(data["advantages"])
+        self.worker.train_batch(data)
+        self.assertEqual(max(value.abs().max() for value in gradients.steps[1].values()), 0)
+
     def test_score_centering(self):
         """In float64 over the whole vocabulary, with one of two turns of a sample lost."""
         self.addCleanup(training_worker.set_loss, self.worker)
@@ -497,12 +543,15 @@ class VerlTest(unittest.TestCase):
         damped = dataclasses.replace(settings, run=f"{settings.run}-damped", damped_truncation=True)
         append(self.client, damped.create_run(self.client, WHOLE), drawn)
         stale = rollout(self.stale, 8, K, 30)
+        own_sets = dataclasses.replace(
+            settings, run=f"{settings.run}-own", sets="trainer", soft_acceptance=True, weight="expected"
+        )
         centered = dataclasses.replace(settings, run=f"{settings.run}-centered", score_centering=True)
         append(self.client, centered.create_run(self.client, WHOLE), stale)
         steps = [
             (drawn, vars(settings), False, {}), (filtered, vars(of_kept), True, {}),
             (targeted, vars(of_mass), False, {}), (drawn, vars(damped), False, {}),
-            (stale, vars(centered), False, CISPO),
+            (stale, vars(centered), False, CISPO), (stale, vars(own_sets), False, {}),
         ]  # fmt: skip
         arrangement = {"remove_padding": True, "sequence_parallel": 2}
         first, second = self.two_ranks(steps, arrangement)
@@ -521,14 +570,20 @@ class VerlTest(unittest.TestCase):
         of_centered, _ = expected_gradients(
             self.model, stale, batch(stale)["advantages"], seed=1, draw=0, top_k=K, limit=1.5, centered=True
         )
+        moved, of_actor = self.on_own_sets(stale)
+        of_own_sets, _ = expected_gradients(
+            moved, of_actor, batch(stale)["advantages"], seed=1, draw=0, top_k=K, rule="soft_acceptance"
+        )
         for answers in (first, second):
             self.assert_close(answers[0]["gradients"], expected)
             self.assert_close(answers[1]["gradients"], of_filtered)
             self.assert_close(answers[2]["gradients"], of_targeted)
             self.assert_close(answers[3]["gradients"], of_damped)
             self.assert_close(answers[4]["gradients"], of_centered)
+            self.assert_close(answers[5]["gradients"], of_own_sets)
+        self.assertEqual(first[5]["metrics"]["sis/missing"], [[0.0]])
         # As verl: what is logged comes from the first.
-        self.assertEqual([answer["metrics"] for answer in second], [{}] * 5)
+        self.assertEqual([answer["metrics"] for answer in second], [{}] * 6)
         logged = first[0]["metrics"]
         self.assertEqual(logged["sis/missing"], [[0.0]])
         self.assertAlmostEqual(logged["sis/accept_rate"][0][0], share, delta=1e-12)
@@ -695,12 +750,17 @@ class VerlTest(unittest.TestCase):
         ]  # fmt: skip
         with initialize_config_dir(str(pathlib.Path(verl.__file__).parent / "trainer/config"), version_base=None):
             check_training(compose("ppo_trainer", overrides=recipe))
+            own = [f"{ours}.sets=trainer", *recipe[:-2], recipe[-1]]
+            own[own.index(f"{actor_rollout}.rollout.name=vllm")] = f"{actor_rollout}.rollout.name=sglang"
+            own[own.index(f"{actor_rollout}.rollout.calculate_log_probs=true")] = "algorithm.rollout_correction.rollout_is=token"
+            check_training(compose("ppo_trainer", overrides=[*own, f"{actor_rollout}.rollout.top_p=0.9"]))
             for config, override, message in (
                 ("ppo_trainer", f"{actor_rollout}.rollout.name=sglang", "Set it to 'vllm'"),
                 ("ppo_trainer", f"{actor_rollout}.rollout.calculate_log_probs=false", "Set it to true"),
                 ("ppo_trainer", f"{actor_rollout}.model.use_fused_kernels=true", "use_fused_kernels.* Set it to false"),
                 ("ppo_trainer", f"{actor_rollout}.actor.pad_to_length=true", "pad_to_length.* Set it to false"),
                 ("ppo_trainer", "algorithm.rollout_correction.rollout_is=token", "rollout_is .* Set it to null"),
+                ("ppo_trainer", f"{ours}.sets=trainer", "bypass_mode is true.*Set bypass_mode to false"),
                 ("ppo_trainer", "algorithm.rollout_correction.rollout_rs=token_k1", "rollout_rs .* Set it to null"),
                 ("ppo_trainer", "distillation.distillation_loss.loss_mode=forward_kl_topk", "Set it to 'k3'"),
                 ("ppo_trainer", f"{actor_rollout}.actor.policy_loss.loss_mode=geo_mean", "'geo_mean', but damped.*'vanilla'"),
