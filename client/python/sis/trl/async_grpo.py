@@ -249,8 +249,8 @@ def _check_arguments(arguments: Any, config: SisConfig) -> None:
         )
     if config.sets != "engine":
         raise ValueError(
-            f"SisConfig.sets is {config.sets!r}, but the policies that made asynchronous rollouts are gone when they are "
-            "trained on. Set it to 'engine'"
+            f"SisConfig.sets is {config.sets!r}, but the policies that made asynchronous rollouts are gone when these "
+            "are trained on. Set it to 'engine'"
         )
     if arguments.temperature <= 0:
         raise ValueError(f"temperature is {arguments.temperature}: greedy decoding draws no tokens")

@@ -71,9 +71,9 @@ def _check_own_sets(arguments: Any) -> None:
     per_rollout = arguments.steps_per_generation * arguments.num_iterations
     if arguments.gradient_accumulation_steps % per_rollout == 0:
         raise ValueError(
-            f"gradient_accumulation_steps is {arguments.gradient_accumulation_steps}, so a rollout is trained on by one "
-            "update, with the weights that SisConfig.sets='trainer' records: all ratios would be 1. Set "
-            "num_iterations to 2 or more, or steps_per_generation above gradient_accumulation_steps, or sets to 'engine'"
+            f"gradient_accumulation_steps is {arguments.gradient_accumulation_steps}, so a rollout is trained on by "
+            "one update, with the weights that SisConfig.sets='trainer' records: all ratios would be 1. Set "
+            "num_iterations to 2, or steps_per_generation above gradient_accumulation_steps, or sets to 'engine'"
         )
 
 

@@ -267,7 +267,9 @@ class SisTrainerMixin(DecidingMixin):
             return outputs
 
         with self._sis_seen():
-            result = super()._get_per_token_logps_and_entropies(seen, input_ids, attention_mask, length, *args, **kwargs)
+            result = super()._get_per_token_logps_and_entropies(
+                seen, input_ids, attention_mask, length, *args, **kwargs
+            )
         self._sis_advance_version()
         self._sis_rollouts.record(rollouts, self._sis_filters(), self._sis_step())
         return result

@@ -22,8 +22,8 @@ import trl
 from server.testing import live_server
 from server.testing.live_server import LiveServer
 from trainer_case import (
-    DATASET, MIB, VOCABULARY, InFloat64, OfAnotherEngine, TrainerCase, Watched, hundred_words, largest, reward, settings,
-    tiny,
+    DATASET, MIB, VOCABULARY, InFloat64, OfAnotherEngine, TrainerCase, Watched, hundred_words, largest, reward,
+    settings, tiny,
 )  # fmt: skip
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
@@ -316,7 +316,8 @@ class TrlTest(TrainerCase):
         ):  # fmt: skip
             with self.subTest(loss_type, **rule):
                 trainer = self.trainer(
-                    OnOwnSets if "sets" in rule else Ruled, SisConfig(self.server.address, **rule), model=tiny("Qwen3", vocab_size=100),
+                    OnOwnSets if "sets" in rule else Ruled, SisConfig(self.server.address, **rule),
+                    model=tiny("Qwen3", vocab_size=100),
                     processing_class=hundred_words(), prompts=[f"w{i} w5" for i in range(64)], max_steps=2,
                     loss_type=loss_type, epsilon_high=1.0 if loss_type == "cispo" else 0.2, learning_rate=1e-2,
                 )  # fmt: skip
@@ -332,7 +333,8 @@ class TrlTest(TrainerCase):
         """Whatever engine generates, the policy before the first update is what tokens count as drawn from; records
         are of what TRL masks not."""
         filters = {"top_p": 0.8, "top_k": 5, "beta": 0.1}
-        for changed in ({}, {"bf16": True}, filters, {"mask_truncated_completions": True}, {"num_iterations": 1, "steps_per_generation": 4}):
+        halves = {"num_iterations": 1, "steps_per_generation": 4}
+        for changed in ({}, {"bf16": True}, filters, {"mask_truncated_completions": True}, halves):
             with self.subTest(**changed):
                 config = SisConfig(self.server.address, sets="trainer")
                 trainer = self.trainer(OfAnotherEngine, config, **changed)
@@ -349,7 +351,7 @@ class TrlTest(TrainerCase):
                 self.assertEqual((status.sequences, status.policy_version), (0, 3))
 
     def test_sets_of_the_trainer_beside_vllm_and_trls_own_correction(self):
-        """TRL weighs by the mismatch, of an engine that is asked for no more than TRL asks; ratios are of the updates."""
+        """TRL weighs by the mismatch, of an engine that is asked for no more than TRL asks; ratios are of updates."""
         import vllm._custom_ops
 
         class Seen(Watched):

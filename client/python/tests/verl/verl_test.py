@@ -752,7 +752,8 @@ class VerlTest(unittest.TestCase):
             check_training(compose("ppo_trainer", overrides=recipe))
             own = [f"{ours}.sets=trainer", *recipe[:-2], recipe[-1]]
             own[own.index(f"{actor_rollout}.rollout.name=vllm")] = f"{actor_rollout}.rollout.name=sglang"
-            own[own.index(f"{actor_rollout}.rollout.calculate_log_probs=true")] = "algorithm.rollout_correction.rollout_is=token"
+            told = own.index(f"{actor_rollout}.rollout.calculate_log_probs=true")
+            own[told] = "algorithm.rollout_correction.rollout_is=token"
             check_training(compose("ppo_trainer", overrides=[*own, f"{actor_rollout}.rollout.top_p=0.9"]))
             for config, override, message in (
                 ("ppo_trainer", f"{actor_rollout}.rollout.name=sglang", "Set it to 'vllm'"),
