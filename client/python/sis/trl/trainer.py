@@ -313,7 +313,8 @@ class SisTrainerMixin(DecidingMixin):
         nothing = torch.zeros_like(log_probs)
         acceptance = _Acceptance(torch.zeros_like(mask), nothing, log_probs, nothing)
         truncated, centers = self._sis_filters().truncates, self._sis_config.score_centering
-        records = rollouts.records(indices, log_probs=truncated or centers)
+        # All may be truncated, and masked, so that nothing is recorded of them.
+        records = rollouts.records(indices, log_probs=truncated or centers) if batch.slices else None
         evaluation = None
         if records is not None:
             tokens = batch.flat(inputs["completion_ids"])

@@ -46,7 +46,19 @@ def check_training(config: Mapping[str, Any]) -> None:
         )
 
 
+def check_parallel(sets: str, ulysses: int) -> None:
+    """ulysses: ulysses_sequence_parallel_size of the actor's engine."""
+    if sets == "trainer" and ulysses > 1:
+        raise ValueError(
+            f"actor.fsdp_config.ulysses_sequence_parallel_size is {ulysses}, with which nobody has run sis.sets "
+            "'trainer'. Set it to 1, or sets to 'engine'"
+        )
+
+
 def _check_own_sets(config: Mapping[str, Any]) -> None:
+    actor = config["actor_rollout_ref"]["actor"]
+    sizes = (part.get("ulysses_sequence_parallel_size") or 1 for part in (actor, actor.get("fsdp_config") or {}))
+    check_parallel("trainer", max(sizes))
     if (config["algorithm"].get("rollout_correction") or {}).get("bypass_mode"):
         raise ValueError(
             "algorithm.rollout_correction.bypass_mode is true, by which actors never recompute old log-probs, and "

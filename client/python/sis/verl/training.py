@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import math
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Counter, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from sis.step_counts import StepCounts
 from sis.token_weights import Decided, TokenWeights
 from sis.top_k import TopK
 from sis.verl.names import name_in, name_of, session_of
-from sis.verl.refusals import centering_limit, check_engine
+from sis.verl.refusals import centering_limit, check_engine, check_parallel
 from sis.verl.settings import Settings, vocabulary_size
 from sis.versions import warn_unless_tested
 
@@ -56,6 +57,7 @@ def attach(
     """
     warn_unless_tested("verl", "verl")
     check_engine(worker.engine_config, worker.model_config)
+    check_parallel(settings.sets, worker.engine_config.ulysses_sequence_parallel_size)
     truncated = truncated and settings.sets == "engine"
     if truncated and 0 < settings.mass < 1:
         raise ValueError(
@@ -190,7 +192,7 @@ class Training:
             engine.infer_batch = infer
         append = functools.partial(self._client.append_many, sampling=Sampling("processed"))
         self._asked("tell the policy version", lambda run: self._client.advance_version(run, version))
-        self._asked("record", lambda run: append(run, own.entries.values()))
+        self._asked("record", lambda run: append(run, own.entries))
         return outputs
 
     def _mini_batch(self, data: Any) -> MiniBatch:
@@ -203,6 +205,9 @@ class Training:
             else name_in(sessions[part.row], part.context)
             for part in generated
         ]
+        if self._own_sets:
+            times: Counter[str] = collections.Counter()
+            names = [_distinct(name, times) for name in names]
         records = self._fetched(names, generated)
         if sessions is not None and records is not None:
             # What a session's name never had, or has of other tokens: its agent loop made requests of its own,
@@ -331,8 +336,9 @@ class OwnSets(_Stretches):
         self._top_k = top_k
         self._version = version
         self._found: Dict[int, Tuple[int, TopK]] = {}
-        # For Client.append_many, once each: samples that are alike have one record.
-        self.entries: Dict[Tuple[str, int], entries.AppendEntry] = {}
+        self._times: Counter[str] = collections.Counter()
+        # For Client.append_many.
+        self.entries: List[entries.AppendEntry] = []
 
     def loss(
         self,
@@ -348,14 +354,13 @@ class OwnSets(_Stretches):
             return {}
         log_probs = model_output["log_probs"].values().float().cpu().numpy()
         for index, first in self._places(data):
-            if index not in self._found:
-                continue
             part = self._generated[index]
             length = len(part.sampled_ids)
             name = name_of(part.context, part.sampled_ids, log_probs[first : first + length])
-            start, record = self._found[index]
-            self.entries.setdefault((name, start), entries.Block(name, start, self._version, *record))
-            self.entries.setdefault((name, length), entries.Seal(name, length))
+            name = _distinct(name, self._times)
+            if index in self._found:
+                start, record = self._found[index]
+                self.entries += [entries.Block(name, start, self._version, *record), entries.Seal(name, length)]
         return torch.tensor(1.0), {}
 
     def _sets(self, logits: torch.Tensor, data: Any) -> Dict[int, Tuple[int, TopK]]:
@@ -567,6 +572,12 @@ def _generated(data: Any, sampling: Optional[str]) -> List[_Generated]:
             stop = start + last - first
             found.append(_Generated(row, start, own[:start], own[start:stop], log_probs[first:last]))
     return found
+
+
+def _distinct(name: str, times: Counter[str]) -> str:
+    """The name, with a number if it comes again, as of samples that are alike. times: of all before."""
+    times[name] += 1
+    return name if times[name] == 1 else f"{name}.{times[name]}"
 
 
 def _sessions(data: Any) -> Optional[List[str]]:

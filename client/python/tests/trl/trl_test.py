@@ -350,34 +350,6 @@ class TrlTest(TrainerCase):
                 status = trainer.sis_client.get_run(trainer.sis_run.id)
                 self.assertEqual((status.sequences, status.policy_version), (0, 3))
 
-    def test_sets_of_the_trainer_beside_vllm_and_trls_own_correction(self):
-        """TRL weighs by the mismatch, of an engine that is asked for no more than TRL asks; ratios are of updates."""
-        import vllm._custom_ops
-
-        class Seen(Watched):
-            factors = []
-
-            def _compute_loss(self, model, inputs):
-                self.factors.append(inputs["importance_sampling_ratio"].clone())
-                old, own = inputs["sis_sampling"], inputs["old_per_token_logps"]
-                assert torch.equal(old, own) and not torch.equal(old, inputs["sampling_per_token_logps"])
-                return super()._compute_loss(model, inputs)
-
-        made = functools.partial(vllm.LLM, dtype="bfloat16", enforce_eager=True)
-        with (
-            unittest.mock.patch.object(vllm._custom_ops, "_supports_onednn", False),
-            unittest.mock.patch("trl.generation.vllm_generation.LLM", made),
-        ):
-            trainer = self.trainer(
-                Seen, SisConfig(self.server.address, run=self.id(), top_k=64, sets="trainer"), use_vllm=True,
-                vllm_mode="colocate", vllm_importance_sampling_correction=True, top_p=0.8,
-            )  # fmt: skip
-            rows = self.train(trainer)
-        self.check_logged(trainer, rows)
-        self.assertEqual([row["sis/missing"] for row in rows], [0] * 4)
-        self.assertLess(rows[0]["sis/d"], 1e-5)
-        self.assertTrue(any((factor != 1).any() for factor in trainer.factors))
-
     def test_lora(self):
         from peft import LoraConfig
 

@@ -26,8 +26,6 @@ class Compared(Watched):
         return super()._sis_old_log_probs(inputs, acceptance)
 
     def _compute_loss(self, model, inputs):
-        own_sets = self._sis_config.sets == "trainer"
-        assert torch.equal(inputs["sis_sampling"], inputs[("old" if own_sets else "sampling") + "_per_token_logps"])
         double = in_float64(self.accelerator.unwrap_model(self.model))
         loss = super()._compute_loss(model, inputs)
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
@@ -36,7 +34,7 @@ class Compared(Watched):
         with torch.no_grad():
             logits = double(ids, attention_mask=mask).logits[:, -tokens.shape[1] - 1 : -1] / self.temperature
             log_p = logits.log_softmax(-1).gather(-1, tokens)[..., 0]
-            ratio = (log_p - inputs["sis_sampling"].double()).exp()
+            ratio = (log_p - inputs["sampling_per_token_logps"].double()).exp()
             weight = torch.where(self.accepted, 1.0, ratio).clamp(max=LIMIT)
         terms = weight * log_p * inputs["advantages"][:, None] * inputs["completion_mask"]
         count = inputs["num_items_in_batch"] / self.accelerator.num_processes
@@ -58,7 +56,7 @@ def _rank(rank, trainings, path, address, folder):
     torch.distributed.destroy_process_group()
 
 
-def _trained(name, path, address, folder, adapters=False, score_centering=False, sets="engine", **changed):
+def _trained(name, path, address, folder, adapters=False, score_centering=False, **changed):
     """What it logged of steps, the parameters, how many are split, and what Compared found."""
     args = settings(
         folder / name, optim="sgd", learning_rate=0.1, max_steps=4, loss_type="cispo", epsilon_high=LIMIT,
@@ -79,7 +77,7 @@ def _trained(name, path, address, folder, adapters=False, score_centering=False,
         train_dataset=DATASET,
         processing_class=AutoTokenizer.from_pretrained(path, padding_side="left"),
         peft_config=LoraConfig(target_modules=["q_proj", "down_proj"]) if adapters else None,
-        sis_config=SisConfig(address, run=name, seed=5, score_centering=score_centering, sets=sets),
+        sis_config=SisConfig(address, run=name, seed=5, score_centering=score_centering),
     )
     assert trainer.is_fsdp_enabled == ("fsdp" in changed)
     assert trainer.is_deepspeed_enabled == ("deepspeed" in changed)

@@ -177,18 +177,15 @@ def batch(samples, seed=0, **non_tensor):
     return data
 
 
-def recompute(worker, data, of_rank=None):
-    """As verl's trainer, has the actor find the old log-probs. of_rank: which rank's answer all take; None: their
-    own."""
+def recompute(worker, data):
+    """As verl's trainer, has the actor find the old log-probs."""
     from verl.utils import tensordict_utils
     from verl.workers.utils.padding import no_padding_2_padding
 
     tensordict_utils.assign_non_tensor(data, compute_loss=False)
-    answer = [worker.infer_batch(data)]
+    found = worker.infer_batch(data)
     tensordict_utils.assign_non_tensor(data, compute_loss=True)
-    if of_rank is not None:
-        torch.distributed.broadcast_object_list(answer, of_rank)
-    data["old_log_probs"] = no_padding_2_padding(answer[0]["log_probs"], data)
+    data["old_log_probs"] = no_padding_2_padding(found["log_probs"], data)
 
 
 def move(model):

@@ -29,14 +29,7 @@ def main(rank, port, folder):
         data = training_worker.batch(samples[own])
         data["advantages"] = advantages[own]
         tensordict_utils.assign_non_tensor(data, global_batch_size=len(samples), **task["batch"])
-        before = [parameter.detach().clone() for parameter in worker.engine.module.parameters()]
-        if settings["sets"] == "trainer":
-            training_worker.recompute(worker, data, of_rank=0 if own == slice(None) else None)
-            training_worker.move(worker.engine.module)
         output = worker.train_batch(data)
-        with torch.no_grad():
-            for parameter, value in zip(worker.engine.module.parameters(), before):
-                parameter.copy_(value)
         metrics = {} if output is None else tensordict_utils.get(output, "metrics")
         logged = {name: value for name, value in metrics.items() if name.startswith("sis/")}
         answers.append({"metrics": logged, "gradients": gradients.steps[0]})

@@ -543,15 +543,12 @@ class VerlTest(unittest.TestCase):
         damped = dataclasses.replace(settings, run=f"{settings.run}-damped", damped_truncation=True)
         append(self.client, damped.create_run(self.client, WHOLE), drawn)
         stale = rollout(self.stale, 8, K, 30)
-        own_sets = dataclasses.replace(
-            settings, run=f"{settings.run}-own", sets="trainer", soft_acceptance=True, weight="expected"
-        )
         centered = dataclasses.replace(settings, run=f"{settings.run}-centered", score_centering=True)
         append(self.client, centered.create_run(self.client, WHOLE), stale)
         steps = [
             (drawn, vars(settings), False, {}), (filtered, vars(of_kept), True, {}),
             (targeted, vars(of_mass), False, {}), (drawn, vars(damped), False, {}),
-            (stale, vars(centered), False, CISPO), (stale, vars(own_sets), False, {}),
+            (stale, vars(centered), False, CISPO),
         ]  # fmt: skip
         arrangement = {"remove_padding": True, "sequence_parallel": 2}
         first, second = self.two_ranks(steps, arrangement)
@@ -570,20 +567,14 @@ class VerlTest(unittest.TestCase):
         of_centered, _ = expected_gradients(
             self.model, stale, batch(stale)["advantages"], seed=1, draw=0, top_k=K, limit=1.5, centered=True
         )
-        moved, of_actor = self.on_own_sets(stale)
-        of_own_sets, _ = expected_gradients(
-            moved, of_actor, batch(stale)["advantages"], seed=1, draw=0, top_k=K, rule="soft_acceptance"
-        )
         for answers in (first, second):
             self.assert_close(answers[0]["gradients"], expected)
             self.assert_close(answers[1]["gradients"], of_filtered)
             self.assert_close(answers[2]["gradients"], of_targeted)
             self.assert_close(answers[3]["gradients"], of_damped)
             self.assert_close(answers[4]["gradients"], of_centered)
-            self.assert_close(answers[5]["gradients"], of_own_sets)
-        self.assertEqual(first[5]["metrics"]["sis/missing"], [[0.0]])
         # As verl: what is logged comes from the first.
-        self.assertEqual([answer["metrics"] for answer in second], [{}] * 6)
+        self.assertEqual([answer["metrics"] for answer in second], [{}] * 5)
         logged = first[0]["metrics"]
         self.assertEqual(logged["sis/missing"], [[0.0]])
         self.assertAlmostEqual(logged["sis/accept_rate"][0][0], share, delta=1e-12)
@@ -762,6 +753,7 @@ class VerlTest(unittest.TestCase):
                 ("ppo_trainer", f"{actor_rollout}.actor.pad_to_length=true", "pad_to_length.* Set it to false"),
                 ("ppo_trainer", "algorithm.rollout_correction.rollout_is=token", "rollout_is .* Set it to null"),
                 ("ppo_trainer", f"{ours}.sets=trainer", "bypass_mode is true.*Set bypass_mode to false"),
+                ("ppo_trainer", f"{actor_rollout}.actor.fsdp_config.ulysses_sequence_parallel_size=2", "'trainer'.*Set it to 1"),
                 ("ppo_trainer", "algorithm.rollout_correction.rollout_rs=token_k1", "rollout_rs .* Set it to null"),
                 ("ppo_trainer", "distillation.distillation_loss.loss_mode=forward_kl_topk", "Set it to 'k3'"),
                 ("ppo_trainer", f"{actor_rollout}.actor.policy_loss.loss_mode=geo_mean", "'geo_mean', but damped.*'vanilla'"),
@@ -769,6 +761,8 @@ class VerlTest(unittest.TestCase):
                 ("ppo_megatron_trainer", f"{actor_rollout}.actor.strategy=megatron", "Set it to 'fsdp2'"),
             ):
                 given = [*recipe, override, "distillation.enabled=true"]
+                if "ulysses" in override:
+                    given = [*own, override]
                 if config != "ppo_trainer":
                     given.remove(recipe[-1])
                 with self.subTest(override), self.assertRaisesRegex(ValueError, message):
