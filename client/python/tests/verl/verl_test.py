@@ -467,7 +467,7 @@ class VerlTest(unittest.TestCase):
         samples[7] = copy.deepcopy(samples[4])
         moved, own = self.on_own_sets(samples)
         rule = {"soft_acceptance": True, "weight": "expected"}
-        settings = self.settings(sets="trainer", **rule)
+        settings = self.settings(sets="trainer", log_prob_encoding="float32", **rule)
         data = batch(samples)
         of = {"seed": 1, "draw": 0, "top_k": K, "rule": "soft_acceptance"}
         expected, _ = expected_gradients(moved, own, data["advantages"], **of)
