@@ -14,7 +14,7 @@ sets, as columns beside them, or its sets in their place.
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Tuple
+from typing import Callable, List, NamedTuple, Tuple
 
 import numpy as np
 import torch
@@ -22,10 +22,10 @@ import torch
 from sis import entries
 from sis.engines.lists import stretches
 from sis.gathered import Gathered, of_all_slots
-from sis.records import TopKRecords
+from sis.records import Slice, TopKRecords
 from sis.run import Column
-from sis.top_k import canonical
-from sis.torch import PaddedBatch
+from sis.top_k import TopK, canonical
+from sis.torch import PaddedBatch, gather
 
 
 def names(name: str = "recomputed") -> List[str]:
@@ -69,6 +69,29 @@ def from_columns(records: TopKRecords, name: str = "recomputed") -> Gathered:
     return Gathered(*parts)
 
 
+# So many positions have their logits at a time.
+_ROWS = 256
+
+
+@torch.no_grad()
+def record(
+    positions: torch.Tensor,
+    logits: Callable[[torch.Tensor], torch.Tensor],
+    gathered: Callable[[TopKRecords], Gathered],
+    tokens: torch.Tensor,
+    top_k: int,
+) -> TopK:
+    """Of the policy's own K most probable tokens at N positions, with the log-probs that `gathered` finds there: as
+    it does at the updates, so that of equal policies ratios are 1.
+
+    positions: [N, ...], of which `logits` makes some rows [n, V]; tokens: int [N], the sampled ones.
+    """
+    found = [rows.topk(min(top_k, rows.shape[1])).indices for rows in map(logits, positions.split(_ROWS))]
+    ids, sampled = (values.int().cpu().numpy() for values in (torch.cat(found), tokens))
+    own = gathered(TopKRecords((Slice("own", length=len(ids)),), {"ids": ids, "sampled_ids": sampled}, (), 0))
+    return canonical(ids, own.log_probs.cpu(), sampled, own.sampled_log_probs.cpu(), top_k)
+
+
 class Sets(NamedTuple):
     # For Client.append_many, sealed.
     entries: List[entries.AppendEntry]
@@ -91,12 +114,10 @@ def sets(batch: PaddedBatch, tokens: torch.Tensor, logits: torch.Tensor, top_k: 
     for part in batch.slices:
         for first, last in stretches(batch.mask[begin : begin + part.length].numpy()):
             here = slice(begin + first, begin + last)
-            found = torch.log_softmax(every[batch.rows[here].to(every.device)].float(), dim=1)
-            largest = found.topk(min(top_k, found.shape[1]), dim=1)
-            sampled = found.gather(1, flat[here, None].to(found.device).long())[:, 0]
-            record = canonical(largest.indices, largest.values, flat[here], sampled, top_k)
-            own[here] = torch.from_numpy(record.sampled_log_probs)
-            made.append(entries.Block(part.sequence, first, policy_version, *record, part.attempt))
+            rows = batch.rows[here].to(every.device)
+            found = record(rows, every.__getitem__, lambda records: gather(records, every, rows=rows), flat[here], top_k)
+            own[here] = torch.from_numpy(found.sampled_log_probs)
+            made.append(entries.Block(part.sequence, first, policy_version, *found, part.attempt))
         made.append(entries.Seal(part.sequence, part.length, part.attempt))
         begin += part.length
     return Sets(made, own)

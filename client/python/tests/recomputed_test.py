@@ -65,6 +65,16 @@ class RecomputedTest(unittest.TestCase):
         wide = np.maximum(ids, 0).astype(int)
         return np.take_along_axis(every, wide, 1) if wide.ndim == 2 else every[np.arange(len(wide)), wide]
 
+    def test_of_the_same_logits_ratios_are_exactly_1(self):
+        sets = sis.recomputed.sets(self.batch, self.tokens, self.recomputed, K)
+        run = self.create("equal")
+        self.client.append_many(run, sets.entries, sampling=SAMPLING)
+        records = self.client.fetch_top_k(run, self.batch.slices)
+        self.assertEqual(self.client.evaluate(
+            run, records, draw=0, options=sis.EvaluateOptions(mask=self.batch.mask),
+            **sis.torch.gather(records, self.recomputed.flatten(0, 1), rows=self.batch.rows)._asdict(),
+        ).totals.d, 0)  # fmt: skip
+
     def test_values_at_the_engines_sets(self):
         for mass in (0.0, 0.9):
             with self.subTest(mass=mass):

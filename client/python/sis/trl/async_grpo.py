@@ -247,6 +247,11 @@ def _check_arguments(arguments: Any, config: SisConfig) -> None:
         raise ValueError(
             "SisConfig.score_centering goes with loss_type 'cispo', which AsyncGRPOTrainer does not have: leave it out"
         )
+    if config.sets != "engine":
+        raise ValueError(
+            f"SisConfig.sets is {config.sets!r}, but the policies that made asynchronous rollouts are gone when these "
+            "are trained on. Set it to 'engine'"
+        )
     if arguments.temperature <= 0:
         raise ValueError(f"temperature is {arguments.temperature}: greedy decoding draws no tokens")
 

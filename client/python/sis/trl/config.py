@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Optional, Sequence, Union
 
 from sis.run import check_id
-from sis.token_weights import TokenWeights
+from sis.token_weights import TokenWeights, check_sets
 
 
 @dataclass
@@ -44,9 +44,14 @@ class SisConfig:
     # Every so many optimiser steps the trackers of report_to get a table of the tokens that are accepted
     # and rejected most; 0: never.
     token_table_steps: int = 0
+    # Whose K most probable tokens are recorded, and whose log-probs ratios are to: "engine", or "trainer", the
+    # trained model's own before the first update on a rollout. That takes TRL's forward pass for old log-probs
+    # and nothing but tokens of the engine, whose mismatch is then left to TRL's own correction, or none.
+    sets: str = "engine"
 
     def __post_init__(self) -> None:
         TokenWeights.of(self)
+        check_sets(self.sets, self.score_centering)
         if self.top_k < 1:
             raise ValueError(f"top_k is {self.top_k}, must be at least 1")
         if self.run is not None:

@@ -27,26 +27,16 @@ _NEUTRAL = {
 
 def check_arguments(arguments: Any, config: SisConfig) -> None:
     """ValueError if SIS can't go with these GRPOConfig."""
-    if arguments.use_vllm and arguments.vllm_importance_sampling_correction:
-        raise ValueError(
-            "vllm_importance_sampling_correction is on, TRL's own correction (TIS or MIS): tokens would be corrected "
-            "twice. Set it to False"
-        )
-    if arguments.use_transformers_continuous_batching:
-        raise ValueError("use_transformers_continuous_batching is on: generate_batch does not tell the top-K log-probs")
+    if config.sets == "trainer":
+        _check_own_sets(arguments)
+    else:
+        _check_recording(arguments)
     for name in ("n", "num_return_sequences"):
         count = (arguments.generation_kwargs or {}).get(name, 1)
         if count != 1:
             raise ValueError(
                 f"generation_kwargs: {name} is {count}: TRL itself repeats each prompt num_generations times. Leave it out"
             )
-    if not arguments.use_vllm:
-        for name in _SPECULATIVE:
-            if (arguments.generation_kwargs or {}).get(name) is not None:
-                raise ValueError(
-                    f"generation_kwargs: {name} is set, so transformers draw several tokens at a "
-                    "time: their top-K log-probs are not recorded. Leave it out"
-                )
     level, rule = arguments.importance_sampling_level, TokenWeights.of(config).rule
     if rule is not None and arguments.loss_type == "vespo":
         raise ValueError(
@@ -69,13 +59,41 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
             ("beta", arguments.beta, 0.0),
             (f"SisConfig.{rule}", rule is not None, False),
         )
-    check_truncation(asked_for(arguments), arguments.beta)
     limit = arguments.epsilon if arguments.epsilon_high is None else arguments.epsilon_high
     if arguments.loss_type == "cispo" and limit < 1:
         raise ValueError(
             f"epsilon_high is {limit} (epsilon, where it is not set): 'cispo' limits weights to it, "
             "and those of accepted tokens are 1. Set epsilon_high to at least 1"
         )
+
+
+def _check_own_sets(arguments: Any) -> None:
+    per_rollout = arguments.steps_per_generation * arguments.num_iterations
+    if arguments.gradient_accumulation_steps % per_rollout == 0:
+        raise ValueError(
+            f"gradient_accumulation_steps is {arguments.gradient_accumulation_steps}, so a rollout is trained on by "
+            "one update, with the weights that SisConfig.sets='trainer' records: all ratios would be 1. Set "
+            "num_iterations to 2, or steps_per_generation above gradient_accumulation_steps, or sets to 'engine'"
+        )
+
+
+def _check_recording(arguments: Any) -> None:
+    """Of what an engine generates."""
+    if arguments.use_vllm and arguments.vllm_importance_sampling_correction:
+        raise ValueError(
+            "vllm_importance_sampling_correction is on, TRL's own correction (TIS or MIS): tokens would be corrected "
+            "twice. Set it to False"
+        )
+    if arguments.use_transformers_continuous_batching:
+        raise ValueError("use_transformers_continuous_batching is on: generate_batch does not tell the top-K log-probs")
+    if not arguments.use_vllm:
+        for name in _SPECULATIVE:
+            if (arguments.generation_kwargs or {}).get(name) is not None:
+                raise ValueError(
+                    f"generation_kwargs: {name} is set, so transformers draw several tokens at a "
+                    "time: their top-K log-probs are not recorded. Leave it out"
+                )
+    check_truncation(asked_for(arguments), arguments.beta)
 
 
 def asked_for(arguments: Any) -> Sampling:

@@ -9,6 +9,7 @@ import torch
 from trl import GRPOTrainer
 
 import sis.torch
+from sis import recomputed
 from sis.engines.lists import stretches
 from sis.options import EvaluateOptions
 from sis.run import Sampling
@@ -19,7 +20,7 @@ from sis.top_k import TopK
 from sis.trl import capture, refusals
 from sis.trl.config import SisConfig
 from sis.trl.decisions import DecidingMixin
-from sis.trl.rollouts import Generated, Rollouts, assembled
+from sis.trl.rollouts import Block, Generated, Rollout, Rollouts, assembled
 
 
 class _Acceptance(NamedTuple):
@@ -34,9 +35,7 @@ class _Acceptance(NamedTuple):
     center: torch.Tensor
 
     def decided(self, inputs: Dict[str, Any]) -> Decided:
-        return Decided(
-            self.log_probs.detach(), inputs["sampling_per_token_logps"], self.accepted, self.probabilities
-        )
+        return Decided(self.log_probs.detach(), inputs["sis_sampling"], self.accepted, self.probabilities)
 
 
 class SisTrainerMixin(DecidingMixin):
@@ -59,11 +58,13 @@ class SisTrainerMixin(DecidingMixin):
         self._sis_rollout_func, self.rollout_func = self.rollout_func, self.rollout_func and self._sis_call_rollout_func
         rank, lease_seconds = self.accelerator.process_index, self._sis_config.lease_seconds
         self._sis_rollouts = Rollouts(self.sis_client, self.sis_run, rank, lease_seconds)
-        self._sis_capture = self._sis_make_capture()
+        self._sis_capture = None if self._sis_own_sets else self._sis_make_capture()
         # While rollouts for training are generated.
         self._sis_generated: Optional[List[Generated]] = None
-        # While rollouts for training are generated and scored.
+        # While rollouts for training are generated and scored, up to the trainer's own sets.
         self._sis_scores = False
+        # Of the last rollouts: 0 where a tool wrote the token; None: nowhere.
+        self._sis_tool_masks: Optional[List[List[int]]] = None
         # While a loss is computed: what it is computed from.
         self._sis_inputs: Optional[Dict[str, Any]] = None
         self._sis_counts = StepCounts("staleness")
@@ -84,7 +85,14 @@ class SisTrainerMixin(DecidingMixin):
         super()._sis_check_arguments(arguments)
         refusals.check_arguments(arguments, self._sis_config)
 
+    @property
+    def _sis_own_sets(self) -> bool:
+        return self._sis_config.sets == "trainer"
+
     def _sis_filters(self) -> Sampling:
+        if self._sis_own_sets:
+            # Of the whole policy, whatever rollouts are drawn with.
+            return Sampling("processed", temperature=self.temperature)
         return self._sis_sampling or refusals.asked_for(self.args)
 
     def _sis_run_settings(self) -> Dict[str, Any]:
@@ -146,6 +154,10 @@ class SisTrainerMixin(DecidingMixin):
     def _generate(self, prompts: Any) -> Any:
         if not self.model.training:
             return super()._generate(prompts)
+        if self._sis_own_sets:
+            result = super()._generate(prompts)
+            self._sis_tool_masks = result[2]
+            return result
         self._sis_generated = []
         try:
             result = super()._generate(prompts)
@@ -172,6 +184,11 @@ class SisTrainerMixin(DecidingMixin):
             # Shuffled and split with the rest: where a row stands among the rollouts.
             completions = output["completion_ids"]
             output["sis_rollout"] = torch.arange(len(completions), device=completions.device)
+            if self._sis_own_sets:
+                output.setdefault("sampling_per_token_logps", output["old_per_token_logps"])
+            # What ratios are to.
+            name = "old_per_token_logps" if self._sis_own_sets else "sampling_per_token_logps"
+            output["sis_sampling"] = output[name]
         return output
 
     def _sis_advance_version(self) -> None:
@@ -199,13 +216,15 @@ class SisTrainerMixin(DecidingMixin):
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, *args: Any, **kwargs: Any
     ) -> Any:
-        corrects = self.use_vllm and self.vllm_importance_sampling_correction
-        if self._sis_scores and self.beta == 0 and not corrects:
+        arguments = (input_ids, attention_mask, logits_to_keep, *args)
+        if self._sis_scores and self._sis_own_sets:
+            # What follows is of a reference model.
+            self._sis_scores = False
+            return self._sis_record_own_sets(model, *arguments, **kwargs)
+        if self._sis_scores and self.beta == 0:
             # A forward pass over all rollouts, for old log-probs in whose place come others.
             return None, None, None
-        result = super()._get_per_token_logps_and_entropies(
-            model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
-        )
+        result = super()._get_per_token_logps_and_entropies(model, *arguments, **kwargs)
         if self._sis_inputs is None:
             return result
         hidden = torch.cat(self._sis_hidden)[:, -logits_to_keep - 1 : -1]
@@ -217,6 +236,54 @@ class SisTrainerMixin(DecidingMixin):
         if self._sis_config.score_centering:
             log_probs = log_probs + centering(log_probs, old, acceptance.center, self.epsilon_high)
         return log_probs, *result[1:]
+
+    def _sis_record_own_sets(
+        self, model: Any, input_ids: Any, attention_mask: Any, length: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        """What TRL computes of `model`, before the first update on these rollouts, part by part, whose sets are
+        recorded meanwhile."""
+        rollouts: List[Rollout] = []
+
+        def seen(**arguments: Any) -> Any:
+            outputs = model(**arguments)
+            inside = arguments["attention_mask"][:, -length:].bool().cpu()
+            generated = inside.clone()
+            if self._sis_tool_masks is not None:
+                for row, mask in enumerate(self._sis_tool_masks[len(rollouts) : len(rollouts) + len(inside)]):
+                    generated[row, : len(mask)] &= torch.tensor(mask).bool()
+            hidden, tokens, log_probs = (
+                values[:, -length:][generated.to(values.device)]
+                for values in (self._sis_hidden.pop()[:, :-1], arguments["input_ids"], outputs.log_probs)
+            )
+            record = self._sis_own_record(hidden, tokens, log_probs)
+            begin = 0
+            for row, places in enumerate(generated.numpy()):
+                blocks = []
+                for first, last in stretches(places):
+                    part = slice(begin, begin + last - first)
+                    blocks.append(Block(first, TopK(*(array[part] for array in record))))
+                    begin = part.stop
+                rollouts.append(Rollout(int(inside[row].sum()), blocks))
+            return outputs
+
+        with self._sis_seen():
+            result = super()._get_per_token_logps_and_entropies(
+                seen, input_ids, attention_mask, length, *args, **kwargs
+            )
+        self._sis_advance_version()
+        self._sis_rollouts.record(rollouts, self._sis_filters(), self._sis_step())
+        return result
+
+    def _sis_own_record(self, hidden: torch.Tensor, tokens: torch.Tensor, log_probs: torch.Tensor) -> TopK:
+        """hidden: [N, H], before the head."""
+        head, dtype = self._sis_head, self._sis_head_type(hidden)
+        assert head is not None
+        weight, bias = (None if part is None else part.to(dtype) for part in head)
+        # What a model makes of its logits leaves their order.
+        logits = lambda rows: torch.nn.functional.linear(rows.to(dtype), weight, bias)
+        gather = lambda records: self._sis_gathered(records, hidden, tokens, log_probs)
+        with torch.autocast(hidden.device.type, enabled=False):
+            return recomputed.record(hidden, logits, gather, tokens, self.sis_run.config.top_k)
 
     def _sis_old_log_probs(self, inputs: Dict[str, Any], acceptance: _Acceptance) -> torch.Tensor:
         """[B, T]."""
@@ -246,7 +313,8 @@ class SisTrainerMixin(DecidingMixin):
         nothing = torch.zeros_like(log_probs)
         acceptance = _Acceptance(torch.zeros_like(mask), nothing, log_probs, nothing)
         truncated, centers = self._sis_filters().truncates, self._sis_config.score_centering
-        records = rollouts.records(indices, log_probs=truncated or centers)
+        # All may be truncated, and masked, so that nothing is recorded of them.
+        records = rollouts.records(indices, log_probs=truncated or centers) if batch.slices else None
         evaluation = None
         if records is not None:
             tokens = batch.flat(inputs["completion_ids"])

@@ -11,7 +11,7 @@ from typing import Any, Callable
 from sis.verl import token_tables
 from sis.verl.names import SESSION, session_of
 from sis.verl.refusals import check_training
-from sis.verl.settings import Settings, truncates
+from sis.verl.settings import Settings, rollouts_record, truncates
 
 _log = logging.getLogger(__name__)
 
@@ -44,13 +44,14 @@ def _attaching(init_model: Callable[..., Any]) -> Callable[..., Any]:
     # What verl's decorators noted at the method stays noted.
     @functools.wraps(init_model)
     def attached(self: Any, *arguments: Any, **named: Any) -> Any:
-        settings = Settings.of(self.config.rollout.get("custom"))
-        truncated = settings is not None and truncates(self.config.actor, self.config.rollout)
+        rollout = self.config.rollout
+        settings = Settings.of(rollout.get("custom"))
+        truncated = rollouts_record(rollout.get("custom")) and truncates(self.config.actor, rollout)
         result = init_model(self, *arguments, **named)
         if settings is not None and self.actor is not None:
             from sis.verl.training import attach
 
-            settings = settings.for_rollouts(self.config.rollout)
+            settings = settings.for_rollouts(rollout)
             self.sis = attach(self.actor, settings, truncated, self.config.actor)
         return result
 
@@ -62,7 +63,7 @@ def _telling_the_session(run_agent_loop: Callable[..., Any]) -> Callable[..., An
 
     @functools.wraps(run_agent_loop)
     async def told(self: Any, sampling_params: Any, *arguments: Any, **named: Any) -> Any:
-        used = Settings.of(self.config.actor_rollout_ref.rollout.get("custom")) is not None
+        used = rollouts_record(self.config.actor_rollout_ref.rollout.get("custom"))
         if used and "uid" in named and "session_id" in named:
             session = session_of(named["uid"], named["session_id"])
             extra = {**(sampling_params.get("extra_args") or {}), SESSION: session}

@@ -17,7 +17,6 @@ def check_training(config: Mapping[str, Any]) -> None:
     """Of all that a training was told, before anything of it starts."""
     parts = config["actor_rollout_ref"]
     actor, rollout = parts["actor"], parts["rollout"]
-    truncates(actor, rollout)
     check_engine({**(actor.get("fsdp_config") or {}), "strategy": actor["strategy"]}, parts["model"])
     settings = Settings.of(rollout.get("custom"))
     if settings is not None:
@@ -35,6 +34,42 @@ def check_training(config: Mapping[str, Any]) -> None:
                 "algorithm.rollout_correction.rollout_rs rejects by differences from the old log-probs, which are all 0 "
                 f"by {rule} in bypass mode. Set it to null"
             )
+    if settings is not None and settings.sets == "trainer":
+        _check_own_sets(config)
+    else:
+        _check_recording(config)
+    distillation = config.get("distillation") or {}
+    if distillation.get("enabled") and distillation["distillation_loss"]["loss_mode"] == "forward_kl_topk":
+        raise ValueError(
+            "distillation.distillation_loss.loss_mode is 'forward_kl_topk', which needs the hook of the engine that "
+            "SIS uses. Set it to 'k3', or another that estimates"
+        )
+
+
+def check_parallel(sets: str, ulysses: int) -> None:
+    """ulysses: ulysses_sequence_parallel_size of the actor's engine."""
+    if sets == "trainer" and ulysses > 1:
+        raise ValueError(
+            f"actor.fsdp_config.ulysses_sequence_parallel_size is {ulysses}, with which nobody has run sis.sets "
+            "'trainer'. Set it to 1, or sets to 'engine'"
+        )
+
+
+def _check_own_sets(config: Mapping[str, Any]) -> None:
+    actor = config["actor_rollout_ref"]["actor"]
+    sizes = (part.get("ulysses_sequence_parallel_size") or 1 for part in (actor, actor.get("fsdp_config") or {}))
+    check_parallel("trainer", max(sizes))
+    if (config["algorithm"].get("rollout_correction") or {}).get("bypass_mode"):
+        raise ValueError(
+            "algorithm.rollout_correction.bypass_mode is true, by which actors never recompute old log-probs, and "
+            "sis.sets is 'trainer', which records them. Set bypass_mode to false, or sets to 'engine'"
+        )
+
+
+def _check_recording(config: Mapping[str, Any]) -> None:
+    """Of what rollout servers generate."""
+    actor, rollout = config["actor_rollout_ref"]["actor"], config["actor_rollout_ref"]["rollout"]
+    truncates(actor, rollout)
     if rollout["name"] != "vllm":
         raise ValueError(f"rollout.name is {rollout['name']!r}: sis.verl records what vLLM generates. Set it to 'vllm'")
     if not rollout.get("calculate_log_probs"):
@@ -44,12 +79,6 @@ def check_training(config: Mapping[str, Any]) -> None:
     if (config["algorithm"].get("rollout_correction") or {}).get("rollout_is"):
         raise ValueError(
             "algorithm.rollout_correction.rollout_is weights the tokens too, which corrects twice. Set it to null"
-        )
-    distillation = config.get("distillation") or {}
-    if distillation.get("enabled") and distillation["distillation_loss"]["loss_mode"] == "forward_kl_topk":
-        raise ValueError(
-            "distillation.distillation_loss.loss_mode is 'forward_kl_topk', which needs the hook of the engine that "
-            "SIS uses. Set it to 'k3', or another that estimates"
         )
 
 

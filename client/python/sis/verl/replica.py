@@ -8,7 +8,7 @@ import ray
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
 from sis.verl.rollout import RecordingEngine
-from sis.verl.settings import Settings, vocabulary_size
+from sis.verl.settings import Settings, rollouts_record, vocabulary_size
 
 
 class RecordingServer(vLLMHttpServer):
@@ -49,5 +49,5 @@ class RecordingReplica(vLLMReplica):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        if Settings.of(self.config.custom) is not None and not (self.is_reward_model or self.is_teacher_model):
+        if rollouts_record(self.config.custom) and not (self.is_reward_model or self.is_teacher_model):
             self.server_class = ray.remote(RecordingServer)

@@ -7,7 +7,7 @@ from typing import Any, Mapping, Optional, Sequence, Union
 
 from sis.client import Client
 from sis.run import Run, Sampling, check_id
-from sis.token_weights import TokenWeights
+from sis.token_weights import TokenWeights, check_sets
 
 # Of Settings: what is a setting of the run too.
 _OF_RUN = ("top_k", "seed", "max_staleness", "time_to_live", "log_prob_encoding", "mass")
@@ -49,10 +49,14 @@ class Settings:
     # Subtracts the sampler's mean score, as tokens weigh (docs/uses.md); for loss_mode "cispo". Sets are then
     # whole and of float32, whatever mass and log_prob_encoding say.
     score_centering: bool = False
+    # Whose K most probable tokens are recorded, and whose log-probs ratios are to: "engine", vLLM's, or
+    # "trainer", the actors' own while they recompute old log-probs.
+    sets: str = "engine"
 
     def __post_init__(self) -> None:
         check_id(self.run)
         TokenWeights.of(self)
+        check_sets(self.sets, self.score_centering)
 
     @staticmethod
     def of(custom: Optional[Mapping[str, Any]]) -> Optional[Settings]:
@@ -75,7 +79,7 @@ class Settings:
     def for_rollouts(self, rollout: Mapping[str, Any]) -> Settings:
         """These, but for the mass where rollouts leave tokens out: sets then have to tell which were kept.
         rollout: that part of verl's configuration."""
-        return replace(self, mass=0.0) if _filters(rollout).truncates else self
+        return replace(self, mass=0.0) if self.sets == "engine" and _filters(rollout).truncates else self
 
     def client(self) -> Client:
         """Sends nothing yet."""
@@ -94,6 +98,12 @@ class Settings:
             algorithm="verl",
             **of_run,
         )
+
+
+def rollouts_record(custom: Optional[Mapping[str, Any]]) -> bool:
+    """By `actor_rollout_ref.rollout.custom`."""
+    settings = Settings.of(custom)
+    return settings is not None and settings.sets == "engine"
 
 
 def truncates(actor: Mapping[str, Any], rollout: Mapping[str, Any]) -> bool:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import functools
 import math
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Counter, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
 
 import sis.torch
-from sis import errors
+from sis import entries, errors, recomputed
 from sis.engines.lists import stretches
 from sis.outage import Outage
 from sis.records import MissingReason, Slice, TopKRecords
-from sis.run import Run
+from sis.run import Run, Sampling
 from sis.score_centering import centering
 from sis.step_counts import StepCounts
 from sis.token_weights import Decided, TokenWeights
+from sis.top_k import TopK
 from sis.verl.names import name_in, name_of, session_of
-from sis.verl.refusals import centering_limit, check_engine
+from sis.verl.refusals import centering_limit, check_engine, check_parallel
 from sis.verl.settings import Settings, vocabulary_size
 from sis.versions import warn_unless_tested
 
@@ -46,14 +49,16 @@ def attach(
     begins anew, as the next incarnation. ValueError for an engine that sis.verl.refusals.check_engine
     refuses.
 
-    truncated: whether rollouts leave tokens out by top-p or top-k. Then the log-probs that the loss gets
-    are of the policy renormalised over the others, which a reference model's are not: the loss must not
-    compare them (use_kl_loss), and settings.mass must be 0.
+    truncated: whether rollouts leave tokens out by top-p or top-k. With sets of the engine the log-probs that
+    the loss gets are then of the policy renormalised over the others, which a reference model's are not: the
+    loss must not compare them (use_kl_loss), and settings.mass must be 0.
 
     actor: verl's configuration of the loss. settings.score_centering needs it.
     """
     warn_unless_tested("verl", "verl")
     check_engine(worker.engine_config, worker.model_config)
+    check_parallel(settings.sets, worker.engine_config.ulysses_sequence_parallel_size)
+    truncated = truncated and settings.sets == "engine"
     if truncated and 0 < settings.mass < 1:
         raise ValueError(
             f"mass is {settings.mass}, and rollouts leave tokens out: a cut set doesn't tell which were kept. Set it to 0"
@@ -76,6 +81,9 @@ class Training:
         # With score centering the largest weight, else None.
         self.centering_limit = centering_limit
         self.weights = TokenWeights.of(settings)
+        self._own_sets = settings.sets == "trainer"
+        # In verl's data: what ratios are to.
+        self.sampling = "old_log_probs" if self._own_sets else "rollout_log_probs"
         # Of the mini-batch, on this rank.
         self.counts = StepCounts()
         self._client = settings.client()
@@ -90,6 +98,8 @@ class Training:
         self._used: Dict[str, None] = {}
         self._engine.train_batch = functools.partial(self._train_batch, self._engine.train_batch)
         worker.train_mini_batch = functools.partial(self._train_mini_batch, worker.train_mini_batch)
+        if self._own_sets:
+            worker.infer_batch = functools.partial(self._infer_batch, worker.infer_batch)
         self._begin()
 
     @property
@@ -149,20 +159,13 @@ class Training:
 
         if tensordict_utils.get(data, "distillation_use_topk", False):
             raise ValueError("top-K distillation and SIS use the same hook of the engine: turn one of them off")
-        self._draw = max(self._draw + 1, self._optimizer_steps())
+        self._draw = self._next_draw()
         self.counts.clear()
         mini_batch = self._mini_batch(data)
-        unset = "distillation_use_topk" not in data
-        tensordict_utils.assign_non_tensor(data, distillation_use_topk=True)
-        data[_ROW] = torch.arange(len(data), device=data.device)
         try:
-            outputs = stock(data, functools.partial(mini_batch.loss, loss_function))
+            with _logits_shown(data):
+                outputs = stock(data, functools.partial(mini_batch.loss, loss_function))
         finally:
-            data.pop(_ROW)
-            if unset:
-                data.pop("distillation_use_topk")
-            else:
-                tensordict_utils.assign_non_tensor(data, distillation_use_topk=False)
             mini_batch.end()
         # Every rank, also those whose outputs verl doesn't use: it is a collective call.
         metrics = mini_batch.metrics()
@@ -170,14 +173,41 @@ class Training:
             outputs["metrics"].update({f"sis/{name}": [value] for name, value in metrics.items()})
         return outputs
 
+    def _infer_batch(self, stock: Callable[..., Any], data: Any) -> Any:
+        """Of the worker: old log-probs, whose sets are recorded meanwhile."""
+        from verl.utils import tensordict_utils
+
+        get = functools.partial(tensordict_utils.get, data)
+        if get("compute_loss", default=True) or get("no_lora_adapter", default=False):
+            # Of an evaluation, or of a reference model.
+            return stock(data)
+        version, engine = self._next_draw(), self._engine
+        own = OwnSets(_generated(data, None), self._settings.top_k, version)
+        infer = engine.infer_batch
+        engine.infer_batch = lambda data, loss_function=None: infer(data, loss_function=own.loss)
+        try:
+            with _logits_shown(data):
+                outputs = stock(data)
+        finally:
+            engine.infer_batch = infer
+        append = functools.partial(self._client.append_many, sampling=Sampling("processed"))
+        self._asked("tell the policy version", lambda run: self._client.advance_version(run, version))
+        self._asked("record", lambda run: append(run, own.entries))
+        return outputs
+
     def _mini_batch(self, data: Any) -> MiniBatch:
-        generated, sessions = _generated(data), _sessions(data)
+        generated = _generated(data, self.sampling)
+        # What actors record has no other name than its content.
+        sessions = None if self._own_sets else _sessions(data)
         names = [
             name_of(part.context, part.sampled_ids, part.log_probs)
             if sessions is None
             else name_in(sessions[part.row], part.context)
             for part in generated
         ]
+        if self._own_sets:
+            times: Counter[str] = collections.Counter()
+            names = [_distinct(name, times) for name in names]
         records = self._fetched(names, generated)
         if sessions is not None and records is not None:
             # What a session's name never had, or has of other tokens: its agent loop made requests of its own,
@@ -243,6 +273,9 @@ class Training:
         self._outage.succeeded(what)
         return answer
 
+    def _next_draw(self) -> int:
+        return max(self._draw + 1, self._optimizer_steps())
+
     def _optimizer_steps(self) -> int:
         """How many steps the optimiser has made; verl's checkpoints restore that. 0 if it doesn't
         count."""
@@ -258,27 +291,105 @@ class _Generated(NamedTuple):
     row: int
     # Of the first generated token among all tokens of the row; above 0.
     start: int
-    # int64 [start], int64 [T], float32 [T] (nats).
+    # int64 [start], int64 [T], float32 [T] (nats; NaN before they are known).
     context: np.ndarray
     sampled_ids: np.ndarray
     log_probs: np.ndarray
 
 
-class MiniBatch:
+class _Stretches:
+    def __init__(self, generated: List[_Generated]) -> None:
+        self._generated = generated
+        self._of_row: Dict[int, List[int]] = {}
+        for index, part in enumerate(generated):
+            self._of_row.setdefault(part.row, []).append(index)
+
+    def _parts(self, logits: torch.Tensor, data: Any) -> Tuple[List[Tuple[int, int, int]], torch.Tensor]:
+        """Of a micro-batch what logits [n, V] are of: (stretch, its first position, how many), and int64 [N], which
+        of the n. With sequence parallelism each rank has n of all tokens, one after the other."""
+        from verl.utils.ulysses import get_ulysses_sequence_parallel_rank
+
+        begin = get_ulysses_sequence_parallel_rank() * len(logits)
+        end = begin + len(logits)
+        chosen: List[Tuple[int, int, int]] = []
+        places = [np.empty(0, np.int64)]
+        for index, first in self._places(data):
+            start, stop = max(first, begin), min(first + len(self._generated[index].sampled_ids), end)
+            if start < stop:
+                chosen.append((index, start - first, stop - start))
+                places.append(np.arange(start, stop) - begin)
+        return chosen, torch.from_numpy(np.concatenate(places)).to(logits.device)
+
+    def _places(self, data: Any) -> Iterator[Tuple[int, int]]:
+        """The stretches of a micro-batch, and where, among all of its tokens, the logits of their first stand: one
+        before it."""
+        for row, offset in zip(data[_ROW].tolist(), data["input_ids"].offsets().tolist()):
+            for index in self._of_row.get(row, ()):
+                yield index, offset + self._generated[index].start - 1
+
+
+class OwnSets(_Stretches):
+    """Of a batch, on one rank: the actor's most probable tokens, before the first update."""
+
+    def __init__(self, generated: List[_Generated], top_k: int, version: int) -> None:
+        super().__init__(generated)
+        self._top_k = top_k
+        self._version = version
+        self._found: Dict[int, Tuple[int, TopK]] = {}
+        self._times: Counter[str] = collections.Counter()
+        # For Client.append_many.
+        self.entries: List[entries.AppendEntry] = []
+
+    def loss(
+        self,
+        model_output: Any = None,
+        data: Any = None,
+        dp_group: Any = None,
+        student_logits: Optional[torch.Tensor] = None,
+        data_format: str = "thd",
+    ) -> Any:
+        """Called as MiniBatch.loss is, where verl wants none."""
+        if student_logits is not None:
+            self._found = self._sets(student_logits[0], data)
+            return {}
+        log_probs = model_output["log_probs"].values().float().cpu().numpy()
+        for index, first in self._places(data):
+            part = self._generated[index]
+            length = len(part.sampled_ids)
+            name = name_of(part.context, part.sampled_ids, log_probs[first : first + length])
+            name = _distinct(name, self._times)
+            if index in self._found:
+                start, record = self._found[index]
+                self.entries += [entries.Block(name, start, self._version, *record), entries.Seal(name, length)]
+        return torch.tensor(1.0), {}
+
+    def _sets(self, logits: torch.Tensor, data: Any) -> Dict[int, Tuple[int, TopK]]:
+        """By stretch: from which position on this rank has it."""
+        parts, at = self._parts(logits, data)
+        if not parts:
+            return {}
+        tokens = np.concatenate([self._generated[index].sampled_ids[first : first + n] for index, first, n in parts])
+        gather = lambda records: sis.torch.gather(records, logits, rows=at)
+        record = recomputed.record(at, lambda rows: logits[rows], gather, torch.from_numpy(tokens), self._top_k)
+        ends = np.cumsum([length for _, _, length in parts])
+        return {
+            index: (first, TopK(*(array[end - length : end] for array in record)))
+            for (index, first, length), end in zip(parts, ends)
+        }
+
+
+class MiniBatch(_Stretches):
     """One draw on one rank."""
 
     def __init__(
         self, training: Training, draw: int, generated: List[_Generated], records: Optional[TopKRecords]
     ) -> None:
         """`records`: one slice per stretch; None if they couldn't be fetched."""
+        super().__init__(generated)
         self._training = training
         self._draw = draw
-        self._generated = generated
         self._records = records
         self._lease_id = records.lease_id if records is not None else 0
-        self._of_row: Dict[int, List[int]] = {}
-        for index, part in enumerate(generated):
-            self._of_row.setdefault(part.row, []).append(index)
         self._device: Any = "cpu"
 
     def loss(
@@ -299,16 +410,14 @@ class MiniBatch:
             log_probs = model_output["log_probs"]
             values = log_probs.values() + model_output[_CENTERING].values()
             model_output["log_probs"] = torch.nested.nested_tensor_from_jagged(values, log_probs.offsets())
-        changed = _substituted(model_output, data, self._training.weights)
+        changed = _substituted(model_output, data, self._training.weights, self._training.sampling)
         return stock(model_output=model_output, data=changed, dp_group=dp_group)
 
     def _decisions(self, logits: torch.Tensor, data: Any) -> Dict[str, torch.Tensor]:
         """The model outputs that are SIS's, float32 [n] of the token after a position, _TRUNCATED and
         _CENTERING with gradients; of logits [n, V], divided by the temperature, of all rows of the micro-batch one
-        after the other. With sequence parallelism each rank has n of them, one after the other, padded at the end, and
-        verl gathers what all have found."""
-        from verl.utils.ulysses import get_ulysses_sequence_parallel_rank
-
+        after the other. With sequence parallelism each rank has n of them, padded at the end, and verl gathers what all
+        have found."""
         self._device = logits.device
         outputs = {_ACCEPTED: torch.zeros(len(logits), device=logits.device)}
         if len(self._training.weights.outputs) > 1:
@@ -317,24 +426,9 @@ class MiniBatch:
             outputs[_TRUNCATED] = torch.full((len(logits),), torch.inf, device=logits.device)
         if self._training.centering_limit is not None:
             outputs[_CENTERING] = torch.zeros(len(logits), device=logits.device)
-        offsets = data["input_ids"].offsets().tolist()
-        # Of all tokens of the micro-batch those whose logits this rank has: [begin, end).
-        begin = get_ulysses_sequence_parallel_rank() * len(logits)
-        end = begin + len(logits)
-        chosen: List[Tuple[int, int, int]] = []
-        places: List[np.ndarray] = []
-        for row, offset in zip(data[_ROW].tolist(), offsets):
-            for index in self._of_row.get(row, ()):
-                part = self._generated[index]
-                # Logits stand one position before the token that they are of.
-                first = offset + part.start - 1
-                start, stop = max(first, begin), min(first + len(part.sampled_ids), end)
-                if start < stop:
-                    chosen.append((index, start - first, stop - start))
-                    places.append(np.arange(start, stop) - begin)
+        chosen, at = self._parts(logits, data)
         if not chosen:
             return outputs
-        at = torch.from_numpy(np.concatenate(places)).to(logits.device)
         evaluation = None
         if self._records is not None:
             records = self._records.cut(chosen)
@@ -395,6 +489,24 @@ class MiniBatch:
         return {"missing": 0.0, **{name: value for name, value in metrics.items() if not math.isnan(value)}}
 
 
+@contextlib.contextmanager
+def _logits_shown(data: Any) -> Iterator[None]:
+    """Meanwhile verl's engine calls the loss of these rows with their logits too."""
+    from verl.utils import tensordict_utils
+
+    unset = "distillation_use_topk" not in data
+    tensordict_utils.assign_non_tensor(data, distillation_use_topk=True)
+    data[_ROW] = torch.arange(len(data), device=data.device)
+    try:
+        yield
+    finally:
+        data.pop(_ROW)
+        if unset:
+            data.pop("distillation_use_topk")
+        else:
+            tensordict_utils.assign_non_tensor(data, distillation_use_topk=False)
+
+
 def _over_the_kept(
     records: TopKRecords, complete: torch.Tensor, logits: torch.Tensor, rows: torch.Tensor
 ) -> torch.Tensor:
@@ -413,13 +525,13 @@ def _renormalised(log_probs: torch.Tensor, truncated: torch.Tensor) -> torch.Ten
     return torch.nested.nested_tensor_from_jagged(values, log_probs.offsets())
 
 
-def _substituted(model_output: Any, data: Any, weights: TokenWeights) -> Any:
-    """`data` with the log-probs of sampling as old ones, and those of the present policy where it is
+def _substituted(model_output: Any, data: Any, weights: TokenWeights, sampling: str) -> Any:
+    """`data` with the log-probs of sampling, data[sampling], as old ones, and those of the present policy where it is
     as if that had sampled the token: there the ratio is 1, and its gradient that of the log-prob. By a rule
     of `weights` that is so everywhere, and advantages have its coefficients."""
     from verl.workers.utils.padding import no_padding_2_padding
 
-    if "rollout_is_weights" in data:
+    if "rollout_is_weights" in data and sampling == "rollout_log_probs":
         raise ValueError(
             "algorithm.rollout_correction weights the tokens too, which corrects twice: "
             "set its rollout_is and rollout_rs to null"
@@ -433,7 +545,7 @@ def _substituted(model_output: Any, data: Any, weights: TokenWeights) -> Any:
     def padded(values: torch.Tensor) -> torch.Tensor:
         return values.to_padded_tensor(0.0, output_size=log_prob.shape) if values.is_nested else values
 
-    decided = Decided(log_prob, padded(data["rollout_log_probs"]), accepted, probabilities)
+    decided = Decided(log_prob, padded(data[sampling]), accepted, probabilities)
     changed = data.copy()
     changed["old_log_probs"] = weights.old_log_probs(decided)
     if weights.rule is not None:
@@ -441,14 +553,18 @@ def _substituted(model_output: Any, data: Any, weights: TokenWeights) -> Any:
     return changed
 
 
-def _generated(data: Any) -> List[_Generated]:
-    """The stretches of generated tokens of a mini-batch, in the order of its rows."""
-    if "rollout_log_probs" not in data:
+def _generated(data: Any, sampling: Optional[str]) -> List[_Generated]:
+    """The stretches of generated tokens of a mini-batch, in the order of its rows, with data[sampling]. None: with
+    none."""
+    if sampling == "rollout_log_probs" and sampling not in data:
         raise ValueError("the batch has no rollout_log_probs: set actor_rollout_ref.rollout.calculate_log_probs=true")
     every = data["input_ids"]
     tokens, ends = every.values().cpu().numpy(), every.offsets().tolist()
     found = []
-    for row, (mask, log_probs) in enumerate(zip(_rows(data["response_mask"]), _rows(data["rollout_log_probs"]))):
+    masks = _rows(data["response_mask"])
+    unknown = [np.full(len(mask), np.nan, np.float32) for mask in masks]
+    values = unknown if sampling is None else _rows(data[sampling].float())
+    for row, (mask, log_probs) in enumerate(zip(masks, values)):
         own = tokens[ends[row] : ends[row + 1]]
         length = _response_length(data, row)
         for first, last in stretches(mask[:length]):
@@ -456,6 +572,12 @@ def _generated(data: Any) -> List[_Generated]:
             stop = start + last - first
             found.append(_Generated(row, start, own[:start], own[start:stop], log_probs[first:last]))
     return found
+
+
+def _distinct(name: str, times: Counter[str]) -> str:
+    """The name, with a number if it comes again, as of samples that are alike. times: of all before."""
+    times[name] += 1
+    return name if times[name] == 1 else f"{name}.{times[name]}"
 
 
 def _sessions(data: Any) -> Optional[List[str]]:

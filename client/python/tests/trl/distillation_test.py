@@ -327,6 +327,7 @@ class DistillationTest(unittest.TestCase):
             ("temperature is 0.7", {"temperature": 0.7}, SisConfig(ADDRESS)),
             ("DistillationTrainer, unlike GRPOTrainer.*Set it to False", {"use_liger_kernel": True}, SisConfig(ADDRESS)),
             ("score_centering is of importance ratios", {}, SisConfig(ADDRESS, score_centering=True)),
+            ("sets is of importance ratios", {}, SisConfig(ADDRESS, sets="trainer")),
         ):
             with self.subTest(message), self.assertRaisesRegex(ValueError, message):
                 self.trainer(SisDistillationTrainer, None, teachers, config=config, **changed)

@@ -90,13 +90,29 @@ class Watched(SisTrainerMixin, GRPOTrainer):
 
     def _compute_loss(self, model, inputs):
         # No forward pass was made for what is not used; with beta it comes with the reference model's.
-        assert ("old_per_token_logps" in inputs) == (self.beta != 0)
+        assert ("old_per_token_logps" in inputs) == (self.beta != 0 or self._sis_config.sets == "trainer")
         before = {name: value.clone() for name, value in inputs.items() if isinstance(value, torch.Tensor)}
         loss = super()._compute_loss(model, inputs)
         # The trainer keeps them for the next iteration.
         assert set(inputs) == set(before), set(inputs) ^ set(before)
         assert all(torch.equal(inputs[name], value) for name, value in before.items())
         return loss
+
+
+class OfAnotherEngine(Watched):
+    """Rollouts of weights that are not the trainer's."""
+
+    def _generate_single_turn(self, *arguments, **settings):
+        exact = [parameter.detach().clone() for parameter in self.model.parameters()]
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.mul_(1.1)
+        try:
+            return super()._generate_single_turn(*arguments, **settings)
+        finally:
+            with torch.no_grad():
+                for parameter, before in zip(self.model.parameters(), exact):
+                    parameter.copy_(before)
 
 
 def whole(model):

@@ -22,7 +22,8 @@ import trl
 from server.testing import live_server
 from server.testing.live_server import LiveServer
 from trainer_case import (
-    DATASET, MIB, VOCABULARY, InFloat64, TrainerCase, Watched, hundred_words, largest, reward, settings, tiny,
+    DATASET, MIB, VOCABULARY, InFloat64, OfAnotherEngine, TrainerCase, Watched, hundred_words, largest, reward,
+    settings, tiny,
 )  # fmt: skip
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
@@ -305,13 +306,18 @@ class TrlTest(TrainerCase):
                 self.seen.update(none=int((outward & (a == 0)).sum()), clip=int(clipped.sum()))
                 return torch.where(outward, weight * a, weight)
 
+        class OnOwnSets(Ruled, OfAnotherEngine):
+            pass
+
         for loss_type, rule in (
             ("dapo", {"damped_truncation": True}), ("cispo", {"damped_truncation": True}), ("dapo", {"soft_acceptance": True}),
             ("dapo", {"soft_acceptance": True, "weight": "expected"}),
+            ("dapo", {"soft_acceptance": True, "weight": "expected", "sets": "trainer"}),
         ):  # fmt: skip
             with self.subTest(loss_type, **rule):
                 trainer = self.trainer(
-                    Ruled, SisConfig(self.server.address, **rule), model=tiny("Qwen3", vocab_size=100),
+                    OnOwnSets if "sets" in rule else Ruled, SisConfig(self.server.address, **rule),
+                    model=tiny("Qwen3", vocab_size=100),
                     processing_class=hundred_words(), prompts=[f"w{i} w5" for i in range(64)], max_steps=2,
                     loss_type=loss_type, epsilon_high=1.0 if loss_type == "cispo" else 0.2, learning_rate=1e-2,
                 )  # fmt: skip
@@ -322,6 +328,27 @@ class TrlTest(TrainerCase):
                 self.assertLess(trainer.most, 1e-4)
                 for name in ("kept", "damped", "none", "clip"):
                     self.assertGreater(trainer.seen[name], 5, name)
+
+    def test_sets_of_the_trainer(self):
+        """Whatever engine generates, the policy before the first update is what tokens count as drawn from; records
+        are of what TRL masks not."""
+        filters = {"top_p": 0.8, "top_k": 5, "beta": 0.1}
+        halves = {"num_iterations": 1, "steps_per_generation": 4}
+        for changed in ({}, {"bf16": True}, filters, {"mask_truncated_completions": True}, halves):
+            with self.subTest(**changed):
+                config = SisConfig(self.server.address, sets="trainer")
+                trainer = self.trainer(OfAnotherEngine, config, **changed)
+                # So that some end, and are of other lengths.
+                trainer.eos_token_ids = trainer.generation_config.eos_token_id = list(range(2, VOCABULARY, 24))
+                rows = self.train(trainer)
+                self.check_logged(trainer, rows)
+                self.assertEqual([row["sis/missing"] + row["sis/envelope_violations"] for row in rows], [0] * 4)
+                self.assertLess(rows[0]["sis/d"], 1e-2 if "bf16" in changed else 1e-5)
+                self.assertLess(rows[2]["sis/d"], 1e-2 if "bf16" in changed else 1e-5)
+                self.assertGreater(rows[1]["sis/d"], 1e-3)
+                self.assertEqual([row["sis/staleness"] for row in rows], [0, 1, 0, 1])
+                status = trainer.sis_client.get_run(trainer.sis_run.id)
+                self.assertEqual((status.sequences, status.policy_version), (0, 3))
 
     def test_lora(self):
         from peft import LoraConfig
@@ -443,6 +470,9 @@ class TrlTest(TrainerCase):
             "importance_sampling_level is 'sequence', but damped_truncation.*set it to 'token'": {
                 "config": SisConfig(damped_truncation=True), "importance_sampling_level": "sequence",
             },
+            "gradient_accumulation_steps is 2, so a rollout .* by one update.*Set num_iterations": {
+                "config": SisConfig(sets="trainer"), "num_iterations": 1,
+            },
             "beta is 0.1.*by damped_truncation that is 1. Set use_bias_correction_kl to False": {
                 "config": SisConfig(damped_truncation=True), "beta": 0.1,
             },
@@ -486,6 +516,8 @@ class TrlTest(TrainerCase):
         for wrong, message in (
             ({"weight": "mean"}, "weight is 'mean'"),
             ({"damped_truncation": True, "weight": "expected"}, "weight is 'expected', but damped_truncation"),
+            ({"sets": "vllm"}, "sets is 'vllm', must be 'engine' or 'trainer'"),
+            ({"sets": "trainer", "score_centering": True}, "sets is 'trainer': set it to 'engine', or score_centering"),
         ):
             with self.subTest(wrong), self.assertRaisesRegex(ValueError, message):
                 SisConfig(**wrong)

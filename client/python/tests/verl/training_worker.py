@@ -177,6 +177,24 @@ def batch(samples, seed=0, **non_tensor):
     return data
 
 
+def recompute(worker, data):
+    """As verl's trainer, has the actor find the old log-probs."""
+    from verl.utils import tensordict_utils
+    from verl.workers.utils.padding import no_padding_2_padding
+
+    tensordict_utils.assign_non_tensor(data, compute_loss=False)
+    found = worker.infer_batch(data)
+    tensordict_utils.assign_non_tensor(data, compute_loss=True)
+    data["old_log_probs"] = no_padding_2_padding(found["log_probs"], data)
+
+
+def move(model):
+    """Its weights, as updates would."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.05)
+
+
 class Gradients:
     """What the optimiser was given, step by step: [{parameter: tensor}]. The weights stay as they
     are if `frozen`."""
@@ -199,6 +217,7 @@ class Gradients:
 
 def detach(worker):
     """Undoes attach and Gradients."""
-    worker.__dict__.pop("train_mini_batch", None)
-    for name in ("train_batch", "optimizer_step"):
+    for name in ("train_mini_batch", "infer_batch"):
+        worker.__dict__.pop(name, None)
+    for name in ("train_batch", "infer_batch", "optimizer_step"):
         worker.engine.__dict__.pop(name, None)

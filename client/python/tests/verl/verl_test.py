@@ -444,6 +444,52 @@ class VerlTest(unittest.TestCase):
                     self.assert_close(step, clipped)
                 self.assertAlmostEqual(metrics["sis/missing"][0][0], 6 / sum(sum(sample.mask) for sample in samples))
 
+    @torch.no_grad()
+    def on_own_sets(self, samples):
+        """The samples as the actor's own log-probs say, and its weights as updates leave them."""
+        found = []
+        for sample in samples:
+            context = torch.tensor([sample.prompt + sample.tokens])
+            every = self.model(context).logits[0, len(sample.prompt) - 1 : -1].log_softmax(-1)
+            own = every.gather(1, torch.tensor(sample.tokens)[:, None])[:, 0]
+            turns = [
+                dataclasses.replace(turn, log_probs=every[turn.start : turn.start + len(turn.log_probs)])
+                for turn in sample.turns
+            ]
+            found.append(dataclasses.replace(sample, log_probs=own.tolist(), turns=turns))
+        training_worker.move(moved := copy.deepcopy(self.model))
+        return moved, found
+
+    def test_sets_of_the_trainer(self):
+        """Of whichever engine the samples are, and told no log-probs of it."""
+        samples = rollout(self.stale, 8, K, 31)
+        # Two that are alike.
+        samples[7] = copy.deepcopy(samples[4])
+        moved, own = self.on_own_sets(samples)
+        rule = {"soft_acceptance": True, "weight": "expected"}
+        settings = self.settings(sets="trainer", log_prob_encoding="float32", **rule)
+        data = batch(samples)
+        of = {"seed": 1, "draw": 0, "top_k": K, "rule": "soft_acceptance"}
+        expected, _ = expected_gradients(moved, own, data["advantages"], **of)
+        of_engine, _ = expected_gradients(moved, samples, data["advantages"], **of)
+        gradients = Gradients(self.worker)
+        training = self.attached(settings)
+        data.pop("rollout_log_probs")
+        self.worker.infer_batch(data)
+        training_worker.recompute(self.worker, data)
+        training_worker.move(self.worker.engine.module)
+        metrics = metrics_of(self.worker.train_batch(data))
+        self.assertEqual((metrics["sis/missing"], metrics["sis/envelope_violations"]), ([[0.0]], [[0.0]]))
+        self.assertGreater(metrics["sis/d"][0][0], 1e-3)
+        (step,) = gradients.steps
+        self.assert_close(step, expected)
+        with self.assertRaises(AssertionError):
+            self.assert_close(step, of_engine)
+        # Weights of verl's own for the mismatch are the loss's matter.
+        data["rollout_is_weights"] = torch.zeros_like(data["advantages"])
+        self.worker.train_batch(data)
+        self.assertEqual(max(value.abs().max() for value in gradients.steps[1].values()), 0)
+
     def test_score_centering(self):
         """In float64 over the whole vocabulary, with one of two turns of a sample lost."""
         self.addCleanup(training_worker.set_loss, self.worker)
@@ -695,12 +741,19 @@ class VerlTest(unittest.TestCase):
         ]  # fmt: skip
         with initialize_config_dir(str(pathlib.Path(verl.__file__).parent / "trainer/config"), version_base=None):
             check_training(compose("ppo_trainer", overrides=recipe))
+            own = [f"{ours}.sets=trainer", *recipe[:-2], recipe[-1]]
+            own[own.index(f"{actor_rollout}.rollout.name=vllm")] = f"{actor_rollout}.rollout.name=sglang"
+            told = own.index(f"{actor_rollout}.rollout.calculate_log_probs=true")
+            own[told] = "algorithm.rollout_correction.rollout_is=token"
+            check_training(compose("ppo_trainer", overrides=[*own, f"{actor_rollout}.rollout.top_p=0.9"]))
             for config, override, message in (
                 ("ppo_trainer", f"{actor_rollout}.rollout.name=sglang", "Set it to 'vllm'"),
                 ("ppo_trainer", f"{actor_rollout}.rollout.calculate_log_probs=false", "Set it to true"),
                 ("ppo_trainer", f"{actor_rollout}.model.use_fused_kernels=true", "use_fused_kernels.* Set it to false"),
                 ("ppo_trainer", f"{actor_rollout}.actor.pad_to_length=true", "pad_to_length.* Set it to false"),
                 ("ppo_trainer", "algorithm.rollout_correction.rollout_is=token", "rollout_is .* Set it to null"),
+                ("ppo_trainer", f"{ours}.sets=trainer", "bypass_mode is true.*Set bypass_mode to false"),
+                ("ppo_trainer", f"{actor_rollout}.actor.fsdp_config.ulysses_sequence_parallel_size=2", "'trainer'.*Set it to 1"),
                 ("ppo_trainer", "algorithm.rollout_correction.rollout_rs=token_k1", "rollout_rs .* Set it to null"),
                 ("ppo_trainer", "distillation.distillation_loss.loss_mode=forward_kl_topk", "Set it to 'k3'"),
                 ("ppo_trainer", f"{actor_rollout}.actor.policy_loss.loss_mode=geo_mean", "'geo_mean', but damped.*'vanilla'"),
@@ -708,6 +761,8 @@ class VerlTest(unittest.TestCase):
                 ("ppo_megatron_trainer", f"{actor_rollout}.actor.strategy=megatron", "Set it to 'fsdp2'"),
             ):
                 given = [*recipe, override, "distillation.enabled=true"]
+                if "ulysses" in override:
+                    given = [*own, override]
                 if config != "ppo_trainer":
                     given.remove(recipe[-1])
                 with self.subTest(override), self.assertRaisesRegex(ValueError, message):
