@@ -8,8 +8,6 @@
 #include "kernels/decide/algorithms/expected_weight.h"
 #include "kernels/decide/algorithms/positive_advantages.h"
 #include "kernels/decide/algorithms/top_k_divergences.h"
-#include "kernels/decide/algorithms/top_k_kl_divergence.h"
-#include "kernels/decide/algorithms/top_k_total_variation.h"
 #include "kernels/decide/validate_current.h"
 #include "kernels/numerics/crc32c.h"
 #include "server/shared_memory/guarded_access.h"
