@@ -8,7 +8,6 @@
 #include "client/study/random.h"
 #include "kernels/decide/algorithms/expected_weight.h"
 #include "kernels/decide/algorithms/top_k_divergences.h"
-#include "kernels/decide/algorithms/top_k_total_variation.h"
 #include "kernels/numerics/sequence_key.h"
 #include "kernels/records/log_probs.h"
 

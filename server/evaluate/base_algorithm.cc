@@ -93,8 +93,7 @@ absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
     sums.resize(slices.size());
     output.log_ratio_sums = sums;
   }
-  absl::Status status = ValidateAlgorithm(*input.algorithm, batch, output);
-  if (!status.ok()) return status;
+  if (absl::Status status = CheckAdvantages(*input.algorithm, batch); !status.ok()) return status;
   ApplyAlgorithm(*input.algorithm, batch, output);
   for (const LogRatioSum& sum : sums) {
     v1::LogRatioSum& message = *response.add_log_ratio_sums();

@@ -103,9 +103,9 @@ absl::Status EvaluateCall::EvaluateGroup(size_t group, size_t lane) {
         (input_.wanted.NeedEveryRatio() || input_.algorithm)) {
       return RefuseMissing(slice, result->missing.front());
     }
-    results_[i] = {result->sums,
-                   result->counted.log_ratio_sum,
-                   SumOfPolicyLogRatios(result->counted.scored),
+    results_[i] = {result->counted.sums,
+                   result->log_ratio_sum,
+                   SumOfPolicyLogRatios(result->scored),
                    result->missing,
                    DivergencesOf(input_, output_.positions().Part(offset, slice.count), offset),
                    std::move(inspected)};
@@ -171,19 +171,11 @@ void EvaluateCall::AddTrustRegions(size_t i, Evaluated& counted) const {
 }
 
 void EvaluateCall::Add(size_t i, const RangeResult& part, Evaluated& counted) const {
-  counted.sums += part.sums;
-  if (input_.budgeted_rejection) counted.budgeted += part.sums.scored();
-  counted.statistics += part.counted.statistics;
-  for (size_t j = 0; j < counted.staleness.size(); ++j) {
-    counted.staleness[j] += part.counted.staleness[j];
-  }
-  counted.fresh_d += part.counted.fresh_d;
-  for (const Missing& range : part.missing) {
-    counted.missing[static_cast<size_t>(range.reason)] += range.count;
-  }
+  counted += part.counted;
+  if (input_.budgeted_rejection) counted.budgeted += part.counted.sums.scored();
   for (size_t j = 0; j < part.prefix_sums.size(); ++j) {
     counted.prefix_curve[input_.parameters.prefix_curve[j]] +=
-        {part.sums.scored(), part.prefix_sums[j]};
+        {part.counted.sums.scored(), part.prefix_sums[j]};
   }
   for (size_t j = 0; j < input_.observe.size(); ++j) {
     const ObservedCorrection& observed = input_.observe[j];
@@ -192,9 +184,9 @@ void EvaluateCall::Add(size_t i, const RangeResult& part, Evaluated& counted) co
       sums += mask->Apply(part.counted.statistics.plain, results_[i].log_ratio_sum,
                           results_[i].sums.scored());
     } else if (const Gspo* gspo = ObservedGspo(observed.correction); gspo != nullptr) {
-      sums += SumsOfGspo(*gspo, part.counted.scored, results_[i].policy_log_ratio);
+      sums += SumsOfGspo(*gspo, part.scored, results_[i].policy_log_ratio);
     } else {
-      sums += part.counted.observed[j];
+      sums += part.observed[j];
     }
   }
 }

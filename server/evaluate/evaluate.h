@@ -50,7 +50,7 @@ class EvaluateCall {
  private:
   struct SliceResult {
     Sums sums;
-    int64_t log_ratio_sum;         // see RangeStatistics
+    int64_t log_ratio_sum;         // see RangeResult
     LogRatioSum policy_log_ratio;  // see ScoredPositions
     std::vector<Missing> missing;
     SliceDivergences divergences;

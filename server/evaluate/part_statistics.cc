@@ -19,13 +19,13 @@ void FillIn(std::span<float>& array, std::vector<float>& memory, size_t count) {
   if (array.empty()) array = Room(memory, count);
 }
 
-void CountByStaleness(const PartStatistics::DecidedPart& part, RangeStatistics& into) {
+void CountByStaleness(const PartStatistics::DecidedPart& part, RangeResult& into) {
   if (part.stretches.empty()) return;
   if (std::ranges::count(part.staleness, part.staleness.front()) ==
       static_cast<std::ptrdiff_t>(part.staleness.size())) {
-    into.staleness[part.staleness.front()] +=
+    into.counted.staleness[part.staleness.front()] +=
         {part.sums.accepted, part.sums.rejected, part.sums.outside_top_k};
-    if (part.staleness.front() == 0) into.fresh_d += part.sums.d;
+    if (part.staleness.front() == 0) into.counted.fresh_d += part.sums.d;
     return;
   }
   for (size_t i = 0; i < part.stretches.size(); ++i) {
@@ -33,11 +33,11 @@ void CountByStaleness(const PartStatistics::DecidedPart& part, RangeStatistics& 
     const int64_t accepted = std::ranges::count(decisions, Decision::kAccepted);
     const int64_t rejected = std::ranges::count(decisions, Decision::kRejected);
     const auto scored = static_cast<int64_t>(decisions.size());
-    into.staleness[part.staleness[i]] += {accepted, rejected, scored - accepted - rejected};
+    into.counted.staleness[part.staleness[i]] += {accepted, rejected, scored - accepted - rejected};
     if (part.staleness[i] != 0) continue;
     const size_t first = part.stretches[i].first_position - part.first_position;
     for (const float log_ratio : part.output.view.log_ratios.subspan(first, decisions.size())) {
-      into.fresh_d += Fixed(std::abs(log_ratio));
+      into.counted.fresh_d += Fixed(std::abs(log_ratio));
     }
   }
 }
@@ -84,7 +84,7 @@ PositionOutput PartStatistics::Complete(PositionOutput output, size_t n) {
   return output;
 }
 
-absl::Status PartStatistics::Add(const DecidedPart& part, RangeStatistics& into) {
+absl::Status PartStatistics::Add(const DecidedPart& part, RangeResult& into) {
   if (part.stretches.empty()) return absl::OkStatus();
   const OutputView& view = part.output.view;
   const size_t count = view.decisions.size();
@@ -102,13 +102,13 @@ absl::Status PartStatistics::Add(const DecidedPart& part, RangeStatistics& into)
     statistics.applied =
         SumsOf(positions, ModifiedRatios{view.modified_ratios, view.log_modified_ratios});
   }
-  into.statistics += statistics;
+  into.counted.statistics += statistics;
   CountByStaleness(part, into);
   return input_.observe.empty() ? absl::OkStatus() : AddObserved(part, positions, into);
 }
 
 absl::Status PartStatistics::AddObserved(const DecidedPart& part, const DecidedPositions& positions,
-                                         RangeStatistics& into) {
+                                         RangeResult& into) {
   bool any_mask = false;
   bool any_gspo = false;
   for (size_t i = 0; i < input_.observe.size(); ++i) {

@@ -9,23 +9,26 @@
 #include "absl/status/status.h"
 #include "kernels/decide/backend.h"
 #include "kernels/decide/statistics.h"
-#include "server/cache/staleness.h"
+#include "server/cache/evaluated.h"
+#include "server/cache/missing.h"
 #include "server/evaluate/evaluate_input.h"
 #include "server/evaluate/evaluate_output.h"
 
 namespace sis {
 
-// Of a range of positions.
-struct RangeStatistics {
-  Statistics statistics;
-  StalenessCounts staleness = {};
-  int64_t fresh_d = 0;  // see Evaluated
+// What came of a range of a slice's positions.
+struct RangeResult {
+  // But for the curve and what is observed, which are below.
+  Evaluated counted;
+  std::vector<Missing> missing;
+  std::vector<PrefixSums> prefix_sums;  // one per point of the curve
   // One per entry of EvaluateInput::observe. Those of sequence masks and of GSPO need the whole
   // slice, and stay 0 here.
   std::vector<CorrectionSums> observed;
   // The sum of log w, in units of Fixed; 0 unless there is a sequence mask.
   int64_t log_ratio_sum = 0;
-  ScoredPositions scored;  // none unless GSPO is observed
+  ScoredPositions scored;         // none unless GSPO is observed
+  uint64_t inspected_digest = 0;  // of the records at those positions that are inspected
 };
 
 // For one call, by one thread at a time. `input` must outlive it.
@@ -53,11 +56,11 @@ class PartStatistics {
     const PositionOutput& output;
   };
   // Adds it. InvalidArgument if values changed in their segment after they were decided.
-  absl::Status Add(const DecidedPart& part, RangeStatistics& into);
+  absl::Status Add(const DecidedPart& part, RangeResult& into);
 
  private:
   absl::Status AddObserved(const DecidedPart& part, const DecidedPositions& positions,
-                           RangeStatistics& into);
+                           RangeResult& into);
   bool DecidesAgain(const ObservedSis& sis) const;
   absl::Status AddSis(const ObservedSis& sis, const DecidedPart& part,
                       const DecidedPositions& positions, CorrectionSums& sums);

@@ -8,8 +8,6 @@
 #include "kernels/decide/algorithms/expected_weight.h"
 #include "kernels/decide/algorithms/positive_advantages.h"
 #include "kernels/decide/algorithms/top_k_divergences.h"
-#include "kernels/decide/algorithms/top_k_kl_divergence.h"
-#include "kernels/decide/algorithms/top_k_total_variation.h"
 #include "kernels/decide/validate_current.h"
 #include "kernels/numerics/crc32c.h"
 #include "server/shared_memory/guarded_access.h"
@@ -191,7 +189,7 @@ std::optional<MissingReason> SliceEvaluator::ReasonMissing(
 RangeResult SliceEvaluator::NoneYet() const {
   RangeResult result;
   result.prefix_sums.resize(input_.parameters.prefix_curve.size());
-  result.counted.observed.resize(input_.observe.size());
+  result.observed.resize(input_.observe.size());
   return result;
 }
 
@@ -260,12 +258,13 @@ absl::Status SliceEvaluator::AddMissingPositions(const Part& part, uint32_t posi
       part, position, count, [&](bool masked, size_t first, size_t length) -> absl::Status {
         const PositionOutput output = part.output.Part(first, length);
         if (masked) {
-          AddMasked(output, length, part.result.sums);
+          AddMasked(output, length, part.result.counted.sums);
           return absl::OkStatus();
         }
         std::ranges::fill(output.view.decisions, Decision::kMissing);
         std::ranges::fill(output.view.acceptance_probabilities, 0.0f);
-        part.result.sums.missing += static_cast<int64_t>(length);
+        part.result.counted.sums.missing += static_cast<int64_t>(length);
+        part.result.counted.missing[static_cast<size_t>(reason)] += static_cast<int64_t>(length);
         AddMissing(part.result.missing, {static_cast<uint32_t>(part.first + first),
                                          static_cast<uint32_t>(length), reason});
         return AddOwnRatios(part, first, length);
@@ -280,7 +279,7 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
       part, piece.first_position, piece.count,
       [&](bool masked, size_t first, size_t length) -> absl::Status {
         if (masked) {
-          AddMasked(part.output.Part(first, length), length, part.result.sums);
+          AddMasked(part.output.Part(first, length), length, part.result.counted.sums);
           return absl::OkStatus();
         }
         const auto position = static_cast<uint32_t>(part.first + first);
@@ -409,7 +408,7 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
       ComputeTopKDivergences<TopKKlDivergence>(input_.parameters, stretch, output.kl_divergences);
     }
   }
-  part.result.sums += decided_;
+  part.result.counted.sums += decided_;
   return absl::OkStatus();
 }
 
@@ -421,7 +420,7 @@ absl::Status SliceEvaluator::AddStatistics(const Part& part) {
                           .sums = decided_,
                           .current_sampled_log_probs = part.current.sampled_log_probs,
                           .output = part.output},
-                         part.result.counted);
+                         part.result);
 }
 
 }  // namespace sis

@@ -20,15 +20,6 @@
 
 namespace sis {
 
-// What came of a range of positions.
-struct RangeResult {
-  Sums sums;
-  std::vector<Missing> missing;
-  std::vector<PrefixSums> prefix_sums;  // one per point of the curve
-  RangeStatistics counted;
-  uint64_t inspected_digest = 0;  // of the records at those positions that are inspected
-};
-
 // What a call goes by to its end, although the run moves on.
 struct VersionsNow {
   explicit VersionsNow(const Run& run)

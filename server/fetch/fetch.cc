@@ -48,72 +48,57 @@ void Append(std::span<T> values, std::string& array) {
 
 }  // namespace
 
-Fetch::Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices,
-             std::vector<SliceSummary> summaries, const WantedRecords& wanted,
-             WantedColumns columns, uint64_t oldest_fresh_version,
-             std::optional<AnswersInSegment> answers, bool chunks_span_slices, bool ragged,
-             uint64_t lease_id)
-    : run_(std::move(run)),
-      slices_(std::move(slices)),
-      summaries_(std::move(summaries)),
-      wanted_(wanted),
-      columns_(std::move(columns)),
-      lease_id_(lease_id),
-      oldest_fresh_version_(oldest_fresh_version),
-      answers_(std::move(answers)),
-      chunks_span_slices_(chunks_span_slices),
-      ragged_(ragged),
-      rows_(static_cast<uint64_t>(TotalPositions(slices_))) {}
-
 absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKRequest& request,
                                   const ReceivedArrays& arrays) {
-  const double max_lease = absl::ToDoubleSeconds(run->limits().max_lease);
+  Fetch fetch(std::move(run));
+  const RunConfig& config = fetch.run_->config();
+  const double max_lease = absl::ToDoubleSeconds(fetch.run_->limits().max_lease);
   if (!(request.lease_seconds() >= 0 && request.lease_seconds() <= max_lease)) {
     return absl::InvalidArgumentError(absl::StrCat("lease_seconds: ", request.lease_seconds(),
                                                    " is not in [0, ", max_lease, "]"));
   }
   const absl::StatusOr<WantedRecords> wanted = WantedRecords::Parse(request);
   if (!wanted.ok()) return wanted.status();
-  absl::StatusOr<WantedColumns> columns = WantedColumns::Parse(request, run->config());
+  fetch.wanted_ = *wanted;
+  absl::StatusOr<WantedColumns> columns = WantedColumns::Parse(request, config);
   if (!columns.ok()) return columns.status();
+  fetch.columns_ = *std::move(columns);
   absl::StatusOr<std::vector<SliceRange>> slices =
-      ParseFetchSlices(*run, request.slices(), columns->numbers());
+      ParseFetchSlices(*fetch.run_, request.slices(), fetch.columns_.numbers());
   if (!slices.ok()) return slices.status();
-  const bool ragged = request.ragged() && wanted->has_slots();
-  const uint64_t oldest_fresh_version = run->oldest_fresh_version();
-  std::vector<SliceSummary> summaries;
-  summaries.reserve(slices->size());
+  fetch.slices_ = *std::move(slices);
+  fetch.rows_ = static_cast<uint64_t>(TotalPositions(fetch.slices_));
+  fetch.chunks_span_slices_ = request.chunks_span_slices();
+  fetch.ragged_ = request.ragged() && wanted->has_slots();
+  fetch.oldest_fresh_version_ = fetch.run_->oldest_fresh_version();
+  fetch.summaries_.reserve(fetch.slices_.size());
   uint64_t used_slots = 0;
-  for (const SliceRange& slice : *slices) {
-    summaries.push_back(Summarize(slice, oldest_fresh_version, ragged && request.has_answers()));
-    used_slots += summaries.back().used_slots;
+  for (const SliceRange& slice : fetch.slices_) {
+    fetch.summaries_.push_back(
+        Summarize(slice, fetch.oldest_fresh_version_, fetch.ragged_ && request.has_answers()));
+    used_slots += fetch.summaries_.back().used_slots;
   }
-  std::optional<AnswersInSegment> answers;
   if (request.has_answers()) {
-    const auto rows = static_cast<uint64_t>(TotalPositions(*slices));
-    std::vector<uint64_t> sizes =
-        wanted->Sizes(rows, ragged ? used_slots : rows * run->config().top_k, ragged);
-    columns->AddSizes(rows, sizes);
-    absl::StatusOr<AnswersInSegment> parsed =
+    std::vector<uint64_t> sizes = wanted->Sizes(
+        fetch.rows_, fetch.ragged_ ? used_slots : fetch.rows_ * config.top_k, fetch.ragged_);
+    fetch.columns_.AddSizes(fetch.rows_, sizes);
+    absl::StatusOr<AnswersInSegment> answers =
         AnswersInSegment::Parse(request.answers(), arrays, sizes);
-    if (!parsed.ok()) return parsed.status();
-    answers = *std::move(parsed);
+    if (!answers.ok()) return answers.status();
+    fetch.answers_ = *std::move(answers);
   }
-  uint64_t lease_id = 0;
   if (request.lease_seconds() > 0) {
     std::vector<SequenceName> names;
-    names.reserve(slices->size());
-    for (const SliceRange& slice : *slices) names.push_back(slice.name);
+    names.reserve(fetch.slices_.size());
+    for (const SliceRange& slice : fetch.slices_) names.push_back(slice.name);
     std::ranges::sort(names);
     names.erase(std::unique(names.begin(), names.end()), names.end());
     const absl::StatusOr<uint64_t> lease =
-        run->Lease(names, absl::Seconds(request.lease_seconds()));
+        fetch.run_->Lease(names, absl::Seconds(request.lease_seconds()));
     if (!lease.ok()) return lease.status();
-    lease_id = *lease;
+    fetch.lease_id_ = *lease;
   }
-  return Fetch(std::move(run), *std::move(slices), std::move(summaries), *wanted,
-               *std::move(columns), oldest_fresh_version, std::move(answers),
-               request.chunks_span_slices(), ragged, lease_id);
+  return fetch;
 }
 
 bool Fetch::Next(v1::FetchTopKResponse& message) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -39,11 +40,7 @@ class Fetch {
   uint64_t rows() const { return rows_; }
 
  private:
-  // `answers` are of the sizes of all rows.
-  Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices,
-        std::vector<SliceSummary> summaries, const WantedRecords& wanted, WantedColumns columns,
-        uint64_t oldest_fresh_version, std::optional<AnswersInSegment> answers,
-        bool chunks_span_slices, bool ragged, uint64_t lease_id);
+  explicit Fetch(std::shared_ptr<Run> run) : run_(std::move(run)) {}
 
   void WriteHeader(v1::FetchTopKHeader& header) const;
   void WriteChunk(v1::FetchTopKChunk& chunk);
@@ -79,12 +76,12 @@ class Fetch {
   std::vector<SliceSummary> summaries_;  // of the slices; header and rows agree with them
   WantedRecords wanted_;
   WantedColumns columns_;  // with those of ReadNext
-  uint64_t lease_id_;
-  uint64_t oldest_fresh_version_;  // as of the summaries
-  std::optional<AnswersInSegment> answers_;
-  bool chunks_span_slices_;
-  bool ragged_;
-  uint64_t rows_;  // of all slices
+  uint64_t lease_id_ = 0;
+  uint64_t oldest_fresh_version_ = 0;        // as of the summaries
+  std::optional<AnswersInSegment> answers_;  // of the sizes of all rows
+  bool chunks_span_slices_ = false;
+  bool ragged_ = false;
+  uint64_t rows_ = 0;  // of all slices
   bool header_written_ = false;
   bool answered_ = false;  // in the segment
   // The next row: of a slice, and of all.

@@ -7,7 +7,7 @@
 #include "kernels/decide/algorithms/algorithm.h"
 #include "kernels/decide/algorithms/authors_code.h"
 #include "kernels/decide/algorithms/expected_weight.h"
-#include "kernels/decide/algorithms/top_k_total_variation.h"
+#include "kernels/decide/algorithms/top_k_divergences.h"
 
 namespace sis {
 namespace {
@@ -66,7 +66,7 @@ int sis_apply_algorithm(const char* name, const float* parameters, uint64_t part
   const sis::AlgorithmOutput output{.surrogates = span(surrogates),
                                     .coefficients = span(coefficients)};
   const sis::Algorithm algorithm = sis::MakeAlgorithm(name, parameters);
-  const absl::Status status = sis::ValidateAlgorithm(algorithm, batch, output);
+  const absl::Status status = sis::CheckAdvantages(algorithm, batch);
   if (!status.ok()) {
     std::fprintf(stderr, "%s\n", status.ToString().c_str());
     return 1;

@@ -78,10 +78,7 @@ Weighed Weigh(const Positions& positions, const Results& results, bool expected,
                              .log_importance_ratios = log_importance_ratios,
                              .acceptance_probabilities = results.acceptance_probabilities,
                              .advantages = advantages};
-  const AlgorithmOutput output{.coefficients = weighed.coefficients};
-  const absl::Status valid = ValidateAlgorithm(SoftAcceptance{}, batch, output);
-  EXPECT_TRUE(valid.ok()) << valid;
-  ApplyAlgorithm(SoftAcceptance{}, batch, output);
+  ApplyAlgorithm(SoftAcceptance{}, batch, {.coefficients = weighed.coefficients});
   return weighed;
 }
 

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 
 namespace sis {
 namespace {
@@ -50,78 +49,8 @@ void Apply(const Rule& rule, const AlgorithmInput& batch, const AlgorithmOutput&
   }
 }
 
-absl::Status CheckLength(absl::string_view field, size_t length, size_t expected) {
-  if (length == expected) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": ", length, " elements, must be ", expected));
-}
-
-absl::Status CheckLengths(const AlgorithmInput& batch, const AlgorithmOutput& output) {
-  size_t count = 0;
-  for (const SequenceStretch& part : batch.parts) count += part.count;
-  absl::Status status = CheckLength("states", batch.states.size(), count);
-  status.Update(CheckLength("log_ratios", batch.log_ratios.size(), count));
-  const auto optional = [&](absl::string_view field, size_t length, size_t expected) {
-    if (length != 0) status.Update(CheckLength(field, length, expected));
-  };
-  optional("log_corrections", batch.log_corrections.size(), count);
-  optional("current_log_probs", batch.current_log_probs.size(), count);
-  optional("reference_log_probs", batch.reference_log_probs.size(), count);
-  optional("total_variations", batch.total_variations.size(), count);
-  optional("log_importance_ratios", batch.log_importance_ratios.size(), count);
-  optional("acceptance_probabilities", batch.acceptance_probabilities.size(), count);
-  optional("advantages", batch.advantages.size(), count);
-  optional("surrogates", output.surrogates.size(), count);
-  optional("coefficients", output.coefficients.size(), count);
-  optional("log_ratio_sums", output.log_ratio_sums.size(), batch.parts.size());
-  return status;
-}
-
-absl::Status CheckNeeds(const Algorithm& algorithm, const AlgorithmInput& batch,
-                        const AlgorithmOutput& output) {
-  if (batch.states.empty()) return absl::OkStatus();
-  const auto need = [&](absl::string_view field, bool there) {
-    if (there) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ": unset, but ", std::string(AlgorithmName(algorithm)), " needs them"));
-  };
-  absl::Status status;
-  if (!output.coefficients.empty()) status.Update(need("advantages", !batch.advantages.empty()));
-  if (std::holds_alternative<DppoTopK>(algorithm)) {
-    status.Update(need("total_variations", !batch.total_variations.empty()));
-  }
-  if (std::holds_alternative<DppoBinary>(algorithm)) {
-    status.Update(need("current_log_probs", !batch.current_log_probs.empty()));
-    status.Update(need("reference_log_probs", !batch.reference_log_probs.empty()));
-  }
-  if (std::holds_alternative<ClipCov>(algorithm)) {
-    status.Update(need("advantages", !batch.advantages.empty()));
-    status.Update(need("current_log_probs", !batch.current_log_probs.empty()));
-  }
-  if (WeighsByAcceptance(algorithm)) {
-    status.Update(need("advantages", !batch.advantages.empty()));
-    status.Update(need("log_importance_ratios", !batch.log_importance_ratios.empty()));
-    status.Update(need("acceptance_probabilities", !batch.acceptance_probabilities.empty()));
-  }
-  if (!output.log_ratio_sums.empty() && !std::holds_alternative<Gspo>(algorithm)) {
-    status.Update(absl::InvalidArgumentError("log_ratio_sums: only gspo has them"));
-  }
-  return status;
-}
-
-// The largest advantage: what a fixed-point sum holds.
+// The largest advantage that a fixed-point sum holds.
 constexpr float kLargestAdvantage = 64.0f;
-
-absl::Status CheckAdvantages(const AlgorithmInput& batch, float limit) {
-  for (size_t i = 0; i < batch.advantages.size(); ++i) {
-    if (batch.states[i] == TokenState::kMasked) continue;
-    const float advantage = batch.advantages[i];
-    if (std::abs(advantage) <= limit) continue;
-    return absl::InvalidArgumentError(absl::StrCat("advantages: element ", i, ": ", advantage,
-                                                   ", must be in [", -limit, ", ", limit, "]"));
-  }
-  return absl::OkStatus();
-}
 
 }  // namespace
 
@@ -134,16 +63,22 @@ bool WeighsByAcceptance(const Algorithm& algorithm) {
          std::holds_alternative<DampedTruncation>(algorithm);
 }
 
-absl::Status ValidateAlgorithm(const Algorithm& algorithm, const AlgorithmInput& batch,
-                               const AlgorithmOutput& output) {
-  absl::Status status = std::visit([](const auto& rule) { return rule.Validate(); }, algorithm);
-  if (!status.ok()) return status;
-  status = CheckLengths(batch, output);
-  if (!status.ok()) return status;
-  status = CheckNeeds(algorithm, batch, output);
-  if (!status.ok()) return status;
-  const bool summed = std::holds_alternative<ClipCov>(algorithm);
-  return CheckAdvantages(batch, summed ? kLargestAdvantage : kNoUpperBound);
+absl::Status CheckAdvantages(const Algorithm& algorithm, const AlgorithmInput& batch) {
+  const bool sums_them = std::holds_alternative<ClipCov>(algorithm);
+  const bool needs_them = sums_them || WeighsByAcceptance(algorithm);
+  if (needs_them && batch.advantages.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "advantages: unset, but ", std::string(AlgorithmName(algorithm)), " needs them"));
+  }
+  const float limit = sums_them ? kLargestAdvantage : kNoUpperBound;
+  for (size_t i = 0; i < batch.advantages.size(); ++i) {
+    if (batch.states[i] == TokenState::kMasked) continue;
+    const float advantage = batch.advantages[i];
+    if (std::abs(advantage) <= limit) continue;
+    return absl::InvalidArgumentError(absl::StrCat("advantages: element ", i, ": ", advantage,
+                                                   ", must be in [", -limit, ", ", limit, "]"));
+  }
+  return absl::OkStatus();
 }
 
 void ApplyAlgorithm(const Algorithm& algorithm, const AlgorithmInput& batch,

@@ -25,13 +25,13 @@ std::string_view AlgorithmName(const Algorithm& algorithm);
 // Whether it weighs tokens by acceptance probabilities, the importance ratio and the advantage.
 bool WeighsByAcceptance(const Algorithm& algorithm);
 
-// InvalidArgument names the parameter, or the array with position and value, that is wrong or
-// missing. Arrays that are there must have N elements.
-absl::Status ValidateAlgorithm(const Algorithm& algorithm, const AlgorithmInput& batch,
-                               const AlgorithmOutput& output);
+// InvalidArgument if the algorithm looks at advantages and there are none, or names the first that
+// is out of range.
+absl::Status CheckAdvantages(const Algorithm& algorithm, const AlgorithmInput& batch);
 
-// Fills what is wanted. The input must be valid. A pure function of its input: the same bits on
-// every machine.
+// Fills what is wanted. The parameters must be valid, the arrays that are read there, and
+// advantages have passed CheckAdvantages. A pure function of its input: the same bits on every
+// machine.
 void ApplyAlgorithm(const Algorithm& algorithm, const AlgorithmInput& batch,
                     const AlgorithmOutput& output);
 

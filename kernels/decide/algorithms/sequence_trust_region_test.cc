@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/decide/algorithms/top_k_kl_divergence.h"
+#include "kernels/decide/algorithms/top_k_divergences.h"
 
 namespace sis {
 namespace {
