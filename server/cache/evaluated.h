@@ -1,11 +1,9 @@
 // What is counted of positions that were evaluated.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
-#include <vector>
 
 #include "kernels/decide/statistics.h"
 #include "kernels/numerics/sums.h"
@@ -19,11 +17,7 @@ struct PrefixPointSums {
   int64_t positions = 0;
   PrefixSums sums;
 
-  PrefixPointSums& operator+=(const PrefixPointSums& other) {
-    positions += other.positions;
-    sums += other.sums;
-    return *this;
-  }
+  PrefixPointSums& operator+=(const PrefixPointSums& other) { return AddEach(other, *this); }
 };
 
 // Adds up: the order does not matter.
@@ -42,7 +36,7 @@ struct Evaluated {
   Evaluated& operator+=(const Evaluated& other) {
     sums += other.sums;
     statistics += other.statistics;
-    for (size_t i = 0; i < staleness.size(); ++i) staleness[i] += other.staleness[i];
+    AddEach(other.staleness, staleness);
     fresh_d += other.fresh_d;
     budgeted += other.budgeted;
     slices_within += other.slices_within;

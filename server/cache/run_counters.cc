@@ -12,25 +12,12 @@ bool HasRoomFor(const Curve& curve, int top_k) {
 }
 
 void Add(const Evaluated& evaluated, RunTotals& totals) {
-  const Sums& sums = evaluated.sums;
   const Statistics& statistics = evaluated.statistics;
-  totals.accepted += static_cast<double>(sums.accepted);
-  totals.rejected += static_cast<double>(sums.rejected);
-  totals.outside_top_k += static_cast<double>(sums.outside_top_k);
-  totals.missing += static_cast<double>(sums.missing);
-  totals.envelope_violations += static_cast<double>(sums.envelope_violations);
-  totals.d += FromFixed(sums.d);
-  totals.d_sis += FromFixed(sums.d_sis);
-  totals.positive_log_envelope += FromFixed(sums.log_envelope + statistics.negative_log_envelope);
+  totals.sums += LongSums(evaluated.sums);
+  totals.positive_log_envelope +=
+      FromFixed(evaluated.sums.log_envelope + statistics.negative_log_envelope);
   totals.negative_log_envelope += FromFixed(statistics.negative_log_envelope);
-  totals.residual_mass += FromFixed(sums.residual_mass);
-  totals.acceptance_probability += FromFixed(sums.acceptance_probability);
-  totals.expected_acceptance += FromFixed(sums.expected_acceptance);
-  totals.k3 += FromFixed(sums.k3);
-  totals.total_variation += FromFixed(sums.total_variation);
-  for (size_t i = 0; i < evaluated.staleness.size(); ++i) {
-    totals.staleness[i] += evaluated.staleness[i];
-  }
+  AddEach(evaluated.staleness, totals.staleness);
   totals.budgeted += static_cast<double>(evaluated.budgeted);
   totals.slices_within += static_cast<double>(evaluated.slices_within);
   totals.slices_outside += static_cast<double>(evaluated.slices_outside);

@@ -34,21 +34,10 @@ struct PrefixTotals {
 // As doubles: what is summed outgrows the fixed point of one step's sums.
 struct RunTotals {
   // Of positions evaluated, once per draw.
-  double accepted = 0;
-  double rejected = 0;
-  double outside_top_k = 0;
-  double missing = 0;
-  double envelope_violations = 0;
-  double d = 0;
-  double d_sis = 0;
+  LongSums sums;
   // Apart, so that neither falls: log M where it is positive, and -log M where it is negative.
   double positive_log_envelope = 0;
   double negative_log_envelope = 0;
-  double residual_mass = 0;
-  double acceptance_probability = 0;
-  double expected_acceptance = 0;
-  double k3 = 0;
-  double total_variation = 0;
   double budgeted = 0;  // scored, by budgeted rejection
   // Slices within their trust regions, and outside of one.
   double slices_within = 0;

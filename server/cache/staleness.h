@@ -8,6 +8,8 @@
 #include <limits>
 #include <string_view>
 
+#include "kernels/numerics/sums.h"
+
 namespace sis {
 
 // Versions behind: [from, to].
@@ -35,12 +37,7 @@ struct DecisionCounts {
   int64_t rejected = 0;
   int64_t outside_top_k = 0;
 
-  DecisionCounts& operator+=(const DecisionCounts& other) {
-    accepted += other.accepted;
-    rejected += other.rejected;
-    outside_top_k += other.outside_top_k;
-    return *this;
-  }
+  DecisionCounts& operator+=(const DecisionCounts& other) { return AddEach(other, *this); }
   friend bool operator==(const DecisionCounts&, const DecisionCounts&) = default;
 };
 

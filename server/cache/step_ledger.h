@@ -55,12 +55,7 @@ class StepLedger {
     int64_t prefix_curve = 0;  // at so many points of the curve, once for each
     int64_t corrections = 0;   // under so many observed corrections, once for each
 
-    Uncounted& operator+=(const Uncounted& other) {
-      positions += other.positions;
-      prefix_curve += other.prefix_curve;
-      corrections += other.corrections;
-      return *this;
-    }
+    Uncounted& operator+=(const Uncounted& other) { return AddEach(other, *this); }
     friend bool operator==(const Uncounted&, const Uncounted&) = default;
   };
   // Adds what was claimed to the step's totals, but for points of the prefix curve and observed

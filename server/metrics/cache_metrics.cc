@@ -50,6 +50,11 @@ Samples Total(const Shown& shown) {
   return {{shown.totals.*kTotal}};
 }
 
+template <auto kSum>
+Samples Sum(const Shown& shown) {
+  return {{static_cast<double>(shown.totals.sums.*kSum)}};
+}
+
 template <double CorrectionTotals::*kTotal>
 Samples OfCorrections(const Shown& shown) {
   Samples samples;
@@ -81,7 +86,8 @@ Samples Tokens(const Shown& shown) {
     add("rejected", counts.rejected);
     add("outside_top_k", counts.outside_top_k);
   }
-  samples.push_back({shown.totals.missing, {{"decision", "missing"}, {"staleness", "unknown"}}});
+  samples.push_back({static_cast<double>(shown.totals.sums.missing),
+                     {{"decision", "missing"}, {"staleness", "unknown"}}});
   return samples;
 }
 
@@ -111,25 +117,24 @@ const RunFamily kRunFamilies[] = {
      }},
     {"sis_envelope_violations_total",
      "Positions whose ratio lies above the envelope of their own set.", Counter,
-     Total<&RunTotals::envelope_violations>},
+     Sum<&LongSums::envelope_violations>},
     {"sis_deviation_nats_total", "D: sum of |log w| over scored positions.", Counter,
-     Total<&RunTotals::d>},
+     Sum<&LongSums::d>},
     {"sis_modified_deviation_nats_total",
-     "D_SIS: sum of |log w| over scored positions not accepted.", Counter,
-     Total<&RunTotals::d_sis>},
+     "D_SIS: sum of |log w| over scored positions not accepted.", Counter, Sum<&LongSums::d_sis>},
     {"sis_expected_acceptance_total",
      "Sum over scored positions of (1 - residual mass) / envelope.", Counter,
-     Total<&RunTotals::expected_acceptance>},
+     Sum<&LongSums::expected_acceptance>},
     {"sis_negative_log_envelope_nats_total",
      "Sum of -log M over scored positions where log M is negative.", Counter,
      Total<&RunTotals::negative_log_envelope>},
     {"sis_k3_nats_total",
      "Sum over scored positions of w - 1 - log w, an estimator of the KL divergence from the "
      "behaviour to the current policy.",
-     Counter, Total<&RunTotals::k3>},
+     Counter, Sum<&LongSums::k3>},
     {"sis_total_variation_total",
      "Sum over scored positions of the policies' total variation on the set, where asked for.",
-     Counter, Total<&RunTotals::total_variation>},
+     Counter, Sum<&LongSums::total_variation>},
     {"sis_budgeted_tokens_total", "Scored positions that budgeted rejection decided.", Counter,
      Total<&RunTotals::budgeted>},
     {"sis_trust_region_sequences_total",
@@ -251,7 +256,7 @@ struct RunHistogram {
   const char* help;
   std::vector<double> bounds;
   std::span<const int64_t> (*counts)(const RunTotals& totals);
-  double RunTotals::*sum;
+  double (*sum)(const RunTotals& totals);
 };
 
 template <auto kCounts>
@@ -261,17 +266,17 @@ std::span<const int64_t> Counts(const RunTotals& totals) {
 
 const RunHistogram kRunHistograms[] = {
     {"sis_abs_log_ratio_nats", "|log w| of scored positions.", PowerBounds(kFirstNatsExponent),
-     Counts<&RunTotals::abs_log_ratio_counts>, &RunTotals::d},
+     Counts<&RunTotals::abs_log_ratio_counts>, [](const auto& totals) { return totals.sums.d; }},
     {"sis_log_envelope_nats", "The log-envelope, log M, of scored positions; 0 of negative ones.",
      PowerBounds(kFirstNatsExponent), Counts<&RunTotals::log_envelope_counts>,
-     &RunTotals::positive_log_envelope},
+     [](const auto& totals) { return totals.positive_log_envelope; }},
     {"sis_residual_mass_ratio", "The current policy's mass outside the set, of scored positions.",
      PowerBounds(kFirstMassExponent), Counts<&RunTotals::residual_mass_counts>,
-     &RunTotals::residual_mass},
+     [](const auto& totals) { return totals.sums.residual_mass; }},
     {"sis_acceptance_probability_ratio",
      "The probability of acceptance, a, of scored positions; 0 outside the set.",
      AcceptanceBounds(), Counts<&RunTotals::acceptance_probability_counts>,
-     &RunTotals::acceptance_probability},
+     [](const auto& totals) { return totals.sums.acceptance_probability; }},
 };
 
 prometheus::ClientMetric ToMetric(const RunHistogram& histogram, const RunTotals& totals) {
@@ -286,7 +291,7 @@ prometheus::ClientMetric ToMetric(const RunHistogram& histogram, const RunTotals
     ++bucket;
   }
   metric.histogram.sample_count = count;
-  metric.histogram.sample_sum = totals.*histogram.sum;
+  metric.histogram.sample_sum = histogram.sum(totals);
   return metric;
 }
 
