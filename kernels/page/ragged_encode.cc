@@ -40,7 +40,7 @@ class EncodedSlots {
 };
 
 struct PackedGroup {
-  GroupCounts counts{};
+  GroupCounts counts;  // 0 beyond the lanes
   std::array<uint32_t, kGroupPositions> multipliers;
   const float* log_probs;  // [lanes, slots]
   const int32_t* ids;      // the same
@@ -127,8 +127,8 @@ void EncodeRaggedSections(const PageHeader& header, const RecordView& records,
   };
   // Vectors are written behind a group's slots.
   const size_t slots_at_once = kGroupPositions * (slots + 1);
-  PackedValueWriter counts = writer(layout.counts, RaggedCountBits(header.slots), 1);
-  PackedValueWriter stored_ranks = writer(layout.ranks, RaggedRankBits(header.slots), 1);
+  PackedValueWriter counts = writer(layout.counts, RaggedCountBits(header.slots), kGroupPositions);
+  PackedValueWriter stored_ranks = writer(layout.ranks, RaggedRankBits(header.slots), kGroupPositions);
   PackedValueWriter multipliers = writer(layout.multipliers, kMultiplierBits, kGroupPositions);
   PackedValueWriter codes = writer(layout.log_probs, LogProbBits(header.encoding), slots_at_once);
   PackedValueWriter outside_ids = writer(layout.outside_ids, id_bits, 1);
@@ -136,24 +136,28 @@ void EncodeRaggedSections(const PageHeader& header, const RecordView& records,
   std::byte* sampled_log_probs = page.data() + layout.sampled_log_probs.begin;
   const EncodedSlots encoded(header, records);
   for (size_t first = 0; first < ranks.size(); first += kGroupPositions) {
-    PackedGroup group{.log_probs = records.log_probs.data() + first * slots,
-                      .ids = records.ids.data() + first * slots,
-                      .slots = slots,
-                      .lanes = std::min<size_t>(kGroupPositions, ranks.size() - first)};
+    PackedGroup group;
+    group.counts.fill(0);
+    group.log_probs = records.log_probs.data() + first * slots;
+    group.ids = records.ids.data() + first * slots;
+    group.slots = slots;
+    group.lanes = std::min<size_t>(kGroupPositions, ranks.size() - first);
     for (size_t lane = 0; lane < group.lanes; ++lane) {
       const size_t i = first + lane;
       const bool absent = ranks[i] == kRankAbsent;
       const uint16_t used = absent ? 0 : encoded[i];
       const float sampled_log_prob = absent ? 0 : records.sampled_log_probs[i];
       std::memcpy(sampled_log_probs + i * sizeof(float), &sampled_log_prob, sizeof(float));
-      counts.Put(used);
       const bool outside = !absent && ranks[i] >= used;
-      stored_ranks.Put(absent    ? RaggedRankAbsent(header.slots)
-                       : outside ? RaggedRankOutside(header.slots)
-                                 : ranks[i]);
+      counts.next()[lane] = used;
+      stored_ranks.next()[lane] = absent    ? RaggedRankAbsent(header.slots)
+                                  : outside ? RaggedRankOutside(header.slots)
+                                            : ranks[i];
       if (outside) outside_ids.Put(static_cast<uint32_t>(records.sampled_ids[i]));
       group.counts[lane] = used;
     }
+    counts.Added(group.lanes);
+    stored_ranks.Added(group.lanes);
     float* rounded =
         rounded_log_probs.empty() ? nullptr : rounded_log_probs.data() + first * slots;
     VisitEncoding(header.encoding, [&]<LogProbEncoding kEncoding>() {

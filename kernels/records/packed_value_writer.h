@@ -32,7 +32,7 @@ class PackedValueWriter {
       to_ += PackedRowBytes(width_);
     }
     waiting_ %= kGroupPositions;
-    rows_.front() = rows_[whole];
+    std::copy_n(rows_[whole].begin(), waiting_, rows_.front().begin());
   }
   void Put(uint32_t value) {
     *next() = value;
