@@ -109,7 +109,8 @@ void ExpectSameOfCounted(const PageHeader& header, Records records,
     if (records.ranks[i] == kRankAbsent) continue;
     const auto read = std::span(decoded.log_probs).subspan(i * slots, slots);
     ASSERT_EQ(encoded[i], std::ranges::find(read, kMinusInfinity) - read.begin());
-    ASSERT_EQ(Bits(std::span(rounded).subspan(i * slots, encoded[i])), Bits(read.first(encoded[i])));
+    ASSERT_EQ(Bits(std::span(rounded).subspan(i * slots, encoded[i])),
+              Bits(read.first(encoded[i])));
   }
 }
 

@@ -55,8 +55,7 @@ void AddSlots(const PackedGroup& group, PackedValueWriter& codes, PackedValueWri
   size_t count = 0;
   VisitRaggedSlots(group.counts, [&](size_t lane, size_t rank) {
     const size_t slot = lane * group.slots + rank;
-    next_code[count] =
-        EncodeRoundedDown(kEncoding, group.log_probs[slot], group.multipliers[lane]);
+    next_code[count] = EncodeRoundedDown(kEncoding, group.log_probs[slot], group.multipliers[lane]);
     next_id[count++] = static_cast<uint32_t>(group.ids[slot]);
   });
   codes.Added(count);
@@ -88,9 +87,8 @@ void EncodeGroup(PackedGroup& group, PackedValueWriter& codes, PackedValueWriter
   for (size_t lane = 0; lane < group.lanes; ++lane) {
     const float* row = group.log_probs + lane * group.slots;
     const size_t used = group.counts[lane];
-    group.multipliers[lane] = kEncoding == LogProbEncoding::kFixed12 && used > 0
-                                  ? Fixed12Multiplier(row[used - 1])
-                                  : 1;
+    group.multipliers[lane] =
+        kEncoding == LogProbEncoding::kFixed12 && used > 0 ? Fixed12Multiplier(row[used - 1]) : 1;
     if (rounded != nullptr) {
       RoundRow<kEncoding>(row, used, group.multipliers[lane], rounded + lane * group.slots);
     }
@@ -128,7 +126,8 @@ void EncodeRaggedSections(const PageHeader& header, const RecordView& records,
   // Vectors are written behind a group's slots.
   const size_t slots_at_once = kGroupPositions * (slots + 1);
   PackedValueWriter counts = writer(layout.counts, RaggedCountBits(header.slots), kGroupPositions);
-  PackedValueWriter stored_ranks = writer(layout.ranks, RaggedRankBits(header.slots), kGroupPositions);
+  PackedValueWriter stored_ranks =
+      writer(layout.ranks, RaggedRankBits(header.slots), kGroupPositions);
   PackedValueWriter multipliers = writer(layout.multipliers, kMultiplierBits, kGroupPositions);
   PackedValueWriter codes = writer(layout.log_probs, LogProbBits(header.encoding), slots_at_once);
   PackedValueWriter outside_ids = writer(layout.outside_ids, id_bits, 1);
@@ -158,8 +157,7 @@ void EncodeRaggedSections(const PageHeader& header, const RecordView& records,
     }
     counts.Added(group.lanes);
     stored_ranks.Added(group.lanes);
-    float* rounded =
-        rounded_log_probs.empty() ? nullptr : rounded_log_probs.data() + first * slots;
+    float* rounded = rounded_log_probs.empty() ? nullptr : rounded_log_probs.data() + first * slots;
     VisitEncoding(header.encoding, [&]<LogProbEncoding kEncoding>() {
       EncodeGroup<kEncoding>(group, codes, ids, rounded);
     });

@@ -57,7 +57,8 @@ constexpr UnusedSlots kUnusedSlots = [] {
   }
   for (size_t n = 0; n < kMaxTopK; ++n) {
     unused.ids[n + 1] = after_word(unused.ids[n] ^ UINT32_MAX);
-    unused.log_probs[n + 1] = after_word(unused.log_probs[n] ^ std::bit_cast<uint32_t>(kMinusInfinity));
+    unused.log_probs[n + 1] =
+        after_word(unused.log_probs[n] ^ std::bit_cast<uint32_t>(kMinusInfinity));
   }
   return unused;
 }();
@@ -75,9 +76,8 @@ __attribute__((target("sse4.2,pclmul"))) uint64_t SumOfCounted(uint32_t first_po
   for (size_t row = 0; row < rows.counts.size(); ++row) {
     const size_t used = rows.counts[row];
     const size_t unused = slots - used;
-    const uint64_t sampled =
-        static_cast<uint32_t>(rows.sampled_ids[row]) |
-        uint64_t{std::bit_cast<uint32_t>(rows.sampled_log_probs[row])} << 32;
+    const uint64_t sampled = static_cast<uint32_t>(rows.sampled_ids[row]) |
+                             uint64_t{std::bit_cast<uint32_t>(rows.sampled_log_probs[row])} << 32;
     // Those of the log-probs begin anew: what comes before is added in the end.
     uint64_t ids_state = _mm_crc32_u64(UINT32_MAX, sampled);
     uint64_t log_probs_state = 0;
@@ -97,10 +97,10 @@ __attribute__((target("sse4.2,pclmul"))) uint64_t SumOfCounted(uint32_t first_po
       log_probs_state = _mm_crc32_u32(static_cast<uint32_t>(log_probs_state),
                                       std::bit_cast<uint32_t>(log_probs[slot]));
     }
-    const __m128i product = _mm_xor_si128(
-        TimesPower(static_cast<uint32_t>(ids_state), slots + unused),
-        _mm_xor_si128(TimesPower(kUnusedSlots.ids[unused], slots),
-                      TimesPower(static_cast<uint32_t>(log_probs_state), unused)));
+    const __m128i product =
+        _mm_xor_si128(TimesPower(static_cast<uint32_t>(ids_state), slots + unused),
+                      _mm_xor_si128(TimesPower(kUnusedSlots.ids[unused], slots),
+                                    TimesPower(static_cast<uint32_t>(log_probs_state), unused)));
     const auto state =
         static_cast<uint32_t>(_mm_crc32_u64(0, static_cast<uint64_t>(_mm_cvtsi128_si64(product)))) ^
         kUnusedSlots.log_probs[unused];
@@ -180,7 +180,8 @@ uint64_t DigestOfRows(uint32_t first_position, const RecordView& rows) {
   uint64_t sum = 0;
   size_t row = 0;
 #ifdef __x86_64__
-  static const bool has_product = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
+  static const bool has_product =
+      __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
   if (!rows.counts.empty() && has_product) return SumOfCounted(first_position, rows, slots);
 #endif
   if (!rows.counts.empty()) {

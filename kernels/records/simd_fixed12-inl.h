@@ -42,8 +42,8 @@ HWY_INLINE Floats Decode(Floats codes, Floats steps) {
                         Constant(-std::numeric_limits<float>::infinity()), values);
 }
 
-// Fixed12Multiplier of values that are not below the floor. Depth / 4094 rounded up is a code of that
-// multiplier, and exact as well.
+// Fixed12Multiplier of values that are not below the floor. Depth / 4094 rounded up is a code of
+// that multiplier, and exact as well.
 HWY_INLINE Floats MultipliersFor(Floats lowest) {
   return hn::Max(CodesRoundedDown(lowest, Constant(float{kFixed12LowestCode})), Constant(1));
 }

@@ -42,7 +42,8 @@ class LanesToFront {
   hn::Mask<Uint32Tag> mask_;
 };
 #else
-// By the bits of a mask: its lanes in order. Highway's own table would be copied at each use by GCC.
+// By the bits of a mask: its lanes in order. Highway's own table would be copied at each use by
+// GCC.
 struct LaneOrders {
   uint8_t lanes[size_t{1} << kLanes][kLanes];
 };
@@ -85,8 +86,8 @@ class RaggedEncoder {
       lowest[lane] = used == 0 ? 0x1p-6f : rows.log_probs[lane * rows.slots + used - 1];
     }
     for (size_t part = 0; part < kParts; ++part) {
-      used_[part] = hn::PromoteTo(
-          di, hn::LoadU(hn::Rebind<uint16_t, Int32Tag>(), rows.used + part * kLanes));
+      used_[part] =
+          hn::PromoteTo(di, hn::LoadU(hn::Rebind<uint16_t, Int32Tag>(), rows.used + part * kLanes));
       multipliers_[part] = MultipliersFor(hn::Load(FloatTag(), lowest + part * kLanes));
       hn::StoreU(hn::BitCast(Uint32Tag(), Truncate(multipliers_[part])), Uint32Tag(),
                  to.multipliers + part * kLanes);
@@ -95,8 +96,9 @@ class RaggedEncoder {
 
   HWY_INLINE void Encode() {
     const size_t slots = *std::max_element(rows_.used, rows_.used + kGroupPositions);
-    const auto add = [this]<size_t kCount>(size_t rank)
-                         HWY_ATTR __attribute__((always_inline)) { AddRanks<kCount>(rank); };
+    const auto add = [this]<size_t kCount>(size_t rank) HWY_ATTR __attribute__((always_inline)) {
+      AddRanks<kCount>(rank);
+    };
     for (size_t rank = 0; rank < slots; rank += kRanksAtOnce) {
       if (LanesAt(rank) == 1) return AddRest(rank, slots);
       if (rank + kRanksAtOnce <= rows_.slots) {
@@ -154,8 +156,8 @@ class RaggedEncoder {
 
   // Ranks that one position alone uses.
   HWY_INLINE void AddRest(size_t begin, size_t end) {
-    const auto lane = static_cast<size_t>(std::find(rows_.used, rows_.used + kGroupPositions, end) -
-                                          rows_.used);
+    const auto lane =
+        static_cast<size_t>(std::find(rows_.used, rows_.used + kGroupPositions, end) - rows_.used);
     const float* row = rows_.log_probs + lane * rows_.slots;
     const Floats multiplier = Constant(static_cast<float>(to_.multipliers[lane]));
     const Floats step = hn::Mul(multiplier, Constant(0x1p-18f));

@@ -66,8 +66,8 @@ class SetChecker {
       if constexpr (kKind == SetKind::kCutRecord || kKind == SetKind::kDistinctCutRecord) {
         const Mask used = hn::Ne(log_probs[i], Constant(kMinusInfinity));
         const Mask is_kept = hn::And(used, hn::Lt(mass_, mass_target_));
-        minus_counts_ =
-            hn::Add(minus_counts_, hn::VecFromMask(Int32Tag(), hn::RebindMask(Int32Tag(), is_kept)));
+        minus_counts_ = hn::Add(minus_counts_,
+                                hn::VecFromMask(Int32Tag(), hn::RebindMask(Int32Tag(), is_kept)));
       }
       mass_ = hn::Add(mass_, ZeroBelowRange(log_probs[i], exponentials[i]));
     }

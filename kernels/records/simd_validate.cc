@@ -41,8 +41,8 @@ constexpr size_t kComparedSlots = 24;
 
 // `mass` and `counts`: of sets to be cut.
 template <SetKind kKind>
-bool SetsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_size,
-                  uint16_t* ranks, float mass, uint16_t* counts) {
+bool SetsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_size, uint16_t* ranks,
+                  float mass, uint16_t* counts) {
   const size_t positions = records.sampled_ids.size();
   TokenMajorPositions ids(records.ids, slots);
   TokenMajorPositions log_probs(records.log_probs, slots);

@@ -42,7 +42,7 @@ class BlockReader {
   std::vector<uint16_t> counts_;
   std::vector<uint16_t> ranks_;
   std::vector<uint16_t> kept_;  // slots, where sets are cut
-  PaddedSets padded_;  // where sets are ragged
+  PaddedSets padded_;           // where sets are ragged
   int64_t bytes_ = 0;
 };
 
