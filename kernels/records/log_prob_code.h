@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "kernels/numerics/float16.h"
 #include "kernels/numerics/host_device.h"
@@ -40,6 +41,19 @@ SIS_HOST_DEVICE uint32_t CodeAt(const std::byte* values, size_t index) {
   } else {
     return std::bit_cast<uint32_t>(reinterpret_cast<const float*>(values)[index]);
   }
+}
+
+// What is lower can not be encoded.
+constexpr float LowestLogProb(LogProbEncoding encoding) {
+  switch (encoding) {
+    case LogProbEncoding::kFloat32:
+      return std::numeric_limits<float>::lowest();
+    case LogProbEncoding::kFloat16:
+      return -65504.0f;
+    case LogProbEncoding::kFixed12:
+      return kFixed12Floor;
+  }
+  return 0;
 }
 
 // The code of the largest value that is not above x; that of -inf if no finite one is.

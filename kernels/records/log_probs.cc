@@ -1,7 +1,6 @@
 #include "kernels/records/log_probs.h"
 
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 #include "kernels/numerics/log_prob.h"
@@ -11,19 +10,6 @@
 
 namespace sis {
 namespace {
-
-// What is lower leaves the set.
-constexpr float Lowest(LogProbEncoding encoding) {
-  switch (encoding) {
-    case LogProbEncoding::kFloat32:
-      return std::numeric_limits<float>::lowest();
-    case LogProbEncoding::kFloat16:
-      return -65504.0f;
-    case LogProbEncoding::kFixed12:
-      return kFixed12Floor;
-  }
-  return 0;
-}
 
 uint16_t RoundBehaviorRow(LogProbEncoding encoding, std::span<const float> row,
                           std::span<float> rounded) {
@@ -73,7 +59,7 @@ class GroupEncoder {
 }  // namespace
 
 RowFit FitRow(LogProbEncoding encoding, std::span<const float> row) {
-  const float lowest = Lowest(encoding);
+  const float lowest = LowestLogProb(encoding);
   size_t used = 0;
   while (used < row.size() && !(row[used] < lowest)) ++used;
   const bool has_multiplier = encoding == LogProbEncoding::kFixed12 && used > 0;

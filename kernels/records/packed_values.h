@@ -13,32 +13,6 @@ constexpr size_t PackedValueBytes(size_t count, int width) {
   return (count * static_cast<size_t>(width) + 7) / 8;
 }
 
-// Writes values of one width, in [1, 32].
-class PackedValueWriter {
- public:
-  // `to` has room for PackedValueBytes of all that will be put.
-  PackedValueWriter(std::byte* to, int width) : to_(to), width_(width) {}
-
-  // A value below 2^width.
-  void Put(uint32_t value) {
-    pending_ |= uint64_t{value} << bits_;
-    bits_ += width_;
-    if (bits_ < 32) return;
-    std::memcpy(to_, &pending_, 4);
-    to_ += 4;
-    pending_ >>= 32;
-    bits_ -= 32;
-  }
-  // After the last value.
-  void Finish() const { std::memcpy(to_, &pending_, static_cast<size_t>(bits_ + 7) / 8); }
-
- private:
-  std::byte* to_;
-  const int width_;
-  uint64_t pending_ = 0;
-  int bits_ = 0;  // of them that are pending
-};
-
 // The first values of a width in [1, 15], 16 bits each; zeros where there are no bytes any more.
 // to.size() is a multiple of 4.
 inline void UnpackToHalves(std::span<const std::byte> bytes, int width, std::span<uint16_t> to) {

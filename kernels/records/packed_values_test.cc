@@ -5,6 +5,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/records/packed_row.h"
+#include "kernels/records/packed_value_writer.h"
 
 namespace sis {
 namespace {

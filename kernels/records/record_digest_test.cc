@@ -1,9 +1,11 @@
 #include "kernels/records/record_digest.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <random>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -58,6 +60,34 @@ TEST(RecordDigestTest, OfRowsIsTheSumOverThem) {
                               std::span(log_probs).subspan(i * slots, slots));
       }
       EXPECT_EQ(DigestOfRows(first, {sampled_ids, sampled_log_probs, ids, log_probs}), sum)
+          << slots << " slots, " << count << " rows";
+    }
+  }
+}
+
+// Of counted rows, what stands behind the used slots means nothing.
+TEST(RecordDigestTest, OfCountedRowsIsThatOfUnusedSlots) {
+  std::mt19937 random(5);
+  for (const size_t slots : {1, 2, 3, 4, 10, 11, 100, 511, 512}) {
+    for (size_t count = 0; count < 8; ++count) {
+      std::vector<int32_t> sampled_ids(count), ids(count * slots);
+      std::vector<float> sampled_log_probs(count), log_probs(count * slots);
+      for (int32_t& id : sampled_ids) id = static_cast<int32_t>(random());
+      for (int32_t& id : ids) id = static_cast<int32_t>(random());
+      for (float& x : sampled_log_probs) x = -static_cast<float>(random() % 1000) / 64;
+      for (float& x : log_probs) x = -static_cast<float>(random() % 1000) / 64;
+      std::vector<int32_t> padded_ids = ids;
+      std::vector<float> padded_log_probs = log_probs;
+      std::vector<uint16_t> counts(count);
+      for (size_t i = 0; i < count; ++i) {
+        counts[i] = static_cast<uint16_t>(i == 0 ? 0 : i == 1 ? slots : random() % (slots + 1));
+        const size_t from = i * slots + counts[i];
+        const size_t unused = slots - counts[i];
+        std::ranges::fill(std::span(padded_ids).subspan(from, unused), -1);
+        std::ranges::fill(std::span(padded_log_probs).subspan(from, unused), kUnused);
+      }
+      EXPECT_EQ(DigestOfRows(900, {sampled_ids, sampled_log_probs, ids, log_probs, counts}),
+                DigestOfRows(900, {sampled_ids, sampled_log_probs, padded_ids, padded_log_probs}))
           << slots << " slots, " << count << " rows";
     }
   }

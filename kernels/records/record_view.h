@@ -17,6 +17,9 @@ struct RecordView {
   std::span<const float> sampled_log_probs;  // [T]
   std::span<const int32_t> ids;              // [T, K]
   std::span<const float> log_probs;          // [T, K]
+  // [T], how many slots are used; what stands in the others means nothing. Empty: those hold -1 and
+  // -inf.
+  std::span<const uint16_t> counts = {};
 };
 
 }  // namespace sis

@@ -2,7 +2,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <span>
 
 #include "kernels/numerics/simd_targets.h"
@@ -15,6 +14,7 @@
 #include "kernels/records/fixed12.h"
 #if HWY_TARGET != HWY_SCALAR
 #include "kernels/numerics/simd_math-inl.h"
+#include "kernels/records/simd_fixed12-inl.h"
 #include "kernels/records/simd_rows-inl.h"
 #endif
 
@@ -39,31 +39,6 @@ HWY_INLINE uint16_t UsedSlots(const float* row, size_t slots) {
 
 HWY_INLINE uint32_t Multiplier(const float* row, uint16_t used) {
   return Fixed12Multiplier(used == 0 ? 0x1p-6f : row[used - 1]);
-}
-
-// Fixed12RoundedDown, as a float, where the multiplier reaches down to x or x is below the floor.
-//
-// Depth is an integer below 2^24, so exact. So is the quotient rounded up: were an integer n within
-// half a unit in the last place of depth / m, but not equal to it, the two would be at least 1 / m
-// and at most n * 2^-24 apart; but n * m < 2^24.
-HWY_INLINE Floats CodesRoundedDown(Floats x, Floats multipliers) {
-  const Uint32Tag du;
-  const Floats units = hn::Floor(hn::Mul(x, Constant(0x1p18f)));
-  // A machine that flushes subnormals takes the smallest x below zero for 0.
-  const Mask below_zero =
-      hn::RebindMask(FloatTag(), hn::Gt(hn::BitCast(du, x), hn::Set(du, uint32_t{0x80000000})));
-  const Floats depth =
-      hn::Max(hn::Sub(Constant(4096.0f), units), hn::IfThenElseZero(below_zero, Constant(4097.0f)));
-  const Floats codes = hn::Ceil(hn::Div(depth, multipliers));
-  return hn::IfThenElse(hn::Ge(x, Constant(kFixed12Floor)), codes,
-                        Constant(float{kFixed12MinusInfinity}));
-}
-
-// What the codes stand for.
-HWY_INLINE Floats Decode(Floats codes, Floats steps) {
-  const Floats values = MinusExactProduct(Constant(0x1p-6f), codes, steps);
-  return hn::IfThenElse(hn::Eq(codes, Constant(float{kFixed12MinusInfinity})),
-                        Constant(-std::numeric_limits<float>::infinity()), values);
 }
 
 bool RoundRows(const float* rows, size_t positions, size_t slots, float* rounded,
@@ -127,8 +102,7 @@ HWY_INLINE Floats Multipliers(const TokenMajorRows<float>& rows, const float* va
   ReadRanks(rows, lane, slots - 1, lowest);
   if (hn::AllTrue(FloatTag(), hn::Ge(lowest[0], Constant(kFixed12Floor)))) {
     std::fill_n(used_slots + lane, kLanes, static_cast<uint16_t>(slots));
-    // Fixed12Multiplier: depth / 4094 rounded up is a code of that multiplier, and exact as well.
-    return hn::Max(CodesRoundedDown(lowest[0], Constant(float{kFixed12LowestCode})), Constant(1));
+    return MultipliersFor(lowest[0]);
   }
   HWY_ALIGN float multipliers[kLanes];
   for (size_t i = 0; i < kLanes; ++i) {

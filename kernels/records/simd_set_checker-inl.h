@@ -20,18 +20,25 @@ namespace sis {
 namespace HWY_NAMESPACE {
 
 // The sets of kLanes positions, rank by rank: of records, of records whose used ids are known to
-// differ, or the current policy's own, where no token was sampled and equal log-probs may stand in
-// any order.
-enum class SetKind { kRecord, kDistinctRecord, kCurrent };
+// differ, both also where a mass cuts them, or the current policy's own, where no token was sampled
+// and equal log-probs may stand in any order.
+enum class SetKind { kRecord, kDistinctRecord, kCutRecord, kDistinctCutRecord, kCurrent };
+
+constexpr bool HasDistinctIds(SetKind kind) {
+  return kind == SetKind::kDistinctRecord || kind == SetKind::kDistinctCutRecord;
+}
 
 template <SetKind kKind>
 class SetChecker {
  public:
   // Of the current policy's sets.
   HWY_INLINE SetChecker() : SetChecker(hn::Zero(Int32Tag()), hn::Zero(FloatTag())) {}
-  HWY_INLINE SetChecker(Int32s sampled_ids, Floats sampled_log_probs)
+  // `mass`: where counts() ends.
+  HWY_INLINE SetChecker(Int32s sampled_ids, Floats sampled_log_probs, float mass = 0)
       : sampled_ids_(sampled_ids),
         sampled_log_probs_(sampled_log_probs),
+        mass_target_(Constant(mass)),
+        minus_counts_(hn::Zero(Int32Tag())),
         ranks_(hn::Set(Int32Tag(), kRankOutside)),
         lowest_id_(sampled_ids),
         highest_id_(sampled_ids),
@@ -46,7 +53,7 @@ class SetChecker {
   // The ids and log-probs of `rank` and those after it.
   template <size_t kCount>
   HWY_INLINE void Add(const Int32s (&ids)[kCount], const Floats (&log_probs)[kCount], size_t rank) {
-    if constexpr (kKind != SetKind::kDistinctRecord) CheckDistinct(ids, log_probs, rank);
+    if constexpr (!HasDistinctIds(kKind)) CheckDistinct(ids, log_probs, rank);
     if constexpr (kKind == SetKind::kCurrent) {
       for (size_t i = 0; i < kCount; ++i) {
         hn::Store(log_probs[i], FloatTag(), log_probs_ + (rank + i) * kLanes);
@@ -56,6 +63,12 @@ class SetChecker {
     ExpOfEach(log_probs, exponentials);
     for (size_t i = 0; i < kCount; ++i) {
       AddSlot(ids[i], log_probs[i], static_cast<int32_t>(rank + i));
+      if constexpr (kKind == SetKind::kCutRecord || kKind == SetKind::kDistinctCutRecord) {
+        const Mask used = hn::Ne(log_probs[i], Constant(kMinusInfinity));
+        const Mask is_kept = hn::And(used, hn::Lt(mass_, mass_target_));
+        minus_counts_ = hn::Add(minus_counts_,
+                                hn::VecFromMask(Int32Tag(), hn::RebindMask(Int32Tag(), is_kept)));
+      }
       mass_ = hn::Add(mass_, ZeroBelowRange(log_probs[i], exponentials[i]));
     }
   }
@@ -69,6 +82,8 @@ class SetChecker {
   }
   // Of the sampled tokens.
   HWY_INLINE Int32s ranks() const { return ranks_; }
+  // How many of the first slots reach the mass, or all that are used; of sets to be cut.
+  HWY_INLINE Int32s counts() const { return hn::Neg(minus_counts_); }
   // What was added, of the current policy's sets.
   HWY_INLINE Int32s Id(size_t rank) const { return hn::Load(Int32Tag(), ids_ + rank * kLanes); }
   HWY_INLINE Floats LogProb(size_t rank) const {
@@ -130,6 +145,8 @@ class SetChecker {
 
   const Int32s sampled_ids_;
   const Floats sampled_log_probs_;
+  const Floats mass_target_;
+  Int32s minus_counts_;
   Int32s ranks_;
   Int32s lowest_id_;
   Int32s highest_id_;
@@ -137,7 +154,7 @@ class SetChecker {
   Floats last_log_prob_;
   Floats mass_;
   Mask valid_;
-  HWY_ALIGN int32_t ids_[kKind == SetKind::kDistinctRecord ? kLanes : kMaxTopK * kLanes];
+  HWY_ALIGN int32_t ids_[HasDistinctIds(kKind) ? kLanes : kMaxTopK * kLanes];
   HWY_ALIGN float log_probs_[kKind == SetKind::kCurrent ? kMaxTopK * kLanes : kLanes];
 };
 

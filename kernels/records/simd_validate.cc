@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -26,7 +27,9 @@ namespace {
 #if HWY_TARGET == HWY_SCALAR
 
 // The caller checks one by one.
-bool RecordsAreValid(const RecordView&, size_t, int32_t, uint16_t*) { return false; }
+bool RecordsAreValid(const RecordView&, size_t, int32_t, uint16_t*, float, uint16_t*) {
+  return false;
+}
 
 #else
 
@@ -36,9 +39,10 @@ constexpr size_t kFewPositions = 4;
 // Ids of larger sets are not compared in pairs.
 constexpr size_t kComparedSlots = 24;
 
+// `mass` and `counts`: of sets to be cut.
 template <SetKind kKind>
-bool SetsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_size,
-                  uint16_t* ranks) {
+bool SetsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_size, uint16_t* ranks,
+                  float mass, uint16_t* counts) {
   const size_t positions = records.sampled_ids.size();
   TokenMajorPositions ids(records.ids, slots);
   TokenMajorPositions log_probs(records.log_probs, slots);
@@ -53,7 +57,7 @@ bool SetsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_si
       sampled_ids[lane] = records.sampled_ids[position];
       sampled_log_probs[lane] = records.sampled_log_probs[position];
     }
-    if constexpr (kKind == SetKind::kDistinctRecord) {
+    if constexpr (HasDistinctIds(kKind)) {
       for (size_t i = index; i < index + count; ++i) {
         if (!distinct.AllDiffer(records.ids.subspan(i * slots, slots))) return false;
       }
@@ -61,26 +65,37 @@ bool SetsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_si
     const auto id_rows = ids.Group(0, index, 0, count);
     const auto log_prob_rows = log_probs.Group(0, index, 0, count);
     HWY_ALIGN int32_t group_ranks[kGroup];
+    HWY_ALIGN int32_t group_counts[kGroup];
     for (size_t lane = 0; lane < kGroup; lane += kLanes) {
       SetChecker<kKind> checker(hn::Load(Int32Tag(), sampled_ids + lane),
-                                hn::Load(FloatTag(), sampled_log_probs + lane));
+                                hn::Load(FloatTag(), sampled_log_probs + lane), mass);
       CheckSlots(id_rows, log_prob_rows, lane, slots, checker);
       if (!checker.AllValid(vocabulary_size)) return false;
       hn::Store(checker.ranks(), Int32Tag(), group_ranks + lane);
+      hn::Store(checker.counts(), Int32Tag(), group_counts + lane);
     }
     for (size_t lane = 0; lane < count; ++lane) {
       ranks[index + lane] = static_cast<uint16_t>(group_ranks[lane]);
+      if (counts == nullptr) continue;
+      counts[index + lane] = static_cast<uint16_t>(group_counts[lane]);
+      if (group_ranks[lane] >= group_counts[lane]) ranks[index + lane] = kRankOutside;
     }
   }
   return true;
 }
 
 bool RecordsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_size,
-                     uint16_t* ranks) {
+                     uint16_t* ranks, float mass, uint16_t* counts) {
   if (records.sampled_ids.size() < kFewPositions) return false;
-  return slots <= kComparedSlots
-             ? SetsAreValid<SetKind::kRecord>(records, slots, vocabulary_size, ranks)
-             : SetsAreValid<SetKind::kDistinctRecord>(records, slots, vocabulary_size, ranks);
+  const auto are_valid = [&]<SetKind kKind>() {
+    return SetsAreValid<kKind>(records, slots, vocabulary_size, ranks, mass, counts);
+  };
+  if (counts == nullptr) {
+    return slots <= kComparedSlots ? are_valid.template operator()<SetKind::kRecord>()
+                                   : are_valid.template operator()<SetKind::kDistinctRecord>();
+  }
+  return slots <= kComparedSlots ? are_valid.template operator()<SetKind::kCutRecord>()
+                                 : are_valid.template operator()<SetKind::kDistinctCutRecord>();
 }
 
 #endif  // HWY_TARGET
@@ -96,12 +111,19 @@ namespace {
 
 HWY_EXPORT(RecordsAreValid);
 
+// covered < mass if and only if it is below this, for every float.
+float RoundedUp(double mass) {
+  const auto nearest = static_cast<float>(mass);
+  return nearest < mass ? std::nextafter(nearest, 2.0f) : nearest;
+}
+
 }  // namespace
 
 bool RecordsAreQuicklySeenValid(const RecordView& records, int slots, int32_t vocabulary_size,
-                                std::span<uint16_t> ranks) {
+                                std::span<uint16_t> ranks, const MassCut& cut) {
   return HWY_DYNAMIC_DISPATCH(RecordsAreValid)(records, static_cast<size_t>(slots), vocabulary_size,
-                                               ranks.data());
+                                               ranks.data(), RoundedUp(cut.mass),
+                                               cut.counts.empty() ? nullptr : cut.counts.data());
 }
 
 }  // namespace sis

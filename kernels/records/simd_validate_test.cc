@@ -11,6 +11,7 @@
 #include "kernels/numerics/exp32.h"
 #include "kernels/numerics/log_prob.h"
 #include "kernels/numerics/simd_targets.h"
+#include "kernels/records/mass_cut.h"
 #include "kernels/records/validate.h"
 // After the list of the targets that are built.
 #include "hwy/targets.h"
@@ -102,8 +103,9 @@ void Spoil(std::mt19937& random, size_t slots, Records& records) {
   }
 }
 
-// By ValidateRecords of one position, which is not looked at on vectors.
-bool AllValid(const Records& records, size_t slots, std::vector<uint16_t>& ranks) {
+// By ValidateRecords of one position, which is not looked at on vectors, and CutToMass.
+bool AllValid(const Records& records, size_t slots, std::vector<uint16_t>& ranks, double mass,
+              std::vector<uint16_t>& counts, std::vector<uint16_t>& cut_ranks) {
   const RecordView all = records.view();
   for (size_t i = 0; i < ranks.size(); ++i) {
     const RecordView one = {all.sampled_ids.subspan(i, 1), all.sampled_log_probs.subspan(i, 1),
@@ -115,7 +117,27 @@ bool AllValid(const Records& records, size_t slots, std::vector<uint16_t>& ranks
       return false;
     }
   }
+  Records cut = records;
+  cut_ranks = ranks;
+  CutToMass(mass, slots, cut.ids, cut.log_probs, cut_ranks);
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const auto set = std::span(cut.ids).subspan(i * slots, slots);
+    counts.push_back(static_cast<uint16_t>(std::ranges::find(set, -1) - set.begin()));
+  }
   return true;
+}
+
+// Now and then what slots of the first set cover, or hardly more.
+double Target(std::mt19937& random, const Records& records, size_t slots) {
+  if (random() % 3 == 0) return OneOf(random, {0.01, 0.5, 0.9, 0.97, 0.999999});
+  const size_t count = 1 + random() % slots;
+  float mass = 0;
+  for (size_t slot = 0; slot < count; ++slot) {
+    const float log_prob = records.log_probs[slot];
+    mass = mass + (log_prob <= 0 ? Exp32(log_prob) : 0.0f);
+  }
+  const double target = random() % 2 == 0 ? mass : std::nextafter(double{mass}, 2.0);
+  return target > 0 && target < 1 ? target : 0.97;
 }
 
 void ExpectSameOfRecords() {
@@ -129,13 +151,38 @@ void ExpectSameOfRecords() {
     if (random() % 4 != 0) Spoil(random, slots, records);
     std::vector<uint16_t> expected_ranks(n);
     std::vector<uint16_t> ranks(n);
-    const bool expected = AllValid(records, slots, expected_ranks);
+    const double mass = Target(random, records, slots);
+    std::vector<uint16_t> expected_counts;
+    std::vector<uint16_t> expected_cut_ranks;
+    const bool expected =
+        AllValid(records, slots, expected_ranks, mass, expected_counts, expected_cut_ranks);
     ASSERT_EQ(
         RecordsAreQuicklySeenValid(records.view(), static_cast<int>(slots), kVocabularySize, ranks),
         expected)
         << "K " << slots << ", " << n << " positions";
     if (expected) {
       ASSERT_EQ(ranks, expected_ranks) << "K " << slots << ", " << n << " positions";
+    }
+    std::vector<uint16_t> counts(n);
+    ASSERT_EQ(RecordsAreQuicklySeenValid(records.view(), static_cast<int>(slots), kVocabularySize,
+                                         ranks, {mass, counts}),
+              expected);
+    if (expected) {
+      ASSERT_EQ(counts, expected_counts) << "K " << slots << ", mass " << mass;
+      ASSERT_EQ(ranks, expected_cut_ranks) << "K " << slots << ", mass " << mass;
+    }
+    // A few are seen one by one.
+    const size_t few = std::min<size_t>(n, 3);
+    const RecordView all = records.view();
+    const RecordView first = {all.sampled_ids.first(few), all.sampled_log_probs.first(few),
+                              all.ids.first(few * slots), all.log_probs.first(few * slots)};
+    const absl::Status status =
+        ValidateRecords(first, static_cast<int>(slots), kVocabularySize, 0,
+                        std::span(ranks).first(few), {mass, std::span(counts).first(few)});
+    if (expected) {
+      ASSERT_TRUE(status.ok()) << status;
+      ASSERT_EQ(counts, expected_counts) << "K " << slots << ", mass " << mass;
+      ASSERT_EQ(ranks, expected_cut_ranks) << "K " << slots << ", mass " << mass;
     }
     ++(expected ? valid : invalid);
   }

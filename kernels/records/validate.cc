@@ -1,11 +1,13 @@
 #include "kernels/records/validate.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/log_prob.h"
+#include "kernels/records/mass_cut.h"
 #include "kernels/records/slot_checker.h"
 
 namespace sis {
@@ -54,8 +56,11 @@ absl::StatusOr<uint16_t> ValidateRecord(int32_t sampled_id, float sampled_log_pr
 }  // namespace
 
 absl::Status ValidateRecords(const RecordView& records, int slots, int32_t vocabulary_size,
-                             uint32_t first_position, std::span<uint16_t> ranks) {
-  if (RecordsAreQuicklySeenValid(records, slots, vocabulary_size, ranks)) return absl::OkStatus();
+                             uint32_t first_position, std::span<uint16_t> ranks,
+                             const MassCut& cut) {
+  if (RecordsAreQuicklySeenValid(records, slots, vocabulary_size, ranks, cut)) {
+    return absl::OkStatus();
+  }
   // Which one isn't, if any.
   const size_t k = slots;
   for (size_t i = 0; i < records.sampled_ids.size(); ++i) {
@@ -65,6 +70,11 @@ absl::Status ValidateRecords(const RecordView& records, int slots, int32_t vocab
                        vocabulary_size, static_cast<uint32_t>(first_position + i));
     if (!rank.ok()) return rank.status();
     ranks[i] = *rank;
+    if (cut.counts.empty()) continue;
+    const auto row = records.log_probs.subspan(i * k, k);
+    const auto used = std::ranges::find(row, kMinusInfinity) - row.begin();
+    cut.counts[i] = static_cast<uint16_t>(SlotsToMass(cut.mass, row.first(used)));
+    if (ranks[i] >= cut.counts[i]) ranks[i] = kRankOutside;
   }
   return absl::OkStatus();
 }

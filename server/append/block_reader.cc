@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "kernels/numerics/crc32c.h"
-#include "kernels/records/mass_cut.h"
 #include "kernels/records/validate.h"
 #include "server/append/locate_array.h"
 #include "server/wire/arrays.h"
@@ -74,26 +73,19 @@ absl::StatusOr<RecordView> BlockReader::Read(const AppendEntryView& block,
   }
   bytes_ = BytesOf(records) + static_cast<int64_t>(counts.size_bytes());
   ranks_.resize(count);
-  if (ragged) return padded_.Pad(records, counts, block.first_position, config, ranks_);
-  status =
-      ValidateRecords(records, static_cast<int>(slots),
-                      static_cast<int32_t>(config.vocabulary_size), block.first_position, ranks_);
+  MassCut cut;
+  if (config.cuts_sets()) {
+    kept_.resize(count);
+    cut = {config.mass, kept_};
+  }
+  if (ragged) return padded_.Pad(records, counts, block.first_position, config, ranks_, cut);
+  status = ValidateRecords(records, static_cast<int>(slots),
+                           static_cast<int32_t>(config.vocabulary_size), block.first_position,
+                           ranks_, cut);
   if (!status.ok()) return status;
-  return config.cuts_sets() ? Cut(records, slots, config.mass) : records;
-}
-
-RecordView BlockReader::Cut(const RecordView& records, size_t slots, double mass) {
-  const auto own = [](auto array, auto& copy) {
-    if (array.data() != copy.data()) copy.assign(array.begin(), array.end());
-    return std::span(copy).first(array.size());
-  };
-  const std::span<int32_t> ids = own(records.ids, ids_);
-  const std::span<float> log_probs = own(records.log_probs, log_probs_);
-  CutToMass(mass, slots, ids, log_probs, ranks_);
-  RecordView cut = records;
-  cut.ids = ids;
-  cut.log_probs = log_probs;
-  return cut;
+  RecordView valid = records;
+  valid.counts = cut.counts;
+  return valid;
 }
 
 void BlockReader::ForgetLarge() {
@@ -107,6 +99,7 @@ void BlockReader::ForgetLarge() {
   forget(log_probs_);
   forget(counts_);
   forget(ranks_);
+  forget(kept_);
   padded_.ForgetAbove(kKeptBytes);
 }
 

@@ -21,8 +21,8 @@ class BlockReader {
   // The arrays lie in `segment`, or in the message if it is null. They are viewed there, or copied
   // into here until the next call. InvalidArgument names the field unless there is at least one
   // position, none beyond the most of a sequence, all arrays are as long as they should be, have
-  // the block's checksum, and hold valid records of the run. They are then cut to the run's mass.
-  // Ragged sets are padded before.
+  // the block's checksum, and hold valid records of the run. They are then cut to the run's mass,
+  // by counts. Ragged sets are padded before.
   absl::StatusOr<RecordView> Read(const AppendEntryView& block, const SharedSegment* segment,
                                   const Run& run);
   // Of the sampled tokens that were read last.
@@ -35,16 +35,14 @@ class BlockReader {
   void ForgetLarge();
 
  private:
-  // With ranks_.
-  RecordView Cut(const RecordView& records, size_t slots, double mass);
-
   std::vector<int32_t> sampled_ids_;
   std::vector<float> sampled_log_probs_;
   std::vector<int32_t> ids_;
   std::vector<float> log_probs_;
   std::vector<uint16_t> counts_;
   std::vector<uint16_t> ranks_;
-  PaddedSets padded_;  // where sets are ragged
+  std::vector<uint16_t> kept_;  // slots, where sets are cut
+  PaddedSets padded_;           // where sets are ragged
   int64_t bytes_ = 0;
 };
 

@@ -25,6 +25,9 @@ absl::Status InSequence(SequenceNameView name, const absl::Status& status) {
 
 // They come first in each set.
 int64_t UsedSlots(const RecordView& records) {
+  if (!records.counts.empty()) {
+    return std::accumulate(records.counts.begin(), records.counts.end(), int64_t{0});
+  }
   const size_t slots = records.ids.size() / records.sampled_ids.size();
   int64_t used = 0;
   for (size_t end = slots; end <= records.ids.size(); end += slots) {

@@ -4,9 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/log_prob.h"
-#include "kernels/records/mass_cut.h"
 #include "kernels/records/slot_checker.h"
-#include "kernels/records/validate.h"
 
 namespace sis {
 namespace {
@@ -28,16 +26,17 @@ void Spread(std::span<const T> values, std::span<const uint16_t> counts, size_t 
   }
 }
 
-// Makes the rows of `width` that lie at the beginning as long as they may be.
+// Makes the rows of `width` that lie at the beginning as long as they may be; what they have no
+// slots for is unused, or if those are counted, anything.
 template <typename T>
-void Widen(size_t width, size_t slots, T unused, std::span<T> rows) {
+void Widen(size_t width, size_t slots, T unused, bool counted, std::span<T> rows) {
   if (width == slots) return;
   for (size_t row = rows.size() / slots; row-- > 0;) {
     const auto from = rows.begin() + row * width;
     const auto to = rows.begin() + row * slots;
     // Row 0 is where it should be.
     if (row > 0) std::copy_backward(from, from + width, to + width);
-    std::fill_n(to + width, slots - width, unused);
+    if (!counted) std::fill_n(to + width, slots - width, unused);
   }
 }
 
@@ -64,7 +63,8 @@ absl::StatusOr<size_t> SumOfCounts(std::span<const uint16_t> counts, uint32_t fi
 
 absl::StatusOr<RecordView> PaddedSets::Pad(const RecordView& sent, std::span<const uint16_t> counts,
                                            uint32_t first_position, const RunConfig& config,
-                                           std::span<uint16_t> ranks) {
+                                           std::span<uint16_t> ranks, const MassCut& cut) {
+  const bool cuts = !cut.counts.empty();
   const size_t slots = config.top_k;
   const std::span<int32_t> all_ids = Grown(ids_, counts.size() * slots);
   const std::span<float> all_log_probs = Grown(log_probs_, counts.size() * slots);
@@ -85,7 +85,8 @@ absl::StatusOr<RecordView> PaddedSets::Pad(const RecordView& sent, std::span<con
                          .ids = narrow_ids,
                          .log_probs = narrow_log_probs},
                         static_cast<int>(width), static_cast<int32_t>(config.vocabulary_size),
-                        static_cast<uint32_t>(first_position + first), part_ranks);
+                        static_cast<uint32_t>(first_position + first), part_ranks,
+                        cuts ? MassCut{cut.mass, cut.counts.subspan(first, part.size())} : cut);
     if (!status.ok()) return status;
     for (size_t row = 0; row < part.size(); ++row) {
       // Of a valid set the last slot tells of all.
@@ -95,15 +96,13 @@ absl::StatusOr<RecordView> PaddedSets::Pad(const RecordView& sent, std::span<con
       }
       next += part[row];
     }
-    if (config.cuts_sets()) {
-      CutToMass(config.mass, width, narrow_ids, narrow_log_probs, part_ranks);
-    }
-    Widen(width, slots, -1, ids);
-    Widen(width, slots, kMinusInfinity, log_probs);
+    Widen(width, slots, -1, cuts, ids);
+    Widen(width, slots, kMinusInfinity, cuts, log_probs);
   }
   RecordView padded = sent;
   padded.ids = all_ids;
   padded.log_probs = all_log_probs;
+  padded.counts = cut.counts;
   return padded;
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/records/record_view.h"
+#include "kernels/records/validate.h"
 #include "server/cache/run_config.h"
 
 namespace sis {
@@ -19,12 +20,12 @@ absl::StatusOr<size_t> SumOfCounts(std::span<const uint16_t> counts, uint32_t fi
 // Used by one thread at a time.
 class PaddedSets {
  public:
-  // The records with sets [T, K], as if they had been sent so: checked, ranks [T] written, and cut
-  // to the run's mass. In `sent`, ids and log-probs are of the used slots, one position after the
+  // The records with sets [T, K], as if they had been sent so: checked, ranks [T] written, and cut.
+  // In `sent`, ids and log-probs are of the used slots, one position after the
   // other, as many as the counts [T] say. They are viewed in here until the next call.
   absl::StatusOr<RecordView> Pad(const RecordView& sent, std::span<const uint16_t> counts,
                                  uint32_t first_position, const RunConfig& config,
-                                 std::span<uint16_t> ranks);
+                                 std::span<uint16_t> ranks, const MassCut& cut);
 
   // Gives back the memory of arrays of more bytes.
   void ForgetAbove(size_t bytes);

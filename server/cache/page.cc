@@ -45,6 +45,26 @@ RecordView ViewOf(const RecordRows& rows) {
           .log_probs = rows.log_probs};
 }
 
+// Rounds the rows [row, row + used_slots.size()).
+void RoundRows(const RecordFormat& format, const RecordView& records, size_t row,
+               std::span<float> rounded, std::span<uint16_t> used_slots) {
+  const size_t slots = format.slots;
+  if (records.counts.empty()) {
+    RoundBehaviorRows(format.encoding,
+                      records.log_probs.subspan(row * slots, used_slots.size() * slots),
+                      format.slots, rounded, used_slots);
+    return;
+  }
+  std::array<float, kMaxTopK> memory;
+  const std::span<float> padded = std::span(memory).first(slots);
+  for (size_t i = 0; i < used_slots.size(); ++i) {
+    const auto counted = records.log_probs.subspan((row + i) * slots, records.counts[row + i]);
+    std::fill(std::ranges::copy(counted, padded.begin()).out, padded.end(), kMinusInfinity);
+    RoundBehaviorRows(format.encoding, padded, format.slots, rounded.subspan(i * slots, slots),
+                      used_slots.subspan(i, 1));
+  }
+}
+
 // Whether a slot that has an id was too low to be encoded.
 bool LosesIds(std::span<const int32_t> ids, std::span<const float> rounded, size_t slots) {
   for (size_t end = slots; end <= ids.size(); end += slots) {
@@ -80,7 +100,8 @@ RecordView SubView(const RecordView& records, size_t first, size_t count, size_t
   return {.sampled_ids = records.sampled_ids.subspan(first, count),
           .sampled_log_probs = records.sampled_log_probs.subspan(first, count),
           .ids = records.ids.subspan(first * slots, count * slots),
-          .log_probs = records.log_probs.subspan(first * slots, count * slots)};
+          .log_probs = records.log_probs.subspan(first * slots, count * slots),
+          .counts = records.counts.empty() ? records.counts : records.counts.subspan(first, count)};
 }
 
 size_t TailBytes(const RecordFormat& format) {
@@ -145,8 +166,7 @@ bool SameRecord(const RecordFormat& format, const RecordView& records, size_t ro
   std::array<float, kMaxTopK> memory;
   const std::span<float> rounded = std::span(memory).first(slots);
   uint16_t used;
-  RoundBehaviorRows(format.encoding, records.log_probs.subspan(row * slots, slots), format.slots,
-                    rounded, {&used, 1});
+  RoundRows(format, records, row, rounded, {&used, 1});
   return records.sampled_ids[row] == stored.sampled_ids[index] &&
          SameBits<float>(records.sampled_log_probs.subspan(row, 1),
                          stored.sampled_log_probs.subspan(index, 1)) &&
@@ -223,9 +243,8 @@ void Page::StoreAbsent(uint32_t index, const RecordView& records, size_t row, ui
                        std::span<const uint16_t> ranks, const RecordRows& to) {
   const size_t slots = format().slots;
   std::array<uint16_t, kPositions> used_slots;
-  RoundBehaviorRows(format().encoding, records.log_probs.subspan(row * slots, count * slots),
-                    format().slots, to.log_probs.subspan(index * slots, count * slots),
-                    std::span(used_slots).first(count));
+  RoundRows(format(), records, row, to.log_probs.subspan(index * slots, count * slots),
+            std::span(used_slots).first(count));
   std::ranges::copy(records.sampled_ids.subspan(row, count), to.sampled_ids.subspan(index).begin());
   std::ranges::copy(records.sampled_log_probs.subspan(row, count),
                     to.sampled_log_probs.subspan(index).begin());
@@ -272,10 +291,19 @@ void Page::Add(uint32_t index, const RecordView& records, size_t row, uint32_t c
 void Page::AddAll(const RecordView& records, std::span<const uint16_t> ranks) {
   RowBuffer buffer;
   const RecordRows rounded = buffer.Rows(format());
-  EncodeInto(HeaderOf(NewHeader(), records, ranks), records, ranks, rounded.log_probs);
   present_ = kAll;
   RecordView recorded = records;
   recorded.log_probs = rounded.log_probs;
+  if (format().ragged()) {
+    std::array<uint16_t, kPositions> counts;
+    const PageHeader header = HeaderOf(NewHeader(), records, ranks, counts);
+    RecordView counted = records;
+    counted.counts = recorded.counts = counts;
+    EncodeInto(header, counted, ranks, rounded.log_probs);
+    digest_ = DigestOfRows(first_position_, recorded);
+    return;
+  }
+  EncodeInto(NewHeader(), records, ranks, rounded.log_probs);
   if (LosesIds(records.ids, rounded.log_probs, format().slots)) {
     std::ranges::transform(
         records.ids, rounded.log_probs, rounded.ids.begin(),

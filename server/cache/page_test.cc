@@ -123,6 +123,40 @@ TEST_P(PageTest, WholePagesArePackedAtOnce) {
   EXPECT_TRUE(std::ranges::equal(page.block(), one_by_one.block()));
 }
 
+// Where records count their slots, what stands behind those means nothing.
+TEST_P(PageTest, HoldsTheSameOfCountedRecords) {
+  if (!format_.ragged()) return;
+  const auto slots = static_cast<size_t>(format_.slots);
+  SentRecords counted = sent_;
+  std::vector<uint16_t> counts;
+  for (uint32_t i = 0; i < kAll; ++i) {
+    const auto set = std::span(counted.ids).subspan(i * slots, slots);
+    counts.push_back(static_cast<uint16_t>(std::ranges::find(set, -1) - set.begin()));
+    std::ranges::fill(set.subspan(counts[i]), 7);
+    std::ranges::fill(std::span(counted.log_probs).subspan(i * slots, slots).subspan(counts[i]),
+                      -0.5f);
+  }
+  RecordView view = counted.view();
+  view.counts = counts;
+  EXPECT_EQ(PackedBytes(format_, view, 0, counted.ranks), Whole());
+  Page page(owner_, kFirst, Allocate(Whole()));
+  page.Add(0, view, 0, kAll, counted.ranks, {});
+  EXPECT_TRUE(page.packed());
+  ExpectHolds(page, Page::kAll);
+  Page whole(owner_, kFirst, Allocate(Whole()));
+  Add(whole, 0, kAll);
+  EXPECT_TRUE(std::ranges::equal(page.block(), whole.block()));
+
+  Page tail(owner_, kFirst, Allocate(TailBytes(format_)));
+  tail.Add(20, view, 20, 30, counted.ranks, {});
+  tail.Add(10, view, 10, 25, counted.ranks, {});
+  ExpectHolds(tail, Page::Mask(10, 40));
+  RowBuffer buffer;
+  for (uint32_t index = 10; index < 50; ++index) {
+    EXPECT_TRUE(SameRecord(format_, view, index, tail.Rows(buffer), index));
+  }
+}
+
 TEST_P(PageTest, PackedPagesCanBeAddedToAndTruncated) {
   Page page(owner_, kFirst, Allocate(TailBytes(format_)));
   Add(page, 10, 20);

@@ -95,22 +95,21 @@ def _slots_to_mass(log_probs: np.ndarray, mass: float) -> np.ndarray:
 def _count(log_probs: np.ndarray, mass: float, counts: np.ndarray) -> None:
     """Adds to 1 the slots at whose end the mass is not reached."""
     rows, slots = log_probs.shape
-    left = np.arange(rows)
+    left: Union[slice, np.ndarray] = slice(None)
     covered = np.zeros(rows, np.float32)
     begin = 0
     for width in _WIDTHS:
         end = min(begin + width, slots)
-        part = log_probs[:, begin:end] if len(left) == rows else log_probs[left, begin:end]
-        target = np.float32(mass + end * _MARGIN_OF_SLOT)
-        below = np.zeros(len(left), np.int64)
         # What is no number ends a set too: the server says so.
         with np.errstate(over="ignore", invalid="ignore"):
-            for masses in np.exp(np.ascontiguousarray(part.T)):
-                covered += masses
-                goes_on = covered < target
-                below += goes_on
-        counts[left] += below
-        left, covered = left[goes_on], covered[goes_on]
+            masses = np.exp(np.ascontiguousarray(log_probs[left, begin:end].T))
+            masses[0] += covered
+            for before, after in zip(masses, masses[1:]):
+                np.add(before, after, out=after)
+            below = masses < np.float32(mass + end * _MARGIN_OF_SLOT)
+        counts[left] += below.sum(axis=0, dtype=np.uint16)
+        goes_on = np.flatnonzero(below[-1])
+        left, covered = goes_on if isinstance(left, slice) else left[goes_on], masses[-1, goes_on]
         begin = end
         if begin == slots or not len(left):
             return

@@ -7,7 +7,7 @@ Printed are, per part, nanoseconds per token: by the clock, and of processor tim
 and of the server, smallest and in brackets median; page faults of both in one batch; and the bytes
 per token that must be read and written at least. Then, if `--perf` gives seconds, what the server's
 processor time goes to, by perf(1) (Debian's linux-perf), which takes samples of it while that part
-is repeated so long.
+is repeated so long. With `--mass` the run cuts its sets there; whole ones are handed over.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import subprocess
 import tempfile
 import time
 
+import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
@@ -28,8 +29,8 @@ from tests.bench.trainer_path.batch import RECORDED, VOCABULARY, Batch
 STAGES = {
     "kernel": r"^\[k\]",
     "checks": r"SetsAreValid|DistinctIds|ValidateRecord",
-    "rounds and packs": r"EncodeGroups|PackIds|EncodePage|EncodeBehavior|Page::AddAll",
-    "digests": r"SumOfFours|Digest",
+    "rounds and packs": r"EncodeGroups|PackIds|EncodePage|EncodeBehavior|EncodeRagged|HeaderOf|Page::AddAll",
+    "digests": r"SumOf(Fours|Counted)|Digest",
     "checksums": r"crc32",
     "decodes": r"Unpack|ReadLogProbs|ReadIds|ReadRecords|ReadSlots",
     "decides": r"VisitGroups|EvaluateStretch|SimdBackend",
@@ -54,7 +55,7 @@ def page_faults(process_id):
 class Path:
     """One batch after the other; every part is of the batch before it."""
 
-    def __init__(self, slots, sequences, length):
+    def __init__(self, slots, sequences, length, mass):
         self.tokens = sequences * length
         self._batch = Batch(sequences, length, slots)
         self._cleanup = contextlib.ExitStack()
@@ -66,7 +67,7 @@ class Path:
         self.server_id = server.process.pid
         self._client = self._cleanup.enter_context(contextlib.closing(sis.Client(server.address)))
         self._run = self._client.create_run(
-            "parts", seed=1, vocabulary_size=VOCABULARY, top_k=slots
+            "parts", seed=1, vocabulary_size=VOCABULARY, top_k=slots, mass=mass
         )
         segment = self._client.lease_segment(arrays + len(RECORDED) * sequences * 64)
         self._rows = {
@@ -74,7 +75,8 @@ class Path:
             for name, array in self._batch.recorded.items()
         }
         self._segment = self._client.lease_segment(2 * arrays + (16 << 20))
-        self._current = self._segment.place(self._batch.current)
+        self._slots = slots
+        self._current = None  # known once sets are cut
         self._current_sampled = self._segment.place(self._batch.current_sampled)
         self._batches = 0
         self._names = []
@@ -108,6 +110,11 @@ class Path:
         self._records = self._client.fetch_top_k(
             self._run, self._names, arrays=("ids", "sampled_ids"), segment=self._segment
         )
+        if self._current is None:
+            values = self._batch.current
+            if self._records.ragged:
+                values = values[np.arange(self._slots) < self._records.counts[:, None]]
+            self._current = self._segment.place(values)
 
     def evaluate(self):
         self._batches += 1
@@ -130,7 +137,7 @@ class Path:
 
 
 def floors(slots, held):
-    """Bytes per token that each part must read and write."""
+    """Bytes per token that each part must read and write, where no set is cut."""
     arrays = 8 * slots + 8
     packed_ids = (slots + 1) * (VOCABULARY - 1).bit_length() / 8
     half = 4 * slots + 4
@@ -235,9 +242,10 @@ def main():
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--repetitions", type=int, default=25)
     parser.add_argument("--slots", type=int, nargs="+", default=[10, 50, 100])
+    parser.add_argument("--mass", type=float, default=0)
     parser.add_argument("--perf", type=float, default=0, metavar="SECONDS")
     arguments = parser.parse_args()
-    shape = arguments.sequences, arguments.length
+    shape = arguments.sequences, arguments.length, arguments.mass
     print("| K | part | clock | this process | server | page faults | bytes at least |")
     print("|---|---|---|---|---|---|---|", flush=True)
     for slots in arguments.slots:
