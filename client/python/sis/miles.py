@@ -188,14 +188,28 @@ class _Responses:
 
     def __init__(self, names: Sequence[str], masks: Sequence[torch.Tensor], rows: torch.Tensor) -> None:
         """rows: int [N], which of the logits [1, T, V] are those of the tokens."""
-        self.slices = tuple(Slice(name, length=len(mask)) for name, mask in zip(names, masks) if len(mask))
-        self.mask, self.rows = torch.cat(list(masks)).bool().cpu(), rows
+        # A sample that was drawn twice has one record, of which a request takes each position once.
+        slices: Dict[str, Slice] = {}
+        begins: Dict[str, int] = {}
+        kept, of_each = [], []
+        begin = asked = 0
+        for name, length in zip(names, map(len, masks)):
+            if length and name not in slices:
+                slices[name], begins[name] = Slice(name, length=length), asked
+                kept.append(torch.arange(begin, begin + length))
+                asked += length
+            of_each.append(torch.arange(length) + begins.get(name, 0))
+            begin += length
+        self.slices = tuple(slices.values())
+        # int [asked], of the N; and int [N], of those.
+        self._kept, self._of_each = torch.cat(kept or of_each), torch.cat(of_each)
+        self.mask, self.rows = torch.cat(list(masks)).bool().cpu()[self._kept], rows[self._kept]
 
     def flat(self, values: torch.Tensor) -> torch.Tensor:
-        return values[0]
+        return values[0, self._kept.to(values.device)]
 
     def padded(self, values: torch.Tensor, fill: Any) -> torch.Tensor:
-        return values[None]
+        return values[self._of_each.to(values.device)][None]
 
 
 def loss(
@@ -221,8 +235,9 @@ def loss(
     responses = _Responses(names, batch["loss_masks"], torch.cat(rows))
     with torch.no_grad():
         current = get_log_probs_and_entropy(
-            logits, args=args, unconcat_tokens=whole, total_lengths=totals, response_lengths=lengths, max_seq_lens=padded
-        )["log_probs"]
+            logits, args=args, unconcat_tokens=whole, total_lengths=totals, response_lengths=lengths,
+            max_seq_lens=padded,
+        )["log_probs"]  # fmt: skip
         tokens = torch.cat([of_one[begin:] for of_one, begin in zip(whole, prompts)])
         tempered = logits if args.rollout_temperature == 1 else logits / args.rollout_temperature
         of_all = (tokens, tempered.flatten(0, 1), torch.cat(current), torch.cat(sampling))

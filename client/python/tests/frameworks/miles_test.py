@@ -143,9 +143,11 @@ class MilesTest(unittest.TestCase):
         }  # fmt: skip
         return types.SimpleNamespace(
             **{
-                "sis": settings, "hf_checkpoint": str(self.folder), "sglang_router_ip": host, "sglang_router_port": port,
+                "sis": settings, "hf_checkpoint": str(self.folder), "sglang_router_ip": host,
+                "sglang_router_port": port,
                 "rollout_temperature": TEMPERATURE, "rollout_top_p": 1.0, "rollout_top_k": -1,
-                "rollout_max_response_len": LONGEST, "rollout_max_context_len": None, "use_rollout_routing_replay": False,
+                "rollout_max_response_len": LONGEST, "rollout_max_context_len": None,
+                "use_rollout_routing_replay": False,
                 "use_miles_router": False, "miles_router_middleware_paths": "", "sglang_speculative_algorithm": None,
                 "rollout_num_gpus": 1, "rollout_num_gpus_per_engine": 1, "sglang_server_concurrency": 8,
                 "use_distributed_post": False, "partial_rollout": False, "true_on_policy_mode": False,
@@ -156,7 +158,8 @@ class MilesTest(unittest.TestCase):
                 "tensor_model_parallel_size": 1, "context_parallel_size": 1, "lora_rank": 0, "lora_adapter_path": None,
                 "advantage_estimator": "grpo", "kl_coef": 0.0, "normalize_advantages": False, "use_kl_loss": False,
                 "use_unbiased_kl": False, "entropy_coef": 0.0, "eps_clip": CLIP[0], "eps_clip_high": CLIP[1],
-                "qkv_format": "thd", "allgather_cp": False, "log_probs_chunk_size": -1, "recompute_loss_function": False,
+                "qkv_format": "thd", "allgather_cp": False, "log_probs_chunk_size": -1,
+                "recompute_loss_function": False,
                 "calculate_per_token_loss": False, "use_dynamic_global_batch_size": False, "global_batch_size": 4,
                 "data_pad_size_multiplier": 16, **changed,
             }
@@ -171,10 +174,10 @@ class MilesTest(unittest.TestCase):
 
         async def all_of_them():
             ask = load_generate_function(args.custom_generate_function_path)
-            asked = [
-                ask(GenerateFnInput(state, Sample(index=index, prompt=prompt), {**params, "max_new_tokens": LONGEST - 3 * index}, evaluation))
-                for index, prompt in enumerate(prompts)
-            ]
+            asked = []
+            for index, prompt in enumerate(prompts):
+                wanted = {**params, "max_new_tokens": LONGEST - 3 * index}
+                asked.append(ask(GenerateFnInput(state, Sample(index=index, prompt=prompt), wanted, evaluation)))
             outputs = await asyncio.gather(*asked)
             await http_utils._http_client.aclose()
             return [output.samples for output in outputs]
@@ -201,8 +204,8 @@ class MilesTest(unittest.TestCase):
         model.zero_grad()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         scheduler = OptimizerParamScheduler(
-            optimizer, init_lr=0.0, max_lr=1.0, min_lr=0.0, lr_warmup_steps=0, lr_decay_steps=100, lr_decay_style="constant",
-            start_wd=0.0, end_wd=0.0, wd_incr_steps=100, wd_incr_style="constant",
+            optimizer, init_lr=0.0, max_lr=1.0, min_lr=0.0, lr_warmup_steps=0, lr_decay_steps=100,
+            lr_decay_style="constant", start_wd=0.0, end_wd=0.0, wd_incr_steps=100, wd_incr_style="constant",
         )  # fmt: skip
         scheduler.step(increment=step * args.global_batch_size)
         sis.miles.before_train_step(args, 0, 0, [model], optimizer, scheduler)
@@ -326,17 +329,18 @@ class MilesTest(unittest.TestCase):
     def test_a_sample_that_was_drawn_twice_has_one_record(self):
         args = self.args()
         (sample,) = self.generated(args, PROMPTS[:1])
-        again = json.loads(json.dumps(self.engine.answer({**self.engine.requests[0], "sampling_params": {"temperature": TEMPERATURE, "max_new_tokens": 1}})))
-        meta = again["meta_info"]
-        meta["output_token_logprobs"] = [[value, token, None] for value, token in zip(sample.rollout_log_probs, sample.tokens[-sample.response_length :])]
+        sampled = zip(sample.rollout_log_probs, sample.tokens[-sample.response_length :])
+        own = [[value, token, None] for value, token in sampled]
         # Tops that differ, as those of another batch of the engine may.
-        meta["output_top_logprobs"] = [[[value - 0.25, token, None]] for value, token, _ in meta["output_token_logprobs"]]
-        sis.miles._connection.record(sample, {"temperature": TEMPERATURE}, again)
+        tops = [[[value - 0.25, token, None]] for value, token, _ in own]
+        again = {"finish_reason": {"type": "length"}, "output_token_logprobs": own, "output_top_logprobs": tops}
+        sis.miles._connection.record(sample, {"temperature": TEMPERATURE}, {"meta_info": again})
         self.assertEqual(self.client.get_run(args.sis["run"]).sequences, 1)
         rollout = self.rollout(args, [sample, copy.deepcopy(sample)])
         self.updated(args, rollout, self.current, 0)
         totals = self.client.get_step(sis.miles._connection.run, 0).totals
-        self.assertEqual(totals.missing, 0)
+        self.assertEqual((totals.missing, totals.masked), (0, 2))
+        self.assertGreater(totals.accepted, 0)
 
     def test_weight_updates_are_policy_versions(self):
         args = self.args()
@@ -350,7 +354,8 @@ class MilesTest(unittest.TestCase):
         args = self.args()
         self.generated(args, PROMPTS[:1])
         self.engine.requests.clear()
-        with unittest.mock.patch.object(Engine, "answer", lambda *_: {"text": "", "meta_info": {"finish_reason": {"type": "stop"}}}):
+        nothing = {"text": "", "meta_info": {"finish_reason": {"type": "stop"}}}
+        with unittest.mock.patch.object(Engine, "answer", lambda *_: nothing):
             self.generated(args, PROMPTS[:2], evaluation=True)
         self.assertNotIn("top_logprobs_num", self.engine.requests[0])
         self.assertEqual(self.client.get_run(args.sis["run"]).sequences, 1)
@@ -405,9 +410,9 @@ class MilesTest(unittest.TestCase):
                 sis.miles._connected(self.args(**changed))
         args = self.args()
         del args.sis
-        for refused, message in ((args, "custom_config_path names no file with sis"), (self.args(use_tis=True), "use_tis")):
+        for wrong, message in ((args, "custom_config_path names no file with sis"), (self.args(use_tis=True), "use_tis")):
             with self.assertRaisesRegex(ValueError, message):
-                self.generated(refused, PROMPTS[:1])
+                self.generated(wrong, PROMPTS[:1])
         # Before the engine was asked for anything.
         self.assertEqual(self.engine.requests, [])
         args = self.args()
@@ -418,7 +423,8 @@ class MilesTest(unittest.TestCase):
         """Of Miles itself; the parallel sizes are Megatron's."""
         package = importlib.util.find_spec("miles").submodule_search_locations[0]
         text = (pathlib.Path(package) / "utils/arguments.py").read_text()
-        for name in (*sis.miles._NEEDED, *sis.miles._HOOKS, "miles_router_middleware_paths", "use_unbiased_kl", "custom_config_path"):
+        others = ("miles_router_middleware_paths", "use_unbiased_kl", "custom_config_path")
+        for name in (*sis.miles._NEEDED, *sis.miles._HOOKS, *others):
             if not name.endswith("_parallel_size"):
                 self.assertIn(f'"--{name.replace("_", "-")}"', text)
 
