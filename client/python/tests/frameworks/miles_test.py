@@ -410,7 +410,8 @@ class MilesTest(unittest.TestCase):
                 sis.miles._connected(self.args(**changed))
         args = self.args()
         del args.sis
-        for wrong, message in ((args, "custom_config_path names no file with sis"), (self.args(use_tis=True), "use_tis")):
+        unknown = "custom_config_path names no file with sis"
+        for wrong, message in ((args, unknown), (self.args(use_tis=True), "use_tis")):
             with self.assertRaisesRegex(ValueError, message):
                 self.generated(wrong, PROMPTS[:1])
         # Before the engine was asked for anything.
