@@ -283,8 +283,9 @@ class MilesTest(unittest.TestCase):
                 *found, metrics = self.updated(args, rollout, self.current, step)
                 *wanted, share = self.in_float64(samples, step, gspo=name == "gspo")
                 self.assert_same(found, wanted)
-                # So that it can fail: of another draw.
-                self.assertGreater(self.distance(self.in_float64(samples, 0, gspo=name == "gspo")[1], wanted[1]), 2**-6)
+                # So that it can fail: of another draw, which under gspo changes a mean over the response only.
+                other = self.distance(self.in_float64(samples, 0, gspo=name == "gspo")[1], wanted[1])
+                self.assertGreater(other, 2**-8 if name == "gspo" else 2**-6)
                 # What Miles holds stays as it was.
                 self.assertTrue(all(map(torch.equal, rollout["rollout_log_probs"], before)))
                 totals = self.client.get_step(sis.miles._connection.run, step).totals
