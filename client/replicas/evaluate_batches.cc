@@ -277,10 +277,16 @@ absl::Status EvaluateBatches::PlaceBits(const Batch& batch, const std::string& p
 
 absl::Status EvaluateBatches::Add(const v1::EvaluateResponse& answer, const Batch& batch,
                                   Evaluation& merged) const {
-  if (request_.has_budgeted_rejection() && !answer.budgeted()) {
-    return absl::UnimplementedError(
-        absl::StrCat("the server of run '", request_.run().run_id(),
-                     "' knows no budgeted_rejection, which 0.1.0 has: upgrade it first"));
+  // Servers leave out what they don't know.
+  for (const auto& [field, obeyed] : {
+           std::pair("budgeted_rejection", !request_.has_budgeted_rejection() || answer.budgeted()),
+           std::pair("trust_regions",
+                     request_.trust_regions().empty() || !answer.divergences().empty()),
+       }) {
+    if (obeyed) continue;
+    return absl::UnimplementedError(absl::StrCat("the server of run '", request_.run().run_id(),
+                                                 "' knows no ", field,
+                                                 ", which 0.1.0 has: upgrade it first"));
   }
   absl::Status status = PlaceBits(batch, answer.accept_bits(), merged.accept_bits);
   VisitArrays(answer, merged, [&](v1::Output output, const std::string& part, auto& array) {

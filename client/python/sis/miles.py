@@ -167,7 +167,10 @@ async def generate(input: GenerateFnInput) -> GenerateFnOutput:
         sample.status = status
         return GenerateFnOutput(samples=sample)
     payload["top_logprobs_num"] = connection.run.config.top_k
-    answer = await post(f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate", payload)
+    url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate"
+    # As Miles's own does.
+    by_session = args.sglang_router_policy == "consistent_hashing" and sample.session_id
+    answer = await post(url, payload, headers={"X-SMG-Routing-Key": sample.session_id} if by_session else None)
     await update_sample_from_response(args, sample, payload=payload, output=answer)
     if sample.response_length and sample.status != sample.Status.ABORTED:
         await asyncio.to_thread(connection.record, sample, payload["sampling_params"], answer)

@@ -13,8 +13,8 @@ from sis.versions import warn_unless_tested
 ROOT = pathlib.Path(__file__).parents[3]
 # One upon the other, as tools/rl-environment installs them.
 REQUIREMENTS = {
-    "rl": ["engines"], "verl": ["verl"], "swift": ["engines", "frameworks"], "deepspeed": ["engines", "trl"],
-    "miles": ["engines", "miles"],
+    "rl": ["engines"], "verl": ["engines", "verl"], "swift": ["engines", "frameworks"],
+    "deepspeed": ["engines", "trl"], "miles": ["engines", "miles"],
 }  # fmt: skip
 
 

@@ -144,7 +144,7 @@ class MilesTest(unittest.TestCase):
         return types.SimpleNamespace(
             **{
                 "sis": settings, "hf_checkpoint": str(self.folder), "sglang_router_ip": host,
-                "sglang_router_port": port,
+                "sglang_router_port": port, "sglang_router_policy": None,
                 "rollout_temperature": TEMPERATURE, "rollout_top_p": 1.0, "rollout_top_k": -1,
                 "rollout_max_response_len": LONGEST, "rollout_max_context_len": None,
                 "use_rollout_routing_replay": False,
