@@ -45,7 +45,7 @@ struct BlockEntry {
   SequenceRef sequence;
   uint32_t first_position = 0;
   uint64_t policy_version = 0;
-  RecordView records;
+  RecordView records;  // without counts
   // [T], or empty. How many slots each position uses; then records.ids and .log_probs hold those
   // alone, one position after the other. Only for runs that GetRun says a mass of.
   std::span<const uint16_t> top_k_counts = {};

@@ -84,10 +84,10 @@ PageHeader HeaderOf(const PageHeader& header, const RecordView& records,
 inline size_t PageBytes(const PageHeader& header) { return LayOutPage(header).end; }
 
 // Writes a page of PageBytes. The records must be valid, and ranks [positions] as ValidateRecords
-// gave them; where a rank is kRankAbsent the other arrays are not looked at. The page's own ranks
-// may differ: a sampled token whose slot is too low to be encoded is outside of the set.
+// gave them; where a rank is kRankAbsent what the other arrays hold means nothing. The page's own
+// ranks may differ: a sampled token whose slot is too low to be encoded is outside of the set.
 // rounded_log_probs [positions, K], unless it is empty, gets the log-probs as the page has them; of
-// records with counts in used slots only. Those belong in a ragged page.
+// records with counts, which only a ragged page takes, in used slots only.
 void EncodePage(const PageHeader& header, const RecordView& records,
                 std::span<const uint16_t> ranks, std::span<std::byte> page,
                 std::span<float> rounded_log_probs = {});

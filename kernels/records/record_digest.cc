@@ -173,6 +173,24 @@ uint64_t PositionDigest(uint32_t position, int32_t sampled_id, float sampled_log
   return Addend(position, crc);
 }
 
+uint64_t DigestOfPaddedRows(uint32_t first_position, const RecordView& rows) {
+  uint64_t sum = 0;
+  std::array<int32_t, kMaxTopK> ids;
+  std::array<float, kMaxTopK> log_probs;
+  for (size_t row = 0; row < rows.counts.size(); ++row) {
+    const size_t slots = rows.ids.size() / rows.counts.size();
+    const size_t used = rows.counts[row];
+    std::fill(std::ranges::copy(rows.ids.subspan(row * slots, used), ids.begin()).out,
+              ids.begin() + slots, -1);
+    std::fill(std::ranges::copy(rows.log_probs.subspan(row * slots, used), log_probs.begin()).out,
+              log_probs.begin() + slots, kMinusInfinity);
+    sum += PositionDigest(static_cast<uint32_t>(first_position + row), rows.sampled_ids[row],
+                          rows.sampled_log_probs[row], std::span(ids).first(slots),
+                          std::span(log_probs).first(slots));
+  }
+  return sum;
+}
+
 uint64_t DigestOfRows(uint32_t first_position, const RecordView& rows) {
   const size_t count = rows.sampled_ids.size();
   if (count == 0) return 0;
@@ -184,21 +202,7 @@ uint64_t DigestOfRows(uint32_t first_position, const RecordView& rows) {
       __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
   if (!rows.counts.empty() && has_product) return SumOfCounted(first_position, rows, slots);
 #endif
-  if (!rows.counts.empty()) {
-    std::array<int32_t, kMaxTopK> ids;
-    std::array<float, kMaxTopK> log_probs;
-    for (; row < count; ++row) {
-      const size_t used = rows.counts[row];
-      std::fill(std::ranges::copy(rows.ids.subspan(row * slots, used), ids.begin()).out,
-                ids.begin() + slots, -1);
-      std::fill(std::ranges::copy(rows.log_probs.subspan(row * slots, used), log_probs.begin()).out,
-                log_probs.begin() + slots, kMinusInfinity);
-      sum += PositionDigest(static_cast<uint32_t>(first_position + row), rows.sampled_ids[row],
-                            rows.sampled_log_probs[row], std::span(ids).first(slots),
-                            std::span(log_probs).first(slots));
-    }
-    return sum;
-  }
+  if (!rows.counts.empty()) return DigestOfPaddedRows(first_position, rows);
 #ifdef __x86_64__
   static const bool has_instruction = __builtin_cpu_supports("sse4.2");
   if (has_instruction) {

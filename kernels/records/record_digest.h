@@ -13,6 +13,9 @@ namespace sis {
 uint64_t PositionDigest(uint32_t position, int32_t sampled_id, float sampled_log_prob,
                         std::span<const int32_t> ids, std::span<const float> log_probs);
 
+// DigestOfRows of rows with counts, one by one, as where the processor has no instruction for it.
+uint64_t DigestOfPaddedRows(uint32_t first_position, const RecordView& rows);
+
 // The sum of the addends of n consecutive positions with a record, the first at `first_position`.
 uint64_t DigestOfRows(uint32_t first_position, const RecordView& rows);
 

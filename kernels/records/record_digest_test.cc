@@ -86,9 +86,11 @@ TEST(RecordDigestTest, OfCountedRowsIsThatOfUnusedSlots) {
         std::ranges::fill(std::span(padded_ids).subspan(from, unused), -1);
         std::ranges::fill(std::span(padded_log_probs).subspan(from, unused), kUnused);
       }
-      EXPECT_EQ(DigestOfRows(900, {sampled_ids, sampled_log_probs, ids, log_probs, counts}),
-                DigestOfRows(900, {sampled_ids, sampled_log_probs, padded_ids, padded_log_probs}))
-          << slots << " slots, " << count << " rows";
+      const RecordView counted = {sampled_ids, sampled_log_probs, ids, log_probs, counts};
+      const uint64_t expected =
+          DigestOfRows(900, {sampled_ids, sampled_log_probs, padded_ids, padded_log_probs});
+      EXPECT_EQ(DigestOfRows(900, counted), expected) << slots << " slots, " << count << " rows";
+      EXPECT_EQ(DigestOfPaddedRows(900, counted), expected) << slots << " slots";
     }
   }
 }

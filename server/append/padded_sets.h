@@ -20,9 +20,10 @@ absl::StatusOr<size_t> SumOfCounts(std::span<const uint16_t> counts, uint32_t fi
 // Used by one thread at a time.
 class PaddedSets {
  public:
-  // The records with sets [T, K], as if they had been sent so: checked, ranks [T] written, and cut.
-  // In `sent`, ids and log-probs are of the used slots, one position after the
-  // other, as many as the counts [T] say. They are viewed in here until the next call.
+  // The records with sets [T, K], checked, ranks [T] written, and cut: then counts say where, and
+  // what stands behind them means nothing. In `sent`, ids and log-probs are of the used slots, one
+  // position after the other, as many as the counts [T] say. They are viewed in here until the next
+  // call.
   absl::StatusOr<RecordView> Pad(const RecordView& sent, std::span<const uint16_t> counts,
                                  uint32_t first_position, const RunConfig& config,
                                  std::span<uint16_t> ranks, const MassCut& cut);

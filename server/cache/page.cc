@@ -55,13 +55,12 @@ void RoundRows(const RecordFormat& format, const RecordView& records, size_t row
                       format.slots, rounded, used_slots);
     return;
   }
-  std::array<float, kMaxTopK> memory;
-  const std::span<float> padded = std::span(memory).first(slots);
   for (size_t i = 0; i < used_slots.size(); ++i) {
-    const auto counted = records.log_probs.subspan((row + i) * slots, records.counts[row + i]);
-    std::fill(std::ranges::copy(counted, padded.begin()).out, padded.end(), kMinusInfinity);
-    RoundBehaviorRows(format.encoding, padded, format.slots, rounded.subspan(i * slots, slots),
-                      used_slots.subspan(i, 1));
+    const size_t count = records.counts[row + i];
+    const std::span<float> to = rounded.subspan(i * slots, slots);
+    RoundBehaviorRows(format.encoding, records.log_probs.subspan((row + i) * slots, count),
+                      static_cast<int>(count), to, used_slots.subspan(i, 1));
+    std::ranges::fill(to.subspan(count), kMinusInfinity);
   }
 }
 
@@ -298,7 +297,10 @@ void Page::AddAll(const RecordView& records, std::span<const uint16_t> ranks) {
     std::array<uint16_t, kPositions> counts;
     const PageHeader header = HeaderOf(NewHeader(), records, ranks, counts);
     RecordView counted = records;
-    counted.counts = recorded.counts = counts;
+    counted.counts = counts;
+    // Without unused slots rows are digested side by side.
+    const bool all_used = header.used_slots == kPositions * static_cast<uint32_t>(format().slots);
+    if (!all_used) recorded.counts = counts;
     EncodeInto(header, counted, ranks, rounded.log_probs);
     digest_ = DigestOfRows(first_position_, recorded);
     return;
