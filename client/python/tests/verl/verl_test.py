@@ -491,7 +491,8 @@ class VerlTest(unittest.TestCase):
         data.pop("rollout_log_probs")
         self.worker.infer_batch(data)
         # As on two ranks.
-        halves = [batch(part, temperature=0.8) for part in (samples[:6], samples[6:])]
+        sizes = {"temperature": 0.8, "micro_batch_size_per_gpu": 2}
+        halves = [batch(part, **sizes) for part in (samples[:6], samples[6:])]
         data["old_log_probs"] = torch.cat([training_worker.recompute(self.worker, part) for part in halves])
         training_worker.move(self.worker.engine.module)
         metrics = metrics_of(self.worker.train_batch(data))
