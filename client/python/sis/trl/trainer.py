@@ -185,6 +185,7 @@ class SisTrainerMixin(DecidingMixin):
             completions = output["completion_ids"]
             output["sis_rollout"] = torch.arange(len(completions), device=completions.device)
             if self._sis_own_sets:
+                # TRL's off-policy mask would read what takes the place of old log-probs.
                 output.setdefault("sampling_per_token_logps", output["old_per_token_logps"])
             # What ratios are to.
             name = "old_per_token_logps" if self._sis_own_sets else "sampling_per_token_logps"

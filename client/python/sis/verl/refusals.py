@@ -59,10 +59,16 @@ def _check_own_sets(config: Mapping[str, Any]) -> None:
     actor = config["actor_rollout_ref"]["actor"]
     sizes = (part.get("ulysses_sequence_parallel_size") or 1 for part in (actor, actor.get("fsdp_config") or {}))
     check_parallel("trainer", max(sizes))
-    if (config["algorithm"].get("rollout_correction") or {}).get("bypass_mode"):
+    correction = config["algorithm"].get("rollout_correction") or {}
+    if correction.get("bypass_mode"):
         raise ValueError(
             "algorithm.rollout_correction.bypass_mode is true, by which actors never recompute old log-probs, and "
             "sis.sets is 'trainer', which records them. Set bypass_mode to false, or sets to 'engine'"
+        )
+    if "token" in (correction.get("rollout_rs") or ""):
+        raise ValueError(
+            f"algorithm.rollout_correction.rollout_rs is {correction['rollout_rs']!r}, which takes tokens out of what "
+            "actors have recorded as a whole. Set it to null, or to one that rejects sequences"
         )
 
 

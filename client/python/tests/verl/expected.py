@@ -32,7 +32,7 @@ def mean_score(logits, behaviour, top_k, limit, expected):
 
 def gradients(
     model, samples, advantages, *, seed, draw, top_k, top_p=1.0, mass=1.0, rule=None, lost=(), limit=None,
-    centered=False, expected=False,
+    centered=False, expected=False, temperature=1.0,
 ):  # fmt: skip
     """{parameter: gradient} of the token-mean loss, and the share of accepted tokens. advantages: per sample
     [at least its tokens]. With top_p the policies must be equal, and all tokens count as accepted. rule: of of_rule,
@@ -43,7 +43,7 @@ def gradients(
     loss, count, as_current = 0.0, 0, 0
     for sample, advantage in zip(samples, advantages):
         length, start = len(sample.tokens), len(sample.prompt)
-        logits = double(torch.tensor([sample.prompt + sample.tokens])).logits[0, start - 1 : -1]
+        logits = double(torch.tensor([sample.prompt + sample.tokens])).logits[0, start - 1 : -1] / temperature
         if top_p < 1:
             logits = kept_logits(logits, top_p)
         tokens = torch.tensor(sample.tokens)

@@ -172,20 +172,21 @@ def batch(samples, seed=0, **non_tensor):
     )  # fmt: skip
     data = left_right_2_no_padding(data)
     tensordict_utils.assign_non_tensor(
-        data, calculate_entropy=False, global_batch_size=len(samples), compute_loss=True, temperature=1.0, **non_tensor
-    )
+        data, calculate_entropy=False, global_batch_size=len(samples), compute_loss=True,
+        **{"temperature": 1.0, **non_tensor},
+    )  # fmt: skip
     return data
 
 
 def recompute(worker, data):
-    """As verl's trainer, has the actor find the old log-probs."""
+    """The old log-probs, found as verl's trainer has the actor find them."""
     from verl.utils import tensordict_utils
     from verl.workers.utils.padding import no_padding_2_padding
 
     tensordict_utils.assign_non_tensor(data, compute_loss=False)
     found = worker.infer_batch(data)
     tensordict_utils.assign_non_tensor(data, compute_loss=True)
-    data["old_log_probs"] = no_padding_2_padding(found["log_probs"], data)
+    return no_padding_2_padding(found["log_probs"], data)
 
 
 def move(model):

@@ -444,13 +444,26 @@ class VerlTest(unittest.TestCase):
                     self.assert_close(step, clipped)
                 self.assertAlmostEqual(metrics["sis/missing"][0][0], 6 / sum(sum(sample.mask) for sample in samples))
 
+    def test_samples_that_are_alike_have_one_record(self):
+        """Which Evaluate, in a micro-batch of all, would not take twice."""
+        samples, settings = self.recorded(self.coarse, 8, K, 33)
+        samples[3:6] = [copy.deepcopy(samples[6]) for _ in range(3)]
+        data = batch(samples, micro_batch_size_per_gpu=8)
+        expected, share = expected_gradients(self.model, samples, data["advantages"], seed=1, draw=0, top_k=K)
+        gradients = Gradients(self.worker)
+        self.attached(settings)
+        metrics = metrics_of(self.worker.train_batch(data))
+        self.assertEqual(metrics["sis/missing"], [[0.0]])
+        self.assertAlmostEqual(metrics["sis/accept_rate"][0][0], share, delta=1e-12)
+        self.assert_close(gradients.steps[0], expected)
+
     @torch.no_grad()
-    def on_own_sets(self, samples):
+    def on_own_sets(self, samples, temperature):
         """The samples as the actor's own log-probs say, and its weights as updates leave them."""
         found = []
         for sample in samples:
             context = torch.tensor([sample.prompt + sample.tokens])
-            every = self.model(context).logits[0, len(sample.prompt) - 1 : -1].log_softmax(-1)
+            every = (self.model(context).logits[0, len(sample.prompt) - 1 : -1] / temperature).log_softmax(-1)
             own = every.gather(1, torch.tensor(sample.tokens)[:, None])[:, 0]
             turns = [
                 dataclasses.replace(turn, log_probs=every[turn.start : turn.start + len(turn.log_probs)])
@@ -463,20 +476,24 @@ class VerlTest(unittest.TestCase):
     def test_sets_of_the_trainer(self):
         """Of whichever engine the samples are, and told no log-probs of it."""
         samples = rollout(self.stale, 8, K, 31)
-        # Two that are alike.
+        # Three that are alike: two are recorded together, all trained on together.
+        samples[6] = copy.deepcopy(samples[4])
         samples[7] = copy.deepcopy(samples[4])
-        moved, own = self.on_own_sets(samples)
+        moved, own = self.on_own_sets(samples, 0.8)
         rule = {"soft_acceptance": True, "weight": "expected"}
         settings = self.settings(sets="trainer", log_prob_encoding="float32", **rule)
-        data = batch(samples)
-        of = {"seed": 1, "draw": 0, "top_k": K, "rule": "soft_acceptance"}
+        data = batch(samples, temperature=0.8)
+        of = {"seed": 1, "draw": 0, "top_k": K, "rule": "soft_acceptance", "temperature": 0.8}
         expected, _ = expected_gradients(moved, own, data["advantages"], **of)
         of_engine, _ = expected_gradients(moved, samples, data["advantages"], **of)
         gradients = Gradients(self.worker)
         training = self.attached(settings)
         data.pop("rollout_log_probs")
         self.worker.infer_batch(data)
-        training_worker.recompute(self.worker, data)
+        # As on two ranks.
+        sizes = {"temperature": 0.8, "micro_batch_size_per_gpu": 2}
+        halves = [batch(part, **sizes) for part in (samples[:6], samples[6:])]
+        data["old_log_probs"] = torch.cat([training_worker.recompute(self.worker, part) for part in halves])
         training_worker.move(self.worker.engine.module)
         metrics = metrics_of(self.worker.train_batch(data))
         self.assertEqual((metrics["sis/missing"], metrics["sis/envelope_violations"]), ([[0.0]], [[0.0]]))
@@ -755,13 +772,14 @@ class VerlTest(unittest.TestCase):
                 ("ppo_trainer", f"{ours}.sets=trainer", "bypass_mode is true.*Set bypass_mode to false"),
                 ("ppo_trainer", f"{actor_rollout}.actor.fsdp_config.ulysses_sequence_parallel_size=2", "'trainer'.*Set it to 1"),
                 ("ppo_trainer", "algorithm.rollout_correction.rollout_rs=token_k1", "rollout_rs .* Set it to null"),
+                ("ppo_trainer", "algorithm.rollout_correction.rollout_rs=token_k1", "as a whole. Set it to null"),
                 ("ppo_trainer", "distillation.distillation_loss.loss_mode=forward_kl_topk", "Set it to 'k3'"),
                 ("ppo_trainer", f"{actor_rollout}.actor.policy_loss.loss_mode=geo_mean", "'geo_mean', but damped.*'vanilla'"),
                 ("ppo_trainer", f"{ours}.score_centering=true", "loss_mode is 'vanilla'.*set it to 'cispo'"),
                 ("ppo_megatron_trainer", f"{actor_rollout}.actor.strategy=megatron", "Set it to 'fsdp2'"),
             ):
                 given = [*recipe, override, "distillation.enabled=true"]
-                if "ulysses" in override:
+                if "'trainer'" in message or "as a whole" in message:
                     given = [*own, override]
                 if config != "ppo_trainer":
                     given.remove(recipe[-1])

@@ -1,0 +1,59 @@
+"""An actor's own most probable tokens, which it finds while it recomputes old log-probs."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Tuple
+
+import numpy as np
+import torch
+
+import sis.torch
+from sis import entries, recomputed
+from sis.top_k import TopK
+from sis.verl.generated import Generated, Stretches, rows_of
+from sis.verl.names import name_of
+
+
+class OwnSets(Stretches):
+    def __init__(self, generated: List[Generated], top_k: int, version: int) -> None:
+        super().__init__(generated)
+        self._top_k = top_k
+        self._version = version
+        # Of the micro-batch.
+        self._found: Dict[int, TopK] = {}
+        # By name, for Client.append_many: samples that are alike have one.
+        self.entries: Dict[str, Tuple[entries.Block, entries.Seal]] = {}
+
+    def loss(
+        self,
+        model_output: Any = None,
+        data: Any = None,
+        dp_group: Any = None,
+        student_logits: Optional[torch.Tensor] = None,
+        data_format: str = "thd",
+    ) -> Any:
+        """Called as MiniBatch.loss is, where verl wants none."""
+        if student_logits is not None:
+            self._found = self._sets(student_logits[0], data)
+            return {}
+        log_probs = model_output["log_probs"].values().float().cpu().numpy()
+        for index, first in self.places(data):
+            part = self.generated[index]
+            length = len(part.sampled_ids)
+            name = name_of(part.context, part.sampled_ids, log_probs[first : first + length])
+            block = entries.Block(name, 0, self._version, *self._found[index])
+            self.entries.setdefault(name, (block, entries.Seal(name, length)))
+        return torch.tensor(1.0), {}
+
+    def _sets(self, logits: torch.Tensor, data: Any) -> Dict[int, TopK]:
+        parts = self.parts(logits, data)
+        if not parts:
+            return {}
+        at = rows_of(parts, logits)
+        tokens = torch.from_numpy(np.concatenate([self.generated[part.index].sampled_ids for part in parts]))
+        gather = lambda records: sis.torch.gather(records, logits, rows=at)
+        record = recomputed.record(at, logits.__getitem__, gather, tokens, self._top_k)
+        ends = np.cumsum([part.length for part in parts])
+        return {
+            part.index: TopK(*(array[end - part.length : end] for array in record)) for part, end in zip(parts, ends)
+        }
