@@ -66,6 +66,7 @@ class FaultyTraining:
             draw=draw,
             log_probs=np.append(log_probs, log_probs[:lost], axis=0),
             sampled_log_probs=np.append(sampled, sampled[:lost]),
-            prefix_curve=[1, self.records.ids.shape[1]],
+            # Budgeted rejection has none.
+            prefix_curve=[] if options.budgeted_rejection else [1, self.records.ids.shape[1]],
             options=options,
         )
