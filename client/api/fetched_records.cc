@@ -64,7 +64,8 @@ RecordReader::RecordReader(const v1::FetchTopKRequest& request,
   for (const int array : request.arrays()) {
     // One that is none of the four the server refuses.
     const size_t index = static_cast<size_t>(array) - v1::SAMPLED_IDS;
-    if (index < kTopKCounts) wanted_[index] = true;
+    // Clang 14 finds no enumerator behind "using enum" here.
+    if (index < FetchedChunk::kTopKCounts) wanted_[index] = true;
   }
   wanted_[kTopKCounts] = request.ragged() && (wanted_[kTopKIds] || wanted_[kTopKLogProbs]);
 }
