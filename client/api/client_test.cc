@@ -224,7 +224,7 @@ TEST_F(ClientTest, EvaluateSendsItsOptions) {
             absl::InvalidArgumentError("sampled_ids: 1 elements, must be 2"));
 }
 
-TEST_F(ClientTest, AServerThatKnowsNoBudgetedRejectionDecidesNothing) {
+TEST_F(ClientTest, AServerThatLacksWhatIsAskedForDecidesNothing) {
   const std::vector<float> values = {-1, -2};
   const std::vector<Slice> slices = {{{"a"}, 0, 2}};
   v1::EvaluateResponse answer;
@@ -241,6 +241,11 @@ TEST_F(ClientTest, AServerThatKnowsNoBudgetedRejectionDecidesNothing) {
   answer.set_budgeted(true);
   service_.AnswerEvaluate(answer);
   EXPECT_TRUE(client_->Evaluate({"run"}, slices, GatheredValues{values, values}, options).ok());
+  options.trust_regions.resize(1);
+  const absl::Status next =
+      client_->Evaluate({"run"}, slices, GatheredValues{values, values}, options).status();
+  EXPECT_EQ(next.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(next.message()), HasSubstr("run 'run' knows no trust_regions"));
 }
 
 TEST_F(ClientTest, EvaluateSendsTheFormsOfAllTokens) {
