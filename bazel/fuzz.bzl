@@ -28,7 +28,7 @@ def cc_fuzz_test(name, srcs, deps = [], corpus = [], mutations = 20000, size = "
         args = select({
             "//tests/fuzz:libfuzzer": [
                 "-runs=50000",
-                "-max_total_time=30",
+                "-max_total_time=10",
                 "-timeout=60",
                 "-rss_limit_mb=4096",
                 "-seed=20240229",

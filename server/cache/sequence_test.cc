@@ -458,7 +458,7 @@ INSTANTIATE_TEST_SUITE_P(
     Formats, SequenceTest,
     testing::Combine(testing::Values(LogProbEncoding::kFloat32, LogProbEncoding::kFloat16,
                                      LogProbEncoding::kFixed12),
-                     testing::Values(1, 3, 10, 64, 128),
+                     testing::Values(1, 3, 10, 64),
                      testing::Values(PageVersion::kFixed, PageVersion::kRagged)));
 
 }  // namespace

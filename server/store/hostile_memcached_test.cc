@@ -159,7 +159,7 @@ TEST(HostileMemcachedTest, MoreThanAllItemsTogetherHave) {
 }
 
 TEST(HostileMemcachedTest, KeysThatNobodyAskedFor) {
-  Get([](const Peer& peer, const std::vector<std::string>&) {
+  (void)Get([](const Peer& peer, const std::vector<std::string>&) {
     while (peer.Say("VALUE sis1:other 0 1 1\r\nx\r\n")) continue;
   });
   // The same for ever.
@@ -172,7 +172,7 @@ TEST(HostileMemcachedTest, KeysThatNobodyAskedFor) {
 }
 
 TEST(HostileMemcachedTest, LinesWithoutAnEndAndGarbage) {
-  Get([](const Peer& peer, const std::vector<std::string>&) {
+  (void)Get([](const Peer& peer, const std::vector<std::string>&) {
     while (peer.Say(std::string(1000, 'x'))) continue;
   });
   for (const char* line :
@@ -183,10 +183,10 @@ TEST(HostileMemcachedTest, LinesWithoutAnEndAndGarbage) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(line));
   }
   // A value that ends elsewhere.
-  Get([](const Peer& peer, const std::vector<std::string>& command) {
+  (void)Get([](const Peer& peer, const std::vector<std::string>& command) {
     peer.Say(absl::StrCat("VALUE ", command[1], " 0 1 1\r\nxyz\r\nEND\r\n"));
   });
-  Get([](const Peer& peer, const std::vector<std::string>&) { peer.Say("VAL"); });
+  (void)Get([](const Peer& peer, const std::vector<std::string>&) { peer.Say("VAL"); });
 }
 
 // Each would go on for ever.
@@ -196,8 +196,8 @@ TEST(HostileMemcachedTest, AnswersThatDrip) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   };
-  Get([&](const Peer& peer, const std::vector<std::string>&) { drip(peer, "x"); });
-  Get([&](const Peer& peer, const std::vector<std::string>& command) {
+  (void)Get([&](const Peer& peer, const std::vector<std::string>&) { drip(peer, "x"); });
+  (void)Get([&](const Peer& peer, const std::vector<std::string>& command) {
     peer.Say(absl::StrCat("VALUE ", command[1], " 0 900000 1\r\n"));
     drip(peer, "x");
   });

@@ -348,12 +348,12 @@ class WrongStage final : public HostStage {
 
   absl::Status Start(const Batch& batch) override {
     absl::Status status = HostStage::Start(batch);
-    const StagedStretch& first = *batch.View(input().data(), nullptr, nullptr).stretches;
+    auto* const bytes = const_cast<std::byte*>(output().data());
+    const StagedStretch& first = *batch.View(input().data(), nullptr, bytes).stretches;
     if (where_ == Where::kDecisionsOfRagged && first.behavior.layout != RowLayout::kRagged) {
       return status;
     }
-    const size_t offset = where_ == Where::kSums ? batch.sums_offset() : 0;
-    const_cast<std::byte&>(output()[offset]) ^= std::byte{3};
+    bytes[where_ == Where::kSums ? batch.sums_offset() : 0] ^= std::byte{3};
     return status;
   }
 

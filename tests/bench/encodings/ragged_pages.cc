@@ -53,7 +53,9 @@ struct Sets {
 };
 
 Sets Cut(const PolicyPairs& pairs, double mass) {
-  Sets sets{.slots = pairs.slots, .positions = pairs.positions.size() / kPositions * kPositions};
+  Sets sets;
+  sets.slots = pairs.slots;
+  sets.positions = pairs.positions.size() / kPositions * kPositions;
   std::mt19937 random(3);
   for (size_t i = 0; i < sets.positions; ++i) {
     const PolicyPair& pair = pairs.positions[i];
