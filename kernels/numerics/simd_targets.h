@@ -1,15 +1,14 @@
 // Which of Highway's targets the kernels are built for. Comes before any header of Highway.
 #pragma once
 
-// Vectors without a fixed size can't be members of structures, and no server that lacks AVX2 is
-// worth the time its vectors take to compile: such machines run the 128-bit code.
-#define SIS_TARGETS_LEFT_OUT \
-  (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_SSSE3 | HWY_SSE4)
+// Vectors without a fixed size can't be members of structures; such machines run the 128-bit code.
+#define SIS_VECTORS_WITHOUT_SIZE (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 
-// Sanitizers make each target a minute's work to compile: the widest one and one of 128 bits stand
-// for the others.
+// What has SSSE3 and not SSE4 was last made in 2007. Sanitizers make each target a minute's work to
+// compile: there the widest one and the emulated one of 128 bits stand for the others.
 #ifdef SIS_FEW_SIMD_TARGETS
-#define HWY_DISABLED_TARGETS (SIS_TARGETS_LEFT_OUT | HWY_AVX3_DL | HWY_AVX2)
+#define HWY_DISABLED_TARGETS \
+  (SIS_VECTORS_WITHOUT_SIZE | HWY_AVX3_DL | HWY_AVX2 | HWY_SSE4 | HWY_SSSE3)
 #else
-#define HWY_DISABLED_TARGETS SIS_TARGETS_LEFT_OUT
+#define HWY_DISABLED_TARGETS (SIS_VECTORS_WITHOUT_SIZE | HWY_SSSE3)
 #endif
