@@ -13,13 +13,16 @@ import pathlib
 import subprocess
 import sys
 
+from compile_commands import bazel
+
 # Without GoogleTest's: its macros are not defined for libraries.
 HEADERS = (
     "algorithm", "functional", "map", "memory", "string", "vector",
     "absl/container/flat_hash_map.h", "absl/status/statusor.h", "absl/strings/str_cat.h",
     "absl/synchronization/mutex.h", "absl/time/time.h", "google/protobuf/message.h",
 )  # fmt: skip
-# Clang names it as what a file depends on, so it is one that Bazel doesn't ask about.
+# Comes last. Clang lists its path among those that a file depends on, and of a system's header Bazel
+# doesn't demand that the target names it.
 LAST_HEADER = "/usr/include/grpcpp/grpcpp.h"
 # Name, a file that is compiled in that way, and which others are.
 FORMS = (
@@ -30,11 +33,6 @@ FORMS = (
 OTHERWISE = ("server/cache/sequence_test.cc", "client/study/layers.cc")
 # Macros of some targets alone; no header here reads them.
 SOME_MACROS = ("-DNOMINMAX", "-DHWY_SHARED_DEFINE", "-DGTEST_HAS_PTHREAD=1")
-
-
-def bazel(*arguments):
-    return subprocess.run([os.environ.get("BAZEL", "bazel"), *arguments], check=True, stdout=subprocess.PIPE,
-                          stdin=subprocess.DEVNULL, text=True).stdout.strip()
 
 
 def command_of(action):
@@ -60,7 +58,8 @@ def main():
     include = [argument for header in HEADERS for argument in ("-include", header)]
     for name, source, files in FORMS:
         output = folder / f"{name}.pch"
-        subprocess.run([*command_of(actions[source]), *include, "-x", "c++-header", LAST_HEADER, "-o", output], check=True)
+        command = command_of(actions[source]) + include
+        subprocess.run([*command, "-x", "c++-header", LAST_HEADER, "-o", output], check=True)
         files = ",".join((files, *(f"-{path}" for path in OTHERWISE)))
         print(f"--per_file_copt={files}@-include-pch,{output}")
 

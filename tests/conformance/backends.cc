@@ -30,7 +30,7 @@ class CurveOnly final : public Backend {
 std::vector<SimdBackend> SimdBackends() {
   std::vector<SimdBackend> backends = SimdBackend::ForEveryTarget();
 #ifdef SIS_FEW_SIMD_TARGETS
-  // Under sanitizers emulated vectors take four times as long as all others.
+  // Under sanitizers emulated vectors take four times as long as any other backend.
   if (backends.size() > 1) {
     std::erase_if(backends, [](const Backend& backend) { return backend.name() == "cpu/EMU128"; });
   }
