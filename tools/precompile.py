@@ -30,7 +30,10 @@ FORMS = (
     ("test", "server/security/security_test.cc", r"^(server|client|tests)/.*_test\.cc"),
 )  # fmt: skip
 # Compiled in ways of their own.
-OTHERWISE = ("server/cache/sequence_test.cc", "client/study/layers.cc")
+OTHERWISE = (
+    r"server/(cache|fetch)/(sequence|page|step_ledger|step_history|ragged_fetch)_test\.cc",
+    "tests/conformance/layouts_test.cc", "client/study/layers.cc",
+)  # fmt: skip
 # Macros of some targets alone; no header here reads them.
 SOME_MACROS = ("-DNOMINMAX", "-DHWY_SHARED_DEFINE", "-DGTEST_HAS_PTHREAD=1")
 
