@@ -13,6 +13,8 @@
 #include "client/one_server/circuit_breaker.h"
 #include "client/one_server/evaluate_streams.h"
 #include "client/one_server/single_server.h"
+#include "client/replicas/evaluate_batches.h"
+#include "client/replicas/replicas.h"
 #include "client/types/grpc_status.h"
 #include "client/types/messages.h"
 #include "kernels/numerics/float16.h"
@@ -98,6 +100,10 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::vector<std::s
       std::make_unique<Replicas>(addresses, std::move(servers), std::move(streams),
                                  one ? options.micro_batch_bytes : BytesWithoutStreams(options))));
 }
+
+Client::Client(std::unique_ptr<Replicas> replicas) : replicas_(std::move(replicas)) {}
+
+Client::~Client() = default;
 
 Client::Client(const std::shared_ptr<grpc::Channel>& channel, const ClientOptions& options)
     : Client(std::make_unique<Replicas>(std::vector<std::string>{""},

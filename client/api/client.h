@@ -2,8 +2,6 @@
 // arrays out.
 #pragma once
 
-#include <grpcpp/grpcpp.h>
-
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -20,14 +18,18 @@
 #include "client/one_server/append_writer.h"
 #include "client/one_server/channel.h"
 #include "client/one_server/credentials.h"
-#include "client/replicas/evaluate_batches.h"
-#include "client/replicas/replicas.h"
 #include "client/shared_memory/mapped_segments.h"
 #include "client/shared_memory/shared_memory.h"
 #include "client/types/types.h"
 #include "sis/v1/ratio_service.pb.h"
 
+namespace grpc {
+class Channel;
+}  // namespace grpc
+
 namespace sis {
+
+class Replicas;
 
 struct ClientOptions {
   // How long Connect waits for the server to answer.
@@ -86,6 +88,8 @@ class Client {
 
   // Over a channel that is there, such as that of a server in this process.
   explicit Client(const std::shared_ptr<grpc::Channel>& channel, const ClientOptions& options = {});
+
+  ~Client();
 
   // Incarnation 0 is the present one, or the first of a new run. With columns it is looked up, and
   // Unimplemented if a server knows of none, which would drop their values.
@@ -147,7 +151,7 @@ class Client {
                                       const EvaluateForm& current, const EvaluateOptions& options);
 
  private:
-  explicit Client(std::unique_ptr<Replicas> replicas) : replicas_(std::move(replicas)) {}
+  explicit Client(std::unique_ptr<Replicas> replicas);
 
   absl::StatusOr<TopKRecords> FetchInto(SharedMemory& memory, v1::FetchTopKRequest request);
 

@@ -1,13 +1,15 @@
 // Connections to a server.
 #pragma once
 
-#include <grpcpp/grpcpp.h>
-
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "client/one_server/credentials.h"
+
+namespace grpc {
+class Channel;
+}  // namespace grpc
 
 namespace sis {
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "client/shared_memory/lease_segment_call.h"
 #include "client/types/grpc_status.h"
 
 namespace sis {
@@ -274,7 +275,7 @@ std::unique_ptr<ServerAppendWriter> SingleServer::OpenStream(
 
 absl::StatusOr<std::unique_ptr<SharedMemory>> SingleServer::LeaseSharedMemory(
     uint64_t bytes, std::shared_ptr<MappedSegments> segments) {
-  return SharedMemory::Lease(stub_, bytes, call_timeout_, std::move(segments));
+  return LeaseSegmentCall::Make(stub_, bytes, call_timeout_, std::move(segments));
 }
 
 }  // namespace sis

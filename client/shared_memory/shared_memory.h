@@ -1,43 +1,33 @@
 // Memory that a client shares with a server on the same machine: arrays in it need not travel.
 #pragma once
 
-#include <grpcpp/grpcpp.h>
-
-#include <condition_variable>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
-#include "client/shared_memory/mapped_segments.h"
 #include "client/shared_memory/segment_memory.h"
-#include "sis/v1/ratio_service.grpc.pb.h"
 
 namespace sis {
+
+class LeaseSegmentCall;
 
 // A segment that the server leases to this process (Client::LeaseSharedMemory). Calls recognise
 // arrays that lie in it by their address. The server unmaps its side with the object; when the
 // server ends first the memory stays what it is, and arrays in it travel like any others. Nothing
 // stays behind when a process is killed.
-class SharedMemory final : private grpc::ClientReadReactor<v1::LeaseSegmentResponse> {
+class SharedMemory final {
  public:
-  // At least so many bytes. `segments` hears what is mapped. The status of the server, or
-  // DeadlineExceeded if it doesn't answer in time, or FailedPrecondition if this process can't map
-  // what the server made: it has another /dev/shm.
-  static absl::StatusOr<std::unique_ptr<SharedMemory>> Lease(
-      std::shared_ptr<v1::RatioService::Stub> stub, uint64_t bytes, absl::Duration timeout,
-      std::shared_ptr<MappedSegments> segments);
+  SharedMemory(std::shared_ptr<SegmentMemory> memory, std::string segment,
+               std::unique_ptr<LeaseSegmentCall> call);
 
   // No call may be using the memory, and what was allocated goes; records that were fetched into it
   // stay, and the memory with them.
-  ~SharedMemory() override;
+  ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
@@ -67,32 +57,10 @@ class SharedMemory final : private grpc::ClientReadReactor<v1::LeaseSegmentRespo
   SegmentMemory& memory() { return *memory_; }
 
  private:
-  SharedMemory(std::shared_ptr<v1::RatioService::Stub> stub,
-               std::shared_ptr<MappedSegments> segments)
-      : stub_(std::move(stub)), segments_(std::move(segments)) {}
-
-  // Waits until the server has answered.
-  absl::Status Wait(absl::Time deadline);
-
-  void OnReadDone(bool ok) override;
-  void OnDone(const grpc::Status& status) override;
-
-  const std::shared_ptr<v1::RatioService::Stub> stub_;
-  const std::shared_ptr<MappedSegments> segments_;
-  grpc::ClientContext context_;
-  v1::LeaseSegmentRequest request_;
-  v1::LeaseSegmentResponse response_;
-  v1::LeaseSegmentResponse more_;  // of which there is none
-  std::string segment_;
-  std::shared_ptr<SegmentMemory> memory_;
+  const std::shared_ptr<SegmentMemory> memory_;
+  const std::string segment_;
   std::vector<std::unique_ptr<SegmentAllocation>> allocated_;
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool answered_ = false;  // guarded by mutex_, as are:
-  bool started_ = false;
-  bool ended_ = false;
-  grpc::Status status_;  // when ended
+  const std::unique_ptr<LeaseSegmentCall> call_;  // ends before the memory goes
 };
 
 }  // namespace sis
