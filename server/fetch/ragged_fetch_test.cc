@@ -126,17 +126,7 @@ class RaggedFetchTest
   // What it must be.
   v1::FetchTopKChunk Expected(std::string& header) {
     request_.set_ragged(false);
-    v1::FetchTopKRequest all = request_;
-    all.clear_arrays();
-    const v1::FetchTopKChunk padded = Rows(all, header);
-    EXPECT_EQ(padded.top_k_counts(), "");
-    const std::vector<int32_t> ids = Values<int32_t>(padded.top_k_ids());
-    std::vector<uint16_t> counts;
-    for (size_t i = 0; i < ids.size(); i += kSlots) {
-      uint16_t count = 0;
-      while (count < kSlots && ids[i + count] != -1) ++count;
-      counts.push_back(count);
-    }
+    const std::vector<uint16_t>& counts = Counts();
     v1::FetchTopKChunk expected = Rows(request_, header);
     if (!expected.top_k_ids().empty() || !expected.top_k_log_probs().empty()) {
       expected.set_top_k_counts(Bytes(counts));
@@ -145,6 +135,22 @@ class RaggedFetchTest
     expected.set_top_k_log_probs(Used(expected.top_k_log_probs(), counts));
     request_.set_ragged(true);
     return expected;
+  }
+  // The used slots of each position, by the padded rows when it is asked first.
+  const std::vector<uint16_t>& Counts() {
+    if (!counts_.empty()) return counts_;
+    v1::FetchTopKRequest all = request_;
+    all.clear_arrays();
+    std::string header;
+    const v1::FetchTopKChunk padded = Rows(all, header);
+    EXPECT_EQ(padded.top_k_counts(), "");
+    const std::vector<int32_t> ids = Values<int32_t>(padded.top_k_ids());
+    for (size_t i = 0; i < ids.size(); i += kSlots) {
+      uint16_t count = 0;
+      while (count < kSlots && ids[i + count] != -1) ++count;
+      counts_.push_back(count);
+    }
+    return counts_;
   }
   std::string Read(const std::string& part) const {
     if (part.empty()) return part;
@@ -208,6 +214,7 @@ class RaggedFetchTest
   v1::FetchTopKRequest request_;
   const std::shared_ptr<SharedSegment> segment_ = *SharedSegment::Make(4 << 20);
   ReceivedArrays arrays_;
+  std::vector<uint16_t> counts_;
   int chunks_ = 0;
   int last_value_ = 0;
 };
