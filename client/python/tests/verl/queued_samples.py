@@ -2,6 +2,7 @@
 queued_samples.py PORT FOLDER. What to do is in FOLDER/task, what came of it will be in FOLDER/answer."""
 
 import asyncio
+import os
 import sys
 
 import training_worker
@@ -42,6 +43,8 @@ def agent_loop_worker(config):
 
 def main(port, folder):
     training_worker.environment(0, 1, port)
+    # Ray makes its workers nice; beside other tests they would wait for minutes.
+    os.environ["RAY_worker_niceness"] = "0"
     import pathlib
 
     import ray
