@@ -239,8 +239,8 @@ TEST_P(RaggedFetchTest, IsThePaddedOneWithoutUnusedSlots) {
   }
 }
 
-TEST_P(RaggedFetchTest, SoItIsInASegmentOfAnyChoiceOfArrays) {
-  for (int wanted = 1; wanted < 16; ++wanted) {
+TEST_P(RaggedFetchTest, SoItIsInASegmentOfOneTwoOrAllArrays) {
+  for (const int wanted : {1, 2, 4, 8, 6, 9, 15}) {
     request_.clear_arrays();
     request_.clear_answers();
     for (int i = 0; i < 4; ++i) {
