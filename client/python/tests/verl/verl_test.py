@@ -46,6 +46,8 @@ K = 16
 # Few enough for a record to hold all of them.
 WHOLE = tiny_model.VOCABULARY = training_worker.VOCABULARY
 # Weights up to 1.5.
+# Two ranks' starts, and Ray's. tools/rl-test says when.
+takes_minutes = unittest.skipUnless("SIS_ALL" in os.environ, "with tools/rl-test --all, or by name")
 CISPO = {"loss_mode": "cispo", "clip_ratio_low": 1.0, "clip_ratio_high": 0.5}
 
 
@@ -552,6 +554,7 @@ class VerlTest(unittest.TestCase):
         (step,) = gradients.steps
         self.assert_close(step, expected)
 
+    @takes_minutes
     def test_sequence_parallelism_over_two_ranks(self):
         """Each has half of the tokens of a micro-batch, and a stretch may be on both."""
         drawn, settings = self.recorded(self.coarse, 8, K, 21)
@@ -668,6 +671,7 @@ class VerlTest(unittest.TestCase):
             with self.subTest(message), self.assertRaisesRegex(ValueError, message):
                 attach(self.worker, self.settings(score_centering=True, **weights), False, actor)
 
+    @takes_minutes
     def test_sessions_of_transfer_queue_name_what_is_recorded(self):
         samples = rollout(self.coarse, 8, K, 23)
         settings = self.settings(log_prob_encoding="float32")
