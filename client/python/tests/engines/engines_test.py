@@ -37,9 +37,9 @@ from sis.verl.names import SESSION, name_in, name_of
 from sis.verl.rollout import RecordingEngine
 from sis.verl.settings import Settings
 
-K = 20
-# Those that start an engine of their own and seldom break. tools/rl-test says when.
+# They start engines of their own, and seldom break. tools/rl-test says when.
 takes_minutes = unittest.skipUnless("SIS_ALL" in os.environ, "with tools/rl-test --all, or by name")
+K = 20
 PROMPTS = [[270, 443, 285, 264], [78, 70, 264], [282, 269, 78, 271, 300], [264, 265]]
 
 

@@ -45,9 +45,9 @@ from sis.verl.training import attach
 K = 16
 # Few enough for a record to hold all of them.
 WHOLE = tiny_model.VOCABULARY = training_worker.VOCABULARY
-# Weights up to 1.5.
-# Two ranks' starts, and Ray's. tools/rl-test says when.
+# They start ranks of their own, or Ray. tools/rl-test says when.
 takes_minutes = unittest.skipUnless("SIS_ALL" in os.environ, "with tools/rl-test --all, or by name")
+# Weights up to 1.5.
 CISPO = {"loss_mode": "cispo", "clip_ratio_low": 1.0, "clip_ratio_high": 0.5}
 
 
