@@ -29,7 +29,7 @@ FORMS = (
     ("library", "server/security/authenticator.cc", r"^(server|client|tests)/.*\.cc,-.*_test\.cc"),
     ("test", "server/security/security_test.cc", r"^(server|client|tests)/.*_test\.cc"),
 )  # fmt: skip
-# Compiled in ways of their own.
+# Compiled in ways of their own, as .bazelrc says or their target.
 OTHERWISE = (
     r"server/(cache|fetch)/(sequence|page|step_ledger|step_history|ragged_fetch)_test\.cc",
     "tests/conformance/layouts_test.cc", "client/study/layers.cc",

@@ -23,10 +23,6 @@
 #include "client/types/types.h"
 #include "sis/v1/ratio_service.pb.h"
 
-namespace grpc {
-class Channel;
-}  // namespace grpc
-
 namespace sis {
 
 class Replicas;
