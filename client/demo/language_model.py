@@ -19,9 +19,11 @@ from client.study.runs.results import by_arm
 
 _CELL = "bfloat16"
 _ARMS = ("grpo", "grpo+sampled")
-# Half of the study's responses and float32, which is faster where processors have no bfloat16. With
-# loading it takes a little more than these seconds.
-SETTINGS = Settings(prompts=8, bf16=False, evaluated=16, seconds=660)
+# Sums, which are learned sooner than the study's differences; half of its responses; and float32, which
+# is faster where processors have no bfloat16. With loading it takes a little more than these seconds.
+SETTINGS = Settings(
+    operation="+", smallest=1, largest=20, engine="vllm", rollouts=16, prompts=8, bf16=False, evaluated=16, seconds=660
+)
 _MEASURED = ("accept_rate", "d", "d_sis", "residual_mass")
 
 
@@ -44,7 +46,7 @@ def run(seed, settings, python, output, progress):
                     f"D_SIS {update['d_sis']:.3f}",
                 )  # fmt: skip
 
-            return trainings.make(run, _CELL, settings, server.address, show)
+            return trainings.make(run, {}, settings, server.address, show)
 
         make_missing(
             plan, results, make, describe, progress, len(_ARMS), stop=trainings.stop

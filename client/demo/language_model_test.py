@@ -21,12 +21,12 @@ SETTINGS = Settings(rollouts=8, updates=2)
 PROGRAM = """\
 #!/usr/bin/env python3
 import json, pathlib, sys
-module, given = sys.argv[3:]
+module, *given = sys.argv[3:]
 if module.endswith(".weights"):
-    pathlib.Path(given).mkdir()
+    pathlib.Path(*given).mkdir()
     sys.exit()
-given = json.loads(given)
-assert given["engine_weights"] == "bfloat16" and given["seed"] == 3 and given["address"]
+given = json.loads(sys.stdin.readline())
+assert given["generates"] == {} and given["seed"] == 3 and given["address"]
 gain = 0.1 * (given["arm"] == "grpo+sampled")
 # With SIS the time is up earlier.
 rewards = [0.2 + 0.1 * rollout + gain for rollout in range(6 if gain else 7)]

@@ -1,4 +1,4 @@
-"""TRL with vLLM in its own process, on one core; vLLM in bfloat16. To be imported before both."""
+"""TRL, with transformers or vLLM as its engine, on a GPU if there is one. To be imported before them."""
 
 import functools
 import os
@@ -13,19 +13,28 @@ os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 import torch
-import trl.generation.vllm_generation
 import trl.trainer.utils
-import vllm
-import vllm._custom_ops
-import vllm.model_executor.layers.utils
 from client.study.language_model import task
 from client.study.language_model.settings import Settings
+from transformers import AutoModelForCausalLM
 from trl import GRPOConfig
 
 
 def prepare() -> None:
-    """Once in a process, before the trainer is made."""
+    """Once in a process, before the trainer is made: one core of the processor."""
     torch.set_num_threads(1)
+    # On a CPU TRL multiplies the prompts' positions with the head too, though only responses are
+    # scored.
+    trl.trainer.utils._use_triton = lambda _: True
+
+
+def prepare_vllm() -> None:
+    """Besides, where it is vLLM that generates, in this process, in bfloat16."""
+    import trl.generation.vllm_generation
+    import vllm
+    import vllm._custom_ops
+    import vllm.model_executor.layers.utils
+
     # TRL would choose one of a few ports, and trainers that start together the same.
     with socket.socket() as listener:
         listener.bind(("localhost", 0))
@@ -37,14 +46,21 @@ def prepare() -> None:
     # TRL passes no dtype on.
     made = functools.partial(vllm.LLM, dtype="bfloat16", enforce_eager=True)
     trl.generation.vllm_generation.LLM = made
-    # On a CPU TRL multiplies the prompts' positions with the head too, though only responses are
-    # scored.
-    trl.trainer.utils._use_triton = lambda _: True
+
+
+def model(path: str, tokenizer: Any) -> Any:
+    # Eager attention takes half of the time of the other implementation for responses as short as
+    # these.
+    made = AutoModelForCausalLM.from_pretrained(path, dtype="float32", attn_implementation="eager")
+    made.generation_config.eos_token_id = [tokenizer.eos_token_id, *tokenizer.encode(task.END)]
+    return made
 
 
 def grpo_config(
     settings: Settings, tokenizer: Any, folder: str, seed: int, **more: Any
 ) -> GRPOConfig:
+    if settings.engine == "vllm":
+        more["generation_kwargs"] = {"stop_token_ids": tokenizer.encode(task.END)}
     return GRPOConfig(
         output_dir=folder,
         seed=seed,
@@ -53,19 +69,15 @@ def grpo_config(
         steps_per_generation=settings.updates,
         num_generations=settings.group,
         max_completion_length=settings.tokens,
-        generation_kwargs={"stop_token_ids": tokenizer.encode(task.END)},
         learning_rate=settings.learning_rate,
         lr_scheduler_type="constant",
-        # Eager attention takes half of the time of the other implementation for responses as short
-        # as these.
-        model_init_kwargs={"dtype": "float32", "attn_implementation": "eager"},
         bf16=settings.bf16,
-        use_vllm=True,
+        use_vllm=settings.engine == "vllm",
         vllm_mode="colocate",
         vllm_importance_sampling_correction=False,
         vllm_max_model_length=64,
         gradient_checkpointing=False,
-        use_cpu=True,
+        use_cpu=not torch.cuda.is_available(),
         report_to=[],
         logging_steps=1,
         save_strategy="no",

@@ -25,9 +25,9 @@ def evaluate(model: Any, tokenizer: Any, problems: Sequence[task.Problem]) -> Ev
         by_lengths[len(prompt), len(response)].append(prompt + response)
     reward = greedy = 0.0
     for (prompt_length, _), rows in by_lengths.items():
-        tokens = torch.tensor(rows)
+        tokens = torch.tensor(rows, device=model.device)
         right = tokens[:, prompt_length:]
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(model.device.type, torch.bfloat16):
             logits = model(input_ids=tokens[:, :-1], logits_to_keep=right.shape[1]).logits
         log_probs = logits.float().log_softmax(-1)
         reward += log_probs.gather(2, right[..., None])[..., 0].sum(1).exp().sum().item()

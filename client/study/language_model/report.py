@@ -120,6 +120,7 @@ def write(design_path: pathlib.Path, results_path: pathlib.Path, folder: pathlib
         primary=tables.table(*tables.primary(plan, found)),
         outcomes=tables.table(*tables.by_arm(plan, found, _OUTCOMES.values(), _outcomes)),
         differences=_differences(plan, found),
+        margin=1000 * (plan.margin or 0),
         **dataclasses.asdict(Settings()),
     )  # fmt: skip
     path.write_text(text)

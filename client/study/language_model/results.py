@@ -12,7 +12,7 @@ _WORKSPACE = pathlib.Path(__file__).parents[3]
 # What a run's numbers depend on, beside the packages.
 _FOLDERS = {
     "client/study/language_model": (
-        "arms.py", "design.txt", "engine.py", "evaluation.py", "int4.py", "settings.py", "task.py",
+        "arms.py", "design.txt", "engine.py", "evaluation.py", "int4.py", "settings.py", "stale.py", "task.py",
         "training.py", "weights.py",
     ),
     "client/python/sis/trl": ("capture.py", "config.py", "rollouts.py", "trainer.py"),

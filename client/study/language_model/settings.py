@@ -6,23 +6,28 @@ import math
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    # Both summands are between 1 and this. `held_out` of the problems are for evaluation only.
-    largest: int = 20
+    # "+" or "-" between two numbers from `smallest` to `largest`, for "-" the larger one first.
+    # `held_out` of the problems are for evaluation only.
+    operation: str = "-"
+    smallest: int = 10
+    largest: int = 49
     held_out: int = 100
 
     # A rollout is `prompts` problems with `group` responses of at most `tokens` tokens each: a
     # space, two digits and the end of the line. It is used for `updates` mini-batches in one pass.
-    rollouts: int = 16
+    rollouts: int = 24
     prompts: int = 16
     group: int = 8
     tokens: int = 4
     updates: int = 4
     learning_rate: float = 1e-5
     top_k: int = 20
+    # What generates in the trainer's process: "transformers", or "vllm".
+    engine: str = "transformers"
     # The trainer multiplies in bfloat16; its weights are float32.
     bf16: bool = True
     # The policy's own reward is measured every so many rollouts, and at the end.
-    evaluated: int = 4
+    evaluated: int = 6
     # It ends after the rollout in which they are over, if there are more.
     seconds: float = math.inf
 

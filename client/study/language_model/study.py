@@ -33,57 +33,64 @@ class Trainings:
         one_core = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self._environment = {**os.environ, **one_core, "PYTHONPATH": os.pathsep.join(paths)}
         self._lock = threading.Lock()
-        self._running = []
+        # Processes that were begun, in order, and those that wait for a run.
+        self._begun = []
+        self._idle = []
         self._stopped = False
         self._model = str(self._folder / "SmolLM2-135M-Instruct")
         if not os.path.exists(self._model):
-            self._call("weights", self._model, name="weights", show=lambda line: None)
+            process = self._begin("weights", self._model)
+            if process.wait():
+                raise RuntimeError(f"there are no weights; see {self._log(process)}")
 
     def make(self, run, engine, settings, address, show=lambda update: None):
         """The result of one run, whose service is at `address`. Calls show of what is measured at
         each update as it comes. RuntimeError if it fails."""
         start = time.monotonic()
-        messages = []
-
-        def say(line):
-            messages.append(json.loads(line))
-            # The last one is the result.
-            if "final_reward" not in messages[-1]:
-                show(messages[-1])
-
         given = {
-            "model": self._model, "engine_weights": engine, "arm": run.arm, "seed": run.seed,
+            "model": self._model, "generates": engine, "arm": run.arm, "seed": run.seed,
             "settings": dataclasses.asdict(settings), "address": address,
             "run": design.plain(run),
         }  # fmt: skip
-        self._call("training", json.dumps(given), name=design.plain(run), show=say)
-        seconds = round(time.monotonic() - start)
-        return {"sources": results.sources(), "seconds": seconds, **messages[-1]}
+        with self._lock:
+            process = self._idle.pop() if self._idle else None
+        process = process or self._begin("training")
+        process.stdin.write(json.dumps(given) + "\n")
+        process.stdin.flush()
+        for line in process.stdout:
+            message = json.loads(line)
+            if "final_reward" in message:
+                with self._lock:
+                    self._idle.append(process)
+                seconds = round(time.monotonic() - start)
+                return {"sources": results.sources(), "seconds": seconds, **message}
+            show(message)
+        raise RuntimeError(f"{design.plain(run)} failed; see {self._log(process)}")
 
-    def _call(self, name_of_program, argument, name, show):
+    def _begin(self, name_of_program, *arguments):
         command = [self._python, "-P", "-m", f"client.study.language_model.{name_of_program}"]
-        path = self._folder / f"{name}.log"
-        with open(path, "w", encoding="utf-8") as log:
-            with self._lock:
-                if self._stopped:
-                    raise RuntimeError("stopped")
+        with self._lock:
+            if self._stopped:
+                raise RuntimeError("stopped")
+            path = self._folder / f"{len(self._begun)}.log"
+            with open(path, "w", encoding="utf-8") as log:
                 # A session of its own: Ctrl-C is for us.
                 process = subprocess.Popen(
-                    [*command, argument], env=self._environment, stdin=subprocess.DEVNULL,
+                    [*command, *arguments], env=self._environment, stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
                 )  # fmt: skip
-                self._running.append(process)
-            with process:
-                for line in process.stdout:
-                    show(line)
-        if process.returncode:
-            raise RuntimeError(f"{name} failed; see {path}")
+            self._begun.append(process)
+            return process
+
+    def _log(self, process):
+        return self._folder / f"{self._begun.index(process)}.log"
 
     def stop(self):
         with self._lock:
             self._stopped = True
-            for process in self._running:
+            for process in self._begun:
                 process.terminate()
+                process.stdin.close()
 
 
 def describe(result):
@@ -111,7 +118,8 @@ def main():
         trainings = Trainings(given.python, given.folder)
 
         def make(run):
-            engine = plan.cells[run.cell].settings["engine"]
+            cell = plan.cells[run.cell].settings
+            engine = {"weights": cell["engine"], "lag": int(cell["lag"])}
             return trainings.make(run, engine, Settings(), server.address)
 
         with sis.local_server() as server:

@@ -1,12 +1,15 @@
-"""The verifiable task: adding two numbers, with the sum as the whole line.
+"""The verifiable tasks: of two numbers the sum, or the difference, as the whole line.
 
-The model has seen sums, but at first is often wrong, and often goes on writing.
+The model has seen such lines, but at first is often wrong, and often goes on writing.
 """
 
 import random
 from typing import Any, Dict, List, Sequence, Tuple
 
-_EXAMPLE = "1 + 2 = 3\n"
+from client.study.language_model.settings import Settings
+
+# By what stands between the numbers.
+_EXAMPLES = {"+": "1 + 2 = 3\n", "-": "15 - 11 = 4\n"}
 # What ends a response.
 END = "\n"
 
@@ -14,16 +17,22 @@ END = "\n"
 Problem = Dict[str, str]
 
 
-def problem(left: int, right: int) -> Problem:
-    return {"prompt": f"{_EXAMPLE}{left} + {right} =", "answer": str(left + right)}
+def problem(left: int, operation: str, right: int) -> Problem:
+    answer = left + right if operation == "+" else left - right
+    return {"prompt": f"{_EXAMPLES[operation]}{left} {operation} {right} =", "answer": str(answer)}
 
 
-def split(largest: int, held_out: int, seed: int) -> Tuple[List[Problem], List[Problem]]:
+def split(settings: Settings, seed: int) -> Tuple[List[Problem], List[Problem]]:
     """All problems there are, in a random order: those to learn from, and `held_out` others."""
-    numbers = range(1, largest + 1)
-    there = [problem(left, right) for left in numbers for right in numbers]
+    numbers = range(settings.smallest, settings.largest + 1)
+    there = [
+        problem(left, settings.operation, right)
+        for left in numbers
+        for right in numbers
+        if settings.operation == "+" or left > right
+    ]
     random.Random(seed).shuffle(there)
-    return there[held_out:], there[:held_out]
+    return there[settings.held_out :], there[: settings.held_out]
 
 
 def response(answer: str) -> str:

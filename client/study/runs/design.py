@@ -34,6 +34,8 @@ class Cell:
 @dataclasses.dataclass
 class Design:
     first_seed: int = 0
+    # Runs are made cell after cell, and each is finished by itself; else seed after seed, over all cells.
+    cells_in_turn: bool = False
     # Smaller differences of the outcome don't count; None: it tests for no equivalence.
     margin: Optional[float] = None
     # Name -> settings.
@@ -48,19 +50,26 @@ class Design:
 
     @property
     def runs(self) -> List[Run]:
-        """All of them, seed after seed: what is there at any time is a design with fewer seeds."""
-        return [
+        """All of them, in order: what is there at any time is a design with fewer seeds, or fewer cells."""
+        runs = [
             Run(cell.name, arm, self.first_seed + number)
             for number in range(self.seeds)
             for cell in self.cells.values()
             for arm, seeds in cell.arms.items()
             if number < seeds
         ]
+        if self.cells_in_turn:
+            runs.sort(key=lambda run: [*self.cells].index(run.cell))
+        return runs
 
     def finished(self, results: Dict[Run, Any]) -> Dict[Run, Any]:
-        """Those of seeds that have all of their runs, in order."""
-        unfinished = {run.seed for run in self.runs if run not in results}
-        return {run: results[run] for run in self.runs if run.seed not in unfinished}
+        """Those of seeds that have all of their runs, of their cell where cells are made in turn, in order."""
+
+        def block(run: Run) -> Tuple[str, int]:
+            return (run.cell if self.cells_in_turn else "", run.seed)
+
+        unfinished = {block(run) for run in self.runs if run not in results}
+        return {run: results[run] for run in self.runs if block(run) not in unfinished}
 
 
 def read(path: pathlib.Path) -> Design:
@@ -81,6 +90,10 @@ def read(path: pathlib.Path) -> Design:
 def _add(design: Design, sets: Dict[str, List[str]], kind: str, name: str, *words: str) -> None:
     if kind == "first_seed":
         design.first_seed = int(name)
+    elif kind == "in_turn":
+        if name != "cells":
+            raise ValueError("only cells may be")
+        design.cells_in_turn = True
     elif kind == "margin":
         design.margin = float(name)
     elif kind == "start":
