@@ -51,11 +51,12 @@ class Arm(NamedTuple):
 # Of a rule in the place of the clip, which TRL's cispo has from above only.
 _WITHOUT_CLIP = {"loss_type": "cispo", "epsilon_high": 1e9}
 
-# By the design's names, and grpo+sampled of the demonstration.
+# By the designs' names.
 ARMS = {
     "grpo": Arm((Sampled,)),
     "grpo+tis": Arm((Truncated,), {"vllm_importance_sampling_mode": "token_truncate"}),
     "grpo+sampled": Arm(),
+    "soft_acceptance+sampled": Arm((), _WITHOUT_CLIP, {"soft_acceptance": True}),
     "damped_truncation": Arm((), _WITHOUT_CLIP, {"damped_truncation": True}),
     "soft_acceptance+expected": Arm(
         (), _WITHOUT_CLIP, {"soft_acceptance": True, "weight": "expected", "sets": "trainer"}

@@ -17,6 +17,10 @@ def rounded(weight: torch.Tensor) -> torch.Tensor:
     return ((groups / step).round().clamp(-8, 7) * step).reshape(weight.shape)
 
 
+def rounded_if_linear(name: str, weight: torch.Tensor) -> torch.Tensor:
+    return rounded(weight) if is_linear_of_decoder(name) else weight
+
+
 def is_linear_of_decoder(name: str) -> bool:
     """Whether transformers calls a matrix of attention or of a feed-forward network so; embeddings,
     the head and norms are none."""

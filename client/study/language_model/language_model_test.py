@@ -28,10 +28,12 @@ from client.study.runs.program import Progress
 
 os.environ["PATH"] = f"{pathlib.Path('server/main').resolve()}{os.pathsep}{os.environ['PATH']}"
 
-DESIGN = pathlib.Path("client/study/language_model/design.txt")
+FOLDER = pathlib.Path("client/study/language_model")
+DESIGN = FOLDER / "differences.txt"
 PLAN = design.read(DESIGN)
+CELLS = ("int4", "bfloat16_lag8", "int4_lag8", "bfloat16")
 NAMES = ("GRPO", "GRPO + TIS", "damped truncation", "soft acceptance, EXPECTED")
-SETTINGS = Settings()
+SETTINGS = Settings.of(PLAN.settings)
 SUMS = Settings(operation="+", smallest=1, largest=9, held_out=20)
 
 
@@ -152,34 +154,46 @@ class Int4Test(unittest.TestCase):
 
 class RunsTest(unittest.TestCase):
     def test_the_design(self):
-        self.assertEqual(list(PLAN.cells), ["int4"])
-        self.assertEqual(PLAN.cells["int4"].settings, {"engine": "int4"})
-        self.assertEqual([comparisons.name(arm) for arm in PLAN.cells["int4"].arms], list(NAMES))
-        compared = {(arm, base_arm) for _, arm, _, base_arm in PLAN.primary}
+        self.assertEqual(tuple(PLAN.cells), CELLS)
         others, ours = ("grpo", "grpo+tis"), ("damped_truncation", "soft_acceptance+expected")
-        self.assertEqual(compared, {(arm, base) for arm in ours for base in others})
+        for name, cell in PLAN.cells.items():
+            engine, _, lag = name.partition("_lag")
+            self.assertEqual(cell.settings, {"engine": engine, "lag": lag or "1"})
+            self.assertEqual([comparisons.name(arm) for arm in cell.arms], list(NAMES))
+            compared = {(arm, of, base) for where, arm, of, base in PLAN.primary if where == name}
+            self.assertEqual(compared, {(arm, name, base) for arm in ours for base in others})
+
+    def test_settings_are_those_of_the_design(self):
+        self.assertEqual(SETTINGS, Settings())
+        sums = Settings.of(design.read(FOLDER / "sums.txt").settings)
+        self.assertEqual((sums.operation, sums.largest, sums.engine, sums.rollouts), ("+", 20, "vllm", 16))
+        with self.assertRaises(KeyError):
+            Settings.of({"largets": "20"})
 
     def test_every_cut_is_balanced(self):
         runs = PLAN.runs
-        self.assertEqual((len(runs), len(set(runs))), (4 * 16, 4 * 16))
+        self.assertEqual((len(runs), len(set(runs))), (4 * 4 * 16, 4 * 4 * 16))
         self.assertEqual(runs[0].seed, PLAN.first_seed)
-        of_arm = collections.Counter()
-        for run in runs:
-            of_arm[run.cell, run.arm] += 1
-            fewest = min(of_arm.values()) if len(of_arm) == 4 else 0
-            self.assertLessEqual(max(of_arm.values()) - fewest, 1, run)
+        for first, cell in zip(range(0, len(runs), 4 * 16), CELLS, strict=True):
+            of_arm = collections.Counter()
+            for run in runs[first : first + 4 * 16]:
+                self.assertEqual(run.cell, cell)
+                of_arm[run.arm] += 1
+                fewest = min(of_arm.values()) if len(of_arm) == 4 else 0
+                self.assertLessEqual(max(of_arm.values()) - fewest, 1, run)
 
     def test_other_sources_are_told_from_these(self):
-        before = sources()
-        self.assertEqual(before, sources())
+        before = sources(DESIGN)
+        self.assertEqual(before, sources(DESIGN))
+        self.assertNotEqual(before, sources(FOLDER / "sums.txt"))
         read = pathlib.Path.read_bytes
-        for name in ("design.txt", "arms.py", "trainer.py"):
+        for name in ("differences.txt", "arms.py", "trainer.py"):
 
             def changed(path, name=name):
                 return read(path) + (b"\n" if path.name == name else b"")
 
             with unittest.mock.patch.object(pathlib.Path, "read_bytes", changed):
-                self.assertNotEqual(sources(), before, name)
+                self.assertNotEqual(sources(DESIGN), before, name)
 
 
 class ResultsTest(InFolder):
@@ -232,7 +246,7 @@ class StudyTest(InFolder):
         try:
             make.make_missing(
                 PLAN, results.read(self.path),
-                lambda run: trainings.make(run, {"cell": run.cell}, SETTINGS, "127.0.0.1:1"),
+                lambda run: {"sources": "abc", **trainings.make(run, {"cell": run.cell}, SETTINGS, "127.0.0.1:1")},
                 study.describe, Progress(said), 2,
                 lambda there: results.write(self.path, there), trainings.stop,
             )  # fmt: skip
@@ -241,7 +255,7 @@ class StudyTest(InFolder):
 
     def test_makes_what_is_missing(self):
         runs = PLAN.runs
-        there = {run: {**made_up(run), "sources": sources()} for run in runs[5:]}
+        there = {run: made_up(run) for run in runs[5:]}
         results.write(self.path, there)
         does = f"open({str(self.folder / 'made')!r}, 'a').write(run + chr(10))"
         self.make_all(self.trainings(does))
@@ -250,9 +264,8 @@ class StudyTest(InFolder):
         found = results.read(self.path)
         self.assertEqual(list(found), runs)
         self.assertEqual(found[runs[0]]["final_greedy"], SETTINGS.top_k)
-        self.assertEqual(found[runs[0]]["sources"], sources())
         self.assertIn(f"5 of {len(runs)} runs are to be made", self.said[0])
-        self.assertRegex(self.said[-1], r"^64 runs \[#*\] 100%  .*accepted \d+%, \d+\.\d min; 0 min left$")
+        self.assertRegex(self.said[-1], r"^256 runs \[#*\] 100%  .*accepted \d+%, \d+\.\d min; 0 min left$")
 
     def test_a_run_that_fails_ends_the_others_and_is_named(self):
         third = PLAN.runs[2]
@@ -307,7 +320,7 @@ class ReportTest(InFolder):
         if made:
             results.write(self.path, made)
         report.write(DESIGN, self.path, self.folder)
-        return (self.folder / "study_language_model.md").read_text(), made
+        return (self.folder / "study_results.md").read_text(), made
 
     def test_without_results_it_says_so(self):
         text, _ = self.written([])
@@ -318,13 +331,13 @@ class ReportTest(InFolder):
     def test_numbers_are_those_of_the_finished_seeds(self):
         runs = PLAN.runs
         text, made = self.written(runs[: 5 * 4 + 3])
-        self.assertIn(f"**5 of {len(runs) // 4} seeds are finished: 20 runs.** 3 runs of a seed that isn't finished", text)
+        self.assertIn("**20 of 256 runs are finished: 5 of 16 seeds.** 3 runs of a seed that isn't finished", text)
         seeds = range(PLAN.first_seed, PLAN.first_seed + 5)
 
         def values(cell, arm, of=lambda result: result["final_reward"]):
             return np.array([of(made[Run(cell, arm, seed)]) for seed in seeds])
 
-        # Student's t, four degrees of freedom: 95%, and 95% for four together (98.75%), from tables.
+        # Student's t, four degrees of freedom: 95%, and 95% for 16 together (99.6875%), from tables.
         for arm, base, said in (
             # There is one more of it, of the seed that isn't finished.
             ("damped_truncation", "grpo", "int4: damped truncation less GRPO"),
@@ -333,9 +346,9 @@ class ReportTest(InFolder):
             pairs = 1000 * (values("int4", arm) - values("int4", base))
             error = pairs.std(ddof=1) / 5**0.5
             row = re.search(rf"\| {re.escape(said)} \| 5 \| (.*) \| (.*) \| (.*) \|", text)
-            for cell_text, quantile in ((row[1], 2.7764), (row[2], 4.3147)):
+            for cell_text, quantile in ((row[1], 2.7764), (row[2], 6.3643)):
                 self.assertRegex(cell_text, rf"^{re.escape(f'{pairs.mean():+.0f} ± {quantile * error:.0f}')}( \*)?$")
-            within = abs(pairs.mean()) + 4.3147 * error <= 50
+            within = abs(pairs.mean()) + 6.3643 * error <= 50
             self.assertEqual(row[3], "higher" if base == "grpo" else "as good as" if within else "not to be told apart")
         final = values("int4", "grpo+tis")
         last = values("int4", "grpo+tis", lambda result: np.mean(result["rollouts"]["reward"][-SETTINGS.rollouts // 4 :]))
@@ -344,11 +357,11 @@ class ReportTest(InFolder):
             half = 2.7764 * of.std(ddof=1) / 5**0.5
             self.assertEqual(cell_text, f"{of.mean():.3f} ± {half:.3f}")
         d = values("int4", "grpo+tis", lambda result: np.mean(result["rollouts"]["d"])).mean()
-        measured = (self.folder / "study" / "language_model.tsv").read_text()
+        measured = (self.folder / "study" / "results.tsv").read_text()
         self.assertRegex(measured, rf"\nint4\tGRPO \+ TIS\t[\d.]+%\t[\d.]+%\t{d:.3f}\t")
         # Every arm less every arm that stands before it.
         self.assertEqual(len(re.findall(r"^\| int4 \| .* \| .* \| [+-]\d+ ± \d+", text, re.MULTILINE)), 6)
-        picture = (self.folder / "study" / "language_model.svg").read_text()
+        picture = (self.folder / "study" / "results.svg").read_text()
         for said in ("int4: rollouts", "int4: the policy", *NAMES):
             self.assertIn(said, picture)
 
@@ -359,7 +372,7 @@ class ReportTest(InFolder):
         self.assertNotIn("±", text.split("## What the arms came to")[1].split("##")[0].split("\n\n")[2])
 
     def test_the_committed_page_is_of_the_committed_results(self):
-        report.write(DESIGN, pathlib.Path("docs/study/language_model.jsonl"), self.folder)
+        report.write(FOLDER / "sums.txt", pathlib.Path("docs/study/language_model.jsonl"), self.folder)
         for name in ("study_language_model.md", "study/language_model.tsv"):
             self.assertEqual((self.folder / name).read_text(), pathlib.Path("docs", name).read_text())
 

@@ -1,5 +1,5 @@
-"""Writes study_language_model.md, the report of the study on a language model, its picture, and a
-table of what the service measured.
+"""Writes the report of a study on a language model, its picture, and a table of what the service measured:
+study_NAME.md, study/NAME.svg and study/NAME.tsv, if results are in NAME.jsonl.
 report.py DESIGN RESULTS FOLDER"""
 
 import dataclasses
@@ -26,6 +26,11 @@ _OUTCOMES = {
     "mean_reward": "mean of rollouts",
     "last_quarter": "last quarter",
 }
+_TASKS = {
+    "+": "add two numbers from {} to {}, with the sum",
+    "-": "subtract numbers from {} to {}, with the difference",
+}
+_MARGIN = "; a rule is as good as another where all of it is within ±{:.0f}"
 _OF_DIFFERENCES = ("final_reward", "mean_reward")
 # Means over a run's rollouts -> heading, and how they are written.
 _MEASURED = {
@@ -68,6 +73,7 @@ def _differences(plan: design.Design, found: ByArm) -> str:
         [cell, comparisons.name(arm), comparisons.name(base),
          *tables.differences(found, cell, arm, (cell, base), _OF_DIFFERENCES)]
         for cell, of in plan.cells.items()
+        if cell in found
         for base, arm in itertools.combinations(of.arms, 2)
     ]  # fmt: skip
     headings = [_OUTCOMES[field] for field in _OF_DIFFERENCES]
@@ -76,7 +82,7 @@ def _differences(plan: design.Design, found: ByArm) -> str:
 
 def _curves(plan: design.Design, results: Results, found: ByArm) -> str:
     panels = []
-    for cell in plan.cells.values():
+    for cell in (plan.cells[name] for name in plan.cells if name in found):
         (rollouts,) = figures.of_rollouts(found, [cell.name], list(cell.arms))
         own = {}
         for arm in cell.arms:
@@ -92,27 +98,36 @@ def _curves(plan: design.Design, results: Results, found: ByArm) -> str:
 
 
 def write(design_path: pathlib.Path, results_path: pathlib.Path, folder: pathlib.Path) -> None:
-    """Writes study_language_model.md into the folder, picture and table into its folder study."""
+    """Writes the page into the folder, picture and table into its folder study."""
     plan = design.read(design_path)
     results = language_model_results.read(results_path)
     finished = plan.finished(results)
-    template, path = _TEMPLATE.read_text(), folder / "study_language_model.md"
+    name = results_path.stem
+    template, path = _TEMPLATE.read_text(), folder / f"study_{name}.md"
     if not finished:
-        path.write_text(template[: template.index("**")] + "**There are no results yet.**\n")
+        head = template[: template.index("**")].format(design=design_path.name)
+        path.write_text(head + "**There are no results yet.**\n")
         return
     found = by_arm({run: outcome(result) for run, result in finished.items()})
     pictures = folder / "study"
     pictures.mkdir(parents=True, exist_ok=True)
-    (pictures / "language_model.svg").write_text(_curves(plan, results, found))
-    (pictures / "language_model.tsv").write_text(
+    (pictures / f"{name}.svg").write_text(_curves(plan, results, found))
+    (pictures / f"{name}.tsv").write_text(
         tables.tab_separated(*tables.measured(plan, found, _MEASURED))
     )
     left_out = f"{len(results) - len(finished)} runs of a seed that isn't finished are left out. "
     any_result = next(iter(results.values()))
+    settings = Settings.of(plan.settings)
     text = template.format(
-        finished=len({run.seed for run in finished}),
-        planned=plan.seeds,
-        runs=len(finished),
+        name=name,
+        design=design_path.name,
+        finished=len(finished),
+        planned=len(plan.runs),
+        seeds=len({run.seed for run in finished}),
+        seeds_planned=plan.seeds,
+        what=_TASKS[settings.operation].format(settings.smallest, settings.largest),
+        generates={"vllm": "vLLM"}.get(settings.engine, settings.engine),
+        margin=_MARGIN.format(1000 * plan.margin) if plan.margin else "",
         left_out=left_out if len(finished) < len(results) else "",
         minutes=sum(result["seconds"] for result in results.values()) / 60,
         versions=", ".join(f"{name} {of}" for name, of in any_result["versions"].items()),
@@ -120,8 +135,7 @@ def write(design_path: pathlib.Path, results_path: pathlib.Path, folder: pathlib
         primary=tables.table(*tables.primary(plan, found)),
         outcomes=tables.table(*tables.by_arm(plan, found, _OUTCOMES.values(), _outcomes)),
         differences=_differences(plan, found),
-        margin=1000 * (plan.margin or 0),
-        **dataclasses.asdict(Settings()),
+        **dataclasses.asdict(settings),
     )  # fmt: skip
     path.write_text(text)
 

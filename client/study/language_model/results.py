@@ -12,7 +12,7 @@ _WORKSPACE = pathlib.Path(__file__).parents[3]
 # What a run's numbers depend on, beside the packages.
 _FOLDERS = {
     "client/study/language_model": (
-        "arms.py", "design.txt", "engine.py", "evaluation.py", "int4.py", "settings.py", "stale.py", "task.py",
+        "arms.py", "engine.py", "evaluation.py", "int4.py", "settings.py", "stale.py", "task.py",
         "training.py", "weights.py",
     ),
     "client/python/sis/trl": ("capture.py", "config.py", "rollouts.py", "trainer.py"),
@@ -42,9 +42,9 @@ def write(path: pathlib.Path, results: Results) -> None:
     write_lines(path, lines)
 
 
-def sources() -> str:
-    """A digest of what made a result: results of other sources are not of the same study."""
-    digest = hashlib.sha256()
+def sources(design: pathlib.Path) -> str:
+    """A digest of what made a result of this design: results of other sources are not of the same study."""
+    digest = hashlib.sha256(design.read_bytes())
     for folder, names in _FOLDERS.items():
         for name in names:
             digest.update((_WORKSPACE / folder / name).read_bytes())

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Dict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +31,12 @@ class Settings:
     evaluated: int = 6
     # It ends after the rollout in which they are over, if there are more.
     seconds: float = math.inf
+
+    @staticmethod
+    def of(words: Dict[str, str]) -> "Settings":
+        """As a design has them. KeyError or ValueError if there is no such setting or value."""
+        types = {field.name: type(field.default) for field in dataclasses.fields(Settings)}
+        return Settings(**{name: types[name](value) for name, value in words.items()})
 
     @property
     def responses(self) -> int:

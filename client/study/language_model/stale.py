@@ -62,11 +62,11 @@ class TransformersTrainer(StaleTrainer):
             self.use_vllm = corrects
 
     def _rounded_weights(self) -> Dict[str, torch.Tensor]:
-        to_int4 = self._engine.weights == "int4"
+        made = int4.rounded_if_linear if self._engine.weights == "int4" else lambda name, weight: weight
         # In the host's memory, as there may be many.
         return {
-            name: (int4.rounded(of.data) if to_int4 and int4.is_linear_of_decoder(name) else of.data).bfloat16().cpu()
-            for name, of in self._sis_model().named_parameters()
+            name: made(name, parameter.data).bfloat16().cpu()
+            for name, parameter in self._sis_model().named_parameters()
         }
 
     def _set_weights(self, weights: Dict[str, torch.Tensor]) -> None:
@@ -83,7 +83,11 @@ class VllmTrainer(StaleTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        assert self._engine == Engine(), self._engine
+        if self._engine.lag != 1:
+            raise ValueError(f"lag is {self._engine.lag}, must be 1 with vLLM")
+        if self._engine.weights == "int4":
+            executor = self.vllm_generation.llm.llm_engine.model_executor
+            _round_what_is_loaded(executor.driver_worker.model_runner.model)
         self._generated_with = 0
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
@@ -98,6 +102,14 @@ class VllmTrainer(StaleTrainer):
 
     def _sis_policy_version(self) -> int:
         return self._generated_with
+
+
+def _round_what_is_loaded(model: Any) -> None:
+    """Whatever weights vLLM's `model` is given from now on."""
+    load = model.load_weights
+    model.load_weights = lambda weights: load(
+        (name, int4.rounded_if_linear(name, weight.float())) for name, weight in weights
+    )
 
 
 ENGINES = {"transformers": TransformersTrainer, "vllm": VllmTrainer}

@@ -41,7 +41,7 @@ class Trainings:
         if not os.path.exists(self._model):
             process = self._begin("weights", self._model)
             if process.wait():
-                raise RuntimeError(f"there are no weights; see {self._log(process)}")
+                raise RuntimeError(f"weights failed; see {self._log(process)}")
 
     def make(self, run, engine, settings, address, show=lambda update: None):
         """The result of one run, whose service is at `address`. Calls show of what is measured at
@@ -62,9 +62,9 @@ class Trainings:
             if "final_reward" in message:
                 with self._lock:
                     self._idle.append(process)
-                seconds = round(time.monotonic() - start)
-                return {"sources": results.sources(), "seconds": seconds, **message}
+                return {"seconds": round(time.monotonic() - start), **message}
             show(message)
+        process.stdout.close()
         raise RuntimeError(f"{design.plain(run)} failed; see {self._log(process)}")
 
     def _begin(self, name_of_program, *arguments):
@@ -90,7 +90,11 @@ class Trainings:
             self._stopped = True
             for process in self._begun:
                 process.terminate()
+            for process in self._begun:
+                process.wait()
                 process.stdin.close()
+            for process in self._idle:
+                process.stdout.close()
 
 
 def describe(result):
@@ -112,15 +116,17 @@ def main():
 
     def main_job(progress):
         plan = design.read(given.design)
+        sources = results.sources(given.design)
         there = results.read(given.results)
-        if any(result["sources"] != results.sources() for result in there.values()):
+        if any(result["sources"] != sources for result in there.values()):
             raise ValueError(f"{given.results}: these runs are of other sources; move them away")
         trainings = Trainings(given.python, given.folder)
 
         def make(run):
             cell = plan.cells[run.cell].settings
-            engine = {"weights": cell["engine"], "lag": int(cell["lag"])}
-            return trainings.make(run, engine, Settings(), server.address)
+            engine = {"weights": cell["engine"], "lag": int(cell.get("lag", 1))}
+            made = trainings.make(run, engine, Settings.of(plan.settings), server.address)
+            return {"sources": sources, **made}
 
         with sis.local_server() as server:
             make_missing(

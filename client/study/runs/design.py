@@ -36,6 +36,8 @@ class Design:
     first_seed: int = 0
     # Runs are made cell after cell, and each is finished by itself; else seed after seed, over all cells.
     cells_in_turn: bool = False
+    # Of all runs, as they stand in the file: name -> value.
+    settings: Dict[str, str] = dataclasses.field(default_factory=dict)
     # Smaller differences of the outcome don't count; None: it tests for no equivalence.
     margin: Optional[float] = None
     # Name -> settings.
@@ -90,6 +92,8 @@ def read(path: pathlib.Path) -> Design:
 def _add(design: Design, sets: Dict[str, List[str]], kind: str, name: str, *words: str) -> None:
     if kind == "first_seed":
         design.first_seed = int(name)
+    elif kind == "settings":
+        design.settings = _settings((name, *words))
     elif kind == "in_turn":
         if name != "cells":
             raise ValueError("only cells may be")
