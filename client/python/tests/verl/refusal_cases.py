@@ -28,7 +28,7 @@ class VerlRefusalTest(VerlCase):
             self.worker.train_batch(batch(samples, distillation_use_topk=True))
         detach(self.worker)
         for owner, name, value in (
-            (self.worker.engine_config, "strategy", "megatron"),
+            (self.worker.engine_config, "strategy", "veomni"),
             (self.worker.model_config, "use_fused_kernels", True),
             (self.worker.engine_config, "pad_to_length", True),
         ):
@@ -61,6 +61,7 @@ class VerlRefusalTest(VerlCase):
         ]  # fmt: skip
         with initialize_config_dir(str(pathlib.Path(verl.__file__).parent / "trainer/config"), version_base=None):
             check_training(compose("ppo_trainer", overrides=recipe))
+            check_training(compose("ppo_megatron_trainer", overrides=recipe[:-1]))
             own = [f"{ours}.sets=trainer", *recipe[:-2], recipe[-1]]
             own[own.index(f"{actor_rollout}.rollout.name=vllm")] = f"{actor_rollout}.rollout.name=sglang"
             told = own.index(f"{actor_rollout}.rollout.calculate_log_probs=true")
@@ -79,7 +80,9 @@ class VerlRefusalTest(VerlCase):
                 ("ppo_trainer", "distillation.distillation_loss.loss_mode=forward_kl_topk", "Set it to 'k3'"),
                 ("ppo_trainer", f"{actor_rollout}.actor.policy_loss.loss_mode=geo_mean", "'geo_mean', but damped.*'vanilla'"),
                 ("ppo_trainer", f"{ours}.score_centering=true", "loss_mode is 'vanilla'.*set it to 'cispo'"),
-                ("ppo_megatron_trainer", f"{actor_rollout}.actor.strategy=megatron", "Set it to 'fsdp2'"),
+                ("ppo_megatron_trainer", f"{actor_rollout}.actor.megatron.context_parallel_size=2", "Set it to 1"),
+                ("ppo_megatron_trainer", f"{actor_rollout}.rollout.top_p=0.9", "needs whole vocabularies"),
+                ("ppo_megatron_trainer", f"{actor_rollout}.actor.megatron.use_remove_padding=false", "Set it to true"),
             ):
                 given = [*recipe, override, "distillation.enabled=true"]
                 if "'trainer'" in message or "as a whole" in message:
