@@ -96,7 +96,6 @@ class VerlAsynchronousTest(VerlCase):
         ]
         while len(engine.drawn_from) < len(prompts):
             await asyncio.sleep(0.01)
-        # Of float32: there no two tokens are the least probable recorded one.
         training_worker.move(moved := copy.deepcopy(self.stale))
         engine.model, engine.interrupted, server.global_steps = moved, False, 1
         await server.engine.advance_version(1)
@@ -115,7 +114,8 @@ class VerlAsynchronousTest(VerlCase):
 
     def test_each_part_is_as_stale_as_the_weights_that_drew_it(self):
         """Version 2 is there, and 1 not too old for it."""
-        settings = self.settings(max_staleness=1, log_prob_encoding="float32", soft_acceptance=True)
+        rule = {"soft_acceptance": True, "weight": "expected"}
+        settings = self.settings(max_staleness=1, log_prob_encoding="float32", **rule)
         training = self.attached(settings)
         samples, versions = asyncio.run(self.generated(settings))
         self.assertEqual(versions, [(0, 0), *[(0, 1)] * 7])
