@@ -47,8 +47,10 @@ def rows_of(parts: Sequence[Part], logits: torch.Tensor) -> torch.Tensor:
 class Stretches:
     """Of a batch, on one rank."""
 
-    def __init__(self, generated: List[Generated]) -> None:
+    def __init__(self, generated: List[Generated], alignment: int = 1) -> None:
+        """alignment: each row's logits are padded to a multiple of it."""
         self.generated = generated
+        self._alignment = alignment
         self._of_row: Dict[int, List[int]] = {}
         for index, part in enumerate(generated):
             self._of_row.setdefault(part.row, []).append(index)
@@ -70,9 +72,11 @@ class Stretches:
     def places(self, data: Any) -> Iterator[Tuple[int, int]]:
         """The stretches of a micro-batch, and where, among all of its tokens, the logits of their first stand: one
         before it."""
-        for row, offset in zip(data[_ROW].tolist(), data["input_ids"].offsets().tolist()):
+        begin = 0
+        for row, length in zip(data[_ROW].tolist(), data["input_ids"].offsets().diff().tolist()):
             for index in self._of_row.get(row, ()):
-                yield index, offset + self.generated[index].start - 1
+                yield index, begin + self.generated[index].start - 1
+            begin += -(-length // self._alignment) * self._alignment
 
 
 @contextlib.contextmanager

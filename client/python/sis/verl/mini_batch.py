@@ -34,12 +34,12 @@ class MiniBatch(Stretches):
         self, training: Training, draw: int, generated: List[Generated], records: Optional[TopKRecords]
     ) -> None:
         """`records`: one slice per stretch; None if they couldn't be fetched."""
-        super().__init__(generated)
+        # Where Megatron splits the vocabulary it may split activations, and aligns them for that.
+        super().__init__(generated, training.vocabulary.ranks)
         self._training = training
         self._draw = draw
         self._records = records
         self._lease_id = records.lease_id if records is not None else 0
-        self._device: Any = "cpu"
 
     def loss(
         self,
@@ -67,7 +67,6 @@ class MiniBatch(Stretches):
         _CENTERING with gradients; of logits [n, V], divided by the temperature, of all rows of the micro-batch one
         after the other. With sequence parallelism each rank has n of them, padded at the end, and verl gathers what all
         have found."""
-        self._device = logits.device
         outputs = {_ACCEPTED: torch.zeros(len(logits), device=logits.device)}
         if len(self._training.weights.outputs) > 1:
             outputs[_PROBABILITIES] = torch.zeros(len(logits), device=logits.device)
@@ -97,15 +96,20 @@ class MiniBatch(Stretches):
         evaluation = None
         if self._records is not None:
             records = self._records.cut([part[:3] for part in parts])
-            gathered = sis.torch.gather(records, logits, rows=at, padded=self._training.truncated)
+            vocabulary = self._training.vocabulary
+            gathered = sis.torch.gather(
+                records, logits, rows=at, padded=self._training.truncated,
+                vocabulary_start=vocabulary.start(logits), group=vocabulary.group,
+            )  # fmt: skip
             if self._training.truncated:
                 replay = sis.torch.replayed(records, gathered)
                 gathered = replay.current
                 kept = _over_the_kept(records, replay.complete, logits, at)
                 outputs[_TRUNCATED] = outputs[_TRUNCATED].index_copy(0, at, kept)
                 self._training.counts.add_replayed(records, replay.complete)
-            evaluation = self._training.evaluate(self._draw, records, gathered)
-        self._training.counts.add(evaluation, len(at))
+            evaluation = vocabulary.asked(lambda: self._training.evaluate(self._draw, records, gathered))
+        if self._training.vocabulary.first:
+            self._training.counts.add(evaluation, len(at))
         if evaluation is None:
             # The rest of the mini-batch doesn't wait for the server again.
             self._records = None
@@ -137,15 +141,17 @@ class MiniBatch(Stretches):
         return centering(own, old, center, limit)
 
     def end(self) -> None:
-        if self._lease_id:
+        if self._lease_id and self._training.vocabulary.first:
             self._training.end_lease(self._lease_id)
 
     def metrics(self) -> Dict[str, float]:
         """Over all ranks: no two have the same tokens. Means are per scored token, and left out if there is
         none."""
 
+        from verl.utils.device import get_device_id
+
         def summed(numbers: List[float]) -> List[float]:
-            everywhere = torch.tensor(numbers, dtype=torch.float64, device=self._device)
+            everywhere = torch.tensor(numbers, dtype=torch.float64, device=get_device_id())
             torch.distributed.all_reduce(everywhere)
             return everywhere.tolist()
 

@@ -17,9 +17,12 @@ def check_training(config: Mapping[str, Any]) -> None:
     """Of all that a training was told, before anything of it starts."""
     parts = config["actor_rollout_ref"]
     actor, rollout = parts["actor"], parts["rollout"]
-    check_engine({**(actor.get("fsdp_config") or {}), "strategy": actor["strategy"]}, parts["model"])
+    strategy = actor["strategy"]
+    of_engine = actor.get("megatron" if strategy == "megatron" else "fsdp_config") or {}
+    check_engine({**of_engine, "strategy": strategy}, parts["model"])
     settings = Settings.of(rollout.get("custom"))
     if settings is not None:
+        check_split(strategy, settings, settings.sets == "engine" and truncates(actor, rollout))
         check_trackers(settings.token_table_steps, config["trainer"]["logger"], "trainer.logger")
         centering_limit(settings, actor)
         rule, mode = TokenWeights.of(settings).rule, (actor.get("policy_loss") or {}).get("loss_mode")
@@ -53,6 +56,14 @@ def check_parallel(sets: str, ulysses: int) -> None:
             f"actor.fsdp_config.ulysses_sequence_parallel_size is {ulysses}, with which nobody has run sis.sets "
             "'trainer'. Set it to 1, or sets to 'engine'"
         )
+
+
+def check_split(strategy: str, settings: Settings, truncated: bool) -> None:
+    """What needs more of a vocabulary than log-probs of recorded tokens, where ranks have parts of it."""
+    wrong = {"sis.score_centering": settings.score_centering, "sis.sets='trainer'": settings.sets == "trainer"}
+    for name, on in {**wrong, "rollout.top_p or top_k": truncated}.items():
+        if on and strategy == "megatron":
+            raise ValueError(f"{name} is set, which needs whole vocabularies: leave it out, or set strategy to 'fsdp2'")
 
 
 def _check_own_sets(config: Mapping[str, Any]) -> None:
@@ -115,17 +126,32 @@ def centering_limit(settings: Settings, actor: Optional[Mapping[str, Any]]) -> O
 
 
 def check_engine(engine: Mapping[str, Any], model: Mapping[str, Any]) -> None:
-    """Of an actor's engine and its model: whether verl hands their logits on, whole ones."""
+    """Of an actor's engine and its model: whether verl hands their logits on, one row of a batch after the other."""
     strategy = engine["strategy"]
-    if strategy not in ("fsdp", "fsdp2"):
+    if strategy == "megatron":
+        _check_megatron(engine)
+    elif strategy not in ("fsdp", "fsdp2"):
         raise ValueError(
-            f"actor.strategy is {strategy!r}, whose engine sis.verl doesn't know. Set it to 'fsdp2', or 'fsdp'"
+            f"actor.strategy is {strategy!r}, whose engine sis.verl doesn't know. Set it to 'fsdp2', or 'fsdp' or "
+            "'megatron'"
         )
-    if model.get("use_fused_kernels"):
+    if model.get("use_fused_kernels") or engine.get("use_fused_kernels"):
         raise ValueError(
             "model.use_fused_kernels is true: the logits that sis.verl needs are never made. Set it to false"
         )
     if engine.get("pad_to_length"):
         raise ValueError(
-            "actor.fsdp_config.pad_to_length is true: verl doesn't allow it with a function of logits. Set it to false"
+            "the actor's pad_to_length is true: verl doesn't allow it with a function of logits. Set it to false"
         )
+
+
+def _check_megatron(engine: Mapping[str, Any]) -> None:
+    if (size := engine.get("context_parallel_size", 1)) > 1 or engine.get("dynamic_context_parallel"):
+        raise ValueError(
+            f"actor.megatron.context_parallel_size is {size}, which cuts sequences up. Set it to 1, and "
+            "dynamic_context_parallel to false"
+        )
+    if not engine.get("use_remove_padding", True):
+        raise ValueError("actor.megatron.use_remove_padding is false, by which logits are padded. Set it to true")
+    if (engine.get("override_transformer_config") or {}).get("fp8"):
+        raise ValueError("actor.megatron.override_transformer_config.fp8 is set, which pads sequences. Leave it out")

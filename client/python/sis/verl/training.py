@@ -19,8 +19,9 @@ from sis.verl.generated import Generated, generated_in, logits_shown
 from sis.verl.mini_batch import MiniBatch
 from sis.verl.names import name_in, name_of, session_of
 from sis.verl.own_sets import OwnSets
-from sis.verl.refusals import centering_limit, check_engine, check_parallel
+from sis.verl.refusals import centering_limit, check_engine, check_parallel, check_split
 from sis.verl.settings import Settings, vocabulary_size
+from sis.verl.vocabulary import Vocabulary
 from sis.versions import warn_unless_tested
 
 # Errors that no later call can mend: of the configuration, not of a server that is away.
@@ -46,8 +47,9 @@ def attach(
     """
     warn_unless_tested("verl", "verl")
     check_engine(worker.engine_config, worker.model_config)
-    check_parallel(settings.sets, worker.engine_config.ulysses_sequence_parallel_size)
+    check_parallel(settings.sets, worker.engine_config.get("ulysses_sequence_parallel_size", 1))
     truncated = truncated and settings.sets == "engine"
+    check_split(worker.engine_config["strategy"], settings, truncated)
     if truncated and 0 < settings.mass < 1:
         raise ValueError(
             f"mass is {settings.mass}, and rollouts leave tokens out: a cut set doesn't tell which were kept. Set it to 0"
@@ -70,6 +72,7 @@ class Training:
         # With score centering the largest weight, else None.
         self.centering_limit = centering_limit
         self.weights = TokenWeights.of(settings)
+        self.vocabulary = Vocabulary.of(worker.engine_config["strategy"])
         self._own_sets = settings.sets == "trainer"
         # In verl's data: what ratios are to.
         self.sampling = "old_log_probs" if self._own_sets else "rollout_log_probs"
@@ -190,6 +193,11 @@ class Training:
 
     def _mini_batch(self, data: Any) -> MiniBatch:
         generated = generated_in(data, self.sampling)
+        records = self.vocabulary.asked(lambda: self._records(data, generated))
+        return MiniBatch(self, self._draw, generated, records)
+
+    def _records(self, data: Any, generated: List[Generated]) -> Optional[TopKRecords]:
+        """Leased, of each its slice. None if there is nothing to fetch, or no server."""
         # What actors record has no other name than its content.
         sessions = None if self._own_sets else _sessions(data)
         names = [
@@ -215,7 +223,7 @@ class Training:
                     self.end_lease(records.lease_id)
                 records = self._fetched(names, generated)
         self._use(names)
-        return MiniBatch(self, self._draw, generated, records)
+        return records
 
     def _use(self, names: Iterable[str]) -> None:
         """To be released after the step: ranks of sequence parallelism have the same, and one does it."""
@@ -223,7 +231,7 @@ class Training:
             self._used.update((name, None) for name in names)
 
     def _fetched(self, names: List[str], generated: List[Generated]) -> Optional[TopKRecords]:
-        """Leased. None if there is nothing to fetch, or no server."""
+        """By these names."""
         slices = [Slice(name, length=len(part.sampled_ids)) for name, part in zip(names, generated)]
         needs_sets = self.truncated or self.centering_limit is not None
         arrays = ("ids", "log_probs", "sampled_ids") if needs_sets else ("ids", "sampled_ids")
@@ -269,7 +277,8 @@ class Training:
     def _optimizer_steps(self) -> int:
         """How many steps the optimiser has made; verl's checkpoints restore that. 0 if it doesn't
         count."""
-        for state in self._engine.optimizer.state.values():
+        # Megatron's has no values.
+        for _, state in self._engine.optimizer.state.items():
             return int(state.get("step", 0))
         return 0
 

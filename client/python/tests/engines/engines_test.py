@@ -24,6 +24,7 @@ import numpy as np
 import tiny_model
 import torch
 from server.testing.live_server import LiveServer
+from takes_minutes import takes_minutes
 
 import sis
 import sis.aio
@@ -37,8 +38,6 @@ from sis.verl.names import SESSION, name_in, name_of
 from sis.verl.rollout import RecordingEngine
 from sis.verl.settings import Settings
 
-# They start engines of their own, and seldom break. tools/rl-test says when.
-takes_minutes = unittest.skipUnless("SIS_ALL" in os.environ, "with tools/rl-test --all, or by name")
 K = 20
 PROMPTS = [[270, 443, 285, 264], [78, 70, 264], [282, 269, 78, 271, 300], [264, 265]]
 

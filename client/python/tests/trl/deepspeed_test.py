@@ -7,7 +7,7 @@ import unittest
 # Without asking what this machine has.
 os.environ["DS_ACCELERATOR"] = "cpu"
 
-from two_processes import TwoProcessCase
+from two_processes import OWN_SETS, TwoProcessCase
 
 from sis.trl import refusals
 
@@ -27,14 +27,17 @@ def zero(stage):
 
 class DeepspeedTest(TwoProcessCase):
     def test_as_ddp_and_float64(self):
-        """With score centering gradients go through the rows of the split head."""
-        kinds = {"": {}, "_centered": {"score_centering": True}, "_adapters": {"adapters": True}}
+        """With score centering gradients go through rows of the split head; sets of the trainer are of all of it."""
+        kinds = {
+            "": {}, "_centered": {"config": {"score_centering": True}}, "_adapters": {"adapters": True},
+            "_own_sets": OWN_SETS, "_own_sets_of_adapters": {**OWN_SETS, "adapters": True},
+        }  # fmt: skip
         ddp = {f"ddp{kind}": changed for kind, changed in kinds.items()}
+        zero2 = {f"zero2{kind}": {**kinds[kind], **zero(2)} for kind in ("", "_own_sets")}
         zero3 = {f"zero3{kind}": {**changed, **zero(3)} for kind, changed in kinds.items()}
-        seen = self.ranks(**ddp, zero2=zero(2), **zero3)
-        self.check_as(seen["ddp"], seen["zero2"], split=False)
-        for one, other in zip(ddp, zero3):
-            self.check_as(seen[one], seen[other], split=True)
+        seen = self.ranks(**ddp, **zero2, **zero3)
+        for other in (*zero2, *zero3):
+            self.check_as(seen[f"ddp{other[len('zero2'):]}"], seen[other], split=other in zero3)
 
     def test_refused(self):
         arguments = types.SimpleNamespace(deepspeed_plugin=object())

@@ -6,7 +6,7 @@ import unittest.mock
 
 import torch
 from trainer_case import settings
-from two_processes import TwoProcessCase
+from two_processes import OWN_SETS, TwoProcessCase
 
 from sis.trl import decisions, refusals
 
@@ -15,17 +15,22 @@ SHARDED = {"fsdp": True, "fsdp_config": {"fsdp_version": 2, "transformer_layer_c
 
 class FsdpTest(TwoProcessCase):
     def test_as_ddp_and_float64(self):
-        seen = self.ranks(ddp={}, fsdp=SHARDED)
-        self.check_as(seen["ddp"], seen["ddp"], split=False)
-        self.check_as(seen["ddp"], seen["fsdp"], split=True)
+        # What was sharded leaves its mark in a process's environment.
+        ddp = {"ddp": {}, "ddp_own_sets": OWN_SETS}
+        seen = self.ranks(**ddp, fsdp=SHARDED, fsdp_own_sets={**SHARDED, **OWN_SETS})
+        for kind in ("", "_own_sets"):
+            self.check_as(seen[f"ddp{kind}"], seen[f"ddp{kind}"], split=False)
+            self.check_as(seen[f"ddp{kind}"], seen[f"fsdp{kind}"], split=True)
 
     def test_adapters(self):
         """The head stays split while losses are computed."""
-        for rows, weights, split, most, micro_batches in self.ranks(adapters={**SHARDED, "adapters": True})["adapters"]:
-            self.assertEqual((split, micro_batches), (len(weights), 8))
-            self.assertEqual([row["sis/missing"] + row["sis/envelope_violations"] for row in rows], [0] * 4)
-            self.assertGreater(rows[1]["sis/d"], 1e-3)
-            self.assertLess(most, 1e-5)
+        adapters = {**SHARDED, "adapters": True}
+        for ranks in self.ranks(adapters=adapters, own_sets_of_adapters={**adapters, **OWN_SETS}).values():
+            for rows, weights, split, most, micro_batches in ranks:
+                self.assertEqual((split, micro_batches), (len(weights), 8))
+                self.assertEqual([row["sis/missing"] + row["sis/envelope_violations"] for row in rows], [0] * 4)
+                self.assertGreater(rows[1]["sis/d"], 1e-3)
+                self.assertLess(most, 1e-5)
 
     def test_refused(self):
         refusals.check_sharding(settings(self.folder))

@@ -1,10 +1,13 @@
 """What the tests of TRL's trainers share: settings, rewards, models, their loss in float64, and a trainer beside the
 real server."""
 
+import contextlib
 import copy
+import functools
 import math
 import os
 import unittest
+import unittest.mock
 import warnings
 
 os.environ.update(HF_HUB_OFFLINE="1", VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
@@ -247,6 +250,20 @@ def hundred_words():
     )
     tokenizer.backend_tokenizer.pre_tokenizer = WhitespaceSplit()
     return tokenizer
+
+
+@contextlib.contextmanager
+def vllm_on_cpus():
+    """Meanwhile TRL's own vLLM is of float32, which it passes no dtype on for, and of weights that TRL can load again,
+    as oneDNN's packed ones are not."""
+    import vllm._custom_ops
+
+    made = functools.partial(vllm.LLM, dtype="float32", enforce_eager=True)
+    with (
+        unittest.mock.patch.object(vllm._custom_ops, "_supports_onednn", False),
+        unittest.mock.patch("trl.generation.vllm_generation.LLM", made),
+    ):
+        yield
 
 
 class TrainerCase(unittest.TestCase):

@@ -14,29 +14,47 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from sis.trl import SisConfig
 
 LIMIT = 1.5
+# Of a training: its rollouts are of a filter, its records of the whole policy.
+OWN_SETS = {"config": {"sets": "trainer"}, "top_k": 5}
 
 
 class Compared(Watched):
-    """Compares the loss of every micro-batch with that of "cispo" in float64, of the gathered parameters."""
+    """Compares the loss of every micro-batch with that of "cispo" in float64, of the gathered parameters. With sets of
+    the trainer old log-probs and acceptance probabilities too, with those of the parameters that generated."""
 
     most, micro_batches = 0.0, 0
 
+    def _generate(self, prompts):
+        self.generating = in_float64(self.accelerator.unwrap_model(self.model))
+        return super()._generate(prompts)
+
     def _sis_old_log_probs(self, inputs, acceptance):
-        self.accepted = acceptance.accepted
+        self.accepted, self.probabilities = acceptance.accepted, acceptance.probabilities
         return super()._sis_old_log_probs(inputs, acceptance)
 
-    def _compute_loss(self, model, inputs):
-        double = in_float64(self.accelerator.unwrap_model(self.model))
-        loss = super()._compute_loss(model, inputs)
+    def log_probs(self, model, inputs):
+        """[B, T, V]."""
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-        tokens = inputs["completion_ids"][..., None]
-        with torch.no_grad():
-            logits = double(ids, attention_mask=mask).logits[:, -tokens.shape[1] - 1 : -1] / self.temperature
-            log_p = logits.log_softmax(-1).gather(-1, tokens)[..., 0]
-            ratio = (log_p - inputs["sampling_per_token_logps"].double()).exp()
-            weight = torch.where(self.accepted, 1.0, ratio).clamp(max=LIMIT)
-        terms = weight * log_p * inputs["advantages"][:, None] * inputs["completion_mask"]
+        length = inputs["completion_ids"].shape[1]
+        return (model(ids, attention_mask=mask).logits[:, -length - 1 : -1] / self.temperature).log_softmax(-1)
+
+    @torch.no_grad()
+    def _compute_loss(self, model, inputs):
+        double = in_float64(self.accelerator.unwrap_model(self.model))
+        with torch.enable_grad():
+            loss = super()._compute_loss(model, inputs)
+        mask, tokens = inputs["completion_mask"], inputs["completion_ids"][..., None]
+        every = self.log_probs(double, inputs)
+        log_p, old = every.gather(-1, tokens)[..., 0], inputs["sampling_per_token_logps"].double()
+        if self._sis_config.sets == "trainer":
+            q = self.log_probs(self.generating, inputs)
+            old, recorded = q.gather(-1, tokens)[..., 0], q.topk(self.sis_run.config.top_k)
+            ratios = every.gather(-1, recorded.indices) - recorded.values
+            a = (ratios - ratios.amax(-1, keepdim=True)).exp() * (recorded.indices == tokens)
+            assert largest(0.0, ((a.sum(-1) - self.probabilities) * mask)) < 1e-3
+        weight = torch.where(self.accepted, 1.0, (log_p - old).exp()).clamp(max=LIMIT)
+        terms = weight * log_p * inputs["advantages"][:, None] * mask
         count = inputs["num_items_in_batch"] / self.accelerator.num_processes
         theirs = -(terms.sum() / count).item()
         self.most = largest(self.most, (loss - theirs) / (terms.abs().sum() / count))
@@ -56,7 +74,7 @@ def _rank(rank, trainings, path, address, folder):
     torch.distributed.destroy_process_group()
 
 
-def _trained(name, path, address, folder, adapters=False, score_centering=False, **changed):
+def _trained(name, path, address, folder, adapters=False, config=None, **changed):
     """What it logged of steps, the parameters, how many are split, and what Compared found."""
     args = settings(
         folder / name, optim="sgd", learning_rate=0.1, max_steps=4, loss_type="cispo", epsilon_high=LIMIT,
@@ -77,7 +95,7 @@ def _trained(name, path, address, folder, adapters=False, score_centering=False,
         train_dataset=DATASET,
         processing_class=AutoTokenizer.from_pretrained(path, padding_side="left"),
         peft_config=LoraConfig(target_modules=["q_proj", "down_proj"]) if adapters else None,
-        sis_config=SisConfig(address, run=name, seed=5, score_centering=score_centering),
+        sis_config=SisConfig(address, run=name, seed=5, **(config or {})),
     )
     assert trainer.is_fsdp_enabled == ("fsdp" in changed)
     assert trainer.is_deepspeed_enabled == ("deepspeed" in changed)

@@ -3,7 +3,6 @@ see, and a service of this process."""
 
 import asyncio
 import contextlib
-import copy
 import dataclasses
 import functools
 import json
@@ -15,6 +14,7 @@ import warnings
 
 import fake_service
 import numpy as np
+from vllm_objects import FlatLogprobs, SamplingParams
 
 import sis
 from sis.engines.recorder import Recorder
@@ -26,40 +26,6 @@ RECORDED = json.loads((pathlib.Path(__file__).parents[1] / "engines/testdata/vll
 # Of record_vllm.py.
 PROMPTS = [[270, 443, 285, 264], [78, 70, 264]]
 LISTED = 8
-
-
-@dataclasses.dataclass
-class FlatLogprobs:
-    """vLLM's, as far as it was recorded."""
-
-    start_indices: list
-    end_indices: list
-    token_ids: list
-    logprobs: list
-    ranks: list
-    decoded_tokens: list
-
-    def __len__(self):
-        return len(self.start_indices)
-
-
-@dataclasses.dataclass
-class SamplingParams:
-    """vLLM's, as verl makes them."""
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logprobs: int = 0
-    flat_logprobs: bool = False
-    extra_args: dict = None
-
-    def clone(self):
-        return copy.deepcopy(self)
 
 
 def part(listed, first, last):

@@ -99,6 +99,18 @@ class Sample:
 
 
 @torch.no_grad()
+def draw(model, context, length, **filters):
+    """So many tokens, [T], and what each was drawn from, nats [T, V]."""
+    before = torch.tensor([context])
+    made = model.generate(
+        before, attention_mask=torch.ones_like(before), do_sample=True, max_new_tokens=length,
+        min_new_tokens=length, eos_token_id=None, return_dict_in_generate=True, output_scores=True,
+        **{"top_k": 0, **filters},
+    )  # fmt: skip
+    log_probs = torch.stack([scores[0].float() for scores in made.scores]).log_softmax(-1)
+    return made.sequences[0, len(context) :], log_probs
+
+
 def rollout(model, count, top_k, seed, **filters):
     """Samples of different lengths; every third one has two turns, with a tool's answer between."""
     torch.manual_seed(seed)
@@ -114,14 +126,7 @@ def rollout(model, count, top_k, seed, **filters):
                 sample.mask += [0] * len(answer)
                 sample.log_probs += [0.0] * len(answer)
             context = prompt + sample.tokens
-            before = torch.tensor([context])
-            made = model.generate(
-                before, attention_mask=torch.ones_like(before), do_sample=True, max_new_tokens=length,
-                min_new_tokens=length, eos_token_id=None, return_dict_in_generate=True, output_scores=True,
-                **{"top_k": 0, **filters},
-            )  # fmt: skip
-            drawn = made.sequences[0, len(context) :]
-            log_probs = torch.stack([scores[0].float() for scores in made.scores]).log_softmax(-1)
+            drawn, log_probs = draw(model, context, length, **filters)
             top, own = log_probs.topk(top_k), log_probs.gather(1, drawn[:, None])[:, 0]
             record = sis.canonical(top.indices, top.values, drawn, own, top_k)
             sample.turns.append(Turn(name_of(context, drawn, own), record, len(sample.tokens), log_probs))

@@ -1,4 +1,4 @@
-"""One rank of two, of verl_test: two_ranks.py RANK PORT FOLDER. What to do is in FOLDER/task, what came of it
+"""One rank of two, of VerlCase.two_ranks: two_ranks.py RANK PORT FOLDER. What to do is in FOLDER/task, what came of it
 will be in FOLDER/answerRANK."""
 
 import sys
@@ -29,6 +29,10 @@ def main(rank, port, folder):
         data = training_worker.batch(samples[own])
         data["advantages"] = advantages[own]
         tensordict_utils.assign_non_tensor(data, global_batch_size=len(samples), **task["batch"])
+        if settings.get("sets") == "trainer":
+            data["old_log_probs"] = training_worker.recompute(worker, data)
+            # For good: it is the last step.
+            training_worker.move(worker.engine.module)
         output = worker.train_batch(data)
         metrics = {} if output is None else tensordict_utils.get(output, "metrics")
         logged = {name: value for name, value in metrics.items() if name.startswith("sis/")}

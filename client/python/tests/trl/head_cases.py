@@ -1,0 +1,111 @@
+"""Models whose logits are more than hidden states times the head."""
+
+import re
+import unittest.mock
+
+import torch
+from trainer_case import VOCABULARY, TrainerCase, Watched, largest, tiny
+
+from sis.trl import SisConfig
+
+
+class OfOwnLogits(Watched):
+    """Compares the log-probs at recorded tokens with those of the model's own logits."""
+
+    compared, most = 0, 0.0
+
+    def _sis_acceptance(self, inputs, *arguments):
+        evaluate = self._sis_rollouts.evaluate
+
+        def compare(records, draw, outputs, options, gathered):
+            ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+            mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+            length = inputs["completion_ids"].shape[1]
+            logits = self.model(ids, attention_mask=mask).logits[:, -length - 1 : -1].float()
+            every = (logits / self.temperature).log_softmax(-1)
+            rows = torch.cat([every[row, : part.length] for row, part in enumerate(records.slices)])
+            slots = torch.from_numpy(records.ids).long()
+            difference = (rows.gather(1, slots.clamp(min=0)) - gathered["log_probs"]).abs()[slots >= 0]
+            self.compared += len(difference)
+            self.most = largest(self.most, difference)
+            return evaluate(records, draw=draw, outputs=outputs, options=options, gathered=gathered)
+
+        with unittest.mock.patch.object(self._sis_rollouts, "evaluate", compare):
+            return super()._sis_acceptance(inputs, *arguments)
+
+
+class Scaled(Watched):
+    """Whose log-probs are not those of hidden states times head, and no setting says so."""
+
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
+        with unittest.mock.patch.object(self, "temperature", 2.0):
+            return super()._get_per_token_logps_and_entropies(*args, **kwargs)
+
+
+class TrlHeadTest(TrainerCase):
+    def test_truncated_completions_are_masked(self):
+        """All of the first rollout. What the head makes is checked once there are tokens."""
+
+        class EndsLater(Watched):
+            def training_step(self, *args, **kwargs):
+                if self.state.global_step == 2:
+                    self.eos_token_ids = self.generation_config.eos_token_id = list(range(2, VOCABULARY, 4))
+                return super().training_step(*args, **kwargs)
+
+        class ScaledEndsLater(EndsLater, Scaled):
+            pass
+
+        def made(kind):
+            return self.trainer(kind, mask_truncated_completions=True, max_completion_length=8)
+
+        trainer = made(EndsLater)
+        self.train(trainer)
+        steps = [trainer.sis_client.get_step(trainer.sis_run, step).totals for step in range(4)]
+        self.assertEqual([totals.scored > 0 for totals in steps], [False, False, True, True])
+        self.assertEqual([totals.missing for totals in steps], [0] * 4)
+        self.assertLess(steps[2].mean_d, 1e-5)
+        scaled = made(ScaledEndsLater)
+        with self.assertRaisesRegex(ValueError, "scale or cap"):
+            self.train(scaled)
+        self.assertEqual(scaled.state.global_step, 2)
+
+    def test_log_probs_that_are_not_of_the_head(self):
+        """Of a model that scales its logits after it, and shifted by a position."""
+
+        class Shifted(Watched):
+            def _sis_acceptance(self, inputs, hidden, log_probs):
+                return super()._sis_acceptance(inputs, hidden.roll(1, dims=1), log_probs)
+
+        for kind in (Scaled, Shifted):
+            with self.subTest(kind.__name__), self.assertRaisesRegex(ValueError, "scale or cap"):
+                self.train(self.trainer(kind))
+
+    def test_models_that_scale_or_cap_their_logits(self):
+        """By each of the settings that TRL's head reads."""
+        for kind, changed in (
+            ("Qwen3", {}),
+            ("Gemma2", {"final_logit_softcapping": 30.0}),
+            ("Gemma2", {"final_logit_softcapping": 2.0}),
+            ("Cohere", {"logit_scale": 0.5}),
+            ("Granite", {"logits_scaling": 8.0}),
+            ("HyperCLOVAX", {"logits_scaling": 0.5}),
+            ("FalconH1", {"lm_head_multiplier": 0.3}),
+        ):
+            with self.subTest(kind, **changed):
+                trainer = self.trainer(
+                    OfOwnLogits, SisConfig(self.server.address), model=tiny(kind, **changed), max_steps=2
+                )
+                self.train(trainer)
+                self.assertGreater(trainer.compared, 1000)
+                self.assertLess(trainer.most, 2e-5)
+
+    def test_a_cap_that_no_setting_tells(self):
+        """It changes log-probs by some hundredths, which rounding does not."""
+        for dtype in (torch.float32, torch.bfloat16):
+            with self.subTest(dtype):
+                trainer = self.trainer(model=tiny("Gemma2", final_logit_softcapping=30.0).to(dtype))
+                # TRL's head has read it.
+                trainer.model.config.final_logit_softcapping = None
+                with self.assertRaisesRegex(ValueError, "scale or cap") as raised:
+                    self.train(trainer)
+                self.assertLess(float(re.search(r"are (\S+) nats", str(raised.exception))[1]), 0.1)

@@ -1,0 +1,45 @@
+"""Sets that TRL's trainer records of itself, before the first update."""
+
+from takes_minutes import takes_minutes
+from trainer_case import VOCABULARY, OfAnotherEngine, TrainerCase, vllm_on_cpus
+from two_processes import LIMIT, Compared
+
+from sis.trl import SisConfig
+
+
+class TrlOwnSetsTest(TrainerCase):
+    def test_sets_of_the_trainer(self):
+        """Whatever engine generates, the policy before the first update is what tokens count as drawn from; records
+        are of what TRL masks not."""
+        filters = {"top_p": 0.8, "top_k": 5, "beta": 0.1}
+        halves = {"num_iterations": 1, "steps_per_generation": 4}
+        for changed in ({}, {"bf16": True}, filters, {"mask_truncated_completions": True}, halves):
+            with self.subTest(**changed):
+                config = SisConfig(self.server.address, sets="trainer")
+                trainer = self.trainer(OfAnotherEngine, config, **changed)
+                # So that some end, and are of other lengths.
+                trainer.eos_token_ids = trainer.generation_config.eos_token_id = list(range(2, VOCABULARY, 24))
+                rows = self.train(trainer)
+                self.check_logged(trainer, rows)
+                self.assertEqual([row["sis/missing"] + row["sis/envelope_violations"] for row in rows], [0] * 4)
+                self.assertLess(rows[0]["sis/d"], 1e-2 if "bf16" in changed else 1e-5)
+                self.assertLess(rows[2]["sis/d"], 1e-2 if "bf16" in changed else 1e-5)
+                self.assertGreater(rows[1]["sis/d"], 1e-3)
+                self.assertEqual([row["sis/staleness"] for row in rows], [0, 1, 0, 1])
+                status = trainer.sis_client.get_run(trainer.sis_run.id)
+                self.assertEqual((status.sequences, status.policy_version), (0, 3))
+
+    @takes_minutes
+    def test_rollouts_of_vllm(self):
+        """Whatever it leaves out, and says of the rest."""
+        with vllm_on_cpus():
+            config = SisConfig(self.server.address, sets="trainer")
+            trainer = self.trainer(
+                Compared, config, use_vllm=True, vllm_mode="colocate", top_p=0.8, loss_type="cispo", epsilon_high=LIMIT,
+            )  # fmt: skip
+            rows = self.train(trainer)
+        self.check_logged(trainer, rows)
+        self.assertEqual([row["sis/missing"] + row["sis/envelope_violations"] for row in rows], [0] * 4)
+        self.assertGreater(rows[1]["sis/d"], 1e-3)
+        self.assertEqual(trainer.micro_batches, 8)
+        self.assertLess(trainer.most, 1e-5)

@@ -1,0 +1,76 @@
+"""What of TRL's settings would be wrong with SIS, and is refused."""
+
+import types
+
+from trainer_case import TrainerCase, settings
+
+from sis.trl import SisConfig, SisGRPOTrainer, capture, refusals
+
+
+class TrlRefusalTest(TrainerCase):
+    def test_refused(self):
+        wrong = {
+            "corrected twice": {"use_vllm": True, "vllm_importance_sampling_correction": True},
+            "generate_batch": {"use_transformers_continuous_batching": True},
+            "n is 2": {"generation_kwargs": {"n": 2}},
+            "num_return_sequences is 2": {"generation_kwargs": {"num_return_sequences": 2}},
+            "prompt_lookup_num_tokens": {"generation_kwargs": {"prompt_lookup_num_tokens": 3}},
+            "assistant_model": {"generation_kwargs": {"assistant_model": object()}},
+            "assistant_early_exit": {"generation_kwargs": {"assistant_early_exit": 2}},
+            "loss_type is 'vespo'.* soft_acceptance gives each token.*take 'dapo'": {
+                "config": SisConfig(soft_acceptance=True), "loss_type": "vespo",
+            },
+            "importance_sampling_level is 'sequence', but damped_truncation.*set it to 'token'": {
+                "config": SisConfig(damped_truncation=True), "importance_sampling_level": "sequence",
+            },
+            "gradient_accumulation_steps is 2, so a rollout .* by one update.*Set num_iterations": {
+                "config": SisConfig(sets="trainer"), "num_iterations": 1,
+            },
+            "beta is 0.1.*by damped_truncation that is 1. Set use_bias_correction_kl to False": {
+                "config": SisConfig(damped_truncation=True), "beta": 0.1,
+            },
+        }  # fmt: skip
+        for message, changed in wrong.items():
+            config = changed.pop("config", None)
+            arguments = settings(self.folder / "out")
+            for name, value in changed.items():
+                # Not in the constructor, which asks for Liger, and for vLLM's server.
+                setattr(arguments, name, value)
+            with self.subTest(message), self.assertRaisesRegex(ValueError, message):
+                SisGRPOTrainer(args=arguments, sis_config=config)
+        # Of transformers 4, which have no fsdp_plugin_args.
+        refusals.check_sharding(types.SimpleNamespace(deepspeed_plugin=None))
+        config = types.SimpleNamespace(
+            model_config=types.SimpleNamespace(logprobs_mode="processed_logprobs"),
+            speculative_config=types.SimpleNamespace(method="ngram"),
+        )
+        llm = types.SimpleNamespace(llm_engine=types.SimpleNamespace(vllm_config=config, **vars(config)))
+        with self.assertRaisesRegex(ValueError, "speculative_config is set"):
+            capture.vllm(types.SimpleNamespace(llm=llm), top_k=20, process_index=0)
+        for given, message in (
+            ({"beta": 0.1, "top_p": 0.9}, "beta is 0.1.*top_p"),
+            ({"beta": 0.1, "generation_kwargs": {"min_p": 0.1}}, "beta is 0.1.*min_p"),
+        ):
+            with self.subTest(given), self.assertRaisesRegex(ValueError, message):
+                SisGRPOTrainer(args=settings(self.folder / "out", **given))
+        centering = {"loss_type": "cispo", "epsilon_high": 5.0}
+        for given, message in (
+            ({"loss_type": "dapo"}, "loss_type is 'dapo'.*set it to 'cispo'"),
+            ({"importance_sampling_level": "sequence"}, "importance_sampling_level is 'sequence'"),
+            ({"beta": 0.1}, "beta is 0.1.*set it to 0.0"),
+        ):
+            with self.subTest(given), self.assertRaisesRegex(ValueError, message):
+                args = settings(self.folder / "out", **{**centering, **given})
+                SisGRPOTrainer(args=args, sis_config=SisConfig(score_centering=True))
+        for rule in ("soft_acceptance", "damped_truncation"):
+            both = SisConfig(score_centering=True, **{rule: True})
+            with self.subTest(rule), self.assertRaisesRegex(ValueError, f"SisConfig.{rule} is True"):
+                SisGRPOTrainer(args=settings(self.folder / "out", **centering), sis_config=both)
+        for wrong, message in (
+            ({"weight": "mean"}, "weight is 'mean'"),
+            ({"damped_truncation": True, "weight": "expected"}, "weight is 'expected', but damped_truncation"),
+            ({"sets": "vllm"}, "sets is 'vllm', must be 'engine' or 'trainer'"),
+            ({"sets": "trainer", "score_centering": True}, "sets is 'trainer': set it to 'engine', or score_centering"),
+        ):
+            with self.subTest(wrong), self.assertRaisesRegex(ValueError, message):
+                SisConfig(**wrong)

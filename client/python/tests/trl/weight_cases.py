@@ -1,0 +1,109 @@
+"""What tokens weigh in TRL's loss: by settings of weights, and rules in the place of the clip."""
+
+import collections
+
+import torch
+from trainer_case import InFloat64, OfAnotherEngine, TrainerCase, Watched, hundred_words, largest, settings, tiny
+
+from sis.trl import SisConfig, refusals
+
+
+class TrlWeightTest(TrainerCase):
+    def test_weights(self):
+        """Every token weighs what the formula says of its acceptance probability."""
+
+        class Weighed(Watched):
+            most = 0.0
+
+            def _sis_acceptance(self, *args):
+                self.acceptance = super()._sis_acceptance(*args)
+                return self.acceptance
+
+            def watch(self, inputs, log_probs, old):
+                a = self.acceptance.probabilities.double()
+                ratio = (log_probs - inputs["sampling_per_token_logps"]).double().exp()
+                made = (log_probs.double() - old.double()).exp()
+                difference = made - (a + (1 - a) * ratio)
+                self.most = largest(self.most, difference[inputs["completion_mask"].bool()])
+
+        config = SisConfig(self.server.address, weight="expected")
+        trainer = self.trainer(Weighed, config, max_steps=2, loss_type="cispo", epsilon_high=1e4)
+        self.train(trainer)
+        self.assertLess(trainer.most, 1e-5)
+
+    def test_a_rule_takes_the_place_of_the_clip(self):
+        """Losses and gradients beside float64, at the second of a generation's two updates: at the first, of equal
+        policies, rounding alone tells which token is outward."""
+
+        class Ruled(InFloat64):
+            lost = (3,)
+
+            def __init__(self, *args, **kwargs):
+                super().__init__(*args, **kwargs)
+                self.seen, append_many = collections.Counter(), self.sis_client.append_many
+
+                def lose(run, recorded, **settings):
+                    return append_many(run, [one for one in recorded if not one.sequence.endswith("/3")], **settings)
+
+                self.sis_client.append_many = lose
+
+            def _compute_loss(self, model, inputs):
+                if self.state.global_step % 2:
+                    return super()._compute_loss(model, inputs)
+                advantages = torch.linspace(-1.0, 1.0, len(inputs["advantages"]))
+                return Watched._compute_loss(self, model, {**inputs, "advantages": advantages})
+
+            def weights(self, ratio, a, advantages):
+                outward = ((ratio > 1) & (advantages > 0)) | ((ratio < 1) & (advantages < 0))
+                if self._sis_config.damped_truncation:
+                    weight = torch.where(ratio > 1, 1.0, ratio)
+                elif self._sis_config.weight == "expected":
+                    weight = a + (1 - a) * ratio
+                else:
+                    weight = torch.where(self.accepted, 1.0, ratio)
+                clipped = outward & ((ratio > 1.2) | (ratio < 0.8))
+                self.seen.update(kept=int((~outward).sum()), damped=int((outward & (a > 0)).sum()))
+                self.seen.update(none=int((outward & (a == 0)).sum()), clip=int(clipped.sum()))
+                return torch.where(outward, weight * a, weight)
+
+        class OnOwnSets(Ruled, OfAnotherEngine):
+            pass
+
+        for loss_type, rule in (
+            ("dapo", {"damped_truncation": True}), ("cispo", {"damped_truncation": True}), ("dapo", {"soft_acceptance": True}),
+            ("dapo", {"soft_acceptance": True, "weight": "expected"}),
+            ("dapo", {"soft_acceptance": True, "weight": "expected", "sets": "trainer"}),
+        ):  # fmt: skip
+            with self.subTest(loss_type, **rule):
+                trainer = self.trainer(
+                    OnOwnSets if "sets" in rule else Ruled, SisConfig(self.server.address, **rule),
+                    model=tiny("Qwen3", vocab_size=100),
+                    processing_class=hundred_words(), prompts=[f"w{i} w5" for i in range(64)], max_steps=2,
+                    loss_type=loss_type, epsilon_high=1.0 if loss_type == "cispo" else 0.2, learning_rate=1e-2,
+                )  # fmt: skip
+                rows = self.train(trainer)
+                self.assertGreater(rows[1]["sis/missing_never_arrived"], 0)
+                self.assertLess(trainer.most_acceptance, 1e-3)
+                self.assertLess(trainer.most_loss, 1e-5)
+                self.assertLess(trainer.most, 1e-4)
+                for name in ("kept", "damped", "none", "clip"):
+                    self.assertGreater(trainer.seen[name], 5, name)
+
+    def test_weights_that_cispo_would_limit(self):
+        """An accepted token weighs 1: a limit below that changes the weights, whichever setting made it."""
+        soft, hard = SisConfig(soft_acceptance=True), SisConfig()
+
+        def cispo(**changed):
+            return settings(self.folder / "out", loss_type="cispo", **changed)
+
+        for config in (soft, hard, SisConfig(weight="expected")):
+            for changed in (
+                {}, {"epsilon": 0.999}, {"epsilon_high": 0.999},
+                {"epsilon": 5.0, "epsilon_high": 0.28},
+            ):  # fmt: skip
+                message = "epsilon_high is 0.*[Ss]et epsilon_high"
+                with self.subTest(changed), self.assertRaisesRegex(ValueError, message):
+                    refusals.check_arguments(cispo(**changed), config)
+            for changed in ({"epsilon": 1.0}, {"epsilon_high": 1.0}, {"epsilon_high": 1e4}):
+                refusals.check_arguments(cispo(**changed), config)
+        refusals.check_arguments(settings(self.folder / "out", epsilon_high=0.28), hard)

@@ -1,0 +1,39 @@
+"""What verl's rollout servers give to vLLM and get of it, as far as sis reads it."""
+
+import copy
+import dataclasses
+
+
+@dataclasses.dataclass
+class FlatLogprobs:
+    """vLLM's, as far as it was recorded."""
+
+    start_indices: list
+    end_indices: list
+    token_ids: list
+    logprobs: list
+    ranks: list
+    decoded_tokens: list
+
+    def __len__(self):
+        return len(self.start_indices)
+
+
+@dataclasses.dataclass
+class SamplingParams:
+    """vLLM's, as verl makes them."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logprobs: int = 0
+    flat_logprobs: bool = False
+    extra_args: dict = None
+    max_tokens: int = 16
+
+    def clone(self):
+        return copy.deepcopy(self)
