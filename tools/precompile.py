@@ -10,6 +10,7 @@ without, but for what includes too little: GCC, which compiles without, sees tha
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -29,11 +30,6 @@ FORMS = (
     ("library", "server/security/authenticator.cc", r"^(server|client|tests)/.*\.cc,-.*_test\.cc"),
     ("test", "server/security/security_test.cc", r"^(server|client|tests)/.*_test\.cc"),
 )  # fmt: skip
-# Compiled in ways of their own, as .bazelrc says or their target.
-OTHERWISE = (
-    r"server/(cache|fetch)/(sequence|page|step_ledger|step_history|ragged_fetch)_test\.cc",
-    "tests/conformance/layouts_test.cc", "client/study/layers.cc",
-)  # fmt: skip
 # Macros of some targets alone; no header here reads them.
 SOME_MACROS = ("-DNOMINMAX", "-DHWY_SHARED_DEFINE", "-DGTEST_HAS_PTHREAD=1")
 
@@ -50,6 +46,12 @@ def command_of(action):
     return command
 
 
+def otherwise():
+    """What is compiled in a way of its own, as .bazelrc says or the target."""
+    [tests] = re.findall(r"^build:sanitizer --per_file_copt=(.*)@-O1$", pathlib.Path(".bazelrc").read_text(), re.M)
+    return tests.replace(r"\\", "\\"), "client/study/layers.cc"
+
+
 def main():
     folder = pathlib.Path(sys.argv[1]).absolute()
     options = sys.argv[2:]
@@ -63,7 +65,7 @@ def main():
         output = folder / f"{name}.pch"
         command = command_of(actions[source]) + include
         subprocess.run([*command, "-x", "c++-header", LAST_HEADER, "-o", output], check=True)
-        files = ",".join((files, *(f"-{path}" for path in OTHERWISE)))
+        files = ",".join((files, *(f"-{path}" for path in otherwise())))
         print(f"--per_file_copt={files}@-include-pch,{output}")
 
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <set>
 #include <utility>
-#include <variant>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
@@ -17,7 +16,6 @@
 #include "client/replicas/replicas.h"
 #include "client/types/grpc_status.h"
 #include "client/types/messages.h"
-#include "kernels/numerics/float16.h"
 
 namespace sis {
 namespace {
@@ -242,14 +240,6 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> Client::LeaseSharedMemory(size_t b
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
                                             const EvaluateForm& current,
                                             const EvaluateOptions& options) {
-  const auto* const gathered = std::get_if<GatheredValues>(&current);
-  if (gathered != nullptr && gathered->half_precision) {
-    std::vector<uint16_t> halves(gathered->log_probs.size());
-    std::ranges::transform(gathered->log_probs, halves.begin(), Float16RoundedUp);
-    return Evaluate(run, slices,
-                    GatheredHalves{halves, gathered->sampled_log_probs, gathered->top_k_counts},
-                    options);
-  }
   auto request = About<v1::EvaluateRequest>(run);
   for (const Slice& slice : slices) ToMessage(slice, *request.add_slices());
   if (absl::Status status = WriteOptions(options, request); !status.ok()) return status;

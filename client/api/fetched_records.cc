@@ -13,6 +13,7 @@ namespace sis {
 namespace {
 
 using Array = FetchedChunk::Array;
+using ByteRange = FetchedChunk::ByteRange;
 using enum FetchedChunk::Array;
 
 // Ids and log-probs alike; counts have two.
@@ -77,9 +78,10 @@ absl::Status RecordReader::Add(FetchedMessage message) {
   }
   if (!has_header_) return absl::InternalError("the server's FetchTopK began without a header");
   FetchedChunk& chunk = std::get<FetchedChunk>(message);
-  if (chunk.columns() != columns_.size() || chunk.columns_with_presence() != columns_.size()) {
-    return absl::InternalError(absl::StrCat("the server's FetchTopK chunk has ", chunk.columns(),
-                                            " columns, not ", columns_.size()));
+  if (chunk.columns.size() != columns_.size() || chunk.column_presence.size() != columns_.size()) {
+    return absl::InternalError(absl::StrCat("the server's FetchTopK chunk has ",
+                                            chunk.columns.size(), " columns, not ",
+                                            columns_.size()));
   }
   return range_ == nullptr ? Copy(std::move(chunk)) : Locate(chunk);
 }
@@ -172,8 +174,9 @@ absl::Status RecordReader::Copy(FetchedChunk chunk) {
   if (ragged()) return Keep(std::move(chunk));
   for (const Array array : kAll) {
     const size_t bytes = chunk.length * RowBytes(array);
-    if (chunk.size(array) != bytes) return WrongSize(array, chunk.size(array), bytes);
-    chunk.Copy(array, arrays_[array] + (filled_ - chunk.length) * RowBytes(array));
+    const ByteRange& range = chunk.arrays[array];
+    if (range.size != bytes) return WrongSize(array, range.size, bytes);
+    chunk.Copy(range, arrays_[array] + (filled_ - chunk.length) * RowBytes(array));
   }
   return absl::OkStatus();
 }
@@ -184,10 +187,11 @@ absl::Status RecordReader::Keep(FetchedChunk chunk) {
   for (const Array array : {kTopKCounts, kSampledIds, kSampledLogProbs, kTopKIds, kTopKLogProbs}) {
     const size_t bytes =
         IsOfSlots(array) && wanted_[array] ? slots * kElementBytes : chunk.length * RowBytes(array);
-    if (chunk.size(array) != bytes) return WrongSize(array, chunk.size(array), bytes);
+    const ByteRange& range = chunk.arrays[array];
+    if (range.size != bytes) return WrongSize(array, range.size, bytes);
     if (array != kTopKCounts) continue;
     std::vector<uint16_t> counts(chunk.length);
-    chunk.Copy(array, reinterpret_cast<std::byte*>(counts.data()));
+    chunk.Copy(range, reinterpret_cast<std::byte*>(counts.data()));
     slots = Sum(counts);
   }
   slots_ += slots;
@@ -200,8 +204,8 @@ void RecordReader::CopyKept() {
   std::array<std::byte*, FetchedChunk::kArrays> next = arrays_;
   for (const FetchedChunk& chunk : kept_) {
     for (const Array array : kAll) {
-      chunk.Copy(array, next[array]);
-      next[array] += chunk.size(array);
+      chunk.Copy(chunk.arrays[array], next[array]);
+      next[array] += chunk.arrays[array].size;
     }
   }
   kept_.clear();
@@ -210,7 +214,7 @@ void RecordReader::CopyKept() {
 absl::Status RecordReader::CopyColumns(const FetchedChunk& chunk) {
   for (size_t i = 0; i < columns_.size(); ++i) {
     FetchedColumn& column = records_.columns[i];
-    const size_t bytes = chunk.column_size(i);
+    const size_t bytes = chunk.columns[i].size;
     if (column.width == 0 && bytes > 0 && chunk.length > 0) {
       column.width = bytes / chunk.length;
       columns_[i]->values.resize(positions_ * column.width);
@@ -218,12 +222,13 @@ absl::Status RecordReader::CopyColumns(const FetchedChunk& chunk) {
     }
     // A server that gave no answer has no values.
     if ((bytes != 0 && bytes != column.width * chunk.length) ||
-        chunk.presence_size(i) != chunk.length) {
+        chunk.column_presence[i].size != chunk.length) {
       return absl::InternalError(absl::StrCat("the server's columns[", i, "] holds ", bytes,
                                               " bytes for ", chunk.length, " positions"));
     }
-    if (bytes > 0) chunk.CopyColumn(i, columns_[i]->values.data() + filled_ * column.width);
-    chunk.CopyPresence(i, reinterpret_cast<std::byte*>(columns_[i]->present.data() + filled_));
+    chunk.Copy(chunk.columns[i], columns_[i]->values.data() + filled_ * column.width);
+    chunk.Copy(chunk.column_presence[i],
+               reinterpret_cast<std::byte*>(columns_[i]->present.data() + filled_));
   }
   return absl::OkStatus();
 }
@@ -234,11 +239,12 @@ void RecordReader::SkipFullSlices() {
   }
 }
 
-absl::StatusOr<std::span<std::byte>> RecordReader::Located(
-    absl::string_view name, size_t field_bytes, absl::FunctionRef<void(std::byte*)> copy) {
+absl::StatusOr<std::span<std::byte>> RecordReader::Located(absl::string_view name,
+                                                           const FetchedChunk& chunk,
+                                                           const ByteRange& field) {
   uint64_t part[2] = {};  // offset and size
-  if (field_bytes != sizeof(part)) return WrongSize(name, field_bytes, sizeof(part));
-  copy(reinterpret_cast<std::byte*>(part));
+  if (field.size != sizeof(part)) return WrongSize(name, field.size, sizeof(part));
+  chunk.Copy(field, reinterpret_cast<std::byte*>(part));
   const std::span<std::byte> room = range_->bytes();
   const uint64_t begin = part[0] - range_->offset();
   if (part[0] < range_->offset() || begin > room.size() || part[1] > room.size() - begin ||
@@ -252,8 +258,7 @@ absl::StatusOr<std::span<std::byte>> RecordReader::Located(
 
 absl::Status RecordReader::LocateArray(const FetchedChunk& chunk, Array array) {
   const absl::StatusOr<std::span<std::byte>> place =
-      Located(FetchedChunk::kNames[array], chunk.size(array),
-              [&](std::byte* into) { chunk.Copy(array, into); });
+      Located(FetchedChunk::kNames[array], chunk, chunk.arrays[array]);
   if (!place.ok()) return place.status();
   if (place->size() != Bytes(array)) return WrongSize(array, place->size(), Bytes(array));
   arrays_[array] = place->data();
@@ -263,11 +268,10 @@ absl::Status RecordReader::LocateArray(const FetchedChunk& chunk, Array array) {
 absl::Status RecordReader::LocateColumns(const FetchedChunk& chunk) {
   for (size_t i = 0; i < columns_.size(); ++i) {
     const std::string name = absl::StrCat("columns[", i, "]");
-    const auto values =
-        Located(name, chunk.column_size(i), [&](std::byte* into) { chunk.CopyColumn(i, into); });
+    const auto values = Located(name, chunk, chunk.columns[i]);
     if (!values.ok()) return values.status();
-    const auto present = Located(absl::StrCat("column_presence[", i, "]"), chunk.presence_size(i),
-                                 [&](std::byte* into) { chunk.CopyPresence(i, into); });
+    const auto present =
+        Located(absl::StrCat("column_presence[", i, "]"), chunk, chunk.column_presence[i]);
     if (!present.ok()) return present.status();
     const size_t width = positions_ == 0 ? 0 : values->size() / positions_;
     if (values->size() != width * positions_ || present->size() != positions_) {

@@ -8,7 +8,6 @@
 #include <span>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -40,9 +39,9 @@ class RecordReader {
   absl::Status Locate(const FetchedChunk& chunk);
   absl::Status LocateArray(const FetchedChunk& chunk, FetchedChunk::Array array);
   absl::Status LocateColumns(const FetchedChunk& chunk);
-  // Where in the range an array lies, as a field of so many bytes says, which `copy` gives.
-  absl::StatusOr<std::span<std::byte>> Located(absl::string_view name, size_t field_bytes,
-                                               absl::FunctionRef<void(std::byte*)> copy);
+  // Where in the range an array lies, as the chunk's field says.
+  absl::StatusOr<std::span<std::byte>> Located(absl::string_view name, const FetchedChunk& chunk,
+                                               const FetchedChunk::ByteRange& field);
   // Sees how many slots a ragged chunk's positions use, and keeps it till the end.
   absl::Status Keep(FetchedChunk chunk);
   // Copies the kept ones, now that it is known how many slots there are.

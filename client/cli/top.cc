@@ -6,7 +6,6 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/cli/asked_servers.h"
-#include "client/cli/options.h"
 #include "client/cli/quit_key.h"
 #include "client/cli/subcommands.h"
 #include "client/cli/terminal.h"

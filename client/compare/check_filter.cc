@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <string>
 
 #include "absl/strings/str_format.h"
 #include "client/compare/checks.h"

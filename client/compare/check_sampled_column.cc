@@ -2,7 +2,6 @@
 #include <cmath>
 #include <initializer_list>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_format.h"

@@ -1,6 +1,5 @@
 #include "client/page/token_texts.h"
 
-#include <cstdio>
 #include <exception>
 #include <limits>
 #include <nlohmann/json.hpp>

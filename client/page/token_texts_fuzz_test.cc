@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <string_view>
 
 #include "client/page/token_texts.h"

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/recorded/formats.h"

@@ -1,7 +1,5 @@
 #include "client/shared_memory/mapped_segments.h"
 
-#include <utility>
-
 #include "client/types/messages.h"
 
 namespace sis {

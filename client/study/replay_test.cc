@@ -1,7 +1,6 @@
 // A run of the study through a server: the server decides what the kernels decide, bit for bit.
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>

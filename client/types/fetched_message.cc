@@ -66,6 +66,11 @@ bool FetchedChunk::ReadInPlace(grpc::ByteBuffer bytes) {
                CodedOutputStream::VarintSize32(value) &&
            value <= static_cast<uint32_t>(end - input.CurrentPosition());
   };
+  const auto read_range = [&](ByteRange& range) {
+    if (!read_size(range.size)) return false;
+    range.offset = input.CurrentPosition();
+    return input.Skip(range.size);
+  };
   int chunk_size = 0;
   if (read_tag() != DelimitedTag(v1::FetchTopKResponse::kChunkFieldNumber) ||
       !read_size(chunk_size) || chunk_size != end - input.CurrentPosition()) {
@@ -87,24 +92,18 @@ bool FetchedChunk::ReadInPlace(grpc::ByteBuffer bytes) {
       case DelimitedTag(v1::FetchTopKChunk::kSampledLogProbsFieldNumber):
       case DelimitedTag(v1::FetchTopKChunk::kTopKIdsFieldNumber):
       case DelimitedTag(v1::FetchTopKChunk::kTopKLogProbsFieldNumber):
-      case DelimitedTag(v1::FetchTopKChunk::kTopKCountsFieldNumber): {
-        ByteRange& place = ranges_[WireFormatLite::GetTagFieldNumber(tag) -
-                                   v1::FetchTopKChunk::kSampledIdsFieldNumber];
-        if (!read_size(place.size)) return false;
-        place.offset = input.CurrentPosition();
-        if (!input.Skip(place.size)) return false;
+      case DelimitedTag(v1::FetchTopKChunk::kTopKCountsFieldNumber):
+        if (!read_range(arrays[WireFormatLite::GetTagFieldNumber(tag) -
+                               v1::FetchTopKChunk::kSampledIdsFieldNumber])) {
+          return false;
+        }
         break;
-      }
       case DelimitedTag(v1::FetchTopKChunk::kColumnsFieldNumber):
-      case DelimitedTag(v1::FetchTopKChunk::kColumnPresenceFieldNumber): {
-        const bool is_value =
-            WireFormatLite::GetTagFieldNumber(tag) == v1::FetchTopKChunk::kColumnsFieldNumber;
-        ByteRange& place = (is_value ? columns_ : column_presence_).emplace_back();
-        if (!read_size(place.size)) return false;
-        place.offset = input.CurrentPosition();
-        if (!input.Skip(place.size)) return false;
+        if (!read_range(columns.emplace_back())) return false;
         break;
-      }
+      case DelimitedTag(v1::FetchTopKChunk::kColumnPresenceFieldNumber):
+        if (!read_range(column_presence.emplace_back())) return false;
+        break;
       default:
         return false;
     }
@@ -113,13 +112,11 @@ bool FetchedChunk::ReadInPlace(grpc::ByteBuffer bytes) {
   return true;
 }
 
-void FetchedChunk::Copy(Array array, std::byte* into) const { Copy(ranges_[array], into); }
-
-void FetchedChunk::Copy(const ByteRange& place, std::byte* into) const {
-  if (place.size == 0) return;
+void FetchedChunk::Copy(const ByteRange& range, std::byte* into) const {
+  if (range.size == 0) return;
   grpc::ProtoBufferReader reader(&bytes_);
   CodedInputStream input(&reader);
-  if (!input.Skip(place.offset) || !input.ReadRaw(into, place.size)) std::abort();  // it is there
+  if (!input.Skip(range.offset) || !input.ReadRaw(into, range.size)) std::abort();  // it is there
 }
 
 absl::StatusOr<FetchedMessage> ParseFetched(grpc::ByteBuffer bytes) {

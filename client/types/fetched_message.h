@@ -33,40 +33,30 @@ class FetchedChunk {
   uint32_t first_position = 0;
   uint32_t length = 0;
 
-  // In bytes.
-  size_t size(Array array) const { return ranges_[array].size; }
-  // All of them.
-  void Copy(Array array, std::byte* into) const;
+  // Where a field's bytes lie in what was received.
+  struct ByteRange {
+    int offset = 0;
+    int size = 0;
+  };
+  std::array<ByteRange, kArrays> arrays;
+  // Of the columns that the request wants, by its order, values; and, one byte for each position,
+  // which there are.
+  std::vector<ByteRange> columns;
+  std::vector<ByteRange> column_presence;
 
-  // Of the columns that the request wants, by its order: how many there are, the bytes of their
-  // values, and, one byte for each position, which there are.
-  size_t columns() const { return columns_.size(); }
-  size_t column_size(size_t column) const { return columns_[column].size; }
-  void CopyColumn(size_t column, std::byte* into) const { Copy(columns_[column], into); }
-  size_t columns_with_presence() const { return column_presence_.size(); }
-  size_t presence_size(size_t column) const { return column_presence_[column].size; }
-  void CopyPresence(size_t column, std::byte* into) const { Copy(column_presence_[column], into); }
+  // All of them.
+  void Copy(const ByteRange& range, std::byte* into) const;
 
  private:
   friend absl::StatusOr<std::variant<v1::FetchTopKHeader, FetchedChunk>> ParseFetched(
       grpc::ByteBuffer);
 
-  struct ByteRange {
-    int offset = 0;
-    int size = 0;
-  };
-
   // Reads what protobuf writes of a response with a chunk: fields that are known, and nothing else.
   // False if `bytes` are something else.
   bool ReadInPlace(grpc::ByteBuffer bytes);
 
-  void Copy(const ByteRange& place, std::byte* into) const;
-
   // Reading does not change it, but gRPC's reader wants it so.
   mutable grpc::ByteBuffer bytes_;
-  std::array<ByteRange, kArrays> ranges_;
-  std::vector<ByteRange> columns_;
-  std::vector<ByteRange> column_presence_;
 };
 
 using FetchedMessage = std::variant<v1::FetchTopKHeader, FetchedChunk>;

@@ -22,8 +22,9 @@ grpc::ByteBuffer InPieces(const std::string& bytes, std::mt19937& random) {
 }
 
 std::string Bytes(const FetchedChunk& chunk, FetchedChunk::Array array) {
-  std::string bytes(chunk.size(array), '\0');
-  chunk.Copy(array, reinterpret_cast<std::byte*>(bytes.data()));
+  const FetchedChunk::ByteRange& range = chunk.arrays[array];
+  std::string bytes(range.size, '\0');
+  chunk.Copy(range, reinterpret_cast<std::byte*>(bytes.data()));
   return bytes;
 }
 

@@ -82,14 +82,12 @@ struct TopKRecords {
 struct GatheredValues {
   std::span<const float> log_probs;          // [N, K], in the order of the record
   std::span<const float> sampled_log_probs;  // [N], from the same computation
-  // Send log_probs as float16, rounded up: half the bytes, for a little of the accept rate. They
-  // must not be NaN then.
-  bool half_precision = false;
   // Given, as the records have them, log_probs are [S], of used slots alone.
   std::span<const uint16_t> top_k_counts = {};  // [N]
 };
 
-// The same with log_probs in float16, rounded up (Float16RoundedUp in kernels/numerics/float16.h).
+// The same with log_probs in float16, rounded up (Float16RoundedUp in kernels/numerics/float16.h,
+// which takes no NaN): half the bytes, for a little of the accept rate.
 struct GatheredHalves {
   std::span<const uint16_t> log_probs;          // [N, K], or [S]
   std::span<const float> sampled_log_probs;     // [N]

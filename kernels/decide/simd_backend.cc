@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <limits>
 #include <span>
-#include <utility>
 
 #include "kernels/numerics/simd_targets.h"
 #undef HWY_TARGET_INCLUDE

@@ -72,13 +72,13 @@ struct RaggedScratch {
 };
 
 // A group's behaviour log-probs, rank by rank.
-class RaggedRows {
+class RaggedGroup {
  public:
   using Values = Floats;
 
   // The group in scratch; of its positions the values of codes are top - code * step.
-  HWY_INLINE RaggedRows(const uint16_t* counts, size_t longest, const std::byte* multipliers,
-                        RaggedScratch& scratch)
+  HWY_INLINE RaggedGroup(const uint16_t* counts, size_t longest, const std::byte* multipliers,
+                         RaggedScratch& scratch)
       : longest_(longest), scratch_(scratch) {
     const Int32Tag di;
     for (size_t lane = 0; lane < kGroup; lane += kLanes) {
@@ -149,8 +149,8 @@ class RaggedPositions {
  public:
   explicit RaggedPositions(const RaggedLogProbs& log_probs) : log_probs_(log_probs) {}
 
-  HWY_INLINE RaggedRows Group(size_t group, size_t /*index*/, size_t /*first_lane*/,
-                              size_t /*count*/) {
+  HWY_INLINE RaggedGroup Group(size_t group, size_t /*index*/, size_t /*first_lane*/,
+                               size_t /*count*/) {
     const uint16_t* counts = log_probs_.counts.data() + group * kGroup;
     const size_t longest = *std::max_element(counts, counts + kGroup);
     // The first one's code begins a byte if it is even.
@@ -164,7 +164,7 @@ class RaggedPositions {
       constexpr size_t kBytes = RowBytes(LogProbEncoding::kFixed12);
       multipliers = Row(log_probs_.multipliers, group * kBytes, kBytes);
     }
-    return RaggedRows(counts, longest, multipliers, scratch_);
+    return RaggedGroup(counts, longest, multipliers, scratch_);
   }
 
  private:
@@ -239,7 +239,7 @@ class RaggedPositions {
 
 // The fast way, as AccumulatePlain.
 template <class CurrentRows>
-HWY_INLINE bool AccumulateRagged(const RaggedRows& behavior, const CurrentRows& current,
+HWY_INLINE bool AccumulateRagged(const RaggedGroup& behavior, const CurrentRows& current,
                                  size_t lane, const SlotPlan& plan, SlotResults& results) {
   const FloatTag d;
   const size_t longest = behavior.longest();
@@ -308,8 +308,8 @@ HWY_INLINE bool AccumulateRagged(const RaggedRows& behavior, const CurrentRows& 
 
 // Fills in what `plan` asks for.
 template <class CurrentRows>
-HWY_INLINE void AccumulateSlots(const RaggedRows& behavior, const CurrentRows& current, size_t lane,
-                                const SlotPlan& plan, Expectation& /*expectation*/,
+HWY_INLINE void AccumulateSlots(const RaggedGroup& behavior, const CurrentRows& current,
+                                size_t lane, const SlotPlan& plan, Expectation& /*expectation*/,
                                 SlotResults& results) {
   if (HWY_LIKELY(!plan.total_variation) &&
       HWY_LIKELY(AccumulateRagged(behavior, current, lane, plan, results))) {

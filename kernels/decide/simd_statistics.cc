@@ -4,7 +4,6 @@
 // their exponents, a byte each, and bytes are counted 16 to 64 at a time. What is rare (ratios that
 // are clipped, or large; envelopes below 1) is dealt with apart.
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

@@ -231,7 +231,7 @@ class TransposedHalves {
 // Before the next group of current values is read.
 template <class BehaviorRows, class Current>
 HWY_INLINE void LimitRanks(const BehaviorRows& /*behavior*/, Current& /*current*/) {}
-HWY_INLINE void LimitRanks(const RaggedRows& behavior, TransposedHalves& current) {
+HWY_INLINE void LimitRanks(const RaggedGroup& behavior, TransposedHalves& current) {
   current.ReadOnly(behavior.longest());
 }
 

@@ -115,11 +115,11 @@ PageView ViewPage(const PageHeader& header, std::span<const std::byte> page);
 
 // Where records go: n positions, row-major. Arrays other than ranks may be left out, empty.
 struct RecordRows {
-  std::span<int32_t> sampled_ids;      // [n]
-  std::span<float> sampled_log_probs;  // [n]
-  std::span<int32_t> ids;              // [n, K]
-  std::span<float> log_probs;          // [n, K]
-  std::span<uint16_t> ranks;           // [n]
+  std::span<int32_t> sampled_ids = {};      // [n]
+  std::span<float> sampled_log_probs = {};  // [n]
+  std::span<int32_t> ids = {};              // [n, K]
+  std::span<float> log_probs = {};          // [n, K]
+  std::span<uint16_t> ranks;                // [n]
 };
 
 // Decodes the records [first, first + n) of a page, where n = rows.ranks.size(), without checking

@@ -1,6 +1,5 @@
 #include "kernels/records/fixed12.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>

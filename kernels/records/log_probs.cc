@@ -6,7 +6,6 @@
 #include "kernels/numerics/log_prob.h"
 #include "kernels/records/log_prob_code.h"
 #include "kernels/records/packed_row.h"
-#include "kernels/records/record_view.h"
 
 namespace sis {
 namespace {

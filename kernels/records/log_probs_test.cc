@@ -2,10 +2,7 @@
 // accepted tokens.
 #include "kernels/records/log_probs.h"
 
-#include <bit>
-#include <cmath>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <tuple>
 #include <vector>

@@ -16,6 +16,7 @@
 namespace sis {
 
 using RowValues = std::array<uint32_t, kGroupPositions>;
+using RowValuesView = std::span<const uint32_t, kGroupPositions>;
 
 constexpr size_t PackedRowBytes(int width) { return kGroupPositions * width / 8; }
 
@@ -24,7 +25,7 @@ namespace packed_row_internal {
 // Value kIndex into the words of 32 bits that are written as they get full; all shifts are known to
 // the compiler.
 template <int kWidth, int kIndex>
-void PackValue(const RowValues& values, uint64_t& pending, std::byte* to) {
+void PackValue(RowValuesView values, uint64_t& pending, std::byte* to) {
   constexpr int kBits = kIndex * kWidth % 32;  // that are pending
   pending |= uint64_t{values[kIndex]} << kBits;
   if constexpr (kBits + kWidth >= 32) {
@@ -34,7 +35,7 @@ void PackValue(const RowValues& values, uint64_t& pending, std::byte* to) {
 }
 
 template <int kWidth>
-void PackRow(const RowValues& values, std::byte* to) {
+void PackRow(RowValuesView values, std::byte* to) {
   uint64_t pending = 0;
   [&]<int... kIndices>(std::integer_sequence<int, kIndices...>) {
     (PackValue<kWidth, kIndices>(values, pending, to), ...);
@@ -44,7 +45,7 @@ void PackRow(const RowValues& values, std::byte* to) {
   if constexpr (kWidth % 2 != 0) std::memcpy(to + PackedRowBytes(kWidth) - 2, &pending, 2);
 }
 
-using Packer = void (*)(const RowValues&, std::byte*);
+using Packer = void (*)(RowValuesView, std::byte*);
 
 inline constexpr std::array<Packer, 32> kPackers =
     []<int... kWidths>(std::integer_sequence<int, kWidths...>) {
@@ -84,7 +85,7 @@ inline constexpr std::array<Unpacker, 32> kUnpackers =
 }  // namespace packed_row_internal
 
 // Every value must be below 2^width, width in [1, 32]; `to` holds PackedRowBytes(width).
-inline void PackRow(const RowValues& values, int width, std::span<std::byte> to) {
+inline void PackRow(RowValuesView values, int width, std::span<std::byte> to) {
   packed_row_internal::kPackers[width - 1](values, to.data());
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 #include "absl/container/fixed_array.h"
 #include "kernels/records/encoding.h"
@@ -19,20 +20,22 @@ class PackedValueWriter {
  public:
   // `to` has room for PackedValueBytes of all that will be put, at most so many at once.
   PackedValueWriter(std::byte* to, int width, size_t at_once = 1)
-      : to_(to), width_(width), rows_(1 + GroupCount(at_once)) {}
+      : to_(to), width_(width), values_(kGroupPositions * (1 + GroupCount(at_once))) {}
 
   // Where the next values go, as many as may come at once; Added then says how many those were.
-  uint32_t* next() { return rows_.front().data() + waiting_; }
+  uint32_t* next() { return values_.data() + waiting_; }
   void Added(size_t count) {
     waiting_ += count;
     const size_t whole = waiting_ / kGroupPositions;
     if (whole == 0) return;
-    for (size_t row = 0; row < whole; ++row) {
-      PackRow(rows_[row], width_, {to_, PackedRowBytes(width_)});
+    const uint32_t* row = values_.data();
+    for (size_t i = 0; i < whole; ++i) {
+      PackRow(RowValuesView(row, kGroupPositions), width_, {to_, PackedRowBytes(width_)});
+      row += kGroupPositions;
       to_ += PackedRowBytes(width_);
     }
     waiting_ %= kGroupPositions;
-    std::copy_n(rows_[whole].begin(), waiting_, rows_.front().begin());
+    std::copy_n(row, waiting_, values_.begin());
   }
   void Put(uint32_t value) {
     *next() = value;
@@ -40,19 +43,20 @@ class PackedValueWriter {
   }
   // After the last value.
   void Finish() {
-    std::fill(rows_.front().begin() + waiting_, rows_.front().end(), 0);
+    const std::span row = std::span(values_).first<kGroupPositions>();
+    std::ranges::fill(row.subspan(waiting_), 0);
     std::array<std::byte, PackedRowBytes(32)> last;
-    PackRow(rows_.front(), width_, last);
+    PackRow(row, width_, last);
     std::memcpy(to_, last.data(), PackedValueBytes(waiting_, width_));
   }
 
  private:
-  static constexpr size_t kFewRows = 24;  // more are kept on the heap
+  static constexpr size_t kFew = 24 * kGroupPositions;  // more are kept on the heap
 
   std::byte* to_;
   const int width_;
-  size_t waiting_ = 0;  // less than a row, at the beginning of rows_
-  absl::FixedArray<RowValues, kFewRows> rows_;
+  size_t waiting_ = 0;  // less than a row, at the beginning of values_
+  absl::FixedArray<uint32_t, kFew> values_;
 };
 
 }  // namespace sis

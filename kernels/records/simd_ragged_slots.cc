@@ -24,7 +24,7 @@ namespace {
 #if HWY_TARGET == HWY_SCALAR
 
 // The caller does it one by one.
-bool EncodeRagged(const RaggedRows&, const RaggedSlots&) { return false; }
+bool EncodeRagged(const RowsToEncode&, const RaggedSlots&) { return false; }
 
 #else
 
@@ -77,7 +77,7 @@ class LanesToFront {
 
 class RaggedEncoder {
  public:
-  HWY_INLINE RaggedEncoder(const RaggedRows& rows, const RaggedSlots& to)
+  HWY_INLINE RaggedEncoder(const RowsToEncode& rows, const RaggedSlots& to)
       : rows_(rows), to_(to), log_probs_(rows.log_probs, rows.slots), ids_(rows.ids, rows.slots) {
     const Int32Tag di;
     HWY_ALIGN float lowest[kGroupPositions];
@@ -176,7 +176,7 @@ class RaggedEncoder {
     }
   }
 
-  const RaggedRows& rows_;
+  const RowsToEncode& rows_;
   const RaggedSlots& to_;
   const TokenMajorRows<float, RowMemory::kNear> log_probs_;
   const TokenMajorRows<int32_t, RowMemory::kNear> ids_;
@@ -185,7 +185,7 @@ class RaggedEncoder {
   size_t written_ = 0;
 };
 
-bool EncodeRagged(const RaggedRows& rows, const RaggedSlots& to) {
+bool EncodeRagged(const RowsToEncode& rows, const RaggedSlots& to) {
   RaggedEncoder(rows, to).Encode();
   return true;
 }
@@ -205,7 +205,7 @@ HWY_EXPORT(EncodeRagged);
 
 }  // namespace
 
-bool EncodeRaggedOnVectors(const RaggedRows& rows, const RaggedSlots& to) {
+bool EncodeRaggedOnVectors(const RowsToEncode& rows, const RaggedSlots& to) {
   return HWY_DYNAMIC_DISPATCH(EncodeRagged)(rows, to);
 }
 

@@ -10,7 +10,7 @@
 namespace sis {
 
 // A whole group, token-major. Rows can be read to their end, but mean something up to `used` alone.
-struct RaggedRows {
+struct RowsToEncode {
   const float* log_probs;  // [16, slots]
   const int32_t* ids;      // [16, slots]
   size_t slots;
@@ -27,6 +27,6 @@ struct RaggedSlots {
 };
 
 // False, with nothing done, on machines without vectors.
-bool EncodeRaggedOnVectors(const RaggedRows& rows, const RaggedSlots& to);
+bool EncodeRaggedOnVectors(const RowsToEncode& rows, const RaggedSlots& to);
 
 }  // namespace sis

@@ -1,7 +1,6 @@
 #include "kernels/records/simd_read_groups.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -10,7 +9,6 @@
 
 #include "gtest/gtest.h"
 #include "kernels/numerics/simd_targets.h"
-#include "kernels/records/grouped_log_probs.h"
 #include "kernels/records/log_probs.h"
 #include "kernels/records/packed_row.h"
 #include "kernels/testing/decoded_log_probs.h"

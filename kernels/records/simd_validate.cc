@@ -11,7 +11,6 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/records/distinct_ids.h"
-#include "kernels/records/grouped_log_probs.h"
 #if HWY_TARGET != HWY_SCALAR
 #include "kernels/numerics/simd_math-inl.h"
 #include "kernels/records/simd_groups-inl.h"

@@ -6,7 +6,6 @@
 #include "absl/strings/string_view.h"
 #include "kernels/numerics/crc32c.h"
 #include "kernels/records/validate.h"
-#include "server/append/locate_array.h"
 #include "server/wire/arrays.h"
 
 namespace sis {

@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/crc32c.h"
-#include "server/append/locate_array.h"
 
 namespace sis {
 

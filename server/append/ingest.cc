@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -66,10 +65,9 @@ absl::StatusOr<Ingest> Ingest::Open(StoredRuns& runs, RoomQueue& room_queue,
 
 int64_t Ingest::BytesToCopy(AppendEntries entries) const {
   const SharedSegment* segment = segment_.ok() ? segment_->get() : nullptr;
-  const auto bytes_of = [&](const ArrayField& array) -> size_t {
-    if (segment == nullptr || array.size() == 0) return array.size();
-    const absl::StatusOr<SegmentRange> part = RangeIn(*segment, array);
-    return part.ok() ? part->size : 0;
+  const auto bytes_of = [&](const ArrayField& array) {
+    if (segment == nullptr) return array.size();
+    return LocateArray("", array, segment).value_or(ArrayField()).size();
   };
   const RunConfig& config = run_->config();
   size_t positions = 0;                          // of the longest

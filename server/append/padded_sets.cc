@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/log_prob.h"
 #include "kernels/records/slot_checker.h"
+#include "server/wire/arrays.h"
 
 namespace sis {
 namespace {
@@ -40,12 +41,6 @@ void Widen(size_t width, size_t slots, T unused, bool counted, std::span<T> rows
   }
 }
 
-template <typename T>
-std::span<T> Grown(std::vector<T>& array, size_t count) {
-  if (array.size() < count) array.resize(count);
-  return std::span(array).first(count);
-}
-
 }  // namespace
 
 absl::StatusOr<size_t> SumOfCounts(std::span<const uint16_t> counts, uint32_t first_position,
@@ -66,8 +61,8 @@ absl::StatusOr<RecordView> PaddedSets::Pad(const RecordView& sent, std::span<con
                                            std::span<uint16_t> ranks, const MassCut& cut) {
   const bool cuts = !cut.counts.empty();
   const size_t slots = config.top_k;
-  const std::span<int32_t> all_ids = Grown(ids_, counts.size() * slots);
-  const std::span<float> all_log_probs = Grown(log_probs_, counts.size() * slots);
+  const std::span<int32_t> all_ids = Room(ids_, counts.size() * slots);
+  const std::span<float> all_log_probs = Room(log_probs_, counts.size() * slots);
   size_t next = 0;  // of the slots that were sent
   for (size_t first = 0; first < counts.size(); first += kRows) {
     const std::span part = counts.subspan(first, std::min(kRows, counts.size() - first));

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 
 #include "kernels/numerics/crc32c.h"
 #include "server/append/ingest.h"

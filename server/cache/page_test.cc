@@ -6,7 +6,6 @@
 #include <bit>
 #include <cmath>
 
-#include "kernels/records/record_digest.h"
 #include "server/testing/rounded_records.h"
 
 namespace sis {

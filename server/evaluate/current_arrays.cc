@@ -29,13 +29,6 @@ void Normalize(std::span<const float> logits, double log_sum_exp, std::span<floa
   }
 }
 
-// `scratch` with at least so many elements, and the first of them.
-template <typename T>
-std::span<T> Prepare(std::vector<T>& scratch, size_t count) {
-  if (scratch.size() < count) scratch.resize(count);
-  return std::span(scratch).first(count);
-}
-
 // Rows of `slots` values, of which each holds its own first; what stands in the others is left.
 template <typename T>
 void SpreadRows(std::span<const T> values, std::span<const uint16_t> counts, size_t slots,
@@ -104,10 +97,10 @@ CurrentView CurrentArrays::Read(size_t first, size_t count, Scratch& scratch,
                    .log_envelopes = {},
                    .covered_masses = {}};
   if (dense_) {
-    view.log_probs = Prepare(scratch.log_probs, count * slots_);
+    view.log_probs = Room(scratch.log_probs, count * slots_);
   } else if (set_slots_ != 0) {
-    view.log_envelopes = Prepare(scratch.log_envelopes, count);
-    view.covered_masses = Prepare(scratch.covered_masses, count);
+    view.log_envelopes = Room(scratch.log_envelopes, count);
+    view.covered_masses = Room(scratch.covered_masses, count);
   } else if (log_envelopes_.size() != 0) {
     view.log_envelopes = log_envelopes_.Read<float>(first, count, scratch.log_envelopes);
     view.covered_masses = covered_masses_.Read<float>(first, count, scratch.covered_masses);
@@ -135,7 +128,7 @@ std::span<const float> CurrentArrays::ReadLogProbs(const ArrayField& rows, size_
   const std::span<const float> logits = ReadLogits(rows, first * width, count * width, scratch);
   const std::span<const double> sums =
       log_sum_exps_.Read<double>(first, count, scratch.log_sum_exps);
-  const std::span<float> normalized = Prepare(log_probs, count * width);
+  const std::span<float> normalized = Room(log_probs, count * width);
   for (size_t i = 0; i < count; ++i) {
     Normalize(logits.subspan(i * width, width), sums[i], normalized.subspan(i * width, width));
   }
@@ -145,7 +138,7 @@ std::span<const float> CurrentArrays::ReadLogProbs(const ArrayField& rows, size_
 std::span<const float> CurrentArrays::ReadLogits(const ArrayField& array, size_t first,
                                                  size_t count, Scratch& scratch) const {
   if (values_ == v1::Gathered::LOGITS) return array.Read<float>(first, count, scratch.logits);
-  const std::span<float> logits = Prepare(scratch.logits, count);
+  const std::span<float> logits = Room(scratch.logits, count);
   std::ranges::transform(array.Read<uint16_t>(first, count, scratch.halves), logits.begin(),
                          Bfloat16);
   return logits;
@@ -165,12 +158,12 @@ void CurrentArrays::ReadRagged(size_t first, size_t count, Scratch& scratch,
   std::optional<GuardedAccess> guard;
   if (log_probs_.segment() != nullptr) guard.emplace(log_probs_.segment()->mapping());
   if (values_ == v1::Gathered::FLOAT16_LOG_PROBS) {
-    const std::span<uint16_t> rows = Prepare(scratch.halves, count * slots_);
+    const std::span<uint16_t> rows = Room(scratch.halves, count * slots_);
     SpreadRows(log_probs_.ReadOnce(begin, values, scratch.ragged_halves), counts, slots_, rows);
     view.float16_log_probs = rows;
     return;
   }
-  const std::span<float> rows = Prepare(scratch.log_probs, count * slots_);
+  const std::span<float> rows = Room(scratch.log_probs, count * slots_);
   view.log_probs = rows;
   if (!of_logits()) {
     SpreadRows(log_probs_.ReadOnce(begin, values, scratch.logits), counts, slots_, rows);

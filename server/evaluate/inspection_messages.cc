@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/philox.h"
-#include "server/evaluate/evaluate.h"
+#include "server/evaluate/step_message.h"
 #include "server/inspect/inspection.h"
 #include "server/messages/slices.h"
 

@@ -5,15 +5,10 @@
 #include <variant>
 
 #include "kernels/decide/algorithms/expected_weight.h"
+#include "server/wire/arrays.h"
 
 namespace sis {
 namespace {
-
-template <typename T>
-std::span<T> Room(std::vector<T>& memory, size_t count) {
-  if (memory.size() < count) memory.resize(count);
-  return std::span(memory).first(count);
-}
 
 void FillIn(std::span<float>& array, std::vector<float>& memory, size_t count) {
   if (array.empty()) array = Room(memory, count);

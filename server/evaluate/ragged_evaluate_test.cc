@@ -3,9 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <functional>
-#include <limits>
 
 #include "kernels/decide/simd_backend.h"
 #include "kernels/numerics/float16.h"

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "kernels/numerics/exp32.h"
 #include "server/testing/evaluate_fixture.h"
 
 namespace sis {

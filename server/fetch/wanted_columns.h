@@ -4,11 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/cache/run.h"
+#include "server/cache/run_config.h"
 #include "server/cache/sequence.h"
 #include "server/wire/answers_in_segment.h"
 #include "sis/v1/ratio_service.pb.h"

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/rpc/call_deadline.h"
+#include "server/rpc/evaluate_task.h"
 #include "server/rpc/grpc_status.h"
 
 namespace sis {

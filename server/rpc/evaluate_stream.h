@@ -11,7 +11,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "server/rpc/evaluate_task.h"
 #include "server/rpc/open_streams.h"
 #include "server/rpc/resources.h"
 #include "server/threads/mutex.h"

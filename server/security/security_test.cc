@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "server/security/authenticator.h"
 #include "server/security/identities.h"
 #include "server/security/roles.h"
 #include "server/security/security_options.h"

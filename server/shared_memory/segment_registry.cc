@@ -1,7 +1,6 @@
 #include "server/shared_memory/segment_registry.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 

@@ -43,14 +43,6 @@ absl::Status CheckCount(size_t entries) {
                                                  ReceivedAppend::kMostEntries, " in a message"));
 }
 
-// Arrays are copied, block by block, where they don't lie in one piece.
-int64_t ArrayBytes(const AppendEntryView& entry) {
-  size_t bytes = entry.sampled_ids.size() + entry.sampled_log_probs.size() +
-                 entry.top_k_ids.size() + entry.top_k_log_probs.size() + entry.top_k_counts.size();
-  for (const ArrayField& column : entry.columns) bytes += column.size();
-  return static_cast<int64_t>(bytes);
-}
-
 AppendEntryView ViewOf(const v1::AppendEntry& entry, const ReceivedArrays& arrays) {
   AppendEntryView view;
   const auto name = [&](const v1::SequenceRef& sequence) {
@@ -106,6 +98,13 @@ AppendEntryView ViewOf(const v1::AppendEntry& entry, const ReceivedArrays& array
 
 }  // namespace
 
+size_t AppendEntryView::array_bytes() const {
+  size_t bytes = sampled_ids.size() + sampled_log_probs.size() + top_k_ids.size() +
+                 top_k_log_probs.size() + top_k_counts.size();
+  for (const ArrayField& column : columns) bytes += column.size();
+  return bytes;
+}
+
 std::vector<AppendEntryView> EntriesOf(const v1::AppendBatch& batch, const ReceivedArrays& arrays) {
   std::vector<AppendEntryView> entries;
   entries.reserve(batch.entries_size());
@@ -135,17 +134,18 @@ class PlainBatchReader {
   // False says only that it is something else, well-formed or not; or that there is no room for it.
   bool Read() {
     bool has_segment = false;
-    int64_t longest = 0;  // of the arrays of a block
+    // Arrays are copied, block by block, where they don't lie in one piece.
+    size_t longest = 0;
     const bool read = ReadBatch([&](uint32_t tag, size_t end) {
       if (tag == Delimited(v1::AppendBatch::kSegmentFieldNumber)) {
         return !std::exchange(has_segment, true) && ReadId(end, into_.segment_);
       }
       AppendEntryView& entry = into_.entries_.emplace_back();
       if (!ReadEntry(end, entry)) return false;
-      longest = std::max(longest, ArrayBytes(entry));
+      longest = std::max(longest, entry.array_bytes());
       return true;
     });
-    return read && Take(longest);
+    return read && Take(static_cast<int64_t>(longest));
   }
 
   bool has_no_room() const { return has_no_room_; }
@@ -367,14 +367,14 @@ absl::Status ReceivedAppend::ParseByProtobuf(ParsingCharge& charge) {
     if (status = CheckCount(count); !status.ok()) return status;
     if (!charge.Take(static_cast<int64_t>(count) * kEntryBytes)) return charge.Refusal();
     entries_ = EntriesOf(batch, arrays_);
-    int64_t longest = 0;
+    size_t longest = 0;
     for (const AppendEntryView& entry : entries_) {
-      longest = std::max(longest, ArrayBytes(entry));
+      longest = std::max(longest, entry.array_bytes());
       const auto id_bytes = static_cast<int64_t>(entry.sequence_id.size());
       const auto columns_bytes = static_cast<int64_t>(entry.columns.size() * sizeof(ArrayField));
       if (!charge.Take(kCopiesOfId * id_bytes + columns_bytes)) return charge.Refusal();
     }
-    if (!charge.Take(longest)) return charge.Refusal();
+    if (!charge.Take(static_cast<int64_t>(longest))) return charge.Refusal();
     segment_ = batch.segment();
   }
   message_case_ = request_.message_case();

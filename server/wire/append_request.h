@@ -43,6 +43,9 @@ struct AppendEntryView {
   // for one.
   static constexpr size_t kMostColumns = 9;
   std::vector<ArrayField> columns;
+
+  // Of its arrays together.
+  size_t array_bytes() const;
 };
 
 // The entries of a batch, which must outlive them, as must the arrays that belong to it.

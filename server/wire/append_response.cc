@@ -69,14 +69,6 @@ void PutSequence(const AppendEntryView& entry, Output& output) {
   output.Varint(v1::SequenceRef::kAttemptFieldNumber, entry.attempt);
 }
 
-size_t BytesOf(const AppendEntryView& entry) {
-  size_t bytes = entry.sequence_id.size() + entry.sampled_ids.size() +
-                 entry.sampled_log_probs.size() + entry.top_k_ids.size() +
-                 entry.top_k_log_probs.size() + entry.top_k_counts.size();
-  for (const ArrayField& column : entry.columns) bytes += column.size();
-  return bytes;
-}
-
 template <typename Output>
 void PutAck(const AppendEntryView& entry, const EntryAck& ack, std::string_view message,
             Output& output) {
@@ -98,7 +90,7 @@ void WriteAppendResponse(std::span<const AppendEntryView> entries, std::span<con
   bytes.clear();
   size_t room = kMoreMessageBytes;
   for (size_t i = 0; i < acks.size(); ++i) {
-    room += BytesOf(entries[i]);
+    room += entries[i].sequence_id.size() + entries[i].array_bytes();
     const absl::string_view whole = acks[i].status.message();
     const std::string_view message =
         Beginning({whole.data(), whole.size()}, std::min(room, kMaxMessageBytes));

@@ -1,4 +1,4 @@
-// Arrays in `bytes` fields: their lengths, and writing them in place.
+// Arrays in `bytes` fields: their lengths, and writing them in place; and memory for others.
 #pragma once
 
 #include <bit>
@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -28,6 +29,13 @@ template <typename T>
 std::span<T> ResizeArray(std::string& bytes, size_t count) {
   bytes.assign(count * sizeof(T), '\0');
   return {reinterpret_cast<T*>(bytes.data()), count};
+}
+
+// The first `count` elements of memory that is used again, and only grows.
+template <typename T>
+std::span<T> Room(std::vector<T>& memory, size_t count) {
+  if (memory.size() < count) memory.resize(count);
+  return std::span(memory).first(count);
 }
 
 }  // namespace sis

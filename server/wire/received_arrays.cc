@@ -197,8 +197,7 @@ absl::Status ForEachArray(const google::protobuf::Message& message, const std::s
   return absl::OkStatus();
 }
 
-}  // namespace
-
+// Where an array lies, as its field says, which is not empty.
 absl::StatusOr<SegmentRange> RangeIn(const SharedSegment& segment, const ArrayField& field) {
   std::vector<char> scratch;
   const std::span<const char> bytes =
@@ -206,11 +205,20 @@ absl::StatusOr<SegmentRange> RangeIn(const SharedSegment& segment, const ArrayFi
   return SegmentRange::Parse({bytes.data(), bytes.size()}, segment.size());
 }
 
+}  // namespace
+
+absl::StatusOr<ArrayField> LocateArray(absl::string_view name, const ArrayField& field,
+                                       const SharedSegment* segment) {
+  if (segment == nullptr || field.size() == 0) return field;
+  const absl::StatusOr<SegmentRange> part = RangeIn(*segment, field);
+  if (part.ok()) return ArrayField(*segment, part->offset, part->size);
+  return absl::InvalidArgumentError(absl::StrCat(name, ": ", part.status().message()));
+}
+
 ArrayField ReceivedArrays::Of(const std::string& field) const {
   const ArrayField in_message = InMessage(field);
-  if (segment_ == nullptr || in_message.size() == 0) return in_message;
-  const absl::StatusOr<SegmentRange> part = RangeIn(*segment_, in_message);
-  return part.ok() ? ArrayField(*segment_, part->offset, part->size) : ArrayField();
+  if (segment_ == nullptr) return in_message;
+  return LocateArray("", in_message, segment_.get()).value_or(ArrayField());
 }
 
 absl::Status ReceivedArrays::CheckRanges(const google::protobuf::Message& message) const {

@@ -24,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "google/protobuf/message.h"
 #include "server/shared_memory/shared_segment.h"
 #include "server/wire/message_shape.h"
@@ -93,9 +94,10 @@ class ArrayField {
   size_t size_ = 0;
 };
 
-// Where an array of a message that names this segment lies, as its field says, which is not empty.
-// InvalidArgument, which names no field, if there is no such part.
-absl::StatusOr<SegmentRange> RangeIn(const SharedSegment& segment, const ArrayField& field);
+// The array of a field: in the message if `segment` is null, else in it, where the field says.
+// InvalidArgument begins with `name` unless that is a range in it.
+absl::StatusOr<ArrayField> LocateArray(absl::string_view name, const ArrayField& field,
+                                       const SharedSegment* segment);
 
 // Where the `bytes` fields of a message are.
 class ReceivedArrays {

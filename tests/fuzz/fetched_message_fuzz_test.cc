@@ -24,11 +24,11 @@ grpc::ByteBuffer Pieces(std::string_view input, size_t piece_bytes) {
   return {pieces.data(), pieces.size()};
 }
 
-void RequireArray(const FetchedChunk& chunk, FetchedChunk::Array array,
+void RequireBytes(const FetchedChunk& chunk, const FetchedChunk::ByteRange& range,
                   const std::string& expected) {
-  Require(chunk.size(array) == expected.size());
+  Require(static_cast<size_t>(range.size) == expected.size());
   std::string bytes(expected.size(), '\0');
-  chunk.Copy(array, reinterpret_cast<std::byte*>(bytes.data()));
+  chunk.Copy(range, reinterpret_cast<std::byte*>(bytes.data()));
   Require(bytes == expected);
 }
 
@@ -36,23 +36,19 @@ void RequireChunk(const FetchedChunk& chunk, const v1::FetchTopKChunk& expected)
   Require(chunk.slice == expected.slice());
   Require(chunk.first_position == expected.first_position());
   Require(chunk.length == expected.length());
-  RequireArray(chunk, FetchedChunk::kSampledIds, expected.sampled_ids());
-  RequireArray(chunk, FetchedChunk::kSampledLogProbs, expected.sampled_log_probs());
-  RequireArray(chunk, FetchedChunk::kTopKIds, expected.top_k_ids());
-  RequireArray(chunk, FetchedChunk::kTopKLogProbs, expected.top_k_log_probs());
-  Require(chunk.columns() == static_cast<size_t>(expected.columns_size()));
-  Require(chunk.columns_with_presence() == static_cast<size_t>(expected.column_presence_size()));
+  RequireBytes(chunk, chunk.arrays[FetchedChunk::kSampledIds], expected.sampled_ids());
+  RequireBytes(chunk, chunk.arrays[FetchedChunk::kSampledLogProbs], expected.sampled_log_probs());
+  RequireBytes(chunk, chunk.arrays[FetchedChunk::kTopKIds], expected.top_k_ids());
+  RequireBytes(chunk, chunk.arrays[FetchedChunk::kTopKLogProbs], expected.top_k_log_probs());
+  Require(chunk.columns.size() == static_cast<size_t>(expected.columns_size()));
+  Require(chunk.column_presence.size() == static_cast<size_t>(expected.column_presence_size()));
   for (int i = 0; i < expected.columns_size(); ++i) {
-    std::string bytes(chunk.column_size(i), '\0');
-    chunk.CopyColumn(i, reinterpret_cast<std::byte*>(bytes.data()));
-    Require(bytes == expected.columns(i));
+    RequireBytes(chunk, chunk.columns[i], expected.columns(i));
   }
   for (int i = 0; i < expected.column_presence_size(); ++i) {
-    std::string bytes(chunk.presence_size(i), '\0');
-    chunk.CopyPresence(i, reinterpret_cast<std::byte*>(bytes.data()));
-    Require(bytes == expected.column_presence(i));
+    RequireBytes(chunk, chunk.column_presence[i], expected.column_presence(i));
   }
-  RequireArray(chunk, FetchedChunk::kTopKCounts, expected.top_k_counts());
+  RequireBytes(chunk, chunk.arrays[FetchedChunk::kTopKCounts], expected.top_k_counts());
 }
 
 }  // namespace

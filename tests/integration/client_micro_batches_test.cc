@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "client/api/client.h"
+#include "kernels/numerics/float16.h"
 #include "server/testing/live_server.h"
 #include "tests/integration/recorded_sequences.h"
 
@@ -262,12 +263,11 @@ TEST_F(OptionsTest, SoAreHalvesAndLogits) {
                           .prefix_curve = {1, 4},
                           .total_variation = true,
                           .mask = mask_};
-  std::vector<float> log_probs = arrays_.log_probs;
-  for (float& log_prob : log_probs) {
-    if (std::isnan(log_prob)) log_prob = -1;  // of an unused slot
+  std::vector<uint16_t> halves;
+  for (const float log_prob : arrays_.log_probs) {
+    halves.push_back(Float16RoundedUp(std::isnan(log_prob) ? -1 : log_prob));  // of an unused slot
   }
-  ExpectTheSameCutUp(GatheredValues{log_probs, arrays_.sampled, /*half_precision=*/true}, options,
-                     arrays_.slices);
+  ExpectTheSameCutUp(GatheredHalves{halves, arrays_.sampled}, options, arrays_.slices);
   std::vector<float> logits = arrays_.log_probs;
   std::vector<float> sampled = arrays_.sampled;
   for (float& logit : logits) logit += 1.5f;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/api/client.h"
 #include "client/api/gather.h"
+#include "kernels/numerics/float16.h"
 #include "server/testing/live_server.h"
 #include "server/testing/record_generator.h"
 #include "tests/integration/same_records.h"
@@ -93,6 +94,13 @@ class ClientRaggedTest : public testing::TestWithParam<int> {
     expected.log_probs = log_probs;
     ExpectSameRecords(got, expected);
   }
+  absl::StatusOr<Evaluation> EvaluateHalves(const GatheredColumns& gathered) {
+    std::vector<uint16_t> halves;
+    for (const float log_prob : gathered.log_probs) halves.push_back(Float16RoundedUp(log_prob));
+    return client_->Evaluate(
+        kRun, padded_.slices,
+        GatheredHalves{halves, gathered.sampled_log_probs, gathered.top_k_counts}, options_);
+  }
   static void ExpectSame(const Evaluation& got, const Evaluation& expected) {
     EXPECT_EQ(got.accept_bits, expected.accept_bits);
     EXPECT_EQ(got.decisions, expected.decisions);
@@ -155,10 +163,8 @@ TEST_P(ClientRaggedTest, DecisionsAreTheSameHoweverTheyAreSent) {
                         options_);
   ASSERT_TRUE(as_logits.ok()) << as_logits.status();
   ExpectSame(*as_logits, *expected);
-  GatheredValues halves = rows->values(), ragged_halves = gathered->values();
-  halves.half_precision = ragged_halves.half_precision = true;
-  const auto in_halves = client_->Evaluate(kRun, padded_.slices, halves, options_);
-  const auto in_ragged_halves = client_->Evaluate(kRun, padded_.slices, ragged_halves, options_);
+  const auto in_halves = EvaluateHalves(*rows);
+  const auto in_ragged_halves = EvaluateHalves(*gathered);
   ASSERT_TRUE(in_ragged_halves.ok()) << in_ragged_halves.status();
   ExpectSame(*in_ragged_halves, *in_halves);
 

@@ -1,6 +1,5 @@
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 #include "client/cli/compare/reports.h"
 #include "client/compare/diagnosis_json.h"

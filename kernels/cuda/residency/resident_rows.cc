@@ -1,7 +1,6 @@
 #include "kernels/cuda/residency/resident_rows.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace sis::cuda {
 

@@ -72,13 +72,14 @@ class Resident final : public ResidentBatch {
     // The block's own stretches and tiles come along in each copy, unread: the kernel gets these.
     std::vector<std::byte> block(batch.input_bytes());
     batch.WriteInput(block.data());
-    const BatchView view = batch.View(block.data(), nullptr, nullptr);
     const size_t stride = (block.size() + kAlignment - 1) / kAlignment * kAlignment;
     output_bytes_ = batch.output_bytes();
     output_stride_ = (output_bytes_ + kAlignment - 1) / kAlignment * kAlignment;
-    sums_offset_ = batch.sums_offset();
     input_bytes_ = copies * stride;
     copies_ = copies;
+    cudaError_t error = Allocate(copies * output_stride_, output_);
+    if (error != cudaSuccess) return ToStatus(error, "cudaMalloc");
+    const BatchView view = batch.View(block.data(), nullptr, output_.get());
 
     uint32_t stretch_count = 0;
     for (uint32_t i = 0; i < view.tile_count; ++i) {
@@ -114,8 +115,7 @@ class Resident final : public ResidentBatch {
       }
     }
 
-    cudaError_t error = Allocate(input_bytes_, input_);
-    if (error == cudaSuccess) error = Allocate(copies * output_stride_, output_);
+    error = Allocate(input_bytes_, input_);
     if (error == cudaSuccess) error = Allocate(stretches.size() * sizeof(stretches[0]), stretches_);
     if (error == cudaSuccess) error = Allocate(tiles.size() * sizeof(tiles[0]), tiles_);
     if (error == cudaSuccess) error = Allocate(sizeof(uint32_t), never_);
@@ -137,9 +137,7 @@ class Resident final : public ResidentBatch {
     view_.tile_count = static_cast<uint32_t>(tiles.size());
     view_.tiles = reinterpret_cast<const StagedTile*>(tiles_.get());
     view_.stretches = reinterpret_cast<const StagedStretch*>(stretches_.get());
-    view_.sums = reinterpret_cast<SumFields*>(output_.get() + sums_offset_);
     view_.input = input_.get();
-    view_.output = output_.get();
     return absl::OkStatus();
   }
 
@@ -177,7 +175,6 @@ class Resident final : public ResidentBatch {
   size_t input_bytes_ = 0;
   size_t output_bytes_ = 0;
   size_t output_stride_ = 0;
-  size_t sums_offset_ = 0;
   BatchView view_{};
   DeviceMemory input_;
   DeviceMemory output_;

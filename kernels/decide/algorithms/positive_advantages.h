@@ -6,7 +6,6 @@
 
 #include "kernels/decide/algorithms/authors_code.h"
 #include "kernels/decide/backend.h"
-#include "kernels/decide/decide.h"
 #include "kernels/numerics/exp32.h"
 
 namespace sis {
