@@ -1,5 +1,7 @@
 """TRL and vLLM themselves, on a tiny random model: run by tools/rl-test."""
 
+import dataclasses
+import functools
 import os
 import pathlib
 import sys
@@ -15,6 +17,7 @@ import trl.generation.vllm_generation
 import vllm
 from client.study.language_model import arms, evaluation, int4, study, task
 from client.study.language_model.settings import Settings
+from client.study.language_model.stale import ENGINES, Engine
 from client.study.runs import design
 from client.study.runs.design import Run
 from datasets import Dataset
@@ -49,6 +52,7 @@ class TrainingTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         pathlib.Path(folder.name, "SmolLM2-135M-Instruct").symlink_to(self.model)
         trainings = study.Trainings(sys.executable, pathlib.Path(folder.name))
+        self.addCleanup(trainings.stop)
         server = sis.local_server()
         self.addCleanup(server.close)
         made = {}
@@ -56,7 +60,7 @@ class TrainingTest(unittest.TestCase):
             with self.subTest(cell=cell, arm=arm):
                 updates = []
                 made[cell, arm] = trainings.make(
-                    Run(cell, arm, 1), cell, settings, server.address, updates.append
+                    Run(cell, arm, 1), {"weights": cell}, settings, server.address, updates.append
                 )
                 self.assertEqual(len(updates), 4)
                 rollouts = made[cell, arm]["rollouts"]
@@ -65,6 +69,10 @@ class TrainingTest(unittest.TestCase):
                 own = arms.ARMS[arm].sis.get("sets") == "trainer"
                 self.assertEqual(rollouts["staleness"], [0.5, 0.5 if own else 2.5])
                 self.assertEqual(set(made[cell, arm]["evaluations"]), {"1", "2"})
+        # As the demonstration has it.
+        with_vllm = dataclasses.replace(settings, engine="vllm")
+        result = trainings.make(Run("vllm", "grpo+sampled", 1), {}, with_vllm, server.address)
+        self.assertEqual(result["rollouts"]["staleness"], [0.5, 2.5])
         first = {arm: made["bfloat16", arm]["rollouts"]["expected_accept_rate"][0] for arm in arms.ARMS}
         # To the trainer's own weights, before and after one update.
         self.assertGreater(first.pop("soft_acceptance+expected"), max(first.values()))
@@ -74,12 +82,20 @@ class TrainingTest(unittest.TestCase):
         self.assertGreater(d[1], 3 * d[0])
 
     def test_rollouts_are_of_the_rounded_weights_of_the_rollout_before(self):
+        """By every engine, of as many rollouts before as the design says, at first of the first."""
+        for name, lag in (("transformers", 1), ("transformers", 2), ("vllm", 1)):
+            with self.subTest(engine=name, lag=lag):
+                self.check_rollouts(name, lag)
+
+    def check_rollouts(self, name, lag):
         engine.prepare()
-        model = AutoModelForCausalLM.from_pretrained(self.model, dtype=torch.float32)
+        if name == "vllm":
+            engine.prepare_vllm()
         tokenizer = AutoTokenizer.from_pretrained(self.model, padding_side="left")
+        model = engine.model(self.model, tokenizer)
         of_rollouts, furthest = [], []
 
-        class Kept(arms.SampledTrainer):
+        class Kept(arms.Sampled, ENGINES[name]):
             def _generate_and_score_completions(self, inputs):
                 of_rollouts.append({name: value.clone() for name, value in self.model.state_dict().items()})
                 output = super()._generate_and_score_completions(inputs)
@@ -104,7 +120,7 @@ class TrainingTest(unittest.TestCase):
 
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        made = lambda **given: vllm.LLM(**given, dtype="float32", enforce_eager=True)  # noqa: E731
+        made = functools.partial(vllm.LLM, dtype="float32", enforce_eager=True)
         with unittest.mock.patch.object(trl.generation.vllm_generation, "LLM", made):
             trainer = Kept(
                 model=model,
@@ -112,24 +128,25 @@ class TrainingTest(unittest.TestCase):
                 args=GRPOConfig(
                     output_dir=folder.name, max_steps=6, per_device_train_batch_size=4, steps_per_generation=2,
                     num_generations=4, max_completion_length=8, learning_rate=1e-2, lr_scheduler_type="constant",
-                    use_vllm=True, vllm_mode="colocate", vllm_importance_sampling_correction=False,
+                    use_vllm=name == "vllm", vllm_mode="colocate", vllm_importance_sampling_correction=False,
                     vllm_max_model_length=64, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to=[],
                     save_strategy="no", disable_tqdm=True,
                 ),
                 train_dataset=Dataset.from_list(task.split(SUMS, seed=1)[0]),
                 processing_class=tokenizer,
                 sis_config=SisConfig(),
-                rounds_to_int4=True,
+                engine=Engine("int4", lag),
                 seed=1,
             )  # fmt: skip
         self.addCleanup(trainer._sis_server.close)
         self.addCleanup(trainer.sis_client.close)
-        trainer.train()
+        with unittest.mock.patch.object(torch.Tensor, "bfloat16", lambda tensor: tensor.float().clone()):
+            trainer.train()
         # By rollout, from the weights of each rollout until then: those of the one before, at first its own.
         self.assertEqual([len(row) for row in furthest], [1, 2, 3])
         for rollout, row in enumerate(furthest):
             for version, distance in enumerate(row):
-                if version == max(rollout - 1, 0):
+                if version == max(rollout - lag, 0):
                     self.assertLess(distance, 1e-3, furthest)
                 else:
                     self.assertGreater(distance, 1e-2, furthest)
