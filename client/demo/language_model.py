@@ -1,4 +1,4 @@
-"""Trains a language model with real engines, with and without SIS: two runs of the study on it.
+"""Trains a language model with real engines, with and without SIS: two short trainings of sums, as in the study's first design.
 tools/demo --llm builds and calls it, with sis_server on PATH."""
 
 import argparse
@@ -19,8 +19,8 @@ from client.study.runs.results import by_arm
 
 _CELL = "bfloat16"
 _ARMS = ("grpo", "grpo+sampled")
-# Sums, which are learned sooner than the study's differences; half of its responses; and float32, which
-# is faster where processors have no bfloat16. With loading it takes a little more than these seconds.
+# The study's first design with half as many problems in a rollout, and float32, which is faster where
+# processors have no bfloat16. With loading it takes a little more than these seconds.
 SETTINGS = Settings(
     operation="+", smallest=1, largest=20, engine="vllm", rollouts=16, prompts=8, bf16=False, evaluated=16, seconds=660
 )

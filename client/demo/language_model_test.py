@@ -25,18 +25,19 @@ module, *given = sys.argv[3:]
 if module.endswith(".weights"):
     pathlib.Path(*given).mkdir()
     sys.exit()
-given = json.loads(sys.stdin.readline())
-assert given["generates"] == {} and given["seed"] == 3 and given["address"]
-gain = 0.1 * (given["arm"] == "grpo+sampled")
-# With SIS the time is up earlier.
-rewards = [0.2 + 0.1 * rollout + gain for rollout in range(6 if gain else 7)]
-for step in range(2 * len(rewards)):
-    stale = step % 2
-    update = {"accept_rate": 0.8 - 0.1 * stale, "d": 0.04 + 0.1 * stale, "d_sis": 0.02}
-    update["residual_mass"] = 0.1
-    print(json.dumps({**update, **({} if stale else {"reward": rewards[step // 2]})}), flush=True)
-rollouts = {"reward": rewards, "accept_rate": [0.75] * len(rewards)}
-print(json.dumps({"final_reward": 0.5 + gain, "rollouts": rollouts}))
+for line in sys.stdin:
+    given = json.loads(line)
+    assert given["generates"] == {} and given["seed"] == 3 and given["address"]
+    gain = 0.1 * (given["arm"] == "grpo+sampled")
+    # With SIS the time is up earlier.
+    rewards = [0.2 + 0.1 * rollout + gain for rollout in range(6 if gain else 7)]
+    for step in range(2 * len(rewards)):
+        stale = step % 2
+        update = {"accept_rate": 0.8 - 0.1 * stale, "d": 0.04 + 0.1 * stale, "d_sis": 0.02}
+        update["residual_mass"] = 0.1
+        print(json.dumps({**update, **({} if stale else {"reward": rewards[step // 2]})}), flush=True)
+    rollouts = {"reward": rewards, "accept_rate": [0.75] * len(rewards)}
+    print(json.dumps({"final_reward": 0.5 + gain, "rollouts": rollouts}), flush=True)
 """
 
 

@@ -1,4 +1,5 @@
-// Arrays in `bytes` fields: their lengths, and writing them in place; and memory for others.
+// Arrays in `bytes` fields: their lengths, and writing them in place; and memory that is used
+// again.
 #pragma once
 
 #include <bit>

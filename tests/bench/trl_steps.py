@@ -37,6 +37,7 @@ def train(arm, model, address, arguments):
     from sis.trl import SisConfig, SisGRPOTrainer
 
     engine.prepare()
+    engine.prepare_vllm()
     torch.set_num_threads(os.cpu_count())
 
     ended = []

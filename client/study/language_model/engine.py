@@ -21,7 +21,7 @@ from trl import GRPOConfig
 
 
 def prepare() -> None:
-    """Once in a process, before the trainer is made: one core of the processor."""
+    """Before each trainer is made: one core of the processor."""
     torch.set_num_threads(1)
     # On a CPU TRL multiplies the prompts' positions with the head too, though only responses are
     # scored.
@@ -77,7 +77,8 @@ def grpo_config(
         vllm_importance_sampling_correction=False,
         vllm_max_model_length=64,
         gradient_checkpointing=False,
-        use_cpu=not torch.cuda.is_available(),
+        # vLLM is a build for CPUs.
+        use_cpu=settings.engine == "vllm" or not torch.cuda.is_available(),
         report_to=[],
         logging_steps=1,
         save_strategy="no",

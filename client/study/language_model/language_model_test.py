@@ -167,8 +167,10 @@ class RunsTest(unittest.TestCase):
         self.assertEqual(SETTINGS, Settings())
         sums = Settings.of(design.read(FOLDER / "sums.txt").settings)
         self.assertEqual((sums.operation, sums.largest, sums.engine, sums.rollouts), ("+", 20, "vllm", 16))
-        with self.assertRaises(KeyError):
-            Settings.of({"largets": "20"})
+        self.assertEqual([Settings.of({"bf16": value}).bf16 for value in ("true", "false")], [True, False])
+        for wrong in ({"largets": "20"}, {"bf16": "no"}):
+            with self.assertRaises(KeyError):
+                Settings.of(wrong)
 
     def test_every_cut_is_balanced(self):
         runs = PLAN.runs
@@ -209,7 +211,7 @@ class ResultsTest(InFolder):
 
     def test_two_programs_are_not_mixed(self):
         first, second = PLAN.runs[:2]
-        for name, other in (("sources", "def"), ("versions", {"trl": "1.17.0"})):
+        for name, other in (("sources", "def"), ("versions", {"trl": "1.17.0"}), ("device", "a GPU")):
             results.write(self.path, {first: made_up(first), second: {**made_up(second), name: other}})
             with self.assertRaisesRegex(ValueError, f"results.jsonl: runs of different {name}"):
                 results.read(self.path)
@@ -264,15 +266,17 @@ class StudyTest(InFolder):
         found = results.read(self.path)
         self.assertEqual(list(found), runs)
         self.assertEqual(found[runs[0]]["final_greedy"], SETTINGS.top_k)
+        # Of the weights, and of two processes that made five runs.
+        self.assertEqual(len(list(self.logs.glob("*.log"))), 3)
         self.assertIn(f"5 of {len(runs)} runs are to be made", self.said[0])
         self.assertRegex(self.said[-1], r"^256 runs \[#*\] 100%  .*accepted \d+%, \d+\.\d min; 0 min left$")
 
     def test_a_run_that_fails_ends_the_others_and_is_named(self):
         third = PLAN.runs[2]
         name = design.plain(third)
-        with self.assertRaisesRegex(RuntimeError, rf"^{re.escape(name)} failed; see .*\.log$"):
+        with self.assertRaisesRegex(RuntimeError, rf"^{re.escape(name)} failed; see .*\.log$") as raised:
             self.make_all(self.trainings(f"if run == '{third}': sys.exit('it broke')"))
-        self.assertIn("it broke", "".join(log.read_text() for log in self.logs.glob("*.log")))
+        self.assertIn("it broke", pathlib.Path(str(raised.exception).split("see ")[1]).read_text())
         found = results.read(self.path)
         self.assertNotIn(third, found)
         self.assertLess(len(found), 8)
@@ -331,7 +335,7 @@ class ReportTest(InFolder):
     def test_numbers_are_those_of_the_finished_seeds(self):
         runs = PLAN.runs
         text, made = self.written(runs[: 5 * 4 + 3])
-        self.assertIn("**20 of 256 runs are finished: 5 of 16 seeds.** 3 runs of a seed that isn't finished", text)
+        self.assertIn("**20 of 256 runs are finished: 5 of 16 seeds in `int4`.** 3 runs of a seed that isn't finished", text)
         seeds = range(PLAN.first_seed, PLAN.first_seed + 5)
 
         def values(cell, arm, of=lambda result: result["final_reward"]):

@@ -2,11 +2,12 @@
 study_NAME.md, study/NAME.svg and study/NAME.tsv, if results are in NAME.jsonl.
 report.py DESIGN RESULTS FOLDER"""
 
+import collections
 import dataclasses
 import itertools
 import pathlib
 import sys
-from typing import List
+from typing import Iterable, List
 
 import numpy as np
 
@@ -97,6 +98,14 @@ def _curves(plan: design.Design, results: Results, found: ByArm) -> str:
     return figures.curves(panels, 2, "% of the run")
 
 
+def _seeds(plan: design.Design, finished: Iterable[Run]) -> str:
+    """How many are finished: of every cell, where they are made in turn."""
+    of_cells = collections.Counter(run.cell for run in {run._replace(arm="") for run in finished})
+    if not plan.cells_in_turn:
+        return f"{max(of_cells.values())} of {plan.seeds} seeds"
+    return ", ".join(f"{seeds} of {plan.seeds} seeds in `{cell}`" for cell, seeds in of_cells.items())
+
+
 def write(design_path: pathlib.Path, results_path: pathlib.Path, folder: pathlib.Path) -> None:
     """Writes the page into the folder, picture and table into its folder study."""
     plan = design.read(design_path)
@@ -123,15 +132,16 @@ def write(design_path: pathlib.Path, results_path: pathlib.Path, folder: pathlib
         design=design_path.name,
         finished=len(finished),
         planned=len(plan.runs),
-        seeds=len({run.seed for run in finished}),
-        seeds_planned=plan.seeds,
+        seeds=_seeds(plan, finished),
         what=_TASKS[settings.operation].format(settings.smallest, settings.largest),
         generates={"vllm": "vLLM"}.get(settings.engine, settings.engine),
+        lag="; in cells `lag8` of eight before" if any(cell.settings.get("lag") == "8" for cell in plan.cells.values()) else "",
         margin=_MARGIN.format(1000 * plan.margin) if plan.margin else "",
         left_out=left_out if len(finished) < len(results) else "",
         minutes=sum(result["seconds"] for result in results.values()) / 60,
         versions=", ".join(f"{name} {of}" for name, of in any_result["versions"].items()),
         sources=any_result["sources"],
+        device="" if any_result.get("device", "CPU") == "CPU" else f" and an {any_result['device']}",
         primary=tables.table(*tables.primary(plan, found)),
         outcomes=tables.table(*tables.by_arm(plan, found, _OUTCOMES.values(), _outcomes)),
         differences=_differences(plan, found),

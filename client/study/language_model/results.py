@@ -25,13 +25,13 @@ Results = Dict[Run, Result]
 
 def read(path: pathlib.Path) -> Results:
     """Empty if there is no file. ValueError if results of several sources, or of several versions
-    of packages, are mixed: they are not one study."""
+    of packages, or of several devices, are mixed: they are not one study."""
     results: Results = {}
     for line in complete_lines(path):
         fields = json.loads(line)
         results[Run(*(fields.pop(name) for name in Run._fields))] = fields
-    for name in ("sources", "versions"):
-        different = {json.dumps(result[name]) for result in results.values()}
+    for name in ("sources", "versions", "device"):
+        different = {json.dumps(result.get(name)) for result in results.values()}
         if len(different) > 1:
             raise ValueError(f"{path}: runs of different {name}: {', '.join(sorted(different))}")
     return results

@@ -35,8 +35,9 @@ class Settings:
     @staticmethod
     def of(words: Dict[str, str]) -> "Settings":
         """As a design has them. KeyError or ValueError if there is no such setting or value."""
-        types = {field.name: type(field.default) for field in dataclasses.fields(Settings)}
-        return Settings(**{name: types[name](value) for name, value in words.items()})
+        parsers = {field.name: type(field.default) for field in dataclasses.fields(Settings)}
+        parsers["bf16"] = {"true": True, "false": False}.__getitem__
+        return Settings(**{name: parsers[name](value) for name, value in words.items()})
 
     @property
     def responses(self) -> int:

@@ -1,8 +1,7 @@
 """Trainers whose engine lags behind, as where a worker generates while the trainer trains."""
 
 import collections
-import contextlib
-from typing import Any, Deque, Dict, Iterator, NamedTuple
+from typing import Any, Deque, Dict, NamedTuple
 
 import torch
 

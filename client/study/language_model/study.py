@@ -2,6 +2,7 @@
 it, with sis_server on PATH."""
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import json
@@ -39,7 +40,7 @@ class Trainings:
         self._stopped = False
         self._model = str(self._folder / "SmolLM2-135M-Instruct")
         if not os.path.exists(self._model):
-            process = self._begin("weights", self._model)
+            process = self._begin("weights", self._model, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
             if process.wait():
                 raise RuntimeError(f"weights failed; see {self._log(process)}")
 
@@ -55,8 +56,10 @@ class Trainings:
         with self._lock:
             process = self._idle.pop() if self._idle else None
         process = process or self._begin("training")
-        process.stdin.write(json.dumps(given) + "\n")
-        process.stdin.flush()
+        # One that has ended is found out below.
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(given) + "\n")
+            process.stdin.flush()
         for line in process.stdout:
             message = json.loads(line)
             if "final_reward" in message:
@@ -67,7 +70,7 @@ class Trainings:
         process.stdout.close()
         raise RuntimeError(f"{design.plain(run)} failed; see {self._log(process)}")
 
-    def _begin(self, name_of_program, *arguments):
+    def _begin(self, name_of_program, *arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE):
         command = [self._python, "-P", "-m", f"client.study.language_model.{name_of_program}"]
         with self._lock:
             if self._stopped:
@@ -76,8 +79,8 @@ class Trainings:
             with open(path, "w", encoding="utf-8") as log:
                 # A session of its own: Ctrl-C is for us.
                 process = subprocess.Popen(
-                    [*command, *arguments], env=self._environment, stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+                    [*command, *arguments], env=self._environment, stdin=stdin, stdout=stdout,
+                    stderr=log, text=True, start_new_session=True,
                 )  # fmt: skip
             self._begun.append(process)
             return process
@@ -92,9 +95,12 @@ class Trainings:
                 process.terminate()
             for process in self._begun:
                 process.wait()
-                process.stdin.close()
+                if process.stdin is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        process.stdin.close()
             for process in self._idle:
                 process.stdout.close()
+            self._idle.clear()
 
 
 def describe(result):
@@ -109,7 +115,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--design", required=True, type=pathlib.Path)
     parser.add_argument("--results", required=True, type=pathlib.Path, help="goes on with them")
-    parser.add_argument("--python", required=True, help="the interpreter with vLLM and TRL")
+    parser.add_argument("--python", required=True, help="the interpreter with TRL")
     parser.add_argument("--folder", required=True, type=pathlib.Path, help="for weights and logs")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="runs at a time")
     given = parser.parse_args()

@@ -4,6 +4,7 @@ Reads a line of JSON for each, what `train` takes. Writes one for each update, o
 the end of the run one of what came of it. All else that is printed goes where errors go.
 """
 
+import gc
 import importlib.metadata
 import json
 import os
@@ -17,6 +18,7 @@ os.dup2(2, 1)
 
 from client.study.language_model import engine  # Before TRL.
 
+import torch
 from client.study.language_model import evaluation, task
 from client.study.language_model.arms import ARMS
 from client.study.language_model.settings import Settings
@@ -94,6 +96,7 @@ class Curves(TrainerCallback):
 def train(model, generates, arm, seed, settings, address, run):
     """generates: the fields of stale.Engine. settings: those of settings.Settings. address: of the
     service, where the run is called `run`."""
+    began = time.process_time()
     settings = Settings(**settings)
     engine.prepare()
     if settings.engine == "vllm":
@@ -110,6 +113,11 @@ def train(model, generates, arm, seed, settings, address, run):
             sis_config=SisConfig(address, settings.top_k, run=run, **ARMS[arm].sis),
         )  # fmt: skip
         trainer.train()
+        trainer.sis_client.close()
+        # The next run needs the memory.
+        trainer.accelerator.free_memory()
+        del trainer
+        gc.collect()
     *_, final = curves.evaluations.values()
     rollouts = curves.rollouts()
     rewards = rollouts["reward"]
@@ -122,7 +130,8 @@ def train(model, generates, arm, seed, settings, address, run):
             rollout: [round(value, 5) for value in of] for rollout, of in curves.evaluations.items()
         },
         "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
-        "processor_seconds": round(time.process_time()),
+        "device": torch.cuda.get_device_name() if not args.use_cpu else "CPU",
+        "processor_seconds": round(time.process_time() - began),
     })  # fmt: skip
 
 

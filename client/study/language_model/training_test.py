@@ -142,7 +142,7 @@ class TrainingTest(unittest.TestCase):
         self.addCleanup(trainer.sis_client.close)
         with unittest.mock.patch.object(torch.Tensor, "bfloat16", lambda tensor: tensor.float().clone()):
             trainer.train()
-        # By rollout, from the weights of each rollout until then: those of the one before, at first its own.
+        # By rollout, from the weights of each rollout until then: those of `lag` before, at first of the first.
         self.assertEqual([len(row) for row in furthest], [1, 2, 3])
         for rollout, row in enumerate(furthest):
             for version, distance in enumerate(row):

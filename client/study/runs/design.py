@@ -1,6 +1,7 @@
 """The design of a study: its runs, and the comparisons that were fixed beforehand.
 
-client/study/cells.txt has the one in miniature, and says what the lines of such a file mean.
+client/study/cells.txt has the one in miniature, and says what the lines of such a file mean. Besides
+there are `margin X`, `settings NAME=VALUE ...` of all runs, and `in_turn cells`: see Design.
 """
 
 import dataclasses

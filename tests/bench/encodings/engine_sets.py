@@ -179,9 +179,7 @@ def main():
         subprocess.run([sys.executable, "-P", weights, f"{folder}/bfloat16"], check=True)
         model = AutoModelForCausalLM.from_pretrained(f"{folder}/bfloat16", dtype=torch.float32)
         exact = {name: weight.clone() for name, weight in model.state_dict().items()}
-        rounded = {
-            name: int4.rounded(weight) if int4.is_linear_of_decoder(name) else weight for name, weight in exact.items()
-        }
+        rounded = {name: int4.rounded_if_linear(name, weight) for name, weight in exact.items()}
         model.load_state_dict(rounded)
         model.save_pretrained(f"{folder}/int4")
         AutoTokenizer.from_pretrained(f"{folder}/bfloat16").save_pretrained(f"{folder}/int4")

@@ -63,7 +63,7 @@ def check_split(strategy: str, settings: Settings, truncated: bool) -> None:
     wrong = {"sis.score_centering": settings.score_centering, "sis.sets='trainer'": settings.sets == "trainer"}
     for name, on in {**wrong, "rollout.top_p or top_k": truncated}.items():
         if on and strategy == "megatron":
-            raise ValueError(f"{name} is set, which needs whole vocabularies: leave it out, or set strategy to 'fsdp2'")
+            raise ValueError(f"{name} is set, which needs whole vocabularies: leave it out, or train by verl's ppo_trainer")
 
 
 def _check_own_sets(config: Mapping[str, Any]) -> None:
@@ -146,11 +146,10 @@ def check_engine(engine: Mapping[str, Any], model: Mapping[str, Any]) -> None:
 
 
 def _check_megatron(engine: Mapping[str, Any]) -> None:
-    if (size := engine.get("context_parallel_size", 1)) > 1 or engine.get("dynamic_context_parallel"):
-        raise ValueError(
-            f"actor.megatron.context_parallel_size is {size}, which cuts sequences up. Set it to 1, and "
-            "dynamic_context_parallel to false"
-        )
+    if (size := engine.get("context_parallel_size", 1)) > 1:
+        raise ValueError(f"actor.megatron.context_parallel_size is {size}, which cuts sequences up. Set it to 1")
+    if engine.get("dynamic_context_parallel"):
+        raise ValueError("actor.megatron.dynamic_context_parallel is true, which cuts sequences up. Set it to false")
     if not engine.get("use_remove_padding", True):
         raise ValueError("actor.megatron.use_remove_padding is false, by which logits are padded. Set it to true")
     if (engine.get("override_transformer_config") or {}).get("fp8"):

@@ -277,10 +277,14 @@ class Training:
     def _optimizer_steps(self) -> int:
         """How many steps the optimiser has made; verl's checkpoints restore that. 0 if it doesn't
         count."""
+        optimizer = self._engine.optimizer
         # Megatron's has no values.
-        for _, state in self._engine.optimizer.state.items():
-            return int(state.get("step", 0))
-        return 0
+        for _, state in optimizer.state.items():
+            if "step" in state:
+                return int(state["step"])
+            break
+        # Fused ones count in their groups.
+        return max((int(group.get("step", 0)) for group in optimizer.param_groups), default=0)
 
 
 def _sessions(data: Any) -> Optional[List[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, List, TypeVar
 
 import torch
 
@@ -42,8 +42,23 @@ class Vocabulary:
         return self._rank * logits.shape[-1]
 
     def asked(self, call: Callable[[], _Found]) -> _Found:
-        """What the first rank's call returns, on all of them, which have to come by together."""
-        found: Any = [call() if self.first else None]
-        if self.group is not None:
-            torch.distributed.broadcast_object_list(found, group=self.group, group_src=0)
-        return found[0]
+        """What the first rank's call returns, on all of them, which have to come by together. Where it fails,
+        RuntimeError on the others."""
+        if self.group is None:
+            return call()
+        if self.first:
+            try:
+                found: Any = [call(), None]
+            except Exception as error:
+                self._broadcast([None, str(error)])
+                raise
+        else:
+            found = [None, None]
+        self._broadcast(found)
+        answer, failure = found
+        if failure is not None:
+            raise RuntimeError(f"the first rank of a split vocabulary failed: {failure}")
+        return answer
+
+    def _broadcast(self, found: List[Any]) -> None:
+        torch.distributed.broadcast_object_list(found, group=self.group, group_src=0)

@@ -95,6 +95,9 @@ class VerlAsynchronousTest(VerlCase):
             for prompt, length in zip(prompts, lengths)
         ]
         while len(engine.drawn_from) < len(prompts):
+            for request in requests:
+                if request.done():
+                    request.result()
             await asyncio.sleep(0.01)
         training_worker.move(moved := copy.deepcopy(self.stale))
         engine.model, engine.interrupted, server.global_steps = moved, False, 1

@@ -81,6 +81,15 @@ class VerlRefusalTest(VerlCase):
                 ("ppo_trainer", f"{actor_rollout}.actor.policy_loss.loss_mode=geo_mean", "'geo_mean', but damped.*'vanilla'"),
                 ("ppo_trainer", f"{ours}.score_centering=true", "loss_mode is 'vanilla'.*set it to 'cispo'"),
                 ("ppo_megatron_trainer", f"{actor_rollout}.actor.megatron.context_parallel_size=2", "Set it to 1"),
+                (
+                    "ppo_megatron_trainer", f"+{actor_rollout}.actor.megatron.dynamic_context_parallel=true",
+                    "dynamic_context_parallel .*Set it to false",
+                ),
+                (
+                    "ppo_megatron_trainer", f"+{actor_rollout}.actor.megatron.override_transformer_config.fp8=e4m3",
+                    "fp8 is set.* Leave it out",
+                ),
+                ("ppo_megatron_trainer", f"{ours}.score_centering=true", "score_centering is set.*whole vocabularies"),
                 ("ppo_megatron_trainer", f"{actor_rollout}.rollout.top_p=0.9", "needs whole vocabularies"),
                 ("ppo_megatron_trainer", f"{actor_rollout}.actor.megatron.use_remove_padding=false", "Set it to true"),
             ):

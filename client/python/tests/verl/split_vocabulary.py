@@ -63,7 +63,7 @@ def main(rank, port, folder):
         steps.append({name: value.grad.clone() for name, value in model.named_parameters()})
         return True, 0.0, 0
 
-    optimizer = types.SimpleNamespace(zero_grad=lambda: None, step=stepped, state={})
+    optimizer = types.SimpleNamespace(zero_grad=lambda: None, step=stepped, state={}, param_groups=[])
     vars(engine).update(
         engine_config=McoreEngineConfig(tensor_model_parallel_size=2, micro_batch_size_per_gpu=4),
         model_config=HFModelConfig(path=task["path"]), tf_config=None, module=[model], optimizer=optimizer,

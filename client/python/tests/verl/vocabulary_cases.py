@@ -1,13 +1,41 @@
 """Logits whose columns two ranks have, in verl's Megatron engine."""
 
+import unittest.mock
+
 import torch
 from expected import gradients as expected_gradients
 from takes_minutes import takes_minutes
 from training_worker import batch
 from verl_case import K, VerlCase
 
+from sis.verl.vocabulary import Vocabulary
+
 
 class VerlVocabularyTest(VerlCase):
+    def test_what_fails_on_the_first_rank_fails_on_all(self):
+        """No rank waits for one that raised."""
+        told = []
+
+        def broadcast(found, **_):
+            if told:
+                found[:] = told[0]
+            told.append(list(found))
+
+        def fail():
+            raise KeyError("no such run")
+
+        with (
+            unittest.mock.patch("torch.distributed.broadcast_object_list", broadcast),
+            unittest.mock.patch("torch.distributed.get_rank", lambda group: group),
+        ):
+            with self.assertRaises(KeyError):
+                Vocabulary(0).asked(fail)
+            with self.assertRaisesRegex(RuntimeError, "first rank .*no such run"):
+                Vocabulary(1).asked(self.fail)
+            told.clear()
+            self.assertEqual(Vocabulary(0).asked(lambda: "records"), "records")
+            self.assertEqual(Vocabulary(1).asked(self.fail), "records")
+
     @takes_minutes
     def test_two_ranks_decide_as_one_that_has_all_columns(self):
         """One of them asks the service, for both."""
