@@ -82,7 +82,7 @@ class VerlRefusalTest(VerlCase):
                 ("ppo_trainer", f"{ours}.score_centering=true", "loss_mode is 'vanilla'.*set it to 'cispo'"),
                 ("ppo_megatron_trainer", f"{actor_rollout}.actor.megatron.context_parallel_size=2", "Set it to 1"),
                 (
-                    "ppo_megatron_trainer", f"+{actor_rollout}.actor.megatron.dynamic_context_parallel=true",
+                    "ppo_megatron_trainer", f"{actor_rollout}.actor.megatron.dynamic_context_parallel=true",
                     "dynamic_context_parallel .*Set it to false",
                 ),
                 (
