@@ -1,5 +1,5 @@
-"""Trains a language model with real engines, with and without SIS: two short trainings of sums, as in the study's first design.
-tools/demo --llm builds and calls it, with sis_server on PATH."""
+"""Trains a language model with real engines, with and without SIS: two short trainings of sums, as in
+the study's first design. tools/demo --llm builds and calls it, with sis_server on PATH."""
 
 import argparse
 import collections

@@ -34,6 +34,7 @@ class Truncated(Sampled):
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         if self._sis_scores:
+            # The pass before the first update, which SIS leaves out as it has no use for it.
             return GRPOTrainer._get_per_token_logps_and_entropies(self, *args, **kwargs)
         return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 

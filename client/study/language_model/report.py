@@ -31,6 +31,7 @@ _TASKS = {
     "+": "add two numbers from {} to {}, with the sum",
     "-": "subtract numbers from {} to {}, with the difference",
 }
+_LAG8 = "; in cells `lag8` of eight before"
 _MARGIN = "; a rule is as good as another where all of it is within ±{:.0f}"
 _OF_DIFFERENCES = ("final_reward", "mean_reward")
 # Means over a run's rollouts -> heading, and how they are written.
@@ -135,7 +136,7 @@ def write(design_path: pathlib.Path, results_path: pathlib.Path, folder: pathlib
         seeds=_seeds(plan, finished),
         what=_TASKS[settings.operation].format(settings.smallest, settings.largest),
         generates={"vllm": "vLLM"}.get(settings.engine, settings.engine),
-        lag="; in cells `lag8` of eight before" if any(cell.settings.get("lag") == "8" for cell in plan.cells.values()) else "",
+        lag=_LAG8 if any(cell.settings.get("lag") == "8" for cell in plan.cells.values()) else "",
         margin=_MARGIN.format(1000 * plan.margin) if plan.margin else "",
         left_out=left_out if len(finished) < len(results) else "",
         minutes=sum(result["seconds"] for result in results.values()) / 60,

@@ -19,7 +19,7 @@ class Engine(NamedTuple):
 
 
 class StaleTrainer(SisGRPOTrainer):
-    """Its old log-probs are by SIS."""
+    """Old log-probs are by SIS; subclasses say which weights generate."""
 
     def __init__(self, *args: Any, engine: Engine, seed: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -64,9 +64,9 @@ class MiniBatch(Stretches):
 
     def _decisions(self, logits: torch.Tensor, data: Any) -> Dict[str, torch.Tensor]:
         """The model outputs that are SIS's, float32 [n] of the token after a position, _TRUNCATED and
-        _CENTERING with gradients; of logits [n, V], or this rank's columns, divided by the temperature, of all rows of the micro-batch one
-        after the other. With sequence parallelism each rank has n of them, padded at the end, and verl gathers what all
-        have found."""
+        _CENTERING with gradients; of logits [n, V], or this rank's columns of them, divided by the temperature, of all
+        rows of the micro-batch one after the other. With sequence parallelism each rank has n of them, padded at the
+        end, and verl gathers what all have found."""
         outputs = {_ACCEPTED: torch.zeros(len(logits), device=logits.device)}
         if len(self._training.weights.outputs) > 1:
             outputs[_PROBABILITIES] = torch.zeros(len(logits), device=logits.device)

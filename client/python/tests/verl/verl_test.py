@@ -1,4 +1,4 @@
-"""verl's FSDP2 engine beside the real server, setting by setting: run by tools/rl-test."""
+"""verl's FSDP2 and Megatron engines beside the real server, setting by setting: run by tools/rl-test."""
 
 import unittest
 
