@@ -324,18 +324,18 @@ class ReportTest(InFolder):
         if made:
             results.write(self.path, made)
         report.write(DESIGN, self.path, self.folder)
-        return (self.folder / "study_results.md").read_text(), made
+        return (self.folder / "results.md").read_text(), made
 
     def test_without_results_it_says_so(self):
         text, _ = self.written([])
         self.assertIn("There are no results yet", text)
         self.assertNotIn("|", text)
-        self.assertFalse((self.folder / "study").exists())
+        self.assertFalse((self.folder / "results.tsv").exists())
 
     def test_numbers_are_those_of_the_finished_seeds(self):
         runs = PLAN.runs
         text, made = self.written(runs[: 5 * 4 + 3])
-        self.assertIn("**20 of 256 runs are finished: 5 of 16 seeds in `int4`.** 3 runs of a seed that isn't finished", text)
+        self.assertIn("**20 of 256 runs are finished: 5 of 16 seeds in `int4`.** Left out, as a seed isn't finished: 3.", text)
         seeds = range(PLAN.first_seed, PLAN.first_seed + 5)
 
         def values(cell, arm, of=lambda result: result["final_reward"]):
@@ -361,11 +361,11 @@ class ReportTest(InFolder):
             half = 2.7764 * of.std(ddof=1) / 5**0.5
             self.assertEqual(cell_text, f"{of.mean():.3f} ± {half:.3f}")
         d = values("int4", "grpo+tis", lambda result: np.mean(result["rollouts"]["d"])).mean()
-        measured = (self.folder / "study" / "results.tsv").read_text()
+        measured = (self.folder / "results.tsv").read_text()
         self.assertRegex(measured, rf"\nint4\tGRPO \+ TIS\t[\d.]+%\t[\d.]+%\t{d:.3f}\t")
         # Every arm less every arm that stands before it.
         self.assertEqual(len(re.findall(r"^\| int4 \| .* \| .* \| [+-]\d+ ± \d+", text, re.MULTILINE)), 6)
-        picture = (self.folder / "study" / "results.svg").read_text()
+        picture = (self.folder / "results.svg").read_text()
         for said in ("int4: rollouts", "int4: the policy", *NAMES):
             self.assertIn(said, picture)
 
@@ -376,9 +376,11 @@ class ReportTest(InFolder):
         self.assertNotIn("±", text.split("## What the arms came to")[1].split("##")[0].split("\n\n")[2])
 
     def test_the_committed_page_is_of_the_committed_results(self):
-        report.write(FOLDER / "sums.txt", pathlib.Path("docs/study/language_model.jsonl"), self.folder)
-        for name in ("study_language_model.md", "study/language_model.tsv"):
-            self.assertEqual((self.folder / name).read_text(), pathlib.Path("docs", name).read_text())
+        published = pathlib.Path("docs/study")
+        for name in ("sums", "differences"):
+            report.write(FOLDER / f"{name}.txt", published / f"language_model_{name}.jsonl", self.folder)
+            for file in (f"language_model_{name}.md", f"language_model_{name}.tsv"):
+                self.assertEqual((self.folder / file).read_text(), (published / file).read_text())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """Writes the report of a study on a language model, its picture, and a table of what the service measured:
-study_NAME.md, study/NAME.svg and study/NAME.tsv, if results are in NAME.jsonl.
+NAME.md, NAME.svg and NAME.tsv, if results are in NAME.jsonl.
 report.py DESIGN RESULTS FOLDER"""
 
 import collections
@@ -104,28 +104,26 @@ def _seeds(plan: design.Design, finished: Iterable[Run]) -> str:
     of_cells = collections.Counter(run.cell for run in {run._replace(arm="") for run in finished})
     if not plan.cells_in_turn:
         return f"{max(of_cells.values())} of {plan.seeds} seeds"
-    return ", ".join(f"{seeds} of {plan.seeds} seeds in `{cell}`" for cell, seeds in of_cells.items())
+    return ", ".join(f"{of_cells[cell]} of {plan.seeds} seeds in `{cell}`" for cell in plan.cells if of_cells[cell])
 
 
 def write(design_path: pathlib.Path, results_path: pathlib.Path, folder: pathlib.Path) -> None:
-    """Writes the page into the folder, picture and table into its folder study."""
+    """Writes page, picture and table into the folder."""
     plan = design.read(design_path)
     results = language_model_results.read(results_path)
     finished = plan.finished(results)
     name = results_path.stem
-    template, path = _TEMPLATE.read_text(), folder / f"study_{name}.md"
+    template, path = _TEMPLATE.read_text(), folder / f"{name}.md"
     if not finished:
         head = template[: template.index("**")].format(design=design_path.name)
         path.write_text(head + "**There are no results yet.**\n")
         return
     found = by_arm({run: outcome(result) for run, result in finished.items()})
-    pictures = folder / "study"
-    pictures.mkdir(parents=True, exist_ok=True)
-    (pictures / f"{name}.svg").write_text(_curves(plan, results, found))
-    (pictures / f"{name}.tsv").write_text(
+    (folder / f"{name}.svg").write_text(_curves(plan, results, found))
+    (folder / f"{name}.tsv").write_text(
         tables.tab_separated(*tables.measured(plan, found, _MEASURED))
     )
-    left_out = f"{len(results) - len(finished)} runs of a seed that isn't finished are left out. "
+    left_out = len(results) - len(finished)
     any_result = next(iter(results.values()))
     settings = Settings.of(plan.settings)
     text = template.format(
@@ -138,11 +136,11 @@ def write(design_path: pathlib.Path, results_path: pathlib.Path, folder: pathlib
         generates={"vllm": "vLLM"}.get(settings.engine, settings.engine),
         lag=_LAG8 if any(cell.settings.get("lag") == "8" for cell in plan.cells.values()) else "",
         margin=_MARGIN.format(1000 * plan.margin) if plan.margin else "",
-        left_out=left_out if len(finished) < len(results) else "",
+        left_out=f"Left out, as a seed isn't finished: {left_out}. " if left_out else "",
         minutes=sum(result["seconds"] for result in results.values()) / 60,
         versions=", ".join(f"{name} {of}" for name, of in any_result["versions"].items()),
         sources=any_result["sources"],
-        device="" if any_result.get("device", "CPU") == "CPU" else f" and an {any_result['device']}",
+        device="" if any_result.get("device", "CPU") == "CPU" else f" and a GPU that others share, {any_result['device']}",
         primary=tables.table(*tables.primary(plan, found)),
         outcomes=tables.table(*tables.by_arm(plan, found, _OUTCOMES.values(), _outcomes)),
         differences=_differences(plan, found),
