@@ -8,12 +8,16 @@ hang on the .bazelrc of whoever builds it, nor on the machine that it is built f
 EXACT_COPTS = ["-ffp-contract=off"]
 
 def _fma_impl(_settings, _attr):
-    return {"//command_line_option:copt": ["-mfma", "-ffp-contract=fast"]}
+    # Nor what tools/precompile.py made for other flags.
+    return {
+        "//command_line_option:copt": ["-mfma", "-ffp-contract=fast"],
+        "//command_line_option:per_file_copt": [],
+    }
 
 _fma = transition(
     implementation = _fma_impl,
     inputs = [],
-    outputs = ["//command_line_option:copt"],
+    outputs = ["//command_line_option:copt", "//command_line_option:per_file_copt"],
 )
 
 def _built_with_fma_impl(ctx):

@@ -2,7 +2,7 @@
 """Parses what most C++ files of server, client and tests include, for a build by Clang, and prints
 the options by which that build reads it parsed: half of the time that Clang has for such a file.
 
-    tools/precompile.py FOLDER BAZEL_OPTION...
+    tools/precompile.py FOLDER [BAZEL_OPTION...]
 
 Writes into FOLDER, twice: optimised as libraries are there, and as tests are. The build is the same
 without, but for what includes too little: GCC, which compiles without, sees that.
@@ -25,11 +25,10 @@ HEADERS = (
 # Comes last. Clang lists its path among those that a file depends on, and of a system's header Bazel
 # doesn't demand that the target names it.
 LAST_HEADER = "/usr/include/grpcpp/grpcpp.h"
-# Name, a file that is compiled in that way, and which others are.
-FORMS = (
-    ("library", "server/security/authenticator.cc", r"^(server|client|tests)/.*\.cc,-.*_test\.cc"),
-    ("test", "server/security/security_test.cc", r"^(server|client|tests)/.*_test\.cc"),
-)  # fmt: skip
+# A file that is compiled as libraries are, and one that is as tests.
+LIBRARY, TEST = "server/security/authenticator.cc", "server/security/security_test.cc"
+# Compiled in a way of its own.
+APART = "-client/study/layers.cc"
 # Macros of some targets alone; no header here reads them.
 SOME_MACROS = ("-DNOMINMAX", "-DHWY_SHARED_DEFINE", "-DGTEST_HAS_PTHREAD=1")
 
@@ -46,10 +45,16 @@ def command_of(action):
     return command
 
 
-def otherwise():
-    """What is compiled in a way of its own, as .bazelrc says or the target."""
-    [tests] = re.findall(r"^build:sanitizer --per_file_copt=(.*)@-O1$", pathlib.Path(".bazelrc").read_text(), re.M)
-    return tests.replace(r"\\", "\\"), "client/study/layers.cc"
+def forms(sanitized):
+    """Name, a file that is compiled in that way, and which others are, as --per_file_copt takes it."""
+    rules = pathlib.Path(".bazelrc").read_text()
+    if sanitized:
+        [optimised] = re.findall(r"^build:sanitizer --per_file_copt=(.*)@-O1$", rules, re.M)
+        tests = rf"^(server|client|tests)/.*_test\.cc,-{optimised}"
+    else:
+        [tests] = re.findall(r"^build --per_file_copt=(.*)@-O0$", rules, re.M)
+    yield "library", LIBRARY, r"^(server|client|tests)/.*\.cc,-.*_test\.cc," + APART
+    yield "test", TEST, tests.replace(r"\\", "\\")
 
 
 def main():
@@ -61,11 +66,10 @@ def main():
                    'mnemonic("CppCompile", //server/security:all)')
     actions = {a["arguments"][a["arguments"].index("-c") + 1]: a for a in json.loads(listed)["actions"]}
     include = [argument for header in HEADERS for argument in ("-include", header)]
-    for name, source, files in FORMS:
+    for name, source, files in forms(sanitized=any(option.startswith("--config") for option in options)):
         output = folder / f"{name}.pch"
         command = command_of(actions[source]) + include
         subprocess.run([*command, "-x", "c++-header", LAST_HEADER, "-o", output], check=True)
-        files = ",".join((files, *(f"-{path}" for path in otherwise())))
         print(f"--per_file_copt={files}@-include-pch,{output}")
 
 

@@ -1,5 +1,6 @@
 #include "server/threads/side_by_side.h"
 
+#include <absl/time/time.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
