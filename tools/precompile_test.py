@@ -1,5 +1,5 @@
-"""What tools/precompile.py includes before a file is compiled, the file includes as well, itself or by a
-header of ours: without tools/precompile.py it wouldn't compile otherwise."""
+"""A file includes, itself or by a header of ours, what it names of that which tools/precompile.py
+includes before it: else it would compile only with tools/precompile.py."""
 
 import functools
 import os
@@ -37,13 +37,15 @@ def sources() -> Iterator[pathlib.Path]:
 
 @functools.lru_cache(maxsize=None)
 def included(path: pathlib.Path) -> FrozenSet[str]:
-    """Names of headers, as they are included by the file and by headers of ours, of which those that
-    protoc makes include protobuf's and gRPC's."""
+    """Names of headers, as they are included by the file and by headers of ours. What protoc makes
+    includes protobuf's, or gRPC's too."""
     if not path.is_file():
         return frozenset()
     names = set(re.findall(r'^#include ["<]([^">]+)', path.read_text(), re.MULTILINE))
     if any(name.endswith(".pb.h") for name in names):
-        names |= {"google/protobuf/message.h", "grpcpp/grpcpp.h"}
+        names.add("google/protobuf/message.h")
+    if any(name.endswith(".grpc.pb.h") for name in names):
+        names.add("grpcpp/grpcpp.h")
     return frozenset(names).union(*(included(ROOT / name) for name in names))
 
 

@@ -125,6 +125,7 @@ def write(design_path: pathlib.Path, results_path: pathlib.Path, folder: pathlib
     )
     left_out = len(results) - len(finished)
     any_result = next(iter(results.values()))
+    device = any_result.get("device", "CPU")
     settings = Settings.of(plan.settings)
     text = template.format(
         name=name,
@@ -140,7 +141,7 @@ def write(design_path: pathlib.Path, results_path: pathlib.Path, folder: pathlib
         minutes=sum(result["seconds"] for result in results.values()) / 60,
         versions=", ".join(f"{name} {of}" for name, of in any_result["versions"].items()),
         sources=any_result["sources"],
-        device="" if any_result.get("device", "CPU") == "CPU" else f" and a GPU that others share, {any_result['device']}",
+        device="" if device == "CPU" else f" and a GPU that others share, {device}",
         primary=tables.table(*tables.primary(plan, found)),
         outcomes=tables.table(*tables.by_arm(plan, found, _OUTCOMES.values(), _outcomes)),
         differences=_differences(plan, found),
