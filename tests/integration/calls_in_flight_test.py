@@ -49,13 +49,13 @@ class UnfinishedMessagesTest(unittest.TestCase):
         no strangers' any more. Ended by clean-up."""
         relay = Relay(server.address, most=BEGUN_BYTES)
         self.addCleanup(relay.close)
-        calls = []
-        for _ in range(CALLS):
-            channel = grpc.insecure_channel(relay.address, OPTIONS)
+        channels = [grpc.insecure_channel(relay.address, OPTIONS) for _ in range(CALLS)]
+        for channel in channels:
             self.addCleanup(channel.close)
             channel.unary_unary(LIST_RUNS)(b"")
-            calls.append(channel.unary_unary(EVALUATE).future(bytes(MESSAGE_BYTES - 100)))
-        return relay, calls
+        # Afterwards: where memory is short gRPC closes connections, which would fail this call.
+        message = bytes(MESSAGE_BYTES - 100)
+        return relay, [channel.unary_unary(EVALUATE).future(message) for channel in channels]
 
     def test_what_was_held_is_given_back(self):
         # Side by side, as the server gives free memory back every half minute only.
@@ -129,7 +129,7 @@ class UnfinishedMessagesTest(unittest.TestCase):
 class ShortMemoryTest(unittest.TestCase):
     """Where gRPC's memory is short for what a few clients have under way."""
 
-    CLIENTS, SEQUENCES, REFUSALS = 8, 4, 500
+    CLIENTS, SEQUENCES, REFUSALS = 8, 4, 100
 
     def setUp(self):
         self.server = LiveServer(f"--max_message_bytes={1 << 20}", f"--grpc_memory_bytes={2 << 20}")
