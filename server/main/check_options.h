@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "server/main/server.h"
+#include "server/main/server_options.h"
 
 namespace sis {
 

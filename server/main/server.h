@@ -20,9 +20,9 @@
 #include "kernels/backend_choice.h"
 #include "server/admin/admin.h"
 #include "server/append/room_queue.h"
-#include "server/cache/limits.h"
 #include "server/cache/run_registry.h"
 #include "server/main/listener.h"
+#include "server/main/server_options.h"
 #include "server/memory/arena.h"
 #include "server/memory/byte_budget.h"
 #include "server/metrics/metric_families.h"
@@ -31,9 +31,7 @@
 #include "server/rpc/rpc_metrics.h"
 #include "server/rpc/server_status.h"
 #include "server/security/authenticator.h"
-#include "server/security/connection_limits.h"
 #include "server/security/reloads.h"
-#include "server/security/security_options.h"
 #include "server/security/tls_files.h"
 #include "server/shared_memory/segment_registry.h"
 #include "server/store/sequence_store.h"
@@ -46,38 +44,6 @@
 #include "server/tracing/span_file.h"
 
 namespace sis {
-
-struct ServerOptions {
-  // host:port or unix:path, or several of them with commas between. Port 0 picks a free one. Only
-  // this machine can connect unless `security` allows more.
-  std::string listen = "127.0.0.1:50051";
-  // host:port of the page, metrics and probes over HTTP (server/admin/admin.h); empty for none.
-  std::string admin = "127.0.0.1:9464";
-  // Names of the admin port besides those of IsOwnHost (server/admin/own_host.h), commas between.
-  std::string admin_hosts = "";
-  // A Hugging Face tokenizer.json, for the texts of tokens on the page; empty for none.
-  std::string tokenizer = "";
-  int64_t cache_bytes = int64_t{4} << 30;
-  int64_t max_message_bytes = int64_t{64} << 20;
-  // Of all segments together; 0: there are none.
-  int64_t shared_memory_bytes = 0;
-  int evaluate_threads = 2;
-  BackendKind backend = BackendKind::kAuto;
-  // Of the device that evaluates, for copies of rows; not given: a quarter of what is free, at most
-  // cache_bytes.
-  std::optional<int64_t> device_cache_bytes;
-  // As OpenStore takes it.
-  std::string store = "memory";
-  // A run that no call names for longer is deleted.
-  absl::Duration run_idle_expiry = absl::InfiniteDuration();
-  // Of calls whose clients set none, for each answer.
-  absl::Duration default_deadline = absl::Minutes(5);
-  // Spans of calls whose callers trace them are added to this file; empty for none.
-  std::string trace_file = "";
-  Limits limits;
-  SecurityOptions security;
-  ConnectionLimits connections;
-};
 
 class Server {
  public:

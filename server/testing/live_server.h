@@ -10,10 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "server/main/server.h"
+#include "absl/time/time.h"
+#include "server/main/server_options.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 
 namespace sis {
+
+class Server;
 
 // The bytes of an array field.
 template <typename T>
@@ -29,16 +32,8 @@ std::vector<T> Values(const std::string& bytes) {
 
 class LiveServer {
  public:
-  explicit LiveServer(const ServerOptions& options = Options()) {
-    absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
-    EXPECT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-    grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(-1);
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    stub_ = v1::RatioService::NewStub(grpc::CreateCustomChannel(
-        server_->grpc_address(), grpc::InsecureChannelCredentials(), arguments));
-  }
+  explicit LiveServer(const ServerOptions& options = Options());
+  ~LiveServer();
 
   static ServerOptions Options() {
     ServerOptions options;
@@ -59,7 +54,10 @@ class LiveServer {
     return options;
   }
 
-  Server& server() { return *server_; }
+  // As server/main/server.h says.
+  const std::string& grpc_address() const;
+  std::string admin_address() const;
+  void Shutdown(absl::Duration grace);
   v1::RatioService::Stub& stub() { return *stub_; }
 
   // Lossless: what is read back is what was sent.

@@ -40,7 +40,7 @@ class AppendManyTest : public testing::TestWithParam<Over> {
       options_.push_back(GetParam() == Over::kSharedMemory ? LiveServer::SharedMemoryOptions()
                                                            : LiveServer::Options());
       servers_.push_back(std::make_unique<LiveServer>(options_[i]));
-      options_[i].listen = servers_[i]->server().grpc_address();
+      options_[i].listen = servers_[i]->grpc_address();
       names_.push_back(options_[i].listen);
     }
     auto client =
@@ -137,7 +137,7 @@ class AppendManyTest : public testing::TestWithParam<Over> {
   // All servers lose what they hold.
   void Restart() {
     for (size_t i = 0; i < servers_.size(); ++i) {
-      servers_[i]->server().Shutdown(absl::ZeroDuration());
+      servers_[i]->Shutdown(absl::ZeroDuration());
       servers_[i].reset();
       servers_[i] = std::make_unique<LiveServer>(options_[i]);
     }

@@ -50,7 +50,7 @@ class BackPressureTest : public testing::Test {
     return stream;
   }
   void AwaitWaiting(double streams) {
-    while (MetricValue(MetricsPage(live_->server().admin_address()), "sis_waiting_appends") !=
+    while (MetricValue(MetricsPage(live_->admin_address()), "sis_waiting_appends") !=
            streams) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -140,7 +140,7 @@ TEST_F(BackPressureTest, ShutdownDoesNotWaitForRoom) {
   grpc::ClientContext context;
   const auto stream = SendMore(context);
   AwaitWaiting(1);
-  live_->server().Shutdown(absl::Hours(1));
+  live_->Shutdown(absl::Hours(1));
   v1::AppendResponse response;
   EXPECT_FALSE(stream->Read(&response));
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);

@@ -53,7 +53,7 @@ class CppClientTest : public testing::Test {
 
   std::unique_ptr<Client> Connect(size_t micro_batch_bytes) {
     auto client =
-        Client::Connect(live_.server().grpc_address(), {.micro_batch_bytes = micro_batch_bytes});
+        Client::Connect(live_.grpc_address(), {.micro_batch_bytes = micro_batch_bytes});
     EXPECT_TRUE(client.ok()) << client.status();
     return *std::move(client);
   }
@@ -176,8 +176,8 @@ class OptionsTest : public CppClientTest {
                           std::span<const Slice> slices) {
     options.draw = ++draw_;
     const auto whole =
-        Client::Connect(live_.server().grpc_address(), {.micro_batch_bytes = size_t{1} << 30});
-    const auto cut = Client::Connect(limited_.server().grpc_address(), {.micro_batch_bytes = 3000});
+        Client::Connect(live_.grpc_address(), {.micro_batch_bytes = size_t{1} << 30});
+    const auto cut = Client::Connect(limited_.grpc_address(), {.micro_batch_bytes = 3000});
     ASSERT_TRUE(whole.ok() && cut.ok());
     const auto expected = (*whole)->Evaluate({"run"}, slices, current, options);
     ASSERT_TRUE(expected.ok()) << expected.status();
@@ -337,7 +337,7 @@ TEST_F(OptionsTest, WhatDependsOnTheWholeBatchStaysInOneRequest) {
   v1::Algorithm clip_cov;
   clip_cov.mutable_clip_cov();
   const auto client =
-      Client::Connect(limited_.server().grpc_address(), {.micro_batch_bytes = 3000});
+      Client::Connect(limited_.grpc_address(), {.micro_batch_bytes = 3000});
   ASSERT_TRUE(client.ok());
   const auto refused =
       (*client)->Evaluate({"run"}, arrays_.slices, gathered_, Everything(clip_cov));

@@ -39,7 +39,7 @@ class ClientRaggedTest : public testing::TestWithParam<int> {
       records_.push_back(generator_.NextRecords(length));
     }
     slices_.push_back({{"never"}, 0, 9});
-    client_ = *Client::Connect(live_.server().grpc_address());
+    client_ = *Client::Connect(live_.grpc_address());
     Fill(*client_);
     padded_ = *client_->FetchTopK(kRun, slices_);
     // What the current policy says of all tokens.
@@ -170,7 +170,7 @@ TEST_P(ClientRaggedTest, DecisionsAreTheSameHoweverTheyAreSent) {
 
   for (const size_t bytes : {1, 1000, 1 << 20}) {
     const auto client =
-        *Client::Connect(live_.server().grpc_address(), {.micro_batch_bytes = bytes});
+        *Client::Connect(live_.grpc_address(), {.micro_batch_bytes = bytes});
     const auto over_streams = client->Evaluate(kRun, padded_.slices, gathered->values(), options_);
     ASSERT_TRUE(over_streams.ok()) << over_streams.status();
     ExpectSame(*over_streams, *expected);
@@ -193,7 +193,7 @@ TEST_P(ClientRaggedTest, OfSeveralServersToo) {
   LiveServer servers[] = {LiveServer(WithAnyTopK(LiveServer::Options())),
                           LiveServer(WithAnyTopK(LiveServer::Options()))};
   const auto client = *Client::Connect(std::vector<std::string>{
-      servers[0].server().grpc_address(), servers[1].server().grpc_address()});
+      servers[0].grpc_address(), servers[1].grpc_address()});
   Fill(*client);
   const auto ragged = client->FetchTopK(kRun, slices_, {.ragged = true});
   ASSERT_TRUE(ragged.ok()) << ragged.status();

@@ -30,7 +30,7 @@ class ClientSegmentsTest : public testing::Test {
  protected:
   ClientSegmentsTest() : live_(LiveServer::SharedMemoryOptions(4 * kBytes)) {
     live_.CreateRun(LiveServer::RunRequest(kRun.run_id, kSlots, kVocabulary));
-    auto client = Client::Connect(live_.server().grpc_address());
+    auto client = Client::Connect(live_.grpc_address());
     EXPECT_TRUE(client.ok()) << client.status();
     client_ = *std::move(client);
     memory_ = *client_->LeaseSharedMemory(kBytes);
@@ -188,7 +188,7 @@ TEST_F(ClientSegmentsTest, ALeaseThatTheServerHasEndedIsNotFound) {
   AppendAll();
   // Of another server.
   LiveServer other(LiveServer::SharedMemoryOptions());
-  const auto client = Client::Connect(other.server().grpc_address());
+  const auto client = Client::Connect(other.grpc_address());
   const auto memory = (*client)->LeaseSharedMemory(kBytes);
   ASSERT_TRUE(memory.ok()) << memory.status();
   EXPECT_EQ(client_->FetchTopK(kRun, slices_, {.memory = memory->get()}).status().code(),
@@ -198,7 +198,7 @@ TEST_F(ClientSegmentsTest, ALeaseThatTheServerHasEndedIsNotFound) {
 
 TEST_F(ClientSegmentsTest, AbandonedMemoryIsNotUsedAgain) {
   AppendAll();
-  auto client = Client::Connect(live_.server().grpc_address(), {.call_timeout = -absl::Seconds(1)});
+  auto client = Client::Connect(live_.grpc_address(), {.call_timeout = -absl::Seconds(1)});
   ASSERT_TRUE(client.ok()) << client.status();
   EXPECT_EQ((*client)->FetchTopK(kRun, slices_, {.memory = memory_.get()}).status().code(),
             absl::StatusCode::kDeadlineExceeded);
@@ -276,7 +276,7 @@ TEST_F(ClientSegmentsTest, RowsThatAreWrittenInPlaceDoNotTravel) {
   options.max_message_bytes = 4 << 10;
   LiveServer live(options);
   live.CreateRun(LiveServer::RunRequest(kRun.run_id, kSlots, kVocabulary));
-  const auto client = *Client::Connect(live.server().grpc_address());
+  const auto client = *Client::Connect(live.grpc_address());
   const auto memory = *client->LeaseSharedMemory(kBytes);
   v1::Sampling sampling;
   sampling.set_log_probs(v1::Sampling::RAW);

@@ -48,7 +48,7 @@ class ClientTracingTest : public testing::Test {
     ServerOptions options = LiveServer::Options();
     options.trace_file = path_;
     live_ = std::make_unique<LiveServer>(options);
-    client_ = *Client::Connect(live_->server().grpc_address(),
+    client_ = *Client::Connect(live_->grpc_address(),
                                {.micro_batch_bytes = 400, .traceparent = [this] { return now_; }});
     EXPECT_TRUE(
         client_->CreateRun("run", LiveServer::RunRequest("run", kSlots, kVocabulary).config())

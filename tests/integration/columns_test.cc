@@ -54,7 +54,7 @@ class ColumnsTest : public testing::TestWithParam<int> {
       servers_.push_back(GetParam() == 1
                              ? std::make_unique<LiveServer>(LiveServer::SharedMemoryOptions())
                              : std::make_unique<LiveServer>());
-      addresses_.push_back(servers_.back()->server().grpc_address());
+      addresses_.push_back(servers_.back()->grpc_address());
     }
     auto client = Client::Connect(addresses_, {.call_timeout = absl::Seconds(20)});
     EXPECT_TRUE(client.ok()) << client.status();
@@ -162,7 +162,7 @@ TEST_P(ColumnsTest, WhatWasAppendedIsFetched) {
     return;
   }
 
-  servers_[0]->server().Shutdown(absl::ZeroDuration());
+  servers_[0]->Shutdown(absl::ZeroDuration());
   servers_[0].reset();
   std::vector<bool> there;
   for (int i = 0; i < kSequences; ++i) {

@@ -41,12 +41,12 @@ TEST(DeleteRunTest, NothingIsLeftButWhoHeldItIsTold) {
   ASSERT_TRUE(stream->Read(&response));
   ASSERT_EQ(response.acks(0).code(), 0);
   const std::string series = "sis_ingest_positions_total{run=\"run\"}";
-  const std::string before = MetricsPage(live.server().admin_address());
+  const std::string before = MetricsPage(live.admin_address());
   EXPECT_EQ(MetricValue(before, series), 10);
   EXPECT_GT(*MetricValue(before, "sis_cache_bytes"), 0);
 
   EXPECT_TRUE(Delete(live, "run"));
-  const std::string after = MetricsPage(live.server().admin_address());
+  const std::string after = MetricsPage(live.admin_address());
   EXPECT_EQ(after.find("run=\"run\""), std::string::npos);
   EXPECT_EQ(MetricValue(after, "sis_cache_bytes"), 0);
 

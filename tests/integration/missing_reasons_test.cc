@@ -67,7 +67,7 @@ class MissingReasonsTest : public testing::Test {
     EXPECT_EQ(response.missing(0).reason(), reason);
     EXPECT_EQ(response.totals().missing(), length - present);
 
-    const std::string page = MetricsPage(live_->server().admin_address());
+    const std::string page = MetricsPage(live_->admin_address());
     for (const std::string other : {"never_arrived", "evicted", "expired", "stale", "released"}) {
       EXPECT_EQ(MetricValue(page, "sis_missing_tokens_total{reason=\"" + other + "\",run=\"" +
                                       run_ + "\"}"),

@@ -43,7 +43,7 @@ std::unique_ptr<LiveServer> Start(const std::string& address) {
 }
 
 void Kill(std::unique_ptr<LiveServer>& server) {
-  server->server().Shutdown(absl::ZeroDuration());
+  server->Shutdown(absl::ZeroDuration());
   server.reset();
 }
 
@@ -63,7 +63,7 @@ class ReplicasTest : public ::testing::Test {
   void SetUp() override {
     for (int i = 0; i < 3; ++i) {
       servers_.push_back(Start("127.0.0.1:0"));
-      names_.push_back(servers_.back()->server().grpc_address());
+      names_.push_back(servers_.back()->grpc_address());
     }
     client_ = Connect(names_);
     ASSERT_TRUE(client_->CreateRun("run", Config()).ok());
@@ -203,7 +203,7 @@ std::string Serialized(const Evaluation& evaluation) {
 TEST_F(ReplicasTest, ThreeReplicasGiveTheBitsOfOneServer) {
   EXPECT_TRUE(AppendAll(*client_).empty());
   const std::unique_ptr<LiveServer> alone = Start("127.0.0.1:0");
-  const std::unique_ptr<Client> one = Connect(alone->server().grpc_address());
+  const std::unique_ptr<Client> one = Connect(alone->grpc_address());
   ASSERT_TRUE(one->CreateRun("run", Config()).ok());
   EXPECT_TRUE(AppendAll(*one).empty());
 
@@ -559,7 +559,7 @@ TEST_F(ReplicasTest, AReplicaThatIsStoppedCostsOneTimeoutAndComesBack) {
 
 TEST(OneServerTest, AServerThatRestartsInMemoryDoesNotEndTraining) {
   std::unique_ptr<LiveServer> server = Start("127.0.0.1:0");
-  const std::string address = server->server().grpc_address();
+  const std::string address = server->grpc_address();
   const auto client = Client::Connect(address);
   ASSERT_TRUE(client.ok());
   ASSERT_TRUE((*client)->CreateRun("run", Config(), 3).ok());

@@ -11,7 +11,7 @@ namespace {
 
 TEST(RudePeerTest, IsCutOffAfterThreePingsTooMany) {
   LiveServer live;
-  Http2Peer peer(live.server().grpc_address());
+  Http2Peer peer(live.grpc_address());
   int answered = 0;
   while (answered < 100 && peer.Ping()) ++answered;
   // The first one is in time, and perhaps the second.
@@ -24,7 +24,7 @@ TEST(RudePeerTest, MayPingOnceInAnInterval) {
   ServerOptions options = LiveServer::Options();
   options.connections.ping_interval = absl::Milliseconds(50);
   LiveServer live(options);
-  Http2Peer peer(live.server().grpc_address());
+  Http2Peer peer(live.grpc_address());
   for (int ping = 0; ping < 10; ++ping) {
     ASSERT_TRUE(peer.Ping()) << ping;
     // From its answer on, so that the next one can't be early.
@@ -34,7 +34,7 @@ TEST(RudePeerTest, MayPingOnceInAnInterval) {
 
 TEST(RudePeerTest, ACallWithTooMuchMetadataEnds) {
   LiveServer live;
-  Http2Peer peer(live.server().grpc_address());
+  Http2Peer peer(live.grpc_address());
   peer.Open("Append", /*stream=*/1, /*metadata_bytes=*/16 << 10);
   Http2Peer::Frame frame;
   do {
@@ -48,7 +48,7 @@ TEST(RudePeerTest, OneCallTooManyEndsTheConnection) {
   ServerOptions options = LiveServer::Options();
   options.connections.max_streams_per_connection = 2;
   LiveServer live(options);
-  Http2Peer peer(live.server().grpc_address());
+  Http2Peer peer(live.grpc_address());
   peer.Open("Append", 1);
   peer.Open("Append", 3);
   EXPECT_TRUE(peer.Ping());

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/float16.h"
+#include "server/main/server.h"
 #include "server/testing/live_server.h"
 #include "server/testing/record_generator.h"
 #include "tests/integration/leased_segment.h"
@@ -28,7 +29,7 @@ constexpr uint32_t kLength = 700;
 
 // As the page of metrics says it.
 double Metric(LiveServer& live, const std::string& series) {
-  return MetricValue(MetricsPage(live.server().admin_address()), series).value_or(-1);
+  return MetricValue(MetricsPage(live.admin_address()), series).value_or(-1);
 }
 
 // Until `done`, which must come.
@@ -123,7 +124,7 @@ TEST(LeaseTest, EndsWithTheServerAtOnce) {
   LeasedSegment segment(live.stub(), 1);
   ASSERT_TRUE(segment.status().ok());
   // A call that nobody ends would take all of the grace.
-  live.server().Shutdown(absl::InfiniteDuration());
+  live.Shutdown(absl::InfiniteDuration());
   EXPECT_EQ(segment.Wait().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 

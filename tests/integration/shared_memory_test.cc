@@ -95,7 +95,7 @@ class SharedMemoryTest : public testing::Test {
 
   std::unique_ptr<Client> Connect(size_t micro_batch_bytes) {
     auto client =
-        Client::Connect(live_.server().grpc_address(), {.micro_batch_bytes = micro_batch_bytes});
+        Client::Connect(live_.grpc_address(), {.micro_batch_bytes = micro_batch_bytes});
     EXPECT_TRUE(client.ok()) << client.status();
     return *std::move(client);
   }
@@ -203,7 +203,7 @@ TEST_F(SharedMemoryTest, OwnSetsAndDenseLogitsToo) {
     *requests.emplace_back().mutable_batch()->add_entries()->mutable_block() = block;
   }
   ASSERT_TRUE(roomy.Append(requests).status.ok());
-  const auto plain = Client::Connect(roomy.server().grpc_address());
+  const auto plain = Client::Connect(roomy.grpc_address());
   ASSERT_TRUE(plain.ok());
   const auto memory = client_->LeaseSharedMemory(6 << 20);
   ASSERT_TRUE(memory.ok()) << memory.status();
@@ -397,7 +397,7 @@ TEST_F(SharedMemoryTest, AKilledClientsMemoryComesBack) {
   const std::string holder = "tests/integration/segment_holder";
   const std::string bytes = absl::StrCat(40 << 20);
   for (int round = 0; round < 3; ++round) {
-    ChildProcess child({holder, live_.server().grpc_address(), bytes});
+    ChildProcess child({holder, live_.grpc_address(), bytes});
     EXPECT_EQ(child.ReadLine(), "ready");
     EXPECT_EQ(client_->LeaseSharedMemory(40 << 20).status().code(),
               absl::StatusCode::kResourceExhausted);
@@ -411,7 +411,7 @@ TEST(SharedMemoryClientTest, OnlyOneServerAtAUnixSocket) {
   ServerOptions options = LiveServer::SharedMemoryOptions();
   options.listen = absl::StrCat("127.0.0.1:0,", options.listen);
   LiveServer live(options);
-  const std::vector<std::string> addresses = absl::StrSplit(live.server().grpc_address(), ',');
+  const std::vector<std::string> addresses = absl::StrSplit(live.grpc_address(), ',');
   auto client = Client::Connect(addresses[0]);
   EXPECT_EQ((*client)->LeaseSharedMemory(1).status().code(), absl::StatusCode::kPermissionDenied);
   client = Client::Connect(addresses);

@@ -18,7 +18,7 @@ TEST(SilentPeerTest, GoesWithItsStreamsWhenItAnswersNoPing) {
   options.connections.answer_within = absl::Seconds(5);  // the machine may be busy
   LiveServer live(options);
   const auto count = [&](const std::string& started_or_handled) {
-    return MetricValue(MetricsPage(live.server().admin_address()),
+    return MetricValue(MetricsPage(live.admin_address()),
                        "grpc_server_" + started_or_handled +
                            "grpc_method=\"Append\",grpc_service=\"sis.v1.RatioService\","
                            "grpc_type=\"bidi_stream\"}")
@@ -27,7 +27,7 @@ TEST(SilentPeerTest, GoesWithItsStreamsWhenItAnswersNoPing) {
   const std::string started = "started_total{";
   // No more requests come, which is how a stream ends.
   const std::string handled = "handled_total{grpc_code=\"OK\",";
-  Http2Peer peer(live.server().grpc_address());
+  Http2Peer peer(live.grpc_address());
   peer.Open("Append");
   // As long as it answers it may be silent.
   peer.AnswerPings(10);
@@ -42,7 +42,7 @@ TEST(SilentPeerTest, GoesWithoutStreamsToo) {
   options.connections.silence = absl::Milliseconds(100);
   options.connections.answer_within = absl::Seconds(1);
   LiveServer live(options);
-  Http2Peer peer(live.server().grpc_address());
+  Http2Peer peer(live.grpc_address());
   peer.SayNothingUntilClosed();
 }
 

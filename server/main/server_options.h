@@ -1,0 +1,48 @@
+// What a server is started with.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "kernels/backend_choice.h"
+#include "server/cache/limits.h"
+#include "server/security/connection_limits.h"
+#include "server/security/security_options.h"
+
+namespace sis {
+
+struct ServerOptions {
+  // host:port or unix:path, or several of them with commas between. Port 0 picks a free one. Only
+  // this machine can connect unless `security` allows more.
+  std::string listen = "127.0.0.1:50051";
+  // host:port of the page, metrics and probes over HTTP (server/admin/admin.h); empty for none.
+  std::string admin = "127.0.0.1:9464";
+  // Names of the admin port besides those of IsOwnHost (server/admin/own_host.h), commas between.
+  std::string admin_hosts = "";
+  // A Hugging Face tokenizer.json, for the texts of tokens on the page; empty for none.
+  std::string tokenizer = "";
+  int64_t cache_bytes = int64_t{4} << 30;
+  int64_t max_message_bytes = int64_t{64} << 20;
+  // Of all segments together; 0: there are none.
+  int64_t shared_memory_bytes = 0;
+  int evaluate_threads = 2;
+  BackendKind backend = BackendKind::kAuto;
+  // Of the device that evaluates, for copies of rows; not given: a quarter of what is free, at most
+  // cache_bytes.
+  std::optional<int64_t> device_cache_bytes;
+  // As OpenStore takes it.
+  std::string store = "memory";
+  // A run that no call names for longer is deleted.
+  absl::Duration run_idle_expiry = absl::InfiniteDuration();
+  // Of calls whose clients set none, for each answer.
+  absl::Duration default_deadline = absl::Minutes(5);
+  // Spans of calls whose callers trace them are added to this file; empty for none.
+  std::string trace_file = "";
+  Limits limits;
+  SecurityOptions security;
+  ConnectionLimits connections;
+};
+
+}  // namespace sis
