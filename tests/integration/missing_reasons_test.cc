@@ -2,6 +2,7 @@
 // metrics.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "server/testing/live_server.h"
