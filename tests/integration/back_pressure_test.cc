@@ -50,8 +50,7 @@ class BackPressureTest : public testing::Test {
     return stream;
   }
   void AwaitWaiting(double streams) {
-    while (MetricValue(MetricsPage(live_->admin_address()), "sis_waiting_appends") !=
-           streams) {
+    while (MetricValue(MetricsPage(live_->admin_address()), "sis_waiting_appends") != streams) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }

@@ -52,8 +52,7 @@ class CppClientTest : public testing::Test {
   }
 
   std::unique_ptr<Client> Connect(size_t micro_batch_bytes) {
-    auto client =
-        Client::Connect(live_.grpc_address(), {.micro_batch_bytes = micro_batch_bytes});
+    auto client = Client::Connect(live_.grpc_address(), {.micro_batch_bytes = micro_batch_bytes});
     EXPECT_TRUE(client.ok()) << client.status();
     return *std::move(client);
   }
@@ -336,8 +335,7 @@ TEST_F(OptionsTest, GspoIsCutUpWhereItsSumsAllow) {
 TEST_F(OptionsTest, WhatDependsOnTheWholeBatchStaysInOneRequest) {
   v1::Algorithm clip_cov;
   clip_cov.mutable_clip_cov();
-  const auto client =
-      Client::Connect(limited_.grpc_address(), {.micro_batch_bytes = 3000});
+  const auto client = Client::Connect(limited_.grpc_address(), {.micro_batch_bytes = 3000});
   ASSERT_TRUE(client.ok());
   const auto refused =
       (*client)->Evaluate({"run"}, arrays_.slices, gathered_, Everything(clip_cov));

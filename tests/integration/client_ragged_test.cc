@@ -169,8 +169,7 @@ TEST_P(ClientRaggedTest, DecisionsAreTheSameHoweverTheyAreSent) {
   ExpectSame(*in_ragged_halves, *in_halves);
 
   for (const size_t bytes : {1, 1000, 1 << 20}) {
-    const auto client =
-        *Client::Connect(live_.grpc_address(), {.micro_batch_bytes = bytes});
+    const auto client = *Client::Connect(live_.grpc_address(), {.micro_batch_bytes = bytes});
     const auto over_streams = client->Evaluate(kRun, padded_.slices, gathered->values(), options_);
     ASSERT_TRUE(over_streams.ok()) << over_streams.status();
     ExpectSame(*over_streams, *expected);
@@ -192,8 +191,8 @@ TEST_P(ClientRaggedTest, DecisionsAreTheSameHoweverTheyAreSent) {
 TEST_P(ClientRaggedTest, OfSeveralServersToo) {
   LiveServer servers[] = {LiveServer(WithAnyTopK(LiveServer::Options())),
                           LiveServer(WithAnyTopK(LiveServer::Options()))};
-  const auto client = *Client::Connect(std::vector<std::string>{
-      servers[0].grpc_address(), servers[1].grpc_address()});
+  const auto client = *Client::Connect(
+      std::vector<std::string>{servers[0].grpc_address(), servers[1].grpc_address()});
   Fill(*client);
   const auto ragged = client->FetchTopK(kRun, slices_, {.ragged = true});
   ASSERT_TRUE(ragged.ok()) << ragged.status();

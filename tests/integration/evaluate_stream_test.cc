@@ -148,8 +148,8 @@ TEST_P(EvaluateStreamTest, AStreamLeftOpenEndsAtItsDeadline) {
 }
 
 TEST_P(EvaluateStreamTest, BytesThatAreNoRequestAreRefused) {
-  grpc::GenericStub stub(grpc::CreateChannel(connection_.live().grpc_address(),
-                                             grpc::InsecureChannelCredentials()));
+  grpc::GenericStub stub(
+      grpc::CreateChannel(connection_.live().grpc_address(), grpc::InsecureChannelCredentials()));
   const grpc::Slice slice(std::string("\x32\x7f not a Gathered"));
   const grpc::ByteBuffer request(&slice, 1);
   grpc::ByteBuffer response;

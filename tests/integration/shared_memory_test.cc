@@ -94,8 +94,7 @@ class SharedMemoryTest : public testing::Test {
   }
 
   std::unique_ptr<Client> Connect(size_t micro_batch_bytes) {
-    auto client =
-        Client::Connect(live_.grpc_address(), {.micro_batch_bytes = micro_batch_bytes});
+    auto client = Client::Connect(live_.grpc_address(), {.micro_batch_bytes = micro_batch_bytes});
     EXPECT_TRUE(client.ok()) << client.status();
     return *std::move(client);
   }
