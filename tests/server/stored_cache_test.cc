@@ -68,7 +68,7 @@ int64_t BytesIn(Fleet& fleet) {
 // What a worker takes back and sends again, for ever.
 TEST(StoredCacheTest, ALogIsNotLongerForWhatWasTruncated) {
   constexpr uint32_t kLength = 2000, kKept = 500;
-  constexpr int kTimes = 500;
+  constexpr int kTimes = 1000;
   constexpr int64_t kMostBytes = int64_t{8} << 20;
   const Records records = RecordGenerator(kSlots, 1000, 7).NextRecords(kLength);
   for (const bool shared : {false, true}) {
