@@ -8,7 +8,7 @@ hang on the .bazelrc of whoever builds it, nor on the machine that it is built f
 EXACT_COPTS = ["-ffp-contract=off"]
 
 def _fma_impl(_settings, _attr):
-    # Nor what tools/precompile.py made for other flags.
+    # Without headers that tools/precompile.py parsed with other flags.
     return {
         "//command_line_option:copt": ["-mfma", "-ffp-contract=fast"],
         "//command_line_option:per_file_copt": [],

@@ -5,7 +5,7 @@ the options by which that build reads it parsed: half of the time that Clang has
     tools/precompile.py FOLDER [BAZEL_OPTION...]
 
 Writes into FOLDER, twice: optimised as libraries are there, and as tests are. The build is the same
-without, but for what includes too little: GCC, which compiles without, sees that.
+without, but for what includes too little, which tools/precompile_test.py sees.
 """
 import json
 import os
