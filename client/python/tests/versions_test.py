@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parents[3]
 # One upon the other, as tools/rl-environment installs them.
 REQUIREMENTS = {
     "rl": ["engines"], "verl": ["engines", "verl"], "swift": ["engines", "frameworks"],
-    "deepspeed": ["engines", "trl"], "miles": ["engines", "miles"],
+    "deepspeed": ["engines", "trl"], "miles": ["engines", "miles"], "slime": ["engines", "slime"],
 }  # fmt: skip
 
 
@@ -22,7 +22,8 @@ def pins(environment):
     found = {}
     for folder in REQUIREMENTS[environment]:
         text = (ROOT / f"client/python/tests/{folder}/requirements.txt").read_text()
-        found.update(re.findall(r"(?m)^([\w.-]+)==(\S+)", text))
+        # Of an index, or a tag on GitHub.
+        found.update(re.findall(r"(?m)^([\w.-]+)(?:==| @ git\S+@v)(\S+)", text))
     return found
 
 

@@ -1,0 +1,361 @@
+"""Of slime and of Miles, which came of it: their own functions from the request to the loss, on a CPU, with a
+real server. In SGLang's place an HTTP server answers as it does, with a tiny model's log-probs; in Megatron's a
+tiny model of transformers makes the logits of packed micro-batches."""
+
+import contextlib
+import copy
+import os
+import types
+import unittest.mock
+import warnings
+
+# Megatron compiles its cross entropy, which takes longer than all else.
+os.environ["TORCHDYNAMO_DISABLE"] = "1"
+
+import tiny_model
+import torch
+from in_float64 import acceptance, accepted, of_rule
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+from server.testing.live_server import LiveServer
+from sglang_engine import SglangEngine
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import sis
+from sis.verl import name_of
+
+SEED, K, TEMPERATURE = 3, 20, 0.8
+PROMPTS = ["the tokens of a model", "one", "it is there for as long as", "a folder"]
+REWARDS = [1.0, -0.5, 0.25, -1.0]
+LONGEST = 24
+CLIP = (0.1, 0.15)
+# Of a micro-batch, as both train_one_step in backends/megatron_utils/model.py ask for it.
+KEYS = [
+    "tokens", "multimodal_train_inputs", "packed_seq_params", "total_lengths", "response_lengths", "loss_masks",
+    "log_probs", "ref_log_probs", "values", "advantages", "returns", "rollout_log_probs",
+]  # fmt: skip
+
+
+class SlimeFamilyCase:
+    """What a test of a framework is beside unittest.TestCase."""
+
+    # sis.slime or sis.miles; what else its arguments are, and what it refuses.
+    module = None
+    OWN = {}
+    REFUSED = ()
+    # Arguments that change the way to a loss, by name; None: the loss is that of gspo.
+    WAYS = {"packed": {}, "recomputed": {"recompute_loss_function": True}, "chunks": {"log_probs_chunk_size": 5}}
+
+    def generated(self, args, prompts=PROMPTS, evaluation=False):
+        """Samples, by the framework's own way to its generate functions."""
+        raise NotImplementedError
+
+    def rollout(self, args, samples, masks):
+        """What the framework's training processes make of samples, before the first update."""
+        raise NotImplementedError
+
+    def micro_batches(self, args, rollout, size):
+        """Batches of `size` samples each, and the framework's loss_function but for the logits."""
+        raise NotImplementedError
+
+    def reduced(self, args, logged):
+        """Metrics of an update, from those of its micro-batches."""
+        raise NotImplementedError
+
+    @classmethod
+    def setUpClass(cls):
+        torch.set_num_threads(1)
+        torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+        cls.addClassCleanup(torch.distributed.destroy_process_group)
+        cls.folder = tiny_model.make_for(cls)
+        cls.tokenizer = AutoTokenizer.from_pretrained(cls.folder)
+        cls.behaviour = AutoModelForCausalLM.from_pretrained(cls.folder, dtype=torch.float32).eval()
+        torch.manual_seed(1)
+        cls.current = copy.deepcopy(cls.behaviour)
+        with torch.no_grad():
+            for parameter in cls.current.parameters():
+                parameter += 0.02 * parameter.std(correction=0) * torch.randn_like(parameter)
+        cls.engine = SglangEngine(cls.behaviour)
+        cls.addClassCleanup(cls.engine.close)
+        cls.server = LiveServer()
+        cls.addClassCleanup(cls.server.close)
+        cls.client = sis.Client(cls.server.address)
+        cls.addClassCleanup(cls.client.close)
+
+    def setUp(self):
+        self.module._process.forget()
+        self.engine.weight_version, self.engine.instead = "1", None
+        self.engine.requests.clear()
+
+    def args(self, address=None, **changed):
+        host, port = self.engine.server_address
+        settings = {
+            "address": address or self.server.address, "run": self.id().rpartition(".")[2], "seed": SEED, "top_k": K,
+            "log_prob_encoding": "float32", **changed.pop("sis", {}),
+        }  # fmt: skip
+        path = self.module.__name__
+        return types.SimpleNamespace(
+            **{
+                "sis": settings, "hf_checkpoint": str(self.folder), "sglang_router_ip": host,
+                "sglang_router_port": port, "sglang_speculative_algorithm": None,
+                "rollout_temperature": TEMPERATURE, "rollout_top_p": 1.0, "rollout_top_k": -1,
+                "rollout_max_response_len": LONGEST, "use_rollout_routing_replay": False,
+                "rollout_num_gpus": 1, "rollout_num_gpus_per_engine": 1, "sglang_server_concurrency": 8,
+                "use_distributed_post": False, "partial_rollout": False,
+                "loss_type": "custom_loss", "custom_loss_function_path": f"{path}.loss",
+                "custom_generate_function_path": f"{path}.generate",
+                "custom_megatron_before_train_step_hook_path": f"{path}.before_train_step",
+                "use_rollout_logprobs": True, "get_mismatch_metrics": False, "use_tis": False, "use_opsm": False,
+                "tensor_model_parallel_size": 1, "context_parallel_size": 1,
+                "advantage_estimator": "grpo", "kl_coef": 0.0, "normalize_advantages": False, "use_kl_loss": False,
+                "use_unbiased_kl": False, "entropy_coef": 0.0, "eps_clip": CLIP[0], "eps_clip_high": CLIP[1],
+                "allgather_cp": False, "log_probs_chunk_size": -1, "recompute_loss_function": False,
+                "calculate_per_token_loss": False, "global_batch_size": 4, "data_pad_size_multiplier": 16,
+                **self.OWN, **changed,
+            }
+        )  # fmt: skip
+
+    def trained_on(self, args, samples):
+        masks = [[1] * sample.response_length for sample in samples]
+        masks[0][2:4] = [0, 0]
+        return self.rollout(args, samples, masks)
+
+    def totals(self, step):
+        return self.client.get_step(self.module._process.connection.run, step).totals
+
+    def updated(self, args, rollout, model, step, micro_batch_size=2):
+        """Loss, gradients and metrics of one update, by the framework's functions, as train_one_step calls
+        them."""
+        model.zero_grad()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scheduler = OptimizerParamScheduler(
+            optimizer, init_lr=0.0, max_lr=1.0, min_lr=0.0, lr_warmup_steps=0, lr_decay_steps=100,
+            lr_decay_style="constant", start_wd=0.0, end_wd=0.0, wd_incr_steps=100, wd_incr_style="constant",
+        )  # fmt: skip
+        scheduler.step(increment=step * args.global_batch_size)
+        self.module.before_train_step(args, 0, 0, [model], optimizer, scheduler)
+        total, logged = 0.0, []
+        batches = self.micro_batches(args, rollout, micro_batch_size)
+        for batch, loss_of in batches:
+            value, _, log = loss_of(logits_of(model, args, batch))
+            value = value / len(batches)
+            value.backward()
+            total += value.item()
+            logged.append(log)
+        return total, [parameter.grad.clone() for parameter in model.parameters()], self.reduced(args, logged)
+
+    def in_float64(self, samples, draw, rule=None, gspo=False):
+        """The same, from the formulas alone: loss, gradients, and the share of tokens that are accepted."""
+        behaviour, current = (copy.deepcopy(model).double() for model in (self.behaviour, self.current))
+        total, count, taken_of_all = 0.0, 0, 0
+        for index, sample in enumerate(samples):
+            length = sample.response_length
+            whole = torch.tensor([sample.tokens])
+            tokens = whole[:, -length:]
+            mask = torch.ones_like(tokens).bool()
+            if index == 0:
+                mask[0, 2:4] = False
+            with torch.no_grad():
+                before = behaviour(whole).logits[:, -length - 1 : -1] / TEMPERATURE
+            logits = current(whole).logits[:, -length - 1 : -1] / TEMPERATURE
+            name = name_of(sample.tokens[:-length], sample.tokens[-length:], sample.rollout_log_probs)
+            taken = accepted([name], [0], mask, tokens, before, logits.detach(), SEED, draw, K)
+            own, old = (values.log_softmax(-1).gather(-1, tokens[..., None])[..., 0] for values in (logits, before))
+            advantage = torch.full_like(own, REWARDS[index])
+            log_ratio = own - torch.where(taken, own.detach(), old)
+            if rule is not None:
+                a = acceptance(mask, tokens, before, logits.detach(), K)
+                advantage = advantage * of_rule(rule, (own - old).detach().exp(), a, advantage)
+                log_ratio = own - own.detach()
+            if gspo:
+                log_ratio = ((log_ratio * mask).sum() / mask.sum()).expand_as(own)
+            ratio = log_ratio.exp()
+            each = torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP[0], 1 + CLIP[1]) * advantage)
+            total = total - (each * mask).sum() / mask.sum()
+            count += mask.sum().item()
+            taken_of_all += taken.sum().item()
+        value = total / len(samples)
+        value.backward()
+        return value.item(), [parameter.grad for parameter in current.parameters()], taken_of_all / count
+
+    def assert_same(self, found, wanted):
+        self.assertAlmostEqual(found[0], wanted[0], delta=1e-5)
+        self.assertLess(self.distance(found[1], wanted[1]), 2**-8)
+
+    def distance(self, gradients, exact):
+        """Relative. Megatron's cross entropy rounds the gradient of a logit to bfloat16."""
+        largest = max(gradient.abs().max().item() for gradient in exact)
+        return max((a - b).abs().max().item() for a, b in zip(gradients, exact)) / largest
+
+    def test_the_loss_is_that_of_float64(self):
+        args = self.args()
+        samples = self.generated(args)
+        self.assertTrue(all(request["top_logprobs_num"] == K for request in self.engine.requests))
+        self.assertEqual(self.client.get_run(args.sis["run"]).sequences, 4)
+        self.assertEqual(self.client.get_run(args.sis["run"]).policy_version, 1)
+        ways = {**self.WAYS, "gspo": {"advantage_estimator": "gspo"}}
+        for step, (name, changed) in enumerate(ways.items(), start=5):
+            with self.subTest(name):
+                vars(args).update({**vars(self.args()), **changed})
+                rollout = self.trained_on(args, samples)
+                before = [values.clone() for values in rollout["rollout_log_probs"]]
+                *found, metrics = self.updated(args, rollout, self.current, step)
+                *wanted, share = self.in_float64(samples, step, gspo=name == "gspo")
+                self.assert_same(found, wanted)
+                # So that it can fail: of another draw, which under gspo changes a mean over the response only.
+                other = self.distance(self.in_float64(samples, 0, gspo=name == "gspo")[1], wanted[1])
+                self.assertGreater(other, 2**-8 if name == "gspo" else 2**-6)
+                # What the framework holds stays as it was.
+                self.assertTrue(all(map(torch.equal, rollout["rollout_log_probs"], before)))
+                totals = self.totals(step)
+                self.assertAlmostEqual(totals.accept_rate, share, places=9)
+                self.assertTrue(0.1 < share < 0.9, share)
+                self.assertEqual((totals.missing, totals.envelope_violations, totals.masked), (0, 0, 2))
+                self.assertEqual((metrics["sis/missing"], metrics["sis/envelope_violations"]), (0, 0))
+                self.assertAlmostEqual(metrics["loss"], found[0], places=5)
+
+    def test_metrics_are_means_over_micro_batches(self):
+        args = self.args()
+        rollout = self.trained_on(args, self.generated(args))
+        _, _, metrics = self.updated(args, rollout, self.current, 0, micro_batch_size=4)
+        self.assertAlmostEqual(metrics["sis/accept_rate"], self.totals(0).accept_rate, places=6)
+        self.assertAlmostEqual(metrics["sis/d"], self.totals(0).mean_d, places=6)
+        vars(args).update(calculate_per_token_loss=True)
+        _, _, of_tokens = self.updated(args, rollout, self.current, 0, micro_batch_size=4)
+        self.assertAlmostEqual(of_tokens["sis/accept_rate"], self.totals(0).accept_rate, places=6)
+
+    def test_rules_are_those_of_float64(self):
+        for weights in ({"damped_truncation": True}, {"soft_acceptance": True, "weight": "expected"}):
+            with self.subTest(**weights):
+                rule, *_ = weights
+                self.setUp()
+                args = self.args(sis={"run": rule, **weights})
+                samples = self.generated(args)
+                *found, _ = self.updated(args, self.trained_on(args, samples), self.current, 0)
+                wanted = self.in_float64(samples, 0, rule)
+                self.assert_same(found, wanted)
+                # So that it can fail.
+                self.assertGreater(abs(self.in_float64(samples, 0)[0] - wanted[0]), 1e-3)
+
+    def test_equal_policies_accept_all(self):
+        args = self.args()
+        self.updated(args, self.trained_on(args, self.generated(args)), self.behaviour, 0)
+        totals = self.totals(0)
+        self.assertEqual((totals.rejected, totals.missing), (0, 0))
+        self.assertLess(totals.d / totals.scored, 1e-5)
+
+    def test_a_sample_that_was_drawn_twice_has_one_record(self):
+        args = self.args()
+        (sample,) = self.generated(args, PROMPTS[:1])
+        sampled = zip(sample.rollout_log_probs, sample.tokens[-sample.response_length :])
+        own = [[value, token, None] for value, token in sampled]
+        # Tops that differ, as those of another batch of the engine may.
+        tops = [[[value - 0.25, token, None]] for value, token, _ in own]
+        again = {"finish_reason": {"type": "length"}, "output_token_logprobs": own, "output_top_logprobs": tops}
+        self.module._process.connection.record(sample, {"temperature": TEMPERATURE}, {"meta_info": again})
+        self.assertEqual(self.client.get_run(args.sis["run"]).sequences, 1)
+        self.updated(args, self.trained_on(args, [sample, copy.deepcopy(sample)]), self.current, 0)
+        totals = self.totals(0)
+        self.assertEqual((totals.missing, totals.masked), (0, 2))
+        self.assertGreater(totals.accepted, 0)
+
+    def test_weight_updates_are_policy_versions(self):
+        args = self.args()
+        run = lambda: self.client.get_run(args.sis["run"])
+        for told, version in (("default", 0), ("2", 2), ("2", 2), ("3", 3)):
+            self.engine.weight_version = told
+            self.generated(args, PROMPTS[:1])
+            self.assertEqual(run().policy_version, version)
+
+    def test_evaluations_are_not_recorded(self):
+        args = self.args()
+        self.generated(args, PROMPTS[:1])
+        self.engine.requests.clear()
+        self.generated(args, PROMPTS[:2], evaluation=True)
+        self.assertEqual(len(self.engine.requests), 2)
+        self.assertFalse(any("top_logprobs_num" in request for request in self.engine.requests))
+        self.assertEqual(self.client.get_run(args.sis["run"]).sequences, 1)
+
+    def test_without_a_server_it_is_the_frameworks_own_loss(self):
+        server = LiveServer()
+        self.addCleanup(server.kill)
+        args = self.args(server.address)
+        rollout = self.trained_on(args, self.generated(args))
+        with_decisions = self.updated(args, rollout, self.current, 0)
+        server.kill()
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            lost = self.updated(args, rollout, self.current, 1)
+            self.assertEqual(len(self.generated(args, PROMPTS[:1])), 1)
+        messages = [str(warning.message) for warning in seen]
+        self.assertEqual(sum("no records, and training goes on" in message for message in messages), 1)
+        self.assertEqual(sum("not told, and training goes on" in message for message in messages), 0)
+        self.assertEqual(sum("rollouts are not recorded" in message for message in messages), 1)
+        self.assertEqual(lost[2]["sis/missing"], 1)
+        vars(args).update(loss_type="policy_loss")
+        own = self.updated(args, rollout, self.current, 1)
+        self.assertEqual(lost[0], own[0])
+        self.assertTrue(all(map(torch.equal, lost[1], own[1])))
+        self.assertNotEqual(with_decisions[0], own[0])
+
+    def test_what_is_refused(self):
+        function = f"set it to the function of {self.module.__name__}"
+        refused = (
+            ({"loss_type": "policy_loss"}, "Set it to 'custom_loss'"),
+            ({"use_rollout_logprobs": False}, "use_rollout_logprobs is False.*Set it to True"),
+            ({"tensor_model_parallel_size": 2}, "whole rows of logits. Set it to 1"),
+            ({"context_parallel_size": 2}, "whole sequences. Set it to 1"),
+            ({"partial_rollout": True}, "Set it to False"),
+            ({"get_mismatch_metrics": True}, "Set it to False"),
+            ({"use_tis": True}, "corrects a second time. Set it to False"),
+            ({"use_opsm": True}, "Set it to False"),
+            ({"custom_generate_function_path": None}, function),
+            ({"custom_megatron_before_train_step_hook_path": None}, function),
+            ({"rollout_top_p": 0.9}, "top_p is 0.9"),
+            ({"rollout_top_k": 50}, "top_k is 50"),
+            ({"sglang_speculative_algorithm": "EAGLE"}, "speculative_algorithm is 'EAGLE'"),
+            ({"sis": {"damped_truncation": True}, "advantage_estimator": "gspo"}, "but damped_truncation.*set another"),
+            ({"sis": {"soft_acceptance": True}, "use_unbiased_kl": True}, "soft_acceptance.*set it to False"),
+            ({"sis": {"run": "a run"}}, "run is 'a run'"),
+            *self.REFUSED,
+        )
+        for changed, message in refused:
+            with self.subTest(changed), self.assertRaisesRegex(ValueError, message):
+                self.module._process.connected(self.args(**changed))
+        args = self.args()
+        del args.sis
+        unknown = "custom_config_path names no file with sis"
+        for wrong, message in ((args, unknown), (self.args(use_tis=True), "use_tis")):
+            with self.assertRaisesRegex(ValueError, message):
+                self.generated(wrong, PROMPTS[:1])
+        # Before the engine was asked for anything.
+        self.assertEqual(self.engine.requests, [])
+        args = self.args()
+        with self.assertRaisesRegex(ValueError, "before_train_step was not called"):
+            self.module.loss(args, {}, None, None)
+
+    def check_arguments(self, text, *others):
+        """That the framework's own arguments, as `text` has them, are those that are read; the parallel sizes are
+        Megatron's."""
+        for name in (*self.module._framework.arguments(), "use_unbiased_kl", "custom_config_path", *others):
+            if not name.endswith("_parallel_size"):
+                self.assertIn(f'"--{name.replace("_", "-")}"', text)
+
+
+@contextlib.contextmanager
+def on_cpu():
+    """Where a framework names the GPU."""
+    with (
+        unittest.mock.patch("torch.cuda.current_device", lambda: torch.device("cpu")),
+        unittest.mock.patch.object(torch.Tensor, "cuda", lambda self, *_args, **_kwargs: self),
+    ):
+        yield
+
+
+def logits_of(model, args, batch):
+    """[1, T, V], or with padded rows [B, S, V]: of a micro-batch's tokens, and 0 in its padding."""
+    each = [model(tokens[None]).logits[0] for tokens in batch["unconcat_tokens"]]
+    shape = batch["tokens"].shape
+    pad = lambda values, rows: torch.nn.functional.pad(values, (0, 0, 0, rows - len(values)))
+    if getattr(args, "qkv_format", "thd") == "bshd":
+        return torch.stack([pad(values, shape[1]) for values in each])
+    return pad(torch.cat(each), shape[1])[None]
