@@ -12,7 +12,8 @@ namespace sis {
 using StoredItems = std::map<std::string, std::string>;
 
 // What this version stores: a run of each encoding, with whole forms and logs of sequences that are
-// sealed, being written, of a second attempt and released; and the record of a deleted run.
+// sealed, being written, of a second attempt and released; one whose sets end at their mass, with
+// columns, an annotation and a history; and the record of a deleted run.
 StoredItems MakeItems();
 
 // An item a line: key and value in base64.
@@ -25,5 +26,7 @@ absl::StatusOr<StoredItems> ItemsOfFile(const std::string& file);
 std::string Describe(StoredItems items);
 // The lines of it that the run without rounding has, made of what was appended.
 std::string DescribeAppended();
+// The same of the values of columns.
+std::string DescribeAppendedColumns();
 
 }  // namespace sis

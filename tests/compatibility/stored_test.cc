@@ -36,5 +36,9 @@ TEST(StoredTest, WithFloat32WhatIsReadIsWhatWasAppended) {
   EXPECT_THAT(Describe(MakeItems()), HasSubstr(DescribeAppended()));
 }
 
+TEST(StoredTest, ColumnsAreReadAsTheyWereAppended) {
+  EXPECT_THAT(Describe(MakeItems()), HasSubstr(DescribeAppendedColumns()));
+}
+
 }  // namespace
 }  // namespace sis
