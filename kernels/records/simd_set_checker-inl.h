@@ -21,11 +21,15 @@ namespace HWY_NAMESPACE {
 
 // The sets of kLanes positions, rank by rank: of records, of records whose used ids are known to
 // differ, both also where a mass cuts them, or the current policy's own, where no token was sampled
-// and equal log-probs may stand in any order.
+// and equal log-probs may stand in any order. Slots behind a cut count as unused, whatever they
+// hold.
 enum class SetKind { kRecord, kDistinctRecord, kCutRecord, kDistinctCutRecord, kCurrent };
 
 constexpr bool HasDistinctIds(SetKind kind) {
   return kind == SetKind::kDistinctRecord || kind == SetKind::kDistinctCutRecord;
+}
+constexpr bool IsCut(SetKind kind) {
+  return kind == SetKind::kCutRecord || kind == SetKind::kDistinctCutRecord;
 }
 
 template <SetKind kKind>
@@ -50,26 +54,24 @@ class SetChecker {
     valid_ = hn::And(valid_, AsMask(hn::Gt(sampled_ids, hn::Set(Int32Tag(), -1))));
   }
 
-  // The ids and log-probs of `rank` and those after it.
+  // The ids and log-probs of `rank` and those after it; of sets to be cut those behind the cut are
+  // made unused.
   template <size_t kCount>
-  HWY_INLINE void Add(const Int32s (&ids)[kCount], const Floats (&log_probs)[kCount], size_t rank) {
+  HWY_INLINE void Add(Int32s (&ids)[kCount], Floats (&log_probs)[kCount], size_t rank) {
+    Floats exponentials[kCount];
+    ExpOfEach(log_probs, exponentials);
+    for (size_t i = 0; i < kCount; ++i) {
+      if constexpr (IsCut(kKind)) Cut(ids[i], log_probs[i]);
+      mass_ = hn::Add(mass_, ZeroBelowRange(log_probs[i], exponentials[i]));
+    }
     if constexpr (!HasDistinctIds(kKind)) CheckDistinct(ids, log_probs, rank);
     if constexpr (kKind == SetKind::kCurrent) {
       for (size_t i = 0; i < kCount; ++i) {
         hn::Store(log_probs[i], FloatTag(), log_probs_ + (rank + i) * kLanes);
       }
     }
-    Floats exponentials[kCount];
-    ExpOfEach(log_probs, exponentials);
     for (size_t i = 0; i < kCount; ++i) {
       AddSlot(ids[i], log_probs[i], static_cast<int32_t>(rank + i));
-      if constexpr (kKind == SetKind::kCutRecord || kKind == SetKind::kDistinctCutRecord) {
-        const Mask used = hn::Ne(log_probs[i], Constant(kMinusInfinity));
-        const Mask is_kept = hn::And(used, hn::Lt(mass_, mass_target_));
-        minus_counts_ = hn::Add(minus_counts_,
-                                hn::VecFromMask(Int32Tag(), hn::RebindMask(Int32Tag(), is_kept)));
-      }
-      mass_ = hn::Add(mass_, ZeroBelowRange(log_probs[i], exponentials[i]));
     }
   }
 
@@ -84,6 +86,8 @@ class SetChecker {
   HWY_INLINE Int32s ranks() const { return ranks_; }
   // How many of the first slots reach the mass, or all that are used; of sets to be cut.
   HWY_INLINE Int32s counts() const { return hn::Neg(minus_counts_); }
+  // Whether more slots change nothing; of sets to be cut.
+  HWY_INLINE bool AllCut() const { return hn::AllFalse(FloatTag(), IsOpen()); }
   // What was added, of the current policy's sets.
   HWY_INLINE Int32s Id(size_t rank) const { return hn::Load(Int32Tag(), ids_ + rank * kLanes); }
   HWY_INLINE Floats LogProb(size_t rank) const {
@@ -93,6 +97,17 @@ class SetChecker {
  private:
   static HWY_INLINE Mask AsMask(hn::Mask<Int32Tag> mask) {
     return hn::RebindMask(FloatTag(), mask);
+  }
+
+  // Which sets have not reached their mass. Where it is NaN they are invalid.
+  HWY_INLINE Mask IsOpen() const { return hn::Lt(mass_, mass_target_); }
+  HWY_INLINE void Cut(Int32s& ids, Floats& log_probs) {
+    const Int32Tag di;
+    const Mask is_open = IsOpen();
+    ids = hn::IfThenElse(hn::RebindMask(di, is_open), ids, hn::Set(di, -1));
+    log_probs = hn::IfThenElse(is_open, log_probs, Constant(kMinusInfinity));
+    const Mask used = hn::Ne(log_probs, Constant(kMinusInfinity));
+    minus_counts_ = hn::Add(minus_counts_, hn::VecFromMask(di, hn::RebindMask(di, used)));
   }
 
   // Against each other, and all before them. Unused slots all have the same id.
@@ -162,14 +177,23 @@ template <SetKind kKind>
 HWY_INLINE void CheckSlots(const TokenMajorRows<int32_t>& ids,
                            const TokenMajorRows<float>& log_probs, size_t lane, size_t slots,
                            SetChecker<kKind>& checker) {
-  VisitRanks(
-      slots, [&]<size_t kCount>(size_t rank) HWY_ATTR __attribute__((always_inline)) {
-        Int32s some_ids[kCount];
-        Floats some_log_probs[kCount];
-        ReadRanks(ids, lane, rank, some_ids);
-        ReadRanks(log_probs, lane, rank, some_log_probs);
-        checker.Add(some_ids, some_log_probs, rank);
-      });
+  const auto add = [&]<size_t kCount>(size_t rank) HWY_ATTR __attribute__((always_inline)) {
+    Int32s some_ids[kCount];
+    Floats some_log_probs[kCount];
+    ReadRanks(ids, lane, rank, some_ids);
+    ReadRanks(log_probs, lane, rank, some_log_probs);
+    checker.Add(some_ids, some_log_probs, rank);
+  };
+  if constexpr (IsCut(kKind)) {
+    size_t rank = 0;
+    for (; rank + kRanksAtOnce <= slots; rank += kRanksAtOnce) {
+      if (checker.AllCut()) return;
+      add.template operator()<kRanksAtOnce>(rank);
+    }
+    VisitLastRanks(rank, slots - rank, add);
+  } else {
+    VisitRanks(slots, add);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

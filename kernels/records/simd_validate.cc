@@ -56,11 +56,6 @@ bool SetsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_si
       sampled_ids[lane] = records.sampled_ids[position];
       sampled_log_probs[lane] = records.sampled_log_probs[position];
     }
-    if constexpr (HasDistinctIds(kKind)) {
-      for (size_t i = index; i < index + count; ++i) {
-        if (!distinct.AllDiffer(records.ids.subspan(i * slots, slots))) return false;
-      }
-    }
     const auto id_rows = ids.Group(0, index, 0, count);
     const auto log_prob_rows = log_probs.Group(0, index, 0, count);
     HWY_ALIGN int32_t group_ranks[kGroup];
@@ -75,9 +70,14 @@ bool SetsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_si
     }
     for (size_t lane = 0; lane < count; ++lane) {
       ranks[index + lane] = static_cast<uint16_t>(group_ranks[lane]);
-      if (counts == nullptr) continue;
-      counts[index + lane] = static_cast<uint16_t>(group_counts[lane]);
-      if (group_ranks[lane] >= group_counts[lane]) ranks[index + lane] = kRankOutside;
+      size_t kept = slots;
+      if constexpr (IsCut(kKind)) {
+        kept = static_cast<size_t>(group_counts[lane]);
+        counts[index + lane] = static_cast<uint16_t>(kept);
+      }
+      if constexpr (HasDistinctIds(kKind)) {
+        if (!distinct.AllDiffer(records.ids.subspan((index + lane) * slots, kept))) return false;
+      }
     }
   }
   return true;

@@ -103,9 +103,8 @@ void Spoil(std::mt19937& random, size_t slots, Records& records) {
   }
 }
 
-// By ValidateRecords of one position, which is not looked at on vectors, and CutToMass.
-bool AllValid(const Records& records, size_t slots, std::vector<uint16_t>& ranks, double mass,
-              std::vector<uint16_t>& counts, std::vector<uint16_t>& cut_ranks) {
+// By ValidateRecords of one position, which is not looked at on vectors.
+bool AllValid(const Records& records, size_t slots, std::vector<uint16_t>& ranks) {
   const RecordView all = records.view();
   for (size_t i = 0; i < ranks.size(); ++i) {
     const RecordView one = {all.sampled_ids.subspan(i, 1), all.sampled_log_probs.subspan(i, 1),
@@ -117,14 +116,25 @@ bool AllValid(const Records& records, size_t slots, std::vector<uint16_t>& ranks
       return false;
     }
   }
+  return true;
+}
+
+// Valid or not.
+Records Cut(const Records& records, size_t slots, double mass) {
   Records cut = records;
-  cut_ranks = ranks;
-  CutToMass(mass, slots, cut.ids, cut.log_probs, cut_ranks);
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    const auto set = std::span(cut.ids).subspan(i * slots, slots);
+  std::vector<uint16_t> ranks(records.sampled_ids.size());
+  CutToMass(mass, slots, cut.ids, cut.log_probs, ranks);
+  return cut;
+}
+
+// Of valid sets.
+std::vector<uint16_t> CountsOf(const Records& records, size_t slots) {
+  std::vector<uint16_t> counts;
+  for (size_t i = 0; i < records.sampled_ids.size(); ++i) {
+    const auto set = std::span(records.ids).subspan(i * slots, slots);
     counts.push_back(static_cast<uint16_t>(std::ranges::find(set, -1) - set.begin()));
   }
-  return true;
+  return counts;
 }
 
 // Now and then what slots of the first set cover, or hardly more.
@@ -144,6 +154,7 @@ void ExpectSameOfRecords() {
   std::mt19937 random(32);
   int valid = 0;
   int invalid = 0;
+  int made_valid = 0;  // by the cut
   for (int i = 0; i < 4000; ++i) {
     const size_t slots = 1 + random() % (i % 2 == 0 ? 6 : i % 32 == 1 ? kMaxTopK : 24);
     const size_t n = 4 + random() % 40;
@@ -152,10 +163,7 @@ void ExpectSameOfRecords() {
     std::vector<uint16_t> expected_ranks(n);
     std::vector<uint16_t> ranks(n);
     const double mass = Target(random, records, slots);
-    std::vector<uint16_t> expected_counts;
-    std::vector<uint16_t> expected_cut_ranks;
-    const bool expected =
-        AllValid(records, slots, expected_ranks, mass, expected_counts, expected_cut_ranks);
+    const bool expected = AllValid(records, slots, expected_ranks);
     ASSERT_EQ(
         RecordsAreQuicklySeenValid(records.view(), static_cast<int>(slots), kVocabularySize, ranks),
         expected)
@@ -163,14 +171,21 @@ void ExpectSameOfRecords() {
     if (expected) {
       ASSERT_EQ(ranks, expected_ranks) << "K " << slots << ", " << n << " positions";
     }
+    // As the records that are left when all else is gone.
+    const Records cut = Cut(records, slots, mass);
+    std::vector<uint16_t> expected_cut_ranks(n);
+    const bool expected_of_cut = AllValid(cut, slots, expected_cut_ranks);
+    const std::vector<uint16_t> expected_counts = CountsOf(cut, slots);
     std::vector<uint16_t> counts(n);
     ASSERT_EQ(RecordsAreQuicklySeenValid(records.view(), static_cast<int>(slots), kVocabularySize,
                                          ranks, {mass, counts}),
-              expected);
-    if (expected) {
+              expected_of_cut)
+        << "K " << slots << ", mass " << mass;
+    if (expected_of_cut) {
       ASSERT_EQ(counts, expected_counts) << "K " << slots << ", mass " << mass;
       ASSERT_EQ(ranks, expected_cut_ranks) << "K " << slots << ", mass " << mass;
     }
+    made_valid += expected_of_cut && !expected;
     // A few are seen one by one.
     const size_t few = std::min<size_t>(n, 3);
     const RecordView all = records.view();
@@ -179,7 +194,7 @@ void ExpectSameOfRecords() {
     const absl::Status status =
         ValidateRecords(first, static_cast<int>(slots), kVocabularySize, 0,
                         std::span(ranks).first(few), {mass, std::span(counts).first(few)});
-    if (expected) {
+    if (expected_of_cut) {
       ASSERT_TRUE(status.ok()) << status;
       ASSERT_EQ(counts, expected_counts) << "K " << slots << ", mass " << mass;
       ASSERT_EQ(ranks, expected_cut_ranks) << "K " << slots << ", mass " << mass;
@@ -188,6 +203,7 @@ void ExpectSameOfRecords() {
   }
   EXPECT_GT(valid, 1000);
   EXPECT_GT(invalid, 1000);
+  EXPECT_GT(made_valid, 100);
 }
 
 TEST(SimdValidateTest, RecordsSameAsOneByOneOnEveryTarget) {

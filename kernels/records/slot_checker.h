@@ -31,6 +31,8 @@ class SlotChecker {
 
   // To be called for one slot after the other. Whether the slot is used.
   absl::StatusOr<bool> Check(size_t slot);
+  // Of the slots that were checked.
+  float mass() const { return mass_; }
   // After the last slot.
   absl::Status CheckMass() const;
 

@@ -9,7 +9,7 @@
 
 namespace sis {
 
-// Where valid sets are cut too (docs/numerics.md, section 4).
+// Where sets are cut (docs/numerics.md, section 4), what stands behind may be anything.
 struct MassCut {
   double mass = 0;  // in (0, 1)
   // [T]: gets how many slots stay. Empty: nothing is cut.

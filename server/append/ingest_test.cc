@@ -5,6 +5,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
 
 #include "kernels/numerics/crc32c.h"
 #include "server/append/block_reader.h"
@@ -323,13 +326,52 @@ TEST_F(IngestTest, SetsAreCutWhereTheyReachTheRunsMass) {
   EXPECT_EQ(AppendBlock(cache_, *cut, records_.Block("a")).code(), 0) << "again";
   EXPECT_EQ(AppendBlock(cache_, *cut, short_records.Block("a")).code(), 0) << "cut by the client";
 
-  // It is checked as sent, whether what is wrong would be kept or not.
+  // What is kept is checked, and the bytes as they were sent.
   v1::Block bad = records_.Block("b");
-  Put(bad.mutable_top_k_ids(), 3, 10);
-  EXPECT_THAT(AppendBlock(cache_, *cut, bad).message(), HasSubstr("position 0, slot 3: id 10"));
+  Put(bad.mutable_top_k_ids(), 1, 10);
+  EXPECT_THAT(AppendBlock(cache_, *cut, bad).message(), HasSubstr("position 0, slot 1: id 10"));
   bad = records_.Block("b");
   bad.set_crc32c(1);
   EXPECT_THAT(AppendBlock(cache_, *cut, bad).message(), HasSubstr("crc32c"));
+}
+
+// A client that cuts sets itself may leave it out, or have anything there.
+TEST_F(IngestTest, WhatStandsBehindTheCutIsNotLookedAt) {
+  v1::RunConfig config = SmallConfig(kSlots);
+  config.set_mass(0.65);
+  const auto good = cache_.CreateRun("good", config);
+  const std::vector<std::function<void(v1::Block&)>> changes = {
+      [](auto& b) { Put(b.mutable_top_k_ids(), 3, 10); },
+      [](auto& b) { Put(b.mutable_top_k_ids(), 2, 1 << 30); },
+      [](auto& b) { Put(b.mutable_top_k_ids(), 2, -1); },
+      [](auto& b) { Put(b.mutable_top_k_log_probs(), 2, NAN); },
+      [](auto& b) { Put(b.mutable_top_k_log_probs(), 3, -0.5f); },
+      [](auto& b) { Put(b.mutable_top_k_log_probs(), 3, HUGE_VALF); },
+      [](auto& b) { Put(b.mutable_sampled_log_probs(), 0, -7.0f); },  // its slot is cut
+  };
+  for (size_t i = 0; i < changes.size(); ++i) {
+    // Alone it is looked at in another way.
+    for (const uint32_t count : {1u, 10u}) {
+      const auto bad = cache_.CreateRun(absl::StrCat("bad", i, "-", count), config);
+      v1::Block block = records_.Block("a", 0, 0, 0, count);
+      v1::Block same = block;
+      changes[i](block);
+      same.set_sampled_log_probs(block.sampled_log_probs());
+      const std::string id = absl::StrCat("a", i, "-", count);
+      same.mutable_sequence()->set_id(id);
+      ASSERT_EQ(AppendBlock(cache_, *good, same).code(), 0);
+      const v1::Ack ack = AppendBlock(cache_, *bad, block);
+      EXPECT_EQ(ack.code(), 0) << i << ": " << ack.message();
+      const auto digest = [&](sis::Run& run, const std::string& name) {
+        const auto sequence = std::get<std::shared_ptr<Sequence>>(run.Find({name, 0}));
+        return Sequence::Reader(*sequence).Digest(0, count, 0);
+      };
+      EXPECT_EQ(digest(*bad, "a"), digest(*good, id)) << i;
+      // Where nothing is cut it is refused.
+      block.mutable_sequence()->set_id(id);
+      EXPECT_EQ(CodeOf(Block(block)), StatusCode::kInvalidArgument) << i;
+    }
+  }
 }
 
 // Each column is copied once more where it lies in a segment, of which all may name the same bytes.

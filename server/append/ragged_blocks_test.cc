@@ -1,9 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "kernels/numerics/crc32c.h"
+#include "kernels/records/mass_cut.h"
 #include "server/append/ingest.h"
 #include "server/append/ingest_fixture.h"
 #include "server/testing/ragged_block.h"
@@ -77,6 +79,49 @@ TEST_F(RaggedBlocksTest, AreStoredAsPaddedOnes) {
   }
 }
 
+TEST_F(RaggedBlocksTest, WhateverStandsBehindTheCutTheSameIsStored) {
+  constexpr uint32_t kPositions = 400;
+  for (const int slots : {9, 40}) {
+    for (const double mass : {0.6, 0.95}) {
+      for (const auto encoding : {v1::FLOAT32, v1::FLOAT16, v1::FIXED12}) {
+        v1::RunConfig config = SmallConfig(slots);
+        config.set_mass(mass);
+        config.set_log_prob_encoding(encoding);
+        Cache clean, littered;
+        const auto clean_run = clean.CreateRun("r", config);
+        const auto littered_run = littered.CreateRun("r", config);
+        RecordGenerator generator(slots, 1000, static_cast<uint32_t>(slots));
+        const Records records = generator.NextRecords(kPositions);
+        Records cut = records;
+        CutToMass(mass, slots, cut.ids, cut.log_probs, cut.ranks);
+        Records litter = records;
+        int changed = 0;
+        for (size_t slot = 0; slot < cut.ids.size(); ++slot) {
+          if (cut.ids[slot] != -1 || records.ids[slot] == -1) continue;
+          ++changed;
+          litter.ids[slot] = std::array{-1, -2, 3, 1 << 30, INT32_MIN}[generator.Uniform(0, 4)];
+          litter.log_probs[slot] =
+              std::array{NAN, 0.0f, -3.0f, 1e38f, HUGE_VALF, -1e38f}[generator.Uniform(0, 5)];
+        }
+        EXPECT_GT(changed, slots == 9 && mass == 0.95 ? 50 : 500);
+        for (uint32_t first = 0; first < kPositions;) {
+          const uint32_t count = std::min(generator.Uniform(1, 100), kPositions - first);
+          ASSERT_EQ(AppendBlock(clean, *clean_run, cut.Block("s", first, 3, first, count)).code(),
+                    0);
+          const v1::Ack ack =
+              AppendBlock(littered, *littered_run, litter.Block("s", first, 3, first, count));
+          ASSERT_EQ(ack.code(), 0) << ack.message();
+          first += count;
+          ASSERT_EQ(HeldBytes(*littered_run, "s", first), HeldBytes(*clean_run, "s", first));
+        }
+        EXPECT_EQ(littered_run->Describe(), clean_run->Describe());
+        EXPECT_EQ(littered_run->counters().totals().ingested_slots,
+                  clean_run->counters().totals().ingested_slots);
+      }
+    }
+  }
+}
+
 TEST_F(RaggedBlocksTest, BadOnesAreRefusedByNameAndChangeNothing) {
   ASSERT_EQ(Block(records_.Block("a")).code(), 0);
   Records some = records_;  // row 3 uses two slots
@@ -90,6 +135,7 @@ TEST_F(RaggedBlocksTest, BadOnesAreRefusedByNameAndChangeNothing) {
   struct Case {
     std::vector<std::string> message;
     std::function<void(v1::Block&)> change;
+    bool behind_the_cut = false;  // or gone with it
   };
   // Each block is of positions 20 to 29; row 3, position 23, has the slots 12 and 13.
   const Case cases[] = {
@@ -121,21 +167,26 @@ TEST_F(RaggedBlocksTest, BadOnesAreRefusedByNameAndChangeNothing) {
       {{"top_k_ids at position 23, slot 1", "1000"},
        [](auto& b) { Put(b.mutable_top_k_ids(), 13, 1000); }},
       {{"top_k_ids at position 24, slot 3", "10 stands twice"},
-       [](auto& b) { Put(b.mutable_top_k_ids(), 17, 10); }},
+       [](auto& b) { Put(b.mutable_top_k_ids(), 17, 10); },
+       true},
       {{"top_k_log_probs at position 24, slot 3", "nan"},
-       [](auto& b) { Put(b.mutable_top_k_log_probs(), 17, NAN); }},
+       [](auto& b) { Put(b.mutable_top_k_log_probs(), 17, NAN); },
+       true},
       {{"top_k_log_probs at position 23, slot 1", "-inf"},
        [](auto& b) { Put(b.mutable_top_k_log_probs(), 13, -HUGE_VALF); }},
       {{"top_k_log_probs at position 23, slot 1", "not sorted"},
        [](auto& b) { Put(b.mutable_top_k_log_probs(), 13, -0.5f); }},
       {{"top_k_log_probs at position 24", "sum to", "above 1"},
-       [](auto& b) { Put(b.mutable_top_k_log_probs(), 14, std::log(0.6f)); }},
+       [](auto& b) { Put(b.mutable_top_k_log_probs(), 14, std::log(0.6f)); },
+       true},
       {{"sampled_log_probs at position 24", "slot 2"},
-       [](auto& b) { Put(b.mutable_sampled_log_probs(), 4, -1.5f); }},
+       [](auto& b) { Put(b.mutable_sampled_log_probs(), 4, -1.5f); },
+       true},
       {{"crc32c: 1,"}, [](auto& b) { b.set_crc32c(1); }},
   };
   for (const Case& c : cases) {
     for (const auto& run : {run_, cut}) {
+      if (c.behind_the_cut && run == cut) continue;
       const RunDescription before = run->Describe();
       v1::Block block = Ragged(some.Block("a", 20, 0, 0, 10), kSlots);
       c.change(block);
