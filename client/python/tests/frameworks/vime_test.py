@@ -3,6 +3,7 @@ import types
 import unittest
 import unittest.mock
 
+import vllm_process
 from http_engines import VllmEngine
 from slime_family_case import K, SlimeCase
 from vime.utils.data import process_rollout_data
@@ -33,6 +34,27 @@ class VimeTest(SlimeCase, unittest.TestCase):
         cpu = {name: lambda: "cpu" for name in ("device", "current_device")}
         with unittest.mock.patch.multiple("vime.utils.accelerator", **cpu):
             yield
+
+    def test_vllm_itself(self):
+        """Its server in the place of the one that answers like it."""
+        port = vllm_process.start(
+            type(self), self.folder.parent, ["python", "-m", "vllm.entrypoints.openai.api_server"],
+            "--model", str(self.folder), "--dtype", "float32", "--enforce-eager", "--max-model-len", "128",
+            "--max-logprobs", str(self.LISTED), "--logprobs-mode", "processed_logprobs", "--enable-scale-out",
+            HF_HUB_OFFLINE="1", VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind",
+        )  # fmt: skip
+        args = self.args(vllm_router_port=port)
+        samples = self.generated(args)
+        self.assertEqual(self.engine.requests, [])
+        rollout = self.trained_on(args, samples)
+        self.updated(args, rollout, self.behaviour, 0)
+        totals = self.totals(0)
+        self.assertEqual((totals.rejected, totals.missing), (0, 0))
+        self.assertLess(totals.d / totals.scored, 1e-5)
+        *found, _ = self.updated(args, rollout, self.current, 1)
+        *wanted, share = self.in_float64(samples, 1)
+        self.assert_same(found, wanted)
+        self.assertAlmostEqual(self.totals(1).accept_rate, share, places=9)
 
     def test_arguments_that_are_not_there(self):
         """Where only training is debugged vime reads none of vLLM's; a limit of -1 is none."""
