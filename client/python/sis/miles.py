@@ -27,17 +27,18 @@ from miles.utils.http_utils import post
 
 from sis.slime_family import Framework, Loss, Process
 
-_framework = Framework(
-    "miles",
-    "miles-rl",
-    {
-        "true_on_policy_mode": (False, "it rounds the log-probs by which records are found"),
-        "lora_rank": (0, "requests name no adapter"),
-        "lora_adapter_path": (None, "requests name no adapter"),
-    },
-    policy_loss_function,
+_process = Process(
+    Framework(
+        "miles",
+        "miles-rl",
+        {
+            "true_on_policy_mode": (False, "it rounds the log-probs by which records are found"),
+            "lora_rank": (0, "requests name no adapter"),
+            "lora_adapter_path": (None, "requests name no adapter"),
+        },
+        policy_loss_function,
+    )
 )
-_process = Process(_framework)
 before_train_step = _process.before_train_step
 
 

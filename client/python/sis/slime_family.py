@@ -1,8 +1,11 @@
-"""What the modules for slime and for Miles, which came of it, have in common. SGLang tells its policy while
-it generates, which is recorded, and old log-probs are the engine's."""
+"""What the modules for slime and for Miles and vime, which came of it, have in common. The engine, SGLang or
+vLLM, tells its policy while it generates, which is recorded, and old log-probs are the engine's."""
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
+import dataclasses
 import itertools
 import math
 import threading
@@ -14,6 +17,7 @@ from transformers import AutoConfig
 
 from sis import errors
 from sis.client import Client
+from sis.engines.adapter import Adapter
 from sis.engines.sglang import SglangAdapter
 from sis.entries import Block, Seal
 from sis.old_log_probs import OldLogProbs
@@ -43,6 +47,34 @@ PerSample = Sequence[torch.Tensor]
 Loss = Tuple[torch.Tensor, Dict[str, Any]]
 
 
+class Engine(NamedTuple):
+    # Of a request's payload and K: one that has the K most probable tokens listed.
+    asked: Callable[[Dict[str, Any], int], Dict[str, Any]]
+    # Of an answer: what the adapter reads, and what the engine says of its weights.
+    told: Callable[[Any], Tuple[Any, Any]]
+    # Of the arguments and a request's sampling parameters. ValueError if SIS can't go with them.
+    adapter: Callable[[Any, Dict[str, Any]], Adapter]
+    # Of the arguments and K. ValueError likewise, before the first request.
+    check_arguments: Callable[[Any, int], None]
+
+
+def _of_sglang(args: Any, sampling_params: Dict[str, Any]) -> SglangAdapter:
+    names = ("speculative_algorithm", "preferred_sampling_params")
+    return SglangAdapter(sampling_params, {name: getattr(args, f"sglang_{name}", None) for name in names})
+
+
+def _check_sglang(args: Any, top_k: int) -> None:
+    _of_sglang(args, {name: getattr(args, f"rollout_{name}") for name in ("temperature", "top_p", "top_k")})
+
+
+SGLANG = Engine(
+    asked=lambda payload, top_k: {**payload, "top_logprobs_num": top_k},
+    told=lambda answer: (answer, answer["meta_info"].get("weight_version")),
+    adapter=_of_sglang,
+    check_arguments=_check_sglang,
+)
+
+
 class Framework(NamedTuple):
     # Also the environment in which it was run (sis.tested_versions), and the module of sis.
     name: str
@@ -51,12 +83,13 @@ class Framework(NamedTuple):
     needed: Needed
     # policy_loss_function.
     policy_loss: Callable[..., Loss]
+    engine: Engine = SGLANG
 
     def arguments(self) -> Sequence[str]:
         """Those that check_arguments reads of any training."""
         return (*_NEEDED, *self.needed, *_HOOKS)
 
-    def check_arguments(self, args: Any, weights: TokenWeights) -> None:
+    def check_arguments(self, args: Any, weights: TokenWeights, top_k: int) -> None:
         """ValueError if SIS can't go with these arguments."""
         for name, (needed, why) in {**_NEEDED, **self.needed}.items():
             value = getattr(args, name)
@@ -71,12 +104,7 @@ class Framework(NamedTuple):
             )
         if weights.rule is not None and args.use_unbiased_kl:
             raise ValueError(f"use_unbiased_kl is True, but {weights.rule} leaves it no ratio: set it to False")
-        adapter_of(args, {name: getattr(args, f"rollout_{name}") for name in ("temperature", "top_p", "top_k")})
-
-
-def adapter_of(args: Any, sampling_params: Dict[str, Any]) -> SglangAdapter:
-    names = ("speculative_algorithm", "preferred_sampling_params")
-    return SglangAdapter(sampling_params, {name: getattr(args, f"sglang_{name}", None) for name in names})
+        self.engine.check_arguments(args, top_k)
 
 
 class Connection:
@@ -99,9 +127,9 @@ class Connection:
         sis.token_weights.TokenWeights. top_k, settings: as in Client.create_run."""
         warn_unless_tested(framework.name, framework.package)
         weights = TokenWeights(weight, soft_acceptance, damped_truncation)
-        framework.check_arguments(args, weights)
+        framework.check_arguments(args, weights, top_k)
         check_id(run)
-        self._args = args
+        self._engine, self._args = framework.engine, args
         self._client = Client([address] if isinstance(address, str) else list(address))
         # Of the ranks that train Megatron itself knows the vocabulary only later, and padded.
         config = AutoConfig.from_pretrained(args.hf_checkpoint, trust_remote_code=True).get_text_config()
@@ -123,16 +151,16 @@ class Connection:
         length = sample.response_length
         if not length or sample.status == sample.Status.ABORTED:
             return
-        told = str(answer["meta_info"].get("weight_version"))
-        version = int(told) if told.isdigit() else 0
+        output, told = self._engine.told(answer)
+        version = int(told) if str(told).isdigit() else 0
         with self._advancing:
             if version > self._policy_version:
                 advance = lambda: self._client.advance_version(self.run, version)
                 self._outage.asked("the policy version is not told", advance)
                 self._policy_version = version
-        adapter = adapter_of(self._args, sampling_params)
+        adapter = self._engine.adapter(self._args, sampling_params)
         name = name_of(sample.tokens[:-length], sample.tokens[-length:], sample.rollout_log_probs)
-        entries = [Block(name, 0, version, *adapter.record(answer, self.top_k)), Seal(name, length)]
+        entries = [Block(name, 0, version, *adapter.record(output, self.top_k)), Seal(name, length)]
         append = lambda: self._client.append_many(self.run, entries, sampling=adapter.sampling)
         try:
             self._outage.asked("rollouts are not recorded", append)
@@ -175,7 +203,7 @@ class Process:
     """One that generates or trains."""
 
     def __init__(self, framework: Framework) -> None:
-        self._framework = framework
+        self.framework = framework
         self._connecting = threading.Lock()
         self.forget()
 
@@ -190,7 +218,7 @@ class Process:
                 settings = getattr(args, "sis", None)
                 if settings is None:
                     raise ValueError("custom_config_path names no file with sis: {address: ..., run: ...}")
-                self.connection = Connection(self._framework, args, **settings)
+                self.connection = Connection(self.framework, args, **settings)
             return self.connection
 
     def before_train_step(
@@ -217,7 +245,7 @@ class Process:
         connection = self.connected(args)
         if self.step is None:
             raise ValueError(
-                f"sis.{self._framework.name}.before_train_step was not called: it is to be "
+                f"sis.{self.framework.name}.before_train_step was not called: it is to be "
                 "custom_megatron_before_train_step_hook_path"
             )
         old, lengths, totals = connection.old, batch["response_lengths"], batch["total_lengths"]
@@ -244,9 +272,62 @@ class Process:
             "rollout_log_probs": old.weights.old_log_probs(decided)[0].split(lengths),
             "advantages": advantages.split(lengths),
         }
-        value, metrics = self._framework.policy_loss(args, changed, logits, sum_of_sample_mean)
+        value, metrics = self.framework.policy_loss(args, changed, logits, sum_of_sample_mean)
         # Sums over samples, or over tokens, are divided by their number later.
         of_each = torch.ones_like(advantages)
         for name, mean in old.metrics().items():
             metrics[f"sis/{name}"] = sum_of_sample_mean(of_each * (mean if math.isfinite(mean) else 0.0))
         return value, metrics
+
+
+@dataclasses.dataclass
+class _Request:
+    top_k: int
+    payload: Any = None
+    answer: Any = None
+
+
+class OneTurn:
+    """A generate function: the framework's own, whose answer is recorded."""
+
+    def __init__(self, process: Process, module: Any) -> None:
+        """module: the framework's, of its `generate`. What that calls to post is changed: it has no hook
+        between a request and its answer."""
+        self._process, self._module = process, module
+        # That this task makes.
+        self._request: contextvars.ContextVar[_Request] = contextvars.ContextVar("sis.slime_family")
+        self._post, module.post = module.post, self._post_and_keep
+
+    async def _post_and_keep(self, url: str, payload: Dict[str, Any], **others: Any) -> Any:
+        request = self._request.get(None)
+        # What comes before a generation, as to read images, has none.
+        if request is None or "sampling_params" not in payload:
+            return await self._post(url, payload, **others)
+        request.payload = self._process.framework.engine.asked(payload, request.top_k)
+        request.answer = await self._post(url, request.payload, **others)
+        return request.answer
+
+    async def generate(self, args: Any, sample: Any, sampling_params: Dict[str, Any], evaluation: bool = False) -> Any:
+        """Of one turn, by the framework's own function, and recorded, but for evaluations."""
+        if evaluation:
+            return await self._module.generate(args, sample, sampling_params)
+        connection = await asyncio.to_thread(self._process.connected, args)
+        if sample.response_length:
+            _begin_anew(sample)
+        request = _Request(connection.top_k)
+        # Each sample has a task of its own, or waits for the one before it.
+        of_before = self._request.set(request)
+        try:
+            sample = await self._module.generate(args, sample, sampling_params)
+        finally:
+            self._request.reset(of_before)
+        if request.answer is not None:
+            await asyncio.to_thread(connection.record, sample, request.payload["sampling_params"], request.answer)
+        return sample
+
+
+def _begin_anew(sample: Any) -> None:
+    """What was aborted, as fully asynchronous rollouts hand in again: a record is of one request."""
+    sample.tokens = sample.tokens[: -sample.response_length]
+    sample.response, sample.response_length = "", 0
+    sample.loss_mask = sample.rollout_log_probs = sample.rollout_routed_experts = None

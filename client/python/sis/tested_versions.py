@@ -50,4 +50,11 @@ TESTED = {
         "transformers": "5.10.4",
         "verl": "0.9.1",
     },
+    "vime": {
+        "megatron-core": "0.16.1",
+        "ray": "2.60.0",
+        "torch": "2.13.0",
+        "transformers": "5.19.0",
+        "vime": "0.4.0",
+    },
 }

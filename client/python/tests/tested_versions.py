@@ -20,8 +20,9 @@ PACKAGES = {
     "slime": ("megatron-core", "ray", "slime", "torch", "transformers"),
     "swift": ("accelerate", "ms-swift", "peft", "torch", "transformers", "trl"),
     "verl": ("accelerate", "peft", "ray", "torch", "transformers", "verl"),
+    "vime": ("megatron-core", "ray", "torch", "transformers", "vime"),
 }
-COLUMNS = ("rl", "deepspeed", "swift", "miles", "slime", "verl")
+COLUMNS = ("rl", "deepspeed", "swift", "miles", "slime", "vime", "verl")
 BEGIN, END = "<!-- versions: written by tools/rl-test -->\n", "<!-- end of versions -->\n"
 
 

@@ -15,6 +15,7 @@ ROOT = pathlib.Path(__file__).parents[3]
 REQUIREMENTS = {
     "rl": ["engines"], "verl": ["engines", "verl"], "swift": ["engines", "frameworks"],
     "deepspeed": ["engines", "trl"], "miles": ["engines", "miles"], "slime": ["engines", "slime"],
+    "vime": ["engines", "vime"],
 }  # fmt: skip
 
 
@@ -22,8 +23,8 @@ def pins(environment):
     found = {}
     for folder in REQUIREMENTS[environment]:
         text = (ROOT / f"client/python/tests/{folder}/requirements.txt").read_text()
-        # Of an index, or a tag on GitHub.
-        found.update(re.findall(r"(?m)^([\w.-]+)(?:==| @ git\S+@v)(\S+)", text))
+        # Of an index, a tag on GitHub, or a commit there, with the version after it.
+        found.update(re.findall(r"(?m)^([\w.-]+)(?:==| @ git\S+@v| @ git\S+  # )(\S+)", text))
     return found
 
 

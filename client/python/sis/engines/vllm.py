@@ -1,5 +1,4 @@
-"""vLLM: what LLM and AsyncLLM return, and the JSON of its OpenAI server. vLLM itself is not
-imported."""
+"""vLLM: what LLM and AsyncLLM return, and the JSON of its servers. vLLM itself is not imported."""
 
 from __future__ import annotations
 
@@ -230,10 +229,7 @@ class OpenAiAdapter(Adapter):
             )
         self.sampling = _sampling(logprobs_mode, request.get)
         self._chat = "messages" in request
-        listed = request.get("top_logprobs" if self._chat else "logprobs")
-        if not listed or listed < (3 if self._chat else 1):
-            raise ValueError(f"the request asks for {listed} log-probs per token")
-        self._listed = int(listed)
+        self._listed = _asked_for(request.get("top_logprobs" if self._chat else "logprobs"), 3 if self._chat else 1)
 
     def length(self, output: Mapping[str, Any]) -> int:
         return len(output.get("token_ids") or ())
@@ -263,6 +259,26 @@ class OpenAiAdapter(Adapter):
             return Columns(tokens, values, np.asarray(sampled, np.int32), own_values, "any")
         tokens, values = strictly_above(tokens, values, self._listed - 1)
         return Columns(tokens, values, np.asarray(sampled, np.int32), own_values, None)
+
+
+class GenerateAdapter(OpenAiAdapter):
+    """Of the JSON that vLLM's server answers to /inference/v1/generate, tokens in and out, each output one
+    of its `choices`. The request's sampling_params must have "logprobs": K + 2, for the list is that of a
+    chat.
+    """
+
+    def __init__(self, sampling_params: Mapping[str, Any], logprobs_mode: str) -> None:
+        """sampling_params: those that are sent. logprobs_mode: as in OpenAiAdapter."""
+        _check_mode(logprobs_mode)
+        # Of the model's generation_config.json the server takes none here.
+        self.sampling = _sampling(logprobs_mode, {"temperature": 1.0, **sampling_params}.get)
+        self._chat, self._listed = True, _asked_for(sampling_params.get("logprobs"), 3)
+
+
+def _asked_for(listed: Optional[int], at_least: int) -> int:
+    if not listed or listed < at_least:
+        raise ValueError(f"the request asks for {listed} log-probs per token")
+    return int(listed)
 
 
 def _completion(output: Any) -> Any:
@@ -304,6 +320,11 @@ def _vllm_config(engine: Any) -> Any:
     raise ValueError(f"{type(engine).__name__} has no vllm_config: give the LLM or AsyncLLM")
 
 
+def _id_of(entry: Mapping[str, Any]) -> int:
+    """Of one that is listed: those of /inference/v1/generate have ids."""
+    return entry["token_id"] if "token_id" in entry else _token_id(entry["token"])
+
+
 def _token_id(text: str) -> int:
     if not text.startswith(_TOKEN_ID):
         raise ValueError(f"token {text!r} is no {_TOKEN_ID}N: the request needs 'return_tokens_as_token_ids': true")
@@ -319,5 +340,5 @@ def _positions(choice: Mapping[str, Any]) -> Iterator[Any]:
 
 def _chat_positions(choice: Mapping[str, Any]) -> Iterator[Any]:
     for position in choice["logprobs"]["content"]:
-        tops = {_token_id(top["token"]): top["logprob"] for top in position["top_logprobs"]}
-        yield _token_id(position["token"]), position["logprob"], tops
+        tops = {_id_of(top): top["logprob"] for top in position["top_logprobs"]}
+        yield _id_of(position), position["logprob"], tops

@@ -1,7 +1,7 @@
 """Records outputs of vLLM for vllm_test: record_vllm.py MODEL FILE.
 
 The same requests, with seeds, as FlatLogprobs, as dictionaries, as the deltas of AsyncLLM, and as
-the JSON of the OpenAI server. The environment is that of tools/rl-test.
+the JSON of the OpenAI server and of its /inference/v1/generate. The environment is that of tools/rl-test.
 """
 
 import asyncio
@@ -51,21 +51,22 @@ def without(value, *names):
 
 
 def openai(model):
-    """The choices that the OpenAI server answers: completions of the same requests, and chats that
-    ask for fewer and for more log-probs."""
+    """The choices that the OpenAI server answers: completions of the same requests, and chats and
+    generations that ask for fewer and for more log-probs."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     flags = "--dtype=float32 --enforce-eager --max-model-len=128 --max-logprobs=64 --max-num-seqs=8".split()
     flags += ["--logprobs-mode=processed_logprobs", f"--port={port}", "--host=127.0.0.1", f"--model={model}"]
+    flags.append("--enable-scale-out")
     server = subprocess.Popen([sys.executable, "-m", "vllm.entrypoints.openai.api_server", *flags])
 
     def post(path, body):
-        address = f"http://127.0.0.1:{port}/v1/{path}"
+        address = f"http://127.0.0.1:{port}/{path}"
         headers = {"Content-Type": "application/json"}
         asked = urllib.request.Request(address, json.dumps({"model": model, **body}).encode(), headers)
         choice = json.loads(urllib.request.urlopen(asked).read())["choices"][0]
-        return without(choice, "bytes", "message", "text", "text_offset", "prompt_token_ids")
+        return without(choice, "bytes", "message", "rank", "text", "text_offset", "prompt_token_ids")
 
     try:
         while True:
@@ -74,16 +75,20 @@ def openai(model):
                 break
             except OSError:
                 time.sleep(1)
-        recorded = {"completions": {}, "chat": {}}
+        recorded = {"completions": {}, "chat": {}, "generate": {}}
         ids = {"return_token_ids": True, "return_tokens_as_token_ids": True}
         always = {**ids, "ignore_eos": True, "max_tokens": TOKENS}
         for name, request in REQUESTS.items():
             recorded["completions"][name] = [
-                post("completions", {**always, **request, "prompt": prompt, "logprobs": LISTED, "seed": index})
+                post("v1/completions", {**always, **request, "prompt": prompt, "logprobs": LISTED, "seed": index})
                 for index, prompt in enumerate(PROMPTS)
             ]
             chat = {**always, **request, "messages": [{"role": "user", "content": "what"}], "logprobs": True, "seed": 1}
-            recorded["chat"][name] = [post("chat/completions", {**chat, "top_logprobs": count}) for count in (6, 16)]
+            recorded["chat"][name] = [post("v1/chat/completions", {**chat, "top_logprobs": count}) for count in (6, 16)]
+            for count in (6, 16):
+                params = {**request, "ignore_eos": True, "max_tokens": TOKENS, "seed": 1, "logprobs": count}
+                asked = {"token_ids": PROMPTS[0], "sampling_params": params}
+                recorded["generate"].setdefault(name, []).append(post("inference/v1/generate", asked))
         return recorded
     finally:
         server.terminate()

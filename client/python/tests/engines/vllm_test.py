@@ -9,7 +9,7 @@ import numpy as np
 
 import sis
 from sis.engines import Piece
-from sis.engines.vllm import OpenAiAdapter, VllmAdapter, hand_over_arrays, outputs_so_far
+from sis.engines.vllm import GenerateAdapter, OpenAiAdapter, VllmAdapter, hand_over_arrays, outputs_so_far
 from sis.engines.vllm_arrays import ArrayLogprobs
 
 RECORDED = json.loads((pathlib.Path(__file__).parent / "testdata/vllm.json").read_text())
@@ -55,6 +55,10 @@ OPENAI = {"temperature": 1.0, "return_token_ids": True, "return_tokens_as_token_
 def openai(**request):
     chat = {"messages": [], "logprobs": True} if "top_logprobs" in request else {"logprobs": LISTED}
     return OpenAiAdapter({**OPENAI, **chat, **request}, "processed_logprobs")
+
+
+def generate(mode="processed_logprobs", **sampling_params):
+    return GenerateAdapter({"logprobs": 6, **sampling_params}, mode)
 
 
 class VllmTest(unittest.TestCase):
@@ -222,21 +226,35 @@ class VllmTest(unittest.TestCase):
             np.testing.assert_allclose(record.top_k_log_probs, want.top_k_log_probs, atol=1e-4)
             self.assertEqual(openai().ended(choice), "finished")
 
-    def test_a_chats_set_does_not_depend_on_the_token_that_was_drawn(self):
-        """The same seeded chat with 6 log-probs, of which the sampled token takes one, and with 16, which tell the 5
-        most probable: those above the fifth are recorded."""
-        outside = 0
-        for few, many in RECORDED["chat"].values():
-            self.assertEqual(few["token_ids"], many["token_ids"])
-            record = openai(top_logprobs=6).record(few, 6)
-            for row, position in enumerate(many["logprobs"]["content"]):
-                tops = {int(top["token"][9:]): top["logprob"] for top in position["top_logprobs"]}
-                fifth = sorted(tops.values())[-5]
-                ids = [token for token in sorted(tops, key=lambda t: (-tops[t], t)) if tops[token] > fifth]
-                self.assertEqual(record.top_k_ids[row].tolist(), ids + [-1] * (6 - len(ids)))
-                outside += few["token_ids"][row] not in ids
-                self.assertAlmostEqual(record.sampled_log_probs[row], position["logprob"], places=4)
-        self.assertGreater(outside, 5)
+    def test_the_set_of_a_chat_or_a_generation_does_not_depend_on_the_token_that_was_drawn(self):
+        """The same seeded request with 6 log-probs, of which the sampled token takes one, and with 16, which tell the
+        5 most probable: those above the fifth are recorded."""
+        of_chat = openai(top_logprobs=6), lambda top: int(top["token"][9:])
+        for kind, (made, id_of) in {"chat": of_chat, "generate": (generate(), lambda top: top["token_id"])}.items():
+            outside = 0
+            for few, many in RECORDED[kind].values():
+                self.assertEqual(few["token_ids"], many["token_ids"])
+                record = made.record(few, 6)
+                for row, position in enumerate(many["logprobs"]["content"]):
+                    tops = {id_of(top): top["logprob"] for top in position["top_logprobs"]}
+                    fifth = sorted(tops.values())[-5]
+                    ids = [token for token in sorted(tops, key=lambda t: (-tops[t], t)) if tops[token] > fifth]
+                    self.assertEqual(record.top_k_ids[row].tolist(), ids + [-1] * (6 - len(ids)))
+                    outside += few["token_ids"][row] not in ids
+                    self.assertAlmostEqual(record.sampled_log_probs[row], position["logprob"], places=4)
+                self.assertEqual(made.ended(few), "finished")
+            self.assertGreater(outside, 5)
+
+    def test_a_generation_that_says_too_little_is_refused(self):
+        for message, mode, wrong in (
+            ("logprobs_mode is 'raw_logits'", "raw_logits", {}),
+            ("asks for 2 log-probs", "processed_logprobs", {"logprobs": 2}),
+            ("asks for None log-probs", "processed_logprobs", {"logprobs": None}),
+            ("temperature is 0", "processed_logprobs", {"temperature": 0}),
+        ):
+            with self.assertRaisesRegex(ValueError, message):
+                generate(mode, **wrong)
+        self.assertEqual(generate(top_p=0.5, top_k=-1).sampling, sis.Sampling("processed", top_p=0.5, top_k=0))
 
     def test_a_request_that_says_too_little_is_refused(self):
         for message, wrong in (

@@ -23,9 +23,9 @@ import sis.miles
 class MilesTest(SlimeFamilyCase, unittest.TestCase):
     module = sis.miles
     OWN = {
-        "sglang_router_policy": None, "rollout_max_context_len": None, "use_miles_router": False,
-        "miles_router_middleware_paths": "", "true_on_policy_mode": False, "lora_rank": 0, "lora_adapter_path": None,
-        "qkv_format": "thd", "use_dynamic_global_batch_size": False,
+        "sglang_speculative_algorithm": None, "sglang_router_policy": None, "rollout_max_context_len": None,
+        "use_miles_router": False, "miles_router_middleware_paths": "", "true_on_policy_mode": False, "lora_rank": 0,
+        "lora_adapter_path": None, "qkv_format": "thd", "use_dynamic_global_batch_size": False,
     }  # fmt: skip
     REFUSED = (
         ({"true_on_policy_mode": True}, "Set it to False"),

@@ -1,10 +1,14 @@
-"""Of slime and of Miles, which came of it: their own functions from the request to the loss, on a CPU, with a
-real server. In SGLang's place an HTTP server answers as it does, with a tiny model's log-probs; in Megatron's a
-tiny model of transformers makes the logits of packed micro-batches."""
+"""Of slime and of Miles and vime, which came of it: their own functions from the request to the loss, on a CPU,
+with a real server. In the engine's place an HTTP server answers as it does, with a tiny model's log-probs; in
+Megatron's a tiny model of transformers makes the logits of packed micro-batches."""
 
+import asyncio
 import contextlib
 import copy
+import functools
+import importlib
 import os
+import pathlib
 import types
 import unittest.mock
 import warnings
@@ -14,10 +18,11 @@ os.environ["TORCHDYNAMO_DISABLE"] = "1"
 
 import tiny_model
 import torch
+from http_engines import SglangEngine
 from in_float64 import acceptance, accepted, of_rule
+from megatron.core import parallel_state
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from server.testing.live_server import LiveServer
-from sglang_engine import SglangEngine
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import sis
@@ -38,10 +43,13 @@ KEYS = [
 class SlimeFamilyCase:
     """What a test of a framework is beside unittest.TestCase."""
 
-    # sis.slime or sis.miles; what else its arguments are, and what it refuses.
+    # sis.slime, sis.miles or sis.vime; what else its arguments are, and what it refuses.
     module = None
     OWN = {}
     REFUSED = ()
+    # How many log-probs it asks for.
+    engine_class, LISTED = SglangEngine, K
+    REFUSED_OF_ENGINE = (({"sglang_speculative_algorithm": "EAGLE"}, "speculative_algorithm is 'EAGLE'"),)
     # Arguments that change the way to a loss, by name; None: the loss is that of gspo.
     WAYS = {"packed": {}, "recomputed": {"recompute_loss_function": True}, "chunks": {"log_probs_chunk_size": 5}}
 
@@ -74,7 +82,7 @@ class SlimeFamilyCase:
         with torch.no_grad():
             for parameter in cls.current.parameters():
                 parameter += 0.02 * parameter.std(correction=0) * torch.randn_like(parameter)
-        cls.engine = SglangEngine(cls.behaviour)
+        cls.engine = cls.engine_class(cls.behaviour)
         cls.addClassCleanup(cls.engine.close)
         cls.server = LiveServer()
         cls.addClassCleanup(cls.server.close)
@@ -87,7 +95,7 @@ class SlimeFamilyCase:
         self.engine.requests.clear()
 
     def args(self, address=None, **changed):
-        host, port = self.engine.server_address
+        (host, port), engine = self.engine.server_address, self.engine.name
         settings = {
             "address": address or self.server.address, "run": self.id().rpartition(".")[2], "seed": SEED, "top_k": K,
             "log_prob_encoding": "float32", **changed.pop("sis", {}),
@@ -95,11 +103,11 @@ class SlimeFamilyCase:
         path = self.module.__name__
         return types.SimpleNamespace(
             **{
-                "sis": settings, "hf_checkpoint": str(self.folder), "sglang_router_ip": host,
-                "sglang_router_port": port, "sglang_speculative_algorithm": None,
+                "sis": settings, "hf_checkpoint": str(self.folder), f"{engine}_router_ip": host,
+                f"{engine}_router_port": port, f"{engine}_server_concurrency": 8,
                 "rollout_temperature": TEMPERATURE, "rollout_top_p": 1.0, "rollout_top_k": -1,
                 "rollout_max_response_len": LONGEST, "use_rollout_routing_replay": False,
-                "rollout_num_gpus": 1, "rollout_num_gpus_per_engine": 1, "sglang_server_concurrency": 8,
+                "rollout_num_gpus": 1, "rollout_num_gpus_per_engine": 1,
                 "use_distributed_post": False, "partial_rollout": False,
                 "loss_type": "custom_loss", "custom_loss_function_path": f"{path}.loss",
                 "custom_generate_function_path": f"{path}.generate",
@@ -189,7 +197,7 @@ class SlimeFamilyCase:
     def test_the_loss_is_that_of_float64(self):
         args = self.args()
         samples = self.generated(args)
-        self.assertTrue(all(request["top_logprobs_num"] == K for request in self.engine.requests))
+        self.assertEqual(set(map(self.engine.listed, self.engine.requests)), {self.LISTED})
         self.assertEqual(self.client.get_run(args.sis["run"]).sequences, 4)
         self.assertEqual(self.client.get_run(args.sis["run"]).policy_version, 1)
         ways = {**self.WAYS, "gspo": {"advantage_estimator": "gspo"}}
@@ -247,11 +255,10 @@ class SlimeFamilyCase:
         args = self.args()
         (sample,) = self.generated(args, PROMPTS[:1])
         sampled = zip(sample.rollout_log_probs, sample.tokens[-sample.response_length :])
-        own = [[value, token, None] for value, token in sampled]
         # Tops that differ, as those of another batch of the engine may.
-        tops = [[[value - 0.25, token, None]] for value, token, _ in own]
-        again = {"finish_reason": {"type": "length"}, "output_token_logprobs": own, "output_top_logprobs": tops}
-        self.module._process.connection.record(sample, {"temperature": TEMPERATURE}, {"meta_info": again})
+        again = self.engine.told([(token, value, {token: value - 0.25}) for value, token in sampled], "length")
+        params = {"temperature": TEMPERATURE, "logprobs": self.LISTED}
+        self.module._process.connection.record(sample, params, again)
         self.assertEqual(self.client.get_run(args.sis["run"]).sequences, 1)
         self.updated(args, self.trained_on(args, [sample, copy.deepcopy(sample)]), self.current, 0)
         totals = self.totals(0)
@@ -272,7 +279,7 @@ class SlimeFamilyCase:
         self.engine.requests.clear()
         self.generated(args, PROMPTS[:2], evaluation=True)
         self.assertEqual(len(self.engine.requests), 2)
-        self.assertFalse(any("top_logprobs_num" in request for request in self.engine.requests))
+        self.assertLess(max(map(self.engine.listed, self.engine.requests)), self.LISTED)
         self.assertEqual(self.client.get_run(args.sis["run"]).sequences, 1)
 
     def test_without_a_server_it_is_the_frameworks_own_loss(self):
@@ -312,10 +319,10 @@ class SlimeFamilyCase:
             ({"custom_megatron_before_train_step_hook_path": None}, function),
             ({"rollout_top_p": 0.9}, "top_p is 0.9"),
             ({"rollout_top_k": 50}, "top_k is 50"),
-            ({"sglang_speculative_algorithm": "EAGLE"}, "speculative_algorithm is 'EAGLE'"),
             ({"sis": {"damped_truncation": True}, "advantage_estimator": "gspo"}, "but damped_truncation.*set another"),
             ({"sis": {"soft_acceptance": True}, "use_unbiased_kl": True}, "soft_acceptance.*set it to False"),
             ({"sis": {"run": "a run"}}, "run is 'a run'"),
+            *self.REFUSED_OF_ENGINE,
             *self.REFUSED,
         )
         for changed, message in refused:
@@ -336,9 +343,128 @@ class SlimeFamilyCase:
     def check_arguments(self, text, *others):
         """That the framework's own arguments, as `text` has them, are those that are read; the parallel sizes are
         Megatron's."""
-        for name in (*self.module._framework.arguments(), "use_unbiased_kl", "custom_config_path", *others):
+        for name in (*self.module._process.framework.arguments(), "use_unbiased_kl", "custom_config_path", *others):
             if not name.endswith("_parallel_size"):
                 self.assertIn(f'"--{name.replace("_", "-")}"', text)
+
+
+class SlimeCase(SlimeFamilyCase):
+    """Of slime, and of vime, which has its functions."""
+
+    OWN = {
+        "router_policy": None, "ci_test": False, "group_rm": False, "mask_offpolicy_in_partial_rollout": False,
+        "rollout_stop": None, "rollout_stop_token_ids": None, "rollout_skip_special_tokens": False,
+        "n_samples_per_prompt": 1, "eps_clip_c": None, "use_opd": False, "custom_advantage_function_path": None,
+        "rollout_sample_hook_path": None, "gamma": 1.0,
+    }  # fmt: skip
+
+    @classmethod
+    def of(cls, name):
+        """A module of the framework."""
+        return importlib.import_module(f"{cls.module._process.framework.name}.{name}")
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        parallel_state.initialize_model_parallel()
+        cls.addClassCleanup(parallel_state.destroy_model_parallel)
+
+    def generated(self, args, prompts=PROMPTS, evaluation=False, begun=()):
+        """begun: samples to go on with, in the place of prompts."""
+        rollout, clients, Sample = (
+            self.of(f"rollout.{self.engine.name}_rollout"), self.of("utils.http_utils"), self.of("utils.types").Sample
+        )  # fmt: skip
+        clients._http_client = None
+        clients.init_http_client(args)
+        self.of("utils.misc").SingletonMeta._instances.pop(rollout.GenerateState, None)
+        params = rollout.GenerateState(args).sampling_params
+
+        async def all_of_them():
+            samples = begun or [Sample(index=index, prompt=prompt) for index, prompt in enumerate(prompts)]
+            asked = []
+            for index, sample in enumerate(samples):
+                sample.reward = 0.0
+                wanted = {**params, "max_new_tokens": LONGEST - 3 * index}
+                asked.append(rollout.generate_and_rm(args, sample, wanted, evaluation))
+            made = await asyncio.gather(*asked)
+            await clients._http_client.aclose()
+            return made
+
+        return asyncio.run(all_of_them())
+
+    def processed(self, args, held):
+        """By the framework's process_rollout_data."""
+        raise NotImplementedError
+
+    def rollout(self, args, samples, masks):
+        rollout = {
+            "partition": list(range(len(samples))), "tokens": [torch.tensor(sample.tokens) for sample in samples],
+            "response_lengths": [sample.response_length for sample in samples],
+            "loss_masks": [torch.tensor(mask, dtype=torch.int) for mask in masks],
+            "rewards": REWARDS[: len(samples)],
+            "rollout_log_probs": [torch.tensor(sample.rollout_log_probs) for sample in samples],
+            "total_lengths": [len(sample.tokens) for sample in samples],
+            "rollout_mask_sums": torch.tensor([float(sum(mask)) for mask in masks]),
+        }  # fmt: skip
+        with unittest.mock.patch("ray.get", lambda held: held):
+            made = self.processed(args, [types.SimpleNamespace(inner=rollout)])
+        self.of("backends.megatron_utils.loss").compute_advantages_and_returns(args, made)
+        return made
+
+    def on_cpu(self):
+        return on_cpu()
+
+    def micro_batches(self, args, rollout, size):
+        data = self.of("backends.megatron_utils.data")
+        loss_function = self.of("backends.megatron_utils.loss").loss_function
+        samples = len(rollout["tokens"])
+        count = samples // size
+        iterator = data.DataIterator(rollout, [list(range(at * size, (at + 1) * size)) for at in range(count)])
+        made = []
+        for _ in range(count):
+            with self.on_cpu():
+                keys = [*KEYS, "rollout_mask_sums"]
+                batch = data.get_batch(iterator, keys, args.data_pad_size_multiplier, args.allgather_cp)
+            # Its scaling takes back Megatron's mean over micro-batches.
+            made.append((batch, functools.partial(loss_function, args, batch, count, samples)))
+        return made
+
+    # Where reduce_train_step_metrics is.
+    METRICS = None
+
+    def reduced(self, args, logged):
+        group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+        tokens = args.calculate_per_token_loss
+        return self.of(self.METRICS).reduce_train_step_metrics(
+            logged, calculate_per_token_loss=tokens, step_global_batch_size=4, cp_size=1, dp_with_cp_group=group
+        )
+
+    def test_what_was_aborted_begins_anew(self):
+        """Fully asynchronous rollouts hand it in again; a record is of one request, and of one policy."""
+        args = self.args()
+        (whole,) = self.generated(args, PROMPTS[:1])
+        begun = type(whole)(prompt=PROMPTS[0], status=whole.Status.ABORTED, tokens=whole.tokens[:-3], response="begun")
+        begun.response_length = whole.response_length - 3
+        begun.rollout_log_probs, begun.loss_mask = whole.rollout_log_probs[:-3], [1] * begun.response_length
+        (again,) = self.generated(args, begun=[begun])
+        prompt = self.tokenizer.encode(PROMPTS[0], add_special_tokens=False)
+        self.assertEqual(self.engine.prompt(self.engine.requests[-1]), prompt)
+        self.assertEqual(again.tokens[: len(prompt)], prompt)
+        self.assertEqual(len(again.tokens), len(prompt) + again.response_length)
+        self.assertEqual(len(again.rollout_log_probs), again.response_length)
+        self.assertEqual(self.client.get_run(args.sis["run"]).sequences, 2)
+        self.updated(args, self.trained_on(args, [whole, again]), self.current, 0)
+        self.assertEqual(self.totals(0).missing, 0)
+
+    def test_what_is_aborted_is_not_recorded(self):
+        args = self.args()
+        self.engine.instead = self.engine.told([], "abort")
+        (sample,) = self.generated(args, PROMPTS[:1])
+        self.assertEqual(sample.status, sample.Status.ABORTED)
+        self.assertEqual(self.client.get_run(args.sis["run"]).sequences, 0)
+
+    def test_the_arguments_are_the_frameworks(self):
+        self.check_arguments(pathlib.Path(self.of("utils").__file__).with_name("arguments.py").read_text())
 
 
 @contextlib.contextmanager

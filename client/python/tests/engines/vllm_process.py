@@ -29,7 +29,7 @@ def start(test_class, folder, command, *options, **environment):
     program, *first = command
     line = [pathlib.Path(sys.executable).with_name(program), *first, "--host", "127.0.0.1", "--port", str(port), *options]
     surroundings = {**os.environ, "PYTHONPATH": str(metadata.parents[1]), **environment}
-    del surroundings["VLLM_ENABLE_V1_MULTIPROCESSING"]
+    surroundings.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
     with open(folder / "serve.log", "w") as log:
         process = subprocess.Popen(line, env=surroundings, stdout=log, stderr=subprocess.STDOUT, process_group=0)
     test_class.addClassCleanup(_end, process)

@@ -1,0 +1,80 @@
+"""vime: its policy loss, with accepted tokens at ratio 1. With
+
+    --custom-generate-function-path sis.vime.generate --use-rollout-logprobs
+    --loss-type custom_loss --custom-loss-function-path sis.vime.loss
+    --custom-megatron-before-train-step-hook-path sis.vime.before_train_step
+    --vllm-max-logprobs 22 --custom-config-path FILE
+
+and in FILE `sis: {address: "localhost:50051", run: my-training}`, or more of what
+sis.slime_family.Connection takes. vime starts vLLM with processed log-probs; an engine that you start needs
+`--logprobs-mode processed_logprobs`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Tuple
+
+import torch
+from vime.backends.megatron_utils.loss import get_log_probs_and_entropy, policy_loss_function
+from vime.rollout import vllm_rollout
+from vime.utils.ppo_utils import get_pg_loss_type
+
+from sis.engines.vllm import GenerateAdapter
+from sis.slime_family import Engine, Framework, Loss, OneTurn, Process
+
+# vLLM lists the sampled token among them: see sis.engines.vllm.GenerateAdapter.
+_BESIDE_TOP_K = 2
+
+
+def _asked(payload: Dict[str, Any], top_k: int) -> Dict[str, Any]:
+    return {**payload, "sampling_params": {**payload["sampling_params"], "logprobs": top_k + _BESIDE_TOP_K}}
+
+
+def _told(answer: Any) -> Tuple[Any, Any]:
+    (choice,) = answer["choices"]
+    spans = choice.get("weight_versions")
+    return choice, spans[-1]["version"] if spans else answer.get("weight_version")
+
+
+def _check_arguments(args: Any, top_k: int) -> None:
+    if get_pg_loss_type(args) == "reinforce":
+        raise ValueError("pg_loss_type is 'reinforce': it has no ratio. Set it to 'ppo'")
+    # What is vLLM's is not there where only training is debugged.
+    if getattr(args, "vllm_speculative_config", None) is not None:
+        raise ValueError(
+            f"vllm_speculative_config is {args.vllm_speculative_config!r}: vLLM's log-probs of some tokens are then "
+            "wrong by several nats. Leave it out"
+        )
+    most = getattr(args, "vllm_max_logprobs", -1)
+    if 0 <= most < top_k + _BESIDE_TOP_K:
+        raise ValueError(f"vllm_max_logprobs is {most}, too few for top_k {top_k}: set it to {top_k + _BESIDE_TOP_K}")
+
+
+_process = Process(
+    Framework(
+        "vime",
+        "vime",
+        {
+            "rollout_top_p": (1.0, "the loss is of whole distributions"),
+            "rollout_top_k": (-1, "the loss is of whole distributions"),
+        },
+        policy_loss_function,
+        Engine(
+            asked=_asked,
+            told=_told,
+            adapter=lambda args, sampling_params: GenerateAdapter(sampling_params, "processed_logprobs"),
+            check_arguments=_check_arguments,
+        ),
+    )
+)
+before_train_step = _process.before_train_step
+generate = OneTurn(_process, vllm_rollout).generate
+
+
+def loss(args: Any, batch: Dict[str, Any], logits: torch.Tensor, sum_of_sample_mean: Any) -> Loss:
+    """vime's policy_loss_function, of old log-probs and advantages as SIS makes them."""
+    current = lambda: get_log_probs_and_entropy(
+        logits, args=args, unconcat_tokens=batch["unconcat_tokens"], total_lengths=batch["total_lengths"],
+        response_lengths=batch["response_lengths"],
+    )[1]["log_probs"]  # fmt: skip
+    return _process.loss(args, batch, logits, sum_of_sample_mean, current)

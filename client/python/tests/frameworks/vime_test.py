@@ -1,0 +1,72 @@
+import contextlib
+import types
+import unittest
+import unittest.mock
+
+import vllm_process
+from http_engines import VllmEngine
+from slime_family_case import K, SlimeCase
+from vime.utils.data import process_rollout_data
+
+import sis.vime
+
+
+class VimeTest(SlimeCase, unittest.TestCase):
+    module = sis.vime
+    # vLLM lists the sampled token among them.
+    engine_class, LISTED = VllmEngine, K + 2
+    OWN = {
+        **SlimeCase.OWN, "vllm_dp_size": 1, "vllm_max_logprobs": K + 2, "vllm_speculative_config": None,
+        "pg_loss_type": None,
+    }  # fmt: skip
+    METRICS = "observability.train_metric_utils"
+    REFUSED_OF_ENGINE = (
+        ({"vllm_speculative_config": {"method": "ngram"}}, "vllm_speculative_config is .*ngram.*Leave it out"),
+        ({"vllm_max_logprobs": 20}, "vllm_max_logprobs is 20.*set it to 22"),
+    )
+    REFUSED = (({"pg_loss_type": "reinforce"}, "no ratio. Set it to 'ppo'"),)
+
+    def processed(self, args, held):
+        return process_rollout_data(held, 0, 1)
+
+    @contextlib.contextmanager
+    def on_cpu(self):
+        cpu = {name: lambda: "cpu" for name in ("device", "current_device")}
+        with unittest.mock.patch.multiple("vime.utils.accelerator", **cpu):
+            yield
+
+    def test_vllm_itself(self):
+        """Its server in the place of the one that answers like it."""
+        port = vllm_process.start(
+            type(self), self.folder.parent, ["python", "-m", "vllm.entrypoints.openai.api_server"],
+            "--model", str(self.folder), "--dtype", "float32", "--enforce-eager", "--max-model-len", "128",
+            "--max-logprobs", str(self.LISTED), "--logprobs-mode", "processed_logprobs", "--enable-scale-out",
+            HF_HUB_OFFLINE="1", VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind",
+        )  # fmt: skip
+        args = self.args(vllm_router_port=port)
+        samples = self.generated(args)
+        self.assertEqual(self.engine.requests, [])
+        rollout = self.trained_on(args, samples)
+        self.updated(args, rollout, self.behaviour, 0)
+        totals = self.totals(0)
+        self.assertEqual((totals.rejected, totals.missing), (0, 0))
+        self.assertLess(totals.d / totals.scored, 1e-5)
+        *found, _ = self.updated(args, rollout, self.current, 1)
+        *wanted, share = self.in_float64(samples, 1)
+        self.assert_same(found, wanted)
+        self.assertAlmostEqual(self.totals(1).accept_rate, share, places=9)
+
+    def test_arguments_that_are_not_there(self):
+        """Where only training is debugged vime reads none of vLLM's; a limit of -1 is none."""
+        args = self.args()
+        for changed in ({"vllm_max_logprobs": -1}, {"pg_loss_type": "ppo"}):
+            self.module._check_arguments(types.SimpleNamespace(**{**vars(args), **changed}), K)
+        del args.vllm_max_logprobs, args.vllm_speculative_config
+        self.module._check_arguments(args, K)
+
+    def check_arguments(self, text):
+        super().check_arguments(text, "pg_loss_type")
+
+
+if __name__ == "__main__":
+    unittest.main()
