@@ -28,7 +28,7 @@ from tests.bench.trainer_path.batch import RECORDED, VOCABULARY, Batch
 # What functions of the server are named, by what they do; the first that fits.
 STAGES = {
     "kernel": r"^\[k\]",
-    "checks": r"SetsAreValid|DistinctIds|ValidateRecord",
+    "checks": r"AreValid|DistinctIds|ValidateRecord",
     "rounds and packs": r"EncodeGroups|PackIds|EncodePage|EncodeBehavior|EncodeRagged|HeaderOf|Page::AddAll",
     "digests": r"SumOf(Fours|Counted)|Digest",
     "checksums": r"crc32",
