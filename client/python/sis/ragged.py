@@ -13,6 +13,8 @@ from sis.arrays import ArrayLike
 # the server cuts what this leaves, and the record is what it makes of whole sets. Two exponentials of at
 # most 1 in all differ by less than 2^-21, the sums by a rounding each per slot.
 _MARGIN, _MARGIN_OF_SLOT = 2.0**-21, 2.0**-23
+# Of fewer slots leaving some out takes longer than sending and cutting all.
+FEWEST_SLOTS = 32
 # Most sets are short: the first slots of all are looked at, then more of those that go on.
 _WIDTHS = (4, 12, 48, 1 << 30)
 # Rows whose sums stay in the processor's caches.

@@ -171,7 +171,7 @@ _COLUMN_VALUES = _Field.of(pb.ColumnBlock, "values").number
 _COLUMN_CRC32C = _Field.of(pb.ColumnBlock, "crc32c").number << 3 | 5
 _FIXED32 = struct.Struct("<BI")
 _INT32, _FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
-# Of a block's sets: below, leaving slots out takes longer than sending them.
+# Of a block's sets: leaving slots out of fewer takes longer than sending them.
 _CUT_BYTES = 32 << 10
 
 
@@ -230,7 +230,8 @@ def _checked_block(block: Block, config: RunConfig, segments: Sequence[Segment])
         if places is not None:
             in_segment, values = segment, places
             break
-    if in_segment is None and 0 < mass < 1 and counts is None and 8 * rows * top_k >= _CUT_BYTES:
+    is_long = top_k >= ragged.FEWEST_SLOTS and 8 * rows * top_k >= _CUT_BYTES
+    if in_segment is None and 0 < mass < 1 and counts is None and is_long:
         values = columns = ragged.cut(columns, mass)
     crc = checksum.crc32c(columns)
     end = b"" if crc is None else _FIXED32.pack(_CRC32C, crc)

@@ -432,7 +432,8 @@ class Recorder:
         the run's mass leaves out, of all at once as each is short."""
         ends = list(itertools.accumulate(lengths))
         mass = self._run.config.mass
-        if 0 < mass < 1 and record and not self._client._shares(record[2]):
+        is_long = self._run.config.top_k >= ragged.FEWEST_SLOTS
+        if 0 < mass < 1 and is_long and record and not self._client._shares(record[2]):
             for arrays in ragged.cut_each(record, ends, mass):
                 yield arrays if len(arrays) == 5 else [*arrays, None]
             return

@@ -140,7 +140,10 @@ class InPlaceTest(unittest.TestCase):
             config = create(client, f"{name}-whole").config
             return client.create_run(name, **{**vars(config), "mass": 0.08})
 
-        with unittest.mock.patch.object(self, "run_of", run_with_mass):
+        with (
+            unittest.mock.patch.object(self, "run_of", run_with_mass),
+            unittest.mock.patch.object(ragged, "FEWEST_SLOTS", 1),
+        ):  # fmt: skip
             with self.recorder(client) as recorder:
                 names = add_some(recorder)
             self.assertEqual(self.sent["copied"], 0)
