@@ -11,7 +11,11 @@ namespace sis {
 size_t SlotsToMass(double mass, std::span<const float> log_probs) {
   float covered = 0.0f;
   size_t used = 0;
-  while (used < log_probs.size() && covered < mass) covered = covered + Exp32(log_probs[used++]);
+  while (used < log_probs.size() && covered < mass) {
+    const float log_prob = log_probs[used++];
+    if (!(log_prob <= kRoundingSlack)) break;  // invalid, NaN perhaps
+    covered = covered + Exp32(log_prob);
+  }
   return used;
 }
 

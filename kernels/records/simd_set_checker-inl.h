@@ -54,7 +54,7 @@ class SetChecker {
     valid_ = hn::And(valid_, AsMask(hn::Gt(sampled_ids, hn::Set(Int32Tag(), -1))));
   }
 
-  // The ids and log-probs of `rank` and those after it; of sets to be cut those behind the cut are
+  // The ids and log-probs of `rank` and those after it. Of sets to be cut, slots behind the cut are
   // made unused.
   template <size_t kCount>
   HWY_INLINE void Add(Int32s (&ids)[kCount], Floats (&log_probs)[kCount], size_t rank) {
@@ -99,7 +99,7 @@ class SetChecker {
     return hn::RebindMask(FloatTag(), mask);
   }
 
-  // Which sets have not reached their mass. Where it is NaN they are invalid.
+  // Which sets have not reached their mass. Where that is NaN the set is invalid anyway.
   HWY_INLINE Mask IsOpen() const { return hn::Lt(mass_, mass_target_); }
   HWY_INLINE void Cut(Int32s& ids, Floats& log_probs) {
     const Int32Tag di;

@@ -9,7 +9,7 @@
 
 namespace sis {
 
-// Where sets are cut (docs/numerics.md, section 4), what stands behind may be anything.
+// Where sets are cut (docs/numerics.md, section 4). What stands behind the cut may be anything.
 struct MassCut {
   double mass = 0;  // in (0, 1)
   // [T]: gets how many slots stay. Empty: nothing is cut.

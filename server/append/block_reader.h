@@ -21,8 +21,8 @@ class BlockReader {
   // The arrays lie in `segment`, or in the message if it is null. They are viewed there, or copied
   // into here until the next call. InvalidArgument names the field unless there is at least one
   // position, none beyond the most of a sequence, all arrays are as long as they should be, have
-  // the block's checksum, and hold valid records of the run. They are then cut to the run's mass,
-  // by counts. Ragged sets are padded before.
+  // the block's checksum, and hold records of the run that are valid once they are cut to its mass.
+  // Counts say where. Ragged sets are padded before.
   absl::StatusOr<RecordView> Read(const AppendEntryView& block, const SharedSegment* segment,
                                   const Run& run);
   // Of the sampled tokens that were read last.

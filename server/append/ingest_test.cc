@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/numerics/crc32c.h"
 #include "server/append/block_reader.h"
 #include "server/append/ingest_fixture.h"

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/log_prob.h"
+#include "kernels/records/mass_cut.h"
 #include "kernels/records/slot_checker.h"
 #include "server/wire/arrays.h"
 
@@ -83,9 +84,14 @@ absl::StatusOr<RecordView> PaddedSets::Pad(const RecordView& sent, std::span<con
                         static_cast<uint32_t>(first_position + first), part_ranks,
                         cuts ? MassCut{cut.mass, cut.counts.subspan(first, part.size())} : cut);
     if (!status.ok()) return status;
+    // Of a set that is not cut before.
+    const auto reaches_last = [&](size_t row) {
+      const auto set = narrow_log_probs.subspan(row * width, part[row]);
+      return !cuts || SlotsToMass(cut.mass, set) == set.size();
+    };
     for (size_t row = 0; row < part.size(); ++row) {
       // Of a valid set the last slot tells of all.
-      if (part[row] > 0 && narrow_ids[row * width + part[row] - 1] == -1) {
+      if (part[row] > 0 && narrow_ids[row * width + part[row] - 1] == -1 && reaches_last(row)) {
         return InvalidSlot("top_k_ids", static_cast<uint32_t>(first_position + first + row),
                            part[row] - 1, absl::StrCat("-1, but top_k_counts is ", part[row]));
       }

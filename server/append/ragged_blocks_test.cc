@@ -1,8 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 
 #include "kernels/numerics/crc32c.h"
 #include "kernels/records/mass_cut.h"
@@ -111,6 +113,16 @@ TEST_F(RaggedBlocksTest, WhateverStandsBehindTheCutTheSameIsStored) {
           const v1::Ack ack =
               AppendBlock(littered, *littered_run, litter.Block("s", first, 3, first, count));
           ASSERT_EQ(ack.code(), 0) << ack.message();
+          // Ragged, it is there already.
+          v1::Block ragged = Ragged(records.Block("s", first, 3, first, count), slots);
+          size_t next = 0;
+          for (size_t slot = first * slots; slot < (first + count) * slots; ++slot) {
+            if (records.ids[slot] == -1) continue;
+            Put(ragged.mutable_top_k_ids(), next, litter.ids[slot]);
+            Put(ragged.mutable_top_k_log_probs(), next++, litter.log_probs[slot]);
+          }
+          const v1::Ack again = AppendBlock(littered, *littered_run, ragged);
+          ASSERT_EQ(again.code(), 0) << again.message();
           first += count;
           ASSERT_EQ(HeldBytes(*littered_run, "s", first), HeldBytes(*clean_run, "s", first));
         }

@@ -76,7 +76,7 @@ SGLANG = Engine(
 
 
 class Framework(NamedTuple):
-    # Also the environment in which it was run (sis.tested_versions), and the module of sis.
+    # The module of sis, and the environment in which it was run (sis.tested_versions).
     name: str
     package: str
     # Beside what all of them need.
@@ -86,7 +86,7 @@ class Framework(NamedTuple):
     engine: Engine = SGLANG
 
     def arguments(self) -> Sequence[str]:
-        """Those that check_arguments reads of any training."""
+        """Those that must have certain values, or be set."""
         return (*_NEEDED, *self.needed, *_HOOKS)
 
     def check_arguments(self, args: Any, weights: TokenWeights, top_k: int) -> None:
@@ -329,5 +329,5 @@ class OneTurn:
 def _begin_anew(sample: Any) -> None:
     """What was aborted, as fully asynchronous rollouts hand in again: a record is of one request."""
     sample.tokens = sample.tokens[: -sample.response_length]
-    sample.response, sample.response_length = "", 0
+    sample.response, sample.response_length, sample.weight_versions = "", 0, []
     sample.loss_mask = sample.rollout_log_probs = sample.rollout_routed_experts = None

@@ -32,8 +32,13 @@ def _asked(payload: Dict[str, Any], top_k: int) -> Dict[str, Any]:
 
 def _told(answer: Any) -> Tuple[Any, Any]:
     (choice,) = answer["choices"]
+    # Where weights were updated meanwhile, those of the first token: what is older weighs less.
     spans = choice.get("weight_versions")
-    return choice, spans[-1]["version"] if spans else answer.get("weight_version")
+    return choice, spans[0]["version"] if spans else answer.get("weight_version")
+
+
+def _adapter(_args: Any, sampling_params: Dict[str, Any]) -> GenerateAdapter:
+    return GenerateAdapter(sampling_params, "processed_logprobs")
 
 
 def _check_arguments(args: Any, top_k: int) -> None:
@@ -48,6 +53,7 @@ def _check_arguments(args: Any, top_k: int) -> None:
     most = getattr(args, "vllm_max_logprobs", -1)
     if 0 <= most < top_k + _BESIDE_TOP_K:
         raise ValueError(f"vllm_max_logprobs is {most}, too few for top_k {top_k}: set it to {top_k + _BESIDE_TOP_K}")
+    _adapter(args, {"temperature": args.rollout_temperature, "logprobs": top_k + _BESIDE_TOP_K})
 
 
 _process = Process(
@@ -62,7 +68,7 @@ _process = Process(
         Engine(
             asked=_asked,
             told=_told,
-            adapter=lambda args, sampling_params: GenerateAdapter(sampling_params, "processed_logprobs"),
+            adapter=_adapter,
             check_arguments=_check_arguments,
         ),
     )

@@ -444,9 +444,10 @@ class SlimeCase(SlimeFamilyCase):
         args = self.args()
         (whole,) = self.generated(args, PROMPTS[:1])
         begun = type(whole)(prompt=PROMPTS[0], status=whole.Status.ABORTED, tokens=whole.tokens[:-3], response="begun")
-        begun.response_length = whole.response_length - 3
+        begun.response_length, begun.weight_versions = whole.response_length - 3, ["0"]
         begun.rollout_log_probs, begun.loss_mask = whole.rollout_log_probs[:-3], [1] * begun.response_length
         (again,) = self.generated(args, begun=[begun])
+        self.assertNotIn("0", again.weight_versions)
         prompt = self.tokenizer.encode(PROMPTS[0], add_special_tokens=False)
         self.assertEqual(self.engine.prompt(self.engine.requests[-1]), prompt)
         self.assertEqual(again.tokens[: len(prompt)], prompt)
