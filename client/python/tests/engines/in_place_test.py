@@ -11,6 +11,7 @@ import unittest
 import unittest.mock
 
 import numpy as np
+from in_a_fork import skip_unless_grpc_lets_fork
 from server.testing.live_server import LiveServer
 
 import sis
@@ -224,6 +225,7 @@ class InPlaceTest(unittest.TestCase):
             os.kill(self.server.process.pid, signal.SIGCONT)
 
     def test_a_client_that_forks_or_is_closed_leases_nothing(self):
+        skip_unless_grpc_lets_fork()
         self.start()
         leased = lambda: self.server.metrics()["sis_segments"]
         client = self.client()
