@@ -272,14 +272,13 @@ class StudyTest(InFolder):
         self.assertRegex(self.said[-1], r"^256 runs \[#*\] 100%  .*accepted \d+%, \d+\.\d min; 0 min left$")
 
     def test_a_run_that_fails_ends_the_others_and_is_named(self):
-        third = PLAN.runs[2]
+        first, second, third = PLAN.runs[:3]
         name = design.plain(third)
+        broken = f"if run == '{third}': sys.exit('it broke')\nif run not in {(str(first), str(second))!r}: time.sleep(600)"
         with self.assertRaisesRegex(RuntimeError, rf"^{re.escape(name)} failed; see .*\.log$") as raised:
-            self.make_all(self.trainings(f"if run == '{third}': sys.exit('it broke')"))
+            self.make_all(self.trainings(broken))
         self.assertIn("it broke", pathlib.Path(str(raised.exception).split("see ")[1]).read_text())
-        found = results.read(self.path)
-        self.assertNotIn(third, found)
-        self.assertLess(len(found), 8)
+        self.assertLessEqual(set(results.read(self.path)), {first, second})
 
     def test_interrupted_it_keeps_what_is_finished(self):
         runs = PLAN.runs
