@@ -249,8 +249,7 @@ std::string DescribeColumns(const Sequence& sequence) {
 std::string DescribeAnnotation(const Sequence& sequence) {
   std::string text;
   v1::Annotation annotation;
-  if (!annotation.ParseFromString(sequence.annotation()))
-    return "an annotation that is no message\n";
+  if (!annotation.ParseFromString(sequence.annotation())) return "unreadable annotation\n";
   google::protobuf::TextFormat::PrintToString(annotation, &text);
   return text;
 }

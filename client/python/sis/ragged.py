@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Iterator, List, Sequence, Union
+from typing import TYPE_CHECKING, Iterator, List, Sequence, Union
 
 import numpy as np
 
 from sis import arrays
 from sis.arrays import ArrayLike
+
+if TYPE_CHECKING:
+    from sis.run import RunConfig
 
 # Beyond the target, so that no sum here reaches it that the server's, of another exponential, does not:
 # the server cuts what this leaves, and the record is what it makes of whole sets. Two exponentials of at
@@ -19,6 +22,11 @@ FEWEST_SLOTS = 32
 _WIDTHS = (4, 12, 48, 1 << 30)
 # Rows whose sums stay in the processor's caches.
 _ROWS = 4096
+
+
+def pays(config: RunConfig) -> bool:
+    """Whether to leave out what the run's mass cuts: there is something, and sending it takes longer."""
+    return 0 < config.mass < 1 and config.top_k >= FEWEST_SLOTS
 
 
 def cut(columns: Sequence[np.ndarray], mass: float) -> Sequence[np.ndarray]:

@@ -280,6 +280,19 @@ class Process:
         return value, metrics
 
 
+def packed_loss(process: Process, log_probs_and_entropy: Callable[..., Any]) -> Callable[..., Loss]:
+    """A loss function of slime and vime. log_probs_and_entropy: theirs, of samples one after the other."""
+
+    def loss(args: Any, batch: Dict[str, Any], logits: torch.Tensor, sum_of_sample_mean: Any) -> Loss:
+        current = lambda: log_probs_and_entropy(
+            logits, args=args, unconcat_tokens=batch["unconcat_tokens"], total_lengths=batch["total_lengths"],
+            response_lengths=batch["response_lengths"],
+        )[1]["log_probs"]  # fmt: skip
+        return process.loss(args, batch, logits, sum_of_sample_mean, current)
+
+    return loss
+
+
 @dataclasses.dataclass
 class _Request:
     top_k: int

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from typing import Any, Dict, Tuple
 
-import torch
 from vime.backends.megatron_utils.loss import get_log_probs_and_entropy, policy_loss_function
 from vime.rollout import vllm_rollout
 from vime.utils.ppo_utils import get_pg_loss_type
 
 from sis.engines.vllm import GenerateAdapter
-from sis.slime_family import Engine, Framework, Loss, OneTurn, Process
+from sis.slime_family import Engine, Framework, OneTurn, Process, packed_loss
 
 # vLLM lists the sampled token among them: see sis.engines.vllm.GenerateAdapter.
 _BESIDE_TOP_K = 2
@@ -75,12 +74,4 @@ _process = Process(
 )
 before_train_step = _process.before_train_step
 generate = OneTurn(_process, vllm_rollout).generate
-
-
-def loss(args: Any, batch: Dict[str, Any], logits: torch.Tensor, sum_of_sample_mean: Any) -> Loss:
-    """vime's policy_loss_function, of old log-probs and advantages as SIS makes them."""
-    current = lambda: get_log_probs_and_entropy(
-        logits, args=args, unconcat_tokens=batch["unconcat_tokens"], total_lengths=batch["total_lengths"],
-        response_lengths=batch["response_lengths"],
-    )[1]["log_probs"]  # fmt: skip
-    return _process.loss(args, batch, logits, sum_of_sample_mean, current)
+loss = packed_loss(_process, get_log_probs_and_entropy)

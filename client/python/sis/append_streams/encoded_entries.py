@@ -230,8 +230,7 @@ def _checked_block(block: Block, config: RunConfig, segments: Sequence[Segment])
         if places is not None:
             in_segment, values = segment, places
             break
-    is_long = top_k >= ragged.FEWEST_SLOTS and 8 * rows * top_k >= _CUT_BYTES
-    if in_segment is None and 0 < mass < 1 and counts is None and is_long:
+    if in_segment is None and counts is None and ragged.pays(config) and 8 * rows * top_k >= _CUT_BYTES:
         values = columns = ragged.cut(columns, mass)
     crc = checksum.crc32c(columns)
     end = b"" if crc is None else _FIXED32.pack(_CRC32C, crc)

@@ -431,10 +431,9 @@ class Recorder:
         """The arrays of blocks of so many rows, counts or None at last: what travels goes without what
         the run's mass leaves out, of all at once as each is short."""
         ends = list(itertools.accumulate(lengths))
-        mass = self._run.config.mass
-        is_long = self._run.config.top_k >= ragged.FEWEST_SLOTS
-        if 0 < mass < 1 and is_long and record and not self._client._shares(record[2]):
-            for arrays in ragged.cut_each(record, ends, mass):
+        config = self._run.config
+        if ragged.pays(config) and record and not self._client._shares(record[2]):
+            for arrays in ragged.cut_each(record, ends, config.mass):
                 yield arrays if len(arrays) == 5 else [*arrays, None]
             return
         for begin, end in zip([0, *ends], ends):
