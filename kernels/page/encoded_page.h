@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/records/encoding.h"
@@ -142,11 +143,14 @@ struct UsedRows {
 // all of them present. Returns how many slots they use.
 size_t ReadUsedSlots(const PageView& page, uint32_t first, const UsedRows& rows);
 
-// What tells backends where in a ragged page the slots are, unpacked.
+// What tells where in a ragged page the slots are, unpacked. Of the pages that a cache has none of
+// it is on the heap.
 struct UnpackedCounts {
-  std::vector<uint16_t> counts;  // as in RaggedLogProbs, of all groups
-  std::vector<uint32_t> begins;  // the same
-  std::vector<uint16_t> ranks;   // [positions], of the sampled tokens
+  static constexpr size_t kFewPositions = 64;
+
+  absl::InlinedVector<uint16_t, kFewPositions> counts;  // as in RaggedLogProbs, of all groups
+  absl::InlinedVector<uint32_t, kFewPositions / kGroupPositions + 1> begins;  // the same
+  absl::InlinedVector<uint16_t, kFewPositions> ranks;  // [positions], of the sampled tokens
 };
 
 // Makes room as needed, and keeps it. The counts come to no more slots than the header says.

@@ -516,7 +516,7 @@ TEST(Page, UncheckedBytesOfARaggedPageAreReadInPlace) {
       ReadRecords(ViewPage(header, page), 0, decoded.rows());
       UnpackedCounts counts;
       UnpackCounts(ViewPage(header, page), counts);
-      ASSERT_EQ(counts.ranks, decoded.ranks);
+      ASSERT_TRUE(std::ranges::equal(counts.ranks, decoded.ranks));
       // No code beyond those of the page is asked for.
       ASSERT_LE(counts.begins.back(), header.used_slots);
       for (size_t group = 0; group + 1 < counts.begins.size(); ++group) {

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "absl/container/fixed_array.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/log_prob.h"
 #include "kernels/page/encoded_page.h"
@@ -17,9 +18,6 @@
 
 namespace sis {
 namespace {
-
-// More than these are kept on the heap while a page is read.
-constexpr size_t kFewPositions = 64;
 
 // Values of a section that stand side by side, at most those of a group's slots.
 class UnpackedValues {
@@ -49,6 +47,7 @@ class UnpackedValues {
 // log_probs, either of which may be left out.
 void ReadSlots(const PageView& page, const UnpackedCounts& unpacked, size_t first,
                std::span<const size_t> begins, std::span<int32_t> ids, std::span<float> log_probs) {
+  if (ids.empty() && log_probs.empty()) return;
   const PageHeader& header = page.header;
   const PackedValues packed_multipliers(page.multipliers, kMultiplierBits);
   const size_t end = first + begins.size();
@@ -68,11 +67,20 @@ void ReadSlots(const PageView& page, const UnpackedCounts& unpacked, size_t firs
     if (!log_probs.empty()) {
       codes.Unpack(page.log_probs, LogProbBits(header.encoding), begin, end_slot);
     }
+    const size_t group_first = group * kGroupPositions - first;  // wraps around before the first
+    if (log_probs.empty() && group_first <= begins.size() &&
+        begins.size() - group_first >= kGroupPositions) {
+      size_t slot = begin;
+      VisitRaggedSlots(counts, [&, group_begins = &begins[group_first]](size_t lane, size_t rank) {
+        ids[group_begins[lane] + rank] = static_cast<int32_t>(slot_ids.At(slot++));
+      });
+      continue;
+    }
     VisitEncoding(header.encoding, [&]<LogProbEncoding kEncoding>() {
       size_t slot = begin;
       VisitRaggedSlots(counts, [&](size_t lane, size_t rank) {
         const size_t from = slot++;
-        const size_t i = group * kGroupPositions + lane - first;  // wraps around before the first
+        const size_t i = group_first + lane;
         if (i >= begins.size()) return;
         if (!ids.empty()) ids[begins[i] + rank] = static_cast<int32_t>(slot_ids.At(from));
         if (!log_probs.empty()) {
@@ -121,18 +129,21 @@ void ReadSampledLogProbs(const PageView& page, size_t first, std::span<float> lo
 
 absl::Status CheckRaggedCounts(const PageView& page) {
   const PageHeader& header = page.header;
-  const PackedValues counts(page.counts, RaggedCountBits(header.slots));
-  const PackedValues ranks(page.ranks, RaggedRankBits(header.slots));
-  size_t used_slots = 0;
-  size_t outside = 0;
-  uint32_t largest_count = 0;
-  uint32_t largest_rank = 0;
-  for (size_t i = 0; i < header.positions; ++i) {
-    const uint32_t count = counts.At(i);
-    const uint32_t rank = ranks.At(i);
+  absl::InlinedVector<uint16_t, UnpackedCounts::kFewPositions> values(GroupCount(header.positions) *
+                                                                      kGroupPositions);
+  const auto positions = std::span(values).first(header.positions);
+  UnpackToHalves(page.counts, RaggedCountBits(header.slots), values);
+  uint32_t used_slots = 0;
+  uint16_t largest_count = 0;
+  for (const uint16_t count : positions) {
     used_slots += count;
-    outside += rank == RaggedRankOutside(header.slots) ? 1 : 0;
     largest_count = std::max(largest_count, count);
+  }
+  UnpackToHalves(page.ranks, RaggedRankBits(header.slots), values);
+  uint32_t outside = 0;
+  uint16_t largest_rank = 0;
+  for (const uint16_t rank : positions) {
+    outside += rank == RaggedRankOutside(header.slots) ? 1 : 0;
     largest_rank = std::max(largest_rank, rank);
   }
   if (largest_count > static_cast<uint32_t>(header.slots)) {
@@ -155,7 +166,7 @@ void ReadRaggedRecords(const PageView& page, uint32_t first, const RecordRows& r
   const size_t slots = page.header.slots;
   UnpackedCounts unpacked;
   UnpackCounts(page, unpacked);
-  absl::FixedArray<size_t, kFewPositions> begins(rows.ranks.size());
+  absl::FixedArray<size_t, UnpackedCounts::kFewPositions> begins(rows.ranks.size());
   for (size_t i = 0; i < begins.size(); ++i) begins[i] = i * slots;
   std::ranges::copy(std::span(unpacked.ranks).subspan(first, begins.size()), rows.ranks.begin());
   ReadSampledLogProbs(page, first, rows.sampled_log_probs);
@@ -171,7 +182,7 @@ void ReadRaggedRecords(const PageView& page, uint32_t first, const RecordRows& r
 size_t ReadUsedSlots(const PageView& page, uint32_t first, const UsedRows& rows) {
   UnpackedCounts unpacked;
   UnpackCounts(page, unpacked);
-  absl::FixedArray<size_t, kFewPositions> begins(rows.counts.size());
+  absl::FixedArray<size_t, UnpackedCounts::kFewPositions> begins(rows.counts.size());
   size_t used = 0;
   for (size_t i = 0; i < begins.size(); ++i) {
     begins[i] = used;

@@ -1,8 +1,6 @@
 #include "server/fetch/slice_summary.h"
 
 #include <algorithm>
-#include <array>
-#include <span>
 #include <variant>
 
 namespace sis {
@@ -18,13 +16,11 @@ SliceSummary Summarize(const SliceRange& slice, uint64_t oldest_fresh_version, b
   reader.Check(slice.first_position, slice.count);
   summary.digest = reader.Digest(slice.first_position, slice.count, oldest_fresh_version);
   RowBuffer buffer;
-  std::array<uint16_t, Page::kPositions> counts;
   reader.ForEachPiece(slice.first_position, slice.count, [&](const Sequence::Reader::Piece& piece) {
     if (const auto reason = ReasonMissing(piece, oldest_fresh_version); reason.has_value()) {
       AddMissing(summary.missing, {piece.first_position, piece.count, *reason});
     } else if (count_slots) {
-      summary.used_slots += piece.page->ReadUsed(
-          piece.index, {.counts = std::span(counts).first(piece.count)}, buffer);
+      summary.used_slots += piece.page->UsedSlots(piece.index, piece.count, buffer);
     }
   });
   return summary;
