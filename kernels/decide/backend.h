@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "kernels/decide/decide.h"
 #include "kernels/numerics/sums.h"
@@ -42,17 +43,29 @@ struct CurrentView {
   std::span<const float> log_envelopes;   // [n]
   std::span<const float> covered_masses;  // [n]
   std::span<const uint16_t> float16_log_probs = {};
+  // Beside ragged records GATHERED log-probs may be ragged too: those of one position after the
+  // other, of each as many as its record has slots, which this says. Else it is empty.
+  std::span<const uint16_t> counts = {};  // [n]
 
-  bool reduced() const { return log_probs.empty() && float16_log_probs.empty(); }
+  bool reduced() const { return log_probs.empty() && float16_log_probs.empty() && counts.empty(); }
 };
 
-// Reads single values of the GATHERED form.
+// Reads single values of the GATHERED form. The view must outlive it.
 class CurrentReader {
  public:
-  CurrentReader(const CurrentView& current, size_t slots) : current_(current), slots_(slots) {}
+  CurrentReader(const CurrentView& current, size_t slots) : current_(current), slots_(slots) {
+    begins_.reserve(current.counts.size());
+    size_t begin = 0;
+    for (const uint16_t count : current.counts) {
+      begins_.push_back(begin);
+      begin += count;
+    }
+  }
 
+  // -inf where there is none.
   float At(size_t position, size_t slot) const {
-    const size_t index = position * slots_ + slot;
+    if (!begins_.empty() && slot >= current_.counts[position]) return kMinusInfinity;
+    const size_t index = (begins_.empty() ? position * slots_ : begins_[position]) + slot;
     return current_.log_probs.empty() ? DecodeFloat16(current_.float16_log_probs[index])
                                       : current_.log_probs[index];
   }
@@ -60,6 +73,7 @@ class CurrentReader {
  private:
   const CurrentView& current_;
   const size_t slots_;
+  std::vector<size_t> begins_;  // of ragged ones
 };
 
 // Where results go. decisions is required; the others may be empty.

@@ -147,7 +147,6 @@ void EvaluatePositions(const SlotPlan& plan, uint64_t draw, const Stretch& stret
   for (size_t group = 0; index < positions; ++group) {
     const size_t count = std::min(kGroup - first_lane, positions - index);
     const auto behavior_rows = behavior.Group(group, index, first_lane, count);
-    LimitRanks(behavior_rows, current);
     const auto current_rows = current.Group(group, index, first_lane, count);
     const GroupInput input = {stretch.behavior.sampled_log_probs.data() + index,
                               stretch.current.sampled_log_probs.data() + index,

@@ -1,6 +1,6 @@
-// The slots of ragged log-probs (kernels/records/ragged_log_probs.h). Exponentials are taken where
-// used slots stand side by side, without gaps; only what joins the slots of a position goes rank by
-// rank, up to the longest set of the group.
+// The slots of ragged log-probs (kernels/records/ragged_log_probs.h) and the current policy's
+// values beside them. Exponentials are taken where used slots stand side by side, without gaps;
+// only what joins the slots of a position goes rank by rank, up to the longest set of the group.
 #if defined(SIS_KERNELS_SIMD_RAGGED_SLOTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SIS_KERNELS_SIMD_RAGGED_SLOTS_INL_H_
 #undef SIS_KERNELS_SIMD_RAGGED_SLOTS_INL_H_
@@ -65,8 +65,6 @@ struct RaggedScratch {
   static constexpr size_t kRows = kMaxTopK + kRanksAtOnce;
 
   HWY_ALIGN float codes[kGroup * (kMaxTopK + 2)];
-  HWY_ALIGN float current[kLanes * (kMaxTopK + 2)];
-  HWY_ALIGN float maxima[kLanes * kRows];
   uint16_t lanes[kRows];   // by rank, a bit for each position that has that slot
   uint16_t begins[kRows];  // by rank, its first slot in `codes`
 };
@@ -98,7 +96,11 @@ class RaggedGroup {
 
   // Slots of the longest set: there are no more ranks.
   size_t longest() const { return longest_; }
-  RaggedScratch& scratch() const { return scratch_; }
+  // The same of the kLanes positions from `lane` on.
+  HWY_INLINE size_t Longest(size_t lane) const {
+    const Int32Tag di;
+    return static_cast<size_t>(hn::GetLane(hn::MaxOfLanes(di, counts_[lane / kLanes])));
+  }
 
   // Which of the kLanes positions from `lane` on have a slot of that rank; and the bits of these.
   HWY_INLINE Mask Has(size_t lane, size_t rank) const {
@@ -172,7 +174,7 @@ class RaggedPositions {
   HWY_INLINE void FindRows(const uint16_t* counts, size_t longest, size_t begin) {
     const hn::FixedTag<uint8_t, kGroup> d8;
     constexpr size_t kRanksOfBytes = 255;
-    const size_t end = std::min<size_t>(longest + kRanksAtOnce - 1, kMaxTopK);
+    const size_t end = longest + kRanksAtOnce - 1;
     for (size_t first = 0; first < end; first += kRanksOfBytes) {
       const auto group = CountsAbove(counts, first);
       const size_t last = std::min(end, first + kRanksOfBytes);
@@ -237,85 +239,175 @@ class RaggedPositions {
   RaggedScratch scratch_;
 };
 
+// Values of a group's positions that stand one position after the other.
+class RaggedRows {
+ public:
+  using Values = Floats;
+
+  // `begins`: by lane, where its position's values begin. Values can be read up to the end of the
+  // longest set, four at a time, from everywhere.
+  HWY_INLINE RaggedRows(const float* values, const uint32_t* begins)
+      : values_(values), begins_(begins) {}
+
+  // Ranks rank to rank + 3 of the kLanes positions from `lane` on; where there is no slot,
+  // anything.
+  HWY_INLINE FourFloats Load(size_t lane, size_t rank) const {
+    const FloatTag d;
+    return TransposeFours(d, FourOf(d, lane, rank), FourOf(d, lane + 1, rank),
+                          FourOf(d, lane + 2, rank), FourOf(d, lane + 3, rank));
+  }
+  template <size_t kCount>
+  HWY_INLINE void LoadLast(size_t lane, size_t rank, Floats (&last)[kCount]) const {
+    const FourFloats four = Load(lane, rank);
+    const Floats in_order[] = {four.first.first, four.first.second, four.second.first,
+                               four.second.second};
+    for (size_t i = 0; i < kCount; ++i) last[i] = in_order[i];
+  }
+
+ private:
+  // Four values of one position, and of those 4, 8 and 12 lanes on, if there are as many.
+  template <class D>
+  HWY_INLINE hn::Vec<D> FourOf(D d, size_t lane, size_t rank) const {
+    if constexpr (hn::MaxLanes(D()) == 4) {
+      return hn::LoadU(d, values_ + begins_[lane] + rank);
+    } else {
+      const hn::Half<D> half;
+      return hn::Combine(d, FourOf(half, lane + hn::MaxLanes(D()) / 2, rank),
+                         FourOf(half, lane, rank));
+    }
+  }
+
+  const float* values_;
+  const uint32_t* begins_;
+};
+
+// The current policy's values of a group, and their exponentials.
+struct RaggedCurrentRows {
+  RaggedRows log_probs;
+  RaggedRows exponentials;
+  // Whether all exponentials are right, if the masses are valid.
+  bool in_range;
+};
+
+// The current policy's values beside ragged records, in float32 or float16, ragged as these or in
+// rows of all slots. Each value is read once, and those that no record has a slot for mostly not.
+template <typename T>
+class RaggedCurrent {
+ public:
+  // `all_counts`: of the current values, empty if they are in rows.
+  RaggedCurrent(std::span<const T> values, std::span<const uint16_t> all_counts, size_t slots,
+                const RaggedLogProbs& records)
+      : values_(values), in_rows_(all_counts.empty()), slots_(slots), records_(records) {}
+
+  // Groups come one after the other.
+  HWY_INLINE RaggedCurrentRows Group(size_t group, size_t index, size_t first_lane, size_t count) {
+    const uint16_t* counts = records_.counts.data() + group * kGroup;
+    uint32_t end = 0;
+    for (size_t lane = 0; lane < kGroup; ++lane) {
+      // Lanes of other positions read anything.
+      const bool filled = count == kGroup || (lane >= first_lane && lane < first_lane + count);
+      begins_[lane] = filled ? end : 0;
+      end += filled ? counts[lane] : 0;
+    }
+    if (in_rows_) {
+      for (size_t i = 0; i < count; ++i) {
+        const size_t lane = first_lane + i;
+        Copy((index + i) * slots_, counts[lane], log_probs_ + begins_[lane]);
+      }
+    } else {
+      Copy(next_, end, log_probs_);
+      next_ += end;
+    }
+    const FloatTag d;
+    hn::StoreU(hn::Zero(d), d, log_probs_ + end);
+    Uint32s largest_bits = hn::Zero(Uint32Tag());
+    const auto exponentials = [&]<size_t kCount>(size_t vector) HWY_ATTR
+        __attribute__((always_inline)) {
+      Floats p[kCount], e[kCount];
+      for (size_t i = 0; i < kCount; ++i) {
+        p[i] = hn::Load(d, log_probs_ + (vector + i) * kLanes);
+        largest_bits = hn::Max(largest_bits, RangeBits(p[i]));
+      }
+      ExpOfEach(p, e);
+      for (size_t i = 0; i < kCount; ++i) {
+        hn::Store(e[i], d, exponentials_ + (vector + i) * kLanes);
+      }
+    };
+    VisitRanks((end + kLanes - 1) / kLanes, exponentials);
+    return {RaggedRows(log_probs_, begins_), RaggedRows(exponentials_, begins_),
+            AllInRange(largest_bits)};
+  }
+
+ private:
+  // Beyond its last value a position is read up to the longest set's, four ranks at a time.
+  static constexpr size_t kRoom = kGroup * kMaxTopK + kMaxTopK + kRanksAtOnce + kLanes;
+
+  // May write up to kLanes - 1 values more.
+  HWY_INLINE void Copy(size_t from, size_t count, float* to) {
+    const FloatTag d;
+    for (size_t i = 0; i < count; i += kLanes) {
+      const T* values = values_.data() + from + i;
+      if (HWY_LIKELY(from + i + kLanes <= values_.size())) {
+        hn::StoreU(LoadFloats(values), d, to + i);
+      } else {
+        T last[kLanes] = {};
+        std::memcpy(last, values, (count - i) * sizeof(T));
+        hn::StoreU(LoadFloats(last), d, to + i);
+      }
+    }
+  }
+
+  const std::span<const T> values_;
+  const bool in_rows_;
+  const size_t slots_;
+  const RaggedLogProbs& records_;
+  size_t next_ = 0;  // the first value of the next group
+  uint32_t begins_[kGroup];
+  HWY_ALIGN float log_probs_[kRoom];
+  HWY_ALIGN float exponentials_[kRoom];
+};
+
 // The fast way, as AccumulatePlain.
-template <class CurrentRows>
-HWY_INLINE bool AccumulateRagged(const RaggedGroup& behavior, const CurrentRows& current,
+HWY_INLINE bool AccumulateRagged(const RaggedGroup& behavior, const RaggedCurrentRows& current,
                                  size_t lane, const SlotPlan& plan, SlotResults& results) {
   const FloatTag d;
-  const size_t longest = behavior.longest();
-  RaggedScratch& scratch = behavior.scratch();
+  PrefixPoints points(plan, results);
   Floats max = Constant(kMinusInfinity);
-  size_t used = 0;
-  // Every rank, up to those that are read with the last one.
-  const auto add = [&](Floats p, size_t rank) HWY_ATTR __attribute__((always_inline)) {
+  Floats covered_mass = hn::Zero(d);
+  // Every rank, up to those that are read with the last one; where there is no slot, 0 is added.
+  const auto add = [&](Floats p, Floats exponential, size_t rank) HWY_ATTR
+      __attribute__((always_inline)) {
     const Mask has = behavior.Has(lane, rank);
     const Floats log_ratio = hn::Sub(p, behavior.At(lane, rank, has));
     max = hn::Max(max, hn::IfThenElse(has, log_ratio, Constant(kMinusInfinity)));
-    hn::Store(max, d, scratch.maxima + rank * kLanes);
-    hn::StoreU(hn::Compress(p, has), d, scratch.current + used);
-    used += hn::CountTrue(d, has);
+    covered_mass = hn::Add(covered_mass, hn::IfThenElseZero(has, exponential));
+    if (HWY_UNLIKELY(rank + 1 == points.next())) points.Keep({FlushAll(max), covered_mass});
   };
-  size_t rank = 0;
-  for (; rank < longest && rank + kRanksAtOnce <= plan.slots; rank += kRanksAtOnce) {
-    const FourFloats p = current.Load(lane, rank);
-    add(p.first.first, rank);
-    add(p.first.second, rank + 1);
-    add(p.second.first, rank + 2);
-    add(p.second.second, rank + 3);
-  }
-  const auto add_last = [&]<size_t kCount>(size_t first) HWY_ATTR __attribute__((always_inline)) {
-    Floats last[kCount];
-    current.LoadLast(lane, first, last);
-    for (size_t i = 0; i < kCount; ++i) add(last[i], first + i);
-  };
-  VisitLastRanks(rank, rank < longest ? plan.slots - rank : 0, add_last);
-  hn::StoreU(hn::Zero(d), d, scratch.current + used);
-
-  Uint32s largest_bits = hn::Zero(Uint32Tag());
-  const auto exponentials = [&]<size_t kCount>(size_t vector) HWY_ATTR
-      __attribute__((always_inline)) {
-    Floats p[kCount], e[kCount];
-    for (size_t i = 0; i < kCount; ++i) {
-      p[i] = hn::Load(d, scratch.current + (vector + i) * kLanes);
-      largest_bits = hn::Max(largest_bits, RangeBits(p[i]));
-    }
-    ExpOfEach(p, e);
-    for (size_t i = 0; i < kCount; ++i) {
-      hn::Store(e[i], d, scratch.current + (vector + i) * kLanes);
-    }
-  };
-  VisitRanks((used + kLanes - 1) / kLanes, exponentials);
-
-  PrefixPoints points(plan, results);
-  Floats covered_mass = hn::Zero(d);
-  used = 0;
-  for (rank = 0; rank < longest; ++rank) {
-    const Mask has = behavior.Has(lane, rank);
-    // Where there is no slot, 0 is added.
-    covered_mass = hn::Add(
-        covered_mass, Expand(LoadFloats(scratch.current + used), has, behavior.Bits(lane, rank)));
-    used += hn::CountTrue(d, has);
-    if (HWY_UNLIKELY(rank + 1 == points.next())) {
-      points.Keep({FlushAll(hn::Load(d, scratch.maxima + rank * kLanes)), covered_mass});
-    }
+  const size_t longest = behavior.Longest(lane);
+  for (size_t rank = 0; rank < longest; rank += kRanksAtOnce) {
+    const FourFloats p = current.log_probs.Load(lane, rank);
+    const FourFloats e = current.exponentials.Load(lane, rank);
+    add(p.first.first, e.first.first, rank);
+    add(p.first.second, e.first.second, rank + 1);
+    add(p.second.first, e.second.first, rank + 2);
+    add(p.second.second, e.second.second, rank + 3);
   }
   const Envelopes all = {FlushAll(max), covered_mass};
   points.KeepRest(all);
   if (HWY_LIKELY(plan.top_k == plan.slots)) results.envelopes = all;
   results.valid = AreMasses(covered_mass);
-  return AllInRange(largest_bits);
+  return current.in_range;
 }
 
 // Fills in what `plan` asks for.
-template <class CurrentRows>
-HWY_INLINE void AccumulateSlots(const RaggedGroup& behavior, const CurrentRows& current,
+HWY_INLINE void AccumulateSlots(const RaggedGroup& behavior, const RaggedCurrentRows& current,
                                 size_t lane, const SlotPlan& plan, Expectation& /*expectation*/,
                                 SlotResults& results) {
   if (HWY_LIKELY(!plan.total_variation) &&
       HWY_LIKELY(AccumulateRagged(behavior, current, lane, plan, results))) {
     return;
   }
-  const CopiedSlots slots(behavior, current, lane, behavior.longest());
+  const CopiedSlots slots(behavior, current.log_probs, lane, behavior.longest());
   plan.total_variation ? AccumulateAny<true>(slots, plan, results)
                        : AccumulateAny<false>(slots, plan, results);
 }

@@ -143,60 +143,24 @@ HWY_NOINLINE void TransposeHalves(const RowOf& row, size_t slots, uint16_t* HWY_
   }
 }
 
-// Of a group that comes soon, given where this one's values begin: the lines that hold the first
-// ranks.
-template <typename T>
-HWY_INLINE void PrefetchFirstRanks(const T* values, size_t slots) {
-  constexpr size_t kGroupsAhead = 2;
-  for (size_t i = kGroupsAhead * kGroup; i < (kGroupsAhead + 1) * kGroup; ++i) {
-    PrefetchAhead(values + i * slots, 0);
-  }
-}
-
-// Float32 values, token after token, of which few are read.
-class FirstRanks {
- public:
-  using Positions = TokenMajorPositions<float, RowMemory::kNear>;
-
-  FirstRanks(std::span<const float> values, size_t slots)
-      : values_(values.data()), slots_(slots), positions_(values, slots) {}
-
-  HWY_INLINE Positions::Rows Group(size_t group, size_t index, size_t first_lane, size_t count) {
-    PrefetchFirstRanks(values_ + index * slots_, slots_);
-    return positions_.Group(group, index, first_lane, count);
-  }
-
- private:
-  const float* values_;
-  size_t slots_;
-  Positions positions_;
-};
-
 // Float16 values, token after token, transposed into groups. Each is read once.
 class TransposedHalves {
  public:
   using Rows = RankMajorRows<LogProbEncoding::kFloat16, RowMemory::kNear>;
 
   TransposedHalves(std::span<const uint16_t> values, size_t slots)
-      : values_(values.data()), slots_(slots), ranks_(slots) {}
-
-  // Of the next group no more will be read.
-  void ReadOnly(size_t ranks) { ranks_ = ranks; }
+      : values_(values.data()), slots_(slots) {}
 
   HWY_INLINE Rows Group(size_t /*group*/, size_t index, size_t first_lane, size_t count) {
     const uint16_t* values = values_ + index * slots_;
     if (HWY_LIKELY(count == kGroup)) {
-      if (ranks_ == slots_) {
-        const auto* ahead = reinterpret_cast<const std::byte*>(values);
-        for (size_t byte = 0; byte < kGroup * slots_ * sizeof(uint16_t); byte += 64) {
-          PrefetchAhead(ahead + byte);
-        }
-      } else {
-        PrefetchFirstRanks(values, slots_);
+      const auto* ahead = reinterpret_cast<const std::byte*>(values);
+      for (size_t byte = 0; byte < kGroup * slots_ * sizeof(uint16_t); byte += 64) {
+        PrefetchAhead(ahead + byte);
       }
-      TransposeHalves(AllLanes{values, slots_}, ranks_, rows_);
+      TransposeHalves(AllLanes{values, slots_}, slots_, rows_);
     } else {
-      TransposeHalves(SomeLanes{values, slots_, first_lane, count}, ranks_, rows_);
+      TransposeHalves(SomeLanes{values, slots_, first_lane, count}, slots_, rows_);
     }
     return Rows(reinterpret_cast<const std::byte*>(rows_));
   }
@@ -224,16 +188,8 @@ class TransposedHalves {
 
   const uint16_t* values_;
   size_t slots_;
-  size_t ranks_;
   HWY_ALIGN uint16_t rows_[kGroup * kMaxTopK];
 };
-
-// Before the next group of current values is read.
-template <class BehaviorRows, class Current>
-HWY_INLINE void LimitRanks(const BehaviorRows& /*behavior*/, Current& /*current*/) {}
-HWY_INLINE void LimitRanks(const RaggedGroup& behavior, TransposedHalves& current) {
-  current.ReadOnly(behavior.longest());
-}
 
 // Calls `visit` with the lane of the first position and the groups of both policies' log-probs,
 // which must be GATHERED; it is compiled once for each pair of layouts. `next` is where the
@@ -243,12 +199,12 @@ void VisitGroups(const BehaviorView& behavior, const CurrentView& current, size_
                  const std::byte* next, const Visitor& visit) {
   if (const RaggedLogProbs& ragged = behavior.ragged_log_probs; !ragged.empty()) {
     RaggedPositions positions(ragged);
-    if (current.float16_log_probs.empty()) {
-      FirstRanks current_groups(current.log_probs, slots);
-      return visit(ragged.first_lane, positions, current_groups);
-    }
-    TransposedHalves current_groups(current.float16_log_probs, slots);
-    return visit(ragged.first_lane, positions, current_groups);
+    const auto with_current = [&](auto values) {
+      RaggedCurrent current_groups(values, current.counts, slots, ragged);
+      visit(ragged.first_lane, positions, current_groups);
+    };
+    return current.float16_log_probs.empty() ? with_current(current.log_probs)
+                                             : with_current(current.float16_log_probs);
   }
   const auto with_behavior = [&](size_t first_lane, auto behavior_groups) {
     if (current.float16_log_probs.empty()) {

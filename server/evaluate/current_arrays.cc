@@ -5,13 +5,11 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "server/shared_memory/guarded_access.h"
 #include "server/wire/arrays.h"
 
 namespace sis {
@@ -26,19 +24,6 @@ void Normalize(std::span<const float> logits, double log_sum_exp, std::span<floa
       std::isfinite(log_sum_exp) ? log_sum_exp : std::numeric_limits<double>::quiet_NaN();
   for (size_t i = 0; i < logits.size(); ++i) {
     log_probs[i] = Flush(static_cast<float>(static_cast<double>(logits[i]) - sum));
-  }
-}
-
-// Rows of `slots` values, of which each holds its own first; what stands in the others is left.
-template <typename T>
-void SpreadRows(std::span<const T> values, std::span<const uint16_t> counts, size_t slots,
-                std::span<T> rows) {
-  const T* from = values.data();
-  T* to = rows.data();
-  for (const uint16_t count : counts) {
-    for (size_t slot = 0; slot < count; ++slot) to[slot] = from[slot];
-    from += count;
-    to += slots;
   }
 }
 
@@ -105,7 +90,7 @@ CurrentView CurrentArrays::Read(size_t first, size_t count, Scratch& scratch,
     view.log_envelopes = log_envelopes_.Read<float>(first, count, scratch.log_envelopes);
     view.covered_masses = covered_masses_.Read<float>(first, count, scratch.covered_masses);
   } else if (ragged()) {
-    ReadRagged(first, count, scratch, view);
+    ReadRagged(first, count, scratch, each_once, view);
   } else if (values_ == v1::Gathered::FLOAT16_LOG_PROBS) {
     view.float16_log_probs =
         each_once ? log_probs_.ReadOnce(first * slots_, count * slots_, scratch.halves)
@@ -144,39 +129,66 @@ std::span<const float> CurrentArrays::ReadLogits(const ArrayField& array, size_t
   return logits;
 }
 
-void CurrentArrays::ReadRagged(size_t first, size_t count, Scratch& scratch,
+void CurrentArrays::ReadRagged(size_t first, size_t count, Scratch& scratch, bool each_once,
                                CurrentView& view) const {
-  const size_t known = first / kPositionsPerBegin;
-  const std::span<const uint16_t> counts = Counts(first, count);
-  const auto sum = [](std::span<const uint16_t> some) {
-    return std::accumulate(some.begin(), some.end(), size_t{0});
+  view.counts = Counts(first, count);
+  const size_t begin = RaggedBegin(first);
+  const size_t values = std::accumulate(view.counts.begin(), view.counts.end(), size_t{0});
+  const auto read = [&](auto& memory) {
+    return each_once ? log_probs_.ReadOnce(begin, values, memory)
+                     : log_probs_.Read(begin, values, memory);
   };
-  const size_t begin =
-      begins_[known] + sum(Counts(known * kPositionsPerBegin, first - known * kPositionsPerBegin));
-  const size_t values = sum(counts);
-  // Each value is read once, into its row.
-  std::optional<GuardedAccess> guard;
-  if (log_probs_.segment() != nullptr) guard.emplace(log_probs_.segment()->mapping());
   if (values_ == v1::Gathered::FLOAT16_LOG_PROBS) {
-    const std::span<uint16_t> rows = Room(scratch.halves, count * slots_);
-    SpreadRows(log_probs_.ReadOnce(begin, values, scratch.ragged_halves), counts, slots_, rows);
-    view.float16_log_probs = rows;
+    view.float16_log_probs = read(scratch.halves);
     return;
   }
-  const std::span<float> rows = Room(scratch.log_probs, count * slots_);
-  view.log_probs = rows;
   if (!of_logits()) {
-    SpreadRows(log_probs_.ReadOnce(begin, values, scratch.logits), counts, slots_, rows);
+    view.log_probs = read(scratch.log_probs);
     return;
   }
   const std::span<const float> logits = ReadLogits(log_probs_, begin, values, scratch);
   const std::span<const double> sums =
       log_sum_exps_.Read<double>(first, count, scratch.log_sum_exps);
+  const std::span<float> log_probs = Room(scratch.log_probs, values);
   size_t next = 0;
   for (size_t i = 0; i < count; ++i) {
-    Normalize(logits.subspan(next, counts[i]), sums[i], rows.subspan(i * slots_, counts[i]));
-    next += counts[i];
+    const size_t used = view.counts[i];
+    Normalize(logits.subspan(next, used), sums[i], log_probs.subspan(next, used));
+    next += used;
   }
+  view.log_probs = log_probs;
+}
+
+size_t CurrentArrays::RaggedBegin(size_t position) const {
+  const size_t known = position / kPositionsPerBegin;
+  const auto between = Counts(known * kPositionsPerBegin, position - known * kPositionsPerBegin);
+  return std::accumulate(between.begin(), between.end(), size_t{begins_[known]});
+}
+
+CurrentView CurrentArrays::Part(const CurrentView& view, size_t read_first, size_t first,
+                                size_t count) const {
+  const auto part = [&](auto array, size_t width) {
+    return array.empty() ? array : array.subspan((first - read_first) * width, count * width);
+  };
+  CurrentView some{.sampled_log_probs = part(view.sampled_log_probs, 1),
+                   .log_probs = {},
+                   .log_envelopes = part(view.log_envelopes, 1),
+                   .covered_masses = part(view.covered_masses, 1),
+                   .float16_log_probs = {},
+                   .counts = part(view.counts, 1)};
+  if (!ragged()) {
+    some.log_probs = part(view.log_probs, slots_);
+    some.float16_log_probs = part(view.float16_log_probs, slots_);
+    return some;
+  }
+  const size_t begin = RaggedBegin(first) - RaggedBegin(read_first);
+  const size_t values = std::accumulate(some.counts.begin(), some.counts.end(), size_t{0});
+  const auto used = [&](auto array) {
+    return array.empty() ? array : array.subspan(begin, values);
+  };
+  some.log_probs = used(view.log_probs);
+  some.float16_log_probs = used(view.float16_log_probs);
+  return some;
 }
 
 size_t CurrentArrays::values_per_position() const {

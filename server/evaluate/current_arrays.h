@@ -30,9 +30,9 @@ class CurrentArrays {
     std::vector<int32_t> set_ids;
     std::vector<float> set_log_probs;
     DenseLogits::Scratch dense;
-    std::vector<uint16_t> halves;         // float16 log-probs or bfloat16 logits
-    std::vector<uint16_t> ragged_halves;  // float16 log-probs without those of unused slots
+    std::vector<uint16_t> halves;  // float16 log-probs or bfloat16 logits
     std::vector<float> logits;
+    std::vector<float> rows;  // what was ragged, in rows
     std::vector<double> log_sum_exps;
   };
 
@@ -52,9 +52,11 @@ class CurrentArrays {
   // for them if they need records. If each_once, values may still lie in a segment: then each must
   // be read only once, as a backend does, with a GuardedAccess to `segment`.
   CurrentView Read(size_t first, size_t count, Scratch& scratch, bool each_once) const;
-  const SharedSegment* segment() const { return ragged() ? nullptr : log_probs_.segment(); }
-  // If the form is ragged, how many slots each of these positions has; else empty. The rows that
-  // are read hold anything in others, which is right where the record has as many.
+  const SharedSegment* segment() const { return log_probs_.segment(); }
+  // The positions [first, first + count) of the request, of a view that was read from `read_first`
+  // on.
+  CurrentView Part(const CurrentView& view, size_t read_first, size_t first, size_t count) const;
+  // If the form is ragged, how many slots each of these positions has; else empty.
   bool ragged() const { return !counts_.empty(); }
   std::span<const uint16_t> Counts(size_t first, size_t count) const {
     return ragged() ? std::span(counts_).subspan(first, count) : std::span<const uint16_t>();
@@ -74,8 +76,11 @@ class CurrentArrays {
                              size_t count);
   absl::Status ParseCounts(const v1::Gathered& gathered, const ReceivedArrays& arrays,
                            size_t count);
-  // Of a ragged form, as rows of all slots.
-  void ReadRagged(size_t first, size_t count, Scratch& scratch, CurrentView& view) const;
+  // Of a ragged form.
+  void ReadRagged(size_t first, size_t count, Scratch& scratch, bool each_once,
+                  CurrentView& view) const;
+  // How many values the positions before have. The position must be there.
+  size_t RaggedBegin(size_t position) const;
   bool of_logits() const {
     return values_ == v1::Gathered::LOGITS || values_ == v1::Gathered::BFLOAT16_LOGITS;
   }

@@ -114,7 +114,7 @@ void SliceEvaluator::KeepStretch(const Stretch& stretch, size_t row,
   if (current.reduced()) return;
   const size_t slots = positions.slots;
   float* to = positions.current_log_probs.data() + row * slots;
-  if (!current.log_probs.empty()) {
+  if (!current.log_probs.empty() && current.counts.empty()) {
     std::ranges::copy(current.log_probs.first(count * slots), to);
     return;
   }

@@ -11,19 +11,20 @@
 #include "kernels/decide/validate_current.h"
 #include "kernels/numerics/crc32c.h"
 #include "server/shared_memory/guarded_access.h"
+#include "server/wire/arrays.h"
 
 namespace sis {
 namespace {
 
-CurrentView Part(const CurrentView& view, size_t first, size_t count, size_t slots) {
-  const auto part = [&](auto array, size_t width) {
-    return array.empty() ? array : array.subspan(first * width, count * width);
-  };
-  return {.sampled_log_probs = part(view.sampled_log_probs, 1),
-          .log_probs = part(view.log_probs, slots),
-          .log_envelopes = part(view.log_envelopes, 1),
-          .covered_masses = part(view.covered_masses, 1),
-          .float16_log_probs = part(view.float16_log_probs, slots)};
+// Ragged log-probs in rows [n, slots].
+CurrentView InRows(const CurrentView& ragged, size_t slots, std::span<float> rows) {
+  const CurrentReader reader(ragged, slots);
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] = reader.At(i / slots, i % slots);
+  CurrentView view = ragged;
+  view.log_probs = rows;
+  view.float16_log_probs = {};
+  view.counts = {};
+  return view;
 }
 
 void AddMasked(const PositionOutput& output, size_t count, Sums& sums) {
@@ -45,6 +46,10 @@ absl::Status CompareCounts(std::span<const uint16_t> counts, const BehaviorView&
   const LogProbReader reader(behavior.log_probs, behavior.grouped_log_probs, slots,
                              behavior.ragged_log_probs);
   const RaggedLogProbs& ragged = behavior.ragged_log_probs;
+  if (!ragged.empty() &&
+      std::ranges::equal(counts, ragged.counts.subspan(ragged.first_lane, counts.size()))) {
+    return absl::OkStatus();
+  }
   const auto uses = [&](size_t i, size_t slot) { return reader.At(i, slot) != kMinusInfinity; };
   for (size_t i = 0; i < counts.size(); ++i) {
     const size_t count = counts[i];
@@ -294,17 +299,32 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
             CompareCounts(input_.current.Counts(part.offset + first, length), behavior,
                           static_cast<size_t>(input_.parameters.slots), position);
         if (!status.ok()) return status;
-        stretches_.push_back(
-            {.sequence_key = part.slice.sequence()->key(),
-             .first_position = position,
-             .behavior = behavior,
-             .current = sis::Part(part.current, first, count, input_.parameters.slots),
-             .output = part.output.Part(first, count).view,
-             .sums = &decided_,
-             .prefix_sums = part.result.prefix_sums});
+        stretches_.push_back({.sequence_key = part.slice.sequence()->key(),
+                              .first_position = position,
+                              .behavior = behavior,
+                              .current = CurrentOf(part, behavior, first, count),
+                              .output = part.output.Part(first, count).view,
+                              .sums = &decided_,
+                              .prefix_sums = part.result.prefix_sums});
         staleness_.push_back(StalenessClassOf(piece.version, versions_.policy));
         return absl::OkStatus();
       });
+}
+
+CurrentView SliceEvaluator::CurrentOf(const Part& part, const BehaviorView& behavior, size_t first,
+                                      size_t count) {
+  const CurrentView current =
+      input_.current.Part(part.current, part.offset, part.offset + first, count);
+  if (current.counts.empty() || !behavior.ragged_log_probs.empty()) return current;
+  const auto slots = static_cast<size_t>(input_.parameters.slots);
+  std::optional<GuardedAccess> guard;
+  if (const SharedSegment* segment = input_.current.segment(); segment != nullptr) {
+    guard.emplace(segment->mapping());
+  }
+  // Room for the whole part, as earlier stretches of it stay where they are.
+  const size_t positions = part.current.sampled_log_probs.size();
+  return InRows(current, slots,
+                Room(scratch_.rows, positions * slots).subspan(first * slots, count * slots));
 }
 
 absl::Status SliceEvaluator::ReadAtRecords(const Part& part, const Page& page, uint32_t index,

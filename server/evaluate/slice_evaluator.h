@@ -81,6 +81,9 @@ class SliceEvaluator {
   // The trainer's own ratio, where there is no record; first and count as for ForEachMaskStretch.
   absl::Status AddOwnRatios(const Part& part, size_t first, size_t count);
   absl::Status AddPiece(const Part& part, const Sequence::Reader::Piece& piece);
+  // The current policy's values at positions [first, first + count) of the part, as a backend takes
+  // them beside these records.
+  CurrentView CurrentOf(const Part& part, const BehaviorView& behavior, size_t first, size_t count);
   // Fills in the current policy's values at positions [first, first + count) of the part, as these
   // depend on the records, which begin at `index` of the page.
   absl::Status ReadAtRecords(const Part& part, const Page& page, uint32_t index, size_t first,

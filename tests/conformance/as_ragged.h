@@ -1,5 +1,5 @@
 // A backend that is given all records without their unused slots, as pages of sets of differing
-// length hold them.
+// length hold them, and current values in the same way or in rows.
 #pragma once
 
 #include <cstddef>
@@ -64,30 +64,73 @@ class RaggedBehavior {
   BehaviorView view_;
 };
 
+// Current log-probs without those of slots that the ragged records have not.
+class RaggedValues {
+ public:
+  RaggedValues(const CurrentView& rows, const RaggedLogProbs& records, size_t slots) : view_(rows) {
+    for (size_t i = 0; i < rows.sampled_log_probs.size(); ++i) {
+      const size_t count = records.counts[records.first_lane + i];
+      counts_.push_back(static_cast<uint16_t>(count));
+      Append(rows.log_probs, i * slots, count, log_probs_);
+      Append(rows.float16_log_probs, i * slots, count, halves_);
+    }
+    view_.counts = counts_;
+    view_.log_probs = log_probs_;
+    view_.float16_log_probs = halves_;
+  }
+  RaggedValues(const RaggedValues&) = delete;
+  RaggedValues& operator=(const RaggedValues&) = delete;
+
+  const CurrentView& view() const { return view_; }
+
+ private:
+  template <typename T>
+  static void Append(std::span<const T> rows, size_t first, size_t count, std::vector<T>& to) {
+    if (rows.empty()) return;
+    const auto some = rows.subspan(first, count);
+    to.insert(to.end(), some.begin(), some.end());
+  }
+
+  std::vector<uint16_t> counts_;
+  std::vector<float> log_probs_;
+  std::vector<uint16_t> halves_;
+  CurrentView view_;
+};
+
+// What is given without unused slots.
+enum class Ragged { kRecords, kRecordsAndValues };
+
 class AsRagged final : public Backend {
  public:
-  explicit AsRagged(const Backend& backend)
-      : backend_(backend), name_(std::string(backend.name()) + "_ragged") {}
+  AsRagged(const Backend& backend, Ragged ragged)
+      : backend_(backend),
+        ragged_(ragged),
+        name_(std::string(backend.name()) +
+              (ragged == Ragged::kRecords ? "_ragged" : "_ragged_values")) {}
 
   std::string_view name() const override { return name_; }
 
   void Evaluate(const EvaluateParameters& parameters,
                 std::span<const Stretch> stretches) const override {
+    const auto slots = static_cast<size_t>(parameters.slots);
     std::deque<RaggedBehavior> records;
+    std::deque<RaggedValues> values;
     std::vector<Stretch> ragged(stretches.begin(), stretches.end());
     for (Stretch& stretch : ragged) {
       const BehaviorView& behavior = stretch.behavior;
-      if (behavior.log_probs.empty() && behavior.grouped_log_probs.empty()) continue;
-      stretch.behavior =
-          records
-              .emplace_back(behavior, static_cast<size_t>(parameters.slots), stretch.first_position)
-              .view();
+      if (!behavior.log_probs.empty() || !behavior.grouped_log_probs.empty()) {
+        stretch.behavior = records.emplace_back(behavior, slots, stretch.first_position).view();
+      }
+      const RaggedLogProbs& log_probs = stretch.behavior.ragged_log_probs;
+      if (ragged_ == Ragged::kRecords || log_probs.empty() || stretch.current.reduced()) continue;
+      stretch.current = values.emplace_back(stretch.current, log_probs, slots).view();
     }
     backend_.Evaluate(parameters, ragged);
   }
 
  private:
   const Backend& backend_;
+  const Ragged ragged_;
   const std::string name_;
 };
 

@@ -68,15 +68,18 @@ std::vector<const Backend*> Backends() {
   for (const SimdBackend& backend : simd) backends.push_back(&backend);
   static const std::deque<AsRagged> ragged = [&] {
     std::deque<AsRagged> read_directly;
-    read_directly.emplace_back(scalar);
-    read_directly.emplace_back(*cuda_on_host);
-    for (const SimdBackend& backend : simd) read_directly.emplace_back(backend);
+    for (const Ragged what : {Ragged::kRecords, Ragged::kRecordsAndValues}) {
+      read_directly.emplace_back(scalar, what);
+      read_directly.emplace_back(*cuda_on_host, what);
+      for (const SimdBackend& backend : simd) read_directly.emplace_back(backend, what);
+    }
     return read_directly;
   }();
   for (const AsRagged& backend : ragged) backends.push_back(&backend);
   if (cuda != nullptr) {
     static const WithFixedRows cuda_resident(*cuda, "_resident");
-    static const AsRagged cuda_ragged(*cuda);
+    static const AsRagged cuda_ragged(*cuda, Ragged::kRecords);
+    static const AsRagged cuda_ragged_values(*cuda, Ragged::kRecordsAndValues);
     backends.push_back(cuda.get());
     backends.push_back(&cuda_resident);
     backends.push_back(&cuda_ragged);

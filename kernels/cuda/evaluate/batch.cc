@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <optional>
 
 #include "kernels/records/packed_values.h"
@@ -146,9 +147,21 @@ void Batch::StageRagged(const RaggedLogProbs& log_probs, const CurrentView& curr
   const size_t bytes = is_float16 ? sizeof(uint16_t) : sizeof(float);
   staged.current = {input_end_, RowLayout::kRagged,
                     is_float16 ? LogProbEncoding::kFloat16 : LogProbEncoding::kFloat32};
-  ragged_copies_in_.push_back({counts, lane, Part(current.log_probs, first * slots, count * slots),
-                               Part(current.float16_log_probs, first * slots, count * slots),
-                               input_end_ + odd * bytes});
+  const size_t current_begin = input_end_ + odd * bytes;
+  if (current.counts.empty()) {
+    ragged_copies_in_.push_back(
+        {counts, lane, Part(current.log_probs, first * slots, count * slots),
+         Part(current.float16_log_probs, first * slots, count * slots), current_begin});
+  } else {
+    const auto sum = [](std::span<const uint16_t> some) {
+      return std::accumulate(some.begin(), some.end(), size_t{0});
+    };
+    const size_t before = sum(current.counts.first(first));
+    const size_t used = sum(current.counts.subspan(first, count));
+    const auto values = is_float16 ? std::as_bytes(current.float16_log_probs.subspan(before, used))
+                                   : std::as_bytes(current.log_probs.subspan(before, used));
+    copies_in_.push_back({values, current_begin + sum(counts.first(lane)) * bytes});
+  }
   input_end_ += Aligned((begins.back() - first_code) * bytes);
 }
 

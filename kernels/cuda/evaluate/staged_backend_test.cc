@@ -134,14 +134,16 @@ TEST(StagedBackend, CutsLongRaggedSegmentsIntoPieces) {
   const Results expected = sis::Evaluate(ScalarBackend(), parameters, 4, 5, positions);
   ASSERT_EQ(expected.sums.invalid, 0);
   const auto backend = OnHost();
-  const AsRagged ragged(*backend);
-  EXPECT_TRUE(SameBytes(sis::Evaluate(ragged, parameters, 4, 5, positions), expected));
-  Results results(positions.size());
-  Stretch stretch = StretchOf(positions, 0, positions.size(), 4, 5, results);
-  stretch.current.log_probs = {};
-  stretch.current.float16_log_probs = halves;
-  ragged.Evaluate(parameters, {&stretch, 1});
-  EXPECT_TRUE(SameBytes(results, expected));
+  for (const Ragged what : {Ragged::kRecords, Ragged::kRecordsAndValues}) {
+    const AsRagged ragged(*backend, what);
+    EXPECT_TRUE(SameBytes(sis::Evaluate(ragged, parameters, 4, 5, positions), expected));
+    Results results(positions.size());
+    Stretch stretch = StretchOf(positions, 0, positions.size(), 4, 5, results);
+    stretch.current.log_probs = {};
+    stretch.current.float16_log_probs = halves;
+    ragged.Evaluate(parameters, {&stretch, 1});
+    EXPECT_TRUE(SameBytes(results, expected));
+  }
 }
 
 // Nothing is staged of the slots that ragged rows leave out: K doesn't matter to them.

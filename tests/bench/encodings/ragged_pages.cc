@@ -37,6 +37,11 @@ struct Sets {
   std::vector<uint16_t> ranks;
   std::vector<float> current_sampled;
   std::vector<float> current;
+  // Those of used slots alone: how many each position has, their values, and where each page's
+  // begin.
+  std::vector<uint16_t> counts;
+  std::vector<float> used_current;
+  std::vector<size_t> page_begins;
 
   RecordView Page(size_t page) const {
     const size_t first = page * kPositions;
@@ -77,7 +82,17 @@ Sets Cut(const PolicyPairs& pairs, double mass) {
     sets.log_probs.insert(sets.log_probs.end(), pair.behavior.begin(), pair.behavior.end());
     sets.current.insert(sets.current.end(), pair.current.begin(), pair.current.end());
   }
-  CutToMass(mass, static_cast<size_t>(sets.slots), sets.ids, sets.log_probs, sets.ranks);
+  const auto slots = static_cast<size_t>(sets.slots);
+  CutToMass(mass, slots, sets.ids, sets.log_probs, sets.ranks);
+  for (size_t i = 0; i < sets.positions; ++i) {
+    if (i % kPositions == 0) sets.page_begins.push_back(sets.used_current.size());
+    const auto ids = std::span(sets.ids).subspan(i * slots, slots);
+    const auto count = static_cast<size_t>(std::ranges::find(ids, -1) - ids.begin());
+    const auto values = std::span(sets.current).subspan(i * slots, count);
+    sets.counts.push_back(static_cast<uint16_t>(count));
+    sets.used_current.insert(sets.used_current.end(), values.begin(), values.end());
+  }
+  sets.page_begins.push_back(sets.used_current.size());
   return sets;
 }
 
@@ -139,6 +154,11 @@ std::vector<Decision> Decide(const Sets& sets, const std::vector<std::vector<std
          .sampled_log_probs = {},
          .sampled_ranks = counts.ranks,
          .ragged_log_probs = RaggedLogProbsOf(view, counts, 0, kPositions)});
+    CurrentView& current = stretches.back().current;
+    const size_t begin = sets.page_begins[page];
+    current.log_probs =
+        std::span(sets.used_current).subspan(begin, sets.page_begins[page + 1] - begin);
+    current.counts = std::span(sets.counts).subspan(first, kPositions);
     // As many as are sent to the backend at once.
     if (page % unpacked.size() == unpacked.size() - 1) {
       backend.Evaluate({.slots = sets.slots, .top_k = sets.slots, .draw = 7}, stretches);
