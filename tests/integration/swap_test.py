@@ -109,7 +109,8 @@ class SwapTest(unittest.TestCase):
         worker.start()
         self.assertTrue(self.evaluated(before) == answers)
         worker.join()
-        self.assertGreater(self.swapped_bytes(), MEMORY_BYTES // 2)
+        # 60 MiB are too many, but up to 40 of them are of files, which need no swap.
+        self.assertGreater(self.swapped_bytes(), MEMORY_BYTES // 4)
         self.assertGreater(self.major_faults() - faults, 1000)
         # What was acked meanwhile is there.
         self.evaluated(appended)
