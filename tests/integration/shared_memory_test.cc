@@ -8,6 +8,7 @@
 #include <cmath>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <random>
 #include <set>
 #include <string>
@@ -396,12 +397,17 @@ TEST_F(SharedMemoryTest, AKilledClientsMemoryComesBack) {
   const std::string holder = "tests/integration/segment_holder";
   const std::string bytes = absl::StrCat(40 << 20);
   for (int round = 0; round < 3; ++round) {
-    ChildProcess child({holder, live_.grpc_address(), bytes});
-    EXPECT_EQ(child.ReadLine(), "ready");
+    // The server may yet have to see that who had the memory last has given it back.
+    std::unique_ptr<ChildProcess> child;
+    WaitFor([&] {
+      child = std::make_unique<ChildProcess>(
+          std::vector<std::string>{holder, live_.grpc_address(), bytes});
+      return child->ReadLine() == "ready";
+    });
     EXPECT_EQ(client_->LeaseSharedMemory(40 << 20).status().code(),
               absl::StatusCode::kResourceExhausted);
-    child.Signal(SIGKILL);
-    child.Wait();
+    child->Signal(SIGKILL);
+    child->Wait();
     WaitFor([&] { return client_->LeaseSharedMemory(40 << 20).ok(); });
   }
 }
