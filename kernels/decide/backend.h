@@ -150,8 +150,8 @@ class Backend {
 
   // Evaluates every stretch; lengths must agree. Records must be valid (ValidateRecords). Current
   // values may be anything: Sums::invalid counts the positions where they are not valid, and if
-  // there are any, the caller throws away all that was written. float16_log_probs may change during
-  // the call: each is read once.
+  // there are any, the caller throws away all that was written. float16_log_probs, and log_probs
+  // with counts, may change during the call: each value is read once.
   virtual void Evaluate(const EvaluateParameters& parameters,
                         std::span<const Stretch> stretches) const = 0;
 

@@ -69,10 +69,10 @@ class GroupedRows {
 };
 
 // Values of 32 bits, token after token.
-template <typename T, RowMemory kMemory = RowMemory::kFar>
+template <typename T>
 class TokenMajorPositions {
  public:
-  using Rows = TokenMajorRows<T, kMemory>;
+  using Rows = TokenMajorRows<T>;
 
   TokenMajorPositions(std::span<const T> values, size_t slots)
       : values_(values.data()), slots_(slots) {}

@@ -83,6 +83,7 @@ std::vector<const Backend*> Backends() {
     backends.push_back(cuda.get());
     backends.push_back(&cuda_resident);
     backends.push_back(&cuda_ragged);
+    backends.push_back(&cuda_ragged_values);
   }
   return backends;
 }
