@@ -5,7 +5,7 @@
 #include "kernels/numerics/simd_targets.h"
 // Only those with a fused multiplication and addition: the BUILD file makes AVX2 the least of x86.
 #undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (SIS_VECTORS_WITHOUT_SIZE | HWY_AVX3_DL)
+#define HWY_DISABLED_TARGETS (SIS_VECTORS_WITHOUT_SIZE | SIS_VARIANTS_OF_AVX3)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "client/study/layers.cc"
 #include "hwy/foreach_target.h"

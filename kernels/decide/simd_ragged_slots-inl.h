@@ -1,6 +1,7 @@
 // The slots of ragged log-probs (kernels/records/ragged_log_probs.h) and the current policy's
 // values beside them. Exponentials are taken where used slots stand side by side, without gaps;
-// only what joins the slots of a position goes rank by rank, up to the longest set of the group.
+// only what joins the slots of a position goes rank by rank. Where few positions of a vector have
+// slots left, these are read position by position.
 #if defined(SIS_KERNELS_SIMD_RAGGED_SLOTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SIS_KERNELS_SIMD_RAGGED_SLOTS_INL_H_
 #undef SIS_KERNELS_SIMD_RAGGED_SLOTS_INL_H_
@@ -65,8 +66,9 @@ struct RaggedScratch {
   static constexpr size_t kRows = kMaxTopK + kRanksAtOnce;
 
   HWY_ALIGN float codes[kGroup * (kMaxTopK + 2)];
-  uint16_t lanes[kRows];   // by rank, a bit for each position that has that slot
-  uint16_t begins[kRows];  // by rank, its first slot in `codes`
+  HWY_ALIGN float steps[kGroup];  // by lane
+  uint16_t lanes[kRows];          // by rank, a bit for each position that has that slot
+  uint16_t begins[kRows];         // by rank, its first slot in `codes`
 };
 
 // A group's behaviour log-probs, rank by rank.
@@ -77,11 +79,12 @@ class RaggedGroup {
   // The group in scratch; of its positions the values of codes are top - code * step.
   HWY_INLINE RaggedGroup(const uint16_t* counts, size_t longest, const std::byte* multipliers,
                          RaggedScratch& scratch)
-      : longest_(longest), scratch_(scratch) {
+      : counts_(counts), longest_(longest), scratch_(scratch) {
     const Int32Tag di;
     for (size_t lane = 0; lane < kGroup; lane += kLanes) {
       const size_t i = lane / kLanes;
-      counts_[i] = hn::PromoteTo(di, hn::LoadU(hn::Rebind<uint16_t, FloatTag>(), counts + lane));
+      lane_counts_[i] =
+          hn::PromoteTo(di, hn::LoadU(hn::Rebind<uint16_t, FloatTag>(), counts + lane));
       if (multipliers == nullptr) {
         tops_ = hn::Zero(FloatTag());
         steps_[i] = Constant(-1.0f);
@@ -91,6 +94,7 @@ class RaggedGroup {
         steps_[i] =
             hn::Mul(hn::Sub(Unpack12Bits(row, lane), Constant(0x1p23f)), Constant(0x1p-18f));
       }
+      hn::Store(steps_[i], FloatTag(), scratch.steps + lane);
     }
   }
 
@@ -99,14 +103,14 @@ class RaggedGroup {
   // The same of the kLanes positions from `lane` on.
   HWY_INLINE size_t Longest(size_t lane) const {
     const Int32Tag di;
-    return static_cast<size_t>(hn::GetLane(hn::MaxOfLanes(di, counts_[lane / kLanes])));
+    return static_cast<size_t>(hn::GetLane(hn::MaxOfLanes(di, lane_counts_[lane / kLanes])));
   }
 
   // Which of the kLanes positions from `lane` on have a slot of that rank; and the bits of these.
   HWY_INLINE Mask Has(size_t lane, size_t rank) const {
     const Int32Tag di;
-    return hn::RebindMask(FloatTag(),
-                          hn::Gt(counts_[lane / kLanes], hn::Set(di, static_cast<int32_t>(rank))));
+    return hn::RebindMask(
+        FloatTag(), hn::Gt(lane_counts_[lane / kLanes], hn::Set(di, static_cast<int32_t>(rank))));
   }
   HWY_INLINE uint32_t Bits(size_t lane, size_t rank) const {
     return uint32_t{scratch_.lanes[rank]} >> lane & ((1u << kLanes) - 1);
@@ -114,13 +118,15 @@ class RaggedGroup {
 
   // Of the positions that have the slot; others get anything finite.
   HWY_INLINE Floats At(size_t lane, size_t rank, Mask has) const {
-    size_t begin = scratch_.begins[rank];
-    if constexpr (kLanes < kGroup) {
-      begin += std::popcount(scratch_.lanes[rank] & ((1u << lane) - 1));
-    }
-    const Floats codes = Expand(LoadFloats(scratch_.codes + begin), has, Bits(lane, rank));
-    return MinusExactProduct(tops_, codes, steps_[lane / kLanes]);
+    const float* codes = CodesFrom(lane, rank);
+    return MinusExactProduct(tops_, Expand(LoadFloats(codes), has, Bits(lane, rank)),
+                             steps_[lane / kLanes]);
   }
+  // Of one position, which has the slot.
+  HWY_INLINE float ValueAt(size_t lane, size_t rank) const {
+    return hn::GetLane(tops_) - *CodesFrom(lane, rank) * scratch_.steps[lane];
+  }
+  HWY_INLINE size_t Count(size_t lane) const { return counts_[lane]; }
 
   // As other layouts are read: -inf in unused slots.
   template <SlotUse kUse = SlotUse::kAny>
@@ -134,14 +140,20 @@ class RaggedGroup {
   }
 
  private:
+  // The codes of that rank, from the first position on that is in `lane` or behind it.
+  HWY_INLINE const float* CodesFrom(size_t lane, size_t rank) const {
+    const uint32_t before = scratch_.lanes[rank] & ((1u << lane) - 1);
+    return scratch_.codes + scratch_.begins[rank] + std::popcount(before);
+  }
   HWY_INLINE Floats OrUnused(size_t lane, size_t rank) const {
     const Mask has = Has(lane, rank);
     return hn::IfThenElse(has, At(lane, rank, has), Constant(kMinusInfinity));
   }
 
+  const uint16_t* counts_;
   size_t longest_;
   RaggedScratch& scratch_;
-  Int32s counts_[kGroup / kLanes];
+  Int32s lane_counts_[kGroup / kLanes];
   Floats steps_[kGroup / kLanes];
   Floats tops_;
 };
@@ -263,6 +275,8 @@ class RaggedRows {
                                four.second.second};
     for (size_t i = 0; i < kCount; ++i) last[i] = in_order[i];
   }
+  // Those of one position.
+  HWY_INLINE const float* At(size_t lane) const { return values_ + begins_[lane]; }
 
  private:
   // Four values of one position, and of those 4, 8 and 12 lanes on, if there are as many.
@@ -367,35 +381,91 @@ class RaggedCurrent {
   HWY_ALIGN float exponentials_[kRoom];
 };
 
+// A vector takes as long for one position as for all of it: of so few it is faster to read one
+// after the other.
+inline constexpr int kFewPositions = kLanes > 4 ? 3 : 1;
+
+// What the slots of kLanes positions come to, as EnvelopeAccumulator has it.
+class RaggedAccumulators {
+ public:
+  RaggedAccumulators(const RaggedGroup& behavior, const RaggedCurrentRows& current, size_t lane)
+      : behavior_(behavior),
+        current_(current),
+        lane_(lane),
+        max_(Constant(kMinusInfinity)),
+        covered_mass_(hn::Zero(FloatTag())) {}
+
+  HWY_INLINE Envelopes Finish() const { return {FlushAll(max_), covered_mass_}; }
+
+  // Ranks rank to rank + 3 of all positions. Where there is no slot, 0 is added.
+  HWY_INLINE void AddFour(size_t rank, PrefixPoints& points) {
+    const FourFloats p = current_.log_probs.Load(lane_, rank);
+    const FourFloats e = current_.exponentials.Load(lane_, rank);
+    Add(p.first.first, e.first.first, rank, points);
+    Add(p.first.second, e.first.second, rank + 1, points);
+    Add(p.second.first, e.second.first, rank + 2, points);
+    Add(p.second.second, e.second.second, rank + 3, points);
+  }
+
+  // All ranks from `rank` on, position by position.
+  HWY_INLINE void AddRest(size_t rank) {
+    const FloatTag d;
+    HWY_ALIGN float maxima[kLanes];
+    HWY_ALIGN float masses[kLanes];
+    hn::Store(max_, d, maxima);
+    hn::Store(covered_mass_, d, masses);
+    for (uint32_t left = behavior_.Bits(lane_, rank); left != 0; left &= left - 1) {
+      const auto i = static_cast<size_t>(std::countr_zero(left));
+      const float* p = current_.log_probs.At(lane_ + i);
+      const float* e = current_.exponentials.At(lane_ + i);
+      const size_t end = behavior_.Count(lane_ + i);
+      float max = maxima[i], covered_mass = masses[i];
+      for (size_t slot = rank; slot < end; ++slot) {
+        const float log_ratio = p[slot] - behavior_.ValueAt(lane_ + i, slot);
+        max = log_ratio > max ? log_ratio : max;
+        covered_mass = covered_mass + e[slot];
+      }
+      maxima[i] = max;
+      masses[i] = covered_mass;
+    }
+    max_ = hn::Load(d, maxima);
+    covered_mass_ = hn::Load(d, masses);
+  }
+
+ private:
+  HWY_INLINE void Add(Floats p, Floats exponential, size_t rank, PrefixPoints& points) {
+    const Mask has = behavior_.Has(lane_, rank);
+    const Floats log_ratio = hn::Sub(p, behavior_.At(lane_, rank, has));
+    max_ = hn::Max(max_, hn::IfThenElse(has, log_ratio, Constant(kMinusInfinity)));
+    covered_mass_ = hn::Add(covered_mass_, hn::IfThenElseZero(has, exponential));
+    if (HWY_UNLIKELY(rank + 1 == points.next())) points.Keep(Finish());
+  }
+
+  const RaggedGroup& behavior_;
+  const RaggedCurrentRows& current_;
+  const size_t lane_;
+  Floats max_;
+  Floats covered_mass_;
+};
+
 // The fast way, as AccumulatePlain.
 HWY_INLINE bool AccumulateRagged(const RaggedGroup& behavior, const RaggedCurrentRows& current,
                                  size_t lane, const SlotPlan& plan, SlotResults& results) {
-  const FloatTag d;
+  RaggedAccumulators accumulators(behavior, current, lane);
   PrefixPoints points(plan, results);
-  Floats max = Constant(kMinusInfinity);
-  Floats covered_mass = hn::Zero(d);
-  // Every rank, up to those that are read with the last one; where there is no slot, 0 is added.
-  const auto add = [&](Floats p, Floats exponential, size_t rank) HWY_ATTR
-      __attribute__((always_inline)) {
-    const Mask has = behavior.Has(lane, rank);
-    const Floats log_ratio = hn::Sub(p, behavior.At(lane, rank, has));
-    max = hn::Max(max, hn::IfThenElse(has, log_ratio, Constant(kMinusInfinity)));
-    covered_mass = hn::Add(covered_mass, hn::IfThenElseZero(has, exponential));
-    if (HWY_UNLIKELY(rank + 1 == points.next())) points.Keep({FlushAll(max), covered_mass});
-  };
   const size_t longest = behavior.Longest(lane);
   for (size_t rank = 0; rank < longest; rank += kRanksAtOnce) {
-    const FourFloats p = current.log_probs.Load(lane, rank);
-    const FourFloats e = current.exponentials.Load(lane, rank);
-    add(p.first.first, e.first.first, rank);
-    add(p.first.second, e.first.second, rank + 1);
-    add(p.second.first, e.second.first, rank + 2);
-    add(p.second.second, e.second.second, rank + 3);
+    // The points of the curve take all positions at a time.
+    if (points.empty() && std::popcount(behavior.Bits(lane, rank)) <= kFewPositions) {
+      accumulators.AddRest(rank);
+      break;
+    }
+    accumulators.AddFour(rank, points);
   }
-  const Envelopes all = {FlushAll(max), covered_mass};
+  const Envelopes all = accumulators.Finish();
   points.KeepRest(all);
   if (HWY_LIKELY(plan.top_k == plan.slots)) results.envelopes = all;
-  results.valid = AreMasses(covered_mass);
+  results.valid = AreMasses(all.covered_mass);
   return current.in_range;
 }
 

@@ -55,6 +55,7 @@ class PrefixPoints {
 
   // How many ranks the next point takes; larger than any if there is none.
   HWY_INLINE size_t next() const { return next_; }
+  HWY_INLINE bool empty() const { return next_ == kNone; }
   HWY_INLINE void Keep(Envelopes envelopes) {
     if (next_ == top_k_) {
       results_.envelopes = envelopes;
@@ -67,7 +68,7 @@ class PrefixPoints {
   }
   // Of points beyond the last used slot.
   HWY_INLINE void KeepRest(Envelopes envelopes) {
-    while (HWY_UNLIKELY(next_ != kNone)) Keep(envelopes);
+    while (HWY_UNLIKELY(!empty())) Keep(envelopes);
   }
 
  private:

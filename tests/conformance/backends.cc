@@ -27,17 +27,6 @@ class CurveOnly final : public Backend {
   }
 };
 
-std::vector<SimdBackend> SimdBackends() {
-  std::vector<SimdBackend> backends = SimdBackend::ForEveryTarget();
-#ifdef SIS_FEW_SIMD_TARGETS
-  // Under sanitizers emulated vectors take four times as long as any other backend.
-  if (backends.size() > 1) {
-    std::erase_if(backends, [](const Backend& backend) { return backend.name() == "cpu/EMU128"; });
-  }
-#endif
-  return backends;
-}
-
 // Null where there is no device. A device that is there must work.
 std::unique_ptr<const Backend> CudaIfThere() {
   auto cuda = cuda::NewCudaBackend(std::make_unique<CurveOnly>(), {.bytes = int64_t{64} << 20});
@@ -53,7 +42,7 @@ std::unique_ptr<const Backend> CudaIfThere() {
 
 std::vector<const Backend*> Backends() {
   static const ScalarBackend scalar;
-  static const std::vector<SimdBackend> simd = SimdBackends();
+  static const std::vector<SimdBackend> simd = SimdBackend::ForEveryTarget();
   static const std::unique_ptr<const Backend> cuda_on_host =
       cuda::BackendOnHostStages(std::make_unique<CurveOnly>());
   // Room for what is read twice, but so little that copies replace each other.

@@ -1,5 +1,6 @@
 // The draws. Seeds are fixed, so a test that passes once always passes; the bounds say what the
 // chance of a false alarm was when it was written, and what it would have seen.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -32,13 +33,16 @@ Positions PositionsThatAcceptWith(float log_acceptance, size_t n) {
   return positions;
 }
 
-std::vector<bool> Draw(const Backend& backend, const Positions& positions, uint64_t sequence_key,
-                       uint32_t first_position, uint64_t draw) {
+// Whether each position is accepted. Bytes, because millions are counted and compared.
+using Accepted = std::vector<uint8_t>;
+
+Accepted Draw(const Backend& backend, const Positions& positions, uint64_t sequence_key,
+              uint32_t first_position, uint64_t draw) {
   const Results results = Evaluate(backend, {1, 1, draw}, sequence_key, first_position, positions);
-  std::vector<bool> accepted;
-  for (const Decision decision : results.decisions) {
-    accepted.push_back(decision == Decision::kAccepted);
-  }
+  Accepted accepted(results.decisions.size());
+  std::ranges::transform(results.decisions, accepted.begin(), [](Decision decision) {
+    return static_cast<uint8_t>(decision == Decision::kAccepted);
+  });
   return accepted;
 }
 
@@ -53,14 +57,15 @@ TEST_P(BernoulliTest, AcceptsAsOftenAsItShould) {
   double chi_square = 0;
   for (const double a : {0.001, 0.01, 0.1, 0.3, 0.5, 0.75, 0.95, 0.999}) {
     const auto log_acceptance = static_cast<float>(std::log(a));
-    const std::vector<bool> accepted =
+    const Accepted accepted =
         Draw(backend(), PositionsThatAcceptWith(log_acceptance, kDraws), kKey, 0, 0);
     const double exact = Exp32(log_acceptance);
     for (size_t lane = 0; lane < 4; ++lane) {
-      double count = 0;
+      int64_t count = 0;
       for (size_t i = lane; i < kDraws; i += 4) count += accepted[i];
       const double n = kDraws / 4;
-      const double z = (count - n * exact) / std::sqrt(n * exact * (1 - exact));
+      const double z =
+          (static_cast<double>(count) - n * exact) / std::sqrt(n * exact * (1 - exact));
       EXPECT_TRUE(std::abs(z) < 5) << "a = " << a << ", lane " << lane << ": z = " << z;
       chi_square += z * z;
     }
@@ -70,12 +75,11 @@ TEST_P(BernoulliTest, AcceptsAsOftenAsItShould) {
 
 // Of independent draws with a = 1/2, half of the pairs agree: z is standard normal, and beyond 5
 // with a probability of 6e-7. A correlation of 0.01 shifts it by 10.
-void ExpectIndependent(const std::vector<bool>& left, const std::vector<bool>& right, size_t lag,
-                       const char* what) {
-  double agreements = 0;
+void ExpectIndependent(const Accepted& left, const Accepted& right, size_t lag, const char* what) {
+  int64_t agreements = 0;
   const size_t n = left.size() - lag;
   for (size_t i = 0; i < n; ++i) agreements += left[i] == right[i + lag];
-  const double z = (agreements - 0.5 * n) / std::sqrt(0.25 * n);
+  const double z = (static_cast<double>(agreements) - 0.5 * n) / std::sqrt(0.25 * n);
   EXPECT_TRUE(std::abs(z) < 5) << what << ", lag " << lag << ": z = " << z;
 }
 
@@ -84,7 +88,7 @@ const float kLogHalf = -std::log(2.0f);
 
 TEST_P(BernoulliTest, PositionsAreIndependent) {
   const Positions positions = PositionsThatAcceptWith(kLogHalf, kDraws);
-  const std::vector<bool> accepted = Draw(backend(), positions, 0x5eed0002, 0, 0);
+  const Accepted accepted = Draw(backend(), positions, 0x5eed0002, 0, 0);
   for (const size_t lag : {1, 2, 3, 4, 5, 8, 64, 4096}) {
     ExpectIndependent(accepted, accepted, lag, "positions");
   }
@@ -93,7 +97,7 @@ TEST_P(BernoulliTest, PositionsAreIndependent) {
 TEST_P(BernoulliTest, DrawsAttemptsSequencesAndSeedsAreIndependent) {
   const Positions positions = PositionsThatAcceptWith(kLogHalf, kDraws);
   const uint64_t key = SequenceKey(1, 0, "a");
-  const std::vector<bool> accepted = Draw(backend(), positions, key, 0, 0);
+  const Accepted accepted = Draw(backend(), positions, key, 0, 0);
   for (const uint64_t draw : {uint64_t{1}, uint64_t{2}, uint64_t{1} << 32, ~uint64_t{0}}) {
     ExpectIndependent(accepted, Draw(backend(), positions, key, 0, draw), 0, "draws");
   }
@@ -106,8 +110,8 @@ TEST_P(BernoulliTest, DrawsAttemptsSequencesAndSeedsAreIndependent) {
 // The second call starts 17 positions later, so that rows and words of a block fall apart.
 TEST_P(BernoulliTest, ThePositionDecidesNotTheRow) {
   const Positions positions = PositionsThatAcceptWith(kLogHalf, 10'000);
-  const std::vector<bool> from_0 = Draw(backend(), positions, 9, 4'000'000, 3);
-  const std::vector<bool> from_17 = Draw(backend(), positions, 9, 4'000'017, 3);
+  const Accepted from_0 = Draw(backend(), positions, 9, 4'000'000, 3);
+  const Accepted from_17 = Draw(backend(), positions, 9, 4'000'017, 3);
   for (size_t i = 17; i < from_0.size(); ++i) ASSERT_EQ(from_0[i], from_17[i - 17]) << i;
   EXPECT_NE(from_0, from_17);
 }

@@ -53,8 +53,7 @@ HWY_INLINE FourFloats LoadFour(const std::byte* source) {
           {Logits::Load(source + 2 * kBytes), Logits::Load(source + 3 * kBytes)}};
 }
 
-// NaN lanes may be passed over. hn::MaxOfLanes makes the lowest finite value of lanes of -inf, on
-// EMU128 in Highway 1.0.
+// NaN, or NaN lanes are passed over; hn::MaxOfLanes may lose the number beside one.
 HWY_INLINE float LargestLane(Floats v) {
   HWY_ALIGN float lanes[kLanes];
   hn::Store(v, FloatTag(), lanes);
