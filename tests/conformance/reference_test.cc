@@ -126,7 +126,7 @@ void ExpectAgreement(const Backend& backend, const EvaluateParameters& parameter
 TEST_P(ReferenceTest, AgreesOnRandomPositions) {
   std::mt19937_64 random(21);
   for (int slots = 1; slots <= 32 && !HasFailure(); ++slots) {
-    const Positions positions = RandomPositions(random, slots, 1'000);
+    const Positions positions = RandomPositions(random, slots, 300);
     for (const int top_k : {1, (slots + 1) / 2, slots}) {
       ExpectAgreement(backend(), {slots, top_k, random(), true}, positions);
     }
