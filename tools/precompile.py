@@ -16,12 +16,13 @@ import sys
 
 from compile_commands import bazel
 
-# Without GoogleTest's: its macros are not defined for libraries.
 HEADERS = (
     "algorithm", "functional", "map", "memory", "string", "vector",
     "absl/container/flat_hash_map.h", "absl/status/statusor.h", "absl/strings/str_cat.h",
     "absl/synchronization/mutex.h", "absl/time/time.h", "google/protobuf/message.h",
 )  # fmt: skip
+# And before tests.
+TEST_HEADERS = (*HEADERS, "gtest/gtest.h")
 # Comes last. Clang lists its path among those that a file depends on, and of a system's header Bazel
 # doesn't demand that the target names it.
 LAST_HEADER = "/usr/include/grpcpp/grpcpp.h"
@@ -30,7 +31,7 @@ LIBRARY, TEST = "server/security/authenticator.cc", "server/security/security_te
 # Compiled in a way of their own.
 APART = "-client/study/layers.cc,-server/testing/late_timers.cc"
 # Macros of some targets alone; no header here reads them.
-SOME_MACROS = ("-DNOMINMAX", "-DHWY_SHARED_DEFINE", "-DGTEST_HAS_PTHREAD=1")
+SOME_MACROS = ("-DNOMINMAX", "-DHWY_SHARED_DEFINE")
 
 
 def command_of(action):
@@ -46,15 +47,16 @@ def command_of(action):
 
 
 def forms(sanitized):
-    """Name, a file that is compiled in that way, and which others are, as --per_file_copt takes it."""
+    """Name, a file that is compiled in that way, which others are, as --per_file_copt takes it, and
+    what comes before them."""
     rules = pathlib.Path(".bazelrc").read_text()
     if sanitized:
         [optimised] = re.findall(r"^build:sanitizer --per_file_copt=(.*)@-O1$", rules, re.M)
         tests = rf"^(server|client|tests)/.*_test\.cc,-{optimised}"
     else:
         [tests] = re.findall(r"^build --per_file_copt=(.*)@-O0$", rules, re.M)
-    yield "library", LIBRARY, r"^(server|client|tests)/.*\.cc,-.*_test\.cc," + APART
-    yield "test", TEST, tests.replace(r"\\", "\\")
+    yield "library", LIBRARY, r"^(server|client|tests)/.*\.cc,-.*_test\.cc," + APART, HEADERS
+    yield "test", TEST, tests.replace(r"\\", "\\"), TEST_HEADERS
 
 
 def main():
@@ -65,10 +67,11 @@ def main():
     listed = bazel("aquery", "--noshow_progress", *options, "--output=jsonproto",
                    'mnemonic("CppCompile", //server/security:all)')
     actions = {a["arguments"][a["arguments"].index("-c") + 1]: a for a in json.loads(listed)["actions"]}
-    include = [argument for header in HEADERS for argument in ("-include", header)]
-    for name, source, files in forms(sanitized=any(option.startswith("--config") for option in options)):
+    sanitized = any(option.startswith("--config") for option in options)
+    for name, source, files, headers in forms(sanitized):
         output = folder / f"{name}.pch"
-        command = command_of(actions[source]) + include
+        include = [argument for header in headers for argument in ("-include", header)]
+        command = [*command_of(actions[source]), *include]
         subprocess.run([*command, "-x", "c++-header", LAST_HEADER, "-o", output], check=True)
         print(f"--per_file_copt={files}@-include-pch,{output}")
 

@@ -25,6 +25,7 @@ DECLARES = {
     "absl/strings/str_cat.h": r"absl::Str(Append|Cat)\(",
     "absl/synchronization/mutex.h": r"absl::(CondVar|Mutex|MutexLock)\b",
     "absl/time/time.h": r"absl::(Duration|Milliseconds|Seconds|Time)\b",
+    "gtest/": r"\b(ASSERT|EXPECT|TEST)_[A-Z]\w+\(|\bTEST\(",
     "google/protobuf/": r"google::protobuf::\w+",
     "grpcpp/": r"\bgrpc::(ByteBuffer|ClientContext|ServerContext|Slice|Status|StatusCode)\b",
 }
@@ -46,12 +47,14 @@ def included(path: pathlib.Path) -> FrozenSet[str]:
         names.add("google/protobuf/message.h")
     if any(name.endswith(".grpc.pb.h") for name in names):
         names.add("grpcpp/grpcpp.h")
+    if "gmock/gmock.h" in names:
+        names.add("gtest/gtest.h")
     return frozenset(names).union(*(included(ROOT / name) for name in names))
 
 
 class PrecompileTest(unittest.TestCase):
     def test_each_header_is_known(self) -> None:
-        for header in (*precompile.HEADERS, precompile.LAST_HEADER.removeprefix("/usr/include/")):
+        for header in (*precompile.TEST_HEADERS, precompile.LAST_HEADER.removeprefix("/usr/include/")):
             self.assertTrue(any(header.startswith(known) for known in DECLARES), header)
 
     def test_who_names_what_it_declares_includes_it(self) -> None:
