@@ -71,7 +71,7 @@ def main():
     for name, source, files, headers in forms(sanitized):
         output = folder / f"{name}.pch"
         include = [argument for header in headers for argument in ("-include", header)]
-        command = [*command_of(actions[source]), *include]
+        command = command_of(actions[source]) + include
         subprocess.run([*command, "-x", "c++-header", LAST_HEADER, "-o", output], check=True)
         print(f"--per_file_copt={files}@-include-pch,{output}")
 

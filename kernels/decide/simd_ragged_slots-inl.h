@@ -275,8 +275,8 @@ class RaggedRows {
                                four.second.second};
     for (size_t i = 0; i < kCount; ++i) last[i] = in_order[i];
   }
-  // Those of one position.
-  HWY_INLINE const float* At(size_t lane) const { return values_ + begins_[lane]; }
+  // The values of one position.
+  HWY_INLINE const float* Position(size_t lane) const { return values_ + begins_[lane]; }
 
  private:
   // Four values of one position, and of those 4, 8 and 12 lanes on, if there are as many.
@@ -381,8 +381,8 @@ class RaggedCurrent {
   HWY_ALIGN float exponentials_[kRoom];
 };
 
-// A vector takes as long for one position as for all of it: of so few it is faster to read one
-// after the other.
+// With so few positions left, reading each by itself takes less than a vector, which takes the same
+// time however few they are.
 inline constexpr int kFewPositions = kLanes > 4 ? 3 : 1;
 
 // What the slots of kLanes positions come to, as EnvelopeAccumulator has it.
@@ -416,8 +416,8 @@ class RaggedAccumulators {
     hn::Store(covered_mass_, d, masses);
     for (uint32_t left = behavior_.Bits(lane_, rank); left != 0; left &= left - 1) {
       const auto i = static_cast<size_t>(std::countr_zero(left));
-      const float* p = current_.log_probs.At(lane_ + i);
-      const float* e = current_.exponentials.At(lane_ + i);
+      const float* p = current_.log_probs.Position(lane_ + i);
+      const float* e = current_.exponentials.Position(lane_ + i);
       const size_t end = behavior_.Count(lane_ + i);
       float max = maxima[i], covered_mass = masses[i];
       for (size_t slot = rank; slot < end; ++slot) {
