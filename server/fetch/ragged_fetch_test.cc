@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -182,7 +183,7 @@ class RaggedFetchTest
   v1::FetchTopKChunk RowsInSegment(const std::string& header) {
     const std::string before(segment_->size(), '\x55');
     segment_->Write(0, before.size(), before.data());
-    absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request_, arrays_);
+    absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request_, arrays_, &workers_);
     EXPECT_TRUE(fetch.ok()) << fetch.status();
     v1::FetchTopKChunk rows;
     if (!fetch.ok()) return rows;
@@ -209,6 +210,7 @@ class RaggedFetchTest
   }
 
   Cache cache_;
+  WorkerPool workers_{3};
   std::shared_ptr<sis::Run> run_;
   RecordGenerator generator_{kSlots, 1000, 31};
   v1::FetchTopKRequest request_;
@@ -259,7 +261,7 @@ TEST_P(RaggedFetchTest, ARangeThatIsTooSmallSaysWhatIsNeeded) {
   const uint64_t needed = Needed(Expected(header));
   request_.mutable_answers()->set_bytes(needed - 1);
   request_.set_lease_seconds(5);
-  const absl::Status status = Fetch::Open(run_, request_, arrays_).status();
+  const absl::Status status = Fetch::Open(run_, request_, arrays_, &workers_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr(absl::StrCat("but ", needed, " are needed")));
@@ -271,7 +273,7 @@ TEST_P(RaggedFetchTest, RecordsThatComeMeanwhileAreMissing) {
   std::string header;
   const v1::FetchTopKChunk before = Expected(header);
   request_.mutable_answers()->set_bytes(Needed(before));
-  absl::StatusOr<Fetch> in_segment = Fetch::Open(run_, request_, arrays_);
+  absl::StatusOr<Fetch> in_segment = Fetch::Open(run_, request_, arrays_, &workers_);
   ASSERT_TRUE(in_segment.ok()) << in_segment.status();
   request_.clear_answers();
   absl::StatusOr<Fetch> in_chunks = Fetch::Open(run_, request_);
@@ -296,7 +298,7 @@ TEST_P(RaggedFetchTest, RecordsThatAreReplacedMeanwhileStayInTheRoom) {
   std::string header;
   const v1::FetchTopKChunk before = Expected(header);
   request_.mutable_answers()->set_bytes(Needed(before));
-  absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request_, arrays_);
+  absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request_, arrays_, &workers_);
   ASSERT_TRUE(fetch.ok()) << fetch.status();
   v1::AppendEntry truncate;
   truncate.mutable_truncate()->mutable_sequence()->set_id("a");
@@ -309,7 +311,19 @@ TEST_P(RaggedFetchTest, RecordsThatAreReplacedMeanwhileStayInTheRoom) {
   uint64_t slots = 0;
   for (const uint16_t count : Values<uint16_t>(Read(chunk.top_k_counts()))) slots += count;
   EXPECT_EQ(Read(chunk.top_k_ids()).size(), 4 * slots);
-  EXPECT_LE(4 * slots, before.top_k_ids().size());
+  EXPECT_LT(4 * slots, before.top_k_ids().size());
+  // Slices behind it have moved up, and are what they were.
+  const auto ids_of = [](const std::string& ids, const std::string& counts, size_t row,
+                         size_t rows) {
+    const std::vector<uint16_t> all = Values<uint16_t>(counts);
+    const size_t first = std::accumulate(all.begin(), all.begin() + row, size_t{0});
+    const size_t own = std::accumulate(all.begin() + row, all.begin() + row + rows, size_t{0});
+    return ids.substr(4 * first, 4 * own);
+  };
+  const size_t row_of_b = 25570 - 33 + 7;
+  const std::string b = ids_of(before.top_k_ids(), before.top_k_counts(), row_of_b, 9);
+  EXPECT_FALSE(b.empty());
+  EXPECT_EQ(ids_of(Read(chunk.top_k_ids()), Read(chunk.top_k_counts()), row_of_b, 9), b);
 }
 
 INSTANTIATE_TEST_SUITE_P(Pages, RaggedFetchTest,

@@ -14,10 +14,6 @@ namespace {
 
 constexpr char kMethod[] = "FetchTopK";
 
-// Pieces (Fetch::CopySome, 128 KiB each) that a worker copies in a turn: a millisecond or so. Each
-// turn may wake another worker.
-constexpr int kCopiesInTurn = 32;
-
 }  // namespace
 
 FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Resources& resources,
@@ -48,7 +44,8 @@ absl::Status FetchStream::Open(const grpc::ByteBuffer& request) {
   const v1::FetchTopKRequest& message = (*received)->message();
   absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(message.run(), *caller_);
   if (!run.ok()) return run.status();
-  absl::StatusOr<Fetch> fetch = Fetch::Open(*std::move(run), message, (*received)->arrays());
+  absl::StatusOr<Fetch> fetch =
+      Fetch::Open(*std::move(run), message, (*received)->arrays(), &resources_.workers);
   if (!fetch.ok()) return fetch.status();
   fetch_ = *std::move(fetch);
   span_.SetRun(fetch_->run_id());
@@ -76,9 +73,7 @@ void FetchStream::Copy() {
     order_.Begin();
     if (context_.IsCancelled()) return End(absl::CancelledError("the trainer is gone"));
     if (absl::Status status = deadline_.Check(); !status.ok()) return End(status);
-    bool more = true;
-    for (int i = 0; i < kCopiesInTurn && more; ++i) more = fetch_->CopySome();
-    if (more) {
+    if (fetch_->CopySome()) {
       Copy();
     } else {
       WriteNext();

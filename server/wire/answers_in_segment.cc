@@ -1,5 +1,7 @@
 #include "server/wire/answers_in_segment.h"
 
+#include <algorithm>
+#include <array>
 #include <cassert>
 #include <string>
 
@@ -52,6 +54,17 @@ void AnswersInSegment::Write(size_t index, uint64_t offset,
   if (bytes.empty()) return;
   assert(offset + bytes.size() <= parts_[index].size);
   segment_->Write(parts_[index].offset + offset, bytes.size(), bytes.data());
+}
+
+void AnswersInSegment::MoveUp(size_t index, uint64_t offset, uint64_t size, uint64_t to) const {
+  assert(to <= offset && offset + size <= parts_[index].size);
+  std::array<std::byte, 4096> piece;
+  for (uint64_t done = 0; done < size;) {
+    const size_t bytes = std::min<uint64_t>(size - done, piece.size());
+    segment_->Read(parts_[index].offset + offset + done, bytes, piece.data());
+    Write(index, to + done, std::span(piece).first(bytes));
+    done += bytes;
+  }
 }
 
 void AnswersInSegment::Move(google::protobuf::Message& response) const {

@@ -37,6 +37,8 @@ class AnswersInSegment {
   const SegmentRange& part(size_t index) const { return parts_[index]; }
   // Writes bytes of it, which it must have room for.
   void Write(size_t index, uint64_t offset, std::span<const std::byte> bytes) const;
+  // Moves so many bytes of it from an offset to one that isn't above it.
+  void MoveUp(size_t index, uint64_t offset, uint64_t size, uint64_t to) const;
   // Writes the response's own `bytes` fields there, whose sizes must be those, in the order of
   // their numbers, and puts where they are into the fields.
   void Move(google::protobuf::Message& response) const;

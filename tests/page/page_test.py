@@ -370,10 +370,16 @@ class PageTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.browser.keep_downloads(folder.name)
         self.browser.run("document.querySelector(arguments[0]).click()", f"[aria-label='Save {title} as {kind}']")
-        whole = lambda: [path for path in pathlib.Path(folder.name).iterdir() if path.suffix == f".{kind.lower()}"]  # noqa: E731
+        suffix = f".{kind.lower()}"
+
+        def whole():
+            # While it writes to another file, the browser keeps the name with one that is empty.
+            paths = list(pathlib.Path(folder.name).iterdir())
+            return paths if [path.suffix for path in paths] == [suffix] and paths[0].stat().st_size else []
+
         self.browser.wait(f"{title} as {kind}", whole)
         (path,) = whole()
-        self.assertEqual(path.name, f"{run}_{title.lower().replace(' ', '_')}.{kind.lower()}")
+        self.assertEqual(path.name, f"{run}_{title.lower().replace(' ', '_')}{suffix}")
         return path.read_bytes()
 
     def test_all_draws_stay_on_the_page_and_can_be_saved(self):
