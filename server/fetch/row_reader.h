@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kernels/page/encoded_page.h"
@@ -22,8 +23,8 @@ struct FetchSource {
   bool ragged = false;
   std::vector<SliceRange> slices;
   uint64_t oldest_fresh_version = 0;
-  std::vector<SliceSummary>
-      summaries;  // of the slices, with that version; the rows agree with them
+  // Of the slices, with that version; the rows agree with them.
+  std::vector<SliceSummary> summaries;
 };
 
 // Reads the rows of consecutive slices, one after the other. Used by one thread at a time; readers

@@ -29,10 +29,9 @@ constexpr char kObjects[] = "/dev/shm";
 constexpr absl::string_view kPrefix = "/sis-";
 constexpr size_t kRandomBytes = 16;
 
-// As memcpy, of so much that glibc would leave it to one instruction of the processor ("rep
-// movsb"), which on AMD's takes five times as long as else where the target is up to 31 bytes ahead
-// of the source, whole pages aside: as a large vector is of a segment's array that begins a page
-// (sourceware.org/bugzilla, 30994).
+// glibc leaves longer copies to one instruction, "rep movsb". On AMD's processors that takes five
+// times as long where the target is up to 31 bytes ahead of the source, whole pages aside, as a
+// large vector is of an array that begins a page (sourceware.org/bugzilla, 30994).
 void CopyInPieces(void* into, const void* from, size_t size) {
   constexpr size_t kPiece = 4096;
   for (size_t done = 0; done < size; done += kPiece) {
