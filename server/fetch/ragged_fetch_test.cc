@@ -242,7 +242,7 @@ TEST_P(RaggedFetchTest, IsThePaddedOneWithoutUnusedSlots) {
 }
 
 TEST_P(RaggedFetchTest, SoItIsInASegmentOfOneTwoOrAllArrays) {
-  for (const int wanted : {1, 2, 4, 8, 6, 9, 15}) {
+  for (const int wanted : {1, 6, 9, 15}) {
     request_.clear_arrays();
     request_.clear_answers();
     for (int i = 0; i < 4; ++i) {
