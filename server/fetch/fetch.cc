@@ -137,7 +137,7 @@ void Fetch::WriteChunk(v1::FetchTopKChunk& chunk) {
     chunk.set_length(WriteRagged(chunk));
   } else {
     const uint32_t rows = reader_->CountRows(kChunkBytes, chunks_span_slices_);
-    const size_t slots = rows * source_->run->config().top_k;
+    const size_t slots = size_t{rows} * source_->run->config().top_k;
     chunk.set_length(rows);
     reader_->Read({.sampled_ids = Resize<int32_t>(source_->wanted.Has(v1::SAMPLED_IDS),
                                                   *chunk.mutable_sampled_ids(), rows),
