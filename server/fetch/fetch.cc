@@ -13,8 +13,6 @@ namespace {
 
 // Messages near this size move fastest over gRPC.
 constexpr size_t kChunkBytes = size_t{1} << 20;
-// What is decoded into the cache before it is put into a message.
-constexpr size_t kPieceBytes = size_t{128} << 10;
 // Values that a worker is worth waking up for.
 constexpr uint64_t kLaneValues = 1 << 16;
 
@@ -82,7 +80,7 @@ void Fetch::Summarize(bool count_slots) {
   FetchSource& source = *source_;
   source.summaries.resize(source.slices.size());
   const uint64_t values = rows_ * source.run->config().top_k;
-  const size_t lanes = std::clamp<uint64_t>(values / kLaneValues, 1, threads());
+  const size_t lanes = std::min<uint64_t>({values / kLaneValues, source.slices.size(), threads()});
   std::atomic<size_t> next = 0;
   SideBySide(workers_, source.run->id(), lanes, [&](size_t) {
     for (size_t i = next++; i < source.slices.size(); i = next++) {
@@ -157,6 +155,7 @@ uint32_t Fetch::WriteRagged(v1::FetchTopKChunk& chunk) {
   const bool no_columns = reader_->columns().empty();
   uint32_t rows = 0;
   size_t bytes = 0;
+  constexpr size_t kPieceBytes = RowReader::kPieceBytes;
   do {  // CountRows leaves out the counts: 2 bytes beside at least 4
     const uint32_t count =
         reader_->CountRows(no_columns ? kPieceBytes : kChunkBytes, chunks_span_slices_);

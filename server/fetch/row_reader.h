@@ -31,6 +31,9 @@ struct FetchSource {
 // of other slices of the same source may be used side by side with it.
 class RowReader {
  public:
+  // What is decoded at once, so that it is in the core's cache when it is copied from there.
+  static constexpr size_t kPieceBytes = size_t{128} << 10;
+
   // Of the slices [begin, end) of the source, which must outlive the reader.
   RowReader(FetchSource& source, const WantedColumns& columns, size_t begin, size_t end);
 

@@ -9,10 +9,8 @@
 namespace sis {
 namespace {
 
-// What is decoded into the cache before it is copied.
-constexpr size_t kPieceBytes = size_t{128} << 10;
-// What is read at most for that if rows are ragged and without columns: mostly they have much less
-// than all slots.
+// What is read at most for a piece if rows are ragged and without columns: mostly they have much
+// less than all slots.
 constexpr size_t kRaggedBytes = size_t{1} << 20;
 constexpr uint32_t kRaggedRows = 1024;
 // Pieces that are copied in a turn, by all workers: a millisecond or so of one.
@@ -37,7 +35,7 @@ absl::StatusOr<SegmentRows> SegmentRows::Open(FetchSource& source, const WantedC
   absl::StatusOr<AnswersInSegment> answers =
       AnswersInSegment::Parse(request.answers(), arrays, sizes);
   if (!answers.ok()) return answers.status();
-  SegmentRows made(source, columns.numbers().size(), rows, *std::move(answers));
+  SegmentRows made(source, *std::move(answers));
 
   const uint64_t bytes = std::reduce(sizes.begin(), sizes.end());
   const uint64_t stretches = std::clamp<uint64_t>(bytes / kStretchBytes, 1, most_stretches);
@@ -60,28 +58,24 @@ absl::StatusOr<SegmentRows> SegmentRows::Open(FetchSource& source, const WantedC
 }
 
 bool SegmentRows::CopySome(WorkerPool* workers) {
+  if (std::ranges::all_of(stretches_, IsCopied)) return false;  // nobody is woken
   const size_t pieces = std::max<size_t>(1, kPiecesInTurn / stretches_.size());
   std::atomic<size_t> next = 0;
-  std::atomic<bool> more = false;
   SideBySide(workers, source_->run->id(), stretches_.size(), [&](size_t) {
     for (size_t i = next++; i < stretches_.size(); i = next++) {
-      bool more_of_it = true;
-      for (size_t piece = 0; piece < pieces && more_of_it; ++piece) {
-        more_of_it = CopyNext(stretches_[i]);
-      }
-      if (more_of_it) more = true;
+      Stretch& stretch = stretches_[i];
+      for (size_t piece = 0; piece < pieces && !IsCopied(stretch); ++piece) CopyNext(stretch);
     }
   });
-  return more;
+  return !std::ranges::all_of(stretches_, IsCopied);
 }
 
-bool SegmentRows::CopyNext(Stretch& stretch) {
+void SegmentRows::CopyNext(Stretch& stretch) {
   RowReader& reader = stretch.reader;
-  if (!reader.SkipFullSlices()) return false;
-  const uint32_t count =
-      source_->ragged ? std::min(kRaggedRows,
-                                 reader.CountRows(columns_ == 0 ? kRaggedBytes : kPieceBytes, true))
-                      : reader.CountRows(kPieceBytes, true);
+  reader.SkipFullSlices();
+  const bool few_bytes = source_->ragged && reader.columns().empty();
+  const uint32_t most = reader.CountRows(few_bytes ? kRaggedBytes : RowReader::kPieceBytes, true);
+  const uint32_t count = source_->ragged ? std::min(kRaggedRows, most) : most;
   UsedRows rows = reader.ReadIntoScratch(count);
   const size_t slots = std::max(rows.ids.size(), rows.log_probs.size());
   if (stretch.next_slot + slots > stretch.end_slot) {
@@ -103,7 +97,6 @@ bool SegmentRows::CopyNext(Stretch& stretch) {
   reader.columns().Write(answers_, ColumnsIndex(), stretch.row);
   stretch.row += count;
   stretch.next_slot += std::max(rows.ids.size(), rows.log_probs.size());
-  return reader.rows_left() > 0;
 }
 
 uint64_t SegmentRows::CloseGaps() {
@@ -122,7 +115,7 @@ uint64_t SegmentRows::CloseGaps() {
 
 void SegmentRows::Locate(v1::FetchTopKChunk& chunk) {
   const uint64_t slots = CloseGaps();
-  chunk.set_length(static_cast<uint32_t>(rows_));
+  chunk.set_length(static_cast<uint32_t>(stretches_.back().row));
   const auto where = [&](v1::RecordArray array) {
     if (!source_->wanted.Has(array)) return std::string();
     SegmentRange part = answers_.part(IndexOf(array));

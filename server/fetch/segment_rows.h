@@ -27,8 +27,8 @@ class SegmentRows {
                                           const v1::FetchTopKRequest& request,
                                           const ReceivedArrays& arrays, size_t most_stretches);
 
-  // Copies the next 4 MiB or so, a millisecond of one thread; idle workers help, which
-  // may be null where there is one stretch. Whether there is more to copy.
+  // Copies the next 4 MiB or so, a millisecond of one thread. Idle workers help: null if there is
+  // to be one stretch. Whether there is more to copy.
   bool CopySome(WorkerPool* workers);
   // Once all is copied: says how many rows there are, and where.
   void Locate(v1::FetchTopKChunk& chunk);
@@ -44,11 +44,12 @@ class SegmentRows {
     uint64_t end_slot;
   };
 
-  SegmentRows(FetchSource& source, size_t columns, uint64_t rows, AnswersInSegment answers)
-      : source_(&source), columns_(columns), rows_(rows), answers_(std::move(answers)) {}
+  SegmentRows(FetchSource& source, AnswersInSegment answers)
+      : source_(&source), answers_(std::move(answers)) {}
 
-  // Copies the next 128 KiB or so. Whether there is more to copy.
-  bool CopyNext(Stretch& stretch);
+  static bool IsCopied(const Stretch& stretch) { return stretch.reader.rows_left() == 0; }
+  // The next 128 KiB or so, of one that is not.
+  void CopyNext(Stretch& stretch);
   // Where fewer slots came than there is room for, those behind them move up. Returns how many
   // there are.
   uint64_t CloseGaps();
@@ -61,8 +62,6 @@ class SegmentRows {
   size_t ColumnsIndex() const { return WantedRecords::kArrays + (source_->ragged ? 1 : 0); }
 
   FetchSource* source_;
-  size_t columns_;  // how many are wanted
-  uint64_t rows_;
   AnswersInSegment answers_;  // of the sizes of all rows
   std::vector<Stretch> stretches_;
 };
