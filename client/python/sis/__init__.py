@@ -31,6 +31,7 @@ from sis.credentials import Credentials as Credentials
 from sis.entries import Annotation as Annotation
 from sis.entries import Block as Block
 from sis.entries import ColumnValues as ColumnValues
+from sis.entries import Gap as Gap
 from sis.entries import Seal as Seal
 from sis.entries import Truncate as Truncate
 from sis.errors import AlreadyExists as AlreadyExists

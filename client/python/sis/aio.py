@@ -91,6 +91,7 @@ class AppendStream(_Flushed):
         self._pool = pool
 
     block = _awaited(sis.append.AppendStream.block)
+    gap = _awaited(sis.append.AppendStream.gap)
     truncate = _awaited(sis.append.AppendStream.truncate)
     seal = _awaited(sis.append.AppendStream.seal)
     append_column = _awaited(sis.append.AppendStream.append_column)

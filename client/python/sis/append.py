@@ -12,9 +12,9 @@ from sis import spans
 from sis.append_streams import encoded_entries
 from sis.append_streams.encoded_entries import Entry
 from sis.arrays import ArrayLike
-from sis.entries import Annotation, AppendEntry, Block, ColumnValues, Seal, Truncate
+from sis.entries import Annotation, AppendEntry, Block, ColumnValues, Gap, Seal, Truncate
 from sis.owner import Owner
-from sis.records import SequenceRef
+from sis.records import MissingReason, SequenceRef
 from sis.run import Run, RunConfig, Sampling
 from sis.segment import Segment
 from sis.v1 import ratio_service_pb2 as pb
@@ -141,6 +141,19 @@ class AppendStream(abc.ABC):
             )
         )  # fmt: skip
 
+    def gap(
+        self,
+        sequence: str,
+        *,
+        first_position: int,
+        length: int,
+        reason: MissingReason = MissingReason.INVALID_LOG_PROB,
+        attempt: int = 0,
+    ) -> None:
+        """Marks `length` >= 1 positions for which the engine gave no usable log-prob. They are MISSING for
+        `reason` until a block fills them. Positions that have records are ALREADY_EXISTS."""
+        self._put(Gap(sequence, first_position, length, reason, attempt))
+
     def truncate(self, sequence: str, *, length: int, attempt: int = 0) -> None:
         """Drops the positions from `length` on, so that they can be generated again.
 
@@ -168,7 +181,7 @@ class AppendStream(abc.ABC):
         self._put(ColumnValues(sequence, first_position, name, values, attempt))
 
     def append_many(self, entries: Iterable[AppendEntry]) -> None:
-        """Blocks, truncations, seals and columns of any sequences, as those above one by one, but for
+        """Blocks, gaps, truncations, seals and columns of any sequences, as those above one by one, but for
         less of this process's time. They are sent at once. Arrays that lie in shared memory must
         stay as they are until a flush has returned; others are the caller's again.
 

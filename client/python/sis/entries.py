@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Mapping, NamedTuple, Optional, Union
 
 from sis.arrays import ArrayLike
+from sis.records import MissingReason
 
 
 class Block(NamedTuple):
@@ -30,6 +31,16 @@ class ColumnValues(NamedTuple):
     first_position: int
     name: str
     values: ArrayLike
+    attempt: int = 0
+
+
+class Gap(NamedTuple):
+    """Positions without a usable log-prob: see AppendStream.gap."""
+
+    sequence: str
+    first_position: int
+    length: int
+    reason: MissingReason = MissingReason.INVALID_LOG_PROB
     attempt: int = 0
 
 
@@ -61,4 +72,4 @@ class Seal(NamedTuple):
     annotation: Optional[Annotation] = None
 
 
-AppendEntry = Union[Block, ColumnValues, Truncate, Seal]
+AppendEntry = Union[Block, ColumnValues, Gap, Truncate, Seal]

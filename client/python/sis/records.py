@@ -79,6 +79,7 @@ class MissingReason(enum.IntEnum):
     RELEASED = pb.RELEASED
     STORE_DOWN = pb.STORE_DOWN
     CORRUPT = pb.CORRUPT
+    INVALID_LOG_PROB = pb.INVALID_LOG_PROB
 
 
 class MissingRange(NamedTuple):

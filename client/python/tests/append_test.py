@@ -232,6 +232,24 @@ class AppendTest(fake_service.ServiceTest):
             self.assertEqual(stream.flush(), {("s", 0): 2})
         self.assertEqual(self.stored(), [0, 1])
 
+    def test_a_gap_is_missing_with_its_reason_until_a_block_fills_it(self):
+        with self.append() as stream:
+            self.block(stream)
+            stream.gap("s", first_position=2, length=3)
+            stream.append_many([sis.Gap("s", 7, 1), sis.Gap("s", 2, 3)])
+            self.block(stream, first=4, rows=1)
+            self.assertEqual(stream.flush(), {("s", 0): 8})
+            stream.gap("s", first_position=1, length=2)
+            with self.assertRaisesRegex(sis.AppendError, r"sequence 's' attempt 0, gap \[1, 3\): position 1 is"):
+                stream.flush()
+        invalid = sis.MissingReason.INVALID_LOG_PROB
+        (gap, *_) = (entry.gap for entry in self.entries() if entry.HasField("gap"))
+        self.assertEqual((gap.sequence.id, gap.first_position, gap.length, gap.reason), ("s", 2, 3, invalid))
+        records = self.client.fetch_top_k(self.run_, [sis.Slice("s")])
+        reasons = {missing.first_position: missing.reason for missing in records.missing}
+        never = sis.MissingReason.NEVER_ARRIVED
+        self.assertEqual(reasons, {2: invalid, 3: invalid, 5: never, 6: never, 7: invalid})
+
     def test_sending_again_on_another_stream_changes_nothing(self):
         for _ in range(2):
             with self.append() as stream:

@@ -34,8 +34,17 @@ class EntriesTest(unittest.TestCase):
         sequence = generator.choice(("", "s", "é" * 70, "n" * 300))
         attempt = generator.choice((0, 1, 127, 128, 2**32 - 1))
         reference = pb.SequenceRef(id=sequence, attempt=attempt)
-        kind = generator.choice((sis.Block, sis.Block, sis.Truncate, sis.Seal))
+        kind = generator.choice((sis.Block, sis.Block, sis.Gap, sis.Truncate, sis.Seal))
         length = generator.choice((0, 1, 200, 2**32 - 1))
+        if kind is sis.Gap:
+            gap = sis.Gap(sequence, length, generator.choice((0, 1, 300)), attempt=attempt)
+            message = pb.Gap(
+                sequence=reference,
+                first_position=gap.first_position,
+                length=gap.length,
+                reason=pb.INVALID_LOG_PROB,
+            )
+            return gap, pb.AppendEntry(gap=message)
         if kind is not sis.Block:
             field = kind.__name__.lower()
             message = getattr(pb, kind.__name__)(sequence=reference, length=length)
@@ -101,6 +110,9 @@ class EntriesTest(unittest.TestCase):
         ):
             with self.assertRaisesRegex(ValueError, rf"entries\[1\], sequence 's': {name} is {value}, must"):
                 encoded_entries.all_checked([sis.Block(**good), sis.Block(**{**good, name: value})], CONFIG)
+        for name, value in (("first_position", -1), ("length", 2**32), ("reason", -1)):
+            with self.assertRaisesRegex(ValueError, rf"entries\[0\], sequence 's': {name} is {value}, must"):
+                encoded_entries.all_checked([sis.Gap("s", 0, 1)._replace(**{name: value})], CONFIG)
         for entry in (sis.Seal("s", 1.5), sis.Seal(b"s", 1), sis.Seal("s", "1"), "s", ("s", 1)):
             with self.assertRaises(TypeError):
                 encoded_entries.all_checked([entry], CONFIG)

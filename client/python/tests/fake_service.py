@@ -27,11 +27,13 @@ class Sequence:
     def __init__(self):
         # position -> (sampled id, its log-prob, ids [K], log-probs [K]), all as bytes
         self.rows = {}
+        # position -> reason
+        self.gaps = {}
         self.sealed = None
 
     @property
     def committed(self):
-        return max(self.rows, default=-1) + 1
+        return max([*self.rows, *self.gaps], default=-1) + 1
 
 
 class FakeService:
@@ -196,10 +198,23 @@ class FakeService:
         sequence.rows.update(new)
         return None
 
+    def gap(self, run, sequence, gap):
+        if gap.length == 0 or gap.reason != pb.INVALID_LOG_PROB:
+            return INVALID_ARGUMENT, f"gap: length {gap.length} or reason {gap.reason}", 0.0
+        positions = range(gap.first_position, gap.first_position + gap.length)
+        if sequence.sealed is not None and positions.stop > sequence.sealed:
+            return FAILED_PRECONDITION, f"sealed at {sequence.sealed}", 0.0
+        for position in positions:
+            if position in sequence.rows:
+                return ALREADY_EXISTS, f"position {position} is recorded", 0.0
+        sequence.gaps.update(dict.fromkeys(positions, gap.reason))
+        return None
+
     def truncate(self, run, sequence, truncate):
         if sequence.sealed is not None:
             return FAILED_PRECONDITION, f"sealed at {sequence.sealed}", 0.0
         sequence.rows = {p: row for p, row in sequence.rows.items() if p < truncate.length}
+        sequence.gaps = {p: reason for p, reason in sequence.gaps.items() if p < truncate.length}
         return None
 
     def seal(self, run, sequence, seal):
@@ -216,8 +231,11 @@ class FakeService:
         unknown = len(keys) + len(request.lease_ids) - sequences - leases
         return pb.ReleaseResponse(released_sequences=sequences, released_leases=leases, unknown=unknown)
 
+    def sequence_of(self, run, part):
+        return self.sequences.get((run.run_id, part.sequence.id, part.sequence.attempt), Sequence())
+
     def rows_of(self, run, part):
-        sequence = self.sequences.get((run.run_id, part.sequence.id, part.sequence.attempt), Sequence())
+        sequence = self.sequence_of(run, part)
         length = part.length or max(0, sequence.committed - part.first_position)
         return [sequence.rows.get(p) for p in range(part.first_position, part.first_position + length)]
 
@@ -225,11 +243,11 @@ class FakeService:
     def digest(rows):
         return zlib.crc32(b"".join(b"".join(row) for row in rows if row))
 
-    @staticmethod
-    def missing(index, first_position, rows):
+    def missing(self, run, index, part, rows):
+        gaps = self.sequence_of(run, part).gaps
         return [
-            pb.MissingRange(slice=index, first_position=first_position + i, length=1, reason=pb.NEVER_ARRIVED)
-            for i, row in enumerate(rows)
+            pb.MissingRange(slice=index, first_position=p, length=1, reason=gaps.get(p, pb.NEVER_ARRIVED))
+            for p, row in enumerate(rows, part.first_position)
             if row is None
         ]
 
@@ -248,7 +266,7 @@ class FakeService:
                 length=len(rows),
                 record_digest=self.digest(rows),
             )
-            header.missing.extend(self.missing(index, part.first_position, rows))
+            header.missing.extend(self.missing(run, index, part, rows))
         yield pb.FetchTopKResponse(header=header)
         none = (
             np.int32(-1).tobytes(),
@@ -289,7 +307,7 @@ class FakeService:
             found = self.rows_of(run, part)
             if part.HasField("record_digest") and part.record_digest != self.digest(found):
                 context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"slices[{index}] has changed")
-            missing += self.missing(index, part.first_position, found)
+            missing += self.missing(run, index, part, found)
             lengths.append(len(found))
             rows += found
         wants_ratios = {pb.RATIOS, pb.LOG_RATIOS} & set(request.outputs)

@@ -12,7 +12,7 @@ import numpy as np
 
 from sis import arrays, errors, ragged
 from sis.arrays import ArrayLike
-from sis.entries import AppendEntry, Block, ColumnValues, Seal, Truncate
+from sis.entries import AppendEntry, Block, ColumnValues, Gap, Seal, Truncate
 from sis.records import SequenceRef
 from sis.run import RunConfig
 from sis.segment import Segment
@@ -21,7 +21,9 @@ from sis.wire import checksum
 from sis.wire import columns as columns_module
 from sis.wire.fields import key, varint
 
-_KINDS: Dict[type, str] = {Block: "block", ColumnValues: "column", Truncate: "truncate", Seal: "seal"}
+_KINDS: Dict[type, str] = {
+    Block: "block", ColumnValues: "column", Gap: "gap", Truncate: "truncate", Seal: "seal"
+}  # fmt: skip
 
 # What bytes are made of; arrays are contiguous.
 Part = Union[bytes, np.ndarray]
@@ -56,7 +58,7 @@ class Entry:
         placed: Optional[PlacedArrays] = None,
     ) -> None:
         self.sequence = sequence
-        # "block" or "column" of [first, end), "truncate" to `end` or "seal" at it.
+        # "block", "column" or "gap" of [first, end), "truncate" to `end` or "seal" at it.
         self.kind = kind
         self.first = first
         self.end = end
@@ -88,7 +90,7 @@ class Entry:
         self.parts, self.placed = [b"".join(parts)], None
 
     def refusal(self, code: grpc.StatusCode, message: str) -> errors.Refusal:
-        if self.kind in ("block", "column"):
+        if self.kind in ("block", "column", "gap"):
             text = f"{self.kind} [{self.first}, {self.end})"
         else:
             text = f"{self.kind} {'to' if self.kind == 'truncate' else 'at'} {self.end}"
@@ -100,11 +102,13 @@ def checked(entry: AppendEntry, config: RunConfig, segments: Sequence[Segment] =
     of the segments stay there; others travel ragged where the run's mass makes that shorter."""
     kind = _KINDS.get(type(entry))
     if kind is None:
-        raise TypeError(f"{entry!r} is no sis.Block, sis.ColumnValues, sis.Truncate or sis.Seal")
+        raise TypeError(f"{entry!r} is no sis.Block, sis.ColumnValues, sis.Gap, sis.Truncate or sis.Seal")
     if kind == "block":
         return _checked_block(entry, config, segments)
     if kind == "column":
         return _checked_column(entry, config)
+    if kind == "gap":
+        return _checked_gap(entry)
     name, length, attempt, *annotation = entry
     sequence, named = _named(name, attempt)
     data = named + _unsigned(_LENGTH, length)
@@ -156,6 +160,9 @@ _ATTEMPT = _Field.of(pb.SequenceRef, "attempt")
 _LENGTH = _Field.of(pb.Seal, "length")
 _ANNOTATION = _Field.of(pb.Seal, "annotation").number
 _FIRST_POSITION = _Field.of(pb.Block, "first_position")
+_GAP_FIRST = _Field.of(pb.Gap, "first_position")
+_GAP_LENGTH = _Field.of(pb.Gap, "length")
+_GAP_REASON = _Field.of(pb.Gap, "reason")._replace(bits=31)
 _POLICY_VERSION = _Field.of(pb.Block, "policy_version")
 _ARRAYS = [
     _Field.of(pb.Block, name).number
@@ -259,6 +266,14 @@ def _checked_column(entry: ColumnValues, config: RunConfig) -> Entry:
     return Entry(
         sequence, "column", first, first + len(values), [before + begin + field, values, end], len(before) + size
     )
+
+
+def _checked_gap(entry: Gap) -> Entry:
+    name, first, length, reason, attempt = entry
+    sequence, named = _named(name, attempt)
+    data = named + _unsigned(_GAP_FIRST, first) + _unsigned(_GAP_LENGTH, length) + _unsigned(_GAP_REASON, reason)
+    data = _before(_NUMBERS["gap"], len(data)) + data
+    return Entry(sequence, "gap", first, first + length, [data], len(data))
 
 
 def _repeated(number: int, values: Sequence[Part]) -> List[Part]:
