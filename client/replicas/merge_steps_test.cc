@@ -14,7 +14,7 @@ namespace {
 // What one replica counts: some of the reasons, some of the points, sums as servers have them.
 v1::GetStepResponse RandomStep(std::mt19937& random) {
   v1::GetStepResponse step;
-  for (int reason = v1::NEVER_ARRIVED; reason <= v1::CORRUPT; ++reason) {
+  for (int reason = v1::NEVER_ARRIVED; reason <= v1::INVALID_LOG_PROB; ++reason) {
     if (random() % 2 == 0) continue;
     v1::MissingTotals& missing = *step.add_missing();
     missing.set_reason(static_cast<v1::MissingReason>(reason));

@@ -17,18 +17,20 @@ enum class MissingReason : uint8_t {
   kStale = 4,
   kReleased = 5,
   kStoreDown = 6,
-  kCorrupt = 7,  // not as it was written; or lost by a store that forgets nothing
+  kCorrupt = 7,         // not as it was written; or lost by a store that forgets nothing
+  kInvalidLogProb = 8,  // sent as a gap
 };
 
 inline constexpr std::array kMissingReasons = {
-    MissingReason::kNeverArrived, MissingReason::kEvicted,  MissingReason::kExpired,
-    MissingReason::kStale,        MissingReason::kReleased, MissingReason::kStoreDown,
-    MissingReason::kCorrupt};
+    MissingReason::kNeverArrived, MissingReason::kEvicted,       MissingReason::kExpired,
+    MissingReason::kStale,        MissingReason::kReleased,      MissingReason::kStoreDown,
+    MissingReason::kCorrupt,      MissingReason::kInvalidLogProb};
 
 // "never_arrived" and so on, for messages and labels of metrics.
 constexpr std::string_view Name(MissingReason reason) {
-  constexpr std::string_view kNames[] = {"never_arrived", "evicted",    "expired", "stale",
-                                         "released",      "store_down", "corrupt"};
+  constexpr std::string_view kNames[] = {"never_arrived", "evicted",         "expired",
+                                         "stale",         "released",        "store_down",
+                                         "corrupt",       "invalid_log_prob"};
   return kNames[static_cast<int>(reason) - 1];
 }
 

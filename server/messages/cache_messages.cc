@@ -11,6 +11,7 @@ static_assert(static_cast<int>(MissingReason::kStale) == v1::STALE);
 static_assert(static_cast<int>(MissingReason::kReleased) == v1::RELEASED);
 static_assert(static_cast<int>(MissingReason::kStoreDown) == v1::STORE_DOWN);
 static_assert(static_cast<int>(MissingReason::kCorrupt) == v1::CORRUPT);
+static_assert(static_cast<int>(MissingReason::kInvalidLogProb) == v1::INVALID_LOG_PROB);
 static_assert(kMissingReasons.size() + 1 == v1::MissingReason_ARRAYSIZE);
 
 // The API has the encodings behind a 0 that stands for the default.

@@ -203,7 +203,10 @@ const RunFamily kRunFamilies[] = {
      [](const Shown& shown) {
        Samples samples;
        for (const MissingReason reason : kMissingReasons) {
-         if (reason == MissingReason::kNeverArrived) continue;
+         // Reasons of positions, not of sequences.
+         if (reason == MissingReason::kNeverArrived || reason == MissingReason::kInvalidLogProb) {
+           continue;
+         }
          samples.push_back({shown.totals.dropped_by_reason[static_cast<int>(reason)],
                             {{"reason", std::string(Name(reason))}}});
        }
