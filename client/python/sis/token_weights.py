@@ -24,16 +24,10 @@ class Decided(NamedTuple):
     probabilities: torch.Tensor
 
 
-def check_sets(sets: str, score_centering: bool) -> None:
-    """ValueError unless these settings of a trainer go together. sets: whose most probable tokens are recorded,
-    "engine" or "trainer"."""
+def check_sets(sets: str) -> None:
+    """Raises ValueError unless `sets`, whose most probable tokens are recorded, is "engine" or "trainer"."""
     if sets not in ("engine", "trainer"):
         raise ValueError(f"sets is {sets!r}, must be 'engine' or 'trainer'")
-    if score_centering and sets == "trainer":
-        raise ValueError(
-            "score_centering subtracts the mean score of what the engine draws from, and sets is 'trainer': set it to "
-            "'engine', or score_centering to False"
-        )
 
 
 @dataclass(frozen=True)

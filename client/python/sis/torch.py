@@ -22,7 +22,6 @@ from sis.gathered import Gathered
 from sis.logit_transform import LogitTransform
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords
 from sis.sampling_replay import Replayed, is_complete, replayed
-from sis.score_centering import score_center, selective_weight
 
 # Logits that are worked on at a time: 256 MiB of float32.
 _CHUNK_ELEMENTS = 1 << 26
@@ -132,7 +131,7 @@ def log_probs_at(
     *,
     temperature: float = 1.0,
 ) -> Gathered:
-    """As gather, with gradients: for the losses of sampling_replay, score_centering and distillation.
+    """As gather, with gradients: for the losses of sampling_replay and distillation.
 
     In float64 if the logits are. Unused slots, and all of a missing position, are -inf; so is a
     sampled token that nobody names.

@@ -88,7 +88,6 @@ class RaggedTest(unittest.TestCase):
         narrow = padded._replace(log_probs=padded.log_probs[torch.from_numpy(used)])
         for use in (
             lambda records, current: sis.torch.replayed(records, current).current.sampled_log_probs,
-            sis.torch.score_center,
             lambda records, current: sis.torch.forward_kl(records, current).values,
             lambda records, current: sis.torch.reverse_kl(records, current).values,
             lambda records, current: sis.torch.jensen_shannon(records, current).values,
@@ -106,7 +105,7 @@ class RaggedTest(unittest.TestCase):
             for got, expected in zip(sis.reduce(ragged, current), sis.reduce(kept, wide)):
                 np.testing.assert_array_equal(np.asarray(got), np.asarray(expected))
         with self.assertRaisesRegex(ValueError, "used slots"):
-            sis.torch.score_center(ragged, narrow._replace(log_probs=narrow.log_probs[1:]))
+            sis.torch.replayed(ragged, narrow._replace(log_probs=narrow.log_probs[1:]))
 
 
 class LogProbsTest(unittest.TestCase):
@@ -207,114 +206,6 @@ class SamplingReplayTest(unittest.TestCase):
         (wanted,) = torch.autograd.grad(want[complete].sum(), logits)
         (got,) = torch.autograd.grad(of(logits)[complete].sum(), logits)
         torch.testing.assert_close(got, wanted)
-
-
-class ScoreCenteringTest(unittest.TestCase):
-    WEIGHTS = {"none": None, "tis": lambda ratio: ratio.clamp(max=1.5), "full": lambda ratio: ratio}
-
-    def center_gradient(self, kept, logits, weight):
-        current = sis.torch.log_probs_at(kept, logits)
-        (gradient,) = torch.autograd.grad(sis.torch.score_center(kept, current, weight).sum(), logits)
-        return gradient
-
-    def mean_score(self, log_q, logits, weight):
-        """Over the whole vocabulary: sum of q * weight(p/q) * grad log p."""
-        log_p = torch.log_softmax(logits, 1)
-        q = torch.from_numpy(log_q).double().exp()
-        with torch.no_grad():
-            weights = torch.ones_like(q) if weight is None else weight(log_p.exp() / q)
-        (gradient,) = torch.autograd.grad((q * weights * log_p).sum(), logits)
-        return gradient
-
-    def test_with_the_whole_vocabulary_it_is_the_mean_score(self):
-        log_q, sampled, logits = random(5)
-        kept = records_of(log_q, sampled, top_k=V, missing=0)
-        for name, weight in self.WEIGHTS.items():
-            with self.subTest(name):
-                want = self.mean_score(log_q, logits, weight)
-                torch.testing.assert_close(self.center_gradient(kept, logits, weight), want, atol=1e-6, rtol=1e-5)
-
-    def test_the_tail_is_taken_to_be_proportional_to_the_current_policy(self):
-        log_q, sampled, logits = random(6)
-        kept = records_of(log_q, sampled, missing=0)
-        q = torch.from_numpy(log_q).double().exp()
-        p = torch.softmax(logits.detach(), 1)
-        in_set = torch.zeros(N, V, dtype=torch.bool).scatter(1, torch.from_numpy(kept.ids).long(), True)
-        scale = (1 - q.masked_fill(~in_set, 0).sum(1)) / (1 - p.masked_fill(~in_set, 0).sum(1))
-        assumed = torch.where(in_set, q, p * scale[:, None]).log().numpy()
-        for name, weight in self.WEIGHTS.items():
-            with self.subTest(name):
-                want = self.mean_score(assumed, logits, weight)
-                torch.testing.assert_close(self.center_gradient(kept, logits, weight), want, atol=1e-6, rtol=1e-5)
-
-    def test_the_mean_over_what_sis_accepts(self):
-        """Each token with what it weighs when it is accepted, and when not, in float64."""
-        limit = 1.5
-        for seed, top_k, missing in ((14, V, 0), (15, K, MISSING)):
-            log_q, sampled, logits = random(seed)
-            kept = records_of(log_q, sampled, top_k=top_k, missing=missing)
-            q, p = torch.from_numpy(log_q).double().exp(), torch.softmax(logits.detach(), 1)
-            in_set = torch.zeros(N, V, dtype=torch.bool)
-            for row, ids in enumerate(kept.ids):
-                in_set[row, ids[ids >= 0].tolist()] = True
-            # Outside of the set the record tells no more than this.
-            scale = (1 - (q * in_set).sum(1)) / (1 - (p * in_set).sum(1))
-            q = torch.where(in_set, q, p * scale.nan_to_num(0.0)[:, None])
-            w = p / q
-            a = torch.where(in_set, w / (w * in_set).amax(1, keepdim=True), 0.0)
-            for expected in (False, True):
-                with self.subTest(top_k=top_k, expected=expected):
-                    mean = a + (1 - a) * w
-                    weights = mean.clamp(max=limit) if expected else a + (1 - a) * w.clamp(max=limit)
-                    rows = (q * weights * torch.log_softmax(logits, 1)).sum(1)
-                    (want,) = torch.autograd.grad(rows[: N - missing].sum(), logits)
-                    current = sis.torch.log_probs_at(kept, logits)
-                    made = sis.torch.selective_weight(kept, current, limit, expected)
-                    torch.testing.assert_close(self.center_gradient(kept, logits, made), want, atol=1e-6, rtol=1e-5)
-
-    def test_on_policy_and_with_full_ratios_there_is_nothing_to_center(self):
-        log_q, sampled, logits = random(7)
-        kept = records_of(log_softmax(logits.detach().numpy()), sampled)
-        self.assertLess(self.center_gradient(kept, logits, None).abs().max(), 1e-6)
-        self.assertLess(self.center_gradient(records_of(log_q, sampled), logits, lambda ratio: ratio).abs().max(), 1e-6)
-
-    def test_gradients(self):
-        log_q, sampled, logits = random(8)
-        kept = records_of(log_q, sampled)
-        fixed = sis.torch.log_probs_at(kept, logits.detach())
-        # What every log-prob is multiplied with: constants, which differences must not move.
-        leaf = fixed.log_probs.clone().requires_grad_()
-        center = sis.torch.score_center(kept, fixed._replace(log_probs=leaf))
-        (coefficients,) = torch.autograd.grad(center.sum(), leaf)
-
-        def of(given):
-            log_probs = sis.torch.log_probs_at(kept, given).log_probs
-            return (coefficients * log_probs.masked_fill(coefficients == 0, 0)).sum(1)
-
-        torch.testing.assert_close(of(logits.detach()), center.detach())
-        self.assertTrue(torch.autograd.gradcheck(of, logits))
-        (wanted,) = torch.autograd.grad(of(logits).sum(), logits)
-        torch.testing.assert_close(self.center_gradient(kept, logits, None), wanted)
-        self.assertTrue((sis.torch.score_center(kept, fixed)[-MISSING:] == 0).all())
-
-    def test_tokens_that_the_current_policy_excludes_have_no_score(self):
-        log_q, sampled, logits = random(12)
-        kept = records_of(log_q, sampled, top_k=V, missing=0)
-        out = excluded(kept)
-        for name, weight in self.WEIGHTS.items():
-            with self.subTest(name):
-                masked = logits.masked_fill(out, -torch.inf)
-                center = sis.torch.score_center(kept, sis.torch.log_probs_at(kept, masked), weight)
-                self.assertTrue(torch.isfinite(center).all())
-                log_p = torch.log_softmax(masked, 1)
-                q = torch.from_numpy(log_q).double().exp()
-                with torch.no_grad():
-                    weights = torch.ones_like(q) if weight is None else weight(log_p.exp() / q)
-                of_others = (q * weights * log_p.masked_fill(out, 0.0)).masked_fill(out, 0.0).sum(1)
-                (got,), (want,) = (
-                    torch.autograd.grad(sums.sum(), logits, retain_graph=True) for sums in (center, of_others)
-                )
-                torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-5)
 
 
 class DistillationTest(unittest.TestCase):

@@ -243,10 +243,6 @@ def _filters(arguments: Any) -> Sampling:
 
 def _check_arguments(arguments: Any, config: SisConfig) -> None:
     """ValueError if SIS can't go with these AsyncGRPOConfig."""
-    if config.score_centering:
-        raise ValueError(
-            "SisConfig.score_centering goes with loss_type 'cispo', which AsyncGRPOTrainer does not have: leave it out"
-        )
     if config.sets != "engine":
         raise ValueError(
             f"SisConfig.sets is {config.sets!r}, but the policies that made asynchronous rollouts are gone when these "

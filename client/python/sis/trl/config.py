@@ -36,11 +36,8 @@ class SisConfig:
     # So long after their last use the records of a rollout may be evicted before they are released.
     lease_seconds: float = 3600.0
     # Where a set's probabilities reach this sum it ends, before top_k; 0: at top_k. Of no effect with
-    # top_p, top_k or min_p, with score_centering, and for teachers, as those need whole sets.
+    # top_p, top_k or min_p, and for teachers, as those need whole sets.
     mass: float = 0.0
-    # Subtracts the sampler's mean score, as tokens weigh (docs/uses.md). In trials on the miniature
-    # of docs/study.md it did harm. For loss_type "cispo", without beta.
-    score_centering: bool = False
     # Every so many optimiser steps the trackers of report_to get a table of the tokens that are accepted
     # and rejected most; 0: never.
     token_table_steps: int = 0
@@ -51,7 +48,7 @@ class SisConfig:
 
     def __post_init__(self) -> None:
         TokenWeights.of(self)
-        check_sets(self.sets, self.score_centering)
+        check_sets(self.sets)
         if self.top_k < 1:
             raise ValueError(f"top_k is {self.top_k}, must be at least 1")
         if self.run is not None:

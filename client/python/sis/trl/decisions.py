@@ -47,7 +47,7 @@ def whole_head(head: Any, learns: bool) -> Head:
             return value
         if learns and value.requires_grad:
             raise ValueError(
-                "the head learns, and is split over processes while losses are computed: for filters, score_centering or "
+                "the head learns, and is split over processes while losses are computed: for filters or "
                 "distillation use DDP, or adapters, which leave it as it is"
             )
         return value.detach().full_tensor()
@@ -94,7 +94,7 @@ class DecidingMixin(ConnectedMixin):
 
     def _sis_run_settings(self) -> Dict[str, Any]:
         # Of 12 bits, or cut, a record doesn't tell whether it has all that the sampler kept.
-        exact = self._sis_config.score_centering or self._sis_filters().truncates
+        exact = self._sis_filters().truncates
         settings = {**super()._sis_run_settings(), "log_prob_encoding": "float32" if exact else "fixed12"}
         return {**settings, "mass": 0.0} if exact else settings
 
@@ -123,7 +123,7 @@ class DecidingMixin(ConnectedMixin):
 
     def _sis_learns_by_rows(self) -> bool:
         """Whether the loss has gradients through the log-probs of recorded tokens."""
-        return self._sis_filters().truncates or self._sis_config.score_centering
+        return self._sis_filters().truncates
 
     def _sis_gathered(
         self,

@@ -255,7 +255,7 @@ def _check_arguments(arguments: Any, config: SisConfig) -> None:
             "use_liger_kernel is on: DistillationTrainer, unlike GRPOTrainer, lets Liger put its fused loss into the "
             "model's forward. Set it to False"
         )
-    for name in ("weight", "soft_acceptance", "damped_truncation", "score_centering", "token_table_steps", "sets"):
+    for name in ("weight", "soft_acceptance", "damped_truncation", "token_table_steps", "sets"):
         if getattr(config, name) != getattr(SisConfig(), name):
             raise ValueError(f"SisConfig.{name} is of importance ratios, of which distillation has none: leave it out")
 

@@ -9,7 +9,6 @@ import torch
 
 from sis.logit_transform import LogitTransform
 from sis.run import Sampling
-from sis.score_centering import check_product
 from sis.token_weights import TokenWeights
 from sis.trl.config import SisConfig
 
@@ -51,13 +50,6 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
         raise ValueError(
             f"beta is {arguments.beta}, and use_bias_correction_kl weighs the KL term by the loss's ratio, but by {rule} "
             "that is 1. Set use_bias_correction_kl to False, or beta to 0"
-        )
-    if config.score_centering:
-        check_product(
-            ("loss_type", arguments.loss_type, "cispo"),
-            ("importance_sampling_level", level, "token"),
-            ("beta", arguments.beta, 0.0),
-            (f"SisConfig.{rule}", rule is not None, False),
         )
     limit = arguments.epsilon if arguments.epsilon_high is None else arguments.epsilon_high
     if arguments.loss_type == "cispo" and limit < 1:

@@ -13,7 +13,6 @@ from sis import recomputed
 from sis.engines.lists import stretches
 from sis.options import EvaluateOptions
 from sis.run import Sampling
-from sis.score_centering import centering
 from sis.step_counts import StepCounts
 from sis.token_weights import Decided
 from sis.top_k import TopK
@@ -31,8 +30,6 @@ class _Acceptance(NamedTuple):
     # Of the current policy, with gradients: where the record has all that the sampler kept, of the policy
     # renormalised over that.
     log_probs: torch.Tensor
-    # With gradients: of score_center.
-    center: torch.Tensor
 
     def decided(self, inputs: Dict[str, Any]) -> Decided:
         return Decided(self.log_probs.detach(), inputs["sis_sampling"], self.accepted, self.probabilities)
@@ -230,13 +227,9 @@ class SisTrainerMixin(DecidingMixin):
             return result
         hidden = torch.cat(self._sis_hidden)[:, -logits_to_keep - 1 : -1]
         acceptance = self._sis_acceptance(self._sis_inputs, hidden, result[0])
-        old = self._sis_old_log_probs(self._sis_inputs, acceptance)
-        self._sis_inputs["old_per_token_logps"] = old
+        self._sis_inputs["old_per_token_logps"] = self._sis_old_log_probs(self._sis_inputs, acceptance)
         self._sis_inputs["advantages"] = self._sis_advantages(self._sis_inputs, acceptance)
-        log_probs = acceptance.log_probs
-        if self._sis_config.score_centering:
-            log_probs = log_probs + centering(log_probs, old, acceptance.center, self.epsilon_high)
-        return log_probs, *result[1:]
+        return acceptance.log_probs, *result[1:]
 
     def _sis_record_own_sets(
         self, model: Any, input_ids: Any, attention_mask: Any, length: int, *args: Any, **kwargs: Any
@@ -311,11 +304,10 @@ class SisTrainerMixin(DecidingMixin):
         flat_mask = batch.flat(mask).cpu()
         scored = int(flat_mask.sum())
         self._sis_counts.others["staleness"] += scored * (self._sis_step() - rollouts.policy_version)
-        nothing = torch.zeros_like(log_probs)
-        acceptance = _Acceptance(torch.zeros_like(mask), nothing, log_probs, nothing)
-        truncated, centers = self._sis_filters().truncates, self._sis_config.score_centering
+        acceptance = _Acceptance(torch.zeros_like(mask), torch.zeros_like(log_probs), log_probs)
+        truncated = self._sis_filters().truncates
         # All may be truncated, and masked, so that nothing is recorded of them.
-        records = rollouts.records(indices, log_probs=truncated or centers) if batch.slices else None
+        records = rollouts.records(indices, log_probs=truncated) if batch.slices else None
         evaluation = None
         if records is not None:
             tokens = batch.flat(inputs["completion_ids"])
@@ -334,16 +326,10 @@ class SisTrainerMixin(DecidingMixin):
             return acceptance
         device = log_probs.device
         probabilities = sis.torch.tensor(evaluation.acceptance_probabilities, device)
-        acceptance = acceptance._replace(
+        return acceptance._replace(
             accepted=batch.padded(sis.torch.tensor(evaluation.accepted, device), False),
             probabilities=batch.padded(probabilities, 0.0),
         )
-        if centers:
-            expected = self._sis_config.weight == "expected"
-            weight = sis.torch.selective_weight(records, gathered, self.epsilon_high, expected)
-            center = sis.torch.score_center(records, gathered, weight)
-            acceptance = acceptance._replace(center=batch.padded(center, 0.0))
-        return acceptance
 
 
 class SisGRPOTrainer(SisTrainerMixin, GRPOTrainer):

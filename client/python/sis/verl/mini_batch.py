@@ -6,12 +6,10 @@ import collections
 import math
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
-import numpy as np
 import torch
 
 import sis.torch
 from sis.records import TopKRecords
-from sis.score_centering import centering
 from sis.token_weights import Decided, TokenWeights
 from sis.verl.generated import Generated, Part, Stretches, rows_of
 
@@ -19,12 +17,10 @@ if TYPE_CHECKING:
     from sis.verl.training import Training
 
 # In verl's model outputs, per token, as 0 and 1 what was accepted, where weights need it the acceptance
-# probability, the log-prob over what the sampler kept, +inf where the record doesn't tell, and what score
-# centering adds to log-probs.
+# probability, and the log-prob over what the sampler kept, +inf where the record doesn't tell.
 _ACCEPTED = "sis_accepted"
 _PROBABILITIES = "sis_probabilities"
 _TRUNCATED = "sis_truncated"
-_CENTERING = "sis_centering"
 
 
 class MiniBatch(Stretches):
@@ -55,16 +51,12 @@ class MiniBatch(Stretches):
             return {name: values[None] for name, values in self._decisions(student_logits[0], data).items()}
         if self._training.truncated:
             model_output["log_probs"] = _renormalised(model_output["log_probs"], model_output[_TRUNCATED])
-        if self._training.centering_limit is not None:
-            log_probs = model_output["log_probs"]
-            values = log_probs.values() + model_output[_CENTERING].values()
-            model_output["log_probs"] = torch.nested.nested_tensor_from_jagged(values, log_probs.offsets())
         changed = _substituted(model_output, data, self._training.weights, self._training.sampling)
         return stock(model_output=model_output, data=changed, dp_group=dp_group)
 
     def _decisions(self, logits: torch.Tensor, data: Any) -> Dict[str, torch.Tensor]:
-        """The model outputs that are SIS's, float32 [n] of the token after a position, _TRUNCATED and
-        _CENTERING with gradients; of logits [n, V], or this rank's columns of them, divided by the temperature, of all
+        """The model outputs that are SIS's, float32 [n] of the token after a position, _TRUNCATED
+        with gradients; of logits [n, V], or this rank's columns of them, divided by the temperature, of all
         rows of the micro-batch one after the other. With sequence parallelism each rank has n of them, padded at the
         end, and verl gathers what all have found."""
         outputs = {_ACCEPTED: torch.zeros(len(logits), device=logits.device)}
@@ -72,8 +64,6 @@ class MiniBatch(Stretches):
             outputs[_PROBABILITIES] = torch.zeros(len(logits), device=logits.device)
         if self._training.truncated:
             outputs[_TRUNCATED] = torch.full((len(logits),), torch.inf, device=logits.device)
-        if self._training.centering_limit is not None:
-            outputs[_CENTERING] = torch.zeros(len(logits), device=logits.device)
         for parts in self._apart(self.parts(logits, data)):
             self._decide(parts, logits, outputs)
         return outputs
@@ -117,28 +107,6 @@ class MiniBatch(Stretches):
         outputs[_ACCEPTED][at] = sis.torch.tensor(evaluation.accepted, logits.device).float()
         if _PROBABILITIES in outputs:
             outputs[_PROBABILITIES][at] = sis.torch.tensor(evaluation.acceptance_probabilities, logits.device)
-        if _CENTERING in outputs:
-            sampling = [self.generated[index].log_probs[first : first + length] for index, first, length, _ in parts]
-            decided = {name: values[at] for name, values in outputs.items()}
-            shift = self._centering(records, logits[at], np.concatenate(sampling), decided)
-            outputs[_CENTERING] = outputs[_CENTERING].index_copy(0, at, shift)
-
-    def _centering(
-        self, records: TopKRecords, logits: torch.Tensor, sampling: np.ndarray, decided: Dict[str, torch.Tensor]
-    ) -> torch.Tensor:
-        """float32 [N]; logits: [N, V], a copy: verl may overwrite its own in the backward pass. sampling: nats
-        [N]; decided: outputs of _decisions, of the same tokens."""
-        limit, weights = self._training.centering_limit, self._training.weights
-        assert limit is not None
-        current = sis.torch.log_probs_at(records, logits)
-        if self._training.truncated:
-            current = sis.torch.replayed(records, current).current
-        weight = sis.torch.selective_weight(records, current, limit, weights.weight == "expected")
-        center = sis.torch.score_center(records, current, weight)
-        own, accepted = current.sampled_log_probs.detach(), decided[_ACCEPTED].bool()
-        probabilities = decided.get(_PROBABILITIES, torch.zeros_like(own))
-        old = weights.old_log_probs(Decided(own, sis.torch.tensor(sampling, own.device), accepted, probabilities))
-        return centering(own, old, center, limit)
 
     def end(self) -> None:
         if self._lease_id and self._training.vocabulary.first:

@@ -52,7 +52,7 @@ def _attaching(init_model: Callable[..., Any]) -> Callable[..., Any]:
             from sis.verl.training import attach
 
             settings = settings.for_rollouts(rollout)
-            self.sis = attach(self.actor, settings, truncated, self.config.actor)
+            self.sis = attach(self.actor, settings, truncated)
         return result
 
     return attached

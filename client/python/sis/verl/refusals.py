@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Optional
 
-from sis.score_centering import check_product
 from sis.token_tables import check_trackers
 from sis.token_weights import TokenWeights
 from sis.verl.settings import Settings, truncates
@@ -24,7 +23,6 @@ def check_training(config: Mapping[str, Any]) -> None:
     if settings is not None:
         check_split(strategy, settings, settings.sets == "engine" and truncates(actor, rollout))
         check_trackers(settings.token_table_steps, config["trainer"]["logger"], "trainer.logger")
-        centering_limit(settings, actor)
         rule, mode = TokenWeights.of(settings).rule, (actor.get("policy_loss") or {}).get("loss_mode")
         if rule is not None and mode in _NOT_PER_TOKEN:
             raise ValueError(
@@ -60,8 +58,7 @@ def check_parallel(sets: str, ulysses: int) -> None:
 
 def check_split(strategy: str, settings: Settings, truncated: bool) -> None:
     """What needs more of a vocabulary than log-probs of recorded tokens, where ranks have parts of it."""
-    wrong = {"sis.score_centering": settings.score_centering, "sis.sets='trainer'": settings.sets == "trainer"}
-    for name, on in {**wrong, "rollout.top_p or top_k": truncated}.items():
+    for name, on in {"sis.sets='trainer'": settings.sets == "trainer", "rollout.top_p or top_k": truncated}.items():
         if on and strategy == "megatron":
             raise ValueError(f"{name} is set, which needs whole vocabularies: leave it out, or train by verl's ppo_trainer")
 
@@ -97,32 +94,6 @@ def _check_recording(config: Mapping[str, Any]) -> None:
         raise ValueError(
             "algorithm.rollout_correction.rollout_is weights the tokens too, which corrects twice. Set it to null"
         )
-
-
-def centering_limit(settings: Settings, actor: Optional[Mapping[str, Any]]) -> Optional[float]:
-    """With settings.score_centering the largest weight of a token, else None. actor: that part of verl's
-    configuration, which the loss is made by."""
-    if not settings.score_centering:
-        return None
-    if actor is None:
-        raise ValueError(
-            "score_centering is on, and has to know how the loss limits weights: give attach the actor's configuration"
-        )
-    rule = TokenWeights.of(settings).rule
-    check_product(
-        ("actor.policy_loss.loss_mode", actor["policy_loss"]["loss_mode"], "cispo"),
-        ("actor.use_kl_loss", bool(actor.get("use_kl_loss")), False),
-        (f"sis.{rule}", rule is not None, False),
-    )
-    low, high = (
-        actor["clip_ratio"] if actor[name] is None else actor[name] for name in ("clip_ratio_low", "clip_ratio_high")
-    )
-    if low < 1:
-        raise ValueError(
-            f"actor.clip_ratio_low is {low}: verl's 'cispo' would raise weights to {1 - low:.2g}, which score_centering "
-            "takes as they are. Set it to 1.0"
-        )
-    return 1.0 + high
 
 
 def check_engine(engine: Mapping[str, Any], model: Mapping[str, Any]) -> None:

@@ -46,9 +46,6 @@ class Settings:
     weight: str = "sampled"
     soft_acceptance: bool = False
     damped_truncation: Union[bool, str] = False
-    # Subtracts the sampler's mean score, as tokens weigh (docs/uses.md); for loss_mode "cispo". Sets are then
-    # whole and of float32, whatever mass and log_prob_encoding say.
-    score_centering: bool = False
     # Whose K most probable tokens are recorded, and whose log-probs ratios are to: "engine", vLLM's, or
     # "trainer", the actors' own while they recompute old log-probs.
     sets: str = "engine"
@@ -56,7 +53,7 @@ class Settings:
     def __post_init__(self) -> None:
         check_id(self.run)
         TokenWeights.of(self)
-        check_sets(self.sets, self.score_centering)
+        check_sets(self.sets)
 
     @staticmethod
     def of(custom: Optional[Mapping[str, Any]]) -> Optional[Settings]:
@@ -88,15 +85,12 @@ class Settings:
 
     def create_run(self, client: Client, vocabulary_size: int, incarnation: int = 0) -> Run:
         """`incarnation`: as in Client.create_run; 0 is the one that is there."""
-        of_run = {name: getattr(self, name) for name in _OF_RUN}
-        if self.score_centering:
-            of_run.update(mass=0.0, log_prob_encoding="float32")
         return client.create_run(
             self.run,
             incarnation=incarnation,
             vocabulary_size=vocabulary_size,
             algorithm="verl",
-            **of_run,
+            **{name: getattr(self, name) for name in _OF_RUN},
         )
 
 

@@ -19,7 +19,7 @@ from sis.verl.generated import Generated, generated_in, logits_shown
 from sis.verl.mini_batch import MiniBatch
 from sis.verl.names import name_in, name_of, session_of
 from sis.verl.own_sets import OwnSets
-from sis.verl.refusals import centering_limit, check_engine, check_parallel, check_split
+from sis.verl.refusals import check_engine, check_parallel, check_split
 from sis.verl.settings import Settings, vocabulary_size
 from sis.verl.vocabulary import Vocabulary
 from sis.versions import warn_unless_tested
@@ -28,9 +28,7 @@ from sis.versions import warn_unless_tested
 _WRONG = (errors.InvalidArgument, errors.AlreadyExists)
 
 
-def attach(
-    worker: Any, settings: Settings, truncated: bool = False, actor: Optional[Mapping[str, Any]] = None
-) -> Training:
+def attach(worker: Any, settings: Settings, truncated: bool = False) -> Training:
     """Lets the training steps of a TrainingWorker use SIS, whatever its loss is, as long as that
     reads `old_log_probs` and `advantages` as verl's `ppo_loss` does.
 
@@ -42,8 +40,6 @@ def attach(
     truncated: whether rollouts leave tokens out by top-p or top-k. With sets of the engine the log-probs that
     the loss gets are then of the policy renormalised over the others, which a reference model's are not: the
     loss must not compare them (use_kl_loss), and settings.mass must be 0.
-
-    actor: verl's configuration of the loss. settings.score_centering needs it.
     """
     warn_unless_tested("verl", "verl")
     check_engine(worker.engine_config, worker.model_config)
@@ -54,7 +50,7 @@ def attach(
         raise ValueError(
             f"mass is {settings.mass}, and rollouts leave tokens out: a cut set doesn't tell which were kept. Set it to 0"
         )
-    return Training(worker, settings, truncated, centering_limit(settings, actor))
+    return Training(worker, settings, truncated)
 
 
 class Training:
@@ -66,11 +62,9 @@ class Training:
     training: its tokens keep their importance ratios, and count as missing.
     """
 
-    def __init__(self, worker: Any, settings: Settings, truncated: bool, centering_limit: Optional[float]) -> None:
+    def __init__(self, worker: Any, settings: Settings, truncated: bool) -> None:
         self._settings = settings
         self.truncated = truncated
-        # With score centering the largest weight, else None.
-        self.centering_limit = centering_limit
         self.weights = TokenWeights.of(settings)
         self.vocabulary = Vocabulary.of(worker.engine_config["strategy"])
         self._own_sets = settings.sets == "trainer"
@@ -233,8 +227,7 @@ class Training:
     def _fetched(self, names: List[str], generated: List[Generated]) -> Optional[TopKRecords]:
         """By these names."""
         slices = [Slice(name, length=len(part.sampled_ids)) for name, part in zip(names, generated)]
-        needs_sets = self.truncated or self.centering_limit is not None
-        arrays = ("ids", "log_probs", "sampled_ids") if needs_sets else ("ids", "sampled_ids")
+        arrays = ("ids", "log_probs", "sampled_ids") if self.truncated else ("ids", "sampled_ids")
         if not slices:
             return None
         return self._asked(

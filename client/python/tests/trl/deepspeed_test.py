@@ -27,9 +27,9 @@ def zero(stage):
 
 class DeepspeedTest(TwoProcessCase):
     def test_as_ddp_and_float64(self):
-        """With score centering gradients go through rows of the split head; sets of the trainer are of all of it."""
+        """Sets of the trainer are of all of the split head."""
         kinds = {
-            "": {}, "_centered": {"config": {"score_centering": True}}, "_adapters": {"adapters": True},
+            "": {}, "_adapters": {"adapters": True},
             "_own_sets": OWN_SETS, "_own_sets_of_adapters": {**OWN_SETS, "adapters": True},
         }  # fmt: skip
         ddp = {f"ddp{kind}": changed for kind, changed in kinds.items()}

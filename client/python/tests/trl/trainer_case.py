@@ -149,7 +149,7 @@ def largest(so_far, *values):
 
 class InFloat64(Watched):
     """Compares the gradient of every micro-batch with that of the loss over the whole vocabulary, of "cispo" in
-    float64: of what a filter keeps, which is found anew, minus the mean score, token by token."""
+    float64: of what a filter keeps, which is found anew, token by token."""
 
     limit = 1.5
     top_p = 1.0
@@ -205,10 +205,7 @@ class InFloat64(Watched):
             of_tokens = (own_a - self.probabilities)[inputs["completion_mask"].bool()]
             self.most_acceptance = largest(self.most_acceptance, of_tokens)
             weight = self.weights(own, own_a, inputs["advantages"][:, None])
-            mean = q * (a + (1 - a) * w.clamp(max=self.limit))
         objective = weight * log_p.gather(-1, tokens)[..., 0]
-        if self._sis_config.score_centering:
-            objective = objective - (mean * log_p).sum(-1)
         mask = inputs["completion_mask"]
         # Two micro-batches make a generation, and a step.
         total = -(objective * inputs["advantages"][:, None] * mask).sum() / inputs["num_items_in_batch"]

@@ -15,29 +15,12 @@ def kept_logits(logits, top_p):
     return logits.masked_fill(~kept, -1e4)
 
 
-def mean_score(logits, behaviour, top_k, limit, expected):
-    """[T], with the gradient of the behaviour policy's mean of weight * log-prob, over all tokens. logits,
-    behaviour: [T, V], of the policies; outside of the top_k tokens the latter is proportional to the former."""
-    log_p, q = logits.log_softmax(-1), behaviour.softmax(-1)
-    p = log_p.detach().exp()
-    recorded = torch.zeros_like(q, dtype=torch.bool).scatter(-1, q.topk(top_k).indices, True) & (q > 0)
-    tails = [torch.where(recorded, 0.0, policy).sum(-1, keepdim=True) for policy in (q, p)]
-    q = torch.where(recorded, q, p * tails[0] / tails[1].clamp(min=1e-12))
-    w = torch.where(q > 0, p / q.clamp(min=1e-300), 0.0)
-    a = torch.where(recorded, w, 0.0)
-    a = a / a.amax(-1, keepdim=True)
-    weight = (a + (1 - a) * w).clamp(max=limit) if expected else a + (1 - a) * w.clamp(max=limit)
-    return (q * weight * log_p.clamp(min=-1e3)).sum(-1)
-
-
 def gradients(
-    model, samples, advantages, *, seed, draw, top_k, top_p=1.0, mass=1.0, rule=None, lost=(), limit=None,
-    centered=False, expected=False, temperature=1.0,
+    model, samples, advantages, *, seed, draw, top_k, top_p=1.0, mass=1.0, rule=None, lost=(), temperature=1.0,
 ):  # fmt: skip
     """{parameter: gradient} of the token-mean loss, and the share of accepted tokens. advantages: per sample
     [at least its tokens]. With top_p the policies must be equal, and all tokens count as accepted. rule: of of_rule,
-    in the place of the clip. lost: names of turns that are not recorded. limit: of weights, by which the loss is
-    verl's "cispo"; centered: with score centering; expected: with weights of that name."""
+    in the place of the clip. lost: names of turns that are not recorded."""
     double = type(model)(model.config).double()
     double.load_state_dict(model.state_dict())
     loss, count, as_current = 0.0, 0, 0
@@ -49,7 +32,7 @@ def gradients(
         tokens = torch.tensor(sample.tokens)
         own = logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0]
         old = torch.tensor(sample.log_probs, dtype=torch.float64)
-        a, center = torch.zeros_like(old), torch.zeros_like(old)
+        a = torch.zeros_like(old)
         for turn in sample.turns:
             here = slice(turn.start, turn.start + len(turn.log_probs))
             every = torch.ones(1, len(turn.log_probs), dtype=torch.bool)
@@ -59,13 +42,11 @@ def gradients(
             )  # fmt: skip
             if turn.name in lost:
                 continue
-            if centered:
-                center[here] = mean_score(logits[here], turn.log_probs.double(), top_k, limit, expected)
-            if rule is not None or expected:
+            if rule is not None:
                 a[here] = acceptance(
                     every, tokens[None, here], turn.log_probs[None].double(), logits.detach()[None, here], top_k, mass
                 )[0]
-            if rule is None and not expected:
+            else:
                 old[here] = torch.where(here_accepted[0], own.detach()[here], old[here])
             as_current += int(here_accepted.sum())
         ratio, weight = (own - old).exp(), advantage[:length].double()
@@ -73,9 +54,6 @@ def gradients(
         terms = torch.where(weight < 0, torch.minimum(terms, -weight * CLIP_NEGATIVE), terms)
         if rule is not None:
             terms = -of_rule(rule, ratio.detach(), a, weight) * weight * own
-        if limit is not None:
-            of_token = a + (1 - a) * ratio.detach() if expected else ratio.detach()
-            terms = -weight * (of_token.clamp(max=limit) * own - center)
         mask = torch.tensor(sample.mask)
         loss = loss + (terms * mask).sum()
         count += int(mask.sum())

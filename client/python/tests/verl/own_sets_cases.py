@@ -71,7 +71,7 @@ class VerlOwnSetsTest(VerlCase):
         settings = self.settings(sets="trainer", log_prob_encoding="float32", **RULE)
         of = {"seed": 1, "draw": 0, "top_k": K, "rule": "soft_acceptance", "temperature": 0.8}
         expected, _ = expected_gradients(moved, own, batch(samples)["advantages"], **of)
-        for (answer,) in self.two_ranks([(samples, vars(settings), False, {})], temperature=0.8):
+        for (answer,) in self.two_ranks([(samples, vars(settings), False)], temperature=0.8):
             self.assert_close(answer["gradients"], expected)
             metrics = answer["metrics"]
             self.assertEqual(metrics["sis/missing"] + metrics["sis/envelope_violations"], [[0.0]] * 4)

@@ -23,7 +23,7 @@ class VerlRankTest(VerlCase):
         alone = self.client.get_step(run, 0).totals
         told = {"address": self.address, "run": "two-ranks", "top_k": K, "seed": 1}
         append(self.client, Settings(**told).create_run(self.client, WHOLE), samples)
-        answers = [answer for (answer,) in self.two_ranks([(samples, told, False, {})])]
+        answers = [answer for (answer,) in self.two_ranks([(samples, told, False)])]
         together = self.client.get_step(sis.Run("two-ranks", 0, run.config), 0).totals
         for name in ("accepted", "rejected", "outside_top_k", "missing"):
             self.assertEqual(getattr(together, name), getattr(alone, name), name)
@@ -43,13 +43,9 @@ class VerlRankTest(VerlCase):
         targeted, of_mass = self.recorded(self.coarse, 8, K, 25, mass=0.7)
         damped = dataclasses.replace(settings, run=f"{settings.run}-damped", damped_truncation=True)
         append(self.client, damped.create_run(self.client, WHOLE), drawn)
-        stale = rollout(self.stale, 8, K, 30)
-        centered = dataclasses.replace(settings, run=f"{settings.run}-centered", score_centering=True)
-        append(self.client, centered.create_run(self.client, WHOLE), stale)
         steps = [
-            (drawn, vars(settings), False, {}), (filtered, vars(of_kept), True, {}),
-            (targeted, vars(of_mass), False, {}), (drawn, vars(damped), False, {}),
-            (stale, vars(centered), False, CISPO),
+            (drawn, vars(settings), False), (filtered, vars(of_kept), True),
+            (targeted, vars(of_mass), False), (drawn, vars(damped), False),
         ]  # fmt: skip
         arrangement = {"remove_padding": True, "sequence_parallel": 2}
         first, second = self.two_ranks(steps, arrangement)
@@ -65,17 +61,13 @@ class VerlRankTest(VerlCase):
         of_targeted, share_of_mass = expected_gradients(
             self.model, targeted, advantages, seed=1, draw=0, top_k=K, mass=0.7
         )
-        of_centered, _ = expected_gradients(
-            self.model, stale, batch(stale)["advantages"], seed=1, draw=0, top_k=K, limit=1.5, centered=True
-        )
         for answers in (first, second):
             self.assert_close(answers[0]["gradients"], expected)
             self.assert_close(answers[1]["gradients"], of_filtered)
             self.assert_close(answers[2]["gradients"], of_targeted)
             self.assert_close(answers[3]["gradients"], of_damped)
-            self.assert_close(answers[4]["gradients"], of_centered)
         # As verl: what is logged comes from the first.
-        self.assertEqual([answer["metrics"] for answer in second], [{}] * 5)
+        self.assertEqual([answer["metrics"] for answer in second], [{}] * 4)
         logged = first[0]["metrics"]
         self.assertEqual(logged["sis/missing"], [[0.0]])
         self.assertAlmostEqual(logged["sis/accept_rate"][0][0], share, delta=1e-12)

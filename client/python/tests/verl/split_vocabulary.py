@@ -75,7 +75,7 @@ def main(rank, port, folder):
     worker.set_loss_fn = functools.partial(setattr, worker, "loss")
     training_worker.set_loss(worker)
     answers = []
-    for samples, settings, truncated, _ in task["steps"]:
+    for samples, settings, truncated in task["steps"]:
         training = attach(worker, Settings(**settings), truncated)
         data = training_worker.batch(samples, micro_batch_size_per_gpu=4, use_dynamic_bsz=False)
         metrics = engine.train_batch(data, worker.loss)["metrics"]

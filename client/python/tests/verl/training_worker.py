@@ -61,8 +61,8 @@ def make_worker(path, micro_batch=4, dynamic=False, remove_padding=False, sequen
     return worker
 
 
-def set_loss(worker, loss_mode="vanilla", **changed):
-    """The actor's configuration, with these changes, by which its loss is made."""
+def set_loss(worker):
+    """Gives the worker the loss of an actor's default configuration."""
     from verl.workers.config import FSDPActorConfig, PolicyLossConfig
     from verl.workers.utils.losses import ppo_loss
 
@@ -70,10 +70,9 @@ def set_loss(worker, loss_mode="vanilla", **changed):
     actor = FSDPActorConfig(
         strategy="fsdp2", rollout_n=1, ppo_mini_batch_size=8,
         ppo_micro_batch_size_per_gpu=engine.micro_batch_size_per_gpu, use_dynamic_bsz=engine.use_dynamic_bsz,
-        loss_agg_mode="token-mean", policy_loss=PolicyLossConfig(loss_mode=loss_mode), **changed,
+        loss_agg_mode="token-mean", policy_loss=PolicyLossConfig(loss_mode="vanilla"),
     )  # fmt: skip
     worker.set_loss_fn(functools.partial(ppo_loss, config=actor))
-    return actor
 
 
 @dataclass

@@ -21,10 +21,9 @@ def main(rank, port, folder):
     # Ranks of sequence parallelism get the same samples, else every other one.
     own = slice(None) if task["arrangement"].get("sequence_parallel") else slice(rank, None, 2)
     answers = []
-    for samples, settings, truncated, loss in task["steps"]:
-        actor = training_worker.set_loss(worker, **loss)
+    for samples, settings, truncated in task["steps"]:
         gradients = training_worker.Gradients(worker)
-        training = attach(worker, Settings(**settings), truncated, actor)
+        training = attach(worker, Settings(**settings), truncated)
         advantages = training_worker.batch(samples)["advantages"]
         data = training_worker.batch(samples[own])
         data["advantages"] = advantages[own]

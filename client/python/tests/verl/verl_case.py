@@ -35,8 +35,6 @@ from sis.verl.training import attach
 K = 16
 # Few enough for a record to hold all of them.
 WHOLE = tiny_model.VOCABULARY = training_worker.VOCABULARY
-# Weights up to 1.5.
-CISPO = {"loss_mode": "cispo", "clip_ratio_low": 1.0, "clip_ratio_high": 0.5}
 
 
 def metrics_of(output):
@@ -129,7 +127,7 @@ class VerlCase(unittest.TestCase):
         return samples, settings
 
     def two_ranks(self, steps, arrangement=None, script="two_ranks.py", **batch_settings):
-        """What each found, step by step, each (samples, settings, truncated, changes of the loss)."""
+        """What each found, step by step, each (samples, settings, truncated)."""
         with tempfile.TemporaryDirectory() as folder:
             task = {"path": self.path, "arrangement": arrangement or {}, "steps": steps, "batch": batch_settings}
             torch.save(task, f"{folder}/task")

@@ -43,7 +43,7 @@ class VerlVocabularyTest(VerlCase):
         expected, share = expected_gradients(
             self.model, samples, batch(samples)["advantages"], seed=1, draw=0, top_k=K
         )
-        (first,), (second,) = self.two_ranks([(samples, vars(settings), False, {})], script="split_vocabulary.py")
+        (first,), (second,) = self.two_ranks([(samples, vars(settings), False)], script="split_vocabulary.py")
         heads = [answer["gradients"].pop("head") for answer in (first, second)]
         for answer in (first, second):
             of_body = {f"model.{name[len('body.'):]}": value for name, value in answer["gradients"].items()}
