@@ -163,10 +163,6 @@ class Recorder(_Flushed):
     def policy_version(self, version: int) -> None:
         self.blocking.policy_version = version
 
-    @property
-    def cut_off(self) -> Tuple[int, int]:
-        return self.blocking.cut_off
-
     async def add(self, sequence: str, output: Any, *, more: bool = False) -> None:
         """Leaves the event loop only where it must wait for the server."""
         if self.blocking.must_wait:

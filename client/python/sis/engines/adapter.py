@@ -32,8 +32,6 @@ class Columns(NamedTuple):
     sampled_column: Optional[str]
     # bool [T], if the engine leaves positions out: the others' rows mean nothing.
     present: Optional[np.ndarray] = None
-    # int [T], if the engine returns sampling masks: how many tokens each position's has; 0: none.
-    kept: Optional[np.ndarray] = None
 
     def record(self, top_k: int, out: Optional[TopK] = None, at: Optional[np.ndarray] = None) -> TopK:
         """Of the positions that are present; out and at are as in sis.canonical."""

@@ -15,7 +15,6 @@ from sis.append import AppendStream
 from sis.client import Client
 from sis.engines.adapter import Adapter, Piece, Told
 from sis.engines.lists import stretches
-from sis.engines.sampling_masks import CutOff
 from sis.entries import AppendEntry, Block, Seal, Truncate
 from sis.outage import Outage
 from sis.owner import Owner
@@ -93,8 +92,6 @@ class Recorder:
         self._outage = outage or Outage()
         # Of the writer, until that has ended. None: to be opened.
         self._stream: Optional[AppendStream] = self._open()
-        # Of the writer: of what is being sent, the counts of sampling masks.
-        self._kept: List[np.ndarray] = []
         self._owner = Owner()
         self._changed = threading.Condition()
         # All below is guarded by _changed.
@@ -108,7 +105,6 @@ class Recorder:
         self._writing = False
         self._flush_wanted = False
         self._committed: Dict[SequenceRef, int] = {}
-        self._cut_off = CutOff()
         self._failure: Optional[Exception] = None
         self._closed = False
         self._writer = threading.Thread(target=self._write, name="sis-recorder", daemon=True)
@@ -129,13 +125,6 @@ class Recorder:
     def must_wait(self) -> bool:
         """Whether `add` would wait for the server."""
         return self._waiting >= MAX_WAITING
-
-    @property
-    def cut_off(self) -> Tuple[int, int]:
-        """Of what was stored: at how many positions the engine's sampling mask has more tokens than the
-        run's top_k, and how many positions have one."""
-        with self._changed:
-            return self._cut_off.positions, self._cut_off.masked
 
     def add(self, sequence: str, output: Any, *, more: bool = False) -> None:
         """Notes what the engine has returned for a sequence: its first output or the next one.
@@ -324,12 +313,8 @@ class Recorder:
             try:
                 if self._stream is None:
                     self._stream = self._open()
-                self._kept = []
                 failure = self._send(work)
                 committed = self._stream.flush()
-                with self._changed:
-                    for counts in self._kept:
-                        self._cut_off.add(counts, self._run.config.top_k)
                 down_since = None
                 self._outage.succeeded("store")
             except Exception as error:  # Any: the caller's next call raises it.
@@ -424,8 +409,6 @@ class Recorder:
                 entries.append(entry(name, length, attempt))
         assert self._stream is not None
         self._stream.append_many(entries)
-        if columns is not None and columns.kept is not None:
-            self._kept.append(columns.kept if columns.present is None else columns.kept[columns.present])
 
     def _blocks(self, record: Sequence[np.ndarray], lengths: Sequence[int]) -> Iterator[Sequence[Any]]:
         """The arrays of blocks of so many rows, counts or None at last: what travels goes without what

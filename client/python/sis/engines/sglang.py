@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import itertools
 import json
 import operator
 import os
@@ -13,7 +12,6 @@ import numpy as np
 
 from sis.engines.adapter import Adapter, Columns, Piece
 from sis.engines.lists import padded, widened
-from sis.engines.sampling_masks import MOST_LISTED, flat, kept, most_probable, refuse_others
 from sis.run import Sampling
 
 # SGLang takes the most probable token below this temperature.
@@ -37,9 +35,7 @@ class SglangAdapter(Adapter):
     "return_flat_raw_top_logprobs_b64": true.
 
     SGLang's log-probs are those after penalties and temperature, before top-p, top-k and min-p. With
-    such a filter they are not those of the draw: it is refused, unless requests have
-    "return_sampling_mask": true, which tells what the filter left, and the adapter is told so. Then it
-    makes them those of the draw.
+    such a filter they are not those of the draw: it is refused.
     """
 
     def __init__(
@@ -48,13 +44,11 @@ class SglangAdapter(Adapter):
         server_args: Any = None,
         *,
         original_log_probs: Optional[bool] = None,
-        sampling_masks: bool = False,
     ) -> None:
         """`sampling_params`: the dictionary that is sent. server_args: those of the engine
         (`engine.server_args`), or a mapping of the ones that were changed. original_log_probs:
         whether the engine runs with SGLANG_RETURN_ORIGINAL_LOGPROB; None: as this process does, for
-        an sglang.Engine that was made here has its environment. sampling_masks: whether requests have
-        "return_sampling_mask": true.
+        an sglang.Engine that was made here has its environment.
 
         ValueError for greedy decoding, for speculative decoding (which only server_args tell), and
         where the log-probs are not those of the draw.
@@ -70,10 +64,7 @@ class SglangAdapter(Adapter):
             preferred = json.loads(preferred)
         if original_log_probs is None:
             original_log_probs = os.environ.get(_ORIGINAL, "").lower() in ("true", "1")
-        if sampling_masks and original_log_probs:
-            raise ValueError("original_log_probs are those before temperature, of which a sampling mask makes nothing")
-        self._sampling_masks = sampling_masks
-        self.sampling = sampling({**preferred, **sampling_params}, original_log_probs, sampling_masks)
+        self.sampling = sampling({**preferred, **sampling_params}, original_log_probs)
         # Else what a streamed request answers repeats what it answered before.
         self.cumulative = not _setting(server_args, "incremental_streaming_output")
 
@@ -91,17 +82,6 @@ class SglangAdapter(Adapter):
         return "aborted" if reason["type"] == "abort" else "finished"
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
-        if not self._sampling_masks:
-            return self._as_listed(pieces)
-        masks, own = _masks(pieces)
-        of_all = [not isinstance(value, (int, float)) for value in own]
-        if all(of_all):
-            return _of_masks(pieces, masks, own)
-        if any(of_all):
-            raise ValueError("output_token_sampling_logprobs have two forms: the answers are of two versions of SGLang")
-        return _renormalised(self._as_listed(pieces), masks, np.asarray(own, np.float32))
-
-    def _as_listed(self, pieces: Sequence[Piece]) -> Columns:
         drawn: List[int] = []
         own: List[float] = []
         parts: List[Tuple[np.ndarray, np.ndarray]] = []
@@ -122,61 +102,9 @@ class SglangAdapter(Adapter):
         return Columns(tokens, log_probs, np.asarray(drawn, np.int32), np.asarray(own, np.float32), None)
 
 
-def _masks(pieces: Sequence[Piece]) -> Tuple[List[Any], List[Any]]:
-    """Per position: the tokens that were kept; and of the sampled token its log-prob among them, or, of
-    later versions, those of all."""
-    masks: List[Any] = []
-    own: List[Any] = []
-    for output, start, stop in pieces:
-        for name, found in (("output_token_sampling_mask", masks), ("output_token_sampling_logprobs", own)):
-            told = output["meta_info"].get(name)
-            if told is None or len(told) < stop:
-                there = 0 if told is None else len(told)
-                raise ValueError(
-                    f"the answer has {name} of {there} positions, must be {stop}: the request needs "
-                    "'return_sampling_mask': true"
-                )
-            found += told[start:stop]
-    return masks, own
-
-
-def _of_masks(pieces: Sequence[Piece], masks: List[Any], log_probs: List[Any]) -> Columns:
-    drawn = np.asarray([entry[1] for output, *at in pieces for entry in _sampled(output)[slice(*at)]], np.int32)
-    if None in masks:
-        raise ValueError(f"output_token_sampling_mask has none for position {masks.index(None)}")
-    counts, ids = flat(masks)
-    if not np.array_equal(counts, np.fromiter(map(len, log_probs), np.int64, len(masks))):
-        raise ValueError("output_token_sampling_mask and output_token_sampling_logprobs are of different lengths")
-    values = np.fromiter(itertools.chain.from_iterable(log_probs), np.float32, len(ids))
-    rows = np.repeat(np.arange(len(masks)), counts)
-    at_drawn = np.flatnonzero(ids == drawn[rows])
-    own = np.full(len(drawn), np.nan, np.float32)
-    own[rows[at_drawn]] = values[at_drawn]
-    refuse_others(drawn, np.isin(np.arange(len(drawn)), rows[at_drawn]))
-    # Rows as long as the longest mask, which may be the vocabulary, would have no bound.
-    most = most_probable(rows, ids, values, counts)
-    listed = np.minimum(counts, MOST_LISTED)
-    tokens, values = widened(ids[most].astype(np.int32), values[most], listed, int(listed.max(initial=1)))
-    return Columns(tokens, values, drawn, own, None, kept=counts)
-
-
-def _renormalised(listed: Columns, masks: List[Any], own: np.ndarray) -> Columns:
-    """Of log-probs before the filter, `own` [T] of the sampled tokens after it."""
-    counts, inside = kept(listed.ids, listed.sampled_ids, masks)
-    before = np.where(inside, listed.log_probs, -np.inf).astype(np.float64)
-    # What was kept of the mass, by what is listed, which does not depend on the draw, or else by what the
-    # filter did to the token drawn.
-    whole = inside.sum(axis=1) == counts
-    with np.errstate(divide="ignore"):
-        mass = np.where(whole, np.log(np.exp(before).sum(axis=1)), listed.sampled_log_probs.astype(np.float64) - own)
-    after = (before - mass[:, None]).astype(np.float32)
-    own = np.where(whole, listed.sampled_log_probs - mass, own).astype(np.float32)
-    return listed._replace(log_probs=after, sampled_log_probs=own, kept=counts)
-
-
-def sampling(params: Mapping[str, Any], original_log_probs: bool = False, sampling_masks: bool = False) -> Sampling:
+def sampling(params: Mapping[str, Any], original_log_probs: bool = False) -> Sampling:
     """How SGLang makes the log-probs of such a request. ValueError for greedy decoding, and for
-    filters, which it leaves out of them, unless it tells sampling masks."""
+    filters, which it leaves out of them."""
 
     def value(name: str, default: Any) -> Any:
         given = params.get(name)
@@ -191,7 +119,7 @@ def sampling(params: Mapping[str, Any], original_log_probs: bool = False, sampli
         raise ValueError(f"beam_width is {params['beam_width']}: beam search does not draw from the policy")
     for name, neutral in _FILTERS.items():
         found = value(name, neutral)
-        if found != neutral and not (name == "top_k" and (found == -1 or found >= _ALL)) and not sampling_masks:
+        if found != neutral and not (name == "top_k" and (found == -1 or found >= _ALL)):
             raise ValueError(f"{name} is {found}: SGLang's log-probs are those before it, not those of the draw")
     if params.get("watermark") is not None:
         raise ValueError("watermark is set: SGLang's log-probs are those without it")

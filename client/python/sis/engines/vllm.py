@@ -10,7 +10,6 @@ import numpy as np
 
 from sis.engines.adapter import Adapter, Columns, Piece, Told
 from sis.engines.lists import JSON_MINUS_INFINITY, flat_padded, padded, strictly_above
-from sis.engines.sampling_masks import Mask, kept
 from sis.engines.vllm_arrays import ArrayLogprobs
 from sis.engines.vllm_arrays import hand_over_arrays as hand_over_arrays
 from sis.engines.vllm_arrays import outputs_so_far as outputs_so_far
@@ -37,9 +36,7 @@ class VllmAdapter(Adapter):
     (SamplingParams(flat_logprobs=True)), or arrays (hand_over_arrays), which cost least, vLLM itself
     too. The log-probs should be those that tokens are drawn from:
     LLM(logprobs_mode="processed_logprobs"). vLLM's default are raw ones, which the service refuses
-    unless the temperature is 1 and nothing else changes the distribution. With
-    LLM(return_sampling_mask=True), which needs a GPU, what is recorded is within the masks, and counted
-    where they are longer.
+    unless the temperature is 1 and nothing else changes the distribution.
     """
 
     def __init__(self, engine: Any, sampling_params: Any) -> None:
@@ -76,7 +73,6 @@ class VllmAdapter(Adapter):
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         sampled: List[int] = []
         told: List[Any] = []
-        masks: List[Optional[Mask]] = []
         in_arrays = 0
         for output, start, stop in pieces:
             completion = _completion(output)
@@ -87,7 +83,6 @@ class VllmAdapter(Adapter):
             sampled += tokens if stop - start == len(tokens) else tokens[start:stop]
             told.append(listed)
             in_arrays += type(listed) is ArrayLogprobs
-            masks += _masks(completion, start, stop)
         if in_arrays == len(pieces):
             tokens, values = _joined(told, pieces)
         else:
@@ -95,12 +90,8 @@ class VllmAdapter(Adapter):
         drawn = np.asarray(sampled, np.int32)
         if not (tokens[:, 0] == drawn).all():
             raise ValueError("an output's log-probs are not of its tokens: vLLM lists the sampled one first")
-        counts = None
-        if any(mask is not None for mask in masks):
-            counts, inside = kept(tokens, drawn, masks)
-            values = np.where(inside, values, np.float32(-np.inf))
         # vLLM puts the sampled token first, whichever its rank.
-        return Columns(tokens, values, drawn, values[:, 0], "first", kept=counts)
+        return Columns(tokens, values, drawn, values[:, 0], "first")
 
     def _padded(self, told: Sequence[Any], pieces: Sequence[Piece]) -> Tuple[np.ndarray, np.ndarray]:
         """int32 and float32 [T, C] of lists in any form."""
@@ -290,16 +281,6 @@ def _completion(output: Any) -> Any:
     if len(outputs) != 1:
         raise ValueError(f"the request has {len(outputs)} outputs: give each of them a name of its own")
     return outputs[0]
-
-
-def _masks(completion: Any, start: int, stop: int) -> Sequence[Optional[Mask]]:
-    """vLLM tells those of an output that repeats what was before only when it ends."""
-    mask = getattr(completion, "sampling_mask", None)
-    if mask is None:
-        return [None] * (stop - start)
-    if len(mask.token_ids) < stop:
-        raise ValueError(f"the output has {len(mask.token_ids)} sampling masks for {stop} tokens")
-    return mask.token_ids[start:stop]
 
 
 def _ended(reason: Optional[str]) -> Optional[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping
 
 from sis.token_tables import check_trackers
 from sis.token_weights import TokenWeights

@@ -42,17 +42,7 @@ class Engine(Adapter):
         ids = np.broadcast_to(np.arange(TOP_K, dtype=np.int32), (rows, TOP_K)) + 1
         log_probs = np.broadcast_to(np.linspace(-1.5, -2.0, TOP_K, dtype=np.float32), (rows, TOP_K))
         own = np.full(rows, -3.0, np.float32)
-        return Columns(ids, log_probs, tokens, own, None, tokens != 40, self.kept(tokens))
-
-    def kept(self, tokens):
-        return None
-
-
-class Masked(Engine):
-    """Of every third position the sampler kept more than is recorded; of the first ten nothing is known."""
-
-    def kept(self, tokens):
-        return np.where(tokens < 10, 0, np.where(tokens % 3 == 0, TOP_K + 2, TOP_K))
+        return Columns(ids, log_probs, tokens, own, None, tokens != 40)
 
 
 def output(first, stop, ended=None):
@@ -96,25 +86,6 @@ class RecorderTest(fake_service.ServiceTest):
                 recorder.add(name, output(0 if cumulative else 12, 13, "finished"))
             self.assert_recorded(name, 13)
             self.assertEqual(self.held(name).sealed, 13)
-
-    def test_says_how_often_the_sampler_kept_more(self):
-        recorder = Recorder(self.client, self.run_, Masked(False), interval=60)
-        self.addCleanup(recorder.abandon)
-        self.assertEqual(recorder.cut_off, (0, 0))
-        with self.assertWarnsRegex(RuntimeWarning, "at 8 of 26 positions the sampler kept more than the 4 tokens.*up to 6"):
-            recorder.add("a", output(0, 36))
-            # One is not recorded.
-            recorder.add("b", output(40, 41))
-            recorder.flush()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            recorder.add("a", output(36, 40, "finished"))
-            recorder.flush()
-        # 12, 15, ..., 39, of 10, 11, ..., 39.
-        self.assertEqual(recorder.cut_off, (10, 30))
-        with self.recorder() as plain:
-            plain.add("c", output(0, 36, "finished"))
-        self.assertEqual(plain.cut_off, (0, 0))
 
     def test_many_outputs_are_read_at_once(self):
         recorder = self.recorder(interval=60)

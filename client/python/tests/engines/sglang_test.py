@@ -2,7 +2,6 @@
 
 import copy
 import json
-import math
 import os
 import pathlib
 import types
@@ -12,9 +11,7 @@ import unittest.mock
 import numpy as np
 
 from sis.engines import Piece
-from sis.engines.sampling_masks import MOST_LISTED
 from sis.engines.sglang import SglangAdapter
-from sis.top_k import canonical
 
 RECORDED = json.loads((pathlib.Path(__file__).parent / "testdata/sglang.json").read_text())
 LISTED = 8
@@ -159,111 +156,6 @@ class SglangTest(unittest.TestCase):
         answer["meta_info"]["output_top_logprobs"][3][-1][0] = float(np.finfo(np.float32).min)
         record = SglangAdapter(PARAMS["bias"]).record(answer, LISTED)
         self.assertEqual((record.top_k_ids < 0).sum(axis=1).tolist(), [0] * 3 + [1] + [0] * 8)
-
-    def masked(self, answer, size, later=False):
-        """The answer as with "return_sampling_mask": true and a filter that keeps the `size` most probable
-        tokens, and the sampled one. SGLang runs that on a GPU only, so this is written: as the tests of
-        sgl-project/sglang pull requests 27408 and 33593 have it, or those of later versions, which tell the
-        log-probs of the whole mask. Returns the kept mass of each position, too."""
-        made = copy.deepcopy(answer)
-        meta = made["meta_info"]
-        masks, own, masses = [], [], []
-        for (value, token, _), tops in zip(meta["output_token_logprobs"], meta["output_top_logprobs"]):
-            before = {name: log_prob for log_prob, name, _ in sorted(tops, reverse=True)[:size]}
-            before[token] = value
-            # Others that the answer doesn't list, of this mass in all.
-            unlisted = {500 + index: math.log(1e-3) for index in range(max(0, size - len(tops)))}
-            before.update(unlisted)
-            mass = sum(map(math.exp, before.values()))
-            masks.append(sorted(before))
-            masses.append(mass)
-            after = {name: log_prob - math.log(mass) for name, log_prob in before.items()}
-            own.append([after[name] for name in masks[-1]] if later else after[token])
-        meta.update(output_token_sampling_mask=masks, output_token_sampling_logprobs=own)
-        return made, np.asarray(masses)
-
-    def test_with_sampling_masks_log_probs_are_those_of_the_draw(self):
-        params = {"temperature": 0.7, "top_p": 0.9, "top_k": 50}
-        adapter = SglangAdapter(params, sampling_masks=True)
-        sampling = adapter.sampling
-        self.assertEqual((sampling.log_probs, sampling.top_p, sampling.top_k), ("processed", 0.9, 50))
-        complete, longer = 0, 0
-        for size in (1, 3, LISTED, 12):
-            for answer in RECORDED["list"]["warm"]:
-                masked, masses = self.masked(answer, size)
-                columns = adapter.columns([Piece(masked, 0, len(masses))])
-                record = columns.record(LISTED)
-                meta = masked["meta_info"]
-                for row, mask in enumerate(meta["output_token_sampling_mask"]):
-                    self.assertEqual(columns.kept[row], len(mask))
-                    before = {name: value for value, name, _ in meta["output_top_logprobs"][row] if name in mask}
-                    ids = record.top_k_ids[row][record.top_k_ids[row] >= 0].tolist()
-                    self.assertEqual(sorted(ids), sorted(before))
-                    for token, value in zip(ids, record.top_k_log_probs[row]):
-                        self.assertAlmostEqual(value, before[token] - math.log(masses[row]), delta=1e-5)
-                    value, token, _ = meta["output_token_logprobs"][row]
-                    self.assertAlmostEqual(record.sampled_log_probs[row], value - math.log(masses[row]), delta=1e-5)
-                    total = np.exp(record.top_k_log_probs[row].astype(float)).sum()
-                    if len(ids) == len(mask):
-                        self.assertAlmostEqual(total, 1, delta=1e-6)
-                        complete += 1
-                    else:
-                        self.assertLess(total, 1 - 1e-4)
-                        longer += 1
-                # Of versions that tell the log-probs of all that was kept, which need not be listed elsewhere.
-                later, _ = self.masked(answer, size, later=True)
-                del later["meta_info"]["output_top_logprobs"]
-                whole = adapter.record(later, 20)
-                counts = (whole.top_k_ids >= 0).sum(axis=1)
-                self.assertEqual(counts.tolist(), columns.kept.tolist())
-                np.testing.assert_allclose(np.exp(whole.top_k_log_probs.astype(float)).sum(axis=1), 1, atol=1e-5)
-                np.testing.assert_allclose(whole.sampled_log_probs, record.sampled_log_probs, atol=1e-5)
-        self.assertGreater(complete, 20)
-        self.assertGreater(longer, 20)
-
-    def test_a_mask_longer_than_any_record_takes_no_more_memory_than_one(self):
-        answer = RECORDED["list"]["warm"][0]
-        masked, masses = self.masked(answer, 3, later=True)
-        long, _ = self.masked(answer, 1000, later=True)
-        names = ("output_token_sampling_mask", "output_token_sampling_logprobs")
-        for name in names:
-            masked["meta_info"][name][4] = long["meta_info"][name][4]
-        adapter = SglangAdapter({"top_p": 0.9}, sampling_masks=True)
-        columns = adapter.columns([Piece(masked, 0, len(masses))])
-        self.assertEqual(columns.ids.shape, (len(masses), MOST_LISTED))
-        mask, log_probs = (masked["meta_info"][name][4] for name in names)
-        self.assertEqual(columns.kept[4], len(mask))
-        self.assertGreater(len(mask), 1000 - LISTED)
-        # Many of them are equally probable: those of smaller ids stay.
-        drawn = masked["meta_info"]["output_token_logprobs"][4][1]
-        own = log_probs[mask.index(drawn)]
-        whole = canonical([mask], np.asarray([log_probs], np.float32), [drawn], np.asarray([own], np.float32), 200)
-        record = columns.record(200)
-        for name, array in record._asdict().items():
-            np.testing.assert_array_equal(array[4], getattr(whole, name)[0])
-        short = adapter.record(self.masked(answer, 3, later=True)[0], 200)
-        for name, array in record._asdict().items():
-            np.testing.assert_array_equal(np.delete(array, 4, 0), np.delete(getattr(short, name), 4, 0))
-
-    def test_sampling_masks_that_do_not_fit_are_refused(self):
-        adapter = SglangAdapter({"top_p": 0.9}, sampling_masks=True)
-        answer = RECORDED["list"]["plain"][0]
-        with self.assertRaisesRegex(ValueError, "of 0 positions, must be 12: the request needs 'return_sampling_mask'"):
-            adapter.record(answer, 5)
-        masked, _ = self.masked(answer, 3)
-        own = answer["output_ids"][2]
-        masked["meta_info"]["output_token_sampling_mask"][2] = [own + 1]
-        with self.assertRaisesRegex(ValueError, f"position 2: token {own} was drawn"):
-            adapter.record(masked, 5)
-        later, _ = self.masked(answer, 3, later=True)
-        later["meta_info"]["output_token_sampling_logprobs"][1].append(-1.0)
-        with self.assertRaisesRegex(ValueError, "of different lengths"):
-            adapter.record(later, 5)
-        pieces = [Piece(self.masked(answer, 3, later)[0], 0, 12) for later in (False, True)]
-        with self.assertRaisesRegex(ValueError, "two versions of SGLang"):
-            adapter.columns(pieces)
-        with self.assertRaisesRegex(ValueError, "before temperature"):
-            SglangAdapter({}, original_log_probs=True, sampling_masks=True)
 
     def test_refuses_answers_without_what_it_needs(self):
         adapter = SglangAdapter(PARAMS["plain"])

@@ -111,41 +111,6 @@ class VllmTest(unittest.TestCase):
         self.assertGreater(outside, 5)
         self.assertGreater(fewer, 5)
 
-    def test_sampling_masks(self):
-        """vLLM returns them on a GPU only, so they are written: as its SamplingMask, of vllm-project/vllm pull
-        request 49577."""
-        changed = 0
-        for _, fields in self.records("flat"):
-            output = completion(fields)
-            columns = adapter().columns([Piece(output, 0, len(output.token_ids))])
-            self.assertIsNone(columns.kept)
-            masks = []
-            for row, own in enumerate(output.token_ids):
-                best = columns.ids[row, 1:][np.argsort(-columns.log_probs[row, 1:])][: 1 + row % 5].tolist()
-                # Of some more tokens than are listed.
-                masks.append(sorted({own, *best, *(range(600, 620) if row % 7 == 0 else ())}))
-            output.sampling_mask = types.SimpleNamespace(token_ids=masks)
-            masked = adapter().columns([Piece(output, 0, len(masks))])
-            self.assertEqual(masked.kept.tolist(), list(map(len, masks)))
-            record = masked.record(LISTED)
-            for row, mask in enumerate(masks):
-                ids = record.top_k_ids[row][record.top_k_ids[row] >= 0]
-                self.assertLessEqual(set(ids.tolist()), set(mask))
-                changed += len(ids) < (columns.ids[row] >= 0).sum() - 1
-            # A streamed output that repeats itself has none until it ends.
-            silent = completion(fields)
-            both = adapter().columns([Piece(silent, 0, 4), Piece(output, 4, len(masks))])
-            self.assertEqual(both.kept.tolist(), [0] * 4 + list(map(len, masks[4:])))
-            np.testing.assert_array_equal(both.log_probs[:4], columns.log_probs[:4])
-            np.testing.assert_array_equal(both.log_probs[4:], masked.log_probs[4:])
-            masks[3] = [output.token_ids[3] + 1]
-            with self.assertRaisesRegex(ValueError, "position 1: token .* was drawn"):
-                adapter().columns([Piece(output, 2, 5)])
-            output.sampling_mask.token_ids = masks[:3]
-            with self.assertRaisesRegex(ValueError, "3 sampling masks for"):
-                adapter().columns([Piece(output, 0, len(masks))])
-        self.assertGreater(changed, 20)
-
     def test_flat_log_probs_give_the_same_records(self):
         flat = dict(self.records("flat"))
         for name, fields in self.records("dict"):

@@ -6,7 +6,7 @@ import numpy as np
 from expected import gradients as expected_gradients
 from takes_minutes import takes_minutes
 from training_worker import Gradients, append, batch, rollout
-from verl_case import CISPO, K, WHOLE, VerlCase, metrics_of
+from verl_case import K, WHOLE, VerlCase, metrics_of
 
 import sis
 from sis.verl.settings import Settings
