@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from concurrent import futures
-from typing import Any, Awaitable, Callable, Iterable, Optional, Tuple, TypeVar
+from typing import Any, Awaitable, Callable, Dict, Iterable, Optional, Tuple, TypeVar
 
 import sis.append
 import sis.client
@@ -163,19 +163,26 @@ class Recorder(_Flushed):
     def policy_version(self, version: int) -> None:
         self.blocking.policy_version = version
 
-    async def add(self, sequence: str, output: Any, *, more: bool = False) -> None:
-        """Leaves the event loop only where it must wait for the server."""
-        if self.blocking.must_wait:
-            await _in_thread(self._pool, self.blocking.add, sequence, output, more=more)
-        else:
-            self.blocking.add(sequence, output, more=more)
+    @property
+    def invalid_log_probs(self) -> int:
+        return self.blocking.invalid_log_probs
 
-    async def add_many(self, outputs: Iterable[Tuple[str, Any]]) -> None:
+    async def add(
+        self, sequence: str, output: Any, *, more: bool = False, policy_version: Optional[int] = None
+    ) -> None:
+        """Leaves the event loop only where it must wait for the server."""
+        named: Dict[str, Any] = {"more": more, "policy_version": policy_version}
+        if self.blocking.must_wait:
+            await _in_thread(self._pool, self.blocking.add, sequence, output, **named)
+        else:
+            self.blocking.add(sequence, output, **named)
+
+    async def add_many(self, outputs: Iterable[Tuple[str, Any]], *, policy_version: Optional[int] = None) -> None:
         """Leaves the event loop only where it must wait for the server."""
         if self.blocking.must_wait:
-            await _in_thread(self._pool, self.blocking.add_many, outputs)
+            await _in_thread(self._pool, self.blocking.add_many, outputs, policy_version=policy_version)
         else:
-            self.blocking.add_many(outputs)
+            self.blocking.add_many(outputs, policy_version=policy_version)
 
     skip = _passed_on(BlockingRecorder.skip)
     truncate = _passed_on(BlockingRecorder.truncate)

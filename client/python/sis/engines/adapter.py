@@ -1,22 +1,50 @@
-"""What a recorder needs to know of an engine."""
+"""What a recorder needs to know of an engine, and the one check that every adapter's answers pass."""
 
 from __future__ import annotations
 
 import abc
-from typing import Any, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
+from sis import arrays
+from sis.entries import Block, Gap
 from sis.run import Sampling
 from sis.top_k import TopK, canonical
 
+# Nats. Lower values are an engine's word for -inf: -9999 (vLLM), -3.4e38 (SGLang, llama.cpp). In float32
+# their exponential is 0, as is that of all values below -104.
+LOWEST_LOG_PROB = -1000.0
+# The limits of numerics.md, section 2. The sum has a margin for rounding.
+_HIGHEST_LOG_PROB = 2.0**-6
+_MOST_MASS = 1 + 2.0**-6 - 2.0**-15
+
+
+class MalformedOutput(ValueError):
+    """An output whose log-probs can't be assigned to its tokens: none of its positions is recorded."""
+
 
 class Piece(NamedTuple):
-    """The positions [start, stop) of those that an output of the engine tells of."""
+    """The positions [start, stop) of an engine's output."""
 
     output: Any
     start: int
     stop: int
+
+
+class Fault(NamedTuple):
+    """Rows of a record that are not usable."""
+
+    # Of the first unusable row, and how many rows one cause made unusable.
+    row: int
+    rows: int
+    why: str
+    # None: the output has the right form, but a value that is no log-prob.
+    error: Optional[Exception] = None
+
+
+# bool [T], and what is wrong with a row where it is true.
+_Cause = Tuple[np.ndarray, Callable[[int], str]]
 
 
 class Columns(NamedTuple):
@@ -30,17 +58,128 @@ class Columns(NamedTuple):
     sampled_log_probs: np.ndarray
     # Of sis.canonical.
     sampled_column: Optional[str]
-    # bool [T], if the engine leaves positions out: the others' rows mean nothing.
-    present: Optional[np.ndarray] = None
 
-    def record(self, top_k: int, out: Optional[TopK] = None, at: Optional[np.ndarray] = None) -> TopK:
-        """Of the positions that are present; out and at are as in sis.canonical."""
-        arrays = self[:4] if self.present is None else [array[self.present] for array in self[:4]]
-        return canonical(*arrays, top_k, self.sampled_column, out=out, at=at)
+    def record(
+        self,
+        top_k: int,
+        vocabulary_size: Optional[int] = None,
+        out: Optional[TopK] = None,
+        found: Callable[[Fault], Any] = lambda fault: None,
+    ) -> TopK:
+        """Returns the record of all T positions.
+
+        A position is unusable if its sampled token or a listed one is not in [0, vocabulary_size), if its
+        sampled log-prob is NaN, above 2^-6 or below -1000, if a listed one is NaN or above 2^-6, if the listed
+        probabilities sum to more than 1 + 2^-6, or if the sampled log-prob is exactly 0 and nothing is
+        listed, which is padding. In the record its sampled log-prob is NaN, and its set is empty.
+        Listed tokens with log-probs below -1000 are dropped.
+
+        out: arrays of T rows to write to, of Client.empty_top_k. found: called with the first unusable
+        position. ValueError as in sis.canonical.
+        """
+        ids = arrays.int32("ids", self.ids, [None, None])
+        log_probs = arrays.float32("log_probs", self.log_probs, ids.shape)
+        sampled = arrays.int32("sampled_ids", self.sampled_ids, [len(ids)])
+        own = arrays.float32("sampled_log_probs", self.sampled_log_probs, [len(ids)])
+        largest = np.iinfo(np.int32).max if vocabulary_size is None else vocabulary_size - 1
+        bound = f"must be in [0, {largest}]"
+        # NaN is in no range.
+        causes: List[_Cause] = [
+            ((sampled < 0) | (sampled > largest), lambda row: f"sampled token {sampled[row]}, {bound}"),
+            (
+                ~((own >= LOWEST_LOG_PROB) & (own <= _HIGHEST_LOG_PROB)),
+                lambda row: f"the sampled log-prob is {own[row]}",
+            ),
+        ]
+        if ids.size and not (
+            log_probs.min() >= LOWEST_LOG_PROB
+            and log_probs.max() <= _HIGHEST_LOG_PROB
+            and ids.min() >= 0
+            and ids.max() <= largest
+        ):
+            empty = (ids == -1) | (log_probs < LOWEST_LOG_PROB)
+            log_probs = np.where(empty, np.float32(-np.inf), log_probs)
+            wrong_ids = ~empty & ((ids < 0) | (ids > largest))
+            wrong_values = ~(log_probs <= _HIGHEST_LOG_PROB)
+            causes += [
+                (wrong_ids.any(axis=1), lambda row: f"listed token {ids[row, wrong_ids[row].argmax()]}, {bound}"),
+                (
+                    wrong_values.any(axis=1),
+                    lambda row: f"a listed log-prob is {log_probs[row, wrong_values[row].argmax()]}",
+                ),
+            ]
+
+        if out is None:
+            out = empty_record(len(ids), top_k)
+        columns = (ids, log_probs, sampled, own)
+        unusable = np.logical_or.reduce([wrong for wrong, _ in causes])
+        if unusable.any():
+            usable = np.flatnonzero(~unusable)
+            canonical(*(part[usable] for part in columns), top_k, self.sampled_column, out=out, at=usable)
+            _void(out, unusable)
+        else:
+            canonical(*columns, top_k, self.sampled_column, out=out)
+        masses = np.exp(out.top_k_log_probs).sum(axis=1)
+        causes += [
+            (
+                (out.sampled_log_probs == 0) & (out.top_k_ids[:, 0] < 0),
+                lambda row: "the sampled log-prob is 0 and nothing is listed: padding",
+            ),
+            (masses > _MOST_MASS, lambda row: f"the listed probabilities sum to {masses[row]}"),
+        ]
+        unusable = np.logical_or.reduce([wrong for wrong, _ in causes])
+        if unusable.any():
+            _void(out, unusable)
+            row = int(unusable.argmax())
+            found(Fault(row, int(unusable.sum()), next(why(row) for wrong, why in causes if wrong[row])))
+        return out
+
+
+def empty_record(positions: int, top_k: int) -> TopK:
+    """Returns uninitialised arrays."""
+    return TopK(
+        np.empty(positions, np.int32), np.empty(positions, np.float32),
+        np.empty((positions, top_k), np.int32), np.empty((positions, top_k), np.float32),
+    )  # fmt: skip
+
+
+def _void(out: TopK, rows: Union[slice, np.ndarray]) -> None:
+    """Makes rows of a record unusable."""
+    for array, value in zip(out, (-1, np.nan, -1, -np.inf)):
+        array[rows] = value
+
+
+def entries_of(
+    sequence: str, first_position: int, policy_version: int, record: TopK, attempt: int = 0
+) -> List[Union[Block, Gap]]:
+    """Returns the blocks and gaps of a record of consecutive positions: a gap where the sampled log-prob
+    is NaN."""
+    made: List[Union[Block, Gap]] = []
+    for first, last, usable in usable_ranges(~np.isnan(record.sampled_log_probs)):
+        position = first_position + first
+        if usable:
+            part = (array[first:last] for array in record)
+            made.append(Block(sequence, position, policy_version, *part, attempt=attempt))
+        else:
+            made.append(Gap(sequence, position, last - first, attempt=attempt))
+    return made
+
+
+def usable_ranges(usable: np.ndarray) -> List[Tuple[int, int, bool]]:
+    """Returns the ranges [first, last) of a bool [T] in which it is true, or false, in order."""
+    edges = [0, *(np.flatnonzero(usable[1:] != usable[:-1]) + 1).tolist(), len(usable)]
+    return [(first, last, bool(usable[first])) for first, last in zip(edges, edges[1:]) if first < last]
 
 
 # Of an output: how many positions it tells of, and whether it is its request's last.
 Told = Tuple[int, Optional[str]]
+
+
+class Read(NamedTuple):
+    """Record of all positions of several pieces, and what is wrong with them."""
+
+    record: TopK
+    faults: List[Fault]
 
 
 class Adapter(abc.ABC):
@@ -53,7 +192,7 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def length(self, output: Any) -> int:
-        """How many positions an output tells of."""
+        """Returns how many positions an output tells of. Raises if that can't be known."""
 
     @abc.abstractmethod
     def ended(self, output: Any) -> Optional[str]:
@@ -65,8 +204,92 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def columns(self, pieces: Sequence[Piece]) -> Columns:
-        """The positions of all pieces, one after the other."""
+        """Returns the positions of all pieces, one after the other, as the engine listed them.
 
-    def record(self, output: Any, top_k: int) -> TopK:
-        """The record of all positions of an output: what AppendStream.block takes."""
-        return self.columns([Piece(output, 0, self.length(output))]).record(top_k)
+        Raises MalformedOutput if lengths or ids of an output disagree, and anything else if a position
+        can't be read. It looks at the pieces' own positions only: others may be unreadable.
+        """
+
+    def read(
+        self,
+        pieces: Sequence[Piece],
+        top_k: int,
+        vocabulary_size: Optional[int] = None,
+        out: Optional[TopK] = None,
+    ) -> Read:
+        """Returns the record of all positions of all pieces.
+
+        What can't be read costs itself only: a position, or, if it is a MalformedOutput, a piece. There the
+        record's sampled log-prob is NaN. Never raises for what an engine returned.
+        out: as in Columns.record.
+        """
+        return _Reader(self, top_k, vocabulary_size).read(pieces, out)
+
+    def record(self, output: Any, top_k: int, vocabulary_size: Optional[int] = None) -> TopK:
+        """Returns the record of all positions of an output, for entries_of. Raises MalformedOutput."""
+        read = self.read([Piece(output, 0, self.length(output))], top_k, vocabulary_size)
+        for fault in read.faults:
+            if isinstance(fault.error, MalformedOutput):
+                raise fault.error
+        return read.record
+
+
+class _Reader:
+    """One call of Adapter.read: everything at once, or, if that fails, smaller parts."""
+
+    def __init__(self, adapter: Adapter, top_k: int, vocabulary_size: Optional[int]) -> None:
+        self._adapter = adapter
+        self._top_k = top_k
+        self._vocabulary_size = vocabulary_size
+
+    def read(self, pieces: Sequence[Piece], out: Optional[TopK]) -> Read:
+        pieces = [piece for piece in pieces if piece.start < piece.stop]
+        rows = sum(piece.stop - piece.start for piece in pieces)
+        self._out = empty_record(rows, self._top_k) if out is None else out
+        faults = self._of_pieces(pieces, 0) if pieces else []
+        return Read(self._out, faults)
+
+    def _of_pieces(self, pieces: Sequence[Piece], first: int) -> List[Fault]:
+        """Writes the rows from `first` on."""
+        try:
+            return self._at_once(pieces, first)
+        except Exception as error:  # Any: engines return anything.
+            failed = error
+        if len(pieces) > 1:
+            half = len(pieces) // 2
+            rows = sum(piece.stop - piece.start for piece in pieces[:half])
+            return self._of_pieces(pieces[:half], first) + self._of_pieces(pieces[half:], first + rows)
+        (piece,) = pieces
+        try:
+            if isinstance(failed, MalformedOutput):
+                raise failed
+            return self._of_positions(piece, first, failed)
+        except MalformedOutput as error:
+            rows = piece.stop - piece.start
+            _void(self._out, slice(first, first + rows))
+            return [Fault(first, rows, str(error), error)]
+
+    def _of_positions(self, piece: Piece, first: int, failed: Exception) -> List[Fault]:
+        """Does the same for a piece that failed. Raises MalformedOutput."""
+        output, start, stop = piece
+        if stop - start == 1:
+            _void(self._out, slice(first, first + 1))
+            return [Fault(first, 1, f"{type(failed).__name__}: {failed}", failed)]
+        half = (start + stop) // 2
+        faults = []
+        for part in (Piece(output, start, half), Piece(output, half, stop)):
+            begin = first + part.start - start
+            try:
+                faults += self._at_once([part], begin)
+            except MalformedOutput:
+                raise
+            except Exception as error:  # Any: see above.
+                faults += self._of_positions(part, begin, error)
+        return faults
+
+    def _at_once(self, pieces: Sequence[Piece], first: int) -> List[Fault]:
+        rows = slice(first, first + sum(piece.stop - piece.start for piece in pieces))
+        columns = self._adapter.columns(pieces)
+        faults: List[Fault] = []
+        columns.record(self._top_k, self._vocabulary_size, TopK(*(array[rows] for array in self._out)), faults.append)
+        return [fault._replace(row=first + fault.row) for fault in faults]

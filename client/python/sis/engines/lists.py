@@ -12,7 +12,6 @@ from sis import ragged
 # What the JSON of vLLM says instead of -inf.
 JSON_MINUS_INFINITY = -9999.0
 
-
 def padded(
     listed: Sequence[Sized], ids: Iterable[Iterable[int]], log_probs: Iterable[Iterable[float]], at_least: int = 1
 ) -> Tuple[np.ndarray, np.ndarray]:
@@ -45,10 +44,10 @@ def strictly_above(tokens: np.ndarray, values: np.ndarray, rank: int) -> Tuple[n
 
     For lists that hold the sampled token in the place of their least probable one: what is above
     the one before that does not depend on which token was drawn, not even where several are equally
-    probable.
+    probable. NaN stays.
     """
     limit = -np.sort(-values, axis=1)[:, rank - 1 : rank]
-    kept = values > limit
+    kept = ~(values <= limit)
     return np.where(kept, tokens, -1), np.where(kept, values, np.float32(-np.inf))
 
 

@@ -7,7 +7,7 @@ from typing import Any, List, Mapping, Optional, Sequence
 
 import numpy as np
 
-from sis.engines.adapter import Adapter, Columns, Piece
+from sis.engines.adapter import Adapter, Columns, MalformedOutput, Piece
 from sis.engines.lists import padded
 from sis.run import Sampling
 
@@ -30,9 +30,9 @@ class LlamaCppAdapter(Adapter):
     The log-probs are raw ones unless the request has "post_sampling_probs": true, which it must
     have with any temperature but 1, or any filter.
 
-    The server leaves out the log-probs of tokens that end within a character. Their positions are
-    not recorded, and neither are those of which the answer doesn't tell whether they were left out,
-    as when one of two equal tokens was.
+    The server leaves out the log-probs of tokens that end within a character. Their positions have no
+    usable log-prob, and neither have those of which the answer doesn't tell whether they were left
+    out, as when one of two equal tokens was.
     """
 
     cumulative = True
@@ -59,15 +59,15 @@ class LlamaCppAdapter(Adapter):
             answer = piece.output
             tokens = answer["tokens"]
             if len(tokens) != answer["tokens_predicted"]:
-                raise ValueError(
+                raise MalformedOutput(
                     f"the answer has {len(tokens)} of {answer['tokens_predicted']} tokens: the request needs "
                     "'return_tokens': true, and no 'stream'"
                 )
             if sampling(answer["generation_settings"]) != self.sampling:
-                raise ValueError("the answer was sampled with other settings than the adapter was made for")
+                raise MalformedOutput("the answer was sampled with other settings than the adapter was made for")
             listed = answer.get("completion_probabilities")
             if listed is None:
-                raise ValueError("the answer has no log-probs: the request needs 'n_probs'")
+                raise MalformedOutput("the answer has no log-probs: the request needs 'n_probs'")
             of_token = _aligned(tokens, [entry["id"] for entry in listed])[piece.start : piece.stop]
             sampled += tokens[piece.start : piece.stop]
             entries += [listed[index] if index >= 0 else nothing for index in of_token]
@@ -75,13 +75,13 @@ class LlamaCppAdapter(Adapter):
         ids, values = padded(
             lists, (map(_ID, tops) for tops in lists), (map(operator.itemgetter(name), tops) for tops in lists)
         )
+        # null is NaN.
         own = np.asarray([entry[name] for entry in entries], np.float32)
         if after:
-            with np.errstate(divide="ignore"):
+            with np.errstate(divide="ignore", invalid="ignore"):
                 values = np.where(ids < 0, -np.inf, np.log(np.where(ids < 0, 0, values))).astype(np.float32)
                 own = np.log(own)
-        there = np.asarray([entry is not nothing for entry in entries], bool)
-        return Columns(ids, values, np.asarray(sampled, np.int32), own, None, there)
+        return Columns(ids, values, np.fromiter(sampled, np.int32, len(sampled)), own, None)
 
 
 def sampling(settings: Mapping[str, Any]) -> Sampling:
@@ -127,7 +127,7 @@ def _aligned(tokens: Sequence[int], listed: Sequence[int]) -> np.ndarray:
         while place < len(tokens) and tokens[place] != token:
             place += 1
         if place == len(tokens):
-            raise ValueError(f"log-probs of token {token}, entry {index}, which the answer doesn't have there")
+            raise MalformedOutput(f"log-probs of token {token}, entry {index}, which the answer doesn't have there")
         first[index] = place
         place += 1
     place = len(tokens) - 1

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 import threading
 import time
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Type, Union
+import warnings
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 import numpy as np
 
 from sis import errors, ragged
 from sis.append import AppendStream
 from sis.client import Client
-from sis.engines.adapter import Adapter, Piece, Told
-from sis.engines.lists import stretches
-from sis.entries import AppendEntry, Block, Seal, Truncate
+from sis.engines.adapter import Adapter, Fault, MalformedOutput, Piece, usable_ranges
+from sis.entries import AppendEntry, Block, Gap, Seal, Truncate
 from sis.outage import Outage
 from sis.owner import Owner
 from sis.records import SequenceRef
@@ -25,6 +26,8 @@ from sis.run import Run
 MAX_WAITING = 1 << 16
 # Of records that are made at once.
 _PART_BYTES = 2 << 20
+# An error names so many malformed outputs.
+_MOST_NAMED = 20
 
 
 @dataclasses.dataclass
@@ -34,6 +37,36 @@ class _Sequence:
     length: int = 0
     # How many positions of the present request were taken; counts with outputs that repeat.
     of_request: int = 0
+    # Whether an output had an unknown number of positions: those of later ones are then unknown.
+    given_up: bool = False
+
+
+class _Told(NamedTuple):
+    """What an adapter says of an output."""
+
+    # None: unknown.
+    length: Optional[int]
+    # As Adapter.ended; None too if unknown.
+    ended: Optional[str]
+    # None: both are known.
+    error: Optional[Exception] = None
+    end_unknown: bool = False
+
+
+class _Found(NamedTuple):
+    """Something wrong with the output of an engine."""
+
+    text: str
+    # Else a value of one position is no log-prob.
+    malformed: bool
+
+
+@dataclasses.dataclass
+class _Outcome:
+    """Counts of what one round of the writer sends, valid once it is stored."""
+
+    unusable: int = 0
+    found: List[_Found] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
@@ -59,11 +92,15 @@ class Recorder:
     run, and the engine's own thread or event loop pays next to nothing. Where the server makes
     appends wait, `add` waits too once 65,536 positions are noted.
 
-    What the server refuses, or an engine's output that can't be a record, is raised by the next
-    call; all else is recorded. A server that gives no answer is tried again for `retry_timeout`
-    seconds. Then what it has not stored is given up, with one RuntimeWarning until it answers
-    again, or an error of the flush that waits for it: those positions are MISSING to trainers, and
-    generation goes on.
+    A position without a usable log-prob, such as an engine's -9999, is sent as a gap: it is MISSING
+    with the reason INVALID_LOG_PROB, counted in `invalid_log_probs`, and the first one is named in a
+    RuntimeWarning. A malformed output costs itself only: its positions are gaps, or, if their number
+    is unknown, its sequence ends there and is not sealed. The next flush raises a MalformedOutput
+    that names all of them. `add` raises neither these nor what the server refuses: flush and close do.
+
+    A server that gives no answer is tried again for `retry_timeout` seconds. Then what it has not
+    stored is given up, with one RuntimeWarning until it answers again, or an error of the flush that
+    waits for it: those positions are MISSING to trainers, and generation goes on.
 
     Threads: every method may be called from any thread; the outputs of one sequence in their order.
     """
@@ -92,6 +129,8 @@ class Recorder:
         self._outage = outage or Outage()
         # Of the writer, until that has ended. None: to be opened.
         self._stream: Optional[AppendStream] = self._open()
+        # Of the writer, of what is being sent.
+        self._outcome = _Outcome()
         self._owner = Owner()
         self._changed = threading.Condition()
         # All below is guarded by _changed.
@@ -105,7 +144,11 @@ class Recorder:
         self._writing = False
         self._flush_wanted = False
         self._committed: Dict[SequenceRef, int] = {}
+        self._invalid_log_probs = 0
+        self._warned = False
+        # Raised by the next flush.
         self._failure: Optional[Exception] = None
+        self._malformed: List[str] = []
         self._closed = False
         self._writer = threading.Thread(target=self._write, name="sis-recorder", daemon=True)
         self._writer.start()
@@ -116,8 +159,8 @@ class Recorder:
 
     @policy_version.setter
     def policy_version(self, version: int) -> None:
-        """To be set when the engine has the new weights and every output of the old ones was added:
-        what is added from now on is of this version."""
+        """To be set when the engine has the new weights: what is added from now on is of this version,
+        unless `add` is told another."""
         with self._mine():
             self._policy_version = version
 
@@ -126,29 +169,55 @@ class Recorder:
         """Whether `add` would wait for the server."""
         return self._waiting >= MAX_WAITING
 
-    def add(self, sequence: str, output: Any, *, more: bool = False) -> None:
+    @property
+    def invalid_log_probs(self) -> int:
+        """Number of positions sent as gaps because the engine gave no usable log-prob."""
+        with self._changed:
+            return self._invalid_log_probs
+
+    def add(
+        self, sequence: str, output: Any, *, more: bool = False, policy_version: Optional[int] = None
+    ) -> None:
         """Notes what the engine has returned for a sequence: its first output or the next one.
 
         An output that says that its request has finished seals the sequence, unless `more` is to
         come: another turn of an agent, after what a tool wrote (`skip`). After one that was aborted
         it stays open: a further request, whose prompt holds what was generated, goes on where it
         ended; or see `truncate` and `retry`.
+        policy_version: of the weights that generated this output. None: the recorder's.
         """
-        told = self._adapter.told([output])[0]
-        with self._mine():
-            self._admit()
-            self._note(sequence, output, told, more)
+        self._add([(sequence, output)], more, policy_version)
 
-    def add_many(self, outputs: Iterable[Tuple[str, Any]]) -> None:
+    def add_many(self, outputs: Iterable[Tuple[str, Any]], *, policy_version: Optional[int] = None) -> None:
         """As `add` of these pairs of a sequence and an output one by one, but for less of this
-        process's time: of what a step of the engine returned, say. ValueError if one of them can't be
-        read; then none is noted."""
-        pairs = list(outputs)
-        told = self._adapter.told([output for _, output in pairs])
+        process's time: of what a step of the engine returned, say."""
+        self._add(list(outputs), False, policy_version)
+
+    def _add(self, pairs: Sequence[Tuple[str, Any]], more: bool, policy_version: Optional[int]) -> None:
+        told = self._told([output for _, output in pairs])
         with self._mine():
             self._admit()
+            version = self._policy_version if policy_version is None else policy_version
             for (sequence, output), of_output in zip(pairs, told):
-                self._note(sequence, output, of_output, False)
+                self._note(sequence, output, of_output, more, version)
+
+    def _told(self, outputs: Sequence[Any]) -> List[_Told]:
+        try:
+            return [_Told(length, ended) for length, ended in self._adapter.told(outputs)]
+        except Exception:  # Any: engines return anything.
+            return [self._told_one(output) for output in outputs]
+
+    def _told_one(self, output: Any) -> _Told:
+        length, ended, error, end_unknown = None, None, None, False
+        try:
+            ended = self._adapter.ended(output)
+        except Exception as raised:  # Any: see above.
+            error, end_unknown = raised, True
+        try:
+            length = self._adapter.length(output)
+        except Exception as raised:
+            error = raised
+        return _Told(length, ended, error, end_unknown)
 
     def skip(self, sequence: str, positions: int) -> None:
         """Leaves positions without records: tokens that the policy did not generate, such as what a
@@ -165,7 +234,8 @@ class Recorder:
             self._check()
             state = self._sequences.setdefault(sequence, _Sequence())
             state.length, state.of_request = length, 0
-            self._work_of(sequence, state).then = (Truncate, length)
+            state.given_up = False
+            self._work_of(sequence, state, self._policy_version).then = (Truncate, length)
 
     def retry(self, sequence: str) -> SequenceRef:
         """Begins another attempt at a sequence. What was recorded of those before stays theirs.
@@ -186,13 +256,17 @@ class Recorder:
 
     def flush(self) -> Dict[SequenceRef, int]:
         """Sends all that was added, and waits until it is stored. Returns the committed length of
-        every sequence that grew since the last call."""
+        every sequence that grew since the last call.
+
+        Raises what was refused since the last flush, or else MalformedOutput; all else is stored."""
         with self._mine():
+            self._check()
             self._flush_wanted = True
             self._changed.notify_all()
             while (self._work or self._writing or self._flush_wanted) and self._failure is None:
                 self._changed.wait()
-            self._check()
+                self._check()
+            self._raise()
             committed, self._committed = self._committed, {}
         return committed
 
@@ -245,27 +319,38 @@ class Recorder:
             self._changed.wait()
             self._check()
 
-    def _note(self, sequence: str, output: Any, told: Told, more: bool) -> None:
-        count, ended = told
+    def _note(self, sequence: str, output: Any, told: _Told, more: bool, version: int) -> None:
         state = self._sequences.get(sequence)
         if state is None:
             state = self._sequences[sequence] = _Sequence()
-        start = state.of_request if self._adapter.cumulative else 0
-        added = count - start
-        if added > 0:
-            work = self._work_of(sequence, state)
-            pieces = work.pieces
-            if start > 0 and pieces and pieces[-1].stop == start:
-                # The later output holds what the earlier one does.
-                pieces[-1] = Piece(output, pieces[-1].start, count)
-            else:
-                pieces.append(Piece(output, start, count))
-            work.positions += added
-            self._waiting += added
-            state.length += added
-        state.of_request = 0 if ended else max(count, start)
+        ended = told.ended
+        if not state.given_up:
+            start = state.of_request if self._adapter.cumulative else 0
+            if told.error is not None:
+                # The next output repeats the positions of this one, unless this one is the last.
+                repeated = self._adapter.cumulative and ended is None and not told.end_unknown
+                state.given_up = not repeated
+                what = "an output is malformed" if repeated else "the rest is not recorded, as an output is malformed"
+                self._malformed.append(
+                    f"{_named(sequence, state.attempt)}, position {state.length}: {what}: {_told_of(told.error)}"
+                )
+            count = start if told.length is None else told.length
+            added = count - start
+            if added > 0:
+                work = self._work_of(sequence, state, version)
+                pieces = work.pieces
+                if start > 0 and pieces and pieces[-1].stop == start:
+                    # The later output holds what the earlier one does.
+                    pieces[-1] = Piece(output, pieces[-1].start, count)
+                else:
+                    pieces.append(Piece(output, start, count))
+                work.positions += added
+                self._waiting += added
+                state.length += added
+            state.of_request = 0 if ended else max(count, start)
         if ended == "finished" and not more:
-            self._work_of(sequence, state).then = (Seal, state.length)
+            if not state.given_up:
+                self._work_of(sequence, state, version).then = (Seal, state.length)
             # Nothing comes after it but another attempt.
             del self._sequences[sequence]
             if state.attempt:
@@ -274,21 +359,31 @@ class Recorder:
     def _check(self) -> None:
         if self._closed:
             raise ValueError("the recorder is closed")
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
 
-    def _work_of(self, sequence: str, state: _Sequence) -> _Work:
+    def _raise(self) -> None:
+        """Raises what is wrong with what was added, if anything is."""
+        failure, self._failure = self._failure, None
+        named, self._malformed = self._malformed, []
+        malformed = None
+        if named:
+            more = f"; and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+            malformed = MalformedOutput("; ".join(named[:_MOST_NAMED]) + more)
+        if failure is not None and malformed is not None:
+            raise failure from malformed
+        if failure is not None or malformed is not None:
+            raise failure or malformed  # type: ignore[misc]
+
+    def _work_of(self, sequence: str, state: _Sequence, version: int) -> _Work:
         """Where the next positions of a sequence go."""
         last = self._last.get(sequence)
         if (
             last is None
             or last.then is not None
-            or last.policy_version != self._policy_version
+            or last.policy_version != version
             or last.first_position + last.positions != state.length
         ):
             reference = SequenceRef(sequence, state.attempt)
-            last = self._last[sequence] = _Work(reference, state.length, self._policy_version)
+            last = self._last[sequence] = _Work(reference, state.length, version)
             self._work.append(last)
         return last
 
@@ -313,12 +408,13 @@ class Recorder:
             try:
                 if self._stream is None:
                     self._stream = self._open()
-                failure = self._send(work)
+                self._outcome = _Outcome()
+                self._send(work)
                 committed = self._stream.flush()
                 down_since = None
                 self._outage.succeeded("store")
-            except Exception as error:  # Any: the caller's next call raises it.
-                failure = failure or error
+            except Exception as error:  # Any: the next flush raises it.
+                failure = error
                 if _is_down(error):
                     if self._stream is not None:
                         self._stream.abandon()
@@ -326,8 +422,13 @@ class Recorder:
                     down_since = down_since or time.monotonic()
                     if time.monotonic() - down_since < self._retry_timeout:
                         failure, unsent = None, work
-                    elif not flushing:
-                        failure = self._give_up(work, error)
+                    else:
+                        self._outcome.unusable = 0
+                        if not flushing:
+                            failure = self._give_up(work, error)
+            if not unsent:
+                warning = self._take_outcome()
+                failure = failure or warning
             with self._changed:
                 self._writing = False
                 # A flush goes on until what is left is stored, or given up.
@@ -350,9 +451,29 @@ class Recorder:
     def _open(self) -> AppendStream:
         return self._client.append(self._run, sampling=self._adapter.sampling, worker=self._worker)
 
-    def _send(self, work: List[_Work]) -> Optional[Exception]:
-        """In parts that stay in the processor's caches. Returns what is wrong with it."""
-        failure: Optional[Exception] = None
+    def _take_outcome(self) -> Optional[Exception]:
+        """Counts and names what the writer found. Returns the warning, where such are errors."""
+        outcome, self._outcome = self._outcome, _Outcome()
+        with self._changed:
+            self._invalid_log_probs += outcome.unusable
+            self._malformed += [found.text for found in outcome.found if found.malformed]
+            named = next((found.text for found in outcome.found if not found.malformed), None)
+            if named is None or self._warned:
+                return None
+            self._warned = True
+        try:
+            warnings.warn(
+                f"recorder: {named}. It is MISSING to trainers, as are others of the kind, which "
+                "Recorder.invalid_log_probs counts",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        except RuntimeWarning as warning:
+            return warning
+        return None
+
+    def _send(self, work: List[_Work]) -> None:
+        """In parts that stay in the processor's caches."""
         most = _PART_BYTES // (8 * (1 + self._run.config.top_k))
         part: List[_Work] = []
         positions = 0
@@ -360,55 +481,58 @@ class Recorder:
             part.append(item)
             positions += item.positions
             if positions >= most or item is work[-1]:
-                found = self._send_part(part)
-                failure = failure or found
+                self._send_part(part)
                 part, positions = [], 0
-        return failure
 
-    def _send_part(self, work: List[_Work]) -> Optional[Exception]:
-        """All of it at once; if that fails, each by itself, so that one bad output costs nothing
-        but itself. Returns what is wrong with it."""
-        failure: Optional[Exception] = None
-        try:
-            self._send_together(work)
-        except ValueError as error:
-            failure = error
-        if failure is not None and len(work) > 1:
-            failures = [self._send_part([item]) for item in work]
-            failure = next((error for error in failures if error is not None), None)
-        return failure
-
-    def _send_together(self, work: List[_Work]) -> None:
-        # Of each item: the first and last position of its blocks, counted from its own first.
-        parts: List[List[Tuple[int, int]]] = [[(0, item.positions)] if item.positions else [] for item in work]
-        columns = None
-        if any(parts):
-            columns = self._adapter.columns([piece for item in work for piece in item.pieces])
-            if columns.present is not None:
-                ends = np.cumsum([item.positions for item in work])
-                parts = [
-                    stretches(columns.present[end - item.positions : end])
-                    for item, end in zip(work, ends.tolist())
-                ]
-        lengths = [last - first for part in parts for first, last in part]
-        # Where the server can read it if it shares memory.
-        record: Sequence[np.ndarray] = ()
-        if columns is not None:
-            out = self._client.empty_top_k(self._run, sum(lengths))
-            record = columns.record(self._run.config.top_k, out)
-        blocks = self._blocks(record, lengths)
+    def _send_part(self, work: List[_Work]) -> None:
+        config = self._run.config
+        positions = sum(item.positions for item in work)
+        # Of each item, its ranges [first, last) of rows, counted from its own first, and whether they are
+        # usable.
+        parts: List[List[Tuple[int, int, bool]]] = [[] for _ in work]
+        blocks: Iterator[Sequence[Any]] = iter(())
+        if positions:
+            pieces = [piece for item in work for piece in item.pieces]
+            # Where the server can read it if it shares memory.
+            out = self._client.empty_top_k(self._run, positions)
+            record, faults = self._adapter.read(pieces, config.top_k, config.vocabulary_size, out)
+            begins = list(itertools.accumulate((item.positions for item in work), initial=0))
+            usable = ~np.isnan(record.sampled_log_probs)
+            if usable.all():
+                parts = [[(0, item.positions, True)] if item.positions else [] for item in work]
+            else:
+                parts = [usable_ranges(usable[begin:end]) for begin, end in zip(begins, begins[1:])]
+            self._outcome.unusable += positions - int(usable.sum())
+            self._outcome.found += [_found(fault, work, begins) for fault in faults]
+            blocks = self._blocks(record, [last - first for part in parts for first, last, _ in part])
         entries: List[AppendEntry] = []
         for item, part in zip(work, parts):
             name, attempt = item.sequence
-            for first, _ in part:
+            for first, last, is_usable in part:
                 *arrays, counts = next(blocks)
                 position = item.first_position + first
-                entries.append(Block(name, position, item.policy_version, *arrays, attempt, counts))
+                if is_usable:
+                    entries.append(Block(name, position, item.policy_version, *arrays, attempt, counts))
+                else:
+                    entries.append(Gap(name, position, last - first, attempt=attempt))
             if item.then is not None:
                 entry, length = item.then
                 entries.append(entry(name, length, attempt))
+        if entries:
+            self._append(entries)
+
+    def _append(self, entries: List[AppendEntry]) -> None:
+        """All at once. If one of them is wrong, each by itself, so that it costs nothing but itself."""
         assert self._stream is not None
-        self._stream.append_many(entries)
+        try:
+            self._stream.append_many(entries)
+        except (TypeError, ValueError) as error:
+            if len(entries) == 1:
+                name, attempt = entries[0].sequence, entries[0].attempt
+                self._outcome.found.append(_Found(f"{_named(name, attempt)}: {_told_of(error)}", True))
+                return
+            for entry in entries:
+                self._append([entry])
 
     def _blocks(self, record: Sequence[np.ndarray], lengths: Sequence[int]) -> Iterator[Sequence[Any]]:
         """The arrays of blocks of so many rows, counts or None at last: what travels goes without what
@@ -421,6 +545,26 @@ class Recorder:
             return
         for begin, end in zip([0, *ends], ends):
             yield [*(array[begin:end] for array in record), None]
+
+
+def _named(sequence: str, attempt: int) -> str:
+    return f"sequence {sequence!r}" + (f", attempt {attempt}" if attempt else "")
+
+
+def _told_of(error: Exception) -> str:
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+
+
+def _found(fault: Fault, work: List[_Work], begins: Sequence[int]) -> _Found:
+    """begins: of each item, its first row."""
+    index = bisect.bisect_right(begins, fault.row) - 1
+    item = work[index]
+    position = item.first_position + fault.row - begins[index]
+    named = _named(*item.sequence)
+    if fault.error is None:
+        return _Found(f"{named}, position {position}: {fault.why}", False)
+    where = f"position {position}" if fault.rows == 1 else f"positions [{position}, {position + fault.rows})"
+    return _Found(f"{named}, {where}: {fault.why}", True)
 
 
 def _is_down(error: Exception) -> bool:

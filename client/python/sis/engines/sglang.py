@@ -10,14 +10,12 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from sis.engines.adapter import Adapter, Columns, Piece
-from sis.engines.lists import padded, widened
+from sis.engines.adapter import Adapter, Columns, MalformedOutput, Piece
+from sis.engines.lists import flat_padded, widened
 from sis.run import Sampling
 
 # SGLang takes the most probable token below this temperature.
 _GREEDY_BELOW = 1e-6
-# Instead of -inf it says the lowest float32.
-_MINUS_INFINITY = -1e30
 # A top_k of -1, or from this number on, means all tokens.
 _ALL = 1 << 30
 # What changes nothing.
@@ -73,7 +71,8 @@ class SglangAdapter(Adapter):
         # prompt's tokens. It repeats all that was said, in increments too.
         if not self.cumulative and "prompt_tokens" not in output["meta_info"]:
             return 0
-        return len(_sampled(output))
+        ids = output.get("output_ids")
+        return len(_sampled(output)) if ids is None else len(ids)
 
     def ended(self, output: Mapping[str, Any]) -> Optional[str]:
         reason = output["meta_info"]["finish_reason"]
@@ -85,11 +84,20 @@ class SglangAdapter(Adapter):
         drawn: List[int] = []
         own: List[float] = []
         parts: List[Tuple[np.ndarray, np.ndarray]] = []
-        for piece in pieces:
-            here = _sampled(piece.output)[piece.start : piece.stop]
-            drawn += [entry[1] for entry in here]
+        for output, start, stop in pieces:
+            every = _sampled(output)
+            ids = output.get("output_ids")
+            meta = output["meta_info"]
+            # The lists of an engine in this process grow while the request runs.
+            total = None if self.cumulative and meta["finish_reason"] is None else len(every if ids is None else ids)
+            _check_length("output_token_logprobs", len(every), stop, total)
+            here = every[start:stop]
+            of_ids = [entry[1] for entry in here]
+            if ids is not None and of_ids != list(ids[start:stop]):
+                raise MalformedOutput(f"output_token_logprobs are of tokens {of_ids[:5]}, output_ids are {ids[start:stop][:5]}")
+            drawn += of_ids
             own += [entry[0] for entry in here]
-            parts.append(_listed(piece.output["meta_info"], piece.start, piece.stop))
+            parts.append(_listed(meta, start, stop, total))
         counts = np.concatenate([np.full(len(ids), ids.shape[1]) for _, ids in parts])
         tokens, log_probs = widened(
             np.concatenate([ids.ravel() for _, ids in parts]),
@@ -97,9 +105,8 @@ class SglangAdapter(Adapter):
             counts,
             int(counts.max(initial=1)),
         )
-        log_probs[log_probs <= _MINUS_INFINITY] = -np.inf
-        # The list is the same whichever token was drawn.
-        return Columns(tokens, log_probs, np.asarray(drawn, np.int32), np.asarray(own, np.float32), None)
+        # The list is the same whichever token was drawn. null is NaN.
+        return Columns(tokens, log_probs, np.fromiter(drawn, np.int32, len(drawn)), np.asarray(own, np.float32), None)
 
 
 def sampling(params: Mapping[str, Any], original_log_probs: bool = False) -> Sampling:
@@ -147,35 +154,51 @@ def _sampled(output: Mapping[str, Any]) -> Sequence[Tuple[float, int, Any]]:
     """Per generated token: its log-prob, id and text."""
     found = output["meta_info"].get("output_token_logprobs")
     if found is None:
-        raise ValueError("the answer has no log-probs: the request needs 'return_logprob': true")
+        raise MalformedOutput("the answer has no log-probs: the request needs 'return_logprob': true")
     return found
 
 
-def _listed(meta: Mapping[str, Any], start: int, stop: int) -> Tuple[np.ndarray, np.ndarray]:
+def _check_length(name: str, there: int, stop: int, total: Optional[int]) -> None:
+    """MalformedOutput unless a list has as many positions as it must: `total`, or, if None, `stop` or more."""
+    if there < stop or total is not None and there != total:
+        needed = f"at least {stop}" if total is None else str(total)
+        needs = ": the request needs 'top_logprobs_num'" if name == "output_top_logprobs" else ""
+        raise MalformedOutput(f"{name}: the answer has {there} positions, must be {needed}{needs}")
+
+
+def _listed(meta: Mapping[str, Any], start: int, stop: int, total: Optional[int]) -> Tuple[np.ndarray, np.ndarray]:
     """float32 and int32 [stop - start, K]: log-probs and ids of the most probable tokens."""
     if "output_top_logprobs_shape" in meta:
         rows, width = meta["output_top_logprobs_shape"]
-        if meta["output_top_logprobs_null_prefix"] or rows < stop:
-            raise ValueError(f"the answer lists the most probable tokens of {rows} positions, must be {stop}")
-        values, ids = _flat(meta, "val", "<f4"), _flat(meta, "idx", "<i4")
-        return values.reshape(rows, width)[start:stop], ids.reshape(rows, width)[start:stop]
-    listed = meta.get("output_top_logprobs")
-    if listed is None or len(listed) < stop or not all(listed[start:stop]):
-        there = 0 if listed is None else len(listed)
-        raise ValueError(
-            f"the answer lists the most probable tokens of {there} positions, must be {stop}: "
-            "the request needs 'top_logprobs_num'"
+        if meta["output_top_logprobs_null_prefix"]:
+            raise MalformedOutput("output_top_logprobs_null_prefix is set: the lists don't begin with the answer")
+        _check_length("output_top_logprobs", rows, stop, total)
+        values, ids = (
+            _flat(meta, name, dtype, rows * width, slice(start * width, stop * width))
+            for name, dtype in (("val", "<f4"), ("idx", "<i4"))
         )
+        return values.reshape(-1, width), ids.reshape(-1, width)
+    listed = meta.get("output_top_logprobs") or ()
+    _check_length("output_top_logprobs", len(listed), stop, total)
     here = listed[start:stop]
-    ids, values = padded(here, (map(_ID, tops) for tops in here), (map(_LOG_PROB, tops) for tops in here))
+    if not all(here):
+        error = ValueError if any(listed) else MalformedOutput
+        raise error("output_top_logprobs lists no tokens of a position: the request needs 'top_logprobs_num'")
+    sizes = np.fromiter(map(len, here), np.int64, len(here))
+    ids, values = flat_padded(
+        (map(_ID, tops) for tops in here), (map(_LOG_PROB, tops) for tops in here), sizes, int(sizes.max(initial=1))
+    )
     return values, ids
 
 
-def _flat(meta: Mapping[str, Any], name: str, dtype: str) -> np.ndarray:
+def _flat(meta: Mapping[str, Any], name: str, dtype: str, size: int, part: slice) -> np.ndarray:
     key = f"output_top_logprobs_{name}_flat"
-    if key in meta:
-        return np.asarray(meta[key], dtype)
-    said = np.dtype(meta[f"{key}_b64_dtype"]).newbyteorder("<")
-    if said != np.dtype(dtype):
-        raise ValueError(f"{key}_b64_dtype is {said.name}, must be {np.dtype(dtype).name}")
-    return np.frombuffer(base64.b64decode(meta[f"{key}_b64"]), dtype)
+    found = meta.get(key)
+    if found is None:
+        said = np.dtype(meta[f"{key}_b64_dtype"]).newbyteorder("<")
+        if said != np.dtype(dtype):
+            raise MalformedOutput(f"{key}_b64_dtype is {said.name}, must be {np.dtype(dtype).name}")
+        found = np.frombuffer(base64.b64decode(meta[f"{key}_b64"]), dtype)
+    if len(found) != size:
+        raise MalformedOutput(f"{key}: {len(found)} values, must be {size}")
+    return np.asarray(found[part], dtype)

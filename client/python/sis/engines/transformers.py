@@ -6,7 +6,7 @@ from typing import Any, List, Optional, Sequence
 
 import numpy as np
 
-from sis.engines.adapter import Adapter, Columns, Piece
+from sis.engines.adapter import Adapter, Columns, MalformedOutput, Piece
 from sis.run import Sampling
 
 
@@ -56,6 +56,10 @@ class TransformersAdapter(Adapter):
         return "finished"
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
+        for piece in pieces:
+            lengths = list(map(len, piece.output[:4]))
+            if len(set(lengths)) > 1:
+                raise MalformedOutput(f"{', '.join(Columns._fields[:4])} have {lengths} positions, must have as many each")
         parts = [
             [array[piece.start : piece.stop] for array in piece.output[:4]] for piece in pieces
         ]

@@ -8,8 +8,9 @@ from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, S
 
 import numpy as np
 
-from sis.engines.adapter import Adapter, Columns, Piece, Told
-from sis.engines.lists import JSON_MINUS_INFINITY, flat_padded, padded, strictly_above
+from sis import arrays
+from sis.engines.adapter import Adapter, Columns, MalformedOutput, Piece, Told
+from sis.engines.lists import flat_padded, strictly_above
 from sis.engines.vllm_arrays import ArrayLogprobs
 from sis.engines.vllm_arrays import hand_over_arrays as hand_over_arrays
 from sis.engines.vllm_arrays import outputs_so_far as outputs_so_far
@@ -77,9 +78,11 @@ class VllmAdapter(Adapter):
         for output, start, stop in pieces:
             completion = _completion(output)
             tokens, listed = completion.token_ids, completion.logprobs
-            if listed is None or len(listed) < stop:
-                there = 0 if listed is None else len(listed)
-                raise ValueError(f"the output has {there} log-probs for {stop} tokens")
+            there = 0 if listed is None else len(listed)
+            # The lists of a request that runs grow with it.
+            grows = self.cumulative and completion.finish_reason is None
+            if there < stop or there != len(tokens) and not grows:
+                raise MalformedOutput(f"the output has {there} log-probs for {len(tokens)} tokens")
             sampled += tokens if stop - start == len(tokens) else tokens[start:stop]
             told.append(listed)
             in_arrays += type(listed) is ArrayLogprobs
@@ -87,9 +90,14 @@ class VllmAdapter(Adapter):
             tokens, values = _joined(told, pieces)
         else:
             tokens, values = self._padded(told, pieces)
-        drawn = np.asarray(sampled, np.int32)
-        if not (tokens[:, 0] == drawn).all():
-            raise ValueError("an output's log-probs are not of its tokens: vLLM lists the sampled one first")
+        drawn = np.fromiter(sampled, np.int32, len(sampled))
+        other = tokens[:, 0] != drawn
+        if other.any():
+            row = int(other.argmax())
+            raise MalformedOutput(
+                f"an output's log-probs are not of its tokens: they are of token {tokens[row, 0]} where it has "
+                f"{drawn[row]}; vLLM lists the sampled one first"
+            )
         # vLLM puts the sampled token first, whichever its rank.
         return Columns(tokens, values, drawn, values[:, 0], "first")
 
@@ -116,10 +124,8 @@ class VllmAdapter(Adapter):
                 log_probs += (map(_LOG_PROB, position.values()) for position in here)
                 counts += map(len, here)
         sizes = np.asarray(counts, np.int64)
-        # As wide as one column for the sampled token and those that were asked for, or with all
-        # tokens asked for one more than there are: an empty column says that the sampled one is
-        # among the others.
-        width = max(self._listed + 1, int(sizes.max()) + (self._listed < 0))
+        # With all tokens asked for one more than there are: see _width.
+        width = int(sizes.max()) + 1 if self._listed < 0 else _width(sizes, self._listed)
         return flat_padded(ids, log_probs, sizes, width)
 
 
@@ -129,7 +135,21 @@ def _joined(told: Sequence[ArrayLogprobs], pieces: Sequence[Piece]) -> Tuple[np.
     for listed, (_, start, stop) in zip(told, pieces):
         ids += listed.ids[start:stop]
         log_probs += listed.log_probs[start:stop]
-    return np.concatenate(ids).astype(np.int32, copy=False), np.concatenate(log_probs)
+    return arrays.int32("ids", np.concatenate(ids), [None, None]), np.concatenate(log_probs)
+
+
+def _width(sizes: np.ndarray, asked: int) -> int:
+    """Returns the number of columns for positions that list `sizes` tokens: one for the sampled token, and
+    those that were asked for. An empty one means that the sampled token is among the others.
+
+    Raises ValueError if only some positions list more: their width would change what the others mean.
+    """
+    widest = int(sizes.max(initial=0))
+    if widest <= asked + 1:
+        return asked + 1
+    if (sizes < widest).any():
+        raise ValueError(f"a position lists {widest} tokens, must be at most {asked + 1}")
+    return widest
 
 
 def check_engine(engine: Any) -> str:
@@ -223,33 +243,38 @@ class OpenAiAdapter(Adapter):
         self._listed = _asked_for(request.get("top_logprobs" if self._chat else "logprobs"), 3 if self._chat else 1)
 
     def length(self, output: Mapping[str, Any]) -> int:
-        return len(output.get("token_ids") or ())
+        ids = output.get("token_ids")
+        if ids is None and _says_something(output):
+            raise MalformedOutput("token_ids is null: how many tokens the answer has is unknown")
+        return len(ids or ())
 
     def ended(self, output: Mapping[str, Any]) -> Optional[str]:
         return _ended(output.get("finish_reason"))
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         sampled: List[int] = []
-        sampled_values: List[float] = []
-        tops: List[Mapping[int, float]] = []
-        for piece in pieces:
-            drawn = piece.output["token_ids"]
-            listed = list(_chat_positions(piece.output) if self._chat else _positions(piece.output))
-            if len(listed) != len(drawn):
-                raise ValueError(f"the answer has {len(listed)} log-probs for {len(drawn)} tokens")
-            for token, (own_id, own, top) in list(zip(drawn, listed))[piece.start : piece.stop]:
+        own: List[Optional[float]] = []
+        ids: List[Sequence[int]] = []
+        log_probs: List[Sequence[float]] = []
+        read = _chat_positions if self._chat else _positions
+        for choice, start, stop in pieces:
+            drawn = choice["token_ids"]
+            for token, (own_id, value, tokens, values) in zip(drawn[start:stop], read(choice, start, stop)):
                 if own_id != token:
-                    raise ValueError(f"the answer's log-probs are of token {own_id} where it has token {token}")
+                    raise MalformedOutput(f"the answer's log-probs are of token {own_id} where it has token {token}")
                 sampled.append(token)
-                sampled_values.append(own)
-                tops.append(top)
-        tokens, values = padded(tops, tops, (top.values() for top in tops), self._listed + (not self._chat))
-        values[values <= JSON_MINUS_INFINITY] = -np.inf
-        own_values = np.asarray(sampled_values, np.float32)
+                own.append(value)
+                ids.append(tokens)
+                log_probs.append(values)
+        sizes = np.fromiter(map(len, ids), np.int64, len(ids))
+        width = max(self._listed, int(sizes.max(initial=0))) if self._chat else _width(sizes, self._listed)
+        tokens, values = flat_padded(ids, log_probs, sizes, width)
+        # null is NaN.
+        columns = Columns(tokens, values, np.fromiter(sampled, np.int32, len(sampled)), np.asarray(own, np.float32), "any")
         if not self._chat:
-            return Columns(tokens, values, np.asarray(sampled, np.int32), own_values, "any")
+            return columns
         tokens, values = strictly_above(tokens, values, self._listed - 1)
-        return Columns(tokens, values, np.asarray(sampled, np.int32), own_values, None)
+        return columns._replace(ids=tokens, log_probs=values, sampled_column=None)
 
 
 class GenerateAdapter(OpenAiAdapter):
@@ -312,14 +337,35 @@ def _token_id(text: str) -> int:
     return int(text[len(_TOKEN_ID) :])
 
 
-def _positions(choice: Mapping[str, Any]) -> Iterator[Any]:
-    """Of a completion: sampled token, its log-prob, and the listed ones."""
-    log_probs = choice["logprobs"]
-    for token, own, tops in zip(log_probs["tokens"], log_probs["token_logprobs"], log_probs["top_logprobs"]):
-        yield _token_id(token), own, {_token_id(name): value for name, value in tops.items()}
+# Of a position: sampled token, its log-prob, and the listed tokens with theirs.
+_Position = Tuple[int, Optional[float], Sequence[int], Sequence[float]]
 
 
-def _chat_positions(choice: Mapping[str, Any]) -> Iterator[Any]:
-    for position in choice["logprobs"]["content"]:
-        tops = {_id_of(top): top["logprob"] for top in position["top_logprobs"]}
-        yield _id_of(position), position["logprob"], tops
+def _positions(choice: Mapping[str, Any], start: int, stop: int) -> Iterator[_Position]:
+    """Of a completion."""
+    log_probs = choice.get("logprobs") or {}
+    lists = [_whole(choice, name, log_probs.get(name)) for name in ("tokens", "token_logprobs", "top_logprobs")]
+    for token, own, tops in zip(*(listed[start:stop] for listed in lists)):
+        yield _token_id(token), own, list(map(_token_id, tops)), list(tops.values())
+
+
+def _chat_positions(choice: Mapping[str, Any], start: int, stop: int) -> Iterator[_Position]:
+    content = _whole(choice, "content", (choice.get("logprobs") or {}).get("content"))
+    for position in content[start:stop]:
+        tops = position["top_logprobs"]
+        yield _id_of(position), position["logprob"], list(map(_id_of, tops)), [top["logprob"] for top in tops]
+
+
+def _whole(choice: Mapping[str, Any], name: str, listed: Optional[Sequence[Any]]) -> Sequence[Any]:
+    """Returns a list of `logprobs`. MalformedOutput if it does not have one element per token."""
+    there, tokens = len(listed or ()), len(choice["token_ids"])
+    if listed is None or there != tokens:
+        raise MalformedOutput(f"logprobs.{name}: the answer has {there} log-probs for {tokens} tokens")
+    return listed
+
+
+def _says_something(choice: Mapping[str, Any]) -> bool:
+    """Whether there are tokens in it, by what it says of them."""
+    log_probs = choice.get("logprobs") or {}
+    told = choice.get("delta") or choice.get("message") or {}
+    return bool(log_probs.get("tokens") or log_probs.get("content") or choice.get("text") or told.get("content"))

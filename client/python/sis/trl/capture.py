@@ -12,7 +12,7 @@ import torch
 
 from sis.engines import transformers as transformers_engine
 from sis.engines.adapter import Columns, Piece
-from sis.engines.lists import JSON_MINUS_INFINITY, padded
+from sis.engines.lists import padded
 from sis.engines.steps import Steps
 from sis.engines.vllm import OpenAiAdapter, VllmAdapter, check_engine, of_the_sampled
 from sis.run import Sampling
@@ -47,7 +47,7 @@ class _VllmTurn(Turn):
         lengths = [len(completion.token_ids) for completion in completions]
         pieces = [Piece(completion, 0, length) for completion, length in zip(completions, lengths) if length]
         if pieces:
-            self._records += _split(adapter.columns(pieces).record(self._top_k), lengths)
+            self._records += _split(adapter.read(pieces, self._top_k).record, lengths)
         else:
             self._records += [_empty(self._top_k)] * len(lengths)
         for completion in completions:
@@ -108,7 +108,6 @@ class _ServerTurn(Turn):
         positions = list(itertools.chain.from_iterable(ids))
         # One column more than was asked for: it is empty where the sampled token is among those.
         tokens, values = padded(positions, positions, itertools.chain.from_iterable(log_probs), self._top_k + 1)
-        values[values <= JSON_MINUS_INFINITY] = -np.inf
         sampled = np.fromiter(itertools.chain.from_iterable(completions), np.int32, len(positions))
         is_sampled = tokens == sampled[:, None]
         own = values[np.arange(len(positions)), is_sampled.argmax(axis=1)]
