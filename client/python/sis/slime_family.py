@@ -17,9 +17,9 @@ from transformers import AutoConfig
 
 from sis import errors
 from sis.client import Client
-from sis.engines.adapter import Adapter
+from sis.engines.adapter import Adapter, MalformedOutput, entries_of
 from sis.engines.sglang import SglangAdapter
-from sis.entries import Block, Seal
+from sis.entries import Seal
 from sis.old_log_probs import OldLogProbs
 from sis.outage import Outage
 from sis.records import Slice
@@ -152,15 +152,19 @@ class Connection:
         if not length or sample.status == sample.Status.ABORTED:
             return
         output, told = self._engine.told(answer)
+        adapter = self._engine.adapter(self._args, sampling_params)
+        there = adapter.length(output)
+        if there != length:
+            raise MalformedOutput(f"response_length is {length}, but the engine's answer has {there} tokens")
         version = int(told) if str(told).isdigit() else 0
         with self._advancing:
             if version > self._policy_version:
                 advance = lambda: self._client.advance_version(self.run, version)
                 self._outage.asked("the policy version is not told", advance)
                 self._policy_version = version
-        adapter = self._engine.adapter(self._args, sampling_params)
         name = name_of(sample.tokens[:-length], sample.tokens[-length:], sample.rollout_log_probs)
-        entries = [Block(name, 0, version, *adapter.record(output, self.top_k)), Seal(name, length)]
+        record = adapter.record(output, self.top_k, self.run.config.vocabulary_size)
+        entries = [*entries_of(name, 0, version, record), Seal(name, length)]
         append = lambda: self._client.append_many(self.run, entries, sampling=adapter.sampling)
         try:
             self._outage.asked("rollouts are not recorded", append)

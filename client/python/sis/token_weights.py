@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 # exp32 of more is limited to that of it (docs/algorithms.md).
 _LARGEST_LOG_RATIO = 88.0
+# Nats. Lower values are an engine's word for -inf, as in sis.engines.adapter.
+_LOWEST_LOG_PROB = -1000.0
 
 
 class Decided(NamedTuple):
@@ -22,6 +24,12 @@ class Decided(NamedTuple):
     # bool, and acceptance probabilities. False and 0 where nothing is recorded, or no server answers.
     accepted: torch.Tensor
     probabilities: torch.Tensor
+
+    def usable(self) -> Decided:
+        """Returns the same with the current log-prob where the sampler gave none, such as NaN or -9999. Such
+        tokens have no ratio, and weigh 1."""
+        known = self.sampling.isfinite() & (self.sampling >= _LOWEST_LOG_PROB)
+        return self._replace(sampling=self.sampling.where(known, self.log_probs))
 
 
 def check_sets(sets: str) -> None:
@@ -79,6 +87,7 @@ class TokenWeights:
         clips, and where each has the gradient of advantage * log p."""
         if self.rule is not None:
             return of.log_probs
+        of = of.usable()
         if self.weight == "sampled":
             return of.log_probs.where(of.accepted, of.sampling)
         mean = of.probabilities + (1 - of.probabilities) * (of.log_probs - of.sampling).exp()
@@ -89,6 +98,7 @@ class TokenWeights:
         it."""
         if self.rule is None:
             return advantages
+        of = of.usable()
         ratio = (of.log_probs - of.sampling).clamp(max=_LARGEST_LOG_RATIO).exp()
         if self.damped_truncation:
             # Where there is no ratio, as in padding, 1 too.

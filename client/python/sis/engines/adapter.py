@@ -135,6 +135,12 @@ class Columns(NamedTuple):
         return out
 
 
+def text_of(error: Exception) -> str:
+    """Returns what an error says; one that Python itself raises names its type too."""
+    own = type(error) in (ValueError, MalformedOutput)
+    return str(error) if own else f"{type(error).__name__}: {error}"
+
+
 def empty_record(positions: int, top_k: int) -> TopK:
     """Returns uninitialised arrays."""
     return TopK(
@@ -263,7 +269,7 @@ class _Reader:
         try:
             if isinstance(failed, MalformedOutput):
                 raise failed
-            return self._of_positions(piece, first, failed)
+            return _merged(self._of_positions(piece, first, failed))
         except MalformedOutput as error:
             rows = piece.stop - piece.start
             _void(self._out, slice(first, first + rows))
@@ -274,7 +280,7 @@ class _Reader:
         output, start, stop = piece
         if stop - start == 1:
             _void(self._out, slice(first, first + 1))
-            return [Fault(first, 1, f"{type(failed).__name__}: {failed}", failed)]
+            return [Fault(first, 1, text_of(failed), failed)]
         half = (start + stop) // 2
         faults = []
         for part in (Piece(output, start, half), Piece(output, half, stop)):
@@ -293,3 +299,15 @@ class _Reader:
         faults: List[Fault] = []
         columns.record(self._top_k, self._vocabulary_size, TopK(*(array[rows] for array in self._out)), faults.append)
         return [fault._replace(row=first + fault.row) for fault in faults]
+
+
+def _merged(faults: Sequence[Fault]) -> List[Fault]:
+    """Makes one fault of neighbours that have the same text."""
+    merged: List[Fault] = []
+    for fault in faults:
+        last = merged[-1] if merged else None
+        if last is not None and last.error is not None and last.row + last.rows == fault.row and last.why == fault.why:
+            merged[-1] = last._replace(rows=last.rows + fault.rows)
+        else:
+            merged.append(fault)
+    return merged

@@ -15,7 +15,7 @@ import numpy as np
 from sis import errors, ragged
 from sis.append import AppendStream
 from sis.client import Client
-from sis.engines.adapter import Adapter, Fault, MalformedOutput, Piece, usable_ranges
+from sis.engines.adapter import Adapter, Fault, MalformedOutput, Piece, text_of, usable_ranges
 from sis.entries import AppendEntry, Block, Gap, Seal, Truncate
 from sis.outage import Outage
 from sis.owner import Owner
@@ -332,7 +332,7 @@ class Recorder:
                 state.given_up = not repeated
                 what = "an output is malformed" if repeated else "the rest is not recorded, as an output is malformed"
                 self._malformed.append(
-                    f"{_named(sequence, state.attempt)}, position {state.length}: {what}: {_told_of(told.error)}"
+                    f"{_named(sequence, state.attempt)}, position {state.length}: {what}: {text_of(told.error)}"
                 )
             count = start if told.length is None else told.length
             added = count - start
@@ -529,7 +529,7 @@ class Recorder:
         except (TypeError, ValueError) as error:
             if len(entries) == 1:
                 name, attempt = entries[0].sequence, entries[0].attempt
-                self._outcome.found.append(_Found(f"{_named(name, attempt)}: {_told_of(error)}", True))
+                self._outcome.found.append(_Found(f"{_named(name, attempt)}: {text_of(error)}", True))
                 return
             for entry in entries:
                 self._append([entry])
@@ -549,10 +549,6 @@ class Recorder:
 
 def _named(sequence: str, attempt: int) -> str:
     return f"sequence {sequence!r}" + (f", attempt {attempt}" if attempt else "")
-
-
-def _told_of(error: Exception) -> str:
-    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
 def _found(fault: Fault, work: List[_Work], begins: Sequence[int]) -> _Found:

@@ -11,7 +11,7 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from sis.engines.adapter import Adapter, Columns, MalformedOutput, Piece
-from sis.engines.lists import flat_padded, widened
+from sis.engines.lists import padded, widened
 from sis.run import Sampling
 
 # SGLang takes the most probable token below this temperature.
@@ -94,7 +94,9 @@ class SglangAdapter(Adapter):
             here = every[start:stop]
             of_ids = [entry[1] for entry in here]
             if ids is not None and of_ids != list(ids[start:stop]):
-                raise MalformedOutput(f"output_token_logprobs are of tokens {of_ids[:5]}, output_ids are {ids[start:stop][:5]}")
+                raise MalformedOutput(
+                    f"output_token_logprobs are of tokens {of_ids[:5]}, output_ids are {ids[start:stop][:5]}"
+                )
             drawn += of_ids
             own += [entry[0] for entry in here]
             parts.append(_listed(meta, start, stop, total))
@@ -184,10 +186,7 @@ def _listed(meta: Mapping[str, Any], start: int, stop: int, total: Optional[int]
     if not all(here):
         error = ValueError if any(listed) else MalformedOutput
         raise error("output_top_logprobs lists no tokens of a position: the request needs 'top_logprobs_num'")
-    sizes = np.fromiter(map(len, here), np.int64, len(here))
-    ids, values = flat_padded(
-        (map(_ID, tops) for tops in here), (map(_LOG_PROB, tops) for tops in here), sizes, int(sizes.max(initial=1))
-    )
+    ids, values = padded(here, (map(_ID, tops) for tops in here), (map(_LOG_PROB, tops) for tops in here))
     return values, ids
 
 

@@ -59,7 +59,7 @@ class TransformersAdapter(Adapter):
         for piece in pieces:
             lengths = list(map(len, piece.output[:4]))
             if len(set(lengths)) > 1:
-                raise MalformedOutput(f"{', '.join(Columns._fields[:4])} have {lengths} positions, must have as many each")
+                raise MalformedOutput(f"{', '.join(Columns._fields[:4])} have {lengths} positions")
         parts = [
             [array[piece.start : piece.stop] for array in piece.output[:4]] for piece in pieces
         ]

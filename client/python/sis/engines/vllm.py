@@ -258,19 +258,20 @@ class OpenAiAdapter(Adapter):
         log_probs: List[Sequence[float]] = []
         read = _chat_positions if self._chat else _positions
         for choice, start, stop in pieces:
-            drawn = choice["token_ids"]
-            for token, (own_id, value, tokens, values) in zip(drawn[start:stop], read(choice, start, stop)):
+            of_choice = choice["token_ids"][start:stop]
+            for token, (own_id, value, of_token, values) in zip(of_choice, read(choice, start, stop)):
                 if own_id != token:
                     raise MalformedOutput(f"the answer's log-probs are of token {own_id} where it has token {token}")
                 sampled.append(token)
                 own.append(value)
-                ids.append(tokens)
+                ids.append(of_token)
                 log_probs.append(values)
         sizes = np.fromiter(map(len, ids), np.int64, len(ids))
         width = max(self._listed, int(sizes.max(initial=0))) if self._chat else _width(sizes, self._listed)
         tokens, values = flat_padded(ids, log_probs, sizes, width)
+        drawn = np.fromiter(sampled, np.int32, len(sampled))
         # null is NaN.
-        columns = Columns(tokens, values, np.fromiter(sampled, np.int32, len(sampled)), np.asarray(own, np.float32), "any")
+        columns = Columns(tokens, values, drawn, np.asarray(own, np.float32), "any")
         if not self._chat:
             return columns
         tokens, values = strictly_above(tokens, values, self._listed - 1)

@@ -12,6 +12,7 @@ from trl.experimental.async_grpo.async_rollout_worker import _AsyncRolloutLoop
 
 from sis import entries
 from sis.client import Client
+from sis.engines.adapter import entries_of
 from sis.engines.lists import stretches
 from sis.engines.vllm import OpenAiAdapter
 from sis.outage import Outage
@@ -83,7 +84,7 @@ class SisRolloutLoopMixin(_Loop):
         if choice["token_ids"]:
             adapter = OpenAiAdapter(request, _LOGPROBS_MODE)
             self._sis_sampling = adapter.sampling
-            turn = _Turn(adapter.record(choice, top_k), version)
+            turn = _Turn(adapter.record(choice, top_k, self._sis_run.config.vocabulary_size), version)
             choice["logprobs"]["token_logprobs"] = turn.log_probs()
         return answer
 
@@ -121,7 +122,7 @@ def _entries(name: str, row: Any) -> List[entries.AppendEntry]:
         for turn, log_probs in of_turns:
             rows = [log_prob.row for log_prob in log_probs]
             record = TopK(*(array[rows] for array in turn.record))
-            made.append(entries.Block(name, first - begin, turn.policy_version, *record))
+            made += entries_of(name, first - begin, turn.policy_version, record)
             first += len(rows)
     if made:
         made.append(entries.Seal(name, last - begin))

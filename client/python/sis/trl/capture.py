@@ -5,18 +5,19 @@ from __future__ import annotations
 import abc
 import contextlib
 import itertools
+import math
 from typing import Any, Callable, Iterator, List, Sequence
 
 import numpy as np
 import torch
 
 from sis.engines import transformers as transformers_engine
-from sis.engines.adapter import Columns, Piece
+from sis.engines.adapter import Columns, MalformedOutput, Piece
 from sis.engines.lists import padded
 from sis.engines.steps import Steps
 from sis.engines.vllm import OpenAiAdapter, VllmAdapter, check_engine, of_the_sampled
 from sis.run import Sampling
-from sis.top_k import TopK, canonical
+from sis.top_k import TopK
 
 
 class Turn(abc.ABC):
@@ -105,9 +106,16 @@ class _ServerTurn(Turn):
     def take(self, completions: Sequence[Sequence[int]], log_probs: Sequence[Any], ids: Sequence[Any]) -> List[Any]:
         """The log-probs of the sampled tokens, as TRL takes them: [[[log-prob], ...], ...]."""
         self._lengths = [len(tokens) for tokens in completions]
+        for row, (length, *lists) in enumerate(zip(self._lengths, log_probs, ids, strict=True)):
+            for name, of_row in zip(("logprobs", "logprob_token_ids"), lists):
+                if len(of_row) != length:
+                    raise MalformedOutput(f"{name}[{row}]: {len(of_row)} positions, must be {length}")
         positions = list(itertools.chain.from_iterable(ids))
         # One column more than was asked for: it is empty where the sampled token is among those.
-        tokens, values = padded(positions, positions, itertools.chain.from_iterable(log_probs), self._top_k + 1)
+        # TRL's server says null for NaN.
+        listed = itertools.chain.from_iterable(log_probs)
+        told = ([math.nan if value is None else value for value in values] for values in listed)
+        tokens, values = padded(positions, positions, told, self._top_k + 1)
         sampled = np.fromiter(itertools.chain.from_iterable(completions), np.int32, len(positions))
         is_sampled = tokens == sampled[:, None]
         own = values[np.arange(len(positions)), is_sampled.argmax(axis=1)]
@@ -174,7 +182,9 @@ class _TransformersTurn(Turn):
         self._steps.draw(torch.tensor([tokens[count - 1] if len(tokens) == count else 0 for tokens in completions]))
         ids, log_probs, own = self._steps.arrays()
         return [
-            canonical(ids[row, :end], log_probs[row, :end], np.asarray(tokens, np.int32), own[row, :end], self._top_k)
+            Columns(ids[row, :end], log_probs[row, :end], np.asarray(tokens, np.int32), own[row, :end], None).record(
+                self._top_k
+            )
             for row, (tokens, end) in enumerate(zip(completions, map(len, completions)))
         ]
 

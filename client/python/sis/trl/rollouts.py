@@ -9,6 +9,7 @@ import numpy as np
 
 from sis import entries
 from sis.client import Client
+from sis.engines.adapter import entries_of
 from sis.evaluation import Evaluation
 from sis.options import EvaluateOptions
 from sis.outage import Outage
@@ -114,7 +115,7 @@ class Rollouts:
         recorded: List[entries.AppendEntry] = []
         for name, rollout in zip(self._names, rollouts):
             for block in rollout.blocks:
-                recorded.append(entries.Block(name, block.first_position, policy_version, *block.record))
+                recorded += entries_of(name, block.first_position, policy_version, block.record)
             if rollout.length:
                 recorded.append(entries.Seal(name, rollout.length))
         append = lambda: self.client.append_many(self.run, recorded, sampling=sampling, worker=f"rank-{self._rank}")

@@ -176,10 +176,8 @@ class RecordingEngine:
             return
         while recorder.must_wait:
             await asyncio.sleep(_INTERVAL)
-        # No await from here on: versions and outputs of requests don't mix.
         for part in parts:
-            recorder.policy_version = part.policy_version
-            self._add(recorder, name, part.output)
+            recorder.add(name, part.output, policy_version=part.policy_version)
         recorder.forget(name)
         self._outage.succeeded("record")
         self._recorded[name] = None
@@ -210,14 +208,6 @@ class RecordingEngine:
                     self._outage.succeeded("open")
                 self._next_attempt = time.monotonic() + _RETRY_AFTER
         return self._run
-
-    def _add(self, recorder: Recorder, name: str, output: Any) -> None:
-        try:
-            recorder.add(name, output)
-        except errors.Error as error:
-            # Of what was added before; this output was not looked at.
-            self._lost("record", error)
-            recorder.add(name, output)
 
 
 def _as_asked(output: Any) -> Any:

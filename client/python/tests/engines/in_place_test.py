@@ -25,7 +25,7 @@ SHARED = 8 << 20
 
 
 class Engine(Adapter):
-    """Its outputs are Columns. Positions whose token is 7 were left out; a few rows are short."""
+    """Its outputs are Columns. Positions whose token is 7 have no log-prob; a few rows are short."""
 
     sampling = sis.Sampling("processed")
     cumulative = False
@@ -39,7 +39,8 @@ class Engine(Adapter):
     def columns(self, pieces):
         parts = [[array[piece.start : piece.stop] for array in piece.output.columns[:4]] for piece in pieces]
         made = Columns(*map(np.concatenate, zip(*parts)), sampled_column="first")
-        return made._replace(present=made.sampled_ids != 7)
+        own = np.where(made.sampled_ids == 7, np.float32(np.nan), made.sampled_log_probs)
+        return made._replace(sampled_log_probs=own)
 
 
 def columns(positions, random):

@@ -24,9 +24,11 @@ class LlamaCppTest(unittest.TestCase):
             entries = answer["completion_probabilities"]
             self.assertLess(len(entries), len(answer["tokens"]), "the server left nothing out, so this tests nothing")
             columns = self.columns(answer)
-            self.assertEqual(columns.present.sum(), len(entries))
             self.assertEqual(columns.sampled_ids.tolist(), answer["tokens"])
             record = columns.record(LISTED)
+            told = ~np.isnan(record.sampled_log_probs)
+            self.assertEqual(told.sum(), len(entries))
+            record = sis.TopK(*(array[told] for array in record))
             own, tops = ("logprob", "top_logprobs") if name == "raw" else ("prob", "top_probs")
             for row, entry in enumerate(entries):
                 self.assertEqual(record.sampled_ids[row], entry["id"])
@@ -43,7 +45,7 @@ class LlamaCppTest(unittest.TestCase):
             entry["id"] = token
         del entries[3:]
         answer.update(tokens=tokens, tokens_predicted=4)
-        self.assertEqual(self.columns(answer).present.tolist(), [True, False, False, True])
+        self.assertEqual(np.isnan(self.columns(answer).sampled_log_probs).tolist(), [False, True, True, False])
         entries[1]["id"] = 8
         with self.assertRaisesRegex(ValueError, "log-probs of token 8, entry 1"):
             self.columns(answer)

@@ -12,7 +12,7 @@ import numpy as np
 from in_a_fork import in_a_fork
 
 import sis
-from sis.engines import Columns, Recorder
+from sis.engines import Columns, MalformedOutput, Recorder
 from sis.engines.adapter import Adapter
 
 VOCABULARY, TOP_K = 50, 4
@@ -41,8 +41,8 @@ class Engine(Adapter):
         rows = len(tokens)
         ids = np.broadcast_to(np.arange(TOP_K, dtype=np.int32), (rows, TOP_K)) + 1
         log_probs = np.broadcast_to(np.linspace(-1.5, -2.0, TOP_K, dtype=np.float32), (rows, TOP_K))
-        own = np.full(rows, -3.0, np.float32)
-        return Columns(ids, log_probs, tokens, own, None, tokens != 40)
+        own = np.where(tokens == 40, np.nan, np.float32(-3))
+        return Columns(ids, log_probs, tokens, own, None)
 
 
 def output(first, stop, ended=None):
@@ -98,17 +98,14 @@ class RecorderTest(fake_service.ServiceTest):
             self.assert_recorded(name, 10)
         self.assertEqual(recorder.flush(), {})
 
-    def test_the_outputs_of_a_step_are_added_at_once_or_not_at_all(self):
+    def test_the_outputs_of_a_step_are_added_at_once(self):
         recorder = self.recorder()
         for first in range(10):
             recorder.add_many((name, output(first, first + 1, "finished" if first == 9 else None)) for name in "abc")
-        with self.assertRaises(AttributeError):
-            recorder.add_many([("d", output(0, 1)), ("e", None)])
         self.assertEqual(recorder.flush(), {sis.SequenceRef(name): 10 for name in "abc"})
         for name in "abc":
             self.assert_recorded(name, 10)
             self.assertEqual(self.held(name).sealed, 10)
-        self.assert_recorded("d", 0)
 
     def test_outputs_that_repeat_are_read_once(self):
         recorder = self.recorder(cumulative=True, interval=60)
@@ -174,33 +171,59 @@ class RecorderTest(fake_service.ServiceTest):
         blocks = [entry.block for batch in self.service.batches for entry in batch.entries if entry.HasField("block")]
         self.assertEqual([(block.first_position, block.policy_version) for block in blocks], [(0, 7), (2, 8)])
 
-    def test_positions_that_the_engine_left_out_are_left_out(self):
+    def test_a_position_without_a_log_prob_is_a_gap_and_the_first_is_named(self):
         with self.recorder() as recorder:
-            recorder.add("a", output(0, 45, "finished"))
+            with self.assertWarnsRegex(RuntimeWarning, "sequence 'a', position 40: the sampled log-prob is nan"):
+                recorder.add("a", output(0, 45, "finished"))
+                recorder.flush()
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                recorder.add("b", output(38, 42, "finished"))
+                recorder.flush()
+            self.assertEqual(recorder.invalid_log_probs, 2)
         self.assertEqual(sorted(self.held("a").rows), [*range(40), *range(41, 45)])
+        self.assertEqual(self.held("a").gaps, {40: sis.MissingReason.INVALID_LOG_PROB})
         self.assertEqual(self.held("a").sealed, 45)
+        self.assertEqual((sorted(self.held("b").rows), list(self.held("b").gaps)), ([0, 1, 3], [2]))
+
+    def test_an_output_of_older_weights_is_labelled_with_their_version(self):
+        with self.recorder(interval=60, policy_version=7) as recorder:
+            recorder.add("a", output(0, 2))
+            recorder.policy_version = 8
+            recorder.add("a", output(2, 3), policy_version=7)
+            recorder.add("a", output(3, 5))
+            recorder.add_many([("a", output(5, 6))], policy_version=7)
+        blocks = [entry.block for batch in self.service.batches for entry in batch.entries if entry.HasField("block")]
+        self.assertEqual([(block.first_position, block.policy_version) for block in blocks], [(0, 7), (3, 8), (5, 7)])
 
     def test_a_bad_output_costs_nothing_but_itself(self):
         recorder = self.recorder(interval=60)
         recorder.add("a", output(0, 3, "finished"))
         recorder.add("bad", output(-2, 1, "finished"))
         recorder.add("c", output(0, 4, "finished"))
-        with self.assertRaisesRegex(ValueError, "a bad output"):
+        with self.assertRaisesRegex(MalformedOutput, r"sequence 'bad', positions \[0, 2\): a bad output"):
             recorder.flush()
         recorder.add("c2", output(0, 2, "finished"))
         recorder.flush()
-        for name, length in (("a", 3), ("bad", 0), ("c", 4), ("c2", 2)):
+        for name, length in (("a", 3), ("c", 4), ("c2", 2)):
             self.assert_recorded(name, length)
+        self.assertEqual((list(self.held("bad").rows), list(self.held("bad").gaps)), ([2], [0, 1]))
+        self.assertEqual(self.held("bad").sealed, 3)
+        self.assertEqual(recorder.invalid_log_probs, 2)
 
-    def test_what_the_server_refuses_is_raised_by_the_next_call(self):
+    def test_what_the_server_refuses_is_raised_by_the_next_flush(self):
         recorder = self.recorder()
         refused = lambda entry: (fake_service.INVALID_ARGUMENT, "no", 0) if entry.block.sequence.id == "a" else None
         self.service.refuse = refused
         recorder.add("a", output(0, 3))
         recorder.add("b", output(0, 3))
+        self.wait_for(lambda: self.held("b").committed == 3)
+        recorder.add("b", output(3, 5, "finished"))
         with self.assertRaises(sis.AppendError):
             self.wait_for(lambda: recorder.flush() and False)
-        self.assert_recorded("b", 3)
+        recorder.flush()
+        self.assert_recorded("b", 5)
+        self.assertEqual(self.held("b").sealed, 5)
 
     def test_in_a_process_that_was_forked_it_says_what_to_do(self):
         recorder = self.recorder()

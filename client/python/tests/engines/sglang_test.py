@@ -112,6 +112,7 @@ class SglangTest(unittest.TestCase):
         for answer in RECORDED["stream"]:
             output = copy.deepcopy(answer)
             meta = output["meta_info"]
+            output["output_ids"] = output["output_ids"][told:]
             for name in ("output_token_logprobs", "output_top_logprobs"):
                 meta[name] = meta[name][told:]
             told += len(meta["output_token_logprobs"])
