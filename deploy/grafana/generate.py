@@ -1,23 +1,23 @@
-"""Writes the dashboards: python3 -m deploy.grafana.generate [FOLDER], deploy/grafana by default.
+"""Writes the dashboards, rl_run.json and service.json, into folders.
 
-Run in the root of the checkout, in an environment with requirements.txt. What it writes is checked
-in, and a test compares it.
+Run `python3 -m deploy.grafana.generate` in the root of the checkout. Without arguments it writes to
+deploy/grafana and into the chart, where deploy/compose and Helm read the files. Git ignores them.
 """
 
 import json
 import pathlib
 import sys
 
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from deploy.grafana import rl_run, service
 
-from deploy.grafana import panels, rl_run, service
+_FOLDERS = ("deploy/grafana", "deploy/helm/sis-ratio-service/files")
 
 
 def main() -> None:
-    folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "deploy/grafana")
-    for name, board in (("rl_run", rl_run.board()), ("service", service.board())):
-        text = json.dumps(panels.numbered(board), cls=JSONEncoder, indent=2, sort_keys=True)
-        (folder / f"{name}.json").write_text(text + "\n")
+    for folder in sys.argv[1:] or _FOLDERS:
+        for name, board in (("rl_run", rl_run.board()), ("service", service.board())):
+            text = json.dumps(board, indent=2, sort_keys=True, ensure_ascii=False)
+            pathlib.Path(folder, f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

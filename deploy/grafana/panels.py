@@ -1,17 +1,13 @@
-"""The shapes of panels that our dashboards are made of."""
+"""The panels that our dashboards consist of, in Grafana's JSON model."""
 
 from __future__ import annotations
 
 import dataclasses
+import string
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from grafana_foundation_sdk.builders import bargauge, common, heatmap, table, timeseries
-from grafana_foundation_sdk.builders.dashboard import Dashboard, DashboardLink, Row, ThresholdsConfig
-from grafana_foundation_sdk.builders.prometheus import Dataquery
-from grafana_foundation_sdk.models import common as models
-from grafana_foundation_sdk.models import dashboard
-from grafana_foundation_sdk.models import heatmap as heatmap_models
-from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+Panel = Dict[str, Any]
+Dashboard = Dict[str, Any]
 
 # Units, by Grafana's names. A unit of our own is a suffix; "si:" puts k, M and so on before it.
 SHARE = "percentunit"
@@ -24,56 +20,72 @@ CALLS_PER_SECOND = "reqps"
 OPERATIONS_PER_SECOND = "ops"
 COUNT = "short"
 
-DATASOURCE = dashboard.DataSourceRef(type_val="prometheus", uid="${datasource}")
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _HEIGHT = 8
-# The dashboard is 24 wide.
+# A dashboard is 24 units wide.
 THIRD, HALF, WHOLE = 8, 12, 24
 
 
 def _described(
-    panel: Any,
+    kind: str,
     title: str,
     unit: str,
+    width: int,
     what: str,
     normal: str,
     otherwise: str,
     runbooks: Sequence[str],
-    width: int,
-) -> Any:
-    """what: the panel shows. normal, otherwise: what is, and what to think of or do if it isn't so.
-    runbooks: pages of docs/runbooks, without ending."""
+    targets: Sequence[Dict[str, Any]],
+    options: Dict[str, Any],
+) -> Panel:
+    """Returns a panel of Grafana's type `kind`, without its position.
+
+    what, normal, otherwise: the panel's content, its normal state, and the advice for other states.
+    runbooks: pages of docs/runbooks, without ending.
+    """
     text = f"{what}\n\n**Normal:** {normal}\n\n**Else:** {otherwise}"
     pages = {name: f"${{runbooks}}/{name}.md" for name in runbooks}
     if pages:
         text += "\n\n**Runbooks:** " + ", ".join(f"[{name}]({page})" for name, page in pages.items())
-    links = [
-        DashboardLink(f"Runbook: {name.replace('_', ' ')}")
-        .type(dashboard.DashboardLinkType.LINK)
-        .url(page)
-        .target_blank(True)
-        for name, page in pages.items()
-    ]
-    return (
-        panel.title(title).description(text).links(links).datasource(DATASOURCE).unit(unit).span(width).height(_HEIGHT)
-    )
+    return {
+        "type": kind,
+        "title": title,
+        "description": text,
+        "links": [
+            {"type": "link", "title": f"Runbook: {name.replace('_', ' ')}", "url": page, "targetBlank": True}
+            for name, page in pages.items()
+        ],
+        "datasource": DATASOURCE,
+        "targets": list(targets),
+        "fieldConfig": {"defaults": {"unit": unit}, "overrides": []},
+        "options": options,
+        "gridPos": {"w": width, "h": _HEIGHT},
+    }
 
 
-def _query(expression: str, index: int = 0) -> Dataquery:
-    """The reference ids are A, B, ..."""
-    return Dataquery().expr(expression).ref_id(chr(ord("A") + index)).datasource(DATASOURCE)
+def _query(expression: str, index: int = 0, **more: Any) -> Dict[str, Any]:
+    """Returns a query over the dashboard's time range. Reference ids are A, B, ..."""
+    return {
+        "expr": expression, "refId": string.ascii_uppercase[index], "datasource": DATASOURCE, "range": True,
+        "instant": False, **more,
+    }  # fmt: skip
 
 
-def _table_query(expression: str, index: int = 0) -> Dataquery:
-    return _query(expression, index).format(PromQueryFormat.TABLE).instant()
+def _table_query(expression: str, index: int = 0) -> Dict[str, Any]:
+    return _query(expression, index, format="table", range=False, instant=True)
 
 
-def _steps(below: Optional[float], above: Optional[float]) -> List[dashboard.Threshold]:
-    """Red on that side of a limit where an alert fires."""
+def _thresholds(*steps: Tuple[Optional[float], str]) -> Dict[str, Any]:
+    return {"mode": "absolute", "steps": [{"value": value, "color": color} for value, color in steps]}
+
+
+def _alert(below: Optional[float], above: Optional[float]) -> Dict[str, Any]:
+    """Returns thresholds that are red on the side of a limit where an alert fires."""
     if below is not None:
-        return [dashboard.Threshold(None, "red"), dashboard.Threshold(below, "transparent")]
+        return _thresholds((None, "red"), (below, "transparent"))
     if above is not None:
-        return [dashboard.Threshold(None, "transparent"), dashboard.Threshold(above, "red")]
-    return [dashboard.Threshold(None, "green")]
+        return _thresholds((None, "transparent"), (above, "red"))
+    return _thresholds((None, "green"))
 
 
 def lines(
@@ -91,42 +103,34 @@ def lines(
     stacked: bool = False,
     alert_below: Optional[float] = None,
     alert_above: Optional[float] = None,
-) -> timeseries.Panel:
-    """Values over time. expressions: by legend. alert_below, alert_above: where an alert fires, drawn
-    as a dashed line. Gaps are left as they are: there nothing was evaluated."""
-    panel = (
-        _described(timeseries.Panel(), title, unit, what, normal, otherwise, runbooks, width)
-        .targets(
-            [
-                _query(expression, index).legend_format(legend).range()
-                for index, (legend, expression) in enumerate(expressions.items())
-            ]
-        )
-        .legend(
-            common.VizLegendOptions()
-            .show_legend(True)
-            .display_mode(models.LegendDisplayMode.LIST)
-            .placement(models.LegendPlacement.BOTTOM)
-            .calcs([])
-        )
-        .tooltip(common.VizTooltipOptions().mode(models.TooltipDisplayMode.MULTI).sort(models.SortOrder.DESCENDING))
-        .line_width(1)
-        .fill_opacity(40 if stacked else 0)
-        .show_points(models.VisibilityMode.AUTO)
-        .span_nulls(False)
-        .thresholds(
-            ThresholdsConfig().mode(dashboard.ThresholdsMode.ABSOLUTE).steps(_steps(alert_below, alert_above))
-        )
-    )
+) -> Panel:
+    """Returns a panel of values over time.
+
+    expressions: by legend. alert_below, alert_above: limit of an alert, drawn as a dashed line. Gaps
+    stay gaps, because nothing was evaluated there.
+    """
+    targets = [
+        _query(expression, index, legendFormat=legend)
+        for index, (legend, expression) in enumerate(expressions.items())
+    ]
+    options = {
+        "legend": {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    }
+    panel = _described("timeseries", title, unit, width, what, normal, otherwise, runbooks, targets, options)
+    custom: Dict[str, Any] = {
+        "lineWidth": 1, "fillOpacity": 40 if stacked else 0, "showPoints": "auto", "spanNulls": False,
+    }  # fmt: skip
     if alert_below is not None or alert_above is not None:
-        style = common.GraphThresholdsStyleConfig().mode(models.GraphThresholdsStyleMode.DASHED)
-        panel = panel.thresholds_style(style)
+        custom["thresholdsStyle"] = {"mode": "dashed"}
     if stacked:
-        panel = panel.stacking(common.StackingConfig().mode(models.StackingMode.NORMAL).group("A"))
+        custom["stacking"] = {"mode": "normal", "group": "A"}
+    defaults = panel["fieldConfig"]["defaults"]
+    defaults.update(custom=custom, thresholds=_alert(alert_below, alert_above))
     if least is not None:
-        panel = panel.min(least)
+        defaults["min"] = least
     if largest is not None:
-        panel = panel.max(largest)
+        defaults["max"] = largest
     return panel
 
 
@@ -142,41 +146,31 @@ def bars(
     runbooks: Sequence[str] = (),
     width: int,
     largest: float,
-) -> bargauge.Panel:
-    """A bar per series as it is now, in the order of a label whose values are numbers."""
+) -> Panel:
+    """Returns a panel with a bar per series, as it is now, sorted by a label with numeric values."""
 
-    def convert(to: str) -> dashboard.DataTransformerConfig:
+    def convert(to: str) -> Dict[str, Any]:
         conversion = {"targetField": label, "destinationType": to}
-        return dashboard.DataTransformerConfig("convertFieldType", options={"conversions": [conversion], "fields": {}})
+        return {"id": "convertFieldType", "options": {"conversions": [conversion], "fields": {}}}
 
-    return (
-        _described(bargauge.Panel(), title, unit, what, normal, otherwise, runbooks, width)
-        .with_target(_table_query(expression))
-        .transformations(
-            [
-                dashboard.DataTransformerConfig(
-                    "organize",
-                    options={"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}},
-                ),
-                convert("number"),
-                dashboard.DataTransformerConfig("sortBy", options={"fields": {}, "sort": [{"field": label}]}),
-                # A bar is named after the texts of its row.
-                convert("string"),
-            ]
-        )
-        .reduce_options(common.ReduceDataOptions().values(True).calcs(["lastNotNull"]).fields("/^Value$/"))
-        .orientation(models.VizOrientation.HORIZONTAL)
-        .display_mode(models.BarGaugeDisplayMode.BASIC)
-        .value_mode(models.BarGaugeValueMode.TEXT)
-        .show_unfilled(True)
-        .thresholds(
-            ThresholdsConfig()
-            .mode(dashboard.ThresholdsMode.ABSOLUTE)
-            .steps([dashboard.Threshold(None, "blue")])
-        )
-        .min(0)
-        .max(largest)
-    )
+    options = {
+        "reduceOptions": {"values": True, "calcs": ["lastNotNull"], "fields": "/^Value$/"},
+        "orientation": "horizontal",
+        "displayMode": "basic",
+        "valueMode": "text",
+        "showUnfilled": True,
+    }
+    targets = [_table_query(expression)]
+    panel = _described("bargauge", title, unit, width, what, normal, otherwise, runbooks, targets, options)
+    panel["transformations"] = [
+        {"id": "organize", "options": {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}}},
+        convert("number"),
+        {"id": "sortBy", "options": {"fields": {}, "sort": [{"field": label}]}},
+        # The text fields of a row name its bar.
+        convert("string"),
+    ]
+    panel["fieldConfig"]["defaults"].update(min=0, max=largest, thresholds=_thresholds((None, "blue")))
+    return panel
 
 
 def distribution(
@@ -188,25 +182,21 @@ def distribution(
     normal: str,
     otherwise: str,
     runbooks: Sequence[str] = (),
-) -> heatmap.Panel:
-    """A histogram over time. buckets: the rate of its buckets, by le; unit: of the bounds."""
-    return (
-        _described(heatmap.Panel(), title, unit, what, normal, otherwise, runbooks, THIRD)
-        .with_target(_query(buckets).legend_format("{{le}}").format(PromQueryFormat.HEATMAP).range())
-        .calculate(False)
-        .color(
-            heatmap.HeatmapColorOptions()
-            .mode(heatmap_models.HeatmapColorMode.SCHEME)
-            .scheme("Oranges")
-            .scale(heatmap_models.HeatmapColorScale.EXPONENTIAL)
-            .exponent(0.5)
-            .steps(64)
-        )
-        .y_axis(heatmap.YAxisConfig().unit(unit))
-        .cell_gap(1)
-        .show_legend()
-        .mode(models.TooltipDisplayMode.SINGLE)
-    )
+) -> Panel:
+    """Returns a panel of a histogram over time.
+
+    buckets: the rate of the histogram's buckets, by `le`. unit: of the buckets' bounds.
+    """
+    options = {
+        "calculate": False,
+        "color": {"mode": "scheme", "scheme": "Oranges", "scale": "exponential", "exponent": 0.5, "steps": 64},
+        "yAxis": {"unit": unit},
+        "cellGap": 1,
+        "legend": {"show": True},
+        "tooltip": {"mode": "single"},
+    }
+    targets = [_query(buckets, legendFormat="{{le}}", format="heatmap")]
+    return _described("heatmap", title, unit, THIRD, what, normal, otherwise, runbooks, targets, options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,54 +219,58 @@ def rows(
     normal: str,
     otherwise: str,
     runbooks: Sequence[str] = (),
-) -> table.Panel:
-    """A table of what is now, with a line per set of labels. labels: title by label; others are not
-    shown."""
-    values = {f"Value #{chr(ord('A') + index)}": column.title for index, column in enumerate(columns)}
+) -> Panel:
+    """Returns a table of current values, with a row per set of labels.
+
+    labels: title by label; other labels are not shown.
+    """
+    values = {f"Value #{string.ascii_uppercase[index]}": column.title for index, column in enumerate(columns)}
     titles = {**labels, **{name: title for name, title in values.items() if title is not None}}
     hidden = ["Time", *(name for name, title in values.items() if title is None)]
-    panel = (
-        _described(table.Panel(), title, COUNT, what, normal, otherwise, runbooks, WHOLE)
-        .targets([_table_query(column.expression, index) for index, column in enumerate(columns)])
-        .transformations(
-            [
-                dashboard.DataTransformerConfig("merge", options={}),
-                dashboard.DataTransformerConfig(
-                    "organize",
-                    options={
-                        "excludeByName": {name: True for name in hidden},
-                        "indexByName": {name: index for index, name in enumerate(titles)},
-                        "renameByName": titles,
-                    },
-                ),
-            ]
-        )
-        .show_header(True)
-    )
+    targets = [_table_query(column.expression, index) for index, column in enumerate(columns)]
+    options: Dict[str, Any] = {"showHeader": True}
+    panel = _described("table", title, COUNT, WHOLE, what, normal, otherwise, runbooks, targets, options)
+    panel["transformations"] = [
+        {"id": "merge", "options": {}},
+        {
+            "id": "organize",
+            "options": {
+                "excludeByName": {name: True for name in hidden},
+                "indexByName": {name: index for index, name in enumerate(titles)},
+                "renameByName": titles,
+            },
+        },
+    ]
     for column in columns:
-        if column.title is not None:
-            options = [dashboard.DynamicConfigValue("unit", column.unit)]
-            if column.words:
-                words = {str(value): {"text": word, "color": colour} for value, (word, colour) in column.words.items()}
-                options += [
-                    dashboard.DynamicConfigValue("mappings", [{"type": "value", "options": words}]),
-                    dashboard.DynamicConfigValue("custom.cellOptions", {"type": "color-text"}),
-                ]
-                panel = panel.sort_by([common.TableSortByFieldState().display_name(column.title).desc(True)])
-            panel = panel.override_by_name(column.title, options)
+        if column.title is None:
+            continue
+        properties: List[Dict[str, Any]] = [{"id": "unit", "value": column.unit}]
+        if column.words:
+            words = {str(value): {"text": word, "color": colour} for value, (word, colour) in column.words.items()}
+            properties += [
+                {"id": "mappings", "value": [{"type": "value", "options": words}]},
+                {"id": "custom.cellOptions", "value": {"type": "color-text"}},
+            ]
+            options["sortBy"] = [{"displayName": column.title, "desc": True}]
+        matcher = {"id": "byName", "options": column.title}
+        panel["fieldConfig"]["overrides"].append({"matcher": matcher, "properties": properties})
     return panel
 
 
-def add(board: Dashboard, title: str, panels: Sequence[Any]) -> None:
-    """A row of this title with the panels below it. Their widths must fill lines of 24."""
-    board.with_row(Row(title))
-    for panel in panels:
-        board.with_panel(panel)
+def add(board: Dashboard, title: str, panels: Sequence[Panel]) -> None:
+    """Appends a row with this title, and `panels` below it.
 
-
-def numbered(board: Dashboard) -> dashboard.Dashboard:
-    """The built dashboard, its panels with ids: links to a panel need them, and must not change."""
-    built = board.build()
-    for index, panel in enumerate(built.panels or []):
-        panel.id_val = index + 1
-    return built
+    Their widths must fill lines of 24. Ids are consecutive, because links to a panel name them.
+    """
+    placed = board["panels"]
+    y = max((panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in placed), default=0)
+    row = {"type": "row", "title": title, "collapsed": False, "panels": [], "gridPos": {"w": WHOLE, "h": 1}}
+    x = 0
+    for panel in (row, *panels):
+        size = panel["gridPos"]
+        size.update(x=x, y=y)
+        panel["id"] = len(placed) + 1
+        placed.append(panel)
+        x += size["w"]
+        if x == WHOLE:
+            x, y = 0, y + size["h"]

@@ -5,18 +5,16 @@ docs/math.md, section 6, says how to read it.
 
 from __future__ import annotations
 
-from typing import Any, List
-
-from grafana_foundation_sdk.builders.dashboard import Dashboard
+from typing import List
 
 from deploy.grafana import expressions as promql
 from deploy.grafana import panels, variables
 from deploy.grafana.panels import (
-    COUNT, HALF, NATS, SHARE, TOKENS_PER_SECOND, Column, bars, distribution, lines,
+    COUNT, HALF, NATS, SHARE, TOKENS_PER_SECOND, Column, Panel, bars, distribution, lines,
 )  # fmt: skip
 
 
-def board() -> Dashboard:
+def board() -> panels.Dashboard:
     built = variables.board(
         "SIS: RL run",
         "sis-rl-run",
@@ -34,7 +32,7 @@ def board() -> Dashboard:
     return built
 
 
-def _runs() -> Any:
+def _runs() -> Panel:
     each = promql.ALL_LABELS
     accepted = promql.rate("sis_tokens_total", where='decision="accepted"', group=each)
     missing = promql.rate("sis_tokens_total", where='decision="missing"', group=each)
@@ -75,7 +73,7 @@ def _runs() -> Any:
     )
 
 
-def _decisions() -> List[Any]:
+def _decisions() -> List[Panel]:
     accepted = promql.rate("sis_tokens_total", where='decision="accepted"')
     points = promql.rate("sis_prefix_tokens_total", "top_k")
     return [
@@ -174,7 +172,7 @@ def _decisions() -> List[Any]:
     ]
 
 
-def _distance() -> List[Any]:
+def _distance() -> List[Panel]:
     return [
         lines(
             "KL divergence",
@@ -295,7 +293,7 @@ def _buckets(metric: str) -> str:
     return promql.rate(f"{metric}_bucket", "le", group="", window="$__rate_interval")
 
 
-def _staleness_and_missing() -> List[Any]:
+def _staleness_and_missing() -> List[Panel]:
     by_staleness = promql.scored("staleness")
     return [
         lines(
@@ -414,7 +412,7 @@ def _staleness_and_missing() -> List[Any]:
     ]
 
 
-def _corrections() -> List[Any]:
+def _corrections() -> List[Panel]:
     tokens = promql.rate("sis_correction_tokens_total", "correction")
     plain = promql.rate("sis_correction_gradient_mass_total", where='correction="plain"')
     legend = "{{$by}} {{correction}}"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, List
-
-from grafana_foundation_sdk.builders.dashboard import Dashboard
+from typing import List
 
 from deploy.grafana import expressions as promql
 from deploy.grafana import panels, variables
 from deploy.grafana.panels import (
     BYTES, BYTES_PER_SECOND, CALLS_PER_SECOND, COUNT, HALF, OPERATIONS_PER_SECOND, SECONDS, SHARE, TOKENS_PER_SECOND,
-    WHOLE, Column, lines,
+    WHOLE, Column, Panel, lines,
 )  # fmt: skip
 
 _FAILURES = "Unknown|DeadlineExceeded|ResourceExhausted|Unimplemented|Internal|Unavailable|DataLoss"
@@ -18,7 +16,7 @@ _FAILURES = "Unknown|DeadlineExceeded|ResourceExhausted|Unimplemented|Internal|U
 _STORE_ANSWERS = "OK|NOT_FOUND|ALREADY_EXISTS"
 
 
-def board() -> Dashboard:
+def board() -> panels.Dashboard:
     built = variables.board(
         "SIS: Service",
         "sis-service",
@@ -63,7 +61,7 @@ def _failed_share(part: str, whole: str) -> str:
     return f"({part} or {whole} * 0) / ({whole} > 0)"
 
 
-def _servers() -> Any:
+def _servers() -> Panel:
     return panels.rows(
         "Servers",
         [
@@ -87,7 +85,7 @@ def _servers() -> Any:
     )
 
 
-def _calls() -> List[Any]:
+def _calls() -> List[Panel]:
     failed = _grpc("grpc_server_handled_total", "grpc_method", where=f'grpc_code=~"{_FAILURES}"')
     handled = _grpc("grpc_server_handled_total", "grpc_method")
 
@@ -162,7 +160,7 @@ def _calls() -> List[Any]:
     ]
 
 
-def _ingest() -> List[Any]:
+def _ingest() -> List[Panel]:
     return [
         lines(
             "Tokens stored",
@@ -225,7 +223,7 @@ def _ingest() -> List[Any]:
     ]
 
 
-def _cache() -> List[Any]:
+def _cache() -> List[Panel]:
     return [
         lines(
             "Cache",
@@ -315,7 +313,7 @@ def _cache() -> List[Any]:
     ]
 
 
-def _store() -> List[Any]:
+def _store() -> List[Panel]:
     operations = _rate("sis_store_operations_total", "operation")
     failed = _rate("sis_store_operations_total", "operation", where=f'result!~"{_STORE_ANSWERS}"')
     reads = _rate("sis_store_operations_total", where='operation="read"')
@@ -403,7 +401,7 @@ def _store() -> List[Any]:
     ]
 
 
-def _other_memory() -> List[Any]:
+def _other_memory() -> List[Panel]:
     reads = _rate("sis_device_cache_reads_total", "result")
     return [
         lines(
@@ -457,7 +455,7 @@ def _other_memory() -> List[Any]:
     ]
 
 
-def _process() -> List[Any]:
+def _process() -> List[Panel]:
     return [
         lines(
             "Cores",

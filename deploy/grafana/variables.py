@@ -1,63 +1,66 @@
-"""What the dashboards let one choose, and what they have in common."""
+"""Variables that the dashboards share, and a dashboard without panels."""
 
 from __future__ import annotations
 
-from typing import Any, List
-
-from grafana_foundation_sdk.builders.dashboard import (
-    ConstantVariable,
-    CustomVariable,
-    Dashboard,
-    DashboardLink,
-    DatasourceVariable,
-    IntervalVariable,
-    QueryVariable,
-)
-from grafana_foundation_sdk.models import dashboard
+from typing import Any, Dict, List
 
 from deploy.grafana import panels
 
-# Where docs/runbooks can be read, and a server's page. Every installation has places of its own:
-# deploy/README.md.
+Variable = Dict[str, Any]
+
+# Addresses of docs/runbooks and of a server's page. Every installation has its own (deploy/README.md).
 _RUNBOOKS = "https://example.org/docs/runbooks"
 _PAGE = "http://localhost:9464"
 
 
-def _labels(name: str, label: str, query: str) -> QueryVariable:
-    """Values of a label, any number of them; all to begin with."""
-    return (
-        QueryVariable(name)
-        .label(label)
-        .datasource(panels.DATASOURCE)
-        .query({"query": query, "refId": f"variable-{name}"})
-        .refresh(dashboard.VariableRefresh.ON_TIME_RANGE_CHANGED)
-        .sort(dashboard.VariableSort.ALPHABETICAL_ASC)
-        .multi(True)
-        .include_all(True)
-        # Not the values one by one: there may be a thousand runs, and labels may be empty.
-        .all_value(".*")
-        .current(dashboard.VariableOption(selected=True, text=["All"], value=["$__all"]))
-    )
+def _labels(name: str, label: str, query: str) -> Variable:
+    """Returns a variable over the values of a Prometheus label; any number may be chosen, at first all."""
+    return {
+        "type": "query",
+        "name": name,
+        "label": label,
+        "datasource": panels.DATASOURCE,
+        "query": {"query": query, "refId": f"variable-{name}"},
+        # When the time range changes; by name, ascending.
+        "refresh": 2,
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        # Not a list of all values: there may be a thousand runs, and labels may be empty.
+        "allValue": ".*",
+        "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+    }
 
 
-def _choices(values: List[str], chosen: str) -> List[dashboard.VariableOption]:
-    return [dashboard.VariableOption(selected=value == chosen, text=value, value=value) for value in values]
+def _choice(kind: str, name: str, label: str, values: List[str], chosen: str, **more: str) -> Variable:
+    def option(value: str) -> Dict[str, Any]:
+        return {"selected": value == chosen, "text": value, "value": value}
+
+    options = [option(value) for value in values]
+    return {
+        "type": kind, "name": name, "label": label, "query": ",".join(values), "options": options,
+        "current": option(chosen), **more,
+    }  # fmt: skip
 
 
-def datasource() -> DatasourceVariable:
-    return DatasourceVariable("datasource").label("Prometheus").type("prometheus")
+def _constant(name: str, value: str) -> Variable:
+    return {"type": "constant", "name": name, "query": value, "hide": 2}
 
 
-def job() -> QueryVariable:
+def datasource() -> Variable:
+    return {"type": "datasource", "name": "datasource", "label": "Prometheus", "query": "prometheus"}
+
+
+def job() -> Variable:
     return _labels("job", "Job", "label_values(sis_cache_bytes, job)")
 
 
-def instance() -> QueryVariable:
+def instance() -> Variable:
     return _labels("instance", "Server", 'label_values(sis_cache_bytes{job=~"$job"}, instance)')
 
 
-def runs() -> List[QueryVariable]:
-    """Task, algorithm, model and run, each among those that go with the ones before."""
+def runs() -> List[Variable]:
+    """Returns variables for task, algorithm, model and run, each limited by the ones before it."""
     names = ["task", "algorithm", "model", "run"]
     variables = []
     for index, name in enumerate(names):
@@ -66,50 +69,36 @@ def runs() -> List[QueryVariable]:
     return variables
 
 
-def by() -> CustomVariable:
-    values = ["run", "task", "algorithm", "model"]
-    return (
-        CustomVariable("by")
-        .label("Compare by")
-        .values(",".join(values))
-        .options(_choices(values, "run"))
-        .current(dashboard.VariableOption(selected=True, text="run", value="run"))
-    )
+def by() -> Variable:
+    return _choice("custom", "by", "Compare by", ["run", "task", "algorithm", "model"], "run")
 
 
-def window() -> IntervalVariable:
+def window() -> Variable:
+    description = "Longer than a step takes: between two steps nothing is evaluated, and there is a gap."
     values = ["1m", "5m", "15m", "1h", "6h"]
-    return (
-        IntervalVariable("window")
-        .label("Averaged over")
-        .description("Longer than a step takes: between two steps nothing is evaluated, and there is a gap.")
-        .values(",".join(values))
-        .options(_choices(values, "5m"))
-        .current(dashboard.VariableOption(selected=True, text="5m", value="5m"))
-    )
+    return _choice("interval", "window", "Averaged over", values, "5m", description=description)
 
 
-def board(title: str, uid: str, description: str, variables: List[Any]) -> Dashboard:
-    """A dashboard without panels yet."""
-    dashboards = (
-        DashboardLink("Ratio service")
-        .type(dashboard.DashboardLinkType.DASHBOARDS)
-        .tags(["sis"])
-        .as_dropdown(True)
-        .keep_time(True)
-    )
-    page = DashboardLink("Page of a server").type(dashboard.DashboardLinkType.LINK).url("${page}").target_blank(True)
-    constants = [ConstantVariable("runbooks").value(_RUNBOOKS), ConstantVariable("page").value(_PAGE)]
-    return (
-        Dashboard(title)
-        .uid(uid)
-        .description(description)
-        .tags(["sis"])
-        .timezone("browser")
-        .tooltip(dashboard.DashboardCursorSync.CROSSHAIR)
-        .time("now-1h", "now")
-        .refresh("30s")
-        .variables([datasource(), job(), *variables, *constants])
-        .link(dashboards)
-        .link(page)
-    )
+def board(title: str, uid: str, description: str, variables: List[Variable]) -> panels.Dashboard:
+    """Returns a dashboard without panels."""
+    dashboards = {
+        "type": "dashboards", "title": "Ratio service", "tags": ["sis"], "asDropdown": True, "keepTime": True,
+    }  # fmt: skip
+    page = {"type": "link", "title": "Page of a server", "url": "${page}", "targetBlank": True}
+    return {
+        "title": title,
+        "uid": uid,
+        "description": description,
+        "tags": ["sis"],
+        "timezone": "browser",
+        "schemaVersion": 36,
+        # One crosshair over all panels.
+        "graphTooltip": 1,
+        "time": {"from": "now-1h", "to": "now"},
+        "refresh": "30s",
+        "templating": {
+            "list": [datasource(), job(), *variables, _constant("runbooks", _RUNBOOKS), _constant("page", _PAGE)]
+        },
+        "links": [dashboards, page],
+        "panels": [],
+    }

@@ -1,9 +1,11 @@
-"""Writes the manifests of deploy/kubernetes from the chart, for people without Helm.
+"""Writes manifests from the chart, for people without Helm.
 
-    python3 -m venv venv && venv/bin/pip install -r deploy/helm/requirements.txt
-    venv/bin/python deploy/helm/render.py deploy/kubernetes
+    python3 -m deploy.grafana.generate
+    python3 -m venv venv && venv/bin/pip install --no-deps -r deploy/helm/requirements.txt
+    venv/bin/python deploy/helm/render.py FOLDER
 
-One file per file of the chart's examples, with the release called sis-ratio-service in the namespace rl.
+Writes kubernetes-EXAMPLE.yaml for each of the chart's examples, with the release called
+sis-ratio-service in the namespace rl.
 """
 
 import argparse
@@ -41,7 +43,7 @@ def main():
     folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     for example in examples():
-        (folder / example.name).write_text(manifest(example))
+        (folder / f"kubernetes-{example.name}").write_text(manifest(example))
 
 
 if __name__ == "__main__":

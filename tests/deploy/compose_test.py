@@ -26,9 +26,12 @@ SISCTL = pathlib.Path("client/cli/sisctl")
 
 
 def mounts(service: str) -> List[Tuple[pathlib.Path, pathlib.PurePosixPath]]:
-    """What a container sees of the checkout: where it is here, and there."""
-    parts = [volume.split(":") for volume in SERVICES[service]["volumes"]]
-    return [(FOLDER / source, pathlib.PurePosixPath(there)) for source, there, *_ in parts if source.startswith(".")]
+    """Returns the paths in the checkout that a container mounts, each with its path there."""
+    parts = [
+        (volume["source"], volume["target"]) if isinstance(volume, dict) else volume.split(":")[:2]
+        for volume in SERVICES[service]["volumes"]
+    ]
+    return [(FOLDER / source, pathlib.PurePosixPath(there)) for source, there in parts if source.startswith(".")]
 
 
 def container_ports(service: str) -> List[str]:

@@ -1,21 +1,16 @@
-"""docs/architecture.dot shows the build graph, and docs/architecture.svg is its picture, with all
-arrows pointing down."""
+"""docs/architecture.dot shows the build graph, without cycles."""
 
 import pathlib
 import re
 import unittest
 from typing import Dict, Set, Tuple
-from xml.etree import ElementTree
 
 DOT = pathlib.Path("docs/architecture.dot").read_text()
-SVG = ElementTree.parse("docs/architecture.svg")
 BUILD_GRAPH = pathlib.Path("tests/docs/build_graph").read_text()
-DRAW = "dot -Tsvg docs/architecture.dot -o docs/architecture.svg"
 
 Arrows = Set[Tuple[str, str]]  # from a room to one that it uses
 
-# Name -> what the picture says of it.
-ROOMS = dict(re.findall(r'"([^"]+)" \[label="([^"]+)"\]', DOT))
+ROOMS = re.findall(r'"([^"]+)" \[label="[^"]+"\]', DOT)
 DRAWN: Arrows = {
     (user, used)
     for user, several in re.findall(r'"([^"]+)" -> ([^;]+);', DOT)
@@ -60,24 +55,11 @@ class ArchitectureTest(unittest.TestCase):
         self.assertEqual(sorted(DRAWN - closure(built())), [], "drawn, but not in the BUILD files")
         self.assertEqual(sorted({room for arrow in built() for room in arrow}), sorted(ROOMS))
 
+    def test_there_is_no_cycle(self) -> None:
+        self.assertEqual([room for room, used in closure(DRAWN) if room == used], [])
+
     def test_no_arrow_follows_from_others(self) -> None:
         self.assertEqual([arrow for arrow in sorted(DRAWN) if arrow in closure(DRAWN - {arrow})], [])
-
-    def test_the_picture_is_that_of_the_source(self) -> None:
-        # Not byte by byte: the version of Graphviz and the fonts of the machine move everything a
-        # little.
-        labels, heights, arrows = {}, {}, set()
-        for group in SVG.iterfind(".//{*}g"):
-            title = group.findtext("{*}title", "")
-            texts = group.findall("{*}text")
-            if group.get("class") == "node":
-                labels[title] = r"\n".join(text.text or "" for text in texts)
-                heights[title] = -float(texts[0].get("y", "nan"))
-            elif group.get("class") == "edge":
-                arrows.add(tuple(title.split("->")))
-        self.assertEqual(labels, ROOMS, f"run: {DRAW}")
-        self.assertEqual(arrows, DRAWN, f"run: {DRAW}")
-        self.assertEqual([arrow for arrow in sorted(arrows) if heights[arrow[0]] <= heights[arrow[1]]], [], "upwards")
 
 
 if __name__ == "__main__":

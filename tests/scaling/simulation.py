@@ -1,18 +1,14 @@
 """What placement does to a fleet of 3 to 300 replicas, by the clients' own placement and circuit
-breaker. Run, it draws docs/scaling.svg and prints the tables of docs/scaling.md:
+breaker. Run, it prints the tables of docs/scaling.md:
 
-    bazel run //tests/scaling:simulation -- "$PWD/docs/scaling.svg"
+    bazel run //tests/scaling:simulation
 """
 
 import math
-import pathlib
-import sys
 from typing import List, NamedTuple, Sequence
 
 import grpc
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 
 from sis import errors
 from sis.servers import circuit_breaker, placement
@@ -134,65 +130,6 @@ CHANGES = ((8, 9), (8, 16), (9, 8), (16, 8))
 STALENESS = 4
 TIMEOUTS = (1, 5, 20, 60)
 
-_STYLE = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "sis",
-    "font.size": 9,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "legend.frameon": False,
-}
-_BLUE, _RED, _GREY = "#2a78d6", "#d4551f", "#52514e"
-
-
-def plot(path: pathlib.Path) -> None:
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(9, 6), layout="constrained")
-        balance, moved, hits, hung = figure.subplots(2, 2).flat
-        tokens = lengths()
-        means = tokens.sum() / np.array(SIZES)
-        for weights, color, label in ((np.ones(SEQUENCES), _BLUE, "sequences"), (tokens, _RED, "tokens")):
-            each = [loads(n, weights) for n in SIZES]
-            mean = weights.sum() / np.array(SIZES)
-            balance.plot(SIZES, [load.max() for load in each] / mean, "o-", color=color, markersize=3, label=label)
-            balance.plot(SIZES, [load.min() for load in each] / mean, "o-", color=color, markersize=3, alpha=0.4)
-        bounds = [most_loaded(n, tokens) for n in SIZES] / means
-        balance.plot(SIZES, bounds, ":", color=_GREY, label="bound for tokens")
-        balance.set_title(f"fullest and emptiest replica, {SEQUENCES:,} in flight", loc="left", fontsize=9)
-        balance.set_ylabel("of the mean")
-        balance.set_xscale("log")
-        balance.legend()
-        grown = np.array(SIZES[:-1] + (299,))
-        moved.plot(grown, [1 - kept(n, n + 1) for n in grown], "o", color=_BLUE, markersize=4, label="measured")
-        moved.plot(grown, 1 / (grown + 1), "-", color=_GREY, linewidth=1, label="1 / (n + 1)")
-        moved.set_xscale("log")
-        moved.set_yscale("log")
-        moved.set_title("share that moves when one joins n", loc="left", fontsize=9)
-        moved.set_xlabel("replicas")
-        moved.legend()
-        balance.set_xlabel("replicas")
-        for (before, after), color in zip(CHANGES[:2], (_BLUE, _RED)):  # the way back looks the same
-            steps = STALENESS + 3
-            rates = hit_rates(before, after, STALENESS, steps)
-            hits.plot(range(steps), rates, "o-", markersize=3, color=color, label=f"{before} to {after}, or back")
-        hits.set_ylim(0, 1.02)
-        hits.set_title(f"found after a change, rollouts 0 to {STALENESS} steps old", loc="left", fontsize=9)
-        hits.set_xlabel("steps since the change")
-        hits.legend(loc="lower right")
-        lengths_of_steps = (0.5, 1, 2, 5, 10, 30)
-        # The same for all timeouts.
-        later = [hang(TIMEOUTS[0], seconds, 1800).later_step for seconds in lengths_of_steps]
-        hung.plot(lengths_of_steps, later, "o-", markersize=3, color=_BLUE)
-        hung.set_xscale("log")
-        hung.set_title("seconds that a step waits for a replica that hangs, after the first", loc="left", fontsize=9)
-        hung.set_xlabel("seconds that a step takes without")
-        for axes in (balance, moved, hits, hung):
-            axes.grid(color="#e4e3df")
-            axes.set_axisbelow(True)
-        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
-    # matplotlib leaves blanks at the ends of lines.
-    path.write_text("".join(line.rstrip() + "\n" for line in path.read_text().splitlines()))
-
 
 def tables() -> str:
     """Markdown."""
@@ -223,5 +160,4 @@ def tables() -> str:
 
 
 if __name__ == "__main__":
-    plot(pathlib.Path(sys.argv[1]))
     print(tables())

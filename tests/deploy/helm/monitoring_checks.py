@@ -4,8 +4,13 @@ dashboards ask.
 Run by chart_test.py, in an environment that has Helm."""
 
 import json
+import pathlib
 import re
+import shutil
+import tempfile
 import unittest
+
+import helm_python
 
 from deploy.helm import render
 from tests.deploy.helm.rendered_chart import INSECURE, documents, labels, of_kind, selected
@@ -69,6 +74,14 @@ class MonitoringChecks(unittest.TestCase):
             self.assertEqual((constants["runbooks"], constants["page"]), (runbooks, page))
         for place in example:
             self.assertNotIn(place, json.dumps([alerts, boards]))
+
+    def test_dashboards_that_were_not_generated_are_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            chart = pathlib.Path(folder, "chart")
+            shutil.copytree(render.CHART, chart, ignore=shutil.ignore_patterns("rl_run.json", "service.json"))
+            with self.assertRaisesRegex(helm_python.HelmError, "deploy.grafana.generate"):
+                render.render({**INSECURE, **MONITORED}, chart)
+            render.render(INSECURE, chart)
 
     def test_rules_and_dashboards_ask_for_the_job_that_the_monitor_makes(self):
         for form in FORMS:

@@ -15,6 +15,7 @@ import unittest
 import urllib.parse
 
 import grpc
+import yaml
 
 from tests.deploy import one_step
 
@@ -92,11 +93,10 @@ class ImageTest(unittest.TestCase):
         return process
 
     def test_it_is_the_one_that_the_chart_names(self):
-        for manifest in pathlib.Path("deploy/kubernetes").glob("*.yaml"):
-            named = set(re.findall(r"image: (sis-ratio-service:\S+)", manifest.read_text()))
-            self.assertEqual(len(named), 1, manifest)
-            name = named.pop().removesuffix("-cuda") + ("-cuda" if CUDA else "")
-            self.assertIn(f"docker.io/library/{name}", self.names)
+        chart = pathlib.Path("deploy/helm/sis-ratio-service")
+        version = yaml.safe_load((chart / "Chart.yaml").read_text())["appVersion"]
+        repository = yaml.safe_load((chart / "values.yaml").read_text())["image"]["repository"]
+        self.assertIn(f"docker.io/library/{repository}:{version}{'-cuda' if CUDA else ''}", self.names)
 
     def test_its_labels_and_user(self):
         labels = self.configuration["Labels"]
