@@ -70,7 +70,7 @@ _QUANTITIES = {
 _INTERVALS = (
     "Differences of the mean reward in thousandths, over pairs of runs with the same seed, ± half "
     "of the 95% interval by Student's t; the last but one column has intervals that hold for all "
-    "of them together. The study (docs/study.md) has another outcome, the answers of the trainer's "
+    "of them together. The study (docs/results.md) has another outcome, the answers of the trainer's "
     "own weights after twice as many updates, and many more seeds and cells."
 )
 _SHOWN_METRICS = (
