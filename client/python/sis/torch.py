@@ -17,7 +17,6 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import sis.gathered
-from sis.distillation import Divergence, forward_kl, jensen_shannon, reverse_kl
 from sis.gathered import Gathered
 from sis.logit_transform import LogitTransform
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords
@@ -131,7 +130,7 @@ def log_probs_at(
     *,
     temperature: float = 1.0,
 ) -> Gathered:
-    """As gather, with gradients: for the losses of sampling_replay and distillation.
+    """As gather, with gradients: for losses that need them, as with sampling_replay.
 
     In float64 if the logits are. Unused slots, and all of a missing position, are -inf; so is a
     sampled token that nobody names.

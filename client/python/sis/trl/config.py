@@ -36,7 +36,7 @@ class SisConfig:
     # So long after their last use the records of a rollout may be evicted before they are released.
     lease_seconds: float = 3600.0
     # Where a set's probabilities reach this sum it ends, before top_k; 0: at top_k. Of no effect with
-    # top_p, top_k or min_p, and for teachers, as those need whole sets.
+    # top_p, top_k or min_p, which need whole sets.
     mass: float = 0.0
     # Every so many optimiser steps the trackers of report_to get a table of the tokens that are accepted
     # and rejected most; 0: never.

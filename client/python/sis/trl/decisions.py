@@ -47,8 +47,8 @@ def whole_head(head: Any, learns: bool) -> Head:
             return value
         if learns and value.requires_grad:
             raise ValueError(
-                "the head learns, and is split over processes while losses are computed: for filters or "
-                "distillation use DDP, or adapters, which leave it as it is"
+                "the head learns, and is split over processes while losses are computed: with filters use "
+                "DDP, or adapters, which leave it as it is"
             )
         return value.detach().full_tensor()
 

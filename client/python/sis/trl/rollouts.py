@@ -87,13 +87,11 @@ class Rollouts:
     """Of one process, those of the last generation. What a server does not tell, because it can't be
     reached or has no room, is missing; training goes on."""
 
-    def __init__(self, client: Client, run: Run, rank: int, lease_seconds: float, prefix: str = "") -> None:
-        """prefix: of the names, where another has the same run."""
+    def __init__(self, client: Client, run: Run, rank: int, lease_seconds: float) -> None:
         self.client = client
         self.run = run
         self.policy_version = 0
         self._rank = rank
-        self._prefix = prefix
         self._generation = 0
         self._outage = Outage()
         self._lease_seconds = lease_seconds
@@ -107,7 +105,7 @@ class Rollouts:
         self.release()
         # The same names, whichever ranks there are: decisions depend on them.
         first = self._rank * len(rollouts)
-        self._names = [f"{self._prefix}{self._generation}/{first + row}" for row in range(len(rollouts))]
+        self._names = [f"{self._generation}/{first + row}" for row in range(len(rollouts))]
         self._generation += 1
         self._lengths = [rollout.length for rollout in rollouts]
         self.policy_version = policy_version

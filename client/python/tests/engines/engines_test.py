@@ -31,7 +31,6 @@ import sis.aio
 import sis.torch
 from sis.engines import Recorder, vllm_arrays
 from sis.engines.llama_cpp import LlamaCppAdapter
-from sis.engines.teachers import LlamaCppTeacher, VllmTeacher, of_vllm
 from sis.engines.transformers import TransformersAdapter
 from sis.engines.vllm import VllmAdapter, hand_over_arrays, outputs_so_far
 from sis.verl.names import SESSION, name_in, name_of
@@ -178,79 +177,6 @@ class EnginesTest(unittest.TestCase):
         totals = self.check(sequences, 0.9, 5e-3)
         self.assertGreaterEqual(totals.missing, left_out)
         self.check_in_place(adapter, answers)
-
-    def check_teacher(self, name, teacher, most):
-        """The divergence is that of the teacher's K most probable tokens and one for all others, a lower
-        bound of that over the vocabulary, which rises with K."""
-        from transformers import AutoModelForCausalLM
-
-        torch.manual_seed(5)
-        student = AutoModelForCausalLM.from_config(self.model.config).double()
-        responses = [torch.randint(3, tiny_model.VOCABULARY, (24,)).tolist() for _ in PROMPTS]
-        divergences = (sis.torch.forward_kl, sis.torch.reverse_kl)
-        found = {}
-        for count in (K, 128):
-            run = self.client.create_run(
-                f"{name}-{count}", seed=1, vocabulary_size=tiny_model.VOCABULARY, top_k=count, log_prob_encoding="float32"
-            )
-            entries = [
-                entry
-                for index, scored in enumerate(teacher(PROMPTS, responses, count))
-                for entry in scored.entries(str(index))
-            ]
-            self.client.append_many(run, entries, sampling=sis.Sampling("raw"))
-            records = self.client.fetch_top_k(run, [sis.Slice(str(i), length=24) for i in range(len(PROMPTS))])
-            there = torch.from_numpy(records.present)
-            self.assertGreater(there.sum(), 24)
-
-            def log_probs(model):
-                rows = [model(torch.tensor([p + t])).logits[0, len(p) - 1 : -1] for p, t in zip(PROMPTS, responses)]
-                return torch.cat(rows).detach().double().log_softmax(-1)
-
-            log_p, log_q = log_probs(student), log_probs(self.model)
-            current = sis.torch.log_probs_at(records, log_p)
-            best = log_q.topk(count).indices
-
-            def coarse(every):
-                kept = every.gather(1, best).exp()
-                return torch.cat([kept, 1 - kept.sum(1, keepdim=True)], 1)
-
-            p, q = coarse(log_p), coarse(log_q)
-            expected = ((q * (q / p).log()).sum(1), (p * (p / q).log()).sum(1))
-            whole = ((log_q.exp() * (log_q - log_p)).sum(1), (log_p.exp() * (log_p - log_q)).sum(1))
-            for divergence, want, exact in zip(divergences, expected, whole):
-                values = divergence(records, current).values[there]
-                self.assertFalse(values.isnan().any())
-                self.assertLess((values - want[there]).abs().max(), most)
-                self.assertTrue((values <= exact[there] + most).all())
-                found[divergence, count] = values
-                print(
-                    f"{self.id()}: {count} tokens, {divergence.__name__} {values.mean():.3f} of {exact[there].mean():.3f}, "
-                    f"within {(values - want[there]).abs().max():.1e}"
-                )
-        for divergence in divergences:
-            self.assertTrue((found[divergence, K] <= found[divergence, 128] + most).all())
-
-    @takes_minutes
-    def test_teacher_of_llama_cpp(self):
-        server = self.llama_cpp()
-        # llama.cpp keeps keys and values in float16.
-        self.check_teacher("llama", LlamaCppTeacher(server.listening_address), 0.05)
-
-    @takes_minutes
-    def test_teacher_of_vllm(self):
-        import vllm
-
-        llm = vllm.LLM(
-            self.path, dtype="float32", enforce_eager=True, max_model_len=128, max_logprobs=-1, disable_log_stats=True
-        )
-        self.check_teacher("vllm", VllmTeacher(llm), 1e-4)
-        params = vllm.SamplingParams(max_tokens=1, prompt_logprobs=K)
-        (output,) = llm.generate([{"prompt_token_ids": PROMPTS[0]}], params, use_tqdm=False)
-        with self.assertRaisesRegex(ValueError, "position 1 of the response: token 511 is not there"):
-            of_vllm(output.prompt_logprobs, [PROMPTS[0][-2], 511], K)
-        with self.assertRaisesRegex(ValueError, "are of 4 tokens"):
-            of_vllm(output.prompt_logprobs, PROMPTS[0], K)
 
     def test_vllm(self):
         asyncio.run(self.vllm())

@@ -3,13 +3,10 @@
 import unittest
 import unittest.mock
 
-import torch
 import vllm_process
 from trainer_case import InFloat64, TrainerCase
-from transformers import AutoModelForCausalLM
 from trl.generation.vllm_client import VLLMClient
 
-from sis.engines.teachers import VllmServerTeacher
 from sis.trl import SisConfig, refusals
 
 
@@ -43,26 +40,6 @@ class VllmserverTest(TrainerCase):
                 kind, config, use_vllm=True, vllm_mode="server", vllm_server_timeout=1500,
                 vllm_server_base_url=f"http://127.0.0.1:{self.port}", **changed,
             )  # fmt: skip
-
-    def test_teacher(self):
-        """What the server tells of tokens that it did not generate. Before it is sent new weights."""
-        model = AutoModelForCausalLM.from_pretrained(self.path, dtype=torch.float64)
-        prompts, responses = [[78, 70, 264], [264, 265]], [[282, 269, 78, 271, 300], [270, 443, 285]]
-        teacher = VllmServerTeacher(f"http://127.0.0.1:{self.port}", self.path)
-        for prompt, response, scored in zip(prompts, responses, teacher(prompts, responses, 64), strict=True):
-            with torch.no_grad():
-                log_q = model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
-            self.assertTrue(scored.present.all())
-            record = scored.record
-            self.assertEqual(record.sampled_ids.tolist(), response)
-            of_own = log_q.gather(1, torch.tensor(response)[:, None])[:, 0]
-            self.assertLess((torch.from_numpy(record.sampled_log_probs) - of_own).abs().max(), 1e-4)
-            best = log_q.topk(64).values
-            self.assertLess((torch.from_numpy(record.top_k_log_probs) - best).abs().max(), 1e-4)
-            at_ids = log_q.gather(1, torch.from_numpy(record.top_k_ids).long())
-            self.assertLess((torch.from_numpy(record.top_k_log_probs) - at_ids).abs().max(), 1e-4)
-        with self.assertRaisesRegex(RuntimeError, "/v1/completions: 404: .*other"):
-            VllmServerTeacher(f"http://127.0.0.1:{self.port}", "other")(prompts, responses, 8)
 
     def test_trains(self):
         """K above vLLM's own limit, and updated weights as the first ones; the loss beside that in float64."""
