@@ -11,17 +11,14 @@ import math
 import threading
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
-import grpc
 import torch
 from transformers import AutoConfig
 
-from sis import errors
 from sis.client import Client
-from sis.engines.adapter import Adapter, MalformedOutput, entries_of
+from sis.engines.adapter import Adapter
 from sis.engines.sglang import SglangAdapter
-from sis.entries import Seal
 from sis.old_log_probs import OldLogProbs
-from sis.outage import Outage
+from sis.recorded_answers import AnswerRecorder, Span, sglang_answer
 from sis.records import Slice
 from sis.run import check_id, label_of
 from sis.token_weights import TokenWeights
@@ -50,8 +47,8 @@ Loss = Tuple[torch.Tensor, Dict[str, Any]]
 class Engine(NamedTuple):
     # Of a request's payload and K: one that has the K most probable tokens listed.
     asked: Callable[[Dict[str, Any], int], Dict[str, Any]]
-    # Of an answer: what the adapter reads, and what the engine says of its weights.
-    told: Callable[[Any], Tuple[Any, Any]]
+    # Of an answer: what the adapter reads, and which weights generated it.
+    told: Callable[[Any], Tuple[Any, Sequence[Span]]]
     # Of the arguments and a request's sampling parameters. ValueError if SIS can't go with them.
     adapter: Callable[[Any, Dict[str, Any]], Adapter]
     # Of the arguments and K. ValueError likewise, before the first request.
@@ -69,7 +66,7 @@ def _check_sglang(args: Any, top_k: int) -> None:
 
 SGLANG = Engine(
     asked=lambda payload, top_k: {**payload, "top_logprobs_num": top_k},
-    told=lambda answer: (answer, answer["meta_info"].get("weight_version")),
+    told=sglang_answer,
     adapter=_of_sglang,
     check_arguments=_check_sglang,
 )
@@ -137,10 +134,7 @@ class Connection:
         labels = {"algorithm": args.advantage_estimator, "model": label_of(str(args.hf_checkpoint))}
         self.run = self._client.create_run(run, **labels, **settings)
         self.old = OldLogProbs(self._client, self.run, **vars(weights))
-        self._outage = Outage()
-        self._advancing = threading.Lock()
-        # How often the engine's weights were updated, as the run was told.
-        self._policy_version = 0
+        self._recorder = AnswerRecorder(self._client, self.run)
 
     @property
     def top_k(self) -> int:
@@ -151,27 +145,11 @@ class Connection:
         length = sample.response_length
         if not length or sample.status == sample.Status.ABORTED:
             return
-        output, told = self._engine.told(answer)
+        output, spans = self._engine.told(answer)
         adapter = self._engine.adapter(self._args, sampling_params)
-        there = adapter.length(output)
-        if there != length:
-            raise MalformedOutput(f"response_length is {length}, but the engine's answer has {there} tokens")
-        version = int(told) if str(told).isdigit() else 0
-        with self._advancing:
-            if version > self._policy_version:
-                advance = lambda: self._client.advance_version(self.run, version)
-                self._outage.asked("the policy version is not told", advance)
-                self._policy_version = version
-        name = name_of(sample.tokens[:-length], sample.tokens[-length:], sample.rollout_log_probs)
-        record = adapter.record(output, self.top_k, self.run.config.vocabulary_size)
-        entries = [*entries_of(name, 0, version, record), Seal(name, length)]
-        append = lambda: self._client.append_many(self.run, entries, sampling=adapter.sampling)
-        try:
-            self._outage.asked("rollouts are not recorded", append)
-        except errors.AppendError as error:
-            # The same sample was drawn before, of the same policy: its record serves both.
-            if any(one.code != grpc.StatusCode.ALREADY_EXISTS for one in error.refused):
-                raise
+        tokens = sample.tokens[-length:]
+        name = name_of(sample.tokens[:-length], tokens, sample.rollout_log_probs)
+        self._recorder.record(name, tokens, adapter, output, spans)
 
 
 class _Responses:

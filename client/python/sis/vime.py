@@ -12,13 +12,14 @@ sis.slime_family.Connection takes. vime starts vLLM with processed log-probs; an
 
 from __future__ import annotations
 
-from typing import Any, Dict, Tuple
+from typing import Any, Dict
 
 from vime.backends.megatron_utils.loss import get_log_probs_and_entropy, policy_loss_function
 from vime.rollout import vllm_rollout
 from vime.utils.ppo_utils import get_pg_loss_type
 
 from sis.engines.vllm import GenerateAdapter
+from sis.recorded_answers import vllm_answer
 from sis.slime_family import Engine, Framework, OneTurn, Process, packed_loss
 
 # vLLM lists the sampled token among them: see sis.engines.vllm.GenerateAdapter.
@@ -27,13 +28,6 @@ _BESIDE_TOP_K = 2
 
 def _asked(payload: Dict[str, Any], top_k: int) -> Dict[str, Any]:
     return {**payload, "sampling_params": {**payload["sampling_params"], "logprobs": top_k + _BESIDE_TOP_K}}
-
-
-def _told(answer: Any) -> Tuple[Any, Any]:
-    (choice,) = answer["choices"]
-    # Where weights were updated meanwhile, those of the first token: what is older weighs less.
-    spans = choice.get("weight_versions")
-    return choice, spans[0]["version"] if spans else answer.get("weight_version")
 
 
 def _adapter(_args: Any, sampling_params: Dict[str, Any]) -> GenerateAdapter:
@@ -66,7 +60,7 @@ _process = Process(
         policy_loss_function,
         Engine(
             asked=_asked,
-            told=_told,
+            told=vllm_answer,
             adapter=_adapter,
             check_arguments=_check_arguments,
         ),

@@ -268,10 +268,14 @@ class SlimeFamilyCase:
     def test_weight_updates_are_policy_versions(self):
         args = self.args()
         run = lambda: self.client.get_run(args.sis["run"])
-        for told, version in (("default", 0), ("2", 2), ("2", 2), ("3", 3)):
+        for told, version, sequences in (("default", 0, 0), ("2", 2, 1), ("2", 2, 2), ("3", 3, 3)):
             self.engine.weight_version = told
-            self.generated(args, PROMPTS[:1])
-            self.assertEqual(run().policy_version, version)
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                self.generated(args, PROMPTS[:1])
+            refused = [warning for warning in seen if "weight version 'default'" in str(warning.message)]
+            self.assertEqual(len(refused), told == "default")
+            self.assertEqual((run().policy_version, run().sequences), (version, sequences))
 
     def test_evaluations_are_not_recorded(self):
         args = self.args()

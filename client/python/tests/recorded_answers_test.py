@@ -1,0 +1,146 @@
+"""Answers as SGLang and vLLM send them, recorded at a service in this process."""
+
+import unittest
+import warnings
+
+import fake_service
+import numpy as np
+
+import sis
+from sis.engines.sglang import SglangAdapter
+from sis.engines.vllm import GenerateAdapter
+from sis.recorded_answers import AnswerRecorder, sglang_answer, vllm_answer
+
+TOP_K = 2
+TOKENS = [5, 6, 7, 5, 6, 7, 5, 6, 7]
+
+
+def listed(token):
+    return [(token, -0.25), (1, -2.5), (2, -3.5), (3, -4.5)]
+
+
+def of_sglang(tokens, weight_version):
+    """An answer of tokens of probability exp(-0.25)."""
+    meta = {
+        "finish_reason": {"type": "stop"}, "prompt_tokens": 3, "weight_version": weight_version,
+        "output_token_logprobs": [[-0.25, token, None] for token in tokens],
+        "output_top_logprobs": [[[value, top, None] for top, value in listed(token)[:TOP_K]] for token in tokens],
+    }  # fmt: skip
+    return sglang_answer({"output_ids": tokens, "meta_info": meta})
+
+
+def of_vllm(tokens, spans):
+    content = [
+        {
+            "token_id": token,
+            "logprob": -0.25,
+            "top_logprobs": [{"token_id": top, "logprob": value} for top, value in listed(token)],
+        }
+        for token in tokens
+    ]
+    choice = {"token_ids": tokens, "finish_reason": "stop", "logprobs": {"content": content}}
+    if isinstance(spans, list):
+        keys = ("version", "start", "end")
+        choice["weight_versions"] = [dict(zip(keys, span)) for span in spans]
+        return vllm_answer({"choices": [choice]})
+    return vllm_answer({"choices": [choice], "weight_version": spans})
+
+
+class RecordedAnswersTest(fake_service.ServiceTest):
+    def setUp(self):
+        super().setUp()
+        self.run_ = self.client.create_run("run", seed=1, vocabulary_size=20, top_k=TOP_K)
+        self.recorder = AnswerRecorder(self.client, self.run_)
+
+    def record(self, answer, name="s", tokens=TOKENS):
+        """The messages of the warnings."""
+        output, spans = answer
+        adapter = SglangAdapter({}) if "meta_info" in output else GenerateAdapter({"logprobs": 4}, "processed_logprobs")
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            self.recorder.record(name, tokens, adapter, output, spans)
+        return [str(warning.message) for warning in seen]
+
+    def blocks(self, name="s"):
+        """First position, length and policy version of each that was sent for a sequence."""
+        entries = [entry for batch in self.service.batches for entry in batch.entries]
+        return [
+            (entry.block.first_position, len(entry.block.sampled_ids) // 4, entry.block.policy_version)
+            for entry in entries
+            if entry.HasField("block") and entry.block.sequence.id == name
+        ]
+
+    def policy_version(self):
+        return self.client.get_run("run").policy_version
+
+    def test_an_answer_is_recorded_with_its_version(self):
+        for number, (told, version) in enumerate((("3", 3), (3, 3), ("0", 0), (None, 0), ("0012", 12))):
+            for of_engine in (of_sglang, of_vllm):
+                name = f"{of_engine.__name__}-{number}"
+                self.assertEqual(self.record(of_engine(TOKENS, told), name), [])
+                self.assertEqual(self.blocks(name), [(0, 9, version)])
+        self.assertEqual(self.policy_version(), 12)
+        (records,) = [self.client.fetch_top_k(self.run_, [sis.Slice("of_sglang-0", length=9)])]
+        np.testing.assert_array_equal(records.sampled_ids, TOKENS)
+
+    def test_versions_that_are_text_are_refused_once_by_name(self):
+        for text in ("step-42", "default", "v7", "²", "٣", "-1", "1.5", ""):
+            for of_engine in (of_sglang, of_vllm):
+                self.service.batches.clear()
+                messages = [self.record(of_engine(TOKENS, text)) for _ in range(3)]
+                self.assertEqual(self.service.batches, [], text)
+                if of_engine is of_sglang:
+                    (message,), *others = messages
+                    self.assertIn(f"weight version {text!r}", message)
+                    messages = others
+                self.assertEqual(sum(messages, []), [])
+        self.assertEqual(self.policy_version(), 0)
+
+    def test_each_span_is_a_block_of_its_version(self):
+        self.assertEqual(self.record(of_vllm(TOKENS, [(3, 0, 5), (4, 5, 9)])), [])
+        self.assertEqual(self.blocks(), [(0, 5, 3), (5, 4, 4)])
+        self.assertEqual(self.policy_version(), 4)
+        # Only the positions of a version that is no number are left out.
+        (message,) = self.record(of_vllm(TOKENS, [("v1", 0, 2), ("5", 2, 9)]), "mixed")
+        self.assertIn("'v1'", message)
+        self.assertEqual(self.blocks("mixed"), [(2, 7, 5)])
+        self.assertEqual(self.service.sequences["run", "mixed", 0].sealed, 9)
+
+    def test_spans_that_do_not_cover_the_answer_are_refused(self):
+        for spans in (
+            [(3, 0, 5), (4, 5, 8)], [(3, 0, 5), (4, 6, 9)], [(3, 1, 9)], [(3, 0, 10)], [(3, 0, 9), (4, 9, 5)],
+            [(3,)], [(3, None, None)], [(3, 0, "9")],
+        ):  # fmt: skip
+            with self.subTest(spans):
+                (message,) = self.record(of_vllm(TOKENS, spans))
+                self.assertRegex(message, "answer s is not recorded: ValueError: weight_versions.*consecutive.* from 0 to 9")
+        self.assertEqual(self.service.batches, [])
+
+    def test_a_position_without_a_log_prob_is_a_gap(self):
+        output, spans = of_sglang(TOKENS, "2")
+        output["meta_info"]["output_token_logprobs"][3] = [-3.4028235e38, 5, None]
+        self.assertEqual(self.record((output, spans)), [])
+        self.assertEqual(self.blocks(), [(0, 3, 2), (4, 5, 2)])
+        self.assertEqual(self.service.sequences["run", "s", 0].sealed, 9)
+
+    def test_an_answer_of_other_tokens_is_refused_by_name(self):
+        for of_engine in (of_sglang, of_vllm):
+            for told, wanted in (
+                (TOKENS[:4], "answer s is not recorded: ValueError: response_length: got 9; must be 4, the length"),
+                ([*TOKENS, 5], "response_length: got 9; must be 10"),
+                ([*TOKENS[:7], 8, 7], "tokens: position 7: got 6; must be 8"),
+            ):
+                with self.subTest(told, engine=of_engine.__name__):
+                    (message,) = self.record(of_engine(told, "1"))
+                    self.assertIn(wanted, message)
+        self.assertEqual(self.service.batches, [])
+        self.assertEqual(self.policy_version(), 0)
+        (message,) = self.record(sglang_answer({"meta_info": {"output_token_logprobs": 7}}))
+        self.assertIn("answer s is not recorded: ", message)
+        # Others are recorded.
+        self.assertEqual(self.record(of_sglang(TOKENS, "1")), [])
+        self.assertEqual(self.blocks(), [(0, 9, 1)])
+
+
+if __name__ == "__main__":
+    unittest.main()
