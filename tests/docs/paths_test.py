@@ -1,6 +1,8 @@
 """Every file, folder, heading and Bazel target that the documentation names is there, every page is in
-the table of contents, and together they stay short."""
+the table of contents, and together they stay short. Python snippets import what they use."""
 
+import ast
+import builtins
 import collections
 import os
 import pathlib
@@ -11,6 +13,8 @@ from typing import Iterator, Set, Tuple
 # The source tree: what Bazel gives a test is a link to it.
 ROOT = pathlib.Path(os.path.realpath("README.md")).parent
 FOLDERS = "bazel|client|deploy|docs|kernels|proto|server|tests|tools"
+# That snippets use.
+MODULES = {"asyncio", "functools", "itertools", "np", "pandas", "sis", "sys", "torch", "vllm"}
 SOURCES = (".bzl", ".cc", ".cu", ".h", ".proto", ".py", ".sh")
 
 
@@ -54,6 +58,19 @@ def has_target(package: str, target: str) -> bool:
     return build.is_file() and (not target or f'"{target}"' in build.read_text())
 
 
+def not_imported(snippet: str) -> Set[str]:
+    """Modules and classes that a snippet uses without importing or defining them. Other names are the reader's own."""
+    tree = compile(snippet, "snippet", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    nodes = list(ast.walk(tree))
+    used = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    bound = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    bound |= {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+    for node in nodes:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            bound |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+    return {name for name in used - bound if name in MODULES or re.match("[A-Z].", name) and not hasattr(builtins, name)}
+
+
 class PathsTest(unittest.TestCase):
     def assert_all(self, found: Iterator[Tuple[bool, str]]) -> None:
         checked = list(found)
@@ -73,6 +90,13 @@ class PathsTest(unittest.TestCase):
             (name in names, f"{page.relative_to(ROOT)}: {name}")
             for page in pages()
             for name in re.findall(r"`([\w-]+\.(?:bzl|cc|cu|dot|h|md|proto|py|sh))`", page.read_text())
+        )
+
+    def test_snippets_import_what_they_name(self) -> None:
+        self.assert_all(
+            (not (lacking := not_imported(snippet)), f"{page.relative_to(ROOT)}: {sorted(lacking)} in\n{snippet}")
+            for page in pages()
+            for snippet in re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
         )
 
     def test_includes(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any, Mapping
 
 import torch
@@ -71,11 +72,6 @@ def _check_own_sets(arguments: Any) -> None:
 
 def _check_recording(arguments: Any) -> None:
     """Of what an engine generates."""
-    if arguments.use_vllm and arguments.vllm_importance_sampling_correction:
-        raise ValueError(
-            "vllm_importance_sampling_correction is on, TRL's own correction (TIS or MIS): tokens would be corrected "
-            "twice. Set it to False"
-        )
     if arguments.use_transformers_continuous_batching:
         raise ValueError("use_transformers_continuous_batching is on: generate_batch does not tell the top-K log-probs")
     if not arguments.use_vllm:
@@ -86,6 +82,19 @@ def _check_recording(arguments: Any) -> None:
                     "time: their top-K log-probs are not recorded. Leave it out"
                 )
     check_truncation(asked_for(arguments), arguments.beta)
+
+
+def switch_off_own_correction(arguments: Any) -> None:
+    """TRL's correction of what vLLM generates (TIS or MIS), which is on by default, would correct tokens twice. A
+    UserWarning of the main process says that it is off."""
+    if not (arguments.use_vllm and arguments.vllm_importance_sampling_correction):
+        return
+    arguments.vllm_importance_sampling_correction = False
+    if arguments.process_index == 0:
+        warnings.warn(
+            "vllm_importance_sampling_correction, TRL's own correction, is switched off: SIS corrects the same tokens",
+            stacklevel=2,
+        )
 
 
 def asked_for(arguments: Any) -> Sampling:

@@ -81,6 +81,8 @@ class SisTrainerMixin(DecidingMixin):
     def _sis_check_arguments(self, arguments: Any) -> None:
         super()._sis_check_arguments(arguments)
         refusals.check_arguments(arguments, self._sis_config)
+        if not self._sis_own_sets:
+            refusals.switch_off_own_correction(arguments)
 
     @property
     def _sis_own_sets(self) -> bool:

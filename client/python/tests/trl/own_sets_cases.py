@@ -35,7 +35,8 @@ class TrlOwnSetsTest(TrainerCase):
         with vllm_on_cpus():
             config = SisConfig(self.server.address, sets="trainer")
             trainer = self.trainer(
-                Compared, config, use_vllm=True, vllm_mode="colocate", top_p=0.8, loss_type="cispo", epsilon_high=LIMIT,
+                Compared, config, use_vllm=True, vllm_mode="colocate", vllm_importance_sampling_correction=False,
+                top_p=0.8, loss_type="cispo", epsilon_high=LIMIT,
             )  # fmt: skip
             rows = self.train(trainer)
         self.check_logged(trainer, rows)

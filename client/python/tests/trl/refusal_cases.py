@@ -1,6 +1,7 @@
 """What of TRL's settings would be wrong with SIS, and is refused."""
 
 import types
+import warnings
 
 from trainer_case import TrainerCase, settings
 
@@ -8,9 +9,27 @@ from sis.trl import SisConfig, SisGRPOTrainer, capture, refusals
 
 
 class TrlRefusalTest(TrainerCase):
+    def test_trls_own_correction_is_switched_off(self):
+        """With TRL's defaults, before TRL reads them, and one warning says so. It stays on beside the trainer's sets,
+        and where TRL leaves it out."""
+        for use_vllm, sets, on in ((True, "engine", False), (True, "trainer", True), (False, "engine", True)):
+            arguments = settings(self.folder / "out")
+            self.assertTrue(arguments.vllm_importance_sampling_correction)
+            # Not in the constructor, which asks for vLLM's server.
+            arguments.use_vllm = use_vllm
+            # GRPOTrainer itself is not made: no engine is started.
+            trainer = SisGRPOTrainer.__new__(SisGRPOTrainer)
+            trainer._sis_config = SisConfig(sets=sets)
+            with self.subTest(use_vllm=use_vllm, sets=sets), warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                for _ in range(2):
+                    trainer._sis_check_arguments(arguments)
+                self.assertEqual(arguments.vllm_importance_sampling_correction, on)
+                told = [str(warning.message) for warning in seen]
+                self.assertEqual(sum("correction, is switched off" in text for text in told), not on, told)
+
     def test_refused(self):
         wrong = {
-            "corrected twice": {"use_vllm": True, "vllm_importance_sampling_correction": True},
             "generate_batch": {"use_transformers_continuous_batching": True},
             "n is 2": {"generation_kwargs": {"n": 2}},
             "num_return_sequences is 2": {"generation_kwargs": {"num_return_sequences": 2}},

@@ -68,7 +68,6 @@ def settings(folder, **changed):
             "save_strategy": "no",
             "disable_tqdm": True,
             "gradient_checkpointing": False,
-            "vllm_importance_sampling_correction": False,
             "vllm_max_model_length": 128,
             **changed,
         }
