@@ -30,7 +30,6 @@ from sis.corrections import Staleness as Staleness
 from sis.credentials import Credentials as Credentials
 from sis.entries import Annotation as Annotation
 from sis.entries import Block as Block
-from sis.entries import ColumnValues as ColumnValues
 from sis.entries import Gap as Gap
 from sis.entries import Seal as Seal
 from sis.entries import Truncate as Truncate
@@ -73,7 +72,6 @@ from sis.records import Slice as Slice
 from sis.records import TopKRecords as TopKRecords
 from sis.reduction import gather as gather
 from sis.reduction import reduce as reduce
-from sis.run import Column as Column
 from sis.run import Finding as Finding
 from sis.run import Run as Run
 from sis.run import RunConfig as RunConfig

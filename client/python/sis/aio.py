@@ -94,7 +94,6 @@ class AppendStream(_Flushed):
     gap = _awaited(sis.append.AppendStream.gap)
     truncate = _awaited(sis.append.AppendStream.truncate)
     seal = _awaited(sis.append.AppendStream.seal)
-    append_column = _awaited(sis.append.AppendStream.append_column)
     append_many = _awaited(sis.append.AppendStream.append_many)
     flush = _awaited(sis.append.AppendStream.flush)
     close = _awaited(sis.append.AppendStream.close)

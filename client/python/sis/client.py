@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 
 from sis import append as append_module
-from sis import arrays, errors, export, spans
+from sis import arrays, export, spans
 from sis.append import AppendStream, Source
 from sis.append_streams import encoded_entries
 from sis.arrays import ArrayLike
@@ -30,7 +30,7 @@ from sis.options import EvaluateOptions
 from sis.owner import Owner
 from sis.record_memory import LEASE_SECONDS, RecordMemory
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords, listed
-from sis.run import Column, Run, RunConfig, Runs, RunStatus, Sampling
+from sis.run import Run, RunConfig, Runs, RunStatus, Sampling
 from sis.segment import Segment
 from sis.server_state import ServerState
 from sis.servers.circuit_breaker import CircuitBreaker
@@ -38,7 +38,6 @@ from sis.servers.replicas import Replicas
 from sis.servers.single_server import SingleServer
 from sis.top_k import TopK
 from sis.v1 import ratio_service_pb2 as pb
-from sis.wire import columns as wire_columns
 from sis.wire import fetched_records
 from sis.wire.messages import read
 
@@ -150,7 +149,6 @@ class Client:
         model: str = "",
         evict_unread: bool = False,
         mass: float = 0.0,
-        columns: Sequence[Column] = (),
         incarnation: int = 0,
     ) -> Run:
         """Opens a run, or finds it as it is; RunConfig says what the settings mean.
@@ -161,18 +159,13 @@ class Client:
         """
         config = RunConfig(
             seed, vocabulary_size, top_k, max_staleness, time_to_live, byte_quota, log_prob_encoding, task, algorithm,
-            model, evict_unread, mass, tuple(listed("columns", columns)),
+            model, evict_unread, mass,
         )  # fmt: skip
         request = pb.CreateRunRequest(run_id=run_id, config=config.to_proto(), incarnation=incarnation)
         incarnation = self._service.CreateRun(request).incarnation
-        if 0 < mass < 1 or config.columns:
-            # A server that knows of neither ignores them. It must be sent whole sets, and no columns.
-            told = self.get_run(run_id).run.config
-            if told.columns != config.columns:
-                raise errors.from_status(
-                    grpc.StatusCode.UNIMPLEMENTED, f"the server of run {run_id!r} knows no columns: upgrade it first"
-                )
-            config = replace(config, mass=told.mass)
+        if 0 < mass < 1:
+            # A server that does not know it ignores it, and must be sent whole sets.
+            config = replace(config, mass=self.get_run(run_id).run.config.mass)
         return Run(run_id, incarnation, config)
 
     def get_run(self, run_id: str) -> RunStatus:
@@ -285,7 +278,7 @@ class Client:
         worker: str = "",
         retry_timeout: float = 60.0,
     ) -> Dict[SequenceRef, int]:
-        """Appends blocks, truncations, seals and columns of any sequences. Returns the committed length
+        """Appends blocks, gaps, truncations and seals of any sequences. Returns the committed length
         of each sequence, once all is stored and readable.
 
         It does what a stream does with the entries one by one, with the same arguments and the same
@@ -343,7 +336,6 @@ class Client:
         slices: Iterable[Union[Slice, SequenceLike]],
         *,
         arrays: Sequence[str] = ("ids", "log_probs", "sampled_ids", "sampled_log_probs"),
-        columns: Sequence[str] = (),
         lease_seconds: float = 0.0,
         segment: Optional[Segment] = None,
         ragged: Optional[bool] = None,
@@ -354,7 +346,6 @@ class Client:
         arrays: those of TopKRecords to fetch; the others do not travel, and are an AttributeError.
         sis.gather needs ("ids", "sampled_ids"), half of the bytes; sis.reduce needs "log_probs";
         "sampled_log_probs" is the old log-prob of rejected tokens.
-        columns: names of the run's columns to fetch besides; ValueError for others.
         lease_seconds: the records are not evicted until so long after the last evaluate of them; 0:
         no lease. Raises ResourceExhausted if the server grants no more leases.
         segment: the arrays are put there, and nothing but their places travels. InvalidArgument
@@ -367,10 +358,8 @@ class Client:
             lease_seconds=lease_seconds,
             arrays=fetched_records.wanted(listed("arrays", arrays)),
             chunks_span_slices=True,
-            columns=listed("columns", columns),
             ragged=0 < run.config.mass < 1 if ragged is None else ragged,
         )
-        wanted = wire_columns.named(run.config, request.columns)
         assemble: Callable[..., TopKRecords] = fetched_records.assemble
         with contextlib.ExitStack() as held:
             held.enter_context(spans.client_span("fetch_top_k", run=run.id, sequences=len(request.slices)))
@@ -380,7 +369,7 @@ class Client:
                 request.segment = segment.name
                 request.answers.CopyFrom(room.to_proto())
                 assemble = functools.partial(fetched_records.assemble_in, room)
-            records = self._service.FetchTopK(request, functools.partial(assemble, request, columns=wanted))
+            records = self._service.FetchTopK(request, functools.partial(assemble, request))
         return replace(records, mass=run.config.mass)
 
     def evaluate(

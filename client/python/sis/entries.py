@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Mapping, NamedTuple, Optional, Union
+from typing import NamedTuple, Optional, Union
 
 from sis.arrays import ArrayLike
 from sis.records import MissingReason
@@ -21,17 +21,6 @@ class Block(NamedTuple):
     top_k_log_probs: ArrayLike
     attempt: int = 0
     top_k_counts: Optional[ArrayLike] = None
-    columns: Optional[Mapping[str, ArrayLike]] = None
-
-
-class ColumnValues(NamedTuple):
-    """Values of a column at recorded positions: see AppendStream.append_column."""
-
-    sequence: str
-    first_position: int
-    name: str
-    values: ArrayLike
-    attempt: int = 0
 
 
 class Gap(NamedTuple):
@@ -72,4 +61,4 @@ class Seal(NamedTuple):
     annotation: Optional[Annotation] = None
 
 
-AppendEntry = Union[Block, ColumnValues, Gap, Truncate, Seal]
+AppendEntry = Union[Block, Gap, Truncate, Seal]

@@ -19,7 +19,7 @@ from sis.errors import NotFound, Unavailable
 from sis.evaluation import Decision
 from sis.inspection import SequenceInspection
 from sis.records import MissingReason, SequenceRef, Slice, TopKRecords
-from sis.run import Column, Run
+from sis.run import Run
 from sis.v1 import ratio_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -48,10 +48,9 @@ class _Part(NamedTuple):
     listed: pb.ListSequencesResponse.Sequence
 
 
-def schema(columns: Sequence[Column] = ()) -> pa.Schema:
+def schema() -> pa.Schema:
     """The columns of the file. Those from `draw` on are of the last evaluation, and null where a
-    position's values are not kept; after them stand those of the run, `columns`: their bytes, of all K
-    slots together if per slot, null where there are none."""
+    position's values are not kept."""
     import pyarrow as pa
 
     return pa.schema(
@@ -82,7 +81,6 @@ def schema(columns: Sequence[Column] = ()) -> pa.Schema:
             # The current policy's, at the tokens of `ids`; NaN where it isn't known.
             ("current_log_probs", pa.list_(pa.float32())),
         ]
-        + [(f"column_{column.name}", pa.binary()) for column in columns]
     )
 
 
@@ -108,13 +106,12 @@ def write(client: Client, run: Run, path: str) -> Exported:
     sequences = set()
     positions = 0
     unfinished = f"{path}.unfinished"
-    columns = schema(run.config.columns)
-    names = [column.name for column in run.config.columns]
+    columns = schema()
     try:
         with pa.parquet.ParquetWriter(unfinished, columns, compression="zstd") as file:
             for parts in _batches(client, run):
                 # What is gone since it was listed has its rows: they are missing.
-                records = client.fetch_top_k(run, [part.slice for part in parts], columns=names)
+                records = client.fetch_top_k(run, [part.slice for part in parts])
                 if any(gap.reason is MissingReason.STORE_DOWN for gap in records.missing):
                     raise Unavailable(grpc.StatusCode.UNAVAILABLE, "a server or a store is down")
                 file.write_table(pa.table(_rows(parts, records, inspect), schema=columns))
@@ -187,14 +184,7 @@ def _rows(parts: List[_Part], records: TopKRecords, inspect: _Inspect) -> Dict[s
         "ids": _lists(records.ids, used, unknown),
         "log_probs": _lists(records.log_probs, used, unknown),
     }
-    of_run = {
-        f"column_{name}": pa.array(
-            [values.tobytes() if present else None for values, present in zip(array, records.column_presence[name])],
-            pa.binary(),
-        )
-        for name, array in records.columns.items()
-    }
-    return {**columns, **of_run, **_evaluated(slices, positions, records, inspect)}
+    return {**columns, **_evaluated(slices, positions, records, inspect)}
 
 
 # The columns of scored positions, by the array of SequenceInspection that each has values of.

@@ -1,12 +1,5 @@
-"""What a trainer appends while it recomputes old log-probs: the recomputed policy's values at the engine's own
-sets, as columns beside them, or its sets in their place.
-
-    run = client.create_run("r", ..., columns=sis.recomputed.columns())
-    gathered = sis.torch.gather(records, batch.flat(logits), batch.flat(tokens))
-    client.append_many(run, sis.recomputed.column_entries(records, gathered), sampling=sampling)
-    # In any process, at each update:
-    records = client.fetch_top_k(run, batch.slices, columns=sis.recomputed.names())
-    recomputed = sis.recomputed.from_columns(records)
+"""The sets that a trainer records while it recomputes old log-probs: the recomputed policy's own, in place of the
+engine's.
 
     sets = sis.recomputed.sets(batch, tokens, logits, run.config.top_k)       # in a run of their own
     client.append_many(run, sets.entries, sampling=sampling)
@@ -14,59 +7,16 @@ sets, as columns beside them, or its sets in their place.
 
 from __future__ import annotations
 
-from typing import Callable, List, NamedTuple, Tuple
+from typing import Callable, List, NamedTuple
 
-import numpy as np
 import torch
 
 from sis import entries
 from sis.engines.lists import stretches
-from sis.gathered import Gathered, of_all_slots
+from sis.gathered import Gathered
 from sis.records import Slice, TopKRecords
-from sis.run import Column
 from sis.top_k import TopK, canonical
 from sis.torch import PaddedBatch, gather
-
-
-def names(name: str = "recomputed") -> List[str]:
-    """Of the two columns."""
-    return [name, f"{name}_sampled"]
-
-
-def columns(name: str = "recomputed") -> Tuple[Column, Column]:
-    """A run's columns for a policy: float32 log-probs of each slot, and of the sampled token, which may be in
-    none."""
-    slots, sampled = names(name)
-    return Column(slots, 4, per_slot=True), Column(sampled, 4)
-
-
-def column_entries(records: TopKRecords, gathered: Gathered, name: str = "recomputed") -> List[entries.AppendEntry]:
-    """For Client.append_many: what sis.torch.gather made of the policy's logits at these records, where there are
-    any. Appending it again changes nothing; another value is refused with ALREADY_EXISTS."""
-    gathered = of_all_slots(records, gathered)
-    values = dict(zip(names(name), (part.detach().float().cpu().numpy() for part in gathered)))
-    present = records.present
-    made: List[entries.AppendEntry] = []
-    for index, part in enumerate(records.slices):
-        rows = records.rows(index)
-        for first, last in stretches(present[rows]):
-            here = slice(rows.start + first, rows.start + last)
-            made += [
-                entries.ColumnValues(part.sequence, part.first_position + first, column, of_all[here], part.attempt)
-                for column, of_all in values.items()
-            ]
-    return made
-
-
-def from_columns(records: TopKRecords, name: str = "recomputed") -> Gathered:
-    """float32 [N, K] and [N], on the CPU: what was appended, with its bits; NaN where nothing was. As the
-    proximal policy's values Client.evaluate takes it, with the current policy's as decoupled_log_probs."""
-    parts = []
-    for column in names(name):
-        values = np.ascontiguousarray(records.columns[column]).view(np.float32)[..., 0].copy()
-        values[~records.column_presence[column]] = np.nan
-        parts.append(torch.from_numpy(values))
-    return Gathered(*parts)
 
 
 # So many positions have their logits at a time.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 import numpy as np
@@ -116,11 +116,6 @@ class TopKRecords:
     lease_id: int
     # K; needed if they are ragged.
     top_k: int = 0
-    # Of the run's columns, those that were fetched: uint8 [N, bytes], or [N, K, bytes] if per slot,
-    # to be viewed as what they are. Zero where there is no value.
-    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
-    # bool [N] of each: which positions have a value.
-    column_presence: Mapping[str, np.ndarray] = field(default_factory=dict)
     # RunConfig.mass: between 0 and 1, a set that reaches it doesn't tell what else there was.
     mass: float = 0.0
 
@@ -253,8 +248,6 @@ class TopKRecords:
             },
             missing=tuple(lacking),
             lease_id=self.lease_id,
-            columns={name: array[chosen] for name, array in self.columns.items()},
-            column_presence={name: array[chosen] for name, array in self.column_presence.items()},
             top_k=self.top_k,
             mass=self.mass,
         )

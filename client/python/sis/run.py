@@ -26,19 +26,6 @@ def label_of(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Column:
-    """What else belongs to a position of a run, or to each of its slots: values of fixed width that
-    the server keeps with the records, and doesn't look into. Limits are in Column of
-    proto/sis/v1/run.proto."""
-
-    name: str
-    # Of one value.
-    bytes: int
-    # A value for each of the K slots, used or not.
-    per_slot: bool = False
-
-
-@dataclass(frozen=True)
 class RunConfig:
     """What a run is; fixed while it lives. Limits are in RunConfig of proto/sis/v1/run.proto."""
 
@@ -68,8 +55,6 @@ class RunConfig:
     # that it is as long as the position needs and top_k the most it may be. 0 and 1: as sent. Of a run
     # that was created or looked up it is what the server says: 0 if that knows of none.
     mass: float = 0.0
-    # At most 8, each with a name of its own.
-    columns: Tuple[Column, ...] = ()
 
     def __post_init__(self) -> None:
         if self.log_prob_encoding not in _ENCODINGS:

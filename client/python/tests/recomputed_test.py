@@ -75,57 +75,6 @@ class RecomputedTest(unittest.TestCase):
             **sis.torch.gather(records, self.recomputed.flatten(0, 1), rows=self.batch.rows)._asdict(),
         ).totals.d, 0)  # fmt: skip
 
-    def test_values_at_the_engines_sets(self):
-        for mass in (0.0, 0.9):
-            with self.subTest(mass=mass):
-                run = self.create(f"columns-{mass}", mass=mass, columns=sis.recomputed.columns())
-                of_engine = sis.recomputed.sets(self.batch, self.tokens, self.engine, K)
-                self.client.append_many(run, of_engine.entries, sampling=SAMPLING)
-                flat = self.batch.flat(self.tokens)
-                # One sequence is lost.
-                records = self.client.fetch_top_k(run, [*self.batch.slices[:2], sis.Slice("lost", length=9)])
-                gathered = sis.torch.gather(records, self.batch.flat(self.recomputed), flat)
-                entries = sis.recomputed.column_entries(records, gathered)
-                for _ in range(2):
-                    self.client.append_many(run, entries, sampling=SAMPLING)
-
-                with sis.Client(self.server.address, timeout=30) as other:
-                    fetched = other.fetch_top_k(run, self.batch.slices, columns=sis.recomputed.names())
-                again = sis.recomputed.from_columns(fetched)
-                there = np.arange(len(fetched)) < 19
-                self.assertTrue(np.isnan(again.log_probs.numpy()[~there]).all())
-                self.assertTrue(np.isnan(again.sampled_log_probs.numpy()[~there]).all())
-                used = (fetched.ids >= 0) & there[:, None]
-                self.assertEqual(mass > 0, used[there].sum() < used[there].size)
-                slots, sampled = self.in_float64(self.recomputed, fetched.ids), self.in_float64(self.recomputed, flat.numpy())
-                np.testing.assert_allclose(again.log_probs.numpy()[used], slots[used], rtol=0, atol=2e-6)
-                np.testing.assert_allclose(again.sampled_log_probs.numpy()[there], sampled[there], rtol=0, atol=2e-6)
-                outside = (fetched.ids != flat.numpy()[:, None]).all(axis=1) & there
-                self.assertGreater(outside.sum(), 0)
-
-                # Three policies: acceptance is for the recomputed one, and the clip for the current one.
-                whole = fetched.select([0, 1])
-                current = self.in_float64(self.current, flat.numpy())[there]
-                advantages = np.where(np.arange(19) % 3, 1, -1).astype(np.float32)
-                evaluation = self.client.evaluate(
-                    run, whole, draw=1, log_probs=again.log_probs[:19], sampled_log_probs=again.sampled_log_probs[:19],
-                    outputs=("acceptance_probabilities", "coefficients"),
-                    options=sis.EvaluateOptions(
-                        weight="expected", algorithm=sis.Grpo(), advantages=advantages,
-                        decoupled_log_probs=current.astype(np.float32),
-                    ),
-                )  # fmt: skip
-                log_q = self.in_float64(self.engine, fetched.ids)
-                w = np.exp(sampled - self.in_float64(self.engine, flat.numpy()))[there]
-                largest = np.where(used, np.exp(slots - log_q), 0).max(axis=1)[there]
-                a = np.where(outside[there], 0, w / largest)
-                np.testing.assert_allclose(evaluation.acceptance_probabilities, a, rtol=0, atol=1e-5)
-                r = np.exp(current - sampled[there])
-                clipped = (advantages > 0) & (r > 1.2) | (advantages < 0) & (r < 0.8)
-                self.assertGreater(clipped.sum(), 0)
-                expected = np.where(clipped, 0, (a + (1 - a) * w) * r)
-                np.testing.assert_allclose(evaluation.coefficients, expected, rtol=1e-4)
-
     def test_sets_in_the_place_of_the_engines(self):
         """EXPECTED soft acceptance on the sets of the recomputed policy, without a weight for the engine's."""
         run = self.create("sets")

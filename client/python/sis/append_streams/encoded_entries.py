@@ -12,18 +12,15 @@ import numpy as np
 
 from sis import arrays, errors, ragged
 from sis.arrays import ArrayLike
-from sis.entries import AppendEntry, Block, ColumnValues, Gap, Seal, Truncate
+from sis.entries import AppendEntry, Block, Gap, Seal, Truncate
 from sis.records import SequenceRef
 from sis.run import RunConfig
 from sis.segment import Segment
 from sis.v1 import ratio_service_pb2 as pb
 from sis.wire import checksum
-from sis.wire import columns as columns_module
 from sis.wire.fields import key, varint
 
-_KINDS: Dict[type, str] = {
-    Block: "block", ColumnValues: "column", Gap: "gap", Truncate: "truncate", Seal: "seal"
-}  # fmt: skip
+_KINDS: Dict[type, str] = {Block: "block", Gap: "gap", Truncate: "truncate", Seal: "seal"}
 
 # What bytes are made of; arrays are contiguous.
 Part = Union[bytes, np.ndarray]
@@ -58,7 +55,7 @@ class Entry:
         placed: Optional[PlacedArrays] = None,
     ) -> None:
         self.sequence = sequence
-        # "block", "column" or "gap" of [first, end), "truncate" to `end` or "seal" at it.
+        # "block" or "gap" of [first, end), "truncate" to `end` or "seal" at it.
         self.kind = kind
         self.first = first
         self.end = end
@@ -77,7 +74,7 @@ class Entry:
         """The one that holds the arrays; "" if the message does, None if there are none."""
         if self.placed is not None:
             return self.placed.segment.name
-        return "" if self.kind in ("block", "column") else None
+        return "" if self.kind == "block" else None
 
     def copy_arrays(self) -> None:
         """From then on the caller may write to those that travel."""
@@ -90,7 +87,7 @@ class Entry:
         self.parts, self.placed = [b"".join(parts)], None
 
     def refusal(self, code: grpc.StatusCode, message: str) -> errors.Refusal:
-        if self.kind in ("block", "column", "gap"):
+        if self.kind in ("block", "gap"):
             text = f"{self.kind} [{self.first}, {self.end})"
         else:
             text = f"{self.kind} {'to' if self.kind == 'truncate' else 'at'} {self.end}"
@@ -102,11 +99,9 @@ def checked(entry: AppendEntry, config: RunConfig, segments: Sequence[Segment] =
     of the segments stay there; others travel ragged where the run's mass makes that shorter."""
     kind = _KINDS.get(type(entry))
     if kind is None:
-        raise TypeError(f"{entry!r} is no sis.Block, sis.ColumnValues, sis.Gap, sis.Truncate or sis.Seal")
+        raise TypeError(f"{entry!r} is no sis.Block, sis.Gap, sis.Truncate or sis.Seal")
     if kind == "block":
         return _checked_block(entry, config, segments)
-    if kind == "column":
-        return _checked_column(entry, config)
     if kind == "gap":
         return _checked_gap(entry)
     name, length, attempt, *annotation = entry
@@ -170,12 +165,6 @@ _ARRAYS = [
 ]
 _COUNTS = _Field.of(pb.Block, "top_k_counts").number
 _CRC32C = _Field.of(pb.Block, "crc32c").number << 3 | 5
-_COLUMNS = _Field.of(pb.Block, "columns").number
-_COLUMN_FIRST = _Field.of(pb.ColumnBlock, "first_position")
-_COLUMN_LENGTH = _Field.of(pb.ColumnBlock, "length")
-_COLUMN_NAME = _Field.of(pb.ColumnBlock, "column").number
-_COLUMN_VALUES = _Field.of(pb.ColumnBlock, "values").number
-_COLUMN_CRC32C = _Field.of(pb.ColumnBlock, "crc32c").number << 3 | 5
 _FIXED32 = struct.Struct("<BI")
 _INT32, _FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
 # Of a block's sets: leaving slots out of fewer takes longer than sending them.
@@ -219,7 +208,7 @@ def _converted(
 
 def _checked_block(block: Block, config: RunConfig, segments: Sequence[Segment]) -> Entry:
     top_k, mass = config.top_k, config.mass
-    name, first, version, *given, attempt, counts, named_columns = block
+    name, first, version, *given, attempt, counts = block
     columns: Sequence[np.ndarray]
     if counts is None:
         columns = given if _are_ready(*given, top_k) else _converted(*given, top_k)
@@ -232,7 +221,7 @@ def _checked_block(block: Block, config: RunConfig, segments: Sequence[Segment])
     begin = named + _unsigned(_FIRST_POSITION, first) + _unsigned(_POLICY_VERSION, version)
     in_segment: Optional[Segment] = None
     values: Sequence[Part] = columns
-    for segment in () if named_columns else segments:
+    for segment in segments:
         places = segment.refer_all(columns)
         if places is not None:
             in_segment, values = segment, places
@@ -244,28 +233,8 @@ def _checked_block(block: Block, config: RunConfig, segments: Sequence[Segment])
     placed: Optional[PlacedArrays] = None
     if in_segment is not None:
         placed = PlacedArrays(in_segment, columns, 8 * rows * (1 + top_k), begin, end)
-    more: Sequence[Part] = ()
-    if named_columns:
-        more = _repeated(_COLUMNS, columns_module.of_block(config, named_columns, rows))
-    parts, size = _block_parts(begin, values, end, more)
+    parts, size = _block_parts(begin, values, end)
     return Entry(sequence, "block", first, first + rows, parts, size, placed)
-
-
-def _checked_column(entry: ColumnValues, config: RunConfig) -> Entry:
-    name, first, column, given, attempt = entry
-    values = columns_module.of_name(config, column, given)
-    sequence, named = _named(name, attempt)
-    encoded = column.encode()
-    begin = named + _unsigned(_COLUMN_FIRST, first) + _unsigned(_COLUMN_LENGTH, len(values))
-    begin += key(_COLUMN_NAME, len(encoded)) + encoded
-    crc = checksum.crc32c([values])
-    end = b"" if crc is None else _FIXED32.pack(_COLUMN_CRC32C, crc)
-    field = key(_COLUMN_VALUES, values.nbytes)
-    size = len(begin) + len(field) + values.nbytes + len(end)
-    before = _before(_NUMBERS["column"], size)
-    return Entry(
-        sequence, "column", first, first + len(values), [before + begin + field, values, end], len(before) + size
-    )
 
 
 def _checked_gap(entry: Gap) -> Entry:
@@ -276,22 +245,13 @@ def _checked_gap(entry: Gap) -> Entry:
     return Entry(sequence, "gap", first, first + length, [data], len(data))
 
 
-def _repeated(number: int, values: Sequence[Part]) -> List[Part]:
-    """The bytes of a repeated field, one after the other."""
-    return [part for value in values for part in (key(number, _bytes_of(value)), value)]
-
-
-def _block_parts(
-    begin: bytes, values: Sequence[Part], end: bytes, columns: Sequence[Part] = ()
-) -> Tuple[Sequence[Part], int]:
-    """An entry's bytes, with its four arrays and perhaps counts, or where they lie, and those of its
-    columns; their sum."""
+def _block_parts(begin: bytes, values: Sequence[Part], end: bytes) -> Tuple[Sequence[Part], int]:
+    """An entry's bytes, with its four arrays and perhaps counts, or where they lie; their sum."""
     a, b, c, d, *rest = values
     keys, size = _array_keys(_bytes_of(a), _bytes_of(c))
     if rest and _bytes_of(rest[0]):
         # After the checksum, as protobuf writes them.
         rest.insert(0, key(_COUNTS, _bytes_of(rest[0])))
-    rest += columns
     size += len(begin) + len(end) + sum(map(_bytes_of, rest))
     before = _before(_NUMBERS["block"], size)
     return [before + begin + keys[0], a, keys[1], b, keys[2], c, keys[3], d, end, *rest], len(before) + size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import itertools
 import queue
 import threading
 import time
@@ -186,8 +185,6 @@ class ServerAppendStream(AppendStream):
         # A block that waits for room must not be overtaken.
         if entry.kind == "truncate":
             self._drain()
-        while entry.kind == "column" and self._awaits_block(entry.sequence):
-            self._drain()
         self._pending.append(entry)
         self._pending_bytes += entry.size
         if entry.placed is not None:
@@ -198,15 +195,6 @@ class ServerAppendStream(AppendStream):
             or len(self._pending) >= BATCH_ENTRIES
         ):
             self._send_pending()
-
-    def _awaits_block(self, sequence: SequenceRef) -> bool:
-        """Whether a block of the sequence is not acked."""
-        sent = (entry for batch in self._in_flight for entry in batch.entries)
-        waiting = (entry for _, entry in self._waiting_for_room)
-        return any(
-            entry.kind == "block" and entry.sequence == sequence
-            for entry in itertools.chain(sent, waiting, self._pending)
-        )
 
     def _send(self, batch: Sequence[Entry]) -> None:
         for segment, part in _by_segment(batch):

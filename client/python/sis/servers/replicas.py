@@ -90,9 +90,6 @@ class Replicas:
         if any(answer.run.config.mass != run.config.mass for answer in answers):
             # Some know of no mass, and must be sent whole sets.
             run.config.mass = 0
-        if any(answer.run.config.columns != run.config.columns for answer in answers):
-            # Some know of no columns.
-            run.config.ClearField("columns")
         return pb.GetRunResponse(run=run)
 
     def DeleteRun(self, request: pb.DeleteRunRequest) -> pb.DeleteRunResponse:
@@ -246,7 +243,6 @@ class Replicas:
                 slices=[request.slices[number] for number in numbers],
                 lease_seconds=request.lease_seconds,
                 arrays=request.arrays,
-                columns=request.columns,
                 ragged=request.ragged,
             )
             calls[index] = lambda server, part=part: server.FetchTopK(part, list)
@@ -286,7 +282,7 @@ class Replicas:
                 missing.append(_store_down(number, slices[number]))
                 if slices[number].length:
                     slots = 0 if request.ragged else top_k
-                    chunks[number].append(_empty_chunk(number, slices[number], slots, len(request.columns)))
+                    chunks[number].append(_empty_chunk(number, slices[number], slots))
         lease_id = 0
         if leases:
             with self._lock:
@@ -455,7 +451,7 @@ def _store_down_answer(request: pb.EvaluateRequest) -> pb.EvaluateResponse:
     )
 
 
-def _empty_chunk(number: int, part: pb.Slice, slots: int, columns: int) -> fetched_records.Chunk:
+def _empty_chunk(number: int, part: pb.Slice, slots: int) -> fetched_records.Chunk:
     """What stands for records that are not there; slots 0: ragged."""
     return fetched_records.Chunk(
         slice=number,
@@ -466,6 +462,4 @@ def _empty_chunk(number: int, part: pb.Slice, slots: int, columns: int) -> fetch
         top_k_ids=np.full(part.length * slots, -1, np.int32).tobytes(),
         top_k_log_probs=np.full(part.length * slots, -np.inf, np.float32).tobytes(),
         top_k_counts=np.zeros(part.length, np.uint16).tobytes(),
-        columns=[b""] * columns,
-        column_presence=[bytes(part.length)] * columns,
     )

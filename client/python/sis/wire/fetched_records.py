@@ -13,7 +13,6 @@ import numpy as np
 from sis import errors
 from sis.evaluate.request import in_place
 from sis.records import MissingRange, Slice, TopKRecords
-from sis.run import Column
 from sis.segment import Room
 from sis.v1 import ratio_service_pb2 as pb
 from sis.wire.messages import read
@@ -23,7 +22,6 @@ _Bytes = Union[bytes, memoryview]
 _VARINT = 0
 _DELIMITED = 2
 _FIELDS = pb.FetchTopKChunk.DESCRIPTOR.fields_by_number
-_REPEATED = ("columns", "column_presence")
 _CHUNK_TAG = pb.FetchTopKResponse.CHUNK_FIELD_NUMBER << 3 | _DELIMITED
 
 
@@ -38,8 +36,6 @@ class Chunk(NamedTuple):
     top_k_ids: _Bytes = b""
     top_k_log_probs: _Bytes = b""
     top_k_counts: _Bytes = b""
-    columns: Sequence[_Bytes] = ()
-    column_presence: Sequence[_Bytes] = ()
 
 
 Message = Union[pb.FetchTopKHeader, Chunk]
@@ -97,11 +93,7 @@ def _parse_in_place(data: memoryview) -> Optional[Chunk]:
             if tag & 7 == _VARINT:
                 fields[field.name] = value
                 continue
-            part = data[offset : offset + value]
-            if field.name in _REPEATED:
-                fields.setdefault(field.name, []).append(part)
-            else:
-                fields[field.name] = part
+            fields[field.name] = data[offset : offset + value]
             offset += value
     except IndexError:
         return None
@@ -130,8 +122,7 @@ def _wrong(what: str) -> errors.Error:
 class _Array(NamedTuple):
     """One that is fetched."""
 
-    # "arrays", "columns" or "column_presence" of TopKRecords, and its name in there.
-    field: str
+    # In TopKRecords.arrays.
     name: str
     received: Callable[[Chunk], _Bytes]
     dtype: Any
@@ -145,7 +136,7 @@ class _Array(NamedTuple):
         return np.dtype(self.dtype).itemsize * math.prod(self.row)
 
 
-def _layout(request: pb.FetchTopKRequest, top_k: int, columns: Sequence[Column]) -> List[_Array]:
+def _layout(request: pb.FetchTopKRequest, top_k: int) -> List[_Array]:
     """What a request is answered with."""
     asked = {name: array for name, array in _ARRAYS.items() if not request.arrays or array[0] in request.arrays}
     ragged = request.ragged and not asked.keys().isdisjoint(_OF_SLOTS)
@@ -153,14 +144,9 @@ def _layout(request: pb.FetchTopKRequest, top_k: int, columns: Sequence[Column])
     for name, (_, field, dtype) in asked.items():
         of_slots = name in _OF_SLOTS
         row = (top_k,) if of_slots and not ragged else ()
-        layout.append(_Array("arrays", name, operator.attrgetter(field), dtype, row, of_slots and ragged))
+        layout.append(_Array(name, operator.attrgetter(field), dtype, row, of_slots and ragged))
     if ragged:
-        layout.append(_Array("arrays", "counts", operator.attrgetter("top_k_counts"), np.uint16))
-    for index, column in enumerate(columns):
-        row = (top_k, column.bytes) if column.per_slot else (column.bytes,)
-        layout.append(_Array("columns", column.name, lambda chunk, i=index: chunk.columns[i], np.uint8, row))
-    for index, column in enumerate(columns):
-        layout.append(_Array("column_presence", column.name, lambda chunk, i=index: chunk.column_presence[i], bool))
+        layout.append(_Array("counts", operator.attrgetter("top_k_counts"), np.uint16))
     return layout
 
 
@@ -171,31 +157,18 @@ def _header(stream: Iterator[Message]) -> pb.FetchTopKHeader:
     return header
 
 
-def _check_columns(chunk: Chunk, columns: Sequence[Column]) -> None:
-    for field in ("columns", "column_presence"):
-        received = len(getattr(chunk, field))
-        if received != len(columns):
-            raise _wrong(f"sent {received} {field}, not {len(columns)}")
-
-
 def _records(header: pb.FetchTopKHeader, made: Iterable[Tuple[_Array, np.ndarray]]) -> TopKRecords:
-    fields: Dict[str, Dict[str, np.ndarray]] = {"arrays": {}, "columns": {}, "column_presence": {}}
-    for array, values in made:
-        fields[array.field][array.name] = values
     return TopKRecords(
         slices=tuple(map(Slice.from_proto, header.slices)),
+        arrays={array.name: values for array, values in made},
         missing=tuple(read(MissingRange, missing) for missing in header.missing),
         lease_id=header.lease_id,
         top_k=header.top_k,
-        **fields,
     )
 
 
-def assemble(
-    request: pb.FetchTopKRequest, messages: Iterable[Message], columns: Sequence[Column] = ()
-) -> TopKRecords:
-    """The records of one FetchTopK stream, with the run's columns that the request names. sis.Error
-    (DATA_LOSS) if the chunks do not cover the slices in order."""
+def assemble(request: pb.FetchTopKRequest, messages: Iterable[Message]) -> TopKRecords:
+    """The records of one FetchTopK stream. sis.Error (DATA_LOSS) if the chunks do not cover the slices in order."""
     stream = iter(messages)
     header = _header(stream)
     slices = header.slices
@@ -204,13 +177,11 @@ def assemble(
     made: Dict[_Array, np.ndarray] = {}
     # Of how many slots they are is known at the end.
     parts: Dict[_Array, List[np.ndarray]] = {}
-    for array in _layout(request, header.top_k, columns):
+    for array in _layout(request, header.top_k):
         if array.ragged:
             parts[array] = []
         else:
-            # Columns are 0 where there is no value.
-            make = np.zeros if array.field == "columns" else np.empty
-            made[array] = make((total, *array.row), array.dtype)
+            made[array] = np.empty((total, *array.row), array.dtype)
     places = [(array, array.row_bytes, in_place(values)) for array, values in made.items()]
     counts = next((values for array, values in made.items() if array.name == "counts"), None)
     filled = 0
@@ -224,14 +195,11 @@ def assemble(
         )
         if offset != filled or filled + chunk.length > total:
             raise _wrong(f"sent slice {chunk.slice} from position {chunk.first_position} on out of order")
-        _check_columns(chunk, columns)
         for array, row_bytes, place in places:
             values = array.received(chunk)
-            if len(values) == row_bytes * chunk.length:
-                place[row_bytes * filled : row_bytes * (filled + chunk.length)] = values
-            # Of a server that gave no answer there are no columns.
-            elif len(values) or array.field != "columns":
+            if len(values) != row_bytes * chunk.length:
                 raise _wrong(f"sent {array.name} that hold {len(values)} bytes for {chunk.length} positions")
+            place[row_bytes * filled : row_bytes * (filled + chunk.length)] = values
         for array, own in parts.items():
             slots = int(counts[filled : filled + chunk.length].sum())
             values = array.received(chunk)
@@ -246,9 +214,7 @@ def assemble(
     return _records(header, made.items())
 
 
-def assemble_in(
-    room: Room, request: pb.FetchTopKRequest, messages: Iterable[Message], columns: Sequence[Column] = ()
-) -> TopKRecords:
+def assemble_in(room: Room, request: pb.FetchTopKRequest, messages: Iterable[Message]) -> TopKRecords:
     """The same of a stream whose rows were put into a segment, where they stay."""
     stream = iter(messages)
     header = _header(stream)
@@ -256,8 +222,7 @@ def assemble_in(
     chunks = list(stream)
     if len(chunks) != 1 or isinstance(chunks[0], pb.FetchTopKHeader) or chunks[0].length != total:
         raise _wrong(f"did not send one chunk of {total} positions")
-    _check_columns(chunks[0], columns)
-    layout = _layout(request, header.top_k, columns)
+    layout = _layout(request, header.top_k)
     kept = room.keep([(array.received(chunks[0]), array.dtype) for array in layout])
     return _records(
         header,

@@ -23,7 +23,6 @@ VOCABULARY, K = 32, 6
 AT_ONCE = 100
 LENGTHS = {"a": 30, "b": 250, "c": 75, "d": 1}
 EVALUATED = ["a", "b"]
-COLUMNS = (sis.Column("teacher", 4, per_slot=True), sis.Column("mask", 1))
 
 
 def log_softmax(logits):
@@ -37,11 +36,10 @@ class ExportTest(unittest.TestCase):
         cls.client = sis.Client([server.address for server in cls.servers], timeout=30)
         cls.addClassCleanup(cls.client.close)
         cls.run_ = cls.client.create_run(
-            "r", seed=1, vocabulary_size=VOCABULARY, top_k=K, mass=0.7, log_prob_encoding="float32", columns=COLUMNS
+            "r", seed=1, vocabulary_size=VOCABULARY, top_k=K, mass=0.7, log_prob_encoding="float32"
         )
         generator = np.random.default_rng(1)
         cls.values = {}
-        cls.teacher = generator.normal(size=(120, K)).astype(np.float32)
         with cls.client.append(cls.run_, sampling=sis.Sampling("raw")) as stream:
             for version, (name, length) in enumerate(LENGTHS.items()):
                 values = cls.values[name] = log_softmax(2 * generator.normal(size=(length, VOCABULARY)))
@@ -50,8 +48,6 @@ class ExportTest(unittest.TestCase):
                 own = np.take_along_axis(values, sampled[:, None], axis=1)[:, 0]
                 record = sis.canonical(ids, values, sampled, own, K)
                 stream.block(name, first_position=0, policy_version=version, **record._asdict())
-            stream.append_column("b", 20, "teacher", cls.teacher)
-            stream.append_column("b", 0, "mask", np.arange(200) % 2 == 0)
             one = {key: value[:1] for key, value in record._asdict().items()}
             for position in (0, 8):  # what is between never comes
                 stream.block("gap", first_position=position, policy_version=0, **one)
@@ -86,7 +82,7 @@ class ExportTest(unittest.TestCase):
             self.assertEqual(list(self.of(name).position), list(range(length)))
         for version, name in enumerate(LENGTHS):
             self.assertEqual(set(self.of(name).newest_policy_version), {version})
-        self.assertEqual(pyarrow.parquet.read_schema(self.file), sis.export.schema(COLUMNS))
+        self.assertEqual(pyarrow.parquet.read_schema(self.file), sis.export.schema())
 
     def test_batches_are_small(self):
         file = pyarrow.parquet.ParquetFile(self.file)
@@ -128,14 +124,6 @@ class ExportTest(unittest.TestCase):
             np.testing.assert_array_equal(log_probs, self.records.log_probs[i][used])
         self.assertGreater(len(lengths), 2, "sets of this run are ragged")
         self.assertTrue(rows.missing.isna().all())
-
-    def test_columns_of_the_run(self):
-        rows = self.of("b")
-        taught = rows.column_teacher[20:140]
-        np.testing.assert_array_equal([np.frombuffer(values, np.float32) for values in taught], self.teacher)
-        self.assertEqual(list(rows.column_mask[:200]), [b"\1", b"\0"] * 100)
-        self.assertTrue(rows.column_teacher[:20].isna().all() and rows.column_teacher[140:].isna().all())
-        self.assertTrue(rows.column_mask[200:].isna().all() and self.of("a").column_mask.isna().all())
 
     def test_what_never_arrived(self):
         rows = self.of("gap")
@@ -201,9 +189,7 @@ class ExportTest(unittest.TestCase):
         other = LiveServer()
         addresses = [self.servers[0].address, other.address]
         with sis.Client(addresses, timeout=30) as client:
-            client.create_run(
-                "r", seed=1, vocabulary_size=VOCABULARY, top_k=K, mass=0.7, log_prob_encoding="float32", columns=COLUMNS
-            )
+            client.create_run("r", seed=1, vocabulary_size=VOCABULARY, top_k=K, mass=0.7, log_prob_encoding="float32")
             other.kill()
             with self.assertRaises(sis.Unavailable):
                 client.export(self.run_, str(file))
