@@ -116,13 +116,7 @@ absl::StatusOr<v1::CreateRunResponse> Client::CreateRun(const std::string& run_i
   request.set_run_id(run_id);
   *request.mutable_config() = config;
   request.set_incarnation(incarnation);
-  absl::StatusOr<v1::CreateRunResponse> created = replicas_->CreateRun(request);
-  if (!created.ok() || config.columns().empty()) return created;
-  const absl::StatusOr<v1::Run> run = GetRun(run_id);
-  if (!run.ok()) return run.status();
-  if (run->config().columns_size() == config.columns_size()) return created;
-  return absl::UnimplementedError(
-      absl::StrCat("the server of run '", run_id, "' knows no columns: upgrade it first"));
+  return replicas_->CreateRun(request);
 }
 
 absl::StatusOr<uint64_t> Client::AdvanceVersion(const RunRef& run, uint64_t policy_version) {
@@ -215,7 +209,6 @@ absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const
   request.set_lease_seconds(absl::ToDoubleSeconds(options.lease));
   request.mutable_arrays()->Add(options.arrays.begin(), options.arrays.end());
   request.set_chunks_span_slices(true);
-  request.mutable_columns()->Add(options.columns.begin(), options.columns.end());
   request.set_ragged(options.ragged);
   if (options.memory != nullptr) return FetchInto(*options.memory, std::move(request));
   return Receive(*replicas_, request);

@@ -50,8 +50,6 @@ struct FetchOptions {
   absl::Duration lease = absl::ZeroDuration();
   // Those that are wanted; the others are empty. None: all four.
   std::vector<v1::RecordArray> arrays = {};
-  // Names of the run's columns that are wanted besides.
-  std::vector<std::string> columns = {};
   // Leased from the same server: the arrays are put there, and nothing but their places travels.
   // They stay until the last copy of the records has gone, then their part of it is free again.
   // While the call lasts it holds all that is free in a row; InvalidArgument says how much is
@@ -87,8 +85,7 @@ class Client {
 
   ~Client();
 
-  // Incarnation 0 is the present one, or the first of a new run. With columns it is looked up, and
-  // Unimplemented if a server knows of none, which would drop their values.
+  // Incarnation 0 is the present one, or the first of a new run.
   absl::StatusOr<v1::CreateRunResponse> CreateRun(const std::string& run_id,
                                                   const v1::RunConfig& config,
                                                   uint64_t incarnation = 0);

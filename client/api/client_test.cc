@@ -362,33 +362,6 @@ TEST_F(ClientTest, EvaluateRefusesArraysOfTheWrongLength) {
   EXPECT_THAT(std::string(evaluation.status().message()), HasSubstr("ratios holds 4 bytes, not 8"));
 }
 
-TEST_F(ClientTest, AServerThatKnowsNoColumnsIsNoPlaceForThem) {
-  v1::RunConfig config;
-  EXPECT_TRUE(client_->CreateRun("r", config).ok());
-  config.add_columns()->set_name("experts");
-  const absl::Status status = client_->CreateRun("r", config).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("run 'r' knows no columns"));
-}
-
-TEST_F(ClientTest, ReplicasThatKnowOtherColumnsAreNoPlaceForThemEither) {
-  ScriptedService other;
-  std::string address;
-  const std::unique_ptr<grpc::Server> server = StartServer(other, address);
-  const auto client = Client::Connect({address_, address});
-  ASSERT_TRUE(client.ok()) << client.status();
-  v1::RunConfig config;
-  config.add_columns()->set_name("experts");
-  service_.AnswerRun(config);
-  other.AnswerRun(config);
-  EXPECT_TRUE((*client)->CreateRun("r", config).ok());
-  v1::RunConfig other_config = config;
-  other_config.mutable_columns(0)->set_name("teacher");
-  other.AnswerRun(other_config);
-  EXPECT_EQ((*client)->CreateRun("r", config).status().code(), absl::StatusCode::kUnimplemented);
-  EXPECT_TRUE((*client)->GetRun("r")->config().columns().empty());
-}
-
 TEST_F(ClientTest, StatusesKeepCodeAndMessage) {
   EXPECT_EQ(client_->GetRun("x").status(), absl::NotFoundError("no run x"));
 }

@@ -60,7 +60,7 @@ size_t TopKRecords::positions() const {
 
 RecordReader::RecordReader(const v1::FetchTopKRequest& request,
                            std::shared_ptr<SegmentAllocation> range)
-    : range_(std::move(range)), columns_(request.columns_size()) {
+    : range_(std::move(range)) {
   wanted_.fill(request.arrays().empty());
   for (const int array : request.arrays()) {
     // One that is none of the four the server refuses.
@@ -78,11 +78,6 @@ absl::Status RecordReader::Add(FetchedMessage message) {
   }
   if (!has_header_) return absl::InternalError("the server's FetchTopK began without a header");
   FetchedChunk& chunk = std::get<FetchedChunk>(message);
-  if (chunk.columns.size() != columns_.size() || chunk.column_presence.size() != columns_.size()) {
-    return absl::InternalError(absl::StrCat("the server's FetchTopK chunk has ",
-                                            chunk.columns.size(), " columns, not ",
-                                            columns_.size()));
-  }
   return range_ == nullptr ? Copy(std::move(chunk)) : Locate(chunk);
 }
 
@@ -100,15 +95,7 @@ absl::Status RecordReader::AddHeader(const v1::FetchTopKHeader& header) {
                                               " on of slice ", gap.slice(), ", which lie in none"));
     }
   }
-  records_.columns.resize(columns_.size());
-  if (range_ != nullptr) return absl::OkStatus();
-  for (size_t i = 0; i < columns_.size(); ++i) {
-    columns_[i] = std::make_shared<ColumnMemory>();
-    columns_[i]->present.resize(positions_);
-    records_.columns[i].present = columns_[i]->present;
-    records_.columns[i].memory = columns_[i];
-  }
-  if (!ragged()) Allocate();
+  if (range_ == nullptr && !ragged()) Allocate();
   return absl::OkStatus();
 }
 
@@ -168,7 +155,6 @@ absl::Status RecordReader::Copy(FetchedChunk chunk) {
                                             " at position ", chunk.first_position,
                                             " is out of order"));
   }
-  if (absl::Status status = CopyColumns(chunk); !status.ok()) return status;
   filled_ += chunk.length;
   row_ += chunk.length;
   if (ragged()) return Keep(std::move(chunk));
@@ -211,28 +197,6 @@ void RecordReader::CopyKept() {
   kept_.clear();
 }
 
-absl::Status RecordReader::CopyColumns(const FetchedChunk& chunk) {
-  for (size_t i = 0; i < columns_.size(); ++i) {
-    FetchedColumn& column = records_.columns[i];
-    const size_t bytes = chunk.columns[i].size;
-    if (column.width == 0 && bytes > 0 && chunk.length > 0) {
-      column.width = bytes / chunk.length;
-      columns_[i]->values.resize(positions_ * column.width);
-      column.values = columns_[i]->values;
-    }
-    // A server that gave no answer has no values.
-    if ((bytes != 0 && bytes != column.width * chunk.length) ||
-        chunk.column_presence[i].size != chunk.length) {
-      return absl::InternalError(absl::StrCat("the server's columns[", i, "] holds ", bytes,
-                                              " bytes for ", chunk.length, " positions"));
-    }
-    chunk.Copy(chunk.columns[i], columns_[i]->values.data() + filled_ * column.width);
-    chunk.Copy(chunk.column_presence[i],
-               reinterpret_cast<std::byte*>(columns_[i]->present.data() + filled_));
-  }
-  return absl::OkStatus();
-}
-
 void RecordReader::SkipFullSlices() {
   while (slice_ < records_.slices.size() && row_ >= records_.slices[slice_].length) {
     row_ -= records_.slices[slice_++].length;
@@ -265,27 +229,6 @@ absl::Status RecordReader::LocateArray(const FetchedChunk& chunk, Array array) {
   return absl::OkStatus();
 }
 
-absl::Status RecordReader::LocateColumns(const FetchedChunk& chunk) {
-  for (size_t i = 0; i < columns_.size(); ++i) {
-    const std::string name = absl::StrCat("columns[", i, "]");
-    const auto values = Located(name, chunk, chunk.columns[i]);
-    if (!values.ok()) return values.status();
-    const auto present =
-        Located(absl::StrCat("column_presence[", i, "]"), chunk, chunk.column_presence[i]);
-    if (!present.ok()) return present.status();
-    const size_t width = positions_ == 0 ? 0 : values->size() / positions_;
-    if (values->size() != width * positions_ || present->size() != positions_) {
-      return absl::InternalError(absl::StrCat("the server's ", name, " holds ", values->size(),
-                                              " bytes for ", positions_, " positions"));
-    }
-    records_.columns[i] = {.width = width,
-                           .values = *values,
-                           .present = Elements<uint8_t>(present->data(), present->size()),
-                           .memory = range_};
-  }
-  return absl::OkStatus();
-}
-
 absl::Status RecordReader::Locate(const FetchedChunk& chunk) {
   if (located_ || chunk.length != positions_) {
     return absl::InternalError(absl::StrCat("the server's FetchTopK put ", chunk.length, " of ",
@@ -300,7 +243,6 @@ absl::Status RecordReader::Locate(const FetchedChunk& chunk) {
     if (!wanted_[array] || array == kTopKCounts) continue;
     if (absl::Status status = LocateArray(chunk, array); !status.ok()) return status;
   }
-  if (absl::Status status = LocateColumns(chunk); !status.ok()) return status;
   range_->Shrink(used_);
   SetArrays(range_);
   located_ = true;

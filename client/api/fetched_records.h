@@ -35,10 +35,8 @@ class RecordReader {
  private:
   absl::Status AddHeader(const v1::FetchTopKHeader& header);
   absl::Status Copy(FetchedChunk chunk);
-  absl::Status CopyColumns(const FetchedChunk& chunk);
   absl::Status Locate(const FetchedChunk& chunk);
   absl::Status LocateArray(const FetchedChunk& chunk, FetchedChunk::Array array);
-  absl::Status LocateColumns(const FetchedChunk& chunk);
   // Where in the range an array lies, as the chunk's field says.
   absl::StatusOr<std::span<std::byte>> Located(absl::string_view name, const FetchedChunk& chunk,
                                                const FetchedChunk::ByteRange& field);
@@ -73,12 +71,6 @@ class RecordReader {
   // How many rows are copied, and where the next belongs; before SkipFullSlices it may be one of a
   // later slice.
   size_t filled_ = 0;
-  // Where the arrays of each column that is wanted lie.
-  struct ColumnMemory {
-    std::vector<std::byte> values;  // none until the width is known
-    std::vector<uint8_t> present;
-  };
-  std::vector<std::shared_ptr<ColumnMemory>> columns_;
   size_t slice_ = 0;
   size_t row_ = 0;
 };

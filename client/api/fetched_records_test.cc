@@ -102,53 +102,6 @@ TEST_F(LocatedRecordsTest, NotWhereItMayNotWrite) {
   }
 }
 
-TEST_F(LocatedRecordsTest, ColumnsAreAsWideAsTheServerSays) {
-  request_.add_arrays(v1::SAMPLED_IDS);
-  for (const char* name : {"wide", "narrow"}) request_.add_columns(name);
-  v1::FetchTopKChunk whole;
-  whole.set_length(kPositions);
-  whole.set_sampled_ids(Part(128, 80));
-  whole.add_columns(Part(256, 3 * kPositions));
-  whole.add_columns(Part(320, kPositions));
-  whole.add_column_presence(Part(384, kPositions));
-  whole.add_column_presence(Part(832, kPositions));
-  const std::byte* const first = memory_->bytes().data();
-  {
-    const auto records = Locate({header_, FetchedChunk(whole)});
-    ASSERT_TRUE(records.ok()) << records.status();
-    ASSERT_EQ(records->columns.size(), 2);
-    EXPECT_EQ(records->columns[0].width, 3);
-    EXPECT_EQ(records->columns[1].width, 1);
-    EXPECT_EQ(records->columns[0].values.data() - first, 256);
-    EXPECT_EQ(records->columns[0].values.size(), 3 * kPositions);
-    EXPECT_EQ(reinterpret_cast<const std::byte*>(records->columns[1].present.data()) - first, 832);
-    EXPECT_EQ(records->columns[1].present.size(), kPositions);
-    // They hold all of the range, though the records' own arrays end before.
-    const auto rest = memory_->TakeLargest();
-    EXPECT_GE(rest->offset(), 832 + kPositions);
-  }
-  const std::vector<std::function<void(v1::FetchTopKChunk&)>> wrong = {
-      [](auto& chunk) { chunk.set_columns(0, Part(64, 3 * kPositions)); },
-      [](auto& chunk) { chunk.set_columns(0, Part(260, 3 * kPositions)); },
-      [](auto& chunk) { chunk.set_columns(0, Part(256, 3 * kPositions + 1)); },
-      [](auto& chunk) { chunk.set_columns(0, Part(256, 1000 * kPositions)); },
-      [](auto& chunk) { chunk.set_columns(0, Part(256, UINT64_MAX / kPositions * kPositions)); },
-      [](auto& chunk) { chunk.set_columns(1, std::string(kPositions, 'x')); },
-      [](auto& chunk) { chunk.set_columns(1, ""); },
-      [](auto& chunk) { chunk.set_column_presence(1, Part(832, kPositions - 1)); },
-      [](auto& chunk) { chunk.set_column_presence(1, Part(896, kPositions)); },
-      [](auto& chunk) { chunk.mutable_columns()->RemoveLast(); },
-      [](auto& chunk) { chunk.mutable_column_presence()->RemoveLast(); },
-      [](auto& chunk) { chunk.add_columns(Part(256, 3 * kPositions)); },
-  };
-  for (size_t i = 0; i < wrong.size(); ++i) {
-    v1::FetchTopKChunk chunk = whole;
-    wrong[i](chunk);
-    EXPECT_EQ(Locate({header_, FetchedChunk(chunk)}).status().code(), absl::StatusCode::kInternal)
-        << "chunk " << i;
-  }
-}
-
 TEST(CopiedRecordsTest, ChunksMaySpanSlices) {
   v1::FetchTopKRequest request;
   request.add_arrays(v1::SAMPLED_IDS);

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/asked_servers.h"
 #include "client/cli/subcommands.h"
@@ -26,8 +25,8 @@ constexpr char kDetails[] =
 newest_policy_version (of the sequence), missing (the reason why there is no record), sampled_id,
 sampled_log_prob, ids, log_probs (the set, most probable first, in nats). Of the last evaluation, where
 its values are kept (see sisctl show): draw, decision, log_ratio, acceptance_probability,
-log_envelope, residual_mass, staleness, current_log_probs. Of each of the run's columns column_NAME,
-its bytes as hexadecimal digits, of all slots together if per slot. What isn't known is null.
+log_envelope, residual_mass, staleness, current_log_probs. What isn't known
+is null.
 
 Records are read, and so leave their place among the unread ones. The same as Parquet, from Python:
 sis.Client.export.)";
@@ -53,7 +52,6 @@ class Exporter {
   absl::Status Export() {
     const absl::StatusOr<v1::Run> run = FindRun(client_, run_.run_id);
     if (!run.ok()) return run.status();
-    for (const v1::Column& column : run->config().columns()) columns_.push_back(column.name());
     const absl::StatusOr<v1::InspectRunResponse> inspected = client_.InspectRun(run_);
     if (!inspected.ok()) return inspected.status();
     for (const auto& kept : inspected->sequences()) {
@@ -94,8 +92,7 @@ class Exporter {
     room_ = kPositionsAtOnce;
     if (slices.empty()) return absl::OkStatus();
     // What is gone since it was listed is missing.
-    const absl::StatusOr<TopKRecords> records =
-        client_.FetchTopK(run_, slices, {.columns = columns_});
+    const absl::StatusOr<TopKRecords> records = client_.FetchTopK(run_, slices);
     if (!records.ok()) return records.status();
     slices = records->slices;
     if (slices.size() != parts.size()) {
@@ -122,7 +119,6 @@ class Exporter {
                     {"newest_policy_version", parts[i].newest_policy_version}};
         AddRecord(*records, begins[i] + offset, missing[begins[i] + offset], row);
         AddEvaluated(position, row);
-        AddColumns(*records, begins[i] + offset, row);
         std::cout << row.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false,
                               Json::error_handler_t::replace)
                   << '\n';
@@ -189,19 +185,8 @@ class Exporter {
     row["current_log_probs"] = std::move(current);
   }
 
-  void AddColumns(const TopKRecords& records, size_t i, Json& row) const {
-    for (size_t c = 0; c < columns_.size(); ++c) {
-      const FetchedColumn& column = records.columns[c];
-      Json& value = row[absl::StrCat("column_", columns_[c])];
-      if (column.width == 0 || column.present[i] == 0) continue;
-      const auto bytes = column.values.subspan(i * column.width, column.width);
-      value = absl::BytesToHexString({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-    }
-  }
-
   Client& client_;
   const RunRef run_;
-  std::vector<std::string> columns_;
   // Those of which evaluated values are kept.
   std::set<Name> kept_;
   std::vector<Part> parts_;

@@ -29,9 +29,8 @@ class ExportTest(unittest.TestCase):
         cls.client = sis.Client(cls.addresses, timeout=30)
         cls.addClassCleanup(cls.client.close)
         cls.run_ = cls.client.create_run(
-            "r", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K, mass=0.7, log_prob_encoding="float32",
-            columns=[sis.Column("teacher", 4, per_slot=True), sis.Column("mask", 1)],
-        )  # fmt: skip
+            "r", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K, mass=0.7, log_prob_encoding="float32"
+        )
         generator = np.random.default_rng(1)
         values = {}
         with cls.client.append(cls.run_, sampling=sis.Sampling("raw")) as stream:
@@ -44,8 +43,6 @@ class ExportTest(unittest.TestCase):
                 for begin in range(0, length, 5000):
                     block = {key: value[begin : begin + 5000] for key, value in record._asdict().items()}
                     stream.block(name, first_position=begin, policy_version=version, **block)
-            cls.teacher = generator.normal(size=(30, TOP_K)).astype(np.float32)
-            stream.append_column("a", 20, "teacher", cls.teacher)
             one = {key: value[:1] for key, value in record._asdict().items()}
             for position in (0, 8):  # what is between never comes
                 stream.block("gap", first_position=position, policy_version=0, **one)
@@ -114,13 +111,6 @@ class ExportTest(unittest.TestCase):
         columns = ("draw", "decision", "log_ratio", "current_log_probs")
         for row in [*self.of("gap"), *self.of('b "quoted" ü')]:
             self.assertEqual([row[column] for column in columns], [None] * 4)
-
-    def test_columns_of_the_run(self):
-        rows = self.of("a")
-        told = [np.frombuffer(bytes.fromhex(row["column_teacher"]), np.float32) for row in rows[20:50]]
-        np.testing.assert_array_equal(told, self.teacher)
-        self.assertEqual({row["column_teacher"] for row in [*rows[:20], *rows[50:], *self.of("c")]}, {None})
-        self.assertEqual({row["column_mask"] for row in self.rows}, {None}, "no values ever came")
 
     def test_a_silent_replica_is_said(self):
         servers = two_replicas(self.addCleanup)

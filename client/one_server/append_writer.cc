@@ -65,7 +65,7 @@ OutgoingEntry Made(const BlockEntry& from, const MappedSegments* segments, doubl
   std::optional<CutSets> cut;
   std::vector<std::string> fields;
   if (std::optional<MappedSegments::Locations> parts =
-          segments && from.columns.empty() ? segments->Find(arrays) : std::nullopt) {
+          segments ? segments->Find(arrays) : std::nullopt) {
     entry.segment = std::move(parts->segment);
     fields = std::move(parts->fields);
     for (const std::span<const std::byte> array : arrays) entry.array_bytes += array.size();
@@ -90,28 +90,6 @@ OutgoingEntry Made(const BlockEntry& from, const MappedSegments* segments, doubl
   uint32_t crc = 0;
   for (const std::span<const std::byte> array : arrays) crc = ExtendCrc32c(crc, array);
   block.set_crc32c(crc);
-  for (const std::span<const std::byte> column : from.columns) {
-    block.add_columns(ToBytes(column));
-  }
-  return entry;
-}
-
-OutgoingEntry Made(const ColumnEntry& from, const MappedSegments*, double) {
-  OutgoingEntry entry;
-  v1::ColumnBlock& block = *entry.message.mutable_column();
-  ToMessage(from.sequence, *block.mutable_sequence());
-  block.set_first_position(from.first_position);
-  block.set_length(from.length);
-  block.set_column(from.column);
-  block.set_values(ToBytes(from.values));
-  block.set_crc32c(ExtendCrc32c(0, from.values));
-  return entry;
-}
-
-OutgoingEntry Made(const TruncateEntry& from, const MappedSegments*, double) {
-  OutgoingEntry entry;
-  ToMessage(from.sequence, *entry.message.mutable_truncate()->mutable_sequence());
-  entry.message.mutable_truncate()->set_length(from.length);
   return entry;
 }
 
@@ -128,9 +106,7 @@ OutgoingEntry Made(const SealEntry& from, const MappedSegments*, double) {
 }  // namespace
 
 const v1::SequenceRef& SequenceOf(const v1::AppendEntry& entry) {
-  if (entry.has_truncate()) return entry.truncate().sequence();
   if (entry.has_seal()) return entry.seal().sequence();
-  if (entry.has_column()) return entry.column().sequence();
   return entry.block().sequence();
 }
 
@@ -143,18 +119,6 @@ void WarnOfUnflushed(size_t entries) {
 absl::Status AppendWriter::Block(const SequenceRef& sequence, uint32_t first_position,
                                  uint64_t policy_version, const RecordView& records) {
   const AppendEntry entry = BlockEntry{sequence, first_position, policy_version, records};
-  return AppendMany({&entry, 1});
-}
-
-absl::Status AppendWriter::Column(const SequenceRef& sequence, uint32_t first_position,
-                                  uint32_t length, const std::string& column,
-                                  std::span<const std::byte> values) {
-  const AppendEntry entry = ColumnEntry{sequence, first_position, length, column, values};
-  return AppendMany({&entry, 1});
-}
-
-absl::Status AppendWriter::Truncate(const SequenceRef& sequence, uint32_t length) {
-  const AppendEntry entry = TruncateEntry{sequence, length};
   return AppendMany({&entry, 1});
 }
 

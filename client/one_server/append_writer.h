@@ -40,7 +40,7 @@ struct AppendOptions {
   double mass = 0;
 };
 
-// What AppendWriter::Block, Column, Truncate and Seal are told.
+// What AppendWriter::Block and Seal are told.
 struct BlockEntry {
   SequenceRef sequence;
   uint32_t first_position = 0;
@@ -49,27 +49,13 @@ struct BlockEntry {
   // [T], or empty. How many slots each position uses; then records.ids and .log_probs hold those
   // alone, one position after the other. Only for runs that GetRun says a mass of.
   std::span<const uint16_t> top_k_counts = {};
-  // Values of the run's columns, by its order: [T, bytes], or [T, K, bytes] if per slot. Empty, or
-  // fewer than there are: they may come later. With them all arrays are copied.
-  std::vector<std::span<const std::byte>> columns = {};
-};
-struct ColumnEntry {
-  SequenceRef sequence;
-  uint32_t first_position = 0;
-  uint32_t length = 0;  // T
-  std::string column;
-  std::span<const std::byte> values;  // as those of a block
-};
-struct TruncateEntry {
-  SequenceRef sequence;
-  uint32_t length = 0;
 };
 struct SealEntry {
   SequenceRef sequence;
   uint32_t length = 0;
   std::optional<v1::Annotation> annotation = {};
 };
-using AppendEntry = std::variant<BlockEntry, ColumnEntry, TruncateEntry, SealEntry>;
+using AppendEntry = std::variant<BlockEntry, SealEntry>;
 
 // An entry on its way.
 struct OutgoingEntry {
@@ -111,13 +97,6 @@ class AppendWriter {
   // NotFound.
   absl::Status Block(const SequenceRef& sequence, uint32_t first_position, uint64_t policy_version,
                      const RecordView& records);
-  // Values of a column of the run at T positions that are recorded. Waits for the acks of all
-  // entries before it.
-  absl::Status Column(const SequenceRef& sequence, uint32_t first_position, uint32_t length,
-                      const std::string& column, std::span<const std::byte> values);
-  // Drops the positions from `length` on. Waits for the acks of all entries before it: a block that
-  // has to be sent again must not come after it.
-  absl::Status Truncate(const SequenceRef& sequence, uint32_t length);
   // No position at or beyond `length` will come. What the annotation says is for people; sealed
   // again with more, its fields stand for those before.
   absl::Status Seal(const SequenceRef& sequence, uint32_t length,

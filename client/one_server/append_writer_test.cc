@@ -77,7 +77,6 @@ TEST_F(AppendWriterTest, AppendSendsHeaderThenEntriesInOrder) {
   });
   const auto stream = Append({.worker = "worker 1"});
   ASSERT_TRUE(AppendOne(*stream, "a").ok());
-  ASSERT_TRUE(stream->Truncate({"a", 2}, 6).ok());
   ASSERT_TRUE(stream->Seal({"a", 2}, 6).ok());
   const auto refused = stream->Finish();
   ASSERT_TRUE(refused.ok()) << refused.status();
@@ -96,7 +95,7 @@ TEST_F(AppendWriterTest, AppendSendsHeaderThenEntriesInOrder) {
     entries.insert(entries.end(), request.batch().entries().begin(),
                    request.batch().entries().end());
   }
-  ASSERT_EQ(entries.size(), 3);
+  ASSERT_EQ(entries.size(), 2);
   const v1::Block& block = entries[0].block();
   EXPECT_EQ(block.sequence().id(), "a");
   EXPECT_EQ(block.sequence().attempt(), 2);
@@ -109,8 +108,7 @@ TEST_F(AppendWriterTest, AppendSendsHeaderThenEntriesInOrder) {
   const std::string arrays =
       block.sampled_ids() + block.sampled_log_probs() + block.top_k_ids() + block.top_k_log_probs();
   EXPECT_EQ(block.crc32c(), ExtendCrc32c(0, std::as_bytes(std::span(arrays))));
-  EXPECT_EQ(entries[1].truncate().length(), 6);
-  EXPECT_EQ(entries[2].seal().length(), 6);
+  EXPECT_EQ(entries[1].seal().length(), 6);
 }
 
 // What travels of sets is what the server would keep of them.
@@ -232,7 +230,6 @@ TEST_F(AppendWriterTest, ManyAreTheEntriesOfEachInAsFewBatchesAsTheirBytesAllow)
         BlockEntry{{std::string(1, static_cast<char>('a' + i % 3)), i % 2}, i, 11, row});
   }
   entries.push_back(SealEntry{{"a", 1}, 19});
-  entries.push_back(TruncateEntry{{"b", 0}, 3});
   std::vector<v1::AppendBatch> batches;
   const auto append = [&](const AppendOptions& options, bool many) {
     batches.clear();
@@ -250,7 +247,6 @@ TEST_F(AppendWriterTest, ManyAreTheEntriesOfEachInAsFewBatchesAsTheirBytesAllow)
         }
       }
       EXPECT_TRUE(stream->Seal({"a", 1}, 19).ok());
-      EXPECT_TRUE(stream->Truncate({"b", 0}, 3).ok());
     }
     EXPECT_TRUE(stream->AppendMany({}).ok());
     EXPECT_TRUE(stream->Finish().ok());
@@ -264,15 +260,14 @@ TEST_F(AppendWriterTest, ManyAreTheEntriesOfEachInAsFewBatchesAsTheirBytesAllow)
     return sent;
   };
   const std::vector<std::string> one_by_one = append({}, /*many=*/false);
-  EXPECT_EQ(one_by_one.size(), 20);
+  EXPECT_EQ(one_by_one.size(), 19);
   EXPECT_EQ(append({}, /*many=*/true), one_by_one);
-  // A truncation waits for all that come before it.
-  EXPECT_THAT(Sizes(batches), ElementsAre(19, 1));
+  EXPECT_THAT(Sizes(batches), ElementsAre(19));
   const size_t three = one_by_one[0].size() * 3;
   EXPECT_EQ(append({.batch_bytes = three, .max_batches_in_flight = 2}, /*many=*/true), one_by_one);
   EXPECT_EQ(Sizes(batches).front(), 3);
   EXPECT_EQ(append({.batch_bytes = 1}, /*many=*/true), one_by_one);
-  EXPECT_EQ(batches.size(), 20);
+  EXPECT_EQ(batches.size(), 19);
 }
 
 TEST_F(AppendWriterTest, ArraysInASegmentCountASixteenth) {

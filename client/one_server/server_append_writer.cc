@@ -115,10 +115,9 @@ absl::Status ServerAppendWriter::Put(std::vector<OutgoingEntry>& entries) {
 }
 
 absl::Status ServerAppendWriter::Queue(std::unique_lock<std::mutex>& lock, OutgoingEntry& entry) {
-  const bool after_all_others = entry.message.has_truncate() || entry.message.has_column();
   WaitFor(lock, [&] {
     if (ended_ || closing_) return true;
-    return after_all_others ? Idle() : queued_bytes_ < options_.batch_bytes;
+    return queued_bytes_ < options_.batch_bytes;
   });
   if (ended_ && !status_.ok()) {
     told_ = true;

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/replicas/replicated_append_writer.h"
 #include "client/replicas/store_down.h"
-#include "google/protobuf/util/message_differencer.h"
 
 namespace sis {
 
@@ -61,11 +60,6 @@ absl::StatusOr<v1::GetRunResponse> Replicas::GetRun(const v1::GetRunRequest& req
     // Some know of no mass, and must be sent whole sets.
     if (answer.run().config().mass() != known.config().mass()) {
       merged.mutable_run()->mutable_config()->clear_mass();
-    }
-    // Some know of no columns, or of others.
-    if (!std::ranges::equal(answer.run().config().columns(), known.config().columns(),
-                            google::protobuf::util::MessageDifferencer::Equals)) {
-      merged.mutable_run()->mutable_config()->clear_columns();
     }
   }
   return merged;

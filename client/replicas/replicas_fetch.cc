@@ -37,10 +37,6 @@ FetchedChunk EmptyChunk(size_t number, const v1::Slice& slice, uint32_t top_k,
   if (wanted(v1::SAMPLED_LOG_PROBS)) chunk.set_sampled_log_probs(ToBytes(std::span(sampled)));
   if (wanted(v1::TOP_K_IDS)) chunk.set_top_k_ids(ToBytes(std::span(ids)));
   if (wanted(v1::TOP_K_LOG_PROBS)) chunk.set_top_k_log_probs(ToBytes(std::span(log_probs)));
-  for (int i = 0; i < request.columns_size(); ++i) {
-    chunk.add_columns();
-    chunk.add_column_presence(std::string(slice.length(), '\0'));
-  }
   if (request.ragged() && (wanted(v1::TOP_K_IDS) || wanted(v1::TOP_K_LOG_PROBS))) {
     chunk.set_top_k_counts(std::string(slice.length() * sizeof(uint16_t), '\0'));
   }

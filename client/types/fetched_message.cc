@@ -98,12 +98,6 @@ bool FetchedChunk::ReadInPlace(grpc::ByteBuffer bytes) {
           return false;
         }
         break;
-      case DelimitedTag(v1::FetchTopKChunk::kColumnsFieldNumber):
-        if (!read_range(columns.emplace_back())) return false;
-        break;
-      case DelimitedTag(v1::FetchTopKChunk::kColumnPresenceFieldNumber):
-        if (!read_range(column_presence.emplace_back())) return false;
-        break;
       default:
         return false;
     }

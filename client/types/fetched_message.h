@@ -39,10 +39,6 @@ class FetchedChunk {
     int size = 0;
   };
   std::array<ByteRange, kArrays> arrays;
-  // Of each column that the request wants, in its order: values; and a byte for each position,
-  // which says whether there is one.
-  std::vector<ByteRange> columns;
-  std::vector<ByteRange> column_presence;
 
   // All bytes of a range.
   void Copy(const ByteRange& range, std::byte* into) const;

@@ -41,16 +41,6 @@ struct Slice {
   std::optional<uint64_t> record_digest = std::nullopt;
 };
 
-// A column of a run, as FetchTopK returns it.
-struct FetchedColumn {
-  // Of a position; 0 if no server has said it.
-  size_t width = 0;
-  std::span<const std::byte> values;  // [N, width]; zero where there is no value
-  std::span<const uint8_t> present;   // [N], 0 or 1
-  // What the arrays lie in.
-  std::shared_ptr<const void> memory;
-};
-
 // What FetchTopK returns: N positions, slice by slice. Missing ones hold -1, NaN, -1 and -inf: an
 // id of -1 is no index, and has no log-prob under any policy (client/api/gather.h). Arrays that
 // were not asked for are empty. Fetched ragged, ids and log_probs hold the S used slots alone, one
@@ -71,8 +61,6 @@ struct TopKRecords {
   std::span<const uint16_t> top_k_counts;    // [N], the used slots of each, if ragged; else empty
   // What the arrays lie in.
   std::shared_ptr<const void> memory;
-  // Those of FetchOptions, in its order.
-  std::vector<FetchedColumn> columns;
 
   // N.
   size_t positions() const;

@@ -30,7 +30,7 @@ class CppClientTest(unittest.TestCase):
         server = LiveServer()
         self.addCleanup(server.close)
         self.assertEqual(client.do(f"connect {server.address} timeout=20"), "ok")
-        for verb in ("block x rows=1", "truncate x 1", "seal x 1", "flush", "finish"):
+        for verb in ("block x rows=1", "seal x 1", "flush", "finish"):
             self.assertEqual(client.do(verb), "FAILED_PRECONDITION no stream is open", verb)
         self.assertEqual(client.do("list_runs"), "ok")
 

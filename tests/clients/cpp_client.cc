@@ -157,11 +157,9 @@ class Actor {
     if (verb == "lease_memory") return Told(client_->LeaseSharedMemory(1 << 20).status());
     if (stream_ == nullptr) return "FAILED_PRECONDITION no stream is open";
     if (verb == "block") return Block(command);
-    if (verb == "truncate" || verb == "seal") {
-      const SequenceRef sequence = ParseSequence(command.word(0));
-      const auto length = static_cast<uint32_t>(std::stoul(command.word(1)));
-      return Told(verb == "seal" ? stream_->Seal(sequence, length)
-                                 : stream_->Truncate(sequence, length));
+    if (verb == "seal") {
+      return Told(stream_->Seal(ParseSequence(command.word(0)),
+                                static_cast<uint32_t>(std::stoul(command.word(1)))));
     }
     if (verb == "flush") return Told(stream_->Flush());
     if (verb == "finish") return Told(stream_->Finish());

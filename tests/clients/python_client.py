@@ -143,10 +143,6 @@ class PythonClient:
             )
         self._client.append_many(self._run, entries, sampling=sis.Sampling("raw"), worker="worker")
 
-    def truncate(self, name, length):
-        sequence = slice_of(name)
-        self._stream.truncate(sequence.sequence, attempt=sequence.attempt, length=int(length))
-
     def seal(self, name, length):
         sequence = slice_of(name)
         self._stream.seal(sequence.sequence, attempt=sequence.attempt, length=int(length))

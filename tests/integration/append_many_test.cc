@@ -97,8 +97,6 @@ class AppendManyTest : public testing::TestWithParam<Over> {
       if (const auto* block = std::get_if<BlockEntry>(&entry)) {
         status = stream.Block(block->sequence, block->first_position, block->policy_version,
                               block->records);
-      } else if (const auto* truncate = std::get_if<TruncateEntry>(&entry)) {
-        status = stream.Truncate(truncate->sequence, truncate->length);
       } else {
         const auto& seal = std::get<SealEntry>(entry);
         status = stream.Seal(seal.sequence, seal.length);
@@ -170,9 +168,7 @@ TEST_P(AppendManyTest, RecordsDigestsAndRefusalsAreThoseOfOneByOne) {
   Add({"beyond all"}, std::numeric_limits<uint32_t>::max(), block);
   // In the middle of them, behind what they differ from.
   std::rotate(entries_.begin() + 20, entries_.end() - 6, entries_.end());
-  // The first is generated anew from position 20 on. Then all end, and nothing is taken beyond.
-  entries_.push_back(TruncateEntry{slices_[0].sequence, 20});
-  Add(slices_[0].sequence, 20, records_[0].View(20, kLengths[0] - 20));
+  // All end, and nothing is taken beyond.
   for (const Slice& slice : slices_) entries_.push_back(SealEntry{slice.sequence, slice.length});
   Add(slices_[1].sequence, slices_[1].length, others);
 

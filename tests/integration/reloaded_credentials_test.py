@@ -81,7 +81,7 @@ class ReloadedCredentialsTest(SecuredServerTest):
         self.write_identities(f"sha256 {hashlib.sha256(new.encode()).hexdigest()} alice trainer")
         until(lambda: is_refused(old))
         with self.assertRaises((sis.Error, RuntimeError)):
-            stream.truncate("s", length=1)
+            stream.seal("s", length=2)
             stream.flush()
         stream.abandon()
         self.assertEqual(self.client(server, ca=authority.path, token=new).get_run("r").positions, 2)

@@ -34,9 +34,6 @@ class Episode:
         self.tokens += tokens
         self.mask += [by_policy] * len(tokens)
 
-    def cut(self, length):
-        del self.tokens[length:], self.mask[length:]
-
 
 class Engine:
     """The policy that samples: one request at a time, in a thread."""
@@ -77,13 +74,10 @@ async def use_tool(recorder, episode, vocabulary_size):
     episode.write(answer, by_policy=False)
 
 
-async def abort_a_turn(engine, recorder, episode):
-    """A turn that leads nowhere is taken back: what comes next has its positions."""
-    before = len(episode.tokens)
-    await take_turn(engine, recorder, episode, last=False)
-    print(f"{episode.name}: dropped its {len(episode.tokens) - before} tokens from position {before} on")
-    recorder.truncate(episode.name, before)
-    episode.cut(before)
+async def drop_a_turn(engine, episode):
+    """A turn that leads nowhere. Recorded positions are final, so a turn is recorded once it is known to stay."""
+    output = await engine.generate(episode)
+    print(f"{episode.name}: dropped {len(output.sampled_ids)} tokens from position {len(episode.tokens)} on")
 
 
 def logits_of(model, episodes):
@@ -125,7 +119,7 @@ async def main(address, path):
                     update(model, optimizer, episodes)
                     await client.advance_version(run, 1)
                     recorder.policy_version = 1
-                    await abort_a_turn(engine, recorder, episodes[0])
+                    await drop_a_turn(engine, episodes[0])
                 last = turn == TURNS - 1
                 await asyncio.gather(*(take_turn(engine, recorder, each, last=last) for each in episodes))
                 if not last:

@@ -32,7 +32,6 @@ from sis.entries import Annotation as Annotation
 from sis.entries import Block as Block
 from sis.entries import Gap as Gap
 from sis.entries import Seal as Seal
-from sis.entries import Truncate as Truncate
 from sis.errors import AlreadyExists as AlreadyExists
 from sis.errors import AppendError as AppendError
 from sis.errors import DeadlineExceeded as DeadlineExceeded

@@ -92,7 +92,6 @@ class AppendStream(_Flushed):
 
     block = _awaited(sis.append.AppendStream.block)
     gap = _awaited(sis.append.AppendStream.gap)
-    truncate = _awaited(sis.append.AppendStream.truncate)
     seal = _awaited(sis.append.AppendStream.seal)
     append_many = _awaited(sis.append.AppendStream.append_many)
     flush = _awaited(sis.append.AppendStream.flush)
@@ -184,7 +183,6 @@ class Recorder(_Flushed):
             self.blocking.add_many(outputs, policy_version=policy_version)
 
     skip = _passed_on(BlockingRecorder.skip)
-    truncate = _passed_on(BlockingRecorder.truncate)
     retry = _passed_on(BlockingRecorder.retry)
     forget = _passed_on(BlockingRecorder.forget)
     flush = _awaited(BlockingRecorder.flush)

@@ -12,7 +12,7 @@ from sis import spans
 from sis.append_streams import encoded_entries
 from sis.append_streams.encoded_entries import Entry
 from sis.arrays import ArrayLike
-from sis.entries import Annotation, AppendEntry, Block, Gap, Seal, Truncate
+from sis.entries import Annotation, AppendEntry, Block, Gap, Seal
 from sis.owner import Owner
 from sis.records import MissingReason, SequenceRef
 from sis.run import Run, RunConfig, Sampling
@@ -151,14 +151,6 @@ class AppendStream(abc.ABC):
         `reason` until a block fills them. Positions that have records are ALREADY_EXISTS."""
         self._put(Gap(sequence, first_position, length, reason, attempt))
 
-    def truncate(self, sequence: str, *, length: int, attempt: int = 0) -> None:
-        """Drops the positions from `length` on, so that they can be generated again.
-
-        Waits for the acks of everything before, so that a block which is sent again can't bring
-        back what is dropped.
-        """
-        self._put(Truncate(sequence, length, attempt))
-
     def seal(
         self, sequence: str, *, length: int, attempt: int = 0, annotation: Optional[Annotation] = None
     ) -> None:
@@ -167,8 +159,7 @@ class AppendStream(abc.ABC):
         self._put(Seal(sequence, length, attempt, annotation))
 
     def append_many(self, entries: Iterable[AppendEntry]) -> None:
-        """Blocks, gaps, truncations and seals of any sequences, as those above one by one, but for
-        less of this process's time. They are sent at once. Arrays that lie in shared memory must
+        """Blocks, gaps and seals of any sequences, as those above one by one, but for less of this process's time. They are sent at once. Arrays that lie in shared memory must
         stay as they are until a flush has returned; others are the caller's again.
 
         ValueError says which is wrong; then nothing of the call is sent.

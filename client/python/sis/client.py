@@ -278,7 +278,7 @@ class Client:
         worker: str = "",
         retry_timeout: float = 60.0,
     ) -> Dict[SequenceRef, int]:
-        """Appends blocks, gaps, truncations and seals of any sequences. Returns the committed length
+        """Appends blocks, gaps and seals of any sequences. Returns the committed length
         of each sequence, once all is stored and readable.
 
         It does what a stream does with the entries one by one, with the same arguments and the same

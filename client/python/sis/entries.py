@@ -33,14 +33,6 @@ class Gap(NamedTuple):
     attempt: int = 0
 
 
-class Truncate(NamedTuple):
-    """See AppendStream.truncate."""
-
-    sequence: str
-    length: int
-    attempt: int = 0
-
-
 class Annotation(NamedTuple):
     """What a sequence is about, for people who look at it on the server's page or in
     InspectSequence. Texts of at most 64 KiB of UTF-8 each, `group` (of responses to one prompt) of
@@ -61,4 +53,4 @@ class Seal(NamedTuple):
     annotation: Optional[Annotation] = None
 
 
-AppendEntry = Union[Block, Gap, Truncate, Seal]
+AppendEntry = Union[Block, Gap, Seal]

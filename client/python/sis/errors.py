@@ -61,7 +61,7 @@ class Refusal(NamedTuple):
 
     sequence: str
     attempt: int
-    # "block [first, end)", "gap [first, end)", "truncate to length" or "seal at length".
+    # "block [first, end)", "gap [first, end)" or "seal at length".
     entry: str
     code: grpc.StatusCode
     message: str

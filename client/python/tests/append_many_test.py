@@ -42,8 +42,7 @@ def one_by_one(stream, entry):
     if isinstance(entry, sis.Block):
         stream.block(values.pop("sequence"), **values)
     else:
-        call = stream.seal if isinstance(entry, sis.Seal) else stream.truncate
-        call(entry.sequence, length=entry.length, attempt=entry.attempt)
+        stream.seal(entry.sequence, length=entry.length, attempt=entry.attempt)
 
 
 class AppendManyTest(fake_service.ServiceTest):
@@ -75,16 +74,14 @@ class AppendManyTest(fake_service.ServiceTest):
     # What comes of the entries.
 
     def entries_at_random(self, seed):
-        """Some are refused: they come back, differ, or are cut or sealed elsewhere."""
+        """Some are refused: they come back, differ, or are sealed elsewhere."""
         generator = random.Random(seed)
         entries = []
         for _ in range(60):
             name, attempt = generator.choice("abc"), generator.choice((0, 0, 0, 1))
-            if (kind := generator.random()) < 0.75:
+            if generator.random() < 0.9:
                 first = generator.choice((0, 2, 4, 6, 8))
                 entries.append(block(name, first, 2, seed=first + (generator.random() < 0.1), attempt=attempt))
-            elif kind < 0.9:
-                entries.append(sis.Truncate(name, generator.choice((0, 3, 6)), attempt))
             else:
                 entries.append(sis.Seal(name, generator.choice((6, 8, 10)), attempt))
         return entries

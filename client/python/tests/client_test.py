@@ -313,8 +313,8 @@ class ClientTest(fake_service.ServiceTest):
         with self.assertRaisesRegex(sis.FailedPrecondition, "lease"):
             self.evaluate(dataclasses.replace(records, slices=unchecked))
         records = self.fetched()
-        with self.client.append(self.run_, sampling=SAMPLING) as stream:
-            stream.truncate("b", length=0)
+        self.client.release(self.run_, ["b"])
+        self.append("b", 5, seed=9)
         with self.assertRaisesRegex(sis.FailedPrecondition, r"slices\[1\] has changed"):
             self.evaluate(records)
         self.assertEqual(self.evaluate(records.select([0])).totals.scored, 6)

@@ -34,7 +34,7 @@ class EntriesTest(unittest.TestCase):
         sequence = generator.choice(("", "s", "é" * 70, "n" * 300))
         attempt = generator.choice((0, 1, 127, 128, 2**32 - 1))
         reference = pb.SequenceRef(id=sequence, attempt=attempt)
-        kind = generator.choice((sis.Block, sis.Block, sis.Gap, sis.Truncate, sis.Seal))
+        kind = generator.choice((sis.Block, sis.Block, sis.Gap, sis.Seal))
         length = generator.choice((0, 1, 200, 2**32 - 1))
         if kind is sis.Gap:
             gap = sis.Gap(sequence, length, generator.choice((0, 1, 300)), attempt=attempt)
@@ -46,9 +46,8 @@ class EntriesTest(unittest.TestCase):
             )
             return gap, pb.AppendEntry(gap=message)
         if kind is not sis.Block:
-            field = kind.__name__.lower()
-            message = getattr(pb, kind.__name__)(sequence=reference, length=length)
-            return kind(sequence, length, attempt), pb.AppendEntry(**{field: message})
+            message = pb.Seal(sequence=reference, length=length)
+            return sis.Seal(sequence, length, attempt), pb.AppendEntry(seal=message)
         values = columns(generator.choice((0, 1, 2, 31, 32, 33, 5000)), generator.getrandbits(30))
         version = generator.choice((0, 1, 2**64 - 1))
         message = pb.Block(

@@ -210,13 +210,6 @@ class FakeService:
         sequence.gaps.update(dict.fromkeys(positions, gap.reason))
         return None
 
-    def truncate(self, run, sequence, truncate):
-        if sequence.sealed is not None:
-            return FAILED_PRECONDITION, f"sealed at {sequence.sealed}", 0.0
-        sequence.rows = {p: row for p, row in sequence.rows.items() if p < truncate.length}
-        sequence.gaps = {p: reason for p, reason in sequence.gaps.items() if p < truncate.length}
-        return None
-
     def seal(self, run, sequence, seal):
         if seal.length < sequence.committed or sequence.sealed not in (None, seal.length):
             return FAILED_PRECONDITION, f"cannot seal at {seal.length}", 0.0

@@ -12,7 +12,7 @@ import numpy as np
 
 from sis import arrays, errors, ragged
 from sis.arrays import ArrayLike
-from sis.entries import AppendEntry, Block, Gap, Seal, Truncate
+from sis.entries import AppendEntry, Block, Gap, Seal
 from sis.records import SequenceRef
 from sis.run import RunConfig
 from sis.segment import Segment
@@ -20,7 +20,7 @@ from sis.v1 import ratio_service_pb2 as pb
 from sis.wire import checksum
 from sis.wire.fields import key, varint
 
-_KINDS: Dict[type, str] = {Block: "block", Gap: "gap", Truncate: "truncate", Seal: "seal"}
+_KINDS: Dict[type, str] = {Block: "block", Gap: "gap", Seal: "seal"}
 
 # What bytes are made of; arrays are contiguous.
 Part = Union[bytes, np.ndarray]
@@ -55,7 +55,7 @@ class Entry:
         placed: Optional[PlacedArrays] = None,
     ) -> None:
         self.sequence = sequence
-        # "block" or "gap" of [first, end), "truncate" to `end` or "seal" at it.
+        # "block" or "gap" of [first, end), or "seal" at `end`.
         self.kind = kind
         self.first = first
         self.end = end
@@ -90,7 +90,7 @@ class Entry:
         if self.kind in ("block", "gap"):
             text = f"{self.kind} [{self.first}, {self.end})"
         else:
-            text = f"{self.kind} {'to' if self.kind == 'truncate' else 'at'} {self.end}"
+            text = f"{self.kind} at {self.end}"
         return errors.Refusal(self.sequence.id, self.sequence.attempt, text, code, message)
 
 
@@ -99,7 +99,7 @@ def checked(entry: AppendEntry, config: RunConfig, segments: Sequence[Segment] =
     of the segments stay there; others travel ragged where the run's mass makes that shorter."""
     kind = _KINDS.get(type(entry))
     if kind is None:
-        raise TypeError(f"{entry!r} is no sis.Block, sis.Gap, sis.Truncate or sis.Seal")
+        raise TypeError(f"{entry!r} is no sis.Block, sis.Gap or sis.Seal")
     if kind == "block":
         return _checked_block(entry, config, segments)
     if kind == "gap":
@@ -151,7 +151,6 @@ _NUMBERS = {kind: _Field.of(pb.AppendEntry, kind).number for kind in _KINDS.valu
 _SEQUENCE = _Field.of(pb.Block, "sequence").number
 _ID = _Field.of(pb.SequenceRef, "id").number
 _ATTEMPT = _Field.of(pb.SequenceRef, "attempt")
-# Of truncations too.
 _LENGTH = _Field.of(pb.Seal, "length")
 _ANNOTATION = _Field.of(pb.Seal, "annotation").number
 _FIRST_POSITION = _Field.of(pb.Block, "first_position")

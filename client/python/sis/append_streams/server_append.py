@@ -182,9 +182,6 @@ class ServerAppendStream(AppendStream):
             raise ValueError("the append stream is closed")
 
     def _add(self, entry: Entry) -> None:
-        # A block that waits for room must not be overtaken.
-        if entry.kind == "truncate":
-            self._drain()
         self._pending.append(entry)
         self._pending_bytes += entry.size
         if entry.placed is not None:

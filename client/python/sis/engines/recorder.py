@@ -8,7 +8,7 @@ import itertools
 import threading
 import time
 import warnings
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from sis import errors, ragged
 from sis.append import AppendStream
 from sis.client import Client
 from sis.engines.adapter import Adapter, Fault, MalformedOutput, Piece, text_of, usable_ranges
-from sis.entries import AppendEntry, Block, Gap, Seal, Truncate
+from sis.entries import AppendEntry, Block, Gap, Seal
 from sis.outage import Outage
 from sis.owner import Owner
 from sis.records import SequenceRef
@@ -71,7 +71,7 @@ class _Outcome:
 
 @dataclasses.dataclass
 class _Work:
-    """What is to be sent of one sequence, between two entries that are no block."""
+    """Consecutive positions of one sequence to be sent, perhaps with its seal."""
 
     sequence: SequenceRef
     first_position: int
@@ -79,8 +79,8 @@ class _Work:
     pieces: List[Piece] = dataclasses.field(default_factory=list)
     # Of all pieces.
     positions: int = 0
-    # After the pieces, and its length.
-    then: Optional[Tuple[Type[Union[Seal, Truncate]], int]] = None
+    # Length to seal the sequence at, after the pieces.
+    sealed_length: Optional[int] = None
 
 
 class Recorder:
@@ -183,7 +183,7 @@ class Recorder:
         An output that says that its request has finished seals the sequence, unless `more` is to
         come: another turn of an agent, after what a tool wrote (`skip`). After one that was aborted
         it stays open: a further request, whose prompt holds what was generated, goes on where it
-        ended; or see `truncate` and `retry`.
+        ended; one that begins anew is another attempt (`retry`).
         policy_version: of the weights that generated this output. None: the recorder's.
         """
         self._add([(sequence, output)], more, policy_version)
@@ -226,16 +226,6 @@ class Recorder:
             self._check()
             state = self._sequences.setdefault(sequence, _Sequence())
             state.length, state.of_request = state.length + positions, 0
-
-    def truncate(self, sequence: str, length: int = 0) -> None:
-        """Drops the positions of a sequence from `length` on, after its request was aborted. What
-        is added next has that position."""
-        with self._mine():
-            self._check()
-            state = self._sequences.setdefault(sequence, _Sequence())
-            state.length, state.of_request = length, 0
-            state.given_up = False
-            self._work_of(sequence, state, self._policy_version).then = (Truncate, length)
 
     def retry(self, sequence: str) -> SequenceRef:
         """Begins another attempt at a sequence. What was recorded of those before stays theirs.
@@ -350,7 +340,7 @@ class Recorder:
             state.of_request = 0 if ended else max(count, start)
         if ended == "finished" and not more:
             if not state.given_up:
-                self._work_of(sequence, state, version).then = (Seal, state.length)
+                self._work_of(sequence, state, version).sealed_length = state.length
             # Nothing comes after it but another attempt.
             del self._sequences[sequence]
             if state.attempt:
@@ -378,7 +368,7 @@ class Recorder:
         last = self._last.get(sequence)
         if (
             last is None
-            or last.then is not None
+            or last.sealed_length is not None
             or last.policy_version != version
             or last.first_position + last.positions != state.length
         ):
@@ -515,9 +505,8 @@ class Recorder:
                     entries.append(Block(name, position, item.policy_version, *arrays, attempt, counts))
                 else:
                     entries.append(Gap(name, position, last - first, attempt=attempt))
-            if item.then is not None:
-                entry, length = item.then
-                entries.append(entry(name, length, attempt))
+            if item.sealed_length is not None:
+                entries.append(Seal(name, item.sealed_length, attempt))
         if entries:
             self._append(entries)
 

@@ -68,7 +68,6 @@ def add_some(recorder, seed=1):
         recorder.add_many([(name, output(1, random)) for name in ("a", "b")])
         if step == 20:
             recorder.policy_version = 1
-    recorder.truncate("b", 33)
     recorder.add("b", output(50, random, "finished"))
     recorder.add("a", output(2, random, "aborted"))
     return [*(f"whole{index}" for index in range(len(lengths))), "a", "b"]
@@ -268,14 +267,14 @@ class InPlaceTest(unittest.TestCase):
             client._record_memory._segment.close()
             self.wait_until(lambda: self.server.metrics()["sis_segments"] == 0)
             self.assertEqual(stream.flush(), {sis.SequenceRef(name): 100 for name in "xyz"})
-            # A truncation in a message with what lies there.
+            # A seal in a message with what lies there.
             stream.block("t", first_position=0, policy_version=0, **made.record(TOP_K)._asdict())
-            stream.truncate("t", length=40)
-            stream.block("t", first_position=40, policy_version=0, **made.record(
+            stream.seal("other", length=0)
+            stream.block("t", first_position=100, policy_version=0, **made.record(
                 TOP_K, client.empty_top_k(run, 100))._asdict())  # fmt: skip
             client._record_memory._segment.close()
             self.wait_until(lambda: self.server.metrics()["sis_segments"] == 0)
-            self.assertEqual(stream.flush(), {sis.SequenceRef("t"): 140})
+            self.assertEqual(stream.flush(), {sis.SequenceRef("t"): 200, sis.SequenceRef("other"): 0})
         self.assertEqual(self.sent, {"in place": 4, "copied": 5})
         client.append_many(run, [sis.Block("w", 0, 0, *made.record(TOP_K))], sampling=Engine.sampling)
         self.assertEqual(self.held(client, "r", ["x"]), self.held(client, "r", ["w"]))

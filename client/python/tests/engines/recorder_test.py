@@ -130,16 +130,6 @@ class RecorderTest(fake_service.ServiceTest):
             self.assert_recorded(name, 9)
             self.assertEqual(self.held(name).sealed, 9)
 
-    def test_truncated_positions_are_generated_again(self):
-        with self.recorder(interval=60) as recorder:
-            recorder.add("a", output(0, 9))
-            recorder.truncate("a", 4)
-            recorder.flush()
-            self.assert_recorded("a", 4)
-            recorder.add("a", output(4, 6, "finished"))
-        self.assert_recorded("a", 6)
-        self.assertEqual(self.held("a").sealed, 6)
-
     def test_turns_of_an_agent_are_one_sequence_with_gaps_where_tools_wrote(self):
         for cumulative in (False, True):
             name = f"s{cumulative}"
@@ -232,7 +222,6 @@ class RecorderTest(fake_service.ServiceTest):
         for call in (
             lambda: recorder.add("a", output(3, 5)),
             lambda: recorder.skip("a", 1),
-            lambda: recorder.truncate("a"),
             lambda: recorder.retry("a"),
             lambda: recorder.forget("a"),
             recorder.flush,
