@@ -29,13 +29,6 @@ class CacheWithOneRecord {
     request.mutable_config()->set_vocabulary_size(10);
     request.mutable_config()->set_top_k(2);
     request.mutable_config()->set_mass(mass);
-    v1::Column& mask = *request.mutable_config()->add_columns();
-    mask.set_name("m");
-    mask.set_bytes(1);
-    v1::Column& teacher = *request.mutable_config()->add_columns();
-    teacher.set_name("t");
-    teacher.set_bytes(2);
-    teacher.set_per_slot(true);
     if (!runs_.Create(request).ok()) std::abort();
     v1::AppendBatch batch;
     v1::Block& block = *batch.add_entries()->mutable_block();
@@ -45,7 +38,6 @@ class CacheWithOneRecord {
     block.set_top_k_ids(Bytes<int32_t>({4, 2, 1, -1}));
     block.set_top_k_log_probs(
         Bytes<float>({-0.5f, -1.5f, -0.25f, -std::numeric_limits<float>::infinity()}));
-    block.add_columns("ab");
     const absl::StatusOr<v1::AppendResponse> response = Apply(batch);
     if (!response.ok() || response->acks(0).code() != 0) std::abort();
   }

@@ -55,14 +55,6 @@ absl::StatusOr<Fetched> FetchAll(const std::shared_ptr<Run>& run,
     rows.mutable_sampled_log_probs()->append(chunk.sampled_log_probs());
     rows.mutable_top_k_ids()->append(chunk.top_k_ids());
     rows.mutable_top_k_log_probs()->append(chunk.top_k_log_probs());
-    for (int i = 0; i < chunk.columns_size(); ++i) {
-      if (rows.columns_size() == i) {
-        rows.add_columns();
-        rows.add_column_presence();
-      }
-      rows.mutable_columns(i)->append(chunk.columns(i));
-      rows.mutable_column_presence(i)->append(chunk.column_presence(i));
-    }
     rows.mutable_top_k_counts()->append(chunk.top_k_counts());
   }
   return fetched;
@@ -97,14 +89,6 @@ void Check(v1::FetchTopKRequest request) {
                              copied.mutable_top_k_counts()}) {
     // Arrays that aren't wanted are empty either way.
     if (!field->empty()) *field = Get(*segment, *field);
-  }
-  for (auto* fields : {copied.mutable_columns(), copied.mutable_column_presence()}) {
-    for (std::string& field : *fields) field = Get(*segment, field);
-  }
-  // Without rows there is no chunk, while a segment is always said to hold them.
-  if (copied.length() == 0) {
-    copied.clear_columns();
-    copied.clear_column_presence();
   }
   Require(copied.SerializeAsString() == in_message->rows.SerializeAsString());
   const uint64_t end = answers.offset() + answers.bytes();

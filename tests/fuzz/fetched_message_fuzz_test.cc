@@ -40,14 +40,6 @@ void RequireChunk(const FetchedChunk& chunk, const v1::FetchTopKChunk& expected)
   RequireBytes(chunk, chunk.arrays[FetchedChunk::kSampledLogProbs], expected.sampled_log_probs());
   RequireBytes(chunk, chunk.arrays[FetchedChunk::kTopKIds], expected.top_k_ids());
   RequireBytes(chunk, chunk.arrays[FetchedChunk::kTopKLogProbs], expected.top_k_log_probs());
-  Require(chunk.columns.size() == static_cast<size_t>(expected.columns_size()));
-  Require(chunk.column_presence.size() == static_cast<size_t>(expected.column_presence_size()));
-  for (int i = 0; i < expected.columns_size(); ++i) {
-    RequireBytes(chunk, chunk.columns[i], expected.columns(i));
-  }
-  for (int i = 0; i < expected.column_presence_size(); ++i) {
-    RequireBytes(chunk, chunk.column_presence[i], expected.column_presence(i));
-  }
   RequireBytes(chunk, chunk.arrays[FetchedChunk::kTopKCounts], expected.top_k_counts());
 }
 
