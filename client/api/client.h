@@ -99,7 +99,6 @@ class Client {
   // it was there. Whoever still holds it gets NotFound or FailedPrecondition. With several replicas
   // all must answer: else Unavailable or DeadlineExceeded, and the call is to be repeated.
   absl::StatusOr<bool> DeleteRun(const RunRef& run);
-  // With one name for a fleet, this and the next ones tell the share of the server that answers.
   absl::StatusOr<v1::GetStepResponse> GetStep(const RunRef& run, uint64_t draw);
   // All draws that are kept, the one evaluated last at the end.
   absl::StatusOr<v1::ListStepsResponse> ListSteps(const RunRef& run);

@@ -11,7 +11,6 @@
 #include "absl/strings/str_split.h"
 #include "client/api/client.h"
 #include "client/cli/named_file.h"
-#include "client/cli/servers_behind.h"
 #include "client/cli/subcommands.h"
 #include "proto/version.h"
 
@@ -50,18 +49,6 @@ void AddCredentials(CLI::App& app, Credentials& credentials) {
                "Send the token to other machines without TLS too; $SIS_PLAINTEXT_TOKEN=1.");
 }
 
-// In place of one name for several servers, the addresses of all: through the name each call would
-// be answered by another one, with what that one holds.
-void AskAllBehind(std::vector<std::string>& addresses, Credentials& credentials) {
-  const std::string name = addresses[0];
-  // A token goes where the name may lead, or nowhere.
-  if (!credentials.CheckFor(name).ok()) return;
-  std::vector<std::string> servers = ServersBehind(name);
-  if (servers.size() < 2) return;
-  addresses = std::move(servers);
-  credentials.server_name = NameToLookUp(name)->host;
-}
-
 ExitStatus Main(int argc, const char* const* argv) {
   CLI::App app("Talks to a SIS ratio service.", "sisctl");
   app.formatter(std::make_shared<Formatter>());
@@ -79,7 +66,7 @@ ExitStatus Main(int argc, const char* const* argv) {
   std::string addresses = "localhost:50051";
   app.add_option("--server", addresses,
                  "Host and port of the service; of its replicas, with commas, as workers and "
-                 "trainers name them. Of a name with several addresses, each is asked.")
+                 "trainers name them.")
       ->capture_default_str();
   Credentials credentials = Credentials::FromEnvironment();
   AddCredentials(app, credentials);
@@ -132,10 +119,6 @@ ExitStatus Main(int argc, const char* const* argv) {
     credentials.token_file.clear();
   }
   std::vector<std::string> replicas = absl::StrSplit(addresses, ',', absl::SkipEmpty());
-  // What changes a run any server of a fleet does for all.
-  const CLI::App& runs = *app.get_subcommand("runs");
-  const bool changes = runs.got_subcommand("create") || runs.got_subcommand("delete");
-  if (replicas.size() == 1 && !changes) AskAllBehind(replicas, credentials);
   const absl::StatusOr<std::unique_ptr<Client>> client =
       Client::Connect(replicas, {.connect_timeout = absl::Seconds(3), .credentials = credentials});
   if (!client.ok()) return failed(client.status());

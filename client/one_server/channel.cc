@@ -101,9 +101,6 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
-  if (!credentials.server_name.empty()) {
-    arguments.SetSslTargetNameOverride(credentials.server_name);
-  }
   // Large messages come in few frames; by default they are of 16 KiB.
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
   // A server that comes back may have another address. By default that may take minutes to see.
@@ -116,9 +113,6 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   // gRPC sends a call again by itself if the server has not looked at it, and older ones (1.51)
   // then may leave out a stream's first large message.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  // Servers behind one name share what they hold (docs/operations.md, "One name for a fleet"): each
-  // gets its share of the calls, and one that is new too, once its address is known.
-  if (!IsLocal(address)) arguments.SetLoadBalancingPolicyName("round_robin");
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, own_connection ? 1 : 0);
   // What doesn't leave the machine's kernel needs no TLS, and servers offer none there.
   const bool has_tls = credentials.has_tls() && !IsUnixSocket(address);

@@ -14,8 +14,6 @@ struct Credentials {
   bool tls = false;
   // Of those whose certificates servers may have; empty: those that gRPC trusts.
   std::string ca = {};
-  // That servers' certificates must be for; empty: the name that they are called by.
-  std::string server_name = {};
   // The client's own certificate and its key, which may say who it is.
   std::string certificate = {};
   std::string key = {};

@@ -97,7 +97,7 @@ absl::StatusOr<v1::AdvanceVersionResponse> Replicas::AdvanceVersion(
 
 absl::StatusOr<v1::InspectSequenceResponse> Replicas::InspectSequence(
     const v1::InspectSequenceRequest& request) {
-  // Not the one that it is placed on: behind one name any server may have evaluated it last.
+  // Of all: one may have evaluated it under another list of replicas.
   const auto answers = AskSome<v1::InspectSequenceResponse>(
       All(),
       [&](size_t replica) {

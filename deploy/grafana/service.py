@@ -12,8 +12,8 @@ from deploy.grafana.panels import (
 )  # fmt: skip
 
 _FAILURES = "Unknown|DeadlineExceeded|ResourceExhausted|Unimplemented|Internal|Unavailable|DataLoss"
-# Of a store: answers that are no failures. A new sequence is NOT_FOUND; another replica was first.
-_STORE_ANSWERS = "OK|NOT_FOUND|ALREADY_EXISTS"
+# Results of a store that are no failures. A new sequence is NOT_FOUND.
+_STORE_ANSWERS = "OK|NOT_FOUND"
 
 
 def board() -> panels.Dashboard:
@@ -324,7 +324,7 @@ def _store() -> List[Panel]:
             "Calls of the store",
             OPERATIONS_PER_SECOND,
             {"{{operation}}": operations},
-            what="Calls of RocksDB or memcached, by operation.",
+            what="Calls of RocksDB, by operation.",
             normal="appends with the ingest, seals and drops with the sequences.",
             otherwise="many reads: memory is too small for what is in flight. Nothing at all without --store.",
             runbooks=["latency"],
@@ -333,10 +333,10 @@ def _store() -> List[Panel]:
             "Store calls that fail",
             SHARE,
             {"{{operation}}": _failed_share(failed, operations)},
-            what="The share of calls that the store failed, by operation. A new sequence that is not found, and an "
-            "append that another replica was first with, are no failures.",
+            what="The share of calls that the store failed, by operation. A new sequence that is not found is "
+            "no failure.",
             normal="0.",
-            otherwise="UNAVAILABLE: a node does not answer. RESOURCE_EXHAUSTED: the disk is full.",
+            otherwise="UNAVAILABLE: the disk fails. RESOURCE_EXHAUSTED: it is full.",
             runbooks=["errors", "missing_tokens"],
             largest=1,
         ),
@@ -345,7 +345,7 @@ def _store() -> List[Panel]:
             SECONDS,
             {"{{operation}}": promql.quantile(0.99, buckets)},
             what="99 of 100 calls of the store take at most so long, by operation.",
-            normal="a write to a file with RocksDB, a round trip with memcached: milliseconds.",
+            normal="a write to a file: milliseconds.",
             otherwise="appends are acked later by as much.",
             runbooks=["latency"],
         ),

@@ -39,11 +39,6 @@ int64_t UsedSlots(const RecordView& records) {
 
 SequenceName Copy(SequenceNameView name) { return {std::string(name.id), name.attempt}; }
 
-// Refused because of what is there already.
-bool IsConflict(const EntryAck& ack) {
-  return absl::IsAlreadyExists(ack.status) || absl::IsFailedPrecondition(ack.status);
-}
-
 }  // namespace
 
 absl::StatusOr<Ingest> Ingest::Open(StoredRuns& runs, RoomQueue& room_queue,
@@ -274,9 +269,7 @@ absl::Status Ingest::Change(SequenceNameView name, const std::shared_ptr<Sequenc
   WriterLock order(log.order);
   absl::StatusOr<std::vector<LogEntry>> entries = change();
   if (!entries.ok()) return entries.status();
-  const SequenceName own_name = Copy(name);
-  held_[own_name] = sequence;
-  if (entries->empty()) unchanged_.insert(own_name);
+  held_[Copy(name)] = sequence;
   for (LogEntry& entry : *entries) stored_->Note(log, std::move(entry));
   return absl::OkStatus();
 }
@@ -313,52 +306,14 @@ void Ingest::BringIn(AppendEntries entries) {
   }
 }
 
-absl::flat_hash_set<SequenceName> Ingest::WriteHeld(AppendEntries entries,
-                                                    std::span<const EntryAck> acks) {
-  absl::flat_hash_set<SequenceName> behind;
+void Ingest::Store(AppendEntries entries, std::vector<EntryAck>& acks) {
   for (const auto& [name, sequence] : held_) {
     absl::Status status = stored_->Write(*run_, name, *sequence);
-    if (absl::IsAborted(status)) behind.insert(name);
     if (!status.ok()) unavailable_[name] = InSequence(name, status);
   }
   for (size_t i = 0; i < acks.size(); ++i) {
-    if (IsConflict(acks[i])) unchanged_.insert(Copy(NameIn(entries[i])));
-  }
-  // Decided by what memory has, and nothing was written that would have shown that the store is
-  // ahead.
-  for (const SequenceName& name : unchanged_) {
-    const auto held = held_.find(name);
-    if (held == held_.end() || unavailable_.contains(name)) continue;
-    const absl::StatusOr<bool> moved = stored_->Follow(*run_, name, *held->second);
-    if (!moved.ok()) {
-      unavailable_[name] = InSequence(name, moved.status());
-    } else if (*moved) {
-      behind.insert(name);
-    }
-  }
-  unchanged_.clear();
-  return behind;
-}
-
-void Ingest::Store(AppendEntries entries, std::vector<EntryAck>& acks) {
-  const absl::flat_hash_set<SequenceName> behind = WriteHeld(entries, acks);
-  if (!behind.empty()) {
-    for (const SequenceName& name : behind) {
-      held_.erase(name);
-      unavailable_.erase(name);
-    }
-    BringIn(entries);
-    turn_ = Turn::kOutOfTime;
-    for (size_t i = 0; i < acks.size(); ++i) {
-      if (behind.contains(Copy(NameIn(entries[i])))) acks[i] = ApplyEntry(entries[i]);
-    }
-    for (const SequenceName& name : WriteHeld(entries, acks)) {
-      unavailable_[name] = absl::UnavailableError("other replicas change it: try again");
-    }
-  }
-  for (size_t i = 0; i < acks.size(); ++i) {
     const auto why = unavailable_.find(Copy(NameIn(entries[i])));
-    if (why == unavailable_.end() || (!acks[i].status.ok() && !IsConflict(acks[i]))) continue;
+    if (why == unavailable_.end() || !acks[i].status.ok()) continue;
     const uint32_t committed_length = acks[i].committed_length;
     acks[i] = Refusal(why->second);
     acks[i].committed_length = committed_length;

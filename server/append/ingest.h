@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -96,10 +95,6 @@ class Ingest {
   absl::Status ChangeWithRoom(SequenceNameView name, const std::shared_ptr<Sequence>& sequence,
                               absl::FunctionRef<int64_t()> new_bytes,
                               absl::FunctionRef<absl::StatusOr<std::vector<LogEntry>>()> change);
-  // Stores what is noted for the sequences of the batch; unavailable_ then says which could not be.
-  // Returns those that other replicas have changed, so that memory was behind: to be tried again.
-  absl::flat_hash_set<SequenceName> WriteHeld(AppendEntries entries,
-                                              std::span<const EntryAck> acks);
 
   RunRegistry* registry_;
   StoredCache* stored_;  // null without a store
@@ -120,8 +115,7 @@ class Ingest {
   // be had.
   absl::flat_hash_map<SequenceName, std::shared_ptr<Sequence>> held_;
   absl::flat_hash_map<SequenceName, absl::Status> unavailable_;
-  std::vector<SequenceName> sealed_;             // by this batch
-  absl::flat_hash_set<SequenceName> unchanged_;  // where an entry of this batch changed nothing
+  std::vector<SequenceName> sealed_;  // by this batch
 };
 
 }  // namespace sis

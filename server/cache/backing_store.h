@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <variant>
 
 #include "server/cache/missing.h"
@@ -28,25 +27,18 @@ class BackingStore {
 
   virtual ~BackingStore() = default;
 
-  // Whether other servers use it for the same runs.
-  virtual bool shared() const = 0;
-
   // For a new sequence.
   virtual std::unique_ptr<Attachment> Attach() = 0;
-  // Charged for it, and for the sequence's place among those that other servers are asked about.
-  static constexpr int64_t kAttachmentBytes = 208;
+  // Charged for it.
+  static constexpr int64_t kAttachmentBytes = 176;
 
-  // A sequence for reading records and these columns at [first, first + count), or all of it if
-  // count is 0: from memory, and what isn't there from the store. May wait for the store, so the
-  // caller holds no lock.
-  virtual FoundSequence Find(Run& run, const SequenceName& name, uint32_t first, uint32_t count,
-                             std::span<const uint32_t> columns) = 0;
+  // Returns a sequence for reading: from memory, or else from the store. May wait for the store, so
+  // the caller must hold no lock.
+  virtual FoundSequence Find(Run& run, const SequenceName& name) = 0;
 
   // Drops a stored sequence that is dropped from memory, later, and until it succeeds: doesn't
-  // wait, and is called under the run's lock. In a store that is shared kStale, which only an idle
-  // sequence is, takes no more than what memory had of it.
-  virtual void DropBehind(const Run& run, const SequenceName& name, const Sequence& sequence,
-                          MissingReason reason) = 0;
+  // wait, and is called under the run's lock.
+  virtual void DropBehind(const Run& run, const SequenceName& name, MissingReason reason) = 0;
 };
 
 }  // namespace sis

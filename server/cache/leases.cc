@@ -1,6 +1,5 @@
 #include "server/cache/leases.h"
 
-#include <algorithm>
 #include <random>
 
 namespace sis {
@@ -26,17 +25,6 @@ const Lease* Leases::Find(uint64_t id, absl::Time now) const {
   return lease == by_id_.end() || lease->second.expires < now ? nullptr : &lease->second;
 }
 
-bool Leases::HasEnded(uint64_t id) const {
-  return by_id_.contains(id) || std::ranges::find(ended_, id) != ended_.end();
-}
-
-std::vector<uint64_t> Leases::Ids() const {
-  std::vector<uint64_t> ids;
-  ids.reserve(by_id_.size());
-  for (const auto& [id, lease] : by_id_) ids.push_back(id);
-  return ids;
-}
-
 void Leases::Renew(uint64_t id, absl::Time now) {
   Lease& lease = by_id_.at(id);
   by_expiry_.erase({lease.expires, id});
@@ -50,8 +38,6 @@ std::optional<Lease> Leases::Take(uint64_t id) {
   std::optional<Lease> lease = std::move(found->second);
   by_expiry_.erase({lease->expires, id});
   by_id_.erase(found);
-  ended_.push_back(id);
-  if (ended_.size() > ended_kept_) ended_.pop_front();
   return lease;
 }
 

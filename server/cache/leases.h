@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <set>
 #include <utility>
@@ -32,17 +31,11 @@ class Leases {
   static constexpr int64_t kMemberBytes = sizeof(void*);
   static constexpr int kCovered = 8;
 
-  // Remembers the ids of so many that have ended.
-  explicit Leases(size_t ended_kept) : ended_kept_(ended_kept) {}
-
   size_t size() const { return by_id_.size(); }
   // Returns its id, which can't be guessed: who knows it may end the lease.
   uint64_t Add(Lease lease);
   // Null if there is none, or it has ended.
   const Lease* Find(uint64_t id, absl::Time now) const;
-  // Of one that Find doesn't return: whether it was here, as far as that is remembered.
-  bool HasEnded(uint64_t id) const;
-  std::vector<uint64_t> Ids() const;
   // From now on for its length again. It must be there.
   void Renew(uint64_t id, absl::Time now);
   // Nothing if there is none.
@@ -54,10 +47,8 @@ class Leases {
   void Clear();
 
  private:
-  const size_t ended_kept_;
   absl::flat_hash_map<uint64_t, Lease> by_id_;
   std::set<std::pair<absl::Time, uint64_t>> by_expiry_;
-  std::deque<uint64_t> ended_;
 };
 
 }  // namespace sis

@@ -48,8 +48,7 @@ struct Member {
   bool release_when_free = false;
   int leases = 0;
   uint64_t version_index_key = 0;
-  std::list<Member>::iterator here;            // in the list of its place
-  std::list<Member*>::iterator in_round = {};  // of its run's Round, if that has members
+  std::list<Member>::iterator here;  // in the list of its place
   SequenceName name;
 };
 

@@ -38,8 +38,7 @@ Run::Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& l
       inspection_(std::make_unique<Inspection>(limits.inspected_bytes / kInspectedShare,
                                                static_cast<int>(config_.top_k), inspection_budget)),
       // With a store, what is evicted can be read again.
-      members_(!config_.evict_unread && backing_ == nullptr),
-      leases_(shared() ? limits_.max_leases : 0) {}
+      members_(!config_.evict_unread && backing_ == nullptr) {}
 
 Run::~Run() = default;
 
@@ -141,7 +140,6 @@ absl::StatusOr<std::shared_ptr<Run::Held>> Run::NewSequence(const SequenceName& 
 Member& Run::Insert(const SequenceName& name, std::shared_ptr<Held> held) {
   Member& member = members_.Add(name, std::move(held), clock_());
   if (config_.max_staleness.has_value()) versions_.Add(member);
-  if (shared()) round_.Add(member);
   return member;
 }
 
@@ -155,7 +153,6 @@ Run::Found Run::Adopt(const SequenceName& name, std::shared_ptr<Held> held) {
 
 void Run::Remove(Member& member) {
   versions_.Remove(member);
-  if (shared()) round_.Remove(member);
   members_.Remove(member);
 }
 
@@ -187,14 +184,10 @@ void Run::NoteShortened(SequenceNameView name) {
 }
 
 void Run::Drop(Member& member, MissingReason reason) {
-  // What one server has not used for long another may be using, and to what it finds stale another
-  // may have added newer positions.
-  const bool stale_here = shared() && reason == MissingReason::kStale;
-  const bool still_stored = (backing_ != nullptr && reason == MissingReason::kEvicted) ||
-                            (shared() && reason == MissingReason::kExpired);
-  if (!still_stored && !stale_here) dropped_.Add(member.name, reason);
-  if (!still_stored && backing_ != nullptr) {
-    backing_->DropBehind(*this, member.name, member.sequence(), reason);
+  const bool still_stored = backing_ != nullptr && reason == MissingReason::kEvicted;
+  if (!still_stored) {
+    dropped_.Add(member.name, reason);
+    if (backing_ != nullptr) backing_->DropBehind(*this, member.name, reason);
   }
   counters_->AddDropped(reason);
   if (!still_stored && reason == MissingReason::kEvicted && member.unread) {
@@ -308,7 +301,6 @@ void Run::Close() {
   closed_ = true;
   leases_.Clear();
   versions_ = VersionIndex();
-  round_ = Round();
   std::swap(dropped, members_);
 }
 

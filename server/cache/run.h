@@ -20,7 +20,6 @@
 #include "server/cache/members.h"
 #include "server/cache/missing.h"
 #include "server/cache/recent_events.h"
-#include "server/cache/round.h"
 #include "server/cache/run_config.h"
 #include "server/cache/run_counters.h"
 #include "server/cache/sequence.h"
@@ -123,8 +122,8 @@ class Run {
   // Removes a sequence from memory, and from the leases on it, because the store has something
   // else. Does nothing if the run has another object by now than `sequence`, unless that is null.
   void Forget(const SequenceName& name, const Sequence* sequence) ABSL_LOCKS_EXCLUDED(mutex_);
-  // A sequence was dropped elsewhere, or released while it wasn't in memory: removes what memory
-  // has of it and remembers the reason. False if there was a reason already.
+  // A sequence was dropped from the store while it wasn't in memory: removes what memory has of it
+  // and remembers the reason. False if there was a reason already.
   bool NoteDropped(const SequenceName& name, MissingReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // After a truncation, or a FindOrCreate that came to nothing: removes the sequence if it has
@@ -148,8 +147,7 @@ class Run {
   // if there is no room to be made.
   absl::StatusOr<uint64_t> Lease(std::span<const SequenceName> names, absl::Duration length)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // FailedPrecondition if it has ended, or is of an earlier life. If other servers have the run
-  // too, one that was never here may be theirs, and is none of this run's business.
+  // FailedPrecondition if it has ended, or is of an earlier life.
   absl::Status RenewLease(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mutex_);
   // False if there is none such.
   bool EndLease(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -163,14 +161,6 @@ class Run {
 
   // One run gets at most one part in so many of the bytes for inspection.
   static constexpr int64_t kInspectedShare = 8;
-
-  // Where other servers have the run too: what these may have ended or released. All leases, and at
-  // most so many sequences that are in memory and not leased, those asked for longest ago.
-  struct HeldHere {
-    std::vector<uint64_t> lease_ids;
-    std::vector<SequenceName> unleased;
-  };
-  HeldHere NextHeld(size_t most_sequences) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // False if there is none such. A leased sequence goes with its last lease.
   bool Release(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -204,9 +194,6 @@ class Run {
   int64_t sequences() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // Whether other servers have the run too.
-  bool shared() const { return backing_ != nullptr && backing_->shared(); }
-
   Member& Insert(const SequenceName& name, std::shared_ptr<Held> held)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(Member& member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -244,7 +231,6 @@ class Run {
   uint64_t policy_version_ ABSL_GUARDED_BY(mutex_) = 0;
   Members members_ ABSL_GUARDED_BY(mutex_);
   VersionIndex versions_ ABSL_GUARDED_BY(mutex_);  // empty without max_staleness
-  Round round_ ABSL_GUARDED_BY(mutex_);            // empty unless shared
   DroppedSequences dropped_ ABSL_GUARDED_BY(mutex_);
   Leases leases_ ABSL_GUARDED_BY(mutex_);
   // When something was fetched or evaluated, or asked for.

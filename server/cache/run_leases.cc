@@ -45,7 +45,6 @@ absl::Status Run::RenewLease(uint64_t lease_id) {
   WriterLock lock(mutex_);
   NoteRead(clock_());
   if (leases_.Find(lease_id, last_read_) == nullptr) {
-    if (shared() && !leases_.HasEnded(lease_id)) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("lease ", lease_id, " has ended"));
   }
   leases_.Renew(lease_id, last_read_);
@@ -58,15 +57,6 @@ bool Run::EndLease(uint64_t lease_id) {
   if (!lease.has_value()) return false;
   Unlease(*lease);
   return true;
-}
-
-Run::HeldHere Run::NextHeld(size_t most_sequences) {
-  WriterLock lock(mutex_);
-  HeldHere held{.lease_ids = leases_.Ids(), .unleased = {}};
-  for (const Member* member : round_.Next(most_sequences)) {
-    if (member->leases == 0) held.unleased.push_back(member->name);
-  }
-  return held;
 }
 
 bool Run::IsAbandoned() const { return clock_() - last_read_ > limits_.lease_absence; }

@@ -241,16 +241,6 @@ bool RunRegistry::Delete(const std::string& run_id, uint64_t incarnation) {
   return true;
 }
 
-void RunRegistry::Forget(const Run& run) {
-  Closing forgotten;
-  WriterLock lock(mutex_);
-  const auto found = runs_.find(run.id());
-  if (found == runs_.end() || found->second.run.get() != &run) return;
-  forgotten.run = std::move(found->second.run);
-  named_.Remove(run.id());
-  runs_.erase(found);
-}
-
 std::optional<RunTotals> RunRegistry::other_totals() const {
   ReaderLock lock(mutex_);
   if (named_.others() == nullptr) return std::nullopt;

@@ -64,8 +64,6 @@ class RunRegistry {
   // Closes and forgets the run, if this incarnation or one before it is present. One that is opened
   // later is larger, as long as this is among the last kDeletedRunsKept. False if none was present.
   bool Delete(const std::string& run_id, uint64_t incarnation) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Closes and forgets what the backing store still has. Does nothing if it isn't present.
-  void Forget(const Run& run) ABSL_LOCKS_EXCLUDED(mutex_);
   // Those that no Find or Create has named for longer than this.
   std::vector<std::shared_ptr<Run>> Idle(absl::Duration unused) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Those that the caller may use, by run id.

@@ -245,7 +245,7 @@ int64_t EvaluateCall::Count() {
       }
     }
   }
-  // Not run_->now(): people and other replicas see when it was.
+  // Not run_->now(): people see when it was, also after a restart.
   run_->counters().AddUncounted(run_->steps().Add(draw, counted, absl::Now(), unclaimed));
   run_->counters().AddEvaluated(counted);
   return counted.sums.scored() + counted.sums.missing;

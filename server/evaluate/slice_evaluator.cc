@@ -172,7 +172,7 @@ absl::Status SliceEvaluator::CompareWithFetched(SliceRange& slice,
   // Where nothing was fetched there is nothing that could have gone since.
   const std::optional<uint64_t> oldest =
       expected == 0 ? std::nullopt : reader.OldestFetched(expected, first, count);
-  if (oldest.has_value() && (*oldest <= versions_.oldest_fresh || versions_.others_may_be_ahead)) {
+  if (oldest.has_value() && *oldest <= versions_.oldest_fresh) {
     slice.oldest_fetched_version = *oldest;
     return absl::OkStatus();
   }

@@ -23,14 +23,10 @@ namespace sis {
 // What a call goes by to its end, although the run moves on.
 struct VersionsNow {
   explicit VersionsNow(const Run& run)
-      : oldest_fresh(run.oldest_fresh_version()),
-        policy(run.policy_version()),
-        others_may_be_ahead(run.config().max_staleness.has_value() && run.backing() != nullptr &&
-                            run.backing()->shared()) {}
+      : oldest_fresh(run.oldest_fresh_version()), policy(run.policy_version()) {}
 
   uint64_t oldest_fresh;
   uint64_t policy;
-  bool others_may_be_ahead;  // other servers, of a policy version that isn't known here yet
 };
 
 // For one call, by one thread at a time. `input` must outlive it.

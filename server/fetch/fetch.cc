@@ -46,8 +46,7 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
   source.ragged = request.ragged() && wanted->has_slots();
   const absl::StatusOr<WantedColumns> columns = WantedColumns::Parse(request, config);
   if (!columns.ok()) return columns.status();
-  absl::StatusOr<std::vector<SliceRange>> slices =
-      ParseFetchSlices(*source.run, request.slices(), columns->numbers());
+  absl::StatusOr<std::vector<SliceRange>> slices = ParseFetchSlices(*source.run, request.slices());
   if (!slices.ok()) return slices.status();
   source.slices = *std::move(slices);
   source.oldest_fresh_version = source.run->oldest_fresh_version();

@@ -42,8 +42,6 @@ constexpr int kMaxFrameBytes = 1 << 20;
 // What clients get to go once they have been told that the server does. Most close their connection
 // at once.
 constexpr std::chrono::milliseconds kFarewell(200);
-// How long a store that answers slowly is waited for beyond the grace.
-constexpr absl::Duration kStoreTime = absl::Seconds(10);
 
 // The first call of a connection may be a whole message, but not one of the largest: clients send
 // these by calls of which the beginning is seen before the message is there. gRPC takes up to 13
@@ -174,7 +172,7 @@ absl::Status Server::Recover(const std::string& store, absl::Duration opening) {
                         absl::StrCat("store: ", recovered.status().message()));
   }
   recovery_seconds_ = absl::ToDoubleSeconds(opening + (SteadyNow() - begin));
-  store_description_ = store_ == nullptr ? "memory" : std::string(store_->name());
+  store_description_ = store_ == nullptr ? "memory" : "rocksdb";
   if (recovered->runs > 0) {
     absl::StrAppend(&store_description_, ", with ", recovered->runs, " runs and ",
                     recovered->sequences, " sequences after ", recovery_seconds_, " s");
@@ -235,7 +233,7 @@ MetricFamilies Server::Collect() {
         Gauge,
         {Metric(Gauge, 1,
                 {{"backend", std::string(backend_name())},
-                 {"store", store_ == nullptr ? "memory" : std::string(store_->name())},
+                 {"store", store_ == nullptr ? "memory" : "rocksdb"},
                  {"version", kVersion}})}},
        Family("sis_waiting_appends", "Append streams that are not read until there is room.", Gauge,
               room_queue_.size()),
@@ -376,7 +374,6 @@ void Server::Shutdown(absl::Duration grace) {
   stop_.notify_all();
   // Calls in flight may be waiting for a node that never ends its answer, and so may what the store
   // is owed.
-  if (store_ != nullptr) store_->EndWaits(SteadyNow() + grace + kStoreTime);
   status_.SetReady(false);
   if (admin_ != nullptr) admin_->StopServing();
   room_queue_.Close();
@@ -460,7 +457,6 @@ void Server::KeepInOrder() {
     registry_.ChooseNamed();
     registry_.ShareInspection();
     if (stored_cache_ != nullptr) stored_cache_->RetryDropsBehind();
-    runs_.ExchangeAllBehind();
     runs_.ForgetIdle(run_idle_expiry_);
     streams_.CancelStalled();
     if (store_ != nullptr && !looking_at_store_.exchange(true)) {

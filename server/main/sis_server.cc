@@ -68,8 +68,8 @@ ABSL_FLAG(
     "with CUDA, bytes on the device for copies of recorded rows, taken at start; 0 for none, -1 "
     "for a quarter of what is free, at most --cache_bytes");
 ABSL_FLAG(std::string, store, sis::ServerOptions().store,
-          "what keeps sequences beyond this process: memory (nothing), rocksdb:DIR[?sync=1], or "
-          "memcached:HOST:PORT,... with *WEIGHT where wanted (docs/operations.md)");
+          "store of sequences beyond this process: memory (nothing), or rocksdb:DIR[?sync=1] "
+          "(docs/operations.md)");
 ABSL_FLAG(absl::Duration, shutdown_grace, absl::Seconds(10),
           "how long calls in flight may take to finish after SIGTERM");
 ABSL_FLAG(absl::Duration, default_deadline, sis::ServerOptions().default_deadline,

@@ -25,11 +25,9 @@ absl::StatusOr<std::optional<LogRatioSum>> ParseLogRatioSum(const v1::Slice& sli
   return LogRatioSum{message.log_ratio(), static_cast<int64_t>(message.positions())};
 }
 
-Run::Found FindRecords(Run& run, const SequenceName& name, const v1::Slice& slice,
-                       std::span<const uint32_t> columns) {
+Run::Found FindRecords(Run& run, const SequenceName& name, const v1::Slice& slice) {
   if (run.backing() == nullptr) return run.Find(name);
-  Run::Found found =
-      run.backing()->Find(run, name, slice.first_position(), slice.length(), columns);
+  Run::Found found = run.backing()->Find(run, name);
   const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&found);
   if (sequence == nullptr || !slice.has_record_digest() || slice.record_digest() != 0) return found;
   const uint64_t oldest_fresh = run.oldest_fresh_version();  // before the sequence is locked
@@ -40,8 +38,7 @@ Run::Found FindRecords(Run& run, const SequenceName& name, const v1::Slice& slic
   return digest == 0 ? found : MissingReason::kStoreDown;
 }
 
-absl::StatusOr<SliceRange> ParseSlice(Run& run, const v1::Slice& slice, int index,
-                                      std::span<const uint32_t> columns) {
+absl::StatusOr<SliceRange> ParseSlice(Run& run, const v1::Slice& slice, int index) {
   absl::StatusOr<SequenceName> name = ParseSequence(slice.sequence());
   if (!name.ok()) {
     return absl::InvalidArgumentError(
@@ -55,7 +52,7 @@ absl::StatusOr<SliceRange> ParseSlice(Run& run, const v1::Slice& slice, int inde
   }
   const absl::StatusOr<std::optional<LogRatioSum>> log_ratio_sum = ParseLogRatioSum(slice, index);
   if (!log_ratio_sum.ok()) return log_ratio_sum.status();
-  Run::Found found = FindRecords(run, *name, slice, columns);
+  Run::Found found = FindRecords(run, *name, slice);
   return SliceRange{.name = *std::move(name),
                     .first_position = slice.first_position(),
                     .count = slice.length(),
@@ -71,7 +68,7 @@ absl::StatusOr<SliceRange> ParseSlice(Run& run, const v1::Slice& slice, int inde
 
 // `settle` says what an unusual length of a slice means, or refuses it.
 absl::StatusOr<std::vector<SliceRange>> ParseSlices(
-    Run& run, const SliceMessages& messages, std::span<const uint32_t> columns,
+    Run& run, const SliceMessages& messages,
     absl::FunctionRef<absl::Status(int index, SliceRange& slice)> settle) {
   if (messages.empty()) return absl::InvalidArgumentError("slices: none given");
   // Every slice has at least one position, or is a whole sequence.
@@ -82,7 +79,7 @@ absl::StatusOr<std::vector<SliceRange>> ParseSlices(
   std::vector<SliceRange> slices;
   slices.reserve(messages.size());
   for (int i = 0; i < messages.size(); ++i) {
-    absl::StatusOr<SliceRange> slice = ParseSlice(run, messages[i], i, columns);
+    absl::StatusOr<SliceRange> slice = ParseSlice(run, messages[i], i);
     if (!slice.ok()) return slice.status();
     if (absl::Status status = settle(i, *slice); !status.ok()) return status;
     slices.push_back(*std::move(slice));
@@ -126,9 +123,8 @@ absl::StatusOr<SequenceName> ParseSequence(const v1::SequenceRef& ref) {
   return SequenceName{ref.id(), ref.attempt()};
 }
 
-absl::StatusOr<std::vector<SliceRange>> ParseFetchSlices(Run& run, const SliceMessages& messages,
-                                                         std::span<const uint32_t> columns) {
-  return ParseSlices(run, messages, columns, [](int, SliceRange& slice) {
+absl::StatusOr<std::vector<SliceRange>> ParseFetchSlices(Run& run, const SliceMessages& messages) {
+  return ParseSlices(run, messages, [](int, SliceRange& slice) {
     if (slice.count == 0 && slice.sequence() != nullptr) {
       const uint32_t committed = slice.sequence()->committed_length();
       slice.count = committed - std::min(committed, slice.first_position);
@@ -140,7 +136,7 @@ absl::StatusOr<std::vector<SliceRange>> ParseFetchSlices(Run& run, const SliceMe
 absl::StatusOr<std::vector<SliceRange>> ParseEvaluateSlices(Run& run,
                                                             const SliceMessages& messages) {
   absl::StatusOr<std::vector<SliceRange>> slices =
-      ParseSlices(run, messages, {}, [](int index, SliceRange& slice) {
+      ParseSlices(run, messages, [](int index, SliceRange& slice) {
         if (slice.count > 0) return absl::OkStatus();
         return absl::InvalidArgumentError(
             absl::StrCat("slices[", index, "] of ", ToString(slice.name), ": length 0"));

@@ -40,10 +40,8 @@ using SliceMessages = google::protobuf::RepeatedPtrField<v1::Slice>;
 absl::Status CheckSequenceId(std::string_view id);
 absl::StatusOr<SequenceName> ParseSequence(const v1::SequenceRef& ref);
 
-// The slices of a FetchTopK of records and these columns: length 0 becomes what is committed; any
-// may be empty.
-absl::StatusOr<std::vector<SliceRange>> ParseFetchSlices(Run& run, const SliceMessages& slices,
-                                                         std::span<const uint32_t> columns);
+// The slices of a FetchTopK: length 0 becomes what is committed; any may be empty.
+absl::StatusOr<std::vector<SliceRange>> ParseFetchSlices(Run& run, const SliceMessages& slices);
 // The slices of an Evaluate: none empty, none overlapping.
 absl::StatusOr<std::vector<SliceRange>> ParseEvaluateSlices(Run& run, const SliceMessages& slices);
 

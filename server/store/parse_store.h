@@ -10,15 +10,15 @@
 
 namespace sis {
 
-// "memory" (null: nothing outlives the server's memory), "rocksdb:DIR", "rocksdb:DIR?sync=1" (every
-// ack survives a power cut), or "memcached:NODE,NODE,..." where NODE is HOST:PORT or /UNIX/SOCKET,
-// and "*WEIGHT" may follow. InvalidArgument for anything else, Unavailable if it can't be opened.
+// "memory" (null: nothing outlives the server's memory), "rocksdb:DIR", or "rocksdb:DIR?sync=1"
+// (every ack survives a power cut). InvalidArgument for anything else, Unavailable if it can't be
+// opened.
 absl::StatusOr<std::unique_ptr<SequenceStore>> OpenStore(std::string_view description);
 
 // Files of such a store that turned out to be damaged, and were set aside with what was in them.
 int64_t DamagedFiles(std::string_view description);
 
-// Of these errors the first, without opening anything.
+// Returns the InvalidArgument error of OpenStore, without opening anything.
 absl::Status CheckStore(std::string_view description);
 
 }  // namespace sis

@@ -1,7 +1,6 @@
 // What the store has of a sequence in memory, and what it is still to get.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -18,14 +17,10 @@ namespace sis {
 // for, so only by threads that may wait.
 struct SequenceLog final : BackingStore::Attachment {
   Mutex writing;
-  // All entries of the stored log before this are applied in memory. Changes under `writing`; who
-  // drops an idle sequence reads it without.
-  std::atomic<uint32_t> next = 0;
+  // All entries of the stored log before this are applied in memory.
+  uint32_t next ABSL_GUARDED_BY(writing) = 0;
   // What reading the stored log takes: its entries behind the whole form, on the heap.
   int64_t bytes ABSL_GUARDED_BY(writing) = 0;
-  // The run has dropped this sequence because the store has something else. Who still holds it must
-  // neither write what is unwritten nor ack it.
-  bool forgotten ABSL_GUARDED_BY(writing) = false;
 
   // Held while a change is made in memory and noted, so that both are in the same order.
   Mutex order ABSL_ACQUIRED_AFTER(writing);

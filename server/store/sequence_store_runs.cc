@@ -1,4 +1,4 @@
-// Of a SequenceStore: run records and leases, and what can be listed.
+// SequenceStore: run records, histories, and lists.
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -10,18 +10,8 @@
 namespace sis {
 namespace {
 
-// Of a run that others change all the time.
-constexpr int kSwapAttempts = 100;
 // How long a later life of a deleted run is known to be one, and workers of the former to be late.
 constexpr absl::Duration kDeletionKept = absl::Hours(30 * 24);
-
-ItemKey KeyOfRun(const std::string& run_id) { return {RunKey(run_id), RunKey(run_id)}; }
-
-ItemKey KeyOfHistory(const std::string& run_id, uint64_t incarnation) {
-  return {IncarnationPrefix(run_id, incarnation), HistoryKey(run_id, incarnation)};
-}
-
-ItemKey KeyOfLease(const LeaseIdentity& lease) { return {LeaseKey(lease), LeaseKey(lease)}; }
 
 // Of two records of a run the one of the higher rank stays.
 std::tuple<uint64_t, bool, uint64_t> Rank(const StoredRun& run) {
@@ -29,25 +19,6 @@ std::tuple<uint64_t, bool, uint64_t> Rank(const StoredRun& run) {
 }
 
 }  // namespace
-
-std::vector<absl::Status> SequenceStore::EndLeases(std::span<const LeaseIdentity> leases,
-                                                   absl::Time expires) {
-  return Counted("end_leases", [&]() -> std::vector<absl::Status> {
-    std::vector<Item> items;
-    for (const LeaseIdentity& lease : leases) {
-      items.push_back(MakeItem(KeyOfLease(lease), expires, ""));
-    }
-    return items_->Put(items);
-  });
-}
-
-std::vector<absl::StatusOr<bool>> SequenceStore::HaveEnded(std::span<const LeaseIdentity> leases) {
-  return Counted("have_ended", [&]() -> std::vector<absl::StatusOr<bool>> {
-    std::vector<ItemKey> keys;
-    for (const LeaseIdentity& lease : leases) keys.push_back(KeyOfLease(lease));
-    return GetEach(keys, false, [](auto) { return true; });
-  });
-}
 
 absl::Status SequenceStore::DropIncarnations(const std::string& run_id, uint64_t first,
                                              uint64_t last) {
@@ -59,49 +30,44 @@ absl::Status SequenceStore::DropIncarnations(const std::string& run_id, uint64_t
 absl::StatusOr<StoredRun> SequenceStore::PutRun(const StoredRun& run) {
   return Counted("put_run", [&]() -> absl::StatusOr<StoredRun> {
     const absl::Time expires = run.deleted() ? absl::Now() + kDeletionKept : absl::InfiniteFuture();
-    const Item item = MakeItem(KeyOfRun(run.run_id), expires, EncodeRun(run));
-    for (int attempt = 0; attempt < kSwapAttempts; ++attempt) {
-      const absl::StatusOr<std::string> present = Get(item.key);
-      std::optional<std::string> expected;
-      if (present.ok()) {
-        absl::StatusOr<StoredRun> there = UnwrapItem(item.key.key, *present, ParseRun);
-        if (there.ok() && Rank(*there) >= Rank(run)) return there;
-        expected = *present;
-      } else if (!absl::IsNotFound(present.status())) {
-        return present.status();
-      }
-      const absl::Status status = items_->Swap(item, expected);
-      if (status.ok()) return run;
-      if (!absl::IsAborted(status)) return status;
+    const std::string key = RunKey(run.run_id);
+    WriterLock lock(states_);
+    const absl::StatusOr<std::string> present = Get(key);
+    if (present.ok()) {
+      absl::StatusOr<StoredRun> there = UnwrapItem(key, *present, ParseRun);
+      if (there.ok() && Rank(*there) >= Rank(run)) return there;
+    } else if (!absl::IsNotFound(present.status())) {
+      return present.status();
     }
-    return absl::UnavailableError(
-        absl::StrCat("the record of run '", run.run_id, "' changes all the time: try again"));
+    absl::Status written = Put(MakeItem(key, expires, EncodeRun(run)));
+    if (!written.ok()) return written;
+    return run;
   });
 }
 
 absl::StatusOr<StoredRun> SequenceStore::GetRun(const std::string& run_id) {
   return Counted("get_run", [&]() -> absl::StatusOr<StoredRun> {
-    const ItemKey key = KeyOfRun(run_id);
+    const std::string key = RunKey(run_id);
     const absl::StatusOr<std::string> item = Get(key);
     if (!item.ok()) return item.status();
-    return UnwrapItem(key.key, *item, ParseRun);
+    return UnwrapItem(key, *item, ParseRun);
   });
 }
 
 absl::Status SequenceStore::PutHistory(const std::string& run_id, uint64_t incarnation,
                                        std::string_view history) {
   return Counted("put_history", [&]() -> absl::Status {
-    return Put(MakeItem(KeyOfHistory(run_id, incarnation), absl::InfiniteFuture(), history));
+    return Put(MakeItem(HistoryKey(run_id, incarnation), absl::InfiniteFuture(), history));
   });
 }
 
 absl::StatusOr<std::string> SequenceStore::GetHistory(const std::string& run_id,
                                                       uint64_t incarnation) {
   return Counted("get_history", [&]() -> absl::StatusOr<std::string> {
-    const ItemKey key = KeyOfHistory(run_id, incarnation);
+    const std::string key = HistoryKey(run_id, incarnation);
     const absl::StatusOr<std::string> item = Get(key);
     if (!item.ok()) return item.status();
-    const absl::StatusOr<std::string_view> payload = UnwrapItem(key.key, *item);
+    const absl::StatusOr<std::string_view> payload = UnwrapItem(key, *item);
     if (!payload.ok()) return payload.status();
     return std::string(*payload);
   });

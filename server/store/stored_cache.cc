@@ -1,8 +1,6 @@
 #include "server/store/stored_cache.h"
 
 #include <algorithm>
-#include <optional>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -26,37 +24,12 @@ MissingReason ReasonOf(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kDataLoss:
       return MissingReason::kCorrupt;
-    case absl::StatusCode::kResourceExhausted:  // lost, or no room in memory for it
+    case absl::StatusCode::kResourceExhausted:  // no space in memory for it
       return MissingReason::kEvicted;
     default:
       return MissingReason::kStoreDown;
   }
 }
-
-// Whether no other replica can have anything to add to, or to take away from, the records of these
-// positions and these of their columns.
-bool Complete(const Sequence& sequence, uint32_t first, uint32_t count,
-              std::span<const uint32_t> columns) {
-  const std::optional<uint32_t> sealed = sequence.sealed_length();
-  if (!sealed.has_value()) return false;
-  if (count == 0) count = *sealed - std::min(first, *sealed);
-  const Sequence::Reader reader(sequence);
-  bool complete = true;
-  reader.ForEachPiece(first, count, [&](const Sequence::Reader::Piece& piece) {
-    complete = complete && piece.page != nullptr;
-  });
-  for (const uint32_t column : columns) {
-    complete = complete && reader.HasColumn(column, first, count);
-  }
-  return complete;
-}
-
-uint64_t RandomMark() {
-  std::random_device random;
-  return uint64_t{random()} << 32 | random();
-}
-
-bool IsTruncate(const LogEntry& entry) { return entry.kind == LogEntry::Kind::kTruncate; }
 
 bool IsConflict(const absl::Status& status) {
   return absl::IsAlreadyExists(status) || absl::IsFailedPrecondition(status);
@@ -65,11 +38,7 @@ bool IsConflict(const absl::Status& status) {
 }  // namespace
 
 StoredCache::StoredCache(SequenceStore& store, RunRegistry& registry, Clock clock)
-    : store_(store),
-      registry_(registry),
-      clock_(std::move(clock)),
-      marks_(RandomMark()),
-      behind_(1) {}
+    : store_(store), registry_(registry), clock_(std::move(clock)), behind_(1) {}
 
 StoredCache::~StoredCache() {
   for (const std::shared_ptr<Run>& run : registry_.List()) run->EndLeases();
@@ -82,23 +51,9 @@ absl::Time StoredCache::ExpiryOf(const Run& run) const {
   return seconds > 0 ? clock_() + 2 * absl::Seconds(seconds) : absl::InfiniteFuture();
 }
 
-Run::Found StoredCache::Find(Run& run, const SequenceName& name, uint32_t first, uint32_t count,
-                             std::span<const uint32_t> columns) {
+Run::Found StoredCache::Find(Run& run, const SequenceName& name) {
   Run::Found found = run.Find(name);
-  if (const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&found)) {
-    if (!store_.shared() || Complete(**sequence, first, count, columns)) return found;
-    absl::Status status;
-    {
-      SequenceLog& log = LogOf(**sequence);
-      WriterLock writing(log.writing);
-      status = CatchUp(run, name, **sequence, log);
-    }
-    // What can't be had now is missing from what is returned.
-    if (!absl::IsAborted(status) && !absl::IsFailedPrecondition(status)) return found;
-    found = run.Find(name);
-    if (std::holds_alternative<std::shared_ptr<Sequence>>(found)) return found;
-  }
-  if (std::get<MissingReason>(found) != MissingReason::kNeverArrived) return found;
+  if (found != Run::Found(MissingReason::kNeverArrived)) return found;
   absl::StatusOr<Run::Found> loaded = Load(run, name);
   return loaded.ok() ? *std::move(loaded) : Run::Found(ReasonOf(loaded.status()));
 }
@@ -114,9 +69,7 @@ absl::StatusOr<std::shared_ptr<Sequence>> StoredCache::FindToAppend(Run& run,
   }
   const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&found);
   if (sequence == nullptr) return nullptr;
-  const absl::Status status = Write(run, name, **sequence);
-  if (absl::IsAborted(status)) return FindToAppend(run, name);  // what the store has, from now on
-  if (!status.ok()) return status;
+  if (absl::Status status = Write(run, name, **sequence); !status.ok()) return status;
   return *sequence;
 }
 
@@ -144,12 +97,12 @@ absl::StatusOr<Run::Found> StoredCache::Load(Run& run, const SequenceName& name)
 }
 
 absl::StatusOr<Run::Found> StoredCache::LoadNow(Run& run, const SequenceName& name) {
-  const absl::StatusOr<StoredSequence> stored = store_.Read(IdentityOf(run, name), 0);
+  const absl::StatusOr<StoredSequence> stored = store_.Read(IdentityOf(run, name));
   if (absl::IsNotFound(stored.status())) return Run::Found(MissingReason::kNeverArrived);
   if (!stored.ok()) return stored.status();
   if (stored->dropped.has_value()) {
     const auto reason = static_cast<MissingReason>(*stored->dropped);
-    if (!IsOfWhatWasKnown(reason)) run.NoteDropped(name, reason);
+    run.NoteDropped(name, reason);
     return Run::Found(reason);
   }
   absl::StatusOr<std::shared_ptr<Run::Held>> held = run.NewSequence(name);
@@ -166,7 +119,7 @@ absl::StatusOr<Run::Found> StoredCache::LoadNow(Run& run, const SequenceName& na
   }
   for (const std::vector<LogEntry>* entries : {&std::as_const(form), &stored->entries}) {
     for (const LogEntry& entry : *entries) {
-      // The first of two that don't agree counts, here as on every replica.
+      // The first of two that don't agree counts.
       const absl::Status status = Apply(run, sequence, entry);
       if (!status.ok() && !IsConflict(status)) return status;
     }
@@ -194,99 +147,42 @@ absl::Status StoredCache::Apply(Run& run, Sequence& sequence, const LogEntry& en
   return status;
 }
 
-absl::Status StoredCache::CatchUp(Run& run, const SequenceName& name, Sequence& sequence,
-                                  SequenceLog& log) {
-  if (log.forgotten) return absl::AbortedError("forgotten");
-  const absl::StatusOr<StoredSequence> stored = store_.Read(IdentityOf(run, name), log.next);
-  if (absl::IsNotFound(stored.status())) return absl::OkStatus();
-  if (!stored.ok()) return stored.status();
-  if (stored->dropped.has_value()) {
-    const auto reason = static_cast<MissingReason>(*stored->dropped);
-    log.forgotten = true;
-    run.Forget(name, &sequence);
-    if (!IsOfWhatWasKnown(reason)) run.NoteDropped(name, reason);
-    return absl::FailedPreconditionError(absl::StrCat(
-        "dropped elsewhere (", std::string(Name(reason)), "): send it as another attempt"));
-  }
-  const auto forget = [&](std::string_view why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log.writing) {
-    run.Forget(name, &sequence);
-    log.forgotten = true;
-    return absl::AbortedError(absl::StrCat("changed by another replica: ", std::string(why)));
-  };
-  // It doesn't say what was truncated.
-  if (stored->whole_form.has_value()) return forget("sealed");
-
-  WriterLock order(log.order);
-  const auto apply = [&](const LogEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log.writing,
-                                                                              log.order) {
-    if (!log.unwritten.empty() && log.unwritten.front() == entry) {
-      log.unwritten.erase(log.unwritten.begin());  // written after all, though nobody said so
-      return absl::OkStatus();
-    }
-    // A truncation on either side can't change places with what the other did.
-    const bool mixed = !log.unwritten.empty() &&
-                       (IsTruncate(entry) || std::ranges::any_of(log.unwritten, IsTruncate));
-    absl::Status status = mixed ? absl::AbortedError("truncated") : Apply(run, sequence, entry);
-    return IsConflict(status) || absl::IsAborted(status) ? forget(status.ToString()) : status;
-  };
-  for (const LogEntry& entry : stored->entries) {
-    if (absl::Status status = apply(entry); !status.ok()) return status;
-    if (IsTruncate(entry)) run.NoteShortened(name);
-    log.bytes += HeapBytes(entry);
-    ++log.next;
-  }
-  return absl::OkStatus();
-}
-
 void StoredCache::Note(SequenceLog& log, LogEntry entry) {
-  entry.mark = marks_ += 1;
   log.unwritten.push_back(std::move(entry));
 }
 
 absl::Status StoredCache::Write(Run& run, const SequenceName& name, Sequence& sequence) {
   SequenceLog& log = LogOf(sequence);
   WriterLock writing(log.writing);
-  if (log.forgotten) return absl::AbortedError("forgotten");
   for (;;) {
-    std::vector<NewEntry> entries;
+    std::vector<LogEntry> entries;
     {
       WriterLock order(log.order);
       const size_t count = std::min(log.unwritten.size(), kEntriesAtOnce);
-      for (size_t i = 0; i < count; ++i) {
-        entries.push_back({.sequence = IdentityOf(run, name),
-                           .number = log.next + static_cast<uint32_t>(i),
-                           .entry = log.unwritten[i],
-                           .expires = ExpiryOf(run)});
-      }
+      entries.assign(log.unwritten.begin(), log.unwritten.begin() + static_cast<int64_t>(count));
     }
     if (entries.empty()) return Shorten(run, name, sequence, log);
-    const std::vector<absl::Status> statuses = store_.Append(entries);
-    const auto failed =
-        std::ranges::find_if(statuses, [](const absl::Status& status) { return !status.ok(); });
-    const auto written = static_cast<uint32_t>(failed - statuses.begin());
+    const SequenceIdentity identity = IdentityOf(run, name);
+    if (log.next == 0) {
+      // It may have been stored and evicted since its creator looked, or by a call that failed.
+      const absl::StatusOr<bool> stored = store_.Has(identity);
+      if (!stored.ok()) return stored.status();
+      if (*stored) {
+        run.Forget(name, &sequence);
+        return absl::UnavailableError("stored by another call at the same time: try again");
+      }
+    }
+    absl::Status status = store_.Append(identity, log.next, entries, ExpiryOf(run));
+    if (absl::IsFailedPrecondition(status)) run.Forget(name, &sequence);
+    if (!status.ok()) return status;
     {
       WriterLock order(log.order);
-      log.unwritten.erase(log.unwritten.begin(), log.unwritten.begin() + written);
+      const auto begin = log.unwritten.begin();
+      log.unwritten.erase(begin, begin + static_cast<int64_t>(entries.size()));
     }
-    log.next += written;
-    for (uint32_t i = 0; i < written; ++i) log.bytes += HeapBytes(entries[i].entry);
-    if (failed == statuses.end()) continue;
-    if (!IsConflict(*failed)) return *failed;
-    const uint32_t before = log.next;
-    if (absl::Status status = CatchUp(run, name, sequence, log); !status.ok()) return status;
-    if (log.next == before) return absl::UnavailableError("the store changes: try again");
+    log.next += static_cast<uint32_t>(entries.size());
+    for (const LogEntry& entry : entries) log.bytes += HeapBytes(entry);
   }
-}
-
-absl::StatusOr<bool> StoredCache::Follow(Run& run, const SequenceName& name, Sequence& sequence) {
-  if (!store_.shared()) return false;
-  SequenceLog& log = LogOf(sequence);
-  WriterLock writing(log.writing);
-  const uint32_t before = log.next;
-  const absl::Status status = CatchUp(run, name, sequence, log);
-  if (absl::IsAborted(status) || absl::IsFailedPrecondition(status)) return true;
-  if (!status.ok()) return status;
-  return log.next != before;
 }
 
 void StoredCache::SealBehind(std::shared_ptr<Run> run, SequenceName name,
@@ -301,13 +197,13 @@ void StoredCache::SealBehind(std::shared_ptr<Run> run, SequenceName name,
   });
 }
 
-absl::Status StoredCache::Seal(Run& run, const SequenceName& name, Sequence& sequence) {
+absl::Status StoredCache::Seal(const Run& run, const SequenceName& name, Sequence& sequence) {
   SequenceLog& log = LogOf(sequence);
   WriterLock writing(log.writing);
   return WriteWholeForm(run, name, sequence, log);
 }
 
-absl::Status StoredCache::Shorten(Run& run, const SequenceName& name, Sequence& sequence,
+absl::Status StoredCache::Shorten(const Run& run, const SequenceName& name, Sequence& sequence,
                                   SequenceLog& log) {
   if (log.bytes <= kShortLog + kMostTimes * run.BytesOf(name)) return absl::OkStatus();
   const absl::Status written = WriteWholeForm(run, name, sequence, log);
@@ -315,13 +211,13 @@ absl::Status StoredCache::Shorten(Run& run, const SequenceName& name, Sequence& 
   return absl::IsDataLoss(written) ? absl::OkStatus() : written;
 }
 
-absl::Status StoredCache::WriteWholeForm(Run& run, const SequenceName& name, Sequence& sequence,
-                                         SequenceLog& log) {
+absl::Status StoredCache::WriteWholeForm(const Run& run, const SequenceName& name,
+                                         Sequence& sequence, SequenceLog& log) {
   absl::StatusOr<std::string> form;
   {
     WriterLock order(log.order);
     // What isn't stored yet isn't part of it.
-    if (log.forgotten || !log.unwritten.empty()) return absl::OkStatus();
+    if (!log.unwritten.empty()) return absl::OkStatus();
     form = WholeForm(sequence);
   }
   if (!form.ok()) return form.status();

@@ -38,29 +38,17 @@ class StoredCache final : public BackingStore {
 
   SequenceStore& store() { return store_; }
 
-  bool shared() const override { return store_.shared(); }
   std::unique_ptr<Attachment> Attach() override { return std::make_unique<SequenceLog>(); }
-  Run::Found Find(Run& run, const SequenceName& name, uint32_t first, uint32_t count,
-                  std::span<const uint32_t> columns) override;
-  void DropBehind(const Run& run, const SequenceName& name, const Sequence& sequence,
-                  MissingReason reason) override;
+  Run::Found Find(Run& run, const SequenceName& name) override;
+  void DropBehind(const Run& run, const SequenceName& name, MissingReason reason) override;
   // Tries again what could not be dropped. To be called now and then.
   void RetryDropsBehind();
   // Removes what is left of a dropped sequence.
   void RemoveDroppedBehind(const SequenceIdentity& sequence);
 
   // For sequences that the run was told to release. Releases those that only the store has, and
-  // returns how many they were; OK means that all releases are stored. But a leased sequence that
-  // replicas share goes with its last lease, as in memory. Errors as in SequenceStore.
+  // returns how many they were; OK means that all releases are stored. Errors as in SequenceStore.
   absl::StatusOr<int64_t> FinishRelease(Run& run, std::span<const SequenceName> names);
-
-  // Of leases that this server has not granted: tells those that may have. Errors as in
-  // SequenceStore.
-  absl::Status EndLeasesElsewhere(const Run& run, std::span<const uint64_t> lease_ids);
-  // Takes over what other servers have ended and released: all leases, and at most so many of the
-  // sequences that nobody leases, in turns. To be called now and then, where the store is shared.
-  // What the store doesn't tell is asked again.
-  void FollowReleases(Run& run, size_t most_sequences);
 
   // A sequence for appending; null if there is none yet. Tries again what could not be written
   // before. Errors as in SequenceStore, or of Write.
@@ -70,12 +58,9 @@ class StoredCache final : public BackingStore {
   void Note(SequenceLog& log, LogEntry entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log.order);
 
   // Stores what is noted in the sequence's log as unwritten. Errors as in SequenceStore, and then
-  // it stays noted; but Aborted if other replicas have stored what doesn't go with it, and
-  // FailedPrecondition if one has dropped it: then memory forgets the sequence.
+  // it stays noted. FailedPrecondition if the sequence was dropped, Unavailable if another object
+  // of this sequence was stored: then memory forgets this one.
   absl::Status Write(Run& run, const SequenceName& name, Sequence& sequence);
-  // Takes over what others have stored of a sequence in memory. True if that changed it, or memory
-  // forgot it. Errors as in SequenceStore.
-  absl::StatusOr<bool> Follow(Run& run, const SequenceName& name, Sequence& sequence);
 
   // For one that was sealed: stores the whole form in place of the log, unless too many are waiting
   // for that.
@@ -85,33 +70,22 @@ class StoredCache final : public BackingStore {
   // Once, whoever asks meanwhile. kNeverArrived if the store doesn't have it.
   absl::StatusOr<Run::Found> Load(Run& run, const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Run::Found> LoadNow(Run& run, const SequenceName& name);
-  // Applies what others have stored. `log`: the sequence's. Errors as of Write.
-  absl::Status CatchUp(Run& run, const SequenceName& name, Sequence& sequence, SequenceLog& log)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(log.writing);
   // Whether there may be room now for so many bytes of the run.
   bool MakeRoom(Run& run, int64_t bytes);
   // Makes room for it if need be.
   absl::Status Apply(Run& run, Sequence& sequence, const LogEntry& entry);
-  absl::Status Seal(Run& run, const SequenceName& name, Sequence& sequence);
+  absl::Status Seal(const Run& run, const SequenceName& name, Sequence& sequence);
   // Writes the whole form if the log takes far more than the sequence holds: what was truncated is
   // in it, and what came in many small blocks. `log`: the sequence's.
-  absl::Status Shorten(Run& run, const SequenceName& name, Sequence& sequence, SequenceLog& log)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(log.writing);
-  absl::Status WriteWholeForm(Run& run, const SequenceName& name, Sequence& sequence,
+  absl::Status Shorten(const Run& run, const SequenceName& name, Sequence& sequence,
+                       SequenceLog& log) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log.writing);
+  absl::Status WriteWholeForm(const Run& run, const SequenceName& name, Sequence& sequence,
                               SequenceLog& log) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log.writing);
   absl::Time ExpiryOf(const Run& run) const;
-  // Whether a drop for this reason takes only what a server knew of the sequence: others may have
-  // added to it since.
-  bool IsOfWhatWasKnown(MissingReason reason) const {
-    return store_.shared() && reason == MissingReason::kStale;
-  }
 
   // What the store is to drop, until all of it is removed.
   struct PendingDrop {
     MissingReason reason;
-    // Where the store is shared and the reason kStale: so many entries, until when that is known.
-    std::optional<uint32_t> entries = {};
-    absl::Time expires = {};
     bool stored = false;  // the reason is, and so what is left no longer counts
     bool queued = false;
   };
@@ -130,7 +104,6 @@ class StoredCache final : public BackingStore {
   Mutex mutex_;
   std::set<SequenceIdentity> loading_ ABSL_GUARDED_BY(mutex_);
   std::condition_variable_any loaded_;
-  std::atomic<uint64_t> marks_;  // from a random beginning: never the same twice, here or elsewhere
   std::atomic<int> sealing_ = 0;  // waiting or under way
 
   Mutex drops_mutex_;  // a leaf but for the queue of behind_

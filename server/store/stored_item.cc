@@ -22,7 +22,7 @@ constexpr size_t kCrcBegin = 4;
 constexpr size_t kExpiresBegin = 8;
 constexpr size_t kKeyBegin = 16;
 
-enum class KeyKind : char { kFragment = 'c', kEntry = 'e', kState = 's', kWitness = 'w' };
+enum class KeyKind : char { kFragment = 'c', kEntry = 'e', kState = 's' };
 
 // In the place of a sequence's id, of which none is so long.
 constexpr std::string_view kHistory = "\xff\xffh";
@@ -151,20 +151,8 @@ std::string FragmentKey(std::string_view sequence_prefix, uint32_t form, uint32_
   return key;
 }
 
-std::string WitnessKey(std::string_view sequence_prefix) {
-  return KeyOf(sequence_prefix, KeyKind::kWitness);
-}
-
 std::string HistoryKey(std::string_view run_id, uint64_t incarnation) {
   return IncarnationPrefix(run_id, incarnation).append(kHistory);
-}
-
-std::string LeaseKey(const LeaseIdentity& lease) {
-  std::string key(kLeaseKeys);
-  AddKeyString(key, lease.run_id);
-  AddBig(key, lease.incarnation);
-  AddBig(key, lease.id);
-  return key;
 }
 
 std::string RunOfKey(std::string_view key) {
@@ -238,11 +226,10 @@ absl::Time ItemExpires(std::string_view item) {
 
 std::string EncodeEntry(const LogEntry& entry) {
   std::string bytes;
-  bytes.reserve(21 + entry.payload.size());
+  bytes.reserve(13 + entry.payload.size());
   AddLittle(bytes, static_cast<uint8_t>(entry.kind));
   AddLittle(bytes, entry.position);
   AddLittle(bytes, entry.policy_version);
-  AddLittle(bytes, entry.mark);
   return bytes.append(entry.payload);
 }
 
@@ -252,7 +239,6 @@ absl::StatusOr<LogEntry> ParseEntry(std::string_view payload) {
   LogEntry entry{.kind = static_cast<LogEntry::Kind>(kind),
                  .position = in.Little<uint32_t>(),
                  .policy_version = in.Little<uint64_t>()};
-  entry.mark = in.Little<uint64_t>();
   entry.payload = std::string(in.Rest());
   const bool block = entry.kind == LogEntry::Kind::kBlock;
   const bool truncate = entry.kind == LogEntry::Kind::kTruncate;

@@ -29,17 +29,11 @@ std::string StateKey(std::string_view sequence_prefix);
 std::string EntryKey(std::string_view sequence_prefix, uint32_t number);
 // `form` names the contents, so that fragments of two forms never mix.
 std::string FragmentKey(std::string_view sequence_prefix, uint32_t form, uint32_t number);
-// Says that the sequence has been there, on another node than the rest.
-std::string WitnessKey(std::string_view sequence_prefix);
 
 // Of the history of an incarnation's draws: behind all of its sequences, and dropped with them.
 std::string HistoryKey(std::string_view run_id, uint64_t incarnation);
 
-// Says that the lease has ended.
-std::string LeaseKey(const LeaseIdentity& lease);
-
-// What all keys of leases, of run records, and of sequences, begin with.
-inline constexpr std::string_view kLeaseKeys = "L";
+// What all keys of run records, and of sequences, begin with.
 inline constexpr std::string_view kRunKeys = "R";
 inline constexpr std::string_view kSequenceKeys = "S";
 // Of the key of a run record; of another key, that key.
@@ -77,8 +71,7 @@ constexpr uint64_t FragmentsOf(uint64_t form_bytes) {
 struct SequenceState {
   // Set if it was dropped: a v1::MissingReason. The rest is what is to be removed then.
   uint8_t dropped = 0;
-  // The whole form stands for the entries before this. In a store that is shared STALE, too, says
-  // no more than that the entries before this are dropped.
+  // The whole form replaces the entries before this.
   uint32_t entries = 0;
   // Its CRC-32C, and its name in the keys of its fragments.
   uint32_t form = 0;

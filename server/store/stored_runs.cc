@@ -14,12 +14,6 @@
 namespace sis {
 namespace {
 
-// Sequences about which the store is asked at a time, to learn what other servers have released: of
-// all runs together, so that it costs the store some 1000 small reads a second however much there
-// is; but so many of each.
-constexpr size_t kAsked = 1024;
-constexpr size_t kLeastAsked = 16;
-
 absl::Status NoConfig(absl::string_view why) {
   return absl::DataLossError(absl::StrCat("its stored config is none: ", why));
 }
@@ -55,7 +49,7 @@ StoredRuns::StoredRuns(RunRegistry& registry, StoredCache* stored)
 }
 
 StoredRuns::~StoredRuns() {
-  if (has_histories()) behind_->Schedule("", [this] { StoreHistories(); });
+  if (stored_ != nullptr) behind_->Schedule("", [this] { StoreHistories(); });
 }
 
 absl::StatusOr<RunRegistry::Created> StoredRuns::Create(const v1::CreateRunRequest& request,
@@ -153,10 +147,6 @@ absl::StatusOr<bool> StoredRuns::Delete(const v1::RunRef& ref, const Caller& cal
 
 void StoredRuns::ForgetIdle(absl::Duration unused) {
   for (const std::shared_ptr<Run>& run : registry_.Idle(unused)) {
-    if (stored_ != nullptr && stored_->store().shared()) {
-      registry_.Forget(*run);
-      continue;
-    }
     v1::RunRef ref;
     ref.set_run_id(run->id());
     ref.set_incarnation(run->incarnation());
@@ -220,7 +210,7 @@ absl::StatusOr<int64_t> StoredRuns::AdvanceVersion(Run& run, uint64_t version) {
   }
   if (stored_ != nullptr && version > current) {
     if (absl::Status status = Exchange(run, version); !status.ok()) return status;
-    // Others may have superseded or deleted it.
+    // Another call may have superseded or deleted it.
     absl::Status present = registry_.Find(run.id(), run.incarnation()).status();
     if (!present.ok()) return present;
   }
@@ -232,21 +222,11 @@ absl::StatusOr<StoredRuns::Released> StoredRuns::Release(Run& run,
                                                          std::span<const uint64_t> lease_ids) {
   Released released;
   for (const SequenceName& name : names) released.sequences += run.Release(name);
-  std::vector<uint64_t> unknown;
-  for (const uint64_t lease_id : lease_ids) {
-    if (run.EndLease(lease_id)) {
-      ++released.leases;
-    } else {
-      unknown.push_back(lease_id);
-    }
-  }
+  for (const uint64_t lease_id : lease_ids) released.leases += run.EndLease(lease_id) ? 1 : 0;
   if (stored_ == nullptr) return released;
   const absl::StatusOr<int64_t> only_stored = stored_->FinishRelease(run, names);
   if (!only_stored.ok()) return only_stored.status();
   released.sequences += *only_stored;
-  if (!stored_->store().shared() || unknown.empty()) return released;
-  const absl::Status told = stored_->EndLeasesElsewhere(run, unknown);
-  if (!told.ok()) return told;
   return released;
 }
 
@@ -260,21 +240,8 @@ absl::Status StoredRuns::Exchange(const Run& run, uint64_t version) {
   return *there == own ? Noted(run.id(), absl::OkStatus()) : Adopt(*there);
 }
 
-void StoredRuns::ExchangeAllBehind() {
-  if (stored_ == nullptr || !stored_->store().shared() || exchanging_.exchange(true)) return;
-  behind_->Schedule("", [this] {
-    const std::vector<std::shared_ptr<Run>> runs = registry_.List();
-    const size_t each = std::max(kLeastAsked, kAsked / std::max<size_t>(1, runs.size()));
-    for (const std::shared_ptr<Run>& run : runs) {
-      Exchange(*run, run->policy_version()).IgnoreError();
-      stored_->FollowReleases(*run, each);
-    }
-    exchanging_ = false;
-  });
-}
-
 void StoredRuns::StoreHistoriesBehind() {
-  if (!has_histories() || storing_histories_.exchange(true)) return;
+  if (stored_ == nullptr || storing_histories_.exchange(true)) return;
   behind_->Schedule("", [this] {
     StoreHistories();
     storing_histories_ = false;
@@ -310,7 +277,6 @@ bool StoredRuns::StoreHistory(const Run& run) {
 }
 
 absl::Status StoredRuns::RestoreHistory(const StoredRun& there) {
-  if (!has_histories()) return absl::OkStatus();
   const absl::StatusOr<std::string> payload =
       stored_->store().GetHistory(there.run_id, there.incarnation);
   if (absl::IsNotFound(payload.status())) return absl::OkStatus();
@@ -340,11 +306,6 @@ absl::Status StoredRuns::TakeIn(const StoredRun& there) {
   }
   absl::StatusOr<std::shared_ptr<Run>> run =
       registry_.Restore(there.run_id, there.incarnation, *config, stored_);
-  if (run.ok() && (*run)->incarnation() == there.incarnation && (*run)->config() != *config) {
-    // The store lost the record, and somebody else has created the run since.
-    registry_.Forget(**run);
-    run = registry_.Restore(there.run_id, there.incarnation, *config, stored_);
-  }
   if (absl::IsInvalidArgument(run.status())) return NoConfig(run.status().message());
   if (absl::IsFailedPrecondition(run.status())) return absl::OkStatus();  // deleted meanwhile
   if (!run.ok()) return run.status();

@@ -56,19 +56,14 @@ class StoredRuns {
   // As DeleteRun of the API: whether it was there. What could not be removed from the store is
   // removed when the call is made again.
   absl::StatusOr<bool> Delete(const v1::RunRef& ref, const Caller& caller = Caller());
-  // Deletes the runs that no call has named for longer than this; but where other replicas write to
-  // the store they may be in use elsewhere, and only leave memory.
+  // Deletes the runs that no call has named for longer than this.
   void ForgetIdle(absl::Duration unused);
 
-  // Where other replicas write to the store: takes over what they have done to all runs, and tells
-  // them the policy versions.
-  void ExchangeAllBehind();
-
-  // Where the store is this server's alone, and takes appends: stores the histories of draws that
-  // have changed since, which Recover takes in again. To be called now and then.
+  // If the store takes appends, stores the histories of draws that have changed since the last
+  // call, which Recover takes in again. Must be called now and then.
   void StoreHistoriesBehind();
 
-  // Takes in all runs that the store can list, with their histories; their sequences come when they
+  // Takes in all stored runs, with their histories; their sequences come when they
   // are asked for.
   struct Recovered {
     int64_t runs = 0;
@@ -91,13 +86,12 @@ class StoredRuns {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(opening_);
   // Takes over what the store knows of the run, if it is newer.
   absl::Status Learn(const std::string& run_id);
-  // Tells the store the run's policy version; takes over a newer record of it.
+  // Stores the run's policy version; takes over a newer record of it.
   absl::Status Exchange(const Run& run, uint64_t version);
   // The errors of IsSetAside if the record can't be used.
   absl::Status Adopt(const StoredRun& there);
   // As Adopt; doesn't note what it finds.
   absl::Status TakeIn(const StoredRun& there);
-  bool has_histories() const { return stored_ != nullptr && !stored_->store().shared(); }
   // What StoreHistoriesBehind does. By the thread behind alone.
   void StoreHistories();
   // False if it could not be.
@@ -112,7 +106,6 @@ class StoredRuns {
 
   RunRegistry& registry_;
   StoredCache* const stored_;
-  std::atomic<bool> exchanging_ = false;
   Mutex opening_;                  // before all other locks; held while the store is waited for
   mutable Mutex set_aside_mutex_;  // a leaf
   std::map<std::string, std::string> set_aside_ ABSL_GUARDED_BY(set_aside_mutex_);

@@ -1,10 +1,7 @@
-// Where sequences live beyond the memory of one server, so that a restart or another replica finds
-// them again.
+// What outlives the memory of a server, so that a restart finds the sequences again.
 //
-// A stored sequence is a log of entries numbered 0, 1, 2, ..., each written once; replaying it
-// gives the sequence. Several replicas may write one sequence: who finds a number taken reads what
-// stands there, applies it, and goes on with the next. A sequence may be stored as one piece (its
-// whole form) that stands for all entries before a number; entries from there on still count.
+// A stored sequence is a log of entries numbered 0, 1, 2, ...; replaying it gives the sequence. A
+// whole form may replace all entries before a number; entries from there on still count.
 // docs/adr/0010-a-stored-sequence-is-a-log.md says why.
 #pragma once
 
@@ -47,26 +44,15 @@ struct LogEntry {
   // Of a block or a column's values; of a seal its annotation, a serialised v1::Annotation; else
   // empty. The store doesn't look into them. At most kMaxRowBytes.
   std::string payload = {};
-  // Unique, chosen by the writer, who recognises by it an entry that was stored although the answer
-  // was lost.
-  uint64_t mark = 0;
 
   friend bool operator==(const LogEntry&, const LogEntry&) = default;
 };
 
-// A memcached item holds 1 MiB with its key; callers split longer blocks between entries.
+// Callers split longer blocks between entries.
 inline constexpr size_t kMaxRowBytes = size_t{512} << 10;
 
-struct NewEntry {
-  SequenceIdentity sequence;
-  uint32_t number = 0;
-  LogEntry entry = {};
-  // When the store may forget it.
-  absl::Time expires = absl::InfiniteFuture();
-};
-
 struct StoredSequence {
-  // Stands for the entries before first_entry; absent if they are all in the log.
+  // Replaces the entries before first_entry; absent if they are all in the log.
   std::optional<std::string> whole_form = {};
   // The number of entries[0].
   uint32_t first_entry = 0;
@@ -79,13 +65,6 @@ struct DroppedSequence {
   SequenceIdentity sequence;
   // A v1::MissingReason.
   uint8_t reason = 0;
-};
-
-// A lease that one of several servers has granted.
-struct LeaseIdentity {
-  std::string run_id;
-  uint64_t incarnation = 0;
-  uint64_t id = 0;
 };
 
 struct StoredRun {

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,30 +27,20 @@ class FaultyItems final : public ItemStore {
   FaultyItems(std::unique_ptr<ItemStore> items, const std::atomic<Fault>& fault)
       : items_(std::move(items)), fault_(fault) {}
 
-  std::string_view name() const override { return items_->name(); }
-  bool forgets() const override { return items_->forgets(); }
-  bool shared() const override { return items_->shared(); }
-
-  std::vector<absl::Status> Add(std::span<const Item> items) override {
-    const absl::Status status = CanWrite();
-    if (!status.ok()) return std::vector<absl::Status>(items.size(), status);
-    std::vector<absl::Status> statuses = items_->Add(items);
-    if (fault_ == Fault::kAnswersLost) statuses.assign(items.size(), NoAnswer());
-    return statuses;
+  absl::Status Add(std::span<const Item> items) override {
+    if (absl::Status status = CanWrite(); !status.ok()) return status;
+    const absl::Status status = items_->Add(items);
+    return fault_ == Fault::kAnswersLost ? NoAnswer() : status;
   }
-  std::vector<absl::Status> Put(std::span<const Item> items) override {
+  absl::Status Put(std::span<const Item> items) override {
     const absl::Status status = CanWrite();
-    return status.ok() ? items_->Put(items) : std::vector<absl::Status>(items.size(), status);
+    return status.ok() ? items_->Put(items) : status;
   }
-  absl::Status Swap(const Item& item, const std::optional<std::string>& expected) override {
-    const absl::Status status = CanWrite();
-    return status.ok() ? items_->Swap(item, expected) : status;
-  }
-  std::vector<absl::StatusOr<std::string>> Get(std::span<const ItemKey> keys) override {
+  std::vector<absl::StatusOr<std::string>> Get(std::span<const std::string> keys) override {
     if (fault_ != Fault::kDown) return items_->Get(keys);
     return std::vector<absl::StatusOr<std::string>>(keys.size(), NoAnswer());
   }
-  absl::StatusOr<size_t> Remove(std::span<const ItemKey> keys) override {
+  absl::StatusOr<size_t> Remove(std::span<const std::string> keys) override {
     if (absl::Status status = CanWrite(); !status.ok()) return status;
     return items_->Remove(keys);
   }

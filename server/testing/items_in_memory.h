@@ -1,9 +1,8 @@
-// A store's items in a map, which several stores may share. None expires.
+// A store's items in a map, which a later store finds again. None expires.
 #pragma once
 
 #include <functional>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,39 +25,18 @@ struct ItemMap {
 class ItemsInMemory : public ItemStore {
  public:
   explicit ItemsInMemory(ItemMap& map) : map_(map) {}
-  std::string_view name() const override { return "items in memory"; }
-  bool forgets() const override { return false; }
-  bool shared() const override { return false; }
 
-  std::vector<absl::Status> Add(std::span<const Item> items) override {
+  absl::Status Add(std::span<const Item> items) override { return Put(items); }
+  absl::Status Put(std::span<const Item> items) override {
     WriterLock lock(map_.mutex);
-    std::vector<absl::Status> statuses;
-    for (const Item& item : items) {
-      const bool added = map_.items.emplace(item.key.key, item.value).second;
-      statuses.push_back(added ? absl::OkStatus() : absl::AlreadyExistsError(""));
-    }
-    return statuses;
-  }
-  std::vector<absl::Status> Put(std::span<const Item> items) override {
-    WriterLock lock(map_.mutex);
-    for (const Item& item : items) map_.items[item.key.key] = item.value;
-    return std::vector<absl::Status>(items.size());
-  }
-  absl::Status Swap(const Item& item, const std::optional<std::string>& expected) override {
-    WriterLock lock(map_.mutex);
-    const auto found = map_.items.find(item.key.key);
-    const bool there = found != map_.items.end();
-    if (there != expected.has_value() || (there && found->second != *expected)) {
-      return absl::AbortedError("");
-    }
-    map_.items[item.key.key] = item.value;
+    for (const Item& item : items) map_.items[item.key] = item.value;
     return absl::OkStatus();
   }
-  std::vector<absl::StatusOr<std::string>> Get(std::span<const ItemKey> keys) override {
+  std::vector<absl::StatusOr<std::string>> Get(std::span<const std::string> keys) override {
     WriterLock lock(map_.mutex);
     std::vector<absl::StatusOr<std::string>> values;
-    for (const ItemKey& key : keys) {
-      const auto found = map_.items.find(key.key);
+    for (const std::string& key : keys) {
+      const auto found = map_.items.find(key);
       if (found == map_.items.end()) {
         values.push_back(absl::NotFoundError(""));
       } else {
@@ -67,10 +45,10 @@ class ItemsInMemory : public ItemStore {
     }
     return values;
   }
-  absl::StatusOr<size_t> Remove(std::span<const ItemKey> keys) override {
+  absl::StatusOr<size_t> Remove(std::span<const std::string> keys) override {
     WriterLock lock(map_.mutex);
     size_t removed = 0;
-    for (const ItemKey& key : keys) removed += map_.items.erase(key.key);
+    for (const std::string& key : keys) removed += map_.items.erase(key);
     return removed;
   }
   absl::Status RemoveRange(const std::string& first, const std::string& last) override {

@@ -1,10 +1,9 @@
-// The cache of one server, with a run in it, over a store that others may use as well.
+// The cache of one server, with a run in it, over a store that survives the server.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -54,11 +53,8 @@ class Replica {
     *entry.mutable_block() = block;
     return Append(entry);
   }
-  // All of it.
   Run::Found Find(const std::string& id) {
-    std::vector<uint32_t> columns(run_->config().columns.size());
-    std::iota(columns.begin(), columns.end(), 0);
-    return stored_.has_value() ? stored_->Find(*run_, {id, 0}, 0, 0, columns) : run_->Find({id, 0});
+    return stored_.has_value() ? stored_->Find(*run_, {id, 0}) : run_->Find({id, 0});
   }
   absl::StatusOr<StoredRuns::Released> Release(const std::vector<std::string>& ids,
                                                const std::vector<uint64_t>& lease_ids = {}) {

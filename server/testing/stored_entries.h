@@ -9,7 +9,7 @@
 
 namespace sis {
 
-inline constexpr uint8_t kStale = 4, kReleased = 5;
+inline constexpr uint8_t kReleased = 5;
 
 inline SequenceIdentity Sequence(std::string id) { return {"run", 3, std::move(id), 1}; }
 
@@ -18,15 +18,14 @@ inline LogEntry Block(uint32_t position, std::string rows) {
 }
 
 inline absl::Status AppendOne(SequenceStore& store, const SequenceIdentity& sequence,
-                              uint32_t number, LogEntry entry) {
-  const NewEntry added{.sequence = sequence, .number = number, .entry = std::move(entry)};
-  return store.Append({&added, 1})[0];
+                              uint32_t number, const LogEntry& entry) {
+  return store.Append(sequence, number, {&entry, 1});
 }
 
 inline absl::Status DropOne(SequenceStore& store, const SequenceIdentity& sequence,
                             uint8_t reason) {
   const DroppedSequence dropped{.sequence = sequence, .reason = reason};
-  return store.Drop({&dropped, 1})[0];
+  return store.Drop({&dropped, 1});
 }
 
 }  // namespace sis

@@ -24,7 +24,7 @@ class BenchmarksTest(unittest.TestCase):
 
     def test_mixed(self):
         printed = self.run_benchmark("tests/bench/mixed", "--seconds=1", "--tokens_per_second=500")
-        for store in ("memory", "rocksdb", "memcached"):
+        for store in ("memory", "rocksdb"):
             self.assertRegex(printed, rf"(?m)^\| {store} \| 500 \| \d+ \|")
 
     def test_evaluate(self):

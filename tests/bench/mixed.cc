@@ -29,13 +29,13 @@
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "client/api/client.h"
-#include "server/testing/memcached_server.h"
+#include "server/testing/backing.h"
 #include "server/testing/server_process.h"
 
 ABSL_FLAG(std::vector<std::string>, tokens_per_second,
           (std::vector<std::string>{"5000", "20000", "50000"}), "that all workers decode");
-ABSL_FLAG(std::vector<std::string>, stores,
-          (std::vector<std::string>{"memory", "rocksdb", "memcached"}), "behind the server");
+ABSL_FLAG(std::vector<std::string>, stores, (std::vector<std::string>{"memory", "rocksdb"}),
+          "behind the server");
 ABSL_FLAG(int, seconds, 10, "of each load");
 ABSL_FLAG(int, top_k, 20, "slots per position");
 
@@ -261,13 +261,8 @@ void Main() {
       "cores |\n|---|---|---|---|---|---|---|---|\n");
   for (const std::string& name : absl::GetFlag(FLAGS_stores)) {
     const TemporaryDirectory directory;
-    std::unique_ptr<MemcachedServer> node;
     std::string store = name;
     if (name == "rocksdb") store = absl::StrCat("rocksdb:", directory.path(), "/db");
-    if (name == "memcached") {
-      node = std::make_unique<MemcachedServer>(directory.path() + "/node");
-      store = absl::StrCat("memcached:", node->socket());
-    }
     const ServerProcess server(
         {"--listen=127.0.0.1:0", "--cache_bytes=1073741824", absl::StrCat("--store=", store)});
     for (const std::string& rate : absl::GetFlag(FLAGS_tokens_per_second)) {

@@ -79,7 +79,6 @@ class RunbooksTest(unittest.TestCase):
             of_servers.TrainerGone(),
             of_servers.Files(folder),
             of_servers.RunSetAside(folder),
-            of_servers.StoreLate(folder),
             of_servers.StoreDamaged(folder),
         ]
         for problem in cls.problems:

@@ -1,4 +1,4 @@
-"""What goes wrong around a server: a slow store, a clock that jumps, floods of connections, calls
+"""What goes wrong around a server: a clock that jumps, floods of connections, calls
 without a deadline, and users who make a thousand runs or names that are none."""
 
 import collections
@@ -21,8 +21,6 @@ import numpy as np
 import sis
 from server.testing.certificates import Authority
 from server.testing.live_server import LiveServer
-from server.testing.memcached import Memcached
-from server.testing.relay import Relay
 from server.testing.until import until
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
@@ -89,42 +87,6 @@ class BadDaysTest(unittest.TestCase):
             sampled_log_probs=np.where(records.present, records.sampled_log_probs, -1),
         )  # fmt: skip
         return evaluation.totals.scored, [missing.reason for missing in evaluation.missing]
-
-    def test_a_memcached_that_is_slow_and_then_too_slow(self):
-        folder = tempfile.mkdtemp(dir="/tmp", prefix="sis_")  # names of sockets are short
-        self.addCleanup(shutil.rmtree, folder)
-        node = Memcached(f"{folder}/node")
-        self.addCleanup(node.kill)
-        relay = Relay(node.path, path=f"{folder}/proxy")
-        server = self.serve(f"--store=memcached:{relay.address}")
-        client = self.client(server)
-        run = client.create_run("run", **CONFIG)
-        relay.delay = 0.1  # a tenth of what is waited for an answer
-        self.append(client, run, "slow")
-        self.assertEqual(self.scored(client, run, "slow"), (POSITIONS, []))
-
-        relay.delay = 3.0
-        with self.assertRaises(sis.AppendError) as raised:
-            self.append(client, run, "too slow")
-        self.assertEqual({entry.code.name for entry in raised.exception.refused}, {"UNAVAILABLE"})
-        # What is in memory is served, and nothing else waits for the node.
-        self.assertEqual(self.scored(client, run, "slow"), (POSITIONS, []))
-        self.assertEqual(len(client.list_runs()), 1)
-        self.assertTrue(self.get(server, "/readyz").startswith("ready\n"))
-
-        relay.delay = 0.0
-
-        def stored():
-            try:
-                self.append(client, run, "too slow")
-            except sis.AppendError:
-                return False
-            return True
-
-        until(stored)
-        # All of it is in the store: another server has it.
-        other = self.client(self.serve(f"--store=memcached:{node.path}"))
-        self.assertEqual(self.scored(other, other.get_run("run").run, "slow", "too slow"), (2 * POSITIONS, []))
 
     def clock(self):
         clock = Clock()
@@ -213,23 +175,6 @@ class BadDaysTest(unittest.TestCase):
         _, client = start()
         self.assertEqual(missing(client, "behind"), [gone])
         self.assertEqual(missing(client, "before", "ahead"), [])
-
-    def test_a_server_whose_clock_is_wrong_stores_in_memcached_all_the_same(self):
-        clock = self.clock()
-        folder = tempfile.mkdtemp(dir="/tmp", prefix="sis_")  # names of sockets are short
-        self.addCleanup(shutil.rmtree, folder)
-        node = Memcached(f"{folder}/node")
-        self.addCleanup(node.kill)
-        for days in (2, -2):
-            clock.set(days)
-            server = self.serve(f"--store=memcached:{node.path}", prefix=clock.prefix)
-            until(lambda: self.days(server) == days)
-            client = self.client(server)
-            run = client.create_run("run", time_to_live=3600, **CONFIG)
-            self.append(client, run, f"s{days}")
-            server.kill()
-            other = self.client(self.serve(f"--store=memcached:{node.path}"))
-            self.assertEqual(self.scored(other, other.get_run("run").run, f"s{days}"), (POSITIONS, []))
 
     def test_a_call_without_a_deadline_has_the_servers(self):
         server = self.serve("--default_deadline=1ns")

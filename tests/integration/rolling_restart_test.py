@@ -16,7 +16,6 @@ import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
-from server.testing.memcached import Memcached
 from server.testing.random_records import random_record
 from sis.servers.circuit_breaker import LONGEST, CircuitBreaker
 from sis.servers.placement import Placement
@@ -178,15 +177,6 @@ class RollingRestartTest(unittest.TestCase):
     def test_with_rocksdb_nothing_that_was_acked_is_lost(self):
         folder = self.folder()
         addresses, acked, _ = self.roll([f"rocksdb:{folder}/{index}" for index in range(3)])
-        self.assertEqual(self.missing_of(addresses, acked), {})
-
-    def test_with_memcached_nothing_that_was_acked_is_lost(self):
-        folder = self.folder()
-        nodes = [Memcached(f"{folder}/node{index}") for index in range(2)]
-        for node in nodes:
-            self.addCleanup(node.kill)
-        store = "memcached:" + ",".join(node.path for node in nodes)
-        addresses, acked, _ = self.roll([store] * 3)
         self.assertEqual(self.missing_of(addresses, acked), {})
 
 

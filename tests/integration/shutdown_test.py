@@ -19,8 +19,6 @@ import grpc
 
 from server.testing.late_timers import LATE_TIMERS, has_late_timers
 from server.testing.live_server import LiveServer
-from server.testing.memcached import Memcached
-from server.testing.relay import Relay
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
 
@@ -116,9 +114,7 @@ class ShutdownTest(unittest.TestCase):
             return error.code
 
     def test_where_nobody_is_it_ends_at_once(self):
-        node = Memcached(f"{self.folder}/node")
-        self.addCleanup(node.kill)
-        for store in ("memory", f"rocksdb:{self.folder}/rocksdb", f"memcached:{node.path}"):
+        for store in ("memory", f"rocksdb:{self.folder}/rocksdb"):
             with self.subTest(store):
                 self.end(self.serve(f"--store={store}", late=True))
 
@@ -184,36 +180,6 @@ class ShutdownTest(unittest.TestCase):
         with self.assertRaises(grpc.RpcError) as raised:
             list(fetch)
         self.assertIn(raised.exception.code(), (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED))
-
-    def test_what_waits_for_the_store_is_answered(self):
-        node = Memcached(f"{self.folder}/node")
-        self.addCleanup(node.kill)
-        relay = Relay(node.path, path=f"{self.folder}/relay")
-        # So that the server is patient with a node that doesn't answer.
-        server = self.serve(f"--store=memcached:{relay.address}", late=True)
-        stub = self.stub(server)
-        # What isn't sealed may have grown by another server, so the store is asked each time.
-        sequences = [f"s{number}" for number in range(3)]
-        self.append(stub, *map(block, sequences))
-        slices = [pb.Slice(sequence=pb.SequenceRef(id=sequences[0]), length=1)]
-        relay.open.clear()
-        fetch = stub.FetchTopK(pb.FetchTopKRequest(run=pb.RunRef(run_id="run"), slices=slices))
-        evaluate = stub.Evaluate.future(evaluation(sequences[1]))
-        evaluations = self.open(stub.EvaluateStream, evaluation(sequences[2]))
-        append = self.open(stub.Append, pb.AppendRequest(header=HEADER), batch(block("new")))
-        while relay.held < 4:
-            time.sleep(0.01)
-        self.begin_to_end(server)
-        relay.open.set()
-        self.assertEqual(sum(len(message.chunk.sampled_ids) for message in fetch), 4)
-        self.assertEqual(evaluate.result().totals.missing, 0)
-        self.assertEqual(next(evaluations).totals.missing, 0)
-        self.assertEqual([ack.code for ack in next(append).acks], [0])
-        self.assertEqual(server.process.wait(timeout=30), 0)
-        for stream in (evaluations, append):
-            self.assertIs(stream.code(), grpc.StatusCode.UNAVAILABLE, stream.details())
-        other = self.stub(self.serve(f"--store=memcached:{node.path}"))
-        self.assertEqual(other.Evaluate(evaluation("new")).totals.missing, 0)
 
     def test_every_block_of_a_worker_that_goes_on_is_acked_and_stored_or_neither(self):
         store = f"--store=rocksdb:{self.folder}/rocksdb"

@@ -1,5 +1,4 @@
-"""What an ack promises with each store, held against a real server, RocksDB and memcached nodes
-that are killed."""
+"""What an ack promises with each store, held against a real server and RocksDB that are killed."""
 
 import contextlib
 import os
@@ -17,8 +16,6 @@ import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
-from server.testing.memcached import Memcached
-from server.testing.until import until
 
 TOP_K, VOCABULARY, POSITIONS, BLOCK = 8, 50, 400, 5
 
@@ -70,7 +67,6 @@ class Server:
 
 class StoreTest(unittest.TestCase):
     def setUp(self):
-        # Names of sockets are short.
         self.directory = tempfile.mkdtemp(dir="/tmp", prefix="sis_")
         self.addCleanup(shutil.rmtree, self.directory)
 
@@ -78,12 +74,6 @@ class StoreTest(unittest.TestCase):
         server = Server(store, *flags)
         self.addCleanup(server.kill)
         return server
-
-    def memcached(self):
-        nodes = [Memcached(f"{self.directory}/node{i}") for i in range(3)]
-        for node in nodes:
-            self.addCleanup(node.kill)
-        return nodes, "memcached:" + ",".join(node.path for node in nodes)
 
     def create_run(self, client: sis.Client, **config):
         return client.create_run(
@@ -169,53 +159,50 @@ class StoreTest(unittest.TestCase):
         self.check_after_restart(again.client, {**acked, name: acked[name] + 2 * BLOCK})
 
     def test_sets_as_long_as_their_mass_are_kept(self):
-        """Their pages are of version 2, in memory and in every store."""
-        _, memcached = self.memcached()
-        for store in (f"rocksdb:{self.directory}/db", memcached):
-            with self.subTest(store):
-                server = self.serve(store)
-                run = self.create_run(server.client, mass=0.5)
-                self.store_whole(server.client, run, ["cut"])
-                before = server.client.fetch_top_k(run, ["cut"])
-                server.kill()
-                client = self.serve(store).client
-                after = client.fetch_top_k(client.get_run("run").run, ["cut"])
-                sent, used = recorded("cut"), before.ids != -1
-                self.assertTrue(before.present.all() and after.present.all())
-                for name in ("sampled_ids", "sampled_log_probs", "ids", "log_probs"):
-                    self.assertEqual(getattr(before, name).tobytes(), getattr(after, name).tobytes(), name)
-                self.assertEqual(before.sampled_ids.tolist(), sent.sampled_ids.tolist())
-                self.assertTrue((np.where(used, sent.top_k_ids, -1) == before.ids).all())
-                self.assertTrue((np.where(used, sent.top_k_log_probs, -np.inf) == before.log_probs).all())
-                mass = np.cumsum(np.exp(sent.top_k_log_probs), axis=1)
-                missing = np.concatenate([np.zeros((POSITIONS, 1)), mass[:, :-1]], axis=1)
-                self.assertTrue((used == (missing < 0.5)).all(), "the shortest sets that reach it")
-                self.assertGreater(len(np.unique(used.sum(axis=1))), 3)
+        """Their pages are of version 2, in memory and in the store."""
+        store = f"rocksdb:{self.directory}/db"
+        server = self.serve(store)
+        run = self.create_run(server.client, mass=0.5)
+        self.store_whole(server.client, run, ["cut"])
+        before = server.client.fetch_top_k(run, ["cut"])
+        server.kill()
+        client = self.serve(store).client
+        after = client.fetch_top_k(client.get_run("run").run, ["cut"])
+        sent, used = recorded("cut"), before.ids != -1
+        self.assertTrue(before.present.all() and after.present.all())
+        for name in ("sampled_ids", "sampled_log_probs", "ids", "log_probs"):
+            self.assertEqual(getattr(before, name).tobytes(), getattr(after, name).tobytes(), name)
+        self.assertEqual(before.sampled_ids.tolist(), sent.sampled_ids.tolist())
+        self.assertTrue((np.where(used, sent.top_k_ids, -1) == before.ids).all())
+        self.assertTrue((np.where(used, sent.top_k_log_probs, -np.inf) == before.log_probs).all())
+        mass = np.cumsum(np.exp(sent.top_k_log_probs), axis=1)
+        missing = np.concatenate([np.zeros((POSITIONS, 1)), mass[:, :-1]], axis=1)
+        self.assertTrue((used == (missing < 0.5)).all(), "the shortest sets that reach it")
+        self.assertGreater(len(np.unique(used.sum(axis=1))), 3)
 
     def test_the_largest_sets_are_kept(self):
         """A sequence's rows are more than an entry of a store may hold."""
-        _, memcached = self.memcached()
         settings = {"seed": 1, "vocabulary_size": 700, "top_k": 512, "log_prob_encoding": "float32"}
         sent = recorded("large", 512, 700)
-        for store in (f"rocksdb:{self.directory}/db", memcached):
-            server = self.serve(store, "--max_top_k=512")
-            for run_id, mass in (("whole", 0.0), ("cut", 0.95)):
-                run = server.client.create_run(run_id, mass=mass, **settings)
-                with self.append_stream(server.client, run) as stream:
-                    stream.block("large", first_position=0, policy_version=0, **sent._asdict())
-            server.kill()
-            client = self.serve(store, "--max_top_k=512").client
-            for run_id, fewest in (("whole", 512), ("cut", 256)):
-                with self.subTest(store, run=run_id):
-                    records = client.fetch_top_k(client.get_run(run_id).run, ["large"])
-                    used = records.ids != -1
-                    self.assertTrue(records.present.all() and used.sum(axis=1).min() >= fewest)
-                    self.assertEqual(used.all(), run_id == "whole")
-                    self.assertEqual(records.ids.tobytes(), np.where(used, sent.top_k_ids, -1).tobytes())
-                    kept = np.where(used, sent.top_k_log_probs, np.float32(-np.inf))
-                    self.assertEqual(records.log_probs.tobytes(), kept.tobytes())
-                    self.assertEqual(records.sampled_ids.tobytes(), sent.sampled_ids.tobytes())
-                    self.assertEqual(records.sampled_log_probs.tobytes(), sent.sampled_log_probs.tobytes())
+        store = f"rocksdb:{self.directory}/db"
+        server = self.serve(store, "--max_top_k=512")
+        for run_id, mass in (("whole", 0.0), ("cut", 0.95)):
+            run = server.client.create_run(run_id, mass=mass, **settings)
+            with self.append_stream(server.client, run) as stream:
+                stream.block("large", first_position=0, policy_version=0, **sent._asdict())
+        server.kill()
+        client = self.serve(store, "--max_top_k=512").client
+        for run_id, fewest in (("whole", 512), ("cut", 256)):
+            with self.subTest(run_id):
+                records = client.fetch_top_k(client.get_run(run_id).run, ["large"])
+                used = records.ids != -1
+                self.assertTrue(records.present.all() and used.sum(axis=1).min() >= fewest)
+                self.assertEqual(used.all(), run_id == "whole")
+                self.assertEqual(records.ids.tobytes(), np.where(used, sent.top_k_ids, -1).tobytes())
+                kept = np.where(used, sent.top_k_log_probs, np.float32(-np.inf))
+                self.assertEqual(records.log_probs.tobytes(), kept.tobytes())
+                self.assertEqual(records.sampled_ids.tobytes(), sent.sampled_ids.tobytes())
+                self.assertEqual(records.sampled_log_probs.tobytes(), sent.sampled_log_probs.tobytes())
 
     def test_a_copy_of_a_stopped_store_is_a_store(self):
         """Also of one that stopped without a word, or for a moment: as a snapshot of the volume finds it."""
@@ -298,12 +285,6 @@ class StoreTest(unittest.TestCase):
             formats.add(int.from_bytes(path.read_bytes()[-12:-8], "little"))
         self.assertEqual(formats, {5})
 
-    def test_memcached_keeps_what_was_acked_over_kill_9(self):
-        _, store = self.memcached()
-        server = self.serve(store)
-        acked = self.load_until_killed(server, self.create_run(server.client), 120)
-        self.check_after_restart(self.serve(store).client, acked)
-
     def test_in_memory_all_is_missing_with_a_reason_after_kill_9(self):
         server = self.serve("memory")
         acked = self.load_until_killed(server, self.create_run(server.client), 40)
@@ -357,81 +338,6 @@ class StoreTest(unittest.TestCase):
         self.assertEqual({missing.slice for missing in records.missing}, set(range(150)))
         self.assertEqual({missing.reason for missing in records.missing}, {sis.MissingReason.RELEASED})
         self.assertEqual(len(leased.missing), 0)
-
-    def test_with_every_memcached_node_dead_nothing_is_released(self):
-        nodes, store = self.memcached()
-        server = self.serve(store)
-        run = self.create_run(server.client)
-        names = [f"sequence {i}" for i in range(10)]
-        with self.append_stream(server.client, run) as stream:
-            for name in names:
-                send(stream, name, 0)
-        for node in nodes:
-            node.kill()
-        for name in [names[0], "never there"]:
-            with self.assertRaises(sis.Unavailable):
-                server.client.release(run, [name])
-        # The client opens the run again first; that goes on without the store, as does all that
-        # memory has.
-        self.assertEqual(len(server.client.fetch_top_k(run, [names[5]])), BLOCK)
-        with self.assertRaises(sis.Unavailable):
-            server.client.advance_version(run, 1)
-        # That client would first tell the server the version again.
-        other = sis.Client(server.address)
-        self.addCleanup(other.close)
-        self.assertEqual(other.get_run("run").policy_version, 0)
-
-    def test_any_replica_answers(self):
-        _, store = self.memcached()
-        here, there = self.serve(store).client, self.serve(store).client
-        run = self.create_run(here)
-        self.assertEqual(self.create_run(there), run)
-        names = [f"sequence {i}" for i in range(20)]
-        self.store_whole(here, run, names[:10])
-        self.store_whole(there, run, names[10:])
-        records = [client.fetch_top_k(run, names, lease_seconds=60) for client in (here, there)]
-        for index in range(len(names)):
-            self.assert_recorded(records[1], index, np.ones(POSITIONS, bool))
-        self.assertEqual(records[0].slices, records[1].slices)
-        # A lease of one is no error for the other.
-        evaluations = [self.evaluate(client, run, records[0]) for client in (here, there)]
-        self.assertEqual(evaluations[0].accepted.tobytes(), evaluations[1].accepted.tobytes())
-
-        # Both may be sent blocks of one sequence, and answer for all of them.
-        with self.append_stream(here, run) as first, self.append_stream(there, run) as second:
-            for position in range(0, POSITIONS, 2 * BLOCK):
-                send(first, "shared", position)
-                send(second, "shared", position + BLOCK)
-                first.flush()
-                second.flush()
-        for client in (here, there):
-            shared = client.fetch_top_k(run, ["shared"])
-            self.assertEqual(len(shared), POSITIONS)
-            self.assert_recorded(shared, 0, np.ones(POSITIONS, bool))
-
-        # A third learns of the run, and of what was released elsewhere.
-        here.release(run, names[:5], [records[0].lease_id])
-        third = self.serve(store).client
-        missing = third.fetch_top_k(run, [sis.Slice(name, 0, 1) for name in names[:5]]).missing
-        self.assertEqual([part.reason for part in missing], [sis.MissingReason.RELEASED] * 5)
-
-    def test_a_replica_that_is_behind_can_not_overwrite(self):
-        _, store = self.memcached()
-        here, there = self.serve(store).client, self.serve(store).client
-        run = self.create_run(here)
-        self.create_run(there)
-        with self.append_stream(there, run) as stream:
-            send(stream, "a", 0)
-        self.store_whole(here, run, ["a"], seal=False)
-        # `there` has positions [0, BLOCK) only. Other content at a position that it doesn't have in
-        # memory is refused.
-        other = {key: array[:BLOCK] for key, array in recorded("b")._asdict().items()}
-        with self.assertRaises(sis.AppendError) as raised, self.append_stream(there, run) as stream:
-            stream.block("a", first_position=BLOCK, policy_version=0, **other)
-        self.assertEqual({refusal.code.name for refusal in raised.exception.refused}, {"ALREADY_EXISTS"})
-        records = there.fetch_top_k(run, ["a"])
-        self.assertEqual(len(records), POSITIONS)
-        self.assert_recorded(records, 0, np.ones(POSITIONS, bool))
 
     def test_a_server_starts_with_damaged_files_of_rocksdb_and_never_gives_other_records(self):
         whole = f"{self.directory}/whole"
@@ -571,90 +477,6 @@ class StoreTest(unittest.TestCase):
             if name not in missing:
                 self.assert_recorded(records, index, np.ones(POSITIONS, bool))
         return missing
-
-    def test_a_memcached_node_that_does_not_answer_costs_its_share_until_it_does(self):
-        nodes, store = self.memcached()
-        writer = self.serve(store).client
-        run = self.create_run(writer)
-        names = [f"sequence {i}" for i in range(30)]
-        self.store_whole(writer, run, names)
-        reader = self.serve(store).client
-        self.create_run(reader)
-        slices = [sis.Slice(name, 0, POSITIONS) for name in names]
-
-        nodes[1].signal(signal.SIGSTOP)
-        records = reader.fetch_top_k(run, slices)
-        gone = {missing.slice for missing in records.missing}
-        self.assertEqual({missing.reason for missing in records.missing}, {sis.MissingReason.STORE_DOWN})
-        self.assertTrue(0 < len(gone) < len(names), gone)
-        for index in set(range(len(names))) - gone:
-            self.assert_recorded(records, index, np.ones(POSITIONS, bool))
-        evaluation = self.evaluate(reader, run, records)
-        self.assertEqual({missing.slice for missing in evaluation.missing}, gone)
-
-        nodes[1].signal(signal.SIGCONT)
-        records = until(lambda: reader.fetch_top_k(run, slices), lambda records: not records.missing)
-        for index in range(len(names)):
-            self.assert_recorded(records, index, np.ones(POSITIONS, bool))
-
-    def test_a_memcached_node_killed_under_load_costs_its_share(self):
-        nodes, store = self.memcached()
-        writer, reader = self.serve(store).client, self.serve(store).client
-        run = self.create_run(writer)
-        self.create_run(reader)
-        names = [f"sequence {i}" for i in range(30)]
-        self.store_whole(writer, run, names)
-        slices = [sis.Slice(name, 0, POSITIONS) for name in names]
-        allowed = {sis.MissingReason.STORE_DOWN, sis.MissingReason.EVICTED}
-        stop, failures, missing_seen = threading.Event(), [], set()
-
-        def train() -> None:
-            draw = 0
-            while not stop.is_set():
-                draw += 1
-                try:
-                    records = reader.fetch_top_k(run, [*slices, sis.Slice(f"late {draw}", 0, 1)])
-                    evaluation = self.evaluate(reader, run, records, draw)
-                    missing_seen.update(
-                        part.reason for part in evaluation.missing if part.slice < len(slices)
-                    )
-                except sis.Error as error:
-                    failures.append(error)
-
-        trainer = threading.Thread(target=train)
-        nodes[2].kill()
-        trainer.start()
-        refused = set()
-        for i in range(30):
-            try:
-                self.store_whole(writer, run, [f"new {i}"])
-            except sis.AppendError as error:
-                self.assertEqual({refusal.code.name for refusal in error.refused}, {"UNAVAILABLE"})
-                refused.add(i)
-        stop.set()
-        trainer.join()
-        self.assertEqual(failures, [])
-        self.assertTrue(0 < len(refused) < 30, refused)
-        self.assertTrue(missing_seen and missing_seen <= allowed, missing_seen)
-
-        # The node comes back empty. What was refused is stored when it is sent again; what the node
-        # held is known to be lost.
-        nodes[2].start()
-        for i in refused:
-            deadline = time.monotonic() + 20
-            while True:
-                try:
-                    self.store_whole(writer, run, [f"new {i}"])
-                    break
-                except sis.AppendError:
-                    self.assertLess(time.monotonic(), deadline)
-        fresh = self.serve(store).client
-        self.create_run(fresh)
-        records = fresh.fetch_top_k(run, [*slices, *(sis.Slice(f"new {i}", 0, POSITIONS) for i in range(30))])
-        for missing in records.missing:
-            self.assertEqual(missing.reason, sis.MissingReason.EVICTED)
-            self.assertLess(missing.slice, len(slices))
-        self.assertGreater(len(records.missing), 0)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""What placement does to a fleet of 3 to 300 replicas, by the clients' own placement and circuit
-breaker. Run, it prints the tables of docs/scaling.md:
+"""What placement does to 3 to 300 replicas, by the clients' own placement and circuit breaker. Run, it
+prints the tables of docs/scaling.md:
 
     bazel run //tests/scaling:simulation
 """
@@ -16,7 +16,7 @@ from sis.servers import circuit_breaker, placement
 SIZES = (3, 5, 8, 12, 20, 50, 100, 200, 300)
 # Sequences in flight: rollouts of four steps, of 512 prompts with 8 responses each.
 SEQUENCES = 4 * 512 * 8
-# How unlikely it is that a bound below fails, over all replicas of a fleet.
+# How unlikely it is that a bound below fails, over all replicas.
 UNLIKELY = 1e-6
 
 
@@ -64,7 +64,7 @@ def most(total: float, squares: float, largest: float, share: float, failures: f
 
 
 def most_loaded(replicas: int, weights: np.ndarray) -> float:
-    """What no replica of a fleet has more of, but for one fleet in a million."""
+    """What no replica of a set has more of, but for one set in a million."""
     return most(
         float(weights.sum()), float((weights.astype(float) ** 2).sum()), float(weights.max()), 1 / replicas,
         UNLIKELY / replicas,
@@ -72,14 +72,14 @@ def most_loaded(replicas: int, weights: np.ndarray) -> float:
 
 
 def kept(before: int, after: int, count: int = SEQUENCES) -> float:
-    """The share of the sequences that are where they were, after a fleet has grown or shrunk."""
+    """The share of the sequences that are where they were, after the set has grown or shrunk."""
     sequences = ids(count)
     return float((placed(names(before), sequences) == placed(names(after), sequences)).mean())
 
 
 def hit_rates(before: int, after: int, staleness: int, steps: int, per_step: int = 4096) -> List[float]:
     """Of the sequences that step 0, 1, ... reads, the share that is where the client looks, when the
-    fleet grew or shrank before step 0. Each step reads rollouts that are 0 to `staleness` steps old,
+    set grew or shrank before step 0. Each step reads rollouts that are 0 to `staleness` steps old,
     as many of each age; those from before the change were placed by the old list."""
     rates = []
     for step in range(steps):

@@ -20,15 +20,11 @@ namespace {
 constexpr int kSequences = (1 << 12) * 7 / 8 + 1;
 
 // Attaches what the stored cache does.
-class SharedStore final : public BackingStore {
+class AttachingStore final : public BackingStore {
  public:
-  bool shared() const override { return true; }
   std::unique_ptr<Attachment> Attach() override { return std::make_unique<SequenceLog>(); }
-  FoundSequence Find(Run& run, const SequenceName& name, uint32_t, uint32_t,
-                     std::span<const uint32_t>) override {
-    return run.Find(name);
-  }
-  void DropBehind(const Run&, const SequenceName&, const Sequence&, MissingReason) override {}
+  FoundSequence Find(Run& run, const SequenceName& name) override { return run.Find(name); }
+  void DropBehind(const Run&, const SequenceName&, MissingReason) override {}
 };
 
 struct Kind {
@@ -52,7 +48,7 @@ TEST_P(ChargedBytesTest, CoverWhatTheHeapGives) {
   const SentRecords records(config.record_format(), kind.positions, 5);
   const std::unique_ptr<Arena> arena = *Arena::Map(int64_t{1} << 30);
   ByteBudget budget(int64_t{1} << 30), steps(1 << 20), inspection(1 << 20);
-  SharedStore store;
+  AttachingStore store;
   sis::Run run(
       "r", 1, config, Limits(), *arena, budget, steps, inspection, std::make_shared<RunCounters>(),
       [] { return absl::UnixEpoch(); }, kind.stored ? &store : nullptr);

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -13,7 +12,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "server/append/ingest.h"
 #include "server/store/stored_item.h"
 #include "server/testing/backing.h"
@@ -86,7 +84,7 @@ class Replica {
   int64_t Positions(const std::string& id) {
     Run& run = **Find(id);
     const FoundSequence found =
-        stored_.has_value() ? stored_->Find(run, {"a", 0}, 0, 0, {}) : run.Find({"a", 0});
+        stored_.has_value() ? stored_->Find(run, {"a", 0}) : run.Find({"a", 0});
     const auto* sequence = std::get_if<0>(&found);
     return sequence == nullptr ? 0 : (*sequence)->positions();
   }
@@ -113,36 +111,29 @@ class RunsTest : public testing::TestWithParam<std::string> {
  protected:
   RunsTest() {
     clock_.Advance(absl::Hours(24 * 36500));  // so that the store, by its own clock, keeps all
-    if (GetParam() == "rocksdb") backing_ = std::make_unique<RocksDbBacking>();
-    if (GetParam() == "memcached") backing_ = std::make_unique<MemcachedBacking>();
+    if (GetParam() == "rocksdb") backing_.emplace();
   }
 
-  bool durable() const { return backing_ != nullptr; }
-  bool shared() const { return GetParam() == "memcached"; }
-  std::string store() const { return durable() ? backing_->description() : "memory"; }
+  std::string store() const { return backing_.has_value() ? backing_->description() : "memory"; }
   Replica Start(const Limits& limits = {}) { return Replica(store(), clock_, limits); }
 
   // Puts a record into the database, whatever it is; perhaps with a bit that changed since.
   void PutRecord(const StoredRun& run, bool damaged = false) {
     const std::string key = RunKey(run.run_id);
-    Item item{.key = {key, key}, .value = WrapItem(key, absl::InfiniteFuture(), EncodeRun(run))};
+    Item item{.key = key, .value = WrapItem(key, absl::InfiniteFuture(), EncodeRun(run))};
     if (damaged) item.value.back() ^= 1;
-    ASSERT_TRUE(backing_->OpenItems()->Put({&item, 1})[0].ok());
+    ASSERT_TRUE(backing_->OpenItems()->Put({&item, 1}).ok());
   }
 
   ManualClock clock_;
-  std::unique_ptr<Backing> backing_;
+  std::optional<RocksDbBacking> backing_;
 };
 
 class DurableRunsTest : public RunsTest {};
-class ListedRunsTest : public RunsTest {};  // whose store can list what it has
 
 std::string NameOfStore(const testing::TestParamInfo<std::string>& info) { return info.param; }
-INSTANTIATE_TEST_SUITE_P(Stores, RunsTest, testing::Values("memory", "rocksdb", "memcached"),
-                         NameOfStore);
-INSTANTIATE_TEST_SUITE_P(Stores, DurableRunsTest, testing::Values("rocksdb", "memcached"),
-                         NameOfStore);
-INSTANTIATE_TEST_SUITE_P(Stores, ListedRunsTest, testing::Values("rocksdb"), NameOfStore);
+INSTANTIATE_TEST_SUITE_P(Stores, RunsTest, testing::Values("memory", "rocksdb"), NameOfStore);
+INSTANTIATE_TEST_SUITE_P(Stores, DurableRunsTest, testing::Values("rocksdb"), NameOfStore);
 
 TEST_P(RunsTest, DeletingMakesRoomForOthers) {
   constexpr int kMostRuns = 3;
@@ -253,7 +244,7 @@ std::vector<int64_t> Accepted(const Run& run) {
   return accepted;
 }
 
-TEST_P(ListedRunsTest, HistoriesComeBackAndGoOn) {
+TEST_P(DurableRunsTest, HistoriesComeBackAndGoOn) {
   {
     Replica replica = Start();
     ASSERT_TRUE(replica.Create("quiet").ok());
@@ -274,7 +265,7 @@ TEST_P(ListedRunsTest, HistoriesComeBackAndGoOn) {
   EXPECT_THAT(Accepted(**replica.Find("r")), testing::ElementsAre(7));
 }
 
-TEST_P(ListedRunsTest, AHistoryGoesWithItsRun) {
+TEST_P(DurableRunsTest, AHistoryGoesWithItsRun) {
   {
     Replica replica = Start();
     for (const char* id : {"deleted", "superseded", "kept"}) {
@@ -297,7 +288,7 @@ TEST_P(ListedRunsTest, AHistoryGoesWithItsRun) {
   EXPECT_TRUE(has_history("kept"));
 }
 
-TEST_P(ListedRunsTest, DamagedHistoriesAreLeftOut) {
+TEST_P(DurableRunsTest, DamagedHistoriesAreLeftOut) {
   {
     Replica replica = Start();
     for (const char* id : {"bit", "bytes", "whole"}) Evaluate(*replica.Create(id)->run, 1, 5);
@@ -305,10 +296,9 @@ TEST_P(ListedRunsTest, DamagedHistoriesAreLeftOut) {
   {
     const std::string key = HistoryKey("bit", 1);
     const std::unique_ptr<ItemStore> items = backing_->OpenItems();
-    const ItemKey item_key{key, key};
-    Item item{.key = item_key, .value = *items->Get({&item_key, 1})[0]};
+    Item item{.key = key, .value = *items->Get({&key, 1})[0]};
     item.value[item.value.size() / 2] ^= 1;
-    ASSERT_TRUE(items->Put({&item, 1})[0].ok());
+    ASSERT_TRUE(items->Put({&item, 1}).ok());
   }
   ASSERT_TRUE(Open(*backing_)->PutHistory("bytes", 1, "no history").ok());
   const auto damaged = [](const Replica& replica) {
@@ -329,7 +319,7 @@ TEST_P(ListedRunsTest, DamagedHistoriesAreLeftOut) {
   EXPECT_THAT(Accepted(**replica.Find("bit")), testing::ElementsAre(6));
 }
 
-TEST_P(ListedRunsTest, BadRecordsKeepNoServerFromStarting) {
+TEST_P(DurableRunsTest, BadRecordsKeepNoServerFromStarting) {
   {
     Replica replica = Start();
     for (const char* id : {"good", "also-good", "large"}) {
@@ -489,10 +479,8 @@ TEST_P(DurableRunsTest, WhatWasDeletedStaysDeletedOverARestart) {
     EXPECT_EQ(*replica.Delete("deleted"), true);
   }
   Replica replica = Start();
-  if (!shared()) {
-    EXPECT_EQ(replica.recovered().runs, 1);
-    EXPECT_EQ(replica.recovered().sequences, 1);
-  }
+  EXPECT_EQ(replica.recovered().runs, 1);
+  EXPECT_EQ(replica.recovered().sequences, 1);
   EXPECT_EQ(replica.Positions("kept"), 10);
   EXPECT_TRUE(absl::IsNotFound(replica.Find("deleted").status()));
   const auto again = replica.Create("deleted");
@@ -501,7 +489,7 @@ TEST_P(DurableRunsTest, WhatWasDeletedStaysDeletedOverARestart) {
   EXPECT_EQ(replica.Positions("deleted"), 0);
 }
 
-TEST_P(ListedRunsTest, NothingOfADeletedRunIsLeftOnDisk) {
+TEST_P(DurableRunsTest, NothingOfADeletedRunIsLeftOnDisk) {
   {
     Replica replica = Start();
     ASSERT_TRUE(replica.Create("r").ok());
@@ -523,7 +511,7 @@ TEST_P(ListedRunsTest, NothingOfADeletedRunIsLeftOnDisk) {
   EXPECT_EQ(sequences, 0);
 }
 
-TEST_P(ListedRunsTest, FewerRunsAllowedThanStoredIsNoReasonNotToStart) {
+TEST_P(DurableRunsTest, FewerRunsAllowedThanStoredIsNoReasonNotToStart) {
   {
     Replica replica = Start({.max_runs = 4});
     for (const char* id : {"a", "b", "c", "d"}) ASSERT_TRUE(replica.Create(id).ok());
@@ -551,69 +539,7 @@ TEST_P(RunsTest, IdleRunsGo) {
   ASSERT_EQ(replica.registry().List().size(), 1);
   EXPECT_EQ(replica.registry().List()[0]->id(), "used");
   EXPECT_EQ(idle->sequences(), 0) << "though a stream may hold the run";
-  if (shared()) {
-    EXPECT_EQ(replica.Positions("idle"), 10) << "other servers may be using it";
-  } else {
-    EXPECT_TRUE(absl::IsNotFound(replica.Find("idle").status()));
-  }
-}
-
-// What one has in memory it writes again where the other finds only nonsense.
-TEST(ReplicasTest, ADamagedRecordIsMadeGoodByWhoHasTheRun) {
-  MemcachedBacking backing;
-  ManualClock clock;
-  Replica here(backing.description(), clock), there(backing.description(), clock);
-  ASSERT_TRUE(here.Create("r").ok());
-  const std::string key = RunKey("r");
-  const Item nonsense{.key = {key, key}, .value = "nonsense"};
-  ASSERT_TRUE(backing.OpenItems()->Put({&nonsense, 1})[0].ok());
-  EXPECT_TRUE(absl::IsDataLoss(there.Find("r").status()));
-  EXPECT_EQ(there.runs().SetAside().size(), 1);
-  ASSERT_TRUE(here.Create("r").ok()) << "it is there";
-  EXPECT_TRUE(here.runs().AdvanceVersion(**here.Find("r"), 5).ok());
-  EXPECT_EQ((*there.Find("r"))->policy_version(), 5);
-  EXPECT_THAT(there.runs().SetAside(), testing::IsEmpty());
-}
-
-TEST(ReplicasTest, OneDeletesForAll) {
-  MemcachedBacking backing;
-  ManualClock clock;
-  Replica here(backing.description(), clock), there(backing.description(), clock);
-  ASSERT_TRUE(here.Create("r").ok());
-  ASSERT_TRUE(there.Append("r").ok());
-  EXPECT_EQ(*here.Delete("r"), true);
-  there.runs().ExchangeAllBehind();
-  while (there.Find("r").ok()) absl::SleepFor(absl::Milliseconds(1));
-  EXPECT_TRUE(absl::IsNotFound(there.Find("r").status()));
-  EXPECT_EQ(there.Create("r")->run->incarnation(), 2);
-  EXPECT_EQ(there.Positions("r"), 0);
-}
-
-// The one that loses is told, and serves the winner's run from then on.
-TEST(ReplicasTest, OfTwoThatCreateOneRunDifferentlyOneWins) {
-  MemcachedBacking backing;
-  ManualClock clock;
-  std::array<std::unique_ptr<Replica>, 2> replicas;
-  for (auto& replica : replicas) {
-    replica = std::make_unique<Replica>(backing.description(), clock);
-  }
-  for (int round = 0; round < 200; ++round) {
-    const std::string id = absl::StrCat("run", round);
-    std::array<bool, 2> won;
-    std::array<std::thread, 2> threads;
-    for (int i = 0; i < 2; ++i) {
-      threads[i] = std::thread([&, i] {
-        const absl::Status created = replicas[i]->Create(id, 0, 100 + i).status();
-        won[i] = created.ok();
-        EXPECT_TRUE(created.ok() || absl::IsAlreadyExists(created)) << created;
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    ASSERT_NE(won[0], won[1]) << id;
-    for (auto& replica : replicas) {
-      ASSERT_EQ((*replica->Find(id))->config().seed, won[0] ? 100 : 101) << id;
-    }
-  }
+  EXPECT_TRUE(absl::IsNotFound(replica.Find("idle").status()));
 }
 
 }  // namespace

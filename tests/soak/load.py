@@ -2,9 +2,7 @@
 the server has memory for."""
 
 import collections
-import contextlib
 import http.client
-import math
 import random
 import socket
 import threading
@@ -23,14 +21,6 @@ RUN_SECONDS = 10.0  # after which work goes on in a new run
 RUNS_KEPT = 3
 FAREWELL_SECONDS = 5.0  # in which who works on a run that has ended finishes the batch
 SAMPLING = sis.Sampling("raw")
-# In which a server finds out that its store is back, and calls that waited for it come to an end.
-RECOVERY_SECONDS = 25.0
-
-
-def _unavailable(error):
-    if isinstance(error, sis.AppendError):
-        return not {entry.code.name for entry in error.refused} - {"RESOURCE_EXHAUSTED", "UNAVAILABLE"}
-    return isinstance(error, sis.Unavailable)
 
 
 class Load:
@@ -46,7 +36,6 @@ class Load:
         self._ended = collections.deque()  # runs to delete; used by one thread
         self._batches = collections.deque(maxlen=40)  # (run, sequences) that were acked
         self.failures = []  # what nobody asked for
-        self._excused_until = 0.0
         self.counts = collections.Counter()
         self._latencies = collections.defaultdict(list)  # seconds, since they were last taken
         self._open_run(0)
@@ -70,13 +59,6 @@ class Load:
         pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         return {name: float(value) for name, value in pairs}
 
-    @contextlib.contextmanager
-    def store_away(self):
-        """While it is, and for RECOVERY_SECONDS after, calls may be UNAVAILABLE."""
-        self._excused_until = math.inf
-        yield
-        self._excused_until = time.monotonic() + RECOVERY_SECONDS
-
     def stop(self):
         self._stop.set()
         for thread in self._threads:
@@ -95,10 +77,7 @@ class Load:
                     self._count("clients")
                     job(client, choices)
             except Exception as error:  # which the report counts
-                if time.monotonic() < self._excused_until and _unavailable(error):
-                    self._count("calls that failed while the store was away")
-                else:
-                    self._fail(job.__name__, error)
+                self._fail(job.__name__, error)
                 self._stop.wait(1)
 
     def _fail(self, what, error):

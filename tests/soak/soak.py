@@ -8,20 +8,15 @@ import os
 import pathlib
 import sys
 import tempfile
-import threading
 import time
 
 from server.testing.live_server import LiveServer
-from server.testing.memcached import Memcached
 from server.testing.process_status import process_status
 from tests.soak import report
 from tests.soak.load import Load
 
 CACHE_BYTES = 32 << 20
 REST_SECONDS = 0.3
-# The memcached node is killed so many times less one, and is away for so long.
-NODE_LIVES = 12
-NODE_AWAY_SECONDS = 2
 
 
 class ServerEnded(Exception):
@@ -47,30 +42,15 @@ def sample(server, load, seconds):
     }
 
 
-def turn_node_over(node, load, seconds, away, stop):
-    """Kills the node again and again over so many seconds, until `stop` is set; each time it is
-    `away` for a while."""
-    for _ in range(NODE_LIVES - 1):
-        if stop.wait(seconds / NODE_LIVES):
-            return
-        with load.store_away():
-            node.kill()
-            time.sleep(away)
-            node.start()
-
-
 def soak(seconds, output):
     """Writes samples.json, summary.txt and soak.svg to the folder `output`; returns the summary, and
     whether all was well. If a server ends by itself, so does the soak."""
     sample_seconds = min(5, seconds / 40)
     output.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        # Names of sockets are short.
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp", prefix="sis_"))
-        node = Memcached(f"{folder}/node")
-        stack.callback(node.kill)
         servers, loads = {}, {}
-        stores = {"memory": "memory", "rocksdb": f"rocksdb:{folder}/db", "memcached": f"memcached:{node.path}"}
+        stores = {"memory": "memory", "rocksdb": f"rocksdb:{folder}/db"}
         for name, store in stores.items():
             servers[name] = LiveServer(f"--store={store}", cache_bytes=CACHE_BYTES)
             stack.callback(servers[name].kill)
@@ -79,18 +59,11 @@ def soak(seconds, output):
             stack.callback(loads[name].stop)
         started = time.monotonic()
         samples = {name: [] for name in servers}
-        stop = threading.Event()
-        away = min(NODE_AWAY_SECONDS, sample_seconds)
-        turning = threading.Thread(target=turn_node_over, args=[node, loads["memcached"], seconds, away, stop])
-        turning.start()
-        stack.callback(turning.join)
-        stack.callback(stop.set)
         with contextlib.suppress(ServerEnded):
             while time.monotonic() - started < seconds:
                 time.sleep(sample_seconds)
                 for name, server in servers.items():
                     samples[name].append(sample(server, loads[name], time.monotonic() - started))
-        stop.set()
         for load in loads.values():
             load.stop()
         failures = []

@@ -203,11 +203,7 @@ class Client:
 
     def get_step(self, run: Run, draw: int) -> Step:
         """The totals of one draw over all ranks, each position once. Raises NotFound if nothing was
-        counted for it.
-
-        With one address for a fleet this is the share of the server that answers; so it is in
-        get_run, list_steps, get_history and inspect_run.
-        """
+        counted for it."""
         response = self._service.GetStep(pb.GetStepRequest(run=run.to_proto(), draw=draw))
         return Step.from_proto(response)
 

@@ -127,10 +127,6 @@ class RocksDbItems final : public ItemStore {
     return absl::OkStatus();
   }
 
-  std::string_view name() const override { return "rocksdb"; }
-  bool forgets() const override { return false; }
-  bool shared() const override { return false; }
-
   absl::Status CanAdd() override {
     WriterLock lock(mutex_);
     if (absl::Status status = PrepareToWrite(kFreeToAdd); !status.ok()) {
@@ -141,66 +137,25 @@ class RocksDbItems final : public ItemStore {
     return absl::OkStatus();
   }
 
-  std::vector<absl::Status> Add(std::span<const Item> items) override {
-    std::vector<absl::Status> statuses(items.size());
-    rocksdb::WriteBatch batch;
-    // One batch at a time: between looking and writing nobody else may write.
-    WriterLock lock(mutex_);
-    std::vector<std::string_view> in_batch;
-    for (size_t i = 0; i < items.size(); ++i) {
-      const std::string& key = items[i].key.key;
-      const absl::Status found = Find(key).status();
-      if (found.ok() || std::ranges::find(in_batch, key) != in_batch.end()) {
-        statuses[i] = absl::AlreadyExistsError("stored already");
-      } else if (!absl::IsNotFound(found)) {
-        statuses[i] = found;
-      } else {
-        batch.Put(key, items[i].value);
-        in_batch.push_back(key);
-      }
-    }
-    const absl::Status written = Write(&batch, kFreeToAdd);
-    for (absl::Status& status : statuses) {
-      if (status.ok()) status = written;
-    }
-    return statuses;
-  }
+  absl::Status Add(std::span<const Item> items) override { return Put(items, kFreeToAdd); }
+  absl::Status Put(std::span<const Item> items) override { return Put(items, kFreeToWrite); }
 
-  std::vector<absl::Status> Put(std::span<const Item> items) override {
-    rocksdb::WriteBatch batch;
-    for (const Item& item : items) batch.Put(item.key.key, item.value);
-    WriterLock lock(mutex_);
-    return std::vector<absl::Status>(items.size(), Write(&batch, kFreeToWrite));
-  }
-
-  absl::Status Swap(const Item& item, const std::optional<std::string>& expected) override {
-    WriterLock lock(mutex_);
-    const absl::StatusOr<std::string> present = Find(item.key.key);
-    if (!present.ok() && !absl::IsNotFound(present.status())) return present.status();
-    if (present.ok() != expected.has_value() || (present.ok() && *present != *expected)) {
-      return absl::AbortedError("something else is stored");
-    }
-    rocksdb::WriteBatch batch;
-    batch.Put(item.key.key, item.value);
-    return Write(&batch, kFreeToWrite);
-  }
-
-  std::vector<absl::StatusOr<std::string>> Get(std::span<const ItemKey> keys) override {
+  std::vector<absl::StatusOr<std::string>> Get(std::span<const std::string> keys) override {
     std::vector<absl::StatusOr<std::string>> values;
-    for (const ItemKey& key : keys) values.push_back(Find(key.key));
+    for (const std::string& key : keys) values.push_back(Find(key));
     return values;
   }
 
-  absl::StatusOr<size_t> Remove(std::span<const ItemKey> keys) override {
+  absl::StatusOr<size_t> Remove(std::span<const std::string> keys) override {
     rocksdb::WriteBatch batch;
     Removed removed;
     WriterLock lock(mutex_);
-    for (const ItemKey& key : keys) {
-      const absl::StatusOr<std::string> found = Find(key.key);
+    for (const std::string& key : keys) {
+      const absl::StatusOr<std::string> found = Find(key);
       if (absl::IsNotFound(found.status())) continue;
       if (!found.ok()) return found.status();
-      batch.Delete(key.key);
-      removed.Add(key.key, *found);
+      batch.Delete(key);
+      removed.Add(key, *found);
     }
     if (absl::Status status = Write(&batch, kFreeToWrite); !status.ok()) return status;
     removed_.Add(removed);
@@ -379,6 +334,13 @@ class RocksDbItems final : public ItemStore {
   absl::Status PrepareToWrite(uint64_t least_free) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (absl::Status status = HasRoom(least_free); !status.ok()) return status;
     return read_only_ ? OpenToWrite() : absl::OkStatus();
+  }
+
+  absl::Status Put(std::span<const Item> items, uint64_t least_free) {
+    rocksdb::WriteBatch batch;
+    for (const Item& item : items) batch.Put(item.key, item.value);
+    WriterLock lock(mutex_);
+    return Write(&batch, least_free);
   }
 
   absl::Status Write(rocksdb::WriteBatch* batch, uint64_t least_free)

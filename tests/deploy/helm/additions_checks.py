@@ -12,7 +12,6 @@ from tests.deploy.helm.rendered_chart import (
 
 FORMS = {
     "replicas": {**INSECURE, "store": {"kind": "rocksdb"}},
-    "fleet": {**INSECURE, "form": "fleet"},
     "sidecar": VALUES["sidecar"],
 }
 
@@ -56,13 +55,6 @@ class AdditionsChecks(unittest.TestCase):
                 # A sidecar's server is an init container that goes on.
                 self.assertEqual(spec["initContainers"][0], first)
 
-    def test_memcached_gets_none_of_it(self):
-        plain, with_additions = (
-            [template for _, template in pods(documents(values)) if "memcached" in port_names(template)]
-            for values in (FORMS["fleet"], merged(FORMS["fleet"], {**ADDITIONS, "serviceAccount": {}}))
-        )
-        self.assertEqual(plain, with_additions)
-
     def test_all_pods_run_as_the_account_of_the_values(self):
         for account, name, made in (
             ({}, render.RELEASE, True),
@@ -91,21 +83,16 @@ class AdditionsChecks(unittest.TestCase):
         self.assertNotIn("persistentVolumeClaimRetentionPolicy", document["spec"])
 
     def test_servers_are_updated_as_the_values_say(self):
-        for form, field, strategy in (
-            ("replicas", "updateStrategy", {"type": "OnDelete"}),
-            ("replicas", "updateStrategy", {"rollingUpdate": {"partition": 1}}),
-            ("replicas", "updateStrategy", {"rollingUpdate": {"maxUnavailable": 2}}),
-            ("fleet", "strategy", {"type": "Recreate"}),
-            ("fleet", "strategy", {"rollingUpdate": {"maxUnavailable": "25%", "maxSurge": 0}}),
+        for strategy in (
+            {"type": "OnDelete"},
+            {"rollingUpdate": {"partition": 1}},
+            {"rollingUpdate": {"maxUnavailable": 2}},
         ):
             with self.subTest(strategy=strategy):
-                objects = list(documents({**FORMS[form], "updateStrategy": strategy}))
+                objects = list(documents({**FORMS["replicas"], "updateStrategy": strategy}))
                 kubernetes_takes(objects)
                 document, _ = workload_of_servers(objects)
-                self.assertEqual(document["spec"][field], strategy)
-        # One at a time, of a fleet with one more meanwhile.
-        document, _ = workload_of_servers(documents(FORMS["fleet"]))
-        self.assertEqual(document["spec"]["strategy"], {"rollingUpdate": {"maxUnavailable": 1, "maxSurge": 1}})
+                self.assertEqual(document["spec"]["updateStrategy"], strategy)
 
     def test_everything_is_called_as_the_values_say(self):
         for given, name, of_chart in (

@@ -55,7 +55,7 @@ class ChartChecks(unittest.TestCase):
         client = {"test": {"clientSecret": "client"}}
         for values, called in (
             (INSECURE, 3),
-            ({**INSECURE, "form": "fleet", "servers": 9}, 1),
+            ({**INSECURE, "servers": 9}, 9),
             ({"security": tokens, **client}, 3),
             ({"security": tokens}, 0),
             ({"security": {"insecure": True, "tlsSecret": "tls"}}, 0),

@@ -21,8 +21,7 @@ from tests.deploy.helm.rendered_chart import (
 # What a server takes of its machine, and where it is reached: no default of the server's decides it.
 CHART_DECIDES = (
     "admin", "admin_hosts", "backend", "cache_bytes", "evaluate_threads", "grpc_memory_bytes", "listen",
-    "max_connection_age", "max_message_bytes", "max_runs", "max_runs_per_owner", "run_idle_expiry",
-    "shutdown_grace", "store",
+    "max_message_bytes", "max_runs", "max_runs_per_owner", "run_idle_expiry", "shutdown_grace", "store",
 )  # fmt: skip
 
 
@@ -70,21 +69,6 @@ class FlagsChecks(unittest.TestCase):
                 self.assertEqual(found["max_runs"][0], str(chosen["memory"]["runs"]))
                 for flag, value in chosen["flags"].items():
                     self.assertEqual(found[flag], (value, "command line"))
-
-    def test_connections_of_a_fleet_end_so_that_new_servers_are_found(self):
-        """By age; behind a proxy, whose connections to the server these would be, by the calls that they made."""
-        proxied = 0
-        for name, values, objects in forms():
-            with self.subTest(values=name):
-                is_fleet, has_proxy = values.get("form") == "fleet", values.get("proxy", {}).get("enabled", False)
-                age = self.understood(objects)["max_connection_age"]
-                self.assertEqual(age[0], "5m" if is_fleet and not has_proxy else "inf")
-                files = [document["data"] for document in of_kind("ConfigMap", objects)]
-                for configuration in filter(None, (data.get("haproxy.cfg") for data in files)):
-                    calls = re.findall(r"(?m)^  tune\.h2\.fe\.max-total-streams (\d+)$", configuration)
-                    self.assertEqual(calls, ["200"] if is_fleet else [])
-                    proxied += 1
-        self.assertGreater(proxied, 0)
 
     def test_containers_show_the_ports_at_which_their_processes_listen(self):
         for name, values, objects in forms():
@@ -161,7 +145,6 @@ class FlagsChecks(unittest.TestCase):
         mounted = [flag.replace("/etc/sis", self.secrets.folder) for flag in certified["args"] if "/etc/sis" in flag]
         beside = {"certificate_role": mounted}
         places = {flag: lambda value, flag=flag: {"flags": {flag: value}} for flag in given} | {
-            "max_connection_age": lambda value: {"connectionAge": value},
             "run_idle_expiry": lambda value: {"memory": {"runIdleExpiry": value}},
         }
         self.assertGreater(len(places), 15)
@@ -181,9 +164,7 @@ class FlagsChecks(unittest.TestCase):
         schema = json.loads((render.CHART / "values.schema.json").read_text())
         # Without these the number is not looked at, or contradicts another.
         beside = {
-            "autoscaler": {"form": "fleet", "autoscaler": {"enabled": True, "least": 1, "most": 1000}},
             "gpu": {"gpu": {"count": 1}},
-            "memcached": {"form": "fleet"},
             "memory.runsPerOwner": {"memory": {"runs": 65536}},
             "memory.sharedMiB": {"form": "sidecar"},
             "proxy": {"proxy": {"enabled": True}},

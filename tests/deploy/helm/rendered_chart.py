@@ -87,12 +87,11 @@ VALUES = {
         "flags": {"certificate_role": "trainer"},
     },
     "proxied": {
-        "form": "fleet",
         "security": {"tlsSecret": "tls", "identitiesSecret": "identities", **CERT_MANAGER},
         "proxy": {"enabled": True, "cores": 2},
         **ADDITIONS,
         "nameOverride": "ratios",
-        "updateStrategy": {"type": "Recreate"},
+        "updateStrategy": {"type": "OnDelete"},
     },
     **{path.stem: yaml.safe_load(path.read_text()) for path in render.examples()},
 }
@@ -147,7 +146,7 @@ def kubernetes_takes_document(text):
 
 def is_own(container):
     """Not the user's."""
-    return container["name"] in ("server", "proxy", "memcached")
+    return container["name"] in ("server", "proxy")
 
 
 def of_kind(kind, objects):

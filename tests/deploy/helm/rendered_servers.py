@@ -41,29 +41,21 @@ def get(address, path):
 
 
 class RenderedServers:
-    """Of the containers called `server`, `proxy` and `memcached`. Names of nodes become loopback
-    addresses, ports free ones, /run/sis and /var/lib/sis folders of the server's own, and /etc/sis
-    `secrets`. `addresses` is what clients are given."""
+    """Of the containers called `server` and `proxy`. Ports become free ones of the loopback address,
+    /run/sis and /var/lib/sis folders of the server's own, and /etc/sis `secrets`. `addresses` is what
+    clients are given."""
 
     def __init__(self, documents, secrets=""):
         self._secrets = secrets
         self._folder = tempfile.TemporaryDirectory()
         self._documents = documents
-        self._nodes, self._servers, self._proxies, hosts = [], [], [], {}
+        self._servers, self._proxies = [], []
         # Of each process, its container, and its addresses by the names of the container's ports.
         self._listening = []
         try:
-            for document, container, count in self._containers(documents, "memcached"):
-                for i in range(count):
-                    port = free_port()
-                    hosts[f"{document['metadata']['name']}-{i}.{document['spec']['serviceName']}:11211"] = (
-                        f"127.0.0.1:{port}"
-                    )
-                    self._nodes.append(self._memcached(container["args"], port))
-                    self._listening.append((container, {"memcached": f"127.0.0.1:{port}"}))
             for _, container, count in self._containers(documents, "server"):
                 for i in range(count):
-                    server = self._server(container["args"], i, hosts)
+                    server = self._server(container["args"], i)
                     self._servers.append(server)
                     self._listening.append((container, {"admin": server.said["admin"], "grpc": server.address}))
             self.addresses = [server.address for server in self._servers]
@@ -99,16 +91,10 @@ class RenderedServers:
             ends.append(found and float(found[1]))
         return ends
 
-    def answered(self, method):
-        """By each server, how many calls of this method."""
-        for server in self._servers:
-            ended = rf'(?m)^grpc_server_handled_total{{.*grpc_method="{method}".*}} (\S+)$'
-            yield sum(map(float, re.findall(ended, get(server.said["admin"], "/metrics"))))
-
     def close(self):
         for server in self._servers:
             server.close()
-        for process in self._proxies + self._nodes:
+        for process in self._proxies:
             process.kill()
             process.wait()
         self._folder.cleanup()
@@ -120,12 +106,6 @@ class RenderedServers:
             for container in template.get("initContainers", []) + template.get("containers", []):
                 if container["name"] == name:
                     yield document, container, document["spec"].get("replicas", 1)
-
-    @staticmethod
-    def _memcached(arguments, port):
-        node = subprocess.Popen(["memcached", *arguments, "-l", "127.0.0.1", "-p", str(port), "-u", "root"])
-        wait_for(port)
-        return node
 
     def _proxy(self, documents, index, server):
         """In front of `server`; returns its own address."""
@@ -145,11 +125,9 @@ class RenderedServers:
         self._listening.append((container, {"grpc": f"127.0.0.1:{port}"}))
         return f"127.0.0.1:{port}"
 
-    def _server(self, arguments, index, hosts):
+    def _server(self, arguments, index):
         flags = []
         for argument in arguments:
-            for node, address in hosts.items():
-                argument = argument.replace(node, address)
             argument = re.sub(r"^(--(?:listen|admin)=)(?:0\.0\.0\.0|127\.0\.0\.1):\d+$", r"\g<1>127.0.0.1:0", argument)
             argument = argument.replace("/etc/sis", self._secrets)
             flags.append(re.sub(r"/(?:run|var/lib)/sis", f"{self._folder.name}/{index}", argument))

@@ -5,7 +5,6 @@ Run by chart_test.py, in an environment that has Helm."""
 import datetime
 import os
 import pathlib
-import re
 import ssl
 import subprocess
 import tempfile
@@ -21,7 +20,6 @@ import sis
 from client.demo import trainer
 from client.study import miniature
 from server.testing.live_server import BINARY
-from server.testing.relay import Relay
 from server.testing.until import until
 from tests.deploy import one_step
 from tests.deploy.helm import rendered_servers, reset_flood
@@ -108,13 +106,6 @@ class RenderedServersChecks(unittest.TestCase):
         """What the pods of her clients have in their environment."""
         return unittest.mock.patch.dict(os.environ, {"SIS_CA_FILE": self.secrets.ca, "SIS_TOKEN": TOKEN})
 
-    def service(self, addresses):
-        """As a Service does: clients know one name, behind which each of their connections finds the
-        next server. So a worker and its trainer talk to two."""
-        relay = Relay(*addresses)
-        self.addCleanup(relay.close)
-        return relay.address.replace("127.0.0.1", "localhost")
-
     def test_replicas_hold_a_sequence_each(self):
         for store in ("memory", "rocksdb"):
             servers = self.serve(servers=3, memory=self.SMALL, store={"kind": store})
@@ -142,14 +133,9 @@ class RenderedServersChecks(unittest.TestCase):
                 process.kill()
                 process.wait()
 
-    def test_any_server_of_a_fleet_answers_for_any_sequence(self):
-        servers = self.serve(form="fleet", servers=2, memory=self.SMALL, memcached={"sizeMiB": 64})
-        one_step.check_a_step(self, writes=servers.addresses[:1], reads=servers.addresses[1:])
-
     def test_with_tls_and_tokens_only_who_has_one_may_call(self):
         for values in (
             {"servers": 3, "store": {"kind": "rocksdb"}},
-            {"form": "fleet", "servers": 2, "memcached": {"sizeMiB": 64}},
             {"servers": 2, "proxy": {"enabled": True}},
         ):
             servers = self.serve(memory=self.SMALL, security=TLS, **values)
@@ -158,10 +144,7 @@ class RenderedServersChecks(unittest.TestCase):
                     client.list_runs()
             with self.as_alice():
                 one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
-                if "form" in values:
-                    self.check_the_demonstration(self.service(servers.addresses))
-                else:
-                    self.check_the_demonstration(servers.addresses)
+                self.check_the_demonstration(servers.addresses)
 
     def test_with_certificates_of_clients_nobody_needs_a_token_and_nobody_takes_all_runs(self):
         servers = self.serve(
@@ -184,7 +167,6 @@ class RenderedServersChecks(unittest.TestCase):
         certified = {"tlsSecret": "tls", "clientCertificates": True}
         for values in (
             {"servers": 3},
-            {"form": "fleet", "servers": 1, "memcached": {"sizeMiB": 64}},
             {"servers": 2, "security": TLS, "test": {"clientSecret": "client"}},
             {"servers": 2, "security": TLS, "test": {"clientSecret": "client"}, "proxy": {"enabled": True}},
             {
@@ -260,23 +242,6 @@ class RenderedServersChecks(unittest.TestCase):
         self.assertGreater(closed, 0)
         self.assertLessEqual({0, 1, 2}, answered)
         self.assertLess(max(resident) - before, 64 << 20)
-
-    def test_behind_proxies_too_a_fleet_shares_out_the_calls_of_one_client(self):
-        """Whose connections a Service leads to one server after the other."""
-        said = subprocess.run(
-            ["haproxy", "-v"], env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin"}, capture_output=True, text=True
-        )
-        version = tuple(map(int, re.search(r"version (\d+)\.(\d+)", said.stdout).groups()))
-        if version < (3, 0):
-            self.skipTest(f"HAProxy {version[0]}.{version[1]} is here; that of a fleet must be 3.0 or later")
-        proxy = {"enabled": True, "callsPerConnection": 20}
-        servers = self.serve(
-            form="fleet", servers=2, memory=self.SMALL, memcached={"sizeMiB": 64}, security=TLS, proxy=proxy
-        )
-        with self.as_alice(), sis.Client(self.service(servers.addresses)) as client:
-            for _ in range(400):
-                client.list_runs()
-        self.assertGreater(min(servers.answered("ListRuns")), 100)
 
     def test_a_full_server_stays_below_its_memory_limit(self):
         # Little but the cache, without which the limit would be below it; and room for what gRPC takes

@@ -37,73 +37,38 @@ class WorkloadChecks(unittest.TestCase):
                 without = documents({**values, "disruptionBudget": {"enabled": False}})
                 self.assertEqual(of_kind("PodDisruptionBudget", without), [])
 
-    def test_either_an_autoscaler_or_the_values_say_how_many_there_are(self):
-        scaled = 0
+    def test_the_values_say_how_many_there_are(self):
         for name, values, objects in forms():
             with self.subTest(values=name):
-                workloads = {
-                    (document["kind"], document["metadata"]["name"]): document for document, _ in lasting(objects)
-                }
-                targets = {}
-                for scaler in of_kind("HorizontalPodAutoscaler", objects):
-                    target = scaler["spec"]["scaleTargetRef"]
-                    targets[target["kind"], target["name"]] = scaler
-                    self.assertEqual(workloads[target["kind"], target["name"]]["apiVersion"], target["apiVersion"])
-                    self.assertLessEqual(scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"])
-                scaled += len(targets)
-                self.assertEqual(bool(targets), values.get("autoscaler", {}).get("enabled", False))
-                for name, workload in workloads.items():
-                    # With both, each upgrade would undo what the autoscaler chose.
-                    self.assertEqual("replicas" in workload["spec"], name not in targets)
-                    if "admin" in port_names(workload["spec"]["template"]) and name not in targets:
-                        self.assertEqual(workload["spec"]["replicas"], values.get("servers", 3))
-        self.assertEqual(scaled, 1)
+                for workload, _ in lasting(objects):
+                    self.assertEqual(workload["spec"]["replicas"], values.get("servers", 3))
 
     def test_pods_of_a_workload_are_spread_wherever_the_values_place_them(self):
         for name, values, objects in forms():
             with self.subTest(values=name):
                 for _, template in lasting(objects):
                     spec, own = template["spec"], labels(template)
-                    if "memcached" in port_names(template):
-                        # Two on one node would be lost together: rather one that waits.
-                        (term,) = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-                        self.assertEqual(term["topologyKey"], "kubernetes.io/hostname")
+                    spread = {term["topologyKey"]: term for term in spec["topologySpreadConstraints"]}
+                    self.assertEqual(set(spread), {"kubernetes.io/hostname", "topology.kubernetes.io/zone"})
+                    for term in spread.values():
                         self.assertTrue(matches(term["labelSelector"], own))
-                    else:
-                        spread = {term["topologyKey"]: term for term in spec["topologySpreadConstraints"]}
-                        self.assertEqual(set(spread), {"kubernetes.io/hostname", "topology.kubernetes.io/zone"})
-                        for term in spread.values():
-                            self.assertTrue(matches(term["labelSelector"], own))
-                            # One node must do where there is no other.
-                            self.assertEqual((term["maxSkew"], term["whenUnsatisfiable"]), (1, "ScheduleAnyway"))
+                        # One node must do where there is no other.
+                        self.assertEqual((term["maxSkew"], term["whenUnsatisfiable"]), (1, "ScheduleAnyway"))
                     for _, other in pods(objects):
                         if other is not template:
                             for term in spec.get("topologySpreadConstraints", []):
                                 self.assertFalse(matches(term["labelSelector"], labels(other)))
 
-    def test_servers_and_memcached_are_placed_by_values_of_their_own(self):
-        """So that memcached doesn't take, or wait for, the servers' machines with a GPU."""
-        servers = {
+    def test_servers_are_placed_by_the_values(self):
+        placed = {
             "nodeSelector": {"nvidia.com/gpu.present": "true"},
             "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
             "affinity": {"nodeAffinity": terms("gpu")},
         }
-        memcached = {
-            "nodeSelector": {"memory": "large"},
-            "tolerations": [{"key": "memory", "operator": "Exists"}],
-            "affinity": {"nodeAffinity": terms("memory")},
-        }
-        for own in (memcached, {}):
-            placed = documents({**INSECURE, "form": "fleet", **servers, "memcached": own})
-            for _, template in lasting(placed):
-                spec = template["spec"]
-                wanted = own if "memcached" in port_names(template) else servers
-                for name in ("nodeSelector", "tolerations"):
-                    self.assertEqual(spec.get(name), wanted.get(name))
-                self.assertEqual(
-                    spec.get("affinity", {}).get("nodeAffinity"), wanted.get("affinity", {}).get("nodeAffinity")
-                )
-                self.assertEqual("podAntiAffinity" in spec.get("affinity", {}), "memcached" in port_names(template))
+        for values in (placed, {}):
+            ((_, template),) = lasting(documents({**INSECURE, **values}))
+            for name in placed:
+                self.assertEqual(template["spec"].get(name), values.get(name))
 
     def test_an_upgrade_changes_nothing_that_kubernetes_keeps(self):
         """Of workloads that last: for a Job's pod it would be all. docs/upgrade.md says which values do."""
@@ -111,7 +76,6 @@ class WorkloadChecks(unittest.TestCase):
             "StatefulSet": {
                 "minReadySeconds", "persistentVolumeClaimRetentionPolicy", "replicas", "template", "updateStrategy",
             },
-            "Deployment": {"replicas", "strategy", "template"},
         }  # fmt: skip
 
         def kept(objects):
@@ -135,12 +99,6 @@ class WorkloadChecks(unittest.TestCase):
                     upgraded = list(documents(values, newer))
                     self.assertNotEqual(upgraded, objects)
                     self.assertEqual(list(kept(upgraded)), list(kept(objects)))
-                    # Nor restarts memcached's nodes, which would forget all that they hold.
-                    nodes, upgraded_nodes = (
-                        [template for _, template in pods(both) if "memcached" in port_names(template)]
-                        for both in (objects, upgraded)
-                    )
-                    self.assertEqual(nodes, upgraded_nodes)
         for change in (
             {"servers": 5},
             {"memory": {"cacheMiB": 8192}},
@@ -151,7 +109,6 @@ class WorkloadChecks(unittest.TestCase):
         ):
             self.assertFalse(differs(rocksdb, {**rocksdb, **change}), change)
         for change in (
-            {"form": "fleet", "store": {}},
             {"store": {}},
             {"store": {"kind": "rocksdb", "rocksdb": {"sizeGiB": 128}}},
             {"store": {"kind": "rocksdb", "rocksdb": {"storageClass": "fast"}}},
@@ -172,12 +129,6 @@ class WorkloadChecks(unittest.TestCase):
         self.assertNotEqual(files, other_files)
         self.assertNotEqual(templates, other_templates)
         self.assertEqual(templates, of_servers()[1])
-
-    def test_who_spreads_memcached_otherwise_may(self):
-        apart = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
-        objects = documents({**INSECURE, "form": "fleet", "memcached": {"affinity": apart}})
-        (spec,) = (template["spec"] for _, template in pods(objects) if "memcached" in port_names(template))
-        self.assertEqual(spec["affinity"], apart)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from typing import List
 
 import sis
 from server.testing.certificates import Authority
-from server.testing.hostile_memcached import HostileMemcached
 from server.testing.live_server import LiveServer
 from tests.deploy.problems.problem import SAMPLING, Problem, restarted, uniform_block
 
@@ -154,83 +153,51 @@ class RunSetAside(Problem):
         self.server.close()
 
 
-class LateNode(HostileMemcached):
-    """A node of memcached that answers after `seconds`, and whose memory can be damaged."""
-
-    seconds = 0.0
-
-    def _answer(self, command, value):
-        time.sleep(self.seconds)
-        return super()._answer(command, value)
-
-    def damage(self) -> None:
-        """The last byte of what is too long for anything but records."""
-        with self._lock:
-            for key, (item, version) in self._items.items():
-                if len(item) > 500:
-                    self._items[key] = item[:-1] + bytes([item[-1] ^ 1]), version
-
-
-class StoreLate(Problem):
-    """Every answer of its store is late."""
-
-    def __init__(self, folder: pathlib.Path) -> None:
-        super().__init__()
-        self.node = LateNode(f"{folder}/late")
-        self.server = LiveServer(f"--store=memcached:{self.node.path}")
-        self.client = sis.Client(self.server.address)
-        self.alerts = {"SisLatency": {"grpc_method": "CreateRun"}}
-
-    def begin(self) -> None:
-        self.node.seconds = 0.3
-
-    def end(self) -> None:
-        self.node.seconds = 0.0
-
-    def step(self) -> None:
-        self.client.create_run("run", seed=1, vocabulary_size=32, top_k=4)
-        self.client.delete_run("run")
-
-    def close(self) -> None:
-        super().close()
-        self.client.close()
-        self.server.close()
-        self.node.close()
-
-
 class StoreDamaged(Problem):
-    """What a node of memcached holds has changed by itself. A second server has it from there."""
+    """A table of RocksDB has changed by itself, in the midst of a sequence."""
+
+    ROWS, BLOCKS = 64, 100
 
     def __init__(self, folder: pathlib.Path) -> None:
         super().__init__()
-        self.node = LateNode(f"{folder}/damaged")
-        self.writer, self.server = (LiveServer(f"--store=memcached:{self.node.path}") for _ in range(2))
+        self.folder = folder / "damaged"
+        self.store = f"--store=rocksdb:{self.folder}"
         self.run_id = "SisCorruptPages"
         self.alerts = {"SisCorruptPages": {"run": self.run_id}}
-        self.clients = [sis.Client(server.address) for server in (self.writer, self.server)]
-        self.run, _ = (
-            client.create_run(self.run_id, seed=1, vocabulary_size=32, top_k=4) for client in self.clients
-        )
-        self.sequences = 0
+        self.block = uniform_block(4, self.ROWS)
+        self.draw = 0
+        self.server = LiveServer(self.store)
+        with sis.Client(self.server.address) as client:
+            self.run = client.create_run(self.run_id, seed=1, vocabulary_size=32, top_k=4)
+            with client.append(self.run, sampling=SAMPLING) as stream:
+                for first in range(0, self.ROWS * self.BLOCKS, self.ROWS):
+                    stream.block("s", first_position=first, policy_version=0, **self.block)
+        # A start writes what the log had into a table.
+        self.server.close()
+        self.server = restarted(self.server, self.store)
+
+    def begin(self) -> None:
+        self.server.close()
+        (table,) = self.folder.glob("*.sst")
+        with table.open("r+b") as file:
+            file.seek(table.stat().st_size // 2)
+            file.write(b"damage")
+        self.server = restarted(self.server, self.store)
+        super().begin()
 
     def step(self) -> None:
-        writer, reader = self.clients
-        self.sequences += 1
-        name, block = str(self.sequences), uniform_block(4, 64)
-        with writer.append(self.run, sampling=SAMPLING) as stream:
-            stream.block(name, first_position=0, policy_version=0, **block)
-            stream.seal(name, length=64)
-        if self.present:
-            self.node.damage()
-        reader.evaluate(
-            self.run,
-            [sis.Slice(name, length=64)],
-            draw=self.sequences,
-            log_probs=block["top_k_log_probs"],
-            sampled_log_probs=block["sampled_log_probs"],
-        )
+        if not self.present:
+            return
+        self.draw += 1
+        with sis.Client(self.server.address) as client:
+            client.evaluate(
+                self.run,
+                [sis.Slice("s", length=self.ROWS)],
+                draw=self.draw,
+                log_probs=self.block["top_k_log_probs"],
+                sampled_log_probs=self.block["sampled_log_probs"],
+            )
 
     def close(self) -> None:
         super().close()
-        for part in (*self.clients, self.writer, self.server, self.node):
-            part.close()
+        self.server.close()

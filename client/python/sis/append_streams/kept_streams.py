@@ -15,8 +15,7 @@ from sis.records import SequenceRef
 
 # Beyond these the one that was used longest ago is ended.
 MOST_IDLE = 16
-# Seconds after which another is opened: of servers behind one name each gets its share of them, and
-# connections that are to end can.
+# Seconds after which another is opened, so that connections that are to end can.
 MOST_SECONDS = 10.0
 
 

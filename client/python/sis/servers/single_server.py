@@ -16,7 +16,7 @@ from sis.append import Source
 from sis.append_streams.encoded_entries import Entry
 from sis.append_streams.kept_streams import KeptStreams
 from sis.append_streams.server_append import ServerAppendStream
-from sis.credentials import Credentials, is_local
+from sis.credentials import Credentials
 from sis.evaluate.micro_batches import Share
 from sis.evaluate.request import EvaluateRequest
 from sis.records import SequenceRef, Slice
@@ -106,10 +106,6 @@ class SingleServer:
         """`credentials`: None means Credentials.from_environment(). `breaker`: for one of several
         replicas."""
         channel_options = [*_CHANNEL_OPTIONS, *options]
-        # Servers behind one name share what they hold (docs/operations.md, "One name for a fleet"):
-        # each gets its share of the calls, and one that is new too, once its address is known.
-        if not is_local(address):
-            channel_options.insert(0, ("grpc.lb_policy_name", "round_robin"))
         if isinstance(credentials, grpc.ChannelCredentials):
             self._channel = grpc.secure_channel(address, credentials, channel_options)
         else:

@@ -1,13 +1,6 @@
 {{/* --store, by form. */}}
 {{- define "sis.store" -}}
-{{- if eq .Values.form "fleet" -}}
-{{- $name := include "sis.name" . -}}
-{{- $nodes := list -}}
-{{- range $i := until (int .Values.memcached.nodes) -}}
-{{- $nodes = append $nodes (printf "%s-memcached-%d.%s-memcached:11211" $name $i $name) -}}
-{{- end -}}
-memcached:{{ join "," $nodes }}
-{{- else if eq (include "sis.hasVolume" .) "true" -}}
+{{- if eq (include "sis.hasVolume" .) "true" -}}
 rocksdb:/var/lib/sis{{ if .Values.store.rocksdb.sync }}?sync=1{{ end }}
 {{- else -}}
 memory
@@ -63,7 +56,6 @@ unix:/run/sis/socket
   "admin_hosts" (include "sis.adminHosts" .)
   "cache_bytes" (mul (int .Values.memory.cacheMiB) $mebibyte)
   "grpc_memory_bytes" (mul (int (include "sis.messagesMiB" .)) $mebibyte)
-  "max_connection_age" (ternary .Values.connectionAge "inf" (and (eq .Values.form "fleet") (not .Values.proxy.enabled)))
   "max_message_bytes" (mul (int .Values.memory.messageMiB) $mebibyte)
   "max_runs" (int .Values.memory.runs)
   "max_runs_per_owner" (include "sis.runsPerOwner" .)

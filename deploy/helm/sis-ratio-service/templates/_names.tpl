@@ -18,15 +18,12 @@
 {{- .Values.serviceAccount.name | default (ternary (include "sis.name" .) "default" .Values.serviceAccount.create) -}}
 {{- end -}}
 
-{{/* Where clients call, one per line: every server by its name, or a fleet by its own. */}}
+{{/* Where clients call, one per line: every server by its name. */}}
 {{- define "sis.addresses" -}}
 {{- $host := printf "%s.%s.svc:%d" (include "sis.name" .) .Release.Namespace (int .Values.ports.grpc) -}}
-{{- $addresses := list $host -}}
-{{- if eq .Values.form "replicas" -}}
-{{- $addresses = list -}}
+{{- $addresses := list -}}
 {{- range $i := until (int .Values.servers) -}}
 {{- $addresses = append $addresses (printf "%s-%d.%s" (include "sis.name" $) $i $host) -}}
-{{- end -}}
 {{- end -}}
 {{- join "\n" $addresses -}}
 {{- end -}}

@@ -1,12 +1,7 @@
 {{/* What pods of every kind have in common: dict "root" $ "component" "server". */}}
 {{- define "sis.pod" -}}
 {{- $values := .root.Values -}}
-{{- $isNode := eq .component "memcached" -}}
-{{- $placed := ternary $values.memcached $values $isNode -}}
-{{- $affinity := ternary dict $placed.affinity (eq .component "test") -}}
-{{- if and $isNode (not (hasKey $affinity "podAntiAffinity")) -}}
-{{- $affinity = merge (include "sis.apart" . | fromYaml) $affinity -}}
-{{- end -}}
+{{- $affinity := ternary dict $values.affinity (eq .component "test") -}}
 serviceAccountName: {{ include "sis.serviceAccount" .root }}
 automountServiceAccountToken: false
 enableServiceLinks: false
@@ -27,13 +22,13 @@ imagePullSecrets:
 {{- with $values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
-{{- if and $values.runtimeClassName (not $isNode) }}
-runtimeClassName: {{ $values.runtimeClassName }}
+{{- with $values.runtimeClassName }}
+runtimeClassName: {{ . }}
 {{- end }}
-{{- with $placed.nodeSelector }}
+{{- with $values.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $placed.tolerations }}
+{{- with $values.tolerations }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with $affinity }}
@@ -41,7 +36,7 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
-{{/* Of the forms replicas and fleet: the spec of a server's pod. */}}
+{{/* Of the form replicas: the spec of a server's pod. */}}
 {{- define "sis.serverPod" -}}
 {{- $server := dict "root" . "component" "server" -}}
 {{ include "sis.pod" $server }}
@@ -70,16 +65,7 @@ volumes: {{- . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
-{{/* Of memcached nodes: two on one machine would be lost together. */}}
-{{- define "sis.apart" -}}
-podAntiAffinity:
-  requiredDuringSchedulingIgnoredDuringExecution:
-    - topologyKey: kubernetes.io/hostname
-      labelSelector:
-        matchLabels: {{- include "sis.selector" . | nindent 10 }}
-{{- end -}}
-
-{{/* Metadata of a pod template. No version is in it, which would restart memcached at each upgrade. */}}
+{{/* Metadata of a pod template. */}}
 {{- define "sis.podMetadata" -}}
 labels:
   {{- include "sis.selector" . | nindent 2 }}

@@ -1,4 +1,4 @@
-{{/* HAProxy's configuration: 2.6.12 and later take it, of a fleet 3.0 and later. */}}
+{{/* HAProxy's configuration: 2.6.12 and later take it. */}}
 {{- define "sis.proxyConfiguration" -}}
 {{- $calls := mul 10 (int .Values.proxy.callsPerSecond) -}}
 global
@@ -18,11 +18,6 @@ global
   # Frames that make no sense, of one connection.
   tune.h2.fe.glitches-threshold 200
   .endif
-  {{- if eq .Values.form "fleet" }}
-  # Then a connection is told to go, its calls in peace: clients look the name up again, and find
-  # servers that were added. An HAProxy that doesn't know it does not start.
-  tune.h2.fe.max-total-streams {{ .Values.proxy.callsPerConnection }}
-  {{- end }}
 
 defaults
   mode http

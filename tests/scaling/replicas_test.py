@@ -1,7 +1,6 @@
-"""Eight replicas, with and without three memcached nodes behind them."""
+"""Eight replicas of a memory server: what leaves the list is missing, and nothing else."""
 
 import contextlib
-import tempfile
 import threading
 import unittest
 
@@ -9,11 +8,10 @@ import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
-from server.testing.memcached import Memcached
 from server.testing.random_records import random_record
 from sis.servers.placement import Placement
 
-REPLICAS, NODES = 8, 3
+REPLICAS = 8
 TOP_K, VOCABULARY, LENGTH = 4, 50, 40
 WORKERS, SEQUENCES = 4, 240
 
@@ -22,16 +20,16 @@ def recorded(sequence):
     return random_record(int(sequence), LENGTH, VOCABULARY, TOP_K)
 
 
-class FleetTest(unittest.TestCase):
+class ReplicasTest(unittest.TestCase):
     def setUp(self):
         self.exits = contextlib.ExitStack()
         self.addCleanup(self.exits.close)
         self.sequences = [str(number) for number in range(SEQUENCES)]
         self.slices = [sis.Slice(sequence, 0, LENGTH) for sequence in self.sequences]
 
-    def start(self, store):
+    def start(self):
         """Replicas, on which several workers have put all sequences."""
-        servers = [LiveServer(f"--store={store}", cache_bytes=16 << 20) for _ in range(REPLICAS)]
+        servers = [LiveServer(cache_bytes=16 << 20) for _ in range(REPLICAS)]
         for server in servers:
             self.exits.callback(server.kill)
         addresses = [server.address for server in servers]
@@ -57,7 +55,7 @@ class FleetTest(unittest.TestCase):
         for worker in workers:
             worker.join()
         self.assertEqual(failures, [])
-        return servers, addresses
+        return addresses
 
     def client(self, addresses):
         return self.exits.enter_context(sis.Client(addresses, timeout=20))
@@ -92,42 +90,14 @@ class FleetTest(unittest.TestCase):
             if before[old.replica("run", sequence)] != after[new.replica("run", sequence)]
         }
 
-    def test_without_a_store_what_moves_is_missing_and_nothing_else(self):
-        _, addresses = self.start("memory")
+    def test_what_moves_is_missing_and_nothing_else(self):
+        addresses = self.start()
         self.assertEqual(self.missing(addresses, 1), {})
         for fewer in (addresses[:7], addresses[3:]):
             missing = self.missing(fewer, 1)
             self.assertEqual(set(missing), self.moved(addresses, fewer))
             self.assertTrue(missing)
             self.assertEqual(set(missing.values()), {sis.MissingReason.NEVER_ARRIVED})
-
-    def test_with_memcached_replicas_come_and_go_and_nothing_is_missing(self):
-        folder = self.exits.enter_context(tempfile.TemporaryDirectory(dir="/tmp", prefix="sis_"))
-        nodes = [Memcached(f"{folder}/node{index}") for index in range(NODES)]
-        for node in nodes:
-            self.exits.callback(node.kill)
-        store = "memcached:" + ",".join(node.path for node in nodes)
-        servers, addresses = self.start(store)
-        self.assertEqual(self.missing(addresses, 1), {})
-        # Three are gone for good, without a word.
-        for server in servers[:3]:
-            server.kill()
-        self.assertEqual(self.missing(addresses[3:], 2), {})
-        # One is new, and has nothing in memory.
-        new = LiveServer(f"--store={store}", cache_bytes=16 << 20)
-        self.exits.callback(new.kill)
-        grown = addresses[3:] + [new.address]
-        self.assertTrue(self.moved(addresses[3:], grown))
-        self.assertEqual(self.missing(grown, 3), {})
-        # A node's share is lost to those who haven't got it in memory.
-        newest = LiveServer(f"--store={store}", cache_bytes=16 << 20)
-        self.exits.callback(newest.kill)
-        client = self.client([newest.address])
-        run = client.get_run("run").run  # which is kept on a node as well
-        nodes[0].kill()
-        missing = self.missing_to(client, run, 4)
-        self.assertTrue(0 < len(missing) < SEQUENCES)
-        self.assertEqual(set(missing.values()), {sis.MissingReason.STORE_DOWN})
 
 
 if __name__ == "__main__":
