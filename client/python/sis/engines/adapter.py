@@ -68,8 +68,8 @@ class Columns(NamedTuple):
     ) -> TopK:
         """Returns the record of all T positions.
 
-        A position is unusable if its sampled token or a listed one is not in [0, vocabulary_size), if its
-        sampled log-prob is NaN, above 2^-6 or below -1000, if a listed one is NaN or above 2^-6, if the listed
+        A position is unusable if its sampled token or a listed one is not in [0, vocabulary_size), if the
+        sampled one is not listed though the engine has a column for it, if its sampled log-prob is NaN, above 2^-6 or below -1000, if a listed one is NaN or above 2^-6, if the listed
         probabilities sum to more than 1 + 2^-6, or if the sampled log-prob is exactly 0 and nothing is
         listed, which is padding. In the record its sampled log-prob is NaN, and its set is empty.
         Listed tokens with log-probs below -1000 are dropped.
@@ -91,6 +91,11 @@ class Columns(NamedTuple):
                 lambda row: f"the sampled log-prob is {own[row]}",
             ),
         ]
+        # Where the engine lists the sampled token.
+        own_column = {"first": slice(1), "last": slice(-1, None)}.get(self.sampled_column or "", slice(None))
+        if self.sampled_column is not None:
+            here = (ids[:, own_column] == sampled[:, None]).any(axis=1)
+            causes.append((~here, lambda row: f"sampled token {sampled[row]} is not listed"))
         if ids.size and not (
             log_probs.min() >= LOWEST_LOG_PROB
             and log_probs.max() <= _HIGHEST_LOG_PROB

@@ -69,7 +69,7 @@ class SglangAdapter(Adapter):
     def length(self, output: Mapping[str, Any]) -> int:
         # A request that is aborted while it waits ends with an answer that has no count of the
         # prompt's tokens. It repeats all that was said, in increments too.
-        if not self.cumulative and "prompt_tokens" not in output["meta_info"]:
+        if "prompt_tokens" not in output["meta_info"] and not self.cumulative:
             return 0
         ids = output.get("output_ids")
         return len(_sampled(output)) if ids is None else len(ids)

@@ -91,7 +91,8 @@ class VllmAdapter(Adapter):
         else:
             tokens, values = self._padded(told, pieces)
         drawn = np.fromiter(sampled, np.int32, len(sampled))
-        other = tokens[:, 0] != drawn
+        # A position that lists nothing costs itself only.
+        other = (tokens[:, 0] != drawn) & (tokens[:, 0] != -1)
         if other.any():
             row = int(other.argmax())
             raise MalformedOutput(
