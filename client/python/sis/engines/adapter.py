@@ -68,11 +68,14 @@ class Columns(NamedTuple):
     ) -> TopK:
         """Returns the record of all T positions.
 
-        A position is unusable if its sampled token or a listed one is not in [0, vocabulary_size), if the
-        sampled one is not listed though the engine has a column for it, if its sampled log-prob is NaN, above 2^-6 or below -1000, if a listed one is NaN or above 2^-6, if the listed
-        probabilities sum to more than 1 + 2^-6, or if the sampled log-prob is exactly 0 and nothing is
-        listed, which is padding. In the record its sampled log-prob is NaN, and its set is empty.
-        Listed tokens with log-probs below -1000 are dropped.
+        A position is unusable if
+        - its sampled token, or a listed one, is not in [0, vocabulary_size);
+        - the engine has a column for its sampled token, which is not there;
+        - its sampled log-prob is NaN, above 2^-6 or below -1000;
+        - a listed log-prob is NaN or above 2^-6, or the listed probabilities sum to more than 1 + 2^-6;
+        - its sampled log-prob is exactly 0 and nothing is listed, which is padding.
+        In the record its sampled log-prob is NaN, and its set is empty. Listed tokens with log-probs below
+        -1000 are left out.
 
         out: arrays of T rows to write to, of Client.empty_top_k. found: called with the first unusable
         position. ValueError as in sis.canonical.

@@ -9,8 +9,6 @@ import numpy as np
 
 from sis import ragged
 
-# What the JSON of vLLM says instead of -inf.
-JSON_MINUS_INFINITY = -9999.0
 
 def padded(
     listed: Sequence[Sized], ids: Iterable[Iterable[int]], log_probs: Iterable[Iterable[float]], at_least: int = 1

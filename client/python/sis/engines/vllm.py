@@ -79,9 +79,7 @@ class VllmAdapter(Adapter):
             completion = _completion(output)
             tokens, listed = completion.token_ids, completion.logprobs
             there = 0 if listed is None else len(listed)
-            # The lists of a request that runs grow with it.
-            grows = self.cumulative and completion.finish_reason is None
-            if there < stop or there != len(tokens) and not grows:
+            if there < stop or there != len(tokens) and not self._grows(output):
                 raise MalformedOutput(f"the output has {there} log-probs for {len(tokens)} tokens")
             sampled += tokens if stop - start == len(tokens) else tokens[start:stop]
             told.append(listed)
@@ -102,23 +100,27 @@ class VllmAdapter(Adapter):
         # vLLM puts the sampled token first, whichever its rank.
         return Columns(tokens, values, drawn, values[:, 0], "first")
 
+    def _grows(self, output: Any) -> bool:
+        """Whether its lists are those of a request that runs, which may be longer by now."""
+        return self.cumulative and _completion(output).finish_reason is None
+
     def _padded(self, told: Sequence[Any], pieces: Sequence[Piece]) -> Tuple[np.ndarray, np.ndarray]:
         """int32 and float32 [T, C] of lists in any form."""
         ids: List[Iterable[int]] = []
         log_probs: List[Iterable[float]] = []
         # Per position. Nothing is made an array piece by piece: one may be of a single position.
         counts: List[int] = []
-        for listed, (_, start, stop) in zip(told, pieces):
+        for listed, (output, start, stop) in zip(told, pieces):
             if hasattr(listed, "start_indices"):
-                starts, ends = listed.start_indices, listed.end_indices
-                if stop - start == len(starts):
-                    ids.append(listed.token_ids)
-                    log_probs.append(listed.logprobs)
-                else:
-                    starts, ends = starts[start:stop], ends[start:stop]
-                    ids.append(listed.token_ids[starts[0] : ends[-1]])
-                    log_probs.append(listed.logprobs[starts[0] : ends[-1]])
-                counts += map(operator.sub, ends, starts)
+                _check_flat(listed, self._grows(output))
+                starts, ends = listed.start_indices[start:stop], listed.end_indices[start:stop]
+                lists = [column[starts[0] : ends[-1]] for column in (listed.token_ids, listed.logprobs)]
+                of_piece = list(map(operator.sub, ends, starts))
+                if list(map(len, lists)) != [sum(of_piece)] * 2:
+                    raise MalformedOutput(f"positions [{start}, {stop}) of the output are not one after the other")
+                ids.append(lists[0])
+                log_probs.append(lists[1])
+                counts += of_piece
             else:
                 here = listed[start:stop]
                 ids += here
@@ -128,6 +130,15 @@ class VllmAdapter(Adapter):
         # With all tokens asked for one more than there are: see _width.
         width = int(sizes.max()) + 1 if self._listed < 0 else _width(sizes, self._listed)
         return flat_padded(ids, log_probs, sizes, width)
+
+
+def _check_flat(listed: Any, grows: bool) -> None:
+    """MalformedOutput unless FlatLogprobs has as many log-probs as tokens. grows: of a request that runs, which
+    adds a token before its log-prob."""
+    end = listed.end_indices[-1]
+    log_probs, tokens = len(listed.logprobs), len(listed.token_ids)
+    if not (end <= log_probs <= tokens) or not grows and tokens != end:
+        raise MalformedOutput(f"the output lists {tokens} tokens and {log_probs} log-probs, must be {end}")
 
 
 def _joined(told: Sequence[ArrayLogprobs], pieces: Sequence[Piece]) -> Tuple[np.ndarray, np.ndarray]:

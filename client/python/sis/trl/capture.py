@@ -110,6 +110,8 @@ class _ServerTurn(Turn):
             for name, of_row in zip(("logprobs", "logprob_token_ids"), lists):
                 if len(of_row) != length:
                     raise MalformedOutput(f"{name}[{row}]: {len(of_row)} positions, must be {length}")
+            if list(map(len, lists[0])) != list(map(len, lists[1])):
+                raise MalformedOutput(f"logprobs[{row}], logprob_token_ids[{row}]: they list different numbers of tokens")
         positions = list(itertools.chain.from_iterable(ids))
         # One column more than was asked for: it is empty where the sampled token is among those.
         # TRL's server says null for NaN.

@@ -224,6 +224,21 @@ _OF_IN_PROCESS = {
     "one log-prob more": lambda answer: _log_probs(answer, _with_another),
     "other ids": _tokens(lambda tokens: [7, *tokens[1:]]),
 }
+def _flat_column(name: str, change: Callable[[List[Any]], List[Any]]) -> Fault:
+    def fault(answer: Any) -> Any:
+        told = copy.copy(answer.logprobs)
+        setattr(told, name, change(getattr(told, name)))
+        return _with(logprobs=told)(answer)
+
+    return fault
+
+
+_OF_FLAT = {
+    **_OF_IN_PROCESS,
+    "one listed token more": _flat_column("token_ids", lambda values: [*values, 7]),
+    "one listed log-prob more, before the others": _flat_column("logprobs", lambda values: [-1.0, *values]),
+    "one listed log-prob less": _flat_column("logprobs", lambda values: values[:-1]),
+}
 _UNKNOWN_IN_PROCESS = {"no tokens": _with(token_ids=None), **_NO_ANSWER}
 
 
@@ -314,7 +329,9 @@ def _llama_cpp(after: bool) -> Form:
         "an entry that is null": _set(None, "completion_probabilities", 0),
         "one entry more": _twice("completion_probabilities"),
         "other ids": _set(7, "completion_probabilities", 0, "id"),
-        "other settings": _set(_LLAMA_CPP["raw" if after else "post_sampling"]["generation_settings"], "generation_settings"),
+        "other settings": _set(
+            _LLAMA_CPP["raw" if after else "post_sampling"]["generation_settings"], "generation_settings"
+        ),
         "tokens of another number": _set(1000, "tokens_predicted"),
     }
     unknown = {"tokens: null": _set(None, "tokens"), **_NO_ANSWER}
@@ -380,7 +397,7 @@ FORMS = [
             f"in this process, {kind}, {output_kind}",
             lambda output_kind=output_kind: _vllm(output_kind),
             _in_process(kind),
-            _OF_IN_PROCESS,
+            _OF_FLAT if kind == "flat" else _OF_IN_PROCESS,
             _UNKNOWN_IN_PROCESS,
         )
         for kind in ("dictionaries", "flat", "arrays")

@@ -10,7 +10,6 @@ import fake_service
 import numpy as np
 from engine_forms import FORMS, K, position
 
-import sis
 from sis.engines import MalformedOutput, Recorder
 
 VOCABULARY = 10_000
@@ -102,7 +101,8 @@ class MalformedTest(fake_service.ServiceTest):
         recorder = self.run_for(form)
         for number in range(SEQUENCES):
             name = f"s{number}"
-            for answer in answers if name == NAMED else [form.answer(list(map(position, range(POSITIONS))), "finished")]:
+            whole = form.answer(list(map(position, range(POSITIONS))), "finished")
+            for answer in answers if name == NAMED else [whole]:
                 recorder.add(name, answer)
         said = self.ended(recorder)
         self.assertIn(f"sequence '{NAMED}', position", said)
