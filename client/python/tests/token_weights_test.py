@@ -24,6 +24,23 @@ def setUpModule():
 B, T, K, V = 6, 40, 4, 30
 
 
+class UnusableTest(unittest.TestCase):
+    def test_a_token_without_a_sampling_log_prob_weighs_1(self):
+        sampling = torch.tensor([-2.0, -9999.0, -3.4028235e38, -torch.inf, torch.nan, torch.inf, -2.0])
+        current = torch.linspace(-1, -4, len(sampling))
+        accepted = torch.tensor([False] * 6 + [True])
+        unknown = torch.tensor([False] + [True] * 5 + [False])
+        advantages = torch.tensor([1.0, -2.0] * 3 + [1.0])
+        for settings in ({}, {"weight": "expected"}, {"soft_acceptance": True}, {"damped_truncation": "without_sets"}):
+            with self.subTest(**settings):
+                weights = TokenWeights(**settings)
+                decided = Decided(current, sampling, accepted, accepted.float())
+                old = weights.old_log_probs(decided)
+                torch.testing.assert_close(old[unknown], current[unknown])
+                self.assertTrue(weights.advantages(decided, advantages).isfinite().all())
+                self.assertTrue(old.isfinite().all())
+
+
 class TokenWeightsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

@@ -124,7 +124,7 @@ class Columns(NamedTuple):
         if unusable.any():
             usable = np.flatnonzero(~unusable)
             canonical(*(part[usable] for part in columns), top_k, self.sampled_column, out=out, at=usable)
-            _void(out, unusable)
+            _void(out, unusable, sampled[unusable])
         else:
             canonical(*columns, top_k, self.sampled_column, out=out)
         masses = np.exp(out.top_k_log_probs).sum(axis=1)
@@ -137,7 +137,7 @@ class Columns(NamedTuple):
         ]
         unusable = np.logical_or.reduce([wrong for wrong, _ in causes])
         if unusable.any():
-            _void(out, unusable)
+            _void(out, unusable, sampled[unusable])
             row = int(unusable.argmax())
             found(Fault(row, int(unusable.sum()), next(why(row) for wrong, why in causes if wrong[row])))
         return out
@@ -157,9 +157,9 @@ def empty_record(positions: int, top_k: int) -> TopK:
     )  # fmt: skip
 
 
-def _void(out: TopK, rows: Union[slice, np.ndarray]) -> None:
-    """Makes rows of a record unusable."""
-    for array, value in zip(out, (-1, np.nan, -1, -np.inf)):
+def _void(out: TopK, rows: Union[slice, np.ndarray], sampled_ids: Union[int, np.ndarray] = -1) -> None:
+    """Makes rows of a record unusable. sampled_ids: if they are known."""
+    for array, value in zip(out, (sampled_ids, np.nan, -1, -np.inf)):
         array[rows] = value
 
 
@@ -234,7 +234,7 @@ class Adapter(abc.ABC):
         """Returns the record of all positions of all pieces.
 
         What can't be read costs itself only: a position, or, if it is a MalformedOutput, a piece. There the
-        record's sampled log-prob is NaN. Never raises for what an engine returned.
+        record's sampled id is -1 and its sampled log-prob NaN. Never raises for what an engine returned.
         out: as in Columns.record.
         """
         return _Reader(self, top_k, vocabulary_size).read(pieces, out)

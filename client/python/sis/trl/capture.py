@@ -48,7 +48,11 @@ class _VllmTurn(Turn):
         lengths = [len(completion.token_ids) for completion in completions]
         pieces = [Piece(completion, 0, length) for completion, length in zip(completions, lengths) if length]
         if pieces:
-            self._records += _split(adapter.read(pieces, self._top_k).record, lengths)
+            record = adapter.read(pieces, self._top_k).record
+            # Those of positions that could not be read too: by them a rollout is found again.
+            tokens = itertools.chain.from_iterable(completion.token_ids for completion in completions)
+            record.sampled_ids[:] = np.fromiter(tokens, np.int32, sum(lengths))
+            self._records += _split(record, lengths)
         else:
             self._records += [_empty(self._top_k)] * len(lengths)
         for completion in completions:

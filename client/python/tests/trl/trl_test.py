@@ -4,6 +4,7 @@ import unittest
 
 # In one process: it takes long to import TRL and vLLM.
 import trainer_case  # noqa: F401, I001  Before TRL itself.
+from capture_cases import CaptureTest  # noqa: F401
 from head_cases import TrlHeadTest  # noqa: F401
 from mask_cases import TrlMaskTest  # noqa: F401
 from outage_cases import TrlOutageTest  # noqa: F401

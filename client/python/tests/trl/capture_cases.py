@@ -1,0 +1,78 @@
+"""What an engine malformed of the rollouts that TRL has it generate."""
+
+import dataclasses
+import math
+import types
+import unittest
+from typing import Any, List
+
+import numpy as np
+
+import sis
+from sis.engines import MalformedOutput
+from sis.engines.vllm import VllmAdapter
+from sis.trl import capture
+
+K = 2
+
+
+@dataclasses.dataclass
+class FlatLogprobs:
+    """As vLLM's."""
+
+    start_indices: List[int]
+    end_indices: List[int]
+    token_ids: List[int]
+    logprobs: List[Any]
+    ranks: List[int]
+    decoded_tokens: List[str]
+
+    def __len__(self):
+        return len(self.start_indices)
+
+
+def output(tokens, own):
+    """Each position lists the sampled token and two others."""
+    ids = [token for drawn in tokens for token in (drawn, 90, 91)]
+    values = [value for log_prob in own for value in (log_prob, -0.5, -1.5)]
+    starts = list(range(0, len(ids), 3))
+    told = FlatLogprobs(starts, [start + 3 for start in starts], ids, values, [0] * len(ids), [""] * len(ids))
+    completion = types.SimpleNamespace(token_ids=tokens, logprobs=told, finish_reason="stop")
+    return types.SimpleNamespace(outputs=[completion])
+
+
+class CaptureTest(unittest.TestCase):
+    def adapter(self):
+        model = types.SimpleNamespace(logprobs_mode="processed_logprobs")
+        config = types.SimpleNamespace(model_config=model, speculative_config=None)
+        return VllmAdapter(config, types.SimpleNamespace(temperature=1.0, logprobs=K))
+
+    def test_an_output_that_is_malformed_costs_itself_only(self):
+        turn = capture._VllmTurn(K, 0)
+        outputs = [output([1, 2], [-2.0, -3.0]), output([3, 4], [-9999.0, -4.0]), output([5, 6], [-5.0, -6.0])]
+        outputs[2].outputs[0].logprobs.logprobs.pop()
+        turn.take(self.adapter(), outputs)
+        records = turn.records([[1, 2], [3, 4], [5, 6]])
+        self.assertEqual([record.sampled_ids.tolist() for record in records], [[1, 2], [3, 4], [5, 6]])
+        np.testing.assert_array_equal(
+            [record.sampled_log_probs for record in records], [[-2, -3], [math.nan, -4], [math.nan, math.nan]]
+        )
+
+    def test_a_null_of_the_server_costs_one_position(self):
+        turn = capture._ServerTurn(K, sis.Sampling("processed"))
+        completions, ids = [[1, 2], [3]], [[[1, 90, 91], [90, 2, 91]], [[90, 91, 3]]]
+        for value in (None, math.nan, -9999.0, -math.inf):
+            log_probs = [[[-2.0, -0.5, -1.5], [-0.5, value, -1.5]], [[-0.5, -1.5, -4.0]]]
+            own = turn.take(completions, log_probs, ids)
+            self.assertEqual((own[0][0], own[1]), ([-2.0], [[-4.0]]))
+            records = turn.records(completions)
+            self.assertEqual([record.sampled_ids.tolist() for record in records], completions)
+            np.testing.assert_array_equal(
+                np.concatenate([record.sampled_log_probs for record in records]), [-2, math.nan, -4]
+            )
+        for wrong, message in (
+            ([[[-2.0, -0.5, -1.5]], [[-0.5, -1.5, -4.0]]], r"logprobs\[0\]: 1 positions, must be 2"),
+            ([[[-2.0, -0.5], [-0.5, -1.0, -1.5]], [[-0.5, -1.5, -4.0]]], r"logprobs\[0\].*different numbers"),
+        ):
+            with self.assertRaisesRegex(MalformedOutput, message):
+                turn.take(completions, wrong, ids)
