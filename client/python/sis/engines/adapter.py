@@ -50,10 +50,10 @@ _Cause = Tuple[np.ndarray, Callable[[int], str]]
 class Columns(NamedTuple):
     """What an engine tells of T positions, as sis.canonical takes it."""
 
-    # int32 [T, C], float32 [T, C] (nats); -1 and -inf where there is nothing.
+    # int [T, C], float32 [T, C] (nats); -1 and -inf where there is nothing.
     ids: np.ndarray
     log_probs: np.ndarray
-    # int32 [T], float32 [T].
+    # int [T], float32 [T].
     sampled_ids: np.ndarray
     sampled_log_probs: np.ndarray
     # Of sis.canonical.

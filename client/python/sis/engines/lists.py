@@ -13,7 +13,7 @@ from sis import ragged
 def padded(
     listed: Sequence[Sized], ids: Iterable[Iterable[int]], log_probs: Iterable[Iterable[float]], at_least: int = 1
 ) -> Tuple[np.ndarray, np.ndarray]:
-    """int32 and float32 [T, C] of T positions with as many tokens as `listed` has of each, which `ids` and
+    """int64 and float32 [T, C] of T positions with as many tokens as `listed` has of each, which `ids` and
     `log_probs` tell; -1 and -inf where there is none. C is the largest number, or `at_least`."""
     counts = np.fromiter(map(len, listed), np.int64, len(listed))
     return flat_padded(ids, log_probs, counts, max(at_least, int(counts.max(initial=0))))
@@ -25,13 +25,14 @@ def flat_padded(
     """The same of `counts` [T] tokens per position, at most `width`, which stand one after the other in the
     lists, one after the other."""
     total = int(counts.sum())
-    flat_ids = np.fromiter(itertools.chain.from_iterable(ids), np.int32, total)
+    # Older numpy cuts what 32 bits do not hold, without a word.
+    flat_ids = np.fromiter(itertools.chain.from_iterable(ids), np.int64, total)
     flat_log_probs = np.fromiter(itertools.chain.from_iterable(log_probs), np.float32, total)
     return widened(flat_ids, flat_log_probs, counts, width)
 
 
 def widened(ids: np.ndarray, log_probs: np.ndarray, counts: np.ndarray, width: int) -> Tuple[np.ndarray, np.ndarray]:
-    """The same of int32 and float32 [sum of counts]."""
+    """The same of ids and log-probs [sum of counts]."""
     if (counts == width).all():
         return ids.reshape(-1, width), log_probs.reshape(-1, width)
     return ragged.widened(ids, counts, width, -1), ragged.widened(log_probs, counts, width, -np.inf)

@@ -81,7 +81,7 @@ class LlamaCppAdapter(Adapter):
             with np.errstate(divide="ignore", invalid="ignore"):
                 values = np.where(ids < 0, -np.inf, np.log(np.where(ids < 0, 0, values))).astype(np.float32)
                 own = np.log(own)
-        return Columns(ids, values, np.fromiter(sampled, np.int32, len(sampled)), own, None)
+        return Columns(ids, values, np.fromiter(sampled, np.int64, len(sampled)), own, None)
 
 
 def sampling(settings: Mapping[str, Any]) -> Sampling:

@@ -108,7 +108,7 @@ class SglangAdapter(Adapter):
             int(counts.max(initial=1)),
         )
         # The list is the same whichever token was drawn. null is NaN.
-        return Columns(tokens, log_probs, np.fromiter(drawn, np.int32, len(drawn)), np.asarray(own, np.float32), None)
+        return Columns(tokens, log_probs, np.fromiter(drawn, np.int64, len(drawn)), np.asarray(own, np.float32), None)
 
 
 def sampling(params: Mapping[str, Any], original_log_probs: bool = False) -> Sampling:
@@ -169,7 +169,7 @@ def _check_length(name: str, there: int, stop: int, total: Optional[int]) -> Non
 
 
 def _listed(meta: Mapping[str, Any], start: int, stop: int, total: Optional[int]) -> Tuple[np.ndarray, np.ndarray]:
-    """float32 and int32 [stop - start, K]: log-probs and ids of the most probable tokens."""
+    """[stop - start, K]: log-probs and ids of the most probable tokens."""
     if "output_top_logprobs_shape" in meta:
         rows, width = meta["output_top_logprobs_shape"]
         if meta["output_top_logprobs_null_prefix"]:
@@ -200,4 +200,5 @@ def _flat(meta: Mapping[str, Any], name: str, dtype: str, size: int, part: slice
         found = np.frombuffer(base64.b64decode(meta[f"{key}_b64"]), dtype)
     if len(found) != size:
         raise MalformedOutput(f"{key}: {len(found)} values, must be {size}")
-    return np.asarray(found[part], dtype)
+    # Without a type, in which older numpy would cut ids.
+    return np.asarray(found[part])

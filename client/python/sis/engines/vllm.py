@@ -8,7 +8,6 @@ from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, S
 
 import numpy as np
 
-from sis import arrays
 from sis.engines.adapter import Adapter, Columns, MalformedOutput, Piece, Told
 from sis.engines.lists import flat_padded, strictly_above
 from sis.engines.vllm_arrays import ArrayLogprobs
@@ -88,7 +87,7 @@ class VllmAdapter(Adapter):
             tokens, values = _joined(told, pieces)
         else:
             tokens, values = self._padded(told, pieces)
-        drawn = np.fromiter(sampled, np.int32, len(sampled))
+        drawn = np.fromiter(sampled, np.int64, len(sampled))
         # A position that lists nothing costs itself only.
         other = (tokens[:, 0] != drawn) & (tokens[:, 0] != -1)
         if other.any():
@@ -105,7 +104,7 @@ class VllmAdapter(Adapter):
         return self.cumulative and _completion(output).finish_reason is None
 
     def _padded(self, told: Sequence[Any], pieces: Sequence[Piece]) -> Tuple[np.ndarray, np.ndarray]:
-        """int32 and float32 [T, C] of lists in any form."""
+        """int64 and float32 [T, C] of lists in any form."""
         ids: List[Iterable[int]] = []
         log_probs: List[Iterable[float]] = []
         # Per position. Nothing is made an array piece by piece: one may be of a single position.
@@ -147,7 +146,7 @@ def _joined(told: Sequence[ArrayLogprobs], pieces: Sequence[Piece]) -> Tuple[np.
     for listed, (_, start, stop) in zip(told, pieces):
         ids += listed.ids[start:stop]
         log_probs += listed.log_probs[start:stop]
-    return arrays.int32("ids", np.concatenate(ids), [None, None]), np.concatenate(log_probs)
+    return np.concatenate(ids), np.concatenate(log_probs)
 
 
 def _width(sizes: np.ndarray, asked: int) -> int:
@@ -281,7 +280,7 @@ class OpenAiAdapter(Adapter):
         sizes = np.fromiter(map(len, ids), np.int64, len(ids))
         width = max(self._listed, int(sizes.max(initial=0))) if self._chat else _width(sizes, self._listed)
         tokens, values = flat_padded(ids, log_probs, sizes, width)
-        drawn = np.fromiter(sampled, np.int32, len(sampled))
+        drawn = np.fromiter(sampled, np.int64, len(sampled))
         # null is NaN.
         columns = Columns(tokens, values, drawn, np.asarray(own, np.float32), "any")
         if not self._chat:

@@ -115,14 +115,14 @@ class _ServerTurn(Turn):
                 if len(of_row) != length:
                     raise MalformedOutput(f"{name}[{row}]: {len(of_row)} positions, must be {length}")
             if list(map(len, lists[0])) != list(map(len, lists[1])):
-                raise MalformedOutput(f"logprobs[{row}], logprob_token_ids[{row}]: they list different numbers of tokens")
+                raise MalformedOutput(f"logprobs[{row}] and logprob_token_ids[{row}] list different numbers of tokens")
         positions = list(itertools.chain.from_iterable(ids))
         # One column more than was asked for: it is empty where the sampled token is among those.
         # TRL's server says null for NaN.
         listed = itertools.chain.from_iterable(log_probs)
         told = ([math.nan if value is None else value for value in values] for values in listed)
         tokens, values = padded(positions, positions, told, self._top_k + 1)
-        sampled = np.fromiter(itertools.chain.from_iterable(completions), np.int32, len(positions))
+        sampled = np.fromiter(itertools.chain.from_iterable(completions), np.int64, len(positions))
         is_sampled = tokens == sampled[:, None]
         own = values[np.arange(len(positions)), is_sampled.argmax(axis=1)]
         self._columns = Columns(tokens, values, sampled, own, "any")
