@@ -55,7 +55,6 @@ absl::StatusOr<Ingest> Ingest::Open(StoredRuns& runs, RoomQueue& room_queue,
                      (*run)->id(), "' has ", (*run)->config().vocabulary_size));
   }
   if (absl::Status status = CheckSampling(header.sampling()); !status.ok()) return status;
-  (*run)->recent_events().NoteSampling(header.sampling().SerializeAsString());
   return Ingest(runs, room_queue, *std::move(run));
 }
 
@@ -65,25 +64,11 @@ int64_t Ingest::BytesToCopy(AppendEntries entries) const {
     if (segment == nullptr) return array.size();
     return LocateArray("", array, segment).value_or(ArrayField()).size();
   };
-  const RunConfig& config = run_->config();
-  size_t positions = 0;                          // of the longest
-  std::array<size_t, kMaxColumns> columns = {};  // of each, what its longest entry has
+  size_t positions = 0;  // of the longest
   for (const AppendEntryView& entry : entries) {
     positions = std::max(positions, bytes_of(entry.top_k_counts) / sizeof(uint16_t));
-    if (segment == nullptr) continue;  // the message's charge has the values
-    size_t column = 0;
-    if (entry.kind == AppendEntryView::Kind::kColumn) {
-      column = FindColumn(config.columns, entry.column, "column").value_or(kMaxColumns);
-    }
-    for (const ArrayField& values : entry.columns) {
-      if (column >= columns.size()) break;
-      columns[column] = std::max(columns[column], bytes_of(values));
-      ++column;
-    }
   }
-  return static_cast<int64_t>(
-      std::accumulate(columns.begin(), columns.end(),
-                      positions * config.top_k * (sizeof(int32_t) + sizeof(float))));
+  return static_cast<int64_t>(positions * run_->config().top_k * (sizeof(int32_t) + sizeof(float)));
 }
 
 absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(AppendEntries entries, Turn turn,
@@ -149,36 +134,23 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& bl
   const absl::StatusOr<RecordView> records = block_.Read(block, segment_->get(), *run_);
   if (!records.ok()) return records.status();
   const std::span<const uint16_t> ranks = block_.ranks();
-  absl::StatusOr<std::span<const ColumnValues>> columns =
-      columns_.ReadBlock(block, static_cast<uint32_t>(ranks.size()), segment_->get(), *run_);
-  if (!columns.ok()) return columns.status();
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, [&] {
-    return run_->BaseBytes(name) +
-           Sequence::BytesOfFirstBlock(run_->config().record_format(), block.first_position,
-                                       *records, ranks) +
-           SequenceColumns::BytesToAdd(nullptr, block.first_position, *columns);
+    return run_->BaseBytes(name) + Sequence::BytesOfFirstBlock(run_->config().record_format(),
+                                                               block.first_position, *records,
+                                                               ranks);
   });
   if (!sequence.ok()) return sequence.status();
   const auto new_bytes = [&] {
-    return (*sequence)->BytesToAppend(block.first_position, block.policy_version, *records, ranks,
-                                      *columns);
+    return (*sequence)->BytesToAppend(block.first_position, block.policy_version, *records, ranks);
   };
   Sequence::Appended appended;
   const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
-    absl::Status added = (*sequence)->Append(block.first_position, block.policy_version, *records,
-                                             ranks, &appended, *columns);
+    absl::Status added =
+        (*sequence)->Append(block.first_position, block.policy_version, *records, ranks, &appended);
     if (!added.ok()) return added;
-    std::vector<LogEntry> entries;
-    if (!has_store()) return entries;
-    if (appended.positions > 0) {
-      entries = BlockEntries((*sequence)->format(), block.first_position, block.policy_version,
-                             *records, ranks);
-    }
-    if (appended.values == 0) return entries;
-    for (const ColumnValues& column : *columns) {
-      AddColumnEntries(block.first_position, column, entries);
-    }
-    return entries;
+    if (!has_store() || appended.positions == 0) return std::vector<LogEntry>();
+    return BlockEntries((*sequence)->format(), block.first_position, block.policy_version, *records,
+                        ranks);
   };
   const absl::Status status = ChangeWithRoom(name, *sequence, new_bytes, append);
   if (!status.ok()) return status;
@@ -189,35 +161,7 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& bl
     slots_added_ += UsedSlots(*records) * appended.positions / static_cast<int64_t>(ranks.size());
   }
   bytes_accepted_ += block_.bytes();
-  for (const ColumnValues& column : *columns) {
-    bytes_accepted_ += static_cast<int64_t>(column.values.size());
-  }
   return absl::OkStatus();
-}
-
-absl::Status Ingest::ApplyColumn(SequenceNameView name, const AppendEntryView& entry) {
-  const absl::StatusOr<ColumnValues> column = columns_.Read(entry, segment_->get(), *run_);
-  if (!column.ok()) return column.status();
-  // Where there is none yet, none is made.
-  const Run::Found found =
-      ahead_.next() != nullptr ? Run::Found(ahead_.next()) : run_->FindToChange(Copy(name));
-  const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&found);
-  if (sequence == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("position ", entry.first_position, " has no record (",
-                     std::string(Name(std::get<MissingReason>(found))), ")"));
-  }
-  const auto new_bytes = [&] { return (*sequence)->BytesToAppend(entry.first_position, *column); };
-  const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
-    const absl::StatusOr<int64_t> added = (*sequence)->AppendColumn(entry.first_position, *column);
-    if (!added.ok()) return added.status();
-    std::vector<LogEntry> entries;
-    if (*added > 0 && has_store()) AddColumnEntries(entry.first_position, *column, entries);
-    return entries;
-  };
-  const absl::Status status = ChangeWithRoom(name, *sequence, new_bytes, append);
-  if (status.ok()) bytes_accepted_ += static_cast<int64_t>(column->values.size());
-  return status;
 }
 
 absl::Status Ingest::ApplySeal(SequenceNameView name, const AppendEntryView& seal) {
@@ -249,18 +193,6 @@ absl::Status Ingest::ApplySeal(SequenceNameView name, const AppendEntryView& sea
                                   .payload = std::move(sealed->annotation)}};
   };
   return ChangeWithRoom(name, *sequence, new_bytes, apply);
-}
-
-absl::Status Ingest::ApplyTruncate(SequenceNameView name, uint32_t length) {
-  const absl::StatusOr<std::shared_ptr<Sequence>> sequence =
-      Open(name, [&] { return run_->BaseBytes(name); });
-  if (!sequence.ok()) return sequence.status();
-  return Change(name, *sequence, [&]() -> absl::StatusOr<std::vector<LogEntry>> {
-    const bool drops = (*sequence)->committed_length() > length;
-    if (absl::Status status = (*sequence)->Truncate(length); !status.ok()) return status;
-    if (!drops) return std::vector<LogEntry>();
-    return std::vector<LogEntry>{{.kind = LogEntry::Kind::kTruncate, .position = length}};
-  });
 }
 
 absl::Status Ingest::Change(SequenceNameView name, const std::shared_ptr<Sequence>& sequence,
@@ -345,7 +277,7 @@ EntryAck Ingest::ApplyEntry(const AppendEntryView& entry) {
   const SequenceNameView name = NameIn(entry);
   const absl::Status status = [&]() -> absl::Status {
     if (entry.kind == AppendEntryView::Kind::kNone) {
-      return absl::InvalidArgumentError("entry: neither block, truncate, seal nor column");
+      return absl::InvalidArgumentError("entry: neither block nor seal");
     }
     if (absl::Status id = CheckSequenceId(entry.sequence_id); !id.ok()) return id;
     if (!segment_.ok()) return segment_.status();
@@ -356,18 +288,12 @@ EntryAck Ingest::ApplyEntry(const AppendEntryView& entry) {
     absl::Status applied;
     if (entry.kind == AppendEntryView::Kind::kBlock) {
       applied = ApplyBlock(name, entry);
-    } else if (entry.kind == AppendEntryView::Kind::kSeal) {
-      applied = ApplySeal(name, entry);
-    } else if (entry.kind == AppendEntryView::Kind::kColumn) {
-      applied = ApplyColumn(name, entry);
     } else {
-      applied = ApplyTruncate(name, entry.length);
-    }
-    if (!applied.ok() || entry.kind == AppendEntryView::Kind::kTruncate) {
-      ahead_.Forget();
-      run_->NoteShortened(name);
+      applied = ApplySeal(name, entry);
     }
     if (applied.ok()) return applied;
+    ahead_.Forget();
+    run_->ForgetIfEmpty(name);
     return InSequence(name, applied);
   }();
   if (lacking_.has_value()) return {};

@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/append/block_reader.h"
-#include "server/append/column_reader.h"
 #include "server/append/room_queue.h"
 #include "server/append/sequences_ahead.h"
 #include "server/shared_memory/shared_segment.h"
@@ -42,13 +41,12 @@ class Ingest {
     segment_ = std::move(segment);
   }
   // What is copied of them besides what their message is charged: the longest block's sets where
-  // they are ragged, and values of columns out of the segment.
+  // they are ragged.
   int64_t BytesToCopy(AppendEntries entries) const;
   // Gives back what the entries so far have taken: the segment, and the memory of large ones.
   void Rest() {
     segment_ = nullptr;
     block_.ForgetLarge();
-    columns_.Forget();
   }
 
   // Applies the entries that have no acks yet, one by one, and acks them. A refused one changes
@@ -77,9 +75,7 @@ class Ingest {
   // Nothing if lacking_ is set then.
   EntryAck ApplyEntry(const AppendEntryView& entry);
   absl::Status ApplyBlock(SequenceNameView name, const AppendEntryView& block);
-  absl::Status ApplyColumn(SequenceNameView name, const AppendEntryView& entry);
   absl::Status ApplySeal(SequenceNameView name, const AppendEntryView& seal);
-  absl::Status ApplyTruncate(SequenceNameView name, uint32_t length);
   // Finds or makes the sequence, with room made for `bytes_if_new` if need be.
   absl::StatusOr<std::shared_ptr<Sequence>> Open(SequenceNameView name,
                                                  absl::FunctionRef<int64_t()> bytes_if_new);
@@ -105,7 +101,6 @@ class Ingest {
   Turn turn_ = Turn::kArrived;                // of the present entry
   std::optional<RoomWanted> lacking_;         // by the present entry
   BlockReader block_;                         // of the present block
-  ColumnReader columns_;                      // of the present block or column
   std::optional<uint32_t> committed_length_;  // if the present entry is a block and stored
   int64_t positions_added_ = 0;               // by the present call, as the next
   int64_t slots_added_ = 0;

@@ -25,13 +25,6 @@ void Put(std::string* bytes, size_t index, T value) {
   std::memcpy(bytes->data() + index * sizeof(T), &value, sizeof(T));
 }
 
-inline v1::AppendEntry TruncateEntry(const std::string& id, uint32_t length) {
-  v1::AppendEntry entry;
-  entry.mutable_truncate()->mutable_sequence()->set_id(id);
-  entry.mutable_truncate()->set_length(length);
-  return entry;
-}
-
 inline v1::AppendEntry SealEntry(const std::string& id, uint32_t length) {
   v1::AppendEntry entry;
   entry.mutable_seal()->mutable_sequence()->set_id(id);

@@ -354,21 +354,6 @@ void Page::Pack(Arena& arena) {
                                             Arena::CellBytes(block_.bytes().size())));
 }
 
-void Page::Truncate(uint32_t index) {
-  const uint64_t kept = index == 0 ? 0 : Mask(0, index);
-  if ((present_ & ~kept) == 0) return;
-  // What is packed again gets a new checksum, and if its counts have changed, another length.
-  if ((present_ & kept) != 0 ? !Check().ok() : corrupt()) {
-    present_ &= kept;
-    return;
-  }
-  RowBuffer buffer;
-  const RecordRows rows = Rows(buffer);
-  digest_ -= DigestOf(rows, present_ & ~kept);
-  present_ &= kept;
-  if (packed() && present_ != 0) Encode(rows);
-}
-
 RecordRows Page::Rows(RowBuffer& buffer) const {
   if (!packed()) return TailRows();
   const RecordRows rows = buffer.Rows(format());

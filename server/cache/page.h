@@ -131,8 +131,6 @@ class Page {
   // incomplete or is ragged, one for all positions if it is packed up to fewer, else none.
   void Add(uint32_t index, const RecordView& records, size_t row, uint32_t count,
            std::span<const uint16_t> ranks, Arena::Allocation block);
-  // Drops the records from index on.
-  void Truncate(uint32_t index);
   // Packs the page, if it isn't yet and the arena has room; refunds the difference.
   void Pack(Arena& arena);
 

@@ -156,31 +156,24 @@ TEST_P(PageTest, HoldsTheSameOfCountedRecords) {
   }
 }
 
-TEST_P(PageTest, PackedPagesCanBeAddedToAndTruncated) {
+TEST_P(PageTest, PackedPagesCanBeAddedTo) {
   Page page(owner_, kFirst, Allocate(TailBytes(format_)));
   Add(page, 10, 20);
   page.Pack(*arena_);
   Add(page, 12, 5);  // present: nothing to do, no block needed
   EXPECT_TRUE(page.packed());
-  page.Truncate(25);
-  EXPECT_TRUE(page.packed());
-  ExpectHolds(page, Page::Mask(10, 15));
+  ExpectHolds(page, Page::Mask(10, 20));
   RowBuffer buffer;
   const RecordRows rows = page.Rows(buffer);
-  for (const uint32_t index : {0, 9, 25, 29}) EXPECT_EQ(rows.ranks[index], kRankAbsent);
+  for (const uint32_t index : {0, 9, 30, 63}) EXPECT_EQ(rows.ranks[index], kRankAbsent);
 
   ASSERT_TRUE(budget_.TryCharge(Cost(TailBytes(format_)) - Cost(page.block().size())));
   Add(page, 20, 30, arena_->Allocate(TailBytes(format_)));
   EXPECT_FALSE(page.packed());
   ExpectHolds(page, Page::Mask(10, 40));
-  page.Truncate(40);
-  ExpectHolds(page, Page::Mask(10, 30));
   page.Pack(*arena_);
   Complete(page);
   ExpectHolds(page, Page::kAll);
-  page.Truncate(0);
-  EXPECT_EQ(page.present(), 0);
-  EXPECT_EQ(page.digest(), 0);
 }
 
 TEST_P(PageTest, PackedPagesAreAsLongAsWhatTheyHold) {
@@ -200,8 +193,6 @@ TEST_P(PageTest, PackedPagesAreAsLongAsWhatTheyHold) {
       Complete(page);
       EXPECT_EQ(page.packed_positions(), kAll);
       EXPECT_EQ(page.digest(), Digest(Page::kAll));
-      page.Truncate(3);
-      ExpectHolds(page, Page::Mask(0, 3));
       EXPECT_EQ(budget_.used(), Cost(Whole()));
     }
     EXPECT_EQ(budget_.used(), 0);
@@ -235,25 +226,7 @@ TEST_P(PageTest, AFlippedBitIsFound) {
     EXPECT_FALSE(page.Check().ok()) << "once corrupt, never served again";
     EXPECT_EQ(page.digest(), 0);
     EXPECT_EQ(page.Digest(0, 10), 0);
-    page.Truncate(7);
-    EXPECT_EQ(page.present(), Page::Mask(0, 7));
   }
-}
-
-TEST_P(PageTest, WhatWasDamagedUnseenIsNotPackedAgain) {
-  Page page(owner_, kFirst, Allocate(Whole()));
-  Add(page, 0, kAll);
-  const auto bytes = page.block();
-  constexpr size_t kHeader = 32;
-  // All that a ragged page says of its length, among others.
-  for (size_t i = kHeader; i < bytes.size(); ++i) {
-    const_cast<std::byte&>(bytes[i]) = std::byte{0xFF};
-  }
-  page.Truncate(kAll - 1);
-  EXPECT_TRUE(page.corrupt());
-  EXPECT_EQ(page.present(), Page::Mask(0, kAll - 1));
-  EXPECT_TRUE(std::ranges::all_of(bytes.subspan(kHeader),
-                                  [](std::byte byte) { return byte == std::byte{0xFF}; }));
 }
 
 TEST_P(PageTest, SameMeansBitByBitOnceRounded) {

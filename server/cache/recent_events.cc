@@ -1,7 +1,6 @@
 #include "server/cache/recent_events.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace sis {
 
@@ -15,11 +14,6 @@ RecentEvents::Events RecentEvents::events() const {
   Events events = events_;
   events.open_appends = open_append_.use_count() - 1;
   return events;
-}
-
-void RecentEvents::NoteSampling(std::string serialised) {
-  WriterLock lock(mutex_);
-  events_.sampling = std::move(serialised);
 }
 
 void RecentEvents::NoteAppend(absl::Time now) {

@@ -171,15 +171,12 @@ bool Run::NoteDropped(const SequenceName& name, MissingReason reason) {
   return dropped_.Add(name, reason);
 }
 
-void Run::NoteShortened(SequenceNameView name) {
+void Run::ForgetIfEmpty(SequenceNameView name) {
   WriterLock lock(mutex_);
   Member* member = members_.Find(name);
   if (member == nullptr) return;
   if (member->idle() && member->sequence().positions() == 0 && !member->sequence().sealed()) {
     Remove(*member);
-  } else if (config_.max_staleness.has_value()) {
-    versions_.Remove(*member);  // its newest version may have become smaller
-    versions_.Add(*member);
   }
 }
 

@@ -126,9 +126,9 @@ class Run {
   // and remembers the reason. False if there was a reason already.
   bool NoteDropped(const SequenceName& name, MissingReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // After a truncation, or a FindOrCreate that came to nothing: removes the sequence if it has
-  // neither positions nor a seal, and nobody holds it.
-  void NoteShortened(SequenceNameView name) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Removes the sequence if it has neither positions nor a seal, and nobody holds it: after a
+  // FindOrCreate whose entry was refused.
+  void ForgetIfEmpty(SequenceNameView name) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Of a sequence that is there, else 0. Neither counts as use.
   uint32_t CommittedLength(SequenceNameView name) const ABSL_LOCKS_EXCLUDED(mutex_);

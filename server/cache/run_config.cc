@@ -46,7 +46,6 @@ absl::Status CheckRunConfig(const RunConfig& config, int max_top_k) {
     return absl::InvalidArgumentError(
         absl::StrCat("config.mass ", config.mass, " is not in [0, 1]"));
   }
-  if (absl::Status status = CheckColumns(config.columns, config.top_k); !status.ok()) return status;
   for (const auto& [field, value] :
        {std::pair("task", &config.task), std::pair("algorithm", &config.algorithm),
         std::pair("model", &config.model), std::pair("owner", &config.owner)}) {
@@ -86,7 +85,6 @@ std::string FirstDifference(const RunConfig& a, const RunConfig& b) {
   compare("evict_unread", a.evict_unread, b.evict_unread);
   compare("owner", a.owner, b.owner);
   compare("mass", a.mass, b.mass);
-  if (a.columns != b.columns) compare("columns", ToString(a.columns), ToString(b.columns));
   return difference;
 }
 

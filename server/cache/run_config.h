@@ -4,10 +4,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "server/cache/column.h"
 #include "server/cache/page.h"
 
 namespace sis {
@@ -28,7 +26,6 @@ struct RunConfig {
   // The identity that may use the run; empty: nobody but who may use all.
   std::string owner = {};
   double mass = 0;
-  std::vector<Column> columns = {};
 
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 

@@ -464,8 +464,6 @@ TEST_F(RunTest, SequencesBecomeStaleInManyWays) {
   };
   ASSERT_TRUE(run->AdvanceVersion(10).ok());
   append("late", 0, 7);
-  append("truncated", 0, 7);
-  append("truncated", 1, 10);
   append("followed", 0, 8);
   append("leased", 0, 8);
   const uint64_t lease = *Lease(*run, {"leased"}, absl::Hours(1));
@@ -475,15 +473,9 @@ TEST_F(RunTest, SequencesBecomeStaleInManyWays) {
   EXPECT_EQ(IngestEntry(cache_, *run, seal).code(), 0);
   run->DropExpired();
   EXPECT_EQ(ReasonOf(*run, "late"), MissingReason::kStale);
-  EXPECT_EQ(run->Describe().sequences, 4);
+  EXPECT_EQ(run->Describe().sequences, 3);
 
-  v1::AppendEntry truncate;
-  truncate.mutable_truncate()->mutable_sequence()->set_id("truncated");
-  truncate.mutable_truncate()->set_length(1);
-  EXPECT_EQ(IngestEntry(cache_, *run, truncate).code(), 0);
   append("followed", 1, 9);
-  run->DropExpired();
-  EXPECT_EQ(ReasonOf(*run, "truncated"), MissingReason::kStale);
   EXPECT_EQ(*run->AdvanceVersion(11), 0);
   append("leased", 1, 11);
   append("empty", 0, 7);

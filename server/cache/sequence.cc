@@ -91,11 +91,11 @@ absl::Status Sequence::CheckFitsPage(const PagePart& part, uint64_t policy_versi
 
 absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
                               const RecordView& records, std::span<const uint16_t> ranks,
-                              Appended* appended, std::span<const ColumnValues> columns) {
+                              Appended* appended) {
   const auto count = static_cast<uint32_t>(records.sampled_ids.size());
   const uint32_t end = first_position + count;
   WriterLock lock(mutex_);
-  if (columns.empty() && AddToLastTail(first_position, policy_version, records, ranks)) {
+  if (AddToLastTail(first_position, policy_version, records, ranks)) {
     if (appended != nullptr) *appended = {.positions = count, .committed_length = end};
     return absl::OkStatus();
   }
@@ -103,10 +103,8 @@ absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
     return status;
   }
 
-  if (absl::Status status = ReserveColumns(first_position, columns); !status.ok()) return status;
   const NewBlocks needed = NeedOf(first_position, policy_version, records, ranks);
   if (!owner_.budget.TryCharge(needed.charge)) {
-    GiveBackColumns(first_position, columns);
     return absl::ResourceExhaustedError(absl::StrCat(needed.charge, " bytes are not to be had"));
   }
   absl::InlinedVector<Arena::Allocation, 2> blocks;
@@ -117,7 +115,6 @@ absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
   }
   if (!room) {
     owner_.budget.Refund(needed.charge);
-    GiveBackColumns(first_position, columns);
     return absl::ResourceExhaustedError(
         absl::StrCat(needed.charge, " bytes are not to be had in one piece"));
   }
@@ -133,60 +130,8 @@ absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
   committed_length_ = std::max(committed_length_.load(), end);
   positions_ += added;
   NoteEnd();
-  const int64_t values = columns.empty() ? 0 : columns_->Add(first_position, columns);
-  if (appended != nullptr) *appended = {added, committed_length_, values};
+  if (appended != nullptr) *appended = {added, committed_length_};
   return absl::OkStatus();
-}
-
-absl::Status Sequence::ReserveColumns(uint32_t first_position,
-                                      std::span<const ColumnValues> columns) {
-  if (columns.empty()) return absl::OkStatus();
-  if (columns_ == nullptr) {
-    columns_ = std::make_unique<SequenceColumns>(arena_, owner_.budget);
-  } else if (absl::Status status = columns_->CheckFits(first_position, columns); !status.ok()) {
-    return status;
-  }
-  absl::Status status = columns_->Reserve(first_position, columns);
-  if (columns_->empty()) columns_.reset();
-  return status;
-}
-
-void Sequence::GiveBackColumns(uint32_t first_position, std::span<const ColumnValues> columns) {
-  if (columns.empty()) return;
-  columns_->GiveBack(first_position, columns);
-  if (columns_->empty()) columns_.reset();
-}
-
-absl::Status Sequence::CheckRecorded(uint32_t first_position, uint32_t count) const {
-  absl::Status status;
-  ForEachPart(first_position, first_position + count,
-              [&](const PagePart& part) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-                if (!status.ok()) return;
-                const auto found = pages_.find(part.number);
-                const uint64_t present = found == pages_.end() ? 0 : found->second.present();
-                const uint64_t absent = Page::Mask(part.index, part.count) & ~present;
-                if (absent == 0) return;
-                const auto position = part.number * Page::kPositions +
-                                      static_cast<uint32_t>(std::countr_zero(absent));
-                status = absl::FailedPreconditionError(
-                    absl::StrCat("position ", position, " has no record"));
-              });
-  return status;
-}
-
-absl::StatusOr<int64_t> Sequence::AppendColumn(uint32_t first_position,
-                                               const ColumnValues& column) {
-  const std::span<const ColumnValues> columns(&column, 1);
-  WriterLock lock(mutex_);
-  absl::Status status = CheckRecorded(first_position, column.positions());
-  if (status.ok()) status = ReserveColumns(first_position, columns);
-  if (!status.ok()) return status;
-  return columns_->Add(first_position, columns);
-}
-
-int64_t Sequence::BytesToAppend(uint32_t first_position, const ColumnValues& column) const {
-  ReaderLock lock(mutex_);
-  return SequenceColumns::BytesToAdd(columns_.get(), first_position, {&column, 1});
 }
 
 bool Sequence::AddToLastTail(uint32_t first_position, uint64_t policy_version,
@@ -261,11 +206,9 @@ void Sequence::PackTails() {
 }
 
 int64_t Sequence::BytesToAppend(uint32_t first_position, uint64_t policy_version,
-                                const RecordView& records, std::span<const uint16_t> ranks,
-                                std::span<const ColumnValues> columns) const {
+                                const RecordView& records, std::span<const uint16_t> ranks) const {
   ReaderLock lock(mutex_);
-  return NeedOf(first_position, policy_version, records, ranks).charge +
-         SequenceColumns::BytesToAdd(columns_.get(), first_position, columns);
+  return NeedOf(first_position, policy_version, records, ranks).charge;
 }
 
 Sequence::NewBlocks Sequence::NeedOf(uint32_t first_position, uint64_t policy_version,
@@ -336,42 +279,6 @@ void Sequence::SetVersion(uint32_t first, uint32_t end, uint64_t version) {
   owner_.budget.Refund(static_cast<int64_t>(charged - versions_.size()) * kVersionSpanBytes);
 }
 
-absl::Status Sequence::Truncate(uint32_t length) {
-  WriterLock lock(mutex_);
-  if (sealed_length_.has_value()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("truncate to ", length, ": sealed at length ", *sealed_length_));
-  }
-  for (auto found = pages_.lower_bound(PageNumber(length)); found != pages_.end();) {
-    const auto& [number, page] = *found;
-    positions_ -= std::popcount(page.present());
-    found->second.Truncate(number == PageNumber(length) ? IndexInPage(length) : 0);
-    positions_ += std::popcount(page.present());
-    if (page.present() == 0) {
-      Forget(open_tails_, number);
-      found = pages_.erase(found);
-    } else {
-      ++found;
-    }
-  }
-  const size_t spans = versions_.size();
-  for (auto span = versions_.begin(); span != versions_.end();) {
-    span->second.end = std::min(span->second.end, length);
-    span = span->first >= length ? versions_.erase(span) : std::next(span);
-  }
-  owner_.budget.Refund(static_cast<int64_t>(spans - versions_.size()) * kVersionSpanBytes);
-  if (columns_ != nullptr) {
-    columns_->Truncate(length);
-    if (columns_->empty()) columns_.reset();
-  }
-  committed_length_ = 0;
-  if (!pages_.empty()) {
-    const auto& [number, page] = *pages_.rbegin();
-    committed_length_ = number * Page::kPositions + std::bit_width(page.present());
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Sequence::Seal(uint32_t length, std::string_view annotation) {
   return Seal(length, [&](const std::string&) { return std::string(annotation); }).status();
 }
@@ -384,8 +291,8 @@ absl::StatusOr<Sequence::Sealed> Sequence::Seal(
         absl::StrCat("seal at ", length, ": sealed at length ", *sealed_length_));
   }
   if (length < committed_length_) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "seal at ", length, ": committed up to ", committed_length_.load(), " (truncate first)"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("seal at ", length, ": committed up to ", committed_length_.load()));
   }
   const std::string before = annotation_ == nullptr ? std::string() : *annotation_;
   Sealed sealed{.first = !sealed_length_.has_value(), .annotation = annotate(before)};
@@ -494,27 +401,6 @@ void Sequence::Reader::ForEachVersion(uint32_t first, uint32_t count, const Visi
     const uint32_t to = std::min(end, span->second.end);
     if (from < to) visit(span->second.version, from, to - from);
   }
-}
-
-void Sequence::Reader::ReadColumn(uint32_t column, uint32_t first_position,
-                                  std::span<std::byte> values, std::span<uint8_t> present) const {
-  sequence_.mutex_.AssertReaderHeld();
-  if (sequence_.columns_ != nullptr) {
-    return sequence_.columns_->Read(column, first_position, values, present);
-  }
-  std::ranges::fill(values, std::byte{0});
-  std::ranges::fill(present, uint8_t{0});
-}
-
-bool Sequence::Reader::HasColumn(uint32_t column, uint32_t first_position, uint32_t count) const {
-  sequence_.mutex_.AssertReaderHeld();
-  return sequence_.columns_ != nullptr && sequence_.columns_->Has(column, first_position, count);
-}
-
-absl::Status Sequence::Reader::ForEachColumn(
-    const std::function<void(uint32_t, const ColumnValues&)>& visit) const {
-  sequence_.mutex_.AssertReaderHeld();
-  return sequence_.columns_ == nullptr ? absl::OkStatus() : sequence_.columns_->ForEach(visit);
 }
 
 uint64_t Sequence::Reader::Digest(uint32_t first, uint32_t count, uint64_t oldest_fresh) const {

@@ -21,9 +21,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/records/validate.h"
 #include "server/cache/backing_store.h"
-#include "server/cache/column.h"
 #include "server/cache/page.h"
-#include "server/cache/sequence_columns.h"
 #include "server/memory/arena.h"
 #include "server/memory/byte_budget.h"
 #include "server/threads/mutex.h"
@@ -63,34 +61,21 @@ class Sequence {
   struct Appended {
     int64_t positions = 0;          // that were not there
     uint32_t committed_length = 0;  // now
-    int64_t values = 0;             // of columns, one for each position, that were not there
   };
   // Stores valid records at first_position, ... , whole or not at all, rounded as the format's
   // encoding does; records read back from a sequence of the same format are stored as they are.
   // Positions that are there already must be equal, in version too: else AlreadyExists.
   // FailedPrecondition at or beyond the seal; ResourceExhausted if budget or arena don't hold the
-  // new bytes; DataLoss if a page it would add to is corrupt. With the values of some columns, each
-  // once, at all of these positions; where there are values already they must be the same.
+  // new bytes; DataLoss if a page it would add to is corrupt.
   absl::Status Append(uint32_t first_position, uint64_t policy_version, const RecordView& records,
-                      std::span<const uint16_t> ranks, Appended* appended = nullptr,
-                      std::span<const ColumnValues> columns = {}) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Adds values of a column to positions that are there, whole or not at all, sealed or not; those
-  // that have values must have the same. Returns how many had none. FailedPrecondition where there
-  // is no record; other errors as Append.
-  absl::StatusOr<int64_t> AppendColumn(uint32_t first_position, const ColumnValues& column)
+                      std::span<const uint16_t> ranks, Appended* appended = nullptr)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Prefetches the memory that an append at the end will touch, which with many sequences is in no
   // cache of the processor. Takes no lock.
   void PrefetchEnd() const;
   // What an Append will charge, as things are now.
   int64_t BytesToAppend(uint32_t first_position, uint64_t policy_version, const RecordView& records,
-                        std::span<const uint16_t> ranks,
-                        std::span<const ColumnValues> columns = {}) const
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  int64_t BytesToAppend(uint32_t first_position, const ColumnValues& column) const
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  // Drops the positions from length on. FailedPrecondition once sealed.
-  absl::Status Truncate(uint32_t length) ABSL_LOCKS_EXCLUDED(mutex_);
+                        std::span<const uint16_t> ranks) const ABSL_LOCKS_EXCLUDED(mutex_);
   // What a Seal that succeeded has changed.
   struct Sealed {
     bool first = false;           // it wasn't sealed before
@@ -175,14 +160,6 @@ class Sequence {
   };
   void NoteEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Makes room for values that fit; GiveBackColumns undoes it.
-  absl::Status ReserveColumns(uint32_t first_position, std::span<const ColumnValues> columns)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void GiveBackColumns(uint32_t first_position, std::span<const ColumnValues> columns)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckRecorded(uint32_t first_position, uint32_t count) const
-      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-
   const PageOwner owner_;
   const uint64_t key_;
   Arena& arena_;
@@ -201,7 +178,6 @@ class Sequence {
   uint32_t positions_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<uint32_t> sealed_length_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<const std::string> annotation_ ABSL_GUARDED_BY(mutex_);  // null: none
-  std::unique_ptr<SequenceColumns> columns_ ABSL_GUARDED_BY(mutex_);       // null: has no values
 };
 
 class ABSL_SCOPED_LOCKABLE Sequence::Reader {
@@ -231,13 +207,6 @@ class ABSL_SCOPED_LOCKABLE Sequence::Reader {
   // Looks at the checksums of the packed pages that hold positions of [first, first + count). Pages
   // that fail are corrupt from then on.
   void Check(uint32_t first, uint32_t count) const;
-
-  // As SequenceColumns: [T, width] values of present.size() positions, and which there are.
-  void ReadColumn(uint32_t column, uint32_t first_position, std::span<std::byte> values,
-                  std::span<uint8_t> present) const;
-  bool HasColumn(uint32_t column, uint32_t first_position, uint32_t count) const;
-  absl::Status ForEachColumn(
-      const std::function<void(uint32_t first_position, const ColumnValues& values)>& visit) const;
 
   // The record digest of those of [first, first + count) that can be read: corrupt pages are left
   // out, and versions below `oldest_fresh`.

@@ -33,12 +33,6 @@ class Model {
     return absl::StatusCode::kOk;
   }
 
-  absl::StatusCode Truncate(uint32_t length) {
-    if (sealed.has_value()) return absl::StatusCode::kFailedPrecondition;
-    cells.erase(cells.lower_bound(length), cells.end());
-    return absl::StatusCode::kOk;
-  }
-
   absl::StatusCode Seal(uint32_t length) {
     if (sealed.has_value() ? *sealed != length : length < committed_length()) {
       return absl::StatusCode::kFailedPrecondition;
@@ -121,11 +115,9 @@ class SequenceTest : public testing::TestWithParam<std::tuple<LogProbEncoding, i
       } else if (!format_.ragged()) {
         EXPECT_EQ(page->block().size(), PackedBytes(format_, page->packed_positions()));
       } else {
-        // More if it was truncated.
         EXPECT_GE(page->block().size(), LeastRaggedBytes(*page));
         EXPECT_LT(page->block().size(), TailBytes(format_));
       }
-      // A page that was truncated may be longer.
       if (page->packed()) {
         EXPECT_GE(page->packed_positions(), Page::PackedPositions(format_, page->present()));
       }
@@ -223,7 +215,7 @@ TEST_P(SequenceTest, RandomOperationsAgreeWithAMap) {
     absl::Status status;
     absl::StatusCode expected;
     const uint32_t dice = below(1000);
-    if (dice < 930) {
+    if (dice < 990) {
       const uint32_t first =
           below(2) == 0 ? std::min(model.committed_length(), kPositions - 1) : below(kPositions);
       const uint32_t count = 1 + below(std::min<uint32_t>(kPositions - first, dice < 30 ? 300 : 9));
@@ -242,12 +234,6 @@ TEST_P(SequenceTest, RandomOperationsAgreeWithAMap) {
         EXPECT_EQ(appended.committed_length, sequence->committed_length());
         EXPECT_LE(budget.used() - used, bytes) << "less where pages were packed or spans merged";
       }
-    } else if (dice < 997) {
-      const uint32_t length =
-          below(2) == 0 ? below(kPositions + 100)
-                        : model.committed_length() - std::min(model.committed_length(), below(70));
-      status = sequence->Truncate(length);
-      expected = model.Truncate(length);
     } else {
       const uint32_t length =
           model.committed_length() + below(9) - std::min(model.committed_length(), 2u);
@@ -326,11 +312,6 @@ TEST_P(SequenceTest, CorruptPagesAreLeftOut) {
   }
   EXPECT_EQ(Append(sequence, 120, 10, {0, 1}).code(), absl::StatusCode::kDataLoss);
   EXPECT_TRUE(Append(sequence, 128, 100, {0, 1}).ok());
-  ASSERT_TRUE(sequence.Truncate(64).ok());
-  model.Truncate(64);
-  ASSERT_TRUE(Append(sequence, 64, 64, {0, 1}).ok()) << "generated again";
-  model.Append(64, 64, {0, 1}, true);
-  ExpectSame(sequence, model, 0, 200);
 }
 
 TEST_P(SequenceTest, TheDigestLeavesOutWhatIsStale) {
@@ -365,10 +346,6 @@ TEST_P(SequenceTest, NewestVersionIsTheLargestHeld) {
   ASSERT_TRUE(Append(sequence, 200, 100, {0, 9}).ok());
   ASSERT_TRUE(Append(sequence, 100, 100, {0, 5}).ok());
   EXPECT_EQ(sequence.newest_version(), 9);
-  ASSERT_TRUE(sequence.Truncate(200).ok());
-  EXPECT_EQ(sequence.newest_version(), 5);
-  ASSERT_TRUE(sequence.Truncate(0).ok());
-  EXPECT_EQ(sequence.newest_version(), std::nullopt);
 }
 
 TEST_P(SequenceTest, MessagesNamePositionAndValue) {
@@ -380,10 +357,9 @@ TEST_P(SequenceTest, MessagesNamePositionAndValue) {
             "position 10 is committed with other content");
   EXPECT_EQ(Append(sequence, 15, 10, {0, 4}).message(),
             "position 15 is committed with policy version 3, not 4");
-  EXPECT_EQ(sequence.Seal(19).message(), "seal at 19: committed up to 20 (truncate first)");
+  EXPECT_EQ(sequence.Seal(19).message(), "seal at 19: committed up to 20");
   ASSERT_TRUE(sequence.Seal(25).ok());
   EXPECT_EQ(sequence.Seal(24).message(), "seal at 24: sealed at length 25");
-  EXPECT_EQ(sequence.Truncate(3).message(), "truncate to 3: sealed at length 25");
   EXPECT_EQ(Append(sequence, 20, 6, {0, 3}).message(),
             "position 25 is beyond the seal at length 25");
   EXPECT_TRUE(Append(sequence, 0, 25, {0, 3}).ok()) << "gaps below the seal may still be filled";

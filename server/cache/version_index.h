@@ -12,8 +12,7 @@ namespace sis {
 
 // A member stands under a version that is no larger than its newest one. Appends, of which the
 // index hears nothing, make that no less true, but for the first into an empty sequence; so members
-// are added again whenever they are handed out, which does nothing if they are there. After a
-// truncation a member must be removed and added.
+// are added again whenever they are handed out, which does nothing if they are there.
 //
 // What TakeStale costs depends on how many were added or have become stale since the last call, not
 // on how many there are. Not thread-safe.

@@ -34,7 +34,6 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
   Fetch fetch(workers);
   FetchSource& source = *fetch.source_;
   source.run = std::move(run);
-  const RunConfig& config = source.run->config();
   const double max_lease = absl::ToDoubleSeconds(source.run->limits().max_lease);
   if (!(request.lease_seconds() >= 0 && request.lease_seconds() <= max_lease)) {
     return absl::InvalidArgumentError(absl::StrCat("lease_seconds: ", request.lease_seconds(),
@@ -44,8 +43,6 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
   if (!wanted.ok()) return wanted.status();
   source.wanted = *wanted;
   source.ragged = request.ragged() && wanted->has_slots();
-  const absl::StatusOr<WantedColumns> columns = WantedColumns::Parse(request, config);
-  if (!columns.ok()) return columns.status();
   absl::StatusOr<std::vector<SliceRange>> slices = ParseFetchSlices(*source.run, request.slices());
   if (!slices.ok()) return slices.status();
   source.slices = *std::move(slices);
@@ -54,12 +51,11 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
   fetch.chunks_span_slices_ = request.chunks_span_slices();
   fetch.Summarize(/*count_slots=*/source.ragged && request.has_answers());
   if (request.has_answers()) {
-    absl::StatusOr<SegmentRows> rows =
-        SegmentRows::Open(source, *columns, request, arrays, fetch.threads());
+    absl::StatusOr<SegmentRows> rows = SegmentRows::Open(source, request, arrays, fetch.threads());
     if (!rows.ok()) return rows.status();
     fetch.segment_rows_ = *std::move(rows);
   } else {
-    fetch.reader_.emplace(source, *columns, 0, source.slices.size());
+    fetch.reader_.emplace(source, 0, source.slices.size());
   }
   if (request.lease_seconds() > 0) {
     std::vector<SequenceName> names;
@@ -146,18 +142,15 @@ void Fetch::WriteChunk(v1::FetchTopKChunk& chunk) {
                    .log_probs = Resize<float>(source_->wanted.Has(v1::TOP_K_LOG_PROBS),
                                               *chunk.mutable_top_k_log_probs(), slots)});
   }
-  reader_->columns().Move(chunk);
 }
 
 uint32_t Fetch::WriteRagged(v1::FetchTopKChunk& chunk) {
   const size_t slice = reader_->slice();
-  const bool no_columns = reader_->columns().empty();
   uint32_t rows = 0;
   size_t bytes = 0;
   constexpr size_t kPieceBytes = RowReader::kPieceBytes;
   do {  // CountRows leaves out the counts: 2 bytes beside at least 4
-    const uint32_t count =
-        reader_->CountRows(no_columns ? kPieceBytes : kChunkBytes, chunks_span_slices_);
+    const uint32_t count = reader_->CountRows(kPieceBytes, chunks_span_slices_);
     const UsedRows next = reader_->ReadIntoScratch(count);
     Append(next.sampled_ids, *chunk.mutable_sampled_ids());
     Append(next.sampled_log_probs, *chunk.mutable_sampled_log_probs());
@@ -167,8 +160,8 @@ uint32_t Fetch::WriteRagged(v1::FetchTopKChunk& chunk) {
     rows += count;
     bytes += next.sampled_ids.size_bytes() + next.sampled_log_probs.size_bytes() +
              next.counts.size_bytes() + next.ids.size_bytes() + next.log_probs.size_bytes();
-  } while (no_columns && bytes + kPieceBytes + kPieceBytes / 2 <= kChunkBytes &&
-           reader_->SkipFullSlices() && (chunks_span_slices_ || reader_->slice() == slice));
+  } while (bytes + kPieceBytes + kPieceBytes / 2 <= kChunkBytes && reader_->SkipFullSlices() &&
+           (chunks_span_slices_ || reader_->slice() == slice));
   return rows;
 }
 

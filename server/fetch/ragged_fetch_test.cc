@@ -21,8 +21,6 @@ namespace {
 using testing::HasSubstr;
 
 constexpr uint32_t kSlots = 7;
-constexpr std::array<std::pair<const char*, uint32_t>, 2> kColumns = {
-    {{"experts", 5}, {"mask", 1}}};
 
 template <typename T>
 std::vector<T> Values(const std::string& bytes) {
@@ -45,29 +43,20 @@ std::string Used(const std::string& rows, const std::vector<uint16_t>& counts) {
   return used;
 }
 
-// Parameters: mass, encoding, and whether the run has columns, all of which are fetched.
-class RaggedFetchTest
-    : public testing::TestWithParam<std::tuple<double, v1::LogProbEncoding, bool>> {
+// Parameters: mass and encoding.
+class RaggedFetchTest : public testing::TestWithParam<std::tuple<double, v1::LogProbEncoding>> {
  protected:
   RaggedFetchTest() {
     v1::RunConfig config = SmallConfig(kSlots);
     config.set_mass(std::get<0>(GetParam()));
     config.set_log_prob_encoding(std::get<1>(GetParam()));
     config.set_max_staleness(0);
-    if (std::get<2>(GetParam())) {
-      for (const auto& [name, bytes] : kColumns) {
-        v1::Column& column = *config.add_columns();
-        column.set_name(name);
-        column.set_bytes(bytes);
-        request_.add_columns(name);
-      }
-    }
     run_ = cache_.CreateRun("r", config);
     // Whole pages, a gap, stale positions, a page that isn't packed, and what never came.
-    Append("a", 0, 25000, 3, 2);
-    Append("a", 25100, 400, 2, 2);
-    Append("a", 25500, 70, 3, 1);
-    Append("b", 3, 5, 3, 0);
+    Append("a", 0, 25000, 3);
+    Append("a", 25100, 400, 2);
+    Append("a", 25500, 70, 3);
+    Append("b", 3, 5, 3);
     EXPECT_TRUE(run_->AdvanceVersion(3).ok());
     Add("a", 33, 0);
     Add("never", 0, 7);
@@ -76,15 +65,8 @@ class RaggedFetchTest
     Add("a", 50, 3);
     arrays_.LieIn(segment_);
   }
-  // With values of the first so many columns.
-  void Append(const std::string& id, uint32_t first, uint32_t count, uint64_t version,
-              size_t columns) {
-    v1::Block block = generator_.NextRecords(count).Block(id, first, version, 0, count);
-    for (size_t i = 0; i < columns && std::get<2>(GetParam()); ++i) {
-      std::string& values = *block.add_columns();
-      values.resize(size_t{count} * kColumns[i].second);
-      for (char& value : values) value = static_cast<char>(++last_value_ % 251 + 1);
-    }
+  void Append(const std::string& id, uint32_t first, uint32_t count, uint64_t version) {
+    const v1::Block block = generator_.NextRecords(count).Block(id, first, version, 0, count);
     EXPECT_EQ(AppendBlock(cache_, *run_, block).code(), 0);
   }
   void Add(const std::string& id, uint32_t first, uint32_t length) {
@@ -116,11 +98,6 @@ class RaggedFetchTest
       *rows.mutable_top_k_counts() += chunk.top_k_counts();
       *rows.mutable_top_k_ids() += chunk.top_k_ids();
       *rows.mutable_top_k_log_probs() += chunk.top_k_log_probs();
-      for (int i = 0; i < chunk.columns_size(); ++i) {
-        if (i == rows.columns_size()) rows.add_columns(), rows.add_column_presence();
-        *rows.mutable_columns(i) += chunk.columns(i);
-        *rows.mutable_column_presence(i) += chunk.column_presence(i);
-      }
     }
     return rows;
   }
@@ -168,17 +145,11 @@ class RaggedFetchTest
     EXPECT_TRUE(got.top_k_counts() == expected.top_k_counts());
     EXPECT_TRUE(got.top_k_ids() == expected.top_k_ids());
     EXPECT_TRUE(got.top_k_log_probs() == expected.top_k_log_probs());
-    EXPECT_TRUE(std::ranges::equal(got.columns(), expected.columns()));
-    EXPECT_TRUE(std::ranges::equal(got.column_presence(), expected.column_presence()));
   }
   // As they lie in `answers`.
   static std::vector<std::string*> Arrays(v1::FetchTopKChunk& rows) {
-    std::vector<std::string*> arrays = {
-        rows.mutable_sampled_ids(), rows.mutable_sampled_log_probs(), rows.mutable_top_k_counts(),
-        rows.mutable_top_k_ids(), rows.mutable_top_k_log_probs()};
-    for (std::string& column : *rows.mutable_columns()) arrays.push_back(&column);
-    for (std::string& present : *rows.mutable_column_presence()) arrays.push_back(&present);
-    return arrays;
+    return {rows.mutable_sampled_ids(), rows.mutable_sampled_log_probs(),
+            rows.mutable_top_k_counts(), rows.mutable_top_k_ids(), rows.mutable_top_k_log_probs()};
   }
   v1::FetchTopKChunk RowsInSegment(const std::string& header) {
     const std::string before(segment_->size(), '\x55');
@@ -218,7 +189,6 @@ class RaggedFetchTest
   ReceivedArrays arrays_;
   std::vector<uint16_t> counts_;
   int chunks_ = 0;
-  int last_value_ = 0;
 };
 
 TEST_P(RaggedFetchTest, IsThePaddedOneWithoutUnusedSlots) {
@@ -234,10 +204,6 @@ TEST_P(RaggedFetchTest, IsThePaddedOneWithoutUnusedSlots) {
     EXPECT_THAT(counts, testing::Contains(0));
     EXPECT_THAT(counts, testing::Contains(kSlots));
     EXPECT_THAT(counts, testing::Contains(3));
-    if (!std::get<2>(GetParam())) continue;
-    const std::string& present = expected.column_presence(1);
-    EXPECT_EQ(std::ranges::count(present, 1), 25000 - 33 + 3) << "where it is fresh";
-    EXPECT_EQ(std::ranges::count(expected.column_presence(0), 1), 25000 - 33 + 70 + 3);
   }
 }
 
@@ -278,14 +244,14 @@ TEST_P(RaggedFetchTest, RecordsThatComeMeanwhileAreMissing) {
   request_.clear_answers();
   absl::StatusOr<Fetch> in_chunks = Fetch::Open(run_, request_);
   ASSERT_TRUE(in_chunks.ok()) << in_chunks.status();
-  Append("b", 0, 3, 3, 2);
-  Append("a", 25020, 60, 3, 2);
+  Append("b", 0, 3, 3);
+  Append("a", 25020, 60, 3);
   v1::FetchTopKResponse message;
   ASSERT_TRUE(in_chunks->Next(message));
   EXPECT_EQ(message.header().SerializeAsString(), header);
   ASSERT_TRUE(in_segment->Next(message));
   EXPECT_EQ(message.header().SerializeAsString(), header);
-  Append("a", 25000, 20, 3, 2);
+  Append("a", 25000, 20, 3);
   ASSERT_TRUE(in_segment->Next(message));
   v1::FetchTopKChunk rows = message.chunk();
   for (std::string* array : Arrays(rows)) *array = Read(*array);
@@ -293,43 +259,9 @@ TEST_P(RaggedFetchTest, RecordsThatComeMeanwhileAreMissing) {
   ExpectRows(RowsOf(*in_chunks), before);
 }
 
-// What stands in for them is of none of the header's digest, and stays in its room.
-TEST_P(RaggedFetchTest, RecordsThatAreReplacedMeanwhileStayInTheRoom) {
-  std::string header;
-  const v1::FetchTopKChunk before = Expected(header);
-  request_.mutable_answers()->set_bytes(Needed(before));
-  absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request_, arrays_, &workers_);
-  ASSERT_TRUE(fetch.ok()) << fetch.status();
-  v1::AppendEntry truncate;
-  truncate.mutable_truncate()->mutable_sequence()->set_id("a");
-  ASSERT_EQ(IngestEntry(cache_, *run_, truncate).code(), 0);
-  Append("a", 0, 25000, 3, 2);
-  v1::FetchTopKResponse message;
-  ASSERT_TRUE(fetch->Next(message));
-  ASSERT_TRUE(fetch->Next(message));
-  const v1::FetchTopKChunk& chunk = message.chunk();
-  uint64_t slots = 0;
-  for (const uint16_t count : Values<uint16_t>(Read(chunk.top_k_counts()))) slots += count;
-  EXPECT_EQ(Read(chunk.top_k_ids()).size(), 4 * slots);
-  EXPECT_LT(4 * slots, before.top_k_ids().size());
-  // Slices behind it have moved up, and are what they were.
-  const auto ids_of = [](const std::string& ids, const std::string& counts, size_t row,
-                         size_t rows) {
-    const std::vector<uint16_t> all = Values<uint16_t>(counts);
-    const size_t first = std::accumulate(all.begin(), all.begin() + row, size_t{0});
-    const size_t own = std::accumulate(all.begin() + row, all.begin() + row + rows, size_t{0});
-    return ids.substr(4 * first, 4 * own);
-  };
-  const size_t row_of_b = 25570 - 33 + 7;
-  const std::string b = ids_of(before.top_k_ids(), before.top_k_counts(), row_of_b, 9);
-  EXPECT_FALSE(b.empty());
-  EXPECT_EQ(ids_of(Read(chunk.top_k_ids()), Read(chunk.top_k_counts()), row_of_b, 9), b);
-}
-
 INSTANTIATE_TEST_SUITE_P(Pages, RaggedFetchTest,
                          testing::Combine(testing::Values(0.0, 0.9),
-                                          testing::Values(v1::FLOAT32, v1::FIXED12),
-                                          testing::Bool()));
+                                          testing::Values(v1::FLOAT32, v1::FIXED12)));
 
 }  // namespace
 }  // namespace sis

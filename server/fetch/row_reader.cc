@@ -29,8 +29,8 @@ UsedRows SubRows(const UsedRows& rows, size_t first, size_t count, size_t slot) 
 
 }  // namespace
 
-RowReader::RowReader(FetchSource& source, const WantedColumns& columns, size_t begin, size_t end)
-    : source_(&source), columns_(columns), slice_(begin), end_(end) {
+RowReader::RowReader(FetchSource& source, size_t begin, size_t end)
+    : source_(&source), slice_(begin), end_(end) {
   for (size_t i = begin; i < end; ++i) rows_left_ += source.slices[i].count;
 }
 
@@ -50,8 +50,7 @@ bool RowReader::SkipFullSlices() {
 uint32_t RowReader::CountRows(size_t bytes, bool spans_slices) const {
   const std::vector<uint64_t> sizes =
       source_->wanted.Sizes(1, source_->run->config().top_k, /*ragged=*/false);
-  const size_t row_bytes =
-      std::accumulate(sizes.begin(), sizes.end(), size_t{0}) + columns_.RowBytes();
+  const size_t row_bytes = std::accumulate(sizes.begin(), sizes.end(), size_t{0});
   const uint64_t left = spans_slices ? rows_left_ : source_->slices[slice_].count - row_;
   return static_cast<uint32_t>(std::min<uint64_t>(std::max<size_t>(1, bytes / row_bytes), left));
 }
@@ -73,12 +72,11 @@ UsedRows RowReader::ReadIntoScratch(uint32_t count) {
 
 size_t RowReader::Read(const UsedRows& rows) {
   const auto count = static_cast<uint32_t>(rows.counts.size());
-  columns_.Resize(count);
   size_t slots = 0;
   for (uint32_t done = 0; done < count;) {
     const SliceRange& slice = source_->slices[slice_];
     const uint32_t part = std::min(count - done, slice.count - row_);
-    slots += ReadSlice(slice.first_position + row_, SubRows(rows, done, part, slots), done);
+    slots += ReadSlice(slice.first_position + row_, SubRows(rows, done, part, slots));
     done += part;
     row_ += part;
     SkipFullSlices();
@@ -87,7 +85,7 @@ size_t RowReader::Read(const UsedRows& rows) {
   return slots;
 }
 
-size_t RowReader::ReadSlice(uint32_t first_position, const UsedRows& rows, uint32_t row) {
+size_t RowReader::ReadSlice(uint32_t first_position, const UsedRows& rows) {
   const SliceRange& slice = source_->slices[slice_];
   if (slice.sequence() == nullptr) return WriteMissing(rows);
   const Sequence::Reader reader(*slice.sequence());  // checked for the header
@@ -107,7 +105,6 @@ size_t RowReader::ReadSlice(uint32_t first_position, const UsedRows& rows, uint3
                    piece.page->Read(piece.index, Padded(part));
                    slots += size_t{piece.count} * source_->run->config().top_k;
                  }
-                 columns_.Read(reader, piece, row + first);
                });
   return slots;
 }

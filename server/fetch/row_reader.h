@@ -10,7 +10,6 @@
 #include "kernels/page/encoded_page.h"
 #include "server/cache/run.h"
 #include "server/fetch/slice_summary.h"
-#include "server/fetch/wanted_columns.h"
 #include "server/fetch/wanted_records.h"
 #include "server/messages/slices.h"
 
@@ -35,7 +34,7 @@ class RowReader {
   static constexpr size_t kPieceBytes = size_t{128} << 10;
 
   // Of the slices [begin, end) of the source, which must outlive the reader.
-  RowReader(FetchSource& source, const WantedColumns& columns, size_t begin, size_t end);
+  RowReader(FetchSource& source, size_t begin, size_t end);
 
   // Goes to the slice that has the next row, and lets go of those before; false if none has.
   bool SkipFullSlices();
@@ -54,19 +53,16 @@ class RowReader {
   UsedRows ReadIntoScratch(uint32_t count);
   // Memory for the counts of rows that Read is given.
   std::span<uint16_t> CountsScratch(size_t count);
-  // With those of the rows that were read last.
-  WantedColumns& columns() { return columns_; }
 
  private:
-  // Those from this position of the present slice on, their columns into the rows from `row` on.
-  size_t ReadSlice(uint32_t first_position, const UsedRows& rows, uint32_t row);
+  // Those from this position of the present slice on.
+  size_t ReadSlice(uint32_t first_position, const UsedRows& rows);
   // Rows without a record.
   size_t WriteMissing(const UsedRows& rows);
   // The same rows of K slots each, with scratch memory for the ranks.
   RecordRows Padded(const UsedRows& rows);
 
   FetchSource* source_;
-  WantedColumns columns_;
   size_t slice_;  // of the next row
   size_t end_;
   uint32_t row_ = 0;  // of its slice

@@ -9,8 +9,7 @@
 namespace sis {
 namespace {
 
-// What is read at most for a piece if rows are ragged and without columns: mostly they have much
-// less than all slots.
+// What is read at most for a piece if rows are ragged: mostly they have much less than all slots.
 constexpr size_t kRaggedBytes = size_t{1} << 20;
 constexpr uint32_t kRaggedRows = 1024;
 // Pieces that are copied in a turn, by all workers: a millisecond or so of one.
@@ -20,7 +19,7 @@ constexpr uint64_t kStretchBytes = uint64_t{256} << 10;
 
 }  // namespace
 
-absl::StatusOr<SegmentRows> SegmentRows::Open(FetchSource& source, const WantedColumns& columns,
+absl::StatusOr<SegmentRows> SegmentRows::Open(FetchSource& source,
                                               const v1::FetchTopKRequest& request,
                                               const ReceivedArrays& arrays, size_t most_stretches) {
   const uint64_t top_k = source.run->config().top_k;
@@ -31,7 +30,6 @@ absl::StatusOr<SegmentRows> SegmentRows::Open(FetchSource& source, const WantedC
   uint64_t slots = 0;
   for (size_t i = 0; i < source.slices.size(); ++i) slots += slots_of(i);
   std::vector<uint64_t> sizes = source.wanted.Sizes(rows, slots, source.ragged);
-  columns.AddSizes(rows, sizes);
   absl::StatusOr<AnswersInSegment> answers =
       AnswersInSegment::Parse(request.answers(), arrays, sizes);
   if (!answers.ok()) return answers.status();
@@ -49,7 +47,7 @@ absl::StatusOr<SegmentRows> SegmentRows::Open(FetchSource& source, const WantedC
     const bool full = own < stretches && row >= rows * own / stretches;
     if (!full && end < source.slices.size()) continue;
     made.stretches_.push_back(
-        {RowReader(source, columns, begin, end), first_row, first_slot, first_slot, slot});
+        {RowReader(source, begin, end), first_row, first_slot, first_slot, slot});
     begin = end;
     first_row = row;
     first_slot = slot;
@@ -73,13 +71,13 @@ bool SegmentRows::CopySome(WorkerPool* workers) {
 void SegmentRows::CopyNext(Stretch& stretch) {
   RowReader& reader = stretch.reader;
   reader.SkipFullSlices();
-  const bool few_bytes = source_->ragged && reader.columns().empty();
-  const uint32_t most = reader.CountRows(few_bytes ? kRaggedBytes : RowReader::kPieceBytes, true);
+  const uint32_t most =
+      reader.CountRows(source_->ragged ? kRaggedBytes : RowReader::kPieceBytes, true);
   const uint32_t count = source_->ragged ? std::min(kRaggedRows, most) : most;
   UsedRows rows = reader.ReadIntoScratch(count);
   const size_t slots = std::max(rows.ids.size(), rows.log_probs.size());
   if (stretch.next_slot + slots > stretch.end_slot) {
-    // Others came in place of some that were truncated: the header's digest is not theirs.
+    // More came since the summary: the header's digest is not theirs.
     std::ranges::fill(rows.counts, uint16_t{0});
     rows.ids = {};
     rows.log_probs = {};
@@ -94,7 +92,6 @@ void SegmentRows::CopyNext(Stretch& stretch) {
   }
   write(v1::TOP_K_IDS, stretch.next_slot, rows.ids);
   write(v1::TOP_K_LOG_PROBS, stretch.next_slot, rows.log_probs);
-  reader.columns().Write(answers_, ColumnsIndex(), stretch.row);
   stretch.row += count;
   stretch.next_slot += std::max(rows.ids.size(), rows.log_probs.size());
 }
@@ -127,7 +124,6 @@ void SegmentRows::Locate(v1::FetchTopKChunk& chunk) {
   chunk.set_sampled_log_probs(where(v1::SAMPLED_LOG_PROBS));
   chunk.set_top_k_ids(where(v1::TOP_K_IDS));
   chunk.set_top_k_log_probs(where(v1::TOP_K_LOG_PROBS));
-  stretches_.front().reader.columns().Locate(answers_, ColumnsIndex(), chunk);
 }
 
 }  // namespace sis

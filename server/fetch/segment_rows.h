@@ -9,7 +9,6 @@
 
 #include "absl/status/statusor.h"
 #include "server/fetch/row_reader.h"
-#include "server/fetch/wanted_columns.h"
 #include "server/threads/worker_pool.h"
 #include "server/wire/answers_in_segment.h"
 #include "server/wire/received_arrays.h"
@@ -23,8 +22,7 @@ class SegmentRows {
   // Into the request's `answers`: InvalidArgument as from AnswersInSegment::Parse. Where ragged
   // rows go is known from the used slots of the source's summaries. The source must outlive the
   // object.
-  static absl::StatusOr<SegmentRows> Open(FetchSource& source, const WantedColumns& columns,
-                                          const v1::FetchTopKRequest& request,
+  static absl::StatusOr<SegmentRows> Open(FetchSource& source, const v1::FetchTopKRequest& request,
                                           const ReceivedArrays& arrays, size_t most_stretches);
 
   // Copies the next 4 MiB or so, a millisecond of one thread. Idle workers help: null if there is
@@ -58,8 +56,6 @@ class SegmentRows {
   size_t IndexOf(v1::RecordArray array) const {
     return array - v1::SAMPLED_IDS + (source_->ragged && array >= v1::TOP_K_IDS ? 1 : 0);
   }
-  // Of the first column, among the answers.
-  size_t ColumnsIndex() const { return WantedRecords::kArrays + (source_->ragged ? 1 : 0); }
 
   FetchSource* source_;
   AnswersInSegment answers_;  // of the sizes of all rows

@@ -43,9 +43,6 @@ absl::StatusOr<RunConfig> FromMessage(const v1::RunConfig& message) {
   if (encoding != v1::LOG_PROB_ENCODING_UNSPECIFIED) {
     config.log_prob_encoding = static_cast<LogProbEncoding>(encoding - v1::FLOAT32);
   }
-  for (const v1::Column& column : message.columns()) {
-    config.columns.push_back({column.name(), column.bytes(), column.per_slot()});
-  }
   return config;
 }
 
@@ -63,12 +60,6 @@ v1::RunConfig ToMessage(const RunConfig& config) {
   message.set_evict_unread(config.evict_unread);
   message.set_owner(config.owner);
   message.set_mass(config.mass);
-  for (const Column& column : config.columns) {
-    v1::Column& added = *message.add_columns();
-    added.set_name(column.name);
-    added.set_bytes(column.bytes);
-    added.set_per_slot(column.per_slot);
-  }
   message.set_log_prob_encoding(
       static_cast<v1::LogProbEncoding>(v1::FLOAT32 + static_cast<int>(config.log_prob_encoding)));
   return message;

@@ -80,7 +80,6 @@ TEST_F(ConformanceTest, WhatWasAddedIsReadBackBitByBit) {
       const size_t size = n == 150 && id == "a" ? kMaxRowBytes : random() % 300;
       entries.push_back(Block(n * 10, RandomBytes(random, size)));
     }
-    entries.push_back({LogEntry::Kind::kTruncate, 1500});
     entries.push_back({LogEntry::Kind::kSeal, 1600});
     entries.push_back({LogEntry::Kind::kSeal, 1600, 0, "annotated"});
     // One by one, and many at a time.

@@ -56,48 +56,7 @@ absl::Status ReplayBlock(const LogEntry& entry, Sequence& sequence, int64_t& byt
   return status;
 }
 
-// What a column's values begin with, in the payload of an entry (docs/page_format.md).
-struct ColumnHeader {
-  uint32_t column;
-  uint32_t width;
-};
-
-absl::Status ReplayColumn(const LogEntry& entry, Sequence& sequence, int64_t& bytes_short) {
-  ColumnHeader header = {};
-  const size_t bytes = entry.payload.size();
-  if (bytes >= sizeof(header)) std::memcpy(&header, entry.payload.data(), sizeof(header));
-  const size_t values = bytes - std::min(bytes, sizeof(header));
-  if (header.column >= kMaxColumns || header.width < 1 || header.width > kMaxColumnsWidth ||
-      values == 0 || values % header.width != 0 ||
-      entry.position > UINT32_MAX - values / header.width) {
-    return absl::DataLossError(
-        absl::StrCat("stored values at position ", entry.position, " are of no column"));
-  }
-  const ColumnValues column{header.column, header.width,
-                            std::as_bytes(std::span(entry.payload)).subspan(sizeof(header))};
-  absl::Status status = sequence.AppendColumn(entry.position, column).status();
-  if (absl::IsResourceExhausted(status)) {
-    bytes_short = sequence.BytesToAppend(entry.position, column);
-  }
-  return status;
-}
-
 }  // namespace
-
-void AddColumnEntries(uint32_t first_position, const ColumnValues& column,
-                      std::vector<LogEntry>& entries) {
-  const ColumnHeader header{column.column, column.width};
-  const auto most = static_cast<uint32_t>((kMaxRowBytes - sizeof(header)) / column.width);
-  for (uint32_t first = 0; first < column.positions(); first += most) {
-    const size_t count = std::min(most, column.positions() - first);
-    const auto values = column.values.subspan(size_t{first} * column.width, count * column.width);
-    std::string payload(reinterpret_cast<const char*>(&header), sizeof(header));
-    payload.append(reinterpret_cast<const char*>(values.data()), values.size());
-    entries.push_back({.kind = LogEntry::Kind::kColumn,
-                       .position = first_position + first,
-                       .payload = std::move(payload)});
-  }
-}
 
 std::vector<LogEntry> BlockEntries(const RecordFormat& format, uint32_t first_position,
                                    uint64_t policy_version, const RecordView& records,
@@ -136,15 +95,11 @@ absl::Status Replay(const LogEntry& entry, Sequence& sequence, int64_t& bytes_sh
   switch (entry.kind) {
     case LogEntry::Kind::kBlock:
       return ReplayBlock(entry, sequence, bytes_short);
-    case LogEntry::Kind::kTruncate:
-      return sequence.Truncate(entry.position);
     case LogEntry::Kind::kSeal: {
       absl::Status status = sequence.Seal(entry.position, entry.payload);
       if (absl::IsResourceExhausted(status)) bytes_short = Sequence::AnnotationBytes(entry.payload);
       return status;
     }
-    case LogEntry::Kind::kColumn:
-      return ReplayColumn(entry, sequence, bytes_short);
   }
   return absl::DataLossError("a log entry of no kind");
 }
@@ -182,11 +137,6 @@ absl::StatusOr<std::string> WholeForm(const Sequence& sequence) {
       gathered->Add(piece, static_cast<size_t>(sequence.format().slots));
     });
     flush();
-    status.Update(reader.ForEachColumn([&](uint32_t first_position, const ColumnValues& column) {
-      std::vector<LogEntry> entries;
-      AddColumnEntries(first_position, column, entries);
-      for (const LogEntry& entry : entries) AppendToForm(form, entry);
-    }));
   }
   if (!status.ok()) return status;
   if (const std::optional<uint32_t> length = sequence.sealed_length(); length.has_value()) {

@@ -22,13 +22,9 @@ std::vector<LogEntry> BlockEntries(const RecordFormat& format, uint32_t first_po
                                    uint64_t policy_version, const RecordView& records,
                                    std::span<const uint16_t> ranks);
 
-// Adds the values of one column, as entries of at most kMaxRowBytes.
-void AddColumnEntries(uint32_t first_position, const ColumnValues& column,
-                      std::vector<LogEntry>& entries);
-
-// Does to the sequence what the entry says. Errors as those of Append, Truncate and Seal; DataLoss
-// if it is no entry of such a sequence. Of a column as AppendColumn. bytes_short, if it is
-// ResourceExhausted, is what is lacking.
+// Does to the sequence what the entry says. Errors as those of Append and Seal; DataLoss
+// if it is no entry of such a sequence. bytes_short, if it is ResourceExhausted, is what is
+// lacking.
 absl::Status Replay(const LogEntry& entry, Sequence& sequence, int64_t& bytes_short);
 
 // A whole form: entries that make the sequence again. DataLoss if a page is corrupt.

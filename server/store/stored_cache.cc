@@ -15,8 +15,8 @@ namespace {
 constexpr size_t kEntriesAtOnce = 64;
 // Whole forms that may wait; a log beyond that stays a log, which is as good but slower to read.
 constexpr int kMostSealing = 256;
-// A log may take so much, and so many times what its sequence holds; only then it is written as a
-// whole, so that a worker who appends and truncates for ever can't make it longer and longer.
+// Bytes that a log may take, and how many times the bytes of its sequence. A longer one, of many
+// small blocks, is written as a whole.
 constexpr int64_t kShortLog = int64_t{4} << 20;
 constexpr int64_t kMostTimes = 4;
 

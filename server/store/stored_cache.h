@@ -75,8 +75,8 @@ class StoredCache final : public BackingStore {
   // Makes room for it if need be.
   absl::Status Apply(Run& run, Sequence& sequence, const LogEntry& entry);
   absl::Status Seal(const Run& run, const SequenceName& name, Sequence& sequence);
-  // Writes the whole form if the log takes far more than the sequence holds: what was truncated is
-  // in it, and what came in many small blocks. `log`: the sequence's.
+  // Writes the whole form if the log takes far more than the sequence holds, which came in many
+  // small blocks. `log`: the sequence's.
   absl::Status Shorten(const Run& run, const SequenceName& name, Sequence& sequence,
                        SequenceLog& log) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log.writing);
   absl::Status WriteWholeForm(const Run& run, const SequenceName& name, Sequence& sequence,

@@ -35,14 +35,14 @@ struct SequenceIdentity {
 std::string ToString(const SequenceIdentity& sequence);
 
 struct LogEntry {
-  enum class Kind : uint8_t { kBlock = 1, kTruncate = 2, kSeal = 3, kColumn = 4 };
+  enum class Kind : uint8_t { kBlock = 1, kSeal = 2 };
   Kind kind = Kind::kBlock;
-  // Of a block or a column's values the first position, else the length that is left or sealed.
+  // Of a block the first position, of a seal its length.
   uint32_t position = 0;
   // Of a block, else 0.
   uint64_t policy_version = 0;
-  // Of a block or a column's values; of a seal its annotation, a serialised v1::Annotation; else
-  // empty. The store doesn't look into them. At most kMaxRowBytes.
+  // Of a block its page; of a seal its annotation, a serialised v1::Annotation, or nothing. The
+  // store doesn't look into them. At most kMaxRowBytes.
   std::string payload = {};
 
   friend bool operator==(const LogEntry&, const LogEntry&) = default;

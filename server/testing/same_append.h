@@ -20,15 +20,6 @@ inline bool SameName(const AppendEntryView& view, const v1::SequenceRef& sequenc
   return view.sequence_id == sequence.id() && view.attempt == sequence.attempt();
 }
 
-inline bool SameArrays(const AppendEntryView& view,
-                       const google::protobuf::RepeatedPtrField<std::string>& columns) {
-  const auto most = static_cast<int>(AppendEntryView::kMostColumns);
-  return std::equal(
-      view.columns.begin(), view.columns.end(), columns.begin(),
-      columns.begin() + std::min(columns.size(), most),
-      [](const ArrayField& array, const std::string& bytes) { return Whole(array) == bytes; });
-}
-
 inline bool SameEntry(const AppendEntryView& view, const v1::AppendEntry& entry) {
   using Kind = AppendEntryView::Kind;
   switch (entry.entry_case()) {
@@ -43,20 +34,8 @@ inline bool SameEntry(const AppendEntryView& view, const v1::AppendEntry& entry)
              Whole(view.top_k_log_probs) == block.top_k_log_probs() &&
              Whole(view.top_k_counts) == block.top_k_counts() &&
              view.crc32c.has_value() == block.has_crc32c() &&
-             view.crc32c.value_or(0) == block.crc32c() && SameArrays(view, block.columns());
-    }
-    case v1::AppendEntry::kColumn: {
-      const v1::ColumnBlock& block = entry.column();
-      return view.kind == Kind::kColumn && SameName(view, block.sequence()) &&
-             view.first_position == block.first_position() && view.length == block.length() &&
-             view.column == block.column() && view.columns.size() == 1 &&
-             Whole(view.columns[0]) == block.values() &&
-             view.crc32c.has_value() == block.has_crc32c() &&
              view.crc32c.value_or(0) == block.crc32c();
     }
-    case v1::AppendEntry::kTruncate:
-      return view.kind == Kind::kTruncate && SameName(view, entry.truncate().sequence()) &&
-             view.length == entry.truncate().length();
     case v1::AppendEntry::kSeal:
       return view.kind == Kind::kSeal && SameName(view, entry.seal().sequence()) &&
              view.length == entry.seal().length() &&

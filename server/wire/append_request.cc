@@ -62,34 +62,14 @@ AppendEntryView ViewOf(const v1::AppendEntry& entry, const ReceivedArrays& array
       view.top_k_log_probs = arrays.Of(block.top_k_log_probs());
       view.top_k_counts = arrays.Of(block.top_k_counts());
       if (block.has_crc32c()) view.crc32c = block.crc32c();
-      const int columns =
-          std::min(block.columns_size(), static_cast<int>(AppendEntryView::kMostColumns));
-      view.columns.reserve(columns);
-      for (int i = 0; i < columns; ++i) view.columns.push_back(arrays.Of(block.columns(i)));
       break;
     }
-    case v1::AppendEntry::kTruncate:
-      view.kind = AppendEntryView::Kind::kTruncate;
-      name(entry.truncate().sequence());
-      view.length = entry.truncate().length();
-      break;
     case v1::AppendEntry::kSeal:
       view.kind = AppendEntryView::Kind::kSeal;
       name(entry.seal().sequence());
       view.length = entry.seal().length();
       if (entry.seal().has_annotation()) view.annotation = &entry.seal().annotation();
       break;
-    case v1::AppendEntry::kColumn: {
-      const v1::ColumnBlock& block = entry.column();
-      view.kind = AppendEntryView::Kind::kColumn;
-      name(block.sequence());
-      view.first_position = block.first_position();
-      view.length = block.length();
-      view.column = block.column();
-      view.columns.push_back(arrays.Of(block.values()));
-      if (block.has_crc32c()) view.crc32c = block.crc32c();
-      break;
-    }
     case v1::AppendEntry::ENTRY_NOT_SET:
       break;
   }
@@ -99,10 +79,8 @@ AppendEntryView ViewOf(const v1::AppendEntry& entry, const ReceivedArrays& array
 }  // namespace
 
 size_t AppendEntryView::array_bytes() const {
-  size_t bytes = sampled_ids.size() + sampled_log_probs.size() + top_k_ids.size() +
-                 top_k_log_probs.size() + top_k_counts.size();
-  for (const ArrayField& column : columns) bytes += column.size();
-  return bytes;
+  return sampled_ids.size() + sampled_log_probs.size() + top_k_ids.size() + top_k_log_probs.size() +
+         top_k_counts.size();
 }
 
 std::vector<AppendEntryView> EntriesOf(const v1::AppendBatch& batch, const ReceivedArrays& arrays) {
@@ -261,12 +239,9 @@ class PlainBatchReader {
         case Delimited(v1::AppendEntry::kBlockFieldNumber):
           entry.kind = Kind::kBlock;
           return ReadBlock(end, entry);
-        case Delimited(v1::AppendEntry::kTruncateFieldNumber):
-          entry.kind = Kind::kTruncate;
-          return ReadLength(end, entry);
         case Delimited(v1::AppendEntry::kSealFieldNumber):
           entry.kind = Kind::kSeal;
-          return ReadLength(end, entry);
+          return ReadSeal(end, entry);
         default:
           return false;
       }
@@ -300,11 +275,8 @@ class PlainBatchReader {
     });
   }
 
-  // Of Truncate and Seal, which have the same fields, but for a seal's annotation: that is left to
-  // protobuf.
-  bool ReadLength(size_t limit, AppendEntryView& entry) {
-    static_assert(int{v1::Truncate::kSequenceFieldNumber} == v1::Seal::kSequenceFieldNumber &&
-                  int{v1::Truncate::kLengthFieldNumber} == v1::Seal::kLengthFieldNumber);
+  // Leaves an annotation to protobuf.
+  bool ReadSeal(size_t limit, AppendEntryView& entry) {
     return ReadMessage(limit, [&](uint32_t tag, size_t end) {
       switch (tag) {
         case Delimited(v1::Seal::kSequenceFieldNumber):
@@ -371,8 +343,7 @@ absl::Status ReceivedAppend::ParseByProtobuf(ParsingCharge& charge) {
     for (const AppendEntryView& entry : entries_) {
       longest = std::max(longest, entry.array_bytes());
       const auto id_bytes = static_cast<int64_t>(entry.sequence_id.size());
-      const auto columns_bytes = static_cast<int64_t>(entry.columns.size() * sizeof(ArrayField));
-      if (!charge.Take(kCopiesOfId * id_bytes + columns_bytes)) return charge.Refusal();
+      if (!charge.Take(kCopiesOfId * id_bytes)) return charge.Refusal();
     }
     if (!charge.Take(static_cast<int64_t>(longest))) return charge.Refusal();
     segment_ = batch.segment();

@@ -23,13 +23,13 @@ namespace sis {
 
 // One AppendEntry. Refers to what it was read from.
 struct AppendEntryView {
-  enum class Kind : uint8_t { kNone, kBlock, kTruncate, kSeal, kColumn };
+  enum class Kind : uint8_t { kNone, kBlock, kSeal };
 
   Kind kind = Kind::kNone;
   uint32_t attempt = 0;
   std::string_view sequence_id;
-  uint32_t first_position = 0;                 // of a block or column
-  uint32_t length = 0;                         // of a truncation, seal or column
+  uint32_t first_position = 0;                 // of a block
+  uint32_t length = 0;                         // of a seal
   const v1::Annotation* annotation = nullptr;  // of a seal that has one
   uint64_t policy_version = 0;
   ArrayField sampled_ids;
@@ -38,11 +38,6 @@ struct AppendEntryView {
   ArrayField top_k_log_probs;
   ArrayField top_k_counts;  // not empty: the two before are ragged
   std::optional<uint32_t> crc32c;
-  std::string_view column;  // the name
-  // A block's, by the run's order; of a column its values. More than any run has are left out, but
-  // for one.
-  static constexpr size_t kMostColumns = 9;
-  std::vector<ArrayField> columns;
 
   // Of its arrays together.
   size_t array_bytes() const;

@@ -32,7 +32,7 @@ v1::AppendEntry BlockEntry(const std::string& id, uint32_t first_position, int c
   return entry;
 }
 
-// So many blocks, of several lengths, and one entry of each other kind.
+// So many blocks, of several lengths, and a seal.
 v1::AppendRequest Request(int blocks) {
   v1::AppendRequest request;
   v1::AppendBatch& batch = *request.mutable_batch();
@@ -43,9 +43,6 @@ v1::AppendRequest Request(int blocks) {
   seal.mutable_seal()->mutable_sequence()->set_id("a");
   seal.mutable_seal()->set_length(300);
   *batch.add_entries() = seal;
-  v1::AppendEntry truncate;
-  truncate.mutable_truncate()->mutable_sequence()->set_attempt(7);
-  *batch.add_entries() = truncate;
   return request;
 }
 
@@ -200,19 +197,7 @@ TEST(AppendRequestTest, EntriesAreChargedHoweverTheyAreRead) {
   EXPECT_GT(Charged(empty + unknown, 1000), 1000 * kLeast + by_protobuf);
   EXPECT_LT(Charged(empty + unknown, 1000), 1000 * 2000);
   // With arrays and ids it is these besides.
-  EXPECT_LT(Charged(Request(1000).SerializeAsString(), 1002), 1002 * 1000 + (64 << 10));
-}
-
-// Each is 2 bytes in the message, far less than what is made of it.
-TEST(AppendRequestTest, ColumnsBeyondThoseOfAnyRunAreLeftOut) {
-  for (const size_t columns : {8, 9, 10, 1000}) {
-    v1::AppendRequest request;
-    v1::Block& block = *request.mutable_batch()->add_entries()->mutable_block();
-    for (size_t i = 0; i < columns; ++i) block.add_columns(std::to_string(i));
-    EXPECT_TRUE(AgreesWithProtobuf(request.SerializeAsString()));
-    const std::vector<AppendEntryView> entries = EntriesOf(request.batch());
-    EXPECT_EQ(entries[0].columns.size(), std::min<size_t>(columns, 9));
-  }
+  EXPECT_LT(Charged(Request(1000).SerializeAsString(), 1001), 1001 * 1000 + (64 << 10));
 }
 
 TEST(AppendRequestTest, WhatThereIsNoRoomForIsRefused) {

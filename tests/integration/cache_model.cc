@@ -388,15 +388,6 @@ absl::StatusCode CacheModel::AppendInvalid(const SequenceName& name) {
   return absl::StatusCode::kInvalidArgument;
 }
 
-absl::StatusCode CacheModel::Truncate(const SequenceName& name, uint32_t length) {
-  Sequence* sequence = Open(name);
-  if (sequence == nullptr) return absl::StatusCode::kFailedPrecondition;
-  if (sequence->sealed.has_value()) return absl::StatusCode::kFailedPrecondition;
-  sequence->positions.erase(sequence->positions.lower_bound(length), sequence->positions.end());
-  ForgetIfEmpty(*sequence);
-  return absl::StatusCode::kOk;
-}
-
 absl::StatusCode CacheModel::Seal(const SequenceName& name, uint32_t length) {
   Sequence* sequence = Open(name);
   if (sequence == nullptr) return absl::StatusCode::kFailedPrecondition;

@@ -41,7 +41,6 @@ class CacheModel {
                           uint64_t policy_version, std::span<const uint32_t> rows);
   // Of a block with a wrong checksum.
   absl::StatusCode AppendInvalid(const SequenceName& name);
-  absl::StatusCode Truncate(const SequenceName& name, uint32_t length);
   absl::StatusCode Seal(const SequenceName& name, uint32_t length);
   // Every batch of entries does this first, for each of its sequences.
   void BringIn(const SequenceName& name);

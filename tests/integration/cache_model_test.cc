@@ -155,7 +155,6 @@ class CacheModelTest : public testing::TestWithParam<Parameters> {
 
   void Append();
   v1::AppendEntry BlockEntry(const SequenceName& name, absl::StatusCode& expected);
-  v1::AppendEntry TruncateEntry(const SequenceName& name, absl::StatusCode& expected);
   v1::AppendEntry SealEntry(const SequenceName& name, absl::StatusCode& expected);
   v1::EvaluateRequest EvaluateRequest();
   void Evaluate();
@@ -356,17 +355,6 @@ v1::AppendEntry CacheModelTest::BlockEntry(const SequenceName& name, absl::Statu
   return entry;
 }
 
-v1::AppendEntry CacheModelTest::TruncateEntry(const SequenceName& name,
-                                              absl::StatusCode& expected) {
-  const uint32_t length = OneIn(6) ? 0 : Below(model_.Length(name) + 10);
-  v1::AppendEntry entry;
-  SetSequence(name, *entry.mutable_truncate()->mutable_sequence());
-  entry.mutable_truncate()->set_length(length);
-  Note("truncate", name, length);
-  expected = model_.Truncate(name, length);
-  return entry;
-}
-
 // Mostly with some positions yet to come.
 v1::AppendEntry CacheModelTest::SealEntry(const SequenceName& name, absl::StatusCode& expected) {
   const uint32_t committed = model_.Length(name);
@@ -380,7 +368,7 @@ v1::AppendEntry CacheModelTest::SealEntry(const SequenceName& name, absl::Status
   return entry;
 }
 
-// One to three blocks of one sequence, and perhaps its seal; or a truncation.
+// One to three blocks of one sequence, and perhaps its seal.
 void CacheModelTest::Append() {
   if (OneIn(20)) ++names_;
   const SequenceName name = OneIn(8) ? NameOf(names_) : AnyName();
@@ -395,15 +383,11 @@ void CacheModelTest::Append() {
     lengths.push_back(model_.CommittedLength(name));
   };
   bool sealed = false;
-  if (OneIn(15)) {
-    add(&CacheModelTest::TruncateEntry);
-  } else {
-    const uint32_t blocks = OneIn(60) ? 0 : OneIn(8) ? 3 : 1;
-    for (uint32_t i = 0; i < blocks; ++i) add(&CacheModelTest::BlockEntry);
-    if (blocks == 0 || OneIn(100)) {
-      add(&CacheModelTest::SealEntry);
-      sealed = codes.back() == absl::StatusCode::kOk;
-    }
+  const uint32_t blocks = OneIn(60) ? 0 : OneIn(8) ? 3 : 1;
+  for (uint32_t i = 0; i < blocks; ++i) add(&CacheModelTest::BlockEntry);
+  if (blocks == 0 || OneIn(100)) {
+    add(&CacheModelTest::SealEntry);
+    sealed = codes.back() == absl::StatusCode::kOk;
   }
 
   Ingest& ingest = *life_->ingest;

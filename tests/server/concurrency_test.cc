@@ -84,7 +84,7 @@ class ConcurrencyTest : public testing::Test {
   }
   void Control(std::mt19937& random) {
     const auto run = Find();
-    switch (random() % 8) {
+    switch (random() % 7) {
       case 0:
         run->Release({Id(random), 0});
         break;
@@ -101,19 +101,12 @@ class ConcurrencyTest : public testing::Test {
         break;
       case 4: {
         v1::AppendEntry entry;
-        entry.mutable_truncate()->mutable_sequence()->set_id(Id(random));
-        entry.mutable_truncate()->set_length(static_cast<uint32_t>(random() % kLength));
-        IngestEntry(cache_, *run, entry);
-        break;
-      }
-      case 5: {
-        v1::AppendEntry entry;
         entry.mutable_seal()->mutable_sequence()->set_id(Id(random));
         entry.mutable_seal()->set_length(kLength);
         IngestEntry(cache_, *run, entry);
         break;
       }
-      case 6:
+      case 5:
         CacheMetrics(cache_.registry);
         break;
       default:

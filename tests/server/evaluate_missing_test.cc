@@ -78,39 +78,36 @@ TEST_F(EvaluateMissingTest, ValuesOfMissingPositionsAndUnusedSlotsAreIgnored) {
 }
 
 TEST_F(EvaluateMissingTest, DigestsHoldTheRecordsStill) {
+  constexpr uint32_t kMissing = 10;
   v1::FetchTopKRequest fetch_request;
-  fetch_request.add_slices()->mutable_sequence()->set_id("a");
   v1::Slice& part = *fetch_request.add_slices();
   part.mutable_sequence()->set_id("a");
-  part.set_first_position(60);
-  part.set_length(300);
+  part.set_length(kLength + kMissing);
   v1::FetchTopKResponse header;
   ASSERT_TRUE(Fetch::Open(run_, fetch_request)->Next(header));
   const uint64_t digest = header.header().slices(0).record_digest();
 
   v1::EvaluateRequest request = Request({{0, 0, kLength}});
+  request.mutable_slices(0)->set_length(kLength + kMissing);
+  const v1::Gathered more = current_[0].Gathered(0, kMissing);
+  *request.mutable_gathered()->mutable_log_probs() += more.log_probs();
+  *request.mutable_gathered()->mutable_sampled_log_probs() += more.sampled_log_probs();
   request.mutable_slices(0)->set_record_digest(digest);
   EXPECT_TRUE(Try(request).ok());
   request.mutable_slices(0)->set_record_digest(digest + 1);
   EXPECT_EQ(Try(request).status().code(), StatusCode::kFailedPrecondition);
   request.mutable_slices(0)->set_record_digest(digest);
 
-  v1::AppendEntry truncate;
-  truncate.mutable_truncate()->mutable_sequence()->set_id("a");
-  truncate.mutable_truncate()->set_length(kLength - 1);
-  ASSERT_EQ(IngestEntry(cache_, *run_, truncate).code(), 0);
+  AppendBlock(cache_, *run_, records_[0].Block("a", kLength, 0, 0, kMissing));
   request.set_draw(6);
   const absl::Status changed = Try(request).status();
   EXPECT_EQ(changed.code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(changed.message()),
               HasSubstr("record_digest " + std::to_string(digest) +
-                        ", but the records of sequence 'a' attempt 0 positions [0, 200)"));
+                        ", but the records of sequence 'a' attempt 0 positions [0, 210)"));
   EXPECT_FALSE(run_->steps().Find(6).has_value());
-  // Sent again as it was, it is the same again.
-  AppendBlock(cache_, *run_, records_[0].Block("a"));
-  EXPECT_TRUE(Try(request).ok());
   run_->Release({"a", 0});
-  EXPECT_EQ(Do(request).totals().missing(), kLength) << "missing, not changed";
+  EXPECT_EQ(Do(request).totals().missing(), kLength + kMissing) << "missing, not changed";
 }
 
 // However many updates are taken from one fetch: what is stale by then is MISSING, and the batch is

@@ -104,42 +104,6 @@ TEST(StoredCacheTest, WhatWasEvictedIsReadOnceWhoeverAsks) {
   EXPECT_EQ(read_by(8), once);
 }
 
-int64_t BytesIn(Disk& disk) {
-  WriterLock lock(disk.mutex);
-  int64_t bytes = 0;
-  for (const auto& [key, value] : disk.items) bytes += static_cast<int64_t>(value.size());
-  return bytes;
-}
-
-// What a worker takes back and sends again, for ever.
-TEST(StoredCacheTest, ALogIsNotLongerForWhatWasTruncated) {
-  constexpr uint32_t kLength = 2000, kKept = 500;
-  constexpr int kTimes = 1000;
-  constexpr int64_t kMostBytes = int64_t{8} << 20;
-  const Records records = RecordGenerator(kSlots, 1000, 7).NextRecords(kLength);
-  Disk disk;
-  uint64_t digest = 0;
-  int64_t most = 0, sent = 0;
-  {
-    Life life(disk);
-    v1::AppendEntry truncate;
-    truncate.mutable_truncate()->mutable_sequence()->set_id("a");
-    for (int time = 0; time < kTimes; ++time) {
-      truncate.mutable_truncate()->set_length(time % 2 == 0 ? 0 : kKept);
-      ASSERT_EQ(CodeOf(life.Append(truncate)), absl::StatusCode::kOk);
-      const v1::Block block = records.Block("a");
-      ASSERT_EQ(CodeOf(life.AppendBlock(block)), absl::StatusCode::kOk);
-      sent += static_cast<int64_t>(block.ByteSizeLong());
-      most = std::max(most, BytesIn(disk));
-    }
-    digest = DigestAt(life.Find("a"), 0, kLength);
-  }
-  EXPECT_GT(sent, 5 * kMostBytes);
-  EXPECT_LE(most, kMostBytes);
-  EXPECT_EQ(DigestAt(Life(disk).Find("a"), 0, kLength), digest);
-  EXPECT_NE(digest, 0);
-}
-
 TEST(StoredCacheTest, WhatCanNotBeStoredIsNotAckedUntilItCan) {
   Disk disk;
   Life life(disk);
@@ -401,44 +365,6 @@ TEST(StoredCacheTest, WhatIsSaidOfASealedSequenceLaterIsReadBesideItsWholeForm) 
   ASSERT_TRUE(annotation.ParseFromString(std::get<0>(found)->annotation()));
   EXPECT_EQ(annotation.prompt(), "2 + 2 =");
   EXPECT_EQ(annotation.reward(), 1);
-}
-
-// From the log, and from the whole form.
-TEST(StoredCacheTest, ValuesThatFillSeveralEntriesAreReadBack) {
-  constexpr int kWideSlots = 4;
-  constexpr uint32_t kLength = 100;
-  constexpr size_t kWidth = 16384;
-  static_assert(kLength * kWidth > 3 * kMaxRowBytes);
-  v1::RunConfig config = LosslessConfig(kWideSlots);
-  v1::Column& column = *config.add_columns();
-  column.set_name("teacher");
-  column.set_bytes(kWidth / kWideSlots);
-  column.set_per_slot(true);
-  RecordGenerator random(kWideSlots, 1000, 11);
-  v1::Block block = random.NextRecords(kLength).Block("a");
-  std::string& values = *block.add_columns();
-  for (size_t i = 0; i < kLength * kWidth; ++i) values += static_cast<char>(random.Uniform(0, 255));
-
-  Disk disk;
-  const auto expect_there = [&](Life& replica) {
-    const Run::Found found = replica.Find("a");
-    ASSERT_TRUE(std::holds_alternative<std::shared_ptr<Sequence>>(found));
-    std::string read(values.size(), '\0');
-    std::vector<uint8_t> present(kLength);
-    Sequence::Reader(*std::get<0>(found))
-        .ReadColumn(0, 0, std::as_writable_bytes(std::span(read)), present);
-    EXPECT_EQ(present, std::vector<uint8_t>(kLength, 1));
-    EXPECT_TRUE(read == values);
-  };
-  {
-    Life writer(disk, config);
-    ASSERT_EQ(writer.AppendBlock(block).code(), 0);
-    EXPECT_TRUE(writer.run().EvictOldest());
-    expect_there(writer);
-    ASSERT_EQ(writer.Append(SealEntry("a", kLength)).code(), 0);
-  }
-  Life reader(disk, config);
-  expect_there(reader);
 }
 
 }  // namespace

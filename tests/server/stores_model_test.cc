@@ -35,26 +35,10 @@ constexpr int kOperations = 400;
 constexpr int kOperations = 4000;
 #endif
 
-constexpr std::array<uint32_t, 2> kWidths = {3, 2 * kSlots};  // of the run's columns
-
 v1::RunConfig Config() {
   v1::RunConfig config = LosslessConfig(kSlots);
   config.set_max_staleness(kMaxStaleness);
-  v1::Column& experts = *config.add_columns();
-  experts.set_name("experts");
-  experts.set_bytes(3);
-  v1::Column& teacher = *config.add_columns();
-  teacher.set_name("teacher");
-  teacher.set_bytes(2);
-  teacher.set_per_slot(true);
   return config;
-}
-
-// What a column may hold at a position.
-std::string ValueOf(size_t column, uint32_t position, int variant) {
-  std::string value(kWidths[column], static_cast<char>(position + 1));
-  value[0] = static_cast<char>(100 * variant + column);
-  return value;
 }
 
 struct ModelSequence {
@@ -64,14 +48,11 @@ struct ModelSequence {
   };
   std::string id;
   std::map<uint32_t, Recorded> positions = {};
-  std::array<std::map<uint32_t, int>, 2> columns = {};  // position -> variant
   std::optional<uint32_t> sealed = {};
   v1::Annotation annotation = {};
 
   uint32_t length() const { return positions.empty() ? 0 : positions.rbegin()->first + 1; }
-  // With values of the columns whose bits are set.
-  absl::StatusCode Append(uint32_t first, uint32_t count, int variant, uint64_t version,
-                          uint32_t with) {
+  absl::StatusCode Append(uint32_t first, uint32_t count, int variant, uint64_t version) {
     if (sealed.has_value() && first + count > *sealed) return absl::StatusCode::kFailedPrecondition;
     for (uint32_t p = first; p < first + count; ++p) {
       const auto there = positions.find(p);
@@ -79,38 +60,7 @@ struct ModelSequence {
       const bool same = there->second.variant == variant && there->second.version == version;
       if (!same) return absl::StatusCode::kAlreadyExists;
     }
-    for (size_t c = 0; c < columns.size(); ++c) {
-      if ((with >> c & 1) != 0 && HasOther(c, first, count, variant)) {
-        return absl::StatusCode::kAlreadyExists;
-      }
-    }
-    for (uint32_t p = first; p < first + count; ++p) {
-      positions.insert({p, {variant, version}});
-      for (size_t c = 0; c < columns.size(); ++c) {
-        if ((with >> c & 1) != 0) columns[c].insert({p, variant});
-      }
-    }
-    return absl::StatusCode::kOk;
-  }
-  absl::StatusCode AppendColumn(size_t column, uint32_t first, uint32_t count, int variant) {
-    for (uint32_t p = first; p < first + count; ++p) {
-      if (!positions.contains(p)) return absl::StatusCode::kFailedPrecondition;
-    }
-    if (HasOther(column, first, count, variant)) return absl::StatusCode::kAlreadyExists;
-    for (uint32_t p = first; p < first + count; ++p) columns[column].insert({p, variant});
-    return absl::StatusCode::kOk;
-  }
-  bool HasOther(size_t column, uint32_t first, uint32_t count, int variant) const {
-    for (auto there = columns[column].lower_bound(first);
-         there != columns[column].end() && there->first < first + count; ++there) {
-      if (there->second != variant) return true;
-    }
-    return false;
-  }
-  absl::StatusCode Truncate(uint32_t to) {
-    if (sealed.has_value()) return absl::StatusCode::kFailedPrecondition;
-    positions.erase(positions.lower_bound(to), positions.end());
-    for (auto& column : columns) column.erase(column.lower_bound(to), column.end());
+    for (uint32_t p = first; p < first + count; ++p) positions.insert({p, {variant, version}});
     return absl::StatusCode::kOk;
   }
   absl::StatusCode Seal(uint32_t at, const v1::Annotation& added) {
@@ -167,7 +117,6 @@ class StoresModelTest : public ::testing::TestWithParam<uint32_t> {
   }
 
   void Change(ModelSequence& sequence);
-  void ExpectColumns(const Sequence::Reader& reader, const ModelSequence& sequence);
   void Read(ModelSequence& sequence);
   void Release(ModelSequence& sequence);
   void ReleaseLeased(ModelSequence& sequence);
@@ -200,24 +149,9 @@ class StoresModelTest : public ::testing::TestWithParam<uint32_t> {
 };
 
 void StoresModelTest::Change(ModelSequence& sequence) {
-  const uint32_t kind = random_.Uniform(0, 19);
   v1::AppendEntry entry;
   absl::StatusCode expected = absl::StatusCode::kOk;
-  if (kind < 4) {
-    const uint32_t first = random_.Uniform(0, std::max(1u, sequence.length()) - 1);
-    const uint32_t count = random_.Uniform(1, 12);
-    const size_t column = random_.Uniform(0, kWidths.size() - 1);
-    const int variant = OneIn(10) ? 1 : 0;
-    v1::ColumnBlock& block = *entry.mutable_column();
-    block.mutable_sequence()->set_id(sequence.id);
-    block.set_first_position(first);
-    block.set_length(count);
-    block.set_column(Config().columns(static_cast<int>(column)).name());
-    for (uint32_t p = first; p < first + count; ++p) {
-      block.mutable_values()->append(ValueOf(column, p, variant));
-    }
-    expected = sequence.AppendColumn(column, first, count, variant);
-  } else if (kind < 17) {
+  if (!OneIn(15)) {
     const uint32_t first =
         OneIn(3) ? random_.Uniform(0, kLength - 1) : std::min(sequence.length(), kLength - 1);
     const uint32_t count = std::min(random_.Uniform(1, 12), kLength - first);
@@ -227,18 +161,7 @@ void StoresModelTest::Change(ModelSequence& sequence) {
         there == sequence.positions.end() || OneIn(20) ? version_ : there->second.version;
     *entry.mutable_block() =
         records_.Block(sequence.id, first, version, first + variant * kLength, count);
-    const uint32_t with = random_.Uniform(0, 3);
-    for (size_t c = 0; c < kWidths.size(); ++c) {
-      std::string& values = *entry.mutable_block()->add_columns();
-      if ((with >> c & 1) == 0) continue;
-      for (uint32_t p = first; p < first + count; ++p) values += ValueOf(c, p, variant);
-    }
-    expected = sequence.Append(first, count, variant, version, with);
-  } else if (kind < 19) {
-    const uint32_t length = random_.Uniform(0, sequence.length());
-    entry.mutable_truncate()->mutable_sequence()->set_id(sequence.id);
-    entry.mutable_truncate()->set_length(length);
-    expected = sequence.Truncate(length);
+    expected = sequence.Append(first, count, variant, version);
   } else {
     const uint32_t length = OneIn(2) ? sequence.sealed.value_or(sequence.length())
                                      : std::min(sequence.length() + random_.Uniform(0, 9), kLength);
@@ -274,24 +197,6 @@ void StoresModelTest::Read(ModelSequence& sequence) {
     const bool none = recorded == sequence.positions.end();
     ASSERT_EQ(reader.Digest(p, 1), none ? 0 : DigestOf(p, recorded->second.variant))
         << sequence.id << " position " << p << " operation " << operation_;
-  }
-  ExpectColumns(reader, sequence);
-}
-
-void StoresModelTest::ExpectColumns(const Sequence::Reader& reader, const ModelSequence& sequence) {
-  for (size_t c = 0; c < kWidths.size(); ++c) {
-    std::vector<std::byte> values(size_t{kLength} * kWidths[c]);
-    std::vector<uint8_t> present(kLength);
-    reader.ReadColumn(static_cast<uint32_t>(c), 0, values, present);
-    for (uint32_t p = 0; p < kLength; ++p) {
-      const auto there = sequence.columns[c].find(p);
-      const bool none = there == sequence.columns[c].end();
-      ASSERT_EQ(present[p], none ? 0 : 1)
-          << sequence.id << " column " << c << " position " << p << " operation " << operation_;
-      const std::string value(reinterpret_cast<const char*>(&values[p * kWidths[c]]), kWidths[c]);
-      ASSERT_EQ(value, none ? std::string(kWidths[c], '\0') : ValueOf(c, p, there->second))
-          << sequence.id << " column " << c << " position " << p << " operation " << operation_;
-    }
   }
 }
 

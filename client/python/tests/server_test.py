@@ -327,10 +327,9 @@ class ServerTest(unittest.TestCase):
 
     def test_changed_records_are_noticed(self):
         values = log_softmax(8, seed=1)
-        self.append("s", values)
-        records = self.client.fetch_top_k(self.run_, ["s"])
-        self.client.release(self.run_, ["s"])
-        self.append("s", values, seed=7)
+        self.append("s", values[:4])
+        records = self.client.fetch_top_k(self.run_, [sis.Slice("s", length=8)])
+        self.append("s", values[4:], seed=7, first=4)
         with self.assertRaises(sis.FailedPrecondition):
             self.evaluate(records, values)
         again = self.client.fetch_top_k(self.run_, ["s"])
