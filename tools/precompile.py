@@ -28,8 +28,8 @@ TEST_HEADERS = (*HEADERS, "gtest/gtest.h")
 LAST_HEADER = "/usr/include/grpcpp/grpcpp.h"
 # A file that is compiled as libraries are, and one that is as tests.
 LIBRARY, TEST = "server/security/authenticator.cc", "server/security/security_test.cc"
-# Compiled in a way of their own.
-APART = "-client/study/layers.cc,-server/testing/late_timers.cc"
+# Compiled in a way of its own.
+APART = "-server/testing/late_timers.cc"
 # Macros of some targets alone; no header here reads them.
 SOME_MACROS = ("-DNOMINMAX", "-DHWY_SHARED_DEFINE")
 

@@ -1,93 +1,80 @@
-"""Runs the service's main job for real and reports what it measured: tools/demo builds and calls
-it, with sis_server on PATH."""
+"""Trains a small transformer with and without SIS, through a server, and reports what was measured. tools/demo
+builds and calls it, with sis_server on PATH."""
 
 import argparse
+import concurrent.futures
 import os
 import pathlib
 import sys
 import threading
-import time
 
-import numpy as np
+import torch
 
 import sis
-from client.demo import report, trainer
-from client.study import miniature
-from client.study.runs import design, program
-from client.study.runs.make import make_missing
-from client.study.runs.results import by_arm
-from client.study.study import Runs
+from client.demo import progress, report, trainer
 
-CELLS = pathlib.Path(__file__).with_name("cells.txt")
-# From the start on: training stops then.
-_SECONDS = 270
-# As sis.Totals call them.
-_MEASURED = {
-    "accept_rate": "accept_rate",
-    "d": "mean_d",
-    "d_sis": "mean_d_sis",
-    "residual_mass": "mean_residual_mass",
-}
+SEEDS = 2
+_SETTING = (
+    "A small transformer learned to add two numbers of {digits} digit by GRPO: {rollouts} rollouts of {prompts} "
+    "problems with {responses} responses, each used for {updates} optimiser steps. The rollout worker computes with "
+    "the trainer's weights, rounded to {bits} bits. Its {top_k} most probable tokens were recorded at every position. "
+    "Per seed all arms start from the same weights, which were trained with right answers until {accuracy:.0%} of "
+    "their own answers were right."
+)
 
 
-def outcome(learned):
-    """Of one run: a results.Outcome."""
-    updates = {
-        name: [[getattr(totals, of) for totals in item.updates] for item in learned]
-        for name, of in _MEASURED.items()
-    }
-    by_top_k = {
-        name: np.mean(
-            [[getattr(point, name) / point.positions for point in of.by_top_k] for of in learned], 0
-        )
-        for name in ("expected_acceptance", "residual_mass")
-    }
-    return report.outcome([item.reward for item in learned], updates, **by_top_k)
-
-
-def train_all(runs, plan, address, seconds, progress):
-    """Trains all arms for as many seeds as there is time for: the outcomes, by arm. RuntimeError if
-    the time is up before."""
-    start = time.monotonic()
+def train_all(settings, seeds, address, shown):
+    """Trains each arm with each seed; returns report.Found."""
     stopped = threading.Event()
+    done = {}
 
-    def make(run):
-        def show(last):
+    def make(seed, arm, start):
+        def show(rollout):
             if stopped.is_set():
                 raise RuntimeError("stopped")
-            totals = sum(last.updates, sis.Totals())
-            progress.show(
-                "Training", min(1, (time.monotonic() - start) / seconds),
-                f"{run}, rollout {last.rollout + 1}: reward {last.reward:.2f}, accepted "
+            totals = sum(rollout.updates, sis.Totals())
+            done[seed, arm] = rollout.number + 1
+            shown.show(
+                "Training", sum(done.values()) / (settings.rollouts * len(seeds) * len(trainer.ARMS)),
+                f"{trainer.ARMS[arm]}, seed {seed}, rollout {rollout.number + 1}: reward {rollout.reward:.2f}, accepted "
                 f"{totals.accept_rate:.0%}, D {totals.mean_d:.3f}, D_SIS {totals.mean_d_sis:.3f}",
             )  # fmt: skip
 
-        of_run = *runs.settings(run), run.seed, runs.start(run)
-        return outcome(trainer.train(address, design.plain(run), *of_run, show))
+        return trainer.train(address, f"{arm}-{seed}", arm, seed, settings, start, show)
 
-    results = {}
-    make_missing(
-        plan, results, make, lambda of: f"mean reward {of.values['mean_reward']:.3f}", progress,
-        os.cpu_count(), stop=stopped.set, seconds=seconds,
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as executor:
+        try:
+            starts = dict(zip(seeds, executor.map(lambda seed: trainer.warmed_up(settings, seed), seeds)))
+            made = {
+                (arm, seed): executor.submit(make, seed, arm, starts[seed]) for seed in seeds for arm in trainer.ARMS
+            }
+            concurrent.futures.wait(made.values(), return_when=concurrent.futures.FIRST_EXCEPTION)
+            return {
+                name: {seed: curves(made[arm, seed].result()) for seed in seeds} for arm, name in trainer.ARMS.items()
+            }
+        finally:
+            stopped.set()
+
+
+def curves(rollouts):
+    totals = [sum(rollout.updates, sis.Totals()) for rollout in rollouts]
+    return report.Curves(
+        [rollout.reward for rollout in rollouts], [each.accept_rate for each in totals],
+        [each.mean_d for each in totals], [each.mean_d_sis for each in totals],
     )  # fmt: skip
-    finished = plan.finished(results)
-    if not finished:
-        raise RuntimeError("the time was up before a seed was done: this machine is too slow")
-    return by_arm(finished)
 
 
-def run(plan, output, seconds, progress):
-    """Writes the report into the folder `output`; returns the outcomes, by arm."""
-    runs = Runs(plan)
-    shown = design.Run("int5", "grpo+sampled", plan.first_seed)
+def run(settings, first_seed, output, shown):
+    """Writes the report into the folder `output`; returns report.Found."""
+    seeds = range(first_seed, first_seed + SEEDS)
+    # Trainings run side by side instead.
+    torch.set_num_threads(1)
     with sis.local_server() as server:
-        report.say_server(server, progress)
-        found = train_all(runs, plan, server.address, seconds, progress)
-        metrics = report.counted(server.admin_address, design.plain(shown))
-    start, cell = runs.settings(shown)
-    fields = {**start, **miniature.check(start, cell)._asdict()}
-    beside = {("int5_recomputed", "grpo"): ("int5", "grpo_recomputed")}
-    report.write(output, "demo", fields, plan, found, metrics, beside)
+        report.say_server(server, shown)
+        found = train_all(settings, seeds, server.address, shown)
+        metrics = report.counted(server.admin_address, f"sis-{first_seed}")
+    title = "GRPO with and without SIS, on rollouts of rounded weights"
+    report.write(output, title, _SETTING.format(**vars(settings)), found, metrics)
     return found
 
 
@@ -96,13 +83,7 @@ def main():
     parser.add_argument("--output", required=True, type=pathlib.Path, help="folder of report.html")
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     given = parser.parse_args()
-
-    def main_job(progress):
-        plan = design.read(CELLS)
-        plan.first_seed = given.seed
-        run(plan, given.output, _SECONDS, progress)
-
-    return program.run(main_job)
+    return progress.run(lambda shown: run(trainer.Settings(), given.seed, given.output, shown))
 
 
 if __name__ == "__main__":

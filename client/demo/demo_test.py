@@ -1,237 +1,124 @@
-"""The demonstration on a tiny scale, with a real server, and what must hold of it."""
+"""The demonstration on a tiny scale, with a real server."""
 
 import contextlib
-import html
 import io
 import os
 import pathlib
 import re
 import tempfile
 import threading
-import time
 import unittest
 import xml.dom.minidom
 from unittest import mock
 
 import numpy as np
+import torch
 
 import sis
 from client.demo import demo, trainer
-from client.study import miniature
-from client.study.runs import design
-from client.study.runs.program import Progress
-from client.study.study import Runs
-from tests.reference import numerics
+from client.demo.progress import Progress
 
 os.environ["PATH"] = f"{pathlib.Path('server/main').resolve()}{os.pathsep}{os.environ['PATH']}"
 
-START = {"digits": 1, "accuracy": 0.15}
-# Twelve rollouts: a point of the study's curve each.
-CELL = {
-    "prompts": 4, "updates": 4, "rollouts": 12, "learning_rate": 3e-3, "encoding": "12bit",
-}  # fmt: skip
-ARMS = ("grpo", "grpo+sampled", "soft_acceptance+sampled")
-
-
-def tiny(cells):
-    """The design on a tiny scale."""
-    plan = design.read(demo.CELLS)
-    plan.starts["skill"].update(digits="1", accuracy="0.15")
-    for cell in plan.cells.values():
-        cell.settings.update(prompts="4", updates="4", rollouts="3", learning_rate="3e-3")
-        cell.arms = dict.fromkeys(cell.arms, 2)
-    plan.cells = {name: plan.cells[name] for name in cells or plan.cells}
-    return plan
-
-
-def reference_accepted(run, records, draw, log_probs, sampled_log_probs):
-    """bool [N], by the numpy implementation of docs/numerics.md."""
-    accepted = []
-    for index, part in enumerate(records.slices):
-        rows = records.rows(index)
-        positions = part.first_position + np.arange(part.length, dtype=np.uint32)
-        key = numerics.sequence_key(run.config.seed, part.attempt, part.sequence)
-        evaluation = numerics.decide_gathered(
-            numerics.Records(
-                positions, records.sampled_ids[rows], records.sampled_log_probs[rows],
-                records.ids[rows], records.log_probs[rows],
-            ),
-            numerics.Gathered(sampled_log_probs[rows], log_probs[rows]),
-            run.config.top_k,
-            numerics.uniforms(key, positions, draw),
-        )  # fmt: skip
-        accepted.append(evaluation.decisions == numerics.Decision.ACCEPTED)
-    return np.concatenate(accepted)
+# A training that learns: rewards rise from 0.2.
+SETTINGS = trainer.Settings(accuracy=0.15, rollouts=12, prompts=16, updates=4, learning_rate=1e-3)
+TINY = trainer.Settings(accuracy=0.1, rollouts=2, prompts=4, updates=2)
 
 
 class TrainerTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        # GRPO learns nothing from a policy that is never right.
-        cls.start = miniature.warm_up(START, 1)
+        torch.set_num_threads(1)
+        cls.start = trainer.warmed_up(SETTINGS, 1)
         cls.server = sis.local_server()
         cls.addClassCleanup(cls.server.close)
 
-    def train(self, arm, cell=CELL):
-        name = f"{self.id().rpartition('.')[2][:100]}-{arm.replace('+', '-')}-{len(cell)}"
-        return name, trainer.train(
-            self.server.address, name, START, {**cell, "arm": arm}, 7, self.start
-        )
+    def train(self, arm, settings=SETTINGS, seed=7):
+        name = f"{self.id().rpartition('.')[2]}-{arm}-{settings.bits}-{settings.rollouts}"[:120]
+        return name, trainer.train(self.server.address, name, arm, seed, settings, self.start)
 
-    def test_decisions_are_those_of_the_numpy_reference_and_make_the_coefficients(self):
-        decided = []
-        real = sis.Client.evaluate
-
-        def checked(client, run, records, *, draw, log_probs, sampled_log_probs, options, **others):
-            evaluation = real(
-                client, run, records, draw=draw, log_probs=log_probs,
-                sampled_log_probs=sampled_log_probs, options=options, **others
-            )  # fmt: skip
-            expected = reference_accepted(run, records, draw, log_probs, sampled_log_probs)
-            np.testing.assert_array_equal(evaluation.accepted, expected)
-            self.assertEqual(evaluation.totals.accepted, evaluation.accepted.sum())
-            self.assertEqual(evaluation.totals.scored, len(records))
-            self.assertEqual(evaluation.newly_counted, len(records))
-            # The one line: old_logp = where(accepted, logp.detach(), old_logp).
-            recorded = records.sampled_log_probs
-            old_log_probs = np.where(evaluation.accepted, sampled_log_probs, recorded)
-            by_hand = trainer.clipped(np.exp(sampled_log_probs - old_log_probs), options.advantages)
-            np.testing.assert_allclose(evaluation.coefficients, by_hand, rtol=1e-6)
-            decided.append(evaluation.accepted)
-            return evaluation
-
-        with mock.patch.object(sis.Client, "evaluate", checked):
-            name, learned = self.train("grpo+sampled")
-        self.assertEqual((len(learned), len(decided)), (12, 48))
-        self.assertGreater(np.concatenate(decided).mean(), 0.0)
-        self.assertLess(np.concatenate(decided).mean(), 1.0)
+    def test_the_service_has_what_the_trainer_measured(self):
+        name, measured = self.train("sis")
+        self.assertEqual([rollout.number for rollout in measured], list(range(12)))
         with sis.Client(self.server.address) as client:
             status = client.get_run(name)
             steps = client.list_steps(status.run)
-            for item in learned:
-                for update, totals in enumerate(item.updates):
-                    self.assertLessEqual(totals.d_sis, totals.d)
-                    self.assertEqual(totals.missing, 0)
-                    self.assertEqual(steps[item.rollout * 4 + update].totals, totals)
-                residual = [point.residual_mass for point in item.by_top_k]
-                self.assertEqual(residual, sorted(residual, reverse=True))
-                self.assertAlmostEqual(residual[-1], item.updates[-1].residual_mass, places=6)
-            self.assertEqual(status.policy_version, 48)
-            self.assertEqual((status.sequences, status.leases), (0, 0))
+        for rollout in measured:
+            for update, totals in enumerate(rollout.updates):
+                self.assertLessEqual(totals.d_sis, totals.d)
+                self.assertEqual(totals.missing, 0)
+                self.assertEqual(steps[rollout.number * 4 + update].totals, totals)
+        self.assertEqual(status.policy_version, 48)
+        self.assertEqual(status.sequences, 0)
 
-    def test_a_service_trains_as_the_studys_kernels_do(self):
-        for arm in ARMS[1:]:
-            _, learned = self.train(arm)
-            by_kernels = miniature.train(START, {**CELL, "arm": arm}, 7, self.start)
-            self.assertEqual([item.reward for item in learned], by_kernels.curve.tolist())
-            totals = sum((update for item in learned for update in item.updates), sis.Totals())
-            self.assertAlmostEqual(totals.accept_rate, by_kernels.values["accept_rate"], places=12)
+    def test_without_rounding_the_first_update_of_a_rollout_is_on_policy(self):
+        exact = trainer.dataclasses.replace(SETTINGS, bits=0, rollouts=3)
+        for arm in trainer.ARMS:
+            _, measured = self.train(arm, exact)
+            for rollout in measured:
+                self.assertLess(rollout.updates[0].mean_d, 1e-6)
+                self.assertGreater(rollout.updates[-1].mean_d, 1e-4)
+        _, measured = self.train("sis", trainer.dataclasses.replace(SETTINGS, rollouts=3))
+        for rollout in measured:
+            self.assertGreater(rollout.updates[0].mean_d, 1e-3)
 
-    def test_what_the_generator_writes_in_place_trains_alike(self):
-        in_place = []
-        real = sis.client.Client.append_many
+    def test_the_same_seed_trains_the_same(self):
+        short = trainer.dataclasses.replace(SETTINGS, rollouts=3)
+        self.assertEqual(self.train("damped", short)[1], trainer.train(self.server.address, "again", "damped", 7, short, self.start))
 
-        def append_many(client, run, entries, **others):
-            segment, = client._segments
-            for entry in entries:
-                if isinstance(entry, sis.Block):
-                    in_place.append(segment.refer_all(entry[3:7]) is not None)
-            return real(client, run, entries, **others)
+    def test_arms_differ_after_the_first_update(self):
+        measured = {arm: self.train(arm, trainer.dataclasses.replace(SETTINGS, rollouts=2))[1] for arm in trainer.ARMS}
+        self.assertEqual(len({str(rollouts[0].updates[0]) for rollouts in measured.values()}), 1)
+        self.assertEqual(len({str(rollouts[-1].updates[-1]) for rollouts in measured.values()}), len(trainer.ARMS))
 
-        _, travelled = self.train(ARMS[1])
-        shared = sis.local_server(shared_memory_bytes=64 << 20)
-        self.addCleanup(shared.close)
-        with mock.patch.object(type(self), "server", shared), mock.patch.object(sis.Client, "append_many", append_many):
-            _, learned = self.train(ARMS[1])
-        self.assertEqual(learned, travelled)
-        self.assertEqual(set(in_place), {True})
+    def test_it_learns(self):
+        _, measured = self.train("damped", trainer.dataclasses.replace(SETTINGS, rollouts=24))
+        rewards = [rollout.reward for rollout in measured]
+        self.assertGreater(np.mean(rewards[-6:]), np.mean(rewards[:6]) + 0.1)
 
-    def test_arms_differ_by_their_rule_alone(self):
-        learned = {arm: self.train(arm)[1] for arm in ARMS}
-        for items in learned.values():
-            # The first update of a rollout is made with the very weights that generated it.
-            for item in items:
-                self.assertEqual(item.updates[0].d, 0.0)
-                # By 12 bits the envelope is a little above 1.
-                self.assertLess(item.updates[0].rejected, 3)
-        self.assertEqual(len({str(items[0].updates[0]) for items in learned.values()}), 1)
-        self.assertEqual(len({str(items[-1].updates[-1]) for items in learned.values()}), len(ARMS))
 
-    def test_of_an_engine_of_5_bits_only_recomputed_log_probs_begin_with_ratios_of_1(self):
-        for recomputed in ({}, {"recomputed": "true"}):
-            with mock.patch.object(trainer, "clipped", side_effect=trainer.clipped) as clipped:
-                self.train("grpo", {**CELL, "engine": "int5", **recomputed})
-            for first, _ in [call.args for call in clipped.call_args_list][::4]:
-                self.assertEqual(bool((first == 1).all()), bool(recomputed))
+class RewardTest(unittest.TestCase):
+    def test_only_the_whole_answer_counts(self):
+        stop = trainer.STOP
+        # 5 + 8 = 13, written 3 1; 2 + 2 = 4.
+        answers = torch.tensor([[3, 1, stop]] * 5 + [[4, stop, stop]] * 2)
+        responses = torch.tensor(
+            [[3, 1, stop], [3, 2, stop], [3, stop, 1], [3, 1, 0], [stop, 3, 1], [4, stop, 7], [4, 0, stop]]
+        )
+        self.assertEqual(trainer.rewards(responses, answers).tolist(), [1, 0, 0, 0, 0, 1, 0])
+        # All stopped earlier than the longest answer does.
+        self.assertEqual(trainer.rewards(torch.tensor([[4, stop]]), answers[-1:]).tolist(), [1])
 
 
 class DemoTest(unittest.TestCase):
-    def run_demo(self, plan, seconds):
+    def run_demo(self):
         said = io.StringIO()
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(said):
-            found = demo.run(plan, pathlib.Path(folder), seconds, Progress(said))
+            found = demo.run(TINY, 3, pathlib.Path(folder), Progress(said))
             page = (pathlib.Path(folder) / "report.html").read_text(encoding="utf-8")
         return found, page, said.getvalue()
 
     def test_runs_and_reports(self):
-        plan = tiny(None)
-        found, page, said = self.run_demo(plan, 150)
-        for cell in plan.cells.values():
-            made = {arm: len(runs) for arm, runs in found[cell.name].items()}
-            self.assertEqual(made, dict.fromkeys(cell.arms, 2))
-        for runs in found["int5"].values():
-            for run in runs.values():
-                self.assertLess(run.values["d_sis"], run.values["d"])
-                self.assertGreater(run.values["first_d"], 0.01)
-        self.assertIn('sis_tokens_total{decision="accepted",run="int5-grpo-sampled-1",', said)
-        self.assertNotIn("\r", said)
-        lines = [line for line in said.splitlines() if line.startswith("|")]
-        self.assertEqual(len(lines), 2 + 7 + 2 + len(plan.primary))
-        for line in lines:
-            for cell in line.strip("| ").split(" | "):
-                self.assertTrue(set(cell) <= set("-|") or f">{html.escape(cell)}</t" in page, cell)
-        charts = re.findall(r"<svg .*?</svg>", page, re.DOTALL)
-        self.assertEqual(len(charts), 6)
-        for number, chart in enumerate(charts):
-            xml.dom.minidom.parseString(chart)
-            self.assertNotIn("nan", chart)
-            self.assertIn("var(--soft-acceptance)", chart)
-            # The forest's intervals have no tooltips.
-            for name in ("soft acceptance", "GRPO recomputed"):
-                self.assertEqual(f"<title>{name}, " in chart, number > 0)
-        # Nothing but what the page itself holds.
+        found, page, said = self.run_demo()
+        self.assertEqual({arm: list(runs) for arm, runs in found.items()}, dict.fromkeys(trainer.ARMS.values(), [3, 4]))
+        for arm, runs in found.items():
+            self.assertEqual({len(curve) for run in runs.values() for curve in run}, {2})
+            self.assertRegex(said, rf"(?m)^{arm} +0\.\d+ +0\.\d+ +0\.\d+, 0\.\d+ +\d+\.\d% +0\.\d+ +0\.\d+$")
+            self.assertIn(f"<td>{arm}</td>", page)
+        self.assertIn('sis_tokens_total{decision=&quot;accepted&quot;,run=&quot;sis-3&quot;', page)
+        self.assertRegex(said, r"Look on while it trains: http://127.0.0.1:\d+/")
+        chart, = re.findall(r"<svg .*?</svg>", page, re.DOTALL)
+        xml.dom.minidom.parseString(chart)
+        self.assertNotIn("nan", chart)
+        # The page needs no other file.
         outside = r'(src|href)\s*=\s*"(?!#|http://www.w3.org)|url\((?!#)|@import|<script'
         self.assertIsNone(re.search(outside, page))
 
-    def test_seeds_that_are_not_done_in_time_are_left_out(self):
-        plan = tiny(["same"])
-        for arm in plan.cells["same"].arms:
-            plan.cells["same"].arms[arm] = 9
-        runs = Runs(plan)
-        point = sis.PrefixPoint(1, 0.1, 0.9, positions=1)
-        learned = trainer.Learned(0, 0.5, [sis.Totals(accepted=1)], [point])
-
-        def train(address, run_id, start, cell, seed, parameters, show):
-            # Those of later seeds never end by themselves, but for one.
-            while seed > done and (seed, cell["arm"]) != (done + 1, "grpo"):
-                show(learned)
-                time.sleep(0.01)
-            return [learned]
-
-        with mock.patch.object(trainer, "train", train), mock.patch.object(Runs, "start"):
-            done = 2
-            found = demo.train_all(runs, plan, "", 3, Progress(io.StringIO()))
-            for by_seed in found["same"].values():
-                self.assertEqual(list(by_seed), [1, 2])
-            done = -1
-            with self.assertRaisesRegex(RuntimeError, "before a seed was done"):
-                demo.train_all(runs, plan, "", 0.1, Progress(io.StringIO()))
-
-    def test_a_trainer_that_fails_ends_it(self):
+    def test_a_training_that_fails_ends_it(self):
         before = threading.active_count()
-        with mock.patch.object(trainer, "_record", side_effect=RuntimeError("it broke")):
+        with mock.patch.object(trainer, "_update", side_effect=RuntimeError("it broke")):
             with self.assertRaisesRegex(RuntimeError, "it broke"):
-                self.run_demo(tiny(None), 100)
+                self.run_demo()
         self.assertLessEqual(threading.active_count(), before + 1)
 
 

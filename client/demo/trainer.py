@@ -1,103 +1,193 @@
-"""A run of the study through a service: the engine's log-probs are recorded there, and it decides
-about every token, whatever the arm makes of that."""
+"""Trains a small transformer by GRPO through a server, on rollouts of an engine whose weights are rounded."""
 
+import copy
 import dataclasses
-import functools
-from typing import List
+from types import SimpleNamespace
+from typing import List, NamedTuple
 
-import numpy as np
+import torch
+from torch.nn import functional
 
 import sis
-from client.study.miniature import Training
+import sis.torch
+from client.demo.transformer import STOP, VOCABULARY, Task, Transformer, generate, rounded
+from sis.engines.transformers import TransformersAdapter
 
-_LEASE_SECONDS = 60
-_SAMPLING = sis.Sampling(log_probs="processed", temperature=1.0)
-# What the service gives coefficients for, with its decisions. "grpo" clips plain ratios itself.
-_RULES = {"grpo+sampled": sis.Grpo(), "soft_acceptance+sampled": sis.SoftAcceptance()}
-# Of "grpo": what the service takes unless told otherwise.
+# By the names of the runs: what a trainer makes of the service's decisions.
+ARMS = {"grpo": "without SIS", "sis": "with SIS", "damped": "damped truncation"}
 _CLIP = 0.2
+_GRADIENT_NORM = 1.0
+# Of supervised training: problems per step, learning rate, largest number of steps, and problems of a trial.
+_SUPERVISED_BATCH, _SUPERVISED_RATE, _SUPERVISED_STEPS, _TRIED = 128, 3e-3, 2000, 512
 
 
 @dataclasses.dataclass(frozen=True)
-class Learned:
-    """What one rollout brought."""
+class Settings:
+    # Digits of each of the two numbers that are added.
+    digits: int = 1
+    # Supervised training ends at this share of right answers.
+    accuracy: float = 0.2
+    rollouts: int = 40
+    prompts: int = 64
+    # Per prompt.
+    responses: int = 8
+    # Optimiser steps per rollout, each with a part of its responses.
+    updates: int = 8
+    learning_rate: float = 7e-4
+    # Of the engine's weights; 0: the trainer's own weights.
+    bits: int = 5
+    top_k: int = 10
 
-    rollout: int
-    # Mean over its responses: what the policy that generated them is worth.
+
+@dataclasses.dataclass(frozen=True)
+class Rollout:
+    """What was measured of one rollout."""
+
+    number: int
+    # Mean over its responses, as the engine sampled them.
     reward: float
-    # Of every update of it, in order: the u-th is made by a policy that is u updates ahead of the
-    # behaviour policy.
+    # Of its updates, in order.
     updates: List[sis.Totals]
-    # Of its last update, had only the k most probable tokens been used, for k = 1 .. K.
+    # Of its last update, as if only the k most probable tokens had been recorded, for k = 1 .. top_k.
     by_top_k: List[sis.PrefixPoint]
 
 
-def train(address, run_id, start, cell, seed, parameters, show=lambda learned: None):
-    """Trains from these parameters, with settings of the study. Returns a Learned per rollout, and
-    calls show(the last one) as they come; what it raises ends the training."""
-    training = Training(start, cell, seed, parameters)
-    sizes = training.sizes
-    learned = []
+class Batch(NamedTuple):
+    """Responses: B names, tokens int64 [B, prompt + T], mask bool [B, T], advantages float32 [B]."""
+
+    names: List[str]
+    tokens: torch.Tensor
+    mask: torch.Tensor
+    advantages: torch.Tensor
+
+    def select(self, rows: List[int]) -> "Batch":
+        return Batch([self.names[row] for row in rows], *(values[rows] for values in self[1:]))
+
+
+def _until_stop(tokens: torch.Tensor) -> torch.Tensor:
+    """Returns bool [B, T]: true up to the first STOP of each row, with it."""
+    stops = (tokens == STOP).long().cumsum(dim=1)
+    return stops - (tokens == STOP).long() == 0
+
+
+def rewards(responses: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
+    """Returns float32 [B]: 1 where a response, up to STOP, is the right answer."""
+    said = responses.masked_fill(~_until_stop(responses), STOP)
+    said = functional.pad(said, (0, answers.shape[1] - said.shape[1]), value=STOP)
+    return ((said == answers).all(dim=1) & (responses == STOP).any(dim=1)).float()
+
+
+def warmed_up(settings: Settings, seed: int) -> Transformer:
+    """Returns a model that was trained with right answers until it gives settings.accuracy of them, which GRPO
+    starts from: a policy that is never right gets no reward to learn from."""
+    task, generator = Task(settings.digits), torch.Generator().manual_seed(seed)
+    model = Transformer(task.prompt + task.answer, generator)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_SUPERVISED_RATE, weight_decay=0.0)
+    for step in range(_SUPERVISED_STEPS):
+        if step % 10 == 0:
+            prompts, answers = task.draw(_TRIED, generator)
+            made = generate(model, prompts, task.answer, generator).sequences[:, task.prompt :]
+            if rewards(made, answers).mean() >= settings.accuracy:
+                return model
+        prompts, answers = task.draw(_SUPERVISED_BATCH, generator)
+        logits = model(torch.cat([prompts, answers], dim=1))[:, task.prompt - 1 : -1]
+        mask = _until_stop(answers)
+        optimizer.zero_grad()
+        functional.cross_entropy(logits[mask], answers[mask]).backward()
+        optimizer.step()
+    raise RuntimeError(f"the transformer did not reach an accuracy of {settings.accuracy} in {step + 1} steps")
+
+
+def train(address, run_id, arm, seed, settings, start, show=lambda rollout: None):
+    """Trains a copy of the model `start`; returns a Rollout for each rollout, and calls show(the last one) after
+    each. An exception of `show` ends the training."""
+    task, generator = Task(settings.digits), torch.Generator().manual_seed(seed)
+    model = copy.deepcopy(start)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.0)
+    # The engine returns what transformers' `generate` returns, and so its adapter reads it.
+    adapter = TransformersAdapter(
+        SimpleNamespace(do_sample=True, num_beams=1, temperature=1.0, eos_token_id=STOP)
+    )
+    measured = []
     with sis.Client(address) as client:
         run = client.create_run(
-            run_id, seed=seed, vocabulary_size=sizes.vocabulary, top_k=sizes.top_k,
-            task=start.get("task", "addition"), algorithm=cell["arm"],
-            model=f"miniature, engine {cell.get('engine', 'exact')}",
+            run_id, seed=seed, vocabulary_size=VOCABULARY, top_k=settings.top_k, task="addition", algorithm=arm,
+            model=f"transformer, engine of {settings.bits or 32} bits",
         )  # fmt: skip
-        for rollout in range(sizes.rollouts):
-            # Written where the service reads it, if it shares memory.
-            made = training.generate(functools.partial(client.empty_top_k, run))
-            sequences = _record(client, run, rollout, rollout * sizes.updates, made)
-            records = client.fetch_top_k(run, sequences, lease_seconds=_LEASE_SECONDS)
-            steps = range(rollout * sizes.updates, (rollout + 1) * sizes.updates)
-            rule = _RULES.get(cell["arm"])
-            evaluations = [_update(client, run, records, training, step, rule) for step in steps]
-            client.release(run, sequences, [records.lease_id])
-            updates = [evaluation.totals for evaluation in evaluations]
-            by_top_k = list(evaluations[-1].prefix_curve)
-            learned.append(Learned(rollout, made.reward, updates, by_top_k))
-            show(learned[-1])
-    return learned
+        with sis.engines.Recorder(client, run, adapter, worker="worker-0") as recorder:
+            for number in range(settings.rollouts):
+                # A rollout worker: generates with the weights that it was given last, and records.
+                recorder.policy_version = number * settings.updates
+                engine = rounded(model, settings.bits) if settings.bits else model
+                prompts, answers = task.draw(settings.prompts, generator)
+                made = generate(
+                    engine, prompts.repeat_interleave(settings.responses, dim=0), task.answer, generator
+                )
+                names = [f"{number}.{row}" for row in range(len(made.sequences))]
+                for name, output in zip(names, adapter.rows(made, settings.top_k)):
+                    recorder.add(name, output)
+                recorder.flush()
+                # A trainer: fetches the records once, and evaluates them before each update.
+                responses = made.sequences[:, task.prompt :]
+                reward = rewards(responses, answers.repeat_interleave(settings.responses, dim=0))
+                batch = Batch(names, made.sequences, _until_stop(responses), _advantages(reward, settings.responses))
+                records = client.fetch_top_k(run, names)
+                evaluations = []
+                for part in torch.randperm(len(names), generator=generator).chunk(settings.updates):
+                    rows, draw = part.tolist(), number * settings.updates + len(evaluations)
+                    evaluations.append(
+                        _update(client, run, records.select(rows), arm, model, optimizer, batch.select(rows), draw)
+                    )
+                    client.advance_version(run, draw + 1)
+                client.release(run, names)
+                updates = [evaluation.totals for evaluation in evaluations]
+                by_top_k = list(evaluations[-1].prefix_curve)
+                measured.append(Rollout(number, float(reward.mean()), updates, by_top_k))
+                show(measured[-1])
+    return measured
 
 
-def _record(client, run, rollout, policy_version, made):
-    """What a worker does; returns the sequences, once all of it is stored."""
-    sequences = [f"{rollout}.{response}" for response in range(len(made.lengths))]
-    entries = []
-    for response, length in enumerate(made.lengths.tolist()):
-        columns = (made.sampled_ids, made.sampled_log_probs, made.ids, made.log_probs)
-        record = [column[response, :length] for column in columns]
-        entries.append(sis.Block(sequences[response], 0, policy_version, *record))
-        entries.append(sis.Seal(sequences[response], length))
-    client.append_many(run, entries, sampling=_SAMPLING, worker="worker-0")
-    return sequences
+def _advantages(reward: torch.Tensor, responses: int) -> torch.Tensor:
+    groups = reward.view(-1, responses)
+    spread = groups.std(dim=1, keepdim=True) + 1e-4
+    return ((groups - groups.mean(dim=1, keepdim=True)) / spread).flatten()
 
 
-def _update(client, run, records, training, step, rule):
-    """One optimiser step; returns what the service said about it, a sis.Evaluation."""
-    batch = training.gather(step % training.sizes.updates)
-    chosen = records.select(batch.responses.tolist())
+def _update(client, run, records, arm, model, optimizer, batch, draw):
+    """Makes one optimiser step; returns the service's sis.Evaluation of its tokens."""
+    padded = sis.torch.PaddedBatch(batch.names, batch.mask)
+    prompt = batch.tokens.shape[1] - batch.mask.shape[1]
+    tokens = padded.flat(batch.tokens[:, prompt:])
+    advantages = padded.flat(batch.advantages[:, None].expand(batch.mask.shape))
+    logits = padded.flat(model(batch.tokens)[:, prompt - 1 : -1])
+    gathered = sis.torch.gather(records, logits.detach(), tokens)
+    damped = arm == "damped"
     evaluation = client.evaluate(
         run,
-        chosen,
-        draw=step,
-        log_probs=batch.log_probs,
-        sampled_log_probs=batch.sampled_log_probs,
-        outputs=("accepted", "coefficients") if rule else ("accepted",),
-        prefix_curve=range(1, training.sizes.top_k + 1),
-        options=sis.EvaluateOptions(algorithm=rule, advantages=batch.advantages if rule else None),
+        records,
+        draw=draw,
+        outputs=("accepted", "coefficients") if damped else ("accepted",),
+        prefix_curve=range(1, run.config.top_k + 1),
+        options=sis.EvaluateOptions(
+            mask=padded.mask,
+            sampled_ids=tokens,
+            algorithm=sis.DampedTruncation() if damped else None,
+            advantages=advantages if damped else None,
+        ),
+        **gathered._asdict(),
     )
-    coefficients = evaluation.coefficients
-    if rule is None:
-        ratios = np.exp(batch.sampled_log_probs - chosen.sampled_log_probs)
-        coefficients = clipped(ratios, batch.advantages)
-    training.update(coefficients)
-    client.advance_version(run, step + 1)
+    log_probs = logits.log_softmax(dim=1).gather(1, tokens[:, None])[:, 0]
+    if damped:
+        objective = sis.torch.tensor(evaluation.coefficients) * advantages * log_probs
+    else:
+        old_log_probs = sis.torch.tensor(records.sampled_log_probs)
+        if arm == "sis":
+            # The one line.
+            old_log_probs = torch.where(sis.torch.tensor(evaluation.accepted), log_probs.detach(), old_log_probs)
+        ratios = (log_probs - old_log_probs).exp()
+        objective = torch.minimum(ratios * advantages, ratios.clamp(1 - _CLIP, 1 + _CLIP) * advantages)
+    optimizer.zero_grad()
+    (-objective.mean()).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), _GRADIENT_NORM)
+    optimizer.step()
     return evaluation
-
-
-def clipped(ratios, advantages):
-    """The coefficients of GRPO without SIS: a ratio that has moved too far the way its advantage
-    pushes has no gradient."""
-    outside = np.where(advantages > 0, ratios > 1 + _CLIP, (advantages < 0) & (ratios < 1 - _CLIP))
-    return np.where(outside, np.float32(0), ratios)

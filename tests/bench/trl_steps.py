@@ -27,7 +27,7 @@ ARMS = ("TRL", "SIS")
 
 def train(arm, model, address, arguments):
     """Seconds per rollout with its updates, of all but the first."""
-    from client.study.language_model import engine  # Before vLLM and TRL.
+    from client.demo.llm import engine  # Before vLLM and TRL.
 
     import torch
     from datasets import Dataset
@@ -114,7 +114,7 @@ def main():
     seconds = {arm: [] for arm in ARMS}
     with tempfile.TemporaryDirectory() as folder:
         model = f"{folder}/model"
-        weights = pathlib.Path(__file__).absolute().parents[2] / "client/study/language_model/weights.py"
+        weights = pathlib.Path(__file__).absolute().parents[2] / "client/demo/llm/weights.py"
         subprocess.run([sys.executable, "-P", weights, model], check=True)
         server = LiveServer(cache_bytes=1 << 30)
         try:

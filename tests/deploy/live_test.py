@@ -13,7 +13,6 @@ import urllib.request
 
 import sis
 from client.demo import trainer
-from client.study import miniature
 from server.testing.live_server import LiveServer
 from tests.deploy import dashboards, load
 from tests.deploy.prometheus_server import PrometheusServer
@@ -21,14 +20,9 @@ from tests.deploy.prometheus_server import PrometheusServer
 SECONDS_OF_LOAD = 6
 # What the trainers of the load only watch.
 OBSERVED = {"tis": sis.Tis(), "grpo": sis.Grpo()}
-# At ten times its learning rate a few tokens carry most of the weight, which is what an alert is for.
-START = {"digits": 1, "accuracy": 0.15}
-CELL = {"rollouts": 3, "prompts": 4, "updates": 4}
+SETTINGS = trainer.Settings(accuracy=0.15, rollouts=3, prompts=4, updates=4, bits=0)
 # Arms, and their runs.
-DEMO = {
-    arm: f"addition-{arm}".replace("+", "-")
-    for arm in ("grpo", "grpo+sampled", "soft_acceptance+sampled")
-}
+DEMO = {arm: f"addition-{arm}" for arm in trainer.ARMS}
 # What a server with a device and TLS would add: tests have no device, and what TLS adds is compared
 # with a certificate in security_test.
 OTHER_PANELS = {
@@ -102,12 +96,10 @@ class LiveTest(unittest.TestCase):
 
     @classmethod
     def train_demo(cls):
-        """The arms of the demonstration whose engine is the trainer's; by arm, what its trainer
-        logged."""
-        # GRPO learns nothing from a policy that is never right, and D stays 0.
-        start = miniature.warm_up(START, 1)
+        """The demonstration's trainings; by arm, what its trainer logged."""
+        start = trainer.warmed_up(SETTINGS, 1)
         return {
-            arm: trainer.train(cls.server.address, run, START, {**CELL, "arm": arm}, 3, start)
+            arm: trainer.train(cls.server.address, run, arm, 3, SETTINGS, start)
             for arm, run in DEMO.items()
         }
 
@@ -175,7 +167,7 @@ class LiveTest(unittest.TestCase):
             logged = sum((totals for rollout in learned for totals in rollout.updates), sis.Totals())
             run = f'run="{DEMO[arm]}"'
             scored = f'sum(sis_tokens_total{{{run}, decision!="missing"}})'
-            self.assertEqual(len(learned), CELL["rollouts"])
+            self.assertEqual(len(learned), SETTINGS.rollouts)
             self.assertEqual(self.prometheus.value(scored), logged.scored)
             for expression, value in (
                 (f'sum(sis_tokens_total{{{run}, decision="accepted"}}) / {scored}', logged.accept_rate),

@@ -9,17 +9,15 @@ import urllib.request
 
 import sis
 from client.demo import trainer
-from client.study import miniature
 from server.testing.live_server import LiveServer
 from tests.page.browser import Browser
 from tests.page.charts import chart
 
 SISCTL = "client/cli/sisctl"
 # As many draws as `sisctl top` lists.
-START = {"digits": 1, "accuracy": 0.15}
 ROLLOUTS, UPDATES = 3, 4
-CELL = {"rollouts": ROLLOUTS, "prompts": 4, "updates": UPDATES, "learning_rate": 3e-3, "arm": "grpo+sampled"}
-RUN = "addition-grpo-sampled-3"
+SETTINGS = trainer.Settings(accuracy=0.15, rollouts=ROLLOUTS, prompts=4, updates=UPDATES)
+RUN = "sis-3"
 
 
 class DemonstrationTest(unittest.TestCase):
@@ -31,15 +29,12 @@ class DemonstrationTest(unittest.TestCase):
         cls.addClassCleanup(cls.browser.close)
         cls.client = sis.Client(cls.server.address)
         cls.addClassCleanup(cls.client.close)
-        # GRPO learns nothing from a policy that is never right, and D stays 0.
-        start = miniature.warm_up(START, 3)
+        start = trainer.warmed_up(SETTINGS, 3)
         # The rollouts after which the page was looked at.
         cls.looked_at = []
-        cls.learned = trainer.train(
-            cls.server.address, RUN, START, CELL, 3, start, cls.look
-        )
+        cls.learned = trainer.train(cls.server.address, RUN, "sis", 3, SETTINGS, start, cls.look)
         cls.logged = {
-            item.rollout * UPDATES + update: totals
+            item.number * UPDATES + update: totals
             for item in cls.learned
             for update, totals in enumerate(item.updates)
         }
@@ -50,9 +45,9 @@ class DemonstrationTest(unittest.TestCase):
         if not cls.looked_at:
             cls.browser.open(f"http://{cls.server.admin_address}/#/run/{RUN}")
             cls.browser.wait_for_text("Live, updated", "#status")
-        last = str(learned.rollout * UPDATES + UPDATES - 1)
+        last = str(learned.number * UPDATES + UPDATES - 1)
         cls.browser.wait(f"draw {last}", lambda: last in cls.drawn("Accept rate")["names"])
-        cls.looked_at.append(learned.rollout)
+        cls.looked_at.append(learned.number)
 
     @classmethod
     def drawn(cls, title):
@@ -68,7 +63,7 @@ class DemonstrationTest(unittest.TestCase):
         steps = self.client.list_steps(run)
         self.assertEqual({draw: step.totals for draw, step in steps.items()}, self.logged)
         for item in self.learned:
-            last = item.rollout * UPDATES + UPDATES - 1
+            last = item.number * UPDATES + UPDATES - 1
             self.assertEqual(list(steps[last].prefix_curve), item.by_top_k)
         for draw, step in steps.items():
             self.assertEqual(step, self.client.get_step(run, draw))

@@ -5,9 +5,8 @@ mass, and the accept rate to be expected, as the tables of docs/encodings.md.
     bazel run //tests/bench/encodings:engine_sets
 
 The first installs vLLM and SmolLM2-135M into build/rl. vLLM in bfloat16 answers prompts, with the
-trainer's weights and with those of four bits (client/study/language_model/int4.py), and gives the 100
-most probable tokens of every position. The trainer is the float32 model of transformers, with these weights
-and after some updates on the first engine's responses. A server cuts, keeps, in 12 bits, and decides: a run
+trainer's weights and with those of four bits (int4.py), and gives the 100 most probable tokens of every
+position. The trainer is the float32 model of transformers, with these weights and after some updates on the first engine's responses. A server cuts, keeps, in 12 bits, and decides: a run
 for each cap and target.
 """
 
@@ -171,11 +170,11 @@ def main():
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from client.study.language_model import int4
+    from tests.bench.encodings import int4
 
     torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as folder:
-        weights = pathlib.Path(__file__).absolute().parents[3] / "client/study/language_model/weights.py"
+        weights = pathlib.Path(__file__).absolute().parents[3] / "client/demo/llm/weights.py"
         subprocess.run([sys.executable, "-P", weights, f"{folder}/bfloat16"], check=True)
         model = AutoModelForCausalLM.from_pretrained(f"{folder}/bfloat16", dtype=torch.float32)
         exact = {name: weight.clone() for name, weight in model.state_dict().items()}

@@ -125,7 +125,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         model = arguments.model or f"{folder}/model"
         if not arguments.model:
-            weights = pathlib.Path(__file__).absolute().parents[3] / "client/study/language_model/weights.py"
+            weights = pathlib.Path(__file__).absolute().parents[3] / "client/demo/llm/weights.py"
             subprocess.run([sys.executable, "-P", weights, model], check=True)
         server = LiveServer(cache_bytes=1 << 30)
         try:

@@ -18,7 +18,6 @@ from cryptography import x509
 
 import sis
 from client.demo import trainer
-from client.study import miniature
 from server.testing.live_server import BINARY
 from server.testing.until import until
 from tests.deploy import one_step
@@ -29,8 +28,7 @@ from tests.deploy.helm.rendered_chart import INSECURE, documents, servers
 TLS = {"tlsSecret": "tls", "identitiesSecret": "identities"}
 RUN = {"seed": 1, "vocabulary_size": one_step.VOCABULARY, "top_k": one_step.TOP_K}
 # The demonstration, as small as it can be and still learn something.
-START = {"digits": 1, "accuracy": 0.15}
-CELL = {"rollouts": 2, "prompts": 4, "updates": 3, "learning_rate": 3e-3, "arm": "grpo+sampled"}
+SETTINGS = trainer.Settings(accuracy=0.15, rollouts=2, prompts=4, updates=3)
 
 
 def fill_cache(client):
@@ -77,15 +75,15 @@ class RenderedServersChecks(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
         cls.secrets = MountedSecrets(folder.name)
-        cls.start = miniature.warm_up(START, 1)
+        cls.start = trainer.warmed_up(SETTINGS, 1)
 
     def check_the_demonstration(self, address):
         """Which finds addresses and credentials as in a pod. address: of one server, or of all
         replicas."""
-        learned = trainer.train(address, "demo", START, CELL, 1, self.start)
-        self.assertEqual(len(learned), CELL["rollouts"])
+        learned = trainer.train(address, "demo", "sis", 1, SETTINGS, self.start)
+        self.assertEqual(len(learned), SETTINGS.rollouts)
         for rollout in learned:
-            self.assertEqual(len(rollout.updates), CELL["updates"])
+            self.assertEqual(len(rollout.updates), SETTINGS.updates)
             for totals in rollout.updates:
                 self.assertEqual(totals.missing, 0)
                 self.assertGreater(totals.accepted, 0)

@@ -1,4 +1,4 @@
-"""TRL, with transformers or vLLM as its engine, on a GPU if there is one. To be imported before them."""
+"""TRL with vLLM as its engine, on one core. To be imported before them."""
 
 import functools
 import os
@@ -14,14 +14,14 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 import torch
 import trl.trainer.utils
-from client.study.language_model import task
-from client.study.language_model.settings import Settings
+from client.demo.llm import task
+from client.demo.llm.settings import Settings
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig
 
 
 def prepare() -> None:
-    """Before each trainer is made: one core of the processor."""
+    """Limits PyTorch to one core of the processor; call it before each trainer is made."""
     torch.set_num_threads(1)
     # On a CPU TRL multiplies the prompts' positions with the head too, though only responses are
     # scored.
@@ -29,7 +29,7 @@ def prepare() -> None:
 
 
 def prepare_vllm() -> None:
-    """Besides, where it is vLLM that generates, in this process, in bfloat16."""
+    """Also before each trainer is made: vLLM generates in this process, in bfloat16."""
     import trl.generation.vllm_generation
     import vllm
     import vllm._custom_ops
@@ -56,11 +56,7 @@ def model(path: str, tokenizer: Any) -> Any:
     return made
 
 
-def grpo_config(
-    settings: Settings, tokenizer: Any, folder: str, seed: int, **more: Any
-) -> GRPOConfig:
-    if settings.engine == "vllm":
-        more["generation_kwargs"] = {"stop_token_ids": tokenizer.encode(task.END)}
+def grpo_config(settings: Settings, tokenizer: Any, folder: str, seed: int) -> GRPOConfig:
     return GRPOConfig(
         output_dir=folder,
         seed=seed,
@@ -71,17 +67,18 @@ def grpo_config(
         max_completion_length=settings.tokens,
         learning_rate=settings.learning_rate,
         lr_scheduler_type="constant",
-        bf16=settings.bf16,
-        use_vllm=settings.engine == "vllm",
+        # Faster where processors have no bfloat16.
+        bf16=False,
+        use_vllm=True,
         vllm_mode="colocate",
         vllm_importance_sampling_correction=False,
         vllm_max_model_length=64,
         gradient_checkpointing=False,
         # vLLM is a build for CPUs.
-        use_cpu=settings.engine == "vllm" or not torch.cuda.is_available(),
+        use_cpu=True,
+        generation_kwargs={"stop_token_ids": tokenizer.encode(task.END)},
         report_to=[],
         logging_steps=1,
         save_strategy="no",
         disable_tqdm=True,
-        **more,
     )
