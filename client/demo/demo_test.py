@@ -1,10 +1,13 @@
 """The demonstration on a tiny scale, with a real server."""
 
 import contextlib
+import dataclasses
 import io
 import os
 import pathlib
 import re
+import subprocess
+import sys
 import tempfile
 import threading
 import unittest
@@ -20,7 +23,6 @@ from client.demo.progress import Progress
 
 os.environ["PATH"] = f"{pathlib.Path('server/main').resolve()}{os.pathsep}{os.environ['PATH']}"
 
-# A training that learns: rewards rise from 0.2.
 SETTINGS = trainer.Settings(accuracy=0.15, rollouts=12, prompts=16, updates=4, learning_rate=1e-3)
 TINY = trainer.Settings(accuracy=0.1, rollouts=2, prompts=4, updates=2)
 
@@ -52,29 +54,29 @@ class TrainerTest(unittest.TestCase):
         self.assertEqual(status.sequences, 0)
 
     def test_without_rounding_the_first_update_of_a_rollout_is_on_policy(self):
-        exact = trainer.dataclasses.replace(SETTINGS, bits=0, rollouts=3)
+        exact = dataclasses.replace(SETTINGS, bits=0, rollouts=3)
         for arm in trainer.ARMS:
             _, measured = self.train(arm, exact)
             for rollout in measured:
                 self.assertLess(rollout.updates[0].mean_d, 1e-6)
                 self.assertGreater(rollout.updates[-1].mean_d, 1e-4)
-        _, measured = self.train("sis", trainer.dataclasses.replace(SETTINGS, rollouts=3))
+        _, measured = self.train("sis", dataclasses.replace(SETTINGS, rollouts=3))
         for rollout in measured:
             self.assertGreater(rollout.updates[0].mean_d, 1e-3)
 
     def test_the_same_seed_trains_the_same(self):
-        short = trainer.dataclasses.replace(SETTINGS, rollouts=3)
+        short = dataclasses.replace(SETTINGS, rollouts=3)
         self.assertEqual(self.train("damped", short)[1], trainer.train(self.server.address, "again", "damped", 7, short, self.start))
 
     def test_arms_differ_after_the_first_update(self):
-        measured = {arm: self.train(arm, trainer.dataclasses.replace(SETTINGS, rollouts=2))[1] for arm in trainer.ARMS}
+        measured = {arm: self.train(arm, dataclasses.replace(SETTINGS, rollouts=2))[1] for arm in trainer.ARMS}
         self.assertEqual(len({str(rollouts[0].updates[0]) for rollouts in measured.values()}), 1)
         self.assertEqual(len({str(rollouts[-1].updates[-1]) for rollouts in measured.values()}), len(trainer.ARMS))
 
     def test_it_learns(self):
-        _, measured = self.train("damped", trainer.dataclasses.replace(SETTINGS, rollouts=24))
+        _, measured = self.train("damped", trainer.Settings(rollouts=20), seed=1)
         rewards = [rollout.reward for rollout in measured]
-        self.assertGreater(np.mean(rewards[-6:]), np.mean(rewards[:6]) + 0.1)
+        self.assertGreater(np.mean(rewards[-4:]), np.mean(rewards[:4]) + 0.15)
 
 
 class RewardTest(unittest.TestCase):
@@ -120,6 +122,14 @@ class DemoTest(unittest.TestCase):
             with self.assertRaisesRegex(RuntimeError, "it broke"):
                 self.run_demo()
         self.assertLessEqual(threading.active_count(), before + 1)
+
+
+class ReadmeTest(unittest.TestCase):
+    def test_the_loop_of_the_readme_runs_as_it_stands(self):
+        *_, loop = re.findall(r"```python\n(.*?)```", pathlib.Path("README.md").read_text(encoding="utf-8"), re.DOTALL)
+        done = subprocess.run([sys.executable, "-c", loop], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"^accepted \d+%, D 0\.\d+, D_SIS 0\.\d+\n$")
 
 
 if __name__ == "__main__":

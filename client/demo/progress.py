@@ -1,4 +1,4 @@
-"""What the studies and the demonstrations do as programs, whatever they train."""
+"""Progress and exit status of the demonstrations."""
 
 import shutil
 import signal

@@ -22,7 +22,7 @@ _SHOWN_METRICS = (
 
 
 class Curves(NamedTuple):
-    """What was measured of one training, per rollout. D and D_SIS are in nats per token."""
+    """Measurements of one training, per rollout. D and D_SIS are in nats per token."""
 
     reward: Sequence[float]
     accept_rate: Sequence[float]

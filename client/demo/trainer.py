@@ -13,11 +13,11 @@ import sis.torch
 from client.demo.transformer import STOP, VOCABULARY, Task, Transformer, generate, rounded
 from sis.engines.transformers import TransformersAdapter
 
-# By the names of the runs: what a trainer makes of the service's decisions.
+# Names of the runs, and how a trainer uses the service's decisions.
 ARMS = {"grpo": "without SIS", "sis": "with SIS", "damped": "damped truncation"}
 _CLIP = 0.2
 _GRADIENT_NORM = 1.0
-# Of supervised training: problems per step, learning rate, largest number of steps, and problems of a trial.
+# Supervised training: problems per step, learning rate, largest number of steps, and problems of a trial.
 _SUPERVISED_BATCH, _SUPERVISED_RATE, _SUPERVISED_STEPS, _TRIED = 128, 3e-3, 2000, 512
 
 
@@ -34,21 +34,21 @@ class Settings:
     # Optimiser steps per rollout, each with a part of its responses.
     updates: int = 8
     learning_rate: float = 7e-4
-    # Of the engine's weights; 0: the trainer's own weights.
+    # Bits of the engine's weights; 0: the trainer's own weights.
     bits: int = 5
     top_k: int = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Rollout:
-    """What was measured of one rollout."""
+    """Measurements of one rollout."""
 
     number: int
     # Mean over its responses, as the engine sampled them.
     reward: float
-    # Of its updates, in order.
+    # One per update, in order.
     updates: List[sis.Totals]
-    # Of its last update, as if only the k most probable tokens had been recorded, for k = 1 .. top_k.
+    # For k = 1 .. top_k, the last update as if only the k most probable tokens had been recorded.
     by_top_k: List[sis.PrefixPoint]
 
 

@@ -1,4 +1,4 @@
-"""What the trainings of the language model have in common, in numbers."""
+"""Settings of the language model's trainings."""
 
 import dataclasses
 import math

@@ -6,7 +6,7 @@ The model has seen such lines, but at first is often wrong, and often goes on wr
 import random
 from typing import Any, Dict, List, Sequence
 
-# What ends a response.
+# The end of a response.
 END = "\n"
 
 # As TRL's datasets have them: a prompt, and its answer.

@@ -24,7 +24,7 @@ from transformers import AutoTokenizer, TrainerCallback
 
 from sis.trl import SisConfig
 
-# Of TRL's log, once per update, the reward once per rollout: by the names that this program prints.
+# Values of TRL's log, once per update, the reward once per rollout; and the names that this program prints.
 _MEASURED = {"reward": "reward", "sis/accept_rate": "accept_rate", "sis/d": "d", "sis/d_sis": "d_sis"}
 
 
