@@ -59,6 +59,10 @@ Check CheckWeights(const Part& part);
 
 // The recorded tokens leave out too much of what the policies give any weight.
 Check CheckCoverage(const Part& part);
+// Own log-probs of exactly 0, many in a row, where the current policy is not certain.
+Check CheckZeros(const Part& part);
+// Tokens are of versions newer than the run's.
+Check CheckAhead(const Part& part);
 // Tokens of the current version agree, those of versions before do not.
 Check CheckStaleness(const Part& part);
 

@@ -169,6 +169,24 @@ Diagnosis Measure(const Part& whole, std::vector<LeftOut> left_out) {
           .left_out = std::move(left_out)};
 }
 
+// Puts the check of filters first, as a fault unless the policies agree. Then the last three
+// checks, which any difference of kinds looks like, are not asked.
+void NameFilter(const std::string& filter, Diagnosis& diagnosis) {
+  std::vector<Check>& checks = diagnosis.checks;
+  const bool agree = !AnyFault(checks) && diagnosis.size.is_noise;
+  const auto found = std::ranges::find(checks, "filter", &Check::name);
+  std::rotate(checks.begin(), found, found + 1);
+  if (agree) return;
+  Check& check = checks.front();
+  check.outcome = Check::Outcome::kFault;
+  check.finding = absl::StrCat(
+      "The records are renormalised over the tokens that a filter left (", filter,
+      "): ratios mean something only if the current policy is renormalised over the same tokens.");
+  for (const char* const name : {"uneven", "outliers", "weights"}) {
+    Named(checks, name).Untested("the log-probs are not of one kind");
+  }
+}
+
 // What follows from checks and size.
 void Conclude(size_t positions, bool of_run, Diagnosis& diagnosis) {
   diagnosis.fault = AnyFault(diagnosis.checks);
@@ -207,23 +225,35 @@ Diagnosis Diagnose(const RecordedPair& pair, const Part& whole, const Decisions&
 }
 
 Diagnosis DiagnoseRun(const RecordedPair& pair, const Decisions& decisions,
-                      std::vector<LeftOut> left_out) {
+                      std::vector<LeftOut> left_out, const std::string& filter) {
   const Part whole = WholeOf(pair, decisions);
   Diagnosis diagnosis = Measure(whole, std::move(left_out));
   std::vector<Check>& checks = diagnosis.checks;
   checks = AskApart(whole);
   // One reads the other's records: the tokens are the same, in the same order.
   checks.erase(checks.begin());
-  Check staleness = CheckStaleness(whole), coverage = CheckCoverage(whole);
+  Check zeros = CheckZeros(whole), staleness = CheckStaleness(whole),
+        coverage = CheckCoverage(whole);
   const Check* const first = FirstFault(checks);
-  if (staleness.fault()) {
+  if (zeros.fault()) {
+    Dismiss(checks, "some log-probs are padding");
+  } else if (staleness.fault()) {
     Dismiss(checks, "the differences are those of stale tokens");
   } else if (first != nullptr && PositionsDiffer(*first)) {
     coverage.Untested("the positions do not correspond");
   }
+  checks.insert(checks.begin(), std::move(zeros));
+  checks.push_back(CheckAhead(whole));
   checks.push_back(std::move(staleness));
   checks.push_back(std::move(coverage));
+  if (!filter.empty()) NameFilter(filter, diagnosis);
   Conclude(whole.positions.size(), /*of_run=*/true, diagnosis);
+  if (!filter.empty() && !checks.front().fault()) {
+    diagnosis.verdict.insert(
+        diagnosis.verdict.begin(),
+        absl::StrCat("The records are renormalised over the tokens that a filter left (", filter,
+                     "), and the current policy agrees with them."));
+  }
   return diagnosis;
 }
 

@@ -31,8 +31,10 @@ struct Diagnosis {
 Diagnosis Diagnose(const RecordedPair& pair, const Part& whole, const Decisions& decisions);
 
 // The same of tokens that a run has recorded, A, and evaluated, B: questions that only files have
-// are left out, and others asked, of mass and age. `decisions` are the run's own.
+// are left out, and others asked, of mass, age and padding. `decisions` are the run's own.
+// `filter`: the recorded sampling's, like "top_p 0.8", or empty. Differences that it explains are
+// not blamed on anything else.
 Diagnosis DiagnoseRun(const RecordedPair& pair, const Decisions& decisions,
-                      std::vector<LeftOut> left_out);
+                      std::vector<LeftOut> left_out, const std::string& filter);
 
 }  // namespace sis

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/compare/diagnosis_json.h"
 #include "client/compare/inspected_sequence.h"
 #include "client/compare/inspected_tokens.h"
@@ -19,6 +20,17 @@ struct Inspected {
   std::vector<v1::InspectSequenceResponse> sequences;
   size_t not_asked = 0;  // positions of sequences beyond kMostPositions
 };
+
+// The filters of a sampling, like "top_p 0.8, min_p 0.1". Empty if none changes anything.
+std::string FilterOf(const v1::Sampling& sampling) {
+  std::vector<std::string> filters;
+  if (sampling.has_top_p() && sampling.top_p() < 1) {
+    filters.push_back(absl::StrCat("top_p ", sampling.top_p()));
+  }
+  if (sampling.top_k() > 0) filters.push_back(absl::StrCat("top_k ", sampling.top_k()));
+  if (sampling.min_p() > 0) filters.push_back(absl::StrCat("min_p ", sampling.min_p()));
+  return absl::StrJoin(filters, ", ");
+}
 
 absl::StatusOr<Inspected> Inspect(const RunCalls& calls, uint64_t last_draw) {
   constexpr uint64_t kEnoughPositions = 4000;
@@ -80,7 +92,8 @@ absl::StatusOr<RunDiagnosis> DiagnoseRun(const RunCalls& calls) {
     tokens->left_out.push_back(
         {"not_asked", inspected->not_asked, "of sequences beyond what is asked at once"});
   }
-  diagnosis.tokens = DiagnoseRun(tokens->pair, tokens->decisions, std::move(tokens->left_out));
+  diagnosis.tokens = DiagnoseRun(tokens->pair, tokens->decisions, std::move(tokens->left_out),
+                                 FilterOf(diagnosis.run.sampling()));
   return diagnosis;
 }
 

@@ -40,6 +40,7 @@ void AddRun(const v1::Run& part, v1::Run& run) {
     }
     run.set_last_evaluated_at(std::max(run.last_evaluated_at(), part.last_evaluated_at()));
   }
+  if (!run.has_sampling() && part.has_sampling()) *run.mutable_sampling() = part.sampling();
   if (part.has_last_draw()) run.set_last_draw(std::max(run.last_draw(), part.last_draw()));
 }
 

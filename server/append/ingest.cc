@@ -55,6 +55,7 @@ absl::StatusOr<Ingest> Ingest::Open(StoredRuns& runs, RoomQueue& room_queue,
                      (*run)->id(), "' has ", (*run)->config().vocabulary_size));
   }
   if (absl::Status status = CheckSampling(header.sampling()); !status.ok()) return status;
+  (*run)->recent_events().NoteSampling(header.sampling().SerializeAsString());
   return Ingest(runs, room_queue, *std::move(run));
 }
 

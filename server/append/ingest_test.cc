@@ -169,11 +169,15 @@ TEST_F(IngestTest, ChecksumsCoverTheFourArrays) {
 }
 
 TEST_F(IngestTest, BadHeadersAreRefusedByName) {
+  // Of the stream that was opened last.
+  const auto sampling = [&] { return run_->recent_events().events().sampling; };
   const auto refused = [&](StatusCode code, const std::string& message, auto change) {
     v1::AppendHeader header = HeaderOf(*run_);
     change(header, *header.mutable_sampling());
+    const std::string before = sampling();
     const absl::Status status = Ingest::Open(cache_.runs, cache_.room_queue, header).status();
     EXPECT_EQ(status.code(), code) << message;
+    EXPECT_EQ(sampling(), before);
     EXPECT_THAT(std::string(status.message()), HasSubstr(message));
   };
   const auto invalid = [&](const std::string& message, auto change) {
@@ -230,6 +234,7 @@ TEST_F(IngestTest, BadHeadersAreRefusedByName) {
     change(*processed.mutable_sampling());
     processed.mutable_sampling()->set_log_probs(v1::Sampling::PROCESSED);
     EXPECT_TRUE(Ingest::Open(cache_.runs, cache_.room_queue, processed).ok()) << message;
+    EXPECT_EQ(sampling(), processed.sampling().SerializeAsString());
   }
   v1::AppendHeader neutral = HeaderOf(*run_);
   neutral.mutable_sampling()->set_top_p(1);

@@ -1,6 +1,7 @@
 #include "server/cache/recent_events.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace sis {
 
@@ -14,6 +15,11 @@ RecentEvents::Events RecentEvents::events() const {
   Events events = events_;
   events.open_appends = open_append_.use_count() - 1;
   return events;
+}
+
+void RecentEvents::NoteSampling(std::string serialised) {
+  WriterLock lock(mutex_);
+  events_.sampling = std::move(serialised);
 }
 
 void RecentEvents::NoteAppend(absl::Time now) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -42,9 +43,12 @@ class RecentEvents {
     Count refused_entries;
     Count evicted_unread;  // sequences
     Calls evaluations;
+    std::string sampling;  // a serialised v1::Sampling, of the append stream opened last
   };
   Events events() const ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // An append stream was opened.
+  void NoteSampling(std::string serialised) ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteAppend(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   // Something was fetched or evaluated.
   void NoteRead(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);

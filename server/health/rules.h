@@ -1,6 +1,5 @@
-// What is wrong with a run, and from where on: one table for the verdicts of runs and for the
-// alerts of the same names (deploy/prometheus/sis.alerts.yaml), which rules_test.cc compares with
-// it.
+// The rules by which runs are judged, and their thresholds, which stand nowhere else. Alerts of the
+// same names (deploy/prometheus/sis.alerts.yaml) read what was found from sis_run_findings.
 #pragma once
 
 #include <array>
@@ -43,14 +42,20 @@ enum class RuleId {
 };
 
 inline constexpr std::array kRules = {
+    // A page that changed by itself is one too many: the next may be in something without a
+    // checksum.
     Rule{"SisCorruptPages", Verdict::kBroken, 0,
          "Look at this machine's memory and disk, and move the run to another one."},
+    // Each refusal is a batch without decisions.
     Rule{"SisEvaluationsRefused", Verdict::kBroken, 0.05,
          "Read the message in the trainer's log: such a batch has no decisions."},
+    // 0 if log p(y) and the slots come from one computation. Rounding in a second one makes a few.
     Rule{
         "SisEnvelopeViolations", Verdict::kBroken, 0.001,
         "Take the sampled token's log-prob from the same gather as those of the slots: rows may be "
         "shifted by one, or come from another pass."},
+    // bfloat16 leaves 0.04 nats per token between two engines and weights of 4 bits 0.07. A mean of
+    // 1 nat, a factor of e, is another kind of number.
     Rule{"SisEnginesDiffer", Verdict::kBroken, 1,
          "Ask sisctl diagnose, or sisctl compare of engine and trainer on one text: temperature, "
          "template, tokenizer, rows shifted by one, weights that were not loaded."},
@@ -69,26 +74,36 @@ inline constexpr std::array kRules = {
          "The worker's log names field, sequence, position and value of what was refused."},
     Rule{"SisEvictedUnread", Verdict::kWorthALook, 0,
          "Raise the quota or --cache_bytes, take a store, or slow the workers down."},
+    // In healthy operation none is missing.
     Rule{"SisMissingTokens", Verdict::kWorthALook, 0.01,
          "Never arrived: ask the workers. Evicted: release sooner, more memory, or a store. "
          "Expired: time_to_live. Stale: max_staleness. Store down: its nodes."},
+    // A few hundredths in healthy runs. Some tenths are lost to what the slots don't hold.
     Rule{"SisResidualMassHigh", Verdict::kWorthALook, 0.2,
          "Record more slots (a larger K), or the same filters on both sides. Above 70% the two "
          "sides speak of different tokens, and no K helps."},
+    // A quarter is more than staleness and learning move it from one draw to the next.
     Rule{"SisAcceptRateCollapsing", Verdict::kWorthALook, 0.75,
          "What was changed then? A version, precision, temperature, or weights that were not "
          "loaded; else the last updates were too large."},
+    // Engines that differ only in rounding accept 0.76 to 0.91 of the tokens, and policies that
+    // have
+    // drifted by 0.2 nats 0.61 to 0.79 (docs/encodings.md).
     Rule{"SisAcceptRateLow", Verdict::kWorthALook, 0.5,
          "Residual mass high: K or the filters. D high: engines that differ, or drift. Both low: "
          "evaluate with a smaller top_k."},
+    // Log-normal weights whose logarithms spread by s nats leave exp(-s^2): 0.3 at 1.1 nats. Then
+    // seven of ten tokens add cost but no information.
     Rule{"SisEffectiveSampleSizeLow", Verdict::kWorthALook, 0.3,
          "Fewer updates per rollout, or a correction that cuts large weights."},
+    // Trust regions are set to leave out a few hundredths.
     Rule{
         "SisSequencesLeftOut", Verdict::kWorthALook, 0.2,
         "See sisctl diagnose: where the policies have no fault, make fewer updates per rollout, or "
         "widen the trust regions."},
     Rule{"SisDSisNearD", Verdict::kWorthALook, 0.9,
          "Nearly no token that deviates is accepted: look at residual mass and envelope."},
+    // Eviction starts a little below the limit.
     Rule{"SisCacheNearLimit", Verdict::kWorthALook, 0.9,
          "Let trainers release what they have used, raise the quota or --cache_bytes, or take a "
          "store."},
@@ -99,10 +114,10 @@ inline constexpr double kLeastDeviation = 0.01;
 // In nats per token; from here on fresh tokens have a fault of their own, whatever stale ones do
 // (CheckStaleness, client/compare/check_run.cc).
 inline constexpr double kMostFreshDeviation = 0.15;
-// The window of the alerts: what lies further back is no matter any more.
+// Events that lie further back don't matter any more.
 inline constexpr absl::Duration kWindow = absl::Minutes(15);
 
-// Here a draw is what time is to the alerts: the last ones, with so many tokens, are judged.
+// The last draws are judged, at least this number of them and of tokens.
 inline constexpr int kDrawsJudged = 4;
 inline constexpr int kLeastTokens = 1000;
 inline constexpr int kLeastSequences = 16;  // of which a share is told

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
-#include <regex>
 #include <sstream>
 #include <vector>
 
@@ -28,7 +27,7 @@ std::map<std::string, std::string> Alerts() {
   return alerts;
 }
 
-TEST(RulesTest, AreThoseOfTheAlerts) {
+TEST(RulesTest, HaveAnAlertEach) {
   const std::map<std::string, std::string> alerts = Alerts();
   ASSERT_GT(alerts.size(), kRules.size());
   for (const Rule& rule : kRules) {
@@ -38,25 +37,15 @@ TEST(RulesTest, AreThoseOfTheAlerts) {
     const std::string& text = alert->second;
     const bool critical = text.find("severity: critical") != std::string::npos;
     EXPECT_EQ(critical, rule.verdict == Verdict::kBroken);
-    // By the same number, or by what this server found.
-    const std::string found =
-        absl::StrCat("sis_run_findings{rule=\"", std::string(rule.name), "\"}");
-    const std::regex beyond(absl::StrCat("[<>=] ", rule.threshold, "( \\*|\\s|$)"));
-    EXPECT_TRUE(text.find(found) != std::string::npos || std::regex_search(text, beyond)) << text;
+    EXPECT_NE(text.find(absl::StrCat("{rule=\"", std::string(rule.name), "\"}")), std::string::npos)
+        << text;
     EXPECT_FALSE(rule.action.empty());
-    // Where it says how far back it looks, it is as far as here.
-    if (text.find("increase(sis_refused") != std::string::npos ||
-        text.find("increase(sis_evicted") != std::string::npos) {
-      EXPECT_NE(text.find(absl::StrCat("[", absl::ToInt64Minutes(kWindow), "m]")),
-                std::string::npos);
-    }
   }
-  EXPECT_NE(alerts.at("SisDSisNearD").find(absl::StrCat("> ", kLeastDeviation)), std::string::npos);
 }
 
 TEST(RulesTest, HaveEveryAlertOfARun) {
   for (const auto& alert : Alerts()) {
-    if (alert.second.find("$labels.run }}") == std::string::npos) continue;
+    if (alert.second.find("{rule=\"") == std::string::npos) continue;
     EXPECT_TRUE(std::ranges::count(kRules, alert.first, &Rule::name) == 1) << alert.first;
   }
 }

@@ -110,6 +110,9 @@ v1::Run Describe(const Run& run, const std::vector<Finding>& findings) {
     message.set_last_evaluated_at(SecondsSince1970(last->ended));
   }
   message.set_shares_metrics(!run.counters().named());
+  if (const std::string sampling = run.recent_events().events().sampling; !sampling.empty()) {
+    message.mutable_sampling()->ParseFromString(sampling);
+  }
   return message;
 }
 

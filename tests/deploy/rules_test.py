@@ -2,7 +2,9 @@
 every alert has its page."""
 
 import pathlib
+import re
 import subprocess
+import tempfile
 import unittest
 
 import yaml
@@ -29,13 +31,56 @@ class RulesTest(unittest.TestCase):
     def test_they_pass_their_tests(self):
         self.promtool("test", "rules", FOLDER / "rules.test.yaml", FOLDER / "alerts.test.yaml")
 
+    def test_alerts_of_runs_fire_for_their_findings(self):
+        """Not before their time, and of findings about draws not once a run has ended."""
+        for alert in self.alerts_of_runs():
+            of_training = "sis_training_findings" in alert["expr"]
+            series = [
+                (f'sis_run_findings{{job="sis", instance="{instance}", run="{run}", rule="{rule}"}}', "1x60")
+                for instance, run, rule in (
+                    ("a:9464", "a", alert["alert"]), ("b:9464", "ended", alert["alert"]), ("b:9464", "other", "Other")
+                )
+            ]  # fmt: skip
+            tokens = 'sis_tokens_total{job="sis", run="%s", decision="missing", staleness="unknown"}'
+            series += [(tokens % "a", "0+9x60"), (tokens % "ended", "9x60"), (tokens % "other", "0+9x60")]
+            (label,) = re.findall(r"\$labels\.(\w+)", alert["annotations"]["summary"])
+            firing = [("a", "a:9464")] if of_training else [("a", "a:9464"), ("ended", "b:9464")]
+            expected = [
+                {
+                    "exp_labels": {**alert["labels"], "job": "sis", label: dict(run=run, instance=instance)[label]},
+                    "exp_annotations": {
+                        name: text.replace("{{ $labels.run }}", run).replace("{{ $labels.instance }}", instance)
+                        for name, text in alert["annotations"].items()
+                    },
+                }
+                for run, instance in firing
+            ]
+            minutes = int(alert.get("for", "0m")[:-1])
+            case = {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in series],
+                "alert_rule_test": [
+                    {"eval_time": "40m", "alertname": alert["alert"], "exp_alerts": expected},
+                    *([{"eval_time": f"{minutes - 1}m", "alertname": alert["alert"], "exp_alerts": []}] if minutes else []),
+                ],
+            }
+            rules = [str(path.resolve()) for path in (dashboards.RULES, dashboards.ALERTS)]
+            with self.subTest(alert["alert"]), tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+                yaml.safe_dump({"rule_files": rules, "evaluation_interval": "1m", "tests": [case]}, file)
+                file.flush()
+                self.promtool("test", "rules", file.name)
+
+    def alerts_of_runs(self):
+        return [alert for alert in self.alerts if f'{{rule="{alert["alert"]}"}}' in alert["expr"]]
+
     def test_every_alert_is_seen_to_fire_and_to_be_silent(self):
         fires, silent = set(), set()
         for test in yaml.safe_load((FOLDER / "alerts.test.yaml").read_text())["tests"]:
             for case in test["alert_rule_test"]:
                 (fires if case["exp_alerts"] else silent).add(case["alertname"])
-        names = {alert["alert"] for alert in self.alerts}
-        self.assertGreater(len(names), 10)
+        of_runs = {alert["alert"] for alert in self.alerts_of_runs()}
+        self.assertGreater(len(of_runs), 10)
+        names = {alert["alert"] for alert in self.alerts} - of_runs
         self.assertEqual(fires, names)
         self.assertEqual(silent, names)
 

@@ -51,7 +51,7 @@ class TooFewSlots(WrongValues):
 class EntriesRefused(Problem):
     """A worker whose log-probs are above 0."""
 
-    alerts = {"SisEntriesRefused": {"run": "SisEntriesRefused", "code": "INVALID_ARGUMENT"}}
+    alerts = {"SisEntriesRefused": {"run": "SisEntriesRefused"}}
 
     def __init__(self, server: LiveServer, client: sis.Client) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class EntriesRefused(Problem):
 class EvaluationsRefused(Problem):
     """A trainer that holds other records than the server: its digests differ."""
 
-    alerts = {"SisEvaluationsRefused": {"grpc_method": "Evaluate"}}
+    alerts = {"SisEvaluationsRefused": {"run": "SisEvaluationsRefused"}}
 
     def __init__(self, server: LiveServer, client: sis.Client) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class EvaluationsRefused(Problem):
         if self.present:
             part = sis.Slice(part.sequence, length=part.length, record_digest=part.record_digest ^ 1)
         values = uniform_block(4, 8)
-        # Other trainers evaluate as well, and this counts all of them.
+        # Few of the last 64 may be refused in the end.
         for _ in range(5):
             with contextlib.suppress(sis.FailedPrecondition):
                 self.client.evaluate(
