@@ -149,6 +149,7 @@ class Recorder:
         # Raised by the next flush.
         self._failure: Optional[Exception] = None
         self._malformed: List[str] = []
+        self._malformed_unnamed = 0
         self._closed = False
         self._writer = threading.Thread(target=self._write, name="sis-recorder", daemon=True)
         self._writer.start()
@@ -321,7 +322,7 @@ class Recorder:
                 repeated = self._adapter.cumulative and ended is None and not told.end_unknown
                 state.given_up = not repeated
                 what = "an output is malformed" if repeated else "the rest is not recorded, as an output is malformed"
-                self._malformed.append(
+                self._note_malformed(
                     f"{_named(sequence, state.attempt)}, position {state.length}: {what}: {text_of(told.error)}"
                 )
             count = start if told.length is None else told.length
@@ -354,14 +355,22 @@ class Recorder:
         """Raises what is wrong with what was added, if anything is."""
         failure, self._failure = self._failure, None
         named, self._malformed = self._malformed, []
+        unnamed, self._malformed_unnamed = self._malformed_unnamed, 0
         malformed = None
         if named:
-            more = f"; and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
-            malformed = MalformedOutput("; ".join(named[:_MOST_NAMED]) + more)
+            more = f"; and {unnamed} more" if unnamed else ""
+            malformed = MalformedOutput("; ".join(named) + more)
         if failure is not None and malformed is not None:
             raise failure from malformed
-        if failure is not None or malformed is not None:
-            raise failure or malformed  # type: ignore[misc]
+        wrong = failure or malformed
+        if wrong is not None:
+            raise wrong
+
+    def _note_malformed(self, text: str) -> None:
+        if len(self._malformed) < _MOST_NAMED:
+            self._malformed.append(text)
+        else:
+            self._malformed_unnamed += 1
 
     def _work_of(self, sequence: str, state: _Sequence, version: int) -> _Work:
         """Where the next positions of a sequence go."""
@@ -446,7 +455,9 @@ class Recorder:
         outcome, self._outcome = self._outcome, _Outcome()
         with self._changed:
             self._invalid_log_probs += outcome.unusable
-            self._malformed += [found.text for found in outcome.found if found.malformed]
+            for found in outcome.found:
+                if found.malformed:
+                    self._note_malformed(found.text)
             named = next((found.text for found in outcome.found if not found.malformed), None)
             if named is None or self._warned:
                 return None

@@ -260,7 +260,7 @@ class InPlaceTest(unittest.TestCase):
         with client.append(run, sampling=Engine.sampling) as stream:
             for name in "xyz":
                 stream.block(name, first_position=0, policy_version=0, **made.record(
-                    TOP_K, client.empty_top_k(run, 100))._asdict())  # fmt: skip
+                    TOP_K, out=client.empty_top_k(run, 100))._asdict())  # fmt: skip
                 stream.seal(name, length=100)
             # They were not sent yet.
             self.assertEqual(sum(self.sent.values()), 0)
@@ -271,7 +271,7 @@ class InPlaceTest(unittest.TestCase):
             stream.block("t", first_position=0, policy_version=0, **made.record(TOP_K)._asdict())
             stream.seal("other", length=0)
             stream.block("t", first_position=100, policy_version=0, **made.record(
-                TOP_K, client.empty_top_k(run, 100))._asdict())  # fmt: skip
+                TOP_K, out=client.empty_top_k(run, 100))._asdict())  # fmt: skip
             client._record_memory._segment.close()
             self.wait_until(lambda: self.server.metrics()["sis_segments"] == 0)
             self.assertEqual(stream.flush(), {sis.SequenceRef("t"): 200, sis.SequenceRef("other"): 0})

@@ -201,6 +201,18 @@ class RecorderTest(fake_service.ServiceTest):
         self.assertEqual(self.held("bad").sealed, 3)
         self.assertEqual(recorder.invalid_log_probs, 2)
 
+    def test_an_error_names_so_many_outputs_and_counts_the_others(self):
+        recorder = self.recorder()
+        for number in range(25):
+            recorder.add(f"s{number}", None)
+            recorder.add(f"s{number}", output(0, 3, "finished"))
+        recorder.add("good", output(0, 3, "finished"))
+        with self.assertRaisesRegex(MalformedOutput, "sequence 's0', position 0: .*'s19'.*; and 5 more"):
+            recorder.flush()
+        recorder.flush()
+        self.assert_recorded("good", 3)
+        self.assertEqual((recorder._sequences, self.held("s0").rows, self.held("s0").sealed), ({}, {}, None))
+
     def test_what_the_server_refuses_is_raised_by_the_next_flush(self):
         recorder = self.recorder()
         refused = lambda entry: (fake_service.INVALID_ARGUMENT, "no", 0) if entry.block.sequence.id == "a" else None
