@@ -5,35 +5,35 @@
 
 #include <cstdint>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <type_traits>
+#include <vector>
 
+#include "absl/flags/commandlineflag.h"
 #include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
 #include "absl/flags/reflection.h"
 #include "absl/flags/usage.h"
 #include "absl/flags/usage_config.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "kernels/backend_choice.h"
 #include "proto/version.h"
 #include "server/main/check_options.h"
-#include "server/main/configuration.h"
 #include "server/main/descriptor_limit.h"
 #include "server/main/heap.h"
 #include "server/main/server.h"
 #include "server/memory/arena.h"
 #include "server/security/roles.h"
 
-ABSL_FLAG(std::string, config, "",
-          "file of flags, a line `name = value` each; the environment (SIS_SERVER_NAME) and the "
-          "command line override it (docs/configuration.md)");
-ABSL_FLAG(
-    bool, check, false,
-    "only says what the configuration is, and whether it and the files that it names make sense");
+ABSL_FLAG(bool, check, false,
+          "only prints the flags, and checks them and the files that they name");
 ABSL_FLAG(
     int, parent, 0,
     "id of the process that starts it, with which it ends as with SIGTERM, whatever ends that; "
@@ -166,7 +166,7 @@ ConnectionLimits ConnectionLimitsFromFlags() {
           .reflection = absl::GetFlag(FLAGS_reflection)};
 }
 
-// What makes no sense about the value that a flag has now, as Configuration asks it.
+// Returns what is wrong with the value of a flag, to follow "--flag=value". Empty if nothing is.
 std::string FlagProblem(absl::string_view flag) {
   if (flag == "parent") return ParentIsGone() ? " is not the process that started it" : "";
   if (flag == "listen") return ListenProblem(absl::GetFlag(FLAGS_listen));
@@ -262,6 +262,42 @@ ServerOptions OptionsFromFlags() {
   };
 }
 
+// Returns the flags of this program, without those of libraries, by name.
+std::map<std::string, const absl::CommandLineFlag*> OwnFlags() {
+  std::map<std::string, const absl::CommandLineFlag*> own;
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (absl::StrContains(flag->Filename(), "server/main/")) own.emplace(name, flag);
+  }
+  return own;
+}
+
+std::string Text(const absl::CommandLineFlag& flag) {
+  return absl::StrCat("--", flag.Name(), "=", flag.CurrentValue());
+}
+
+// Reads the command line, and files that --flagfile names. A flag that can't be parsed ends the
+// process; InvalidArgument names one whose value makes no sense.
+absl::Status ReadFlags(int argc, char** argv) {
+  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  if (rest.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat("'", rest[1], "' is no flag"));
+  }
+  for (const auto& [name, flag] : OwnFlags()) {
+    if (const std::string problem = FlagProblem(name); !problem.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(Text(*flag), problem));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Prints a file for --flagfile.
+void PrintFlags() {
+  for (const auto& [name, flag] : OwnFlags()) {
+    if (name != "check" && name != "parent") std::cout << Text(*flag) << '\n';
+  }
+  std::cout << std::flush;
+}
+
 // The exit status of a server that doesn't start, once it has said why.
 int Refuse(const absl::Status& status) {
   std::cerr << "sis_server: " << status.message() << std::endl;
@@ -276,11 +312,9 @@ int main(int argc, char** argv) {
   absl::FlagsUsageConfig usage;
   usage.version_string = [] { return absl::StrCat("sis_server ", sis::kVersion, "\n"); };
   absl::SetFlagsUsageConfig(usage);
-  const absl::StatusOr<sis::Configuration> configuration =
-      sis::Configuration::Load(argc, argv, sis::FlagProblem);
-  if (!configuration.ok()) return sis::Refuse(configuration.status());
+  if (absl::Status status = sis::ReadFlags(argc, argv); !status.ok()) return sis::Refuse(status);
   const sis::ServerOptions options = sis::OptionsFromFlags();
-  std::cout << configuration->Describe() << std::flush;
+  sis::PrintFlags();
   if (absl::GetFlag(FLAGS_check)) {
     absl::Status status = sis::CheckOptions(options);
     if (status.ok()) status = sis::CheckFiles(options);

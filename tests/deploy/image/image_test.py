@@ -104,7 +104,9 @@ class ImageTest(unittest.TestCase):
             self.assertRegex(labels[f"org.opencontainers.image.{name}"], r"^[^$]+$")
         self.assertIn(f"sis-ratio-service:{labels['org.opencontainers.image.version']}", self.names[0])
         self.assertEqual(self.configuration["User"], "65532:65532")
-        self.assertEqual(self.configuration["Entrypoint"], ["/usr/bin/sis_server"])
+        program, file = self.configuration["Entrypoint"]
+        self.assertEqual(program, "/usr/bin/sis_server")
+        self.assertTrue((self.root / file.removeprefix("--flagfile=/")).is_file())
         self.assertEqual(set(self.configuration["ExposedPorts"]), {"50051/tcp", "9464/tcp"})
 
     def test_nothing_can_be_run_but_the_service(self):
@@ -182,13 +184,13 @@ class ImageTest(unittest.TestCase):
         self.assertIn("--identities", errors)
         status, output, errors = self.checked("--insecure")
         self.assertEqual(status, 0, errors)
-        listens = re.findall(r"^(?:listen|admin) = (\S+)", output, re.MULTILINE)
+        listens = re.findall(r"^--(?:listen|admin)=(\S+)", output, re.MULTILINE)
         exposed = [port.removesuffix("/tcp") for port in self.configuration["ExposedPorts"]]
         self.assertEqual(sorted(listens), sorted(f"0.0.0.0:{port}" for port in exposed))
-        # Whatever else is said, on the command line or in a file of one's own, goes before it.
+        # Whatever else is said goes before it.
         status, output, errors = self.checked("--listen=127.0.0.1:1", "--admin=")
         self.assertEqual(status, 0, errors)
-        self.assertRegex(output, r"(?m)^listen = 127\.0\.0\.1:1 ")
+        self.assertRegex(output, r"(?m)^--listen=127\.0\.0\.1:1$")
 
     def test_it_serves_without_rights_over_a_read_only_root(self):
         server = self.image_process(

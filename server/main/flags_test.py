@@ -1,0 +1,213 @@
+"""The flags of a server: where they come from, what is refused of them, and what --check looks at."""
+
+import os
+import socket
+import subprocess
+import tempfile
+import unittest
+
+from server.testing.certificates import Authority
+from server.testing.live_server import BINARY, LiveServer
+
+# A value of each flag that makes no sense, whatever the others are.
+NONSENSE = {
+    "admin_hosts": "sis.example.com,http://sis",
+    "admin": "5",
+    "append_patience": "-1s",
+    "backend": "gpu",
+    "cache_bytes": "0",
+    "certificate_role": "boss",
+    "default_deadline": "0",
+    "device_cache_bytes": "-2",
+    "evaluate_threads": "5000",
+    "insecure": "perhaps",
+    "grpc_memory_bytes": "0",
+    "inspected_bytes": "-1",
+    "lease_absence": "-1s",
+    "listen": "h:5,h:5",
+    "max_connection_age": "0.5s",
+    "max_evaluate_positions": "0",
+    "max_lease_seconds": "nan",
+    "max_leases": "0",
+    "max_message_bytes": "2147483648",
+    "max_positions": "2147483648",
+    "max_runs": "0",
+    "max_runs_per_owner": "0",
+    "max_streams_per_connection": "0",
+    "max_top_k": "600",
+    "metric_runs": "-1",
+    "reflection": "perhaps",
+    "reload_interval": "0.5s",
+    "run_idle_expiry": "0",
+    "shared_memory_bytes": "-1",
+    "shutdown_grace": "-1s",
+    "steps_kept": "0",
+    "store": "disk",
+}
+# These name files.
+FILES = {"identities", "proxy_certificate", "tls_certificate", "tls_client_ca", "tls_key", "tokenizer"}
+# Any value is a name: it is written, by a start alone.
+WRITTEN = {"trace_file"}
+
+
+def run(*flags):
+    return subprocess.run([BINARY, *flags], capture_output=True, text=True, timeout=30)
+
+
+class FlagsTest(unittest.TestCase):
+    def file(self, text):
+        file = tempfile.NamedTemporaryFile(suffix=".conf")
+        self.addCleanup(file.close)
+        file.write(text.encode())
+        file.flush()
+        return file.name
+
+    def check(self, *flags):
+        """The values of all flags by name."""
+        checked = run("--check", *flags)
+        self.assertEqual((checked.returncode, checked.stderr), (0, ""))
+        return dict(line.removeprefix("--").split("=", 1) for line in checked.stdout.splitlines())
+
+    def test_the_command_line_goes_before_a_file_that_it_names_first(self):
+        path = self.file("# four\n--max_runs=1\n--max_leases=2\n\n--store=rocksdb:/a#b\n")
+        found = self.check(f"--flagfile={path}", "--max_runs=7", "--max_positions", "8")
+        names = ("max_runs", "max_positions", "max_leases", "store", "steps_kept")
+        self.assertEqual([found[name] for name in names], ["7", "8", "2", "rocksdb:/a#b", "64"])
+
+    def test_what_is_printed_is_a_file_that_says_the_same(self):
+        printed = run("--check", "--max_top_k=9", "--run_idle_expiry=36h", "--admin=").stdout
+        self.assertEqual(run("--check", f"--flagfile={self.file(printed)}").stdout, printed)
+        self.assertIn("--run_idle_expiry=36h\n", printed)
+
+    def test_it_is_printed_at_the_start(self):
+        server = LiveServer("--max_runs=3")
+        self.addCleanup(server.kill)
+        self.assertIn("--max_runs=3", server.said)
+
+    def test_nonsense_is_refused_by_name(self):
+        for flags, text, said in (
+            (["--parent=-1"], "", "--parent=-1 is not the process that started it"),
+            ([], "--max_run=1", "max_run"),
+            ([], "max_runs=1", "max_runs=1"),
+            ([], "--cache_bytes=1GiB", "cache_bytes"),
+            ([], "--max_top_k=600", "--max_top_k=600 is above 512"),
+            (["--flagfile=/nowhere"], "", "/nowhere"),
+            (["--nothing=1"], "", "nothing"),
+            (["start"], "", "'start' is no flag"),
+            (["--listen=localhost"], "", "--listen=localhost: 'localhost' is not HOST:PORT"),
+            (["--listen=localhost:70000"], "", "has no port in [0, 65535]"),
+            (["--listen=::1:5"], "", "needs [] around the IPv6 address"),
+            (["--listen=h:5,h:5"], "", "'h:5' is named twice"),
+            (["--listen=unix:"], "", "without a path"),
+            (["--listen=unix:/" + 107 * "x"], "", "more than 107 bytes"),
+            (["--admin=5"], "", "--admin=5 is not HOST:PORT"),
+            (["--admin=h:5", "--listen=h:5"], "", "--admin=h:5 is an address of --listen too"),
+            (["--shared_memory_bytes=5"], "", "--shared_memory_bytes=5 goes with a Unix socket"),
+            (["--backend=cpu", "--device_cache_bytes=5"], "", "--device_cache_bytes=5 goes with CUDA"),
+            (["--store=disk"], "", "--store=disk: "),
+            (["--grpc_memory_bytes=5"], "", "--grpc_memory_bytes=5 has no room for one message"),
+        ):
+            file = [f"--flagfile={self.file(text)}"] if text else []
+            with self.subTest(said):
+                refused = run("--check", *file, *flags)
+                self.assertEqual(refused.returncode, 1)
+                self.assertIn(said, refused.stderr)
+        for flag in ("--max_runs=0", "--store=disk"):
+            self.assertEqual(run(flag).returncode, 1)  # a start refuses the same
+
+    def test_nonsense_is_refused_of_every_flag(self):
+        self.assertEqual(NONSENSE.keys() | FILES | WRITTEN, self.check().keys())
+        for name, value in NONSENSE.items():
+            with self.subTest(name=name):
+                refused = run("--check", f"--{name}={value}")
+                self.assertEqual(refused.returncode, 1)
+                self.assertIn(name, refused.stderr)
+
+    def test_a_trace_file_that_cannot_be_written_is_refused_and_none_is_made(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for path, why in ((f"{folder}/missing/spans", "No such file"), (folder, "not a regular file")):
+                refused = run("--check", f"--trace_file={path}")
+                self.assertEqual(refused.returncode, 1)
+                self.assertRegex(refused.stderr, f"--trace_file: {path}.*{why}")
+            self.assertEqual(run("--check", f"--trace_file={folder}/spans").returncode, 0)
+            self.assertEqual(os.listdir(folder), [])
+
+    def test_the_files_that_it_names_must_be_there_and_make_sense(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        authority = Authority(folder.name, "authority")
+        certificate, key = authority.issue("localhost", "server")
+        other = authority.issue("localhost", "other")[1]
+        identities, garbage = self.file("token 0123456789abcdef alice admin"), self.file("{")
+        good = {
+            "tls_certificate": certificate,
+            "tls_key": key,
+            "tls_client_ca": authority.path,
+            "identities": identities,
+            "tokenizer": self.file('{"model": {"vocab": {"a": 0}}}'),
+        }
+        self.assertEqual(good.keys(), FILES - {"proxy_certificate"})
+
+        def flags(files):
+            return ["--listen=0.0.0.0:0", *(f"--{name}={path}" for name, path in files.items())]
+
+        self.check(*flags(good))
+        fifo = f"{folder.name}/fifo"  # to which nobody writes
+        os.mkfifo(fifo)
+        for name in good:
+            for wrong in ("/nowhere", folder.name, garbage, fifo, "/dev/zero"):
+                with self.subTest(name=name, wrong=wrong):
+                    refused = run("--check", *flags({**good, name: wrong}))
+                    self.assertEqual(refused.returncode, 1)
+                    self.assertIn(f"sis_server: --{name}: {wrong}", refused.stderr)
+        for name, said in (
+            ("identities", "it names nobody"),
+            ("tokenizer", "not a tokenizer.json"),
+            ("tls_key", "no private key"),
+            ("tls_certificate", "no certificate"),
+            ("tls_client_ca", "no certificate"),
+        ):
+            empty = self.file("")
+            refused = run("--check", *flags({**good, name: empty}))
+            self.assertIn(f"--{name}: {empty}: {said}", refused.stderr)
+        refused = run("--check", *flags({**good, "tls_key": other}))
+        self.assertIn(f"--tls_key: {other}: not the key of", refused.stderr)
+        proxy = [f"--proxy_certificate={certificate}"]
+        self.check(*proxy)
+        self.assertIn("goes in place of", run("--check", *flags(good), *proxy).stderr)
+        for wrong in ("/nowhere", folder.name, garbage, fifo, "/dev/zero"):
+            for check in (["--check"], ["--listen=127.0.0.1:0", "--admin=127.0.0.1:0"]):
+                refused = run(*check, f"--proxy_certificate={wrong}")
+                self.assertEqual(refused.returncode, 1)
+                self.assertIn(f"sis_server: --proxy_certificate: {wrong}", refused.stderr)
+        # They are elsewhere: empty flags take the place of what a file says.
+        config = self.file("--listen=0.0.0.0:0\n" + "".join(f"--{name}=/nowhere\n" for name in FILES))
+        self.check(f"--flagfile={config}", *(f"--{name}=" for name in FILES), "--insecure")
+
+    def test_a_check_binds_opens_and_makes_nothing(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        taken = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(taken.close)
+        taken.setblocking(False)
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for flags in (
+            [f"--listen={address},unix:{folder.name}/socket", "--admin="],
+            [f"--listen=unix:{folder.name}/socket", f"--admin={address}"],
+        ):
+            checked = subprocess.run(
+                [
+                    BINARY, "--check", *flags, f"--store=rocksdb:{folder.name}/store",
+                    f"--cache_bytes={1 << 60}", f"--shared_memory_bytes={1 << 60}",
+                ],
+                capture_output=True, text=True, timeout=30, cwd=folder.name,
+                env={**os.environ, "HOME": folder.name, "TMPDIR": folder.name},
+            )  # fmt: skip
+            self.assertEqual((checked.returncode, checked.stderr), (0, ""))
+        self.assertEqual(os.listdir(folder.name), [])
+        with self.assertRaises(BlockingIOError):  # nobody has come
+            taken.accept()
+
+
+if __name__ == "__main__":
+    unittest.main()
