@@ -133,11 +133,14 @@ class RunStatus:
     verdict: Verdict
     # The worst first.
     findings: Tuple[Finding, ...]
+    # Of the append stream that was opened last; None before the first since the server started.
+    sampling: Optional[Sampling]
 
     @staticmethod
     def from_proto(run: pb.Run) -> RunStatus:
         own = Run(run.run_id, run.incarnation, RunConfig.from_proto(run.config))
-        return read(RunStatus, run, run=own, owner=run.config.owner)
+        sampling = Sampling.from_proto(run.sampling) if run.HasField("sampling") else None
+        return read(RunStatus, run, run=own, owner=run.config.owner, sampling=sampling)
 
 
 class Runs(List[RunStatus]):
@@ -185,3 +188,7 @@ class Sampling:
 
     def to_proto(self) -> pb.Sampling:
         return pb.Sampling(**{**asdict(self), "log_probs": _LOG_PROBS[self.log_probs]})
+
+    @staticmethod
+    def from_proto(sampling: pb.Sampling) -> Sampling:
+        return read(Sampling, sampling, log_probs="raw" if sampling.log_probs == pb.Sampling.RAW else "processed")

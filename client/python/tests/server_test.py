@@ -359,6 +359,14 @@ class ServerTest(unittest.TestCase):
         status = self.client.get_run(self.run_.id)
         self.assertEqual((status.positions, status.sealed_sequences), (4, 1))
 
+    def test_a_run_tells_how_the_last_stream_sampled(self):
+        self.assertIsNone(self.client.get_run(self.run_.id).sampling)
+        filtered = sis.Sampling("processed", temperature=0.5, top_p=0.8, top_k=5, logit_bias=True)
+        block = sis.Block("s", 0, 0, *record(log_softmax(3, seed=1), 1))
+        for sampling in (filtered, sis.Sampling("raw")):
+            self.client.append_many(self.run_, [block], sampling=sampling)
+            self.assertEqual(self.client.get_run(self.run_.id).sampling, sampling)
+
     def test_many_entries_leave_what_one_by_one_leave(self):
         records = [record(log_softmax(30, seed=seed), seed) for seed in range(6)]
         wrong = records[5]._replace(top_k_ids=np.where(records[5].top_k_ids == -1, -1, VOCABULARY))

@@ -27,6 +27,9 @@ def merged_run(runs: Sequence[pb.Run]) -> pb.Run:
         for found in run.findings:
             findings.setdefault(found.rule, found)
     merged.findings.extend(sorted(findings.values(), key=lambda found: -found.verdict))
+    sampled = [run.sampling for run in runs if run.HasField("sampling")]
+    if sampled:
+        merged.sampling.CopyFrom(sampled[0])
     draws = [run.last_draw for run in runs if run.HasField("last_draw")]
     if draws:
         merged.last_draw = max(draws)
