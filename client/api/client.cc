@@ -236,7 +236,7 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
   auto request = About<v1::EvaluateRequest>(run);
   for (const Slice& slice : slices) ToMessage(slice, *request.add_slices());
   if (absl::Status status = WriteOptions(options, request); !status.ok()) return status;
-  std::vector<PositionArray> arrays = WriteForm(current, request);
+  std::vector<PositionArray> arrays = FormArrays(current);
   for (const PositionArray& array : OptionArrays(options)) arrays.push_back(array);
   EvaluateBatches batches(std::move(request), std::move(arrays), *segments_);
   return replicas_->Evaluate(batches, options.needs_one_request(slices));

@@ -159,8 +159,7 @@ TEST_F(ClientTest, EvaluateSendsEitherFormAndReadsWhatWasAskedFor) {
 }
 
 TEST_F(ClientTest, EvaluateSendsItsOptions) {
-  const std::vector<float> logits = {-1, -2, -3, -4}, sampled = {-5, -6};
-  const std::vector<double> log_sum_exps = {1, 2};
+  const std::vector<float> log_probs = {-1, -2, -3, -4}, sampled = {-5, -6};
   const std::vector<float> own = {-0.5f, -0.25f}, current = {-1.5f, -2.5f}, advantages = {3, 4};
   const std::vector<uint8_t> mask = {1, 0};
   const std::vector<int32_t> ids = {0x64636261, 9};
@@ -192,17 +191,15 @@ TEST_F(ClientTest, EvaluateSendsItsOptions) {
                           .authors_code = v1::AuthorsCode(),
                           .budgeted_rejection = rejection};
   const auto evaluation =
-      client_->Evaluate({"run"}, slices, LogitValues{logits, sampled, log_sum_exps}, options);
+      client_->Evaluate({"run"}, slices, GatheredValues{log_probs, sampled}, options);
   ASSERT_TRUE(evaluation.ok()) << evaluation.status();
   EXPECT_THAT(evaluation->surrogates, ElementsAre(1, 2));
   EXPECT_THAT(evaluation->coefficients, ElementsAre(3, 4));
   EXPECT_THAT(evaluation->normalizers, ElementsAre(0.5f, 0.75f));
   EXPECT_THAT(evaluation->log_ratio_sums, ElementsAre(LogRatioSum{-7, 1}));
   const v1::EvaluateRequest request = service_.evaluate_request();
-  EXPECT_EQ(request.gathered().values(), v1::Gathered::LOGITS);
-  EXPECT_EQ(Array<float>(request.gathered().log_probs()), logits);
+  EXPECT_EQ(Array<float>(request.gathered().log_probs()), log_probs);
   EXPECT_EQ(Array<float>(request.gathered().sampled_log_probs()), sampled);
-  EXPECT_EQ(Array<double>(request.gathered().log_sum_exps()), log_sum_exps);
   EXPECT_EQ(request.weight(), v1::EXPECTED);
   EXPECT_EQ(request.mask(), std::string("\x01\x00", 2));
   EXPECT_EQ(Array<float>(request.own_log_probs()), own);
@@ -218,9 +215,9 @@ TEST_F(ClientTest, EvaluateSendsItsOptions) {
 
   options.log_ratio_sums.clear();
   options.sampled_ids = std::span(ids).first(1);
-  EXPECT_EQ(client_->Evaluate({"run"}, slices, LogitValues{logits, sampled, log_sum_exps}, options)
-                .status(),
-            absl::InvalidArgumentError("sampled_ids: 1 elements, must be 2"));
+  EXPECT_EQ(
+      client_->Evaluate({"run"}, slices, GatheredValues{log_probs, sampled}, options).status(),
+      absl::InvalidArgumentError("sampled_ids: 1 elements, must be 2"));
 }
 
 TEST_F(ClientTest, AServerThatLacksWhatIsAskedForDecidesNothing) {
@@ -245,53 +242,6 @@ TEST_F(ClientTest, AServerThatLacksWhatIsAskedForDecidesNothing) {
       client_->Evaluate({"run"}, slices, GatheredValues{values, values}, options).status();
   EXPECT_EQ(next.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(next.message()), HasSubstr("run 'run' knows no trust_regions"));
-}
-
-TEST_F(ClientTest, EvaluateSendsTheFormsOfAllTokens) {
-  const std::vector<int32_t> ids = {4, 5, 6, 7, -1, -1}, sampled_ids = {4, 5};
-  const std::vector<float> log_probs = {-1, -2, -3, -4, -5, -6}, sampled = {-5, -6};
-  const std::vector<uint16_t> halves = {1, 2, 3, 4, 5, 6, 7, 8};
-  const std::vector<Slice> slices = {{{"a"}, 3, 2}};
-  v1::EvaluateResponse answer;
-  answer.set_accept_bits(std::string(1, '\x02'));
-  service_.AnswerEvaluate(answer);
-  ASSERT_TRUE(client_->Evaluate({"run"}, slices, TopKSetValues{ids, log_probs, sampled}, {}).ok());
-  const v1::TopK set = service_.evaluate_request().top_k_set();
-  EXPECT_EQ(set.top_k(), 3u);
-  EXPECT_EQ(Array<int32_t>(set.ids()), ids);
-  EXPECT_EQ(Array<float>(set.log_probs()), log_probs);
-  EXPECT_EQ(Array<float>(set.sampled_log_probs()), sampled);
-
-  service_.AnswerEvaluate(answer);
-  ASSERT_TRUE(client_->Evaluate({"run"}, slices, DenseValues{.logits = log_probs}, {}).ok());
-  v1::Dense dense = service_.evaluate_request().dense();
-  EXPECT_EQ(dense.values(), v1::Dense::LOGITS);
-  EXPECT_EQ(Array<float>(dense.logits()), log_probs);
-  EXPECT_TRUE(dense.sampled_ids().empty());
-
-  service_.AnswerEvaluate(answer);
-  ASSERT_TRUE(client_
-                  ->Evaluate({"run"}, slices,
-                             DenseValues{.bfloat16_logits = halves, .sampled_ids = sampled_ids}, {})
-                  .ok());
-  dense = service_.evaluate_request().dense();
-  EXPECT_EQ(dense.values(), v1::Dense::BFLOAT16_LOGITS);
-  EXPECT_EQ(Array<uint16_t>(dense.logits()), halves);
-  EXPECT_EQ(Array<int32_t>(dense.sampled_ids()), sampled_ids);
-}
-
-TEST_F(ClientTest, HalvesAreSentAsTheyAre) {
-  const std::vector<uint16_t> halves = {0xBC00, 0xBC01, 0xFBFF, 0xFC00};
-  const std::vector<float> sampled = {-5, -6};
-  const std::vector<Slice> slices = {{{"a"}, 3, 2}};
-  v1::EvaluateResponse answer;
-  answer.set_accept_bits(std::string(1, '\x02'));
-  service_.AnswerEvaluate(answer);
-  ASSERT_TRUE(client_->Evaluate({"run"}, slices, GatheredHalves{halves, sampled}, {}).ok());
-  const v1::Gathered form = service_.evaluate_request().gathered();
-  EXPECT_EQ(form.values(), v1::Gathered::FLOAT16_LOG_PROBS);
-  EXPECT_EQ(Array<uint16_t>(form.log_probs()), halves);
-  EXPECT_EQ(Array<float>(form.sampled_log_probs()), sampled);
 }
 
 TEST_F(ClientTest, ALostSequenceIsLeftOutOfEvaluateAndTheOthersAreDecided) {

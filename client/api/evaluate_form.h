@@ -11,11 +11,9 @@
 namespace sis {
 
 // The current policy's values, in one of the forms that a request has.
-using EvaluateForm = std::variant<GatheredValues, GatheredHalves, LogitValues, ReducedValues,
-                                  TopKSetValues, DenseValues>;
+using EvaluateForm = std::variant<GatheredValues, ReducedValues>;
 
-// Writes what the form needs besides its arrays into a request that holds the slices, and returns
-// the arrays; they lie where the values' do.
-std::vector<PositionArray> WriteForm(const EvaluateForm& current, v1::EvaluateRequest& request);
+// The arrays of the form; they lie where the values' do.
+std::vector<PositionArray> FormArrays(const EvaluateForm& current);
 
 }  // namespace sis

@@ -74,44 +74,11 @@ struct GatheredValues {
   std::span<const uint16_t> top_k_counts = {};  // [N]
 };
 
-// The same with log_probs in float16, rounded up (Float16RoundedUp in kernels/numerics/float16.h,
-// which takes no NaN): half the bytes, for a little of the accept rate.
-struct GatheredHalves {
-  std::span<const uint16_t> log_probs;          // [N, K], or [S]
-  std::span<const float> sampled_log_probs;     // [N]
-  std::span<const uint16_t> top_k_counts = {};  // [N], or none
-};
-
-// Logits as the model gave them; the service normalises.
-struct LogitValues {
-  std::span<const float> logits;                // [N, K], at the recorded slots, or [S]
-  std::span<const float> sampled_logits;        // [N]
-  std::span<const double> log_sum_exps;         // [N], over the whole vocabulary
-  std::span<const uint16_t> top_k_counts = {};  // [N], or none
-};
-
 // The same, reduced where the values are (client/api/reduce.h).
 struct ReducedValues {
   std::span<const float> sampled_log_probs;  // [N]
   std::span<const float> log_envelopes;      // [N]
   std::span<const float> covered_masses;     // [N]
-};
-
-// The current policy's own most probable tokens, by log-probs: one round trip, without a FetchTopK.
-// The sampled token is in the set only if it is one of them. What is in V_K but not in the set is
-// taken to be as probable as the last of the set, so less is accepted (docs/math.md, section 3).
-struct TopKSetValues {
-  std::span<const int32_t> ids;              // [N, K'], most probable first; -1 in unused slots
-  std::span<const float> log_probs;          // [N, K'], nats; -inf in unused slots
-  std::span<const float> sampled_log_probs;  // [N], from the same computation
-};
-
-// The model's logits over the whole vocabulary, of one of the two types. No FetchTopK is needed.
-struct DenseValues {
-  std::span<const float> logits = {};              // [N, V]
-  std::span<const uint16_t> bfloat16_logits = {};  // [N, V], the bits
-  // The sampled tokens. Needed with EvaluateOptions::own_log_probs; else checked if given.
-  std::span<const int32_t> sampled_ids = {};  // [N]
 };
 
 // The results over N positions; an array that was not asked for is empty.

@@ -37,17 +37,16 @@ struct BehaviorView {
 // 2).
 struct CurrentView {
   std::span<const float> sampled_log_probs;  // [n]
-  // GATHERED: log-probs at the recorded slots, [n, K], here or in float16_log_probs.
+  // GATHERED: log-probs at the recorded slots, [n, K].
   std::span<const float> log_probs;
   // REDUCED: used if there are none.
   std::span<const float> log_envelopes;   // [n]
   std::span<const float> covered_masses;  // [n]
-  std::span<const uint16_t> float16_log_probs = {};
   // Beside ragged records GATHERED log-probs may be ragged too: those of one position after the
   // other, of each as many as its record has slots, which this says. Else it is empty.
   std::span<const uint16_t> counts = {};  // [n]
 
-  bool reduced() const { return log_probs.empty() && float16_log_probs.empty() && counts.empty(); }
+  bool reduced() const { return log_probs.empty() && counts.empty(); }
 };
 
 // Reads single values of the GATHERED form. The view must outlive it.
@@ -66,8 +65,7 @@ class CurrentReader {
   float At(size_t position, size_t slot) const {
     if (!begins_.empty() && slot >= current_.counts[position]) return kMinusInfinity;
     const size_t index = (begins_.empty() ? position * slots_ : begins_[position]) + slot;
-    return current_.log_probs.empty() ? DecodeFloat16(current_.float16_log_probs[index])
-                                      : current_.log_probs[index];
+    return current_.log_probs[index];
   }
 
  private:
@@ -150,8 +148,8 @@ class Backend {
 
   // Evaluates every stretch; lengths must agree. Records must be valid (ValidateRecords). Current
   // values may be anything: Sums::invalid counts the positions where they are not valid, and if
-  // there are any, the caller throws away all that was written. float16_log_probs, and log_probs
-  // with counts, may change during the call: each value is read once.
+  // there are any, the caller throws away all that was written. log_probs with counts may change
+  // during the call: each value is read once.
   virtual void Evaluate(const EvaluateParameters& parameters,
                         std::span<const Stretch> stretches) const = 0;
 

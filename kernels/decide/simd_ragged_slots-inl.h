@@ -303,13 +303,12 @@ struct RaggedCurrentRows {
   bool in_range;
 };
 
-// The current policy's values beside ragged records, in float32 or float16, ragged as these or in
-// rows of all slots. Each value is read once, and those that no record has a slot for mostly not.
-template <typename T>
+// The current policy's values beside ragged records, ragged as these or in rows of all slots. Each
+// value is read once, and those that no record has a slot for mostly not.
 class RaggedCurrent {
  public:
   // `all_counts`: of the current values, empty if they are in rows.
-  RaggedCurrent(std::span<const T> values, std::span<const uint16_t> all_counts, size_t slots,
+  RaggedCurrent(std::span<const float> values, std::span<const uint16_t> all_counts, size_t slots,
                 const RaggedLogProbs& records)
       : values_(values), in_rows_(all_counts.empty()), slots_(slots), records_(records) {}
 
@@ -360,18 +359,18 @@ class RaggedCurrent {
   HWY_INLINE void Copy(size_t from, size_t count, float* to) {
     const FloatTag d;
     for (size_t i = 0; i < count; i += kLanes) {
-      const T* values = values_.data() + from + i;
+      const float* values = values_.data() + from + i;
       if (HWY_LIKELY(from + i + kLanes <= values_.size())) {
         hn::StoreU(LoadFloats(values), d, to + i);
       } else {
-        T last[kLanes] = {};
-        std::memcpy(last, values, (count - i) * sizeof(T));
+        float last[kLanes] = {};
+        std::memcpy(last, values, (count - i) * sizeof(float));
         hn::StoreU(LoadFloats(last), d, to + i);
       }
     }
   }
 
-  const std::span<const T> values_;
+  const std::span<const float> values_;
   const bool in_rows_;
   const size_t slots_;
   const RaggedLogProbs& records_;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/numerics/exp_sum.h"
+#include "kernels/numerics/log64.h"
 
 namespace sis {
 namespace {

@@ -1,5 +1,5 @@
 // How the values of decided positions are distributed, and what corrections make of their ratios
-// (docs/numerics.md, section 12). Integers all: the order of the positions does not matter, nor
+// (docs/numerics.md, section 11). Integers all: the order of the positions does not matter, nor
 // how they are cut into batches.
 #pragma once
 

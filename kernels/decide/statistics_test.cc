@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "hwy/targets.h"
-#include "kernels/numerics/exp_sum.h"
+#include "kernels/numerics/log64.h"
 
 namespace sis {
 namespace {

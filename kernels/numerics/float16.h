@@ -61,12 +61,4 @@ SIS_HOST_DEVICE inline uint16_t Float16RoundedDown(float x) {
   return float16_internal::Truncate(magnitude);
 }
 
-// The smallest float16 that is not below x; finite x below -65504 give -65504. x must not be NaN.
-SIS_HOST_DEVICE inline uint16_t Float16RoundedUp(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  const uint32_t magnitude = bits & 0x7FFFFFFF;
-  if (bits != magnitude) return float16_internal::Truncate(magnitude) | 0x8000;
-  return float16_internal::Expand(magnitude);
-}
-
 }  // namespace sis

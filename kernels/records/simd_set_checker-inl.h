@@ -1,5 +1,4 @@
-// Whether recorded or current sets are valid (docs/numerics.md, sections 2 and 11), a position a
-// lane.
+// Whether recorded sets are valid (docs/numerics.md, section 2), a position a lane.
 #if defined(SIS_KERNELS_SIMD_SET_CHECKER_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SIS_KERNELS_SIMD_SET_CHECKER_INL_H_
 #undef SIS_KERNELS_SIMD_SET_CHECKER_INL_H_
@@ -20,10 +19,8 @@ namespace sis {
 namespace HWY_NAMESPACE {
 
 // The sets of kLanes positions, rank by rank: of records, of records whose used ids are known to
-// differ, both also where a mass cuts them, or the current policy's own, where no token was sampled
-// and equal log-probs may stand in any order. Slots behind a cut count as unused, whatever they
-// hold.
-enum class SetKind { kRecord, kDistinctRecord, kCutRecord, kDistinctCutRecord, kCurrent };
+// differ, both also where a mass cuts them. Slots behind a cut count as unused, whatever they hold.
+enum class SetKind { kRecord, kDistinctRecord, kCutRecord, kDistinctCutRecord };
 
 constexpr bool HasDistinctIds(SetKind kind) {
   return kind == SetKind::kDistinctRecord || kind == SetKind::kDistinctCutRecord;
@@ -35,10 +32,8 @@ constexpr bool IsCut(SetKind kind) {
 template <SetKind kKind>
 class SetChecker {
  public:
-  // Of the current policy's sets.
-  HWY_INLINE SetChecker() : SetChecker(hn::Zero(Int32Tag()), hn::Zero(FloatTag())) {}
   // `mass`: where counts() ends.
-  HWY_INLINE SetChecker(Int32s sampled_ids, Floats sampled_log_probs, float mass = 0)
+  HWY_INLINE SetChecker(Int32s sampled_ids, Floats sampled_log_probs, float mass)
       : sampled_ids_(sampled_ids),
         sampled_log_probs_(sampled_log_probs),
         mass_target_(Constant(mass)),
@@ -65,11 +60,6 @@ class SetChecker {
       mass_ = hn::Add(mass_, ZeroBelowRange(log_probs[i], exponentials[i]));
     }
     if constexpr (!HasDistinctIds(kKind)) CheckDistinct(ids, log_probs, rank);
-    if constexpr (kKind == SetKind::kCurrent) {
-      for (size_t i = 0; i < kCount; ++i) {
-        hn::Store(log_probs[i], FloatTag(), log_probs_ + (rank + i) * kLanes);
-      }
-    }
     for (size_t i = 0; i < kCount; ++i) {
       AddSlot(ids[i], log_probs[i], static_cast<int32_t>(rank + i));
     }
@@ -88,11 +78,6 @@ class SetChecker {
   HWY_INLINE Int32s counts() const { return hn::Neg(minus_counts_); }
   // Whether more slots change nothing; of sets to be cut.
   HWY_INLINE bool AllCut() const { return hn::AllFalse(FloatTag(), IsOpen()); }
-  // What was added, of the current policy's sets.
-  HWY_INLINE Int32s Id(size_t rank) const { return hn::Load(Int32Tag(), ids_ + rank * kLanes); }
-  HWY_INLINE Floats LogProb(size_t rank) const {
-    return hn::Load(FloatTag(), log_probs_ + rank * kLanes);
-  }
 
  private:
   static HWY_INLINE Mask AsMask(hn::Mask<Int32Tag> mask) {
@@ -139,18 +124,14 @@ class SetChecker {
     // Neither NaN nor above the slack, and nothing used after an unused slot.
     const Mask sorted = hn::Le(log_prob, last_log_prob_);
     valid_ = hn::And(valid_, sorted);
-    if constexpr (kKind != SetKind::kCurrent) {
-      const Mask tied = hn::And(used, hn::Eq(log_prob, last_log_prob_));
-      const Mask ids_ascend = AsMask(hn::Gt(id, last_id_));
-      valid_ = hn::AndNot(hn::AndNot(ids_ascend, tied), valid_);
+    const Mask tied = hn::And(used, hn::Eq(log_prob, last_log_prob_));
+    const Mask ids_ascend = AsMask(hn::Gt(id, last_id_));
+    valid_ = hn::AndNot(hn::AndNot(ids_ascend, tied), valid_);
 
-      const hn::Mask<Int32Tag> sampled = hn::Eq(id, sampled_ids_);
-      const auto differs = hn::Ne(hn::BitCast(di, log_prob), hn::BitCast(di, sampled_log_probs_));
-      valid_ = hn::AndNot(AsMask(hn::And(sampled, differs)), valid_);
-      ranks_ = hn::IfThenElse(sampled, hn::Set(di, rank), ranks_);
-    } else if (rank == 0) {
-      valid_ = hn::And(valid_, used);
-    }
+    const hn::Mask<Int32Tag> sampled = hn::Eq(id, sampled_ids_);
+    const auto differs = hn::Ne(hn::BitCast(di, log_prob), hn::BitCast(di, sampled_log_probs_));
+    valid_ = hn::AndNot(AsMask(hn::And(sampled, differs)), valid_);
+    ranks_ = hn::IfThenElse(sampled, hn::Set(di, rank), ranks_);
 
     lowest_id_ = hn::Min(lowest_id_, id);
     highest_id_ = hn::Max(highest_id_, id);
@@ -170,7 +151,6 @@ class SetChecker {
   Floats mass_;
   Mask valid_;
   HWY_ALIGN int32_t ids_[HasDistinctIds(kKind) ? kLanes : kMaxTopK * kLanes];
-  HWY_ALIGN float log_probs_[kKind == SetKind::kCurrent ? kMaxTopK * kLanes : kLanes];
 };
 
 template <SetKind kKind>

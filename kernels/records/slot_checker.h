@@ -1,5 +1,4 @@
-// The checks that recorded sets and the current policy's own have in common (docs/numerics.md,
-// section 2), and their messages.
+// The checks of a position's slots (docs/numerics.md, section 2), and their messages.
 #pragma once
 
 #include <cstddef>

@@ -10,7 +10,6 @@
 
 #include "gtest/gtest.h"
 #include "kernels/decide/scalar_backend.h"
-#include "kernels/numerics/float16.h"
 #include "kernels/records/log_probs.h"
 #include "kernels/records/packed_values.h"
 #include "kernels/testing/decoded_log_probs.h"
@@ -18,14 +17,12 @@
 
 namespace sis {
 
-// One position after its recorded row went through the codec, and its current row was rounded up as
-// a client does it.
+// One position after its recorded row went through the codec.
 struct Encoded {
   std::vector<float> behavior;  // [K]
   std::vector<float> current;   // [K]
   uint16_t used;
   float behavior_step;  // the largest by which a slot may have moved
-  float current_step;
   Envelope envelope;
 };
 
@@ -48,9 +45,7 @@ inline float LargestStep(LogProbEncoding encoding, std::span<const std::byte> by
   return std::ldexp(1.0f, std::max(std::ilogb(lowest), -14) - 10);
 }
 
-// current_encoding is kFloat32 or kFloat16.
-inline Encoded Encode(LogProbEncoding behavior_encoding, LogProbEncoding current_encoding,
-                      const RandomPosition& position) {
+inline Encoded Encode(LogProbEncoding behavior_encoding, const RandomPosition& position) {
   const auto slots = static_cast<int>(position.behavior.size());
   std::vector<std::byte> behavior(LogProbBytes(behavior_encoding, 1, slots));
   Encoded encoded;
@@ -59,11 +54,7 @@ inline Encoded Encode(LogProbEncoding behavior_encoding, LogProbEncoding current
   encoded.behavior = Decode(behavior_encoding, behavior, slots);
   encoded.current = position.current;
   std::fill(encoded.current.begin() + encoded.used, encoded.current.end(), kMinusInfinity);
-  if (current_encoding == LogProbEncoding::kFloat16) {
-    for (float& log_prob : encoded.current) log_prob = DecodeFloat16(Float16RoundedUp(log_prob));
-  }
   encoded.behavior_step = LargestStep(behavior_encoding, behavior, encoded.behavior);
-  encoded.current_step = LargestStep(current_encoding, {}, encoded.current);
   EnvelopeAccumulator accumulator;
   for (int slot = 0; slot < slots; ++slot) {
     accumulator.Add(encoded.behavior[slot], encoded.current[slot]);

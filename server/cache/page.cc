@@ -446,33 +446,6 @@ BehaviorView Page::GroupedBehavior(uint32_t index, uint32_t count) const {
           .fixed_rows = {.bytes = {page.log_probs.data(), page.ids.data()}, .tag = &rows_}};
 }
 
-RecordedSets Page::Sets(uint32_t index, uint32_t count, int top_k, RowBuffer& buffer) const {
-  const int slots = format().slots;
-  if (!packed() || format().ragged()) {
-    RecordRows rows = SubRows(packed() ? buffer.Rows(format()) : TailRows(), index, count, slots);
-    if (packed()) {
-      ReadRecords(View(), index,
-                  {.sampled_ids = {},
-                   .sampled_log_probs = {},
-                   .ids = rows.ids,
-                   .log_probs = rows.log_probs,
-                   .ranks = rows.ranks});
-    }
-    return {.slots = slots, .top_k = top_k, .ids = rows.ids, .log_probs = rows.log_probs};
-  }
-  GroupedIds ids{.rows = View().ids,
-                 .bits = IdBits(format().vocabulary_size),
-                 .first_lane = static_cast<uint8_t>(index % kGroupPositions)};
-  ids.rows = ids.rows.subspan(index / kGroupPositions * ids.GroupBytes(slots),
-                              GroupCount(ids.first_lane + count) * ids.GroupBytes(slots));
-  return {.slots = slots,
-          .top_k = top_k,
-          .ids = {},
-          .log_probs = {},
-          .grouped_ids = ids,
-          .grouped_log_probs = GroupedBehavior(index, count).grouped_log_probs};
-}
-
 uint64_t Page::DigestOf(const RecordRows& rows, uint64_t positions) const {
   uint64_t digest = 0;
   for (uint32_t index = 0; positions >> index != 0;) {

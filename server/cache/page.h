@@ -15,7 +15,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "kernels/decide/backend.h"
-#include "kernels/decide/top_k_sets/top_k_sets.h"
 #include "kernels/page/encoded_page.h"
 #include "kernels/records/validate.h"
 #include "server/memory/arena.h"
@@ -147,9 +146,6 @@ class Page {
   // For the backends; all of them must be present. Packed pages are read as they are, but for the
   // counts and ranks of ragged ones.
   BehaviorView Behavior(uint32_t index, uint32_t count, UnpackedPages& unpacked) const;
-  // Of any number, for comparing the first k slots with the current policy's own sets. Ragged pages
-  // are unpacked into the buffer.
-  RecordedSets Sets(uint32_t index, uint32_t count, int top_k, RowBuffer& buffer) const;
 
   // The digests of all records; 0 if they are corrupt.
   uint64_t digest() const { return corrupt() ? 0 : digest_; }

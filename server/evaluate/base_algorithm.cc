@@ -34,8 +34,7 @@ absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
                                  const PositionOutput& positions, v1::EvaluateResponse& response) {
   const std::span<const Decision> decisions = positions.view.decisions;
   const std::span<const float> log_modified_ratios = positions.view.log_modified_ratios;
-  const std::span<const float> sampled_log_probs =
-      positions.sampled_log_probs.empty() ? input.sampled_log_probs : positions.sampled_log_probs;
+  const std::span<const float> sampled_log_probs = input.sampled_log_probs;
   const size_t count = decisions.size();
   const std::vector<SequenceStretch> parts = PartsOf(slices, run_seed);
   std::vector<TokenState> states(count);

@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<EvaluateCall>> EvaluateCall::Start(
   absl::StatusOr<std::vector<SliceRange>> slices = ParseEvaluateSlices(*run, request.slices());
   if (!slices.ok()) return slices.status();
   absl::StatusOr<EvaluateInput> input =
-      ParseEvaluateInput(request, arrays, run->config(), run->limits(), TotalPositions(*slices));
+      ParseEvaluateInput(request, arrays, run->config(), TotalPositions(*slices));
   if (!input.ok()) return input.status();
   absl::StatusOr<std::optional<AnswersInSegment>> answers =
       ParseAnswers(request, arrays, input->wanted, TotalPositions(*slices));

@@ -14,9 +14,7 @@ namespace sis {
 namespace {
 
 // Whether the form has the current policy's log-prob of every token of V_K.
-bool HasEverySlot(const v1::EvaluateRequest& request) {
-  return !request.has_reduced() && !request.has_top_k_set();
-}
+bool HasEverySlot(const v1::EvaluateRequest& request) { return !request.has_reduced(); }
 
 // What is evaluated besides the decisions; both need the slots.
 absl::Status ParseParameters(const v1::EvaluateRequest& request, int slots, EvaluateInput& input) {
@@ -201,16 +199,14 @@ absl::Status ParseAlgorithmOf(const v1::EvaluateRequest& request, EvaluateInput&
 
 absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& request,
                                                  const ReceivedArrays& arrays,
-                                                 const RunConfig& config, const Limits& limits,
-                                                 size_t count) {
+                                                 const RunConfig& config, size_t count) {
   EvaluateInput input{};
   absl::Status status = ParseParameters(request, static_cast<int>(config.top_k), input);
   if (!status.ok()) return status;
   absl::StatusOr<WantedOutputs> wanted = WantedOutputs::Parse(request);
   if (!wanted.ok()) return wanted.status();
   input.wanted = *wanted;
-  absl::StatusOr<CurrentArrays> current =
-      CurrentArrays::Parse(request, arrays, count, config, limits);
+  absl::StatusOr<CurrentArrays> current = CurrentArrays::Parse(request, arrays, count, config);
   if (!current.ok()) return current.status();
   input.current = *std::move(current);
   EvaluateInput::Copies& copies = *input.copies;
@@ -220,12 +216,7 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
   status.Update(ReadOptional("advantages", request.advantages(), arrays, count, copies.advantages,
                              input.advantages));
   if (status.ok()) status = CheckMask(input.mask);
-  if (const DenseLogits* dense = input.current.dense(); dense != nullptr) {
-    if (status.ok() && !input.own_log_probs.empty() && !dense->has_sampled_ids()) {
-      status = absl::InvalidArgumentError("dense.sampled_ids: unset, but own_log_probs are set");
-    }
-  } else if (request.has_decoupled() || request.has_algorithm() ||
-             !request.trust_regions().empty()) {
+  if (request.has_decoupled() || request.has_algorithm() || !request.trust_regions().empty()) {
     input.sampled_log_probs = input.current.ReadSampled(0, count, copies.current);
   }
   if (status.ok()) status = ParseBudgetedRejection(request, input);

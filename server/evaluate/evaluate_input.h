@@ -15,7 +15,6 @@
 #include "kernels/decide/algorithms/budgeted_rejection.h"
 #include "kernels/decide/algorithms/sequence_trust_region.h"
 #include "kernels/decide/backend.h"
-#include "server/cache/limits.h"
 #include "server/evaluate/current_arrays.h"
 #include "server/evaluate/observed_correction.h"
 #include "server/evaluate/wanted_outputs.h"
@@ -29,7 +28,7 @@ struct EvaluateInput {
   EvaluateParameters parameters;
   WantedOutputs wanted;
   CurrentArrays current;  // with three policies, the proximal one's values
-  // [N] of these, with three policies, an algorithm or trust regions, if the form holds them.
+  // [N] of these, with three policies, an algorithm or trust regions.
   std::span<const float> sampled_log_probs;
   std::span<const uint8_t> mask;               // [N], 0 or 1
   std::span<const float> own_log_probs;        // [N]
@@ -70,7 +69,6 @@ struct EvaluateInput {
 // must outlive the result.
 absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& request,
                                                  const ReceivedArrays& arrays,
-                                                 const RunConfig& config, const Limits& limits,
-                                                 size_t count);
+                                                 const RunConfig& config, size_t count);
 
 }  // namespace sis

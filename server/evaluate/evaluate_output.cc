@@ -18,7 +18,6 @@ PositionOutput PositionOutput::Part(size_t first, size_t count) const {
           .reference_log_probs = part(reference_log_probs),
           .total_variations = part(total_variations),
           .kl_divergences = part(kl_divergences),
-          .sampled_log_probs = part(sampled_log_probs),
           .normalizers = part(normalizers)};
 }
 
@@ -42,9 +41,6 @@ EvaluateOutput::EvaluateOutput(const EvaluateInput& input, size_t count,
   }
   if (!input.algorithm && input.trust_regions.empty()) return;
   positions_.reference_log_probs = Own(count);
-  if (input.current.dense() != nullptr) {
-    positions_.sampled_log_probs = Own(count);
-  }
   if (!input.algorithm) return;
   if (!input.wanted.Has(v1::LOG_RATIOS)) {
     positions_.view.log_modified_ratios = Own(count);

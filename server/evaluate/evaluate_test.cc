@@ -284,28 +284,6 @@ TEST_F(EvaluateTest, RaggedPagesGiveTheSameBytes) {
   requests[1].set_mask(mask);
   requests.push_back(Request(all_));
   requests.back().mutable_authors_code();
-  requests.push_back(Request(all_));
-  v1::TopK set;
-  *set.mutable_sampled_log_probs() = requests.back().gathered().sampled_log_probs();
-  set.set_top_k(2);
-  std::vector<int32_t> ids;
-  std::vector<float> log_probs;
-  for (size_t i = 0; i < 3 * kLength; ++i) {
-    const int32_t first = records_[i / kLength].ids[i % kLength * kSlots];
-    ids.insert(ids.end(), {first < 0 ? 0 : first, first == 999 ? 998 : 999});
-    log_probs.insert(log_probs.end(), {-0.7f, -1.5f});
-  }
-  set.set_ids(std::string(reinterpret_cast<const char*>(ids.data()), 4 * ids.size()));
-  set.set_log_probs(
-      std::string(reinterpret_cast<const char*>(log_probs.data()), 4 * log_probs.size()));
-  *requests.back().mutable_top_k_set() = set;
-  requests.push_back(Request({{0, 20, 90}}));
-  std::mt19937 random(3);
-  std::normal_distribution<float> logit(0, 3);
-  std::vector<float> logits(90 * 1000);
-  for (float& value : logits) value = logit(random);
-  requests.back().mutable_dense()->set_logits(
-      std::string(reinterpret_cast<const char*>(logits.data()), 4 * logits.size()));
 
   for (const v1::LogProbEncoding encoding : {v1::FLOAT32, v1::FLOAT16, v1::FIXED12}) {
     v1::RunConfig config = SmallConfig(kSlots);

@@ -96,7 +96,7 @@ class InspectTest : public EvaluateTest {
           if (request.has_gathered() && records.ids[k0] >= 0) {
             ASSERT_EQ(current[k], current_[sequence].log_probs[k0]);
           }
-          if (request.has_reduced() || request.has_top_k_set() || records.ids[k0] < 0) {
+          if (request.has_reduced() || records.ids[k0] < 0) {
             ASSERT_TRUE(std::isnan(current[k]));
           } else {
             told = true;
@@ -138,39 +138,6 @@ TEST_F(InspectTest, Reduced) {
     request.add_outputs(v1::LOG_RATIOS);
     DoAndExpectKept(request);
   }
-}
-
-TEST_F(InspectTest, TopKSets) {
-  v1::EvaluateRequest request = Request(all_, 3);
-  v1::TopK set;
-  *set.mutable_sampled_log_probs() = request.gathered().sampled_log_probs();
-  set.set_top_k(2);
-  std::vector<int32_t> ids;
-  std::vector<float> log_probs;
-  for (size_t i = 0; i < 3 * kLength; ++i) {
-    const Records& records = records_[i / kLength];
-    const int32_t first = records.ids[i % kLength * kSlots];
-    ids.insert(ids.end(), {first < 0 ? 0 : first, first == 999 ? 998 : 999});
-    log_probs.insert(log_probs.end(), {-0.7f, -1.5f});
-  }
-  set.set_ids(std::string(reinterpret_cast<const char*>(ids.data()), 4 * ids.size()));
-  set.set_log_probs(
-      std::string(reinterpret_cast<const char*>(log_probs.data()), 4 * log_probs.size()));
-  *request.mutable_top_k_set() = set;
-  request.add_outputs(v1::LOG_RATIOS);
-  DoAndExpectKept(request);
-}
-
-TEST_F(InspectTest, Dense) {
-  v1::EvaluateRequest request = Request(all_, 4);
-  std::mt19937 random(3);
-  std::normal_distribution<float> logit(0, 3);
-  std::vector<float> logits(3 * kLength * 1000);
-  for (float& value : logits) value = logit(random);
-  request.mutable_dense()->set_logits(
-      std::string(reinterpret_cast<const char*>(logits.data()), 4 * logits.size()));
-  request.add_outputs(v1::LOG_RATIOS);
-  DoAndExpectKept(request);
 }
 
 TEST_F(InspectTest, TheVectorBackendAndExpectedWeights) {

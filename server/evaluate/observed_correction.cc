@@ -11,7 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "kernels/numerics/exp_sum.h"
+#include "kernels/numerics/log64.h"
 #include "server/evaluate/parse_algorithm.h"
 
 namespace sis {

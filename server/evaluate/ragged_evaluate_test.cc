@@ -6,7 +6,6 @@
 #include <functional>
 
 #include "kernels/decide/simd_backend.h"
-#include "kernels/numerics/float16.h"
 #include "server/evaluate/inspection_messages.h"
 #include "server/shared_memory/shared_segment.h"
 #include "server/testing/evaluate_fixture.h"
@@ -52,42 +51,10 @@ class RaggedEvaluateTest : public EvaluateTest, public testing::WithParamInterfa
   }
   static bool Missing(size_t i) { return (i >= 100 && i < 110) || i >= 2 * kLength; }
 
-  // The same values in float16, as logits, or in bfloat16.
-  static v1::EvaluateRequest InValues(v1::EvaluateRequest request, v1::Gathered::Values values) {
-    v1::Gathered& gathered = *request.mutable_gathered();
-    gathered.set_values(values);
-    const std::vector<float> log_probs = Floats(gathered.log_probs());
-    const std::vector<float> sampled = Floats(gathered.sampled_log_probs());
-    const auto halves = [](const std::vector<float>& from, auto convert) {
-      std::vector<uint16_t> made;
-      for (const float value : from) made.push_back(convert(value));
-      return Bytes(made);
-    };
-    const auto truncated = [](float value) {
-      return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
-    };
-    switch (values) {
-      case v1::Gathered::FLOAT16_LOG_PROBS:
-        gathered.set_log_probs(halves(log_probs, [](float value) {
-          return std::isnan(value) ? uint16_t{0x7e00} : Float16RoundedUp(value);
-        }));
-        break;
-      case v1::Gathered::BFLOAT16_LOGITS:
-        gathered.set_log_probs(halves(log_probs, truncated));
-        gathered.set_sampled_log_probs(halves(sampled, truncated));
-        [[fallthrough]];
-      case v1::Gathered::LOGITS:
-        gathered.set_log_sum_exps(Bytes(std::vector<double>(sampled.size(), 0.25)));
-        break;
-      default:
-        break;
-    }
-    return request;
-  }
   // Without values of slots that are not used; where there is no record, of any number.
   v1::EvaluateRequest Ragged(v1::EvaluateRequest request) const {
     v1::Gathered& gathered = *request.mutable_gathered();
-    const size_t width = gathered.log_probs().size() / counts_.size() / kSlots;
+    const size_t width = sizeof(float);
     std::vector<uint16_t> counts = counts_;
     for (size_t i = 0; i < counts.size(); ++i) {
       if (Missing(i)) counts[i] = static_cast<uint16_t>(i % (kSlots + 1));
@@ -137,7 +104,7 @@ class RaggedEvaluateTest : public EvaluateTest, public testing::WithParamInterfa
   v1::EvaluateRequest InSegment(v1::EvaluateRequest request, uint64_t end) const {
     v1::Gathered& gathered = *request.mutable_gathered();
     for (std::string* array : {gathered.mutable_log_probs(), gathered.mutable_sampled_log_probs(),
-                               gathered.mutable_log_sum_exps(), gathered.mutable_top_k_counts()}) {
+                               gathered.mutable_top_k_counts()}) {
       if (array->empty()) continue;
       const SegmentRange range{end, array->size()};
       segment_->Write(range.offset, range.size, array->data());
@@ -161,33 +128,28 @@ TEST_P(RaggedEvaluateTest, IsThePaddedFormByteForByteOnEveryBackend) {
   std::vector<SimdBackend> vectors = SimdBackend::ForEveryTarget();
   std::vector<const Backend*> backends = {&backend_};
   for (const SimdBackend& backend : vectors) backends.push_back(&backend);
-  const std::vector<v1::Gathered::Values> forms = {
-      v1::Gathered::LOG_PROBS, v1::Gathered::FLOAT16_LOG_PROBS, v1::Gathered::LOGITS,
-      v1::Gathered::BFLOAT16_LOGITS};
-  for (const v1::Gathered::Values form : forms) {
-    for (const int top_k : {0, 2}) {
-      for (const bool more : {false, true}) {
-        v1::EvaluateRequest request = InValues(Request(all_, 5), form);
-        request.set_top_k(top_k);
-        if (more) {
-          request.set_total_variation(true);
-          request.add_prefix_curve(1);
-          request.add_prefix_curve(2);
-          std::string mask(3 * kLength, 1);
-          for (size_t i = 0; i < mask.size(); i += 7) mask[i] = 0;
-          request.set_mask(mask);
-          request.set_own_log_probs(Bytes(std::vector<float>(3 * kLength, -1.5f)));
-          request.set_advantages(Bytes(std::vector<float>(3 * kLength, 0.5f)));
-          request.mutable_algorithm()->mutable_grpo();
-          for (const v1::Output output : {v1::LOG_RATIOS, v1::RATIOS, v1::COEFFICIENTS}) {
-            request.add_outputs(output);
-          }
+  for (const int top_k : {0, 2}) {
+    for (const bool more : {false, true}) {
+      v1::EvaluateRequest request = Request(all_, 5);
+      request.set_top_k(top_k);
+      if (more) {
+        request.set_total_variation(true);
+        request.add_prefix_curve(1);
+        request.add_prefix_curve(2);
+        std::string mask(3 * kLength, 1);
+        for (size_t i = 0; i < mask.size(); i += 7) mask[i] = 0;
+        request.set_mask(mask);
+        request.set_own_log_probs(Bytes(std::vector<float>(3 * kLength, -1.5f)));
+        request.set_advantages(Bytes(std::vector<float>(3 * kLength, 0.5f)));
+        request.mutable_algorithm()->mutable_grpo();
+        for (const v1::Output output : {v1::LOG_RATIOS, v1::RATIOS, v1::COEFFICIENTS}) {
+          request.add_outputs(output);
         }
-        const std::string expected = Answer(backend_, request);
-        for (const Backend* backend : backends) {
-          EXPECT_TRUE(Answer(*backend, Ragged(request)) == expected)
-              << backend->name() << " " << form << " " << top_k << " " << more;
-        }
+      }
+      const std::string expected = Answer(backend_, request);
+      for (const Backend* backend : backends) {
+        EXPECT_TRUE(Answer(*backend, Ragged(request)) == expected)
+            << backend->name() << " " << top_k << " " << more;
       }
     }
   }
@@ -234,24 +196,21 @@ TEST_P(RaggedEvaluateTest, WhateverElseIsAskedFor) {
   std::vector<SimdBackend> vectors = SimdBackend::ForEveryTarget();
   std::vector<const Backend*> backends = {&backend_};
   for (const SimdBackend& backend : vectors) backends.push_back(&backend);
-  for (const v1::Gathered::Values form :
-       {v1::Gathered::LOG_PROBS, v1::Gathered::FLOAT16_LOG_PROBS, v1::Gathered::BFLOAT16_LOGITS}) {
-    for (size_t i = 0; i < changes.size(); ++i) {
-      v1::EvaluateRequest request = InValues(Request(all_, 5), form);
-      changes[i](request);
-      const std::string expected = Answer(backend_, request);
-      const std::string inspected = Inspected();
-      const v1::EvaluateRequest ragged = Ragged(request);
-      EXPECT_TRUE(Answer(backend_, ragged) == expected) << form << " " << i;
-      EXPECT_TRUE(Inspected() == inspected) << form << " " << i;
-      if (i >= 2) continue;  // its other arrays are not in the segment
-      for (const uint64_t begin : {0, 1, 2, 4}) {
-        const v1::EvaluateRequest moved = InSegment(ragged, begin);
-        for (const Backend* backend : backends) {
-          EXPECT_TRUE(Answer(*backend, moved, in_segment) == expected)
-              << backend->name() << " " << form << " " << i << " " << begin;
-          EXPECT_TRUE(Inspected() == inspected) << form << " " << i << " " << begin;
-        }
+  for (size_t i = 0; i < changes.size(); ++i) {
+    v1::EvaluateRequest request = Request(all_, 5);
+    changes[i](request);
+    const std::string expected = Answer(backend_, request);
+    const std::string inspected = Inspected();
+    const v1::EvaluateRequest ragged = Ragged(request);
+    EXPECT_TRUE(Answer(backend_, ragged) == expected) << i;
+    EXPECT_TRUE(Inspected() == inspected) << i;
+    if (i >= 2) continue;  // its other arrays are not in the segment
+    for (const uint64_t begin : {0, 1, 2, 4}) {
+      const v1::EvaluateRequest moved = InSegment(ragged, begin);
+      for (const Backend* backend : backends) {
+        EXPECT_TRUE(Answer(*backend, moved, in_segment) == expected)
+            << backend->name() << " " << i << " " << begin;
+        EXPECT_TRUE(Inspected() == inspected) << i << " " << begin;
       }
     }
   }

@@ -22,7 +22,6 @@ CurrentView InRows(const CurrentView& ragged, size_t slots, std::span<float> row
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = reader.At(i / slots, i % slots);
   CurrentView view = ragged;
   view.log_probs = rows;
-  view.float16_log_probs = {};
   view.counts = {};
   return view;
 }
@@ -223,13 +222,6 @@ absl::Status SliceEvaluator::ForEachMaskStretch(const Part& part, uint32_t posit
 absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t count) {
   if (input_.own_log_probs.empty()) return absl::OkStatus();
   const PositionOutput output = part.output.Part(first, count);
-  if (const DenseLogits* dense = input_.current.dense(); dense != nullptr) {
-    absl::Status status = dense->GatherSampled(
-        {static_cast<uint32_t>(part.first + first), count, part.offset + first},
-        std::span(scratch_.sampled_log_probs).subspan(first, count), scratch_.dense);
-    if (status.ok()) status = CheckSampledLogProbs(part, first, count);
-    if (!status.ok()) return status;
-  }
   for (size_t i = 0; i < count; ++i) {
     const auto position = static_cast<uint32_t>(part.first + first + i);
     const float own = input_.own_log_probs[part.offset + first + i];
@@ -242,7 +234,6 @@ absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t
     if (!output.view.log_modified_ratios.empty()) output.view.log_modified_ratios[i] = log_ratio;
     if (!output.view.modified_ratios.empty()) output.view.modified_ratios[i] = Exp32(log_ratio);
     if (!output.reference_log_probs.empty()) output.reference_log_probs[i] = own;
-    if (!output.sampled_log_probs.empty()) output.sampled_log_probs[i] = current;
     if (!output.total_variations.empty()) {
       const Token token{
           .ratio = Exp32(log_ratio), .current_log_prob = current, .reference_log_prob = own};
@@ -290,10 +281,6 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
         const auto position = static_cast<uint32_t>(part.first + first);
         const auto count = static_cast<uint32_t>(length);
         const uint32_t index = piece.index + (position - piece.first_position);
-        if (input_.current.need_records()) {
-          absl::Status status = ReadAtRecords(part, *piece.page, index, first, count);
-          if (!status.ok()) return status;
-        }
         const BehaviorView behavior = piece.page->Behavior(index, count, unpacked_);
         absl::Status status =
             CompareCounts(input_.current.Counts(part.offset + first, length), behavior,
@@ -327,46 +314,11 @@ CurrentView SliceEvaluator::CurrentOf(const Part& part, const BehaviorView& beha
                 Room(scratch_.rows, positions * slots).subspan(first * slots, count * slots));
 }
 
-absl::Status SliceEvaluator::ReadAtRecords(const Part& part, const Page& page, uint32_t index,
-                                           size_t first, uint32_t count) {
-  const PositionRange positions{static_cast<uint32_t>(part.first + first), count,
-                                part.offset + first};
-  if (input_.current.dense() == nullptr) {
-    absl::Status status = ValidateSampledLogProbs(
-        "top_k_set.sampled_log_probs", part.current.sampled_log_probs.subspan(first, count),
-        positions.first_position);
-    if (!status.ok()) return status;
-    const RecordedSets records = page.Sets(index, count, input_.parameters.top_k, rows_);
-    return input_.current.ReduceSets(records, positions, first, scratch_);
-  }
-  const RecordFormat& format = part.slice.sequence()->format();
-  const RecordRows records = SubRows(rows_.Rows(format), 0, count, format.slots);
-  page.Read(index, records);
-  absl::Status status = input_.current.GatherAtRecords(records, positions, first, scratch_);
-  if (!status.ok()) return status;
-  return CheckSampledLogProbs(part, first, count);
-}
-
-absl::Status SliceEvaluator::CheckSampledLogProbs(const Part& part, size_t first,
-                                                  size_t count) const {
-  if (!input_.decoupled()) return absl::OkStatus();
-  for (size_t i = first; i < first + count; ++i) {
-    if (std::isfinite(part.current.sampled_log_probs[i])) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("dense.logits: position ", part.first + i, ": log p of the sampled token is ",
-                     part.current.sampled_log_probs[i], ", must be finite with three policies"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status SliceEvaluator::CheckCurrentValues() const {
   for (const Stretch& stretch : stretches_) {
     absl::Status status = ValidateCurrent(stretch.behavior, stretch.current,
                                           input_.parameters.slots, stretch.first_position);
-    if (status.ok()) continue;
-    if (input_.current.dense() == nullptr) return status;
-    // What is gathered from logits is valid unless they change between sum and gather.
-    return absl::InvalidArgumentError("dense.logits: changed in the segment meanwhile");
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -412,9 +364,6 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
         part.output.Part(stretch.first_position - part.first, stretch.output.decisions.size());
     if (!output.reference_log_probs.empty()) {
       std::ranges::copy(stretch.behavior.sampled_log_probs, output.reference_log_probs.begin());
-    }
-    if (!output.sampled_log_probs.empty()) {
-      std::ranges::copy(stretch.current.sampled_log_probs, output.sampled_log_probs.begin());
     }
     if (!output.total_variations.empty()) {
       ComputeTopKDivergences<TopKTotalVariation>(input_.parameters, stretch,

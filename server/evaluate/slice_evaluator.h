@@ -80,12 +80,6 @@ class SliceEvaluator {
   // The current policy's values at positions [first, first + count) of the part, as a backend takes
   // them beside these records.
   CurrentView CurrentOf(const Part& part, const BehaviorView& behavior, size_t first, size_t count);
-  // Fills in the current policy's values at positions [first, first + count) of the part, as these
-  // depend on the records, which begin at `index` of the page.
-  absl::Status ReadAtRecords(const Part& part, const Page& page, uint32_t index, size_t first,
-                             uint32_t count);
-  // Of log p that was computed here; what the request holds was checked before.
-  absl::Status CheckSampledLogProbs(const Part& part, size_t first, size_t count) const;
   // Of the stretches that were added. InvalidArgument names the first value that is no log-prob.
   absl::Status CheckCurrentValues() const;
   // Evaluates them.
@@ -100,7 +94,6 @@ class SliceEvaluator {
   const EvaluateInput& input_;
   const VersionsNow versions_;
   CurrentArrays::Scratch scratch_;
-  RowBuffer rows_;
   // Of the part at hand: its stretches, the class of staleness of each, and the sums of all.
   std::vector<Stretch> stretches_;
   std::vector<size_t> staleness_;

@@ -86,10 +86,8 @@ SliceDivergences DivergencesOf(const EvaluateInput& input, const PositionOutput&
     if (decision == Decision::kMasked) continue;
     if (decision == Decision::kMissing && input.own_log_probs.empty()) continue;
     has_negative_advantage |= input.has_negative_advantage(offset + i);
-    const float sampled_log_prob = positions.sampled_log_probs.empty()
-                                       ? input.sampled_log_probs[offset + i]
-                                       : positions.sampled_log_probs[i];
-    const float log_ratio = Flush(sampled_log_prob - positions.reference_log_probs[i]);
+    const float log_ratio =
+        Flush(input.sampled_log_probs[offset + i] - positions.reference_log_probs[i]);
     for (size_t j = 0; j < divergences.size(); ++j) {
       switch (input.trust_regions[j].divergence) {
         case Divergence::kTotalVariation:

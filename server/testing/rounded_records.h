@@ -92,20 +92,6 @@ class RoundedRecords {
                                behavior.ragged_log_probs);
     for (size_t slot = 0; slot < slots_; ++slot) log_probs[slot] = reader.At(0, slot);
     ExpectSameBits(log_probs, row);
-
-    RowBuffer buffer;
-    const RecordedSets sets = page.Sets(index, 1, static_cast<int>(slots_), buffer);
-    const LogProbReader set_reader(sets.log_probs, sets.grouped_log_probs, slots_);
-    for (size_t slot = 0; slot < slots_; ++slot) {
-      log_probs[slot] = set_reader.At(0, slot);
-      if (log_probs[slot] == kMinusInfinity) continue;
-      const GroupedIds& grouped = sets.grouped_ids;
-      const int32_t id = grouped.empty()
-                             ? sets.ids[slot]
-                             : static_cast<int32_t>(grouped.At(grouped.first_lane, slot, slots_));
-      EXPECT_EQ(id, ids[slot]);
-    }
-    ExpectSameBits(log_probs, row);
   }
 
  private:

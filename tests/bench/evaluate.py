@@ -5,16 +5,14 @@
 The step is 4096 sequences of 4096 positions, 16.8 M tokens; --scale takes a part of it. A
 sis_server process holds the records, with as many threads as the machine has cores, and answers
 clients in processes of their own over TCP loopback or a Unix socket: the C++ client, which has
-float32 or float16 arrays (in micro-batches over streams, for comparison in unary calls, and in
+float32 arrays (in micro-batches over streams, for comparison in unary calls, and in
 memory that it shares with the server, where they are before the clock starts; with the records at
 hand and with FetchTopK included), and the Python client, which a trainer gives float32 tensors [T,
 K] of PyTorch and which returns a mask as a tensor: over TCP, a Unix socket and shared memory, into
 which the trainer's gather has written the tensors; with the records at hand and with FetchTopK
-included, of all arrays or of the ids alone; in half precision, rounded by PyTorch, and REDUCED,
-which must cost the same whatever K is. Every repetition is another draw, so that all of it is
+included, of all arrays or of the ids alone; and REDUCED, which must cost the same whatever K is. Every repetition is another draw, so that all of it is
 counted. PyTorch computes the same in this process (see peers.py), without validation, cache or
-metrics. The form DENSE, whose positions are far larger, has a program of its
-own: evaluate_dense.
+metrics.
 
 Printed per row: which outputs were asked for, and which arrays of the records, the median of tokens
 per second, bytes per token over the wire both ways, the ratio to PyTorch of the same repetition
@@ -98,18 +96,6 @@ def make_batch(sequences, slots):
     return batch
 
 
-def own_sets(batch):
-    """The current policy's own sets: the recorded tokens in its own order, but for half of the
-    least probable tenth."""
-    order = np.argsort(-batch.current, axis=1)
-    ids = np.take_along_axis(batch.ids, order, axis=1)
-    last = ids[:, -max(1, batch.slots // 10):]
-    others = np.random.default_rng(3).random(last.shape) < 0.5
-    share = VOCABULARY // (batch.slots + 1)
-    last[others] += np.where(last[others] % share == 0, 1, -1)  # of the same part
-    return ids, np.take_along_axis(batch.current, order, axis=1)
-
-
 def fill(address, batch, sequences):
     """Records the batch's behaviour policy; sequence i is named so, and holds what i %
     batch.sequences does."""
@@ -131,11 +117,6 @@ def write(path, array, sequences):
         for first in range(0, rows, len(array)):
             array[:rows - first].tofile(file)
     return np.memmap(path, array.dtype, "r+", shape=(rows, *array.shape[1:]))
-
-
-def float16_rounded_up(array):
-    halves = array.astype(np.float16)
-    return np.where(halves < array, np.nextafter(halves, np.float16(np.inf)), halves)
 
 
 class CppClient:
@@ -246,12 +227,8 @@ def measure(slots, arguments, folder):
     batch = make_batch(min(sequences, 64), slots)
     current = write(folder / "current", batch.current, sequences)
     current_sampled = write(folder / "current_sampled", batch.current_sampled, sequences)
-    write(folder / "current_float16", float16_rounded_up(batch.current), sequences)
     log_envelopes = write(folder / "log_envelopes", (batch.current - batch.behavior).max(-1), sequences)
     covered_masses = write(folder / "covered_masses", np.exp(batch.current).sum(-1), sequences)
-    set_ids, set_log_probs = own_sets(batch)
-    write(folder / "set_ids", set_ids, sequences)
-    write(folder / "set_log_probs", set_log_probs, sequences)
 
     with contextlib.ExitStack() as stack:
         def closing(side):
@@ -275,24 +252,18 @@ def measure(slots, arguments, folder):
             return closing(PythonTrainer(server, address, arrays, sequences, call_sequences, **keywords))
 
         bits, ratios = gathered + BIT_BYTES, gathered + RATIO_BYTES
-        halves = 2 * slots + 4 + BIT_BYTES
         all_bytes, ids_bytes = 8 * slots + 8, 4 * slots + 4
         tcp, unix = server.tcp, server.unix
         rows["C++, TCP"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS"))
         rows["C++, TCP, FetchTopK"] = ("accept bits", bits + all_bytes, cpp(tcp, "GATHERED", "ACCEPT_BITS", fetch=True))
         rows["C++, TCP, unary calls"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS", "UNARY"))
         rows["C++, TCP, ratios"] = ("ratios", ratios, cpp(tcp, "GATHERED", "RATIOS"))
-        rows["C++, TCP, float16"] = ("accept bits", halves, cpp(tcp, "FLOAT16", "ACCEPT_BITS"))
         rows["C++, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES, cpp(tcp, "REDUCED", "ACCEPT_BITS"))
-        rows["C++, TCP, TOP_K"] = ("accept bits", 8 * slots + 4 + BIT_BYTES, cpp(tcp, "TOP_K", "ACCEPT_BITS"))
         rows["C++, Unix socket"] = ("accept bits", bits, cpp(unix, "GATHERED", "ACCEPT_BITS"))
-        rows["C++, Unix socket, float16"] = ("accept bits", halves, cpp(unix, "FLOAT16", "ACCEPT_BITS"))
         rows["C++, shared memory"] = ("accept bits", BIT_BYTES, cpp(unix, "GATHERED", "ACCEPT_BITS", "SHARED"))
         rows["C++, shared memory, FetchTopK"] = ("accept bits", BIT_BYTES,
                                                  cpp(unix, "GATHERED", "ACCEPT_BITS", "SHARED", fetch=True))
-        rows["C++, shared memory, float16"] = ("accept bits", BIT_BYTES, cpp(unix, "FLOAT16", "ACCEPT_BITS", "SHARED"))
         rows["C++, shared memory, REDUCED"] = ("accept bits", BIT_BYTES, cpp(unix, "REDUCED", "ACCEPT_BITS", "SHARED"))
-        rows["C++, shared memory, TOP_K"] = ("accept bits", BIT_BYTES, cpp(unix, "TOP_K", "ACCEPT_BITS", "SHARED"))
         tensors = {"log_probs": current, "sampled_log_probs": current_sampled}
         reduced = {"sampled_log_probs": current_sampled, "log_envelopes": log_envelopes,
                    "covered_masses": covered_masses}
@@ -303,10 +274,6 @@ def measure(slots, arguments, folder):
                                                        trainer.row(fetch=ALL_ARRAYS))
             rows[f"Python, {transport}, FetchTopK of ids"] = ("accept bits; ids", bits + ids_bytes,
                                                               trainer.row(fetch=IDS))
-        trainer = python(tcp, tensors)
-        rows["Python, TCP, float16"] = ("accept bits", halves, trainer.row(half_precision=True))
-        rows["Python, TCP, float16, FetchTopK of ids"] = ("accept bits; ids", halves + ids_bytes,
-                                                          trainer.row(fetch=IDS, half_precision=True))
         rows["Python, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES,
                                         python(tcp, reduced).row(call="evaluate_reduced"))
         trainer = python(unix, tensors, segment_bytes=trainer_bytes)

@@ -4,7 +4,7 @@
 //
 // Maps the current policy's values from FOLDER, then evaluates all sequences once per line of
 // standard input, which names the draw, and prints the seconds it took and how many were accepted.
-// FORM is GATHERED, FLOAT16 (the same in half precision) or REDUCED. WAY is STREAM, UNARY if each
+// FORM is GATHERED or REDUCED. WAY is STREAM, UNARY if each
 // call is to be one message, or SHARED if the values are to lie in memory that the server maps.
 // FETCH is 1 if each call is to fetch its records first, with SHARED into that memory.
 #include <fcntl.h>
@@ -47,9 +47,6 @@ std::span<const T> MapArray(const std::string& path, size_t count) {
 // The current policy's values; those that the form doesn't have are empty.
 struct Values {
   std::span<const float> sampled, log_probs, envelopes, masses;
-  std::span<const uint16_t> halves;
-  std::span<const int32_t> set_ids;
-  std::span<const float> set_log_probs;
 };
 
 // Copies an array as a trainer would write it in the first place.
@@ -86,11 +83,6 @@ int main(int argc, char** argv) {
   if (form == "REDUCED") {
     values.envelopes = MapArray<float>(folder + "/log_envelopes", positions);
     values.masses = MapArray<float>(folder + "/covered_masses", positions);
-  } else if (form == "FLOAT16") {
-    values.halves = MapArray<uint16_t>(folder + "/current_float16", values_per_form);
-  } else if (form == "TOP_K") {
-    values.set_ids = MapArray<int32_t>(folder + "/set_ids", values_per_form);
-    values.set_log_probs = MapArray<float>(folder + "/set_log_probs", values_per_form);
   } else {
     values.log_probs = MapArray<float>(folder + "/current", values_per_form);
   }
@@ -107,18 +99,13 @@ int main(int argc, char** argv) {
   if (way == "SHARED") {
     const size_t fetched = fetch ? call_sequences * length * (8 * slots + 8) : 0;
     const size_t bytes = fetched + values.sampled.size_bytes() + values.log_probs.size_bytes() +
-                         values.halves.size_bytes() + values.envelopes.size_bytes() +
-                         values.masses.size_bytes() + values.set_ids.size_bytes() +
-                         values.set_log_probs.size_bytes();
+                         values.envelopes.size_bytes() + values.masses.size_bytes();
     auto leased = (*client)->LeaseSharedMemory(bytes + 4096);
     if (!leased.ok()) Fail(leased.status().ToString());
     memory = *std::move(leased);
-    for (auto* array : {&values.sampled, &values.log_probs, &values.envelopes, &values.masses,
-                        &values.set_log_probs}) {
+    for (auto* array : {&values.sampled, &values.log_probs, &values.envelopes, &values.masses}) {
       MoveTo(*memory, *array);
     }
-    MoveTo(*memory, values.halves);
-    MoveTo(*memory, values.set_ids);
   }
   std::cout << "ready" << std::endl;
   while (std::cin >> options.draw) {
@@ -144,12 +131,7 @@ int main(int argc, char** argv) {
       const absl::StatusOr<sis::Evaluation> evaluation =
           form == "REDUCED" ? evaluate(sis::ReducedValues{sampled, part(values.envelopes, 1),
                                                           part(values.masses, 1)})
-          : form == "TOP_K"
-              ? evaluate(sis::TopKSetValues{part(values.set_ids, slots),
-                                            part(values.set_log_probs, slots), sampled})
-          : form == "FLOAT16"
-              ? evaluate(sis::GatheredHalves{part(values.halves, slots), sampled})
-              : evaluate(sis::GatheredValues{part(values.log_probs, slots), sampled});
+                            : evaluate(sis::GatheredValues{part(values.log_probs, slots), sampled});
       if (!evaluation.ok()) Fail(evaluation.status().ToString());
       accepted += evaluation->totals.accepted();
     }

@@ -88,7 +88,6 @@ void Run(int repetitions, size_t workload_bytes) {
   constexpr NamedLayout kLayouts[] = {{"float32 token-major", Layout::kTokenMajorFloat32},
                                       {"float16, token-major", Layout::kFloat16AndTokenMajor},
                                       {"12 bits, token-major", Layout::kFixed12AndTokenMajor},
-                                      {"12 bits, halves", Layout::kFixed12AndTokenMajorFloat16},
                                       {"reduced", Layout::kReduced}};
   static constexpr int kCurve[] = {1, 2, 5, 10, 20, 50};
   PrefixSums prefix_sums[std::size(kCurve)];
@@ -117,7 +116,7 @@ void Run(int repetitions, size_t workload_bytes) {
                          &workload,
                          {stretches.begin(), stretches.begin() + count}});
       }
-      if (layout == Layout::kReduced || layout == Layout::kFixed12AndTokenMajorFloat16) {
+      if (layout == Layout::kReduced || layout == Layout::kFixed12AndTokenMajor) {
         Case counted = cases.back();
         counted.name = "  with statistics";
         counted.statistics = true;

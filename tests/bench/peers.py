@@ -6,8 +6,7 @@ All three compute, per position, the log-envelope (a maximum over the K slots), 
 sum of K exponentials), the acceptance probability, a decision from a uniform, the decision and the
 modified ratio; and per sequence the number accepted, D, D_SIS and the expected acceptance. PyTorch
 and numpy draw their own uniforms and add in float32; the backend's uniforms are Philox and its
-results exact (docs/numerics.md). Input lies in memory already: token-major float32, or, for the
-backend's second row, float16, of which the behaviour policy's are in groups of 16. PyTorch and the
+results exact (docs/numerics.md). Input lies in memory already, token-major float32. PyTorch and the
 backend use two threads, numpy one. Times are wall-clock: the machine should have nothing else to
 do. Printed are medians, and the ratio to PyTorch of the same repetition with its least and most.
 """
@@ -46,12 +45,9 @@ class Batch:
         self.sequences, self.length, self.slots = sequences, length, slots
 
 
-def sis_backend(library, batch, float16):
+def sis_backend(library, batch):
     """A function that evaluates the batch with the backend and returns [sequences, 4] sums."""
-    behavior, current = (values.astype(np.float16 if float16 else np.float32) for values in (batch.behavior, batch.current))
-    if float16:
-        behavior = behavior.reshape(-1, 16, batch.slots).transpose(0, 2, 1)
-    behavior, current = np.ascontiguousarray(behavior), np.ascontiguousarray(current)
+    behavior, current = (np.ascontiguousarray(values, np.float32) for values in (batch.behavior, batch.current))
     decisions = np.empty(batch.ranks.size, np.uint8)
     ratios = np.empty(batch.ranks.size, np.float32)
     sums = np.empty((batch.sequences, 4))
@@ -60,8 +56,7 @@ def sis_backend(library, batch, float16):
     pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in arrays]
 
     def run():
-        library.sis_peers_evaluate(THREADS, batch.sequences, batch.length, batch.slots,
-                                   int(float16), *pointers)
+        library.sis_peers_evaluate(THREADS, batch.sequences, batch.length, batch.slots, *pointers)
         return sums
 
     run.arrays = arrays  # what the pointers point to
@@ -148,8 +143,7 @@ def main():
         runs = {
             "PyTorch eager, float32": torch_eager(batch),
             "numpy, float32": numpy_whole(batch),
-            "backend, float32 token-major": sis_backend(library, batch, False),
-            "backend, float16": sis_backend(library, batch, True),
+            "backend, float32 token-major": sis_backend(library, batch),
         }
         peer = next(iter(runs))
         expected = np.array(runs[peer]())

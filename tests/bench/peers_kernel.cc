@@ -10,20 +10,15 @@ namespace {
 
 using sis::Stretch;
 
-// `behavior` and `current` hold [sequences, length, slots] float32, token-major, or float16, of
-// which the behaviour's are in groups of 16.
-std::vector<Stretch> Stretches(int sequences, int length, int slots, bool float16,
-                               const void* behavior, const void* current,
-                               const float* behavior_sampled, const float* current_sampled,
-                               const uint8_t* ranks, uint8_t* decisions, float* ratios,
-                               std::vector<sis::Sums>& sums) {
+// `behavior` and `current` hold [sequences, length, slots] float32, token-major.
+std::vector<Stretch> Stretches(int sequences, int length, int slots, const float* behavior,
+                               const float* current, const float* behavior_sampled,
+                               const float* current_sampled, const uint8_t* ranks,
+                               uint8_t* decisions, float* ratios, std::vector<sis::Sums>& sums) {
   const auto size = static_cast<size_t>(length);
   const size_t values = size * slots;
-  const auto floats = [values](const void* array, int sequence) {
-    return std::span(static_cast<const float*>(array) + sequence * values, values);
-  };
-  const auto halves = [values](const void* array, int sequence) {
-    return std::span(static_cast<const uint16_t*>(array) + sequence * values, values);
+  const auto floats = [values](const float* array, int sequence) {
+    return std::span(array + sequence * values, values);
   };
   std::vector<Stretch> stretches;
   for (int i = 0; i < sequences; ++i) {
@@ -38,14 +33,8 @@ std::vector<Stretch> Stretches(int sequences, int length, int slots, bool float1
     stretch.behavior.sampled_log_probs = part(behavior_sampled);
     stretch.behavior.sampled_ranks = {ranks + i * size, size};
     stretch.current.sampled_log_probs = part(current_sampled);
-    if (float16) {
-      stretch.behavior.grouped_log_probs = {std::as_bytes(halves(behavior, i)),
-                                            sis::LogProbEncoding::kFloat16, 0};
-      stretch.current.float16_log_probs = halves(current, i);
-    } else {
-      stretch.behavior.log_probs = floats(behavior, i);
-      stretch.current.log_probs = floats(current, i);
-    }
+    stretch.behavior.log_probs = floats(behavior, i);
+    stretch.current.log_probs = floats(current, i);
     stretches.push_back(stretch);
   }
   return stretches;
@@ -55,16 +44,16 @@ std::vector<Stretch> Stretches(int sequences, int length, int slots, bool float1
 
 // Per sequence, sums gets (accepted, D, D_SIS, expected acceptance): [sequences, 4]. length must be
 // a multiple of 16.
-extern "C" void sis_peers_evaluate(int threads, int sequences, int length, int slots, int float16,
-                                   const void* behavior, const void* current,
+extern "C" void sis_peers_evaluate(int threads, int sequences, int length, int slots,
+                                   const float* behavior, const float* current,
                                    const float* behavior_sampled, const float* current_sampled,
                                    const uint8_t* ranks, uint8_t* decisions, float* ratios,
                                    double* sums) {
   static const sis::SimdBackend backend;
   std::vector<sis::Sums> totals(sequences);
   const std::vector<Stretch> stretches =
-      Stretches(sequences, length, slots, float16 != 0, behavior, current, behavior_sampled,
-                current_sampled, ranks, decisions, ratios, totals);
+      Stretches(sequences, length, slots, behavior, current, behavior_sampled, current_sampled,
+                ranks, decisions, ratios, totals);
   const sis::EvaluateParameters parameters{slots, slots, 0};
   const auto evaluate = [&](int thread) {
     const int first = sequences * thread / threads;

@@ -6,7 +6,6 @@
 #include <functional>
 #include <random>
 
-#include "kernels/numerics/float16.h"
 #include "kernels/records/log_probs.h"
 
 namespace sis {
@@ -49,7 +48,7 @@ Position RandomPosition(std::mt19937& random, int slots) {
   return position;
 }
 
-// How one policy's values lie: in groups, or token after token in float32 or float16.
+// How one policy's values lie: in groups, or token after token in float32.
 struct SlotLayout {
   bool grouped;
   LogProbEncoding encoding = LogProbEncoding::kFloat32;
@@ -66,7 +65,6 @@ SlotLayout BehaviorLayout(Layout layout) {
     case Layout::kFloat16AndTokenMajor:
       return {true, LogProbEncoding::kFloat16};
     case Layout::kFixed12AndTokenMajor:
-    case Layout::kFixed12AndTokenMajorFloat16:
       return {true, LogProbEncoding::kFixed12};
     case Layout::kTokenMajorFloat32:
     case Layout::kReduced:
@@ -75,16 +73,12 @@ SlotLayout BehaviorLayout(Layout layout) {
   return {false};
 }
 
-SlotLayout CurrentLayout(Layout layout) {
-  return {false, layout == Layout::kFixed12AndTokenMajorFloat16 ? LogProbEncoding::kFloat16
-                                                                : LogProbEncoding::kFloat32};
-}
+constexpr SlotLayout kCurrentLayout = {false};
 
 // Of n positions, both policies.
 size_t SlotBytes(size_t positions, int slots, Layout layout) {
   if (layout == Layout::kReduced) return 0;
-  return BehaviorLayout(layout).Bytes(positions, slots) +
-         CurrentLayout(layout).Bytes(positions, slots);
+  return BehaviorLayout(layout).Bytes(positions, slots) + kCurrentLayout.Bytes(positions, slots);
 }
 
 constexpr double kBytesBesidesSlots = 4 + 4 + 1 + 1;  // sampled values, rank, decision
@@ -112,13 +106,6 @@ void Put(const std::vector<float>& values, int slots, SlotLayout layout,
          std::span<std::byte> into) {
   const size_t n = values.size() / slots;
   const std::span<std::byte> bytes = into.first(layout.Bytes(n, slots));
-  if (!layout.grouped && layout.encoding == LogProbEncoding::kFloat16) {
-    for (size_t i = 0; i < values.size(); ++i) {
-      const uint16_t half = Float16RoundedUp(values[i]);
-      std::memcpy(bytes.data() + i * sizeof(half), &half, sizeof(half));
-    }
-    return;
-  }
   if (!layout.grouped) {
     std::memcpy(bytes.data(), values.data(), bytes.size());
     return;
@@ -141,7 +128,7 @@ Workload::Workload(int slots, Layout layout, size_t total_bytes)
     : slots_(slots),
       layout_(layout),
       behavior_(SlotBytesOf(BehaviorLayout(layout), slots, layout, total_bytes)),
-      current_(SlotBytesOf(CurrentLayout(layout), slots, layout, total_bytes)),
+      current_(SlotBytesOf(kCurrentLayout, slots, layout, total_bytes)),
       behavior_sampled_(PositionsIn(slots, layout, total_bytes)),
       current_sampled_(behavior_sampled_.span().size()),
       ranks_(behavior_sampled_.span().size()),
@@ -167,12 +154,11 @@ Workload::Workload(int slots, Layout layout, size_t total_bytes)
     covered_masses_.span()[i] = accumulator.Finish().covered_mass;
   }
   const SlotLayout behavior_layout = BehaviorLayout(layout);
-  const SlotLayout current_layout = CurrentLayout(layout);
   if (layout != Layout::kReduced) {
     Put(behavior, slots, behavior_layout, behavior_.span());
-    Put(current, slots, current_layout, current_.span());
+    Put(current, slots, kCurrentLayout, current_.span());
     Repeat(behavior_.span(), behavior_layout.Bytes(kPeriod, slots));
-    Repeat(current_.span(), current_layout.Bytes(kPeriod, slots));
+    Repeat(current_.span(), kCurrentLayout.Bytes(kPeriod, slots));
   }
   Repeat(behavior_sampled_.span(), kPeriod);
   Repeat(current_sampled_.span(), kPeriod);
@@ -203,10 +189,6 @@ Workload::Workload(int slots, Layout layout, size_t total_bytes)
           view.grouped_log_probs = {rows, of.encoding, 0};
           return;
         }
-      } else if (of.encoding == LogProbEncoding::kFloat16) {
-        view.float16_log_probs = {reinterpret_cast<const uint16_t*>(rows.data()),
-                                  bytes / sizeof(uint16_t)};
-        return;
       }
       view.log_probs = {reinterpret_cast<const float*>(rows.data()), bytes / sizeof(float)};
     };
@@ -215,7 +197,7 @@ Workload::Workload(int slots, Layout layout, size_t total_bytes)
       stretch.current.covered_masses = part(covered_masses_);
     } else {
       slots_of(behavior_, behavior_layout, stretch.behavior);
-      slots_of(current_, current_layout, stretch.current);
+      slots_of(current_, kCurrentLayout, stretch.current);
     }
     stretches_.push_back(stretch);
   }

@@ -41,11 +41,10 @@ class HugeArray {
 
 enum class Layout {
   kTokenMajorFloat32,
-  // The behaviour's values in groups, the current policy's token-major in float32 or float16: what
-  // the cache holds and a trainer sends.
+  // The behaviour's values in groups, the current policy's token-major in float32: what the cache
+  // holds and a trainer sends.
   kFloat16AndTokenMajor,
   kFixed12AndTokenMajor,
-  kFixed12AndTokenMajorFloat16,
   kReduced
 };
 

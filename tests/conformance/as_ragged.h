@@ -71,12 +71,11 @@ class RaggedValues {
     for (size_t i = 0; i < rows.sampled_log_probs.size(); ++i) {
       const size_t count = records.counts[records.first_lane + i];
       counts_.push_back(static_cast<uint16_t>(count));
-      Append(rows.log_probs, i * slots, count, log_probs_);
-      Append(rows.float16_log_probs, i * slots, count, halves_);
+      const auto row = rows.log_probs.subspan(i * slots, count);
+      log_probs_.insert(log_probs_.end(), row.begin(), row.end());
     }
     view_.counts = counts_;
     view_.log_probs = log_probs_;
-    view_.float16_log_probs = halves_;
   }
   RaggedValues(const RaggedValues&) = delete;
   RaggedValues& operator=(const RaggedValues&) = delete;
@@ -84,16 +83,8 @@ class RaggedValues {
   const CurrentView& view() const { return view_; }
 
  private:
-  template <typename T>
-  static void Append(std::span<const T> rows, size_t first, size_t count, std::vector<T>& to) {
-    if (rows.empty()) return;
-    const auto some = rows.subspan(first, count);
-    to.insert(to.end(), some.begin(), some.end());
-  }
-
   std::vector<uint16_t> counts_;
   std::vector<float> log_probs_;
-  std::vector<uint16_t> halves_;
   CurrentView view_;
 };
 

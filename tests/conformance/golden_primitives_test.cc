@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/decide/top_k_sets/top_k_sets.h"
 #include "kernels/numerics/crc32c.h"
 #include "kernels/numerics/exp32.h"
 #include "kernels/numerics/log_prob.h"
@@ -128,49 +127,6 @@ TEST(GoldenPrimitivesTest, MassCut) {
     }
   }
   EXPECT_GT(entries, 40);
-}
-
-TEST(GoldenPrimitivesTest, TopKSets) {
-  GoldenReader golden("top_k_sets.txt");
-  int entries = 0;
-  for (; !golden.AtEnd(); ++entries) {
-    const size_t slots = golden.Uint8();
-    const int top_k = golden.Uint8();
-    const size_t current_slots = golden.Uint8();
-    const uint32_t count = golden.Uint32();
-    std::vector<int32_t> ids, current_ids;
-    std::vector<float> log_probs, current_log_probs, log_envelopes, covered_masses;
-    for (uint32_t i = 0; i < count; ++i) {
-      for (size_t slot = 0; slot < slots; ++slot) ids.push_back(golden.Int32());
-      for (size_t slot = 0; slot < slots; ++slot) log_probs.push_back(golden.Float());
-      for (size_t slot = 0; slot < current_slots; ++slot) current_ids.push_back(golden.Int32());
-      for (size_t slot = 0; slot < current_slots; ++slot) {
-        current_log_probs.push_back(golden.Float());
-      }
-      log_envelopes.push_back(golden.Float());
-      covered_masses.push_back(golden.Float());
-    }
-    const TopKSets current{static_cast<int>(current_slots), current_ids, current_log_probs};
-    const auto bits = [](const std::vector<float>& values) {
-      std::vector<uint32_t> bits;
-      for (const float value : values) bits.push_back(std::bit_cast<uint32_t>(value));
-      return bits;
-    };
-    const RecordedSets recorded{static_cast<int>(slots), top_k, ids, log_probs};
-    for (const bool one_by_one : {false, true}) {
-      std::vector<float> envelopes(count), masses(count);
-      const ReducedSets reduced{envelopes, masses};
-      if (one_by_one) {
-        ReduceTopKSetsScalar(recorded, current, reduced);
-      } else {
-        const absl::Status status = ReduceTopKSets(recorded, current, 1 << 24, 0, reduced);
-        ASSERT_TRUE(status.ok()) << status;
-      }
-      ASSERT_EQ(bits(envelopes), bits(log_envelopes)) << "K " << slots << ", K' " << current_slots;
-      ASSERT_EQ(bits(masses), bits(covered_masses)) << "K " << slots << ", K' " << current_slots;
-    }
-  }
-  EXPECT_GT(entries, 5);
 }
 
 }  // namespace

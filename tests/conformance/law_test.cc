@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/decide/top_k_sets/top_k_sets.h"
 #include "kernels/numerics/philox.h"
 #include "kernels/records/mass_cut.h"
 #include "tests/conformance/backends.h"
@@ -249,63 +248,6 @@ TEST_P(LawTest, ASetCutToItsMassKeepsTheLaw) {
   }
   EXPECT_GT(checked, 2 * kPositions);
   EXPECT_GT(outside, 2 * kPositions);
-}
-
-// The form TOP_K: the current policy's own K' most probable tokens in the place of its values at
-// V_k. Its envelope M' is at least M and free of y, so accepted tokens follow p on V_k by the same
-// bound; only (1 - xi) / M' of them are accepted. The promised rate is a lower bound of that.
-TEST_P(LawTest, ASetOfTheCurrentPolicysOwnKeepsTheLaw) {
-  std::mt19937_64 random(11);
-  int64_t checked = 0;
-  int64_t looser = 0;
-  for (const Enumeration& e : Enumerations()) {
-    std::vector<size_t> order;
-    for (size_t v = 0; v < e.pair.size(); ++v) {
-      if (e.pair.current[v] != kMinusInfinity) order.push_back(v);
-    }
-    if (order.empty()) continue;
-    std::ranges::sort(order, std::greater<>(), [&](size_t v) { return e.pair.current[v]; });
-    const auto most = static_cast<size_t>(Between(random, 1, static_cast<int>(order.size()) + 2));
-    std::vector<int32_t> ids(most, -1);
-    std::vector<float> log_probs(most, kMinusInfinity);
-    for (size_t slot = 0; slot < std::min(most, order.size()); ++slot) {
-      ids[slot] = e.pair.ids[order[slot]];
-      log_probs[slot] = e.pair.current[order[slot]];
-    }
-
-    Positions reduced = Reduce(e.positions, e.parameters.top_k);
-    const std::vector<float> exact_masses = reduced.covered_masses;
-    const size_t slots = e.positions.slots;
-    for (size_t v = 0; v < e.pair.size(); ++v) {
-      const absl::Status status =
-          ReduceTopKSets({e.positions.slots, e.parameters.top_k,
-                          std::span(e.positions.ids).subspan(v * slots, slots),
-                          std::span(e.positions.behavior_log_probs).subspan(v * slots, slots)},
-                         {static_cast<int>(most), ids, log_probs},
-                         std::numeric_limits<int32_t>::max(), e.first_position,
-                         {std::span(reduced.log_envelopes).subspan(v, 1),
-                          std::span(reduced.covered_masses).subspan(v, 1)});
-      ASSERT_TRUE(status.ok()) << status;
-      ASSERT_EQ(std::bit_cast<uint32_t>(reduced.log_envelopes[v]),
-                std::bit_cast<uint32_t>(reduced.log_envelopes[0]));
-    }
-    const float log_envelope = reduced.log_envelopes[0];
-    ASSERT_GE(log_envelope, LogEnvelope(e));
-    ASSERT_LE(reduced.covered_masses[0], exact_masses[0]);
-    looser += log_envelope > LogEnvelope(e);
-
-    const Results results =
-        Evaluate(backend(), e.parameters, e.sequence_key, e.first_position, reduced);
-    ASSERT_EQ(results.sums.envelope_violations, 0);
-    Accepted accepted;
-    ASSERT_NO_FATAL_FAILURE(CheckLaw(e, results, log_envelope, accepted))
-        << "position " << e.first_position << ", K' " << most;
-    checked += accepted.checked;
-    ASSERT_TRUE(FromFixed(results.sums.expected_acceptance) / e.pair.size() <=
-                accepted.rate + accepted.error);
-  }
-  EXPECT_GT(checked, 3 * kPositions);
-  EXPECT_GT(looser, kPositions / 10);
 }
 
 TEST_P(LawTest, DSisIsAtMostD) {

@@ -22,16 +22,10 @@ namespace {
 
 constexpr uint64_t kSequenceKey = 0xfedcba9876543210;
 
-enum class Layout {
-  kTokenMajor,
-  kGroupedFloat32,
-  kGroupedFloat16,
-  kGroupedFixed12,
-  kTokenMajorFloat16
-};
-constexpr Layout kBehaviorLayouts[] = {Layout::kTokenMajor, Layout::kGroupedFloat32,
-                                       Layout::kGroupedFloat16, Layout::kGroupedFixed12};
-constexpr Layout kCurrentLayouts[] = {Layout::kTokenMajor, Layout::kTokenMajorFloat16};
+// Of the records; current values are token-major.
+enum class Layout { kTokenMajor, kGroupedFloat32, kGroupedFloat16, kGroupedFixed12 };
+constexpr Layout kLayouts[] = {Layout::kTokenMajor, Layout::kGroupedFloat32,
+                               Layout::kGroupedFloat16, Layout::kGroupedFixed12};
 
 size_t Below(std::mt19937_64& random, size_t bound) { return random() % bound; }
 
@@ -161,12 +155,6 @@ class LaidOut {
         halves_({}, 0),
         packed_({}, 0) {
     if (layout == Layout::kTokenMajor) return;
-    if (layout == Layout::kTokenMajorFloat16) {
-      std::vector<uint16_t> halves(values.size());
-      std::ranges::transform(values, halves.begin(), ToFloat16);
-      halves_ = Misaligned<uint16_t>(halves, offset);
-      return;
-    }
     const size_t n = values.size() / slots;
     if (layout == Layout::kGroupedFixed12) {
       std::vector<float> padded(first_lane * slots, kMinusInfinity);
@@ -194,13 +182,9 @@ class LaidOut {
   }
 
   std::span<const float> token_major() const { return token_major_.span(); }
-  std::span<const uint16_t> token_major_halves() const {
-    return layout_ == Layout::kTokenMajorFloat16 ? halves_.span() : std::span<const uint16_t>();
-  }
   GroupedLogProbs grouped() const {
     switch (layout_) {
       case Layout::kTokenMajor:
-      case Layout::kTokenMajorFloat16:
         return {};
       case Layout::kGroupedFloat32:
         return {std::as_bytes(floats_.span()), LogProbEncoding::kFloat32,
@@ -230,7 +214,7 @@ std::vector<float> Rounded(const std::vector<float>& values, size_t slots, Layou
     DecodeLogProbs(LogProbEncoding::kFixed12, PackFixed12(values, slots), static_cast<int>(slots),
                    rounded);
   }
-  if (layout == Layout::kGroupedFloat16 || layout == Layout::kTokenMajorFloat16) {
+  if (layout == Layout::kGroupedFloat16) {
     for (float& value : rounded) value = DecodeFloat16(ToFloat16(value));
   }
   return rounded;
@@ -250,21 +234,16 @@ class LayoutsTest : public BackendTest {
  protected:
   // Evaluates positions as laid out, and compares with what the scalar backend gives token-major.
   static void ExpectSameAsScalar(const EvaluateParameters& parameters, const Positions& positions,
-                                 uint32_t first_position, Layout behavior_layout,
-                                 Layout current_layout, std::mt19937_64& random) {
+                                 uint32_t first_position, Layout layout, std::mt19937_64& random) {
     Positions rounded = positions;
-    rounded.behavior_log_probs =
-        Rounded(positions.behavior_log_probs, parameters.slots, behavior_layout);
-    rounded.current_log_probs =
-        Rounded(positions.current_log_probs, parameters.slots, current_layout);
+    rounded.behavior_log_probs = Rounded(positions.behavior_log_probs, parameters.slots, layout);
     const Results expected =
         Evaluate(ScalarBackend(), parameters, kSequenceKey, first_position, rounded);
 
     const size_t slots = parameters.slots;
     const size_t lane = Below(random, 2) * Below(random, kGroupPositions);
-    const LaidOut behavior(positions.behavior_log_probs, slots, behavior_layout, lane,
-                           Below(random, 4));
-    const LaidOut current(positions.current_log_probs, slots, current_layout, 0, Below(random, 4));
+    const LaidOut behavior(positions.behavior_log_probs, slots, layout, lane, Below(random, 4));
+    const Misaligned<float> current(positions.current_log_probs, Below(random, 4));
     const Misaligned<float> behavior_sampled(positions.behavior_sampled_log_probs,
                                              Below(random, 4));
     const Misaligned<float> current_sampled(positions.current_sampled_log_probs, Below(random, 4));
@@ -275,7 +254,6 @@ class LayoutsTest : public BackendTest {
     const bool are_bytes = slots <= kMaxTopKOfByteRanks && Below(random, 2) == 0;
     const Misaligned<float> envelopes(positions.log_envelopes, Below(random, 4));
     const Misaligned<float> masses(positions.covered_masses, Below(random, 4));
-    const bool reduced = positions.current_log_probs.empty();
 
     Results results(positions.size(), parameters.prefix_curve.size());
     Stretch stretch =
@@ -284,39 +262,30 @@ class LayoutsTest : public BackendTest {
         behavior.token_major(), behavior_sampled.span(),
         are_bytes ? RankSpan(byte_ranks.span().data(), positions.size()) : RankSpan(ranks.span()),
         behavior.grouped()};
-    stretch.current = {current_sampled.span(), {}, envelopes.span(), masses.span()};
-    if (!reduced) {
-      stretch.current.log_probs = current.token_major();
-      stretch.current.float16_log_probs = current.token_major_halves();
-    }
+    stretch.current = {current_sampled.span(), current.span(), envelopes.span(), masses.span()};
     backend().Evaluate(parameters, std::span(&stretch, 1));
     ASSERT_TRUE(SameBytes(expected, results))
         << "K " << parameters.slots << ", k " << parameters.top_k << ", " << positions.size()
-        << " positions from " << first_position << ", layouts " << static_cast<int>(behavior_layout)
-        << " from lane " << lane << ", " << static_cast<int>(current_layout);
+        << " positions from " << first_position << ", layout " << static_cast<int>(layout)
+        << " from lane " << lane;
   }
 
-  // Every K, with all lengths and starts, and each pair of layouts many times.
+  // Every K, with all lengths and starts, and each layout many times.
   static void ExpectAllLayouts(bool reduced) {
     std::mt19937_64 random(21);
     for (int slots :
          {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 15, 16, 17, 31, 33, 50, 64, 100, 128, 255, 256, 512}) {
-      for (const Layout behavior : kBehaviorLayouts) {
-        for (const Layout current : kCurrentLayouts) {
-          // There are no current log-probs.
-          if (reduced && current != Layout::kTokenMajor) continue;
-          for (const size_t n : {size_t{1}, size_t{15}, size_t{16}, size_t{17}, size_t{64},
-                                 1 + Below(random, 150)}) {
-            const int top_k =
-                Below(random, 2) == 0 ? slots : 1 + static_cast<int>(Below(random, slots));
-            const auto first_position = static_cast<uint32_t>(Below(random, 1000));
-            const std::vector<int> curve =
-                reduced ? std::vector<int>() : RandomCurve(random, top_k);
-            ExpectSameAsScalar({slots, top_k, random(), !reduced && Below(random, 4) == 0, curve},
-                               SpecialPositions(random, slots, n, reduced), first_position,
-                               behavior, current, random);
-            if (HasFatalFailure()) return;
-          }
+      for (const Layout layout : kLayouts) {
+        for (const size_t n :
+             {size_t{1}, size_t{15}, size_t{16}, size_t{17}, size_t{64}, 1 + Below(random, 150)}) {
+          const int top_k =
+              Below(random, 2) == 0 ? slots : 1 + static_cast<int>(Below(random, slots));
+          const auto first_position = static_cast<uint32_t>(Below(random, 1000));
+          const std::vector<int> curve = reduced ? std::vector<int>() : RandomCurve(random, top_k);
+          ExpectSameAsScalar({slots, top_k, random(), !reduced && Below(random, 4) == 0, curve},
+                             SpecialPositions(random, slots, n, reduced), first_position, layout,
+                             random);
+          if (HasFatalFailure()) return;
         }
       }
     }
@@ -334,21 +303,21 @@ TEST_P(LayoutsTest, SumsOfMorePositionsThanFitIn32Bits) {
   // Every addend as large as it can be.
   std::ranges::fill(positions.log_envelopes, 3.4e38f);
   std::ranges::fill(positions.current_sampled_log_probs, kMinusInfinity);
-  ExpectSameAsScalar({2, 2, 0}, positions, 0, Layout::kTokenMajor, Layout::kTokenMajor, random);
+  ExpectSameAsScalar({2, 2, 0}, positions, 0, Layout::kTokenMajor, random);
   std::ranges::fill(positions.log_envelopes, -3.4e38f);
   std::ranges::fill(positions.covered_masses, 0.0f);
-  ExpectSameAsScalar({2, 2, 0}, positions, 0, Layout::kTokenMajor, Layout::kTokenMajor, random);
+  ExpectSameAsScalar({2, 2, 0}, positions, 0, Layout::kTokenMajor, random);
   std::ranges::fill(positions.log_envelopes, 0.0f);
   std::ranges::fill(positions.covered_masses, 1.0f);
   positions.current_sampled_log_probs = positions.behavior_sampled_log_probs;
-  ExpectSameAsScalar({2, 2, 0}, positions, 0, Layout::kTokenMajor, Layout::kTokenMajor, random);
+  ExpectSameAsScalar({2, 2, 0}, positions, 0, Layout::kTokenMajor, random);
 }
 
 TEST_P(LayoutsTest, PositionsUpToTheLast) {
   std::mt19937_64 random(23);
   for (uint32_t first_position : {0xffffffffu - 200, 0x80000000u - 70, 0x7fffffffu}) {
     ExpectSameAsScalar({10, 10, ~uint64_t{0}}, SpecialPositions(random, 10, 150, false),
-                       first_position, Layout::kTokenMajor, Layout::kTokenMajor, random);
+                       first_position, Layout::kTokenMajor, random);
   }
 }
 
@@ -369,7 +338,7 @@ TEST_P(LayoutsTest, TinyEnvelopesAreFlushed) {
     } else {
       positions.current_log_probs = positions.current_sampled_log_probs;
     }
-    ExpectSameAsScalar({1, 1, 0}, positions, 0, Layout::kTokenMajor, Layout::kTokenMajor, random);
+    ExpectSameAsScalar({1, 1, 0}, positions, 0, Layout::kTokenMajor, random);
     const Results results = Evaluate(backend(), {1, 1, 0}, kSequenceKey, 0, positions);
     EXPECT_EQ(results.sums.envelope_violations, 0);
     EXPECT_EQ(results.sums.accepted, 40);
@@ -398,7 +367,7 @@ TEST_P(LayoutsTest, TheThresholdIsExact) {
     positions.log_envelopes.push_back(0.0f);
     positions.covered_masses.push_back(1.0f);
   }
-  ExpectSameAsScalar({1, 1, 7}, positions, 0, Layout::kTokenMajor, Layout::kTokenMajor, random);
+  ExpectSameAsScalar({1, 1, 7}, positions, 0, Layout::kTokenMajor, random);
 }
 
 }  // namespace

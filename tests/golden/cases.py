@@ -11,7 +11,7 @@ from typing import Iterator, NamedTuple, Optional, Union
 import numpy as np
 
 from tests.reference import numerics
-from tests.reference.numerics import Gathered, Records, Reduced, TopKSets
+from tests.reference.numerics import Gathered, Records, Reduced
 
 INFINITY = math.inf
 SUBNORMAL = 2.0**-130
@@ -340,57 +340,3 @@ def mass_cut_cases() -> Iterator[tuple[float, Records]]:
         if case.records.ids.shape[1] <= 10 and case.k >= 2:
             for mass in (0.5, 0.97):
                 yield mass, case.records
-
-
-class SetCase(NamedTuple):
-    """N positions, and the current policy's own sets there."""
-
-    k: int
-    records: Records
-    current: TopKSets
-
-
-# K, k, K', tokens with a probability.
-_SET_SHAPES = [(1, 1, 1, 3), (5, 3, 2, 9), (10, 10, 16, 12), (10, 4, 7, 60), (20, 20, 33, 40), (50, 50, 100, 130), (128, 100, 64, 300)]
-
-
-def top_k_set_cases() -> Iterator[SetCase]:
-    for slots, k, current_slots, vocabulary in _SET_SHAPES:
-        source = Source(f"sets-{slots}-{current_slots}")
-        rows = []
-        for number in range(12):
-            ids = np.arange(vocabulary) * 1009 + source.words(vocabulary) % 1009
-            behaviour_logits = -12 * source.reals(vocabulary) * source.reals(vocabulary)
-            current_logits = behaviour_logits + 4 * (source.reals(vocabulary) - source.reals(vocabulary))
-            behaviour, current = log_softmax(behaviour_logits), log_softmax(current_logits)
-            if number % 3 == 1:
-                current = current.astype(np.float16).astype(np.float32)  # ties
-            if number % 4 == 2:
-                current[source.reals(vocabulary) < 0.9] = -INFINITY
-                current -= np.float32(1.5)
-                current[0] = -0.5
-            if number == 10:  # only one token is left, and it is not recorded
-                current = np.full_like(current, -INFINITY)
-                current[np.lexsort((ids, -behaviour))[-1]] = -0.5
-            if number % 6 == 5:
-                current -= np.float32(85)  # below the exponential's range, some of them
-            order, others = np.lexsort((ids, -behaviour)), np.lexsort((-ids, -current))
-            used = slots // 2 if number == 3 else slots
-            top, unused = order[:used], slots - len(order[:used])
-            best = others[:current_slots]
-            best = best[np.isfinite(current[best])]
-            left = current_slots - len(best)
-            rows.append((
-                ids[top[0] if used else 0],
-                behaviour[top[0] if used else 0],
-                [*ids[top], *[-1] * unused],
-                [*behaviour[top], *[-INFINITY] * unused],
-                current[top[0] if used else 0],
-                [*ids[best], *[-1] * left],
-                [*current[best], *[-INFINITY] * left],
-            ))
-        columns = list(zip(*rows))
-        sets = TopKSets(
-            np.array(columns[4], np.float32), np.array(columns[5], np.int32), np.array(columns[6], np.float32)
-        )
-        yield SetCase(k, records_of(7, *columns[:4]), sets)

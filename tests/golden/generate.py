@@ -200,17 +200,6 @@ def _budgeted_rejection() -> Iterator[str]:
             yield " ".join([_word(result.accepted[i], 2), *map(_words, floats)])
 
 
-def _top_k_sets() -> Iterator[str]:
-    for case in cases.top_k_set_cases():
-        reduced = numerics.reduce_top_k_sets(case.records, case.current, case.k)
-        count, slots = case.records.ids.shape
-        yield f"{_word(slots, 2)} {_word(case.k, 2)} {_word(case.current.ids.shape[1], 2)} {_word(count, 8)}"
-        for i in range(count):
-            for column in (case.records.ids, case.records.log_probs, case.current.ids, case.current.log_probs):
-                yield _words(column[i])
-            yield f"{_words(reduced.log_envelopes[i])} {_words(reduced.covered_masses[i])}"
-
-
 def files() -> dict[str, str]:
     """The content of every golden file, by name."""
     lines = {
@@ -223,7 +212,6 @@ def files() -> dict[str, str]:
         "mass_cut.txt": _mass_cut(),
         "decisions_gathered.txt": _decisions(cases.gathered_cases(), numerics.decide_gathered),
         "decisions_reduced.txt": _decisions(cases.reduced_cases(), numerics.decide_reduced),
-        "top_k_sets.txt": _top_k_sets(),
         "budgeted_rejection.txt": _budgeted_rejection(),
     }
     return {name: "".join(line + "\n" for line in content) for name, content in lines.items()}

@@ -116,7 +116,7 @@ class FormulasTest(EvaluatedBatchTest):
                 }
             )
         for name, (make, fields) in ALGORITHMS.items():
-            if name == "dppo_top_k" and (values.form in ("reduced", "top_k") or three_policies):
+            if name == "dppo_top_k" and (values.form == "reduced" or three_policies):
                 continue
             given = PARAMETERS.get(name, ()) if weight == "expected" or name in NEVER_BY_DEFAULT else ()
             parameters = given or algorithms.DEFAULTS[name]
@@ -165,7 +165,7 @@ class AlgorithmsTest(FormulasTest):
 
     def test_sis_for_positive_advantages_only(self):
         run, records = self.recorded("positive")
-        for form in ("gathered", "reduced", "top_k", "dense"):
+        for form in ("gathered", "reduced"):
             values = Values(records, self.logits, form, self.tokens)
             for weight, three_policies in (("sampled", False), ("sampled", True), ("expected", False)):
                 self.check(run, records, values, "float32", weight, three_policies, positive_advantages_only=True)

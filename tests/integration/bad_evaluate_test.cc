@@ -88,95 +88,24 @@ TEST_P(BadEvaluateTest, Values) {
   }
 }
 
-TEST_P(BadEvaluateTest, TopKSets) {
-  using Form = v1::TopK;
-  const auto expect = [&](const std::function<void(Form&)>& spoil,
-                          const std::vector<std::string>& parts) {
-    v1::EvaluateRequest request = GoodTopKSet();
-    spoil(*request.mutable_top_k_set());
-    ExpectInvalid(request, parts);
-  };
-  const auto ids = [](Form& form) { return form.mutable_ids(); };
-  const auto log_probs = [](Form& form) { return form.mutable_log_probs(); };
-  expect([](Form& f) { f.set_top_k(0); }, {"top_k_set.top_k: 0 is not in [1, 128]"});
-  expect([](Form& f) { f.set_top_k(129); }, {"top_k_set.top_k: 129 is not in [1, 128]"});
-  expect([](Form& f) { f.set_top_k(1); }, {"top_k_set.ids: 16 bytes, not the 8"});
-  expect([&](Form& f) { log_probs(f)->pop_back(); }, {"top_k_set.log_probs: 15 bytes"});
-  expect([](Form& f) { f.clear_sampled_log_probs(); }, {"top_k_set.sampled_log_probs: 0 bytes"});
-  expect([&](Form& f) { Set(ids(f), 2, 10); },
-         {"'good'", "top_k_set.ids at position 1, slot 0: 10 is neither"});
-  expect([&](Form& f) { Set(ids(f), 3, 3); }, {"'good'", "position 1, slot 1: id 3 stands twice"});
-  expect([&](Form& f) { Set(ids(f), 1, 5); },
-         {"'good'", "top_k_set.log_probs at position 0, slot 1: -inf is not a finite"});
-  expect([&](Form& f) { Set(log_probs(f), 3, -0.9f); }, {"position 1, slot 1", "not sorted"});
-  expect([&](Form& f) { Set(log_probs(f), 2, -0.1f), Set(log_probs(f), 3, -0.1f); },
-         {"top_k_set.log_probs at position 1", "sum to 1.8"});
-  expect([&](Form& f) { Set(ids(f), 0, -1), Set(log_probs(f), 0, -kInfinity); },
-         {"top_k_set.ids at position 0, slot 0: -1: the set is empty"});
-  for (const float bad : {kNan, kInfinity, 0.5f}) {
-    expect([&](Form& f) { Set(log_probs(f), 2, bad); }, {"top_k_set.log_probs at position 1"});
-    expect([&](Form& f) { Set(f.mutable_sampled_log_probs(), 1, bad); },
-           {"'good'", "top_k_set.sampled_log_probs at position 1"});
-  }
-  v1::EvaluateRequest request = GoodTopKSet();
+TEST_P(BadEvaluateTest, NeedsLogProbsAtEverySlot) {
+  v1::EvaluateRequest request = GoodReduced();
   request.set_total_variation(true);
   ExpectInvalid(request, {"total_variation: needs log-probs at every slot"});
-  request = GoodTopKSet();
+  request = GoodReduced();
   request.add_prefix_curve(1);
   ExpectInvalid(request, {"prefix_curve: needs log-probs at every slot"});
 }
 
-TEST_P(BadEvaluateTest, Dense) {
-  v1::EvaluateRequest good = GoodEvaluate();
-  good.mutable_dense()->set_logits(Bytes(std::vector<float>(2 * kVocabulary, 0.5f)));
-  good.mutable_dense()->set_sampled_ids(Bytes<int32_t>({4, 9}));
-  const auto expect = [&](const std::function<void(v1::EvaluateRequest&)>& spoil,
-                          const std::vector<std::string>& parts) {
-    v1::EvaluateRequest request = good;
-    spoil(request);
-    ExpectInvalid(request, parts);
-  };
-  using E = v1::EvaluateRequest;
-  expect([](E& e) { e.mutable_dense()->mutable_logits()->pop_back(); },
-         {"dense.logits: 79 bytes, not the 80 of 20 elements"});
-  expect([](E& e) { e.mutable_dense()->set_values(v1::Dense::BFLOAT16_LOGITS); },
-         {"dense.logits: 80 bytes, not the 40"});
-  expect([](E& e) { e.mutable_dense()->set_values(static_cast<v1::Dense::Values>(7)); },
-         {"dense.values: 7"});
-  expect([](E& e) { e.mutable_dense()->mutable_sampled_ids()->pop_back(); },
-         {"dense.sampled_ids: 7 bytes, not the 8"});
-  for (const float bad : {kNan, kInfinity}) {
-    expect([&](E& e) { Set(e.mutable_dense()->mutable_logits(), 13, bad); },
-           {"'good'", "dense.logits at position 1, vocabulary id 3"});
-  }
-  expect(
-      [](E& e) {
-        for (int v = 0; v < kVocabulary; ++v)
-          Set(e.mutable_dense()->mutable_logits(), v, -kInfinity);
-      },
-      {"'good'", "dense.logits at position 0: all are -inf"});
-  for (const float huge : {3e38f, -3e38f}) {
-    expect(
-        [&](E& e) {
-          for (int v = 0; v < kVocabulary; ++v) Set(e.mutable_dense()->mutable_logits(), v, huge);
-        },
-        {"'good'", "dense.logits at position 0: the log-sum-exp ", "is beyond 2^40"});
-  }
-  good.mutable_dense()->set_sampled_ids(Bytes<int32_t>({4, 8}));
-  ExpectStatus(good, grpc::FAILED_PRECONDITION,
-               {"'good'", "dense.sampled_ids at position 1: 8, but token 9 is recorded"});
-}
-
 // Values at masked and missing positions are not looked at.
 TEST_P(BadEvaluateTest, RowsThatAreNotLookedAtMayHoldAnything) {
-  v1::EvaluateRequest request = GoodTopKSet();
+  v1::EvaluateRequest request = GoodEvaluate();
   request.mutable_slices(0)->set_length(3);  // the last one never arrived
   request.set_mask(std::string("\1\0\1", 3));
   request.set_draw(77);
-  v1::TopK& form = *request.mutable_top_k_set();
-  form.set_sampled_log_probs(Bytes<float>({-0.6f, kNan, kNan}));
-  form.set_ids(Bytes<int32_t>({4, -1, -7, -7, 3, 3}));
-  form.set_log_probs(Bytes<float>({-0.6f, -kInfinity, kNan, 1.0f, kInfinity, kNan}));
+  request.mutable_gathered()->set_sampled_log_probs(Bytes<float>({-0.6f, kNan, kNan}));
+  request.mutable_gathered()->set_log_probs(
+      Bytes<float>({-0.6f, -1.4f, -2.5f, kNan, 1.0f, kInfinity, kInfinity, kNan, 2.0f}));
   v1::EvaluateResponse response;
   const grpc::Status status = connection_.Evaluate(request, response);
   ASSERT_TRUE(status.ok()) << status.error_message();

@@ -86,17 +86,6 @@ class BadInputTest : public testing::Test {
     return request;
   }
 
-  // K' = 2; the first position's last slot is unused.
-  v1::EvaluateRequest GoodTopKSet() {
-    v1::EvaluateRequest request = GoodEvaluate();
-    v1::TopK& form = *request.mutable_top_k_set();
-    form.set_sampled_log_probs(Bytes<float>({-0.6f, -3.0f}));
-    form.set_top_k(2);
-    form.set_ids(Bytes<int32_t>({4, -1, 3, 1}));
-    form.set_log_probs(Bytes<float>({-0.6f, -kInfinity, -1.0f, -1.0f}));
-    return request;
-  }
-
   // Everything that a client can see of the runs, and the digest of the record.
   std::string State() {
     std::string state;

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "client/api/client.h"
-#include "kernels/numerics/float16.h"
 #include "server/testing/live_server.h"
 #include "tests/integration/recorded_sequences.h"
 
@@ -255,55 +253,6 @@ TEST_F(OptionsTest, ASliceWithoutPositionsLiesWithinItsTrustRegions) {
   ASSERT_TRUE(nothing.ok()) << nothing.status();
   EXPECT_EQ(nothing->outside_trust_regions, std::vector<bool>(1));
   EXPECT_EQ(nothing->divergences, std::vector<std::vector<double>>(1, std::vector<double>(2)));
-}
-
-TEST_F(OptionsTest, SoAreHalvesAndLogits) {
-  EvaluateOptions options{.outputs = {v1::DECISIONS, v1::ACCEPTANCE_PROBABILITIES},
-                          .prefix_curve = {1, 4},
-                          .total_variation = true,
-                          .mask = mask_};
-  std::vector<uint16_t> halves;
-  for (const float log_prob : arrays_.log_probs) {
-    halves.push_back(Float16RoundedUp(std::isnan(log_prob) ? -1 : log_prob));  // of an unused slot
-  }
-  ExpectTheSameCutUp(GatheredHalves{halves, arrays_.sampled}, options, arrays_.slices);
-  std::vector<float> logits = arrays_.log_probs;
-  std::vector<float> sampled = arrays_.sampled;
-  for (float& logit : logits) logit += 1.5f;
-  for (float& logit : sampled) logit += 1.5f;
-  const std::vector<double> log_sum_exps(sampled.size(), 1.5);
-  ExpectTheSameCutUp(LogitValues{logits, sampled, log_sum_exps}, options, arrays_.slices);
-}
-
-TEST_F(OptionsTest, SoAreOwnSetsAndDenseLogits) {
-  v1::Algorithm algorithm;
-  algorithm.mutable_grpo();
-  std::vector<int32_t> ids;
-  std::vector<float> log_probs;
-  for (const int32_t token : sampled_ids_) {
-    for (const int32_t next : {0, 1, 2}) {
-      ids.push_back((token + next) % kVocabulary);
-      log_probs.push_back(-1.25f - 0.25f * static_cast<float>(next));
-    }
-  }
-  const std::vector<float> sampled(sampled_ids_.size(), -1.25f);
-  ExpectTheSameCutUp(TopKSetValues{ids, log_probs, sampled}, Everything(algorithm), arrays_.slices);
-
-  std::vector<float> logits;
-  std::vector<uint16_t> halves;
-  for (size_t i = 0; i < sampled_ids_.size() * kVocabulary; ++i) {
-    logits.push_back(static_cast<float>(i * 37 % 101) / 30);
-    halves.push_back(static_cast<uint16_t>(0x3e00 + i * 37 % 101));  // from 0.125 on
-  }
-  algorithm.mutable_dppo_top_k();
-  EvaluateOptions options = Everything(algorithm);
-  options.prefix_curve = {1, 2};
-  options.total_variation = true;
-  ExpectTheSameCutUp(DenseValues{.logits = logits, .sampled_ids = sampled_ids_}, options,
-                     arrays_.slices);
-  ExpectTheSameCutUp(DenseValues{.bfloat16_logits = halves, .sampled_ids = sampled_ids_}, options,
-                     arrays_.slices);
-  ExpectTheSameCutUp(DenseValues{.logits = logits}, {}, arrays_.slices);
 }
 
 TEST_F(OptionsTest, GspoIsCutUpWhereItsSumsAllow) {

@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/api/client.h"
 #include "client/api/gather.h"
-#include "kernels/numerics/float16.h"
 #include "server/testing/live_server.h"
 #include "server/testing/record_generator.h"
 #include "tests/integration/same_records.h"
@@ -94,13 +93,6 @@ class ClientRaggedTest : public testing::TestWithParam<int> {
     expected.log_probs = log_probs;
     ExpectSameRecords(got, expected);
   }
-  absl::StatusOr<Evaluation> EvaluateHalves(const GatheredColumns& gathered) {
-    std::vector<uint16_t> halves;
-    for (const float log_prob : gathered.log_probs) halves.push_back(Float16RoundedUp(log_prob));
-    return client_->Evaluate(
-        kRun, padded_.slices,
-        GatheredHalves{halves, gathered.sampled_log_probs, gathered.top_k_counts}, options_);
-  }
   static void ExpectSame(const Evaluation& got, const Evaluation& expected) {
     EXPECT_EQ(got.accept_bits, expected.accept_bits);
     EXPECT_EQ(got.decisions, expected.decisions);
@@ -154,19 +146,6 @@ TEST_P(ClientRaggedTest, DecisionsAreTheSameHoweverTheyAreSent) {
   const auto gathered = Gather(ragged, log_softmax_);
   ASSERT_TRUE(gathered.ok()) << gathered.status();
   EXPECT_EQ(gathered->log_probs, Used<float>(rows->log_probs, ragged.top_k_counts));
-
-  const std::vector<double> log_sum_exps(padded_.positions(), 0.0);
-  const auto as_logits =
-      client_->Evaluate(kRun, padded_.slices,
-                        LogitValues{gathered->log_probs, gathered->sampled_log_probs, log_sum_exps,
-                                    gathered->top_k_counts},
-                        options_);
-  ASSERT_TRUE(as_logits.ok()) << as_logits.status();
-  ExpectSame(*as_logits, *expected);
-  const auto in_halves = EvaluateHalves(*rows);
-  const auto in_ragged_halves = EvaluateHalves(*gathered);
-  ASSERT_TRUE(in_ragged_halves.ok()) << in_ragged_halves.status();
-  ExpectSame(*in_ragged_halves, *in_halves);
 
   for (const size_t bytes : {1, 1000, 1 << 20}) {
     const auto client = *Client::Connect(live_.grpc_address(), {.micro_batch_bytes = bytes});

@@ -106,7 +106,7 @@ class EvaluateOptionsTest(EvaluatedBatchTest):
 
     def test_authors_code(self):
         run, records = self.recorded("authors")
-        for form in ("gathered", "reduced", "dense"):
+        for form in ("gathered", "reduced"):
             values = Values(records, self.logits, form)
             evaluation = values.evaluate(
                 self.client,

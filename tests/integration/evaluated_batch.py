@@ -3,22 +3,20 @@
 from typing import Optional
 
 import numpy as np
-import torch
 
 import sis
 from tests.integration.live_server import LiveServerTest
-from tests.reference import dense_numerics, numerics
+from tests.reference import numerics
 
 SEED = 12345
 TOP_K, VOCABULARY = 8, 60
-# Of the current policy's own sets.
-CURRENT_TOP_K = 12
 OUTPUTS = ("decisions", "ratios", "log_ratios", "acceptance_probabilities", "surrogates", "coefficients")
 LENGTHS = {"a": 90, "b": 70, "c": 50}
 # Of sequence a: tool output, which has no record, and positions that got lost.
 TOOL, LOST = slice(30, 40), slice(40, 50)
 
-FORMS = ("gathered", "half", "logits", "bfloat16_logits", "reduced", "top_k", "dense", "bfloat16_dense")
+FORMS = ("gathered", "reduced")
+
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
@@ -42,36 +40,15 @@ class Values:
         slots, sampled = np.maximum(records.ids, 0), np.maximum(records.sampled_ids, 0)
         if tokens is not None:
             sampled = tokens
-        self.tokens = tokens
-        if form in ("bfloat16_logits", "bfloat16_dense"):
-            logits = torch.tensor(logits).bfloat16().float().numpy()
         self.form = form
-        self.whole = logits
-        self.log_sum_exps = np.logaddexp.reduce(logits.astype(np.float64), axis=1)
-        if form in ("dense", "bfloat16_dense"):
-            # The service's own, which is the same to 2e-6.
-            exact = self.log_sum_exps
-            self.log_sum_exps = np.array([dense_numerics.log_sum_exp(row) for row in logits])
-            np.testing.assert_allclose(self.log_sum_exps, exact, rtol=0, atol=36 * 2.0**-24)
-        self.logits = np.take_along_axis(logits, slots, axis=1).astype(np.float32)
-        self.sampled_logits = logits[rows, sampled].astype(np.float32)
-        exact = (self.logits.astype(np.float64) - self.log_sum_exps[:, None]).astype(np.float32)
-        self.sampled = (self.sampled_logits.astype(np.float64) - self.log_sum_exps).astype(np.float32)
-        self.sent = exact
-        self.log_probs = exact
-        if form == "half":
-            half = exact.astype(np.float16)
-            half = np.where(half < exact, np.nextafter(half, np.float16(np.inf)), half)
-            self.log_probs = half.astype(np.float32)
-        every = (logits.astype(np.float64) - self.log_sum_exps[:, None]).astype(np.float32)
-        ids = np.argsort(-every, axis=1)[:, :CURRENT_TOP_K].astype(np.int32)
-        self.sets = numerics.TopKSets(self.sampled, ids, np.take_along_axis(every, ids, axis=1))
+        current = log_softmax(logits.astype(np.float64)).astype(np.float32)
+        self.sampled = current[rows, sampled]
+        self.log_probs = np.take_along_axis(current, slots, axis=1)
+        # Tests put here what is sent instead.
+        self.sent = self.log_probs
 
     def reduced(self, records: numerics.Records, here: slice) -> numerics.Reduced:
         """What numpy makes of the values at the positions `here`, which `records` are of."""
-        if self.form == "top_k":
-            sets = numerics.TopKSets(*(array[here] for array in self.sets))
-            return numerics.reduce_top_k_sets(records, sets, TOP_K)
         gathered = numerics.Gathered(self.sampled[here], self.log_probs[here])
         return numerics.reduce_gathered(records, gathered, TOP_K)
 
@@ -87,29 +64,7 @@ class Values:
             return client.evaluate_reduced(
                 run, records, sampled_log_probs=sampled, log_envelopes=envelopes, covered_masses=masses, **keywords
             )
-        if self.form in ("dense", "bfloat16_dense"):
-            logits = torch.from_numpy(put(self.whole))
-            if self.form == "bfloat16_dense":
-                logits = torch.from_numpy(put(logits.bfloat16().view(torch.int16).numpy())).view(torch.bfloat16)
-            return client.evaluate_dense(run, records, logits=logits, sampled_ids=self.tokens, **keywords)
-        if self.form == "top_k":
-            sets = self.sets._replace(sampled_log_probs=sampled)
-            return client.evaluate_top_k(run, records, **sets._asdict(), **keywords)
-        if self.form in ("logits", "bfloat16_logits"):
-            logits, sampled = self.logits, self.sampled_logits
-            if self.form == "bfloat16_logits":
-                logits, sampled = torch.tensor(logits).bfloat16(), torch.tensor(sampled).bfloat16()
-            return client.evaluate_logits(
-                run, records, logits=logits, sampled_logits=sampled, log_sum_exps=put(self.log_sum_exps), **keywords
-            )
-        return client.evaluate(
-            run,
-            records,
-            log_probs=self.sent,
-            sampled_log_probs=sampled,
-            half_precision=self.form == "half",
-            **keywords,
-        )
+        return client.evaluate(run, records, log_probs=self.sent, sampled_log_probs=sampled, **keywords)
 
 
 class EvaluatedBatchTest(LiveServerTest):

@@ -167,63 +167,6 @@ TEST(Law, AcceptedTokensFollowTheCurrentPolicyOnSetsThatTheServerCuts) {
   EXPECT_GT(cut, 300);
 }
 
-// The current policy's own most probable tokens, fewer than the set has: the same law with a larger
-// envelope, whose bits do not tell which token was drawn, not even where the bound is the drawn
-// token's own.
-TEST(Law, TheCurrentPolicysOwnSetsKeepTheLaw) {
-  constexpr int kSet = 6;
-  LiveServer live;
-  live.CreateRun(LiveServer::RunRequest("sets", kTopK, kVocabulary));
-  RandomPolicies policies(/*seed=*/22, kVocabulary, kTopK);
-  std::vector<PolicyPair> pairs;
-  for (int i = 0; i < 300; ++i) pairs.push_back(policies.Next(/*drift=*/i % 5 * 0.2));
-  Enumeration enumeration = Enumerate(pairs, "sets");
-  std::vector<int32_t> ids;
-  std::vector<float> log_probs;
-  for (const PolicyPair& pair : pairs) {
-    std::vector<int32_t> order(kVocabulary);
-    std::iota(order.begin(), order.end(), 0);
-    std::ranges::stable_sort(order, std::greater<>(), [&](int32_t v) { return pair.current[v]; });
-    for (int token = 0; token < kTopK + 1; ++token) {  // one row for each that is enumerated
-      for (int slot = 0; slot < kSet; ++slot) {
-        ids.push_back(order[slot]);
-        log_probs.push_back(pair.current[order[slot]]);
-      }
-    }
-  }
-  const std::string sampled = enumeration.evaluate.gathered().sampled_log_probs();
-  v1::TopK& form = *enumeration.evaluate.mutable_top_k_set();
-  form.set_sampled_log_probs(sampled);
-  form.set_top_k(kSet);
-  form.set_ids(Bytes(ids));
-  form.set_log_probs(Bytes(log_probs));
-  const LiveServer::Appended appended = live.Append(enumeration.appends);
-  for (const v1::Ack& ack : appended.acks) ASSERT_EQ(ack.code(), 0) << ack.message();
-
-  v1::EvaluateResponse response;
-  const grpc::Status status = live.Evaluate(enumeration.evaluate, response);
-  ASSERT_TRUE(status.ok()) << status.error_message();
-  EXPECT_EQ(response.totals().envelope_violations(), 0u);
-  const auto a = Values<float>(response.acceptance_probabilities());
-  for (size_t i = 0; i < pairs.size(); ++i) {
-    const size_t first = i * (kTopK + 1);
-    const double envelope = std::exp(response.slice_totals(first).log_envelope());
-    double marginal = 0;
-    for (int slot = 0; slot < kTopK; ++slot) {
-      const double q = std::exp(double{pairs[i].log_probs[slot]});
-      const double p = std::exp(double{pairs[i].gathered[slot]});
-      const double bound = 3 * 0x1p-20 + 0x1p-23;  // as above
-      EXPECT_NEAR(q * a[first + slot] * envelope / p, 1, bound)
-          << "position " << i << ", slot " << slot;
-      EXPECT_EQ(response.slice_totals(first + slot).log_envelope(),
-                response.slice_totals(first).log_envelope());
-      marginal += q * a[first + slot];
-    }
-    EXPECT_LE(response.slice_totals(first).expected_acceptance(), marginal + 1e-5);
-    EXPECT_EQ(a[first + kTopK], 0);
-  }
-}
-
 TEST(Law, EqualPoliciesAcceptAllOfTheSet) {
   LiveServer live;
   live.CreateRun(LiveServer::RunRequest("equal", kTopK, kVocabulary));

@@ -6,7 +6,6 @@ import unittest
 import unittest.mock
 
 import numpy as np
-import torch
 
 import sis
 from server.testing.live_server import LiveServer
@@ -60,7 +59,6 @@ class MicroBatchesTest(unittest.TestCase):
         cls.decoupled = cls.sampled_log_probs - 0.01
         cls.advantages = generator.normal(size=total).astype(np.float32)
         cls.sampled_ids = np.insert(cls.records.sampled_ids, np.full(8, sum(list(LENGTHS.values())[:2])), 0)
-        cls.whole = log_softmax(generator, total)
         cls.draw = 0
 
     def setUp(self):
@@ -105,9 +103,6 @@ class MicroBatchesTest(unittest.TestCase):
     def test_three_policies(self):
         self.check(options=self.options(sis.Grpo(), decoupled_log_probs=self.decoupled, weight="expected"))
 
-    def test_half_precision(self):
-        self.check(options=self.options(sis.DppoTopK()), half_precision=True)
-
     def test_reduced(self):
         ones = np.ones(self.total, np.float32)
         arguments = {
@@ -116,47 +111,6 @@ class MicroBatchesTest(unittest.TestCase):
             "covered_masses": 0.9 * ones,
         }
         self.check(method="evaluate_reduced", arguments=arguments, options=self.options(sis.Cispo()))
-
-    def test_logits_in_both_precisions(self):
-        for dtype in (torch.float32, torch.bfloat16):
-            arguments = {
-                "logits": torch.tensor(self.log_probs - 1.0).to(dtype),
-                "sampled_logits": torch.tensor(self.sampled_log_probs - 1.0).to(dtype),
-                "log_sum_exps": np.full(self.total, -0.5),
-            }
-            whole = self.check(
-                method="evaluate_logits",
-                arguments=arguments,
-                options=self.options(sis.IcePop()),
-                prefix_curve=[2, 5],
-                total_variation=True,
-            )
-            self.assertEqual([point.top_k for point in whole.prefix_curve], [2, 5])
-            self.assertGreater(whole.totals.total_variation, 0)
-            type(self).draw += 1
-
-    def test_own_sets(self):
-        ids = np.argsort(-self.whole, axis=1)[:, :7]
-        arguments = {
-            "ids": ids,
-            "log_probs": np.take_along_axis(self.whole, ids, axis=1),
-            "sampled_log_probs": self.sampled_log_probs,
-        }
-        options = self.options(sis.SoftAcceptance(), positive_advantages_only=True)
-        whole = self.check(method="evaluate_top_k", arguments=arguments, options=options)
-        self.assertGreater(whole.totals.accepted, 0)
-
-    def test_dense_logits_in_both_precisions(self):
-        for dtype in (torch.float32, torch.bfloat16):
-            arguments = {"logits": torch.tensor(self.whole).to(dtype), "sampled_ids": self.sampled_ids}
-            self.check(
-                method="evaluate_dense",
-                arguments=arguments,
-                options=self.options(sis.DppoTopK()),
-                prefix_curve=[2, 5],
-                total_variation=True,
-            )
-            type(self).draw += 1
 
     def test_the_authors_code(self):
         options = sis.EvaluateOptions(authors_code=sis.AuthorsCode(), mask=self.mask)

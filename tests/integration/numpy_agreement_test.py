@@ -14,7 +14,7 @@ import sis
 from server.testing.live_server import LiveServer
 from sis.servers.single_server import SingleServer
 from tests.integration.live_server import LiveServerTest
-from tests.reference import dense_numerics, numerics
+from tests.reference import numerics
 
 SEED = 12345
 RECORDED = os.environ.get("SIS_RECORDED_DATA")
@@ -100,58 +100,6 @@ class NumpyAgreementTest(LiveServerTest):
                 )
                 self.compare(expected, actual)
 
-    def check_top_k_sets(self, run_id, vocabulary, record, sets, encoding="float32", mass=0.0):
-        """The same of the current policy's own sets, in every prefix of the record."""
-        top_k = record.top_k_ids.shape[1]
-        run = self.client.create_run(
-            run_id, seed=SEED, vocabulary_size=vocabulary, top_k=top_k, log_prob_encoding=encoding, mass=mass
-        )
-        with self.client.append(run, sampling=sis.Sampling("processed", temperature=1.0)) as stream:
-            stream.block("s", first_position=0, policy_version=0, **self.place_record(record))
-        fetched = self.fetch(run)
-        positions = np.arange(len(fetched), dtype=np.uint32)
-        records = numerics.Records(
-            positions, fetched.sampled_ids, fetched.sampled_log_probs, fetched.ids, fetched.log_probs
-        )
-        numerics.validate_top_k_sets(records, sets, vocabulary)
-        for k in {1, (top_k + 1) // 2, top_k}:
-            words = numerics.uniforms(numerics.sequence_key(SEED, 0, "s"), positions, k)
-            expected = numerics.decide_reduced(records, numerics.reduce_top_k_sets(records, sets, k), k, words)
-            placed = {name: self.place(array) for name, array in sets._asdict().items()}
-            actual = self.client.evaluate_top_k(
-                run, [sis.Slice("s", 0, len(fetched))], draw=k, **placed, top_k=k, outputs=OUTPUTS
-            )
-            self.compare(expected, actual)
-
-    def test_top_k_sets(self):
-        rng = np.random.default_rng(4)
-        for top_k, current_top_k, vocabulary in ((1, 1, 5), (10, 20, 64), (10, 5, 64), (50, 128, 300), (100, 64, 1000)):
-            for drift, encoding in ((0.0, "float32"), (0.3, "fixed12"), (1.5, "float16")):
-                behavior, current, sampled = random_positions(rng, 203, vocabulary, drift)
-                # Some tokens are impossible, in places all but a few: the set is the whole support
-                # then.
-                impossible = rng.random(current.shape) < rng.choice([0, 0.3, 0.97], size=(len(current), 1))
-                impossible[np.arange(len(current)), current.argmax(axis=1)] = False
-                current = np.where(impossible, np.float32(-np.inf), current)
-                # Of equal ones any order will do.
-                current = np.where(rng.random(current.shape) < 0.2, np.round(current, 1), current).astype(np.float32)
-                current = np.minimum(current, 0) - np.float32(0.05)
-                rows = np.arange(len(sampled))
-                record = sis.canonical(
-                    np.broadcast_to(np.arange(vocabulary), behavior.shape),
-                    behavior, sampled, behavior[rows, sampled], top_k,
-                )
-                order = np.argsort(-current, axis=1)[:, :current_top_k].astype(np.int32)
-                log_probs = np.take_along_axis(current, order, axis=1)
-                with np.errstate(over="ignore"):
-                    log_probs[rows % 7 == 0] -= np.float32(90)  # far from everything
-                sets = numerics.TopKSets(
-                    current[rows, sampled], np.where(np.isneginf(log_probs), -1, order).astype(np.int32), log_probs
-                )
-                self.check_top_k_sets(
-                    f"sets-{top_k}-{current_top_k}-{drift}", vocabulary, record, sets, encoding
-                )
-
     def compare(self, expected, actual):
         for name, mine, theirs in (
             ("decisions", actual.decisions, expected.decisions),
@@ -187,9 +135,6 @@ class NumpyAgreementTest(LiveServerTest):
             record = sis.canonical(ids, behavior, sampled, behavior[rows, sampled], top_k)
             at_slots = np.take_along_axis(current, record.top_k_ids, axis=1)
             self.check(f"mass-{mass}", top_k, vocabulary, record, at_slots, current[rows, sampled], mass=mass)
-            order = np.argsort(-current, axis=1)[:, :top_k].astype(np.int32)
-            sets = numerics.TopKSets(current[rows, sampled], order, np.take_along_axis(current, order, axis=1))
-            self.check_top_k_sets(f"mass-sets-{mass}", vocabulary, record, sets, mass=mass)
             sent = numerics.Records(
                 rows.astype(np.uint32), record.sampled_ids, record.sampled_log_probs, record.top_k_ids,
                 record.top_k_log_probs,
@@ -197,20 +142,16 @@ class NumpyAgreementTest(LiveServerTest):
             cut = numerics.cut_to_mass(sent, mass)
             used = (cut.ids != -1).sum(axis=1)
             self.assertTrue(used.min() < used.max() == top_k, used)
-            for run_id in (f"mass-{mass}", f"mass-sets-{mass}"):
-                fetched = self.fetch(self.client.get_run(run_id).run)
-                self.assertEqual(fetched.ids.tobytes(), cut.ids.tobytes())
-                self.assertEqual(fetched.log_probs.tobytes(), cut.log_probs.tobytes())
-                self.assertEqual(fetched.sampled_ids.tobytes(), cut.sampled_ids.tobytes())
-                self.assertEqual(fetched.sampled_log_probs.tobytes(), cut.sampled_log_probs.tobytes())
+            fetched = self.fetch(self.client.get_run(f"mass-{mass}").run)
+            self.assertEqual(fetched.ids.tobytes(), cut.ids.tobytes())
+            self.assertEqual(fetched.log_probs.tobytes(), cut.log_probs.tobytes())
+            self.assertEqual(fetched.sampled_ids.tobytes(), cut.sampled_ids.tobytes())
+            self.assertEqual(fetched.sampled_log_probs.tobytes(), cut.sampled_log_probs.tobytes())
 
     def test_sets_of_more_than_a_byte_counts(self):
         rng = np.random.default_rng(6)
         vocabulary = 700
-        for top_k, mass, encoding in (
-            (255, 0.0, "fixed12"), (256, 0.99, "float16"), (511, 0.0, "fixed12"), (512, 0.0, "float16"),
-            (512, 0.999, "fixed12"),
-        ):  # fmt: skip
+        for top_k, mass in ((255, 0.0), (256, 0.99), (511, 0.0), (512, 0.0), (512, 0.999)):
             behavior, current, sampled = random_positions(rng, 83, vocabulary, 0.05)
             rows = np.arange(len(sampled))
             ids = np.broadcast_to(np.arange(vocabulary), behavior.shape)
@@ -218,9 +159,6 @@ class NumpyAgreementTest(LiveServerTest):
             at_slots = np.take_along_axis(current, record.top_k_ids, axis=1)
             name = f"wide-{top_k}-{mass}"
             self.check(name, top_k, vocabulary, record, at_slots, current[rows, sampled], draws=(7,), mass=mass)
-            order = np.argsort(-current, axis=1)[:, :top_k].astype(np.int32)
-            sets = numerics.TopKSets(current[rows, sampled], order, np.take_along_axis(current, order, axis=1))
-            self.check_top_k_sets(f"{name}-sets", vocabulary, record, sets, encoding, mass=mass)
             sent = numerics.Records(
                 rows.astype(np.uint32), record.sampled_ids, record.sampled_log_probs, record.top_k_ids,
                 record.top_k_log_probs,
@@ -243,12 +181,6 @@ class NumpyAgreementTest(LiveServerTest):
                     sampled_log_probs=current[rows, sampled], outputs=OUTPUTS,
                 )  # fmt: skip
                 self.assertEqual(actual.decisions.tobytes(), expected.decisions.tobytes())
-            _, *dense = zip(*map(dense_numerics.gather, current, sampled, cut.ids))
-            gathered = numerics.Gathered(*(np.array(part, np.float32) for part in dense))
-            actual = self.client.evaluate_dense(
-                run, fetched, draw=9, logits=self.place(current), outputs=OUTPUTS, total_variation=True
-            )
-            self.compare(numerics.decide_gathered(cut, gathered, top_k, words), actual)
             inspected = self.client.inspect_sequence(run, "s")
             kept = len(inspected.decisions)  # as many as there is room for
             self.assertGreater(kept, 50)

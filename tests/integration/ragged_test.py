@@ -154,7 +154,7 @@ class RaggedTest(unittest.TestCase):
         padded, values, ragged, used, sampled = self.both(self.once)
         segment = self.client.lease_segment(2 << 20)
         self.addCleanup(segment.close)
-        for keywords in ({}, {"half_precision": True}, {"top_k": 3}):
+        for keywords in ({}, {"top_k": 3}):
             curve = [1, 2, 3] if "top_k" in keywords else [1, 2, 9, TOP_K]
 
             def evaluate(client, records, at_slots, own, curve=curve, keywords=keywords):
@@ -197,12 +197,11 @@ class RaggedTest(unittest.TestCase):
         chosen = self.records(True, client=self.replicas).select(self.once)
         self.assertTrue(chosen.ragged)
         self.assert_records(self.records(True, client=self.replicas), self.padded)
-        for keywords in ({}, {"half_precision": True}):
-            expected = self.evaluate(self.client, padded, values, sampled, **keywords)
-            for limit in (1, 3000, 1 << 30):
-                with unittest.mock.patch.object(Replicas, "micro_batch_bytes", limit):
-                    got = self.evaluate(self.replicas, chosen, used, sampled, **keywords)
-                assert_same_evaluation(self, got, expected)
+        expected = self.evaluate(self.client, padded, values, sampled)
+        for limit in (1, 3000, 1 << 30):
+            with unittest.mock.patch.object(Replicas, "micro_batch_bytes", limit):
+                got = self.evaluate(self.replicas, chosen, used, sampled)
+            assert_same_evaluation(self, got, expected)
 
     def test_a_server_that_is_away_has_empty_sets(self):
         servers = [LiveServer(listen="127.0.0.1:0") for _ in range(2)]
@@ -224,17 +223,6 @@ class RaggedTest(unittest.TestCase):
             for records, values in ((padded, rows), (ragged, used))
         ]
         assert_same_evaluation(self, both[1], both[0])
-
-    def test_logits_too(self):
-        padded, values, ragged, used, sampled = self.both(self.once)
-
-        def evaluate(records, logits):
-            return self.client.evaluate_logits(
-                self.run_, records, draw=9, logits=logits, sampled_logits=sampled,
-                log_sum_exps=np.full(len(records), 0.125), outputs=("decisions",), total_variation=True,
-            )  # fmt: skip
-
-        assert_same_evaluation(self, evaluate(ragged, used), evaluate(padded, values))
 
     def test_what_does_not_fit_is_refused(self):
         _, _, ragged, used, sampled = self.both(self.once)

@@ -261,29 +261,6 @@ TEST_F(ReplicasTest, ThreeReplicasGiveTheBitsOfOneServer) {
     }
     EXPECT_EQ(stretch.SerializeAsString(), expected_stretch.SerializeAsString());
   }
-  std::vector<int32_t> ids, sampled_ids;
-  std::vector<float> log_probs, sampled, logits;
-  for (const Recorded& each : recorded_) {
-    for (const int32_t token : each.sampled_ids) {
-      sampled_ids.push_back(token);
-      ids.insert(ids.end(), {token, (token + 1) % kVocabulary});
-      sampled.push_back(-1.0f - 0.01f * static_cast<float>(token));
-      log_probs.insert(log_probs.end(), {sampled.back(), -2.0f});
-      for (int v = 0; v < kVocabulary; ++v) {
-        logits.push_back(static_cast<float>((v * 37 + token) % 19) / 5);
-      }
-    }
-  }
-  const EvaluateOptions options{.draw = 3, .outputs = {v1::ACCEPT_BITS, v1::RATIOS}};
-  const auto same = [&](const auto& values) {
-    const auto a = one->Evaluate(kRun, expected->slices, values, options);
-    const auto b = client_->Evaluate(kRun, fetched->slices, values, options);
-    ASSERT_TRUE(a.ok() && b.ok()) << a.status() << b.status();
-    EXPECT_GT(a->totals.acceptance_probability(), 0);  // not of the ids, as what is accepted is
-    EXPECT_EQ(Serialized(*b), Serialized(*a));
-  };
-  same(TopKSetValues{ids, log_probs, sampled});
-  same(DenseValues{.logits = logits, .sampled_ids = sampled_ids});
   // What is not there is missing at both, and the ranges come in the order of the slices.
   std::vector<Slice> beyond = Slices();
   for (Slice& slice : beyond) {

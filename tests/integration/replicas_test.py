@@ -229,42 +229,6 @@ class ReplicasTest(unittest.TestCase):
                 self.assert_same(a, b)
                 self.assertEqual(a.totals.masked, (~arrays["mask"]).sum())
                 self.assertGreater(a.totals.missing, 0)
-        logits = rng.normal(size=(count, TOP_K)).astype(np.float32)
-        sums = np.full(count, 4.0)
-        sampled = logits[:, 0].copy()
-        for half in (False, True):
-            evaluations = [
-                client.evaluate(
-                    self.run_,
-                    records,
-                    draw=3,
-                    log_probs=logits - 4,
-                    sampled_log_probs=sampled - 4,
-                    half_precision=True,
-                )
-                if half
-                else client.evaluate_logits(
-                    self.run_, records, draw=3, logits=logits, sampled_logits=sampled, log_sum_exps=sums
-                )
-                for client, records in zip((one, self.client), fetched)
-            ]
-            self.assert_same(*evaluations)
-        vocabulary = self.run_.config.vocabulary_size
-        whole = rng.normal(size=(count, vocabulary)).astype(np.float32)
-        log_softmax = whole - np.logaddexp.reduce(whole, axis=1, keepdims=True)
-        ids = np.argsort(-log_softmax, axis=1)[:, : TOP_K + 1]
-        sets = {"ids": ids, "log_probs": np.take_along_axis(log_softmax, ids, axis=1)}
-        every = {"outputs": outputs, "options": sis.EvaluateOptions(**arrays, algorithm=sis.Tis())}
-        for client_method, arguments in (
-            ("evaluate_top_k", {**sets, "sampled_log_probs": log_softmax[:, 0]}),
-            ("evaluate_dense", {"logits": whole, "sampled_ids": np.maximum(tokens, 0)}),
-        ):
-            evaluations = [
-                getattr(client, client_method)(self.run_, records, draw=4, **arguments, **every)
-                for client, records in zip((one, self.client), fetched)
-            ]
-            self.assert_same(*evaluations)
-            self.assertGreater(evaluations[0].totals.scored, 0)
         records = self.client.fetch_top_k(self.run_, self.sequences)
         self.servers[1].kill()
         share = np.isin(np.repeat(np.arange(len(LENGTHS)), LENGTHS), self.share_of(1))

@@ -13,7 +13,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/numerics/float16.h"
 #include "server/main/server.h"
 #include "server/testing/live_server.h"
 #include "server/testing/record_generator.h"
@@ -227,30 +226,6 @@ TEST_F(SegmentsTest, TheSameAnswersAsInMessages) {
   }
   requests.push_back(reduced);
 
-  // Of the recorded tokens, falling.
-  v1::EvaluateRequest sets = all;
-  v1::TopK& set = *sets.mutable_top_k_set();
-  set.set_top_k(2);
-  std::vector<int32_t> ids;
-  for (uint32_t i = 0; i < kLength; ++i) {
-    ids.push_back(records_.sampled_ids[i]);
-    ids.push_back((records_.sampled_ids[i] + 1) % kVocabulary);
-  }
-  set.set_ids(Twice(Bytes(ids)));
-  set.set_log_probs(Bytes(std::vector<float>(4 * kLength, -1.0f)));
-  set.set_sampled_log_probs(Bytes(std::vector<float>(2 * kLength, -1.0f)));
-  requests.push_back(sets);
-
-  v1::EvaluateRequest dense = all;
-  dense.add_prefix_curve(2);
-  std::vector<float> logits;
-  for (uint32_t i = 0; i < 2 * kLength * kVocabulary; ++i) {
-    logits.push_back(static_cast<float>(i * 37 % 101) / 50);
-  }
-  dense.mutable_dense()->set_logits(Bytes(logits));
-  dense.mutable_dense()->set_sampled_ids(Twice(Bytes(records_.sampled_ids)));
-  requests.push_back(dense);
-
   uint64_t draw = 0;
   for (v1::EvaluateRequest& request : requests) {
     SCOPED_TRACE(draw);
@@ -279,17 +254,9 @@ TEST_F(SegmentsTest, TheSameAnswersAsInMessages) {
   }
 }
 
-// Halves are read in place by the backend.
 TEST_F(SegmentsTest, AFileThatIsCutOffSpoilsOnlyItsOwnAnswer) {
   v1::EvaluateRequest plain = Request();
   *plain.mutable_gathered() = Gathered();
-  std::vector<float> log_probs(plain.gathered().log_probs().size() / sizeof(float));
-  std::memcpy(log_probs.data(), plain.gathered().log_probs().data(),
-              plain.gathered().log_probs().size());
-  std::vector<uint16_t> halves(log_probs.size());
-  std::ranges::transform(log_probs, halves.begin(), Float16RoundedUp);
-  plain.mutable_gathered()->set_values(v1::Gathered::FLOAT16_LOG_PROBS);
-  plain.mutable_gathered()->set_log_probs(Bytes(halves));
 
   LeasedSegment segment(live_.stub(), 8 << 20);
   v1::EvaluateRequest request = plain;

@@ -132,20 +132,10 @@ class SharedMemoryTest(unittest.TestCase):
     def test_every_form(self):
         records, draw = self.records, self.draw
         envelopes, masses = sis.reduce(records, self.log_probs)
-        sets = np.argsort(-self.log_probs, axis=1).astype(np.int32)
-        logits = np.random.default_rng(draw).normal(size=(self.total, VOCABULARY)).astype(np.float32)
         calls = (
             ("evaluate", {"log_probs": self.log_probs, "sampled_log_probs": self.sampled_log_probs}),
-            ("evaluate", {"log_probs": sis.float16_rounded_up(self.log_probs),
-                          "sampled_log_probs": self.sampled_log_probs}),
             ("evaluate_reduced", {"sampled_log_probs": self.sampled_log_probs, "log_envelopes": envelopes,
                                   "covered_masses": masses}),
-            ("evaluate_logits", {"logits": self.log_probs, "sampled_logits": self.sampled_log_probs,
-                                 "log_sum_exps": np.zeros(self.total)}),
-            ("evaluate_top_k", {"ids": sets, "log_probs": np.take_along_axis(self.log_probs, sets, 1),
-                                "sampled_log_probs": self.sampled_log_probs}),
-            ("evaluate_dense", {"logits": logits}),
-            ("evaluate_dense", {"logits": logits, "sampled_ids": records.sampled_ids}),
         )
         requests = self.sent()
         for name, arrays in calls:
@@ -160,25 +150,6 @@ class SharedMemoryTest(unittest.TestCase):
                 form = getattr(request, request.WhichOneof("form"))
                 sent = [value for field, value in form.ListFields() if field.type == field.TYPE_BYTES]
                 self.assertCountEqual(sent, map(self.segment.refer, placed.values()))
-
-    def test_half_precision_rounds_into_it(self):
-        expected = self.evaluate(self.log_probs, self.sampled_log_probs, half_precision=True)
-        requests = self.sent()
-        for log_probs in (self.put(self.log_probs), torch.from_numpy(self.put(self.log_probs))):
-            got = self.evaluate(log_probs, self.put(self.sampled_log_probs), half_precision=True)
-            assert_same_evaluation(self, got, expected)
-            self.assertEqual(requests.pop().segment, self.segment.name)
-
-    def test_bfloat16_logits(self):
-        logits = torch.randn(self.total, VOCABULARY, generator=torch.Generator().manual_seed(1)).bfloat16()
-        place = torch.from_numpy(self.segment.empty(logits.shape, np.int16)).view(torch.bfloat16)
-        place.copy_(logits)
-        expected = self.client.evaluate_dense(self.run_, self.records, draw=self.draw, logits=logits)
-        requests = self.sent()
-        assert_same_evaluation(self, 
-            self.client.evaluate_dense(self.run_, self.records, draw=self.draw, logits=place), expected
-        )
-        self.assertEqual(requests[0].dense.logits, self.segment.refer(place.view(torch.int16).numpy()))
 
     def test_a_gather_of_pytorch_writes_straight_into_it(self):
         source = torch.tensor(log_softmax(np.random.default_rng(5), self.total))

@@ -19,7 +19,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/api/client.h"
-#include "kernels/numerics/float16.h"
 #include "server/testing/child_process.h"
 #include "server/testing/live_server.h"
 #include "server/testing/record_generator.h"
@@ -157,14 +156,6 @@ TEST_F(SharedMemoryTest, TheSameCallGivesTheSameAnswers) {
         plain_->Evaluate(MakeRun(), slices_, GatheredValues{log_probs_, sampled_}, options_));
   }
   {
-    SCOPED_TRACE("float16");
-    std::vector<uint16_t> halves(log_probs_.size());
-    std::ranges::transform(log_probs_, halves.begin(), Float16RoundedUp);
-    ExpectSame(client_->Evaluate(MakeRun(), slices_,
-                                 GatheredHalves{Copy(*memory_, halves), sampled}, options_),
-               plain_->Evaluate(MakeRun(), slices_, GatheredHalves{halves, sampled_}, options_));
-  }
-  {
     SCOPED_TRACE("reduced");
     ExpectSame(
         client_->Evaluate(
@@ -172,84 +163,6 @@ TEST_F(SharedMemoryTest, TheSameCallGivesTheSameAnswers) {
             ReducedValues{sampled, Copy(*memory_, envelopes_), Copy(*memory_, masses_)}, options_),
         plain_->Evaluate(MakeRun(), slices_, ReducedValues{sampled_, envelopes_, masses_},
                          options_));
-  }
-  {
-    SCOPED_TRACE("logits");
-    std::vector<float> logits = log_probs_;
-    for (float& logit : logits) logit += 2;
-    std::vector<float> sampled_logits = sampled_;
-    for (float& logit : sampled_logits) logit += 2;
-    const std::vector<double> sums(sampled_.size(), 2.001);
-    ExpectSame(
-        client_->Evaluate(MakeRun(), slices_,
-                          LogitValues{Copy(*memory_, logits), Copy(*memory_, sampled_logits),
-                                      Copy(*memory_, sums)},
-                          options_),
-        plain_->Evaluate(MakeRun(), slices_, LogitValues{logits, sampled_logits, sums}, options_));
-  }
-}
-
-TEST_F(SharedMemoryTest, OwnSetsAndDenseLogitsToo) {
-  std::vector<int32_t> sampled_ids;
-  for (const v1::Block& block : blocks_) {
-    Extend(sampled_ids, Values<int32_t>(block.sampled_ids()));
-  }
-  sampled_ids.resize(sampled_.size());  // of the missing ones too
-  // A server whose messages hold all of it.
-  LiveServer roomy;
-  roomy.CreateRun(LiveServer::RunRequest("run", kSlots, kVocabulary));
-  std::vector<v1::AppendRequest> requests{LiveServer::Header("run", kVocabulary)};
-  for (const v1::Block& block : blocks_) {
-    *requests.emplace_back().mutable_batch()->add_entries()->mutable_block() = block;
-  }
-  ASSERT_TRUE(roomy.Append(requests).status.ok());
-  const auto plain = Client::Connect(roomy.grpc_address());
-  ASSERT_TRUE(plain.ok());
-  const auto memory = client_->LeaseSharedMemory(6 << 20);
-  ASSERT_TRUE(memory.ok()) << memory.status();
-  EvaluateOptions options = options_;
-  {
-    SCOPED_TRACE("own sets");
-    std::vector<int32_t> ids;
-    std::vector<float> log_probs;
-    for (const int32_t token : sampled_ids) {
-      Extend(ids, {token, (token + 1) % kVocabulary});
-      Extend(log_probs, {-1.25f, -1.5f});
-    }
-    const std::vector<float> sampled(sampled_ids.size(), -1.25f);
-    ExpectSame(
-        client_->Evaluate(
-            MakeRun(), slices_,
-            TopKSetValues{Copy(**memory, ids), Copy(**memory, log_probs), Copy(**memory, sampled)},
-            options),
-        (*plain)->Evaluate({"run"}, slices_, TopKSetValues{ids, log_probs, sampled}, options));
-  }
-  std::vector<float> logits;
-  std::vector<uint16_t> halves;
-  for (size_t i = 0; i < sampled_ids.size() * kVocabulary; ++i) {
-    logits.push_back(static_cast<float>(i * 37 % 101) / 30);
-    halves.push_back(static_cast<uint16_t>(0x3e00 + i * 37 % 101));  // from 0.125 on
-  }
-  const std::span<const int32_t> shared_ids = Copy(**memory, sampled_ids);
-  const std::span<const float> shared_logits = Copy(**memory, logits);
-  options.prefix_curve = {1, 3};
-  {
-    SCOPED_TRACE("float32");
-    options.draw = 6;
-    ExpectSame(
-        client_->Evaluate(MakeRun(), slices_,
-                          DenseValues{.logits = shared_logits, .sampled_ids = shared_ids}, options),
-        (*plain)->Evaluate({"run"}, slices_,
-                           DenseValues{.logits = logits, .sampled_ids = sampled_ids}, options));
-  }
-  {
-    SCOPED_TRACE("bfloat16");
-    options.draw = 7;
-    const std::span<const uint16_t> shared_halves = Copy(**memory, halves);
-    ExpectSame(
-        client_->Evaluate(MakeRun(), slices_, DenseValues{.bfloat16_logits = shared_halves},
-                          options),
-        (*plain)->Evaluate({"run"}, slices_, DenseValues{.bfloat16_logits = halves}, options));
   }
 }
 
@@ -382,15 +295,6 @@ void SharedMemoryTest::WriteDuringCalls(const std::vector<T>& log_probs_before,
 TEST_F(SharedMemoryTest, ValuesThatChangeDuringTheCall) {
   WriteDuringCalls<GatheredValues, float>(log_probs_,
                                           {-100.0f, 0.0f, -1.0f, NAN, INFINITY, -INFINITY, 1e30f});
-}
-
-// Which the backend reads in place.
-TEST_F(SharedMemoryTest, HalvesThatChangeDuringTheCall) {
-  std::vector<uint16_t> halves(log_probs_.size());
-  std::ranges::transform(log_probs_, halves.begin(), Float16RoundedUp);
-  // -100, 0, -1, NaN, infinities, the largest.
-  WriteDuringCalls<GatheredHalves, uint16_t>(
-      halves, {0xd640, 0, 0xbc00, 0x7e00, 0xfe01, 0x7c00, 0xfc00, 0x7bff});
 }
 
 TEST_F(SharedMemoryTest, AKilledClientsMemoryComesBack) {

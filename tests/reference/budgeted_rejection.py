@@ -1,4 +1,4 @@
-"""Budgeted rejection in float32 numpy, written from docs/numerics.md, section 13."""
+"""Budgeted rejection in float32 numpy, written from docs/numerics.md, section 12."""
 
 from typing import NamedTuple
 

@@ -60,14 +60,6 @@ class Reduced(NamedTuple):
     covered_masses: Float32s  # [N], c
 
 
-class TopKSets(NamedTuple):
-    """Section 11: the current policy's own most probable tokens."""
-
-    sampled_log_probs: Float32s  # [N], lpy
-    ids: NDArray[np.int32]  # [N, K'], most probable first; -1 in unused slots
-    log_probs: Float32s  # [N, K'], lt; -inf in unused slots
-
-
 class Evaluation(NamedTuple):
     """Section 7 for N positions, with the values that section 8 sums. Where MISSING, floats other
     than a are NaN."""
@@ -217,23 +209,6 @@ def reduce_gathered(records: Records, current: Gathered, k: int) -> Reduced:
     reduction."""
     behaviour, now = records.log_probs[:, :k], current.log_probs[:, :k]
     return Reduced(current.sampled_log_probs, log_envelope(now, behaviour), covered_mass(now, used_slots(behaviour)))
-
-
-def reduce_top_k_sets(records: Records, current: TopKSets, k: int) -> Reduced:
-    """Section 11: what the TOP_K form comes down to."""
-    ids, behaviour = records.ids[:, :k], records.log_probs[:, :k]
-    used = used_slots(behaviour)
-    log_probs = np.empty_like(behaviour)
-    found = np.zeros(used.shape, bool)
-    for row in range(len(ids)):
-        places = {int(token): place for place, token in enumerate(current.ids[row]) if token != -1}
-        for slot in range(ids.shape[1]):
-            place = places.get(int(ids[row, slot])) if used[row, slot] else None
-            found[row, slot] = place is not None
-            log_probs[row, slot] = current.log_probs[row, -1 if place is None else place]
-    return Reduced(
-        current.sampled_log_probs, log_envelope(log_probs, behaviour), covered_mass(log_probs, used & found)
-    )
 
 
 def total_variation(current: Float32s, behaviour: Float32s) -> Float32s:
@@ -515,20 +490,3 @@ def validate_reduced(records: Records, current: Reduced) -> None:
     _refuse("sampled_log_probs", positions, ~(lpy <= MAX_LOG_PROB), lpy, "must be a number, at most 2^-6")
     _refuse("log_envelopes", positions, ~(envelope < np.inf), envelope, "must be a number below +inf")
     _refuse("covered_masses", positions, ~((mass >= 0) & (mass <= MAX_MASS)), mass, "must be in [0, 1 + 2^-6]")
-
-
-def validate_top_k_sets(records: Records, current: TopKSets, vocabulary_size: int) -> None:
-    """Section 11. Raises ValueError that names the array, the position and the slot."""
-    positions, (lpy, ids, lt) = records.positions, current
-    used = used_slots(lt)
-    _refuse("sampled_log_probs", positions, ~(lpy <= MAX_LOG_PROB), lpy, "must be a number, at most 2^-6")
-    _refuse("ids", positions, used & ((ids < 0) | (ids >= vocabulary_size)), ids, f"must be in [0, {vocabulary_size})")
-    _refuse("ids", positions, ~used & (ids != -1), ids, "must be -1 where the log-prob is -inf")
-    _refuse("ids", positions, ~used[:, 0], ids[:, 0], "at least one slot must be used")
-    _refuse("log_probs", positions, used & ~(np.isfinite(lt) & (lt <= MAX_LOG_PROB)), lt, "must be finite, at most 2^-6")
-    rises = np.hstack([np.zeros((len(lt), 1), bool), ~(lt[:, :-1] >= lt[:, 1:])])
-    _refuse("log_probs", positions, rises, lt, "must not rise from slot to slot, unused slots last")
-    ordered = np.sort(ids, axis=1)
-    twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != -1)).any(axis=1)
-    _refuse("ids", positions, twice, ids[:, 0], "no id may stand twice in the set that begins with it")
-    _refuse_mass("log_probs", positions, covered_mass(lt, used))

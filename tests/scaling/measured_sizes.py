@@ -76,7 +76,7 @@ class Measurement:
         return fetched - before, self.processor_seconds() - fetched
 
     def evaluate(self, records, form, draw):
-        """`form`: float32 or float16, both of GATHERED, or reduced."""
+        """`form`: gathered or reduced."""
         if form == "reduced":
             zeros = np.zeros(len(records), np.float32)
             self.client.evaluate_reduced(
@@ -86,7 +86,7 @@ class Measurement:
         else:
             self.client.evaluate(
                 self.run, records, draw=draw, log_probs=records.log_probs,
-                sampled_log_probs=records.sampled_log_probs, half_precision=form == "float16",
+                sampled_log_probs=records.sampled_log_probs,
             )  # fmt: skip
 
     def processor_seconds(self):
@@ -102,8 +102,8 @@ class Measurement:
 
 
 def main():
-    print("| K | charged, by formula | charged | append, blocks of 1 | of 32 | of 1024 | fetch | float32 | float16 | reduced |")
-    print("|---" * 10 + "|")
+    print("| K | charged, by formula | charged | append, blocks of 1 | of 32 | of 1024 | fetch | gathered | reduced |")
+    print("|---" * 9 + "|")
     for top_k in (10, 50, 100):
         micros = []
         for block in (1, 32, 1024):
@@ -116,7 +116,7 @@ def main():
         charged = measurement.charged_bytes() / measurement.tokens
         by_formula = sizing.cache_bytes(top_k, VOCABULARY, measurement.tokens, measurement.sequences) / measurement.tokens
         fetches, evaluations = [], {}
-        for form in ("float32", "float16", "reduced"):
+        for form in ("gathered", "reduced"):
             steps = [measurement.step(form) for _ in range(5)]
             fetches += [fetch for fetch, _ in steps]
             evaluations[form] = np.median([evaluation for _, evaluation in steps])

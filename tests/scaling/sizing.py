@@ -49,9 +49,9 @@ def fetch_bytes(top_k: int, ids_only: bool = False) -> int:
 
 
 def evaluate_bytes(top_k: int, form: str) -> int:
-    """A token's current values on the wire, to Evaluate: `form` is float32 or float16, both of
-    GATHERED, or reduced. The answer is a bit."""
-    return {"float32": 4 * top_k + 4, "float16": 2 * top_k + 4, "reduced": 12}[form]
+    """A token's current values on the wire, to Evaluate: `form` is gathered or reduced. The answer
+    is a bit."""
+    return {"gathered": 4 * top_k + 4, "reduced": 12}[form]
 
 
 def steps_held(max_staleness: int) -> int:

@@ -51,7 +51,6 @@ from sis.evaluation import Step as Step
 from sis.evaluation import Steps as Steps
 from sis.evaluation import Totals as Totals
 from sis.export import Exported as Exported
-from sis.half_precision import float16_rounded_up as float16_rounded_up
 from sis.history import History as History
 from sis.history import Stretch as Stretch
 from sis.inspection import Deviation as Deviation

@@ -125,10 +125,7 @@ class Client:
     lease_segment = _awaited(sis.client.Client.lease_segment)
     fetch_top_k = _awaited(sis.client.Client.fetch_top_k)
     evaluate = _awaited(sis.client.Client.evaluate)
-    evaluate_logits = _awaited(sis.client.Client.evaluate_logits)
     evaluate_reduced = _awaited(sis.client.Client.evaluate_reduced)
-    evaluate_top_k = _awaited(sis.client.Client.evaluate_top_k)
-    evaluate_dense = _awaited(sis.client.Client.evaluate_dense)
     release = _awaited(sis.client.Client.release)
 
     async def append(self, *arguments: Any, **named: Any) -> AppendStream:

@@ -64,8 +64,7 @@ class Cispo(Algorithm):
 
 @dataclass(frozen=True)
 class DppoTopK(Algorithm):
-    """A trust region in total variation over the recorded set. Needs evaluate or evaluate_logits,
-    and two policies."""
+    """A trust region in total variation over the recorded set. Needs evaluate, and two policies."""
 
     threshold: Optional[float] = None
 

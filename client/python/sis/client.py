@@ -20,10 +20,8 @@ from sis.credentials import Credentials, is_unix_socket
 from sis.entries import AppendEntry
 from sis.errors import Error
 from sis.evaluate.call import EvaluateCall
-from sis.evaluate.micro_batches import Rows
 from sis.evaluation import Evaluation, Step, Steps
 from sis.export import Exported
-from sis.half_precision import RoundedUp
 from sis.history import History, Stretch
 from sis.inspection import RunInspection, SequenceInspection
 from sis.options import EvaluateOptions
@@ -380,7 +378,6 @@ class Client:
         outputs: Sequence[str] = ("accepted",),
         prefix_curve: Sequence[int] = (),
         total_variation: bool = False,
-        half_precision: bool = False,
         options: EvaluateOptions = EvaluateOptions(),
     ) -> Evaluation:
         """Decides for N positions from the current policy's log-probs at the recorded ids.
@@ -391,8 +388,7 @@ class Client:
         Slices will do, if each has a length.
         draw: the optimiser step. The same draw decides the same way, another one independently.
         log_probs: float32 [N, K], nats, at records.ids; unused slots and missing positions may hold
-        anything; or [S] at records.used_ids, in fewer bytes. float16 is sent as it is, in half the
-        bytes: it must have been rounded up (sis.float16_rounded_up).
+        anything; or [S] at records.used_ids, in fewer bytes.
         sampled_log_probs: float32 [N], of records.sampled_ids, from the same computation.
         sis.gather makes both. At missing positions NaN will do, unless options.own_log_probs are
         given.
@@ -405,58 +401,13 @@ class Client:
         prefix_curve: at most 16 rising k, none above top_k: Evaluation.prefix_curve says of each
         what residual mass and expected acceptance would be if only so many slots were used.
         total_variation: also sum the policies' total variation on the sets.
-        half_precision: round log_probs up to float16, where they are, and send that: half the
-        bytes, for a little of the accept rate.
         """
         call = EvaluateCall(
             self._service, run, records, draw, top_k, outputs, options, prefix_curve, total_variation
         )
-        shape = call.shape_at_slots(log_probs)
-        at_slots: Rows
-        if arrays.is_float16(log_probs):
-            at_slots = arrays.float16("log_probs", log_probs, shape)
-        elif half_precision:
-            at_slots = RoundedUp(arrays.real("log_probs", log_probs, shape))
-        else:
-            at_slots = arrays.float32("log_probs", log_probs, shape)
-        if at_slots.itemsize == 2:
-            call.request.gathered.values = pb.Gathered.FLOAT16_LOG_PROBS
+        at_slots = arrays.float32("log_probs", log_probs, call.shape_at_slots(log_probs))
         sampled = arrays.float32("sampled_log_probs", sampled_log_probs, [call.length])
         current = {**call.at_slots(at_slots), "sampled_log_probs": sampled}
-        return call.answer("gathered", current, self._segments)
-
-    def evaluate_logits(
-        self,
-        run: Run,
-        records: Union[TopKRecords, Sequence[Slice]],
-        *,
-        draw: int,
-        logits: ArrayLike,
-        sampled_logits: ArrayLike,
-        log_sum_exps: ArrayLike,
-        top_k: int = 0,
-        outputs: Sequence[str] = ("accepted",),
-        prefix_curve: Sequence[int] = (),
-        total_variation: bool = False,
-        options: EvaluateOptions = EvaluateOptions(),
-    ) -> Evaluation:
-        """As evaluate, from unnormalised logits, which the service normalises.
-
-        logits [N, K] and sampled_logits [N]: as the model gave them, at records.ids (or [S], at
-        records.used_ids) and records.sampled_ids; float32, or both tensors of bfloat16.
-        log_sum_exps: [N], over the whole vocabulary, in float64 or as near as there is.
-        """
-        call = EvaluateCall(
-            self._service, run, records, draw, top_k, outputs, options, prefix_curve, total_variation
-        )
-        halves = arrays.is_bfloat16(logits) and arrays.is_bfloat16(sampled_logits)
-        call.request.gathered.values = pb.Gathered.BFLOAT16_LOGITS if halves else pb.Gathered.LOGITS
-        convert = arrays.bfloat16_bits if halves else arrays.float32
-        current = {
-            **call.at_slots(convert("logits", logits, call.shape_at_slots(logits))),
-            "sampled_log_probs": convert("sampled_logits", sampled_logits, [call.length]),
-            "log_sum_exps": arrays.float64("log_sum_exps", log_sum_exps, [call.length]),
-        }
         return call.answer("gathered", current, self._segments)
 
     def evaluate_reduced(
@@ -484,71 +435,6 @@ class Client:
             "covered_masses": arrays.float32("covered_masses", covered_masses, [call.length]),
         }
         return call.answer("reduced", current, self._segments)
-
-    def evaluate_top_k(
-        self,
-        run: Run,
-        slices: Union[TopKRecords, Sequence[Slice]],
-        *,
-        draw: int,
-        ids: ArrayLike,
-        log_probs: ArrayLike,
-        sampled_log_probs: ArrayLike,
-        top_k: int = 0,
-        outputs: Sequence[str] = ("accepted",),
-        options: EvaluateOptions = EvaluateOptions(),
-    ) -> Evaluation:
-        """As evaluate, from the current policy's own most probable tokens: one round trip, without
-        fetch_top_k.
-
-        ids int [N, K'] and log_probs float32 [N, K'] (nats): the K' most probable tokens, most
-        probable first, as torch.topk of the log-softmax gives them; -1 and -inf in unused slots.
-        The sampled token is there only if it is one of them. sampled_log_probs: float32 [N], from
-        the same computation. Recorded tokens that are not in the set are taken to be as probable as
-        its last one: accepted tokens follow the current policy all the same, but fewer are
-        accepted; residual masses are upper bounds. So K' should be above K.
-        slices: each with a length; records do too.
-        """
-        call = EvaluateCall(self._service, run, slices, draw, top_k, outputs, options)
-        tokens = arrays.int32("ids", ids, [call.length, None])
-        current = {
-            "ids": tokens,
-            "log_probs": arrays.float32("log_probs", log_probs, tokens.shape),
-            "sampled_log_probs": arrays.float32("sampled_log_probs", sampled_log_probs, [call.length]),
-        }
-        call.request.top_k_set.top_k = tokens.shape[1]
-        return call.answer("top_k_set", current, self._segments)
-
-    def evaluate_dense(
-        self,
-        run: Run,
-        slices: Union[TopKRecords, Sequence[Slice]],
-        *,
-        draw: int,
-        logits: ArrayLike,
-        sampled_ids: Optional[ArrayLike] = None,
-        top_k: int = 0,
-        outputs: Sequence[str] = ("accepted",),
-        prefix_curve: Sequence[int] = (),
-        total_variation: bool = False,
-        options: EvaluateOptions = EvaluateOptions(),
-    ) -> Evaluation:
-        """As evaluate, from the model's logits over the whole vocabulary, without fetch_top_k.
-
-        logits [N, vocabulary_size]: as the model gave them; float32, or a tensor of bfloat16.
-        sampled_ids int [N]: the sampled tokens; needed with options.own_log_probs, else
-        FailedPrecondition if other ones are recorded.
-        slices: each with a length; records do too. Short ones, of a few hundred positions, let
-        other calls in between.
-        """
-        call = EvaluateCall(self._service, run, slices, draw, top_k, outputs, options, prefix_curve, total_variation)
-        halves = arrays.is_bfloat16(logits)
-        call.request.dense.values = pb.Dense.BFLOAT16_LOGITS if halves else pb.Dense.LOGITS
-        convert = arrays.bfloat16_bits if halves else arrays.float32
-        current = {"logits": convert("logits", logits, [call.length, run.config.vocabulary_size])}
-        if sampled_ids is not None:
-            current["sampled_ids"] = arrays.int32("sampled_ids", sampled_ids, [call.length])
-        return call.answer("dense", current, self._segments)
 
     def release(
         self, run: Run, sequences: Iterable[SequenceLike] = (), lease_ids: Iterable[int] = ()

@@ -15,7 +15,7 @@ WEIGHTS = {"sampled": pb.SAMPLED, "expected": pb.EXPECTED}
 @dataclass(frozen=True)
 class Sis:
     """The modified ratio with another k (0: the request's) or another weight, "sampled" or
-    "expected". A k below the request's needs evaluate or evaluate_logits."""
+    "expected". A k below the request's needs evaluate."""
 
     top_k: int = 0
     weight: str = "sampled"

@@ -155,40 +155,6 @@ class ServerTest(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, message):
                 self.client.fetch_top_k(self.run_, slices, arrays=names)
 
-    def test_half_precision(self):
-        self.append("s", log_softmax(500, seed=1))
-        records = self.client.fetch_top_k(self.run_, ["s"])
-        values = log_softmax(500, seed=2)
-        log_probs, sampled = sis.gather(records, values)
-        halves = sis.float16_rounded_up(log_probs)
-
-        def evaluated(given, draw=1, **options):
-            evaluation = self.client.evaluate(
-                self.run_, records, draw=draw, log_probs=given, sampled_log_probs=sampled,
-                outputs=["acceptance_probabilities"], **options
-            )
-            return evaluation.accepted.tobytes(), evaluation.acceptance_probabilities.tobytes(), evaluation.totals
-
-        expected = evaluated(halves.astype(np.float32))
-        self.assertNotEqual(evaluated(log_probs), expected)
-        given = [halves, log_probs, np.asfortranarray(log_probs), log_probs.tolist()]
-        if importlib.util.find_spec("torch"):
-            import torch
-
-            given += [torch.from_numpy(halves), torch.from_numpy(log_probs)]
-        for one in given:
-            self.assertEqual(evaluated(one, half_precision=True), expected)
-        with unittest.mock.patch.object(SingleServer, "micro_batch_bytes", 1):
-            self.assertEqual(evaluated(log_probs, half_precision=True), expected)
-        self.assertEqual(evaluated(halves), expected)
-        wrong = log_probs.copy()
-        wrong[7, 2] = np.nan
-        for one, options in ((wrong, {"half_precision": True}), (sis.float16_rounded_up(wrong), {})):
-            with self.assertRaisesRegex(sis.InvalidArgument, "log_probs.*position 7.*nan"):
-                evaluated(one, draw=2, **options)
-        with self.assertRaisesRegex(ValueError, r"log_probs has shape \[499, 6\], must be \[500, 6\]"):
-            evaluated(log_probs[1:], half_precision=True)
-
     def test_decisions_agree_with_a_computation_in_double(self):
         self.append("s", log_softmax(4000, seed=1))
         records = self.client.fetch_top_k(self.run_, ["s"])

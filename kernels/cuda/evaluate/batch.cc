@@ -44,10 +44,9 @@ FixedRows FixedRowsOf(const BehaviorView& behavior) {
 
 // Writes the values at used slots of `rows` [n, K], position by position. The first position is in
 // lane `first_lane`; for lanes around the n positions it leaves room.
-template <typename T>
-void WriteUsedSlots(std::span<const T> rows, size_t slots, std::span<const uint16_t> counts,
-                    size_t first_lane, T* to) {
-  const T* row = rows.data();
+void WriteUsedSlots(std::span<const float> rows, size_t slots, std::span<const uint16_t> counts,
+                    size_t first_lane, float* to) {
+  const float* row = rows.data();
   const size_t end = first_lane + rows.size() / slots;
   for (size_t lane = 0; lane < counts.size(); ++lane) {
     const size_t count = counts[lane];
@@ -143,35 +142,21 @@ void Batch::StageRagged(const RaggedLogProbs& log_probs, const CurrentView& curr
   staged.behavior = {StageInput(log_probs.codes.subspan(from, to - from)), RowLayout::kRagged,
                      log_probs.encoding, static_cast<uint8_t>(lane)};
   const size_t slots = parameters_.slots;
-  const bool is_float16 = !current.float16_log_probs.empty();
-  const size_t bytes = is_float16 ? sizeof(uint16_t) : sizeof(float);
-  staged.current = {input_end_, RowLayout::kRagged,
-                    is_float16 ? LogProbEncoding::kFloat16 : LogProbEncoding::kFloat32};
-  const size_t current_begin = input_end_ + odd * bytes;
+  staged.current = input_end_;
+  const size_t current_begin = input_end_ + odd * sizeof(float);
   if (current.counts.empty()) {
     ragged_copies_in_.push_back(
-        {counts, lane, Part(current.log_probs, first * slots, count * slots),
-         Part(current.float16_log_probs, first * slots, count * slots), current_begin});
+        {counts, lane, Part(current.log_probs, first * slots, count * slots), current_begin});
   } else {
     const auto sum = [](std::span<const uint16_t> some) {
       return std::accumulate(some.begin(), some.end(), size_t{0});
     };
     const size_t before = sum(current.counts.first(first));
     const size_t used = sum(current.counts.subspan(first, count));
-    const auto values = is_float16 ? std::as_bytes(current.float16_log_probs.subspan(before, used))
-                                   : std::as_bytes(current.log_probs.subspan(before, used));
-    copies_in_.push_back({values, current_begin + sum(counts.first(lane)) * bytes});
+    copies_in_.push_back({std::as_bytes(current.log_probs.subspan(before, used)),
+                          current_begin + sum(counts.first(lane)) * sizeof(float)});
   }
-  input_end_ += Aligned((begins.back() - first_code) * bytes);
-}
-
-StagedRows Batch::StageCurrent(const CurrentView& current, size_t first, size_t count) {
-  const size_t slots = parameters_.slots;
-  const auto stage = [&](auto array) {
-    return StageInput(array.subspan(first * slots, count * slots));
-  };
-  if (current.float16_log_probs.empty()) return {stage(current.log_probs), RowLayout::kTokenMajor};
-  return {stage(current.float16_log_probs), RowLayout::kTokenMajor, LogProbEncoding::kFloat16};
+  input_end_ += Aligned((begins.back() - first_code) * sizeof(float));
 }
 
 size_t Batch::Take(const Stretch& stretch, size_t first) {
@@ -213,7 +198,8 @@ size_t Batch::Take(const Stretch& stretch, size_t first) {
   if (!current.reduced()) {
     if (behavior.ragged_log_probs.empty()) {
       staged.behavior = PlaceBehavior(behavior, first, count, place);
-      staged.current = StageCurrent(current, first, count);
+      const size_t slots = parameters_.slots;
+      staged.current = StageInput(current.log_probs.subspan(first * slots, count * slots));
     } else {
       StageRagged(behavior.ragged_log_probs, current, first, count, staged);
     }
@@ -249,14 +235,8 @@ void Batch::WriteInput(std::byte* input) const {
   }
   const size_t slots = parameters_.slots;
   for (const RaggedCopyIn& copy : ragged_copies_in_) {
-    std::byte* to = input + copy.offset;
-    if (copy.float16_log_probs.empty()) {
-      WriteUsedSlots(copy.log_probs, slots, copy.counts, copy.first_lane,
-                     reinterpret_cast<float*>(to));
-    } else {
-      WriteUsedSlots(copy.float16_log_probs, slots, copy.counts, copy.first_lane,
-                     reinterpret_cast<uint16_t*>(to));
-    }
+    WriteUsedSlots(copy.log_probs, slots, copy.counts, copy.first_lane,
+                   reinterpret_cast<float*>(input + copy.offset));
   }
   std::memcpy(input + stretches_offset(), stretches_.data(),
               stretches_.size() * sizeof(StagedStretch));

@@ -78,9 +78,8 @@ class Batch {
   struct RaggedCopyIn {
     std::span<const uint16_t> counts;  // whole groups
     size_t first_lane;
-    std::span<const float> log_probs;             // or
-    std::span<const uint16_t> float16_log_probs;  // these
-    uint64_t offset;                              // of the first group's first value
+    std::span<const float> log_probs;
+    uint64_t offset;  // of the first group's first value
   };
   struct CopyOut {
     std::span<std::byte> to;
@@ -98,7 +97,6 @@ class Batch {
   // Where the ragged ones are, and what they say; and the current values beside them.
   void StageRagged(const RaggedLogProbs& log_probs, const CurrentView& current, size_t first,
                    size_t count, StagedStretch& staged);
-  StagedRows StageCurrent(const CurrentView& current, size_t first, size_t count);
   size_t uploads_offset() const;
   size_t stretches_offset() const;
   size_t tiles_offset() const;

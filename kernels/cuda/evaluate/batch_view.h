@@ -36,7 +36,7 @@ struct StagedStretch {
   bool resident;
   bool byte_ranks;  // sampled_ranks: RankSpan's bytes, else its halves
   StagedRows behavior;
-  StagedRows current;
+  uint64_t current = kAbsent;  // float32; laid out as the slots of `behavior`
   // Of kRagged, in the input: those of RaggedLogProbs. The codes, and current values, begin with
   // that of place begins[0], or with the place before it if that is odd.
   uint64_t counts = kAbsent;

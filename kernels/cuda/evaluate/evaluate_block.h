@@ -113,13 +113,9 @@ template <bool kTotalVariation, class Places, class Behavior>
 SIS_HOST_DEVICE SlotSums AccumulateWith(const Places& places, const Behavior& behavior, int ranks,
                                         const BatchView& batch, const StagedStretch& stretch,
                                         size_t first) {
-  const std::byte* values = batch.input + stretch.current.offset;
   const int top_k = batch.top_k < ranks ? batch.top_k : ranks;
-  if (stretch.current.encoding == LogProbEncoding::kFloat32) {
-    const ValueReader<LogProbEncoding::kFloat32> current(values + first * sizeof(float));
-    return AccumulateSlots<kTotalVariation>(places, behavior, current, ranks, top_k);
-  }
-  const ValueReader<LogProbEncoding::kFloat16> current(values + first * sizeof(uint16_t));
+  const ValueReader<LogProbEncoding::kFloat32> current(batch.input + stretch.current +
+                                                       first * sizeof(float));
   return AccumulateSlots<kTotalVariation>(places, behavior, current, ranks, top_k);
 }
 

@@ -11,9 +11,9 @@
 
 namespace sis::cuda {
 
-// How log-probs lie; the encoding stands beside. kNone: the REDUCED form has none at slots. Current
-// values are in float32 or float16, token-major, or where the recorded ones are ragged those of the
-// used slots, position by position. Recorded ones are in any layout, if token-major in float32.
+// How recorded log-probs lie; the encoding stands beside. kNone: the REDUCED form has none at
+// slots. Token-major ones are float32. Current values are float32 too, token-major, or where the
+// recorded ones are ragged those of the used slots, position by position.
 enum class RowLayout : uint8_t { kNone, kTokenMajor, kGrouped, kRagged };
 
 // Where readers find the two values of a slot. Places are asked for slot by slot.

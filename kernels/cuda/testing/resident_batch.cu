@@ -100,7 +100,7 @@ class Resident final : public ResidentBatch {
       for (uint32_t i = 0; i < stretch_count; ++i) {
         StagedStretch stretch = view.stretches[i];
         for (uint64_t* offset :
-             {&stretch.behavior.offset, &stretch.current.offset, &stretch.counts, &stretch.begins,
+             {&stretch.behavior.offset, &stretch.current, &stretch.counts, &stretch.begins,
               &stretch.multipliers, &stretch.behavior_sampled_log_probs, &stretch.sampled_ranks,
               &stretch.current_sampled_log_probs, &stretch.log_envelopes,
               &stretch.covered_masses}) {

@@ -10,8 +10,8 @@
 #include "kernels/decide/backend.h"
 #include "kernels/decide/decide.h"
 #include "kernels/numerics/exp32.h"
-#include "kernels/numerics/exp_sum.h"
 #include "kernels/numerics/host_device.h"
+#include "kernels/numerics/log64.h"
 #include "kernels/numerics/sums.h"
 
 namespace sis {

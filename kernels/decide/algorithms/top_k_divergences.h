@@ -11,8 +11,8 @@
 #include "kernels/decide/backend.h"
 #include "kernels/decide/decide.h"
 #include "kernels/numerics/exp32.h"
-#include "kernels/numerics/exp_sum.h"
 #include "kernels/numerics/host_device.h"
+#include "kernels/numerics/log64.h"
 
 namespace sis {
 

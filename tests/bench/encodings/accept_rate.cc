@@ -7,7 +7,6 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/numerics/float16.h"
 #include "kernels/records/log_probs.h"
 #include "kernels/testing/decoded_log_probs.h"
 
@@ -48,7 +47,7 @@ std::vector<double> Rounded(const UniformCode& code, const std::vector<float>& l
 
 }  // namespace
 
-double AcceptRate(const PolicyPairs& pairs, LogProbEncoding behavior, LogProbEncoding current) {
+double AcceptRate(const PolicyPairs& pairs, LogProbEncoding behavior) {
   const int slots = pairs.slots;
   double sum = 0;
   std::vector<std::byte> behavior_bytes(LogProbBytes(behavior, 1, slots));
@@ -57,11 +56,7 @@ double AcceptRate(const PolicyPairs& pairs, LogProbEncoding behavior, LogProbEnc
     uint16_t used;
     EncodeBehaviorLogProbs(behavior, pair.behavior, slots, {&used, 1}, behavior_bytes);
     DecodeLogProbs(behavior, behavior_bytes, slots, behavior_decoded);
-    std::vector<float> current_decoded = pair.current;
-    if (current == LogProbEncoding::kFloat16) {
-      for (float& log_prob : current_decoded) log_prob = DecodeFloat16(Float16RoundedUp(log_prob));
-    }
-    sum += ExpectedAcceptance<float>(pair, behavior_decoded, current_decoded);
+    sum += ExpectedAcceptance<float>(pair, behavior_decoded, pair.current);
   }
   return sum / static_cast<double>(pairs.positions.size());
 }

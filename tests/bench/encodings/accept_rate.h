@@ -8,8 +8,8 @@
 
 namespace sis {
 
-// As recorded in one of the codec's encodings, and sent in float32 or float16.
-double AcceptRate(const PolicyPairs& pairs, LogProbEncoding behavior, LogProbEncoding current);
+// As recorded in one of the codec's encodings.
+double AcceptRate(const PolicyPairs& pairs, LogProbEncoding behavior);
 
 // Codes that were considered besides: multiples of a step, counted down from a top, the lowest code
 // for -inf.

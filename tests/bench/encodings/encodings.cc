@@ -89,18 +89,16 @@ void PrintAcceptRates(const std::vector<PolicyPairs>& sets) {
   std::printf("\n| (accept rate, float32) |");
   std::vector<double> lossless;
   for (const PolicyPairs& pairs : sets) {
-    lossless.push_back(AcceptRate(pairs, kFloat32, kFloat32));
+    lossless.push_back(AcceptRate(pairs, kFloat32));
     std::printf(" %.4f |", lossless.back());
   }
   std::printf("\n");
   for (const LogProbEncoding behavior : kEncodings) {
-    for (const LogProbEncoding current : {kFloat32, kFloat16}) {
-      std::printf("| %s, %s |", NameOf(behavior), NameOf(current));
-      for (size_t i = 0; i < sets.size(); ++i) {
-        std::printf(" %.3f |", 100 * (1 - AcceptRate(sets[i], behavior, current) / lossless[i]));
-      }
-      std::printf("\n");
+    std::printf("| %s |", NameOf(behavior));
+    for (size_t i = 0; i < sets.size(); ++i) {
+      std::printf(" %.3f |", 100 * (1 - AcceptRate(sets[i], behavior) / lossless[i]));
     }
+    std::printf("\n");
   }
   constexpr UniformCode kCodes[] = {
       {"12 bits, step 1/64", 64, 12, false, false},
@@ -139,7 +137,7 @@ void PrintMassTargets(const std::vector<PolicyPairs>& sets) {
       }
       const auto positions = static_cast<double>(pairs.positions.size());
       std::printf(" %.2f; %.2f; %.4f |", static_cast<double>(used) / positions,
-                  100 * (1 - covered / positions), AcceptRate(pairs, kFixed12, kFloat32));
+                  100 * (1 - covered / positions), AcceptRate(pairs, kFixed12));
     }
     std::printf("\n");
   }

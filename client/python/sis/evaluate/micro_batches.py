@@ -10,7 +10,6 @@ import numpy as np
 
 from sis import ragged
 from sis.evaluate.request import EvaluateRequest, Field
-from sis.half_precision import RoundedUp
 from sis.ragged import Selection
 from sis.records import Slice
 from sis.segment import Segment
@@ -20,7 +19,7 @@ from sis.v1 import ratio_service_pb2 as pb
 class RaggedRows:
     """Of each position as many values as it has slots: taken by positions, like rows."""
 
-    def __init__(self, values: Union[np.ndarray, RoundedUp], offsets: np.ndarray) -> None:
+    def __init__(self, values: np.ndarray, offsets: np.ndarray) -> None:
         """values: [S]; offsets: int64 [N + 1], where each position's begin, and the end."""
         self.values = values
         self.offsets = offsets
@@ -36,17 +35,17 @@ class RaggedRows:
 
 
 # An array of a form, one row per position.
-Rows = Union[np.ndarray, RoundedUp, RaggedRows]
+Rows = Union[np.ndarray, RaggedRows]
 
 
 def lies_in(segment: Segment, array: Rows) -> bool:
     """Whether its values are there already."""
     values = array.values if isinstance(array, RaggedRows) else array
-    return isinstance(values, np.ndarray) and segment.holds(values)
+    return segment.holds(values)
 
 
 def placed(array: Rows, place: Callable[[np.ndarray], np.ndarray]) -> Rows:
-    """The same where `place` puts it; what is to be RoundedUp is rounded."""
+    """The same where `place` puts it."""
     values = place(array[:])
     return RaggedRows(values, array.offsets) if isinstance(array, RaggedRows) else values
 
