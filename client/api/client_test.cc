@@ -169,33 +169,25 @@ TEST_F(ClientTest, EvaluateSendsItsOptions) {
   v1::EvaluateResponse answer;
   answer.set_surrogates(Bytes<float>({1, 2}));
   answer.set_coefficients(Bytes<float>({3, 4}));
-  answer.set_normalizers(Bytes<float>({0.5f, 0.75f}));
-  answer.set_budgeted(true);
   v1::LogRatioSum& sum = *answer.add_log_ratio_sums();
   sum.set_log_ratio(-7);
   sum.set_positions(1);
   service_.AnswerEvaluate(answer);
-  v1::BudgetedRejection rejection;
-  rejection.set_log_lambda(0.5f);
   EvaluateOptions options{.draw = 3,
-                          .outputs = {v1::SURROGATES, v1::COEFFICIENTS, v1::NORMALIZERS},
+                          .outputs = {v1::SURROGATES, v1::COEFFICIENTS},
                           .weight = v1::EXPECTED,
                           .mask = mask,
                           .own_log_probs = own,
                           .decoupled_log_probs = current,
                           .algorithm = gspo,
                           .advantages = advantages,
-                          .positive_advantages_only = true,
                           .sampled_ids = ids,
-                          .log_ratio_sums = {{5, 6}},
-                          .authors_code = v1::AuthorsCode(),
-                          .budgeted_rejection = rejection};
+                          .log_ratio_sums = {{5, 6}}};
   const auto evaluation =
       client_->Evaluate({"run"}, slices, GatheredValues{log_probs, sampled}, options);
   ASSERT_TRUE(evaluation.ok()) << evaluation.status();
   EXPECT_THAT(evaluation->surrogates, ElementsAre(1, 2));
   EXPECT_THAT(evaluation->coefficients, ElementsAre(3, 4));
-  EXPECT_THAT(evaluation->normalizers, ElementsAre(0.5f, 0.75f));
   EXPECT_THAT(evaluation->log_ratio_sums, ElementsAre(LogRatioSum{-7, 1}));
   const v1::EvaluateRequest request = service_.evaluate_request();
   EXPECT_EQ(Array<float>(request.gathered().log_probs()), log_probs);
@@ -206,12 +198,9 @@ TEST_F(ClientTest, EvaluateSendsItsOptions) {
   EXPECT_EQ(Array<float>(request.decoupled().current_log_probs()), current);
   EXPECT_EQ(request.algorithm().gspo().epsilon_low(), 0.5f);
   EXPECT_EQ(Array<float>(request.advantages()), advantages);
-  EXPECT_TRUE(request.positive_advantages_only());
   EXPECT_EQ(request.slices(0).sampled_ids_crc32c(), 0x92C80A31u) << "of \"abcd\"";
   EXPECT_EQ(request.slices(0).sequence_log_ratio_sum().log_ratio(), 5);
   EXPECT_EQ(request.slices(0).sequence_log_ratio_sum().positions(), 6u);
-  EXPECT_TRUE(request.has_authors_code());
-  EXPECT_EQ(request.budgeted_rejection().log_lambda(), 0.5f);
 
   options.log_ratio_sums.clear();
   options.sampled_ids = std::span(ids).first(1);
@@ -227,15 +216,6 @@ TEST_F(ClientTest, AServerThatLacksWhatIsAskedForDecidesNothing) {
   answer.set_accept_bits(std::string(1, '\x02'));
   service_.AnswerEvaluate(answer);
   EvaluateOptions options;
-  EXPECT_TRUE(client_->Evaluate({"run"}, slices, GatheredValues{values, values}, options).ok());
-  options.budgeted_rejection = v1::BudgetedRejection();
-  const absl::Status status =
-      client_->Evaluate({"run"}, slices, GatheredValues{values, values}, options).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("run 'run' knows no budgeted_rejection, which 0.1.0 has"));
-  answer.set_budgeted(true);
-  service_.AnswerEvaluate(answer);
   EXPECT_TRUE(client_->Evaluate({"run"}, slices, GatheredValues{values, values}, options).ok());
   options.trust_regions.resize(1);
   const absl::Status next =

@@ -67,12 +67,7 @@ absl::Status WriteOptions(const EvaluateOptions& options, v1::EvaluateRequest& r
   request.mutable_prefix_curve()->Assign(options.prefix_curve.begin(), options.prefix_curve.end());
   request.set_total_variation(options.total_variation);
   request.set_weight(options.weight);
-  request.set_positive_advantages_only(options.positive_advantages_only);
   if (options.algorithm) *request.mutable_algorithm() = *options.algorithm;
-  if (options.authors_code) *request.mutable_authors_code() = *options.authors_code;
-  if (options.budgeted_rejection) {
-    *request.mutable_budgeted_rejection() = *options.budgeted_rejection;
-  }
   request.mutable_observe()->Assign(options.observe.begin(), options.observe.end());
   request.mutable_trust_regions()->Assign(options.trust_regions.begin(),
                                           options.trust_regions.end());

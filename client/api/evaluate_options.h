@@ -41,20 +41,15 @@ struct EvaluateOptions {
   // For SURROGATES and COEFFICIENTS (docs/algorithms.md).
   std::optional<v1::Algorithm> algorithm = std::nullopt;
   std::span<const float> advantages = {};  // [N]
-  // Positions whose advantage is not above 0 keep their importance ratio, whatever was decided.
-  bool positive_advantages_only = false;
   // The tokens of the trainer's batch: FailedPrecondition if others are recorded.
   std::span<const int32_t> sampled_ids = {};  // [N]
   // GSPO, one per slice: the sums of whole sequences, where other machines hold parts of them.
   std::vector<LogRatioSum> log_ratio_sums = {};
-  std::optional<v1::AuthorsCode> authors_code = std::nullopt;
   // Corrections to watch beside the one that is asked for: Evaluation::corrections says what each
   // would have made of the same ratios.
   std::vector<v1::ObservedCorrection> observe = {};
   // What lies outside of one of them is left out: Evaluation::outside_trust_regions.
   std::vector<v1::SequenceTrustRegion> trust_regions = {};
-  // Decide by a budget of the whole batch: min(1, w / lambda).
-  std::optional<v1::BudgetedRejection> budgeted_rejection = std::nullopt;
 
   // Whether an output depends on the batch as a whole, so that the request is not cut into smaller
   // ones: Clip-Cov's choice, and GSPO's sums where a sequence has several slices and its sum is not

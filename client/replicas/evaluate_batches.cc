@@ -48,7 +48,6 @@ void VisitArrays(const v1::EvaluateResponse& answer, Evaluation& all, Visitor vi
         all.acceptance_probabilities);
   visit(v1::SURROGATES, answer.surrogates(), all.surrogates);
   visit(v1::COEFFICIENTS, answer.coefficients(), all.coefficients);
-  visit(v1::NORMALIZERS, answer.normalizers(), all.normalizers);
 }
 
 }  // namespace
@@ -279,7 +278,6 @@ absl::Status EvaluateBatches::Add(const v1::EvaluateResponse& answer, const Batc
                                   Evaluation& merged) const {
   // Servers leave out what they don't know.
   for (const auto& [field, obeyed] : {
-           std::pair("budgeted_rejection", !request_.has_budgeted_rejection() || answer.budgeted()),
            std::pair("trust_regions",
                      request_.trust_regions().empty() || !answer.divergences().empty()),
        }) {

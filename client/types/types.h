@@ -90,7 +90,6 @@ struct Evaluation {
   std::vector<float> acceptance_probabilities;  // [N]
   std::vector<float> surrogates;                // [N]
   std::vector<float> coefficients;              // [N]
-  std::vector<float> normalizers;               // [N], of budgeted rejection
   std::vector<v1::Totals> slice_totals;
   v1::Totals totals;
   // As asked for, in order.

@@ -26,7 +26,6 @@ struct Evaluated {
   Statistics statistics;
   StalenessCounts staleness = {};
   int64_t fresh_d = 0;         // the part of sums.d that is of staleness 0, in units of Fixed
-  int64_t budgeted = 0;        // scored positions that budgeted rejection decided, not SIS
   int64_t slices_within = 0;   // of their trust regions, where there are any
   int64_t slices_outside = 0;  // of one of them
   MissingCounts missing = {};  // by MissingReason; together sums.missing
@@ -38,7 +37,6 @@ struct Evaluated {
     statistics += other.statistics;
     AddEach(other.staleness, staleness);
     fresh_d += other.fresh_d;
-    budgeted += other.budgeted;
     slices_within += other.slices_within;
     slices_outside += other.slices_outside;
     AddEach(other.missing, missing);

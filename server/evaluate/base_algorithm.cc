@@ -8,10 +8,10 @@
 namespace sis {
 namespace {
 
-TokenState StateOf(Decision decision, const EvaluateInput& input, size_t i) {
+TokenState StateOf(Decision decision, const EvaluateInput& input) {
   if (decision == Decision::kMasked) return TokenState::kMasked;
   const bool certified = decision == Decision::kAccepted && input.weight == v1::SAMPLED;
-  return certified && !input.keeps_ratio(i) ? TokenState::kOnPolicy : TokenState::kOffPolicy;
+  return certified ? TokenState::kOnPolicy : TokenState::kOffPolicy;
 }
 
 std::vector<SequenceStretch> PartsOf(const std::vector<SliceRange>& slices, uint64_t run_seed) {
@@ -44,7 +44,7 @@ absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
       const bool is_left_out =
           left_out[slice] == MaskedPart::kAll ||
           (left_out[slice] == MaskedPart::kNegativeAdvantages && input.has_negative_advantage(i));
-      states[i] = is_left_out ? TokenState::kMasked : StateOf(decisions[i], input, i);
+      states[i] = is_left_out ? TokenState::kMasked : StateOf(decisions[i], input);
     }
   }
 

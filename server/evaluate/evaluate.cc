@@ -138,7 +138,6 @@ absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> EvaluateCall::Finish
   *response_->mutable_totals() = ToTotals(all.sums);
   if (!input_.observe.empty()) AddCorrections(all);
   if (!input_.trust_regions.empty()) AddDivergences();
-  response_->set_budgeted(input_.budgeted_rejection.has_value());
   response_->set_newly_counted(Count());
   if (answers_) answers_->Move(*response_);
   std::vector<Inspection::Pending> inspected;
@@ -172,7 +171,6 @@ void EvaluateCall::AddTrustRegions(size_t i, Evaluated& counted) const {
 
 void EvaluateCall::Add(size_t i, const RangeResult& part, Evaluated& counted) const {
   counted += part.counted;
-  if (input_.budgeted_rejection) counted.budgeted += part.counted.sums.scored();
   for (size_t j = 0; j < part.prefix_sums.size(); ++j) {
     counted.prefix_curve[input_.parameters.prefix_curve[j]] +=
         {part.counted.sums.scored(), part.prefix_sums[j]};
@@ -252,8 +250,6 @@ int64_t EvaluateCall::Count() {
 }
 
 std::unique_ptr<Inspection::Pending> EvaluateCall::RoomToInspect(const SliceRange& slice) const {
-  // Who looks closer is told of envelopes, and of tokens that keep their ratio.
-  if (input_.budgeted_rejection) return nullptr;
   Inspection& inspection = run_->inspection();
   const uint64_t key = SequenceKey(run_->config().seed, slice.name.attempt, slice.name.id);
   if (!inspection.Chosen(key)) return nullptr;

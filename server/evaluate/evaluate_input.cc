@@ -29,9 +29,6 @@ absl::Status ParseParameters(const v1::EvaluateRequest& request, int slots, Eval
       return absl::InvalidArgumentError(
           absl::StrCat(field, ": needs log-probs at every slot, which this form does not have"));
     }
-    if (request.has_authors_code()) {
-      return absl::InvalidArgumentError(absl::StrCat(field, ": not with authors_code"));
-    }
   }
   if (request.prefix_curve_size() > static_cast<int>(kMaxPrefixPoints)) {
     return absl::InvalidArgumentError(absl::StrCat("prefix_curve: ", request.prefix_curve_size(),
@@ -87,50 +84,6 @@ absl::Status ParseWeight(const v1::EvaluateRequest& request, EvaluateInput& inpu
         absl::StrCat("weight: ", static_cast<int>(request.weight()), " is not a weight"));
   }
   input.weight = request.weight();
-  if (!request.has_authors_code()) return absl::OkStatus();
-  if (input.weight != v1::SAMPLED) {
-    return absl::InvalidArgumentError("authors_code: goes with weight SAMPLED only");
-  }
-  AuthorsCode& code = input.authors_code.emplace();
-  const v1::AuthorsCode& message = request.authors_code();
-  if (message.has_epsilon_low()) code.epsilon_low = message.epsilon_low();
-  if (message.has_epsilon_high()) code.epsilon_high = message.epsilon_high();
-  return code.Validate();
-}
-
-// The first field that budgeted_rejection does not go with: it has no tokens of ratio 1, no a that
-// is w / M, and no weight that is kept.
-absl::string_view NotWithinBudget(const v1::EvaluateRequest& request) {
-  if (request.has_authors_code()) return "authors_code";
-  if (request.has_algorithm()) return "algorithm";
-  if (request.positive_advantages_only()) return "positive_advantages_only";
-  if (!request.prefix_curve().empty()) return "prefix_curve";
-  return request.weight() == v1::SAMPLED ? "" : "weight EXPECTED";
-}
-
-absl::Status ParseBudgetedRejection(const v1::EvaluateRequest& request, EvaluateInput& input) {
-  const bool normalizers = input.wanted.Has(v1::NORMALIZERS);
-  if (!request.has_budgeted_rejection()) {
-    if (!normalizers) return absl::OkStatus();
-    return absl::InvalidArgumentError("budgeted_rejection: unset, but NORMALIZERS wanted");
-  }
-  if (const absl::string_view field = NotWithinBudget(request); !field.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("budgeted_rejection: not with ", field));
-  }
-  if (normalizers && !HasEverySlot(request)) {
-    return absl::InvalidArgumentError(
-        "NORMALIZERS: needs log-probs at every slot, which this form does not have");
-  }
-  input.budgeted_rejection = BudgetedRejection{request.budgeted_rejection().log_lambda()};
-  return input.budgeted_rejection->Validate();
-}
-
-absl::Status ParsePositiveAdvantagesOnly(const v1::EvaluateRequest& request, EvaluateInput& input) {
-  if (!request.positive_advantages_only()) return absl::OkStatus();
-  if (input.advantages.empty()) {
-    return absl::InvalidArgumentError("advantages: unset, but positive_advantages_only needs them");
-  }
-  input.positive_advantages_only = true;
   return absl::OkStatus();
 }
 
@@ -219,9 +172,7 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
   if (request.has_decoupled() || request.has_algorithm() || !request.trust_regions().empty()) {
     input.sampled_log_probs = input.current.ReadSampled(0, count, copies.current);
   }
-  if (status.ok()) status = ParseBudgetedRejection(request, input);
   if (status.ok()) status = ParseWeight(request, input);
-  if (status.ok()) status = ParsePositiveAdvantagesOnly(request, input);
   if (status.ok()) status = ParseDecoupled(request, arrays, count, input);
   if (status.ok()) status = ParseAlgorithmOf(request, input);
   if (status.ok()) status = CheckAdvantages(input);
@@ -230,8 +181,7 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
       ParseObserved(request, {.top_k = input.parameters.top_k,
                               .has_every_slot = HasEverySlot(request),
                               .has_advantages = !input.advantages.empty(),
-                              .three_policies = input.decoupled(),
-                              .within_budget = input.budgeted_rejection.has_value()});
+                              .three_policies = input.decoupled()});
   if (!observe.ok()) return observe.status();
   input.observe = *std::move(observe);
   absl::StatusOr<std::vector<SequenceTrustRegion>> trust_regions =

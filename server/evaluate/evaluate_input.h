@@ -11,8 +11,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/decide/algorithms/algorithm.h"
-#include "kernels/decide/algorithms/authors_code.h"
-#include "kernels/decide/algorithms/budgeted_rejection.h"
 #include "kernels/decide/algorithms/sequence_trust_region.h"
 #include "kernels/decide/backend.h"
 #include "server/evaluate/current_arrays.h"
@@ -35,10 +33,6 @@ struct EvaluateInput {
   std::span<const float> decoupled_log_probs;  // [N], the current policy's, with three
   std::span<const float> advantages;           // [N]
   v1::Weight weight = v1::SAMPLED;
-  // Where the advantage is not above 0, ratios stay as they are.
-  bool positive_advantages_only = false;
-  std::optional<AuthorsCode> authors_code;
-  std::optional<BudgetedRejection> budgeted_rejection;
   std::optional<Algorithm> algorithm;
   std::vector<ObservedCorrection> observe;
   std::vector<SequenceTrustRegion> trust_regions;
@@ -62,7 +56,6 @@ struct EvaluateInput {
   bool has_negative_advantage(size_t i) const {
     return !advantages.empty() && advantages[i] < 0.0f;
   }
-  bool keeps_ratio(size_t i) const { return positive_advantages_only && !(advantages[i] > 0.0f); }
 };
 
 // Of `count` positions. InvalidArgument names field, position and value. The request and its arrays

@@ -17,8 +17,7 @@ PositionOutput PositionOutput::Part(size_t first, size_t count) const {
                    .covered_masses = part(view.covered_masses)},
           .reference_log_probs = part(reference_log_probs),
           .total_variations = part(total_variations),
-          .kl_divergences = part(kl_divergences),
-          .normalizers = part(normalizers)};
+          .kl_divergences = part(kl_divergences)};
 }
 
 EvaluateOutput::EvaluateOutput(const EvaluateInput& input, size_t count,
@@ -33,7 +32,6 @@ EvaluateOutput::EvaluateOutput(const EvaluateInput& input, size_t count,
           floats(v1::ACCEPTANCE_PROBABILITIES, *response.mutable_acceptance_probabilities()),
       .log_modified_ratios = floats(v1::LOG_RATIOS, *response.mutable_log_ratios()),
       .modified_ratios = floats(v1::RATIOS, *response.mutable_ratios())};
-  positions_.normalizers = floats(v1::NORMALIZERS, *response.mutable_normalizers());
   if (input.watches(Divergence::kKl)) positions_.kl_divergences = Own(count);
   if (input.watches(Divergence::kTotalVariation) ||
       (input.algorithm && std::holds_alternative<DppoTopK>(*input.algorithm))) {

@@ -54,11 +54,8 @@ TEST_F(EvaluateRefusalsTest, BadRequestsAreRefusedByNameAndCountNothing) {
        }},
       {{"prefix_curve: needs log-probs"}, [](auto& r) { r.add_prefix_curve(1); }, true},
       {{"total_variation: needs log-probs"}, [](auto& r) { r.set_total_variation(true); }, true},
-      {{"advantages: unset, but positive_advantages_only"},
-       [](auto& r) { r.set_positive_advantages_only(true); }},
       {{"advantages: element 3: nan, must be in [-1e+38, 1e+38]"},
        [&](auto& r) {
-         r.set_positive_advantages_only(true);
          r.mutable_advantages()->resize(400);
          put(r.mutable_advantages(), 3, NAN);
        }},
@@ -91,49 +88,6 @@ TEST_F(EvaluateRefusalsTest, BadRequestsAreRefusedByNameAndCountNothing) {
        [](auto& r) {
          r.mutable_algorithm()->mutable_soft_acceptance();
          r.add_outputs(v1::SURROGATES);
-       }},
-      {{"budgeted_rejection: unset, but NORMALIZERS"},
-       [](auto& r) { r.add_outputs(v1::NORMALIZERS); }},
-      {{"NORMALIZERS: needs log-probs at every slot"},
-       [](auto& r) {
-         r.mutable_budgeted_rejection();
-         r.add_outputs(v1::NORMALIZERS);
-       },
-       true},
-      {{"budgeted_rejection.log_lambda: nan, must be in [-64, 64]"},
-       [](auto& r) { r.mutable_budgeted_rejection()->set_log_lambda(NAN); }},
-      {{"budgeted_rejection.log_lambda: inf"},
-       [](auto& r) { r.mutable_budgeted_rejection()->set_log_lambda(HUGE_VALF); }},
-      {{"budgeted_rejection: not with authors_code"},
-       [](auto& r) {
-         r.mutable_budgeted_rejection();
-         r.mutable_authors_code();
-       }},
-      {{"budgeted_rejection: not with algorithm"},
-       [](auto& r) {
-         r.mutable_budgeted_rejection();
-         r.mutable_algorithm()->mutable_gspo();
-       }},
-      {{"budgeted_rejection: not with positive_advantages_only"},
-       [](auto& r) {
-         r.mutable_budgeted_rejection();
-         r.set_positive_advantages_only(true);
-       }},
-      {{"budgeted_rejection: not with prefix_curve"},
-       [](auto& r) {
-         r.mutable_budgeted_rejection();
-         r.add_prefix_curve(1);
-       }},
-      {{"budgeted_rejection: not with weight EXPECTED"},
-       [](auto& r) {
-         r.mutable_budgeted_rejection();
-         r.set_weight(v1::EXPECTED);
-       }},
-      {{"observe[0].algorithm: damped_truncation can't be observed with budgeted_rejection"},
-       [](auto& r) {
-         r.mutable_budgeted_rejection();
-         r.add_observe()->set_name("damped");
-         r.mutable_observe(0)->mutable_algorithm()->mutable_damped_truncation();
        }},
       {{"outputs: 0"}, [](auto& r) { r.add_outputs(v1::OUTPUT_UNSPECIFIED); }},
       {{"outputs: 99"}, [](auto& r) { r.add_outputs(static_cast<v1::Output>(99)); }},

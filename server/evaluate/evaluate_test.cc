@@ -282,8 +282,6 @@ TEST_F(EvaluateTest, RaggedPagesGiveTheSameBytes) {
   std::string mask;
   for (uint32_t i = 0; i < 271; ++i) mask.push_back(i % 7 == 3 || i / 20 % 3 == 1 ? '\0' : '\1');
   requests[1].set_mask(mask);
-  requests.push_back(Request(all_));
-  requests.back().mutable_authors_code();
 
   for (const v1::LogProbEncoding encoding : {v1::FLOAT32, v1::FLOAT16, v1::FIXED12}) {
     v1::RunConfig config = SmallConfig(kSlots);

@@ -149,18 +149,6 @@ TEST_F(InspectTest, TheVectorBackendAndExpectedWeights) {
   ExpectKept(request, *answer);
 }
 
-TEST_F(InspectTest, TheAuthorsCode) {
-  v1::EvaluateRequest request = Request(all_, 6);
-  request.mutable_authors_code();
-  const v1::EvaluateResponse answer = Do(request);
-  size_t offset = 0;
-  for (const std::string& id : kIds) {
-    const v1::InspectSequenceResponse kept = Inspect(id);
-    EXPECT_EQ(kept.decisions().substr(0, kLength), answer.decisions().substr(offset, kLength));
-    offset += kLength;
-  }
-}
-
 TEST_F(InspectTest, MasksAndMissingPositions) {
   v1::EvaluateRequest request = Request({{0, 100, 100}, {1, 0, 30}}, 7);
   // 50 positions that were never recorded.

@@ -79,10 +79,6 @@ absl::StatusOr<Algorithm> ParseObservedAlgorithm(const v1::Algorithm& message,
     return absl::InvalidArgumentError(
         absl::StrCat("algorithm: ", name, " can't be observed with three policies"));
   }
-  if (WeighsByAcceptance(*algorithm) && with.within_budget) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("algorithm: ", name, " can't be observed with budgeted_rejection"));
-  }
   const bool asks_for_sign = IsOneOf<Grpo, Dapo, Gspo, DppoTopK, DppoBinary>(*algorithm) ||
                              WeighsByAcceptance(*algorithm) ||
                              (with.three_policies && IsOneOf<Tis, IcePop>(*algorithm));

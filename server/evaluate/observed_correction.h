@@ -60,7 +60,6 @@ struct ObservingRequest {
   bool has_every_slot;  // whether a smaller k can be evaluated
   bool has_advantages;
   bool three_policies;
-  bool within_budget;  // whether a is that of budgeted_rejection, and not of SIS
 };
 
 // InvalidArgument names the correction and the field.

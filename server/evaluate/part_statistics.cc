@@ -49,13 +49,11 @@ bool ObservesDppoTopK(const EvaluateInput& input) {
 PartStatistics::PartStatistics(const Backend& backend, const EvaluateInput& input)
     : backend_(backend),
       input_(input),
-      needs_modified_ratios_(input.weight != v1::SAMPLED || input.authors_code.has_value() ||
-                             input.budgeted_rejection.has_value() ||
-                             input.positive_advantages_only),
+      needs_modified_ratios_(input.weight != v1::SAMPLED),
       needs_total_variations_(ObservesDppoTopK(input)) {}
 
 bool PartStatistics::DecidesAgain(const ObservedSis& sis) const {
-  return sis.top_k != input_.parameters.top_k || input_.authors_code || input_.budgeted_rejection;
+  return sis.top_k != input_.parameters.top_k;
 }
 
 bool PartStatistics::decides_again() const {

@@ -170,7 +170,6 @@ TEST_P(RaggedEvaluateTest, WithThreePoliciesToo) {
 // Whoever reads the rows once more, in whatever values they came, must leave out unused slots.
 TEST_P(RaggedEvaluateTest, WhateverElseIsAskedFor) {
   const std::vector<std::function<void(v1::EvaluateRequest&)>> changes = {
-      [](auto& request) { request.mutable_authors_code(); },
       [](auto& request) { request.set_weight(v1::EXPECTED); },
       [](auto& request) {
         v1::ObservedCorrection& sis = *request.add_observe();
@@ -204,7 +203,7 @@ TEST_P(RaggedEvaluateTest, WhateverElseIsAskedFor) {
     const v1::EvaluateRequest ragged = Ragged(request);
     EXPECT_TRUE(Answer(backend_, ragged) == expected) << i;
     EXPECT_TRUE(Inspected() == inspected) << i;
-    if (i >= 2) continue;  // its other arrays are not in the segment
+    if (i >= 1) continue;  // its other arrays are not in the segment
     for (const uint64_t begin : {0, 1, 2, 4}) {
       const v1::EvaluateRequest moved = InSegment(ragged, begin);
       for (const Backend* backend : backends) {

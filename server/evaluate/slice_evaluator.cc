@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/decide/algorithms/expected_weight.h"
-#include "kernels/decide/algorithms/positive_advantages.h"
 #include "kernels/decide/algorithms/top_k_divergences.h"
 #include "kernels/decide/validate_current.h"
 #include "kernels/numerics/crc32c.h"
@@ -134,8 +133,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
     const PositionOutput part_output =
         statistics_.Complete(output.Part(from - first, to - from), to - from);
     // Who looks at the values again after the backend needs a copy of them.
-    const bool each_once = inspected == nullptr && !input_.authors_code && !decides_again &&
-                           part_output.normalizers.empty() &&
+    const bool each_once = inspected == nullptr && !decides_again &&
                            part_output.total_variations.empty() &&
                            part_output.kl_divergences.empty();
     const Part part{slice,
@@ -328,35 +326,19 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
   if (const SharedSegment* segment = input_.current.segment(); segment != nullptr) {
     guard.emplace(segment->mapping());
   }
-  if (input_.authors_code) {
+  backend_.Evaluate(input_.parameters, stretches_);
+  if (const int64_t invalid = decided_.invalid; invalid > 0) {
     if (absl::Status status = CheckCurrentValues(); !status.ok()) return status;
-    EvaluateAuthorsCode(*input_.authors_code, input_.parameters, stretches_);
-  } else {
-    backend_.Evaluate(input_.parameters, stretches_);
-    if (const int64_t invalid = decided_.invalid; invalid > 0) {
-      absl::Status status = CheckCurrentValues();
-      if (!status.ok()) return status;
-      if (guard.has_value()) {
-        return absl::InvalidArgumentError("gathered.log_probs: changed in the segment meanwhile");
-      }
-      return absl::InternalError(
-          absl::StrCat("the backend found ", invalid, " invalid positions of none"));
+    if (guard.has_value()) {
+      return absl::InvalidArgumentError("gathered.log_probs: changed in the segment meanwhile");
     }
-  }
-  if (input_.budgeted_rejection) {
-    DecideWithinBudget(*input_.budgeted_rejection, input_.parameters.draw, stretches_, decided_);
+    return absl::InternalError(
+        absl::StrCat("the backend found ", invalid, " invalid positions of none"));
   }
   if (input_.weight == v1::EXPECTED) {
     decided_.d_sis = 0;
     for (const Stretch& stretch : stretches_) {
       decided_.d_sis += ReplaceByExpectedWeights(stretch);
-    }
-  }
-  if (input_.positive_advantages_only) {
-    for (const Stretch& stretch : stretches_) {
-      KeepRatiosUnlessAdvantageIsPositive(
-          stretch, input_.advantages.subspan(part.offset + (stretch.first_position - part.first)),
-          input_.authors_code.has_value());
     }
   }
   for (const Stretch& stretch : stretches_) {
@@ -368,10 +350,6 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
     if (!output.total_variations.empty()) {
       ComputeTopKDivergences<TopKTotalVariation>(input_.parameters, stretch,
                                                  output.total_variations);
-    }
-    if (!output.normalizers.empty()) {
-      ComputeNormalizers(*input_.budgeted_rejection, input_.parameters, stretch,
-                         output.normalizers);
     }
     if (!output.kl_divergences.empty()) {
       ComputeTopKDivergences<TopKKlDivergence>(input_.parameters, stretch, output.kl_divergences);

@@ -26,7 +26,7 @@ std::vector<uint64_t> WantedOutputs::Sizes(uint64_t positions) const {
   if (Has(v1::ACCEPT_BITS)) sizes.push_back((positions + 7) / 8);
   if (Has(v1::DECISIONS)) sizes.push_back(positions);
   for (const v1::Output floats : {v1::RATIOS, v1::LOG_RATIOS, v1::ACCEPTANCE_PROBABILITIES,
-                                  v1::SURROGATES, v1::COEFFICIENTS, v1::NORMALIZERS}) {
+                                  v1::SURROGATES, v1::COEFFICIENTS}) {
     if (Has(floats)) sizes.push_back(positions * sizeof(float));
   }
   return sizes;

@@ -102,7 +102,6 @@ TEST_F(RunNumbersTest, TheLastDrawsAreJudgedBesideThoseBefore) {
     evaluated.sums.accepted = 200 + static_cast<int64_t>(draw);
     evaluated.staleness[0].accepted = 100;
     evaluated.fresh_d = int64_t{1} << 30;
-    evaluated.budgeted = 2;
     evaluated.slices_within = 3;
     evaluated.slices_outside = 1;
     run_->steps().Claim(draw, 1, {0, 8});
@@ -112,7 +111,6 @@ TEST_F(RunNumbersTest, TheLastDrawsAreJudgedBesideThoseBefore) {
   EXPECT_EQ(numbers.last.scored, 205 + 206 + 207 + 208 + 209) << "four have too few tokens";
   EXPECT_EQ(numbers.last.fresh, 500);
   EXPECT_EQ(numbers.last.fresh_d, 5);
-  EXPECT_EQ(numbers.last.budgeted, 10);
   EXPECT_EQ(numbers.last.slices_within, 15);
   EXPECT_EQ(numbers.last.slices_outside, 5);
   EXPECT_EQ(numbers.before.accepted, 200 + 201 + 202 + 203 + 204);

@@ -93,7 +93,7 @@ class Judge {
       Above(RuleId::kFreshTokensDiffer, fresh_d,
             [](double d) { return absl::StrCat("D is ", Nats(d), " at staleness 0 already."); });
     }
-    if (d > kLeastDeviation && last.budgeted == 0) {
+    if (d > kLeastDeviation) {
       Above(RuleId::kDSisNearD, last.d_sis / last.d,
             [](double share) { return absl::StrCat("D_SIS is ", Share(share), " of D."); });
     }
@@ -103,7 +103,7 @@ class Judge {
     Above(RuleId::kResidualMassHigh, last.residual_mass / last.scored, [](double mass) {
       return absl::StrCat(Share(mass), " of the current policy lie outside the recorded slots.");
     });
-    if (last.budgeted == 0) JudgeAcceptRate(last, before);
+    JudgeAcceptRate(last, before);
     if (last.weight_squared > 0) {
       Below(RuleId::kEffectiveSampleSizeLow,
             last.weight * last.weight / (last.weight_squared * last.scored), [](double size) {
@@ -121,7 +121,7 @@ class Judge {
     const double rate = last.accepted / last.scored;
     Below(RuleId::kAcceptRateLow, rate,
           [](double rate) { return absl::StrCat(Share(rate), " of the tokens are accepted."); });
-    if (before.budgeted > 0 || before.scored < kLeastTokens || before.accepted == 0) return;
+    if (before.scored < kLeastTokens || before.accepted == 0) return;
     const double past = before.accepted / before.scored;
     Below(RuleId::kAcceptRateCollapsing, rate / past, [&](double) {
       return absl::StrCat("The accept rate fell from ", Share(past), " to ", Share(rate), ".");
@@ -200,7 +200,6 @@ DrawTotals& DrawTotals::operator+=(const Evaluated& evaluated) {
   }
   weight += FromCountedWeight(evaluated.statistics.applied.weight);
   weight_squared += FromCountedWeight(evaluated.statistics.applied.weight_squared);
-  budgeted += static_cast<double>(evaluated.budgeted);
   slices_within += static_cast<double>(evaluated.slices_within);
   slices_outside += static_cast<double>(evaluated.slices_outside);
   return *this;

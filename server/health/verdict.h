@@ -29,7 +29,6 @@ struct DrawTotals {
   // Of the correction applied.
   double weight = 0;
   double weight_squared = 0;
-  double budgeted = 0;  // of scored: what is accepted of these is set, not found
   // Of slices with trust regions.
   double slices_within = 0;
   double slices_outside = 0;

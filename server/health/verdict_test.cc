@@ -227,25 +227,6 @@ TEST(VerdictTest, FewTokensProveNothing) {
   EXPECT_EQ(Found(numbers), std::vector<RuleId>()) << "D is too small to be near to";
 }
 
-TEST(VerdictTest, WhatBudgetedRejectionAcceptsIsNotJudged) {
-  RunNumbers numbers = Healthy();
-  numbers.last.accepted = 0.3 * kTokens;
-  numbers.last.d_sis = 0.95 * numbers.last.d;
-  EXPECT_EQ(Found(numbers), (std::vector<RuleId>{RuleId::kAcceptRateCollapsing,
-                                                 RuleId::kAcceptRateLow, RuleId::kDSisNearD}));
-  numbers.last.budgeted = kTokens;
-  EXPECT_EQ(Found(numbers), std::vector<RuleId>());
-  numbers.last.residual_mass = 0.3 * kTokens;
-  EXPECT_EQ(Found(numbers), std::vector<RuleId>{RuleId::kResidualMassHigh}) << "but the rest is";
-
-  // Who takes SIS then has no past.
-  numbers = Healthy();
-  numbers.last.accepted = 0.55 * kTokens;
-  EXPECT_EQ(Found(numbers), std::vector<RuleId>{RuleId::kAcceptRateCollapsing});
-  numbers.before.budgeted = kTokens;
-  EXPECT_EQ(Found(numbers), std::vector<RuleId>());
-}
-
 TEST(VerdictTest, PausesAreTooLongByWhatTheyWereBefore) {
   const auto stopped = [](absl::Duration longest, int64_t turns, absl::Duration passed) {
     RunNumbers numbers = Healthy();

@@ -135,8 +135,6 @@ const RunFamily kRunFamilies[] = {
     {"sis_total_variation_total",
      "Sum over scored positions of the policies' total variation on the set, where asked for.",
      Counter, Sum<&LongSums::total_variation>},
-    {"sis_budgeted_tokens_total", "Scored positions that budgeted rejection decided.", Counter,
-     Total<&RunTotals::budgeted>},
     {"sis_trust_region_sequences_total",
      "Slices evaluated with trust regions, once per draw, by whether they lie within.", Counter,
      [](const Shown& shown) {

@@ -5,8 +5,6 @@
 #include <vector>
 
 #include "kernels/decide/algorithms/algorithm.h"
-#include "kernels/decide/algorithms/authors_code.h"
-#include "kernels/decide/algorithms/expected_weight.h"
 #include "kernels/decide/algorithms/top_k_divergences.h"
 
 namespace sis {
@@ -85,28 +83,6 @@ void sis_top_k_total_variation(uint64_t n, uint64_t slots, const float* behavior
       distance.Add(behavior[i * slots + j], current[i * slots + j]);
     distance.Add(outside_behavior[i], outside_current[i]);
     total_variations[i] = distance.Finish();
-  }
-}
-
-// sums: D before and after in the units of sis::Sums.
-void sis_authors_code(uint64_t n, uint64_t slots, const float* behavior, const float* current,
-                      const float* slot_behavior, const float* slot_current,
-                      const uint32_t* uniforms, float epsilon_low, float epsilon_high,
-                      uint8_t* accepted, float* acceptance_probabilities, float* log_ratios,
-                      int64_t* sums) {
-  const sis::AuthorsCode code{epsilon_low, epsilon_high};
-  for (uint64_t i = 0; i < n; ++i) {
-    sis::EnvelopeAccumulator envelope;
-    for (uint64_t j = 0; j < slots; ++j) {
-      envelope.Add(slot_behavior[i * slots + j], slot_current[i * slots + j]);
-    }
-    const sis::PositionResult result = sis::AuthorsCode::Decide(
-        behavior[i], current[i], envelope.Finish().log_envelope, uniforms[i]);
-    accepted[i] = result.decision == sis::Decision::kAccepted;
-    acceptance_probabilities[i] = result.acceptance_probability;
-    log_ratios[i] = result.log_ratio;
-    sums[0] += sis::Fixed(result.log_ratio < 0 ? -result.log_ratio : result.log_ratio);
-    sums[1] += code.ModifiedDeviation(result);
   }
 }
 }

@@ -11,7 +11,7 @@ from typing import Callable, Iterable, Iterator
 import numpy as np
 
 from tests.golden import cases
-from tests.reference import budgeted_rejection, numerics, placement
+from tests.reference import numerics, placement
 
 
 def _word(value: int, digits: int) -> str:
@@ -181,25 +181,6 @@ def _decisions(inputs: Iterable[cases.Case], decide: Callable[..., numerics.Eval
                 ])
 
 
-def _budgeted_rejection() -> Iterator[str]:
-    log_lambdas = (0.25, 0.0, -0.5, cases.SUBNORMAL, -64.0, 64.0, 2.0)
-    small = (case for case in cases.gathered_cases() if case.records.ids.shape[1] <= 5)
-    for number, case in enumerate(small):
-        records, current = case.records, case.current
-        log_lambda = log_lambdas[number % len(log_lambdas)]
-        log_ratios = numerics.log_ratio(current.sampled_log_probs, records.sampled_log_probs)
-        result = budgeted_rejection.decide(log_ratios, log_lambda, case.words())
-        normalizers = budgeted_rejection.normalizers(
-            records.log_probs[:, : case.k], current.log_probs[:, : case.k], log_lambda
-        )
-        yield f"{_case_line(case)} {_words(np.float32([log_lambda]))}"
-        for i, record in enumerate(_record_lines(records)):
-            yield record
-            yield " ".join(_words(column[i]) for column in current)
-            floats = (*(column[i] for column in result[1:]), normalizers[i])
-            yield " ".join([_word(result.accepted[i], 2), *map(_words, floats)])
-
-
 def files() -> dict[str, str]:
     """The content of every golden file, by name."""
     lines = {
@@ -212,7 +193,6 @@ def files() -> dict[str, str]:
         "mass_cut.txt": _mass_cut(),
         "decisions_gathered.txt": _decisions(cases.gathered_cases(), numerics.decide_gathered),
         "decisions_reduced.txt": _decisions(cases.reduced_cases(), numerics.decide_reduced),
-        "budgeted_rejection.txt": _budgeted_rejection(),
     }
     return {name: "".join(line + "\n" for line in content) for name, content in lines.items()}
 

@@ -71,7 +71,7 @@ class FormulasTest(EvaluatedBatchTest):
         binary = np.abs(np.exp(values.sampled.astype(np.float64)) - np.exp(reference.astype(np.float64)))
         return np.where(self.lost, binary, distance)
 
-    def check(self, run, records, values, encoding, weight, three_policies, positive_advantages_only=False):
+    def check(self, run, records, values, encoding, weight, three_policies):
         draw = 17
         decided = self.decide(records, values, draw)
         scored = self.mask & ~self.lost
@@ -84,9 +84,6 @@ class FormulasTest(EvaluatedBatchTest):
             log_modified = np.where(scored, np.log(a + (1 - a) * np.exp(log_w)), log_w)
         d_sis = np.abs(log_modified[scored]).sum()
         certified = accepted if weight == "sampled" else np.zeros_like(accepted)
-        if positive_advantages_only:
-            certified = certified & (self.advantages > 0)
-            log_modified = np.where(self.advantages > 0, log_modified, log_w)
         batch = algorithms.Batch(
             keys=[numerics.sequence_key(SEED, 0, name) for name in LENGTHS],
             first_positions=[0] * len(LENGTHS),
@@ -134,7 +131,6 @@ class FormulasTest(EvaluatedBatchTest):
                     decoupled_log_probs=self.current_of_three if three_policies else None,
                     algorithm=algorithm,
                     advantages=self.advantages,
-                    positive_advantages_only=positive_advantages_only,
                     sampled_ids=self.tokens,
                 ),
             )
@@ -162,13 +158,6 @@ class AlgorithmsTest(FormulasTest):
                 for weight in ("sampled", "expected"):
                     for three_policies in (False, True):
                         self.check(run, records, values, encoding, weight, three_policies)
-
-    def test_sis_for_positive_advantages_only(self):
-        run, records = self.recorded("positive")
-        for form in ("gathered", "reduced"):
-            values = Values(records, self.logits, form, self.tokens)
-            for weight, three_policies in (("sampled", False), ("sampled", True), ("expected", False)):
-                self.check(run, records, values, "float32", weight, three_policies, positive_advantages_only=True)
 
     def test_parts_of_a_sequence_add_up(self):
         run, records = self.recorded("parts")

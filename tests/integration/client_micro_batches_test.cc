@@ -227,8 +227,6 @@ TEST_F(OptionsTest, WhatIsOfEveryPositionIsCutUpWithIt) {
   ExpectTheSameCutUp(gathered_, options, arrays_.slices);
   algorithm.mutable_dppo_top_k();
   ExpectTheSameCutUp(gathered_, Everything(algorithm), arrays_.slices);
-  options = {.outputs = {v1::DECISIONS}, .authors_code = v1::AuthorsCode()};
-  ExpectTheSameCutUp(gathered_, options, arrays_.slices);
 }
 
 TEST_F(OptionsTest, ASliceWithoutPositionsLiesWithinItsTrustRegions) {

@@ -1,5 +1,4 @@
-"""What the options of Evaluate promise: masks, own log-probs, checks of tokens, the authors'
-code."""
+"""What the options of Evaluate promise: masks, own log-probs, checks of tokens."""
 
 import unittest
 
@@ -7,7 +6,7 @@ import numpy as np
 
 import sis
 from tests.integration.evaluated_batch import LENGTHS, LOST, OUTPUTS, SEED, EvaluatedBatchTest, Values
-from tests.reference import authors_code, numerics
+from tests.reference import numerics
 
 
 class EvaluateOptionsTest(EvaluatedBatchTest):
@@ -104,77 +103,6 @@ class EvaluateOptionsTest(EvaluatedBatchTest):
         self.assertEqual(ratios[LOST].tobytes(), expected[LOST].tobytes())
         values.evaluate(self.client, run, records, draw=1)
 
-    def test_authors_code(self):
-        run, records = self.recorded("authors")
-        for form in ("gathered", "reduced"):
-            values = Values(records, self.logits, form)
-            evaluation = values.evaluate(
-                self.client,
-                run,
-                records,
-                draw=5,
-                outputs=("decisions", "acceptance_probabilities"),
-                options=sis.EvaluateOptions(
-                    mask=self.mask & ~self.lost, authors_code=sis.AuthorsCode(epsilon_high=0.28)
-                ),
-            )
-            scored = self.mask & ~self.lost
-            words = np.concatenate(
-                [
-                    numerics.uniforms(numerics.sequence_key(SEED, 0, name), np.arange(n, dtype=np.uint32), 5)
-                    for name, n in LENGTHS.items()
-                ]
-            )
-            arrays = (records.sampled_log_probs, values.sampled, records.log_probs, values.log_probs, words)
-            want = authors_code.decide(*(array[scored] for array in arrays))
-            np.testing.assert_array_equal(evaluation.accepted[scored], want.accepted)
-            np.testing.assert_array_equal(evaluation.acceptance_probabilities[scored], want.acceptance_probabilities)
-            means = authors_code.mean_deviation(want, 0.2, 0.28)
-            np.testing.assert_allclose((evaluation.totals.mean_d, evaluation.totals.mean_d_sis), means, rtol=1e-6)
-            outside = numerics.rank(records.sampled_ids, records.ids, records.log_probs) == numerics.NO_RANK
-            self.assertTrue(evaluation.accepted[outside & scored].any())
-
-    def test_positive_advantages_only_with_authors_code(self):
-        run, records = self.recorded("positive")
-        values = Values(records, self.logits, "gathered")
-        # Far enough that the authors' limit of 20 is met.
-        values.sampled = np.where(np.arange(len(records)) % 9 == 0, np.float32(-40), values.sampled)
-
-        def evaluate(positive_advantages_only):
-            return values.evaluate(
-                self.client,
-                run,
-                records,
-                draw=5,
-                outputs=OUTPUTS,
-                options=sis.EvaluateOptions(
-                    mask=self.mask & ~self.lost,
-                    authors_code=sis.AuthorsCode(),
-                    algorithm=sis.SoftAcceptance(),
-                    advantages=self.advantages,
-                    positive_advantages_only=positive_advantages_only,
-                ),
-            )
-
-        everywhere, positive = evaluate(False), evaluate(True)
-        self.assertEqual(everywhere.totals, positive.totals)
-        self.assertEqual(everywhere.decisions.tobytes(), positive.decisions.tobytes())
-        scored = self.mask & ~self.lost
-        up = scored & (self.advantages > 0)
-        down = scored & ~up
-        self.assertGreater((positive.accepted & down).sum(), 10)
-        log_w = np.clip(numerics.flush(values.sampled - records.sampled_log_probs), -20, 20)
-        self.assertEqual(positive.log_ratios[down].tobytes(), log_w[down].tobytes())
-        self.assertEqual(positive.ratios[down].tobytes(), numerics.exp32(log_w[down]).tobytes())
-        for output in ("log_ratios", "ratios", "coefficients"):
-            self.assertEqual(getattr(positive, output)[up].tobytes(), getattr(everywhere, output)[up].tobytes())
-        # By the authors' acceptance probabilities, outside the set too.
-        for evaluation in (everywhere, positive):
-            outward = np.sign(log_w) * self.advantages > 0
-            factor = np.where(outward, evaluation.acceptance_probabilities, 1)
-            want = (evaluation.ratios * factor)[scored]
-            np.testing.assert_array_equal(evaluation.coefficients[scored], want)
-
     def test_bad_options_are_named(self):
         run, records = self.recorded("bad")
         values = Values(records, self.logits, "gathered")
@@ -191,12 +119,8 @@ class EvaluateOptionsTest(EvaluatedBatchTest):
             ({**grpo, "advantages": bad}, ("coefficients",), "advantages: element 7: nan"),
             ({**grpo, "algorithm": sis.ClipCov(), "advantages": None}, ("surrogates",), "advantages: unset"),
             ({**grpo, "algorithm": sis.SoftAcceptance(), "advantages": None}, ("surrogates",), "advantages: unset"),
-            ({"positive_advantages_only": True}, (), "advantages: unset, but positive_advantages_only"),
-            ({"positive_advantages_only": True, "advantages": bad}, (), "advantages: element 7: nan, must be in"),
             ({**grpo, "decoupled_log_probs": infinite}, ("surrogates",), "decoupled.current_log_probs: element 3: inf"),
             ({"own_log_probs": self.own * np.inf}, ("ratios",), "own_log_probs: position 30: -inf"),
-            ({"weight": "expected", "authors_code": sis.AuthorsCode()}, (), "authors_code: goes with weight SAMPLED"),
-            ({"authors_code": sis.AuthorsCode(1.0)}, (), "authors_code.epsilon_low: 1, must be"),
             ({**grpo, "log_ratio_sums": [sis.LogRatioSum(2**62, 5)] * 3}, ("surrogates",), "sequence_log_ratio_sum"),
             (
                 {**grpo, "algorithm": sis.DppoTopK(), "decoupled_log_probs": self.current_of_three},
@@ -209,16 +133,15 @@ class EvaluateOptionsTest(EvaluatedBatchTest):
                     values.evaluate(
                         self.client, run, records, draw=1, outputs=outputs, options=sis.EvaluateOptions(**options)
                     )
-        for form in ("reduced", "top_k"):
-            with self.assertRaisesRegex(sis.InvalidArgument, "dppo_top_k: needs log-probs at every slot"):
-                Values(records, self.logits, form).evaluate(
-                    self.client,
-                    run,
-                    records,
-                    draw=1,
-                    outputs=("surrogates",),
-                    options=sis.EvaluateOptions(**{**grpo, "algorithm": sis.DppoTopK()}),
-                )
+        with self.assertRaisesRegex(sis.InvalidArgument, "dppo_top_k: needs log-probs at every slot"):
+            Values(records, self.logits, "reduced").evaluate(
+                self.client,
+                run,
+                records,
+                draw=1,
+                outputs=("surrogates",),
+                options=sis.EvaluateOptions(**{**grpo, "algorithm": sis.DppoTopK()}),
+            )
         with self.assertRaises(sis.NotFound):
             self.client.get_step(run, 1)
 

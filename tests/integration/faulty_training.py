@@ -66,7 +66,6 @@ class FaultyTraining:
             draw=draw,
             log_probs=np.append(log_probs, log_probs[:lost], axis=0),
             sampled_log_probs=np.append(sampled, sampled[:lost]),
-            # Budgeted rejection has none.
-            prefix_curve=[] if options.budgeted_rejection else [1, self.records.ids.shape[1]],
+            prefix_curve=[1, self.records.ids.shape[1]],
             options=options,
         )

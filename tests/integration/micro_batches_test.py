@@ -112,10 +112,6 @@ class MicroBatchesTest(unittest.TestCase):
         }
         self.check(method="evaluate_reduced", arguments=arguments, options=self.options(sis.Cispo()))
 
-    def test_the_authors_code(self):
-        options = sis.EvaluateOptions(authors_code=sis.AuthorsCode(), mask=self.mask)
-        self.check(outputs=["decisions"], options=options)
-
     def test_gspo_where_its_sums_allow(self):
         options = self.options(sis.Gspo())
         whole = self.check(slices=[*self.slices[:3], *self.slices[4:]], options=options)

@@ -220,8 +220,6 @@ class ReplicasTest(unittest.TestCase):
             {**arrays, "algorithm": sis.Gspo(0.1, 0.1), "sampled_ids": tokens},
             {**arrays, "algorithm": sis.Gspo(0.1, 0.1), "log_ratio_sums": [sis.LogRatioSum(-(2**29), 9)] * len(asked)},
             {**arrays, "algorithm": sis.Grpo(), "decoupled_log_probs": current, "weight": "expected"},
-            {**arrays, "algorithm": sis.Dapo(), "authors_code": sis.AuthorsCode()},
-            {**arrays, "algorithm": sis.SoftAcceptance(), "positive_advantages_only": True},
         ):
             options = {"outputs": outputs, "options": sis.EvaluateOptions(**arguments)}
             for form in ("gathered", "reduced"):
@@ -304,7 +302,6 @@ class ReplicasTest(unittest.TestCase):
             for n, totals in enumerate(part.slice_totals):
                 self.assertEqual(totals, sis.Totals(missing=LENGTHS[n]) if n in share else whole.slice_totals[n])
         options = sis.EvaluateOptions(
-            budgeted_rejection=sis.BudgetedRejection(0.5),
             trust_regions=[sis.SequenceTrustRegion("k3", "mean", upper=1e-9)],
         )
         part = self.evaluate(self.client, records, outputs=outputs, options=options)

@@ -199,16 +199,9 @@ TEST_F(SegmentsTest, TheSameAnswersAsInMessages) {
   all.set_advantages(Bytes(advantages));
   all.mutable_algorithm()->mutable_grpo();
   for (int output = 1; output < v1::Output_ARRAYSIZE; ++output) {
-    if (output != v1::NORMALIZERS) all.add_outputs(static_cast<v1::Output>(output));
+    all.add_outputs(static_cast<v1::Output>(output));
   }
   requests.push_back(all);
-
-  v1::EvaluateRequest budgeted = plain;
-  budgeted.mutable_budgeted_rejection()->set_log_lambda(0.25f);
-  for (const v1::Output output : {v1::NORMALIZERS, v1::ACCEPT_BITS, v1::RATIOS, v1::LOG_RATIOS}) {
-    budgeted.add_outputs(output);
-  }
-  requests.push_back(budgeted);
 
   v1::EvaluateRequest decoupled = all;
   std::vector<float> finite = Values<float>(decoupled.gathered().sampled_log_probs());

@@ -113,7 +113,6 @@ TEST_F(MetricsTest, SumsAreThoseOfTheStep) {
   EXPECT_NEAR(Value("sis_total_variation_total{run=\"r\"}"), totals.total_variation(), 1e-6);
   EXPECT_EQ(Value("sis_trust_region_sequences_total{result=\"outside\",run=\"r\"}"), 1);
   EXPECT_EQ(Value("sis_trust_region_sequences_total{result=\"within\",run=\"r\"}"), 0);
-  EXPECT_EQ(Value("sis_budgeted_tokens_total{run=\"r\"}"), 0);
   EXPECT_GT(totals.d(), 0);
   EXPECT_GT(totals.k3(), 0);
   EXPECT_GT(totals.total_variation(), 0);

@@ -16,8 +16,6 @@ from sis.algorithms import NoCorrection as NoCorrection
 from sis.algorithms import SoftAcceptance as SoftAcceptance
 from sis.algorithms import Tis as Tis
 from sis.append import AppendStream as AppendStream
-from sis.budgeted_rejection import BudgetedRejection as BudgetedRejection
-from sis.budgeted_rejection import budgeted_log_lambda as budgeted_log_lambda
 from sis.client import Client as Client
 from sis.client import Released as Released
 from sis.corrections import CorrectionTotals as CorrectionTotals
@@ -60,7 +58,6 @@ from sis.inspection import SequenceInspection as SequenceInspection
 from sis.inspection import TokenCounts as TokenCounts
 from sis.local_server import LocalServer as LocalServer
 from sis.local_server import local_server as local_server
-from sis.options import AuthorsCode as AuthorsCode
 from sis.options import EvaluateOptions as EvaluateOptions
 from sis.options import LogRatioSum as LogRatioSum
 from sis.records import MissingRange as MissingRange

@@ -394,8 +394,7 @@ class Client:
         given.
         top_k: use only the k most probable slots; 0: all K.
         outputs: of "accepted" (always comes), "decisions", "ratios", "log_ratios",
-        "acceptance_probabilities", "surrogates", "coefficients", "normalizers" (with
-        options.budgeted_rejection). Ratios of missing positions need options.own_log_probs, else
+        "acceptance_probabilities", "surrogates", "coefficients". Ratios of missing positions need options.own_log_probs, else
         FailedPrecondition. While a replica is away that is raised even with them: of its positions
         only decisions and acceptance probabilities are known.
         prefix_curve: at most 16 rising k, none above top_k: Evaluation.prefix_curve says of each

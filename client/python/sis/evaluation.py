@@ -164,7 +164,6 @@ OUTPUTS = {
     "acceptance_probabilities": pb.ACCEPTANCE_PROBABILITIES,
     "surrogates": pb.SURROGATES,
     "coefficients": pb.COEFFICIENTS,
-    "normalizers": pb.NORMALIZERS,
 }
 _DTYPES = {
     name: np.dtype("u1" if name == "decisions" else "<f4") for name in OUTPUTS if name != "accepted"
@@ -180,13 +179,11 @@ class Evaluation:
     accepted: np.ndarray
     # uint8 [N], see Decision.
     decisions: Optional[np.ndarray]
-    # float32 [N]: the modified ratio, 1 if accepted, else p(y)/q(y); with budgeted_rejection max(w,
-    # lambda) if accepted, else 0.
+    # float32 [N]: the modified ratio, 1 if accepted, else p(y)/q(y).
     ratios: Optional[np.ndarray]
     # float32 [N], nats: its logarithm; -inf of 0.
     log_ratios: Optional[np.ndarray]
-    # float32 [N]: the probability that the draw accepts; 0 outside V_k, missing or masked. With
-    # budgeted_rejection min(1, w / lambda), outside V_k too.
+    # float32 [N]: the probability that the draw accepts; 0 outside V_k, missing or masked.
     acceptance_probabilities: Optional[np.ndarray]
     # float32 [N]: what stands in the ratio's place in the algorithm's formula; 0 where masked.
     surrogates: Optional[np.ndarray]
@@ -210,9 +207,6 @@ class Evaluation:
     # [slices]: the slice lies outside of one. 0 and False of slices without a ratio. Else empty.
     divergences: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     outside_trust_regions: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
-    # float32 [N], with budgeted_rejection: the sum of min(q, p / lambda) over V_k; 0 where missing
-    # or masked.
-    normalizers: Optional[np.ndarray] = None
 
     @staticmethod
     def from_proto(

@@ -10,7 +10,6 @@ import numpy as np
 from sis import algorithms, arrays, corrections
 from sis.algorithms import Algorithm
 from sis.arrays import ArrayLike
-from sis.budgeted_rejection import BudgetedRejection
 from sis.corrections import Correction, SequenceTrustRegion
 from sis.evaluate.micro_batches import MicroBatch
 from sis.records import Slice
@@ -25,15 +24,6 @@ class LogRatioSum(NamedTuple):
     # In units of 2^-30 nats.
     log_ratio: int
     positions: int
-
-
-@dataclass(frozen=True)
-class AuthorsCode:
-    """Decide as the released code of the paper's authors, where it departs from the paper
-    (docs/algorithms.md)."""
-
-    epsilon_low: Optional[float] = None
-    epsilon_high: Optional[float] = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,23 +45,17 @@ class EvaluateOptions:
     # For the outputs "surrogates" and "coefficients".
     algorithm: Optional[Algorithm] = None
     advantages: Optional[ArrayLike] = None
-    # Positions whose advantage is not above 0 keep their importance ratio, whatever was decided.
-    positive_advantages_only: bool = False
     # The tokens of the trainer's batch: FailedPrecondition names the first sequence where others
     # are recorded.
     sampled_ids: Optional[ArrayLike] = None
     # With Gspo, one per slice: the sums of whole sequences, where other machines hold parts of
     # them.
     log_ratio_sums: Optional[Sequence[LogRatioSum]] = None
-    authors_code: Optional[AuthorsCode] = None
     # Corrections to watch beside the one that is asked for, by the names of their metrics:
     # Evaluation.corrections says what each would have made of the same ratios.
     observe: Mapping[str, Correction] = field(default_factory=dict)
     # Slices outside of one of them are left out: Evaluation.outside_trust_regions.
     trust_regions: Sequence[SequenceTrustRegion] = ()
-    # Decide by a budget of the whole batch. Not with weight "expected", authors_code, algorithm or
-    # positive_advantages_only.
-    budgeted_rejection: Optional[BudgetedRejection] = None
 
     def needs_one_request(self, slices: Sequence[Slice]) -> bool:
         """Whether an output depends on the batch as a whole, so that it is not cut up.
@@ -111,13 +95,8 @@ class EvaluateOptions:
     def write_whole(self, request: pb.EvaluateRequest) -> None:
         """Of checked options, what is the same in all requests of a batch."""
         request.weight = corrections.WEIGHTS[self.weight]
-        request.positive_advantages_only = self.positive_advantages_only
         if self.algorithm is not None:
             request.algorithm.CopyFrom(self.algorithm.to_proto())
-        if self.authors_code is not None:
-            request.authors_code.CopyFrom(pb.AuthorsCode(**vars(self.authors_code)))
-        if self.budgeted_rejection is not None:
-            request.budgeted_rejection.CopyFrom(pb.BudgetedRejection(**vars(self.budgeted_rejection)))
         request.observe.extend(corrections.to_proto(self.observe))
         request.trust_regions.extend(region.to_proto() for region in self.trust_regions)
 

@@ -272,10 +272,9 @@ class ClientTest(fake_service.ServiceTest):
             self.evaluate(records, outputs=["log_ratios"])
 
     def test_a_server_that_does_not_know_an_option_decides_nothing(self):
-        # As this one, which is older than both.
+        # As this one, which is older.
         records = self.fetched()
         options = {
-            "budgeted_rejection": sis.BudgetedRejection(0.5),
             "trust_regions": [sis.SequenceTrustRegion("k3", "mean", upper=1.0)],
         }
         for name, value in options.items():

@@ -90,7 +90,7 @@ class EvaluateCall:
         if self.length == 0 and self._slices:
             # Every sequence of the batch is lost, and the service evaluates no empty slices.
             curve = [pb.PrefixPoint(top_k=top_k) for top_k in self.request.prefix_curve]
-            response = pb.EvaluateResponse(prefix_curve=curve, budgeted=True)
+            response = pb.EvaluateResponse(prefix_curve=curve)
             return self._evaluation([(MicroBatch([], slice(0, 0)), response)])
         for segment in segments:
             # Counts lie where they were fetched to.
@@ -154,7 +154,6 @@ class EvaluateCall:
         # Servers leave out what they don't know.
         regions = len(self._options.trust_regions)
         for name, is_obeyed in (
-            ("budgeted_rejection", lambda answer, batch: answer.budgeted),
             ("trust_regions", lambda answer, batch: len(answer.divergences) == regions * len(batch.numbers)),
         ):
             if getattr(self._options, name) and not all(is_obeyed(answer, batch) for batch, answer in answers):

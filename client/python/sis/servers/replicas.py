@@ -440,8 +440,6 @@ def _store_down_answer(request: pb.EvaluateRequest) -> pb.EvaluateResponse:
         accept_bits=bytes(-(-len(masked) // 8)),
         decisions=np.where(masked, np.uint8(pb.MASKED), np.uint8(pb.MISSING)).tobytes(),
         acceptance_probabilities=bytes(4 * len(masked)),
-        normalizers=bytes(4 * len(masked)),
-        budgeted=True,
         divergences=[0.0] * len(lengths) * regions,
         outside_trust_regions=[False] * len(lengths) * bool(regions),
         slice_totals=totals,
