@@ -209,21 +209,6 @@ TEST_F(ClientTest, EvaluateSendsItsOptions) {
       absl::InvalidArgumentError("sampled_ids: 1 elements, must be 2"));
 }
 
-TEST_F(ClientTest, AServerThatLacksWhatIsAskedForDecidesNothing) {
-  const std::vector<float> values = {-1, -2};
-  const std::vector<Slice> slices = {{{"a"}, 0, 2}};
-  v1::EvaluateResponse answer;
-  answer.set_accept_bits(std::string(1, '\x02'));
-  service_.AnswerEvaluate(answer);
-  EvaluateOptions options;
-  EXPECT_TRUE(client_->Evaluate({"run"}, slices, GatheredValues{values, values}, options).ok());
-  options.trust_regions.resize(1);
-  const absl::Status next =
-      client_->Evaluate({"run"}, slices, GatheredValues{values, values}, options).status();
-  EXPECT_EQ(next.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(next.message()), HasSubstr("run 'run' knows no trust_regions"));
-}
-
 TEST_F(ClientTest, ALostSequenceIsLeftOutOfEvaluateAndTheOthersAreDecided) {
   v1::FetchTopKResponse header = FetchHeader({0, 2, 0, 1}, 1);
   service_.AnswerFetch({header, FetchChunk(1, 10, 2, 1), FetchChunk(3, 10, 1, 1)});

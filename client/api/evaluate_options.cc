@@ -69,8 +69,6 @@ absl::Status WriteOptions(const EvaluateOptions& options, v1::EvaluateRequest& r
   request.set_weight(options.weight);
   if (options.algorithm) *request.mutable_algorithm() = *options.algorithm;
   request.mutable_observe()->Assign(options.observe.begin(), options.observe.end());
-  request.mutable_trust_regions()->Assign(options.trust_regions.begin(),
-                                          options.trust_regions.end());
   if (!options.log_ratio_sums.empty()) {
     if (options.log_ratio_sums.size() != static_cast<size_t>(request.slices_size())) {
       return absl::InvalidArgumentError(

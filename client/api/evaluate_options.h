@@ -48,8 +48,6 @@ struct EvaluateOptions {
   // Corrections to watch beside the one that is asked for: Evaluation::corrections says what each
   // would have made of the same ratios.
   std::vector<v1::ObservedCorrection> observe = {};
-  // What lies outside of one of them is left out: Evaluation::outside_trust_regions.
-  std::vector<v1::SequenceTrustRegion> trust_regions = {};
 
   // Whether an output depends on the batch as a whole, so that the request is not cut into smaller
   // ones: Clip-Cov's choice, and GSPO's sums where a sequence has several slices and its sum is not

@@ -233,10 +233,6 @@ Evaluation EvaluateBatches::NothingDecided() const {
   std::ranges::fill(evaluation.decisions, Decision::kMissing);
   evaluation.slice_totals.resize(rows_.size());
   if (request_.algorithm().has_gspo()) evaluation.log_ratio_sums.resize(rows_.size());
-  if (const int regions = request_.trust_regions_size(); regions > 0) {
-    evaluation.divergences.assign(rows_.size(), std::vector<double>(regions));
-    evaluation.outside_trust_regions.resize(rows_.size());
-  }
   return evaluation;
 }
 
@@ -276,16 +272,6 @@ absl::Status EvaluateBatches::PlaceBits(const Batch& batch, const std::string& p
 
 absl::Status EvaluateBatches::Add(const v1::EvaluateResponse& answer, const Batch& batch,
                                   Evaluation& merged) const {
-  // Servers leave out what they don't know.
-  for (const auto& [field, obeyed] : {
-           std::pair("trust_regions",
-                     request_.trust_regions().empty() || !answer.divergences().empty()),
-       }) {
-    if (obeyed) continue;
-    return absl::UnimplementedError(absl::StrCat("the server of run '", request_.run().run_id(),
-                                                 "' knows no ", field,
-                                                 ", which 0.1.0 has: upgrade it first"));
-  }
   absl::Status status = PlaceBits(batch, answer.accept_bits(), merged.accept_bits);
   VisitArrays(answer, merged, [&](v1::Output output, const std::string& part, auto& array) {
     status.Update(Place(output, batch, part, array));
@@ -299,11 +285,8 @@ absl::Status EvaluateBatches::Add(const v1::EvaluateResponse& answer, const Batc
                                          ", not ", wanted, " (is it older than this client?)")));
   };
   const size_t slices = batch.slices.size();
-  const size_t regions = request_.trust_regions_size();
   check("slice_totals", answer.slice_totals_size(), slices);
   check("log_ratio_sums", answer.log_ratio_sums_size(), merged.log_ratio_sums.empty() ? 0 : slices);
-  check("divergences", answer.divergences_size(), slices * regions);
-  check("outside_trust_regions", answer.outside_trust_regions_size(), regions == 0 ? 0 : slices);
   if (!status.ok()) return status;
   for (size_t i = 0; i < slices; ++i) {
     const size_t slice = batch.slices[i];
@@ -313,10 +296,6 @@ absl::Status EvaluateBatches::Add(const v1::EvaluateResponse& answer, const Batc
       const v1::LogRatioSum& sum = answer.log_ratio_sums(at);
       merged.log_ratio_sums[slice] = {sum.log_ratio(), static_cast<int64_t>(sum.positions())};
     }
-    if (regions == 0) continue;
-    const auto divergences = answer.divergences().begin() + static_cast<int>(i * regions);
-    merged.divergences[slice].assign(divergences, divergences + static_cast<int>(regions));
-    merged.outside_trust_regions[slice] = answer.outside_trust_regions(at);
   }
   merged.newly_counted += answer.newly_counted();
   return AddRenumbered(answer.missing(), batch.slices, merged.missing);

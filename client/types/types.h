@@ -101,10 +101,6 @@ struct Evaluation {
   uint64_t newly_counted = 0;
   // With GSPO, one per slice: what it adds to its sequence. Else empty.
   std::vector<LogRatioSum> log_ratio_sums;
-  // With EvaluateOptions::trust_regions, one per slice: its divergences, region by region, and
-  // whether it lies outside of one of them. Else empty.
-  std::vector<std::vector<double>> divergences;
-  std::vector<bool> outside_trust_regions;
 
   // From the accept bits, which must have been asked for.
   bool accepted(size_t i) const { return (accept_bits[i / 8] >> (i % 8) & 1) != 0; }

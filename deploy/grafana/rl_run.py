@@ -374,21 +374,6 @@ def _staleness_and_missing() -> List[Panel]:
             runbooks=["ingest_stalled"],
         ),
         lines(
-            "Sequences outside their trust regions",
-            SHARE,
-            {
-                "{{$by}}": promql.ratio(
-                    promql.rate("sis_trust_region_sequences_total", where='result="outside"'),
-                    promql.rate("sis_trust_region_sequences_total"),
-                )
-            },
-            what="The share of sequences that evaluations with trust_regions leave out of the update.",
-            normal="a few hundredths; nothing if nobody asks.",
-            otherwise="high: much of each rollout is thrown away, for the engine differs, or is too old, or the bounds "
-            "are too tight.",
-            runbooks=["sequences_left_out", "engines_differ"],
-        ),
-        lines(
             "Tokens that the totals leave out",
             TOKENS_PER_SECOND,
             {"{{$by}} {{totals}}": promql.rate("sis_uncounted_tokens_total", "totals")},

@@ -26,8 +26,6 @@ struct Evaluated {
   Statistics statistics;
   StalenessCounts staleness = {};
   int64_t fresh_d = 0;         // the part of sums.d that is of staleness 0, in units of Fixed
-  int64_t slices_within = 0;   // of their trust regions, where there are any
-  int64_t slices_outside = 0;  // of one of them
   MissingCounts missing = {};  // by MissingReason; together sums.missing
   std::map<int, PrefixPointSums> prefix_curve;     // by k; at most kMaxTopK
   std::map<std::string, CorrectionSums> observed;  // by name
@@ -37,8 +35,6 @@ struct Evaluated {
     statistics += other.statistics;
     AddEach(other.staleness, staleness);
     fresh_d += other.fresh_d;
-    slices_within += other.slices_within;
-    slices_outside += other.slices_outside;
     AddEach(other.missing, missing);
     for (const auto& [top_k, point] : other.prefix_curve) prefix_curve[top_k] += point;
     for (const auto& [name, correction] : other.observed) observed[name] += correction;

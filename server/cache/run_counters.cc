@@ -18,8 +18,6 @@ void Add(const Evaluated& evaluated, RunTotals& totals) {
       FromFixed(evaluated.sums.log_envelope + statistics.negative_log_envelope);
   totals.negative_log_envelope += FromFixed(statistics.negative_log_envelope);
   AddEach(evaluated.staleness, totals.staleness);
-  totals.slices_within += static_cast<double>(evaluated.slices_within);
-  totals.slices_outside += static_cast<double>(evaluated.slices_outside);
   AddEach(evaluated.missing, totals.missing_by_reason);
   AddEach(statistics.abs_log_ratio, totals.abs_log_ratio_counts);
   AddEach(statistics.log_envelope, totals.log_envelope_counts);

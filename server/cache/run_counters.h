@@ -38,9 +38,6 @@ struct RunTotals {
   // Apart, so that neither falls: log M where it is positive, and -log M where it is negative.
   double positive_log_envelope = 0;
   double negative_log_envelope = 0;
-  // Slices within their trust regions, and outside of one.
-  double slices_within = 0;
-  double slices_outside = 0;
   // Of the scored ones; see Statistics, whose corrections are below.
   StalenessCounts staleness = {};
   BucketCounts<kPowerBounds> abs_log_ratio_counts = {};

@@ -30,7 +30,6 @@ std::vector<SequenceStretch> PartsOf(const std::vector<SliceRange>& slices, uint
 
 absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
                                  const std::vector<SliceRange>& slices,
-                                 const std::vector<MaskedPart>& left_out,
                                  const PositionOutput& positions, v1::EvaluateResponse& response) {
   const std::span<const Decision> decisions = positions.view.decisions;
   const std::span<const float> log_modified_ratios = positions.view.log_modified_ratios;
@@ -38,15 +37,7 @@ absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
   const size_t count = decisions.size();
   const std::vector<SequenceStretch> parts = PartsOf(slices, run_seed);
   std::vector<TokenState> states(count);
-  size_t i = 0;
-  for (size_t slice = 0; slice < slices.size(); ++slice) {
-    for (const size_t end = i + slices[slice].count; i < end; ++i) {
-      const bool is_left_out =
-          left_out[slice] == MaskedPart::kAll ||
-          (left_out[slice] == MaskedPart::kNegativeAdvantages && input.has_negative_advantage(i));
-      states[i] = is_left_out ? TokenState::kMasked : StateOf(decisions[i], input);
-    }
-  }
+  for (size_t i = 0; i < count; ++i) states[i] = StateOf(decisions[i], input);
 
   AlgorithmInput batch{.parts = parts,
                        .states = states,

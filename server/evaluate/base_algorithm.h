@@ -7,18 +7,15 @@
 #include "absl/status/status.h"
 #include "server/evaluate/evaluate_input.h"
 #include "server/evaluate/evaluate_output.h"
-#include "server/evaluate/trust_regions.h"
 #include "server/messages/slices.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
 // Fills in surrogates, coefficients and log-ratio sums of the slices, from what came of their
-// positions; what is left out, slice by slice, counts as masked. InvalidArgument if an advantage is
-// unfit.
+// positions. InvalidArgument if an advantage is unfit.
 absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
                                  const std::vector<SliceRange>& slices,
-                                 const std::vector<MaskedPart>& left_out,
                                  const PositionOutput& positions, v1::EvaluateResponse& response);
 
 }  // namespace sis

@@ -103,14 +103,9 @@ absl::Status EvaluateCall::EvaluateGroup(size_t group, size_t lane) {
         (input_.wanted.NeedEveryRatio() || input_.algorithm)) {
       return RefuseMissing(slice, result->missing.front());
     }
-    results_[i] = {result->counted.sums,
-                   result->log_ratio_sum,
-                   SumOfPolicyLogRatios(result->scored),
-                   result->missing,
-                   DivergencesOf(input_, output_.positions().Part(offset, slice.count), offset),
-                   std::move(inspected)};
+    results_[i] = {result->counted.sums, result->log_ratio_sum,
+                   SumOfPolicyLogRatios(result->scored), result->missing, std::move(inspected)};
     Add(i, *result, groups_[group].counted);
-    AddTrustRegions(i, groups_[group].counted);
     offset += slice.count;
   }
   return absl::OkStatus();
@@ -118,10 +113,8 @@ absl::Status EvaluateCall::EvaluateGroup(size_t group, size_t lane) {
 
 absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> EvaluateCall::Finish() {
   if (input_.algorithm) {
-    std::vector<MaskedPart> left_out;
-    for (const SliceResult& result : results_) left_out.push_back(result.divergences.left_out);
-    absl::Status status = AddAlgorithmOutputs(input_, run_->config().seed, slices_, left_out,
-                                              output_.positions(), *response_);
+    absl::Status status =
+        AddAlgorithmOutputs(input_, run_->config().seed, slices_, output_.positions(), *response_);
     if (!status.ok()) return status;
   }
   std::vector<RunCounters::ObservedName> names;
@@ -137,7 +130,6 @@ absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> EvaluateCall::Finish
   output_.Finish();
   *response_->mutable_totals() = ToTotals(all.sums);
   if (!input_.observe.empty()) AddCorrections(all);
-  if (!input_.trust_regions.empty()) AddDivergences();
   response_->set_newly_counted(Count());
   if (answers_) answers_->Move(*response_);
   std::vector<Inspection::Pending> inspected;
@@ -154,19 +146,6 @@ void EvaluateCall::AddCorrections(const Evaluated& all) {
   for (const ObservedCorrection& observed : input_.observe) {
     *corrections.Add() = ToMessage(observed.name.name, all.observed.at(observed.name.name));
   }
-}
-
-void EvaluateCall::AddDivergences() {
-  for (const SliceResult& result : results_) {
-    for (const double value : result.divergences.values) response_->add_divergences(value);
-    response_->add_outside_trust_regions(result.divergences.outside());
-  }
-}
-
-void EvaluateCall::AddTrustRegions(size_t i, Evaluated& counted) const {
-  const SliceDivergences& divergences = results_[i].divergences;
-  if (divergences.positions == 0) return;
-  ++(divergences.outside() ? counted.slices_outside : counted.slices_within);
 }
 
 void EvaluateCall::Add(size_t i, const RangeResult& part, Evaluated& counted) const {
@@ -238,9 +217,6 @@ int64_t EvaluateCall::Count() {
       const absl::StatusOr<RangeResult> again = EvaluateAgain(part.slice, part.range, part.offset);
       if (!again.ok()) continue;
       Add(part.slice, *again, counted);
-      if (part.range.first == slices_[part.slice].first_position) {
-        AddTrustRegions(part.slice, counted);
-      }
     }
   }
   // Not run_->now(): people see when it was, also after a restart.

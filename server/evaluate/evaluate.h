@@ -14,7 +14,6 @@
 #include "server/evaluate/evaluate_output.h"
 #include "server/evaluate/slice_evaluator.h"
 #include "server/evaluate/step_message.h"
-#include "server/evaluate/trust_regions.h"
 #include "server/inspect/inspection.h"
 #include "server/messages/slices.h"
 #include "server/wire/answers_in_segment.h"
@@ -53,7 +52,6 @@ class EvaluateCall {
     int64_t log_ratio_sum;         // see RangeResult
     LogRatioSum policy_log_ratio;  // see ScoredPositions
     std::vector<Missing> missing;
-    SliceDivergences divergences;
     std::unique_ptr<Inspection::Pending> inspected;  // null unless chosen
   };
   // Consecutive slices [first, end), whose positions begin at `offset` in the request. They are
@@ -85,9 +83,6 @@ class EvaluateCall {
   absl::StatusOr<RangeResult> EvaluateAgain(size_t i, const StepLedger::Range& range,
                                             size_t offset);
   void AddCorrections(const Evaluated& all);
-  void AddDivergences();
-  // Once per draw, with the slice's first position.
-  void AddTrustRegions(size_t i, Evaluated& counted) const;
 
   const std::shared_ptr<Run> run_;
   const EvaluateInput input_;

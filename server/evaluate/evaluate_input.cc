@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "server/evaluate/parse_algorithm.h"
-#include "server/evaluate/trust_regions.h"
 #include "server/wire/arrays.h"
 
 namespace sis {
@@ -169,7 +168,7 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
   status.Update(ReadOptional("advantages", request.advantages(), arrays, count, copies.advantages,
                              input.advantages));
   if (status.ok()) status = CheckMask(input.mask);
-  if (request.has_decoupled() || request.has_algorithm() || !request.trust_regions().empty()) {
+  if (request.has_decoupled() || request.has_algorithm()) {
     input.sampled_log_probs = input.current.ReadSampled(0, count, copies.current);
   }
   if (status.ok()) status = ParseWeight(request, input);
@@ -184,10 +183,6 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
                               .three_policies = input.decoupled()});
   if (!observe.ok()) return observe.status();
   input.observe = *std::move(observe);
-  absl::StatusOr<std::vector<SequenceTrustRegion>> trust_regions =
-      ParseTrustRegions(request, HasEverySlot(request), !input.advantages.empty());
-  if (!trust_regions.ok()) return trust_regions.status();
-  input.trust_regions = *std::move(trust_regions);
   return input;
 }
 

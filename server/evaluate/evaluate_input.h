@@ -1,7 +1,6 @@
 // What an EvaluateRequest asks for, checked as far as the request alone tells.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -11,7 +10,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/decide/algorithms/algorithm.h"
-#include "kernels/decide/algorithms/sequence_trust_region.h"
 #include "kernels/decide/backend.h"
 #include "server/evaluate/current_arrays.h"
 #include "server/evaluate/observed_correction.h"
@@ -26,7 +24,7 @@ struct EvaluateInput {
   EvaluateParameters parameters;
   WantedOutputs wanted;
   CurrentArrays current;  // with three policies, the proximal one's values
-  // [N] of these, with three policies, an algorithm or trust regions.
+  // [N] of these, with three policies or an algorithm.
   std::span<const float> sampled_log_probs;
   std::span<const uint8_t> mask;               // [N], 0 or 1
   std::span<const float> own_log_probs;        // [N]
@@ -35,7 +33,6 @@ struct EvaluateInput {
   v1::Weight weight = v1::SAMPLED;
   std::optional<Algorithm> algorithm;
   std::vector<ObservedCorrection> observe;
-  std::vector<SequenceTrustRegion> trust_regions;
   // What spans view that can't view the request, as its arrays do not lie in one piece.
   struct Copies {
     std::vector<int> prefix_curve;
@@ -49,13 +46,6 @@ struct EvaluateInput {
 
   bool decoupled() const { return !decoupled_log_probs.empty(); }
   bool masked(size_t i) const { return !mask.empty() && mask[i] == 0; }
-  bool watches(Divergence divergence) const {
-    return std::ranges::find(trust_regions, divergence, &SequenceTrustRegion::divergence) !=
-           trust_regions.end();
-  }
-  bool has_negative_advantage(size_t i) const {
-    return !advantages.empty() && advantages[i] < 0.0f;
-  }
 };
 
 // Of `count` positions. InvalidArgument names field, position and value. The request and its arrays

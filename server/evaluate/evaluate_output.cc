@@ -16,8 +16,7 @@ PositionOutput PositionOutput::Part(size_t first, size_t count) const {
                    .log_envelopes = part(view.log_envelopes),
                    .covered_masses = part(view.covered_masses)},
           .reference_log_probs = part(reference_log_probs),
-          .total_variations = part(total_variations),
-          .kl_divergences = part(kl_divergences)};
+          .total_variations = part(total_variations)};
 }
 
 EvaluateOutput::EvaluateOutput(const EvaluateInput& input, size_t count,
@@ -32,14 +31,11 @@ EvaluateOutput::EvaluateOutput(const EvaluateInput& input, size_t count,
           floats(v1::ACCEPTANCE_PROBABILITIES, *response.mutable_acceptance_probabilities()),
       .log_modified_ratios = floats(v1::LOG_RATIOS, *response.mutable_log_ratios()),
       .modified_ratios = floats(v1::RATIOS, *response.mutable_ratios())};
-  if (input.watches(Divergence::kKl)) positions_.kl_divergences = Own(count);
-  if (input.watches(Divergence::kTotalVariation) ||
-      (input.algorithm && std::holds_alternative<DppoTopK>(*input.algorithm))) {
+  if (!input.algorithm) return;
+  if (std::holds_alternative<DppoTopK>(*input.algorithm)) {
     positions_.total_variations = Own(count);
   }
-  if (!input.algorithm && input.trust_regions.empty()) return;
   positions_.reference_log_probs = Own(count);
-  if (!input.algorithm) return;
   if (!input.wanted.Has(v1::LOG_RATIOS)) {
     positions_.view.log_modified_ratios = Own(count);
   }

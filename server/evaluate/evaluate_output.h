@@ -17,7 +17,6 @@ struct PositionOutput {
   OutputView view;
   std::span<float> reference_log_probs = {};  // [n], log q, or the trainer's own where missing
   std::span<float> total_variations = {};     // [n], see TopKTotalVariation
-  std::span<float> kl_divergences = {};       // [n], see TopKKlDivergence
 
   PositionOutput Part(size_t first, size_t count) const;
 };

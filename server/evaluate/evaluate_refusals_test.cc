@@ -59,31 +59,6 @@ TEST_F(EvaluateRefusalsTest, BadRequestsAreRefusedByNameAndCountNothing) {
          r.mutable_advantages()->resize(400);
          put(r.mutable_advantages(), 3, NAN);
        }},
-      {{"trust_regions[1].divergence: 9 is none"},
-       [](auto& r) {
-         r.add_trust_regions()->set_upper(1);
-         r.add_trust_regions()->set_divergence(static_cast<v1::SequenceTrustRegion::Divergence>(9));
-       }},
-      {{"trust_regions[0].aggregate: 3 is none"},
-       [](auto& r) {
-         r.add_trust_regions()->set_aggregate(static_cast<v1::SequenceTrustRegion::Aggregate>(3));
-       }},
-      {{"trust_regions[0].lower, upper: neither is set"}, [](auto& r) { r.add_trust_regions(); }},
-      {{"trust_regions[0].lower, upper: [1, nan]"},
-       [](auto& r) {
-         r.add_trust_regions()->set_lower(1);
-         r.mutable_trust_regions(0)->set_upper(NAN);
-       }},
-      {{"trust_regions[0].divergence: KL needs log-probs at every slot"},
-       [](auto& r) {
-         r.add_trust_regions()->set_upper(1);
-         r.mutable_trust_regions(0)->set_divergence(v1::SequenceTrustRegion::KL);
-       },
-       true},
-      {{"trust_regions: 9 regions, at most 8"},
-       [](auto& r) {
-         for (int i = 0; i < 9; ++i) r.add_trust_regions()->set_upper(1);
-       }},
       {{"advantages: unset, but soft_acceptance"},
        [](auto& r) {
          r.mutable_algorithm()->mutable_soft_acceptance();

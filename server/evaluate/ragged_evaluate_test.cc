@@ -180,15 +180,6 @@ TEST_P(RaggedEvaluateTest, WhateverElseIsAskedFor) {
         dppo.mutable_algorithm()->mutable_dppo_top_k()->set_threshold(0.02f);
         request.set_advantages(Bytes(std::vector<float>(3 * kLength, 0.5f)));
       },
-      [](auto& request) {
-        v1::SequenceTrustRegion& region = *request.add_trust_regions();
-        region.set_divergence(v1::SequenceTrustRegion::KL);
-        region.set_upper(0.01);
-        request.mutable_algorithm()->mutable_grpo();
-        request.add_outputs(v1::COEFFICIENTS);
-        request.set_advantages(Bytes(std::vector<float>(3 * kLength, 0.5f)));
-        request.set_own_log_probs(Bytes(std::vector<float>(3 * kLength, -1.5f)));
-      },
   };
   ReceivedArrays in_segment;
   in_segment.LieIn(segment_);

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/decide/algorithms/expected_weight.h"
-#include "kernels/decide/algorithms/top_k_divergences.h"
+#include "kernels/decide/algorithms/top_k_total_variation.h"
 #include "kernels/decide/validate_current.h"
 #include "kernels/numerics/crc32c.h"
 #include "server/shared_memory/guarded_access.h"
@@ -133,9 +133,8 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
     const PositionOutput part_output =
         statistics_.Complete(output.Part(from - first, to - from), to - from);
     // Who looks at the values again after the backend needs a copy of them.
-    const bool each_once = inspected == nullptr && !decides_again &&
-                           part_output.total_variations.empty() &&
-                           part_output.kl_divergences.empty();
+    const bool each_once =
+        inspected == nullptr && !decides_again && part_output.total_variations.empty();
     const Part part{slice,
                     from,
                     offset + (from - first),
@@ -236,11 +235,6 @@ absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t
       const Token token{
           .ratio = Exp32(log_ratio), .current_log_prob = current, .reference_log_prob = own};
       output.total_variations[i] = DppoBinary::TotalVariation(token);
-    }
-    if (!output.kl_divergences.empty()) {
-      TopKKlDivergence divergence;
-      divergence.Add(own, current);
-      output.kl_divergences[i] = divergence.Finish();
     }
   }
   return absl::OkStatus();
@@ -348,11 +342,7 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
       std::ranges::copy(stretch.behavior.sampled_log_probs, output.reference_log_probs.begin());
     }
     if (!output.total_variations.empty()) {
-      ComputeTopKDivergences<TopKTotalVariation>(input_.parameters, stretch,
-                                                 output.total_variations);
-    }
-    if (!output.kl_divergences.empty()) {
-      ComputeTopKDivergences<TopKKlDivergence>(input_.parameters, stretch, output.kl_divergences);
+      ComputeTopKTotalVariations(input_.parameters, stretch, output.total_variations);
     }
   }
   part.result.counted.sums += decided_;

@@ -36,7 +36,6 @@ enum class RuleId {
   kAcceptRateCollapsing,
   kAcceptRateLow,
   kEffectiveSampleSizeLow,
-  kSequencesLeftOut,
   kDSisNearD,
   kCacheNearLimit,
 };
@@ -96,11 +95,6 @@ inline constexpr std::array kRules = {
     // seven of ten tokens add cost but no information.
     Rule{"SisEffectiveSampleSizeLow", Verdict::kWorthALook, 0.3,
          "Fewer updates per rollout, or a correction that cuts large weights."},
-    // Trust regions are set to leave out a few hundredths.
-    Rule{
-        "SisSequencesLeftOut", Verdict::kWorthALook, 0.2,
-        "See sisctl diagnose: where the policies have no fault, make fewer updates per rollout, or "
-        "widen the trust regions."},
     Rule{"SisDSisNearD", Verdict::kWorthALook, 0.9,
          "Nearly no token that deviates is accepted: look at residual mass and envelope."},
     // Eviction starts a little below the limit.
@@ -120,7 +114,6 @@ inline constexpr absl::Duration kWindow = absl::Minutes(15);
 // The last draws are judged, at least this number of them and of tokens.
 inline constexpr int kDrawsJudged = 4;
 inline constexpr int kLeastTokens = 1000;
-inline constexpr int kLeastSequences = 16;  // of which a share is told
 // A pause is too long from twice the longest one before it on, in these bounds; until reads and
 // appends have taken turns so often that pauses are known, at the upper one.
 inline constexpr absl::Duration kShortestPause = absl::Minutes(1);

@@ -110,11 +110,6 @@ class Judge {
               return absl::StrCat("The weights in use are worth ", Share(size), " of the tokens.");
             });
     }
-    if (const double slices = last.slices_within + last.slices_outside; slices >= kLeastSequences) {
-      Above(RuleId::kSequencesLeftOut, last.slices_outside / slices, [](double share) {
-        return absl::StrCat(Share(share), " of the sequences lie outside of their trust regions.");
-      });
-    }
   }
 
   void JudgeAcceptRate(const DrawTotals& last, const DrawTotals& before) {
@@ -200,8 +195,6 @@ DrawTotals& DrawTotals::operator+=(const Evaluated& evaluated) {
   }
   weight += FromCountedWeight(evaluated.statistics.applied.weight);
   weight_squared += FromCountedWeight(evaluated.statistics.applied.weight_squared);
-  slices_within += static_cast<double>(evaluated.slices_within);
-  slices_outside += static_cast<double>(evaluated.slices_outside);
   return *this;
 }
 

@@ -29,9 +29,6 @@ struct DrawTotals {
   // Of the correction applied.
   double weight = 0;
   double weight_squared = 0;
-  // Of slices with trust regions.
-  double slices_within = 0;
-  double slices_outside = 0;
 
   DrawTotals& operator+=(const Evaluated& evaluated);
 };

@@ -141,16 +141,6 @@ const Case kCases[] = {
      [](auto& n) { n.last.weight_squared = n.last.weight * n.last.weight / (0.3 * kTokens) - 1; },
      [](auto& n) { n.last.weight_squared = n.last.weight * n.last.weight / (0.25 * kTokens); },
      "The weights in use are worth 25% of the tokens."},
-    {RuleId::kSequencesLeftOut,
-     [](auto& n) {
-       n.last.slices_within = 80;
-       n.last.slices_outside = 20;
-     },
-     [](auto& n) {
-       n.last.slices_within = 79;
-       n.last.slices_outside = 21;
-     },
-     "21% of the sequences lie outside of their trust regions."},
     {RuleId::kDSisNearD, [](auto& n) { n.last.d_sis = 0.9 * n.last.d; },
      [](auto& n) { n.last.d_sis = 0.95 * n.last.d; }, "D_SIS is 95% of D."},
     {RuleId::kCacheNearLimit, [](auto& n) { n.fullness = 0.9; }, [](auto& n) { n.fullness = 0.91; },

@@ -135,12 +135,6 @@ const RunFamily kRunFamilies[] = {
     {"sis_total_variation_total",
      "Sum over scored positions of the policies' total variation on the set, where asked for.",
      Counter, Sum<&LongSums::total_variation>},
-    {"sis_trust_region_sequences_total",
-     "Slices evaluated with trust regions, once per draw, by whether they lie within.", Counter,
-     [](const Shown& shown) {
-       return Samples{{shown.totals.slices_within, {{"result", "within"}}},
-                      {shown.totals.slices_outside, {{"result", "outside"}}}};
-     }},
     {"sis_ratios_beyond_bound_total",
      "Scored positions whose ratio lies below a bound under 1, or above another one.", Counter,
      RatiosBeyond},

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/decide/algorithms/algorithm.h"
-#include "kernels/decide/algorithms/top_k_divergences.h"
+#include "kernels/decide/algorithms/top_k_total_variation.h"
 
 namespace sis {
 namespace {

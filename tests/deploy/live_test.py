@@ -155,7 +155,6 @@ class LiveTest(unittest.TestCase):
                 ("D_SIS / D", None, totals.d_sis / totals.d),
                 ("KL divergence", None, totals.mean_k3),
                 ("Total variation on the set", None, totals.mean_total_variation),
-                ("Sequences outside their trust regions", None, sum(training.outside) / len(training.outside)),
                 ("Log-envelope", "{{$by}} mean", totals.mean_log_envelope),
                 ("Residual mass", "{{$by}} mean", totals.mean_residual_mass),
             ):

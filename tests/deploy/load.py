@@ -1,7 +1,7 @@
 """A training run in miniature: a table of logits that learns to prefer even tokens, with a rollout
 engine beside it that computes a little differently."""
 
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 import numpy as np
 
@@ -11,7 +11,6 @@ VOCABULARY, TOP_K, CONTEXTS = 64, 8, 16
 SEQUENCES, LENGTH = 8, 48
 # Every rollout is used for so many updates, the u-th of which is u policy versions ahead of it.
 UPDATES = 3
-TRUST_REGIONS = [sis.SequenceTrustRegion("k3", "mean", upper=0.01)]
 PREFIX_CURVE = (1, 2, 4, TOP_K)
 # Of what the engine computes against the trainer, nats.
 ENGINE_NOISE = 0.03
@@ -34,8 +33,6 @@ class Training:
         # What the trainer logs: of all that was evaluated, and by k.
         self.totals = sis.Totals()
         self.prefix: Dict[int, float] = dict.fromkeys(PREFIX_CURVE, 0.0)
-        # Of each sequence evaluated.
-        self.outside: List[bool] = []
 
     @property
     def contexts(self) -> np.ndarray:
@@ -75,12 +72,9 @@ class Training:
             sampled_log_probs=np.append(at_sampled, at_sampled[:1]),
             prefix_curve=PREFIX_CURVE,
             total_variation=True,
-            options=sis.EvaluateOptions(
-                advantages=np.append(advantages, np.float32(0)), trust_regions=TRUST_REGIONS, **options
-            ),
+            options=sis.EvaluateOptions(advantages=np.append(advantages, np.float32(0)), **options),
         )
         self.totals += evaluation.totals
-        self.outside += evaluation.outside_trust_regions[:-1].tolist()
         for point in evaluation.prefix_curve:
             self.prefix[point.top_k] += point.expected_acceptance
         ratios = np.where(evaluation.accepted[:-1], 1.0, np.exp(at_sampled - records.sampled_log_probs))

@@ -57,16 +57,11 @@ class RunbooksTest(unittest.TestCase):
         def wrong(*arguments, **fault):
             return of_runs.WrongValues(server, client, *arguments, **fault)
 
-        region = {
-            bound: {"options": sis.EvaluateOptions(trust_regions=[sis.SequenceTrustRegion("k3", "mean", upper=bound)])}
-            for bound in (1e-6, 10.0)
-        }
         cls.problems = [
             wrong("SisEnginesDiffer", ["SisDSisNearD"], shift=1),
             wrong("SisAcceptRateLow", noise=1.0),
             wrong("SisAcceptRateCollapsing", noise=0.6),
             wrong("SisEffectiveSampleSizeLow", noise=2.0),
-            wrong("SisSequencesLeftOut", healthy=region[10.0], **region[1e-6]),
             wrong("SisMissingTokens", lost=40),
             wrong("SisEnvelopeViolations", shifted_slots=1),
             wrong("SisFreshTokensDiffer", temperature=1.35),

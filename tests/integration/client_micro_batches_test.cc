@@ -1,5 +1,4 @@
 // The C++ client cuts large batches into micro-batches, and gives what one call would have given.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -16,10 +15,6 @@
 
 namespace sis {
 namespace {
-
-using ::testing::Contains;
-using ::testing::Each;
-using ::testing::SizeIs;
 
 class CppClientTest : public testing::Test {
  protected:
@@ -72,8 +67,6 @@ void ExpectSame(const Evaluation& got, const Evaluation& expected) {
     EXPECT_EQ(got.log_ratio_sums[i].log_ratio, expected.log_ratio_sums[i].log_ratio);
     EXPECT_EQ(got.log_ratio_sums[i].positions, expected.log_ratio_sums[i].positions);
   }
-  EXPECT_EQ(got.divergences, expected.divergences);
-  EXPECT_EQ(got.outside_trust_regions, expected.outside_trust_regions);
   EXPECT_EQ(got.totals.SerializeAsString(), expected.totals.SerializeAsString());
   ASSERT_EQ(got.slice_totals.size(), expected.slice_totals.size());
   for (size_t i = 0; i < got.slice_totals.size(); ++i) {
@@ -181,30 +174,17 @@ class OptionsTest : public CppClientTest {
     const auto got = (*cut)->Evaluate({"run"}, slices, current, options);
     ASSERT_TRUE(got.ok()) << got.status();
     ExpectSame(*got, *expected);
-    if (options.trust_regions.empty()) return;
-    ASSERT_EQ(got->outside_trust_regions.size(), slices.size());
-    EXPECT_THAT(got->outside_trust_regions, Contains(true));
-    ASSERT_EQ(got->divergences.size(), slices.size());
-    EXPECT_THAT(got->divergences, Each(SizeIs(options.trust_regions.size())));
   }
 
   // Every option that has a value per position, and every output.
   EvaluateOptions Everything(const v1::Algorithm& algorithm) const {
-    v1::SequenceTrustRegion mean, largest;
-    mean.set_aggregate(v1::SequenceTrustRegion::MEAN);
-    mean.set_upper(0.5);
-    mean.set_negative_advantages_only(true);
-    largest.set_divergence(v1::SequenceTrustRegion::K2);
-    largest.set_aggregate(v1::SequenceTrustRegion::MAX);
-    largest.set_upper(1);
     return {.outputs = {v1::ACCEPT_BITS, v1::DECISIONS, v1::RATIOS, v1::LOG_RATIOS,
                         v1::ACCEPTANCE_PROBABILITIES, v1::SURROGATES, v1::COEFFICIENTS},
             .mask = mask_,
             .own_log_probs = own_,
             .algorithm = algorithm,
             .advantages = advantages_,
-            .sampled_ids = sampled_ids_,
-            .trust_regions = {mean, largest}};
+            .sampled_ids = sampled_ids_};
   }
 
   LiveServer limited_;
@@ -227,30 +207,6 @@ TEST_F(OptionsTest, WhatIsOfEveryPositionIsCutUpWithIt) {
   ExpectTheSameCutUp(gathered_, options, arrays_.slices);
   algorithm.mutable_dppo_top_k();
   ExpectTheSameCutUp(gathered_, Everything(algorithm), arrays_.slices);
-}
-
-TEST_F(OptionsTest, ASliceWithoutPositionsLiesWithinItsTrustRegions) {
-  EvaluateOptions options{.draw = ++draw_};
-  options.trust_regions.resize(2);
-  options.trust_regions[0].set_lower(1e9);
-  options.trust_regions[1].set_lower(1e9);
-  const auto client = Connect(/*micro_batch_bytes=*/3000);
-  std::vector<Slice> slices = arrays_.slices;
-  slices.insert(slices.begin() + 1, {{"empty"}, 0, 0});
-  const auto got = client->Evaluate({"run"}, slices, gathered_, options);
-  ASSERT_TRUE(got.ok()) << got.status();
-  std::vector<bool> outside(slices.size(), true);
-  outside[1] = false;
-  outside.back() = false;  // nothing of it is recorded
-  EXPECT_EQ(got->outside_trust_regions, outside);
-  EXPECT_EQ(got->divergences[1], std::vector<double>(2));
-  EXPECT_NE(got->divergences[0], std::vector<double>(2));
-
-  const std::vector<Slice> empty = {{{"empty"}, 0, 0}};
-  const auto nothing = client->Evaluate({"run"}, empty, GatheredValues{}, options);
-  ASSERT_TRUE(nothing.ok()) << nothing.status();
-  EXPECT_EQ(nothing->outside_trust_regions, std::vector<bool>(1));
-  EXPECT_EQ(nothing->divergences, std::vector<std::vector<double>>(1, std::vector<double>(2)));
 }
 
 TEST_F(OptionsTest, GspoIsCutUpWhereItsSumsAllow) {

@@ -5,7 +5,7 @@ import unittest
 import numpy as np
 
 import sis
-from tests.integration.evaluated_batch import LENGTHS, LOST, OUTPUTS, SEED, EvaluatedBatchTest, Values
+from tests.integration.evaluated_batch import LENGTHS, LOST, OUTPUTS, EvaluatedBatchTest, Values
 from tests.reference import numerics
 
 

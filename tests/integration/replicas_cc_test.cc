@@ -139,11 +139,7 @@ class ReplicasTest : public ::testing::Test {
       behavior.insert(behavior.end(), each.log_probs.begin(), each.log_probs.end());
       sampled.insert(sampled.end(), each.current_sampled.begin(), each.current_sampled.end());
     }
-    EvaluateOptions options{.draw = draw, .lease_id = lease_id, .outputs = outputs};
-    options.trust_regions.resize(2);
-    options.trust_regions[0].set_divergence(v1::SequenceTrustRegion::K2);
-    options.trust_regions[0].set_upper(1e9);
-    options.trust_regions[1].set_lower(0);
+    const EvaluateOptions options{.draw = draw, .lease_id = lease_id, .outputs = outputs};
     if (!reduced) return client.Evaluate(kRun, slices, GatheredValues{gathered, sampled}, options);
     const ReducedSlots slots = Reduce(behavior, gathered, kTopK, kTopK);
     return client.Evaluate(
@@ -195,8 +191,6 @@ std::string Serialized(const Evaluation& evaluation) {
                       Bytes(evaluation.acceptance_probabilities) +
                       evaluation.totals.SerializeAsString();
   for (const v1::Totals& totals : evaluation.slice_totals) bytes += totals.SerializeAsString();
-  for (const std::vector<double>& of_slice : evaluation.divergences) bytes += Bytes(of_slice);
-  for (const bool outside : evaluation.outside_trust_regions) bytes += outside ? '1' : '0';
   return absl::StrCat(bytes, evaluation.newly_counted);
 }
 
@@ -224,7 +218,6 @@ TEST_F(ReplicasTest, ThreeReplicasGiveTheBitsOfOneServer) {
       ASSERT_TRUE(a.ok() && b.ok()) << a.status() << b.status();
       EXPECT_EQ(b->totals.missing(), 0);
       EXPECT_EQ(Serialized(*b), Serialized(*a));
-      EXPECT_EQ(b->divergences.size(), kLengths.size());
       const auto step = one->GetStep(kRun, draw);
       const auto merged = client_->GetStep(kRun, draw);
       ASSERT_TRUE(step.ok() && merged.ok());
@@ -356,8 +349,6 @@ TEST_F(ReplicasTest, OneThatGoesCostsItsShareAndComesBackEmpty) {
         part->slice_totals[i].SerializeAsString() == whole->slice_totals[i].SerializeAsString(),
         !gone);
     EXPECT_EQ(part->slice_totals[i].missing(), gone ? kLengths[i] : 0);
-    EXPECT_EQ(part->outside_trust_regions[i], !gone && whole->outside_trust_regions[i]);
-    EXPECT_EQ(part->divergences[i], gone ? std::vector<double>(2) : whole->divergences[i]);
     missing += part->slice_totals[i].missing();
     for (int t = 0; t < kLengths[i]; ++t, ++row) {
       EXPECT_EQ(part->decisions[row], gone ? Decision::kMissing : whole->decisions[row]);

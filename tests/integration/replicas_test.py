@@ -301,13 +301,6 @@ class ReplicasTest(unittest.TestCase):
             self.assertEqual(part.totals.scored, (~rows).sum())
             for n, totals in enumerate(part.slice_totals):
                 self.assertEqual(totals, sis.Totals(missing=LENGTHS[n]) if n in share else whole.slice_totals[n])
-        options = sis.EvaluateOptions(
-            trust_regions=[sis.SequenceTrustRegion("k3", "mean", upper=1e-9)],
-        )
-        part = self.evaluate(self.client, records, outputs=outputs, options=options)
-        self.assertEqual(part.missing, down)
-        np.testing.assert_array_equal(part.outside_trust_regions, ~np.isin(np.arange(len(LENGTHS)), share))
-        self.assertEqual((part.totals.missing, part.totals.outside_top_k), (rows.sum(), 0))
         named = f"'{self.sequences[share[0]]}' attempt 0 position 0 is missing \\(store_down\\)"
         # But what has a value at every position needs every replica: no client fills it in, whether
         # or not it is told the trainer's own log-probs, from which a server would.

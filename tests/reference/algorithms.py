@@ -176,27 +176,3 @@ def top_k_total_variation(behaviour: Array, current: Array, outside_behaviour: A
     p = np.where(there, np.exp(np.where(there, np.column_stack([current, outside_current]), 0)), 0)
     q_rest, p_rest = np.maximum(1 - q.sum(axis=1), 0), np.maximum(1 - p.sum(axis=1), 0)
     return np.minimum(1, (np.abs(p - q).sum(axis=1) + np.abs(p_rest - q_rest)) / 2)
-
-
-def divergences(kind: str, log_ratios: Array) -> Array:
-    """[N]: k1, k2 or k3 of the sampled tokens, by log w."""
-    x = np.clip(log_ratios, -20, 20)
-    return {"k1": -x, "k2": x**2 / 2, "k3": np.expm1(x) - x}[kind]
-
-
-def top_k_kl_divergence(behaviour: Array, current: Array, outside_behaviour: Array, outside_current: Array) -> Array:
-    """As top_k_total_variation: KL(behaviour || current), all other tokens taken as one."""
-    log_q = np.column_stack([behaviour, outside_behaviour])
-    there = np.isfinite(log_q)
-    log_p = np.where(there, np.column_stack([current, outside_current]), 0)
-    log_q = np.where(there, log_q, 0)
-    q, p = np.where(there, np.exp(log_q), 0), np.where(there, np.exp(log_p), 0)
-    kl = (q * np.clip(log_q - log_p, -20, 20)).sum(axis=1)
-    rest = 1 - q.sum(axis=1)
-    left = np.maximum(2.0**-20, 1 - p.sum(axis=1))
-    other = rest > 2.0**-20
-    ratio = np.log(np.where(other, rest, 1) / left)
-    return np.maximum(0, kl + np.where(other, rest * np.clip(ratio, -20, 20), 0))
-
-
-AGGREGATES = {"sum": np.sum, "mean": np.mean, "max": np.max}

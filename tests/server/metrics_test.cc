@@ -84,9 +84,6 @@ TEST_F(MetricsTest, SumsAreThoseOfTheStep) {
   v1::ObservedCorrection& tis = *request.add_observe();
   tis.set_name("tis");
   tis.mutable_algorithm()->mutable_tis()->set_truncation(1.0f);
-  v1::SequenceTrustRegion& region = *request.add_trust_regions();
-  region.set_divergence(v1::SequenceTrustRegion::K2);
-  region.set_upper(0);
   request.add_slices()->mutable_sequence()->set_id("a");
   request.mutable_slices(0)->set_length(100);
   *request.mutable_gathered() = current.Gathered(0, 100);
@@ -111,8 +108,6 @@ TEST_F(MetricsTest, SumsAreThoseOfTheStep) {
               1e-6);
   EXPECT_NEAR(Value("sis_k3_nats_total{run=\"r\"}"), totals.k3(), 1e-6);
   EXPECT_NEAR(Value("sis_total_variation_total{run=\"r\"}"), totals.total_variation(), 1e-6);
-  EXPECT_EQ(Value("sis_trust_region_sequences_total{result=\"outside\",run=\"r\"}"), 1);
-  EXPECT_EQ(Value("sis_trust_region_sequences_total{result=\"within\",run=\"r\"}"), 0);
   EXPECT_GT(totals.d(), 0);
   EXPECT_GT(totals.k3(), 0);
   EXPECT_GT(totals.total_variation(), 0);

@@ -22,7 +22,6 @@ from sis.corrections import CorrectionTotals as CorrectionTotals
 from sis.corrections import Distributions as Distributions
 from sis.corrections import Histogram as Histogram
 from sis.corrections import SequenceMask as SequenceMask
-from sis.corrections import SequenceTrustRegion as SequenceTrustRegion
 from sis.corrections import Sis as Sis
 from sis.corrections import Staleness as Staleness
 from sis.credentials import Credentials as Credentials

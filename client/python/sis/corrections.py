@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Iterable, List, Mapping, Optional, Union
+from typing import Dict, Iterable, List, Mapping, Union
 
 from sis.algorithms import Algorithm
 from sis.v1 import ratio_service_pb2 as pb
@@ -27,48 +27,6 @@ class SequenceMask:
 
     lower: float
     upper: float
-
-
-@dataclass(frozen=True)
-class SequenceTrustRegion:
-    """Leaves a slice out whose divergence lies outside of [lower, upper]: surrogates and coefficients
-    are 0 there, and no sum, mean or count of the algorithm has it.
-
-    divergence: of every token, by the ratio w = current / behaviour (with three policies proximal /
-    behaviour): "k1" is -log w, "k2" (log w)^2 / 2, "k3" w - 1 - log w, nats, log w limited to +-20;
-    or of both policies on the set, "total_variation" or "kl" (behaviour || current, nats), which need
-    log-probs at every slot. aggregate: "sum", "mean" or "max" over the slice's tokens, those that are
-    MASKED, or MISSING without own_log_probs, left out. verl's seq_mean_k1 with threshold "a_b" is
-    ("k1", "mean", log a, log b), TRL's sequence_mask up to C is ("k1", "sum", -log C).
-
-    negative_advantages_only: only those tokens of the slice are left out whose advantage is below 0. A
-    slice is never outside if none of the tokens that count has an advantage below 0. DeepSeek-V3.2's mask
-    is ("k1", "mean", upper=delta) with it.
-    """
-
-    divergence: str
-    aggregate: str
-    lower: Optional[float] = None
-    upper: Optional[float] = None
-    negative_advantages_only: bool = False
-
-    def to_proto(self) -> pb.SequenceTrustRegion:
-        """ValueError if a name is unknown."""
-        for name, names in (
-            ("divergence", pb.SequenceTrustRegion.Divergence.keys()),
-            ("aggregate", pb.SequenceTrustRegion.Aggregate.keys()),
-        ):
-            if getattr(self, name).upper() not in names:
-                raise ValueError(
-                    f"{name} {getattr(self, name)!r} is none of {', '.join(names).lower()}"
-                )
-        return pb.SequenceTrustRegion(
-            divergence=self.divergence.upper(),
-            aggregate=self.aggregate.upper(),
-            lower=self.lower,
-            upper=self.upper,
-            negative_advantages_only=self.negative_advantages_only,
-        )
 
 
 # An Algorithm is observed on the unmodified ratio. Gspo takes each slice for a whole sequence, DppoTopK

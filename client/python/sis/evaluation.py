@@ -203,10 +203,6 @@ class Evaluation:
     log_ratio_sums: Tuple[LogRatioSum, ...]
     # With EvaluateOptions.observe: "plain", "clipped", "applied" and these, by name. Else empty.
     corrections: Mapping[str, CorrectionTotals] = field(default_factory=dict)
-    # With EvaluateOptions.trust_regions, float64 [slices, regions]: the divergences; and bool
-    # [slices]: the slice lies outside of one. 0 and False of slices without a ratio. Else empty.
-    divergences: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
-    outside_trust_regions: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
 
     @staticmethod
     def from_proto(
@@ -216,18 +212,14 @@ class Evaluation:
         outputs: Iterable[str] = (),
         *,
         log_ratio_sums: bool = False,
-        trust_regions: int = 0,
     ) -> Evaluation:
         """Of a batch of so many slices and positions, from the answers to its parts. `outputs` were
-        asked for, besides "accepted". log_ratio_sums: whether there are any. trust_regions: how many
-        there are."""
+        asked for, besides "accepted". log_ratio_sums: whether there are any."""
         accepted = np.zeros(positions, np.uint8)
         arrays = {name: np.zeros(positions, _DTYPES[name].newbyteorder("=")) for name in _DTYPES if name in outputs}
         missing: List[MissingRange] = []
         slice_totals = [Totals()] * slices
         log_sums = [LogRatioSum(0, 0)] * slices
-        divergences = np.zeros((slices if trust_regions else 0, trust_regions))
-        outside = np.zeros(len(divergences), bool)
         for batch, response in answers:
             bits = np.frombuffer(response.accept_bits, np.uint8)
             accepted[batch.rows] = np.unpackbits(bits, count=batch.length, bitorder="little")
@@ -240,9 +232,6 @@ class Evaluation:
                 slice_totals[number] = read(Totals, totals)
             for number, total in zip(batch.numbers, response.log_ratio_sums):
                 log_sums[number] = read(LogRatioSum, total)
-            if response.divergences:
-                divergences[batch.numbers] = np.reshape(response.divergences, (-1, trust_regions))
-                outside[batch.numbers] = response.outside_trust_regions
         responses = [response for _, response in answers]
         curve = merged(response.prefix_curve for response in responses)
         return Evaluation(
@@ -254,8 +243,6 @@ class Evaluation:
             missing=tuple(sorted(missing)),
             newly_counted=sum(response.newly_counted for response in responses),
             log_ratio_sums=tuple(log_sums) if log_ratio_sums else (),
-            divergences=divergences,
-            outside_trust_regions=outside,
             corrections=corrections.from_proto(
                 merged(response.corrections for response in responses)
             ),

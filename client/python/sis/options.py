@@ -10,7 +10,7 @@ import numpy as np
 from sis import algorithms, arrays, corrections
 from sis.algorithms import Algorithm
 from sis.arrays import ArrayLike
-from sis.corrections import Correction, SequenceTrustRegion
+from sis.corrections import Correction
 from sis.evaluate.micro_batches import MicroBatch
 from sis.records import Slice
 from sis.v1 import ratio_service_pb2 as pb
@@ -54,8 +54,6 @@ class EvaluateOptions:
     # Corrections to watch beside the one that is asked for, by the names of their metrics:
     # Evaluation.corrections says what each would have made of the same ratios.
     observe: Mapping[str, Correction] = field(default_factory=dict)
-    # Slices outside of one of them are left out: Evaluation.outside_trust_regions.
-    trust_regions: Sequence[SequenceTrustRegion] = ()
 
     def needs_one_request(self, slices: Sequence[Slice]) -> bool:
         """Whether an output depends on the batch as a whole, so that it is not cut up.
@@ -98,7 +96,6 @@ class EvaluateOptions:
         if self.algorithm is not None:
             request.algorithm.CopyFrom(self.algorithm.to_proto())
         request.observe.extend(corrections.to_proto(self.observe))
-        request.trust_regions.extend(region.to_proto() for region in self.trust_regions)
 
     def write(
         self, request: pb.EvaluateRequest, batch: MicroBatch, field: Callable[[np.ndarray], bytes]

@@ -271,20 +271,6 @@ class ClientTest(fake_service.ServiceTest):
         with self.assertRaises(sis.FailedPrecondition):
             self.evaluate(records, outputs=["log_ratios"])
 
-    def test_a_server_that_does_not_know_an_option_decides_nothing(self):
-        # As this one, which is older.
-        records = self.fetched()
-        options = {
-            "trust_regions": [sis.SequenceTrustRegion("k3", "mean", upper=1.0)],
-        }
-        for name, value in options.items():
-            with self.assertRaisesRegex(sis.Error, f"run 'run' knows no {name}, which 0.1.0 has") as raised:
-                self.evaluate(records, options=sis.EvaluateOptions(**{name: value}))
-            self.assertIs(raised.exception.code, grpc.StatusCode.UNIMPLEMENTED)
-            self.assertTrue(self.service.evaluations)
-            nothing = self.client.fetch_top_k(self.run_, ["none"])
-            self.assertEqual(len(self.evaluate(nothing, options=sis.EvaluateOptions(**{name: value})).accepted), 0)
-
     def test_a_batch_of_which_nothing_is_left_is_decided_without_the_server(self):
         records = self.client.fetch_top_k(self.run_, ["none", "nothing"])
         self.assertEqual(len(records), 0)

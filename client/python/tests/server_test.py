@@ -1,7 +1,6 @@
 """The client and the real server, together. Run by Bazel, which puts the server's binary into the
 working directory."""
 
-import importlib.util
 import itertools
 import pathlib
 import subprocess

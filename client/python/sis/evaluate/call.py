@@ -9,10 +9,9 @@ import itertools
 import sys
 from typing import Callable, ContextManager, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-import grpc
 import numpy as np
 
-from sis import algorithms, errors, spans
+from sis import algorithms, spans
 from sis.arrays import ArrayLike
 from sis.evaluate import micro_batches
 from sis.evaluate.micro_batches import MicroBatch, RaggedRows, Rows
@@ -151,23 +150,12 @@ class EvaluateCall:
         return spans.client_span("evaluate", run=self.request.run.run_id, **size)
 
     def _evaluation(self, answers: Sequence[Tuple[MicroBatch, pb.EvaluateResponse]]) -> Evaluation:
-        # Servers leave out what they don't know.
-        regions = len(self._options.trust_regions)
-        for name, is_obeyed in (
-            ("trust_regions", lambda answer, batch: len(answer.divergences) == regions * len(batch.numbers)),
-        ):
-            if getattr(self._options, name) and not all(is_obeyed(answer, batch) for batch, answer in answers):
-                raise errors.from_status(
-                    grpc.StatusCode.UNIMPLEMENTED,
-                    f"the server of run {self.request.run.run_id!r} knows no {name}, which 0.1.0 has: upgrade it first",
-                )
         return Evaluation.from_proto(
             answers,
             len(self._slices),
             self.length,
             self._outputs,
             log_ratio_sums=isinstance(self._options.algorithm, algorithms.Gspo),
-            trust_regions=regions,
         )
 
 

@@ -434,14 +434,10 @@ def _store_down_answer(request: pb.EvaluateRequest) -> pb.EvaluateResponse:
     totals = [
         pb.Totals(missing=int((~own).sum()), masked=int(own.sum())) for own in np.split(masked, np.cumsum(lengths)[:-1])
     ]
-    regions = len(request.trust_regions)
-    # A sequence whose server is down has no ratio, and lies within trust regions.
     return pb.EvaluateResponse(
         accept_bits=bytes(-(-len(masked) // 8)),
         decisions=np.where(masked, np.uint8(pb.MASKED), np.uint8(pb.MISSING)).tobytes(),
         acceptance_probabilities=bytes(4 * len(masked)),
-        divergences=[0.0] * len(lengths) * regions,
-        outside_trust_regions=[False] * len(lengths) * bool(regions),
         slice_totals=totals,
         totals=sums.summed(totals),
         prefix_curve=[pb.PrefixPoint(top_k=top_k) for top_k in request.prefix_curve],

@@ -5,7 +5,6 @@ import unittest
 # In one process: it takes long to import verl.
 import verl_case  # noqa: F401, I001  Before verl itself.
 from asynchronous_cases import VerlAsynchronousTest  # noqa: F401
-from correction_cases import VerlCorrectionTest  # noqa: F401
 from decision_cases import VerlDecisionTest  # noqa: F401
 from filter_cases import VerlFilterTest  # noqa: F401
 from outage_cases import VerlOutageTest  # noqa: F401

@@ -1,0 +1,64 @@
+// The total variation of DPPO's top-K variant: of two policies at one position, as far as a
+// recorded set shows it: over V_k, the sampled token if it lies outside, and all other tokens taken
+// as one. A lower bound, exact where V_k is the vocabulary. Slots are added in the order of the
+// ranks.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "kernels/decide/backend.h"
+#include "kernels/numerics/exp32.h"
+#include "kernels/numerics/host_device.h"
+
+namespace sis {
+
+// Half the sum of |p - q|.
+struct TopKTotalVariation {
+  float distance = 0.0f;
+  float behavior_mass = 0.0f;
+  float current_mass = 0.0f;
+
+  // A slot, or the sampled token where it is outside. behavior_log_prob of -inf marks an unused
+  // slot, and current_log_prob may then be anything.
+  SIS_HOST_DEVICE void Add(float behavior_log_prob, float current_log_prob) {
+    if (behavior_log_prob == kMinusInfinity) return;
+    const float behavior = Exp32(behavior_log_prob);
+    const float current = Exp32(current_log_prob);
+    distance = distance + Magnitude(current - behavior);
+    behavior_mass = behavior_mass + behavior;
+    current_mass = current_mass + current;
+  }
+
+  // In [0, 1].
+  SIS_HOST_DEVICE float Finish() const {
+    const float half = 0.5f * (distance + Magnitude(Rest(current_mass) - Rest(behavior_mass)));
+    return half < 1.0f ? half : 1.0f;
+  }
+
+ private:
+  SIS_HOST_DEVICE static float Magnitude(float x) { return x < 0.0f ? -x : x; }
+  // Rounding may leave a mass above 1.
+  SIS_HOST_DEVICE static float Rest(float mass) { return mass < 1.0f ? 1.0f - mass : 0.0f; }
+};
+
+// Of every position of a stretch in the GATHERED form; into total_variations [n].
+inline void ComputeTopKTotalVariations(const EvaluateParameters& parameters, const Stretch& stretch,
+                                       std::span<float> total_variations) {
+  const BehaviorView& behavior = stretch.behavior;
+  const CurrentView& current = stretch.current;
+  const LogProbReader behavior_log_probs = behavior.Reader(parameters.slots);
+  const CurrentReader current_log_probs(current, parameters.slots);
+  for (size_t i = 0; i < total_variations.size(); ++i) {
+    TopKTotalVariation distance;
+    for (int slot = 0; slot < parameters.top_k; ++slot) {
+      distance.Add(behavior_log_probs.At(i, slot), current_log_probs.At(i, slot));
+    }
+    if (behavior.sampled_ranks[i] >= parameters.top_k) {
+      distance.Add(behavior.sampled_log_probs[i], current.sampled_log_probs[i]);
+    }
+    total_variations[i] = distance.Finish();
+  }
+}
+
+}  // namespace sis
