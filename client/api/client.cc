@@ -10,7 +10,6 @@
 #include "absl/time/clock.h"
 #include "client/api/fetched_records.h"
 #include "client/one_server/circuit_breaker.h"
-#include "client/one_server/evaluate_streams.h"
 #include "client/one_server/single_server.h"
 #include "client/replicas/evaluate_batches.h"
 #include "client/replicas/replicas.h"
@@ -50,13 +49,6 @@ absl::StatusOr<TopKRecords> Receive(Replicas& replicas, const v1::FetchTopKReque
   return std::move(reader).Finish();
 }
 
-// Of what goes to a server at once where nothing is under way meanwhile.
-size_t BytesWithoutStreams(const ClientOptions& options) {
-  constexpr size_t kFactor = 4;
-  return options.micro_batch_bytes < SIZE_MAX / kFactor ? options.micro_batch_bytes * kFactor
-                                                        : SIZE_MAX;
-}
-
 // A request about a run.
 template <typename Request>
 Request About(const RunRef& run) {
@@ -89,14 +81,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::vector<std::s
         channels.back(), options.call_timeout, one ? nullptr : std::make_unique<CircuitBreaker>()));
   }
   if (absl::Status status = WaitForOne(addresses, channels, options); !status.ok()) return status;
-  std::unique_ptr<EvaluateStreams> streams;
-  if (one) {
-    streams = std::make_unique<EvaluateStreams>(addresses[0], options.credentials,
-                                                options.traceparent, options.call_timeout);
-  }
   return absl::WrapUnique(new Client(
-      std::make_unique<Replicas>(addresses, std::move(servers), std::move(streams),
-                                 one ? options.micro_batch_bytes : BytesWithoutStreams(options))));
+      std::make_unique<Replicas>(addresses, std::move(servers), options.micro_batch_bytes)));
 }
 
 Client::Client(std::unique_ptr<Replicas> replicas) : replicas_(std::move(replicas)) {}
@@ -107,7 +93,7 @@ Client::Client(const std::shared_ptr<grpc::Channel>& channel, const ClientOption
     : Client(std::make_unique<Replicas>(std::vector<std::string>{""},
                                         std::vector{std::make_shared<SingleServer>(
                                             channel, options.call_timeout, /*breaker=*/nullptr)},
-                                        /*streams=*/nullptr, BytesWithoutStreams(options))) {}
+                                        options.micro_batch_bytes)) {}
 
 absl::StatusOr<v1::CreateRunResponse> Client::CreateRun(const std::string& run_id,
                                                         const v1::RunConfig& config,

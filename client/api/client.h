@@ -32,9 +32,8 @@ struct ClientOptions {
   absl::Duration connect_timeout = absl::Seconds(10);
   // The deadline of every call but Append, which lasts as long as its stream.
   absl::Duration call_timeout = absl::Minutes(5);
-  // A larger Evaluate goes as several of about this size, over streams of its own; to each of
-  // several servers as several of about four times as much, one after the other.
-  size_t micro_batch_bytes = 1 << 20;
+  // Bytes of one Evaluate request; a larger Evaluate is sent as several, one after the other.
+  size_t micro_batch_bytes = 4 << 20;
   // Who the client is, and TLS: Credentials::FromEnvironment() for what users have set.
   Credentials credentials = {};
   // The trace that calls are part of: W3C's traceparent of the present span, empty if there is

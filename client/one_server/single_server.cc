@@ -13,11 +13,6 @@ namespace {
 // What a probe of a replica that is left alone may take.
 constexpr absl::Duration kProbeTimeout = absl::Seconds(1);
 
-// A larger Evaluate goes over a stream, also alone: a server that asks who calls hears that before
-// the message comes, and a connection of which it does not know who is there may not bring much
-// (SECURITY.md).
-constexpr size_t kMostUnaryBytes = size_t{1} << 20;
-
 }  // namespace
 
 SingleServer::SingleServer(const std::shared_ptr<grpc::Channel>& channel,
@@ -185,9 +180,7 @@ absl::StatusOr<v1::AdvanceVersionResponse> SingleServer::AdvanceVersion(
 absl::StatusOr<v1::EvaluateResponse> SingleServer::Evaluate(v1::EvaluateRequest request) {
   absl::StatusOr<v1::EvaluateResponse> response;
   const auto send = [&] {
-    response = request.ByteSizeLong() > kMostUnaryBytes
-                   ? SendInStream(request)
-                   : Send(&v1::RatioService::Stub::Evaluate, request);
+    response = Send(&v1::RatioService::Stub::Evaluate, request);
     return response.status();
   };
   const auto drop_lease = [&] {
@@ -199,29 +192,6 @@ absl::StatusOr<v1::EvaluateResponse> SingleServer::Evaluate(v1::EvaluateRequest 
   };
   const absl::Status status = SendAbout(request.run().run_id(), send, drop_lease);
   if (!status.ok()) return status;
-  return response;
-}
-
-absl::StatusOr<v1::EvaluateResponse> SingleServer::SendInStream(
-    const v1::EvaluateRequest& request) {
-  v1::EvaluateResponse response;
-  const absl::Status sent = Guarded([&] {
-    grpc::ClientContext context;
-    SetDeadline(context);
-    const auto stream = stub_->EvaluateStream(&context);
-    stream->Write(request);
-    stream->WritesDone();
-    const bool answered = stream->Read(&response);
-    v1::EvaluateResponse more;
-    while (stream->Read(&more)) {
-    }
-    absl::Status status = ToAbslStatus(stream->Finish());
-    if (status.ok() && !answered) {
-      status = absl::InternalError("the server left the request of an EvaluateStream unanswered");
-    }
-    return status;
-  });
-  if (!sent.ok()) return sent;
   return response;
 }
 

@@ -88,7 +88,6 @@ class SingleServer {
   absl::Status OpenAgain(const std::string& run_id);
   template <typename Request, typename Response>
   absl::StatusOr<Response> Send(Method<Request, Response> method, const Request& request);
-  absl::StatusOr<v1::EvaluateResponse> SendInStream(const v1::EvaluateRequest& request);
   absl::Status ReadFetched(const v1::FetchTopKRequest& request, Receive receive);
   // Asks, unless the server is to be left alone. Notes that a server which gives no answer may be
   // behind when it does.

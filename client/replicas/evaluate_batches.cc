@@ -1,8 +1,5 @@
 #include "client/replicas/evaluate_batches.h"
 
-#include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/wire_format_lite.h>
-
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -16,21 +13,9 @@
 namespace sis {
 namespace {
 
-using google::protobuf::internal::WireFormatLite;
-using google::protobuf::io::CodedOutputStream;
-
 // So many times larger are batches of arrays in a segment: to say where they are costs as much as
 // to send some 100 KiB.
 constexpr size_t kSegmentFactor = 4;
-
-// What comes before a field of so many bytes.
-std::string FieldHeader(int number, size_t size) {
-  uint8_t header[5 + 10];  // a tag and a varint at most
-  uint8_t* end =
-      WireFormatLite::WriteTagToArray(number, WireFormatLite::WIRETYPE_LENGTH_DELIMITED, header);
-  end = CodedOutputStream::WriteVarint64ToArray(size, end);
-  return std::string(header, end);
-}
 
 absl::Status WrongSize(v1::Output output, size_t bytes, size_t wanted) {
   return absl::InternalError(absl::StrCat("the server's ",
@@ -111,26 +96,6 @@ bool EvaluateBatches::CanBegin(size_t position) const {
       arrays_, [&](const PositionArray& array) { return array.Begin(position) % alignment_ == 0; });
 }
 
-EvaluateBatches::~EvaluateBatches() {
-  std::unique_lock lock(mutex_);
-  returned_.wait(lock, [this] { return lent_ == 0; });
-}
-
-grpc::Slice EvaluateBatches::Lend(std::span<const std::byte> bytes) {
-  {
-    const std::lock_guard lock(mutex_);
-    ++lent_;
-  }
-  return grpc::Slice(const_cast<std::byte*>(bytes.data()), bytes.size(), &TakeBack, this);
-}
-
-void EvaluateBatches::TakeBack(void* batches) {
-  auto& self = *static_cast<EvaluateBatches*>(batches);
-  const std::lock_guard lock(self.mutex_);
-  --self.lent_;
-  self.returned_.notify_all();
-}
-
 v1::EvaluateRequest EvaluateBatches::WithoutArrays(const Batch& batch) const {
   v1::EvaluateRequest request = request_;
   for (const size_t slice : batch.slices) *request.add_slices() = slices_[static_cast<int>(slice)];
@@ -182,41 +147,6 @@ v1::EvaluateRequest EvaluateBatches::Message(size_t i) const {
         message, message->GetDescriptor()->FindFieldByNumber(arrays_[n].field), std::move(field));
   }
   return request;
-}
-
-grpc::ByteBuffer EvaluateBatches::Request(size_t i) {
-  if (in_segment_) {
-    const grpc::Slice message(Message(i).SerializeAsString());
-    return {&message, 1};
-  }
-  const Batch& batch = batches_[i];
-  const auto bytes_of = [&](const PositionArray& array) {
-    size_t bytes = 0;
-    for (const auto part : PartsOf(array, batch)) bytes += part.size();
-    return bytes;
-  };
-  // The form may occur twice then, first without arrays: protobuf takes the two as one.
-  std::string head = WithoutArrays(batch).SerializeAsString();
-  std::vector<grpc::Slice> pieces;
-  for (auto array = arrays_.begin(); array != arrays_.end();) {
-    const auto end = std::find_if(array, arrays_.end(), [&](const PositionArray& other) {
-      return other.message != array->message;
-    });
-    if (array->message != 0) {
-      size_t bytes = 0;
-      for (auto inner = array; inner != end; ++inner) {
-        const size_t size = bytes_of(*inner);
-        bytes += FieldHeader(inner->field, size).size() + size;
-      }
-      head += FieldHeader(array->message, bytes);
-    }
-    for (; array != end; ++array) {
-      pieces.emplace_back(head + FieldHeader(array->field, bytes_of(*array)));
-      for (const auto part : PartsOf(*array, batch)) pieces.push_back(Lend(part));
-      head.clear();
-    }
-  }
-  return {pieces.data(), pieces.size()};
 }
 
 bool EvaluateBatches::IsWanted(v1::Output output) const {

@@ -1,12 +1,8 @@
 // A large Evaluate, cut into requests for one server or several, and their answers as one.
 #pragma once
 
-#include <grpcpp/support/byte_buffer.h>
-
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -39,17 +35,14 @@ struct PositionArray {
   }
 };
 
-// Cuts between slices only: a slice stays what the server gave a digest of. The arrays are not
-// copied where they go over a stream: gRPC reads them where they lie. Arrays that all lie in one
-// segment do not travel; older servers have them cut where the parts are aligned.
+// Cuts between slices only: a slice stays what the server gave a digest of. Arrays that all lie in
+// one segment do not travel; older servers have them cut where the parts are aligned.
 class EvaluateBatches {
  public:
   // `request` is all of the request but the arrays; those of one message stand side by side. Arrays
   // and segments must outlive the object.
   EvaluateBatches(v1::EvaluateRequest request, std::vector<PositionArray> arrays,
                   const MappedSegments& segments);
-  // Returns when gRPC has let go of the arrays.
-  ~EvaluateBatches();
   EvaluateBatches(const EvaluateBatches&) = delete;
   EvaluateBatches& operator=(const EvaluateBatches&) = delete;
 
@@ -65,8 +58,6 @@ class EvaluateBatches {
 
   size_t size() const { return batches_.size(); }
   v1::EvaluateRequest Message(size_t i) const;
-  // The same as protobuf would write it, but for the order of its fields.
-  grpc::ByteBuffer Request(size_t i);
 
   // The answers to all batches. Positions of slices without one are MISSING (STORE_DOWN):
   // FailedPrecondition if their ratios are wanted. Internal, naming the field, if one is not of the
@@ -109,8 +100,6 @@ class EvaluateBatches {
                          std::vector<uint8_t>& bits) const;
   // Adds a slice of a server that gave no answer.
   absl::Status AddStoreDown(size_t number, Evaluation& merged) const;
-  grpc::Slice Lend(std::span<const std::byte> bytes);
-  static void TakeBack(void* batches);
 
   v1::EvaluateRequest request_;  // without slices
   google::protobuf::RepeatedPtrField<v1::Slice> slices_;
@@ -123,10 +112,6 @@ class EvaluateBatches {
   // Of the bytes at which a batch's parts of the arrays begin.
   size_t alignment_ = 1;
   std::vector<Batch> batches_;
-
-  std::mutex mutex_;
-  std::condition_variable returned_;
-  size_t lent_ = 0;  // guarded by mutex_
 };
 
 }  // namespace sis

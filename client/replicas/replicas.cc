@@ -11,11 +11,9 @@
 namespace sis {
 
 Replicas::Replicas(const std::vector<std::string>& names,
-                   std::vector<std::shared_ptr<SingleServer>> servers,
-                   std::unique_ptr<EvaluateStreams> streams, size_t batch_bytes)
+                   std::vector<std::shared_ptr<SingleServer>> servers, size_t batch_bytes)
     : placement_(names),
       servers_(std::move(servers)),
-      streams_(std::move(streams)),
       batch_bytes_(batch_bytes),
       // Not numbers that another process hands out too.
       next_lease_id_(absl::Uniform<uint64_t>(absl::BitGen(), 1, uint64_t{1} << 62)) {}
@@ -224,20 +222,6 @@ absl::StatusOr<Evaluation> Replicas::Evaluate(EvaluateBatches& batches, bool who
                                    lease == leases->end() ? 0 : lease->second);
   }
   std::vector<std::optional<v1::EvaluateResponse>> answers(batches.size());
-  if (streams_ != nullptr && batches.size() > 1) {
-    absl::StatusOr<std::vector<v1::EvaluateResponse>> all =
-        streams_->Evaluate(batches.size(), [&](size_t i) { return batches.Request(i); });
-    if (all.ok()) {
-      std::ranges::move(*all, answers.begin());
-      return batches.Merge(answers);
-    }
-    // A server that came back without the run, or whose lease has ended, is asked again below.
-    const absl::Status& status = all.status();
-    if (!absl::IsNotFound(status) && !absl::IsFailedPrecondition(status) &&
-        !absl::IsUnavailable(status) && !absl::IsCancelled(status)) {
-      return status;
-    }
-  }
   const auto send = [&](size_t replica) -> absl::StatusOr<bool> {
     for (const size_t i : numbers.at(replica)) {
       absl::StatusOr<v1::EvaluateResponse> answer = servers_[replica]->Evaluate(batches.Message(i));

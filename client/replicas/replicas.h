@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "client/one_server/append_writer.h"
-#include "client/one_server/evaluate_streams.h"
 #include "client/one_server/single_server.h"
 #include "client/replicas/evaluate_batches.h"
 #include "client/replicas/merged.h"
@@ -33,8 +32,7 @@ class Replicas {
   // As many names as servers, at least one, each once. `streams`: of a single server, for batches
   // of an Evaluate that is cut into several; may be null. A batch has about so many bytes.
   Replicas(const std::vector<std::string>& names,
-           std::vector<std::shared_ptr<SingleServer>> servers,
-           std::unique_ptr<EvaluateStreams> streams, size_t batch_bytes);
+           std::vector<std::shared_ptr<SingleServer>> servers, size_t batch_bytes);
 
   // Where a replica may know nothing of the run: what the others say of it, or NotFound if none
   // knows it. ListRuns, GetStep, ListSteps, GetHistory, ListSequences and InspectRun.
@@ -112,7 +110,6 @@ class Replicas {
   const Placement placement_;
   // Shared with append streams, which may outlive the client.
   const std::vector<std::shared_ptr<SingleServer>> servers_;
-  const std::unique_ptr<EvaluateStreams> streams_;
   const size_t batch_bytes_;
   std::mutex mutex_;
   // Guarded by mutex_.

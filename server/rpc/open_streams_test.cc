@@ -132,20 +132,6 @@ TEST_F(OpenStreamsTest, AnAppendWhoseAcksNobodyReadsEnds) {
   ExpectCancelled(*stalled, batch);
 }
 
-TEST_F(OpenStreamsTest, SoDoesAnEvaluateStreamWhoseAnswersNobodyReads) {
-  constexpr int kEvaluated = 10'000;
-  v1::EvaluateRequest request;
-  request.mutable_run()->set_run_id("r");
-  request.set_draw(1);
-  v1::Slice& slice = *request.add_slices();
-  slice.mutable_sequence()->set_id("a");
-  slice.set_length(kEvaluated);
-  *request.mutable_gathered() = generator_.NextCurrent(records_).Gathered(0, kEvaluated);
-  request.add_outputs(v1::RATIOS);
-  grpc::ClientContext context;
-  ExpectCancelled(*stub_->EvaluateStream(&context), request);
-}
-
 TEST_F(OpenStreamsTest, OneThatIsReadGoesOnHoweverLongItTakes) {
   grpc::ClientContext context;
   const auto read = stub_->FetchTopK(&context, Request());

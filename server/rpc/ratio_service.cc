@@ -19,7 +19,6 @@
 #include "server/rpc/append_stream.h"
 #include "server/rpc/call_deadline.h"
 #include "server/rpc/call_trace.h"
-#include "server/rpc/evaluate_stream.h"
 #include "server/rpc/evaluate_task.h"
 #include "server/rpc/fetch_stream.h"
 #include "server/rpc/grpc_status.h"
@@ -317,9 +316,6 @@ void RatioService::AddUnary(const MethodDescriptor& method, const Start& start) 
 
 void RatioService::AddStreams() {
   const auto append = [this](Context* context) { return new AppendStream(*context, resources_); };
-  const auto evaluate = [this](Context* context) {
-    return sis::EvaluateStream::Start(*context, resources_);
-  };
   const auto fetch = [this](Context* context, const Bytes* request) {
     return new FetchStream(*context, resources_, *request);
   };
@@ -330,8 +326,6 @@ void RatioService::AddStreams() {
   using grpc::internal::CallbackServerStreamingHandler;
   MarkMethodRawCallback(MethodNamed("Append").index(),
                         new CallbackBidiHandler<Bytes, Bytes>(append));
-  MarkMethodRawCallback(MethodNamed("EvaluateStream").index(),
-                        new CallbackBidiHandler<Bytes, Bytes>(evaluate));
   MarkMethodRawCallback(MethodNamed("FetchTopK").index(),
                         new CallbackServerStreamingHandler<Bytes, Bytes>(fetch));
   MarkMethodRawCallback(MethodNamed("LeaseSegment").index(),

@@ -49,7 +49,6 @@ inline constexpr std::array<std::pair<absl::string_view, Role>, 18> kRequiredRol
     {"LeaseSegment", Role::kWorker},
     {"FetchTopK", Role::kTrainer},
     {"Evaluate", Role::kTrainer},
-    {"EvaluateStream", Role::kTrainer},
     {"AdvanceVersion", Role::kTrainer},
     {"Release", Role::kTrainer},
     {"DeleteRun", Role::kTrainer},

@@ -5,14 +5,13 @@
 The step is 4096 sequences of 4096 positions, 16.8 M tokens; --scale takes a part of it. A
 sis_server process holds the records, with as many threads as the machine has cores, and answers
 clients in processes of their own over TCP loopback or a Unix socket: the C++ client, which has
-float32 arrays (in micro-batches over streams, for comparison in unary calls, and in
-memory that it shares with the server, where they are before the clock starts; with the records at
-hand and with FetchTopK included), and the Python client, which a trainer gives float32 tensors [T,
-K] of PyTorch and which returns a mask as a tensor: over TCP, a Unix socket and shared memory, into
-which the trainer's gather has written the tensors; with the records at hand and with FetchTopK
-included, of all arrays or of the ids alone; and REDUCED, which must cost the same whatever K is. Every repetition is another draw, so that all of it is
-counted. PyTorch computes the same in this process (see peers.py), without validation, cache or
-metrics.
+float32 arrays (in messages, and in memory that it shares with the server, where they are before the
+clock starts; with the records at hand and with FetchTopK included), and the Python client, which a
+trainer gives float32 tensors [T, K] of PyTorch and which returns a mask as a tensor: over TCP, a
+Unix socket and shared memory, into which the trainer's gather has written the tensors; with the
+records at hand and with FetchTopK included, of all arrays or of the ids alone; and REDUCED, which
+must cost the same whatever K is. Every repetition is another draw, so that all of it is counted.
+PyTorch computes the same in this process (see peers.py), without validation, cache or metrics.
 
 Printed per row: which outputs were asked for, and which arrays of the records, the median of tokens
 per second, bytes per token over the wire both ways, the ratio to PyTorch of the same repetition
@@ -61,7 +60,6 @@ class Server(LiveServer):
         # The values of the C++ clients, and what one of them fetches.
         shared = positions * (26 * slots + 128) + trainer_bytes
         super().__init__(
-            # A unary call is one message, far above what a server takes by default.
             f"--max_message_bytes={1 << 30}",
             f"--grpc_memory_bytes={4 << 30}",
             listen=f"127.0.0.1:0,unix:{socket}",
@@ -244,7 +242,7 @@ def measure(slots, arguments, folder):
         gathered = 4 * slots + 4
         rows = {"PyTorch eager in process": ("decisions, ratios", None, TorchEager(batch, sequences))}
 
-        def cpp(address, form, output, way="STREAM", fetch=False):
+        def cpp(address, form, output, way="MESSAGES", fetch=False):
             calls = sequences if way == "SHARED" and not fetch else min(call_sequences, sequences)
             return closing(CppClient(server, address, folder, sequences, slots, form, output, calls, way, fetch))
 
@@ -256,7 +254,6 @@ def measure(slots, arguments, folder):
         tcp, unix = server.tcp, server.unix
         rows["C++, TCP"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS"))
         rows["C++, TCP, FetchTopK"] = ("accept bits", bits + all_bytes, cpp(tcp, "GATHERED", "ACCEPT_BITS", fetch=True))
-        rows["C++, TCP, unary calls"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS", "UNARY"))
         rows["C++, TCP, ratios"] = ("ratios", ratios, cpp(tcp, "GATHERED", "RATIOS"))
         rows["C++, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES, cpp(tcp, "REDUCED", "ACCEPT_BITS"))
         rows["C++, Unix socket"] = ("accept bits", bits, cpp(unix, "GATHERED", "ACCEPT_BITS"))

@@ -4,9 +4,9 @@
 //
 // Maps the current policy's values from FOLDER, then evaluates all sequences once per line of
 // standard input, which names the draw, and prints the seconds it took and how many were accepted.
-// FORM is GATHERED or REDUCED. WAY is STREAM, UNARY if each
-// call is to be one message, or SHARED if the values are to lie in memory that the server maps.
-// FETCH is 1 if each call is to fetch its records first, with SHARED into that memory.
+// FORM is GATHERED or REDUCED. WAY is MESSAGES, or SHARED if the values are to lie in memory that
+// the server maps. FETCH is 1 if each call is to fetch its records first, with SHARED into that
+// memory.
 #include <fcntl.h>
 #include <malloc.h>
 #include <sys/mman.h>
@@ -91,9 +91,7 @@ int main(int argc, char** argv) {
     slices.push_back({{absl::StrCat(i)}, 0, static_cast<uint32_t>(length)});
   }
 
-  sis::ClientOptions connection;
-  if (way == "UNARY") connection.micro_batch_bytes = SIZE_MAX;
-  const auto client = sis::Client::Connect(argv[1], connection);
+  const auto client = sis::Client::Connect(argv[1], {});
   if (!client.ok()) Fail(client.status().ToString());
   std::unique_ptr<sis::SharedMemory> memory;
   if (way == "SHARED") {

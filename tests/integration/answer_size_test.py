@@ -31,7 +31,6 @@ REQUESTS = {
     "Release": pb.ReleaseRequest(run=RUN, sequences=[SEQUENCE]),
     "FetchTopK": pb.FetchTopKRequest(run=RUN, slices=[pb.Slice(sequence=SEQUENCE)]),
     "Evaluate": pb.EvaluateRequest(run=RUN, slices=[pb.Slice(sequence=SEQUENCE, length=1)]),
-    "EvaluateStream": pb.EvaluateRequest(run=RUN, slices=[pb.Slice(sequence=SEQUENCE, length=1)]),
 }
 
 

@@ -197,7 +197,6 @@ class BadDaysTest(unittest.TestCase):
                 "Release": lambda **deadline: stub.Release(pb.ReleaseRequest(run=ref), **deadline),
                 "FetchTopK": lambda **deadline: list(stub.FetchTopK(pb.FetchTopKRequest(run=ref, slices=slices), **deadline)),
                 "Evaluate": lambda **deadline: stub.Evaluate(evaluate, **deadline),
-                "EvaluateStream": lambda **deadline: list(stub.EvaluateStream(iter([evaluate]), **deadline)),
             }.items():
                 with self.subTest(name):
                     with self.assertRaises(grpc.RpcError) as raised:

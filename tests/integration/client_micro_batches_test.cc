@@ -85,7 +85,7 @@ void ExpectSame(const Evaluation& got, const Evaluation& expected) {
   EXPECT_EQ(got.newly_counted, expected.newly_counted);
 }
 
-TEST_F(CppClientTest, MicroBatchesOverStreamsGiveWhatOneCallGives) {
+TEST_F(CppClientTest, MicroBatchesGiveWhatOneCallGives) {
   const Arrays arrays = AllArrays();
   const GatheredValues gathered{arrays.log_probs, arrays.sampled};
   const ReducedValues reduced{arrays.sampled, arrays.envelopes, arrays.masses};
@@ -104,17 +104,16 @@ TEST_F(CppClientTest, MicroBatchesOverStreamsGiveWhatOneCallGives) {
   ASSERT_EQ(once->missing.size(), 1);
   ASSERT_EQ(once->prefix_curve.size(), 3);
   for (const size_t bytes : {1, 1000, 3000, 10000}) {
-    const auto streaming = Connect(bytes);
+    const auto cut = Connect(bytes);
     const std::string run = absl::StrCat(bytes);
     MakeRun(live_, run + "g", sequences_);
     MakeRun(live_, run + "r", sequences_);
-    const auto streamed =
-        streaming->Evaluate({run + "g"}, arrays.slices, gathered, gathered_options);
-    ASSERT_TRUE(streamed.ok()) << streamed.status();
-    ExpectSame(*streamed, *once);
-    const auto streamed_reduced = streaming->Evaluate({run + "r"}, arrays.slices, reduced, options);
-    ASSERT_TRUE(streamed_reduced.ok()) << streamed_reduced.status();
-    ExpectSame(*streamed_reduced, *once_reduced);
+    const auto cut_up = cut->Evaluate({run + "g"}, arrays.slices, gathered, gathered_options);
+    ASSERT_TRUE(cut_up.ok()) << cut_up.status();
+    ExpectSame(*cut_up, *once);
+    const auto cut_reduced = cut->Evaluate({run + "r"}, arrays.slices, reduced, options);
+    ASSERT_TRUE(cut_reduced.ok()) << cut_reduced.status();
+    ExpectSame(*cut_reduced, *once_reduced);
   }
 }
 

@@ -149,9 +149,9 @@ TEST_P(ClientRaggedTest, DecisionsAreTheSameHoweverTheyAreSent) {
 
   for (const size_t bytes : {1, 1000, 1 << 20}) {
     const auto client = *Client::Connect(live_.grpc_address(), {.micro_batch_bytes = bytes});
-    const auto over_streams = client->Evaluate(kRun, padded_.slices, gathered->values(), options_);
-    ASSERT_TRUE(over_streams.ok()) << over_streams.status();
-    ExpectSame(*over_streams, *expected);
+    const auto cut_up = client->Evaluate(kRun, padded_.slices, gathered->values(), options_);
+    ASSERT_TRUE(cut_up.ok()) << cut_up.status();
+    ExpectSame(*cut_up, *expected);
     const auto memory = *client->LeaseSharedMemory(kBytes);
     const auto put = [&]<typename T>(const std::vector<T>& values) {
       const std::span<T> part = *memory->Allocate<T>(values.size());

@@ -96,7 +96,7 @@ TEST_F(ClientTracingTest, EachCallIsPartOfThePresentSpan) {
                                             "sis.v1.RatioService/GetRun 3333333333333333"));
 }
 
-TEST_F(ClientTracingTest, RequestsOfAnEvaluateStreamAreToo) {
+TEST_F(ClientTracingTest, RequestsOfAnEvaluateAreToo) {
   Append("a");
   const std::vector<float> log_probs(kLength * kSlots, -3), sampled(kLength, -3);
   EnterSpan('4');
@@ -107,7 +107,7 @@ TEST_F(ClientTracingTest, RequestsOfAnEvaluateStreamAreToo) {
                   .ok());
   const std::vector<std::string> spans = Spans();
   EXPECT_GT(spans.size(), 1);
-  EXPECT_THAT(spans, Each("sis.v1.RatioService/EvaluateStream 4444444444444444"));
+  EXPECT_THAT(spans, Each("sis.v1.RatioService/Evaluate 4444444444444444"));
 }
 
 TEST_F(ClientTracingTest, NothingIsWrittenOutsideOfSampledSpans) {

@@ -6,7 +6,6 @@
 
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "server/testing/live_server.h"
@@ -58,35 +57,6 @@ class Connection {
     if (status.ok()) segment_->GetArrays(response);
     return status;
   }
-  // Over one stream, all sent before the answers are looked at.
-  grpc::Status EvaluateStream(std::vector<v1::EvaluateRequest> requests,
-                              std::vector<v1::EvaluateResponse>& responses) {
-    if (segment_ != nullptr) {
-      segment_->Clear();
-      for (v1::EvaluateRequest& request : requests) {
-        segment_->PutArrays(request);
-        request.set_segment(segment_->name());
-        uint64_t positions = 0;
-        for (const v1::Slice& slice : request.slices()) positions += slice.length();
-        *request.mutable_answers() = segment_->Take(kMostOutputs * (4 * positions + 64));
-      }
-    }
-    grpc::ClientContext context;
-    const auto stream = live_.stub().EvaluateStream(&context);
-    std::thread writer([&] {
-      for (const v1::EvaluateRequest& request : requests) {
-        if (!stream->Write(request)) return;
-      }
-      stream->WritesDone();
-    });
-    responses.clear();
-    for (v1::EvaluateResponse response; stream->Read(&response);) {
-      if (segment_ != nullptr) segment_->GetArrays(response);
-      responses.push_back(response);
-    }
-    writer.join();
-    return stream->Finish();
-  }
   // The rows of all slices, side by side.
   grpc::Status FetchTopK(v1::FetchTopKRequest request, v1::FetchTopKChunk& rows) {
     if (segment_ != nullptr) {
@@ -114,7 +84,6 @@ class Connection {
  private:
   static constexpr int64_t kSegmentBytes = 8 << 20;
   // Arrays in a response.
-  static constexpr uint64_t kMostOutputs = v1::Output_ARRAYSIZE;
 
   LiveServer live_;
   std::unique_ptr<LeasedSegment> segment_;  // null: arrays are in the messages

@@ -101,7 +101,6 @@ class ConnectionLimitsTest(unittest.TestCase):
             "GetRun": pb.GetRunRequest(run_id="nowhere"),
             "FetchTopK": pb.FetchTopKRequest(run=NOWHERE),
             "Evaluate": pb.EvaluateRequest(run=NOWHERE),
-            "EvaluateStream": pb.EvaluateRequest(run=NOWHERE),
             "Append": pb.AppendRequest(header=pb.AppendHeader(run=NOWHERE)),
         }.items():
             call = channel.stream_stream(f"/sis.v1.RatioService/{method}")

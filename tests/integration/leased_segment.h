@@ -113,14 +113,6 @@ class LeasedSegment {
     rest.set_bytes(size_ - rest.offset());
     return rest;
   }
-  // So many bytes from there on; the next array goes behind them.
-  v1::SegmentRange Take(uint64_t bytes) {
-    v1::SegmentRange taken = Rest();
-    EXPECT_LE(bytes, taken.bytes());
-    taken.set_bytes(bytes);
-    next_ = (taken.offset() + bytes + 63) / 64 * 64;
-    return taken;
-  }
   // The next array goes to the beginning.
   void Clear() { next_ = 0; }
 

@@ -1,5 +1,4 @@
-"""Requests with options and outputs of every kind give the same bits cut up over a stream as in one
-piece."""
+"""Requests with options and outputs of every kind give the same bits cut up as in one piece."""
 
 import dataclasses
 import unittest

@@ -62,7 +62,6 @@ LARGE = {
     "empty entries, and something unknown": ("Append", [HEADER, delimited(BATCH, ENTRIES) + UNKNOWN]),
     "seals": ("Append", [HEADER, delimited(BATCH, repeated(pb.AppendBatch, "entries", b"\x1a\x02\x0a\x00"))]),
     "slices": ("Evaluate", [repeated(pb.EvaluateRequest, "slices")]),
-    "slices of a stream": ("EvaluateStream", [repeated(pb.EvaluateRequest, "slices", b"\x0a\x00")]),
     "slices to fetch": ("FetchTopK", [repeated(pb.FetchTopKRequest, "slices")]),
     "sequences": ("Release", [repeated(pb.ReleaseRequest, "sequences")]),
     "leases": ("Release", [delimited(number_of(pb.ReleaseRequest, "lease_ids"), bytes(MESSAGE))]),

@@ -37,7 +37,6 @@ LEAST_ROLES = {
     "LeaseSegment": "worker",
     "FetchTopK": "trainer",
     "Evaluate": "trainer",
-    "EvaluateStream": "trainer",
     "AdvanceVersion": "trainer",
     "Release": "trainer",
     "DeleteRun": "trainer",
@@ -77,7 +76,6 @@ def calls_of(stub, run_id):
             )
         ),
         "Evaluate": lambda m: stub.Evaluate(pb.EvaluateRequest(run=run), metadata=m),
-        "EvaluateStream": lambda m: first(stub.EvaluateStream(iter([pb.EvaluateRequest(run=run)]), metadata=m)),
         "AdvanceVersion": lambda m: stub.AdvanceVersion(pb.AdvanceVersionRequest(run=run), metadata=m),
         "Release": lambda m: stub.Release(pb.ReleaseRequest(run=run), metadata=m),
         "DeleteRun": lambda m: stub.DeleteRun(pb.DeleteRunRequest(run=run), metadata=m),

@@ -77,12 +77,6 @@ TEST(LeaseTest, OnlyForClientsOverAUnixSocket) {
     }
     {
       grpc::ClientContext context;
-      const auto stream = client->EvaluateStream(&context);
-      stream->Write(evaluate);
-      EXPECT_EQ(stream->Finish().error_code(), code);
-    }
-    {
-      grpc::ClientContext context;
       EXPECT_EQ(client->FetchTopK(&context, fetch)->Finish().error_code(), code);
     }
   }
@@ -233,16 +227,12 @@ TEST_F(SegmentsTest, TheSameAnswersAsInMessages) {
     status = EvaluateInSegment(segment, request, response);
     ASSERT_TRUE(status.ok()) << status.error_message();
     EXPECT_EQ(response.SerializeAsString(), expected.SerializeAsString());
-    // Over a stream, answers in the message, and arrays that begin anywhere.
+    // Answers in the message, and arrays that begin anywhere.
     segment.PutFrom(draw);
     segment.PutArrays(request);
     request.set_segment(segment.name());
-    grpc::ClientContext context;
-    const auto stream = live_.stub().EvaluateStream(&context);
-    EXPECT_TRUE(stream->Write(request));
-    stream->WritesDone();
-    EXPECT_TRUE(stream->Read(&response));
-    EXPECT_TRUE(stream->Finish().ok());
+    status = live_.Evaluate(request, response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
     EXPECT_EQ(response.SerializeAsString(), expected.SerializeAsString());
   }
 }

@@ -97,7 +97,7 @@ class SharedMemoryTest(unittest.TestCase):
         )
 
     def sent(self):
-        """The requests that are sent from now on, over streams or one by one."""
+        """The requests that are sent from now on."""
         requests = []
         real = SingleServer.evaluate_all
 

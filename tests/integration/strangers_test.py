@@ -7,9 +7,7 @@ import threading
 import unittest
 
 import grpc
-import numpy as np
 
-import sis
 from server.testing.live_server import LiveServer
 from server.testing.process_status import process_status
 from sis.v1 import ratio_service_pb2 as pb
@@ -23,7 +21,6 @@ ON_THE_WAY = 16 * MEBIBYTE
 # The most that a connection may bring, whatever else is allowed.
 MOST = 8 * MEBIBYTE
 PATIENCE = 60
-NO_RUN = sis.Run("x", 1, sis.RunConfig(seed=1, vocabulary_size=10, top_k=2))
 # About as large as a message may be; of a run that isn't there.
 LARGEST = pb.EvaluateRequest(run=pb.RunRef(run_id="x"), gathered=pb.Gathered(log_probs=bytes(MESSAGE - 100)))
 
@@ -82,19 +79,6 @@ class StrangersTest(unittest.TestCase):
         self.assertTrue(cut)
         self.assertLess(sent, MOST + ON_THE_WAY)
         self.assertEqual(self.cut(server), 1)
-
-    def test_a_client_may_begin_with_a_large_evaluate(self):
-        """It goes over a stream, whose beginning is seen before the message is there."""
-        server = LiveServer()
-        self.addCleanup(server.kill)
-        positions = MOST // 4
-        values = np.zeros(positions, np.float32)
-        slices = [sis.Slice("s", length=positions)]
-        reduced = {"sampled_log_probs": values, "log_envelopes": values, "covered_masses": values}
-        for addresses in (server.address, [server.address]):
-            with sis.Client(addresses) as client, self.assertRaises(sis.NotFound):
-                client.evaluate_reduced(NO_RUN, slices, draw=0, **reduced)
-        self.assertEqual(self.cut(server), 0)
 
     def test_connections_over_the_link_are_watched_and_known_like_others(self):
         address = link_local_address()

@@ -283,10 +283,6 @@ class FakeService:
                     )
                 )
 
-    def EvaluateStream(self, requests, context):
-        for request in requests:
-            yield self.Evaluate(request, context)
-
     def Evaluate(self, request, context):
         run = self.run_of(request.run, context)
         self.evaluations.append(request)

@@ -1,6 +1,7 @@
 """A client of several services in this process: what it asks of whom."""
 
 import functools
+import math
 import threading
 import time
 import unittest
@@ -27,14 +28,8 @@ class Service(fake_service.FakeService):
         super().__init__()
         self.asked = []
         self.let_go = None
-        # After so many answers an EvaluateStream breaks.
-        self.answers = None
-
-    def EvaluateStream(self, requests, context):
-        for number, request in enumerate(requests):
-            if number == self.answers:
-                context.abort(grpc.StatusCode.UNAVAILABLE, "it has gone")
-            yield self.Evaluate(request, context)
+        # It answers no Evaluate from this position on.
+        self.gone_from = math.inf
 
 
 def noting(name):
@@ -42,6 +37,8 @@ def noting(name):
         self.asked.append(name)
         if self.let_go is not None:
             self.let_go.wait(20)
+        if name == "Evaluate" and request.slices[0].first_position >= self.gone_from:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "it has gone")
         return getattr(super(Service, self), name)(request, context)
 
     return call
@@ -96,7 +93,7 @@ class ReplicasClientTest(unittest.TestCase):
 
     def test_what_a_replica_answered_before_it_was_gone_counts(self):
         slices = [sis.Slice(self.sequence_of(1), 2 * part, 2) for part in range(4)]
-        self.services[1].answers = 3
+        self.services[1].gone_from = 6
         with unittest.mock.patch.object(Replicas, "micro_batch_bytes", 1):
             missing = self.evaluate(slices).missing
         never, down = sis.MissingReason.NEVER_ARRIVED, sis.MissingReason.STORE_DOWN

@@ -3,11 +3,12 @@ memory."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import threading
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Callable, Deque, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 import grpc
 
@@ -47,15 +48,13 @@ _CHANNEL_OPTIONS = (
     ("grpc.enable_retries", 0),
 )
 
-# A larger Evaluate goes over a stream, also alone: a server that asks who calls hears that before the
-# message comes, and a connection of which it does not know who is there may not bring much
-# (SECURITY.md).
-_MOST_UNARY_BYTES = 1 << 20
+# Evaluate calls that one batch has under way at a time: the server works on one while the others travel.
+_EVALUATES_AT_ONCE = 4
 
 # What a probe of a replica that is left alone may take, in seconds.
 _PROBE_TIMEOUT = 1.0
 
-# After these errors of an EvaluateStream each request without an answer is sent once more by itself:
+# After these errors of one of several requests each one without an answer is sent once more by itself:
 # that call tells a server what it lacks if it came back without the run, or if the lease has ended.
 _LEFT_TO_EVALUATE = (
     grpc.StatusCode.NOT_FOUND,
@@ -89,7 +88,7 @@ class SingleServer:
     goes on.
     """
 
-    # A larger Evaluate goes as several of about this size, over a stream.
+    # A larger Evaluate goes as several of about this size, side by side.
     micro_batch_bytes = 1 << 20
     # The same where the arrays lie in a segment: what a message costs besides them is worth
     # avoiding then.
@@ -110,11 +109,10 @@ class SingleServer:
             self._channel = grpc.secure_channel(address, credentials, channel_options)
         else:
             self._channel = (credentials or Credentials.from_environment()).channel(address, channel_options)
-        evaluate = EvaluateRequest.serialize
         self._stub = ratio_service_pb2_grpc.RatioServiceStub(
             self._channel,
             # Messages of Append are bytes already.
-            serializers={"Append": None, "Evaluate": evaluate, "EvaluateStream": evaluate},
+            serializers={"Append": None, "Evaluate": EvaluateRequest.serialize},
             deserializers={"FetchTopK": fetched_records.parse},
         )
         self._kept_streams = KeptStreams()
@@ -189,26 +187,27 @@ class SingleServer:
             if all(part.HasField("record_digest") for part in message.slices):
                 message.lease_id = 0
 
-        send = lambda: self._evaluate_alone(request)
+        send = lambda: self._stub.Evaluate(request, timeout=self._timeout, metadata=spans.metadata())
         return self._send_about(message.run.run_id, send, drop_lease)
 
-    def _evaluate_alone(self, request: EvaluateRequest) -> pb.EvaluateResponse:
-        if request.size() <= _MOST_UNARY_BYTES:
-            return self._stub.Evaluate(request, timeout=self._timeout, metadata=spans.metadata())
-        answers: List[pb.EvaluateResponse] = []
-        self._evaluate_in_stream([request], 1, answers)
-        return answers[0]
-
-    def _evaluate_in_stream(
-        self, requests: Iterable[EvaluateRequest], count: int, answers: List[pb.EvaluateResponse]
+    def _evaluate_side_by_side(
+        self, requests: Iterable[Callable[[], EvaluateRequest]], answers: List[pb.EvaluateResponse]
     ) -> None:
         answers.clear()
-        for answer in self._stub.EvaluateStream(iter(requests), timeout=self._timeout, metadata=spans.metadata()):
-            answers.append(answer)
-        if len(answers) != count:
-            raise errors.from_status(
-                grpc.StatusCode.DATA_LOSS, f"{len(answers)} answers to {count} requests of a stream"
-            )
+        under_way: Deque[Any] = collections.deque()
+        try:
+            for make in requests:
+                if len(under_way) == _EVALUATES_AT_ONCE:
+                    answers.append(under_way[0].result())
+                    under_way.popleft()
+                call = self._stub.Evaluate.future(make(), timeout=self._timeout, metadata=spans.metadata())
+                under_way.append(call)
+            while under_way:
+                answers.append(under_way[0].result())
+                under_way.popleft()
+        finally:
+            for call in under_way:
+                call.cancel()
 
     def shares(self, request: pb.EvaluateRequest, slices: Sequence[Slice]) -> List[Share]:
         """Who is sent what of a batch: all of it goes here."""
@@ -230,9 +229,7 @@ class SingleServer:
         there. Each request is made when it is about to be sent: there may be many, of any size."""
         if len(requests) > 1:
             try:
-                return self._send(
-                    lambda: self._evaluate_in_stream((make() for make in requests), len(requests), answers)
-                )
+                return self._send(lambda: self._evaluate_side_by_side(requests, answers))
             except errors.Error as error:
                 if error.code not in _LEFT_TO_EVALUATE:
                     raise

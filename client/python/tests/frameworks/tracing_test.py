@@ -208,7 +208,7 @@ class TracingTest(unittest.TestCase):
         client._servers.micro_batch_bytes = 400
         self.step(client, run)
         (evaluate,) = [span for span in self.exporter.get_finished_spans() if span.name == "sis.evaluate"]
-        answered = [span for span in self.server_spans() if span.method == "EvaluateStream"]
+        answered = [span for span in self.server_spans() if span.method == "Evaluate"]
         self.assertGreater(len(answered), 2)
         parent = trace.format_span_id(evaluate.context.span_id)
         self.assertEqual({span.parent_id for span in answered}, {parent})
