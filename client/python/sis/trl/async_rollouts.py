@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
+import warnings
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
@@ -12,7 +13,7 @@ from trl.experimental.async_grpo.async_rollout_worker import _AsyncRolloutLoop
 
 from sis import entries
 from sis.client import Client
-from sis.engines.adapter import entries_of
+from sis.engines.adapter import Piece, entries_of
 from sis.engines.lists import stretches
 from sis.engines.vllm import OpenAiAdapter
 from sis.outage import Outage
@@ -84,8 +85,12 @@ class SisRolloutLoopMixin(_Loop):
         if choice["token_ids"]:
             adapter = OpenAiAdapter(request, _LOGPROBS_MODE)
             self._sis_sampling = adapter.sampling
-            turn = _Turn(adapter.record(choice, top_k, self._sis_run.config.vocabulary_size), version)
-            choice["logprobs"]["token_logprobs"] = turn.log_probs()
+            piece = Piece(choice, 0, len(choice["token_ids"]))
+            record, faults = adapter.read([piece], top_k, self._sis_run.config.vocabulary_size)
+            for fault in faults:
+                warnings.warn(f"SIS: position {fault.row} of an answer is not recorded: {fault.why}", RuntimeWarning)
+            log_probs = _Turn(record, version).log_probs()
+            choice["logprobs"] = {**(choice["logprobs"] or {}), "token_logprobs": log_probs}
         return answer
 
     def _sis_version(self, model: str) -> int:

@@ -1,5 +1,6 @@
 """What an engine malformed of the rollouts that TRL has it generate."""
 
+import asyncio
 import dataclasses
 import math
 import types
@@ -11,7 +12,7 @@ import numpy as np
 import sis
 from sis.engines import MalformedOutput
 from sis.engines.vllm import VllmAdapter
-from sis.trl import capture
+from sis.trl import async_rollouts, capture
 
 K = 2
 
@@ -76,3 +77,29 @@ class CaptureTest(unittest.TestCase):
         ):
             with self.assertRaisesRegex(MalformedOutput, message):
                 turn.take(completions, wrong, ids)
+
+    def test_the_asynchronous_trainer_goes_on_with_an_answer_that_is_malformed(self):
+        token = "token_id:{}".format
+        tops = [{token(drawn): -2.0, token(90): -0.5, token(91): -1.5} for drawn in (1, 2)]
+        told = {"tokens": [token(1), token(2)], "token_logprobs": [-2.0, -9999.0], "top_logprobs": tops}
+        for log_probs, own in ((told, [-2.0, math.nan]), (None, [math.nan] * 2)):
+            answer = {"choices": [{"token_ids": [1, 2], "logprobs": log_probs, "finish_reason": "stop"}]}
+
+            class Loop:
+                async def _post(self, path, payload, answer=answer):
+                    return answer
+
+            made = type("Recording", (async_rollouts.SisRolloutLoopMixin, Loop), {})
+            loop = made.__new__(made)
+            config = types.SimpleNamespace(top_k=K, vocabulary_size=100)
+            loop._sis_run, loop.lora_name, loop.model_version = types.SimpleNamespace(config=config), None, 4
+            payload = {"model": "m", "temperature": 1.0, "return_token_ids": True, "logprobs": 0, "prompt": []}
+            with self.assertWarnsRegex(RuntimeWarning, "SIS: position [01] of an answer is not recorded"):
+                answered = asyncio.run(loop._post("/v1/completions", payload))
+            np.testing.assert_array_equal(answered["choices"][0]["logprobs"]["token_logprobs"], own)
+            row = types.SimpleNamespace(
+                completion_mask=[1, 1], old_log_probs=answered["choices"][0]["logprobs"]["token_logprobs"]
+            )
+            entries = async_rollouts._entries("a", row)
+            kinds = [type(entry) for entry in entries]
+            self.assertEqual(kinds, [sis.Gap, sis.Seal] if log_probs is None else [sis.Block, sis.Gap, sis.Seal])
