@@ -19,7 +19,7 @@ _SETTING = (
     "problems with {responses} responses, each used for {updates} optimiser steps. The rollout worker computes with "
     "the trainer's weights, rounded to {bits} bits. Its {top_k} most probable tokens were recorded at every position. "
     "Per seed all arms start from the same weights, which were trained with right answers until {accuracy:.0%} of "
-    "their own answers were right."
+    "their own answers were right. Two seeds can't tell the arms from chance: docs/results.md has more."
 )
 
 
