@@ -31,7 +31,7 @@ struct AppendOptions {
   size_t max_batches_in_flight = 8;
   // How long a block that finds the server over budget is offered again, before it counts as
   // refused.
-  absl::Duration retry_limit = absl::Minutes(2);
+  absl::Duration retry_limit = absl::Minutes(20);
   // How long the stream may stand still while entries wait for acks, before it counts as broken
   // (DeadlineExceeded).
   absl::Duration ack_timeout = absl::Minutes(5);

@@ -26,11 +26,14 @@ constexpr size_t kMostEntries = size_t{1} << 16;
 constexpr size_t kMostBytesOfCaller = 16 << 10;
 
 // The server's wish, within what a client can sensibly do.
-std::chrono::nanoseconds RetryDelay(double seconds) {
+// Doubles with each of the first refusals.
+std::chrono::nanoseconds RetryDelay(double seconds, int refusals) {
+  constexpr int kMostDoublings = 3;
   constexpr double kShortest = 0.001;
   constexpr double kLongest = 60;
   return absl::ToChronoNanoseconds(
-      absl::Seconds(seconds >= kShortest ? std::min(seconds, kLongest) : kShortest));
+      absl::Seconds(seconds >= kShortest ? std::min(seconds, kLongest) : kShortest) *
+      (1 << std::min(refusals, kMostDoublings)));
 }
 
 }  // namespace
@@ -297,7 +300,7 @@ absl::Status ServerAppendWriter::HandleAcks(const v1::AppendResponse& response) 
     if (code == absl::StatusCode::kResourceExhausted &&
         (entries[i].has_block() || entries[i].has_column()) &&
         absl::FromChrono(now - entry.first_exhausted) < options_.retry_limit) {
-      retry_time_ = std::max(retry_time_, now + RetryDelay(ack.retry_seconds()));
+      retry_time_ = std::max(retry_time_, now + RetryDelay(ack.retry_seconds(), entry.refusals++));
       entry.message = entries[i];
       exhausted_.push_back(std::move(entry));
     } else {

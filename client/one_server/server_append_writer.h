@@ -42,6 +42,7 @@ class ServerAppendWriter final : public AppendWriter {
   struct Entry : OutgoingEntry {
     // When the server first had no room for it.
     Clock::time_point first_exhausted = Clock::time_point::max();
+    int refusals = 0;  // for lack of room
   };
   struct Batch {
     v1::AppendRequest request;

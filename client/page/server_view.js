@@ -61,7 +61,6 @@ export class ServerView {
     const server = await call("GetServer");
     const {history} = server;
     const [held, budget] = [Number(server.cacheBytes), Number(server.cacheBudgetBytes)];
-    const waiting = Number(server.waitingAppends ?? 0);
     this.figures.replaceChildren(figures([
       {name: "State", value: server.ready ? "Serving" : "Not serving",
         note: `version ${server.version}`},
@@ -70,8 +69,6 @@ export class ServerView {
       described("Backend", server.backend),
       described("Store", server.store),
       {name: "Cache", value: share(held / budget), note: `${bytes(held)} of ${bytes(budget)}`},
-      {name: "Appends waiting", value: count(waiting),
-        note: waiting === 0 ? "there is room" : "for room: see the cache"},
       {name: "Shared memory", value: count(Number(server.segments ?? 0)), note: "segments leased"},
     ]));
     showTimes(this.cache, history.map(sample => sample.at), [

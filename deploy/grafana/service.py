@@ -168,7 +168,7 @@ def _ingest() -> List[Panel]:
             {"{{run}}": _rate("sis_ingest_positions_total", "run")},
             what="New positions from workers, by run. What is sent again doesn't count.",
             normal="what the engines generate.",
-            otherwise="0 while workers hold streams open: they wait for room, or have nothing to send.",
+            otherwise="0 while workers hold streams open: they find no room, or have nothing to send.",
             runbooks=["ingest_stalled"],
         ),
         lines(
@@ -198,17 +198,9 @@ def _ingest() -> List[Panel]:
             normal="0.",
             otherwise="INVALID_ARGUMENT: bad arrays, in the worker's log by field. ALREADY_EXISTS: two workers write "
             "the same sequence with different contents. FAILED_PRECONDITION: a worker of an older incarnation. "
-            "RESOURCE_EXHAUSTED: no room. UNAVAILABLE: the store does not answer.",
-            runbooks=["entries_refused"],
-        ),
-        lines(
-            "Waiting appends",
-            COUNT,
-            {"{{instance}}": _by_server("sis_waiting_appends")},
-            what="Append streams that are not read until there is room.",
-            normal="0, or a few for moments.",
-            otherwise="for long: rollouts are faster than trainers let go of memory.",
-            runbooks=["appends_wait"],
+            "RESOURCE_EXHAUSTED: no room; for long: rollouts are faster than trainers let go of memory. "
+            "UNAVAILABLE: the store fails.",
+            runbooks=["entries_refused", "appends_wait"],
         ),
         lines(
             "Evicted unread",

@@ -41,8 +41,8 @@ SequenceName Copy(SequenceNameView name) { return {std::string(name.id), name.at
 
 }  // namespace
 
-absl::StatusOr<Ingest> Ingest::Open(StoredRuns& runs, RoomQueue& room_queue,
-                                    const v1::AppendHeader& header, const Caller& caller) {
+absl::StatusOr<Ingest> Ingest::Open(StoredRuns& runs, const v1::AppendHeader& header,
+                                    const Caller& caller) {
   absl::StatusOr<std::shared_ptr<Run>> run = runs.Find(header.run(), caller);
   if (!run.ok()) return run.status();
   if (header.worker().size() > kMaxIdBytes) {
@@ -56,7 +56,7 @@ absl::StatusOr<Ingest> Ingest::Open(StoredRuns& runs, RoomQueue& room_queue,
   }
   if (absl::Status status = CheckSampling(header.sampling()); !status.ok()) return status;
   (*run)->recent_events().NoteSampling(header.sampling().SerializeAsString());
-  return Ingest(runs, room_queue, *std::move(run));
+  return Ingest(runs, *std::move(run));
 }
 
 int64_t Ingest::BytesToCopy(AppendEntries entries) const {
@@ -72,29 +72,20 @@ int64_t Ingest::BytesToCopy(AppendEntries entries) const {
   return static_cast<int64_t>(positions * run_->config().top_k * (sizeof(int32_t) + sizeof(float)));
 }
 
-absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(AppendEntries entries, Turn turn,
-                                                        std::vector<EntryAck>& acks) {
+absl::Status Ingest::Apply(AppendEntries entries, std::vector<EntryAck>& acks) {
   absl::Status present = registry_->Find(run_->id(), run_->incarnation()).status();
   if (!present.ok()) return present;
   acks.reserve(entries.size());
-  turn_ = turn;
-  while (acks.size() < entries.size()) {
-    const size_t entry = acks.size();
+  for (size_t entry = 0; entry < entries.size(); ++entry) {
     ahead_.Prepare(*run_, entries.subspan(entry));
-    EntryAck ack = ApplyEntry(entries[entry]);
-    if (lacking_.has_value()) {
-      lacking_->entry = static_cast<int>(entry);
-      break;
-    }
-    acks.push_back(std::move(ack));
+    acks.push_back(ApplyEntry(entries[entry]));
     ahead_.Advance();
-    if (turn_ == Turn::kServed) turn_ = Turn::kArrived;
   }
   ahead_.Forget();
   if (positions_added_ > 0) run_->recent_events().NoteAppend(run_->now());
   run_->counters().AddIngested(std::exchange(positions_added_, 0), std::exchange(slots_added_, 0),
                                std::exchange(bytes_accepted_, 0));
-  return std::exchange(lacking_, std::nullopt);
+  return absl::OkStatus();
 }
 
 absl::Status Ingest::MakeRoom(SequenceNameView name, int64_t bytes) {
@@ -109,14 +100,9 @@ absl::Status Ingest::MakeRoom(SequenceNameView name, int64_t bytes) {
                                                        " is the most"));
     }
   }
-  const ByteBudget* shortage = turn_ == Turn::kArrived ? room_queue_->Contested(*run_) : nullptr;
-  if (shortage == nullptr) {
-    const Evict last = turn_ == Turn::kOutOfTime ? Evict::kUnread : Evict::kRead;
-    shortage = registry_->MakeRoom(*run_, bytes, last);
-  }
-  if (shortage == nullptr) return absl::OkStatus();
-  if (turn_ != Turn::kOutOfTime) lacking_ = {run_, bytes, shortage, 0};
-  return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes are not to be had"));
+  if (registry_->MakeRoom(*run_, bytes, Evict::kRead) == nullptr) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no room for ", bytes, " bytes: all is leased, in use or unread"));
 }
 
 absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(SequenceNameView name,
@@ -212,11 +198,6 @@ absl::Status Ingest::ChangeWithRoom(
     SequenceNameView name, const std::shared_ptr<Sequence>& sequence,
     absl::FunctionRef<int64_t()> new_bytes,
     absl::FunctionRef<absl::StatusOr<std::vector<LogEntry>>()> change) {
-  if (turn_ == Turn::kArrived && room_queue_->Contested(*run_) != nullptr) {
-    const int64_t bytes = new_bytes();
-    const absl::Status room = bytes > 0 ? MakeRoom(name, bytes) : absl::OkStatus();
-    if (!room.ok()) return room;
-  }
   absl::Status status = Change(name, sequence, change);
   // Another thread may take what was made free: then once more.
   while (absl::IsResourceExhausted(status)) {
@@ -265,7 +246,10 @@ void Ingest::Store(AppendEntries entries, std::vector<EntryAck>& acks) {
 
 EntryAck Ingest::Refusal(absl::Status status) {
   run_->counters().AddRefusedEntry(status.code());
-  run_->recent_events().NoteRefusedEntry(status.code(), run_->now());
+  // Workers that are ahead of the trainer are refused for want of room all the time.
+  if (!absl::IsResourceExhausted(status)) {
+    run_->recent_events().NoteRefusedEntry(status.code(), run_->now());
+  }
   EntryAck ack{.status = std::move(status)};
   if (absl::IsResourceExhausted(ack.status) || absl::IsUnavailable(ack.status)) {
     ack.retry_seconds = kRetrySeconds;
@@ -297,7 +281,6 @@ EntryAck Ingest::ApplyEntry(const AppendEntryView& entry) {
     run_->ForgetIfEmpty(name);
     return InSequence(name, applied);
   }();
-  if (lacking_.has_value()) return {};
   EntryAck ack;
   if (!status.ok()) ack = Refusal(status);
   ack.committed_length =

@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/append/block_reader.h"
-#include "server/append/room_queue.h"
 #include "server/append/sequences_ahead.h"
 #include "server/shared_memory/shared_segment.h"
 #include "server/store/stored_runs.h"
@@ -28,9 +27,8 @@ using AppendEntries = std::span<const AppendEntryView>;
 // One Append stream after its header. Used by one thread at a time.
 class Ingest {
  public:
-  // Checks the header. The runs and the queue must outlive the object.
-  static absl::StatusOr<Ingest> Open(StoredRuns& runs, RoomQueue& room_queue,
-                                     const v1::AppendHeader& header,
+  // Checks the header. The runs must outlive the object.
+  static absl::StatusOr<Ingest> Open(StoredRuns& runs, const v1::AppendHeader& header,
                                      const Caller& caller = Caller());
 
   const std::string& run_id() const { return run_->id(); }
@@ -49,12 +47,10 @@ class Ingest {
     block_.ForgetLarge();
   }
 
-  // Applies the entries that have no acks yet, one by one, and acks them. A refused one changes
-  // nothing, and its ack says why. Stops at an entry that should wait for room, and returns what it
-  // lacks: to be called again when that may be there. An error, with nothing applied, if the run
-  // has been superseded.
-  absl::StatusOr<std::optional<RoomWanted>> Apply(AppendEntries entries, Turn turn,
-                                                  std::vector<EntryAck>& acks);
+  // Applies the entries, one by one, and adds their acks. A refused one changes nothing, and its ack
+  // says why, and when to send it again. An error, with nothing applied, if the run has been
+  // superseded.
+  absl::Status Apply(AppendEntries entries, std::vector<EntryAck>& acks);
 
   // With a durable store an entry is acked only when it is stored. Two calls that wait for the
   // store enclose Apply: BringIn before it, and after it Store, which takes back the acks of what
@@ -64,42 +60,36 @@ class Ingest {
   void Store(AppendEntries entries, std::vector<EntryAck>& acks);
 
  private:
-  Ingest(StoredRuns& runs, RoomQueue& room_queue, std::shared_ptr<Run> run)
+  Ingest(StoredRuns& runs, std::shared_ptr<Run> run)
       : registry_(&runs.registry()),
         stored_(runs.stored()),
-        room_queue_(&room_queue),
         run_(std::move(run)),
         open_(run_->recent_events().OpenAppend()) {}
 
   EntryAck Refusal(absl::Status status);
-  // Nothing if lacking_ is set then.
   EntryAck ApplyEntry(const AppendEntryView& entry);
   absl::Status ApplyBlock(SequenceNameView name, const AppendEntryView& block);
   absl::Status ApplySeal(SequenceNameView name, const AppendEntryView& seal);
   // Finds or makes the sequence, with room made for `bytes_if_new` if need be.
   absl::StatusOr<std::shared_ptr<Sequence>> Open(SequenceNameView name,
                                                  absl::FunctionRef<int64_t()> bytes_if_new);
-  // OK if there may be room now for so many bytes of the sequence. Else ResourceExhausted, and if
-  // it should wait for them, lacking_ is set.
+  // OK if there may be room now for so many bytes of the sequence, else ResourceExhausted.
   absl::Status MakeRoom(SequenceNameView name, int64_t bytes);
 
   // What an entry does to its sequence: `change` returns what to note in the sequence's log,
   // nothing if all of it was there.
   absl::Status Change(SequenceNameView name, const std::shared_ptr<Sequence>& sequence,
                       absl::FunctionRef<absl::StatusOr<std::vector<LogEntry>>()> change);
-  // The same for a change that takes `new_bytes`: makes room, or waits its turn for it.
+  // The same for a change that takes `new_bytes`: makes room if need be.
   absl::Status ChangeWithRoom(SequenceNameView name, const std::shared_ptr<Sequence>& sequence,
                               absl::FunctionRef<int64_t()> new_bytes,
                               absl::FunctionRef<absl::StatusOr<std::vector<LogEntry>>()> change);
 
   RunRegistry* registry_;
   StoredCache* stored_;  // null without a store
-  RoomQueue* room_queue_;
   std::shared_ptr<Run> run_;
   std::shared_ptr<const void> open_;  // counts as one of the run's open streams
   absl::StatusOr<std::shared_ptr<SharedSegment>> segment_ = nullptr;
-  Turn turn_ = Turn::kArrived;                // of the present entry
-  std::optional<RoomWanted> lacking_;         // by the present entry
   BlockReader block_;                         // of the present block
   std::optional<uint32_t> committed_length_;  // if the present entry is a block and stored
   int64_t positions_added_ = 0;               // by the present call, as the next

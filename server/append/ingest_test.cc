@@ -175,7 +175,7 @@ TEST_F(IngestTest, BadHeadersAreRefusedByName) {
     v1::AppendHeader header = HeaderOf(*run_);
     change(header, *header.mutable_sampling());
     const std::string before = sampling();
-    const absl::Status status = Ingest::Open(cache_.runs, cache_.room_queue, header).status();
+    const absl::Status status = Ingest::Open(cache_.runs, header).status();
     EXPECT_EQ(status.code(), code) << message;
     EXPECT_EQ(sampling(), before);
     EXPECT_THAT(std::string(status.message()), HasSubstr(message));
@@ -233,7 +233,7 @@ TEST_F(IngestTest, BadHeadersAreRefusedByName) {
     v1::AppendHeader processed = HeaderOf(*run_);
     change(*processed.mutable_sampling());
     processed.mutable_sampling()->set_log_probs(v1::Sampling::PROCESSED);
-    EXPECT_TRUE(Ingest::Open(cache_.runs, cache_.room_queue, processed).ok()) << message;
+    EXPECT_TRUE(Ingest::Open(cache_.runs, processed).ok()) << message;
     EXPECT_EQ(sampling(), processed.sampling().SerializeAsString());
   }
   v1::AppendHeader neutral = HeaderOf(*run_);
@@ -241,11 +241,11 @@ TEST_F(IngestTest, BadHeadersAreRefusedByName) {
   neutral.mutable_sampling()->set_top_k(-1);
   neutral.mutable_sampling()->set_min_p(0);
   neutral.mutable_sampling()->set_repetition_penalty(1);
-  EXPECT_TRUE(Ingest::Open(cache_.runs, cache_.room_queue, neutral).ok());
+  EXPECT_TRUE(Ingest::Open(cache_.runs, neutral).ok());
 }
 
 TEST_F(IngestTest, ARefusedEntryLeavesItsNeighboursAlone) {
-  absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.runs, cache_.room_queue, HeaderOf(*run_));
+  absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.runs, HeaderOf(*run_));
   ASSERT_TRUE(ingest.ok());
   v1::AppendBatch batch;
   *batch.add_entries()->mutable_block() = records_.Block("a", 0, 0, 0, 5);
@@ -400,7 +400,7 @@ TEST_F(IngestTest, ASealWithoutPositionsIsKept) {
 }
 
 TEST_F(IngestTest, ASupersededRunEndsTheStream) {
-  absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.runs, cache_.room_queue, HeaderOf(*run_));
+  absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.runs, HeaderOf(*run_));
   ASSERT_TRUE(ingest.ok());
   v1::AppendBatch batch;
   *batch.add_entries()->mutable_block() = records_.Block("a");
@@ -435,7 +435,9 @@ TEST_F(IngestTest, WithNothingToEvictItSaysWhenToTryAgain) {
 
 TEST_F(IngestTest, AFullArenaEvictsAsAFullBudgetDoes) {
   Cache cache(1 << 30, {}, 2 * Arena::kSlabBytes);
-  const auto run = cache.CreateRun("r", SmallConfig(kSlots));
+  v1::RunConfig config = SmallConfig(kSlots);
+  config.set_evict_unread(true);
+  const auto run = cache.CreateRun("r", config);
   const Records records = PlainRecords(640);
   const std::vector<SequenceName> names = {{"0", 0}};
   ASSERT_EQ(AppendBlock(cache, *run, records.Block("0")).code(), 0);

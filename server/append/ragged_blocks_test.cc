@@ -230,7 +230,7 @@ TEST_F(RaggedBlocksTest, BytesAreThoseThatCame) {
   const v1::Block ragged = Ragged(records_.Block("b"), kSlots);
   ASSERT_EQ(Block(ragged).code(), 0);
   EXPECT_EQ(run_->counters().totals().ingested_bytes, 2 * 10 * (8 + 8 * kSlots) + 10 * 2);
-  absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.runs, cache_.room_queue, HeaderOf(*run_));
+  absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.runs, HeaderOf(*run_));
   ASSERT_TRUE(ingest.ok());
   v1::AppendBatch batch;
   *batch.add_entries()->mutable_block() = records_.Block("a");

@@ -17,12 +17,12 @@ struct Limits {
   int metric_runs = 100;  // that have metrics of their own; the others share some
   int max_leases = 4096;  // of one run
   absl::Duration max_lease = absl::Hours(1);
-  // Of a run that nothing was fetched or evaluated of for so long, leases end where room is short.
+  // If nothing of a run was fetched or evaluated for so long, its leases end and its unread
+  // sequences may be evicted where room is short.
   absl::Duration lease_absence = absl::Minutes(15);
   int steps_kept = 64;  // draws of one run: those used last
   // For the last values of a sample of sequences, over all runs (server/inspect).
   int64_t inspected_bytes = int64_t{16} << 20;
-  absl::Duration append_patience = absl::Seconds(10);  // that a batch waits for room
 };
 
 // Not flags: nobody has a reason to change them.

@@ -16,7 +16,7 @@ namespace sis {
 
 // What may be evicted.
 enum class Evict {
-  kRead,    // what has been read, or may go unread
+  kRead,    // what has been read, or may go unread; of a run that nobody reads any more, all
   kUnread,  // besides, what a run keeps until it has been read
 };
 

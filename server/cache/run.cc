@@ -38,7 +38,8 @@ Run::Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& l
       inspection_(std::make_unique<Inspection>(limits.inspected_bytes / kInspectedShare,
                                                static_cast<int>(config_.top_k), inspection_budget)),
       // With a store, what is evicted can be read again.
-      members_(!config_.evict_unread && backing_ == nullptr) {}
+      members_(!config_.evict_unread && backing_ == nullptr),
+      last_read_(clock_()) {}
 
 Run::~Run() = default;
 
@@ -264,14 +265,17 @@ void Run::DropExpired() {
 
 int64_t Run::EvictableBytes(int64_t enough, Evict last) {
   WriterLock lock(mutex_);
-  return members_.EvictableBytes(enough, last);
+  return members_.EvictableBytes(enough, LastToGo(last));
 }
 
-std::optional<absl::Time> Run::OldestEvictable(Evict which) {
+std::optional<absl::Time> Run::OldestEvictable(Evict which, Evict last) {
   WriterLock lock(mutex_);
+  if (which > LastToGo(last)) return std::nullopt;
   const Member* oldest = members_.Oldest(which);
   return oldest == nullptr ? std::nullopt : std::optional(oldest->last_used);
 }
+
+Evict Run::LastToGo(Evict asked) const { return IsAbandoned() ? Evict::kUnread : asked; }
 
 bool Run::EvictOldest(Evict last) {
   WriterLock lock(mutex_);
@@ -280,7 +284,8 @@ bool Run::EvictOldest(Evict last) {
 
 bool Run::EvictOldestLocked(Evict last) {
   Member* oldest = members_.Oldest(Evict::kRead);
-  if (oldest == nullptr && last == Evict::kUnread) oldest = members_.Oldest(Evict::kUnread);
+  if (oldest == nullptr && LastToGo(last) == Evict::kUnread)
+    oldest = members_.Oldest(Evict::kUnread);
   if (oldest == nullptr) return false;
   Drop(*oldest, MissingReason::kEvicted);
   return true;

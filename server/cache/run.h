@@ -171,11 +171,14 @@ class Run {
   // Ends leases and drops sequences whose time has come, and those that are stale. Of those in use
   // a few are looked at.
   void DropExpired() ABSL_LOCKS_EXCLUDED(mutex_);
-  // What evicting all that can be evicted would free, unread sequences too if `last` says so; or
-  // `enough`, if it is no less than that.
+  // What evicting all that can be evicted would free, unread sequences too if `last` says so, or if
+  // nothing of the run was fetched or evaluated for longer than Limits::lease_absence; or `enough`,
+  // if it is no less than that.
   int64_t EvictableBytes(int64_t enough, Evict last = Evict::kUnread) ABSL_LOCKS_EXCLUDED(mutex_);
-  // When the least recently used of these sequences that could be evicted was used.
-  std::optional<absl::Time> OldestEvictable(Evict which) ABSL_LOCKS_EXCLUDED(mutex_);
+  // When the least recently used of these sequences that could be evicted was used; nullopt if they
+  // are not among `last`.
+  std::optional<absl::Time> OldestEvictable(Evict which, Evict last = Evict::kUnread)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Evicts the least recently used one, first of kRead, then of what `last` adds; false if there is
   // none.
   bool EvictOldest(Evict last = Evict::kUnread) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -210,6 +213,8 @@ class Run {
   void NoteRead(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsAbandoned() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   uint64_t OldestFreshVersion() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // What may go where up to `asked` may: of a run that nobody reads any more, all.
+  Evict LastToGo(Evict asked) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   bool EvictOldestLocked(Evict last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string id_;
@@ -233,8 +238,8 @@ class Run {
   VersionIndex versions_ ABSL_GUARDED_BY(mutex_);  // empty without max_staleness
   DroppedSequences dropped_ ABSL_GUARDED_BY(mutex_);
   Leases leases_ ABSL_GUARDED_BY(mutex_);
-  // When something was fetched or evaluated, or asked for.
-  absl::Time last_read_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  // When something was fetched or evaluated, or asked for; at first when the run was opened.
+  absl::Time last_read_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sis

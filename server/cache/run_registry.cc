@@ -333,11 +333,10 @@ const ByteBudget* RunRegistry::MakeRoom(Run& run, int64_t bytes, Evict last) {
 
 bool RunRegistry::EvictOldest(Evict last) {
   for (const Evict which : {Evict::kRead, Evict::kUnread}) {
-    if (which > last) break;
     std::shared_ptr<Run> oldest_run;
     absl::Time oldest = absl::InfiniteFuture();
     for (const std::shared_ptr<Run>& run : List()) {
-      const std::optional<absl::Time> used = run->OldestEvictable(which);
+      const std::optional<absl::Time> used = run->OldestEvictable(which, last);
       if (used.has_value() && *used < oldest) {
         oldest = *used;
         oldest_run = run;

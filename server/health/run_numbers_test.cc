@@ -28,7 +28,7 @@ class RunNumbersTest : public testing::Test {
 };
 
 TEST_F(RunNumbersTest, ATrainerOrWorkersThatStopAreMissed) {
-  std::optional<Ingest> worker = *Ingest::Open(cache_.runs, cache_.room_queue, HeaderOf(*run_));
+  std::optional<Ingest> worker = *Ingest::Open(cache_.runs, HeaderOf(*run_));
   // Rollouts of 40 s, steps of 20 s.
   for (int step = 0; step < 3; ++step) {
     Append(*worker, absl::StrCat(step, " a"));
@@ -57,7 +57,7 @@ TEST_F(RunNumbersTest, ATrainerOrWorkersThatStopAreMissed) {
 }
 
 TEST_F(RunNumbersTest, ATrainerThatNeverCameIsWaitedFor) {
-  Ingest worker = *Ingest::Open(cache_.runs, cache_.room_queue, HeaderOf(*run_));
+  Ingest worker = *Ingest::Open(cache_.runs, HeaderOf(*run_));
   for (int minute = 0; minute < 15; ++minute) {
     Append(worker, std::to_string(minute));
     cache_.clock.Advance(absl::Minutes(1));

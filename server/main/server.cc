@@ -29,7 +29,6 @@
 namespace sis {
 namespace {
 
-// How long an append may go on waiting for room that is there.
 constexpr std::chrono::milliseconds kJanitorPeriod(20);
 constexpr int kPeriodsPerCleaning = 50;
 // A server that is killed loses the last draws of its histories, of so long.
@@ -95,7 +94,6 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
                         ? nullptr
                         : std::make_unique<StoredCache>(*store_, registry_, absl::Now)),
       runs_(registry_, stored_cache_.get()),
-      room_queue_(registry_, options.limits.append_patience, SteadyNow),
       segments_(options.shared_memory_bytes),
       backend_(ChooseBackend(options.backend, {.bytes = options.device_cache_bytes,
                                                .most_bytes = options.cache_bytes})),
@@ -104,8 +102,8 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       streams_(SteadyNow),
       workers_(options.evaluate_threads),
       store_threads_(store_ != nullptr ? kStoreThreads : 0),
-      status_(registry_, room_queue_, segments_, rpc_metrics_, absl::Now),
-      service_({runs_, room_queue_, segments_, *backend_.backend, workers_, store_threads_,
+      status_(registry_, segments_, rpc_metrics_, absl::Now),
+      service_({runs_, segments_, *backend_.backend, workers_, store_threads_,
                 streams_, rpc_metrics_, status_, CallersOf(*authenticator_), parsing_,
                 options.default_deadline, spans_.get()}),
       admin_(std::move(admin)),
@@ -235,8 +233,6 @@ MetricFamilies Server::Collect() {
                 {{"backend", std::string(backend_name())},
                  {"store", store_ == nullptr ? "memory" : "rocksdb"},
                  {"version", kVersion}})}},
-       Family("sis_waiting_appends", "Append streams that are not read until there is room.", Gauge,
-              room_queue_.size()),
        Family("sis_segments", "Segments of shared memory leased.", Gauge, segments_.size()),
        Family("sis_segment_bytes",
               "Bytes of shared memory, until the last request that uses a segment has ended.",
@@ -376,7 +372,6 @@ void Server::Shutdown(absl::Duration grace) {
   // is owed.
   status_.SetReady(false);
   if (admin_ != nullptr) admin_->StopServing();
-  room_queue_.Close();
   if (janitor_.joinable()) janitor_.join();
   if (grpc_server_ == nullptr) return;
   grpc_server_->GetHealthCheckService()->SetServingStatus(false);
@@ -446,7 +441,6 @@ void Server::KeepInOrder() {
   const int64_t periods_per_reload =
       std::max<int64_t>(1, absl::ToChronoMilliseconds(reload_interval_) / kJanitorPeriod);
   for (int64_t period = 1; !stopped(); ++period) {
-    room_queue_.Serve();
     if (period % kPeriodsPerSample == 0) status_.Sample();
     if (period % periods_per_reload == 0) {
       for (Reloads& reloads : reloads_) reloads.Reload();

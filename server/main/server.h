@@ -18,7 +18,6 @@
 #include "absl/time/time.h"
 #include "kernels/backend_choice.h"
 #include "server/admin/admin.h"
-#include "server/append/room_queue.h"
 #include "server/cache/run_registry.h"
 #include "server/main/listener.h"
 #include "server/main/server_options.h"
@@ -95,7 +94,7 @@ class Server {
   Admin::Condition Look() const;
   // Waits for the calls in flight, cancels what is left after the grace, and ends all connections.
   void EndCalls(absl::Duration grace);
-  // The janitor: resumes appends that wait for room, drops what has expired.
+  // The janitor: drops what has expired.
   void KeepInOrder();
   // Whatever there is of the file of identities, those of TLS, and a proxy's certificate.
   void WatchFiles(const SecurityOptions& options);
@@ -111,7 +110,6 @@ class Server {
   RunRegistry registry_;
   const std::unique_ptr<StoredCache> stored_cache_;  // null without a store
   StoredRuns runs_;
-  RoomQueue room_queue_;
   SegmentRegistry segments_;
   const BackendChoice backend_;
   const std::unique_ptr<Authenticator> authenticator_;

@@ -92,10 +92,8 @@ ABSL_FLAG(int, max_leases, sis::Limits().max_leases, "most leases of a run");
 ABSL_FLAG(double, max_lease_seconds, absl::ToDoubleSeconds(sis::Limits().max_lease),
           "longest lease");
 ABSL_FLAG(absl::Duration, lease_absence, sis::Limits().lease_absence,
-          "where room is short, leases of a run end of which nothing was fetched or evaluated for "
-          "so long");
-ABSL_FLAG(absl::Duration, append_patience, sis::Limits().append_patience,
-          "how long a batch waits for room before what does not fit is refused");
+          "where room is short, a run of which nothing was fetched or evaluated for so long loses "
+          "its leases, and what nobody has read of it");
 ABSL_FLAG(int64_t, inspected_bytes, sis::Limits().inspected_bytes,
           "for the last evaluated values of a sample of sequences, which sisctl show and the page "
           "open; one run takes at most an eighth, one sequence half of that; 0: none are kept");
@@ -210,7 +208,6 @@ std::string FlagProblem(absl::string_view flag) {
   is_in(FLAGS_max_streams_per_connection, 1, INT32_MAX);
   is_in(FLAGS_grpc_memory_bytes, 1, INT64_MAX);
   constexpr absl::Duration kEver = absl::InfiniteDuration();
-  is_in(FLAGS_append_patience, absl::ZeroDuration(), kEver);
   is_in(FLAGS_lease_absence, absl::ZeroDuration(), kEver);
   is_in(FLAGS_shutdown_grace, absl::ZeroDuration(), kEver);
   is_in(FLAGS_run_idle_expiry, absl::ZeroDuration(), kEver);
@@ -255,7 +252,6 @@ ServerOptions OptionsFromFlags() {
               .lease_absence = absl::GetFlag(FLAGS_lease_absence),
               .steps_kept = absl::GetFlag(FLAGS_steps_kept),
               .inspected_bytes = absl::GetFlag(FLAGS_inspected_bytes),
-              .append_patience = absl::GetFlag(FLAGS_append_patience),
           },
       .security = SecurityFromFlags(),
       .connections = ConnectionLimitsFromFlags(),

@@ -121,7 +121,7 @@ class SisServerTest(unittest.TestCase):
         for _ in range(16):
             self.addCleanup(socket.create_connection((host, int(port))).close)
         with urllib.request.urlopen(f"http://{admin}/metrics", timeout=20) as page:
-            self.assertIn(b"sis_waiting_appends", page.read())
+            self.assertIn(b"sis_cache_bytes", page.read())
 
     def test_the_admin_port_has_a_page_and_answers_probes(self):
         server = self.start()

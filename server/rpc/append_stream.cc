@@ -66,8 +66,7 @@ absl::Status AppendStream::Parse() {
 
 absl::Status AppendStream::OpenIngest() {
   if (ingest_.has_value()) return absl::InvalidArgumentError("header: sent twice");
-  absl::StatusOr<Ingest> ingest =
-      Ingest::Open(resources_.runs, resources_.room_queue, request_.header(), *caller_);
+  absl::StatusOr<Ingest> ingest = Ingest::Open(resources_.runs, request_.header(), *caller_);
   if (!ingest.ok()) return ingest.status();
   ingest_ = *std::move(ingest);
   return absl::OkStatus();
@@ -108,27 +107,13 @@ void AppendStream::HandleRequest() {
   ingest_->LieIn(FindSegment());
   if (!charge_.Take(ingest_->BytesToCopy(request_.entries()))) return End(charge_.Refusal());
   if (ingest_->has_store()) ingest_->BringIn(request_.entries());
-  std::optional<RoomWanted> wanted = Resume(Turn::kArrived);
-  if (!wanted.has_value()) return;
-  absl::Status joined = resources_.room_queue.Join(*this, *std::move(wanted));
-  if (!joined.ok()) End(joined);
-}
-
-std::optional<RoomWanted> AppendStream::Resume(Turn turn) {
-  order_.Begin();
-  absl::StatusOr<std::optional<RoomWanted>> wanted =
-      ingest_->Apply(request_.entries(), turn, acks_);
-  if (!wanted.ok()) {
-    End(wanted.status());
-    return std::nullopt;
+  if (absl::Status applied = ingest_->Apply(request_.entries(), acks_); !applied.ok()) {
+    return End(applied);
   }
-  order_.HandOn();
-  if (!wanted->has_value()) resources_.store_threads.Run([this] { Answer(); });
-  return *std::move(wanted);
+  Answer();
 }
 
 void AppendStream::Answer() {
-  order_.Begin();
   if (ingest_->has_store()) ingest_->Store(request_.entries(), acks_);
   ingest_->Rest();
   span_.End(absl::StatusCode::kOk);
@@ -151,16 +136,6 @@ void AppendStream::Describe() {
   }
   span_.SetRun(ingest_->run_id());
   span_.SetSize(static_cast<int64_t>(sequences.size()), positions);
-}
-
-void AppendStream::GiveUp(const absl::Status& status) {
-  order_.Begin();
-  End(status);
-}
-
-void AppendStream::OnCancel() {
-  order_.Begin();
-  resources_.room_queue.Leave(*this);
 }
 
 void AppendStream::OnWriteDone(bool ok) {

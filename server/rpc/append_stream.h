@@ -9,7 +9,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "server/append/ingest.h"
-#include "server/append/room_queue.h"
 #include "server/rpc/open_streams.h"
 #include "server/rpc/reaction_order.h"
 #include "server/rpc/resources.h"
@@ -20,10 +19,9 @@
 namespace sis {
 
 // Reads a message, answers it, reads the next, so that a worker that is faster than the cache waits
-// in its own writes. A batch that lacks room waits in the queue, and no thread with it.
+// in its own writes.
 // Holds one message at a time, as gRPC received it, and reads it in place. Owns itself.
 class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-                           private RoomQueue::Waiter,
                            private OpenStreams::Stream {
  public:
   // `context` is the call's.
@@ -31,14 +29,9 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
-  void OnCancel() override;
   void OnDone() override;
 
  private:
-  // Goes on with the batch, and answers it or ends the stream.
-  std::optional<RoomWanted> Resume(Turn turn) override;
-  void GiveUp(const absl::Status& status) override;
-
   void Close() override;
 
   void ReadNext();

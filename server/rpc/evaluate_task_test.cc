@@ -49,7 +49,7 @@ class EvaluateTaskTest : public testing::Test {
 
   Resources With(WorkerPool& workers, SegmentRegistry& segments) {
     return {
-        cache_.runs,    cache_.room_queue, segments, backend_, workers,
+        cache_.runs,    segments, backend_, workers,
         store_threads_, streams_,          metrics_, status_,  [](auto&&...) { return Caller(); },
         parsing_};
   }
@@ -83,7 +83,7 @@ class EvaluateTaskTest : public testing::Test {
   SegmentRegistry segments_{0};
   prometheus::Registry registry_;
   RpcMetrics metrics_{registry_};
-  ServerStatus status_{cache_.registry, cache_.room_queue, segments_, metrics_,
+  ServerStatus status_{cache_.registry, segments_, metrics_,
                        [this] { return cache_.clock.Now(); }};
   ByteBudget parsing_{INT64_MAX};
   uint64_t draw_ = 1;

@@ -8,7 +8,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "server/append/room_queue.h"
 #include "server/cache/caller.h"
 #include "server/memory/byte_budget.h"
 #include "server/rpc/open_streams.h"
@@ -31,7 +30,6 @@ using Authorize = std::function<absl::StatusOr<Caller>(const grpc::CallbackServe
 // All that is referred to must outlive the calls.
 struct Resources {
   StoredRuns& runs;
-  RoomQueue& room_queue;  // of appends
   SegmentRegistry& segments;
   const Backend& backend;
   WorkerPool& workers;  // that evaluate

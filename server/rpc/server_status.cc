@@ -24,10 +24,9 @@ void Add(const RunTotals& totals, Activity& sum) {
 
 }  // namespace
 
-ServerStatus::ServerStatus(const RunRegistry& registry, const RoomQueue& room_queue,
+ServerStatus::ServerStatus(const RunRegistry& registry,
                            SegmentRegistry& segments, const RpcMetrics& metrics, Clock clock)
     : registry_(registry),
-      room_queue_(room_queue),
       segments_(segments),
       metrics_(metrics),
       clock_(std::move(clock)),
@@ -78,7 +77,6 @@ v1::GetServerResponse ServerStatus::Describe() {
   response.set_ready(ready_);
   response.set_cache_bytes(registry_.budget().used());
   response.set_cache_budget_bytes(registry_.budget().limit());
-  response.set_waiting_appends(room_queue_.size());
   response.set_segments(segments_.size());
   response.mutable_history()->Add(history_.begin(), history_.end());
   *response.add_history() = Now();

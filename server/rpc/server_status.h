@@ -10,7 +10,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
-#include "server/append/room_queue.h"
 #include "server/cache/run_registry.h"
 #include "server/rpc/rpc_metrics.h"
 #include "server/shared_memory/segment_registry.h"
@@ -32,7 +31,7 @@ class ServerStatus {
   static constexpr std::chrono::seconds kSamplePeriod{5};
   static constexpr size_t kSamples = 360;
 
-  ServerStatus(const RunRegistry& registry, const RoomQueue& room_queue, SegmentRegistry& segments,
+  ServerStatus(const RunRegistry& registry, SegmentRegistry& segments,
                const RpcMetrics& metrics, Clock clock);
 
   void SetIdentity(Identity identity) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -47,7 +46,6 @@ class ServerStatus {
   Activity Now() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const RunRegistry& registry_;
-  const RoomQueue& room_queue_;
   SegmentRegistry& segments_;
   const RpcMetrics& metrics_;
   const Clock clock_;

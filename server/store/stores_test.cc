@@ -183,7 +183,8 @@ TEST(StoredItemTest, AStateHasAsManyFragmentsAsItsBytesTake) {
   for (const SequenceState& bad :
        {SequenceState{.fragments = UINT32_MAX, .bytes = 10}, SequenceState{.fragments = 1},
         SequenceState{.fragments = 1, .bytes = kFragmentBytes + 1},
-        SequenceState{.fragments = 0, .bytes = UINT64_MAX}, SequenceState{.dropped = kMissingReasons.size() + 1},
+        SequenceState{.fragments = 0, .bytes = UINT64_MAX},
+        SequenceState{.dropped = kMissingReasons.size() + 1},
         SequenceState{.fragments = 131'073, .bytes = kMostFormBytes + 1}}) {
     EXPECT_TRUE(absl::IsDataLoss(ParseState(EncodeState(bad)).status())) << bad.fragments;
   }

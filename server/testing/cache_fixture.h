@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "server/append/ingest.h"
-#include "server/append/room_queue.h"
 #include "server/cache/run_registry.h"
 #include "server/messages/cache_messages.h"
 #include "server/store/stored_runs.h"
@@ -55,8 +54,7 @@ struct Cache {
   Cache(int64_t bytes, const Limits& limits, int64_t arena_bytes)
       : arena(*Arena::Map(arena_bytes)),
         registry(bytes, *arena, limits, [this] { return clock.Now(); }),
-        runs(registry, nullptr),
-        room_queue(registry, limits.append_patience, [this] { return clock.Now(); }) {}
+        runs(registry, nullptr) {}
 
   std::shared_ptr<Run> CreateRun(const std::string& id, const v1::RunConfig& config,
                                  uint64_t incarnation = 0) {
@@ -73,7 +71,6 @@ struct Cache {
   std::unique_ptr<Arena> arena;
   RunRegistry registry;
   StoredRuns runs;
-  RoomQueue room_queue;
 };
 
 inline v1::AppendHeader HeaderOf(const Run& run) {
@@ -95,21 +92,19 @@ inline v1::AppendResponse ResponseOf(const v1::AppendBatch& batch,
   return response;
 }
 
-// Applies the batch without waiting for room; with a store, stores it.
+// Applies the batch; with a store, stores it.
 inline absl::StatusOr<v1::AppendResponse> ApplyAtOnce(Ingest& ingest,
                                                       const v1::AppendBatch& batch) {
   const std::vector<AppendEntryView> entries = EntriesOf(batch);
   std::vector<EntryAck> acks;
   if (ingest.has_store()) ingest.BringIn(entries);
-  const auto wanted = ingest.Apply(entries, Turn::kOutOfTime, acks);
-  if (!wanted.ok()) return wanted.status();
-  EXPECT_FALSE(wanted->has_value());
+  if (absl::Status status = ingest.Apply(entries, acks); !status.ok()) return status;
   if (ingest.has_store()) ingest.Store(entries, acks);
   return ResponseOf(batch, acks);
 }
 
 inline v1::Ack IngestEntry(Cache& cache, const Run& run, v1::AppendEntry entry) {
-  absl::StatusOr<Ingest> ingest = Ingest::Open(cache.runs, cache.room_queue, HeaderOf(run));
+  absl::StatusOr<Ingest> ingest = Ingest::Open(cache.runs, HeaderOf(run));
   EXPECT_TRUE(ingest.ok()) << ingest.status();
   v1::AppendBatch batch;
   *batch.add_entries() = std::move(entry);

@@ -42,7 +42,7 @@ class Replica {
   v1::Ack Append(const v1::AppendEntry& entry) {
     v1::AppendBatch batch;
     *batch.add_entries() = entry;
-    absl::StatusOr<Ingest> ingest = Ingest::Open(*runs_, room_queue_, HeaderOf(*run_));
+    absl::StatusOr<Ingest> ingest = Ingest::Open(*runs_, HeaderOf(*run_));
     EXPECT_TRUE(ingest.ok()) << ingest.status();
     const absl::StatusOr<v1::AppendResponse> response = ApplyAtOnce(*ingest, batch);
     EXPECT_TRUE(response.ok()) << response.status();
@@ -77,7 +77,6 @@ class Replica {
   RunRegistry registry_{int64_t{1} << 26, *arena_, {}, [this] { return clock_.Now(); }};
   std::optional<StoredCache> stored_;
   std::optional<StoredRuns> runs_;
-  RoomQueue room_queue_{registry_, absl::ZeroDuration(), [this] { return clock_.Now(); }};
   std::shared_ptr<Run> run_;
 };
 

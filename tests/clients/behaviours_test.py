@@ -53,7 +53,7 @@ class Scene:
         self._sequences = {}
 
     def _start(self, listen):
-        return LiveServer("--append_patience=0s", *self._behaviour.flags, listen=listen, cache_bytes=16 << 20)
+        return LiveServer(*self._behaviour.flags, listen=listen, cache_bytes=16 << 20)
 
     def close(self):
         for server in self._servers:

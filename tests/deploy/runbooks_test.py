@@ -74,6 +74,7 @@ class RunbooksTest(unittest.TestCase):
             of_servers.ServerDown(),
             of_servers.TooManyRuns(),
             of_servers.TrainerGone(),
+            of_servers.NoRoom(),
             of_servers.Files(folder),
             of_servers.RunSetAside(folder),
             of_servers.StoreDamaged(folder),

@@ -10,7 +10,6 @@
 
 #include "absl/time/clock.h"
 #include "server/append/ingest.h"
-#include "server/append/room_queue.h"
 #include "server/cache/run_registry.h"
 #include "server/store/stored_runs.h"
 
@@ -42,16 +41,14 @@ class CacheWithOneRecord {
     if (!response.ok() || response->acks(0).code() != 0) std::abort();
   }
 
-  // Without waiting for room. The arrays are in the batch, or the batch says where in the segment.
+  // The arrays are in the batch, or the batch says where in the segment.
   absl::StatusOr<v1::AppendResponse> Apply(const v1::AppendBatch& batch,
                                            std::shared_ptr<SharedSegment> segment = nullptr) {
     const std::vector<AppendEntryView> entries = EntriesOf(batch);
     std::vector<EntryAck> acks;
     Ingest ingest = OpenIngest();
     ingest.LieIn(std::move(segment));
-    const auto wanted = ingest.Apply(entries, Turn::kOutOfTime, acks);
-    if (!wanted.ok()) return wanted.status();
-    if (wanted->has_value()) std::abort();
+    if (absl::Status status = ingest.Apply(entries, acks); !status.ok()) return status;
     std::string bytes;
     WriteAppendResponse(entries, acks, bytes);
     v1::AppendResponse response;
@@ -65,7 +62,7 @@ class CacheWithOneRecord {
     header.set_vocabulary_size(10);
     header.mutable_sampling()->set_log_probs(v1::Sampling::RAW);
     header.mutable_sampling()->set_temperature(1);
-    absl::StatusOr<Ingest> ingest = Ingest::Open(runs_, room_queue_, header);
+    absl::StatusOr<Ingest> ingest = Ingest::Open(runs_, header);
     if (!ingest.ok()) std::abort();
     return *std::move(ingest);
   }
@@ -82,7 +79,6 @@ class CacheWithOneRecord {
   std::unique_ptr<Arena> arena_;
   RunRegistry registry_;
   StoredRuns runs_{registry_, nullptr};
-  RoomQueue room_queue_{registry_, absl::ZeroDuration(), absl::Now};
 };
 
 }  // namespace sis

@@ -80,8 +80,7 @@ struct Life {
   Life(const std::string& store_description, int64_t bytes, const Limits& limits, Arena& arena,
        const ManualClock& clock, const v1::RunConfig& config)
       : store(*OpenStore(store_description)),
-        registry(bytes, arena, limits, [&clock] { return clock.Now(); }),
-        room_queue(registry, limits.append_patience, [&clock] { return clock.Now(); }) {
+        registry(bytes, arena, limits, [&clock] { return clock.Now(); }) {
     if (store != nullptr) stored.emplace(*store, registry, [&clock] { return clock.Now(); });
     runs.emplace(registry, stored.has_value() ? &*stored : nullptr);
     Create(config, 0);
@@ -95,14 +94,13 @@ struct Life {
     RunRegistry::Created created_run = *runs->Create(request);
     run = created_run.run;
     created = created_run.created;
-    ingest.emplace(*Ingest::Open(*runs, room_queue, HeaderOf(*run)));
+    ingest.emplace(*Ingest::Open(*runs, HeaderOf(*run)));
   }
 
   std::unique_ptr<SequenceStore> store;
   RunRegistry registry;
   std::optional<StoredCache> stored;
   std::optional<StoredRuns> runs;
-  RoomQueue room_queue;
   std::shared_ptr<Run> run;
   bool created;
   std::optional<Ingest> ingest;
@@ -127,6 +125,7 @@ class CacheModelTest : public testing::TestWithParam<Parameters> {
     v1::RunConfig config = SmallConfig(top_k);
     config.set_log_prob_encoding(encoding);
     config.set_time_to_live_seconds(kTimeToLive);
+    config.set_evict_unread(true);
     if (top_k != 1) config.set_max_staleness(kMaxStaleness);
     if (top_k == 3) config.set_byte_quota(BudgetBytes());
     return config;

@@ -37,8 +37,7 @@ constexpr int kSequencesPerWorker =
 class OverloadTest : public testing::Test {
  protected:
   OverloadTest()
-      : server_({"--listen=127.0.0.1:0", "--cache_bytes=" + std::to_string(kBudget),
-                 "--append_patience=100ms"}),
+      : server_({"--listen=127.0.0.1:0", "--cache_bytes=" + std::to_string(kBudget)}),
         channel_(grpc::CreateChannel(server_.address(), grpc::InsecureChannelCredentials())) {
     resident_at_start_ = server_.resident_bytes();
     v1::CreateRunRequest request;

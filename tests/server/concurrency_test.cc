@@ -197,7 +197,7 @@ TEST_F(ConcurrencyTest, SupersededRunsGiveEverythingBack) {
     std::mt19937 random(seed);
     while (!stop) {
       const auto run = Find();
-      absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.runs, cache_.room_queue, HeaderOf(*run));
+      absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.runs, HeaderOf(*run));
       ASSERT_TRUE(ingest.ok());
       v1::AppendBatch batch;
       *batch.add_entries()->mutable_block() = records_.Block(Id(random));

@@ -29,8 +29,7 @@ class Replica {
  public:
   Replica(const std::string& store, const ManualClock& clock, const Limits& limits = {})
       : store_(*OpenStore(store)),
-        registry_(int64_t{1} << 26, *arena_, limits, [&clock] { return clock.Now(); }),
-        room_queue_(registry_, absl::ZeroDuration(), [&clock] { return clock.Now(); }) {
+        registry_(int64_t{1} << 26, *arena_, limits, [&clock] { return clock.Now(); }) {
     if (store_ != nullptr) stored_.emplace(*store_, registry_, [&clock] { return clock.Now(); });
     runs_.emplace(registry_, stored_.has_value() ? &*stored_ : nullptr);
     const auto recovered = runs_->Recover();
@@ -71,7 +70,7 @@ class Replica {
   absl::Status Append(const std::string& id) {
     const absl::StatusOr<std::shared_ptr<Run>> run = Find(id);
     if (!run.ok()) return run.status();
-    absl::StatusOr<Ingest> ingest = Ingest::Open(*runs_, room_queue_, HeaderOf(**run));
+    absl::StatusOr<Ingest> ingest = Ingest::Open(*runs_, HeaderOf(**run));
     if (!ingest.ok()) return ingest.status();
     v1::AppendBatch batch;
     *batch.add_entries()->mutable_block() = records_.Block("a");
@@ -103,7 +102,6 @@ class Replica {
   RunRegistry registry_;
   std::optional<StoredCache> stored_;
   std::optional<StoredRuns> runs_;
-  RoomQueue room_queue_;
   StoredRuns::Recovered recovered_;
 };
 

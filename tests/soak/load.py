@@ -97,7 +97,7 @@ class Load:
 
     def _open_run(self, number):
         with sis.Client(self._address, timeout=30) as client:
-            # With evict_unread nothing waits for room for long, whatever is leased.
+            # Nobody reads all of it.
             run = client.create_run(
                 f"run-{number}", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K, evict_unread=True, time_to_live=60
             )

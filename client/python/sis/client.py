@@ -250,7 +250,7 @@ class Client:
         return export.write(self, run, path)
 
     def append(
-        self, run: Run, *, sampling: Sampling, worker: str = "", retry_timeout: float = 60.0
+        self, run: Run, *, sampling: Sampling, worker: str = "", retry_timeout: float = 1200.0
     ) -> AppendStream:
         """Opens a stream for behaviour log-probs that were made as `sampling` says.
 
@@ -270,7 +270,7 @@ class Client:
         *,
         sampling: Sampling,
         worker: str = "",
-        retry_timeout: float = 60.0,
+        retry_timeout: float = 1200.0,
     ) -> Dict[SequenceRef, int]:
         """Appends blocks, gaps and seals of any sequences. Returns the committed length
         of each sequence, once all is stored and readable.

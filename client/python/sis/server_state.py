@@ -36,8 +36,7 @@ class ServerState:
     ready: bool
     cache_bytes: int
     cache_budget_bytes: int
-    # Append entries that wait for room, and leased shared-memory segments.
-    waiting_appends: int
+    # Leased shared-memory segments.
     segments: int
     # One every 5 s, at most 360; the last is of now.
     history: Tuple[Activity, ...]

@@ -58,7 +58,7 @@ NONSENSE = (
     ({**INSECURE, "flags": {"listen": "0.0.0.0:1"}}, "flags.listen"),
     ({**INSECURE, "flags": {"step_kept": "1"}}, "step_kept"),
     ({"flags": {"steps_kept": 4194304}}, "steps_kept"),
-    ({**INSECURE, "flags": {"append_patience": "banana"}}, "append_patience"),
+    ({**INSECURE, "flags": {"lease_absence": "banana"}}, "lease_absence"),
     ({**INSECURE, "memory": {"runIdleExpiry": "banana"}}, "runIdleExpiry"),
     ({**INSECURE, "adminHosts": ["."]}, "adminHosts"),
     ({**INSECURE, "flags": {"metric_runs": True}}, "metric_runs"),

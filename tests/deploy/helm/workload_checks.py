@@ -102,7 +102,7 @@ class WorkloadChecks(unittest.TestCase):
         for change in (
             {"servers": 5},
             {"memory": {"cacheMiB": 8192}},
-            {"flags": {"append_patience": "30s"}},
+            {"flags": {"lease_absence": "30m"}},
             {"security": {"tlsSecret": "tls", "identitiesSecret": "identities"}},
             {"podLabels": {"a": "b"}},
             {"updateStrategy": {"type": "OnDelete"}},

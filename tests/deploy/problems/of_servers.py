@@ -61,18 +61,17 @@ class TooManyRuns(Problem):
 class TrainerGone(Problem):
     """Workers fill a small memory that nobody reads."""
 
-    # Some always wait.
     workers = 6
 
     def __init__(self) -> None:
         super().__init__()
-        self.server = LiveServer("--append_patience=2s", cache_bytes=16 << 20)
+        self.server = LiveServer("--lease_absence=2s", cache_bytes=16 << 20)
         self.client = sis.Client(self.server.address, timeout=30)
         self.run_id = "SisEvictedUnread"
         self.run = self.client.create_run(self.run_id, seed=1, vocabulary_size=32, top_k=16)
         self.appended: List[str] = []
         here = {"instance": self.server.admin_address}
-        self.alerts = {"SisEvictedUnread": {"run": self.run_id}, "SisAppendsWait": here, "SisCacheNearLimit": here}
+        self.alerts = {"SisEvictedUnread": {"run": self.run_id}, "SisCacheNearLimit": here}
 
     def step(self) -> None:
         name = str(time.monotonic_ns())
@@ -89,6 +88,32 @@ class TrainerGone(Problem):
 
     def close(self) -> None:
         self.present = False
+        super().close()
+        self.client.close()
+        self.server.close()
+
+
+class NoRoom(Problem):
+    """A trainer that is there, and reads nothing of what fills the run's quota."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server = LiveServer(cache_bytes=16 << 20)
+        self.client = sis.Client(self.server.address, timeout=30)
+        self.run_id = "SisAppendsWait"
+        self.run = self.client.create_run(self.run_id, seed=1, vocabulary_size=32, top_k=16, byte_quota=1 << 20)
+        self.alerts = {"SisAppendsWait": {"instance": self.server.admin_address, "run": self.run_id}}
+
+    def step(self) -> None:
+        if not self.present:
+            return
+        self.client.fetch_top_k(self.run, [sis.Slice("another", length=1)])
+        with contextlib.suppress(sis.AppendError):
+            with self.client.append(self.run, sampling=SAMPLING, retry_timeout=0) as stream:
+                name = str(time.monotonic_ns())
+                stream.block(name, first_position=0, policy_version=0, **uniform_block(16, 4096))
+
+    def close(self) -> None:
         super().close()
         self.client.close()
         self.server.close()

@@ -41,7 +41,8 @@ class Entry:
     """A checked one, until it is acked for good."""
 
     __slots__ = (
-        "sequence", "kind", "first", "end", "parts", "size", "placed", "retry_until", "answered",
+        "sequence", "kind", "first", "end", "parts", "size", "placed", "retry_until", "refusals",
+        "answered",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +67,8 @@ class Entry:
         self.placed = placed
         # Set by the first refusal for lack of room, on time.monotonic().
         self.retry_until: Optional[float] = None
+        # For lack of room.
+        self.refusals = 0
         # Acked, or refused for good.
         self.answered = False
 

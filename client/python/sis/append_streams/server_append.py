@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import queue
+import random
 import threading
 import time
 from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -29,6 +30,8 @@ MAX_IN_FLIGHT = 8
 # What an entry refused without a delay waits at least, in seconds, so that a full server is not
 # hammered.
 MIN_RETRY_SECONDS = 0.02
+# The delay doubles so often with each further refusal of an entry.
+MOST_DOUBLINGS = 3
 
 
 class _Batch(NamedTuple):
@@ -286,7 +289,10 @@ class ServerAppendStream(AppendStream):
         now = time.monotonic()
         if entry.retry_until is None:
             entry.retry_until = now + self._retry_timeout
-        again = now + max(ack.retry_seconds, MIN_RETRY_SECONDS)
+        delay = max(ack.retry_seconds, MIN_RETRY_SECONDS) * 2 ** min(entry.refusals, MOST_DOUBLINGS)
+        # Not all workers at the same time.
+        again = now + delay * random.uniform(1.0, 1.25)
+        entry.refusals += 1
         if again > entry.retry_until:
             return False
         self._waiting_for_room.append((again, entry))

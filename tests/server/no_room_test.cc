@@ -1,0 +1,165 @@
+// Appends where memory is short: what goes for them, and when they are refused.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "server/testing/cache_fixture.h"
+#include "server/testing/record_generator.h"
+
+namespace sis {
+namespace {
+
+using absl::StatusCode;
+
+constexpr int kSlots = 4;
+
+int64_t BytesOfOnePage() {
+  return Sequence::kBaseBytes + Sequence::kVersionSpanBytes + OnePage(kSlots);
+}
+
+// A cache with room for three sequences of an open page; "a", "b" and "c" are there.
+class NoRoomTest : public testing::Test {
+ protected:
+  explicit NoRoomTest(bool evict_unread = false) {
+    v1::RunConfig config = SmallConfig(kSlots);
+    config.set_evict_unread(evict_unread);
+    run_ = cache_.CreateRun("r", config);
+    for (const std::string id : {"a", "b", "c"}) {
+      EXPECT_EQ(Append(id), StatusCode::kOk);
+      cache_.clock.Advance(absl::Milliseconds(1));
+    }
+  }
+
+  StatusCode Append(const std::string& id) {
+    const v1::Ack ack = AppendBlock(cache_, *run_, records_.Block(id));
+    EXPECT_EQ(ack.retry_seconds() > 0, ack.code() != 0);
+    return static_cast<StatusCode>(ack.code());
+  }
+  uint64_t Lease(const std::string& id) {
+    const SequenceName name{id, 0};
+    return *run_->Lease({&name, 1}, absl::Hours(1));
+  }
+  bool Has(const std::string& id) {
+    return std::holds_alternative<std::shared_ptr<Sequence>>(run_->FindToChange({id, 0}));
+  }
+  double evicted_unread() const { return run_->counters().totals().evicted_unread; }
+
+  const Records records_ = RecordGenerator(kSlots, 1000, 5).NextRecords(60);
+  Cache cache_{3 * BytesOfOnePage()};
+  std::shared_ptr<sis::Run> run_;
+};
+
+class EvictUnreadTest : public NoRoomTest {
+ protected:
+  EvictUnreadTest() : NoRoomTest(true) {}
+};
+
+TEST_F(NoRoomTest, WhatIsUnreadStaysAsLongAsATrainerMayReadIt) {
+  EXPECT_EQ(Append("d"), StatusCode::kResourceExhausted);
+  EXPECT_EQ(run_->Describe().sequences, 3) << "neither is anything evicted nor 'd' begun";
+  run_->Find({"b", 0});
+  EXPECT_EQ(Append("d"), StatusCode::kOk);
+  EXPECT_FALSE(Has("b")) << "it was read";
+  EXPECT_TRUE(Has("a") && Has("c"));
+  EXPECT_EQ(evicted_unread(), 0);
+  EXPECT_EQ(Append("a"), StatusCode::kOk) << "what is there needs no room";
+}
+
+TEST_F(NoRoomTest, WhatIsUnreadGoesOnceTheTrainerIsGone) {
+  run_->Find({"a", 0});
+  cache_.clock.Advance(Limits().lease_absence);
+  run_->Find({"none", 0});
+  EXPECT_EQ(Append("d"), StatusCode::kOk);
+  EXPECT_EQ(Append("e"), StatusCode::kResourceExhausted);
+  cache_.clock.Advance(Limits().lease_absence + absl::Milliseconds(1));
+  EXPECT_EQ(Append("e"), StatusCode::kOk);
+  EXPECT_EQ(evicted_unread(), 1);
+  EXPECT_FALSE(Has("b")) << "used longest ago";
+  EXPECT_TRUE(Has("c") && Has("d"));
+}
+
+TEST_F(NoRoomTest, AppendsOfAnotherRunAreRefusedUntilTheTrainerIsGone) {
+  const auto other = cache_.CreateRun("other", SmallConfig(kSlots));
+  cache_.clock.Advance(Limits().lease_absence + absl::Milliseconds(1));
+  run_->Find({"none", 0});
+  EXPECT_EQ(AppendBlock(cache_, *other, records_.Block("d")).code(),
+            static_cast<int>(StatusCode::kResourceExhausted));
+  cache_.clock.Advance(Limits().lease_absence + absl::Milliseconds(1));
+  EXPECT_EQ(AppendBlock(cache_, *other, records_.Block("d")).code(), 0);
+  EXPECT_FALSE(Has("a")) << "of any run that nobody reads";
+}
+
+TEST_F(EvictUnreadTest, TheLeastRecentlyUsedGoesAtOnce) {
+  EXPECT_EQ(Append("a"), StatusCode::kOk) << "a use";
+  EXPECT_EQ(Append("d"), StatusCode::kOk);
+  EXPECT_FALSE(Has("b"));
+  EXPECT_EQ(evicted_unread(), 1);
+}
+
+TEST_F(EvictUnreadTest, WhatIsLeasedOrInUseStays) {
+  std::vector<uint64_t> leases = {Lease("a"), Lease("b")};
+  sis::Run::Found read = run_->Find({"c", 0});
+  EXPECT_EQ(Append("d"), StatusCode::kResourceExhausted);
+  EXPECT_EQ(Append("a"), StatusCode::kOk) << "what is there needs no room";
+  read = MissingReason::kNeverArrived;
+  EXPECT_EQ(Append("d"), StatusCode::kOk);
+  EXPECT_FALSE(Has("c"));
+  read = run_->Find({"d", 0});
+  EXPECT_EQ(Append("e"), StatusCode::kResourceExhausted);
+  run_->EndLease(leases[1]);
+  EXPECT_EQ(Append("e"), StatusCode::kOk);
+  EXPECT_FALSE(Has("b"));
+}
+
+TEST_F(EvictUnreadTest, ARefusedEntryHoldsUpNoOther) {
+  for (const std::string id : {"a", "b", "c"}) Lease(id);
+  v1::AppendBatch batch;
+  for (const std::string id : {"d", "a", "e"}) {
+    *batch.add_entries()->mutable_block() = records_.Block(id);
+  }
+  Ingest ingest = *Ingest::Open(cache_.runs, HeaderOf(*run_));
+  const absl::StatusOr<v1::AppendResponse> response = ApplyAtOnce(ingest, batch);
+  ASSERT_TRUE(response.ok()) << response.status();
+  const auto code = [&](int i) { return static_cast<StatusCode>(response->acks(i).code()); };
+  EXPECT_EQ(code(0), StatusCode::kResourceExhausted);
+  EXPECT_EQ(code(1), StatusCode::kOk);
+  EXPECT_EQ(code(2), StatusCode::kResourceExhausted);
+  EXPECT_EQ(run_->Describe().sequences, 3);
+}
+
+TEST_F(EvictUnreadTest, WhatCanNeverFitEvictsNothing) {
+  const auto refused = [&](const v1::Block& block, sis::Run& run) {
+    EXPECT_EQ(AppendBlock(cache_, run, block).code(),
+              static_cast<int>(StatusCode::kResourceExhausted));
+  };
+  RecordGenerator generator(kSlots, 1000, 6);
+  refused(generator.NextRecords(64 * 20).Block("d"), *run_);
+  // With what 'a' holds already.
+  refused(generator.NextRecords(64 * 12).Block("a", 64, 0, 0, 64 * 12), *run_);
+  v1::RunConfig config = SmallConfig(kSlots);
+  config.set_byte_quota(BytesOfOnePage());
+  const auto small = cache_.CreateRun("small", config);
+  refused(generator.NextRecords(64).Block("a", 32, 0, 0, 64), *small);
+  EXPECT_EQ(run_->Describe().sequences, 3);
+}
+
+// Eight times what there is room for, and a trainer that reads each once.
+TEST_F(NoRoomTest, NothingIsLostToATrainerThatReadsAll) {
+  std::vector<std::string> acked = {"a", "b", "c"};
+  size_t read = 0;
+  for (int i = 0; i < 24; ++i) {
+    const std::string id = std::to_string(i);
+    while (Append(id) != StatusCode::kOk) {
+      ASSERT_LT(read, acked.size());
+      EXPECT_TRUE(Has(acked[read])) << acked[read];
+      run_->Find({acked[read++], 0});
+    }
+    acked.push_back(id);
+  }
+  EXPECT_EQ(evicted_unread(), 0);
+}
+
+}  // namespace
+}  // namespace sis
