@@ -76,7 +76,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::vector<std::s
   std::vector<std::shared_ptr<SingleServer>> servers;
   for (const std::string& address : addresses) {
     if (absl::Status status = options.credentials.CheckFor(address); !status.ok()) return status;
-    channels.push_back(MakeChannel(address, options.credentials, options.traceparent));
+    channels.push_back(MakeChannel(address, options.credentials));
     servers.push_back(std::make_shared<SingleServer>(
         channels.back(), options.call_timeout, one ? nullptr : std::make_unique<CircuitBreaker>()));
   }

@@ -36,11 +36,6 @@ struct ClientOptions {
   size_t micro_batch_bytes = 4 << 20;
   // Who the client is, and TLS: Credentials::FromEnvironment() for what users have set.
   Credentials credentials = {};
-  // The trace that calls are part of: W3C's traceparent of the present span, empty if there is
-  // none. Asked at the start of each call, with one server by the thread that makes it, else by
-  // threads of the client's. An AppendWriter belongs to the trace of when it was opened. Only for
-  // Connect.
-  TraceParentSource traceparent = nullptr;
 };
 
 struct FetchOptions {

@@ -95,9 +95,7 @@ class HeaderInterceptors final : public grpc::experimental::ClientInterceptorFac
 }  // namespace
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
-                                           const Credentials& credentials,
-                                           const TraceParentSource& traceparent,
-                                           bool own_connection) {
+                                           const Credentials& credentials, bool own_connection) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
@@ -124,9 +122,6 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
         "authorization", [token = std::make_shared<Token>(credentials)] {
           return absl::StrCat("Bearer ", token->Get());
         }));
-  }
-  if (traceparent) {
-    interceptors.push_back(std::make_unique<HeaderInterceptors>("traceparent", traceparent));
   }
   if (interceptors.empty()) return grpc::CreateCustomChannel(address, transport, arguments);
   return grpc::experimental::CreateCustomChannelWithInterceptors(address, transport, arguments,

@@ -1,7 +1,6 @@
 // Connections to a server.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -13,16 +12,11 @@ class Channel;
 
 namespace sis {
 
-// What a call tells as `traceparent`, W3C's trace context; empty: nothing. Null where nobody
-// traces. Asked by the thread that begins the call.
-using TraceParentSource = std::function<std::string()>;
-
 // A channel to host:port that takes messages of any size, and finds a server that comes back in
 // about a second. The credentials must have been checked for it. With `own_connection` it shares
 // none with other channels to the same address.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
                                            const Credentials& credentials,
-                                           const TraceParentSource& traceparent,
                                            bool own_connection = false);
 
 }  // namespace sis

@@ -8,7 +8,7 @@ from deploy.grafana import expressions as promql
 from deploy.grafana import panels, variables
 from deploy.grafana.panels import (
     BYTES, BYTES_PER_SECOND, CALLS_PER_SECOND, COUNT, HALF, OPERATIONS_PER_SECOND, SECONDS, SHARE, TOKENS_PER_SECOND,
-    WHOLE, Column, Panel, lines,
+    Column, Panel, lines,
 )  # fmt: skip
 
 _FAILURES = "Unknown|DeadlineExceeded|ResourceExhausted|Unimplemented|Internal|Unavailable|DataLoss"
@@ -516,14 +516,5 @@ def _process() -> List[Panel]:
             "says why.",
             runbooks=["reload_failed"],
             width=HALF,
-        ),
-        lines(
-            "Spans dropped",
-            OPERATIONS_PER_SECOND,
-            {"{{instance}}": _rate("sis_dropped_spans_total", "instance")},
-            what="Spans of traced calls that the file of --trace_file lacks.",
-            normal="0.",
-            otherwise="the disk is full, or slower than calls are traced: traces have holes. Sample fewer calls.",
-            width=WHOLE,
         ),
     ]

@@ -47,8 +47,8 @@ class Ingest {
     block_.ForgetLarge();
   }
 
-  // Applies the entries, one by one, and adds their acks. A refused one changes nothing, and its ack
-  // says why, and when to send it again. An error, with nothing applied, if the run has been
+  // Applies the entries, one by one, and adds their acks. A refused one changes nothing, and its
+  // ack says why, and when to send it again. An error, with nothing applied, if the run has been
   // superseded.
   absl::Status Apply(AppendEntries entries, std::vector<EntryAck>& acks);
 

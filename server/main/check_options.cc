@@ -16,7 +16,6 @@
 #include "server/security/authenticator.h"
 #include "server/security/tls_files.h"
 #include "server/store/parse_store.h"
-#include "server/tracing/span_file.h"
 
 namespace sis {
 namespace {
@@ -154,10 +153,7 @@ absl::Status CheckFiles(const ServerOptions& options) {
   if (status.ok() && options.security.has_tls()) status = TlsFiles::Check(options.security);
   if (status.ok()) status = CheckProxyCertificate(options.security);
   if (status.ok() && !options.tokenizer.empty()) status = CheckTokenizer(options.tokenizer);
-  if (!status.ok() || options.trace_file.empty()) return status;
-  status = SpanFile::Check(options.trace_file);
-  if (status.ok()) return status;
-  return absl::InvalidArgumentError(absl::StrCat("--trace_file: ", status.message()));
+  return status;
 }
 
 }  // namespace sis

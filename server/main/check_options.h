@@ -20,8 +20,7 @@ std::string StoreProblem(const std::string& store);
 absl::Status CheckOptions(const ServerOptions& options);
 
 // InvalidArgument or NotFound names the flag whose file can't be read or understood: --identities,
-// those of TLS, --proxy_certificate, --tokenizer; or --trace_file, if it can't be written. A start
-// says the same, but later. Nothing is made or changed.
+// those of TLS, --proxy_certificate, --tokenizer. A start says the same, but later.
 absl::Status CheckFiles(const ServerOptions& options);
 
 }  // namespace sis

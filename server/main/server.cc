@@ -3,9 +3,7 @@
 #include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <limits.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -71,12 +69,6 @@ Authorize CallersOf(const Authenticator& authenticator) {
   };
 }
 
-// Empty if it has none.
-std::string HostName() {
-  char name[HOST_NAME_MAX + 1] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "";
-}
-
 // From then on gRPC stays until the process ends. When its last user goes it would join threads of
 // its own, of which one may be asleep for another 10 s.
 void KeepGrpc() { [[maybe_unused]] static const bool kept = (grpc_init(), true); }
@@ -85,9 +77,8 @@ void KeepGrpc() { [[maybe_unused]] static const bool kept = (grpc_init(), true);
 
 Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
                std::unique_ptr<SequenceStore> store, std::unique_ptr<Admin> admin,
-               std::unique_ptr<Authenticator> authenticator, std::unique_ptr<SpanFile> spans)
-    : spans_(std::move(spans)),
-      arena_(std::move(arena)),
+               std::unique_ptr<Authenticator> authenticator)
+    : arena_(std::move(arena)),
       store_(std::move(store)),
       registry_(options.cache_bytes, *arena_, options.limits, SteadyNow),
       stored_cache_(store_ == nullptr
@@ -103,9 +94,9 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       workers_(options.evaluate_threads),
       store_threads_(store_ != nullptr ? kStoreThreads : 0),
       status_(registry_, segments_, rpc_metrics_, absl::Now),
-      service_({runs_, segments_, *backend_.backend, workers_, store_threads_,
-                streams_, rpc_metrics_, status_, CallersOf(*authenticator_), parsing_,
-                options.default_deadline, spans_.get()}),
+      service_({runs_, segments_, *backend_.backend, workers_, store_threads_, streams_,
+                rpc_metrics_, status_, CallersOf(*authenticator_), parsing_,
+                options.default_deadline}),
       admin_(std::move(admin)),
       run_idle_expiry_(options.run_idle_expiry),
       reload_interval_(options.security.reload_interval) {
@@ -134,14 +125,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOnce(const ServerOptions& o
     if (!listening.ok()) return listening.status();
     admin = *std::move(listening);
   }
-  std::unique_ptr<SpanFile> spans;
-  if (!options.trace_file.empty()) {
-    auto opened = SpanFile::Open(options.trace_file, {.version = kVersion, .host = HostName()});
-    if (!opened.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--trace_file: ", opened.status().message()));
-    }
-    spans = *std::move(opened);
-  }
   const absl::Time begin = SteadyNow();
   absl::StatusOr<std::unique_ptr<SequenceStore>> store = OpenStore(options.store);
   if (!store.ok()) return store.status();
@@ -153,8 +136,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOnce(const ServerOptions& o
   }
   (*arena)->Populate();
   std::unique_ptr<Server> server(new Server(options, *std::move(arena), *std::move(store),
-                                            std::move(admin), *std::move(authenticator),
-                                            std::move(spans)));
+                                            std::move(admin), *std::move(authenticator)));
   if (absl::Status status = server->Recover(options.store, opening); !status.ok()) return status;
   if (absl::Status status = server->Listen(options); !status.ok()) return status;
   server->StartServing(options);
@@ -243,9 +225,6 @@ MetricFamilies Server::Collect() {
        Family("sis_cut_connections_total",
               "Connections cut because they brought too much before anybody said who they are.",
               Counter, authenticator_->strangers().cut()),
-       Family("sis_dropped_spans_total",
-              "Spans that --trace_file lacks, for want of room on the disk or before it.", Counter,
-              spans_ == nullptr ? 0 : spans_->dropped()),
        Family("sis_store_read_only", "1 while the store has no room for appends.", Gauge,
               ReadOnlyReason().empty() ? 0 : 1),
        Family("sis_store_damaged_files",

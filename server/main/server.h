@@ -39,7 +39,6 @@
 #include "server/threads/mutex.h"
 #include "server/threads/store_threads.h"
 #include "server/threads/worker_pool.h"
-#include "server/tracing/span_file.h"
 
 namespace sis {
 
@@ -76,7 +75,7 @@ class Server {
   // `store` is null if nothing is to outlive the memory, `admin` if there is no admin port.
   Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
          std::unique_ptr<SequenceStore> store, std::unique_ptr<Admin> admin,
-         std::unique_ptr<Authenticator> authenticator, std::unique_ptr<SpanFile> spans);
+         std::unique_ptr<Authenticator> authenticator);
   // DataLoss if the store can't be read for damage.
   static absl::StatusOr<std::unique_ptr<Server>> StartOnce(const ServerOptions& options);
   // `store` is what OpenStore was given, `opening` how long it took.
@@ -104,7 +103,6 @@ class Server {
   prometheus::Registry counted_;
   RpcMetrics rpc_metrics_{counted_};
   StoreMetrics store_metrics_{counted_};
-  const std::unique_ptr<SpanFile> spans_;  // or null
   const std::unique_ptr<Arena> arena_;
   const std::unique_ptr<SequenceStore> store_;  // or null
   RunRegistry registry_;

@@ -38,8 +38,6 @@ struct ServerOptions {
   absl::Duration run_idle_expiry = absl::InfiniteDuration();
   // Of calls whose clients set none, for each answer.
   absl::Duration default_deadline = absl::Minutes(5);
-  // Spans of calls whose callers trace them are added to this file; empty for none.
-  std::string trace_file = "";
   Limits limits;
   SecurityOptions security;
   ConnectionLimits connections;

@@ -48,10 +48,6 @@ ABSL_FLAG(std::string, admin_hosts, sis::ServerOptions().admin_hosts,
           "may");
 ABSL_FLAG(std::string, tokenizer, sis::ServerOptions().tokenizer,
           "a Hugging Face tokenizer.json, for the texts of tokens on the page");
-ABSL_FLAG(
-    std::string, trace_file, sis::ServerOptions().trace_file,
-    "file that gets spans in OTLP/JSON, for OpenTelemetry's collector, of calls whose callers "
-    "trace them; empty for none (docs/operations.md)");
 ABSL_FLAG(int64_t, cache_bytes, sis::ServerOptions().cache_bytes,
           "most bytes of recorded sequences in memory, taken at start");
 ABSL_FLAG(int64_t, max_message_bytes, sis::ServerOptions().max_message_bytes,
@@ -238,7 +234,6 @@ ServerOptions OptionsFromFlags() {
       .store = absl::GetFlag(FLAGS_store),
       .run_idle_expiry = absl::GetFlag(FLAGS_run_idle_expiry),
       .default_deadline = absl::GetFlag(FLAGS_default_deadline),
-      .trace_file = absl::GetFlag(FLAGS_trace_file),
       .limits =
           {
               .max_top_k = absl::GetFlag(FLAGS_max_top_k),

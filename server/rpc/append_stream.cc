@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
-#include "absl/strings/string_view.h"
 #include "server/rpc/grpc_status.h"
 #include "server/wire/received_bytes.h"
 
@@ -84,7 +82,6 @@ void AppendStream::OnReadDone(bool ok) {
     if (!std::exchange(reading_, false)) return;  // closed
   }
   if (!ok) return End(absl::OkStatus());  // the worker has closed its side
-  span_ = trace_.Begin(kMethod);
   order_.HandOn();
   resources_.store_threads.Run([this] { HandleRequest(); });
 }
@@ -93,7 +90,6 @@ void AppendStream::HandleRequest() {
   order_.Begin();
   if (absl::Status status = Parse(); !status.ok()) return End(status);
   if (request_.is_header()) {
-    span_ = RequestSpan();
     if (absl::Status status = OpenIngest(); !status.ok()) return End(status);
     Clear();
     return ReadNext();
@@ -102,7 +98,6 @@ void AppendStream::HandleRequest() {
     return End(absl::InvalidArgumentError("message: neither header nor batch"));
   }
   if (!ingest_.has_value()) return End(absl::InvalidArgumentError("header: must come first"));
-  if (span_.is_traced()) Describe();
   acks_.clear();
   ingest_->LieIn(FindSegment());
   if (!charge_.Take(ingest_->BytesToCopy(request_.entries()))) return End(charge_.Refusal());
@@ -116,26 +111,12 @@ void AppendStream::HandleRequest() {
 void AppendStream::Answer() {
   if (ingest_->has_store()) ingest_->Store(request_.entries(), acks_);
   ingest_->Rest();
-  span_.End(absl::StatusCode::kOk);
   WriteAppendResponse(request_.entries(), acks_, answer_);
   const grpc::Slice slice(answer_);
   written_ = grpc::ByteBuffer(&slice, 1);
   WriteBegins();
   order_.HandOn();
   StartWrite(&written_);
-}
-
-void AppendStream::Describe() {
-  absl::flat_hash_set<absl::string_view> sequences;
-  int64_t positions = 0;
-  for (const AppendEntryView& entry : request_.entries()) {
-    sequences.insert({entry.sequence_id.data(), entry.sequence_id.size()});
-    if (entry.kind == AppendEntryView::Kind::kBlock) {
-      positions += static_cast<int64_t>(entry.sampled_ids.size() / sizeof(int32_t));
-    }
-  }
-  span_.SetRun(ingest_->run_id());
-  span_.SetSize(static_cast<int64_t>(sequences.size()), positions);
 }
 
 void AppendStream::OnWriteDone(bool ok) {
@@ -157,7 +138,6 @@ void AppendStream::Clear() {
 
 void AppendStream::End(const absl::Status& status) {
   code_ = status.code();
-  span_.End(code_);
   order_.HandOn();
   Finish(ToGrpcStatus(status));
 }

@@ -39,8 +39,6 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void HandleRequest();
   // Once the batch is applied: stores it, then acks it.
   void Answer();
-  // What the batch is, for its span.
-  void Describe();
   // Gives back what a message has taken, once it is acked.
   void Clear();
   absl::Status Parse();
@@ -55,7 +53,6 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Ingest> ingest_;
-  RequestSpan span_;  // of the batch at hand
   // The message at hand: as it was read, and what is in it; and its answer.
   grpc::ByteBuffer received_;
   ParsingCharge charge_;  // goes after what it is for

@@ -24,22 +24,13 @@ void LookWhenIdle(WorkerPool& workers, std::shared_ptr<Run> run) {
   });
 }
 
-void Describe(const v1::EvaluateRequest& request, RequestSpan& span) {
-  int64_t positions = 0;
-  for (const v1::Slice& slice : request.slices()) positions += slice.length();
-  span.SetRun(request.run().run_id());
-  span.SetSize(request.slices_size(), positions);
-}
-
 }  // namespace
 
 void EvaluateTask::Start(const Resources& resources, const Caller& caller, ClientAt client,
-                         const grpc::ByteBuffer& request, MayGoOn may_go_on, Done done,
-                         RequestSpan span) {
+                         const grpc::ByteBuffer& request, MayGoOn may_go_on, Done done) {
   absl::StatusOr<std::unique_ptr<Request>> received =
       Request::Parse(request, resources.parsing, resources.segments, client);
   if (!received.ok()) return done(received.status());
-  if (span.is_traced()) Describe((*received)->message(), span);
   const std::shared_ptr<EvaluateTask> task(new EvaluateTask(resources, caller, *std::move(received),
                                                             std::move(may_go_on), std::move(done)));
   task->Schedule();

@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "server/evaluate/evaluate.h"
 #include "server/rpc/resources.h"
-#include "server/tracing/request_span.h"
 #include "server/wire/received_message.h"
 
 namespace sis {
@@ -25,11 +24,9 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
   // Called once, by a worker, or before Start returns.
   using Done = std::function<void(absl::StatusOr<grpc::ByteBuffer>)>;
 
-  // `request` is an EvaluateRequest of that client, the answer an EvaluateResponse. `span` is told
-  // what it asks for.
+  // `request` is an EvaluateRequest of that client, the answer an EvaluateResponse.
   static void Start(const Resources& resources, const Caller& caller, ClientAt client,
-                    const grpc::ByteBuffer& request, MayGoOn may_go_on, Done done,
-                    RequestSpan span = RequestSpan());
+                    const grpc::ByteBuffer& request, MayGoOn may_go_on, Done done);
 
  private:
   using Request = ReceivedMessage<v1::EvaluateRequest>;

@@ -48,10 +48,10 @@ class EvaluateTaskTest : public testing::Test {
   }
 
   Resources With(WorkerPool& workers, SegmentRegistry& segments) {
-    return {
-        cache_.runs,    segments, backend_, workers,
-        store_threads_, streams_,          metrics_, status_,  [](auto&&...) { return Caller(); },
-        parsing_};
+    return {cache_.runs, segments,       backend_,
+            workers,     store_threads_, streams_,
+            metrics_,    status_,        [](auto&&...) { return Caller(); },
+            parsing_};
   }
 
   // Starts the tasks while the only worker is busy; runs them all; the order in which they ended.
@@ -83,8 +83,7 @@ class EvaluateTaskTest : public testing::Test {
   SegmentRegistry segments_{0};
   prometheus::Registry registry_;
   RpcMetrics metrics_{registry_};
-  ServerStatus status_{cache_.registry, segments_, metrics_,
-                       [this] { return cache_.clock.Now(); }};
+  ServerStatus status_{cache_.registry, segments_, metrics_, [this] { return cache_.clock.Now(); }};
   ByteBudget parsing_{INT64_MAX};
   uint64_t draw_ = 1;
 };

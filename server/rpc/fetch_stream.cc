@@ -18,9 +18,7 @@ constexpr char kMethod[] = "FetchTopK";
 
 FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Resources& resources,
                          const grpc::ByteBuffer& request)
-    : Stream(context, resources, kMethod),
-      deadline_(context, resources.default_deadline),
-      span_(trace_.Begin(kMethod)) {
+    : Stream(context, resources, kMethod), deadline_(context, resources.default_deadline) {
   Register();
   if (!caller_.ok()) {
     End(caller_.status());
@@ -48,8 +46,6 @@ absl::Status FetchStream::Open(const grpc::ByteBuffer& request) {
       Fetch::Open(*std::move(run), message, (*received)->arrays(), &resources_.workers);
   if (!fetch.ok()) return fetch.status();
   fetch_ = *std::move(fetch);
-  span_.SetRun(fetch_->run_id());
-  span_.SetSize(static_cast<int64_t>(fetch_->slices()), static_cast<int64_t>(fetch_->rows()));
   return absl::OkStatus();
 }
 
@@ -94,7 +90,6 @@ void FetchStream::OnWriteDone(bool ok) {
 
 void FetchStream::End(const absl::Status& status) {
   code_ = status.code();
-  span_.End(code_);
   fetch_.reset();  // its sequences are free for what the trainer does next
   order_.HandOn();
   Finish(ToGrpcStatus(status));

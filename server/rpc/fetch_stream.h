@@ -40,7 +40,6 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   ReactionOrder order_;
   absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Fetch> fetch_;
-  RequestSpan span_;
   grpc::ByteBuffer response_;
 };
 

@@ -21,8 +21,7 @@ OpenStreams::Stream::Stream(const grpc::CallbackServerContext& context, const Re
       resources_(resources),
       client_(WhereIs(context)),
       caller_(resources.authorize(context, method)),
-      timer_(resources.metrics, method),
-      trace_(resources.spans, context) {}
+      timer_(resources.metrics, method) {}
 
 bool OpenStreams::Stream::IsAllowed() const {
   return resources_.authorize(context_, method_) == caller_;

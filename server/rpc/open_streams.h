@@ -15,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/cache/caller.h"
-#include "server/rpc/call_trace.h"
 #include "server/rpc/rpc_metrics.h"
 #include "server/shared_memory/segment_registry.h"
 #include "server/threads/mutex.h"
@@ -88,7 +87,6 @@ class OpenStreams {
     // Or why the call is none.
     const absl::StatusOr<Caller> caller_;
     const RpcTimer timer_;
-    const CallTrace trace_;
   };
 
   explicit OpenStreams(Clock clock) : clock_(std::move(clock)) {}

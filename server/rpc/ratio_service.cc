@@ -46,18 +46,6 @@ v1::RunRef RunOf(const v1::GetRunRequest& request) {
   return newest;
 }
 
-// Empty if it is about none.
-template <typename Request>
-absl::string_view RunIdOf(const Request& request) {
-  if constexpr (requires { request.run().run_id(); }) {
-    return request.run().run_id();
-  } else if constexpr (requires { request.run_id(); }) {
-    return request.run_id();
-  } else {
-    return "";
-  }
-}
-
 // Counts as a call until its answer has been sent. Owns itself.
 class UnaryCall final : public grpc::ServerUnaryReactor {
  public:
@@ -255,15 +243,14 @@ template <typename Request, typename Response, typename Handler>
 void RatioService::AnswerBy(Handler handler) {
   AddUnary(MethodOf<Request>(),
            [this, handler](Context& context, const Caller& caller, const Bytes& received,
-                           Bytes& answered, const Finish& finish, const RequestSpan& traced) {
+                           Bytes& answered, const Finish& finish) {
              const CallDeadline deadline(context, resources_.default_deadline);
              const ClientAt client = WhereIs(context);
-             resources_.store_threads.Run([=, this, span = traced, &received, &answered]() mutable {
+             resources_.store_threads.Run([=, this, &received, &answered] {
                if (absl::Status late = deadline.Check(); !late.ok()) return finish(late);
                const auto request = ReceivedMessage<Request>::Parse(received, resources_.parsing,
                                                                     resources_.segments, client);
                if (!request.ok()) return finish(request.status());
-               span.SetRun(RunIdOf((*request)->message()));
                const auto response = std::make_shared<Response>();
                absl::Status status = handler(caller, (*request)->message(), *response);
                if (status.ok()) answered = SerializeInPlace(response);
@@ -275,7 +262,7 @@ void RatioService::AnswerBy(Handler handler) {
 void RatioService::AddEvaluate() {
   AddUnary(MethodNamed("Evaluate"),
            [this](Context& context, const Caller& caller, const Bytes& received, Bytes& answered,
-                  const Finish& finish, const RequestSpan& span) {
+                  const Finish& finish) {
              EvaluateTask::Start(
                  resources_, caller, WhereIs(context), received,
                  [&context, deadline = CallDeadline(context, resources_.default_deadline)] {
@@ -285,8 +272,7 @@ void RatioService::AddEvaluate() {
                  [&answered, finish](absl::StatusOr<Bytes> answer) {
                    if (answer.ok()) answered.Swap(&*answer);
                    finish(answer.status());
-                 },
-                 span);
+                 });
            });
 }
 
@@ -295,16 +281,14 @@ void RatioService::AddUnary(const MethodDescriptor& method, const Start& start) 
   const auto answer = [this, start, &name = method.name()](Context* context, const Bytes* received,
                                                            Bytes* answered) {
     const RpcTimer timer(resources_.metrics, name);
-    RequestSpan span = CallTrace(resources_.spans, *context).Begin(name.c_str());
     auto* reactor = new UnaryCall(resources_.streams);
-    const Finish finish = [timer, reactor, span](const absl::Status& status) mutable {
+    const Finish finish = [timer, reactor](const absl::Status& status) {
       timer.Finish(status.code());
-      span.End(status.code());
       reactor->Finish(ToGrpcStatus(status));
     };
     const absl::StatusOr<Caller> caller = resources_.authorize(*context, name);
     if (caller.ok()) {
-      start(*context, *caller, *received, *answered, finish, span);
+      start(*context, *caller, *received, *answered, finish);
     } else {
       finish(caller.status());
     }

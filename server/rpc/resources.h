@@ -17,7 +17,6 @@
 #include "server/store/stored_runs.h"
 #include "server/threads/store_threads.h"
 #include "server/threads/worker_pool.h"
-#include "server/tracing/span_file.h"
 
 namespace sis {
 
@@ -41,7 +40,6 @@ struct Resources {
   ByteBudget& parsing;  // for what is made of messages
   // Of calls whose clients set none (server/rpc/call_deadline.h).
   absl::Duration default_deadline = absl::InfiniteDuration();
-  SpanFile* spans = nullptr;  // null: none are written
 };
 
 }  // namespace sis

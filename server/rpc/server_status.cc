@@ -24,8 +24,8 @@ void Add(const RunTotals& totals, Activity& sum) {
 
 }  // namespace
 
-ServerStatus::ServerStatus(const RunRegistry& registry,
-                           SegmentRegistry& segments, const RpcMetrics& metrics, Clock clock)
+ServerStatus::ServerStatus(const RunRegistry& registry, SegmentRegistry& segments,
+                           const RpcMetrics& metrics, Clock clock)
     : registry_(registry),
       segments_(segments),
       metrics_(metrics),

@@ -31,8 +31,8 @@ class ServerStatus {
   static constexpr std::chrono::seconds kSamplePeriod{5};
   static constexpr size_t kSamples = 360;
 
-  ServerStatus(const RunRegistry& registry, SegmentRegistry& segments,
-               const RpcMetrics& metrics, Clock clock);
+  ServerStatus(const RunRegistry& registry, SegmentRegistry& segments, const RpcMetrics& metrics,
+               Clock clock);
 
   void SetIdentity(Identity identity) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetReady(bool ready) ABSL_LOCKS_EXCLUDED(mutex_);

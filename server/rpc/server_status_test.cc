@@ -26,8 +26,7 @@ class ServerStatusTest : public testing::Test {
   SegmentRegistry segments_{0};
   prometheus::Registry registry_;
   RpcMetrics metrics_{registry_};
-  ServerStatus status_{cache_.registry, segments_, metrics_,
-                       [this] { return cache_.clock.Now(); }};
+  ServerStatus status_{cache_.registry, segments_, metrics_, [this] { return cache_.clock.Now(); }};
 };
 
 TEST_F(ServerStatusTest, SaysWhatItIs) {

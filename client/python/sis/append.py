@@ -81,8 +81,8 @@ class AppendStream(abc.ABC):
     Small calls coalesce into batches of about 256 KiB that travel; `flush` sends what is left. At
     most 8 batches are unacked: a call that would exceed that waits, so a server under pressure
     slows its workers down. An entry that is refused for lack of room (RESOURCE_EXHAUSTED) is sent
-    again after the delay that the server names, for `retry_timeout` seconds in all, and nothing
-    else is sent meanwhile. Every other refusal is kept for the next flush.
+    again after the delay that the server names, later with each further refusal, for `retry_timeout`
+    seconds in all, and nothing else is sent meanwhile. Every other refusal is kept for the next flush.
 
     When the stream itself fails (sis.Unavailable, say), all later calls raise; what was not flushed
     may or may not be stored. Open another stream and send everything since the last flush again:

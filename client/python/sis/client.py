@@ -255,8 +255,9 @@ class Client:
         """Opens a stream for behaviour log-probs that were made as `sampling` says.
 
         worker: a name for messages and metrics. retry_timeout: seconds for which an entry that
-        finds no room on the server is tried again. What is wrong with run or sampling is raised by
-        the first flush. To OpenTelemetry the stream is part of what was traced when it was opened.
+        finds no room on the server is tried again; longer than a server waits for a trainer that is
+        gone (--lease_absence). What is wrong with run or sampling is raised by
+        the first flush.
         """
         source = Source(run, sampling, worker, retry_timeout)
         stream = self._service.append(source, lambda: self._segments)

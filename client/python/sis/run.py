@@ -49,7 +49,7 @@ class RunConfig:
     algorithm: str = ""
     model: str = ""
     # Where room is short: True evicts whatever was least recently used. False evicts what trainers
-    # have read, and lets appends wait for a while before anything unread goes.
+    # have read; what is unread goes only if nothing of the run was fetched or evaluated for long.
     evict_unread: bool = False
     # Strictly between 0 and 1: the server cuts each set where its probabilities reach this sum, so
     # that it is as long as the position needs and top_k the most it may be. 0 and 1: as sent. Of a run

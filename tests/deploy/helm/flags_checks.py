@@ -141,7 +141,7 @@ class FlagsChecks(unittest.TestCase):
     def test_a_value_of_a_flag_is_refused_exactly_if_the_server_refuses_it(self):
         schema = json.loads((render.CHART / "values.schema.json").read_text())["properties"]["flags"]["properties"]
         # Files are of the pod: a path may be any here.
-        given = set(schema) - {"tokenizer", "trace_file"}
+        given = set(schema) - {"tokenizer"}
         (certified,) = servers(documents(VALUES["everything"]))
         mounted = [flag.replace("/etc/sis", self.secrets.folder) for flag in certified["args"] if "/etc/sis" in flag]
         beside = {"certificate_role": mounted}

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
-from sis import errors, spans
+from sis import errors
 from sis.append import Source
 from sis.append_streams.encoded_entries import Entry
 from sis.append_streams.server_append import ServerAppendStream
@@ -45,8 +45,7 @@ class KeptStreams(EndedBeforeForks):
         Raises what a stream's flush raises. But a stream that an earlier call has opened tells
         nothing of the server when it breaks: all is sent once more, over another.
         """
-        # Of a call that is traced a stream is part of the trace: it has one of its own.
-        kept = None if spans.is_sampled() else self._take(source)
+        kept = self._take(source)
         if kept is not None:
             try:
                 return self._flushed(kept, entries)
@@ -97,9 +96,6 @@ class KeptStreams(EndedBeforeForks):
         return None
 
     def _keep(self, kept: _Kept) -> None:
-        if spans.is_sampled():
-            kept.stream._end()
-            return
         surplus: List[_Kept] = []
         with self._lock:
             self._idle.append(kept)

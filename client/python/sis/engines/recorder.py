@@ -89,8 +89,8 @@ class Recorder:
 
     `add` only notes an output; a thread of the recorder makes records of all that were noted, at
     once, every `interval` seconds, and sends them. So the committed lengths grow while requests
-    run, and the engine's own thread or event loop pays next to nothing. Where the server makes
-    appends wait, `add` waits too once 65,536 positions are noted.
+    run, and the engine's own thread or event loop pays next to nothing. Where the server
+    has no room, `add` waits too once 65,536 positions are noted.
 
     A position without a usable log-prob, such as an engine's -9999, is sent as a gap: it is MISSING
     with the reason INVALID_LOG_PROB, counted in `invalid_log_probs`, and the first one is named in a
@@ -302,7 +302,7 @@ class Recorder:
     # The methods below are called with _changed held, but for _write and _send.
 
     def _admit(self) -> None:
-        """Waits where the server makes appends wait."""
+        """Waits where the server has no room."""
         self._check()
         while self.must_wait:
             self._flush_wanted = True

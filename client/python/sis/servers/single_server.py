@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import threading
 import weakref
 from typing import Any, Callable, Deque, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 import grpc
 
-from sis import errors, spans
+from sis import errors
 from sis.append import Source
 from sis.append_streams.encoded_entries import Entry
 from sis.append_streams.kept_streams import KeptStreams
@@ -175,7 +174,7 @@ class SingleServer:
         self, request: pb.FetchTopKRequest, assemble: Callable[[Iterable[fetched_records.Message]], _Answer]
     ) -> _Answer:
         """What `assemble` makes of the stream."""
-        send = lambda: assemble(self._stub.FetchTopK(request, timeout=self._timeout, metadata=spans.metadata()))
+        send = lambda: assemble(self._stub.FetchTopK(request, timeout=self._timeout))
         return self._send_about(request.run.run_id, send)
 
     def Evaluate(self, request: EvaluateRequest) -> pb.EvaluateResponse:
@@ -187,7 +186,7 @@ class SingleServer:
             if all(part.HasField("record_digest") for part in message.slices):
                 message.lease_id = 0
 
-        send = lambda: self._stub.Evaluate(request, timeout=self._timeout, metadata=spans.metadata())
+        send = lambda: self._stub.Evaluate(request, timeout=self._timeout)
         return self._send_about(message.run.run_id, send, drop_lease)
 
     def _evaluate_side_by_side(
@@ -200,7 +199,7 @@ class SingleServer:
                 if len(under_way) == _EVALUATES_AT_ONCE:
                     answers.append(under_way[0].result())
                     under_way.popleft()
-                call = self._stub.Evaluate.future(make(), timeout=self._timeout, metadata=spans.metadata())
+                call = self._stub.Evaluate.future(make(), timeout=self._timeout)
                 under_way.append(call)
             while under_way:
                 answers.append(under_way[0].result())
@@ -272,7 +271,7 @@ class SingleServer:
             self._send_about(source.run.id, lambda: None, confirm=True)
         except errors.Error:
             pass  # The stream itself meets it, and tells at its first flush.
-        call = functools.partial(self._stub.Append, metadata=spans.metadata())
+        call = self._stub.Append
         return ServerAppendStream(call, source, self._timeout, segments)
 
     def append_many(self, source: Source, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:
@@ -352,11 +351,11 @@ class SingleServer:
             raise error from rpc_error
 
     def _call(self, method: Callable[..., Any], request: Any) -> Any:
-        return self._send(lambda: method(request, timeout=self._timeout, metadata=spans.metadata()))
+        return self._send(lambda: method(request, timeout=self._timeout))
 
     def _call_about(self, run_id: str, method: Callable[..., Any], request: Any) -> Any:
         return self._send_about(
-            run_id, lambda: method(request, timeout=self._timeout, metadata=spans.metadata())
+            run_id, lambda: method(request, timeout=self._timeout)
         )
 
     def _send_about(
