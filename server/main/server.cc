@@ -27,8 +27,7 @@
 namespace sis {
 namespace {
 
-constexpr std::chrono::milliseconds kJanitorPeriod(20);
-constexpr int kPeriodsPerCleaning = 50;
+constexpr std::chrono::milliseconds kJanitorPeriod = std::chrono::seconds(1);
 // A server that is killed loses the last draws of its histories, of so long.
 constexpr int64_t kPeriodsPerHistory = std::chrono::seconds(5) / kJanitorPeriod;
 constexpr int64_t kPeriodsPerSample = ServerStatus::kSamplePeriod / kJanitorPeriod;
@@ -425,7 +424,6 @@ void Server::KeepInOrder() {
       for (Reloads& reloads : reloads_) reloads.Reload();
     }
     if (period % kPeriodsPerHistory == 0) runs_.StoreHistoriesBehind();
-    if (period % kPeriodsPerCleaning != 0) continue;
     registry_.DropExpired();
     registry_.ChooseNamed();
     registry_.ShareInspection();
