@@ -61,7 +61,9 @@ TEST_F(AnnotationTest, AreCheckedAndAdded) {
 
 TEST_F(AnnotationTest, MakesRoomForItself) {
   Cache cache(2 * Sequence::kBaseBytes + Sequence::kVersionSpanBytes + OnePage(kSlots));
-  const auto run = cache.CreateRun("r", SmallConfig(kSlots));
+  v1::RunConfig config = SmallConfig(kSlots);
+  config.set_evict_unread(true);
+  const auto run = cache.CreateRun("r", config);
   ASSERT_EQ(AppendBlock(cache, *run, records_.Block("a")).code(), 0);
   const int64_t base = run->BaseBytes({"b", 0});
   const auto room = static_cast<size_t>(cache.registry.budget().limit() - base);

@@ -410,6 +410,7 @@ TEST(RunRegistryTest, AQuotaIsMadeGoodByItsOwnRun) {
   cache.clock.Advance(absl::Seconds(1));
   v1::RunConfig config = SmallConfig();
   config.set_byte_quota(2 * SmallSequenceBytes(*other));
+  config.set_evict_unread(true);
   const auto run = cache.CreateRun("r", config);
   for (const char* id : {"a", "b", "c"}) {
     EXPECT_EQ(AppendBlock(cache, *run, generator.NextRecords(1).Block(id)).code(), 0);
