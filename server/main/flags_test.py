@@ -13,7 +13,6 @@ from server.testing.live_server import BINARY, LiveServer
 NONSENSE = {
     "admin_hosts": "sis.example.com,http://sis",
     "admin": "5",
-    "append_patience": "-1s",
     "backend": "gpu",
     "cache_bytes": "0",
     "certificate_role": "boss",
@@ -46,8 +45,6 @@ NONSENSE = {
 }
 # These name files.
 FILES = {"identities", "proxy_certificate", "tls_certificate", "tls_client_ca", "tls_key", "tokenizer"}
-# Any value is a name: it is written, by a start alone.
-WRITTEN = {"trace_file"}
 
 
 def run(*flags):
@@ -116,21 +113,12 @@ class FlagsTest(unittest.TestCase):
             self.assertEqual(run(flag).returncode, 1)  # a start refuses the same
 
     def test_nonsense_is_refused_of_every_flag(self):
-        self.assertEqual(NONSENSE.keys() | FILES | WRITTEN, self.check().keys())
+        self.assertEqual(NONSENSE.keys() | FILES, self.check().keys())
         for name, value in NONSENSE.items():
             with self.subTest(name=name):
                 refused = run("--check", f"--{name}={value}")
                 self.assertEqual(refused.returncode, 1)
                 self.assertIn(name, refused.stderr)
-
-    def test_a_trace_file_that_cannot_be_written_is_refused_and_none_is_made(self):
-        with tempfile.TemporaryDirectory() as folder:
-            for path, why in ((f"{folder}/missing/spans", "No such file"), (folder, "not a regular file")):
-                refused = run("--check", f"--trace_file={path}")
-                self.assertEqual(refused.returncode, 1)
-                self.assertRegex(refused.stderr, f"--trace_file: {path}.*{why}")
-            self.assertEqual(run("--check", f"--trace_file={folder}/spans").returncode, 0)
-            self.assertEqual(os.listdir(folder), [])
 
     def test_the_files_that_it_names_must_be_there_and_make_sense(self):
         folder = tempfile.TemporaryDirectory()
