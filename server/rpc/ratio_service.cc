@@ -18,7 +18,6 @@
 #include "server/messages/slices.h"
 #include "server/rpc/append_stream.h"
 #include "server/rpc/call_deadline.h"
-#include "server/rpc/call_trace.h"
 #include "server/rpc/evaluate_task.h"
 #include "server/rpc/fetch_stream.h"
 #include "server/rpc/grpc_status.h"
