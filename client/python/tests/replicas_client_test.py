@@ -101,7 +101,9 @@ class ReplicasClientTest(unittest.TestCase):
         self.assertEqual(len(self.services[1].evaluations), 3)
 
     def hang_at(self, first, parts=1):
-        """`first`: the call that meets the replica when it hangs. parts: slices of each sequence."""
+        """`first`: the call that meets the replica when it hangs. parts: slices of each sequence, each in a
+        call of its own, side by side."""
+        met = [first] * parts
         sequences = [self.sequence_of(replica) for replica in range(2)]
         slices = [sis.Slice(sequence, 2 * part, 2) for sequence in sequences for part in range(parts)]
         # Time stands still for those who ask how long ago the replica failed.
@@ -117,11 +119,11 @@ class ReplicasClientTest(unittest.TestCase):
         down = sis.MissingRange(parts, 0, 2, sis.MissingReason.STORE_DOWN)
         if first == "FetchTopK":
             self.assertIn(down, client.fetch_top_k(run, slices).missing)
-            self.assertEqual(asked, [first])
+            self.assertEqual(asked, met)
         for _ in range(3):
             self.assertIn(down, self.evaluate(slices).missing)
             self.assertIn(down, client.fetch_top_k(run, slices).missing)
-            self.assertEqual(asked, [first])
+            self.assertEqual(asked, met)
         client.advance_version(run, 3)
         with client.append(run, sampling=SAMPLING) as stream:
             for sequence in sequences:
@@ -131,7 +133,7 @@ class ReplicasClientTest(unittest.TestCase):
         refused = raised.exception.refused
         self.assertEqual([(r.sequence, r.entry) for r in refused], [(sequences[1], "seal at 0")])
         self.assertIn("left alone for a while", refused[0].message)
-        self.assertEqual(asked, [first])
+        self.assertEqual(asked, met)
 
     def test_a_wrong_header_shows_in_a_flush_without_entries(self):
         stream = self.client.append(sis.Run("run", 7, self.run_.config), sampling=SAMPLING)
