@@ -223,7 +223,8 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
   for (const Slice& slice : slices) ToMessage(slice, *request.add_slices());
   if (absl::Status status = WriteOptions(options, request); !status.ok()) return status;
   std::vector<PositionArray> arrays = FormArrays(current);
-  for (const PositionArray& array : OptionArrays(options)) arrays.push_back(array);
+  const SampledIdBytes sampled_ids = PackSampledIds(options);
+  for (const PositionArray& array : OptionArrays(options, sampled_ids)) arrays.push_back(array);
   EvaluateBatches batches(std::move(request), std::move(arrays), *segments_);
   return replicas_->Evaluate(batches, options.needs_one_request(slices));
 }

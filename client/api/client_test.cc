@@ -198,7 +198,7 @@ TEST_F(ClientTest, EvaluateSendsItsOptions) {
   EXPECT_EQ(Array<float>(request.decoupled().current_log_probs()), current);
   EXPECT_EQ(request.algorithm().gspo().epsilon_low(), 0.5f);
   EXPECT_EQ(Array<float>(request.advantages()), advantages);
-  EXPECT_EQ(request.slices(0).sampled_ids_crc32c(), 0x92C80A31u) << "of \"abcd\"";
+  EXPECT_EQ(request.sampled_ids(), std::string("abcd\t\0\0\0", 8));
   EXPECT_EQ(request.slices(0).sequence_log_ratio_sum().log_ratio(), 5);
   EXPECT_EQ(request.slices(0).sequence_log_ratio_sum().positions(), 6u);
 

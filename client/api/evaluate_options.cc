@@ -1,35 +1,23 @@
 #include "client/api/evaluate_options.h"
 
+#include <algorithm>
+#include <bit>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/numerics/crc32c.h"
 
 namespace sis {
 namespace {
 
-absl::Status WriteChecksums(const EvaluateOptions& options, v1::EvaluateRequest& request) {
+absl::Status CheckSampledIds(const EvaluateOptions& options, const v1::EvaluateRequest& request) {
   size_t positions = 0;
   for (const v1::Slice& slice : request.slices()) positions += slice.length();
-  const auto check = [positions](absl::string_view field, size_t length) {
-    if (length == positions) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ": ", length, " elements, must be ", positions));
-  };
-  absl::Status status = check("sampled_ids", options.sampled_ids.size());
-  if (!options.mask.empty()) status.Update(check("mask", options.mask.size()));
-  if (!status.ok()) return status;
-  size_t i = 0;
-  for (v1::Slice& slice : *request.mutable_slices()) {
-    uint32_t crc = 0;
-    for (const size_t end = i + slice.length(); i < end; ++i) {
-      if (!options.mask.empty() && options.mask[i] == 0) continue;
-      crc = ExtendCrc32c(crc, std::as_bytes(options.sampled_ids.subspan(i, 1)));
-    }
-    slice.set_sampled_ids_crc32c(crc);
+  if (options.sampled_ids.empty() || options.sampled_ids.size() == positions) {
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("sampled_ids: ", options.sampled_ids.size(), " elements, must be ", positions));
 }
 
 }  // namespace
@@ -43,7 +31,25 @@ bool EvaluateOptions::needs_one_request(std::span<const Slice> slices) const {
   return sequences.size() < slices.size();
 }
 
-std::vector<PositionArray> OptionArrays(const EvaluateOptions& options) {
+SampledIdBytes PackSampledIds(const EvaluateOptions& options) {
+  uint32_t bits = 0;
+  for (size_t i = 0; i < options.sampled_ids.size(); ++i) {
+    const bool masked = i < options.mask.size() && options.mask[i] == 0;
+    if (!masked) bits |= static_cast<uint32_t>(options.sampled_ids[i]);
+  }
+  const size_t width = std::max<size_t>(2, (std::bit_width(bits) + 7) / 8);
+  SampledIdBytes packed{.bytes = {}, .width = width};
+  packed.bytes.reserve(options.sampled_ids.size() * width);
+  for (const int32_t id : options.sampled_ids) {
+    for (size_t byte = 0; byte < width; ++byte) {
+      packed.bytes.push_back(static_cast<std::byte>(static_cast<uint32_t>(id) >> 8 * byte));
+    }
+  }
+  return packed;
+}
+
+std::vector<PositionArray> OptionArrays(const EvaluateOptions& options,
+                                        const SampledIdBytes& sampled_ids) {
   using Request = v1::EvaluateRequest;
   std::vector<PositionArray> arrays;
   const auto add = [&arrays](int message, int field, auto values) {
@@ -56,6 +62,9 @@ std::vector<PositionArray> OptionArrays(const EvaluateOptions& options) {
   add(0, Request::kAdvantagesFieldNumber, options.advantages);
   add(Request::kDecoupledFieldNumber, v1::Decoupled::kCurrentLogProbsFieldNumber,
       options.decoupled_log_probs);
+  if (!sampled_ids.bytes.empty()) {
+    arrays.push_back({0, Request::kSampledIdsFieldNumber, sampled_ids.bytes, sampled_ids.width});
+  }
   return arrays;
 }
 
@@ -81,7 +90,7 @@ absl::Status WriteOptions(const EvaluateOptions& options, v1::EvaluateRequest& r
       sum.set_positions(options.log_ratio_sums[i].positions);
     }
   }
-  return options.sampled_ids.empty() ? absl::OkStatus() : WriteChecksums(options, request);
+  return CheckSampledIds(options, request);
 }
 
 }  // namespace sis

@@ -55,11 +55,20 @@ struct EvaluateOptions {
   bool needs_one_request(std::span<const Slice> slices) const;
 };
 
-// Writes all but the arrays into a request that holds the slices. InvalidArgument if sampled_ids,
-// the mask beside them, or log_ratio_sums have the wrong length; the server checks the others.
+// Writes all but the arrays into a request that holds the slices. InvalidArgument if sampled_ids or
+// log_ratio_sums have the wrong length; the server checks the others.
 absl::Status WriteOptions(const EvaluateOptions& options, v1::EvaluateRequest& request);
 
-// The arrays that are sent; they lie where the options' do.
-std::vector<PositionArray> OptionArrays(const EvaluateOptions& options);
+// The sampled ids as EvaluateRequest has them: as many bytes each as the largest unmasked one
+// needs.
+struct SampledIdBytes {
+  std::vector<std::byte> bytes;
+  size_t width;
+};
+SampledIdBytes PackSampledIds(const EvaluateOptions& options);
+
+// The arrays that are sent; they lie where the options' and `sampled_ids` do.
+std::vector<PositionArray> OptionArrays(const EvaluateOptions& options,
+                                        const SampledIdBytes& sampled_ids);
 
 }  // namespace sis

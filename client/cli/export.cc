@@ -176,7 +176,7 @@ class Exporter {
     row["acceptance_probability"] = At<float>(kept.acceptance_probabilities(), i);
     row["log_envelope"] = At<float>(kept.log_envelopes(), i);
     row["residual_mass"] = At<float>(kept.residual_masses(), i);
-    row["staleness"] = At<uint64_t>(kept.staleness(), i);
+    row["staleness"] = At<int64_t>(kept.staleness(), i);
     Json current = Json::array();
     const size_t slots = kept.top_k();
     for (size_t k = i * slots; k < (i + 1) * slots && At<int32_t>(kept.top_k_ids(), k) >= 0; ++k) {

@@ -62,7 +62,8 @@ void PrintDistributions(const v1::Distributions& distributions) {
   std::cout << "\npolicy versions behind        accepted     rejected outside top-K\n";
   for (const auto& staleness : distributions.staleness()) {
     const std::string versions =
-        !staleness.has_to() ? absl::StrFormat("%u or more", staleness.from())
+        staleness.ahead()     ? "ahead"
+        : !staleness.has_to() ? absl::StrFormat("%u or more", staleness.from())
         : staleness.from() == staleness.to()
             ? absl::StrFormat("%u", staleness.from())
             : absl::StrFormat("%u to %u", staleness.from(), staleness.to());

@@ -122,7 +122,7 @@ Check CheckStaleness(const Part& part) {
   Moments fresh, stale;
   for (const ComparedPosition& position : part.positions) {
     if (!position.has_ratio()) continue;
-    (position.decided->staleness == 0 ? fresh : stale).Add(position.deviation());
+    (position.decided->staleness <= 0 ? fresh : stale).Add(position.deviation());
   }
   if (fresh.count < kEnough || stale.count < kEnough) {
     return check.Untested(stale.count < kEnough ? "too few tokens are behind the current version"

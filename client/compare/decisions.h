@@ -30,7 +30,7 @@ struct DecidedPosition {
   float log_envelope = std::numeric_limits<float>::quiet_NaN();
   float residual_mass = std::numeric_limits<float>::quiet_NaN();
   uint32_t uniform = 0;
-  uint64_t staleness = 0;  // policy versions behind, of a run's tokens
+  int64_t staleness = 0;  // policy versions behind, of a run's tokens; negative: ahead
 };
 
 struct Decisions {

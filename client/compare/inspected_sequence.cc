@@ -16,6 +16,7 @@ absl::Status CheckArrays(const v1::InspectSequenceResponse& sequence) {
   };
   const size_t slots = sequence.top_k();
   for (const Array& array : std::initializer_list<Array>{
+           {"missing_reasons", sequence.missing_reasons(), 1},
            {"sampled_ids", sequence.sampled_ids(), sizeof(int32_t)},
            {"sampled_log_probs", sequence.sampled_log_probs(), sizeof(float)},
            {"log_ratios", sequence.log_ratios(), sizeof(float)},
@@ -23,7 +24,7 @@ absl::Status CheckArrays(const v1::InspectSequenceResponse& sequence) {
            {"log_envelopes", sequence.log_envelopes(), sizeof(float)},
            {"residual_masses", sequence.residual_masses(), sizeof(float)},
            {"uniforms", sequence.uniforms(), sizeof(uint32_t)},
-           {"staleness", sequence.staleness(), sizeof(uint64_t)},
+           {"staleness", sequence.staleness(), sizeof(int64_t)},
            {"top_k_ids", sequence.top_k_ids(), slots * sizeof(int32_t)},
            {"top_k_log_probs", sequence.top_k_log_probs(), slots * sizeof(float)},
            {"current_log_probs", sequence.current_log_probs(), slots * sizeof(float)}}) {

@@ -15,6 +15,7 @@ v1::InspectSequenceResponse Response() {
   response.set_top_k(kSlots);
   response.set_decisions(std::string(kPositions, static_cast<char>(v1::ACCEPTED)));
   const std::string of_four(4 * kPositions, '\0'), of_slots(4 * kPositions * kSlots, '\0');
+  response.set_missing_reasons(std::string(kPositions, '\0'));
   response.set_sampled_ids(of_four);
   response.set_sampled_log_probs(of_four);
   response.set_log_ratios(of_four);

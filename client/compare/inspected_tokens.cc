@@ -63,7 +63,7 @@ void AddPosition(const v1::InspectSequenceResponse& sequence, size_t i, Recorded
                      .log_envelope = At<float>(sequence.log_envelopes(), i),
                      .residual_mass = At<float>(sequence.residual_masses(), i),
                      .uniform = At<uint32_t>(sequence.uniforms(), i),
-                     .staleness = At<uint64_t>(sequence.staleness(), i)});
+                     .staleness = At<int64_t>(sequence.staleness(), i)});
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ v1::InspectSequenceResponse Kept(uint32_t cut_begin, uint32_t cut_end) {
   v1::InspectSequenceResponse sequence;
   const std::string decisions = {v1::MASKED, v1::DECISION_UNSPECIFIED, v1::MISSING, v1::ACCEPTED};
   const size_t four = 4 * decisions.size();
+  sequence.set_missing_reasons(std::string(decisions.size(), '\0'));
   sequence.set_first_position(2);
   sequence.set_decisions(decisions);
   for (std::string* const array :

@@ -85,7 +85,8 @@ export const BARS = [
   {title: "Ratios beyond bounds", unit: "share of scored tokens", of: ratiosBeyond,
     note: "What clipping at these bounds would touch."},
   {title: "Staleness", unit: "tokens", format: count, tick: count, of: staleness,
-    note: "By how many policy versions tokens are behind. Accept rates fall with it."},
+    note: "By how many policy versions tokens are behind. Accept rates fall with it. Tokens ahead " +
+      "are of a version that the run does not have yet."},
 ];
 
 function distribution(field, unit) {
@@ -113,7 +114,8 @@ function staleness(last) {
       counted("outside top-K", "outsideTopK")]};
 }
 
-function stalenessName({from, to}) {
+function stalenessName({from, to, ahead}) {
+  if (ahead) return "ahead";
   const [first, last] = [Number(from ?? 0), to === undefined || to === null ? null : Number(to)];
   if (last === null) return `${first} or more`;
   return first === last ? String(first) : `${first} to ${last}`;

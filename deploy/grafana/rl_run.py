@@ -299,12 +299,13 @@ def _staleness_and_missing() -> List[Panel]:
         lines(
             "Tokens by staleness",
             SHARE,
-            {"{{$by}} {{staleness}} behind": promql.share(by_staleness, promql.scored())},
-            what="Shares of the scored tokens by how many policy versions they are behind.",
+            {"{{$by}} {{staleness}}": promql.share(by_staleness, promql.scored())},
+            what="Shares of the scored tokens by how many policy versions they are behind. ahead: labelled with a version "
+            "that the run does not have yet.",
             normal="what the training loop is meant to do: 0 on-policy, up to N - 1 with N updates per rollout, more "
             "when rollouts and training run side by side.",
             otherwise="older than that: rollouts wait too long before they are trained on, or workers don't get the "
-            "last weights.",
+            "last weights. ahead: the trainer does not advance the run's version, or workers label it wrong.",
             runbooks=["accept_rate_collapsing", "missing_tokens"],
             stacked=True,
         ),
@@ -312,7 +313,7 @@ def _staleness_and_missing() -> List[Panel]:
             "Accept rate by staleness",
             SHARE,
             {
-                "{{$by}} {{staleness}} behind": promql.ratio(
+                "{{$by}} {{staleness}}": promql.ratio(
                     promql.rate("sis_tokens_total", "staleness", where='decision="accepted"'), by_staleness
                 )
             },

@@ -151,6 +151,33 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& bl
   return absl::OkStatus();
 }
 
+absl::Status Ingest::ApplyGap(SequenceNameView name, const AppendEntryView& gap) {
+  if (gap.reason != v1::INVALID_LOG_PROB) {
+    return absl::InvalidArgumentError(absl::StrCat("gap.reason: ", gap.reason,
+                                                   "; must be INVALID_LOG_PROB (",
+                                                   int{v1::INVALID_LOG_PROB}, ")"));
+  }
+  const int64_t max_positions = run_->limits().max_positions;
+  if (gap.length == 0 || int64_t{gap.first_position} + gap.length > max_positions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("gap.length: ", gap.length, " from position ", gap.first_position,
+                     "; must be at least 1, and end at ", max_positions, " or before"));
+  }
+  const absl::StatusOr<std::shared_ptr<Sequence>> sequence =
+      Open(name, [&] { return run_->BaseBytes(name) + Sequence::kGapBytes; });
+  if (!sequence.ok()) return sequence.status();
+  const Missing missing{gap.first_position, gap.length, MissingReason::kInvalidLogProb};
+  const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
+    const absl::StatusOr<bool> added = (*sequence)->AppendGap(missing);
+    if (!added.ok()) return added.status();
+    std::vector<LogEntry> entries;
+    if (*added) entries.push_back(GapEntry(missing));
+    return entries;
+  };
+  return ChangeWithRoom(
+      name, *sequence, [] { return Sequence::kGapBytes; }, append);
+}
+
 absl::Status Ingest::ApplySeal(SequenceNameView name, const AppendEntryView& seal) {
   const uint32_t length = seal.length;
   if (length > run_->limits().max_positions) {
@@ -262,7 +289,7 @@ EntryAck Ingest::ApplyEntry(const AppendEntryView& entry) {
   const SequenceNameView name = NameIn(entry);
   const absl::Status status = [&]() -> absl::Status {
     if (entry.kind == AppendEntryView::Kind::kNone) {
-      return absl::InvalidArgumentError("entry: neither block nor seal");
+      return absl::InvalidArgumentError("entry: neither block, gap nor seal");
     }
     if (absl::Status id = CheckSequenceId(entry.sequence_id); !id.ok()) return id;
     if (!segment_.ok()) return segment_.status();
@@ -273,6 +300,8 @@ EntryAck Ingest::ApplyEntry(const AppendEntryView& entry) {
     absl::Status applied;
     if (entry.kind == AppendEntryView::Kind::kBlock) {
       applied = ApplyBlock(name, entry);
+    } else if (entry.kind == AppendEntryView::Kind::kGap) {
+      applied = ApplyGap(name, entry);
     } else {
       applied = ApplySeal(name, entry);
     }

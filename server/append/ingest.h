@@ -69,6 +69,7 @@ class Ingest {
   EntryAck Refusal(absl::Status status);
   EntryAck ApplyEntry(const AppendEntryView& entry);
   absl::Status ApplyBlock(SequenceNameView name, const AppendEntryView& block);
+  absl::Status ApplyGap(SequenceNameView name, const AppendEntryView& gap);
   absl::Status ApplySeal(SequenceNameView name, const AppendEntryView& seal);
   // Finds or makes the sequence, with room made for `bytes_if_new` if need be.
   absl::StatusOr<std::shared_ptr<Sequence>> Open(SequenceNameView name,

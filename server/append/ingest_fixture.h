@@ -32,6 +32,15 @@ inline v1::AppendEntry SealEntry(const std::string& id, uint32_t length) {
   return entry;
 }
 
+inline v1::AppendEntry GapEntry(const std::string& id, uint32_t first, uint32_t length) {
+  v1::AppendEntry entry;
+  entry.mutable_gap()->mutable_sequence()->set_id(id);
+  entry.mutable_gap()->set_first_position(first);
+  entry.mutable_gap()->set_length(length);
+  entry.mutable_gap()->set_reason(v1::INVALID_LOG_PROB);
+  return entry;
+}
+
 // Positions of full sets: probabilities 0.4, 0.3, 0.2, 0.05 of the ids 10, 11, 12, 13; sampled
 // is 12.
 inline Records PlainRecords(uint32_t count) {

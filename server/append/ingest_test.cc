@@ -296,6 +296,75 @@ TEST_F(IngestTest, ResendingIsAckedAgainAndConflictsAreNot) {
   EXPECT_EQ(run_->Describe(), before) << "positions 10 to 14 are not stored";
 }
 
+TEST_F(IngestTest, AGapIsKeptUntilABlockFillsIt) {
+  struct Case {
+    std::string what;
+    v1::AppendEntry entry;
+    StatusCode code;
+    uint32_t committed_length;
+    std::string message = "";
+  };
+  const auto block = [&](uint32_t first, uint32_t count) {
+    v1::AppendEntry entry;
+    *entry.mutable_block() = records_.Block("a", first, 0, 0, count);
+    return entry;
+  };
+  v1::AppendEntry other_reason = GapEntry("a", 0, 1), no_reason = GapEntry("a", 0, 1);
+  other_reason.mutable_gap()->set_reason(v1::EVICTED);
+  no_reason.mutable_gap()->clear_reason();
+  v1::AppendEntry no_name = GapEntry("", 0, 1);
+  const Case cases[] = {
+      {"alone", GapEntry("a", 3, 4), StatusCode::kOk, 7},
+      {"again", GapEntry("a", 3, 4), StatusCode::kOk, 7},
+      {"longer", GapEntry("a", 5, 5), StatusCode::kOk, 10},
+      {"before it", block(0, 3), StatusCode::kOk, 10},
+      {"over records", GapEntry("a", 2, 2), StatusCode::kAlreadyExists, 10,
+       "sequence 'a' attempt 0: position 2 has a record"},
+      {"fills a part", block(4, 2), StatusCode::kOk, 10},
+      {"again, filled in part", GapEntry("a", 3, 4), StatusCode::kOk, 10},
+      {"the block again", block(4, 2), StatusCode::kOk, 10},
+      {"another block", block(5, 2), StatusCode::kOk, 10},
+      {"length 0", GapEntry("a", 20, 0), StatusCode::kInvalidArgument, 10, "gap.length: 0 from"},
+      {"too far", GapEntry("a", 4194300, 5), StatusCode::kInvalidArgument, 10,
+       "gap.length: 5 from"},
+      {"beyond 2^32", GapEntry("a", UINT32_MAX, UINT32_MAX), StatusCode::kInvalidArgument, 10,
+       "gap.length: 4294967295 from position 4294967295"},
+      {"another reason", other_reason, StatusCode::kInvalidArgument, 10, "gap.reason: 2; must be"},
+      {"no reason", no_reason, StatusCode::kInvalidArgument, 10, "gap.reason: 0; must be"},
+      {"no name", no_name, StatusCode::kInvalidArgument, 0, "sequence.id"},
+      {"a seal that is short", SealEntry("a", 9), StatusCode::kFailedPrecondition, 10},
+      {"a seal", SealEntry("a", 11), StatusCode::kOk, 10},
+      {"below the seal", GapEntry("a", 10, 1), StatusCode::kOk, 11},
+      {"at the seal", GapEntry("a", 11, 1), StatusCode::kFailedPrecondition, 11,
+       "position 11 is beyond the seal"},
+      {"across the seal", GapEntry("a", 10, 2), StatusCode::kFailedPrecondition, 11},
+  };
+  for (const Case& c : cases) {
+    const v1::Ack ack = Entry(c.entry);
+    EXPECT_EQ(CodeOf(ack), c.code) << c.what << ": " << ack.message();
+    EXPECT_EQ(ack.committed_length(), c.committed_length) << c.what;
+    EXPECT_THAT(ack.message(), HasSubstr(c.message)) << c.what;
+  }
+  EXPECT_EQ(run_->Describe().positions, 6);
+  const auto sequence = std::get<std::shared_ptr<Sequence>>(run_->Find({"a", 0}));
+  const Sequence::Reader reader(*sequence);
+  ASSERT_EQ(reader.Gaps().size(), 1);
+  EXPECT_EQ(reader.Gaps()[0].first_position, 3);
+  EXPECT_EQ(reader.Gaps()[0].count, 8);
+}
+
+// Each of a sequence's gaps is charged, so that they are bounded as records are.
+TEST_F(IngestTest, GapsAreRefusedWhereTheyHaveNoRoom) {
+  Cache cache(Sequence::kBaseBytes + HeapBytes("a") + 2 * Sequence::kGapBytes);
+  const auto run = cache.CreateRun("r", SmallConfig(kSlots));
+  EXPECT_EQ(IngestEntry(cache, *run, GapEntry("a", 0, 1)).code(), 0);
+  EXPECT_EQ(IngestEntry(cache, *run, GapEntry("a", 2, 1)).code(), 0);
+  EXPECT_EQ(CodeOf(IngestEntry(cache, *run, GapEntry("a", 4, 1))), StatusCode::kResourceExhausted);
+  EXPECT_EQ(IngestEntry(cache, *run, GapEntry("a", 1, 1)).code(), 0) << "all become one";
+  EXPECT_EQ(IngestEntry(cache, *run, GapEntry("a", 4, 1)).code(), 0);
+  EXPECT_EQ(run->Describe().bytes, static_cast<uint64_t>(cache.registry.budget().limit()));
+}
+
 TEST_F(IngestTest, SetsAreCutWhereTheyReachTheRunsMass) {
   v1::RunConfig config = SmallConfig(kSlots);
   config.set_mass(0.65);

@@ -25,7 +25,7 @@ struct Evaluated {
   Sums sums;
   Statistics statistics;
   StalenessCounts staleness = {};
-  int64_t fresh_d = 0;         // the part of sums.d that is of staleness 0, in units of Fixed
+  int64_t fresh_d = 0;         // the part of sums.d that is not behind, in units of Fixed
   MissingCounts missing = {};  // by MissingReason; together sums.missing
   std::map<int, PrefixPointSums> prefix_curve;     // by k; at most kMaxTopK
   std::map<std::string, CorrectionSums> observed;  // by name

@@ -176,7 +176,8 @@ void Run::ForgetIfEmpty(SequenceNameView name) {
   WriterLock lock(mutex_);
   Member* member = members_.Find(name);
   if (member == nullptr) return;
-  if (member->idle() && member->sequence().positions() == 0 && !member->sequence().sealed()) {
+  if (member->idle() && member->sequence().committed_length() == 0 &&
+      !member->sequence().sealed()) {
     Remove(*member);
   }
 }

@@ -40,7 +40,8 @@ int64_t Sequence::BytesOfFirstBlock(const RecordFormat& format, uint32_t first_p
 
 Sequence::~Sequence() {
   const auto spans = static_cast<int64_t>(versions_.size());
-  owner_.budget.Refund(kBaseBytes + spans * kVersionSpanBytes +
+  const auto gaps = static_cast<int64_t>(gaps_.size());
+  owner_.budget.Refund(kBaseBytes + spans * kVersionSpanBytes + gaps * kGapBytes +
                        (annotation_ == nullptr ? 0 : AnnotationBytes(*annotation_)));
 }
 
@@ -48,20 +49,21 @@ int64_t Sequence::AnnotationBytes(std::string_view annotation) {
   return annotation.empty() ? 0 : static_cast<int64_t>(sizeof(std::string) + annotation.size());
 }
 
+absl::Status Sequence::CheckBelowSeal(uint32_t end) const {
+  if (end <= sealed_length_.value_or(end)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("position ", end - 1, " is beyond the seal at length ", *sealed_length_));
+}
+
 absl::Status Sequence::CheckFits(uint32_t first_position, uint64_t policy_version,
                                  const RecordView& records) const {
-  const size_t count = records.sampled_ids.size();
-  if (sealed_length_.has_value() && first_position + count > *sealed_length_) {
-    return absl::FailedPreconditionError(absl::StrCat("position ", first_position + count - 1,
-                                                      " is beyond the seal at length ",
-                                                      *sealed_length_));
-  }
+  const auto end = first_position + static_cast<uint32_t>(records.sampled_ids.size());
   RowBuffer buffer;
-  absl::Status status;
-  ForEachPart(first_position, static_cast<uint32_t>(first_position + count),
-              [&](const PagePart& part) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-                if (status.ok()) status = CheckFitsPage(part, policy_version, records, buffer);
-              });
+  absl::Status status = CheckBelowSeal(end);
+  if (!status.ok()) return status;
+  ForEachPart(first_position, end, [&](const PagePart& part) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    if (status.ok()) status = CheckFitsPage(part, policy_version, records, buffer);
+  });
   return status;
 }
 
@@ -96,7 +98,9 @@ absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
   const uint32_t end = first_position + count;
   WriterLock lock(mutex_);
   if (AddToLastTail(first_position, policy_version, records, ranks)) {
-    if (appended != nullptr) *appended = {.positions = count, .committed_length = end};
+    if (appended != nullptr) {
+      *appended = {.positions = count, .committed_length = committed_length_};
+    }
     return absl::OkStatus();
   }
   if (absl::Status status = CheckFits(first_position, policy_version, records); !status.ok()) {
@@ -134,6 +138,64 @@ absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
   return absl::OkStatus();
 }
 
+absl::Status Sequence::CheckUnrecorded(uint32_t first, uint32_t end) const {
+  absl::Status status;
+  ForEachPart(first, end, [&](const PagePart& part) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    const auto found = pages_.find(part.number);
+    if (!status.ok() || found == pages_.end()) return;
+    const uint64_t recorded = found->second.present() & Page::Mask(part.index, part.count);
+    if (recorded == 0) return;
+    const auto position =
+        part.number * Page::kPositions + static_cast<uint32_t>(std::countr_zero(recorded));
+    status = absl::AlreadyExistsError(absl::StrCat("position ", position, " has a record"));
+  });
+  return status;
+}
+
+absl::StatusOr<bool> Sequence::AppendGap(const Missing& gap) {
+  uint32_t first = gap.first_position;
+  uint32_t end = first + gap.count;
+  WriterLock lock(mutex_);
+  if (absl::Status status = CheckBelowSeal(end); !status.ok()) return status;
+  // [from, to): the gaps that become one with this one.
+  const auto joins = [&](const Gap& other, bool overlaps, bool touches) {
+    return overlaps || (touches && other.reason == gap.reason);
+  };
+  auto from = gaps_.lower_bound(first);
+  if (from != gaps_.begin()) {
+    const auto before = std::prev(from);
+    const uint32_t its_end = before->second.end;
+    if (joins(before->second, its_end > first, its_end == first)) from = before;
+  }
+  absl::Status status;
+  uint32_t unnoted = first;
+  auto to = from;
+  for (; to != gaps_.end() && joins(to->second, to->first < end, to->first == end); ++to) {
+    if (to->second.reason != gap.reason) {
+      return absl::AlreadyExistsError(absl::StrCat("position ", std::max(first, to->first),
+                                                   " is missing for another reason, ",
+                                                   std::string(Name(to->second.reason))));
+    }
+    if (unnoted < to->first) status.Update(CheckUnrecorded(unnoted, to->first));
+    unnoted = std::max(unnoted, to->second.end);
+  }
+  if (unnoted < end) status.Update(CheckUnrecorded(unnoted, end));
+  if (!status.ok()) return status;
+  if (from != to) {
+    if (from->first <= first && from->second.end >= end) return false;
+    first = std::min(first, from->first);
+    end = std::max(end, std::prev(to)->second.end);
+  } else if (!owner_.budget.TryCharge(kGapBytes)) {
+    return absl::ResourceExhaustedError(absl::StrCat(kGapBytes, " bytes are not to be had"));
+  }
+  const auto joined = static_cast<int64_t>(std::distance(from, to));
+  owner_.budget.Refund(std::max<int64_t>(joined - 1, 0) * kGapBytes);
+  gaps_.erase(from, to);
+  gaps_.insert({first, {end, gap.reason}});
+  committed_length_ = std::max(committed_length_.load(), end);
+  return true;
+}
+
 bool Sequence::AddToLastTail(uint32_t first_position, uint64_t policy_version,
                              const RecordView& records, std::span<const uint16_t> ranks) {
   const auto count = static_cast<uint32_t>(records.sampled_ids.size());
@@ -152,7 +214,8 @@ bool Sequence::AddToLastTail(uint32_t first_position, uint64_t policy_version,
     page.Pack(arena_);
   }
   span.end = first_position + count;
-  committed_length_.store(span.end, std::memory_order_relaxed);
+  committed_length_.store(std::max(committed_length_.load(std::memory_order_relaxed), span.end),
+                          std::memory_order_relaxed);
   positions_ += count;
   return true;
 }
@@ -359,27 +422,46 @@ void Sequence::Reader::ForEachPiece(uint32_t first, uint32_t count,
   for (uint32_t position = first; position < end;) {
     const auto page = sequence_.pages_.find(PageNumber(position));
     const uint32_t index = IndexInPage(position);
+    const auto visit_missing = [&](uint32_t stop) {
+      sequence_.mutex_.AssertReaderHeld();
+      MissingReason reason = MissingReason::kNeverArrived;
+      const auto after = sequence_.gaps_.upper_bound(position);
+      if (after != sequence_.gaps_.end()) stop = std::min(stop, after->first);
+      if (after != sequence_.gaps_.begin() && std::prev(after)->second.end > position) {
+        stop = std::min(stop, std::prev(after)->second.end);
+        reason = std::prev(after)->second.reason;
+      }
+      visit({position, stop - position, nullptr, index, 0, reason});
+      position = stop;
+    };
     if (page == sequence_.pages_.end()) {
       const auto next = sequence_.pages_.upper_bound(PageNumber(position));
-      const uint32_t stop =
-          next == sequence_.pages_.end() ? end : std::min(end, next->first * Page::kPositions);
-      visit({position, stop - position, nullptr, 0, 0});
-      position = stop;
+      visit_missing(next == sequence_.pages_.end() ? end
+                                                   : std::min(end, next->first * Page::kPositions));
       continue;
     }
     const uint64_t bits = page->second.present() >> index;
     const bool present = (bits & 1) != 0;
     uint32_t stop = position + std::countr_zero(present ? ~bits : bits);
     stop = std::min({stop, end, position - index + Page::kPositions});
-    uint64_t version = 0;
-    if (present) {
-      const auto span = std::prev(sequence_.versions_.upper_bound(position));
-      stop = std::min(stop, span->second.end);
-      version = span->second.version;
+    if (!present) {
+      visit_missing(stop);
+      continue;
     }
-    visit({position, stop - position, present ? &page->second : nullptr, index, version});
+    const auto span = std::prev(sequence_.versions_.upper_bound(position));
+    stop = std::min(stop, span->second.end);
+    visit({position, stop - position, &page->second, index, span->second.version});
     position = stop;
   }
+}
+
+std::vector<Missing> Sequence::Reader::Gaps() const {
+  sequence_.mutex_.AssertReaderHeld();
+  std::vector<Missing> gaps;
+  for (const auto& [first, gap] : sequence_.gaps_) {
+    gaps.push_back({first, gap.end - first, gap.reason});
+  }
+  return gaps;
 }
 
 void Sequence::Reader::Check(uint32_t first, uint32_t count) const {

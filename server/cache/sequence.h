@@ -1,4 +1,4 @@
-// One recorded sequence: its pages, the policy versions of its positions, and its seal.
+// One recorded sequence: its pages, the policy versions of its positions, its gaps, and its seal.
 #pragma once
 
 #include <atomic>
@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/records/validate.h"
 #include "server/cache/backing_store.h"
+#include "server/cache/missing.h"
 #include "server/cache/page.h"
 #include "server/memory/arena.h"
 #include "server/memory/byte_budget.h"
@@ -46,6 +47,8 @@ class Sequence {
   static constexpr size_t kOpenTails = 2;
   // Charged per stretch of positions of one policy version.
   static constexpr int64_t kVersionSpanBytes = 64;
+  // Charged per gap.
+  static constexpr int64_t kGapBytes = 64;
 
   // The bytes of the first block of a new sequence, its base cost aside.
   static int64_t BytesOfFirstBlock(const RecordFormat& format, uint32_t first_position,
@@ -70,6 +73,11 @@ class Sequence {
   absl::Status Append(uint32_t first_position, uint64_t policy_version, const RecordView& records,
                       std::span<const uint16_t> ranks, Appended* appended = nullptr)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Notes why positions have no record, until an Append fills them; whole or not at all. Returns
+  // false if all of them were noted already, filled since or not. AlreadyExists at a position that
+  // has a record and was not noted before, or was noted for another reason. FailedPrecondition at
+  // or beyond the seal; ResourceExhausted if the budget has no kGapBytes left.
+  absl::StatusOr<bool> AppendGap(const Missing& gap) ABSL_LOCKS_EXCLUDED(mutex_);
   // Prefetches the memory that an append at the end will touch, which with many sequences is in no
   // cache of the processor. Takes no lock.
   void PrefetchEnd() const;
@@ -93,7 +101,7 @@ class Sequence {
   // What it is charged.
   static int64_t AnnotationBytes(std::string_view annotation);
 
-  // One past the highest position.
+  // One past the highest position that has a record or lies in a gap.
   uint32_t committed_length() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool sealed() const ABSL_LOCKS_EXCLUDED(mutex_);
   // The length that it is sealed at, if it is.
@@ -114,6 +122,11 @@ class Sequence {
     uint64_t version;
   };
 
+  struct Gap {
+    uint32_t end;
+    MissingReason reason;
+  };
+
   // What a page needs before positions can be added.
   struct PageNeed {
     int64_t charge = 0;
@@ -132,6 +145,10 @@ class Sequence {
   // Packs all tails once sealed, before that the least recently filled ones if there are too many.
   void PackTails() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  absl::Status CheckBelowSeal(uint32_t end) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // AlreadyExists if one of these positions has a record.
+  absl::Status CheckUnrecorded(uint32_t first, uint32_t end) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   absl::Status CheckFits(uint32_t first_position, uint64_t policy_version,
                          const RecordView& records) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   absl::Status CheckFitsPage(const PagePart& part, uint64_t policy_version,
@@ -174,6 +191,9 @@ class Sequence {
   absl::InlinedVector<uint32_t, kOpenTails + 2> open_tails_ ABSL_GUARDED_BY(mutex_);
   // First position -> span; spans don't overlap, neighbours of one version are merged.
   absl::btree_map<uint32_t, VersionSpan> versions_ ABSL_GUARDED_BY(mutex_);
+  // First position -> gap; gaps don't overlap, neighbours of one reason are merged. A gap stays
+  // when its positions get records: these count, and the same gap may come again.
+  absl::btree_map<uint32_t, Gap> gaps_ ABSL_GUARDED_BY(mutex_);
   std::atomic<uint32_t> committed_length_ = 0;  // changes under the lock
   uint32_t positions_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<uint32_t> sealed_length_ ABSL_GUARDED_BY(mutex_);
@@ -199,10 +219,14 @@ class ABSL_SCOPED_LOCKABLE Sequence::Reader {
     const Page* page;  // null if missing; if it is corrupt, its records can't be read
     uint32_t index;    // of first_position in the page
     uint64_t version;  // of all of them, if present
+    MissingReason reason = MissingReason::kNeverArrived;  // if missing
   };
   // Calls visit for consecutive pieces that cover [first, first + count), in order.
   void ForEachPiece(uint32_t first, uint32_t count,
                     const std::function<void(const Piece&)>& visit) const;
+
+  // In order, those that records have filled since, too.
+  std::vector<Missing> Gaps() const;
 
   // Looks at the checksums of the packed pages that hold positions of [first, first + count). Pages
   // that fail are corrupt from then on.

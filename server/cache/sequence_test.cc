@@ -4,6 +4,7 @@
 
 #include <map>
 #include <random>
+#include <set>
 
 #include "server/testing/rounded_records.h"
 
@@ -14,7 +15,7 @@ constexpr uint32_t kPositions = 700;
 // A slab for each size of ragged pages.
 constexpr int64_t kArenaBytes = 64 << 20;
 
-// What a sequence must behave like: a map of positions, and three rules.
+// What a sequence must behave like: a map of positions, a set of those in gaps, and four rules.
 class Model {
  public:
   struct Cell {
@@ -33,6 +34,16 @@ class Model {
     return absl::StatusCode::kOk;
   }
 
+  absl::StatusCode AppendGap(uint32_t first, uint32_t count, bool room) {
+    if (sealed.has_value() && first + count > *sealed) return absl::StatusCode::kFailedPrecondition;
+    for (uint32_t p = first; p < first + count; ++p) {
+      if (cells.contains(p) && !noted.contains(p)) return absl::StatusCode::kAlreadyExists;
+    }
+    if (!room && !Touches(first, count)) return absl::StatusCode::kResourceExhausted;
+    for (uint32_t p = first; p < first + count; ++p) noted.insert(p);
+    return absl::StatusCode::kOk;
+  }
+
   absl::StatusCode Seal(uint32_t length) {
     if (sealed.has_value() ? *sealed != length : length < committed_length()) {
       return absl::StatusCode::kFailedPrecondition;
@@ -41,7 +52,18 @@ class Model {
     return absl::StatusCode::kOk;
   }
 
-  uint32_t committed_length() const { return cells.empty() ? 0 : cells.rbegin()->first + 1; }
+  uint32_t committed_length() const {
+    return std::max(cells.empty() ? 0 : cells.rbegin()->first + 1,
+                    noted.empty() ? 0 : *noted.rbegin() + 1);
+  }
+  // Whether a gap overlaps or touches these positions.
+  bool Touches(uint32_t first, uint32_t count) const {
+    const auto next = noted.lower_bound(first == 0 ? 0 : first - 1);
+    return next != noted.end() && *next <= first + count;
+  }
+  int64_t gaps() const {
+    return std::ranges::count_if(noted, [&](uint32_t p) { return !noted.contains(p + 1); });
+  }
   // Stretches of one version.
   int64_t spans() const {
     int64_t spans = 0;
@@ -54,6 +76,7 @@ class Model {
   }
 
   std::map<uint32_t, Cell> cells;
+  std::set<uint32_t> noted;  // in gaps
   std::optional<uint32_t> sealed;
 };
 
@@ -91,7 +114,12 @@ class SequenceTest : public testing::TestWithParam<std::tuple<LogProbEncoding, i
         const uint32_t position = piece.first_position + i;
         const auto cell = model.cells.find(position);
         ASSERT_EQ(piece.page != nullptr, cell != model.cells.end()) << position;
-        if (piece.page == nullptr) continue;
+        if (piece.page == nullptr) {
+          EXPECT_EQ(piece.reason, model.noted.contains(position) ? MissingReason::kInvalidLogProb
+                                                                 : MissingReason::kNeverArrived)
+              << position;
+          continue;
+        }
         EXPECT_FALSE(piece.page->corrupt());
         EXPECT_EQ(piece.version, cell->second.version) << position;
         stored_[cell->second.variant].ExpectSame(*piece.page, piece.index + i, position);
@@ -102,7 +130,8 @@ class SequenceTest : public testing::TestWithParam<std::tuple<LogProbEncoding, i
 
   // What the pages' forms must be, and that they are what is charged.
   void ExpectForms(const Sequence& sequence, const Model& model, const ByteBudget& budget) {
-    int64_t bytes = Sequence::kBaseBytes + model.spans() * Sequence::kVersionSpanBytes;
+    int64_t bytes = Sequence::kBaseBytes + model.spans() * Sequence::kVersionSpanBytes +
+                    model.gaps() * Sequence::kGapBytes;
     int tails = 0;
     const Page* page = nullptr;
     const Sequence::Reader reader(sequence);
@@ -168,6 +197,8 @@ class SequenceTest : public testing::TestWithParam<std::tuple<LogProbEncoding, i
         done += count;
       }
     });
+    const std::vector<Missing> gaps = Sequence::Reader(from).Gaps();
+    for (const Missing& gap : gaps) ASSERT_TRUE(to.AppendGap(gap).ok());
     for (const Block& block : blocks) {
       const RecordView view = {block.rows.sampled_ids, block.rows.sampled_log_probs, block.rows.ids,
                                block.rows.log_probs};
@@ -215,10 +246,22 @@ TEST_P(SequenceTest, RandomOperationsAgreeWithAMap) {
     absl::Status status;
     absl::StatusCode expected;
     const uint32_t dice = below(1000);
-    if (dice < 990) {
+    if (dice < 100) {
+      const uint32_t first = below(kPositions), count = 1 + below(9);
+      const Model before = model;
+      const bool room = budget.limit() - budget.used() >= Sequence::kGapBytes;
+      const absl::StatusOr<bool> added =
+          sequence->AppendGap({first, count, MissingReason::kInvalidLogProb});
+      status = added.status();
+      expected = model.AppendGap(first, count, room);
+      if (added.ok()) {
+        EXPECT_EQ(*added, model.noted != before.noted);
+      }
+    } else if (dice < 990) {
       const uint32_t first =
           below(2) == 0 ? std::min(model.committed_length(), kPositions - 1) : below(kPositions);
-      const uint32_t count = 1 + below(std::min<uint32_t>(kPositions - first, dice < 30 ? 300 : 9));
+      const uint32_t count =
+          1 + below(std::min<uint32_t>(kPositions - first, dice < 130 ? 300 : 9));
       // Mostly what the position always gets, so that most re-sent blocks agree.
       const Model::Cell cell{.variant = below(30) == 0, .version = below(30) == 0 ? 9 : first / 99};
       const size_t before = model.cells.size();

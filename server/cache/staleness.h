@@ -1,4 +1,4 @@
-// How far behind the current policy versions are, in classes for metrics.
+// How far behind the current policy version records are, in classes for metrics.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace sis {
 
-// Versions behind: [from, to].
+// Versions behind: [from, to]. The last class is of records ahead: newer than the current version.
 struct StalenessClass {
   uint64_t from;
   uint64_t to;
@@ -21,11 +21,19 @@ struct StalenessClass {
 inline constexpr std::array kStalenessClasses = {
     StalenessClass{0, 0, "0"},     StalenessClass{1, 1, "1"},
     StalenessClass{2, 3, "2-3"},   StalenessClass{4, 7, "4-7"},
-    StalenessClass{8, 15, "8-15"}, StalenessClass{16, std::numeric_limits<uint64_t>::max(), "16+"}};
+    StalenessClass{8, 15, "8-15"}, StalenessClass{16, std::numeric_limits<uint64_t>::max(), "16+"},
+    StalenessClass{0, 0, "ahead"}};
+inline constexpr size_t kAhead = kStalenessClasses.size() - 1;
 
-// The index of a record's class. A version above the current one is not behind.
+// Whether records of the class are of an older version than the current one.
+constexpr bool IsBehind(size_t staleness_class) {
+  return staleness_class != 0 && staleness_class != kAhead;
+}
+
+// The index of a record's class.
 inline size_t StalenessClassOf(uint64_t version, uint64_t current_version) {
-  const uint64_t behind = version < current_version ? current_version - version : 0;
+  if (version > current_version) return kAhead;
+  const uint64_t behind = current_version - version;
   return std::ranges::find_if(kStalenessClasses,
                               [&](const StalenessClass& c) { return behind <= c.to; }) -
          kStalenessClasses.begin();

@@ -4,36 +4,127 @@
 #include <iterator>
 
 namespace sis {
+namespace {
 
-StepLedger::Claimed StepLedger::Claim(uint64_t draw, uint64_t sequence_key, Range range) {
+using Range = StepLedger::Range;
+
+int64_t PositionsIn(std::span<const Range> ranges) {
+  int64_t positions = 0;
+  for (const Range& range : ranges) positions += range.end - range.first;
+  return positions;
+}
+
+// In rising order, those that touch each other as one.
+std::vector<Range> Merged(std::vector<Range> ranges) {
+  std::ranges::sort(ranges, {}, &Range::first);
+  std::vector<Range> merged;
+  for (const Range& range : ranges) {
+    if (!merged.empty() && merged.back().end >= range.first) {
+      merged.back().end = std::max(merged.back().end, range.end);
+    } else {
+      merged.push_back(range);
+    }
+  }
+  return merged;
+}
+
+// The parts of `range` that lie in none of the others, which are in rising order.
+std::vector<Range> Without(std::span<const Range> others, const Range& range) {
+  std::vector<Range> parts;
+  uint32_t next = range.first;
+  const auto first = std::ranges::upper_bound(others, range.first, {}, &Range::end);
+  for (auto other = first; other != others.end() && other->first < range.end; ++other) {
+    if (next < other->first) parts.push_back({next, other->first});
+    next = other->end;
+  }
+  if (next < range.end) parts.push_back({next, range.end});
+  return parts;
+}
+
+// What lies in both; each is in rising order.
+std::vector<Range> Common(std::span<const Range> a, std::span<const Range> b) {
+  std::vector<Range> parts;
+  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    const Range part{std::max(a[i].first, b[j].first), std::min(a[i].end, b[j].end)};
+    if (part.first < part.end) parts.push_back(part);
+    ++(a[i].end < b[j].end ? i : j);
+  }
+  return parts;
+}
+
+// The whole ranges that have positions in common with `range`.
+std::vector<Range> Overlapping(const absl::btree_map<uint32_t, uint32_t>& ranges,
+                               const Range& range) {
+  std::vector<Range> overlapping;
+  auto next = ranges.upper_bound(range.first);
+  if (next != ranges.begin() && std::prev(next)->second > range.first) --next;
+  for (; next != ranges.end() && next->first < range.end; ++next) {
+    overlapping.push_back({next->first, next->second});
+  }
+  return overlapping;
+}
+
+}  // namespace
+
+StepLedger::Claimed StepLedger::Claim(uint64_t draw, uint64_t sequence_key, Range range,
+                                      std::span<const Range> masked) {
   WriterLock lock(mutex_);
   OpenStep* const step = Use(draw);
-  if (step == nullptr) return {.fresh = {}, .uncounted = range.end - range.first};
+  if (step == nullptr) {
+    return {.fresh = {}, .uncounted = PositionsIn(Without(masked, range))};
+  }
   OpenStep& entry = *step;
-  Ranges& counted = entry.counted[sequence_key];
+  Ranges& evaluated = entry.evaluated_ranges[sequence_key];
   // Those that touch `range`: from the last that begins no later, or the one after it.
-  auto first = counted.upper_bound(range.first);
-  if (first != counted.begin() && std::prev(first)->second >= range.first) --first;
+  auto first = evaluated.upper_bound(range.first);
+  if (first != evaluated.begin() && std::prev(first)->second >= range.first) --first;
   Claimed claimed;
   Range whole = range;
-  uint32_t next = range.first;  // what lies before it is counted, or fresh already
+  uint32_t next = range.first;  // what lies before it is evaluated, or fresh already
   auto last = first;
   int64_t added = 1;
-  for (; last != counted.end() && last->first <= range.end; ++last, --added) {
+  for (; last != evaluated.end() && last->first <= range.end; ++last, --added) {
     if (next < last->first) claimed.fresh.push_back({next, last->first});
     next = std::max(next, last->second);
     whole = {std::min(whole.first, last->first), std::max(whole.end, last->second)};
   }
   if (next < range.end) claimed.fresh.push_back({next, range.end});
-  if (claimed.fresh.empty()) return claimed;
+  const bool evaluates_more = !claimed.fresh.empty();
 
-  if (!MakeRoom(entry, added)) {
-    if (counted.empty()) entry.counted.erase(sequence_key);
-    for (const Range& fresh : claimed.fresh) claimed.uncounted += fresh.end - fresh.first;
-    claimed.fresh.clear();
-    return claimed;
+  const auto held = entry.masked_ranges.find(sequence_key);
+  std::vector<Range> still_masked;
+  int64_t masked_before = 0;  // ranges
+  if (!masked.empty() || held != entry.masked_ranges.end()) {
+    const std::vector<Range> unmasked = Without(masked, range);
+    std::vector<Range> before;
+    if (held != entry.masked_ranges.end()) before = Overlapping(held->second, range);
+    masked_before = static_cast<int64_t>(before.size());
+    const std::vector<Range> counted_now = Common(before, unmasked);
+    still_masked = Common(claimed.fresh, masked);
+    claimed.masked = PositionsIn(still_masked) - PositionsIn(counted_now);
+    for (const Range& part : before) {
+      const std::vector<Range> stays = Without(counted_now, part);
+      still_masked.insert(still_masked.end(), stays.begin(), stays.end());
+    }
+    still_masked = Merged(std::move(still_masked));
+    claimed.fresh = Common(claimed.fresh, unmasked);
+    claimed.fresh.insert(claimed.fresh.end(), counted_now.begin(), counted_now.end());
+    claimed.fresh = Merged(std::move(claimed.fresh));
   }
-  counted.insert(counted.erase(first, last), {whole.first, whole.end});
+  if (!evaluates_more && claimed.fresh.empty()) return claimed;
+
+  const int64_t masked_now = static_cast<int64_t>(still_masked.size());
+  if (!MakeRoom(entry, (evaluates_more ? added : 0) + masked_now - masked_before)) {
+    if (evaluated.empty()) entry.evaluated_ranges.erase(sequence_key);
+    return {.fresh = {}, .uncounted = PositionsIn(claimed.fresh)};
+  }
+  if (evaluates_more) evaluated.insert(evaluated.erase(first, last), {whole.first, whole.end});
+  if (masked_before + masked_now > 0) {
+    Ranges& ranges = entry.masked_ranges[sequence_key];
+    for (const Range& part : Overlapping(ranges, range)) ranges.erase(part.first);
+    for (const Range& part : still_masked) ranges.insert({part.first, part.end});
+    if (ranges.empty()) entry.masked_ranges.erase(sequence_key);
+  }
   return claimed;
 }
 
@@ -140,7 +231,8 @@ StepLedger::Uncounted StepLedger::Add(uint64_t draw, const Evaluated& evaluated,
 }
 
 StepLedger::Step StepLedger::ToStep(const OpenStep& step) {
-  return {step.evaluated, static_cast<int64_t>(step.counted.size()), step.uncounted, step.ended};
+  return {step.evaluated, static_cast<int64_t>(step.evaluated_ranges.size()), step.uncounted,
+          step.ended};
 }
 
 DrawStretch StepLedger::ToStretch(uint64_t draw, const OpenStep& step) {
@@ -150,7 +242,7 @@ DrawStretch StepLedger::ToStretch(uint64_t draw, const OpenStep& step) {
                       .draws = 1,
                       .begun = step.begun,
                       .ended = step.ended,
-                      .sequences = static_cast<int64_t>(step.counted.size()),
+                      .sequences = static_cast<int64_t>(step.evaluated_ranges.size()),
                       .sums = LongSums(step.evaluated.sums),
                       .missing = step.evaluated.missing,
                       .uncounted = step.uncounted.positions};

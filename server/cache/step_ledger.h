@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <list>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -41,13 +42,17 @@ class StepLedger {
   };
 
   struct Claimed {
-    std::vector<Range> fresh;  // not counted before
+    std::vector<Range> fresh;  // not counted before, nor masked now
+    // How many positions more than before are in no call but masked: less than 0 if they are fewer.
+    int64_t masked = 0;
     // How many positions would be fresh, but are left uncounted: the draw alone holds kMaxRanges,
     // or would need more than the budget has. There are no fresh ones then.
     int64_t uncounted = 0;
   };
-  // Marks [range) of the sequence as counted for the draw.
-  Claimed Claim(uint64_t draw, uint64_t sequence_key, Range range) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Marks [range) of the sequence as counted for the draw, except the `masked` ranges, which lie in
+  // it in rising order: a later call may count these.
+  Claimed Claim(uint64_t draw, uint64_t sequence_key, Range range,
+                std::span<const Range> masked = {}) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Positions that are not in a step's totals for want of room, each time that they are evaluated.
   struct Uncounted {
@@ -111,10 +116,12 @@ class StepLedger {
     // When something was added first, and last.
     absl::Time begun = absl::InfiniteFuture();
     absl::Time ended = absl::InfinitePast();
-    int64_t ranges = 0;                             // in `counted`
-    int64_t bytes = 0;                              // charged
-    absl::flat_hash_map<uint64_t, Ranges> counted;  // by sequence key
-    std::list<uint64_t>::iterator by_use;           // in by_use_
+    int64_t ranges = 0;  // in the next two
+    int64_t bytes = 0;   // charged
+    // By sequence key: positions that were evaluated, and those of them that were always masked.
+    absl::flat_hash_map<uint64_t, Ranges> evaluated_ranges;
+    absl::flat_hash_map<uint64_t, Ranges> masked_ranges;
+    std::list<uint64_t>::iterator by_use;  // in by_use_
   };
 
   static Step ToStep(const OpenStep& step);

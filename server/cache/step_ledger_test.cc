@@ -63,6 +63,44 @@ TEST(StepLedgerTest, RandomClaimsAgreeWithABitmap) {
   }
 }
 
+// A position is counted by the first claim that does not mask it, whatever masked it before.
+TEST(StepLedgerTest, RandomMaskedClaimsAgreeWithABitmap) {
+  std::mt19937 random(4);
+  for (int trial = 0; trial < 50; ++trial) {
+    ByteBudget budget(INT64_MAX);
+    StepLedger ledger(1, budget);
+    constexpr uint32_t kPositions = 120;
+    std::vector<bool> counted(kPositions), seen(kPositions);
+    int64_t masked = 0;
+    for (int i = 0; i < 100; ++i) {
+      const uint32_t first = random() % kPositions;
+      const uint32_t end = std::min<uint32_t>(kPositions, first + 1 + random() % (2 * trial + 1));
+      const uint32_t one_in = 1 + random() % 3;
+      std::vector<Range> mask, expected;
+      const auto add = [](uint32_t p, std::vector<Range>& ranges) {
+        if (ranges.empty() || ranges.back().end != p) ranges.push_back({p, p});
+        ++ranges.back().end;
+      };
+      for (uint32_t p = first; p < end; ++p) {
+        seen[p] = true;
+        if (random() % one_in != 0) {
+          add(p, mask);
+        } else if (!counted[p]) {
+          add(p, expected);
+          counted[p] = true;
+        }
+      }
+      const StepLedger::Claimed claimed = ledger.Claim(7, 1, {first, end}, mask);
+      masked += claimed.masked;
+      ASSERT_EQ(claimed.fresh, expected) << "trial " << trial << " claim " << i;
+      ASSERT_EQ(masked, std::ranges::count(seen, true) - std::ranges::count(counted, true));
+    }
+    EXPECT_EQ(Fresh(ledger, 7, 1, {0, kPositions}).empty(), !std::ranges::count(counted, false));
+    EXPECT_EQ(budget.used(), StepLedger::kStepBytes + StepLedger::kRangeBytes)
+        << "all are one range, and none is masked";
+  }
+}
+
 // What a claim costs does not depend on how many ranges the sequence has: else this would not end.
 TEST(StepLedgerTest, AsManyRangesOfOneSequenceAsThereMayBe) {
   ByteBudget budget(INT64_MAX);

@@ -173,7 +173,6 @@ absl::StatusOr<RangeResult> EvaluateCall::EvaluateAgain(size_t i, const StepLedg
   // What is evaluated again was valid a moment ago; records that have gone since count as missing.
   SliceRange slice = slices_[i];
   slice.expected_digest.reset();
-  slice.sampled_ids_crc32c.reset();
   const uint32_t count = range.end - range.first;
   std::vector<Decision> scratch(count);
   return evaluators_.front().Evaluate(slice, range.first, count,
@@ -181,10 +180,23 @@ absl::StatusOr<RangeResult> EvaluateCall::EvaluateAgain(size_t i, const StepLedg
                                       {.view = {.decisions = scratch}});
 }
 
+std::vector<StepLedger::Range> EvaluateCall::MaskedRanges(const SliceRange& slice,
+                                                          size_t offset) const {
+  std::vector<StepLedger::Range> ranges;
+  for (uint32_t i = 0; !input_.mask.empty() && i < slice.count; ++i) {
+    if (!input_.masked(offset + i)) continue;
+    const uint32_t position = slice.first_position + i;
+    if (ranges.empty() || ranges.back().end != position) ranges.push_back({position, position});
+    ++ranges.back().end;
+  }
+  return ranges;
+}
+
 int64_t EvaluateCall::Count() {
   const uint64_t draw = input_.parameters.draw;
   Evaluated counted;
   int64_t unclaimed = 0;
+  int64_t newly_masked = 0;
   size_t i = 0;
   size_t offset = 0;
   for (const Group& group : groups_) {
@@ -199,13 +211,18 @@ int64_t EvaluateCall::Count() {
     for (; i < group.end; ++i) {
       const SliceRange& slice = slices_[i];
       const StepLedger::Range whole{slice.first_position, slice.first_position + slice.count};
+      const std::vector<StepLedger::Range> masked = MaskedRanges(slice, offset);
       const uint64_t key = SequenceKey(run_->config().seed, slice.name.attempt, slice.name.id);
-      const StepLedger::Claimed claimed = run_->steps().Claim(draw, key, whole);
+      const StepLedger::Claimed claimed = run_->steps().Claim(draw, key, whole, masked);
       unclaimed += claimed.uncounted;
+      newly_masked += claimed.masked;
+      uint32_t left = slice.count;
+      for (const StepLedger::Range& range : masked) left -= range.end - range.first;
       for (const StepLedger::Range& range : claimed.fresh) {
         fresh.push_back({i, offset, range});
-        whole_slices += range == whole;
+        left -= range.end - range.first;
       }
+      whole_slices += left == 0;
       offset += slice.count;
     }
     if (whole_slices == group.end - first) {
@@ -219,6 +236,7 @@ int64_t EvaluateCall::Count() {
       Add(part.slice, *again, counted);
     }
   }
+  counted.sums.masked = newly_masked;
   // Not run_->now(): people see when it was, also after a restart.
   run_->counters().AddUncounted(run_->steps().Add(draw, counted, absl::Now(), unclaimed));
   run_->counters().AddEvaluated(counted);

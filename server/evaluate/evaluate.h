@@ -72,6 +72,8 @@ class EvaluateCall {
                size_t lanes);
 
   void MakeGroups();
+  // Positions of the slice that the mask leaves out; the slice begins at `offset` in the request.
+  std::vector<StepLedger::Range> MaskedRanges(const SliceRange& slice, size_t offset) const;
   // Adds to the run's step and metrics what this draw hasn't counted yet; returns how many
   // positions that is.
   int64_t Count();

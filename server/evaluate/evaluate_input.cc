@@ -76,6 +76,20 @@ absl::Status CheckMask(std::span<const uint8_t> mask) {
   return absl::OkStatus();
 }
 
+absl::Status ParseSampledIds(const v1::EvaluateRequest& request, const ReceivedArrays& arrays,
+                             size_t count, EvaluateInput& input) {
+  const ArrayField array = arrays.Of(request.sampled_ids());
+  if (array.size() == 0) return absl::OkStatus();
+  const size_t width = array.size() / count;
+  if (array.size() % count != 0 || width < 2 || width > 4) {
+    return absl::InvalidArgumentError(absl::StrCat("sampled_ids: ", array.size(), " bytes for ",
+                                                   count,
+                                                   " positions; must be 2, 3 or 4 bytes each"));
+  }
+  input.sampled_ids = {array.Read<uint8_t>(0, array.size(), input.copies->sampled_ids), width};
+  return absl::OkStatus();
+}
+
 absl::Status ParseWeight(const v1::EvaluateRequest& request, EvaluateInput& input) {
   static_assert(v1::Weight_MAX == v1::EXPECTED);
   if (!v1::Weight_IsValid(request.weight())) {
@@ -167,6 +181,7 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
                              copies.own_log_probs, input.own_log_probs));
   status.Update(ReadOptional("advantages", request.advantages(), arrays, count, copies.advantages,
                              input.advantages));
+  status.Update(ParseSampledIds(request, arrays, count, input));
   if (status.ok()) status = CheckMask(input.mask);
   if (request.has_decoupled() || request.has_algorithm()) {
     input.sampled_log_probs = input.current.ReadSampled(0, count, copies.current);

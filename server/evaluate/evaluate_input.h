@@ -19,6 +19,18 @@
 
 namespace sis {
 
+// N ids, little-endian, of `width` bytes each; none if they were not sent.
+struct SampledIds {
+  uint32_t At(size_t i) const {
+    uint32_t id = 0;
+    for (size_t byte = 0; byte < width; ++byte) id |= uint32_t{bytes[i * width + byte]} << 8 * byte;
+    return id;
+  }
+
+  std::span<const uint8_t> bytes;
+  size_t width = 0;
+};
+
 // Of N positions; arrays that were not sent are empty. The request must outlive it.
 struct EvaluateInput {
   EvaluateParameters parameters;
@@ -28,6 +40,7 @@ struct EvaluateInput {
   std::span<const float> sampled_log_probs;
   std::span<const uint8_t> mask;               // [N], 0 or 1
   std::span<const float> own_log_probs;        // [N]
+  SampledIds sampled_ids;                      // [N], the trainer's
   std::span<const float> decoupled_log_probs;  // [N], the current policy's, with three
   std::span<const float> advantages;           // [N]
   v1::Weight weight = v1::SAMPLED;
@@ -38,6 +51,7 @@ struct EvaluateInput {
     std::vector<int> prefix_curve;
     std::vector<uint8_t> mask;
     std::vector<float> own_log_probs;
+    std::vector<uint8_t> sampled_ids;
     std::vector<float> decoupled_log_probs;
     std::vector<float> advantages;
     CurrentArrays::Scratch current;

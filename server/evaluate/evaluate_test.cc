@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
+#include <set>
+#include <string>
 #include <thread>
 
 #include "kernels/decide/simd_backend.h"
@@ -190,6 +193,45 @@ TEST_F(EvaluateTest, OverlappingRetriesFromManyThreadsCountEachPositionOnce) {
   EXPECT_EQ(step.d(), whole.totals().d());
   EXPECT_EQ(step.acceptance_probability(), whole.totals().acceptance_probability());
   EXPECT_EQ(step.accepted() + step.rejected() + step.outside_top_k(), 2 * kLength);
+}
+
+// What one call masks another may count, whichever comes first.
+TEST_F(EvaluateTest, TotalsOfAStepDoNotDependOnTheOrderOfMaskedCalls) {
+  std::mt19937 random(9);
+  std::vector<v1::EvaluateRequest> requests;
+  const auto add = [&](const std::vector<NamedRange>& ranges, auto&& kept) {
+    v1::EvaluateRequest& request = requests.emplace_back(Request(ranges));
+    for (const NamedRange& range : ranges) {
+      for (uint32_t i = 0; i < range.count; ++i) request.mutable_mask()->push_back(kept(i) ? 1 : 0);
+    }
+  };
+  add({{0, 10, 3}}, [](uint32_t) { return false; });
+  add({{0, 10, 3}}, [](uint32_t) { return true; });
+  add({{0, 0, 50}, {1, 20, 90}}, [](uint32_t i) { return i % 20 < 13; });
+  add({{1, 0, 200}, {2, 0, 40}}, [&](uint32_t) { return random() % 3 != 0; });
+  add({{2, 30, 60}}, [](uint32_t) { return false; });
+  std::vector<int> order = {0, 1, 2, 3, 4};
+  std::set<std::string> steps;
+  for (int permutation = 0; permutation < 120; ++permutation) {
+    Cache cache;
+    const auto run = cache.CreateRun("r", LosslessConfig(kSlots));
+    for (size_t i = 0; i < kIds.size(); ++i) AppendBlock(cache, *run, records_[i].Block(kIds[i]));
+    uint64_t newly_counted = 0;
+    for (const int i : order) {
+      const auto response = EvaluateAtOnce(*run, backend_, requests[i]);
+      ASSERT_TRUE(response.ok()) << response.status();
+      newly_counted += response->newly_counted();
+      const auto again = EvaluateAtOnce(*run, backend_, requests[i]);
+      EXPECT_EQ(again->newly_counted(), 0);
+    }
+    const v1::GetStepResponse step = ToMessage(*run->steps().Find(1));
+    EXPECT_EQ(step.totals().accepted() + step.totals().rejected() + step.totals().outside_top_k(),
+              newly_counted);
+    EXPECT_GT(step.totals().masked(), 0);
+    steps.insert(step.SerializeAsString());
+    std::ranges::next_permutation(order);
+  }
+  EXPECT_EQ(steps.size(), 1);
 }
 
 TEST_F(EvaluateTest, OutputsAreThoseWanted) {

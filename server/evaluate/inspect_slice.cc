@@ -60,7 +60,7 @@ void RecordsOfSlice::AddPiece(const Sequence::Reader::Piece& piece,
     if (log_probs[i] == kMinusInfinity) current[i] = std::numeric_limits<float>::quiet_NaN();
   }
   std::ranges::fill(part(positions.staleness, 1),
-                    policy_version - std::min(policy_version, piece.version));
+                    static_cast<int64_t>(policy_version - piece.version));
 }
 
 }  // namespace
@@ -90,6 +90,13 @@ void SliceEvaluator::Keep(const Part& part, InspectedPositions& positions) const
   const std::span<const Decision> decisions = part.output.view.decisions;
   std::ranges::copy(decisions.first(std::min(decisions.size(), positions.size() - begin)),
                     positions.decisions.begin() + static_cast<std::ptrdiff_t>(begin));
+  for (const Missing& range : part.result.missing) {
+    const size_t first = std::min<size_t>(range.first_position - part.slice.first_position,
+                                          positions.missing_reasons.size());
+    const size_t count = std::min<size_t>(range.count, positions.missing_reasons.size() - first);
+    std::ranges::fill(std::span(positions.missing_reasons).subspan(first, count),
+                      static_cast<uint8_t>(range.reason));
+  }
   for (const Stretch& stretch : stretches_) {
     KeepStretch(stretch, stretch.first_position - part.slice.first_position, positions);
   }

@@ -246,9 +246,47 @@ TEST_F(InspectTest, StalenessIsCountedFromTheVersionThen) {
   *request.mutable_gathered()->mutable_log_probs() += more.log_probs();
   *request.mutable_gathered()->mutable_sampled_log_probs() += more.sampled_log_probs();
   Do(request);
-  const auto staleness = Array<uint64_t>(Inspect("a").staleness());
-  EXPECT_EQ(staleness[0], 3u);
-  EXPECT_EQ(staleness[kLength], 1u);
+  const auto staleness = Array<int64_t>(Inspect("a").staleness());
+  EXPECT_EQ(staleness[0], 3);
+  EXPECT_EQ(staleness[kLength], 1);
+}
+
+TEST_F(InspectTest, ARecordOfALaterVersionIsAhead) {
+  const auto append = [&](uint32_t first, uint64_t version) {
+    ASSERT_EQ(AppendBlock(cache_, *run_, records_[0].Block("d", first, version, first, 10)).code(),
+              0);
+  };
+  append(0, 9);
+  append(10, 0);
+  v1::EvaluateRequest request = Request({{0, 0, 20}}, 10);
+  request.mutable_slices(0)->mutable_sequence()->set_id("d");
+  Do(request);
+  const auto staleness = Array<int64_t>(Inspect("d").staleness());
+  EXPECT_EQ(staleness[0], -9);
+  EXPECT_EQ(staleness[10], 0);
+}
+
+TEST_F(InspectTest, MissingPositionsHaveTheirReason) {
+  ASSERT_EQ(AppendBlock(cache_, *run_, records_[0].Block("d", 0, 0, 0, 3)).code(), 0);
+  v1::AppendEntry gap;
+  gap.mutable_gap()->mutable_sequence()->set_id("d");
+  gap.mutable_gap()->set_first_position(4);
+  gap.mutable_gap()->set_length(2);
+  gap.mutable_gap()->set_reason(v1::INVALID_LOG_PROB);
+  ASSERT_EQ(IngestEntry(cache_, *run_, gap).code(), 0);
+  v1::EvaluateRequest request = Request({{0, 0, 8}}, 10);
+  request.mutable_slices(0)->mutable_sequence()->set_id("d");
+  request.set_mask(std::string{1, 1, 1, 1, 1, 0, 1, 1});
+  const v1::EvaluateResponse answer = Do(request);
+  const std::string reasons = Inspect("d").missing_reasons();
+  EXPECT_EQ(reasons, (std::string{0, 0, 0, v1::NEVER_ARRIVED, v1::INVALID_LOG_PROB, 0,
+                                  v1::NEVER_ARRIVED, v1::NEVER_ARRIVED}));
+  ASSERT_EQ(answer.missing_size(), 3);
+  EXPECT_EQ(answer.missing(1).reason(), v1::INVALID_LOG_PROB);
+  EXPECT_EQ(answer.missing(1).first_position(), 4);
+  EXPECT_EQ(answer.missing(1).length(), 1) << "position 5 is masked";
+  const auto& totals = run_->counters().totals().missing_by_reason;
+  EXPECT_EQ(totals[static_cast<size_t>(MissingReason::kInvalidLogProb)], 1);
 }
 
 TEST_F(InspectTest, BadRequestsKeepNothing) {

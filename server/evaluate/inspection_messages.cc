@@ -88,6 +88,7 @@ absl::Status InspectSequence(const Run& run, const v1::InspectSequenceRequest& r
   response.set_cut_begin(found->cut_begin);
   response.set_cut_end(found->cut_end);
   response.set_decisions(Bytes(positions.decisions));
+  response.set_missing_reasons(Bytes(positions.missing_reasons));
   response.set_sampled_ids(Bytes(positions.sampled_ids));
   response.set_sampled_log_probs(Bytes(positions.sampled_log_probs));
   response.set_log_ratios(Bytes(positions.log_ratios));

@@ -20,7 +20,7 @@ void CountByStaleness(const PartStatistics::DecidedPart& part, RangeResult& into
       static_cast<std::ptrdiff_t>(part.staleness.size())) {
     into.counted.staleness[part.staleness.front()] +=
         {part.sums.accepted, part.sums.rejected, part.sums.outside_top_k};
-    if (part.staleness.front() == 0) into.counted.fresh_d += part.sums.d;
+    if (!IsBehind(part.staleness.front())) into.counted.fresh_d += part.sums.d;
     return;
   }
   for (size_t i = 0; i < part.stretches.size(); ++i) {
@@ -29,7 +29,7 @@ void CountByStaleness(const PartStatistics::DecidedPart& part, RangeResult& into
     const int64_t rejected = std::ranges::count(decisions, Decision::kRejected);
     const auto scored = static_cast<int64_t>(decisions.size());
     into.counted.staleness[part.staleness[i]] += {accepted, rejected, scored - accepted - rejected};
-    if (part.staleness[i] != 0) continue;
+    if (IsBehind(part.staleness[i])) continue;
     const size_t first = part.stretches[i].first_position - part.first_position;
     for (const float log_ratio : part.output.view.log_ratios.subspan(first, decisions.size())) {
       into.counted.fresh_d += Fixed(std::abs(log_ratio));

@@ -1,6 +1,7 @@
 #include "server/evaluate/slice_evaluator.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 
@@ -8,7 +9,6 @@
 #include "kernels/decide/algorithms/expected_weight.h"
 #include "kernels/decide/algorithms/top_k_total_variation.h"
 #include "kernels/decide/validate_current.h"
-#include "kernels/numerics/crc32c.h"
 #include "server/shared_memory/guarded_access.h"
 #include "server/wire/arrays.h"
 
@@ -64,30 +64,35 @@ absl::Status CompareCounts(std::span<const uint16_t> counts, const BehaviorView&
   return absl::OkStatus();
 }
 
-// FailedPrecondition if the slice names a checksum that the sampled ids at its unmasked positions
-// don't have. None of these may be missing; they begin at `offset` in the request.
+// FailedPrecondition if the request has other sampled ids than those that are recorded at unmasked
+// positions of [first, first + count), which begin at `offset` in the request.
 absl::Status CheckSampledIds(const SliceRange& slice, const Sequence::Reader& reader,
-                             const EvaluateInput& input, size_t offset) {
-  if (!slice.sampled_ids_crc32c.has_value()) return absl::OkStatus();
-  uint32_t crc = 0;
-  RowBuffer buffer;
-  reader.ForEachPiece(slice.first_position, slice.count, [&](const Sequence::Reader::Piece& piece) {
-    if (piece.page == nullptr || piece.page->corrupt()) return;
-    const std::span<const int32_t> ids =
-        piece.page->Rows(buffer).sampled_ids.subspan(piece.index, piece.count);
-    const size_t first = offset + (piece.first_position - slice.first_position);
-    for (size_t begin = 0; begin < ids.size();) {
-      size_t end = begin;
-      while (end < ids.size() && !input.masked(first + end)) ++end;
-      crc = ExtendCrc32c(crc, std::as_bytes(ids.subspan(begin, end - begin)));
-      begin = end + 1;  // the one at `end` is masked
+                             const EvaluateInput& input, uint32_t first, uint32_t count,
+                             size_t offset) {
+  if (input.sampled_ids.bytes.empty()) return absl::OkStatus();
+  absl::Status status;
+  std::array<int32_t, Page::kPositions> recorded;
+  std::array<uint16_t, Page::kPositions> ranks;
+  reader.ForEachPiece(first, count, [&](const Sequence::Reader::Piece& piece) {
+    if (!status.ok() || piece.page == nullptr || piece.page->corrupt()) return;
+    const std::span<int32_t> ids = std::span(recorded).first(piece.count);
+    piece.page->Read(piece.index, {.sampled_ids = ids,
+                                   .sampled_log_probs = {},
+                                   .ids = {},
+                                   .log_probs = {},
+                                   .ranks = std::span(ranks).first(piece.count)});
+    for (uint32_t i = 0; i < piece.count; ++i) {
+      const uint32_t position = piece.first_position + i;
+      const size_t row = offset + (position - first);
+      if (input.masked(row) || input.sampled_ids.At(row) == static_cast<uint32_t>(ids[i])) continue;
+      status = absl::FailedPreconditionError(
+          absl::StrCat("sampled_ids: ", input.sampled_ids.At(row), " at position ", position,
+                       " of ", ToString(slice.name), ", but ", ids[i],
+                       " is recorded there: is the batch shifted or permuted?"));
+      return;
     }
   });
-  if (crc == *slice.sampled_ids_crc32c) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "sampled_ids_crc32c ", *slice.sampled_ids_crc32c, ", but the tokens recorded of ",
-      ToString(slice.name), " positions [", slice.first_position, ", ",
-      slice.first_position + slice.count, ") have ", crc, ": is the batch shifted or permuted?"));
+  return status;
 }
 
 }  // namespace
@@ -117,6 +122,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
   // One sequence is locked at a time: two could wait for each other.
   const Sequence::Reader reader(*slice.sequence());
   absl::Status status = CompareWithFetched(slice, reader);
+  if (status.ok()) status = CheckSampledIds(slice, reader, input_, first, count, offset);
   if (!status.ok()) return status;
   if (inspected != nullptr) {
     result.inspected_digest = reader.Digest(first, static_cast<uint32_t>(inspected->size()));
@@ -150,10 +156,6 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
     if (!status.ok()) return named(status);
     if (inspected != nullptr) Keep(part, *inspected);
     from = to;
-  }
-  if (result.missing.empty()) {
-    status = CheckSampledIds(slice, reader, input_, offset);
-    if (!status.ok()) return status;
   }
   return result;
 }

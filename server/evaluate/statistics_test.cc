@@ -412,10 +412,10 @@ TEST_F(StatisticsTest, MissingPositionsAddUpOverTheirReasons) {
   const v1::GetStepResponse step = StepOf(*run, 2);
   ASSERT_EQ(step.missing_size(), 2);
   EXPECT_EQ(step.missing(0).reason(), v1::NEVER_ARRIVED);
-  EXPECT_EQ(step.missing(0).positions(), kLength - 1);
+  EXPECT_EQ(step.missing(0).positions(), kLength) << "one call masks nothing";
   EXPECT_EQ(step.missing(1).reason(), v1::RELEASED);
-  EXPECT_EQ(step.missing(1).positions(), kLength - 2);
-  EXPECT_EQ(step.totals().missing(), 2 * kLength - 3);
+  EXPECT_EQ(step.missing(1).positions(), kLength);
+  EXPECT_EQ(step.totals().missing(), 2 * kLength);
 }
 
 TEST_F(StatisticsTest, ThePrefixCurveEndsInTheSumsOfAllSlots) {
@@ -474,12 +474,16 @@ TEST_F(StatisticsTest, StalenessIsThatOfThePositions) {
     const auto& counts = step.distributions().staleness(i);
     return counts.accepted() + counts.rejected() + counts.outside_top_k();
   };
-  EXPECT_EQ(scored(0), 90) << "of version 6, and of one that is ahead";
+  EXPECT_EQ(scored(0), 40);
   EXPECT_EQ(scored(1), 20);
   EXPECT_EQ(scored(2), 0);
   EXPECT_EQ(scored(3), 10);
   EXPECT_EQ(step.distributions().staleness(3).from(), 4);
   EXPECT_EQ(step.distributions().staleness(3).to(), 7);
+  const int last = step.distributions().staleness_size() - 1;
+  EXPECT_EQ(scored(last), 50) << "of version 7, which the run does not have yet";
+  EXPECT_TRUE(step.distributions().staleness(last).ahead());
+  EXPECT_FALSE(step.distributions().staleness(0).ahead());
 }
 
 TEST_F(StatisticsTest, BadCorrectionsAreRefusedByName) {

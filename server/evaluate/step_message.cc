@@ -42,6 +42,7 @@ v1::Distributions ToDistributions(const Evaluated& evaluated) {
     v1::Distributions::Staleness& staleness = *distributions.add_staleness();
     staleness.set_from(of.from);
     if (of.to != std::numeric_limits<uint64_t>::max()) staleness.set_to(of.to);
+    staleness.set_ahead(i == kAhead);
     staleness.set_accepted(counts.accepted);
     staleness.set_rejected(counts.rejected);
     staleness.set_outside_top_k(counts.outside_top_k);

@@ -138,6 +138,60 @@ TEST_F(FetchTest, ReturnsWhatWasRecorded) {
   EXPECT_EQ(in_parts.header.slices(1).record_digest(), fetched.header.slices(2).record_digest());
 }
 
+TEST_F(FetchTest, WhatASealedSequenceLacksIsMissing) {
+  const auto append = [&](v1::AppendEntry entry) {
+    return IngestEntry(cache_, *run_, std::move(entry)).code();
+  };
+  const auto seal = [](const std::string& id, uint32_t length) {
+    v1::AppendEntry entry;
+    entry.mutable_seal()->mutable_sequence()->set_id(id);
+    entry.mutable_seal()->set_length(length);
+    return entry;
+  };
+  const auto gap = [](const std::string& id, uint32_t first, uint32_t length) {
+    v1::AppendEntry entry;
+    entry.mutable_gap()->mutable_sequence()->set_id(id);
+    entry.mutable_gap()->set_first_position(first);
+    entry.mutable_gap()->set_length(length);
+    entry.mutable_gap()->set_reason(v1::INVALID_LOG_PROB);
+    return entry;
+  };
+  const Records records = generator_.NextRecords(10);
+  v1::Block bad = records.Block("refused");
+  bad.mutable_sampled_ids()->resize(4);
+  ASSERT_NE(AppendBlock(cache_, *run_, bad).code(), 0);
+  ASSERT_EQ(append(seal("refused", 10)), 0);
+  ASSERT_EQ(AppendBlock(cache_, *run_, records.Block("cut", 0, 0, 0, 6)).code(), 0);
+  ASSERT_EQ(append(seal("cut", 10)), 0);
+  ASSERT_EQ(append(gap("gaps", 2, 6)), 0);
+  ASSERT_EQ(AppendBlock(cache_, *run_, records.Block("gaps", 4, 0, 4, 2)).code(), 0);
+  ASSERT_EQ(append(gap("only a gap", 0, 3)), 0);
+  v1::FetchTopKRequest request;
+  for (const char* id : {"refused", "cut", "gaps", "only a gap"}) Add(request, id, 0, 0);
+  Add(request, "gaps", 5, 5);
+  const Fetched fetched = Do(request);
+  const std::vector<uint32_t> lengths = {10, 10, 8, 3, 5};
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(fetched.header.slices(i).length(), lengths[i]) << i;
+  using Range = std::tuple<uint32_t, uint32_t, uint32_t, v1::MissingReason>;
+  EXPECT_THAT(Missing(fetched),
+              testing::ElementsAre(
+                  Range(0, 0, 10, v1::NEVER_ARRIVED), Range(1, 6, 4, v1::NEVER_ARRIVED),
+                  Range(2, 0, 2, v1::NEVER_ARRIVED), Range(2, 2, 2, v1::INVALID_LOG_PROB),
+                  Range(2, 6, 2, v1::INVALID_LOG_PROB), Range(3, 0, 3, v1::INVALID_LOG_PROB),
+                  Range(4, 6, 2, v1::INVALID_LOG_PROB), Range(4, 8, 2, v1::NEVER_ARRIVED)));
+  ExpectRows(fetched.slices[4], [&] {
+    v1::Block rows = records.Block("gaps", 5, 0, 5, 1);
+    const v1::Block absent = fetched.slices[3];
+    for (int i = 0; i < 4; ++i) {
+      *rows.mutable_sampled_ids() += absent.sampled_ids().substr(0, 4);
+      *rows.mutable_sampled_log_probs() += absent.sampled_log_probs().substr(0, 4);
+      *rows.mutable_top_k_ids() += absent.top_k_ids().substr(0, 4 * kSlots);
+      *rows.mutable_top_k_log_probs() += absent.top_k_log_probs().substr(0, 4 * kSlots);
+    }
+    return rows;
+  }());
+}
+
 TEST_F(FetchTest, LongSlicesComeInChunks) {
   const Records records = generator_.NextRecords(60000);  // 48 bytes each
   ASSERT_EQ(AppendBlock(cache_, *run_, records.Block("a")).code(), 0);

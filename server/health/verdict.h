@@ -22,7 +22,7 @@ struct DrawTotals {
   double d = 0;
   double d_sis = 0;
   double residual_mass = 0;
-  // Of staleness 0.
+  // Of the current version, or ahead of it.
   double fresh = 0;
   double fresh_d = 0;
   std::array<double, kMissingReasons.size() + 1> missing_by_reason = {};

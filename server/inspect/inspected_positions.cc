@@ -29,6 +29,7 @@ void InspectedPositions::Resize(size_t count) {
 
 void InspectedPositions::ResizeEvaluated(size_t count) {
   Grow(decisions, count, kNotEvaluated);
+  Grow(missing_reasons, count, uint8_t{0});
   Grow(sampled_log_probs, count, kNaN);
   Grow(log_ratios, count, kNaN);
   Grow(acceptance_probabilities, count, 0.0f);
@@ -39,7 +40,7 @@ void InspectedPositions::ResizeEvaluated(size_t count) {
 
 void InspectedPositions::ResizeRecorded(size_t count) {
   Grow(sampled_ids, count, int32_t{-1});
-  Grow(staleness, count, uint64_t{0});
+  Grow(staleness, count, int64_t{0});
   Grow(top_k_ids, count * slots, int32_t{-1});
   Grow(top_k_log_probs, count * slots, kMinusInfinity);
 }
@@ -50,6 +51,7 @@ void InspectedPositions::Copy(size_t to, const InspectedPositions& other, size_t
     CopyRows(this->*member, to, other.*member, from, count, width);
   };
   copy(&InspectedPositions::decisions, 1);
+  copy(&InspectedPositions::missing_reasons, 1);
   copy(&InspectedPositions::sampled_ids, 1);
   copy(&InspectedPositions::sampled_log_probs, 1);
   copy(&InspectedPositions::log_ratios, 1);

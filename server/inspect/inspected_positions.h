@@ -20,13 +20,14 @@ struct InspectedPositions {
 
   size_t slots;                                 // K
   std::vector<Decision> decisions;              // [T]
+  std::vector<uint8_t> missing_reasons;         // [T], a MissingReason if missing, otherwise 0
   std::vector<int32_t> sampled_ids;             // [T], -1 without a record
   std::vector<float> sampled_log_probs;         // [T], log q
   std::vector<float> log_ratios;                // [T], log w, unmodified
   std::vector<float> acceptance_probabilities;  // [T], a
   std::vector<float> log_envelopes;             // [T], log M
   std::vector<float> covered_masses;            // [T], 1 - xi
-  std::vector<uint64_t> staleness;              // [T], policy versions behind
+  std::vector<int64_t> staleness;               // [T], policy versions behind; negative: ahead
   std::vector<int32_t> top_k_ids;               // [T, K], -1 in unused slots
   std::vector<float> top_k_log_probs;           // [T, K], -inf in unused slots
   // [T, K]. NaN in unused slots, and where the request does not tell them.
@@ -45,11 +46,11 @@ struct InspectedPositions {
   Sums Total() const;
 
   static constexpr int64_t BytesPerPosition(size_t slots) {
-    return 33 + 12 * static_cast<int64_t>(slots);
+    return 34 + 12 * static_cast<int64_t>(slots);
   }
   // Of ResizeEvaluated.
   static constexpr int64_t EvaluatedBytesPerPosition(size_t slots) {
-    return 21 + 4 * static_cast<int64_t>(slots);
+    return 22 + 4 * static_cast<int64_t>(slots);
   }
 };
 

@@ -60,9 +60,6 @@ absl::StatusOr<SliceRange> ParseSlice(Run& run, const v1::Slice& slice, int inde
                     .expected_digest = slice.has_record_digest()
                                            ? std::optional<uint64_t>(slice.record_digest())
                                            : std::nullopt,
-                    .sampled_ids_crc32c = slice.has_sampled_ids_crc32c()
-                                              ? std::optional<uint32_t>(slice.sampled_ids_crc32c())
-                                              : std::nullopt,
                     .sequence_log_ratio_sum = *log_ratio_sum};
 }
 
@@ -126,8 +123,9 @@ absl::StatusOr<SequenceName> ParseSequence(const v1::SequenceRef& ref) {
 absl::StatusOr<std::vector<SliceRange>> ParseFetchSlices(Run& run, const SliceMessages& messages) {
   return ParseSlices(run, messages, [](int, SliceRange& slice) {
     if (slice.count == 0 && slice.sequence() != nullptr) {
-      const uint32_t committed = slice.sequence()->committed_length();
-      slice.count = committed - std::min(committed, slice.first_position);
+      const Sequence& sequence = *slice.sequence();
+      const uint32_t length = sequence.sealed_length().value_or(sequence.committed_length());
+      slice.count = length - std::min(length, slice.first_position);
     }
     return absl::OkStatus();
   });
@@ -165,7 +163,7 @@ void AddMissingRanges(size_t slice, const std::vector<Missing>& missing,
 
 std::optional<MissingReason> ReasonMissing(const Sequence::Reader::Piece& piece,
                                            uint64_t oldest_fresh_version) {
-  if (piece.page == nullptr) return MissingReason::kNeverArrived;
+  if (piece.page == nullptr) return piece.reason;
   if (piece.page->corrupt()) return MissingReason::kCorrupt;
   if (piece.version < oldest_fresh_version) return MissingReason::kStale;
   return std::nullopt;

@@ -25,7 +25,6 @@ struct SliceRange {
   uint64_t oldest_fetched_version = 0;
   // Some are corrupt, and whether the others are those that were fetched can't be told any more:
   bool unreadable = false;
-  std::optional<uint32_t> sampled_ids_crc32c;
   std::optional<LogRatioSum> sequence_log_ratio_sum;
 
   Sequence* sequence() const {
@@ -40,7 +39,8 @@ using SliceMessages = google::protobuf::RepeatedPtrField<v1::Slice>;
 absl::Status CheckSequenceId(std::string_view id);
 absl::StatusOr<SequenceName> ParseSequence(const v1::SequenceRef& ref);
 
-// The slices of a FetchTopK: length 0 becomes what is committed; any may be empty.
+// The slices of a FetchTopK: length 0 reaches up to the seal, or what is committed; any may be
+// empty.
 absl::StatusOr<std::vector<SliceRange>> ParseFetchSlices(Run& run, const SliceMessages& slices);
 // The slices of an Evaluate: none empty, none overlapping.
 absl::StatusOr<std::vector<SliceRange>> ParseEvaluateSlices(Run& run, const SliceMessages& slices);

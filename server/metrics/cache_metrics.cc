@@ -103,7 +103,7 @@ Samples RatiosBeyond(const Shown& shown) {
 const RunFamily kRunFamilies[] = {
     {"sis_tokens_total",
      "Positions evaluated, once per draw, by decision and by how many policy versions they are "
-     "behind.",
+     "behind, or whether they are ahead.",
      Counter, Tokens},
     {"sis_missing_tokens_total", "Positions without a record, once per draw, by reason.", Counter,
      [](const Shown& shown) {

@@ -251,6 +251,10 @@ class SharedEvaluateTest : public EvaluateTaskTest {
     for (int i = 0; i < kSequences; ++i) {
       const std::string id = std::to_string(i);
       const Records records = generator.NextRecords(kLength);
+      for (const int32_t sampled : records.sampled_ids) {
+        request_.mutable_sampled_ids()->push_back(static_cast<char>(sampled));
+        request_.mutable_sampled_ids()->push_back(static_cast<char>(sampled >> 8));
+      }
       const v1::Gathered current = generator.NextCurrent(records).Gathered(0, kLength);
       for (const char* run : {"alone", "shared"}) {
         EXPECT_EQ(AppendBlock(cache_, *Find(run), records.Block(id)).code(), 0);
@@ -317,14 +321,17 @@ TEST_F(SharedEvaluateTest, SeveralWorkersAnswerAndCountAsOneDoes) {
 TEST_F(SharedEvaluateTest, TheFirstSliceThatIsWrongIsNamed) {
   WorkerPool several(4);
   for (int first = 0; first < kSequences; ++first) {
-    for (int i = first; i < kSequences; ++i) request_.mutable_slices(i)->set_sampled_ids_crc32c(1);
+    const std::string sampled_ids = request_.sampled_ids();
+    for (size_t i = first * kLength * 2; i < sampled_ids.size(); ++i) {
+      request_.mutable_sampled_ids()->at(i) ^= 1;
+    }
     request_.set_draw(first);
     const absl::Status status = Answer(several, "shared").status();
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     const std::string named = ToString(SequenceName{std::to_string(first), 0});
-    EXPECT_TRUE(absl::StrContains(status.message(), named + " positions")) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), " at position 0 of " + named)) << status;
     EXPECT_FALSE(Find("shared")->steps().Find(first).has_value());
-    for (int i = first; i < kSequences; ++i) request_.mutable_slices(i)->clear_sampled_ids_crc32c();
+    request_.set_sampled_ids(sampled_ids);
   }
 }
 

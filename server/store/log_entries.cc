@@ -56,7 +56,33 @@ absl::Status ReplayBlock(const LogEntry& entry, Sequence& sequence, int64_t& byt
   return status;
 }
 
+// A gap's payload (docs/page_format.md).
+struct [[gnu::packed]] GapPayload {
+  uint32_t length;
+  MissingReason reason;
+};
+
+absl::Status ReplayGap(const LogEntry& entry, Sequence& sequence, int64_t& bytes_short) {
+  GapPayload gap = {};
+  if (entry.payload.size() == sizeof(gap)) std::memcpy(&gap, entry.payload.data(), sizeof(gap));
+  if (gap.length == 0 || gap.length > UINT32_MAX - entry.position ||
+      gap.reason != MissingReason::kInvalidLogProb) {
+    return absl::DataLossError(
+        absl::StrCat("a stored gap at position ", entry.position, " has no such length or reason"));
+  }
+  absl::Status status = sequence.AppendGap({entry.position, gap.length, gap.reason}).status();
+  if (absl::IsResourceExhausted(status)) bytes_short = Sequence::kGapBytes;
+  return status;
+}
+
 }  // namespace
+
+LogEntry GapEntry(const Missing& gap) {
+  const GapPayload payload{gap.count, gap.reason};
+  return {.kind = LogEntry::Kind::kGap,
+          .position = gap.first_position,
+          .payload = std::string(reinterpret_cast<const char*>(&payload), sizeof(payload))};
+}
 
 std::vector<LogEntry> BlockEntries(const RecordFormat& format, uint32_t first_position,
                                    uint64_t policy_version, const RecordView& records,
@@ -100,6 +126,8 @@ absl::Status Replay(const LogEntry& entry, Sequence& sequence, int64_t& bytes_sh
       if (absl::IsResourceExhausted(status)) bytes_short = Sequence::AnnotationBytes(entry.payload);
       return status;
     }
+    case LogEntry::Kind::kGap:
+      return ReplayGap(entry, sequence, bytes_short);
   }
   return absl::DataLossError("a log entry of no kind");
 }
@@ -120,6 +148,8 @@ absl::StatusOr<std::string> WholeForm(const Sequence& sequence) {
   {
     const Sequence::Reader reader(sequence);
     const uint32_t length = reader.committed_length();
+    // Before the blocks that fill them.
+    for (const Missing& gap : reader.Gaps()) AppendToForm(form, GapEntry(gap));
     reader.Check(0, length);
     reader.ForEachPiece(0, length, [&](const Sequence::Reader::Piece& piece) {
       if (piece.page == nullptr) return;

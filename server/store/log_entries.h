@@ -22,7 +22,9 @@ std::vector<LogEntry> BlockEntries(const RecordFormat& format, uint32_t first_po
                                    uint64_t policy_version, const RecordView& records,
                                    std::span<const uint16_t> ranks);
 
-// Does to the sequence what the entry says. Errors as those of Append and Seal; DataLoss
+LogEntry GapEntry(const Missing& gap);
+
+// Does to the sequence what the entry says. Errors as those of Append, AppendGap and Seal; DataLoss
 // if it is no entry of such a sequence. bytes_short, if it is ResourceExhausted, is what is
 // lacking.
 absl::Status Replay(const LogEntry& entry, Sequence& sequence, int64_t& bytes_short);

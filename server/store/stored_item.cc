@@ -241,7 +241,7 @@ absl::StatusOr<LogEntry> ParseEntry(std::string_view payload) {
                  .policy_version = in.Little<uint64_t>()};
   entry.payload = std::string(in.Rest());
   const bool block = entry.kind == LogEntry::Kind::kBlock;
-  if (!in.ok() || kind < 1 || kind > 2 || entry.payload.size() > kMaxRowBytes ||
+  if (!in.ok() || kind < 1 || kind > 3 || entry.payload.size() > kMaxRowBytes ||
       (!block && entry.policy_version != 0)) {
     return Corrupt("no log entry: a payload", payload);
   }

@@ -35,14 +35,14 @@ struct SequenceIdentity {
 std::string ToString(const SequenceIdentity& sequence);
 
 struct LogEntry {
-  enum class Kind : uint8_t { kBlock = 1, kSeal = 2 };
+  enum class Kind : uint8_t { kBlock = 1, kSeal = 2, kGap = 3 };
   Kind kind = Kind::kBlock;
-  // Of a block the first position, of a seal its length.
+  // Of a block or gap the first position, of a seal its length.
   uint32_t position = 0;
   // Of a block, else 0.
   uint64_t policy_version = 0;
-  // Of a block its page; of a seal its annotation, a serialised v1::Annotation, or nothing. The
-  // store doesn't look into them. At most kMaxRowBytes.
+  // Of a block its page; of a gap its length and reason; of a seal its annotation, a serialised
+  // v1::Annotation, or nothing. The store doesn't look into them. At most kMaxRowBytes.
   std::string payload = {};
 
   friend bool operator==(const LogEntry&, const LogEntry&) = default;

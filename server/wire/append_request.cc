@@ -70,6 +70,13 @@ AppendEntryView ViewOf(const v1::AppendEntry& entry, const ReceivedArrays& array
       view.length = entry.seal().length();
       if (entry.seal().has_annotation()) view.annotation = &entry.seal().annotation();
       break;
+    case v1::AppendEntry::kGap:
+      view.kind = AppendEntryView::Kind::kGap;
+      name(entry.gap().sequence());
+      view.first_position = entry.gap().first_position();
+      view.length = entry.gap().length();
+      view.reason = entry.gap().reason();
+      break;
     case v1::AppendEntry::ENTRY_NOT_SET:
       break;
   }

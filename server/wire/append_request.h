@@ -23,13 +23,14 @@ namespace sis {
 
 // One AppendEntry. Refers to what it was read from.
 struct AppendEntryView {
-  enum class Kind : uint8_t { kNone, kBlock, kSeal };
+  enum class Kind : uint8_t { kNone, kBlock, kSeal, kGap };
 
   Kind kind = Kind::kNone;
   uint32_t attempt = 0;
   std::string_view sequence_id;
-  uint32_t first_position = 0;                 // of a block
-  uint32_t length = 0;                         // of a seal
+  uint32_t first_position = 0;                 // of a block or gap
+  uint32_t length = 0;                         // of a gap or seal
+  int reason = 0;                              // of a gap: a v1::MissingReason
   const v1::Annotation* annotation = nullptr;  // of a seal that has one
   uint64_t policy_version = 0;
   ArrayField sampled_ids;

@@ -473,7 +473,7 @@ absl::StatusOr<std::vector<v1::FetchTopKResponse>> CacheModel::Fetch(
     const SequenceName name = NameOf(slice);
     const Sequence* sequence = reasons[i].has_value() ? nullptr : &sequences_.at(name);
     if (sequence != nullptr && slice.length() == 0) {
-      const uint32_t length = LengthOf(*sequence);
+      const uint32_t length = sequence->sealed.value_or(LengthOf(*sequence));
       slice.set_length(length - std::min(length, slice.first_position()));
     }
     slice.set_record_digest(

@@ -71,19 +71,25 @@ class EvaluateOptionsTest(EvaluatedBatchTest):
 
         evaluate(self.tokens, self.mask & ~self.lost)
         for shift in (1, -1):
-            with self.assertRaisesRegex(sis.FailedPrecondition, "sampled_ids_crc32c.*'a'|sampled_ids_crc32c.*a"):
+            with self.assertRaisesRegex(sis.FailedPrecondition, "sampled_ids: .* at position .* of sequence 'a'"):
                 evaluate(np.roll(self.tokens, shift), self.mask & ~self.lost)
+            # Also where positions are missing.
+            with self.assertRaisesRegex(sis.FailedPrecondition, "sampled_ids: .* at position .* of sequence 'a'"):
+                evaluate(np.roll(self.tokens, shift))
         one_wrong = self.tokens.copy()
         one_wrong[-1] ^= 1
-        with self.assertRaisesRegex(sis.FailedPrecondition, "tokens recorded of .*c"):
-            evaluate(one_wrong, self.mask & ~self.lost)
+        for mask in (self.mask & ~self.lost, None):
+            with self.assertRaisesRegex(sis.FailedPrecondition, "of sequence 'c' .*shifted or permuted"):
+                evaluate(one_wrong, mask)
         # Where a position is missing there is nothing to compare with.
         one_wrong = self.tokens.copy()
-        one_wrong[5] ^= 1
+        one_wrong[np.flatnonzero(self.lost)[0]] ^= 1
         evaluate(one_wrong)
+        one_wrong = self.tokens.copy()
+        one_wrong[5] ^= 1
         # A masked one is not compared, though there is a record.
         mask = self.mask & ~self.lost
-        with self.assertRaisesRegex(sis.FailedPrecondition, "tokens recorded of .*a"):
+        with self.assertRaisesRegex(sis.FailedPrecondition, "at position 5 of sequence 'a'"):
             evaluate(one_wrong, mask)
         mask[5] = False
         evaluate(one_wrong, mask)

@@ -2,9 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "server/fetch/fetch.h"
 #include "server/testing/evaluate_fixture.h"
 
@@ -65,6 +69,82 @@ TEST_F(EvaluateMissingTest, MissingPositionsSayWhy) {
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("sequence 'a' attempt 0 position 64 is missing (stale)"));
     EXPECT_FALSE(run_->steps().Find(5).has_value()) << "an error counts nothing";
+  }
+}
+
+// They are compared wherever something is recorded, whatever is missing elsewhere.
+TEST_F(EvaluateMissingTest, OtherSampledIdsAreRefused) {
+  v1::RunConfig config = LosslessConfig(kSlots);
+  config.set_max_staleness(1);
+  run_ = cache_.CreateRun("m", config);
+  // As above.
+  AppendBlock(cache_, *run_, records_[0].Block("a", 0, 5, 0, 64));
+  AppendBlock(cache_, *run_, records_[0].Block("a", 64, 2, 64, 26));
+  AppendBlock(cache_, *run_, records_[0].Block("a", 150, 5, 150, 10));
+  AppendBlock(cache_, *run_, records_[1].Block("b"));
+  run_->Release({"b", 0});
+  AppendBlock(cache_, *run_, records_[2].Block("c", 5));
+  ASSERT_TRUE(run_->AdvanceVersion(5).ok());
+  std::vector<int32_t> ids;
+  for (const Records& records : records_) {
+    ids.insert(ids.end(), records.sampled_ids.begin(), records.sampled_ids.end());
+  }
+  const auto packed = [](const std::vector<int32_t>& ids, int width) {
+    std::string bytes;
+    for (const int32_t id : ids) {
+      for (int i = 0; i < width; ++i) bytes.push_back(static_cast<char>(id >> 8 * i));
+    }
+    return bytes;
+  };
+  struct Case {
+    std::string what;
+    std::function<void(std::vector<int32_t>& ids, std::string& mask)> change;
+    std::string position = "";  // that is named; empty: none
+  };
+  const auto at = [](size_t i) { return [i](auto& ids, auto&) { ids[i] ^= 1; }; };
+  const Case cases[] = {
+      {"right", [](auto&, auto&) {}},
+      {"the first", at(0), "position 0 of sequence 'a' attempt 0"},
+      {"before the gap", at(63), "position 63 of sequence 'a'"},
+      {"stale", at(70), "position 70 of sequence 'a'"},
+      {"missing", at(100)},
+      {"behind the gap", at(155), "position 155 of sequence 'a'"},
+      {"released", at(kLength + 3)},
+      {"the last", at(3 * kLength - 1), "position 199 of sequence 'c'"},
+      {"masked", [](auto& ids, auto& mask) { ids[5] = -1, mask[5] = 0; }},
+      {"shifted", [](auto& ids, auto&) { std::rotate(ids.begin(), ids.begin() + 1, ids.end()); },
+       "position "},
+  };
+  for (const int width : {2, 3, 4}) {
+    for (const Case& c : cases) {
+      SCOPED_TRACE(c.what);
+      std::vector<int32_t> changed = ids;
+      std::string mask(3 * kLength, 1);
+      c.change(changed, mask);
+      v1::EvaluateRequest request = Request(all_, 7);
+      request.set_mask(mask);
+      request.set_sampled_ids(packed(changed, width));
+      const absl::Status status = Try(request).status();
+      EXPECT_EQ(status.code(),
+                c.position.empty() ? StatusCode::kOk : StatusCode::kFailedPrecondition)
+          << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(c.position));
+    }
+  }
+  v1::EvaluateRequest request = Request(all_, 8);
+  ids[1] = 65537;
+  request.set_sampled_ids(packed(ids, 3));
+  EXPECT_EQ(Try(request).status().message(),
+            absl::StrCat("sampled_ids: 65537 at position 1 of sequence 'a' attempt 0, but ",
+                         records_[0].sampled_ids[1],
+                         " is recorded there: is the batch shifted or permuted?"));
+  EXPECT_FALSE(run_->steps().Find(8).has_value()) << "an error counts nothing";
+  for (const size_t bytes : {size_t{1}, 1 * ids.size(), 2 * ids.size() + 1, 5 * ids.size()}) {
+    request.set_sampled_ids(std::string(bytes, '\0'));
+    const absl::Status status = Try(request).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(absl::StrCat("sampled_ids: ", bytes, " bytes for 600 positions")));
   }
 }
 

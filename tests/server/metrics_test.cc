@@ -38,7 +38,7 @@ class MetricsTest : public testing::Test {
 
 TEST_F(MetricsTest, ARunsSeriesStartAtZero) {
   const auto run = cache_.CreateRun("r", SmallConfig());
-  for (const char* staleness : {"0", "1", "2-3", "4-7", "8-15", "16+"}) {
+  for (const char* staleness : {"0", "1", "2-3", "4-7", "8-15", "16+", "ahead"}) {
     for (const char* decision : {"accepted", "rejected", "outside_top_k"}) {
       EXPECT_EQ(Value(Tokens(decision, staleness)), 0);
     }
@@ -53,7 +53,8 @@ TEST_F(MetricsTest, ARunsSeriesStartAtZero) {
                     "\",run=\"r\"}"),
               0);
   }
-  for (const char* reason : {"never_arrived", "evicted", "expired", "stale", "released"}) {
+  for (const char* reason : {"never_arrived", "evicted", "expired", "stale", "released",
+                             "store_down", "corrupt", "invalid_log_prob"}) {
     EXPECT_EQ(Value("sis_missing_tokens_total{reason=\"" + std::string(reason) + "\",run=\"r\"}"),
               0);
   }

@@ -104,6 +104,48 @@ TEST(StoredCacheTest, WhatWasEvictedIsReadOnceWhoeverAsks) {
   EXPECT_EQ(read_by(8), once);
 }
 
+// Read back from the log, and from the whole form that a seal leaves.
+TEST(StoredCacheTest, GapsAreStored) {
+  Disk disk;
+  const Records records = RecordGenerator(kSlots, 1000, 9).NextRecords(8);
+  const auto missing_of = [&](bool sealed) {
+    Life fresh(disk);
+    const Run::Found found = fresh.Find("a");
+    const auto& sequence = std::get<std::shared_ptr<Sequence>>(found);
+    EXPECT_EQ(sequence->sealed(), sealed);
+    EXPECT_EQ(sequence->committed_length(), 20);
+    std::vector<std::pair<uint32_t, MissingReason>> missing;
+    Sequence::Reader(*sequence).ForEachPiece(0, 21, [&](const Sequence::Reader::Piece& piece) {
+      if (piece.page == nullptr) missing.emplace_back(piece.first_position, piece.reason);
+    });
+    return missing;
+  };
+  using Ranges = std::vector<std::pair<uint32_t, MissingReason>>;
+  const Ranges expected = {{0, MissingReason::kNeverArrived},
+                           {1, MissingReason::kInvalidLogProb},
+                           {12, MissingReason::kInvalidLogProb},
+                           {20, MissingReason::kNeverArrived}};
+  v1::AppendEntry gap, seal;
+  gap.mutable_gap()->mutable_sequence()->set_id("a");
+  gap.mutable_gap()->set_first_position(1);
+  gap.mutable_gap()->set_length(19);
+  gap.mutable_gap()->set_reason(v1::INVALID_LOG_PROB);
+  seal.mutable_seal()->mutable_sequence()->set_id("a");
+  seal.mutable_seal()->set_length(20);
+  {
+    Life writer(disk);
+    ASSERT_EQ(writer.Append(gap).code(), 0);
+    ASSERT_EQ(writer.AppendBlock(records.Block("a", 4, 0, 0, 8)).code(), 0);
+    ASSERT_EQ(writer.Append(gap).code(), 0) << "again";
+  }
+  EXPECT_EQ(missing_of(false), expected);
+  {
+    Life writer(disk);
+    ASSERT_EQ(writer.Append(seal).code(), 0);
+  }
+  EXPECT_EQ(missing_of(true), expected);
+}
+
 TEST(StoredCacheTest, WhatCanNotBeStoredIsNotAckedUntilItCan) {
   Disk disk;
   Life life(disk);

@@ -56,6 +56,7 @@ v1::InspectSequenceResponse InspectResponse(const RecordedSets& behavior,
   response.set_top_k(static_cast<uint32_t>(top_k));
   for (size_t t = 0; t < decided.size(); ++t) {
     Append(static_cast<uint8_t>(decided[t].decision), *response.mutable_decisions());
+    Append(uint8_t{0}, *response.mutable_missing_reasons());
     Append(behavior[t].sampled_id, *response.mutable_sampled_ids());
     Append(behavior[t].sampled_log_prob, *response.mutable_sampled_log_probs());
     Append(decided[t].log_ratio, *response.mutable_log_ratios());
@@ -63,7 +64,7 @@ v1::InspectSequenceResponse InspectResponse(const RecordedSets& behavior,
     Append(decided[t].log_envelope, *response.mutable_log_envelopes());
     Append(decided[t].residual_mass, *response.mutable_residual_masses());
     Append(decided[t].uniform, *response.mutable_uniforms());
-    Append(uint64_t{0}, *response.mutable_staleness());
+    Append(int64_t{0}, *response.mutable_staleness());
     const std::vector<ListedToken>& top = behavior[t].top;
     for (size_t slot = 0; slot < static_cast<size_t>(top_k); ++slot) {
       const bool used = slot < top.size();

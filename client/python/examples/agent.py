@@ -149,7 +149,8 @@ async def main(address, path):
         for part in (await client.get_step(run, 0)).distributions.staleness:
             scored = part.accepted + part.rejected + part.outside_top_k
             if scored:
-                print(f"{part.first} versions behind: {scored} tokens, {part.accepted / scored:.1%} accepted")
+                age = "ahead" if part.ahead else f"{part.first} versions behind"
+                print(f"{age}: {scored} tokens, {part.accepted / scored:.1%} accepted")
         print(f"in all accepted {totals.accept_rate:.1%}, D {totals.mean_d:.4f}, D_SIS {totals.mean_d_sis:.4f} nats a token")
         await client.release(run, names, [records.lease_id])
 

@@ -68,13 +68,15 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Staleness:
-    """Scored positions that are [first, last] policy versions behind; last is None for no end."""
+    """Scored positions that are [first, last] policy versions behind; last is None for no end. Or,
+    with `ahead`, those of a version newer than the current one."""
 
     first: int
     last: Union[int, None]
     accepted: int
     rejected: int
     outside_top_k: int
+    ahead: bool = False
 
     @staticmethod
     def from_proto(of: pb.Staleness) -> Staleness:

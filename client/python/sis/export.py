@@ -77,7 +77,7 @@ def schema() -> pa.Schema:
             ("log_envelope", pa.float32()),
             ("residual_mass", pa.float32()),
             # Policy versions behind the one that was current.
-            ("staleness", pa.uint64()),
+            ("staleness", pa.int64()),
             # The current policy's, at the tokens of `ids`; NaN where it isn't known.
             ("current_log_probs", pa.list_(pa.float32())),
         ]
@@ -193,7 +193,7 @@ _SCORED = {
     "acceptance_probabilities": ("acceptance_probability", np.float32),
     "log_envelopes": ("log_envelope", np.float32),
     "residual_masses": ("residual_mass", np.float32),
-    "staleness": ("staleness", np.uint64),
+    "staleness": ("staleness", np.int64),
 }
 
 

@@ -70,7 +70,8 @@ _DTYPES = {
     "sampled_ids": "<i4",
     "top_k_ids": "<i4",
     "uniforms": "<u4",
-    "staleness": "<u8",
+    "staleness": "<i8",
+    "missing_reasons": "u1",
 }
 _WIDE = ("top_k_ids", "top_k_log_probs", "current_log_probs")
 
@@ -84,6 +85,8 @@ class SequenceInspection:
     first_position: int
     # uint8 [T], see Decision.
     decisions: np.ndarray
+    # uint8 [T], a MissingReason where the decision is MISSING, otherwise 0.
+    missing_reasons: np.ndarray
     # int32 [T].
     sampled_ids: np.ndarray
     # float32 [T]. log q of the sampled tokens, as recorded, and log w.
@@ -95,7 +98,7 @@ class SequenceInspection:
     residual_masses: np.ndarray
     # float64 [T], in [0, 1). Accepted if below a.
     uniforms: np.ndarray
-    # uint64 [T]. Policy versions behind the one that was current.
+    # int64 [T]. Policy versions behind the one that was current; negative: ahead of it.
     staleness: np.ndarray
     # int32 [T, K] and float32 [T, K]: the record.
     top_k_ids: np.ndarray

@@ -14,7 +14,6 @@ from sis.corrections import Correction
 from sis.evaluate.micro_batches import MicroBatch
 from sis.records import Slice
 from sis.v1 import ratio_service_pb2 as pb
-from sis.wire import checksum
 
 
 class LogRatioSum(NamedTuple):
@@ -45,8 +44,8 @@ class EvaluateOptions:
     # For the outputs "surrogates" and "coefficients".
     algorithm: Optional[Algorithm] = None
     advantages: Optional[ArrayLike] = None
-    # The tokens of the trainer's batch: FailedPrecondition names the first sequence where others
-    # are recorded.
+    # The tokens of the trainer's batch: FailedPrecondition names the first position where another is
+    # recorded.
     sampled_ids: Optional[ArrayLike] = None
     # With Gspo, one per slice: the sums of whole sequences, where other machines hold parts of
     # them.
@@ -65,7 +64,7 @@ class EvaluateOptions:
             return len({(part.sequence, part.attempt) for part in slices}) < len(slices)
         return isinstance(self.algorithm, algorithms.ClipCov)
 
-    def checked(self, slices: Sequence[Slice], length: int) -> EvaluateOptions:
+    def checked(self, slices: Sequence[Slice], length: int, vocabulary_size: int) -> EvaluateOptions:
         """The same, with arrays of numpy as they are sent. ValueError if one does not fit `length`
         positions."""
         if self.weight not in corrections.WEIGHTS:
@@ -81,12 +80,13 @@ class EvaluateOptions:
         if self.mask is not None:
             checked["mask"] = _booleans("mask", self.mask, length)
         if self.sampled_ids is not None:
-            checked["sampled_ids"] = arrays.int32("sampled_ids", self.sampled_ids, [length])
+            ids = arrays.int32("sampled_ids", self.sampled_ids, [length])
+            checked["sampled_ids"] = _packed_ids(ids, checked.get("mask"), vocabulary_size)
         return replace(self, **checked)
 
     def placed(self, place: Callable[[np.ndarray], np.ndarray]) -> EvaluateOptions:
         """The same, with what `place` makes of the arrays that are sent."""
-        names = ("mask", "own_log_probs", "decoupled_log_probs", "advantages")
+        names = ("mask", "own_log_probs", "decoupled_log_probs", "advantages", "sampled_ids")
         values = {name: getattr(self, name) for name in names}
         return replace(self, **{name: place(value) for name, value in values.items() if value is not None})
 
@@ -109,25 +109,22 @@ class EvaluateOptions:
         request.mask = row_bytes(self.mask)
         request.own_log_probs = row_bytes(self.own_log_probs)
         request.advantages = row_bytes(self.advantages)
+        request.sampled_ids = row_bytes(self.sampled_ids)
         if self.decoupled_log_probs is not None:
             request.decoupled.current_log_probs = row_bytes(self.decoupled_log_probs)
-        if self.sampled_ids is not None:
-            mask: Any = self.mask
-            ids: Any = self.sampled_ids
-            self._write_checksums(request, ids[batch.rows], None if mask is None else mask[batch.rows])
         if self.log_ratio_sums is not None:
             for message, number in zip(request.slices, batch.numbers):
                 message.sequence_log_ratio_sum.CopyFrom(pb.LogRatioSum(**self.log_ratio_sums[number]._asdict()))
 
-    @staticmethod
-    def _write_checksums(request: pb.EvaluateRequest, ids: np.ndarray, mask: Optional[np.ndarray]) -> None:
-        first, parts = 0, []
-        for message in request.slices:
-            here = slice(first, first + message.length)
-            parts.append(ids[here] if mask is None else ids[here][mask[here]])
-            first += message.length
-        for message, crc in zip(request.slices, checksum.crc32c_each([part.tobytes() for part in parts])):
-            message.sampled_ids_crc32c = crc
+
+def _packed_ids(ids: np.ndarray, mask: Optional[np.ndarray], vocabulary_size: int) -> np.ndarray:
+    """uint8 [N, width]: the least width that holds every id of the vocabulary, or 4 if an unmasked
+    one is none of them. Masked ids, which the service ignores, are 0."""
+    if mask is not None:
+        ids = np.where(mask, ids, 0)
+    known = not ids.size or (ids.min() >= 0 and ids.max() < vocabulary_size)
+    width = next(width for width in (2, 3, 4) if vocabulary_size <= 1 << 8 * width) if known else 4
+    return np.ascontiguousarray(ids.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :width])
 
 
 def _booleans(name: str, values: ArrayLike, length: int) -> np.ndarray:

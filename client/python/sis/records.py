@@ -44,7 +44,7 @@ def listed(name: str, values: Iterable[_Element]) -> List[_Element]:
 @dataclass(frozen=True)
 class Slice:
     """The positions [first_position, first_position + length) of one sequence. Length 0: up to the
-    committed length."""
+    length that the sequence is sealed at, or else the committed length."""
 
     sequence: str
     first_position: int = 0

@@ -271,6 +271,38 @@ class ClientTest(fake_service.ServiceTest):
         with self.assertRaises(sis.FailedPrecondition):
             self.evaluate(records, outputs=["log_ratios"])
 
+    def test_sampled_ids_take_as_few_bytes_as_the_vocabulary_allows(self):
+        cases = (
+            # The vocabulary, ids, and the width that they are sent with.
+            (VOCABULARY, [0, VOCABULARY - 1, 1], 2),
+            (1 << 16, [0, (1 << 16) - 1, 258], 2),
+            ((1 << 16) + 1, [0, 1 << 16, 3], 3),
+            (1 << 24, [0, (1 << 24) - 1, 3], 3),
+            ((1 << 24) + 1, [0, 1 << 24, 3], 4),
+            # Ids that are none of it, so that the service refuses them.
+            (1 << 16, [1, 1 << 16, 2], 4),
+            (1 << 16, [1, -1, 2], 4),
+        )
+        for vocabulary_size, ids, width in cases:
+            run = self.client.create_run(f"run {vocabulary_size}", seed=1, vocabulary_size=vocabulary_size, top_k=1)
+            for mask in (None, [True, False, True]):
+                self.client.evaluate(
+                    run, [sis.Slice("none", length=3)], draw=1, log_probs=np.zeros((3, 1), np.float32),
+                    sampled_log_probs=np.zeros(3, np.float32),
+                    options=sis.EvaluateOptions(sampled_ids=np.array(ids), mask=mask),
+                )
+                # The second id, which is masked, is the one that is not in the vocabulary.
+                expected = ids if mask is None else [ids[0], 0, ids[2]]
+                widest = width if mask is None else next(w for w in (2, 3, 4) if vocabulary_size <= 1 << 8 * w)
+                sent = self.service.evaluations[-1].sampled_ids
+                want = b"".join((i % (1 << 32)).to_bytes(4, "little")[:widest] for i in expected)
+                self.assertEqual(sent, want, (vocabulary_size, mask))
+        with self.assertRaisesRegex(ValueError, r"sampled_ids has shape \[2\], must be \[3\]"):
+            self.client.evaluate(
+                run, [sis.Slice("none", length=3)], draw=1, log_probs=np.zeros((3, 1), np.float32),
+                sampled_log_probs=np.zeros(3, np.float32), options=sis.EvaluateOptions(sampled_ids=[1, 2]),
+            )
+
     def test_a_batch_of_which_nothing_is_left_is_decided_without_the_server(self):
         records = self.client.fetch_top_k(self.run_, ["none", "nothing"])
         self.assertEqual(len(records), 0)

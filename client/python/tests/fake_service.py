@@ -229,7 +229,8 @@ class FakeService:
 
     def rows_of(self, run, part):
         sequence = self.sequence_of(run, part)
-        length = part.length or max(0, sequence.committed - part.first_position)
+        end = sequence.committed if sequence.sealed is None else sequence.sealed
+        length = part.length or max(0, end - part.first_position)
         return [sequence.rows.get(p) for p in range(part.first_position, part.first_position + length)]
 
     @staticmethod

@@ -65,7 +65,7 @@ class EvaluateCall:
             total_variation=total_variation,
         )
         self._whole = options.needs_one_request(self._slices)
-        self._options = options.checked(self._slices, self.length)
+        self._options = options.checked(self._slices, self.length, run.config.vocabulary_size)
         self._options.write_whole(self.request)
 
     def shape_at_slots(self, values: ArrayLike) -> List[int]:

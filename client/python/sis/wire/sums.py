@@ -14,7 +14,7 @@ _KEYS = {
     "MissingTotals": ("reason",),
     "CorrectionTotals": ("correction",),
     "BeyondBound": ("bound",),
-    "Staleness": ("from", "to"),
+    "Staleness": ("ahead", "from", "to"),
     "Histogram": ("upper_bounds",),
     "TokenCounts": ("token_id",),
     "Stretch": ("first_draw", "last_draw", "draws", "begun_at", "ended_at"),
