@@ -97,9 +97,8 @@ Check CheckAhead(const Part& part) {
   for (const ComparedPosition& position : part.positions) {
     if (!position.has_ratio()) continue;
     ++count;
-    const auto behind = static_cast<int64_t>(position.decided->staleness);
-    ahead += behind < 0;
-    most = std::max(most, -behind);
+    ahead += position.decided->staleness < 0;
+    most = std::max(most, -position.decided->staleness);
   }
   if (count < kEnough) return check.Untested("too few positions have a ratio");
   return check.Decide(

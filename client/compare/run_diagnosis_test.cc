@@ -101,6 +101,7 @@ v1::InspectSequenceResponse Message(const std::vector<Position>& positions) {
     const float log_ratio = position.current - position.recorded;
     message.mutable_decisions()->push_back(
         static_cast<char>(log_ratio < -0.5 ? v1::REJECTED : v1::ACCEPTED));
+    message.mutable_missing_reasons()->push_back('\0');
     Add<int32_t>(message.mutable_sampled_ids(), 0);
     Add(message.mutable_sampled_log_probs(), position.recorded);
     Add(message.mutable_log_ratios(), log_ratio);
