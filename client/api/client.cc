@@ -40,9 +40,8 @@ absl::Status WaitForOne(const std::vector<std::string>& addresses,
                    options.credentials.has_tls() ? ", with" : ", without", " TLS"));
 }
 
-absl::StatusOr<TopKRecords> Receive(Replicas& replicas, const v1::FetchTopKRequest& request,
-                                    std::shared_ptr<SegmentAllocation> range = nullptr) {
-  RecordReader reader(request, std::move(range));
+absl::StatusOr<TopKRecords> Receive(Replicas& replicas, const v1::FetchTopKRequest& request) {
+  RecordReader reader(request);
   const absl::Status status = replicas.FetchTopK(
       request, [&](FetchedMessage message) { return reader.Add(std::move(message)); });
   if (!status.ok()) return status;
@@ -176,7 +175,7 @@ std::unique_ptr<AppendWriter> Client::Append(const RunRef& run, const v1::Sampli
   header.set_worker(options.worker);
   *header.mutable_sampling() = sampling;
   header.set_vocabulary_size(vocabulary_size);
-  return replicas_->Append(header, options, segments_);
+  return replicas_->Append(header, options);
 }
 
 absl::StatusOr<v1::ReleaseResponse> Client::Release(const RunRef& run,
@@ -196,24 +195,7 @@ absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const
   request.mutable_arrays()->Add(options.arrays.begin(), options.arrays.end());
   request.set_chunks_span_slices(true);
   request.set_ragged(options.ragged);
-  if (options.memory != nullptr) return FetchInto(*options.memory, std::move(request));
   return Receive(*replicas_, request);
-}
-
-absl::StatusOr<TopKRecords> Client::FetchInto(SharedMemory& memory, v1::FetchTopKRequest request) {
-  const std::shared_ptr<SegmentAllocation> range = memory.memory().TakeLargest();
-  if (range == nullptr) return absl::ResourceExhaustedError("nothing of the shared memory is free");
-  request.set_segment(memory.segment());
-  request.mutable_answers()->set_offset(range->offset());
-  request.mutable_answers()->set_bytes(range->bytes().size());
-  absl::StatusOr<TopKRecords> records = Receive(*replicas_, request, range);
-  // A server that refuses the call does so before it writes anything.
-  if (IsUnreachable(records.status()) || absl::IsInternal(records.status())) range->Abandon();
-  return records;
-}
-
-absl::StatusOr<std::unique_ptr<SharedMemory>> Client::LeaseSharedMemory(size_t bytes) {
-  return replicas_->LeaseSharedMemory(bytes, segments_);
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
@@ -225,7 +207,7 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
   std::vector<PositionArray> arrays = FormArrays(current);
   const SampledIdBytes sampled_ids = PackSampledIds(options);
   for (const PositionArray& array : OptionArrays(options, sampled_ids)) arrays.push_back(array);
-  EvaluateBatches batches(std::move(request), std::move(arrays), *segments_);
+  EvaluateBatches batches(std::move(request), std::move(arrays));
   return replicas_->Evaluate(batches, options.needs_one_request(slices));
 }
 

@@ -18,8 +18,6 @@
 #include "client/one_server/append_writer.h"
 #include "client/one_server/channel.h"
 #include "client/one_server/credentials.h"
-#include "client/shared_memory/mapped_segments.h"
-#include "client/shared_memory/shared_memory.h"
 #include "client/types/types.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -44,12 +42,6 @@ struct FetchOptions {
   absl::Duration lease = absl::ZeroDuration();
   // Those that are wanted; the others are empty. None: all four.
   std::vector<v1::RecordArray> arrays = {};
-  // Leased from the same server: the arrays are put there, and nothing but their places travels.
-  // They stay until the last copy of the records has gone, then their part of it is free again.
-  // While the call lasts it holds all that is free in a row; InvalidArgument says how much is
-  // needed if that is too little. After an error that leaves the server at work on the call that
-  // part is not used again. Null: memory of the records' own.
-  SharedMemory* memory = nullptr;
   // Only used slots travel: see TopKRecords. For runs with a mass target.
   bool ragged = false;
 };
@@ -122,14 +114,6 @@ class Client {
   absl::StatusOr<TopKRecords> FetchTopK(const RunRef& run, std::span<const Slice> slices,
                                         const FetchOptions& options = {});
 
-  // Memory that a server on this machine maps too, if it listens at a Unix socket and has been told
-  // to (--shared_memory_bytes). Where all arrays of an Evaluate, or of a block that is appended,
-  // lie in one such piece of memory, they do not travel: the same call, only faster. (An older
-  // server wants them to start at multiples of 64 bytes; others travel.) The arrays must not be
-  // written to before Evaluate returns, or before the block is acked. Unimplemented with several
-  // servers.
-  absl::StatusOr<std::unique_ptr<SharedMemory>> LeaseSharedMemory(size_t bytes);
-
   // The arrays hold one row per position, slice by slice. A slice of length 0 is what FetchTopK
   // returns of a lost sequence that was asked for as a whole: it has no rows, and the others are
   // decided. Name the length in FetchTopK, and a lost sequence keeps its rows, all MISSING.
@@ -139,10 +123,7 @@ class Client {
  private:
   explicit Client(std::unique_ptr<Replicas> replicas);
 
-  absl::StatusOr<TopKRecords> FetchInto(SharedMemory& memory, v1::FetchTopKRequest request);
-
   const std::unique_ptr<Replicas> replicas_;
-  const std::shared_ptr<MappedSegments> segments_ = std::make_shared<MappedSegments>();
 };
 
 }  // namespace sis

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/shared_memory/mapped_segments.h"
 #include "client/types/messages.h"
 
 namespace sis {
@@ -58,9 +57,7 @@ size_t TopKRecords::positions() const {
   return positions;
 }
 
-RecordReader::RecordReader(const v1::FetchTopKRequest& request,
-                           std::shared_ptr<SegmentAllocation> range)
-    : range_(std::move(range)) {
+RecordReader::RecordReader(const v1::FetchTopKRequest& request) {
   wanted_.fill(request.arrays().empty());
   for (const int array : request.arrays()) {
     // One that is none of the four the server refuses.
@@ -78,7 +75,7 @@ absl::Status RecordReader::Add(FetchedMessage message) {
   }
   if (!has_header_) return absl::InternalError("the server's FetchTopK began without a header");
   FetchedChunk& chunk = std::get<FetchedChunk>(message);
-  return range_ == nullptr ? Copy(std::move(chunk)) : Locate(chunk);
+  return Copy(std::move(chunk));
 }
 
 absl::Status RecordReader::AddHeader(const v1::FetchTopKHeader& header) {
@@ -95,7 +92,7 @@ absl::Status RecordReader::AddHeader(const v1::FetchTopKHeader& header) {
                                               " on of slice ", gap.slice(), ", which lie in none"));
     }
   }
-  if (range_ == nullptr && !ragged()) Allocate();
+  if (!ragged()) Allocate();
   return absl::OkStatus();
 }
 
@@ -113,11 +110,10 @@ void RecordReader::Allocate() {
 }
 
 absl::StatusOr<TopKRecords> RecordReader::Finish() && {
-  const bool complete = range_ == nullptr ? filled_ == positions_ : located_;
-  if (!has_header_ || !complete) {
+  if (!has_header_ || filled_ != positions_) {
     return absl::InternalError("the server's FetchTopK stream ended early");
   }
-  if (range_ == nullptr && ragged()) CopyKept();
+  if (ragged()) CopyKept();
   return std::move(records_);
 }
 
@@ -201,52 +197,6 @@ void RecordReader::SkipFullSlices() {
   while (slice_ < records_.slices.size() && row_ >= records_.slices[slice_].length) {
     row_ -= records_.slices[slice_++].length;
   }
-}
-
-absl::StatusOr<std::span<std::byte>> RecordReader::Located(absl::string_view name,
-                                                           const FetchedChunk& chunk,
-                                                           const ByteRange& field) {
-  uint64_t part[2] = {};  // offset and size
-  if (field.size != sizeof(part)) return WrongSize(name, field.size, sizeof(part));
-  chunk.Copy(field, reinterpret_cast<std::byte*>(part));
-  const std::span<std::byte> room = range_->bytes();
-  const uint64_t begin = part[0] - range_->offset();
-  if (part[0] < range_->offset() || begin > room.size() || part[1] > room.size() - begin ||
-      begin % MappedSegments::kAlignment != 0) {
-    return absl::InternalError(
-        absl::StrCat("the server's ", name, " does not lie where it was asked to"));
-  }
-  used_ = std::max<size_t>(used_, begin + part[1]);
-  return room.subspan(begin, part[1]);
-}
-
-absl::Status RecordReader::LocateArray(const FetchedChunk& chunk, Array array) {
-  const absl::StatusOr<std::span<std::byte>> place =
-      Located(FetchedChunk::kNames[array], chunk, chunk.arrays[array]);
-  if (!place.ok()) return place.status();
-  if (place->size() != Bytes(array)) return WrongSize(array, place->size(), Bytes(array));
-  arrays_[array] = place->data();
-  return absl::OkStatus();
-}
-
-absl::Status RecordReader::Locate(const FetchedChunk& chunk) {
-  if (located_ || chunk.length != positions_) {
-    return absl::InternalError(absl::StrCat("the server's FetchTopK put ", chunk.length, " of ",
-                                            positions_, " positions into shared memory"));
-  }
-  // The counts first: they say how many slots there are.
-  if (ragged()) {
-    if (absl::Status status = LocateArray(chunk, kTopKCounts); !status.ok()) return status;
-    slots_ = Sum(Elements<uint16_t>(arrays_[kTopKCounts], Bytes(kTopKCounts)));
-  }
-  for (const Array array : kAll) {
-    if (!wanted_[array] || array == kTopKCounts) continue;
-    if (absl::Status status = LocateArray(chunk, array); !status.ok()) return status;
-  }
-  range_->Shrink(used_);
-  SetArrays(range_);
-  located_ = true;
-  return absl::OkStatus();
 }
 
 }  // namespace sis

@@ -10,8 +10,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "client/shared_memory/segment_memory.h"
 #include "client/types/fetched_message.h"
 #include "client/types/types.h"
 
@@ -20,14 +18,12 @@ namespace sis {
 // Takes the messages of one stream, in order. All errors are Internal: the stream is not what the
 // server promises.
 //
-// A stream without a range of a segment carries the rows, slice by slice and in position order:
-// each array is copied once, to its place in memory of the records' own. With a range it says where
-// in there the rows were put: they stay there, and the records keep what they need of the range.
+// A stream carries the rows, slice by slice and in position order: each array is copied once, to
+// its place in memory of the records' own.
 class RecordReader {
  public:
-  // The request says which arrays are wanted. The range is given back when the records go, or
-  // abandoned if the stream is wrong.
-  RecordReader(const v1::FetchTopKRequest& request, std::shared_ptr<SegmentAllocation> range);
+  // The request says which arrays are wanted.
+  explicit RecordReader(const v1::FetchTopKRequest& request);
   absl::Status Add(FetchedMessage message);
   // The records, when the stream has ended.
   absl::StatusOr<TopKRecords> Finish() &&;
@@ -35,11 +31,6 @@ class RecordReader {
  private:
   absl::Status AddHeader(const v1::FetchTopKHeader& header);
   absl::Status Copy(FetchedChunk chunk);
-  absl::Status Locate(const FetchedChunk& chunk);
-  absl::Status LocateArray(const FetchedChunk& chunk, FetchedChunk::Array array);
-  // Where in the range an array lies, as the chunk's field says.
-  absl::StatusOr<std::span<std::byte>> Located(absl::string_view name, const FetchedChunk& chunk,
-                                               const FetchedChunk::ByteRange& field);
   // Sees how many slots a ragged chunk's positions use, and keeps it till the end.
   absl::Status Keep(FetchedChunk chunk);
   // Copies the kept ones, now that it is known how many slots there are.
@@ -56,15 +47,12 @@ class RecordReader {
   // Once it is known where they begin.
   void SetArrays(std::shared_ptr<const void> memory);
 
-  const std::shared_ptr<SegmentAllocation> range_;
   std::array<bool, FetchedChunk::kArrays> wanted_ = {};
   bool has_header_ = false;
   TopKRecords records_;
   size_t positions_ = 0;
   // Where each array begins.
   std::array<std::byte*, FetchedChunk::kArrays> arrays_ = {};
-  bool located_ = false;
-  size_t used_ = 0;  // of the range, in bytes
   // If ragged: the chunks, and the used slots of all.
   std::vector<FetchedChunk> kept_;
   size_t slots_ = 0;

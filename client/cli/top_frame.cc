@@ -197,8 +197,8 @@ std::vector<std::string> ServerLines(
                      server.ready() ? "serving" : terminal.Painted("not serving", Colour::kRed),
                      "  for ", DurationText(now - server.started_at()), "  backend ",
                      server.backend(), "  store ", server.store()));
-    add(absl::StrFormat("  cache %s, %s of %s   segments %d", ShareText(held / budget),
-                        BytesText(held), BytesText(budget), server.segments()));
+    add(absl::StrFormat("  cache %s, %s of %s", ShareText(held / budget), BytesText(held),
+                        BytesText(budget)));
     const std::string failed = absl::StrCat("failed ", CountText(rates.failed), "/s");
     add(absl::StrCat("  recorded ", CountText(rates.positions), " tokens/s, ",
                      BytesText(rates.bytes), "/s   evaluated ", CountText(rates.evaluated),

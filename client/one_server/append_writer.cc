@@ -59,41 +59,32 @@ std::optional<CutSets> Cut(const RecordView& records, double mass) {
   return cut;
 }
 
-OutgoingEntry Made(const BlockEntry& from, const MappedSegments* segments, double mass) {
+OutgoingEntry Made(const BlockEntry& from, double mass) {
   BlockArrays arrays = ArraysOf(from);
   OutgoingEntry entry;
   std::optional<CutSets> cut;
-  std::vector<std::string> fields;
-  if (std::optional<MappedSegments::Locations> parts =
-          segments ? segments->Find(arrays) : std::nullopt) {
-    entry.segment = std::move(parts->segment);
-    fields = std::move(parts->fields);
-    for (const std::span<const std::byte> array : arrays) entry.array_bytes += array.size();
-  } else {
-    if (mass > 0 && mass < 1 && from.top_k_counts.empty()) cut = Cut(from.records, mass);
-    if (cut.has_value()) {
-      arrays[2] = std::as_bytes(std::span(cut->ids));
-      arrays[3] = std::as_bytes(std::span(cut->log_probs));
-      arrays[4] = std::as_bytes(std::span(cut->counts));
-    }
-    for (const std::span<const std::byte> array : arrays) fields.push_back(ToBytes(array));
+  if (mass > 0 && mass < 1 && from.top_k_counts.empty()) cut = Cut(from.records, mass);
+  if (cut.has_value()) {
+    arrays[2] = std::as_bytes(std::span(cut->ids));
+    arrays[3] = std::as_bytes(std::span(cut->log_probs));
+    arrays[4] = std::as_bytes(std::span(cut->counts));
   }
   v1::Block& block = *entry.message.mutable_block();
   ToMessage(from.sequence, *block.mutable_sequence());
   block.set_first_position(from.first_position);
   block.set_policy_version(from.policy_version);
-  block.set_sampled_ids(std::move(fields[0]));
-  block.set_sampled_log_probs(std::move(fields[1]));
-  block.set_top_k_ids(std::move(fields[2]));
-  block.set_top_k_log_probs(std::move(fields[3]));
-  block.set_top_k_counts(std::move(fields[4]));
+  block.set_sampled_ids(ToBytes(arrays[0]));
+  block.set_sampled_log_probs(ToBytes(arrays[1]));
+  block.set_top_k_ids(ToBytes(arrays[2]));
+  block.set_top_k_log_probs(ToBytes(arrays[3]));
+  block.set_top_k_counts(ToBytes(arrays[4]));
   uint32_t crc = 0;
   for (const std::span<const std::byte> array : arrays) crc = ExtendCrc32c(crc, array);
   block.set_crc32c(crc);
   return entry;
 }
 
-OutgoingEntry Made(const SealEntry& from, const MappedSegments*, double) {
+OutgoingEntry Made(const SealEntry& from, double) {
   OutgoingEntry entry;
   ToMessage(from.sequence, *entry.message.mutable_seal()->mutable_sequence());
   entry.message.mutable_seal()->set_length(from.length);
@@ -129,7 +120,7 @@ absl::Status AppendWriter::Seal(const SequenceRef& sequence, uint32_t length,
 }
 
 absl::Status AppendWriter::AppendMany(std::span<const AppendEntry> entries) {
-  const auto make = [this](const auto& entry) { return Made(entry, segments_.get(), mass_); };
+  const auto make = [this](const auto& entry) { return Made(entry, mass_); };
   std::vector<OutgoingEntry> made;
   size_t bytes = 0;
   for (size_t i = 0; i < entries.size(); ++i) {

@@ -14,7 +14,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "client/shared_memory/mapped_segments.h"
 #include "client/types/types.h"
 #include "kernels/records/validate.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -24,8 +23,7 @@ namespace sis {
 struct AppendOptions {
   // For the server's messages and metrics.
   std::string worker = {};
-  // Entries are sent together until a batch has so many bytes. Arrays in shared memory, which do
-  // not travel, count a sixteenth.
+  // Entries are sent together until a batch has so many bytes.
   size_t batch_bytes = 256 << 10;
   // Batches sent and not yet acked. When so many are under way and another is full, calls block.
   size_t max_batches_in_flight = 8;
@@ -35,8 +33,7 @@ struct AppendOptions {
   // How long the stream may stand still while entries wait for acks, before it counts as broken
   // (DeadlineExceeded).
   absl::Duration ack_timeout = absl::Minutes(5);
-  // The run's, as GetRun says it: what it leaves out of sets is not sent, but for arrays in shared
-  // memory. A server that knows of no mass says 0, and must be sent whole sets.
+  // The run's, as GetRun says it: what it leaves out of sets is not sent.
   double mass = 0;
 };
 
@@ -60,14 +57,9 @@ using AppendEntry = std::variant<BlockEntry, SealEntry>;
 // An entry on its way.
 struct OutgoingEntry {
   v1::AppendEntry message;
-  // The segment that holds the arrays of its block; empty if the message does.
-  std::string segment = {};
-  // The size of the arrays in the segment.
-  size_t array_bytes = 0;
 
-  // What counts against a batch. Of arrays in shared memory as much as caches hold goes together:
-  // the server reads it while the checksums of the next are made.
-  size_t bytes() const { return message.ByteSizeLong() + array_bytes / 16; }
+  // What counts against a batch.
+  size_t bytes() const { return message.ByteSizeLong(); }
 };
 
 // An entry that the server did not take.
@@ -91,10 +83,7 @@ class AppendWriter {
   AppendWriter& operator=(const AppendWriter&) = delete;
 
   // T positions from first_position on, sampled by the weights of policy_version. The arrays are
-  // copied, unless all of them lie in one piece of memory that the client has leased from its
-  // server (Client::LeaseSharedMemory). The server reads those where they are: they must stay as
-  // they are until a Flush has returned. If their lease ends before, their entries are refused as
-  // NotFound.
+  // copied.
   absl::Status Block(const SequenceRef& sequence, uint32_t first_position, uint64_t policy_version,
                      const RecordView& records);
   // No position at or beyond `length` will come. What the annotation says is for people; sealed
@@ -115,12 +104,10 @@ class AppendWriter {
   virtual absl::StatusOr<std::vector<RefusedEntry>> Finish() = 0;
 
  protected:
-  // Arrays in `segments` need not travel; null: all do.
-  AppendWriter(std::shared_ptr<const MappedSegments> segments, const AppendOptions& options)
-      : segments_(std::move(segments)), batch_bytes_(options.batch_bytes), mass_(options.mass) {}
+  explicit AppendWriter(const AppendOptions& options)
+      : batch_bytes_(options.batch_bytes), mass_(options.mass) {}
 
  private:
-  const std::shared_ptr<const MappedSegments> segments_;
   const size_t batch_bytes_;
   const double mass_;
 };

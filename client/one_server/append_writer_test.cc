@@ -270,34 +270,6 @@ TEST_F(AppendWriterTest, ManyAreTheEntriesOfEachInAsFewBatchesAsTheirBytesAllow)
   EXPECT_EQ(batches.size(), 19);
 }
 
-TEST_F(AppendWriterTest, ArraysInASegmentCountASixteenth) {
-  // Ten blocks of 80 KB each.
-  constexpr size_t kPositions = 10'000;
-  const std::unique_ptr<std::byte, decltype(&std::free)> memory(
-      static_cast<std::byte*>(std::aligned_alloc(64, kPositions * 8)), &std::free);
-  std::memset(memory.get(), 0, kPositions * 8);
-  const auto segments = std::make_shared<MappedSegments>();
-  segments->Add({memory.get(), kPositions * 8}, "segment", 64);
-  const std::span sampled(reinterpret_cast<const int32_t*>(memory.get()), kPositions);
-  const std::span log_probs(reinterpret_cast<const float*>(memory.get()) + kPositions, kPositions);
-  const std::vector<AppendEntry> blocks(10, BlockEntry{{"a"}, 0, 0, {sampled, log_probs, {}, {}}});
-
-  std::vector<v1::AppendBatch> batches;
-  const auto append = [&](size_t batch_bytes) {
-    batches.clear();
-    service_.OnAppend(NoteBatches(batches));
-    ServerAppendWriter stream(v1::RatioService::NewStub(server_->InProcessChannel({})),
-                              v1::AppendHeader(), {.batch_bytes = batch_bytes}, segments);
-    EXPECT_TRUE(stream.AppendMany(blocks).ok());
-    EXPECT_TRUE(stream.Finish().ok());
-    service_.AppendHasEnded();
-    for (const v1::AppendBatch& batch : batches) EXPECT_EQ(batch.segment(), "segment");
-    return Sizes(batches);
-  };
-  EXPECT_THAT(append(100'000), ElementsAre(10));
-  EXPECT_THAT(append(10'000), ElementsAre(2, 2, 2, 2, 2));
-}
-
 TEST_F(AppendWriterTest, AppendBlocksTheCallerWhileTooManyBatchesAreUnacked) {
   std::promise<void> may_ack;
   std::atomic<int> received = 0;

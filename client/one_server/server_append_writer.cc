@@ -39,9 +39,8 @@ std::chrono::nanoseconds RetryDelay(double seconds, int refusals) {
 }  // namespace
 
 ServerAppendWriter::ServerAppendWriter(std::shared_ptr<v1::RatioService::Stub> stub,
-                                       v1::AppendHeader header, const AppendOptions& options,
-                                       std::shared_ptr<const MappedSegments> segments)
-    : AppendWriter(std::move(segments), options),
+                                       v1::AppendHeader header, const AppendOptions& options)
+    : AppendWriter(options),
       stub_(std::move(stub)),
       header_(std::move(header)),
       options_(options),
@@ -225,15 +224,8 @@ std::shared_ptr<ServerAppendWriter::Batch> ServerAppendWriter::TakeBatch() {
   tries_header_ = false;
   last_progress_ = Clock::now();
   size_t bytes = 0;
-  bool has_block = false;
   while (!queue_.empty() && bytes < options_.batch_bytes && batch->entries.size() < kMostEntries) {
     Entry& entry = queue_.front();
-    if (entry.message.has_block() || entry.message.has_column()) {
-      // The arrays of a batch lie in one segment, or all in the message.
-      if (has_block && entry.segment != batch->request.batch().segment()) break;
-      has_block = true;
-      batch->request.mutable_batch()->set_segment(entry.segment);
-    }
     bytes += entry.bytes();
     *batch->request.mutable_batch()->add_entries() = std::move(entry.message);
     batch->entries.push_back(std::move(entry));
@@ -297,8 +289,7 @@ absl::Status ServerAppendWriter::HandleAcks(const v1::AppendResponse& response) 
     const auto code = static_cast<absl::StatusCode>(ack.code());
     Entry& entry = batch->entries[i];
     entry.first_exhausted = std::min(now, entry.first_exhausted);
-    if (code == absl::StatusCode::kResourceExhausted &&
-        (entries[i].has_block() || entries[i].has_column()) &&
+    if (code == absl::StatusCode::kResourceExhausted && entries[i].has_block() &&
         absl::FromChrono(now - entry.first_exhausted) < options_.retry_limit) {
       retry_time_ = std::max(retry_time_, now + RetryDelay(ack.retry_seconds(), entry.refusals++));
       entry.message = entries[i];

@@ -21,10 +21,8 @@ namespace sis {
 
 class ServerAppendWriter final : public AppendWriter {
  public:
-  // `segments` are the server's; null: all arrays travel.
   ServerAppendWriter(std::shared_ptr<v1::RatioService::Stub> stub, v1::AppendHeader header,
-                     const AppendOptions& options,
-                     std::shared_ptr<const MappedSegments> segments = nullptr);
+                     const AppendOptions& options);
   ~ServerAppendWriter() override;
 
   // After an error those are left that were not taken.

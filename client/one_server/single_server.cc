@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "client/shared_memory/lease_segment_call.h"
 #include "client/types/grpc_status.h"
 
 namespace sis {
@@ -235,17 +234,11 @@ absl::Status SingleServer::FetchTopK(const v1::FetchTopKRequest& request, Receiv
   return SendAbout(request.run().run_id(), send);
 }
 
-std::unique_ptr<ServerAppendWriter> SingleServer::OpenStream(
-    const v1::AppendHeader& header, const AppendOptions& options,
-    std::shared_ptr<const MappedSegments> segments) {
+std::unique_ptr<ServerAppendWriter> SingleServer::OpenStream(const v1::AppendHeader& header,
+                                                             const AppendOptions& options) {
   // What goes wrong here the stream meets itself, and tells at its first flush.
   if (KnownConfig(header.run().run_id())) OpenAgain(header.run().run_id()).IgnoreError();
-  return std::make_unique<ServerAppendWriter>(stub_, header, options, std::move(segments));
-}
-
-absl::StatusOr<std::unique_ptr<SharedMemory>> SingleServer::LeaseSharedMemory(
-    uint64_t bytes, std::shared_ptr<MappedSegments> segments) {
-  return LeaseSegmentCall::Make(stub_, bytes, call_timeout_, std::move(segments));
+  return std::make_unique<ServerAppendWriter>(stub_, header, options);
 }
 
 }  // namespace sis

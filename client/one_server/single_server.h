@@ -17,8 +17,6 @@
 #include "absl/time/time.h"
 #include "client/one_server/circuit_breaker.h"
 #include "client/one_server/server_append_writer.h"
-#include "client/shared_memory/mapped_segments.h"
-#include "client/shared_memory/shared_memory.h"
 #include "client/types/fetched_message.h"
 #include "client/types/grpc_status.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
@@ -55,13 +53,8 @@ class SingleServer {
   absl::StatusOr<v1::EvaluateResponse> Evaluate(v1::EvaluateRequest request);
   // Hands on what comes, in order. An error of `receive` ends the call, and is returned.
   absl::Status FetchTopK(const v1::FetchTopKRequest& request, Receive receive);
-  // Arrays in `segments`, which are the server's, need not travel; null: all do.
-  std::unique_ptr<ServerAppendWriter> OpenStream(
-      const v1::AppendHeader& header, const AppendOptions& options,
-      std::shared_ptr<const MappedSegments> segments = nullptr);
-  // Memory that the server maps too; `segments` hears of it.
-  absl::StatusOr<std::unique_ptr<SharedMemory>> LeaseSharedMemory(
-      uint64_t bytes, std::shared_ptr<MappedSegments> segments);
+  std::unique_ptr<ServerAppendWriter> OpenStream(const v1::AppendHeader& header,
+                                                 const AppendOptions& options);
 
   // Unavailable if the server is not to be asked at present: CircuitBreaker says when.
   absl::Status Admit();

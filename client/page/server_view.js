@@ -69,7 +69,6 @@ export class ServerView {
       described("Backend", server.backend),
       described("Store", server.store),
       {name: "Cache", value: share(held / budget), note: `${bytes(held)} of ${bytes(budget)}`},
-      {name: "Shared memory", value: count(Number(server.segments ?? 0)), note: "segments leased"},
     ]));
     showTimes(this.cache, history.map(sample => sample.at), [
       {name: "held", values: history.map(sample => Number(sample.cacheBytes ?? 0))},

@@ -13,10 +13,6 @@
 namespace sis {
 namespace {
 
-// So many times larger are batches of arrays in a segment: to say where they are costs as much as
-// to send some 100 KiB.
-constexpr size_t kSegmentFactor = 4;
-
 absl::Status WrongSize(v1::Output output, size_t bytes, size_t wanted) {
   return absl::InternalError(absl::StrCat("the server's ",
                                           absl::AsciiStrToLower(v1::Output_Name(output)), " holds ",
@@ -37,9 +33,8 @@ void VisitArrays(const v1::EvaluateResponse& answer, Evaluation& all, Visitor vi
 
 }  // namespace
 
-EvaluateBatches::EvaluateBatches(v1::EvaluateRequest request, std::vector<PositionArray> arrays,
-                                 const MappedSegments& segments)
-    : request_(std::move(request)), arrays_(std::move(arrays)), segments_(segments) {
+EvaluateBatches::EvaluateBatches(v1::EvaluateRequest request, std::vector<PositionArray> arrays)
+    : request_(std::move(request)), arrays_(std::move(arrays)) {
   slices_.Swap(request_.mutable_slices());
   for (const v1::Slice& slice : slices_) {
     rows_.push_back({positions_, slice.length()});
@@ -47,25 +42,17 @@ EvaluateBatches::EvaluateBatches(v1::EvaluateRequest request, std::vector<Positi
   }
   fit_ = std::ranges::all_of(
       arrays_, [this](const PositionArray& array) { return array.Holds(positions_); });
-  std::vector<std::span<const std::byte>> all;
-  for (const PositionArray& array : arrays_) all.push_back(array.bytes);
-  if (const auto found = segments_.Find(all)) {
-    in_segment_ = true;
-    alignment_ = found->alignment;
-  }
 }
 
 std::vector<size_t> EvaluateBatches::Cut(std::span<const size_t> slices, size_t bytes,
                                          uint64_t lease_id) {
-  if (in_segment_ && bytes < SIZE_MAX / kSegmentFactor) bytes *= kSegmentFactor;
   std::vector<size_t> numbers = {batches_.size()};
   batches_.push_back({lease_id});
   size_t batch_bytes = 0;
   for (const size_t slice : slices) {
     const Rows rows = rows_[slice];
     const size_t slice_bytes = fit_ ? Bytes(rows) : 0;
-    if (!batches_.back().slices.empty() && batch_bytes + slice_bytes > bytes &&
-        CanBegin(rows.first)) {
+    if (!batches_.back().slices.empty() && batch_bytes + slice_bytes > bytes) {
       numbers.push_back(batches_.size());
       batches_.push_back({lease_id});
       batch_bytes = 0;
@@ -91,11 +78,6 @@ size_t EvaluateBatches::Bytes(const Rows& rows) const {
   return bytes;
 }
 
-bool EvaluateBatches::CanBegin(size_t position) const {
-  return std::ranges::all_of(
-      arrays_, [&](const PositionArray& array) { return array.Begin(position) % alignment_ == 0; });
-}
-
 v1::EvaluateRequest EvaluateBatches::WithoutArrays(const Batch& batch) const {
   v1::EvaluateRequest request = request_;
   for (const size_t slice : batch.slices) *request.add_slices() = slices_[static_cast<int>(slice)];
@@ -116,35 +98,22 @@ std::vector<std::span<const std::byte>> EvaluateBatches::PartsOf(const PositionA
 
 v1::EvaluateRequest EvaluateBatches::Message(size_t i) const {
   v1::EvaluateRequest request = WithoutArrays(batches_[i]);
-  std::vector<std::vector<std::span<const std::byte>>> parts;
-  std::vector<std::span<const std::byte>> first_parts;
   for (const PositionArray& array : arrays_) {
-    parts.push_back(PartsOf(array, batches_[i]));
-    first_parts.push_back(parts.back().front());
-  }
-  // Only with a single server, whose batches have one part of each array.
-  std::optional<MappedSegments::Locations> places;
-  if (in_segment_) places = segments_.Find(first_parts);
-  if (places) request.set_segment(places->segment);
-  for (size_t n = 0; n < arrays_.size(); ++n) {
     google::protobuf::Message* message = &request;
-    if (arrays_[n].message != 0) {
+    if (array.message != 0) {
       message = request.GetReflection()->MutableMessage(
-          &request, request.GetDescriptor()->FindFieldByNumber(arrays_[n].message));
+          &request, request.GetDescriptor()->FindFieldByNumber(array.message));
     }
+    const std::vector<std::span<const std::byte>> parts = PartsOf(array, batches_[i]);
+    size_t bytes = 0;
+    for (const auto part : parts) bytes += part.size();
     std::string field;
-    if (places) {
-      field = std::move(places->fields[n]);
-    } else {
-      size_t bytes = 0;
-      for (const auto part : parts[n]) bytes += part.size();
-      field.reserve(bytes);
-      for (const auto part : parts[n]) {
-        field.append(reinterpret_cast<const char*>(part.data()), part.size());
-      }
+    field.reserve(bytes);
+    for (const auto part : parts) {
+      field.append(reinterpret_cast<const char*>(part.data()), part.size());
     }
     message->GetReflection()->SetString(
-        message, message->GetDescriptor()->FindFieldByNumber(arrays_[n].field), std::move(field));
+        message, message->GetDescriptor()->FindFieldByNumber(array.field), std::move(field));
   }
   return request;
 }

@@ -10,7 +10,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/shared_memory/mapped_segments.h"
 #include "client/types/types.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -35,14 +34,12 @@ struct PositionArray {
   }
 };
 
-// Cuts between slices only: a slice stays what the server gave a digest of. Arrays that all lie in
-// one segment do not travel; older servers have them cut where the parts are aligned.
+// Cuts between slices only: a slice stays what the server gave a digest of.
 class EvaluateBatches {
  public:
-  // `request` is all of the request but the arrays; those of one message stand side by side. Arrays
-  // and segments must outlive the object.
-  EvaluateBatches(v1::EvaluateRequest request, std::vector<PositionArray> arrays,
-                  const MappedSegments& segments);
+  // `request` is all of the request but the arrays; those of one message stand side by side. The
+  // arrays must outlive the object.
+  EvaluateBatches(v1::EvaluateRequest request, std::vector<PositionArray> arrays);
   EvaluateBatches(const EvaluateBatches&) = delete;
   EvaluateBatches& operator=(const EvaluateBatches&) = delete;
 
@@ -80,8 +77,6 @@ class EvaluateBatches {
 
   // Of the arrays at these positions.
   size_t Bytes(const Rows& rows) const;
-  // Whether a batch can begin at this position.
-  bool CanBegin(size_t position) const;
   // The i-th, but for its arrays.
   v1::EvaluateRequest WithoutArrays(const Batch& batch) const;
   std::vector<std::span<const std::byte>> PartsOf(const PositionArray& array,
@@ -104,13 +99,9 @@ class EvaluateBatches {
   v1::EvaluateRequest request_;  // without slices
   google::protobuf::RepeatedPtrField<v1::Slice> slices_;
   const std::vector<PositionArray> arrays_;
-  const MappedSegments& segments_;
   std::vector<Rows> rows_;  // of each slice
   size_t positions_ = 0;
   bool fit_ = false;
-  bool in_segment_ = false;
-  // Of the bytes at which a batch's parts of the arrays begin.
-  size_t alignment_ = 1;
   std::vector<Batch> batches_;
 };
 

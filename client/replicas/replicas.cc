@@ -160,16 +160,9 @@ absl::StatusOr<v1::ReleaseResponse> Replicas::Release(const v1::ReleaseRequest& 
 }
 
 std::unique_ptr<AppendWriter> Replicas::Append(const v1::AppendHeader& header,
-                                               const AppendOptions& options,
-                                               std::shared_ptr<MappedSegments> segments) {
-  if (servers_.size() == 1) return servers_[0]->OpenStream(header, options, std::move(segments));
+                                               const AppendOptions& options) {
+  if (servers_.size() == 1) return servers_[0]->OpenStream(header, options);
   return std::make_unique<ReplicatedAppendWriter>(placement_, servers_, header, options);
-}
-
-absl::StatusOr<std::unique_ptr<SharedMemory>> Replicas::LeaseSharedMemory(
-    uint64_t bytes, std::shared_ptr<MappedSegments> segments) {
-  if (servers_.size() == 1) return servers_[0]->LeaseSharedMemory(bytes, std::move(segments));
-  return absl::UnimplementedError("shared memory: only with a single server");
 }
 
 absl::StatusOr<Replicas::Leases> Replicas::LeasesOf(const EvaluateBatches& batches) {

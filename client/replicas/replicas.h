@@ -54,12 +54,8 @@ class Replicas {
   absl::StatusOr<Evaluation> Evaluate(EvaluateBatches& batches, bool whole);
   // Hands on what comes, in order. An error of `receive` ends the call, and is returned.
   absl::Status FetchTopK(const v1::FetchTopKRequest& request, SingleServer::Receive receive);
-  // Arrays in `segments`, which LeaseSharedMemory has added, need not travel.
-  std::unique_ptr<AppendWriter> Append(const v1::AppendHeader& header, const AppendOptions& options,
-                                       std::shared_ptr<MappedSegments> segments);
-  // Memory that the server maps too; `segments` hears of it.
-  absl::StatusOr<std::unique_ptr<SharedMemory>> LeaseSharedMemory(
-      uint64_t bytes, std::shared_ptr<MappedSegments> segments);
+  std::unique_ptr<AppendWriter> Append(const v1::AppendHeader& header,
+                                       const AppendOptions& options);
 
  private:
   // By replica.

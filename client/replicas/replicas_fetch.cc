@@ -95,9 +95,6 @@ absl::StatusOr<v1::FetchTopKHeader> Replicas::MergeHeaders(
 absl::Status Replicas::FetchTopK(const v1::FetchTopKRequest& request,
                                  SingleServer::Receive receive) {
   if (servers_.size() == 1) return servers_[0]->FetchTopK(request, receive);
-  if (!request.segment().empty()) {
-    return absl::UnimplementedError("FetchTopK into shared memory: only with a single server");
-  }
   if (request.slices().empty()) return servers_[0]->FetchTopK(request, receive);
   Parts parts;
   for (int number = 0; number < request.slices_size(); ++number) {

@@ -85,9 +85,7 @@ absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Lane::Collect(
 ReplicatedAppendWriter::ReplicatedAppendWriter(
     Placement placement, const std::vector<std::shared_ptr<SingleServer>>& servers,
     const v1::AppendHeader& header, const AppendOptions& options)
-    : AppendWriter(/*segments=*/nullptr, options),
-      placement_(std::move(placement)),
-      run_id_(header.run().run_id()) {
+    : AppendWriter(options), placement_(std::move(placement)), run_id_(header.run().run_id()) {
   for (const std::shared_ptr<SingleServer>& server : servers) {
     lanes_.push_back(std::make_unique<Lane>(server, header, options));
   }

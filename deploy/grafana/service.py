@@ -20,8 +20,8 @@ def board() -> panels.Dashboard:
     built = variables.board(
         "SIS: Service",
         "sis-service",
-        "What the servers do: calls, ingest, cache, stores, shared memory, device. A panel of what a server does not "
-        "have (a store, shared memory, a device, TLS) is empty or 0.",
+        "What the servers do: calls, ingest, cache, stores, device. A panel of what a server does not "
+        "have (a store, a device, TLS) is empty or 0.",
         [variables.instance()],
     )
     panels.add(built, "Servers", [_servers()])
@@ -29,7 +29,7 @@ def board() -> panels.Dashboard:
     panels.add(built, "Ingest", _ingest())
     panels.add(built, "Cache", _cache())
     panels.add(built, "Store", _store())
-    panels.add(built, "Shared memory and device", _other_memory())
+    panels.add(built, "Device", _device())
     panels.add(built, "Process", _process())
     return built
 
@@ -111,7 +111,7 @@ def _calls() -> List[Panel]:
             CALLS_PER_SECOND,
             {"{{grpc_code}}": _grpc("grpc_server_handled_total", "grpc_code")},
             what="The same by status code.",
-            normal="OK; a NotFound now and then; and calls that clients end, as they do to give shared memory back.",
+            normal="OK; a NotFound now and then; and calls that clients end.",
             otherwise="InvalidArgument and FailedPrecondition are the caller's: its log has a message that names the "
             "field. Of Evaluate, FailedPrecondition is a batch without decisions. Unavailable, ResourceExhausted and "
             "Internal are the server's.",
@@ -153,7 +153,7 @@ def _calls() -> List[Panel]:
             COUNT,
             {"{{grpc_method}}": f"{begun} - ({ended} or {begun} * 0)"},
             what="Streams that have begun and not ended, by method.",
-            normal="an Append stream per worker, a LeaseSegment per client with shared memory.",
+            normal="an Append stream per worker.",
             otherwise="fewer Append streams than workers: some have lost their connection.",
             runbooks=["ingest_stalled"],
         ),
@@ -393,26 +393,9 @@ def _store() -> List[Panel]:
     ]
 
 
-def _other_memory() -> List[Panel]:
+def _device() -> List[Panel]:
     reads = _rate("sis_device_cache_reads_total", "result")
     return [
-        lines(
-            "Segments",
-            COUNT,
-            {"{{instance}}": _by_server("sis_segments")},
-            what="Segments of shared memory that are leased.",
-            normal="one or two per client on the server's machine.",
-            otherwise="fewer than clients: they send their arrays over the socket instead.",
-        ),
-        lines(
-            "Segment bytes",
-            BYTES,
-            {"{{instance}}": _by_server("sis_segment_bytes")},
-            what="Bytes of shared memory, on top of --cache_bytes.",
-            normal="below --shared_memory_bytes.",
-            otherwise="at the limit: further leases are RESOURCE_EXHAUSTED.",
-            runbooks=["errors"],
-        ),
         lines(
             "Device cache",
             BYTES,

@@ -27,13 +27,9 @@ uint32_t CrcOf(const RecordView& records, std::span<const uint16_t> counts) {
 
 }  // namespace
 
-absl::StatusOr<RecordView> BlockReader::Read(const AppendEntryView& block,
-                                             const SharedSegment* segment, const Run& run) {
-  const absl::StatusOr<ArrayField> sampled_ids =
-      LocateArray("sampled_ids", block.sampled_ids, segment);
-  if (!sampled_ids.ok()) return sampled_ids.status();
-  const size_t count = sampled_ids->size() / sizeof(int32_t);
-  if (sampled_ids->size() == 0) return absl::InvalidArgumentError("sampled_ids: empty");
+absl::StatusOr<RecordView> BlockReader::Read(const AppendEntryView& block, const Run& run) {
+  const size_t count = block.sampled_ids.size() / sizeof(int32_t);
+  if (block.sampled_ids.size() == 0) return absl::InvalidArgumentError("sampled_ids: empty");
   const int64_t max_positions = run.limits().max_positions;
   if (uint64_t{block.first_position} + count > static_cast<uint64_t>(max_positions)) {
     return absl::InvalidArgumentError(absl::StrCat("first_position ", block.first_position, " + ",
@@ -44,9 +40,8 @@ absl::StatusOr<RecordView> BlockReader::Read(const AppendEntryView& block,
   absl::Status status;
   const auto read = [&]<typename T>(absl::string_view name, const ArrayField& field,
                                     size_t elements, std::vector<T>& copy) {
-    const absl::StatusOr<ArrayField> array = LocateArray(name, field, segment);
-    status.Update(array.ok() ? CheckLength<T>(name, array->size(), elements) : array.status());
-    return status.ok() ? array->template Read<T>(0, elements, copy) : std::span<const T>();
+    status.Update(CheckLength<T>(name, field.size(), elements));
+    return status.ok() ? field.template Read<T>(0, elements, copy) : std::span<const T>();
   };
   const bool ragged = block.top_k_counts.size() > 0;
   const std::span counts = read("top_k_counts", block.top_k_counts, ragged ? count : 0, counts_);

@@ -10,7 +10,6 @@
 #include "kernels/records/record_view.h"
 #include "server/append/padded_sets.h"
 #include "server/cache/run.h"
-#include "server/shared_memory/shared_segment.h"
 #include "server/wire/append_request.h"
 
 namespace sis {
@@ -18,13 +17,11 @@ namespace sis {
 // Used by one thread at a time.
 class BlockReader {
  public:
-  // The arrays lie in `segment`, or in the message if it is null. They are viewed there, or copied
-  // into here until the next call. InvalidArgument names the field unless there is at least one
-  // position, none beyond the most of a sequence, all arrays are as long as they should be, have
-  // the block's checksum, and hold records of the run that are valid once they are cut to its mass.
-  // Counts say where. Ragged sets are padded before.
-  absl::StatusOr<RecordView> Read(const AppendEntryView& block, const SharedSegment* segment,
-                                  const Run& run);
+  // The arrays are viewed in the message, or copied into here until the next call. InvalidArgument
+  // names the field unless there is at least one position, none beyond the most of a sequence, all
+  // arrays are as long as they should be, have the block's checksum, and hold records of the run
+  // that are valid once they are cut to its mass. Counts say where. Ragged sets are padded before.
+  absl::StatusOr<RecordView> Read(const AppendEntryView& block, const Run& run);
   // Of the sampled tokens that were read last.
   std::span<const uint16_t> ranks() const { return ranks_; }
 

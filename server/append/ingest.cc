@@ -1,7 +1,6 @@
 #include "server/append/ingest.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -60,14 +59,9 @@ absl::StatusOr<Ingest> Ingest::Open(StoredRuns& runs, const v1::AppendHeader& he
 }
 
 int64_t Ingest::BytesToCopy(AppendEntries entries) const {
-  const SharedSegment* segment = segment_.ok() ? segment_->get() : nullptr;
-  const auto bytes_of = [&](const ArrayField& array) {
-    if (segment == nullptr) return array.size();
-    return LocateArray("", array, segment).value_or(ArrayField()).size();
-  };
   size_t positions = 0;  // of the longest
   for (const AppendEntryView& entry : entries) {
-    positions = std::max(positions, bytes_of(entry.top_k_counts) / sizeof(uint16_t));
+    positions = std::max(positions, entry.top_k_counts.size() / sizeof(uint16_t));
   }
   return static_cast<int64_t>(positions * run_->config().top_k * (sizeof(int32_t) + sizeof(float)));
 }
@@ -118,7 +112,7 @@ absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(SequenceNameView name,
 }
 
 absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& block) {
-  const absl::StatusOr<RecordView> records = block_.Read(block, segment_->get(), *run_);
+  const absl::StatusOr<RecordView> records = block_.Read(block, *run_);
   if (!records.ok()) return records.status();
   const std::span<const uint16_t> ranks = block_.ranks();
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, [&] {
@@ -292,7 +286,6 @@ EntryAck Ingest::ApplyEntry(const AppendEntryView& entry) {
       return absl::InvalidArgumentError("entry: neither block, gap nor seal");
     }
     if (absl::Status id = CheckSequenceId(entry.sequence_id); !id.ok()) return id;
-    if (!segment_.ok()) return segment_.status();
     if (!unavailable_.empty()) {
       const auto why = unavailable_.find(Copy(NameIn(entry)));
       if (why != unavailable_.end()) return why->second;

@@ -14,7 +14,6 @@
 #include "absl/status/statusor.h"
 #include "server/append/block_reader.h"
 #include "server/append/sequences_ahead.h"
-#include "server/shared_memory/shared_segment.h"
 #include "server/store/stored_runs.h"
 #include "server/wire/append_request.h"
 #include "server/wire/append_response.h"
@@ -33,19 +32,11 @@ class Ingest {
 
   const std::string& run_id() const { return run_->id(); }
 
-  // Says where the arrays of the entries to come lie, until it is called again: in the message if
-  // it is null, else in the segment, where the fields say. An error refuses all entries.
-  void LieIn(absl::StatusOr<std::shared_ptr<SharedSegment>> segment) {
-    segment_ = std::move(segment);
-  }
-  // What is copied of them besides what their message is charged: the longest block's sets where
-  // they are ragged.
+  // What is copied of the entries besides what their message is charged: the longest block's sets
+  // where they are ragged.
   int64_t BytesToCopy(AppendEntries entries) const;
-  // Gives back what the entries so far have taken: the segment, and the memory of large ones.
-  void Rest() {
-    segment_ = nullptr;
-    block_.ForgetLarge();
-  }
+  // Gives back the memory that large entries have taken.
+  void Rest() { block_.ForgetLarge(); }
 
   // Applies the entries, one by one, and adds their acks. A refused one changes nothing, and its
   // ack says why, and when to send it again. An error, with nothing applied, if the run has been
@@ -89,8 +80,7 @@ class Ingest {
   RunRegistry* registry_;
   StoredCache* stored_;  // null without a store
   std::shared_ptr<Run> run_;
-  std::shared_ptr<const void> open_;  // counts as one of the run's open streams
-  absl::StatusOr<std::shared_ptr<SharedSegment>> segment_ = nullptr;
+  std::shared_ptr<const void> open_;          // counts as one of the run's open streams
   BlockReader block_;                         // of the present block
   std::optional<uint32_t> committed_length_;  // if the present entry is a block and stored
   int64_t positions_added_ = 0;               // by the present call, as the next

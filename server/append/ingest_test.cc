@@ -33,39 +33,6 @@ TEST_F(IngestTest, AcksWhatIsStored) {
   EXPECT_EQ(sequence->newest_version(), 3);
 }
 
-// What was checked is what is stored.
-TEST_F(IngestTest, AClientThatWritesAfterTheCheckChangesNothing) {
-  const Records records = PlainRecords(512);
-  const std::shared_ptr<SharedSegment> segment = *SharedSegment::Make(1 << 16);
-  std::vector<std::string> ranges;
-  size_t offset = 0;
-  const auto put = [&](const auto& values) {
-    const size_t size = std::as_bytes(std::span(values)).size();
-    segment->Write(offset, size, values.data());
-    ranges.push_back(SegmentRange{offset, size}.ToBytes());
-    offset += size;
-  };
-  put(records.sampled_ids);
-  put(records.sampled_log_probs);
-  put(records.ids);
-  put(records.log_probs);
-  AppendEntryView block;
-  block.sampled_ids = ArrayField(ranges[0]);
-  block.sampled_log_probs = ArrayField(ranges[1]);
-  block.top_k_ids = ArrayField(ranges[2]);
-  block.top_k_log_probs = ArrayField(ranges[3]);
-
-  BlockReader reader;
-  const absl::StatusOr<RecordView> read = reader.Read(block, segment.get(), *run_);
-  ASSERT_TRUE(read.ok()) << read.status();
-  std::memset(segment->mapping().data(), 0x7f, segment->size());
-  std::vector<uint16_t> ranks(records.size());
-  const absl::Status valid =
-      ValidateRecords(*read, kSlots, run_->config().vocabulary_size, 0, ranks);
-  EXPECT_TRUE(valid.ok()) << valid;
-  EXPECT_FALSE(reader.Read(block, segment.get(), *run_).ok());
-}
-
 TEST_F(IngestTest, ABlockThatIsStaleOnArrivalIsStored) {
   v1::RunConfig config = SmallConfig(kSlots);
   config.set_max_staleness(1);

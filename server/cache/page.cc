@@ -374,12 +374,6 @@ void Page::Read(uint32_t index, const RecordRows& rows) const {
   CopyTo(rows.ranks, from.ranks);
 }
 
-size_t Page::UsedSlots(uint32_t index, uint32_t count, RowBuffer& buffer) const {
-  if (packed() && format().ragged() && count == packed_positions_) return header().used_slots;
-  std::array<uint16_t, kPositions> counts;
-  return ReadUsed(index, {.counts = std::span(counts).first(count)}, buffer);
-}
-
 size_t Page::ReadUsed(uint32_t index, const UsedRows& rows, RowBuffer& buffer) const {
   if (packed() && format().ragged()) return ReadUsedSlots(View(), index, rows);
   const size_t slots = format().slots;

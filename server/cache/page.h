@@ -141,8 +141,6 @@ class Page {
   // The same without unused slots: see ReadUsedSlots. Pages that are not ragged are unpacked into
   // the buffer.
   size_t ReadUsed(uint32_t index, const UsedRows& rows, RowBuffer& buffer) const;
-  // How many slots ReadUsed finds.
-  size_t UsedSlots(uint32_t index, uint32_t count, RowBuffer& buffer) const;
   // For the backends; all of them must be present. Packed pages are read as they are, but for the
   // counts and ranks of ragged ones.
   BehaviorView Behavior(uint32_t index, uint32_t count, UnpackedPages& unpacked) const;

@@ -49,8 +49,7 @@ absl::StatusOr<CurrentArrays> CurrentArrays::Parse(const v1::EvaluateRequest& re
   return current;
 }
 
-CurrentView CurrentArrays::Read(size_t first, size_t count, Scratch& scratch,
-                                bool each_once) const {
+CurrentView CurrentArrays::Read(size_t first, size_t count, Scratch& scratch) const {
   CurrentView view{.sampled_log_probs = ReadSampled(first, count, scratch),
                    .log_probs = {},
                    .log_envelopes = {},
@@ -59,7 +58,7 @@ CurrentView CurrentArrays::Read(size_t first, size_t count, Scratch& scratch,
     view.log_envelopes = log_envelopes_.Read<float>(first, count, scratch.log_envelopes);
     view.covered_masses = covered_masses_.Read<float>(first, count, scratch.covered_masses);
   } else if (ragged()) {
-    ReadRagged(first, count, scratch, each_once, view);
+    ReadRagged(first, count, scratch, view);
   } else {
     view.log_probs = log_probs_.Read<float>(first * slots_, count * slots_, scratch.log_probs);
   }
@@ -71,13 +70,12 @@ std::span<const float> CurrentArrays::ReadSampled(size_t first, size_t count,
   return sampled_log_probs_.Read<float>(first, count, scratch.sampled_log_probs);
 }
 
-void CurrentArrays::ReadRagged(size_t first, size_t count, Scratch& scratch, bool each_once,
+void CurrentArrays::ReadRagged(size_t first, size_t count, Scratch& scratch,
                                CurrentView& view) const {
   view.counts = Counts(first, count);
   const size_t begin = RaggedBegin(first);
   const size_t values = std::accumulate(view.counts.begin(), view.counts.end(), size_t{0});
-  view.log_probs = each_once ? log_probs_.ReadOnce(begin, values, scratch.log_probs)
-                             : log_probs_.Read(begin, values, scratch.log_probs);
+  view.log_probs = log_probs_.Read(begin, values, scratch.log_probs);
 }
 
 size_t CurrentArrays::RaggedBegin(size_t position) const {

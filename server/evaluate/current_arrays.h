@@ -33,11 +33,8 @@ class CurrentArrays {
   // How much there is to read of a position.
   size_t values_per_position() const;
 
-  // The positions [first, first + count) of the request. If each_once, values may still lie in a
-  // segment: then each must be read only once, as a backend does, with a GuardedAccess to
-  // `segment`.
-  CurrentView Read(size_t first, size_t count, Scratch& scratch, bool each_once) const;
-  const SharedSegment* segment() const { return log_probs_.segment(); }
+  // The positions [first, first + count) of the request.
+  CurrentView Read(size_t first, size_t count, Scratch& scratch) const;
   // The positions [first, first + count) of the request, of a view that was read from `read_first`
   // on.
   CurrentView Part(const CurrentView& view, size_t read_first, size_t first, size_t count) const;
@@ -55,8 +52,7 @@ class CurrentArrays {
   absl::Status ParseCounts(const v1::Gathered& gathered, const ReceivedArrays& arrays,
                            size_t count);
   // Of a ragged form.
-  void ReadRagged(size_t first, size_t count, Scratch& scratch, bool each_once,
-                  CurrentView& view) const;
+  void ReadRagged(size_t first, size_t count, Scratch& scratch, CurrentView& view) const;
   // How many values the positions before have. The position must be there.
   size_t RaggedBegin(size_t position) const;
 

@@ -17,47 +17,28 @@ absl::Status RefuseMissing(const SliceRange& slice, const Missing& missing) {
       missing.first_position, " is missing (", std::string(Name(missing.reason)), ")"));
 }
 
-// Where the answers go, if not into the response.
-absl::StatusOr<std::optional<AnswersInSegment>> ParseAnswers(const v1::EvaluateRequest& request,
-                                                             const ReceivedArrays& arrays,
-                                                             const WantedOutputs& wanted,
-                                                             uint64_t positions) {
-  if (!request.has_answers()) return std::nullopt;
-  absl::StatusOr<AnswersInSegment> answers =
-      AnswersInSegment::Parse(request.answers(), arrays, wanted.Sizes(positions));
-  if (!answers.ok()) return answers.status();
-  if (absl::Status status = answers->CheckDisjoint(request, arrays); !status.ok()) return status;
-  return *std::move(answers);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<EvaluateCall>> EvaluateCall::Start(
     std::shared_ptr<Run> run, const Backend& backend, const v1::EvaluateRequest& request,
     const ReceivedArrays& arrays, size_t lanes) {
-  if (absl::Status status = arrays.CheckRanges(request); !status.ok()) return status;
   absl::StatusOr<std::vector<SliceRange>> slices = ParseEvaluateSlices(*run, request.slices());
   if (!slices.ok()) return slices.status();
   absl::StatusOr<EvaluateInput> input =
       ParseEvaluateInput(request, arrays, run->config(), TotalPositions(*slices));
   if (!input.ok()) return input.status();
-  absl::StatusOr<std::optional<AnswersInSegment>> answers =
-      ParseAnswers(request, arrays, input->wanted, TotalPositions(*slices));
-  if (!answers.ok()) return answers.status();
   if (request.lease_id() != 0) {
     if (absl::Status status = run->RenewLease(request.lease_id()); !status.ok()) return status;
   }
-  return std::unique_ptr<EvaluateCall>(new EvaluateCall(
-      std::move(run), backend, *std::move(input), *std::move(slices), *std::move(answers), lanes));
+  return std::unique_ptr<EvaluateCall>(
+      new EvaluateCall(std::move(run), backend, *std::move(input), *std::move(slices), lanes));
 }
 
 EvaluateCall::EvaluateCall(std::shared_ptr<Run> run, const Backend& backend, EvaluateInput input,
-                           std::vector<SliceRange> slices, std::optional<AnswersInSegment> answers,
-                           size_t lanes)
+                           std::vector<SliceRange> slices, size_t lanes)
     : run_(std::move(run)),
       input_(std::move(input)),
       slices_(std::move(slices)),
-      answers_(std::move(answers)),
       response_(std::make_shared<v1::EvaluateResponse>()),
       output_(input_, TotalPositions(slices_), *response_),
       results_(slices_.size()) {
@@ -131,7 +112,6 @@ absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> EvaluateCall::Finish
   *response_->mutable_totals() = ToTotals(all.sums);
   if (!input_.observe.empty()) AddCorrections(all);
   response_->set_newly_counted(Count());
-  if (answers_) answers_->Move(*response_);
   std::vector<Inspection::Pending> inspected;
   for (SliceResult& result : results_) {
     if (result.inspected != nullptr) inspected.push_back(std::move(*result.inspected));

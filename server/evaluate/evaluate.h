@@ -16,7 +16,6 @@
 #include "server/evaluate/step_message.h"
 #include "server/inspect/inspection.h"
 #include "server/messages/slices.h"
-#include "server/wire/answers_in_segment.h"
 #include "server/wire/received_arrays.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -68,8 +67,7 @@ class EvaluateCall {
   static constexpr size_t kGroupValues = size_t{1} << 18;
 
   EvaluateCall(std::shared_ptr<Run> run, const Backend& backend, EvaluateInput input,
-               std::vector<SliceRange> slices, std::optional<AnswersInSegment> answers,
-               size_t lanes);
+               std::vector<SliceRange> slices, size_t lanes);
 
   void MakeGroups();
   // Positions of the slice that the mask leaves out; the slice begins at `offset` in the request.
@@ -89,7 +87,6 @@ class EvaluateCall {
   const std::shared_ptr<Run> run_;
   const EvaluateInput input_;
   std::vector<SliceRange> slices_;
-  const std::optional<AnswersInSegment> answers_;
   std::vector<SliceEvaluator> evaluators_;  // by lane
   const std::shared_ptr<v1::EvaluateResponse> response_;
   EvaluateOutput output_;             // into the response

@@ -56,13 +56,6 @@ bool PartStatistics::DecidesAgain(const ObservedSis& sis) const {
   return sis.top_k != input_.parameters.top_k;
 }
 
-bool PartStatistics::decides_again() const {
-  return std::ranges::any_of(input_.observe, [this](const ObservedCorrection& observed) {
-    const auto* sis = std::get_if<ObservedSis>(&observed.correction);
-    return sis != nullptr && DecidesAgain(*sis);
-  });
-}
-
 PositionOutput PartStatistics::Complete(PositionOutput output, size_t n) {
   OutputView& view = output.view;
   FillIn(view.acceptance_probabilities, acceptance_probabilities_, n);
@@ -159,9 +152,6 @@ absl::Status PartStatistics::AddSis(const ObservedSis& sis, const DecidedPart& p
       stretch.prefix_sums = {};
     }
     backend_.Evaluate(parameters, stretches_);
-    if (decided.invalid > 0) {
-      return absl::InvalidArgumentError("gathered.log_probs: changed in the segment meanwhile");
-    }
     decisions = output.decisions;
     acceptance_probabilities = output.acceptance_probabilities;
   }

@@ -40,9 +40,6 @@ class PartStatistics {
   // here and that nobody wants. Until the next call.
   PositionOutput Complete(PositionOutput output, size_t n);
 
-  // Whether Add reads the slots once more: an observed SIS may have to be decided by itself.
-  bool decides_again() const;
-
   // A part that was decided into such an output.
   struct DecidedPart {
     size_t offset;  // of its first position in the request
@@ -55,7 +52,7 @@ class PartStatistics {
     std::span<const float> current_sampled_log_probs;  // [n]
     const PositionOutput& output;
   };
-  // Adds it. InvalidArgument if values changed in their segment after they were decided.
+  // Adds it.
   absl::Status Add(const DecidedPart& part, RangeResult& into);
 
  private:

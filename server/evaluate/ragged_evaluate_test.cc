@@ -7,9 +7,7 @@
 
 #include "kernels/decide/simd_backend.h"
 #include "server/evaluate/inspection_messages.h"
-#include "server/shared_memory/shared_segment.h"
 #include "server/testing/evaluate_fixture.h"
-#include "server/wire/segment_range.h"
 
 namespace sis {
 namespace {
@@ -100,19 +98,6 @@ class RaggedEvaluateTest : public EvaluateTest, public testing::WithParamInterfa
     }
     return kept;
   }
-  // The same with its arrays in the segment, from that byte on, one directly behind the other.
-  v1::EvaluateRequest InSegment(v1::EvaluateRequest request, uint64_t end) const {
-    v1::Gathered& gathered = *request.mutable_gathered();
-    for (std::string* array : {gathered.mutable_log_probs(), gathered.mutable_sampled_log_probs(),
-                               gathered.mutable_top_k_counts()}) {
-      if (array->empty()) continue;
-      const SegmentRange range{end, array->size()};
-      segment_->Write(range.offset, range.size, array->data());
-      end += range.size;
-      *array = range.ToBytes();
-    }
-    return request;
-  }
   absl::Status Refusal(const v1::EvaluateRequest& request) {
     return EvaluateAtOnce(*cut_, backend_, request).status();
   }
@@ -121,7 +106,6 @@ class RaggedEvaluateTest : public EvaluateTest, public testing::WithParamInterfa
   std::shared_ptr<sis::Run> last_;  // that answered
   std::vector<uint16_t> counts_;    // of all positions
   int runs_ = 0;
-  const std::shared_ptr<SharedSegment> segment_ = *SharedSegment::Make(1 << 20);
 };
 
 TEST_P(RaggedEvaluateTest, IsThePaddedFormByteForByteOnEveryBackend) {
@@ -181,11 +165,6 @@ TEST_P(RaggedEvaluateTest, WhateverElseIsAskedFor) {
         request.set_advantages(Bytes(std::vector<float>(3 * kLength, 0.5f)));
       },
   };
-  ReceivedArrays in_segment;
-  in_segment.LieIn(segment_);
-  std::vector<SimdBackend> vectors = SimdBackend::ForEveryTarget();
-  std::vector<const Backend*> backends = {&backend_};
-  for (const SimdBackend& backend : vectors) backends.push_back(&backend);
   for (size_t i = 0; i < changes.size(); ++i) {
     v1::EvaluateRequest request = Request(all_, 5);
     changes[i](request);
@@ -194,15 +173,6 @@ TEST_P(RaggedEvaluateTest, WhateverElseIsAskedFor) {
     const v1::EvaluateRequest ragged = Ragged(request);
     EXPECT_TRUE(Answer(backend_, ragged) == expected) << i;
     EXPECT_TRUE(Inspected() == inspected) << i;
-    if (i >= 1) continue;  // its other arrays are not in the segment
-    for (const uint64_t begin : {0, 1, 2, 4}) {
-      const v1::EvaluateRequest moved = InSegment(ragged, begin);
-      for (const Backend* backend : backends) {
-        EXPECT_TRUE(Answer(*backend, moved, in_segment) == expected)
-            << backend->name() << " " << i << " " << begin;
-        EXPECT_TRUE(Inspected() == inspected) << i << " " << begin;
-      }
-    }
   }
 }
 

@@ -9,7 +9,6 @@
 #include "kernels/decide/algorithms/expected_weight.h"
 #include "kernels/decide/algorithms/top_k_total_variation.h"
 #include "kernels/decide/validate_current.h"
-#include "server/shared_memory/guarded_access.h"
 #include "server/wire/arrays.h"
 
 namespace sis {
@@ -133,18 +132,14 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
       backend_.values_per_call() / static_cast<size_t>(input_.parameters.slots) / Page::kPositions;
   const uint32_t step = static_cast<uint32_t>(std::max<size_t>(1, pages)) * Page::kPositions;
   const uint32_t end = first + count;
-  const bool decides_again = statistics_.decides_again();
   for (uint32_t from = first; from < end;) {
     const uint32_t to = std::min(end, (from / Page::kPositions) * Page::kPositions + step);
     const PositionOutput part_output =
         statistics_.Complete(output.Part(from - first, to - from), to - from);
-    // Who looks at the values again after the backend needs a copy of them.
-    const bool each_once =
-        inspected == nullptr && !decides_again && part_output.total_variations.empty();
     const Part part{slice,
                     from,
                     offset + (from - first),
-                    input_.current.Read(offset + (from - first), to - from, scratch_, each_once),
+                    input_.current.Read(offset + (from - first), to - from, scratch_),
                     part_output,
                     result};
     ForgetStretches();
@@ -298,10 +293,6 @@ CurrentView SliceEvaluator::CurrentOf(const Part& part, const BehaviorView& beha
       input_.current.Part(part.current, part.offset, part.offset + first, count);
   if (current.counts.empty() || !behavior.ragged_log_probs.empty()) return current;
   const auto slots = static_cast<size_t>(input_.parameters.slots);
-  std::optional<GuardedAccess> guard;
-  if (const SharedSegment* segment = input_.current.segment(); segment != nullptr) {
-    guard.emplace(segment->mapping());
-  }
   // Room for the whole part, as earlier stretches of it stay where they are.
   const size_t positions = part.current.sampled_log_probs.size();
   return InRows(current, slots,
@@ -318,16 +309,9 @@ absl::Status SliceEvaluator::CheckCurrentValues() const {
 }
 
 absl::Status SliceEvaluator::Decide(const Part& part) {
-  std::optional<GuardedAccess> guard;
-  if (const SharedSegment* segment = input_.current.segment(); segment != nullptr) {
-    guard.emplace(segment->mapping());
-  }
   backend_.Evaluate(input_.parameters, stretches_);
   if (const int64_t invalid = decided_.invalid; invalid > 0) {
     if (absl::Status status = CheckCurrentValues(); !status.ok()) return status;
-    if (guard.has_value()) {
-      return absl::InvalidArgumentError("gathered.log_probs: changed in the segment meanwhile");
-    }
     return absl::InternalError(
         absl::StrCat("the backend found ", invalid, " invalid positions of none"));
   }

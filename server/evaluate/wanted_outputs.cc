@@ -21,15 +21,4 @@ bool WantedOutputs::NeedEveryRatio() const {
   return Has(v1::RATIOS) || Has(v1::LOG_RATIOS) || Has(v1::SURROGATES) || Has(v1::COEFFICIENTS);
 }
 
-std::vector<uint64_t> WantedOutputs::Sizes(uint64_t positions) const {
-  std::vector<uint64_t> sizes;
-  if (Has(v1::ACCEPT_BITS)) sizes.push_back((positions + 7) / 8);
-  if (Has(v1::DECISIONS)) sizes.push_back(positions);
-  for (const v1::Output floats : {v1::RATIOS, v1::LOG_RATIOS, v1::ACCEPTANCE_PROBABILITIES,
-                                  v1::SURROGATES, v1::COEFFICIENTS}) {
-    if (Has(floats)) sizes.push_back(positions * sizeof(float));
-  }
-  return sizes;
-}
-
 }  // namespace sis

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -17,8 +16,6 @@ class WantedOutputs {
   bool Has(v1::Output output) const { return (bits_ >> output & 1) != 0; }
   // Whether one is wanted that a MISSING position has only with the trainer's own log-prob.
   bool NeedEveryRatio() const;
-  // Bytes of each for so many positions, in the order of the response's fields.
-  std::vector<uint64_t> Sizes(uint64_t positions) const;
 
  private:
   uint32_t bits_ = 0;

@@ -30,7 +30,7 @@ void Append(std::span<T> values, std::string& array) {
 }  // namespace
 
 absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKRequest& request,
-                                  const ReceivedArrays& arrays, WorkerPool* workers) {
+                                  WorkerPool* workers) {
   Fetch fetch(workers);
   FetchSource& source = *fetch.source_;
   source.run = std::move(run);
@@ -49,14 +49,8 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
   source.oldest_fresh_version = source.run->oldest_fresh_version();
   fetch.rows_ = static_cast<uint64_t>(TotalPositions(source.slices));
   fetch.chunks_span_slices_ = request.chunks_span_slices();
-  fetch.Summarize(/*count_slots=*/source.ragged && request.has_answers());
-  if (request.has_answers()) {
-    absl::StatusOr<SegmentRows> rows = SegmentRows::Open(source, request, arrays, fetch.threads());
-    if (!rows.ok()) return rows.status();
-    fetch.segment_rows_ = *std::move(rows);
-  } else {
-    fetch.reader_.emplace(source, 0, source.slices.size());
-  }
+  fetch.Summarize();
+  fetch.reader_.emplace(source, 0, source.slices.size());
   if (request.lease_seconds() > 0) {
     std::vector<SequenceName> names;
     names.reserve(source.slices.size());
@@ -71,7 +65,7 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
   return fetch;
 }
 
-void Fetch::Summarize(bool count_slots) {
+void Fetch::Summarize() {
   FetchSource& source = *source_;
   source.summaries.resize(source.slices.size());
   const uint64_t values = rows_ * source.run->config().top_k;
@@ -79,8 +73,7 @@ void Fetch::Summarize(bool count_slots) {
   std::atomic<size_t> next = 0;
   SideBySide(workers_, source.run->id(), lanes, [&](size_t) {
     for (size_t i = next++; i < source.slices.size(); i = next++) {
-      source.summaries[i] =
-          sis::Summarize(source.slices[i], source.oldest_fresh_version, count_slots);
+      source.summaries[i] = sis::Summarize(source.slices[i], source.oldest_fresh_version);
     }
   });
 }
@@ -92,20 +85,9 @@ bool Fetch::Next(v1::FetchTopKResponse& message) {
     header_written_ = true;
     return true;
   }
-  if (segment_rows_.has_value()) {
-    while (CopySome()) {
-    }
-    if (std::exchange(answered_, true)) return false;
-    segment_rows_->Locate(*message.mutable_chunk());
-    return true;
-  }
   if (!reader_->SkipFullSlices()) return false;
   WriteChunk(*message.mutable_chunk());
   return true;
-}
-
-bool Fetch::CopySome() {
-  return header_written_ && segment_rows_.has_value() && segment_rows_->CopySome(workers_);
 }
 
 void Fetch::WriteHeader(v1::FetchTopKHeader& header) const {

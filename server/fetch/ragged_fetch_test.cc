@@ -5,20 +5,15 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <numeric>
 #include <tuple>
 #include <utility>
 
 #include "server/fetch/fetch.h"
-#include "server/shared_memory/shared_segment.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
-#include "server/wire/segment_range.h"
 
 namespace sis {
 namespace {
-
-using testing::HasSubstr;
 
 constexpr uint32_t kSlots = 7;
 
@@ -63,7 +58,6 @@ class RaggedFetchTest : public testing::TestWithParam<std::tuple<double, v1::Log
     Add("empty", 0, 0);
     Add("b", 0, 9);
     Add("a", 50, 3);
-    arrays_.LieIn(segment_);
   }
   void Append(const std::string& id, uint32_t first, uint32_t count, uint64_t version) {
     const v1::Block block = generator_.NextRecords(count).Block(id, first, version, 0, count);
@@ -130,14 +124,6 @@ class RaggedFetchTest : public testing::TestWithParam<std::tuple<double, v1::Log
     }
     return counts_;
   }
-  std::string Read(const std::string& part) const {
-    if (part.empty()) return part;
-    const auto parsed = SegmentRange::Parse(part, segment_->size());
-    EXPECT_TRUE(parsed.ok()) << parsed.status();
-    std::string bytes(parsed->size, '\0');
-    segment_->Read(parsed->offset, parsed->size, bytes.data());
-    return bytes;
-  }
   static void ExpectRows(const v1::FetchTopKChunk& got, const v1::FetchTopKChunk& expected) {
     EXPECT_EQ(got.length(), expected.length());
     EXPECT_TRUE(got.sampled_ids() == expected.sampled_ids());
@@ -146,47 +132,11 @@ class RaggedFetchTest : public testing::TestWithParam<std::tuple<double, v1::Log
     EXPECT_TRUE(got.top_k_ids() == expected.top_k_ids());
     EXPECT_TRUE(got.top_k_log_probs() == expected.top_k_log_probs());
   }
-  // As they lie in `answers`.
-  static std::vector<std::string*> Arrays(v1::FetchTopKChunk& rows) {
-    return {rows.mutable_sampled_ids(), rows.mutable_sampled_log_probs(),
-            rows.mutable_top_k_counts(), rows.mutable_top_k_ids(), rows.mutable_top_k_log_probs()};
-  }
-  v1::FetchTopKChunk RowsInSegment(const std::string& header) {
-    const std::string before(segment_->size(), '\x55');
-    segment_->Write(0, before.size(), before.data());
-    absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request_, arrays_, &workers_);
-    EXPECT_TRUE(fetch.ok()) << fetch.status();
-    v1::FetchTopKChunk rows;
-    if (!fetch.ok()) return rows;
-    v1::FetchTopKResponse message;
-    EXPECT_TRUE(fetch->Next(message));
-    EXPECT_EQ(message.header().SerializeAsString(), header);
-    fetch->CopySome();
-    EXPECT_TRUE(fetch->Next(message));
-    rows = message.chunk();
-    EXPECT_FALSE(fetch->Next(message));
-    for (std::string* array : Arrays(rows)) *array = Read(*array);
-    std::string after(segment_->size(), '\0');
-    segment_->Read(0, after.size(), after.data());
-    const uint64_t end = request_.answers().bytes();
-    EXPECT_TRUE(after.substr(end) == before.substr(end)) << "written beside the range";
-    return rows;
-  }
-  static uint64_t Needed(v1::FetchTopKChunk rows) {
-    uint64_t needed = 0;
-    for (const std::string* array : Arrays(rows)) {
-      needed = (needed + 63) / 64 * 64 + array->size();
-    }
-    return needed;
-  }
 
   Cache cache_;
-  WorkerPool workers_{3};
   std::shared_ptr<sis::Run> run_;
   RecordGenerator generator_{kSlots, 1000, 31};
   v1::FetchTopKRequest request_;
-  const std::shared_ptr<SharedSegment> segment_ = *SharedSegment::Make(4 << 20);
-  ReceivedArrays arrays_;
   std::vector<uint16_t> counts_;
   int chunks_ = 0;
 };
@@ -207,56 +157,31 @@ TEST_P(RaggedFetchTest, IsThePaddedOneWithoutUnusedSlots) {
   }
 }
 
-TEST_P(RaggedFetchTest, SoItIsInASegmentOfOneTwoOrAllArrays) {
+TEST_P(RaggedFetchTest, SoItIsOfOneTwoOrAllArrays) {
   for (const int wanted : {1, 6, 9, 15}) {
     request_.clear_arrays();
-    request_.clear_answers();
     for (int i = 0; i < 4; ++i) {
       if (wanted >> i & 1) request_.add_arrays(static_cast<v1::RecordArray>(v1::SAMPLED_IDS + i));
     }
     std::string header, ragged_header;
     const v1::FetchTopKChunk expected = Expected(header);
     ExpectRows(Rows(request_, ragged_header), expected);
-    request_.mutable_answers()->set_bytes(Needed(expected));
-    ExpectRows(RowsInSegment(header), expected);
   }
-}
-
-TEST_P(RaggedFetchTest, ARangeThatIsTooSmallSaysWhatIsNeeded) {
-  std::string header;
-  const uint64_t needed = Needed(Expected(header));
-  request_.mutable_answers()->set_bytes(needed - 1);
-  request_.set_lease_seconds(5);
-  const absl::Status status = Fetch::Open(run_, request_, arrays_, &workers_).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr(absl::StrCat("but ", needed, " are needed")));
-  EXPECT_EQ(run_->Describe().leases, 0);
 }
 
 // Header and rows are of one moment: what comes meanwhile is not there.
 TEST_P(RaggedFetchTest, RecordsThatComeMeanwhileAreMissing) {
   std::string header;
   const v1::FetchTopKChunk before = Expected(header);
-  request_.mutable_answers()->set_bytes(Needed(before));
-  absl::StatusOr<Fetch> in_segment = Fetch::Open(run_, request_, arrays_, &workers_);
-  ASSERT_TRUE(in_segment.ok()) << in_segment.status();
-  request_.clear_answers();
-  absl::StatusOr<Fetch> in_chunks = Fetch::Open(run_, request_);
-  ASSERT_TRUE(in_chunks.ok()) << in_chunks.status();
+  absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request_);
+  ASSERT_TRUE(fetch.ok()) << fetch.status();
   Append("b", 0, 3, 3);
   Append("a", 25020, 60, 3);
   v1::FetchTopKResponse message;
-  ASSERT_TRUE(in_chunks->Next(message));
-  EXPECT_EQ(message.header().SerializeAsString(), header);
-  ASSERT_TRUE(in_segment->Next(message));
+  ASSERT_TRUE(fetch->Next(message));
   EXPECT_EQ(message.header().SerializeAsString(), header);
   Append("a", 25000, 20, 3);
-  ASSERT_TRUE(in_segment->Next(message));
-  v1::FetchTopKChunk rows = message.chunk();
-  for (std::string* array : Arrays(rows)) *array = Read(*array);
-  ExpectRows(rows, before);
-  ExpectRows(RowsOf(*in_chunks), before);
+  ExpectRows(RowsOf(*fetch), before);
 }
 
 INSTANTIATE_TEST_SUITE_P(Pages, RaggedFetchTest,

@@ -1,7 +1,6 @@
 #include "server/fetch/row_reader.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "server/wire/arrays.h"
 
@@ -48,9 +47,7 @@ bool RowReader::SkipFullSlices() {
 }
 
 uint32_t RowReader::CountRows(size_t bytes, bool spans_slices) const {
-  const std::vector<uint64_t> sizes =
-      source_->wanted.Sizes(1, source_->run->config().top_k, /*ragged=*/false);
-  const size_t row_bytes = std::accumulate(sizes.begin(), sizes.end(), size_t{0});
+  const size_t row_bytes = source_->wanted.RowBytes(source_->run->config().top_k);
   const uint64_t left = spans_slices ? rows_left_ : source_->slices[slice_].count - row_;
   return static_cast<uint32_t>(std::min<uint64_t>(std::max<size_t>(1, bytes / row_bytes), left));
 }

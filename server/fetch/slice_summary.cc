@@ -5,7 +5,7 @@
 
 namespace sis {
 
-SliceSummary Summarize(const SliceRange& slice, uint64_t oldest_fresh_version, bool count_slots) {
+SliceSummary Summarize(const SliceRange& slice, uint64_t oldest_fresh_version) {
   SliceSummary summary;
   if (slice.sequence() == nullptr) {
     summary.missing.push_back(
@@ -15,12 +15,9 @@ SliceSummary Summarize(const SliceRange& slice, uint64_t oldest_fresh_version, b
   const Sequence::Reader reader(*slice.sequence());
   reader.Check(slice.first_position, slice.count);
   summary.digest = reader.Digest(slice.first_position, slice.count, oldest_fresh_version);
-  RowBuffer buffer;
   reader.ForEachPiece(slice.first_position, slice.count, [&](const Sequence::Reader::Piece& piece) {
     if (const auto reason = ReasonMissing(piece, oldest_fresh_version); reason.has_value()) {
       AddMissing(summary.missing, {piece.first_position, piece.count, *reason});
-    } else if (count_slots) {
-      summary.used_slots += piece.page->UsedSlots(piece.index, piece.count, buffer);
     }
   });
   return summary;

@@ -15,11 +15,10 @@ namespace sis {
 struct SliceSummary {
   uint64_t digest = 0;
   std::vector<Missing> missing;  // by position
-  uint64_t used_slots = 0;       // of its records, if they are counted
 };
 
 // All of it at one moment. Versions below `oldest_fresh_version` are stale.
-SliceSummary Summarize(const SliceRange& slice, uint64_t oldest_fresh_version, bool count_slots);
+SliceSummary Summarize(const SliceRange& slice, uint64_t oldest_fresh_version);
 
 // As Sequence::Reader::ForEachPiece, but without a page where the slice's summary has no record.
 void ForEachPiece(const Sequence::Reader& reader, const SliceSummary& summary,

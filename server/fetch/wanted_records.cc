@@ -19,14 +19,11 @@ absl::StatusOr<WantedRecords> WantedRecords::Parse(const v1::FetchTopKRequest& r
   return wanted;
 }
 
-std::vector<uint64_t> WantedRecords::Sizes(uint64_t rows, uint64_t slots, bool ragged) const {
+size_t WantedRecords::RowBytes(size_t slots) const {
   static_assert(sizeof(int32_t) == sizeof(float));
-  const uint64_t narrow = rows * sizeof(float);
-  const uint64_t wide = slots * sizeof(float);
-  std::vector<uint64_t> sizes = {Has(v1::SAMPLED_IDS) * narrow, Has(v1::SAMPLED_LOG_PROBS) * narrow,
-                                 Has(v1::TOP_K_IDS) * wide, Has(v1::TOP_K_LOG_PROBS) * wide};
-  if (ragged) sizes.insert(sizes.begin() + 2, rows * sizeof(uint16_t));
-  return sizes;
+  const size_t values = Has(v1::SAMPLED_IDS) + Has(v1::SAMPLED_LOG_PROBS) +
+                        (Has(v1::TOP_K_IDS) + Has(v1::TOP_K_LOG_PROBS)) * slots;
+  return values * sizeof(float);
 }
 
 }  // namespace sis

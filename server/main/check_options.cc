@@ -63,22 +63,6 @@ absl::Status CheckAddresses(const ServerOptions& options) {
     return Refuse("admin", options.admin, problem);
   }
   const std::vector<absl::string_view> addresses = absl::StrSplit(options.listen, ',');
-  bool has_socket_file = false;
-  const bool shares_memory = options.shared_memory_bytes > 0;
-  for (const absl::string_view address : addresses) {
-    has_socket_file = has_socket_file || absl::StartsWith(address, "unix:");
-    if (shares_memory && absl::StartsWith(address, "unix-abstract:")) {
-      return Refuse("listen", options.listen,
-                    absl::StrCat(": '", address,
-                                 "' is open to every user, so it can't go with "
-                                 "--shared_memory_bytes"));
-    }
-  }
-  if (shares_memory && !has_socket_file) {
-    return Refuse(
-        "shared_memory_bytes", absl::StrCat(options.shared_memory_bytes),
-        absl::StrCat(" goes with a Unix socket, and --listen=", options.listen, " has none"));
-  }
   if (options.admin.empty() && !options.tokenizer.empty()) {
     return Refuse("tokenizer", options.tokenizer, " is for the page, and --admin is empty");
   }

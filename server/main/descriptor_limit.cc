@@ -10,8 +10,8 @@ namespace sis {
 namespace {
 
 constexpr rlim_t kEnough = 1 << 20;
-// RocksDB's 512 files, the connections of the admin port, and some more for shared memory, logs and
-// files that are read again; of a small limit half.
+// RocksDB's 512 files, the connections of the admin port, and some more for logs and files that
+// are read again; of a small limit half.
 constexpr rlim_t kReserve = 1024;
 static_assert(512 + HttpServer::kMaxConnections + 128 <= kReserve);
 

@@ -38,7 +38,6 @@ NONSENSE = {
     "reflection": "perhaps",
     "reload_interval": "0.5s",
     "run_idle_expiry": "0",
-    "shared_memory_bytes": "-1",
     "shutdown_grace": "-1s",
     "steps_kept": "0",
     "store": "disk",
@@ -99,7 +98,6 @@ class FlagsTest(unittest.TestCase):
             (["--listen=unix:/" + 107 * "x"], "", "more than 107 bytes"),
             (["--admin=5"], "", "--admin=5 is not HOST:PORT"),
             (["--admin=h:5", "--listen=h:5"], "", "--admin=h:5 is an address of --listen too"),
-            (["--shared_memory_bytes=5"], "", "--shared_memory_bytes=5 goes with a Unix socket"),
             (["--backend=cpu", "--device_cache_bytes=5"], "", "--device_cache_bytes=5 goes with CUDA"),
             (["--store=disk"], "", "--store=disk: "),
             (["--grpc_memory_bytes=5"], "", "--grpc_memory_bytes=5 has no room for one message"),
@@ -186,7 +184,7 @@ class FlagsTest(unittest.TestCase):
             checked = subprocess.run(
                 [
                     BINARY, "--check", *flags, f"--store=rocksdb:{folder.name}/store",
-                    f"--cache_bytes={1 << 60}", f"--shared_memory_bytes={1 << 60}",
+                    f"--cache_bytes={1 << 60}",
                 ],
                 capture_output=True, text=True, timeout=30, cwd=folder.name,
                 env={**os.environ, "HOME": folder.name, "TMPDIR": folder.name},

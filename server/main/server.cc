@@ -3,7 +3,6 @@
 #include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -84,7 +83,6 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
                         ? nullptr
                         : std::make_unique<StoredCache>(*store_, registry_, absl::Now)),
       runs_(registry_, stored_cache_.get()),
-      segments_(options.shared_memory_bytes),
       backend_(ChooseBackend(options.backend, {.bytes = options.device_cache_bytes,
                                                .most_bytes = options.cache_bytes})),
       authenticator_(std::move(authenticator)),
@@ -92,10 +90,9 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       streams_(SteadyNow),
       workers_(options.evaluate_threads),
       store_threads_(store_ != nullptr ? kStoreThreads : 0),
-      status_(registry_, segments_, rpc_metrics_, absl::Now),
-      service_({runs_, segments_, *backend_.backend, workers_, store_threads_, streams_,
-                rpc_metrics_, status_, CallersOf(*authenticator_), parsing_,
-                options.default_deadline}),
+      status_(registry_, rpc_metrics_, absl::Now),
+      service_({runs_, *backend_.backend, workers_, store_threads_, streams_, rpc_metrics_, status_,
+                CallersOf(*authenticator_), parsing_, options.default_deadline}),
       admin_(std::move(admin)),
       run_idle_expiry_(options.run_idle_expiry),
       reload_interval_(options.security.reload_interval) {
@@ -214,10 +211,6 @@ MetricFamilies Server::Collect() {
                 {{"backend", std::string(backend_name())},
                  {"store", store_ == nullptr ? "memory" : "rocksdb"},
                  {"version", kVersion}})}},
-       Family("sis_segments", "Segments of shared memory leased.", Gauge, segments_.size()),
-       Family("sis_segment_bytes",
-              "Bytes of shared memory, until the last request that uses a segment has ended.",
-              Gauge, segments_.used_bytes()),
        Family("sis_refused_connections_total",
               "Connections closed at once, as too many file descriptors were in use.", Counter,
               listener_->refused()),
@@ -289,7 +282,6 @@ Admin::Condition Server::Look() const {
 
 absl::Status Server::Listen(const ServerOptions& options) {
   KeepGrpc();
-  const bool shares_memory = options.shared_memory_bytes > 0;
   std::shared_ptr<grpc::ServerCredentials> tls;
   if (options.security.has_tls()) {
     absl::StatusOr<std::unique_ptr<TlsFiles>> files = TlsFiles::Open(options.security);
@@ -308,9 +300,6 @@ absl::Status Server::Listen(const ServerOptions& options) {
   builder.SetMaxSendMessageSize(max_message_bytes);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes);
   LimitConnections(options.connections, builder);
-  if (shares_memory) SharedSegment::UnlinkAbandoned();
-  // With shared memory sockets that only this user can connect to.
-  const mode_t mask = shares_memory ? umask(S_IRWXG | S_IRWXO | S_IXUSR) : 0;
   absl::StatusOr<std::unique_ptr<Listener>> listener = Listener::Listen(
       absl::StrSplit(options.listen, ','),
       [&](const std::string& address) {
@@ -319,7 +308,6 @@ absl::Status Server::Listen(const ServerOptions& options) {
         return is_plain ? grpc::InsecureServerCredentials() : tls;
       },
       builder, authenticator_->strangers(), LimitsOfStrangers(options));
-  if (shares_memory) umask(mask);
   if (!listener.ok()) return listener.status();
   listener_ = *std::move(listener);
   grpc_server_ = builder.BuildAndStart();
@@ -353,8 +341,6 @@ void Server::Shutdown(absl::Duration grace) {
   if (janitor_.joinable()) janitor_.join();
   if (grpc_server_ == nullptr) return;
   grpc_server_->GetHealthCheckService()->SetServingStatus(false);
-  // Their calls would last as long as they may.
-  segments_.Close();
   streams_.Close();
   listener_->Stop();
   EndCalls(grace);

@@ -31,7 +31,6 @@
 #include "server/security/authenticator.h"
 #include "server/security/reloads.h"
 #include "server/security/tls_files.h"
-#include "server/shared_memory/segment_registry.h"
 #include "server/store/sequence_store.h"
 #include "server/store/store_metrics.h"
 #include "server/store/stored_cache.h"
@@ -108,7 +107,6 @@ class Server {
   RunRegistry registry_;
   const std::unique_ptr<StoredCache> stored_cache_;  // null without a store
   StoredRuns runs_;
-  SegmentRegistry segments_;
   const BackendChoice backend_;
   const std::unique_ptr<Authenticator> authenticator_;
   ByteBudget parsing_;   // for what is made of messages

@@ -25,8 +25,6 @@ struct ServerOptions {
   std::string tokenizer = "";
   int64_t cache_bytes = int64_t{4} << 30;
   int64_t max_message_bytes = int64_t{64} << 20;
-  // Of all segments together; 0: there are none.
-  int64_t shared_memory_bytes = 0;
   int evaluate_threads = 2;
   BackendKind backend = BackendKind::kAuto;
   // Of the device that evaluates, for copies of rows; not given: a quarter of what is free, at most

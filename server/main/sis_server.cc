@@ -52,9 +52,6 @@ ABSL_FLAG(int64_t, cache_bytes, sis::ServerOptions().cache_bytes,
           "most bytes of recorded sequences in memory, taken at start");
 ABSL_FLAG(int64_t, max_message_bytes, sis::ServerOptions().max_message_bytes,
           "largest gRPC message");
-ABSL_FLAG(int64_t, shared_memory_bytes, sis::ServerOptions().shared_memory_bytes,
-          "most bytes of shared memory that clients over a Unix socket may lease; 0: none "
-          "(docs/operations.md)");
 ABSL_FLAG(int, evaluate_threads, static_cast<int>(std::thread::hardware_concurrency()),
           "threads that evaluate");
 ABSL_FLAG(std::string, backend, "auto",
@@ -191,7 +188,6 @@ std::string FlagProblem(absl::string_view flag) {
   is_in(FLAGS_max_positions, 1, INT32_MAX);
   is_in(FLAGS_cache_bytes, kLeastCacheBytes, INT64_MAX);
   is_in(FLAGS_device_cache_bytes, -1, INT64_MAX);
-  is_in(FLAGS_shared_memory_bytes, 0, INT64_MAX);
   is_in(FLAGS_max_message_bytes, 1, INT32_MAX);
   is_in(FLAGS_evaluate_threads, 1, kMostThreads);
   is_in(FLAGS_max_evaluate_positions, 1, INT64_MAX);
@@ -226,7 +222,6 @@ ServerOptions OptionsFromFlags() {
       .tokenizer = absl::GetFlag(FLAGS_tokenizer),
       .cache_bytes = absl::GetFlag(FLAGS_cache_bytes),
       .max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes),
-      .shared_memory_bytes = absl::GetFlag(FLAGS_shared_memory_bytes),
       .evaluate_threads = absl::GetFlag(FLAGS_evaluate_threads),
       .backend = *ParseBackendKind(absl::GetFlag(FLAGS_backend)),
       .device_cache_bytes =

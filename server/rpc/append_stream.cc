@@ -70,11 +70,6 @@ absl::Status AppendStream::OpenIngest() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<SharedSegment>> AppendStream::FindSegment() {
-  if (request_.segment().empty()) return nullptr;
-  return resources_.segments.Find(std::string(request_.segment()), client_);
-}
-
 void AppendStream::OnReadDone(bool ok) {
   order_.Begin();
   {
@@ -99,7 +94,6 @@ void AppendStream::HandleRequest() {
   }
   if (!ingest_.has_value()) return End(absl::InvalidArgumentError("header: must come first"));
   acks_.clear();
-  ingest_->LieIn(FindSegment());
   if (!charge_.Take(ingest_->BytesToCopy(request_.entries()))) return End(charge_.Refusal());
   if (ingest_->has_store()) ingest_->BringIn(request_.entries());
   if (absl::Status applied = ingest_->Apply(request_.entries(), acks_); !applied.ok()) {

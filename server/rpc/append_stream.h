@@ -43,8 +43,6 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void Clear();
   absl::Status Parse();
   absl::Status OpenIngest();
-  // That the batch names; null if none.
-  absl::StatusOr<std::shared_ptr<SharedSegment>> FindSegment();
 
   ReactionOrder order_;
   Mutex mutex_;  // not held where the stream ends, as it goes then

@@ -26,10 +26,9 @@ void LookWhenIdle(WorkerPool& workers, std::shared_ptr<Run> run) {
 
 }  // namespace
 
-void EvaluateTask::Start(const Resources& resources, const Caller& caller, ClientAt client,
+void EvaluateTask::Start(const Resources& resources, const Caller& caller,
                          const grpc::ByteBuffer& request, MayGoOn may_go_on, Done done) {
-  absl::StatusOr<std::unique_ptr<Request>> received =
-      Request::Parse(request, resources.parsing, resources.segments, client);
+  absl::StatusOr<std::unique_ptr<Request>> received = Request::Parse(request, resources.parsing);
   if (!received.ok()) return done(received.status());
   const std::shared_ptr<EvaluateTask> task(new EvaluateTask(resources, caller, *std::move(received),
                                                             std::move(may_go_on), std::move(done)));

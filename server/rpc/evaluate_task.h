@@ -24,8 +24,8 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
   // Called once, by a worker, or before Start returns.
   using Done = std::function<void(absl::StatusOr<grpc::ByteBuffer>)>;
 
-  // `request` is an EvaluateRequest of that client, the answer an EvaluateResponse.
-  static void Start(const Resources& resources, const Caller& caller, ClientAt client,
+  // `request` is an EvaluateRequest, the answer an EvaluateResponse.
+  static void Start(const Resources& resources, const Caller& caller,
                     const grpc::ByteBuffer& request, MayGoOn may_go_on, Done done);
 
  private:

@@ -15,7 +15,6 @@
 #include "server/evaluate/step_message.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
-#include "server/wire/segment_range.h"
 #include "server/wire/serialize.h"
 
 namespace sis {
@@ -47,10 +46,9 @@ class EvaluateTaskTest : public testing::Test {
     for (const char* id : {"a", "b", "c"}) cache_.CreateRun(id, SmallConfig(kSlots));
   }
 
-  Resources With(WorkerPool& workers, SegmentRegistry& segments) {
-    return {cache_.runs, segments,       backend_,
-            workers,     store_threads_, streams_,
-            metrics_,    status_,        [](auto&&...) { return Caller(); },
+  Resources With(WorkerPool& workers) {
+    return {cache_.runs, backend_, workers, store_threads_,
+            streams_,    metrics_, status_, [](auto&&...) { return Caller(); },
             parsing_};
   }
 
@@ -63,8 +61,7 @@ class EvaluateTaskTest : public testing::Test {
     std::latch all_done(runs.size());
     for (const auto& [run, slices] : runs) {
       EvaluateTask::Start(
-          With(workers, segments_), Caller(), ClientAt::kUnixSocket, Request(run, slices, draw_++),
-          [] { return absl::OkStatus(); },
+          With(workers), Caller(), Request(run, slices, draw_++), [] { return absl::OkStatus(); },
           [&, run = run](const absl::StatusOr<grpc::ByteBuffer>& answer) {
             EXPECT_TRUE(answer.ok()) << answer.status();
             order.push_back(run);
@@ -80,10 +77,9 @@ class EvaluateTaskTest : public testing::Test {
   const ScalarBackend backend_{};
   StoreThreads store_threads_{0};
   OpenStreams streams_{absl::Now};
-  SegmentRegistry segments_{0};
   prometheus::Registry registry_;
   RpcMetrics metrics_{registry_};
-  ServerStatus status_{cache_.registry, segments_, metrics_, [this] { return cache_.clock.Now(); }};
+  ServerStatus status_{cache_.registry, metrics_, [this] { return cache_.clock.Now(); }};
   ByteBudget parsing_{INT64_MAX};
   uint64_t draw_ = 1;
 };
@@ -104,7 +100,7 @@ TEST_F(EvaluateTaskTest, CancellationIsSeenBetweenSlicesAndCountsNothing) {
     absl::Status status;
     WorkerPool workers(1);
     EvaluateTask::Start(
-        With(workers, segments_), Caller(), ClientAt::kUnixSocket, Request("a", 7, /*draw=*/99),
+        With(workers), Caller(), Request("a", 7, /*draw=*/99),
         [&] { return asked++ == stop_after ? absl::CancelledError() : absl::OkStatus(); },
         [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
           status = answer.status();
@@ -144,8 +140,8 @@ TEST_F(EvaluateTaskTest, SequencesAreFreeWhenTheAnswerIsThere) {
     std::latch done(1);
     WorkerPool workers(1);
     EvaluateTask::Start(
-        With(workers, segments_), Caller(), ClientAt::kUnixSocket,
-        SerializeInPlace(std::move(request)), [] { return absl::OkStatus(); },
+        With(workers), Caller(), SerializeInPlace(std::move(request)),
+        [] { return absl::OkStatus(); },
         [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
           EXPECT_EQ(answer.ok(), !refused) << answer.status();
           EXPECT_EQ(*run->AdvanceVersion(refused ? 2 : 1), 1);
@@ -169,8 +165,7 @@ TEST_F(EvaluateTaskTest, AnIdleWorkerLooksAtWhatIsInspected) {
       workers.ScheduleWhenIdle([&, turns] { wait(turns - 1); });
     };
     EvaluateTask::Start(
-        With(workers, segments_), Caller(), ClientAt::kUnixSocket, Request("a", 2),
-        [] { return absl::OkStatus(); },
+        With(workers), Caller(), Request("a", 2), [] { return absl::OkStatus(); },
         [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
           EXPECT_TRUE(answer.ok()) << answer.status();
           workers.Schedule("a", [&] {
@@ -192,50 +187,10 @@ TEST_F(EvaluateTaskTest, WhatIsNoRequestIsRefusedAtOnce) {
   absl::Status status;
   const grpc::Slice slice(std::string("\x0a\x7f"));
   EvaluateTask::Start(
-      With(workers, segments_), Caller(), ClientAt::kUnixSocket, grpc::ByteBuffer(&slice, 1),
-      [] { return absl::OkStatus(); },
+      With(workers), Caller(), grpc::ByteBuffer(&slice, 1), [] { return absl::OkStatus(); },
       [&](const absl::StatusOr<grpc::ByteBuffer>& answer) { status = answer.status(); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "not a sis.v1.EvaluateRequest in protobuf");
-}
-
-TEST_F(EvaluateTaskTest, ARequestKeepsItsSegmentThoughTheLeaseEnds) {
-  SegmentRegistry segments(1 << 20);
-  const auto leased = segments.Lease(1);
-  ASSERT_TRUE(leased.ok()) << leased.status();
-  const std::string name = (*leased)->name();
-  v1::EvaluateRequest request;
-  request.mutable_run()->set_run_id("a");
-  request.set_segment(name);
-  request.add_slices()->mutable_sequence()->set_id("missing");
-  request.mutable_slices(0)->set_length(16);
-  const std::string values = SegmentRange{0, 64}.ToBytes();  // zeros
-  request.mutable_reduced()->set_sampled_log_probs(values);
-  request.mutable_reduced()->set_log_envelopes(values);
-  request.mutable_reduced()->set_covered_masses(values);
-
-  const auto start = [&](WorkerPool& workers, const EvaluateTask::Done& done) {
-    EvaluateTask::Start(
-        With(workers, segments), Caller(), ClientAt::kUnixSocket,
-        SerializeInPlace(std::make_shared<v1::EvaluateRequest>(request)),
-        [] { return absl::OkStatus(); }, done);
-  };
-  std::latch busy(1);
-  {
-    WorkerPool workers(1);
-    workers.Schedule("first", [&] { busy.wait(); });
-    start(workers, [](const absl::StatusOr<grpc::ByteBuffer>& answer) {
-      EXPECT_TRUE(answer.ok()) << answer.status();
-    });
-    segments.End(name);
-    EXPECT_EQ(segments.Find(name, ClientAt::kUnixSocket).status().code(),
-              absl::StatusCode::kNotFound);
-    start(workers, [](const absl::StatusOr<grpc::ByteBuffer>& answer) {
-      EXPECT_EQ(answer.status().code(), absl::StatusCode::kNotFound);
-    });
-    busy.count_down();
-  }
-  EXPECT_EQ(leased->use_count(), 1);
 }
 
 // 32 sequences of 256 positions, K = 16: eight groups, and values enough for two workers.
@@ -281,8 +236,7 @@ class SharedEvaluateTest : public EvaluateTaskTest {
     absl::StatusOr<std::string> bytes;
     std::latch done(1);
     EvaluateTask::Start(
-        With(workers, segments_), Caller(), ClientAt::kUnixSocket,
-        SerializeInPlace(std::make_shared<v1::EvaluateRequest>(request_)),
+        With(workers), Caller(), SerializeInPlace(std::make_shared<v1::EvaluateRequest>(request_)),
         [] { return absl::OkStatus(); },
         [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
           if (answer.ok()) {

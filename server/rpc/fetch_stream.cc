@@ -36,14 +36,12 @@ FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Resou
 }
 
 absl::Status FetchStream::Open(const grpc::ByteBuffer& request) {
-  const auto received = ReceivedMessage<v1::FetchTopKRequest>::Parse(request, resources_.parsing,
-                                                                     resources_.segments, client_);
+  const auto received = ReceivedMessage<v1::FetchTopKRequest>::Parse(request, resources_.parsing);
   if (!received.ok()) return received.status();
   const v1::FetchTopKRequest& message = (*received)->message();
   absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(message.run(), *caller_);
   if (!run.ok()) return run.status();
-  absl::StatusOr<Fetch> fetch =
-      Fetch::Open(*std::move(run), message, (*received)->arrays(), &resources_.workers);
+  absl::StatusOr<Fetch> fetch = Fetch::Open(*std::move(run), message, &resources_.workers);
   if (!fetch.ok()) return fetch.status();
   fetch_ = *std::move(fetch);
   return absl::OkStatus();
@@ -61,31 +59,11 @@ void FetchStream::WriteNext() {
   }
 }
 
-void FetchStream::Copy() {
-  WorkerPool& workers = resources_.workers;
-  const std::string run_id = fetch_->run_id();
-  order_.HandOn();
-  workers.Schedule(run_id, [this] {
-    order_.Begin();
-    if (context_.IsCancelled()) return End(absl::CancelledError("the trainer is gone"));
-    if (absl::Status status = deadline_.Check(); !status.ok()) return End(status);
-    if (fetch_->CopySome()) {
-      Copy();
-    } else {
-      WriteNext();
-    }
-  });
-}
-
 void FetchStream::OnWriteDone(bool ok) {
   order_.Begin();
   WriteEnds();
   if (!ok) return End(absl::CancelledError("the trainer is gone"));
-  if (fetch_->in_segment()) {
-    Copy();
-  } else {
-    WriteNext();
-  }
+  WriteNext();
 }
 
 void FetchStream::End(const absl::Status& status) {

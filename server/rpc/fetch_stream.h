@@ -15,8 +15,7 @@
 namespace sis {
 
 // Makes a message when the one before is written, so a slow trainer costs one message of memory,
-// and what gRPC buffers. gRPC sends the arrays from where they were decoded, or they go to the
-// segment that the request names. Owns itself.
+// and what gRPC buffers. gRPC sends the arrays from where they were decoded. Owns itself.
 class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                           private OpenStreams::Stream {
  public:
@@ -32,8 +31,6 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   absl::Status Open(const grpc::ByteBuffer& request);
   void WriteNext();
-  // Rows into the request's segment, on a worker, taking turns; then goes on.
-  void Copy();
   void End(const absl::Status& status);
 
   const CallDeadline deadline_;

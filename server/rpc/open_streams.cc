@@ -2,15 +2,10 @@
 
 #include <algorithm>
 
-#include "absl/strings/match.h"
 #include "server/rpc/resources.h"
 #include "server/threads/steady_now.h"
 
 namespace sis {
-
-ClientAt WhereIs(const grpc::CallbackServerContext& context) {
-  return absl::StartsWith(context.peer(), "unix:") ? ClientAt::kUnixSocket : ClientAt::kElsewhere;
-}
 
 OpenStreams::Stream::Stream(const grpc::CallbackServerContext& context, const Resources& resources,
                             const char* method)
@@ -19,7 +14,6 @@ OpenStreams::Stream::Stream(const grpc::CallbackServerContext& context, const Re
       method_(method),
       context_(context),
       resources_(resources),
-      client_(WhereIs(context)),
       caller_(resources.authorize(context, method)),
       timer_(resources.metrics, method) {}
 

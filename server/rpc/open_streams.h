@@ -16,15 +16,11 @@
 #include "absl/time/time.h"
 #include "server/cache/caller.h"
 #include "server/rpc/rpc_metrics.h"
-#include "server/shared_memory/segment_registry.h"
 #include "server/threads/mutex.h"
 
 namespace sis {
 
 struct Resources;
-
-// Where a client is, as gRPC has it.
-ClientAt WhereIs(const grpc::CallbackServerContext& context);
 
 // So that a server that shuts down need not wait for clients that are idle, and that a client that
 // reads nothing can't hold what it is to be sent for good. Thread-safe. Its lock comes before those
@@ -83,7 +79,6 @@ class OpenStreams {
    protected:
     const grpc::CallbackServerContext& context_;
     const Resources& resources_;
-    const ClientAt client_;
     // Or why the call is none.
     const absl::StatusOr<Caller> caller_;
     const RpcTimer timer_;

@@ -82,13 +82,12 @@ class OpenStreamsTest : public testing::Test {
   OpenStreams streams_{[this] { return cache_.clock.Now(); }};
   WorkerPool workers_{1};
   StoreThreads store_threads_{0};
-  SegmentRegistry segments_{0};
   prometheus::Registry registry_;
   RpcMetrics metrics_{registry_};
-  ServerStatus status_{cache_.registry, segments_, metrics_, [this] { return cache_.clock.Now(); }};
+  ServerStatus status_{cache_.registry, metrics_, [this] { return cache_.clock.Now(); }};
   ByteBudget parsing_{INT64_MAX};
-  RatioService service_{{cache_.runs, segments_, backend_, workers_, store_threads_, streams_,
-                         metrics_, status_, [](auto&&...) { return Caller(); }, parsing_}};
+  RatioService service_{{cache_.runs, backend_, workers_, store_threads_, streams_, metrics_,
+                         status_, [](auto&&...) { return Caller(); }, parsing_}};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::RatioService::Stub> stub_;
 };

@@ -23,7 +23,6 @@
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/listed_runs.h"
 #include "server/rpc/reaction_order.h"
-#include "server/rpc/segment_lease.h"
 #include "server/wire/received_message.h"
 #include "server/wire/serialize.h"
 
@@ -244,11 +243,9 @@ void RatioService::AnswerBy(Handler handler) {
            [this, handler](Context& context, const Caller& caller, const Bytes& received,
                            Bytes& answered, const Finish& finish) {
              const CallDeadline deadline(context, resources_.default_deadline);
-             const ClientAt client = WhereIs(context);
              resources_.store_threads.Run([=, this, &received, &answered] {
                if (absl::Status late = deadline.Check(); !late.ok()) return finish(late);
-               const auto request = ReceivedMessage<Request>::Parse(received, resources_.parsing,
-                                                                    resources_.segments, client);
+               const auto request = ReceivedMessage<Request>::Parse(received, resources_.parsing);
                if (!request.ok()) return finish(request.status());
                const auto response = std::make_shared<Response>();
                absl::Status status = handler(caller, (*request)->message(), *response);
@@ -263,7 +260,7 @@ void RatioService::AddEvaluate() {
            [this](Context& context, const Caller& caller, const Bytes& received, Bytes& answered,
                   const Finish& finish) {
              EvaluateTask::Start(
-                 resources_, caller, WhereIs(context), received,
+                 resources_, caller, received,
                  [&context, deadline = CallDeadline(context, resources_.default_deadline)] {
                    return context.IsCancelled() ? absl::CancelledError("the trainer is gone")
                                                 : deadline.Check();
@@ -302,17 +299,12 @@ void RatioService::AddStreams() {
   const auto fetch = [this](Context* context, const Bytes* request) {
     return new FetchStream(*context, resources_, *request);
   };
-  const auto lease = [this](Context* context, const Bytes* request) {
-    return SegmentLease::Start(*context, resources_, *request);
-  };
   using grpc::internal::CallbackBidiHandler;
   using grpc::internal::CallbackServerStreamingHandler;
   MarkMethodRawCallback(MethodNamed("Append").index(),
                         new CallbackBidiHandler<Bytes, Bytes>(append));
   MarkMethodRawCallback(MethodNamed("FetchTopK").index(),
                         new CallbackServerStreamingHandler<Bytes, Bytes>(fetch));
-  MarkMethodRawCallback(MethodNamed("LeaseSegment").index(),
-                        new CallbackServerStreamingHandler<Bytes, Bytes>(lease));
 }
 
 }  // namespace sis

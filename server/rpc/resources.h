@@ -13,7 +13,6 @@
 #include "server/rpc/open_streams.h"
 #include "server/rpc/rpc_metrics.h"
 #include "server/rpc/server_status.h"
-#include "server/shared_memory/segment_registry.h"
 #include "server/store/stored_runs.h"
 #include "server/threads/store_threads.h"
 #include "server/threads/worker_pool.h"
@@ -29,7 +28,6 @@ using Authorize = std::function<absl::StatusOr<Caller>(const grpc::CallbackServe
 // All that is referred to must outlive the calls.
 struct Resources {
   StoredRuns& runs;
-  SegmentRegistry& segments;
   const Backend& backend;
   WorkerPool& workers;  // that evaluate
   StoreThreads& store_threads;

@@ -24,13 +24,8 @@ void Add(const RunTotals& totals, Activity& sum) {
 
 }  // namespace
 
-ServerStatus::ServerStatus(const RunRegistry& registry, SegmentRegistry& segments,
-                           const RpcMetrics& metrics, Clock clock)
-    : registry_(registry),
-      segments_(segments),
-      metrics_(metrics),
-      clock_(std::move(clock)),
-      started_at_(clock_()) {}
+ServerStatus::ServerStatus(const RunRegistry& registry, const RpcMetrics& metrics, Clock clock)
+    : registry_(registry), metrics_(metrics), clock_(std::move(clock)), started_at_(clock_()) {}
 
 void ServerStatus::SetIdentity(Identity identity) {
   WriterLock lock(mutex_);
@@ -77,7 +72,6 @@ v1::GetServerResponse ServerStatus::Describe() {
   response.set_ready(ready_);
   response.set_cache_bytes(registry_.budget().used());
   response.set_cache_budget_bytes(registry_.budget().limit());
-  response.set_segments(segments_.size());
   response.mutable_history()->Add(history_.begin(), history_.end());
   *response.add_history() = Now();
   return response;

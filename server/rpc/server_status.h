@@ -12,7 +12,6 @@
 #include "absl/time/time.h"
 #include "server/cache/run_registry.h"
 #include "server/rpc/rpc_metrics.h"
-#include "server/shared_memory/segment_registry.h"
 #include "server/threads/mutex.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -31,8 +30,7 @@ class ServerStatus {
   static constexpr std::chrono::seconds kSamplePeriod{5};
   static constexpr size_t kSamples = 360;
 
-  ServerStatus(const RunRegistry& registry, SegmentRegistry& segments, const RpcMetrics& metrics,
-               Clock clock);
+  ServerStatus(const RunRegistry& registry, const RpcMetrics& metrics, Clock clock);
 
   void SetIdentity(Identity identity) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetReady(bool ready) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -46,7 +44,6 @@ class ServerStatus {
   Activity Now() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const RunRegistry& registry_;
-  SegmentRegistry& segments_;
   const RpcMetrics& metrics_;
   const Clock clock_;
   const absl::Time started_at_;

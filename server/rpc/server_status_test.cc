@@ -23,10 +23,9 @@ class ServerStatusTest : public testing::Test {
   }
 
   Cache cache_;
-  SegmentRegistry segments_{0};
   prometheus::Registry registry_;
   RpcMetrics metrics_{registry_};
-  ServerStatus status_{cache_.registry, segments_, metrics_, [this] { return cache_.clock.Now(); }};
+  ServerStatus status_{cache_.registry, metrics_, [this] { return cache_.clock.Now(); }};
 };
 
 TEST_F(ServerStatusTest, SaysWhatItIs) {

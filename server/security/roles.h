@@ -46,7 +46,6 @@ inline constexpr std::array<std::pair<absl::string_view, Role>, 18> kRequiredRol
     // A worker's client opens a run again that the server has lost.
     {"CreateRun", Role::kWorker},
     {"Append", Role::kWorker},
-    {"LeaseSegment", Role::kWorker},
     {"FetchTopK", Role::kTrainer},
     {"Evaluate", Role::kTrainer},
     {"AdvanceVersion", Role::kTrainer},

@@ -43,17 +43,6 @@ class LiveServer {
     return options;
   }
 
-  // At a Unix socket, so that clients may have segments.
-  static ServerOptions SharedMemoryOptions(int64_t bytes = 64 << 20) {
-    // Short: the name of a socket is at most 107 bytes.
-    std::string folder = "/tmp/sis-XXXXXX";
-    EXPECT_NE(mkdtemp(folder.data()), nullptr);
-    ServerOptions options = Options();
-    options.listen = "unix:" + folder + "/socket";
-    options.shared_memory_bytes = bytes;
-    return options;
-  }
-
   // As server/main/server.h says.
   const std::string& grpc_address() const;
   std::string admin_address() const;

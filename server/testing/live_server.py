@@ -12,20 +12,19 @@ class LiveServer:
     """A process, which serves from when it is made until close() or kill(), either of which may
     come again."""
 
-    def __init__(self, *flags, listen=None, cache_bytes=64 << 20, shared_memory_bytes=0, prefix=(), stderr=None):
-        """`listen` is left out: a free port, or with shared memory a Unix socket of the server's
-        own. `prefix`: a command that runs it. `stderr`: a file that takes what it says there."""
+    def __init__(self, *flags, listen=None, cache_bytes=64 << 20, prefix=(), stderr=None):
+        """`listen` is left out: a free port, or for "unix" a Unix socket of the server's own.
+        `prefix`: a command that runs it. `stderr`: a file that takes what it says there."""
         self._folder = tempfile.TemporaryDirectory()
-        if listen is None:
-            listen = f"unix:{self._folder.name}/socket" if shared_memory_bytes else "127.0.0.1:0"
+        if listen == "unix":
+            listen = f"unix:{self._folder.name}/socket"
         self.process = subprocess.Popen(
             [
                 *prefix,
                 BINARY,
-                f"--listen={listen}",
+                f"--listen={listen or '127.0.0.1:0'}",
                 "--admin=127.0.0.1:0",
                 f"--cache_bytes={cache_bytes}",
-                f"--shared_memory_bytes={shared_memory_bytes}",
                 *flags,
             ],
             stdout=subprocess.PIPE,

@@ -1,5 +1,4 @@
-// Puts something else in the place of every array of a message, as a client does whose arrays lie
-// in a segment. For tests.
+// Puts something else in the place of every array of a message. For tests.
 #pragma once
 
 #include <google/protobuf/message.h>

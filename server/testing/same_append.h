@@ -57,7 +57,6 @@ inline bool SameRequest(const ReceivedAppend& received, const v1::AppendRequest&
     return received.header().SerializeAsString() == known.SerializeAsString();
   }
   if (!received.is_batch()) return true;
-  if (received.segment() != request.batch().segment()) return false;
   if (received.entries().size() != static_cast<size_t>(request.batch().entries_size())) {
     return false;
   }

@@ -107,10 +107,10 @@ class PlainBatchReader {
   // else, well-formed or not, or where Read will find that out.
   std::optional<size_t> Count() {
     size_t entries = 0;
-    const bool is_batch = ReadBatch([&](uint32_t tag, size_t end) {
+    const bool is_batch = ReadBatch([&](size_t end) {
       size_t field_end;
       if (!ReadEnd(end, field_end)) return false;
-      entries += tag == Delimited(v1::AppendBatch::kEntriesFieldNumber);
+      ++entries;
       return input_.Skip(static_cast<int>(field_end - offset()));
     });
     return is_batch ? std::optional(entries) : std::nullopt;
@@ -118,13 +118,9 @@ class PlainBatchReader {
 
   // False says only that it is something else, well-formed or not; or that there is no room for it.
   bool Read() {
-    bool has_segment = false;
     // Arrays are copied, block by block, where they don't lie in one piece.
     size_t longest = 0;
-    const bool read = ReadBatch([&](uint32_t tag, size_t end) {
-      if (tag == Delimited(v1::AppendBatch::kSegmentFieldNumber)) {
-        return !std::exchange(has_segment, true) && ReadId(end, into_.segment_);
-      }
+    const bool read = ReadBatch([&](size_t end) {
       AppendEntryView& entry = into_.entries_.emplace_back();
       if (!ReadEntry(end, entry)) return false;
       longest = std::max(longest, entry.array_bytes());
@@ -145,7 +141,7 @@ class PlainBatchReader {
     return !has_no_room_;
   }
 
-  // read(tag, end) reads an entry, or the segment.
+  // read(end) reads an entry.
   template <typename ReadField>
   bool ReadBatch(const ReadField& read) {
     const size_t end = into_.bytes_.size();
@@ -156,9 +152,8 @@ class PlainBatchReader {
       return false;
     }
     while (offset() < end) {
-      const bool known = ReadTag(tag) && (tag == Delimited(v1::AppendBatch::kEntriesFieldNumber) ||
-                                          tag == Delimited(v1::AppendBatch::kSegmentFieldNumber));
-      if (!known || !read(tag, end)) return false;
+      const bool known = ReadTag(tag) && tag == Delimited(v1::AppendBatch::kEntriesFieldNumber);
+      if (!known || !read(end)) return false;
     }
     return offset() == end;
   }
@@ -307,7 +302,6 @@ void ReceivedAppend::Clear() {
   bytes_ = ScatteredBytes();
   entries_.clear();
   if (entries_.capacity() > kKept) std::vector<AppendEntryView>().swap(entries_);
-  segment_ = {};
   cut_ids_.clear();
   request_ = v1::AppendRequest();
   arrays_ = ReceivedArrays();
@@ -329,7 +323,6 @@ absl::Status ReceivedAppend::Parse(ScatteredBytes bytes, ParsingCharge& charge) 
     return absl::OkStatus();
   }
   entries_.clear();
-  segment_ = {};
   return reader.has_no_room() ? charge.Refusal() : ParseByProtobuf(charge);
 }
 
@@ -353,7 +346,6 @@ absl::Status ReceivedAppend::ParseByProtobuf(ParsingCharge& charge) {
       if (!charge.Take(kCopiesOfId * id_bytes)) return charge.Refusal();
     }
     if (!charge.Take(static_cast<int64_t>(longest))) return charge.Refusal();
-    segment_ = batch.segment();
   }
   message_case_ = request_.message_case();
   return absl::OkStatus();

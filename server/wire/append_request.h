@@ -71,8 +71,6 @@ class ReceivedAppend {
 
   bool is_batch() const { return message_case_ == v1::AppendRequest::kBatch; }
   std::span<const AppendEntryView> entries() const { return entries_; }
-  // That the arrays of the batch lie in; empty if they are in the message.
-  std::string_view segment() const { return segment_; }
 
  private:
   friend class PlainBatchReader;
@@ -82,7 +80,6 @@ class ReceivedAppend {
   ScatteredBytes bytes_;
   v1::AppendRequest::MessageCase message_case_ = v1::AppendRequest::MESSAGE_NOT_SET;
   std::vector<AppendEntryView> entries_;
-  std::string_view segment_;
   std::deque<std::string> cut_ids_;  // that lie in more than one piece
   v1::AppendRequest request_;        // if protobuf has read it
   ReceivedArrays arrays_;            // the same

@@ -83,11 +83,6 @@ TEST(AppendRequestTest, HasWhatProtobufWrites) {
   EXPECT_TRUE(AgreesWithProtobuf(nothing.SerializeAsString()));
   nothing.mutable_batch()->add_entries();
   EXPECT_TRUE(AgreesWithProtobuf(nothing.SerializeAsString()));
-  nothing.mutable_batch()->set_segment("/sis-0123");
-  EXPECT_TRUE(AgreesWithProtobuf(nothing.SerializeAsString()));
-  v1::AppendRequest in_segment = Request(2);
-  in_segment.mutable_batch()->set_segment("/sis-0123");
-  EXPECT_TRUE(AgreesWithProtobuf(in_segment.SerializeAsString()));
 }
 
 TEST(AppendRequestTest, AnUsualOneAllocatesNothing) {

@@ -167,79 +167,9 @@ class ArrayExtractor {
   bool has_no_room_ = false;
 };
 
-// Calls visit(path, field) for all `bytes` fields that are set, until one is refused. `prefix` is
-// the path of the message itself, with a dot.
-template <typename Visit>
-absl::Status ForEachArray(const google::protobuf::Message& message, const std::string& prefix,
-                          const Visit& visit) {
-  using google::protobuf::FieldDescriptor;
-  const google::protobuf::Reflection& reflection = *message.GetReflection();
-  std::vector<const FieldDescriptor*> fields;
-  reflection.ListFields(message, &fields);
-  for (const FieldDescriptor* field : fields) {
-    const std::string path = absl::StrCat(prefix, field->name());
-    absl::Status status;
-    if (field->type() == FieldDescriptor::TYPE_BYTES) {
-      std::string scratch;
-      status = visit(path, reflection.GetStringReference(message, field, &scratch));
-    } else if (field->type() != FieldDescriptor::TYPE_MESSAGE) {
-      continue;
-    } else if (!field->is_repeated()) {
-      status = ForEachArray(reflection.GetMessage(message, field), path + ".", visit);
-    } else {
-      for (int i = 0; status.ok() && i < reflection.FieldSize(message, field); ++i) {
-        status = ForEachArray(reflection.GetRepeatedMessage(message, field, i),
-                              absl::StrCat(path, "[", i, "]."), visit);
-      }
-    }
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
-// Where an array lies, as its field says, which is not empty.
-absl::StatusOr<SegmentRange> RangeIn(const SharedSegment& segment, const ArrayField& field) {
-  std::vector<char> scratch;
-  const std::span<const char> bytes =
-      field.Read<char>(0, std::min(field.size(), SegmentRange::kBytes + 1), scratch);
-  return SegmentRange::Parse({bytes.data(), bytes.size()}, segment.size());
-}
-
 }  // namespace
 
-absl::StatusOr<ArrayField> LocateArray(absl::string_view name, const ArrayField& field,
-                                       const SharedSegment* segment) {
-  if (segment == nullptr || field.size() == 0) return field;
-  const absl::StatusOr<SegmentRange> part = RangeIn(*segment, field);
-  if (part.ok()) return ArrayField(*segment, part->offset, part->size);
-  return absl::InvalidArgumentError(absl::StrCat(name, ": ", part.status().message()));
-}
-
 ArrayField ReceivedArrays::Of(const std::string& field) const {
-  const ArrayField in_message = InMessage(field);
-  if (segment_ == nullptr) return in_message;
-  return LocateArray("", in_message, segment_.get()).value_or(ArrayField());
-}
-
-absl::Status ReceivedArrays::CheckRanges(const google::protobuf::Message& message) const {
-  return ForEachPart(message,
-                     [](const std::string&, const SegmentRange&) { return absl::OkStatus(); });
-}
-
-absl::Status ReceivedArrays::ForEachPart(const google::protobuf::Message& message,
-                                         const VisitRange& visit) const {
-  if (segment_ == nullptr) return absl::OkStatus();
-  return ForEachArray(message, "", [&](const std::string& path, const std::string& field) {
-    const ArrayField in_message = InMessage(field);
-    if (in_message.size() == 0) return absl::OkStatus();
-    const absl::StatusOr<SegmentRange> part = RangeIn(*segment_, in_message);
-    return part.ok()
-               ? visit(path, *part)
-               : absl::InvalidArgumentError(absl::StrCat(path, ": ", part.status().message()));
-  });
-}
-
-ArrayField ReceivedArrays::InMessage(const std::string& field) const {
   if (in_fields_ || field.empty()) return ArrayField(field);
   Location location;
   std::memcpy(&location, field.data(), sizeof(location));

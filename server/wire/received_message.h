@@ -4,11 +4,9 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "server/shared_memory/segment_registry.h"
 #include "server/wire/received_arrays.h"
 #include "server/wire/received_bytes.h"
 
@@ -19,12 +17,9 @@ template <typename Message>
 class ReceivedMessage {
  public:
   // InvalidArgument where protobuf would not parse it, ResourceExhausted if `parsing` has no room
-  // for what is made of it, NotFound or PermissionDenied if it names a segment that the client does
-  // not lease. A segment is held from here on, though its lease may end.
+  // for what is made of it.
   static absl::StatusOr<std::unique_ptr<ReceivedMessage>> Parse(const grpc::ByteBuffer& buffer,
-                                                                ByteBudget& parsing,
-                                                                SegmentRegistry& segments,
-                                                                ClientAt client) {
+                                                                ByteBudget& parsing) {
     std::unique_ptr<ReceivedMessage> received(new ReceivedMessage(buffer, parsing));
     const absl::StatusOr<ScatteredBytes> bytes =
         ReceivedBytes(received->buffer_, received->charge_);
@@ -32,13 +27,6 @@ class ReceivedMessage {
     absl::Status status = ReceivedArrays::Parse(*bytes, ShapeOf<Message>(), received->charge_,
                                                 received->message_, received->arrays_);
     if (!status.ok()) return status;
-    if constexpr (requires { received->message_.segment(); }) {
-      if (const std::string& name = received->message_.segment(); !name.empty()) {
-        absl::StatusOr<std::shared_ptr<SharedSegment>> segment = segments.Find(name, client);
-        if (!segment.ok()) return segment.status();
-        received->arrays_.LieIn(*std::move(segment));
-      }
-    }
     return received;
   }
 

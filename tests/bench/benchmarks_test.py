@@ -18,9 +18,7 @@ class BenchmarksTest(unittest.TestCase):
 
     @unittest.skipIf(shutil.which("redis-server") is None, "there is no redis-server")
     def test_ingest(self):
-        for segments in ([], ["--segments"]):
-            with self.subTest(segments):
-                self.assertRegex(self.run_benchmark(*INGEST, *segments), r"(?m)^ 10 +32 +2 +\d")
+        self.assertRegex(self.run_benchmark(*INGEST), r"(?m)^ 10 +32 +2 +\d")
 
     def test_mixed(self):
         printed = self.run_benchmark("tests/bench/mixed", "--seconds=1", "--tokens_per_second=500")
@@ -31,7 +29,7 @@ class BenchmarksTest(unittest.TestCase):
         printed = self.run_benchmark(
             "tests/bench/evaluate", "--scale=0.0005", "--repetitions=1", "--slots=10"
         )
-        for way in (r"C\+\+, TCP", r"C\+\+, shared memory", "Python, shared memory"):
+        for way in (r"C\+\+, TCP", r"C\+\+, Unix socket", "Python, Unix socket"):
             self.assertRegex(printed, rf"(?m)^ *{way} .* Mtokens/s")
 
     def test_append_latency(self):
@@ -39,9 +37,8 @@ class BenchmarksTest(unittest.TestCase):
             "tests/bench/append_latency/append_latency", "--slots=3", "--rounds=2", "--tokens=100"
         )
         for client in (r"C\+\+", "Python"):
-            for transport in ("TCP", "shared memory"):
-                cells = r"\d+ \| \d+ \| \d+\.\d\d \(.*\) \|"
-                self.assertRegex(printed, rf"(?m)^\| {client} \| {transport} \| 3 \| {cells} {cells}$")
+            cells = r"\d+ \| \d+ \| \d+\.\d\d \(.*\) \|"
+            self.assertRegex(printed, rf"(?m)^\| {client} \| 3 \| {cells} {cells}$")
 
     def test_parts_of_a_trainers_path(self):
         for mass in ("0", "0.97"):
@@ -49,7 +46,7 @@ class BenchmarksTest(unittest.TestCase):
                 "tests/bench/trainer_path/parts", "--slots=3", "--sequences=2", "--length=64",
                 "--repetitions=1", f"--mass={mass}",
             )  # fmt: skip
-            for part in ("copy_in", "append", "fetch", "evaluate"):
+            for part in ("append", "fetch", "evaluate"):
                 self.assertRegex(printed, rf"(?m)^\| 3 \| {part} \| \d+ \(\d+\) ")
 
 

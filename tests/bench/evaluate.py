@@ -5,13 +5,12 @@
 The step is 4096 sequences of 4096 positions, 16.8 M tokens; --scale takes a part of it. A
 sis_server process holds the records, with as many threads as the machine has cores, and answers
 clients in processes of their own over TCP loopback or a Unix socket: the C++ client, which has
-float32 arrays (in messages, and in memory that it shares with the server, where they are before the
-clock starts; with the records at hand and with FetchTopK included), and the Python client, which a
-trainer gives float32 tensors [T, K] of PyTorch and which returns a mask as a tensor: over TCP, a
-Unix socket and shared memory, into which the trainer's gather has written the tensors; with the
-records at hand and with FetchTopK included, of all arrays or of the ids alone; and REDUCED, which
-must cost the same whatever K is. Every repetition is another draw, so that all of it is counted.
-PyTorch computes the same in this process (see peers.py), without validation, cache or metrics.
+float32 arrays (with the records at hand and with FetchTopK included), and the Python client, which a
+trainer gives float32 tensors [T, K] of PyTorch and which returns a mask as a tensor: over TCP and a
+Unix socket; with the records at hand and with FetchTopK included, of all arrays or of the ids alone;
+and REDUCED, which must cost the same whatever K is. Every repetition is another draw, so that all of
+it is counted. PyTorch computes the same in this process (see peers.py), without validation, cache or
+metrics.
 
 Printed per row: which outputs were asked for, and which arrays of the records, the median of tokens
 per second, bytes per token over the wire both ways, the ratio to PyTorch of the same repetition
@@ -53,18 +52,15 @@ BIT_BYTES = 1 / 8
 
 
 class Server(LiveServer):
-    """Listens over TCP, and at a Unix socket, with room for the arrays of a few clients."""
+    """Listens over TCP, and at a Unix socket."""
 
-    def __init__(self, socket, positions, slots, trainer_bytes):
+    def __init__(self, socket, positions, slots):
         records = positions * (5 * slots + 64)
-        # The values of the C++ clients, and what one of them fetches.
-        shared = positions * (26 * slots + 128) + trainer_bytes
         super().__init__(
             f"--max_message_bytes={1 << 30}",
             f"--grpc_memory_bytes={4 << 30}",
             listen=f"127.0.0.1:0,unix:{socket}",
             cache_bytes=records + (64 << 20),
-            shared_memory_bytes=shared + (64 << 20),
         )
         self.tcp, self.unix = self.address.split(",")
         self.process_id = self.process.pid
@@ -120,8 +116,8 @@ def write(path, array, sequences):
 class CppClient:
     """One evaluate_client process."""
 
-    def __init__(self, server, address, folder, sequences, slots, form, output, call_sequences, way, fetch):
-        arguments = [address, "run", folder, sequences, LENGTH, slots, form, output, call_sequences, way, int(fetch)]
+    def __init__(self, server, address, folder, sequences, slots, form, output, call_sequences, fetch):
+        arguments = [address, "run", folder, sequences, LENGTH, slots, form, output, call_sequences, int(fetch)]
         self._process = subprocess.Popen([CLIENT, *map(str, arguments)], stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE, text=True)
         self.process_ids = [server.process_id, self._process.pid]
@@ -146,23 +142,14 @@ class CppClient:
 class PythonTrainer:
     """From tensors to a mask, call by call."""
 
-    def __init__(self, server, address, arrays, sequences, call_sequences, segment_bytes=0):
+    def __init__(self, server, address, arrays, sequences, call_sequences):
         """`arrays` are those that evaluate takes, by their names."""
         self.process_ids = [server.process_id, os.getpid()]
         self._client = sis.Client(address)
         self._run = self._client.get_run("run").run
-        self._segment = self._client.lease_segment(segment_bytes) if segment_bytes else None
-        self._arrays = {name: torch.from_numpy(self._placed(array)) for name, array in arrays.items()}
+        self._arrays = {name: torch.from_numpy(array) for name, array in arrays.items()}
         self._calls = [range(first, min(first + call_sequences, sequences))
                        for first in range(0, sequences, call_sequences)]
-
-    def _placed(self, array):
-        """Where the trainer's gather would have written it."""
-        if self._segment is None:
-            return array
-        place = self._segment.empty(array.shape)
-        place[...] = array
-        return place
 
     def row(self, call="evaluate", fetch=(), **keywords):
         """`fetch`: which arrays of the records are fetched before each call, if any."""
@@ -176,7 +163,7 @@ class PythonTrainer:
             rows = slice(part.start * LENGTH, part.stop * LENGTH)
             if fetch:
                 sequences = [str(i) for i in part]
-                records = self._client.fetch_top_k(self._run, sequences, arrays=fetch, segment=self._segment)
+                records = self._client.fetch_top_k(self._run, sequences, arrays=fetch)
             else:
                 records = [sis.Slice(str(i), length=LENGTH) for i in part]
             values = {name: array[rows] for name, array in self._arrays.items()}
@@ -186,8 +173,6 @@ class PythonTrainer:
 
     def close(self):
         self._arrays = None
-        if self._segment is not None:
-            self._segment.close()
         self._client.close()
 
 
@@ -234,20 +219,17 @@ def measure(slots, arguments, folder):
             return side
 
         call_sequences = max(1, (arguments.call_mebibytes << 20) // (LENGTH * slots * 4))
-        # The values of the Python trainer, and what a call of it fetches and is answered.
-        trainer_bytes = positions * (4 * slots + 4) + (32 << 20)
-        trainer_bytes += min(call_sequences, sequences) * LENGTH * (8 * slots + 16)
-        server = closing(Server(folder / "socket", positions, slots, trainer_bytes))
+        server = closing(Server(folder / "socket", positions, slots))
         fill(server.tcp, batch, sequences)
         gathered = 4 * slots + 4
         rows = {"PyTorch eager in process": ("decisions, ratios", None, TorchEager(batch, sequences))}
 
-        def cpp(address, form, output, way="MESSAGES", fetch=False):
-            calls = sequences if way == "SHARED" and not fetch else min(call_sequences, sequences)
-            return closing(CppClient(server, address, folder, sequences, slots, form, output, calls, way, fetch))
+        def cpp(address, form, output, fetch=False):
+            calls = min(call_sequences, sequences)
+            return closing(CppClient(server, address, folder, sequences, slots, form, output, calls, fetch))
 
-        def python(address, arrays, **keywords):
-            return closing(PythonTrainer(server, address, arrays, sequences, call_sequences, **keywords))
+        def python(address, arrays):
+            return closing(PythonTrainer(server, address, arrays, sequences, call_sequences))
 
         bits, ratios = gathered + BIT_BYTES, gathered + RATIO_BYTES
         all_bytes, ids_bytes = 8 * slots + 8, 4 * slots + 4
@@ -257,10 +239,6 @@ def measure(slots, arguments, folder):
         rows["C++, TCP, ratios"] = ("ratios", ratios, cpp(tcp, "GATHERED", "RATIOS"))
         rows["C++, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES, cpp(tcp, "REDUCED", "ACCEPT_BITS"))
         rows["C++, Unix socket"] = ("accept bits", bits, cpp(unix, "GATHERED", "ACCEPT_BITS"))
-        rows["C++, shared memory"] = ("accept bits", BIT_BYTES, cpp(unix, "GATHERED", "ACCEPT_BITS", "SHARED"))
-        rows["C++, shared memory, FetchTopK"] = ("accept bits", BIT_BYTES,
-                                                 cpp(unix, "GATHERED", "ACCEPT_BITS", "SHARED", fetch=True))
-        rows["C++, shared memory, REDUCED"] = ("accept bits", BIT_BYTES, cpp(unix, "REDUCED", "ACCEPT_BITS", "SHARED"))
         tensors = {"log_probs": current, "sampled_log_probs": current_sampled}
         reduced = {"sampled_log_probs": current_sampled, "log_envelopes": log_envelopes,
                    "covered_masses": covered_masses}
@@ -273,11 +251,6 @@ def measure(slots, arguments, folder):
                                                               trainer.row(fetch=IDS))
         rows["Python, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES,
                                         python(tcp, reduced).row(call="evaluate_reduced"))
-        trainer = python(unix, tensors, segment_bytes=trainer_bytes)
-        rows["Python, shared memory"] = ("accept bits", 0, trainer.row())
-        rows["Python, shared memory, ratios"] = ("ratios", 0, trainer.row(outputs=["ratios"]))
-        rows["Python, shared memory, FetchTopK"] = ("accept bits; all arrays", 0, trainer.row(fetch=ALL_ARRAYS))
-        rows["Python, shared memory, FetchTopK of ids"] = ("accept bits; ids", 0, trainer.row(fetch=IDS))
 
         seconds = {name: [] for name in rows}
         processor = {name: [] for name in rows}

@@ -1,12 +1,10 @@
 // The C++ client's side of the Evaluate benchmark; see evaluate.py, which starts it.
 //
-//   evaluate_client ADDRESS RUN FOLDER SEQUENCES LENGTH SLOTS FORM OUTPUT CALL_SEQUENCES WAY FETCH
+//   evaluate_client ADDRESS RUN FOLDER SEQUENCES LENGTH SLOTS FORM OUTPUT CALL_SEQUENCES FETCH
 //
 // Maps the current policy's values from FOLDER, then evaluates all sequences once per line of
 // standard input, which names the draw, and prints the seconds it took and how many were accepted.
-// FORM is GATHERED or REDUCED. WAY is MESSAGES, or SHARED if the values are to lie in memory that
-// the server maps. FETCH is 1 if each call is to fetch its records first, with SHARED into that
-// memory.
+// FORM is GATHERED or REDUCED. FETCH is 1 if each call is to fetch its records first.
 #include <fcntl.h>
 #include <malloc.h>
 #include <sys/mman.h>
@@ -49,19 +47,10 @@ struct Values {
   std::span<const float> sampled, log_probs, envelopes, masses;
 };
 
-// Copies an array as a trainer would write it in the first place.
-template <typename T>
-void MoveTo(sis::SharedMemory& memory, std::span<const T>& array) {
-  const absl::StatusOr<std::span<T>> part = memory.Allocate<T>(array.size());
-  if (!part.ok()) Fail(part.status().ToString());
-  std::ranges::copy(array, part->begin());
-  array = *part;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 12) return 2;
+  if (argc != 11) return 2;
   // As in the server: memory of large messages is used again.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
@@ -70,8 +59,7 @@ int main(int argc, char** argv) {
   const size_t length = std::stoul(argv[5]);
   const size_t slots = std::stoul(argv[6]);
   const std::string form = argv[7];
-  const std::string way = argv[10];
-  const bool fetch = argv[11] == std::string("1");
+  const bool fetch = argv[10] == std::string("1");
   const size_t call_sequences = std::stoul(argv[9]);
   sis::EvaluateOptions options;
   if (!sis::v1::Output_Parse(argv[8], options.outputs.data())) return 2;
@@ -93,18 +81,6 @@ int main(int argc, char** argv) {
 
   const auto client = sis::Client::Connect(argv[1], {});
   if (!client.ok()) Fail(client.status().ToString());
-  std::unique_ptr<sis::SharedMemory> memory;
-  if (way == "SHARED") {
-    const size_t fetched = fetch ? call_sequences * length * (8 * slots + 8) : 0;
-    const size_t bytes = fetched + values.sampled.size_bytes() + values.log_probs.size_bytes() +
-                         values.envelopes.size_bytes() + values.masses.size_bytes();
-    auto leased = (*client)->LeaseSharedMemory(bytes + 4096);
-    if (!leased.ok()) Fail(leased.status().ToString());
-    memory = *std::move(leased);
-    for (auto* array : {&values.sampled, &values.log_probs, &values.envelopes, &values.masses}) {
-      MoveTo(*memory, *array);
-    }
-  }
   std::cout << "ready" << std::endl;
   while (std::cin >> options.draw) {
     const auto start = std::chrono::steady_clock::now();
@@ -119,7 +95,7 @@ int main(int argc, char** argv) {
       const std::span<const float> sampled = part(values.sampled, 1);
       sis::TopKRecords records;
       if (fetch) {
-        auto fetched = (*client)->FetchTopK(run, named, {.memory = memory.get()});
+        auto fetched = (*client)->FetchTopK(run, named);
         if (!fetched.ok()) Fail(fetched.status().ToString());
         records = *std::move(fetched);
       }

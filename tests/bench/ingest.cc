@@ -2,7 +2,7 @@
 // same cores, in turn.
 //
 //     ingest [--top_k=10,50] [--block_tokens=1,32,1024] [--streams=1,16,256]
-//            [--megabytes=64] [--repetitions=5] [--segments]
+//            [--megabytes=64] [--repetitions=5]
 //            [--held=100000] [--appends=20000]
 //
 // A stream is a connection with a worker behind it: the worker sends batches of blocks, one block
@@ -15,9 +15,6 @@
 //
 // Last, sis_server alone: what an append of a new sequence costs it when as many sequences are held
 // as the run has room for, so that each takes the place of another. --held=0 leaves that out.
-//
-// With --segments sis_server's clients are on a Unix socket and the arrays lie in shared memory,
-// made beforehand like the messages: what an engine that writes its records there would see.
 #include <time.h>
 #include <unistd.h>
 
@@ -49,7 +46,6 @@ ABSL_FLAG(int, megabytes, 64, "arrays per case; an eighth of it with blocks of o
 ABSL_FLAG(int, repetitions, 5, "of every case");
 ABSL_FLAG(int, held, 100'000, "sequences held in the full cache");
 ABSL_FLAG(int, appends, 20'000, "to the full cache");
-ABSL_FLAG(bool, segments, false, "sis_server's arrays in shared memory");
 ABSL_FLAG(std::string, server, "server/main/sis_server", "the program");
 
 namespace sis {
@@ -110,10 +106,9 @@ std::string Figures(const Case& c, const Measured& measured, int64_t tokens) {
 
 void Run(const Case& c, Sis& sis, Redis* redis) {
   const int megabytes = absl::GetFlag(FLAGS_megabytes);
-  std::vector<Messages> streams = MakeMessages(c, megabytes);
+  const std::vector<Messages> streams = MakeMessages(c, megabytes);
   const int64_t tokens = c.tokens(megabytes);
   sis.Connect(c.streams);
-  if (absl::GetFlag(FLAGS_segments)) sis.ShareArrays(streams, megabytes);
   if (redis != nullptr) redis->Connect(c.streams);
   Measured ours, set, append;
   for (int repetition = 0; repetition < absl::GetFlag(FLAGS_repetitions); ++repetition) {
@@ -164,7 +159,7 @@ bool OnPath(const std::string& program) {
 }
 
 void Main() {
-  Sis sis(absl::GetFlag(FLAGS_server), absl::GetFlag(FLAGS_segments));
+  Sis sis(absl::GetFlag(FLAGS_server));
   std::unique_ptr<Redis> redis;
   if (OnPath("redis-server")) {
     redis = std::make_unique<Redis>(20000 + getpid() % 20000);

@@ -3,7 +3,6 @@
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
-#include <stdlib.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -17,7 +16,6 @@
 #include "server/testing/server_process.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 #include "tests/bench/ingest_messages.h"
-#include "tests/integration/leased_segment.h"
 
 namespace sis {
 
@@ -104,8 +102,8 @@ class SisStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
 
 class Sis {
  public:
-  // A Unix socket is for clients that have segments.
-  Sis(const std::string& program, bool unix_socket) : process_(Flags(unix_socket), program) {}
+  explicit Sis(const std::string& program)
+      : process_({"--listen=127.0.0.1:0", "--cache_bytes=2147483648"}, program) {}
 
   const ChildProcess& process() const { return process_; }
 
@@ -119,23 +117,6 @@ class Sis {
                                                     grpc::InsecureChannelCredentials(), arguments));
       const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(30);
       if (!channels_.back()->WaitForConnected(deadline)) Fail("cannot connect to sis_server");
-    }
-  }
-
-  // Moves the arrays of the messages into shared memory.
-  void ShareArrays(std::vector<Messages>& streams, int megabytes) {
-    const auto stub = v1::RatioService::NewStub(channels_[0]);
-    // Small arrays take 64 bytes each.
-    segment_ = std::make_unique<LeasedSegment>(*stub, (uint64_t{4} * megabytes + 4) << 20);
-    if (!segment_->status().ok()) Fail(segment_->status().error_message());
-    for (Messages& messages : streams) {
-      for (std::string& bytes : messages.sis) {
-        v1::AppendRequest request;
-        request.ParseFromString(bytes);
-        segment_->PutArrays(request);
-        request.mutable_batch()->set_segment(segment_->name());
-        request.SerializeToString(&bytes);
-      }
     }
   }
 
@@ -222,19 +203,9 @@ class Sis {
   }
 
  private:
-  static std::vector<std::string> Flags(bool unix_socket) {
-    const std::string cache = "--cache_bytes=2147483648";
-    if (!unix_socket) return {"--listen=127.0.0.1:0", cache};
-    std::string folder = "/tmp/sis-XXXXXX";
-    if (mkdtemp(folder.data()) == nullptr) Fail("no folder for a socket");
-    return {absl::StrCat("--listen=unix:", folder, "/socket"), cache,
-            "--shared_memory_bytes=2147483648"};
-  }
-
   ServerProcess process_;
   uint64_t incarnation_ = 0;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
-  std::unique_ptr<LeasedSegment> segment_;
 };
 
 }  // namespace sis

@@ -558,20 +558,6 @@ BEHAVIOURS = [
         ],
         servers=2,
     ),
-    Behaviour(
-        "shared memory is wanted of a server that has none to lease",
-        "FAILED_PRECONDITION names the server's flag",
-        [CREATE, ("lease_memory", "FAILED_PRECONDITION …--shared_memory_bytes…")],
-    ),
-    Behaviour(
-        "shared memory is wanted of several servers",
-        "refused",
-        [
-            CREATE,
-            ("lease_memory", Differs("UNIMPLEMENTED …", "INVALID_ARGUMENT …")),
-        ],
-        servers=2,
-    ),
 ]
 
 

@@ -154,7 +154,6 @@ class Actor {
     if (verb == "get_step") return GetStep(command);
     if (verb == "list_steps") return ListSteps();
     if (verb == "release") return Release(command);
-    if (verb == "lease_memory") return Told(client_->LeaseSharedMemory(1 << 20).status());
     if (stream_ == nullptr) return "FAILED_PRECONDITION no stream is open";
     if (verb == "block") return Block(command);
     if (verb == "seal") {

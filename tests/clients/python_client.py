@@ -211,6 +211,3 @@ class PythonClient:
         leases = [] if lease is None else [self._records.lease_id]
         released = self._client.release(self._run, refs, leases)
         return f"ok sequences {released.sequences} leases {released.leases} unknown {released.unknown}"
-
-    def lease_memory(self):
-        self._client.lease_segment(1 << 20).close()

@@ -59,7 +59,7 @@ class LiveTest(unittest.TestCase):
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
-        cls.server = LiveServer(f"--store=rocksdb:{folder.name}/store", shared_memory_bytes=64 << 20)
+        cls.server = LiveServer(f"--store=rocksdb:{folder.name}/store")
         cls.addClassCleanup(cls.server.close)
         other = http.server.ThreadingHTTPServer(("127.0.0.1", 0), OtherServer)
         threading.Thread(target=other.serve_forever, daemon=True).start()
@@ -70,8 +70,6 @@ class LiveTest(unittest.TestCase):
         cls.addClassCleanup(cls.prometheus.close)
         cls.client = sis.Client(cls.server.address)
         cls.addClassCleanup(cls.client.close)
-        cls.segment = cls.client.lease_segment(1 << 20)
-        cls.addClassCleanup(cls.segment.close)
 
         # With a demonstration beside it, and runs with and without labels.
         cls.runs = [

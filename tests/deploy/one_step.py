@@ -15,7 +15,7 @@ def log_softmax(logits):
     return (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
 
 
-def check_a_step(test, *, writes, reads, shared_memory=False):
+def check_a_step(test, *, writes, reads):
     """A worker appends at `writes`; a trainer at `reads` finds all of it and gets decisions."""
     names = [f"sequence-{i}" for i in range(8)]
     with sis.Client(writes if len(writes) > 1 else writes[0]) as client:
@@ -35,18 +35,7 @@ def check_a_step(test, *, writes, reads, shared_memory=False):
         test.assertTrue(records.present.all())
         current = log_softmax(np.concatenate([logits_of(i, 1) for i in range(len(names))]))
         log_probs, sampled_log_probs = sis.gather(records, current)
-        if shared_memory:
-            with client.lease_segment(log_probs.nbytes) as segment:
-                shared = segment.empty(log_probs.shape, np.float32)
-                shared[:] = log_probs
-                evaluation = client.evaluate(
-                    run, records, draw=0, log_probs=shared, sampled_log_probs=sampled_log_probs
-                )
-                del shared
-        else:
-            evaluation = client.evaluate(
-                run, records, draw=0, log_probs=log_probs, sampled_log_probs=sampled_log_probs
-            )
+        evaluation = client.evaluate(run, records, draw=0, log_probs=log_probs, sampled_log_probs=sampled_log_probs)
         totals = evaluation.totals
         test.assertEqual(totals.missing, 0)
         test.assertEqual(totals.accepted + totals.rejected + totals.outside_top_k, LENGTH * len(names))

@@ -41,13 +41,10 @@ class CacheWithOneRecord {
     if (!response.ok() || response->acks(0).code() != 0) std::abort();
   }
 
-  // The arrays are in the batch, or the batch says where in the segment.
-  absl::StatusOr<v1::AppendResponse> Apply(const v1::AppendBatch& batch,
-                                           std::shared_ptr<SharedSegment> segment = nullptr) {
+  absl::StatusOr<v1::AppendResponse> Apply(const v1::AppendBatch& batch) {
     const std::vector<AppendEntryView> entries = EntriesOf(batch);
     std::vector<EntryAck> acks;
     Ingest ingest = OpenIngest();
-    ingest.LieIn(std::move(segment));
     if (absl::Status status = ingest.Apply(entries, acks); !status.ok()) return status;
     std::string bytes;
     WriteAppendResponse(entries, acks, bytes);

@@ -1,5 +1,4 @@
-"""Every form x algorithm x encoding over gRPC, against the formulas in float64; a part of it in
-shared memory."""
+"""Every form x algorithm x encoding over gRPC, against the formulas in float64."""
 
 import unittest
 import unittest.mock
@@ -8,7 +7,6 @@ import numpy as np
 
 import sis
 from tests.integration.evaluated_batch import FORMS, LENGTHS, OUTPUTS, SEED, TOP_K, EvaluatedBatchTest, Values
-from server.testing.live_server import LiveServer
 from tests.reference import algorithms, numerics
 
 ALGORITHMS = {
@@ -187,23 +185,6 @@ class AlgorithmsTest(FormulasTest):
         for output in ("surrogates", "coefficients"):
             joined = np.concatenate([getattr(part, output) for part in together])
             self.assertEqual(joined.tobytes(), getattr(whole, output).tobytes())
-
-
-class AlgorithmsInSharedMemoryTest(FormulasTest):
-    @classmethod
-    def start_server(cls):
-        return LiveServer(shared_memory_bytes=16 << 20)
-
-    def test_every_form_and_algorithm(self):
-        run, _ = self.recorded("all", "fixed12")
-        with self.client.lease_segment(8 << 20) as segment:
-            records = self.client.fetch_top_k(run, list(LENGTHS), segment=segment)
-            for form in FORMS:
-                values = Values(records, self.logits, form, self.tokens, segment)
-                for weight, three_policies in (("sampled", False), ("expected", True)):
-                    with unittest.mock.patch.object(segment, "refer", wraps=segment.refer) as refer:
-                        self.check(run, records, values, "fixed12", weight, three_policies)
-                    self.assertGreater(refer.call_count, 10, form)
 
 
 if __name__ == "__main__":

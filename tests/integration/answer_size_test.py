@@ -116,9 +116,7 @@ class AnswerSizeTest(unittest.TestCase):
         self.assertGreater(checked, 15)
 
     def test_long_names_in_a_batch(self):
-        block = pb.Block(sequence=SEQUENCE)
         for name, batch in {
-            "segment": pb.AppendBatch(segment="x" * LONG, entries=[pb.AppendEntry(block=block)] * 50),
             "block": pb.AppendBatch(
                 entries=[pb.AppendEntry(block=pb.Block(sequence=pb.SequenceRef(id="x" * LONG)))] * 3
             ),

@@ -1,5 +1,5 @@
 // Entries of many sequences at once are what the same entries are one by one: stored, refused, lost
-// with a server and sent again; from shared memory, over one server and over replicas.
+// with a server and sent again; over one server and over replicas.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ constexpr uint32_t kBlock = 16;
 constexpr uint32_t kLengths[] = {64, 1, 100, 7, 33, 16, 48, 5, 80, 2, 17, 64};
 const RunRef kMany{"many"}, kOneByOne{"one-by-one"};
 
-enum class Over { kOneServer, kSharedMemory, kReplicas };
+enum class Over { kOneServer, kReplicas };
 
 // An entry that was refused: sequence, attempt, code, message.
 using Refused = std::tuple<std::string, uint32_t, absl::StatusCode, std::string>;
@@ -37,8 +37,7 @@ class AppendManyTest : public testing::TestWithParam<Over> {
  protected:
   void SetUp() override {
     for (int i = 0; i < (GetParam() == Over::kReplicas ? 3 : 1); ++i) {
-      options_.push_back(GetParam() == Over::kSharedMemory ? LiveServer::SharedMemoryOptions()
-                                                           : LiveServer::Options());
+      options_.push_back(LiveServer::Options());
       servers_.push_back(std::make_unique<LiveServer>(options_[i]));
       options_[i].listen = servers_[i]->grpc_address();
       names_.push_back(options_[i].listen);
@@ -47,7 +46,6 @@ class AppendManyTest : public testing::TestWithParam<Over> {
         GetParam() == Over::kReplicas ? Client::Connect(names_) : Client::Connect(names_[0]);
     ASSERT_TRUE(client.ok()) << client.status();
     client_ = *std::move(client);
-    if (GetParam() == Over::kSharedMemory) memory_ = *client_->LeaseSharedMemory(4 << 20);
     for (const RunRef& run : {kMany, kOneByOne}) {
       const v1::RunConfig config = LiveServer::RunRequest(run.run_id, kSlots, kVocabulary).config();
       ASSERT_TRUE(client_->CreateRun(run.run_id, config).ok());
@@ -66,23 +64,8 @@ class AppendManyTest : public testing::TestWithParam<Over> {
     }
   }
 
-  void TearDown() override { memory_.reset(); }
-
   void Add(const SequenceRef& sequence, uint32_t first_position, const RecordView& records) {
-    entries_.push_back(
-        BlockEntry{sequence,
-                   first_position,
-                   /*policy_version=*/0,
-                   {InMemory(records.sampled_ids), InMemory(records.sampled_log_probs),
-                    InMemory(records.ids), InMemory(records.log_probs)}});
-  }
-  // The array, in shared memory if there is any.
-  template <typename T>
-  std::span<const T> InMemory(std::span<const T> array) {
-    if (memory_ == nullptr) return array;
-    const std::span<T> copy = *memory_->Allocate<T>(array.size());
-    std::ranges::copy(array, copy.begin());
-    return copy;
+    entries_.push_back(BlockEntry{sequence, first_position, /*policy_version=*/0, records});
   }
 
   std::unique_ptr<AppendWriter> Stream(const RunRef& run) {
@@ -146,7 +129,6 @@ class AppendManyTest : public testing::TestWithParam<Over> {
   std::vector<std::string> names_;
   std::vector<std::unique_ptr<LiveServer>> servers_;
   std::unique_ptr<Client> client_;
-  std::unique_ptr<SharedMemory> memory_;
   std::vector<Slice> slices_;
   std::vector<Records> records_;
   std::vector<AppendEntry> entries_;
@@ -223,12 +205,11 @@ TEST_P(AppendManyTest, AfterARestartAnotherStreamTakesThemAgain) {
 }
 
 std::string NameOf(const testing::TestParamInfo<Over>& over) {
-  constexpr const char* kNames[] = {"OneServer", "SharedMemory", "Replicas"};
+  constexpr const char* kNames[] = {"OneServer", "Replicas"};
   return kNames[static_cast<int>(over.param)];
 }
 
-INSTANTIATE_TEST_SUITE_P(All, AppendManyTest,
-                         testing::Values(Over::kOneServer, Over::kSharedMemory, Over::kReplicas),
+INSTANTIATE_TEST_SUITE_P(All, AppendManyTest, testing::Values(Over::kOneServer, Over::kReplicas),
                          NameOf);
 
 }  // namespace

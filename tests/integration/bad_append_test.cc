@@ -1,4 +1,4 @@
-// Bad input of Append, in messages and in shared memory.
+// Bad input of Append.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -11,14 +11,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class BadAppendTest : public BadInputTest, public testing::WithParamInterface<ArraysIn> {
- protected:
-  BadAppendTest() : BadInputTest(GetParam()) {}
-};
+using BadAppendTest = BadInputTest;
 
-INSTANTIATE_TEST_SUITE_P(, BadAppendTest, EitherWay(), NameOfWay);
-
-TEST_P(BadAppendTest, AppendHeader) {
+TEST_F(BadAppendTest, AppendHeader) {
   const v1::AppendRequest good = LiveServer::Header("run", kVocabulary);
   const auto expect = [&](const std::function<void(v1::AppendHeader&)>& spoil,
                           grpc::StatusCode code, const std::string& part) {
@@ -55,7 +50,7 @@ TEST_P(BadAppendTest, AppendHeader) {
   sampling([](S& s) { s.set_grammar(true); }, "grammar");
 }
 
-TEST_P(BadAppendTest, AppendMessages) {
+TEST_F(BadAppendTest, AppendMessages) {
   v1::AppendRequest batch;
   *batch.mutable_batch()->add_entries()->mutable_block() = GoodBlock("early");
   ExpectStreamEnds(batch, grpc::INVALID_ARGUMENT, "must come first");
@@ -66,7 +61,7 @@ TEST_P(BadAppendTest, AppendMessages) {
   EXPECT_THAT(twice.status.error_message(), HasSubstr("sent twice"));
 }
 
-TEST_P(BadAppendTest, BlockShapes) {
+TEST_F(BadAppendTest, BlockShapes) {
   using B = v1::Block;
   ExpectInvalid([](B& b) { b.mutable_sequence()->set_id(""); }, {"sequence.id"});
   ExpectInvalid([](B& b) { b.mutable_sequence()->set_id(std::string(257, 'x')); }, {"257 bytes"});
@@ -81,7 +76,7 @@ TEST_P(BadAppendTest, BlockShapes) {
   ExpectInvalid([](B& b) { b.set_crc32c(1); }, {"crc32c: 1"});
 }
 
-TEST_P(BadAppendTest, BlockValues) {
+TEST_F(BadAppendTest, BlockValues) {
   using B = v1::Block;
   const auto sampled_id = [](int32_t id) {
     return [=](B& b) { Set(b.mutable_sampled_ids(), 1, id); };
@@ -134,7 +129,7 @@ TEST_P(BadAppendTest, BlockValues) {
       {"top_k_ids at position", "slot 1", "after an unused slot"});
 }
 
-TEST_P(BadAppendTest, RaggedBlocks) {
+TEST_F(BadAppendTest, RaggedBlocks) {
   using B = v1::Block;
   const auto counts = [](uint16_t first, uint16_t second) {
     return [=](B& b) {
@@ -173,7 +168,7 @@ TEST_P(BadAppendTest, RaggedBlocks) {
   EXPECT_EQ(appended.acks[0].code(), 0) << appended.acks[0].message();
 }
 
-TEST_P(BadAppendTest, ConflictsAndSeals) {
+TEST_F(BadAppendTest, ConflictsAndSeals) {
   v1::Block other = GoodBlock("good");
   Set(other.mutable_sampled_ids(), 1, int32_t{8});
   ExpectRefused(other, grpc::ALREADY_EXISTS, {"'good'", "position 1"});
@@ -202,7 +197,7 @@ TEST_P(BadAppendTest, ConflictsAndSeals) {
   expect_entry(v1::AppendEntry(), grpc::INVALID_ARGUMENT, "neither block nor seal");
 }
 
-TEST_P(BadAppendTest, OneBadEntryLeavesItsNeighboursAlone) {
+TEST_F(BadAppendTest, OneBadEntryLeavesItsNeighboursAlone) {
   v1::AppendRequest request;
   v1::Block bad = GoodBlock("bad");
   bad.clear_top_k_ids();

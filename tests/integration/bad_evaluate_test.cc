@@ -1,4 +1,4 @@
-// Bad input of Evaluate, in messages and in shared memory.
+// Bad input of Evaluate.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -12,14 +12,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class BadEvaluateTest : public BadInputTest, public testing::WithParamInterface<ArraysIn> {
- protected:
-  BadEvaluateTest() : BadInputTest(GetParam()) {}
-};
+using BadEvaluateTest = BadInputTest;
 
-INSTANTIATE_TEST_SUITE_P(, BadEvaluateTest, EitherWay(), NameOfWay);
-
-TEST_P(BadEvaluateTest, Shapes) {
+TEST_F(BadEvaluateTest, Shapes) {
   using E = v1::EvaluateRequest;
   const auto expect = [&](const std::function<void(E&)>& spoil, grpc::StatusCode code,
                           const std::vector<std::string>& parts) {
@@ -60,7 +55,7 @@ TEST_P(BadEvaluateTest, Shapes) {
       grpc::FAILED_PRECONDITION, {"'good'", "position 2", "never_arrived"});
 }
 
-TEST_P(BadEvaluateTest, Values) {
+TEST_F(BadEvaluateTest, Values) {
   for (const float bad : {kNan, kInfinity, 0.5f}) {
     v1::EvaluateRequest request = GoodEvaluate();
     Set(request.mutable_gathered()->mutable_log_probs(), 3, bad);
@@ -88,7 +83,7 @@ TEST_P(BadEvaluateTest, Values) {
   }
 }
 
-TEST_P(BadEvaluateTest, NeedsLogProbsAtEverySlot) {
+TEST_F(BadEvaluateTest, NeedsLogProbsAtEverySlot) {
   v1::EvaluateRequest request = GoodReduced();
   request.set_total_variation(true);
   ExpectInvalid(request, {"total_variation: needs log-probs at every slot"});
@@ -98,7 +93,7 @@ TEST_P(BadEvaluateTest, NeedsLogProbsAtEverySlot) {
 }
 
 // Values at masked and missing positions are not looked at.
-TEST_P(BadEvaluateTest, RowsThatAreNotLookedAtMayHoldAnything) {
+TEST_F(BadEvaluateTest, RowsThatAreNotLookedAtMayHoldAnything) {
   v1::EvaluateRequest request = GoodEvaluate();
   request.mutable_slices(0)->set_length(3);  // the last one never arrived
   request.set_mask(std::string("\1\0\1", 3));

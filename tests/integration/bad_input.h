@@ -39,8 +39,6 @@ void Set(std::string* bytes, size_t index, T value) {
 
 class BadInputTest : public testing::Test {
  protected:
-  explicit BadInputTest(ArraysIn arrays = ArraysIn::kMessages) : connection_(arrays) {}
-
   void SetUp() override {
     connection_.CreateRun(LiveServer::RunRequest("run", kTopK, kVocabulary));
     const LiveServer::Appended appended = AppendBlock(GoodBlock("good"));

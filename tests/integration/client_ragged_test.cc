@@ -1,5 +1,5 @@
 // The C++ client's ragged records and values: the padded ones without unused slots, and the same
-// decisions, over messages, in shared memory, cut up, and of several servers.
+// decisions, whole, cut up, and of several servers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,6 @@ namespace sis {
 namespace {
 
 constexpr uint32_t kLengths[] = {192, 100, 1, 64, 70, 33};
-constexpr size_t kBytes = 2 << 20;
 const RunRef kRun{"run"};
 
 ServerOptions WithAnyTopK(ServerOptions options) {
@@ -32,7 +31,7 @@ ServerOptions WithAnyTopK(ServerOptions options) {
 // Of K slots.
 class ClientRaggedTest : public testing::TestWithParam<int> {
  protected:
-  ClientRaggedTest() : live_(WithAnyTopK(LiveServer::SharedMemoryOptions(4 * kBytes))) {
+  ClientRaggedTest() : live_(WithAnyTopK(LiveServer::Options())) {
     for (const uint32_t length : kLengths) {
       slices_.push_back({{absl::StrCat("s", slices_.size())}, 0, length});
       records_.push_back(generator_.NextRecords(length));
@@ -115,24 +114,20 @@ class ClientRaggedTest : public testing::TestWithParam<int> {
 };
 
 TEST_P(ClientRaggedTest, RecordsAreThePaddedOnesWithoutUnusedSlots) {
-  const auto memory = *client_->LeaseSharedMemory(kBytes);
-  for (SharedMemory* const place : {static_cast<SharedMemory*>(nullptr), memory.get()}) {
-    const auto got = client_->FetchTopK(kRun, slices_, {.memory = place, .ragged = true});
-    ASSERT_TRUE(got.ok()) << got.status();
-    ExpectRagged(*got);
-    EXPECT_THAT(got->top_k_counts, testing::Contains(0));
-    EXPECT_LT(got->ids.size(), padded_.ids.size() * 0.9);
-    const auto some = client_->FetchTopK(
-        kRun, slices_, {.arrays = {v1::TOP_K_IDS}, .memory = place, .ragged = true});
-    ASSERT_TRUE(some.ok()) << some.status();
-    EXPECT_EQ(BytesOf(some->ids), BytesOf(got->ids));
-    EXPECT_EQ(BytesOf(some->top_k_counts), BytesOf(got->top_k_counts));
-    EXPECT_TRUE(some->log_probs.empty());
-    const auto none = client_->FetchTopK(
-        kRun, slices_, {.arrays = {v1::SAMPLED_IDS}, .memory = place, .ragged = true});
-    ASSERT_TRUE(none.ok()) << none.status();
-    EXPECT_TRUE(none->top_k_counts.empty());
-  }
+  const auto got = client_->FetchTopK(kRun, slices_, {.ragged = true});
+  ASSERT_TRUE(got.ok()) << got.status();
+  ExpectRagged(*got);
+  EXPECT_THAT(got->top_k_counts, testing::Contains(0));
+  EXPECT_LT(got->ids.size(), padded_.ids.size() * 0.9);
+  const auto some = client_->FetchTopK(kRun, slices_, {.arrays = {v1::TOP_K_IDS}, .ragged = true});
+  ASSERT_TRUE(some.ok()) << some.status();
+  EXPECT_EQ(BytesOf(some->ids), BytesOf(got->ids));
+  EXPECT_EQ(BytesOf(some->top_k_counts), BytesOf(got->top_k_counts));
+  EXPECT_TRUE(some->log_probs.empty());
+  const auto none =
+      client_->FetchTopK(kRun, slices_, {.arrays = {v1::SAMPLED_IDS}, .ragged = true});
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_TRUE(none->top_k_counts.empty());
 }
 
 TEST_P(ClientRaggedTest, DecisionsAreTheSameHoweverTheyAreSent) {
@@ -152,18 +147,6 @@ TEST_P(ClientRaggedTest, DecisionsAreTheSameHoweverTheyAreSent) {
     const auto cut_up = client->Evaluate(kRun, padded_.slices, gathered->values(), options_);
     ASSERT_TRUE(cut_up.ok()) << cut_up.status();
     ExpectSame(*cut_up, *expected);
-    const auto memory = *client->LeaseSharedMemory(kBytes);
-    const auto put = [&]<typename T>(const std::vector<T>& values) {
-      const std::span<T> part = *memory->Allocate<T>(values.size());
-      std::ranges::copy(values, part.begin());
-      return part;
-    };
-    const GatheredValues shared{.log_probs = put(gathered->log_probs),
-                                .sampled_log_probs = put(gathered->sampled_log_probs),
-                                .top_k_counts = put(gathered->top_k_counts)};
-    const auto in_memory = client->Evaluate(kRun, padded_.slices, shared, options_);
-    ASSERT_TRUE(in_memory.ok()) << in_memory.status();
-    ExpectSame(*in_memory, *expected);
   }
 }
 

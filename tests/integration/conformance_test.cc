@@ -1,6 +1,5 @@
-// The conformance suite's positions by way of a live server, in every encoding, their arrays in
-// messages or in shared memory: what comes back is byte for byte what the scalar backend gives for
-// the values that the encoding keeps.
+// The conformance suite's positions by way of a live server, in every encoding: what comes back is
+// byte for byte what the scalar backend gives for the values that the encoding keeps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -151,11 +150,8 @@ void ExpectSame(const v1::EvaluateResponse& response, const Results& expected) {
   }
 }
 
-class ConformanceTest : public testing::TestWithParam<ArraysIn> {};
-INSTANTIATE_TEST_SUITE_P(, ConformanceTest, EitherWay(), NameOfWay);
-
-TEST_P(ConformanceTest, ALiveServerGivesTheBytesOfTheScalarBackend) {
-  Connection connection(GetParam());
+TEST(ConformanceTest, ALiveServerGivesTheBytesOfTheScalarBackend) {
+  Connection connection;
   std::mt19937_64 random(40);
   for (const int slots : {1, 5, 10, 50}) {
     for (const Encoding& encoding : kEncodings) {

@@ -109,13 +109,11 @@ std::vector<float> LogRatios(Connection& connection, const std::vector<Recorded>
   return log_ratios;
 }
 
-class Determinism : public testing::TestWithParam<ArraysIn> {};
-
-TEST_P(Determinism, RetryBatchingAndRestartGiveTheSameBytes) {
+TEST(Determinism, RetryBatchingAndRestartGiveTheSameBytes) {
   const std::vector<Recorded> sequences = Record(/*seed=*/5);
   std::vector<float> expected;
   {
-    Connection connection(GetParam());
+    Connection connection;
     AppendAll(connection, sequences, /*block_length=*/kLength);
     expected = LogRatios(connection, sequences, kLength, kSequences, /*draw=*/3);
     ASSERT_EQ(expected.size(), size_t{kSequences * kLength});
@@ -125,17 +123,14 @@ TEST_P(Determinism, RetryBatchingAndRestartGiveTheSameBytes) {
     EXPECT_NE(Bytes(LogRatios(connection, sequences, kLength, kSequences, 4)), Bytes(expected))
         << "another draw must differ";
   }
-  // Arrays that were in messages for the first server are in a segment for this one, and the other
-  // way round.
-  Connection restarted(GetParam() == ArraysIn::kMessages ? ArraysIn::kSegment
-                                                         : ArraysIn::kMessages);
+  Connection restarted;
   AppendAll(restarted, sequences, /*block_length=*/1);
   EXPECT_EQ(Bytes(LogRatios(restarted, sequences, 11, 3, 3)), Bytes(expected)) << "restart";
 }
 
-TEST_P(Determinism, EachPositionCountsOnceHoweverOftenItIsAsked) {
+TEST(Determinism, EachPositionCountsOnceHoweverOftenItIsAsked) {
   const std::vector<Recorded> sequences = Record(/*seed=*/6);
-  Connection connection(GetParam());
+  Connection connection;
   AppendAll(connection, sequences, kLength);
   for (const auto& [length, per_call] : {std::pair{40, 1}, {7, 4}, {kLength, kSequences}}) {
     LogRatios(connection, sequences, length, per_call, /*draw=*/9);
@@ -152,8 +147,6 @@ TEST_P(Determinism, EachPositionCountsOnceHoweverOftenItIsAsked) {
     EXPECT_EQ(response.sequences(), uint64_t{kSequences});
   }
 }
-
-INSTANTIATE_TEST_SUITE_P(, Determinism, EitherWay(), NameOfWay);
 
 }  // namespace
 }  // namespace sis

@@ -31,11 +31,8 @@ class Values:
         logits: np.ndarray,
         form: str,
         tokens: Optional[np.ndarray] = None,
-        segment: Optional[sis.Segment] = None,
     ):
-        """tokens: the sampled ones, where that of a lost position is to be known. segment: where
-        the arrays are put."""
-        self.segment = segment
+        """tokens: the sampled ones, where that of a lost position is to be known."""
         rows = np.arange(len(records))
         slots, sampled = np.maximum(records.ids, 0), np.maximum(records.sampled_ids, 0)
         if tokens is not None:
@@ -53,12 +50,7 @@ class Values:
         return numerics.reduce_gathered(records, gathered, TOP_K)
 
     def evaluate(self, client: sis.Client, run: sis.Run, records: sis.TopKRecords, **keywords) -> sis.Evaluation:
-        def put(array: np.ndarray) -> np.ndarray:
-            """One array in the segment is enough: the client puts the others there, and the
-            answers."""
-            return array if self.segment is None else self.segment.place(array)
-
-        sampled = put(self.sampled)
+        sampled = self.sampled
         if self.form == "reduced":
             envelopes, masses = sis.reduce(records, self.sent)
             return client.evaluate_reduced(

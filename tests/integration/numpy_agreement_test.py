@@ -12,7 +12,6 @@ import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
-from sis.servers.single_server import SingleServer
 from tests.integration.live_server import LiveServerTest
 from tests.reference import numerics
 
@@ -228,46 +227,6 @@ class NumpyAgreementTest(LiveServerTest):
                 inside.any(axis=1), np.where(inside, current, 0).sum(axis=1), sampled_log_probs
             ).astype(np.float32)
             self.check(path.stem, 5, 262_208, record, current, current_sampled)
-
-
-class InSegmentTest(NumpyAgreementTest):
-    """The same, of a trainer on the server's machine, whose arrays and records lie in a leased
-    segment."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.server = LiveServer(*FLAGS, shared_memory_bytes=8 << 20)
-        cls.addClassCleanup(cls.server.close)
-        cls.client = sis.Client(cls.server.address)
-        cls.addClassCleanup(cls.client.close)
-        cls.segment = cls.client.lease_segment(8 << 20)
-        cls.addClassCleanup(cls.segment.close)
-
-    def place(self, array):
-        place = self.segment.empty(array.shape, array.dtype)
-        place[...] = array
-        return place
-
-    def fetch(self, run):
-        fetched = self.client.fetch_top_k(run, ["s"], segment=self.segment)
-        self.assertTrue(all(map(self.segment.holds, fetched.arrays.values())))
-        return fetched
-
-    def compare(self, expected, actual):
-        super().compare(expected, actual)
-        self.assertTrue(self.requests.pop().segment)
-
-    def setUp(self):
-        self.requests = []
-        evaluate_all = SingleServer.evaluate_all
-
-        def noted(service, makers, answers):
-            self.requests += [make().message for make in makers]
-            return evaluate_all(service, makers, answers)
-
-        patch = unittest.mock.patch.object(SingleServer, "evaluate_all", noted)
-        patch.start()
-        self.addCleanup(patch.stop)
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ class CutTest(unittest.TestCase):
 class RaggedTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.servers = [LiveServer(cache_bytes=64 << 20, shared_memory_bytes=64 << 20) for _ in range(2)]
+        cls.servers = [LiveServer(cache_bytes=64 << 20) for _ in range(2)]
         for server in cls.servers:
             cls.addClassCleanup(server.close)
 
@@ -117,10 +117,10 @@ class RaggedTest(unittest.TestCase):
         self.blocks = []
         made = server_append.encoded_entries.request
 
-        def request(batch, segment):
-            data, offset = made(batch, segment)
+        def request(batch):
+            data, offset = made(batch)
             for entry in pb.AppendRequest.FromString(data).batch.entries:
-                self.blocks.append((bool(segment), entry.block))
+                self.blocks.append(entry.block)
             return data, offset
 
         patch = unittest.mock.patch.object(server_append.encoded_entries, "request", request)
@@ -167,11 +167,11 @@ class RaggedTest(unittest.TestCase):
             other = self.create(f"{encoding}-whole", log_prob_encoding=encoding)
             blocks = [sis.Block(name, 0, 0, *record(seed=seed)) for seed, name in enumerate(("a", "b"))]
             self.append(run, *blocks)
-            sent = [block for _, block in self.blocks]
+            sent = list(self.blocks)
             self.blocks.clear()
             with self.whole():
                 self.append(other, *blocks)
-            for cut, (_, block) in zip(sent, self.blocks, strict=True):
+            for cut, block in zip(sent, self.blocks, strict=True):
                 self.assertEqual(len(cut.top_k_counts), 2 * ROWS)
                 self.assertEqual(len(block.top_k_counts), 0)
                 self.assertLess(3 * len(cut.top_k_ids), len(block.top_k_ids))
@@ -185,7 +185,7 @@ class RaggedTest(unittest.TestCase):
     def test_short_blocks_and_runs_without_a_mass_are_sent_whole(self):
         self.append(self.create("short"), sis.Block("s", 0, 0, *record(16)))
         self.append(self.create("no-mass", mass=0.0), sis.Block("s", 0, 0, *record()))
-        self.assertEqual([len(block.top_k_counts) for _, block in self.blocks], [0, 0])
+        self.assertEqual([len(block.top_k_counts) for block in self.blocks], [0, 0])
 
     def test_a_server_that_knows_of_no_mass_is_sent_whole_sets(self):
         get_run = self.client._service.GetRun
@@ -200,7 +200,7 @@ class RaggedTest(unittest.TestCase):
         self.assertEqual(run.config.mass, 0)
         self.append(run, sis.Block("s", 0, 0, *record()))
         self.append(run, sis.Block("t", 0, 0, **ragged_form(record())))
-        self.assertEqual([len(block.top_k_counts) for _, block in self.blocks], [0, 0])
+        self.assertEqual([len(block.top_k_counts) for block in self.blocks], [0, 0])
         self.assertEqual(self.told(run, ["s"])[0][:4], self.told(run, ["t"])[0][:4])
         self.assertEqual(self.client.get_run(run.id).run.config.mass, 0.95)
 
@@ -211,7 +211,7 @@ class RaggedTest(unittest.TestCase):
             # Cut by the caller, too late.
             stream.block("s", first_position=0, policy_version=0, **ragged_form(made))
             stream.seal("s", length=ROWS)
-        ((_, block),) = [(placed, block) for placed, block in self.blocks if block.sampled_ids]
+        (block,) = [block for block in self.blocks if block.sampled_ids]
         self.assertEqual(np.frombuffer(block.top_k_counts, "<u2").sum(), len(block.top_k_ids) // 4)
         with self.whole():
             self.append(other, sis.Block("s", 0, 0, *made), sis.Seal("s", ROWS))
@@ -220,39 +220,20 @@ class RaggedTest(unittest.TestCase):
         plain = self.create("plain", mass=0.0)
         self.append(plain, sis.Block("s", 0, 0, *made), sis.Block("s", 0, 0, **ragged_form(made)))
 
-    def test_in_shared_memory_too(self):
-        made, run = record(), self.create("r")
-        self.append(run, sis.Block("s", 0, 0, *made))
-        with self.client.lease_segment(4 << 20) as segment:
-
-            def put(arrays):
-                placed = {name: segment.empty(array.shape, array.dtype) for name, array in arrays.items()}
-                for name, array in arrays.items():
-                    placed[name][...] = array
-                return placed
-
-            self.blocks.clear()
-            form = ragged_form(made)
-            form["top_k_counts"] = form["top_k_counts"].astype(np.uint16)
-            self.append(run, sis.Block("t", 0, 0, **put(form)), sis.Block("u", 0, 0, **put(made._asdict())))
-            self.assertEqual([placed for placed, _ in self.blocks], [True, True])
-        records = [self.told(run, [name])[0][:4] for name in "stu"]
-        self.assertEqual(records, [records[0]] * 3)
-
     def test_over_replicas(self):
         several = self.connect([server.address for server in self.servers])
         run, other = self.create("r", several), self.create("whole", several)
         names = [f"s{index}" for index in range(8)]
         blocks = [sis.Block(name, 0, 0, *record(400, seed)) for seed, name in enumerate(names)]
         self.append(run, *blocks, client=several)
-        self.assertEqual({len(block.top_k_counts) for _, block in self.blocks}, {800})
+        self.assertEqual({len(block.top_k_counts) for block in self.blocks}, {800})
         with self.whole():
             self.append(other, *blocks, client=several)
         self.blocks.clear()
         with several.append(run, sampling=SAMPLING) as stream:
             for block in blocks:
                 stream.block(block.sequence, **dict(list(block._asdict().items())[1:]))
-        self.assertEqual({len(block.top_k_counts) for _, block in self.blocks}, {800})
+        self.assertEqual({len(block.top_k_counts) for block in self.blocks}, {800})
         told = self.told(run, names, several)
         self.assertEqual(told[0][:4], self.told(other, names, several)[0][:4])
         self.assertEqual(told[2], ())

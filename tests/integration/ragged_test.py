@@ -1,8 +1,7 @@
 """Ragged records and values of the Python client: the same as padded ones in everything that can be
-seen, over messages and in a segment, cut up or whole, with one server and with several."""
+seen, cut up or whole, with one server and with several."""
 
 import dataclasses
-import functools
 import unittest
 import unittest.mock
 
@@ -46,7 +45,7 @@ def append(client, run):
 class RaggedTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = LiveServer(shared_memory_bytes=16 << 20)
+        cls.server = LiveServer()
         cls.addClassCleanup(cls.server.close)
         cls.client = sis.Client(cls.server.address, timeout=30)
         cls.addClassCleanup(cls.client.close)
@@ -75,9 +74,9 @@ class RaggedTest(unittest.TestCase):
         self.once = list(range(len(self.names) - 1))
         generator.shuffle(self.once)
 
-    def records(self, ragged, client=None, segment=None, **keywords):
+    def records(self, ragged, client=None, **keywords):
         client = client or self.client
-        return client.fetch_top_k(self.run_, self.names, ragged=ragged, segment=segment, **keywords)
+        return client.fetch_top_k(self.run_, self.names, ragged=ragged, **keywords)
 
     def assert_records(self, got, expected):
         self.assertEqual(got.slices, expected.slices)
@@ -96,20 +95,17 @@ class RaggedTest(unittest.TestCase):
         self.assertIn(TOP_K, counts)
 
     def test_records_are_the_same(self):
-        segment = self.client.lease_segment(1 << 20)
-        self.addCleanup(segment.close)
-        for place in (None, segment):
-            ragged = self.records(True, segment=place)
-            self.assertTrue(ragged.ragged)
-            self.assertEqual(ragged.arrays["ids"].ndim, 1)
-            self.assert_records(ragged, self.padded)
-            self.assert_records(ragged.select([3, 0, 5, 6]), self.padded.select([3, 0, 5, 6]))
-            self.assert_records(ragged.select([]), self.padded.select([]))
-            for arrays in (("ids",), ("log_probs", "sampled_ids")):
-                expected = self.records(False, arrays=arrays)
-                self.assert_records(self.records(True, segment=place, arrays=arrays), expected)
-            # There is nothing to be ragged.
-            self.assertFalse(self.records(True, segment=place, arrays=("sampled_ids",)).ragged)
+        ragged = self.records(True)
+        self.assertTrue(ragged.ragged)
+        self.assertEqual(ragged.arrays["ids"].ndim, 1)
+        self.assert_records(ragged, self.padded)
+        self.assert_records(ragged.select([3, 0, 5, 6]), self.padded.select([3, 0, 5, 6]))
+        self.assert_records(ragged.select([]), self.padded.select([]))
+        for arrays in (("ids",), ("log_probs", "sampled_ids")):
+            expected = self.records(False, arrays=arrays)
+            self.assert_records(self.records(True, arrays=arrays), expected)
+        # There is nothing to be ragged.
+        self.assertFalse(self.records(True, arrays=("sampled_ids",)).ragged)
 
     def test_a_run_with_a_mass_target_is_fetched_so_by_itself(self):
         records = self.client.fetch_top_k(self.run_, self.names)
@@ -120,12 +116,6 @@ class RaggedTest(unittest.TestCase):
         self.assert_records(
             self.client.fetch_top_k(other, list(LENGTHS), ragged=True), self.client.fetch_top_k(other, list(LENGTHS))
         )
-
-    def test_a_segment_that_is_too_small_says_what_is_needed(self):
-        segment = self.client.lease_segment(4096)
-        self.addCleanup(segment.close)
-        with self.assertRaisesRegex(sis.InvalidArgument, "are needed"):
-            self.records(True, segment=segment)
 
     def evaluate(self, client, records, log_probs, sampled, curve=(1, 2, 9, TOP_K), **keywords):
         return client.evaluate(
@@ -152,8 +142,6 @@ class RaggedTest(unittest.TestCase):
 
     def test_decisions_are_the_same_however_they_are_sent(self):
         padded, values, ragged, used, sampled = self.both(self.once)
-        segment = self.client.lease_segment(2 << 20)
-        self.addCleanup(segment.close)
         for keywords in ({}, {"top_k": 3}):
             curve = [1, 2, 3] if "top_k" in keywords else [1, 2, 9, TOP_K]
 
@@ -168,29 +156,6 @@ class RaggedTest(unittest.TestCase):
             for limit in (1, 3000):
                 with unittest.mock.patch.object(SingleServer, "micro_batch_bytes", limit):
                     assert_same_evaluation(self, evaluate(self.client, ragged, used, sampled), expected)
-                with unittest.mock.patch.object(SingleServer, "segment_batch_bytes", limit):
-                    assert_same_evaluation(self, evaluate(self.client, ragged, segment.place(used), sampled), expected)
-            assert_same_evaluation(self, evaluate(self.client, ragged, segment.place(used), sampled), expected)
-
-    def test_micro_batches_of_a_trainer_are_read_where_they_lie(self):
-        with self.client.lease_segment(2 << 20) as segment:
-            whole = self.records(True, segment=segment)
-            used = self.log_probs[np.arange(TOP_K) < whole.counts[:, None]]
-            # From any element of the segment on.
-            at_slots, own = (segment.empty(len(values) + 1)[1:] for values in (used, self.sampled))
-            at_slots[...], own[...] = used, np.minimum(self.sampled, 0)
-            for chosen in ([0], [1, 2], [3], [4, 5, 6]):
-                rows = slice(whole.rows(chosen[0]).start, whole.rows(chosen[-1]).stop)
-                slots = slice(whole.offsets[rows.start], whole.offsets[rows.stop])
-                call = functools.partial(self.client.evaluate, self.run_, draw=7, outputs=("acceptance_probabilities",))
-                expected = call(
-                    self.padded.select(chosen), log_probs=self.log_probs[rows], sampled_log_probs=own[rows].copy()
-                )
-                current = {"log_probs": at_slots[slots], "sampled_log_probs": own[rows]}
-                with unittest.mock.patch.object(segment, "empty", side_effect=AssertionError("a copy")):
-                    assert_same_evaluation(self, call(whole.select(chosen), **current), expected)
-                with unittest.mock.patch.object(segment, "alignment", 64):  # of a server of 0.1.0
-                    assert_same_evaluation(self, call(whole.select(chosen), **current), expected)
 
     def test_with_several_servers_too(self):
         padded, values, _, used, sampled = self.both(self.once)

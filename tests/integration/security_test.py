@@ -34,7 +34,6 @@ LEAST_ROLES = {
     "ListSequences": "viewer",
     "CreateRun": "worker",
     "Append": "worker",
-    "LeaseSegment": "worker",
     "FetchTopK": "trainer",
     "Evaluate": "trainer",
     "AdvanceVersion": "trainer",
@@ -69,7 +68,6 @@ def calls_of(stub, run_id):
                 metadata=m,
             )
         ),
-        "LeaseSegment": lambda m: first(stub.LeaseSegment(pb.LeaseSegmentRequest(bytes=1), metadata=m)),
         "FetchTopK": lambda m: first(
             stub.FetchTopK(
                 pb.FetchTopKRequest(run=run, slices=[pb.Slice(sequence=pb.SequenceRef(id="s"), length=1)]), metadata=m
@@ -84,8 +82,7 @@ def calls_of(stub, run_id):
 
 class SecurityTest(SecuredServerTest):
     def test_every_role_may_call_what_it_needs_and_nothing_else(self):
-        # At a Unix socket, so that shared memory is among it.
-        server = self.start(f"--identities={self.identities}", shared_memory_bytes=1 << 20)
+        server = self.start(f"--identities={self.identities}")
         calls = calls_of(self.stub(server.address), "r")
         self.assertEqual(calls.keys(), LEAST_ROLES.keys())
         methods = pb.DESCRIPTOR.services_by_name["RatioService"].methods_by_name.keys()
@@ -103,7 +100,7 @@ class SecurityTest(SecuredServerTest):
                     self.assertIn(LEAST_ROLES[method], message)
 
     def test_anothers_run_is_as_if_it_were_not_there(self):
-        server = self.start(f"--identities={self.identities}", shared_memory_bytes=1 << 20)
+        server = self.start(f"--identities={self.identities}")
         stub = self.stub(server.address)
         alice = bearer(token("alice", "trainer"))
         self.assertEqual(outcome(calls_of(stub, "hers")["CreateRun"], alice)[0], grpc.StatusCode.OK)

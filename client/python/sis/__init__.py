@@ -73,7 +73,6 @@ from sis.run import Runs as Runs
 from sis.run import RunStatus as RunStatus
 from sis.run import Sampling as Sampling
 from sis.run import Verdict as Verdict
-from sis.segment import Segment as Segment
 from sis.server_state import Activity as Activity
 from sis.server_state import ServerState as ServerState
 from sis.top_k import TopK as TopK

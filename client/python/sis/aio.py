@@ -121,8 +121,6 @@ class Client:
     inspect_sequence = _awaited(sis.client.Client.inspect_sequence)
     export = _awaited(sis.client.Client.export)
     append_many = _awaited(sis.client.Client.append_many)
-    empty_top_k = _awaited(sis.client.Client.empty_top_k)
-    lease_segment = _awaited(sis.client.Client.lease_segment)
     fetch_top_k = _awaited(sis.client.Client.fetch_top_k)
     evaluate = _awaited(sis.client.Client.evaluate)
     evaluate_reduced = _awaited(sis.client.Client.evaluate_reduced)

@@ -6,7 +6,7 @@ import abc
 import atexit
 import os
 import warnings
-from typing import Callable, Dict, Iterable, NamedTuple, Optional, Sequence
+from typing import Dict, Iterable, NamedTuple, Optional, Sequence
 
 from sis import spans
 from sis.append_streams import encoded_entries
@@ -16,7 +16,6 @@ from sis.entries import Annotation, AppendEntry, Block, Gap, Seal
 from sis.owner import Owner
 from sis.records import MissingReason, SequenceRef
 from sis.run import Run, RunConfig, Sampling
-from sis.segment import Segment
 from sis.v1 import ratio_service_pb2 as pb
 
 
@@ -97,11 +96,10 @@ class AppendStream(abc.ABC):
     called before it, by whichever thread, and raises the refusals of all.
     """
 
-    def __init__(self, config: RunConfig, segments: Callable[[], Sequence[Segment]] = tuple) -> None:
-        """`config`: of the run. `segments`: those that the server shares at present."""
+    def __init__(self, config: RunConfig) -> None:
+        """`config`: of the run."""
         self._owner = Owner()
         self._config = config
-        self._segments = segments
         self._closed = False
 
     def block(
@@ -121,12 +119,9 @@ class AppendStream(abc.ABC):
 
         sampled_ids int [T], sampled_log_probs float32 [T]; top_k_ids int [T, K] and top_k_log_probs
         float32 [T, K] as numerics.md, section 2, wants them: sis.canonical makes them of an
-        engine's columns. The arrays are copied, unless all four are int32 and float32 and lie in one
-        open segment (Client.empty_top_k, Client.lease_segment): the server reads those where they are.
-        Do not write to them before a flush has returned; dropping them is safe. If the lease ends
-        before, they are sent as a copy.
+        engine's columns. The arrays are copied.
         top_k_counts: int [T], how many slots each position uses; then top_k_ids and top_k_log_probs
-        hold those alone, one position after the other (uint16, if they are to stay in a segment).
+        hold those alone, one position after the other.
         None: K each. What a run's mass leaves out of sets [T, K] is neither sent nor checked.
         ValueError if shapes or types are wrong; what only the server can tell is raised by the next
         flush.
@@ -159,25 +154,21 @@ class AppendStream(abc.ABC):
         self._put(Seal(sequence, length, attempt, annotation))
 
     def append_many(self, entries: Iterable[AppendEntry]) -> None:
-        """Blocks, gaps and seals of any sequences, as those above one by one, but for less of this process's time. They are sent at once. Arrays that lie in shared memory must
-        stay as they are until a flush has returned; others are the caller's again.
+        """Blocks, gaps and seals of any sequences, as those above one by one, but for less of this
+        process's time. They are sent at once, and the arrays are the caller's again.
 
         ValueError says which is wrong; then nothing of the call is sent.
         """
-        self.put(encoded_entries.all_checked(entries, self._config, self._open_segments()), at_once=True)
+        self.put(encoded_entries.all_checked(entries, self._config), at_once=True)
 
     def _put(self, entry: AppendEntry) -> None:
-        made = encoded_entries.checked(entry, self._config, self._open_segments())
+        made = encoded_entries.checked(entry, self._config)
         made.copy_arrays()
         self.put([made], at_once=False)
 
-    def _open_segments(self) -> Sequence[Segment]:
-        return [segment for segment in self._segments() if not segment.ended]
-
     @abc.abstractmethod
     def put(self, entries: Sequence[Entry], at_once: bool) -> None:
-        """at_once: they are sent before it returns, and arrays that lie in no segment are the caller's
-        again. Else they may be sent later, with others."""
+        """at_once: they are sent before it returns, and arrays are the caller's again. Else they may be sent later, with others."""
 
     def flush(self) -> Dict[SequenceRef, int]:
         """Waits until all entries are acked: then they are stored, and readable. Without entries,

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import threading
 from dataclasses import replace
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple, Union
 
 import grpc
-import numpy as np
 
 from sis import append as append_module
 from sis import arrays, export, spans
 from sis.append import AppendStream, Source
 from sis.append_streams import encoded_entries
 from sis.arrays import ArrayLike
-from sis.credentials import Credentials, is_unix_socket
+from sis.credentials import Credentials
 from sis.entries import AppendEntry
 from sis.errors import Error
 from sis.evaluate.call import EvaluateCall
@@ -26,15 +23,12 @@ from sis.history import History, Stretch
 from sis.inspection import RunInspection, SequenceInspection
 from sis.options import EvaluateOptions
 from sis.owner import Owner
-from sis.record_memory import LEASE_SECONDS, RecordMemory
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords, listed
 from sis.run import Run, RunConfig, Runs, RunStatus, Sampling
-from sis.segment import Segment
 from sis.server_state import ServerState
 from sis.servers.circuit_breaker import CircuitBreaker
 from sis.servers.replicas import Replicas
 from sis.servers.single_server import SingleServer
-from sis.top_k import TopK
 from sis.v1 import ratio_service_pb2 as pb
 from sis.wire import fetched_records
 from sis.wire.messages import read
@@ -64,7 +58,7 @@ class Client:
 
     Processes: in one that is forked from the client's, calls raise a RuntimeError, and leaving the
     block does nothing. Make a client of its own there, and fork while no call is under way and no
-    append stream or segment is open: else older gRPC (1.51) may hang in the child. Processes that
+    append stream is open: else older gRPC (1.51) may hang in the child. Processes that
     multiprocessing starts by "spawn" have none of this.
     """
 
@@ -91,9 +85,6 @@ class Client:
         attempts to connect.
         """
         self._owner = Owner()
-        self._lock = threading.Lock()
-        # Replaced, never changed: who reads it needs no lock. Guarded by _lock when it is replaced.
-        self._segments: List[Segment] = []
         self._servers: Union[SingleServer, Replicas]
         if isinstance(address, str):
             self._servers = SingleServer(address, timeout, credentials, options)
@@ -104,10 +95,6 @@ class Client:
                 for name in names
             ]
             self._servers = Replicas(names, servers)
-        # Memory is shared over Unix sockets only.
-        shares = isinstance(address, str) and is_unix_socket(address)
-        lease = functools.partial(self._leased, timeout=LEASE_SECONDS)
-        self._record_memory = RecordMemory(lease if shares else None)
 
     @property
     def _service(self) -> Union[SingleServer, Replicas]:
@@ -122,7 +109,6 @@ class Client:
         # gRPC would end the parent's connections.
         if self._owner.here:
             append_module.warn_of_unflushed("its client was closed", self._service)
-            self._record_memory.close()
             self._service.close()
 
     def __enter__(self) -> Client:
@@ -260,7 +246,7 @@ class Client:
         the first flush.
         """
         source = Source(run, sampling, worker, retry_timeout)
-        stream = self._service.append(source, lambda: self._segments)
+        stream = self._service.append(source)
         append_module.opened(stream, self._service)
         return stream
 
@@ -282,48 +268,9 @@ class Client:
         lists those that were refused, and all others are stored. After any other sis.Error call
         again with all of them: the service takes a block twice.
         """
-        segments = [segment for segment in self._segments if not segment.ended]
-        made = encoded_entries.all_checked(entries, run.config, segments)
+        made = encoded_entries.all_checked(entries, run.config)
         with spans.client_span("append_many", run=run.id, entries=len(made)):
             return self._service.append_many(Source(run, sampling, worker, retry_timeout), made)
-
-    def empty_top_k(self, run: Run, positions: int) -> TopK:
-        """Arrays for the records of so many positions, uninitialised, to be written and then given to
-        a stream's `block` or to `append_many`.
-
-        Where the server shares memory and has room they lie in it: it reads them where they are, and
-        they do not travel, nor do some rows of them as a block. Else they are memory of this process, and
-        are copied, as is what the server has not taken when the memory's lease ends. Nothing else
-        differs.
-        Do not write to them before `flush` or `append_many` has returned; dropping them is safe, and
-        gives their memory back. `sis.canonical` writes to them with `out`. While a server hangs one
-        thread waits here, for a second.
-        """
-        self._owner.check("client")
-        return self._record_memory.empty(positions, run.config.top_k)
-
-    def _shares(self, array: np.ndarray) -> bool:
-        """Whether the server sees it too, so that it need not travel."""
-        return any(segment.holds(array) for segment in self._segments)
-
-    def lease_segment(self, size: int) -> Segment:
-        """Memory of `size` bytes or a little more that is shared with the server, for as long as it
-        is open.
-
-        Arrays made by its `empty` are given to evaluate and to append streams like any others, but
-        do not travel. Needs one server on the same machine, reached over a Unix socket (address
-        "unix:PATH") and started with --shared_memory_bytes: else sis.Error with
-        FAILED_PRECONDITION, PERMISSION_DENIED or RESOURCE_EXHAUSTED.
-        """
-        return self._leased(size, None)
-
-    def _leased(self, size: int, timeout: Optional[float]) -> Segment:
-        if isinstance(self._service, Replicas):
-            raise ValueError("a segment is shared with one server, not with replicas")
-        segment = self._service.lease_segment(size, timeout)
-        with self._lock:
-            self._segments = [*(other for other in self._segments if other.mapped), segment]
-        return segment
 
     def fetch_top_k(
         self,
@@ -332,7 +279,6 @@ class Client:
         *,
         arrays: Sequence[str] = ("ids", "log_probs", "sampled_ids", "sampled_log_probs"),
         lease_seconds: float = 0.0,
-        segment: Optional[Segment] = None,
         ragged: Optional[bool] = None,
     ) -> TopKRecords:
         """Reads recorded top-K sets back. A sequence instead of a slice stands for all that is
@@ -343,8 +289,6 @@ class Client:
         "sampled_log_probs" is the old log-prob of rejected tokens.
         lease_seconds: the records are not evicted until so long after the last evaluate of them; 0:
         no lease. Raises ResourceExhausted if the server grants no more leases.
-        segment: the arrays are put there, and nothing but their places travels. InvalidArgument
-        says what is needed if the largest free part of it is too small.
         ragged: only used slots travel (TopKRecords says more). None: where the run has a mass target.
         """
         request = pb.FetchTopKRequest(
@@ -355,16 +299,8 @@ class Client:
             chunks_span_slices=True,
             ragged=0 < run.config.mass < 1 if ragged is None else ragged,
         )
-        assemble: Callable[..., TopKRecords] = fetched_records.assemble
-        with contextlib.ExitStack() as held:
-            held.enter_context(spans.client_span("fetch_top_k", run=run.id, sequences=len(request.slices)))
-            if segment is not None:
-                segment.check()
-                room = held.enter_context(segment.largest_room())
-                request.segment = segment.name
-                request.answers.CopyFrom(room.to_proto())
-                assemble = functools.partial(fetched_records.assemble_in, room)
-            records = self._service.FetchTopK(request, functools.partial(assemble, request))
+        with spans.client_span("fetch_top_k", run=run.id, sequences=len(request.slices)):
+            records = self._service.FetchTopK(request, functools.partial(fetched_records.assemble, request))
         return replace(records, mass=run.config.mass)
 
     def evaluate(
@@ -408,7 +344,7 @@ class Client:
         at_slots = arrays.float32("log_probs", log_probs, call.shape_at_slots(log_probs))
         sampled = arrays.float32("sampled_log_probs", sampled_log_probs, [call.length])
         current = {**call.at_slots(at_slots), "sampled_log_probs": sampled}
-        return call.answer("gathered", current, self._segments)
+        return call.answer("gathered", current)
 
     def evaluate_reduced(
         self,
@@ -434,7 +370,7 @@ class Client:
             "log_envelopes": arrays.float32("log_envelopes", log_envelopes, [call.length]),
             "covered_masses": arrays.float32("covered_masses", covered_masses, [call.length]),
         }
-        return call.answer("reduced", current, self._segments)
+        return call.answer("reduced", current)
 
     def release(
         self, run: Run, sequences: Iterable[SequenceLike] = (), lease_ids: Iterable[int] = ()

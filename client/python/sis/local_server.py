@@ -9,9 +9,8 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import tempfile
 import threading
-from typing import Deque, Dict, List, Optional
+from typing import Deque, Dict, List
 
 from sis.owner import Owner
 
@@ -28,18 +27,11 @@ class LocalServer:
     """An sis_server that runs until `close`, or until this process ends, whatever ends it. A context
     manager."""
 
-    def __init__(self, flags: List[str], shared_memory_bytes: int) -> None:
+    def __init__(self, flags: List[str]) -> None:
         binary = _binary()
         self._owner = Owner()
-        # For its socket. A TemporaryDirectory would go with any copy of this object in a child, too.
-        self._folder: Optional[str] = None
-        listen = "127.0.0.1:0"
-        if shared_memory_bytes:
-            self._folder = tempfile.mkdtemp(prefix="sis-")
-            listen = f"unix:{self._folder}/socket"
-            flags = [f"--shared_memory_bytes={shared_memory_bytes}", *flags]
         self._process = subprocess.Popen(
-            [binary, f"--parent={os.getpid()}", f"--listen={listen}", "--admin=127.0.0.1:0", *flags],
+            [binary, f"--parent={os.getpid()}", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", *flags],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -90,8 +82,6 @@ class LocalServer:
                 self._process.wait()
         for reader in self._readers:
             reader.join(_READ_TIMEOUT)
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _read_said(self) -> None:
         """Of a thread."""
@@ -122,14 +112,14 @@ class LocalServer:
         self.close()
 
 
-def local_server(*flags: str, cache_bytes: int = 1 << 30, shared_memory_bytes: int = 0) -> LocalServer:
+def local_server(*flags: str, cache_bytes: int = 1 << 30) -> LocalServer:
     """Starts sis_server on this machine, and returns when it is ready.
 
-    It listens on a free port of the loopback interface, or with shared memory on a Unix socket.
+    It listens on a free port of the loopback interface.
     flags: further ones of sis_server, "--store=rocksdb:DIR" for one. FileNotFoundError if there is
     no sis_server: the wheel sis-ratio-server has one (`tools/wheels` of the repository makes it).
     """
-    return LocalServer([f"--cache_bytes={cache_bytes}", *flags], shared_memory_bytes)
+    return LocalServer([f"--cache_bytes={cache_bytes}", *flags])
 
 
 def _binary() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -84,12 +84,6 @@ class EvaluateOptions:
             checked["sampled_ids"] = _packed_ids(ids, checked.get("mask"), vocabulary_size)
         return replace(self, **checked)
 
-    def placed(self, place: Callable[[np.ndarray], np.ndarray]) -> EvaluateOptions:
-        """The same, with what `place` makes of the arrays that are sent."""
-        names = ("mask", "own_log_probs", "decoupled_log_probs", "advantages", "sampled_ids")
-        values = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: place(value) for name, value in values.items() if value is not None})
-
     def write_whole(self, request: pb.EvaluateRequest) -> None:
         """Of checked options, what is the same in all requests of a batch."""
         request.weight = corrections.WEIGHTS[self.weight]
@@ -97,14 +91,11 @@ class EvaluateOptions:
             request.algorithm.CopyFrom(self.algorithm.to_proto())
         request.observe.extend(corrections.to_proto(self.observe))
 
-    def write(
-        self, request: pb.EvaluateRequest, batch: MicroBatch, field: Callable[[np.ndarray], bytes]
-    ) -> None:
-        """Of checked options, the rest, for the slices of `batch`, which `request` holds. `field` makes
-        what stands in a message for an array."""
+    def write(self, request: pb.EvaluateRequest, batch: MicroBatch) -> None:
+        """Of checked options, the rest, for the slices of `batch`, which `request` holds."""
 
         def row_bytes(values: Optional[Any]) -> bytes:
-            return b"" if values is None else field(values[batch.rows])
+            return b"" if values is None else values[batch.rows].tobytes()
 
         request.mask = row_bytes(self.mask)
         request.own_log_probs = row_bytes(self.own_log_probs)

@@ -142,7 +142,6 @@ def converted(
         row = int(np.argmax(wrong))
         raise ValueError(f"top_k_counts, position {row}: {counts[row]} is not in [0, {top_k}]")
     total = int(counts.sum())
-    # As it lies, if it may stay in shared memory.
     given = arrays.to_numpy(top_k_counts)
     return [
         ids,

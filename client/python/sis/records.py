@@ -211,7 +211,7 @@ class TopKRecords:
         """The records of parts of slices, in this order: of slice number `index` the `length` rows from
         row `first` of it on, each (index, first, length): what a rank of sequence parallelism holds. Same
         lease. Part of a slice has no record digest, so that Evaluate doesn't check what was recorded of it.
-        Parts that follow each other are views of the same arrays, in a segment too; others are copies.
+        Parts that follow each other are views of the same arrays; others are copies.
 
         ValueError for a part that is empty or not within its slice.
         """

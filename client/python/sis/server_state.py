@@ -36,7 +36,5 @@ class ServerState:
     ready: bool
     cache_bytes: int
     cache_budget_bytes: int
-    # Leased shared-memory segments.
-    segments: int
     # One every 5 s, at most 360; the last is of now.
     history: Tuple[Activity, ...]

@@ -51,7 +51,7 @@ def canonical(
 
     If the sampled token is in V_K, its log-prob there is also returned as the sampled one: the set
     must not depend on what was drawn.
-    out: arrays to write to, of Client.empty_top_k, which are returned. at: int [T], at which of their
+    out: arrays to write to, which are returned. at: int [T], at which of their
     rows; None: out is of T rows, written in order. They are written once all was checked.
     ValueError names field and position if a log-prob is NaN or
     +inf, an id stands twice, a sampled log-prob is not finite, or the sampled column holds another

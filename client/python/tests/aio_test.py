@@ -90,18 +90,6 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
                 await stream.append_many([sis.Block("t", 0, 0, **RECORD)])
             self.assertEqual(len(self.service.sequences["r", "t", 0].rows), 2)
 
-    async def test_arrays_of_the_client_are_appended(self):
-        async with sis.aio.Client(self.address, timeout=20) as client:
-            run = await client.create_run("r", seed=1, vocabulary_size=5, top_k=K)
-            empty = await client.empty_top_k(run, 2)
-            self.assertEqual([array.shape for array in empty], [np.shape(RECORD[name]) for name in empty._fields])
-            for name, array in empty._asdict().items():
-                array[...] = RECORD[name]
-            await client.append_many(run, [sis.Block("s", 0, 0, **empty._asdict())], sampling=sis.Sampling("raw"))
-            records = await client.fetch_top_k(run, ["s"])
-            self.assertEqual(records.ids.tolist(), RECORD["top_k_ids"])
-            self.assertEqual(records.sampled_log_probs.tolist(), RECORD["sampled_log_probs"])
-
     async def test_the_event_loop_runs_while_the_server_is_slow(self):
         self.service.before_batch = lambda batch: time.sleep(0.5)
         async with sis.aio.Client(self.address, timeout=20) as client:

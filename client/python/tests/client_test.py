@@ -3,7 +3,6 @@ import importlib.util
 import socket
 import subprocess
 import sys
-import threading
 import unittest
 import unittest.mock
 
@@ -404,37 +403,6 @@ class ClientTest(fake_service.ServiceTest):
         self.evaluate(records, log_probs=log_probs.bfloat16())
         sent = self.service.evaluations[-1].gathered.log_probs
         self.assertEqual(sent, log_probs.bfloat16().float().numpy().tobytes())
-
-    def test_segments_that_are_leased_at_once_are_all_known(self):
-        class Leased:
-            """A segment; whoever looks at the first one lets another thread lease meanwhile."""
-
-            looked = threading.Event()
-            leased = threading.Event()
-
-            @property
-            def mapped(self):
-                if self is first and not self.looked.is_set():
-                    self.looked.set()
-                    self.leased.wait(0.5)
-                return True
-
-        first, second, third = leases = [Leased() for _ in range(3)]
-        client = sis.Client("127.0.0.1:1")
-        self.addCleanup(client.close)
-        with unittest.mock.patch.object(client._service, "lease_segment", lambda size, timeout: leases[size]):
-            client.lease_segment(0)
-
-            def lease_meanwhile():
-                Leased.looked.wait()
-                client.lease_segment(2)
-                Leased.leased.set()
-
-            other = threading.Thread(target=lease_meanwhile)
-            other.start()
-            client.lease_segment(1)
-            other.join()
-        self.assertEqual(set(client._segments), set(leases))
 
     def test_torch_is_not_imported_for_numpy(self):
         code = "import sys, sis; sys.exit('torch' in sys.modules)"

@@ -65,18 +65,17 @@ class EntriesTest(unittest.TestCase):
         for extend in (None, lambda data, crc: (crc * 31 + len(bytes(data))) % 2**32):
             checksum._extend = extend
             for count in (0, 1, 3, 20):
-                for segment in ("", "segment-7"):
-                    made = [self.entry(generator) for _ in range(count)]
-                    checked = encoded_entries.all_checked([entry for entry, _ in made], CONFIG)
-                    batch = pb.AppendBatch(entries=[message for _, message in made], segment=segment)
-                    expected = pb.AppendRequest(batch=batch).SerializeToString(deterministic=True)
-                    data, offset = encoded_entries.request(checked, segment)
-                    self.assertEqual(data, expected)
-                    # An entry by itself is the same bytes, wherever it stands.
-                    for entry in checked:
-                        entry.copy_arrays()
-                        self.assertEqual(b"".join(entry.parts), data[offset : offset + entry.size])
-                        offset += entry.size
+                made = [self.entry(generator) for _ in range(count)]
+                checked = encoded_entries.all_checked([entry for entry, _ in made], CONFIG)
+                batch = pb.AppendBatch(entries=[message for _, message in made])
+                expected = pb.AppendRequest(batch=batch).SerializeToString(deterministic=True)
+                data, offset = encoded_entries.request(checked)
+                self.assertEqual(data, expected)
+                # An entry by itself is the same bytes, wherever it stands.
+                for entry in checked:
+                    entry.copy_arrays()
+                    self.assertEqual(b"".join(entry.parts), data[offset : offset + entry.size])
+                    offset += entry.size
 
     def test_a_ragged_one_too(self):
         random = np.random.default_rng(3)
@@ -97,7 +96,7 @@ class EntriesTest(unittest.TestCase):
                 (made,) = encoded_entries.all_checked([block], dataclasses.replace(CONFIG, mass=0.9))
                 batch = pb.AppendBatch(entries=[pb.AppendEntry(block=message)])
                 expected = pb.AppendRequest(batch=batch).SerializeToString(deterministic=True)
-                self.assertEqual(encoded_entries.request([made], "")[0], expected)
+                self.assertEqual(encoded_entries.request([made])[0], expected)
 
     def test_numbers_that_do_not_fit_are_refused(self):
         good = dict(sequence="s", first_position=0, policy_version=0, **columns(2, seed=1))

@@ -27,12 +27,12 @@ KILLED = """
 import os, signal, threading
 import sis
 started = []
-thread = threading.Thread(target=lambda: started.append(sis.local_server(cache_bytes=64 << 20, shared_memory_bytes=1 << 20)))
+thread = threading.Thread(target=lambda: started.append(sis.local_server(cache_bytes=64 << 20)))
 thread.start()
 thread.join()
 child = os.fork()
 if child:
-    print(started[0].address.partition(":")[2], started[0]._process.pid, child, flush=True)
+    print(started[0].address, started[0]._process.pid, child, flush=True)
 else:
     # Then nobody reads what the server says.
     os.close(started[0]._process.stdout.fileno())
@@ -44,7 +44,7 @@ signal.pause()
 LEFT_BY_A_CHILD = """
 import os, sys
 import sis
-with sis.local_server(cache_bytes=64 << 20, shared_memory_bytes=1 << 20) as server:
+with sis.local_server(cache_bytes=64 << 20) as server:
     with sis.Client(server.address, timeout=20) as client:
         run = client.create_run("run", seed=1, vocabulary_size=8, top_k=2)
         with client.append(run, sampling=sis.Sampling("raw")) as stream:
@@ -53,7 +53,6 @@ with sis.local_server(cache_bytes=64 << 20, shared_memory_bytes=1 << 20) as serv
             if child == 0:
                 sys.exit(0)
             assert os.waitpid(child, 0)[1] == 0
-            assert os.path.exists(server.address[len("unix:"):])
             stream.seal("another", length=1)
             stream.flush()
         assert [status.run.id for status in client.list_runs()] == ["run"]
@@ -91,12 +90,6 @@ class LocalServerTest(unittest.TestCase):
             with urllib.request.urlopen(f"http://{server.admin_address}/metrics", timeout=20) as page:
                 self.assertIn(f'version="{sis.__version__}"', page.read().decode())
 
-    def test_shared_memory(self):
-        with sis.local_server(cache_bytes=64 << 20, shared_memory_bytes=1 << 20) as server:
-            self.assertRegex(server.address, "^unix:")
-            with sis.Client(server.address, timeout=5) as client, client.lease_segment(1 << 16) as segment:
-                self.assertEqual(segment.empty((4,)).shape, (4,))
-
     def test_several_run_side_by_side(self):
         with sis.local_server(cache_bytes=64 << 20) as one, sis.local_server(cache_bytes=64 << 20) as other:
             self.assertNotEqual(one.address, other.address)
@@ -106,21 +99,20 @@ class LocalServerTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertFalse(pathlib.Path(f"/proc/{done.stdout.split()[-1]}").exists())
 
-    def test_it_ends_in_order_with_a_process_that_is_killed(self):
+    def test_it_ends_with_a_process_that_is_killed(self):
         for killed_by in (signal.SIGTERM, signal.SIGKILL):
             with self.subTest(killed_by=killed_by.name), subprocess.Popen(
                 [sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True, env=environment()
             ) as parent:
-                socket, server, child = parent.stdout.readline().split()
+                address, server, child = parent.stdout.readline().split()
                 self.addCleanup(kill, int(child))
                 self.addCleanup(kill, int(server))
                 # The thread that started it has ended; the process has not.
-                with sis.Client(f"unix:{socket}", timeout=20) as client:
+                with sis.Client(address, timeout=20) as client:
                     self.assertEqual(client.list_runs(), [])
                 parent.send_signal(killed_by)
                 until(lambda: running(server), lambda runs: not runs, seconds=20)
                 self.assertTrue(running(child))
-                self.assertFalse(os.path.exists(socket))  # which it removes when it ends in order
 
     def test_a_child_leaves_what_its_parent_has(self):
         skip_unless_grpc_lets_fork()
@@ -131,9 +123,8 @@ class LocalServerTest(unittest.TestCase):
         self.assertNotIn("Warning", done.stderr)
 
     def test_clients_in_a_process_that_was_forked(self):
-        for shared_memory_bytes in (0, 1 << 20):
-            with sis.local_server(cache_bytes=64 << 20, shared_memory_bytes=shared_memory_bytes) as server:
-                self.check_clients_in_a_fork(server.address)
+        with sis.local_server(cache_bytes=64 << 20) as server:
+            self.check_clients_in_a_fork(server.address)
 
     def check_clients_in_a_fork(self, address):
         def ask():

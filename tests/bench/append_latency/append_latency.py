@@ -3,8 +3,7 @@
     bazel run //tests/bench/append_latency -- [--slots 10 50] [--rounds 20] [--tokens 500]
 
 A client appends a token, and waits for its ack before the next: the C++ client and the Python
-client, over TCP loopback, and over a Unix socket with the arrays in shared memory. The echo is the
-floor under that: a C++ server that answers each message of a gRPC stream, on as many threads of
+client, over TCP loopback. The echo is the floor under that: a C++ server that answers each message of a gRPC stream, on as many threads of
 gRPC's, with as many bytes as an ack has, and a client of the same language that sends messages of
 the same size, and itself waits in gRPC for the answer (`echo_server.cc`, `client.cc`). What it takes
 is the machine's and gRPC's: system calls, and threads that are woken.
@@ -21,7 +20,6 @@ import pathlib
 import queue
 import statistics
 import subprocess
-import tempfile
 import time
 
 import grpc
@@ -35,9 +33,6 @@ FOLDER = pathlib.Path(__file__).absolute().parent
 VOCABULARY = 151936
 SEQUENCE = "Python"
 WARM_UP = 200
-# What says where an array lies that does not travel.
-PLACE_BYTES = 16
-SEGMENT_BYTES = 1 << 16
 QUANTILES = (0.5, 0.99)
 
 
@@ -91,16 +86,15 @@ class CppClient:
 
 
 class PythonClient:
-    def __init__(self, address, echo_address, run, message_bytes, shared):
+    def __init__(self, address, echo_address, run, message_bytes):
         self._cleanup = contextlib.ExitStack()
         client = self._cleanup.enter_context(contextlib.closing(sis.Client(address)))
         slots = run.config.top_k
-        empty = client.lease_segment(SEGMENT_BYTES).empty if shared else np.empty
         self._token = {
-            "sampled_ids": empty((1,), np.int32),
-            "sampled_log_probs": empty((1,), np.float32),
-            "top_k_ids": empty((1, slots), np.int32),
-            "top_k_log_probs": empty((1, slots), np.float32),
+            "sampled_ids": np.empty((1,), np.int32),
+            "sampled_log_probs": np.empty((1,), np.float32),
+            "top_k_ids": np.empty((1, slots), np.int32),
+            "top_k_log_probs": np.empty((1, slots), np.float32),
         }
         self._token["top_k_ids"][:] = 7 * np.arange(slots)
         self._token["top_k_log_probs"][:] = -1 - 0.5 * np.arange(slots)
@@ -138,16 +132,16 @@ class PythonClient:
         self._cleanup.close()
 
 
-def message_bytes(slots, segment):
-    """Of a request that holds a token, in a segment of this name if it isn't "", and of its ack."""
-    sizes = [PLACE_BYTES] * 4 if segment else [4, 4, 4 * slots, 4 * slots]
+def message_bytes(slots):
+    """Of a request that holds a token, and of its ack."""
+    sizes = [4, 4, 4 * slots, 4 * slots]
     arrays = ("sampled_ids", "sampled_log_probs", "top_k_ids", "top_k_log_probs")
     sequence = pb.SequenceRef(id=SEQUENCE)
     block = pb.Block(
         sequence=sequence, first_position=1000, policy_version=0, crc32c=1,
         **{name: bytes(size) for name, size in zip(arrays, sizes)},
     )  # fmt: skip
-    batch = pb.AppendBatch(entries=[pb.AppendEntry(block=block)], segment=segment)
+    batch = pb.AppendBatch(entries=[pb.AppendEntry(block=block)])
     ack = pb.Ack(sequence=sequence, committed_length=1000)
     return pb.AppendRequest(batch=batch).ByteSize(), pb.AppendResponse(acks=[ack]).ByteSize()
 
@@ -170,22 +164,19 @@ def row(appends, echoes):
     return cells
 
 
-def measure(transport, slots, rounds, tokens):
-    shared = transport == "shared memory"
+def measure(slots, rounds, tokens):
     with contextlib.ExitStack() as cleanup:
-        server = LiveServer(shared_memory_bytes=1 << 20 if shared else 0, cache_bytes=1 << 30)
+        server = LiveServer(cache_bytes=1 << 30)
         cleanup.callback(server.close)
         with contextlib.closing(sis.Client(server.address)) as client:
             run = client.create_run("latency", seed=1, vocabulary_size=VOCABULARY, top_k=slots)
-            segment = client.lease_segment(SEGMENT_BYTES).name if shared else ""
-        request, answer = message_bytes(slots, segment)
-        folder = cleanup.enter_context(tempfile.TemporaryDirectory())
-        echo = EchoServer(f"unix:{folder}/echo" if shared else "127.0.0.1:0", answer)
+        request, answer = message_bytes(slots)
+        echo = EchoServer("127.0.0.1:0", answer)
         cleanup.callback(echo.close)
         addresses = (server.address, echo.address)
         makers = {
-            "C++": lambda: CppClient(*addresses, run.id, slots, VOCABULARY, request, int(shared)),
-            "Python": lambda: PythonClient(*addresses, run, request, shared),
+            "C++": lambda: CppClient(*addresses, run.id, slots, VOCABULARY, request),
+            "Python": lambda: PythonClient(*addresses, run, request),
         }
         for language, make in makers.items():
             with contextlib.closing(make()) as client:
@@ -195,7 +186,7 @@ def measure(transport, slots, rounds, tokens):
                 for _ in range(rounds):
                     appends.append(quantiles(client.append(tokens)))
                     echoes.append(quantiles(client.echo(tokens)))
-                cells = [language, transport, str(slots), *row(appends, echoes)]
+                cells = [language, str(slots), *row(appends, echoes)]
                 print("| " + " | ".join(cells) + " |", flush=True)
 
 
@@ -205,11 +196,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=500, help="of a round, at least 100")
     options = parser.parse_args()
-    print("| client | transport | K | p50, us | echo's | ratio | p99, us | echo's | ratio |")
-    print("|" + "---|" * 9)
-    for transport in ("TCP", "shared memory"):
-        for slots in options.slots:
-            measure(transport, slots, options.rounds, options.tokens)
+    print("| client | K | p50, us | echo's | ratio | p99, us | echo's | ratio |")
+    print("|" + "---|" * 8)
+    for slots in options.slots:
+        measure(slots, options.rounds, options.tokens)
     print(f"\nThe echo is the floor. Load of the machine at the end: {os.getloadavg()[0]:.1f}")
 
 

@@ -1,10 +1,9 @@
 // The C++ client in the benchmark of latency; append_latency.py starts it.
 //
-//     client ADDRESS ECHO_ADDRESS RUN SLOTS VOCABULARY MESSAGE_BYTES SHARED
+//     client ADDRESS ECHO_ADDRESS RUN SLOTS VOCABULARY MESSAGE_BYTES
 //
 // Each line of standard input, "sis N" or "echo N", makes it append N tokens, one at a time, or
 // send the echo server N messages of MESSAGE_BYTES, and print the microseconds that each took.
-// SHARED is 1 if the arrays are to lie in memory that the server maps.
 #include "client/api/client.h"
 
 #include <grpcpp/generic/generic_stub.h>
@@ -78,21 +77,13 @@ class Echo {
 
 class Append {
  public:
-  Append(const std::string& address, const std::string& run_id, size_t slots, uint32_t vocabulary,
-         bool shared)
+  Append(const std::string& address, const std::string& run_id, size_t slots, uint32_t vocabulary)
       : client_(Value(sis::Client::Connect(address))) {
-    if (shared) memory_ = Value(client_->LeaseSharedMemory(1 << 16));
-    const auto sampled_ids = Allocate(1, sampled_id_);
-    const auto sampled_log_probs = Allocate(1, sampled_log_prob_);
-    const auto ids = Allocate(slots, ids_);
-    const auto log_probs = Allocate(slots, log_probs_);
     for (size_t i = 0; i < slots; ++i) {
-      ids[i] = 7 * static_cast<int32_t>(i);
-      log_probs[i] = -1 - 0.5F * static_cast<float>(i);
+      ids_.push_back(7 * static_cast<int32_t>(i));
+      log_probs_.push_back(-1 - 0.5F * static_cast<float>(i));
     }
-    sampled_ids[0] = ids[0];
-    sampled_log_probs[0] = log_probs[0];
-    token_ = {sampled_ids, sampled_log_probs, ids, log_probs};
+    token_ = {{ids_.data(), 1}, {log_probs_.data(), 1}, ids_, log_probs_};
     sis::v1::Sampling sampling;
     sampling.set_log_probs(sis::v1::Sampling::RAW);
     sampling.set_temperature(1);
@@ -107,17 +98,9 @@ class Append {
   }
 
  private:
-  template <typename T>
-  std::span<T> Allocate(size_t count, std::vector<T>& own) {
-    if (memory_ != nullptr) return Value(memory_->Allocate<T>(count));
-    own.resize(count);
-    return own;
-  }
-
-  std::vector<int32_t> sampled_id_, ids_;
-  std::vector<float> sampled_log_prob_, log_probs_;
+  std::vector<int32_t> ids_;
+  std::vector<float> log_probs_;
   const std::unique_ptr<sis::Client> client_;
-  std::unique_ptr<sis::SharedMemory> memory_;
   sis::RecordView token_;
   uint32_t position_ = 0;
   std::unique_ptr<sis::AppendWriter> stream_;
@@ -139,9 +122,8 @@ void Time(int count, Call& call) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 8) return 2;
-  Append append(argv[1], argv[3], std::stoul(argv[4]), std::stoul(argv[5]),
-                argv[7] == std::string("1"));
+  if (argc != 7) return 2;
+  Append append(argv[1], argv[3], std::stoul(argv[4]), std::stoul(argv[5]));
   Echo echo(argv[2], std::stoul(argv[6]));
   std::string way;
   int count;

@@ -4,8 +4,8 @@ of its thread, up to the ack.
     bazel run //tests/bench/recording:recorder_alone
 
 Outputs of the three forms of vLLM's log-probs (dictionaries, FlatLogprobs, arrays) are made up beforehand, as
-whole responses and as deltas of one token, which are added request by request in steps, and recorded in turn:
-over TCP, and in place over a Unix socket. Printed are the median over repetitions, with the least and the
+whole responses and as deltas of one token, which are added request by request in steps, and recorded
+over TCP. Printed are the median over repetitions, with the least and the
 most.
 """
 
@@ -126,32 +126,27 @@ def main():
     parser.add_argument("--forms", nargs="*", default=FORMS)
     arguments = parser.parse_args()
 
-    server = LiveServer(cache_bytes=1 << 30, shared_memory_bytes=256 << 20)
-    tcp = LiveServer(cache_bytes=1 << 30)
+    server = LiveServer(cache_bytes=1 << 30)
     kinds = list(itertools.product(arguments.forms, ("whole", "deltas")))
     outputs = {kind: steps_of(kind[0], kind[1] == "deltas", arguments) for kind in kinds}
     # An engine doesn't keep millions of outputs, which the garbage collector would look at.
     gc.freeze()
-    spent = {(*kind, way): [] for kind in kinds for way in ("TCP", "in place")}
+    spent = {kind: [] for kind in kinds}
     names = itertools.count()
     try:
-        with sis.Client(tcp.address) as over_tcp, sis.Client(server.address) as by_socket:
-            for client in (over_tcp, by_socket):
-                client.create_run("r", seed=1, vocabulary_size=VOCABULARY, top_k=arguments.top_k)
-            runs = {client: client.get_run("r").run for client in (over_tcp, by_socket)}
+        with sis.Client(server.address) as client:
+            run = client.create_run("r", seed=1, vocabulary_size=VOCABULARY, top_k=arguments.top_k)
             for _ in range(arguments.repetitions):
-                for form, kind, way in spent:
-                    client = over_tcp if way == "TCP" else by_socket
+                for kind, values in spent.items():
                     named = [str(next(names)) for _ in range(arguments.requests)]
-                    used = once(client, runs[client], named, outputs[form, kind], arguments.top_k)
-                    spent[form, kind, way].append(1e6 * used / (arguments.requests * arguments.tokens))
+                    used = once(client, run, named, outputs[kind], arguments.top_k)
+                    values.append(1e6 * used / (arguments.requests * arguments.tokens))
     finally:
         server.kill()
-        tcp.kill()
-    print(f"{'log-probs':14} {'outputs':8} {'sent':10} us a token")
-    for (form, kind, way), values in spent.items():
+    print(f"{'log-probs':14} {'outputs':8} us a token")
+    for (form, kind), values in spent.items():
         values = values[1:] or values  # the first also allocates
-        print(f"{form:14} {kind:8} {way:10} {statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})")
+        print(f"{form:14} {kind:8} {statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})")
 
 
 if __name__ == "__main__":

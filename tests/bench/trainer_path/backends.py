@@ -6,7 +6,7 @@
 The first installs PyTorch into build/rl. Both servers run at once and are measured in turn. A batch
 like that of `//tests/bench/trainer_path` is appended; its ids are fetched; sis.torch takes the
 current policy's log-probs from logits that lie on the GPU, where there is one; and coefficients of
-a clipped objective come back. Printed are, per transport, mass target and backend, medians of
+a clipped objective come back. Printed are, per mass target and backend, medians of
 nanoseconds per token of each part with the smallest and the largest. Decisions and coefficients of
 both servers must be the same bytes.
 """
@@ -14,7 +14,6 @@ both servers must be the same bytes.
 import argparse
 import contextlib
 import statistics
-import tempfile
 import time
 
 from tests.bench import environment
@@ -50,13 +49,13 @@ class Logits:
 
 
 class Path:
-    """By one server, over one transport."""
+    """By one server."""
 
-    def __init__(self, client, batch, logits, mass, segment=None):
-        self._client, self._batch, self._logits, self._segment = client, batch, logits, segment
+    def __init__(self, client, batch, logits, mass):
+        self._client, self._batch, self._logits = client, batch, logits
         slots = batch.current.shape[1]
         self._run = client.create_run(
-            f"top{slots}-mass{mass}-{segment is None}",
+            f"top{slots}-mass{mass}",
             seed=1,
             vocabulary_size=VOCABULARY,
             top_k=slots,
@@ -81,9 +80,7 @@ class Path:
         ]
         self._client.append_many(self._run, blocks, sampling=sis.Sampling("raw"), worker="worker")
         took()
-        records = self._client.fetch_top_k(
-            self._run, names, arrays=("ids", "sampled_ids"), segment=self._segment
-        )
+        records = self._client.fetch_top_k(self._run, names, arrays=("ids", "sampled_ids"))
         took()
         gathered = sis.torch.gather(records, self._logits.values)
         took()
@@ -115,29 +112,23 @@ def measure(servers, slots, sequences, length, repetitions, device):
     with contextlib.ExitStack() as cleanup:
         paths = {}
         for name, server in servers.items():
-            for transport, address in zip(("TCP", "shared memory"), server.address.split(",")):
-                client = cleanup.enter_context(contextlib.closing(sis.Client(address)))
-                segment = None
-                if transport == "shared memory":
-                    segment = client.lease_segment(sequences * length * (16 * slots + 64) + (16 << 20))
-                    cleanup.callback(segment.close)
-                for mass in (0.0, MASS):
-                    path = Path(client, batch, logits, mass, segment)
-                    paths[transport, mass, name] = path
+            client = cleanup.enter_context(contextlib.closing(sis.Client(server.address)))
+            for mass in (0.0, MASS):
+                paths[mass, name] = Path(client, batch, logits, mass)
         measured = {key: [] for key in paths}
         for repetition in range(-1, repetitions):  # the first brings memory and connections
             decided = {}
-            for (transport, mass, name), path in paths.items():
+            for (mass, name), path in paths.items():
                 seconds, of_this, accept_rate = path.once(repetition + 1)
                 if decided.setdefault(mass, of_this) != of_this:
-                    raise RuntimeError(f"{name} over {transport} decides otherwise")
+                    raise RuntimeError(f"{name} decides otherwise")
                 if repetition >= 0:
-                    measured[transport, mass, name].append((*seconds, sum(seconds), accept_rate))
-    for (transport, mass, name), rows in sorted(measured.items()):
+                    measured[mass, name].append((*seconds, sum(seconds), accept_rate))
+    for (mass, name), rows in sorted(measured.items()):
         *seconds, accept_rates = zip(*rows)
         parts = [spread([1e9 * each / (sequences * length) for each in part]) for part in seconds]
         rate = statistics.mean(accept_rates)
-        yield f"| {slots} | {mass:g} | {transport} | {name} | {' | '.join(parts)} | {rate:.3f} |"
+        yield f"| {slots} | {mass:g} | {name} | {' | '.join(parts)} | {rate:.3f} |"
 
 
 def main():
@@ -154,18 +145,15 @@ def main():
     with contextlib.ExitStack() as cleanup:
         servers = {}
         for backend in BACKENDS:
-            folder = cleanup.enter_context(tempfile.TemporaryDirectory())
             servers[backend] = LiveServer(
                 f"--backend={backend}",
-                listen=f"127.0.0.1:0,unix:{folder}/socket",
                 cache_bytes=tokens * (5 * max(arguments.slots) + 64) * 4 + (64 << 20),
-                shared_memory_bytes=tokens * (20 * max(arguments.slots) + 64) + (64 << 20),
             )
             cleanup.callback(servers[backend].kill)
             print(f"{backend}: {servers[backend].said['backend']}")
         print("\nNanoseconds per token:\n")
-        print(f"| K | mass | transport | backend | {' | '.join(PARTS)} | all | accepted |")
-        print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
+        print(f"| K | mass | backend | {' | '.join(PARTS)} | all | accepted |")
+        print("|---|---|---|---|---|---|---|---|---|", flush=True)
         for slots in arguments.slots:
             for row in measure(
                 servers, slots, arguments.sequences, arguments.length, arguments.repetitions, device

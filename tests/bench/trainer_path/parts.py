@@ -1,4 +1,4 @@
-"""Where the time of a trainer's path in shared memory goes.
+"""Where the time of a trainer's path over TCP goes.
 
     bazel run //tests/bench/trainer_path:parts -- --perf 3
 
@@ -60,28 +60,19 @@ class Path:
         self._batch = Batch(sequences, length, slots)
         self._cleanup = contextlib.ExitStack()
         arrays = self.tokens * (8 * slots + 8)
-        server = LiveServer(
-            cache_bytes=2 * arrays + (64 << 20), shared_memory_bytes=4 * arrays + (64 << 20)
-        )
+        server = LiveServer(cache_bytes=2 * arrays + (64 << 20))
         self._cleanup.callback(server.kill)
         self.server_id = server.process.pid
         self._client = self._cleanup.enter_context(contextlib.closing(sis.Client(server.address)))
         self._run = self._client.create_run(
             "parts", seed=1, vocabulary_size=VOCABULARY, top_k=slots, mass=mass
         )
-        segment = self._client.lease_segment(arrays + len(RECORDED) * sequences * 64)
-        self._rows = {
-            name: [segment.empty(row.shape, row.dtype) for row in array]
-            for name, array in self._batch.recorded.items()
-        }
-        self._segment = self._client.lease_segment(2 * arrays + (16 << 20))
         self._slots = slots
         self._current = None  # known once sets are cut
-        self._current_sampled = self._segment.place(self._batch.current_sampled)
+        self._current_sampled = self._batch.current_sampled
         self._batches = 0
         self._names = []
         self._sequences = sequences
-        self.copy_in()
 
     def __enter__(self):
         return self
@@ -89,16 +80,11 @@ class Path:
     def __exit__(self, *_):
         self._cleanup.close()
 
-    def copy_in(self):
-        for name, array in self._batch.recorded.items():
-            for row, values in zip(self._rows[name], array):
-                row[:] = values
-
     def append(self):
         self._batches += 1
         self._names = [f"{self._batches}-{index}" for index in range(self._sequences)]
         blocks = [
-            sis.Block(name, 0, 0, **{column: self._rows[column][row] for column in RECORDED})
+            sis.Block(name, 0, 0, **{column: self._batch.recorded[column][row] for column in RECORDED})
             for row, name in enumerate(self._names)
         ]
         self._client.append_many(
@@ -106,15 +92,12 @@ class Path:
         )
 
     def fetch(self):
-        self._records = None  # its memory is used again
-        self._records = self._client.fetch_top_k(
-            self._run, self._names, arrays=("ids", "sampled_ids"), segment=self._segment
-        )
+        self._records = self._client.fetch_top_k(self._run, self._names, arrays=("ids", "sampled_ids"))
         if self._current is None:
             values = self._batch.current
             if self._records.ragged:
                 values = values[np.arange(self._slots) < self._records.counts[:, None]]
-            self._current = self._segment.place(values)
+            self._current = values
 
     def evaluate(self):
         self._batches += 1
@@ -142,7 +125,6 @@ def floors(slots, held):
     packed_ids = (slots + 1) * (VOCABULARY - 1).bit_length() / 8
     half = 4 * slots + 4
     return {
-        "copy_in": 2 * arrays,
         "append": arrays + held,
         "fetch": packed_ids + half,
         "evaluate": half + held - packed_ids,
@@ -151,7 +133,7 @@ def floors(slots, held):
 
 def measure(path, repetitions):
     """By part: rows of (clock, client, server) in ns per token, and faults of both."""
-    measured = {part: [] for part in ("copy_in", "append", "fetch", "evaluate", "release")}
+    measured = {part: [] for part in ("append", "fetch", "evaluate", "release")}
     for repetition in range(-2, repetitions):
         for part, rows in measured.items():
             faults = (

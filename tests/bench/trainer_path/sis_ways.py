@@ -36,10 +36,8 @@ class _SisWay:
         """What the server charges the run for."""
         return self._client.get_run(self._run.id).bytes
 
-    def _at_ids(self, names, segment=None):
-        records = self._client.fetch_top_k(
-            self._run, names, arrays=("ids", "sampled_ids"), segment=segment
-        )
+    def _at_ids(self, names):
+        records = self._client.fetch_top_k(self._run, names, arrays=("ids", "sampled_ids"))
         return self._client.evaluate(
             self._run,
             records,
@@ -49,15 +47,13 @@ class _SisWay:
         )
 
 
-    def _at_used_ids(self, names, segment=None):
+    def _at_used_ids(self, names):
         """With the values of used slots alone. How many these are is always the same."""
-        records = self._client.fetch_top_k(
-            self._run, names, arrays=("ids", "sampled_ids"), segment=segment
-        )
+        records = self._client.fetch_top_k(self._run, names, arrays=("ids", "sampled_ids"))
         if self._used is None:
             rows = self._current.numpy()
             used = rows[np.arange(rows.shape[1]) < records.counts[:, None]]
-            self._used = torch.from_numpy(used if segment is None else segment.place(used))
+            self._used = torch.from_numpy(used)
         return self._client.evaluate(
             self._run,
             records,
@@ -90,52 +86,9 @@ class ReducedWay(_SisWay):
         )
 
 
-class SharedMemoryWay(_SisWay):
-    """The current values lie in a segment, where a trainer gathers them."""
-
-    name = "this service, shared memory"
-
-    def __init__(self, worker, client, batch, run):
-        super().__init__(worker, client, batch, run)
-        values = batch.current.nbytes + batch.current_sampled.nbytes
-        self._segment = client.lease_segment(3 * values + (16 << 20))
-        self._current = torch.from_numpy(self._segment.place(batch.current))
-        self._current_sampled = torch.from_numpy(self._segment.place(batch.current_sampled))
-
-    def put(self, names):
-        ray.get(self._worker.append_in_segment.remote(self._run.id, names))
-
-    def _evaluate(self, names):
-        return self._at_ids(names, self._segment)
-
-
-class InPlaceWay(SharedMemoryWay):
-    """What is recorded lies in a segment too, where an engine writes it."""
-
-    name = "this service, shared memory, written in place"
-
-    def put(self, names):
-        ray.get(self._worker.append_in_place.remote(self._run.id, names))
-
-
 class TcpMassWay(TcpWay):
     name = f"this service, TCP, mass {MASS}"
     mass = MASS
 
     def _evaluate(self, names):
         return self._at_used_ids(names)
-
-
-class MassWay(SharedMemoryWay):
-    name = f"this service, shared memory, mass {MASS}"
-    mass = MASS
-
-    def _evaluate(self, names):
-        return self._at_used_ids(names, self._segment)
-
-
-class MassInPlaceWay(MassWay):
-    name = f"this service, shared memory, written in place, mass {MASS}"
-
-    def put(self, names):
-        ray.get(self._worker.append_in_place.remote(self._run.id, names))

@@ -23,7 +23,6 @@ counts as well, which the others do not.
 import argparse
 import contextlib
 import statistics
-import tempfile
 import time
 
 from tests.bench import environment
@@ -44,15 +43,7 @@ import sis
 from server.testing.live_server import LiveServer
 from tests.bench.trainer_path import processes
 from tests.bench.trainer_path.batch import VOCABULARY, Batch
-from tests.bench.trainer_path.sis_ways import (
-    InPlaceWay,
-    MassInPlaceWay,
-    MassWay,
-    ReducedWay,
-    SharedMemoryWay,
-    TcpMassWay,
-    TcpWay,
-)
+from tests.bench.trainer_path.sis_ways import ReducedWay, TcpMassWay, TcpWay
 from tests.bench.trainer_path.torch_ways import ObjectStoreWay, TransferQueueWay
 from tests.bench.trainer_path.worker import Worker
 
@@ -84,28 +75,17 @@ def measure(slots, sequences, length, repetitions):
     shape = (sequences, length, slots)
     batch = Batch(*shape)
     with contextlib.ExitStack() as cleanup:
-        folder = cleanup.enter_context(tempfile.TemporaryDirectory())
-        server = LiveServer(
-            listen=f"127.0.0.1:0,unix:{folder}/socket",
-            cache_bytes=tokens * (5 * slots + 64) * 2 + (64 << 20),
-            shared_memory_bytes=tokens * (100 * slots + 256) + (256 << 20),
-        )
+        server = LiveServer(cache_bytes=tokens * (5 * slots + 64) * 2 + (64 << 20))
         cleanup.callback(server.kill)
-        addresses = dict(zip(("tcp", "unix"), server.address.split(",")))
-        clients = {name: sis.Client(address) for name, address in addresses.items()}
-        for client in clients.values():
-            cleanup.callback(client.close)
-        worker = Worker.remote(addresses, shape, THREADS)
+        client = cleanup.enter_context(contextlib.closing(sis.Client(server.address)))
+        worker = Worker.remote(server.address, shape, THREADS)
         cleanup.callback(ray.kill, worker)
         ways = [ObjectStoreWay(worker, batch), TransferQueueWay(worker, batch)]
-        over_tcp = [TcpWay, ReducedWay, TcpMassWay]
-        in_memory = [SharedMemoryWay, InPlaceWay, MassWay, MassInPlaceWay]
-        for way in over_tcp + in_memory:
-            client = "tcp" if way in over_tcp else "unix"
-            run = clients[client].create_run(
+        for way in (TcpWay, ReducedWay, TcpMassWay):
+            run = client.create_run(
                 way.__name__, seed=1, vocabulary_size=VOCABULARY, top_k=slots, mass=way.mass
             )
-            ways.append(way(worker, clients[client], batch, run))
+            ways.append(way(worker, client, batch, run))
 
         def names(repetition):
             return [f"{repetition}-{index}" for index in range(sequences)]

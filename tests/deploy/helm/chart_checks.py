@@ -111,8 +111,6 @@ class ChartChecks(unittest.TestCase):
     def test_the_memory_limit_covers_what_the_server_may_take(self):
         def limit(gpu=0, store="memory", **memory):
             values = {"memory": memory, "gpu": {"count": gpu}, "store": {"kind": store}}
-            if memory.get("sharedMiB"):
-                values.update(form="sidecar", sidecar={"trainer": {"image": "trainer"}})
             (server,) = servers(documents({**INSECURE, **values}))
             self.assertEqual(server["resources"]["requests"]["memory"], server["resources"]["limits"]["memory"])
             return int(server["resources"]["limits"]["memory"].removesuffix("Mi"))
@@ -121,7 +119,6 @@ class ChartChecks(unittest.TestCase):
         self.assertGreater(least, 64)
         # A sixteenth more than the cache is for the totals of steps.
         self.assertEqual(limit(cacheMiB=64 + 16000) - least, 17000)
-        self.assertEqual(limit(cacheMiB=64, sharedMiB=100) - least, 100)
         # A quarter more than gRPC's is for what is made of messages.
         self.assertEqual(limit(cacheMiB=64, messageMiB=65) - least, 16 + 4)
         self.assertEqual(limit(cacheMiB=64, runs=65) - least, 3)
@@ -129,24 +126,6 @@ class ChartChecks(unittest.TestCase):
         self.assertEqual(limit(cacheMiB=64, store="rocksdb") - least, 96 + 32)
         # 40 MiB are pinned for the device, and its driver takes memory of its own.
         self.assertGreater(limit(cacheMiB=64, gpu=1) - least, 40)
-
-    def test_only_the_sidecar_has_shared_memory_and_dev_shm_holds_it(self):
-        for name, values, objects in forms():
-            with self.subTest(values=name):
-                flags = [flag for server in servers(objects) for flag in server["args"]]
-                shared = [int(flag.split("=")[1]) for flag in flags if flag.startswith("--shared_memory_bytes=")]
-                if values.get("form") != "sidecar":
-                    self.assertEqual(shared, [])
-                    continue
-                ((_, template),) = pods(objects)
-                (volume,) = (v for v in template["spec"]["volumes"] if v["name"] == "shared-memory")
-                self.assertGreaterEqual(int(volume["emptyDir"]["sizeLimit"].removesuffix("Mi")) << 20, shared[0])
-                for container in containers(template):
-                    mounts = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", [])}
-                    if container["name"] in ("server", "trainer"):
-                        self.assertLessEqual({"shared-memory": "/dev/shm", "socket": "/run/sis"}.items(), mounts.items())
-                    else:
-                        self.assertEqual(mounts, {})
 
 
 if __name__ == "__main__":

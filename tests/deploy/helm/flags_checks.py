@@ -167,9 +167,8 @@ class FlagsChecks(unittest.TestCase):
         beside = {
             "gpu": {"gpu": {"count": 1}},
             "memory.runsPerOwner": {"memory": {"runs": 65536}},
-            "memory.sharedMiB": {"form": "sidecar"},
             "proxy": {"proxy": {"enabled": True}},
-            "sidecar": {"form": "sidecar", "memory": {"sharedMiB": 1}},
+            "sidecar": {"form": "sidecar"},
             "store": {"store": {"kind": "rocksdb"}},
         }
 
@@ -183,8 +182,6 @@ class FlagsChecks(unittest.TestCase):
         self.assertGreater(len(found), 25)
         for name, number in found:
             for value in (number["minimum"], number["maximum"]):
-                if name == "memory.sharedMiB" and not value:
-                    continue  # of the other forms
                 with self.subTest(name=name, value=value):
                     values = {**INSECURE, "sidecar": {"trainer": {"image": "trainer"}}}
                     for place in (name.split(".")[0], name):

@@ -18,7 +18,7 @@ from tests.deploy.helm.rendered_chart import INSECURE, documents, labels, of_kin
 MONITORED = {name: {"enabled": True} for name in ("podMonitor", "prometheusRules", "dashboards")}
 FORMS = (
     {"form": "replicas"},
-    {"form": "sidecar", "memory": {"sharedMiB": 64}, "sidecar": {"trainer": {"image": "trainer"}}},
+    {"form": "sidecar", "sidecar": {"trainer": {"image": "trainer"}}},
 )
 
 

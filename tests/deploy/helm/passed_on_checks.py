@@ -104,14 +104,14 @@ CONTRADICTIONS = {
     ),
     "sidecar.trainer.resources": ({"requests": {"cpu": "banana"}}, {"limits": {"memory": "1 Gi"}}, {"limits": {"cpu": -1}}),
     "sidecar.trainer.volumeMounts": tuple(
-        [{"name": "a", "mountPath": path}] for path in ("/dev/shm", "/run/sis/socket", "a")
+        [{"name": "a", "mountPath": path}] for path in ("/run/sis/socket", "a")
     ),
     "extraVolumeMounts": (
         *(
             [{"name": "a", "mountPath": path}]
             for path in (
                 "relative", "/etc/sis", "/etc/sis/tls", "/etc/sis/tls/more", "/etc/sis/identities/", "/etc/sis/proxy",
-                "/dev/shm", "/run/sis", "/var/lib/sis/lost", "/etc/../etc/sis/tls", "/etc//sis/tls", "/a:b",
+                "/run/sis", "/var/lib/sis/lost", "/etc/../etc/sis/tls", "/etc//sis/tls", "/a:b",
             )
         ),
         [{"name": "b", "mountPath": "/a"}],

@@ -194,13 +194,13 @@ class RenderedServersChecks(unittest.TestCase):
         self.addCleanup(token.write_text, TOKEN)
         self.assertEqual(servers.helm_test(), [1])
 
-    def test_a_trainer_shares_memory_with_its_sidecar(self):
+    def test_a_trainer_reaches_its_sidecar(self):
         servers = self.serve(
             form="sidecar",
-            memory={**self.SMALL, "sharedMiB": 64},
+            memory=self.SMALL,
             sidecar={"trainer": {"image": "trainer"}},
         )
-        one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses, shared_memory=True)
+        one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
         self.check_the_demonstration(servers.addresses[0])
 
     def test_a_renewed_certificate_is_shown_to_clients_and_its_end_to_prometheus(self):

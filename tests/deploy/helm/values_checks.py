@@ -14,7 +14,7 @@ from tests.deploy.helm.rendered_chart import INSECURE, VALUES
 
 TLS = {"tlsSecret": "tls", "identitiesSecret": "identities"}
 CERTIFICATES = {"tlsSecret": "tls", "clientCertificates": True}
-SIDECAR = {"form": "sidecar", "memory": {"sharedMiB": 64}, "sidecar": {"trainer": {"image": "trainer"}}}
+SIDECAR = {"form": "sidecar", "sidecar": {"trainer": {"image": "trainer"}}}
 
 
 def node_affinity(**expression):
@@ -30,11 +30,9 @@ NONSENSE = (
     ({"servers": 0}, "servers"),
     ({"servers": "three"}, "servers"),
     ({"memory": {"cacheMiB": 1}}, "cacheMiB"),
-    ({"memory": {"sharedMiB": 64}}, "sharedMiB"),
     ({"memory": {"messageMiB": 2048}}, "messageMiB"),
     ({**INSECURE, "memory": {"runs": 8, "runsPerOwner": 9}}, "memory.runsPerOwner: 9 "),
-    ({"form": "sidecar", "sidecar": {"trainer": {"image": "a"}}}, "sharedMiB"),
-    ({"form": "sidecar", "memory": {"sharedMiB": 64}}, "sidecar.trainer.image"),
+    ({"form": "sidecar"}, "sidecar.trainer.image"),
     ({"gpu": {"count": 2}}, "count"),
     ({}, "security: "),
     ({"security": {"tlsSecret": "tls"}}, "security: "),

@@ -15,7 +15,6 @@ from sis.arrays import ArrayLike
 from sis.entries import AppendEntry, Block, Gap, Seal
 from sis.records import SequenceRef
 from sis.run import RunConfig
-from sis.segment import Segment
 from sis.v1 import ratio_service_pb2 as pb
 from sis.wire import checksum
 from sis.wire.fields import key, varint
@@ -26,23 +25,11 @@ _KINDS: Dict[type, str] = {Block: "block", Gap: "gap", Seal: "seal"}
 Part = Union[bytes, np.ndarray]
 
 
-class PlacedArrays(NamedTuple):
-    """The arrays of a block that lie in a segment, where they must stay until it is acked."""
-
-    segment: Segment
-    arrays: Sequence[np.ndarray]
-    size: int  # in bytes, with all slots: what the server makes of them
-    # Of the block's fields, those before the arrays and after them.
-    begin: bytes
-    end: bytes
-
-
 class Entry:
     """A checked one, until it is acked for good."""
 
     __slots__ = (
-        "sequence", "kind", "first", "end", "parts", "size", "placed", "retry_until", "refusals",
-        "answered",
+        "sequence", "kind", "first", "end", "parts", "size", "retry_until", "refusals", "answered",
     )  # fmt: skip
 
     def __init__(
@@ -53,7 +40,6 @@ class Entry:
         end: int,
         parts: Sequence[Part],
         size: int,
-        placed: Optional[PlacedArrays] = None,
     ) -> None:
         self.sequence = sequence
         # "block" or "gap" of [first, end), or "seal" at `end`.
@@ -63,8 +49,6 @@ class Entry:
         # Its bytes in a batch, with the caller's own arrays among them; their sum.
         self.parts = parts
         self.size = size
-        # Kept, so that their memory is not used again before the server has read it.
-        self.placed = placed
         # Set by the first refusal for lack of room, on time.monotonic().
         self.retry_until: Optional[float] = None
         # For lack of room.
@@ -72,22 +56,9 @@ class Entry:
         # Acked, or refused for good.
         self.answered = False
 
-    @property
-    def segment(self) -> Optional[str]:
-        """The one that holds the arrays; "" if the message does, None if there are none."""
-        if self.placed is not None:
-            return self.placed.segment.name
-        return "" if self.kind == "block" else None
-
     def copy_arrays(self) -> None:
-        """From then on the caller may write to those that travel."""
+        """From then on the caller may write to them."""
         self.parts = [b"".join(self.parts)]
-
-    def leave_segment(self) -> None:
-        """From then on the arrays travel: their memory is that of this process alone."""
-        assert self.placed is not None
-        parts, self.size = _block_parts(self.placed.begin, self.placed.arrays, self.placed.end)
-        self.parts, self.placed = [b"".join(parts)], None
 
     def refusal(self, code: grpc.StatusCode, message: str) -> errors.Refusal:
         if self.kind in ("block", "gap"):
@@ -97,14 +68,14 @@ class Entry:
         return errors.Refusal(self.sequence.id, self.sequence.attempt, text, code, message)
 
 
-def checked(entry: AppendEntry, config: RunConfig, segments: Sequence[Segment] = ()) -> Entry:
-    """`config`: of the run. ValueError or TypeError if shapes or types are wrong. Arrays that lie in one
-    of the segments stay there; others travel ragged where the run's mass makes that shorter."""
+def checked(entry: AppendEntry, config: RunConfig) -> Entry:
+    """`config`: of the run. ValueError or TypeError if shapes or types are wrong. Arrays travel
+    ragged where the run's mass makes that shorter."""
     kind = _KINDS.get(type(entry))
     if kind is None:
         raise TypeError(f"{entry!r} is no sis.Block, sis.Gap or sis.Seal")
     if kind == "block":
-        return _checked_block(entry, config, segments)
+        return _checked_block(entry, config)
     if kind == "gap":
         return _checked_gap(entry)
     name, length, attempt, *annotation = entry
@@ -117,15 +88,13 @@ def checked(entry: AppendEntry, config: RunConfig, segments: Sequence[Segment] =
     return Entry(sequence, kind, 0, length, [data], len(data))
 
 
-def all_checked(
-    entries: Iterable[AppendEntry], config: RunConfig, segments: Sequence[Segment] = ()
-) -> List[Entry]:
+def all_checked(entries: Iterable[AppendEntry], config: RunConfig) -> List[Entry]:
     """Says of the first that is wrong which it is."""
     made: List[Entry] = []
     listed = list(entries)
     try:
         for entry in listed:
-            made.append(checked(entry, config, segments))
+            made.append(checked(entry, config))
     except (TypeError, ValueError) as error:
         name = getattr(entry, "sequence", None)
         kind = ValueError if isinstance(error, ValueError) else TypeError
@@ -147,7 +116,6 @@ class _Field(NamedTuple):
 
 
 _ENTRIES = _Field.of(pb.AppendBatch, "entries").number
-_IN_SEGMENT = _Field.of(pb.AppendBatch, "segment").number
 _BATCH = _Field.of(pb.AppendRequest, "batch").number
 _NUMBERS = {kind: _Field.of(pb.AppendEntry, kind).number for kind in _KINDS.values()}
 # Of all kinds, which have the same number for it.
@@ -208,7 +176,7 @@ def _converted(
     ]
 
 
-def _checked_block(block: Block, config: RunConfig, segments: Sequence[Segment]) -> Entry:
+def _checked_block(block: Block, config: RunConfig) -> Entry:
     top_k, mass = config.top_k, config.mass
     name, first, version, *given, attempt, counts = block
     columns: Sequence[np.ndarray]
@@ -221,22 +189,12 @@ def _checked_block(block: Block, config: RunConfig, segments: Sequence[Segment])
     rows = len(columns[0])
     sequence, named = _named(name, attempt)
     begin = named + _unsigned(_FIRST_POSITION, first) + _unsigned(_POLICY_VERSION, version)
-    in_segment: Optional[Segment] = None
-    values: Sequence[Part] = columns
-    for segment in segments:
-        places = segment.refer_all(columns)
-        if places is not None:
-            in_segment, values = segment, places
-            break
-    if in_segment is None and counts is None and ragged.pays(config) and 8 * rows * top_k >= _CUT_BYTES:
-        values = columns = ragged.cut(columns, mass)
+    if counts is None and ragged.pays(config) and 8 * rows * top_k >= _CUT_BYTES:
+        columns = ragged.cut(columns, mass)
     crc = checksum.crc32c(columns)
     end = b"" if crc is None else _FIXED32.pack(_CRC32C, crc)
-    placed: Optional[PlacedArrays] = None
-    if in_segment is not None:
-        placed = PlacedArrays(in_segment, columns, 8 * rows * (1 + top_k), begin, end)
-    parts, size = _block_parts(begin, values, end)
-    return Entry(sequence, "block", first, first + rows, parts, size, placed)
+    parts, size = _block_parts(begin, columns, end)
+    return Entry(sequence, "block", first, first + rows, parts, size)
 
 
 def _checked_gap(entry: Gap) -> Entry:
@@ -247,20 +205,18 @@ def _checked_gap(entry: Gap) -> Entry:
     return Entry(sequence, "gap", first, first + length, [data], len(data))
 
 
-def _block_parts(begin: bytes, values: Sequence[Part], end: bytes) -> Tuple[Sequence[Part], int]:
-    """An entry's bytes, with its four arrays and perhaps counts, or where they lie; their sum."""
-    a, b, c, d, *rest = values
-    keys, size = _array_keys(_bytes_of(a), _bytes_of(c))
-    if rest and _bytes_of(rest[0]):
+def _block_parts(begin: bytes, values: Sequence[np.ndarray], end: bytes) -> Tuple[Sequence[Part], int]:
+    """An entry's bytes, with its four arrays and perhaps counts; their sum."""
+    a, b, c, d, *counts = values
+    keys, size = _array_keys(a.nbytes, c.nbytes)
+    rest: List[Part] = []
+    if counts and counts[0].nbytes:
         # After the checksum, as protobuf writes them.
-        rest.insert(0, key(_COUNTS, _bytes_of(rest[0])))
-    size += len(begin) + len(end) + sum(map(_bytes_of, rest))
+        rest = [key(_COUNTS, counts[0].nbytes), counts[0]]
+        size += len(rest[0]) + counts[0].nbytes
+    size += len(begin) + len(end)
     before = _before(_NUMBERS["block"], size)
     return [before + begin + keys[0], a, keys[1], b, keys[2], c, keys[3], d, end, *rest], len(before) + size
-
-
-def _bytes_of(part: Part) -> int:
-    return len(part) if isinstance(part, bytes) else part.nbytes
 
 
 @functools.lru_cache(1 << 12, typed=True)
@@ -296,17 +252,12 @@ def _unsigned(field: _Field, value: int) -> bytes:
     return varint(field.number << 3) + varint(number) if number else b""
 
 
-def request(entries: Sequence[Entry], segment: str) -> Tuple[bytes, int]:
-    """An AppendRequest of these, whose arrays lie in `segment`, or in it; where its entries
-    begin."""
+def request(entries: Sequence[Entry]) -> Tuple[bytes, int]:
+    """An AppendRequest of these; where its entries begin."""
     size = 0
     parts: List[Part] = [b""]
     for entry in entries:
         size += entry.size
         parts += entry.parts
-    if segment:
-        name = segment.encode()
-        parts += [key(_IN_SEGMENT, len(name)), name]
-        size += len(parts[-2]) + len(name)
     parts[0] = key(_BATCH, size)
     return b"".join(parts), len(parts[0])

@@ -16,14 +16,11 @@ from sis.append import AppendStream, Source
 from sis.append_streams import encoded_entries
 from sis.append_streams.encoded_entries import Entry
 from sis.records import SequenceRef
-from sis.segment import Segment
 from sis.v1 import ratio_service_pb2 as pb
 
-# Entries are sent together once they hold so many bytes.
+# Entries are sent together once they hold so many bytes, or are so many: the server makes something of
+# each.
 BATCH_BYTES = 256 << 10
-# Or refer to so many in a segment, or are so many: the server begins when all checksums of a message
-# are made, while the arrays are in the processor's caches still, and makes something of each entry.
-BATCH_REFERRED_BYTES = 4 << 20
 BATCH_ENTRIES = 1024
 # Batches sent and not acked yet; a caller that is further ahead waits.
 MAX_IN_FLIGHT = 8
@@ -40,37 +37,13 @@ class _Batch(NamedTuple):
     # On time.monotonic().
     sent: float
     entries: Sequence[Entry]
-    # That arrays lie in, or "".
-    segment: str
     message: bytes
     # Of the entries in it.
     offset: int
 
-    def lost_its_segment(self, ack: pb.Ack) -> bool:
-        """Whether an entry was refused, of whatever kind, because the segment's lease has ended. None
-        is refused so twice: what is sent again lies in no segment."""
-        return bool(self.segment) and errors.status_code(ack.code) is grpc.StatusCode.NOT_FOUND
-
-
-def _by_segment(batch: Sequence[Entry]) -> Iterator[Tuple[str, List[Entry]]]:
-    """In order, each with the segment that all its arrays lie in, or "" if they are in the
-    message."""
-    segment: Optional[str] = None
-    part: List[Entry] = []
-    for entry in batch:
-        own = entry.segment
-        if own is not None and own != segment:
-            if segment is not None:
-                yield segment, part
-                part = []
-            segment = own
-        part.append(entry)
-    if part:
-        yield segment or "", part
-
 
 def _cut(batch: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """In order, what a message holds each: what left its segment travels now, and may be much."""
+    """In order, what a message holds each: what is sent again may be much."""
     begin, size = 0, 0
     for number, entry in enumerate(batch):
         size += entry.size
@@ -89,17 +62,15 @@ class ServerAppendStream(AppendStream):
         call: Callable[[Iterator[bytes]], grpc.Call],
         source: Source,
         timeout: Optional[float],
-        segments: Callable[[], Sequence[Segment]] = tuple,
     ) -> None:
         """`call`: Append, of AppendRequests as bytes."""
-        super().__init__(source.run.config, segments)
+        super().__init__(source.run.config)
         self._timeout = timeout
         self._retry_timeout = source.retry_timeout
         self._changed = threading.Condition()
         # All below is guarded by _changed.
         self._pending: List[Entry] = []
         self._pending_bytes = 0
-        self._pending_referred = 0
         self._in_flight: Deque[_Batch] = collections.deque()
         # Refused, and to be sent again at that time.
         self._waiting_for_room: List[Tuple[float, Entry]] = []
@@ -130,7 +101,7 @@ class ServerAppendStream(AppendStream):
             self._drain()
             if not self._answered:
                 # An empty batch: its answer, or that there is none, tells about the header.
-                self._send_batch([], "")
+                self._send_batch([])
                 self._drain()
             committed, self._committed = self._committed, {}
             refused, self._refused = self._refused, []
@@ -154,7 +125,6 @@ class ServerAppendStream(AppendStream):
     def _break_off(self) -> None:
         with self._changed:
             self._closed = True
-            self._leave_arrays()
         self._call.cancel()
         self._reader.join(self._timeout)
 
@@ -187,34 +157,20 @@ class ServerAppendStream(AppendStream):
     def _add(self, entry: Entry) -> None:
         self._pending.append(entry)
         self._pending_bytes += entry.size
-        if entry.placed is not None:
-            self._pending_referred += entry.placed.size
-        if (
-            self._pending_bytes >= BATCH_BYTES
-            or self._pending_referred >= BATCH_REFERRED_BYTES
-            or len(self._pending) >= BATCH_ENTRIES
-        ):
+        if self._pending_bytes >= BATCH_BYTES or len(self._pending) >= BATCH_ENTRIES:
             self._send_pending()
 
     def _send(self, batch: Sequence[Entry]) -> None:
-        for segment, part in _by_segment(batch):
-            for piece in _cut(part):
-                self._send_batch(piece, segment)
+        for piece in _cut(batch):
+            self._send_batch(piece)
 
-    def _send_batch(self, batch: Sequence[Entry], segment: str) -> None:
-        message, offset = encoded_entries.request(batch, segment)
-        self._in_flight.append(_Batch(time.monotonic(), batch, segment, message, offset))
+    def _send_batch(self, batch: Sequence[Entry]) -> None:
+        message, offset = encoded_entries.request(batch)
+        self._in_flight.append(_Batch(time.monotonic(), batch, message, offset))
         self._requests.put(message)
 
-    def _leave_arrays(self) -> None:
-        """To the server, which may still be reading what was sent to it."""
-        for batch in self._in_flight:
-            for entry in batch.entries:
-                if entry.placed is not None:
-                    entry.placed.segment.abandon(entry.placed.arrays)
-
     def _forget_pending(self) -> None:
-        self._pending, self._pending_bytes, self._pending_referred = [], 0, 0
+        self._pending, self._pending_bytes = [], 0
 
     def _send_pending(self) -> None:
         self._wait_until(lambda: not self._waiting_for_room and len(self._in_flight) < MAX_IN_FLIGHT)
@@ -250,7 +206,6 @@ class ServerAppendStream(AppendStream):
 
     def _fail(self, code: grpc.StatusCode, message: str) -> None:
         self._failure = self._failure or errors.from_status(code, message)
-        self._leave_arrays()
         self._call.cancel()
         self._changed.notify_all()
 
@@ -268,12 +223,6 @@ class ServerAppendStream(AppendStream):
             if code == 0:
                 self._committed[entry.sequence] = ack.committed_length
                 entry.answered = True
-            elif batch.lost_its_segment(ack):
-                if entry.placed is not None:
-                    entry.leave_segment()
-                else:
-                    entry.parts = [batch.message[begin:end]]
-                self._waiting_for_room.append((time.monotonic(), entry))
             elif not self._wait_for_room(entry, ack):
                 self._refused.append(entry.refusal(errors.status_code(code), ack.message))
                 entry.answered = True

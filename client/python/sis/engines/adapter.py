@@ -77,7 +77,7 @@ class Columns(NamedTuple):
         In the record its sampled log-prob is NaN, and its set is empty. Listed tokens with log-probs below
         -1000 are left out.
 
-        out: arrays of T rows to write to, of Client.empty_top_k. found: called with the first unusable
+        out: arrays of T rows to write to. found: called with the first unusable
         position. ValueError as in sis.canonical.
         """
         ids = arrays.int32("ids", self.ids, [None, None])
@@ -229,15 +229,13 @@ class Adapter(abc.ABC):
         pieces: Sequence[Piece],
         top_k: int,
         vocabulary_size: Optional[int] = None,
-        out: Optional[TopK] = None,
     ) -> Read:
         """Returns the record of all positions of all pieces.
 
         What can't be read costs itself only: a position, or, if it is a MalformedOutput, a piece. There the
         record's sampled id is -1 and its sampled log-prob NaN. Never raises for what an engine returned.
-        out: as in Columns.record.
         """
-        return _Reader(self, top_k, vocabulary_size).read(pieces, out)
+        return _Reader(self, top_k, vocabulary_size).read(pieces)
 
     def record(self, output: Any, top_k: int, vocabulary_size: Optional[int] = None) -> TopK:
         """Returns the record of all positions of an output, for entries_of. Raises MalformedOutput."""
@@ -256,10 +254,10 @@ class _Reader:
         self._top_k = top_k
         self._vocabulary_size = vocabulary_size
 
-    def read(self, pieces: Sequence[Piece], out: Optional[TopK]) -> Read:
+    def read(self, pieces: Sequence[Piece]) -> Read:
         pieces = [piece for piece in pieces if piece.start < piece.stop]
         rows = sum(piece.stop - piece.start for piece in pieces)
-        self._out = empty_record(rows, self._top_k) if out is None else out
+        self._out = empty_record(rows, self._top_k)
         faults = self._of_pieces(pieces, 0) if pieces else []
         return Read(self._out, faults)
 

@@ -494,9 +494,7 @@ class Recorder:
         blocks: Iterator[Sequence[Any]] = iter(())
         if positions:
             pieces = [piece for item in work for piece in item.pieces]
-            # Where the server can read it if it shares memory.
-            out = self._client.empty_top_k(self._run, positions)
-            record, faults = self._adapter.read(pieces, config.top_k, config.vocabulary_size, out)
+            record, faults = self._adapter.read(pieces, config.top_k, config.vocabulary_size)
             begins = list(itertools.accumulate((item.positions for item in work), initial=0))
             usable = ~np.isnan(record.sampled_log_probs)
             if usable.all():
@@ -535,11 +533,11 @@ class Recorder:
                 self._append([entry])
 
     def _blocks(self, record: Sequence[np.ndarray], lengths: Sequence[int]) -> Iterator[Sequence[Any]]:
-        """The arrays of blocks of so many rows, counts or None at last: what travels goes without what
+        """The arrays of blocks of so many rows, counts or None at last: they go without what
         the run's mass leaves out, of all at once as each is short."""
         ends = list(itertools.accumulate(lengths))
         config = self._run.config
-        if ragged.pays(config) and record and not self._client._shares(record[2]):
+        if ragged.pays(config) and record:
             for arrays in ragged.cut_each(record, ends, config.mass):
                 yield arrays if len(arrays) == 5 else [*arrays, None]
             return

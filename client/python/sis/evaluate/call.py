@@ -1,13 +1,10 @@
-"""One evaluate: cut into requests, its arrays sent or left in a segment, its answers put
-together."""
+"""One evaluate: cut into requests, its answers put together."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import itertools
 import sys
-from typing import Callable, ContextManager, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Callable, ContextManager, Dict, List, Mapping, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -15,12 +12,11 @@ from sis import algorithms, spans
 from sis.arrays import ArrayLike
 from sis.evaluate import micro_batches
 from sis.evaluate.micro_batches import MicroBatch, RaggedRows, Rows
-from sis.evaluate.request import EvaluateRequest, in_place
+from sis.evaluate.request import EvaluateRequest
 from sis.evaluation import OUTPUTS, Evaluation
 from sis.options import EvaluateOptions
 from sis.records import Slice, TopKRecords, listed
 from sis.run import Run
-from sis.segment import Segment, aligned
 from sis.servers.replicas import Replicas
 from sis.servers.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
@@ -83,27 +79,21 @@ class EvaluateCall:
             "top_k_counts": self._records.counts,
         }
 
-    def answer(self, form: str, current: Mapping[str, Rows], segments: Sequence[Segment]) -> Evaluation:
-        """`current` are the arrays of the form. If one lies in one of the segments, all of them go
-        there."""
+    def answer(self, form: str, current: Mapping[str, Rows]) -> Evaluation:
+        """`current` are the arrays of the form."""
         if self.length == 0 and self._slices:
             # Every sequence of the batch is lost, and the service evaluates no empty slices.
             curve = [pb.PrefixPoint(top_k=top_k) for top_k in self.request.prefix_curve]
             response = pb.EvaluateResponse(prefix_curve=curve)
             return self._evaluation([(MicroBatch([], slice(0, 0)), response)])
-        for segment in segments:
-            # Counts lie where they were fetched to.
-            own = [array for name, array in current.items() if name != "top_k_counts"]
-            if any(micro_batches.lies_in(segment, array) for array in own):
-                return self._answer_in(segment, form, current)
         limit = sys.maxsize if self._whole else self._service.micro_batch_bytes
         batches: List[MicroBatch] = []
         requests: Dict[int, List[Callable[[], EvaluateRequest]]] = {}
 
         def make(batch: MicroBatch, lease_id: int) -> EvaluateRequest:
-            made = batch.request(self.request, self._slices, form, current, in_place)
+            made = batch.request(self.request, self._slices, form, current)
             made.message.lease_id = lease_id
-            self._options.write(made.message, batch, np.ndarray.tobytes)
+            self._options.write(made.message, batch)
             return made
 
         for share in self._service.shares(self.request, self._slices):
@@ -112,37 +102,6 @@ class EvaluateCall:
             batches += own_batches
         with self._span():
             responses = self._service.evaluate_shares(requests)
-        return self._evaluation(list(zip(batches, responses)))
-
-    def _answer_in(self, segment: Segment, form: str, current: Mapping[str, Rows]) -> Evaluation:
-        """The same in a segment: copies arrays there that lie elsewhere. The answers go there too,
-        if there is room."""
-        segment.check()
-        self.request.segment = segment.name
-        placed = {name: micro_batches.placed(array, segment.place) for name, array in current.items()}
-        options = self._options.placed(segment.place)
-        limit = sys.maxsize if self._whole else self._service.segment_batch_bytes
-        (share,) = self._service.shares(self.request, self._slices)
-        batches = micro_batches.cut(self._slices, share.numbers, placed, limit, segment.alignment)
-        sizes = [_answer_bytes(self.request, batch.length) for batch in batches]
-
-        def make(batch: MicroBatch, answers: Optional[pb.SegmentRange]) -> EvaluateRequest:
-            made = batch.request(self.request, self._slices, form, placed, segment.refer)
-            options.write(made.message, batch, segment.refer)
-            if answers is not None:
-                made.message.answers.CopyFrom(answers)
-            return made
-
-        room = segment.room(sum(map(aligned, sizes)))
-        with room or contextlib.nullcontext():
-            parts = itertools.repeat(None) if room is None else room.split(sizes)
-            with self._span():
-                responses = self._service.evaluate_shares(
-                    {share.server: [functools.partial(make, batch, part) for batch, part in zip(batches, parts)]}
-                )
-            if room is not None:
-                for response in responses:
-                    segment.read_arrays(response)
         return self._evaluation(list(zip(batches, responses)))
 
     def _span(self) -> ContextManager[object]:
@@ -157,9 +116,3 @@ class EvaluateCall:
             self._outputs,
             log_ratio_sums=isinstance(self._options.algorithm, algorithms.Gspo),
         )
-
-
-def _answer_bytes(request: pb.EvaluateRequest, length: int) -> int:
-    """What the arrays of the answer for `length` positions take in a segment."""
-    widths = {pb.ACCEPT_BITS: -(-length // 8), pb.DECISIONS: length}
-    return sum(aligned(widths.get(output, 4 * length)) for output in request.outputs)

@@ -4,15 +4,14 @@ are on their way. Of several replicas each gets those of its own sequences."""
 from __future__ import annotations
 
 import itertools
-from typing import Callable, List, Mapping, NamedTuple, Sequence, Union
+from typing import List, Mapping, NamedTuple, Sequence, Union
 
 import numpy as np
 
 from sis import ragged
-from sis.evaluate.request import EvaluateRequest, Field
+from sis.evaluate.request import EvaluateRequest, in_place
 from sis.ragged import Selection
 from sis.records import Slice
-from sis.segment import Segment
 from sis.v1 import ratio_service_pb2 as pb
 
 
@@ -36,18 +35,6 @@ class RaggedRows:
 
 # An array of a form, one row per position.
 Rows = Union[np.ndarray, RaggedRows]
-
-
-def lies_in(segment: Segment, array: Rows) -> bool:
-    """Whether its values are there already."""
-    values = array.values if isinstance(array, RaggedRows) else array
-    return segment.holds(values)
-
-
-def placed(array: Rows, place: Callable[[np.ndarray], np.ndarray]) -> Rows:
-    """The same where `place` puts it."""
-    values = place(array[:])
-    return RaggedRows(values, array.offsets) if isinstance(array, RaggedRows) else values
 
 
 class Share(NamedTuple):
@@ -80,28 +67,20 @@ class MicroBatch(NamedTuple):
         slices: Sequence[Slice],
         form: str,
         arrays: Mapping[str, Rows],
-        field: Callable[[np.ndarray], Field],
     ) -> EvaluateRequest:
         """`options` is all of the request but slices and the arrays of the form; these are those of
-        the whole batch.
-
-        `field` makes what stands in a message for an array.
-        """
+        the whole batch."""
         message = pb.EvaluateRequest()
         message.CopyFrom(options)
         message.slices.extend(slices[number].to_proto() for number in self.numbers)
-        return EvaluateRequest(message, form, {name: field(array[self.rows]) for name, array in arrays.items()})
+        return EvaluateRequest(message, form, {name: in_place(array[self.rows]) for name, array in arrays.items()})
 
 
 def cut(
-    slices: Sequence[Slice], numbers: Sequence[int], arrays: Mapping[str, Rows], limit: int, multiple: int = 1
+    slices: Sequence[Slice], numbers: Sequence[int], arrays: Mapping[str, Rows], limit: int
 ) -> List[MicroBatch]:
     """Of the slices with these numbers, micro-batches of at most `limit` bytes of arrays, or one slice:
-    that stays what the server gave a digest of.
-
-    Each begins at a multiple of `multiple` positions, and of as many bytes of ragged rows: a slice
-    that doesn't stays with the one before.
-    """
+    that stays what the server gave a digest of."""
     rows_of_all = [array for array in arrays.values() if isinstance(array, RaggedRows)]
     row_bytes = sum(
         array.itemsize * int(np.prod(array.shape[1:]))
@@ -110,15 +89,12 @@ def cut(
     )
     starts = [0, *itertools.accumulate(part.length for part in slices)]
 
-    def can_begin(position: int) -> bool:
-        return position % multiple == 0 and all(array.begin(position) % multiple == 0 for array in rows_of_all)
-
     batches: List[List[int]] = [[]]
     size = 0
     for number in numbers:
         start, stop = starts[number], starts[number + 1]
         own = (stop - start) * row_bytes + sum(array.begin(stop) - array.begin(start) for array in rows_of_all)
-        if batches[-1] and size + own > limit and can_begin(start):
+        if batches[-1] and size + own > limit:
             batches.append([])
             size = 0
         batches[-1].append(number)

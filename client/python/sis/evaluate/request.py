@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Mapping, NamedTuple, Union
+from typing import Mapping, NamedTuple
 
 import numpy as np
 
 from sis.v1 import ratio_service_pb2 as pb
 from sis.wire.fields import key
-
-# What stands in a message for an array: its bytes, or where it lies in a segment.
-Field = Union[bytes, memoryview]
 
 _FIELDS = pb.EvaluateRequest.DESCRIPTOR.fields_by_name
 
@@ -20,7 +17,7 @@ class EvaluateRequest(NamedTuple):
     message: pb.EvaluateRequest
     # The field that is set, "gathered" for one, and its arrays by name. "": there is nothing else.
     form: str = ""
-    arrays: Mapping[str, Field] = {}
+    arrays: Mapping[str, memoryview] = {}
 
     def size(self) -> int:
         """Some bytes less than it is serialized."""

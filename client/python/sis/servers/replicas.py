@@ -19,7 +19,6 @@ from sis.append_streams.replicated_append import ReplicatedAppendStream, by_repl
 from sis.evaluate.micro_batches import Share
 from sis.evaluate.request import EvaluateRequest
 from sis.records import SequenceRef, Slice
-from sis.segment import Segment
 from sis.servers.merged_answers import merged_histories, merged_inspections, merged_run
 from sis.servers.placement import Placement
 from sis.servers.single_server import SingleServer
@@ -195,10 +194,7 @@ class Replicas:
             unknown=len(request.sequences) + len(request.lease_ids) - sequences - released,
         )
 
-    def append(
-        self, source: Source, segments: Callable[[], Sequence[Segment]] = tuple
-    ) -> ReplicatedAppendStream:
-        """`segments` are shared with one server, so there are none."""
+    def append(self, source: Source) -> ReplicatedAppendStream:
         return ReplicatedAppendStream(
             source.run.config,
             functools.partial(self._placement.replica, source.run.id),

@@ -20,7 +20,6 @@ from sis.credentials import Credentials
 from sis.evaluate.micro_batches import Share
 from sis.evaluate.request import EvaluateRequest
 from sis.records import SequenceRef, Slice
-from sis.segment import Segment
 from sis.servers.circuit_breaker import CircuitBreaker
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
@@ -89,9 +88,6 @@ class SingleServer:
 
     # A larger Evaluate goes as several of about this size, side by side.
     micro_batch_bytes = 1 << 20
-    # The same where the arrays lie in a segment: what a message costs besides them is worth
-    # avoiding then.
-    segment_batch_bytes = 8 << 20
 
     def __init__(
         self,
@@ -235,44 +231,12 @@ class SingleServer:
         for make in requests[len(answers) :]:
             answers.append(self.Evaluate(make()))
 
-    def lease_segment(self, size: int, timeout: Optional[float] = None) -> Segment:
-        """`timeout`: in seconds, if less than this client's."""
-        limits = [limit for limit in (timeout, self._timeout) if limit is not None]
-        lease = self._stub.LeaseSegment(pb.LeaseSegmentRequest(bytes=size))
-        # The call stays open: a deadline is its answer's alone.
-        deadline = threading.Timer(min(limits, default=0), lease.cancel)
-        deadline.daemon = True
-        if limits:
-            deadline.start()
-        try:
-            response = self._send(lambda: next(lease))
-        except errors.Error as error:
-            if not lease.cancelled():
-                raise
-            raise errors.from_status(
-                grpc.StatusCode.DEADLINE_EXCEEDED, f"no segment within {min(limits)} s"
-            ) from error
-        finally:
-            deadline.cancel()
-        try:
-            return Segment(
-                lease, response.segment, f"/dev/shm{response.object}", response.bytes, response.alignment
-            )
-        except OSError:
-            # In a container, say, that shares the socket but not the memory.
-            lease.cancel()
-            raise
-
-    def append(
-        self, source: Source, segments: Callable[[], Sequence[Segment]] = tuple
-    ) -> ServerAppendStream:
-        """`segments`: those leased at present, in which blocks may lie."""
+    def append(self, source: Source) -> ServerAppendStream:
         try:
             self._send_about(source.run.id, lambda: None, confirm=True)
         except errors.Error:
             pass  # The stream itself meets it, and tells at its first flush.
-        call = self._stub.Append
-        return ServerAppendStream(call, source, self._timeout, segments)
+        return ServerAppendStream(self._stub.Append, source, self._timeout)
 
     def append_many(self, source: Source, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:
         """The committed lengths of what is stored now. Raises what a stream's flush raises."""

@@ -13,7 +13,6 @@ import numpy as np
 from sis import errors
 from sis.evaluate.request import in_place
 from sis.records import MissingRange, Slice, TopKRecords
-from sis.segment import Room
 from sis.v1 import ratio_service_pb2 as pb
 from sis.wire.messages import read
 
@@ -212,19 +211,3 @@ def assemble(request: pb.FetchTopKRequest, messages: Iterable[Message]) -> TopKR
     for array, own in parts.items():
         made[array] = np.concatenate(own or [np.empty(0, array.dtype)])
     return _records(header, made.items())
-
-
-def assemble_in(room: Room, request: pb.FetchTopKRequest, messages: Iterable[Message]) -> TopKRecords:
-    """The same of a stream whose rows were put into a segment, where they stay."""
-    stream = iter(messages)
-    header = _header(stream)
-    total = sum(part.length for part in header.slices)
-    chunks = list(stream)
-    if len(chunks) != 1 or isinstance(chunks[0], pb.FetchTopKHeader) or chunks[0].length != total:
-        raise _wrong(f"did not send one chunk of {total} positions")
-    layout = _layout(request, header.top_k)
-    kept = room.keep([(array.received(chunks[0]), array.dtype) for array in layout])
-    return _records(
-        header,
-        ((array, values if array.ragged else values.reshape(total, *array.row)) for array, values in zip(layout, kept)),
-    )

@@ -16,14 +16,13 @@ memory
 {{- define "sis.memoryMiB" -}}
 {{- $memory := .Values.memory -}}
 {{- $cache := int $memory.cacheMiB -}}
-{{- $shared := ternary (int $memory.sharedMiB) 0 (eq .Values.form "sidecar") -}}
 {{- /* A quarter more for what is made of them. */ -}}
 {{- $messages := include "sis.messagesMiB" . -}}
 {{- $messages = add $messages (div (add $messages 3) 4) -}}
 {{- $store := ternary 128 0 (hasPrefix "rocksdb:" (include "sis.store" .)) -}}
 {{- /* Of the host: 40 MiB that the device copies from and to, and an allowance for the driver. */ -}}
 {{- $device := ternary 512 0 (gt (int .Values.gpu.count) 0) -}}
-{{- add $cache (div (add $cache 15) 16) $shared $messages (mul 3 (int $memory.runs)) $store $device 256 -}}
+{{- add $cache (div (add $cache 15) 16) $messages (mul 3 (int $memory.runs)) $store $device 256 -}}
 {{- end -}}
 
 {{- define "sis.listen" -}}
@@ -64,9 +63,6 @@ unix:/run/sis/socket
   "store" (include "sis.store" .)
   "backend" (ternary "cuda" "cpu" (gt (int .Values.gpu.count) 0))
   "shutdown_grace" (printf "%ds" (int .Values.shutdownGraceSeconds)) -}}
-{{- if eq .Values.form "sidecar" -}}
-{{- $_ := set $flags "shared_memory_bytes" (mul (int .Values.memory.sharedMiB) $mebibyte) -}}
-{{- end -}}
 {{- $security := .Values.security -}}
 {{- if $security.insecure -}}
 {{- $_ := set $flags "insecure" "true" -}}

@@ -2,7 +2,6 @@
 {{- define "sis.mounts" -}}
 {{- $mounts := list -}}
 {{- if eq .Values.form "sidecar" -}}
-{{- $mounts = append $mounts "- {name: shared-memory, mountPath: /dev/shm}" -}}
 {{- $mounts = append $mounts "- {name: socket, mountPath: /run/sis}" -}}
 {{- else if eq (include "sis.hasVolume" .) "true" -}}
 {{- $mounts = append $mounts "- {name: store, mountPath: /var/lib/sis}" -}}
@@ -27,12 +26,9 @@
 {{/* Of the servers' pods, but for volume claims. */}}
 {{- define "sis.volumes" -}}
 {{- $secret := "- name: %s\n  secret: {secretName: %s, defaultMode: 0440}" -}}
-{{- $memory := "- name: %s\n  emptyDir: {medium: Memory, sizeLimit: %dMi}" -}}
 {{- $volumes := list -}}
 {{- if eq .Values.form "sidecar" -}}
-{{- /* Server and trainer both map this memory, which counts for the pod's. */ -}}
-{{- $volumes = append $volumes (printf $memory "shared-memory" (add (int .Values.memory.sharedMiB) 64)) -}}
-{{- $volumes = append $volumes (printf $memory "socket" 1) -}}
+{{- $volumes = append $volumes "- name: socket\n  emptyDir: {medium: Memory, sizeLimit: 1Mi}" -}}
 {{- end -}}
 {{- with .Values.security.tlsSecret -}}
 {{- $volumes = append $volumes (printf $secret "tls" .) -}}
