@@ -47,7 +47,7 @@ TEST(InspectedSequenceTest, EveryArrayIsAsLongAsThePositionsAre) {
       EXPECT_TRUE(absl::IsInternal(CheckArrays(wrong))) << field->name() << " of " << size;
     }
   }
-  EXPECT_EQ(arrays, 12);
+  EXPECT_EQ(arrays, 13);
 }
 
 }  // namespace

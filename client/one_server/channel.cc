@@ -5,6 +5,7 @@
 #include <grpcpp/security/tls_credentials_options.h>
 #include <grpcpp/support/client_interceptor.h>
 
+#include <functional>
 #include <mutex>
 #include <utility>
 #include <vector>

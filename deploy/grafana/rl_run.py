@@ -384,6 +384,7 @@ def _staleness_and_missing() -> List[Panel]:
             otherwise="many slices with gaps between, or many sequences in few bytes of cache: a sixteenth of "
             "--cache_bytes is for the totals of all runs (sis_step_bytes). Decisions are right all the same.",
             runbooks=["cache_near_limit"],
+            width=HALF,
         ),
         lines(
             "Inspections passed over",
@@ -394,6 +395,7 @@ def _staleness_and_missing() -> List[Panel]:
             normal="flat after the first draws: then no more are chosen than fit.",
             otherwise="rises with each draw: --inspected_bytes is small for the sequences, or records are released "
             "before idle workers have looked. Decisions and totals are right all the same.",
+            width=HALF,
         ),
     ]
 

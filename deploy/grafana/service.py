@@ -201,6 +201,7 @@ def _ingest() -> List[Panel]:
             "RESOURCE_EXHAUSTED: no room; for long: rollouts are faster than trainers let go of memory. "
             "UNAVAILABLE: the store fails.",
             runbooks=["entries_refused", "appends_wait"],
+            width=HALF,
         ),
         lines(
             "Evicted unread",
@@ -211,6 +212,7 @@ def _ingest() -> List[Panel]:
             otherwise="rollouts are thrown away: the trainer is gone or slower than the workers, or runs that have "
             "ended hold the memory. Only then is the cache too small.",
             runbooks=["evicted_unread"],
+            width=HALF,
         ),
     ]
 
@@ -415,7 +417,6 @@ def _device() -> List[Panel]:
             "sent and stay; passed, sent for one call only. Only with CUDA.",
             normal="copied on the first evaluation of a rollout, hit on the later ones.",
             otherwise="mostly passed: no room for them.",
-            width=HALF,
             stacked=True,
         ),
         lines(
@@ -425,7 +426,6 @@ def _device() -> List[Panel]:
             what="Copies that made room for others. Only with CUDA.",
             normal="0 within a step.",
             otherwise="as many as are copied: the cache is smaller than a step.",
-            width=HALF,
         ),
     ]
 

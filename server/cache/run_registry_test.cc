@@ -339,8 +339,7 @@ TEST(RunRegistryTest, InspectionIsSharedWithWhoIsRead) {
   ASSERT_GT(alone, 10);
   std::vector<std::shared_ptr<sis::Run>> old;
   for (int i = 0;
-       inspect(*old.emplace_back(cache.CreateRun(absl::StrCat("old-", i), SmallConfig())), 1) ==
-       alone;
+       inspect(*old.emplace_back(cache.CreateRun(absl::StrCat("old-", i), SmallConfig())), 1) > 0;
        ++i) {
     ASSERT_LT(i, 100);
   }

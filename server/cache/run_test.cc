@@ -57,7 +57,7 @@ TEST_F(RunTest, InspectionHasTheRoomThatIsDocumented) {
   constexpr int kSlots = 10;
   EXPECT_EQ(cache_.CreateRun("r", SmallConfig(kSlots))->inspection().kept_positions(), 4288);
   Limits limits;
-  limits.inspected_bytes = 242'000'000;
+  limits.inspected_bytes = 244'000'000;
   Cache cache(int64_t{1} << 26, limits);
   Inspection& inspection = cache.CreateRun("r", SmallConfig(kSlots))->inspection();
   constexpr uint32_t kPositions = 65'536, kAtOnce = 4096;

@@ -42,7 +42,7 @@ class Sequence {
   Sequence& operator=(const Sequence&) = delete;
 
   // Charged per sequence, for itself and its entries in the indexes of its run.
-  static constexpr int64_t kBaseBytes = 480;
+  static constexpr int64_t kBaseBytes = 496;
   // Pages that are kept unpacked to be filled; a third open one packs the first.
   static constexpr size_t kOpenTails = 2;
   // Charged per stretch of positions of one policy version.

@@ -33,7 +33,7 @@ constexpr absl::string_view NameOf(Role role) {
 // The least role that may call each method of RatioService, with runs of its own. A method that is
 // not here is refused to everybody. Beyond the table: only from kTrainer on CreateRun supersedes an
 // incarnation that is there.
-inline constexpr std::array<std::pair<absl::string_view, Role>, 18> kRequiredRoles = {{
+inline constexpr std::array<std::pair<absl::string_view, Role>, 16> kRequiredRoles = {{
     {"GetRun", Role::kViewer},
     {"ListRuns", Role::kViewer},
     {"GetStep", Role::kViewer},

@@ -42,6 +42,10 @@ inline bool SameEntry(const AppendEntryView& view, const v1::AppendEntry& entry)
              (view.annotation != nullptr) == entry.seal().has_annotation() &&
              (view.annotation == nullptr || view.annotation->SerializeAsString() ==
                                                 entry.seal().annotation().SerializeAsString());
+    case v1::AppendEntry::kGap:
+      return view.kind == Kind::kGap && SameName(view, entry.gap().sequence()) &&
+             view.first_position == entry.gap().first_position() &&
+             view.length == entry.gap().length() && view.reason == entry.gap().reason();
     case v1::AppendEntry::ENTRY_NOT_SET:
       return view.kind == Kind::kNone;
   }

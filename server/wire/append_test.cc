@@ -95,7 +95,7 @@ TEST(AppendRequestTest, AnUsualOneAllocatesNothing) {
   const bool parsed = Parse(std::move(again), received).ok();
   EXPECT_EQ(allocations, before);
   EXPECT_TRUE(parsed);
-  EXPECT_EQ(received.entries().size(), 22);
+  EXPECT_EQ(received.entries().size(), 21);
   EXPECT_GT(ScatteredBytes({&piece, 1}).size(), 0);
   EXPECT_GT(allocations, before) << "they aren't counted";
 }

@@ -194,7 +194,7 @@ TEST_F(BadAppendTest, ConflictsAndSeals) {
   expect_entry(seal, grpc::FAILED_PRECONDITION, "committed up to 2");
   seal.mutable_seal()->set_length(1 << 23);
   expect_entry(seal, grpc::INVALID_ARGUMENT, "seal.length 8388608");
-  expect_entry(v1::AppendEntry(), grpc::INVALID_ARGUMENT, "neither block nor seal");
+  expect_entry(v1::AppendEntry(), grpc::INVALID_ARGUMENT, "neither block, gap nor seal");
 }
 
 TEST_F(BadAppendTest, OneBadEntryLeavesItsNeighboursAlone) {

@@ -96,6 +96,7 @@ class ReloadedCredentialsTest(SecuredServerTest):
         fetch = stub.FetchTopK(pb.FetchTopKRequest(run=run, slices=[pb.Slice(sequence=sequence)]), **named)
         self.assertTrue(next(fetch).HasField("header"))
         self.write_identities(f"token {token('bob', 'trainer')} bob trainer")
+        until(lambda: is_refused(client))
         code, _ = outcome(lambda _: list(fetch))
         self.assertIs(code, grpc.StatusCode.CANCELLED)
 

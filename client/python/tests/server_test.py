@@ -362,7 +362,7 @@ class ServerTest(unittest.TestCase):
                 (raised.exception.refused, fetched.slices, fetched.missing, status.positions, status.sealed_sequences)
             )
         self.assertEqual(outcomes[0], outcomes[1])
-        self.assertEqual([refusal.sequence for refusal in outcomes[0][0]], ["wrong", "b", "c"])
+        self.assertEqual([refusal.sequence for refusal in outcomes[0][0]], ["wrong", "b", "c", "c"])
         self.assertEqual(len({part.record_digest for part in outcomes[0][1]}), 6)
 
     def test_a_full_server_makes_the_worker_wait_until_there_is_room(self):
