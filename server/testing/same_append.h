@@ -36,12 +36,15 @@ inline bool SameEntry(const AppendEntryView& view, const v1::AppendEntry& entry)
              view.crc32c.has_value() == block.has_crc32c() &&
              view.crc32c.value_or(0) == block.crc32c();
     }
-    case v1::AppendEntry::kSeal:
+    case v1::AppendEntry::kSeal: {
+      v1::Annotation known = entry.seal().annotation();
+      known.DiscardUnknownFields();
       return view.kind == Kind::kSeal && SameName(view, entry.seal().sequence()) &&
              view.length == entry.seal().length() &&
              (view.annotation != nullptr) == entry.seal().has_annotation() &&
-             (view.annotation == nullptr || view.annotation->SerializeAsString() ==
-                                                entry.seal().annotation().SerializeAsString());
+             (view.annotation == nullptr ||
+              view.annotation->SerializeAsString() == known.SerializeAsString());
+    }
     case v1::AppendEntry::kGap:
       return view.kind == Kind::kGap && SameName(view, entry.gap().sequence()) &&
              view.first_position == entry.gap().first_position() &&
