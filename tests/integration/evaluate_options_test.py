@@ -1,11 +1,11 @@
-"""What the options of Evaluate promise: masks, own log-probs, checks of tokens."""
+"""What the options of Evaluate promise: masks, own log-probs."""
 
 import unittest
 
 import numpy as np
 
 import sis
-from tests.integration.evaluated_batch import LENGTHS, LOST, OUTPUTS, EvaluatedBatchTest, Values
+from tests.integration.evaluated_batch import LOST, OUTPUTS, EvaluatedBatchTest, Values
 from tests.reference import numerics
 
 
@@ -32,67 +32,6 @@ class EvaluateOptionsTest(EvaluatedBatchTest):
                 [totals.accepted, totals.rejected, totals.outside_top_k, totals.missing, totals.masked],
                 counts[1:].tolist(),
             )
-
-    def test_a_step_counts_what_was_weighed(self):
-        run, records = self.recorded("step")
-        values = Values(records, self.logits, "gathered")
-        rows = np.cumsum([0, *LENGTHS.values()])[1] + np.arange(LENGTHS["b"])
-
-        def evaluate(first, last):
-            here = rows[first:last]
-            mask = np.arange(first, last) % 7 != 0
-            return self.client.evaluate(
-                run,
-                [sis.Slice("b", first, last - first)],
-                draw=9,
-                log_probs=values.log_probs[here],
-                sampled_log_probs=values.sampled[here],
-                outputs=("log_ratios",),
-                options=sis.EvaluateOptions(weight="expected", mask=mask),
-            )
-
-        # The second call counts only what the first did not have.
-        self.assertEqual(evaluate(20, 40).newly_counted, 17)
-        whole = evaluate(0, 70)
-        self.assertEqual(whole.newly_counted, 60 - 17)
-        step = self.client.get_step(run, 9).totals
-        self.assertEqual(step, whole.totals)
-        self.assertEqual(step.masked, 10)
-        self.assertLess(step.d_sis, step.d)
-        self.assertAlmostEqual(step.d_sis, np.abs(whole.log_ratios.astype(np.float64)).sum(), delta=1e-6)
-
-    def test_a_misaligned_batch_is_refused(self):
-        run, records = self.recorded("misaligned")
-        values = Values(records, self.logits, "gathered")
-
-        def evaluate(tokens, mask=None):
-            options = sis.EvaluateOptions(sampled_ids=tokens, mask=mask)
-            return values.evaluate(self.client, run, records, draw=1, options=options)
-
-        evaluate(self.tokens, self.mask & ~self.lost)
-        for shift in (1, -1):
-            with self.assertRaisesRegex(sis.FailedPrecondition, "sampled_ids: .* at position .* of sequence 'a'"):
-                evaluate(np.roll(self.tokens, shift), self.mask & ~self.lost)
-            # Also where positions are missing.
-            with self.assertRaisesRegex(sis.FailedPrecondition, "sampled_ids: .* at position .* of sequence 'a'"):
-                evaluate(np.roll(self.tokens, shift))
-        one_wrong = self.tokens.copy()
-        one_wrong[-1] ^= 1
-        for mask in (self.mask & ~self.lost, None):
-            with self.assertRaisesRegex(sis.FailedPrecondition, "of sequence 'c' .*shifted or permuted"):
-                evaluate(one_wrong, mask)
-        # Where a position is missing there is nothing to compare with.
-        one_wrong = self.tokens.copy()
-        one_wrong[np.flatnonzero(self.lost)[0]] ^= 1
-        evaluate(one_wrong)
-        one_wrong = self.tokens.copy()
-        one_wrong[5] ^= 1
-        # A masked one is not compared, though there is a record.
-        mask = self.mask & ~self.lost
-        with self.assertRaisesRegex(sis.FailedPrecondition, "at position 5 of sequence 'a'"):
-            evaluate(one_wrong, mask)
-        mask[5] = False
-        evaluate(one_wrong, mask)
 
     def test_ratios_of_lost_positions_need_the_trainers_own(self):
         run, records = self.recorded("lost")

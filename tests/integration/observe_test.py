@@ -6,8 +6,6 @@ import subprocess
 import unittest
 import urllib.request
 
-import numpy as np
-
 import sis
 from server.testing.live_server import two_replicas
 from tests.integration.evaluated_batch import EvaluatedBatchTest, Values
@@ -32,36 +30,6 @@ class ObserveTest(EvaluatedBatchTest):
         )
         return run, self.mask & keep, evaluation
 
-    def test_totals_are_those_of_the_ratios(self):
-        run, scored, evaluation = self.evaluated("totals", observe=OBSERVE)
-        self.assertEqual(list(evaluation.corrections), ["plain", "clipped", "applied", *OBSERVE])
-        behaviour = self.behaviour[np.arange(len(self.tokens)), self.tokens].astype(np.float64)
-        current = self.logits - np.logaddexp.reduce(self.logits.astype(np.float64), axis=1, keepdims=True)
-        w = np.exp(current[np.arange(len(self.tokens)), self.tokens] - behaviour)[scored]
-        want = {
-            "plain": w,
-            "clipped": np.clip(w, 0.8, 1.2),
-            "applied": evaluation.ratios[scored].astype(np.float64),
-            "tis": np.minimum(w, 1.5),
-            "ice_pop": np.where((w >= 0.5) & (w <= 5), w, 0),
-        }
-        for name, weights in want.items():
-            totals = evaluation.corrections[name]
-            self.assertEqual(totals.positions, scored.sum())
-            self.assertAlmostEqual(totals.weight, weights.sum(), delta=1e-2)
-            self.assertAlmostEqual(totals.weight_squared, (weights**2).sum(), delta=2e-2)
-            mass = np.abs(weights * self.advantages[scored]).sum()
-            self.assertAlmostEqual(totals.gradient_mass, mass, delta=2e-2)
-            self.assertAlmostEqual(
-                totals.effective_sample_size, weights.sum() ** 2 / (weights**2).sum(), delta=0.05
-            )
-            self.assertEqual(totals.zeroed, (weights == 0).sum())
-        step = self.client.get_step(run, 3)
-        self.assertEqual(dict(step.corrections), dict(evaluation.corrections))
-        self.assertEqual(sum(step.distributions.abs_log_ratio.counts), scored.sum())
-        self.assertEqual(step.distributions.ratios_beyond[0.8], (w < 0.8).sum())
-        self.assertEqual(step.distributions.staleness[0].accepted, step.totals.accepted)
-
     def test_micro_batches_and_replicas_add_up(self):
         _, _, whole = self.evaluated("whole", observe=OBSERVE)
         servers = two_replicas(self.addCleanup)
@@ -77,10 +45,6 @@ class ObserveTest(EvaluatedBatchTest):
             self.assertEqual({k: step.corrections[k] for k in whole.corrections}, dict(whole.corrections), name)
             self.assertEqual(sum(step.distributions.residual_mass.counts), parts.totals.scored)
         self.client = one
-
-    def test_nothing_observed_costs_no_answer(self):
-        _, _, evaluation = self.evaluated("nothing")
-        self.assertEqual(evaluation.corrections, {})
 
     def test_bad_names_and_weights(self):
         with self.assertRaisesRegex(sis.InvalidArgument, "observe.0..name"):

@@ -1,23 +1,17 @@
-"""Three servers restarted one after the other while workers append and a trainer evaluates, and one
-that hangs: what operators do, and what happens to them, costs no step and no acked block."""
+"""Three servers restarted one after the other while workers append and a trainer evaluates: it costs
+no step and no acked block."""
 
-import functools
-import os
 import shutil
-import signal
 import tempfile
 import threading
 import time
 import unittest
-import unittest.mock
 
-import grpc
 import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
 from server.testing.random_records import random_record
-from sis.servers.circuit_breaker import LONGEST, CircuitBreaker
 from sis.servers.placement import Placement
 
 VOCABULARY, TOP_K, POSITIONS = 40, 4, 30
@@ -178,88 +172,6 @@ class RollingRestartTest(unittest.TestCase):
         folder = self.folder()
         addresses, acked, _ = self.roll([f"rocksdb:{folder}/{index}" for index in range(3)])
         self.assertEqual(self.missing_of(addresses, acked), {})
-
-
-class Noting(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor, grpc.StreamStreamClientInterceptor):
-    """Notes the methods that a client calls; a server can't tell of calls that end before it sees
-    them."""
-
-    def __init__(self, asked):
-        self._asked = asked
-
-    def _note(self, call, details, request):
-        self._asked.append(details.method.rpartition("/")[2])
-        return call(details, request)
-
-    intercept_unary_unary = intercept_unary_stream = intercept_stream_stream = _note
-
-
-class HangTest(unittest.TestCase):
-    def test_a_replica_that_is_stopped_costs_one_timeout_and_comes_back(self):
-        for first in ("evaluate", "fetch"):
-            with self.subTest(first):
-                self.stop_one(first)
-
-    def stop_one(self, first):
-        """`first`: the call that meets the replica when it has stopped."""
-        servers = [LiveServer(cache_bytes=16 << 20) for _ in range(3)]
-        for server in servers:
-            self.addCleanup(server.kill)
-        addresses = [server.address for server in servers]
-        placement = Placement(addresses)
-        # Stands still, for those who ask how long ago the replica failed, unless it is set.
-        now = [100.0]
-        stopped_clock = functools.partial(CircuitBreaker, lambda: now[0])
-        asked = []
-        connect = grpc.insecure_channel
-
-        def noting(address, options):
-            channel = connect(address, options)
-            return grpc.intercept_channel(channel, Noting(asked)) if address == addresses[1] else channel
-
-        with unittest.mock.patch("sis.client.CircuitBreaker", stopped_clock):
-            with unittest.mock.patch("grpc.insecure_channel", noting):
-                client = sis.Client(addresses, timeout=2)
-        self.addCleanup(client.close)
-        run = client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
-        sequences = [str(number) for number in range(30)]
-        with client.append(run, sampling=sis.Sampling("raw")) as stream:
-            for sequence in sequences:
-                stream.block(sequence, first_position=0, policy_version=0, **recorded(sequence)._asdict())
-        slices = [sis.Slice(sequence, 0, POSITIONS) for sequence in sequences]
-        records = client.fetch_top_k(run, slices)
-
-        def fetch():
-            return {sequences[missing.slice] for missing in client.fetch_top_k(run, slices).missing}
-
-        def evaluate(draw):
-            evaluation = client.evaluate(
-                run, records, draw=draw, log_probs=records.log_probs, sampled_log_probs=records.sampled_log_probs
-            )
-            return {sequences[missing.slice] for missing in evaluation.missing}
-
-        self.assertEqual((fetch(), evaluate(1)), (set(), set()))
-        share = {sequence for sequence in sequences if placement.replica("run", sequence) == 1}
-        self.assertTrue(share)
-        self.assertIn("Evaluate", asked)
-        del asked[:]
-        servers[1].process.send_signal(signal.SIGSTOP)
-        self.addCleanup(servers[1].process.send_signal, signal.SIGCONT)
-        os.waitid(os.P_PID, servers[1].process.pid, os.WSTOPPED)  # until then it may answer
-        if first == "fetch":
-            self.assertEqual(fetch(), share)
-        for draw in range(2, 42):
-            self.assertEqual(evaluate(draw), share)
-            self.assertEqual(fetch(), share)
-            self.assertEqual(asked, ["FetchTopK" if first == "fetch" else "Evaluate"])
-        # When its time is over one probe asks it, and nobody else.
-        now[0] += LONGEST
-        for draw in range(42, 52):
-            self.assertEqual((fetch(), evaluate(draw)), (share, share))
-            self.assertEqual(asked[1:], ["ListRuns"])
-        servers[1].process.send_signal(signal.SIGCONT)
-        now[0] += LONGEST
-        self.assertEqual((fetch(), evaluate(52)), (set(), set()))
 
 
 if __name__ == "__main__":

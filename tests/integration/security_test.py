@@ -7,7 +7,6 @@ import os
 import pathlib
 import subprocess
 import unittest
-import unittest.mock
 
 import grpc
 
@@ -293,17 +292,6 @@ class SecurityTest(SecuredServerTest):
         server = self.start(*flags, listen="127.0.0.1:0")
         self.assertEqual(client("", longest).get_run("good").owner, longest)
         self.assertEqual(client("Jane Doe").get_run("hers").owner, "Jane Doe")
-
-    def test_no_client_sends_a_token_in_plain_text_to_other_machines(self):
-        with self.assertRaisesRegex(ValueError, "plain text"):
-            sis.Client("sis-0.sis:50051", credentials=sis.Credentials(token="t" * 32))
-        with self.assertRaisesRegex(ValueError, "plain text"):
-            sis.Client(["localhost:1", "10.0.0.1:1"], credentials=sis.Credentials(token="t" * 32))
-        sis.Client("sis-0.sis:50051", credentials=sis.Credentials(token="t" * 32, plaintext_token=True)).close()
-        with unittest.mock.patch.dict(os.environ, {"SIS_TOKEN": "t" * 32}):
-            with self.assertRaisesRegex(ValueError, "plain text"):
-                sis.Client("sis-0.sis:50051")
-            sis.Client("sis-0.sis:50051", credentials=sis.Credentials()).close()
 
     def test_the_server_serves_other_machines_only_with_tls_and_identities_or_insecure(self):
         def refusal(*flags):

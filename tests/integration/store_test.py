@@ -302,23 +302,6 @@ class StoreTest(unittest.TestCase):
             run, records, draw=draw, log_probs=records.log_probs, sampled_log_probs=records.sampled_log_probs
         )
 
-    def test_what_leaves_memory_is_read_again(self):
-        server = self.serve(f"rocksdb:{self.directory}/db")
-        run = self.create_run(server.client, byte_quota=2 << 20)
-        names = [f"sequence {i}" for i in range(200)]
-        for name in names:
-            self.store_whole(server.client, run, [name])
-        self.assertLess(server.client.get_run("run").sequences, len(names))
-        for name in names:
-            records = server.client.fetch_top_k(run, [name])
-            self.assertEqual(len(records), POSITIONS, name)
-            self.assert_recorded(records, 0, np.ones(POSITIONS, bool))
-        released = server.client.release(run, names[:100])
-        self.assertEqual(released.sequences, 100)
-        for name in names[:100]:
-            missing = server.client.fetch_top_k(run, [sis.Slice(name, 0, 1)]).missing
-            self.assertEqual(missing[0].reason, sis.MissingReason.RELEASED)
-
     def test_rocksdb_keeps_what_was_released_over_kill_9(self):
         store = f"rocksdb:{self.directory}/db"
         server = self.serve(store)
