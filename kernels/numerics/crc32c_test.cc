@@ -15,22 +15,6 @@ namespace {
 
 uint32_t Of(std::span<const std::byte> bytes) { return ExtendCrc32c(0, bytes); }
 
-TEST(Crc32cTest, HasTheCheckValue) {
-  EXPECT_EQ(Of(std::as_bytes(std::span(std::string_view("123456789")))), 0xE3069283u);
-}
-
-// RFC 3720, appendix B.4.
-TEST(Crc32cTest, GivesTheAnswersOfTheIscsiStandard) {
-  std::array<std::byte, 32> bytes{};
-  EXPECT_EQ(Of(bytes), 0x8A9136AAu);
-  bytes.fill(std::byte{0xFF});
-  EXPECT_EQ(Of(bytes), 0x62A8AB43u);
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i);
-  EXPECT_EQ(Of(bytes), 0x46DD794Eu);
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(31 - i);
-  EXPECT_EQ(Of(bytes), 0x113FDB5Cu);
-}
-
 TEST(Crc32cTest, OfNothingIsWhatItWas) {
   EXPECT_EQ(ExtendCrc32c(0, {}), 0u);
   EXPECT_EQ(ExtendCrc32c(0xE3069283, {}), 0xE3069283u);

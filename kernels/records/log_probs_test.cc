@@ -78,30 +78,6 @@ TEST_P(EncodingTest, TheLawHoldsForEveryTokenOfEverySet) {
   });
 }
 
-TEST_P(EncodingTest, TheLawHoldsOverDecodedRows) {
-  RandomPositions positions(8);
-  for (int i = 0; i < 300 && !HasFatalFailure(); ++i) {
-    const size_t slots = 1 + positions.Below(128);
-    const RandomPosition position = positions.Next(slots);
-    const Encoded encoded = Encode(GetParam(), position);
-    EveryDraw draws(position, encoded.used);
-    std::vector<float> behavior;
-    std::vector<float> current;
-    for (size_t v = 0; v < encoded.used; ++v) {
-      behavior.insert(behavior.end(), encoded.behavior.begin(), encoded.behavior.end());
-      current.insert(current.end(), encoded.current.begin(), encoded.current.end());
-    }
-    if (encoded.used == 0) continue;
-    draws.Evaluate(static_cast<int>(slots), behavior,
-                   {.sampled_log_probs = draws.current_sampled,
-                    .log_probs = current,
-                    .log_envelopes = {},
-                    .covered_masses = {}});
-    draws.ExpectLawFor(encoded.envelope.log_envelope);
-    EXPECT_EQ(draws.sums.log_envelope, encoded.used * Fixed(encoded.envelope.log_envelope));
-  }
-}
-
 TEST_P(EncodingTest, EqualPoliciesAreAcceptedUpToTheSteps) {
   ForEachPosition([](RandomPosition position, const Encoded&) {
     if (position.used > 0 && position.behavior[position.used - 1] < kFixed12Floor) return;

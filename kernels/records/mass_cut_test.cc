@@ -61,26 +61,6 @@ Rows RandomRows(uint32_t seed, size_t slots, size_t count) {
   return rows;
 }
 
-TEST(CutToMassTest, KeepsTheFirstSlotsThatReachTheTarget) {
-  // 0.61, 0.22, 0.08.
-  const Rows rows{3, {7, 8, 9}, {-0.5f, -1.5f, -2.5f}, {1}};
-  EXPECT_THAT(rows.Cut(0.6).ids, ElementsAre(7, -1, -1));
-  EXPECT_THAT(rows.Cut(0.6).log_probs, ElementsAre(-0.5f, kMinusInfinity, kMinusInfinity));
-  EXPECT_THAT(rows.Cut(0.6).ranks, ElementsAre(kRankOutside));
-  EXPECT_THAT(rows.Cut(0.8).ids, ElementsAre(7, 8, -1));
-  EXPECT_THAT(rows.Cut(0.8).ranks, ElementsAre(1));
-  EXPECT_EQ(rows.Cut(0.9), rows);
-  EXPECT_EQ(rows.Cut(0.99), rows);  // never reached
-}
-
-TEST(CutToMassTest, ATargetThatIsReachedExactlyIsReached) {
-  const Rows rows{2, {7, 8}, {-0.5f, -1.5f}, {0}};
-  const double first = Exp32(-0.5f);
-  EXPECT_EQ(rows.Cut(first).Used(0), 1u);
-  // Between two float32: not rounded to one.
-  EXPECT_EQ(rows.Cut(std::nextafter(first, 1.0)).Used(0), 2u);
-}
-
 TEST(CutToMassTest, IsTheShortestPrefixOnRandomPositions) {
   size_t cut = 0, sampled = 0;
   for (const size_t slots : {1, 2, 10, 100, kMaxTopK}) {

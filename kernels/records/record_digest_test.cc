@@ -15,16 +15,6 @@ namespace {
 
 constexpr float kUnused = -std::numeric_limits<float>::infinity();
 
-// Expected values from another implementation of docs/numerics.md, section 9 (Python integers).
-TEST(RecordDigestTest, HasTheDocumentedValues) {
-  EXPECT_EQ(PositionDigest(0, 7, -0.5f, std::vector<int32_t>{7, 3, -1},
-                           std::vector<float>{-0.5f, -1.5f, kUnused}),
-            0xab2afd8a5fd8c9b6);
-  EXPECT_EQ(PositionDigest(0xfffffffe, 5, -9.25f, std::vector<int32_t>{7, 3, 11},
-                           std::vector<float>{-0.5f, -1.5f, -2.0f}),
-            0x4cb3af018548e578);
-}
-
 TEST(RecordDigestTest, EveryPartMatters) {
   using Ids = std::vector<int32_t>;
   using LogProbs = std::vector<float>;

@@ -16,8 +16,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr float kUnused = -std::numeric_limits<float>::infinity();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr int kVocabularySize = 100;
 constexpr int kSlots = 3;
 constexpr uint32_t kFirstPosition = 40;
@@ -80,69 +78,6 @@ TEST(ValidateRecordsTest, AcceptsTheSlackOfRounding) {
   EXPECT_TRUE(record.Validate().ok()) << record.Validate();
 }
 
-TEST(ValidateRecordsTest, RefusesSampledIdsOutsideTheVocabulary) {
-  for (const auto& [id, text] : {std::pair(-1, "-1"), std::pair(100, "100")}) {
-    Record record;
-    record.sampled_ids[1] = id;
-    EXPECT_THAT(record.Validate(), Names("sampled_ids", text));
-  }
-}
-
-TEST(ValidateRecordsTest, RefusesSampledLogProbsThatAreNone) {
-  for (const auto& [log_prob, text] :
-       {std::pair(kNan, "nan"), std::pair(kInfinity, "inf"), std::pair(-kInfinity, "-inf"),
-        std::pair(0.25f, "0.25"), std::pair(std::nextafter(0x1p-6f, 1.0f), "0.015625")}) {
-    Record record;
-    record.sampled_log_probs[1] = log_prob;
-    EXPECT_THAT(record.Validate(), Names("sampled_log_probs", text));
-  }
-}
-
-TEST(ValidateRecordsTest, RefusesTopKIdsOutsideTheVocabulary) {
-  for (const auto& [id, text] : {std::pair(-2, "-2"), std::pair(100, "100")}) {
-    Record record;
-    record.ids[5] = id;
-    EXPECT_THAT(record.Validate(), NamesSlot("top_k_ids", "slot 2", text));
-  }
-}
-
-TEST(ValidateRecordsTest, RefusesTopKLogProbsThatAreNone) {
-  for (const auto& [log_prob, text] : {std::pair(kNan, "nan"), std::pair(kInfinity, "inf"),
-                                       std::pair(-kInfinity, "-inf"), std::pair(0.25f, "0.25")}) {
-    Record record;
-    record.log_probs[3] = log_prob;
-    EXPECT_THAT(record.Validate(), NamesSlot("top_k_log_probs", "slot 0", text));
-  }
-}
-
-TEST(ValidateRecordsTest, RefusesALogProbInAnUnusedSlot) {
-  for (const auto& [log_prob, text] : {std::pair(-4.0f, "-4"), std::pair(kNan, "nan")}) {
-    Record record;
-    record.ids[5] = -1;
-    record.log_probs[5] = log_prob;
-    EXPECT_THAT(record.Validate(), NamesSlot("top_k_log_probs", "slot 2", text));
-  }
-}
-
-TEST(ValidateRecordsTest, RefusesAUsedSlotAfterAnUnusedOne) {
-  Record record;
-  record.ids[4] = -1;
-  record.log_probs[4] = kUnused;
-  EXPECT_THAT(record.Validate(), NamesSlot("top_k_ids", "slot 2", "id 5"));
-}
-
-TEST(ValidateRecordsTest, RefusesUnsortedLogProbs) {
-  Record record;
-  record.log_probs[5] = -1.25f;
-  EXPECT_THAT(record.Validate(), NamesSlot("top_k_log_probs", "slot 2", "-1.25"));
-}
-
-TEST(ValidateRecordsTest, RefusesTiesThatAreNotInTheOrderOfTheirIds) {
-  Record record;
-  record.log_probs[5] = -1.5f;  // id 5 after id 99
-  EXPECT_THAT(record.Validate(), NamesSlot("top_k_ids", "slot 2", "id 5"));
-}
-
 TEST(ValidateRecordsTest, ZerosOfEitherSignTie) {
   Record record;
   record.sampled_ids[1] = 42;
@@ -150,12 +85,6 @@ TEST(ValidateRecordsTest, ZerosOfEitherSignTie) {
   record.ids = {7, 0, -1, 99, 3, 5};
   // A mass of 2 is refused as well, but later: the tie is what is seen first.
   EXPECT_THAT(record.Validate(), NamesSlot("top_k_ids", "slot 1", "id 3"));
-}
-
-TEST(ValidateRecordsTest, RefusesAnIdThatStandsTwice) {
-  Record record;
-  record.ids[5] = 3;
-  EXPECT_THAT(record.Validate(), NamesSlot("top_k_ids", "slot 2", "id 3"));
 }
 
 // Most pairs of ids differ in the filter that goes before the comparison: all must be found.
@@ -203,24 +132,12 @@ TEST(ValidateRecordsTest, NamesTheFirstIdThatStandsTwiceInManyLargeSets) {
               IsInvalid(testing::StrEq("top_k_ids at position 57, slot 90: id 3 stands twice")));
 }
 
-TEST(ValidateRecordsTest, RefusesASampledLogProbThatDiffersFromItsSlot) {
-  Record record;
-  record.sampled_log_probs[1] = std::nextafter(-1.5f, 0.0f);
-  EXPECT_THAT(record.Validate(), Names("sampled_log_probs", "slot 1"));
-}
-
 TEST(ValidateRecordsTest, RefusesZerosOfDifferentSignAsSampledLogProbAndSlot) {
   Record record;
   record.ids = {7, 0, -1, 99, -1, -1};
   record.log_probs = {-0.5f, -2.0f, kUnused, 0.0f, kUnused, kUnused};
   record.sampled_log_probs[1] = -0.0f;
   EXPECT_THAT(record.Validate(), Names("sampled_log_probs", "slot 0"));
-}
-
-TEST(ValidateRecordsTest, RefusesAMassAboveOne) {
-  Record record;
-  record.log_probs = {-0.5f, -2.0f, kUnused, -0.25f, -1.5f, -2.5f};  // 0.78 + 0.22 + 0.08
-  EXPECT_THAT(record.Validate(), Names("top_k_log_probs", "1.08"));
 }
 
 }  // namespace

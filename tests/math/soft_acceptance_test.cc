@@ -110,34 +110,5 @@ TEST_P(SoftAcceptanceTest, AnOutwardTokenWeighsAtMostItsImportanceRatio) {
   }
 }
 
-TEST_P(SoftAcceptanceTest, TokensThatAreNotOutwardKeepTheirWeight) {
-  const Positions positions = WholeVocabularies(2);
-  const Results results = Evaluate(backend(), {kTokens, kTokens, 3}, 5, 0, positions);
-  for (const bool expected : {false, true}) {
-    for (const float advantage : {-0.5f, 0.0f, 2.0f}) {
-      const Weighed weighed = Weigh(positions, results, expected, advantage);
-      int kept = 0;
-      for (size_t i = 0; i < kCount; ++i) {
-        const float w = weighed.ratios[i];
-        if ((advantage > 0 && w > 1) || (advantage < 0 && w < 1)) continue;
-        ASSERT_EQ(weighed.coefficients[i], weighed.modified_ratios[i]) << i;
-        ++kept;
-      }
-      EXPECT_GT(kept, kCount / 10);
-    }
-  }
-}
-
-TEST_P(SoftAcceptanceTest, EqualPoliciesWeighEveryTokenAsOne) {
-  Positions positions = WholeVocabularies(3);
-  positions.current_log_probs = positions.behavior_log_probs;
-  positions.current_sampled_log_probs = positions.behavior_sampled_log_probs;
-  const Results results = Evaluate(backend(), {kTokens, kTokens, 3}, 5, 0, positions);
-  for (const float advantage : {-0.5f, 2.0f}) {
-    const Weighed weighed = Weigh(positions, results, false, advantage);
-    for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(weighed.coefficients[i], 1) << i;
-  }
-}
-
 }  // namespace
 }  // namespace sis

@@ -125,114 +125,11 @@ TEST(ApplyAlgorithmTest, AnEmptyBatchIsNothing) {
   for (const Algorithm& algorithm : kAll) ApplyAlgorithm(algorithm, {}, {});
 }
 
-TEST(RatioClipTest, ARatioOnABoundStillCounts) {
-  const RatioClip clip{.low = 0.25f, .high = 0.5f};
-  const float above = std::nextafter(1.5f, 2.0f);
-  const float below = std::nextafter(0.75f, 0.0f);
-  EXPECT_EQ(clip.Coefficient(1.5f, 1.0f), 1.5f);
-  EXPECT_EQ(clip.Coefficient(above, 1.0f), 0.0f);
-  EXPECT_EQ(clip.Coefficient(above, -1.0f), above);
-  EXPECT_EQ(clip.Coefficient(above, 0.0f), above);
-  EXPECT_EQ(clip.Coefficient(0.75f, -1.0f), 0.75f);
-  EXPECT_EQ(clip.Coefficient(below, -1.0f), 0.0f);
-  EXPECT_EQ(clip.Coefficient(below, 1.0f), below);
-  EXPECT_EQ(clip.Surrogate(above), 1.5f);
-  EXPECT_EQ(clip.Surrogate(below), 0.75f);
-}
-
 TEST(RatioProductTest, IsLimitedAsRatiosAre) {
   const float largest = Exp32(88.0f);
   EXPECT_EQ(RatioProduct(largest, largest), largest);
   EXPECT_EQ(RatioProduct(largest, 1.0f), largest);
   EXPECT_EQ(RatioProduct(largest, 0.5f), largest * 0.5f);
-}
-
-TEST(SoftAcceptanceTest, OnlyATokenThatLeadsAwayIsWeighedWithItsAcceptance) {
-  const float above = std::nextafter(1.0f, 2.0f);
-  const float below = std::nextafter(1.0f, 0.0f);
-  EXPECT_EQ((AcceptanceToken{above, 0.25f, 1.0f}.Factor()), 0.25f);
-  EXPECT_EQ((AcceptanceToken{below, 0.25f, -1.0f}.Factor()), 0.25f);
-  EXPECT_EQ((AcceptanceToken{above, 0.25f, -1.0f}.Factor()), 1.0f);
-  EXPECT_EQ((AcceptanceToken{below, 0.25f, 1.0f}.Factor()), 1.0f);
-  for (const float advantage : {-1.0f, 0.0f, 1.0f}) {
-    EXPECT_EQ((AcceptanceToken{1.0f, 0.25f, advantage}.Factor()), 1.0f);
-  }
-  for (const float ratio : {above, below, 0.0f}) {
-    EXPECT_EQ((AcceptanceToken{ratio, 0.25f, 0.0f}.Factor()), 1.0f);
-  }
-}
-
-TEST(SoftAcceptanceTest, AnAcceptedTokenIsNotExempt) {
-  Fixture fixture;
-  fixture.states[0] = TokenState::kOnPolicy;  // its unmodified ratio is above 1, like its advantage
-  ApplyAlgorithm(SoftAcceptance{}, fixture.batch(), fixture.output());
-  EXPECT_THAT(fixture.coefficients, ElementsAre(0.25f, 0.5f * Exp32(-1.0f), 0.75f * Exp32(1.0f)));
-  EXPECT_EQ(fixture.surrogates, fixture.coefficients);
-}
-
-TEST(SoftAcceptanceTest, WithThreePoliciesTheWholeRatioSaysWhichTokensLeadAway) {
-  Fixture fixture;
-  const std::vector<float> corrections = {0.0f, -0.5f, 0.5f};
-  AlgorithmInput batch = fixture.batch();
-  batch.log_corrections = corrections;
-  fixture.log_importance_ratios = {-0.5f, 0.5f, 1.5f};
-  ApplyAlgorithm(SoftAcceptance{}, batch, fixture.output());
-  EXPECT_THAT(fixture.coefficients,
-              ElementsAre(1.0f, Exp32(-0.5f) * Exp32(-1.0f), 0.75f * (Exp32(0.5f) * Exp32(1.0f))));
-}
-
-TEST(DampedTruncationTest, WeighsTheWholeRatioWhateverWasDecidedAndHoweverManyPolicies) {
-  Fixture fixture;
-  fixture.log_importance_ratios = {0.5f, -1.0f, -0.5f};
-  const auto expected =
-      ElementsAre(0.25f, 0.5f * Exp32(-1.0f), Exp32(-0.5f));  // outward, outward, neither
-  ApplyAlgorithm(DampedTruncation{}, fixture.batch(), fixture.output());
-  EXPECT_THAT(fixture.coefficients, expected);
-  EXPECT_EQ(fixture.surrogates, fixture.coefficients);
-  fixture.states = {TokenState::kOnPolicy, TokenState::kOnPolicy, TokenState::kOffPolicy};
-  const std::vector<float> corrections = {0.0f, 0.0f, -0.5f};
-  AlgorithmInput batch = fixture.batch();
-  batch.log_corrections = corrections;
-  ApplyAlgorithm(DampedTruncation{}, batch, fixture.output());
-  EXPECT_THAT(fixture.coefficients, expected);
-}
-
-TEST(GspoTest, PartsThatAreAddedUpGiveWhatTheWholeSequenceGives) {
-  Fixture whole;
-  whole.states[1] = TokenState::kMasked;
-  const Gspo gspo{.epsilon_low = 0.5f, .epsilon_high = 0.25f};
-  std::vector<LogRatioSum> sums(1);
-  AlgorithmOutput output = whole.output();
-  output.log_ratio_sums = sums;
-  ApplyAlgorithm(gspo, whole.batch(), output);
-  EXPECT_EQ(sums[0], (LogRatioSum{int64_t{1} << 30, 2}));
-  EXPECT_THAT(whole.surrogates, ElementsAre(1.25f, 0.0f, 1.25f));
-  EXPECT_THAT(whole.coefficients, ElementsAre(0.0f, 0.0f, 0.0f));
-
-  // The same positions on two machines.
-  LogRatioSum reduced;
-  std::array<Fixture, 2> halves;
-  for (size_t i = 0; i < 2; ++i) {
-    const size_t first = i == 0 ? 0 : 1;
-    const size_t count = i == 0 ? 1 : 2;
-    const AlgorithmInput batch = whole.batch();
-    const std::array part = {
-        SequenceStretch{7, static_cast<uint32_t>(first), static_cast<uint32_t>(count)}};
-    LogRatioSum sum;
-    ApplyAlgorithm(gspo,
-                   {.parts = part,
-                    .states = batch.states.subspan(first, count),
-                    .log_ratios = batch.log_ratios.subspan(first, count)},
-                   {.log_ratio_sums = {&sum, 1}});
-    reduced += sum;
-  }
-  EXPECT_EQ(reduced, sums[0]);
-
-  Fixture part;
-  part.parts[0].whole_sequence = reduced;
-  part.log_ratios = {0.0f, 0.0f, 0.0f};
-  ApplyAlgorithm(gspo, part.batch(), part.output());
-  EXPECT_THAT(part.surrogates, ElementsAre(1.25f, 1.25f, 1.25f));
 }
 
 TEST(GspoTest, AnImpossibleTokenIsLimitedAsTheSumsAre) {
