@@ -401,26 +401,6 @@ TEST(RunRegistryTest, ReclaimTakesExpiredThenOldestOfAnyRun) {
   EXPECT_EQ(cache.registry.budget().used(), 0);
 }
 
-TEST(RunRegistryTest, AQuotaIsMadeGoodByItsOwnRun) {
-  Cache cache(int64_t{1} << 20);
-  RecordGenerator generator(4, 1000, 1);
-  const auto other = cache.CreateRun("other", SmallConfig());
-  AppendBlock(cache, *other, generator.NextRecords(1).Block("oldest of all"));
-  cache.clock.Advance(absl::Seconds(1));
-  v1::RunConfig config = SmallConfig();
-  config.set_byte_quota(2 * SmallSequenceBytes(*other));
-  config.set_evict_unread(true);
-  const auto run = cache.CreateRun("r", config);
-  for (const char* id : {"a", "b", "c"}) {
-    EXPECT_EQ(AppendBlock(cache, *run, generator.NextRecords(1).Block(id)).code(), 0);
-    EXPECT_LE(run->budget().used(), run->budget().limit());
-    cache.clock.Advance(absl::Seconds(1));
-  }
-  EXPECT_EQ(run->Describe().sequences, 2);
-  EXPECT_EQ(std::get<MissingReason>(run->Find({"a", 0})), MissingReason::kEvicted);
-  EXPECT_EQ(other->Describe().sequences, 1);
-}
-
 TEST(RunRegistryTest, ReclaimEvictsNothingInVain) {
   RecordGenerator generator(4, 1000, 1);
   const Records records = generator.NextRecords(1);
@@ -490,24 +470,6 @@ TEST(RunRegistryTest, StaleGoBeforeExpiredBeforeOldest) {
   EXPECT_EQ(reason("oldest"), MissingReason::kEvicted);
   EXPECT_EQ(reason("expired and leased"), std::nullopt);
   EXPECT_EQ(reason("young"), std::nullopt);
-}
-
-// A worker that died in the middle of a sequence never seals it.
-TEST(RunRegistryTest, AnUnsealedSequenceGoesLikeOthers) {
-  RecordGenerator generator(4, 1000, 1);
-  const Records records = generator.NextRecords(1);
-  Cache cache(int64_t{1} << 20);
-  v1::RunConfig config = SmallConfig();
-  config.set_time_to_live_seconds(100);
-  const auto run = cache.CreateRun("r", config);
-  ASSERT_EQ(AppendBlock(cache, *run, records.Block("unsealed")).code(), 0);
-  cache.clock.Advance(absl::Seconds(101));
-  cache.registry.DropExpired();
-  EXPECT_EQ(std::get<MissingReason>(run->Find({"unsealed", 0})), MissingReason::kExpired);
-  ASSERT_EQ(AppendBlock(cache, *run, records.Block("unsealed too")).code(), 0);
-  EXPECT_EQ(cache.registry.Reclaim(*run, cache.registry.budget().limit(), Evict::kUnread), nullptr);
-  EXPECT_EQ(std::get<MissingReason>(run->Find({"unsealed too", 0})), MissingReason::kEvicted);
-  EXPECT_EQ(cache.registry.budget().used(), 0);
 }
 
 // Ten thousand operations on two runs; after each, what must hold of the bytes and of leased

@@ -74,32 +74,6 @@ TEST_F(RunTest, InspectionHasTheRoomThatIsDocumented) {
   EXPECT_EQ(kept->cut_end, 0);
 }
 
-TEST_F(RunTest, UntouchedSequencesExpire) {
-  v1::RunConfig config = SmallConfig();
-  config.set_time_to_live_seconds(10);
-  const auto run = cache_.CreateRun("r", config);
-  Append(*run, "read");
-  Append(*run, "appended");
-  Append(*run, "untouched");
-  cache_.clock.Advance(absl::Seconds(8));
-  EXPECT_TRUE(Holds(*run, "read"));
-  Append(*run, "appended");
-  cache_.clock.Advance(absl::Seconds(2));
-  run->DropExpired();
-  EXPECT_EQ(run->Describe().sequences, 3) << "10 s is not longer than 10 s";
-  cache_.clock.Advance(absl::Seconds(1));
-  run->DropExpired();
-  EXPECT_EQ(run->Describe().sequences, 2);
-  EXPECT_EQ(ReasonOf(*run, "untouched"), MissingReason::kExpired);
-  EXPECT_TRUE(Holds(*run, "read"));
-  // Without anybody calling DropExpired too.
-  cache_.clock.Advance(absl::Seconds(11));
-  EXPECT_EQ(ReasonOf(*run, "read"), MissingReason::kExpired);
-  EXPECT_EQ(Append(*run, "appended").code(),
-            static_cast<int>(absl::StatusCode::kFailedPrecondition));
-  EXPECT_EQ(run->Describe().bytes, 0);
-}
-
 TEST_F(RunTest, PagesOfTheListHoldEachSequenceOnceInOrder) {
   const auto run = cache_.CreateRun("r", SmallConfig());
   std::set<SequenceName> names;
@@ -132,90 +106,6 @@ TEST_F(RunTest, WithoutTimeToLiveNothingExpires) {
   cache_.clock.Advance(absl::Hours(24 * 365));
   run->DropExpired();
   EXPECT_TRUE(Holds(*run, "a"));
-}
-
-TEST_F(RunTest, LeasesProtectFromTimeAndEviction) {
-  v1::RunConfig config = SmallConfig();
-  config.set_time_to_live_seconds(10);
-  const auto run = cache_.CreateRun("r", config);
-  Append(*run, "a");
-  Append(*run, "b");
-  const uint64_t lease = *Lease(*run, {"a", "unknown"}, absl::Seconds(60));
-  EXPECT_NE(lease, 0);
-  EXPECT_EQ(run->Describe().leases, 1);
-  EXPECT_TRUE(run->EvictOldest());
-  EXPECT_EQ(ReasonOf(*run, "b"), MissingReason::kEvicted);
-  EXPECT_FALSE(run->EvictOldest()) << "the other one is leased";
-  EXPECT_FALSE(run->OldestEvictable(Evict::kRead).has_value());
-  EXPECT_FALSE(run->OldestEvictable(Evict::kUnread).has_value());
-  cache_.clock.Advance(absl::Seconds(59));
-  run->DropExpired();
-  EXPECT_TRUE(Holds(*run, "a"));
-  EXPECT_EQ(ReasonOf(*run, "unknown"), MissingReason::kNeverArrived);
-}
-
-TEST_F(RunTest, LeasesEndAndAreRenewed) {
-  v1::RunConfig config = SmallConfig();
-  config.set_time_to_live_seconds(1);
-  const auto run = cache_.CreateRun("r", config);
-  Append(*run, "a");
-  const uint64_t lease = *Lease(*run, {"a"}, absl::Seconds(60));
-  cache_.clock.Advance(absl::Seconds(60));
-  EXPECT_TRUE(run->RenewLease(lease).ok());
-  cache_.clock.Advance(absl::Seconds(60));
-  run->DropExpired();
-  EXPECT_EQ(run->Describe().leases, 1);
-  cache_.clock.Advance(absl::Seconds(1));
-  EXPECT_EQ(run->RenewLease(lease).code(), absl::StatusCode::kFailedPrecondition)
-      << "it has ended, whether or not somebody has noticed";
-  EXPECT_EQ(run->Describe().leases, 1);
-  run->DropExpired();
-  EXPECT_EQ(run->Describe().leases, 0);
-  EXPECT_EQ(run->Describe().sequences, 1) << "used until the lease ended";
-  cache_.clock.Advance(absl::Seconds(2));
-  run->DropExpired();
-  EXPECT_EQ(run->Describe().sequences, 0);
-  EXPECT_FALSE(run->EndLease(lease));
-  EXPECT_THAT(std::string(run->RenewLease(lease).message()), HasSubstr(std::to_string(lease)));
-}
-
-TEST_F(RunTest, EachLeaseCounts) {
-  const auto run = cache_.CreateRun("r", SmallConfig());
-  Append(*run, "a");
-  const uint64_t first = *Lease(*run, {"a", "a"}, absl::Seconds(60));  // two slices of one sequence
-  const uint64_t second = *Lease(*run, {"a"}, absl::Seconds(60));
-  EXPECT_NE(first, second);
-  EXPECT_TRUE(run->EndLease(first));
-  EXPECT_FALSE(run->EndLease(first));
-  EXPECT_FALSE(run->EvictOldest());
-  EXPECT_TRUE(run->EndLease(second));
-  EXPECT_TRUE(run->EvictOldest());
-}
-
-TEST_F(RunTest, ALeasedSequenceIsReleasedWithItsLastLease) {
-  const auto run = cache_.CreateRun("r", SmallConfig());
-  Append(*run, "a", 5);
-  const uint64_t first = *Lease(*run, {"a"}, absl::Seconds(60));
-  const uint64_t second = *Lease(*run, {"a", "a"}, absl::Seconds(60));
-  EXPECT_TRUE(run->Release({"a", 0}));
-  EXPECT_TRUE(Holds(*run, "a")) << "readable while leased";
-  EXPECT_EQ(Append(*run, "a", 5).code(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
-  EXPECT_TRUE(run->EndLease(first));
-  EXPECT_TRUE(Holds(*run, "a"));
-  EXPECT_TRUE(run->EndLease(second));
-  EXPECT_EQ(ReasonOf(*run, "a"), MissingReason::kReleased);
-  EXPECT_EQ(run->Describe().bytes, 0);
-  EXPECT_FALSE(run->Release({"a", 0})) << "not there any more";
-}
-
-TEST_F(RunTest, ReleaseIsAtOnceWithoutLease) {
-  const auto run = cache_.CreateRun("r", SmallConfig());
-  Append(*run, "a");
-  EXPECT_TRUE(run->Release({"a", 0}));
-  EXPECT_EQ(ReasonOf(*run, "a"), MissingReason::kReleased);
-  EXPECT_EQ(run->Describe().bytes, 0);
-  EXPECT_FALSE(run->Release({"never", 0}));
-  EXPECT_EQ(ReasonOf(*run, "never"), MissingReason::kNeverArrived);
 }
 
 TEST_F(RunTest, LeasesAreLimited) {
@@ -303,54 +193,6 @@ TEST_F(RunTest, SequencesInUseAreNeitherEvictedNorExpired) {
   EXPECT_EQ(run->Describe().sequences, 0);
 }
 
-TEST_F(RunTest, EvictsTheLeastRecentlyUsed) {
-  v1::RunConfig config = SmallConfig();
-  config.set_evict_unread(true);
-  const auto run = cache_.CreateRun("r", config);
-  for (const char* id : {"a", "b", "c", "d"}) {
-    Append(*run, id);
-    cache_.clock.Advance(absl::Seconds(1));
-  }
-  EXPECT_TRUE(Holds(*run, "a"));  // a use
-  cache_.clock.Advance(absl::Seconds(1));
-  ASSERT_TRUE(Lease(*run, {"c"}, absl::Seconds(60)).ok());
-  EXPECT_EQ(run->OldestEvictable(Evict::kRead), cache_.clock.Now() - absl::Seconds(4));
-  for (const char* evicted : {"b", "d", "a"}) {
-    EXPECT_TRUE(run->EvictOldest());
-    EXPECT_EQ(ReasonOf(*run, evicted), MissingReason::kEvicted);
-  }
-  EXPECT_FALSE(run->EvictOldest());
-  EXPECT_TRUE(Holds(*run, "c"));
-}
-
-TEST_F(RunTest, EvictsUnreadSequencesLast) {
-  const auto run = cache_.CreateRun("r", SmallConfig());
-  for (const char* id : {"a", "b", "c", "d"}) {
-    Append(*run, id);
-    cache_.clock.Advance(absl::Seconds(1));
-  }
-  EXPECT_TRUE(Holds(*run, "c"));
-  EXPECT_TRUE(Holds(*run, "b"));
-  Append(*run, "c", 2);
-  EXPECT_EQ(run->Describe().unread_sequences, 2);
-  const int64_t each = run->BytesOf({"a", 0});
-  EXPECT_EQ(run->EvictableBytes(10 * each, Evict::kRead), 2 * each);
-  EXPECT_EQ(run->EvictableBytes(10 * each, Evict::kUnread), 4 * each);
-  EXPECT_EQ(run->EvictableBytes(3 * each, Evict::kUnread), 3 * each);
-  EXPECT_EQ(run->OldestEvictable(Evict::kUnread), cache_.clock.Now() - absl::Seconds(4));
-  for (const char* read : {"b", "c"}) {
-    EXPECT_TRUE(run->EvictOldest(Evict::kRead));
-    EXPECT_EQ(ReasonOf(*run, read), MissingReason::kEvicted);
-  }
-  EXPECT_FALSE(run->EvictOldest(Evict::kRead));
-  EXPECT_EQ(run->counters().totals().evicted_unread, 0);
-  for (const char* unread : {"a", "d"}) {
-    EXPECT_TRUE(run->EvictOldest(Evict::kUnread));
-    EXPECT_EQ(ReasonOf(*run, unread), MissingReason::kEvicted);
-  }
-  EXPECT_EQ(run->counters().totals().evicted_unread, 2);
-}
-
 TEST_F(RunTest, WhatWasInUseWhenItsTurnCameGoesWhenItIsNot) {
   v1::RunConfig config = SmallConfig();
   config.set_evict_unread(true);
@@ -416,44 +258,6 @@ TEST_F(RunTest, LooksAtFewHoweverManyThereAre) {
   EXPECT_LE(few, kAppends * 200) << "some of those in use, at each search";
 }
 
-TEST_F(RunTest, DropsSequencesThatAreStaleThroughout) {
-  v1::RunConfig config = SmallConfig();
-  config.set_max_staleness(2);
-  const auto run = cache_.CreateRun("r", config);
-  Append(*run, "old", 100, 1);
-  Append(*run, "new", 100, 3);
-  const Records records = generator_.NextRecords(20);
-  AppendBlock(cache_, *run, records.Block("both", 0, 1, 0, 10));
-  AppendBlock(cache_, *run, records.Block("both", 10, 4, 10, 10));
-
-  EXPECT_EQ(run->policy_version(), 0);
-  EXPECT_EQ(run->oldest_fresh_version(), 0);
-  EXPECT_EQ(*run->AdvanceVersion(3), 0);
-  EXPECT_EQ(run->oldest_fresh_version(), 1);
-  EXPECT_EQ(*run->AdvanceVersion(4), 1);
-  EXPECT_EQ(ReasonOf(*run, "old"), MissingReason::kStale);
-  EXPECT_EQ(*run->AdvanceVersion(4), 0) << "idempotent";
-  EXPECT_EQ(*run->AdvanceVersion(6), 1);
-  EXPECT_EQ(ReasonOf(*run, "new"), MissingReason::kStale);
-  EXPECT_TRUE(Holds(*run, "both"));
-  EXPECT_EQ(run->AdvanceVersion(5).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(run->policy_version(), 6);
-}
-
-TEST_F(RunTest, AStaleSequenceGoesWithItsLastLease) {
-  v1::RunConfig config = SmallConfig();
-  config.set_max_staleness(0);
-  const auto run = cache_.CreateRun("r", config);
-  Append(*run, "a");
-  const uint64_t first = *Lease(*run, {"a"}, absl::Seconds(60));
-  const uint64_t second = *Lease(*run, {"a"}, absl::Seconds(60));
-  EXPECT_EQ(*run->AdvanceVersion(1), 0);
-  EXPECT_TRUE(run->EndLease(first));
-  EXPECT_TRUE(Holds(*run, "a"));
-  EXPECT_TRUE(run->EndLease(second));
-  EXPECT_EQ(ReasonOf(*run, "a"), MissingReason::kStale);
-}
-
 TEST_F(RunTest, SequencesBecomeStaleInManyWays) {
   v1::RunConfig config = SmallConfig();
   config.set_max_staleness(2);
@@ -488,27 +292,6 @@ TEST_F(RunTest, SequencesBecomeStaleInManyWays) {
   EXPECT_EQ(*run->AdvanceVersion(13), 0);
   EXPECT_EQ(*run->AdvanceVersion(14), 1);
   EXPECT_EQ(ReasonOf(*run, "leased"), MissingReason::kStale);
-}
-
-TEST_F(RunTest, WithoutMaxStalenessNothingIsStale) {
-  const auto run = cache_.CreateRun("r", SmallConfig());
-  Append(*run, "a");
-  EXPECT_EQ(*run->AdvanceVersion(UINT64_MAX), 0);
-  EXPECT_EQ(run->oldest_fresh_version(), 0);
-  EXPECT_TRUE(Holds(*run, "a"));
-}
-
-TEST_F(RunTest, WhatLeftDoesNotComeBack) {
-  const auto run = cache_.CreateRun("r", SmallConfig());
-  Append(*run, "a");
-  run->EvictOldest();
-  const v1::Ack ack = Append(*run, "a");
-  EXPECT_EQ(ack.code(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
-  EXPECT_THAT(ack.message(), HasSubstr("sequence 'a' attempt 0 left the cache (evicted)"));
-  v1::Block again = generator_.NextRecords(1).Block("a");
-  again.mutable_sequence()->set_attempt(1);
-  EXPECT_EQ(AppendBlock(cache_, *run, again).code(), 0);
-  EXPECT_EQ(ReasonOf(*run, "a"), MissingReason::kEvicted) << "of attempt 0, still";
 }
 
 TEST_F(RunTest, RemembersWhyOnlySoMany) {

@@ -62,23 +62,6 @@ TEST_F(EvaluateTest, DecidesAsTheKernelDoes) {
   }
 }
 
-TEST_F(EvaluateTest, GatheredAndReducedAreTheSame) {
-  for (int top_k = 1; top_k <= kSlots; ++top_k) {
-    v1::EvaluateRequest gathered = Request(all_);
-    gathered.set_top_k(top_k);
-    v1::EvaluateResponse a = Do(gathered);
-    v1::EvaluateResponse b = Do(ReducedRequest(all_, top_k));
-    a.clear_newly_counted();
-    b.clear_newly_counted();
-    EXPECT_EQ(a.SerializeAsString(), b.SerializeAsString()) << top_k;
-  }
-  v1::EvaluateRequest zero = Request(all_);
-  EXPECT_EQ(Do(zero).decisions(), [&] {
-    zero.set_top_k(kSlots);
-    return Do(zero).decisions();
-  }()) << "0 means K";
-}
-
 TEST_F(EvaluateTest, ThePrefixCurveIsTheTotalsOfSmallerK) {
   v1::EvaluateRequest request = Request(all_);
   for (const uint32_t k : {1, 3, 5}) request.add_prefix_curve(k);
@@ -103,64 +86,6 @@ TEST_F(EvaluateTest, TotalVariationComesIfAskedFor) {
   const v1::Totals totals = Do(request).totals();
   EXPECT_GT(totals.total_variation(), 0);
   EXPECT_EQ(Step(2).total_variation(), totals.total_variation());
-}
-
-TEST_F(EvaluateTest, AnySplitGivesTheSame) {
-  v1::EvaluateRequest request = Request(all_, 100);
-  request.add_outputs(v1::LOG_RATIOS);
-  const v1::EvaluateResponse whole = Do(request);
-  EXPECT_EQ(whole.newly_counted(), 3 * kLength);
-  ExpectEqualTotals(whole.totals(), Step(100));
-  for (uint64_t draw : {100, 101, 102, 103}) {
-    // The same uniforms need the same draw: the ledger of a fresh run counts each again.
-    std::shared_ptr<sis::Run> fresh =
-        cache_.CreateRun("split" + std::to_string(draw), LosslessConfig(kSlots));
-    for (size_t s = 0; s < kIds.size(); ++s)
-      AppendBlock(cache_, *fresh, records_[s].Block(kIds[s]));
-    std::vector<NamedRange> pieces;
-    for (int s = 0; s < 3; ++s) {
-      for (uint32_t first = 0; first < kLength;) {
-        const uint32_t count = std::min(kLength - first, generator_.Uniform(1, 90));
-        pieces.push_back({s, first, count});
-        first += count;
-      }
-    }
-    // Calls of up to three pieces, in any order.
-    std::mt19937 random(static_cast<uint32_t>(draw));
-    std::ranges::shuffle(pieces, random);
-    std::string decisions(3 * kLength, '\0');
-    std::vector<float> log_ratios(3 * kLength);
-    uint64_t counted = 0;
-    for (size_t next = 0; next < pieces.size();) {
-      const size_t size = std::min<size_t>(pieces.size() - next, generator_.Uniform(1, 3));
-      const std::vector<NamedRange> call(pieces.begin() + next, pieces.begin() + next + size);
-      v1::EvaluateRequest part = Request(call, 100);
-      part.add_outputs(v1::LOG_RATIOS);
-      const absl::StatusOr<v1::EvaluateResponse> response = EvaluateAtOnce(*fresh, backend_, part);
-      ASSERT_TRUE(response.ok()) << response.status();
-      counted += response->newly_counted();
-      size_t offset = 0;
-      const std::vector<float> part_log_ratios = Floats(response->log_ratios());
-      for (const NamedRange& piece : call) {
-        const size_t to = piece.sequence * kLength + piece.first;
-        decisions.replace(to, piece.count, response->decisions().substr(offset, piece.count));
-        std::copy_n(part_log_ratios.begin() + offset, piece.count, log_ratios.begin() + to);
-        offset += piece.count;
-      }
-      next += size;
-    }
-    EXPECT_EQ(decisions, whole.decisions());
-    EXPECT_EQ(log_ratios, Floats(whole.log_ratios()));
-    EXPECT_EQ(counted, 3 * kLength);
-    ExpectEqualTotals(ToTotals(fresh->steps().Find(100)->evaluated.sums), whole.totals());
-    EXPECT_EQ(fresh->steps().Find(100)->sequences, 3);
-  }
-}
-
-TEST_F(EvaluateTest, DrawsAreIndependent) {
-  EXPECT_NE(Do(Request(all_, 1)).decisions(), Do(Request(all_, 2)).decisions());
-  EXPECT_EQ(Do(Request(all_, 1)).decisions(), Do(Request(all_, 1)).decisions());
-  ExpectEqualTotals(Step(1), Do(Request(all_, 1)).totals());
 }
 
 TEST_F(EvaluateTest, OverlappingRetriesFromManyThreadsCountEachPositionOnce) {

@@ -91,28 +91,6 @@ TEST_F(NoRoomTest, AppendsOfAnotherRunAreRefusedUntilTheTrainerIsGone) {
   EXPECT_FALSE(Has("a")) << "of any run that nobody reads";
 }
 
-TEST_F(EvictUnreadTest, TheLeastRecentlyUsedGoesAtOnce) {
-  EXPECT_EQ(Append("a"), StatusCode::kOk) << "a use";
-  EXPECT_EQ(Append("d"), StatusCode::kOk);
-  EXPECT_FALSE(Has("b"));
-  EXPECT_EQ(evicted_unread(), 1);
-}
-
-TEST_F(EvictUnreadTest, WhatIsLeasedOrInUseStays) {
-  std::vector<uint64_t> leases = {Lease("a"), Lease("b")};
-  sis::Run::Found read = run_->Find({"c", 0});
-  EXPECT_EQ(Append("d"), StatusCode::kResourceExhausted);
-  EXPECT_EQ(Append("a"), StatusCode::kOk) << "what is there needs no room";
-  read = MissingReason::kNeverArrived;
-  EXPECT_EQ(Append("d"), StatusCode::kOk);
-  EXPECT_FALSE(Has("c"));
-  read = run_->Find({"d", 0});
-  EXPECT_EQ(Append("e"), StatusCode::kResourceExhausted);
-  run_->EndLease(leases[1]);
-  EXPECT_EQ(Append("e"), StatusCode::kOk);
-  EXPECT_FALSE(Has("b"));
-}
-
 TEST_F(EvictUnreadTest, ARefusedEntryHoldsUpNoOther) {
   for (const std::string id : {"a", "b", "c"}) Lease(id);
   v1::AppendBatch batch;

@@ -24,7 +24,6 @@ namespace sis {
 namespace {
 
 constexpr int kSlots = 2;
-const Run::Found kGone(MissingReason::kReleased);
 
 // What outlives the servers.
 struct Disk : ItemMap {
@@ -146,36 +145,6 @@ TEST(StoredCacheTest, GapsAreStored) {
   EXPECT_EQ(missing_of(true), expected);
 }
 
-TEST(StoredCacheTest, WhatCanNotBeStoredIsNotAckedUntilItCan) {
-  Disk disk;
-  Life life(disk);
-  const Records records = RecordGenerator(kSlots, 1000, 2).NextRecords(10);
-  for (const Fault fault : {Fault::kDown, Fault::kAnswersLost}) {
-    for (const uint32_t before : {0, 5}) {
-      const std::string id = absl::StrCat("sequence ", static_cast<int>(fault), " ", before);
-      if (before > 0) {
-        ASSERT_EQ(life.AppendBlock(records.Block(id, 0, 0, 0, before)).code(), 0);
-      }
-      const v1::Block block = records.Block(id, before, 0, before, 10 - before);
-      disk.fault = fault;
-      for (int again = 0; again < 2; ++again) {
-        const v1::Ack refused = life.AppendBlock(block);
-        EXPECT_EQ(CodeOf(refused), absl::StatusCode::kUnavailable);
-        EXPECT_GT(refused.retry_seconds(), 0);
-      }
-      disk.fault = Fault::kNone;
-      // The first call may find that it is stored although nothing said so.
-      v1::Ack ack = life.AppendBlock(block);
-      if (ack.code() != 0) ack = life.AppendBlock(block);
-      EXPECT_EQ(CodeOf(ack), absl::StatusCode::kOk) << ack.message();
-      uint64_t digest = 0;
-      for (uint32_t p = 0; p < 10; ++p) digest += DigestOf(records, p, p);
-      EXPECT_EQ(DigestAt(Life(disk).Find(id), 0, 10), digest);
-      EXPECT_EQ(DigestAt(life.Find(id), 0, 10), digest);
-    }
-  }
-}
-
 TEST(StoredCacheTest, AStoreThatDoesNotAnswerIsAReason) {
   Disk disk;
   const Records records = RecordGenerator(kSlots, 1000, 3).NextRecords(10);
@@ -267,80 +236,6 @@ class ReleaseTest : public ::testing::Test {
   Disk disk_;
 };
 
-TEST_F(ReleaseTest, AnAnswerMeansStored) {
-  auto replica = Start();
-  std::vector<std::string> ids;
-  for (int i = 0; i < 200; ++i) ids.push_back(absl::StrCat("sequence ", i));
-  for (const std::string& id : ids) ASSERT_EQ(replica->AppendBlock(records_.Block(id)).code(), 0);
-  for (int i = 0; i < 100; ++i) replica->run().EvictOldest();
-  EXPECT_EQ(replica->Release(ids)->sequences, 200);
-  replica = KillAndStart(std::move(replica));
-  for (const std::string& id : ids) EXPECT_EQ(replica->Find(id), kGone) << id;
-}
-
-TEST_F(ReleaseTest, WhatCanNotBeStoredIsAnErrorUntilItCan) {
-  for (const auto& [fault, code] :
-       {std::pair(Fault::kDown, absl::StatusCode::kUnavailable),
-        std::pair(Fault::kFull, absl::StatusCode::kResourceExhausted)}) {
-    auto replica = Start();
-    const std::string in_memory = absl::StrCat("in memory ", static_cast<int>(fault));
-    const std::string evicted = absl::StrCat("evicted ", static_cast<int>(fault));
-    ASSERT_EQ(replica->AppendBlock(records_.Block(evicted)).code(), 0);
-    ASSERT_TRUE(replica->run().EvictOldest());
-    ASSERT_EQ(replica->AppendBlock(records_.Block(in_memory)).code(), 0);
-    disk_.fault = fault;
-    for (int again = 0; again < 2; ++again) {
-      EXPECT_EQ(replica->Release({in_memory}).status().code(), code);
-      EXPECT_EQ(replica->Release({evicted}).status().code(), code);
-    }
-    disk_.fault = Fault::kNone;
-    EXPECT_TRUE(replica->Release({in_memory, evicted}).ok());
-    replica = KillAndStart(std::move(replica));
-    EXPECT_EQ(replica->Find(in_memory), kGone);
-    EXPECT_EQ(replica->Find(evicted), kGone);
-  }
-}
-
-TEST_F(ReleaseTest, WhatMemoryHasReleasedIsTriedAgain) {
-  auto replica = Start();
-  for (const std::string id : {"a", "b"}) {
-    ASSERT_EQ(replica->AppendBlock(records_.Block(id)).code(), 0);
-  }
-  disk_.fault = Fault::kFull;
-  EXPECT_FALSE(replica->Release({"a"}).ok());
-  disk_.fault = Fault::kNone;
-  replica->stored().RetryDropsBehind();
-  {
-    auto other = Start();
-    while (other->Find("a") != kGone) other = Start();
-  }
-  // Nobody asks again before the end.
-  disk_.fault = Fault::kFull;
-  EXPECT_FALSE(replica->Release({"b"}).ok());
-  disk_.fault = Fault::kNone;
-  replica = Start();
-  EXPECT_EQ(replica->Find("b"), kGone);
-}
-
-TEST_F(ReleaseTest, WhatIsLeasedGoesWithTheServer) {
-  auto replica = Start();
-  for (const bool killed : {false, true}) {
-    const std::string name = killed ? "killed" : "ended";
-    ASSERT_EQ(replica->AppendBlock(records_.Block(name)).code(), 0);
-    replica->Lease(name, absl::Hours(1));
-    EXPECT_EQ(replica->Release({name})->sequences, 1);
-    EXPECT_NE(DigestAt(replica->Find(name), 0, 10), 0) << "leased";
-    EXPECT_EQ(replica->Release({name})->sequences, 0);
-    if (killed) {
-      replica = KillAndStart(std::move(replica));
-    } else {
-      replica.reset();
-      replica = Start();
-    }
-    EXPECT_EQ(replica->Find(name), kGone);
-  }
-}
-
 TEST_F(ReleaseTest, NothingButTheReasonStays) {
   auto replica = Start();
   for (int i = 0; i < 20; ++i) {
@@ -357,56 +252,6 @@ TEST_F(ReleaseTest, NothingButTheReasonStays) {
   replica.reset();
   WriterLock lock(disk_.mutex);
   EXPECT_EQ(disk_.items.size(), 21) << "the run, and a reason each";
-}
-
-TEST_F(ReleaseTest, AVersionIsStoredOrNothingChanges) {
-  auto replica = Start();
-  ASSERT_TRUE(replica->AdvanceVersion(3).ok());
-  for (const auto& [fault, code] :
-       {std::pair(Fault::kDown, absl::StatusCode::kUnavailable),
-        std::pair(Fault::kFull, absl::StatusCode::kResourceExhausted)}) {
-    disk_.fault = fault;
-    EXPECT_EQ(replica->AdvanceVersion(4).status().code(), code);
-    EXPECT_EQ(replica->run().policy_version(), 3);
-    EXPECT_TRUE(absl::IsFailedPrecondition(replica->AdvanceVersion(2).status()));
-    EXPECT_TRUE(replica->AdvanceVersion(3).ok()) << "stored before";
-  }
-  disk_.fault = Fault::kNone;
-  EXPECT_TRUE(replica->AdvanceVersion(4).ok());
-  replica = KillAndStart(std::move(replica));
-  EXPECT_EQ(replica->run().policy_version(), 4);
-}
-
-v1::AppendEntry SealEntry(const std::string& id, uint32_t length) {
-  v1::AppendEntry entry;
-  entry.mutable_seal()->mutable_sequence()->set_id(id);
-  entry.mutable_seal()->set_length(length);
-  return entry;
-}
-
-TEST(StoredCacheTest, WhatIsSaidOfASealedSequenceLaterIsReadBesideItsWholeForm) {
-  Disk disk;
-  const Records records = RecordGenerator(kSlots, 1000, 10).NextRecords(10);
-  v1::AppendEntry seal = SealEntry("a", 10);
-  {
-    Life writer(disk);  // writes the whole form behind, until it goes
-    ASSERT_EQ(writer.AppendBlock(records.Block("a")).code(), 0);
-    seal.mutable_seal()->mutable_annotation()->set_prompt("2 + 2 =");
-    ASSERT_EQ(writer.Append(seal).code(), 0);
-  }
-  {
-    Life judge(disk);
-    seal.mutable_seal()->mutable_annotation()->clear_prompt();
-    seal.mutable_seal()->mutable_annotation()->set_reward(1);
-    ASSERT_EQ(judge.Append(seal).code(), 0);
-  }
-  Life reader(disk);
-  const Run::Found found = reader.Find("a");
-  EXPECT_NE(DigestAt(found, 0, 10), 0);
-  v1::Annotation annotation;
-  ASSERT_TRUE(annotation.ParseFromString(std::get<0>(found)->annotation()));
-  EXPECT_EQ(annotation.prompt(), "2 + 2 =");
-  EXPECT_EQ(annotation.reward(), 1);
 }
 
 }  // namespace
