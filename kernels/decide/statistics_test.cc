@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <random>
 #include <vector>
 
@@ -158,25 +157,6 @@ TEST_P(OnEveryTarget, AnyCutGivesTheSame) {
   EXPECT_TRUE(sum == OnVectors(positions.View()));
 }
 
-TEST(StatisticsTest, CountsAreThoseOfScoredPositions) {
-  const Positions positions = RandomPositions(5000, 7);
-  const Statistics statistics = OneByOne(positions.View());
-  int64_t scored = 0;
-  for (size_t i = 0; i < positions.size(); ++i) scored += positions.View().scored(i);
-  const auto total = [](const auto& counts) {
-    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  };
-  EXPECT_EQ(total(statistics.abs_log_ratio), scored);
-  EXPECT_EQ(total(statistics.log_envelope), scored);
-  EXPECT_EQ(total(statistics.residual_mass), scored);
-  EXPECT_EQ(total(statistics.acceptance_probability), scored);
-  for (const CorrectionSums& sums : {statistics.plain, statistics.clipped, statistics.applied}) {
-    EXPECT_EQ(sums.positions, scored);
-  }
-  EXPECT_EQ(statistics.residual_mass.back(), 0) << "no mass is above 1";
-  EXPECT_EQ(statistics.acceptance_probability.back(), 0) << "no probability is above 1";
-}
-
 // So that each of them only grows.
 TEST(StatisticsTest, TheSumOfLogEnvelopesIsThePositiveOnesLessTheNegativeOnes) {
   const Positions positions = RandomPositions(5000, 8);
@@ -207,43 +187,6 @@ TEST(StatisticsTest, BoundsBelongToTheBucketBelow) {
   EXPECT_EQ(buckets(0.25f), (std::array<long, 4>{8, 8, 12, 4}));
   EXPECT_EQ(buckets(0.25f + 0x1p-20f), (std::array<long, 4>{9, 9, 13, 5}));
   EXPECT_EQ(buckets(1.0f), (std::array<long, 4>{10, 10, 14, 16}));
-}
-
-// In float64, from the ratios alone.
-TEST(StatisticsTest, SumsAreThoseOfFloat64) {
-  std::mt19937 random(9);
-  std::normal_distribution<float> normal;
-  Positions positions;
-  double weight = 0, squared = 0, logs = 0, mass = 0, clipped = 0, clipped_squared = 0, applied = 0;
-  constexpr int kCount = 20000;
-  for (int i = 0; i < kCount; ++i) {
-    const float log_ratio = 0.7f * normal(random);
-    const float advantage = normal(random);
-    const bool accepted = i % 2 == 0;
-    positions.Push(accepted ? Decision::kAccepted : Decision::kRejected, log_ratio, 1.0f, 0.9f,
-                   0.5f, advantage);
-    const double w = std::exp(double{log_ratio});
-    const double c = std::clamp(w, 0.8, 1.2);
-    weight += w;
-    squared += w * w;
-    logs += std::abs(log_ratio);
-    mass += w * std::abs(advantage);
-    clipped += c;
-    clipped_squared += c * c;
-    applied += accepted ? 1 : w;
-  }
-  const Statistics statistics = OneByOne(positions.View());
-  const double error = 1e-5 * kCount;  // of addends rounded to 2^-16
-  EXPECT_NEAR(FromCountedWeight(statistics.plain.weight), weight, error);
-  EXPECT_NEAR(FromCountedWeight(statistics.plain.weight_squared), squared, error);
-  EXPECT_NEAR(FromFixed(statistics.plain.abs_log_weight), logs, error);
-  EXPECT_NEAR(FromCountedWeight(statistics.plain.gradient_mass), mass, error);
-  EXPECT_NEAR(FromCountedWeight(statistics.clipped.weight), clipped, error);
-  EXPECT_NEAR(FromCountedWeight(statistics.clipped.weight_squared), clipped_squared, error);
-  EXPECT_NEAR(FromCountedWeight(statistics.applied.weight), applied, error);
-  EXPECT_EQ(statistics.plain.touched, 0);
-  EXPECT_EQ(statistics.clipped.touched, statistics.ratios_beyond[1] + statistics.ratios_beyond[2]);
-  EXPECT_EQ(statistics.applied.touched, kCount / 2);
 }
 
 TEST(StatisticsTest, LargeWeightsCountAs1024) {

@@ -332,49 +332,6 @@ TEST_F(IngestTest, GapsAreRefusedWhereTheyHaveNoRoom) {
   EXPECT_EQ(run->Describe().bytes, static_cast<uint64_t>(cache.registry.budget().limit()));
 }
 
-TEST_F(IngestTest, SetsAreCutWhereTheyReachTheRunsMass) {
-  v1::RunConfig config = SmallConfig(kSlots);
-  config.set_mass(0.65);
-  const auto cut = cache_.CreateRun("cut", config);
-  ASSERT_EQ(AppendBlock(cache_, *cut, records_.Block("a")).code(), 0);
-
-  // As if they had been sent so: 0.4 + 0.3 is enough, and 12 is not in the set any more.
-  Records short_records = records_;
-  for (uint32_t i = 0; i < records_.size(); ++i) {
-    for (uint32_t slot = i * kSlots + 2; slot < (i + 1) * kSlots; ++slot) {
-      short_records.ids[slot] = -1;
-      short_records.log_probs[slot] = -HUGE_VALF;
-    }
-    short_records.ranks[i] = kRankOutside;
-  }
-  ASSERT_EQ(Block(short_records.Block("a")).code(), 0);
-  const auto held = [](sis::Run& run) {
-    const auto sequence = std::get<std::shared_ptr<Sequence>>(run.Find({"a", 0}));
-    const Sequence::Reader reader(*sequence);
-    std::vector<uint16_t> ranks;
-    reader.ForEachPiece(0, 10, [&](const Sequence::Reader::Piece& piece) {
-      ranks.resize(ranks.size() + piece.count);
-      piece.page->Read(piece.index, {.sampled_ids = {},
-                                     .sampled_log_probs = {},
-                                     .ids = {},
-                                     .log_probs = {},
-                                     .ranks = std::span(ranks).last(piece.count)});
-    });
-    return std::pair(reader.Digest(0, 10, 0), ranks);
-  };
-  EXPECT_EQ(held(*cut), held(*run_));
-  EXPECT_EQ(AppendBlock(cache_, *cut, records_.Block("a")).code(), 0) << "again";
-  EXPECT_EQ(AppendBlock(cache_, *cut, short_records.Block("a")).code(), 0) << "cut by the client";
-
-  // What is kept is checked, and the bytes as they were sent.
-  v1::Block bad = records_.Block("b");
-  Put(bad.mutable_top_k_ids(), 1, 10);
-  EXPECT_THAT(AppendBlock(cache_, *cut, bad).message(), HasSubstr("position 0, slot 1: id 10"));
-  bad = records_.Block("b");
-  bad.set_crc32c(1);
-  EXPECT_THAT(AppendBlock(cache_, *cut, bad).message(), HasSubstr("crc32c"));
-}
-
 // A client that cuts sets itself may leave it out, or have anything there.
 TEST_F(IngestTest, WhatStandsBehindTheCutIsNotLookedAt) {
   v1::RunConfig config = SmallConfig(kSlots);

@@ -258,42 +258,6 @@ TEST_F(RunTest, LooksAtFewHoweverManyThereAre) {
   EXPECT_LE(few, kAppends * 200) << "some of those in use, at each search";
 }
 
-TEST_F(RunTest, SequencesBecomeStaleInManyWays) {
-  v1::RunConfig config = SmallConfig();
-  config.set_max_staleness(2);
-  const auto run = cache_.CreateRun("r", config);
-  const Records records = generator_.NextRecords(20);
-  const auto append = [&](const std::string& id, uint32_t first, uint64_t version) {
-    EXPECT_EQ(AppendBlock(cache_, *run, records.Block(id, first, version, first, 1)).code(), 0);
-  };
-  ASSERT_TRUE(run->AdvanceVersion(10).ok());
-  append("late", 0, 7);
-  append("followed", 0, 8);
-  append("leased", 0, 8);
-  const uint64_t lease = *Lease(*run, {"leased"}, absl::Hours(1));
-  v1::AppendEntry seal;  // without a position
-  seal.mutable_seal()->mutable_sequence()->set_id("empty");
-  seal.mutable_seal()->set_length(9);
-  EXPECT_EQ(IngestEntry(cache_, *run, seal).code(), 0);
-  run->DropExpired();
-  EXPECT_EQ(ReasonOf(*run, "late"), MissingReason::kStale);
-  EXPECT_EQ(run->Describe().sequences, 3);
-
-  append("followed", 1, 9);
-  EXPECT_EQ(*run->AdvanceVersion(11), 0);
-  append("leased", 1, 11);
-  append("empty", 0, 7);
-  run->DropExpired();
-  EXPECT_EQ(ReasonOf(*run, "empty"), MissingReason::kStale);
-  EXPECT_TRUE(run->EndLease(lease));
-  EXPECT_EQ(run->Describe().sequences, 2);
-  EXPECT_EQ(*run->AdvanceVersion(12), 1);
-  EXPECT_EQ(ReasonOf(*run, "followed"), MissingReason::kStale);
-  EXPECT_EQ(*run->AdvanceVersion(13), 0);
-  EXPECT_EQ(*run->AdvanceVersion(14), 1);
-  EXPECT_EQ(ReasonOf(*run, "leased"), MissingReason::kStale);
-}
-
 TEST_F(RunTest, RemembersWhyOnlySoMany) {
   const auto run = cache_.CreateRun("r", SmallConfig());
   for (int i = 0; i <= kDroppedKept; ++i) {

@@ -357,29 +357,6 @@ TEST_P(SequenceTest, CorruptPagesAreLeftOut) {
   EXPECT_TRUE(Append(sequence, 128, 100, {0, 1}).ok());
 }
 
-TEST_P(SequenceTest, TheDigestLeavesOutWhatIsStale) {
-  ByteBudget budget(1 << 30);
-  ASSERT_TRUE(budget.TryCharge(Sequence::kBaseBytes));
-  Sequence sequence(format_, 1, *arena_, budget);
-  ASSERT_TRUE(Append(sequence, 0, 100, {0, 3}).ok());
-  ASSERT_TRUE(Append(sequence, 100, 50, {0, 5}).ok());
-  ASSERT_TRUE(Append(sequence, 180, 20, {0, 4}).ok());
-  const Sequence::Reader reader(sequence);
-  for (const auto& [first, end] : {std::pair(0u, 200u), std::pair(70u, 190u), std::pair(64u, 128u),
-                                   std::pair(150u, 180u), std::pair(120u, 130u)}) {
-    const auto of = [&, first = first, end = end](uint32_t from, uint32_t to) {
-      from = std::max(from, first);
-      to = std::min(to, end);
-      return from < to ? reader.Digest(from, to - from) : 0;
-    };
-    EXPECT_EQ(reader.Digest(first, end - first, 3), of(0, 200));
-    EXPECT_EQ(reader.Digest(first, end - first, 4), of(100, 200)) << first;
-    EXPECT_EQ(reader.Digest(first, end - first, 5), of(100, 150)) << first;
-    EXPECT_EQ(reader.Digest(first, end - first, 6), 0);
-  }
-  EXPECT_NE(reader.Digest(0, 200, 3), reader.Digest(0, 200, 4));
-}
-
 TEST_P(SequenceTest, NewestVersionIsTheLargestHeld) {
   ByteBudget budget(1 << 30);
   ASSERT_TRUE(budget.TryCharge(Sequence::kBaseBytes));

@@ -120,26 +120,6 @@ TEST_P(DeviceCacheTest, APageInPiecesIsSentOnce) {
   EXPECT_EQ(device->resident_rows().copies, kLength / Page::kPositions);
 }
 
-TEST_P(DeviceCacheTest, ChangedPagesAreReadAsTheyAre) {
-  const auto device = Device(kRoomForAll);
-  const Records records = generator_.NextRecords(kLength);
-  const Records others = generator_.NextRecords(kLength);
-  const auto evaluate = [&] {
-    for (uint64_t draw = 0; draw < 2; ++draw) ExpectSame(*device, Request("s", 0, kLength, draw));
-  };
-  Append("s", records, 0, 100);
-  evaluate();
-  Append("s", records, 150, kLength - 150);
-  evaluate();
-  // With gaps unpacked, filled and packed.
-  Append("s", others, 100, 50);
-  evaluate();
-  run_->Release({"s", 0});
-  // At the same places of the arena, most likely.
-  Append("t", records, 0, kLength);
-  for (uint64_t draw = 0; draw < 2; ++draw) ExpectSame(*device, Request("t", 0, kLength, draw));
-}
-
 TEST_P(DeviceCacheTest, WhateverHappensToPages) {
   for (const size_t chunks : {kRoomForAll, kRoomForFew}) {
     const auto device = Device(chunks);

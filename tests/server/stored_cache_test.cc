@@ -221,37 +221,24 @@ TEST(StoredCacheTest, ANewSequenceNeverReplacesWhatWasStoredAndEvictedMeanwhile)
   EXPECT_EQ(DigestAt(Life(disk).Find("a"), 0, 10), digest);
 }
 
-class ReleaseTest : public ::testing::Test {
- protected:
-  std::unique_ptr<Life> Start() { return std::make_unique<Life>(disk_); }
-
-  std::unique_ptr<Life> KillAndStart(std::unique_ptr<Life> replica) {
-    disk_.fault = Fault::kDown;  // what it still does has no effect
-    replica.reset();
-    disk_.fault = Fault::kNone;
-    return Start();
-  }
-
-  const Records records_ = RecordGenerator(kSlots, 1000, 6).NextRecords(10);
-  Disk disk_;
-};
-
-TEST_F(ReleaseTest, NothingButTheReasonStays) {
-  auto replica = Start();
+TEST(StoredCacheTest, OfWhatWasReleasedNothingButTheReasonStays) {
+  Disk disk;
+  const Records records = RecordGenerator(kSlots, 1000, 6).NextRecords(10);
+  auto life = std::make_unique<Life>(disk);
   for (int i = 0; i < 20; ++i) {
     const std::string id = absl::StrCat("sequence ", i);
-    ASSERT_EQ(replica->AppendBlock(records_.Block(id)).code(), 0);
+    ASSERT_EQ(life->AppendBlock(records.Block(id)).code(), 0);
     if (i % 2 == 0) {
       v1::AppendEntry seal;
       seal.mutable_seal()->mutable_sequence()->set_id(id);
       seal.mutable_seal()->set_length(10);
-      ASSERT_EQ(replica->Append(seal).code(), 0);
+      ASSERT_EQ(life->Append(seal).code(), 0);
     }
-    EXPECT_EQ(replica->Release({id})->sequences, 1);
+    EXPECT_EQ(life->Release({id})->sequences, 1);
   }
-  replica.reset();
-  WriterLock lock(disk_.mutex);
-  EXPECT_EQ(disk_.items.size(), 21) << "the run, and a reason each";
+  life.reset();
+  WriterLock lock(disk.mutex);
+  EXPECT_EQ(disk.items.size(), 21) << "the run, and a reason each";
 }
 
 }  // namespace

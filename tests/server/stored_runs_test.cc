@@ -242,27 +242,6 @@ std::vector<int64_t> Accepted(const Run& run) {
   return accepted;
 }
 
-TEST_P(DurableRunsTest, HistoriesComeBackAndGoOn) {
-  {
-    Replica replica = Start();
-    ASSERT_TRUE(replica.Create("quiet").ok());
-    sis::Run& run = *replica.Create("r")->run;
-    for (uint64_t draw = 1; draw <= 3; ++draw) Evaluate(run, draw, 10 * draw);
-  }
-  {
-    Replica replica = Start();
-    EXPECT_THAT(Accepted(**replica.Find("quiet")), testing::IsEmpty());
-    sis::Run& run = **replica.Find("r");
-    EXPECT_THAT(Accepted(run), testing::ElementsAre(10, 20, 30));
-    Evaluate(run, 4, 40);
-  }
-  Replica replica = Start();
-  EXPECT_THAT(Accepted(**replica.Find("r")), testing::ElementsAre(10, 20, 30, 40));
-  // A later incarnation has its own.
-  Evaluate(*replica.Create("r", 2)->run, 1, 7);
-  EXPECT_THAT(Accepted(**replica.Find("r")), testing::ElementsAre(7));
-}
-
 TEST_P(DurableRunsTest, AHistoryGoesWithItsRun) {
   {
     Replica replica = Start();
