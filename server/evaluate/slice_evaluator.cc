@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -31,6 +30,9 @@ void AddMasked(const PositionOutput& output, size_t count, Sums& sums) {
   std::ranges::fill(output.view.modified_ratios, 1.0f);
   sums.masked += static_cast<int64_t>(count);
 }
+
+// Nats. Lower log-probs of the trainer are an engine's sentinel for -inf, such as -9999.
+constexpr float kLowestOwnLogProb = -1000.0f;
 
 absl::Status NotALogProb(absl::string_view field, uint32_t position, float value) {
   return absl::InvalidArgumentError(
@@ -219,7 +221,7 @@ absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t
   for (size_t i = 0; i < count; ++i) {
     const auto position = static_cast<uint32_t>(part.first + first + i);
     const float own = input_.own_log_probs[part.offset + first + i];
-    if (!std::isfinite(own) || own > kRoundingSlack) {
+    if (!(own >= kLowestOwnLogProb && own <= kRoundingSlack)) {
       return NotALogProb("own_log_probs", position, own);
     }
     const float current = part.current.sampled_log_probs[first + i];

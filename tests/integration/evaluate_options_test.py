@@ -66,6 +66,7 @@ class EvaluateOptionsTest(EvaluatedBatchTest):
             ({**grpo, "algorithm": sis.SoftAcceptance(), "advantages": None}, ("surrogates",), "advantages: unset"),
             ({**grpo, "decoupled_log_probs": infinite}, ("surrogates",), "decoupled.current_log_probs: element 3: inf"),
             ({"own_log_probs": self.own * np.inf}, ("ratios",), "own_log_probs: position 30: -inf"),
+            ({"own_log_probs": np.full_like(self.own, -9999)}, ("ratios",), "own_log_probs: position 30: -9999"),
             ({**grpo, "log_ratio_sums": [sis.LogRatioSum(2**62, 5)] * 3}, ("surrogates",), "sequence_log_ratio_sum"),
             (
                 {**grpo, "algorithm": sis.DppoTopK(), "decoupled_log_probs": self.current_of_three},
