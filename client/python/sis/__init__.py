@@ -1,82 +1,24 @@
 """Python client of the SIS ratio service: stream behaviour log-probs in, get acceptance masks and
 ratios back."""
 
-# Each under its own name, which says that it is for users.
-from sis.algorithms import Cispo as Cispo
-from sis.algorithms import ClipCov as ClipCov
-from sis.algorithms import DampedTruncation as DampedTruncation
-from sis.algorithms import Dapo as Dapo
-from sis.algorithms import DppoBinary as DppoBinary
-from sis.algorithms import DppoTopK as DppoTopK
-from sis.algorithms import Grpo as Grpo
-from sis.algorithms import Gspo as Gspo
-from sis.algorithms import IcePop as IcePop
-from sis.algorithms import ImportanceSampling as ImportanceSampling
-from sis.algorithms import NoCorrection as NoCorrection
-from sis.algorithms import SoftAcceptance as SoftAcceptance
-from sis.algorithms import Tis as Tis
-from sis.append import AppendStream as AppendStream
-from sis.client import Client as Client
-from sis.client import Released as Released
-from sis.corrections import CorrectionTotals as CorrectionTotals
-from sis.corrections import Distributions as Distributions
-from sis.corrections import Histogram as Histogram
-from sis.corrections import SequenceMask as SequenceMask
-from sis.corrections import Sis as Sis
-from sis.corrections import Staleness as Staleness
-from sis.credentials import Credentials as Credentials
-from sis.entries import Annotation as Annotation
-from sis.entries import Block as Block
-from sis.entries import Gap as Gap
-from sis.entries import Seal as Seal
-from sis.errors import AlreadyExists as AlreadyExists
-from sis.errors import AppendError as AppendError
-from sis.errors import DeadlineExceeded as DeadlineExceeded
-from sis.errors import Error as Error
-from sis.errors import FailedPrecondition as FailedPrecondition
-from sis.errors import InvalidArgument as InvalidArgument
-from sis.errors import NotFound as NotFound
-from sis.errors import PermissionDenied as PermissionDenied
-from sis.errors import Refusal as Refusal
-from sis.errors import ResourceExhausted as ResourceExhausted
-from sis.errors import Unauthenticated as Unauthenticated
-from sis.errors import Unavailable as Unavailable
-from sis.evaluation import Decision as Decision
-from sis.evaluation import Evaluation as Evaluation
-from sis.evaluation import PrefixPoint as PrefixPoint
-from sis.evaluation import Step as Step
-from sis.evaluation import Steps as Steps
-from sis.evaluation import Totals as Totals
-from sis.export import Exported as Exported
-from sis.history import History as History
-from sis.history import Stretch as Stretch
-from sis.inspection import Deviation as Deviation
-from sis.inspection import InspectedSequence as InspectedSequence
-from sis.inspection import RunInspection as RunInspection
-from sis.inspection import SequenceInspection as SequenceInspection
-from sis.inspection import TokenCounts as TokenCounts
-from sis.local_server import LocalServer as LocalServer
-from sis.local_server import local_server as local_server
-from sis.options import EvaluateOptions as EvaluateOptions
-from sis.options import LogRatioSum as LogRatioSum
-from sis.records import MissingRange as MissingRange
-from sis.records import MissingReason as MissingReason
-from sis.records import SequenceRef as SequenceRef
-from sis.records import Slice as Slice
-from sis.records import TopKRecords as TopKRecords
-from sis.reduction import gather as gather
-from sis.reduction import reduce as reduce
-from sis.run import Finding as Finding
-from sis.run import Run as Run
-from sis.run import RunConfig as RunConfig
-from sis.run import Runs as Runs
-from sis.run import RunStatus as RunStatus
-from sis.run import Sampling as Sampling
-from sis.run import Verdict as Verdict
-from sis.server_state import Activity as Activity
-from sis.server_state import ServerState as ServerState
-from sis.top_k import TopK as TopK
-from sis.top_k import canonical as canonical
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
 
-# Of the whole project; the wheel has it from here.
+if TYPE_CHECKING:
+    from sis.names import *
+
+# Version of the whole project; the wheel takes it from here.
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Imports all names of sis.names when the first one is used, so that `sisctl --help` imports neither
+    grpc nor numpy."""
+    # Modules of the package look up other modules here while they are imported.
+    if not name.startswith("_") and importlib.util.find_spec(f"sis.{name}") is None:
+        names = vars(importlib.import_module("sis.names"))
+        if name in names:
+            globals().update((key, value) for key, value in names.items() if not key.startswith("_"))
+            return names[name]
+    raise AttributeError(f"module 'sis' has no attribute {name!r}")

@@ -91,7 +91,7 @@ def write(client: Client, run: Run, path: str) -> Exported:
         import pyarrow as pa
         import pyarrow.parquet
     except ImportError as error:
-        raise ImportError('export needs pyarrow: pip install "sis-ratio-client[export]"') from error
+        raise ImportError('export needs pyarrow: pip install "sis-ratio[export]"') from error
     inspected = client.inspect_run(run)
     _check_answered(inspected.unanswered)
     kept = {found.sequence for found in inspected.sequences}

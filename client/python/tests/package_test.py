@@ -14,13 +14,13 @@ RUN = ("client_test.py", "append_test.py", "replicas_client_test.py")
 OLDEST = """
 from importlib import metadata
 from pip._vendor.packaging.requirements import Requirement
-for requirement in map(Requirement, metadata.requires("sis-ratio-client")):
+for requirement in map(Requirement, metadata.requires("sis-ratio")):
     if requirement.name in ("grpcio", "protobuf") and requirement.marker.evaluate():
         (lower,) = (s.version for s in requirement.specifier if s.operator == ">=")
         print(requirement.name, lower, sep="==")
 """
 NEWEST = ["grpcio", "protobuf", "numpy"]
-VERSION = "from importlib import metadata; import sis; assert sis.__version__ == metadata.version('sis-ratio-client')"
+VERSION = "from importlib import metadata; import sis; assert sis.__version__ == metadata.version('sis-ratio')"
 # All that is imported where neither an engine nor PyTorch is installed.
 ENGINES = (
     "import sis.aio, sis.engines.llama_cpp, sis.engines.transformers, sis.engines.vllm, "

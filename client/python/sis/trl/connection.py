@@ -13,7 +13,7 @@ from transformers import TrainingArguments
 
 from sis import errors
 from sis.client import Client
-from sis.local_server import LocalServer, local_server
+from sis.server_process import LocalServer, local_server
 from sis.run import Run, label_of
 from sis.trl import refusals
 from sis.trl.config import SisConfig

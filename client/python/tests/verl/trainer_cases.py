@@ -30,8 +30,8 @@ class VerlTrainerTest(VerlCase):
         samples = rollout(self.coarse, 8, 20, 8)
         with tempfile.TemporaryDirectory() as folder:
             # As pip would leave it.
-            (metadata := pathlib.Path(folder) / "sis_ratio_client-0.dist-info").mkdir()
-            (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: sis-ratio-client\nVersion: 0\n")
+            (metadata := pathlib.Path(folder) / "sis_ratio-0.dist-info").mkdir()
+            (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: sis-ratio\nVersion: 0\n")
             points = tomllib.loads((package / "pyproject.toml").read_text())["project"]["entry-points"]
             lines = [f"{name} = {module}" for name, module in points["verl.plugins"].items()]
             (metadata / "entry_points.txt").write_text("\n".join(["[verl.plugins]", *lines]))

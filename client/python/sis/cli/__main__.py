@@ -1,0 +1,3 @@
+from sis.cli import main
+
+main()

@@ -1,0 +1,149 @@
+"""The options that name servers and credentials, for all commands that ask a server."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import sys
+import typing
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional
+
+import typer
+
+from sis.cli.failure import fail
+
+if TYPE_CHECKING:
+    from sis import Client, Credentials, RunStatus
+
+
+def _option(default: Any, *names: str, help: str, **settings: Any) -> Any:
+    settings.setdefault("show_default", bool(default))
+    return typer.Option(default, *names, help=help, rich_help_panel="Connection", **settings)
+
+
+@dataclasses.dataclass(frozen=True)
+class Connection:
+    """What the options say. Each field is an option; its default is a Typer option."""
+
+    server: str = _option(
+        "localhost:50051", "--server", envvar="SIS_ADDRESS", metavar="HOST:PORT,...",
+        help="The service; its replicas, with commas, as workers and trainers name them.",
+    )  # fmt: skip
+    tls: bool = _option(False, "--tls", help="Use TLS ($SIS_TLS=1).")
+    ca: Optional[str] = _option(
+        None, "--ca", metavar="FILE", help="Certificates that may sign the server's ($SIS_CA_FILE)."
+    )
+    certificate: Optional[str] = _option(
+        None, "--certificate", metavar="FILE", help="Own certificate ($SIS_CERTIFICATE_FILE)."
+    )
+    key: Optional[str] = _option(None, "--key", metavar="FILE", help="Key of the own certificate ($SIS_KEY_FILE).")
+    token_file: Optional[str] = _option(
+        None, "--token-file", metavar="FILE",
+        help="File of the token, -: standard input ($SIS_TOKEN_FILE, or $SIS_TOKEN with the token itself).",
+    )  # fmt: skip
+    plaintext_token: bool = _option(
+        False, "--plaintext-token", help="Send the token to other machines without TLS too ($SIS_PLAINTEXT_TOKEN=1)."
+    )
+
+    @property
+    def addresses(self) -> List[str]:
+        """The servers, as sis.Client takes them."""
+        return [address for address in self.server.split(",") if address]
+
+    def credentials(self) -> Credentials:
+        """Those of the environment, replaced by those of the options."""
+        from sis import Credentials
+
+        own = Credentials.from_environment()
+        given = {
+            name: value
+            for name in ("tls", "ca", "certificate", "key", "token_file", "plaintext_token")
+            if (value := getattr(self, name))
+        }
+        if "token_file" in given:
+            given["token"] = ""
+        if given.get("token_file") == "-":
+            given.update(token_file="", token=sys.stdin.read().strip())
+            if not given["token"]:
+                fail("credentials: standard input holds no token")
+        return dataclasses.replace(own, **given)
+
+    def client(self, timeout: float = 60.0) -> Client:
+        """A client of the servers: of one, or of several as if they were one. Nothing is sent yet."""
+        from sis import Client
+
+        addresses = self.addresses
+        if not addresses:
+            fail("--server: names no server")
+        try:
+            return Client(
+                addresses[0] if len(addresses) == 1 else addresses, timeout=timeout, credentials=self.credentials()
+            )
+        except (OSError, ValueError) as error:
+            fail(f"credentials: {error}")
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[Client]:
+        """A client for a command that shows what all servers hold. When the command has shown it, fails if a
+        server gave no answer, as its share is not among what was shown. Also if something was not
+        found: it may be there."""
+        from sis import Error, NotFound
+        from sis.errors import is_unreachable
+
+        with self.client() as client:
+            not_found: Optional[NotFound] = None
+            try:
+                yield client
+            except NotFound as error:
+                not_found = error
+            states = client.get_servers()
+            silent = [
+                f"server {number} of {len(states)} gives no answer, and what it holds is not shown: {state.message}"
+                for number, state in enumerate(states, 1)
+                if isinstance(state, Error) and is_unreachable(state)
+            ]
+            if silent:
+                fail("; ".join([not_found.message] * (not_found is not None) + silent))
+            if not_found is not None:
+                raise not_found
+
+
+def find_run(client: Client, run_id: str) -> RunStatus:
+    """A run, for a command that only looks. Client.get_run would note the run, and open it again on a
+    server that lost it. Raises NotFound."""
+    from sis import NotFound
+    from sis.errors import status_code
+
+    for status in client.list_runs():
+        if status.run.id == run_id:
+            return status
+    raise NotFound(status_code(5), f"run '{run_id}' is unknown")
+
+
+def connected(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command the connection options: it gets them as a Connection, its first argument."""
+    hints = typing.get_type_hints(command)
+    own = [
+        parameter.replace(annotation=hints[name])
+        for name, parameter in list(inspect.signature(command).parameters.items())[1:]
+    ]
+    types = typing.get_type_hints(Connection)
+    options = [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name]
+        )
+        for field in dataclasses.fields(Connection)
+    ]
+
+    @functools.wraps(command)
+    def run(**arguments: Any) -> Any:
+        connection = Connection(**{option.name: arguments.pop(option.name) for option in options})
+        return command(connection, **arguments)
+
+    parameters = [*(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own), *options]
+    # Typer reads both.
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run

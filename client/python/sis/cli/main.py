@@ -1,0 +1,57 @@
+"""The commands of sisctl. Modules of commands import grpc, numpy and the client only inside the commands, so
+that --help is quick."""
+
+from __future__ import annotations
+
+import typer
+
+from sis import __version__
+from sis.cli import runs, server
+from sis.cli.failure import FAILED
+
+app = typer.Typer(
+    name="sisctl",
+    help="Shows, compares and exports what a SIS ratio service holds.",
+    epilog="Exit codes: 0 done; 1 failed, or no answer of a server; 2 wrong usage; 3 a fault found.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _noun(name: str, help: str) -> typer.Typer:
+    noun = typer.Typer(no_args_is_help=True)
+    app.add_typer(noun, name=name, help=help)
+    return noun
+
+
+run_commands = _noun("run", "Runs of the service.")
+run_commands.command("list")(runs.list_runs)
+run_commands.command("show")(runs.show)
+run_commands.command("delete")(runs.delete)
+server_commands = _noun("server", "The servers themselves.")
+server_commands.command("show")(server.show)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sisctl {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None: ...
+
+
+def run() -> None:
+    try:
+        app(prog_name="sisctl")
+    except Exception as error:
+        from sis import Error
+
+        if not isinstance(error, Error):
+            raise
+        typer.echo(f"sisctl: {error.message} ({error.code.name})", err=True)
+        raise SystemExit(FAILED) from None

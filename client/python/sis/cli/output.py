@@ -1,0 +1,121 @@
+"""What commands print: tables for people, or JSON for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import math
+from typing import Any, Iterable, Optional, Sequence
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+
+class Output(str, enum.Enum):
+    table = "table"
+    json = "json"
+
+
+# The option of a command that prints either.
+OUTPUT = typer.Option(
+    Output.table, "--output", "-o", show_default=False, help="A table for people (the default), or JSON for programs."
+)
+
+# Colours follow the terminal; where output is a pipe or a file there are none, and rows are not cut.
+console = Console(highlight=False, soft_wrap=False)
+if not console.is_terminal:
+    console = Console(highlight=False, width=1000)
+
+
+def print_json(value: Any) -> None:
+    """Prints dataclasses, named tuples, enums, numpy arrays and what holds them. What is not finite becomes
+    null."""
+    print(json.dumps(plain(value), indent=2, ensure_ascii=False))
+
+
+def plain(value: Any) -> Any:
+    """The same as JSON has it."""
+    if isinstance(value, enum.Enum):
+        return value.name.lower()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if dataclasses.is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if hasattr(value, "items"):
+        return {str(plain(key)): plain(item) for key, item in value.items()}
+    return [plain(item) for item in (value.tolist() if hasattr(value, "tolist") else value)]
+
+
+def table(*columns: str, title: Optional[str] = None, left: Sequence[str] = ()) -> Table:
+    """A table of numbers, but for the columns of `left`."""
+    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(column, justify="left" if column in left else "right", no_wrap=True)
+    return made
+
+
+def properties(rows: Iterable[Sequence[Any]]) -> Table:
+    """Names and values."""
+    made = Table(box=None, pad_edge=False, show_header=False)
+    made.add_column(no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in rows:
+        made.add_row(name, value if isinstance(value, Text) else escape(str(value)))
+    return made
+
+
+def _scaled(value: float, base: float, units: Sequence[str]) -> str:
+    if not math.isfinite(value):
+        return "-"
+    unit = units[0]
+    for unit in units:
+        if abs(value) < base - 0.5 or unit is units[-1]:
+            break
+        value /= base
+    # Up to 1023 of a unit: not 1.02e+03.
+    text = f"{value:.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
+    return f"{text} {unit}".rstrip()
+
+
+def count_text(count: float) -> str:
+    """950, 12.3 k, 4.56 M."""
+    return _scaled(count, 1000, ("", "k", "M", "G", "T"))
+
+
+def bytes_text(size: float) -> str:
+    """950 B, 1.5 GiB."""
+    return _scaled(size, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+
+
+def share_text(share: float) -> str:
+    """83.4% of a number in [0, 1]."""
+    if not math.isfinite(share):
+        return "-"
+    percent = 100 * share
+    if percent != 0 and abs(percent) < 0.1:
+        return f"{percent:.2g}%"
+    # So that less than everything doesn't read as 100.0%.
+    return f"{percent:.{2 if 99.95 < percent < 100 else 1}f}%"
+
+
+def number_text(number: float) -> str:
+    """0.0781, 1.2e-05."""
+    return f"{number:.3g}" if math.isfinite(number) else "-"
+
+
+def duration_text(seconds: float) -> str:
+    """45 s, 12 min, 3.5 h, 2.1 days."""
+    if not math.isfinite(seconds):
+        return "-"
+    for limit, size, form in ((90, 1, "{:.0f} s"), (90 * 60, 60, "{:.0f} min"), (36 * 3600, 3600, "{:.1f} h")):
+        if seconds < limit:
+            return form.format(seconds / size)
+    return f"{seconds / 86400:.1f} days"

@@ -1,0 +1,115 @@
+"""sisctl run list, show, delete."""
+
+from __future__ import annotations
+
+import typer
+from rich.markup import escape
+
+from sis.cli.connection import Connection, connected, find_run
+from sis.cli.failure import fail
+from sis.cli.output import OUTPUT, Output, bytes_text, console, count_text, print_json, properties, table
+from sis.cli.verdicts import finding_texts, verdict_text
+
+RUN = typer.Argument(..., metavar="RUN", help="Id of the run.")
+
+
+@connected
+def list_runs(connection: Connection, output: Output = OUTPUT) -> None:
+    """Lists the runs and what they hold, the worst first.
+
+    \b
+    Examples:
+      sisctl run list
+      sisctl run list --server ratios-0:50051,ratios-1:50051
+      sisctl run list -o json | jq '.[] | {id: .run.id, verdict}'
+    """
+    with connection.whole() as client:
+        runs = client.list_runs()
+        if output is Output.json:
+            print_json(runs)
+            return
+        rows = table(
+            "RUN", "VERDICT", "VERSION", "LAST DRAW", "SEQUENCES", "POSITIONS", "MEMORY", "OWNER", "TASK",
+            left=("RUN", "VERDICT", "OWNER", "TASK"),
+        )  # fmt: skip
+        for status in sorted(runs, key=lambda status: -status.verdict):
+            rows.add_row(
+                escape(status.run.id),
+                verdict_text(status.verdict),
+                str(status.policy_version),
+                "-" if status.last_draw is None else str(status.last_draw),
+                str(status.sequences),
+                count_text(status.positions),
+                bytes_text(status.bytes),
+                escape(status.owner or "-"),
+                escape(status.run.config.task or "-"),
+            )
+        console.print(rows)
+
+
+@connected
+def show(connection: Connection, run: str = RUN, output: Output = OUTPUT) -> None:
+    """Shows a run: its settings, what it holds, and what is wrong with it.
+
+    \b
+    Examples:
+      sisctl run show math-7b
+      sisctl run show math-7b -o json | jq .findings
+    """
+    with connection.whole() as client:
+        status = find_run(client, run)
+        if output is Output.json:
+            print_json(status)
+            return
+        config = status.run.config
+        rows = [
+            ("run", status.run.id),
+            ("incarnation", status.run.incarnation),
+            ("seed", config.seed),
+            ("vocabulary size", config.vocabulary_size),
+            ("top-K", config.top_k),
+            ("mass", config.mass or "whole sets"),
+            ("time to live", f"{config.time_to_live:g} s" if config.time_to_live else "no limit"),
+            ("maximum staleness", "no limit" if config.max_staleness is None else config.max_staleness),
+            ("byte quota", bytes_text(config.byte_quota) if config.byte_quota else "the server's budget"),
+            ("evicts unread", "yes" if config.evict_unread else "no"),
+            ("log-prob encoding", config.log_prob_encoding),
+            ("task", config.task or "-"),
+            ("algorithm", config.algorithm or "-"),
+            ("model", config.model or "-"),
+            ("owner", status.owner or "-"),
+            ("policy version", status.policy_version),
+            ("sequences", f"{status.sequences}, {status.sealed_sequences} sealed, {status.unread_sequences} unread"),
+            ("positions", status.positions),
+            ("memory", bytes_text(status.bytes)),
+            ("last draw", "-" if status.last_draw is None else status.last_draw),
+            ("verdict", verdict_text(status.verdict)),
+        ]
+        console.print(properties(rows))
+        for line in finding_texts(status):
+            console.print(line)
+
+
+@connected
+def delete(
+    connection: Connection,
+    run: str = RUN,
+    incarnation: int = typer.Option(0, min=0, help="Only this incarnation; 0: the current one."),
+    yes: bool = typer.Option(False, "--yes", "-y", help="Don't ask."),
+    output: Output = OUTPUT,
+) -> None:
+    """Deletes a run with all its records. All replicas must answer. May be repeated.
+
+    \b
+    Examples:
+      sisctl run delete math-7b
+      sisctl run delete math-7b --incarnation 3 --yes
+    """
+    if not yes:
+        typer.confirm(f"Delete run {run} with all its records?", abort=True, err=True)
+    with connection.client() as client:
+        deleted = client.delete_run(run, incarnation=incarnation)
+    if output is Output.json:
+        print_json({"deleted": deleted})
+    else:
+        console.print(f"run {escape(run)}: " + ("deleted" if deleted else "was not there"))

@@ -1,0 +1,79 @@
+"""sisctl server show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from sis.cli.connection import Connection, connected
+from sis.cli.output import OUTPUT, Output, bytes_text, console, count_text, duration_text, print_json, share_text
+
+if TYPE_CHECKING:
+    from sis import ServerState
+
+# Rates are means over this time, in seconds.
+_RATE_SECONDS = 10
+
+
+@connected
+def show(connection: Connection, output: Output = OUTPUT) -> None:
+    """Shows what each server is, holds and does. Fails if one gives no answer.
+
+    \b
+    Examples:
+      sisctl server show
+      sisctl server show --server ratios-0:50051,ratios-1:50051 -o json
+    """
+    from sis import Error
+
+    with connection.whole() as client:
+        states = client.get_servers()
+        if output is Output.json:
+            shown = zip(connection.addresses, states)
+            print_json(
+                [
+                    {"address": address, "error": str(state) if isinstance(state, Error) else None,
+                     "state": None if isinstance(state, Error) else state}
+                    for address, state in shown
+                ]
+            )  # fmt: skip
+            return
+        for address, state in zip(connection.addresses, states):
+            console.print(server_text(address, state))
+
+
+def server_text(address: str, state: Any) -> Text:
+    """A server in three lines, or why it gives no answer."""
+    from sis import Error
+
+    if isinstance(state, Error):
+        return Text.assemble(address, "  ", ("no answer", "bold red"), f": {state.message}")
+    now = state.history[-1].at if state.history else float("nan")
+    rates = _rates(state)
+    failed = f"failed {count_text(rates['failed_rpcs'])}/s"
+    return Text.assemble(
+        (address, "bold"), f"  sis_server {state.version}  ",
+        "serving" if state.ready else ("not serving", "bold red"),
+        f"  for {duration_text(now - state.started_at)}  backend {state.backend}  store {state.store}\n",
+        f"  cache {share_text(state.cache_bytes / state.cache_budget_bytes)}, ",
+        f"{bytes_text(state.cache_bytes)} of {bytes_text(state.cache_budget_bytes)}\n",
+        f"  recorded {count_text(rates['ingested_positions'])} tokens/s, {bytes_text(rates['ingested_bytes'])}/s",
+        f"   evaluated {count_text(rates['evaluated_positions'])} tokens/s",
+        f"   calls {count_text(rates['rpcs'])}/s, ", (failed, "bold red") if rates["failed_rpcs"] > 0 else failed,
+    )  # fmt: skip
+
+
+def _rates(state: ServerState) -> "dict[str, float]":
+    """Per second, by counter; NaN if the server has just started."""
+    names = ("ingested_positions", "ingested_bytes", "evaluated_positions", "rpcs", "failed_rpcs")
+    if len(state.history) < 2:
+        return dict.fromkeys(names, float("nan"))
+    last = state.history[-1]
+    first = next(
+        (past for past in reversed(state.history[:-1]) if past.at <= last.at - _RATE_SECONDS), state.history[0]
+    )
+    seconds = last.at - first.at
+    return {
+        name: (getattr(last, name) - getattr(first, name)) / seconds if seconds > 0 else float("nan") for name in names
+    }
