@@ -1,7 +1,9 @@
-"""Puts what protoc makes of proto/sis/v1 into the package: descriptors, from which it makes its
+"""Puts Chart.js into the package, and what protoc makes of proto/sis/v1: descriptors, from which it makes its
 messages when it is imported, and their types for type checkers. All else is in pyproject.toml."""
 
+import os
 import pathlib
+import shutil
 import tempfile
 from importlib import resources
 
@@ -43,6 +45,14 @@ class BuildWithProtos(build_py):
         protoc(
             f"-I{PROTOS}", f"-I{wellknown}", "--include_imports", f"--descriptor_set_out={descriptors}", service
         )
+        # A file of the page that is not in the repository.
+        chart_js = pathlib.Path(os.environ.get("CHART_JS", "/usr/share/javascript/chart.js/chart.min.js"))
+        if not chart_js.is_file():
+            raise SystemExit(
+                f"there is no {chart_js}: install Debian's package libjs-chart.js, or set CHART_JS to the file "
+                "chart.min.js of Chart.js 3"
+            )
+        shutil.copyfile(chart_js, root / "sis/web/page/chart.js")
         with tempfile.NamedTemporaryFile() as whole:
             whole.write(in_one_file(descriptors.read_bytes()))
             whole.flush()

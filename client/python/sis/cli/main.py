@@ -6,7 +6,7 @@ from __future__ import annotations
 import typer
 
 from sis import __version__
-from sis.cli import runs, server
+from sis.cli import runs, server, web
 from sis.cli.failure import FAILED
 
 app = typer.Typer(
@@ -31,6 +31,7 @@ run_commands.command("show")(runs.show)
 run_commands.command("delete")(runs.delete)
 server_commands = _noun("server", "The servers themselves.")
 server_commands.command("show")(server.show)
+app.command("web")(web.web)
 
 
 def _version(wanted: bool) -> None:

@@ -282,6 +282,10 @@ class SingleServer:
             known = self._known.get(run_id)
         return None if known is None else known.request.config
 
+    def look_up(self, method: str, request: Any) -> Any:
+        """Calls a method that changes nothing, without opening again a run that the server has lost."""
+        return self._call(getattr(self._stub, method), request)
+
     def admit(self) -> None:
         """Raises sis.Unavailable if the server is not to be asked at present: see
         CircuitBreaker."""

@@ -1,4 +1,4 @@
-// The service's calls that change nothing, over HTTP: protobuf's JSON of what the RPC answers.
+// Calls of the service that change nothing, through `sisctl web`: protobuf's JSON of what the RPC answers.
 
 const PATIENCE_MILLISECONDS = 8000;
 
@@ -13,25 +13,24 @@ export class Refused extends Error {
 /** Tells of each "answer", whatever it says. */
 export const answers = new EventTarget();
 
-let token = "";  // nowhere else: it goes with the page
-
-/** Says who asks from now on; "" is nobody. */
-export function useToken(text) {
-  token = text;
+/**
+ * The Response of a call, whose body may be a file. `fields` are those of the request, as in "run.run_id".
+ * Throws Refused, or another Error if there is no answer.
+ */
+export async function ask(method, fields, options = {}) {
+  const query = new URLSearchParams(fields).toString();
+  const answer = await fetch(`/api/${method}${query ? `?${query}` : ""}`, {cache: "no-store", ...options});
+  if (answer.ok) return answer;
+  const {message} = await answer.json();
+  answers.dispatchEvent(new Event("answer"));
+  throw new Refused(answer.status, message);
 }
 
-/** Throws Refused, or another Error if there is no answer. */
+/** The same of a call that is answered in JSON, soon. */
 export async function call(method, fields = {}) {
-  const query = new URLSearchParams(fields).toString();
-  const answer = await fetch(`/api/${method}${query ? `?${query}` : ""}`, {
-    cache: "no-store",
-    // Who wants JSON isn't asked for a password by the browser, over and over.
-    headers: {accept: "application/json", ...token && {authorization: `Bearer ${token}`}},
-    signal: AbortSignal.timeout(PATIENCE_MILLISECONDS),
-  });
+  const answer = await ask(method, fields, {signal: AbortSignal.timeout(PATIENCE_MILLISECONDS)});
   const body = await answer.json();
   answers.dispatchEvent(new Event("answer"));
-  if (!answer.ok) throw new Refused(answer.status, body.message);
   return body;
 }
 

@@ -105,9 +105,7 @@ export class RunsView {
     this.choices.hidden = allRuns < 2;
     if (allRuns === 0) {
       this.list.replaceChildren(make("p", {class: "words"},
-          "No runs yet. A trainer opens one (client.create_run in Python), or you do: ",
-          make("code", {}, "sisctl runs create RUN --vocabulary_size=151936 --top_k=50"),
-          ". It shows up here by itself."));
+          "No runs yet. A trainer opens one (client.create_run in Python). It shows up here by itself."));
       return;
     }
     if (runs.length === 0) {

@@ -2,14 +2,13 @@
 // #/server, with settings behind a question mark), keeps it up to date, and says whether the server
 // still answers.
 
-import {answers, Refused, useToken} from "./api.js";
+import {answers, Refused} from "./api.js";
 import {make} from "./elements.js";
 import {clock} from "./format.js";
 import {RunView} from "./run_view.js";
 import {RunsView} from "./runs_view.js";
 import {SequenceView} from "./sequence_view.js";
 import {ServerView} from "./server_view.js";
-import {TokenForm} from "./token_form.js";
 
 const PERIOD_MILLISECONDS = 2000;
 // A server that answers no call for so long is called silent, until it does: with the period 3 s
@@ -20,7 +19,6 @@ const content = document.getElementById("content");
 const status = document.getElementById("status");
 // Announced when it comes; the time in `status` would be announced again and again.
 const notice = make("p", {class: "notice", role: "status"});
-const tokenForm = new TokenForm(token => { useToken(token); update(); });
 let view = null;
 let turn = 0;  // the number of the last update; one that isn't the last is of no interest any more
 let timer = null;  // of the next one
@@ -56,31 +54,21 @@ function answered() {
   answeredAt = Date.now() / 1000;
   say("live", `Live, updated ${clock(answeredAt)}`);
   notice.remove();
-  tokenForm.close();
   content.classList.remove("old");
-}
-
-function asksForToken() {
-  say("asks", "Asks for a token");
-  useToken("");
-  notice.remove();
-  tokenForm.ask(content);
 }
 
 /** `error` is null while an answer may still come. */
 function failed(error) {
-  tokenForm.close();
   const since = answeredAt === null ? "" : ` since ${clock(answeredAt)}`;
   let words;
-  if (error instanceof Refused && error.status === 503) {
-    say("silent", `Not serving${since}`);
-    words = "The server is starting or stopping, and doesn't serve at present. ";
-  } else if (error instanceof Refused) {
+  if (error instanceof Refused && error.status !== 503) {
     say("silent", `Refused${since}`);
     words = `The server can't answer this: ${error.message}. `;
   } else {
     say("silent", `No answer${since}`);
-    words = `The server gives no answer${since}. `;
+    const who = error === null || error instanceof Refused ? "The server" :
+      "sisctl web, which serves this page,";
+    words = `${who} gives no answer${since}. `;
   }
   if (answeredAt !== null) words += "What you see is as of then. ";
   words += `This page tries again every ${PERIOD_MILLISECONDS / 1000} seconds.`;
@@ -106,7 +94,6 @@ async function update() {
       if (mine === turn) answered();
     } catch (error) {
       if (mine !== turn) return;
-      if (error instanceof Refused && error.status === 401) return asksForToken();
       failed(error);
     } finally {
       answers.removeEventListener("answer", listen);

@@ -3,6 +3,7 @@
 import {call, Refused, tokenTexts} from "./api.js";
 import {BarPanel, LinePanel} from "./charts.js";
 import {Diagnosis} from "./diagnosis.js";
+import {Export} from "./export.js";
 import {figures, findingNotice, make, table, verdict} from "./elements.js";
 import {bytes, count, number, share} from "./format.js";
 import {AXES, HistoryPanel} from "./history_panel.js";
@@ -44,13 +45,14 @@ export class RunView {
           make("option", {value: name, selected: this.axis === AXES[name] && ""}, title)));
     this.chooseBeside = make("select", {onchange: () => this.choose()});
     this.offerRuns([]);
-    // Asked for once, as soon as the server has answered: it may want a token first.
+    // Asked for once, as soon as the server has answered.
     this.others = null;
     this.inspecting = null;
     this.lastDraw = make("h2", {}, "The last draw");
     this.corrections = make("div");
     this.inspected = make("div", {class: "inspected"}, make("p", {}, "Loading…"));
     this.diagnosis = new Diagnosis(runId);
+    this.export = new Export(runId);
     this.body = make("div", {}, this.facts, this.verdict, this.figures, this.diagnosis.element,
         make("div", {class: "line"}, this.draws, make("div", {class: "choices"},
             make("label", {}, "Axis ", this.chooseAxis),
@@ -61,7 +63,7 @@ export class RunView {
         this.corrections,
         make("div", {class: "line"}, make("h2", {}, "Worth a closer look"),
             make("button", {type: "button", onclick: () => this.inspect()}, "Look again")),
-        this.inspected);
+        this.inspected, this.export.element);
     this.element = make("div", {},
         make("p", {class: "crumbs"}, make("a", {href: "#/"}, "Runs"), " /"),
         make("h1", {}, runId), this.body);
@@ -71,7 +73,7 @@ export class RunView {
     let run, steps;
     try {
       [{run}, {steps}] = await Promise.all([
-        call("GetRun", {run_id: this.runId}), call("ListSteps", {run_id: this.runId})]);
+        call("GetRun", {run_id: this.runId}), call("ListSteps", {"run.run_id": this.runId})]);
     } catch (error) {
       if (!(error instanceof Refused) || error.status !== 404) throw error;
       this.body.replaceChildren(make("p", {class: "words"},
@@ -101,7 +103,7 @@ export class RunView {
   async loadHistory({runId, lastEvaluatedAt}) {
     const known = this.histories.get(runId);
     if (known !== undefined && known.at === lastEvaluatedAt) return;
-    const {stretches} = await call("GetHistory", {run_id: runId});
+    const {stretches} = await call("GetHistory", {"run.run_id": runId});
     this.histories.set(runId, {at: lastEvaluatedAt, stretches: stretches.map(stretchValues)});
   }
 
@@ -240,7 +242,7 @@ export class RunView {
   async inspect() {
     try {
       const [response, texts] =
-          await Promise.all([call("InspectRun", {run_id: this.runId}), tokenTexts()]);
+          await Promise.all([call("InspectRun", {"run.run_id": this.runId}), tokenTexts()]);
       this.inspected.replaceChildren();
       renderRun(this.inspected, response, {tokenTexts: texts, onOpen: ({id, attempt}, position) => {
         location.hash = sequenceLink(this.runId, id, attempt ?? 0, position);

@@ -1,4 +1,4 @@
-// Files that the browser saves: a chart's picture, and its values.
+// Files that the browser saves: a chart's picture, its values, and what a run holds.
 
 const MARGIN = 12;
 const LINE_HEIGHT = 18;
@@ -6,7 +6,7 @@ const TITLE_FONT = "600 14px system-ui, sans-serif";
 const LEGEND_FONT = "12px system-ui, sans-serif";
 const SWATCH = 18;  // of the legend, with the room after it
 
-function save(blob, name) {
+export function save(blob, name) {
   const address = URL.createObjectURL(blob);
   const link = document.createElement("a");
   link.href = address;
@@ -16,7 +16,7 @@ function save(blob, name) {
 }
 
 // A name of a file, of any words.
-function fileName(words, ending) {
+export function fileName(words, ending) {
   return `${words.toLowerCase().replace(/[^a-z0-9._-]+/g, "_")}.${ending}`;
 }
 

@@ -10,7 +10,7 @@ export class SequenceView {
 
   /** `position` is opened; null is none. */
   constructor(runId, sequence, attempt, position) {
-    this.fields = {run_id: runId, sequence, attempt};
+    Object.assign(this, {runId, sequence, attempt});
     this.position = position;
     this.title = sequence;
     this.shown = make("div", {class: "inspected"}, make("p", {}, "Loading…"));
@@ -30,14 +30,14 @@ export class SequenceView {
 
   async inspect() {
     try {
-      const [response, texts] = await Promise.all([call("InspectSequence", this.fields), tokenTexts()]);
+      const [response, texts] = await Promise.all([call("InspectSequence", {
+        "run.run_id": this.runId, "sequence.id": this.sequence, "sequence.attempt": this.attempt}), tokenTexts()]);
       this.shown.replaceChildren();
-      const {run_id: runId, sequence, attempt} = this.fields;
       renderSequence(this.shown, response, {tokenTexts: texts, title: "", position: this.position,
         onChoose: position => {
           this.position = position;
           // The address has it, so that it can be handed on.
-          history.replaceState(null, "", sequenceLink(runId, sequence, attempt, position));
+          history.replaceState(null, "", sequenceLink(this.runId, this.sequence, this.attempt, position));
         }});
       this.loaded = true;
     } catch (error) {

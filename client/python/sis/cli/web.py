@@ -1,0 +1,58 @@
+"""sisctl web."""
+
+from __future__ import annotations
+
+import threading
+import webbrowser
+from typing import Optional
+
+import typer
+
+from sis.cli.connection import Connection, connected
+from sis.cli.failure import fail, need
+
+# Of a call, in seconds: less than the page waits for an answer (sis/web/page/api.js).
+_TIMEOUT = 7.0
+
+
+@connected
+def web(
+    connection: Connection,
+    port: int = typer.Option(9465, min=0, max=65535, help="Port of the page on this machine; 0: a free one."),
+    open_: bool = typer.Option(False, "--open", help="Open the page in a browser."),
+    tokenizer: Optional[str] = typer.Option(
+        None, metavar="FILE", show_default=False, help="tokenizer.json of the model, to show tokens as text."
+    ),
+) -> None:
+    """Serves a page with runs, charts, diagnosis and tokens to browsers on this machine, until Ctrl+C.
+
+    The page asks the server with your credentials: everybody who can log in to this machine sees what you may see.
+    From another machine forward the port: ssh -L 9465:localhost:9465 HOST.
+
+    \b
+    Examples:
+      sisctl web --open
+      sisctl web --server ratios:50051 --port 0 --tokenizer tokenizer.json
+    """
+    need("starlette")
+    need("uvicorn")
+    from sis import token_texts
+    from sis.web import app, server
+
+    if len(connection.addresses) > 1:
+        fail("--server: the page shows one server; name one of them")
+    try:
+        texts = token_texts.read(tokenizer) if tokenizer else None
+    except (OSError, ValueError) as error:
+        fail(f"--tokenizer: {error}")
+    try:
+        listener = server.listen(port)
+    except OSError as error:
+        fail(f"--port: cannot listen at {port}: {error.strerror}; 0 takes a free port")
+    with connection.client(_TIMEOUT) as client:
+        url = server.url(listener)
+        typer.echo(f"The page is at {url} until Ctrl+C")
+        if open_:
+            # A browser in this terminal would hold up its own page.
+            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+        server.serve(app.make_app(client, texts), listener)

@@ -1,0 +1,166 @@
+"""The web application: the page's files, calls as JSON, the diagnosis of a run and its export."""
+
+from __future__ import annotations
+
+import contextlib
+import mimetypes
+import os
+import pathlib
+import re
+import tempfile
+import threading
+from typing import Any, Iterator, Mapping, Optional
+
+import grpc
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from sis.client import Client
+from sis.errors import Error, InvalidArgument, Unavailable
+from sis.run import Run, RunStatus
+from sis.v1 import ratio_service_pb2 as pb
+from sis.web import bridge
+
+_HEADERS = {
+    # Everything that the page is made of comes from here, and nobody may put it into a frame.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+# Names that lead to this machine only. A page from elsewhere whose own name leads here (DNS rebinding) names itself.
+_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?", re.IGNORECASE)
+
+_STATUSES = {
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.FAILED_PRECONDITION: 400,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.CANCELLED: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 503,
+}
+
+# Browsers refuse modules of another type, which some systems have for this suffix.
+mimetypes.add_type("text/javascript", ".js")
+
+
+def make_app(client: Client, token_texts: Optional[Mapping[int, str]] = None) -> Starlette:
+    """Returns the application, which calls the service through `client`.
+
+    Args:
+        client: Of one server. Everybody who can connect to the application reads what this client may read.
+        token_texts: Texts of tokens by id. None: the page shows ids.
+    """
+    one_at_a_time = threading.Lock()
+
+    @contextlib.contextmanager
+    def alone() -> Iterator[None]:
+        """Such work takes memory and a core: nobody gets more than one of it by clicking often."""
+        if not one_at_a_time.acquire(blocking=False):
+            raise Unavailable(
+                grpc.StatusCode.UNAVAILABLE, "another diagnosis or export is being made: ask again in a few seconds"
+            )
+        try:
+            yield
+        finally:
+            one_at_a_time.release()
+
+    # Starlette runs functions that are not coroutines in threads.
+    def call(request: Request) -> Response:
+        json = bridge.call_for_json(client, request.path_params["method"], request.query_params.multi_items())
+        return Response(json, media_type="application/json")
+
+    def diagnose(request: Request) -> Response:
+        run_id = _run_id(request)
+        with alone():
+            from sis import diagnose
+
+            return JSONResponse(diagnose.diagnose_run(client, run_id).as_json())
+
+    def export(request: Request) -> Response:
+        run = _find_run(client, _run_id(request))
+        handle, path = tempfile.mkstemp(suffix=".parquet")
+        os.close(handle)
+        try:
+            with alone():
+                client.export(run, path)
+        except BaseException:
+            os.remove(path)
+            raise
+        return FileResponse(
+            path,
+            media_type="application/vnd.apache.parquet",
+            filename=f"{run.id}.parquet",
+            background=BackgroundTask(os.remove, path),
+        )
+
+    def texts(request: Request) -> Response:
+        # Not 404 without texts: every page asks, and a browser's console would complain.
+        return JSONResponse(token_texts)
+
+    return Starlette(
+        routes=[
+            Route("/api/Diagnose", diagnose),
+            Route("/api/Export", export),
+            Route("/api/{method}", call),
+            Route("/token_texts.json", texts),
+            # Bazel and some installers make the files links.
+            Mount("/", StaticFiles(directory=pathlib.Path(__file__).parent / "page", html=True, follow_symlink=True)),
+        ],
+        middleware=[Middleware(_OfThisMachine)],
+        exception_handlers={Error: _answer_error, ImportError: _answer_missing_package},
+    )
+
+
+class _OfThisMachine:
+    """Refuses what pages from elsewhere make a browser ask, and adds the headers that all responses have."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def send_with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        headers = Headers(scope=scope)
+        app = self._app
+        if not _HOST.fullmatch(headers.get("host", "")):
+            app = PlainTextResponse("This page has another name: http://127.0.0.1 or http://localhost\n", 421)
+        elif scope["path"].startswith("/api/") and headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            app = PlainTextResponse("This page answers no other pages\n", 403)
+        await app(scope, receive, send_with_headers)
+
+
+def _run_id(request: Request) -> str:
+    run_id = request.query_params.get("run_id", "")
+    if not run_id:
+        raise InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, "run_id: missing")
+    return run_id
+
+
+def _find_run(client: Client, run_id: str) -> Run:
+    # Client.get_run would open it again in a server that loses it.
+    found = client._service.look_up("GetRun", pb.GetRunRequest(run_id=run_id))
+    return RunStatus.from_proto(found.run).run
+
+
+def _answer_error(request: Request, error: Any) -> Response:
+    body = {"code": error.code.name, "message": error.message}
+    return JSONResponse(body, _STATUSES.get(error.code, 500))
+
+
+def _answer_missing_package(request: Request, error: Any) -> Response:
+    return JSONResponse({"code": "UNIMPLEMENTED", "message": str(error)}, 501)

@@ -1,0 +1,216 @@
+"""The application that `sisctl web` serves, as browsers and programs on this machine see it."""
+
+import contextlib
+import http.client
+import json
+import pathlib
+import threading
+import unittest
+import unittest.mock
+import urllib.parse
+
+import grpc
+
+import fake_service
+import sis
+from sis.v1 import ratio_service_pb2 as pb
+from sis.web import app, bridge, server
+
+RUN = "a b/ü"
+PAGE = pathlib.Path(app.__file__).parent / "page"
+
+
+class Service:
+    """Answers what the tests look at, and nothing else."""
+
+    def __init__(self):
+        # Of all calls: (authorization, request).
+        self.asked = []
+
+    def _noted(self, request, context):
+        self.asked.append((dict(context.invocation_metadata()).get("authorization"), request))
+
+    def GetRun(self, request, context):
+        self._noted(request, context)
+        if request.run_id != RUN:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"run '{request.run_id}' \"new\"?")
+        config = pb.RunConfig(log_prob_encoding=pb.FLOAT32)
+        return pb.GetRunResponse(run=pb.Run(run_id=RUN, policy_version=1 << 60, config=config))
+
+    def ListRuns(self, request, context):
+        self._noted(request, context)
+        return pb.ListRunsResponse()
+
+    def InspectSequence(self, request, context):
+        self._noted(request, context)
+        return pb.InspectSequenceResponse(first_position=request.sequence.attempt, decisions=b"abc")
+
+    def InspectRun(self, request, context):
+        context.abort(grpc.StatusCode[request.run.run_id], "as it was asked")
+
+    def CreateRun(self, request, context):
+        raise AssertionError("a lost run is not opened again by whoever looks at it")
+
+
+class WebTest(unittest.TestCase):
+    def setUp(self):
+        self.service = Service()
+        grpc_server, address = fake_service.start(self.service)
+        self.addCleanup(lambda: grpc_server.stop(None).wait())
+        self.client = sis.Client(address, timeout=20, credentials=sis.Credentials(token="of-whoever-started-it"))
+        self.addCleanup(self.client.close)
+        self.serve(app.make_app(self.client))
+
+    def serve(self, made):
+        listener = server.listen(0)
+        self.addCleanup(listener.close)
+        self.port = listener.getsockname()[1]
+        self.assertEqual(server.url(listener), f"http://127.0.0.1:{self.port}/")
+        serving = server.make(made)
+        thread = threading.Thread(target=serving.run, kwargs={"sockets": [listener]})
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(setattr, serving, "should_exit", True)
+
+    def ask(self, path, method="GET", **headers):
+        """(status, headers, body)."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        with contextlib.closing(connection):
+            connection.request(method, path, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read()
+
+    def json(self, path, status=200):
+        found, headers, body = self.ask(path)
+        self.assertEqual((found, headers["Content-Type"]), (status, "application/json"), body)
+        self.assertEqual(headers["Cache-Control"], "no-store")
+        return json.loads(body)
+
+    def test_calls_are_answered_in_json(self):
+        run = self.json("/api/GetRun?run_id=" + urllib.parse.quote(RUN, safe=""))["run"]
+        self.assertEqual((run["runId"], run["policyVersion"]), (RUN, str(1 << 60)))
+        self.assertEqual(run["sequences"], "0", "every field is there")
+        found = self.json("/api/InspectSequence?run.run_id=r&sequence.id=abc&sequence.attempt=7")
+        self.assertEqual((found["firstPosition"], found["decisions"]), (7, "YWJj"))
+        self.assertEqual(self.json("/api/ListRuns?order=WORST_FIRST&containing=&limit=50")["runs"], [])
+        requests = [request for _, request in self.service.asked]
+        self.assertEqual(requests[1].run.run_id, "r")
+        self.assertEqual((requests[2].order, requests[2].limit), (pb.WORST_FIRST, 50))
+        self.assertEqual({token for token, _ in self.service.asked}, {"Bearer of-whoever-started-it"})
+
+    def test_errors_are_answered_in_json_too(self):
+        unknown = self.json("/api/GetRun?run_id=nowhere", 404)
+        self.assertEqual(unknown, {"code": "NOT_FOUND", "message": "run 'nowhere' \"new\"?"})
+        for query, words in (
+            ("run.run_id=r&sequence.attempt=-1", "attempt"),
+            ("run.run_id=r&sequence.attempt=many", "attempt"),
+            ("run_id=r", "run_id"),
+            ("run=r", "run"),
+            ("run=r&run.run_id=s", "run"),
+            ("run.run_id.x=r", "run_id"),
+            ("=", "no field"),
+            (".=", "no field"),
+        ):
+            with self.subTest(query=query):
+                refused = self.json(f"/api/InspectSequence?{query}", 400)
+                self.assertEqual(refused["code"], "INVALID_ARGUMENT")
+                self.assertIn(words, refused["message"])
+        self.json("/api/ListRuns?order=BEST_FIRST", 400)
+
+    def test_codes_of_the_service_have_a_status_of_http(self):
+        for code, status in (
+            ("NOT_FOUND", 404), ("INVALID_ARGUMENT", 400), ("FAILED_PRECONDITION", 400), ("UNAUTHENTICATED", 401),
+            ("PERMISSION_DENIED", 403), ("UNAVAILABLE", 503), ("CANCELLED", 503), ("DEADLINE_EXCEEDED", 503),
+            ("INTERNAL", 500), ("RESOURCE_EXHAUSTED", 500),
+        ):  # fmt: skip
+            with self.subTest(code=code):
+                said = self.json(f"/api/InspectRun?run.run_id={code}", status)
+                self.assertEqual(said, {"code": code, "message": "as it was asked"})
+        self.assertEqual(self.json("/api/GetServer", 500)["code"], "UNIMPLEMENTED", "by this service")
+
+    def test_only_what_changes_nothing_is_offered(self):
+        changing = {"CreateRun", "DeleteRun", "AdvanceVersion", "Append", "FetchTopK", "Evaluate", "Release"}
+        self.assertEqual(set(bridge.METHODS), set(pb.methods()) - changing)
+        for method in (*changing, "Nothing", "listruns", "__class__"):
+            self.assertEqual(self.json(f"/api/{method}", 404)["code"], "NOT_FOUND", method)
+        for path in ("/nowhere", "/../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/api",
+                     "/api/", "/api/ListRuns/x", "/app.py", "/../app.py", "/metrics"):  # fmt: skip
+            self.assertEqual(self.ask(path)[0], 404, path)
+        for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
+            for path in ("/", "/api/ListRuns", "/api/Diagnose", "/api/Export", "/token_texts.json"):
+                self.assertEqual(self.ask(path, method)[0], 405, (method, path))
+        self.assertEqual(self.service.asked, [])
+
+    def test_others_are_refused(self):
+        for host in (f"localhost:{self.port}", f"127.0.0.1:{self.port}", f"[::1]:{self.port}", "LocalHost:1", "localhost"):
+            self.assertEqual(self.ask("/", Host=host)[0], 200, host)
+        for host in ("", "x", "evil.example", f"evil.example:{self.port}", "localhost.evil.example", "127.0.0.1.evil.example",
+                     "127.0.0.1@evil.example", "10.0.0.1", "0.0.0.0", "[::]", "localhost:x", "evil.example:localhost"):  # fmt: skip
+            for path in ("/", "/api/ListRuns"):
+                self.assertEqual(self.ask(path, Host=host)[0], 421, host)
+        for site, status in (("same-origin", 200), ("none", 200), ("same-site", 403), ("cross-site", 403)):
+            self.assertEqual(self.ask("/api/ListRuns", **{"Sec-Fetch-Site": site})[0], status, site)
+            self.assertEqual(self.ask("/", **{"Sec-Fetch-Site": site})[0], 200, "a link leads here")
+
+    def test_every_answer_has_the_headers_that_keep_others_out(self):
+        for path in ("/", "/main.js", "/api/ListRuns", "/api/GetRun?run_id=x", "/nowhere", "/token_texts.json"):
+            _, headers, _ = self.ask(path)
+            self.assertIn("default-src 'none'; script-src 'self'; ", headers["Content-Security-Policy"], path)
+            self.assertIn("frame-ancestors 'none'", headers["Content-Security-Policy"])
+            self.assertEqual(headers["X-Content-Type-Options"], "nosniff")
+            self.assertEqual(headers["Cross-Origin-Resource-Policy"], "same-origin")
+            self.assertEqual(headers["Referrer-Policy"], "no-referrer")
+            self.assertIsNone(headers["Access-Control-Allow-Origin"])
+
+    def test_the_page_is_served_with_what_it_needs(self):
+        status, headers, page = self.ask("/")
+        self.assertEqual((status, headers["Content-Type"]), (200, "text/html; charset=utf-8"))
+        self.assertEqual(page, (PAGE / "index.html").read_bytes())
+        types = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+        for file in PAGE.iterdir():
+            status, headers, body = self.ask(f"/{file.name}")
+            self.assertEqual((status, body), (200, file.read_bytes()), file.name)
+            self.assertEqual(headers["Content-Type"], types.get(file.suffix, headers["Content-Type"]))
+        self.assertIn(b"Chart.js", self.ask("/chart.js")[2])
+
+    def test_texts_of_tokens_are_those_of_the_tokenizer(self):
+        self.assertIsNone(self.json("/token_texts.json"))
+        self.serve(app.make_app(self.client, {0: "</s>", 7: 'é"'}))
+        self.assertEqual(self.json("/token_texts.json"), {"0": "</s>", "7": 'é"'})
+
+    def test_one_diagnosis_or_export_is_made_at_a_time(self):
+        begun, go_on = threading.Event(), threading.Event()
+
+        def export(run, path):
+            self.assertEqual(run.id, RUN)
+            pathlib.Path(path).write_bytes(b"rows")
+            begun.set()
+            go_on.wait(20)
+            return sis.export.Exported(1, 1)
+
+        path = "/api/Export?run_id=" + urllib.parse.quote(RUN, safe="")
+        with unittest.mock.patch.object(self.client, "export", export):
+            answers = []
+            thread = threading.Thread(target=lambda: answers.append(self.ask(path)))
+            thread.start()
+            self.assertTrue(begun.wait(20))
+            self.assertIn("another diagnosis or export", self.json(path, 503)["message"])
+            self.assertIn("another diagnosis or export", self.json("/api/Diagnose?run_id=r", 503)["message"])
+            go_on.set()
+            thread.join()
+        ((status, headers, body),) = answers
+        self.assertEqual((status, body), (200, b"rows"))
+        self.assertEqual(headers["Content-Type"], "application/vnd.apache.parquet")
+        self.assertIn("attachment", headers["Content-Disposition"])
+        self.assertEqual(self.json("/api/Export?run_id=nowhere", 404)["code"], "NOT_FOUND")
+        for path in ("/api/Export", "/api/Diagnose?run_id="):
+            self.assertEqual(self.json(path, 400)["message"], "run_id: missing")
+
+    def test_an_export_without_its_package_says_so(self):
+        with unittest.mock.patch.object(self.client, "export", side_effect=ImportError("export needs pyarrow")):
+            path = "/api/Export?run_id=" + urllib.parse.quote(RUN, safe="")
+            self.assertEqual(self.json(path, 501)["message"], "export needs pyarrow")
+
+
+if __name__ == "__main__":
+    unittest.main()
