@@ -52,7 +52,7 @@ TEST_F(RunTest, SequencesAreNamedByIdAndAttempt) {
   EXPECT_EQ(run->CommittedLength({"a", 1}), 0);
 }
 
-// As docs/configuration.md says of --inspected_bytes ("Admin port").
+// As docs/configuration.md says of --inspected_bytes ("Inspected values").
 TEST_F(RunTest, InspectionHasTheRoomThatIsDocumented) {
   constexpr int kSlots = 10;
   EXPECT_EQ(cache_.CreateRun("r", SmallConfig(kSlots))->inspection().kept_positions(), 4288);

@@ -5,14 +5,12 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "server/admin/admin.h"
 #include "server/security/authenticator.h"
 #include "server/security/tls_files.h"
 #include "server/store/parse_store.h"
@@ -63,12 +61,6 @@ absl::Status CheckAddresses(const ServerOptions& options) {
     return Refuse("admin", options.admin, problem);
   }
   const std::vector<absl::string_view> addresses = absl::StrSplit(options.listen, ',');
-  if (options.admin.empty() && !options.tokenizer.empty()) {
-    return Refuse("tokenizer", options.tokenizer, " is for the page, and --admin is empty");
-  }
-  if (options.admin.empty() && !options.admin_hosts.empty()) {
-    return Refuse("admin_hosts", options.admin_hosts, " are names of --admin, which is empty");
-  }
   if (!absl::EndsWith(options.admin, ":0") && absl::c_linear_search(addresses, options.admin)) {
     return Refuse("admin", options.admin, " is an address of --listen too");
   }
@@ -91,20 +83,10 @@ std::string ListenProblem(const std::string& listen) {
 }
 
 std::string AdminProblem(const std::string& admin) {
-  const std::string problem = admin.empty() ? "" : HostAndPortProblem(admin);
+  if (admin.empty()) return "";
+  if (absl::StartsWith(admin, "[")) return " is an IPv6 address; must be a name or an IPv4 address";
+  const std::string problem = HostAndPortProblem(admin);
   return problem.empty() ? "" : absl::StrCat(" ", problem);
-}
-
-std::string AdminHostsProblem(const std::string& hosts) {
-  if (hosts.empty()) return "";
-  for (const absl::string_view host : absl::StrSplit(hosts, ',')) {
-    const bool is_name = absl::c_all_of(
-        host, [](char c) { return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_'; });
-    if (host.empty() || host == "." || !is_name) {
-      return absl::StrCat(": '", host, "' is no name of a host");
-    }
-  }
-  return "";
 }
 
 std::string StoreProblem(const std::string& store) {
@@ -136,7 +118,6 @@ absl::Status CheckFiles(const ServerOptions& options) {
   absl::Status status = Authenticator::Make(options.security).status();
   if (status.ok() && options.security.has_tls()) status = TlsFiles::Check(options.security);
   if (status.ok()) status = CheckProxyCertificate(options.security);
-  if (status.ok() && !options.tokenizer.empty()) status = CheckTokenizer(options.tokenizer);
   return status;
 }
 

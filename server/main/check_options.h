@@ -9,10 +9,9 @@
 namespace sis {
 
 // What is to be said behind "--listen=..." of addresses that can't be any, or stand there twice;
-// behind "--admin=...", "--admin_hosts=..." and "--store=..." likewise. Empty if nothing.
+// behind "--admin=..." and "--store=..." likewise. Empty if nothing.
 std::string ListenProblem(const std::string& listen);
 std::string AdminProblem(const std::string& admin);
-std::string AdminHostsProblem(const std::string& hosts);
 std::string StoreProblem(const std::string& store);
 
 // InvalidArgument names the flags of sis_server that don't go together, or the address or the store
@@ -20,7 +19,7 @@ std::string StoreProblem(const std::string& store);
 absl::Status CheckOptions(const ServerOptions& options);
 
 // InvalidArgument or NotFound names the flag whose file can't be read or understood: --identities,
-// those of TLS, --proxy_certificate, --tokenizer. A start says the same, but later.
+// those of TLS, --proxy_certificate. A start says the same, but later.
 absl::Status CheckFiles(const ServerOptions& options);
 
 }  // namespace sis

@@ -4,16 +4,16 @@
 
 #include <algorithm>
 
-#include "server/admin/http_server.h"
+#include "server/metrics/http_port.h"
 
 namespace sis {
 namespace {
 
 constexpr rlim_t kEnough = 1 << 20;
-// RocksDB's 512 files, the connections of the admin port, and some more for logs and files that
+// RocksDB's 512 files, the connections of the HTTP port, and some more for logs and files that
 // are read again; of a small limit half.
 constexpr rlim_t kReserve = 1024;
-static_assert(512 + HttpServer::kMaxConnections + 128 <= kReserve);
+static_assert(512 + HttpPort::kMaxConnections + 128 <= kReserve);
 
 }  // namespace
 

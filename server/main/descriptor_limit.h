@@ -9,7 +9,7 @@ void RaiseDescriptorLimit();
 
 // A connection whose descriptor is this number, or a higher one, is one too many: the system hands
 // out the lowest number that is free, so as many others are in use. What lies above is for the
-// store's files and the admin port.
+// store's files and the HTTP port.
 int FirstReservedDescriptor();
 
 }  // namespace sis

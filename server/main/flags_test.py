@@ -11,7 +11,6 @@ from server.testing.live_server import BINARY, LiveServer
 
 # A value of each flag that makes no sense, whatever the others are.
 NONSENSE = {
-    "admin_hosts": "sis.example.com,http://sis",
     "admin": "5",
     "backend": "gpu",
     "cache_bytes": "0",
@@ -43,7 +42,7 @@ NONSENSE = {
     "store": "disk",
 }
 # These name files.
-FILES = {"identities", "proxy_certificate", "tls_certificate", "tls_client_ca", "tls_key", "tokenizer"}
+FILES = {"identities", "proxy_certificate", "tls_certificate", "tls_client_ca", "tls_key"}
 
 
 def run(*flags):
@@ -97,6 +96,7 @@ class FlagsTest(unittest.TestCase):
             (["--listen=unix:"], "", "without a path"),
             (["--listen=unix:/" + 107 * "x"], "", "more than 107 bytes"),
             (["--admin=5"], "", "--admin=5 is not HOST:PORT"),
+            (["--admin=[::1]:5"], "", "--admin=[::1]:5 is an IPv6 address"),
             (["--admin=h:5", "--listen=h:5"], "", "--admin=h:5 is an address of --listen too"),
             (["--backend=cpu", "--device_cache_bytes=5"], "", "--device_cache_bytes=5 goes with CUDA"),
             (["--store=disk"], "", "--store=disk: "),
@@ -130,7 +130,6 @@ class FlagsTest(unittest.TestCase):
             "tls_key": key,
             "tls_client_ca": authority.path,
             "identities": identities,
-            "tokenizer": self.file('{"model": {"vocab": {"a": 0}}}'),
         }
         self.assertEqual(good.keys(), FILES - {"proxy_certificate"})
 
@@ -148,7 +147,6 @@ class FlagsTest(unittest.TestCase):
                     self.assertIn(f"sis_server: --{name}: {wrong}", refused.stderr)
         for name, said in (
             ("identities", "it names nobody"),
-            ("tokenizer", "not a tokenizer.json"),
             ("tls_key", "no private key"),
             ("tls_certificate", "no certificate"),
             ("tls_client_ca", "no certificate"),

@@ -74,7 +74,7 @@ void KeepGrpc() { [[maybe_unused]] static const bool kept = (grpc_init(), true);
 }  // namespace
 
 Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
-               std::unique_ptr<SequenceStore> store, std::unique_ptr<Admin> admin,
+               std::unique_ptr<SequenceStore> store, std::unique_ptr<HttpPort> http,
                std::unique_ptr<Authenticator> authenticator)
     : arena_(std::move(arena)),
       store_(std::move(store)),
@@ -93,7 +93,7 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       status_(registry_, rpc_metrics_, absl::Now),
       service_({runs_, *backend_.backend, workers_, store_threads_, streams_, rpc_metrics_, status_,
                 CallersOf(*authenticator_), parsing_, options.default_deadline}),
-      admin_(std::move(admin)),
+      http_(std::move(http)),
       run_idle_expiry_(options.run_idle_expiry),
       reload_interval_(options.security.reload_interval) {
   if (store_ != nullptr) store_->CountIn(store_metrics_);
@@ -113,13 +113,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOnce(const ServerOptions& o
   if (!authenticator.ok()) return authenticator.status();
   if (absl::Status status = CheckProxyCertificate(options.security); !status.ok()) return status;
   // First, so that whoever probes sees a server that recovers, not one that is gone.
-  std::unique_ptr<Admin> admin;
+  std::unique_ptr<HttpPort> http;
   if (!options.admin.empty()) {
-    absl::StatusOr<std::unique_ptr<Admin>> listening =
-        Admin::Listen(options.admin, options.tokenizer,
-                      absl::StrSplit(options.admin_hosts, ',', absl::SkipEmpty()));
+    absl::StatusOr<std::unique_ptr<HttpPort>> listening = HttpPort::Listen(options.admin);
     if (!listening.ok()) return listening.status();
-    admin = *std::move(listening);
+    http = *std::move(listening);
   }
   const absl::Time begin = SteadyNow();
   absl::StatusOr<std::unique_ptr<SequenceStore>> store = OpenStore(options.store);
@@ -132,10 +130,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOnce(const ServerOptions& o
   }
   (*arena)->Populate();
   std::unique_ptr<Server> server(new Server(options, *std::move(arena), *std::move(store),
-                                            std::move(admin), *std::move(authenticator)));
+                                            std::move(http), *std::move(authenticator)));
   if (absl::Status status = server->Recover(options.store, opening); !status.ok()) return status;
   if (absl::Status status = server->Listen(options); !status.ok()) return status;
-  server->StartServing(options);
+  server->StartServing();
   server->janitor_ = std::thread([&server = *server] { server.KeepInOrder(); });
   return server;
 }
@@ -247,28 +245,19 @@ MetricFamilies Server::Collect() {
   return families;
 }
 
-void Server::StartServing(const ServerOptions& options) {
+void Server::StartServing() {
   if (store_ != nullptr) LookAtStore();
   status_.SetIdentity(
       {.version = kVersion,
        .backend = absl::StrCat(std::string(backend_name()), " (", backend_reason(), ")"),
        .store = store_description_});
   status_.SetReady(true);
-  if (admin_ == nullptr) return;
-  admin_->Show([this] { return Collect(); });
-  const SecurityOptions& security = options.security;
-  Admin::Access access;
-  if (IsLocal(options.admin) || security.insecure) {
-    access.token = security.asks() ? authenticator_->own_token() : "";
-  } else if (!security.asks()) {
-    access.refusal = absl::StrCat("--admin=", options.admin,
-                                  ": other machines can connect, and nobody has to say who they "
-                                  "are: start the server with --identities, or --insecure");
-  }
-  admin_->StartServing(InProcessChannel(), std::move(access), [this] { return Look(); });
+  if (http_ == nullptr) return;
+  http_->StartServing(
+      {.metrics = [this] { return Collect(); }, .condition = [this] { return Look(); }});
 }
 
-Admin::Condition Server::Look() const {
+HttpPort::Condition Server::Look() const {
   if (listener_->RefusedLately()) {
     return {.ready = false,
             .what = absl::StrCat("connections are refused: of ", FirstReservedDescriptor(),
@@ -320,13 +309,6 @@ absl::Status Server::Listen(const ServerOptions& options) {
 
 Server::~Server() { Shutdown(); }
 
-std::shared_ptr<grpc::Channel> Server::InProcessChannel() {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);
-  arguments.SetMaxSendMessageSize(-1);
-  return grpc_server_->InProcessChannel(arguments);
-}
-
 void Server::Shutdown(absl::Duration grace) {
   {
     WriterLock lock(mutex_);
@@ -337,7 +319,7 @@ void Server::Shutdown(absl::Duration grace) {
   // Calls in flight may be waiting for a node that never ends its answer, and so may what the store
   // is owed.
   status_.SetReady(false);
-  if (admin_ != nullptr) admin_->StopServing();
+  if (http_ != nullptr) http_->StopServing();
   if (janitor_.joinable()) janitor_.join();
   if (grpc_server_ == nullptr) return;
   grpc_server_->GetHealthCheckService()->SetServingStatus(false);

@@ -1,4 +1,4 @@
-// The whole server: gRPC service, health, admin port.
+// The whole server: gRPC service, health, HTTP port.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -17,12 +17,12 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "kernels/backend_choice.h"
-#include "server/admin/admin.h"
 #include "server/cache/run_registry.h"
 #include "server/main/listener.h"
 #include "server/main/server_options.h"
 #include "server/memory/arena.h"
 #include "server/memory/byte_budget.h"
+#include "server/metrics/http_port.h"
 #include "server/metrics/metric_families.h"
 #include "server/rpc/open_streams.h"
 #include "server/rpc/ratio_service.h"
@@ -57,23 +57,21 @@ class Server {
   const std::string& store_description() const { return store_description_; }
   // What it listens on, with the ports that were picked.
   const std::string& grpc_address() const { return grpc_address_; }
-  // Empty if it has no admin port.
-  std::string admin_address() const { return admin_ == nullptr ? "" : admin_->address(); }
+  // Empty if it has no HTTP port.
+  std::string admin_address() const { return http_ == nullptr ? "" : http_->address(); }
   std::string_view backend_name() const { return backend_.backend->name(); }
   const std::string& backend_reason() const { return backend_.reason; }
   // What the device keeps of recorded rows, for people; empty without a device.
   const std::string& device_cache() const { return backend_.device_cache; }
-  // A channel to this server that uses no network.
-  std::shared_ptr<grpc::Channel> InProcessChannel();
 
   // Reports not serving, takes no new connections and calls, and returns when those in flight have
   // finished, which are cancelled after the grace. Idempotent.
   void Shutdown(absl::Duration grace = absl::Seconds(5));
 
  private:
-  // `store` is null if nothing is to outlive the memory, `admin` if there is no admin port.
+  // `store` is null if nothing is to outlive the memory, `http` if there is no HTTP port.
   Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
-         std::unique_ptr<SequenceStore> store, std::unique_ptr<Admin> admin,
+         std::unique_ptr<SequenceStore> store, std::unique_ptr<HttpPort> http,
          std::unique_ptr<Authenticator> authenticator);
   // DataLoss if the store can't be read for damage.
   static absl::StatusOr<std::unique_ptr<Server>> StartOnce(const ServerOptions& options);
@@ -82,14 +80,14 @@ class Server {
   absl::Status Listen(const ServerOptions& options);
   // What Prometheus is shown.
   MetricFamilies Collect();
-  // What is shown at the admin port, from now on.
-  void StartServing(const ServerOptions& options);
+  // Makes the HTTP port answer for the service.
+  void StartServing();
   // Whether the store takes appends, and which runs are set aside; says on stderr what changes.
   void LookAtStore() ABSL_LOCKS_EXCLUDED(store_mutex_);
   // Why the store takes none; empty if it does.
   std::string ReadOnlyReason() const ABSL_LOCKS_EXCLUDED(store_mutex_);
   // How it does, for probes.
-  Admin::Condition Look() const;
+  HttpPort::Condition Look() const;
   // Waits for the calls in flight, cancels what is left after the grace, and ends all connections.
   void EndCalls(absl::Duration grace);
   // The janitor: drops what has expired.
@@ -97,7 +95,7 @@ class Server {
   // Whatever there is of the file of identities, those of TLS, and a proxy's certificate.
   void WatchFiles(const SecurityOptions& options);
 
-  // Destroyed from the last to the first: the admin port and the gRPC server before all that their
+  // Destroyed from the last to the first: the HTTP port and the gRPC server before all that their
   // handlers use.
   prometheus::Registry counted_;
   RpcMetrics rpc_metrics_{counted_};
@@ -124,7 +122,7 @@ class Server {
   std::unique_ptr<TlsFiles> tls_files_;  // null without TLS
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<grpc::Server> grpc_server_;
-  const std::unique_ptr<Admin> admin_;  // or null
+  const std::unique_ptr<HttpPort> http_;  // or null
   double recovery_seconds_ = 0;
   int64_t damaged_files_ = 0;
   const absl::Duration run_idle_expiry_;

@@ -17,12 +17,8 @@ struct ServerOptions {
   // host:port or unix:path, or several of them with commas between. Port 0 picks a free one. Only
   // this machine can connect unless `security` allows more.
   std::string listen = "127.0.0.1:50051";
-  // host:port of the page, metrics and probes over HTTP (server/admin/admin.h); empty for none.
+  // host:port of metrics and probes over HTTP (server/metrics/http_port.h); empty for none.
   std::string admin = "127.0.0.1:9464";
-  // Names of the admin port besides those of IsOwnHost (server/admin/own_host.h), commas between.
-  std::string admin_hosts = "";
-  // A Hugging Face tokenizer.json, for the texts of tokens on the page; empty for none.
-  std::string tokenizer = "";
   int64_t cache_bytes = int64_t{4} << 30;
   int64_t max_message_bytes = int64_t{64} << 20;
   int evaluate_threads = 2;

@@ -41,13 +41,7 @@ ABSL_FLAG(
 ABSL_FLAG(std::string, listen, sis::ServerOptions().listen,
           "gRPC addresses, host:port or unix:path, commas between; port 0 picks a free one");
 ABSL_FLAG(std::string, admin, sis::ServerOptions().admin,
-          "address of the page, /metrics, /healthz and /readyz, host:port; empty for none");
-ABSL_FLAG(std::string, admin_hosts, sis::ServerOptions().admin_hosts,
-          "names that browsers and Prometheus may use for the admin address, commas between, or "
-          ".example.com for all that end so; addresses, localhost and names without a dot always "
-          "may");
-ABSL_FLAG(std::string, tokenizer, sis::ServerOptions().tokenizer,
-          "a Hugging Face tokenizer.json, for the texts of tokens on the page");
+          "HTTP address of /metrics, /livez and /readyz, host:port; empty for none");
 ABSL_FLAG(int64_t, cache_bytes, sis::ServerOptions().cache_bytes,
           "most bytes of recorded sequences in memory, taken at start");
 ABSL_FLAG(int64_t, max_message_bytes, sis::ServerOptions().max_message_bytes,
@@ -162,7 +156,6 @@ std::string FlagProblem(absl::string_view flag) {
   if (flag == "parent") return ParentIsGone() ? " is not the process that started it" : "";
   if (flag == "listen") return ListenProblem(absl::GetFlag(FLAGS_listen));
   if (flag == "admin") return AdminProblem(absl::GetFlag(FLAGS_admin));
-  if (flag == "admin_hosts") return AdminHostsProblem(absl::GetFlag(FLAGS_admin_hosts));
   if (flag == "store") return StoreProblem(absl::GetFlag(FLAGS_store));
   if (flag == "backend") {
     const bool known = ParseBackendKind(absl::GetFlag(FLAGS_backend)).has_value();
@@ -218,8 +211,6 @@ ServerOptions OptionsFromFlags() {
   return {
       .listen = absl::GetFlag(FLAGS_listen),
       .admin = absl::GetFlag(FLAGS_admin),
-      .admin_hosts = absl::GetFlag(FLAGS_admin_hosts),
-      .tokenizer = absl::GetFlag(FLAGS_tokenizer),
       .cache_bytes = absl::GetFlag(FLAGS_cache_bytes),
       .max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes),
       .evaluate_threads = absl::GetFlag(FLAGS_evaluate_threads),

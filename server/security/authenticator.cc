@@ -1,15 +1,10 @@
 #include "server/security/authenticator.h"
 
 #include <grpc/grpc_security_constants.h>
-#include <openssl/crypto.h>
-#include <sys/random.h>
 
-#include <array>
-#include <cstdlib>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/files/regular_file.h"
@@ -19,21 +14,7 @@ namespace {
 
 constexpr absl::string_view kBearer = "bearer ";
 
-// What the process itself calls with is known by no file, and has no name.
-
-std::string RandomToken() {
-  std::array<char, 32> random;
-  if (getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
-    std::abort();  // 32 bytes are always to be had
-  }
-  return absl::BytesToHexString({random.data(), random.size()});
-}
-
 absl::string_view View(grpc::string_ref text) { return {text.data(), text.size()}; }
-
-bool IsSame(absl::string_view a, absl::string_view b) {
-  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
-}
 
 // The names of a certificate that the connection's TLS has verified, the common name first.
 std::vector<std::string> CertificateNames(const grpc::CallbackServerContext& context) {
@@ -49,8 +30,6 @@ std::vector<std::string> CertificateNames(const grpc::CallbackServerContext& con
 }
 
 }  // namespace
-
-Authenticator::Authenticator() : own_token_(RandomToken()) {}
 
 absl::StatusOr<std::unique_ptr<Authenticator>> Authenticator::Make(const SecurityOptions& options) {
   auto authenticator = std::make_unique<Authenticator>();
@@ -93,9 +72,6 @@ absl::StatusOr<Identity> Authenticator::Identify(const grpc::CallbackServerConte
       return absl::UnauthenticatedError("authorization: must be 'Bearer TOKEN'");
     }
     token.remove_prefix(kBearer.size());
-    if (IsSame(token, own_token_)) {
-      return Identity{.name = "", .role = Role::kViewer};
-    }
     const Identity* known = identities == nullptr ? nullptr : identities->FindToken(token);
     if (known != nullptr) return *known;
     return absl::UnauthenticatedError("authorization: the token is not known");

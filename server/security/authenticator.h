@@ -20,16 +20,13 @@ namespace sis {
 // Thread-safe. A call costs a SHA-256 of its token, a look-up, and a lock that readers share.
 class Authenticator {
  public:
-  // Asks nobody.
-  Authenticator();
   // Reads the file of identities, if there is one: InvalidArgument if it can't be read or
   // understood.
   static absl::StatusOr<std::unique_ptr<Authenticator>> Make(const SecurityOptions& options);
 
   // Unauthenticated unless the call has a valid token, or else its connection a certificate that is
-  // known; PermissionDenied if the role does not suffice for the method of RatioService. The name
-  // is empty of what calls from within this process; and of everybody, as an admin, where nobody is
-  // asked.
+  // known; PermissionDenied if the role does not suffice for the method of RatioService. Where
+  // nobody is asked, everybody is an admin without a name.
   absl::StatusOr<Identity> Authorize(const grpc::CallbackServerContext& context,
                                      absl::string_view method) const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -39,9 +36,6 @@ class Authenticator {
   // Connections from which nobody has called yet whom Authorize knows.
   Strangers& strangers() { return strangers_; }
 
-  // A token of a viewer of all runs, for what calls from within this process; nobody else knows it.
-  const std::string& own_token() const { return own_token_; }
-
  private:
   absl::StatusOr<Identity> Identify(const grpc::CallbackServerContext& context,
                                     const Identities* identities) const;
@@ -49,7 +43,6 @@ class Authenticator {
   std::string file_;  // empty: none
   std::optional<Role> certificate_role_;
   bool asks_ = false;
-  std::string own_token_;
 
   mutable Strangers strangers_;
   mutable Mutex mutex_;

@@ -20,7 +20,7 @@ from tests.deploy.helm.rendered_chart import (
 
 # What a server takes of its machine, and where it is reached: no default of the server's decides it.
 CHART_DECIDES = (
-    "admin", "admin_hosts", "backend", "cache_bytes", "evaluate_threads", "grpc_memory_bytes", "listen",
+    "admin", "backend", "cache_bytes", "evaluate_threads", "grpc_memory_bytes", "listen",
     "max_message_bytes", "max_runs", "max_runs_per_owner", "run_idle_expiry", "shutdown_grace", "store",
 )  # fmt: skip
 
@@ -140,8 +140,7 @@ class FlagsChecks(unittest.TestCase):
 
     def test_a_value_of_a_flag_is_refused_exactly_if_the_server_refuses_it(self):
         schema = json.loads((render.CHART / "values.schema.json").read_text())["properties"]["flags"]["properties"]
-        # Files are of the pod: a path may be any here.
-        given = set(schema) - {"tokenizer"}
+        given = set(schema)
         (certified,) = servers(documents(VALUES["everything"]))
         mounted = [flag.replace("/etc/sis", self.secrets.folder) for flag in certified["args"] if "/etc/sis" in flag]
         beside = {"certificate_role": mounted}

@@ -82,7 +82,7 @@ class NetworkChecks(unittest.TestCase):
                                 # A trainer beside the server starts when the first has succeeded.
                                 begins = values.get("form") == "sidecar" and name == "startupProbe"
                                 ready = begins or name == "readinessProbe"
-                                self.assertEqual(asked["path"], "/readyz" if ready else "/healthz")
+                                self.assertEqual(asked["path"], "/readyz" if ready else "/livez")
 
     def test_services_policies_and_monitors_name_ports_of_the_pods_that_they_are_for(self):
         for name, _, objects in forms():
@@ -133,7 +133,7 @@ class NetworkChecks(unittest.TestCase):
                         self.assertEqual(let_in({}, MONITORING), set())
                     else:
                         self.assertEqual(let_in({}), set())
-                        self.assertEqual(let_in(CLIENT), ports)
+                        self.assertEqual(let_in(CLIENT), ports - {"admin"})
                         self.assertEqual(let_in({}, MONITORING), {"admin"})
 
     def test_pods_reach_nothing_but_what_they_work_with(self):

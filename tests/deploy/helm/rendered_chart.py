@@ -43,8 +43,8 @@ ALIVE = {"exec": {"command": ["true"]}}
 ADDITIONS = {
     "serviceAccount": {"name": "account", "annotations": {"a": "b"}},
     "runtimeClassName": "nvidia",
-    "extraVolumes": [{"name": "texts", "configMap": {"name": "tokenizer"}}],
-    "extraVolumeMounts": [{"name": "texts", "mountPath": "/etc/tokenizer", "readOnly": True}],
+    "extraVolumes": [{"name": "texts", "configMap": {"name": "texts"}}],
+    "extraVolumeMounts": [{"name": "texts", "mountPath": "/etc/texts", "readOnly": True}],
     "extraInitContainers": [container("first")],
     "extraContainers": [container("beside", livenessProbe=ALIVE, readinessProbe=ALIVE)],
 }

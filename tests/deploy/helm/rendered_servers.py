@@ -162,7 +162,7 @@ class RenderedServers:
                     socket.create_connection((host, int(port)), timeout=10).close()
                 if "httpGet" in probe:
                     asked = probe["httpGet"]
-                    said = {"/healthz": "alive\n", "/readyz": "ready\n"}[asked["path"]]
+                    said = {"/livez": "alive\n", "/readyz": "ready\n"}[asked["path"]]
                     test.assertEqual(get(listening[asked["port"]], asked["path"]), said)
             if container["name"] == "server":
                 for monitor in of_kind("PodMonitor", self._documents):

@@ -58,7 +58,6 @@ NONSENSE = (
     ({"flags": {"steps_kept": 4194304}}, "steps_kept"),
     ({**INSECURE, "flags": {"lease_absence": "banana"}}, "lease_absence"),
     ({**INSECURE, "memory": {"runIdleExpiry": "banana"}}, "runIdleExpiry"),
-    ({**INSECURE, "adminHosts": ["."]}, "adminHosts"),
     ({**INSECURE, "flags": {"metric_runs": True}}, "metric_runs"),
     ({**INSECURE, "affinity": {"antiAffinity": {}}}, "antiAffinity"),
     ({**INSECURE, "affinity": {"nodeAffinity": node_affinity(operator="Like")}}, "operator"),

@@ -40,19 +40,12 @@ unix:/run/sis/socket
 {{- int .Values.memory.runsPerOwner | default (max 1 (div (int .Values.memory.runs) 2)) -}}
 {{- end -}}
 
-{{/* Names under which Services and pods of the namespace are known, and those that values add. */}}
-{{- define "sis.adminHosts" -}}
-{{- $own := list (printf ".%s.svc" .Release.Namespace) (printf ".%s.svc.cluster.local" .Release.Namespace) -}}
-{{- join "," (concat $own .Values.adminHosts) -}}
-{{- end -}}
-
 {{/* The flags of sis_server, one per line, by name. */}}
 {{- define "sis.flags" -}}
 {{- $mebibyte := 1048576 -}}
 {{- $flags := dict
   "listen" (include "sis.listen" .)
   "admin" (printf "0.0.0.0:%d" (int .Values.ports.admin))
-  "admin_hosts" (include "sis.adminHosts" .)
   "cache_bytes" (mul (int .Values.memory.cacheMiB) $mebibyte)
   "grpc_memory_bytes" (mul (int (include "sis.messagesMiB" .)) $mebibyte)
   "max_message_bytes" (mul (int .Values.memory.messageMiB) $mebibyte)
@@ -114,7 +107,7 @@ startupProbe:
 {{- else }}
 # Not /readyz: a store that is repaired may take hours to open, and would begin anew.
 startupProbe:
-  httpGet: {path: /healthz, port: admin}
+  httpGet: {path: /livez, port: admin}
   periodSeconds: 2
   failureThreshold: 30
 {{- end }}
@@ -124,7 +117,7 @@ readinessProbe:
   timeoutSeconds: 2
   failureThreshold: 2
 livenessProbe:
-  httpGet: {path: /healthz, port: admin}
+  httpGet: {path: /livez, port: admin}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
