@@ -106,7 +106,7 @@ inline constexpr std::array kRules = {
 // Below it, in nats per token, there is nothing that D_SIS could be near to.
 inline constexpr double kLeastDeviation = 0.01;
 // In nats per token; from here on fresh tokens have a fault of their own, whatever stale ones do
-// (CheckStaleness, client/compare/check_run.cc).
+// (the check of staleness in sis/diagnose).
 inline constexpr double kMostFreshDeviation = 0.15;
 // Events that lie further back don't matter any more.
 inline constexpr absl::Duration kWindow = absl::Minutes(15);

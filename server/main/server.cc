@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "client/addresses/addresses.h"
+#include "server/security/addresses.h"
 #include "proto/version.h"
 #include "server/main/check_options.h"
 #include "server/main/descriptor_limit.h"

@@ -7,7 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/files/regular_file.h"
+#include "server/security/regular_file.h"
 
 namespace sis {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "client/addresses/addresses.h"
+#include "server/security/addresses.h"
 
 namespace sis {
 namespace {

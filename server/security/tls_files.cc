@@ -17,7 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/files/regular_file.h"
+#include "server/security/regular_file.h"
 
 namespace sis {
 namespace {

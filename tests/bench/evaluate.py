@@ -2,14 +2,12 @@
 
     bazel run //tests/bench:evaluate -- [--scale 0.0625] [--repetitions 5] [--slots 10 50 100]
 
-The step is 4096 sequences of 4096 positions, 16.8 M tokens; --scale takes a part of it. A
-sis_server process holds the records, with as many threads as the machine has cores, and answers
-clients in processes of their own over TCP loopback or a Unix socket: the C++ client, which has
-float32 arrays (with the records at hand and with FetchTopK included), and the Python client, which a
-trainer gives float32 tensors [T, K] of PyTorch and which returns a mask as a tensor: over TCP and a
-Unix socket; with the records at hand and with FetchTopK included, of all arrays or of the ids alone;
-and REDUCED, which must cost the same whatever K is. Every repetition is another draw, so that all of
-it is counted. PyTorch computes the same in this process (see peers.py), without validation, cache or
+The step is 4096 sequences of 4096 positions, 16.8 M tokens; --scale takes a part of it. A sis_server
+process holds the records, with as many threads as the machine has cores. A trainer gives the client
+float32 tensors [T, K] of PyTorch and gets a mask as a tensor: over TCP loopback and a Unix socket;
+with the records at hand and with FetchTopK included, of all arrays or of the ids alone; and REDUCED,
+which must cost the same whatever K is. Every repetition is another draw, so that all of it is
+counted. PyTorch computes the same in this process (see peers.py), without validation, cache or
 metrics.
 
 Printed per row: which outputs were asked for, and which arrays of the records, the median of tokens
@@ -24,7 +22,6 @@ import functools
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -42,9 +39,6 @@ VOCABULARY = 151936
 # Makes malloc keep memory that was used. Without it each large message is mapped, faulted in and
 # unmapped again.
 KEEP_MEMORY = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824"
-ROOT = pathlib.Path(__file__).absolute().parents[2]
-CLIENT = ROOT / "tests/bench/evaluate_client"
-RATIO_BYTES = 4
 # What a trainer fetches: everything, or what it gathers its log-probs with.
 ALL_ARRAYS = ("ids", "log_probs", "sampled_ids", "sampled_log_probs")
 IDS = ("ids", "sampled_ids")
@@ -111,32 +105,6 @@ def write(path, array, sequences):
         for first in range(0, rows, len(array)):
             array[:rows - first].tofile(file)
     return np.memmap(path, array.dtype, "r+", shape=(rows, *array.shape[1:]))
-
-
-class CppClient:
-    """One evaluate_client process."""
-
-    def __init__(self, server, address, folder, sequences, slots, form, output, call_sequences, fetch):
-        arguments = [address, "run", folder, sequences, LENGTH, slots, form, output, call_sequences, int(fetch)]
-        self._process = subprocess.Popen([CLIENT, *map(str, arguments)], stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, text=True)
-        self.process_ids = [server.process_id, self._process.pid]
-        self._read()
-
-    def _read(self):
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"evaluate_client ended with status {self._process.wait()}")
-        return line
-
-    def __call__(self, draw):
-        self._process.stdin.write(f"{draw}\n")
-        self._process.stdin.flush()
-        seconds, accepted = self._read().split()
-        return float(seconds), int(accepted)
-
-    def close(self):
-        self._process.communicate()
 
 
 class PythonTrainer:
@@ -224,21 +192,12 @@ def measure(slots, arguments, folder):
         gathered = 4 * slots + 4
         rows = {"PyTorch eager in process": ("decisions, ratios", None, TorchEager(batch, sequences))}
 
-        def cpp(address, form, output, fetch=False):
-            calls = min(call_sequences, sequences)
-            return closing(CppClient(server, address, folder, sequences, slots, form, output, calls, fetch))
-
         def python(address, arrays):
             return closing(PythonTrainer(server, address, arrays, sequences, call_sequences))
 
-        bits, ratios = gathered + BIT_BYTES, gathered + RATIO_BYTES
+        bits = gathered + BIT_BYTES
         all_bytes, ids_bytes = 8 * slots + 8, 4 * slots + 4
         tcp, unix = server.tcp, server.unix
-        rows["C++, TCP"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS"))
-        rows["C++, TCP, FetchTopK"] = ("accept bits", bits + all_bytes, cpp(tcp, "GATHERED", "ACCEPT_BITS", fetch=True))
-        rows["C++, TCP, ratios"] = ("ratios", ratios, cpp(tcp, "GATHERED", "RATIOS"))
-        rows["C++, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES, cpp(tcp, "REDUCED", "ACCEPT_BITS"))
-        rows["C++, Unix socket"] = ("accept bits", bits, cpp(unix, "GATHERED", "ACCEPT_BITS"))
         tensors = {"log_probs": current, "sampled_log_probs": current_sampled}
         reduced = {"sampled_log_probs": current_sampled, "log_envelopes": log_envelopes,
                    "covered_masses": covered_masses}

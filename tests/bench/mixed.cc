@@ -8,6 +8,8 @@
 // process, which shares the machine's cores with the server. Steps begin by the clock, at the rate
 // that is asked for, and an ack counts from when its step should have begun; so a server that falls
 // behind shows in the times, not only in the rate.
+#include <grpcpp/grpcpp.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -18,7 +20,6 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -28,9 +29,9 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
-#include "client/api/client.h"
 #include "server/testing/backing.h"
 #include "server/testing/server_process.h"
+#include "sis/v1/ratio_service.grpc.pb.h"
 
 ABSL_FLAG(std::vector<std::string>, tokens_per_second,
           (std::vector<std::string>{"5000", "20000", "50000"}), "that all workers decode");
@@ -52,9 +53,18 @@ constexpr int kRanks = 8;
 constexpr size_t kSequencesOfCall = 4;
 constexpr uint32_t kVocabulary = 151'936;
 
-[[noreturn]] void Fail(const absl::Status& status) {
-  std::fprintf(stderr, "mixed: %s\n", status.ToString().c_str());
+[[noreturn]] void Fail(const std::string& what) {
+  std::fprintf(stderr, "mixed: %s\n", what.c_str());
   std::exit(1);
+}
+
+void Check(const grpc::Status& status) {
+  if (!status.ok()) Fail(status.error_message());
+}
+
+template <typename T>
+std::string Bytes(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -87,9 +97,9 @@ class Latencies {
 // Sequences that are sealed and not yet trained on. Thread-safe.
 class Finished {
  public:
-  void Add(const std::vector<SequenceRef>& sequences, uint32_t length) {
+  void Add(const std::vector<std::string>& ids) {
     const std::lock_guard lock(mutex_);
-    for (const SequenceRef& sequence : sequences) slices_.push_back({sequence, 0, length});
+    ids_.insert(ids_.end(), ids.begin(), ids.end());
     ready_.notify_all();
   }
   void End() {
@@ -98,46 +108,55 @@ class Finished {
     ready_.notify_all();
   }
   // kSequencesOfCall of them; none at the end.
-  std::vector<Slice> Take() {
+  std::vector<std::string> Take() {
     std::unique_lock lock(mutex_);
-    ready_.wait(lock, [this] { return ended_ || slices_.size() >= kSequencesOfCall; });
+    ready_.wait(lock, [this] { return ended_ || ids_.size() >= kSequencesOfCall; });
     if (ended_) return {};
-    const auto last = slices_.begin() + kSequencesOfCall;
-    std::vector<Slice> taken(slices_.begin(), last);
-    slices_.erase(slices_.begin(), last);
+    const auto last = ids_.begin() + kSequencesOfCall;
+    std::vector<std::string> taken(ids_.begin(), last);
+    ids_.erase(ids_.begin(), last);
     return taken;
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable ready_;
-  std::deque<Slice> slices_;
+  std::deque<std::string> ids_;
   bool ended_ = false;
 };
 
 // A server under one load.
 class Load {
  public:
-  Load(const std::string& address, std::string run_id, double tokens_per_second, int top_k)
-      : run_{std::move(run_id)}, period_(kWorkers * kSequencesOfWorker / tokens_per_second) {
-    ids_.resize(top_k);
-    log_probs_.resize(top_k);
+  Load(const std::string& address, const std::string& run_id, double tokens_per_second, int top_k)
+      : period_(kWorkers * kSequencesOfWorker / tokens_per_second) {
+    run_.set_run_id(run_id);
+    std::vector<int32_t> ids(top_k);
+    std::vector<float> log_probs(top_k);
     for (int i = 0; i < top_k; ++i) {
-      ids_[i] = 7 * i;
-      log_probs_[i] = -1.0F - 0.5F * static_cast<float>(i);
+      ids[i] = 7 * i;
+      log_probs[i] = -1.0F - 0.5F * static_cast<float>(i);
     }
+    token_.set_sampled_ids(Bytes(std::vector(1, ids[0])));
+    token_.set_sampled_log_probs(Bytes(std::vector(1, log_probs[0])));
+    token_.set_top_k_ids(Bytes(ids));
+    token_.set_top_k_log_probs(Bytes(log_probs));
     for (int i = 0; i < kWorkers + kRanks; ++i) {
-      auto client = Client::Connect(address);
-      if (!client.ok()) Fail(client.status());
-      clients_.push_back(*std::move(client));
+      grpc::ChannelArguments arguments;
+      arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+      stubs_.push_back(v1::RatioService::NewStub(
+          grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments)));
     }
-    v1::RunConfig config;
+    v1::CreateRunRequest request;
+    request.set_run_id(run_id);
+    v1::RunConfig& config = *request.mutable_config();
     config.set_seed(1);
     config.set_vocabulary_size(kVocabulary);
     config.set_top_k(top_k);
     config.set_log_prob_encoding(v1::FIXED12);
-    const auto created = clients_[0]->CreateRun(run_.run_id, config);
-    if (!created.ok()) Fail(created.status());
+    grpc::ClientContext context;
+    v1::CreateRunResponse response;
+    Check(stubs_[0]->CreateRun(&context, request, &response));
   }
 
   void Run(int seconds) {
@@ -150,7 +169,11 @@ class Load {
     elapsed_ = Seconds(Clock::now() - start_);
     finished_.End();
     for (std::thread& rank : ranks) rank.join();
-    if (const auto deleted = clients_[0]->DeleteRun(run_); !deleted.ok()) Fail(deleted.status());
+    v1::DeleteRunRequest request;
+    *request.mutable_run() = run_;
+    grpc::ClientContext context;
+    v1::DeleteRunResponse response;
+    Check(stubs_[0]->DeleteRun(&context, request, &response));
   }
 
   double tokens_per_second() const { return static_cast<double>(appended_) / elapsed_; }
@@ -158,17 +181,22 @@ class Load {
   Latencies acks, fetches, evaluations;
 
  private:
+  using Stream = grpc::ClientReaderWriter<v1::AppendRequest, v1::AppendResponse>;
+
   void Work(int worker) {
-    v1::Sampling sampling;
-    sampling.set_log_probs(v1::Sampling::PROCESSED);
-    sampling.set_temperature(1);
-    const auto stream = clients_[worker]->Append(run_, sampling, kVocabulary);
-    const RecordView token = {std::span(ids_).first(1), std::span(log_probs_).first(1), ids_,
-                              log_probs_};
+    grpc::ClientContext context;
+    const auto stream = stubs_[worker]->Append(&context);
+    v1::AppendRequest opening;
+    v1::AppendHeader& header = *opening.mutable_header();
+    *header.mutable_run() = run_;
+    header.set_vocabulary_size(kVocabulary);
+    header.mutable_sampling()->set_log_probs(v1::Sampling::PROCESSED);
+    header.mutable_sampling()->set_temperature(1);
+    if (!stream->Write(opening)) Check(stream->Finish());
     // Workers begin at different times, and at different positions, as those of an engine do.
     double due = period_ * worker / kWorkers;
     int finished = 0;
-    std::vector<SequenceRef> sequences = NewSequences(worker, finished);
+    std::vector<std::string> ids = NewSequences(worker, finished);
     uint32_t position = 0;
     uint32_t length = kLength * static_cast<uint32_t>(worker + 1) / kWorkers;
     while (true) {
@@ -177,76 +205,103 @@ class Load {
       if (begin >= end_) break;
       std::this_thread::sleep_until(begin);
       if (Clock::now() >= end_) break;
-      std::vector<AppendEntry> entries;
-      for (const SequenceRef& sequence : sequences) {
-        entries.push_back(BlockEntry{sequence, position, 0, token});
+      v1::AppendRequest tokens;
+      for (const std::string& id : ids) {
+        v1::Block& block = *tokens.mutable_batch()->add_entries()->mutable_block();
+        block = token_;
+        block.mutable_sequence()->set_id(id);
+        block.set_first_position(position);
       }
-      Check(stream->AppendMany(entries));
-      Settle(*stream);
+      Send(*stream, tokens);
       acks.Add(Seconds(Clock::now() - begin));
       appended_ += kSequencesOfWorker;
       due += period_;
       if (++position < length) continue;
-      entries.clear();
-      for (const SequenceRef& sequence : sequences) {
-        entries.push_back(SealEntry{sequence, position});
+      v1::AppendRequest seals;
+      for (const std::string& id : ids) {
+        v1::Seal& seal = *seals.mutable_batch()->add_entries()->mutable_seal();
+        seal.mutable_sequence()->set_id(id);
+        seal.set_length(position);
       }
-      Check(stream->AppendMany(entries));
-      Settle(*stream);
-      finished_.Add(sequences, position);
-      sequences = NewSequences(worker, ++finished);
+      Send(*stream, seals);
+      finished_.Add(ids);
+      ids = NewSequences(worker, ++finished);
       position = 0;
       length = kLength;
     }
-    Settle(*stream);
+    stream->WritesDone();
+    Check(stream->Finish());
+  }
+
+  // Waits for the acks.
+  static void Send(Stream& stream, const v1::AppendRequest& request) {
+    v1::AppendResponse response;
+    if (!stream.Write(request) || !stream.Read(&response)) Check(stream.Finish());
+    for (const v1::Ack& ack : response.acks()) {
+      if (ack.code() != 0) Fail(ack.message());
+    }
   }
 
   void Train(int rank) {
-    Client& client = *clients_[kWorkers + rank];
-    EvaluateOptions options;
-    options.draw = rank + 1;
-    for (std::vector<Slice> slices; !(slices = finished_.Take()).empty();) {
+    for (std::vector<std::string> ids; !(ids = finished_.Take()).empty();) {
       Clock::time_point begin = Clock::now();
-      const auto records = client.FetchTopK(run_, slices);
-      if (!records.ok()) Fail(records.status());
+      v1::EvaluateRequest request = Fetch(rank, ids);
       fetches.Add(Seconds(Clock::now() - begin));
       begin = Clock::now();
-      const auto evaluation =
-          client.Evaluate(run_, records->slices,
-                          GatheredValues{records->log_probs, records->sampled_log_probs}, options);
-      if (!evaluation.ok()) Fail(evaluation.status());
+      grpc::ClientContext context;
+      v1::EvaluateResponse response;
+      Check(Stub(rank).Evaluate(&context, request, &response));
       evaluations.Add(Seconds(Clock::now() - begin));
-      if (!evaluation->missing.empty()) Fail(absl::InternalError("positions are missing"));
-      evaluated_ += static_cast<int64_t>(records->positions());
-      std::vector<SequenceRef> sequences;
-      for (const Slice& slice : slices) sequences.push_back(slice.sequence);
-      if (const auto released = client.Release(run_, sequences, {}); !released.ok()) {
-        Fail(released.status());
-      }
+      if (response.missing_size() > 0) Fail("positions are missing");
+      evaluated_ += static_cast<int64_t>(response.newly_counted());
+      Release(rank, ids);
     }
   }
 
-  static std::vector<SequenceRef> NewSequences(int worker, int number) {
-    std::vector<SequenceRef> sequences;
+  // The evaluation of these sequences by the policy that recorded them.
+  v1::EvaluateRequest Fetch(int rank, const std::vector<std::string>& ids) {
+    v1::FetchTopKRequest request;
+    *request.mutable_run() = run_;
+    for (const std::string& id : ids) request.add_slices()->mutable_sequence()->set_id(id);
+    v1::EvaluateRequest evaluation;
+    *evaluation.mutable_run() = run_;
+    evaluation.set_draw(static_cast<uint64_t>(rank) + 1);
+    evaluation.add_outputs(v1::ACCEPT_BITS);
+    grpc::ClientContext context;
+    const auto stream = Stub(rank).FetchTopK(&context, request);
+    for (v1::FetchTopKResponse response; stream->Read(&response);) {
+      if (response.has_header()) *evaluation.mutable_slices() = response.header().slices();
+      v1::Gathered& current = *evaluation.mutable_gathered();
+      *current.mutable_log_probs() += response.chunk().top_k_log_probs();
+      *current.mutable_sampled_log_probs() += response.chunk().sampled_log_probs();
+    }
+    Check(stream->Finish());
+    return evaluation;
+  }
+
+  void Release(int rank, const std::vector<std::string>& ids) {
+    v1::ReleaseRequest request;
+    *request.mutable_run() = run_;
+    for (const std::string& id : ids) request.add_sequences()->set_id(id);
+    grpc::ClientContext context;
+    v1::ReleaseResponse response;
+    Check(Stub(rank).Release(&context, request, &response));
+  }
+
+  v1::RatioService::Stub& Stub(int rank) { return *stubs_[kWorkers + rank]; }
+
+  static std::vector<std::string> NewSequences(int worker, int number) {
+    std::vector<std::string> ids;
     for (int i = 0; i < kSequencesOfWorker; ++i) {
-      sequences.push_back({absl::StrCat("worker-", worker, "/", number, "/", i)});
+      ids.push_back(absl::StrCat("worker-", worker, "/", number, "/", i));
     }
-    return sequences;
-  }
-  static void Check(const absl::Status& status) {
-    if (!status.ok()) Fail(status);
-  }
-  static void Settle(AppendWriter& stream) {
-    const auto refused = stream.Flush();
-    if (!refused.ok()) Fail(refused.status());
-    if (!refused->empty()) Fail(refused->front().status);
+    return ids;
   }
 
-  const RunRef run_;
+  v1::RunRef run_;
   const double period_;  // seconds between a worker's steps
-  std::vector<int32_t> ids_;
-  std::vector<float> log_probs_;
-  std::vector<std::unique_ptr<Client>> clients_;
+  v1::Block token_;      // what every token records
+  std::vector<std::unique_ptr<v1::RatioService::Stub>> stubs_;
   Finished finished_;
   Clock::time_point start_, end_;
   double elapsed_ = 0;

@@ -1,54 +1,32 @@
-"""What clients do where something is lost, late or wrong: the table that behaviours_test.py runs
-against both clients, and that docs/clients.md shows (`python3 -m tests.clients.behaviours` writes
-the page)."""
+"""What the client does where something is lost, late or wrong: the table that behaviours_test.py
+plays, and that docs/clients.md shows (`python3 -m tests.clients.behaviours` writes the page)."""
 
 import pathlib
 from typing import NamedTuple, Sequence, Tuple
 
 PAGE = pathlib.Path("docs/clients.md")
 PAGE_TEXT = """\
-# What the clients do
+# What the client does
 
-The C++ client (`client/api/client.h`) and [the Python client](../client/python/README.md) are one
-client in two languages. A test plays each row with both, against real servers that it stops, kills
-and starts again, and compares statuses with their words, and arrays bit by bit.
+This table says what [the Python client](../client/python/README.md) does where something is lost,
+late or wrong. A test plays each row against real servers that it stops, kills and starts again.
 
 | situation | what comes of it |
 |---|---|
 {rows}
-The names are gRPC's status codes: an `absl::Status` in C++; in Python `sis.InvalidArgument`,
-`sis.NotFound` and so on, and a plain `ValueError` where an array doesn't fit and nothing was sent.
-What a flush refuses is a list of entries in C++, and `sis.AppendError` in Python.
+The names are gRPC's status codes, which Python raises as `sis.InvalidArgument`, `sis.NotFound` and
+so on. Where an array doesn't fit it raises a plain `ValueError` and sends nothing. Entries that a
+flush refuses come as `sis.AppendError`.
 
-## Where they differ
-
-| situation | C++ | Python (INVALID_ARGUMENT: `ValueError`) |
-|---|---|---|
-{differences}
-By choice of their languages, in no test; C++ first:
-
-- a client connects in `Client::Connect`, which waits; with its first call,
-- a call may take 5 minutes, 60 s, unless told otherwise,
-- a block without room is offered again for 2 minutes, 60 s,
-- `flush` returns what was refused; the committed lengths,
-- a stream that ends before a flush tells it on standard error; in a `RuntimeWarning`.
-
-This page is written by `python3 -m tests.clients.behaviours`.
+`python3 -m tests.clients.behaviours` writes this page.
 """
-
-
-class Differs(NamedTuple):
-    """Outcomes of a line that the clients do not share."""
-
-    cpp: str
-    python: str
 
 
 class Behaviour(NamedTuple):
     """Lines, each with what must come of it, in order.
 
-    A line is done by the client `a`, or by another whose name it begins with ("b: get_run run"); each
-    is a process or an object of its own, connected before its first line. In outcomes "…" stands
+    A line is done by the client `a`, or by another whose name it begins with ("b: get_run run"); each is
+    an object of its own, connected before its first line. In outcomes "…" stands
     for anything. Lines in {} are the test's own: {kill 0} ends server 0 as kill -9 does, {restart 0}
     starts it again at the same address with nothing in memory, {stop 0} and {continue 0} are signals,
     {wait 0.3} is in seconds. A line that begins with "until" is repeated until the outcome comes.
@@ -58,7 +36,7 @@ class Behaviour(NamedTuple):
     situation: str
     # What comes of it, for the page.
     says: str
-    lines: Sequence[Tuple[str, object]]
+    lines: Sequence[Tuple[str, str]]
     servers: int = 1
     flags: Sequence[str] = ()
     # Seconds that a call may take.
@@ -279,7 +257,7 @@ BEHAVIOURS = [
         [
             CREATE,
             *appended("x rows=20"),
-            ("block x first=20 rows=5", Differs("FAILED_PRECONDITION …", "INVALID_ARGUMENT …closed…")),
+            ("block x first=20 rows=5", "INVALID_ARGUMENT …closed…"),
             ("get_run run", "ok …positions 20 …"),
         ],
     ),
@@ -321,10 +299,7 @@ BEHAVIOURS = [
             ("fetch x", "ok positions 20"),
             (
                 "evaluate draw=1 one_row_less=1",
-                Differs(
-                    "INVALID_ARGUMENT gathered.log_probs: 304 bytes, not the 320 of 80 elements",
-                    "INVALID_ARGUMENT log_probs has shape [19, 4], must be [20, 4]",
-                ),
+                "INVALID_ARGUMENT log_probs has shape [19, 4], must be [20, 4]",
             ),
             ("get_step 1", "NOT_FOUND …"),
         ],
@@ -563,13 +538,7 @@ BEHAVIOURS = [
 
 def page() -> str:
     rows = "".join(f"| {behaviour.situation} | {behaviour.says} |\n" for behaviour in BEHAVIOURS)
-    differences = "".join(
-        f"| {behaviour.situation} | {outcome.cpp} | {outcome.python} |\n"
-        for behaviour in BEHAVIOURS
-        for _, outcome in behaviour.lines
-        if isinstance(outcome, Differs)
-    )
-    return PAGE_TEXT.format(rows=rows, differences=differences)
+    return PAGE_TEXT.format(rows=rows)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,16 @@
-"""How users tell each client who it is (docs/security.md), against a real server; and what the clients
-refuse before they send anything."""
+"""How users tell the client who it is (docs/security.md), against a real server; and what the client
+refuses before it sends anything."""
 
 import os
 import pathlib
-import subprocess
 import tempfile
-import time
 import unittest
 import unittest.mock
 
 import sis
 from server.testing.certificates import Authority
 from server.testing.live_server import LiveServer
-from tests.clients.cpp_process import CppClient
 
-SISCTL = pathlib.Path("client/cli/sisctl")
-PATIENCE = 60.0
 TOKEN, VIEWER = "t" * 32, "v" * 32
 VARIABLES = {
     "tls": "SIS_TLS",
@@ -32,7 +27,7 @@ def environment_of(settings):
     return {VARIABLES[name]: "1" if value is True else value for name, value in settings.items()}
 
 
-def python_says(address, environment, credentials=None):
+def client_says(address, environment, credentials=None):
     with unittest.mock.patch.dict(os.environ, environment):
         try:
             with sis.Client(address, timeout=20, credentials=credentials and credentials()) as client:
@@ -44,36 +39,12 @@ def python_says(address, environment, credentials=None):
     return "ok"
 
 
-def python_with_arguments(address, settings):
-    return python_says(address, {}, lambda: sis.Credentials(**settings))
+def with_arguments(address, settings):
+    return client_says(address, {}, lambda: sis.Credentials(**settings))
 
 
-def python_with_environment(address, settings):
-    return python_says(address, environment_of(settings))
-
-
-def cpp_with_environment(address, settings):
-    client = CppClient(**environment_of(settings))
-    try:
-        connected = client.do(f"connect {address} timeout=20")
-        return client.do("list_runs") if connected == "ok" else connected
-    finally:
-        client.close()
-
-
-def sisctl_says(address, environment, *options):
-    command = [SISCTL, f"--server={address}", *options, "runs", "list"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
-    return "ok" if done.returncode == 0 else done.stderr
-
-
-def sisctl_with_environment(address, settings):
-    return sisctl_says(address, environment_of(settings))
-
-
-def sisctl_with_options(address, settings):
-    options = [f"--{name}" if value is True else f"--{name}={value}" for name, value in settings.items()]
-    return sisctl_says(address, {}, *options)
+def with_environment(address, settings):
+    return client_says(address, environment_of(settings))
 
 
 class CredentialsTest(unittest.TestCase):
@@ -113,9 +84,8 @@ class CredentialsTest(unittest.TestCase):
         return server.address.rpartition(":")[2]
 
     def expect(self, said, address, settings):
-        """Of each client, however it is told. A token is no option of sisctl's."""
-        told = [python_with_arguments, python_with_environment, cpp_with_environment, sisctl_with_environment]
-        for tell in told if "token" in settings else [*told, sisctl_with_options]:
+        """However the client is told."""
+        for tell in (with_arguments, with_environment):
             with self.subTest(tell.__name__, **settings):
                 self.assertRegex(tell(address, settings), said)
 
@@ -128,19 +98,15 @@ class CredentialsTest(unittest.TestCase):
         self.expect("^ok$", address, {"tls": True, "token_file": token_file})
         self.expect("UNAUTHENTICATED", address, {"ca": ca})
         self.expect("UNAUTHENTICATED", address, {"ca": ca, **self.issue("node-2", "stranger")})
-        # Options of sisctl stand in for the environment.
-        environment = environment_of({"ca": ca, "token": "x" * 32})
-        self.assertIn("UNAUTHENTICATED", sisctl_says(address, environment))
-        self.assertEqual(sisctl_says(address, environment, f"--token_file={token_file}"), "ok")
 
     def test_a_token_goes_to_other_machines_in_plain_text_only_if_that_is_said(self):
-        # To the clients this is no address of their machine.
+        # To the client this is no address of their machine.
         address = f"0.0.0.0:{self.start(tls=False)}"
         for token in ({"token": TOKEN}, {"token_file": self.file("token", TOKEN.encode())}):
             self.expect("in plain text", address, token)
             self.expect("^ok$", address, {**token, "plaintext_token": True})
 
-    def test_what_no_client_takes(self):
+    def test_what_the_client_does_not_take(self):
         node = self.issue("node-1", "node")
         good, empty = self.file("good", TOKEN.encode()), self.file("empty", b"")
         absent, torn = str(self.folder / "absent"), self.file("torn", b"caf\xc3\xa9" * 8)
@@ -158,36 +124,6 @@ class CredentialsTest(unittest.TestCase):
             *((path, {**node, "key": path}) for path in wrong),
         ]:
             self.expect(said, "localhost:1", settings)
-
-    def test_the_cpp_client_reads_its_files_again(self):
-        # Connections are made anew all the time: those show the certificate.
-        port = self.start("--max_connection_age=1s", tls=True)
-
-        def connected(**settings):
-            client = CppClient(**environment_of({"ca": self.authority.path, **settings}))
-            self.addCleanup(client.close)
-            self.assertEqual(client.do(f"connect localhost:{port} timeout=20"), "ok")
-            return client
-
-        def until_ok(client, line):
-            end = time.monotonic() + PATIENCE
-            while not (told := client.do(line)).startswith("ok"):
-                self.assertLess(time.monotonic(), end, told)
-                time.sleep(0.1)
-
-        token_file = self.file("token", VIEWER.encode())
-        with_token = connected(token_file=token_file)
-        self.assertRegex(with_token.do("create_run r"), "^PERMISSION_DENIED")
-        with_certificate = connected(**self.issue("node-2", "node"))
-        self.assertRegex(with_certificate.do("list_runs"), "^UNAUTHENTICATED")
-
-        self.file("token", b"caf\xc3\xa9" * 8)
-        self.issue("node-1", "node")
-        until_ok(with_certificate, "list_runs")
-        # It has looked at its file since, which held no token then: that changed nothing.
-        self.assertEqual(with_token.do("list_runs"), "ok")
-        self.file("token", TOKEN.encode())
-        until_ok(with_token, "create_run r")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Does with the Python client what lines say, and answers each with a line of what came of it: the
-words of tests/clients/behaviours.py, which cpp_client.cc understands too."""
+"""Does with the client what lines say, in the words of tests/clients/behaviours.py, and answers each
+line with a line that says what came of it."""
 
 import warnings
 
@@ -19,8 +19,8 @@ def slice_of(text):
 
 
 def rows_of(first_position, rows, seed):
-    """As cpp_client.cc computes them too, all exact in float32: of five tokens in a row four are the
-    slots of their sets, in turn, and one is outside."""
+    """Of five tokens in a row four are the slots of their sets, in turn, and one is outside. All values
+    are exact in float32."""
     positions = np.arange(first_position, first_position + rows)
     n = 7 * positions + 13 * seed
     ids = (n[:, None] + 5 * np.arange(TOP_K)) % VOCABULARY
@@ -46,10 +46,6 @@ def told_missing(ranges):
     )
 
 
-def bits(arrays):
-    return " ".join("" if array is None else array.tobytes().hex() for array in arrays)
-
-
 class PythonClient:
     def __init__(self):
         self._client = self._run = self._stream = self._records = None
@@ -62,7 +58,6 @@ class PythonClient:
                 self._client.close()
 
     def do(self, line):
-        """What stands behind a tab in the answer are bits, to be compared only."""
         verb, *words = line.split()
         settings = dict(word.split("=", 1) for word in words if "=" in word)
         try:
@@ -156,11 +151,8 @@ class PythonClient:
     def fetch(self, *slices, lease=0):
         records = self._client.fetch_top_k(self._run, [slice_of(text) for text in slices], lease_seconds=float(lease))
         self._records = records
-        arrays = (records.sampled_ids, records.sampled_log_probs, records.ids, records.log_probs)
-        return (
-            f"ok positions {len(records)}{told_missing(records.missing)}{' leased' if records.lease_id else ''}\t"
-            + bits(arrays)
-        )
+        leased = " leased" if records.lease_id else ""
+        return f"ok positions {len(records)}{told_missing(records.missing)}{leased}"
 
     def evaluate(self, draw, top_k=0, ratios=False, algorithm=None, nan_at=None, one_row_less=False):
         records = self._records
@@ -188,12 +180,10 @@ class PythonClient:
             self._run, records, draw=int(draw), top_k=int(top_k), log_probs=log_probs, sampled_log_probs=sampled,
             outputs=outputs, options=options,
         )  # fmt: skip
-        arrays = [evaluation.accepted, evaluation.decisions, evaluation.ratios, evaluation.coefficients]
         totals = evaluation.totals
         return (
             f"ok scored {totals.scored} missing {totals.missing} new {evaluation.newly_counted}"
-            f"{told_missing(evaluation.missing)}\t{totals.accepted} {totals.d_sis:g} "
-            + bits(arrays)
+            f"{told_missing(evaluation.missing)}"
         )
 
     def get_step(self, draw):

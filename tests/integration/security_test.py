@@ -1,8 +1,6 @@
 """Who may do what, against real servers with real certificates."""
 
 import json
-import os
-import pathlib
 import subprocess
 import unittest
 import urllib.request
@@ -16,8 +14,6 @@ from server.testing.until import until
 from sis.v1 import ratio_service_pb2 as pb
 from tests.integration.secured_server import CONFIG, ROLES, SAMPLING, SecuredServerTest, bearer, outcome, token
 
-SISCTL = pathlib.Path("client/cli/sisctl")
-CPP_CLIENT = pathlib.Path("tests/clients/cpp_client")
 
 # The least role of each method, said here once more so that the server's table can't change unseen.
 LEAST_ROLES = {
@@ -185,55 +181,6 @@ class SecurityTest(SecuredServerTest):
         until(lambda: done(is_lost))
         until(lambda: done(lambda: self.append(worker, run)))
         self.assertEqual(viewer.get_run("r").positions, 2)
-
-    def test_sisctl_over_tls_with_a_token(self):
-        server = self.start(*self.tls_flags(), f"--identities={self.identities}", listen="127.0.0.1:0")
-        self.client(server, ca=self.authority.path, token=token("alice", "worker")).create_run("hers", **CONFIG)
-        address = server.address.replace("127.0.0.1", "localhost")
-
-        def sisctl(*words, secret=token("alice", "trainer"), ca=self.authority.path):
-            file = self.folder / "token"
-            file.write_text(secret)
-            command = [SISCTL, f"--server={address}", f"--ca={ca}", f"--token_file={file}", *words]
-            return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-        listed = sisctl("runs", "list", "--json")
-        self.assertEqual(listed.returncode, 0, listed.stderr)
-        self.assertEqual([run["run_id"] for run in json.loads(listed.stdout)["runs"]], ["hers"])
-        others = sisctl("runs", "list", "--json", secret=token("bob", "trainer"))
-        self.assertEqual((others.returncode, json.loads(others.stdout).get("runs", [])), (0, []))
-        for refused, message in [
-            (sisctl("runs", "delete", "hers", secret=token("alice", "worker")), "PERMISSION_DENIED"),
-            (sisctl("runs", "list", secret="x" * 32), "UNAUTHENTICATED"),
-            (sisctl("runs", "list", ca=Authority(self.folder, "other").path), "UNAVAILABLE"),
-        ]:
-            self.assertNotEqual(refused.returncode, 0)
-            self.assertIn(message, refused.stderr)
-            self.assertNotIn(token("alice", "worker"), refused.stderr)
-        deleted = sisctl("runs", "delete", "hers")
-        self.assertEqual(deleted.returncode, 0, deleted.stderr)
-
-    def test_the_cpp_client_over_tls_with_a_token(self):
-        server = self.start(*self.tls_flags(), f"--identities={self.identities}", listen="127.0.0.1:0")
-        address = server.address.replace("127.0.0.1", "localhost")
-
-        def told(*lines, secret=token("alice", "trainer"), ca=self.authority.path):
-            """What the client says when it connects, and to each of the lines."""
-            return subprocess.run(
-                [CPP_CLIENT], input="\n".join([f"connect {address} timeout=20", *lines]), text=True, check=True,
-                stdout=subprocess.PIPE, timeout=60, env={**os.environ, "SIS_CA_FILE": ca, "SIS_TOKEN": secret},
-            ).stdout.splitlines()  # fmt: skip
-
-        steps = ["create_run r", "open", "block s rows=8", "seal s 8", "finish", "fetch s", "evaluate draw=1", "release s"]
-        answers = told(*steps)
-        self.assertEqual([answer.split()[0] for answer in answers], ["ok"] * (1 + len(steps)), answers)
-        self.assertIn("ok positions 8", answers[6])
-        self.assertIn("ok scored 8", answers[7])
-        # The role, the identity, the token and the authority each count.
-        self.assertRegex(told("get_run r", "delete_run r", secret=token("alice", "worker"))[2], "^PERMISSION_DENIED ")
-        self.assertRegex(told("get_run r", secret=token("bob", "trainer"))[1], "^NOT_FOUND ")
-        self.assertRegex(told("get_run r", secret="x" * 32)[1], "^UNAUTHENTICATED ")
-        self.assertRegex(told(ca=Authority(self.folder, "other").path)[0], "^UNAVAILABLE ")
 
     def test_certificates_of_clients(self):
         clients = Authority(self.folder, "clients")

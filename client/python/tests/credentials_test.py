@@ -5,7 +5,7 @@ import unittest.mock
 
 from sis import credentials
 
-ADDRESSES = "client/addresses/addresses.txt"
+ADDRESSES = "server/security/addresses.txt"
 
 
 class CredentialsTest(unittest.TestCase):

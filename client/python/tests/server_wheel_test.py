@@ -52,7 +52,6 @@ class ServerWheelTest(unittest.TestCase):
         self.assertTrue(any("libgrpc" in path for path in ours), mapped)
         others = {pathlib.Path(path).name.partition(".so")[0] for path in mapped - ours}
         self.assertLessEqual(others, OF_THE_SYSTEM)
-        self.assertIn("runs", self.done(run(clean / "bin/sisctl", "--help")))
 
 
 if __name__ == "__main__":

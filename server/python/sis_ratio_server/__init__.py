@@ -1,4 +1,4 @@
-"""The binaries of the SIS ratio service, as pip installs them."""
+"""sis_server, as pip installs it."""
 
 import os
 import pathlib
@@ -8,13 +8,9 @@ _FOLDER = pathlib.Path(__file__).parent / "bin"
 
 
 def binary(name: str) -> str:
-    """The path of "sis_server" or "sisctl"."""
+    """The path of "sis_server"."""
     return str(_FOLDER / name)
 
 
 def run_server() -> None:
     os.execv(binary("sis_server"), ["sis_server", *sys.argv[1:]])
-
-
-def run_sisctl() -> None:
-    os.execv(binary("sisctl"), ["sisctl", *sys.argv[1:]])

@@ -2,11 +2,10 @@
 
     bazel run //tests/bench/append_latency -- [--slots 10 50] [--rounds 20] [--tokens 500]
 
-A client appends a token, and waits for its ack before the next: the C++ client and the Python
-client, over TCP loopback. The echo is the floor under that: a C++ server that answers each message of a gRPC stream, on as many threads of
-gRPC's, with as many bytes as an ack has, and a client of the same language that sends messages of
-the same size, and itself waits in gRPC for the answer (`echo_server.cc`, `client.cc`). What it takes
-is the machine's and gRPC's: system calls, and threads that are woken.
+The Python client appends a token, and waits for its ack before the next, over TCP loopback. The echo
+is the floor under that: a C++ server that answers each message of a gRPC stream with as many bytes
+as an ack has (`echo_server.cc`), and a Python client that sends it messages of the same size. That
+time belongs to the machine and to gRPC: system calls, and threads that are woken.
 
 Each round times `--tokens` of both, in turn. Printed are medians over the rounds of the p50 and the
 p99 of a round, in microseconds, and the median ratio of the same round with its least and most. The
@@ -31,7 +30,7 @@ from sis.v1 import ratio_service_pb2 as pb
 
 FOLDER = pathlib.Path(__file__).absolute().parent
 VOCABULARY = 151936
-SEQUENCE = "Python"
+SEQUENCE = "sequence"
 WARM_UP = 200
 QUANTILES = (0.5, 0.99)
 
@@ -58,34 +57,7 @@ class EchoServer:
         self._process.communicate()
 
 
-class CppClient:
-    def __init__(self, *arguments):
-        self._process = subprocess.Popen(
-            [FOLDER / "client", *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def _times(self, way, count):
-        self._process.stdin.write(f"{way} {count}\n")
-        self._process.stdin.flush()
-        times = [float(word) for word in self._process.stdout.readline().split()]
-        if len(times) != count:
-            raise RuntimeError("the C++ client ended")
-        return times
-
-    def append(self, count):
-        return self._times("sis", count)
-
-    def echo(self, count):
-        return self._times("echo", count)
-
-    def close(self):
-        self._process.communicate()
-
-
-class PythonClient:
+class Client:
     def __init__(self, address, echo_address, run, message_bytes):
         self._cleanup = contextlib.ExitStack()
         client = self._cleanup.enter_context(contextlib.closing(sis.Client(address)))
@@ -174,20 +146,14 @@ def measure(slots, rounds, tokens):
         echo = EchoServer("127.0.0.1:0", answer)
         cleanup.callback(echo.close)
         addresses = (server.address, echo.address)
-        makers = {
-            "C++": lambda: CppClient(*addresses, run.id, slots, VOCABULARY, request),
-            "Python": lambda: PythonClient(*addresses, run, request),
-        }
-        for language, make in makers.items():
-            with contextlib.closing(make()) as client:
-                client.append(WARM_UP)
-                client.echo(WARM_UP)
-                appends, echoes = [], []
-                for _ in range(rounds):
-                    appends.append(quantiles(client.append(tokens)))
-                    echoes.append(quantiles(client.echo(tokens)))
-                cells = [language, str(slots), *row(appends, echoes)]
-                print("| " + " | ".join(cells) + " |", flush=True)
+        with contextlib.closing(Client(*addresses, run, request)) as client:
+            client.append(WARM_UP)
+            client.echo(WARM_UP)
+            appends, echoes = [], []
+            for _ in range(rounds):
+                appends.append(quantiles(client.append(tokens)))
+                echoes.append(quantiles(client.echo(tokens)))
+            print("| " + " | ".join([str(slots), *row(appends, echoes)]) + " |", flush=True)
 
 
 def main():
@@ -196,8 +162,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=500, help="of a round, at least 100")
     options = parser.parse_args()
-    print("| client | K | p50, us | echo's | ratio | p99, us | echo's | ratio |")
-    print("|" + "---|" * 8)
+    print("| K | p50, us | echo's | ratio | p99, us | echo's | ratio |")
+    print("|" + "---|" * 7)
     for slots in options.slots:
         measure(slots, options.rounds, options.tokens)
     print(f"\nThe echo is the floor. Load of the machine at the end: {os.getloadavg()[0]:.1f}")
