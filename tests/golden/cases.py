@@ -340,3 +340,18 @@ def mass_cut_cases() -> Iterator[tuple[float, Records]]:
         if case.records.ids.shape[1] <= 10 and case.k >= 2:
             for mass in (0.5, 0.97):
                 yield mass, case.records
+
+
+def block_cases() -> Iterator[tuple[int, float, Records, int, int]]:
+    """Encoding, mass target, valid records, vocabulary size, policy version."""
+    deep = records_of(2**32 - 2, [7, 8], [-70.0, -63.5], [[9, 7], [8, 2]], [[-0.01, -70.0], [-63.5, -63.75]])
+    empty = records_of(0, [0], [-0.0], [[-1]], [[-INFINITY]])
+    for encoding in (0, 1):
+        yield encoding, 0, deep, 2**16, 2**64 - 1
+        yield encoding, 0, empty, 1, 0
+        for case in [*random_cases(), *edge_cases()]:
+            if case.k < 2 or case.records.ids.shape[1] > 10:
+                continue
+            for mass in (0, 0.97):
+                records = Records(*(column[:9] for column in case.records))
+                yield encoding, mass, records, 2**24, case.draw

@@ -11,7 +11,7 @@ from typing import Callable, Iterable, Iterator
 import numpy as np
 
 from tests.golden import cases
-from tests.reference import numerics, placement
+from tests.reference import block, numerics, placement
 
 
 def _word(value: int, digits: int) -> str:
@@ -111,6 +111,22 @@ def _mass_cut() -> Iterator[str]:
             yield f"{_word(used, 2)} {_word(rank & 0xFF, 2)}"
 
 
+def _blocks() -> Iterator[str]:
+    for encoding, mass, records, vocabulary_size, policy_version in cases.block_cases():
+        count, slots = records.ids.shape
+        yield " ".join([
+            _word(encoding, 2),
+            _word(np.float64(mass).view(np.uint64), 16),
+            _word(slots, 2),
+            _word(vocabulary_size, 8),
+            _words(records.positions[:1]),
+            _word(policy_version, 16),
+            _word(count, 8),
+        ])
+        yield from _record_lines(records)
+        yield block.pack(records, vocabulary_size, encoding, mass, policy_version).hex()
+
+
 def _case_line(case: cases.Case) -> str:
     """Where its uniforms come from, and its sizes."""
     count, slots = case.records.ids.shape
@@ -191,6 +207,7 @@ def files() -> dict[str, str]:
         "crc32c.txt": _crc32c(),
         "digest.txt": _digest(),
         "mass_cut.txt": _mass_cut(),
+        "blocks.txt": _blocks(),
         "decisions_gathered.txt": _decisions(cases.gathered_cases(), numerics.decide_gathered),
         "decisions_reduced.txt": _decisions(cases.reduced_cases(), numerics.decide_reduced),
     }
