@@ -117,6 +117,7 @@ class Client:
     list_steps = _awaited(sis.client.Client.list_steps)
     get_history = _awaited(sis.client.Client.get_history)
     get_servers = _awaited(sis.client.Client.get_servers)
+    list_sequences = _awaited(sis.client.Client.list_sequences)
     inspect_run = _awaited(sis.client.Client.inspect_run)
     inspect_sequence = _awaited(sis.client.Client.inspect_sequence)
     export = _awaited(sis.client.Client.export)

@@ -20,7 +20,7 @@ from sis.evaluate.call import EvaluateCall
 from sis.evaluation import Evaluation, Step, Steps
 from sis.export import Exported
 from sis.history import History, Stretch
-from sis.inspection import RunInspection, SequenceInspection
+from sis.inspection import ListedSequence, RunInspection, SequenceInspection, Sequences
 from sis.options import EvaluateOptions
 from sis.owner import Owner
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords, listed
@@ -213,6 +213,19 @@ class Client:
             for answer in self._service.get_servers()
         )
 
+    def list_sequences(self, run: Run, *, after: Optional[SequenceLike] = None, limit: int = 0) -> Sequences:
+        """A page of what the servers have in memory, sequence by sequence: not what only a store has.
+
+        after: the last sequence of the page before; it need not be there any more. limit: maximum number
+        of sequences, at most 1000; 0: 1000. Listing a sequence does not count as reading it.
+        """
+        request = pb.ListSequencesRequest(run=run.to_proto(), limit=limit)
+        if after is not None:
+            request.after.CopyFrom(SequenceRef.of(after).to_proto())
+        page = self._service.ListSequences(request)
+        listed = (read(ListedSequence, sequence) for sequence in page.sequences)
+        return Sequences(listed, page.more, page.unanswered, page.store_keeps_evicted)
+
     def inspect_run(self, run: Run) -> RunInspection:
         """What is worth a closer look: the sequences that inspect_sequence can open, the tokens that
         are accepted or rejected most, the largest ratios."""
@@ -224,16 +237,17 @@ class Client:
         request = pb.InspectSequenceRequest(run=run.to_proto(), sequence=SequenceRef.of(sequence).to_proto())
         return SequenceInspection.from_proto(self._service.InspectSequence(request))
 
-    def export(self, run: Run, path: str) -> Exported:
-        """Writes what the servers have in memory of the run to a Parquet file, a row per position;
-        sis.export.schema says which columns. What only a store has is not among it.
+    def export(self, run: Run, path: str, format: str = "parquet") -> Exported:
+        """Writes what the servers have in memory of the run to a file, a row per position; sis.export
+        says which columns. What only a store has is not among it.
 
-        Records are read, and so leave their place among the unread ones. Decisions and ratios are
-        those that inspect_sequence has: of a sample of sequences. Needs pyarrow, else ImportError.
-        sis.Error as of fetch_top_k, and Unavailable if a replica or a store gives no answer: `path` is
-        left as it was then.
+        format: "parquet", "csv", or "json" (lines of JSON). Parquet needs pyarrow, otherwise
+        ImportError. Records are read, and so leave their place among the unread ones. Decisions and
+        ratios are those that inspect_sequence has: of a sample of sequences. Raises sis.Error as
+        fetch_top_k does, and Unavailable if a replica or a store gives no answer: `path` is left as it
+        was then.
         """
-        return export.write(self, run, path)
+        return export.write(self, run, path, format)
 
     def append(
         self, run: Run, *, sampling: Sampling, worker: str = "", retry_timeout: float = 1200.0

@@ -1,26 +1,30 @@
-"""What a run has in memory, as a Parquet file: a row per position. Needs pyarrow (the extra
-`export`).
+"""What a run has in memory, as a file with a row per position: Parquet, CSV or lines of JSON.
 
     client.export(run, "run.parquet")
     pandas.read_parquet("run.parquet").groupby("sequence").log_ratio.mean()
     duckdb.sql("select decision, count(*) from 'run.parquet' group by decision")
+
+Parquet needs pyarrow (the extra `export`). In CSV a list is written as JSON has it, and null is empty.
 """
 
 from __future__ import annotations
 
+import csv
 import functools
+import io
+import itertools
+import json
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import grpc
 import numpy as np
 
 from sis.errors import NotFound, Unavailable
 from sis.evaluation import Decision
-from sis.inspection import SequenceInspection
+from sis.inspection import ListedSequence, SequenceInspection
 from sis.records import MissingReason, SequenceRef, Slice, TopKRecords
 from sis.run import Run
-from sis.v1 import ratio_service_pb2 as pb
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +34,37 @@ if TYPE_CHECKING:
 # Read from the service, and written, at once.
 POSITIONS_AT_ONCE = 1 << 14
 
-# None of a sequence of which no evaluated values are kept.
+# The columns and their types. Those from `draw` on are of the last evaluation, and null where a
+# position's values are not kept.
+COLUMNS = {
+    "sequence": "string",
+    "attempt": "uint32",
+    "position": "uint32",
+    # The newest of the sequence's positions.
+    "newest_policy_version": "uint64",
+    # Why the position has no record (MissingReason); the next four are null then.
+    "missing": "string",
+    "sampled_id": "int32",
+    # Nats, as are all log-probs.
+    "sampled_log_prob": "float32",
+    # V_K, most probable first.
+    "ids": "list of int32",
+    "log_probs": "list of float32",
+    "draw": "uint64",
+    # A Decision.
+    "decision": "string",
+    # log w: a rejected token keeps the ratio exp(log w).
+    "log_ratio": "float32",
+    "acceptance_probability": "float32",
+    "log_envelope": "float32",
+    "residual_mass": "float32",
+    # Policy versions behind the version that was current.
+    "staleness": "int64",
+    # The current policy's, at the tokens of `ids`; NaN (in CSV and JSON: null) where it isn't known.
+    "current_log_probs": "list of float32",
+}
+
+# None for a sequence of which no evaluated values are kept.
 _Inspect = Callable[[SequenceRef], Optional[SequenceInspection]]
 
 
@@ -45,53 +79,128 @@ class _Part(NamedTuple):
     """Positions of a sequence, and what is known of it."""
 
     slice: Slice
-    listed: pb.ListSequencesResponse.Sequence
+    listed: ListedSequence
+
+
+class _Column(NamedTuple):
+    """N values of a column, or with `used` N lists of values."""
+
+    # [N], or [N, K].
+    values: np.ndarray
+    # bool [N].
+    null: np.ndarray
+    # bool [N, K]: the elements of each list.
+    used: Optional[np.ndarray] = None
+
+    def to_python(self) -> List[Any]:
+        """null and what is not finite as None; float32 as the shortest number that is read as the same."""
+        if self.used is None:
+            return [None if null else value for null, value in zip(self.null, _plain(self.values))]
+        elements = iter(_plain(self.values[self.used]))
+        lists = [list(itertools.islice(elements, count)) for count in self.used.sum(axis=1)]
+        return [None if null else value for null, value in zip(self.null, lists)]
+
+    def to_arrow(self, type: pa.DataType) -> pa.Array:
+        import pyarrow as pa
+
+        if self.used is None:
+            return pa.array(self.values, type, mask=self.null)
+        used = self.used & ~self.null[:, None]
+        offsets = np.concatenate([[0], np.cumsum(used.sum(axis=1))]).astype(np.int32)
+        return pa.ListArray.from_arrays(pa.array(offsets), pa.array(self.values[used]), mask=pa.array(self.null))
+
+
+def _plain(values: np.ndarray) -> List[Any]:
+    if values.dtype != np.float32:
+        return values.tolist()
+    finite = np.isfinite(values)
+    shortest = np.where(finite, values, 0).astype("U32").astype(float).astype(object)
+    shortest[~finite] = None
+    return shortest.tolist()
+
+
+_Batch = Dict[str, _Column]
 
 
 def schema() -> pa.Schema:
-    """The columns of the file. Those from `draw` on are of the last evaluation, and null where a
-    position's values are not kept."""
+    """The columns of a Parquet file."""
     import pyarrow as pa
 
-    return pa.schema(
-        [
-            ("sequence", pa.string()),
-            ("attempt", pa.uint32()),
-            ("position", pa.uint32()),
-            # The newest of the sequence's positions.
-            ("newest_policy_version", pa.uint64()),
-            # Why the position has no record (MissingReason); the next four are null then.
-            ("missing", pa.string()),
-            ("sampled_id", pa.int32()),
-            # Nats, as are all log-probs.
-            ("sampled_log_prob", pa.float32()),
-            # V_K, most probable first.
-            ("ids", pa.list_(pa.int32())),
-            ("log_probs", pa.list_(pa.float32())),
-            ("draw", pa.uint64()),
-            # A Decision.
-            ("decision", pa.string()),
-            # log w: what a rejected token keeps is exp of it.
-            ("log_ratio", pa.float32()),
-            ("acceptance_probability", pa.float32()),
-            ("log_envelope", pa.float32()),
-            ("residual_mass", pa.float32()),
-            # Policy versions behind the one that was current.
-            ("staleness", pa.int64()),
-            # The current policy's, at the tokens of `ids`; NaN where it isn't known.
-            ("current_log_probs", pa.list_(pa.float32())),
-        ]
-    )
+    def arrow(name: str) -> pa.DataType:
+        element = pa.type_for_alias(name.rpartition(" ")[2])
+        return pa.list_(element) if name.startswith("list") else element
+
+    return pa.schema([(name, arrow(type)) for name, type in COLUMNS.items()])
 
 
-def write(client: Client, run: Run, path: str) -> Exported:
+def write(client: Client, run: Run, path: str, format: str = "parquet") -> Exported:
     """Client.export; what is in memory at once is POSITIONS_AT_ONCE, a page of the list of
     sequences, and the inspection of one sequence."""
+    unfinished = f"{path}.unfinished"
+    try:
+        with open(unfinished, "wb") as file:
+            exported = write_to(client, run, file, format)
+        os.replace(unfinished, path)
+    finally:
+        if os.path.exists(unfinished):
+            os.remove(unfinished)
+    return exported
+
+
+def write_to(client: Client, run: Run, file: BinaryIO, format: str = "parquet") -> Exported:
+    """Client.export to an open file, which stays open."""
+    if format not in FORMATS:
+        raise ValueError(f"format is {format!r}, must be one of {', '.join(FORMATS)}")
+    sequences = set()
+    positions = 0
+
+    def counted() -> Iterator[_Batch]:
+        nonlocal positions
+        for parts, rows in _read(client, run):
+            yield rows
+            sequences.update((part.slice.sequence, part.slice.attempt) for part in parts)
+            positions += len(rows["position"].values)
+
+    FORMATS[format](file, counted())
+    return Exported(len(sequences), positions)
+
+
+def _write_parquet(file: BinaryIO, batches: Iterable[_Batch]) -> None:
     try:
         import pyarrow as pa
         import pyarrow.parquet
     except ImportError as error:
-        raise ImportError('export needs pyarrow: pip install "sis-ratio[export]"') from error
+        raise ImportError("export to Parquet needs pyarrow: pip install 'sis-ratio[export]'") from error
+    columns = schema()
+    with pa.parquet.ParquetWriter(file, columns, compression="zstd") as writer:
+        for rows in batches:
+            arrays = [rows[field.name].to_arrow(field.type) for field in columns]
+            writer.write_table(pa.table(arrays, schema=columns))
+
+
+def _write_csv(file: BinaryIO, batches: Iterable[_Batch]) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+    writer = csv.writer(text)
+    writer.writerow(COLUMNS)
+    for rows in batches:
+        columns = [
+            [value if value is None or rows[name].used is None else json.dumps(value) for value in rows[name].to_python()]
+            for name in COLUMNS
+        ]
+        writer.writerows(zip(*columns))
+    text.detach()
+
+
+def _write_json(file: BinaryIO, batches: Iterable[_Batch]) -> None:
+    for rows in batches:
+        for row in zip(*(rows[name].to_python() for name in COLUMNS)):
+            file.write(json.dumps(dict(zip(COLUMNS, row)), ensure_ascii=False).encode() + b"\n")
+
+
+FORMATS = {"parquet": _write_parquet, "csv": _write_csv, "json": _write_json}
+
+
+def _read(client: Client, run: Run) -> Iterator[Tuple[List[_Part], _Batch]]:
     inspected = client.inspect_run(run)
     _check_answered(inspected.unanswered)
     kept = {found.sequence for found in inspected.sequences}
@@ -103,25 +212,12 @@ def write(client: Client, run: Run, path: str) -> Exported:
         except NotFound:  # forgotten meanwhile
             return None
 
-    sequences = set()
-    positions = 0
-    unfinished = f"{path}.unfinished"
-    columns = schema()
-    try:
-        with pa.parquet.ParquetWriter(unfinished, columns, compression="zstd") as file:
-            for parts in _batches(client, run):
-                # What is gone since it was listed has its rows: they are missing.
-                records = client.fetch_top_k(run, [part.slice for part in parts])
-                if any(gap.reason is MissingReason.STORE_DOWN for gap in records.missing):
-                    raise Unavailable(grpc.StatusCode.UNAVAILABLE, "a server or a store is down")
-                file.write_table(pa.table(_rows(parts, records, inspect), schema=columns))
-                sequences.update((part.slice.sequence, part.slice.attempt) for part in parts)
-                positions += len(records)
-        os.replace(unfinished, path)
-    finally:
-        if os.path.exists(unfinished):
-            os.remove(unfinished)
-    return Exported(len(sequences), positions)
+    for parts in _batches(client, run):
+        # Positions that are gone since they were listed keep their rows: they are missing.
+        records = client.fetch_top_k(run, [part.slice for part in parts])
+        if any(gap.reason is MissingReason.STORE_DOWN for gap in records.missing):
+            raise Unavailable(grpc.StatusCode.UNAVAILABLE, "a server or a store is down")
+        yield parts, _rows(parts, records, inspect)
 
 
 def _check_answered(unanswered: Sequence[int]) -> None:
@@ -129,15 +225,15 @@ def _check_answered(unanswered: Sequence[int]) -> None:
         raise Unavailable(grpc.StatusCode.UNAVAILABLE, f"servers {list(unanswered)} give no answer")
 
 
-def _listed(client: Client, run: Run) -> Iterator[pb.ListSequencesResponse.Sequence]:
-    request = pb.ListSequencesRequest(run=run.to_proto())
+def _listed(client: Client, run: Run) -> Iterator[ListedSequence]:
+    after = None
     while True:
-        page = client._service.ListSequences(request)
+        page = client.list_sequences(run, after=after)
         _check_answered(page.unanswered)
-        yield from page.sequences
+        yield from page
         if not page.more:
             return
-        request.after.CopyFrom(page.sequences[-1].sequence)
+        after = page[-1].sequence
 
 
 def _batches(client: Client, run: Run) -> Iterator[List[_Part]]:
@@ -159,9 +255,7 @@ def _batches(client: Client, run: Run) -> Iterator[List[_Part]]:
         yield batch
 
 
-def _rows(parts: List[_Part], records: TopKRecords, inspect: _Inspect) -> Dict[str, Any]:
-    import pyarrow as pa
-
+def _rows(parts: List[_Part], records: TopKRecords, inspect: _Inspect) -> _Batch:
     slices = [part.slice for part in parts]
     lengths = [part.length for part in slices]
     missing = np.full(len(records), None, object)
@@ -171,20 +265,22 @@ def _rows(parts: List[_Part], records: TopKRecords, inspect: _Inspect) -> Dict[s
     unknown = missing.astype(bool)
     positions = np.concatenate([np.arange(part.first_position, part.first_position + part.length) for part in slices])
     used = records.ids >= 0
-    columns = {
-        "sequence": pa.array(np.repeat([part.sequence for part in slices], lengths), pa.string()),
-        "attempt": np.repeat([part.attempt for part in slices], lengths).astype(np.uint32),
-        "position": positions.astype(np.uint32),
-        "newest_policy_version": np.repeat(
-            np.array([part.listed.policy_version for part in parts], np.uint64), lengths
-        ),
-        "missing": pa.array(missing, pa.string()),
-        "sampled_id": pa.array(records.sampled_ids, mask=unknown),
-        "sampled_log_prob": pa.array(records.sampled_log_probs, mask=unknown),
-        "ids": _lists(records.ids, used, unknown),
-        "log_probs": _lists(records.log_probs, used, unknown),
+
+    def of_parts(values: Iterable[Any], dtype: Any) -> _Column:
+        return _Column(np.repeat(np.array(list(values), dtype), lengths), np.zeros(len(records), bool))
+
+    return {
+        "sequence": of_parts((part.sequence for part in slices), object),
+        "attempt": of_parts((part.attempt for part in slices), np.uint32),
+        "position": _Column(positions.astype(np.uint32), np.zeros(len(records), bool)),
+        "newest_policy_version": of_parts((part.listed.policy_version for part in parts), np.uint64),
+        "missing": _Column(missing, ~unknown),
+        "sampled_id": _Column(records.sampled_ids, unknown),
+        "sampled_log_prob": _Column(records.sampled_log_probs, unknown),
+        "ids": _Column(records.ids, unknown, used),
+        "log_probs": _Column(records.log_probs, unknown, used),
+        **_evaluated(slices, positions, records, inspect),
     }
-    return {**columns, **_evaluated(slices, positions, records, inspect)}
 
 
 # The columns of scored positions, by the array of SequenceInspection that each has values of.
@@ -199,9 +295,7 @@ _SCORED = {
 
 def _evaluated(
     slices: Sequence[Slice], positions: np.ndarray, records: TopKRecords, inspect: _Inspect
-) -> Dict[str, Any]:
-    import pyarrow as pa
-
+) -> _Batch:
     count = len(records)
     # 0: not known.
     decisions = np.zeros(count, np.uint8)
@@ -227,17 +321,8 @@ def _evaluated(
     for decision in Decision:
         names[decision] = decision.name.lower()
     return {
-        "draw": pa.array(draws, mask=~known),
-        "decision": pa.array(names[decisions], pa.string()),
-        **{column: pa.array(values[name], mask=~scored) for name, (column, _) in _SCORED.items()},
-        "current_log_probs": _lists(current, records.ids >= 0, ~scored),
+        "draw": _Column(draws, ~known),
+        "decision": _Column(names[decisions], ~known),
+        **{column: _Column(values[name], ~scored) for name, (column, _) in _SCORED.items()},
+        "current_log_probs": _Column(current, ~scored, records.ids >= 0),
     }
-
-
-def _lists(values: np.ndarray, used: np.ndarray, null: np.ndarray) -> pa.Array:
-    """[N, K] as a list of each row's used values; null rows have none."""
-    import pyarrow as pa
-
-    used = used & ~null[:, None]
-    offsets = np.concatenate([[0], np.cumsum(used.sum(axis=1))]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values[used]), mask=pa.array(null))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional, Tuple
+from typing import Iterable, List, Optional, Tuple
 
 import numpy as np
 
@@ -12,6 +12,43 @@ from sis.evaluation import Totals
 from sis.records import SequenceRef
 from sis.v1 import ratio_service_pb2 as pb
 from sis.wire.messages import read
+
+
+@dataclass(frozen=True)
+class ListedSequence:
+    """A sequence that a server has in memory."""
+
+    sequence: SequenceRef
+    # One past the highest position.
+    committed_length: int
+    # Fewer where blocks have not come.
+    positions: int
+    sealed: bool
+    # No trainer has fetched or evaluated it. False where a store keeps what is evicted.
+    unread: bool
+    # The newest of its positions.
+    policy_version: int
+    bytes: int
+
+
+class Sequences(List[ListedSequence]):
+    """A page of the list of sequences, by the bytes of the id, then by attempt."""
+
+    def __init__(
+        self,
+        sequences: Iterable[ListedSequence] = (),
+        more: bool = False,
+        unanswered: Iterable[int] = (),
+        store_keeps_evicted: bool = False,
+    ) -> None:
+        super().__init__(sequences)
+        # Whether there are more after these.
+        self.more = more
+        # As of Runs.
+        self.unanswered: Tuple[int, ...] = tuple(unanswered)
+        # A store keeps what memory has evicted: what is not listed may be there.
+        self.store_keeps_evicted = store_keeps_evicted
+
 
 @dataclass(frozen=True)
 class InspectedSequence:

@@ -50,8 +50,10 @@ from sis.history import History as History
 from sis.history import Stretch as Stretch
 from sis.inspection import Deviation as Deviation
 from sis.inspection import InspectedSequence as InspectedSequence
+from sis.inspection import ListedSequence as ListedSequence
 from sis.inspection import RunInspection as RunInspection
 from sis.inspection import SequenceInspection as SequenceInspection
+from sis.inspection import Sequences as Sequences
 from sis.inspection import TokenCounts as TokenCounts
 from sis.server_process import LocalServer as LocalServer
 from sis.server_process import local_server as local_server

@@ -7,6 +7,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Iterable, List, Optional, Tuple
 
+from sis.evaluation import Totals
 from sis.v1 import ratio_service_pb2 as pb
 from sis.wire.messages import read
 
@@ -125,6 +126,10 @@ class RunStatus:
     leases: int
     # The draw that was evaluated last; None before the first.
     last_draw: Optional[int]
+    # Its totals.
+    last_totals: Optional[Totals]
+    # Seconds since 1970-01-01 00:00 UTC.
+    last_evaluated_at: Optional[float]
     # Sequences held that no fetch or evaluation has named yet. 0 if the server has a store.
     unread_sequences: int
     # Who created the run; empty if the server does not ask who calls.

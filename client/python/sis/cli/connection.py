@@ -65,9 +65,10 @@ class Connection:
         if "token_file" in given:
             given["token"] = ""
         if given.get("token_file") == "-":
-            given.update(token_file="", token=sys.stdin.read().strip())
-            if not given["token"]:
+            words = sys.stdin.read().split()
+            if not words:
                 fail("credentials: standard input holds no token")
+            given.update(token_file="", token=words[0])
         return dataclasses.replace(own, **given)
 
     def client(self, timeout: float = 60.0) -> Client:
@@ -75,14 +76,12 @@ class Connection:
         from sis import Client
 
         addresses = self.addresses
-        if not addresses:
-            fail("--server: names no server")
         try:
             return Client(
                 addresses[0] if len(addresses) == 1 else addresses, timeout=timeout, credentials=self.credentials()
             )
-        except (OSError, ValueError) as error:
-            fail(f"credentials: {error}")
+        except (OSError, ValueError) as error:  # of credentials, or an address stands twice
+            fail(str(error))
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[Client]:
@@ -105,7 +104,7 @@ class Connection:
                 if isinstance(state, Error) and is_unreachable(state)
             ]
             if silent:
-                fail("; ".join([not_found.message] * (not_found is not None) + silent))
+                fail("; ".join(silent if not_found is None else [not_found.message, *silent]))
             if not_found is not None:
                 raise not_found
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import typer
 
 from sis import __version__
-from sis.cli import runs, server, web
+from sis.cli import exports, runs, sequences, server, steps, top, web
 from sis.cli.failure import FAILED
 
 app = typer.Typer(
@@ -28,9 +28,18 @@ def _noun(name: str, help: str) -> typer.Typer:
 run_commands = _noun("run", "Runs of the service.")
 run_commands.command("list")(runs.list_runs)
 run_commands.command("show")(runs.show)
+run_commands.command("inspect")(sequences.inspect_run)
 run_commands.command("delete")(runs.delete)
+step_commands = _noun("step", "Optimiser steps: all evaluations of one draw.")
+step_commands.command("list")(steps.list_steps)
+step_commands.command("show")(steps.show)
+sequence_commands = _noun("sequence", "Sequences and their tokens.")
+sequence_commands.command("list")(sequences.list_sequences)
+sequence_commands.command("show")(sequences.show)
 server_commands = _noun("server", "The servers themselves.")
 server_commands.command("show")(server.show)
+app.command("top")(top.top)
+app.command("export")(exports.export)
 app.command("web")(web.web)
 
 

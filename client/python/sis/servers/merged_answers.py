@@ -33,6 +33,9 @@ def merged_run(runs: Sequence[pb.Run]) -> pb.Run:
     draws = [run.last_draw for run in runs if run.HasField("last_draw")]
     if draws:
         merged.last_draw = max(draws)
+        last = [run.last_totals for run in runs if run.HasField("last_draw") and run.last_draw == merged.last_draw]
+        merged.last_totals.CopyFrom(sums.summed(last))
+        merged.last_evaluated_at = max(run.last_evaluated_at for run in runs)
     return merged
 
 

@@ -1,0 +1,67 @@
+"""sisctl export."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from typing import Optional
+
+import typer
+
+from sis.cli.connection import Connection, connected, find_run
+from sis.cli.failure import fail, need
+from sis.cli.runs import RUN
+
+
+class Format(str, enum.Enum):
+    parquet = "parquet"
+    csv = "csv"
+    json = "json"
+
+
+_BY_ENDING = {"parquet": Format.parquet, "csv": Format.csv, "json": Format.json, "jsonl": Format.json}
+
+
+@connected
+def export(
+    connection: Connection,
+    run: str = RUN,
+    file: str = typer.Argument("-", metavar="[FILE]", show_default=False, help="File to write; -: standard output."),
+    format: Optional[Format] = typer.Option(
+        None, "--format", "-f", show_default=False, help="Without it the ending of FILE says; lines of JSON for -."
+    ),
+) -> None:
+    """Exports what a run has in memory: Parquet, CSV or lines of JSON, a row per position.
+
+    \b
+    Columns: sequence, attempt, position, newest_policy_version (of the sequence), missing (the reason
+    why there is no record), sampled_id, sampled_log_prob, ids, log_probs (the set, most probable first,
+    in nats). Of the last evaluation, where its values are kept: draw, decision, log_ratio,
+    acceptance_probability, log_envelope, residual_mass, staleness, current_log_probs.
+    Records are read, and so leave their place among the unread ones. Parquet needs pyarrow.
+
+    \b
+    Examples:
+      sisctl export math-7b math-7b.parquet
+      sisctl export math-7b | jq -c 'select(.decision == "rejected") | [.sequence, .position]'
+    """
+    ending = file.rpartition(".")[2].lower()
+    if format is None:
+        format = Format.json if file == "-" else _BY_ENDING.get(ending)
+    if format is None:
+        raise typer.BadParameter(f"{file!r} ends in none of {', '.join(_BY_ENDING)}", param_hint="--format")
+    if format is Format.parquet:
+        need("pyarrow", "export")
+    with connection.whole() as client:
+        from sis.export import write, write_to
+
+        found = find_run(client, run).run
+        if file == "-":
+            write_to(client, found, sys.stdout.buffer, format.value)
+            sys.stdout.flush()
+            return
+        try:
+            written = write(client, found, file, format.value)
+        except OSError as error:
+            fail(f"{file}: {error.strerror or error}")
+        typer.echo(f"wrote {written.positions} positions of {written.sequences} sequences to {file}")

@@ -1,0 +1,364 @@
+"""sisctl sequence list, show; run inspect."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import TYPE_CHECKING, Iterator, List, Optional
+
+import typer
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from sis.cli.connection import Connection, connected, find_run
+from sis.cli.failure import fail
+from sis.cli.output import OUTPUT, Output, console, number_text, print_json, share_text, table
+from sis.cli.runs import RUN
+from sis.cli.verdicts import reason_text
+
+if TYPE_CHECKING:
+    from sis import RunInspection, SequenceInspection, SequenceRef
+    from sis.token_texts import TokenTexts
+
+_STYLES = {"ACCEPTED": "green", "REJECTED": "red", "OUTSIDE_TOP_K": "magenta", "MISSING": "yellow", "MASKED": "dim"}
+_NAMES = {"OUTSIDE_TOP_K": "outside top-K"}
+
+TOKENIZER = typer.Option(
+    None, "--tokenizer", metavar="FILE", show_default=False,
+    help="A Hugging Face tokenizer.json, for the texts of tokens; -: standard input.",
+)  # fmt: skip
+
+
+@connected
+def list_sequences(connection: Connection, run: str = RUN, output: Output = OUTPUT) -> None:
+    """Lists what a run has in memory, sequence by sequence.
+
+    \b
+    LENGTH is one past the highest position. Fewer POSITIONS: blocks have not come. READ: a trainer has
+    fetched or evaluated it. VERSION is the newest policy version. Sequences that only a store has are
+    not listed; where there is a store, a last line says so (in JSON store_keeps_evicted).
+
+    \b
+    Examples:
+      sisctl sequence list math-7b
+      sisctl sequence list math-7b -o json | jq '.sequences[] | select(.unread).sequence.id'
+    """
+    from sis import Sequences
+
+    with connection.whole() as client:
+        found = find_run(client, run).run
+        everything = Sequences()
+        after: Optional[SequenceRef] = None
+        rows = table(
+            "SEQUENCE", "ATTEMPT", "LENGTH", "POSITIONS", "SEALED", "READ", "VERSION", "BYTES", left=["SEQUENCE"]
+        )
+        while True:
+            page = client.list_sequences(found, after=after)
+            everything += page
+            for listed in page:
+                rows.add_row(
+                    escape(listed.sequence.id),
+                    str(listed.sequence.attempt),
+                    str(listed.committed_length),
+                    str(listed.positions),
+                    "yes" if listed.sealed else "no",
+                    "no" if listed.unread else "yes",
+                    str(listed.policy_version),
+                    str(listed.bytes),
+                )
+            if not page.more:
+                break
+            after = page[-1].sequence
+        if output is Output.json:
+            print_json(
+                {"sequences": list(everything), "store_keeps_evicted": page.store_keeps_evicted,
+                 "unanswered": page.unanswered}
+            )  # fmt: skip
+            return
+        console.print(rows)
+        if page.store_keeps_evicted:
+            console.print("These are in memory; others may have been evicted, and be in the store.")
+
+
+@connected
+def inspect_run(
+    connection: Connection, run: str = RUN, tokenizer: Optional[str] = TOKENIZER, output: Output = OUTPUT
+) -> None:
+    """Shows what stands out in a run: sequences, the most rejected tokens, the largest ratios.
+
+    \b
+    The server keeps the last evaluated values of a sample of sequences (--inspected_bytes); sisctl
+    sequence show opens one of them. LOG W is log p - log q of the sampled token, in nats. NOT KEPT:
+    positions that were evaluated, but had no space.
+
+    \b
+    Examples:
+      sisctl run inspect math-7b
+      sisctl run inspect math-7b --tokenizer Qwen3-8B/tokenizer.json
+    """
+    tokens = _Tokens(tokenizer)
+    with connection.whole() as client:
+        inspection = client.inspect_run(find_run(client, run).run)
+        if output is Output.json:
+            print_json(inspection)
+            return
+        if not inspection.sequences:
+            console.print("nothing has been evaluated, or nothing is kept")
+            return
+        for part in _overview(inspection, tokens):
+            console.print(part)
+
+
+@connected
+def show(
+    connection: Connection,
+    run: str = RUN,
+    sequence: str = typer.Argument(..., metavar="SEQUENCE", help="Id of the sequence."),
+    attempt: int = typer.Option(0, min=0, help="Attempt of the sequence."),
+    position: Optional[int] = typer.Option(None, min=0, show_default=False, help="Open one position."),
+    tokenizer: Optional[str] = TOKENIZER,
+    output: Output = OUTPUT,
+) -> None:
+    """Shows a sequence token by token, coloured by decision, as last evaluated.
+
+    \b
+    LOG W is log p - log q of the sampled token, in nats; A the probability that the draw accepts;
+    RESIDUAL the current policy's mass outside the recorded tokens; BEHIND policy versions. With
+    --position: the recorded tokens of one position. The server keeps a sample of the sequences: sisctl
+    run inspect lists them.
+
+    \b
+    Examples:
+      sisctl sequence show math-7b prompt-17 --tokenizer Qwen3-8B/tokenizer.json
+      sisctl sequence show math-7b prompt-17 --attempt 1 --position 211
+    """
+    tokens = _Tokens(tokenizer)
+    with connection.client() as client:
+        inspection = client.inspect_sequence(find_run(client, run).run, (sequence, attempt))
+    if output is Output.json:
+        print_json(inspection)
+        return
+    if position is None:
+        parts = _sequence(inspection, tokens, with_texts=tokenizer is not None)
+    else:
+        parts = _position(inspection, position, tokens)
+    for part in parts:
+        console.print(part)
+
+
+class _Tokens:
+    """The texts of tokens, as far as they are known."""
+
+    def __init__(self, tokenizer: Optional[str]) -> None:
+        """`tokenizer`: a file, or - for standard input; None: no text is known. Fails if it is no
+        tokenizer.json."""
+        from sis import token_texts
+
+        self._texts: TokenTexts = {}
+        if tokenizer is None:
+            return
+        try:
+            given = tokenizer == "-"
+            self._texts = token_texts.parse(sys.stdin.buffer.read()) if given else token_texts.read(tokenizer)
+        except OSError as error:
+            fail(f"--tokenizer: {tokenizer}: {error.strerror}")
+        except ValueError as error:
+            fail(f"--tokenizer: {error}")
+
+    def named(self, token: int) -> str:
+        """The text in quotes, and the id."""
+        return f'"{_visible(self._texts[token])}" #{token}' if token in self._texts else f"#{token}"
+
+    def running(self, token: int) -> str:
+        """The token as it stands in a text."""
+        text = _visible(self._texts[token]) if token in self._texts else f"#{token} "
+        return text.replace("\\n", "\\n\n")
+
+
+def _visible(text: str) -> str:
+    """Escapes what would move the cursor."""
+    named = {"\n": "\\n", "\t": "\\t"}
+    return "".join(
+        character if character.isprintable() else named.get(character, f"\\x{ord(character):02X}")
+        for character in text
+    )
+
+
+def _range(begin: int, end: int) -> str:
+    return str(begin) if end - begin == 1 else f"{begin}-{end - 1}"
+
+
+def _signed(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:+.4f}"
+
+
+def _name(sequence: SequenceRef) -> str:
+    return escape(sequence.id if sequence.attempt == 0 else f"{sequence.id} attempt {sequence.attempt}")
+
+
+def _overview(inspection: RunInspection, tokens: _Tokens) -> Iterator[RenderableType]:
+    rows = table("SEQUENCE", "DRAW", "POSITIONS", "ACCEPTED", "D/TOKEN", "MISSING", "NOT KEPT", left=["SEQUENCE"])
+    for kept in inspection.sequences:
+        rows.add_row(
+            _name(kept.sequence),
+            str(kept.draw),
+            str(kept.positions),
+            share_text(kept.totals.accept_rate),
+            number_text(kept.totals.mean_d),
+            str(kept.totals.missing),
+            _range(kept.cut_begin, kept.cut_end) if kept.cut_end else "-",
+        )
+    yield rows
+    yield ""
+    rows = table("LARGEST |LOG W|", "DRAW", "POSITION", "LOG W", "TOKEN", left=["LARGEST |LOG W|", "TOKEN"])
+    for found in inspection.deviations:
+        rows.add_row(
+            _name(found.sequence),
+            str(found.draw),
+            str(found.position),
+            _signed(found.log_ratio),
+            escape(tokens.named(found.token_id)),
+        )
+    yield rows
+    yield ""
+    name = "TOKEN, MOST REJECTED FIRST"
+    rows = table(name, "ACCEPTED", "REJECTED", "TOO HIGH BY AT MOST", left=[name])
+    for token in inspection.tokens:
+        rows.add_row(escape(tokens.named(token.token_id)), str(token.accepted), str(token.rejected), str(token.max_error))
+    yield rows
+
+
+def _decisions(inspection: SequenceInspection) -> List[Text]:
+    """The decision about each position, in words and colour."""
+    from sis import Decision, MissingReason
+
+    def words(index: int) -> str:
+        decision = inspection.decisions[index]
+        if decision == Decision.MISSING:
+            return f"missing: {reason_text(MissingReason(inspection.missing_reasons[index]))}"
+        # The trainer's mask leaves out tokens that no policy generated, and tokens that are not in its
+        # loss: these have a record.
+        if decision == Decision.MASKED:
+            return "not in the loss" if inspection.sampled_ids[index] >= 0 else "not generated by the policy"
+        name = names.get(decision, "not evaluated")
+        return _NAMES.get(name, name.lower())
+
+    names = {decision.value: decision.name for decision in Decision}
+    return [
+        Text(words(index), _STYLES.get(names.get(decision, ""), "dim"))
+        for index, decision in enumerate(inspection.decisions.tolist())
+    ]
+
+
+def _scored(inspection: SequenceInspection) -> List[bool]:
+    from sis import Decision
+
+    scored = (Decision.ACCEPTED, Decision.REJECTED, Decision.OUTSIDE_TOP_K)
+    return [decision in scored for decision in inspection.decisions.tolist()]
+
+
+def _sequence(inspection: SequenceInspection, tokens: _Tokens, with_texts: bool) -> Iterator[RenderableType]:
+    decisions, scored = _decisions(inspection), _scored(inspection)
+    ids = inspection.sampled_ids.tolist()
+    legend = Text(f"draw {inspection.draw}: ")
+    for name, style in _STYLES.items():
+        legend.append(_NAMES.get(name, name.lower()), style).append("  ")
+    yield legend
+    if with_texts:
+        whole = Text()
+        for token, decision in zip(ids, decisions):
+            whole.append(tokens.running(token) if token >= 0 else "…", decision.style)
+        yield whole
+        yield ""
+    rows = table("POSITION", "TOKEN", "DECISION", "LOG W", "A", "RESIDUAL", "BEHIND", left=["TOKEN", "DECISION"])
+    index = 0
+    while index < len(ids):
+        first = index
+        position = inspection.first_position + first
+        decision = decisions[first]
+        index += 1
+        if scored[first]:
+            rows.add_row(
+                str(position),
+                Text(tokens.named(ids[first]), decision.style),
+                decision,
+                _signed(inspection.log_ratios[first]),
+                number_text(inspection.acceptance_probabilities[first]),
+                number_text(inspection.residual_masses[first]),
+                str(inspection.staleness[first]),
+            )
+        elif ids[first] >= 0:
+            rows.add_row(str(position), Text(tokens.named(ids[first]), decision.style), decision)
+        else:  # one row for positions without a token that have the same decision
+            while index < len(ids) and ids[index] < 0 and decisions[index] == decision:
+                index += 1
+            rows.add_row(_range(position, inspection.first_position + index), "", decision)
+    yield rows
+    if inspection.cut_end:
+        cut = _range(inspection.cut_begin, inspection.cut_end)
+        yield f"{cut}: evaluated, but not kept: no space in --inspected_bytes"
+
+
+def _position(inspection: SequenceInspection, position: int, tokens: _Tokens) -> Iterator[RenderableType]:
+    index = position - inspection.first_position
+    end = inspection.first_position + len(inspection.decisions)
+    if not 0 <= index < len(inspection.decisions):
+        cut = _range(inspection.cut_begin, inspection.cut_end) if inspection.cut_end else ""
+        no_space = f"; for {cut} there was no space in --inspected_bytes" if cut else ""
+        fail(
+            f"position {position} is not kept: of this sequence [{inspection.first_position}, {end}) are{no_space}"
+        )
+    token = int(inspection.sampled_ids[index])
+    yield Text(f"position {position}: {tokens.named(token)}")
+    decision = _decisions(inspection)[index]
+    if not _scored(inspection)[index]:
+        yield decision
+        return
+    log_q, log_w = float(inspection.sampled_log_probs[index]), float(inspection.log_ratios[index])
+    envelope = float(inspection.log_envelopes[index])
+    sentence = Text.assemble(decision, _reason(inspection, index))
+    sentence.append(f"; its ratio is w = {number_text(_exp(log_w))}")
+    yield sentence
+    age = int(inspection.staleness[index])
+    yield Text(
+        f"log q {number_text(log_q)}, log p {number_text(log_q + log_w)}, log w {_signed(log_w)}, log M "
+        f"{number_text(envelope)}, residual mass {number_text(inspection.residual_masses[index])}, "
+        f"{abs(age)} policy versions {'ahead' if age < 0 else 'behind'}\n"
+    )
+    rows = table("", "RECORDED TOKEN", "BEHAVIOUR", "CURRENT", "LOG RATIO", "", left=["", "RECORDED TOKEN"])
+    slots = zip(
+        inspection.top_k_ids[index].tolist(), inspection.top_k_log_probs[index], inspection.current_log_probs[index]
+    )
+
+    def add(mark: str, token: int, q: float, p: float, ratio: float, note: str = "") -> None:
+        rows.add_row(mark, escape(tokens.named(token)), number_text(_exp(q)), number_text(_exp(p)), _signed(ratio), note)
+
+    for slot, q, p in slots:
+        if slot >= 0:
+            # float32, as the envelope.
+            ratio = p - q
+            add(">" if slot == token else "", slot, q, p, ratio, "M" if ratio == inspection.log_envelopes[index] else "")
+    if decision.plain == "outside top-K":
+        add(">", token, log_q, log_q + log_w, log_w)
+    yield rows
+    yield "\n> sampled   M sets the envelope"
+
+
+def _reason(inspection: SequenceInspection, index: int) -> str:
+    from sis import Decision
+
+    a = number_text(inspection.acceptance_probabilities[index])
+    uniform = number_text(inspection.uniforms[index])
+    decision = inspection.decisions[index]
+    if decision == Decision.OUTSIDE_TOP_K:
+        return ": not among the recorded tokens, so never accepted"
+    return f": the uniform {uniform} is {'' if decision == Decision.ACCEPTED else 'not '}below a = {a}"
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf

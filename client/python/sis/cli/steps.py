@@ -1,0 +1,206 @@
+"""sisctl step list, show."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Callable, Iterable, Iterator, Mapping, Tuple
+
+import typer
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sis.cli.connection import Connection, connected, find_run
+from sis.cli.failure import fail
+from sis.cli.output import OUTPUT, Output, console, count_text, number_text, print_json, properties, share_text, table
+from sis.cli.runs import RUN
+from sis.cli.verdicts import reason_text
+
+if TYPE_CHECKING:
+    from sis import CorrectionTotals, Distributions, Histogram, Step, Totals
+
+DRAW = typer.Argument("latest", metavar="[DRAW]", show_default=False, help="Number of the draw; latest (the default).")
+
+
+@connected
+def list_steps(connection: Connection, run: str = RUN, output: Output = OUTPUT) -> None:
+    """Lists the draws whose totals are kept, oldest first.
+
+    \b
+    A step is all evaluations of one draw, over all ranks. D, D_SIS and LOG_M are means over the
+    scored tokens, in nats.
+
+    \b
+    Examples:
+      sisctl step list math-7b
+      sisctl step list math-7b -o json | jq '.steps[] | {draw, d: .totals.d}'
+    """
+    with connection.whole() as client:
+        steps = client.list_steps(find_run(client, run).run)
+        if output is Output.json:
+            kept = [{"draw": draw, **vars(step)} for draw, step in steps.items()]
+            print_json({"steps": kept, "unanswered": steps.unanswered})
+        else:
+            console.print(step_table(steps.items()))
+
+
+@connected
+def show(connection: Connection, run: str = RUN, draw: str = DRAW, output: Output = OUTPUT) -> None:
+    """Shows the totals of one draw over all ranks: decisions, deviation, what is missing, distributions.
+
+    \b
+    Means are over the scored positions: accepted, rejected or outside top-K. k3 estimates
+    KL(behaviour || current).
+    A correction's weight multiplies advantage * grad log p: "plain" is the ratio w, "clipped" is w cut
+    to [0.8, 1.2], "applied" the modified ratio; others were observed. ESS is the effective sample size
+    as a share of the positions.
+
+    \b
+    Examples:
+      sisctl step show math-7b
+      sisctl step show math-7b 1200 -o json
+    """
+    if draw != "latest" and not (draw.isdecimal() and int(draw) < 2**64):
+        raise typer.BadParameter(f"{draw!r} is neither a number nor latest", param_hint="DRAW")
+    with connection.whole() as client:
+        status = find_run(client, run)
+        number = status.last_draw if draw == "latest" else int(draw)
+        if number is None:
+            fail(f"run '{run}': no draw has been evaluated")
+        step = client.get_step(status.run, number)
+        if output is Output.json:
+            print_json({"draw": number, **vars(step)})
+            return
+        for part in _parts(number, step):
+            console.print(part)
+
+
+def seen(totals: Totals) -> int:
+    """Scored and missing tokens."""
+    return totals.scored + totals.missing
+
+
+def missing_share(totals: Totals) -> float:
+    return totals.missing / seen(totals) if seen(totals) else math.nan
+
+
+def step_table(steps: Iterable[Tuple[int, Step]]) -> Table:
+    """A row for each draw."""
+    rows = table("DRAW", "TOKENS", "ACCEPT", "EXPECTED", "D/TOKEN", "D_SIS", "LOG_M", "RESIDUAL", "K3", "MISSING")
+    for draw, step in steps:
+        totals = step.totals
+        rows.add_row(
+            str(draw),
+            count_text(seen(totals)),
+            share_text(totals.accept_rate),
+            share_text(totals.mean_expected_acceptance),
+            number_text(totals.mean_d),
+            number_text(totals.mean_d_sis),
+            number_text(totals.mean_log_envelope),
+            share_text(totals.mean_residual_mass),
+            number_text(totals.mean_k3),
+            share_text(missing_share(totals)),
+        )
+    return rows
+
+
+def correction_table(corrections: Mapping[str, CorrectionTotals]) -> Table:
+    rows = table(
+        "CORRECTION", "ESS", "TOUCHED", "ZEROED", "WEIGHT", "|LOG WEIGHT|", "GRADIENT", left=["CORRECTION"]
+    )
+    for name, totals in corrections.items():
+
+        def mean(total: float, text: Callable[[float], str] = number_text) -> str:
+            return text(total / totals.positions if totals.positions else math.nan)
+
+        rows.add_row(
+            name,
+            mean(totals.effective_sample_size, share_text),
+            mean(totals.touched, share_text),
+            mean(totals.zeroed, share_text),
+            mean(totals.weight),
+            mean(totals.abs_log_weight),
+            mean(totals.gradient_mass),
+        )
+    return rows
+
+
+def prefix_table(step: Step) -> Table:
+    rows = table("TOP-K", "EXPECTED", "RESIDUAL", "TOKENS")
+    for point in step.prefix_curve:
+        means = (
+            share_text(total / point.positions if point.positions else math.nan)
+            for total in (point.expected_acceptance, point.residual_mass)
+        )
+        rows.add_row(str(point.top_k), *means, count_text(point.positions))
+    return rows
+
+
+def _parts(draw: int, step: Step) -> Iterator[RenderableType]:
+    totals = step.totals
+    violations = Text(str(totals.envelope_violations), "bold red" if totals.envelope_violations else "")
+    yield properties(
+        [
+            ("draw", draw),
+            ("sequences", step.sequences),
+            ("accepted", totals.accepted),
+            ("rejected", totals.rejected),
+            ("outside top-K", totals.outside_top_k),
+            ("missing", totals.missing),
+            ("masked", totals.masked),
+            ("envelope violations", violations),
+            ("accept rate", share_text(totals.accept_rate)),
+            ("expected accept rate", share_text(totals.mean_expected_acceptance)),
+            ("mean acceptance probability", share_text(totals.mean_acceptance_probability)),
+            ("D, D_SIS (nats)", f"{number_text(totals.d)}, {number_text(totals.d_sis)}"),
+            ("D, D_SIS per token", f"{number_text(totals.mean_d)}, {number_text(totals.mean_d_sis)}"),
+            ("mean k3 (nats)", number_text(totals.mean_k3)),
+            ("mean log-envelope (nats)", number_text(totals.mean_log_envelope)),
+            ("mean residual mass", share_text(totals.mean_residual_mass)),
+            *([("not counted, no space", step.uncounted_positions)] if step.uncounted_positions else []),
+        ]
+    )
+    if step.missing:
+        yield ""
+        yield properties((f"missing: {reason_text(reason)}", count) for reason, count in step.missing.items())
+    if step.prefix_curve:
+        yield ""
+        yield prefix_table(step)
+    if step.corrections:
+        yield ""
+        yield correction_table(step.corrections)
+    if step.distributions is not None:
+        yield from _distributions(step.distributions)
+
+
+def _distributions(distributions: Distributions) -> Iterator[RenderableType]:
+    for name, histogram in (
+        ("|LOG W| (NATS)", distributions.abs_log_ratio),
+        ("LOG-ENVELOPE (NATS)", distributions.log_envelope),
+        ("RESIDUAL MASS", distributions.residual_mass),
+        ("ACCEPTANCE PROBABILITY", distributions.acceptance_probability),
+    ):
+        if any(histogram.counts):
+            yield ""
+            yield _histogram_table(name, histogram)
+    ratios = table("RATIO", "TOKENS", left=["RATIO"])
+    for bound, positions in distributions.ratios_beyond.items():
+        ratios.add_row(f"{'<' if bound < 1 else '>'} {bound:.6g}", str(positions))
+    behind = table("POLICY VERSIONS BEHIND", "ACCEPTED", "REJECTED", "OUTSIDE", left=["POLICY VERSIONS BEHIND"])
+    for part in distributions.staleness:
+        versions = "ahead" if part.ahead else f"{part.first} or more" if part.last is None else f"{part.first}"
+        if not part.ahead and part.last is not None and part.last != part.first:
+            versions = f"{part.first} to {part.last}"
+        behind.add_row(versions, str(part.accepted), str(part.rejected), str(part.outside_top_k))
+    yield from ("", ratios, "", behind)
+
+
+def _histogram_table(name: str, histogram: Histogram) -> Table:
+    """Upper bounds, of buckets that hold something."""
+    rows = table(name, "TOKENS", "SHARE", "", left=[name, ""])
+    everything = sum(histogram.counts)
+    bounds = [*(f"<= {bound:.6g}" for bound in histogram.upper_bounds), "above"]
+    for bound, count in zip(bounds, histogram.counts):
+        if count:
+            rows.add_row(bound, str(count), share_text(count / everything), "▇" * round(30 * count / everything))
+    return rows

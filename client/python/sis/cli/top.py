@@ -1,0 +1,174 @@
+"""sisctl top."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Tuple
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.text import Text
+
+from sis.cli.connection import Connection, connected, find_run
+from sis.cli.output import bytes_text, console, count_text, number_text, share_text, table
+from sis.cli.server import server_text
+from sis.cli.steps import correction_table, missing_share, prefix_table, seen, step_table
+from sis.cli.verdicts import finding_texts, reason_text, verdict_text
+
+if TYPE_CHECKING:
+    from sis import Client, RunStatus, Step, Steps, Totals
+
+# Rows of the table of draws, and draws of a curve.
+_TABLE_DRAWS = 12
+_CURVE_DRAWS = 64
+
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+# Name, value and its text, and unit.
+_QUANTITIES: Tuple[Tuple[str, Callable[["Totals"], float], Callable[[float], str], str], ...] = (
+    ("accept rate", lambda totals: totals.accept_rate, share_text, ""),
+    ("expected", lambda totals: totals.mean_expected_acceptance, share_text, ""),
+    ("D", lambda totals: totals.mean_d, number_text, " nats/token"),
+    ("D_SIS", lambda totals: totals.mean_d_sis, number_text, " nats/token"),
+    ("log-envelope", lambda totals: totals.mean_log_envelope, number_text, " nats"),
+    ("residual mass", lambda totals: totals.mean_residual_mass, share_text, ""),
+    ("k3", lambda totals: totals.mean_k3, number_text, " nats/token"),
+    ("missing", missing_share, share_text, ""),
+)
+
+
+@connected
+def top(
+    connection: Connection,
+    run: Optional[str] = typer.Argument(None, metavar="[RUN]", show_default=False, help="Only this run, in detail."),
+    once: bool = typer.Option(False, "--once", help="Print what there is now, and end."),
+    interval: float = typer.Option(2.0, min=0.1, max=3600, help="Time between two looks, in seconds."),
+) -> None:
+    """Watches the servers and their runs, or one run, until Ctrl-C.
+
+    \b
+    Without RUN: all runs, the worst first, with the draw that was evaluated last and what is most wrong.
+    With RUN: its last draws, and all that is wrong. D, D_SIS, LOG_M and K3 are means over scored tokens,
+    in nats. ESS is the effective sample size, as a share of the tokens. In a browser: sisctl web.
+
+    \b
+    Examples:
+      sisctl top
+      sisctl top math-7b --interval 10
+      sisctl top math-7b --once | less
+    """
+    from sis import Error
+
+    if once:
+        with connection.whole() as client:
+            console.print(_frame(connection, client, run))
+        return
+    with connection.client() as client:
+        shown = _frame(connection, client, run)
+        answered = time.strftime("%H:%M:%S")
+        with Live(shown, console=console, screen=console.is_terminal, auto_refresh=False) as live:
+            try:
+                while True:
+                    time.sleep(interval)
+                    try:
+                        shown = _frame(connection, client, run)
+                        answered = time.strftime("%H:%M:%S")
+                        live.update(shown, refresh=True)
+                    except Error as error:
+                        since = Text.assemble((f"No answer since {answered}", "bold red"), f": {error.message}\n")
+                        live.update(Group(since, shown), refresh=True)
+            except KeyboardInterrupt:
+                pass
+
+
+def _frame(connection: Connection, client: Client, run: Optional[str]) -> RenderableType:
+    states = zip(connection.addresses, client.get_servers())
+    servers = [server_text(address, state) for address, state in states]
+    if run is None:
+        return Group(*servers, "", _runs(client.list_runs()))
+    status = find_run(client, run)
+    return Group(*servers, "", *_run(status, client.list_steps(status.run)))
+
+
+def _runs(runs: List[RunStatus]) -> RenderableType:
+    from sis import Totals
+
+    if not runs:
+        return "No runs yet: a trainer opens one."
+    rows = table(
+        "RUN", "VERDICT", "DRAW", "ACCEPT", "D/TOKEN", "D_SIS", "MISSING", "TOKENS", "MEMORY", "TASK, ALGORITHM, MODEL",
+        left=["RUN", "VERDICT", "TASK, ALGORITHM, MODEL"],
+    )  # fmt: skip
+    findings = []
+    for status in sorted(runs, key=lambda status: -status.verdict):
+        last = status.last_totals or Totals()
+        config = status.run.config
+        rows.add_row(
+            escape(status.run.id),
+            verdict_text(status.verdict),
+            "-" if status.last_draw is None else str(status.last_draw),
+            share_text(last.accept_rate),
+            number_text(last.mean_d),
+            number_text(last.mean_d_sis),
+            share_text(missing_share(last)),
+            count_text(status.positions),
+            bytes_text(status.bytes),
+            escape(", ".join(filter(None, (config.task, config.algorithm, config.model)))),
+        )
+        if status.findings:
+            findings.append(Text(f"{status.run.id}: {status.findings[0].reason}"))
+    return Group(rows, *([""] if findings else []), *findings)
+
+
+def _run(status: RunStatus, steps: Steps) -> Iterator[RenderableType]:
+    config = status.run.config
+    labels = ", ".join(filter(None, (config.task, config.algorithm, config.model)))
+    yield Text.assemble((status.run.id, "bold"), "  ", verdict_text(status.verdict), f"  {labels}")
+    yield Text(
+        f"  policy version {status.policy_version}  top-K {config.top_k}  {count_text(status.sequences)} sequences, "
+        f"{count_text(status.positions)} tokens, {bytes_text(status.bytes)}\n"
+    )
+    findings = list(finding_texts(status))
+    yield from findings
+    if findings:
+        yield ""
+    if not steps:
+        yield "Nothing evaluated yet."
+        return
+    last = list(steps.items())[-_CURVE_DRAWS:]
+    yield _curves([step for _, step in last])
+    yield ""
+    yield step_table(reversed(last[-_TABLE_DRAWS:]))
+    step = last[-1][1]
+    if step.corrections:
+        yield ""
+        yield correction_table(step.corrections)
+    yield ""
+    with_curve = [step for _, step in last if step.prefix_curve]
+    yield prefix_table(with_curve[-1]) if with_curve else Text(
+        "Accept rate against k: ask for it in an evaluation, for example prefix_curve=(1, 2, 4, 8).", "dim"
+    )
+
+
+def _curves(steps: List[Step]) -> RenderableType:
+    """The course of each quantity, with its last value."""
+    rows = table("", "", "", "", left=("", ""))
+    rows.show_header = False
+    rows.columns[1].justify = "right"
+    for name, value, text, unit in _QUANTITIES:
+        values = [value(step.totals) for step in steps]
+        rows.add_row(name, text(values[-1]), unit, _curve(values))
+    for reason in sorted({reason for step in steps for reason in step.missing}):
+        values = [step.missing.get(reason, 0) / max(seen(step.totals), 1) for step in steps]
+        rows.add_row(f"  {reason_text(reason)}", share_text(values[-1]), "", _curve(values))
+    return rows
+
+
+def _curve(values: List[float]) -> str:
+    """One character per value, from the smallest to the largest of them."""
+    finite = [value for value in values if value == value and abs(value) != float("inf")]
+    least, most = min(finite, default=0.0), max(finite, default=0.0)
+    scale = 7 / (most - least) if most > least else 0.0
+    return "".join(_LEVELS[round((value - least) * scale)] if value in finite else " " for value in values)
