@@ -15,7 +15,8 @@ import io
 import itertools
 import json
 import os
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, NamedTuple
+from typing import Optional, Sequence, Tuple
 
 import grpc
 import numpy as np
@@ -183,11 +184,8 @@ def _write_csv(file: BinaryIO, batches: Iterable[_Batch]) -> None:
     writer = csv.writer(text)
     writer.writerow(COLUMNS)
     for rows in batches:
-        columns = [
-            [value if value is None or rows[name].used is None else json.dumps(value) for value in rows[name].to_python()]
-            for name in COLUMNS
-        ]
-        writer.writerows(zip(*columns))
+        for row in zip(*(rows[name].to_python() for name in COLUMNS)):
+            writer.writerow([json.dumps(value) if isinstance(value, list) else value for value in row])
     text.detach()
 
 

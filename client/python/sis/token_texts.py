@@ -91,4 +91,5 @@ def _from_pieces(token: str) -> str:
 
 def _printable(text: bytes) -> str:
     """UTF-8; other bytes as \\xE3."""
-    return re.sub("[\udc80-\udcff]", lambda byte: f"\\x{ord(byte[0]) - 0xdc00:02X}", text.decode(errors="surrogateescape"))
+    escaped = text.decode(errors="surrogateescape")
+    return re.sub("[\udc80-\udcff]", lambda byte: f"\\x{ord(byte[0]) - 0xdc00:02X}", escaped)

@@ -226,7 +226,8 @@ def _overview(inspection: RunInspection, tokens: _Tokens) -> Iterator[Renderable
     name = "TOKEN, MOST REJECTED FIRST"
     rows = table(name, "ACCEPTED", "REJECTED", "TOO HIGH BY AT MOST", left=[name])
     for token in inspection.tokens:
-        rows.add_row(escape(tokens.named(token.token_id)), str(token.accepted), str(token.rejected), str(token.max_error))
+        counts = map(str, (token.accepted, token.rejected, token.max_error))
+        rows.add_row(escape(tokens.named(token.token_id)), *counts)
     yield rows
 
 
@@ -333,13 +334,15 @@ def _position(inspection: SequenceInspection, position: int, tokens: _Tokens) ->
     )
 
     def add(mark: str, token: int, q: float, p: float, ratio: float, note: str = "") -> None:
-        rows.add_row(mark, escape(tokens.named(token)), number_text(_exp(q)), number_text(_exp(p)), _signed(ratio), note)
+        name = escape(tokens.named(token))
+        rows.add_row(mark, name, number_text(_exp(q)), number_text(_exp(p)), _signed(ratio), note)
 
     for slot, q, p in slots:
         if slot >= 0:
             # float32, as the envelope.
             ratio = p - q
-            add(">" if slot == token else "", slot, q, p, ratio, "M" if ratio == inspection.log_envelopes[index] else "")
+            sets_envelope = ratio == inspection.log_envelopes[index]
+            add(">" if slot == token else "", slot, q, p, ratio, "M" if sets_envelope else "")
     if decision.plain == "outside top-K":
         add(">", token, log_q, log_q + log_w, log_w)
     yield rows
