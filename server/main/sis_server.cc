@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -28,12 +29,20 @@
 #include "server/main/check_options.h"
 #include "server/main/descriptor_limit.h"
 #include "server/main/heap.h"
+#include "server/main/probe.h"
 #include "server/main/server.h"
 #include "server/memory/arena.h"
 #include "server/security/roles.h"
 
 ABSL_FLAG(bool, check, false,
           "only prints the flags, and checks them and the files that they name");
+ABSL_FLAG(
+    std::string, probe, "",
+    "asks the server at this gRPC address, host:port or unix:path, whether it serves, instead "
+    "of being one; the exit status is 0 if it does");
+ABSL_FLAG(std::string, probe_ca, "",
+          "with --probe over TLS, file in PEM: who signs the server's certificate; "
+          "--tls_certificate and --tls_key are shown to a server that wants a certificate");
 ABSL_FLAG(
     int, parent, 0,
     "id of the process that starts it, with which it ends as with SIGTERM, whatever ends that; "
@@ -269,8 +278,9 @@ absl::Status ReadFlags(int argc, char** argv) {
 
 // Prints a file for --flagfile.
 void PrintFlags() {
+  const std::set<std::string> of_this_call = {"check", "parent", "probe", "probe_ca"};
   for (const auto& [name, flag] : OwnFlags()) {
-    if (name != "check" && name != "parent") std::cout << Text(*flag) << '\n';
+    if (!of_this_call.contains(name)) std::cout << Text(*flag) << '\n';
   }
   std::cout << std::flush;
 }
@@ -290,6 +300,15 @@ int main(int argc, char** argv) {
   usage.version_string = [] { return absl::StrCat("sis_server ", sis::kVersion, "\n"); };
   absl::SetFlagsUsageConfig(usage);
   if (absl::Status status = sis::ReadFlags(argc, argv); !status.ok()) return sis::Refuse(status);
+  if (const std::string address = absl::GetFlag(FLAGS_probe); !address.empty()) {
+    const absl::Status status =
+        sis::Probe(address, {.ca = absl::GetFlag(FLAGS_probe_ca),
+                             .certificate = absl::GetFlag(FLAGS_tls_certificate),
+                             .key = absl::GetFlag(FLAGS_tls_key)});
+    if (!status.ok()) return sis::Refuse(status);
+    std::cout << address << ": serving" << std::endl;
+    return 0;
+  }
   const sis::ServerOptions options = sis::OptionsFromFlags();
   sis::PrintFlags();
   if (absl::GetFlag(FLAGS_check)) {

@@ -12,6 +12,7 @@ import unittest
 import urllib.error
 import urllib.request
 
+from server.testing.certificates import Authority
 from server.testing.live_server import BINARY, LiveServer
 from server.testing.until import until
 
@@ -116,6 +117,32 @@ class SisServerTest(unittest.TestCase):
         taken = run("--listen=127.0.0.1:0", f"--admin={server.admin_address}", "--cache_bytes=67108864")
         self.assertEqual(taken.returncode, 1)
         self.assertIn(f"cannot listen on {server.admin_address}", taken.stderr)
+
+    def test_a_probe_says_whether_a_server_serves(self):
+        folder = self.folder()
+        authority = Authority(folder, "authority")
+        (certificate, key), own = authority.issue("localhost", "server"), authority.issue("caller", "caller")
+        tls = [f"--tls_certificate={certificate}", f"--tls_key={key}", "--admin="]
+        ca, shown = f"--probe_ca={authority.path}", [f"--tls_certificate={own[0]}", f"--tls_key={own[1]}"]
+        for flags, asked, good in (
+            ([], [], True),
+            (["--listen=unix:" + folder + "/socket"], [], True),
+            ([*tls, "--insecure"], [ca], True),
+            ([*tls, "--insecure"], [], False),
+            ([*tls, "--insecure"], [f"--probe_ca={Authority(folder, 'other').path}"], False),
+            ([*tls, "--insecure"], ["--probe_ca=/nowhere"], False),
+            ([*tls, f"--tls_client_ca={authority.path}", "--certificate_role=viewer"], [ca, *shown], True),
+            ([*tls, f"--tls_client_ca={authority.path}", "--certificate_role=viewer"], [ca], False),
+        ):
+            with self.subTest(flags=flags, asked=asked):
+                server = self.start(*flags)
+                probed = run(f"--probe={server.address.replace('127.0.0.1', 'localhost')}", *asked)
+                self.assertEqual(probed.returncode, 0 if good else 1, probed)
+                self.assertRegex(probed.stdout if good else probed.stderr, r"\A[^\n]+\n\Z")
+                server.close()
+        gone = run(f"--probe={server.address}")
+        self.assertEqual((gone.returncode, gone.stdout), (1, ""))
+        self.assertRegex(gone.stderr, rf"\Asis_server: {server.address}: .+\n\Z")
 
     def test_one_line_says_which_backend_and_why(self):
         asked = self.start("--backend=cpu").said
