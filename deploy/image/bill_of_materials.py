@@ -1,5 +1,5 @@
-"""Says what an image holds, as SPDX 2.3 in JSON: its Debian packages, the binaries, and what was
-compiled into them. tools/image calls it."""
+"""Says what an image holds, as SPDX 2.3 in JSON: its Debian packages, our files, and what was compiled
+into them. tools/image calls it."""
 
 import argparse
 import datetime
@@ -9,8 +9,6 @@ import json
 import os
 import pathlib
 import urllib.parse
-
-BINARIES = "sis-ratio-service"
 
 
 def package(name, version, *, supplier="NOASSERTION", purl=None, checksum=None):
@@ -67,28 +65,29 @@ def created():
     return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def bill(root, binaries, version, compiled_in):
-    """root: the image's files, with a control file per package in var/lib/dpkg/status.d. binaries:
-    paths. compiled_in: NAME=VERSION of what the binaries hold of others."""
-    own = [package(BINARIES, version)]
-    own += [package(path.name, version, checksum=hashlib.sha256(path.read_bytes()).hexdigest()) for path in binaries]
+def bill(name, root, files, version, compiled_in):
+    """root: the image's files of Debian, with a control file per package in var/lib/dpkg/status.d.
+    files: paths of ours, the binary or the wheel. compiled_in: NAME=VERSION of what they hold of others."""
+    own = [package(name, version)]
+    own += [package(path.name, version, checksum=hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
     within = [package(*part.split("=", 1)) for part in compiled_in]
     controls = sorted((root / "var/lib/dpkg/status.d").iterdir())
     debian = [debian_package(control.read_text()) for control in controls]
     relationships = [("SPDXRef-DOCUMENT", "DESCRIBES", own[0])]
     relationships += [(own[0]["SPDXID"], "CONTAINS", part) for part in own[1:] + debian]
     relationships += [(own[0]["SPDXID"], "STATIC_LINK", part) for part in within]
-    return document(f"{BINARIES}-{version}", own + within + debian, relationships, created())
+    return document(f"{name}-{version}", own + within + debian, relationships, created())
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--name", required=True, help="the image's")
     parser.add_argument("--root", type=pathlib.Path, required=True, help="folder with the image's files")
     parser.add_argument("--version", required=True)
     parser.add_argument("--compiled-in", metavar="NAME=VERSION", action="append", default=[])
-    parser.add_argument("binaries", type=pathlib.Path, nargs="+")
+    parser.add_argument("files", type=pathlib.Path, nargs="+")
     arguments = parser.parse_args()
-    made = bill(arguments.root, arguments.binaries, arguments.version, arguments.compiled_in)
+    made = bill(arguments.name, arguments.root, arguments.files, arguments.version, arguments.compiled_in)
     print(json.dumps(made, indent=1))
 
 

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <future>
 #include <memory>
 #include <utility>
@@ -49,6 +50,8 @@ std::string Bytes(const grpc::ByteBuffer& message) {
 absl::Status Probe(const std::string& address, const ProbeFiles& files) {
   const absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials = Credentials(files);
   if (!credentials.ok()) return credentials.status();
+  // The error says what gRPC would log too.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   grpc::GenericStub health(grpc::CreateChannel(address, *credentials));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kPatience);

@@ -15,13 +15,12 @@ from typing import Any, Dict, List, Tuple
 
 import yaml
 
-from server.testing.live_server import LiveServer
+from server.testing.live_server import BINARY, LiveServer
 from tests.deploy import dashboards
 
 FOLDER = pathlib.Path("deploy/compose")
 FILE = FOLDER / "compose.yaml"
 SERVICES: Dict[str, Dict[str, Any]] = yaml.safe_load(FILE.read_text())["services"]
-SISCTL = pathlib.Path("client/cli/sisctl")
 
 
 def mounts(service: str) -> List[Tuple[pathlib.Path, pathlib.PurePosixPath]]:
@@ -90,13 +89,13 @@ class PartsTest(unittest.TestCase):
         self.assertIn("sis_cache_bytes", metrics(target))
 
         command = SERVICES["sis"]["healthcheck"]["test"]
-        self.assertEqual(command[:2], ["CMD", "/usr/bin/sisctl"])
+        self.assertEqual(command[:2], ["CMD", "/usr/bin/sis_server"])
         here = f"localhost:{server.address.rpartition(':')[2]}"
         words = [word.replace("localhost:50051", here) for word in command[2:]]
         self.assertNotEqual(words, command[2:])
-        subprocess.run([SISCTL, *words], check=True, stdout=subprocess.DEVNULL, timeout=60)
+        subprocess.run([BINARY, *words], check=True, stdout=subprocess.DEVNULL, timeout=60)
         server.close()
-        down = subprocess.run([SISCTL, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+        down = subprocess.run([BINARY, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
         self.assertNotEqual(down.returncode, 0)
 
     def scrape_config(self) -> Dict[str, Any]:

@@ -126,7 +126,7 @@ def _binary() -> str:
     if importlib.util.find_spec("sis_ratio_server"):
         import sis_ratio_server
 
-        return str(sis_ratio_server.binary("sis_server"))
+        return str(sis_ratio_server.BINARY)
     found = shutil.which("sis_server")
     if found is None:
         raise FileNotFoundError(

@@ -52,6 +52,7 @@ class ServerWheelTest(unittest.TestCase):
         self.assertTrue(any("libgrpc" in path for path in ours), mapped)
         others = {pathlib.Path(path).name.partition(".so")[0] for path in mapped - ours}
         self.assertLessEqual(others, OF_THE_SYSTEM)
+        self.assertIn("sis_server 0", self.done(run(clean / "bin/sis_server", "--version")))
 
 
 if __name__ == "__main__":

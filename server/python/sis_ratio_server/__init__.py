@@ -1,16 +1,11 @@
-"""sis_server, as pip installs it."""
+"""The binary of the SIS ratio service, as pip installs it."""
 
 import os
 import pathlib
 import sys
 
-_FOLDER = pathlib.Path(__file__).parent / "bin"
-
-
-def binary(name: str) -> str:
-    """The path of "sis_server"."""
-    return str(_FOLDER / name)
+BINARY = str(pathlib.Path(__file__).parent / "bin/sis_server")
 
 
 def run_server() -> None:
-    os.execv(binary("sis_server"), ["sis_server", *sys.argv[1:]])
+    os.execv(BINARY, ["sis_server", *sys.argv[1:]])

@@ -59,7 +59,7 @@ class ChartChecks(unittest.TestCase):
             ({"security": tokens, **client}, 3),
             ({"security": tokens}, 0),
             ({"security": {"insecure": True, "tlsSecret": "tls"}}, 0),
-            ({"security": {"insecure": True, "identitiesSecret": "identities"}}, 0),
+            ({"security": {"insecure": True, "identitiesSecret": "identities"}}, 3),
             (VALUES["certified"], 0),
             ({**VALUES["certified"], **client}, 3),
             (VALUES["sidecar"], 0),

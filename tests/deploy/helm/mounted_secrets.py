@@ -9,7 +9,7 @@ TOKEN = "a-token-that-nobody-guesses"
 
 class MountedSecrets:
     """`tls` of the Secret that security.tlsSecret names, for 127.0.0.1, `identities` with TOKEN for alice, a
-    trainer, and `client` of a client, who is alice by its token and carol by its certificate."""
+    trainer, and `client` of a client, who is carol by its certificate."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -21,7 +21,6 @@ class MountedSecrets:
             pathlib.Path(folder, name, "ca.crt").write_bytes(pathlib.Path(self.ca).read_bytes())
         self.renew(certificates.LASTS)
         self._issue("carol", "client")
-        pathlib.Path(folder, "client", "token").write_text(TOKEN)
         pathlib.Path(folder, "identities", "identities").write_text(f"token {TOKEN} alice trainer\n")
 
     def renew(self, lasts):

@@ -11,11 +11,9 @@ import tempfile
 import time
 import urllib.request
 
-from server.testing.live_server import LiveServer
+from server.testing.live_server import BINARY, LiveServer
 from server.testing.process_status import process_status
 from tests.deploy.helm.rendered_chart import of_kind
-
-SISCTL = pathlib.Path(__file__).absolute().parents[3] / "client/cli/sisctl"
 
 
 def free_port():
@@ -142,14 +140,11 @@ class RenderedServers:
         (pod,) = of_kind("Pod", self._documents)
         status = []
         for container, address in zip(pod["spec"]["containers"], self.addresses):
-            environment = {
-                variable["name"]: variable["value"].replace("/etc/sis", self._secrets)
-                for variable in container.get("env", [])
-            }
             binary, *arguments = container["command"]
-            assert binary == "/usr/bin/sisctl", binary
+            assert binary == "/usr/bin/sis_server", binary
             arguments = [re.sub(r"[\w.-]+\.svc:\d+", address, argument) for argument in arguments]
-            status.append(subprocess.run([SISCTL, *arguments], env=environment, timeout=60).returncode)
+            arguments = [argument.replace("/etc/sis", self._secrets) for argument in arguments]
+            status.append(subprocess.run([BINARY, *arguments], timeout=60).returncode)
         return status
 
     def check_probes(self, test):

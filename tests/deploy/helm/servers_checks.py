@@ -173,11 +173,7 @@ class RenderedServersChecks(unittest.TestCase):
                 "flags": {"certificate_role": "viewer"},
                 "test": {"clientSecret": "client"},
             },
-            {
-                "servers": 1,
-                "security": {"insecure": True, "identitiesSecret": "identities"},
-                "test": {"clientSecret": "client"},
-            },
+            {"servers": 1, "security": {"insecure": True, "identitiesSecret": "identities"}},
         ):
             with self.subTest(values=values):
                 servers = self.serve(memory=self.SMALL, **values)
@@ -186,13 +182,6 @@ class RenderedServersChecks(unittest.TestCase):
                 servers.kill_server(count - 1)
                 self.assertEqual(servers.helm_test(), [0] * (count - 1) + [1])
                 servers.close()
-
-    def test_helm_test_fails_for_a_client_that_is_nobody(self):
-        servers = self.serve(servers=1, memory=self.SMALL, security=TLS, test={"clientSecret": "client"})
-        token = pathlib.Path(self.secrets.folder, "client", "token")
-        token.write_text("a-token-that-nobody-has")
-        self.addCleanup(token.write_text, TOKEN)
-        self.assertEqual(servers.helm_test(), [1])
 
     def test_a_trainer_reaches_its_sidecar(self):
         servers = self.serve(
