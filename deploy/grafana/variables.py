@@ -8,9 +8,9 @@ from deploy.grafana import panels
 
 Variable = Dict[str, Any]
 
-# Addresses of docs/runbooks and of a server's page. Every installation has its own (deploy/README.md).
+# Addresses of docs/runbooks and of the page (sisctl web). Every installation has its own (deploy/README.md).
 _RUNBOOKS = "https://example.org/docs/runbooks"
-_PAGE = "http://localhost:9464"
+_PAGE = "http://localhost:9465"
 
 
 def _labels(name: str, label: str, query: str) -> Variable:
@@ -84,7 +84,7 @@ def board(title: str, uid: str, description: str, variables: List[Variable]) -> 
     dashboards = {
         "type": "dashboards", "title": "Ratio service", "tags": ["sis"], "asDropdown": True, "keepTime": True,
     }  # fmt: skip
-    page = {"type": "link", "title": "Page of a server", "url": "${page}", "targetBlank": True}
+    page = {"type": "link", "title": "Page (sisctl web)", "url": "${page}", "targetBlank": True}
     return {
         "title": title,
         "uid": uid,

@@ -16,10 +16,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "server/security/addresses.h"
 #include "proto/version.h"
 #include "server/main/check_options.h"
 #include "server/main/descriptor_limit.h"
+#include "server/security/addresses.h"
 #include "server/store/parse_store.h"
 #include "server/threads/steady_now.h"
 

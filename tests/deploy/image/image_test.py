@@ -6,11 +6,7 @@ import json
 import os
 import pathlib
 import re
-import stat
-import subprocess
 import sys
-import tarfile
-import tempfile
 import unittest
 import urllib.parse
 
@@ -18,79 +14,22 @@ import grpc
 import yaml
 
 from tests.deploy import one_step
+from tests.deploy.image.built_image import BuiltImageTest, make_image
 
-FOLDER = pathlib.Path(__file__).parent
-BINARIES = ("client/cli/sisctl", "server/main/sis_server")
-# Which of the images: what the binaries were built for.
+BINARY = pathlib.Path("server/main/sis_server")
+# Which of the images: what the binary was built for.
 CUDA = "--cuda" in sys.argv
 MOST_MEBIBYTES = 100
-# What apt says where there is no archive to reach.
-UNREACHABLE = re.compile("Temporary failure resolving|Could not resolve|Could not connect|Unable to connect")
-# What Buildah says in a chroot of a plain folder.
-NO_ROOT_TO_MOUNT = re.compile("remount /, flags: .*: invalid argument")
 # grpc.health.v1.HealthCheckResponse with status SERVING.
 SERVING = b"\x08\x01"
 
 
-def unpacked(archive, folder):
-    """Unpacks what `docker load` would read. Returns the image's names and its configuration."""
-    with tarfile.open(archive) as file:
-        file.extractall(folder)
-    (image,) = json.loads((folder / "manifest.json").read_text())
-    for layer in image["Layers"]:
-        with tarfile.open(folder / layer) as file:
-            file.extractall(folder / "root")
-    return image["RepoTags"], json.loads((folder / image["Config"]).read_text())["config"]
+class ImageTest(BuiltImageTest):
+    options = ["--cuda"] if CUDA else []
 
-
-def make_image(options, folder):
-    return subprocess.run(
-        ["tools/image", *options, folder],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        env={**os.environ, "BINARIES": os.getcwd(), "HOME": str(folder)},
-    )
-
-
-class ImageTest(unittest.TestCase):
     @classmethod
-    def setUpClass(cls):
-        if os.getuid() != 0:
-            raise unittest.SkipTest("only root may run an image without a container runtime")
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
-        # The user of the image must reach its files.
-        cls.folder.chmod(0o755)
-        made = make_image(["--cuda"] if CUDA else [], cls.folder)
-        sys.stderr.write(made.stdout + made.stderr)
-        if made.returncode and UNREACHABLE.search(made.stderr):
-            raise unittest.SkipTest("apt reaches no archive here")
-        if made.returncode and NO_ROOT_TO_MOUNT.search(made.stderr):
-            raise unittest.SkipTest("/ is no mount point here, and Buildah needs one")
-        assert made.returncode == 0, made.returncode
-        (archive,) = cls.folder.glob("*.tar")
-        cls.names, cls.configuration = unpacked(archive, cls.folder)
-        cls.root = cls.folder / "root"
-        (bill,) = cls.folder.glob("*.spdx.json")
-        cls.bill = json.loads(bill.read_text())
-
-    def image_process(self, *command):
-        """Of a command inside, with a volume of its own. Skips the test where nobody may mount."""
-        volume = tempfile.TemporaryDirectory()
-        self.addCleanup(volume.cleanup)
-        os.chown(volume.name, 65532, 65532)
-        process = subprocess.Popen(
-            [sys.executable, FOLDER / "image_process.py", self.root, volume.name,
-             *(self.configuration["Env"] or ()), *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
-        return process
+    def environment(cls):
+        return {"BINARIES": os.getcwd()}
 
     def test_it_is_the_one_that_the_chart_names(self):
         chart = pathlib.Path("deploy/helm/sis-ratio-service")
@@ -112,14 +51,7 @@ class ImageTest(unittest.TestCase):
     def test_nothing_can_be_run_but_the_service(self):
         """No compiler, no shell, no package manager; nothing that gives privileges, or is written
         to by others."""
-        programs = set()
-        for path in self.root.rglob("*"):
-            mode = path.lstat().st_mode
-            if stat.S_ISREG(mode):
-                self.assertFalse(mode & (stat.S_ISUID | stat.S_ISGID | stat.S_IWOTH), path)
-                if mode & stat.S_IXUSR and ".so" not in path.name:
-                    programs.add(path.relative_to(self.root).as_posix())
-        self.assertEqual(programs, {"usr/bin/sis_server", "usr/bin/sisctl"})
+        self.assertEqual(self.programs(), {"usr/bin/sis_server"})
 
     def test_kernels_for_gpus_are_inside_if_it_is_said(self):
         self.assertEqual(b".nv_fatbin" in (self.root / "usr/bin/sis_server").read_bytes(), CUDA)
@@ -132,14 +64,13 @@ class ImageTest(unittest.TestCase):
 
     def test_binaries_of_the_other_variant_are_refused(self):
         folder = self.folder / "refused"
-        refused = make_image([] if CUDA else ["--cuda"], folder)
+        refused = make_image([] if CUDA else ["--cuda"], folder, **self.environment())
         self.assertEqual(refused.returncode, 1, refused.stderr)
         self.assertIn("is of the other variant", refused.stderr)
         self.assertEqual(list(folder.iterdir()), [])
 
     def test_it_is_small(self):
-        files = [path for path in self.root.rglob("*") if stat.S_ISREG(path.lstat().st_mode)]
-        self.assertLess(sum(path.lstat().st_size for path in files), MOST_MEBIBYTES << 20)
+        self.assertLess(self.mebibytes(), MOST_MEBIBYTES)
 
     def test_the_bill_of_materials_is_of_what_is_inside(self):
         within = self.root / "usr/share/doc/sis-ratio-service/bill_of_materials.spdx.json"
@@ -147,11 +78,9 @@ class ImageTest(unittest.TestCase):
         self.assertEqual(self.bill["spdxVersion"], "SPDX-2.3")
         packages = {package["name"]: package for package in self.bill["packages"]}
         self.assertEqual(len(packages), len(self.bill["packages"]))
-        for binary in BINARIES:
-            path = pathlib.Path(binary)
-            (checksum,) = packages[path.name]["checksums"]
-            for copy in (path, self.root / "usr/bin" / path.name):
-                self.assertEqual(hashlib.sha256(copy.read_bytes()).hexdigest(), checksum["checksumValue"])
+        (checksum,) = packages["sis_server"]["checksums"]
+        for copy in (BINARY, self.root / "usr/bin/sis_server"):
+            self.assertEqual(hashlib.sha256(copy.read_bytes()).hexdigest(), checksum["checksumValue"])
         # Each package of Debian comes with its licence.
         debian = {name for name, package in packages.items() if "externalRefs" in package}
         for name in debian:
@@ -228,10 +157,9 @@ class ImageTest(unittest.TestCase):
             check = channel.unary_unary("/grpc.health.v1.Health/Check")
             self.assertEqual(check(b"", timeout=10), SERVING)
         one_step.check_a_step(self, writes=[said["grpc"]], reads=[said["grpc"]])
-        client = self.image_process("/usr/bin/sisctl", "--server", said["grpc"], "runs", "list")
-        listed, errors = client.communicate(timeout=30)
-        self.assertEqual(client.returncode, 0, errors)
-        self.assertIn("run", listed)
+        probe = self.image_process("/usr/bin/sis_server", f"--probe={said['grpc']}")
+        answer, errors = probe.communicate(timeout=30)
+        self.assertEqual((probe.returncode, answer), (0, f"{said['grpc']}: serving\n"), errors)
         server.terminate()
         server.communicate(timeout=30)
         self.assertEqual(server.returncode, 0)
