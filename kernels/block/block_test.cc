@@ -1,0 +1,192 @@
+// Laws of blocks on random records: merging, damage, refusals.
+#include "kernels/block/block.h"
+
+#include <cstring>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/block/check.h"
+#include "kernels/block/pack.h"
+#include "kernels/block/read.h"
+#include "kernels/testing/random_records.h"
+
+namespace sis {
+namespace {
+
+using testing::HasSubstr;
+using Bytes = std::vector<std::byte>;
+
+constexpr BlockEncoding kEncodings[] = {BlockEncoding::kFloat32, BlockEncoding::kFixed16};
+
+RecordView Part(const Records& records, size_t slots, size_t first, size_t count) {
+  return {std::span(records.sampled_ids).subspan(first, count),
+          std::span(records.sampled_log_probs).subspan(first, count),
+          std::span(records.ids).subspan(first * slots, count * slots),
+          std::span(records.log_probs).subspan(first * slots, count * slots)};
+}
+
+struct Example {
+  Records records;
+  PackOptions options;
+
+  Bytes Pack(size_t first, size_t count) const {
+    PackOptions part = options;
+    part.first_position += static_cast<uint32_t>(first);
+    auto block = PackBlock(Part(records, static_cast<size_t>(options.slots), first, count), part);
+    EXPECT_TRUE(block.ok()) << block.status();
+    return *std::move(block);
+  }
+};
+
+Example RandomExample(BlockEncoding encoding, int slots, int32_t vocabulary_size,
+                      uint32_t positions, double mass, uint32_t seed) {
+  PageHeader header = {};
+  header.slots = static_cast<uint16_t>(slots);
+  header.vocabulary_size = vocabulary_size;
+  header.positions = positions;
+  return {RandomRecords(header, seed),
+          {.encoding = encoding,
+           .slots = slots,
+           .vocabulary_size = vocabulary_size,
+           .first_position = 5,
+           .policy_version = seed,
+           .mass = mass}};
+}
+
+BlockView Open(const Bytes& block) {
+  auto view = OpenBlock(block, /*checksums=*/true);
+  EXPECT_TRUE(view.ok()) << view.status();
+  return *view;
+}
+
+TEST(BlockTest, MergedIsPackedAtOnceAndChecked) {
+  uint32_t seed = 0;
+  for (const BlockEncoding encoding : kEncodings) {
+    for (const auto& [slots, vocabulary_size] : {std::pair(1, 50), {10, 65536}, {254, 70000}}) {
+      for (const double mass : {0.0, 0.9}) {
+        const Example example = RandomExample(encoding, slots, vocabulary_size, 40, mass, ++seed);
+        const Bytes whole = example.Pack(0, 40);
+        const auto checked = CheckBlock(whole);
+        ASSERT_TRUE(checked.ok()) << checked.status();
+        for (const size_t cut : {1, 16, 39}) {
+          const Bytes first = example.Pack(0, cut), second = example.Pack(cut, 40 - cut);
+          const auto merged = MergeBlocks(Open(first), Open(second));
+          ASSERT_TRUE(merged.ok()) << merged.status();
+          ASSERT_EQ(*merged, whole);
+          EXPECT_EQ(MergeBlocks(Open(second), Open(first)).status().code(),
+                    absl::StatusCode::kInvalidArgument);
+        }
+      }
+    }
+  }
+}
+
+TEST(BlockTest, EveryChangedBitIsFound) {
+  for (const BlockEncoding encoding : kEncodings) {
+    Bytes block = RandomExample(encoding, 3, 50, 5, 0, 1).Pack(0, 5);
+    for (size_t bit = 0; bit < 8 * block.size(); ++bit) {
+      block[bit / 8] ^= std::byte{1} << bit % 8;
+      ASSERT_FALSE(CheckBlock(block).ok()) << "bit " << bit;
+      block[bit / 8] ^= std::byte{1} << bit % 8;
+    }
+  }
+}
+
+// Damage with new checksums: what is accepted is a block that a writer could have written.
+TEST(BlockTest, WhatIsAcceptedCouldHaveBeenWritten) {
+  std::mt19937 random(1);
+  int accepted = 0;
+  for (int i = 0; i < 120000; ++i) {
+    static Bytes block;
+    static Example example;
+    if (i % 200 == 0) {
+      const BlockEncoding encoding = kEncodings[i / 200 % 2];
+      const uint32_t positions = 1 + random() % 9;
+      example = RandomExample(encoding, 1 + random() % 6, 50, positions, 0, random());
+      block = example.Pack(0, positions);
+    }
+    Bytes damaged = block;
+    for (uint32_t changes = 1 + random() % 3; changes > 0; --changes) {
+      damaged[64 + random() % (damaged.size() - 64)] =
+          static_cast<std::byte>(random() % 8 == 0 ? 255 : random() % 52);
+    }
+    SealBlock(damaged);
+    const auto view = CheckBlock(damaged);
+    if (!view.ok()) continue;
+    ++accepted;
+    const auto slots = static_cast<size_t>(example.options.slots);
+    const uint32_t positions = view->header.positions;
+    std::vector<int32_t> sampled_ids(positions), ids(positions * slots),
+        flat(view->header.used_slots);
+    std::vector<float> log_probs(ids.size());
+    std::vector<float> sampled(view->sampled_log_probs, view->sampled_log_probs + positions);
+    ReadBlockIds(*view, sampled_ids, flat);
+    ReadBlockIdRows(*view, slots, ids);
+    ReadBlockLogProbRows(*view, slots, log_probs);
+    // With fixed16 the sampled token's slot holds less than its log-prob, and ties have any order.
+    bool ties = false;
+    for (uint32_t p = 0; p < positions; ++p) {
+      if (view->header.fixed() && view->ranks[p] != kBlockRankOutside) {
+        sampled[p] = log_probs[p * slots + view->ranks[p]];
+      }
+      for (size_t slot = 1; slot < view->counts[p]; ++slot) {
+        const size_t place = p * slots + slot;
+        ties |= log_probs[place] == log_probs[place - 1] && ids[place] < ids[place - 1];
+      }
+    }
+    if (ties) {
+      ASSERT_TRUE(view->header.fixed());
+      continue;
+    }
+    const auto again = PackBlock({sampled_ids, sampled, ids, log_probs}, example.options);
+    ASSERT_TRUE(again.ok()) << again.status();
+    std::memcpy(damaged.data() + BlockLayout(view->header).sampled_log_probs, sampled.data(),
+                sampled.size() * sizeof(float));
+    SealBlock(damaged);
+    ASSERT_EQ(*again, damaged);
+  }
+  EXPECT_GT(accepted, 1000);
+  EXPECT_LT(accepted, 100000);
+}
+
+TEST(BlockTest, RefusalsNameFieldPositionAndValue) {
+  const Example example = RandomExample(BlockEncoding::kFixed16, 4, 50, 3, 0, 2);
+  const Bytes good = example.Pack(0, 3);
+  struct Case {
+    size_t offset;
+    uint8_t value;
+    std::string message;
+  };
+  const BlockLayout at(Open(good).header);
+  for (const Case& c : {Case{12, 2, "block, version: 2 must be 1"},
+                        {13, 2, "block, encoding: 2"},
+                        {14, 1, "block, id_bytes: 1"},
+                        {15, 0, "block, slots: 0"},
+                        {25, 17, "block, positions: 43"},
+                        {63, 1, "last 24 bytes"},
+                        {at.multipliers, 0, "multipliers at position 5: 0"},
+                        {at.ranks, 9, "ranks at position 5: 9, must be"},
+                        {at.sampled_ids, 50, "sampled_ids at position 5: 50 is not in [0, 50)"},
+                        {at.counts, 5, "counts at position 5: 5 is above the 4 slots"},
+                        {at.end - 1, 1, "what fills a part is not 0"}}) {
+    Bytes bad = good;
+    bad[c.offset] = static_cast<std::byte>(c.value);
+    // A header of another length can't be sealed.
+    if (c.offset >= 64) SealBlock(bad);
+    EXPECT_THAT(std::string(CheckBlock(bad).status().message()), HasSubstr(c.message));
+  }
+  for (const size_t size : {size_t{0}, size_t{63}, good.size() - 8}) {
+    EXPECT_FALSE(CheckBlock(std::span(good).first(size)).ok());
+  }
+  Example wrong = example;
+  wrong.records.sampled_ids[1] = 50;
+  const auto refused = PackBlock(wrong.records.view(), wrong.options);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("sampled_ids at position 6"));
+}
+
+}  // namespace
+}  // namespace sis

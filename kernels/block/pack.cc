@@ -1,0 +1,158 @@
+#include "kernels/block/pack.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/block/fixed16.h"
+#include "kernels/records/validate.h"
+
+namespace sis {
+namespace {
+
+// Writes the sections one after the other.
+class Writer {
+ public:
+  Writer(const BlockHeader& header, size_t bytes) : block_(bytes) {
+    Append(&header, sizeof header);
+  }
+  void Append(const void* from, size_t bytes) {
+    std::memcpy(block_.data() + size_, from, bytes);
+    size_ += bytes;
+  }
+  void AppendId(int32_t id, size_t id_bytes) { Append(&id, id_bytes); }  // little-endian
+  void SkipTo(size_t offset) { size_ = offset; }
+  std::vector<std::byte> Seal() && {
+    SealBlock(block_);
+    return std::move(block_);
+  }
+
+ private:
+  std::vector<std::byte> block_;
+  size_t size_ = 0;
+};
+
+BlockHeader HeaderOf(const PackOptions& options, size_t positions) {
+  BlockHeader header = {};
+  std::memcpy(header.magic, "SISB", sizeof header.magic);
+  header.version = 1;
+  header.encoding = options.encoding;
+  header.id_bytes = LeastIdBytes(static_cast<uint32_t>(options.vocabulary_size));
+  header.slots = static_cast<uint8_t>(options.slots);
+  header.vocabulary_size = static_cast<uint32_t>(options.vocabulary_size);
+  header.first_position = options.first_position;
+  header.positions = static_cast<uint32_t>(positions);
+  header.policy_version = options.policy_version;
+  return header;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::byte>> PackBlock(const RecordView& records,
+                                                 const PackOptions& options) {
+  const size_t positions = records.sampled_ids.size();
+  const auto slots = static_cast<size_t>(options.slots);
+  if (positions < 1 || positions > kMaxBlockPositions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampled_ids: ", positions, " positions, must be in [1, 4096]"));
+  }
+  std::vector<uint16_t> ranks(positions), counts(positions);
+  const bool cut = options.mass > 0 && options.mass < 1;
+  MassCut mass;
+  if (cut) mass = {options.mass, counts};
+  if (absl::Status status = ValidateRecords(records, options.slots, options.vocabulary_size,
+                                            options.first_position, ranks, mass);
+      !status.ok()) {
+    return status;
+  }
+  BlockHeader header = HeaderOf(options, positions);
+  std::vector<uint8_t> multipliers(header.fixed() ? positions : 0);
+  for (size_t i = 0; i < positions; ++i) {
+    const auto ids = records.ids.subspan(i * slots, slots);
+    const auto log_probs = records.log_probs.subspan(i * slots, slots);
+    size_t used = cut ? counts[i] : slots - std::ranges::count(ids, -1);
+    if (header.fixed()) {
+      while (used > 0 && log_probs[used - 1] < kFloor16) --used;
+      multipliers[i] = LeastMultiplier16(used > 0 ? Depth16(log_probs[used - 1]) : 0);
+    }
+    counts[i] = static_cast<uint16_t>(used);
+    header.used_slots += static_cast<uint32_t>(used);
+  }
+  const BlockLayout at(header);
+  if (at.end > kMaxBlockBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("block: ", at.end, " bytes of ", positions, " positions are above 1 MiB"));
+  }
+
+  Writer writer(header, at.end);
+  for (size_t i = 0; i < positions; ++i) {
+    const float* log_probs = records.log_probs.data() + i * slots;
+    if (!header.fixed()) {
+      writer.Append(log_probs, counts[i] * sizeof(float));
+      continue;
+    }
+    for (size_t slot = 0; slot < counts[i]; ++slot) {
+      const uint16_t code = Code16(Depth16(log_probs[slot]), multipliers[i]);
+      writer.Append(&code, sizeof code);
+    }
+  }
+  writer.Append(multipliers.data(), multipliers.size());
+  for (size_t i = 0; i < positions; ++i) {
+    const uint8_t rank = ranks[i] < counts[i] ? static_cast<uint8_t>(ranks[i]) : kBlockRankOutside;
+    writer.Append(&rank, 1);
+  }
+  writer.SkipTo(at.sampled_log_probs);
+  writer.Append(records.sampled_log_probs.data(), positions * sizeof(float));
+  for (const int32_t id : records.sampled_ids) writer.AppendId(id, header.id_bytes);
+  for (size_t i = 0; i < positions; ++i) {
+    for (const int32_t id : records.ids.subspan(i * slots, counts[i])) {
+      writer.AppendId(id, header.id_bytes);
+    }
+  }
+  for (const uint16_t count : counts) writer.Append(&count, 1);  // little-endian
+  return std::move(writer).Seal();
+}
+
+absl::StatusOr<std::vector<std::byte>> MergeBlocks(const BlockView& a, const BlockView& b) {
+  BlockHeader header = a.header;
+  const BlockHeader& next = b.header;
+  if (header.encoding != next.encoding || header.id_bytes != next.id_bytes ||
+      header.slots != next.slots || header.vocabulary_size != next.vocabulary_size ||
+      header.policy_version != next.policy_version) {
+    return absl::InvalidArgumentError("blocks of different headers can't be merged");
+  }
+  if (uint64_t{header.first_position} + header.positions != next.first_position) {
+    return absl::InvalidArgumentError(absl::StrCat("a block from position ", next.first_position,
+                                                   " does not follow ", header.positions,
+                                                   " positions from ", header.first_position));
+  }
+  header.positions += next.positions;
+  header.used_slots += next.used_slots;
+  const BlockLayout at(header);
+  if (header.positions > kMaxBlockPositions || at.end > kMaxBlockBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a merged block would have ", header.positions,
+                                                   " positions and ", at.end,
+                                                   " bytes, above 4096 or 1 MiB"));
+  }
+  const BlockLayout at_a(a.header), at_b(b.header);
+  Writer writer(header, at.end);
+  const auto join = [&](size_t BlockLayout::*begin, size_t BlockLayout::*end) {
+    writer.SkipTo(at.*begin);
+    for (const auto& [view, layout] : {std::pair(&a, &at_a), std::pair(&b, &at_b)}) {
+      writer.Append(view->bytes.data() + layout->*begin, layout->*end - layout->*begin);
+    }
+  };
+  join(&BlockLayout::log_probs, &BlockLayout::multipliers);
+  join(&BlockLayout::multipliers, &BlockLayout::ranks);
+  join(&BlockLayout::ranks, &BlockLayout::ranks_end);
+  join(&BlockLayout::sampled_log_probs, &BlockLayout::sampled_ids);
+  join(&BlockLayout::sampled_ids, &BlockLayout::ids);
+  join(&BlockLayout::ids, &BlockLayout::counts);
+  join(&BlockLayout::counts, &BlockLayout::counts_end);
+  return std::move(writer).Seal();
+}
+
+}  // namespace sis

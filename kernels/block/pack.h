@@ -1,0 +1,31 @@
+// Writes record blocks (docs/record_block.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/block/block.h"
+#include "kernels/records/record_view.h"
+
+namespace sis {
+
+struct PackOptions {
+  BlockEncoding encoding = BlockEncoding::kFixed16;
+  int slots = 0;  // K of the records, at most kMaxBlockSlots
+  int32_t vocabulary_size = 0;
+  uint32_t first_position = 0;
+  uint64_t policy_version = 0;
+  double mass = 0;  // where sets are cut; 0 or 1: nowhere
+};
+
+// The block of up to kMaxBlockPositions records without counts of their own. InvalidArgument names
+// field, position and value of the first record that is not valid.
+absl::StatusOr<std::vector<std::byte>> PackBlock(const RecordView& records,
+                                                 const PackOptions& options);
+
+// The block of both, whose positions must follow each other, or InvalidArgument.
+absl::StatusOr<std::vector<std::byte>> MergeBlocks(const BlockView& first, const BlockView& second);
+
+}  // namespace sis
