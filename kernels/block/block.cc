@@ -54,7 +54,7 @@ absl::Status CheckHeader(const BlockHeader& h) {
   return absl::OkStatus();
 }
 
-// Of the header and each part.
+// The checksum of the header with each part.
 std::array<uint32_t, 2> Checksums(BlockHeader header, std::span<const std::byte> bytes) {
   header.crc32c[0] = header.crc32c[1] = 0;
   const uint32_t crc = ExtendCrc32c(0, std::as_bytes(std::span(&header, 1)));
