@@ -27,7 +27,10 @@ def flat_padded(
     total = int(counts.sum())
     # Older numpy cuts what 32 bits do not hold, without a word.
     flat_ids = np.fromiter(itertools.chain.from_iterable(ids), np.int64, total)
-    flat_log_probs = np.fromiter(itertools.chain.from_iterable(log_probs), np.float32, total)
+    # null is NaN.
+    flat_log_probs = np.asarray(list(itertools.chain.from_iterable(log_probs)), np.float32)
+    if len(flat_log_probs) != total:
+        raise ValueError(f"the lists hold {len(flat_log_probs)} log-probs for {total} tokens")
     return widened(flat_ids, flat_log_probs, counts, width)
 
 

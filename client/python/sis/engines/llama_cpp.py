@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, List, Mapping, Optional, Sequence
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -22,6 +22,11 @@ _OTHERS = {
     "mirostat": (None, 0),
 }
 _ID = operator.itemgetter("id")
+
+
+def field_names(after_sampling: bool) -> Tuple[str, str]:
+    """Returns the names of a token's value and of the list beside it. After sampling they hold probabilities."""
+    return ("prob", "top_probs") if after_sampling else ("logprob", "top_logprobs")
 
 
 class LlamaCppAdapter(Adapter):
@@ -50,7 +55,7 @@ class LlamaCppAdapter(Adapter):
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         after = self.sampling.log_probs == "processed"
-        name, list_name = ("prob", "top_probs") if after else ("logprob", "top_logprobs")
+        name, list_name = field_names(after)
         # Of a position that is not told.
         nothing: Mapping[str, Any] = {name: np.nan, list_name: ()}
         sampled: List[int] = []
@@ -68,7 +73,7 @@ class LlamaCppAdapter(Adapter):
             listed = answer.get("completion_probabilities")
             if listed is None:
                 raise MalformedOutput("the answer has no log-probs: the request needs 'n_probs'")
-            of_token = _aligned(tokens, [entry["id"] for entry in listed])[piece.start : piece.stop]
+            of_token = aligned(tokens, [entry["id"] for entry in listed])[piece.start : piece.stop]
             sampled += tokens[piece.start : piece.stop]
             entries += [listed[index] if index >= 0 else nothing for index in of_token]
         lists = [entry[list_name] for entry in entries]
@@ -118,7 +123,7 @@ def sampling(settings: Mapping[str, Any]) -> Sampling:
     )
 
 
-def _aligned(tokens: Sequence[int], listed: Sequence[int]) -> np.ndarray:
+def aligned(tokens: Sequence[int], listed: Sequence[int]) -> np.ndarray:
     """int [T]: which entry is of each token, where there is only one way to tell; else -1."""
     first = np.full(len(listed), -1)
     last = np.full(len(listed), -2)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import operator
 import os
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -21,7 +22,7 @@ _ALL = 1 << 30
 # What changes nothing.
 _FILTERS = {"top_p": 1.0, "top_k": _ALL, "min_p": 0.0}
 # Of an entry: log-prob, id and text.
-_LOG_PROB, _ID = map(operator.itemgetter, (0, 1))
+_LOG_PROB, _ID, _TEXT = map(operator.itemgetter, (0, 1, 2))
 # Where this is set SGLang returns log-probs as they are before temperature.
 _ORIGINAL = "SGLANG_RETURN_ORIGINAL_LOGPROB"
 _GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
@@ -72,7 +73,7 @@ class SglangAdapter(Adapter):
         if "prompt_tokens" not in output["meta_info"] and not self.cumulative:
             return 0
         ids = output.get("output_ids")
-        return len(_sampled(output)) if ids is None else len(ids)
+        return len(sampled(output)) if ids is None else len(ids)
 
     def ended(self, output: Mapping[str, Any]) -> Optional[str]:
         reason = output["meta_info"]["finish_reason"]
@@ -85,7 +86,7 @@ class SglangAdapter(Adapter):
         own: List[float] = []
         parts: List[Tuple[np.ndarray, np.ndarray]] = []
         for output, start, stop in pieces:
-            every = _sampled(output)
+            every = sampled(output)
             ids = output.get("output_ids")
             meta = output["meta_info"]
             # The lists of an engine in this process grow while the request runs.
@@ -99,7 +100,7 @@ class SglangAdapter(Adapter):
                 )
             drawn += of_ids
             own += [entry[0] for entry in here]
-            parts.append(_listed(meta, start, stop, total))
+            parts.append(listed(meta, start, stop, total))
         counts = np.concatenate([np.full(len(ids), ids.shape[1]) for _, ids in parts])
         tokens, log_probs = widened(
             np.concatenate([ids.ravel() for _, ids in parts]),
@@ -152,7 +153,7 @@ def _setting(server_args: Any, name: str) -> Any:
     return getattr(server_args, name, None)
 
 
-def _sampled(output: Mapping[str, Any]) -> Sequence[Tuple[float, int, Any]]:
+def sampled(output: Mapping[str, Any]) -> Sequence[Tuple[float, int, Any]]:
     """Per generated token: its log-prob, id and text."""
     found = output["meta_info"].get("output_token_logprobs")
     if found is None:
@@ -168,8 +169,22 @@ def _check_length(name: str, there: int, stop: int, total: Optional[int]) -> Non
         raise MalformedOutput(f"{name}: the answer has {there} positions, must be {needed}{needs}")
 
 
-def _listed(meta: Mapping[str, Any], start: int, stop: int, total: Optional[int]) -> Tuple[np.ndarray, np.ndarray]:
-    """[stop - start, K]: log-probs and ids of the most probable tokens."""
+def texts(meta: Mapping[str, Any]) -> Iterator[Tuple[int, Any]]:
+    """Yields ids and texts; a text is None if the answer has only the id."""
+    for entry in itertools.chain(
+        meta["output_token_logprobs"], *(tops or () for tops in meta.get("output_top_logprobs") or ())
+    ):
+        yield _ID(entry), _TEXT(entry) if len(entry) > 2 else None
+
+
+def listed(
+    meta: Mapping[str, Any], start: int, stop: int, total: Optional[int], needed: bool = True
+) -> Tuple[np.ndarray, np.ndarray]:
+    """Returns log-probs and ids of the most probable tokens, [stop - start, K].
+
+    Args:
+        needed: Raise an error for a position without a list. Its row is otherwise empty: -inf and -1.
+    """
     if "output_top_logprobs_shape" in meta:
         rows, width = meta["output_top_logprobs_shape"]
         if meta["output_top_logprobs_null_prefix"]:
@@ -180,12 +195,17 @@ def _listed(meta: Mapping[str, Any], start: int, stop: int, total: Optional[int]
             for name, dtype in (("val", "<f4"), ("idx", "<i4"))
         )
         return values.reshape(-1, width), ids.reshape(-1, width)
-    listed = meta.get("output_top_logprobs") or ()
-    _check_length("output_top_logprobs", len(listed), stop, total)
-    here = listed[start:stop]
+    every = meta.get("output_top_logprobs")
+    if every is None and not needed:
+        every = [None] * stop
+    every = every or ()
+    _check_length("output_top_logprobs", len(every), stop, total)
+    here = every[start:stop]
     if not all(here):
-        error = ValueError if any(listed) else MalformedOutput
-        raise error("output_top_logprobs lists no tokens of a position: the request needs 'top_logprobs_num'")
+        if needed:
+            error = ValueError if any(every) else MalformedOutput
+            raise error("output_top_logprobs lists no tokens of a position: the request needs 'top_logprobs_num'")
+        here = [tops or () for tops in here]
     ids, values = padded(here, (map(_ID, tops) for tops in here), (map(_LOG_PROB, tops) for tops in here))
     return values, ids
 

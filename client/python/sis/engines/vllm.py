@@ -10,6 +10,7 @@ import numpy as np
 
 from sis.engines.adapter import Adapter, Columns, MalformedOutput, Piece, Told
 from sis.engines.lists import flat_padded, strictly_above
+from sis.engines.openai import TOKEN_ID, Position, chat_positions, completion_positions
 from sis.engines.vllm_arrays import ArrayLogprobs
 from sis.engines.vllm_arrays import hand_over_arrays as hand_over_arrays
 from sis.engines.vllm_arrays import outputs_so_far as outputs_so_far
@@ -19,7 +20,6 @@ from sis.versions import warn_unless_tested
 _MODES = {"raw_logprobs": "raw", "processed_logprobs": "processed"}
 # vLLM takes the most probable token below this temperature.
 _GREEDY_BELOW = 1e-5
-_TOKEN_ID = "token_id:"
 _LOG_PROB = operator.attrgetter("logprob")
 # Parameters of requests: those that Sampling has too, and those that it has in one.
 _NUMBERS = (
@@ -86,7 +86,7 @@ class VllmAdapter(Adapter):
         if in_arrays == len(pieces):
             tokens, values = _joined(told, pieces)
         else:
-            tokens, values = self._padded(told, pieces)
+            tokens, values = listed_tokens(told, pieces, self._listed, self._grows)
         drawn = np.fromiter(sampled, np.int64, len(sampled))
         # A position that lists nothing costs itself only.
         other = (tokens[:, 0] != drawn) & (tokens[:, 0] != -1)
@@ -103,32 +103,41 @@ class VllmAdapter(Adapter):
         """Whether its lists are those of a request that runs, which may be longer by now."""
         return self.cumulative and _completion(output).finish_reason is None
 
-    def _padded(self, told: Sequence[Any], pieces: Sequence[Piece]) -> Tuple[np.ndarray, np.ndarray]:
-        """int64 and float32 [T, C] of lists in any form."""
-        ids: List[Iterable[int]] = []
-        log_probs: List[Iterable[float]] = []
-        # Per position. Nothing is made an array piece by piece: one may be of a single position.
-        counts: List[int] = []
-        for listed, (output, start, stop) in zip(told, pieces):
-            if hasattr(listed, "start_indices"):
-                _check_flat(listed, self._grows(output))
-                starts, ends = listed.start_indices[start:stop], listed.end_indices[start:stop]
-                lists = [column[starts[0] : ends[-1]] for column in (listed.token_ids, listed.logprobs)]
-                of_piece = list(map(operator.sub, ends, starts))
-                if list(map(len, lists)) != [sum(of_piece)] * 2:
-                    raise MalformedOutput(f"positions [{start}, {stop}) of the output are not one after the other")
-                ids.append(lists[0])
-                log_probs.append(lists[1])
-                counts += of_piece
-            else:
-                here = listed[start:stop]
-                ids += here
-                log_probs += (map(_LOG_PROB, position.values()) for position in here)
-                counts += map(len, here)
-        sizes = np.asarray(counts, np.int64)
-        # With all tokens asked for one more than there are: see _width.
-        width = int(sizes.max()) + 1 if self._listed < 0 else _width(sizes, self._listed)
-        return flat_padded(ids, log_probs, sizes, width)
+
+def listed_tokens(
+    told: Sequence[Any], pieces: Sequence[Piece], asked: int, grows: Callable[[Any], bool] = lambda output: False
+) -> Tuple[np.ndarray, np.ndarray]:
+    """Returns ids and log-probs, int64 and float32 [T, C], of lists in any form.
+
+    Args:
+        told: The `logprobs` of each piece's output: dictionaries or FlatLogprobs.
+        asked: SamplingParams.logprobs; -1: all tokens, or not known.
+        grows: Returns whether an output's lists may be longer than the output.
+    """
+    ids: List[Iterable[int]] = []
+    log_probs: List[Iterable[float]] = []
+    # Per position. Nothing is made an array piece by piece: one may be of a single position.
+    counts: List[int] = []
+    for listed, (output, start, stop) in zip(told, pieces):
+        if hasattr(listed, "start_indices"):
+            _check_flat(listed, grows(output))
+            starts, ends = listed.start_indices[start:stop], listed.end_indices[start:stop]
+            lists = [column[starts[0] : ends[-1]] for column in (listed.token_ids, listed.logprobs)]
+            of_piece = list(map(operator.sub, ends, starts))
+            if list(map(len, lists)) != [sum(of_piece)] * 2:
+                raise MalformedOutput(f"positions [{start}, {stop}) of the output are not one after the other")
+            ids.append(lists[0])
+            log_probs.append(lists[1])
+            counts += of_piece
+        else:
+            here = listed[start:stop]
+            ids += here
+            log_probs += (map(_LOG_PROB, position.values()) for position in here)
+            counts += map(len, here)
+    sizes = np.asarray(counts, np.int64)
+    # With all tokens asked for one more than there are: see _width.
+    width = int(sizes.max()) + 1 if asked < 0 else _width(sizes, asked)
+    return flat_padded(ids, log_probs, sizes, width)
 
 
 def _check_flat(listed: Any, grows: bool) -> None:
@@ -344,28 +353,22 @@ def _id_of(entry: Mapping[str, Any]) -> int:
 
 
 def _token_id(text: str) -> int:
-    if not text.startswith(_TOKEN_ID):
-        raise ValueError(f"token {text!r} is no {_TOKEN_ID}N: the request needs 'return_tokens_as_token_ids': true")
-    return int(text[len(_TOKEN_ID) :])
+    if not text.startswith(TOKEN_ID):
+        raise ValueError(f"token {text!r} is no {TOKEN_ID}N: the request needs 'return_tokens_as_token_ids': true")
+    return int(text[len(TOKEN_ID) :])
 
 
-# Of a position: sampled token, its log-prob, and the listed tokens with theirs.
-_Position = Tuple[int, Optional[float], Sequence[int], Sequence[float]]
-
-
-def _positions(choice: Mapping[str, Any], start: int, stop: int) -> Iterator[_Position]:
+def _positions(choice: Mapping[str, Any], start: int, stop: int) -> Iterator[Position]:
     """Of a completion."""
     log_probs = choice.get("logprobs") or {}
-    lists = [_whole(choice, name, log_probs.get(name)) for name in ("tokens", "token_logprobs", "top_logprobs")]
-    for token, own, tops in zip(*(listed[start:stop] for listed in lists)):
-        yield _token_id(token), own, list(map(_token_id, tops)), list(tops.values())
+    names = ("tokens", "token_logprobs", "top_logprobs")
+    columns = {name: _whole(choice, name, log_probs.get(name))[start:stop] for name in names}
+    return completion_positions(columns, _token_id)
 
 
-def _chat_positions(choice: Mapping[str, Any], start: int, stop: int) -> Iterator[_Position]:
+def _chat_positions(choice: Mapping[str, Any], start: int, stop: int) -> Iterator[Position]:
     content = _whole(choice, "content", (choice.get("logprobs") or {}).get("content"))
-    for position in content[start:stop]:
-        tops = position["top_logprobs"]
-        yield _id_of(position), position["logprob"], list(map(_id_of, tops)), [top["logprob"] for top in tops]
+    return chat_positions(content[start:stop], _id_of)
 
 
 def _whole(choice: Mapping[str, Any], name: str, listed: Optional[Sequence[Any]]) -> Sequence[Any]:

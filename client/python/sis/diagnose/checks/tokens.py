@@ -1,0 +1,154 @@
+"""Do the files speak of the same tokens?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import List
+
+import numpy as np
+
+from sis.diagnose.check import AT_MOST, Check
+from sis.diagnose.lists import Lists
+from sis.diagnose.recordings import Pair, Recording
+
+# A tokenizer's own letters for what can't be seen, which some engines decode and others don't.
+_LETTERS = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n", "\ufffd": ""})
+
+
+def check_token_texts(pair: Pair) -> Check:
+    """An id stands for another text in the other file."""
+    enough = 10
+    check = Check(
+        "token_texts",
+        "Do ids stand for the same texts?",
+        "share of ids with a text in both files whose texts differ",
+        0.2,
+        "with one tokenizer only the spelling of single tokens differs",
+        "the tokenizer of both sides: its name, its revision, tokens that were added",
+    )
+    both = different = 0
+    example = ""
+    for token, text in pair.a.texts.items():
+        other = pair.b.texts.get(token)
+        if other is None:
+            continue
+        a, b = text.translate(_LETTERS), other.translate(_LETTERS)
+        # A part of a character is spelled by engines as they like.
+        if not a or not b:
+            continue
+        both += 1
+        if a == b:
+            continue
+        different += 1
+        example = example or f'; {token} is "{a}" and "{b}"'
+    if not pair.by_id or both < enough:
+        return check.untested("too few tokens have an id and a text in both files")
+    return check.decide(
+        different / both, f"The tokenizers differ: the same ids stand for other texts{example}."
+    )
+
+
+def check_token_numbers(pair: Pair) -> Check:
+    """The same probabilities, position for position, stand under other ids."""
+    enough = 5
+    check = Check(
+        "token_numbers",
+        "Are tokens numbered alike?",
+        "log-probs by rank, where the ids have nothing in common: their mean difference at the same position over that "
+        "at neighbours",
+        0.5,
+        "it is near 1 for unrelated positions, and below 0.2 for the same model",
+        "the tokenizer of both sides: its revision, tokens that were added before others",
+        AT_MOST,
+    )
+    a, b = pair.a.lists, pair.b.lists
+    at_a: List[np.ndarray] = [np.zeros(0, np.int64)]
+    at_b: List[np.ndarray] = [np.zeros(0, np.int64)]
+    last: List[np.ndarray] = [np.zeros(0, bool)]
+    for start_a, start_b, length_a, length_b in zip(
+        pair.a.starts.tolist(), pair.b.starts.tolist(), pair.a.lengths.tolist(), pair.b.lengths.tolist()
+    ):
+        steps = np.arange(min(length_a, length_b))
+        at_a.append(start_a + steps)
+        at_b.append(start_b + steps)
+        last.append(steps + 1 >= length_b)
+    here, there, is_last = map(np.concatenate, (at_a, at_b, last))
+    listed = (a.counts[here] > 0) & (b.counts[there] > 0)
+    here, there, is_last = here[listed], there[listed], is_last[listed]
+    followed = np.flatnonzero(~is_last)
+    followed = followed[b.counts[there[followed] + 1] > 0]
+    if not pair.by_id or len(here) < enough or len(followed) < enough:
+        return check.untested("too few positions have lists with ids in both files")
+    part_a, part_b = a.take(here), b.take(there)
+    shared = np.minimum(part_a.probs, part_b.probs_at(part_b.find(part_a.rows, part_a.ids)))
+    mass = (part_a.probs.sum() + part_b.probs.sum()) / 2
+    # Lists without a token in common vary by all that they hold: half of sum(p) + sum(q) - 2 sum(min(p, q)).
+    variation = mass - shared.sum()
+    same = _profile_distances(part_a, part_b)
+    neighbour = _profile_distances(a.take(here[followed]), b.take(there[followed] + 1))
+    if variation < 0.9 * mass or neighbour.sum() == 0:
+        return check.clear()
+    offsets = Counter((part_b.ids[part_b.starts] - part_a.ids[part_a.starts]).tolist())
+    offset, count = offsets.most_common(1)[0]
+    common = f": those of B are {offset:+d}" if count * 10 >= len(here) * 9 else ""
+    return check.decide(
+        same.mean() / neighbour.mean(),
+        f"The vocabularies are numbered differently: the same probabilities stand under other ids{common}.",
+    )
+
+
+def _profile_distances(a: Lists, b: Lists) -> np.ndarray:
+    """Means of |a - b| over the ranks that both lists have, of at most five: whatever the ids are."""
+    ranks = np.minimum(np.minimum(a.counts, b.counts), 5)
+    sums = np.zeros(len(a))
+    for rank in range(5):
+        there = np.flatnonzero(ranks > rank)
+        difference = a.log_probs[a.starts[there] + rank].astype(np.float64) - b.log_probs[b.starts[there] + rank]
+        sums[there] += np.abs(difference)
+    return sums / np.maximum(1, ranks)
+
+
+def check_segmentation(pair: Pair) -> Check:
+    """The same text is cut into other tokens."""
+    # Characters of text that chance does not make equal.
+    long_enough = 16
+    check = Check(
+        "segmentation",
+        "Is the text cut into the same tokens?",
+        "of the sequences whose tokens part, the share whose text goes on alike",
+        0.5,
+        "a tokenizer cuts a text in one way; engines that sample other tokens soon write another text",
+        "the tokenizer; send ids of tokens to the trainer, never text",
+    )
+    parted = alike = 0
+    example = ""
+    for i in range(len(pair.a.lengths)):
+        a, b = _sampled_texts(pair.a, i), _sampled_texts(pair.b, i)
+        first = next((at for at, (text, other) in enumerate(zip(a, b)) if text != other), None)
+        if first is None:
+            continue
+        rest_a, rest_b = "".join(a[first:]), "".join(b[first:])
+        if min(len(rest_a), len(rest_b)) < long_enough:
+            continue
+        parted += 1
+        if rest_a[:long_enough] != rest_b[:long_enough]:
+            continue
+        alike += 1
+        example = example or (
+            f'; in sequence {i} at position {first} "{a[first]}" and "{b[first]}" begin the same text'
+        )
+    if parted == 0:
+        return check.untested("no two texts part")
+    return check.decide(alike / parted, f"The tokenizers differ: they cut the same text differently{example}.")
+
+
+def _sampled_texts(recording: Recording, sequence: int) -> List[str]:
+    """What the text of a recording is made of, as far as the file says what its tokens stand for."""
+    texts = []
+    start = int(recording.starts[sequence])
+    for token in recording.sampled[start : start + int(recording.lengths[sequence])].tolist():
+        text = recording.texts.get(token)
+        if text is None:
+            break
+        texts.append(text.translate(_LETTERS))
+    return texts
