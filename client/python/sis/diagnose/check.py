@@ -53,7 +53,7 @@ class Check:
         self.finding = why
         return self
 
-    def to_json(self) -> Dict[str, Any]:
+    def as_json(self) -> Dict[str, Any]:
         names = (
             "name", "outcome", "value", "limit", "fault_if", "question", "statistic", "reason", "finding", "setting",
             "sequences",

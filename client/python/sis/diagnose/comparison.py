@@ -40,7 +40,7 @@ class Comparison:
             notes += _note(name, behaviour, decisions.top_k, self.top_k)
         return notes
 
-    def to_json(self) -> Dict[str, Any]:
+    def as_json(self) -> Dict[str, Any]:
         """Returns a, b, fault, undecided, verdict, checks, left_out, d, profile, a_to_b, b_to_a, notes and positions.
         Numbers that are not there are NaN or None."""
         compared, pair = self.compared, self.compared.pair
@@ -64,7 +64,7 @@ class Comparison:
         return {
             "a": self.a_name,
             "b": self.b_name,
-            **self.diagnosis.to_json(),
+            **self.diagnosis.as_json(),
             "a_to_b": self.a_to_b.summary(),
             "b_to_a": self.b_to_a.summary(),
             "notes": self.notes(),

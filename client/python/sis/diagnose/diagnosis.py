@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -42,15 +43,20 @@ class Diagnosis:
     # One paragraph for each fault; else what the differences are like. Then one about what is left out, if anything is.
     verdict: List[str] = field(default_factory=list)
 
-    def to_json(self) -> Dict[str, Any]:
+    @staticmethod
+    def of_nothing(why: str) -> Diagnosis:
+        size = DifferenceSize(0, 0.0, 0.0, math.nan, "", "")
+        return Diagnosis(size, Profile((), ()), [], undecided=True, verdict=[why])
+
+    def as_json(self) -> Dict[str, Any]:
         return {
             "fault": self.fault,
             "undecided": self.undecided,
             "verdict": list(self.verdict),
-            "checks": [check.to_json() for check in self.checks],
-            "left_out": [part.to_json() for part in self.left_out],
-            "d": self.size.to_json(),
-            "profile": self.profile.to_json(),
+            "checks": [check.as_json() for check in self.checks],
+            "left_out": [part.as_json() for part in self.left_out],
+            "d": self.size.as_json(),
+            "profile": self.profile.as_json(),
         }
 
 

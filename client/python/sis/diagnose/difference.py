@@ -49,7 +49,7 @@ class DifferenceSize:
         """Whether both are of the size of numerical noise, surely or not."""
         return self.positions > 0 and self.mean < BEYOND_NOISE and not self.lists >= BEYOND_NOISE
 
-    def to_json(self) -> Dict[str, Any]:
+    def as_json(self) -> Dict[str, Any]:
         return {
             "mean": self.mean, "standard_error": self.standard_error, "positions": self.positions,
             "total_variation": self.lists, "level": self.level, "meaning": self.meaning,
@@ -74,9 +74,7 @@ def _meaning(d: Moments, lists: float) -> str:
     if d.mean == 0 and not lists >= BEYOND_NOISE:
         return "The log-probs are equal."
     level = _level_of(d.mean)
-    meaning = (
-        f"D is {d.mean:.2g} nats per token, +- {d.standard_error:.1g}: the size that comes from {level.name}"
-    )
+    meaning = f"D is {d.mean:.2g} nats per token, +- {d.standard_error:.1g}: the size that comes from {level.name}"
     low = _level_of(max(0.0, d.mean - 2 * d.standard_error))
     high = _level_of(d.mean + 2 * d.standard_error)
     if low != high:

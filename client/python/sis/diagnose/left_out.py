@@ -18,7 +18,7 @@ class LeftOut:
     # Of "240 of 960 positions ...".
     reason: str
 
-    def to_json(self) -> Dict[str, Any]:
+    def as_json(self) -> Dict[str, Any]:
         return dict(vars(self))
 
 

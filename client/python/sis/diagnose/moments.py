@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
 
-class Moments(NamedTuple):
+@dataclass(frozen=True)
+class Moments:
     count: int = 0
     sum: float = 0.0
     squares: float = 0.0

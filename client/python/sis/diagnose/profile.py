@@ -24,7 +24,7 @@ class Row:
     d: float
     total_variation: float
 
-    def to_json(self) -> Dict[str, Any]:
+    def as_json(self) -> Dict[str, Any]:
         return dict(vars(self))
 
 
@@ -34,10 +34,10 @@ class Profile:
     # Ranges whose lengths double, from 4 positions on, as sequences do not all reach far.
     positions: Tuple[Row, ...]
 
-    def to_json(self) -> Dict[str, Any]:
+    def as_json(self) -> Dict[str, Any]:
         return {
-            "sequences": [row.to_json() for row in self.sequences],
-            "positions": [row.to_json() for row in self.positions],
+            "sequences": [row.as_json() for row in self.sequences],
+            "positions": [row.as_json() for row in self.positions],
         }
 
 

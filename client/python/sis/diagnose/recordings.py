@@ -72,9 +72,7 @@ def pair_files(a: RecordedFile, b: RecordedFile) -> Pair:
         )
     by_id = a.has_ids and b.has_ids
     if not by_id and any(token.text is None and token.id not in file.texts for file in (a, b) for token in file.tokens):
-        raise ValueError(
-            f"{a.name} and {b.name}: tokens can't be matched: some have no id, others nothing but an id"
-        )
+        raise ValueError(f"{a.name} and {b.name}: tokens can't be matched: some have no id, others nothing but an id")
     interned: Optional[Dict[str, int]] = None if by_id else {}
     return Pair(_recording(a, interned), _recording(b, interned), by_id)
 
@@ -178,3 +176,7 @@ def _without_repetitions(
     return rows[kept], ids[kept], log_probs[kept]
 
 
+def _place(file: RecordedFile, position: int) -> str:
+    ends = np.cumsum(file.lengths)
+    sequence = int(np.searchsorted(ends, position, side="right"))
+    return f"{file.name}: sequence {sequence}: position {position - int(ends[sequence] - file.lengths[sequence])}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Tuple
+import functools
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def check_sampled_column(part: Part) -> Check:
     largest = -1.0
     pair = part.compared.pair
     for name, recording in (("A", pair.a), ("B", pair.b)):
-        flags = part.compared.cached(f"contradictions {name}", lambda of=recording: np.stack(_contradictions(of)))
+        flags = part.compared.cached(f"contradictions {name}", functools.partial(_contradictions, recording))
         at = spans(recording.starts[part.sequences], recording.lengths[part.sequences])
         comparable, listed, contradicts, most_probable = flags[:, at]
         if name == "B" and part.is_gathered:
@@ -56,8 +56,8 @@ def check_sampled_column(part: Part) -> Check:
     return check
 
 
-def _contradictions(recording: Recording) -> Tuple[np.ndarray, ...]:
-    """Returns, bool [N], whether a position can tell, whether it lists its token, whether it contradicts itself, and
+def _contradictions(recording: Recording) -> np.ndarray:
+    """Returns, bool [4, N], whether a position can tell, whether it lists its token, whether it contradicts itself, and
     whether its log-prob is the most probable token's."""
     # Above what float16 rounds away.
     same = 0.05
@@ -70,4 +70,4 @@ def _contradictions(recording: Recording) -> Tuple[np.ndarray, ...]:
         # What a list leaves out is no more probable than the last that it has.
         agrees = np.where(listed, np.abs(given - of_token) <= same, given <= lists.last(0.0) + same)
         most_probable = np.abs(given - lists.first(0.0)) <= same
-    return comparable, listed, comparable & ~agrees, most_probable
+    return np.stack([comparable, listed, comparable & ~agrees, most_probable])

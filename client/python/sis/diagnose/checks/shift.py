@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Callable, NamedTuple, Tuple
 
 import numpy as np
@@ -15,7 +16,8 @@ _SHIFTS = (1, -1, 2, -2, 3, -3)
 _Distances = Tuple[np.ndarray, np.ndarray]
 
 
-class _Mean(NamedTuple):
+@dataclass(frozen=True)
+class _Mean:
     sum: float
     of: float
     count: int

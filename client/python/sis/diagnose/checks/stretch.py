@@ -23,9 +23,7 @@ def check_stretch(part: Part) -> Check:
     )
     compared, at = part.compared, part.positions
     # How far the files are apart at each position, from 0 to 1.
-    apart = np.where(
-        compared.has_lists[at], compared.total_variations[at], np.abs(compared.decisions.log_ratios[at])
-    )
+    apart = np.where(compared.has_lists[at], compared.total_variations[at], np.abs(compared.decisions.log_ratios[at]))
     there = ~np.isnan(apart)
     positions, apart = compared.positions[at[there]], np.minimum(apart[there], 1.0)
     if len(apart) < 2 * enough:
@@ -42,9 +40,7 @@ def check_stretch(part: Part) -> Check:
     if within.count < enough or outside.count < enough:
         return check.clear()
     if begin == 0:
-        why = (
-            "The context was another one at first: a prompt that was cut, or values cached of another prompt."
-        )
+        why = "The context was another one at first: a prompt that was cut, or values cached of another prompt."
     elif end == len(counts):
         why = "From there on the context is another one: it was cut or grew too long for one side."
     else:

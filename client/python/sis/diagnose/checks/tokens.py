@@ -43,9 +43,7 @@ def check_token_texts(pair: Pair) -> Check:
         example = example or f'; {token} is "{a}" and "{b}"'
     if not pair.by_id or both < enough:
         return check.untested("too few tokens have an id and a text in both files")
-    return check.decide(
-        different / both, f"The tokenizers differ: the same ids stand for other texts{example}."
-    )
+    return check.decide(different / both, f"The tokenizers differ: the same ids stand for other texts{example}.")
 
 
 def check_token_numbers(pair: Pair) -> Check:

@@ -1,0 +1,263 @@
+"""What is wrong with a run: its server's verdict, and why the two policies of its tokens differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import grpc
+import numpy as np
+
+from sis.client import Client
+from sis.diagnose.compared import Compared
+from sis.diagnose.decisions import Decision, Decisions
+from sis.diagnose.diagnosis import Diagnosis, diagnose_tokens
+from sis.diagnose.finite import finite
+from sis.diagnose.left_out import LeftOut
+from sis.diagnose.lists import Lists, ranked
+from sis.diagnose.recordings import Pair, Recording
+from sis.errors import Error, NotFound
+from sis.evaluation import Decision as ServersDecision
+from sis.inspection import InspectedSequence, RunInspection, SequenceInspection
+from sis.records import SequenceRef
+from sis.run import RunStatus, Sampling
+from sis.v1 import ratio_service_pb2 as pb
+
+_ENOUGH_POSITIONS = 4000
+# With those before the first one kept, which take space as well: some 20 MB.
+_MOST_POSITIONS = 1 << 17
+
+
+@dataclass(frozen=True)
+class RunDiagnosis:
+    # With verdict and findings.
+    status: RunStatus
+    # Names of the sequences whose numbers `tokens` has.
+    sequences: Tuple[str, ...]
+    # Of the values that were evaluated last; undecided where none are kept.
+    tokens: Diagnosis
+
+    @property
+    def fault(self) -> bool:
+        return bool(self.status.findings) or self.tokens.fault
+
+    def as_json(self) -> Dict[str, Any]:
+        """Returns run, run_verdict, findings and sequences, and what Diagnosis.as_json has of the tokens, except that
+        `fault` and `undecided` are of both. Numbers that are not there are None."""
+        findings = [
+            {
+                "rule": finding.rule, "verdict": pb.Verdict.Name(finding.verdict), "reason": finding.reason,
+                "action": finding.action,
+            }
+            for finding in self.status.findings
+        ]  # fmt: skip
+        made = {
+            "run": self.status.run.id,
+            "run_verdict": pb.Verdict.Name(self.status.verdict),
+            "findings": findings,
+            "sequences": list(self.sequences),
+            **self.tokens.as_json(),
+            "fault": self.fault,
+            "undecided": self.tokens.undecided and not self.fault,
+        }
+        return finite(made)
+
+
+def diagnose_run(client: Client, run_id: str) -> RunDiagnosis:
+    """Asks for all kept sequences of the last draw, and for earlier ones as long as there are fewer than 4000 positions.
+
+    Sequences that are forgotten meanwhile are left out, and those that would bring more than 131072 positions, with what
+    lies before the first one kept.
+
+    Raises:
+        sis.NotFound: The run is unknown, or it is healthy and nothing that was evaluated is kept.
+        sis.Error: A call failed.
+    """
+    # Client.get_run would note the run, and open it again on a server that lost it.
+    status = next((status for status in client.list_runs() if status.run.id == run_id), None)
+    if status is None:
+        raise NotFound(grpc.StatusCode.NOT_FOUND, f"run '{run_id}' is unknown")
+    run = status.run
+    return diagnose_inspected(status, client.inspect_run(run), lambda sequence: client.inspect_sequence(run, sequence))
+
+
+def diagnose_inspected(
+    status: RunStatus, overview: RunInspection, inspect: Callable[[SequenceRef], SequenceInspection]
+) -> RunDiagnosis:
+    """Does the same with what the server keeps of a run."""
+    kept, not_asked = _inspect(status, overview, inspect)
+    names = tuple(_name_of(sequence) for sequence, _ in kept)
+    if not kept:
+        nothing = f"of run {status.run.id} " + (
+            "only positions too far into their sequences are kept"
+            if not_asked
+            else "nothing has been evaluated, or nothing is kept (--inspected_bytes)"
+        )
+        if not status.findings:
+            raise NotFound(grpc.StatusCode.NOT_FOUND, nothing)
+        return RunDiagnosis(status, names, Diagnosis.of_nothing(f"Its tokens tell nothing: {nothing}."))
+    compared, left_out = compare_inspected([inspection for _, inspection in kept])
+    if not_asked:
+        left_out.append(LeftOut("not_asked", not_asked, "of sequences beyond what is asked at once"))
+    return RunDiagnosis(status, names, diagnose_tokens(compared, left_out, _filter_of(status.sampling)))
+
+
+def _inspect(
+    status: RunStatus, overview: RunInspection, inspect: Callable[[SequenceRef], SequenceInspection]
+) -> Tuple[List[Tuple[SequenceRef, SequenceInspection]], int]:
+    """Returns sequences, and the positions of those that there is no space for."""
+
+    # The last draw need not have the highest number: a training goes on from an earlier step.
+    def is_last(sequence: InspectedSequence) -> bool:
+        return sequence.draw == (status.last_draw or 0)
+
+    positions = held = not_asked = 0
+    kept = []
+    for sequence in sorted(overview.sequences, key=lambda one: (is_last(one), one.draw), reverse=True):
+        if positions >= _ENOUGH_POSITIONS and not is_last(sequence):
+            break
+        try:
+            inspection = inspect(sequence.sequence)
+        except NotFound:
+            continue
+        more = inspection.first_position + len(inspection.decisions)
+        if more > _MOST_POSITIONS - held:
+            not_asked += sequence.positions
+            continue
+        held += more
+        positions += sequence.positions
+        kept.append((sequence.sequence, inspection))
+    return kept, not_asked
+
+
+def _name_of(sequence: SequenceRef) -> str:
+    return sequence.id if sequence.attempt == 0 else f"{sequence.id} attempt {sequence.attempt}"
+
+
+def _filter_of(sampling: Optional[Sampling]) -> str:
+    """Returns filters like "top_p 0.8, min_p 0.1"; empty if none changes anything."""
+    if sampling is None:
+        return ""
+    filters = []
+    if sampling.top_p is not None and sampling.top_p < 1:
+        filters.append(f"top_p {sampling.top_p:g}")
+    if (sampling.top_k or 0) > 0:
+        filters.append(f"top_k {sampling.top_k}")
+    if (sampling.min_p or 0) > 0:
+        filters.append(f"min_p {sampling.min_p:g}")
+    return ", ".join(filters)
+
+
+def compare_inspected(inspections: Sequence[SequenceInspection]) -> Tuple[Compared, List[LeftOut]]:
+    """Returns tokens that a server has inspected as a pair of recordings: A is the behaviour policy, as the run recorded
+    it, B the current one, as it was evaluated. Then positions without a ratio, by the server's decision."""
+    columns: Dict[str, List[np.ndarray]] = {name: [] for name in _COLUMNS}
+    # Tokens of both lists: position, id, and log-probs of A and B.
+    rows: List[np.ndarray] = [np.zeros(0, np.int64)]
+    tokens: List[np.ndarray] = [np.zeros(0, np.int64)]
+    log_probs: Tuple[List[np.ndarray], List[np.ndarray]] = ([np.zeros(0, np.float32)], [np.zeros(0, np.float32)])
+    counts = {"missing": 0, "masked": 0, "not_evaluated": 0, "not_kept": 0}
+    lengths: List[int] = []
+    for inspection in inspections:
+        _check_lengths(inspection)
+        # Positions keep their numbers: before the first one kept there is nothing.
+        before = inspection.first_position
+        scored = np.isin(inspection.decisions, (Decision.ACCEPTED, Decision.REJECTED, Decision.OUTSIDE_TOP_K))
+        start = sum(lengths) + before
+        for name, nothing in _COLUMNS.items():
+            found = inspection.decisions if name == "decisions" else getattr(inspection, name)
+            kept = np.where(scored, found, nothing)
+            columns[name].append(np.concatenate([np.full(before, nothing, kept.dtype), kept]))
+        slots = inspection.top_k_ids.shape[1]
+        listed = np.repeat(scored, slots)
+        rows.append(np.repeat(start + np.arange(len(scored)), slots)[listed])
+        tokens.append(inspection.top_k_ids.reshape(-1)[listed].astype(np.int64))
+        log_probs[0].append(inspection.top_k_log_probs.reshape(-1)[listed])
+        log_probs[1].append(inspection.current_log_probs.reshape(-1)[listed])
+        lengths.append(before + len(scored))
+        _count_left_out(inspection, scored, counts)
+    joined = {name: np.concatenate([np.zeros(0), *parts]) for name, parts in columns.items()}
+    log_q = joined["sampled_log_probs"].astype(np.float32)
+    log_ratios = joined["log_ratios"].astype(np.float32)
+    listed_rows, listed_tokens = np.concatenate(rows), np.concatenate(tokens)
+    top_k = max((inspection.top_k_ids.shape[1] for inspection in inspections), default=0)
+    sizes = np.asarray(lengths, np.int64)
+    sampled = joined["sampled_ids"].astype(np.int64)
+    log_p = np.where(np.isfinite(log_q), log_q + log_ratios, log_q)
+    a, b = (
+        _recording(sizes, sampled, given, listed_rows, listed_tokens, np.concatenate(of_side), top_k)
+        for given, of_side in ((log_q, log_probs[0]), (log_p, log_probs[1]))
+    )
+    compared = Compared(Pair(a, b, by_id=True), sizes)
+    compared.decisions = Decisions(
+        top_k,
+        decisions=joined["decisions"].astype(np.uint8),
+        log_ratios=log_ratios,
+        acceptance_probabilities=joined["acceptance_probabilities"].astype(np.float32),
+        log_envelopes=joined["log_envelopes"].astype(np.float32),
+        residual_masses=joined["residual_masses"].astype(np.float32),
+        staleness=joined["staleness"].astype(np.int64),
+    )
+    reasons = {
+        "missing": "without a record",
+        "masked": "that are masked",
+        "not_evaluated": "that were not evaluated in this draw",
+        "not_kept": "for which there was no room in --inspected_bytes",
+    }
+    return compared, [LeftOut(name, counts[name], reason) for name, reason in reasons.items() if counts[name]]
+
+
+# Arrays of an inspection, and what stands where there is no ratio.
+_COLUMNS = {
+    "decisions": Decision.MISSING,
+    "sampled_ids": -1,
+    "sampled_log_probs": -np.inf,
+    "log_ratios": np.nan,
+    "acceptance_probabilities": np.nan,
+    "log_envelopes": np.nan,
+    "residual_masses": np.nan,
+    "staleness": 0,
+}
+
+
+def _recording(
+    lengths: np.ndarray,
+    sampled: np.ndarray,
+    given: np.ndarray,
+    rows: np.ndarray,
+    ids: np.ndarray,
+    log_probs: np.ndarray,
+    top_k: int,
+) -> Recording:
+    kept = (ids >= 0) & np.isfinite(log_probs)
+    rows, ids, log_probs = rows[kept], ids[kept], log_probs[kept].astype(np.float32)
+    order = ranked(rows, ids, log_probs)
+    lists = Lists(np.bincount(rows, minlength=len(sampled)), ids[order], log_probs[order])
+    # Beside what was sent of the sampled token.
+    found = lists.find(np.arange(len(sampled)), sampled)
+    listed = lists.log_probs_at(found).astype(np.float32)
+    return Recording(lengths, sampled, np.where(found >= 0, listed, given), given, lists, top_k, {})
+
+
+def _check_lengths(inspection: SequenceInspection) -> None:
+    positions = len(inspection.decisions)
+    for name in (*_COLUMNS, "top_k_ids", "top_k_log_probs", "current_log_probs"):
+        there = len(getattr(inspection, name))
+        if there != positions:
+            message = f"{name}: the server sent {there} positions; must be {positions}"
+            raise Error(grpc.StatusCode.INTERNAL, message)
+
+
+def _count_left_out(inspection: SequenceInspection, scored: np.ndarray, counts: Dict[str, int]) -> None:
+    """Adds the positions without a ratio of one sequence, each once."""
+    before, end = inspection.first_position, inspection.first_position + len(scored)
+    cut_begin, cut_end = inspection.cut_begin, inspection.cut_end
+    missing = inspection.decisions == ServersDecision.MISSING
+    masked = inspection.decisions == ServersDecision.MASKED
+    counts["missing"] += int(missing.sum())
+    counts["masked"] += int(masked.sum())
+    # Positions without space lie in the cut range, but so may others, which are kept.
+    absent = np.concatenate([np.arange(before), before + np.flatnonzero(~(scored | missing | masked))])
+    cut = int(((absent >= cut_begin) & (absent < cut_end)).sum())
+    counts["not_kept"] += cut + cut_end - min(cut_end, max(end, cut_begin))
+    counts["not_evaluated"] += len(absent) - cut

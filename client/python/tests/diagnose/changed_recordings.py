@@ -1,0 +1,224 @@
+"""Recordings of real engines, and what faults and noise make of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+import random
+from typing import Callable, List, Optional
+
+from sis.diagnose import RecordedFile, compare, read_file
+
+TESTDATA = pathlib.Path(__file__).parent / "testdata"
+
+
+@dataclasses.dataclass(frozen=True)
+class Token:
+    id: Optional[int]
+    text: Optional[str]
+    # Nats; -inf if the engine gave none.
+    log_prob: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    sampled: Token
+    top: List[Token]
+
+
+File = List[List[Position]]
+
+
+def as_positions(file: RecordedFile) -> File:
+    def token(number: int, log_prob: float) -> Token:
+        found = file.tokens[number]
+        return Token(found.id, found.text or file.texts.get(found.id), log_prob)
+
+    ends = file.counts.cumsum()
+    positions = []
+    for at, end in enumerate(ends.tolist()):
+        start = end - int(file.counts[at])
+        tops = zip(file.listed[start:end].tolist(), file.log_probs[start:end].tolist())
+        sampled = token(int(file.sampled[at]), float(file.sampled_log_probs[at]))
+        positions.append(Position(sampled, [token(*top) for top in tops]))
+    sequences, start = [], 0
+    for length in file.lengths.tolist():
+        sequences.append(positions[start : start + length])
+        start += length
+    return sequences
+
+
+def as_file(name: str, sequences: File) -> RecordedFile:
+    """As chat completions are."""
+
+    def entry(token: Token):
+        fields = {"id": token.id, "token": token.text, "logprob": token.log_prob}
+        return {**fields, "logprob": token.log_prob if math.isfinite(token.log_prob) else None}
+
+    lines = [
+        {"logprobs": {"content": [{**entry(p.sampled), "top_logprobs": list(map(entry, p.top))} for p in positions]}}
+        for positions in sequences
+    ]
+    # An array may not be empty.
+    return read_file(name, json.dumps(lines or {"choices": [{"logprobs": {"content": []}}]}))
+
+
+@functools.lru_cache(maxsize=None)
+def recorded(name: str) -> File:
+    return as_positions(read_file(str(TESTDATA / f"smollm2_{name}.jsonl")))
+
+
+def compared(a: File, b: File):
+    return compare(as_file("a.json", a), as_file("b.json", b))
+
+
+def faults_of(comparison):
+    names = [check.name for check in comparison.diagnosis.checks if check.fault]
+    assert comparison.diagnosis.fault == bool(names)
+    return names
+
+
+def faults(a: File, b: File):
+    return faults_of(compared(a, b))
+
+
+def named(comparison, name):
+    return next(check for check in comparison.diagnosis.checks if check.name == name)
+
+
+def verdict(comparison) -> str:
+    return comparison.diagnosis.verdict[0]
+
+
+def changed(file: File, change: Callable[[Position], Position]) -> File:
+    return [list(map(change, sequence)) for sequence in file]
+
+
+def with_tops(position: Position, top: List[Token]) -> Position:
+    """The sampled token's log-prob is the list's; none if it is not in the list."""
+    listed = {token.id: token.log_prob for token in top}
+    own = listed.get(position.sampled.id, -math.inf)
+    return Position(dataclasses.replace(position.sampled, log_prob=own), top)
+
+
+def renormalised(position: Position, new_log_prob: Callable[[Token], float]) -> Position:
+    """Normalises as if what is not listed kept its own log-prob."""
+    listed = sum(math.exp(token.log_prob) for token in position.top)
+    values = [new_log_prob(token) for token in position.top]
+    shift = math.log(sum(map(math.exp, values)) + max(0.0, 1 - listed))
+    return with_tops(
+        position,
+        [dataclasses.replace(token, log_prob=value - shift) for token, value in zip(position.top, values)],
+    )
+
+
+def at_temperature(file: File, temperature: float) -> File:
+    return changed(file, lambda position: renormalised(position, lambda token: token.log_prob / temperature))
+
+
+def with_top_k(file: File, k: int) -> File:
+    def one(position: Position) -> Position:
+        top = position.top[:k]
+        shift = math.log(sum(math.exp(token.log_prob) for token in top))
+        return with_tops(position, [dataclasses.replace(token, log_prob=token.log_prob - shift) for token in top])
+
+    return changed(file, one)
+
+
+def shortened(file: File, k: int) -> File:
+    """Lists cut, not renormalised: the engine was asked for fewer."""
+    return changed(file, lambda position: dataclasses.replace(position, top=position.top[:k]))
+
+
+def with_presence_penalty(file: File, penalty: float) -> File:
+    result = []
+    for sequence in file:
+        seen, punished = set(), []
+        for position in sequence:
+            punished.append(
+                renormalised(position, lambda token, seen=seen: token.log_prob - penalty * (token.id in seen))
+            )
+            seen.add(position.sampled.id)
+        result.append(punished)
+    return result
+
+
+def _of_other(file: File, shift: int, make: Callable[[Position, Position], Position]) -> File:
+    return [
+        [make(position, sequence[min(max(t + shift, 0), len(sequence) - 1)]) for t, position in enumerate(sequence)]
+        for sequence in file
+    ]
+
+
+def with_lists_from(file: File, shift: int) -> File:
+    """Log-probs and lists of the position `shift` further on, at unchanged tokens."""
+    return _of_other(file, shift, lambda own, other: with_tops(own, other.top))
+
+
+def with_lists_only_from(file: File, shift: int) -> File:
+    """The same, but the sampled tokens keep their own log-probs."""
+    return _of_other(file, shift, lambda own, other: Position(own.sampled, other.top))
+
+
+def with_sampled_from(file: File, shift: int) -> File:
+    return _of_other(
+        file,
+        shift,
+        lambda own, other: Position(dataclasses.replace(own.sampled, log_prob=other.sampled.log_prob), own.top),
+    )
+
+
+def without_first(file: File, count: int) -> File:
+    return [sequence[count:] for sequence in file]
+
+
+def without_lists(file: File) -> File:
+    return changed(file, lambda position: Position(position.sampled, []))
+
+
+def each_token(file: File, change: Callable[[Token], Token]) -> File:
+    return changed(file, lambda position: Position(change(position.sampled), list(map(change, position.top))))
+
+
+def renumbered(file: File, number: Callable[[int], int]) -> File:
+    return each_token(file, lambda token: dataclasses.replace(token, id=number(token.id)))
+
+
+def without_ids(file: File) -> File:
+    """What engines of other vendors leave out."""
+    return each_token(file, lambda token: dataclasses.replace(token, id=None))
+
+
+def merged(file: File) -> File:
+    """Every second token is one with the next."""
+    ids = iter(range(60001, 10**6))
+    return [
+        [
+            Position(
+                dataclasses.replace(first.sampled, id=next(ids), text=first.sampled.text + second.sampled.text),
+                first.top,
+            )
+            for first, second in zip(sequence[::2], sequence[1::2])
+        ]
+        for sequence in file
+    ]
+
+
+def differences(a: File, b: File) -> List[float]:
+    """All differences of listed log-probs between two recordings, less their mean at a position."""
+    centred_a, centred_b = compared(a, b).compared.centred
+    return (centred_b - centred_a).tolist()
+
+
+def with_noise(file: File, noise: List[float], scale: float, seed: int) -> File:
+    """Differences drawn with replacement and scaled, added to each listed log-prob."""
+    rng = random.Random(seed)
+
+    def one(position: Position) -> Position:
+        noisy = renormalised(position, lambda token: token.log_prob + scale * rng.choice(noise))
+        return Position(noisy.sampled, sorted(noisy.top, key=lambda token: -token.log_prob))
+
+    return changed(file, one)

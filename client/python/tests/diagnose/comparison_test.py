@@ -1,0 +1,249 @@
+"""What a comparison says of what it left out, of little and of much."""
+
+import dataclasses
+import math
+import time
+import unittest
+
+import numpy as np
+from changed_recordings import (
+    Position, Token, as_file, changed, compared, differences, each_token, faults, recorded, verdict, with_lists_only_from,
+    with_noise, without_first,
+)  # fmt: skip
+
+from sis.diagnose import RecordedFile, compare
+from sis.diagnose.check import CLEAR, UNTESTED
+from sis.diagnose.recorded import Token as FileToken
+
+FLOAT32, FOUR_BIT = recorded("float32"), recorded("4_bit")
+
+
+def left_out_of(comparison):
+    return [f"{part.positions} {part.reason}" for part in comparison.diagnosis.left_out]
+
+
+def of_ids(counts, sampled, sampled_log_probs, listed, log_probs, lengths):
+    """A file in arrays, of ids."""
+    tokens = tuple(FileToken(i, None) for i in range(int(max(sampled.max(), listed.max(initial=0))) + 1))
+    arrays = (lengths, sampled, sampled_log_probs.astype(np.float32), counts, listed, log_probs.astype(np.float32))
+    return RecordedFile("file", *arrays, tokens, {})
+
+
+class ComparisonTest(unittest.TestCase):
+    def test_tokens_shown_as_bytes_or_as_letters_of_the_tokenizer_are_the_same(self):
+        def spelled(token):
+            return dataclasses.replace(token, text="Ġ" + token.text[1:]) if token.text.startswith(" ") else token
+
+        self.assertEqual(faults(FLOAT32, each_token(FOUR_BIT, spelled)), [])
+
+    def test_of_too_little_nothing_is_said(self):
+        comparison = compared([FLOAT32[0][:1]], [FOUR_BIT[0][:1]])
+        self.assertFalse(comparison.diagnosis.fault)
+        for check in comparison.diagnosis.checks:
+            if check.name != "token_texts":  # ten ids are enough for it
+                self.assertEqual(check.outcome, UNTESTED, check.name)
+                self.assertTrue(check.finding)
+        self.assertIn("nothing to compare", verdict(compared([[]], [[]])))
+        self.assertIn("nothing to compare", verdict(compared([], [])))
+
+    def test_what_is_left_out_is_counted_to_the_position(self):
+        swapped = list(FOUR_BIT)
+        swapped[1], swapped[4] = swapped[4], swapped[1]
+        shorter = list(FOUR_BIT)
+        shorter[2] = shorter[2][:7]
+
+        def without_own(position):
+            return Position(dataclasses.replace(position.sampled, log_prob=-math.inf), position.top[:1])
+
+        unscored = changed(FOUR_BIT, without_own)
+        shifted = with_lists_only_from(FOUR_BIT, 1)
+        others = recorded("bfloat16"), recorded("4_bit_own_text"), without_first(FOUR_BIT, 1)
+        for b in (*others, swapped, shorter, unscored, shifted):
+            for comparison in (compared(FLOAT32, b), compared(b, FLOAT32)):
+                parts = comparison.diagnosis.left_out
+                self.assertTrue(all(part.positions > 0 for part in parts))
+                left_out = sum(part.positions for part in parts)
+                pair = comparison.compared.pair
+                every = int(np.maximum(pair.a.lengths, pair.b.lengths).sum())
+                self.assertEqual(comparison.diagnosis.size.positions + left_out, every)
+        self.assertEqual(left_out_of(compared(FLOAT32, FLOAT32)), [])
+        both = sum(max(len(FLOAT32[i]), len(swapped[i])) for i in (1, 4))
+        for a, b, expected in (
+            (FLOAT32, swapped,
+             f"{both - 2} after a token that the files sampled differently (in 2 of {len(FLOAT32)} sequences)"),
+            (FLOAT32, shorter, "that only A has"),
+            (shorter, FLOAT32, "that only B has"),
+            (FLOAT32, unscored, "where B gives no log-prob of A's token"),
+            (unscored, FLOAT32, "where A gives no log-prob of its own token"),
+            (FLOAT32, shifted, "where B's list and its own token's log-prob sum to more than 1"),
+        ):  # fmt: skip
+            self.assertIn(expected, "\n".join(left_out_of(compared(a, b))))
+
+    def test_a_sequence_may_be_long(self):
+        """What takes the square of its positions runs into the test's time limit."""
+        size = 200_000
+        none = np.zeros(0, np.int64)
+        sampled = np.arange(size) % 1000
+        file = of_ids(np.zeros(size, np.int64), sampled, np.full(size, -1.0), none, none, np.array([size]))
+        self.assertEqual(len(compare(file, file).compared), size)
+
+    def test_a_list_may_be_long(self):
+        """The same of the tokens of a list."""
+        tokens, size = 1 << 16, 6
+        counts, lengths = np.full(size, tokens), np.array([size])
+        ids = np.tile(np.arange(tokens), size)
+        rows = np.repeat(np.arange(size), tokens)
+        log_probs = -11.2 - ((ids + rows) % 1000 - 500) / 10_000
+        sampled = 1000 * np.arange(size)
+        files = [
+            of_ids(counts, sampled, values.reshape(size, -1)[np.arange(size), sampled], ids, values, lengths)
+            for values in (log_probs, log_probs - 0.001)
+        ]
+        comparison = compare(*files)
+        self.assertEqual(comparison.a_to_b.summary()["unscored"], 0, "tokens far down the list are found")
+        self.assertEqual(comparison.a_to_b.top_k, 512)
+        self.assertEqual(left_out_of(comparison), [])
+        self.assertIn("a record holds the 512 most probable", comparison.notes()[0])
+
+    def test_ten_thousand_tokens_take_well_under_a_second(self):
+        rng = np.random.default_rng(1)
+        size, listed = 10_000, 20
+        logits = np.sort(rng.normal(0, 3, (size, 64)), axis=1)[:, ::-1]
+        lists = []
+        for noise in (0.0, 0.02):
+            noisy = logits + noise * rng.normal(size=logits.shape)
+            lists.append((noisy - np.logaddexp.reduce(noisy, axis=1, keepdims=True))[:, :listed])
+        ids = np.argsort(rng.random((size, 64)), axis=1)[:, :listed]
+        counts, lengths = np.full(size, listed), np.full(20, size // 20)
+        files = [of_ids(counts, ids[:, 0], values[:, 0], ids.ravel(), values.ravel(), lengths) for values in lists]
+        compare(*files)
+        began = time.process_time()
+        comparison = compare(*files)
+        self.assertLess(time.process_time() - began, 3, "a machine that does nothing else takes a sixth of it")
+        self.assertFalse(comparison.diagnosis.fault, verdict(comparison))
+
+    def test_no_fault_is_found_only_where_the_size_says_so(self):
+        noise = differences(FLOAT32, FOUR_BIT)
+        without_fault = undecided = 0
+        for length in (1, 3, 6, 12):
+            for scale in (1.0, 3.0, 6.0, 12.0):
+                for seed in range(10):
+                    b = with_noise(FLOAT32[:1], noise, scale, seed)
+                    comparison = compared([FLOAT32[0][:length]], [b[0][:length]])
+                    if comparison.diagnosis.fault:
+                        continue
+                    said = "No fault was found" in verdict(comparison)
+                    size = comparison.diagnosis.size
+                    self.assertEqual(said, size.positions > 0 and size.mean < 0.15, verdict(comparison))
+                    without_fault += said
+                    undecided += not said
+        self.assertGreater(without_fault, 0)
+        self.assertGreater(undecided, 0)
+
+    def test_every_check_states_its_evidence(self):
+        for name in ("4_bit", "float32_temperature_0.7", "float32_top_p_0.9"):
+            for check in compared(FLOAT32, recorded(name)).diagnosis.checks:
+                self.assertTrue(check.question and check.statistic and check.reason and check.setting, check.name)
+                self.assertEqual(check.outcome == CLEAR, not check.finding, check.name)
+
+    def test_both_directions(self):
+        there, back = compared(FLOAT32, FOUR_BIT), compared(FOUR_BIT, FLOAT32)
+        self.assertEqual(there.a_to_b.summary(), back.b_to_a.summary())
+        self.assertEqual(there.b_to_a.summary(), back.a_to_b.summary())
+        self.assertNotEqual(there.a_to_b.summary(), there.b_to_a.summary())
+
+    def test_the_text_of_a_token(self):
+        file = [[Position(Token(1, "x", -1), [Token(1, "x", -1), Token(2, None, -2)])]]
+        comparison = compared(file, file)
+        self.assertEqual([comparison.text_of(token) for token in (1, 2)], ["x", "#2"])
+        bytes_alone = '{"logprobs": {"content": [{"bytes": [168], "logprob": -1, "top_logprobs": []}]}}'
+        from sis.diagnose import read_file
+
+        comparison = compare(read_file("a", bytes_alone), read_file("b", bytes_alone))
+        self.assertEqual(comparison.as_json()["positions"][0]["token"], "\ufffd")
+
+
+class PairTest(unittest.TestCase):
+    """How two files become lists over one vocabulary."""
+
+    def read(self, positions):
+        comparison = compared([positions], [positions])
+        recording = comparison.compared.pair.a
+        ends = recording.lists.starts + recording.lists.counts
+        ids = [recording.lists.ids[s:e].tolist() for s, e in zip(recording.lists.starts, ends)]
+        return recording, ids
+
+    def test_lists(self):
+        def p(sampled, log_prob, *top):
+            return Position(Token(sampled, None, log_prob), [Token(i, None, value) for i, value in top])
+
+        for name, positions, expected, top_k in (
+            ("sorted by log-prob, then id", [p(5, -3, (9, -2), (7, -3), (5, -3), (8, -0.5))], [[8, 9, 5, 7]], 4),
+            ("equal as float32 is a tie", [p(1, -1.1, (2, -1.1), (1, -1.1 + 1e-12))], [[1, 2]], 2),
+            ("-inf and repetitions are dropped",
+             [p(1, -math.inf, (1, -math.inf), (2, -1), (3, -2), (2, -1))], [[2, 3]], 2),
+            ("a sampled token one beyond the others is appended",
+             [p(1, -0.5, (1, -0.5), (2, -2)), p(9, -7, (1, -0.5), (2, -2), (9, -7)), p(2, -2, (1, -0.5), (2, -2))],
+             [[1, 2], [1, 2], [1, 2]], 2),
+            # Cut to three: the least probable of a list may be the third or any below, so only two are known for sure.
+            ("a sampled token that stands first out of order is appended",
+             [p(9, -7, (9, -7), (1, -0.5), (2, -2)), p(2, -2, (2, -2), (1, -0.5), (3, -4))], [[1, 2], [1, 2, 3]], 2),
+            ("a sampled token of the last rank is not appended",
+             [p(2, -2, (1, -0.5), (2, -2)), p(1, -0.5, (1, -0.5), (2, -2)), p(1, -0.5, (1, -0.5))],
+             [[1, 2], [1, 2], [1]], 2),
+            # As of lists that belong to another position, into which an engine has put the sampled token.
+            ("a sampled token that its list leaves no space for is taken out",
+             [p(5, -0.1, (5, -0.1), (2, -0.2), (3, -3))], [[2, 3]], 2),
+            ("a sampled token with two log-probs keeps its list's",
+             [p(5, -0.1, (5, -0.1), (2, -0.2), (5, -3), (3, -4))], [[2, 5, 3]], 3),
+        ):  # fmt: skip
+            with self.subTest(name):
+                recording, ids = self.read(positions)
+                self.assertEqual(ids, expected)
+                self.assertEqual(recording.top_k, top_k)
+
+    def test_the_sampled_log_prob_is_that_of_its_slot(self):
+        recording, _ = self.read([Position(Token(1, None, -0.5), [Token(1, None, -0.25), Token(2, None, -3)])])
+        self.assertEqual(recording.sampled_log_probs.tolist(), [-0.25])
+        self.assertEqual(recording.given.tolist(), [-0.5])
+
+    def test_tokens_without_ids_are_matched_by_text(self):
+        a = [[Position(Token(None, "a", -1), [Token(None, "a", -1), Token(None, "b", -2)])]]
+        b = [[Position(Token(77, "b", -1), [Token(77, "b", -1), Token(78, "c", -2), Token(79, "a", -3)])]]
+        pair = compared(a, b).compared.pair
+        self.assertFalse(pair.by_id)
+        of_a, of_b = pair.a.sampled[0], pair.b.sampled[0]
+        self.assertEqual(pair.a.lists.ids.tolist(), [of_a, of_b])
+        self.assertEqual(pair.b.lists.log_probs[pair.b.lists.find(np.array([0]), np.array([of_a]))].tolist(), [-3])
+
+    def test_of_equal_texts_the_most_probable_stays(self):
+        tokens = [Token(None, "a", -1), Token(None, "b", -3), Token(None, "b", -2)]
+        recording, ids = self.read([Position(tokens[0], tokens)])
+        self.assertEqual((ids, recording.lists.log_probs.tolist()), ([[0, 1]], [-1, -2]))
+
+    def test_a_file_keeps_its_texts(self):
+        a = [[Position(Token(1, "x", -1), [Token(1, "x", -1), Token(2, "y", -2)])]]
+        b = [[Position(Token(1, "z", -1), [Token(1, None, -1), Token(3, None, -2)])]]
+        pair = compared(a, b).compared.pair
+        self.assertEqual((dict(pair.a.texts), dict(pair.b.texts)), ({1: "x", 2: "y"}, {1: "z"}))
+
+    def test_what_cannot_be_is_refused(self):
+        def p(*top):
+            return Position(Token(1, None, -1), [Token(i, None, value) for i, value in top])
+
+        good = [[p((1, -1))]]
+        for b, message in (
+            ([[p((1, -1)), p((2, -1), (2, -2))]],
+             "b.json: sequence 0: position 1: top_logprobs gives token 2 both -1 and -2"),
+            ([[p((1, -1)), p((2, 0), (3, -2))]],
+             "b.json: sequence 0: position 1: the probabilities of top_logprobs sum to 1.13"),
+            ([[Position(Token(None, "a", -1), [])]], "tokens can't be matched"),
+            ([*good, *good], "a.json holds 1 sequences, b.json 2"),
+        ):  # fmt: skip
+            with self.assertRaises(ValueError) as raised:
+                compare(as_file("a.json", good), as_file("b.json", b))
+            self.assertIn(message, str(raised.exception))
+
+
+if __name__ == "__main__":
+    unittest.main()

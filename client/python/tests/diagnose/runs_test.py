@@ -1,0 +1,183 @@
+"""Diagnosis of a run, from what a server would answer."""
+
+import dataclasses
+import itertools
+import unittest
+
+import numpy as np
+
+import sis
+from sis.diagnose.runs import compare_inspected, diagnose_inspected
+from sis.v1 import ratio_service_pb2 as pb
+
+POSITIONS, VOCABULARY, SLOTS = 128, 40, 4
+
+
+def status(sampling=None, findings=()):
+    proto = pb.Run(run_id="r", config=pb.RunConfig(log_prob_encoding=pb.FLOAT32))
+    made = sis.RunStatus.from_proto(proto)
+    return dataclasses.replace(made, sampling=sampling, findings=tuple(findings), last_draw=0)
+
+
+def overview(count):
+    return sis.RunInspection(
+        tuple(
+            sis.InspectedSequence(sis.SequenceRef(str(i)), draw=0, positions=1, totals=None, cut_begin=0, cut_end=0)
+            for i in range(count)
+        ),
+        (),
+        (),
+    )
+
+
+def inspection(decisions, first_position=0, slots=SLOTS, **arrays):
+    """Arrays of zeros, except for those given."""
+    size = len(decisions)
+    of_one = {
+        "missing_reasons": np.uint8, "sampled_ids": np.int32, "sampled_log_probs": np.float32, "log_ratios": np.float32,
+        "acceptance_probabilities": np.float32, "log_envelopes": np.float32, "residual_masses": np.float32,
+        "uniforms": np.float64, "staleness": np.int64,
+    }  # fmt: skip
+    of_slots = {"top_k_ids": np.int32, "top_k_log_probs": np.float32, "current_log_probs": np.float32}
+    fields = {name: np.zeros(size, dtype) for name, dtype in of_one.items()}
+    fields.update((name, np.zeros((size, slots), dtype)) for name, dtype in of_slots.items())
+    fields.update(
+        draw=0, first_position=first_position, decisions=np.asarray(decisions, np.uint8), cut_begin=0, cut_end=0
+    )
+    fields.update(arrays)
+    return sis.SequenceInspection(**fields)
+
+
+def sampled(kept, noise, seed):
+    """Of a policy that is `noise` nats per logit from the recorded one. What is recorded is renormalised over the `kept`
+    most probable tokens, of which the first SLOTS are listed. The sampled token is number 0."""
+    rng = np.random.default_rng(seed)
+    q = -np.sort(-1.5 * rng.normal(size=(POSITIONS, VOCABULARY)), axis=1)
+    p = q + noise * rng.normal(size=q.shape)
+    q -= np.logaddexp.reduce(q[:, :kept], axis=1, keepdims=True)
+    p -= np.logaddexp.reduce(p, axis=1, keepdims=True)
+    drawn = (q[:, :kept] + rng.gumbel(size=(POSITIONS, kept))).argmax(axis=1)
+    at = np.arange(POSITIONS), drawn
+    log_ratios = p[at].astype(np.float32) - q[at].astype(np.float32)
+    return inspection(
+        np.where(log_ratios < -0.5, 2, 1),
+        sampled_log_probs=q[at].astype(np.float32),
+        log_ratios=log_ratios,
+        top_k_ids=((np.arange(SLOTS) - drawn[:, None]) % VOCABULARY).astype(np.int32),
+        top_k_log_probs=q[:, :SLOTS].astype(np.float32),
+        current_log_probs=p[:, :SLOTS].astype(np.float32),
+    )
+
+
+def diagnosed(kept, noise, sampling=None, **changes):
+    """Of two sequences; `changes` are arrays of the second, or functions of its arrays."""
+
+    def inspect(sequence):
+        made = sampled(kept, noise, 1 + int(sequence.id))
+        if sequence.id == "1":
+            made = dataclasses.replace(made, **{name: change(made) for name, change in changes.items()})
+        return made
+
+    return diagnose_inspected(status(sampling), overview(2), inspect).tokens
+
+
+def faults_of(diagnosis):
+    return [check.name for check in diagnosis.checks if check.fault]
+
+
+class RunsTest(unittest.TestCase):
+    def test_what_lies_before_the_first_positions_takes_no_more_than_its_space(self):
+        def found(first_positions):
+            inspect = lambda sequence: inspection([], first_positions[int(sequence.id)])
+            return diagnose_inspected(status(), overview(len(first_positions)), inspect)
+
+        diagnosis = found([1 << 16, 1 << 17, 1 << 16])
+        self.assertEqual(diagnosis.sequences, ("0", "2"))
+        self.assertEqual([(part.name, part.positions) for part in diagnosis.tokens.left_out][-1], ("not_asked", 1))
+        with self.assertRaisesRegex(sis.NotFound, "too far"):
+            found([(1 << 17) + 1])
+
+    def test_of_nothing_a_verdict_alone_is_told(self):
+        with self.assertRaisesRegex(sis.NotFound, "nothing has been evaluated"):
+            diagnose_inspected(status(), overview(0), None)
+        finding = sis.Finding("SisTrainerStopped", sis.Verdict.BROKEN, "no steps", "Look at the trainer")
+        json = diagnose_inspected(status(findings=[finding]), overview(0), None).as_json()
+        self.assertEqual((json["fault"], json["undecided"], json["checks"]), (True, False, []))
+        self.assertIn("Its tokens tell nothing", json["verdict"][0])
+        self.assertEqual(json["findings"][0]["verdict"], "BROKEN")
+
+    def test_a_filter_of_the_recorded_sampling_is_named_first(self):
+        # Of more tokens than are recorded, so that no list tells it.
+        unknown = diagnosed(10, 0.01)
+        self.assertTrue(unknown.fault or unknown.undecided)
+        self.assertNotIn("filter", " ".join(unknown.verdict))
+        diagnosis = diagnosed(10, 0.01, sis.Sampling("processed", top_p=0.8))
+        self.assertEqual(diagnosis.checks[0].name, "filter")
+        self.assertEqual(faults_of(diagnosis)[0], "filter")
+        self.assertIn("a filter left (top_p 0.8)", diagnosis.verdict[0])
+        self.assertNotRegex(" ".join(diagnosis.verdict), "checkpoint|template")
+
+    def test_a_filter_on_both_sides_is_no_fault(self):
+        diagnosis = diagnosed(VOCABULARY, 0.01, sis.Sampling("processed", top_p=0.8))
+        self.assertEqual(faults_of(diagnosis), [])
+        self.assertFalse(diagnosis.fault)
+        self.assertIn("(top_p 0.8), and the current", diagnosis.verdict[0])
+        # Settings that filter nothing are not named.
+        neutral = sis.Sampling("processed", top_p=1.0, top_k=-1, min_p=0.0)
+        self.assertEqual(diagnosed(VOCABULARY, 0.01, neutral).verdict, diagnosed(VOCABULARY, 0.01).verdict)
+
+    def test_ranges_of_exact_zeros_are_padding(self):
+        def zeros(first, last, current):
+            def changed(name, value):
+                def change(made):
+                    array = getattr(made, name).copy()
+                    array[first:last] = value
+                    return array
+
+                return change
+
+            values = {"sampled_log_probs": 0, "log_ratios": current, "top_k_ids": -1}
+            return diagnosed(VOCABULARY, 0.01, **{name: changed(name, value) for name, value in values.items()})
+
+        padded = zeros(40, 60, -1.5)
+        self.assertEqual(faults_of(padded), ["zeros"])
+        said = "20 recorded log-probs in 1 ranges are exactly 0, the first from position 40 of sequence 1 on"
+        self.assertIn(said, padded.verdict[0])
+        self.assertNotIn("zeros", faults_of(zeros(40, 47, -1.5)), "too few in a row")
+        self.assertEqual(faults_of(zeros(40, 60, -1e-4)), [], "both sides are certain")
+
+    def test_versions_ahead_of_the_runs_are_a_fault(self):
+        def at(staleness):
+            return diagnosed(VOCABULARY, 0.01, staleness=lambda made: np.full(POSITIONS, staleness))
+
+        ahead = at(-9)
+        self.assertEqual(faults_of(ahead), ["ahead"])
+        self.assertIn("128 of 256 tokens are of versions newer than the run's, by up to 9", ahead.verdict[0])
+        self.assertEqual(faults_of(at(9)), [])
+
+    def test_a_position_is_left_out_for_one_reason(self):
+        """The last position kept is scored, one before it was not evaluated, with what is kept from 2 on."""
+        decisions = [sis.Decision.MASKED, 0, sis.Decision.MISSING, sis.Decision.ACCEPTED]
+        others = {"missing": 1, "masked": 1}
+        for (begin, end), expected in {
+            (0, 0): {"not_evaluated": 3},
+            (6, 9): {"not_evaluated": 3, "not_kept": 3},
+            # What is cut is a range around positions that are kept.
+            (1, 8): {"not_evaluated": 1, "not_kept": 4},
+            (9, 7): {"not_evaluated": 3},  # no range
+        }.items():
+            made = inspection(decisions, first_position=2, slots=0, cut_begin=begin, cut_end=end)
+            compared, left_out = compare_inspected([made])
+            self.assertEqual({part.name: part.positions for part in left_out}, {**others, **expected}, (begin, end))
+            self.assertEqual(int(compared.has_ratio.sum()), 1)
+
+    def test_every_array_is_as_long_as_the_positions_are(self):
+        names = ("sampled_ids", "log_ratios", "staleness", "top_k_ids", "current_log_probs")
+        for name, size in itertools.product(names, (0, 2, 4)):
+            wrong = np.zeros((size, SLOTS) if "_k_" in name or "current" in name else size)
+            with self.assertRaisesRegex(sis.Error, f"{name}: the server sent {size} positions; must be 3"):
+                compare_inspected([inspection([1, 1, 1], **{name: wrong})])
+
+
+if __name__ == "__main__":
+    unittest.main()
