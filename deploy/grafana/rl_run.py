@@ -67,7 +67,7 @@ def _runs() -> Panel:
         what="The chosen runs as they are now: means over the window.",
         normal="Verdicts are healthy, accept rates of 0.6 to 0.95, D far below 1 nat per token, nothing missing. A run "
         "in which nothing was evaluated in the window has a verdict and a version, and nothing else.",
-        otherwise="the page and `sisctl runs get` say why a run is worth a look or broken, and what to do. Or find the "
+        otherwise="the page and `sisctl run show` say why a run is worth a look or broken, and what to do. Or find the "
         "column below, by run and over time.",
         runbooks=["accept_rate_low", "engines_differ", "missing_tokens", "fresh_tokens_differ", "trainer_stopped"],
     )
@@ -336,7 +336,7 @@ def _staleness_and_missing() -> List[Panel]:
             "importance sampling.",
             normal="0, or few of reason stale where the run has a limit.",
             otherwise="the reason says what to do: evicted, trainers don't release or the cache is too small; "
-            "never_arrived, workers die or ids don't agree (sisctl sequences lists what has come); stale, rollouts "
+            "never_arrived, workers die or ids don't agree (sisctl sequence list shows what has come); stale, rollouts "
             "wait longer than max_staleness allows; invalid_log_prob, the engine gives no log-prob for its own token.",
             runbooks=["missing_tokens", "corrupt_pages"],
             alert_above=0.01,
@@ -390,7 +390,7 @@ def _staleness_and_missing() -> List[Panel]:
             "Inspections passed over",
             COUNT,
             {"{{$by}}": promql.now("sis_run_passed_over_inspections")},
-            what="Slices chosen for inspection (the page's tokens, sisctl show and diagnose) whose values were not "
+            what="Slices chosen for inspection (the page's tokens, sisctl sequence show and diagnose) whose values were not "
             "kept, since the incarnation began; the most of each group.",
             normal="flat after the first draws: then no more are chosen than fit.",
             otherwise="rises with each draw: --inspected_bytes is small for the sequences, or records are released "

@@ -91,7 +91,7 @@ ABSL_FLAG(absl::Duration, lease_absence, sis::Limits().lease_absence,
           "where room is short, a run of which nothing was fetched or evaluated for so long loses "
           "its leases, and what nobody has read of it");
 ABSL_FLAG(int64_t, inspected_bytes, sis::Limits().inspected_bytes,
-          "for the last evaluated values of a sample of sequences, which sisctl show and the page "
+          "for the last evaluated values of a sample of sequences, which sisctl and the page "
           "open; one run takes at most an eighth, one sequence half of that; 0: none are kept");
 ABSL_FLAG(int, steps_kept, sis::Limits().steps_kept, "draws of a run whose totals are kept");
 ABSL_FLAG(std::string, tls_certificate, "",

@@ -15,7 +15,7 @@ from tests.deploy import dashboards
 from tests.deploy.problems import of_runs, of_servers
 from tests.deploy.prometheus_server import PrometheusServer
 
-SISCTL = pathlib.Path("client/cli/sisctl")
+SISCTL = pathlib.Path("client/python/sisctl")
 RUNBOOKS = pathlib.Path("docs/runbooks")
 # Longer than most rules look back: a past, for the one that compares with it.
 HEALTHY_SECONDS = 20
@@ -39,7 +39,7 @@ def panels_in(runbook):
 
 def looks_in(runbook):
     """Its commands of sisctl that change nothing."""
-    commands = re.findall(r"`sisctl ((?:runs get|runs list|top|sequences|step|diagnose)\b[^`]*)`", " ".join(runbook.split()))
+    commands = re.findall(r"`sisctl ((?:run show|run list|top|sequence list|step show|diagnose)\b[^`]*)`", " ".join(runbook.split()))
     return sorted(set(commands))
 
 
@@ -131,7 +131,7 @@ class RunbooksTest(unittest.TestCase):
         if words[0] == "top":
             words.append("--once")
         said = subprocess.run(
-            [SISCTL, f"--server={problem.server.address}", *words], capture_output=True, text=True, timeout=60
+            [SISCTL, *words, f"--server={problem.server.address}"], capture_output=True, text=True, timeout=60
         )
         # 3: diagnose found a fault.
         self.assertEqual((said.returncode, said.stderr), (3 if words[0] == "diagnose" else 0, ""), said.stdout)
