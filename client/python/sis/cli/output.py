@@ -6,11 +6,11 @@ import dataclasses
 import enum
 import json
 import math
-from typing import Any, Iterable, Optional, Sequence
+from typing import Any, Iterable, List, Sequence, Union
 
 import typer
-from rich.console import Console
-from rich.markup import escape
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -24,6 +24,9 @@ class Output(str, enum.Enum):
 OUTPUT = typer.Option(
     Output.table, "--output", "-o", show_default=False, help="A table for people (the default), or JSON for programs."
 )
+
+# Text without markup.
+Cell = Union[str, int, Text]
 
 # Colours follow the terminal; where output is a pipe or a file there are none, and rows are not cut.
 console = Console(highlight=False, soft_wrap=False)
@@ -54,21 +57,50 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in (value.tolist() if hasattr(value, "tolist") else value)]
 
 
-def table(*columns: str, title: Optional[str] = None, left: Sequence[str] = ()) -> Table:
-    """A table of numbers, but for the columns of `left`."""
-    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        made.add_column(column, justify="left" if column in left else "right", no_wrap=True)
-    return made
+class Rows:
+    """A table of numbers. Where the terminal is too narrow it leaves out columns."""
+
+    def __init__(self, *columns: str, left: Sequence[str] = (), first_to_go: Sequence[str] = ()) -> None:
+        """`left`: the columns that hold text, which wraps. `first_to_go`: columns to leave out, in this
+        order."""
+        self._columns = columns
+        self._left = left
+        self._first_to_go = first_to_go
+        self._rows: List[Sequence[Cell]] = []
+
+    def add(self, *cells: Cell) -> None:
+        self._rows.append(cells)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown = self._table(())
+        for count in range(len(self._first_to_go) + 1):
+            shown = self._table(self._first_to_go[:count])
+            if Measurement.get(console, options.update(width=1000), shown).maximum <= options.max_width:
+                break
+        yield shown
+
+    def _table(self, left_out: Sequence[str]) -> Table:
+        made = Table(box=None, pad_edge=False, header_style="bold")
+        shown = [index for index, column in enumerate(self._columns) if column not in left_out]
+        for column in (self._columns[index] for index in shown):
+            text = column in self._left
+            made.add_column(column, justify="left" if text else "right", no_wrap=not text, overflow="fold")
+        for cells in self._rows:
+            made.add_row(*(_text(cells[index]) if index < len(cells) else "" for index in shown))
+        return made
 
 
-def properties(rows: Iterable[Sequence[Any]]) -> Table:
+def _text(cell: Cell) -> Text:
+    return cell if isinstance(cell, Text) else Text(str(cell))
+
+
+def properties(rows: Iterable[Sequence[Cell]]) -> Table:
     """Names and values."""
     made = Table(box=None, pad_edge=False, show_header=False)
     made.add_column(no_wrap=True)
     made.add_column(overflow="fold")
     for name, value in rows:
-        made.add_row(name, value if isinstance(value, Text) else escape(str(value)))
+        made.add_row(name, _text(value))
     return made
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import typer
-from rich.markup import escape
 
 from sis.cli.connection import Connection, connected, find_run
 from sis.cli.failure import fail
-from sis.cli.output import OUTPUT, Output, bytes_text, console, count_text, print_json, properties, table
+from sis.cli.output import OUTPUT, Output, Rows, bytes_text, console, count_text, print_json, properties
 from sis.cli.verdicts import finding_texts, verdict_text
 
 RUN = typer.Argument(..., metavar="RUN", help="Id of the run.")
@@ -21,28 +20,28 @@ def list_runs(connection: Connection, output: Output = OUTPUT) -> None:
     Examples:
       sisctl run list
       sisctl run list --server ratios-0:50051,ratios-1:50051
-      sisctl run list -o json | jq '.[] | {id: .run.id, verdict}'
+      sisctl run list -o json | jq '.runs[] | {id: .run.id, verdict}'
     """
     with connection.whole() as client:
         runs = client.list_runs()
         if output is Output.json:
-            print_json(runs)
+            print_json({"runs": list(runs), "unanswered": runs.unanswered})
             return
-        rows = table(
+        rows = Rows(
             "RUN", "VERDICT", "VERSION", "LAST DRAW", "SEQUENCES", "POSITIONS", "MEMORY", "OWNER", "TASK",
-            left=("RUN", "VERDICT", "OWNER", "TASK"),
+            left=("RUN", "VERDICT", "OWNER", "TASK"), first_to_go=("OWNER", "TASK", "POSITIONS", "VERSION"),
         )  # fmt: skip
         for status in sorted(runs, key=lambda status: -status.verdict):
-            rows.add_row(
-                escape(status.run.id),
+            rows.add(
+                status.run.id,
                 verdict_text(status.verdict),
-                str(status.policy_version),
-                "-" if status.last_draw is None else str(status.last_draw),
-                str(status.sequences),
+                status.policy_version,
+                "-" if status.last_draw is None else status.last_draw,
+                status.sequences,
                 count_text(status.positions),
                 bytes_text(status.bytes),
-                escape(status.owner or "-"),
-                escape(status.run.config.task or "-"),
+                status.owner or "-",
+                status.run.config.task or "-",
             )
         console.print(rows)
 
@@ -112,4 +111,4 @@ def delete(
     if output is Output.json:
         print_json({"deleted": deleted})
     else:
-        console.print(f"run {escape(run)}: " + ("deleted" if deleted else "was not there"))
+        console.print(f"run {run}: " + ("deleted" if deleted else "was not there"))

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Iterator, List, Optional
 
 import typer
 from rich.console import RenderableType
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from sis.cli.connection import Connection, connected, find_run
 from sis.cli.failure import fail
-from sis.cli.output import OUTPUT, Output, console, number_text, print_json, share_text, table
+from sis.cli.output import OUTPUT, Output, Rows, console, number_text, print_json, share_text
 from sis.cli.runs import RUN
 from sis.cli.verdicts import reason_text
 
@@ -51,22 +49,23 @@ def list_sequences(connection: Connection, run: str = RUN, output: Output = OUTP
         found = find_run(client, run).run
         everything = Sequences()
         after: Optional[SequenceRef] = None
-        rows = table(
-            "SEQUENCE", "ATTEMPT", "LENGTH", "POSITIONS", "SEALED", "READ", "VERSION", "BYTES", left=["SEQUENCE"]
-        )
+        rows = Rows(
+            "SEQUENCE", "ATTEMPT", "LENGTH", "POSITIONS", "SEALED", "READ", "VERSION", "BYTES",
+            left=["SEQUENCE"], first_to_go=["BYTES", "VERSION"],
+        )  # fmt: skip
         while True:
             page = client.list_sequences(found, after=after)
             everything += page
             for listed in page:
-                rows.add_row(
-                    escape(listed.sequence.id),
-                    str(listed.sequence.attempt),
-                    str(listed.committed_length),
-                    str(listed.positions),
+                rows.add(
+                    listed.sequence.id,
+                    listed.sequence.attempt,
+                    listed.committed_length,
+                    listed.positions,
                     "yes" if listed.sealed else "no",
                     "no" if listed.unread else "yes",
-                    str(listed.policy_version),
-                    str(listed.bytes),
+                    listed.policy_version,
+                    listed.bytes,
                 )
             if not page.more:
                 break
@@ -195,39 +194,42 @@ def _signed(value: float) -> str:
 
 
 def _name(sequence: SequenceRef) -> str:
-    return escape(sequence.id if sequence.attempt == 0 else f"{sequence.id} attempt {sequence.attempt}")
+    return sequence.id if sequence.attempt == 0 else f"{sequence.id} attempt {sequence.attempt}"
 
 
 def _overview(inspection: RunInspection, tokens: _Tokens) -> Iterator[RenderableType]:
-    rows = table("SEQUENCE", "DRAW", "POSITIONS", "ACCEPTED", "D/TOKEN", "MISSING", "NOT KEPT", left=["SEQUENCE"])
+    rows = Rows(
+        "SEQUENCE", "DRAW", "POSITIONS", "ACCEPTED", "D/TOKEN", "MISSING", "NOT KEPT",
+        left=["SEQUENCE"], first_to_go=["NOT KEPT"],
+    )  # fmt: skip
     for kept in inspection.sequences:
-        rows.add_row(
+        rows.add(
             _name(kept.sequence),
-            str(kept.draw),
-            str(kept.positions),
+            kept.draw,
+            kept.positions,
             share_text(kept.totals.accept_rate),
             number_text(kept.totals.mean_d),
-            str(kept.totals.missing),
+            kept.totals.missing,
             _range(kept.cut_begin, kept.cut_end) if kept.cut_end else "-",
         )
     yield rows
     yield ""
-    rows = table("LARGEST |LOG W|", "DRAW", "POSITION", "LOG W", "TOKEN", left=["LARGEST |LOG W|", "TOKEN"])
+    rows = Rows("LARGEST |LOG W|", "DRAW", "POSITION", "LOG W", "TOKEN", left=["LARGEST |LOG W|", "TOKEN"])
     for found in inspection.deviations:
-        rows.add_row(
+        rows.add(
             _name(found.sequence),
-            str(found.draw),
-            str(found.position),
+            found.draw,
+            found.position,
             _signed(found.log_ratio),
-            escape(tokens.named(found.token_id)),
+            tokens.named(found.token_id),
         )
     yield rows
     yield ""
     name = "TOKEN, MOST REJECTED FIRST"
-    rows = table(name, "ACCEPTED", "REJECTED", "TOO HIGH BY AT MOST", left=[name])
+    rows = Rows(name, "ACCEPTED", "REJECTED", "TOO HIGH BY AT MOST", left=[name])
     for token in inspection.tokens:
-        counts = map(str, (token.accepted, token.rejected, token.max_error))
-        rows.add_row(escape(tokens.named(token.token_id)), *counts)
+        counts = (token.accepted, token.rejected, token.max_error)
+        rows.add(tokens.named(token.token_id), *counts)
     yield rows
 
 
@@ -273,7 +275,10 @@ def _sequence(inspection: SequenceInspection, tokens: _Tokens, with_texts: bool)
             whole.append(tokens.running(token) if token >= 0 else "…", decision.style)
         yield whole
         yield ""
-    rows = table("POSITION", "TOKEN", "DECISION", "LOG W", "A", "RESIDUAL", "BEHIND", left=["TOKEN", "DECISION"])
+    rows = Rows(
+        "POSITION", "TOKEN", "DECISION", "LOG W", "A", "RESIDUAL", "BEHIND",
+        left=["TOKEN", "DECISION"], first_to_go=["BEHIND"],
+    )  # fmt: skip
     index = 0
     while index < len(ids):
         first = index
@@ -281,21 +286,21 @@ def _sequence(inspection: SequenceInspection, tokens: _Tokens, with_texts: bool)
         decision = decisions[first]
         index += 1
         if scored[first]:
-            rows.add_row(
-                str(position),
+            rows.add(
+                position,
                 Text(tokens.named(ids[first]), decision.style),
                 decision,
                 _signed(inspection.log_ratios[first]),
                 number_text(inspection.acceptance_probabilities[first]),
                 number_text(inspection.residual_masses[first]),
-                str(inspection.staleness[first]),
+                inspection.staleness[first],
             )
         elif ids[first] >= 0:
-            rows.add_row(str(position), Text(tokens.named(ids[first]), decision.style), decision)
+            rows.add(position, Text(tokens.named(ids[first]), decision.style), decision)
         else:  # one row for positions without a token that have the same decision
             while index < len(ids) and ids[index] < 0 and decisions[index] == decision:
                 index += 1
-            rows.add_row(_range(position, inspection.first_position + index), "", decision)
+            rows.add(_range(position, inspection.first_position + index), "", decision)
     yield rows
     if inspection.cut_end:
         cut = _range(inspection.cut_begin, inspection.cut_end)
@@ -328,14 +333,14 @@ def _position(inspection: SequenceInspection, position: int, tokens: _Tokens) ->
         f"{number_text(envelope)}, residual mass {number_text(inspection.residual_masses[index])}, "
         f"{abs(age)} policy versions {'ahead' if age < 0 else 'behind'}\n"
     )
-    rows = table("", "RECORDED TOKEN", "BEHAVIOUR", "CURRENT", "LOG RATIO", "", left=["", "RECORDED TOKEN"])
+    rows = Rows("", "RECORDED TOKEN", "BEHAVIOUR", "CURRENT", "LOG RATIO", "", left=["", "RECORDED TOKEN"])
     slots = zip(
         inspection.top_k_ids[index].tolist(), inspection.top_k_log_probs[index], inspection.current_log_probs[index]
     )
 
     def add(mark: str, token: int, q: float, p: float, ratio: float, note: str = "") -> None:
-        name = escape(tokens.named(token))
-        rows.add_row(mark, name, number_text(_exp(q)), number_text(_exp(p)), _signed(ratio), note)
+        name = tokens.named(token)
+        rows.add(mark, name, number_text(_exp(q)), number_text(_exp(p)), _signed(ratio), note)
 
     for slot, q, p in slots:
         if slot >= 0:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Callable, Iterable, Iterator, Mapping, Tuple
 
 import typer
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from sis.cli.connection import Connection, connected, find_run
 from sis.cli.failure import fail
-from sis.cli.output import OUTPUT, Output, console, count_text, number_text, print_json, properties, share_text, table
+from sis.cli.output import OUTPUT, Output, Rows, console, count_text, number_text, print_json, properties, share_text
 from sis.cli.runs import RUN
 from sis.cli.verdicts import reason_text
 
@@ -84,13 +83,16 @@ def missing_share(totals: Totals) -> float:
     return totals.missing / seen(totals) if seen(totals) else math.nan
 
 
-def step_table(steps: Iterable[Tuple[int, Step]]) -> Table:
+def step_table(steps: Iterable[Tuple[int, Step]]) -> Rows:
     """A row for each draw."""
-    rows = table("DRAW", "TOKENS", "ACCEPT", "EXPECTED", "D/TOKEN", "D_SIS", "LOG_M", "RESIDUAL", "K3", "MISSING")
+    rows = Rows(
+        "DRAW", "TOKENS", "ACCEPT", "EXPECTED", "D/TOKEN", "D_SIS", "LOG_M", "RESIDUAL", "K3", "MISSING",
+        first_to_go=["LOG_M", "EXPECTED", "K3"],
+    )  # fmt: skip
     for draw, step in steps:
         totals = step.totals
-        rows.add_row(
-            str(draw),
+        rows.add(
+            draw,
             count_text(seen(totals)),
             share_text(totals.accept_rate),
             share_text(totals.mean_expected_acceptance),
@@ -104,16 +106,17 @@ def step_table(steps: Iterable[Tuple[int, Step]]) -> Table:
     return rows
 
 
-def correction_table(corrections: Mapping[str, CorrectionTotals]) -> Table:
-    rows = table(
-        "CORRECTION", "ESS", "TOUCHED", "ZEROED", "WEIGHT", "|LOG WEIGHT|", "GRADIENT", left=["CORRECTION"]
-    )
+def correction_table(corrections: Mapping[str, CorrectionTotals]) -> Rows:
+    rows = Rows(
+        "CORRECTION", "ESS", "TOUCHED", "ZEROED", "WEIGHT", "|LOG WEIGHT|", "GRADIENT",
+        left=["CORRECTION"], first_to_go=["|LOG WEIGHT|", "GRADIENT"],
+    )  # fmt: skip
     for name, totals in corrections.items():
 
         def mean(total: float, text: Callable[[float], str] = number_text) -> str:
             return text(total / totals.positions if totals.positions else math.nan)
 
-        rows.add_row(
+        rows.add(
             name,
             mean(totals.effective_sample_size, share_text),
             mean(totals.touched, share_text),
@@ -125,14 +128,14 @@ def correction_table(corrections: Mapping[str, CorrectionTotals]) -> Table:
     return rows
 
 
-def prefix_table(step: Step) -> Table:
-    rows = table("TOP-K", "EXPECTED", "RESIDUAL", "TOKENS")
+def prefix_table(step: Step) -> Rows:
+    rows = Rows("TOP-K", "EXPECTED", "RESIDUAL", "TOKENS")
     for point in step.prefix_curve:
         means = (
             share_text(total / point.positions if point.positions else math.nan)
             for total in (point.expected_acceptance, point.residual_mass)
         )
-        rows.add_row(str(point.top_k), *means, count_text(point.positions))
+        rows.add(point.top_k, *means, count_text(point.positions))
     return rows
 
 
@@ -183,24 +186,24 @@ def _distributions(distributions: Distributions) -> Iterator[RenderableType]:
         if any(histogram.counts):
             yield ""
             yield _histogram_table(name, histogram)
-    ratios = table("RATIO", "TOKENS", left=["RATIO"])
+    ratios = Rows("RATIO", "TOKENS", left=["RATIO"])
     for bound, positions in distributions.ratios_beyond.items():
-        ratios.add_row(f"{'<' if bound < 1 else '>'} {bound:.6g}", str(positions))
-    behind = table("POLICY VERSIONS BEHIND", "ACCEPTED", "REJECTED", "OUTSIDE", left=["POLICY VERSIONS BEHIND"])
+        ratios.add(f"{'<' if bound < 1 else '>'} {bound:.6g}", positions)
+    behind = Rows("POLICY VERSIONS BEHIND", "ACCEPTED", "REJECTED", "OUTSIDE", left=["POLICY VERSIONS BEHIND"])
     for part in distributions.staleness:
         versions = "ahead" if part.ahead else f"{part.first} or more" if part.last is None else f"{part.first}"
         if not part.ahead and part.last is not None and part.last != part.first:
             versions = f"{part.first} to {part.last}"
-        behind.add_row(versions, str(part.accepted), str(part.rejected), str(part.outside_top_k))
+        behind.add(versions, part.accepted, part.rejected, part.outside_top_k)
     yield from ("", ratios, "", behind)
 
 
-def _histogram_table(name: str, histogram: Histogram) -> Table:
+def _histogram_table(name: str, histogram: Histogram) -> Rows:
     """Upper bounds, of buckets that hold something."""
-    rows = table(name, "TOKENS", "SHARE", "", left=[name, ""])
+    rows = Rows(name, "TOKENS", "SHARE", "", left=[name, ""])
     everything = sum(histogram.counts)
     bounds = [*(f"<= {bound:.6g}" for bound in histogram.upper_bounds), "above"]
     for bound, count in zip(bounds, histogram.counts):
         if count:
-            rows.add_row(bound, str(count), share_text(count / everything), "▇" * round(30 * count / everything))
+            rows.add(bound, count, share_text(count / everything), "▇" * round(30 * count / everything))
     return rows

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Tuple
 import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
+from rich.table import Table
 from rich.text import Text
 
 from sis.cli.connection import Connection, connected, find_run
-from sis.cli.output import bytes_text, console, count_text, number_text, share_text, table
+from sis.cli.output import Rows, bytes_text, console, count_text, number_text, share_text
 from sis.cli.server import server_text
 from sis.cli.steps import correction_table, missing_share, prefix_table, seen, step_table
 from sis.cli.verdicts import finding_texts, reason_text, verdict_text
@@ -97,25 +97,26 @@ def _runs(runs: List[RunStatus]) -> RenderableType:
 
     if not runs:
         return "No runs yet: a trainer opens one."
-    rows = table(
+    rows = Rows(
         "RUN", "VERDICT", "DRAW", "ACCEPT", "D/TOKEN", "D_SIS", "MISSING", "TOKENS", "MEMORY", "TASK, ALGORITHM, MODEL",
         left=["RUN", "VERDICT", "TASK, ALGORITHM, MODEL"],
+        first_to_go=["TASK, ALGORITHM, MODEL", "MEMORY", "TOKENS", "D_SIS"],
     )  # fmt: skip
     findings = []
     for status in sorted(runs, key=lambda status: -status.verdict):
         last = status.last_totals or Totals()
         config = status.run.config
-        rows.add_row(
-            escape(status.run.id),
+        rows.add(
+            status.run.id,
             verdict_text(status.verdict),
-            "-" if status.last_draw is None else str(status.last_draw),
+            "-" if status.last_draw is None else status.last_draw,
             share_text(last.accept_rate),
             number_text(last.mean_d),
             number_text(last.mean_d_sis),
             share_text(missing_share(last)),
             count_text(status.positions),
             bytes_text(status.bytes),
-            escape(", ".join(filter(None, (config.task, config.algorithm, config.model)))),
+            ", ".join(filter(None, (config.task, config.algorithm, config.model))),
         )
         if status.findings:
             findings.append(Text(f"{status.run.id}: {status.findings[0].reason}"))
@@ -154,9 +155,9 @@ def _run(status: RunStatus, steps: Steps) -> Iterator[RenderableType]:
 
 def _curves(steps: List[Step]) -> RenderableType:
     """The course of each quantity, with its last value."""
-    rows = table("", "", "", "", left=("", ""))
-    rows.show_header = False
-    rows.columns[1].justify = "right"
+    rows = Table(box=None, pad_edge=False, show_header=False)
+    for justify in ("left", "right", "left", "left"):
+        rows.add_column(justify=justify, no_wrap=True)
     for name, value, text, unit in _QUANTITIES:
         values = [value(step.totals) for step in steps]
         rows.add_row(name, text(values[-1]), unit, _curve(values))
