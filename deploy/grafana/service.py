@@ -300,7 +300,7 @@ def _cache() -> List[Panel]:
             {"{{instance}}": _by_server("sis_step_bytes")},
             what="Bytes of the totals of draws, besides the cache. At most a sixteenth of --cache_bytes.",
             normal="96 bytes per sequence and draw that is kept.",
-            otherwise="at its limit: older draws are forgotten sooner, and GetStep no longer finds them.",
+            otherwise="at its limit: fewer draws are kept, and GetStep no longer finds the older ones.",
             runbooks=["cache_near_limit"],
             width=6,
         ),

@@ -20,7 +20,6 @@ struct Limits {
   // If nothing of a run was fetched or evaluated for so long, its leases end and its unread
   // sequences may be evicted where room is short.
   absl::Duration lease_absence = absl::Minutes(15);
-  int steps_kept = 64;  // draws of one run: those used last
   // For the last values of a sample of sequences, over all runs (server/inspect).
   int64_t inspected_bytes = int64_t{16} << 20;
 };

@@ -34,7 +34,7 @@ Run::Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& l
       clock_(std::move(clock)),
       backing_(backing),
       budget_(QuotaOf(config_), &server_budget),
-      steps_(limits.steps_kept, steps_budget),
+      steps_(steps_budget),
       inspection_(std::make_unique<Inspection>(limits.inspected_bytes / kInspectedShare,
                                                static_cast<int>(config_.top_k), inspection_budget)),
       // With a store, what is evicted can be read again.

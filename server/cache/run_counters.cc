@@ -13,7 +13,7 @@ bool HasRoomFor(const Curve& curve, int top_k) {
 
 void Add(const Evaluated& evaluated, RunTotals& totals) {
   const Statistics& statistics = evaluated.statistics;
-  totals.sums += LongSums(evaluated.sums);
+  totals.sums += evaluated.sums;
   totals.positive_log_envelope +=
       FromFixed(evaluated.sums.log_envelope + statistics.negative_log_envelope);
   totals.negative_log_envelope += FromFixed(statistics.negative_log_envelope);

@@ -1,7 +1,9 @@
 #include "server/cache/step_ledger.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
+#include <utility>
 
 namespace sis {
 namespace {
@@ -69,11 +71,11 @@ std::vector<Range> Overlapping(const absl::btree_map<uint32_t, uint32_t>& ranges
 StepLedger::Claimed StepLedger::Claim(uint64_t draw, uint64_t sequence_key, Range range,
                                       std::span<const Range> masked) {
   WriterLock lock(mutex_);
-  OpenStep* const step = Use(draw);
+  CountedStep* const step = Open(draw);
   if (step == nullptr) {
     return {.fresh = {}, .uncounted = PositionsIn(Without(masked, range))};
   }
-  OpenStep& entry = *step;
+  CountedStep& entry = *step;
   Ranges& evaluated = entry.evaluated_ranges[sequence_key];
   // Those that touch `range`: from the last that begins no later, or the one after it.
   auto first = evaluated.upper_bound(range.first);
@@ -119,6 +121,7 @@ StepLedger::Claimed StepLedger::Claim(uint64_t draw, uint64_t sequence_key, Rang
     return {.fresh = {}, .uncounted = PositionsIn(claimed.fresh)};
   }
   if (evaluates_more) evaluated.insert(evaluated.erase(first, last), {whole.first, whole.end});
+  entry.sequences = static_cast<int64_t>(entry.evaluated_ranges.size());
   if (masked_before + masked_now > 0) {
     Ranges& ranges = entry.masked_ranges[sequence_key];
     for (const Range& part : Overlapping(ranges, range)) ranges.erase(part.first);
@@ -128,10 +131,9 @@ StepLedger::Claimed StepLedger::Claim(uint64_t draw, uint64_t sequence_key, Rang
   return claimed;
 }
 
-bool StepLedger::MakeRoom(OpenStep& step, int64_t ranges) {
+bool StepLedger::MakeRoom(CountedStep& step, int64_t ranges) {
   while (ranges > 0 && ranges_ >= kMaxRanges) {
-    if (steps_.size() == 1) return false;
-    ForgetLeastRecentlyUsed();
+    if (!DropOldestClaims(&step)) return false;
   }
   if (!Charge(step, ranges * kRangeBytes)) return false;
   step.ranges += ranges;
@@ -139,35 +141,44 @@ bool StepLedger::MakeRoom(OpenStep& step, int64_t ranges) {
   return true;
 }
 
-StepLedger::OpenStep* StepLedger::Use(uint64_t draw) {
-  if (const auto found = steps_.find(draw); found != steps_.end()) {
-    by_use_.splice(by_use_.end(), by_use_, found->second.by_use);
-    return &found->second;
+StepLedger::CountedStep* StepLedger::Open(uint64_t draw) {
+  if (const auto found = numbers_.find(draw); found != numbers_.end()) {
+    const uint64_t number = found->second;
+    if (std::ranges::binary_search(claimed_, number)) return &steps_.at(number);
+    if (number >= first_number_ && number + kept_.claims >= next_number_) return nullptr;
+    Drop(number);
   }
-  if (static_cast<int>(steps_.size()) >= kept_) ForgetLeastRecentlyUsed();
-  by_use_.push_back(draw);
-  OpenStep& step = steps_[draw];
-  step.by_use = std::prev(by_use_.end());
-  if (Charge(step, kStepBytes)) return &step;
-  steps_.erase(draw);
-  by_use_.pop_back();
-  return nullptr;
+  const uint64_t number = next_number_++;
+  while (!steps_.empty() && steps_.begin()->first + kept_.sums <= number) DropOldestSums(nullptr);
+  if (claimed_.size() >= kept_.claims) DropOldestClaims(nullptr);
+  // Two for each new one, so that runs that are still evaluated make room for others.
+  for (int i = 0; i < 2; ++i) {
+    if (steps_.size() >= kept_.claims && budget_.used() > budget_.limit() / 2) {
+      DropOldestSums(nullptr);
+    }
+  }
+  CountedStep& step = steps_[number];
+  step.draw = draw;
+  step.number = number;
+  if (!Charge(step, kStepBytes)) {
+    steps_.erase(number);
+    return nullptr;
+  }
+  step.bytes = kStepBytes;
+  numbers_[draw] = number;
+  claimed_.push_back(number);
+  return &step;
 }
 
-bool StepLedger::Charge(OpenStep& step, int64_t bytes) {
+bool StepLedger::Charge(const CountedStep& step, int64_t bytes) {
   if (bytes < 0) {
     Refund(-bytes);
-  } else {
-    while (!budget_.TryCharge(bytes)) {
-      if (steps_.size() > 1) {
-        ForgetLeastRecentlyUsed();
-      } else if (!ThinHistory()) {
-        return false;
-      }
-    }
-    charged_ += bytes;
+    return true;
   }
-  step.bytes += bytes;
+  while (!budget_.TryCharge(bytes)) {
+    if (!DropOldestClaims(&step) && !DropOldestSums(&step)) return false;
+  }
+  charged_ += bytes;
   return true;
 }
 
@@ -176,32 +187,50 @@ void StepLedger::Refund(int64_t bytes) {
   budget_.Refund(bytes);
 }
 
-bool StepLedger::ThinHistory() {
-  const int64_t before = history_.bytes();
-  if (!history_.Thin()) return false;
-  Refund(before - history_.bytes());
+bool StepLedger::DropOldestClaims(const CountedStep* step) {
+  const auto oldest = std::ranges::find_if(
+      claimed_, [&](uint64_t number) { return step == nullptr || number != step->number; });
+  if (oldest == claimed_.end()) return false;
+  DropClaims(steps_.at(*oldest));
   return true;
 }
 
-void StepLedger::ForgetLeastRecentlyUsed() {
-  const auto step = steps_.find(by_use_.front());
-  ranges_ -= step->second.ranges;
-  int64_t freed = step->second.bytes + history_.bytes();
-  if (step->second.ended != absl::InfinitePast()) {
-    history_.Add(ToStretch(step->first, step->second));
+bool StepLedger::DropOldestSums(const CountedStep* step) {
+  for (const auto& [number, oldest] : steps_) {
+    if (&oldest == step) continue;
+    Drop(number);
+    return true;
   }
-  freed -= history_.bytes();
-  Refund(freed);
-  steps_.erase(step);
-  by_use_.pop_front();
+  return false;
+}
+
+void StepLedger::DropClaims(CountedStep& step) {
+  ranges_ -= step.ranges;
+  Refund(step.ranges * kRangeBytes);
+  step.ranges = 0;
+  step.evaluated_ranges = {};
+  step.masked_ranges = {};
+  std::erase(claimed_, step.number);
+}
+
+void StepLedger::Drop(uint64_t number) {
+  CountedStep& step = steps_.at(number);
+  DropClaims(step);
+  Refund(step.bytes);
+  numbers_.erase(step.draw);
+  steps_.erase(number);
 }
 
 template <typename Entries>
-int64_t StepLedger::DropWithoutRoom(OpenStep& step, int64_t bytes, const Entries& held,
+int64_t StepLedger::DropWithoutRoom(CountedStep& step, int64_t bytes, const Entries& held,
                                     Entries& from) {
   int64_t positions = 0;
   for (auto next = from.begin(); next != from.end();) {
-    const bool has_room = held.contains(next->first) || Charge(step, bytes);
+    bool has_room = held.contains(next->first);
+    if (!has_room && Charge(step, bytes)) {
+      has_room = true;
+      step.bytes += bytes;
+    }
     if (!has_room) positions += next->second.positions;
     next = has_room ? std::next(next) : from.erase(next);
   }
@@ -212,11 +241,12 @@ StepLedger::Uncounted StepLedger::Add(uint64_t draw, const Evaluated& evaluated,
                                       int64_t unclaimed) {
   WriterLock lock(mutex_);
   Uncounted uncounted{.positions = unclaimed};
-  if (!steps_.contains(draw)) {  // forgotten since it was claimed
+  const auto found = numbers_.find(draw);
+  if (found == numbers_.end()) {  // dropped since it was claimed
     uncounted.positions += evaluated.sums.scored() + evaluated.sums.missing;
     return uncounted;
   }
-  OpenStep& step = *Use(draw);
+  CountedStep& step = steps_.at(found->second);
   Evaluated kept = evaluated;
   uncounted.prefix_curve =
       DropWithoutRoom(step, kPrefixPointBytes, step.evaluated.prefix_curve, kept.prefix_curve);
@@ -226,70 +256,60 @@ StepLedger::Uncounted StepLedger::Add(uint64_t draw, const Evaluated& evaluated,
   step.ended = std::max(step.ended, now);
   step.evaluated += kept;
   step.uncounted += uncounted;
-  ++additions_;
+  step.addition = ++additions_;
   return uncounted;
-}
-
-StepLedger::Step StepLedger::ToStep(const OpenStep& step) {
-  return {step.evaluated, static_cast<int64_t>(step.evaluated_ranges.size()), step.uncounted,
-          step.ended};
-}
-
-DrawStretch StepLedger::ToStretch(uint64_t draw, const OpenStep& step) {
-  const Statistics& statistics = step.evaluated.statistics;
-  DrawStretch stretch{.first_draw = draw,
-                      .last_draw = draw,
-                      .draws = 1,
-                      .begun = step.begun,
-                      .ended = step.ended,
-                      .sequences = static_cast<int64_t>(step.evaluated_ranges.size()),
-                      .sums = LongSums(step.evaluated.sums),
-                      .missing = step.evaluated.missing,
-                      .uncounted = step.uncounted.positions};
-  stretch.plain += statistics.plain;
-  stretch.clipped += statistics.clipped;
-  stretch.applied += statistics.applied;
-  return stretch;
 }
 
 std::optional<StepLedger::Step> StepLedger::Find(uint64_t draw) const {
   WriterLock lock(mutex_);
-  const auto step = steps_.find(draw);
-  if (step == steps_.end()) return std::nullopt;
-  return ToStep(step->second);
+  const auto found = numbers_.find(draw);
+  if (found == numbers_.end()) return std::nullopt;
+  return steps_.at(found->second);
 }
 
-std::vector<StepLedger::NamedStep> StepLedger::List() const {
+std::vector<StepLedger::Step> StepLedger::List(std::optional<uint64_t> after, size_t limit) const {
   WriterLock lock(mutex_);
-  std::vector<NamedStep> steps;
-  steps.reserve(steps_.size());
-  for (const uint64_t draw : by_use_) {
-    steps.push_back({draw, ToStep(steps_.at(draw))});
-  }
-  return steps;
-}
-
-std::vector<DrawStretch> StepLedger::History() const {
-  WriterLock lock(mutex_);
-  std::vector<DrawStretch> history(history_.stretches().begin(), history_.stretches().end());
-  for (const uint64_t draw : by_use_) {
-    const OpenStep& step = steps_.at(draw);
-    if (step.ended != absl::InfinitePast()) history.push_back(ToStretch(draw, step));
-  }
-  return history;
-}
-
-void StepLedger::Restore(const StepHistory& history) {
-  WriterLock lock(mutex_);
-  for (const DrawStretch& stretch : history.stretches()) {
-    int64_t more = -history_.bytes();
-    history_.Add(stretch);
-    more += history_.bytes();
-    if (budget_.TryCharge(more)) {
-      charged_ += more;
-    } else {
-      history_.Thin();
+  auto next = steps_.begin();
+  if (after.has_value()) {
+    if (const auto found = numbers_.find(*after); found != numbers_.end()) {
+      next = steps_.upper_bound(found->second);
     }
+  }
+  std::vector<Step> listed;
+  for (; next != steps_.end() && listed.size() < limit; ++next) {
+    if (next->second.ended != absl::InfinitePast()) listed.push_back(next->second);
+  }
+  return listed;
+}
+
+std::vector<StepLedger::Step> StepLedger::AddedSince(int64_t additions) const {
+  WriterLock lock(mutex_);
+  std::vector<Step> added;
+  for (const auto& [number, step] : steps_) {
+    if (step.addition > additions) added.push_back(step);
+  }
+  return added;
+}
+
+void StepLedger::Restore(std::vector<Step> steps) {
+  WriterLock lock(mutex_);
+  std::ranges::sort(steps, std::greater(), &Step::number);
+  if (!steps.empty()) first_number_ = next_number_ = steps.front().number + 1;
+  for (Step& step : steps) {
+    if (steps_.size() >= kept_.sums || budget_.used() > budget_.limit() / 2) return;
+    if (!numbers_.try_emplace(step.draw, step.number).second) continue;
+    const int64_t bytes =
+        kStepBytes + kPrefixPointBytes * static_cast<int64_t>(step.evaluated.prefix_curve.size()) +
+        kObservedBytes * static_cast<int64_t>(step.evaluated.observed.size());
+    if (!budget_.TryCharge(bytes)) {
+      numbers_.erase(step.draw);
+      return;
+    }
+    charged_ += bytes;
+    step.addition = 0;
+    CountedStep& restored = steps_[step.number];
+    static_cast<Step&>(restored) = std::move(step);
+    restored.bytes = bytes;
   }
 }
 
@@ -300,15 +320,16 @@ int64_t StepLedger::additions() const {
 
 void StepLedger::ForEach(absl::FunctionRef<void(const Evaluated&)> take) const {
   WriterLock lock(mutex_);
-  for (auto draw = by_use_.rbegin(); draw != by_use_.rend(); ++draw) {
-    take(steps_.at(*draw).evaluated);
+  uint64_t left = kept_.claims;
+  for (auto step = steps_.rbegin(); step != steps_.rend() && left > 0; ++step, --left) {
+    take(step->second.evaluated);
   }
 }
 
 std::optional<uint64_t> StepLedger::last_draw() const {
   WriterLock lock(mutex_);
-  if (by_use_.empty()) return std::nullopt;
-  return by_use_.back();
+  if (steps_.empty()) return std::nullopt;
+  return steps_.rbegin()->second.draw;
 }
 
 }  // namespace sis

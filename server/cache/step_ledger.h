@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
+#include <deque>
+#include <map>
 #include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -14,22 +14,31 @@
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "server/cache/evaluated.h"
-#include "server/cache/step_history.h"
 #include "server/memory/byte_budget.h"
 #include "server/threads/mutex.h"
 
 namespace sis {
 
-// Thread-safe.
+// Thread-safe. Draws are names: a trainer that resumes from a checkpoint goes back to smaller ones,
+// and a very large one must not push the others out permanently. So all is ordered by when counting
+// began.
 class StepLedger {
  public:
-  // Keeps the `kept` draws that were claimed last, or fewer, if together they hold more than
-  // kMaxRanges separate ranges. Draws are names: a trainer that resumes from a checkpoint goes back
-  // to smaller ones, and a foolish large one must not push the others out for good. One that was
-  // forgotten is counted anew; its sums go to the history. All of it is charged to `budget`, which
-  // must outlive the ledger; where it is short, draws are forgotten sooner, and the history is
-  // thinned, at last to one stretch.
-  StepLedger(int kept, ByteBudget& budget) : kept_(kept), budget_(budget) {}
+  // How many draws are kept, those begun last.
+  static constexpr uint64_t kSumsKept = 4096;
+  static constexpr uint64_t kClaimsKept = 64;
+  struct Kept {
+    uint64_t sums = kSumsKept;
+    // Claims say which positions were counted. An older draw that is evaluated again is counted from
+    // zero, as the newest one, and its former sums are dropped.
+    uint64_t claims = kClaimsKept;
+  };
+
+  // Charges everything to `budget`, which must outlive the ledger. Where it is short, the ledger's
+  // oldest claims are dropped, then its oldest sums. Sums of draws without claims leave half of the
+  // budget to other runs. A draw that has lost its claims in this way is counted no further.
+  explicit StepLedger(ByteBudget& budget) : StepLedger(budget, Kept()) {}
+  StepLedger(ByteBudget& budget, Kept kept) : kept_(kept), budget_(budget) {}
   ~StepLedger() { budget_.Refund(charged_); }
   StepLedger(const StepLedger&) = delete;
   StepLedger& operator=(const StepLedger&) = delete;
@@ -46,7 +55,7 @@ class StepLedger {
     // How many positions more than before are in no call but masked: less than 0 if they are fewer.
     int64_t masked = 0;
     // How many positions would be fresh, but are left uncounted: the draw alone holds kMaxRanges,
-    // or would need more than the budget has. There are no fresh ones then.
+    // would need more than the budget has, or has lost its claims. There are no fresh ones then.
     int64_t uncounted = 0;
   };
   // Marks [range) of the sequence as counted for the draw, except the `masked` ranges, which lie in
@@ -70,29 +79,34 @@ class StepLedger {
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   struct Step {
+    uint64_t draw = 0;
+    // Numbers the draws in the order in which counting began.
+    uint64_t number = 0;
     Evaluated evaluated;
-    int64_t sequences;
+    int64_t sequences = 0;
     Uncounted uncounted;
-    absl::Time ended;  // when something was added last; InfinitePast() if nothing was
+    // When something was added first, and last. Infinite if nothing was.
+    absl::Time begun = absl::InfiniteFuture();
+    absl::Time ended = absl::InfinitePast();
+    int64_t addition = 0;  // additions() when something was added last
   };
   std::optional<Step> Find(uint64_t draw) const ABSL_LOCKS_EXCLUDED(mutex_);
-  struct NamedStep {
-    uint64_t draw;
-    Step step;
-  };
-  // All that are kept, the one claimed last at the end.
-  std::vector<NamedStep> List() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // All draws there ever were, the oldest first: those that are kept, one by one, after those that
-  // are not.
-  std::vector<DrawStretch> History() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Puts what History() said in another life of the run before what this one evaluates. As much of
-  // it as the budget has room for: where that is short, it gets coarser.
-  void Restore(const StepHistory& history) ABSL_LOCKS_EXCLUDED(mutex_);
-  // How many times something was added: whether History() is what it was.
+  // At most `limit` draws to which something was added, oldest first: those begun after the draw
+  // `after`, or all if `after` is not kept or is nullopt.
+  std::vector<Step> List(std::optional<uint64_t> after = std::nullopt,
+                         size_t limit = SIZE_MAX) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The draws to which something was added since additions() was `additions`, oldest first.
+  std::vector<Step> AddedSince(int64_t additions) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Puts the steps of a former life of the run before those that this one evaluates, as many of the
+  // newest as the budget has room for. Of steps with the same draw the one with the largest number
+  // is kept. Must be called before the first Claim.
+  void Restore(std::vector<Step> steps) ABSL_LOCKS_EXCLUDED(mutex_);
+  // How often something was added.
   int64_t additions() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Calls it with each that is kept, the one claimed last first. It must not come back here.
+  // Calls `take` with each of the last Kept::claims draws, the newest first. `take` must not call
+  // the ledger.
   void ForEach(absl::FunctionRef<void(const Evaluated&)> take) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The one claimed last.
+  // The draw begun last.
   std::optional<uint64_t> last_draw() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Bounds the memory: a sequence whose positions are all evaluated is one range.
@@ -104,56 +118,53 @@ class StepLedger {
   static constexpr int64_t kStepBytes = 1536;
   static constexpr int64_t kObservedBytes = 256;
   static constexpr int64_t kPrefixPointBytes = 96;
-  static_assert(kStepBytes > StepHistory::kStretchBytes, "to forget a step makes room");
 
  private:
   // Ends by beginnings; disjoint, neighbours merged.
   using Ranges = absl::btree_map<uint32_t, uint32_t>;
 
-  struct OpenStep {
-    Evaluated evaluated;
-    Uncounted uncounted;
-    // When something was added first, and last.
-    absl::Time begun = absl::InfiniteFuture();
-    absl::Time ended = absl::InfinitePast();
+  struct CountedStep : Step {
+    int64_t bytes = 0;   // charged, except for ranges
     int64_t ranges = 0;  // in the next two
-    int64_t bytes = 0;   // charged
     // By sequence key: positions that were evaluated, and those of them that were always masked.
     absl::flat_hash_map<uint64_t, Ranges> evaluated_ranges;
     absl::flat_hash_map<uint64_t, Ranges> masked_ranges;
-    std::list<uint64_t>::iterator by_use;  // in by_use_
   };
+  static_assert(sizeof(CountedStep) + 8 * sizeof(uint64_t) <= kStepBytes);
 
-  static Step ToStep(const OpenStep& step);
-  static DrawStretch ToStretch(uint64_t draw, const OpenStep& step);
-  // The step of the draw, which is now the one used last; null if there is no room for it.
-  OpenStep* Use(uint64_t draw) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Drops from `from` what the step does not hold yet and the budget has no room for; one entry is
-  // so many bytes. Returns how many positions that was.
+  // Returns the step of the draw, with its claims; null if there is no room for it, or it has lost
+  // its claims.
+  CountedStep* Open(uint64_t draw) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Removes from `from` the entries that the step does not hold yet and the budget has no room for;
+  // one entry takes `bytes`. Returns how many positions these are.
   template <typename Entries>
-  int64_t DropWithoutRoom(OpenStep& step, int64_t bytes, const Entries& held, Entries& from)
+  int64_t DropWithoutRoom(CountedStep& step, int64_t bytes, const Entries& held, Entries& from)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes room for so many ranges of the step that was used last, or gives it back if they are less
-  // than none. Forgets other steps where it is short; false if that is not enough.
-  bool MakeRoom(OpenStep& step, int64_t ranges) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Charges bytes of the step that was used last, or refunds them if there are less than none.
-  // Forgets other steps where the budget is short, then thins the history; false if that is not
-  // enough.
-  bool Charge(OpenStep& step, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Gives bytes of `charged_` back.
+  // Takes room for so many ranges of the step, or gives it back if `ranges` is negative. Returns
+  // false if dropping all other claims and sums does not make enough room.
+  bool MakeRoom(CountedStep& step, int64_t ranges) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Charges bytes for the step, or refunds them if negative. Returns false as MakeRoom does.
+  bool Charge(const CountedStep& step, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Refund(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool ThinHistory() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ForgetLeastRecentlyUsed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Drops the oldest claims, except those of `step`. Returns false if there are no others.
+  bool DropOldestClaims(const CountedStep* step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Drops the oldest sums, with their claims, except those of `step`. Returns false if there are no
+  // others.
+  bool DropOldestSums(const CountedStep* step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropClaims(CountedStep& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Drop(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const int kept_;
+  const Kept kept_;
   ByteBudget& budget_;
   mutable Mutex mutex_;
   int64_t ranges_ ABSL_GUARDED_BY(mutex_) = 0;   // of all steps
-  int64_t charged_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of all steps, and of the history
+  int64_t charged_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of all steps
   int64_t additions_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_map<uint64_t, OpenStep> steps_ ABSL_GUARDED_BY(mutex_);
-  std::list<uint64_t> by_use_ ABSL_GUARDED_BY(mutex_);  // draws, least recently used first
-  StepHistory history_ ABSL_GUARDED_BY(mutex_);         // of those that were forgotten, or restored
+  uint64_t first_number_ ABSL_GUARDED_BY(mutex_) = 0;  // of steps that were not restored
+  uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, CountedStep> steps_ ABSL_GUARDED_BY(mutex_);  // by number
+  absl::flat_hash_map<uint64_t, uint64_t> numbers_ ABSL_GUARDED_BY(mutex_);  // by draw
+  std::deque<uint64_t> claimed_ ABSL_GUARDED_BY(mutex_);  // numbers of steps with claims, rising
 };
 
 }  // namespace sis

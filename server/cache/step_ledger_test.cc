@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <random>
 #include <thread>
+#include <vector>
 
 namespace sis {
 namespace {
@@ -27,7 +27,7 @@ std::vector<Range> Fresh(StepLedger& ledger, uint64_t draw, uint64_t sequence_ke
 
 TEST(StepLedgerTest, ClaimReturnsWhatWasNotCounted) {
   ByteBudget budget(INT64_MAX);
-  StepLedger ledger(4, budget);
+  StepLedger ledger(budget);
   EXPECT_EQ(Fresh(ledger, 0, 1, {10, 20}), (std::vector<Range>{{10, 20}}));
   EXPECT_EQ(Fresh(ledger, 0, 1, {10, 20}), std::vector<Range>{});
   EXPECT_EQ(Fresh(ledger, 0, 1, {30, 40}), (std::vector<Range>{{30, 40}}));
@@ -43,7 +43,7 @@ TEST(StepLedgerTest, RandomClaimsAgreeWithABitmap) {
   std::mt19937 random(3);
   for (int trial = 0; trial < 50; ++trial) {
     ByteBudget budget(INT64_MAX);
-    StepLedger ledger(1, budget);
+    StepLedger ledger(budget);
     std::vector<bool> counted(300);
     for (int i = 0; i < 200; ++i) {
       const uint32_t first = random() % 300;
@@ -68,7 +68,7 @@ TEST(StepLedgerTest, RandomMaskedClaimsAgreeWithABitmap) {
   std::mt19937 random(4);
   for (int trial = 0; trial < 50; ++trial) {
     ByteBudget budget(INT64_MAX);
-    StepLedger ledger(1, budget);
+    StepLedger ledger(budget);
     constexpr uint32_t kPositions = 120;
     std::vector<bool> counted(kPositions), seen(kPositions);
     int64_t masked = 0;
@@ -104,7 +104,7 @@ TEST(StepLedgerTest, RandomMaskedClaimsAgreeWithABitmap) {
 // What a claim costs does not depend on how many ranges the sequence has: else this would not end.
 TEST(StepLedgerTest, AsManyRangesOfOneSequenceAsThereMayBe) {
   ByteBudget budget(INT64_MAX);
-  StepLedger ledger(1, budget);
+  StepLedger ledger(budget);
   constexpr auto kMost = static_cast<uint32_t>(StepLedger::kMaxRanges);
   for (uint32_t i = 0; i < kMost; ++i) {
     ASSERT_EQ(Fresh(ledger, 1, 1, {2 * i, 2 * i + 1}).size(), 1) << i;
@@ -118,7 +118,7 @@ TEST(StepLedgerTest, AsManyRangesOfOneSequenceAsThereMayBe) {
 
 TEST(StepLedgerTest, SaysWhatItHasNoRoomFor) {
   ByteBudget budget(StepLedger::kStepBytes + 2 * StepLedger::kRangeBytes);
-  StepLedger ledger(4, budget);
+  StepLedger ledger(budget);
   EXPECT_EQ(ledger.Claim(1, 1, {0, 10}).uncounted, 0);
   EXPECT_EQ(ledger.Claim(1, 1, {20, 30}).uncounted, 0);
   const StepLedger::Claimed claimed = ledger.Claim(1, 2, {5, 12});
@@ -135,10 +135,10 @@ TEST(StepLedgerTest, SaysWhatItHasNoRoomFor) {
   EXPECT_EQ(ledger.Add(1, evaluated, kNow, 7), uncounted);
   EXPECT_EQ(ledger.Find(1)->uncounted, uncounted);
   ledger.Add(1, evaluated, kNow, 7);
-  EXPECT_EQ(ledger.List()[0].step.uncounted.positions, 14) << "each time";
+  EXPECT_EQ(ledger.List()[0].uncounted.positions, 14) << "each time";
 
   // There is no room for the step itself beside that of another run.
-  StepLedger other(4, budget);
+  StepLedger other(budget);
   EXPECT_EQ(other.Claim(1, 1, {0, 10}).uncounted, 10);
   EXPECT_EQ(other.Add(1, Evaluated(), kNow, 10).positions, 10);
 }
@@ -146,7 +146,7 @@ TEST(StepLedgerTest, SaysWhatItHasNoRoomFor) {
 TEST(StepLedgerTest, ConcurrentClaimsPartitionTheirUnion) {
   constexpr uint32_t kPositions = 2000;
   ByteBudget budget(INT64_MAX);
-  StepLedger ledger(2, budget);
+  StepLedger ledger(budget);
   std::vector<std::atomic<int>> claimed(2 * kPositions);  // of two sequences
   std::vector<std::atomic<int>> asked(2 * kPositions);
   const auto work = [&](uint32_t seed) {
@@ -180,7 +180,7 @@ TEST(StepLedgerTest, ConcurrentClaimsPartitionTheirUnion) {
 
 TEST(StepLedgerTest, AddSumsUp) {
   ByteBudget budget(INT64_MAX);
-  StepLedger ledger(2, budget);
+  StepLedger ledger(budget);
   ledger.Claim(3, 1, {0, 1});
   Evaluated evaluated = Accepted(2);
   evaluated.sums.d = 5;
@@ -203,32 +203,79 @@ TEST(StepLedgerTest, AddSumsUp) {
   EXPECT_FALSE(ledger.Find(4).has_value());
 }
 
-TEST(StepLedgerTest, KeepsTheDrawsClaimedLast) {
+// Counts positions [0, end) of one sequence.
+void Count(StepLedger& ledger, uint64_t draw, uint32_t end = 1) {
+  int64_t fresh = 0;
+  for (const Range& range : Fresh(ledger, draw, 1, {0, end})) fresh += range.end - range.first;
+  ledger.Add(draw, Accepted(fresh), kNow + absl::Seconds(draw));
+}
+
+std::vector<uint64_t> DrawsOf(const std::vector<StepLedger::Step>& steps) {
+  std::vector<uint64_t> draws;
+  for (const StepLedger::Step& step : steps) draws.push_back(step.draw);
+  return draws;
+}
+
+TEST(StepLedgerTest, KeepsSumsAndClaimsOfTheDrawsThatBeganLast) {
   ByteBudget budget(INT64_MAX);
-  StepLedger ledger(2, budget);
-  EXPECT_FALSE(ledger.last_draw().has_value());
-  EXPECT_EQ(Fresh(ledger, 10, 1, {0, 1}).size(), 1);
-  EXPECT_EQ(Fresh(ledger, 5, 1, {0, 1}).size(), 1);
-  EXPECT_EQ(ledger.last_draw(), 5) << "the last, not the largest";
-  EXPECT_EQ(Fresh(ledger, 10, 1, {0, 1}).size(), 0) << "counted; but used";
-  EXPECT_EQ(Fresh(ledger, 4, 1, {0, 1}).size(), 1);
-  EXPECT_FALSE(ledger.Find(5).has_value()) << "made room for 4";
-  EXPECT_EQ(Fresh(ledger, 10, 1, {0, 2}), (std::vector<Range>{{1, 2}})) << "still kept";
-  EXPECT_EQ(Fresh(ledger, 5, 1, {0, 1}).size(), 1) << "forgotten, so counted anew";
+  {
+    StepLedger ledger(budget, {.sums = 4, .claims = 2});
+    EXPECT_FALSE(ledger.last_draw().has_value());
+    for (const uint64_t draw : {10, 5, 7}) Count(ledger, draw);
+    EXPECT_EQ(ledger.last_draw(), 7) << "the last, not the largest";
+    Count(ledger, 5, 3);
+    EXPECT_EQ(ledger.last_draw(), 7) << "draw 5 has begun before";
+    EXPECT_EQ(DrawsOf(ledger.List()), (std::vector<uint64_t>{10, 5, 7}));
+    EXPECT_EQ(ledger.Find(5)->evaluated.sums.accepted, 3) << "each position once";
+    EXPECT_EQ(ledger.Find(5)->sequences, 1);
+    EXPECT_EQ(budget.used(), 3 * StepLedger::kStepBytes + 2 * StepLedger::kRangeBytes);
+    Count(ledger, 10, 2);
+    EXPECT_EQ(ledger.Find(10)->evaluated.sums.accepted, 2) << "from zero";
+    EXPECT_EQ(DrawsOf(ledger.List()), (std::vector<uint64_t>{5, 7, 10})) << "as the newest";
+    for (const uint64_t draw : {11, 12}) Count(ledger, draw);
+    EXPECT_EQ(DrawsOf(ledger.List()), (std::vector<uint64_t>{7, 10, 11, 12}));
+    EXPECT_FALSE(ledger.Find(5).has_value());
+    EXPECT_EQ(ledger.Find(7)->evaluated.sums.accepted, 1);
+    int64_t accepted = 0, steps = 0;
+    ledger.ForEach([&](const Evaluated& evaluated) {
+      accepted += evaluated.sums.accepted;
+      ++steps;
+    });
+    EXPECT_EQ(accepted, 2);
+    EXPECT_EQ(steps, 2) << "as many as have claims";
+  }
+  EXPECT_EQ(budget.used(), 0);
 }
 
 // A run that goes back to a checkpoint has smaller draws than before.
 TEST(StepLedgerTest, CountsWhateverDrawsWereUsedBefore) {
-  constexpr int kKept = 64;
   ByteBudget budget(INT64_MAX);
-  StepLedger ledger(kKept, budget);
+  StepLedger ledger(budget);
   for (const uint64_t from : {uint64_t{1000}, uint64_t{0}, UINT64_MAX - 200, uint64_t{7}}) {
-    for (uint64_t draw = from; draw < from + 2 * kKept; ++draw) {
+    for (uint64_t draw = from; draw < from + 2 * StepLedger::kClaimsKept; ++draw) {
       ASSERT_EQ(Fresh(ledger, draw, 1, {0, 1}).size(), 1) << draw;
       ASSERT_TRUE(ledger.Find(draw).has_value()) << draw;
       ASSERT_EQ(ledger.last_draw(), draw);
     }
   }
+}
+
+TEST(StepLedgerTest, ListsPagesInTheOrderInWhichDrawsBegan) {
+  ByteBudget budget(INT64_MAX);
+  StepLedger ledger(budget);
+  EXPECT_TRUE(ledger.List().empty());
+  for (const uint64_t draw : {3, 1, 4, 5, 9, 2, 6}) Count(ledger, draw);
+  ledger.Claim(8, 1, {0, 1});  // nothing is added
+  EXPECT_EQ(DrawsOf(ledger.List()), (std::vector<uint64_t>{3, 1, 4, 5, 9, 2, 6}));
+  EXPECT_EQ(DrawsOf(ledger.List(std::nullopt, 2)), (std::vector<uint64_t>{3, 1}));
+  EXPECT_EQ(DrawsOf(ledger.List(4, 2)), (std::vector<uint64_t>{5, 9}));
+  EXPECT_EQ(DrawsOf(ledger.List(9)), (std::vector<uint64_t>{2, 6}));
+  EXPECT_EQ(ledger.List(6).size(), 0);
+  EXPECT_EQ(ledger.List(7).size(), 7) << "draw 7 is not kept";
+  const StepLedger::Step step = ledger.List(1, 1)[0];
+  EXPECT_EQ(step.begun, kNow + absl::Seconds(4));
+  EXPECT_EQ(step.ended, kNow + absl::Seconds(4));
+  EXPECT_EQ(step.evaluated.sums.accepted, 1);
 }
 
 TEST(StepLedgerTest, WhatItKeepsIsCharged) {
@@ -239,7 +286,7 @@ TEST(StepLedgerTest, WhatItKeepsIsCharged) {
   static_assert(kStep == 16 * kRange);
   ByteBudget budget(kStep + kRanges * kRange);
   {
-    StepLedger ledger(4, budget);
+    StepLedger ledger(budget);
     for (uint64_t key = 0; key < 6; ++key) EXPECT_EQ(Fresh(ledger, 1, key, {0, 1}).size(), 1);
     EXPECT_EQ(budget.used(), kStep + 6 * kRange);
     EXPECT_EQ(Fresh(ledger, 1, 0, {2, 3}).size(), 1) << "another range";
@@ -248,17 +295,19 @@ TEST(StepLedgerTest, WhatItKeepsIsCharged) {
     EXPECT_EQ(budget.used(), kStep + 6 * kRange);
 
     for (uint64_t key = 0; key < 2; ++key) EXPECT_EQ(Fresh(ledger, 2, key, {0, 1}).size(), 1);
-    EXPECT_TRUE(ledger.Find(1).has_value());
     EXPECT_EQ(Fresh(ledger, 2, 2, {0, 1}).size(), 1);
-    EXPECT_FALSE(ledger.Find(1).has_value()) << "forgotten to make room";
-    EXPECT_EQ(budget.used(), kStep + 3 * kRange);
-    for (uint64_t key = 3; key < kRanges; ++key) EXPECT_EQ(Fresh(ledger, 2, key, {0, 1}).size(), 1);
-    EXPECT_EQ(Fresh(ledger, 2, kRanges, {0, 1}).size(), 0) << "nothing else to forget";
+    EXPECT_EQ(budget.used(), 2 * kStep + 3 * kRange) << "the claims of draw 1 are dropped";
+    EXPECT_EQ(ledger.Find(1)->sequences, 6) << "but not its sums";
+    EXPECT_EQ(ledger.Claim(1, 7, {0, 5}).uncounted, 5) << "which grow no further";
+    for (uint64_t key = 3; key < 9; ++key) EXPECT_EQ(Fresh(ledger, 2, key, {0, 1}).size(), 1);
+    EXPECT_FALSE(ledger.Find(1).has_value()) << "dropped to make room";
+    for (uint64_t key = 9; key < kRanges; ++key) EXPECT_EQ(Fresh(ledger, 2, key, {0, 1}).size(), 1);
+    EXPECT_EQ(Fresh(ledger, 2, kRanges, {0, 1}).size(), 0) << "nothing else to drop";
     EXPECT_EQ(ledger.Find(2)->sequences, kRanges);
     EXPECT_EQ(Fresh(ledger, 2, 0, {0, 2}).size(), 1) << "needs no more memory";
 
     // Others, that share the budget, must make do with what is left.
-    StepLedger other(4, budget);
+    StepLedger other(budget);
     EXPECT_EQ(Fresh(other, 1, 1, {0, 1}).size(), 0);
     EXPECT_FALSE(other.Find(1).has_value());
     EXPECT_FALSE(other.last_draw().has_value());
@@ -266,10 +315,29 @@ TEST(StepLedgerTest, WhatItKeepsIsCharged) {
   EXPECT_EQ(budget.used(), 0);
 }
 
+TEST(StepLedgerTest, OldSumsLeaveHalfOfTheBudgetToOthers) {
+  constexpr int64_t kClaimed = StepLedger::kStepBytes + StepLedger::kRangeBytes;
+  ByteBudget budget(100 * StepLedger::kStepBytes);
+  StepLedger ledger(budget, {.sums = 4096, .claims = 4});
+  for (uint64_t draw = 0; draw < 200; ++draw) {
+    Count(ledger, draw);
+    ASSERT_LE(budget.used(), budget.limit() / 2 + kClaimed);
+  }
+  EXPECT_GT(ledger.List().size(), 45);
+  StepLedger other(budget, {.sums = 4096, .claims = 4});
+  for (uint64_t draw = 0; draw < 200; ++draw) {
+    Count(other, draw);
+    Count(ledger, 200 + draw);
+  }
+  EXPECT_GE(other.List().size(), 4);
+  EXPECT_GE(ledger.List().size(), 4);
+  EXPECT_LE(budget.used(), budget.limit() / 2 + 2 * kClaimed);
+}
+
 TEST(StepLedgerTest, ObservedCorrectionsAreChargedOnce) {
   ByteBudget budget(StepLedger::kStepBytes + StepLedger::kRangeBytes + StepLedger::kObservedBytes);
   {
-    StepLedger ledger(4, budget);
+    StepLedger ledger(budget);
     ledger.Claim(1, 1, {0, 1});
     Evaluated evaluated = Accepted(1);
     evaluated.observed["a"].positions = 1;
@@ -290,7 +358,7 @@ TEST(StepLedgerTest, PointsOfThePrefixCurveAreChargedOnce) {
   ByteBudget budget(StepLedger::kStepBytes + StepLedger::kRangeBytes +
                     2 * StepLedger::kPrefixPointBytes);
   {
-    StepLedger ledger(4, budget);
+    StepLedger ledger(budget);
     ledger.Claim(1, 1, {0, 1});
     Evaluated evaluated = Accepted(1);
     evaluated.prefix_curve[1].positions = 1;
@@ -308,148 +376,62 @@ TEST(StepLedgerTest, PointsOfThePrefixCurveAreChargedOnce) {
   EXPECT_EQ(budget.used(), 0);
 }
 
-TEST(StepLedgerTest, ListsTheStepsThatFindKnowsByWhenTheyWereClaimedLast) {
+TEST(StepLedgerTest, RestoredStepsComeBeforeTheOthers) {
   ByteBudget budget(INT64_MAX);
-  StepLedger ledger(3, budget);
-  EXPECT_TRUE(ledger.List().empty());
-  for (const uint64_t draw : {1, 2, 3, 4, 2}) {
-    for (const Range& range : Fresh(ledger, draw, draw, {0, static_cast<uint32_t>(draw)})) {
-      ledger.Add(draw, Accepted(range.end - range.first), kNow);
-    }
-  }
-  std::vector<uint64_t> draws;
-  for (const StepLedger::NamedStep& named : ledger.List()) {
-    draws.push_back(named.draw);
-    const std::optional<StepLedger::Step> found = ledger.Find(named.draw);
-    ASSERT_TRUE(found.has_value());
-    EXPECT_EQ(named.step.evaluated.sums.accepted, named.draw);
-    EXPECT_EQ(found->evaluated.sums.accepted, named.draw);
-    EXPECT_EQ(named.step.sequences, found->sequences);
-  }
-  EXPECT_EQ(draws, (std::vector<uint64_t>{3, 4, 2})) << "1 was forgotten, 2 is the last";
-}
-
-// One position of the sequence at each draw, at a second of its own.
-void Evaluate(StepLedger& ledger, uint64_t draw) {
-  ASSERT_EQ(Fresh(ledger, draw, 1, {0, 1}).size(), 1) << draw;
-  Evaluated evaluated = Accepted(1);
-  evaluated.sums.d = static_cast<int64_t>(draw);
-  ledger.Add(draw, evaluated, kNow + absl::Seconds(draw));
-}
-
-// The draws 0, 1, 2, ... in order, each in one stretch.
-void ExpectEachDrawOnce(const std::vector<DrawStretch>& history, int64_t draws) {
-  uint64_t next = 0;
-  for (const DrawStretch& stretch : history) {
-    ASSERT_EQ(stretch.first_draw, next);
-    next = stretch.last_draw + 1;
-    const auto count = static_cast<int64_t>(next - stretch.first_draw);
-    EXPECT_EQ(stretch.draws, count);
-    EXPECT_EQ(stretch.sums.accepted, count);
-    EXPECT_EQ(stretch.sequences, count);
-    EXPECT_EQ(
-        std::ldexp(2 * stretch.sums.d, 30),
-        static_cast<double>(stretch.first_draw + stretch.last_draw) * static_cast<double>(count));
-    EXPECT_EQ(stretch.begun, kNow + absl::Seconds(stretch.first_draw));
-    EXPECT_EQ(stretch.ended, kNow + absl::Seconds(stretch.last_draw));
-  }
-  EXPECT_EQ(next, draws);
-}
-
-TEST(StepLedgerTest, TheHistoryHasEveryDrawAndThoseThatAreKeptOneByOne) {
-  ByteBudget budget(INT64_MAX);
-  constexpr int kKept = 5;
-  StepLedger ledger(kKept, budget);
-  for (int draws = 0; draws < 2000; ++draws) {
-    const std::vector<DrawStretch> history = ledger.History();
-    ExpectEachDrawOnce(history, draws);
-    ASSERT_LE(history.size(), StepHistory::kMostStretches + kKept);
-    for (size_t newest = 1; newest <= std::min<size_t>(kKept, history.size()); ++newest) {
-      EXPECT_EQ(history[history.size() - newest].draws, 1);
-    }
-    Evaluate(ledger, draws);
-  }
-  EXPECT_LE(budget.used(), kKept * (StepLedger::kStepBytes + StepLedger::kRangeBytes) +
-                               StepHistory::kMostStretches * StepHistory::kStretchBytes);
-}
-
-// Where memory is short the history gets coarse, and new draws are counted all the same.
-TEST(StepLedgerTest, TheHistoryMakesRoomForDraws) {
-  constexpr int64_t kOneStep = StepLedger::kStepBytes + StepLedger::kRangeBytes;
-  ByteBudget budget(kOneStep + 10 * StepHistory::kStretchBytes);
+  std::vector<StepLedger::Step> stored;
   {
-    StepLedger ledger(4, budget);
-    for (int draw = 0; draw < 100; ++draw) Evaluate(ledger, draw);
-    ExpectEachDrawOnce(ledger.History(), 100);
-    EXPECT_GE(ledger.History().size(), 5);
-    // Others take all that is left but one step.
-    const int64_t others = budget.limit() - budget.used();
-    ASSERT_TRUE(budget.TryCharge(others));
-    for (int draw = 100; draw < 200; ++draw) Evaluate(ledger, draw);
-    ExpectEachDrawOnce(ledger.History(), 200);
-    budget.Refund(others);
-  }
-  EXPECT_EQ(budget.used(), 0);
-}
-
-TEST(StepLedgerTest, ARestoredHistoryGoesOn) {
-  constexpr int kDraws = 200;
-  ByteBudget budget(INT64_MAX);
-  StepHistory history;
-  {
-    StepLedger ledger(4, budget);
+    StepLedger ledger(budget);
     EXPECT_EQ(ledger.additions(), 0);
-    for (int draw = 0; draw < kDraws; ++draw) Evaluate(ledger, draw);
-    EXPECT_EQ(ledger.additions(), kDraws);
-    for (const DrawStretch& stretch : ledger.History()) history.Add(stretch);
+    for (uint64_t draw = 0; draw < 100; ++draw) Count(ledger, draw);
+    EXPECT_EQ(ledger.additions(), 100);
+    EXPECT_EQ(DrawsOf(ledger.AddedSince(98)), (std::vector<uint64_t>{98, 99}));
+    Count(ledger, 70, 2);
+    EXPECT_EQ(DrawsOf(ledger.AddedSince(98)), (std::vector<uint64_t>{70, 98, 99}));
+    stored = ledger.AddedSince(0);
+    EXPECT_EQ(stored.size(), 100);
   }
-  StepLedger ledger(4, budget);
-  ledger.Restore(history);
-  EXPECT_EQ(ledger.additions(), 0) << "nothing that isn't stored";
-  ExpectEachDrawOnce(ledger.History(), kDraws);
-  EXPECT_EQ(ledger.last_draw(), std::nullopt);
-  EXPECT_EQ(budget.used(), (kDraws - 1) * StepHistory::kStretchBytes);
-  for (int draw = kDraws; draw < 2 * kDraws; ++draw) Evaluate(ledger, draw);
-  ExpectEachDrawOnce(ledger.History(), 2 * kDraws);
+  // Left in its slot when draw 99 was counted from zero.
+  stored.push_back(stored.back());
+  stored.back().number = 0;
+  stored.back().evaluated = Accepted(1000);
+  std::ranges::shuffle(stored, std::mt19937(1));
+
+  StepLedger ledger(budget);
+  ledger.Restore(stored);
+  EXPECT_EQ(budget.used(), 100 * StepLedger::kStepBytes);
+  EXPECT_EQ(ledger.additions(), 0);
+  EXPECT_TRUE(ledger.AddedSince(0).empty()) << "all are stored";
+  EXPECT_EQ(ledger.last_draw(), 99);
+  EXPECT_EQ(ledger.Find(70)->evaluated.sums.accepted, 2);
+  EXPECT_EQ(ledger.Find(99)->evaluated.sums.accepted, 1);
+  const uint64_t last = ledger.Find(99)->number;
+  // A trainer that resumes from a checkpoint.
+  for (uint64_t draw = 98; draw < 102; ++draw) Count(ledger, draw, 3);
+  EXPECT_EQ(DrawsOf(ledger.List(97)), (std::vector<uint64_t>{98, 99, 100, 101}));
+  EXPECT_EQ(ledger.Find(99)->evaluated.sums.accepted, 3) << "from zero";
+  EXPECT_EQ(ledger.Find(98)->number, last + 1);
+  EXPECT_EQ(DrawsOf(ledger.AddedSince(0)), (std::vector<uint64_t>{98, 99, 100, 101}));
 }
 
-TEST(StepLedgerTest, WhatIsRestoredTakesNoMoreThanThereIs) {
-  StepHistory history;
-  for (uint64_t draw = 0; draw < 200; ++draw) {
-    history.Add({.first_draw = draw, .last_draw = draw, .draws = 1});
-  }
-  for (const int64_t stretches : {0, 1, 10}) {
-    ByteBudget budget(stretches * StepHistory::kStretchBytes);
+TEST(StepLedgerTest, RestoredStepsLeaveHalfOfTheBudget) {
+  std::vector<StepLedger::Step> stored;
+  for (uint64_t draw = 0; draw < 200; ++draw) stored.push_back({.draw = draw, .number = draw});
+  for (const int64_t room : {0, 10, 400, 1000}) {
+    ByteBudget budget(room * StepLedger::kStepBytes);
     {
-      StepLedger ledger(4, budget);
-      ledger.Restore(history);
-      EXPECT_EQ(budget.used(), budget.limit());
-      const std::vector<DrawStretch> restored = ledger.History();
-      EXPECT_EQ(restored.size(), stretches + 1);
-      uint64_t next = 0;
-      for (const DrawStretch& stretch : restored) {
-        EXPECT_EQ(stretch.first_draw, next);
-        EXPECT_EQ(stretch.draws, stretch.last_draw - stretch.first_draw + 1);
-        next = stretch.last_draw + 1;
-      }
-      EXPECT_EQ(next, 200);
+      StepLedger ledger(budget);
+      ledger.Restore(stored);
+      EXPECT_LE(budget.used(), budget.limit() / 2 + StepLedger::kStepBytes);
+      EXPECT_EQ(ledger.Find(199).has_value(), room > 0) << "the newest are restored";
+      EXPECT_EQ(ledger.Find(0).has_value(), room >= 400);
     }
     EXPECT_EQ(budget.used(), 0);
   }
 }
 
-TEST(StepLedgerTest, AClaimedDrawWithoutPositionsIsNoPartOfTheHistory) {
-  ByteBudget budget(INT64_MAX);
-  StepLedger ledger(1, budget);
-  ledger.Claim(1, 1, {0, 1});
-  EXPECT_TRUE(ledger.History().empty());
-  ledger.Claim(2, 1, {0, 1});
-  EXPECT_TRUE(ledger.History().empty()) << "of a forgotten draw";
-}
-
 TEST(StepLedgerTest, RangesOfAllStepsTogetherAreBounded) {
   ByteBudget budget(INT64_MAX);
-  StepLedger ledger(4, budget);
+  StepLedger ledger(budget);
   const auto fill = [&](uint64_t draw, int64_t ranges) {
     int64_t claimed = 0;
     for (int64_t key = 0; key < ranges; ++key) claimed += Fresh(ledger, draw, key, {0, 1}).size();
@@ -460,10 +442,10 @@ TEST(StepLedgerTest, RangesOfAllStepsTogetherAreBounded) {
   EXPECT_EQ(fill(2, kMost / 2), kMost / 2);
   EXPECT_TRUE(ledger.Find(1).has_value());
   EXPECT_EQ(fill(3, 1), 1);
-  EXPECT_FALSE(ledger.Find(1).has_value()) << "forgotten to make room";
+  EXPECT_EQ(ledger.Claim(1, kMost, {0, 1}).uncounted, 1) << "its claims made room";
   EXPECT_EQ(ledger.Find(2)->sequences, kMost / 2);
   EXPECT_EQ(fill(3, kMost + 1), kMost - 1) << "one was there, one is too many";
-  EXPECT_FALSE(ledger.Find(2).has_value());
+  EXPECT_EQ(ledger.Claim(2, kMost, {0, 1}).uncounted, 1);
   // Ranges that become one make room.
   EXPECT_EQ(Fresh(ledger, 4, 1, {0, 1}).size(), 1);
   EXPECT_EQ(Fresh(ledger, 4, 1, {2, 3}).size(), 1);

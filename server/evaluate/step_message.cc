@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "server/messages/cache_messages.h"
 
 namespace sis {
@@ -50,18 +51,9 @@ v1::Distributions ToDistributions(const Evaluated& evaluated) {
   return distributions;
 }
 
-void AddMissing(const MissingCounts& counts,
-                google::protobuf::RepeatedPtrField<v1::MissingTotals>& missing) {
-  for (const MissingReason reason : kMissingReasons) {
-    const int64_t positions = counts[static_cast<size_t>(reason)];
-    if (positions == 0) continue;
-    v1::MissingTotals& totals = *missing.Add();
-    totals.set_reason(static_cast<v1::MissingReason>(reason));
-    totals.set_positions(positions);
-  }
-}
+}  // namespace
 
-v1::Totals ToTotals(const LongSums& sums) {
+v1::Totals ToTotals(const Sums& sums) {
   v1::Totals totals;
   totals.set_accepted(sums.accepted);
   totals.set_rejected(sums.rejected);
@@ -69,38 +61,28 @@ v1::Totals ToTotals(const LongSums& sums) {
   totals.set_missing(sums.missing);
   totals.set_masked(sums.masked);
   totals.set_envelope_violations(sums.envelope_violations);
-  totals.set_d(sums.d);
-  totals.set_d_sis(sums.d_sis);
-  totals.set_log_envelope(sums.log_envelope);
-  totals.set_residual_mass(sums.residual_mass);
-  totals.set_acceptance_probability(sums.acceptance_probability);
-  totals.set_expected_acceptance(sums.expected_acceptance);
-  totals.set_k3(sums.k3);
-  totals.set_total_variation(sums.total_variation);
+  totals.set_d(FromFixed(sums.d));
+  totals.set_d_sis(FromFixed(sums.d_sis));
+  totals.set_log_envelope(FromFixed(sums.log_envelope));
+  totals.set_residual_mass(FromFixed(sums.residual_mass));
+  totals.set_acceptance_probability(FromFixed(sums.acceptance_probability));
+  totals.set_expected_acceptance(FromFixed(sums.expected_acceptance));
+  totals.set_k3(FromFixed(sums.k3));
+  totals.set_total_variation(FromFixed(sums.total_variation));
   return totals;
 }
-
-v1::CorrectionTotals ToMessage(const std::string& correction, const CorrectionTotals& sums) {
-  v1::CorrectionTotals totals;
-  totals.set_correction(correction);
-  totals.set_positions(static_cast<uint64_t>(sums.positions));
-  totals.set_touched(static_cast<uint64_t>(sums.touched));
-  totals.set_zeroed(static_cast<uint64_t>(sums.zeroed));
-  totals.set_weight(sums.weight);
-  totals.set_weight_squared(sums.weight_squared);
-  totals.set_abs_log_weight(sums.abs_log_weight);
-  totals.set_gradient_mass(sums.gradient_mass);
-  return totals;
-}
-
-}  // namespace
-
-v1::Totals ToTotals(const Sums& sums) { return ToTotals(LongSums(sums)); }
 
 v1::CorrectionTotals ToMessage(const std::string& correction, const CorrectionSums& sums) {
-  CorrectionTotals totals;
-  totals += sums;
-  return ToMessage(correction, totals);
+  v1::CorrectionTotals totals;
+  totals.set_correction(correction);
+  totals.set_positions(sums.positions);
+  totals.set_touched(sums.touched);
+  totals.set_zeroed(sums.zeroed);
+  totals.set_weight(FromCountedWeight(sums.weight));
+  totals.set_weight_squared(FromCountedWeight(sums.weight_squared));
+  totals.set_abs_log_weight(FromFixed(sums.abs_log_weight));
+  totals.set_gradient_mass(FromCountedWeight(sums.gradient_mass));
+  return totals;
 }
 
 void AddStandardCorrections(const Statistics& statistics,
@@ -130,29 +112,22 @@ v1::GetStepResponse ToMessage(const StepLedger::Step& step) {
   for (const auto& [name, sums] : step.evaluated.observed) {
     *response.add_corrections() = ToMessage(name, sums);
   }
-  AddMissing(step.evaluated.missing, *response.mutable_missing());
+  for (const MissingReason reason : kMissingReasons) {
+    const int64_t positions = step.evaluated.missing[static_cast<size_t>(reason)];
+    if (positions == 0) continue;
+    v1::MissingTotals& missing = *response.add_missing();
+    missing.set_reason(static_cast<v1::MissingReason>(reason));
+    missing.set_positions(positions);
+  }
   AddPrefixCurve(step.evaluated, *response.mutable_prefix_curve());
   response.set_uncounted_positions(step.uncounted.positions);
   response.set_uncounted_prefix_positions(step.uncounted.prefix_curve);
   response.set_uncounted_correction_positions(step.uncounted.corrections);
+  if (step.ended != absl::InfinitePast()) {
+    response.set_begun_at(SecondsSince1970(step.begun));
+    response.set_ended_at(SecondsSince1970(step.ended));
+  }
   return response;
-}
-
-v1::GetHistoryResponse::Stretch ToMessage(const DrawStretch& stretch) {
-  v1::GetHistoryResponse::Stretch message;
-  message.set_first_draw(stretch.first_draw);
-  message.set_last_draw(stretch.last_draw);
-  message.set_draws(stretch.draws);
-  message.set_begun_at(SecondsSince1970(stretch.begun));
-  message.set_ended_at(SecondsSince1970(stretch.ended));
-  *message.mutable_totals() = ToTotals(stretch.sums);
-  message.set_sequences(stretch.sequences);
-  AddMissing(stretch.missing, *message.mutable_missing());
-  *message.add_corrections() = ToMessage("plain", stretch.plain);
-  *message.add_corrections() = ToMessage("clipped", stretch.clipped);
-  *message.add_corrections() = ToMessage("applied", stretch.applied);
-  message.set_uncounted_positions(stretch.uncounted);
-  return message;
 }
 
 }  // namespace sis

@@ -21,6 +21,5 @@ void AddStandardCorrections(const Statistics& statistics,
 void AddPrefixCurve(const Evaluated& evaluated,
                     google::protobuf::RepeatedPtrField<v1::PrefixPoint>& curve);
 v1::GetStepResponse ToMessage(const StepLedger::Step& step);
-v1::GetHistoryResponse::Stretch ToMessage(const DrawStretch& stretch);
 
 }  // namespace sis

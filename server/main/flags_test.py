@@ -38,7 +38,6 @@ NONSENSE = {
     "reload_interval": "0.5s",
     "run_idle_expiry": "0",
     "shutdown_grace": "-1s",
-    "steps_kept": "0",
     "store": "disk",
 }
 # These name files.
@@ -66,8 +65,8 @@ class FlagsTest(unittest.TestCase):
     def test_the_command_line_goes_before_a_file_that_it_names_first(self):
         path = self.file("# four\n--max_runs=1\n--max_leases=2\n\n--store=rocksdb:/a#b\n")
         found = self.check(f"--flagfile={path}", "--max_runs=7", "--max_positions", "8")
-        names = ("max_runs", "max_positions", "max_leases", "store", "steps_kept")
-        self.assertEqual([found[name] for name in names], ["7", "8", "2", "rocksdb:/a#b", "64"])
+        names = ("max_runs", "max_positions", "max_leases", "store", "metric_runs")
+        self.assertEqual([found[name] for name in names], ["7", "8", "2", "rocksdb:/a#b", "100"])
 
     def test_what_is_printed_is_a_file_that_says_the_same(self):
         printed = run("--check", "--max_top_k=9", "--run_idle_expiry=36h", "--admin=").stdout

@@ -27,8 +27,8 @@ namespace sis {
 namespace {
 
 constexpr std::chrono::milliseconds kJanitorPeriod = std::chrono::seconds(1);
-// A server that is killed loses the last draws of its histories, of so long.
-constexpr int64_t kPeriodsPerHistory = std::chrono::seconds(5) / kJanitorPeriod;
+// A server that is killed loses what was counted in the last period.
+constexpr int64_t kPeriodsPerStoredSteps = std::chrono::seconds(5) / kJanitorPeriod;
 constexpr int64_t kPeriodsPerSample = ServerStatus::kSamplePeriod / kJanitorPeriod;
 // They wait for the store most of the time.
 constexpr int kStoreThreads = 16;
@@ -151,12 +151,12 @@ absl::Status Server::Recover(const std::string& store, absl::Duration opening) {
     absl::StrAppend(&store_description_, ", with ", recovered->runs, " runs and ",
                     recovered->sequences, " sequences after ", recovery_seconds_, " s");
   }
-  for (const auto& [run_id, why] : recovered->damaged_histories) {
-    std::cerr << "store: the history of run '" << absl::CHexEscape(run_id)
-              << "' is damaged, and begins anew: " << why << std::endl;
+  for (const auto& [run_id, why] : recovered->damaged_steps) {
+    std::cerr << "store: some steps of run '" << absl::CHexEscape(run_id)
+              << "' are damaged, and left out: " << why << std::endl;
   }
-  if (const size_t runs = recovered->damaged_histories.size(); runs > 0) {
-    absl::StrAppend(&store_description_, "; damaged histories: ", runs);
+  if (const size_t runs = recovered->damaged_steps.size(); runs > 0) {
+    absl::StrAppend(&store_description_, "; runs with damaged steps: ", runs);
   }
   if (const size_t runs = runs_.SetAside().size(); runs > 0) {
     absl::StrAppend(&store_description_, "; runs set aside: ", runs);
@@ -391,7 +391,7 @@ void Server::KeepInOrder() {
     if (period % periods_per_reload == 0) {
       for (Reloads& reloads : reloads_) reloads.Reload();
     }
-    if (period % kPeriodsPerHistory == 0) runs_.StoreHistoriesBehind();
+    if (period % kPeriodsPerStoredSteps == 0) runs_.StoreStepsBehind();
     registry_.DropExpired();
     registry_.ChooseNamed();
     registry_.ShareInspection();

@@ -93,7 +93,6 @@ ABSL_FLAG(absl::Duration, lease_absence, sis::Limits().lease_absence,
 ABSL_FLAG(int64_t, inspected_bytes, sis::Limits().inspected_bytes,
           "for the last evaluated values of a sample of sequences, which sisctl and the page "
           "open; one run takes at most an eighth, one sequence half of that; 0: none are kept");
-ABSL_FLAG(int, steps_kept, sis::Limits().steps_kept, "draws of a run whose totals are kept");
 ABSL_FLAG(std::string, tls_certificate, "",
           "file in PEM: the certificate that TCP connections are served with over TLS, then those "
           "between it and its root; read again when it changes (docs/security.md)");
@@ -198,7 +197,6 @@ std::string FlagProblem(absl::string_view flag) {
   is_in(FLAGS_metric_runs, 0, INT32_MAX);
   is_in(FLAGS_max_leases, 1, INT32_MAX);
   is_in(FLAGS_inspected_bytes, 0, INT64_MAX);
-  is_in(FLAGS_steps_kept, 1, INT32_MAX);
   is_in(FLAGS_max_streams_per_connection, 1, INT32_MAX);
   is_in(FLAGS_grpc_memory_bytes, 1, INT64_MAX);
   constexpr absl::Duration kEver = absl::InfiniteDuration();
@@ -240,7 +238,6 @@ ServerOptions OptionsFromFlags() {
               .max_leases = absl::GetFlag(FLAGS_max_leases),
               .max_lease = absl::Seconds(absl::GetFlag(FLAGS_max_lease_seconds)),
               .lease_absence = absl::GetFlag(FLAGS_lease_absence),
-              .steps_kept = absl::GetFlag(FLAGS_steps_kept),
               .inspected_bytes = absl::GetFlag(FLAGS_inspected_bytes),
           },
       .security = SecurityFromFlags(),

@@ -44,6 +44,14 @@ v1::RunRef RunOf(const v1::GetRunRequest& request) {
   return newest;
 }
 
+// The most entries of one list.
+constexpr uint32_t kMaxListed = 1000;
+
+absl::Status CheckLimit(uint32_t limit) {
+  if (limit <= kMaxListed) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("limit: ", limit, " is above ", kMaxListed));
+}
+
 // Counts as a call until its answer has been sent. Owns itself.
 class UnaryCall final : public grpc::ServerUnaryReactor {
  public:
@@ -118,20 +126,21 @@ absl::Status GetStep(const Resources&, Run& run, const v1::GetStepRequest& reque
   return absl::OkStatus();
 }
 
-absl::Status ListSteps(const Resources&, Run& run, const v1::ListStepsRequest&,
+absl::Status ListSteps(const Resources&, Run& run, const v1::ListStepsRequest& request,
                        v1::ListStepsResponse& response) {
-  for (const auto& [draw, step] : run.steps().List()) {
+  if (absl::Status status = CheckLimit(request.limit()); !status.ok()) return status;
+  const std::optional<uint64_t> after =
+      request.has_after() ? std::optional(request.after()) : std::nullopt;
+  const size_t limit = request.limit() == 0 ? kMaxListed : request.limit();
+  // One more says whether there are more.
+  std::vector<StepLedger::Step> listed = run.steps().List(after, limit + 1);
+  response.set_more(listed.size() > limit);
+  listed.resize(std::min(listed.size(), limit));
+  for (const StepLedger::Step& step : listed) {
     v1::ListStepsResponse::Step& message = *response.add_steps();
-    message.set_draw(draw);
+    message.set_draw(step.draw);
     *message.mutable_step() = ToMessage(step);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status GetHistory(const Resources&, Run& run, const v1::GetHistoryRequest&,
-                        v1::GetHistoryResponse& response) {
-  for (const DrawStretch& stretch : run.steps().History()) {
-    *response.add_stretches() = ToMessage(stretch);
+    message.mutable_step()->clear_distributions();
   }
   return absl::OkStatus();
 }
@@ -164,18 +173,14 @@ absl::Status Release(const Resources& resources, Run& run, const v1::ReleaseRequ
 
 absl::Status ListSequences(const Resources&, Run& run, const v1::ListSequencesRequest& request,
                            v1::ListSequencesResponse& response) {
-  constexpr uint32_t kMost = 1000;
-  if (request.limit() > kMost) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("limit: ", request.limit(), " is above ", kMost));
-  }
+  if (absl::Status status = CheckLimit(request.limit()); !status.ok()) return status;
   std::optional<SequenceName> after;
   if (request.has_after()) {
     absl::StatusOr<SequenceName> name = ParseSequence(request.after());
     if (!name.ok()) return name.status();
     after = *std::move(name);
   }
-  const size_t limit = request.limit() == 0 ? kMost : request.limit();
+  const size_t limit = request.limit() == 0 ? kMaxListed : request.limit();
   // One more says whether there are more.
   std::vector<SequenceDescription> listed = run.ListSequences(after, limit + 1);
   response.set_more(listed.size() > limit);
@@ -201,7 +206,6 @@ RatioService::RatioService(const Resources& resources) : resources_(resources) {
   AnswerOfRun(sis::GetRun);
   AnswerOfRun(sis::GetStep);
   AnswerOfRun(sis::ListSteps);
-  AnswerOfRun(sis::GetHistory);
   AnswerOfRun(sis::ListSequences);
   AnswerOfRun(sis::Release);
   AnswerOfRun<v1::InspectRunRequest, v1::InspectRunResponse>(

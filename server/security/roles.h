@@ -33,12 +33,11 @@ constexpr absl::string_view NameOf(Role role) {
 // The least role that may call each method of RatioService, with runs of its own. A method that is
 // not here is refused to everybody. Beyond the table: only from kTrainer on CreateRun supersedes an
 // incarnation that is there.
-inline constexpr std::array<std::pair<absl::string_view, Role>, 16> kRequiredRoles = {{
+inline constexpr std::array<std::pair<absl::string_view, Role>, 15> kRequiredRoles = {{
     {"GetRun", Role::kViewer},
     {"ListRuns", Role::kViewer},
     {"GetStep", Role::kViewer},
     {"ListSteps", Role::kViewer},
-    {"GetHistory", Role::kViewer},
     {"GetServer", Role::kViewer},
     {"InspectRun", Role::kViewer},
     {"InspectSequence", Role::kViewer},

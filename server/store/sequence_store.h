@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -78,12 +79,13 @@ class SequenceStore {
   // NotFound if there is none.
   absl::StatusOr<StoredRun> GetRun(const std::string& run_id);
 
-  // The history of an incarnation's draws, which the store doesn't look into. Put overwrites.
-  // DropIncarnations removes it.
-  absl::Status PutHistory(const std::string& run_id, uint64_t incarnation,
-                          std::string_view history);
-  // NotFound if there is none.
-  absl::StatusOr<std::string> GetHistory(const std::string& run_id, uint64_t incarnation);
+  // Writes steps of an incarnation, all or none, over those in the same slots. The store doesn't
+  // read the payloads. DropIncarnations removes them.
+  absl::Status PutSteps(const std::string& run_id, uint64_t incarnation,
+                        const std::map<uint16_t, std::string>& by_slot);
+  // Returns the payloads of all steps of the incarnation, or DataLoss in their place.
+  absl::StatusOr<std::vector<absl::StatusOr<std::string>>> GetSteps(const std::string& run_id,
+                                                                    uint64_t incarnation);
 
   absl::StatusOr<ListedRuns> ListRuns();
   // All sequences, incarnation by incarnation: those that are present, and those that are dropped

@@ -1,7 +1,8 @@
-// SequenceStore: run records, histories, and lists.
+// SequenceStore: run records, steps, and lists.
 #include <optional>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -54,22 +55,38 @@ absl::StatusOr<StoredRun> SequenceStore::GetRun(const std::string& run_id) {
   });
 }
 
-absl::Status SequenceStore::PutHistory(const std::string& run_id, uint64_t incarnation,
-                                       std::string_view history) {
-  return Counted("put_history", [&]() -> absl::Status {
-    return Put(MakeItem(HistoryKey(run_id, incarnation), absl::InfiniteFuture(), history));
+absl::Status SequenceStore::PutSteps(const std::string& run_id, uint64_t incarnation,
+                                     const std::map<uint16_t, std::string>& by_slot) {
+  return Counted("put_steps", [&]() -> absl::Status {
+    std::vector<Item> items;
+    items.reserve(by_slot.size());
+    for (const auto& [slot, payload] : by_slot) {
+      items.push_back(
+          MakeItem(StepKey(run_id, incarnation, slot), absl::InfiniteFuture(), payload));
+    }
+    return items_->Put(items);
   });
 }
 
-absl::StatusOr<std::string> SequenceStore::GetHistory(const std::string& run_id,
-                                                      uint64_t incarnation) {
-  return Counted("get_history", [&]() -> absl::StatusOr<std::string> {
-    const std::string key = HistoryKey(run_id, incarnation);
-    const absl::StatusOr<std::string> item = Get(key);
-    if (!item.ok()) return item.status();
-    const absl::StatusOr<std::string_view> payload = UnwrapItem(key, *item);
-    if (!payload.ok()) return payload.status();
-    return std::string(*payload);
+absl::StatusOr<std::vector<absl::StatusOr<std::string>>> SequenceStore::GetSteps(
+    const std::string& run_id, uint64_t incarnation) {
+  using Payloads = std::vector<absl::StatusOr<std::string>>;
+  return Counted("get_steps", [&]() -> absl::StatusOr<Payloads> {
+    Payloads payloads;
+    const std::string prefix = StepsPrefix(run_id, incarnation);
+    absl::Status status = items_->Scan(
+        prefix, [&](std::string_view key, std::string_view value) -> std::string {
+          if (!key.starts_with(prefix)) return "";
+          const absl::StatusOr<std::string_view> payload = UnwrapItem(key, value);
+          if (payload.ok()) {
+            payloads.emplace_back(std::string(*payload));
+          } else {
+            payloads.emplace_back(payload.status());
+          }
+          return std::string(key) + '\0';
+        });
+    if (!status.ok()) return status;
+    return payloads;
   });
 }
 
@@ -105,10 +122,10 @@ absl::Status SequenceStore::ListSequences(
         const std::optional<SequenceIdentity> sequence = SequenceOfKey(key);
         if (!sequence.has_value()) {
           // Of an incarnation that may have no sequences.
-          if (const auto history = IncarnationOfHistory(key); history.has_value()) {
-            enter(history->first, history->second);
-          }
-          return std::string(key) + '\0';
+          const auto of_step = IncarnationOfStep(key);
+          if (!of_step.has_value()) return std::string(key) + '\0';
+          enter(of_step->first, of_step->second);
+          return EndOfPrefix(StepsPrefix(of_step->first, of_step->second));
         }
         const bool is_same = open == sequence;
         if (!is_same) close();

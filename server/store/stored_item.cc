@@ -25,7 +25,7 @@ constexpr size_t kKeyBegin = 16;
 enum class KeyKind : char { kFragment = 'c', kEntry = 'e', kState = 's' };
 
 // In the place of a sequence's id, of which none is so long.
-constexpr std::string_view kHistory = "\xff\xffh";
+constexpr std::string_view kSteps = "\xff\xffs";
 
 template <std::unsigned_integral T>
 void AddLittle(std::string& out, T value) {
@@ -151,8 +151,14 @@ std::string FragmentKey(std::string_view sequence_prefix, uint32_t form, uint32_
   return key;
 }
 
-std::string HistoryKey(std::string_view run_id, uint64_t incarnation) {
-  return IncarnationPrefix(run_id, incarnation).append(kHistory);
+std::string StepsPrefix(std::string_view run_id, uint64_t incarnation) {
+  return IncarnationPrefix(run_id, incarnation).append(kSteps);
+}
+
+std::string StepKey(std::string_view run_id, uint64_t incarnation, uint16_t slot) {
+  std::string key = StepsPrefix(run_id, incarnation);
+  AddBig(key, slot);
+  return key;
 }
 
 std::string RunOfKey(std::string_view key) {
@@ -173,12 +179,14 @@ std::optional<SequenceIdentity> SequenceOfKey(std::string_view key) {
   return in.ok() ? std::optional(sequence) : std::nullopt;
 }
 
-std::optional<std::pair<std::string, uint64_t>> IncarnationOfHistory(std::string_view key) {
+std::optional<std::pair<std::string, uint64_t>> IncarnationOfStep(std::string_view key) {
   Reader in(key);
   if (in.Bytes(kSequenceKeys.size()) != kSequenceKeys) return std::nullopt;
   std::string run_id(in.Bytes(in.Big<uint16_t>()));
   const uint64_t incarnation = in.Big<uint64_t>();
-  if (in.Rest() != kHistory || !in.ok()) return std::nullopt;
+  if (in.Bytes(kSteps.size()) != kSteps) return std::nullopt;
+  in.Big<uint16_t>();
+  if (!in.at_end()) return std::nullopt;
   return std::pair(std::move(run_id), incarnation);
 }
 

@@ -30,8 +30,11 @@ std::string EntryKey(std::string_view sequence_prefix, uint32_t number);
 // `form` names the contents, so that fragments of two forms never mix.
 std::string FragmentKey(std::string_view sequence_prefix, uint32_t form, uint32_t number);
 
-// Of the history of an incarnation's draws: behind all of its sequences, and dropped with them.
-std::string HistoryKey(std::string_view run_id, uint64_t incarnation);
+// What the keys of an incarnation's steps begin with: behind all of its sequences, and dropped with
+// them.
+std::string StepsPrefix(std::string_view run_id, uint64_t incarnation);
+// `slot` is the place in the ring of the draws that are kept.
+std::string StepKey(std::string_view run_id, uint64_t incarnation, uint16_t slot);
 
 // What all keys of run records, and of sequences, begin with.
 inline constexpr std::string_view kRunKeys = "R";
@@ -40,8 +43,8 @@ inline constexpr std::string_view kSequenceKeys = "S";
 std::string RunOfKey(std::string_view key);
 // Of a key of a sequence; nullopt if it is none.
 std::optional<SequenceIdentity> SequenceOfKey(std::string_view key);
-// Of a key of a history whose history it is: the incarnation of a run.
-std::optional<std::pair<std::string, uint64_t>> IncarnationOfHistory(std::string_view key);
+// Returns the run id and incarnation of a step's key; nullopt for other keys.
+std::optional<std::pair<std::string, uint64_t>> IncarnationOfStep(std::string_view key);
 // The first key behind all that begin with this prefix, which must not be all 0xff.
 std::string EndOfPrefix(std::string prefix);
 

@@ -8,8 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/messages/cache_messages.h"
-#include "server/store/stored_history.h"
-#include "server/store/stored_item.h"
+#include "server/store/stored_step.h"
 
 namespace sis {
 namespace {
@@ -49,7 +48,7 @@ StoredRuns::StoredRuns(RunRegistry& registry, StoredCache* stored)
 }
 
 StoredRuns::~StoredRuns() {
-  if (stored_ != nullptr) behind_->Schedule("", [this] { StoreHistories(); });
+  if (stored_ != nullptr) behind_->Schedule("", [this] { StoreSteps(); });
 }
 
 absl::StatusOr<RunRegistry::Created> StoredRuns::Create(const v1::CreateRunRequest& request,
@@ -240,34 +239,37 @@ absl::Status StoredRuns::Exchange(const Run& run, uint64_t version) {
   return *there == own ? Noted(run.id(), absl::OkStatus()) : Adopt(*there);
 }
 
-void StoredRuns::StoreHistoriesBehind() {
-  if (stored_ == nullptr || storing_histories_.exchange(true)) return;
+void StoredRuns::StoreStepsBehind() {
+  if (stored_ == nullptr || storing_steps_.exchange(true)) return;
   behind_->Schedule("", [this] {
-    StoreHistories();
-    storing_histories_ = false;
+    StoreSteps();
+    storing_steps_ = false;
   });
 }
 
-void StoredRuns::StoreHistories() {
+void StoredRuns::StoreSteps() {
   // Small as they are, they leave the last room to what removes.
   if (!stored_->store().CanAppend().ok()) return;
-  std::map<std::string, int64_t> before = std::exchange(stored_additions_, {});
+  std::map<std::pair<std::string, uint64_t>, int64_t> before =
+      std::exchange(stored_additions_, {});
   for (const std::shared_ptr<Run>& run : registry_.List()) {
     // Read first: what is added meanwhile is stored again.
     const int64_t additions = run->steps().additions();
     if (additions == 0) continue;
-    const std::string key = HistoryKey(run->id(), run->incarnation());
-    const auto stored = before.find(key);
-    const bool is_stored = stored != before.end() && stored->second == additions;
-    if (is_stored || StoreHistory(*run)) stored_additions_[key] = additions;
+    const std::pair key(run->id(), run->incarnation());
+    const int64_t stored = before[key];
+    const bool is_stored = stored == additions || StoreSteps(*run, stored);
+    stored_additions_[key] = is_stored ? additions : stored;
   }
 }
 
-bool StoredRuns::StoreHistory(const Run& run) {
-  StepHistory history;  // no more than there may be
-  for (const DrawStretch& stretch : run.steps().History()) history.Add(stretch);
+bool StoredRuns::StoreSteps(const Run& run, int64_t additions) {
+  std::map<uint16_t, std::string> by_slot;
+  for (const StepLedger::Step& step : run.steps().AddedSince(additions)) {
+    by_slot[static_cast<uint16_t>(step.number % StepLedger::kSumsKept)] = EncodeStep(step);
+  }
   SequenceStore& store = stored_->store();
-  if (!store.PutHistory(run.id(), run.incarnation(), EncodeHistory(history)).ok()) return false;
+  if (!store.PutSteps(run.id(), run.incarnation(), by_slot).ok()) return false;
   // Who supersedes or deletes a run says so first, and then removes what is there.
   const absl::StatusOr<StoredRun> there = store.GetRun(run.id());
   if (there.ok() && run.incarnation() < EndOfPast(*there)) {
@@ -276,16 +278,23 @@ bool StoredRuns::StoreHistory(const Run& run) {
   return true;
 }
 
-absl::Status StoredRuns::RestoreHistory(const StoredRun& there) {
-  const absl::StatusOr<std::string> payload =
-      stored_->store().GetHistory(there.run_id, there.incarnation);
-  if (absl::IsNotFound(payload.status())) return absl::OkStatus();
-  if (!payload.ok()) return payload.status();
-  const absl::StatusOr<StepHistory> history = ParseHistory(*payload);
-  if (!history.ok()) return history.status();
+absl::Status StoredRuns::RestoreSteps(const StoredRun& there) {
+  const auto payloads = stored_->store().GetSteps(there.run_id, there.incarnation);
+  if (!payloads.ok()) return payloads.status();
+  absl::Status damaged;
+  std::vector<StepLedger::Step> steps;
+  for (const absl::StatusOr<std::string>& payload : *payloads) {
+    absl::StatusOr<StepLedger::Step> step =
+        payload.ok() ? ParseStep(*payload) : absl::StatusOr<StepLedger::Step>(payload.status());
+    if (step.ok()) {
+      steps.push_back(*std::move(step));
+    } else {
+      damaged = step.status();
+    }
+  }
   const absl::StatusOr<std::shared_ptr<Run>> run = registry_.Find(there.run_id, there.incarnation);
-  if (run.ok()) (*run)->steps().Restore(*history);
-  return absl::OkStatus();
+  if (run.ok()) (*run)->steps().Restore(std::move(steps));
+  return damaged;
 }
 
 absl::Status StoredRuns::Adopt(const StoredRun& there) {
@@ -330,9 +339,9 @@ absl::StatusOr<StoredRuns::Recovered> StoredRuns::Recover() {
     known[run.run_id] = &run;
     if (run.deleted()) continue;
     ++recovered.runs;
-    const absl::Status restored = RestoreHistory(run);
+    const absl::Status restored = RestoreSteps(run);
     if (absl::IsDataLoss(restored)) {
-      recovered.damaged_histories[run.run_id] = std::string(restored.message());
+      recovered.damaged_steps[run.run_id] = std::string(restored.message());
     } else if (!restored.ok()) {
       return restored;
     }

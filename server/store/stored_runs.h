@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -28,7 +29,7 @@ class StoredRuns {
  public:
   // Both must outlive the object, and the runs' calls.
   StoredRuns(RunRegistry& registry, StoredCache* stored);
-  // Stores the histories once more: a clean end loses none.
+  // Stores the steps once more: a clean end loses none.
   ~StoredRuns();
 
   RunRegistry& registry() const { return registry_; }
@@ -59,18 +60,17 @@ class StoredRuns {
   // Deletes the runs that no call has named for longer than this.
   void ForgetIdle(absl::Duration unused);
 
-  // If the store takes appends, stores the histories of draws that have changed since the last
-  // call, which Recover takes in again. Must be called now and then.
-  void StoreHistoriesBehind();
+  // If the store takes appends, stores the steps that have changed since the last call, which
+  // Recover restores. Must be called now and then.
+  void StoreStepsBehind();
 
-  // Takes in all stored runs, with their histories; their sequences come when they
-  // are asked for.
+  // Takes in all stored runs, with their steps; their sequences come when they are asked for.
   struct Recovered {
     int64_t runs = 0;
     int64_t sequences = 0;
-    // Of runs that begin without a history, as the stored one is damaged, why. It stays until the
-    // run's next draw is stored in its place.
-    std::map<std::string, std::string> damaged_histories = {};
+    // The runs some of whose stored steps are damaged and left out, and why. They stay until other
+    // steps are stored in their place.
+    std::map<std::string, std::string> damaged_steps = {};
   };
   absl::StatusOr<Recovered> Recover();
 
@@ -92,12 +92,12 @@ class StoredRuns {
   absl::Status Adopt(const StoredRun& there);
   // As Adopt; doesn't note what it finds.
   absl::Status TakeIn(const StoredRun& there);
-  // What StoreHistoriesBehind does. By the thread behind alone.
-  void StoreHistories();
-  // False if it could not be.
-  bool StoreHistory(const Run& run);
-  // DataLoss if it is damaged.
-  absl::Status RestoreHistory(const StoredRun& there);
+  // Does what StoreStepsBehind says. Only the thread behind may call it.
+  void StoreSteps();
+  // Stores the steps to which something was added since `additions`. Returns false if it can't.
+  bool StoreSteps(const Run& run, int64_t additions);
+  // Returns DataLoss if some are damaged, after restoring the others.
+  absl::Status RestoreSteps(const StoredRun& there);
   // Whether the caller may open a later incarnation in the place of a run that is set aside.
   absl::Status MakeWay(const std::string& run_id, const Caller& caller);
   // Notes whether the run is set aside, and returns why.
@@ -109,9 +109,10 @@ class StoredRuns {
   Mutex opening_;                  // before all other locks; held while the store is waited for
   mutable Mutex set_aside_mutex_;  // a leaf
   std::map<std::string, std::string> set_aside_ ABSL_GUARDED_BY(set_aside_mutex_);
-  // StepLedger::additions() of the histories that are stored, by key; of the thread behind.
-  std::map<std::string, int64_t> stored_additions_;
-  std::atomic<bool> storing_histories_ = false;
+  // StepLedger::additions() of the steps that are stored, by run and incarnation. Only the thread
+  // behind uses it.
+  std::map<std::pair<std::string, uint64_t>, int64_t> stored_additions_;
+  std::atomic<bool> storing_steps_ = false;
   std::optional<WorkerPool> behind_;  // with a store; destroyed first: does what is waiting
 };
 

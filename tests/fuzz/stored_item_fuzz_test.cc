@@ -35,9 +35,9 @@ void ParseItem(std::string_view item) {
 void ParseKey(std::string_view key) {
   const auto sequence = SequenceOfKey(key);
   if (sequence.has_value()) Require(key.starts_with(SequencePrefix(*sequence)));
-  const auto history = IncarnationOfHistory(key);
-  if (history.has_value()) Require(HistoryKey(history->first, history->second) == key);
-  Require(!sequence.has_value() || !history.has_value());
+  const auto of_step = IncarnationOfStep(key);
+  if (of_step.has_value()) Require(key.starts_with(StepsPrefix(of_step->first, of_step->second)));
+  Require(!sequence.has_value() || !of_step.has_value());
   const std::string run_id = RunOfKey(key);
   Require(run_id == key || !key.starts_with(kRunKeys) || RunKey(run_id) == key);
 }

@@ -24,7 +24,6 @@ REQUESTS = {
     "GetRun": pb.GetRunRequest(run_id="run"),
     "GetStep": pb.GetStepRequest(run=RUN),
     "ListSteps": pb.ListStepsRequest(run=RUN),
-    "GetHistory": pb.GetHistoryRequest(run=RUN),
     "ListRuns": pb.ListRunsRequest(),
     "ListSequences": pb.ListSequencesRequest(run=RUN),
     "Append": pb.AppendRequest(header=HEADER),

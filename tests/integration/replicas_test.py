@@ -137,11 +137,11 @@ class ReplicasTest(unittest.TestCase):
             elif field.name != "lease_id":
                 self.assertEqual(a, b, field.name)
 
-    def assert_same_history(self, one, other):
-        """But for the times."""
-        self.assertEqual(other.unanswered, ())
+    def assert_same_steps(self, one, other):
+        """Except for the times."""
         one, other = (
-            [dataclasses.replace(stretch, begun_at=0, ended_at=0) for stretch in history] for history in (one, other)
+            {draw: dataclasses.replace(step, begun_at=0, ended_at=0) for draw, step in steps.items()}
+            for steps in (one, other)
         )
         self.assertEqual(one, other)
 
@@ -163,15 +163,17 @@ class ReplicasTest(unittest.TestCase):
                 for _ in range(2):  # a retry is counted once
                     options = {"draw": draw, "form": form, "outputs": outputs}
                     self.assert_same(*(self.evaluate(c, r, **options) for c, r in zip((one, self.client), fetched)))
-                self.assertEqual(one.get_step(self.run_, draw), self.client.get_step(self.run_, draw))
-                self.assertEqual(one.list_steps(self.run_)[draw], self.client.list_steps(self.run_)[draw])
+                self.assert_same_steps(*({draw: client.get_step(self.run_, draw)} for client in (one, self.client)))
         # Of one sequence each, so that a replica has seen a third of them.
         for i, sequence in enumerate(self.sequences):
             records = [client.fetch_top_k(self.run_, [sequence]) for client in (one, self.client)]
             self.assert_same(*(self.evaluate(c, r, draw=10 + i) for c, r in zip((one, self.client), records)))
-        history = self.client.get_history(self.run_)
-        self.assert_same_history(one.get_history(self.run_), history)
-        self.assertEqual([stretch.last_draw for stretch in history], [0, 1, *range(10, 10 + len(LENGTHS))])
+        steps = self.client.list_steps(self.run_)
+        self.assertEqual(steps.unanswered, ())
+        self.assertEqual(list(steps), [0, 1, *range(10, 10 + len(LENGTHS))])
+        self.assert_same_steps(one.list_steps(self.run_), steps)
+        some = self.client.list_steps(self.run_, after=1, limit=2)
+        self.assertEqual(some, {draw: steps[draw] for draw in (10, 11)})
         for records, client in zip(fetched, (one, self.client)):
             with self.assertRaisesRegex(sis.FailedPrecondition, "is missing \\(never_arrived\\)"):
                 self.evaluate(client, records, outputs=["ratios"])
@@ -194,8 +196,8 @@ class ReplicasTest(unittest.TestCase):
                 records = client.fetch_top_k(self.run_, asked)
                 self.evaluate(client, records, outputs=[], prefix_curve=[1 + number % 3, TOP_K][: number % 4])
         step = self.client.get_step(self.run_, 1)
-        self.assertEqual(step, one.get_step(self.run_, 1))
-        self.assertEqual(self.client.list_steps(self.run_), {1: step})
+        self.assert_same_steps({1: one.get_step(self.run_, 1)}, {1: step})
+        self.assertEqual(self.client.list_steps(self.run_), {1: dataclasses.replace(step, distributions=None)})
         missing = sum(number % 3 + 2 for number in range(len(LENGTHS)))
         self.assertEqual(dict(step.missing), {sis.MissingReason.NEVER_ARRIVED: missing})
         self.assertEqual(step.totals.missing, missing)

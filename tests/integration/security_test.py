@@ -21,7 +21,6 @@ LEAST_ROLES = {
     "ListRuns": "viewer",
     "GetStep": "viewer",
     "ListSteps": "viewer",
-    "GetHistory": "viewer",
     "GetServer": "viewer",
     "InspectRun": "viewer",
     "InspectSequence": "viewer",
@@ -46,7 +45,6 @@ def calls_of(stub, run_id):
         "ListRuns": lambda m: stub.ListRuns(pb.ListRunsRequest(), metadata=m),
         "GetStep": lambda m: stub.GetStep(pb.GetStepRequest(run=run, draw=1), metadata=m),
         "ListSteps": lambda m: stub.ListSteps(pb.ListStepsRequest(run=run), metadata=m),
-        "GetHistory": lambda m: stub.GetHistory(pb.GetHistoryRequest(run=run), metadata=m),
         "GetServer": lambda m: stub.GetServer(pb.GetServerRequest(), metadata=m),
         "InspectRun": lambda m: stub.InspectRun(pb.InspectRunRequest(run=run), metadata=m),
         "InspectSequence": lambda m: stub.InspectSequence(

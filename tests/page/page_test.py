@@ -383,38 +383,37 @@ class PageTest(unittest.TestCase):
         return path.read_bytes()
 
     def test_all_draws_stay_on_the_page_and_can_be_saved(self):
-        server, client = self.start("--steps_kept=4")
+        server, client = self.start()
         load = TrainingLoad(client, "run-1")
         other = TrainingLoad(client, "run-2")
-        draws = 275
+        draws = 100
         for draw in range(draws):  # a collapse at the 30th, long before the last ones
             load.step(draw, prefix_curve=(), shift=30 <= draw < 40)
         for draw in range(10):
             other.step(2 * draw, prefix_curve=())
         self.open(server, "/run/run-1")
-        self.browser.wait_for_text(f"By draw: all {draws}, older ones together in 260 points", "main")
-        history = client.get_history(load.run)
+        self.browser.wait_for_text(f"By draw: all {draws}", "main")
+        steps = client.list_steps(load.run)
         drawn = self.chart("Accept rate")
-        self.assertEqual(drawn["lines"]["sampled"], [stretch.totals.accept_rate for stretch in history])
-        self.assertEqual(drawn["places"][0], [stretch.last_draw for stretch in history])
-        self.assertEqual(drawn["names"][-4:], ["271", "272", "273", "274"])
-        self.assertEqual(drawn["names"][0], f"0–{history[0].last_draw}")
-        collapsed = [stretch.totals.accept_rate for stretch in history if 30 <= stretch.first_draw and stretch.last_draw < 40]
+        self.assertEqual(drawn["lines"]["sampled"], [step.totals.accept_rate for step in steps.values()])
+        self.assertEqual(drawn["places"][0], list(range(draws)))
+        self.assertEqual(drawn["names"], [str(draw) for draw in range(draws)])
+        collapsed = [steps[draw].totals.accept_rate for draw in range(30, 40)]
         self.assertLess(max(collapsed), min(drawn["lines"]["sampled"][-50:]), "the collapse is seen")
         self.assertEqual(sum(self.chart("Tokens")["lines"]["evaluated"][-4:]), 4 * 482)
 
         self.browser.run("const axis = [...document.querySelectorAll('select')][0];"
                          "axis.value = 'time'; axis.dispatchEvent(new Event('change'))")  # fmt: skip
-        self.assertEqual(self.chart("Accept rate")["places"][0], [stretch.ended_at for stretch in history])
+        self.assertEqual(self.chart("Accept rate")["places"][0], [step.ended_at for step in steps.values()])
         self.browser.wait("its offer", lambda: self.browser.run("return document.querySelector('option[value=run-2]')"))
         self.browser.run("const beside = [...document.querySelectorAll('select')][1];"
                          "beside.value = 'run-2'; beside.dispatchEvent(new Event('change'))")  # fmt: skip
         self.browser.wait("run-2", lambda: "run-2: D" in self.chart("D and D_SIS")["lines"])
-        beside = client.get_history(other.run)
+        beside = client.list_steps(other.run)
         drawn = self.chart("D and D_SIS")
         self.assertEqual(list(drawn["lines"]), ["run-1: D", "run-1: D_SIS", "run-2: D", "run-2: D_SIS"])
-        self.assertEqual(drawn["lines"]["run-2: D"], [stretch.totals.mean_d for stretch in beside])
-        self.assertEqual(drawn["places"][2], [stretch.ended_at for stretch in beside])
+        self.assertEqual(drawn["lines"]["run-2: D"], [step.totals.mean_d for step in beside.values()])
+        self.assertEqual(drawn["places"][2], [step.ended_at for step in beside.values()])
         # The address has what was chosen.
         self.browser.open(self.browser.run("return location.href"))
         self.browser.wait_for_text("Live, updated", "#status")
@@ -428,13 +427,12 @@ class PageTest(unittest.TestCase):
         self.browser.screenshot("two_runs_dark")
 
         rows = list(csv.DictReader(io.StringIO(self.saved("D and D_SIS", "CSV").decode(), newline="")))
-        self.assertEqual(len(rows), len(history) + len(beside))
-        for row, (run, stretch) in zip(rows, [("run-1", s) for s in history] + [("run-2", s) for s in beside]):
-            self.assertEqual((row["run"], int(row["first draw"]), int(row["last draw"]), int(row["draws"])),
-                             (run, stretch.first_draw, stretch.last_draw, stretch.draws))  # fmt: skip
-            self.assertEqual((float(row["D"]), float(row["D_SIS"])), (stretch.totals.mean_d, stretch.totals.mean_d_sis))
+        expected = [(run, *kept) for run, kept in (("run-1", steps), ("run-2", beside)) for kept in kept.items()]
+        for row, (run, draw, step) in zip(rows, expected, strict=True):
+            self.assertEqual((row["run"], int(row["draw"])), (run, draw))
+            self.assertEqual((float(row["D"]), float(row["D_SIS"])), (step.totals.mean_d, step.totals.mean_d_sis))
             self.assertAlmostEqual(datetime.datetime.fromisoformat(row["ended"].replace("Z", "+00:00")).timestamp(),
-                                   stretch.ended_at, delta=1.1e-3)  # fmt: skip
+                                   step.ended_at, delta=1.1e-3)  # fmt: skip
         saved = json.loads(self.saved("D and D_SIS", "JSON"))
         self.assertEqual((saved["title"], saved["unit"]), ("D and D_SIS", "nats per token"))
         self.assertEqual([str(row["D"]) for row in saved["values"]], [row["D"] for row in rows])
@@ -466,21 +464,16 @@ class PageTest(unittest.TestCase):
             load = TrainingLoad(client, "run-1")
             for draw in DRAWS:
                 load.step(draw)
-            before = client.get_history(load.run)
+            before = [step.totals.mean_d for step in client.list_steps(load.run).values()]
             server.close()
             server, client = self.start(store)
             self.open(server, "/run/run-1")
             self.browser.wait_for_text(f"By draw: all {len(DRAWS)}", "main")
-            self.assertIn("Nothing evaluated since the server has started", self.browser.text("main"))
-            self.assertEqual(self.chart("D and D_SIS")["lines"]["D"], [stretch.totals.mean_d for stretch in before])
+            self.assertEqual(self.chart("D and D_SIS")["lines"]["D"], before)
             self.browser.screenshot("restarted_with_a_store")
-            said = subprocess.run(
-                [SISCTL, f"--server={server.address}", "history", "run-1"], capture_output=True, text=True, check=True
-            ).stdout.splitlines()
-            self.assertEqual([line.split()[0] for line in said[1:]], [str(draw) for draw in DRAWS])
             TrainingLoad(client, "run-1").step(99)
             self.browser.wait_for_text(f"By draw: all {len(DRAWS) + 1}", "main")
-            self.assertEqual(self.chart("D and D_SIS")["lines"]["D"][: len(DRAWS)], [s.totals.mean_d for s in before])
+            self.assertEqual(self.chart("D and D_SIS")["lines"]["D"][: len(DRAWS)], before)
             self.assertEqual(self.problems(), [])
             server.close()
 

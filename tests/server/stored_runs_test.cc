@@ -29,7 +29,7 @@ class Replica {
  public:
   Replica(const std::string& store, const ManualClock& clock, const Limits& limits = {})
       : store_(*OpenStore(store)),
-        registry_(int64_t{1} << 26, *arena_, limits, [&clock] { return clock.Now(); }) {
+        registry_(int64_t{1} << 28, *arena_, limits, [&clock] { return clock.Now(); }) {
     if (store_ != nullptr) stored_.emplace(*store_, registry_, [&clock] { return clock.Now(); });
     runs_.emplace(registry_, stored_.has_value() ? &*stored_ : nullptr);
     const auto recovered = runs_->Recover();
@@ -97,7 +97,7 @@ class Replica {
   }
 
   const Records records_ = RecordGenerator(kSlots, 1000, 1).NextRecords(10);
-  std::unique_ptr<Arena> arena_ = *Arena::Map(int64_t{1} << 26);
+  std::unique_ptr<Arena> arena_ = *Arena::Map(int64_t{1} << 28);
   std::unique_ptr<SequenceStore> store_;
   RunRegistry registry_;
   std::optional<StoredCache> stored_;
@@ -234,66 +234,107 @@ void Evaluate(Run& run, uint64_t draw, int64_t accepted) {
 // The tokens accepted, draw by draw.
 std::vector<int64_t> Accepted(const Run& run) {
   std::vector<int64_t> accepted;
-  for (const DrawStretch& stretch : run.steps().History()) {
-    EXPECT_EQ(stretch.draws, 1);
-    EXPECT_EQ(stretch.ended, absl::FromUnixSeconds(static_cast<int64_t>(1000 + stretch.last_draw)));
-    accepted.push_back(stretch.sums.accepted);
+  for (const StepLedger::Step& step : run.steps().List()) {
+    EXPECT_EQ(step.ended, absl::FromUnixSeconds(static_cast<int64_t>(1000 + step.draw)));
+    accepted.push_back(step.evaluated.sums.accepted);
   }
   return accepted;
 }
 
-TEST_P(DurableRunsTest, AHistoryGoesWithItsRun) {
+TEST_P(DurableRunsTest, StepsGoOnAfterARestart) {
+  {
+    Replica replica = Start();
+    const std::shared_ptr<sis::Run> run = replica.Create("r")->run;
+    for (const uint64_t draw : {7, 3, 9}) Evaluate(*run, draw, static_cast<int64_t>(draw));
+  }
+  {
+    Replica replica = Start();
+    const std::shared_ptr<sis::Run> run = *replica.Find("r");
+    EXPECT_THAT(Accepted(*run), testing::ElementsAre(7, 3, 9));
+    Evaluate(*run, 3, 5);
+    Evaluate(*run, 4, 6);
+  }
+  Replica replica = Start();
+  EXPECT_THAT(Accepted(**replica.Find("r")), testing::ElementsAre(7, 9, 5, 6));
+}
+
+// The ring of the store: each step takes the place of the one that is dropped.
+TEST_P(DurableRunsTest, AStoreKeepsNoMoreStepsThanMemory) {
+  constexpr int kMore = 10;
+  {
+    Replica replica = Start();
+    const std::shared_ptr<sis::Run> run = replica.Create("r")->run;
+    for (uint64_t draw = 0; draw < StepLedger::kSumsKept; ++draw) Evaluate(*run, draw, 1);
+  }
+  for (int start = 0; start < 2; ++start) {
+    EXPECT_EQ(Open(*backing_)->GetSteps("r", 1)->size(), StepLedger::kSumsKept);
+    Replica replica = Start();
+    const std::shared_ptr<sis::Run> run = *replica.Find("r");
+    const uint64_t last = *run->steps().last_draw();
+    EXPECT_EQ(last, StepLedger::kSumsKept - 1 + kMore * start);
+    for (int more = 1; more <= kMore; ++more) Evaluate(*run, last + more, 1);
+  }
+}
+
+TEST_P(DurableRunsTest, StepsGoWithTheirRun) {
   {
     Replica replica = Start();
     for (const char* id : {"deleted", "superseded", "kept"}) {
       Evaluate(*replica.Create(id)->run, 1, 5);
     }
   }
-  const auto has_history = [&](const char* id) { return Open(*backing_)->GetHistory(id, 1).ok(); };
-  EXPECT_TRUE(has_history("deleted") && has_history("superseded") && has_history("kept"));
+  const auto has_steps = [&](const char* id) {
+    return !Open(*backing_)->GetSteps(id, 1)->empty();
+  };
+  EXPECT_TRUE(has_steps("deleted") && has_steps("superseded") && has_steps("kept"));
   {
     Replica replica = Start();
     EXPECT_EQ(*replica.Delete("deleted"), true);
     ASSERT_TRUE(replica.Create("superseded", 2).ok());
   }
-  EXPECT_FALSE(has_history("deleted") || has_history("superseded"));
-  EXPECT_TRUE(has_history("kept"));
+  EXPECT_FALSE(has_steps("deleted") || has_steps("superseded"));
+  EXPECT_TRUE(has_steps("kept"));
   // Of one that a server was killed at when it was superseded.
-  ASSERT_TRUE(Open(*backing_)->PutHistory("superseded", 1, "any").ok());
+  ASSERT_TRUE(Open(*backing_)->PutSteps("superseded", 1, {{3, "any"}, {4, "other"}}).ok());
   { const Replica replica = Start(); }
-  EXPECT_FALSE(has_history("superseded"));
-  EXPECT_TRUE(has_history("kept"));
+  EXPECT_FALSE(has_steps("superseded"));
+  EXPECT_TRUE(has_steps("kept"));
 }
 
-TEST_P(DurableRunsTest, DamagedHistoriesAreLeftOut) {
+TEST_P(DurableRunsTest, DamagedStepsAreLeftOut) {
   {
     Replica replica = Start();
-    for (const char* id : {"bit", "bytes", "whole"}) Evaluate(*replica.Create(id)->run, 1, 5);
+    for (const char* id : {"bit", "bytes", "whole"}) {
+      const std::shared_ptr<sis::Run> run = replica.Create(id)->run;
+      Evaluate(*run, 1, 5);
+      Evaluate(*run, 2, 6);
+    }
   }
   {
-    const std::string key = HistoryKey("bit", 1);
+    const std::string key = StepKey("bit", 1, 1);
     const std::unique_ptr<ItemStore> items = backing_->OpenItems();
     Item item{.key = key, .value = *items->Get({&key, 1})[0]};
     item.value[item.value.size() / 2] ^= 1;
     ASSERT_TRUE(items->Put({&item, 1}).ok());
   }
-  ASSERT_TRUE(Open(*backing_)->PutHistory("bytes", 1, "no history").ok());
+  ASSERT_TRUE(Open(*backing_)->PutSteps("bytes", 1, {{0, "no step"}}).ok());
   const auto damaged = [](const Replica& replica) {
     std::vector<std::string> ids;
-    for (const auto& [id, why] : replica.recovered().damaged_histories) ids.push_back(id);
+    for (const auto& [id, why] : replica.recovered().damaged_steps) ids.push_back(id);
     return ids;
   };
   for (int start = 0; start < 2; ++start) {
     Replica replica = Start();
     EXPECT_EQ(replica.recovered().runs, 3);
     EXPECT_THAT(damaged(replica), testing::ElementsAre("bit", "bytes"));
-    EXPECT_THAT(Accepted(**replica.Find("bit")), testing::IsEmpty());
-    EXPECT_THAT(Accepted(**replica.Find("whole")), testing::ElementsAre(5));
-    if (start == 1) Evaluate(**replica.Find("bit"), 2, 6);
+    EXPECT_THAT(Accepted(**replica.Find("bit")), testing::ElementsAre(5));
+    EXPECT_THAT(Accepted(**replica.Find("bytes")), testing::ElementsAre(6));
+    EXPECT_THAT(Accepted(**replica.Find("whole")), testing::ElementsAre(5, 6));
+    if (start == 1) Evaluate(**replica.Find("bit"), 3, 7);
   }
   Replica replica = Start();
   EXPECT_THAT(damaged(replica), testing::ElementsAre("bytes"));
-  EXPECT_THAT(Accepted(**replica.Find("bit")), testing::ElementsAre(6));
+  EXPECT_THAT(Accepted(**replica.Find("bit")), testing::ElementsAre(5, 7));
 }
 
 TEST_P(DurableRunsTest, BadRecordsKeepNoServerFromStarting) {

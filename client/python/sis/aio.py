@@ -115,7 +115,6 @@ class Client:
     advance_version = _awaited(sis.client.Client.advance_version)
     get_step = _awaited(sis.client.Client.get_step)
     list_steps = _awaited(sis.client.Client.list_steps)
-    get_history = _awaited(sis.client.Client.get_history)
     get_servers = _awaited(sis.client.Client.get_servers)
     list_sequences = _awaited(sis.client.Client.list_sequences)
     inspect_run = _awaited(sis.client.Client.inspect_run)

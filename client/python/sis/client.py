@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 import grpc
 
@@ -19,7 +19,6 @@ from sis.errors import Error
 from sis.evaluate.call import EvaluateCall
 from sis.evaluation import Evaluation, Step, Steps
 from sis.export import Exported
-from sis.history import History, Stretch
 from sis.inspection import ListedSequence, RunInspection, SequenceInspection, Sequences
 from sis.options import EvaluateOptions
 from sis.owner import Owner
@@ -170,8 +169,7 @@ class Client:
     def list_runs(self) -> Runs:
         """All runs, by run id.
 
-        Here and in get_step, list_steps, get_history and inspect_run replicas that gave no answer are
-        left out; `unanswered` says which these are.
+        Here and in get_step, list_steps and inspect_run replicas that gave no answer are left out; `unanswered` says which these are.
         """
         response = self._service.ListRuns(pb.ListRunsRequest())
         return Runs(map(RunStatus.from_proto, response.runs), response.unanswered)
@@ -191,19 +189,31 @@ class Client:
         response = self._service.GetStep(pb.GetStepRequest(run=run.to_proto(), draw=draw))
         return Step.from_proto(response)
 
-    def list_steps(self, run: Run) -> Steps:
-        """get_step of all draws whose totals are kept, by draw. The one that was evaluated last is
-        last."""
-        response = self._service.ListSteps(pb.ListStepsRequest(run=run.to_proto()))
-        steps = {kept.draw: Step.from_proto(kept.step) for kept in response.steps}
-        return Steps(steps, response.unanswered)
+    def list_steps(self, run: Run, *, after: Optional[int] = None, limit: Optional[int] = None) -> Steps:
+        """The totals of the draws that are kept, by draw, without distributions: of the last 4,096, or
+        fewer where the server's memory is short. They come in the order in which they began; a trainer
+        that resumed goes back to smaller ones.
 
-    def get_history(self, run: Run) -> History:
-        """All draws since the run was opened, older ones merged with their neighbours into at most 256
-        stretches; nothing is left out of their sums. What several replicas have is merged into the
-        stretches of the one that has most."""
-        response = self._service.GetHistory(pb.GetHistoryRequest(run=run.to_proto()))
-        return History(map(Stretch.from_proto, response.stretches), response.unanswered)
+        Args:
+            after: Lists draws that began after this one. None, or a draw that is not kept: from the
+                oldest one.
+            limit: The most draws to list. None: all.
+        """
+        steps: Dict[int, Step] = {}
+        unanswered: Set[int] = set()
+        more = True
+        while more and (limit is None or len(steps) < limit):
+            # 0: as many as the server lists at most.
+            page = 0 if limit is None else min(1000, limit - len(steps))
+            response = self._service.ListSteps(
+                pb.ListStepsRequest(run=run.to_proto(), after=after, limit=page)
+            )
+            steps.update({kept.draw: Step.from_proto(kept.step) for kept in response.steps})
+            unanswered.update(response.unanswered)
+            more = response.more
+            if more:
+                after = response.steps[-1].draw
+        return Steps(steps, sorted(unanswered))
 
     def get_servers(self) -> Tuple[Union[ServerState, Error], ...]:
         """What each server is, holds and did, in the order of the addresses; of one that gives no

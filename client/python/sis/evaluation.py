@@ -118,7 +118,7 @@ class Step:
     totals: Totals
     # Different (sequence, attempt) with at least one position counted.
     sequences: int
-    # None from a server that does not tell.
+    # None from list_steps.
     distributions: Optional[Distributions] = None
     # "plain", "clipped" and "applied", then what evaluations of this draw observed, by name.
     corrections: Mapping[str, CorrectionTotals] = field(default_factory=dict)
@@ -133,6 +133,9 @@ class Step:
     uncounted_positions: int = 0
     uncounted_prefix_positions: int = 0
     uncounted_correction_positions: int = 0
+    # The first evaluation and the last, in seconds since 1970-01-01 00:00 UTC.
+    begun_at: float = 0.0
+    ended_at: float = 0.0
     # As of Runs.
     unanswered: Tuple[int, ...] = ()
 
@@ -147,7 +150,7 @@ class Step:
 
 
 class Steps(Dict[int, Step]):
-    """By draw. The one that was evaluated last is last."""
+    """By draw. The one that began last is last."""
 
     def __init__(self, steps: Mapping[int, Step], unanswered: Iterable[int] = ()) -> None:
         super().__init__(steps)

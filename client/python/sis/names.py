@@ -46,8 +46,6 @@ from sis.evaluation import Step as Step
 from sis.evaluation import Steps as Steps
 from sis.evaluation import Totals as Totals
 from sis.export import Exported as Exported
-from sis.history import History as History
-from sis.history import Stretch as Stretch
 from sis.inspection import Deviation as Deviation
 from sis.inspection import InspectedSequence as InspectedSequence
 from sis.inspection import ListedSequence as ListedSequence

@@ -21,7 +21,6 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, Union
 
 from sis.evaluation import Evaluation, Step
-from sis.history import Stretch
 from sis.inspection import TokenCounts
 from sis.run import RunStatus
 from sis.step_metrics import missing_counts, missing_shares, step_metrics
@@ -38,7 +37,7 @@ class Log(Protocol):
     ) -> None: ...
 
 
-def metrics(answer: Union[Evaluation, Step, Stretch]) -> Dict[str, float]:
+def metrics(answer: Union[Evaluation, Step]) -> Dict[str, float]:
     """sis.step_metrics of the answer's totals, and "missing_REASON" for each reason, a share of the
     scored and the missing positions as "missing" is."""
     counts = missing_counts(answer.missing) if isinstance(answer, Evaluation) else answer.missing

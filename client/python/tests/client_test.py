@@ -216,9 +216,8 @@ class ClientTest(fake_service.ServiceTest):
         self.assertEqual(evaluation.newly_counted, 11)
         self.assertEqual(self.client.get_step(self.run_, 2**40).sequences, 2)
         self.assertEqual(self.client.list_steps(self.run_), {2**40: self.client.get_step(self.run_, 2**40)})
-        (stretch,) = self.client.get_history(self.run_)
-        self.assertEqual((stretch.first_draw, stretch.last_draw, stretch.draws), (2**40, 2**40, 1))
-        self.assertEqual(stretch.totals, self.client.get_step(self.run_, 2**40).totals)
+        self.assertEqual(self.client.list_steps(self.run_, after=2**40), {})
+        self.assertEqual(list(self.client.list_steps(self.run_, after=5, limit=1)), [2**40])
         with self.assertRaises(sis.NotFound):
             self.client.get_step(self.run_, 1)
 

@@ -128,17 +128,11 @@ class FakeService:
             for (run_id, draw), counted in self.counted.items()
             if run_id == request.run.run_id and counted
         ]
-        return pb.ListStepsResponse(steps=steps)
-
-    def GetHistory(self, request, context):
-        steps = self.ListSteps(request, context).steps
-        stretches = [
-            pb.GetHistoryResponse.Stretch(
-                first_draw=kept.draw, last_draw=kept.draw, draws=1, totals=kept.step.totals
-            )
-            for kept in steps
-        ]
-        return pb.GetHistoryResponse(stretches=stretches)
+        if request.HasField("after"):
+            begin = next((i + 1 for i, kept in enumerate(steps) if kept.draw == request.after), 0)
+            steps = steps[begin:]
+        limit = request.limit or 1000
+        return pb.ListStepsResponse(steps=steps[:limit], more=len(steps) > limit)
 
     @staticmethod
     def step(counted):

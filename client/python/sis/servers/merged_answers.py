@@ -39,40 +39,21 @@ def merged_run(runs: Sequence[pb.Run]) -> pb.Run:
     return merged
 
 
-def merged_histories(parts: Sequence[pb.GetHistoryResponse]) -> pb.GetHistoryResponse:
-    """All that replicas counted, in the stretches of the one that has most: each thins its history by
-    the draws that it has seen, so the bounds differ where one of them missed a draw. A stretch of
-    another is added where its last draw lies; if it lies nowhere, it stands before the one that ended
-    next."""
-    most = max(parts, key=lambda part: len(part.stretches))
-    together = [[stretch] for stretch in most.stretches]
-    for part in parts:
-        if part is not most:
-            for stretch in part.stretches:
-                _add(stretch, together)
-    return pb.GetHistoryResponse(stretches=map(_summed, together))
-
-
-def _add(
-    part: pb.GetHistoryResponse.Stretch, together: List[List[pb.GetHistoryResponse.Stretch]]
-) -> None:
-    # The newest one: a draw may have been evaluated again.
-    for stretches in reversed(together):
-        if stretches[0].first_draw <= part.last_draw <= stretches[0].last_draw:
-            stretches.append(part)
-            return
-    for place, stretches in enumerate(together):
-        if max(stretch.ended_at for stretch in stretches) >= part.ended_at:
-            together.insert(place, [part])
-            return
-    together.append([part])
-
-
-def _summed(stretches: Sequence[pb.GetHistoryResponse.Stretch]) -> pb.GetHistoryResponse.Stretch:
-    total = sums.summed(stretches)
-    total.begun_at = min(stretch.begun_at for stretch in stretches)
-    total.ended_at = max(stretch.ended_at for stretch in stretches)
-    return total
+def merged_steps(parts: Iterable[Sequence[pb.ListStepsResponse.Step]]) -> List[pb.ListStepsResponse.Step]:
+    """All steps of several replicas, those of one draw added up, the one that began last at the end."""
+    by_draw: Dict[int, List[pb.GetStepResponse]] = {}
+    # How far from its end a draw stands in the list of the replica where it began last, as far as
+    # that can be told.
+    from_end: Dict[int, int] = {}
+    for steps in parts:
+        for index, kept in enumerate(steps):
+            by_draw.setdefault(kept.draw, []).append(kept.step)
+            here = len(steps) - index
+            from_end[kept.draw] = min(from_end.get(kept.draw, here), here)
+    return [
+        pb.ListStepsResponse.Step(draw=draw, step=sums.summed(by_draw[draw]))
+        for draw in sorted(by_draw, key=lambda draw: (-from_end[draw], draw))
+    ]
 
 
 def merged_inspections(parts: Iterable[pb.InspectRunResponse]) -> pb.InspectRunResponse:

@@ -19,7 +19,7 @@ from sis.append_streams.replicated_append import ReplicatedAppendStream, by_repl
 from sis.evaluate.micro_batches import Share
 from sis.evaluate.request import EvaluateRequest
 from sis.records import SequenceRef, Slice
-from sis.servers.merged_answers import merged_histories, merged_inspections, merged_run
+from sis.servers.merged_answers import merged_inspections, merged_run, merged_steps
 from sis.servers.placement import Placement
 from sis.servers.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
@@ -37,7 +37,7 @@ STORE_DOWN_DIGEST = 2**64 - 1
 _NOBODY = -1
 
 # As many as a server lists at most, and where no other number is asked for.
-_SEQUENCES_OF_A_PAGE = 1000
+_MOST_OF_A_PAGE = 1000
 
 # A server can give them for a missing position, from the trainer's own log-probs; a client can't.
 _OF_EVERY_POSITION = {pb.RATIOS, pb.LOG_RATIOS, pb.SURROGATES, pb.COEFFICIENTS}
@@ -126,9 +126,6 @@ class Replicas:
     def GetStep(self, request: pb.GetStepRequest) -> pb.GetStepResponse:
         return self._merged("GetStep", request, sums.summed)
 
-    def GetHistory(self, request: pb.GetHistoryRequest) -> pb.GetHistoryResponse:
-        return self._merged("GetHistory", request, merged_histories)
-
     def InspectRun(self, request: pb.InspectRunRequest) -> pb.InspectRunResponse:
         return self._merged("InspectRun", request, merged_inspections)
 
@@ -139,25 +136,21 @@ class Replicas:
         return merged
 
     def ListSteps(self, request: pb.ListStepsRequest) -> pb.ListStepsResponse:
-        by_draw: Dict[int, List[pb.GetStepResponse]] = {}
-        # How far from its end a draw stands in the list of the replica that evaluated it last, as
-        # far as that can be told.
-        from_end: Dict[int, int] = {}
-        answers, unanswered = self._ask_who_knows(lambda server: server.ListSteps(request))
-        for answer in answers:
-            for index, kept in enumerate(answer.steps):
-                by_draw.setdefault(kept.draw, []).append(kept.step)
-                here = len(answer.steps) - index
-                from_end[kept.draw] = min(from_end.get(kept.draw, here), here)
-        merged = pb.ListStepsResponse(unanswered=unanswered)
-        for draw in sorted(by_draw, key=lambda draw: (-from_end[draw], draw)):
-            merged.steps.add(draw=draw, step=sums.summed(by_draw[draw])).step.unanswered[:] = unanswered
-        return merged
+        """Asks for all steps: a page of one replica may have other draws than that of another."""
+        answers, unanswered = self._ask_who_knows(lambda server: _all_steps(server, request.run))
+        steps = merged_steps(answers)
+        begin = 0
+        if request.HasField("after"):
+            begin = next((i + 1 for i, kept in enumerate(steps) if kept.draw == request.after), 0)
+        end = begin + (request.limit or _MOST_OF_A_PAGE)
+        for kept in steps:
+            kept.step.unanswered[:] = unanswered
+        return pb.ListStepsResponse(steps=steps[begin:end], more=end < len(steps), unanswered=unanswered)
 
     def ListSequences(self, request: pb.ListSequencesRequest) -> pb.ListSequencesResponse:
         answers, unanswered = self._ask_who_knows(lambda server: server.ListSequences(request))
         by_name = {(kept.sequence.id.encode(), kept.sequence.attempt): kept for part in answers for kept in part.sequences}
-        limit = request.limit or _SEQUENCES_OF_A_PAGE
+        limit = request.limit or _MOST_OF_A_PAGE
         return pb.ListSequencesResponse(
             sequences=[by_name[name] for name in sorted(by_name)[:limit]],
             more=len(by_name) > limit or any(part.more for part in answers),
@@ -439,6 +432,15 @@ def _store_down_answer(request: pb.EvaluateRequest) -> pb.EvaluateResponse:
         prefix_curve=[pb.PrefixPoint(top_k=top_k) for top_k in request.prefix_curve],
         missing=[_store_down(number, part) for number, part in enumerate(request.slices)],
     )
+
+
+def _all_steps(server: SingleServer, run: pb.RunRef) -> List[pb.ListStepsResponse.Step]:
+    answer = server.ListSteps(pb.ListStepsRequest(run=run))
+    steps = list(answer.steps)
+    while answer.more:
+        answer = server.ListSteps(pb.ListStepsRequest(run=run, after=steps[-1].draw))
+        steps.extend(answer.steps)
+    return steps
 
 
 def _empty_chunk(number: int, part: pb.Slice, slots: int) -> fetched_records.Chunk:

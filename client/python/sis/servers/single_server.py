@@ -161,7 +161,6 @@ class SingleServer:
     GetStep = _about_a_run("GetStep")
     ListSteps = _about_a_run("ListSteps")
     ListSequences = _about_a_run("ListSequences")
-    GetHistory = _about_a_run("GetHistory")
     InspectRun = _about_a_run("InspectRun")
     InspectSequence = _about_a_run("InspectSequence")
     Release = _about_a_run("Release")

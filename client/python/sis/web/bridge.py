@@ -16,7 +16,6 @@ METHODS = (
     "GetRun",
     "GetStep",
     "ListSteps",
-    "GetHistory",
     "ListSequences",
     "GetServer",
     "InspectRun",

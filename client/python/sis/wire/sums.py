@@ -17,8 +17,10 @@ _KEYS = {
     "Staleness": ("ahead", "from", "to"),
     "Histogram": ("upper_bounds",),
     "TokenCounts": ("token_id",),
-    "Stretch": ("first_draw", "last_draw", "draws", "begun_at", "ended_at"),
 }
+
+# How numbers are put together that are not added up.
+_OTHERS = {"begun_at": min, "ended_at": max}
 
 
 def summed(parts: Sequence[Any]) -> Any:
@@ -37,7 +39,8 @@ def summed(parts: Sequence[Any]) -> Any:
             total.ClearField(field.name)
             getattr(total, field.name).extend(map(sum, zip(*values)) if numbers else merged(values))
         elif field.message_type is None:
-            setattr(total, field.name, (math.fsum if isinstance(values[0], float) else sum)(values))
+            add: Any = math.fsum if isinstance(values[0], float) else sum
+            setattr(total, field.name, _OTHERS.get(field.name, add)(values))
         else:
             there = [part for part in parts if part.HasField(field.name)]
             if there:

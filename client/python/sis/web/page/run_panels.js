@@ -47,7 +47,7 @@ export const LINES = [
       "worker records lists of other positions (shifted by one?), other ids, or a filter's. A " +
       "larger K doesn't help."},
   {title: "Tokens", unit: "per draw", format: count, range: FROM_ZERO,
-    lines: [{name: "evaluated", of: v => v.tokensPerDraw}],
+    lines: [{name: "evaluated", of: v => v.tokens}],
     note: "Scored and missing, each once per draw however many ranks evaluate it."},
   {title: "Missing by reason", unit: "share of tokens", ...SHARES,
     range: {...FROM_ZERO, suggestedMax: 0.01}, empty: "No token is missing.",
@@ -63,11 +63,11 @@ export const LINES = [
       "is the ratio as it is."},
 ];
 
-// A line for each name in this list of any stretch.
-function linesByName(stretches, list, valueOf) {
-  const names = new Set(stretches.flatMap(stretch => stretch[list].map(({name}) => name)));
+// A line for each name in this list of any step.
+function linesByName(steps, list, valueOf) {
+  const names = new Set(steps.flatMap(step => step[list].map(({name}) => name)));
   return [...names].map(name => ({name, dashed: name === "plain",
-    of: stretch => valueOf(stretch[list].find(entry => entry.name === name))}));
+    of: step => valueOf(step[list].find(entry => entry.name === name))}));
 }
 
 // Panels of bars, of the last draw, if there is one: {names, series} and options, as Panel.show

@@ -6,14 +6,15 @@ import {Diagnosis} from "./diagnosis.js";
 import {Export} from "./export.js";
 import {figures, findingNotice, make, table, verdict} from "./elements.js";
 import {bytes, count, number, share} from "./format.js";
-import {AXES, HistoryPanel} from "./history_panel.js";
 import {renderRun} from "./microscope.js";
 import {BARS, FROM_ZERO, LINES, SHARE, SHARES} from "./run_panels.js";
 import {purpose, runLink, sequenceLink} from "./runs_view.js";
-import {stepValues, stretchValues} from "./step_values.js";
+import {stepValues} from "./step_values.js";
+import {AXES, StepsPanel} from "./steps_panel.js";
 
 const ENCODINGS = {FLOAT32: "float32", FLOAT16: "float16", FIXED12: "12 bits"};
 const RUNS_OFFERED = 100;  // to be drawn beside another
+const MAY_GROW = 8;  // of the last draws; ranks may be that far apart
 
 export class RunView {
   page = "runs";
@@ -25,10 +26,11 @@ export class RunView {
     const axis = settings.get("axis");
     this.axis = Object.hasOwn(AXES, axis) ? AXES[axis] : AXES.draw;
     this.beside = settings.get("beside") ?? "";
-    // By run id: the stretches of its draws, and when the last of these was evaluated.
-    this.histories = new Map();
+    // By run id: its steps by draw, when the last one was evaluated, and its values with
+    // distributions.
+    this.known = new Map();
     this.lines =
-        LINES.map(panel => new HistoryPanel({about: runId, empty: "Nothing evaluated yet.", ...panel}));
+        LINES.map(panel => new StepsPanel({about: runId, empty: "Nothing evaluated yet.", ...panel}));
     this.bars = BARS.map(panel => new BarPanel({...SHARES, about: runId,
       empty: "Nothing counted of the last draw.", ...panel}));
     this.curve = new LinePanel({title: "Accept rate against k", unit: "share of scored tokens",
@@ -70,10 +72,9 @@ export class RunView {
   }
 
   async load() {
-    let run, steps;
+    let run;
     try {
-      [{run}, {steps}] = await Promise.all([
-        call("GetRun", {run_id: this.runId}), call("ListSteps", {"run.run_id": this.runId})]);
+      ({run} = await call("GetRun", {run_id: this.runId}));
     } catch (error) {
       if (!(error instanceof Refused) || error.status !== 404) throw error;
       this.body.replaceChildren(make("p", {class: "words"},
@@ -88,32 +89,61 @@ export class RunView {
     }
     this.others ??= this.listOthers().catch(() => { this.others = null; });
     this.inspecting ??= this.inspect();
-    await Promise.all([this.loadHistory(run), this.loadBeside()]);
-    const values = steps.map(stepValues);
+    await Promise.all([this.loadSteps(run), this.loadBeside()]);
+    const {last} = this.known.get(this.runId);
     this.showFacts(run);
     this.showVerdict(run);
-    this.showFigures(values);
+    this.showFigures(last);
     this.showDraws();
-    this.showLastDraw(values.at(-1));
-    this.showCurve(values);
+    this.showLastDraw(last);
+    this.showCurve(this.stepsOf(this.runId));
   }
 
-  // All draws, if any was evaluated since they were asked for. A server that has just started
-  // evaluated none, but may have those of its former life.
-  async loadHistory({runId, lastEvaluatedAt}) {
-    const known = this.histories.get(runId);
-    if (known !== undefined && known.at === lastEvaluatedAt) return;
-    const {stretches} = await call("GetHistory", {"run.run_id": runId});
-    this.histories.set(runId, {at: lastEvaluatedAt, stretches: stretches.map(stretchValues)});
+  // If anything was evaluated since the last call: the newest draws that are known, as they may
+  // have grown, and those that began after them.
+  async loadSteps({runId, incarnation, lastEvaluatedAt}) {
+    const known = this.known.get(runId);
+    const same = known !== undefined && known.incarnation === incarnation;
+    if (same && known.at === lastEvaluatedAt) return;
+    const steps = new Map(same ? known.steps : []);
+    let after = [...steps.keys()].at(-1 - MAY_GROW);
+    for (let more = true; more;) {
+      const answer = await call("ListSteps",
+          {"run.run_id": runId, ...after !== undefined && {after}});
+      for (const step of answer.steps.map(stepValues)) {
+        steps.delete(step.draw);  // so that it comes last
+        steps.set(step.draw, step);
+        after = step.draw;
+      }
+      ({more} = answer);
+    }
+    const last = [...steps.values()].at(-1);
+    this.known.set(runId, {incarnation, at: lastEvaluatedAt, steps,
+      last: last && await this.withDistributions(runId, last)});
+  }
+
+  async withDistributions(runId, last) {
+    if (runId !== this.runId) return last;
+    try {
+      const step = await call("GetStep", {"run.run_id": runId, draw: last.draw});
+      return stepValues({draw: last.draw, step});
+    } catch (error) {
+      if (!(error instanceof Refused) || error.status !== 404) throw error;
+      return last;  // no longer kept
+    }
+  }
+
+  stepsOf(runId) {
+    return [...this.known.get(runId)?.steps.values() ?? []];
   }
 
   async loadBeside() {
     if (this.beside === "") return;
     try {
-      await this.loadHistory((await call("GetRun", {run_id: this.beside})).run);
+      await this.loadSteps((await call("GetRun", {run_id: this.beside})).run);
     } catch (error) {
       if (!(error instanceof Refused) || error.status !== 404) throw error;
-      this.histories.delete(this.beside);  // it is gone
+      this.known.delete(this.beside);  // it is gone
     }
   }
 
@@ -160,13 +190,10 @@ export class RunView {
     this.verdict.replaceChildren(make("p", {}, verdict(name)), ...findings.map(findingNotice));
   }
 
-  showFigures(values) {
-    const last = values.at(-1);
+  showFigures(last) {
     if (last === undefined) {
-      const past = this.histories.get(this.runId).stretches.length > 0;
       this.figures.replaceChildren(make("p", {class: "notice"},
-          past ? "Nothing evaluated since the server has started. Below are the draws before."
-            : "Nothing evaluated yet. Numbers appear with the first Evaluate of this run."));
+          "Nothing evaluated yet. Numbers appear with the first Evaluate of this run."));
       return;
     }
     this.figures.replaceChildren(figures([
@@ -181,18 +208,15 @@ export class RunView {
   }
 
   showDraws() {
-    const runs = [this.runId, this.beside].filter(Boolean).map(id =>
-      ({id, stretches: this.histories.get(id)?.stretches ?? []}));
-    const [{stretches}] = runs;
-    const draws = stretches.reduce((sum, stretch) => sum + stretch.draws, 0);
-    this.draws.textContent = draws === 0 ? "By draw" : draws === 1 ? "By draw: one so far" :
-      `By draw: all ${draws}` +
-        (draws > stretches.length ? `, older ones together in ${stretches.length} points` : "");
-    const all = runs.flatMap(run => run.stretches);
+    const runs = [this.runId, this.beside].filter(Boolean).map(id => ({id, steps: this.stepsOf(id)}));
+    const [{steps}] = runs;
+    this.draws.textContent = steps.length === 0 ? "By draw" :
+      steps.length === 1 ? "By draw: one so far" : `By draw: all ${steps.length}`;
+    const all = runs.flatMap(run => run.steps);
     LINES.forEach(({lines, range, note, beyond}, i) => {
       const drawn = typeof lines === "function" ? lines(all) : lines;
       this.lines[i].showRuns(runs, drawn, this.axis, {range});
-      this.lines[i].say(stretches.length > 0 && beyond?.(stretches.at(-1)) || note);
+      this.lines[i].say(steps.length > 0 && beyond?.(steps.at(-1)) || note);
     });
   }
 

@@ -13,7 +13,9 @@ export function stepValues({draw, step}) {
   const d = mean("d");
   const dSis = mean("dSis");
   return {
-    draw: String(draw),
+    draw: String(draw ?? 0),
+    begunAt: step.begunAt,
+    endedAt: step.endedAt,
     sequences: Number(step.sequences ?? 0),
     tokens,
     scored,
@@ -36,16 +38,6 @@ export function stepValues({draw, step}) {
     })),
     prefixCurve: (step.prefixCurve ?? []).map(prefixValues),
   };
-}
-
-/** The same of a stretch of GetHistory: rates and means over all of its draws. */
-export function stretchValues(stretch) {
-  const [firstDraw, lastDraw] = [String(stretch.firstDraw ?? 0), String(stretch.lastDraw ?? 0)];
-  const values = stepValues({draw: lastDraw, step: stretch});
-  const draws = Number(stretch.draws);
-  return {...values, firstDraw, lastDraw, draws, tokensPerDraw: values.tokens / draws,
-    begunAt: stretch.begunAt, endedAt: stretch.endedAt,
-    name: firstDraw === lastDraw ? lastDraw : `${firstDraw}–${lastDraw}`};
 }
 
 function prefixValues({topK, positions, expectedAcceptance, residualMass}) {

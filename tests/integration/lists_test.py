@@ -1,5 +1,6 @@
-"""All draws of a run, thinned as they age, and runs that the server sorts, filters and pages."""
+"""The steps of a run, and runs that the server sorts, filters and pages."""
 
+import dataclasses
 import json
 import tempfile
 import time
@@ -16,12 +17,11 @@ from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
 from tests.page.training_load import TrainingLoad
 
-KEPT = 8
-# Beyond the 256 stretches and those that are kept, so that some are merged.
-DRAWS = 300
+# More than have claims.
+DRAWS = 70
 
 
-class HistoryTest(unittest.TestCase):
+class ListsTest(unittest.TestCase):
     def start(self, *flags):
         server = LiveServer(*flags)
         self.addCleanup(server.close)
@@ -31,83 +31,89 @@ class HistoryTest(unittest.TestCase):
         self.addCleanup(channel.close)
         return server, client, ratio_service_pb2_grpc.RatioServiceStub(channel)
 
-    def test_all_draws_are_there_and_add_up_to_what_was_answered(self):
-        _, client, _ = self.start(f"--steps_kept={KEPT}")
+    def test_steps_come_page_by_page_and_are_what_was_answered(self):
+        _, client, stub = self.start()
         load = TrainingLoad(client, "run-1")
-        self.assertEqual(client.get_history(load.run), [])
-        answered, begun = [], time.time()
+        self.assertEqual(client.list_steps(load.run), {})
+        answered, last_time = [], time.time() - 1
         for draw in range(DRAWS):
             answered.append(load.step(draw, prefix_curve=()).totals)
-        history = client.get_history(load.run)
-        self.assertEqual(len(history), 256 + KEPT)
-        self.assertEqual(list(client.list_steps(load.run)), list(range(DRAWS - KEPT, DRAWS)))
-        next_draw, last_time = 0, begun - 1
-        for stretch in history:
-            self.assertEqual(stretch.first_draw, next_draw)
-            next_draw = stretch.last_draw + 1
-            self.assertEqual(stretch.draws, next_draw - stretch.first_draw)
-            totals = sum(answered[stretch.first_draw : next_draw], sis.Totals())
-            for name, value in vars(totals).items():
-                self.assertEqual(getattr(stretch.totals, name), value, name)
-            self.assertEqual(stretch.missing, {sis.MissingReason.NEVER_ARRIVED: 2 * stretch.draws})
-            self.assertEqual(stretch.sequences, 13 * stretch.draws)
-            self.assertEqual(set(stretch.corrections), {"plain", "clipped", "applied"})
-            self.assertEqual(stretch.corrections["plain"].positions, totals.scored)
-            self.assertLess(last_time, stretch.begun_at)
-            self.assertLessEqual(stretch.begun_at, stretch.ended_at)
-            last_time = stretch.ended_at
-        self.assertEqual(next_draw, DRAWS)
+        steps = client.list_steps(load.run)
+        self.assertEqual(list(steps), list(range(DRAWS)))
+        for draw, step in steps.items():
+            self.assertEqual(step.totals, answered[draw])
+            self.assertEqual(step.missing, {sis.MissingReason.NEVER_ARRIVED: 2})
+            self.assertEqual(step.sequences, 13)
+            self.assertEqual(set(step.corrections), {"plain", "clipped", "applied"})
+            self.assertEqual(step.corrections["plain"].positions, step.totals.scored)
+            self.assertIsNone(step.distributions)
+            self.assertLess(last_time, step.begun_at)
+            self.assertLessEqual(step.begun_at, step.ended_at)
+            last_time = step.ended_at
         self.assertLess(last_time, time.time() + 1)
-        self.assertGreater(history[0].draws, 1)
-        self.assertEqual([stretch.draws for stretch in history[-KEPT:]], [1] * KEPT)
+        whole = client.get_step(load.run, DRAWS - 1)
+        self.assertEqual(dataclasses.replace(whole, distributions=None), steps[DRAWS - 1])
+        self.assertEqual(sum(whole.distributions.log_envelope.counts), whole.totals.scored)
+
+        def page(**fields):
+            answer = stub.ListSteps(pb.ListStepsRequest(run=load.run.to_proto(), **fields))
+            return [kept.draw for kept in answer.steps], answer.more
+
+        self.assertEqual(page(limit=DRAWS), (list(range(DRAWS)), False))
+        self.assertEqual(page(after=2, limit=3), ([3, 4, 5], True))
+        self.assertEqual(page(after=DRAWS - 3), ([DRAWS - 2, DRAWS - 1], False))
+        self.assertEqual(page(after=DRAWS, limit=2), ([0, 1], True), "that draw is not kept")
+        with self.assertRaises(grpc.RpcError) as refused:
+            page(limit=1001)
+        self.assertEqual(refused.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
+        # A draw without claims is counted from zero.
+        load.step(0, prefix_curve=())
+        self.assertEqual(list(client.list_steps(load.run, after=DRAWS - 1)), [0])
         # A new incarnation begins anew.
         run = client.create_run("run-1", seed=7, vocabulary_size=60, top_k=8, incarnation=2)
-        self.assertEqual(client.get_history(run), [])
+        self.assertEqual(client.list_steps(run), {})
         with self.assertRaises(sis.FailedPrecondition):
-            client.get_history(load.run)
+            client.list_steps(load.run)
         with self.assertRaises(sis.NotFound):
-            client.get_history(sis.Run("nowhere", 1, run.config))
+            client.list_steps(sis.Run("nowhere", 1, run.config))
 
     def test_a_killed_server_has_lost_no_more_than_the_last_seconds(self):
         """With RocksDB: what was stored before is there again, and goes on."""
         with tempfile.TemporaryDirectory() as folder:
             store = f"--store=rocksdb:{folder}/db"
-            server, client, _ = self.start(store, f"--steps_kept={KEPT}")
+            server, client, _ = self.start(store)
             load = TrainingLoad(client, "run-1")
 
             def times_stored():
-                return server.metrics().get('sis_store_operations_total{operation="put_history",result="OK"}', 0)
+                return server.metrics().get('sis_store_operations_total{operation="put_steps",result="OK"}', 0)
 
-            for draw in range(3 * KEPT):
+            for draw in range(10):
                 stored = times_stored()
-                load.step(draw, prefix_curve=())
+                load.step(draw)
             # So the next begins seconds from now, after the next draw.
             until(times_stored, lambda times: times > stored)
-            load.step(3 * KEPT, prefix_curve=())
-            before, stored = client.get_history(load.run), times_stored()
+            load.step(10)
+            before, stored = client.list_steps(load.run), times_stored()
+            whole = client.get_step(load.run, 10)
             until(times_stored, lambda times: times > stored)
-            load.step(3 * KEPT + 1, prefix_curve=())  # which may be lost
+            load.step(11)  # which may be lost
             server.kill()
 
-            server, client, _ = self.start(store, f"--steps_kept={KEPT}")
+            server, client, _ = self.start(store)
             self.assertNotIn("damaged", server.said["store"])
-            after = client.get_history(load.run)
-            self.assertEqual(after[: len(before)], before)
+            after = client.list_steps(load.run)
+            self.assertEqual([*after][: len(before)], [*before])
+            self.assertEqual({draw: after[draw] for draw in before}, before)
             self.assertLessEqual(len(after), len(before) + 1)
-            self.assertEqual(client.list_steps(load.run), {})
-            with urllib.request.urlopen(
-                f"http://{server.admin_address}/api/GetHistory?run_id=run-1", timeout=30
-            ) as answer:
-                self.assertEqual(len(json.load(answer)["stretches"]), len(after))
+            self.assertEqual(client.get_step(load.run, 10), whole)
             # It goes on, and a clean end loses nothing.
             load = TrainingLoad(client, "run-1")
             load.step(100)
-            went_on = client.get_history(load.run)
-            self.assertEqual(went_on[: len(after)], after)
-            self.assertEqual(went_on[-1].last_draw, 100)
+            went_on = client.list_steps(load.run)
+            self.assertEqual([*went_on], [*after, 100])
             server.close()
             server, client, _ = self.start(store)
-            self.assertEqual(client.get_history(load.run), went_on)
+            self.assertEqual(client.list_steps(load.run), went_on)
             client.delete_run("run-1")
             server.close()
             _, client, _ = self.start(store)
@@ -174,7 +180,7 @@ class HistoryTest(unittest.TestCase):
             over_http("ListRuns", order="SIDEWAYS")
         self.assertEqual(refused.exception.code, 400)
         refused.exception.close()
-        self.assertEqual(len(over_http("GetHistory", run_id="run-c")["stretches"]), 5)
+        self.assertEqual(len(over_http("ListSteps", run_id="run-c", after=0)["steps"]), 4)
 
 
 if __name__ == "__main__":
