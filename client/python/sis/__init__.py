@@ -3,7 +3,7 @@ ratios back."""
 
 import importlib
 import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, List
 
 if TYPE_CHECKING:
     from sis.names import *
@@ -22,3 +22,7 @@ def __getattr__(name: str) -> Any:
             globals().update((key, value) for key, value in names.items() if not key.startswith("_"))
             return names[name]
     raise AttributeError(f"module 'sis' has no attribute {name!r}")
+
+
+def __dir__() -> List[str]:
+    return sorted({*globals(), *vars(importlib.import_module("sis.names"))})

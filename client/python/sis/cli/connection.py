@@ -71,7 +71,7 @@ class Connection:
             given.update(token_file="", token=words[0])
         return dataclasses.replace(own, **given)
 
-    def client(self, timeout: float = 60.0) -> Client:
+    def client(self, timeout: float = 20.0) -> Client:
         """A client of the servers: of one, or of several as if they were one. Nothing is sent yet."""
         from sis import Client
 
@@ -97,7 +97,8 @@ class Connection:
                 yield client
             except NotFound as error:
                 not_found = error
-            states = client.get_servers()
+            # A single one has answered.
+            states = client.get_servers() if len(self.addresses) > 1 else ()
             silent = [
                 f"server {number} of {len(states)} gives no answer, and what it holds is not shown: {state.message}"
                 for number, state in enumerate(states, 1)

@@ -43,7 +43,7 @@ _QUANTITIES: Tuple[Tuple[str, Callable[["Totals"], float], Callable[[float], str
 def top(
     connection: Connection,
     run: Optional[str] = typer.Argument(None, metavar="[RUN]", show_default=False, help="Only this run, in detail."),
-    once: bool = typer.Option(False, "--once", help="Print what there is now, and end."),
+    once: bool = typer.Option(False, "--once", help="Print what there is now, and end. So does a pipe or a file."),
     interval: float = typer.Option(2.0, min=0.1, max=3600, help="Time between two looks, in seconds."),
 ) -> None:
     """Watches the servers and their runs, or one run, until Ctrl-C.
@@ -61,14 +61,14 @@ def top(
     """
     from sis import Error
 
-    if once:
+    if once or not console.is_terminal:
         with connection.whole() as client:
             console.print(_frame(connection, client, run))
         return
     with connection.client() as client:
         shown = _frame(connection, client, run)
         answered = time.strftime("%H:%M:%S")
-        with Live(shown, console=console, screen=console.is_terminal, auto_refresh=False) as live:
+        with Live(shown, console=console, screen=True, auto_refresh=False) as live:
             try:
                 while True:
                     time.sleep(interval)
