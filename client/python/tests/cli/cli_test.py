@@ -63,6 +63,23 @@ def fill(client):
     return run
 
 
+class StartTest(unittest.TestCase):
+    def test_help_imports_nothing_that_takes_time(self):
+        program = (
+            "import sys\nfrom sis.cli.main import run\nsys.argv = ['sisctl', 'run', '--help']\n"
+            f"try: run()\nfinally: print([name for name in {HEAVY} if name in sys.modules])"
+        )
+        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stdout.splitlines()[-1], "[]")
+
+    def test_a_missing_extra_is_named(self):
+        program = "import sys\nsys.modules['typer'] = None\nimport sis.cli\nsis.cli.main()"
+        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.stderr, "sisctl needs typer: pip install 'sis-ratio[cli]'\n")
+
+
 class CliTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -111,14 +128,6 @@ class CliTest(unittest.TestCase):
                 for part in ("Examples:", f"sisctl {noun} {verb}".rstrip(), "--server", "--token-file"):
                     self.assertIn(part, shown)
         self.assertEqual(self.done("--version"), f"sisctl {sis.__version__}\n")
-
-    def test_help_imports_nothing_that_takes_time(self):
-        program = (
-            "import sys\nfrom sis.cli.main import run\nsys.argv = ['sisctl', 'run', '--help']\n"
-            f"try: run()\nfinally: print([name for name in {HEAVY} if name in sys.modules])"
-        )
-        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-        self.assertEqual(result.stdout.splitlines()[-1], "[]", result.stderr)
 
     def test_tables(self):
         for words, pattern in (
