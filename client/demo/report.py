@@ -86,8 +86,9 @@ def counted(admin_address: str, run_id: str) -> List[str]:
 
 def say_server(server, progress) -> None:
     progress.say(f"Server ready: gRPC {server.address}")
-    progress.say(f"Look on while it trains: http://{server.admin_address}/ in a browser, or in a terminal")
-    progress.say(f"  bazel-bin/client/cli/sisctl --server={server.address} top")
+    progress.say("Look on while it trains, in a browser or in a terminal:")
+    for command in ("web --open", "top"):
+        progress.say(f"  bazel-bin/client/python/sisctl {command} --server={server.address}")
 
 
 def write(folder: pathlib.Path, title: str, setting: str, found: Found, metrics: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ import unittest
 import sis
 from server.testing.live_server import LiveServer
 from tests.page.browser import MIDDLE, NARROW, WIDE, Browser
+from tests.page.sisctl_web import SisctlWeb
 from tests.page.training_load import LENGTH, TrainingLoad
 
 AXE = os.environ.get("SIS_AXE")
@@ -43,6 +44,8 @@ class AccessibilityTest(unittest.TestCase):
     def test_no_rule_is_broken(self):
         server = LiveServer()
         self.addCleanup(server.kill)
+        page = SisctlWeb(server.address)
+        self.addCleanup(page.close)
         with sis.Client(server.address) as client:
             load = TrainingLoad(client, "run-1")
             # What a sequence is sealed with is kept with what is evaluated then.
@@ -59,7 +62,7 @@ class AccessibilityTest(unittest.TestCase):
             ("/server", "Serving"),
             (f"/run/run-1/{load.names[0]}/0/3", "position 3"),
         ):
-            self.browser.open(f"http://{server.admin_address}/#{place}")
+            self.browser.open(f"{page.url}#{place}")
             self.browser.wait_for_text("Live, updated", "#status")
             self.browser.wait_for_text(ready, "main")
             self.browser.run("for (const details of document.querySelectorAll('details')) details.open = true")

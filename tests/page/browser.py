@@ -11,8 +11,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
-WIDE, MIDDLE, NARROW = 1280, 768, 420
-ELSEWHERE = "another-machine"
+WIDE, MIDDLE, NARROW = 1280, 768, 390
 _HEIGHT = 900
 # The machine may be busy.
 _PATIENCE_SECONDS = 60
@@ -34,8 +33,6 @@ class Browser:
             "--disable-dev-shm-usage",
             "--hide-scrollbars",
             "--no-first-run",
-            # What doesn't look like this machine, but is.
-            f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1",
             f"--user-data-dir={self._profile.name}",
         ):
             options.add_argument(argument)

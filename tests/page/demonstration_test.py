@@ -12,8 +12,8 @@ from client.demo import trainer
 from server.testing.live_server import LiveServer
 from tests.page.browser import Browser
 from tests.page.charts import chart
+from tests.page.sisctl_web import SISCTL, SisctlWeb
 
-SISCTL = "client/cli/sisctl"
 # As many draws as `sisctl top` lists.
 ROLLOUTS, UPDATES = 3, 4
 SETTINGS = trainer.Settings(accuracy=0.15, rollouts=ROLLOUTS, prompts=4, updates=UPDATES)
@@ -25,6 +25,8 @@ class DemonstrationTest(unittest.TestCase):
     def setUpClass(cls):
         cls.server = LiveServer()
         cls.addClassCleanup(cls.server.close)
+        cls.page = SisctlWeb(cls.server.address)
+        cls.addClassCleanup(cls.page.close)
         cls.browser = Browser()
         cls.addClassCleanup(cls.browser.close)
         cls.client = sis.Client(cls.server.address)
@@ -43,7 +45,7 @@ class DemonstrationTest(unittest.TestCase):
     def look(cls, learned):
         """Waits until the page, which is opened once, has what was logged so far."""
         if not cls.looked_at:
-            cls.browser.open(f"http://{cls.server.admin_address}/#/run/{RUN}")
+            cls.browser.open(f"{cls.page.url}#/run/{RUN}")
             cls.browser.wait_for_text("Live, updated", "#status")
         last = str(learned.number * UPDATES + UPDATES - 1)
         cls.browser.wait(f"draw {last}", lambda: last in cls.drawn("Accept rate")["names"])
@@ -88,13 +90,14 @@ class DemonstrationTest(unittest.TestCase):
             self.assertAlmostEqual(value, point.expected_acceptance / point.positions, delta=1e-12)
 
     def test_sisctl_top_shows_what_was_logged(self):
-        top = [SISCTL, f"--server={self.server.address}", "top", RUN, "--once"]
+        top = [SISCTL, "top", RUN, "--once", f"--server={self.server.address}"]
         text = subprocess.run(top, capture_output=True, text=True, check=True, timeout=60).stdout
         lines = text.splitlines()
         begin = next(number for number, line in enumerate(lines) if line.split()[:1] == ["DRAW"])
-        # Of 12 characters, then 9 each.
+        # Right-aligned: a cell ends where its heading ends.
+        ends = [word.end() for word in re.finditer(r"\S+", lines[begin])]
         columns, *table = [
-            [line[:12].strip(), *(line[at : at + 9].strip() for at in range(12, len(line), 9))]
+            [line[left:right].strip() for left, right in zip([0, *ends], ends)]
             for line in lines[begin : begin + len(self.logged) + 1]
         ]
         rows = {int(row[0]): dict(zip(columns, row)) for row in table}

@@ -2,6 +2,7 @@
 
 import csv
 import datetime
+import importlib.util
 import io
 import json
 import pathlib
@@ -15,10 +16,10 @@ from selenium.webdriver.common.keys import Keys
 from server.testing.live_server import LiveServer
 from tests.page.browser import MIDDLE, NARROW, WIDE, Browser
 from tests.page.charts import chart
+from tests.page.sisctl_web import SISCTL, SisctlWeb
 from tests.page.training_load import PREFIX_CURVE, VOCABULARY, TrainingLoad
 
 DRAWS = range(1, 9)
-SISCTL = pathlib.Path("client/cli/sisctl")
 
 # The cells of the rows of the table below this heading.
 _TABLE = """
@@ -108,12 +109,22 @@ class PageTest(unittest.TestCase):
         self.browser.driver.get("about:blank")  # no page asks a server any more that is gone
         self.browser.problems()
 
-    def start(self, *flags):
-        server = LiveServer(*flags)
+    def start(self, *flags, tokenizer=None):
+        """A server, a client of it, and its page."""
+        server, client = self.start_server(*flags)
+        self.open_page(server, *([f"--tokenizer={tokenizer}"] if tokenizer else []))
+        return server, client
+
+    def start_server(self, *flags, listen=None):
+        server = LiveServer(*flags, listen=listen)
         self.addCleanup(server.kill)
         client = sis.Client(server.address)
         self.addCleanup(client.close)
         return server, client
+
+    def open_page(self, server, *flags, **environment):
+        self.page = SisctlWeb(server.address, *flags, **environment)
+        self.addCleanup(self.page.close)
 
     def tokenizer(self):
         """A file that calls token 7 "word 7"."""
@@ -123,8 +134,8 @@ class PageTest(unittest.TestCase):
         path.write_text(json.dumps({"model": {"vocab": {f"word {i}": i for i in range(VOCABULARY)}}}))
         return path
 
-    def open(self, server, place="/"):
-        self.browser.open(f"http://{server.admin_address}/#{place}")
+    def open(self, place="/"):
+        self.browser.open(f"{self.page.url}#{place}")
         self.browser.wait_for_text("Live, updated", "#status")
 
     def problems(self):
@@ -178,7 +189,7 @@ class PageTest(unittest.TestCase):
 
     def assert_tokens_stand_out(self, inspection):
         """The tables of tokens hold what InspectRun says, each token in one, in its order."""
-        self.browser.element(".inspected").find_element("xpath", "../div//button").click()
+        self.browser.element(".inspected").find_element("xpath", "preceding-sibling::div[1]//button").click()
         rows = []
         for kind in ("rejected", "accepted"):
             table = self.browser.run(_TABLE, f"Tokens over-represented among the {kind}")
@@ -191,23 +202,23 @@ class PageTest(unittest.TestCase):
 
     def test_an_empty_server_says_what_to_do(self):
         server, _ = self.start()
-        self.open(server)
+        self.open()
         self.browser.wait_for_text("No runs yet")
-        self.assertIn("sisctl runs create", self.browser.text("main"))
+        self.assertIn("client.create_run", self.browser.text("main"))
         self.browser.screenshot("empty_runs")
-        self.open(server, "/server")
+        self.open("/server")
         self.browser.wait_for_text("Serving")
         self.browser.screenshot("empty_server")
-        self.open(server, "/run/nowhere")
+        self.open("/run/nowhere")
         self.browser.wait_for_text("There is no run “nowhere” here")
         self.assertEqual(self.problems(), [])
 
     def test_a_busy_server_is_drawn_as_get_step_has_it(self):
-        server, client = self.start(f"--tokenizer={self.tokenizer()}")
+        server, client = self.start(tokenizer=self.tokenizer())
         load = TrainingLoad(client, "run-1")
         task = "<b>no markup</b>"
         client.create_run("just-opened", seed=1, vocabulary_size=10, top_k=2, task=task)
-        self.open(server)
+        self.open()
         self.browser.wait_for_text("just-opened")
         self.assertIn(task, self.browser.text("main"))
         evaluations = [load.step(draw) for draw in DRAWS]
@@ -250,7 +261,7 @@ class PageTest(unittest.TestCase):
                 self.assert_fits()
                 self.browser.screenshot(f"busy_run_{name}_{'dark' if dark else 'light'}")
         self.browser.look(WIDE, dark=False)
-        self.open(server, "/server")
+        self.open("/server")
         self.browser.wait_for_text("Tokens recorded", "main")
         self.browser.screenshot("busy_server")
         outside = self.browser.run(
@@ -266,7 +277,7 @@ class PageTest(unittest.TestCase):
         server, client = self.start()
         load = TrainingLoad(client, "run-1")
         load.step(1)
-        self.open(server, "/run/run-1")
+        self.open("/run/run-1")
         residual, outside = ("section[aria-label='Residual mass'] .note",
                              "section[aria-label='Outside top-K'] .note")  # fmt: skip
         self.browser.wait_for_text("record more slots", residual)
@@ -284,7 +295,7 @@ class PageTest(unittest.TestCase):
         totals = TrainingLoad(client, "run-2", shifted_lists=1).step(1).totals
         scored = totals.accepted + totals.rejected + totals.outside_top_k
         self.assertGreater(totals.outside_top_k / scored, 0.7)
-        self.open(server, "/run/run-2")
+        self.open("/run/run-2")
         self.browser.wait_for_text("lists of other positions", outside)
         self.assertNotIn("makes it smaller", self.browser.text(outside))
         self.assertEqual(self.problems(), [])
@@ -295,7 +306,7 @@ class PageTest(unittest.TestCase):
         load = TrainingLoad(client, "b-shifted")
         for draw in range(4):
             load.step(draw, shift=1)
-        self.open(server)
+        self.open()
         self.browser.wait_for_text("✖ broken", "main")
         rows = self.browser.run("return [...document.querySelectorAll('tbody tr')].map(row => row.innerText)")
         self.assertRegex(rows[0], r"^b-shifted\s+sums, grpo, tiny\s+✖ broken\s+D is [\d.]+ nats per token\.")
@@ -309,17 +320,17 @@ class PageTest(unittest.TestCase):
                 )
                 self.assertEqual(len(set(colours)), 2, "each verdict has its colour")
                 self.browser.screenshot(f"verdicts_{name}_{'dark' if dark else 'light'}")
-        self.open(server, "/run/b-shifted")
+        self.open("/run/b-shifted")
         self.browser.wait_for_text("✖ broken", "main")
         (told, *_) = client.get_run("b-shifted").findings
         said = self.browser.text(".notice")
         for words in (told.reason, told.action, told.rule):
             self.assertIn(words, said)
         self.browser.screenshot("verdict_of_a_run")
-        self.open(server, "/run/a-new")
+        self.open("/run/a-new")
         self.browser.wait_for_text("✓ healthy", "main")
         # Ids, of a server without texts, are no fainter than texts.
-        self.open(server, f"/run/b-shifted/{load.names[0]}/0")
+        self.open(f"/run/b-shifted/{load.names[0]}/0")
         self.browser.wait("its tokens", lambda: "#" in self.browser.text(".tokens .token"))
         faint = "return [...document.querySelectorAll('.token *')].filter(e => getComputedStyle(e).opacity < 1).length"
         self.assertEqual(self.browser.run(faint), 0)
@@ -337,7 +348,7 @@ class PageTest(unittest.TestCase):
             result = subprocess.run(command, capture_output=True, text=True, timeout=60)
             self.assertEqual(result.returncode, 3, result.stdout)
             report = json.loads(subprocess.run([*command, "--json"], capture_output=True, timeout=60).stdout)
-            self.open(server, f"/run/{run}")
+            self.open(f"/run/{run}")
             self.browser.element(".diagnosis button").click()
             self.browser.wait_for_text(report["verdict"][0], ".diagnosis")
             self.browser.run("document.querySelector('.diagnosis details').open = true")
@@ -360,7 +371,7 @@ class PageTest(unittest.TestCase):
                     self.assertEqual(faint, [])
                     self.browser.screenshot(f"diagnosis_{run}_{name}_{'dark' if dark else 'light'}")
         self.assertEqual(self.browser.problems(), [])
-        self.open(server, "/run/empty")
+        self.open("/run/empty")
         self.browser.element(".diagnosis button").click()
         self.browser.wait_for_text("nothing has been evaluated", ".diagnosis")
 
@@ -391,7 +402,7 @@ class PageTest(unittest.TestCase):
             load.step(draw, prefix_curve=(), shift=30 <= draw < 40)
         for draw in range(10):
             other.step(2 * draw, prefix_curve=())
-        self.open(server, "/run/run-1")
+        self.open("/run/run-1")
         self.browser.wait_for_text(f"By draw: all {draws}", "main")
         steps = client.list_steps(load.run)
         drawn = self.chart("Accept rate")
@@ -448,7 +459,7 @@ class PageTest(unittest.TestCase):
         server, client = self.start()
         TrainingLoad(client, "run-2").step(3)
         client.create_run("run-1", seed=1, vocabulary_size=10, top_k=2)
-        self.open(server, "/run/run-1?axis=toString&beside=run-2")  # no name of an axis
+        self.open("/run/run-1?axis=toString&beside=run-2")  # no name of an axis
         self.browser.wait("run-2", lambda: self.chart("D and D_SIS")["lines"])
         drawn = self.chart("D and D_SIS")
         self.assertEqual(list(drawn["lines"]), ["run-2: D", "run-2: D_SIS"])
@@ -467,7 +478,7 @@ class PageTest(unittest.TestCase):
             before = [step.totals.mean_d for step in client.list_steps(load.run).values()]
             server.close()
             server, client = self.start(store)
-            self.open(server, "/run/run-1")
+            self.open("/run/run-1")
             self.browser.wait_for_text(f"By draw: all {len(DRAWS)}", "main")
             self.assertEqual(self.chart("D and D_SIS")["lines"]["D"], before)
             self.browser.screenshot("restarted_with_a_store")
@@ -482,7 +493,7 @@ class PageTest(unittest.TestCase):
         one, other = ("one-" + "a" * 96, "other-" + "b" * 40)
         for run in (one, other):
             TrainingLoad(client, run).step(1)
-        self.open(server, f"/run/{one}?beside={other}")
+        self.open(f"/run/{one}?beside={other}")
         self.browser.wait("both", lambda: f"{other}: D" in self.chart("D and D_SIS")["lines"])
         self.browser.run(_RECORD_WORDS)
         self.assertTrue(self.saved("D and D_SIS", "PNG", run=one).startswith(b"\x89PNG\r\n"))
@@ -500,7 +511,7 @@ class PageTest(unittest.TestCase):
         load.step(1)
         for number in range(120):
             client.create_run(f"run-{number:03}", seed=1, vocabulary_size=10, top_k=2, task=f"task {number % 7}")
-        self.open(server)
+        self.open()
         self.browser.wait_for_text("1 to 50 of 121", "main")
         names = lambda: self.browser.run(  # noqa: E731
             "return [...document.querySelectorAll('tbody tr a')].map(link => link.textContent)"
@@ -550,7 +561,7 @@ class PageTest(unittest.TestCase):
             ("/", "✖ broken"), ("/run/run-1", "Worth a closer look"), ("/server", "Serving"),
             (f"/run/run-1/{load.names[0]}/0", "#"),
         ):  # fmt: skip
-            self.open(server, place)
+            self.open(place)
             self.browser.wait_for_text(ready, "main")
             self.browser.run("for (const details of document.querySelectorAll('details')) details.open = true")
             for width in (WIDE, NARROW):
@@ -581,7 +592,7 @@ class PageTest(unittest.TestCase):
         kept = client.inspect_sequence(run, "long")
         self.assertEqual((len(kept.decisions), kept.cut_end), (kept.cut_begin, length))
         self.assertEqual(kept.annotation, about._replace(reward=0.25))
-        self.open(server, "/run/run-1/long/0/3")
+        self.open("/run/run-1/long/0/3")
         self.browser.wait_for_text("position 3", "aside")
         self.browser.wait_for_text(f"This sequence is cut: positions {kept.cut_begin} to {length - 1}", ".notice")
         self.assertEqual(self.browser.text(".annotation").split("\n"), [
@@ -591,13 +602,13 @@ class PageTest(unittest.TestCase):
         self.assertTrue(self.browser.run("return location.hash").endswith("/run/run-1/long/0/4"))
         self.browser.driver.refresh()
         self.browser.wait_for_text("position 4", "aside")
-        self.open(server, f"/run/run-1/long/0/{length - 1}")
+        self.open(f"/run/run-1/long/0/{length - 1}")
         self.browser.wait_for_text(f"Nothing is kept of position {length - 1}.", "aside")
         self.assertEqual(self.problems(), [])
 
     def test_what_is_not_in_the_loss_is_told_from_what_no_policy_generated(self):
         """By the mask that a trainer gives with its evaluation."""
-        server, client = self.start(f"--tokenizer={self.tokenizer()}")
+        server, client = self.start(tokenizer=self.tokenizer())
         run = client.create_run("run-1", seed=1, vocabulary_size=VOCABULARY, top_k=4)
         length, tool, unused = 40, slice(20, 30), slice(5, 8)
         ids = np.broadcast_to(np.arange(4, dtype=np.int32), (length, 4))
@@ -614,7 +625,7 @@ class PageTest(unittest.TestCase):
             options=sis.EvaluateOptions(mask=mask),
         )  # fmt: skip
         self.assertEqual((evaluation.totals.masked, evaluation.totals.missing), (13, 0))
-        self.open(server, f"/run/run-1/s/0/{unused.start - 1}")
+        self.open(f"/run/run-1/s/0/{unused.start - 1}")
         self.browser.wait_for_text("not in the loss 3", ".facts")
         self.assertIn("not generated 10", self.browser.text(".facts"))
         self.assertEqual(self.browser.text(".tokens .absent"), "10 × not generated by the policy")
@@ -653,7 +664,7 @@ class PageTest(unittest.TestCase):
         """Long before its calls are given up."""
         server, client = self.start()
         TrainingLoad(client, "run-1").step(1)
-        self.open(server, "/run/run-1")
+        self.open("/run/run-1")
         self.browser.wait_for_text("By draw: one so far", "main")
         self.browser.run("window.real = window.fetch; window.fetch = () => new Promise(() => {})")  # never
         self.browser.wait_for_text("No answer since", "#status")
@@ -666,18 +677,68 @@ class PageTest(unittest.TestCase):
         server, client = self.start()
         for run in ("run-1", "run-2"):
             TrainingLoad(client, run).step(1)
-        self.open(server)
+        self.open()
         self.browser.run(_SLOW)
         self.browser.run("location.hash = '#/run/run-1?beside=run-2'")
         self.browser.wait("both runs", lambda: self.browser.run("return states.includes('live')"))
         self.assertEqual(len(self.chart("D and D_SIS")["lines"]), 4)
         self.assertNotIn("silent", self.browser.run("return states"))
 
+    def test_a_page_whose_sisctl_has_ended_says_so(self):
+        _, client = self.start()
+        TrainingLoad(client, "run-1").step(1)
+        self.open("/run/run-1")
+        self.browser.wait_for_text("By draw: one so far", "main")
+        self.page.close()
+        self.browser.wait_for_text("sisctl web, which serves this page, gives no answer", ".notice")
+
+    def test_it_shows_what_whoever_started_it_may_see(self):
+        alice, bob = ("alice-" + "a" * 32, "bob-" + "b" * 32)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        identities = pathlib.Path(folder.name) / "identities"
+        identities.write_text(f"token {alice} alice trainer\ntoken {bob} bob trainer\n")
+        server, _ = self.start_server(f"--identities={identities}")
+        for token in (alice, bob):
+            with sis.Client(server.address, credentials=sis.Credentials(token=token)) as client:
+                client.create_run(f"run-of-{token.partition('-')[0]}", seed=1, vocabulary_size=10, top_k=2)
+        for token, own, other in ((alice, "run-of-alice", "run-of-bob"), (bob, "run-of-bob", "run-of-alice")):
+            self.open_page(server, SIS_TOKEN=token)
+            self.open()
+            self.browser.wait_for_text(own, "main")
+            self.assertNotIn(other, self.browser.text())
+            self.assertEqual(self.problems(), [])
+        self.open_page(server)
+        self.browser.open(self.page.url)
+        self.browser.wait_for_text("Refused", "#status")
+        self.browser.wait_for_text("The server can't answer this", ".notice")
+        self.assertNotIn("run-of-", self.browser.text())
+
+    def test_what_a_run_holds_is_exported(self):
+        _, client = self.start()
+        load = TrainingLoad(client, "run-1")
+        load.step(1)
+        self.open("/run/run-1")
+        self.browser.wait_for_text("By draw: one so far", "main")
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.browser.keep_downloads(folder.name)
+        self.browser.element("[aria-label='Export as CSV']").click()
+        self.browser.wait_for_text("Saved as run-1.csv", ".export")
+        path = pathlib.Path(folder.name) / "run-1.csv"
+        self.browser.wait("the file", lambda: path.exists() and path.stat().st_size)
+        rows = list(csv.DictReader(io.StringIO(path.read_text(), newline="")))
+        self.assertEqual(len(rows), len(load.records))
+        self.assertEqual({row["sequence"] for row in rows}, set(load.names))
+        if importlib.util.find_spec("pyarrow") is None:
+            self.browser.element("[aria-label='Export as Parquet']").click()
+            self.browser.wait_for_text("No export: export to Parquet needs pyarrow", ".export")
+
     def test_the_curve_is_of_the_last_draw_that_has_one(self):
         server, client = self.start()
         load = TrainingLoad(client, "run-1")
         load.step(1, prefix_curve=())
-        self.open(server, "/run/run-1")
+        self.open("/run/run-1")
         self.browser.wait_for_text("By draw: one so far", "main")
         self.browser.wait_for_text("No evaluation has asked for it: prefix_curve=(1, 2, 4, 8), say.", "main")
         asked = load.step(2)
@@ -693,9 +754,9 @@ class PageTest(unittest.TestCase):
         server, client = self.start()
         load = TrainingLoad(client, "run-1")
         load.step(1)
-        self.open(server, "/run/run-1")
+        self.open("/run/run-1")
         self.browser.wait_for_text("By draw: one so far", "main")
-        listen, admin = server.address, server.admin_address
+        listen = server.address
         server.kill()
         # A new client would share its connection, which doesn't know yet that the server is gone.
         client.close()
@@ -705,7 +766,7 @@ class PageTest(unittest.TestCase):
         self.browser.screenshot("stopped")
 
         # The same place, without what was in its memory.
-        again, client = self.start(f"--listen={listen}", f"--admin={admin}")
+        again, client = self.start_server(listen=listen)
         self.browser.wait_for_text("Live, updated", "#status")
         self.assertEqual(self.browser.text(".notice"), "")
         self.browser.wait_for_text("There is no run “run-1” here", "main")

@@ -115,7 +115,8 @@ class LocalServer:
 def local_server(*flags: str, cache_bytes: int = 1 << 30) -> LocalServer:
     """Starts sis_server on this machine, and returns when it is ready.
 
-    It listens on a free port of the loopback interface.
+    It listens on a free port of the loopback interface. To look at its runs in a browser:
+    `sisctl web --open --server=ADDRESS`, with its `address`.
     flags: further ones of sis_server, "--store=rocksdb:DIR" for one. FileNotFoundError if there is
     no sis_server: the wheel sis-ratio-server has one (`tools/wheels` of the repository makes it).
     """

@@ -181,8 +181,8 @@ class WebTest(unittest.TestCase):
     def test_one_diagnosis_or_export_is_made_at_a_time(self):
         begun, go_on = threading.Event(), threading.Event()
 
-        def export(run, path):
-            self.assertEqual(run.id, RUN)
+        def export(run, path, format):
+            self.assertEqual((run.id, format), (RUN, "parquet"))
             pathlib.Path(path).write_bytes(b"rows")
             begun.set()
             go_on.wait(20)
@@ -205,6 +205,7 @@ class WebTest(unittest.TestCase):
         self.assertEqual(self.json("/api/Export?run_id=nowhere", 404)["code"], "NOT_FOUND")
         for path in ("/api/Export", "/api/Diagnose?run_id="):
             self.assertEqual(self.json(path, 400)["message"], "run_id: missing")
+        self.assertIn("format: 'xls'", self.json("/api/Export?run_id=r&format=xls", 400)["message"])
 
     def test_an_export_without_its_package_says_so(self):
         with unittest.mock.patch.object(self.client, "export", side_effect=ImportError("export needs pyarrow")):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import mimetypes
 import os
-import pathlib
 import re
 import tempfile
 import threading
@@ -51,6 +50,16 @@ _STATUSES = {
     grpc.StatusCode.DEADLINE_EXCEEDED: 503,
 }
 
+# Ending of the file, and its type, by format of Client.export.
+_EXPORTS = {
+    "parquet": (".parquet", "application/vnd.apache.parquet"),
+    "csv": (".csv", "text/csv; charset=utf-8"),
+    "json": (".jsonl", "application/jsonl"),
+}
+
+# Bazel makes the files links. StaticFiles refuses those of a folder that is one itself.
+_PAGE = os.path.join(os.path.realpath(os.path.dirname(__file__)), "page")
+
 # Browsers refuse modules of another type, which some systems have for this suffix.
 mimetypes.add_type("text/javascript", ".js")
 
@@ -89,20 +98,21 @@ def make_app(client: Client, token_texts: Optional[Mapping[int, str]] = None) ->
             return JSONResponse(diagnose.diagnose_run(client, run_id).as_json())
 
     def export(request: Request) -> Response:
+        format = request.query_params.get("format", "parquet")
+        if format not in _EXPORTS:
+            raise _invalid(f"format: '{format}'; must be one of {', '.join(_EXPORTS)}")
+        ending, media_type = _EXPORTS[format]
         run = _find_run(client, _run_id(request))
-        handle, path = tempfile.mkstemp(suffix=".parquet")
+        handle, path = tempfile.mkstemp(suffix=ending)
         os.close(handle)
         try:
             with alone():
-                client.export(run, path)
+                client.export(run, path, format)
         except BaseException:
             os.remove(path)
             raise
         return FileResponse(
-            path,
-            media_type="application/vnd.apache.parquet",
-            filename=f"{run.id}.parquet",
-            background=BackgroundTask(os.remove, path),
+            path, media_type=media_type, filename=run.id + ending, background=BackgroundTask(os.remove, path)
         )
 
     def texts(request: Request) -> Response:
@@ -115,8 +125,7 @@ def make_app(client: Client, token_texts: Optional[Mapping[int, str]] = None) ->
             Route("/api/Export", export),
             Route("/api/{method}", call),
             Route("/token_texts.json", texts),
-            # Bazel and some installers make the files links.
-            Mount("/", StaticFiles(directory=pathlib.Path(__file__).parent / "page", html=True, follow_symlink=True)),
+            Mount("/", StaticFiles(directory=_PAGE, html=True, follow_symlink=True)),
         ],
         middleware=[Middleware(_OfThisMachine)],
         exception_handlers={Error: _answer_error, ImportError: _answer_missing_package},
@@ -147,8 +156,12 @@ class _OfThisMachine:
 def _run_id(request: Request) -> str:
     run_id = request.query_params.get("run_id", "")
     if not run_id:
-        raise InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, "run_id: missing")
+        raise _invalid("run_id: missing")
     return run_id
+
+
+def _invalid(message: str) -> Error:
+    return InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, message)
 
 
 def _find_run(client: Client, run_id: str) -> Run:

@@ -26,9 +26,9 @@ export async function ask(method, fields, options = {}) {
   throw new Refused(answer.status, message);
 }
 
-/** The same of a call that is answered in JSON, soon. */
-export async function call(method, fields = {}) {
-  const answer = await ask(method, fields, {signal: AbortSignal.timeout(PATIENCE_MILLISECONDS)});
+/** The same of a call that is answered in JSON. */
+export async function call(method, fields = {}, patience = PATIENCE_MILLISECONDS) {
+  const answer = await ask(method, fields, {signal: AbortSignal.timeout(patience)});
   const body = await answer.json();
   answers.dispatchEvent(new Event("answer"));
   return body;

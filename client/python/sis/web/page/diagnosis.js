@@ -4,6 +4,9 @@ import {call} from "./api.js";
 import {make, verdict as signOf} from "./elements.js";
 import {clock} from "./format.js";
 
+// Many sequences are asked for.
+const PATIENCE_MILLISECONDS = 60000;
+
 const OUTCOMES = {fault: ["✖", "fault"], clear: ["✓", "ok"], untested: ["–", "not asked"]};
 
 // What was measured, and where the limit lies; or why there was nothing to measure.
@@ -20,7 +23,7 @@ function checkItem(check) {
       check.question, make("div", {class: "note"}, measured(check)));
 }
 
-/** Shows it in `element`, asked for by the reader: it takes the server a moment. */
+/** Shows it in `element`, asked for by the reader: it takes a moment. */
 export class Diagnosis {
   constructor(runId) {
     this.runId = runId;
@@ -40,7 +43,7 @@ export class Diagnosis {
     this.button.setAttribute("aria-disabled", "true");
     this.said.replaceChildren(make("p", {}, "Asking…"));
     try {
-      this.show(await call("Diagnose", {run_id: this.runId}));
+      this.show(await call("Diagnose", {run_id: this.runId}, PATIENCE_MILLISECONDS));
     } catch (error) {
       this.said.replaceChildren(make("p", {}, `No diagnosis: ${error.message}`));
     }

@@ -4,32 +4,39 @@ import {ask} from "./api.js";
 import {make} from "./elements.js";
 import {fileName, save} from "./save.js";
 
+// Lines of JSON.
+const ENDINGS = {Parquet: "parquet", CSV: "csv", JSON: "jsonl"};
+
+/** Buttons that save it. */
 export class Export {
   constructor(runId) {
     this.runId = runId;
-    this.button = make("button", {type: "button", onclick: () => this.save()}, "Export as Parquet");
+    this.buttons = Object.keys(ENDINGS).map(format =>
+      make("button", {type: "button", "aria-label": `Export as ${format}`, onclick: () => this.save(format)}, format));
     this.said = make("p", {role: "status"});
     this.element = make("div", {class: "export"},
-        make("div", {class: "line"}, make("h2", {}, "Recorded tokens"), this.button),
+        make("div", {class: "line"}, make("h2", {}, "Recorded tokens"),
+            make("span", {class: "choices"}, "Export ", this.buttons)),
         make("p", {class: "muted"},
             "All that the server holds of this run, a row per position: recorded tokens and log-probs, and " +
             "where they are kept the decisions, ratios and current log-probs of the last evaluation."), this.said);
   }
 
-  async save() {
-    // Not disabled: it would lose the focus.
+  async save(format) {
+    // Not disabled: the button would lose the focus.
     if (this.saving) return;
     this.saving = true;
-    this.button.setAttribute("aria-disabled", "true");
+    this.buttons.forEach(button => button.setAttribute("aria-disabled", "true"));
     this.said.textContent = "Exporting…";
     try {
-      const name = fileName(this.runId, "parquet");
-      save(await (await ask("Export", {run_id: this.runId})).blob(), name);
+      const name = fileName(this.runId, ENDINGS[format]);
+      const answer = await ask("Export", {run_id: this.runId, format: format.toLowerCase()});
+      save(await answer.blob(), name);
       this.said.textContent = `Saved as ${name}.`;
     } catch (error) {
       this.said.textContent = `No export: ${error.message}`;
     }
-    this.button.removeAttribute("aria-disabled");
+    this.buttons.forEach(button => button.removeAttribute("aria-disabled"));
     this.saving = false;
   }
 }
