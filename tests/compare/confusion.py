@@ -1,15 +1,15 @@
 """What `sisctl compare` says of recordings with known faults, as the table of docs/compare.md.
 
-python3 -m tests.compare.confusion writes it there anew, with SIS_RECORDED_DATA set and sisctl built.
+PYTHONPATH=client/python python3 -m tests.compare.confusion writes it there again, with SIS_RECORDED_DATA set and
+//client/python:sis_v1 built.
 """
 
-import json
 import pathlib
 import random
 import re
-import subprocess
-import tempfile
 from collections import Counter
+
+from sis.diagnose import compare, read_file
 
 from tests.compare import recordings
 from tests.compare.cases import CASES, Case, cut
@@ -17,21 +17,15 @@ from tests.compare.cases import CASES, Case, cut
 NONE = "none"
 
 
-def said(sisctl, base, number):
+def said(base, number):
     """The report of a case."""
-    a, b = CASES[number].make(base, random.Random(number))
-    with tempfile.TemporaryDirectory() as folder:
-        files = [pathlib.Path(folder, name) for name in ("a.jsonl", "b.jsonl")]
-        for responses, file in zip((a, b), files, strict=True):
-            recordings.write(cut(responses), file)
-        result = subprocess.run([sisctl, "compare", *files, "--json"], capture_output=True, text=True, timeout=60)
-    if result.returncode not in (0, 3):
-        raise AssertionError(f"{CASES[number].made}: {result.stderr}")
-    return json.loads(result.stdout)
+    files = zip("ab", CASES[number].make(base, random.Random(number)), strict=True)
+    a, b = (read_file(name, recordings.as_text(cut(responses))) for name, responses in files)
+    return compare(a, b).as_json()
 
 
-def reports(sisctl, base):
-    return [said(sisctl, base, number) for number in range(len(CASES))]
+def reports(base):
+    return [said(base, number) for number in range(len(CASES))]
 
 
 def faults_of(report):
@@ -81,8 +75,7 @@ def rows_of(document):
 
 
 def main():
-    sisctl = "bazel-bin/client/cli/sisctl"
-    columns = {name: column(reports(sisctl, base)) for name, base in recordings.bases().items()}
+    columns = {name: column(reports(base)) for name, base in recordings.bases().items()}
     path = pathlib.Path("docs/compare.md")
     new = "\n".join(table(columns)) + "\n"
     path.write_text(re.sub(r"\| recordings of[^\n]*\n(\|[^\n]*\n)*", new, path.read_text()))

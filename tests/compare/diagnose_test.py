@@ -1,16 +1,18 @@
 """`sisctl diagnose` of runs whose trainer, engine or settings are wrong in a known way, on a real server."""
 
+import contextlib
+import io
 import json
-import pathlib
-import subprocess
+import os
+import sys
 import unittest
+from unittest import mock
 
 import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
-
-SISCTL = pathlib.Path("client/cli/sisctl")
+from sis.cli.main import run as sisctl
 VOCABULARY, LENGTH, SEQUENCES = 400, 100, 8
 
 
@@ -67,17 +69,28 @@ class DiagnoseTest(unittest.TestCase):
         )  # fmt: skip
         return run
 
+    def sisctl(self, *words):
+        """Exit code, standard output, standard error."""
+        out, err = io.TextIOWrapper(io.BytesIO(), newline=""), io.StringIO()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(mock.patch.dict(os.environ, {"SIS_ADDRESS": self.server.address, "COLUMNS": "1000"}))
+            stack.enter_context(mock.patch.object(sys, "argv", ["sisctl", *words]))
+            stack.enter_context(contextlib.redirect_stdout(out))
+            stack.enter_context(contextlib.redirect_stderr(err))
+            with self.assertRaises(SystemExit) as ended:
+                sisctl()
+        out.flush()
+        return ended.exception.code or 0, out.buffer.getvalue().decode(), err.getvalue()
+
     def diagnose(self, name):
-        command = [SISCTL, f"--server={self.server.address}", "diagnose", name]
-        text = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        result = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60)
-        self.assertIn(result.returncode, (0, 3), result.stderr)
-        report = json.loads(result.stdout)
+        text_code, text, _ = self.sisctl("diagnose", name)
+        code, out, err = self.sisctl("diagnose", name, "-o", "json")
+        self.assertIn(code, (0, 3), err)
+        report = json.loads(out)
         faults = [(check["name"], check["sequences"]) for check in report["checks"] if check["outcome"] == "fault"]
-        for code in (text.returncode, result.returncode):
-            self.assertEqual(code, 3 if faults else 0)
+        self.assertEqual([text_code, code], [3 if faults else 0] * 2)
         for sentence in report["verdict"]:
-            self.assertIn(sentence, text.stdout)
+            self.assertIn(sentence, text)
         for check in report["checks"]:
             self.assertTrue(check["setting"], check["name"])
         return faults, report
@@ -199,12 +212,11 @@ class DiagnoseTest(unittest.TestCase):
 
     def test_what_nobody_evaluated_fails(self):
         self.client.create_run("empty", seed=1, vocabulary_size=VOCABULARY, top_k=4)
-        command = [SISCTL, f"--server={self.server.address}", "diagnose"]
-        result = subprocess.run([*command, "empty"], capture_output=True, text=True, timeout=60)
-        self.assertEqual(result.returncode, 1)
-        self.assertIn("nothing has been evaluated", result.stderr)
-        self.assertEqual(subprocess.run([*command, "unknown"], capture_output=True, timeout=60).returncode, 1)
-        self.assertEqual(subprocess.run(command, capture_output=True, timeout=60).returncode, 2)
+        code, _, err = self.sisctl("diagnose", "empty")
+        self.assertEqual(code, 1)
+        self.assertIn("nothing has been evaluated", err)
+        self.assertEqual(self.sisctl("diagnose", "unknown")[0], 1)
+        self.assertEqual(self.sisctl("diagnose")[0], 2)
 
 
 if __name__ == "__main__":

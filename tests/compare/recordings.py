@@ -10,7 +10,7 @@ import os
 import pathlib
 import random
 
-TESTDATA = pathlib.Path("client/recorded/testdata")
+TESTDATA = pathlib.Path("client/python/tests/diagnose/testdata")
 # Of models that the repository does not hold; None where they are not.
 RECORDED = os.environ.get("SIS_RECORDED_DATA")
 RESPONSES = 8
@@ -36,7 +36,7 @@ class Base:
         self.noise = [value for value in self.noise if value != 0]
 
 
-def write(responses, path):
+def as_text(responses):
     """As chat completions are, a response a line."""
 
     def content(position):
@@ -47,8 +47,7 @@ def write(responses, path):
             "top_logprobs": [{"id": i, "token": f"t{i}", "logprob": value} for i, value in position.top],
         }
 
-    lines = (json.dumps({"logprobs": {"content": list(map(content, response))}}) for response in responses)
-    pathlib.Path(path).write_text("\n".join(lines) + "\n")
+    return "\n".join(json.dumps({"logprobs": {"content": list(map(content, response))}}) for response in responses)
 
 
 def _chat(path):

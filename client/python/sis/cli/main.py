@@ -6,7 +6,7 @@ from __future__ import annotations
 import typer
 
 from sis import __version__
-from sis.cli import exports, runs, sequences, server, steps, top, web
+from sis.cli import compare, diagnose, exports, runs, sequences, server, steps, top, web
 from sis.cli.failure import FAILED
 
 app = typer.Typer(
@@ -39,6 +39,8 @@ sequence_commands.command("show")(sequences.show)
 server_commands = _noun("server", "The servers themselves.")
 server_commands.command("show")(server.show)
 app.command("top")(top.top)
+app.command("diagnose")(diagnose.diagnose)
+app.command("compare")(compare.compare)
 app.command("export")(exports.export)
 app.command("web")(web.web)
 

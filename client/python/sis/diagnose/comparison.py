@@ -9,7 +9,7 @@ from sis.diagnose.compared import Compared, common_positions
 from sis.diagnose.decisions import MAX_TOP_K, Decisions, decide
 from sis.diagnose.diagnosis import Diagnosis, diagnose
 from sis.diagnose.recorded import RecordedFile
-from sis.diagnose.recordings import Recording, pair_files
+from sis.diagnose.recordings import Recording, pair_files, shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +27,7 @@ class Comparison:
     def text_of(self, token: int) -> str:
         """Returns what a file says that a token stands for; "#ID" if neither says it."""
         pair = self.compared.pair
-        text = pair.a.texts.get(token, pair.b.texts.get(token, f"#{token}"))
-        # Bytes that are no UTF-8.
-        return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        return shown(pair.a.texts.get(token, pair.b.texts.get(token, f"#{token}")))
 
     def notes(self) -> List[str]:
         """Returns sentences about the K of the decisions, where it is not what was asked for, or not all that is listed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Tuple
 
@@ -45,6 +46,11 @@ class Pair:
     b: Recording
     # Whether the files' own ids are compared, not their texts.
     by_id: bool
+
+
+def shown(text: str) -> str:
+    """Returns a text without what UTF-8 does not have: bytes that are parts of a character."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def pair_files(a: RecordedFile, b: RecordedFile) -> Pair:

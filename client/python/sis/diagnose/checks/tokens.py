@@ -9,7 +9,7 @@ import numpy as np
 
 from sis.diagnose.check import AT_MOST, Check
 from sis.diagnose.lists import Lists
-from sis.diagnose.recordings import Pair, Recording
+from sis.diagnose.recordings import Pair, Recording, shown
 
 # A tokenizer's own letters for what can't be seen, which some engines decode and others don't.
 _LETTERS = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n", "\ufffd": ""})
@@ -40,7 +40,7 @@ def check_token_texts(pair: Pair) -> Check:
         if a == b:
             continue
         different += 1
-        example = example or f'; {token} is "{a}" and "{b}"'
+        example = example or f'; {token} is "{shown(a)}" and "{shown(b)}"'
     if not pair.by_id or both < enough:
         return check.untested("too few tokens have an id and a text in both files")
     return check.decide(different / both, f"The tokenizers differ: the same ids stand for other texts{example}.")
@@ -133,7 +133,7 @@ def check_segmentation(pair: Pair) -> Check:
             continue
         alike += 1
         example = example or (
-            f'; in sequence {i} at position {first} "{a[first]}" and "{b[first]}" begin the same text'
+            f'; in sequence {i} at position {first} "{shown(a[first])}" and "{shown(b[first])}" begin the same text'
         )
     if parted == 0:
         return check.untested("no two texts part")

@@ -1,0 +1,122 @@
+"""What a diagnosis says, for people."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from sis.cli.output import Rows
+
+if TYPE_CHECKING:
+    from sis.diagnose import Check, Comparison, Diagnosis
+
+_OUTCOMES = {"clear": Text("ok", "green"), "fault": Text("FAULT", "bold red"), "untested": Text("-")}
+_MOST_SEQUENCES = 8
+# Of Decisions.summary.
+_TITLES = {
+    "top_k": "K, tokens per record",
+    "positions": "positions",
+    "unscored": "unscored",
+    "accepted": "accepted",
+    "rejected": "rejected",
+    "outside_top_k": "outside top-K",
+    "accept_rate": "accept rate",
+    "mean_acceptance_probability": "mean acceptance probability",
+    "mean_d": "D per token (nats)",
+    "mean_d_sis": "D_SIS per token (nats)",
+    "mean_k3": "k3 per token (nats)",
+    "mean_log_envelope": "mean log-envelope (nats)",
+    "mean_residual_mass": "mean residual mass",
+}
+
+
+def diagnosis_parts(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    """Verdict, checks and profile."""
+    for sentence in diagnosis.verdict:
+        yield Text(sentence)
+    yield ""
+    questions = Rows("", "QUESTION", "MEASURED", "A FAULT IF", left=("", "QUESTION", "A FAULT IF"))
+    for check in diagnosis.checks:
+        questions.add(_OUTCOMES[check.outcome], check.question, *_measured(check))
+    yield questions
+    yield ""
+    yield _profile(diagnosis)
+    yield ""
+
+
+def _measured(check: Check) -> Sequence[str]:
+    if check.outcome == "untested":
+        return "", check.finding
+    side = "at least" if check.fault_if == "at_least" else "at most"
+    return "-" if math.isnan(check.value) else f"{check.value:.3g}", f"{side} {check.limit:g}"
+
+
+def _number(value: float, digits: int = 4) -> str:
+    return f"{value:.{digits}f}" if math.isfinite(value) else "-"
+
+
+def _profile(diagnosis: Diagnosis) -> Rows:
+    """By position, and of the sequences those with the largest D."""
+    rows = Rows("WHERE", "POSITIONS", "D", "LISTS", left=("WHERE",))
+    sequences = [row for row in diagnosis.profile.sequences if not math.isnan(row.d)]
+    sequences.sort(key=lambda row: -row.d)
+    named = [(f"positions {row.first}-{row.last}", row) for row in diagnosis.profile.positions]
+    named += [(f"sequence {row.first}", row) for row in sequences[:_MOST_SEQUENCES]]
+    for name, row in named:
+        rows.add(name, row.positions, _number(row.d), _number(row.total_variation))
+    return rows
+
+
+def comparison_parts(comparison: Comparison, positions: int) -> Iterator[RenderableType]:
+    """Everything about two files; of their positions those with the largest abs(log w), so many."""
+    compared = comparison.compared
+    yield Text(f"A: {comparison.a_name}\nB: {comparison.b_name}")
+    yield Text(f"{len(compared.counts)} sequences, {len(compared)} positions in the same context\n")
+    yield from diagnosis_parts(comparison.diagnosis)
+    summary = Rows("BEHAVIOUR, THEN CURRENT", "A, B", "B, A", left=("BEHAVIOUR, THEN CURRENT",))
+    a_to_b, b_to_a = comparison.a_to_b.summary(), comparison.b_to_a.summary()
+    for name, title in _TITLES.items():
+        cells = (made[name] for made in (a_to_b, b_to_a))
+        summary.add(
+            title, *("-" if cell is None else str(cell) if isinstance(cell, int) else _number(cell, 6) for cell in cells)
+        )
+    yield summary
+    for note in comparison.notes():
+        yield Text(note)
+    yield from _positions(comparison, positions)
+
+
+def _positions(comparison: Comparison, count: int) -> Iterator[RenderableType]:
+    compared, decided = comparison.compared, comparison.a_to_b
+    deviations = [-1.0 if math.isnan(value) else abs(value) for value in decided.log_ratios.tolist()]
+    shown = sorted(sorted(range(len(compared)), key=lambda at: -deviations[at])[:count])
+    if not shown:
+        return
+    yield Text(
+        "\nAll positions, in nats:"
+        if len(shown) == len(compared)
+        else f"\nThe {len(shown)} positions with the largest |log w|, in nats:"
+    )
+    rows = Rows(
+        "SEQUENCE", "POSITION", "LOG P A", "LOG P B", "LOG W", "LISTS", "A", "DECISION", "TOKEN",
+        left=("DECISION", "TOKEN"), first_to_go=("LISTS", "A", "LOG P A", "LOG P B"),
+    )  # fmt: skip
+    for at in shown:
+        log_prob, log_ratio = compared.pair.a.sampled_log_probs[compared.at_a[at]], decided.log_ratios[at]
+        rows.add(
+            int(compared.sequences[at]),
+            int(compared.positions[at]),
+            _number(float(log_prob)),
+            _number(float(log_prob + log_ratio)),
+            _number(float(log_ratio)),
+            _number(float(compared.total_variations[at])),
+            _number(float(decided.acceptance_probabilities[at])),
+            decided.name(at),
+            # In quotation marks: the text of a token may hold anything.
+            json.dumps(comparison.text_of(int(compared.a_sampled[at])), ensure_ascii=False),
+        )
+    yield rows

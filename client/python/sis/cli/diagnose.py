@@ -1,0 +1,71 @@
+"""sisctl diagnose."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+from rich.text import Text
+
+from sis.cli.connection import Connection, connected
+from sis.cli.failure import FAULT_FOUND
+from sis.cli.output import OUTPUT, Output, console, print_json
+from sis.cli.runs import RUN
+from sis.cli.verdicts import finding_texts, verdict_text
+
+if TYPE_CHECKING:
+    from sis.diagnose import RunDiagnosis
+
+
+@connected
+def diagnose(connection: Connection, run: str = RUN, output: Output = OUTPUT) -> None:
+    """Says what is wrong with a run, and what to look at.
+
+    \b
+    First the server's verdict, as of sisctl run show. Then the last evaluated values of a sample of
+    sequences, which the server keeps (--inspected_bytes), go through the questions of sisctl compare:
+    A is the behaviour policy, as the run recorded it, B the current one, as it was evaluated. Sequences
+    of the last draw are asked, and of earlier ones as long as there are fewer than 4000 positions.
+    Evaluations in the form REDUCED tell nothing of single recorded tokens, and leave most questions
+    open.
+
+    \b
+    Exit codes: 0 no fault found and a healthy verdict; 1 failed; 2 wrong usage; 3 else. See
+    docs/compare.md.
+
+    \b
+    Examples:
+      sisctl diagnose math-7b
+      sisctl diagnose math-7b -o json | jq '.checks[] | select(.outcome == "fault")'
+    """
+    from sis.diagnose import diagnose_run
+
+    with connection.whole() as client:
+        diagnosis = diagnose_run(client, run)
+        if output is Output.json:
+            print_json(diagnosis.as_json())
+        else:
+            console.print(Text("by the rules of the alerts: ").append_text(verdict_text(diagnosis.status.verdict)))
+            for finding in finding_texts(diagnosis.status):
+                console.print(finding)
+            console.print("")
+            _print_tokens(diagnosis)
+    if diagnosis.fault:
+        raise typer.Exit(FAULT_FOUND)
+
+
+def _print_tokens(diagnosis: RunDiagnosis) -> None:
+    from sis.cli.checks import diagnosis_parts
+
+    if not diagnosis.sequences:
+        console.print(Text("\n".join(diagnosis.tokens.verdict)))
+        return
+    console.print(
+        Text(
+            f"A: the behaviour policy of run {diagnosis.status.run.id}, as recorded\n"
+            f"B: the current policy, as last evaluated\nsequences: {len(diagnosis.sequences)}\n"
+        )
+    )
+    for part in diagnosis_parts(diagnosis.tokens):
+        console.print(part)
+    console.print(Text(f"sequences in the order of their numbers: {', '.join(diagnosis.sequences)}"))
