@@ -120,7 +120,7 @@ class CliTest(unittest.TestCase):
     def test_help(self):
         for noun, verbs in {
             "run": ["list", "show", "inspect", "delete"], "step": ["list", "show"], "sequence": ["list", "show"],
-            "server": ["show"], "top": [""], "export": [""], "web": [""],
+            "server": ["show"], "top": [""], "diagnose": [""], "export": [""], "web": [""],
         }.items():  # fmt: skip
             self.assertIn(noun, self.done("--help"))
             for verb in verbs:
