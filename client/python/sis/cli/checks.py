@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Iterator, Sequence
+from typing import TYPE_CHECKING, Iterator, Sequence, Union
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -80,14 +80,15 @@ def comparison_parts(comparison: Comparison, positions: int) -> Iterator[Rendera
     summary = Rows("BEHAVIOUR, THEN CURRENT", "A, B", "B, A", left=("BEHAVIOUR, THEN CURRENT",))
     a_to_b, b_to_a = comparison.a_to_b.summary(), comparison.b_to_a.summary()
     for name, title in _TITLES.items():
-        cells = (made[name] for made in (a_to_b, b_to_a))
-        summary.add(
-            title, *("-" if cell is None else str(cell) if isinstance(cell, int) else _number(cell, 6) for cell in cells)
-        )
+        summary.add(title, *(_cell(made[name]) for made in (a_to_b, b_to_a)))
     yield summary
     for note in comparison.notes():
         yield Text(note)
     yield from _positions(comparison, positions)
+
+
+def _cell(value: Union[int, float, None]) -> str:
+    return "-" if value is None else str(value) if isinstance(value, int) else _number(value, 6)
 
 
 def _positions(comparison: Comparison, count: int) -> Iterator[RenderableType]:

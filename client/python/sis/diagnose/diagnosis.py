@@ -82,12 +82,12 @@ def diagnose(compared: Compared) -> Diagnosis:
 
 
 def diagnose_tokens(compared: Compared, left_out: List[LeftOut], filtered: str) -> Diagnosis:
-    """Asks the same of tokens that a run has recorded, A, and evaluated, B: questions that only files have are left out,
-    and others asked, of mass, age and padding.
+    """Asks the same of tokens that a run has recorded, A, and evaluated, B: questions that only files have are left
+    out, and others asked, of mass, age and padding.
 
     Args:
-        filtered: The recorded sampling's filter, like "top_p 0.8", or empty. Differences that it explains are not blamed
-            on anything else.
+        filtered: The recorded sampling's filter, like "top_p 0.8", or empty. Differences that it explains are not
+            blamed on anything else.
     """
     whole = Part.whole(compared)
     diagnosis = Diagnosis(measure(whole), profile_of(whole), left_out)
@@ -129,7 +129,7 @@ def _dismiss(checks: Sequence[Check], why: str) -> None:
 
 
 def _ask(part: Part) -> List[Check]:
-    """Asks whether positions correspond, and then whether their log-probs are of one kind, and how far they are apart."""
+    """Asks whether positions correspond, whether their log-probs are of one kind, and how far they are apart."""
     bias, biased = check_bias(part)
     checks = [
         check_tokens_shifted(part), check_lists_shifted(part), check_sampled_shifted(part), check_sampled_column(part),

@@ -64,10 +64,10 @@ class RunDiagnosis:
 
 
 def diagnose_run(client: Client, run_id: str) -> RunDiagnosis:
-    """Asks for all kept sequences of the last draw, and for earlier ones as long as there are fewer than 4000 positions.
+    """Asks for all kept sequences of the last draw, and for earlier ones while there are fewer than 4000 positions.
 
-    Sequences that are forgotten meanwhile are left out, and those that would bring more than 131072 positions, with what
-    lies before the first one kept.
+    Sequences that are forgotten meanwhile are left out, and those that would bring more than 131072 positions, with
+    what lies before the first one kept.
 
     Raises:
         sis.NotFound: The run is unknown, or it is healthy and nothing that was evaluated is kept.
@@ -149,8 +149,8 @@ def _filter_of(sampling: Optional[Sampling]) -> str:
 
 
 def compare_inspected(inspections: Sequence[SequenceInspection]) -> Tuple[Compared, List[LeftOut]]:
-    """Returns tokens that a server has inspected as a pair of recordings: A is the behaviour policy, as the run recorded
-    it, B the current one, as it was evaluated. Then positions without a ratio, by the server's decision."""
+    """Returns tokens that a server has inspected as a pair of recordings: A is the behaviour policy, as the run
+    recorded it, B the current one, as it was evaluated. Then positions without a ratio, by the server's decision."""
     columns: Dict[str, List[np.ndarray]] = {name: [] for name in _COLUMNS}
     # Tokens of both lists: position, id, and log-probs of A and B.
     rows: List[np.ndarray] = [np.zeros(0, np.int64)]

@@ -55,8 +55,8 @@ def _differences(part: Part) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns ids, whether the text has the token already, and how much B's log-prob is above A's, beyond what
     normalisers and temperature explain: nats, less the median of the position's tokens.
 
-    Nothing of positions without three tokens in common. A token that only one file lists counts, if it would have had to
-    be in the other list by `surely_missed`, with the least difference that it must have.
+    Nothing of positions without three tokens in common. A token that only one file lists counts, if it would have had
+    to be in the other list by `surely_missed`, with the least difference that it must have.
     """
     surely_missed = 0.3  # nats
     compared = part.compared

@@ -74,6 +74,6 @@ def check_outliers(part: Part) -> Check:
     return check.decide(
         root / median if median > 0 else check.limit,
         f"The differences are those of {beyond} of {len(noise)} positions, with more than {far:.2g} nats; half of all "
-        f"have less than {median:.2g}. That is no noise of weights or arithmetic, which is everywhere: other experts were "
-        "routed to, or single steps went another way.",
+        f"have less than {median:.2g}. That is no noise of weights or arithmetic, which is everywhere: other experts "
+        "were routed to, or single steps went another way.",
     )

@@ -54,6 +54,6 @@ def check_penalty(part: Part, biased: Sequence[int]) -> Check:
     this, other = ("B", "A") if mean < 0 else ("A", "B")
     return check.decide(
         abs(mean) - 4 * moved.standard_error if alike else 0.0,
-        f"The log-probs are of different kinds: {this} gives tokens that the text has already {abs(mean):.2f} nats less "
-        f"than {other} does. A repetition, presence or frequency penalty is applied on one side only.",
+        f"The log-probs are of different kinds: {this} gives tokens that the text has already {abs(mean):.2f} nats "
+        f"less than {other} does. A repetition, presence or frequency penalty is applied on one side only.",
     )

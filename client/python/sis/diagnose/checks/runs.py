@@ -37,8 +37,8 @@ def check_coverage(compared: Compared) -> Check:
     return check.decide(
         residual,
         f"K is too small: {top_k} recorded tokens leave out {100 * left_out:.0f}% of the behaviour policy's mass and "
-        f"{100 * residual:.0f}% of the current one's, and {100 * outside / count:.0f}% of the sampled tokens, which are "
-        "never accepted.",
+        f"{100 * residual:.0f}% of the current one's, and {100 * outside / count:.0f}% of the sampled tokens, which "
+        "are never accepted.",
     )
 
 
@@ -51,8 +51,8 @@ def check_zeros(compared: Compared) -> Check:
         "D per token in nats where at least 8 recorded log-probs in a row are exactly 0",
         0.1,
         "a policy that is certain of a token is so on both sides",
-        "what writes the records: log-probs of 0.0 are often padding of tokens that were not sampled, or were tokenized "
-        "again",
+        "what writes the records: log-probs of 0.0 are often padding of tokens that were not sampled, or were "
+        "tokenized again",
     )
     is_zero = compared.has_ratio & (compared.pair.a.given[compared.at_a] == 0)
     # Ranges of zeros, each within its sequence.
@@ -115,6 +115,6 @@ def check_staleness(compared: Compared) -> Check:
         return check.clear()
     return check.decide(
         stale.mean - 2 * stale.standard_error,
-        f"The tokens are too old: those of the current version have D = {fresh.mean:.2g} nats per token, those behind it "
-        f"{stale.mean:.2g}.",
+        f"The tokens are too old: those of the current version have D = {fresh.mean:.2g} nats per token, those behind "
+        f"it {stale.mean:.2g}.",
     )

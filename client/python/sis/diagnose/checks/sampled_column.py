@@ -43,8 +43,8 @@ def check_sampled_column(part: Part) -> Check:
         is_column = int((most_probable & contradicts).sum()) * 2 > count
         check.decide(
             share,
-            f"In {name} the sampled token's log-prob is not the one that its list gives it or leaves for it, at {count} "
-            f"of {of} positions"
+            f"In {name} the sampled token's log-prob is not the one that its list gives it or leaves for it, at "
+            f"{count} of {of} positions"
             + (
                 ", but that of the most probable token: the wrong column was taken of a list sorted by rank."
                 if is_column

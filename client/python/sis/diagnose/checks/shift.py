@@ -69,8 +69,8 @@ def check_tokens_shifted(part: Part) -> Check:
     ratio = best_equal / (unshifted + 1)
     return check.decide(
         min(ratio, 1.0) if best_equal < enough else ratio,
-        f"The files are shifted by {_tokens(best)}: {'B' if best > 0 else 'A'} has {_tokens(best)} more at the start of "
-        "its sequences.",
+        f"The files are shifted by {_tokens(best)}: {'B' if best > 0 else 'A'} has {_tokens(best)} more at the start "
+        "of its sequences.",
     )
 
 
@@ -79,8 +79,8 @@ def check_lists_shifted(part: Part) -> Check:
     check = Check(
         "lists_shifted",
         "Do lists stand at the positions of their tokens?",
-        "total variation of the lists (of tokens in both, if a file holds the other's tokens) with the best shift, over "
-        "that without",
+        "total variation of the lists (of tokens in both, if a file holds the other's tokens) with the best shift, "
+        "over that without",
         0.5,
         "engines that differ numerically have 3 and more, shifted lists below 0.05",
         "the slice of the logits: those of position t - 1 give the probabilities of token t",

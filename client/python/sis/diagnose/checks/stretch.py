@@ -18,8 +18,8 @@ def check_stretch(part: Part) -> Check:
         "total variation of the lists in the stretch of positions where it is largest, less that elsewhere",
         0.4,
         "numerical noise gives below 0.15, what differs everywhere below 0.3",
-        "prefix caching and how long prompts are cut, at the start; sliding windows, the longest context and the scaling "
-        "of positions, at the end",
+        "prefix caching and how long prompts are cut, at the start; sliding windows, the longest context and the "
+        "scaling of positions, at the end",
     )
     compared, at = part.compared, part.positions
     # How far the files are apart at each position, from 0 to 1.
