@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Callable, Iterable, Iterator, Mapping, Tuple
+import time
+from typing import TYPE_CHECKING, Callable, Iterable, Iterator, Mapping, Optional, Tuple
 
 import typer
 from rich.console import RenderableType
@@ -22,8 +23,13 @@ DRAW = typer.Argument("latest", metavar="[DRAW]", show_default=False, help="Numb
 
 
 @connected
-def list_steps(connection: Connection, run: str = RUN, output: Output = OUTPUT) -> None:
-    """Lists the draws whose totals are kept, oldest first.
+def list_steps(
+    connection: Connection,
+    run: str = RUN,
+    last: Optional[int] = typer.Option(None, min=1, show_default=False, help="Only the last draws, so many."),
+    output: Output = OUTPUT,
+) -> None:
+    """Lists the draws whose totals are kept, oldest first: the last 4,096, or fewer.
 
     \b
     A step is all evaluations of one draw, over all ranks. D, D_SIS and LOG_M are means over the
@@ -31,16 +37,17 @@ def list_steps(connection: Connection, run: str = RUN, output: Output = OUTPUT) 
 
     \b
     Examples:
-      sisctl step list math-7b
+      sisctl step list math-7b --last 20
       sisctl step list math-7b -o json | jq '.steps[] | {draw, d: .totals.d}'
     """
     with connection.whole() as client:
         steps = client.list_steps(find_run(client, run).run)
+        shown = list(steps.items())[-(last or len(steps)) :]
         if output is Output.json:
-            kept = [{"draw": draw, **vars(step)} for draw, step in steps.items()]
+            kept = [{"draw": draw, **vars(step)} for draw, step in shown]
             print_json({"steps": kept, "unanswered": steps.unanswered})
         else:
-            console.print(step_table(steps.items()))
+            console.print(step_table(shown))
 
 
 @connected
@@ -86,13 +93,14 @@ def missing_share(totals: Totals) -> float:
 def step_table(steps: Iterable[Tuple[int, Step]]) -> Rows:
     """A row for each draw."""
     rows = Rows(
-        "DRAW", "TOKENS", "ACCEPT", "EXPECTED", "D/TOKEN", "D_SIS", "LOG_M", "RESIDUAL", "K3", "MISSING",
-        first_to_go=["LOG_M", "EXPECTED", "K3"],
+        "DRAW", "ENDED", "TOKENS", "ACCEPT", "EXPECTED", "D/TOKEN", "D_SIS", "LOG_M", "RESIDUAL", "K3", "MISSING",
+        first_to_go=["ENDED", "LOG_M", "EXPECTED", "K3"],
     )  # fmt: skip
     for draw, step in steps:
         totals = step.totals
         rows.add(
             draw,
+            time.strftime("%m-%d %H:%M", time.localtime(step.ended_at)),
             count_text(seen(totals)),
             share_text(totals.accept_rate),
             share_text(totals.mean_expected_acceptance),

@@ -18,7 +18,7 @@ from sis.cli.steps import correction_table, missing_share, prefix_table, seen, s
 from sis.cli.verdicts import finding_texts, reason_text, verdict_text
 
 if TYPE_CHECKING:
-    from sis import Client, RunStatus, Step, Steps, Totals
+    from sis import Client, Run, RunStatus, Step, Totals
 
 # Rows of the table of draws, and draws of a curve.
 _TABLE_DRAWS = 12
@@ -61,19 +61,20 @@ def top(
     """
     from sis import Error
 
+    steps = _LastSteps()
     if once or not console.is_terminal:
         with connection.whole() as client:
-            console.print(_frame(connection, client, run))
+            console.print(_frame(connection, client, run, steps))
         return
     with connection.client() as client:
-        shown = _frame(connection, client, run)
+        shown = _frame(connection, client, run, steps)
         answered = time.strftime("%H:%M:%S")
         with Live(shown, console=console, screen=True, auto_refresh=False) as live:
             try:
                 while True:
                     time.sleep(interval)
                     try:
-                        shown = _frame(connection, client, run)
+                        shown = _frame(connection, client, run, steps)
                         answered = time.strftime("%H:%M:%S")
                         live.update(shown, refresh=True)
                     except Error as error:
@@ -83,13 +84,26 @@ def top(
                 pass
 
 
-def _frame(connection: Connection, client: Client, run: Optional[str]) -> RenderableType:
+class _LastSteps:
+    """The last draws of a run. Older ones, which change no more, are listed only once."""
+
+    def __init__(self) -> None:
+        self._after: Optional[int] = None
+
+    def of(self, client: Client, run: Run) -> List[Tuple[int, Step]]:
+        steps = list(client.list_steps(run, after=self._after).items())
+        if len(steps) > _CURVE_DRAWS:
+            self._after = steps[-_CURVE_DRAWS - 1][0]
+        return steps[-_CURVE_DRAWS:]
+
+
+def _frame(connection: Connection, client: Client, run: Optional[str], steps: _LastSteps) -> RenderableType:
     states = zip(connection.addresses, client.get_servers())
     servers = [server_text(address, state) for address, state in states]
     if run is None:
         return Group(*servers, "", _runs(client.list_runs()))
     status = find_run(client, run)
-    return Group(*servers, "", *_run(status, client.list_steps(status.run)))
+    return Group(*servers, "", *_run(status, steps.of(client, status.run)))
 
 
 def _runs(runs: List[RunStatus]) -> RenderableType:
@@ -123,7 +137,7 @@ def _runs(runs: List[RunStatus]) -> RenderableType:
     return Group(rows, *([""] if findings else []), *findings)
 
 
-def _run(status: RunStatus, steps: Steps) -> Iterator[RenderableType]:
+def _run(status: RunStatus, last: List[Tuple[int, Step]]) -> Iterator[RenderableType]:
     config = status.run.config
     labels = ", ".join(filter(None, (config.task, config.algorithm, config.model)))
     yield Text.assemble((status.run.id, "bold"), "  ", verdict_text(status.verdict), f"  {labels}")
@@ -135,10 +149,9 @@ def _run(status: RunStatus, steps: Steps) -> Iterator[RenderableType]:
     yield from findings
     if findings:
         yield ""
-    if not steps:
+    if not last:
         yield "Nothing evaluated yet."
         return
-    last = list(steps.items())[-_CURVE_DRAWS:]
     yield _curves([step for _, step in last])
     yield ""
     yield step_table(reversed(last[-_TABLE_DRAWS:]))

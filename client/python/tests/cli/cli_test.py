@@ -135,7 +135,7 @@ class CliTest(unittest.TestCase):
             (["run", "show", "r"], r"(?s)top-K +4 .*task +sums \[x\].*sequences +5, 1 sealed, \d unread.*last draw +2"),
             (["run", "inspect", "r"], r"(?s)SEQUENCE .*LARGEST \|LOG W\|.*MOST REJECTED FIRST"),
             (["server", "show"], r"sis_server \d+\.\d+\.\d+  serving  for .* backend .*\n  cache .*\n  recorded "),
-            (["step", "list", "r"], r"DRAW +TOKENS.*MISSING *\n +1 .*\n +2 .*\n$"),
+            (["step", "list", "r"], r"DRAW +ENDED +TOKENS.*MISSING *\n +1 .*\n +2 .*\n$"),
             (["step", "show", "r"], r"(?s)draw +2 .*masked +2 .*missing: never arrived +3.*TOP-K.*plain .*ahead"),
             (["step", "show", "r", "1"], r"draw +1 "),
             (["sequence", "list", "r"], r"(?m)^gap +2 +6 +2 +no +(yes|no) +4 +\d+ *$"),
@@ -159,7 +159,8 @@ class CliTest(unittest.TestCase):
         self.assertEqual(self.json("run", "list"), {"runs": [told], "unanswered": []})
         steps = self.json("step", "list", "r")["steps"]
         self.assertEqual([step["draw"] for step in steps], [1, 2])
-        self.assertEqual(self.json("step", "show", "r"), steps[-1])
+        self.assertEqual(self.json("step", "list", "r", "--last", "1")["steps"], steps[1:])
+        self.assertEqual({**self.json("step", "show", "r"), "distributions": None}, steps[-1])
         self.assertEqual(steps[0]["totals"], vars(self.client.get_step(self.run_, 1).totals))
         self.assertEqual(steps[0]["missing"], {"never_arrived": 3})
         listed = self.json("sequence", "list", "r")
