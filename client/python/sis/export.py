@@ -16,7 +16,7 @@ import itertools
 import json
 import os
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, NamedTuple
-from typing import Optional, Sequence, Tuple
+from typing import Optional, Sequence, Set, Tuple
 
 import grpc
 import numpy as np
@@ -152,14 +152,14 @@ def write_to(client: Client, run: Run, file: BinaryIO, format: str = "parquet") 
     """Client.export to an open file, which stays open."""
     if format not in FORMATS:
         raise ValueError(f"format is {format!r}, must be one of {', '.join(FORMATS)}")
-    sequences = set()
+    sequences: Set[SequenceRef] = set()
     positions = 0
 
     def counted() -> Iterator[_Batch]:
         nonlocal positions
         for parts, rows in _read(client, run):
             yield rows
-            sequences.update((part.slice.sequence, part.slice.attempt) for part in parts)
+            sequences.update(part.listed.sequence for part in parts)
             positions += len(rows["position"].values)
 
     FORMATS[format](file, counted())

@@ -95,6 +95,16 @@ class PackageTest(unittest.TestCase):
                 for test in RUN if name in ("oldest", "newest") else ():
                     self.done(self.python(TESTS / test, PYTHONPATH=str(TESTS)))
 
+    def test_the_command_line_tool(self):
+        self.done(self.pip("install", "-q", self.wheel()))
+        sisctl = self.folder / "clean/bin/sisctl"
+        self.assertEqual(run(sisctl, "--help").stderr, "sisctl needs typer: pip install 'sis-ratio[cli]'\n")
+        self.done(self.pip("install", "-q", "sis-ratio[cli]"))
+        self.assertIn("sequence", self.done(run(sisctl, "--help")))
+        refused = run(sisctl, "run", "list", "--server=127.0.0.1:1")
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("UNAVAILABLE", refused.stderr)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -8,7 +8,7 @@ import functools
 import inspect
 import sys
 import typing
-from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional
 
 import typer
 
@@ -120,6 +120,22 @@ def find_run(client: Client, run_id: str) -> RunStatus:
         if status.run.id == run_id:
             return status
     raise NotFound(status_code(5), f"run '{run_id}' is unknown")
+
+
+def complete_run(ctx: typer.Context, incomplete: str) -> List[str]:
+    """The ids of runs that begin so, of the servers that the command line names."""
+    from sis import Error
+
+    given: Dict[str, Any] = {field.name: ctx.params.get(field.name) for field in dataclasses.fields(Connection)}
+    connection = Connection(**given)
+    try:
+        with connection.client(timeout=2.0) as client:
+            return [status.run.id for status in client.list_runs() if status.run.id.startswith(incomplete)]
+    except (Error, typer.Exit):
+        return []
+
+
+RUN = typer.Argument(..., metavar="RUN", help="Id of the run.", autocompletion=complete_run)
 
 
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,9 +8,8 @@ from typing import Optional
 
 import typer
 
-from sis.cli.connection import Connection, connected, find_run
+from sis.cli.connection import RUN, Connection, connected, find_run
 from sis.cli.failure import fail, need
-from sis.cli.runs import RUN
 
 
 class Format(str, enum.Enum):

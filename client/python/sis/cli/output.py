@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import json
 import math
-from typing import Any, Iterable, List, Sequence, Union
+from typing import Any, Iterable, List, Sequence, Tuple, Union
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -94,7 +94,7 @@ def _text(cell: Cell) -> Text:
     return cell if isinstance(cell, Text) else Text(str(cell))
 
 
-def properties(rows: Iterable[Sequence[Cell]]) -> Table:
+def properties(rows: Iterable[Tuple[str, Cell]]) -> Table:
     """Names and values."""
     made = Table(box=None, pad_edge=False, show_header=False)
     made.add_column(no_wrap=True)

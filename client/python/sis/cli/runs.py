@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from typing import List, Tuple
+
 import typer
 
-from sis.cli.connection import Connection, connected, find_run
-from sis.cli.failure import fail
-from sis.cli.output import OUTPUT, Output, Rows, bytes_text, console, count_text, print_json, properties
+from sis.cli.connection import RUN, Connection, connected, find_run
+from sis.cli.output import OUTPUT, Cell, Output, Rows, bytes_text, console, count_text, print_json, properties
 from sis.cli.verdicts import finding_texts, verdict_text
-
-RUN = typer.Argument(..., metavar="RUN", help="Id of the run.")
 
 
 @connected
@@ -61,13 +60,13 @@ def show(connection: Connection, run: str = RUN, output: Output = OUTPUT) -> Non
             print_json(status)
             return
         config = status.run.config
-        rows = [
+        rows: List[Tuple[str, Cell]] = [
             ("run", status.run.id),
             ("incarnation", status.run.incarnation),
             ("seed", config.seed),
             ("vocabulary size", config.vocabulary_size),
             ("top-K", config.top_k),
-            ("mass", config.mass or "whole sets"),
+            ("mass", f"{config.mass:g}" if config.mass else "whole sets"),
             ("time to live", f"{config.time_to_live:g} s" if config.time_to_live else "no limit"),
             ("maximum staleness", "no limit" if config.max_staleness is None else config.max_staleness),
             ("byte quota", bytes_text(config.byte_quota) if config.byte_quota else "the server's budget"),

@@ -10,10 +10,9 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from sis.cli.connection import Connection, connected, find_run
+from sis.cli.connection import RUN, Connection, connected, find_run
 from sis.cli.failure import fail
 from sis.cli.output import OUTPUT, Output, Rows, console, number_text, print_json, share_text
-from sis.cli.runs import RUN
 from sis.cli.verdicts import reason_text
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sis.cli.connection import Connection, connected, find_run
+from sis.cli.connection import Connection, complete_run, connected, find_run
 from sis.cli.output import Rows, bytes_text, console, count_text, number_text, share_text
 from sis.cli.server import server_text
 from sis.cli.steps import correction_table, missing_share, prefix_table, seen, step_table
@@ -42,7 +42,9 @@ _QUANTITIES: Tuple[Tuple[str, Callable[["Totals"], float], Callable[[float], str
 @connected
 def top(
     connection: Connection,
-    run: Optional[str] = typer.Argument(None, metavar="[RUN]", show_default=False, help="Only this run, in detail."),
+    run: Optional[str] = typer.Argument(
+        None, metavar="[RUN]", show_default=False, help="Only this run, in detail.", autocompletion=complete_run
+    ),
     once: bool = typer.Option(False, "--once", help="Print what there is now, and end. So does a pipe or a file."),
     interval: float = typer.Option(2.0, min=0.1, max=3600, help="Time between two looks, in seconds."),
 ) -> None:

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import unittest
+import warnings
 from unittest import mock
 
 import numpy as np
@@ -99,6 +100,9 @@ class CliTest(unittest.TestCase):
         out, err = io.TextIOWrapper(io.BytesIO(), newline=""), io.StringIO()
         environment = {"SIS_ADDRESS": server or self.server.address, "COLUMNS": "100"}
         with contextlib.ExitStack() as stack:
+            stack.enter_context(warnings.catch_warnings())
+            # Typer 0.7 warns of its own names.
+            warnings.simplefilter("ignore", DeprecationWarning)
             stack.enter_context(mock.patch.dict(os.environ, environment))
             stack.enter_context(mock.patch.object(sys, "argv", ["sisctl", *map(str, words)]))
             stack.enter_context(mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode()))))
@@ -128,6 +132,12 @@ class CliTest(unittest.TestCase):
                 for part in ("Examples:", f"sisctl {noun} {verb}".rstrip(), "--server", "--token-file"):
                     self.assertIn(part, shown)
         self.assertEqual(self.done("--version"), f"sisctl {sis.__version__}\n")
+
+    def test_completion(self):
+        for words, completed in (("sisctl se", ["sequence", "server"]), ("sisctl run d", ["delete"]), ("sisctl run show ", ["r"])):
+            asked = {"_SISCTL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+            with mock.patch.dict(os.environ, asked):
+                self.assertEqual(self.done().split(), completed)
 
     def test_tables(self):
         for words, pattern in (
