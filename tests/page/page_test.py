@@ -344,10 +344,10 @@ class PageTest(unittest.TestCase):
             load.step(draw, shift=1)
         client.create_run("empty", seed=1, vocabulary_size=10, top_k=2)
         for run in ("small", "shifted"):
-            command = [SISCTL, f"--server={server.address}", "diagnose", run]
+            command = [SISCTL, "diagnose", run, f"--server={server.address}"]
             result = subprocess.run(command, capture_output=True, text=True, timeout=60)
             self.assertEqual(result.returncode, 3, result.stdout)
-            report = json.loads(subprocess.run([*command, "--json"], capture_output=True, timeout=60).stdout)
+            report = json.loads(subprocess.run([*command, "--output=json"], capture_output=True, timeout=60).stdout)
             self.open(f"/run/{run}")
             self.browser.element(".diagnosis button").click()
             self.browser.wait_for_text(report["verdict"][0], ".diagnosis")

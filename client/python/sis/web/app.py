@@ -21,6 +21,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from sis.client import Client
+from sis.diagnose import diagnose_run
 from sis.errors import Error, InvalidArgument, Unavailable
 from sis.run import Run, RunStatus
 from sis.v1 import ratio_service_pb2 as pb
@@ -93,9 +94,7 @@ def make_app(client: Client, token_texts: Optional[Mapping[int, str]] = None) ->
     def diagnose(request: Request) -> Response:
         run_id = _run_id(request)
         with alone():
-            from sis import diagnose
-
-            return JSONResponse(diagnose.diagnose_run(client, run_id).as_json())
+            return JSONResponse(diagnose_run(client, run_id).as_json())
 
     def export(request: Request) -> Response:
         format = request.query_params.get("format", "parquet")
