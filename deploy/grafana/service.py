@@ -458,7 +458,7 @@ def _process() -> List[Panel]:
             {"{{instance}}": f"{_by_server('process_open_fds')} / {_by_server('process_max_fds')}"},
             what="File descriptors, of those that may be open.",
             normal="one per connection, and some for the store.",
-            otherwise="near 1: connections are refused; raise the limit (ulimit -n).",
+            otherwise="near 1: at 1 the server takes no more connections, and is restarted; raise the hard limit (ulimit -Hn).",
             runbooks=["errors"],
             largest=1,
             width=HALF,
@@ -471,21 +471,6 @@ def _process() -> List[Panel]:
             normal="days or weeks, and longer again after each renewal.",
             otherwise="below three days: nobody has renewed it. At 0 no client connects any more.",
             runbooks=["certificate_expires"],
-            width=HALF,
-        ),
-        lines(
-            "Connections cut and refused",
-            OPERATIONS_PER_SECOND,
-            {
-                "{{instance}} cut": _rate("sis_cut_connections_total", "instance"),
-                "{{instance}} refused": _rate("sis_refused_connections_total", "instance"),
-            },
-            what="Connections that were cut because they brought too much before anybody said who they are, and those "
-            "that were closed at once for want of file descriptors.",
-            normal="0.",
-            otherwise="cut: somebody floods the server, or a client begins with a message of more than 8 MiB. Refused: "
-            "more clients than files may be open.",
-            runbooks=["errors"],
             width=HALF,
         ),
         lines(

@@ -18,7 +18,7 @@
 #include "absl/time/clock.h"
 #include "proto/version.h"
 #include "server/main/check_options.h"
-#include "server/main/descriptor_limit.h"
+#include "server/main/own_port.h"
 #include "server/security/addresses.h"
 #include "server/store/parse_store.h"
 #include "server/threads/steady_now.h"
@@ -37,17 +37,10 @@ constexpr int kMaxFrameBytes = 1 << 20;
 // What clients get to go once they have been told that the server does. Most close their connection
 // at once.
 constexpr std::chrono::milliseconds kFarewell(200);
-
-// The first call of a connection may be a whole message, but not one of the largest: clients send
-// these by calls of which the beginning is seen before the message is there. gRPC takes up to 13
-// times of what headers bring (SECURITY.md), and that is no share of its memory.
-Strangers::Limits LimitsOfStrangers(const ServerOptions& options) {
-  constexpr int64_t kMebibyte = 1 << 20;
-  constexpr int64_t kMemoryPerByte = 16;
-  const int64_t each = std::min(options.max_message_bytes + kMebibyte, 8 * kMebibyte);
-  const int64_t share = options.connections.grpc_memory_bytes / kMemoryPerByte;
-  return {.each = each, .together = std::max(each, std::min(share, 64 * kMebibyte))};
-}
+// The port of an address before gRPC listens on it.
+constexpr int kNotBound = -1;
+// How long a connection of /livez waits for a byte.
+constexpr absl::Duration kAcceptTimeout = absl::Seconds(3);
 
 // For what is made of messages, while gRPC has them; for the largest message in any case.
 int64_t ParsingBytes(const ServerOptions& options) {
@@ -65,6 +58,15 @@ Authorize CallersOf(const Authenticator& authenticator) {
                   .uses_all_runs = is_nobody || identity->role == Role::kAdmin,
                   .supersedes = identity->role >= Role::kTrainer};
   };
+}
+
+absl::Status CannotListen(absl::string_view address, absl::string_view why) {
+  return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", why));
+}
+
+// Returns host:port with `port` as the port.
+std::string WithPort(absl::string_view address, int port) {
+  return absl::StrCat(address.substr(0, address.rfind(':') + 1), port);
 }
 
 // From then on gRPC stays until the process ends. When its last user goes it would join threads of
@@ -209,12 +211,6 @@ MetricFamilies Server::Collect() {
                 {{"backend", std::string(backend_name())},
                  {"store", store_ == nullptr ? "memory" : "rocksdb"},
                  {"version", kVersion}})}},
-       Family("sis_refused_connections_total",
-              "Connections closed at once, as too many file descriptors were in use.", Counter,
-              listener_->refused()),
-       Family("sis_cut_connections_total",
-              "Connections cut because they brought too much before anybody said who they are.",
-              Counter, authenticator_->strangers().cut()),
        Family("sis_store_read_only", "1 while the store has no room for appends.", Gauge,
               ReadOnlyReason().empty() ? 0 : 1),
        Family("sis_store_damaged_files",
@@ -253,20 +249,22 @@ void Server::StartServing() {
        .store = store_description_});
   status_.SetReady(true);
   if (http_ == nullptr) return;
-  http_->StartServing(
-      {.metrics = [this] { return Collect(); }, .condition = [this] { return Look(); }});
+  http_->StartServing({.metrics = [this] { return Collect(); },
+                       .live = [this] { return AcceptsConnections(); },
+                       .condition = [this] { return Look(); }});
 }
 
 HttpPort::Condition Server::Look() const {
-  if (listener_->RefusedLately()) {
-    return {.ready = false,
-            .what = absl::StrCat("connections are refused: of ", FirstReservedDescriptor(),
-                                 " file descriptors for them none is free")};
-  }
   if (const std::string reason = ReadOnlyReason(); !reason.empty()) {
     return {.what = absl::StrCat("read-only, takes no appends: ", reason)};
   }
   return {};
+}
+
+bool Server::AcceptsConnections() const {
+  return absl::c_all_of(own_ports_, [](const OwnPort& port) {
+    return sis::AcceptsConnections(port, kAcceptTimeout);
+  });
 }
 
 absl::Status Server::Listen(const ServerOptions& options) {
@@ -288,22 +286,44 @@ absl::Status Server::Listen(const ServerOptions& options) {
   builder.SetMaxReceiveMessageSize(max_message_bytes);
   builder.SetMaxSendMessageSize(max_message_bytes);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes);
+  // Otherwise two servers share a port, and each gets some of the connections.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   LimitConnections(options.connections, builder);
-  absl::StatusOr<std::unique_ptr<Listener>> listener = Listener::Listen(
-      absl::StrSplit(options.listen, ','),
-      [&](const std::string& address) {
-        // What doesn't leave the machine's kernel needs no TLS.
-        const bool is_plain = tls == nullptr || IsUnixSocket(address);
-        return is_plain ? grpc::InsecureServerCredentials() : tls;
-      },
-      builder, authenticator_->strangers(), LimitsOfStrangers(options));
-  if (!listener.ok()) return listener.status();
-  listener_ = *std::move(listener);
-  grpc_server_ = builder.BuildAndStart();
-  if (grpc_server_ == nullptr) return absl::InternalError("gRPC doesn't start");
-  grpc_address_ = listener_->addresses();
+  if (absl::Status status = StartGrpc(absl::StrSplit(options.listen, ','), tls, builder);
+      !status.ok()) {
+    return status;
+  }
   grpc_server_->GetHealthCheckService()->SetServingStatus("sis.v1.RatioService", true);
-  listener_->Start();
+  return absl::OkStatus();
+}
+
+absl::Status Server::StartGrpc(const std::vector<std::string>& addresses,
+                               const std::shared_ptr<grpc::ServerCredentials>& tls,
+                               grpc::ServerBuilder& builder) {
+  std::vector<int> ports(addresses.size(), kNotBound);
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    const bool is_unix = IsUnixSocket(addresses[i]);
+    // gRPC would remove the file of a server that runs.
+    if (is_unix && IsTaken(addresses[i])) return CannotListen(addresses[i], "address in use");
+    // A Unix socket needs no TLS: its bytes stay in the machine's kernel.
+    const bool is_plain = tls == nullptr || is_unix;
+    builder.AddListeningPort(addresses[i], is_plain ? grpc::InsecureServerCredentials() : tls,
+                             &ports[i]);
+  }
+  grpc_server_ = builder.BuildAndStart();
+  if (grpc_server_ == nullptr) {
+    const size_t failed = absl::c_find(ports, kNotBound) - ports.begin();
+    if (failed == ports.size()) return absl::InternalError("gRPC doesn't start");
+    return CannotListen(
+        addresses[failed],
+        "address in use, or not an address of this machine (gRPC's messages above)");
+  }
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    const bool is_unix = IsUnixSocket(addresses[i]);
+    const std::string bound = is_unix ? addresses[i] : WithPort(addresses[i], ports[i]);
+    own_ports_.push_back({.address = bound, .tls = tls != nullptr && !is_unix});
+    absl::StrAppend(&grpc_address_, i == 0 ? "" : ",", bound);
+  }
   return absl::OkStatus();
 }
 
@@ -324,7 +344,6 @@ void Server::Shutdown(absl::Duration grace) {
   if (grpc_server_ == nullptr) return;
   grpc_server_->GetHealthCheckService()->SetServingStatus(false);
   streams_.Close();
-  listener_->Stop();
   EndCalls(grace);
 }
 

@@ -12,13 +12,14 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "kernels/backend_choice.h"
 #include "server/cache/run_registry.h"
-#include "server/main/listener.h"
+#include "server/main/own_port.h"
 #include "server/main/server_options.h"
 #include "server/memory/arena.h"
 #include "server/memory/byte_budget.h"
@@ -78,6 +79,11 @@ class Server {
   // `store` is what OpenStore was given, `opening` how long it took.
   absl::Status Recover(const std::string& store, absl::Duration opening);
   absl::Status Listen(const ServerOptions& options);
+  // Starts the server of `builder` at the addresses, with `tls` at those over TCP unless it is
+  // null. Returns Unavailable with the address that can't be listened on.
+  absl::Status StartGrpc(const std::vector<std::string>& addresses,
+                         const std::shared_ptr<grpc::ServerCredentials>& tls,
+                         grpc::ServerBuilder& builder);
   // What Prometheus is shown.
   MetricFamilies Collect();
   // Makes the HTTP port answer for the service.
@@ -88,6 +94,9 @@ class Server {
   std::string ReadOnlyReason() const ABSL_LOCKS_EXCLUDED(store_mutex_);
   // How it does, for probes.
   HttpPort::Condition Look() const;
+  // Returns true if the gRPC server accepts a connection at each of its addresses. Blocks for
+  // seconds if it does not. Thread-safe once the server serves.
+  bool AcceptsConnections() const;
   // Waits for the calls in flight, cancels what is left after the grace, and ends all connections.
   void EndCalls(absl::Duration grace);
   // The janitor: drops what has expired.
@@ -120,7 +129,6 @@ class Server {
   ServerStatus status_;
   RatioService service_;
   std::unique_ptr<TlsFiles> tls_files_;  // null without TLS
-  std::unique_ptr<Listener> listener_;
   std::unique_ptr<grpc::Server> grpc_server_;
   const std::unique_ptr<HttpPort> http_;  // or null
   double recovery_seconds_ = 0;
@@ -131,6 +139,7 @@ class Server {
   std::atomic<int64_t> certificate_end_ = 0;  // of what clients are shown, since 1970; 0: nothing
   std::string store_description_;
   std::string grpc_address_;
+  std::vector<OwnPort> own_ports_;
 
   Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

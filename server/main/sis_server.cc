@@ -1,6 +1,7 @@
 // sis_server: the service as a program.
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -27,8 +28,6 @@
 #include "kernels/backend_choice.h"
 #include "proto/version.h"
 #include "server/main/check_options.h"
-#include "server/main/descriptor_limit.h"
-#include "server/main/heap.h"
 #include "server/main/probe.h"
 #include "server/main/server.h"
 #include "server/memory/arena.h"
@@ -282,6 +281,15 @@ void PrintFlags() {
   std::cout << std::flush;
 }
 
+// Raises the soft limit of file descriptors to the hard one: what a shell gives is meant for
+// programs that use select(2).
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 // The exit status of a server that doesn't start, once it has said why.
 int Refuse(const absl::Status& status) {
   std::cerr << "sis_server: " << status.message() << std::endl;
@@ -314,7 +322,6 @@ int main(int argc, char** argv) {
     return status.ok() ? 0 : sis::Refuse(status);
   }
   sis::RaiseDescriptorLimit();
-  sis::ConfigureHeap();
   // Who read what it says may be gone before it.
   signal(SIGPIPE, SIG_IGN);
 
@@ -341,10 +348,7 @@ int main(int argc, char** argv) {
   std::cout << "ready" << std::endl;
 
   constexpr timespec kSecond{.tv_sec = 1, .tv_nsec = 0};
-  for (int seconds = 1; sigtimedwait(&signals, nullptr, &kSecond) < 0 && !sis::ParentIsGone();
-       ++seconds) {
-    // Without this, memory would stay what it was at the most crowded moment so far.
-    if (seconds % 30 == 0) sis::GiveBackHeap();
+  while (sigtimedwait(&signals, nullptr, &kSecond) < 0 && !sis::ParentIsGone()) {
   }
   std::cout << "shutting down" << std::endl;
   (*server)->Shutdown(absl::GetFlag(FLAGS_shutdown_grace));

@@ -12,7 +12,6 @@
 #include "absl/strings/string_view.h"
 #include "server/security/identities.h"
 #include "server/security/security_options.h"
-#include "server/security/strangers.h"
 #include "server/threads/mutex.h"
 
 namespace sis {
@@ -33,9 +32,6 @@ class Authenticator {
   // Reads the file again, and says whether it differs. After an error all is as before.
   absl::StatusOr<bool> Reload() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Connections from which nobody has called yet whom Authorize knows.
-  Strangers& strangers() { return strangers_; }
-
  private:
   absl::StatusOr<Identity> Identify(const grpc::CallbackServerContext& context,
                                     const Identities* identities) const;
@@ -44,7 +40,6 @@ class Authenticator {
   std::optional<Role> certificate_role_;
   bool asks_ = false;
 
-  mutable Strangers strangers_;
   mutable Mutex mutex_;
   std::string text_ ABSL_GUARDED_BY(mutex_);  // of the file, when it was read last
   // Replaced, never changed. Null without a file.

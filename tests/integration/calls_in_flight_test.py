@@ -45,8 +45,7 @@ class UnfinishedMessagesTest(unittest.TestCase):
         return process_status(server.process, "VmRSS") << 10
 
     def begin(self, server):
-        """The relay, and calls of which each sends BEGUN_BYTES of its message, on connections that are
-        no strangers' any more. Ended by clean-up."""
+        """The relay, and calls of which each sends BEGUN_BYTES of its message. Ended by clean-up."""
         relay = Relay(server.address, most=BEGUN_BYTES)
         self.addCleanup(relay.close)
         channels = [grpc.insecure_channel(relay.address, OPTIONS) for _ in range(CALLS)]

@@ -50,6 +50,7 @@ class ConnectionLimitsTest(unittest.TestCase):
     def connect(self, *flags):
         server = LiveServer(*flags)
         self.addCleanup(server.close)
+        self.address = server.address
         channel = grpc.insecure_channel(server.address)
         self.addCleanup(channel.close)
         stub = ratio_service_pb2_grpc.RatioServiceStub(channel)
@@ -107,6 +108,14 @@ class ConnectionLimitsTest(unittest.TestCase):
             for size, code in ((most, grpc.StatusCode.NOT_FOUND), (most + 1, grpc.StatusCode.RESOURCE_EXHAUSTED)):
                 with self.subTest(method, size=size):
                     self.assertIs(self.code_of(lambda: list(call(iter([padded(request, size)])))), code)
+
+    def test_the_first_message_of_a_connection_may_be_as_large_as_others(self):
+        self.connect()
+        request = pb.EvaluateRequest(run=NOWHERE, gathered=pb.Gathered(log_probs=bytes(60 << 20)))
+        options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(self.address, options) as channel:
+            stub = ratio_service_pb2_grpc.RatioServiceStub(channel)
+            self.assertIs(self.code_of(stub.Evaluate, request, timeout=PATIENCE), grpc.StatusCode.NOT_FOUND)
 
     def test_a_message_in_the_middle_of_a_stream(self):
         most = 1 << 16

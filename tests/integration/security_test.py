@@ -268,6 +268,14 @@ class SecurityTest(SecuredServerTest):
             with urllib.request.urlopen(f"http://{address}{path}", timeout=20) as answer:
                 self.assertEqual(answer.status, 200)
 
+    def test_a_server_lives_whatever_clients_must_show(self):
+        tls = self.tls_flags()
+        certified = [f"--tls_client_ca={self.authority.path}", "--certificate_role=viewer"]
+        for flags in ([f"--identities={self.identities}"], certified):
+            server = self.start(*tls, *flags)
+            with urllib.request.urlopen(f"http://{server.admin_address}/livez", timeout=20) as answer:
+                self.assertEqual(answer.read(), b"alive\n")
+
     def test_reflection_is_off_unless_asked_for(self):
         def has_reflection(server):
             with grpc.insecure_channel(server.address) as channel:
