@@ -94,7 +94,8 @@ class _Column(NamedTuple):
     used: Optional[np.ndarray] = None
 
     def to_python(self) -> List[Any]:
-        """null and what is not finite as None; float32 as the shortest number that is read as the same."""
+        """Returns Python values: None for null and what is not finite, and for float32 the shortest number that
+        is read as the same."""
         if self.used is None:
             return [None if null else value for null, value in zip(self.null, _plain(self.values))]
         elements = iter(_plain(self.values[self.used]))

@@ -16,7 +16,7 @@ _MAX_BYTES = 256 << 20
 
 
 def read(path: str) -> TokenTexts:
-    """The texts in a tokenizer.json. Raises OSError if the file can't be read, and ValueError, with its
+    """Reads the texts in a tokenizer.json. Raises OSError if the file can't be read, and ValueError, with its
     name, if it is no tokenizer.json."""
     with open(path, "rb") as file:
         contents = file.read(_MAX_BYTES + 1)
@@ -29,7 +29,7 @@ def read(path: str) -> TokenTexts:
 
 
 def parse(contents: bytes) -> TokenTexts:
-    """The texts in the contents of a tokenizer.json: BPE, WordPiece, WordLevel or Unigram. Raises
+    """Reads the texts in the contents of a tokenizer.json: BPE, WordPiece, WordLevel or Unigram. Raises
     ValueError."""
     try:
         file = json.loads(contents)
@@ -53,7 +53,7 @@ def _checked(token_id: Any) -> int:
 
 
 def _text_of(file: Dict[str, Any]) -> Callable[[str], str]:
-    """How the tokens of this file stand for text."""
+    """Returns the function from a token of this file to its text."""
     parts = [file.get("decoder"), file.get("pre_tokenizer")]
     if any(_has_type(part, "ByteLevel") for part in parts):
         return _from_bytes
@@ -63,7 +63,7 @@ def _text_of(file: Dict[str, Any]) -> Callable[[str], str]:
 
 
 def _has_type(part: Any, *types: str) -> bool:
-    """Whether a decoder or pre-tokenizer, or one of its parts, has one of the types."""
+    """Returns true if a decoder or pre-tokenizer, or one of its parts, has one of the types."""
     if not isinstance(part, dict):
         return False
     inner = [*(part.get("decoders") or ()), *(part.get("pretokenizers") or ())]
@@ -71,8 +71,8 @@ def _has_type(part: Any, *types: str) -> bool:
 
 
 def _bytes_of_characters() -> Dict[str, int]:
-    """The byte that each character of GPT-2's alphabet stands for: printable ones for themselves, the
-    rest from U+0100 on."""
+    """Returns the byte of each character of GPT-2's alphabet: printable bytes are their own characters,
+    the rest begin at U+0100."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in printable]
     characters = [*printable, *range(256, 256 + len(rest))]
@@ -89,12 +89,12 @@ def _from_bytes(token: str) -> str:
 
 
 def _from_pieces(token: str) -> str:
-    """SentencePiece: U+2581 is a space, <0x0A> a byte."""
+    """Reads a token of SentencePiece: U+2581 is a space, <0x0A> a byte."""
     byte = re.fullmatch("<0x([0-9A-Fa-f]{2})>", token)
     return _printable(bytes.fromhex(byte[1])) if byte else token.replace("\u2581", " ")
 
 
 def _printable(text: bytes) -> str:
-    """UTF-8; other bytes as \\xE3."""
+    """Decodes UTF-8; other bytes are written as \\xE3."""
     escaped = text.decode(errors="surrogateescape")
     return re.sub("[\udc80-\udcff]", lambda byte: f"\\x{ord(byte[0]) - 0xdc00:02X}", escaped)

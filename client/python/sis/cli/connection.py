@@ -25,7 +25,7 @@ def _option(default: Any, *names: str, help: str, **settings: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Connection:
-    """What the options say. Each field is an option; its default is a Typer option."""
+    """The values of the options. Each field is an option, whose default is a Typer option."""
 
     server: str = _option(
         "localhost:50051", "--server", envvar="SIS_ADDRESS", metavar="HOST:PORT,...",
@@ -49,11 +49,11 @@ class Connection:
 
     @property
     def addresses(self) -> List[str]:
-        """The servers, as sis.Client takes them."""
+        """The addresses of the servers."""
         return [address for address in self.server.split(",") if address]
 
     def credentials(self) -> Credentials:
-        """Those of the environment, replaced by those of the options."""
+        """Returns the environment's credentials, replaced by those of the options."""
         from sis import Credentials
 
         own = Credentials.from_environment()
@@ -72,7 +72,7 @@ class Connection:
         return dataclasses.replace(own, **given)
 
     def client(self, timeout: float = 20.0) -> Client:
-        """A client of the servers: of one, or of several as if they were one. Nothing is sent yet."""
+        """Makes a client of one server, or of several as if they were one. Sends nothing yet."""
         from sis import Client
 
         addresses = self.addresses
@@ -85,9 +85,9 @@ class Connection:
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[Client]:
-        """A client for a command that shows what all servers hold. When the command has shown it, fails if a
-        server gave no answer, as its share is not among what was shown. Also if something was not
-        found: it may be there."""
+        """Makes a client for a command that shows what all servers hold. After the command, fails if a server
+        gave no answer, because its share was not shown. Then a NotFound says so too: what was not found
+        may be on that server."""
         from sis import Error, NotFound
         from sis.errors import is_unreachable
 
@@ -111,8 +111,8 @@ class Connection:
 
 
 def find_run(client: Client, run_id: str) -> RunStatus:
-    """A run, for a command that only looks. Client.get_run would note the run, and open it again on a
-    server that lost it. Raises NotFound."""
+    """Looks a run up, for a command that changes nothing: Client.get_run would note the run, and open it
+    again on a server that lost it. Raises NotFound."""
     from sis import NotFound
     from sis.errors import status_code
 
@@ -123,7 +123,7 @@ def find_run(client: Client, run_id: str) -> RunStatus:
 
 
 def complete_run(ctx: typer.Context, incomplete: str) -> List[str]:
-    """The ids of runs that begin so, of the servers that the command line names."""
+    """Returns the run ids that begin with `incomplete`, from the servers that the command line names."""
     from sis import Error
 
     given: Dict[str, Any] = {field.name: ctx.params.get(field.name) for field in dataclasses.fields(Connection)}
@@ -139,7 +139,7 @@ RUN = typer.Argument(..., metavar="RUN", help="Id of the run.", autocompletion=c
 
 
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command the connection options: it gets them as a Connection, its first argument."""
+    """Adds the connection options to a command, which gets them as its first argument, a Connection."""
     hints = typing.get_type_hints(command)
     own = [
         parameter.replace(annotation=hints[name])

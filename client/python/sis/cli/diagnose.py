@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import typer
 from rich.text import Text
 
-from sis.cli.connection import Connection, connected
+from sis.cli.connection import RUN, Connection, connected
 from sis.cli.failure import FAULT_FOUND
 from sis.cli.output import OUTPUT, Output, console, print_json
-from sis.cli.runs import RUN
 from sis.cli.verdicts import finding_texts, verdict_text
 
 if TYPE_CHECKING:

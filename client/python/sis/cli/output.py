@@ -28,7 +28,7 @@ OUTPUT = typer.Option(
 # Text without markup.
 Cell = Union[str, int, Text]
 
-# Colours follow the terminal; where output is a pipe or a file there are none, and rows are not cut.
+# Colours and width are the terminal's. A pipe or a file gets no colours, and rows of any length.
 console = Console(highlight=False, soft_wrap=False)
 if not console.is_terminal:
     console = Console(highlight=False, width=1000)
@@ -41,7 +41,7 @@ def print_json(value: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """The same as JSON has it."""
+    """Converts a value to what json.dumps takes."""
     if isinstance(value, enum.Enum):
         return value.name.lower()
     if isinstance(value, float):
@@ -95,7 +95,7 @@ def _text(cell: Cell) -> Text:
 
 
 def properties(rows: Iterable[Tuple[str, Cell]]) -> Table:
-    """Names and values."""
+    """Makes a table of names and values."""
     made = Table(box=None, pad_edge=False, show_header=False)
     made.add_column(no_wrap=True)
     made.add_column(overflow="fold")
@@ -118,17 +118,17 @@ def _scaled(value: float, base: float, units: Sequence[str]) -> str:
 
 
 def count_text(count: float) -> str:
-    """950, 12.3 k, 4.56 M."""
+    """Formats a count: 950, 12.3 k, 4.56 M."""
     return _scaled(count, 1000, ("", "k", "M", "G", "T"))
 
 
 def bytes_text(size: float) -> str:
-    """950 B, 1.5 GiB."""
+    """Formats a size: 950 B, 1.5 GiB."""
     return _scaled(size, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
 
 
 def share_text(share: float) -> str:
-    """83.4% of a number in [0, 1]."""
+    """Formats a number in [0, 1]: 83.4%."""
     if not math.isfinite(share):
         return "-"
     percent = 100 * share
@@ -139,12 +139,12 @@ def share_text(share: float) -> str:
 
 
 def number_text(number: float) -> str:
-    """0.0781, 1.2e-05."""
+    """Formats a number: 0.0781, 1.2e-05."""
     return f"{number:.3g}" if math.isfinite(number) else "-"
 
 
 def duration_text(seconds: float) -> str:
-    """45 s, 12 min, 3.5 h, 2.1 days."""
+    """Formats a time: 45 s, 12 min, 3.5 h, 2.1 days."""
     if not math.isfinite(seconds):
         return "-"
     for limit, size, form in ((90, 1, "{:.0f} s"), (90 * 60, 60, "{:.0f} min"), (36 * 3600, 3600, "{:.1f} h")):

@@ -166,17 +166,17 @@ class _Tokens:
             fail(f"--tokenizer: {error}")
 
     def named(self, token: int) -> str:
-        """The text in quotes, and the id."""
+        """Returns the text in quotes, and the id."""
         return f'"{_visible(self._texts[token])}" #{token}' if token in self._texts else f"#{token}"
 
     def running(self, token: int) -> str:
-        """The token as it stands in a text."""
+        """Returns the token as it stands in a text."""
         text = _visible(self._texts[token]) if token in self._texts else f"#{token} "
         return text.replace("\\n", "\\n\n")
 
 
 def _visible(text: str) -> str:
-    """Escapes what would move the cursor."""
+    """Escapes characters that would move the cursor."""
     named = {"\n": "\\n", "\t": "\\t"}
     return "".join(
         character if character.isprintable() else named.get(character, f"\\x{ord(character):02X}")
@@ -233,7 +233,7 @@ def _overview(inspection: RunInspection, tokens: _Tokens) -> Iterator[Renderable
 
 
 def _decisions(inspection: SequenceInspection) -> List[Text]:
-    """The decision about each position, in words and colour."""
+    """Returns the decision about each position, in words and colour."""
     from sis import Decision, MissingReason
 
     def words(index: int) -> str:

@@ -44,7 +44,7 @@ def show(connection: Connection, output: Output = OUTPUT) -> None:
 
 
 def server_text(address: str, state: Any) -> Text:
-    """A server in three lines, or why it gives no answer."""
+    """Describes a server in three lines, or says why it gives no answer."""
     from sis import Error
 
     if isinstance(state, Error):
@@ -65,7 +65,7 @@ def server_text(address: str, state: Any) -> Text:
 
 
 def _rates(state: ServerState) -> "dict[str, float]":
-    """Per second, by counter; NaN if the server has just started."""
+    """Returns rates per second, by counter; NaN if the server has just started."""
     names = ("ingested_positions", "ingested_bytes", "evaluated_positions", "rpcs", "failed_rpcs")
     if len(state.history) < 2:
         return dict.fromkeys(names, float("nan"))

@@ -81,7 +81,7 @@ def show(connection: Connection, run: str = RUN, draw: str = DRAW, output: Outpu
 
 
 def seen(totals: Totals) -> int:
-    """Scored and missing tokens."""
+    """Counts scored and missing tokens."""
     return totals.scored + totals.missing
 
 
@@ -90,7 +90,7 @@ def missing_share(totals: Totals) -> float:
 
 
 def step_table(steps: Iterable[Tuple[int, Step]]) -> Rows:
-    """A row for each draw."""
+    """Makes a row for each draw."""
     rows = Rows(
         "DRAW", "ENDED", "TOKENS", "ACCEPT", "EXPECTED", "D/TOKEN", "D_SIS", "LOG_M", "RESIDUAL", "K3", "MISSING",
         first_to_go=["ENDED", "LOG_M", "EXPECTED", "K3"],
@@ -206,7 +206,7 @@ def _distributions(distributions: Distributions) -> Iterator[RenderableType]:
 
 
 def _histogram_table(name: str, histogram: Histogram) -> Rows:
-    """Upper bounds, of buckets that hold something."""
+    """Makes a row for each bucket that holds something, with its upper bound."""
     rows = Rows(name, "TOKENS", "SHARE", "", left=[name, ""])
     everything = sum(histogram.counts)
     bounds = [*(f"<= {bound:.6g}" for bound in histogram.upper_bounds), "above"]

@@ -169,7 +169,7 @@ def _run(status: RunStatus, last: List[Tuple[int, Step]]) -> Iterator[Renderable
 
 
 def _curves(steps: List[Step]) -> RenderableType:
-    """The course of each quantity, with its last value."""
+    """Draws each quantity over the steps, with its last value."""
     rows = Table(box=None, pad_edge=False, show_header=False)
     for justify in ("left", "right", "left", "left"):
         rows.add_column(justify=justify, no_wrap=True)
@@ -183,7 +183,7 @@ def _curves(steps: List[Step]) -> RenderableType:
 
 
 def _curve(values: List[float]) -> str:
-    """One character per value, from the smallest to the largest of them."""
+    """Draws one character per value, scaled from the smallest value to the largest."""
     finite = [value for value in values if value == value and abs(value) != float("inf")]
     least, most = min(finite, default=0.0), max(finite, default=0.0)
     scale = 7 / (most - least) if most > least else 0.0

@@ -17,12 +17,12 @@ _SHOWN = {
 
 
 def verdict_text(verdict: Verdict) -> Text:
-    """A sign and a word."""
+    """Returns a sign and a word."""
     return Text(*_SHOWN.get(verdict.name, ("-", "")))
 
 
 def finding_texts(status: RunStatus) -> Iterator[Text]:
-    """What is wrong with the run and what to do, the worst first; nothing if it is healthy."""
+    """Yields what is wrong with the run and what to do, the worst first; nothing if it is healthy."""
     for finding in status.findings:
         line = verdict_text(finding.verdict)
         line.append(f"  {finding.reason} ({finding.rule})\n    {finding.action}", style="none")
@@ -30,5 +30,5 @@ def finding_texts(status: RunStatus) -> Iterator[Text]:
 
 
 def reason_text(reason: MissingReason) -> str:
-    """Why positions are missing: "never arrived"."""
+    """Returns why positions are missing: "never arrived"."""
     return reason.name.lower().replace("_", " ")
