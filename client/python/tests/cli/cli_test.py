@@ -134,7 +134,9 @@ class CliTest(unittest.TestCase):
         self.assertEqual(self.done("--version"), f"sisctl {sis.__version__}\n")
 
     def test_completion(self):
-        for words, completed in (("sisctl se", ["sequence", "server"]), ("sisctl run d", ["delete"]), ("sisctl run show ", ["r"])):
+        for words, completed in (
+            ("sisctl se", ["sequence", "server"]), ("sisctl run d", ["delete"]), ("sisctl run show ", ["r"])
+        ):  # fmt: skip
             asked = {"_SISCTL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
             with mock.patch.dict(os.environ, asked):
                 self.assertEqual(self.done().split(), completed)
@@ -142,7 +144,7 @@ class CliTest(unittest.TestCase):
     def test_tables(self):
         for words, pattern in (
             (["run", "list"], r"(?m)^r +healthy +0 +2 +5 .*sums \[x\] *$"),
-            (["run", "show", "r"], r"(?s)top-K +4 .*task +sums \[x\].*sequences +5, 1 sealed, \d unread.*last draw +2"),
+            (["run", "show", "r"], r"(?s)top-K +4 .*task +sums \[x\].*5, 1 sealed, \d unread.*last draw +2"),
             (["run", "inspect", "r"], r"(?s)SEQUENCE .*LARGEST \|LOG W\|.*MOST REJECTED FIRST"),
             (["server", "show"], r"sis_server \d+\.\d+\.\d+  serving  for .* backend .*\n  cache .*\n  recorded "),
             (["step", "list", "r"], r"DRAW +ENDED +TOKENS.*MISSING *\n +1 .*\n +2 .*\n$"),
@@ -152,7 +154,7 @@ class CliTest(unittest.TestCase):
             (["sequence", "show", "r", "a"], r"(?m)^ +0  #\d+ +\S.*[+-]\d\.\d{4} "),
             (["sequence", "show", "r", "a"], r"(?m)^ +2  #\d+ +not in the loss"),
             (["sequence", "show", "r", "never"], r"(?m)^ +0-2 +missing: never arrived"),
-            (["sequence", "show", "r", "a", "--position", "0"], r"(?s)position 0: #\d+\n.*ratio is w = .*RECORDED TOKEN"),
+            (["sequence", "show", "r", "a", "--position", "0"], r"(?s)position 0: #\d+\n.* is w = .*RECORDED TOKEN"),
             (["sequence", "show", "r", "a", "--position", "2"], r"^position 2: #\d+\nnot in the loss\n$"),
             (["top", "--once"], r"(?s)sis_server .*\nr +\S.* 2 .*sums \[x\]"),
             (["top", "r", "--once"], r"(?s)sis_server .*accept rate +\d.*[▁█].*never arrived.*DRAW.*plain.*TOP-K"),
@@ -247,7 +249,7 @@ class CliTest(unittest.TestCase):
             (["step", "show", "r", "99"], 1, r"^sisctl: draw 99 .*\(NOT_FOUND\)\n$"),
             (["sequence", "show", "r", "c"], 1, "no evaluated values are kept"),
             (["sequence", "show", "r", "a", "--position", "99"], 1, r"position 99 is not kept.*\[0, 12\)"),
-            (["sequence", "show", "r", "a", "--tokenizer", "nowhere"], 1, "^sisctl: --tokenizer: nowhere: No such file"),
+            (["sequence", "show", "r", "a", "--tokenizer", "none"], 1, "^sisctl: --tokenizer: none: No such file"),
             (["sequence", "show", "r", "a", "--tokenizer", os.devnull], 1, "not a tokenizer.json"),
             (["export", "r", "/nowhere/run.csv"], 1, "^sisctl: /nowhere/run.csv: No such file"),
             (["run", "list", "--server", down], 1, r"^sisctl: .*\(UNAVAILABLE\)\n$"),
