@@ -126,7 +126,7 @@ def _is_vllm_list(found: Any) -> bool:
 
 def _id_in(text: str) -> Optional[int]:
     """The id in a string of digits."""
-    return int(text) if text.isascii() and text.isdigit() else None
+    return int(text) if len(text) < 20 and text.isascii() and text.isdigit() else None
 
 
 class _Reader:
@@ -206,8 +206,7 @@ class _Reader:
         entries = sglang.sampled({"meta_info": meta})
         values, ids = sglang.listed(meta, 0, len(entries), len(entries), needed=False)
         for token, text in sglang.texts(meta):
-            if text is not None:
-                self._texts.setdefault(token, text)
+            self._add_text(token, text)
         self._columns([entry[1] for entry in entries], [entry[0] for entry in entries], ids, values)
 
     def _vllm(self, positions: Sequence[Any], token_ids: Optional[Sequence[int]]) -> None:
@@ -217,8 +216,7 @@ class _Reader:
                 raise ValueError(f"logprobs: position {number}: is not an object with a token")
             told.append({_key(key, number): _as_object(entry) for key, entry in position.items()})
             for token, entry in told[-1].items():
-                if entry.decoded_token is not None:
-                    self._texts.setdefault(token, entry.decoded_token)
+                self._add_text(token, entry.decoded_token)
         self._vllm_columns(told, token_ids, len(positions))
 
     def _vllm_flat(self, log_probs: Mapping[str, Any]) -> None:
@@ -227,8 +225,7 @@ class _Reader:
         if len(starts) != len(ends) or not all(start < end for start, end in zip(starts, ends)):
             raise ValueError("end_indices: must be above start_indices, one for each")
         for token, text in zip(flat.token_ids, flat.decoded_tokens or ()):
-            if text is not None:
-                self._texts.setdefault(token, text)
+            self._add_text(token, text)
         self._vllm_columns(flat, None, len(starts))
 
     def _vllm_columns(self, told: Any, token_ids: Optional[Sequence[int]], size: int) -> None:
@@ -338,10 +335,15 @@ class _Reader:
         if token is None and text is None:
             raise ValueError("a token has none of id, token and bytes")
         if token is not None:
-            _checked_id(token)
-            if text is not None:
-                self._texts.setdefault(token, text)
+            self._add_text(_checked_id(token), text)
         return Token(token, text)
+
+    def _add_text(self, token: int, text: Any) -> None:
+        if text is None:
+            return
+        if not isinstance(text, str):
+            raise ValueError(f"text of token {token}: {text!r} is not a string")
+        self._texts.setdefault(token, text)
 
     def _of_text(self, text: str) -> int:
         """Returns the number of a token that is called by its text."""
@@ -372,7 +374,8 @@ def _as_object(entry: Any) -> Any:
 
 def _floats(values: Any) -> np.ndarray:
     """Returns float64; NaN for null."""
-    if not isinstance(values, np.ndarray) and any(isinstance(value, (str, bool)) for value in values):
+    # numpy would take text and bools for numbers.
+    if not isinstance(values, np.ndarray) and not {str, bool}.isdisjoint(map(type, values)):
         wrong = next(value for value in values if isinstance(value, (str, bool)))
         raise ValueError(f"log-prob {wrong!r} is not a number")
     return np.asarray(values, np.float64)

@@ -186,6 +186,8 @@ class WrongTest(unittest.TestCase):
             ('{"start_indices": [1], "end_indices": [1], "token_ids": [5], "logprobs": [-1]}', "must be above"),
             ('{"start_indices": [1], "end_indices": [], "token_ids": [5], "logprobs": [-1]}', "one for each"),
             ('{"output_token_logprobs": [5]}', "TypeError"),
+            ('{"output_token_logprobs": [[-1, 5, 6]]}', "text of token 5: 6 is not a string"),
+            ('[{"5": {"logprob": -1, "decoded_token": 6}}]', "text of token 5: 6 is not a string"),
             ('{"output_token_logprobs": [["a", 5]]}', "log-prob 'a' is not a number"),
             ('{"output_token_logprobs": [[-1, -5]]}', "id: -5 is no integer"),
             ('{"output_token_logprobs": [[-1, 5]], "output_top_logprobs": []}',
