@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import unittest
 
 import numpy as np
@@ -101,10 +102,15 @@ class RunsTest(unittest.TestCase):
         with self.assertRaisesRegex(sis.NotFound, "nothing has been evaluated"):
             diagnose_inspected(status(), overview(0), None)
         finding = sis.Finding("SisTrainerStopped", sis.Verdict.BROKEN, "no steps", "Look at the trainer")
-        json = diagnose_inspected(status(findings=[finding]), overview(0), None).as_json()
-        self.assertEqual((json["fault"], json["undecided"], json["checks"]), (True, False, []))
-        self.assertIn("Its tokens tell nothing", json["verdict"][0])
-        self.assertEqual(json["findings"][0]["verdict"], "BROKEN")
+        made = diagnose_inspected(status(findings=[finding]), overview(0), None).as_json()
+        self.assertEqual((made["fault"], made["undecided"], made["checks"]), (True, False, []))
+        self.assertIn("Its tokens tell nothing", made["verdict"][0])
+        self.assertEqual(made["findings"][0]["verdict"], "BROKEN")
+
+    def test_json_holds_finite_numbers_only(self):
+        made = diagnose_inspected(status(), overview(2), lambda sequence: sampled(VOCABULARY, 0.01, 1)).as_json()
+        self.assertEqual(json.loads(json.dumps(made, allow_nan=False)), made)
+        self.assertIn(None, [check["value"] for check in made["checks"]])
 
     def test_a_filter_of_the_recorded_sampling_is_named_first(self):
         # Of more tokens than are recorded, so that no list tells it.
