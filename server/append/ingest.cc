@@ -96,7 +96,7 @@ absl::Status Ingest::MakeRoom(SequenceNameView name, int64_t bytes) {
   }
   if (registry_->MakeRoom(*run_, bytes, Evict::kRead) == nullptr) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("no room for ", bytes, " bytes: all is leased, in use or unread"));
+      absl::StrCat("no room for ", bytes, " bytes: all is kept, in use or unread"));
 }
 
 absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(SequenceNameView name,

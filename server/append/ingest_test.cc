@@ -407,7 +407,7 @@ TEST_F(IngestTest, WithNothingToEvictItSaysWhenToTryAgain) {
   const auto run = cache.CreateRun("r", SmallConfig(kSlots));
   ASSERT_EQ(AppendBlock(cache, *run, records_.Block("a")).code(), 0);
   const std::vector<SequenceName> names = {{"a", 0}};
-  const uint64_t lease = *run->Lease(names, absl::Hours(1));
+  run->Keep(names, absl::Hours(1));
   for (const std::string id : {"a", "b"}) {
     const v1::Ack ack = AppendBlock(cache, *run, records_.Block(id, 64, 0, 0, 10));
     EXPECT_EQ(CodeOf(ack), StatusCode::kResourceExhausted);
@@ -418,7 +418,7 @@ TEST_F(IngestTest, WithNothingToEvictItSaysWhenToTryAgain) {
   }
   EXPECT_EQ(AppendBlock(cache, *run, records_.Block("a")).code(), 0)
       << "what is there needs no room";
-  run->EndLease(lease);
+  cache.clock.Advance(absl::Hours(1));
   EXPECT_EQ(AppendBlock(cache, *run, records_.Block("b", 64, 0, 0, 10)).code(), 0);
   EXPECT_EQ(run->CommittedLength({"a", 0}), 0) << "evicted for it";
   EXPECT_EQ(CodeOf(AppendBlock(cache, *run, PlainRecords(65).Block("c"))),
@@ -434,15 +434,14 @@ TEST_F(IngestTest, AFullArenaEvictsAsAFullBudgetDoes) {
   const Records records = PlainRecords(640);
   const std::vector<SequenceName> names = {{"0", 0}};
   ASSERT_EQ(AppendBlock(cache, *run, records.Block("0")).code(), 0);
-  const uint64_t lease = *run->Lease(names, absl::Hours(1));
+  run->Keep(names, absl::Hours(1));
   for (int i = 1; i < 400; ++i) {
     ASSERT_EQ(AppendBlock(cache, *run, records.Block(std::to_string(i))).code(), 0) << i;
   }
-  EXPECT_EQ(run->CommittedLength({"0", 0}), 640) << "leased";
+  EXPECT_EQ(run->CommittedLength({"0", 0}), 640) << "kept";
   EXPECT_EQ(std::get<MissingReason>(run->Find({"1", 0})), MissingReason::kEvicted);
   EXPECT_EQ(run->CommittedLength({"399", 0}), 640);
   EXPECT_GT(run->Describe().sequences, 50) << "no more than it takes";
-  run->EndLease(lease);
 }
 
 }  // namespace

@@ -15,17 +15,16 @@ struct Limits {
   int max_runs = 1024;
   int max_runs_per_owner = 256;
   int metric_runs = 100;  // that have metrics of their own; the others share some
-  int max_leases = 4096;  // of one run
-  absl::Duration max_lease = absl::Hours(1);
-  // If nothing of a run was fetched or evaluated for so long, its leases end and its unread
-  // sequences may be evicted where room is short.
-  absl::Duration lease_absence = absl::Minutes(15);
+  // If nothing of a run was fetched or evaluated for so long, its unread sequences may be evicted
+  // where room is short.
+  absl::Duration reader_absence = absl::Minutes(15);
   // For the last values of a sample of sequences, over all runs (server/inspect).
   int64_t inspected_bytes = int64_t{16} << 20;
 };
 
 // Not flags: nobody has a reason to change them.
 inline constexpr uint32_t kMaxVocabularySize = 1u << 24;
+inline constexpr double kMaxKeepSeconds = 3600;
 inline constexpr int kMaxIdBytes = 256;     // run ids, sequence ids, labels, worker names
 inline constexpr int kDroppedKept = 65536;  // dropped sequences of a run whose reason is remembered
 inline constexpr int kDeletedRunsKept = 16384;  // deleted runs whose incarnation is remembered

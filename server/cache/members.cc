@@ -16,7 +16,7 @@ Member& Members::Add(const SequenceName& name, std::shared_ptr<HeldSequence> hel
   const Place place = keeps_unread_ ? Place::kUnread : Place::kRead;
   List& there = list(place);
   there.push_back(
-      {.held = std::move(held), .last_used = now, .place = place, .here = {}, .name = name});
+      {.held = std::move(held), .last_used = now, .place = place, .deadline = {}, .here = {}, .name = name});
   Member& member = there.back();
   member.here = std::prev(there.end());
   by_name_.insert(&member);
@@ -24,6 +24,7 @@ Member& Members::Add(const SequenceName& name, std::shared_ptr<HeldSequence> hel
 }
 
 void Members::Remove(Member& member) {
+  ForgetDeadline(member);
   by_name_.erase(&member);
   list(member.place).erase(member.here);
 }
@@ -39,15 +40,26 @@ void Members::Use(Member& member, absl::Time now) {
   MoveToEnd(member, HomeOf(member));
 }
 
-void Members::AddLease(Member& member, absl::Time now) {
-  ++member.leases;
+void Members::ForgetDeadline(Member& member) {
+  if (member.kept()) deadlines_.erase(*member.deadline);
+  member.deadline.reset();
+}
+
+void Members::Keep(Member& member, absl::Time until, absl::Time now) {
+  if (!member.kept() || (*member.deadline)->first < until) {
+    ForgetDeadline(member);
+    member.deadline = deadlines_.emplace(until, &member);
+  }
   NoteRead(member);
   Use(member, now);
 }
 
-void Members::EndLease(Member& member, absl::Time now) {
-  --member.leases;
+Member* Members::EndKept(absl::Time now) {
+  if (deadlines_.empty() || deadlines_.begin()->first > now) return nullptr;
+  Member& member = *deadlines_.begin()->second;
+  ForgetDeadline(member);
   Use(member, now);
+  return &member;
 }
 
 void Members::LookAtThoseInUse() {

@@ -22,7 +22,7 @@ enum class Evict {
 
 // What an operation costs does not depend on how many sequences there are
 // (docs/adr/0027-nothing-looks-at-all-sequences.md): those that may be evicted stand in two lists,
-// least recently used first, without those that are leased. Who is in use is not told when that
+// least recently used first, without those that are kept until a deadline. Who is in use is not told when that
 // ends, so a sequence that is found in use when its turn comes is set aside, and each search looks
 // at a few of these again.
 //
@@ -52,9 +52,11 @@ class Members {
   // Until the next use of another one, it is the last to go.
   void Use(Member& member, absl::Time now);
   void NoteRead(Member& member) { member.unread = false; }  // a Use follows
-  // A lease is a reading use, until it ends.
-  void AddLease(Member& member, absl::Time now);
-  void EndLease(Member& member, absl::Time now);
+  // Keeps it until this time, or the later one that it has: a reading use, until it ends.
+  void Keep(Member& member, absl::Time until, absl::Time now);
+  // Ends the keeping of a member whose time has come, and returns it; null if there is none.
+  Member* EndKept(absl::Time now);
+  size_t kept() const { return deadlines_.size(); }
 
   // The least recently used one that isn't in use; null if there is none.
   Member* Oldest(Evict which);
@@ -85,16 +87,18 @@ class Members {
 
   List& list(Place place) { return lists_[static_cast<size_t>(place)]; }
   Place HomeOf(const Member& member) const {
-    if (member.leases > 0) return Place::kLeased;
+    if (member.kept()) return Place::kKept;
     return member.unread && keeps_unread_ ? Place::kUnread : Place::kRead;
   }
   void MoveToEnd(Member& member, Place place);
+  void ForgetDeadline(Member& member);
   // Puts those set aside that are idle by now at the front of their lists: they were used before
   // all that is there.
   void LookAtThoseInUse();
 
   bool keeps_unread_;
   std::array<List, 4> lists_;  // by place
+  Deadlines deadlines_;
   absl::flat_hash_set<Member*, HashOfName, SameName> by_name_;
   int64_t looked_at_ = 0;
 };

@@ -84,9 +84,6 @@ absl::StatusOr<std::shared_ptr<Sequence>> Run::FindOrCreate(const SequenceName& 
         absl::StrCat("incarnation ", incarnation_, " of run '", id_, "' is superseded"));
   }
   if (Member* member = Touch(members_.Find(name), clock_())) {
-    if (member->release_when_free) {
-      return absl::FailedPreconditionError(absl::StrCat(ToString(name), " was released"));
-    }
     return member->shared();
   }
   if (const auto reason = dropped_.Find(name); reason.has_value()) {
@@ -118,8 +115,7 @@ void Run::FindToAppend(std::span<const SequenceNameView> names,
     // One that has expired goes, and may have been named twice.
     if (members_.size() != before) members[i] = members_.Find(names[i]);
     const Member* member = Touch(members[i], now);
-    const bool takes = member != nullptr && !member->release_when_free;
-    found[i] = takes ? member->shared() : nullptr;
+    found[i] = member != nullptr ? member->shared() : nullptr;
   }
 }
 
@@ -162,7 +158,6 @@ void Run::Forget(const SequenceName& name, const Sequence* sequence) {
   Member* member = members_.Find(name);
   if (member == nullptr) return;
   if (sequence != nullptr && sequence != &member->sequence()) return;
-  if (member->leases > 0) leases_.Forget(*member);
   Remove(*member);
 }
 
@@ -239,20 +234,29 @@ int64_t Run::DropStale() {
   return static_cast<int64_t>(stale.size());
 }
 
+void Run::Keep(std::span<const SequenceName> names, absl::Duration length) {
+  WriterLock lock(mutex_);
+  NoteRead(clock_());
+  for (const SequenceName& name : names) {
+    Member* member = Touch(members_.Find(name), last_read_);
+    if (member != nullptr) members_.Keep(*member, last_read_ + length, last_read_);
+  }
+}
+
 bool Run::Release(const SequenceName& name) {
   WriterLock lock(mutex_);
   Member* member = members_.Find(name);
   if (member == nullptr) return false;
-  if (member->release_when_free) return false;  // goes with its last lease
-  member->release_when_free = true;
-  if (member->leases == 0) Drop(*member, MissingReason::kReleased);
+  Drop(*member, MissingReason::kReleased);
   return true;
 }
 
 void Run::DropExpired() {
   WriterLock lock(mutex_);
   const absl::Time now = clock_();
-  while (const std::optional<sis::Lease> lease = leases_.TakeEnded(now)) Unlease(*lease);
+  while (Member* member = members_.EndKept(now)) {
+    if (config_.max_staleness.has_value()) versions_.Add(*member);
+  }
   if (config_.max_staleness.has_value()) DropStale();
   if (time_to_live_ == absl::InfiniteDuration()) return;
   for (const Evict which : {Evict::kRead, Evict::kUnread}) {
@@ -276,14 +280,20 @@ std::optional<absl::Time> Run::OldestEvictable(Evict which, Evict last) {
   return oldest == nullptr ? std::nullopt : std::optional(oldest->last_used);
 }
 
+bool Run::IsAbandoned() const { return clock_() - last_read_ > limits_.reader_absence; }
+
+void Run::ForgetAbandonedInspection() {
+  {
+    ReaderLock lock(mutex_);
+    if (!IsAbandoned()) return;
+  }
+  inspection_->Clear();
+}
+
 Evict Run::LastToGo(Evict asked) const { return IsAbandoned() ? Evict::kUnread : asked; }
 
 bool Run::EvictOldest(Evict last) {
   WriterLock lock(mutex_);
-  return EvictOldestLocked(last);
-}
-
-bool Run::EvictOldestLocked(Evict last) {
   Member* oldest = members_.Oldest(Evict::kRead);
   if (oldest == nullptr && LastToGo(last) == Evict::kUnread)
     oldest = members_.Oldest(Evict::kUnread);
@@ -302,7 +312,6 @@ void Run::Close() {
   Members dropped(false);  // freed without the lock
   WriterLock lock(mutex_);
   closed_ = true;
-  leases_.Clear();
   versions_ = VersionIndex();
   std::swap(dropped, members_);
 }
@@ -315,7 +324,7 @@ RunDescription Run::Describe() const {
                      .policy_version = policy_version_,
                      .sequences = members_.size(),
                      .bytes = static_cast<uint64_t>(budget_.used()),
-                     .leases = leases_.size(),
+                     .kept_sequences = members_.kept(),
                      .last_draw = steps_.last_draw()};
   members_.ForEach([&](const Member& member) {
     run.unread_sequences += backing_ == nullptr && member.unread;

@@ -15,7 +15,6 @@
 #include "absl/time/time.h"
 #include "server/cache/backing_store.h"
 #include "server/cache/dropped_sequences.h"
-#include "server/cache/leases.h"
 #include "server/cache/limits.h"
 #include "server/cache/members.h"
 #include "server/cache/missing.h"
@@ -47,7 +46,7 @@ struct RunDescription {
   uint64_t sealed_sequences = 0;
   uint64_t positions = 0;
   uint64_t bytes;
-  uint64_t leases;
+  uint64_t kept_sequences = 0;
   std::optional<uint64_t> last_draw;
 
   friend bool operator==(const RunDescription&, const RunDescription&) = default;
@@ -119,8 +118,7 @@ class Run {
   // Adds the sequence, unless the run has one of that name. Returns the one it has now, or why it
   // may have none.
   Found Adopt(const SequenceName& name, std::shared_ptr<Held> held) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Removes a sequence from memory, and from the leases on it, because the store has something
-  // else. Does nothing if the run has another object by now than `sequence`, unless that is null.
+  // Removes a sequence from memory because the store has something else. Does nothing if the run has another object by now than `sequence`, unless that is null.
   void Forget(const SequenceName& name, const Sequence* sequence) ABSL_LOCKS_EXCLUDED(mutex_);
   // A sequence was dropped from the store while it wasn't in memory: removes what memory has of it
   // and remembers the reason. False if there was a reason already.
@@ -141,38 +139,27 @@ class Run {
   // current one.
   absl::StatusOr<int64_t> AdvanceVersion(uint64_t version) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A lease on the sequences that are there, which count as read; names should be distinct. Its
-  // memory is charged, but for what the base cost of sequences covers; the least recently used
-  // sequences of the run make room for it. Returns its id; ResourceExhausted beyond the limit, or
-  // if there is no room to be made.
-  absl::StatusOr<uint64_t> Lease(std::span<const SequenceName> names, absl::Duration length)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  // FailedPrecondition if it has ended, or is of an earlier life.
-  absl::Status RenewLease(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mutex_);
-  // False if there is none such.
-  bool EndLease(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mutex_);
-  // If nothing of the run was fetched or evaluated for longer than Limits::lease_absence, ends all
-  // leases, and says whether there were any.
-  bool EndAbandonedLeases() ABSL_LOCKS_EXCLUDED(mutex_);
-  // All of them.
-  void EndLeases() ABSL_LOCKS_EXCLUDED(mutex_);
-  // After the same absence, forgets what is inspected.
+  // Keeps those of the sequences that are there for at least this long, unless they are released:
+  // they are not evicted, and neither expire nor are dropped as stale. They count as read.
+  void Keep(std::span<const SequenceName> names, absl::Duration length) ABSL_LOCKS_EXCLUDED(mutex_);
+  // If nothing of the run was fetched or evaluated for longer than Limits::reader_absence, forgets
+  // what is inspected.
   void ForgetAbandonedInspection() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // One run gets at most one part in so many of the bytes for inspection.
   static constexpr int64_t kInspectedShare = 8;
 
-  // False if there is none such. A leased sequence goes with its last lease.
+  // False if there is none such.
   bool Release(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // What the next four cost does not depend on how many sequences there are, but on how many they
   // drop or find (docs/adr/0027-nothing-looks-at-all-sequences.md).
 
-  // Ends leases and drops sequences whose time has come, and those that are stale. Of those in use
+  // Drops sequences whose time has come, and those that are stale. Of those in use
   // a few are looked at.
   void DropExpired() ABSL_LOCKS_EXCLUDED(mutex_);
   // What evicting all that can be evicted would free, unread sequences too if `last` says so, or if
-  // nothing of the run was fetched or evaluated for longer than Limits::lease_absence; or `enough`,
+  // nothing of the run was fetched or evaluated for longer than Limits::reader_absence; or `enough`,
   // if it is no less than that.
   int64_t EvictableBytes(int64_t enough, Evict last = Evict::kUnread) ABSL_LOCKS_EXCLUDED(mutex_);
   // When the least recently used of these sequences that could be evicted was used; nullopt if they
@@ -185,7 +172,7 @@ class Run {
   // How many sequences the calls above have looked at, ever.
   int64_t looked_at() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Another incarnation has taken over: drops all sequences and leases, whoever still holds the
+  // Another incarnation has taken over: drops all sequences, whoever still holds the
   // run, and refuses new ones.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -205,8 +192,6 @@ class Run {
   // Notes a use; null if there is no such member, or it has expired.
   Member* Touch(Member* member, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(Member& member, MissingReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Unlease(const sis::Lease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void EndLeasesLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns how many.
   int64_t DropStale() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Something was fetched or evaluated, or asked for.
@@ -215,7 +200,6 @@ class Run {
   uint64_t OldestFreshVersion() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // What may go where up to `asked` may: of a run that nobody reads any more, all.
   Evict LastToGo(Evict asked) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  bool EvictOldestLocked(Evict last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string id_;
   const uint64_t incarnation_;
@@ -237,7 +221,6 @@ class Run {
   Members members_ ABSL_GUARDED_BY(mutex_);
   VersionIndex versions_ ABSL_GUARDED_BY(mutex_);  // empty without max_staleness
   DroppedSequences dropped_ ABSL_GUARDED_BY(mutex_);
-  Leases leases_ ABSL_GUARDED_BY(mutex_);
   // When something was fetched or evaluated, or asked for; at first when the run was opened.
   absl::Time last_read_ ABSL_GUARDED_BY(mutex_);
 };

@@ -296,23 +296,12 @@ void RunRegistry::ShareInspection() {
 const ByteBudget* RunRegistry::Reclaim(Run& run, int64_t bytes, Evict last) {
   DropExpired();
   const ByteBudget& quota = run.budget();
-  const auto quota_suffices = [&] {
-    const int64_t lacking = quota.Lacking(bytes);
-    return run.EvictableBytes(lacking, last) >= lacking;
-  };
-  if (!quota_suffices()) {
-    if (!run.EndAbandonedLeases() || !quota_suffices()) return &quota;
+  if (const int64_t lacking = quota.Lacking(bytes); run.EvictableBytes(lacking, last) < lacking) {
+    return &quota;
   }
-  const auto budget_suffices = [&] {
-    int64_t lacking = budget_.Lacking(bytes);
-    for (const std::shared_ptr<Run>& any : List()) lacking -= any->EvictableBytes(lacking, last);
-    return lacking <= 0;
-  };
-  if (!budget_suffices()) {
-    bool ended = false;
-    for (const std::shared_ptr<Run>& any : List()) ended |= any->EndAbandonedLeases();
-    if (!ended || !budget_suffices()) return &budget_;
-  }
+  int64_t lacking = budget_.Lacking(bytes);
+  for (const std::shared_ptr<Run>& any : List()) lacking -= any->EvictableBytes(lacking, last);
+  if (lacking > 0) return &budget_;
 
   // Others may be faster, with what was counted or with what is evicted here.
   while (quota.Lacking(bytes) > 0) {

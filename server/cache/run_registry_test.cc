@@ -88,13 +88,12 @@ TEST(RunRegistryTest, ASupersededRunHoldsNoMemory) {
   AppendBlock(cache, *first, generator.NextRecords(100).Block("a"));
   AppendBlock(cache, *first, generator.NextRecords(100).Block("b"));
   const std::vector<SequenceName> names = {{"a", 0}};
-  const uint64_t lease = *first->Lease(names, absl::Hours(1));
+  first->Keep(names, absl::Hours(1));
   sis::Run::Found in_use = first->Find({"b", 0});
   cache.CreateRun("r", SmallConfig(), 2);
   EXPECT_EQ(std::get<std::shared_ptr<Sequence>>(in_use)->positions(), 100) << "for who reads it";
   in_use = MissingReason::kNeverArrived;
   EXPECT_EQ(cache.registry.budget().used(), 0);
-  EXPECT_EQ(first->RenewLease(lease).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(first->FindOrCreate({"a", 0}).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(cache.registry.budget().used(), 0);
 }
@@ -286,36 +285,10 @@ TEST(RunRegistryTest, TheLastDeletionsAreRemembered) {
   EXPECT_EQ(next(), 1);
 }
 
-TEST(RunRegistryTest, LeasesEndWhereRoomIsShortAndTheirHolderIsAbsent) {
-  Limits limits;
-  limits.lease_absence = absl::Minutes(15);
-  Cache cache(1 << 20, limits);
-  RecordGenerator records(4, 1000, 3);
-  const auto held = cache.CreateRun("held", SmallConfig());
-  const auto other = cache.CreateRun("other", SmallConfig());
-  ASSERT_EQ(AppendBlock(cache, *held, records.NextRecords(1).Block("s")).code(), 0);
-  const uint64_t lease = *held->Lease(std::vector<SequenceName>{{"s", 0}}, absl::Hours(1));
-  const ByteBudget& budget = cache.registry.budget();
-  const auto reclaim = [&] {
-    return cache.registry.Reclaim(*other, budget.limit() - budget.used() + 1, Evict::kUnread);
-  };
-  EXPECT_EQ(reclaim(), &budget);
-  cache.clock.Advance(absl::Minutes(15));
-  EXPECT_EQ(reclaim(), &budget);
-  ASSERT_TRUE(held->RenewLease(lease).ok());  // the trainer is there
-  cache.clock.Advance(absl::Minutes(15));
-  EXPECT_EQ(reclaim(), &budget);
-  cache.clock.Advance(absl::Seconds(1));
-  EXPECT_EQ(held->Describe().leases, 1) << "nobody lacks anything";
-  EXPECT_EQ(reclaim(), nullptr);
-  EXPECT_EQ(held->Describe().leases, 0);
-  EXPECT_EQ(held->RenewLease(lease).code(), absl::StatusCode::kFailedPrecondition);
-}
-
 // Runs that nobody reads any more don't keep a new one from being inspected.
 TEST(RunRegistryTest, InspectionIsSharedWithWhoIsRead) {
   Limits limits;
-  limits.lease_absence = absl::Minutes(15);
+  limits.reader_absence = absl::Minutes(15);
   Cache cache(1 << 20, limits);
   // A draw of more sequences than a run has room for. How many are kept.
   const auto inspect = [](sis::Run& run, uint64_t draw) {
@@ -410,12 +383,12 @@ TEST(RunRegistryTest, ReclaimEvictsNothingInVain) {
   v1::RunConfig config = SmallConfig();
   config.set_byte_quota(4 * each);
   const auto run = cache.CreateRun("r", config);
-  for (const std::string id : {"a", "b", "leased", "read"}) {
+  for (const std::string id : {"a", "b", "kept", "read"}) {
     ASSERT_EQ(AppendBlock(cache, *run, records.Block(id)).code(), 0);
   }
   ASSERT_EQ(AppendBlock(cache, *other, records.Block("x")).code(), 0);
-  const std::vector<SequenceName> names = {{"leased", 0}};
-  ASSERT_TRUE(run->Lease(names, absl::Hours(1)).ok());
+  const std::vector<SequenceName> names = {{"kept", 0}};
+  run->Keep(names, absl::Hours(1));
   const sis::Run::Found in_use = run->Find({"read", 0});
 
   EXPECT_EQ(cache.registry.Reclaim(*run, 3 * each, Evict::kUnread), &run->budget()) << "two can go";
@@ -442,9 +415,9 @@ TEST(RunRegistryTest, StaleGoBeforeExpiredBeforeOldest) {
     cache.clock.Advance(absl::Seconds(1));
   };
   append("expired", 9);
-  append("expired and leased", 9);
-  const std::vector<SequenceName> names = {{"expired and leased", 0}};
-  ASSERT_TRUE(run->Lease(names, absl::Hours(1)).ok());
+  append("expired and kept", 9);
+  const std::vector<SequenceName> names = {{"expired and kept", 0}};
+  run->Keep(names, absl::Hours(1));
   cache.clock.Advance(absl::Seconds(200));
   append("oldest", 9);
   append("read", 1);
@@ -468,12 +441,11 @@ TEST(RunRegistryTest, StaleGoBeforeExpiredBeforeOldest) {
   EXPECT_EQ(cache.registry.Reclaim(*run, budget.limit() - budget.used() + 1, Evict::kUnread),
             nullptr);
   EXPECT_EQ(reason("oldest"), MissingReason::kEvicted);
-  EXPECT_EQ(reason("expired and leased"), std::nullopt);
+  EXPECT_EQ(reason("expired and kept"), std::nullopt);
   EXPECT_EQ(reason("young"), std::nullopt);
 }
 
-// Ten thousand operations on two runs; after each, what must hold of the bytes and of leased
-// sequences.
+// Ten thousand operations on two runs; after each, what must hold of the bytes and of kept sequences.
 TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
   std::mt19937 random(17);
   const auto below = [&](uint32_t end) { return static_cast<uint32_t>(random() % end); };
@@ -481,11 +453,7 @@ TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
   const Records records = generator.NextRecords(400);
   Cache cache(16 * OnePage(4));
   std::vector<std::shared_ptr<sis::Run>> runs;
-  struct HeldLease {
-    std::set<std::string> sequences;
-    absl::Time expires;
-  };
-  std::vector<std::map<uint64_t, HeldLease>> leases(2);
+  std::vector<std::map<std::string, absl::Time>> kept(2);  // until when
   std::vector<std::set<std::string>> dropped(2);
   for (int i = 0; i < 2; ++i) {
     v1::RunConfig config = SmallConfig();
@@ -495,7 +463,6 @@ TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
     runs.push_back(cache.CreateRun(i == 0 ? "a" : "b", config));
   }
   std::map<absl::StatusCode, int> acks;
-  std::map<absl::StatusCode, int> leased;
   for (int operation = 0; operation < 10000; ++operation) {
     const uint32_t r = below(2);
     sis::Run& run = *runs[r];
@@ -512,31 +479,19 @@ TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
       }
     } else if (dice < 75) {
       std::vector<SequenceName> names;
-      std::set<std::string> held;
+      const absl::Duration length = absl::Seconds(below(30));
       for (uint32_t i = below(8); i > 0; --i) {
         names.push_back({std::to_string(operation / 400 * 10 + below(15)), 0});
         if (std::holds_alternative<std::shared_ptr<Sequence>>(run.Find(names.back()))) {
-          held.insert(names.back().id);
+          absl::Time& until = kept[r][names.back().id];
+          until = std::max(until, cache.clock.Now() + length);
         }
       }
-      const absl::Duration length = absl::Seconds(below(30));
-      const absl::StatusOr<uint64_t> lease = run.Lease(names, length);
-      ++leased[lease.status().code()];
-      if (lease.ok()) leases[r][*lease] = {held, cache.clock.Now() + length};
-    } else if (dice < 85) {
-      if (leases[r].empty()) continue;
-      const auto lease = std::next(leases[r].begin(), below(leases[r].size()));
-      if (below(2) == 0) {
-        run.EndLease(lease->first);
-        leases[r].erase(lease);
-      } else {
-        EXPECT_EQ(run.RenewLease(lease->first).ok(), true);
-        lease->second.expires = std::max(lease->second.expires, cache.clock.Now());
-        leases[r].erase(lease);  // renewed for its own length, which is more than we rely on
-      }
-    } else if (dice < 88) {
+      run.Keep(names, length);
+    } else if (dice < 78) {
       run.Release({id, 0});
-    } else if (dice < 90) {
+      kept[r].erase(id);
+    } else if (dice < 82) {
       ASSERT_TRUE(run.AdvanceVersion(run.policy_version() + below(2)).ok());
     } else {
       cache.clock.Advance(absl::Seconds(below(8)));
@@ -545,15 +500,13 @@ TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
 
     int64_t bytes = 0;
     for (int i = 0; i < 2; ++i) {
-      std::erase_if(leases[i], [&](const auto& l) { return l.second.expires < cache.clock.Now(); });
+      std::erase_if(kept[i], [&](const auto& k) { return k.second <= cache.clock.Now(); });
       bytes += runs[i]->budget().used();
       EXPECT_LE(runs[i]->budget().used(), runs[i]->budget().limit());
       EXPECT_EQ(runs[i]->Describe().bytes, runs[i]->budget().used());
-      for (const auto& [lease, held] : leases[i]) {
-        for (const std::string& leased : held.sequences) {
-          ASSERT_TRUE(std::holds_alternative<std::shared_ptr<Sequence>>(runs[i]->Find({leased, 0})))
-              << "leased sequence " << leased << " is gone after operation " << operation;
-        }
+      for (const auto& [name, until] : kept[i]) {
+        ASSERT_TRUE(std::holds_alternative<std::shared_ptr<Sequence>>(runs[i]->Find({name, 0})))
+            << "kept sequence " << name << " is gone after operation " << operation;
       }
     }
     for (uint32_t s = 0; s < 15; ++s) {
@@ -571,15 +524,7 @@ TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
                           absl::StatusCode::kResourceExhausted}) {
     EXPECT_GT(acks[code], 20) << absl::StatusCodeToString(code);
   }
-  EXPECT_GT(leased[absl::StatusCode::kOk], 1000);
-  for (const auto& [code, count] : leased) {
-    EXPECT_TRUE(code == absl::StatusCode::kOk || code == absl::StatusCode::kResourceExhausted);
-  }
-  for (int i = 0; i < 2; ++i) {
-    for (const auto& [lease, held] : leases[i]) runs[i]->EndLease(lease);
-    while (runs[i]->EvictOldest()) continue;
-  }
-  for (int i = 0; i < 2; ++i) {  // the end of a lease is a use
+  for (int i = 0; i < 2; ++i) {  // the end of keeping is a use
     cache.clock.Advance(absl::Hours(1));
     cache.registry.DropExpired();
   }

@@ -29,11 +29,10 @@ class RunTest : public testing::Test {
     return reason == nullptr ? std::nullopt : std::optional(*reason);
   }
   static bool Holds(sis::Run& run, const std::string& id) { return !ReasonOf(run, id).has_value(); }
-  static absl::StatusOr<uint64_t> Lease(sis::Run& run, std::vector<std::string> ids,
-                                        absl::Duration length) {
+  static void Keep(sis::Run& run, const std::vector<std::string>& ids, absl::Duration length) {
     std::vector<SequenceName> names;
     for (const std::string& id : ids) names.push_back({id, 0});
-    return run.Lease(names, length);
+    run.Keep(names, length);
   }
 
   Cache cache_;
@@ -108,71 +107,50 @@ TEST_F(RunTest, WithoutTimeToLiveNothingExpires) {
   EXPECT_TRUE(Holds(*run, "a"));
 }
 
-TEST_F(RunTest, LeasesAreLimited) {
-  Limits limits;
-  limits.max_leases = 2;
-  Cache cache(1 << 20, limits);
-  const auto run = cache.CreateRun("r", SmallConfig());
-  const uint64_t first = *Lease(*run, {}, absl::Seconds(1));
-  ASSERT_TRUE(Lease(*run, {}, absl::Seconds(1)).ok());
-  EXPECT_EQ(Lease(*run, {}, absl::Seconds(1)).status().code(),
-            absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(run->EndLease(first));
-  EXPECT_TRUE(Lease(*run, {}, absl::Seconds(1)).ok());
-}
-
-// Who knows a lease's id may end it.
-TEST_F(RunTest, LeaseIdsCantBeGuessed) {
-  const auto run = cache_.CreateRun("r", SmallConfig());
-  uint64_t ones = 0;
-  uint64_t zeros = 0;
-  std::set<uint64_t> differences;
-  uint64_t last = 0;
-  for (int i = 0; i < 64; ++i) {
-    const uint64_t id = *Lease(*run, {}, absl::Seconds(60));
-    EXPECT_NE(id, 0);
-    ones |= id;
-    zeros |= ~id;
-    differences.insert(id - last);
-    last = id;
-  }
-  EXPECT_EQ(ones, UINT64_MAX);
-  EXPECT_EQ(zeros, UINT64_MAX);
-  EXPECT_EQ(differences.size(), 64);
-}
-
-TEST_F(RunTest, TheMemoryOfLeasesIsCharged) {
+TEST_F(RunTest, KeptSequencesStayUntilTheLatestDeadline) {
   v1::RunConfig config = SmallConfig();
-  config.set_byte_quota(100'000);
+  config.set_time_to_live_seconds(100);
+  config.set_max_staleness(0);
   const auto run = cache_.CreateRun("r", config);
-  std::vector<std::string> ids;
-  for (int i = 0; i < 20; ++i) {
-    ids.push_back(std::to_string(i));
-    Append(*run, ids.back());
+  Append(*run, "a");
+  Keep(*run, {"a", "never"}, absl::Seconds(600));
+  Keep(*run, {"a"}, absl::Seconds(300));  // ends earlier
+  ASSERT_TRUE(run->AdvanceVersion(1).ok());
+  cache_.clock.Advance(absl::Seconds(599));
+  run->DropExpired();
+  EXPECT_FALSE(run->EvictOldest());
+  Keep(*run, {"a"}, absl::Seconds(300));
+  cache_.clock.Advance(absl::Seconds(299));
+  run->DropExpired();
+  EXPECT_FALSE(run->EvictOldest());
+  EXPECT_EQ(run->Describe().kept_sequences, 1);
+  cache_.clock.Advance(absl::Seconds(1));
+  run->DropExpired();
+  EXPECT_EQ(run->Describe().kept_sequences, 0);
+  EXPECT_EQ(ReasonOf(*run, "a"), MissingReason::kStale);
+}
+
+TEST_F(RunTest, TheEndOfKeepingIsAUse) {
+  v1::RunConfig config = SmallConfig();
+  config.set_time_to_live_seconds(100);
+  const auto run = cache_.CreateRun("r", config);
+  Append(*run, "a");
+  Keep(*run, {"a"}, absl::Seconds(600));
+  for (const bool expired : {false, false, true}) {
+    cache_.clock.Advance(absl::Seconds(expired ? 101 : 300));
+    run->DropExpired();
+    EXPECT_EQ(run->Describe().sequences, expired ? 0 : 1);
   }
-  Append(*run, "idle");
-  const int64_t sequences = run->budget().used();
-  std::vector<uint64_t> leases;
-  for (int i = 0; i < Leases::kCovered; ++i) {
-    leases.push_back(*Lease(*run, ids, absl::Seconds(60)));
-  }
-  EXPECT_EQ(run->budget().used(), sequences) << "so many are part of what a sequence costs";
-  absl::StatusOr<uint64_t> next = Lease(*run, ids, absl::Seconds(60));
-  EXPECT_EQ(run->budget().used(),
-            sequences + Leases::kBytes + 20 * static_cast<int64_t>(sizeof(void*)));
-  while (next.ok()) {
-    EXPECT_LE(run->budget().used(), run->budget().limit());
-    leases.push_back(*next);
-    next = Lease(*run, ids, absl::Seconds(60));
-  }
-  EXPECT_EQ(next.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ReasonOf(*run, "idle"), MissingReason::kEvicted) << "to make room for them";
-  EXPECT_GT(leases.size(), 40);
-  EXPECT_LT(leases.size(), 100);
-  EXPECT_EQ(run->Describe().leases, leases.size());
-  for (const uint64_t lease : leases) EXPECT_TRUE(run->EndLease(lease));
-  EXPECT_EQ(run->budget().used(), sequences - sequences / 21);
-  while (run->EvictOldest()) continue;
+}
+
+TEST_F(RunTest, ReleaseEndsKeepingAtOnce) {
+  const auto run = cache_.CreateRun("r", SmallConfig());
+  Append(*run, "a");
+  Keep(*run, {"a"}, absl::Seconds(600));
+  EXPECT_TRUE(run->Release({"a", 0}));
+  EXPECT_FALSE(run->Release({"a", 0}));
+  EXPECT_EQ(ReasonOf(*run, "a"), MissingReason::kReleased);
+  EXPECT_EQ(run->Describe().kept_sequences, 0);
   EXPECT_EQ(run->budget().used(), 0);
 }
 
@@ -216,8 +194,8 @@ TEST_F(RunTest, WhatWasInUseWhenItsTurnCameGoesWhenItIsNot) {
   }
 }
 
-// Of n sequences a quarter is leased, and as many are read by somebody. What it takes to make room
-// is not to depend on n.
+// Of n sequences a quarter is kept, and as many are read by somebody. What it takes to make room
+// must not depend on n.
 TEST_F(RunTest, LooksAtFewHoweverManyThereAre) {
   constexpr int kAppends = 100;
   const auto looked_at = [&](int n) {
@@ -227,15 +205,15 @@ TEST_F(RunTest, LooksAtFewHoweverManyThereAre) {
     Cache cache(int64_t{1} << 30);
     const auto run = cache.CreateRun("r", config);
     const Records records = generator_.NextRecords(1);
-    std::vector<SequenceName> leased;
+    std::vector<SequenceName> kept;
     std::vector<sis::Run::Found> in_use;
     for (int i = 0; i < n; ++i) {
       const std::string id = std::to_string(i);
       EXPECT_EQ(AppendBlock(cache, *run, records.Block(id, 9)).code(), 0);
-      if (i % 4 == 0) leased.push_back({id, 0});
+      if (i % 4 == 0) kept.push_back({id, 0});
       if (i % 4 == 1) in_use.push_back(run->Find({id, 0}));
     }
-    EXPECT_TRUE(run->Lease(leased, absl::Hours(1)).ok());
+    run->Keep(kept, absl::Hours(1));
     EXPECT_TRUE(run->AdvanceVersion(10).ok());
     // Each is looked at once for its version, and once when it is found in use.
     const ByteBudget& budget = cache.registry.budget();
@@ -276,7 +254,7 @@ TEST_F(RunTest, DescribesItself) {
   Append(*run, "a", 10);
   Append(*run, "b", 65);
   ASSERT_TRUE(std::get<std::shared_ptr<Sequence>>(run->Find({"b", 0}))->Seal(65).ok());
-  ASSERT_TRUE(Lease(*run, {"a"}, absl::Seconds(60)).ok());
+  Keep(*run, {"a"}, absl::Seconds(60));
   ASSERT_TRUE(run->AdvanceVersion(12).ok());
   const v1::Run described = ToMessage(run->Describe());
   EXPECT_EQ(described.run_id(), "r");
@@ -288,7 +266,7 @@ TEST_F(RunTest, DescribesItself) {
   EXPECT_EQ(described.sealed_sequences(), 1);
   EXPECT_EQ(described.positions(), 75);
   EXPECT_EQ(described.bytes(), run->budget().used());
-  EXPECT_EQ(described.leases(), 1);
+  EXPECT_EQ(described.kept_sequences(), 1);
   EXPECT_FALSE(described.has_last_draw());
   run->steps().Claim(9, 1, {0, 1});
   EXPECT_EQ(run->Describe().last_draw, 9);

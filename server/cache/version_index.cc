@@ -10,11 +10,6 @@ constexpr int kLooks = 16;
 
 }  // namespace
 
-bool IsStale(const Member& member, uint64_t oldest_fresh) {
-  const std::optional<uint64_t> newest = member.sequence().newest_version();
-  return newest.has_value() && *newest < oldest_fresh;
-}
-
 void VersionIndex::Add(Member& member) {
   if (member.in_version_index != Place::kNowhere) return;
   Insert(member, Place::kToLookAt, ++added_);
@@ -41,7 +36,7 @@ bool VersionIndex::Judge(Member& member, uint64_t oldest_fresh, std::vector<Memb
     Insert(member, Place::kByVersion, *newest);
     return true;
   }
-  if (member.leases > 0) return true;
+  if (member.kept()) return true;
   if (in_use) {
     Add(member);
     return false;

@@ -24,8 +24,8 @@ class VersionIndex {
   void Remove(Member& member);
 
   // Takes out and returns the idle members with positions that are all of versions below
-  // `oldest_fresh`. Those that are leased or empty are taken out too, to be added when a lease ends
-  // and when they are handed out.
+  // `oldest_fresh`. Those that are kept or empty are taken out too, to be added when they are no
+  // longer kept, or are handed out.
   std::vector<Member*> TakeStale(uint64_t oldest_fresh);
 
   // How many members TakeStale has looked at, ever: what it costs.
@@ -46,8 +46,5 @@ class VersionIndex {
   uint64_t added_ = 0;
   int64_t looked_at_ = 0;
 };
-
-// Has positions, all of them of versions below `oldest_fresh`.
-bool IsStale(const Member& member, uint64_t oldest_fresh);
 
 }  // namespace sis

@@ -27,9 +27,8 @@ absl::StatusOr<std::unique_ptr<EvaluateCall>> EvaluateCall::Start(
   absl::StatusOr<EvaluateInput> input =
       ParseEvaluateInput(request, arrays, run->config(), TotalPositions(*slices));
   if (!input.ok()) return input.status();
-  if (request.lease_id() != 0) {
-    if (absl::Status status = run->RenewLease(request.lease_id()); !status.ok()) return status;
-  }
+  absl::Status kept = KeepSequences(*run, *slices, request.keep_seconds());
+  if (!kept.ok()) return kept;
   return std::unique_ptr<EvaluateCall>(
       new EvaluateCall(std::move(run), backend, *std::move(input), *std::move(slices), lanes));
 }

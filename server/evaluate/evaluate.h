@@ -23,7 +23,7 @@ namespace sis {
 
 // One Evaluate of the API, a group of slices at a time, so that several threads can share it, and
 // it can be given up, or make way for others, in between. On an error nothing has changed, except
-// that the lease and the sequences that were named count as used.
+// that the sequences that were named count as used, and may be kept.
 class EvaluateCall {
  public:
   // Checks the request. `arrays` are the request's; these, it and the backend must outlive the

@@ -126,6 +126,8 @@ TEST_F(EvaluateRefusalsTest, BadRequestsAreRefusedByNameAndCountNothing) {
       {{"reduced.covered_masses" + at, "1.02"},
        [&](auto& r) { put(r.mutable_reduced()->mutable_covered_masses(), row, 1.02f); },
        true},
+      {{"keep_seconds: out of range, got 3601; must be in [0, 3600]"},
+       [](auto& r) { r.set_keep_seconds(3601); }},
   };
   const std::vector<NamedRange> ranges = {{1, 10, 50}, {2, 10, 50}};
   for (const Case& c : cases) {
@@ -138,9 +140,6 @@ TEST_F(EvaluateRefusalsTest, BadRequestsAreRefusedByNameAndCountNothing) {
     }
     EXPECT_FALSE(run_->steps().Find(1).has_value()) << c.message[0];
   }
-  v1::EvaluateRequest lease = Request(ranges);
-  lease.set_lease_id(12345);
-  EXPECT_EQ(Try(lease).status().code(), StatusCode::kFailedPrecondition);
   EXPECT_TRUE(Try(Request(ranges)).ok()) << "unchanged, it is good";
   EXPECT_TRUE(Try(ReducedRequest(ranges, kSlots)).ok());
 }

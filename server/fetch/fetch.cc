@@ -4,7 +4,6 @@
 #include <atomic>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "server/threads/side_by_side.h"
 #include "server/wire/arrays.h"
 
@@ -34,34 +33,20 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
   Fetch fetch(workers);
   FetchSource& source = *fetch.source_;
   source.run = std::move(run);
-  const double max_lease = absl::ToDoubleSeconds(source.run->limits().max_lease);
-  if (!(request.lease_seconds() >= 0 && request.lease_seconds() <= max_lease)) {
-    return absl::InvalidArgumentError(absl::StrCat("lease_seconds: ", request.lease_seconds(),
-                                                   " is not in [0, ", max_lease, "]"));
-  }
   const absl::StatusOr<WantedRecords> wanted = WantedRecords::Parse(request);
   if (!wanted.ok()) return wanted.status();
   source.wanted = *wanted;
   source.ragged = request.ragged() && wanted->has_slots();
   absl::StatusOr<std::vector<SliceRange>> slices = ParseFetchSlices(*source.run, request.slices());
   if (!slices.ok()) return slices.status();
+  absl::Status kept = KeepSequences(*source.run, *slices, request.keep_seconds());
+  if (!kept.ok()) return kept;
   source.slices = *std::move(slices);
   source.oldest_fresh_version = source.run->oldest_fresh_version();
   fetch.rows_ = static_cast<uint64_t>(TotalPositions(source.slices));
   fetch.chunks_span_slices_ = request.chunks_span_slices();
   fetch.Summarize();
   fetch.reader_.emplace(source, 0, source.slices.size());
-  if (request.lease_seconds() > 0) {
-    std::vector<SequenceName> names;
-    names.reserve(source.slices.size());
-    for (const SliceRange& slice : source.slices) names.push_back(slice.name);
-    std::ranges::sort(names);
-    names.erase(std::unique(names.begin(), names.end()), names.end());
-    const absl::StatusOr<uint64_t> lease =
-        source.run->Lease(names, absl::Seconds(request.lease_seconds()));
-    if (!lease.ok()) return lease.status();
-    fetch.lease_id_ = *lease;
-  }
   return fetch;
 }
 
@@ -91,7 +76,6 @@ bool Fetch::Next(v1::FetchTopKResponse& message) {
 }
 
 void Fetch::WriteHeader(v1::FetchTopKHeader& header) const {
-  header.set_lease_id(lease_id_);
   header.set_top_k(source_->run->config().top_k);
   for (size_t i = 0; i < source_->slices.size(); ++i) {
     const SliceRange& slice = source_->slices[i];

@@ -19,8 +19,7 @@ namespace sis {
 // sequences in memory until their rows are in a message.
 class Fetch {
  public:
-  // Checks the request, and takes the lease if one is asked for. Idle workers help, if there are
-  // any.
+  // Checks the request, and keeps its sequences as it asks. Idle workers help, if there are any.
   static absl::StatusOr<Fetch> Open(std::shared_ptr<Run> run, const v1::FetchTopKRequest& request,
                                     WorkerPool* workers = nullptr);
 
@@ -45,7 +44,6 @@ class Fetch {
   std::unique_ptr<FetchSource> source_ = std::make_unique<FetchSource>();
   uint64_t rows_ = 0;  // of all slices
   bool chunks_span_slices_ = false;
-  uint64_t lease_id_ = 0;
   std::optional<RowReader> reader_;
   bool header_written_ = false;
 };

@@ -164,27 +164,27 @@ TEST_F(FetchTest, HoldsNoSequenceLongerThanItsRowsTake) {
   EXPECT_FALSE(fetch->Next(message));
 }
 
-TEST_F(FetchTest, BadRequestsAreRefusedAndTakeNoLease) {
+TEST_F(FetchTest, BadRequestsAreRefusedAndKeepNothing) {
   AppendBlock(cache_, *run_, generator_.NextRecords(10).Block("a"));
   const auto refused = [&](const std::string& message, auto change) {
     v1::FetchTopKRequest request;
     Add(request, "a", 0, 0);
-    request.set_lease_seconds(5);
+    request.set_keep_seconds(5);
     change(request);
     const absl::Status status = Fetch::Open(run_, request).status();
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << message;
     EXPECT_THAT(std::string(status.message()), HasSubstr(message));
-    EXPECT_EQ(run_->Describe().leases, 0) << message;
+    EXPECT_EQ(run_->Describe().kept_sequences, 0) << message;
   };
   refused("slices: none", [](auto& r) { r.clear_slices(); });
   refused("slices[0].sequence.id", [](auto& r) { r.mutable_slices(0)->clear_sequence(); });
   refused("slices[1] of sequence 'b' attempt 0: first_position 4194304 + length 1",
           [](auto& r) { Add(r, "b", 4194304, 1); });
   refused("slices[1]", [](auto& r) { Add(r, "b", UINT32_MAX, UINT32_MAX); });
-  refused("lease_seconds: -1", [](auto& r) { r.set_lease_seconds(-1); });
-  refused("lease_seconds: 3601", [](auto& r) { r.set_lease_seconds(3601); });
-  refused("lease_seconds: nan", [](auto& r) { r.set_lease_seconds(NAN); });
-  refused("lease_seconds: inf", [](auto& r) { r.set_lease_seconds(HUGE_VAL); });
+  for (const double seconds : {-1.0, 3601.0, double{NAN}, HUGE_VAL}) {
+    refused(absl::StrCat("keep_seconds: out of range, got ", seconds, "; must be in [0, 3600]"),
+            [&](auto& r) { r.set_keep_seconds(seconds); });
+  }
   refused("arrays[0]: 0 is no array", [](auto& r) { r.add_arrays(v1::RECORD_ARRAY_UNSPECIFIED); });
   refused("arrays[1]: 5 is no array", [](auto& r) {
     r.add_arrays(v1::TOP_K_IDS);

@@ -83,12 +83,9 @@ ABSL_FLAG(int, metric_runs, sis::Limits().metric_runs,
           "runs that have metrics of their own; those of the rest are under run=other");
 ABSL_FLAG(absl::Duration, run_idle_expiry, sis::ServerOptions().run_idle_expiry,
           "a run that no call names for so long is deleted, 24h for instance; inf: never");
-ABSL_FLAG(int, max_leases, sis::Limits().max_leases, "most leases of a run");
-ABSL_FLAG(double, max_lease_seconds, absl::ToDoubleSeconds(sis::Limits().max_lease),
-          "longest lease");
-ABSL_FLAG(absl::Duration, lease_absence, sis::Limits().lease_absence,
-          "where room is short, a run of which nothing was fetched or evaluated for so long loses "
-          "its leases, and what nobody has read of it");
+ABSL_FLAG(absl::Duration, reader_absence, sis::Limits().reader_absence,
+          "time after which sequences that nobody has read may be evicted where room is short, if "
+          "nothing of their run was fetched or evaluated in it");
 ABSL_FLAG(int64_t, inspected_bytes, sis::Limits().inspected_bytes,
           "for the last evaluated values of a sample of sequences, which sisctl and the page "
           "open; one run takes at most an eighth, one sequence half of that; 0: none are kept");
@@ -173,9 +170,6 @@ std::string FlagProblem(absl::string_view flag) {
     const bool known = role.empty() || ParseRole(role).has_value();
     return known ? "" : " is none of viewer, worker, trainer and admin";
   }
-  if (flag == "max_lease_seconds") {
-    return absl::GetFlag(FLAGS_max_lease_seconds) >= 0 ? "" : " is not 0 or more";  // nor NaN
-  }
   std::string problem;
   const auto is_in = [&]<typename T>(const absl::Flag<T>& own, std::type_identity_t<T> least,
                                      std::type_identity_t<T> most) {
@@ -194,12 +188,11 @@ std::string FlagProblem(absl::string_view flag) {
   is_in(FLAGS_max_runs, 1, INT32_MAX);
   is_in(FLAGS_max_runs_per_owner, 1, INT32_MAX);
   is_in(FLAGS_metric_runs, 0, INT32_MAX);
-  is_in(FLAGS_max_leases, 1, INT32_MAX);
   is_in(FLAGS_inspected_bytes, 0, INT64_MAX);
   is_in(FLAGS_max_streams_per_connection, 1, INT32_MAX);
   is_in(FLAGS_grpc_memory_bytes, 1, INT64_MAX);
   constexpr absl::Duration kEver = absl::InfiniteDuration();
-  is_in(FLAGS_lease_absence, absl::ZeroDuration(), kEver);
+  is_in(FLAGS_reader_absence, absl::ZeroDuration(), kEver);
   is_in(FLAGS_shutdown_grace, absl::ZeroDuration(), kEver);
   is_in(FLAGS_run_idle_expiry, absl::ZeroDuration(), kEver);
   is_in(FLAGS_default_deadline, absl::ZeroDuration(), kEver);
@@ -234,9 +227,7 @@ ServerOptions OptionsFromFlags() {
               .max_runs = absl::GetFlag(FLAGS_max_runs),
               .max_runs_per_owner = absl::GetFlag(FLAGS_max_runs_per_owner),
               .metric_runs = absl::GetFlag(FLAGS_metric_runs),
-              .max_leases = absl::GetFlag(FLAGS_max_leases),
-              .max_lease = absl::Seconds(absl::GetFlag(FLAGS_max_lease_seconds)),
-              .lease_absence = absl::GetFlag(FLAGS_lease_absence),
+              .reader_absence = absl::GetFlag(FLAGS_reader_absence),
               .inspected_bytes = absl::GetFlag(FLAGS_inspected_bytes),
           },
       .security = SecurityFromFlags(),

@@ -76,7 +76,7 @@ v1::Run ToMessage(const RunDescription& run) {
   message.set_sealed_sequences(run.sealed_sequences);
   message.set_positions(run.positions);
   message.set_bytes(run.bytes);
-  message.set_leases(run.leases);
+  message.set_kept_sequences(run.kept_sequences);
   if (run.last_draw.has_value()) message.set_last_draw(*run.last_draw);
   return message;
 }

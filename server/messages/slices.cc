@@ -144,6 +144,19 @@ absl::StatusOr<std::vector<SliceRange>> ParseEvaluateSlices(Run& run,
   return slices;
 }
 
+absl::Status KeepSequences(Run& run, const std::vector<SliceRange>& slices, double keep_seconds) {
+  if (!(keep_seconds >= 0 && keep_seconds <= kMaxKeepSeconds)) {
+    return absl::InvalidArgumentError(absl::StrCat("keep_seconds: out of range, got ", keep_seconds,
+                                                   "; must be in [0, ", kMaxKeepSeconds, "]"));
+  }
+  if (keep_seconds == 0) return absl::OkStatus();
+  std::vector<SequenceName> names;
+  names.reserve(slices.size());
+  for (const SliceRange& slice : slices) names.push_back(slice.name);
+  run.Keep(names, absl::Seconds(keep_seconds));
+  return absl::OkStatus();
+}
+
 int64_t TotalPositions(const std::vector<SliceRange>& slices) {
   int64_t total = 0;
   for (const SliceRange& slice : slices) total += slice.count;

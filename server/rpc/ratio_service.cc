@@ -147,11 +147,6 @@ absl::Status ListSteps(const Resources&, Run& run, const v1::ListStepsRequest& r
 
 absl::Status Release(const Resources& resources, Run& run, const v1::ReleaseRequest& request,
                      v1::ReleaseResponse& response) {
-  if (request.lease_ids_size() > run.limits().max_leases) {
-    return absl::InvalidArgumentError(absl::StrCat("lease_ids: ", request.lease_ids_size(),
-                                                   " of them, must be at most ",
-                                                   run.limits().max_leases, " (--max_leases)"));
-  }
   std::vector<SequenceName> names;
   names.reserve(request.sequences_size());
   for (const v1::SequenceRef& ref : request.sequences()) {
@@ -159,15 +154,11 @@ absl::Status Release(const Resources& resources, Run& run, const v1::ReleaseRequ
     if (!name.ok()) return name.status();
     names.push_back(*std::move(name));
   }
-  const std::span<const uint64_t> lease_ids(request.lease_ids().data(), request.lease_ids_size());
   run.inspection().LookAtAll();  // while the records are there
-  const absl::StatusOr<StoredRuns::Released> released =
-      resources.runs.Release(run, names, lease_ids);
+  const absl::StatusOr<int64_t> released = resources.runs.Release(run, names);
   if (!released.ok()) return released.status();
-  response.set_released_sequences(released->sequences);
-  response.set_released_leases(released->leases);
-  response.set_unknown(names.size() + request.lease_ids_size() - released->sequences -
-                       released->leases);
+  response.set_released_sequences(*released);
+  response.set_unknown(names.size() - *released);
   return absl::OkStatus();
 }
 

@@ -40,10 +40,7 @@ bool IsConflict(const absl::Status& status) {
 StoredCache::StoredCache(SequenceStore& store, RunRegistry& registry, Clock clock)
     : store_(store), registry_(registry), clock_(std::move(clock)), behind_(1) {}
 
-StoredCache::~StoredCache() {
-  for (const std::shared_ptr<Run>& run : registry_.List()) run->EndLeases();
-  RetryDropsBehind();
-}
+StoredCache::~StoredCache() { RetryDropsBehind(); }
 
 absl::Time StoredCache::ExpiryOf(const Run& run) const {
   // The time to live is counted from the last use, which the store doesn't see.

@@ -32,8 +32,7 @@ class StoredCache final : public BackingStore {
  public:
   // Both must outlive the object.
   StoredCache(SequenceStore& store, RunRegistry& registry, Clock clock);
-  // Ends the leases of all runs, and tries once more what is to be dropped: a clean end loses no
-  // release, not of what was leased either.
+  // Tries once more what is to be dropped: a clean end loses no release.
   ~StoredCache() override;
 
   SequenceStore& store() { return store_; }

@@ -1,4 +1,4 @@
-// What leaves a stored cache: releases, leases that end, and what memory has dropped.
+// What leaves a stored cache: releases, and what memory has dropped.
 #include <optional>
 #include <utility>
 
@@ -12,7 +12,7 @@ namespace {
 // Drops written at a time.
 constexpr size_t kDropsAtOnce = 64;
 // Drops that may wait for a store that can't write. Beyond that, what is stale or has expired will
-// be found so again; a release is answered with an error, but for what is leased.
+// be found so again; a release is answered with an error.
 constexpr size_t kMostPendingDrops = 65'536;
 // How long the reason of a dropped sequence is kept for later lives of the server.
 constexpr absl::Duration kReasonKept = absl::Hours(24);
@@ -21,25 +21,22 @@ constexpr absl::Duration kReasonKept = absl::Hours(24);
 
 absl::StatusOr<int64_t> StoredCache::FinishRelease(Run& run, std::span<const SequenceName> names) {
   constexpr auto kReleased = static_cast<uint8_t>(MissingReason::kReleased);
-  const auto in_memory = [&](const SequenceName& name) { return run.BytesOf(name) > 0; };
   int64_t released = 0;
   absl::Status error;
   std::vector<DroppedSequence> dropped;
   std::vector<const SequenceName*> only_stored;  // of those dropped; null for the others
   for (const SequenceName& name : names) {
-    if (in_memory(name)) released += run.Release(name);  // if it was read again since
-    const bool leased = in_memory(name);
     const SequenceName* unknown = nullptr;
-    if (!leased) {
-      const Run::Found found = run.FindToChange(name);
-      if (found == Run::Found(MissingReason::kNeverArrived)) {
-        const absl::StatusOr<bool> stored = store_.Has(IdentityOf(run, name));
-        error.Update(stored.status());
-        if (!stored.ok() || !*stored) continue;
-        unknown = &name;
-      } else if (found != Run::Found(MissingReason::kReleased)) {
-        continue;  // dropped before, for another reason
-      }
+    const Run::Found found = run.FindToChange(name);
+    if (found == Run::Found(MissingReason::kNeverArrived)) {
+      const absl::StatusOr<bool> stored = store_.Has(IdentityOf(run, name));
+      error.Update(stored.status());
+      if (!stored.ok() || !*stored) continue;
+      unknown = &name;
+    } else if (!std::holds_alternative<MissingReason>(found)) {
+      released += run.Release(name);  // it was read again since
+    } else if (found != Run::Found(MissingReason::kReleased)) {
+      continue;  // dropped before, for another reason
     }
     dropped.push_back({IdentityOf(run, name), kReleased});
     only_stored.push_back(unknown);

@@ -216,17 +216,13 @@ absl::StatusOr<int64_t> StoredRuns::AdvanceVersion(Run& run, uint64_t version) {
   return run.AdvanceVersion(version);
 }
 
-absl::StatusOr<StoredRuns::Released> StoredRuns::Release(Run& run,
-                                                         std::span<const SequenceName> names,
-                                                         std::span<const uint64_t> lease_ids) {
-  Released released;
-  for (const SequenceName& name : names) released.sequences += run.Release(name);
-  for (const uint64_t lease_id : lease_ids) released.leases += run.EndLease(lease_id) ? 1 : 0;
+absl::StatusOr<int64_t> StoredRuns::Release(Run& run, std::span<const SequenceName> names) {
+  int64_t released = 0;
+  for (const SequenceName& name : names) released += run.Release(name);
   if (stored_ == nullptr) return released;
   const absl::StatusOr<int64_t> only_stored = stored_->FinishRelease(run, names);
   if (!only_stored.ok()) return only_stored.status();
-  released.sequences += *only_stored;
-  return released;
+  return released + *only_stored;
 }
 
 absl::Status StoredRuns::Exchange(const Run& run, uint64_t version) {

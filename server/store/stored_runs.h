@@ -45,14 +45,9 @@ class StoredRuns {
   // sequences were dropped.
   absl::StatusOr<int64_t> AdvanceVersion(Run& run, uint64_t version);
 
-  struct Released {
-    int64_t sequences = 0;
-    int64_t leases = 0;
-  };
-  // As Release of the API. After an error of the store memory has released what it had, and the
-  // call may be repeated.
-  absl::StatusOr<Released> Release(Run& run, std::span<const SequenceName> names,
-                                   std::span<const uint64_t> lease_ids);
+  // As Release of the API: returns how many were there. After an error of the store memory has
+  // released what it had, and the call may be repeated.
+  absl::StatusOr<int64_t> Release(Run& run, std::span<const SequenceName> names);
 
   // As DeleteRun of the API: whether it was there. What could not be removed from the store is
   // removed when the call is made again.

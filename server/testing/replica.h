@@ -56,18 +56,17 @@ class Replica {
   Run::Found Find(const std::string& id) {
     return stored_.has_value() ? stored_->Find(*run_, {id, 0}) : run_->Find({id, 0});
   }
-  absl::StatusOr<StoredRuns::Released> Release(const std::vector<std::string>& ids,
-                                               const std::vector<uint64_t>& lease_ids = {}) {
+  absl::StatusOr<int64_t> Release(const std::vector<std::string>& ids) {
     std::vector<SequenceName> names;
     for (const std::string& id : ids) names.push_back({id, 0});
-    return runs_->Release(*run_, names, lease_ids);
+    return runs_->Release(*run_, names);
   }
   absl::StatusOr<int64_t> AdvanceVersion(uint64_t version) {
     return runs_->AdvanceVersion(*run_, version);
   }
-  uint64_t Lease(const std::string& id, absl::Duration length) {
+  void Keep(const std::string& id, absl::Duration length) {
     const SequenceName name{id, 0};
-    return *run_->Lease({&name, 1}, length);
+    run_->Keep({&name, 1}, length);
   }
 
  private:

@@ -1,4 +1,4 @@
-// A clock for what lasts: leases, patience, latencies.
+// A clock for what lasts: deadlines, patience, latencies.
 #pragma once
 
 #include <chrono>

@@ -264,7 +264,6 @@ TEST(ReceivedArraysTest, WhatProtobufTakesIsChargedBefore) {
   const uint32_t evaluated = number(v1::EvaluateRequest::descriptor(), "slices");
   const uint32_t fetched = number(v1::FetchTopKRequest::descriptor(), "slices");
   const uint32_t released = number(v1::ReleaseRequest::descriptor(), "sequences");
-  const uint32_t leases = number(v1::ReleaseRequest::descriptor(), "lease_ids");
   ExpectCharged<v1::EvaluateRequest>(Repeated(Field(evaluated, ""), kTimes), 16);
   ExpectCharged<v1::EvaluateRequest>(Repeated(Field(evaluated, Field(1, "")), kTimes), 16);
   ExpectCharged<v1::EvaluateRequest>(Repeated(Field(evaluated, Field(1, Field(1, "x"))), kTimes),
@@ -272,10 +271,6 @@ TEST(ReceivedArraysTest, WhatProtobufTakesIsChargedBefore) {
   ExpectCharged<v1::FetchTopKRequest>(Repeated(Field(fetched, ""), kTimes), 16);
   ExpectCharged<v1::ReleaseRequest>(Repeated(Field(released, ""), kTimes), 16);
   ExpectCharged<v1::ReleaseRequest>(Repeated(Field(released, Field(1, "name")), kTimes), 16);
-  // Numbers: packed, and one by one.
-  ExpectCharged<v1::ReleaseRequest>(Field(leases, Repeated("\x01", kTimes)), 16);
-  ExpectCharged<v1::ReleaseRequest>(
-      Repeated(std::string(1, static_cast<char>(leases << 3)) + "\x01", kTimes), 16);
   // What is unknown takes nothing.
   ExpectCharged<v1::ReleaseRequest>(Repeated("\x82\x7d\x02xy", kTimes), 0);
   ExpectCharged<v1::ReleaseRequest>(Repeated("\x80\x7d\x01", kTimes), 0);

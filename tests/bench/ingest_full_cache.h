@@ -26,21 +26,21 @@ class FullCache {
     Send(Ids("only", 1));
     const auto bytes = static_cast<int64_t>(sis_.Get().bytes());
     quota_ = bytes * static_cast<int64_t>(held_.size());
-    const size_t leased = held_.size() / 5;
+    const size_t kept = held_.size() / 5;
     std::printf("\nServer CPU time in us per append of a sequence of one token, K = %d; medians.\n",
                 kTopK);
-    std::vector<double> empty, full, stale, with_leases;
+    std::vector<double> empty, full, stale, with_kept;
     for (int repetition = 0; repetition < repetitions; ++repetition) {
       sis_.Create(Config(0));
       empty.push_back(MicrosecondsPerAppend());
       full.push_back(WhenFull(false, 0));
       stale.push_back(WhenFull(true, 0));
-      with_leases.push_back(WhenFull(true, leased));
+      with_kept.push_back(WhenFull(true, kept));
     }
     Print("empty", empty);
     Print(absl::StrCat(held_.size(), " held"), full);
     Print(absl::StrCat(held_.size(), " held, max_staleness"), stale);
-    Print(absl::StrCat(held_.size(), " held, max_staleness, ", leased, " leased"), with_leases);
+    Print(absl::StrCat(held_.size(), " held, max_staleness, ", kept, " kept"), with_kept);
   }
 
  private:
@@ -67,14 +67,14 @@ class FullCache {
     streams[0].sis = MakeSequences(kTopK, ids, kVersion);
     sis_.Send(streams);
   }
-  double WhenFull(bool max_staleness, size_t leased) {
+  double WhenFull(bool max_staleness, size_t kept) {
     v1::RunConfig config = Config(quota_);
     if (max_staleness) config.set_max_staleness(1);
     sis_.Create(config);
     sis_.Advance(kVersion);
     Send(held_);
     sis_.Check(static_cast<int64_t>(held_.size()));
-    if (leased > 0) sis_.Lease({held_.begin(), held_.begin() + static_cast<ptrdiff_t>(leased)});
+    if (kept > 0) sis_.Keep({held_.begin(), held_.begin() + static_cast<ptrdiff_t>(kept)});
     const double microseconds = MicrosecondsPerAppend();
     sis_.Check(static_cast<int64_t>(held_.size()));
     return microseconds;

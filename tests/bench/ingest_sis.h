@@ -168,17 +168,17 @@ class Sis {
     if (!status.ok()) Fail(status.error_message());
   }
 
-  // For as long as a lease may be.
-  void Lease(const std::vector<std::string>& ids) {
+  // For as long as may be.
+  void Keep(const std::vector<std::string>& ids) {
     v1::FetchTopKRequest request;
     request.mutable_run()->set_run_id("ingest");
     for (const std::string& id : ids) request.add_slices()->mutable_sequence()->set_id(id);
-    request.set_lease_seconds(3600);
+    request.set_keep_seconds(3600);
     grpc::ClientContext context;
     const auto stub = v1::RatioService::NewStub(channels_[0]);
     const auto stream = stub->FetchTopK(&context, request);
     for (v1::FetchTopKResponse response; stream->Read(&response);) {
-      if (response.header().missing_size() > 0) Fail("not all is there to be leased");
+      if (response.header().missing_size() > 0) Fail("not all is there to be kept");
     }
     const grpc::Status status = stream->Finish();
     if (!status.ok()) Fail(status.error_message());

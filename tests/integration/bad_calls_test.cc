@@ -40,18 +40,14 @@ TEST_F(BadCallsTest, AStreamBeginsWithOneHeader) {
 }
 
 TEST_F(BadCallsTest, ReleaseNamesWhatIsWrong) {
-  v1::ReleaseRequest nameless, many;
-  nameless.add_sequences()->set_id("");
-  for (uint64_t id = 1; id <= 4097; ++id) many.add_lease_ids(id);
-  for (auto [request, message] : {std::pair{nameless, "sequence.id"},
-                                  {many, "lease_ids: 4097 of them, must be at most 4096"}}) {
-    request.mutable_run()->set_run_id("run");
-    grpc::ClientContext context;
-    v1::ReleaseResponse response;
-    const grpc::Status status = live_.stub().Release(&context, request, &response);
-    EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT) << message;
-    EXPECT_THAT(status.error_message(), HasSubstr(message));
-  }
+  v1::ReleaseRequest request;
+  request.add_sequences()->set_id("");
+  request.mutable_run()->set_run_id("run");
+  grpc::ClientContext context;
+  v1::ReleaseResponse response;
+  const grpc::Status status = live_.stub().Release(&context, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("sequence.id"));
 }
 
 }  // namespace

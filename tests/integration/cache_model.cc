@@ -16,12 +16,6 @@ SequenceName NameOf(const v1::Slice& slice) {
   return {slice.sequence().id(), slice.sequence().attempt()};
 }
 
-std::vector<SequenceName> Distinct(const v1::FetchTopKRequest& request) {
-  std::set<SequenceName> names;
-  for (const v1::Slice& slice : request.slices()) names.insert(NameOf(slice));
-  return {names.begin(), names.end()};
-}
-
 // Adds a position of the slice, to the range before if it goes on.
 template <typename Message>
 void AddMissing(Message& message, int slice, uint32_t position, uint32_t count,
@@ -81,11 +75,9 @@ OutputView Row(const OutputView& output, size_t row) {
 
 }  // namespace
 
-CacheModel::CacheModel(const RecordPool& pool, const v1::RunConfig& config, const Limits& limits,
-                       bool durable)
+CacheModel::CacheModel(const RecordPool& pool, const v1::RunConfig& config, bool durable)
     : pool_(pool),
       config_(config),
-      limits_(limits),
       durable_(durable),
       time_to_live_(config.time_to_live_seconds() > 0 ? absl::Seconds(config.time_to_live_seconds())
                                                       : absl::InfiniteDuration()) {}
@@ -108,7 +100,7 @@ bool CacheModel::IsExpired(const Sequence& sequence) const {
   return now_ - sequence.last_used > time_to_live_;
 }
 
-bool CacheModel::IsKept(const Sequence& sequence) const {
+bool CacheModel::GoesLast(const Sequence& sequence) const {
   return sequence.unread && !config_.evict_unread() && !durable_;
 }
 
@@ -123,8 +115,7 @@ void CacheModel::Enter(const SequenceName& name) {
 void CacheModel::Leave(Sequence& sequence) {
   by_age_.erase(sequence.by_age);
   sequence.in_memory = false;
-  sequence.leases = 0;
-  sequence.release_when_free = false;
+  ForgetDeadline(sequence);
   if (sequence.stored) return;
   sequence.positions.clear();
   sequence.sealed.reset();
@@ -144,7 +135,7 @@ CacheModel::Sequence* CacheModel::Touch(const SequenceName& name) {
   const auto found = sequences_.find(name);
   if (found == sequences_.end() || !found->second.in_memory) return nullptr;
   Sequence& sequence = found->second;
-  if (sequence.leases == 0 && IsExpired(sequence)) {
+  if (!sequence.deadline.has_value() && IsExpired(sequence)) {
     Drop(sequence, v1::EXPIRED);
     return nullptr;
   }
@@ -177,28 +168,21 @@ void CacheModel::BringIn(const SequenceName& name) {
 }
 
 CacheModel::Sequence* CacheModel::Open(const SequenceName& name) {
-  if (Sequence* sequence = Touch(name)) {
-    return sequence->release_when_free ? nullptr : sequence;
-  }
+  if (Sequence* sequence = Touch(name)) return sequence;
   if (sequences_[name].dropped.has_value()) return nullptr;
   Enter(name);
   return &sequences_[name];
 }
 
 void CacheModel::ForgetIfEmpty(Sequence& sequence) {
-  const bool held = durable_ || sequence.leases > 0;  // with a store, the batch holds it
+  const bool held = durable_ || sequence.deadline.has_value();  // with a store, the batch holds it
   if (!held && sequence.positions.empty() && !sequence.sealed.has_value()) Leave(sequence);
 }
 
 bool CacheModel::Release(const SequenceName& name) {
   const auto found = sequences_.find(name);
   if (found != sequences_.end() && found->second.in_memory) {
-    Sequence& sequence = found->second;
-    if (sequence.release_when_free) return false;
-    sequence.release_when_free = true;
-    // Stored at once, so that a restart ends what only a lease still holds.
-    if (durable_ && !sequence.stored_reason.has_value()) sequence.stored_reason = v1::RELEASED;
-    if (sequence.leases == 0) Drop(sequence, v1::RELEASED);
+    Drop(found->second, v1::RELEASED);
     return true;
   }
   if (found == sequences_.end() || !found->second.stored) return false;
@@ -212,25 +196,23 @@ bool CacheModel::Release(const SequenceName& name) {
   return true;
 }
 
-void CacheModel::EndLeaseAt(std::map<uint64_t, Lease>::iterator lease) {
-  for (const SequenceName& name : lease->second.names) {
-    Sequence& sequence = sequences_.at(name);
-    Use(sequence);
-    if (--sequence.leases > 0) continue;
-    if (sequence.release_when_free) {
-      Drop(sequence, v1::RELEASED);
-    } else if (!in_use_.contains(name) && IsStale(sequence)) {
-      Drop(sequence, v1::STALE);
-    }
-  }
-  leases_.erase(lease);
+void CacheModel::ForgetDeadline(Sequence& sequence) {
+  if (sequence.deadline.has_value()) deadlines_.erase(*sequence.deadline);
+  sequence.deadline.reset();
 }
 
-bool CacheModel::EndLease(uint64_t lease_id) {
-  const auto lease = leases_.find(lease_id);
-  if (lease == leases_.end()) return false;
-  EndLeaseAt(lease);
-  return true;
+void CacheModel::Keep(const google::protobuf::RepeatedPtrField<v1::Slice>& slices,
+                      double keep_seconds) {
+  if (keep_seconds == 0) return;
+  const absl::Time until = now_ + absl::Seconds(keep_seconds);
+  for (const v1::Slice& slice : slices) {
+    const SequenceName name = NameOf(slice);
+    Sequence* sequence = Touch(name);
+    if (sequence == nullptr) continue;
+    if (sequence->deadline.has_value() && (*sequence->deadline)->first >= until) continue;
+    ForgetDeadline(*sequence);
+    sequence->deadline = deadlines_.emplace(until, name);
+  }
 }
 
 std::optional<int64_t> CacheModel::AdvanceVersion(uint64_t version) {
@@ -238,7 +220,7 @@ std::optional<int64_t> CacheModel::AdvanceVersion(uint64_t version) {
   policy_version_ = version;
   int64_t dropped = 0;
   for (auto& [name, sequence] : sequences_) {
-    if (!sequence.in_memory || sequence.leases > 0 || !IsStale(sequence)) continue;
+    if (!sequence.in_memory || sequence.deadline.has_value() || !IsStale(sequence)) continue;
     Drop(sequence, v1::STALE);
     ++dropped;
   }
@@ -246,24 +228,22 @@ std::optional<int64_t> CacheModel::AdvanceVersion(uint64_t version) {
 }
 
 bool CacheModel::Overdue() const {
-  const auto ended = [&](const auto& lease) { return lease.second.expires < now_; };
-  return std::ranges::any_of(leases_, ended) ||
-         std::ranges::any_of(by_age_, [&](const SequenceName& name) {
+  return DeadlineHasPassed() || std::ranges::any_of(by_age_, [&](const SequenceName& name) {
            const Sequence& sequence = sequences_.at(name);
-           return sequence.leases == 0 && (IsExpired(sequence) || IsStale(sequence));
+           return !sequence.deadline.has_value() && (IsExpired(sequence) || IsStale(sequence));
          });
 }
 
 void CacheModel::DropExpired() {
-  std::set<std::pair<absl::Time, uint64_t>> ended;
-  for (const auto& [id, lease] : leases_) {
-    if (lease.expires < now_) ended.emplace(lease.expires, id);
+  while (DeadlineHasPassed()) {
+    Sequence& sequence = sequences_.at(deadlines_.begin()->second);
+    ForgetDeadline(sequence);
+    Use(sequence);
   }
-  for (const auto& [expires, id] : ended) EndLease(id);
   for (auto name = by_age_.begin(); name != by_age_.end();) {
     const SequenceName current = *name++;
     Sequence& sequence = sequences_.at(current);
-    if (sequence.leases > 0 || in_use_.contains(current)) continue;
+    if (sequence.deadline.has_value() || in_use_.contains(current)) continue;
     if (IsStale(sequence)) {
       Drop(sequence, v1::STALE);
     } else if (IsExpired(sequence)) {
@@ -276,12 +256,11 @@ void CacheModel::OpenIncarnation() {
   policy_version_ = 0;
   sequences_.clear();
   by_age_.clear();
-  leases_.clear();
+  deadlines_.clear();
 }
 
 void CacheModel::Restart() {
   if (!durable_) return OpenIncarnation();  // the first one
-  while (!leases_.empty()) EndLeaseAt(leases_.begin());
   for (auto& [name, sequence] : sequences_) {
     if (sequence.in_memory) Leave(sequence);
     sequence.dropped.reset();
@@ -291,14 +270,13 @@ void CacheModel::Restart() {
 std::optional<std::string> CacheModel::Settle(const Run& run, const std::set<SequenceName>& used) {
   const auto gone = [&](const SequenceName& name) { return run.BytesOf(name) == 0; };
   in_use_ = used;
-  const auto ended = [&](const auto& lease) { return lease.second.expires < now_; };
   bool dropped_overdue = false;
-  if (std::ranges::any_of(leases_, ended)) {
-    dropped_overdue = run.Describe().leases != leases_.size();
+  if (DeadlineHasPassed()) {
+    dropped_overdue = run.Describe().kept_sequences != kept();
   } else {
     for (const SequenceName& name : by_age_) {
       const Sequence& sequence = sequences_.at(name);
-      if (sequence.leases > 0 || used.contains(name)) continue;
+      if (sequence.deadline.has_value() || used.contains(name)) continue;
       if (!IsStale(sequence) && !IsExpired(sequence)) continue;
       dropped_overdue = gone(name);
       break;
@@ -309,11 +287,12 @@ std::optional<std::string> CacheModel::Settle(const Run& run, const std::set<Seq
 
   evicted_ = 0;
   bool more = true;
-  for (const bool kept : {false, true}) {
+  for (const bool last : {false, true}) {
     for (auto name = by_age_.begin(); more && name != by_age_.end();) {
       const SequenceName current = *name++;
       Sequence& sequence = sequences_.at(current);
-      if (sequence.leases > 0 || used.contains(current) || IsKept(sequence) != kept) continue;
+      if (sequence.deadline.has_value() || used.contains(current)) continue;
+      if (GoesLast(sequence) != last) continue;
       more = gone(current);  // else those that go later must be there
       if (!more) break;
       Drop(sequence, v1::EVICTED);
@@ -330,10 +309,10 @@ std::optional<std::string> CacheModel::Settle(const Run& run, const std::set<Seq
   return std::nullopt;
 }
 
-int64_t CacheModel::UnleasedBytes(const Run& run) const {
+int64_t CacheModel::BytesNotKept(const Run& run) const {
   int64_t bytes = 0;
   for (const SequenceName& name : by_age_) {
-    if (sequences_.at(name).leases == 0) bytes += run.BytesOf(name);
+    if (!sequences_.at(name).deadline.has_value()) bytes += run.BytesOf(name);
   }
   return bytes;
 }
@@ -353,7 +332,7 @@ std::string CacheModel::Compare(const v1::Run& described) const {
   expected.set_unread_sequences(unread);
   expected.set_sealed_sequences(sealed);
   expected.set_positions(positions);
-  expected.set_leases(leases_.size());
+  expected.set_kept_sequences(kept());
   if (expected.SerializeAsString() == described.SerializeAsString()) return "";
   return absl::StrCat("is ", described.ShortDebugString(), ", not ", expected.ShortDebugString());
 }
@@ -452,16 +431,10 @@ std::optional<v1::MissingReason> CacheModel::MissingAt(const Sequence& sequence,
   return std::nullopt;
 }
 
-absl::StatusOr<std::vector<v1::FetchTopKResponse>> CacheModel::Fetch(
-    const v1::FetchTopKRequest& request) {
+std::vector<v1::FetchTopKResponse> CacheModel::Fetch(const v1::FetchTopKRequest& request) {
   std::vector<std::optional<v1::MissingReason>> reasons;
   for (const v1::Slice& slice : request.slices()) reasons.push_back(Find(NameOf(slice)));
-  if (request.lease_seconds() > 0) {
-    if (leases_.size() >= static_cast<size_t>(limits_.max_leases)) {
-      return absl::ResourceExhaustedError("leases");
-    }
-    for (const SequenceName& name : Distinct(request)) Touch(name);
-  }
+  Keep(request.slices(), request.keep_seconds());
 
   const size_t slots = config_.top_k();
   std::vector<v1::FetchTopKResponse> messages(1);
@@ -512,18 +485,6 @@ absl::StatusOr<std::vector<v1::FetchTopKResponse>> CacheModel::Fetch(
   return messages;
 }
 
-void CacheModel::NoteLease(uint64_t lease_id, const v1::FetchTopKRequest& request) {
-  const absl::Duration length = absl::Seconds(request.lease_seconds());
-  Lease lease{.expires = now_ + length, .length = length, .names = {}};
-  for (const SequenceName& name : Distinct(request)) {
-    const auto found = sequences_.find(name);
-    if (found == sequences_.end() || !found->second.in_memory) continue;
-    ++found->second.leases;
-    lease.names.push_back(name);
-  }
-  leases_.emplace(lease_id, std::move(lease));
-}
-
 absl::StatusOr<v1::EvaluateResponse> CacheModel::Evaluate(const v1::EvaluateRequest& request) {
   std::vector<std::optional<v1::MissingReason>> reasons;
   size_t count = 0;
@@ -531,12 +492,7 @@ absl::StatusOr<v1::EvaluateResponse> CacheModel::Evaluate(const v1::EvaluateRequ
     reasons.push_back(Find(NameOf(slice)));
     count += slice.length();
   }
-  if (request.lease_id() != 0) {
-    const auto lease = leases_.find(request.lease_id());
-    const bool ended = lease == leases_.end() || lease->second.expires < now_;
-    if (ended) return absl::FailedPreconditionError("lease");
-    lease->second.expires = now_ + lease->second.length;
-  }
+  Keep(request.slices(), request.keep_seconds());
 
   EvaluateParameters parameters{.slots = static_cast<int>(config_.top_k()),
                                 .top_k = static_cast<int>(request.top_k()),

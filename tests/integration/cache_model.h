@@ -15,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "kernels/decide/backend.h"
-#include "server/cache/limits.h"
 #include "server/cache/run.h"
 #include "tests/integration/record_pool.h"
 
@@ -30,8 +29,7 @@ namespace sis {
 class CacheModel {
  public:
   // With a durable store, what leaves memory can be read again, and outlives a restart.
-  CacheModel(const RecordPool& pool, const v1::RunConfig& config, const Limits& limits,
-             bool durable);
+  CacheModel(const RecordPool& pool, const v1::RunConfig& config, bool durable);
 
   // The time on the cache's clock.
   void SetTime(absl::Time now) { now_ = now; }
@@ -47,14 +45,11 @@ class CacheModel {
   // What acks must say.
   uint32_t CommittedLength(const SequenceName& name) const;
 
-  // The messages of a FetchTopK, but for the lease's id.
-  absl::StatusOr<std::vector<v1::FetchTopKResponse>> Fetch(const v1::FetchTopKRequest& request);
-  // If the request asked for a lease: the id that it got.
-  void NoteLease(uint64_t lease_id, const v1::FetchTopKRequest& request);
+  // The messages of a FetchTopK.
+  std::vector<v1::FetchTopKResponse> Fetch(const v1::FetchTopKRequest& request);
   // Of a draw for which nothing was evaluated yet.
   absl::StatusOr<v1::EvaluateResponse> Evaluate(const v1::EvaluateRequest& request);
 
-  bool EndLease(uint64_t lease_id);
   bool Release(const SequenceName& name);
   // How many sequences were dropped; nothing if it is refused.
   std::optional<int64_t> AdvanceVersion(uint64_t version);
@@ -75,7 +70,7 @@ class CacheModel {
 
   // For the choice of operations.
   uint64_t policy_version() const { return policy_version_; }
-  size_t leases() const { return leases_.size(); }
+  size_t kept() const { return deadlines_.size(); }
   uint64_t Digest(const SequenceName& name, uint32_t first, uint32_t count) const {
     return Digest(name, first, count, OldestFreshVersion());
   }
@@ -87,10 +82,11 @@ class CacheModel {
     uint64_t digest;
   };
   std::optional<Recorded> At(const SequenceName& name, uint32_t position) const;
-  // Bytes of sequences that aren't leased, as the cache counts them.
-  int64_t UnleasedBytes(const Run& run) const;
+  // Bytes of sequences that are not kept until a deadline, as the cache counts them.
+  int64_t BytesNotKept(const Run& run) const;
 
  private:
+  using Deadlines = std::multimap<absl::Time, SequenceName>;
   struct Sequence {
     std::map<uint32_t, Recorded> positions;
     std::optional<uint32_t> sealed;
@@ -102,15 +98,9 @@ class CacheModel {
     bool in_memory = false;
     // While in memory:
     absl::Time last_used;
-    int leases = 0;
+    std::optional<Deadlines::iterator> deadline;
     bool unread = true;
-    bool release_when_free = false;
     std::list<SequenceName>::iterator by_age;
-  };
-  struct Lease {
-    absl::Time expires;
-    absl::Duration length;
-    std::vector<SequenceName> names;
   };
 
   static uint32_t LengthOf(const Sequence& sequence) {
@@ -123,8 +113,8 @@ class CacheModel {
   bool HadDigest(uint64_t digest, const SequenceName& name, uint32_t first, uint32_t count) const;
   bool IsStale(const Sequence& sequence) const;
   bool IsExpired(const Sequence& sequence) const;
-  // Evicted last.
-  bool IsKept(const Sequence& sequence) const;
+  // Is evicted after the others.
+  bool GoesLast(const Sequence& sequence) const;
   void Enter(const SequenceName& name);
   void Leave(Sequence& sequence);
   void Drop(Sequence& sequence, v1::MissingReason reason);
@@ -136,7 +126,12 @@ class CacheModel {
   // For changing: makes the sequence if need be. Null if that is refused.
   Sequence* Open(const SequenceName& name);
   void ForgetIfEmpty(Sequence& sequence);
-  void EndLeaseAt(std::map<uint64_t, Lease>::iterator lease);
+  // For FetchTopK and Evaluate.
+  void Keep(const google::protobuf::RepeatedPtrField<v1::Slice>& slices, double keep_seconds);
+  void ForgetDeadline(Sequence& sequence);
+  bool DeadlineHasPassed() const {
+    return !deadlines_.empty() && deadlines_.begin()->first <= now_;
+  }
   // Why a position has no record that counts.
   std::optional<v1::MissingReason> MissingAt(const Sequence& sequence, uint32_t position) const;
   // What the scalar backend makes of a recorded position.
@@ -145,14 +140,13 @@ class CacheModel {
 
   const RecordPool& pool_;
   const v1::RunConfig config_;
-  const Limits limits_;
   const bool durable_;
   const absl::Duration time_to_live_;
   absl::Time now_;
   uint64_t policy_version_ = 0;
   absl::node_hash_map<SequenceName, Sequence> sequences_;
   std::list<SequenceName> by_age_;  // in memory, the least recently used first
-  std::map<uint64_t, Lease> leases_;
+  Deadlines deadlines_;
   int evicted_ = 0;
   std::set<SequenceName> in_use_;  // by the call that Settle is looking at
 };

@@ -70,7 +70,7 @@ TEST_P(ChargedBytesTest, CoverWhatTheHeapGives) {
     ASSERT_TRUE(sequence->Seal(kind.positions).ok());
   }
   ASSERT_EQ(*run.AdvanceVersion(2), 0) << "puts them all under their versions";
-  ASSERT_TRUE(run.Lease(names, absl::Hours(1)).ok());
+  run.Keep(names, absl::Hours(1));
 
   const int64_t taken = HeapBytes() - before;
   const int64_t charged = run.budget().used() - arena->used_bytes();
@@ -79,8 +79,7 @@ TEST_P(ChargedBytesTest, CoverWhatTheHeapGives) {
   if (kind.name == "short_id") {
     EXPECT_EQ(run.budget().used(), kSequences * 1520) << "docs/scaling.md";
   }
-  run.EndLeases();
-  while (run.EvictOldest()) continue;
+  for (const SequenceName& name : names) run.Release(name);
   EXPECT_EQ(run.budget().used(), 0);
 }
 

@@ -188,13 +188,15 @@ TEST_F(MetricsTest, MissingTokensAreCountedByReason) {
 
 TEST_F(MetricsTest, WhatIsEvictedUnreadIsCounted) {
   const auto run = cache_.CreateRun("r", SmallConfig());
-  for (const char* id : {"read", "unread", "leased", "released"}) {
+  for (const char* id : {"read", "unread", "kept", "released"}) {
     AppendBlock(cache_, *run, generator_.NextRecords(3).Block(id));
   }
   run->Find({"read", 0});
   run->Release({"released", 0});
-  const std::vector<SequenceName> names = {{"leased", 0}};
-  run->EndLease(*run->Lease(names, absl::Seconds(1)));
+  const std::vector<SequenceName> names = {{"kept", 0}};
+  run->Keep(names, absl::Seconds(1));
+  cache_.clock.Advance(absl::Seconds(1));
+  run->DropExpired();
   while (run->EvictOldest()) continue;
   EXPECT_EQ(Value("sis_dropped_sequences_total{reason=\"evicted\",run=\"r\"}"), 3);
   EXPECT_EQ(Value("sis_evicted_unread_sequences_total{run=\"r\"}"), 1);

@@ -37,10 +37,6 @@ class NoRoomTest : public testing::Test {
     EXPECT_EQ(ack.retry_seconds() > 0, ack.code() != 0);
     return static_cast<StatusCode>(ack.code());
   }
-  uint64_t Lease(const std::string& id) {
-    const SequenceName name{id, 0};
-    return *run_->Lease({&name, 1}, absl::Hours(1));
-  }
   bool Has(const std::string& id) {
     return std::holds_alternative<std::shared_ptr<Sequence>>(run_->FindToChange({id, 0}));
   }
@@ -69,11 +65,11 @@ TEST_F(NoRoomTest, WhatIsUnreadStaysAsLongAsATrainerMayReadIt) {
 
 TEST_F(NoRoomTest, WhatIsUnreadGoesOnceTheTrainerIsGone) {
   run_->Find({"a", 0});
-  cache_.clock.Advance(Limits().lease_absence);
+  cache_.clock.Advance(Limits().reader_absence);
   run_->Find({"none", 0});
   EXPECT_EQ(Append("d"), StatusCode::kOk);
   EXPECT_EQ(Append("e"), StatusCode::kResourceExhausted);
-  cache_.clock.Advance(Limits().lease_absence + absl::Milliseconds(1));
+  cache_.clock.Advance(Limits().reader_absence + absl::Milliseconds(1));
   EXPECT_EQ(Append("e"), StatusCode::kOk);
   EXPECT_EQ(evicted_unread(), 1);
   EXPECT_FALSE(Has("b")) << "used longest ago";
@@ -82,17 +78,27 @@ TEST_F(NoRoomTest, WhatIsUnreadGoesOnceTheTrainerIsGone) {
 
 TEST_F(NoRoomTest, AppendsOfAnotherRunAreRefusedUntilTheTrainerIsGone) {
   const auto other = cache_.CreateRun("other", SmallConfig(kSlots));
-  cache_.clock.Advance(Limits().lease_absence + absl::Milliseconds(1));
+  cache_.clock.Advance(Limits().reader_absence + absl::Milliseconds(1));
   run_->Find({"none", 0});
   EXPECT_EQ(AppendBlock(cache_, *other, records_.Block("d")).code(),
             static_cast<int>(StatusCode::kResourceExhausted));
-  cache_.clock.Advance(Limits().lease_absence + absl::Milliseconds(1));
+  cache_.clock.Advance(Limits().reader_absence + absl::Milliseconds(1));
   EXPECT_EQ(AppendBlock(cache_, *other, records_.Block("d")).code(), 0);
   EXPECT_FALSE(Has("a")) << "of any run that nobody reads";
 }
 
+TEST_F(EvictUnreadTest, AKeptSequenceStaysUntilItsDeadlineThoughTheTrainerIsGone) {
+  run_->Keep(std::vector<SequenceName>{{"a", 0}}, absl::Hours(1));
+  cache_.clock.Advance(absl::Minutes(59));
+  for (const std::string id : {"d", "e", "f"}) EXPECT_EQ(Append(id), StatusCode::kOk);
+  EXPECT_TRUE(Has("a"));
+  cache_.clock.Advance(absl::Minutes(1));
+  for (const std::string id : {"g", "h", "i"}) EXPECT_EQ(Append(id), StatusCode::kOk);
+  EXPECT_FALSE(Has("a"));
+}
+
 TEST_F(EvictUnreadTest, ARefusedEntryHoldsUpNoOther) {
-  for (const std::string id : {"a", "b", "c"}) Lease(id);
+  run_->Keep(std::vector<SequenceName>{{"a", 0}, {"b", 0}, {"c", 0}}, absl::Hours(1));
   v1::AppendBatch batch;
   for (const std::string id : {"d", "a", "e"}) {
     *batch.add_entries()->mutable_block() = records_.Block(id);

@@ -234,7 +234,7 @@ TEST(StoredCacheTest, OfWhatWasReleasedNothingButTheReasonStays) {
       seal.mutable_seal()->set_length(10);
       ASSERT_EQ(life->Append(seal).code(), 0);
     }
-    EXPECT_EQ(life->Release({id})->sequences, 1);
+    EXPECT_EQ(*life->Release({id}), 1);
   }
   life.reset();
   WriterLock lock(disk.mutex);

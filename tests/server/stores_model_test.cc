@@ -119,7 +119,6 @@ class StoresModelTest : public ::testing::TestWithParam<uint32_t> {
   void Change(ModelSequence& sequence);
   void Read(ModelSequence& sequence);
   void Release(ModelSequence& sequence);
-  void ReleaseLeased(ModelSequence& sequence);
   void AdvanceVersion();
   void ExpectGone(const ModelSequence& sequence, MissingReason reason) {
     const Run::Found found = replica_->Find(sequence.id);
@@ -202,34 +201,11 @@ void StoresModelTest::Read(ModelSequence& sequence) {
 
 void StoresModelTest::Release(ModelSequence& sequence) {
   const bool stored = !sequence.positions.empty() || sequence.sealed.has_value();
+  if (OneIn(2)) replica_->Keep(sequence.id, absl::Hours(1));
   const absl::StatusCode code =
       UntilAnswered([&] { return replica_->Release({sequence.id}).status().code(); });
   ASSERT_EQ(code, absl::StatusCode::kOk) << "operation " << operation_;
   if (stored) ExpectGone(sequence, MissingReason::kReleased);
-  sequence = NewSequence();
-}
-
-// Its lease ends, or the server does.
-void StoresModelTest::ReleaseLeased(ModelSequence& sequence) {
-  if (sequence.positions.empty()) return;
-  ASSERT_TRUE(std::holds_alternative<std::shared_ptr<Sequence>>(replica_->Find(sequence.id)));
-  const uint64_t lease = replica_->Lease(sequence.id, absl::Hours(1));
-  const bool full = OneIn(2);
-  if (full) fault_ = Fault::kFull;
-  const auto released = replica_->Release({sequence.id});
-  const bool answered = released.ok();
-  EXPECT_TRUE(answered || full);
-  EXPECT_TRUE(std::holds_alternative<std::shared_ptr<Sequence>>(replica_->Find(sequence.id)));
-  bool killed = false;
-  if (OneIn(2)) {
-    EXPECT_EQ(replica_->Release({}, {lease})->leases, 1);
-    ExpectGone(sequence, MissingReason::kReleased);
-  } else {
-    killed = OneIn(2);
-  }
-  fault_ = Fault::kNone;
-  Restart(killed);
-  if (!killed || answered) ExpectGone(sequence, MissingReason::kReleased);
   sequence = NewSequence();
 }
 
@@ -264,10 +240,8 @@ TEST_P(StoresModelTest, WhatWasAnsweredIsSo) {
       Read(sequence);
     } else if (kind < 940) {
       replica_->run().EvictOldest();
-    } else if (kind < 970) {
-      Release(sequence);
     } else if (kind < 985) {
-      ReleaseLeased(sequence);
+      Release(sequence);
     } else if (kind < 995) {
       AdvanceVersion();
     } else {
