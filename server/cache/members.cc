@@ -15,8 +15,12 @@ constexpr size_t kLooks = 16;
 Member& Members::Add(const SequenceName& name, std::shared_ptr<HeldSequence> held, absl::Time now) {
   const Place place = keeps_unread_ ? Place::kUnread : Place::kRead;
   List& there = list(place);
-  there.push_back(
-      {.held = std::move(held), .last_used = now, .place = place, .deadline = {}, .here = {}, .name = name});
+  there.push_back({.held = std::move(held),
+                   .last_used = now,
+                   .place = place,
+                   .deadline = {},
+                   .here = {},
+                   .name = name});
   Member& member = there.back();
   member.here = std::prev(there.end());
   by_name_.insert(&member);

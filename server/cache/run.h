@@ -118,7 +118,8 @@ class Run {
   // Adds the sequence, unless the run has one of that name. Returns the one it has now, or why it
   // may have none.
   Found Adopt(const SequenceName& name, std::shared_ptr<Held> held) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Removes a sequence from memory because the store has something else. Does nothing if the run has another object by now than `sequence`, unless that is null.
+  // Removes a sequence from memory because the store has something else. Does nothing if the run
+  // has another object by now than `sequence`, unless that is null.
   void Forget(const SequenceName& name, const Sequence* sequence) ABSL_LOCKS_EXCLUDED(mutex_);
   // A sequence was dropped from the store while it wasn't in memory: removes what memory has of it
   // and remembers the reason. False if there was a reason already.
@@ -159,8 +160,8 @@ class Run {
   // a few are looked at.
   void DropExpired() ABSL_LOCKS_EXCLUDED(mutex_);
   // What evicting all that can be evicted would free, unread sequences too if `last` says so, or if
-  // nothing of the run was fetched or evaluated for longer than Limits::reader_absence; or `enough`,
-  // if it is no less than that.
+  // nothing of the run was fetched or evaluated for longer than Limits::reader_absence; or
+  // `enough`, if it is no less than that.
   int64_t EvictableBytes(int64_t enough, Evict last = Evict::kUnread) ABSL_LOCKS_EXCLUDED(mutex_);
   // When the least recently used of these sequences that could be evicted was used; nullopt if they
   // are not among `last`.

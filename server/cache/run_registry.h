@@ -81,8 +81,8 @@ class RunRegistry {
 
   // Tries to make room for so many bytes of the run: drops what is stale or expired, then evicts
   // least recently used sequences, of this run if its own quota is short, else of any: those of
-  // Evict::kRead before what `last` adds; or none, if all of them would not do. Null if there may be
-  // room now, else the budget that is short.
+  // Evict::kRead before what `last` adds; or none, if all of them would not do. Null if there may
+  // be room now, else the budget that is short.
   const ByteBudget* Reclaim(Run& run, int64_t bytes, Evict last) ABSL_LOCKS_EXCLUDED(mutex_);
   // The same for a caller that did not get the bytes: if they are there, the arena did not have
   // them in one piece, and the least recently used sequence of any run goes.

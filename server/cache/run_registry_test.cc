@@ -445,7 +445,8 @@ TEST(RunRegistryTest, StaleGoBeforeExpiredBeforeOldest) {
   EXPECT_EQ(reason("young"), std::nullopt);
 }
 
-// Ten thousand operations on two runs; after each, what must hold of the bytes and of kept sequences.
+// Ten thousand operations on two runs; after each, what must hold of the bytes and of kept
+// sequences.
 TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
   std::mt19937 random(17);
   const auto below = [&](uint32_t end) { return static_cast<uint32_t>(random() % end); };

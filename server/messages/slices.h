@@ -45,8 +45,8 @@ absl::StatusOr<std::vector<SliceRange>> ParseFetchSlices(Run& run, const SliceMe
 // The slices of an Evaluate: none empty, none overlapping.
 absl::StatusOr<std::vector<SliceRange>> ParseEvaluateSlices(Run& run, const SliceMessages& slices);
 
-// Keeps the sequences of the slices (FetchTopKRequest.keep_seconds). InvalidArgument unless the time
-// is in [0, kMaxKeepSeconds].
+// Keeps the sequences of the slices (FetchTopKRequest.keep_seconds). InvalidArgument unless the
+// time is in [0, kMaxKeepSeconds].
 absl::Status KeepSequences(Run& run, const std::vector<SliceRange>& slices, double keep_seconds);
 
 // Positions in all slices.

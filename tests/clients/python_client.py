@@ -96,7 +96,7 @@ class PythonClient:
         self._run = status.run
         return (
             f"ok incarnation {status.run.incarnation} version {status.policy_version} sequences {status.sequences} "
-            f"sealed {status.sealed_sequences} positions {status.positions} leases {status.leases} "
+            f"sealed {status.sealed_sequences} positions {status.positions} kept {status.kept_sequences} "
             f"unread {status.unread_sequences}"
         )
 
@@ -148,11 +148,10 @@ class PythonClient:
     def finish(self):
         self._stream.close()
 
-    def fetch(self, *slices, lease=0):
-        records = self._client.fetch_top_k(self._run, [slice_of(text) for text in slices], lease_seconds=float(lease))
+    def fetch(self, *slices, keep=0):
+        records = self._client.fetch_top_k(self._run, [slice_of(text) for text in slices], keep_seconds=float(keep))
         self._records = records
-        leased = " leased" if records.lease_id else ""
-        return f"ok positions {len(records)}{told_missing(records.missing)}{leased}"
+        return f"ok positions {len(records)}{told_missing(records.missing)}"
 
     def evaluate(self, draw, top_k=0, ratios=False, algorithm=None, nan_at=None, one_row_less=False):
         records = self._records
@@ -196,8 +195,7 @@ class PythonClient:
         steps = self._client.list_steps(self._run)
         return " ".join(["ok", *map(str, steps)]) + unanswered(steps)
 
-    def release(self, *names, lease=None):
+    def release(self, *names):
         refs = [sis.SequenceRef(part.sequence, part.attempt) for part in map(slice_of, names)]
-        leases = [] if lease is None else [self._records.lease_id]
-        released = self._client.release(self._run, refs, leases)
-        return f"ok sequences {released.sequences} leases {released.leases} unknown {released.unknown}"
+        released = self._client.release(self._run, refs)
+        return f"ok sequences {released.sequences} unknown {released.unknown}"

@@ -54,7 +54,7 @@ class Training:
                 stream.block(name, first_position=0, policy_version=self.draws, **record._asdict())
                 stream.seal(name, length=LENGTH)
         self.rollouts += 1
-        return self.client.fetch_top_k(self.run, names, lease_seconds=60)
+        return self.client.fetch_top_k(self.run, names, keep_seconds=60)
 
     def update(self, records: sis.TopKRecords, shift: int = 0, **options: Any) -> sis.Evaluation:
         """One step of the trainer. shift: of its rows against the tokens, 0 unless it has a fault."""
@@ -92,4 +92,4 @@ class Training:
         records = self.rollout()
         for _ in range(UPDATES):
             self.update(records, **options)
-        self.client.release(self.run, [part.sequence for part in records.slices], [records.lease_id])
+        self.client.release(self.run, [part.sequence for part in records.slices])

@@ -31,7 +31,7 @@ def check_a_step(test, *, writes, reads):
                 stream.seal(name, length=LENGTH)
     with sis.Client(reads if len(reads) > 1 else reads[0]) as client:
         run = client.get_run("run").run
-        records = client.fetch_top_k(run, names, lease_seconds=60)
+        records = client.fetch_top_k(run, names, keep_seconds=60)
         test.assertTrue(records.present.all())
         current = log_softmax(np.concatenate([logits_of(i, 1) for i in range(len(names))]))
         log_probs, sampled_log_probs = sis.gather(records, current)

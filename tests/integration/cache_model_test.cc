@@ -77,8 +77,8 @@ void SetSequence(const SequenceName& name, v1::SequenceRef& ref) {
 
 // A server's cache from start to end.
 struct Life {
-  Life(const std::string& store_description, int64_t bytes, Arena& arena,
-       const ManualClock& clock, const v1::RunConfig& config)
+  Life(const std::string& store_description, int64_t bytes, Arena& arena, const ManualClock& clock,
+       const v1::RunConfig& config)
       : store(*OpenStore(store_description)),
         registry(bytes, arena, {}, [&clock] { return clock.Now(); }) {
     if (store != nullptr) stored.emplace(*store, registry, [&clock] { return clock.Now(); });
@@ -217,8 +217,8 @@ class CacheModelTest : public testing::TestWithParam<Parameters> {
 
   std::mt19937 random_{kSeed};
   int64_t number_ = 0;
-  int names_ = 1;                   // so many have been used, and one more may be asked for
-  std::deque<v1::Slice> fetched_;   // with digests
+  int names_ = 1;                  // so many have been used, and one more may be asked for
+  std::deque<v1::Slice> fetched_;  // with digests
   struct Operation {
     int64_t number;
     std::string_view what;

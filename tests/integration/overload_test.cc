@@ -1,5 +1,6 @@
-// Workers offer four times what the cache holds while slow readers keep leases. The process stays
-// within the budget and a constant, nothing acked is lost in silence, and it ends in good health.
+// Workers offer four times what the cache holds while slow readers keep sequences. The process
+// stays within the budget and a constant, nothing acked is lost in silence, and it ends in good
+// health.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -64,7 +64,6 @@ LARGE = {
     "slices": ("Evaluate", [repeated(pb.EvaluateRequest, "slices")]),
     "slices to fetch": ("FetchTopK", [repeated(pb.FetchTopKRequest, "slices")]),
     "sequences": ("Release", [repeated(pb.ReleaseRequest, "sequences")]),
-    "leases": ("Release", [delimited(number_of(pb.ReleaseRequest, "lease_ids"), bytes(MESSAGE))]),
     "observed": ("Evaluate", [repeated(pb.EvaluateRequest, "observe")]),
 }
 # Nothing is made of these.

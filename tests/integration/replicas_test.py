@@ -134,7 +134,7 @@ class ReplicasTest(unittest.TestCase):
                     self.assert_same_bits(a[name], b[name], name)
             elif isinstance(a, np.ndarray):
                 self.assert_same_bits(a, b, field.name)
-            elif field.name != "lease_id":
+            else:
                 self.assertEqual(a, b, field.name)
 
     def assert_same_steps(self, one, other):
@@ -150,7 +150,7 @@ class ReplicasTest(unittest.TestCase):
         one, _ = self.one_server()
         part = sis.Slice(self.sequences[2], 4, 30)
         asked = [*self.sequences[3:], sis.Slice("none", 2, 3), "nothing", self.sequences[0], part, sis.Slice(self.sequences[1], 0, 3)]
-        fetched = [client.fetch_top_k(self.run_, asked, lease_seconds=60) for client in (one, self.client)]
+        fetched = [client.fetch_top_k(self.run_, asked, keep_seconds=60) for client in (one, self.client)]
         self.assert_same(*fetched)
         self.assertEqual(len(fetched[0].missing), 3)
         for arrays in (["ids"], ["sampled_log_probs", "sampled_ids"], ["ids", "log_probs"]):
@@ -245,13 +245,14 @@ class ReplicasTest(unittest.TestCase):
         append(self.client, self.run_, self.sequences)
         one, _ = self.one_server()
         for client in (one, self.client):
-            records = client.fetch_top_k(self.run_, self.sequences, lease_seconds=60)
-            self.assertEqual(client.get_run("run").leases > 0, True)
+            records = client.fetch_top_k(self.run_, self.sequences)
+            client.fetch_top_k(self.run_, self.sequences[:5], keep_seconds=60)
+            self.assertEqual(client.get_run("run").kept_sequences, 5)
             self.evaluate(client, records, draw=12)
             with self.assertRaisesRegex(sis.InvalidArgument, "overlap"):
                 self.evaluate(client, client.fetch_top_k(self.run_, self.sequences[5:] + self.sequences[5:6]))
-            released = client.release(self.run_, [*self.sequences[:5], "none"], [records.lease_id, 77])
-            self.assertEqual(released, sis.Released(5, 1, 2))
+            released = client.release(self.run_, [*self.sequences[:5], "none"])
+            self.assertEqual(released, sis.Released(5, 1))
             self.assertEqual(client.advance_version(self.run_, 5), len(self.sequences) - 5)
         self.assertEqual(one.get_run("run"), self.client.get_run("run"))
         self.assertEqual(one.list_runs(), self.client.list_runs())
@@ -280,7 +281,7 @@ class ReplicasTest(unittest.TestCase):
 
     def test_one_killed_costs_its_share_and_no_more(self):
         append(self.client, self.run_, self.sequences)
-        records = self.client.fetch_top_k(self.run_, self.sequences, lease_seconds=60)
+        records = self.client.fetch_top_k(self.run_, self.sequences, keep_seconds=60)
         outputs = ["decisions", "acceptance_probabilities"]
         both = {form: self.evaluate(self.client, records, outputs=outputs, form=form) for form in ("gathered", "reduced")}
         self.servers[1].kill()
@@ -326,7 +327,7 @@ class ReplicasTest(unittest.TestCase):
 
     def test_it_comes_back_empty_and_training_goes_on(self):
         append(self.client, self.run_, self.sequences)
-        before = self.client.fetch_top_k(self.run_, self.sequences, lease_seconds=60)
+        before = self.client.fetch_top_k(self.run_, self.sequences, keep_seconds=60)
         outputs = ["decisions"]
         whole = self.evaluate(self.client, before, outputs=outputs)
         trainer = self.connect()
@@ -386,7 +387,7 @@ class ReplicasTest(unittest.TestCase):
             status = single.get_run("run")
             self.assertEqual((status.policy_version, status.sequences), (2, len(lost) + len(share)))
         self.assertEqual(whole.totals.missing, 0)
-        # What the lease holds on the other replica is not silently scored otherwise than before.
+        # What the other replica keeps is not silently scored otherwise than before.
         trainer.advance_version(run, 4)
         with self.assertRaisesRegex(sis.FailedPrecondition, "record_digest"):
             self.evaluate(trainer, before, outputs=outputs)
@@ -402,7 +403,7 @@ class OneServerTest(unittest.TestCase):
             self.assertEqual(trainer.get_run("run").run, run)
             append(worker, run, sequences)
             trainer.advance_version(run, 2)
-            records = trainer.fetch_top_k(run, sequences, lease_seconds=60)
+            records = trainer.fetch_top_k(run, sequences, keep_seconds=60)
             values = {"log_probs": records.log_probs, "sampled_log_probs": records.sampled_log_probs}
             self.assertEqual(trainer.evaluate(run, records, draw=1, **values).totals.missing, 0)
             stream = worker.append(run, sampling=sis.Sampling("raw"))

@@ -310,7 +310,7 @@ class StoreTest(unittest.TestCase):
         with self.append_stream(server.client, run) as stream:
             for name in names:
                 send(stream, name, 0)
-        leased = server.client.fetch_top_k(run, names[:10], lease_seconds=600)
+        kept = server.client.fetch_top_k(run, names[:10], keep_seconds=600)
         self.assertEqual(server.client.release(run, names[:150]).sequences, 150)
         self.assertEqual(server.client.advance_version(run, 3), 0)
         server.kill()
@@ -320,7 +320,7 @@ class StoreTest(unittest.TestCase):
         records = client.fetch_top_k(run.run, [sis.Slice(name, 0, BLOCK) for name in names])
         self.assertEqual({missing.slice for missing in records.missing}, set(range(150)))
         self.assertEqual({missing.reason for missing in records.missing}, {sis.MissingReason.RELEASED})
-        self.assertEqual(len(leased.missing), 0)
+        self.assertEqual(len(kept.missing), 0)
 
     def test_a_server_starts_with_damaged_files_of_rocksdb_and_never_gives_other_records(self):
         whole = f"{self.directory}/whole"

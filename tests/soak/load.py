@@ -1,4 +1,4 @@
-"""Load on one server: runs, clients and leases come and go, and what is appended is always more than
+"""Load on one server: runs and clients come and go, and what is appended is always more than
 the server has memory for."""
 
 import collections
@@ -165,9 +165,8 @@ class Load:
             run, sequences = batch
             slices = [sis.Slice(sequence, 0, POSITIONS) for sequence in sequences]
             try:
-                # Most leases are left to end by themselves.
                 records = self._timed(
-                    "fetch", client.fetch_top_k, run, slices, lease_seconds=choices.choice([0, 0, 1, 5])
+                    "fetch", client.fetch_top_k, run, slices, keep_seconds=choices.choice([0, 0, 1, 5])
                 )
                 current = np.where(records.present, records.sampled_log_probs, -1)
                 evaluation = self._timed(
@@ -179,8 +178,6 @@ class Load:
                     client.release(run, sequences)
             except sis.NotFound:
                 self._count("steps of a run that was deleted meanwhile")
-            except sis.ResourceExhausted:
-                self._count("leases refused for lack of room")
             self._stop.wait(self._rest)
 
     def _say_garbage(self, _, choices):

@@ -131,7 +131,7 @@ async def main(address, path):
         with torch.no_grad():
             logits, tokens, mask = logits_of(model, episodes)
         batch = sis.torch.PaddedBatch(names, mask)
-        records = await client.fetch_top_k(run, batch.slices, arrays=("ids", "sampled_ids"), lease_seconds=60)
+        records = await client.fetch_top_k(run, batch.slices, arrays=("ids", "sampled_ids"), keep_seconds=60)
         own = batch.flat(tokens)
         gathered = sis.torch.gather(records, batch.flat(logits), own, temperature=TEMPERATURE)
         # With sampled_ids the service refuses tokens that are not the recorded ones.
@@ -152,7 +152,7 @@ async def main(address, path):
                 age = "ahead" if part.ahead else f"{part.first} versions behind"
                 print(f"{age}: {scored} tokens, {part.accepted / scored:.1%} accepted")
         print(f"in all accepted {totals.accept_rate:.1%}, D {totals.mean_d:.4f}, D_SIS {totals.mean_d_sis:.4f} nats a token")
-        await client.release(run, names, [records.lease_id])
+        await client.release(run, names)
 
 
 if __name__ == "__main__":

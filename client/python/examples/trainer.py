@@ -10,7 +10,7 @@ import sis
 rng = np.random.default_rng(2)
 with sis.Client(sys.argv[1]) as client:
     run = client.get_run("example").run
-    records = client.fetch_top_k(run, ["prompt-0/response-0"], lease_seconds=60)
+    records = client.fetch_top_k(run, ["prompt-0/response-0"], keep_seconds=60)
     for step in range(4):
         logits = rng.normal(size=(len(records), run.config.vocabulary_size))  # your model's, one row per position
         log_softmax = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
@@ -21,4 +21,4 @@ with sis.Client(sys.argv[1]) as client:
         old_log_probs = np.where(evaluation.accepted, sampled_log_probs, records.sampled_log_probs)
         print(f"step {step}: accepted {evaluation.totals.accept_rate:.1%},", end=" ")
         print(f"D {evaluation.totals.d:.1f}, D_SIS {evaluation.totals.d_sis:.1f} nats")
-    client.release(run, ["prompt-0/response-0"], [records.lease_id])
+    client.release(run, ["prompt-0/response-0"])

@@ -37,8 +37,7 @@ class Released(NamedTuple):
     """What Client.release gave back."""
 
     sequences: int
-    leases: int
-    # Of both: those that were not there.
+    # Sequences that were not there.
     unknown: int
 
 
@@ -266,7 +265,7 @@ class Client:
 
         worker: a name for messages and metrics. retry_timeout: seconds for which an entry that
         finds no room on the server is tried again; longer than a server waits for a trainer that is
-        gone (--lease_absence). What is wrong with run or sampling is raised by
+        gone (--reader_absence). What is wrong with run or sampling is raised by
         the first flush.
         """
         source = Source(run, sampling, worker, retry_timeout)
@@ -302,7 +301,7 @@ class Client:
         slices: Iterable[Union[Slice, SequenceLike]],
         *,
         arrays: Sequence[str] = ("ids", "log_probs", "sampled_ids", "sampled_log_probs"),
-        lease_seconds: float = 0.0,
+        keep_seconds: float = 0.0,
         ragged: Optional[bool] = None,
     ) -> TopKRecords:
         """Reads recorded top-K sets back. A sequence instead of a slice stands for all that is
@@ -311,21 +310,21 @@ class Client:
         arrays: those of TopKRecords to fetch; the others do not travel, and are an AttributeError.
         sis.gather needs ("ids", "sampled_ids"), half of the bytes; sis.reduce needs "log_probs";
         "sampled_log_probs" is the old log-prob of rejected tokens.
-        lease_seconds: the records are not evicted until so long after the last evaluate of them; 0:
-        no lease. Raises ResourceExhausted if the server grants no more leases.
+        keep_seconds: the server keeps the sequences at least this long from now, and from each evaluate
+        of these records, unless they are released. At most 3600; 0: as long as there is room.
         ragged: only used slots travel (TopKRecords says more). None: where the run has a mass target.
         """
         request = pb.FetchTopKRequest(
             run=run.to_proto(),
             slices=[_slice(part).to_proto() for part in listed("slices", slices)],
-            lease_seconds=lease_seconds,
+            keep_seconds=keep_seconds,
             arrays=fetched_records.wanted(listed("arrays", arrays)),
             chunks_span_slices=True,
             ragged=0 < run.config.mass < 1 if ragged is None else ragged,
         )
         with spans.client_span("fetch_top_k", run=run.id, sequences=len(request.slices)):
             records = self._service.FetchTopK(request, functools.partial(fetched_records.assemble, request))
-        return replace(records, mass=run.config.mass)
+        return replace(records, keep_seconds=keep_seconds, mass=run.config.mass)
 
     def evaluate(
         self,
@@ -343,9 +342,9 @@ class Client:
     ) -> Evaluation:
         """Decides for N positions from the current policy's log-probs at the recorded ids.
 
-        records: of fetch_top_k (or its `select`); its lease is renewed. If others are recorded on
-        the server since then, generated again or added, that is FailedPrecondition. What has gone
-        since is MISSING: stale, corrupt, or dropped after the lease has ended, which is no error.
+        records: of fetch_top_k (or its `select`), which are kept for its keep_seconds again. If others
+        are recorded on the server since then, generated again or added, that is FailedPrecondition.
+        What has gone since is MISSING: stale, corrupt, or dropped, which is no error.
         Slices will do, if each has a length.
         draw: the optimiser step. The same draw decides the same way, another one independently.
         log_probs: float32 [N, K], nats, at records.ids; unused slots and missing positions may hold
@@ -396,19 +395,11 @@ class Client:
         }
         return call.answer("reduced", current)
 
-    def release(
-        self, run: Run, sequences: Iterable[SequenceLike] = (), lease_ids: Iterable[int] = ()
-    ) -> Released:
-        """Gives memory back. Leased sequences go when their last lease does. Idempotent."""
-        request = pb.ReleaseRequest(
-            run=run.to_proto(),
-            sequences=[
-                SequenceRef.of(sequence).to_proto() for sequence in listed("sequences", sequences)
-            ],
-            lease_ids=list(lease_ids),
-        )
-        response = self._service.Release(request)
-        return Released(response.released_sequences, response.released_leases, response.unknown)
+    def release(self, run: Run, sequences: Iterable[SequenceLike]) -> Released:
+        """Gives memory back at once, whoever fetched the sequences with keep_seconds. Idempotent."""
+        names = [SequenceRef.of(sequence).to_proto() for sequence in listed("sequences", sequences)]
+        response = self._service.Release(pb.ReleaseRequest(run=run.to_proto(), sequences=names))
+        return Released(response.released_sequences, response.unknown)
 
 
 def _slice(part: Union[Slice, SequenceLike]) -> Slice:

@@ -32,8 +32,7 @@ class AlreadyExists(Error):
 
 
 class FailedPrecondition(Error):
-    """Superseded incarnation, ended lease, changed records, ratios wanted of missing positions, and
-    the like."""
+    """Superseded incarnation, changed records, ratios wanted of missing positions, and the like."""
 
 
 class ResourceExhausted(Error):

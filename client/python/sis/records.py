@@ -112,8 +112,8 @@ class TopKRecords:
     # Those that were fetched. With "counts", uint16 [N], "ids" and "log_probs" are [S].
     arrays: Mapping[str, np.ndarray]
     missing: Tuple[MissingRange, ...]
-    # 0 if no lease was asked for.
-    lease_id: int
+    # Seconds for which the server keeps them after fetch_top_k and after each evaluate, at least.
+    keep_seconds: float = 0.0
     # K; needed if they are ragged.
     top_k: int = 0
     # RunConfig.mass: between 0 and 1, a set that reaches it doesn't tell what else there was.
@@ -203,14 +203,13 @@ class TopKRecords:
         return np.cumsum([0] + [part.length for part in self.slices])
 
     def select(self, indices: Sequence[int]) -> TopKRecords:
-        """The records of these slices alone, in this order: a mini-batch, or one rank's share. Same
-        lease."""
+        """The records of these slices alone, in this order: a mini-batch, or one rank's share."""
         return self.cut([(index, 0, self.slices[index].length) for index in indices])
 
     def cut(self, parts: Sequence[Tuple[int, int, int]]) -> TopKRecords:
         """The records of parts of slices, in this order: of slice number `index` the `length` rows from
-        row `first` of it on, each (index, first, length): what a rank of sequence parallelism holds. Same
-        lease. Part of a slice has no record digest, so that Evaluate doesn't check what was recorded of it.
+        row `first` of it on, each (index, first, length): what a rank of sequence parallelism holds.
+        Part of a slice has no record digest, so that Evaluate doesn't check what was recorded of it.
         Parts that follow each other are views of the same arrays; others are copies.
 
         ValueError for a part that is empty or not within its slice.
@@ -247,7 +246,7 @@ class TopKRecords:
                 name: array[slots if name in ("ids", "log_probs") else chosen] for name, array in self.arrays.items()
             },
             missing=tuple(lacking),
-            lease_id=self.lease_id,
+            keep_seconds=self.keep_seconds,
             top_k=self.top_k,
             mass=self.mass,
         )

@@ -122,8 +122,8 @@ class RunStatus:
     positions: int
     # Bytes held, as charged against quota and budget.
     bytes: int
-    # Leases in force.
-    leases: int
+    # Sequences that are held because of keep_seconds.
+    kept_sequences: int
     # The draw that was evaluated last; None before the first.
     last_draw: Optional[int]
     # Its totals.

@@ -228,7 +228,7 @@ def gather_from_head_rows(
         of_those = ids[excluded].to(torch.int32).cpu().numpy()
         arrays = {"ids": of_those[:, :-1], "sampled_ids": of_those[:, -1]}
         found[excluded] = gather_from_head(
-            TopKRecords((Slice("excluded", length=len(of_those)),), arrays, (), 0),
+            TopKRecords((Slice("excluded", length=len(of_those)),), arrays, ()),
             hidden[excluded], weight, bias=bias, transform=transform, temperature=temperature,
         ).log_probs  # fmt: skip
     used = ids[:, :-1] >= 0

@@ -113,21 +113,22 @@ class ClientTest(fake_service.ServiceTest):
             self.client.advance_version(self.run_, 2)
         self.append("s", 2)
         self.append("s", 2, attempt=1)
-        lease = self.client.fetch_top_k(self.run_, ["s"], lease_seconds=5).lease_id
-        self.assertEqual(self.client.get_run("run").leases, 1)
-        released = self.client.release(self.run_, ["s", ("s", 1), sis.SequenceRef("x", 2)], [lease])
-        self.assertEqual(released, sis.Released(sequences=2, leases=1, unknown=1))
-        self.assertEqual(self.client.get_run("run").sequences, 0)
+        self.client.fetch_top_k(self.run_, ["s"], keep_seconds=5)
+        self.assertEqual(self.client.get_run("run").kept_sequences, 1)
+        released = self.client.release(self.run_, ["s", ("s", 1), sis.SequenceRef("x", 2)])
+        self.assertEqual(released, sis.Released(sequences=2, unknown=1))
+        status = self.client.get_run("run")
+        self.assertEqual((status.sequences, status.kept_sequences), (0, 0))
 
     # FetchTopK.
 
     def test_what_was_appended_comes_back(self):
         first, second = self.append("a", 7, seed=1), self.append("b", 4, seed=2, attempt=3)
-        records = self.client.fetch_top_k(self.run_, ["a", ("b", 3), sis.Slice("a", 2, 4)], lease_seconds=60)
+        records = self.client.fetch_top_k(self.run_, ["a", ("b", 3), sis.Slice("a", 2, 4)], keep_seconds=60)
         self.assertEqual(len(records), 15)
         self.assertEqual([part.length for part in records.slices], [7, 4, 4])
         self.assertTrue(all(part.record_digest is not None for part in records.slices))
-        self.assertNotEqual(records.lease_id, 0)
+        self.assertEqual(records.keep_seconds, 60)
         for index, kept in ((0, first), (1, second), (2, sis.TopK(*(a[2:6] for a in first)))):
             rows = records.rows(index)
             np.testing.assert_array_equal(records.ids[rows], kept.top_k_ids)
@@ -139,7 +140,7 @@ class ClientTest(fake_service.ServiceTest):
     def test_missing_positions_are_marked(self):
         self.append("a", 2, first=1)
         records = self.client.fetch_top_k(self.run_, ["none", sis.Slice("a", length=4)])
-        self.assertEqual(records.lease_id, 0)
+        self.assertEqual(records.keep_seconds, 0)
         self.assertEqual([part.length for part in records.slices], [0, 4])
         self.assertEqual(records.present.tolist(), [False, True, True, False])
         never = sis.MissingReason.NEVER_ARRIVED
@@ -173,7 +174,7 @@ class ClientTest(fake_service.ServiceTest):
         for name, array in records.arrays.items():
             np.testing.assert_array_equal(some.arrays[name], array[own])
         np.testing.assert_array_equal(some.present, records.present[own])
-        self.assertEqual(some.lease_id, records.lease_id)
+        self.assertEqual(some.keep_seconds, records.keep_seconds)
         for part in ((1, 0, 0), (1, 5, 3), (1, -1, 2)):
             with self.assertRaisesRegex(ValueError, "part 1 has rows .*within the 7 of slice 1"):
                 records.cut([(0, 0, 3), part])
@@ -183,7 +184,7 @@ class ClientTest(fake_service.ServiceTest):
     def fetched(self):
         self.append("a", 6, seed=1)
         self.append("b", 5, seed=2)
-        return self.client.fetch_top_k(self.run_, ["a", "b"], lease_seconds=60)
+        return self.client.fetch_top_k(self.run_, ["a", "b"], keep_seconds=60)
 
     def test_evaluate_sends_the_values_in_order_and_returns_what_was_asked_for(self):
         records = self.fetched()
@@ -199,7 +200,7 @@ class ClientTest(fake_service.ServiceTest):
             outputs=outputs,
         )
         (request,) = self.service.evaluations
-        self.assertEqual((request.draw, request.top_k, request.lease_id), (2**40, 3, records.lease_id))
+        self.assertEqual((request.draw, request.top_k, request.keep_seconds), (2**40, 3, 60))
         self.assertEqual(request.gathered.log_probs, log_probs.tobytes())
         self.assertEqual(request.gathered.sampled_log_probs, sampled_log_probs.tobytes())
         self.assertEqual([p.record_digest for p in request.slices], [p.record_digest for p in records.slices])
@@ -319,14 +320,7 @@ class ClientTest(fake_service.ServiceTest):
         with self.assertRaises(sis.InvalidArgument):
             self.evaluate(records.select([]))
 
-    def test_changed_records_and_ended_leases_are_noticed(self):
-        records = self.fetched()
-        self.client.release(self.run_, lease_ids=[records.lease_id])
-        # The digests still hold what the lease did.
-        self.assertEqual(self.evaluate(records).totals.scored, 11)
-        unchecked = tuple(dataclasses.replace(part, record_digest=None) for part in records.slices)
-        with self.assertRaisesRegex(sis.FailedPrecondition, "lease"):
-            self.evaluate(dataclasses.replace(records, slices=unchecked))
+    def test_changed_records_are_noticed(self):
         records = self.fetched()
         self.client.release(self.run_, ["b"])
         self.append("b", 5, seed=9)

@@ -46,7 +46,7 @@ class FakeService:
         self.before_batch = lambda batch: None
         self.runs = {}
         self.sequences = {}
-        self.leases = {}
+        self.kept = set()
         self.headers = []
         self.batches = []
         self.evaluations = []
@@ -105,7 +105,7 @@ class FakeService:
         run.sequences = len(held)
         run.sealed_sequences = sum(sequence.sealed is not None for sequence in held)
         run.positions = sum(len(sequence.rows) for sequence in held)
-        run.leases = len(self.leases)
+        run.kept_sequences = len(self.kept)
         return run
 
     def GetRun(self, request, context):
@@ -214,9 +214,8 @@ class FakeService:
         self.run_of(request.run, context)
         keys = [(request.run.run_id, s.id, s.attempt) for s in request.sequences]
         sequences = sum(self.sequences.pop(key, None) is not None for key in keys)
-        leases = sum(self.leases.pop(lease, None) is not None for lease in request.lease_ids)
-        unknown = len(keys) + len(request.lease_ids) - sequences - leases
-        return pb.ReleaseResponse(released_sequences=sequences, released_leases=leases, unknown=unknown)
+        self.kept.difference_update(keys)
+        return pb.ReleaseResponse(released_sequences=sequences, unknown=len(keys) - sequences)
 
     def sequence_of(self, run, part):
         return self.sequences.get((run.run_id, part.sequence.id, part.sequence.attempt), Sequence())
@@ -243,9 +242,8 @@ class FakeService:
         run = self.run_of(request.run, context)
         top_k = run.config.top_k
         header = pb.FetchTopKHeader(top_k=top_k)
-        if request.lease_seconds:
-            header.lease_id = len(self.leases) + 1
-            self.leases[header.lease_id] = request.lease_seconds
+        if request.keep_seconds:
+            self.kept.update((run.run_id, part.sequence.id, part.sequence.attempt) for part in request.slices)
         fetched = [self.rows_of(run, part) for part in request.slices]
         for index, (part, rows) in enumerate(zip(request.slices, fetched)):
             header.slices.add(
@@ -284,8 +282,6 @@ class FakeService:
         top_k = run.config.top_k
         if not request.slices or any(part.length == 0 for part in request.slices):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "slices must be there, and have a length")
-        if request.lease_id and request.lease_id not in self.leases:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"lease {request.lease_id} has ended")
         rows, missing, lengths = [], [], []
         for index, part in enumerate(request.slices):
             found = self.rows_of(run, part)

@@ -12,7 +12,7 @@ from sis.wire import fetched_records
 
 
 def header(*slices, top_k=1):
-    return pb.FetchTopKHeader(top_k=top_k, lease_id=7, slices=slices)
+    return pb.FetchTopKHeader(top_k=top_k, slices=slices)
 
 
 def chunk(index, first, rows, fill=0):
@@ -102,7 +102,6 @@ class AssembleTest(unittest.TestCase):
     def test_chunks_become_arrays(self):
         chunks = [chunk(0, 4, 2, fill=1), chunk(1, 0, 1, fill=2), chunk(1, 1, 2, fill=3)]
         records = fetched_records.assemble(pb.FetchTopKRequest(), [self.HEADER, *map(self.parsed, chunks)])
-        self.assertEqual(records.lease_id, 7)
         for array, name in (
             (records.sampled_ids, "sampled_ids"),
             (records.sampled_log_probs, "sampled_log_probs"),

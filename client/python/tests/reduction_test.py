@@ -33,7 +33,6 @@ def records(rows, slots, vocabulary, seed):
             "sampled_log_probs": record.sampled_log_probs,
         },
         missing=(),
-        lease_id=0,
     )
 
 
@@ -89,7 +88,6 @@ class ReductionTest(unittest.TestCase):
             slices=(sis.Slice("s", length=6),),
             arrays={"log_probs": np.zeros((6, 1), np.float32)},
             missing=(),
-            lease_id=0,
         )
         return certain, log_probs, np.array([edge, -edge, 0, 0, 0, 0], np.float32).tobytes()
 

@@ -65,7 +65,7 @@ class ServerTest(unittest.TestCase):
         self.run_ = self.create("-lossless", log_prob_encoding="float32")
         values = log_softmax(500, seed=1)
         kept = self.append("s", values)
-        records = self.client.fetch_top_k(self.run_, ["s"], lease_seconds=60)
+        records = self.client.fetch_top_k(self.run_, ["s"], keep_seconds=60)
         np.testing.assert_array_equal(records.ids, kept.top_k_ids)
         np.testing.assert_array_equal(records.log_probs, kept.top_k_log_probs)
         np.testing.assert_array_equal(records.sampled_ids, kept.sampled_ids)
@@ -78,7 +78,7 @@ class ServerTest(unittest.TestCase):
         np.testing.assert_array_equal(evaluation.log_ratios, np.zeros(500))
         np.testing.assert_array_equal(evaluation.ratios, np.ones(500))
         self.assertEqual((evaluation.totals.d, evaluation.totals.envelope_violations), (0.0, 0))
-        self.assertEqual(self.client.get_run(self.run_.id).leases, 1)
+        self.assertEqual(self.client.get_run(self.run_.id).kept_sequences, 1)
 
     def test_by_default_log_probs_of_the_set_are_rounded_down(self):
         self.assertEqual(self.client.get_run(self.run_.id).run.config.log_prob_encoding, "fixed12")
@@ -375,14 +375,15 @@ class ServerTest(unittest.TestCase):
                     kept = record(log_softmax(rows, seed=index), seed=index)
                     stream.block(name, first_position=0, policy_version=0, **kept._asdict())
                     stream.flush()
-                    # Leased records are not evicted.
-                    held.append(self.client.fetch_top_k(run, [name], lease_seconds=60))
+                    # Kept records are not evicted.
+                    self.client.fetch_top_k(run, [name], keep_seconds=60)
+                    held.append(name)
         self.assertEqual(raised.exception.code, grpc.StatusCode.RESOURCE_EXHAUSTED)
         self.assertGreater(len(held), 2)
         with self.client.append(run, sampling=SAMPLING, retry_timeout=20) as stream:
             kept = record(log_softmax(rows, seed=1), seed=1)
             stream.block("late", first_position=0, policy_version=0, **kept._asdict())
-            self.client.release(run, [], [records.lease_id for records in held])
+            self.client.release(run, held)
         self.assertEqual(len(self.client.fetch_top_k(run, ["late"])), rows)
 
     def test_wrong_calls_get_the_class_of_their_code(self):

@@ -106,7 +106,7 @@ class Engine:
         if recorder is not None:
             own += time.clock_gettime(clock)
             recorder.close()
-            self._client.release(self._run, [f"{self._made}-{number}" for number in range(self._requests)], [])
+            self._client.release(self._run, [f"{self._made}-{number}" for number in range(self._requests)])
         return count / took, own / count
 
 

@@ -66,7 +66,7 @@ VALUES = {
         "test": {"clientSecret": "client"},
         "fullnameOverride": "ratios",
         "updateStrategy": {"rollingUpdate": {"partition": 1}},
-        "flags": {"lease_absence": "30m", "metric_runs": "20"},
+        "flags": {"reader_absence": "30m", "metric_runs": "20"},
         "security": {
             "tlsSecret": "tls",
             "identitiesSecret": "identities",

@@ -56,7 +56,7 @@ NONSENSE = (
     ({**INSECURE, "flags": {"listen": "0.0.0.0:1"}}, "flags.listen"),
     ({**INSECURE, "flags": {"metrics_runs": "1"}}, "metrics_runs"),
     ({"flags": {"metric_runs": 4194304}}, "metric_runs"),
-    ({**INSECURE, "flags": {"lease_absence": "banana"}}, "lease_absence"),
+    ({**INSECURE, "flags": {"reader_absence": "banana"}}, "reader_absence"),
     ({**INSECURE, "memory": {"runIdleExpiry": "banana"}}, "runIdleExpiry"),
     ({**INSECURE, "flags": {"metric_runs": True}}, "metric_runs"),
     ({**INSECURE, "affinity": {"antiAffinity": {}}}, "antiAffinity"),

@@ -102,7 +102,7 @@ class WorkloadChecks(unittest.TestCase):
         for change in (
             {"servers": 5},
             {"memory": {"cacheMiB": 8192}},
-            {"flags": {"lease_absence": "30m"}},
+            {"flags": {"reader_absence": "30m"}},
             {"security": {"tlsSecret": "tls", "identitiesSecret": "identities"}},
             {"podLabels": {"a": "b"}},
             {"updateStrategy": {"type": "OnDelete"}},

@@ -65,7 +65,7 @@ class TrainerGone(Problem):
 
     def __init__(self) -> None:
         super().__init__()
-        self.server = LiveServer("--lease_absence=2s", cache_bytes=16 << 20)
+        self.server = LiveServer("--reader_absence=2s", cache_bytes=16 << 20)
         self.client = sis.Client(self.server.address, timeout=30)
         self.run_id = "SisEvictedUnread"
         self.run = self.client.create_run(self.run_id, seed=1, vocabulary_size=32, top_k=16)

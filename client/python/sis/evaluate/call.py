@@ -55,7 +55,7 @@ class EvaluateCall:
             run=run.to_proto(),
             draw=draw,
             top_k=top_k,
-            lease_id=records.lease_id if isinstance(records, TopKRecords) else 0,
+            keep_seconds=records.keep_seconds if isinstance(records, TopKRecords) else 0,
             outputs=sorted(OUTPUTS[name] for name in self._outputs),
             prefix_curve=prefix_curve,
             total_variation=total_variation,
@@ -90,15 +90,14 @@ class EvaluateCall:
         batches: List[MicroBatch] = []
         requests: Dict[int, List[Callable[[], EvaluateRequest]]] = {}
 
-        def make(batch: MicroBatch, lease_id: int) -> EvaluateRequest:
+        def make(batch: MicroBatch) -> EvaluateRequest:
             made = batch.request(self.request, self._slices, form, current)
-            made.message.lease_id = lease_id
             self._options.write(made.message, batch)
             return made
 
         for share in self._service.shares(self.request, self._slices):
             own_batches = micro_batches.cut(self._slices, share.numbers, current, limit)
-            requests[share.server] = [functools.partial(make, batch, share.lease_id) for batch in own_batches]
+            requests[share.server] = [functools.partial(make, batch) for batch in own_batches]
             batches += own_batches
         with self._span():
             responses = self._service.evaluate_shares(requests)

@@ -42,8 +42,6 @@ class Share(NamedTuple):
 
     # Its index among several.
     server: int
-    # There; 0: none.
-    lease_id: int
     # Of the slices, rising; empty ones are not sent.
     numbers: Sequence[int]
 

@@ -18,7 +18,7 @@ def merged_run(runs: Sequence[pb.Run]) -> pb.Run:
     runs = [run for run in runs if run.incarnation == incarnation]
     merged = pb.Run(run_id=runs[0].run_id, incarnation=incarnation, config=runs[0].config)
     merged.policy_version = max(run.policy_version for run in runs)
-    for name in ("sequences", "sealed_sequences", "positions", "bytes", "leases", "unread_sequences"):
+    for name in ("sequences", "sealed_sequences", "positions", "bytes", "kept_sequences", "unread_sequences"):
         setattr(merged, name, sum(getattr(run, name) for run in runs))
     merged.verdict = max(run.verdict for run in runs)
     # Of a rule that several are beyond, what the first says.

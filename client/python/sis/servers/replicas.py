@@ -4,8 +4,6 @@ messages."""
 from __future__ import annotations
 
 import functools
-import secrets
-import threading
 from concurrent import futures
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
@@ -26,9 +24,6 @@ from sis.v1 import ratio_service_pb2 as pb
 from sis.wire import fetched_records, sums
 
 _Answer = TypeVar("_Answer")
-
-# Of leases that were never released; the servers have ended older ones long ago.
-LEASES_KEPT = 1 << 16
 
 # The record digest of a slice whose replica was down when it was fetched.
 STORE_DOWN_DIGEST = 2**64 - 1
@@ -58,11 +53,6 @@ class Replicas:
         self._placement = Placement(names)
         self._servers = list(servers)
         self._pool = futures.ThreadPoolExecutor(16 * len(self._servers), thread_name_prefix="sis-replica")
-        self._lock = threading.Lock()
-        # The leases that stand behind one that was handed out, by replica. Guarded by _lock.
-        self._leases: Dict[int, Dict[int, int]] = {}
-        # Not a number that another process hands out too.
-        self._next_lease_id = secrets.randbits(62) | 1
 
     def close(self) -> None:
         for server in self._servers:
@@ -163,29 +153,15 @@ class Replicas:
         return self._servers[index].InspectSequence(request)
 
     def Release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
-        parts = {index: pb.ReleaseRequest(run=request.run) for index in range(len(self._servers))}
+        parts: Dict[int, pb.ReleaseRequest] = {}
         for sequence in request.sequences:
-            parts[self._placement.replica(request.run.run_id, sequence.id)].sequences.append(sequence)
-        with self._lock:
-            leases = [lease for lease in (self._leases.pop(lease_id, None) for lease_id in request.lease_ids) if lease]
-        for lease in leases:
-            for index, lease_id in lease.items():
-                parts[index].lease_ids.append(lease_id)
+            index = self._placement.replica(request.run.run_id, sequence.id)
+            parts.setdefault(index, pb.ReleaseRequest(run=request.run)).sequences.append(sequence)
         answers, _ = self._ask(
-            {
-                index: lambda server, part=part: server.Release(part)
-                for index, part in parts.items()
-                if part.sequences or part.lease_ids
-            }
+            {index: lambda server, part=part: server.Release(part) for index, part in parts.items()}
         )
-        sequences = sum(answer.released_sequences for answer in answers.values())
-        # One that stands for several is released with any of them.
-        released = min(len(leases), sum(answer.released_leases for answer in answers.values()))
-        return pb.ReleaseResponse(
-            released_sequences=sequences,
-            released_leases=released,
-            unknown=len(request.sequences) + len(request.lease_ids) - sequences - released,
-        )
+        released = sum(answer.released_sequences for answer in answers.values())
+        return pb.ReleaseResponse(released_sequences=released, unknown=len(request.sequences) - released)
 
     def append(self, source: Source) -> ReplicatedAppendStream:
         return ReplicatedAppendStream(
@@ -230,7 +206,7 @@ class Replicas:
             part = pb.FetchTopKRequest(
                 run=request.run,
                 slices=[request.slices[number] for number in numbers],
-                lease_seconds=request.lease_seconds,
+                keep_seconds=request.keep_seconds,
                 arrays=request.arrays,
                 ragged=request.ragged,
             )
@@ -248,7 +224,6 @@ class Replicas:
         slices: Dict[int, pb.Slice] = {}
         chunks: Dict[int, List[fetched_records.Message]] = {number: [] for number in range(len(request.slices))}
         missing: List[pb.MissingRange] = []
-        leases: Dict[int, int] = {}
         top_k = 0
         for index, responses in answers.items():
             for response in responses:
@@ -261,8 +236,6 @@ class Replicas:
                 for gap in response.missing:
                     gap.slice = parts[index][gap.slice]
                     missing.append(gap)
-                if response.lease_id:
-                    leases[index] = response.lease_id
         for index, error in down.items():
             for number in parts[index]:
                 top_k = top_k or self._top_k(request.run.run_id, error)
@@ -272,16 +245,7 @@ class Replicas:
                 if slices[number].length:
                     slots = 0 if request.ragged else top_k
                     chunks[number].append(_empty_chunk(number, slices[number], slots))
-        lease_id = 0
-        if leases:
-            with self._lock:
-                lease_id = self._next_lease_id
-                self._next_lease_id += 1
-                self._leases[lease_id] = leases
-                if len(self._leases) > LEASES_KEPT:
-                    del self._leases[next(iter(self._leases))]
         header = pb.FetchTopKHeader(
-            lease_id=lease_id,
             top_k=top_k,
             slices=[slices[number] for number in range(len(request.slices))],
             missing=sorted(missing, key=lambda gap: (gap.slice, gap.first_position)),
@@ -300,21 +264,13 @@ class Replicas:
                 "algorithm.clip_cov: it chooses among all positions of a batch, which several "
                 f"replicas share: there are {len(self._servers)}, must be one",
             )
-        with self._lock:
-            leases = self._leases.get(request.lease_id, {})
-        if request.lease_id and not leases and any(
-            part.length and part.record_digest is None for part in slices
-        ):
-            raise errors.from_status(
-                grpc.StatusCode.FAILED_PRECONDITION, f"lease {request.lease_id} is none of this client's"
-            )
         numbers: Dict[int, List[int]] = {}
         for number, part in enumerate(slices):
             if part.length:
                 lost = part.record_digest == STORE_DOWN_DIGEST
                 index = _NOBODY if lost else self._placement.replica(request.run.run_id, part.sequence)
                 numbers.setdefault(index, []).append(number)
-        return [Share(index, leases.get(index, 0), own) for index, own in (numbers or {0: []}).items()]
+        return [Share(index, own) for index, own in (numbers or {0: []}).items()]
 
     def evaluate_shares(
         self, requests: Mapping[int, Sequence[Callable[[], EvaluateRequest]]]

@@ -53,7 +53,7 @@ _EVALUATES_AT_ONCE = 4
 _PROBE_TIMEOUT = 1.0
 
 # After these errors of one of several requests each one without an answer is sent once more by itself:
-# that call tells a server what it lacks if it came back without the run, or if the lease has ended.
+# that call tells a server what it lacks if it came back without the run.
 _LEFT_TO_EVALUATE = (
     grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -173,16 +173,7 @@ class SingleServer:
         return self._send_about(request.run.run_id, send)
 
     def Evaluate(self, request: EvaluateRequest) -> pb.EvaluateResponse:
-        """A lease that has ended is no error where every slice has a digest: changed records are
-        noticed without it."""
-        message = request.message
-
-        def drop_lease() -> None:
-            if all(part.HasField("record_digest") for part in message.slices):
-                message.lease_id = 0
-
-        send = lambda: self._stub.Evaluate(request, timeout=self._timeout)
-        return self._send_about(message.run.run_id, send, drop_lease)
+        return self._call_about(request.message.run.run_id, self._stub.Evaluate, request)
 
     def _evaluate_side_by_side(
         self, requests: Iterable[Callable[[], EvaluateRequest]], answers: List[pb.EvaluateResponse]
@@ -205,7 +196,7 @@ class SingleServer:
 
     def shares(self, request: pb.EvaluateRequest, slices: Sequence[Slice]) -> List[Share]:
         """Who is sent what of a batch: all of it goes here."""
-        return [Share(0, request.lease_id, [number for number, part in enumerate(slices) if part.length])]
+        return [Share(0, [number for number, part in enumerate(slices) if part.length])]
 
     def evaluate_shares(
         self, requests: Mapping[int, Sequence[Callable[[], EvaluateRequest]]]
@@ -329,7 +320,6 @@ class SingleServer:
         self,
         run_id: str,
         send: Callable[[], _Answer],
-        before_repeating: Optional[Callable[[], None]] = None,
         *,
         confirm: bool = False,
     ) -> _Answer:
@@ -340,12 +330,9 @@ class SingleServer:
         try:
             return self._send(send)
         except (errors.NotFound, errors.FailedPrecondition):
-            if known is None and before_repeating is None:
+            if known is None:
                 raise
-        if known is not None:
-            self._open_again(known)
-        if before_repeating is not None:
-            before_repeating()
+        self._open_again(known)
         return self._send(send)
 
     def _open_again(self, known: _KnownRun) -> None:

@@ -137,7 +137,7 @@ class SisAsyncTrainerMixin(DecidingMixin):
             **super()._sis_run_settings(),
             "max_staleness": self.args.max_staleness + _LOADED_AHEAD,
             # Of what TRL drops, or has not trained on at the end.
-            "time_to_live": self._sis_config.lease_seconds,
+            "time_to_live": self._sis_config.keep_seconds,
             "algorithm": "async-grpo",
         }
 
@@ -198,7 +198,7 @@ class SisAsyncTrainerMixin(DecidingMixin):
             self.sis_run,
             terms.slices(),
             arrays=("ids", "log_probs", "sampled_ids"),
-            lease_seconds=self._sis_config.lease_seconds,
+            keep_seconds=self._sis_config.keep_seconds,
         )
         records: Optional[TopKRecords] = self._sis_outage.asked("no records", fetch)
         evaluation = None
@@ -216,7 +216,7 @@ class SisAsyncTrainerMixin(DecidingMixin):
             )
             evaluation = self._sis_outage.asked("no decisions", evaluate)
             # TRL trains on each sample once.
-            release = lambda: self.sis_client.release(self.sis_run, terms.names(), [records.lease_id])
+            release = lambda: self.sis_client.release(self.sis_run, terms.names())
             self._sis_outage.asked("rollouts are not released", release)
         self._sis_counts.add(evaluation, len(terms.tokens))
         acceptance = torch.zeros_like(sampling)

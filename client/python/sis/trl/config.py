@@ -33,8 +33,9 @@ class SisConfig:
     # The name of the run on the server. A run that is there is begun anew, as another incarnation.
     # None: a name of its own. Of [A-Za-z0-9._-].
     run: Optional[str] = None
-    # So long after their last use the records of a rollout may be evicted before they are released.
-    lease_seconds: float = 3600.0
+    # Seconds that the records of a rollout are kept after their last use at least, unless they are
+    # released. At most 3600.
+    keep_seconds: float = 3600.0
     # Where a set's probabilities reach this sum it ends, before top_k; 0: at top_k. Of no effect with
     # top_p, top_k or min_p, which need whole sets.
     mass: float = 0.0

@@ -1,4 +1,4 @@
-"""The rollouts of one process on the server: recorded, leased while they are trained on, released."""
+"""The rollouts of one process on the server: recorded, kept while they are trained on, released."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ class Rollouts:
     """Of one process, those of the last generation. What a server does not tell, because it can't be
     reached or has no room, is missing; training goes on."""
 
-    def __init__(self, client: Client, run: Run, rank: int, lease_seconds: float) -> None:
+    def __init__(self, client: Client, run: Run, rank: int, keep_seconds: float) -> None:
         self.client = client
         self.run = run
         self.policy_version = 0
         self._rank = rank
         self._generation = 0
         self._outage = Outage()
-        self._lease_seconds = lease_seconds
+        self._keep_seconds = keep_seconds
         # Of all, in order; those of length 0 are not on the server.
         self._names: List[str] = []
         self._lengths: List[int] = []
@@ -139,7 +139,7 @@ class Rollouts:
             self._records = self._outage.asked(
                 "no records",
                 lambda: self.client.fetch_top_k(
-                    self.run, slices, arrays=arrays, lease_seconds=self._lease_seconds
+                    self.run, slices, arrays=arrays, keep_seconds=self._keep_seconds
                 ),
             )
             if self._records is None:
@@ -159,8 +159,7 @@ class Rollouts:
         )
 
     def release(self) -> None:
-        leases = [] if self._records is None else [self._records.lease_id]
         names = [name for name, length in zip(self._names, self._lengths) if length]
         self._names, self._lengths, self._records = [], [], None
         if names:
-            self._outage.asked("rollouts are not released", lambda: self.client.release(self.run, names, leases))
+            self._outage.asked("rollouts are not released", lambda: self.client.release(self.run, names))

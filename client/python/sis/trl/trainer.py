@@ -53,8 +53,8 @@ class SisTrainerMixin(DecidingMixin):
         settings would make SIS wrong."""
         super().__init__(*args, sis_config=sis_config, **kwargs)
         self._sis_rollout_func, self.rollout_func = self.rollout_func, self.rollout_func and self._sis_call_rollout_func
-        rank, lease_seconds = self.accelerator.process_index, self._sis_config.lease_seconds
-        self._sis_rollouts = Rollouts(self.sis_client, self.sis_run, rank, lease_seconds)
+        rank, keep_seconds = self.accelerator.process_index, self._sis_config.keep_seconds
+        self._sis_rollouts = Rollouts(self.sis_client, self.sis_run, rank, keep_seconds)
         self._sis_capture = None if self._sis_own_sets else self._sis_make_capture()
         # While rollouts for training are generated.
         self._sis_generated: Optional[List[Generated]] = None

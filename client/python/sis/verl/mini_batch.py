@@ -35,7 +35,6 @@ class MiniBatch(Stretches):
         self._training = training
         self._draw = draw
         self._records = records
-        self._lease_id = records.lease_id if records is not None else 0
 
     def loss(
         self,
@@ -107,10 +106,6 @@ class MiniBatch(Stretches):
         outputs[_ACCEPTED][at] = sis.torch.tensor(evaluation.accepted, logits.device).float()
         if _PROBABILITIES in outputs:
             outputs[_PROBABILITIES][at] = sis.torch.tensor(evaluation.acceptance_probabilities, logits.device)
-
-    def end(self) -> None:
-        if self._lease_id and self._training.vocabulary.first:
-            self._training.end_lease(self._lease_id)
 
     def metrics(self) -> Dict[str, float]:
         """Over all ranks: no two have the same tokens. Means are per scored token, and left out if there is

@@ -32,8 +32,9 @@ class Settings:
     # Seconds that a call may take; without an answer the step goes on with verl's own ratios, by a rule
     # with a = 0 (docs/trl.md).
     timeout: float = 10.0
-    # Seconds that the records of a mini-batch are kept for it at least.
-    lease_seconds: float = 600.0
+    # Seconds that the records of a mini-batch are kept after their last use at least, unless they are
+    # released. At most 3600.
+    keep_seconds: float = 600.0
     # Whether the service may forget what was trained on.
     release: bool = True
     # Where a set's probabilities reach this sum it ends, before top_k; 0: at top_k. Of no effect where

@@ -58,7 +58,7 @@ class Training:
 
     A mini-batch is a draw: the number of the optimiser's step, or one more than the last. What it
     does is known to the service before the first micro-batch: all that is recorded of it is fetched
-    and leased once. A server that gives no answer costs the mini-batch its decisions, not the
+    and kept once. A server that gives no answer costs the mini-batch its decisions, not the
     training: its tokens keep their importance ratios, and count as missing.
     """
 
@@ -148,11 +148,8 @@ class Training:
         self._draw = self._next_draw()
         self.counts.clear()
         mini_batch = self._mini_batch(data)
-        try:
-            with logits_shown(data):
-                outputs = stock(data, functools.partial(mini_batch.loss, loss_function))
-        finally:
-            mini_batch.end()
+        with logits_shown(data):
+            outputs = stock(data, functools.partial(mini_batch.loss, loss_function))
         # Every rank, also those whose outputs verl doesn't use: it is a collective call.
         metrics = mini_batch.metrics()
         if self._engine.is_mp_src_rank_with_outputs():
@@ -191,7 +188,7 @@ class Training:
         return MiniBatch(self, self._draw, generated, records)
 
     def _records(self, data: Any, generated: List[Generated]) -> Optional[TopKRecords]:
-        """Leased, of each its slice. None if there is nothing to fetch, or no server."""
+        """Of each its slice. None if there is nothing to fetch, or no server."""
         # What actors record has no other name than its content.
         sessions = None if self._own_sets else _sessions(data)
         names = [
@@ -213,8 +210,6 @@ class Training:
                 part = generated[index]
                 names[index] = name_of(part.context, part.sampled_ids, part.log_probs)
             if others:
-                if records.lease_id:
-                    self.end_lease(records.lease_id)
                 records = self._fetched(names, generated)
         self._use(names)
         return records
@@ -232,7 +227,7 @@ class Training:
             return None
         return self._asked(
             "fetch",
-            lambda run: self._client.fetch_top_k(run, slices, arrays=arrays, lease_seconds=self._settings.lease_seconds),
+            lambda run: self._client.fetch_top_k(run, slices, arrays=arrays, keep_seconds=self._settings.keep_seconds),
         )
 
     def evaluate(self, draw: int, records: TopKRecords, gathered: sis.torch.Gathered) -> Optional[Any]:
@@ -243,9 +238,6 @@ class Training:
                 run, records, draw=draw, outputs=self.weights.outputs, **gathered._asdict()
             ),
         )
-
-    def end_lease(self, lease_id: int) -> None:
-        self._asked("release", lambda run: self._client.release(run, lease_ids=[lease_id]))
 
     def _asked(self, what: str, call: Callable[[Run], Any]) -> Optional[Any]:
         """What a call of the service returns; None if there is no service, of which each outage

@@ -161,7 +161,6 @@ def _records(header: pb.FetchTopKHeader, made: Iterable[Tuple[_Array, np.ndarray
         slices=tuple(map(Slice.from_proto, header.slices)),
         arrays={array.name: values for array, values in made},
         missing=tuple(read(MissingRange, missing) for missing in header.missing),
-        lease_id=header.lease_id,
         top_k=header.top_k,
     )
 

@@ -25,7 +25,7 @@ class TrlRolloutTest(TrainerCase):
         self.assertEqual([row["sis/missing"] for row in rows], [0] * 4)
         self.assertEqual([row["sis/envelope_violations"] for row in rows], [0] * 4)
         status = trainer.sis_client.get_run(trainer.sis_run.id)
-        self.assertEqual((status.sequences, status.leases, status.policy_version), (0, 0, 3))
+        self.assertEqual((status.sequences, status.kept_sequences, status.policy_version), (0, 0, 3))
 
     def test_bfloat16(self):
         """The head rounds logits, each by up to some hundredths."""

@@ -108,10 +108,10 @@ class VerlOutageTest(VerlCase):
         self.addCleanup(client.close)
         run = settings.create_run(client, WHOLE)
         append(client, run, samples)
-        # What was read goes first, and nothing that is leased.
+        # What was read goes first, and nothing that is kept.
         victim, names = samples[4].turns[0], [turn.name for sample in samples for turn in sample.turns]
         client.fetch_top_k(run, [victim.name])
-        client.fetch_top_k(run, [name for name in names if name != victim.name], lease_seconds=600)
+        client.fetch_top_k(run, [name for name in names if name != victim.name], keep_seconds=600)
         filler = client.create_run("filler", seed=0, vocabulary_size=WHOLE, top_k=K, evict_unread=True)
         for number in range(4000):
             block = sis.Block(f"{number}", 0, 0, *victim.record)
