@@ -4,9 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <list>
-#include <map>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -27,21 +25,17 @@ struct HeldSequence {
   Sequence sequence;
 };
 
-struct Member;
-// Members that are kept until a time, by that time.
-using Deadlines = std::multimap<absl::Time, Member*>;
-
 // Guarded by its run's lock.
 struct Member {
-  // Where it stands in Members. kUnread: its run keeps it until it has been read. kKept: a reader
-  // keeps it until a deadline. kInUse: it was found in use when it was to be evicted.
-  enum class Place : uint8_t { kRead, kUnread, kKept, kInUse };
+  // Where it stands in Members. kUnread: its run keeps it until it has been read. kInUse: it was
+  // found in use when it was to be evicted. kKept: a reader keeps it until a deadline.
+  enum class Place : uint8_t { kRead, kUnread, kInUse, kKept };
   // Where it stands in VersionIndex.
   enum class InVersionIndex : uint8_t { kNowhere, kToLookAt, kByVersion };
 
   // Only Run hands out references, under its lock.
   bool in_use() const { return held.use_count() > 1; }
-  bool kept() const { return deadline.has_value(); }
+  bool kept() const { return place == Place::kKept; }
   // Nobody reads, writes or keeps it.
   bool idle() const { return !kept() && !in_use(); }
   Sequence& sequence() const { return held->sequence; }
@@ -52,7 +46,7 @@ struct Member {
   Place place;
   InVersionIndex in_version_index = InVersionIndex::kNowhere;
   bool unread = true;
-  std::optional<Deadlines::iterator> deadline;
+  int64_t deadline = 0;  // in seconds since 1970; of a kept one
   uint64_t version_index_key = 0;
   std::list<Member>::iterator here;  // in the list of its place
   SequenceName name;

@@ -15,12 +15,8 @@ constexpr size_t kLooks = 16;
 Member& Members::Add(const SequenceName& name, std::shared_ptr<HeldSequence> held, absl::Time now) {
   const Place place = keeps_unread_ ? Place::kUnread : Place::kRead;
   List& there = list(place);
-  there.push_back({.held = std::move(held),
-                   .last_used = now,
-                   .place = place,
-                   .deadline = {},
-                   .here = {},
-                   .name = name});
+  there.push_back(
+      {.held = std::move(held), .last_used = now, .place = place, .here = {}, .name = name});
   Member& member = there.back();
   member.here = std::prev(there.end());
   by_name_.insert(&member);
@@ -28,47 +24,50 @@ Member& Members::Add(const SequenceName& name, std::shared_ptr<HeldSequence> hel
 }
 
 void Members::Remove(Member& member) {
-  ForgetDeadline(member);
   by_name_.erase(&member);
-  list(member.place).erase(member.here);
+  MoveToEnd(member, Place::kRead);
+  list(Place::kRead).pop_back();
 }
 
-void Members::MoveToEnd(Member& member, Place place) {
-  List& there = list(place);
-  there.splice(there.end(), list(member.place), member.here);
+void Members::MoveToEnd(Member& member, Place place, int64_t deadline) {
+  List& from = member.kept() ? kept_.at(member.deadline) : list(member.place);
+  List& there = place == Place::kKept ? kept_[deadline] : list(place);
+  there.splice(there.end(), from, member.here);
+  if (member.kept() && from.empty()) kept_.erase(member.deadline);
   member.place = place;
+  member.deadline = deadline;
 }
 
 void Members::Use(Member& member, absl::Time now) {
   member.last_used = now;
-  MoveToEnd(member, HomeOf(member));
-}
-
-void Members::ForgetDeadline(Member& member) {
-  if (member.kept()) deadlines_.erase(*member.deadline);
-  member.deadline.reset();
+  if (!member.kept()) MoveToEnd(member, HomeOf(member));
 }
 
 void Members::Keep(Member& member, absl::Time until, absl::Time now) {
-  if (!member.kept() || (*member.deadline)->first < until) {
-    ForgetDeadline(member);
-    member.deadline = deadlines_.emplace(until, &member);
-  }
   NoteRead(member);
-  Use(member, now);
+  member.last_used = now;
+  const int64_t deadline = absl::ToUnixSeconds(until - absl::Nanoseconds(1)) + 1;
+  if (member.kept() && member.deadline >= deadline) return;
+  MoveToEnd(member, Place::kKept, deadline);
 }
 
 Member* Members::EndKept(absl::Time now) {
-  if (deadlines_.empty() || deadlines_.begin()->first > now) return nullptr;
-  Member& member = *deadlines_.begin()->second;
-  ForgetDeadline(member);
-  Use(member, now);
+  if (kept_.empty() || absl::FromUnixSeconds(kept_.begin()->first) > now) return nullptr;
+  Member& member = kept_.begin()->second.front();
+  member.last_used = now;
+  MoveToEnd(member, HomeOf(member));
   return &member;
+}
+
+size_t Members::kept() const {
+  size_t kept = 0;
+  for (const auto& [deadline, members] : kept_) kept += members.size();
+  return kept;
 }
 
 void Members::LookAtThoseInUse() {
   List& in_use = list(Place::kInUse);
-  std::array<List, 4> idle;
+  std::array<List, 2> idle;  // by place
   for (size_t looks = std::min(in_use.size(), kLooks); looks > 0; --looks) {
     Member& member = in_use.front();
     ++looked_at_;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 
 #include "absl/container/flat_hash_set.h"
@@ -52,11 +53,12 @@ class Members {
   // Until the next use of another one, it is the last to go.
   void Use(Member& member, absl::Time now);
   void NoteRead(Member& member) { member.unread = false; }  // a Use follows
-  // Keeps it until this time, or the later one that it has: a reading use, until it ends.
+  // Keeps it until this time, rounded up to a second, or the later one that it has: a reading use,
+  // until it ends.
   void Keep(Member& member, absl::Time until, absl::Time now);
   // Ends the keeping of a member whose time has come, and returns it; null if there is none.
   Member* EndKept(absl::Time now);
-  size_t kept() const { return deadlines_.size(); }
+  size_t kept() const;
 
   // The least recently used one that isn't in use; null if there is none.
   Member* Oldest(Evict which);
@@ -87,18 +89,18 @@ class Members {
 
   List& list(Place place) { return lists_[static_cast<size_t>(place)]; }
   Place HomeOf(const Member& member) const {
-    if (member.kept()) return Place::kKept;
     return member.unread && keeps_unread_ ? Place::kUnread : Place::kRead;
   }
-  void MoveToEnd(Member& member, Place place);
-  void ForgetDeadline(Member& member);
+  // `deadline`: of kKept.
+  void MoveToEnd(Member& member, Place place, int64_t deadline = 0);
   // Puts those set aside that are idle by now at the front of their lists: they were used before
   // all that is there.
   void LookAtThoseInUse();
 
   bool keeps_unread_;
-  std::array<List, 4> lists_;  // by place
-  Deadlines deadlines_;
+  std::array<List, 3> lists_;  // by place, but for kKept
+  // Those of kKept, by deadline; none is empty. Deadlines are whole seconds, so that these are few.
+  std::map<int64_t, List> kept_;
   absl::flat_hash_set<Member*, HashOfName, SameName> by_name_;
   int64_t looked_at_ = 0;
 };

