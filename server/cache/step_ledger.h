@@ -29,8 +29,8 @@ class StepLedger {
   static constexpr uint64_t kClaimsKept = 64;
   struct Kept {
     uint64_t sums = kSumsKept;
-    // Claims say which positions were counted. An older draw that is evaluated again is counted from
-    // zero, as the newest one, and its former sums are dropped.
+    // Claims say which positions were counted. An older draw that is evaluated again is counted
+    // from zero, as the newest one, and its former sums are dropped.
     uint64_t claims = kClaimsKept;
   };
 
@@ -162,7 +162,7 @@ class StepLedger {
   int64_t additions_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t first_number_ ABSL_GUARDED_BY(mutex_) = 0;  // of steps that were not restored
   uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<uint64_t, CountedStep> steps_ ABSL_GUARDED_BY(mutex_);  // by number
+  std::map<uint64_t, CountedStep> steps_ ABSL_GUARDED_BY(mutex_);            // by number
   absl::flat_hash_map<uint64_t, uint64_t> numbers_ ABSL_GUARDED_BY(mutex_);  // by draw
   std::deque<uint64_t> claimed_ ABSL_GUARDED_BY(mutex_);  // numbers of steps with claims, rising
 };

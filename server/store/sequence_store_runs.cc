@@ -74,8 +74,8 @@ absl::StatusOr<std::vector<absl::StatusOr<std::string>>> SequenceStore::GetSteps
   return Counted("get_steps", [&]() -> absl::StatusOr<Payloads> {
     Payloads payloads;
     const std::string prefix = StepsPrefix(run_id, incarnation);
-    absl::Status status = items_->Scan(
-        prefix, [&](std::string_view key, std::string_view value) -> std::string {
+    absl::Status status =
+        items_->Scan(prefix, [&](std::string_view key, std::string_view value) -> std::string {
           if (!key.starts_with(prefix)) return "";
           const absl::StatusOr<std::string_view> payload = UnwrapItem(key, value);
           if (payload.ok()) {

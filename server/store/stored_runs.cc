@@ -246,8 +246,7 @@ void StoredRuns::StoreStepsBehind() {
 void StoredRuns::StoreSteps() {
   // Small as they are, they leave the last room to what removes.
   if (!stored_->store().CanAppend().ok()) return;
-  std::map<std::pair<std::string, uint64_t>, int64_t> before =
-      std::exchange(stored_additions_, {});
+  std::map<std::pair<std::string, uint64_t>, int64_t> before = std::exchange(stored_additions_, {});
   for (const std::shared_ptr<Run>& run : registry_.List()) {
     // Read first: what is added meanwhile is stored again.
     const int64_t additions = run->steps().additions();

@@ -283,9 +283,7 @@ TEST_P(DurableRunsTest, StepsGoWithTheirRun) {
       Evaluate(*replica.Create(id)->run, 1, 5);
     }
   }
-  const auto has_steps = [&](const char* id) {
-    return !Open(*backing_)->GetSteps(id, 1)->empty();
-  };
+  const auto has_steps = [&](const char* id) { return !Open(*backing_)->GetSteps(id, 1)->empty(); };
   EXPECT_TRUE(has_steps("deleted") && has_steps("superseded") && has_steps("kept"));
   {
     Replica replica = Start();
