@@ -48,10 +48,10 @@ std::string Bytes(const grpc::ByteBuffer& message) {
 }  // namespace
 
 absl::Status Probe(const std::string& address, const ProbeFiles& files) {
+  // The error says what gRPC would log too; gRPC reads this when it is first used.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   const absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials = Credentials(files);
   if (!credentials.ok()) return credentials.status();
-  // The error says what gRPC would log too.
-  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   grpc::GenericStub health(grpc::CreateChannel(address, *credentials));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kPatience);
