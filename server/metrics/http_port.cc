@@ -15,6 +15,8 @@ namespace sis {
 namespace {
 
 constexpr int kThreads = 8;
+// Connections that wait for a thread.
+constexpr int kMaxWaiting = 120;
 
 // Whether a request announces a body, which nobody reads.
 bool HasBody(mg_connection* connection) {
@@ -26,7 +28,7 @@ bool HasBody(mg_connection* connection) {
 
 absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Listen(const std::string& address) {
   const std::string threads = absl::StrCat(kThreads);
-  const std::string queue = absl::StrCat(kMaxConnections - kThreads);
+  const std::string queue = absl::StrCat(kMaxWaiting);
   const char* options[] = {
       "listening_ports", address.c_str(),      "num_threads", threads.c_str(), "connection_queue",
       queue.c_str(),     "request_timeout_ms", "1000",        nullptr};
@@ -114,7 +116,8 @@ HttpPort::Response HttpPort::Answer(const std::string& path) const {
             .content_type = "text/plain; version=0.0.4; charset=utf-8"};
   }
   if (path == "/livez") {
-    if (state == State::kServing && !service.live()) return {.status = 503, .body = "hung\n"};
+    if (state == State::kServing && !service.live())
+      return {.status = 503, .body = "takes no connections\n"};
     return {.body = "alive\n"};
   }
   if (path == "/readyz") {

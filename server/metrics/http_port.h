@@ -19,7 +19,7 @@ namespace sis {
 
 // Answers GET and HEAD, from before the service does:
 //   /metrics  Prometheus' text format; empty before the service answers
-//   /livez    200, or 503 if the service is hung
+//   /livez    200, or 503 if the service takes no connections
 //   /readyz   200 while the service answers and accepts connections, otherwise 503
 // A connection is for one request without a body. It takes one of a few threads, and must send its
 // request within a second; further connections wait. Thread-safe.
@@ -36,9 +36,6 @@ class HttpPort {
     std::function<bool()> live = [] { return true; };
     std::function<Condition()> condition = [] { return Condition(); };
   };
-
-  // Connections that wait or are answered, at most.
-  static constexpr int kMaxConnections = 128;
 
   // `address` is host:port, where host is a name or an IPv4 address; port 0 picks a free one.
   // Returns Unavailable if the address can't be listened on.
