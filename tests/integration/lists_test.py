@@ -1,13 +1,9 @@
 """The steps of a run, and runs that the server sorts, filters and pages."""
 
 import dataclasses
-import json
 import tempfile
 import time
 import unittest
-import urllib.error
-import urllib.parse
-import urllib.request
 
 import grpc
 import sis
@@ -166,21 +162,6 @@ class ListsTest(unittest.TestCase):
             with self.assertRaises(grpc.RpcError) as refused:
                 stub.ListRuns(pb.ListRunsRequest(**wrong))
             self.assertEqual(refused.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
-
-        def over_http(method, **fields):
-            query = urllib.parse.urlencode(fields)
-            with urllib.request.urlopen(f"http://{server.admin_address}/api/{method}?{query}", timeout=30) as answer:
-                return json.load(answer)
-
-        answer = over_http("ListRuns", containing="RUN-", order="LARGEST_D_FIRST", limit=1, offset=1)
-        self.assertEqual(len(answer["runs"]), 1)
-        self.assertEqual((answer["allRuns"], answer["containingRuns"]), (4, 4))
-        self.assertEqual([answer["runs"][0]["runId"]], listed(order=pb.LARGEST_D_FIRST)[1:2])
-        with self.assertRaises(urllib.error.HTTPError) as refused:
-            over_http("ListRuns", order="SIDEWAYS")
-        self.assertEqual(refused.exception.code, 400)
-        refused.exception.close()
-        self.assertEqual(len(over_http("ListSteps", run_id="run-c", after=0)["steps"]), 4)
 
 
 if __name__ == "__main__":
