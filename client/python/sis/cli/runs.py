@@ -60,6 +60,9 @@ def show(connection: Connection, run: str = RUN, output: Output = OUTPUT) -> Non
             print_json(status)
             return
         config = status.run.config
+        sequences = f"{status.sequences}, {status.sealed_sequences} sealed, {status.unread_sequences} unread"
+        if status.kept_sequences:
+            sequences += f", {status.kept_sequences} kept for a trainer"
         rows: List[Tuple[str, Cell]] = [
             ("run", status.run.id),
             ("incarnation", status.run.incarnation),
@@ -77,8 +80,7 @@ def show(connection: Connection, run: str = RUN, output: Output = OUTPUT) -> Non
             ("model", config.model or "-"),
             ("owner", status.owner or "-"),
             ("policy version", status.policy_version),
-            ("sequences", f"{status.sequences}, {status.sealed_sequences} sealed"),
-            ("unread, kept sequences", f"{status.unread_sequences}, {status.kept_sequences}"),
+            ("sequences", sequences),
             ("positions", status.positions),
             ("memory", bytes_text(status.bytes)),
             ("last draw", "-" if status.last_draw is None else status.last_draw),
