@@ -25,10 +25,14 @@ class StatisticsTest : public EvaluateTest {
     }
   }
 
+  // Without its times.
   v1::GetStepResponse StepOf(const sis::Run& run, uint64_t draw) {
     const auto step = const_cast<sis::Run&>(run).steps().Find(draw);
     EXPECT_TRUE(step.has_value());
-    return step.has_value() ? ToMessage(*step) : v1::GetStepResponse();
+    v1::GetStepResponse message = step.has_value() ? ToMessage(*step) : v1::GetStepResponse();
+    message.clear_begun_at();
+    message.clear_ended_at();
+    return message;
   }
   void SetAdvantages(const std::vector<NamedRange>& ranges, v1::EvaluateRequest& request) const {
     for (const NamedRange& range : ranges) {

@@ -275,7 +275,7 @@ BEHAVIOURS = [
             ("evaluate draw=2 top_k=2 ratios=1", "ok scored 200 missing 0 new 0"),
             ("get_step 1", "ok sequences 1 scored 200 missing 0"),
             ("evaluate draw=1", "ok scored 200 missing 0 new 0"),
-            ("list_steps", "ok 2 1"),
+            ("list_steps", "ok 1 2"),
         ],
     ),
     Behaviour(
