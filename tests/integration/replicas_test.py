@@ -254,8 +254,11 @@ class ReplicasTest(unittest.TestCase):
             released = client.release(self.run_, [*self.sequences[:5], "none"])
             self.assertEqual(released, sis.Released(5, 1))
             self.assertEqual(client.advance_version(self.run_, 5), len(self.sequences) - 5)
-        self.assertEqual(one.get_run("run"), self.client.get_run("run"))
-        self.assertEqual(one.list_runs(), self.client.list_runs())
+        # Some replicas have counted what others refused.
+        last = {"last_totals": None, "last_evaluated_at": None}
+        for asked in (lambda client: [client.get_run("run")], sis.Client.list_runs):
+            a, b = ([dataclasses.replace(run, **last) for run in asked(client)] for client in (one, self.client))
+            self.assertEqual(a, b)
         for client in (one, self.client):
             with self.assertRaises(sis.NotFound):
                 client.get_run("none")

@@ -42,17 +42,13 @@ def merged_run(runs: Sequence[pb.Run]) -> pb.Run:
 def merged_steps(parts: Iterable[Sequence[pb.ListStepsResponse.Step]]) -> List[pb.ListStepsResponse.Step]:
     """All steps of several replicas, those of one draw added up, the one that began last at the end."""
     by_draw: Dict[int, List[pb.GetStepResponse]] = {}
-    # How far from its end a draw stands in the list of the replica where it began last, as far as
-    # that can be told.
-    from_end: Dict[int, int] = {}
     for steps in parts:
-        for index, kept in enumerate(steps):
+        for kept in steps:
             by_draw.setdefault(kept.draw, []).append(kept.step)
-            here = len(steps) - index
-            from_end[kept.draw] = min(from_end.get(kept.draw, here), here)
+    began = {draw: max(step.begun_at for step in steps) for draw, steps in by_draw.items()}
     return [
         pb.ListStepsResponse.Step(draw=draw, step=sums.summed(by_draw[draw]))
-        for draw in sorted(by_draw, key=lambda draw: (-from_end[draw], draw))
+        for draw in sorted(by_draw, key=lambda draw: (began[draw], draw))
     ]
 
 
