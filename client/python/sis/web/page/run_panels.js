@@ -53,7 +53,7 @@ export const LINES = [
     range: {...FROM_ZERO, suggestedMax: 0.01}, empty: "No token is missing.",
     lines: all => linesByName(all, "missingByReason", found => found?.share ?? 0),
     note: "Tokens without a record, which train with the trainer's own ratio. Never arrived: " +
-      "ask the workers; sisctl sequences lists what has come. Evicted: let trainers release, " +
+      "ask the workers; sisctl sequence list shows what has come. Evicted: let trainers release, " +
       "more memory, or a store. Expired: time_to_live. Stale: max_staleness. Store down: a node " +
       "of the store."},
   {title: "Effective sample size", unit: "share of tokens", ...SHARES, range: SHARE,
