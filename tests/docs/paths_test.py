@@ -99,13 +99,6 @@ class PathsTest(unittest.TestCase):
             for snippet in re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
         )
 
-    def test_includes(self) -> None:
-        self.assert_all(
-            ((ROOT / name).is_file(), f"{page.relative_to(ROOT)}: {name}")
-            for page in pages()
-            for name in re.findall(r'#include "([^"]+)"', page.read_text())
-        )
-
     def test_links(self) -> None:
         self.assert_all(
             (target.exists(), f"{page.relative_to(ROOT)}: {os.path.relpath(target, page.parent)}")
