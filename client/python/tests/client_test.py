@@ -1,4 +1,3 @@
-import dataclasses
 import importlib.util
 import socket
 import subprocess
