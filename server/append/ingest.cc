@@ -58,21 +58,13 @@ absl::StatusOr<Ingest> Ingest::Open(StoredRuns& runs, const v1::AppendHeader& he
   return Ingest(runs, *std::move(run));
 }
 
-int64_t Ingest::BytesToCopy(AppendEntries entries) const {
-  size_t positions = 0;  // of the longest
-  for (const AppendEntryView& entry : entries) {
-    positions = std::max(positions, entry.top_k_counts.size() / sizeof(uint16_t));
-  }
-  return static_cast<int64_t>(positions * run_->config().top_k * (sizeof(int32_t) + sizeof(float)));
-}
-
-absl::Status Ingest::Apply(AppendEntries entries, std::vector<EntryAck>& acks) {
+absl::Status Ingest::Apply(const v1::AppendBatch& batch, std::vector<EntryAck>& acks) {
   absl::Status present = registry_->Find(run_->id(), run_->incarnation()).status();
   if (!present.ok()) return present;
-  acks.reserve(entries.size());
-  for (size_t entry = 0; entry < entries.size(); ++entry) {
-    ahead_.Prepare(*run_, entries.subspan(entry));
-    acks.push_back(ApplyEntry(entries[entry]));
+  acks.reserve(batch.entries_size());
+  for (int entry = 0; entry < batch.entries_size(); ++entry) {
+    ahead_.Prepare(*run_, batch, entry);
+    acks.push_back(ApplyEntry(batch.entries(entry)));
     ahead_.Advance();
   }
   ahead_.Forget();
@@ -111,26 +103,26 @@ absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(SequenceNameView name,
   return sequence;
 }
 
-absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& block) {
+absl::Status Ingest::ApplyBlock(SequenceNameView name, const v1::Block& block) {
   const absl::StatusOr<RecordView> records = block_.Read(block, *run_);
   if (!records.ok()) return records.status();
   const std::span<const uint16_t> ranks = block_.ranks();
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, [&] {
     return run_->BaseBytes(name) + Sequence::BytesOfFirstBlock(run_->config().record_format(),
-                                                               block.first_position, *records,
+                                                               block.first_position(), *records,
                                                                ranks);
   });
   if (!sequence.ok()) return sequence.status();
   const auto new_bytes = [&] {
-    return (*sequence)->BytesToAppend(block.first_position, block.policy_version, *records, ranks);
+    return (*sequence)->BytesToAppend(block.first_position(), block.policy_version(), *records, ranks);
   };
   Sequence::Appended appended;
   const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
     absl::Status added =
-        (*sequence)->Append(block.first_position, block.policy_version, *records, ranks, &appended);
+        (*sequence)->Append(block.first_position(), block.policy_version(), *records, ranks, &appended);
     if (!added.ok()) return added;
     if (!has_store() || appended.positions == 0) return std::vector<LogEntry>();
-    return BlockEntries((*sequence)->format(), block.first_position, block.policy_version, *records,
+    return BlockEntries((*sequence)->format(), block.first_position(), block.policy_version(), *records,
                         ranks);
   };
   const absl::Status status = ChangeWithRoom(name, *sequence, new_bytes, append);
@@ -145,22 +137,22 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& bl
   return absl::OkStatus();
 }
 
-absl::Status Ingest::ApplyGap(SequenceNameView name, const AppendEntryView& gap) {
-  if (gap.reason != v1::INVALID_LOG_PROB) {
-    return absl::InvalidArgumentError(absl::StrCat("gap.reason: ", gap.reason,
+absl::Status Ingest::ApplyGap(SequenceNameView name, const v1::Gap& gap) {
+  if (gap.reason() != v1::INVALID_LOG_PROB) {
+    return absl::InvalidArgumentError(absl::StrCat("gap.reason: ", static_cast<int>(gap.reason()),
                                                    "; must be INVALID_LOG_PROB (",
                                                    int{v1::INVALID_LOG_PROB}, ")"));
   }
   const int64_t max_positions = run_->limits().max_positions;
-  if (gap.length == 0 || int64_t{gap.first_position} + gap.length > max_positions) {
+  if (gap.length() == 0 || int64_t{gap.first_position()} + gap.length() > max_positions) {
     return absl::InvalidArgumentError(
-        absl::StrCat("gap.length: ", gap.length, " from position ", gap.first_position,
+        absl::StrCat("gap.length: ", gap.length(), " from position ", gap.first_position(),
                      "; must be at least 1, and end at ", max_positions, " or before"));
   }
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence =
       Open(name, [&] { return run_->BaseBytes(name) + Sequence::kGapBytes; });
   if (!sequence.ok()) return sequence.status();
-  const Missing missing{gap.first_position, gap.length, MissingReason::kInvalidLogProb};
+  const Missing missing{gap.first_position(), gap.length(), MissingReason::kInvalidLogProb};
   const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
     const absl::StatusOr<bool> added = (*sequence)->AppendGap(missing);
     if (!added.ok()) return added.status();
@@ -172,20 +164,20 @@ absl::Status Ingest::ApplyGap(SequenceNameView name, const AppendEntryView& gap)
       name, *sequence, [] { return Sequence::kGapBytes; }, append);
 }
 
-absl::Status Ingest::ApplySeal(SequenceNameView name, const AppendEntryView& seal) {
-  const uint32_t length = seal.length;
+absl::Status Ingest::ApplySeal(SequenceNameView name, const v1::Seal& seal) {
+  const uint32_t length = seal.length();
   if (length > run_->limits().max_positions) {
     return absl::InvalidArgumentError(
         absl::StrCat("seal.length ", length, " is beyond ", run_->limits().max_positions));
   }
-  if (seal.annotation != nullptr) {
-    if (absl::Status status = CheckAnnotation(*seal.annotation); !status.ok()) return status;
+  if (seal.has_annotation()) {
+    if (absl::Status status = CheckAnnotation(seal.annotation()); !status.ok()) return status;
   }
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence =
       Open(name, [&] { return run_->BaseBytes(name); });
   if (!sequence.ok()) return sequence.status();
   const auto annotate = [&](const std::string& before) {
-    return seal.annotation == nullptr ? before : Annotated(before, *seal.annotation);
+    return seal.has_annotation() ? Annotated(before, seal.annotation()) : before;
   };
   const auto new_bytes = [&] {
     const std::string before = (*sequence)->annotation();
@@ -228,9 +220,9 @@ absl::Status Ingest::ChangeWithRoom(
   return status;
 }
 
-void Ingest::BringIn(AppendEntries entries) {
-  for (const AppendEntryView& entry : entries) {
-    if (!CheckSequenceId(entry.sequence_id).ok()) continue;
+void Ingest::BringIn(const v1::AppendBatch& batch) {
+  for (const v1::AppendEntry& entry : batch.entries()) {
+    if (!CheckSequenceId(SequenceOf(entry).id()).ok()) continue;
     const SequenceName name = Copy(NameIn(entry));
     if (held_.contains(name) || unavailable_.contains(name)) continue;
     absl::StatusOr<std::shared_ptr<Sequence>> sequence = stored_->FindToAppend(*run_, name);
@@ -242,13 +234,13 @@ void Ingest::BringIn(AppendEntries entries) {
   }
 }
 
-void Ingest::Store(AppendEntries entries, std::vector<EntryAck>& acks) {
+void Ingest::Store(const v1::AppendBatch& batch, std::vector<EntryAck>& acks) {
   for (const auto& [name, sequence] : held_) {
     absl::Status status = stored_->Write(*run_, name, *sequence);
     if (!status.ok()) unavailable_[name] = InSequence(name, status);
   }
   for (size_t i = 0; i < acks.size(); ++i) {
-    const auto why = unavailable_.find(Copy(NameIn(entries[i])));
+    const auto why = unavailable_.find(Copy(NameIn(batch.entries(static_cast<int>(i)))));
     if (why == unavailable_.end() || !acks[i].status.ok()) continue;
     const uint32_t committed_length = acks[i].committed_length;
     acks[i] = Refusal(why->second);
@@ -278,25 +270,25 @@ EntryAck Ingest::Refusal(absl::Status status) {
   return ack;
 }
 
-EntryAck Ingest::ApplyEntry(const AppendEntryView& entry) {
+EntryAck Ingest::ApplyEntry(const v1::AppendEntry& entry) {
   committed_length_.reset();
   const SequenceNameView name = NameIn(entry);
   const absl::Status status = [&]() -> absl::Status {
-    if (entry.kind == AppendEntryView::Kind::kNone) {
+    if (entry.entry_case() == v1::AppendEntry::ENTRY_NOT_SET) {
       return absl::InvalidArgumentError("entry: neither block, gap nor seal");
     }
-    if (absl::Status id = CheckSequenceId(entry.sequence_id); !id.ok()) return id;
+    if (absl::Status id = CheckSequenceId(SequenceOf(entry).id()); !id.ok()) return id;
     if (!unavailable_.empty()) {
-      const auto why = unavailable_.find(Copy(NameIn(entry)));
+      const auto why = unavailable_.find(Copy(name));
       if (why != unavailable_.end()) return why->second;
     }
     absl::Status applied;
-    if (entry.kind == AppendEntryView::Kind::kBlock) {
-      applied = ApplyBlock(name, entry);
-    } else if (entry.kind == AppendEntryView::Kind::kGap) {
-      applied = ApplyGap(name, entry);
+    if (entry.has_block()) {
+      applied = ApplyBlock(name, entry.block());
+    } else if (entry.has_gap()) {
+      applied = ApplyGap(name, entry.gap());
     } else {
-      applied = ApplySeal(name, entry);
+      applied = ApplySeal(name, entry.seal());
     }
     if (applied.ok()) return applied;
     ahead_.Forget();

@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,16 +11,13 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/append/acks.h"
 #include "server/append/block_reader.h"
 #include "server/append/sequences_ahead.h"
 #include "server/store/stored_runs.h"
-#include "server/wire/append_request.h"
-#include "server/wire/append_response.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
-
-using AppendEntries = std::span<const AppendEntryView>;
 
 // One Append stream after its header. Used by one thread at a time.
 class Ingest {
@@ -32,23 +28,20 @@ class Ingest {
 
   const std::string& run_id() const { return run_->id(); }
 
-  // What is copied of the entries besides what their message is charged: the longest block's sets
-  // where they are ragged.
-  int64_t BytesToCopy(AppendEntries entries) const;
   // Gives back the memory that large entries have taken.
   void Rest() { block_.ForgetLarge(); }
 
-  // Applies the entries, one by one, and adds their acks. A refused one changes nothing, and its
-  // ack says why, and when to send it again. An error, with nothing applied, if the run has been
-  // superseded.
-  absl::Status Apply(AppendEntries entries, std::vector<EntryAck>& acks);
+  // Applies the entries one by one and adds their acks. A refused entry changes nothing; its ack
+  // has the reason, and a delay if it can be sent again. Returns an error, and applies nothing, if
+  // the run was superseded.
+  absl::Status Apply(const v1::AppendBatch& batch, std::vector<EntryAck>& acks);
 
   // With a durable store an entry is acked only when it is stored. Two calls that wait for the
   // store enclose Apply: BringIn before it, and after it Store, which takes back the acks of what
   // could not be stored.
   bool has_store() const { return stored_ != nullptr; }
-  void BringIn(AppendEntries entries);
-  void Store(AppendEntries entries, std::vector<EntryAck>& acks);
+  void BringIn(const v1::AppendBatch& batch);
+  void Store(const v1::AppendBatch& batch, std::vector<EntryAck>& acks);
 
  private:
   Ingest(StoredRuns& runs, std::shared_ptr<Run> run)
@@ -58,10 +51,10 @@ class Ingest {
         open_(run_->recent_events().OpenAppend()) {}
 
   EntryAck Refusal(absl::Status status);
-  EntryAck ApplyEntry(const AppendEntryView& entry);
-  absl::Status ApplyBlock(SequenceNameView name, const AppendEntryView& block);
-  absl::Status ApplyGap(SequenceNameView name, const AppendEntryView& gap);
-  absl::Status ApplySeal(SequenceNameView name, const AppendEntryView& seal);
+  EntryAck ApplyEntry(const v1::AppendEntry& entry);
+  absl::Status ApplyBlock(SequenceNameView name, const v1::Block& block);
+  absl::Status ApplyGap(SequenceNameView name, const v1::Gap& gap);
+  absl::Status ApplySeal(SequenceNameView name, const v1::Seal& seal);
   // Finds or makes the sequence, with room made for `bytes_if_new` if need be.
   absl::StatusOr<std::shared_ptr<Sequence>> Open(SequenceNameView name,
                                                  absl::FunctionRef<int64_t()> bytes_if_new);

@@ -6,7 +6,7 @@
 #include "kernels/numerics/log_prob.h"
 #include "kernels/records/mass_cut.h"
 #include "kernels/records/slot_checker.h"
-#include "server/wire/arrays.h"
+#include "server/messages/arrays.h"
 
 namespace sis {
 namespace {

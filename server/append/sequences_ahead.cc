@@ -1,6 +1,7 @@
 #include "server/append/sequences_ahead.h"
 
 #include <algorithm>
+#include <span>
 
 namespace sis {
 namespace {
@@ -16,12 +17,26 @@ void Prefetch(const T& object) {
 
 }  // namespace
 
-void SequencesAhead::Prepare(Run& run, std::span<const AppendEntryView> entries) {
+const v1::SequenceRef& SequenceOf(const v1::AppendEntry& entry) {
+  switch (entry.entry_case()) {
+    case v1::AppendEntry::kBlock:
+      return entry.block().sequence();
+    case v1::AppendEntry::kSeal:
+      return entry.seal().sequence();
+    case v1::AppendEntry::kGap:
+      return entry.gap().sequence();
+    case v1::AppendEntry::ENTRY_NOT_SET:
+      return v1::SequenceRef::default_instance();
+  }
+  return v1::SequenceRef::default_instance();
+}
+
+void SequencesAhead::Prepare(Run& run, const v1::AppendBatch& batch, int next) {
   if (begin_ == end_) {
     std::array<SequenceNameView, kFound> names;
     begin_ = 0;
-    end_ = std::min(entries.size(), kFound);
-    for (size_t i = 0; i < end_; ++i) names[i] = NameIn(entries[i]);
+    end_ = std::min(static_cast<size_t>(batch.entries_size() - next), kFound);
+    for (size_t i = 0; i < end_; ++i) names[i] = NameIn(batch.entries(next + static_cast<int>(i)));
     run.FindToAppend(std::span(names).first(end_), std::span(found_).first(end_));
     for (size_t i = 0; i < end_; ++i) {
       if (found_[i] != nullptr) Prefetch(*found_[i]);

@@ -4,15 +4,17 @@
 #include <array>
 #include <cstddef>
 #include <memory>
-#include <span>
 
 #include "server/cache/run.h"
-#include "server/wire/append_request.h"
+#include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
-inline SequenceNameView NameIn(const AppendEntryView& entry) {
-  return {{entry.sequence_id.data(), entry.sequence_id.size()}, entry.attempt};
+// Returns the sequence that `entry` names; an empty one if the entry is neither block, gap nor seal.
+const v1::SequenceRef& SequenceOf(const v1::AppendEntry& entry);
+inline SequenceNameView NameIn(const v1::AppendEntry& entry) {
+  const v1::SequenceRef& sequence = SequenceOf(entry);
+  return {sequence.id(), sequence.attempt()};
 }
 
 // A run is locked once for many sequences, and their memory is not waited for in turn. What is held
@@ -21,8 +23,8 @@ class SequencesAhead {
  public:
   // Of the next entry, if there is one: null if it is not known.
   const std::shared_ptr<Sequence>& next() const { return begin_ < end_ ? found_[begin_] : none_; }
-  // Asks for the memory of entries that are about to come; `entries` begin with the next one.
-  void Prepare(Run& run, std::span<const AppendEntryView> entries);
+  // Prefetches the memory of the entries of `batch` from index `next` on.
+  void Prepare(Run& run, const v1::AppendBatch& batch, int next);
   // Goes on to the entry after the next.
   void Advance();
   void Forget();

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "kernels/numerics/sequence_key.h"
-#include "server/wire/arrays.h"
+#include "server/messages/arrays.h"
 
 namespace sis {
 namespace {

@@ -21,25 +21,27 @@ absl::Status RefuseMissing(const SliceRange& slice, const Missing& missing) {
 
 absl::StatusOr<std::unique_ptr<EvaluateCall>> EvaluateCall::Start(
     std::shared_ptr<Run> run, const Backend& backend, const v1::EvaluateRequest& request,
-    const ReceivedArrays& arrays, size_t lanes) {
+    v1::EvaluateResponse& response, size_t lanes) {
   absl::StatusOr<std::vector<SliceRange>> slices = ParseEvaluateSlices(*run, request.slices());
   if (!slices.ok()) return slices.status();
   absl::StatusOr<EvaluateInput> input =
-      ParseEvaluateInput(request, arrays, run->config(), TotalPositions(*slices));
+      ParseEvaluateInput(request, run->config(), TotalPositions(*slices));
   if (!input.ok()) return input.status();
   absl::Status kept = KeepSequences(*run, *slices, request.keep_seconds());
   if (!kept.ok()) return kept;
   return std::unique_ptr<EvaluateCall>(
-      new EvaluateCall(std::move(run), backend, *std::move(input), *std::move(slices), lanes));
+      new EvaluateCall(std::move(run), backend, *std::move(input), *std::move(slices), response,
+                       lanes));
 }
 
 EvaluateCall::EvaluateCall(std::shared_ptr<Run> run, const Backend& backend, EvaluateInput input,
-                           std::vector<SliceRange> slices, size_t lanes)
+                           std::vector<SliceRange> slices, v1::EvaluateResponse& response,
+                           size_t lanes)
     : run_(std::move(run)),
       input_(std::move(input)),
       slices_(std::move(slices)),
-      response_(std::make_shared<v1::EvaluateResponse>()),
-      output_(input_, TotalPositions(slices_), *response_),
+      response_(response),
+      output_(input_, TotalPositions(slices_), response_),
       results_(slices_.size()) {
   const VersionsNow versions(*run_);
   for (size_t i = 0; i < lanes; ++i) evaluators_.emplace_back(versions, backend, input_);
@@ -91,36 +93,36 @@ absl::Status EvaluateCall::EvaluateGroup(size_t group, size_t lane) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> EvaluateCall::Finish() {
+absl::Status EvaluateCall::Finish() {
   if (input_.algorithm) {
     absl::Status status =
-        AddAlgorithmOutputs(input_, run_->config().seed, slices_, output_.positions(), *response_);
+        AddAlgorithmOutputs(input_, run_->config().seed, slices_, output_.positions(), response_);
     if (!status.ok()) return status;
   }
   std::vector<RunCounters::ObservedName> names;
   for (const ObservedCorrection& observed : input_.observe) names.push_back(observed.name);
   if (absl::Status status = run_->counters().Observe(names); !status.ok()) return status;
   for (size_t i = 0; i < slices_.size(); ++i) {
-    AddMissingRanges(i, results_[i].missing, *response_->mutable_missing());
-    *response_->add_slice_totals() = ToTotals(results_[i].sums);
+    AddMissingRanges(i, results_[i].missing, *response_.mutable_missing());
+    *response_.add_slice_totals() = ToTotals(results_[i].sums);
   }
   Evaluated all;
   for (const Group& group : groups_) all += group.counted;
-  AddPrefixCurve(all, *response_->mutable_prefix_curve());
+  AddPrefixCurve(all, *response_.mutable_prefix_curve());
   output_.Finish();
-  *response_->mutable_totals() = ToTotals(all.sums);
+  *response_.mutable_totals() = ToTotals(all.sums);
   if (!input_.observe.empty()) AddCorrections(all);
-  response_->set_newly_counted(Count());
+  response_.set_newly_counted(Count());
   std::vector<Inspection::Pending> inspected;
   for (SliceResult& result : results_) {
     if (result.inspected != nullptr) inspected.push_back(std::move(*result.inspected));
   }
   run_->inspection().Add(std::move(inspected));
-  return response_;
+  return absl::OkStatus();
 }
 
 void EvaluateCall::AddCorrections(const Evaluated& all) {
-  auto& corrections = *response_->mutable_corrections();
+  auto& corrections = *response_.mutable_corrections();
   AddStandardCorrections(all.statistics, corrections);
   for (const ObservedCorrection& observed : input_.observe) {
     *corrections.Add() = ToMessage(observed.name.name, all.observed.at(observed.name.name));

@@ -16,7 +16,6 @@
 #include "server/evaluate/step_message.h"
 #include "server/inspect/inspection.h"
 #include "server/messages/slices.h"
-#include "server/wire/received_arrays.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
@@ -26,12 +25,12 @@ namespace sis {
 // that the sequences that were named count as used, and may be kept.
 class EvaluateCall {
  public:
-  // Checks the request. `arrays` are the request's; these, it and the backend must outlive the
-  // object. At most `lanes` threads will evaluate at once.
+  // Checks the request. The backend, the request and its empty response must outlive the object. At
+  // most `lanes` threads will evaluate at once.
   static absl::StatusOr<std::unique_ptr<EvaluateCall>> Start(std::shared_ptr<Run> run,
                                                              const Backend& backend,
                                                              const v1::EvaluateRequest& request,
-                                                             const ReceivedArrays& arrays,
+                                                             v1::EvaluateResponse& response,
                                                              size_t lanes);
 
   size_t groups() const { return groups_.size(); }
@@ -40,10 +39,10 @@ class EvaluateCall {
   // Evaluates a group, each once. Threads that do so at once have a lane each. After an error the
   // object is of no more use.
   absl::Status EvaluateGroup(size_t group, size_t lane);
-  // When all have been evaluated, by one thread: applies the base algorithm, counts what this draw
-  // hasn't counted yet, and answers. What is to be inspected is then pending in the run's
-  // Inspection.
-  absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> Finish();
+  // When all groups have been evaluated, by one thread: applies the base algorithm, counts what this
+  // draw hasn't counted yet, and completes the response. Sequences to inspect are then pending in the
+  // run's Inspection.
+  absl::Status Finish();
 
  private:
   struct SliceResult {
@@ -67,7 +66,7 @@ class EvaluateCall {
   static constexpr size_t kGroupValues = size_t{1} << 18;
 
   EvaluateCall(std::shared_ptr<Run> run, const Backend& backend, EvaluateInput input,
-               std::vector<SliceRange> slices, size_t lanes);
+               std::vector<SliceRange> slices, v1::EvaluateResponse& response, size_t lanes);
 
   void MakeGroups();
   // Positions of the slice that the mask leaves out; the slice begins at `offset` in the request.
@@ -88,7 +87,7 @@ class EvaluateCall {
   const EvaluateInput input_;
   std::vector<SliceRange> slices_;
   std::vector<SliceEvaluator> evaluators_;  // by lane
-  const std::shared_ptr<v1::EvaluateResponse> response_;
+  v1::EvaluateResponse& response_;
   EvaluateOutput output_;             // into the response
   std::vector<SliceResult> results_;  // by slice
   std::vector<Group> groups_;

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "server/evaluate/parse_algorithm.h"
-#include "server/wire/arrays.h"
+#include "server/messages/arrays.h"
 
 namespace sis {
 namespace {
@@ -33,7 +33,7 @@ absl::Status ParseParameters(const v1::EvaluateRequest& request, int slots, Eval
     return absl::InvalidArgumentError(absl::StrCat("prefix_curve: ", request.prefix_curve_size(),
                                                    " points, at most ", kMaxPrefixPoints));
   }
-  std::vector<int>& prefix_curve = input.copies->prefix_curve;
+  std::vector<int>& prefix_curve = input.prefix_curve;
   for (const uint32_t k : request.prefix_curve()) {
     const int last = prefix_curve.empty() ? 0 : prefix_curve.back();
     if (k > static_cast<uint32_t>(top_k) || static_cast<int>(k) <= last) {
@@ -51,20 +51,9 @@ absl::Status ParseParameters(const v1::EvaluateRequest& request, int slots, Eval
 }
 
 template <typename T>
-absl::Status Read(absl::string_view name, const std::string& field, const ReceivedArrays& arrays,
-                  size_t count, std::vector<T>& copy, std::span<const T>& into) {
-  const ArrayField array = arrays.Of(field);
-  absl::Status status = CheckLength<T>(name, array.size(), count);
-  if (status.ok()) into = array.Read<T>(0, count, copy);
-  return status;
-}
-
-template <typename T>
-absl::Status ReadOptional(absl::string_view name, const std::string& field,
-                          const ReceivedArrays& arrays, size_t count, std::vector<T>& copy,
-                          std::span<const T>& into) {
-  if (arrays.Of(field).size() == 0) return absl::OkStatus();
-  return Read(name, field, arrays, count, copy, into);
+absl::Status ViewOptional(absl::string_view name, const std::string& field, size_t count,
+                          std::span<const T>& array) {
+  return field.empty() ? absl::OkStatus() : ViewArray(name, field, count, array);
 }
 
 absl::Status CheckMask(std::span<const uint8_t> mask) {
@@ -76,17 +65,17 @@ absl::Status CheckMask(std::span<const uint8_t> mask) {
   return absl::OkStatus();
 }
 
-absl::Status ParseSampledIds(const v1::EvaluateRequest& request, const ReceivedArrays& arrays,
-                             size_t count, EvaluateInput& input) {
-  const ArrayField array = arrays.Of(request.sampled_ids());
-  if (array.size() == 0) return absl::OkStatus();
-  const size_t width = array.size() / count;
-  if (array.size() % count != 0 || width < 2 || width > 4) {
-    return absl::InvalidArgumentError(absl::StrCat("sampled_ids: ", array.size(), " bytes for ",
+absl::Status ParseSampledIds(const v1::EvaluateRequest& request, size_t count,
+                             EvaluateInput& input) {
+  const std::string& ids = request.sampled_ids();
+  if (ids.empty()) return absl::OkStatus();
+  const size_t width = ids.size() / count;
+  if (ids.size() % count != 0 || width < 2 || width > 4) {
+    return absl::InvalidArgumentError(absl::StrCat("sampled_ids: ", ids.size(), " bytes for ",
                                                    count,
                                                    " positions; must be 2, 3 or 4 bytes each"));
   }
-  input.sampled_ids = {array.Read<uint8_t>(0, array.size(), input.copies->sampled_ids), width};
+  input.sampled_ids = {{reinterpret_cast<const uint8_t*>(ids.data()), ids.size()}, width};
   return absl::OkStatus();
 }
 
@@ -110,12 +99,12 @@ absl::Status CheckAdvantages(const EvaluateInput& input) {
   return absl::OkStatus();
 }
 
-absl::Status ParseDecoupled(const v1::EvaluateRequest& request, const ReceivedArrays& arrays,
-                            size_t count, EvaluateInput& input) {
+absl::Status ParseDecoupled(const v1::EvaluateRequest& request, size_t count,
+                            EvaluateInput& input) {
   if (!request.has_decoupled()) return absl::OkStatus();
   absl::Status status =
-      Read("decoupled.current_log_probs", request.decoupled().current_log_probs(), arrays, count,
-           input.copies->decoupled_log_probs, input.decoupled_log_probs);
+      ViewArray("decoupled.current_log_probs", request.decoupled().current_log_probs(), count,
+                input.decoupled_log_probs);
   if (!status.ok()) return status;
   for (size_t i = 0; i < count; ++i) {
     if (input.masked(i)) continue;
@@ -164,30 +153,27 @@ absl::Status ParseAlgorithmOf(const v1::EvaluateRequest& request, EvaluateInput&
 }  // namespace
 
 absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& request,
-                                                 const ReceivedArrays& arrays,
                                                  const RunConfig& config, size_t count) {
-  EvaluateInput input{};
+  EvaluateInput input;
   absl::Status status = ParseParameters(request, static_cast<int>(config.top_k), input);
   if (!status.ok()) return status;
   absl::StatusOr<WantedOutputs> wanted = WantedOutputs::Parse(request);
   if (!wanted.ok()) return wanted.status();
   input.wanted = *wanted;
-  absl::StatusOr<CurrentArrays> current = CurrentArrays::Parse(request, arrays, count, config);
+  absl::StatusOr<CurrentArrays> current = CurrentArrays::Parse(request, count, config);
   if (!current.ok()) return current.status();
   input.current = *std::move(current);
-  EvaluateInput::Copies& copies = *input.copies;
-  status = ReadOptional("mask", request.mask(), arrays, count, copies.mask, input.mask);
-  status.Update(ReadOptional("own_log_probs", request.own_log_probs(), arrays, count,
-                             copies.own_log_probs, input.own_log_probs));
-  status.Update(ReadOptional("advantages", request.advantages(), arrays, count, copies.advantages,
-                             input.advantages));
-  status.Update(ParseSampledIds(request, arrays, count, input));
+  status = ViewOptional("mask", request.mask(), count, input.mask);
+  status.Update(
+      ViewOptional("own_log_probs", request.own_log_probs(), count, input.own_log_probs));
+  status.Update(ViewOptional("advantages", request.advantages(), count, input.advantages));
+  status.Update(ParseSampledIds(request, count, input));
   if (status.ok()) status = CheckMask(input.mask);
   if (request.has_decoupled() || request.has_algorithm()) {
-    input.sampled_log_probs = input.current.ReadSampled(0, count, copies.current);
+    input.sampled_log_probs = input.current.sampled_log_probs();
   }
   if (status.ok()) status = ParseWeight(request, input);
-  if (status.ok()) status = ParseDecoupled(request, arrays, count, input);
+  if (status.ok()) status = ParseDecoupled(request, count, input);
   if (status.ok()) status = ParseAlgorithmOf(request, input);
   if (status.ok()) status = CheckAdvantages(input);
   if (!status.ok()) return status;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -14,7 +13,6 @@
 #include "server/evaluate/current_arrays.h"
 #include "server/evaluate/observed_correction.h"
 #include "server/evaluate/wanted_outputs.h"
-#include "server/wire/received_arrays.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
@@ -31,8 +29,12 @@ struct SampledIds {
   size_t width = 0;
 };
 
-// Of N positions; arrays that were not sent are empty. The request must outlive it.
+// A checked request of N positions. Its arrays are views of the request, which must outlive it; those
+// that were not sent are empty.
 struct EvaluateInput {
+  EvaluateInput() = default;
+  EvaluateInput(EvaluateInput&&) = default;
+
   EvaluateParameters parameters;
   WantedOutputs wanted;
   CurrentArrays current;  // with three policies, the proximal one's values
@@ -46,26 +48,14 @@ struct EvaluateInput {
   v1::Weight weight = v1::SAMPLED;
   std::optional<Algorithm> algorithm;
   std::vector<ObservedCorrection> observe;
-  // What spans view that can't view the request, as its arrays do not lie in one piece.
-  struct Copies {
-    std::vector<int> prefix_curve;
-    std::vector<uint8_t> mask;
-    std::vector<float> own_log_probs;
-    std::vector<uint8_t> sampled_ids;
-    std::vector<float> decoupled_log_probs;
-    std::vector<float> advantages;
-    CurrentArrays::Scratch current;
-  };
-  std::unique_ptr<Copies> copies = std::make_unique<Copies>();
+  std::vector<int> prefix_curve;  // viewed by `parameters`
 
   bool decoupled() const { return !decoupled_log_probs.empty(); }
   bool masked(size_t i) const { return !mask.empty() && mask[i] == 0; }
 };
 
-// Of `count` positions. InvalidArgument names field, position and value. The request and its arrays
-// must outlive the result.
+// Checks a request of `count` positions. Returns InvalidArgument, naming field, position and value.
 absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& request,
-                                                 const ReceivedArrays& arrays,
                                                  const RunConfig& config, size_t count);
 
 }  // namespace sis

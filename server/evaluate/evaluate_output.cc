@@ -3,7 +3,7 @@
 #include <string>
 
 #include "server/evaluate/accept_bits.h"
-#include "server/wire/arrays.h"
+#include "server/messages/arrays.h"
 
 namespace sis {
 PositionOutput PositionOutput::Part(size_t first, size_t count) const {

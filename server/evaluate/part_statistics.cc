@@ -5,7 +5,7 @@
 #include <variant>
 
 #include "kernels/decide/algorithms/expected_weight.h"
-#include "server/wire/arrays.h"
+#include "server/messages/arrays.h"
 
 namespace sis {
 namespace {

@@ -66,8 +66,7 @@ class RaggedEvaluateTest : public EvaluateTest, public testing::WithParamInterfa
     gathered.set_top_k_counts(Bytes(counts));
     return request;
   }
-  std::string Answer(const Backend& backend, const v1::EvaluateRequest& request,
-                     const ReceivedArrays& arrays = {}) {
+  std::string Answer(const Backend& backend, const v1::EvaluateRequest& request) {
     // Each time counts anew, and the one before makes room for what is inspected.
     if (last_ != nullptr) cache_.registry.Delete(last_->id(), last_->incarnation());
     last_ = cache_.CreateRun("fresh" + std::to_string(runs_++), [&] {
@@ -76,8 +75,7 @@ class RaggedEvaluateTest : public EvaluateTest, public testing::WithParamInterfa
       return config;
     }());
     Fill(*last_);
-    absl::StatusOr<v1::EvaluateResponse> response =
-        EvaluateAtOnce(*last_, backend, request, arrays);
+    absl::StatusOr<v1::EvaluateResponse> response = EvaluateAtOnce(*last_, backend, request);
     EXPECT_TRUE(response.ok()) << response.status();
     if (!response.ok()) return "";
     EXPECT_GT(response->totals().accepted(), 0);

@@ -8,7 +8,7 @@
 #include "kernels/decide/algorithms/expected_weight.h"
 #include "kernels/decide/algorithms/top_k_total_variation.h"
 #include "kernels/decide/validate_current.h"
-#include "server/wire/arrays.h"
+#include "server/messages/arrays.h"
 
 namespace sis {
 namespace {
@@ -110,7 +110,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
     ForgetStretches();
     CurrentView current;
     if (!input_.own_log_probs.empty()) {
-      current.sampled_log_probs = input_.current.ReadSampled(offset, count, scratch_);
+      current.sampled_log_probs = input_.current.sampled_log_probs().subspan(offset, count);
     }
     const Part part{slice, first, offset, current, output, result};
     absl::Status status =
@@ -141,7 +141,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
     const Part part{slice,
                     from,
                     offset + (from - first),
-                    input_.current.Read(offset + (from - first), to - from, scratch_),
+                    input_.current.Read(offset + (from - first), to - from),
                     part_output,
                     result};
     ForgetStretches();
@@ -298,7 +298,7 @@ CurrentView SliceEvaluator::CurrentOf(const Part& part, const BehaviorView& beha
   // Room for the whole part, as earlier stretches of it stay where they are.
   const size_t positions = part.current.sampled_log_probs.size();
   return InRows(current, slots,
-                Room(scratch_.rows, positions * slots).subspan(first * slots, count * slots));
+                Room(rows_, positions * slots).subspan(first * slots, count * slots));
 }
 
 absl::Status SliceEvaluator::CheckCurrentValues() const {

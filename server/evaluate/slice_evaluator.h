@@ -93,7 +93,7 @@ class SliceEvaluator {
   const Backend& backend_;
   const EvaluateInput& input_;
   const VersionsNow versions_;
-  CurrentArrays::Scratch scratch_;
+  std::vector<float> rows_;  // ragged values of the part, in rows
   // Of the part at hand: its stretches, the class of staleness of each, and the sums of all.
   std::vector<Stretch> stretches_;
   std::vector<size_t> staleness_;

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "server/threads/side_by_side.h"
-#include "server/wire/arrays.h"
+#include "server/messages/arrays.h"
 
 namespace sis {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "server/wire/arrays.h"
 
 namespace sis {
 namespace {

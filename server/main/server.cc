@@ -42,11 +42,6 @@ constexpr int kNotBound = -1;
 // How long a connection of /livez waits for a byte.
 constexpr absl::Duration kAcceptTimeout = absl::Seconds(3);
 
-// For what is made of messages, while gRPC has them; for the largest message in any case.
-int64_t ParsingBytes(const ServerOptions& options) {
-  return std::max(options.connections.grpc_memory_bytes / 4, 2 * options.max_message_bytes);
-}
-
 // Says of whoever may call what that one may do with runs. An identity without a name owns none.
 Authorize CallersOf(const Authenticator& authenticator) {
   return [&authenticator](const grpc::CallbackServerContext& context,
@@ -88,13 +83,13 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       backend_(ChooseBackend(options.backend, {.bytes = options.device_cache_bytes,
                                                .most_bytes = options.cache_bytes})),
       authenticator_(std::move(authenticator)),
-      parsing_(ParsingBytes(options)),
       streams_(SteadyNow),
       workers_(options.evaluate_threads),
       store_threads_(store_ != nullptr ? kStoreThreads : 0),
       status_(registry_, rpc_metrics_, absl::Now),
-      service_({runs_, *backend_.backend, workers_, store_threads_, streams_, rpc_metrics_, status_,
-                CallersOf(*authenticator_), parsing_, options.default_deadline}),
+      service_(MakeRatioService({runs_, *backend_.backend, workers_, store_threads_, streams_,
+                                 rpc_metrics_, status_, CallersOf(*authenticator_),
+                                 options.default_deadline})),
       http_(std::move(http)),
       run_idle_expiry_(options.run_idle_expiry),
       reload_interval_(options.security.reload_interval) {
@@ -282,7 +277,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
   const int max_message_bytes =
       static_cast<int>(std::min<int64_t>(options.max_message_bytes, INT32_MAX));
   grpc::ServerBuilder builder;
-  builder.RegisterService(&service_);
+  builder.RegisterService(service_.get());
   builder.SetMaxReceiveMessageSize(max_message_bytes);
   builder.SetMaxSendMessageSize(max_message_bytes);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes);

@@ -22,7 +22,6 @@
 #include "server/main/own_port.h"
 #include "server/main/server_options.h"
 #include "server/memory/arena.h"
-#include "server/memory/byte_budget.h"
 #include "server/metrics/http_port.h"
 #include "server/metrics/metric_families.h"
 #include "server/rpc/open_streams.h"
@@ -116,7 +115,6 @@ class Server {
   StoredRuns runs_;
   const BackendChoice backend_;
   const std::unique_ptr<Authenticator> authenticator_;
-  ByteBudget parsing_;   // for what is made of messages
   OpenStreams streams_;  // calls may last until the workers have gone
   mutable Mutex store_mutex_;
   std::string read_only_reason_ ABSL_GUARDED_BY(store_mutex_);
@@ -127,7 +125,7 @@ class Server {
   WorkerPool workers_;
   StoreThreads store_threads_;
   ServerStatus status_;
-  RatioService service_;
+  const std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<TlsFiles> tls_files_;  // null without TLS
   std::unique_ptr<grpc::Server> grpc_server_;
   const std::unique_ptr<HttpPort> http_;  // or null

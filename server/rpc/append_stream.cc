@@ -2,30 +2,26 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/rpc/grpc_status.h"
-#include "server/wire/received_bytes.h"
 
 namespace sis {
 namespace {
 
 constexpr char kMethod[] = "Append";
 
-// What a stream keeps from message to message.
+// Maximum number of entries of a batch: the acks of more could be many times as large as the batch.
+constexpr int kMaxEntries = 1 << 16;
+// Number of acks whose memory a stream keeps between messages.
 constexpr size_t kKeptAcks = 64;
-constexpr size_t kKeptAnswerBytes = 4096;
-
-template <typename Container>
-void ClearButFor(size_t kept, Container& container) {
-  container.clear();
-  if (container.capacity() > kept) Container().swap(container);
-}
 
 absl::Status ShutsDown() { return absl::UnavailableError("the server shuts down"); }
 
 }  // namespace
 
 AppendStream::AppendStream(const grpc::CallbackServerContext& context, const Resources& resources)
-    : Stream(context, resources, kMethod), charge_(resources.parsing) {
+    : Stream(context, resources, kMethod) {
+  Clear();
   Register();
   if (caller_.ok()) {
     ReadNext();
@@ -40,7 +36,7 @@ void AppendStream::ReadNext() {
     if (!closed_) {
       reading_ = true;
       order_.HandOn();
-      StartRead(&received_);
+      StartRead(request_);
       return;
     }
   }
@@ -56,15 +52,9 @@ void AppendStream::Close() {
   End(ShutsDown());
 }
 
-absl::Status AppendStream::Parse() {
-  absl::StatusOr<ScatteredBytes> bytes = ReceivedBytes(received_, charge_);
-  if (!bytes.ok()) return bytes.status();
-  return request_.Parse(*std::move(bytes), charge_);
-}
-
 absl::Status AppendStream::OpenIngest() {
   if (ingest_.has_value()) return absl::InvalidArgumentError("header: sent twice");
-  absl::StatusOr<Ingest> ingest = Ingest::Open(resources_.runs, request_.header(), *caller_);
+  absl::StatusOr<Ingest> ingest = Ingest::Open(resources_.runs, request_->header(), *caller_);
   if (!ingest.ok()) return ingest.status();
   ingest_ = *std::move(ingest);
   return absl::OkStatus();
@@ -76,41 +66,45 @@ void AppendStream::OnReadDone(bool ok) {
     WriterLock lock(mutex_);
     if (!std::exchange(reading_, false)) return;  // closed
   }
-  if (!ok) return End(absl::OkStatus());  // the worker has closed its side
+  if (!ok) {
+    // The worker has closed its side; or protobuf could parse only a part of the message.
+    const bool closed = request_->message_case() == v1::AppendRequest::MESSAGE_NOT_SET;
+    return End(closed ? absl::OkStatus()
+                      : absl::InvalidArgumentError("message: not an AppendRequest"));
+  }
   order_.HandOn();
   resources_.store_threads.Run([this] { HandleRequest(); });
 }
 
 void AppendStream::HandleRequest() {
   order_.Begin();
-  if (absl::Status status = Parse(); !status.ok()) return End(status);
-  if (request_.is_header()) {
+  if (request_->has_header()) {
     if (absl::Status status = OpenIngest(); !status.ok()) return End(status);
     Clear();
     return ReadNext();
   }
-  if (!request_.is_batch()) {
-    return End(absl::InvalidArgumentError("message: neither header nor batch"));
-  }
-  if (!ingest_.has_value()) return End(absl::InvalidArgumentError("header: must come first"));
-  acks_.clear();
-  if (!charge_.Take(ingest_->BytesToCopy(request_.entries()))) return End(charge_.Refusal());
-  if (ingest_->has_store()) ingest_->BringIn(request_.entries());
-  if (absl::Status applied = ingest_->Apply(request_.entries(), acks_); !applied.ok()) {
-    return End(applied);
-  }
-  Answer();
-}
-
-void AppendStream::Answer() {
-  if (ingest_->has_store()) ingest_->Store(request_.entries(), acks_);
-  ingest_->Rest();
-  WriteAppendResponse(request_.entries(), acks_, answer_);
-  const grpc::Slice slice(answer_);
-  written_ = grpc::ByteBuffer(&slice, 1);
+  if (absl::Status status = HandleBatch(); !status.ok()) return End(status);
   WriteBegins();
   order_.HandOn();
-  StartWrite(&written_);
+  StartWrite(response_);
+}
+
+absl::Status AppendStream::HandleBatch() {
+  if (!request_->has_batch()) {
+    return absl::InvalidArgumentError("message: neither header nor batch");
+  }
+  if (!ingest_.has_value()) return absl::InvalidArgumentError("header: must come first");
+  const v1::AppendBatch& batch = request_->batch();
+  if (batch.entries_size() > kMaxEntries) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "batch.entries: too many, got ", batch.entries_size(), "; must be at most ", kMaxEntries));
+  }
+  if (ingest_->has_store()) ingest_->BringIn(batch);
+  if (absl::Status status = ingest_->Apply(batch, acks_); !status.ok()) return status;
+  if (ingest_->has_store()) ingest_->Store(batch, acks_);
+  ingest_->Rest();
+  AddAcks(batch, acks_, *response_);
+  return absl::OkStatus();
 }
 
 void AppendStream::OnWriteDone(bool ok) {
@@ -122,12 +116,11 @@ void AppendStream::OnWriteDone(bool ok) {
 }
 
 void AppendStream::Clear() {
-  request_.Clear();
-  ClearButFor(kKeptAcks, acks_);
-  ClearButFor(kKeptAnswerBytes, answer_);
-  written_.Clear();
-  received_.Clear();
-  charge_.GiveBack();
+  arena_.Reset();
+  request_ = google::protobuf::Arena::CreateMessage<v1::AppendRequest>(&arena_);
+  response_ = google::protobuf::Arena::CreateMessage<v1::AppendResponse>(&arena_);
+  acks_.clear();
+  if (acks_.capacity() > kKeptAcks) std::vector<EntryAck>().swap(acks_);
 }
 
 void AppendStream::End(const absl::Status& status) {

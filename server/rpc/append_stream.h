@@ -1,10 +1,10 @@
 // The server's end of one Append stream.
 #pragma once
 
+#include <google/protobuf/arena.h>
 #include <grpcpp/grpcpp.h>
 
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -13,15 +13,13 @@
 #include "server/rpc/reaction_order.h"
 #include "server/rpc/resources.h"
 #include "server/threads/mutex.h"
-#include "server/wire/append_request.h"
-#include "server/wire/append_response.h"
+#include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
-// Reads a message, answers it, reads the next, so that a worker that is faster than the cache waits
-// in its own writes.
-// Holds one message at a time, as gRPC received it, and reads it in place. Owns itself.
-class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+// Reads a message, answers it, and reads the next: a worker that is faster than the cache waits in
+// its own writes. Holds one message at a time. Owns itself.
+class AppendStream final : public grpc::ServerBidiReactor<v1::AppendRequest, v1::AppendResponse>,
                            private OpenStreams::Stream {
  public:
   // `context` is the call's.
@@ -37,12 +35,11 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void ReadNext();
   void End(const absl::Status& status);
   void HandleRequest();
-  // Once the batch is applied: stores it, then acks it.
-  void Answer();
-  // Gives back what a message has taken, once it is acked.
-  void Clear();
-  absl::Status Parse();
   absl::Status OpenIngest();
+  // Applies and stores the batch, and adds its acks to the response.
+  absl::Status HandleBatch();
+  // Frees the message and its answer.
+  void Clear();
 
   ReactionOrder order_;
   Mutex mutex_;  // not held where the stream ends, as it goes then
@@ -51,13 +48,12 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Ingest> ingest_;
-  // The message at hand: as it was read, and what is in it; and its answer.
-  grpc::ByteBuffer received_;
-  ParsingCharge charge_;  // goes after what it is for
-  ReceivedAppend request_;
+  // The current message and its answer. An arena, as engines append a token at a time: allocating
+  // its parts one by one takes longer than applying it.
+  google::protobuf::Arena arena_;
+  v1::AppendRequest* request_ = nullptr;
+  v1::AppendResponse* response_ = nullptr;
   std::vector<EntryAck> acks_;
-  std::string answer_;
-  grpc::ByteBuffer written_;
 };
 
 }  // namespace sis

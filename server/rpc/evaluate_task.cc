@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "server/threads/side_by_side.h"
-#include "server/wire/serialize.h"
 
 namespace sis {
 namespace {
@@ -27,24 +26,25 @@ void LookWhenIdle(WorkerPool& workers, std::shared_ptr<Run> run) {
 }  // namespace
 
 void EvaluateTask::Start(const Resources& resources, const Caller& caller,
-                         const grpc::ByteBuffer& request, MayGoOn may_go_on, Done done) {
-  absl::StatusOr<std::unique_ptr<Request>> received = Request::Parse(request, resources.parsing);
-  if (!received.ok()) return done(received.status());
-  const std::shared_ptr<EvaluateTask> task(new EvaluateTask(resources, caller, *std::move(received),
-                                                            std::move(may_go_on), std::move(done)));
+                         const v1::EvaluateRequest& request, v1::EvaluateResponse& response,
+                         MayGoOn may_go_on, Done done) {
+  const std::shared_ptr<EvaluateTask> task(new EvaluateTask(
+      resources, caller, request, response, std::move(may_go_on), std::move(done)));
   task->Schedule();
 }
 
 EvaluateTask::EvaluateTask(const Resources& resources, const Caller& caller,
-                           std::unique_ptr<const Request> request, MayGoOn may_go_on, Done done)
+                           const v1::EvaluateRequest& request, v1::EvaluateResponse& response,
+                           MayGoOn may_go_on, Done done)
     : resources_(resources),
       caller_(caller),
-      request_(std::move(request)),
+      request_(request),
+      response_(response),
       may_go_on_(std::move(may_go_on)),
       done_(std::move(done)) {}
 
 void EvaluateTask::Schedule() {
-  resources_.workers.Schedule(request_->message().run().run_id(),
+  resources_.workers.Schedule(request_.run().run_id(),
                               [self = shared_from_this()] { self->EvaluatePiece(); });
 }
 
@@ -52,26 +52,23 @@ void EvaluateTask::EvaluatePiece() {
   const absl::StatusOr<bool> done = TryEvaluatePiece();
   if (!done.ok()) return Answer(done.status());
   if (!*done) return Schedule();
-  absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> response = call_->Finish();
-  if (!response.ok()) return Answer(response.status());
-  Answer(SerializeInPlace(*std::move(response)));
+  Answer(call_->Finish());
 }
 
-void EvaluateTask::Answer(absl::StatusOr<grpc::ByteBuffer> answer) {
-  if (run_ != nullptr) run_->recent_events().NoteEvaluation(answer.status().code());
+void EvaluateTask::Answer(const absl::Status& status) {
+  if (run_ != nullptr) run_->recent_events().NoteEvaluation(status.code());
   call_.reset();
-  done_(std::move(answer));
+  done_(status);
   if (run_ != nullptr && run_->inspection().MustLook()) LookWhenIdle(resources_.workers, run_);
 }
 
 absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {
-  const v1::EvaluateRequest& request = request_->message();
   if (call_ == nullptr) {
-    absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(request.run(), caller_);
+    absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(request_.run(), caller_);
     if (!run.ok()) return run.status();
     run_ = *run;
     absl::StatusOr<std::unique_ptr<EvaluateCall>> call =
-        EvaluateCall::Start(*std::move(run), resources_.backend, request, request_->arrays(),
+        EvaluateCall::Start(*std::move(run), resources_.backend, request_, response_,
                             resources_.workers.threads());
     if (!call.ok()) return call.status();
     call_ = *std::move(call);
@@ -97,7 +94,7 @@ absl::Status EvaluateTask::EvaluateGroups(size_t first, size_t end, size_t lanes
   };
   std::vector<Stop> stops(lanes, {end, absl::OkStatus()});
   std::atomic<size_t> next = first;
-  SideBySide(&resources_.workers, request_->message().run().run_id(), lanes, [&](size_t lane) {
+  SideBySide(&resources_.workers, request_.run().run_id(), lanes, [&](size_t lane) {
     Stop& stop = stops[lane];
     while (stop.status.ok()) {
       stop.group = next++;

@@ -1,16 +1,14 @@
 // One Evaluate on its way through the worker pool.
 #pragma once
 
-#include <grpcpp/support/byte_buffer.h>
-
 #include <cstddef>
 #include <functional>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/evaluate/evaluate.h"
 #include "server/rpc/resources.h"
-#include "server/wire/received_message.h"
 
 namespace sis {
 
@@ -21,23 +19,24 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
   // Asked between groups of slices, by several workers at once: OK, or why there is to be no
   // answer.
   using MayGoOn = std::function<absl::Status()>;
-  // Called once, by a worker, or before Start returns.
-  using Done = std::function<void(absl::StatusOr<grpc::ByteBuffer>)>;
+  // Called once, by a worker.
+  using Done = std::function<void(const absl::Status&)>;
 
-  // `request` is an EvaluateRequest, the answer an EvaluateResponse.
+  // Fills in `response` unless the status is an error. Request and response must live until `done`
+  // is called.
   static void Start(const Resources& resources, const Caller& caller,
-                    const grpc::ByteBuffer& request, MayGoOn may_go_on, Done done);
+                    const v1::EvaluateRequest& request, v1::EvaluateResponse& response,
+                    MayGoOn may_go_on, Done done);
 
  private:
-  using Request = ReceivedMessage<v1::EvaluateRequest>;
-
   EvaluateTask(const Resources& resources, const Caller& caller,
-               std::unique_ptr<const Request> request, MayGoOn may_go_on, Done done);
+               const v1::EvaluateRequest& request, v1::EvaluateResponse& response,
+               MayGoOn may_go_on, Done done);
   void Schedule();
   void EvaluatePiece();
   // Lets go of the sequences first, so that whoever has the answer can release them, or advance the
   // version. Then sees to it that what is to be inspected is looked at.
-  void Answer(absl::StatusOr<grpc::ByteBuffer> answer);
+  void Answer(const absl::Status& status);
   // As far as it gets with one piece. Whether that was the last.
   absl::StatusOr<bool> TryEvaluatePiece();
   // The groups [first, end) of the call. The error of the first that has one.
@@ -45,7 +44,8 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
 
   const Resources resources_;
   const Caller caller_;
-  const std::unique_ptr<const Request> request_;
+  const v1::EvaluateRequest& request_;
+  v1::EvaluateResponse& response_;
   const MayGoOn may_go_on_;
   const Done done_;
   std::shared_ptr<Run> run_;            // once it is found

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <functional>
 #include <latch>
 #include <memory>
@@ -15,7 +16,6 @@
 #include "server/evaluate/step_message.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
-#include "server/wire/serialize.h"
 
 namespace sis {
 namespace {
@@ -25,20 +25,25 @@ constexpr uint32_t kSlots = 128;
 constexpr uint32_t kPiecePositions = 8192;
 
 // Of sequences that are not there: as long as any, but quick.
-grpc::ByteBuffer Request(const std::string& run_id, int slices, uint64_t draw = 1) {
-  auto request = std::make_shared<v1::EvaluateRequest>();
-  request->mutable_run()->set_run_id(run_id);
-  request->set_draw(draw);
+v1::EvaluateRequest Request(const std::string& run_id, int slices, uint64_t draw = 1) {
+  v1::EvaluateRequest request;
+  request.mutable_run()->set_run_id(run_id);
+  request.set_draw(draw);
   for (int i = 0; i < slices; ++i) {
-    request->add_slices()->mutable_sequence()->set_id(std::to_string(i));
-    request->mutable_slices(i)->set_length(kPiecePositions);
+    request.add_slices()->mutable_sequence()->set_id(std::to_string(i));
+    request.mutable_slices(i)->set_length(kPiecePositions);
   }
   const std::string zeros(slices * kPiecePositions * sizeof(float), '\0');
-  request->mutable_reduced()->set_sampled_log_probs(zeros);
-  request->mutable_reduced()->set_log_envelopes(zeros);
-  request->mutable_reduced()->set_covered_masses(zeros);
-  return SerializeInPlace(std::move(request));
+  request.mutable_reduced()->set_sampled_log_probs(zeros);
+  request.mutable_reduced()->set_log_envelopes(zeros);
+  request.mutable_reduced()->set_covered_masses(zeros);
+  return request;
 }
+
+struct Call {
+  v1::EvaluateRequest request;
+  v1::EvaluateResponse response = {};
+};
 
 class EvaluateTaskTest : public testing::Test {
  protected:
@@ -48,8 +53,7 @@ class EvaluateTaskTest : public testing::Test {
 
   Resources With(WorkerPool& workers) {
     return {cache_.runs, backend_, workers, store_threads_,
-            streams_,    metrics_, status_, [](auto&&...) { return Caller(); },
-            parsing_};
+            streams_,    metrics_, status_, [](auto&&...) { return Caller(); }};
   }
 
   // Starts the tasks while the only worker is busy; runs them all; the order in which they ended.
@@ -59,11 +63,13 @@ class EvaluateTaskTest : public testing::Test {
     WorkerPool workers(1);
     workers.Schedule("first", [&] { busy.wait(); });
     std::latch all_done(runs.size());
+    std::deque<Call> calls;
     for (const auto& [run, slices] : runs) {
+      Call& call = calls.emplace_back(Call{Request(run, slices, draw_++)});
       EvaluateTask::Start(
-          With(workers), Caller(), Request(run, slices, draw_++), [] { return absl::OkStatus(); },
-          [&, run = run](const absl::StatusOr<grpc::ByteBuffer>& answer) {
-            EXPECT_TRUE(answer.ok()) << answer.status();
+          With(workers), Caller(), call.request, call.response, [] { return absl::OkStatus(); },
+          [&, run = run](const absl::Status& status) {
+            EXPECT_TRUE(status.ok()) << status;
             order.push_back(run);
             all_done.count_down();
           });
@@ -80,7 +86,6 @@ class EvaluateTaskTest : public testing::Test {
   prometheus::Registry registry_;
   RpcMetrics metrics_{registry_};
   ServerStatus status_{cache_.registry, metrics_, [this] { return cache_.clock.Now(); }};
-  ByteBudget parsing_{INT64_MAX};
   uint64_t draw_ = 1;
 };
 
@@ -98,12 +103,13 @@ TEST_F(EvaluateTaskTest, CancellationIsSeenBetweenSlicesAndCountsNothing) {
     int asked = 0;
     std::latch done(1);
     absl::Status status;
+    Call call{Request("a", 7, /*draw=*/99)};
     WorkerPool workers(1);
     EvaluateTask::Start(
-        With(workers), Caller(), Request("a", 7, /*draw=*/99),
+        With(workers), Caller(), call.request, call.response,
         [&] { return asked++ == stop_after ? absl::CancelledError() : absl::OkStatus(); },
-        [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
-          status = answer.status();
+        [&](const absl::Status& answer) {
+          status = answer;
           done.count_down();
         });
     done.wait();
@@ -124,7 +130,8 @@ TEST_F(EvaluateTaskTest, SequencesAreFreeWhenTheAnswerIsThere) {
   for (const bool refused : {false, true}) {
     ASSERT_EQ(AppendBlock(cache_, *run, records.Block(refused ? "b" : "a", refused ? 1 : 0)).code(),
               0);
-    auto request = std::make_shared<v1::EvaluateRequest>();
+    Call call;
+    v1::EvaluateRequest* const request = &call.request;
     request->mutable_run()->set_run_id("stale");
     request->add_outputs(v1::RATIOS);
     request->add_slices()->mutable_sequence()->set_id(refused ? "b" : "a");
@@ -140,10 +147,9 @@ TEST_F(EvaluateTaskTest, SequencesAreFreeWhenTheAnswerIsThere) {
     std::latch done(1);
     WorkerPool workers(1);
     EvaluateTask::Start(
-        With(workers), Caller(), SerializeInPlace(std::move(request)),
-        [] { return absl::OkStatus(); },
-        [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
-          EXPECT_EQ(answer.ok(), !refused) << answer.status();
+        With(workers), Caller(), call.request, call.response, [] { return absl::OkStatus(); },
+        [&](const absl::Status& status) {
+          EXPECT_EQ(status.ok(), !refused) << status;
           EXPECT_EQ(*run->AdvanceVersion(refused ? 2 : 1), 1);
           done.count_down();
         });
@@ -164,10 +170,11 @@ TEST_F(EvaluateTaskTest, AnIdleWorkerLooksAtWhatIsInspected) {
       if (turns == 0) return idle.count_down();
       workers.ScheduleWhenIdle([&, turns] { wait(turns - 1); });
     };
+    Call call{Request("a", 2)};
     EvaluateTask::Start(
-        With(workers), Caller(), Request("a", 2), [] { return absl::OkStatus(); },
-        [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
-          EXPECT_TRUE(answer.ok()) << answer.status();
+        With(workers), Caller(), call.request, call.response, [] { return absl::OkStatus(); },
+        [&](const absl::Status& status) {
+          EXPECT_TRUE(status.ok()) << status;
           workers.Schedule("a", [&] {
             EXPECT_FALSE(run->inspection().MustLook()) << "the pool does";
             if (deleted) {
@@ -180,17 +187,6 @@ TEST_F(EvaluateTaskTest, AnIdleWorkerLooksAtWhatIsInspected) {
     EXPECT_EQ(run->inspection().Describe().sequences.size(), deleted ? 0 : 2);
     EXPECT_EQ(run->inspection().bytes() > 0, !deleted);
   }
-}
-
-TEST_F(EvaluateTaskTest, WhatIsNoRequestIsRefusedAtOnce) {
-  WorkerPool workers(1);
-  absl::Status status;
-  const grpc::Slice slice(std::string("\x0a\x7f"));
-  EvaluateTask::Start(
-      With(workers), Caller(), grpc::ByteBuffer(&slice, 1), [] { return absl::OkStatus(); },
-      [&](const absl::StatusOr<grpc::ByteBuffer>& answer) { status = answer.status(); });
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message(), "not a sis.v1.EvaluateRequest in protobuf");
 }
 
 // 32 sequences of 256 positions, K = 16: eight groups, and values enough for two workers.
@@ -233,23 +229,18 @@ class SharedEvaluateTest : public EvaluateTaskTest {
 
   absl::StatusOr<std::string> Answer(WorkerPool& workers, const std::string& run_id) {
     request_.mutable_run()->set_run_id(run_id);
-    absl::StatusOr<std::string> bytes;
+    v1::EvaluateResponse response;
+    absl::Status status;
     std::latch done(1);
     EvaluateTask::Start(
-        With(workers), Caller(), SerializeInPlace(std::make_shared<v1::EvaluateRequest>(request_)),
-        [] { return absl::OkStatus(); },
-        [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
-          if (answer.ok()) {
-            grpc::Slice slice;
-            EXPECT_TRUE(answer->DumpToSingleSlice(&slice).ok());
-            bytes = std::string(reinterpret_cast<const char*>(slice.begin()), slice.size());
-          } else {
-            bytes = answer.status();
-          }
+        With(workers), Caller(), request_, response, [] { return absl::OkStatus(); },
+        [&](const absl::Status& answer) {
+          status = answer;
           done.count_down();
         });
     done.wait();
-    return bytes;
+    if (!status.ok()) return status;
+    return response.SerializeAsString();
   }
 
   v1::EvaluateRequest request_;

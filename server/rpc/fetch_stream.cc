@@ -1,13 +1,9 @@
 #include "server/rpc/fetch_stream.h"
 
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "server/rpc/grpc_status.h"
-#include "server/wire/received_message.h"
-#include "server/wire/serialize.h"
-#include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 namespace {
@@ -17,7 +13,7 @@ constexpr char kMethod[] = "FetchTopK";
 }  // namespace
 
 FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Resources& resources,
-                         const grpc::ByteBuffer& request)
+                         const v1::FetchTopKRequest& request)
     : Stream(context, resources, kMethod), deadline_(context, resources.default_deadline) {
   Register();
   if (!caller_.ok()) {
@@ -35,13 +31,10 @@ FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Resou
   });
 }
 
-absl::Status FetchStream::Open(const grpc::ByteBuffer& request) {
-  const auto received = ReceivedMessage<v1::FetchTopKRequest>::Parse(request, resources_.parsing);
-  if (!received.ok()) return received.status();
-  const v1::FetchTopKRequest& message = (*received)->message();
-  absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(message.run(), *caller_);
+absl::Status FetchStream::Open(const v1::FetchTopKRequest& request) {
+  absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(request.run(), *caller_);
   if (!run.ok()) return run.status();
-  absl::StatusOr<Fetch> fetch = Fetch::Open(*std::move(run), message, &resources_.workers);
+  absl::StatusOr<Fetch> fetch = Fetch::Open(*std::move(run), request, &resources_.workers);
   if (!fetch.ok()) return fetch.status();
   fetch_ = *std::move(fetch);
   return absl::OkStatus();
@@ -49,8 +42,7 @@ absl::Status FetchStream::Open(const grpc::ByteBuffer& request) {
 
 void FetchStream::WriteNext() {
   if (absl::Status status = deadline_.Check(); !status.ok()) return End(status);
-  if (auto message = std::make_shared<v1::FetchTopKResponse>(); fetch_->Next(*message)) {
-    response_ = SerializeInPlace(std::move(message));
+  if (fetch_->Next(response_)) {
     WriteBegins();
     order_.HandOn();
     StartWrite(&response_);

@@ -11,17 +11,18 @@
 #include "server/rpc/open_streams.h"
 #include "server/rpc/reaction_order.h"
 #include "server/rpc/resources.h"
+#include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
 // Makes a message when the one before is written, so a slow trainer costs one message of memory,
-// and what gRPC buffers. gRPC sends the arrays from where they were decoded. Owns itself.
-class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+// and what gRPC buffers. Owns itself.
+class FetchStream final : public grpc::ServerWriteReactor<v1::FetchTopKResponse>,
                           private OpenStreams::Stream {
  public:
   // Everything must outlive the call.
   FetchStream(const grpc::CallbackServerContext& context, const Resources& resources,
-              const grpc::ByteBuffer& request);
+              const v1::FetchTopKRequest& request);
 
   void OnWriteDone(bool ok) override;
   void OnDone() override;
@@ -29,7 +30,7 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   void Close() override {}  // ends by itself
 
-  absl::Status Open(const grpc::ByteBuffer& request);
+  absl::Status Open(const v1::FetchTopKRequest& request);
   void WriteNext();
   void End(const absl::Status& status);
 
@@ -37,7 +38,7 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   ReactionOrder order_;
   absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Fetch> fetch_;
-  grpc::ByteBuffer response_;
+  v1::FetchTopKResponse response_;
 };
 
 }  // namespace sis

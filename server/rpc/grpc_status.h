@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "server/wire/message_text.h"
+#include "server/messages/message_text.h"
 
 namespace sis {
 

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -13,6 +14,7 @@
 #include "server/rpc/ratio_service.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
+#include "sis/v1/ratio_service.grpc.pb.h"
 
 namespace sis {
 namespace {
@@ -28,7 +30,7 @@ class OpenStreamsTest : public testing::Test {
     int port = 0;
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    builder.RegisterService(&service_);
+    builder.RegisterService(service_.get());
     server_ = builder.BuildAndStart();
     // Nothing is taken for a client that doesn't read, but for 64 KiB.
     grpc::ChannelArguments arguments;
@@ -85,9 +87,9 @@ class OpenStreamsTest : public testing::Test {
   prometheus::Registry registry_;
   RpcMetrics metrics_{registry_};
   ServerStatus status_{cache_.registry, metrics_, [this] { return cache_.clock.Now(); }};
-  ByteBudget parsing_{INT64_MAX};
-  RatioService service_{{cache_.runs, backend_, workers_, store_threads_, streams_, metrics_,
-                         status_, [](auto&&...) { return Caller(); }, parsing_}};
+  const std::unique_ptr<grpc::Service> service_ =
+      MakeRatioService({cache_.runs, backend_, workers_, store_threads_, streams_, metrics_, status_,
+                        [](auto&&...) { return Caller(); }});
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::RatioService::Stub> stub_;
 };

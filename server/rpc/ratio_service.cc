@@ -1,6 +1,5 @@
 #include "server/rpc/ratio_service.h"
 
-#include <google/protobuf/descriptor.h>
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
@@ -23,15 +22,13 @@
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/listed_runs.h"
 #include "server/rpc/reaction_order.h"
-#include "server/wire/received_message.h"
-#include "server/wire/serialize.h"
+#include "sis/v1/ratio_service.grpc.pb.h"
 
 namespace sis {
 namespace {
 
 using Context = grpc::CallbackServerContext;
-using Bytes = grpc::ByteBuffer;
-// Answers a unary call.
+// Ends a unary call.
 using Finish = std::function<void(const absl::Status& status)>;
 
 template <typename Request>
@@ -65,16 +62,6 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   const OpenStreams::Call call_;
   ReactionOrder order_;
 };
-
-using google::protobuf::MethodDescriptor;
-
-// Every unary method has a message of its own.
-template <typename Request>
-const MethodDescriptor& MethodOf() {
-  int index = 0;
-  while (Methods().method(index)->input_type() != Request::descriptor()) ++index;
-  return *Methods().method(index);
-}
 
 absl::Status CreateRun(const Resources& resources, const Caller& caller,
                        const v1::CreateRunRequest& request, v1::CreateRunResponse& response) {
@@ -183,123 +170,143 @@ absl::Status ListSequences(const Resources&, Run& run, const v1::ListSequencesRe
   return absl::OkStatus();
 }
 
-}  // namespace
-
-RatioService::RatioService(const Resources& resources) : resources_(resources) {
-  Answer(sis::CreateRun);
-  Answer<v1::ListRunsRequest, v1::ListRunsResponse>(
-      [](const Resources& resources, const Caller& caller, const auto& request, auto& response) {
-        return sis::ListRuns(resources.runs.registry(), caller, request, response);
-      });
-  Answer(sis::DeleteRun);
-  Answer(sis::GetServer);
-  AnswerOfRun(sis::AdvanceVersion);
-  AnswerOfRun(sis::GetRun);
-  AnswerOfRun(sis::GetStep);
-  AnswerOfRun(sis::ListSteps);
-  AnswerOfRun(sis::ListSequences);
-  AnswerOfRun(sis::Release);
-  AnswerOfRun<v1::InspectRunRequest, v1::InspectRunResponse>(
-      [](const Resources&, Run& run, const auto&, auto& response) {
-        sis::InspectRun(run, response);
-        return absl::OkStatus();
-      });
-  AnswerOfRun<v1::InspectSequenceRequest, v1::InspectSequenceResponse>(
-      [](const Resources&, Run& run, const auto& request, auto& response) {
-        return sis::InspectSequence(run, request, response);
-      });
-  AddEvaluate();
-  AddStreams();
-}
-
+// Returns a handler that finds the run of a request first.
 template <typename Request, typename Response>
-void RatioService::Answer(absl::Status (*handler)(const Resources& resources, const Caller& caller,
-                                                  const Request& request, Response& response)) {
-  AnswerBy<Request, Response>(
-      [this, handler](const Caller& caller, const Request& request, Response& response) {
-        return handler(resources_, caller, request, response);
-      });
+auto OfRun(absl::Status (*handler)(const Resources& resources, Run& run, const Request& request,
+                                   Response& response)) {
+  return [handler](const Resources& resources, const Caller& caller, const Request& request,
+                   Response& response) -> absl::Status {
+    const auto run = resources.runs.Find(RunOf(request), caller);
+    return run.ok() ? handler(resources, **run, request, response) : run.status();
+  };
 }
 
-template <typename Request, typename Response>
-void RatioService::AnswerOfRun(absl::Status (*handler)(const Resources& resources, Run& run,
-                                                       const Request& request,
-                                                       Response& response)) {
-  AnswerBy<Request, Response>([this, handler](const Caller& caller, const Request& request,
-                                              Response& response) -> absl::Status {
-    const auto run = resources_.runs.Find(RunOf(request), caller);
-    return run.ok() ? handler(resources_, **run, request, response) : run.status();
-  });
-}
+class RatioService final : public v1::RatioService::CallbackService {
+ public:
+  explicit RatioService(const Resources& resources) : resources_(resources) {}
 
-template <typename Request, typename Response, typename Handler>
-void RatioService::AnswerBy(Handler handler) {
-  AddUnary(MethodOf<Request>(),
-           [this, handler](Context& context, const Caller& caller, const Bytes& received,
-                           Bytes& answered, const Finish& finish) {
-             const CallDeadline deadline(context, resources_.default_deadline);
-             resources_.store_threads.Run([=, this, &received, &answered] {
-               if (absl::Status late = deadline.Check(); !late.ok()) return finish(late);
-               const auto request = ReceivedMessage<Request>::Parse(received, resources_.parsing);
-               if (!request.ok()) return finish(request.status());
-               const auto response = std::make_shared<Response>();
-               absl::Status status = handler(caller, (*request)->message(), *response);
-               if (status.ok()) answered = SerializeInPlace(response);
-               finish(status);
-             });
-           });
-}
+ private:
+  using Unary = grpc::ServerUnaryReactor;
 
-void RatioService::AddEvaluate() {
-  AddUnary(MethodNamed("Evaluate"),
-           [this](Context& context, const Caller& caller, const Bytes& received, Bytes& answered,
-                  const Finish& finish) {
-             EvaluateTask::Start(
-                 resources_, caller, received,
-                 [&context, deadline = CallDeadline(context, resources_.default_deadline)] {
-                   return context.IsCancelled() ? absl::CancelledError("the trainer is gone")
-                                                : deadline.Check();
-                 },
-                 [&answered, finish](absl::StatusOr<Bytes> answer) {
-                   if (answer.ok()) answered.Swap(&*answer);
-                   finish(answer.status());
-                 });
-           });
-}
+  Unary* CreateRun(Context* context, const v1::CreateRunRequest* request,
+                   v1::CreateRunResponse* response) override {
+    return Answer("CreateRun", *context, *request, *response, sis::CreateRun);
+  }
+  Unary* ListRuns(Context* context, const v1::ListRunsRequest* request,
+                  v1::ListRunsResponse* response) override {
+    const auto list = [](const Resources& resources, const Caller& caller, const auto& listed,
+                         auto& answer) {
+      return sis::ListRuns(resources.runs.registry(), caller, listed, answer);
+    };
+    return Answer("ListRuns", *context, *request, *response, list);
+  }
+  Unary* DeleteRun(Context* context, const v1::DeleteRunRequest* request,
+                   v1::DeleteRunResponse* response) override {
+    return Answer("DeleteRun", *context, *request, *response, sis::DeleteRun);
+  }
+  Unary* GetServer(Context* context, const v1::GetServerRequest* request,
+                   v1::GetServerResponse* response) override {
+    return Answer("GetServer", *context, *request, *response, sis::GetServer);
+  }
+  Unary* AdvanceVersion(Context* context, const v1::AdvanceVersionRequest* request,
+                        v1::AdvanceVersionResponse* response) override {
+    return Answer("AdvanceVersion", *context, *request, *response, OfRun(sis::AdvanceVersion));
+  }
+  Unary* GetRun(Context* context, const v1::GetRunRequest* request,
+                v1::GetRunResponse* response) override {
+    return Answer("GetRun", *context, *request, *response, OfRun(sis::GetRun));
+  }
+  Unary* GetStep(Context* context, const v1::GetStepRequest* request,
+                 v1::GetStepResponse* response) override {
+    return Answer("GetStep", *context, *request, *response, OfRun(sis::GetStep));
+  }
+  Unary* ListSteps(Context* context, const v1::ListStepsRequest* request,
+                   v1::ListStepsResponse* response) override {
+    return Answer("ListSteps", *context, *request, *response, OfRun(sis::ListSteps));
+  }
+  Unary* ListSequences(Context* context, const v1::ListSequencesRequest* request,
+                       v1::ListSequencesResponse* response) override {
+    return Answer("ListSequences", *context, *request, *response, OfRun(sis::ListSequences));
+  }
+  Unary* Release(Context* context, const v1::ReleaseRequest* request,
+                 v1::ReleaseResponse* response) override {
+    return Answer("Release", *context, *request, *response, OfRun(sis::Release));
+  }
+  Unary* InspectRun(Context* context, const v1::InspectRunRequest* request,
+                    v1::InspectRunResponse* response) override {
+    const auto inspect = OfRun<v1::InspectRunRequest, v1::InspectRunResponse>(
+        [](const Resources&, Run& run, const auto&, auto& answer) {
+          sis::InspectRun(run, answer);
+          return absl::OkStatus();
+        });
+    return Answer("InspectRun", *context, *request, *response, inspect);
+  }
+  Unary* InspectSequence(Context* context, const v1::InspectSequenceRequest* request,
+                         v1::InspectSequenceResponse* response) override {
+    const auto inspect = OfRun<v1::InspectSequenceRequest, v1::InspectSequenceResponse>(
+        [](const Resources&, Run& run, const auto& inspected, auto& answer) {
+          return sis::InspectSequence(run, inspected, answer);
+        });
+    return Answer("InspectSequence", *context, *request, *response, inspect);
+  }
 
-template <typename Start>
-void RatioService::AddUnary(const MethodDescriptor& method, const Start& start) {
-  const auto answer = [this, start, &name = method.name()](Context* context, const Bytes* received,
-                                                           Bytes* answered) {
-    const RpcTimer timer(resources_.metrics, name);
+  Unary* Evaluate(Context* context, const v1::EvaluateRequest* request,
+                  v1::EvaluateResponse* response) override {
+    return Begin("Evaluate", *context, [&](const Caller& caller, const Finish& finish) {
+      const CallDeadline deadline(*context, resources_.default_deadline);
+      const auto may_go_on = [context, deadline] {
+        return context->IsCancelled() ? absl::CancelledError("the trainer is gone")
+                                      : deadline.Check();
+      };
+      EvaluateTask::Start(resources_, caller, *request, *response, may_go_on, finish);
+    });
+  }
+  grpc::ServerBidiReactor<v1::AppendRequest, v1::AppendResponse>* Append(
+      Context* context) override {
+    return new AppendStream(*context, resources_);
+  }
+  grpc::ServerWriteReactor<v1::FetchTopKResponse>* FetchTopK(
+      Context* context, const v1::FetchTopKRequest* request) override {
+    return new FetchStream(*context, resources_, *request);
+  }
+
+  // Begins a unary call: calls start(caller, finish), unless the caller may not call the method.
+  template <typename Start>
+  Unary* Begin(const char* method, const Context& context, const Start& start) {
+    const RpcTimer timer(resources_.metrics, method);
     auto* reactor = new UnaryCall(resources_.streams);
     const Finish finish = [timer, reactor](const absl::Status& status) {
       timer.Finish(status.code());
       reactor->Finish(ToGrpcStatus(status));
     };
-    const absl::StatusOr<Caller> caller = resources_.authorize(*context, name);
+    const absl::StatusOr<Caller> caller = resources_.authorize(context, method);
     if (caller.ok()) {
-      start(*context, *caller, *received, *answered, finish);
+      start(*caller, finish);
     } else {
       finish(caller.status());
     }
     return reactor;
-  };
-  MarkMethodRawCallback(method.index(),
-                        new grpc::internal::CallbackUnaryHandler<Bytes, Bytes>(answer));
-}
+  }
+  // Answers a unary call by handler(resources, caller, request, response).
+  template <typename Request, typename Response, typename Handler>
+  Unary* Answer(const char* method, const Context& context, const Request& request,
+                Response& response, const Handler& handler) {
+    return Begin(method, context, [&](const Caller& caller, const Finish& finish) {
+      const CallDeadline deadline(context, resources_.default_deadline);
+      resources_.store_threads.Run([this, caller, finish, deadline, handler, &request, &response] {
+        const absl::Status late = deadline.Check();
+        finish(late.ok() ? handler(resources_, caller, request, response) : late);
+      });
+    });
+  }
 
-void RatioService::AddStreams() {
-  const auto append = [this](Context* context) { return new AppendStream(*context, resources_); };
-  const auto fetch = [this](Context* context, const Bytes* request) {
-    return new FetchStream(*context, resources_, *request);
-  };
-  using grpc::internal::CallbackBidiHandler;
-  using grpc::internal::CallbackServerStreamingHandler;
-  MarkMethodRawCallback(MethodNamed("Append").index(),
-                        new CallbackBidiHandler<Bytes, Bytes>(append));
-  MarkMethodRawCallback(MethodNamed("FetchTopK").index(),
-                        new CallbackServerStreamingHandler<Bytes, Bytes>(fetch));
+  const Resources resources_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeRatioService(const Resources& resources) {
+  return std::make_unique<RatioService>(resources);
 }
 
 }  // namespace sis

@@ -9,7 +9,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/cache/caller.h"
-#include "server/memory/byte_budget.h"
 #include "server/rpc/open_streams.h"
 #include "server/rpc/rpc_metrics.h"
 #include "server/rpc/server_status.h"
@@ -35,7 +34,6 @@ struct Resources {
   RpcMetrics& metrics;
   ServerStatus& status;
   Authorize authorize;
-  ByteBudget& parsing;  // for what is made of messages
   // Of calls whose clients set none (server/rpc/call_deadline.h).
   absl::Duration default_deadline = absl::InfiniteDuration();
 };

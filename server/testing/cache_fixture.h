@@ -82,25 +82,16 @@ inline v1::AppendHeader HeaderOf(const Run& run) {
   return header;
 }
 
-// What an append stream writes for these acks.
-inline v1::AppendResponse ResponseOf(const v1::AppendBatch& batch,
-                                     const std::vector<EntryAck>& acks) {
-  std::string bytes;
-  WriteAppendResponse(EntriesOf(batch), acks, bytes);
-  v1::AppendResponse response;
-  EXPECT_TRUE(response.ParseFromString(bytes));
-  return response;
-}
-
 // Applies the batch; with a store, stores it.
 inline absl::StatusOr<v1::AppendResponse> ApplyAtOnce(Ingest& ingest,
                                                       const v1::AppendBatch& batch) {
-  const std::vector<AppendEntryView> entries = EntriesOf(batch);
   std::vector<EntryAck> acks;
-  if (ingest.has_store()) ingest.BringIn(entries);
-  if (absl::Status status = ingest.Apply(entries, acks); !status.ok()) return status;
-  if (ingest.has_store()) ingest.Store(entries, acks);
-  return ResponseOf(batch, acks);
+  if (ingest.has_store()) ingest.BringIn(batch);
+  if (absl::Status status = ingest.Apply(batch, acks); !status.ok()) return status;
+  if (ingest.has_store()) ingest.Store(batch, acks);
+  v1::AppendResponse response;
+  AddAcks(batch, acks, response);
+  return response;
 }
 
 inline v1::Ack IngestEntry(Cache& cache, const Run& run, v1::AppendEntry entry) {

@@ -7,17 +7,16 @@
 namespace sis {
 
 inline absl::StatusOr<v1::EvaluateResponse> EvaluateAtOnce(Run& run, const Backend& backend,
-                                                           const v1::EvaluateRequest& request,
-                                                           const ReceivedArrays& arrays = {}) {
+                                                           const v1::EvaluateRequest& request) {
+  v1::EvaluateResponse response;
   const auto call =
-      EvaluateCall::Start({std::shared_ptr<Run>(), &run}, backend, request, arrays, /*lanes=*/1);
+      EvaluateCall::Start({std::shared_ptr<Run>(), &run}, backend, request, response, /*lanes=*/1);
   if (!call.ok()) return call.status();
   for (size_t group = 0; group < (*call)->groups(); ++group) {
     if (absl::Status status = (*call)->EvaluateGroup(group, 0); !status.ok()) return status;
   }
-  const auto response = (*call)->Finish();
-  if (!response.ok()) return response.status();
-  return **response;
+  if (absl::Status status = (*call)->Finish(); !status.ok()) return status;
+  return response;
 }
 
 }  // namespace sis

@@ -42,14 +42,11 @@ class CacheWithOneRecord {
   }
 
   absl::StatusOr<v1::AppendResponse> Apply(const v1::AppendBatch& batch) {
-    const std::vector<AppendEntryView> entries = EntriesOf(batch);
     std::vector<EntryAck> acks;
     Ingest ingest = OpenIngest();
-    if (absl::Status status = ingest.Apply(entries, acks); !status.ok()) return status;
-    std::string bytes;
-    WriteAppendResponse(entries, acks, bytes);
+    if (absl::Status status = ingest.Apply(batch, acks); !status.ok()) return status;
     v1::AppendResponse response;
-    if (!response.ParseFromString(bytes)) std::abort();
+    AddAcks(batch, acks, response);
     return response;
   }
 

@@ -7,7 +7,7 @@
 #include "kernels/decide/scalar_backend.h"
 #include "kernels/numerics/sequence_key.h"
 #include "server/evaluate/evaluate.h"
-#include "server/wire/arrays.h"
+#include "server/messages/arrays.h"
 
 namespace sis {
 namespace {

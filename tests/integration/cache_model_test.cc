@@ -29,7 +29,7 @@
 #include "server/store/parse_store.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/evaluate_at_once.h"
-#include "server/wire/arrays.h"
+#include "server/messages/arrays.h"
 #include "tests/integration/record_pool.h"
 
 namespace sis {

@@ -11,7 +11,7 @@
 #include "server/testing/cache_fixture.h"
 #include "server/testing/evaluate_at_once.h"
 #include "server/testing/record_generator.h"
-#include "server/wire/arrays.h"
+#include "server/messages/arrays.h"
 
 namespace sis {
 namespace {

@@ -77,7 +77,8 @@ class AppendStream(abc.ABC):
     """A stream of entries, from Client.append. Use it as a context manager: leaving the block
     flushes and closes it.
 
-    Small calls coalesce into batches of about 256 KiB that travel; `flush` sends what is left. At
+    Small calls coalesce into batches of about 256 KiB; `flush` sends what is left. A block of more
+    than 4 MiB is sent as several, each stored whole or not at all. At
     most 8 batches are unacked: a call that would exceed that waits, so a server under pressure
     slows its workers down. An entry that is refused for lack of room (RESOURCE_EXHAUSTED) is sent
     again after the delay that the server names, later with each further refusal, for `retry_timeout`
@@ -163,8 +164,9 @@ class AppendStream(abc.ABC):
 
     def _put(self, entry: AppendEntry) -> None:
         made = encoded_entries.checked(entry, self._config)
-        made.copy_arrays()
-        self.put([made], at_once=False)
+        for part in made:
+            part.copy_arrays()
+        self.put(made, at_once=False)
 
     @abc.abstractmethod
     def put(self, entries: Sequence[Entry], at_once: bool) -> None:

@@ -80,12 +80,17 @@ def slots_of(rows: Selection, offsets: np.ndarray) -> Selection:
 
 def cut_each(columns: Sequence[np.ndarray], ends: Sequence[int], mass: float) -> Iterator[Sequence[np.ndarray]]:
     """`cut` of several short blocks at once, one after the other, which end at these rows."""
-    narrow = cut(columns, mass)
-    if len(narrow) == 4:
+    return split(cut(columns, mass), ends)
+
+
+def split(columns: Sequence[np.ndarray], ends: Sequence[int]) -> Iterator[Sequence[np.ndarray]]:
+    """Yields the arrays of several blocks, one after the other, which end at these rows of `columns`:
+    the arrays of one block, perhaps ragged."""
+    if len(columns) == 4:
         for begin, end in zip([0, *ends], ends):
             yield [array[begin:end] for array in columns]
         return
-    sampled_ids, sampled_log_probs, ids, log_probs, counts = narrow
+    sampled_ids, sampled_log_probs, ids, log_probs, counts = columns
     slots = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
     for begin, end in zip([0, *ends], ends):
         rows = slice(begin, end)

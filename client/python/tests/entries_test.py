@@ -98,6 +98,29 @@ class EntriesTest(unittest.TestCase):
                 expected = pb.AppendRequest(batch=batch).SerializeToString(deterministic=True)
                 self.assertEqual(encoded_entries.request([made])[0], expected)
 
+    def test_a_long_block_is_sent_as_several(self):
+        rows = 2 * encoded_entries.MAX_BLOCK_BYTES // (8 + 8 * TOP_K) + 1
+        whole = columns(rows, seed=2)
+        counts = np.resize(np.array([2, 0, 3], np.uint16), rows)
+        names = ("top_k_ids", "top_k_log_probs")
+        ragged = {**whole, **{name: whole[name].ravel()[: counts.sum()] for name in names}}
+        config = dataclasses.replace(CONFIG, mass=0.9)
+        for values, extra in ((whole, {}), (ragged, {"top_k_counts": counts})):
+            made = encoded_entries.all_checked([sis.Block("s", 7, 1, **values, **extra)], config)
+            self.assertEqual((made[0].first, made[-1].end), (7, 7 + rows))
+            self.assertEqual([entry.end for entry in made[:-1]], [entry.first for entry in made[1:]])
+            self.assertEqual(len(made), 3)
+            joined = {name: b"" for name in (*values, *extra)}
+            for entry in made:
+                self.assertLess(entry.size, encoded_entries.MAX_BLOCK_BYTES + 1024)
+                data, _ = encoded_entries.request([entry])
+                block = pb.AppendRequest.FromString(data).batch.entries[0].block
+                self.assertEqual(block.first_position, entry.first)
+                self.assertEqual(len(block.sampled_ids), 4 * (entry.end - entry.first))
+                for name in joined:
+                    joined[name] += getattr(block, name)
+            self.assertEqual(joined, {name: array.tobytes() for name, array in {**values, **extra}.items()})
+
     def test_numbers_that_do_not_fit_are_refused(self):
         good = dict(sequence="s", first_position=0, policy_version=0, **columns(2, seed=1))
         for name, value in (
@@ -119,7 +142,7 @@ class EntriesTest(unittest.TestCase):
 
     def test_integers_of_numpy_are_integers(self):
         same = [
-            encoded_entries.checked(sis.Seal("s", kind(5), kind(1)), CONFIG).parts
+            encoded_entries.checked(sis.Seal("s", kind(5), kind(1)), CONFIG)[0].parts
             for kind in (int, np.int64, np.uint8)
         ]
         self.assertEqual(same, [same[0]] * 3)

@@ -68,16 +68,23 @@ class Entry:
         return errors.Refusal(self.sequence.id, self.sequence.attempt, text, code, message)
 
 
-def checked(entry: AppendEntry, config: RunConfig) -> Entry:
-    """`config`: of the run. ValueError or TypeError if shapes or types are wrong. Arrays travel
-    ragged where the run's mass makes that shorter."""
+def checked(entry: AppendEntry, config: RunConfig) -> List[Entry]:
+    """Returns one entry, or several for a block of more than MAX_BLOCK_BYTES. Arrays are sent ragged
+    where the run's mass makes that shorter.
+
+    Args:
+        config: The run's.
+
+    Raises:
+        ValueError, TypeError: Shapes or types are wrong.
+    """
     kind = _KINDS.get(type(entry))
     if kind is None:
         raise TypeError(f"{entry!r} is no sis.Block, sis.Gap or sis.Seal")
     if kind == "block":
         return _checked_block(entry, config)
     if kind == "gap":
-        return _checked_gap(entry)
+        return [_checked_gap(entry)]
     name, length, attempt, *annotation = entry
     sequence, named = _named(name, attempt)
     data = named + _unsigned(_LENGTH, length)
@@ -85,20 +92,20 @@ def checked(entry: AppendEntry, config: RunConfig) -> Entry:
         said = pb.Annotation(**annotation[0]._asdict()).SerializeToString()
         data += key(_ANNOTATION, len(said)) + said
     data = _before(_NUMBERS[kind], len(data)) + data
-    return Entry(sequence, kind, 0, length, [data], len(data))
+    return [Entry(sequence, kind, 0, length, [data], len(data))]
 
 
 def all_checked(entries: Iterable[AppendEntry], config: RunConfig) -> List[Entry]:
     """Says of the first that is wrong which it is."""
     made: List[Entry] = []
-    listed = list(entries)
+    number = 0
     try:
-        for entry in listed:
-            made.append(checked(entry, config))
+        for number, entry in enumerate(list(entries)):
+            made += checked(entry, config)
     except (TypeError, ValueError) as error:
         name = getattr(entry, "sequence", None)
         kind = ValueError if isinstance(error, ValueError) else TypeError
-        raise kind(f"entries[{len(made)}], sequence {name!r}: {error}") from error
+        raise kind(f"entries[{number}], sequence {name!r}: {error}") from error
     return made
 
 
@@ -137,7 +144,9 @@ _COUNTS = _Field.of(pb.Block, "top_k_counts").number
 _CRC32C = _Field.of(pb.Block, "crc32c").number << 3 | 5
 _FIXED32 = struct.Struct("<BI")
 _INT32, _FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
-# Of a block's sets: leaving slots out of fewer takes longer than sending them.
+# Maximum size of the arrays of a block, in bytes: a longer one is sent as several.
+MAX_BLOCK_BYTES = 4 << 20
+# Minimum size of a block's sets, in bytes, for which leaving slots out is faster than sending them.
 _CUT_BYTES = 32 << 10
 
 
@@ -176,7 +185,7 @@ def _converted(
     ]
 
 
-def _checked_block(block: Block, config: RunConfig) -> Entry:
+def _checked_block(block: Block, config: RunConfig) -> List[Entry]:
     top_k, mass = config.top_k, config.mass
     name, first, version, *given, attempt, counts = block
     columns: Sequence[np.ndarray]
@@ -188,13 +197,22 @@ def _checked_block(block: Block, config: RunConfig) -> Entry:
             columns = ragged.padded(columns, top_k)
     rows = len(columns[0])
     sequence, named = _named(name, attempt)
-    begin = named + _unsigned(_FIRST_POSITION, first) + _unsigned(_POLICY_VERSION, version)
+    policy = _unsigned(_POLICY_VERSION, version)
     if counts is None and ragged.pays(config) and 8 * rows * top_k >= _CUT_BYTES:
         columns = ragged.cut(columns, mass)
-    crc = checksum.crc32c(columns)
-    end = b"" if crc is None else _FIXED32.pack(_CRC32C, crc)
-    parts, size = _block_parts(begin, columns, end)
-    return Entry(sequence, "block", first, first + rows, parts, size)
+    most = MAX_BLOCK_BYTES // (8 + 8 * top_k)
+    pieces: Iterable[Sequence[np.ndarray]] = [columns]
+    if rows > most:
+        pieces = ragged.split(columns, [*range(most, rows, most), rows])
+    made = []
+    for piece in pieces:
+        begin = named + _unsigned(_FIRST_POSITION, first) + policy
+        crc = checksum.crc32c(piece)
+        end = b"" if crc is None else _FIXED32.pack(_CRC32C, crc)
+        parts, size = _block_parts(begin, piece, end)
+        made.append(Entry(sequence, "block", first, first + len(piece[0]), parts, size))
+        first += len(piece[0])
+    return made
 
 
 def _checked_gap(entry: Gap) -> Entry:

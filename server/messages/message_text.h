@@ -1,4 +1,4 @@
-// What clients are told in words.
+// Messages of statuses and acks.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +7,12 @@
 
 namespace sis {
 
-// The longest message of a status or an ack. Ours are shorter, as names are bounded; but whatever
-// a message is made of, the client can read it: gRPC refuses statuses of more than some 8 KiB.
+// Maximum size of the message of a status or an ack, in bytes. Longer messages are rare, as names
+// are bounded; gRPC clients can't read statuses of more than about 8 KiB.
 inline constexpr size_t kMaxMessageBytes = 1024;
 
-// The beginning of a text in UTF-8, of at most so many bytes, which ends with a whole character.
+// Returns the longest beginning of `text`, which is UTF-8, that has at most `most` bytes and ends
+// with a whole character.
 inline std::string_view Beginning(std::string_view text, size_t most) {
   if (text.size() <= most) return text;
   const auto continues = [](char c) { return (static_cast<uint8_t>(c) & 0xc0) == 0x80; };
