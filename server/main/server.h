@@ -125,7 +125,7 @@ class Server {
   WorkerPool workers_;
   StoreThreads store_threads_;
   ServerStatus status_;
-  const std::unique_ptr<grpc::Service> service_;
+  const std::unique_ptr<v1::RatioService::Service> service_;
   std::unique_ptr<TlsFiles> tls_files_;  // null without TLS
   std::unique_ptr<grpc::Server> grpc_server_;
   const std::unique_ptr<HttpPort> http_;  // or null

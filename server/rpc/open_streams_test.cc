@@ -14,7 +14,6 @@
 #include "server/rpc/ratio_service.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
-#include "sis/v1/ratio_service.grpc.pb.h"
 
 namespace sis {
 namespace {
@@ -87,7 +86,7 @@ class OpenStreamsTest : public testing::Test {
   prometheus::Registry registry_;
   RpcMetrics metrics_{registry_};
   ServerStatus status_{cache_.registry, metrics_, [this] { return cache_.clock.Now(); }};
-  const std::unique_ptr<grpc::Service> service_ =
+  const std::unique_ptr<v1::RatioService::Service> service_ =
       MakeRatioService({cache_.runs, backend_, workers_, store_threads_, streams_, metrics_, status_,
                         [](auto&&...) { return Caller(); }});
   std::unique_ptr<grpc::Server> server_;

@@ -305,7 +305,7 @@ class RatioService final : public v1::RatioService::CallbackService {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeRatioService(const Resources& resources) {
+std::unique_ptr<v1::RatioService::Service> MakeRatioService(const Resources& resources) {
   return std::make_unique<RatioService>(resources);
 }
 

@@ -11,6 +11,7 @@ import numpy as np
 
 import fake_service
 import sis
+from sis.append_streams import encoded_entries
 from sis.append_streams import server_append as append_module
 from sis.v1 import ratio_service_pb2 as pb
 
@@ -113,11 +114,15 @@ class AppendTest(fake_service.ServiceTest):
             self.assertLessEqual(len(self.service.batches), 4)
         self.assertEqual(len(self.stored()), 9 * rows)
 
-    def test_a_block_above_four_megabytes_passes(self):
+    def test_no_message_is_longer_than_about_four_megabytes(self):
+        rows = append_module.BATCH_BYTES // (8 * TOP_K) // 2
         with self.append() as stream:
-            self.block(stream, rows=200_000)
-        self.assertGreater(self.service.batches[0].ByteSize(), 5 << 20)
-        self.assertEqual(len(self.stored()), 200_000)
+            self.block(stream, rows=rows)
+            self.block(stream, first=rows, rows=500_000)
+        sizes = [batch.ByteSize() for batch in self.service.batches]
+        self.assertLessEqual(max(sizes), encoded_entries.MAX_BLOCK_BYTES + append_module.BATCH_BYTES)
+        self.assertGreater(max(sizes), encoded_entries.MAX_BLOCK_BYTES // 2)
+        self.assertEqual(len(self.stored()), rows + 500_000)
 
     def test_a_slow_server_holds_the_caller_back(self):
         let_go = threading.Event()

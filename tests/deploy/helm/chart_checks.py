@@ -119,8 +119,8 @@ class ChartChecks(unittest.TestCase):
         self.assertGreater(least, 64)
         # A sixteenth more than the cache is for the totals of steps.
         self.assertEqual(limit(cacheMiB=64 + 16000) - least, 17000)
-        # A quarter more than gRPC's is for what is made of messages.
-        self.assertEqual(limit(cacheMiB=64, messageMiB=65) - least, 16 + 4)
+        # Messages as they are received, and as they are parsed.
+        self.assertEqual(limit(cacheMiB=64, messageMiB=65) - least, 16 + 16)
         self.assertEqual(limit(cacheMiB=64, runs=65) - least, 3)
         # Write buffers and block cache of RocksDB (docs/configuration.md, "Memory").
         self.assertEqual(limit(cacheMiB=64, store="rocksdb") - least, 96 + 32)

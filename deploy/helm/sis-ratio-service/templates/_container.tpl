@@ -16,9 +16,8 @@ memory
 {{- define "sis.memoryMiB" -}}
 {{- $memory := .Values.memory -}}
 {{- $cache := int $memory.cacheMiB -}}
-{{- /* A quarter more for what is made of them. */ -}}
-{{- $messages := include "sis.messagesMiB" . -}}
-{{- $messages = add $messages (div (add $messages 3) 4) -}}
+{{- /* As received, and as parsed. */ -}}
+{{- $messages := mul 2 (int (include "sis.messagesMiB" .)) -}}
 {{- $store := ternary 128 0 (hasPrefix "rocksdb:" (include "sis.store" .)) -}}
 {{- /* Of the host: 40 MiB that the device copies from and to, and an allowance for the driver. */ -}}
 {{- $device := ternary 512 0 (gt (int .Values.gpu.count) 0) -}}
