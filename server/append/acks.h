@@ -21,8 +21,8 @@ struct EntryAck {
 // bounds the answer to many small entries that are refused.
 inline constexpr size_t kMoreMessageBytes = size_t{64} << 10;
 
-// Adds one ack per element of `acks` to `response`; acks [n] belong to the first entries of `batch`.
-// Cuts messages to kMaxMessageBytes each, and to kMoreMessageBytes in total.
+// Adds one ack per element of `acks` to `response`; acks [n] belong to the first entries of
+// `batch`. Cuts messages to kMaxMessageBytes each, and to kMoreMessageBytes in total.
 void AddAcks(const v1::AppendBatch& batch, std::span<const EntryAck> acks,
              v1::AppendResponse& response);
 

@@ -11,8 +11,8 @@
 namespace sis {
 namespace {
 
-// Maximum size of the padded sets of a ragged block, in bytes. Without it, a block of short sets could
-// take hundreds of times its own bytes.
+// Maximum size of the padded sets of a ragged block, in bytes. Without it, a block of short sets
+// could take hundreds of times its own bytes.
 constexpr size_t kMaxPaddedBytes = size_t{64} << 20;
 
 int64_t BytesOf(const RecordView& records) {
@@ -50,9 +50,9 @@ absl::StatusOr<RecordView> BlockReader::Read(const v1::Block& block, const Run& 
   if (ragged) {
     const size_t most = kMaxPaddedBytes / (slots * (sizeof(int32_t) + sizeof(float)));
     if (count > most) {
-      return absl::InvalidArgumentError(absl::StrCat("top_k_counts: too many positions, got ", count,
-                                                     "; must be at most ", most, " with top_k ",
-                                                     slots));
+      return absl::InvalidArgumentError(absl::StrCat("top_k_counts: too many positions, got ",
+                                                     count, "; must be at most ", most,
+                                                     " with top_k ", slots));
     }
     const absl::StatusOr<size_t> sum = SumOfCounts(counts, block.first_position(), config.top_k);
     if (!sum.ok()) return sum.status();
@@ -60,8 +60,8 @@ absl::StatusOr<RecordView> BlockReader::Read(const v1::Block& block, const Run& 
   }
   RecordView records;
   status.Update(ViewArray("sampled_ids", block.sampled_ids(), count, records.sampled_ids));
-  status.Update(ViewArray("sampled_log_probs", block.sampled_log_probs(), count,
-                          records.sampled_log_probs));
+  status.Update(
+      ViewArray("sampled_log_probs", block.sampled_log_probs(), count, records.sampled_log_probs));
   status.Update(ViewArray("top_k_ids", block.top_k_ids(), sent_slots, records.ids));
   status.Update(
       ViewArray("top_k_log_probs", block.top_k_log_probs(), sent_slots, records.log_probs));

@@ -114,16 +114,17 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, const v1::Block& block) {
   });
   if (!sequence.ok()) return sequence.status();
   const auto new_bytes = [&] {
-    return (*sequence)->BytesToAppend(block.first_position(), block.policy_version(), *records, ranks);
+    return (*sequence)->BytesToAppend(block.first_position(), block.policy_version(), *records,
+                                      ranks);
   };
   Sequence::Appended appended;
   const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
-    absl::Status added =
-        (*sequence)->Append(block.first_position(), block.policy_version(), *records, ranks, &appended);
+    absl::Status added = (*sequence)->Append(block.first_position(), block.policy_version(),
+                                             *records, ranks, &appended);
     if (!added.ok()) return added;
     if (!has_store() || appended.positions == 0) return std::vector<LogEntry>();
-    return BlockEntries((*sequence)->format(), block.first_position(), block.policy_version(), *records,
-                        ranks);
+    return BlockEntries((*sequence)->format(), block.first_position(), block.policy_version(),
+                        *records, ranks);
   };
   const absl::Status status = ChangeWithRoom(name, *sequence, new_bytes, append);
   if (!status.ok()) return status;

@@ -234,7 +234,8 @@ TEST_F(RaggedBlocksTest, WhatWouldTakeTooMuchMemoryIsRefused) {
     const v1::Ack ack = Block(block);
     EXPECT_EQ(CodeOf(ack), positions == kMost ? StatusCode::kOk : StatusCode::kInvalidArgument)
         << ack.message();
-    if (positions > kMost) EXPECT_THAT(ack.message(), HasSubstr("top_k_counts: too many positions"));
+    if (positions > kMost)
+      EXPECT_THAT(ack.message(), HasSubstr("top_k_counts: too many positions"));
   }
 }
 

@@ -10,7 +10,8 @@
 
 namespace sis {
 
-// Returns the sequence that `entry` names; an empty one if the entry is neither block, gap nor seal.
+// Returns the sequence that `entry` names; an empty one if the entry is neither block, gap nor
+// seal.
 const v1::SequenceRef& SequenceOf(const v1::AppendEntry& entry);
 inline SequenceNameView NameIn(const v1::AppendEntry& entry) {
   const v1::SequenceRef& sequence = SequenceOf(entry);

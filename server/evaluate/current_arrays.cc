@@ -7,8 +7,8 @@
 #include "server/messages/arrays.h"
 
 namespace sis {
-absl::StatusOr<CurrentArrays> CurrentArrays::Parse(const v1::EvaluateRequest& request,
-                                                   size_t count, const RunConfig& config) {
+absl::StatusOr<CurrentArrays> CurrentArrays::Parse(const v1::EvaluateRequest& request, size_t count,
+                                                   const RunConfig& config) {
   CurrentArrays current;
   current.slots_ = config.top_k;
   absl::Status status;
@@ -92,8 +92,7 @@ absl::Status CurrentArrays::ParseGathered(const v1::Gathered& gathered, size_t c
 
 absl::Status CurrentArrays::ParseCounts(const v1::Gathered& gathered, size_t count) {
   if (gathered.top_k_counts().empty()) return absl::OkStatus();
-  absl::Status status =
-      ViewArray("gathered.top_k_counts", gathered.top_k_counts(), count, counts_);
+  absl::Status status = ViewArray("gathered.top_k_counts", gathered.top_k_counts(), count, counts_);
   if (!status.ok()) return status;
   for (size_t i = 0; i < count; ++i) {
     if (counts_[i] > slots_) {

@@ -16,8 +16,8 @@ namespace sis {
 // Views of the arrays of a request.
 class CurrentArrays {
  public:
-  // Returns InvalidArgument, naming the field, unless the arrays are those of `count` positions. The
-  // request must outlive the object.
+  // Returns InvalidArgument, naming the field, unless the arrays are those of `count` positions.
+  // The request must outlive the object.
   static absl::StatusOr<CurrentArrays> Parse(const v1::EvaluateRequest& request, size_t count,
                                              const RunConfig& config);
 

@@ -29,9 +29,8 @@ absl::StatusOr<std::unique_ptr<EvaluateCall>> EvaluateCall::Start(
   if (!input.ok()) return input.status();
   absl::Status kept = KeepSequences(*run, *slices, request.keep_seconds());
   if (!kept.ok()) return kept;
-  return std::unique_ptr<EvaluateCall>(
-      new EvaluateCall(std::move(run), backend, *std::move(input), *std::move(slices), response,
-                       lanes));
+  return std::unique_ptr<EvaluateCall>(new EvaluateCall(std::move(run), backend, *std::move(input),
+                                                        *std::move(slices), response, lanes));
 }
 
 EvaluateCall::EvaluateCall(std::shared_ptr<Run> run, const Backend& backend, EvaluateInput input,

@@ -39,9 +39,9 @@ class EvaluateCall {
   // Evaluates a group, each once. Threads that do so at once have a lane each. After an error the
   // object is of no more use.
   absl::Status EvaluateGroup(size_t group, size_t lane);
-  // When all groups have been evaluated, by one thread: applies the base algorithm, counts what this
-  // draw hasn't counted yet, and completes the response. Sequences to inspect are then pending in the
-  // run's Inspection.
+  // When all groups have been evaluated, by one thread: applies the base algorithm, counts what
+  // this draw hasn't counted yet, and completes the response. Sequences to inspect are then pending
+  // in the run's Inspection.
   absl::Status Finish();
 
  private:

@@ -164,8 +164,7 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
   if (!current.ok()) return current.status();
   input.current = *std::move(current);
   status = ViewOptional("mask", request.mask(), count, input.mask);
-  status.Update(
-      ViewOptional("own_log_probs", request.own_log_probs(), count, input.own_log_probs));
+  status.Update(ViewOptional("own_log_probs", request.own_log_probs(), count, input.own_log_probs));
   status.Update(ViewOptional("advantages", request.advantages(), count, input.advantages));
   status.Update(ParseSampledIds(request, count, input));
   if (status.ok()) status = CheckMask(input.mask);

@@ -29,8 +29,8 @@ struct SampledIds {
   size_t width = 0;
 };
 
-// A checked request of N positions. Its arrays are views of the request, which must outlive it; those
-// that were not sent are empty.
+// A checked request of N positions. Its arrays are views of the request, which must outlive it;
+// those that were not sent are empty.
 struct EvaluateInput {
   EvaluateInput() = default;
   EvaluateInput(EvaluateInput&&) = default;

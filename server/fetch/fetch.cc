@@ -4,8 +4,8 @@
 #include <atomic>
 #include <utility>
 
-#include "server/threads/side_by_side.h"
 #include "server/messages/arrays.h"
+#include "server/threads/side_by_side.h"
 
 namespace sis {
 namespace {

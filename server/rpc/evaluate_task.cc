@@ -28,8 +28,8 @@ void LookWhenIdle(WorkerPool& workers, std::shared_ptr<Run> run) {
 void EvaluateTask::Start(const Resources& resources, const Caller& caller,
                          const v1::EvaluateRequest& request, v1::EvaluateResponse& response,
                          MayGoOn may_go_on, Done done) {
-  const std::shared_ptr<EvaluateTask> task(new EvaluateTask(
-      resources, caller, request, response, std::move(may_go_on), std::move(done)));
+  const std::shared_ptr<EvaluateTask> task(new EvaluateTask(resources, caller, request, response,
+                                                            std::move(may_go_on), std::move(done)));
   task->Schedule();
 }
 
@@ -67,9 +67,8 @@ absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {
     absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(request_.run(), caller_);
     if (!run.ok()) return run.status();
     run_ = *run;
-    absl::StatusOr<std::unique_ptr<EvaluateCall>> call =
-        EvaluateCall::Start(*std::move(run), resources_.backend, request_, response_,
-                            resources_.workers.threads());
+    absl::StatusOr<std::unique_ptr<EvaluateCall>> call = EvaluateCall::Start(
+        *std::move(run), resources_.backend, request_, response_, resources_.workers.threads());
     if (!call.ok()) return call.status();
     call_ = *std::move(call);
   }

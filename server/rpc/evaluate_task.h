@@ -29,9 +29,8 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
                     MayGoOn may_go_on, Done done);
 
  private:
-  EvaluateTask(const Resources& resources, const Caller& caller,
-               const v1::EvaluateRequest& request, v1::EvaluateResponse& response,
-               MayGoOn may_go_on, Done done);
+  EvaluateTask(const Resources& resources, const Caller& caller, const v1::EvaluateRequest& request,
+               v1::EvaluateResponse& response, MayGoOn may_go_on, Done done);
   void Schedule();
   void EvaluatePiece();
   // Lets go of the sequences first, so that whoever has the answer can release them, or advance the

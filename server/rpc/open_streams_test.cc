@@ -87,8 +87,8 @@ class OpenStreamsTest : public testing::Test {
   RpcMetrics metrics_{registry_};
   ServerStatus status_{cache_.registry, metrics_, [this] { return cache_.clock.Now(); }};
   const std::unique_ptr<v1::RatioService::Service> service_ =
-      MakeRatioService({cache_.runs, backend_, workers_, store_threads_, streams_, metrics_, status_,
-                        [](auto&&...) { return Caller(); }});
+      MakeRatioService({cache_.runs, backend_, workers_, store_threads_, streams_, metrics_,
+                        status_, [](auto&&...) { return Caller(); }});
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::RatioService::Stub> stub_;
 };

@@ -26,10 +26,10 @@
 #include "kernels/numerics/crc32c.h"
 #include "kernels/numerics/sequence_key.h"
 #include "server/fetch/fetch.h"
+#include "server/messages/arrays.h"
 #include "server/store/parse_store.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/evaluate_at_once.h"
-#include "server/messages/arrays.h"
 #include "tests/integration/record_pool.h"
 
 namespace sis {

@@ -8,10 +8,10 @@
 
 #include "kernels/cuda/testing/host_stage.h"
 #include "kernels/decide/scalar_backend.h"
+#include "server/messages/arrays.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/evaluate_at_once.h"
 #include "server/testing/record_generator.h"
-#include "server/messages/arrays.h"
 
 namespace sis {
 namespace {
