@@ -192,6 +192,25 @@ class NetworkChecks(unittest.TestCase):
             objects = documents({**values, "networkPolicy": {"enabled": False}})
             self.assertEqual(of_kind("NetworkPolicy", objects), [])
 
+    def test_a_proxy_stands_where_more_than_the_namespace_reaches_the_servers(self):
+        own = {"podSelector": {"matchLabels": {"a": "b"}}}
+        everywhere = [own, {"namespaceSelector": {}}]
+        certified = VALUES["certified"]
+        for values, proxied in (
+            (INSECURE, False),
+            ({**INSECURE, "networkPolicy": {"clients": [own]}}, False),
+            ({**INSECURE, "networkPolicy": {"clients": everywhere}}, True),
+            ({**INSECURE, "networkPolicy": {"clients": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}}, True),
+            ({**INSECURE, "networkPolicy": {"enabled": False}}, True),
+            ({**INSECURE, "networkPolicy": {"enabled": False}, "proxy": {"enabled": False}}, False),
+            ({**INSECURE, "proxy": {"enabled": True}}, True),
+            ({**certified, "networkPolicy": {"clients": everywhere}}, False),
+            ({**VALUES["sidecar"], "networkPolicy": {"enabled": False}}, False),
+        ):
+            with self.subTest(values=values):
+                names = [container["name"] for _, template in pods(documents(values)) for container in containers(template)]
+                self.assertEqual("proxy" in names, proxied)
+
     def test_stateful_sets_name_their_pods_by_a_headless_service(self):
         for name, _, objects in forms():
             with self.subTest(values=name):

@@ -27,7 +27,7 @@ memory
 {{- define "sis.listen" -}}
 {{- if eq .Values.form "sidecar" -}}
 unix:/run/sis/socket
-{{- else if .Values.proxy.enabled -}}
+{{- else if include "sis.proxied" . -}}
 127.0.0.1:{{ .Values.ports.behindProxy }}
 {{- else -}}
 0.0.0.0:{{ .Values.ports.grpc }}
@@ -59,7 +59,7 @@ unix:/run/sis/socket
 {{- if $security.insecure -}}
 {{- $_ := set $flags "insecure" "true" -}}
 {{- end -}}
-{{- if and $security.tlsSecret .Values.proxy.enabled -}}
+{{- if and $security.tlsSecret (include "sis.proxied" .) -}}
 {{- $_ := set $flags "proxy_certificate" "/etc/sis/tls/tls.crt" -}}
 {{- else if $security.tlsSecret -}}
 {{- $_ := set $flags "tls_certificate" "/etc/sis/tls/tls.crt" -}}
@@ -92,7 +92,7 @@ image: {{ include "sis.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 args: {{- include "sis.flags" . | nindent 2 }}
 ports:
-  {{- if and (ne .Values.form "sidecar") (not .Values.proxy.enabled) }}
+  {{- if and (ne .Values.form "sidecar") (not (include "sis.proxied" .)) }}
   - {name: grpc, containerPort: {{ .Values.ports.grpc }}}
   {{- end }}
   - {name: admin, containerPort: {{ .Values.ports.admin }}}

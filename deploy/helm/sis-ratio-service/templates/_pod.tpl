@@ -54,7 +54,7 @@ initContainers: {{- toYaml . | nindent 2 }}
 {{- end }}
 containers:
   - {{ include "sis.container" . | nindent 4 | trim }}
-  {{- if .Values.proxy.enabled }}
+  {{- if include "sis.proxied" . }}
   {{- include "sis.proxyContainer" . | nindent 2 }}
   {{- end }}
   {{- with .Values.extraContainers }}
@@ -73,7 +73,7 @@ labels:
   {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- $annotations := .root.Values.podAnnotations -}}
-{{- if and .root.Values.proxy.enabled (eq .component "server") -}}
+{{- if and (include "sis.proxied" .root) (eq .component "server") -}}
 {{- /* HAProxy reads its files once. */ -}}
 {{- $checksum := print (include "sis.proxyConfiguration" .root) (include "sis.proxyRenewal" .root) | sha256sum -}}
 {{- $annotations = merge (dict "checksum/proxy" $checksum) $annotations -}}

@@ -1,3 +1,20 @@
+{{/* Whether there is a proxy: true, or nothing. */}}
+{{- define "sis.proxied" -}}
+{{- $enabled := .Values.proxy.enabled -}}
+{{- if eq (toString $enabled) "auto" -}}
+{{- $enabled = not .Values.networkPolicy.enabled -}}
+{{- range .Values.networkPolicy.clients -}}
+{{- if or (hasKey . "namespaceSelector") (hasKey . "ipBlock") -}}
+{{- $enabled = true -}}
+{{- end -}}
+{{- end -}}
+{{- if or .Values.security.clientCertificates (eq .Values.form "sidecar") -}}
+{{- $enabled = false -}}
+{{- end -}}
+{{- end -}}
+{{- if $enabled -}}true{{- end -}}
+{{- end -}}
+
 {{/* HAProxy's configuration: 2.6.12 and later take it. */}}
 {{- define "sis.proxyConfiguration" -}}
 {{- $calls := mul 10 (int .Values.proxy.callsPerSecond) -}}

@@ -36,7 +36,7 @@
 {{- with .Values.security.identitiesSecret -}}
 {{- $volumes = append $volumes (printf $secret "identities" .) -}}
 {{- end -}}
-{{- if .Values.proxy.enabled -}}
+{{- if include "sis.proxied" . -}}
 {{- $volumes = append $volumes (printf "- name: proxy\n  configMap: {name: %s-proxy}" (include "sis.name" .)) -}}
 {{- end -}}
 {{- with .Values.extraVolumes -}}
