@@ -120,6 +120,12 @@ ABSL_FLAG(absl::Duration, max_connection_age, sis::ConnectionLimits().max_connec
 ABSL_FLAG(bool, reflection, false,
           "serve grpc.reflection, for grpcurl and the like, to everybody who can connect");
 
+// Options that jemalloc reads before main: threads of its own give free memory back to the system,
+// also while no call comes (docs/adr/0040-the-server-links-jemalloc.md).
+extern "C" {
+const char* malloc_conf = "background_thread:true";
+}
+
 namespace sis {
 namespace {
 
