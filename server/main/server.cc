@@ -90,9 +90,9 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       service_(MakeRatioService({runs_, *backend_.backend, workers_, store_threads_, streams_,
                                  rpc_metrics_, status_, CallersOf(*authenticator_),
                                  options.default_deadline})),
-      http_(std::move(http)),
       run_idle_expiry_(options.run_idle_expiry),
-      reload_interval_(options.security.reload_interval) {
+      reload_interval_(options.security.reload_interval),
+      http_(std::move(http)) {
   if (store_ != nullptr) store_->CountIn(store_metrics_);
 }
 
@@ -250,6 +250,7 @@ void Server::StartServing() {
 }
 
 HttpPort::Condition Server::Look() const {
+  if (!AcceptsConnections()) return {.ready = false, .what = "takes no connections"};
   if (const std::string reason = ReadOnlyReason(); !reason.empty()) {
     return {.what = absl::StrCat("read-only, takes no appends: ", reason)};
   }

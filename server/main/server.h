@@ -128,7 +128,6 @@ class Server {
   const std::unique_ptr<v1::RatioService::Service> service_;
   std::unique_ptr<TlsFiles> tls_files_;  // null without TLS
   std::unique_ptr<grpc::Server> grpc_server_;
-  const std::unique_ptr<HttpPort> http_;  // or null
   double recovery_seconds_ = 0;
   int64_t damaged_files_ = 0;
   const absl::Duration run_idle_expiry_;
@@ -144,6 +143,8 @@ class Server {
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
   std::condition_variable_any stop_;
   std::thread janitor_;
+  const std::unique_ptr<HttpPort>
+      http_;  // or null; destroyed first, as its threads call the server
 };
 
 }  // namespace sis

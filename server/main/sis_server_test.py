@@ -159,8 +159,8 @@ class SisServerTest(unittest.TestCase):
         self.assertTrue(128 < len(clients) < 256, len(clients))
         for client in clients:
             client.close()
-        status, _ = answer(server.admin_address, "/livez")
-        self.assertEqual(status, 200 if is_served(self.connect(server)) else 503)
+        status = 200 if is_served(self.connect(server)) else 503
+        self.assertEqual([answer(server.admin_address, path)[0] for path in ("/livez", "/readyz")], [status] * 2)
 
     def start_with_descriptors(self, limit):
         server = LiveServer(prefix=["sh", "-c", f'ulimit -Sn 200; ulimit -Hn {limit}; exec "$0" "$@"'])
