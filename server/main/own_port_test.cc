@@ -1,5 +1,6 @@
 #include "server/main/own_port.h"
 
+#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -50,7 +51,9 @@ TEST(OwnPortTest, GrpcAcceptsConnectionsUntilItHasGone) {
   const std::string file = absl::StrCat("unix:/tmp/own_port_", getpid());
   const std::string abstract = absl::StrCat("unix-abstract:own_port_", getpid());
   int port = 0, all = 0;
+  grpc::CallbackGenericService service;
   grpc::ServerBuilder builder;
+  builder.RegisterCallbackGenericService(&service);
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
   builder.AddListeningPort("0.0.0.0:0", grpc::InsecureServerCredentials(), &all);
   builder.AddListeningPort(file, grpc::InsecureServerCredentials());

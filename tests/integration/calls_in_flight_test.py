@@ -95,11 +95,16 @@ class UnfinishedMessagesTest(unittest.TestCase):
         client = sis.Client(server.address, timeout=20)
         self.addCleanup(client.close)
 
-        def calls_that_go_on():
+        def is_answered():
+            """Not by a connection that is among those that are closed."""
             try:
                 client.list_runs()
             except REFUSED:
-                client.list_runs()  # its connection was among those that were closed
+                return False
+            return True
+
+        def calls_that_go_on():
+            until(is_answered)
             return sum(not call.done() for call in calls)
 
         # Four fit. gRPC slows down those that it leaves, so more go on, each with a part of what it sends:
@@ -108,7 +113,7 @@ class UnfinishedMessagesTest(unittest.TestCase):
         for call in calls:
             if call.done():
                 self.assertIn(call.code(), (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE))
-        self.assertLess(self.peak(server) - before, 2 * LIMIT_BYTES)
+        self.assertLess(self.peak(server) - before, 3 * LIMIT_BYTES)
         relay.close()
         with grpc.insecure_channel(server.address, OPTIONS) as channel:
             evaluate = channel.unary_unary(EVALUATE)
