@@ -59,7 +59,7 @@ class PrecompileTest(unittest.TestCase):
 
     def test_who_names_what_it_declares_includes_it(self) -> None:
         files = list(sources())
-        self.assertGreater(len(files), 500)
+        self.assertGreater(len(files), 250)
         for path in files:
             text = re.sub(r"//.*", "", path.read_text())
             for header, names in DECLARES.items():
