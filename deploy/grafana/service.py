@@ -483,6 +483,6 @@ def _process() -> List[Panel]:
             otherwise="a token that was taken out is still valid, or a certificate is not renewed: the server's log "
             "says why.",
             runbooks=["reload_failed"],
-            width=HALF,
+            width=2 * HALF,
         ),
     ]
