@@ -458,7 +458,8 @@ def _process() -> List[Panel]:
             {"{{instance}}": f"{_by_server('process_open_fds')} / {_by_server('process_max_fds')}"},
             what="File descriptors, of those that may be open.",
             normal="one per connection, and some for the store.",
-            otherwise="near 1: at 1 the server takes no more connections, and is restarted; raise the hard limit (ulimit -Hn).",
+            otherwise="near 1: at 1 the server takes no more connections, and is restarted; raise the hard limit "
+            "(ulimit -Hn).",
             runbooks=["errors"],
             largest=1,
             width=HALF,
