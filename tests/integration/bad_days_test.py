@@ -38,8 +38,8 @@ class Clock:
         # Nobody sets the monotonic clock, which the kernel keeps apart. With glibc's memory: jemalloc asks for
         # the time while it starts, and libfaketime then asks for memory.
         faked = {
-            "LD_PRELOAD": f"{self.library}:libstdc++.so.6:libc.so.6", "FAKETIME_TIMESTAMP_FILE": self._offset, "FAKETIME_NO_CACHE": 1,
-            "DONT_FAKE_MONOTONIC": 1,
+            "LD_PRELOAD": f"{self.library}:libstdc++.so.6:libc.so.6", "FAKETIME_TIMESTAMP_FILE": self._offset,
+            "FAKETIME_NO_CACHE": 1, "DONT_FAKE_MONOTONIC": 1,
         }  # fmt: skip
         self.prefix = ["env", *(f"{name}={value}" for name, value in faked.items())]
         self.close = self._folder.cleanup
