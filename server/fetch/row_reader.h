@@ -41,7 +41,6 @@ class RowReader {
   // Of the next row.
   size_t slice() const { return slice_; }
   uint32_t position() const { return source_->slices[slice_].first_position + row_; }
-  uint64_t rows_left() const { return rows_left_; }
   // How many rows come next, of all slices or of the present one, if they are to have so many
   // bytes.
   uint32_t CountRows(size_t bytes, bool spans_slices) const;
