@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 #include <string>
 
 #include "absl/status/status.h"
@@ -72,11 +73,11 @@ BlockLayout::BlockLayout(const BlockHeader& h) {
   ranks = multipliers + (h.fixed() ? t : 0);
   ranks_end = ranks + t;
   sampled_log_probs = Filled(ranks_end);
-  sampled_ids = sampled_log_probs + sizeof(float) * t;
+  counts = sampled_log_probs + sizeof(float) * t;
+  sampled_ids = counts + t;
   ids = sampled_ids + h.id_bytes * t;
-  counts = ids + h.id_bytes * s;
-  counts_end = counts + t;
-  end = Filled(counts_end);
+  ids_end = ids + h.id_bytes * s;
+  end = Filled(ids_end);
 }
 
 BlockView::BlockView(const BlockHeader& h, std::span<const std::byte> b) : header(h), bytes(b) {
@@ -86,9 +87,35 @@ BlockView::BlockView(const BlockHeader& h, std::span<const std::byte> b) : heade
   multipliers = reinterpret_cast<const uint8_t*>(begin + at.multipliers);
   ranks = reinterpret_cast<const uint8_t*>(begin + at.ranks);
   sampled_log_probs = reinterpret_cast<const float*>(begin + at.sampled_log_probs);
+  counts = reinterpret_cast<const uint8_t*>(begin + at.counts);
   sampled_ids = begin + at.sampled_ids;
   ids = begin + at.ids;
-  counts = reinterpret_cast<const uint8_t*>(begin + at.counts);
+}
+
+BlockRange::BlockRange(const BlockView& view, uint32_t first, uint32_t count, const BlockTag* tag)
+    : encoding(view.header.encoding),
+      ranks(view.ranks + first, count),
+      sampled_log_probs(view.sampled_log_probs + first, count),
+      counts(view.counts + first, count),
+      block(view.decision_bytes()),
+      tag(tag) {
+  const bool fixed = view.header.fixed();
+  if (fixed) multipliers = {view.multipliers + first, count};
+  const size_t slots_before = std::accumulate(view.counts, view.counts + first, size_t{0});
+  log_probs = view.log_probs + slots_before * (fixed ? sizeof(uint16_t) : sizeof(float));
+  used_slots = std::accumulate(counts.begin(), counts.end(), size_t{0});
+}
+
+float BlockRange::LogProb(size_t i, size_t slot) const {
+  const size_t at = std::accumulate(counts.begin(), counts.begin() + i, slot);
+  if (encoding == BlockEncoding::kFixed16) {
+    uint16_t code;
+    std::memcpy(&code, log_probs + at * sizeof code, sizeof code);
+    return Fixed16(code, multipliers[i]);
+  }
+  float log_prob;
+  std::memcpy(&log_prob, log_probs + at * sizeof log_prob, sizeof log_prob);
+  return log_prob;
 }
 
 absl::StatusOr<BlockView> OpenBlock(std::span<const std::byte> bytes, bool checksums) {
@@ -112,7 +139,7 @@ absl::StatusOr<BlockView> OpenBlock(std::span<const std::byte> bytes, bool check
     }
   }
   for (const auto& [begin, end] :
-       {std::pair(at.ranks_end, at.sampled_log_probs), std::pair(at.counts_end, at.end)}) {
+       {std::pair(at.ranks_end, at.sampled_log_probs), std::pair(at.ids_end, at.end)}) {
     const auto filling = bytes.subspan(begin, end - begin);
     if (std::ranges::any_of(filling, [](std::byte byte) { return byte != std::byte{0}; })) {
       return absl::InvalidArgumentError("block: what fills a part is not 0");

@@ -1,6 +1,7 @@
 // Record blocks: the records of consecutive positions as plain arrays (docs/record_block.md).
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -40,7 +41,7 @@ static_assert(sizeof(BlockHeader) == 64);
 // does; they are filled with zeros.
 struct BlockLayout {
   size_t log_probs, multipliers, ranks, ranks_end;                 // part 1
-  size_t sampled_log_probs, sampled_ids, ids, counts, counts_end;  // part 2
+  size_t sampled_log_probs, counts, sampled_ids, ids, ids_end;     // part 2
   size_t end;
 
   explicit BlockLayout(const BlockHeader& header);
@@ -54,12 +55,71 @@ struct BlockView {
   const uint8_t* multipliers;      // [T] with kFixed16
   const uint8_t* ranks;            // [T]
   const float* sampled_log_probs;  // [T]
+  const uint8_t* counts;           // [T]
   const std::byte* sampled_ids;    // id_bytes [T]
   const std::byte* ids;            // id_bytes [S]
-  const uint8_t* counts;           // [T]
 
   // `bytes` must be those of a block with this header, at an address that float may have.
   BlockView(const BlockHeader& header, std::span<const std::byte> bytes);
+
+  // All that a decision reads: what comes before the sampled ids.
+  std::span<const std::byte> decision_bytes() const {
+    return bytes.first(static_cast<size_t>(sampled_ids - bytes.data()));
+  }
+  uint64_t end() const { return uint64_t{header.first_position} + header.positions; }
+};
+
+// Vectors may read so many bytes behind a block. Whoever allocates a block that backends read
+// allocates these too; what they hold means nothing.
+inline constexpr size_t kBlockSlack = 64;
+
+// The name of a block in memory. No name is used twice, so a backend that keeps copies of blocks in
+// memory of its own needn't be told when a block goes: nobody asks for its copy again. Thread-safe.
+class BlockTag {
+ public:
+  BlockTag() : name_(1 + names_.fetch_add(1, std::memory_order_relaxed)) {}
+  BlockTag(const BlockTag&) = delete;
+  BlockTag& operator=(const BlockTag&) = delete;
+
+  uint64_t name() const { return name_; }
+
+  // Notes of the backend that reads the block. If they are wrong it only loses time.
+  // Where its copy was last:
+  uint64_t location() const { return location_.load(std::memory_order_relaxed); }
+  void set_location(uint64_t location) const {
+    location_.store(location, std::memory_order_relaxed);
+  }
+  // When it read the block last, by its own clock; 0: never.
+  uint64_t last_read() const { return last_read_.load(std::memory_order_relaxed); }
+  void set_last_read(uint64_t time) const { last_read_.store(time, std::memory_order_relaxed); }
+
+ private:
+  static inline std::atomic<uint64_t> names_ = 0;
+  const uint64_t name_;
+  mutable std::atomic<uint64_t> location_ = 0;
+  mutable std::atomic<uint64_t> last_read_ = 0;
+};
+
+// n consecutive positions of a block, as decisions read them. The block must outlive it.
+struct BlockRange {
+  BlockEncoding encoding;
+  const std::byte* log_probs;                // float or uint16_t [used_slots]
+  std::span<const uint8_t> multipliers;      // [n] with kFixed16, else empty
+  std::span<const uint8_t> ranks;            // [n]
+  std::span<const float> sampled_log_probs;  // [n]
+  std::span<const uint8_t> counts;           // [n]
+  size_t used_slots;                         // the sum of counts
+  // The block's decision_bytes, in which all of the above lies, and its tag. Null: no backend may
+  // keep a copy.
+  std::span<const std::byte> block;
+  const BlockTag* tag;
+
+  // The positions [first, first + count) of the block, at most all of them.
+  BlockRange(const BlockView& block, uint32_t first, uint32_t count, const BlockTag* tag = nullptr);
+
+  size_t size() const { return counts.size(); }
+  // The behaviour log-prob in a used slot of position i, both counted from the range's first.
+  float LogProb(size_t i, size_t slot) const;
 };
 
 // The fixed16 code: (4096 - code * multiplier) * 2^-18, each step exact.

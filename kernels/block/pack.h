@@ -28,4 +28,7 @@ absl::StatusOr<std::vector<std::byte>> PackBlock(const RecordView& records,
 // The block of both, whose positions must follow each other, or InvalidArgument.
 absl::StatusOr<std::vector<std::byte>> MergeBlocks(const BlockView& first, const BlockView& second);
 
+// The block of its positions [first, first + count) alone.
+std::vector<std::byte> SliceBlock(const BlockView& block, uint32_t first, uint32_t count);
+
 }  // namespace sis

@@ -4,74 +4,23 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
-#include <vector>
 
+#include "kernels/block/block.h"
 #include "kernels/decide/decide.h"
 #include "kernels/numerics/sums.h"
-#include "kernels/records/fixed_rows.h"
-#include "kernels/records/grouped_log_probs.h"
-#include "kernels/records/rank_span.h"
-#include "kernels/records/record_view.h"
 
 namespace sis {
 
-// What the recorded sets of n consecutive positions hold, besides the ids. -inf marks unused slots,
-// which come last.
-struct BehaviorView {
-  std::span<const float> log_probs;          // [n, K]; or empty, and then one of the last two
-  std::span<const float> sampled_log_probs;  // [n]
-  RankSpan sampled_ranks;                    // [n], kRankOutside if not in the set
-  GroupedLogProbs grouped_log_probs = {};    // the same in groups
-  RaggedLogProbs ragged_log_probs = {};      // or without the unused slots
-  // If these have a tag, a backend may read its own copy of them instead of the spans above. Then
-  // the spans are parts of them, aligned to their elements.
-  FixedRows fixed_rows = {};
-
-  // Reads single values of whichever layout it is.
-  LogProbReader Reader(int slots) const {
-    return {log_probs, grouped_log_probs, static_cast<size_t>(slots), ragged_log_probs};
-  }
-};
-
-// The current policy's values at the same positions, in one of two forms (docs/numerics.md, section
-// 2).
+// The current policy's values at n positions, in one of two forms (docs/numerics.md, section 2).
 struct CurrentView {
   std::span<const float> sampled_log_probs;  // [n]
-  // GATHERED: log-probs at the recorded slots, [n, K].
+  // GATHERED: log-probs at the used slots of one position after the other.
   std::span<const float> log_probs;
-  // REDUCED: used if there are none.
+  // REDUCED; empty if GATHERED.
   std::span<const float> log_envelopes;   // [n]
   std::span<const float> covered_masses;  // [n]
-  // Beside ragged records GATHERED log-probs may be ragged too: those of one position after the
-  // other, of each as many as its record has slots, which this says. Else it is empty.
-  std::span<const uint16_t> counts = {};  // [n]
 
-  bool reduced() const { return log_probs.empty() && counts.empty(); }
-};
-
-// Reads single values of the GATHERED form. The view must outlive it.
-class CurrentReader {
- public:
-  CurrentReader(const CurrentView& current, size_t slots) : current_(current), slots_(slots) {
-    begins_.reserve(current.counts.size());
-    size_t begin = 0;
-    for (const uint16_t count : current.counts) {
-      begins_.push_back(begin);
-      begin += count;
-    }
-  }
-
-  // -inf where there is none.
-  float At(size_t position, size_t slot) const {
-    if (!begins_.empty() && slot >= current_.counts[position]) return kMinusInfinity;
-    const size_t index = (begins_.empty() ? position * slots_ : begins_[position]) + slot;
-    return current_.log_probs[index];
-  }
-
- private:
-  const CurrentView& current_;
-  const size_t slots_;
-  std::vector<size_t> begins_;  // of ragged ones
+  bool reduced() const { return !log_envelopes.empty(); }
 };
 
 // Where results go. decisions is required; the others may be empty.
@@ -102,7 +51,7 @@ struct OutputView {
 struct Stretch {
   uint64_t sequence_key;
   uint32_t first_position;
-  BehaviorView behavior;
+  BlockRange behavior;
   CurrentView current;
   OutputView output;
   Sums* sums;  // added to; stretches of one call may share it
@@ -114,8 +63,7 @@ struct Stretch {
 inline constexpr size_t kMaxPrefixPoints = 16;
 
 struct EvaluateParameters {
-  int slots;  // K, the row length of the [n, K] arrays
-  int top_k;  // k in [1, K], the slots used
+  int top_k;  // k, at least 1: of longer sets, the slots used
   uint64_t draw;
   // GATHERED only: add to Sums::total_variation, for an exponential more per slot.
   bool total_variation = false;
@@ -124,14 +72,14 @@ struct EvaluateParameters {
   std::span<const int> prefix_curve = {};
 };
 
-// What a backend holds in memory of its own of rows that don't change, and what came of looking for
-// them there. All 0 if it keeps none.
-struct ResidentRowsStats {
+// What a backend holds of blocks in memory of its own, and what came of looking for them there. All
+// 0 if it keeps none.
+struct ResidentBlocksStats {
   int64_t capacity_bytes = 0;  // taken at start
   int64_t used_bytes = 0;
-  // Stretches with fixed rows, since the start: those whose copy was there,
+  // Stretches of blocks with a tag, since the start: those whose copy was there,
   int64_t hits = 0;
-  // those whose rows were copied there,
+  // those whose block was copied there,
   int64_t copies = 0;
   // and those that were sent for the one call, as there was no room that is better used.
   int64_t passes = 0;
@@ -146,10 +94,9 @@ class Backend {
 
   virtual std::string_view name() const = 0;
 
-  // Evaluates every stretch; lengths must agree. Records must be valid (ValidateRecords). Current
-  // values may be anything: Sums::invalid counts the positions where they are not valid, and if
-  // there are any, the caller throws away all that was written. log_probs with counts may change
-  // during the call: each value is read once.
+  // Evaluates every stretch; lengths must agree. Blocks must be valid (CheckBlock). Current values
+  // may be anything: Sums::invalid counts the positions where they are not valid, and if there are
+  // any, the caller throws away all that was written.
   virtual void Evaluate(const EvaluateParameters& parameters,
                         std::span<const Stretch> stretches) const = 0;
 
@@ -157,7 +104,7 @@ class Backend {
   // many enough for what a call costs.
   virtual size_t values_per_call() const { return 32768; }
 
-  virtual ResidentRowsStats resident_rows() const { return {}; }
+  virtual ResidentBlocksStats resident_blocks() const { return {}; }
 };
 
 }  // namespace sis

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "server/cache/page.h"
+#include "kernels/block/block.h"
 
 namespace sis {
 
@@ -21,7 +21,7 @@ struct RunConfig {
   std::string task = {};
   std::string algorithm = {};
   std::string model = {};
-  LogProbEncoding log_prob_encoding = LogProbEncoding::kFixed12;
+  BlockEncoding log_prob_encoding = BlockEncoding::kFixed16;
   bool evict_unread = false;
   // The identity that may use the run; empty: nobody but who may use all.
   std::string owner = {};
@@ -31,14 +31,6 @@ struct RunConfig {
 
   // Whether sets are cut where they reach `mass`.
   bool cuts_sets() const { return mass > 0 && mass < 1; }
-  // How the run's records lie in memory.
-  RecordFormat record_format() const {
-    return {.encoding = log_prob_encoding,
-            .slots = static_cast<int>(top_k),
-            .vocabulary_size = static_cast<int32_t>(vocabulary_size),
-            .page_version = cuts_sets() || top_k > kMaxTopKOfByteRanks ? PageVersion::kRagged
-                                                                       : PageVersion::kFixed};
-  }
 };
 
 // InvalidArgument names the field that is out of range, and its value.

@@ -19,11 +19,10 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/records/validate.h"
+#include "kernels/block/block.h"
 #include "server/cache/backing_store.h"
 #include "server/cache/missing.h"
-#include "server/cache/page.h"
-#include "server/memory/arena.h"
+#include "server/cache/cached_block.h"
 #include "server/memory/byte_budget.h"
 #include "server/threads/mutex.h"
 
@@ -33,64 +32,50 @@ namespace sis {
 // whole blocks.
 class Sequence {
  public:
-  // The base cost must have been charged to the budget; budget and arena must outlive the sequence.
-  Sequence(const RecordFormat& format, uint64_t key, Arena& arena, ByteBudget& budget,
+  // The base cost must have been charged to the budget, which must outlive the sequence.
+  Sequence(uint64_t key, ByteBudget& budget,
            std::unique_ptr<BackingStore::Attachment> attachment = nullptr)
-      : owner_{format, budget}, key_(key), arena_(arena), attachment_(std::move(attachment)) {}
+      : key_(key), budget_(budget), attachment_(std::move(attachment)) {}
   ~Sequence();
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
 
   // Charged per sequence, for itself and its entries in the indexes of its run.
   static constexpr int64_t kBaseBytes = 496;
-  // Pages that are kept unpacked to be filled; a third open one packs the first.
-  static constexpr size_t kOpenTails = 2;
-  // Charged per stretch of positions of one policy version.
-  static constexpr int64_t kVersionSpanBytes = 64;
   // Charged per gap.
   static constexpr int64_t kGapBytes = 64;
 
-  // The bytes of the first block of a new sequence, its base cost aside.
-  static int64_t BytesOfFirstBlock(const RecordFormat& format, uint32_t first_position,
-                                   const RecordView& records, std::span<const uint16_t> ranks);
-
   // The Philox key (kernels/numerics/sequence_key.h).
   uint64_t key() const { return key_; }
-  const RecordFormat& format() const { return owner_.format; }
   // The backing store's; null without one.
   BackingStore::Attachment* attachment() const { return attachment_.get(); }
 
   // What an Append that succeeded has done.
   struct Appended {
     int64_t positions = 0;          // that were not there
+    int64_t slots = 0;              // of these positions
     uint32_t committed_length = 0;  // now
   };
-  // Stores valid records at first_position, ... , whole or not at all, rounded as the format's
-  // encoding does; records read back from a sequence of the same format are stored as they are.
-  // Positions that are there already must be equal, in version too: else AlreadyExists.
-  // FailedPrecondition at or beyond the seal; ResourceExhausted if budget or arena don't hold the
-  // new bytes; DataLoss if a page it would add to is corrupt.
-  absl::Status Append(uint32_t first_position, uint64_t policy_version, const RecordView& records,
-                      std::span<const uint16_t> ranks, Appended* appended = nullptr)
+  // Stores a block that has passed CheckBlock, whole or not at all; where the block before it ends
+  // at its first position both may become one. Positions that are there already must be equal, in
+  // version too: else AlreadyExists. FailedPrecondition at or beyond the seal; ResourceExhausted if
+  // the budget doesn't hold the new bytes; DataLoss if a block that it overlaps is corrupt.
+  absl::Status Append(const BlockView& block, Appended* appended = nullptr)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Notes why positions have no record, until an Append fills them; whole or not at all. Returns
   // false if all of them were noted already, filled since or not. AlreadyExists at a position that
   // has a record and was not noted before, or was noted for another reason. FailedPrecondition at
   // or beyond the seal; ResourceExhausted if the budget has no kGapBytes left.
   absl::StatusOr<bool> AppendGap(const Missing& gap) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Prefetches the memory that an append at the end will touch, which with many sequences is in no
-  // cache of the processor. Takes no lock.
-  void PrefetchEnd() const;
-  // What an Append will charge, as things are now.
-  int64_t BytesToAppend(uint32_t first_position, uint64_t policy_version, const RecordView& records,
-                        std::span<const uint16_t> ranks) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // What an Append will charge at most, as things are now.
+  int64_t BytesToAppend(const BlockView& block) const ABSL_LOCKS_EXCLUDED(mutex_);
   // What a Seal that succeeded has changed.
   struct Sealed {
     bool first = false;           // it wasn't sealed before
     bool annotated = false;       // it has another annotation now
     std::string annotation = {};  // now
   };
-  // No more positions will come: packs all pages. FailedPrecondition below the committed length, or
+  // No more positions will come: merges small blocks. FailedPrecondition below the committed length, or
   // with another length than before. `annotate` is given the present annotation, under the lock,
   // and returns the one that takes its place; empty: it stays. ResourceExhausted if the budget does
   // not hold it.
@@ -212,13 +197,12 @@ class ABSL_SCOPED_LOCKABLE Sequence::Reader {
 
   uint32_t committed_length() const;
 
-  // Consecutive positions of one page, all present or all missing.
+  // Consecutive positions of one block, or consecutive positions that are missing.
   struct Piece {
     uint32_t first_position;
     uint32_t count;
-    const Page* page;  // null if missing; if it is corrupt, its records can't be read
-    uint32_t index;    // of first_position in the page
-    uint64_t version;  // of all of them, if present
+    const CachedBlock* block;  // null if missing; if it is corrupt, its records can't be read
+    uint32_t index;            // of first_position in the block
     MissingReason reason = MissingReason::kNeverArrived;  // if missing
   };
   // Calls visit for consecutive pieces that cover [first, first + count), in order.
@@ -228,18 +212,18 @@ class ABSL_SCOPED_LOCKABLE Sequence::Reader {
   // In order, those that records have filled since, too.
   std::vector<Missing> Gaps() const;
 
-  // Looks at the checksums of the packed pages that hold positions of [first, first + count). Pages
-  // that fail are corrupt from then on.
+  // Looks at the checksums of the blocks that hold positions of [first, first + count). Those that
+  // fail are corrupt from then on.
   void Check(uint32_t first, uint32_t count) const;
 
-  // The record digest of those of [first, first + count) that can be read: corrupt pages are left
+  // The record digest of those of [first, first + count) that can be read: corrupt blocks are left
   // out, and versions below `oldest_fresh`.
   uint64_t Digest(uint32_t first, uint32_t count, uint64_t oldest_fresh = 0) const;
-  // The least `oldest_fresh` with which Digest is that, or was before pages became corrupt; nothing
+  // The least `oldest_fresh` with which Digest is that, or was before blocks became corrupt; nothing
   // if there is none. So records that were fetched, of which some have gone since, are told from
   // others.
   std::optional<uint64_t> OldestFetched(uint64_t digest, uint32_t first, uint32_t count) const;
-  // Whether there are corrupt pages among those: what was fetched of them may not be known any
+  // Whether there are corrupt blocks among those: what was fetched of them may not be known any
   // more.
   bool AnyCorrupt(uint32_t first, uint32_t count) const;
 
