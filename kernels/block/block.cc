@@ -107,14 +107,17 @@ BlockRange::BlockRange(const BlockView& view, uint32_t first, uint32_t count, co
 }
 
 float BlockRange::LogProb(size_t i, size_t slot) const {
-  const size_t at = std::accumulate(counts.begin(), counts.begin() + i, slot);
+  return LogProbAt(i, std::accumulate(counts.begin(), counts.begin() + i, slot));
+}
+
+float BlockRange::LogProbAt(size_t i, size_t used) const {
   if (encoding == BlockEncoding::kFixed16) {
     uint16_t code;
-    std::memcpy(&code, log_probs + at * sizeof code, sizeof code);
+    std::memcpy(&code, log_probs + used * sizeof code, sizeof code);
     return Fixed16(code, multipliers[i]);
   }
   float log_prob;
-  std::memcpy(&log_prob, log_probs + at * sizeof log_prob, sizeof log_prob);
+  std::memcpy(&log_prob, log_probs + used * sizeof log_prob, sizeof log_prob);
   return log_prob;
 }
 

@@ -40,8 +40,8 @@ static_assert(sizeof(BlockHeader) == 64);
 // Where the sections of a block begin, in bytes. Both parts end where the next one, or the block,
 // does; they are filled with zeros.
 struct BlockLayout {
-  size_t log_probs, multipliers, ranks, ranks_end;                 // part 1
-  size_t sampled_log_probs, counts, sampled_ids, ids, ids_end;     // part 2
+  size_t log_probs, multipliers, ranks, ranks_end;              // part 1
+  size_t sampled_log_probs, counts, sampled_ids, ids, ids_end;  // part 2
   size_t end;
 
   explicit BlockLayout(const BlockHeader& header);
@@ -120,6 +120,8 @@ struct BlockRange {
   size_t size() const { return counts.size(); }
   // The behaviour log-prob in a used slot of position i, both counted from the range's first.
   float LogProb(size_t i, size_t slot) const;
+  // The same, with `used` counted over the slots of all positions: for who walks them.
+  float LogProbAt(size_t i, size_t used) const;
 };
 
 // The fixed16 code: (4096 - code * multiplier) * 2^-18, each step exact.
