@@ -35,8 +35,8 @@ struct EnvelopeAccumulator {
   float covered_mass = 0.0f;
   bool all_log_probs = true;
 
-  // behavior_log_prob of -inf marks an unused slot, whose current_log_prob may be anything. In used
-  // slots a current_log_prob that is none makes the slots invalid.
+  // A current_log_prob that is none makes the slots invalid. A behavior_log_prob of -inf, which no
+  // used slot has, adds nothing: who takes several slots at once fills up with it.
   SIS_HOST_DEVICE void Add(float behavior_log_prob, float current_log_prob) {
     if (behavior_log_prob == kMinusInfinity) return;
     if (!IsLogProb(current_log_prob)) {

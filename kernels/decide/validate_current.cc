@@ -3,23 +3,21 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/block/slot_checker.h"
 #include "kernels/numerics/exp32.h"
 #include "kernels/numerics/log_prob.h"
-#include "kernels/records/slot_checker.h"
 
 namespace sis {
 namespace {
 
-absl::Status ValidateGathered(const BehaviorView& behavior, const CurrentView& current,
-                              size_t slots, uint32_t first_position) {
-  const LogProbReader behavior_log_probs = behavior.Reader(static_cast<int>(slots));
-  const CurrentReader current_log_probs(current, slots);
-  for (size_t i = 0; i < current.sampled_log_probs.size(); ++i) {
+absl::Status ValidateGathered(std::span<const uint8_t> counts, const CurrentView& current,
+                              uint32_t first_position) {
+  size_t used = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
     const auto position = static_cast<uint32_t>(first_position + i);
     float mass = 0.0f;
-    for (size_t slot = 0; slot < slots; ++slot) {
-      if (behavior_log_probs.At(i, slot) == kMinusInfinity) continue;
-      const float log_prob = current_log_probs.At(i, slot);
+    for (size_t slot = 0; slot < counts[i]; ++slot) {
+      const float log_prob = current.log_probs[used++];
       if (!IsLogProb(log_prob)) {
         return InvalidSlot("gathered.log_probs", position, slot,
                            absl::StrCat(log_prob, " is not a log-prob of at most 1/64"));
@@ -53,14 +51,14 @@ absl::Status ValidateReduced(const CurrentView& current, uint32_t first_position
 
 }  // namespace
 
-absl::Status ValidateCurrent(const BehaviorView& behavior, const CurrentView& current, int slots,
+absl::Status ValidateCurrent(const BlockRange& behavior, const CurrentView& current,
                              uint32_t first_position) {
   const absl::string_view form = current.reduced() ? "reduced" : "gathered";
   absl::Status status = ValidateSampledLogProbs(absl::StrCat(form, ".sampled_log_probs"),
                                                 current.sampled_log_probs, first_position);
   if (!status.ok()) return status;
   return current.reduced() ? ValidateReduced(current, first_position)
-                           : ValidateGathered(behavior, current, slots, first_position);
+                           : ValidateGathered(behavior.counts, current, first_position);
 }
 
 absl::Status ValidateSampledLogProbs(absl::string_view field, std::span<const float> log_probs,

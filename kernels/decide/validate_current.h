@@ -12,7 +12,7 @@ namespace sis {
 
 // Checks the current values of a stretch, GATHERED or REDUCED. InvalidArgument names field,
 // position and value.
-absl::Status ValidateCurrent(const BehaviorView& behavior, const CurrentView& current, int slots,
+absl::Status ValidateCurrent(const BlockRange& behavior, const CurrentView& current,
                              uint32_t first_position);
 
 // Checks the log-probs of sampled tokens; `field` is what a message calls them.

@@ -4,6 +4,7 @@
 // ranks.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 
@@ -45,16 +46,16 @@ struct TopKTotalVariation {
 // Of every position of a stretch in the GATHERED form; into total_variations [n].
 inline void ComputeTopKTotalVariations(const EvaluateParameters& parameters, const Stretch& stretch,
                                        std::span<float> total_variations) {
-  const BehaviorView& behavior = stretch.behavior;
+  const BlockRange& behavior = stretch.behavior;
   const CurrentView& current = stretch.current;
-  const LogProbReader behavior_log_probs = behavior.Reader(parameters.slots);
-  const CurrentReader current_log_probs(current, parameters.slots);
-  for (size_t i = 0; i < total_variations.size(); ++i) {
+  const int top_k = std::min(parameters.top_k, kMaxBlockSlots);
+  size_t used = 0;
+  for (size_t i = 0; i < total_variations.size(); used += behavior.counts[i++]) {
     TopKTotalVariation distance;
-    for (int slot = 0; slot < parameters.top_k; ++slot) {
-      distance.Add(behavior_log_probs.At(i, slot), current_log_probs.At(i, slot));
+    for (int slot = 0; slot < std::min<int>(top_k, behavior.counts[i]); ++slot) {
+      distance.Add(behavior.LogProbAt(i, used + slot), current.log_probs[used + slot]);
     }
-    if (behavior.sampled_ranks[i] >= parameters.top_k) {
+    if (behavior.ranks[i] >= top_k) {
       distance.Add(behavior.sampled_log_probs[i], current.sampled_log_probs[i]);
     }
     total_variations[i] = distance.Finish();
