@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/block/check.h"
+#include "kernels/block/digest.h"
 #include "kernels/block/pack.h"
 #include "kernels/block/read.h"
 #include "kernels/testing/random_records.h"
@@ -79,6 +80,62 @@ TEST(BlockTest, MergedIsPackedAtOnceAndChecked) {
           ASSERT_EQ(*merged, whole);
           EXPECT_EQ(MergeBlocks(Open(second), Open(first)).status().code(),
                     absl::StatusCode::kInvalidArgument);
+        }
+      }
+    }
+  }
+}
+
+// A slice is the block of its positions, and no cut changes digests.
+TEST(BlockTest, SlicesArePackedAloneAndDigestsAddUp) {
+  uint32_t seed = 10;
+  for (const BlockEncoding encoding : kEncodings) {
+    for (const double mass : {0.0, 0.9}) {
+      const Example example = RandomExample(encoding, 7, 70000, 40, mass, ++seed);
+      const Bytes bytes = example.Pack(0, 40);
+      const BlockView whole = Open(bytes);
+      for (const auto& [first, count] : {std::pair(0u, 40u), {0, 1}, {3, 16}, {39, 1}}) {
+        const Bytes slice = SliceBlock(whole, first, count);
+        ASSERT_EQ(slice, example.Pack(first, count));
+        EXPECT_EQ(DigestOf(Open(slice), 0, count), DigestOf(whole, first, count));
+        EXPECT_EQ(DigestOf(whole, 0, first) + DigestOf(whole, first, count) +
+                      DigestOf(whole, first + count, 40 - first - count),
+                  DigestOf(whole, 0, 40));
+      }
+    }
+  }
+}
+
+TEST(BlockTest, EveryByteOfAPositionCountsInItsDigest) {
+  for (const BlockEncoding encoding : kEncodings) {
+    Bytes block = RandomExample(encoding, 3, 50, 5, 0, 1).Pack(0, 5);
+    const BlockView view = Open(block);
+    const BlockLayout at(view.header);
+    const uint64_t before = DigestOf(view, 0, 5);
+    for (size_t byte = at.log_probs; byte < at.ids_end; ++byte) {
+      const bool is_filling = byte >= at.ranks_end && byte < at.sampled_log_probs;
+      if (is_filling || (byte >= at.counts && byte < at.sampled_ids)) continue;
+      block[byte] ^= std::byte{1};
+      EXPECT_NE(DigestOf(view, 0, 5), before) << "byte " << byte;
+      block[byte] ^= std::byte{1};
+    }
+  }
+}
+
+TEST(BlockTest, RangesAreReadAsTheBlock) {
+  for (const BlockEncoding encoding : kEncodings) {
+    const Bytes bytes = RandomExample(encoding, 5, 50, 20, 0.9, 3).Pack(0, 20);
+    const BlockView block = Open(bytes);
+    std::vector<float> rows(20 * 5);
+    ReadBlockLogProbRows(block, 5, rows);
+    for (const auto& [first, count] : {std::pair(0u, 20u), {7, 9}, {20, 0}}) {
+      const BlockRange range(block, first, count);
+      ASSERT_EQ(range.size(), count);
+      for (size_t i = 0; i < count; ++i) {
+        EXPECT_EQ(range.ranks[i], block.ranks[first + i]);
+        EXPECT_EQ(range.sampled_log_probs[i], block.sampled_log_probs[first + i]);
+        for (size_t slot = 0; slot < range.counts[i]; ++slot) {
+          EXPECT_EQ(range.LogProb(i, slot), rows[(first + i) * 5 + slot]);
         }
       }
     }

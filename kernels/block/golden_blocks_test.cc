@@ -1,4 +1,5 @@
-// Every golden block (tests/golden/README.md): written byte for byte, checked, and read again.
+// Every golden block (tests/golden/README.md): written byte for byte, checked, digested, and read
+// again.
 #include <bit>
 #include <cstring>
 #include <string>
@@ -6,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/block/check.h"
+#include "kernels/block/digest.h"
 #include "kernels/block/pack.h"
 #include "kernels/block/read.h"
 #include "kernels/numerics/log_prob.h"
@@ -48,6 +50,7 @@ TEST(GoldenBlocksTest, AreWrittenCheckedAndRead) {
 
     const auto view = CheckBlock(*block);
     ASSERT_TRUE(view.ok()) << view.status();
+    EXPECT_EQ(DigestOf(*view, 0, positions), golden.Uint64());
     std::vector<int32_t> read_sampled(positions), read_ids(view->header.used_slots);
     std::vector<int32_t> id_rows(ids.size());
     std::vector<float> log_prob_rows(ids.size());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <span>
 
 #include "absl/status/status.h"
@@ -106,13 +107,13 @@ absl::StatusOr<std::vector<std::byte>> PackBlock(const RecordView& records,
   }
   writer.SkipTo(at.sampled_log_probs);
   writer.Append(records.sampled_log_probs.data(), positions * sizeof(float));
+  for (const uint16_t count : counts) writer.Append(&count, 1);  // little-endian
   for (const int32_t id : records.sampled_ids) writer.AppendId(id, header.id_bytes);
   for (size_t i = 0; i < positions; ++i) {
     for (const int32_t id : records.ids.subspan(i * slots, counts[i])) {
       writer.AppendId(id, header.id_bytes);
     }
   }
-  for (const uint16_t count : counts) writer.Append(&count, 1);  // little-endian
   return std::move(writer).Seal();
 }
 
@@ -148,10 +149,34 @@ absl::StatusOr<std::vector<std::byte>> MergeBlocks(const BlockView& a, const Blo
   join(&BlockLayout::log_probs, &BlockLayout::multipliers);
   join(&BlockLayout::multipliers, &BlockLayout::ranks);
   join(&BlockLayout::ranks, &BlockLayout::ranks_end);
-  join(&BlockLayout::sampled_log_probs, &BlockLayout::sampled_ids);
+  join(&BlockLayout::sampled_log_probs, &BlockLayout::counts);
+  join(&BlockLayout::counts, &BlockLayout::sampled_ids);
   join(&BlockLayout::sampled_ids, &BlockLayout::ids);
-  join(&BlockLayout::ids, &BlockLayout::counts);
-  join(&BlockLayout::counts, &BlockLayout::counts_end);
+  join(&BlockLayout::ids, &BlockLayout::ids_end);
+  return std::move(writer).Seal();
+}
+
+std::vector<std::byte> SliceBlock(const BlockView& block, uint32_t first, uint32_t count) {
+  const BlockRange range(block, first, count);
+  BlockHeader header = block.header;
+  header.first_position += first;
+  header.positions = count;
+  header.used_slots = static_cast<uint32_t>(range.used_slots);
+  const size_t slots_before = std::accumulate(block.counts, block.counts + first, size_t{0});
+  const BlockLayout from(block.header), to(header);
+  Writer writer(header, to.end);
+  const auto cut = [&](size_t BlockLayout::*section, size_t begin, size_t size, size_t width) {
+    writer.SkipTo(to.*section);
+    writer.Append(block.bytes.data() + from.*section + begin * width, size * width);
+  };
+  cut(&BlockLayout::log_probs, slots_before, header.used_slots,
+      header.fixed() ? sizeof(uint16_t) : sizeof(float));
+  if (header.fixed()) cut(&BlockLayout::multipliers, first, count, 1);
+  cut(&BlockLayout::ranks, first, count, 1);
+  cut(&BlockLayout::sampled_log_probs, first, count, sizeof(float));
+  cut(&BlockLayout::counts, first, count, 1);
+  cut(&BlockLayout::sampled_ids, first, count, header.id_bytes);
+  cut(&BlockLayout::ids, slots_before, header.used_slots, header.id_bytes);
   return std::move(writer).Seal();
 }
 

@@ -88,17 +88,6 @@ def _record_lines(records: numerics.Records) -> Iterator[str]:
         yield " ".join(_words(column) for column in row)
 
 
-def _digest() -> Iterator[str]:
-    for case in cases.gathered_cases():
-        records = case.records
-        count, slots = records.ids.shape
-        if slots > 10:
-            continue
-        yield f"{_words(records.positions[:1])} {_word(slots, 2)} {_word(count, 8)}"
-        yield from _record_lines(records)
-        yield _word(numerics.record_digest(records), 16)
-
-
 def _mass_cut() -> Iterator[str]:
     for mass, records in cases.mass_cut_cases():
         cut = numerics.cut_to_mass(records, mass)
@@ -124,7 +113,8 @@ def _blocks() -> Iterator[str]:
             _word(count, 8),
         ])
         yield from _record_lines(records)
-        yield block.pack(records, vocabulary_size, encoding, mass, policy_version).hex()
+        packed = block.pack(records, vocabulary_size, encoding, mass, policy_version)
+        yield f"{packed.hex()} {_word(block.digest(block.read(packed)), 16)}"
 
 
 def _case_line(case: cases.Case) -> str:
@@ -205,7 +195,6 @@ def files() -> dict[str, str]:
         "sequence_key.txt": _sequence_key(),
         "placement.txt": _placement(),
         "crc32c.txt": _crc32c(),
-        "digest.txt": _digest(),
         "mass_cut.txt": _mass_cut(),
         "blocks.txt": _blocks(),
         "decisions_gathered.txt": _decisions(cases.gathered_cases(), numerics.decide_gathered),

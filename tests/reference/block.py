@@ -49,9 +49,9 @@ class Block(NamedTuple):
     multipliers: Optional[NDArray[np.uint8]]  # [T] with FIXED16
     ranks: NDArray[np.uint8]  # [T]
     sampled_log_probs: NDArray[np.float32]  # [T]
+    counts: NDArray[np.uint8]  # [T]
     sampled_ids: NDArray[np.int32]  # [T]
     ids: NDArray[np.int32]  # [S]
-    counts: NDArray[np.uint8]  # [T]
 
     def records(self) -> Records:
         """[T, K], with -1 and -inf in unused slots. Log-probs are those that decisions are made with."""
@@ -121,9 +121,9 @@ def pack(
             multipliers=multipliers,
             ranks=np.where(ranks == numerics.NO_RANK, OUTSIDE, ranks).astype(np.uint8),
             sampled_log_probs=records.sampled_log_probs,
+            counts=used.sum(axis=1).astype(np.uint8),
             sampled_ids=records.sampled_ids,
             ids=records.ids[used],
-            counts=used.sum(axis=1).astype(np.uint8),
         )
     )
 
@@ -145,9 +145,9 @@ def write(block: Block) -> bytes:
         filled(block.log_probs.tobytes(), multipliers, block.ranks.tobytes()),
         filled(
             block.sampled_log_probs.astype("<f4").tobytes(),
+            block.counts.tobytes(),
             _bytes_of_ids(block.sampled_ids, block.id_bytes),
             _bytes_of_ids(block.ids, block.id_bytes),
-            block.counts.tobytes(),
         ),
     )
     blank = header.tobytes()
@@ -181,7 +181,7 @@ def read(data: bytes) -> Block:
     fixed = h["encoding"] == FIXED16
     sizes = [(2 if fixed else 4) * used, positions if fixed else 0, positions]
     part1 = sum(sizes)
-    sizes += [-part1 % 8, 4 * positions, width * positions, width * used, positions]
+    sizes += [-part1 % 8, 4 * positions, positions, width * positions, width * used]
     sizes += [-(sum(sizes[4:])) % 8]
     ends = np.cumsum([_HEADER.itemsize, *sizes])
     _require(ends[-1] <= MAX_BYTES, f"block: {ends[-1]} bytes, above {MAX_BYTES}")
@@ -194,7 +194,7 @@ def read(data: bytes) -> Block:
         _require(crc == h["crcs"][number], f"part {number + 1}: its CRC-32C is {crc:08x}, not {h['crcs'][number]:08x}")
     _require(not any(sections[3] + sections[8]), "block: filling bytes are not 0")
 
-    counts = np.frombuffer(sections[7], np.uint8)
+    counts = np.frombuffer(sections[5], np.uint8)
     _require(int(counts.max()) <= slots, f"counts: {counts.max()}, above the {slots} slots of the header")
     _require(int(counts.sum()) == used, f"counts: {counts.sum()} in all, not the {used} of the header")
     return Block(
@@ -208,9 +208,9 @@ def read(data: bytes) -> Block:
         multipliers=np.frombuffer(sections[1], np.uint8) if fixed else None,
         ranks=np.frombuffer(sections[2], np.uint8),
         sampled_log_probs=np.frombuffer(sections[4], "<f4"),
-        sampled_ids=_ids_of_bytes(sections[5], width),
-        ids=_ids_of_bytes(sections[6], width),
         counts=counts,
+        sampled_ids=_ids_of_bytes(sections[6], width),
+        ids=_ids_of_bytes(sections[7], width),
     )
 
 
@@ -271,5 +271,21 @@ def merge(first: bytes, second: bytes) -> bytes:
         one, two = getattr(a, name), getattr(b, name)
         return None if one is None else np.concatenate((one, two))
 
-    arrays = ("log_probs", "multipliers", "ranks", "sampled_log_probs", "sampled_ids", "ids", "counts")
+    arrays = ("log_probs", "multipliers", "ranks", "sampled_log_probs", "counts", "sampled_ids", "ids")
     return write(a._replace(**{name: joined(name) for name in arrays}))
+
+
+def digest(block: Block) -> int:
+    """Section 9, of all positions."""
+    ends = np.cumsum(block.counts, dtype=np.int64)
+    keys = []
+    for i, (end, count) in enumerate(zip(ends, block.counts)):
+        used = slice(end - count, end)
+        data = block.log_probs[used].tobytes()
+        if block.multipliers is not None:
+            data += block.multipliers[i].tobytes()
+        data += block.ranks[i].tobytes() + block.sampled_log_probs[i].tobytes() + block.counts[i].tobytes()
+        data += _bytes_of_ids(block.sampled_ids[i : i + 1], block.id_bytes)
+        data += _bytes_of_ids(block.ids[used], block.id_bytes)
+        keys.append((block.first_position + i) << 32 | numerics.crc32c(data))
+    return int(numerics.mix(np.array(keys, np.uint64)).sum(dtype=np.uint64))

@@ -418,15 +418,6 @@ def mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return z ^ (z >> np.uint64(31))
 
 
-def record_digest(records: Records) -> int:
-    """Section 9, over N positions that all have a record."""
-    columns = (records.sampled_ids[:, None], records.sampled_log_probs[:, None], records.ids, records.log_probs)
-    words = [np.ascontiguousarray(column).view(np.uint32).astype("<u4") for column in columns]
-    rows = np.ascontiguousarray(np.concatenate(words, axis=1)).view(np.uint8)
-    keys = (records.positions.astype(np.uint64) << np.uint64(32)) | _crc32c_rows(rows)
-    return int(mix(keys).sum(dtype=np.uint64))
-
-
 def _refuse(name: str, positions: NDArray[np.uint32], bad: NDArray, values: NDArray, law: str) -> None:
     """Raises ValueError for the first true entry of `bad`, [N] or [N, K] as `values` is."""
     if not bad.any():

@@ -457,31 +457,6 @@ class SumsTest(unittest.TestCase):
         self.assertEqual(e.accept_bits(), bytes([0b10001001, 0b10]))
 
 
-class DigestTest(unittest.TestCase):
-    def setUp(self):
-        self.records, _ = random_input(30, 4, 9, 1.0, 9)
-
-    def test_is_the_documented_sum(self):
-        total = 0
-        for position, y, lqy, ids, lq in zip(*self.records):
-            data = b"".join(v.astype(v.dtype.newbyteorder("<")).tobytes() for v in (y, lqy, ids, lq))
-            z = np.array([int(position) << 32 | numerics.crc32c(data)], np.uint64)
-            total += int(numerics.mix(z)[0])
-        self.assertEqual(numerics.record_digest(self.records), total % 2**64)
-
-    def test_parts_add_up_in_any_order(self):
-        parts = [numerics.record_digest(Records(*(c[i::3] for c in self.records))) for i in (2, 0, 1)]
-        self.assertEqual(sum(parts) % 2**64, numerics.record_digest(self.records))
-        self.assertEqual(numerics.record_digest(Records(*(c[:0] for c in self.records))), 0)
-
-    def test_every_field_counts(self):
-        before = numerics.record_digest(self.records)
-        for name, column in self.records._asdict().items():
-            other = column.copy()
-            other.reshape(-1).view(np.uint32)[-1] ^= 1
-            self.assertNotEqual(numerics.record_digest(self.records._replace(**{name: other})), before, name)
-
-
 class ValidationTest(unittest.TestCase):
     def setUp(self):
         self.records = Records(
