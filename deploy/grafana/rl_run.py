@@ -338,7 +338,7 @@ def _staleness_and_missing() -> List[Panel]:
             otherwise="the reason says what to do: evicted, trainers don't release or the cache is too small; "
             "never_arrived, workers die or ids don't agree (sisctl sequence list shows what has come); stale, rollouts "
             "wait longer than max_staleness allows; invalid_log_prob, the engine gives no log-prob for its own token.",
-            runbooks=["missing_tokens", "corrupt_pages"],
+            runbooks=["missing_tokens", "corrupt_records"],
             alert_above=0.01,
         ),
         lines(

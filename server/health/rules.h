@@ -21,7 +21,7 @@ struct Rule {
 
 // The worst first, and before others what explains them.
 enum class RuleId {
-  kCorruptPages,
+  kCorruptRecords,
   kEvaluationsRefused,
   kEnvelopeViolations,
   kEnginesDiffer,
@@ -41,9 +41,9 @@ enum class RuleId {
 };
 
 inline constexpr std::array kRules = {
-    // A page that changed by itself is one too many: the next may be in something without a
+    // A block that changed by itself is one too many: the next may be in something without a
     // checksum.
-    Rule{"SisCorruptPages", Verdict::kBroken, 0,
+    Rule{"SisCorruptRecords", Verdict::kBroken, 0,
          "Look at this machine's memory and disk, and move the run to another one."},
     // Each refusal is a batch without decisions.
     Rule{"SisEvaluationsRefused", Verdict::kBroken, 0.05,

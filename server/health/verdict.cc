@@ -55,7 +55,7 @@ class Judge {
     const auto share = [&](MissingReason reason) {
       return last.missing_by_reason[static_cast<size_t>(reason)] / (last.scored + last.missing);
     };
-    Above(RuleId::kCorruptPages, share(MissingReason::kCorrupt), [](double corrupt) {
+    Above(RuleId::kCorruptRecords, share(MissingReason::kCorrupt), [](double corrupt) {
       return absl::StrCat("Recorded pages changed by themselves: ", Share(corrupt),
                           " of the tokens.");
     });

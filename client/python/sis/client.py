@@ -125,7 +125,7 @@ class Client:
         max_staleness: Optional[int] = None,
         time_to_live: float = 0.0,
         byte_quota: int = 0,
-        log_prob_encoding: str = "fixed12",
+        log_prob_encoding: str = "fixed16",
         task: str = "",
         algorithm: str = "",
         model: str = "",

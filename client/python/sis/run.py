@@ -11,7 +11,7 @@ from sis.evaluation import Totals
 from sis.v1 import ratio_service_pb2 as pb
 from sis.wire.messages import read
 
-_ENCODINGS = {"float32": pb.FLOAT32, "float16": pb.FLOAT16, "fixed12": pb.FIXED12}
+_ENCODINGS = {"float32": pb.FLOAT32, "fixed16": pb.FIXED16}
 
 
 def check_id(run_id: str) -> None:
@@ -42,9 +42,8 @@ class RunConfig:
     time_to_live: float = 0.0
     # Bytes that the run's sequences use at most. 0: only the server's budget limits them.
     byte_quota: int = 0
-    # How the log-probs of V_K are kept: "float32" (as sent), "float16" or "fixed12" (12 bits), both
-    # rounded down.
-    log_prob_encoding: str = "fixed12"
+    # How the log-probs of V_K are kept: "float32" (as sent), or "fixed16" (16 bits, rounded down).
+    log_prob_encoding: str = "fixed16"
     # For people and dashboards.
     task: str = ""
     algorithm: str = ""

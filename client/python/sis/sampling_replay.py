@@ -14,8 +14,7 @@ import torch
 from sis.gathered import Gathered, of_all_slots
 from sis.records import TopKRecords
 
-# Probabilities of a complete set sum to 1 but for rounding: one-sided, of 12 bits at worst, or of
-# float32.
+# Probabilities of a complete set sum to 1 but for rounding: one-sided by fixed16, or of float32.
 _MISSING_MASS = 1e-2
 _ROUNDING = 1e-5
 

@@ -50,7 +50,7 @@ class ClientTest(fake_service.ServiceTest):
             "max_staleness": 0,
             "time_to_live": 2.5,
             "byte_quota": 1 << 30,
-            "log_prob_encoding": "float16",
+            "log_prob_encoding": "float32",
             "task": "addition",
             "algorithm": "grpo",
             "model": "small",

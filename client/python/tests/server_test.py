@@ -81,7 +81,7 @@ class ServerTest(unittest.TestCase):
         self.assertEqual(self.client.get_run(self.run_.id).kept_sequences, 1)
 
     def test_by_default_log_probs_of_the_set_are_rounded_down(self):
-        self.assertEqual(self.client.get_run(self.run_.id).run.config.log_prob_encoding, "fixed12")
+        self.assertEqual(self.client.get_run(self.run_.id).run.config.log_prob_encoding, "fixed16")
         kept = self.append("s", log_softmax(500, seed=1))
         records = self.client.fetch_top_k(self.run_, ["s"])
         np.testing.assert_array_equal(records.ids, kept.top_k_ids)

@@ -187,8 +187,8 @@ class StoreDamaged(Problem):
         super().__init__()
         self.folder = folder / "damaged"
         self.store = f"--store=rocksdb:{self.folder}"
-        self.run_id = "SisCorruptPages"
-        self.alerts = {"SisCorruptPages": {"run": self.run_id}}
+        self.run_id = "SisCorruptRecords"
+        self.alerts = {"SisCorruptRecords": {"run": self.run_id}}
         self.block = uniform_block(4, self.ROWS)
         self.draw = 0
         self.server = LiveServer(self.store)

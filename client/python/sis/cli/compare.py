@@ -19,7 +19,7 @@ def compare(
     b: str = typer.Argument(..., metavar="B", help="Another one, as of the trainer."),
     positions: int = typer.Option(10, min=0, help="List the positions with the largest |log w|, so many."),
     k: int = typer.Option(
-        0, min=0, show_default=False, help="Decide with the k most probable tokens, at most 512; 0: all listed ones."
+        0, min=0, show_default=False, help="Decide with the k most probable tokens, at most 254; 0: all listed ones."
     ),
     seed: int = typer.Option(0, min=0, max=(1 << 64) - 1, help="Keys the accept/reject draws.", show_default=False),
     output: Output = OUTPUT,

@@ -97,7 +97,7 @@ def compare(a: RecordedFile, b: RecordedFile, *, top_k: int = 0, seed: int = 0) 
     sampled tokens differ.
 
     Args:
-        top_k: Decide with the k most probable tokens; 0: all that are listed, at most 512.
+        top_k: Decide with the k most probable tokens; 0: all that are listed, at most 254.
         seed: Keys the accept/reject draws.
 
     Raises:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sis.diagnose.compared import Compared
 
 # Slots that a record holds at most.
-MAX_TOP_K = 512
+MAX_TOP_K = 254
 _HIGHEST_LOG_PROB = 2.0**-6
 _MOST_MASS = 1 + 2.0**-6
 _FLUSH_BELOW = 2.0**-100

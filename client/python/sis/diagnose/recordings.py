@@ -27,7 +27,7 @@ class Recording:
     sampled_log_probs: np.ndarray
     # float32 [N]. What the engine gives beside the list; -inf if nothing.
     given: np.ndarray
-    # All listed tokens without an appended sampled token. A record of the service holds 512 of them at most.
+    # All listed tokens without an appended sampled token. A record of the service holds 254 of them at most.
     lists: Lists
     # How many most probable tokens the engine was asked for, as far as its lists tell.
     top_k: int

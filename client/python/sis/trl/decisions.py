@@ -93,9 +93,9 @@ class DecidingMixin(ConnectedMixin):
         raise NotImplementedError
 
     def _sis_run_settings(self) -> Dict[str, Any]:
-        # Of 12 bits, or cut, a record doesn't tell whether it has all that the sampler kept.
+        # Rounded or cut, a record doesn't tell whether it has all that the sampler kept.
         exact = self._sis_filters().truncates
-        settings = {**super()._sis_run_settings(), "log_prob_encoding": "float32" if exact else "fixed12"}
+        settings = {**super()._sis_run_settings(), "log_prob_encoding": "float32" if exact else "fixed16"}
         return {**settings, "mass": 0.0} if exact else settings
 
     def _sis_check_server(self, client: Callable[[], Any]) -> None:

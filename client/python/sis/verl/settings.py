@@ -28,7 +28,7 @@ class Settings:
     max_staleness: Optional[int] = None
     # Seconds.
     time_to_live: float = 3600.0
-    log_prob_encoding: str = "fixed12"
+    log_prob_encoding: str = "fixed16"
     # Seconds that a call may take; without an answer the step goes on with verl's own ratios, by a rule
     # with a = 0 (docs/trl.md).
     timeout: float = 10.0

@@ -101,9 +101,9 @@ class ComparisonTest(unittest.TestCase):
         ]
         comparison = compare(*files)
         self.assertEqual(comparison.a_to_b.summary()["unscored"], 0, "tokens far down the list are found")
-        self.assertEqual(comparison.a_to_b.top_k, 512)
+        self.assertEqual(comparison.a_to_b.top_k, 254)
         self.assertEqual(left_out_of(comparison), [])
-        self.assertIn("a record holds the 512 most probable", comparison.notes()[0])
+        self.assertIn("a record holds the 254 most probable", comparison.notes()[0])
 
     def test_ten_thousand_tokens_take_well_under_a_second(self):
         rng = np.random.default_rng(1)

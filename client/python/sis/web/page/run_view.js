@@ -12,7 +12,7 @@ import {purpose, runLink, sequenceLink} from "./runs_view.js";
 import {stepValues} from "./step_values.js";
 import {AXES, StepsPanel} from "./steps_panel.js";
 
-const ENCODINGS = {FLOAT32: "float32", FLOAT16: "float16", FIXED12: "12 bits"};
+const ENCODINGS = {FLOAT32: "float32", FIXED16: "16 bits"};
 const RUNS_OFFERED = 100;  // to be drawn beside another
 const MAY_GROW = 8;  // of the last draws; ranks may be that far apart
 
