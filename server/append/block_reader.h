@@ -1,4 +1,4 @@
-// The arrays of a block.
+// The record blocks of a message's arrays.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/records/record_view.h"
-#include "server/append/padded_sets.h"
+#include "kernels/block/block.h"
+#include "kernels/block/record_view.h"
 #include "server/cache/run.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -17,24 +17,26 @@ namespace sis {
 // Used by one thread at a time.
 class BlockReader {
  public:
-  // Returns the records of `block`; they are views of its arrays, or for ragged sets, of padded
-  // copies in this object until the next call. If the run cuts sets, `counts` of the result says
-  // where. Returns InvalidArgument, naming the field, if there is no position, a position is beyond
-  // the maximum, an array has the wrong length, the checksum differs, or a record is invalid.
-  absl::StatusOr<RecordView> Read(const v1::Block& block, const Run& run);
-  // Of the sampled tokens that were read last.
-  std::span<const uint16_t> ranks() const { return ranks_; }
+  // Returns the records of `block` as blocks that follow each other, valid until the next call.
+  // Returns InvalidArgument, naming the field, if there is no position, a position is beyond the
+  // maximum, an array has the wrong length, the checksum differs, or a record is invalid.
+  absl::StatusOr<std::span<const BlockView>> Read(const v1::Block& block, const Run& run);
 
-  // Of the arrays that were read last, as they were sent.
+  // The bytes of the arrays that were read last, as they were sent.
   int64_t bytes() const { return bytes_; }
 
   // Gives back the memory of large copies, which a stream that waits would keep.
   void ForgetLarge();
 
  private:
-  std::vector<uint16_t> ranks_;
-  std::vector<uint16_t> kept_;  // slots, where sets are cut
-  PaddedSets padded_;           // where sets are ragged
+  // Makes ragged sets as wide as the run's.
+  absl::StatusOr<RecordView> Pad(const RecordView& sent, std::span<const uint16_t> counts,
+                                 uint32_t first_position, size_t slots);
+
+  std::vector<int32_t> ids_;      // of ragged sets, padded
+  std::vector<float> log_probs_;  // of ragged sets, padded
+  std::vector<std::vector<std::byte>> packed_;
+  std::vector<BlockView> views_;  // of packed_
   int64_t bytes_ = 0;
 };
 

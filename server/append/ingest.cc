@@ -1,7 +1,5 @@
 #include "server/append/ingest.h"
 
-#include <algorithm>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -19,21 +17,6 @@ constexpr double kRetrySeconds = 0.5;
 
 absl::Status InSequence(SequenceNameView name, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(ToString(name), ": ", status.message()));
-}
-
-// They come first in each set.
-int64_t UsedSlots(const RecordView& records) {
-  if (!records.counts.empty()) {
-    return std::accumulate(records.counts.begin(), records.counts.end(), int64_t{0});
-  }
-  const size_t slots = records.ids.size() / records.sampled_ids.size();
-  int64_t used = 0;
-  for (size_t end = slots; end <= records.ids.size(); end += slots) {
-    const auto set = records.ids.subspan(end - slots, slots);
-    used +=
-        set.back() != -1 ? static_cast<int64_t>(slots) : std::ranges::find(set, -1) - set.begin();
-  }
-  return used;
 }
 
 SequenceName Copy(SequenceNameView name) { return {std::string(name.id), name.attempt}; }
@@ -104,35 +87,27 @@ absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(SequenceNameView name,
 }
 
 absl::Status Ingest::ApplyBlock(SequenceNameView name, const v1::Block& block) {
-  const absl::StatusOr<RecordView> records = block_.Read(block, *run_);
-  if (!records.ok()) return records.status();
-  const std::span<const uint16_t> ranks = block_.ranks();
+  const absl::StatusOr<std::span<const BlockView>> views = block_.Read(block, *run_);
+  if (!views.ok()) return views.status();
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, [&] {
-    return run_->BaseBytes(name) + Sequence::BytesOfFirstBlock(run_->config().record_format(),
-                                                               block.first_position(), *records,
-                                                               ranks);
+    return run_->BaseBytes(name) + CachedBlock::Charge(views->front().bytes.size());
   });
   if (!sequence.ok()) return sequence.status();
-  const auto new_bytes = [&] {
-    return (*sequence)->BytesToAppend(block.first_position(), block.policy_version(), *records,
-                                      ranks);
-  };
-  Sequence::Appended appended;
-  const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
-    absl::Status added = (*sequence)->Append(block.first_position(), block.policy_version(),
-                                             *records, ranks, &appended);
-    if (!added.ok()) return added;
-    if (!has_store() || appended.positions == 0) return std::vector<LogEntry>();
-    return BlockEntries((*sequence)->format(), block.first_position(), block.policy_version(),
-                        *records, ranks);
-  };
-  const absl::Status status = ChangeWithRoom(name, *sequence, new_bytes, append);
-  if (!status.ok()) return status;
-  committed_length_ = appended.committed_length;
-  positions_added_ += appended.positions;
-  // Of a block that was there in part, its share.
-  if (appended.positions > 0) {
-    slots_added_ += UsedSlots(*records) * appended.positions / static_cast<int64_t>(ranks.size());
+  for (const BlockView& view : *views) {
+    const auto new_bytes = [&] { return (*sequence)->BytesToAppend(view); };
+    Sequence::Appended appended;
+    const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
+      absl::Status added = (*sequence)->Append(view, &appended);
+      if (!added.ok()) return added;
+      std::vector<LogEntry> entries;
+      if (has_store() && appended.positions > 0) entries.push_back(BlockEntry(view));
+      return entries;
+    };
+    const absl::Status status = ChangeWithRoom(name, *sequence, new_bytes, append);
+    if (!status.ok()) return status;
+    committed_length_ = appended.committed_length;
+    positions_added_ += appended.positions;
+    slots_added_ += appended.slots;
   }
   bytes_accepted_ += block_.bytes();
   return absl::OkStatus();

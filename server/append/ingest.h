@@ -74,7 +74,7 @@ class Ingest {
   StoredCache* stored_;  // null without a store
   std::shared_ptr<Run> run_;
   std::shared_ptr<const void> open_;          // counts as one of the run's open streams
-  BlockReader block_;                         // of the present block
+  BlockReader block_;                         // of the current block
   std::optional<uint32_t> committed_length_;  // if the present entry is a block and stored
   int64_t positions_added_ = 0;               // by the present call, as the next
   int64_t slots_added_ = 0;

@@ -4,18 +4,6 @@
 #include <span>
 
 namespace sis {
-namespace {
-
-// Asks the processor for the memory of an object.
-template <typename T>
-void Prefetch(const T& object) {
-  constexpr size_t kLine = 64;
-  for (size_t byte = 0; byte < sizeof(T); byte += kLine) {
-    __builtin_prefetch(reinterpret_cast<const char*>(&object) + byte, 1);
-  }
-}
-
-}  // namespace
 
 const v1::SequenceRef& SequenceOf(const v1::AppendEntry& entry) {
   switch (entry.entry_case()) {
@@ -32,22 +20,12 @@ const v1::SequenceRef& SequenceOf(const v1::AppendEntry& entry) {
 }
 
 void SequencesAhead::Prepare(Run& run, const v1::AppendBatch& batch, int next) {
-  if (begin_ == end_) {
-    std::array<SequenceNameView, kFound> names;
-    begin_ = 0;
-    end_ = std::min(static_cast<size_t>(batch.entries_size() - next), kFound);
-    for (size_t i = 0; i < end_; ++i) names[i] = NameIn(batch.entries(next + static_cast<int>(i)));
-    run.FindToAppend(std::span(names).first(end_), std::span(found_).first(end_));
-    for (size_t i = 0; i < end_; ++i) {
-      if (found_[i] != nullptr) Prefetch(*found_[i]);
-    }
-    for (size_t i = 0; i < kPrefetched; ++i) PrefetchEnd(i);
-  }
-  PrefetchEnd(begin_ + kPrefetched);
-}
-
-void SequencesAhead::PrefetchEnd(size_t index) const {
-  if (index < end_ && found_[index] != nullptr) found_[index]->PrefetchEnd();
+  if (begin_ < end_) return;
+  std::array<SequenceNameView, kFound> names;
+  begin_ = 0;
+  end_ = std::min(static_cast<size_t>(batch.entries_size() - next), kFound);
+  for (size_t i = 0; i < end_; ++i) names[i] = NameIn(batch.entries(next + static_cast<int>(i)));
+  run.FindToAppend(std::span(names).first(end_), std::span(found_).first(end_));
 }
 
 void SequencesAhead::Advance() {

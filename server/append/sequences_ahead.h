@@ -18,13 +18,13 @@ inline SequenceNameView NameIn(const v1::AppendEntry& entry) {
   return {sequence.id(), sequence.attempt()};
 }
 
-// A run is locked once for many sequences, and their memory is not waited for in turn. What is held
-// in here can be neither evicted nor forgotten. Used by one thread at a time.
+// A run is locked once for many sequences. What is held in here can be neither evicted nor
+// forgotten. Used by one thread at a time.
 class SequencesAhead {
  public:
   // Of the next entry, if there is one: null if it is not known.
   const std::shared_ptr<Sequence>& next() const { return begin_ < end_ ? found_[begin_] : none_; }
-  // Prefetches the memory of the entries of `batch` from index `next` on.
+  // Finds the sequences of the entries of `batch` from index `next` on.
   void Prepare(Run& run, const v1::AppendBatch& batch, int next);
   // Goes on to the entry after the next.
   void Advance();
@@ -32,10 +32,6 @@ class SequencesAhead {
 
  private:
   static constexpr size_t kFound = 32;
-  // So many entries before its turn, the memory of a sequence's end is asked for.
-  static constexpr size_t kPrefetched = 4;
-
-  void PrefetchEnd(size_t index) const;
 
   std::shared_ptr<Sequence> none_;
   std::array<std::shared_ptr<Sequence>, kFound> found_;  // [begin_, end_) from the next entry on

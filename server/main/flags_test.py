@@ -82,7 +82,7 @@ class FlagsTest(unittest.TestCase):
             ([], "--max_run=1", "max_run"),
             ([], "max_runs=1", "max_runs=1"),
             ([], "--cache_bytes=1GiB", "cache_bytes"),
-            ([], "--max_top_k=600", "--max_top_k=600 is above 512"),
+            ([], "--max_top_k=600", "--max_top_k=600 is above 254"),
             (["--flagfile=/nowhere"], "", "/nowhere"),
             (["--nothing=1"], "", "nothing"),
             (["start"], "", "'start' is no flag"),

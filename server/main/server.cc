@@ -70,12 +70,10 @@ void KeepGrpc() { [[maybe_unused]] static const bool kept = (grpc_init(), true);
 
 }  // namespace
 
-Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
-               std::unique_ptr<SequenceStore> store, std::unique_ptr<HttpPort> http,
-               std::unique_ptr<Authenticator> authenticator)
-    : arena_(std::move(arena)),
-      store_(std::move(store)),
-      registry_(options.cache_bytes, *arena_, options.limits, SteadyNow),
+Server::Server(const ServerOptions& options, std::unique_ptr<SequenceStore> store,
+               std::unique_ptr<HttpPort> http, std::unique_ptr<Authenticator> authenticator)
+    : store_(std::move(store)),
+      registry_(options.cache_bytes, options.limits, SteadyNow),
       stored_cache_(store_ == nullptr
                         ? nullptr
                         : std::make_unique<StoredCache>(*store_, registry_, absl::Now)),
@@ -120,14 +118,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOnce(const ServerOptions& o
   absl::StatusOr<std::unique_ptr<SequenceStore>> store = OpenStore(options.store);
   if (!store.ok()) return store.status();
   const absl::Duration opening = SteadyNow() - begin;
-  absl::StatusOr<std::unique_ptr<Arena>> arena = Arena::Map(options.cache_bytes);
-  if (!arena.ok()) {
-    return absl::Status(arena.status().code(),
-                        absl::StrCat("cache_bytes: ", arena.status().message()));
-  }
-  (*arena)->Populate();
-  std::unique_ptr<Server> server(new Server(options, *std::move(arena), *std::move(store),
-                                            std::move(http), *std::move(authenticator)));
+  std::unique_ptr<Server> server(
+      new Server(options, *std::move(store), std::move(http), *std::move(authenticator)));
   if (absl::Status status = server->Recover(options.store, opening); !status.ok()) return status;
   if (absl::Status status = server->Listen(options); !status.ok()) return status;
   server->StartServing();

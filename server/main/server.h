@@ -21,7 +21,6 @@
 #include "server/cache/run_registry.h"
 #include "server/main/own_port.h"
 #include "server/main/server_options.h"
-#include "server/memory/arena.h"
 #include "server/metrics/http_port.h"
 #include "server/metrics/metric_families.h"
 #include "server/rpc/open_streams.h"
@@ -43,8 +42,7 @@ namespace sis {
 
 class Server {
  public:
-  // Serves when it returns, with all memory for records in hand. Unavailable if an address can't
-  // be listened on, ResourceExhausted if the memory is not to be had, InvalidArgument of
+  // Serves when it returns. Unavailable if an address can't be listened on, InvalidArgument of
   // CheckSecurity and for files of `security` that are none.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
 
@@ -61,7 +59,7 @@ class Server {
   std::string admin_address() const { return http_ == nullptr ? "" : http_->address(); }
   std::string_view backend_name() const { return backend_.backend->name(); }
   const std::string& backend_reason() const { return backend_.reason; }
-  // What the device keeps of recorded rows, for people; empty without a device.
+  // What the device keeps of blocks, for people; empty without a device.
   const std::string& device_cache() const { return backend_.device_cache; }
 
   // Reports not serving, takes no new connections and calls, and returns when those in flight have
@@ -70,9 +68,8 @@ class Server {
 
  private:
   // `store` is null if nothing is to outlive the memory, `http` if there is no HTTP port.
-  Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
-         std::unique_ptr<SequenceStore> store, std::unique_ptr<HttpPort> http,
-         std::unique_ptr<Authenticator> authenticator);
+  Server(const ServerOptions& options, std::unique_ptr<SequenceStore> store,
+         std::unique_ptr<HttpPort> http, std::unique_ptr<Authenticator> authenticator);
   // DataLoss if the store can't be read for damage.
   static absl::StatusOr<std::unique_ptr<Server>> StartOnce(const ServerOptions& options);
   // `store` is what OpenStore was given, `opening` how long it took.
@@ -108,7 +105,6 @@ class Server {
   prometheus::Registry counted_;
   RpcMetrics rpc_metrics_{counted_};
   StoreMetrics store_metrics_{counted_};
-  const std::unique_ptr<Arena> arena_;
   const std::unique_ptr<SequenceStore> store_;  // or null
   RunRegistry registry_;
   const std::unique_ptr<StoredCache> stored_cache_;  // null without a store

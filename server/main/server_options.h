@@ -23,8 +23,8 @@ struct ServerOptions {
   int64_t max_message_bytes = int64_t{64} << 20;
   int evaluate_threads = 2;
   BackendKind backend = BackendKind::kAuto;
-  // Of the device that evaluates, for copies of rows; not given: a quarter of what is free, at most
-  // cache_bytes.
+  // Of the device that evaluates, for copies of blocks; not given: a quarter of what is free, at
+  // most cache_bytes.
   std::optional<int64_t> device_cache_bytes;
   // As OpenStore takes it.
   std::string store = "memory";

@@ -26,11 +26,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "kernels/backend_choice.h"
+#include "kernels/block/block.h"
 #include "proto/version.h"
 #include "server/main/check_options.h"
 #include "server/main/probe.h"
 #include "server/main/server.h"
-#include "server/memory/arena.h"
 #include "server/security/roles.h"
 
 ABSL_FLAG(bool, check, false,
@@ -51,7 +51,7 @@ ABSL_FLAG(std::string, listen, sis::ServerOptions().listen,
 ABSL_FLAG(std::string, admin, sis::ServerOptions().admin,
           "HTTP address of /metrics, /livez and /readyz, host:port; empty for none");
 ABSL_FLAG(int64_t, cache_bytes, sis::ServerOptions().cache_bytes,
-          "most bytes of recorded sequences in memory, taken at start");
+          "maximum memory of recorded sequences, in bytes");
 ABSL_FLAG(int64_t, max_message_bytes, sis::ServerOptions().max_message_bytes,
           "largest gRPC message");
 ABSL_FLAG(int, evaluate_threads, static_cast<int>(std::thread::hardware_concurrency()),
@@ -60,7 +60,7 @@ ABSL_FLAG(std::string, backend, "auto",
           "what evaluates: auto, cpu or cuda; without a usable CUDA device all mean cpu");
 ABSL_FLAG(
     int64_t, device_cache_bytes, -1,
-    "with CUDA, bytes on the device for copies of recorded rows, taken at start; 0 for none, -1 "
+    "with CUDA, bytes on the device for copies of recorded blocks, taken at start; 0 for none, -1 "
     "for a quarter of what is free, at most --cache_bytes");
 ABSL_FLAG(std::string, store, sis::ServerOptions().store,
           "store of sequences beyond this process: memory (nothing), or rocksdb:DIR[?sync=1] "
@@ -70,9 +70,7 @@ ABSL_FLAG(absl::Duration, shutdown_grace, absl::Seconds(10),
 ABSL_FLAG(absl::Duration, default_deadline, sis::ServerOptions().default_deadline,
           "how long an answer may take where the client sets no deadline; then the call is "
           "DEADLINE_EXCEEDED; inf: for ever");
-ABSL_FLAG(
-    int, max_top_k, sis::Limits().max_top_k,
-    "largest K of a run, at most 512; while a page of a sequence fills, it takes 512 K bytes");
+ABSL_FLAG(int, max_top_k, sis::Limits().max_top_k, "largest K of a run, at most 254");
 ABSL_FLAG(int64_t, max_positions, sis::Limits().max_positions, "longest sequence");
 ABSL_FLAG(int64_t, max_evaluate_positions, sis::Limits().max_evaluate_positions,
           "most positions in one Evaluate or FetchTopK");
@@ -136,8 +134,8 @@ bool ParentIsGone() {
   return parent != 0 && getppid() != parent;
 }
 
-// A few chunks of the arena for each of two sizes of blocks.
-constexpr int64_t kLeastCacheBytes = 16 * int64_t{Arena::kSlabBytes};
+// Sixteen blocks.
+constexpr int64_t kLeastCacheBytes = 16 * int64_t{kMaxBlockBytes};
 constexpr int kMostThreads = 4096;
 
 std::string Text(int64_t number) { return absl::StrCat(number); }
@@ -184,7 +182,7 @@ std::string FlagProblem(absl::string_view flag) {
     if (value < least) problem = absl::StrCat(" is below ", Text(least));
     if (value > most) problem = absl::StrCat(" is above ", Text(most));
   };
-  is_in(FLAGS_max_top_k, 1, kMaxTopK);
+  is_in(FLAGS_max_top_k, 1, kMaxBlockSlots);
   is_in(FLAGS_max_positions, 1, INT32_MAX);
   is_in(FLAGS_cache_bytes, kLeastCacheBytes, INT64_MAX);
   is_in(FLAGS_device_cache_bytes, -1, INT64_MAX);

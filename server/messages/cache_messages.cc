@@ -15,10 +15,9 @@ static_assert(static_cast<int>(MissingReason::kInvalidLogProb) == v1::INVALID_LO
 static_assert(kMissingReasons.size() + 1 == v1::MissingReason_ARRAYSIZE);
 
 // The API has the encodings behind a 0 that stands for the default.
-static_assert(static_cast<int>(LogProbEncoding::kFloat32) == 0);
-static_assert(v1::FLOAT32 + static_cast<int>(LogProbEncoding::kFloat16) == v1::FLOAT16);
-static_assert(v1::FLOAT32 + static_cast<int>(LogProbEncoding::kFixed12) == v1::FIXED12);
-static_assert(v1::LogProbEncoding_ARRAYSIZE == v1::FIXED12 + 1);
+static_assert(static_cast<int>(BlockEncoding::kFloat32) == 0);
+static_assert(v1::FLOAT32 + static_cast<int>(BlockEncoding::kFixed16) == v1::FIXED16);
+static_assert(v1::LogProbEncoding_ARRAYSIZE == v1::FIXED16 + 1);
 
 v1::MissingReason ToMessage(MissingReason reason) { return static_cast<v1::MissingReason>(reason); }
 
@@ -41,7 +40,7 @@ absl::StatusOr<RunConfig> FromMessage(const v1::RunConfig& message) {
         absl::StrCat("config.log_prob_encoding ", encoding, " is not an encoding"));
   }
   if (encoding != v1::LOG_PROB_ENCODING_UNSPECIFIED) {
-    config.log_prob_encoding = static_cast<LogProbEncoding>(encoding - v1::FLOAT32);
+    config.log_prob_encoding = static_cast<BlockEncoding>(encoding - v1::FLOAT32);
   }
   return config;
 }

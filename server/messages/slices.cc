@@ -176,9 +176,9 @@ void AddMissingRanges(size_t slice, const std::vector<Missing>& missing,
 
 std::optional<MissingReason> ReasonMissing(const Sequence::Reader::Piece& piece,
                                            uint64_t oldest_fresh_version) {
-  if (piece.page == nullptr) return piece.reason;
-  if (piece.page->corrupt()) return MissingReason::kCorrupt;
-  if (piece.version < oldest_fresh_version) return MissingReason::kStale;
+  if (piece.block == nullptr) return piece.reason;
+  if (piece.block->corrupt()) return MissingReason::kCorrupt;
+  if (piece.block->policy_version() < oldest_fresh_version) return MissingReason::kStale;
   return std::nullopt;
 }
 

@@ -4,20 +4,20 @@ namespace sis {
 
 MetricFamilies DeviceCacheMetrics(const Backend& backend) {
   using enum prometheus::MetricType;
-  const ResidentRowsStats stats = backend.resident_rows();
+  const ResidentBlocksStats stats = backend.resident_blocks();
   const auto read = [](const char* result, int64_t count) {
     return Metric(Counter, count, {{"result", result}});
   };
   return {
-      Family("sis_device_cache_budget_bytes", "Bytes on the device for copies of recorded rows.",
-             Gauge, stats.capacity_bytes),
-      Family("sis_device_cache_bytes", "Bytes on the device that hold copies of recorded rows.",
-             Gauge, stats.used_bytes),
+      Family("sis_device_cache_budget_bytes", "Bytes on the device for copies of blocks.", Gauge,
+             stats.capacity_bytes),
+      Family("sis_device_cache_bytes", "Bytes on the device that hold copies of blocks.", Gauge,
+             stats.used_bytes),
       {"sis_device_cache_reads_total",
-       "Stretches of packed pages that the device evaluated, by where it read their rows.",
+       "Ranges of blocks that the device evaluated, by where it read them.",
        Counter,
        {read("hit", stats.hits), read("copied", stats.copies), read("passed", stats.passes)}},
-      Family("sis_device_cache_evictions_total", "Copies of pages' rows that made room for others.",
+      Family("sis_device_cache_evictions_total", "Copies of blocks that made room for others.",
              Counter, stats.evictions),
   };
 }

@@ -14,7 +14,7 @@ class WithStats final : public Backend {
                 std::span<const Stretch> segments) const override {
     ScalarBackend().Evaluate(parameters, segments);
   }
-  ResidentRowsStats resident_rows() const override {
+  ResidentBlocksStats resident_blocks() const override {
     return {.capacity_bytes = 7340032,
             .used_bytes = 4096,
             .hits = 11,

@@ -18,7 +18,7 @@ using MetricFamilies = std::vector<prometheus::MetricFamily>;
 // The cache and its runs.
 MetricFamilies CacheMetrics(const RunRegistry& registry);
 
-// What a device holds of recorded rows.
+// What a device holds of blocks.
 MetricFamilies DeviceCacheMetrics(const Backend& backend);
 
 // The process itself, under the names that Prometheus's client libraries use. Families that can't

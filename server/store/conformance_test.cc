@@ -77,11 +77,11 @@ TEST_F(ConformanceTest, WhatWasAddedIsReadBackBitByBit) {
   for (const std::string& id : ids) {
     std::vector<LogEntry>& entries = added[id];
     for (uint32_t n = 0; n < 200; ++n) {
-      const size_t size = n == 150 && id == "a" ? kMaxRowBytes : random() % 300;
+      const size_t size = n == 150 && id == "a" ? kMaxPayloadBytes : random() % 300;
       entries.push_back(Block(n * 10, RandomBytes(random, size)));
     }
     entries.push_back({LogEntry::Kind::kSeal, 1600});
-    entries.push_back({LogEntry::Kind::kSeal, 1600, 0, "annotated"});
+    entries.push_back({LogEntry::Kind::kSeal, 1600, "annotated"});
     // One by one, and many at a time.
     ASSERT_TRUE(AppendOne(*store_, Sequence(id), 0, entries[0]).ok());
     const absl::Status status = store_->Append(Sequence(id), 1, std::span(entries).subspan(1));
@@ -124,7 +124,7 @@ TEST_F(ConformanceTest, AnEntryThatIsWrittenAgainIsThereOnce) {
 
 TEST_F(ConformanceTest, AllEntriesAreWrittenOrNone) {
   const std::vector<LogEntry> entries = {Block(0, "rows"),
-                                         Block(1, std::string(kMaxRowBytes + 1, 'x'))};
+                                         Block(1, std::string(kMaxPayloadBytes + 1, 'x'))};
   EXPECT_TRUE(absl::IsInvalidArgument(store_->Append(Sequence("a"), 0, entries)));
   EXPECT_TRUE(absl::IsNotFound(store_->Read(Sequence("a")).status()));
 }

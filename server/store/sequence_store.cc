@@ -55,10 +55,10 @@ absl::Status SequenceStore::Append(const SequenceIdentity& sequence, uint32_t fi
     std::vector<Item> items;
     int64_t bytes = 0;
     for (const LogEntry& entry : entries) {
-      if (entry.payload.size() > kMaxRowBytes) {
+      if (entry.payload.size() > kMaxPayloadBytes) {
         return absl::InvalidArgumentError(absl::StrCat(ToString(sequence), ": an entry of ",
                                                        entry.payload.size(), " bytes; at most ",
-                                                       kMaxRowBytes, " are allowed"));
+                                                       kMaxPayloadBytes, " are allowed"));
       }
       const uint32_t number = first + static_cast<uint32_t>(items.size());
       items.push_back(MakeItem(EntryKey(prefix, number), expires, EncodeEntry(entry)));

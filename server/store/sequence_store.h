@@ -47,7 +47,7 @@ class SequenceStore {
 
   // Writes entries `first`, `first` + 1, ... of the sequence's log, all or none, over any that have
   // the same numbers. FailedPrecondition if the sequence was dropped, InvalidArgument if a payload
-  // is longer than kMaxRowBytes.
+  // is longer than kMaxPayloadBytes.
   absl::Status Append(const SequenceIdentity& sequence, uint32_t first,
                       std::span<const LogEntry> entries,
                       absl::Time expires = absl::InfiniteFuture());

@@ -137,9 +137,9 @@ bool StoredCache::MakeRoom(Run& run, int64_t bytes) {
 
 absl::Status StoredCache::Apply(Run& run, Sequence& sequence, const LogEntry& entry) {
   int64_t bytes_short = 0;
-  absl::Status status = Replay(entry, sequence, bytes_short);
+  absl::Status status = Replay(entry, run.config(), sequence, bytes_short);
   while (absl::IsResourceExhausted(status) && MakeRoom(run, bytes_short)) {
-    status = Replay(entry, sequence, bytes_short);
+    status = Replay(entry, run.config(), sequence, bytes_short);
   }
   return status;
 }
@@ -204,7 +204,7 @@ absl::Status StoredCache::Shorten(const Run& run, const SequenceName& name, Sequ
                                   SequenceLog& log) {
   if (log.bytes <= kShortLog + kMostTimes * run.BytesOf(name)) return absl::OkStatus();
   const absl::Status written = WriteWholeForm(run, name, sequence, log);
-  // Memory has a damaged page; the log doesn't.
+  // Memory has a damaged block; the log doesn't.
   return absl::IsDataLoss(written) ? absl::OkStatus() : written;
 }
 

@@ -234,23 +234,18 @@ absl::Time ItemExpires(std::string_view item) {
 
 std::string EncodeEntry(const LogEntry& entry) {
   std::string bytes;
-  bytes.reserve(13 + entry.payload.size());
+  bytes.reserve(5 + entry.payload.size());
   AddLittle(bytes, static_cast<uint8_t>(entry.kind));
   AddLittle(bytes, entry.position);
-  AddLittle(bytes, entry.policy_version);
   return bytes.append(entry.payload);
 }
 
 absl::StatusOr<LogEntry> ParseEntry(std::string_view payload) {
   Reader in(payload);
   const uint8_t kind = in.Little<uint8_t>();
-  LogEntry entry{.kind = static_cast<LogEntry::Kind>(kind),
-                 .position = in.Little<uint32_t>(),
-                 .policy_version = in.Little<uint64_t>()};
+  LogEntry entry{.kind = static_cast<LogEntry::Kind>(kind), .position = in.Little<uint32_t>()};
   entry.payload = std::string(in.Rest());
-  const bool block = entry.kind == LogEntry::Kind::kBlock;
-  if (!in.ok() || kind < 1 || kind > 3 || entry.payload.size() > kMaxRowBytes ||
-      (!block && entry.policy_version != 0)) {
+  if (!in.ok() || kind < 1 || kind > 3 || entry.payload.size() > kMaxPayloadBytes) {
     return Corrupt("no log entry: a payload", payload);
   }
   return entry;

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "kernels/block/block.h"
 
 namespace sis {
 
@@ -39,17 +40,14 @@ struct LogEntry {
   Kind kind = Kind::kBlock;
   // Of a block or gap the first position, of a seal its length.
   uint32_t position = 0;
-  // Of a block, else 0.
-  uint64_t policy_version = 0;
-  // Of a block its page; of a gap its length and reason; of a seal its annotation, a serialised
-  // v1::Annotation, or nothing. The store doesn't look into them. At most kMaxRowBytes.
+  // A block's bytes; of a gap its length and reason; of a seal its annotation, a serialised
+  // v1::Annotation, or nothing. The store doesn't look into them. At most kMaxPayloadBytes.
   std::string payload = {};
 
   friend bool operator==(const LogEntry&, const LogEntry&) = default;
 };
 
-// Callers split longer blocks between entries.
-inline constexpr size_t kMaxRowBytes = size_t{512} << 10;
+inline constexpr size_t kMaxPayloadBytes = kMaxBlockBytes;
 
 struct StoredSequence {
   // Replaces the entries before first_entry; absent if they are all in the log.

@@ -97,7 +97,7 @@ TEST(RocksDbStoreTest, WhatIsRemovedOfARunIsGoneAndNothingElse) {
   for (uint32_t n = 0; n < kEntries; ++n) {
     for (uint64_t incarnation = 1; incarnation <= 4; ++incarnation) {
       for (const std::string id : {"a", "b"}) {
-        const std::string rows(kMaxRowBytes, static_cast<char>(n));
+        const std::string rows(kMaxPayloadBytes, static_cast<char>(n));
         ASSERT_TRUE(AppendOne(*store, {"run", incarnation, id, 0}, n, Block(n, rows)).ok());
       }
     }

@@ -14,7 +14,7 @@ inline constexpr uint8_t kReleased = 5;
 inline SequenceIdentity Sequence(std::string id) { return {"run", 3, std::move(id), 1}; }
 
 inline LogEntry Block(uint32_t position, std::string rows) {
-  return {LogEntry::Kind::kBlock, position, 7, std::move(rows)};
+  return {LogEntry::Kind::kBlock, position, std::move(rows)};
 }
 
 inline absl::Status AppendOne(SequenceStore& store, const SequenceIdentity& sequence,
