@@ -7,6 +7,7 @@
 #include "server/messages/arrays.h"
 
 namespace sis {
+
 absl::StatusOr<CurrentArrays> CurrentArrays::Parse(const v1::EvaluateRequest& request, size_t count,
                                                    const RunConfig& config) {
   CurrentArrays current;
@@ -33,58 +34,52 @@ absl::StatusOr<CurrentArrays> CurrentArrays::Parse(const v1::EvaluateRequest& re
   return current;
 }
 
-CurrentView CurrentArrays::Read(size_t first, size_t count) const {
+size_t CurrentArrays::values_per_position() const {
+  if (reduced()) return 3;
+  return counts_.empty() ? 1 + slots_ : 2 + all_values_ / counts_.size();
+}
+
+absl::StatusOr<CurrentView> CurrentArrays::Read(const BlockRange& behavior, size_t first,
+                                                uint32_t first_position,
+                                                std::span<float> compacted) const {
+  const size_t count = behavior.size();
   CurrentView view{.sampled_log_probs = sampled_log_probs_.subspan(first, count),
                    .log_probs = {},
                    .log_envelopes = {},
                    .covered_masses = {}};
-  if (!log_envelopes_.empty()) {
+  if (reduced()) {
     view.log_envelopes = log_envelopes_.subspan(first, count);
     view.covered_masses = covered_masses_.subspan(first, count);
-  } else if (ragged()) {
-    view.counts = Counts(first, count);
-    const size_t values = std::accumulate(view.counts.begin(), view.counts.end(), size_t{0});
-    view.log_probs = log_probs_.subspan(RaggedBegin(first), values);
+  } else if (padded()) {
+    auto end = compacted.begin();
+    for (size_t i = 0; i < count; ++i) {
+      end = std::copy_n(log_probs_.begin() + (first + i) * slots_, behavior.counts[i], end);
+    }
+    view.log_probs = {compacted.begin(), end};
   } else {
-    view.log_probs = log_probs_.subspan(first * slots_, count * slots_);
+    const auto counts = counts_.subspan(first, count);
+    const auto wrong = std::ranges::mismatch(counts, behavior.counts);
+    if (wrong.in1 != counts.end()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "gathered.top_k_counts: position ", first_position + (wrong.in1 - counts.begin()), ": ",
+          *wrong.in1, ", but the record has ", *wrong.in2, " slots"));
+    }
+    view.log_probs = log_probs_.subspan(Begin(first), behavior.used_slots);
   }
   return view;
 }
 
-size_t CurrentArrays::RaggedBegin(size_t position) const {
+size_t CurrentArrays::Begin(size_t position) const {
   const size_t known = position / kPositionsPerBegin;
-  const auto between = Counts(known * kPositionsPerBegin, position - known * kPositionsPerBegin);
+  const auto between = counts_.subspan(known * kPositionsPerBegin, position % kPositionsPerBegin);
   return std::accumulate(between.begin(), between.end(), size_t{begins_[known]});
-}
-
-CurrentView CurrentArrays::Part(const CurrentView& view, size_t read_first, size_t first,
-                                size_t count) const {
-  const auto part = [&](auto array, size_t width) {
-    return array.empty() ? array : array.subspan((first - read_first) * width, count * width);
-  };
-  CurrentView some{.sampled_log_probs = part(view.sampled_log_probs, 1),
-                   .log_probs = {},
-                   .log_envelopes = part(view.log_envelopes, 1),
-                   .covered_masses = part(view.covered_masses, 1),
-                   .counts = part(view.counts, 1)};
-  if (ragged()) {
-    const size_t values = std::accumulate(some.counts.begin(), some.counts.end(), size_t{0});
-    some.log_probs = view.log_probs.subspan(RaggedBegin(first) - RaggedBegin(read_first), values);
-  } else {
-    some.log_probs = part(view.log_probs, slots_);
-  }
-  return some;
-}
-
-size_t CurrentArrays::values_per_position() const {
-  return ragged() ? 1 + all_values_ / counts_.size() : slots_;
 }
 
 absl::Status CurrentArrays::ParseGathered(const v1::Gathered& gathered, size_t count) {
   absl::Status status = ParseCounts(gathered, count);
   if (!status.ok()) return status;
   status = ViewArray("gathered.log_probs", gathered.log_probs(),
-                     ragged() ? all_values_ : count * slots_, log_probs_);
+                     counts_.empty() ? count * slots_ : all_values_, log_probs_);
   status.Update(ViewArray("gathered.sampled_log_probs", gathered.sampled_log_probs(), count,
                           sampled_log_probs_));
   return status;

@@ -21,33 +21,33 @@ class CurrentArrays {
   static absl::StatusOr<CurrentArrays> Parse(const v1::EvaluateRequest& request, size_t count,
                                              const RunConfig& config);
 
-  // How much there is to read of a position.
+  // Values to read per position, on average, rounded up.
   size_t values_per_position() const;
-
-  // The positions [first, first + count) of the request.
-  CurrentView Read(size_t first, size_t count) const;
-  // The positions [first, first + count) of the request, of a view that was read from `read_first`
-  // on.
-  CurrentView Part(const CurrentView& view, size_t read_first, size_t first, size_t count) const;
-  // If the form is ragged, how many slots each of these positions has; else empty.
-  bool ragged() const { return !counts_.empty(); }
-  std::span<const uint16_t> Counts(size_t first, size_t count) const {
-    return ragged() ? counts_.subspan(first, count) : std::span<const uint16_t>();
-  }
-  // The sampled tokens' log-probs of all positions.
+  // The sampled tokens' log-probs at all positions.
   std::span<const float> sampled_log_probs() const { return sampled_log_probs_; }
+
+  // Returns the values at positions [first, first + behavior.size()) of the request, beside their
+  // records, which begin at `first_position` of their sequence. Returns FailedPrecondition unless
+  // the counts, if they were sent, are those of the records. Padded log-probs are copied to
+  // `compacted`, which must have space for them and outlive the view.
+  absl::StatusOr<CurrentView> Read(const BlockRange& behavior, size_t first,
+                                   uint32_t first_position, std::span<float> compacted) const;
+  // Elements of `compacted` per position.
+  size_t compacted_per_position() const { return padded() ? slots_ : 0; }
 
  private:
   absl::Status ParseGathered(const v1::Gathered& gathered, size_t count);
   absl::Status ParseCounts(const v1::Gathered& gathered, size_t count);
-  // How many values the positions before have. The position must be there.
-  size_t RaggedBegin(size_t position) const;
+  bool reduced() const { return !log_envelopes_.empty(); }
+  bool padded() const { return !reduced() && counts_.empty(); }
+  // Values of the positions before. The position must be there.
+  size_t Begin(size_t position) const;
 
   size_t slots_ = 0;
   std::span<const float> sampled_log_probs_;
   std::span<const float> log_probs_;
-  // If it is ragged, how many values each position has; and how many come before every so many
-  // positions, and in all.
+  // If they were sent, the number of values of each position, of all before each multiple of
+  // kPositionsPerBegin, and of all.
   static constexpr size_t kPositionsPerBegin = 64;
   std::span<const uint16_t> counts_;
   std::vector<uint64_t> begins_;

@@ -42,8 +42,7 @@ absl::Status ParseParameters(const v1::EvaluateRequest& request, int slots, Eval
     }
     prefix_curve.push_back(static_cast<int>(k));
   }
-  input.parameters = {.slots = slots,
-                      .top_k = top_k,
+  input.parameters = {.top_k = top_k,
                       .draw = request.draw(),
                       .total_variation = request.total_variation(),
                       .prefix_curve = prefix_curve};

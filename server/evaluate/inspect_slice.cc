@@ -1,11 +1,13 @@
 // What an evaluation found at single positions, for a closer look: its values are kept when it has
 // them, and what is recorded is added when nobody waits any more.
 #include <algorithm>
-#include <limits>
+#include <cstddef>
 #include <memory>
 #include <variant>
 #include <vector>
 
+#include "kernels/block/pack.h"
+#include "kernels/block/read.h"
 #include "server/evaluate/slice_evaluator.h"
 
 namespace sis {
@@ -48,19 +50,19 @@ void RecordsOfSlice::AddPiece(const Sequence::Reader::Piece& piece,
     return std::span(array).subspan(first * width, piece.count * width);
   };
   if (ReasonMissing(piece, oldest_fresh_version).has_value()) return;
-  std::vector<uint16_t> ranks(piece.count);
-  piece.page->Read(piece.index, {.sampled_ids = part(positions.sampled_ids, 1),
-                                 .sampled_log_probs = part(positions.sampled_log_probs, 1),
-                                 .ids = part(positions.top_k_ids, positions.slots),
-                                 .log_probs = part(positions.top_k_log_probs, positions.slots),
-                                 .ranks = ranks});
-  const std::span<float> log_probs = part(positions.top_k_log_probs, positions.slots);
-  const std::span<float> current = part(positions.current_log_probs, positions.slots);
-  for (size_t i = 0; i < log_probs.size(); ++i) {
-    if (log_probs[i] == kMinusInfinity) current[i] = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<std::byte> bytes =
+      SliceBlock(piece.block->view(), piece.index, piece.count);
+  const absl::StatusOr<BlockView> block = OpenBlock(bytes, /*checksums=*/false);
+  if (!block.ok()) return;  // only if it became corrupt unseen
+  ReadBlockIdRows(*block, positions.slots, part(positions.top_k_ids, positions.slots));
+  ReadBlockLogProbRows(*block, positions.slots, part(positions.top_k_log_probs, positions.slots));
+  const std::span<int32_t> sampled_ids = part(positions.sampled_ids, 1);
+  for (uint32_t i = 0; i < piece.count; ++i) {
+    sampled_ids[i] = BlockId(block->sampled_ids, i, block->header.id_bytes);
   }
+  std::copy_n(block->sampled_log_probs, piece.count, part(positions.sampled_log_probs, 1).begin());
   std::ranges::fill(part(positions.staleness, 1),
-                    static_cast<int64_t>(policy_version - piece.version));
+                    static_cast<int64_t>(policy_version - piece.block->policy_version()));
 }
 
 }  // namespace
@@ -119,14 +121,12 @@ void SliceEvaluator::KeepStretch(const Stretch& stretch, size_t row,
   }
   const CurrentView& current = stretch.current;
   if (current.reduced()) return;
-  const size_t slots = positions.slots;
-  float* to = positions.current_log_probs.data() + row * slots;
-  if (!current.log_probs.empty() && current.counts.empty()) {
-    std::ranges::copy(current.log_probs.first(count * slots), to);
-    return;
+  const float* from = current.log_probs.data();
+  for (size_t i = 0; i < count; ++i) {
+    const size_t used = stretch.behavior.counts[i];
+    std::copy_n(from, used, positions.current_log_probs.data() + (row + i) * positions.slots);
+    from += used;
   }
-  const CurrentReader reader(current, slots);
-  for (size_t i = 0; i < count * slots; ++i) to[i] = reader.At(i / slots, i % slots);
 }
 
 }  // namespace sis

@@ -122,8 +122,8 @@ void PartStatistics::AddScored(const DecidedPart& part, const DecidedPositions& 
     scored.log_ratios.push_back(positions.log_ratios[i]);
     scored.advantages.push_back(positions.advantage(i));
     if (!input_.decoupled()) continue;
-    scored.policy_log_ratios.push_back(
-        Flush(input_.decoupled_log_probs[part.offset + i] - part.current_sampled_log_probs[i]));
+    scored.policy_log_ratios.push_back(Flush(input_.decoupled_log_probs[part.offset + i] -
+                                             input_.current.sampled_log_probs()[part.offset + i]));
   }
 }
 
@@ -185,6 +185,8 @@ void PartStatistics::AddAlgorithm(const Algorithm& algorithm, const DecidedPart&
     std::ranges::copy(stretch.behavior.sampled_log_probs,
                       reference.begin() + (stretch.first_position - part.first_position));
   }
+  const std::span<const float> sampled =
+      input_.current.sampled_log_probs().subspan(part.offset, count);
   // Where there are no advantages, the coefficient doesn't depend on them.
   const std::span<float> coefficients = Room(observed_ratios_, count);
   const SequenceStretch whole{.sequence_key = 0,
@@ -193,7 +195,7 @@ void PartStatistics::AddAlgorithm(const Algorithm& algorithm, const DecidedPart&
   AlgorithmInput batch{.parts = {&whole, 1},
                        .states = states,
                        .log_ratios = positions.log_ratios,
-                       .current_log_probs = part.current_sampled_log_probs,
+                       .current_log_probs = sampled,
                        .reference_log_probs = reference,
                        .total_variations = part.output.total_variations,
                        .log_importance_ratios = positions.log_ratios,
@@ -205,14 +207,14 @@ void PartStatistics::AddAlgorithm(const Algorithm& algorithm, const DecidedPart&
     const std::span<float> importance_log_ratios = Room(importance_log_ratios_, count);
     for (size_t i = 0; i < count; ++i) {
       if (!positions.scored(i)) continue;
-      log_ratios[i] = Flush(current[i] - part.current_sampled_log_probs[i]);
+      log_ratios[i] = Flush(current[i] - sampled[i]);
       importance_log_ratios[i] = Flush(current[i] - reference[i]);
     }
     batch.log_importance_ratios = importance_log_ratios;
     batch.log_ratios = log_ratios;
     batch.log_corrections = positions.log_ratios;
     batch.current_log_probs = current;
-    batch.reference_log_probs = part.current_sampled_log_probs;
+    batch.reference_log_probs = sampled;
   }
   ApplyAlgorithm(algorithm, batch, {.coefficients = coefficients});
   sums += SumsOf(positions, coefficients);

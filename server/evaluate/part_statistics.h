@@ -49,7 +49,6 @@ class PartStatistics {
     std::span<const size_t> staleness;
     // What the stretches added up to.
     const Sums& sums;
-    std::span<const float> current_sampled_log_probs;  // [n]
     const PositionOutput& output;
   };
   // Adds it.

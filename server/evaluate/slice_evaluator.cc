@@ -1,7 +1,6 @@
 #include "server/evaluate/slice_evaluator.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -12,16 +11,6 @@
 
 namespace sis {
 namespace {
-
-// Ragged log-probs in rows [n, slots].
-CurrentView InRows(const CurrentView& ragged, size_t slots, std::span<float> rows) {
-  const CurrentReader reader(ragged, slots);
-  for (size_t i = 0; i < rows.size(); ++i) rows[i] = reader.At(i / slots, i % slots);
-  CurrentView view = ragged;
-  view.log_probs = rows;
-  view.counts = {};
-  return view;
-}
 
 void AddMasked(const PositionOutput& output, size_t count, Sums& sums) {
   std::ranges::fill(output.view.decisions, Decision::kMasked);
@@ -39,32 +28,6 @@ absl::Status NotALogProb(absl::string_view field, uint32_t position, float value
       absl::StrCat(field, ": position ", position, ": ", value, " is not a log-prob"));
 }
 
-// FailedPrecondition unless each position has as many slots as these say; empty says nothing.
-absl::Status CompareCounts(std::span<const uint16_t> counts, const BehaviorView& behavior,
-                           size_t slots, uint32_t first_position) {
-  const LogProbReader reader(behavior.log_probs, behavior.grouped_log_probs, slots,
-                             behavior.ragged_log_probs);
-  const RaggedLogProbs& ragged = behavior.ragged_log_probs;
-  if (!ragged.empty() &&
-      std::ranges::equal(counts, ragged.counts.subspan(ragged.first_lane, counts.size()))) {
-    return absl::OkStatus();
-  }
-  const auto uses = [&](size_t i, size_t slot) { return reader.At(i, slot) != kMinusInfinity; };
-  for (size_t i = 0; i < counts.size(); ++i) {
-    const size_t count = counts[i];
-    if (ragged.empty() ? (count == 0 || uses(i, count - 1)) && (count == slots || !uses(i, count))
-                       : ragged.counts[ragged.first_lane + i] == count) {
-      continue;
-    }
-    size_t recorded = 0;
-    while (recorded < slots && uses(i, recorded)) ++recorded;
-    return absl::FailedPreconditionError(absl::StrCat("gathered.top_k_counts: position ",
-                                                      first_position + i, ": ", count,
-                                                      ", but the record has ", recorded, " slots"));
-  }
-  return absl::OkStatus();
-}
-
 // FailedPrecondition if the request has other sampled ids than those that are recorded at unmasked
 // positions of [first, first + count), which begin at `offset` in the request.
 absl::Status CheckSampledIds(const SliceRange& slice, const Sequence::Reader& reader,
@@ -72,23 +35,19 @@ absl::Status CheckSampledIds(const SliceRange& slice, const Sequence::Reader& re
                              size_t offset) {
   if (input.sampled_ids.bytes.empty()) return absl::OkStatus();
   absl::Status status;
-  std::array<int32_t, Page::kPositions> recorded;
-  std::array<uint16_t, Page::kPositions> ranks;
   reader.ForEachPiece(first, count, [&](const Sequence::Reader::Piece& piece) {
-    if (!status.ok() || piece.page == nullptr || piece.page->corrupt()) return;
-    const std::span<int32_t> ids = std::span(recorded).first(piece.count);
-    piece.page->Read(piece.index, {.sampled_ids = ids,
-                                   .sampled_log_probs = {},
-                                   .ids = {},
-                                   .log_probs = {},
-                                   .ranks = std::span(ranks).first(piece.count)});
+    if (!status.ok() || piece.block == nullptr || piece.block->corrupt()) return;
+    const BlockView block = piece.block->view();
+    const size_t width = block.header.id_bytes;
     for (uint32_t i = 0; i < piece.count; ++i) {
       const uint32_t position = piece.first_position + i;
       const size_t row = offset + (position - first);
-      if (input.masked(row) || input.sampled_ids.At(row) == static_cast<uint32_t>(ids[i])) continue;
+      const auto recorded =
+          static_cast<uint32_t>(BlockId(block.sampled_ids, piece.index + i, width));
+      if (input.masked(row) || input.sampled_ids.At(row) == recorded) continue;
       status = absl::FailedPreconditionError(
           absl::StrCat("sampled_ids: ", input.sampled_ids.At(row), " at position ", position,
-                       " of ", ToString(slice.name), ", but ", ids[i],
+                       " of ", ToString(slice.name), ", but ", recorded,
                        " is recorded there: is the batch shifted or permuted?"));
       return;
     }
@@ -108,11 +67,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
   };
   if (slice.sequence() == nullptr) {
     ForgetStretches();
-    CurrentView current;
-    if (!input_.own_log_probs.empty()) {
-      current.sampled_log_probs = input_.current.sampled_log_probs().subspan(offset, count);
-    }
-    const Part part{slice, first, offset, current, output, result};
+    const Part part{slice, first, offset, output, result};
     absl::Status status =
         AddMissingPositions(part, first, count, std::get<MissingReason>(slice.found));
     if (!status.ok()) return named(status);
@@ -128,31 +83,27 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
   if (inspected != nullptr) {
     result.inspected_digest = reader.Digest(first, static_cast<uint32_t>(inspected->size()));
   }
-  // A part at a time: what is copied out of the request is then still in the core's cache when it
-  // is used.
-  const size_t pages =
-      backend_.values_per_call() / static_cast<size_t>(input_.parameters.slots) / Page::kPositions;
-  const uint32_t step = static_cast<uint32_t>(std::max<size_t>(1, pages)) * Page::kPositions;
+  // A part at a time, so that all that is read and written of it stays in a core's cache.
+  const size_t step =
+      std::max<size_t>(1, backend_.values_per_call() / input_.current.values_per_position());
   const uint32_t end = first + count;
   for (uint32_t from = first; from < end;) {
-    const uint32_t to = std::min(end, (from / Page::kPositions) * Page::kPositions + step);
-    const PositionOutput part_output =
-        statistics_.Complete(output.Part(from - first, to - from), to - from);
+    const auto length = static_cast<uint32_t>(std::min<size_t>(end - from, step));
     const Part part{slice,
                     from,
                     offset + (from - first),
-                    input_.current.Read(offset + (from - first), to - from),
-                    part_output,
-                    result};
+                    statistics_.Complete(output.Part(from - first, length), length),
+                    result,
+                    Room(compacted_, length * input_.current.compacted_per_position())};
     ForgetStretches();
-    reader.ForEachPiece(from, to - from, [&](const Sequence::Reader::Piece& piece) {
+    reader.ForEachPiece(from, length, [&](const Sequence::Reader::Piece& piece) {
       status.Update(AddPiece(part, piece));
     });
     if (status.ok()) status = Decide(part);
     if (status.ok()) status = AddStatistics(part);
     if (!status.ok()) return named(status);
     if (inspected != nullptr) Keep(part, *inspected);
-    from = to;
+    from += length;
   }
   return result;
 }
@@ -196,7 +147,6 @@ RangeResult SliceEvaluator::NoneYet() const {
 void SliceEvaluator::ForgetStretches() {
   stretches_.clear();
   staleness_.clear();
-  unpacked_.Clear();
   decided_ = {};
 }
 
@@ -224,7 +174,7 @@ absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t
     if (!(own >= kLowestOwnLogProb && own <= kRoundingSlack)) {
       return NotALogProb("own_log_probs", position, own);
     }
-    const float current = part.current.sampled_log_probs[first + i];
+    const float current = input_.current.sampled_log_probs()[part.offset + first + i];
     if (!(current <= kRoundingSlack)) return NotALogProb("sampled_log_probs", position, current);
     const float log_ratio = Flush(current - own);
     if (!output.view.log_modified_ratios.empty()) output.view.log_modified_ratios[i] = log_ratio;
@@ -272,39 +222,29 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
         const auto position = static_cast<uint32_t>(part.first + first);
         const auto count = static_cast<uint32_t>(length);
         const uint32_t index = piece.index + (position - piece.first_position);
-        const BehaviorView behavior = piece.page->Behavior(index, count, unpacked_);
-        absl::Status status =
-            CompareCounts(input_.current.Counts(part.offset + first, length), behavior,
-                          static_cast<size_t>(input_.parameters.slots), position);
-        if (!status.ok()) return status;
+        const BlockRange behavior = piece.block->Range(index, count);
+        const size_t per_position = input_.current.compacted_per_position();
+        const absl::StatusOr<CurrentView> current =
+            input_.current.Read(behavior, part.offset + first, position,
+                                part.compacted.subspan(first * per_position));
+        if (!current.ok()) return current.status();
         stretches_.push_back({.sequence_key = part.slice.sequence()->key(),
                               .first_position = position,
                               .behavior = behavior,
-                              .current = CurrentOf(part, behavior, first, count),
+                              .current = *current,
                               .output = part.output.Part(first, count).view,
                               .sums = &decided_,
                               .prefix_sums = part.result.prefix_sums});
-        staleness_.push_back(StalenessClassOf(piece.version, versions_.policy));
+        staleness_.push_back(
+            StalenessClassOf(piece.block->policy_version(), versions_.policy));
         return absl::OkStatus();
       });
 }
 
-CurrentView SliceEvaluator::CurrentOf(const Part& part, const BehaviorView& behavior, size_t first,
-                                      size_t count) {
-  const CurrentView current =
-      input_.current.Part(part.current, part.offset, part.offset + first, count);
-  if (current.counts.empty() || !behavior.ragged_log_probs.empty()) return current;
-  const auto slots = static_cast<size_t>(input_.parameters.slots);
-  // Room for the whole part, as earlier stretches of it stay where they are.
-  const size_t positions = part.current.sampled_log_probs.size();
-  return InRows(current, slots,
-                Room(rows_, positions * slots).subspan(first * slots, count * slots));
-}
-
 absl::Status SliceEvaluator::CheckCurrentValues() const {
   for (const Stretch& stretch : stretches_) {
-    absl::Status status = ValidateCurrent(stretch.behavior, stretch.current,
-                                          input_.parameters.slots, stretch.first_position);
+    absl::Status status =
+        ValidateCurrent(stretch.behavior, stretch.current, stretch.first_position);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -343,7 +283,6 @@ absl::Status SliceEvaluator::AddStatistics(const Part& part) {
                           .stretches = stretches_,
                           .staleness = staleness_,
                           .sums = decided_,
-                          .current_sampled_log_probs = part.current.sampled_log_probs,
                           .output = part.output},
                          part.result);
 }

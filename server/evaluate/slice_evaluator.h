@@ -53,9 +53,10 @@ class SliceEvaluator {
     const SliceRange& slice;
     uint32_t first;
     size_t offset;
-    CurrentView current;
     PositionOutput output;
     RangeResult& result;
+    // Space for padded log-probs of these positions; empty if there are none.
+    std::span<float> compacted = {};
   };
 
   // FailedPrecondition if the slice names a digest that its records have not had, however many of
@@ -77,9 +78,6 @@ class SliceEvaluator {
   // The trainer's own ratio, where there is no record; first and count as for ForEachMaskStretch.
   absl::Status AddOwnRatios(const Part& part, size_t first, size_t count);
   absl::Status AddPiece(const Part& part, const Sequence::Reader::Piece& piece);
-  // The current policy's values at positions [first, first + count) of the part, as a backend takes
-  // them beside these records.
-  CurrentView CurrentOf(const Part& part, const BehaviorView& behavior, size_t first, size_t count);
   // Of the stretches that were added. InvalidArgument names the first value that is no log-prob.
   absl::Status CheckCurrentValues() const;
   // Evaluates them.
@@ -93,11 +91,10 @@ class SliceEvaluator {
   const Backend& backend_;
   const EvaluateInput& input_;
   const VersionsNow versions_;
-  std::vector<float> rows_;  // ragged values of the part, in rows
+  std::vector<float> compacted_;  // see CurrentArrays::Read
   // Of the part at hand: its stretches, the class of staleness of each, and the sums of all.
   std::vector<Stretch> stretches_;
   std::vector<size_t> staleness_;
-  UnpackedPages unpacked_;
   Sums decided_;
   PartStatistics statistics_;
 };

@@ -117,7 +117,7 @@ uint32_t Fetch::WriteRagged(v1::FetchTopKChunk& chunk) {
   constexpr size_t kPieceBytes = RowReader::kPieceBytes;
   do {  // CountRows leaves out the counts: 2 bytes beside at least 4
     const uint32_t count = reader_->CountRows(kPieceBytes, chunks_span_slices_);
-    const UsedRows next = reader_->ReadIntoScratch(count);
+    const FetchedRows next = reader_->ReadIntoScratch(count);
     Append(next.sampled_ids, *chunk.mutable_sampled_ids());
     Append(next.sampled_log_probs, *chunk.mutable_sampled_log_probs());
     Append(next.counts, *chunk.mutable_top_k_counts());

@@ -1,6 +1,10 @@
 #include "server/fetch/row_reader.h"
 
 #include <algorithm>
+#include <limits>
+
+#include "kernels/block/pack.h"
+#include "kernels/block/read.h"
 
 namespace sis {
 namespace {
@@ -13,7 +17,7 @@ std::span<T> Resize(bool wanted, std::vector<T>& array, size_t count) {
 }
 
 // The rows [first, first + count), and what comes from this slot on.
-UsedRows SubRows(const UsedRows& rows, size_t first, size_t count, size_t slot) {
+FetchedRows SubRows(const FetchedRows& rows, size_t first, size_t count, size_t slot) {
   const auto part = [](auto array, size_t begin, size_t size) {
     return array.empty() ? array : array.subspan(begin, size);
   };
@@ -50,9 +54,9 @@ uint32_t RowReader::CountRows(size_t bytes, bool spans_slices) const {
   return static_cast<uint32_t>(std::min<uint64_t>(std::max<size_t>(1, bytes / row_bytes), left));
 }
 
-UsedRows RowReader::ReadIntoScratch(uint32_t count) {
+FetchedRows RowReader::ReadIntoScratch(uint32_t count) {
   const size_t most = size_t{count} * source_->run->config().top_k;
-  UsedRows rows{
+  FetchedRows rows{
       .sampled_ids = Resize(source_->wanted.Has(v1::SAMPLED_IDS), scratch_.sampled_ids, count),
       .sampled_log_probs =
           Resize(source_->wanted.Has(v1::SAMPLED_LOG_PROBS), scratch_.sampled_log_probs, count),
@@ -65,7 +69,7 @@ UsedRows RowReader::ReadIntoScratch(uint32_t count) {
   return rows;
 }
 
-size_t RowReader::Read(const UsedRows& rows) {
+size_t RowReader::Read(const FetchedRows& rows) {
   const auto count = static_cast<uint32_t>(rows.counts.size());
   size_t slots = 0;
   for (uint32_t done = 0; done < count;) {
@@ -80,7 +84,7 @@ size_t RowReader::Read(const UsedRows& rows) {
   return slots;
 }
 
-size_t RowReader::ReadSlice(uint32_t first_position, const UsedRows& rows) {
+size_t RowReader::ReadSlice(uint32_t first_position, const FetchedRows& rows) {
   const SliceRange& slice = source_->slices[slice_];
   if (slice.sequence() == nullptr) return WriteMissing(rows);
   const Sequence::Reader reader(*slice.sequence());  // checked for the header
@@ -89,42 +93,59 @@ size_t RowReader::ReadSlice(uint32_t first_position, const UsedRows& rows) {
                static_cast<uint32_t>(rows.counts.size()),
                [&](const Sequence::Reader::Piece& piece) {
                  const uint32_t first = piece.first_position - first_position;
-                 const UsedRows part = SubRows(rows, first, piece.count, slots);
+                 const FetchedRows part = SubRows(rows, first, piece.count, slots);
                  if (ReasonMissing(piece, source_->oldest_fresh_version).has_value()) {
                    slots += WriteMissing(part);
                    return;
                  }
-                 if (source_->ragged) {
-                   slots += piece.page->ReadUsed(piece.index, part, rows_buffer_);
-                 } else {
-                   piece.page->Read(piece.index, Padded(part));
-                   slots += size_t{piece.count} * source_->run->config().top_k;
-                 }
+                 slots += WriteRecords(piece, part);
                });
   return slots;
 }
 
-size_t RowReader::WriteMissing(const UsedRows& rows) {
-  RecordRows absent = Padded(rows);
-  if (!source_->ragged) {
-    WriteAbsent(absent);
-    return rows.counts.size() * source_->run->config().top_k;
+size_t RowReader::WriteRecords(const Sequence::Reader::Piece& piece, const FetchedRows& rows) {
+  const std::vector<std::byte> bytes = SliceBlock(piece.block->view(), piece.index, piece.count);
+  const absl::StatusOr<BlockView> block = OpenBlock(bytes, /*checksums=*/false);
+  if (!block.ok()) return WriteMissing(rows);
+  const size_t slots = source_->run->config().top_k;
+  const size_t padded = piece.count * slots;
+  const size_t used = block->header.used_slots;
+  for (size_t i = 0; i < rows.sampled_ids.size(); ++i) {
+    rows.sampled_ids[i] = BlockId(block->sampled_ids, i, block->header.id_bytes);
   }
-  absent.ids = {};
-  absent.log_probs = {};
-  WriteAbsent(absent);
-  std::ranges::fill(rows.counts, uint16_t{0});
-  return 0;
+  std::copy_n(block->sampled_log_probs, rows.sampled_log_probs.size(),
+              rows.sampled_log_probs.begin());
+  std::copy_n(block->counts, piece.count, rows.counts.begin());
+  if (!source_->ragged) {
+    if (!rows.ids.empty()) ReadBlockIdRows(*block, slots, rows.ids.first(padded));
+    if (!rows.log_probs.empty()) {
+      ReadBlockLogProbRows(*block, slots, rows.log_probs.first(padded));
+    }
+    return padded;
+  }
+  for (size_t i = 0; i < std::min(used, rows.ids.size()); ++i) {
+    rows.ids[i] = BlockId(block->ids, i, block->header.id_bytes);
+  }
+  if (!rows.log_probs.empty()) {
+    padded_.resize(padded);
+    ReadBlockLogProbRows(*block, slots, padded_);
+    auto to = rows.log_probs.begin();
+    for (size_t i = 0; i < piece.count; ++i) {
+      to = std::copy_n(padded_.begin() + i * slots, block->counts[i], to);
+    }
+  }
+  return used;
 }
 
-RecordRows RowReader::Padded(const UsedRows& rows) {
+size_t RowReader::WriteMissing(const FetchedRows& rows) {
+  std::ranges::fill(rows.sampled_ids, -1);
+  std::ranges::fill(rows.sampled_log_probs, std::numeric_limits<float>::quiet_NaN());
+  std::ranges::fill(rows.counts, uint16_t{0});
+  if (source_->ragged) return 0;
   const size_t slots = rows.counts.size() * source_->run->config().top_k;
-  scratch_.ranks.resize(rows.counts.size());
-  return {.sampled_ids = rows.sampled_ids,
-          .sampled_log_probs = rows.sampled_log_probs,
-          .ids = rows.ids.first(std::min(slots, rows.ids.size())),
-          .log_probs = rows.log_probs.first(std::min(slots, rows.log_probs.size())),
-          .ranks = scratch_.ranks};
+  std::ranges::fill(rows.ids.first(std::min(slots, rows.ids.size())), -1);
+  std::ranges::fill(rows.log_probs.first(std::min(slots, rows.log_probs.size())), kMinusInfinity);
+  return slots;
 }
 
 }  // namespace sis

@@ -7,13 +7,22 @@
 #include <span>
 #include <vector>
 
-#include "kernels/page/encoded_page.h"
 #include "server/cache/run.h"
 #include "server/fetch/slice_summary.h"
 #include "server/fetch/wanted_records.h"
 #include "server/messages/slices.h"
 
 namespace sis {
+
+// Records as arrays, one row a position. Rows without a record have sampled id -1, log-prob NaN and
+// no slots. Padded sets have K slots, and -1 and -inf in unused ones; ragged ones only used slots.
+struct FetchedRows {
+  std::span<int32_t> sampled_ids;      // [n]; or empty, as the others but counts may be
+  std::span<float> sampled_log_probs;  // [n]
+  std::span<uint16_t> counts;          // [n]
+  std::span<int32_t> ids;
+  std::span<float> log_probs;
+};
 
 // What is fetched. Slices whose rows have been read are let go of.
 struct FetchSource {
@@ -46,20 +55,19 @@ class RowReader {
   uint32_t CountRows(size_t bytes, bool spans_slices) const;
   // The next rows, as many as `rows` has room for. Returns how many slots they have, all of them
   // unless ragged.
-  size_t Read(const UsedRows& rows);
+  size_t Read(const FetchedRows& rows);
   // The same of so many, until the next call; `ids` and `log_probs` are of the slots that they
   // have.
-  UsedRows ReadIntoScratch(uint32_t count);
+  FetchedRows ReadIntoScratch(uint32_t count);
   // Memory for the counts of rows that Read is given.
   std::span<uint16_t> CountsScratch(size_t count);
 
  private:
   // Those from this position of the present slice on.
-  size_t ReadSlice(uint32_t first_position, const UsedRows& rows);
-  // Rows without a record.
-  size_t WriteMissing(const UsedRows& rows);
-  // The same rows of K slots each, with scratch memory for the ranks.
-  RecordRows Padded(const UsedRows& rows);
+  size_t ReadSlice(uint32_t first_position, const FetchedRows& rows);
+  // Both return how many slots the rows have.
+  size_t WriteRecords(const Sequence::Reader::Piece& piece, const FetchedRows& rows);
+  size_t WriteMissing(const FetchedRows& rows);
 
   FetchSource* source_;
   size_t slice_;  // of the next row
@@ -71,10 +79,9 @@ class RowReader {
   struct {
     std::vector<int32_t> sampled_ids, ids;
     std::vector<float> sampled_log_probs, log_probs;
-    std::vector<uint16_t> ranks;
     std::vector<uint16_t> counts;
   } scratch_;
-  RowBuffer rows_buffer_;
+  std::vector<float> padded_;
 };
 
 }  // namespace sis

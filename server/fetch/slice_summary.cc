@@ -33,9 +33,9 @@ void ForEachPiece(const Sequence::Reader& reader, const SliceSummary& summary,
     for (Sequence::Reader::Piece part = piece; part.first_position < end;) {
       while (range != summary.missing.end() && end_of(*range) <= part.first_position) ++range;
       uint32_t part_end = end;
-      part.page = piece.page;
+      part.block = piece.block;
       if (range != summary.missing.end() && range->first_position <= part.first_position) {
-        part.page = nullptr;
+        part.block = nullptr;
         part_end = std::min(end, end_of(*range));
       } else if (range != summary.missing.end()) {
         part_end = std::min(end, range->first_position);

@@ -20,7 +20,7 @@ struct SliceSummary {
 // All of it at one moment. Versions below `oldest_fresh_version` are stale.
 SliceSummary Summarize(const SliceRange& slice, uint64_t oldest_fresh_version);
 
-// As Sequence::Reader::ForEachPiece, but without a page where the slice's summary has no record.
+// As Sequence::Reader::ForEachPiece, but without a block where the slice's summary has no record.
 void ForEachPiece(const Sequence::Reader& reader, const SliceSummary& summary,
                   uint32_t first_position, uint32_t count,
                   absl::FunctionRef<void(const Sequence::Reader::Piece&)> visit);
