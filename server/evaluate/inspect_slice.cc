@@ -50,8 +50,7 @@ void RecordsOfSlice::AddPiece(const Sequence::Reader::Piece& piece,
     return std::span(array).subspan(first * width, piece.count * width);
   };
   if (ReasonMissing(piece, oldest_fresh_version).has_value()) return;
-  const std::vector<std::byte> bytes =
-      SliceBlock(piece.block->view(), piece.index, piece.count);
+  const std::vector<std::byte> bytes = SliceBlock(piece.block->view(), piece.index, piece.count);
   const absl::StatusOr<BlockView> block = OpenBlock(bytes, /*checksums=*/false);
   if (!block.ok()) return;  // only if it became corrupt unseen
   ReadBlockIdRows(*block, positions.slots, part(positions.top_k_ids, positions.slots));

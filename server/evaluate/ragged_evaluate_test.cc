@@ -19,7 +19,7 @@ std::string Bytes(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-// `mass`: of a run whose pages are ragged, or 0.
+// The parameter is the mass target of the run; 0: none.
 class RaggedEvaluateTest : public EvaluateTest, public testing::WithParamInterface<double> {
  protected:
   RaggedEvaluateTest() {
@@ -32,7 +32,7 @@ class RaggedEvaluateTest : public EvaluateTest, public testing::WithParamInterfa
     }
   }
   void Fill(const sis::Run& run) {
-    // A gap, and a last page that isn't packed.
+    // With a gap.
     AppendBlock(cache_, run, records_[0].Block("a", 0, 0, 0, 100));
     AppendBlock(cache_, run, records_[0].Block("a", 110, 0, 110, kLength - 110));
     AppendBlock(cache_, run, records_[1].Block("b"));
@@ -211,7 +211,7 @@ TEST_P(RaggedEvaluateTest, SizesMustAgree) {
           [](auto& g) { g.mutable_top_k_counts()->replace(6, 2, "\xff\xff"); });
 }
 
-INSTANTIATE_TEST_SUITE_P(Pages, RaggedEvaluateTest, testing::Values(0.0, 0.9));
+INSTANTIATE_TEST_SUITE_P(Masses, RaggedEvaluateTest, testing::Values(0.0, 0.9));
 
 }  // namespace
 }  // namespace sis

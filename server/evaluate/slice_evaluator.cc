@@ -224,9 +224,8 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
         const uint32_t index = piece.index + (position - piece.first_position);
         const BlockRange behavior = piece.block->Range(index, count);
         const size_t per_position = input_.current.compacted_per_position();
-        const absl::StatusOr<CurrentView> current =
-            input_.current.Read(behavior, part.offset + first, position,
-                                part.compacted.subspan(first * per_position));
+        const absl::StatusOr<CurrentView> current = input_.current.Read(
+            behavior, part.offset + first, position, part.compacted.subspan(first * per_position));
         if (!current.ok()) return current.status();
         stretches_.push_back({.sequence_key = part.slice.sequence()->key(),
                               .first_position = position,
@@ -235,8 +234,7 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
                               .output = part.output.Part(first, count).view,
                               .sums = &decided_,
                               .prefix_sums = part.result.prefix_sums});
-        staleness_.push_back(
-            StalenessClassOf(piece.block->policy_version(), versions_.policy));
+        staleness_.push_back(StalenessClassOf(piece.block->policy_version(), versions_.policy));
         return absl::OkStatus();
       });
 }

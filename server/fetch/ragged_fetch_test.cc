@@ -1,4 +1,4 @@
-// Ragged FetchTopK: the padded one without its unused slots, whatever pages hold the records.
+// Ragged FetchTopK: the padded one without its unused slots, whatever blocks hold the records.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ class RaggedFetchTest : public testing::TestWithParam<std::tuple<double, v1::Log
     config.set_log_prob_encoding(std::get<1>(GetParam()));
     config.set_max_staleness(0);
     run_ = cache_.CreateRun("r", config);
-    // Whole pages, a gap, stale positions, a page that isn't packed, and what never came.
+    // Several blocks, a gap, stale positions, and what never came.
     Append("a", 0, 25000, 3);
     Append("a", 25100, 400, 2);
     Append("a", 25500, 70, 3);
@@ -184,9 +184,9 @@ TEST_P(RaggedFetchTest, RecordsThatComeMeanwhileAreMissing) {
   ExpectRows(RowsOf(*fetch), before);
 }
 
-INSTANTIATE_TEST_SUITE_P(Pages, RaggedFetchTest,
+INSTANTIATE_TEST_SUITE_P(Runs, RaggedFetchTest,
                          testing::Combine(testing::Values(0.0, 0.9),
-                                          testing::Values(v1::FLOAT32, v1::FIXED12)));
+                                          testing::Values(v1::FLOAT32, v1::FIXED16)));
 
 }  // namespace
 }  // namespace sis

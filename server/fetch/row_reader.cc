@@ -126,12 +126,10 @@ size_t RowReader::WriteRecords(const Sequence::Reader::Piece& piece, const Fetch
   for (size_t i = 0; i < std::min(used, rows.ids.size()); ++i) {
     rows.ids[i] = BlockId(block->ids, i, block->header.id_bytes);
   }
-  if (!rows.log_probs.empty()) {
-    padded_.resize(padded);
-    ReadBlockLogProbRows(*block, slots, padded_);
-    auto to = rows.log_probs.begin();
-    for (size_t i = 0; i < piece.count; ++i) {
-      to = std::copy_n(padded_.begin() + i * slots, block->counts[i], to);
+  const BlockRange range = piece.block->Range(piece.index, piece.count);
+  for (size_t i = 0, slot = 0; !rows.log_probs.empty() && i < range.size(); ++i) {
+    for (size_t end = slot + range.counts[i]; slot < end; ++slot) {
+      rows.log_probs[slot] = range.LogProbAt(i, slot);
     }
   }
   return used;

@@ -81,7 +81,6 @@ class RowReader {
     std::vector<float> sampled_log_probs, log_probs;
     std::vector<uint16_t> counts;
   } scratch_;
-  std::vector<float> padded_;
 };
 
 }  // namespace sis

@@ -157,57 +157,55 @@ TEST_F(EvaluateMissingTest, ValuesOfMissingPositionsAndUnusedSlotsAreIgnored) {
   EXPECT_EQ(Do(request).totals().missing(), 10);
 }
 
-// A packed page of the sequence a.
-void DamagePage(Run& run, uint32_t first_position) {
-  const auto& sequence = *std::get<std::shared_ptr<Sequence>>(run.Find({"a", 0}));
-  Sequence::Reader(sequence).ForEachPiece(
-      first_position, 1, [](const Sequence::Reader::Piece& piece) {
-        const_cast<std::byte&>(piece.page->block()[39]) ^= std::byte{2};
-      });
-}
-
-TEST_F(EvaluateMissingTest, CorruptPagesAreMissingOnceFound) {
-  DamagePage(*run_, 64);
-  v1::FetchTopKRequest fetch_request;
-  fetch_request.add_slices()->mutable_sequence()->set_id("a");
-  absl::StatusOr<Fetch> fetch = Fetch::Open(run_, fetch_request);
-  ASSERT_TRUE(fetch.ok());
-  v1::FetchTopKResponse message;
-  ASSERT_TRUE(fetch->Next(message));
-  ASSERT_EQ(message.header().missing_size(), 1);
-  const v1::MissingRange fetched = message.header().missing(0);
-  EXPECT_EQ(fetched.first_position(), 64);
-  EXPECT_EQ(fetched.length(), 64);
-  EXPECT_EQ(fetched.reason(), v1::CORRUPT);
-  const uint64_t digest = message.header().slices(0).record_digest();
-  ASSERT_TRUE(fetch->Next(message));
-  const std::vector<float> sampled = Floats(message.chunk().sampled_log_probs());
-  for (uint32_t i = 0; i < kLength; ++i) EXPECT_EQ(std::isnan(sampled[i]), i / 64 == 1) << i;
-
-  v1::EvaluateRequest request = Request({{0, 0, kLength}});
-  request.mutable_slices(0)->set_record_digest(digest);
-  const v1::EvaluateResponse response = Do(request);
-  ASSERT_EQ(response.missing_size(), 1);
-  EXPECT_EQ(response.missing(0).SerializeAsString(), fetched.SerializeAsString());
-  EXPECT_EQ(response.totals().missing(), 64);
-}
-
-// Of [192, 200), the last page, Evaluate itself looks at the checksum; damage of other pages
-// somebody else must have found.
-TEST_F(EvaluateMissingTest, WhatBecomesCorruptAfterItWasFetchedIsMissing) {
-  v1::AppendEntry seal;
-  seal.mutable_seal()->mutable_sequence()->set_id("a");
-  seal.mutable_seal()->set_length(kLength);
-  ASSERT_EQ(IngestEntry(cache_, *run_, seal).code(), 0);
-  const auto fetch = [&](uint32_t first, uint32_t count) {
+// Its sequence a has three blocks, of the positions [0, 64), [64, 128) and [128, 200).
+class EvaluateCorruptTest : public EvaluateTest {
+ protected:
+  EvaluateCorruptTest() {
+    run_ = cache_.CreateRun("m", LosslessConfig(kSlots));
+    const uint32_t begins[] = {0, 64, 128, kLength};
+    for (int i = 0; i < 3; ++i) {
+      const uint32_t first = begins[i];
+      AppendBlock(cache_, *run_, records_[0].Block("a", first, i, first, begins[i + 1] - first));
+    }
+  }
+  void Damage(uint32_t position) {
+    const auto& sequence = *std::get<std::shared_ptr<Sequence>>(run_->Find({"a", 0}));
+    Sequence::Reader(sequence).ForEachPiece(position, 1, [](const Sequence::Reader::Piece& piece) {
+      const_cast<std::byte&>(piece.block->bytes()[sizeof(BlockHeader)]) ^= std::byte{2};
+    });
+  }
+  v1::FetchTopKHeader Fetch(uint32_t first, uint32_t count) {
     v1::FetchTopKRequest request;
     v1::Slice& slice = *request.add_slices();
     slice.mutable_sequence()->set_id("a");
     slice.set_first_position(first);
     slice.set_length(count);
     v1::FetchTopKResponse message;
-    EXPECT_TRUE(Fetch::Open(run_, request)->Next(message));
-    return message.header().slices(0).record_digest();
+    EXPECT_TRUE(sis::Fetch::Open(run_, request)->Next(message));
+    return message.header();
+  }
+};
+
+TEST_F(EvaluateCorruptTest, CorruptBlocksAreMissingOnceFound) {
+  Damage(64);
+  const v1::FetchTopKHeader header = Fetch(0, kLength);
+  ASSERT_EQ(header.missing_size(), 1);
+  const v1::MissingRange fetched = header.missing(0);
+  EXPECT_EQ(fetched.first_position(), 64);
+  EXPECT_EQ(fetched.length(), 64);
+  EXPECT_EQ(fetched.reason(), v1::CORRUPT);
+
+  v1::EvaluateRequest request = Request({{0, 0, kLength}});
+  request.mutable_slices(0)->set_record_digest(header.slices(0).record_digest());
+  const v1::EvaluateResponse response = Do(request);
+  ASSERT_EQ(response.missing_size(), 1);
+  EXPECT_EQ(response.missing(0).SerializeAsString(), fetched.SerializeAsString());
+  EXPECT_EQ(response.totals().missing(), 64);
+}
+
+TEST_F(EvaluateCorruptTest, WhatBecomesCorruptAfterItWasFetchedIsMissing) {
+  const auto digest = [&](uint32_t first, uint32_t count) {
+    return Fetch(first, count).slices(0).record_digest();
   };
   uint64_t draw = 0;
   const auto evaluate = [&](uint32_t first, uint32_t count, uint64_t digest) {
@@ -224,27 +222,28 @@ TEST_F(EvaluateMissingTest, WhatBecomesCorruptAfterItWasFetchedIsMissing) {
     return ranges;
   };
   using Ranges = std::vector<std::pair<uint32_t, uint32_t>>;
-  const uint64_t whole = fetch(0, kLength);
-  const uint64_t part = fetch(70, 80);
-  DamagePage(*run_, 64);
-  const uint64_t later = fetch(0, kLength);
+  const uint64_t whole = digest(0, kLength);
+  const uint64_t part = digest(70, 80);
+  Damage(64);
+  const uint64_t later = digest(0, kLength);
   EXPECT_NE(later, whole);
-  for (const uint64_t digest : {whole, later}) {
-    EXPECT_EQ(missing(evaluate(0, kLength, digest)), (Ranges{{64, 64}}));
+  for (const uint64_t fetched : {whole, later}) {
+    EXPECT_EQ(missing(evaluate(0, kLength, fetched)), (Ranges{{64, 64}}));
   }
-  DamagePage(*run_, 192);
-  EXPECT_EQ(missing(evaluate(0, kLength, whole)), (Ranges{{64, 64}, {192, 8}}));
-  // One page was damaged before it was fetched, one after; or it was but a part of a page: what was
-  // fetched of the others can't be told any more.
+  Damage(192);
+  EXPECT_NE(digest(0, kLength), later) << "somebody finds it";
+  EXPECT_EQ(missing(evaluate(0, kLength, whole)), (Ranges{{64, 64}, {128, 72}}));
+  // One block was damaged before it was fetched, one after; or a part of a block was fetched: what
+  // was fetched of the others can't be told any more.
   EXPECT_EQ(missing(evaluate(0, kLength, later)), (Ranges{{0, kLength}}));
   EXPECT_EQ(missing(evaluate(70, 80, part)), (Ranges{{70, 80}}));
   EXPECT_EQ(
       run_->counters().totals().missing_by_reason[static_cast<size_t>(MissingReason::kCorrupt)],
-      64 + 64 + 72 + kLength + 80);
+      64 + 64 + (64 + 72) + kLength + 80);
 
-  // Others are an error still.
+  // Other digests are an error still.
   v1::EvaluateRequest sound = Request({{0, 0, 64}});
-  sound.mutable_slices(0)->set_record_digest(fetch(0, 64) + 1);
+  sound.mutable_slices(0)->set_record_digest(digest(0, 64) + 1);
   EXPECT_EQ(Try(sound).status().code(), StatusCode::kFailedPrecondition);
 }
 

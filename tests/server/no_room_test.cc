@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/block/pack.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
 
@@ -15,11 +16,13 @@ using absl::StatusCode;
 
 constexpr int kSlots = 4;
 
-int64_t BytesOfOnePage() {
-  return Sequence::kBaseBytes + Sequence::kVersionSpanBytes + OnePage(kSlots);
+// What a sequence of these records is charged.
+int64_t BytesOf(const Records& records) {
+  const auto block = PackBlock(records.View(), {.slots = kSlots, .vocabulary_size = 1000});
+  return Sequence::kBaseBytes + CachedBlock::Charge(block->size());
 }
 
-// A cache with room for three sequences of an open page; "a", "b" and "c" are there.
+// A cache with room for three such sequences; "a", "b" and "c" are there.
 class NoRoomTest : public testing::Test {
  protected:
   explicit NoRoomTest(bool evict_unread = false) {
@@ -43,7 +46,7 @@ class NoRoomTest : public testing::Test {
   double evicted_unread() const { return run_->counters().totals().evicted_unread; }
 
   const Records records_ = RecordGenerator(kSlots, 1000, 5).NextRecords(60);
-  Cache cache_{3 * BytesOfOnePage()};
+  Cache cache_{3 * BytesOf(records_)};
   std::shared_ptr<sis::Run> run_;
 };
 
@@ -123,7 +126,7 @@ TEST_F(EvictUnreadTest, WhatCanNeverFitEvictsNothing) {
   // With what 'a' holds already.
   refused(generator.NextRecords(64 * 12).Block("a", 64, 0, 0, 64 * 12), *run_);
   v1::RunConfig config = SmallConfig(kSlots);
-  config.set_byte_quota(BytesOfOnePage());
+  config.set_byte_quota(BytesOf(records_));
   const auto small = cache_.CreateRun("small", config);
   refused(generator.NextRecords(64).Block("a", 32, 0, 0, 64), *small);
   EXPECT_EQ(run_->Describe().sequences, 3);

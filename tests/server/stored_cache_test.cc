@@ -14,7 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "kernels/records/record_digest.h"
+#include "kernels/block/digest.h"
+#include "kernels/block/pack.h"
 #include "server/testing/faulty_items.h"
 #include "server/testing/items_in_memory.h"
 #include "server/testing/record_generator.h"
@@ -57,9 +58,12 @@ struct Life : Replica {
 };
 
 uint64_t DigestOf(const Records& records, uint32_t row, uint32_t position) {
-  const RecordView view = records.View(row, 1);
-  return PositionDigest(position, view.sampled_ids[0], view.sampled_log_probs[0], view.ids,
-                        view.log_probs);
+  const std::vector<std::byte> block =
+      *PackBlock(records.View(row, 1), {.encoding = BlockEncoding::kFloat32,
+                                        .slots = kSlots,
+                                        .vocabulary_size = 1000,
+                                        .first_position = position});
+  return sis::DigestOf(*OpenBlock(block, /*checksums=*/false), 0, 1);
 }
 
 uint64_t DigestAt(const Run::Found& found, uint32_t first, uint32_t count) {
@@ -115,7 +119,7 @@ TEST(StoredCacheTest, GapsAreStored) {
     EXPECT_EQ(sequence->committed_length(), 20);
     std::vector<std::pair<uint32_t, MissingReason>> missing;
     Sequence::Reader(*sequence).ForEachPiece(0, 21, [&](const Sequence::Reader::Piece& piece) {
-      if (piece.page == nullptr) missing.emplace_back(piece.first_position, piece.reason);
+      if (piece.block == nullptr) missing.emplace_back(piece.first_position, piece.reason);
     });
     return missing;
   };

@@ -29,7 +29,7 @@ class Replica {
  public:
   Replica(const std::string& store, const ManualClock& clock, const Limits& limits = {})
       : store_(*OpenStore(store)),
-        registry_(int64_t{1} << 28, *arena_, limits, [&clock] { return clock.Now(); }) {
+        registry_(int64_t{1} << 28, limits, [&clock] { return clock.Now(); }) {
     if (store_ != nullptr) stored_.emplace(*store_, registry_, [&clock] { return clock.Now(); });
     runs_.emplace(registry_, stored_.has_value() ? &*stored_ : nullptr);
     const auto recovered = runs_->Recover();
@@ -97,7 +97,6 @@ class Replica {
   }
 
   const Records records_ = RecordGenerator(kSlots, 1000, 1).NextRecords(10);
-  std::unique_ptr<Arena> arena_ = *Arena::Map(int64_t{1} << 28);
   std::unique_ptr<SequenceStore> store_;
   RunRegistry registry_;
   std::optional<StoredCache> stored_;

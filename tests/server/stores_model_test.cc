@@ -14,7 +14,8 @@
 
 #include "absl/base/config.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/records/record_digest.h"
+#include "kernels/block/digest.h"
+#include "kernels/block/pack.h"
 #include "server/store/sequence_store.h"
 #include "server/testing/backing.h"
 #include "server/testing/faulty_items.h"
@@ -127,9 +128,12 @@ class StoresModelTest : public ::testing::TestWithParam<uint32_t> {
 
   ModelSequence NewSequence() { return {.id = absl::StrCat("sequence ", names_++)}; }
   uint64_t DigestOf(uint32_t position, int variant) const {
-    const RecordView row = records_.View(position + variant * kLength, 1);
-    return PositionDigest(position, row.sampled_ids[0], row.sampled_log_probs[0], row.ids,
-                          row.log_probs);
+    const std::vector<std::byte> block = *PackBlock(records_.View(position + variant * kLength, 1),
+                                                    {.encoding = BlockEncoding::kFloat32,
+                                                     .slots = kSlots,
+                                                     .vocabulary_size = 1000,
+                                                     .first_position = position});
+    return sis::DigestOf(*OpenBlock(block, /*checksums=*/false), 0, 1);
   }
   bool OneIn(int n) { return random_.Uniform(0, n - 1) == 0; }
 
