@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <span>
 
 #include "absl/status/status.h"
@@ -12,18 +13,26 @@
 
 namespace sis {
 
-// Its bytes never change. Thread-safe.
+// Its bytes never change. They lie behind the object, in one allocation. Thread-safe.
 class CachedBlock {
  public:
   // Copies the block, which must have passed CheckBlock.
-  explicit CachedBlock(const BlockView& block);
+  static std::unique_ptr<const CachedBlock> Copy(const BlockView& block);
+  // The block of both, if their positions follow each other, their headers agree, the limits of a
+  // block hold it, and neither is corrupt; else null.
+  static std::unique_ptr<const CachedBlock> Merge(const CachedBlock& first,
+                                                  const CachedBlock& second);
   CachedBlock(const CachedBlock&) = delete;
   CachedBlock& operator=(const CachedBlock&) = delete;
+  static void operator delete(void* memory) { ::operator delete(memory); }
 
-  // What a block of so many bytes is charged, with its place in the sequence's index.
+  // What a block of so many bytes is charged, with its place in the sequence's index. A merged
+  // block is charged less than both were.
   static int64_t Charge(size_t bytes);
 
-  std::span<const std::byte> bytes() const { return {bytes_.get(), size_}; }
+  std::span<const std::byte> bytes() const {
+    return {reinterpret_cast<const std::byte*>(this + 1), size_};
+  }
   BlockView view() const;
   uint32_t first_position() const { return first_position_; }
   uint32_t positions() const { return positions_; }
@@ -46,7 +55,9 @@ class CachedBlock {
   uint64_t DigestBefore(uint32_t index, uint32_t count) const;
 
  private:
-  const std::unique_ptr<std::byte[]> bytes_;  // and kBlockSlack
+  CachedBlock(const BlockView& block, uint64_t digest);
+  static std::unique_ptr<const CachedBlock> Copy(const BlockView& block, uint64_t digest);
+
   const uint32_t size_;
   const uint32_t first_position_;
   const uint32_t positions_;

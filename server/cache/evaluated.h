@@ -27,7 +27,7 @@ struct Evaluated {
   StalenessCounts staleness = {};
   int64_t fresh_d = 0;         // the part of sums.d that is not behind, in units of Fixed
   MissingCounts missing = {};  // by MissingReason; together sums.missing
-  std::map<int, PrefixPointSums> prefix_curve;     // by k; at most kMaxTopK
+  std::map<int, PrefixPointSums> prefix_curve;     // by k; at most kMaxBlockSlots
   std::map<std::string, CorrectionSums> observed;  // by name
 
   Evaluated& operator+=(const Evaluated& other) {

@@ -8,19 +8,19 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "server/cache/byte_budget.h"
 #include "server/cache/sequence.h"
 #include "server/cache/sequence_name.h"
-#include "server/memory/byte_budget.h"
 
 namespace sis {
 
 // A sequence, with a count of its own bytes and of those around it.
 struct HeldSequence {
   // `base_bytes` must have been charged to the run.
-  HeldSequence(ByteBudget& run_budget, int64_t base_bytes, const RecordFormat& format, uint64_t key,
-               Arena& arena, std::unique_ptr<BackingStore::Attachment> attachment)
+  HeldSequence(ByteBudget& run_budget, int64_t base_bytes, uint64_t key,
+               std::unique_ptr<BackingStore::Attachment> attachment)
       : bytes(std::numeric_limits<int64_t>::max(), &run_budget, base_bytes),
-        sequence(format, key, arena, bytes, std::move(attachment)) {}
+        sequence(key, bytes, std::move(attachment)) {}
   ByteBudget bytes;
   Sequence sequence;
 };

@@ -20,7 +20,7 @@ int64_t QuotaOf(const RunConfig& config) {
 
 }  // namespace
 
-Run::Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& limits, Arena& arena,
+Run::Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& limits,
          ByteBudget& server_budget, ByteBudget& steps_budget, ByteBudget& inspection_budget,
          std::shared_ptr<RunCounters> counters, Clock clock, BackingStore* backing)
     : id_(std::move(id)),
@@ -29,7 +29,6 @@ Run::Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& l
       limits_(limits),
       time_to_live_(config_.time_to_live_seconds > 0 ? absl::Seconds(config_.time_to_live_seconds)
                                                      : absl::InfiniteDuration()),
-      arena_(arena),
       counters_(std::move(counters)),
       clock_(std::move(clock)),
       backing_(backing),
@@ -129,8 +128,7 @@ absl::StatusOr<std::shared_ptr<Run::Held>> Run::NewSequence(const SequenceName& 
   if (!budget_.TryCharge(bytes)) {
     return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes are not to be had"));
   }
-  return std::make_shared<Held>(budget_, bytes, config_.record_format(),
-                                SequenceKey(config_.seed, name.attempt, name.id), arena_,
+  return std::make_shared<Held>(budget_, bytes, SequenceKey(config_.seed, name.attempt, name.id),
                                 backing_ != nullptr ? backing_->Attach() : nullptr);
 }
 

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/cache/backing_store.h"
+#include "server/cache/byte_budget.h"
 #include "server/cache/dropped_sequences.h"
 #include "server/cache/limits.h"
 #include "server/cache/members.h"
@@ -25,8 +26,6 @@
 #include "server/cache/sequence_name.h"
 #include "server/cache/step_ledger.h"
 #include "server/cache/version_index.h"
-#include "server/memory/arena.h"
-#include "server/memory/byte_budget.h"
 #include "server/threads/mutex.h"
 
 namespace sis {
@@ -68,7 +67,7 @@ class Run {
  public:
   // Without a backing store (null) what is evicted is gone; else it can be read again. The budgets
   // must outlive the run.
-  Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& limits, Arena& arena,
+  Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& limits,
       ByteBudget& server_budget, ByteBudget& steps_budget, ByteBudget& inspection_budget,
       std::shared_ptr<RunCounters> counters, Clock clock, BackingStore* backing = nullptr);
 
@@ -207,7 +206,6 @@ class Run {
   const RunConfig config_;
   const Limits limits_;
   const absl::Duration time_to_live_;
-  Arena& arena_;
   const std::shared_ptr<RunCounters> counters_;
   const Clock clock_;
   BackingStore* const backing_;

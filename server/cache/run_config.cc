@@ -1,5 +1,6 @@
 #include "server/cache/run_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -9,16 +10,8 @@
 namespace sis {
 namespace {
 
-absl::string_view Name(LogProbEncoding encoding) {
-  switch (encoding) {
-    case LogProbEncoding::kFloat32:
-      return "FLOAT32";
-    case LogProbEncoding::kFloat16:
-      return "FLOAT16";
-    case LogProbEncoding::kFixed12:
-      return "FIXED12";
-  }
-  return "?";
+absl::string_view Name(BlockEncoding encoding) {
+  return encoding == BlockEncoding::kFloat32 ? "FLOAT32" : "FIXED16";
 }
 
 std::string OrUnset(const std::optional<uint64_t>& value) {
@@ -33,9 +26,10 @@ absl::Status CheckRunConfig(const RunConfig& config, int max_top_k) {
                                                    config.vocabulary_size, " is not in [1, ",
                                                    kMaxVocabularySize, "]"));
   }
-  if (config.top_k < 1 || config.top_k > static_cast<uint32_t>(max_top_k)) {
+  const int largest_top_k = std::min(max_top_k, kMaxBlockSlots);
+  if (config.top_k < 1 || config.top_k > static_cast<uint32_t>(largest_top_k)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("config.top_k ", config.top_k, " is not in [1, ", max_top_k, "]"));
+        absl::StrCat("config.top_k ", config.top_k, " is not in [1, ", largest_top_k, "]"));
   }
   if (!(std::isfinite(config.time_to_live_seconds) && config.time_to_live_seconds >= 0)) {
     return absl::InvalidArgumentError(absl::StrCat("config.time_to_live_seconds ",

@@ -48,9 +48,8 @@ struct RunRegistry::Closing {
   }
 };
 
-RunRegistry::RunRegistry(int64_t cache_bytes, Arena& arena, const Limits& limits, Clock clock)
-    : arena_(arena),
-      limits_(limits),
+RunRegistry::RunRegistry(int64_t cache_bytes, const Limits& limits, Clock clock)
+    : limits_(limits),
       clock_(std::move(clock)),
       budget_(cache_bytes),
       steps_budget_(cache_bytes / kStepsShare),
@@ -197,9 +196,8 @@ std::shared_ptr<Run> RunRegistry::Open(const std::string& run_id, uint64_t incar
   // A later incarnation goes on counting.
   std::shared_ptr<RunCounters> counters =
       superseded == nullptr ? named_.Add(run_id, is_new, clock_()) : superseded->shared_counters();
-  entry.run =
-      std::make_shared<Run>(run_id, incarnation, config, limits_, arena_, budget_, steps_budget_,
-                            inspection_budget_, std::move(counters), clock_, backing);
+  entry.run = std::make_shared<Run>(run_id, incarnation, config, limits_, budget_, steps_budget_,
+                                    inspection_budget_, std::move(counters), clock_, backing);
   entry.last_named = absl::ToUnixNanos(clock_());
   return entry.run;
 }
@@ -293,7 +291,7 @@ void RunRegistry::ShareInspection() {
   for (Inspection* inspection : lacking) inspection->TryAgain();
 }
 
-const ByteBudget* RunRegistry::Reclaim(Run& run, int64_t bytes, Evict last) {
+const ByteBudget* RunRegistry::MakeRoom(Run& run, int64_t bytes, Evict last) {
   DropExpired();
   const ByteBudget& quota = run.budget();
   if (const int64_t lacking = quota.Lacking(bytes); run.EvictableBytes(lacking, last) < lacking) {
@@ -311,13 +309,6 @@ const ByteBudget* RunRegistry::Reclaim(Run& run, int64_t bytes, Evict last) {
     if (!EvictOldest(last)) return &budget_;
   }
   return nullptr;
-}
-
-const ByteBudget* RunRegistry::MakeRoom(Run& run, int64_t bytes, Evict last) {
-  if (run.budget().Lacking(bytes) > 0 || budget_.Lacking(bytes) > 0) {
-    return Reclaim(run, bytes, last);
-  }
-  return EvictOldest(last) ? nullptr : &budget_;
 }
 
 bool RunRegistry::EvictOldest(Evict last) {
@@ -338,8 +329,6 @@ bool RunRegistry::EvictOldest(Evict last) {
 
 void RunRegistry::DropExpired() {
   for (const std::shared_ptr<Run>& run : List()) run->DropExpired();
-  // What is charged and not in the arena is around it.
-  arena_.SetAside(budget_.used() - arena_.used_bytes());
 }
 
 }  // namespace sis

@@ -17,12 +17,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/cache/byte_budget.h"
 #include "server/cache/caller.h"
 #include "server/cache/limits.h"
 #include "server/cache/named_runs.h"
 #include "server/cache/run.h"
-#include "server/memory/arena.h"
-#include "server/memory/byte_budget.h"
 #include "server/threads/mutex.h"
 
 namespace sis {
@@ -30,8 +29,7 @@ namespace sis {
 // Thread-safe. Lock order: RunRegistry, then Run.
 class RunRegistry {
  public:
-  // The arena must outlive the registry and every run it handed out.
-  RunRegistry(int64_t cache_bytes, Arena& arena, const Limits& limits, Clock clock);
+  RunRegistry(int64_t cache_bytes, const Limits& limits, Clock clock);
 
   struct Created {
     std::shared_ptr<Run> run;
@@ -83,13 +81,9 @@ class RunRegistry {
   // least recently used sequences, of this run if its own quota is short, else of any: those of
   // Evict::kRead before what `last` adds; or none, if all of them would not do. Null if there may
   // be room now, else the budget that is short.
-  const ByteBudget* Reclaim(Run& run, int64_t bytes, Evict last) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same for a caller that did not get the bytes: if they are there, the arena did not have
-  // them in one piece, and the least recently used sequence of any run goes.
   const ByteBudget* MakeRoom(Run& run, int64_t bytes, Evict last) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Drops what has expired, in all runs, and lets the arena make room for what is charged outside
-  // of it. To be called now and then.
+  // Drops what has expired, in all runs. To be called now and then.
   void DropExpired() ABSL_LOCKS_EXCLUDED(mutex_);
 
   size_t size() const ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -129,7 +123,6 @@ class RunRegistry {
   // Evicts the least recently used sequence of any run; false if there is none.
   bool EvictOldest(Evict last) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  Arena& arena_;
   const Limits limits_;
   const Clock clock_;
   ByteBudget budget_;  // outlives the runs, as do the next two

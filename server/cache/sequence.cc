@@ -2,47 +2,46 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
+#include <map>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/block/pack.h"
 
 namespace sis {
 namespace {
 
-uint32_t PageNumber(uint32_t position) { return position / Page::kPositions; }
-uint32_t IndexInPage(uint32_t position) { return position % Page::kPositions; }
-
-int64_t Charge(size_t block_bytes) {
-  return static_cast<int64_t>(Arena::CellBytes(block_bytes)) + Page::kIndexBytes;
+// Whether positions [first, end) are the same in both.
+bool Same(const BlockView& a, const BlockView& b, uint32_t first, uint32_t end) {
+  const uint32_t count = end - first;
+  return SliceBlock(a, first - a.header.first_position, count) ==
+         SliceBlock(b, first - b.header.first_position, count);
 }
 
-// For a page that gets `count` rows first, those from `row` on.
-size_t NewPageBytes(const RecordFormat& format, const RecordView& records, size_t row,
-                    uint32_t count, std::span<const uint16_t> ranks) {
-  return count == Page::kPositions ? PackedBytes(format, records, row, ranks) : TailBytes(format);
+size_t BytesOfSlice(const BlockView& block, uint32_t index, uint32_t count) {
+  if (count == block.header.positions) return block.bytes.size();
+  BlockHeader header = block.header;
+  header.positions = count;
+  header.used_slots = std::accumulate(block.counts + index, block.counts + index + count, 0u);
+  return BlockLayout(header).end;
 }
 
-template <typename Numbers>
-void Forget(Numbers& numbers, uint32_t number) {
-  numbers.erase(std::remove(numbers.begin(), numbers.end(), number), numbers.end());
+std::unique_ptr<const CachedBlock> CopySlice(const BlockView& block, uint32_t index,
+                                             uint32_t count) {
+  if (count == block.header.positions) return CachedBlock::Copy(block);
+  return CachedBlock::Copy(*OpenBlock(SliceBlock(block, index, count), /*checksums=*/false));
 }
+
+bool IsSmall(const CachedBlock& block) { return block.positions() < Sequence::kSmallPositions; }
 
 }  // namespace
 
-int64_t Sequence::BytesOfFirstBlock(const RecordFormat& format, uint32_t first_position,
-                                    const RecordView& records, std::span<const uint16_t> ranks) {
-  int64_t bytes = kVersionSpanBytes;
-  const uint32_t end = first_position + static_cast<uint32_t>(ranks.size());
-  ForEachPart(first_position, end, [&](const PagePart& part) {
-    bytes += Charge(NewPageBytes(format, records, part.row, part.count, ranks));
-  });
-  return bytes;
-}
-
 Sequence::~Sequence() {
-  const auto spans = static_cast<int64_t>(versions_.size());
-  const auto gaps = static_cast<int64_t>(gaps_.size());
-  owner_.budget.Refund(kBaseBytes + spans * kVersionSpanBytes + gaps * kGapBytes +
-                       (annotation_ == nullptr ? 0 : AnnotationBytes(*annotation_)));
+  int64_t charged = kBaseBytes + static_cast<int64_t>(gaps_.size()) * kGapBytes;
+  for (const auto& [first, block] : blocks_) charged += CachedBlock::Charge(block->bytes().size());
+  if (annotation_ != nullptr) charged += AnnotationBytes(*annotation_);
+  budget_.Refund(charged);
 }
 
 int64_t Sequence::AnnotationBytes(std::string_view annotation) {
@@ -55,101 +54,141 @@ absl::Status Sequence::CheckBelowSeal(uint32_t end) const {
       absl::StrCat("position ", end - 1, " is beyond the seal at length ", *sealed_length_));
 }
 
-absl::Status Sequence::CheckFits(uint32_t first_position, uint64_t policy_version,
-                                 const RecordView& records) const {
-  const auto end = first_position + static_cast<uint32_t>(records.sampled_ids.size());
-  RowBuffer buffer;
-  absl::Status status = CheckBelowSeal(end);
-  if (!status.ok()) return status;
-  ForEachPart(first_position, end, [&](const PagePart& part) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    if (status.ok()) status = CheckFitsPage(part, policy_version, records, buffer);
-  });
-  return status;
+Sequence::Blocks::const_iterator Sequence::FirstBehind(uint32_t position) const {
+  const auto after = blocks_.upper_bound(position);
+  if (after == blocks_.begin()) return after;
+  const auto before = std::prev(after);
+  return before->second->end() > position ? before : after;
 }
 
-absl::Status Sequence::CheckFitsPage(const PagePart& part, uint64_t policy_version,
-                                     const RecordView& records, RowBuffer& buffer) const {
-  const auto found = pages_.find(part.number);
-  if (found == pages_.end()) return absl::OkStatus();
-  const Page& page = found->second;
-  if (absl::Status status = page.Check(); !status.ok()) return status;
-  const RecordRows stored = page.Rows(buffer);
-  for (uint32_t i = 0; i < part.count; ++i) {
-    const uint32_t index = part.index + i;
-    if ((page.present() >> index & 1) == 0) continue;
-    const uint32_t position = part.number * Page::kPositions + index;
-    if (!SameRecord(owner_.format, records, part.row + i, stored, index)) {
+absl::Status Sequence::CheckFits(const BlockView& block) const {
+  const uint32_t end = block.header.first_position + block.header.positions;
+  if (absl::Status status = CheckBelowSeal(end); !status.ok()) return status;
+  for (auto found = FirstBehind(block.header.first_position);
+       found != blocks_.end() && found->first < end; ++found) {
+    const CachedBlock& stored = *found->second;
+    if (absl::Status status = stored.Check(); !status.ok()) return status;
+    uint32_t first = std::max(block.header.first_position, stored.first_position());
+    const uint32_t last = std::min(end, stored.end());
+    if (stored.policy_version() != block.header.policy_version) {
       return absl::AlreadyExistsError(
-          absl::StrCat("position ", position, " is committed with other content"));
+          absl::StrCat("position ", first, " is committed with policy version ",
+                       stored.policy_version(), ", not ", block.header.policy_version));
     }
-    if (VersionAt(position) != policy_version) {
-      return absl::AlreadyExistsError(absl::StrCat("position ", position,
-                                                   " is committed with policy version ",
-                                                   VersionAt(position), ", not ", policy_version));
+    const BlockView view = stored.view();
+    if (Same(view, block, first, last)) continue;
+    // To the first that differs.
+    for (uint32_t step = std::bit_floor(last - first); step > 0; step /= 2) {
+      if (last - first > step && Same(view, block, first, first + step)) first += step;
     }
+    return absl::AlreadyExistsError(
+        absl::StrCat("position ", first, " is committed with other content"));
   }
   return absl::OkStatus();
 }
 
-absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
-                              const RecordView& records, std::span<const uint16_t> ranks,
-                              Appended* appended) {
-  const auto count = static_cast<uint32_t>(records.sampled_ids.size());
-  const uint32_t end = first_position + count;
+Sequence::Ranges Sequence::NewRanges(const BlockView& block) const {
+  const uint32_t first = block.header.first_position, end = first + block.header.positions;
+  Ranges ranges;
+  uint32_t position = first;
+  const auto add_up_to = [&](uint32_t stop) {
+    if (position >= stop) return;
+    const uint32_t index = position - first, count = stop - position;
+    ranges.push_back({index, count, BytesOfSlice(block, index, count)});
+  };
+  for (auto found = FirstBehind(first); found != blocks_.end() && found->first < end; ++found) {
+    add_up_to(found->first);
+    position = found->second->end();
+  }
+  add_up_to(end);
+  return ranges;
+}
+
+int64_t Sequence::ChargeOf(const Ranges& ranges) {
+  int64_t charge = 0;
+  for (const Range& range : ranges) charge += CachedBlock::Charge(range.bytes);
+  return charge;
+}
+
+int64_t Sequence::BytesToAppend(const BlockView& block) const {
+  ReaderLock lock(mutex_);
+  return ChargeOf(NewRanges(block));
+}
+
+absl::Status Sequence::Append(const BlockView& block, Appended* appended) {
   WriterLock lock(mutex_);
-  if (AddToLastTail(first_position, policy_version, records, ranks)) {
-    if (appended != nullptr) {
-      *appended = {.positions = count, .committed_length = committed_length_};
-    }
-    return absl::OkStatus();
+  if (absl::Status status = CheckFits(block); !status.ok()) return status;
+  const Ranges ranges = NewRanges(block);
+  if (const int64_t charge = ChargeOf(ranges); !budget_.TryCharge(charge)) {
+    return absl::ResourceExhaustedError(absl::StrCat(charge, " bytes are not to be had"));
   }
-  if (absl::Status status = CheckFits(first_position, policy_version, records); !status.ok()) {
-    return status;
+  Appended added;
+  for (const Range& range : ranges) {
+    const uint8_t* counts = block.counts + range.index;
+    added.positions += range.count;
+    added.slots += std::accumulate(counts, counts + range.count, int64_t{0});
+    Insert(CopySlice(block, range.index, range.count));
   }
-
-  const NewBlocks needed = NeedOf(first_position, policy_version, records, ranks);
-  if (!owner_.budget.TryCharge(needed.charge)) {
-    return absl::ResourceExhaustedError(absl::StrCat(needed.charge, " bytes are not to be had"));
-  }
-  absl::InlinedVector<Arena::Allocation, 2> blocks;
-  bool room = true;
-  for (const size_t block_bytes : needed.bytes) {
-    blocks.push_back(block_bytes > 0 && room ? arena_.Allocate(block_bytes) : Arena::Allocation());
-    room = room && (block_bytes == 0 || !blocks.back().empty());
-  }
-  if (!room) {
-    owner_.budget.Refund(needed.charge);
-    return absl::ResourceExhaustedError(
-        absl::StrCat(needed.charge, " bytes are not to be had in one piece"));
-  }
-
-  int64_t added = 0;
-  auto block = blocks.begin();
-  ForEachPart(first_position, end, [&](const PagePart& part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    added += AddToPage(part, records, ranks, std::move(*block++));
-  });
-  // Not before: a page counted on as a tail must still be one when its turn comes.
-  PackTails();
-  SetVersion(first_position, end, policy_version);
-  committed_length_ = std::max(committed_length_.load(), end);
-  positions_ += added;
-  NoteEnd();
-  if (appended != nullptr) *appended = {added, committed_length_};
+  positions_ += static_cast<uint32_t>(added.positions);
+  committed_length_ =
+      std::max(committed_length_, block.header.first_position + block.header.positions);
+  if (positions_ == sealed_length_ && !ranges.empty()) MergeAll();
+  added.committed_length = committed_length_;
+  if (appended != nullptr) *appended = added;
   return absl::OkStatus();
+}
+
+void Sequence::Insert(std::unique_ptr<const CachedBlock> block) {
+  const uint32_t first = block->first_position();
+  auto inserted = blocks_.insert(blocks_.end(), {first, std::move(block)});
+  if (std::next(inserted) == blocks_.end()) {
+    MergeAtEnd();
+    return;
+  }
+  const auto merge_small = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto next = std::next(inserted);
+    if (next == blocks_.end() || !IsSmall(*inserted->second) || !IsSmall(*next->second)) return;
+    MergeWithNext(inserted);
+  };
+  merge_small();
+  if (inserted == blocks_.begin()) return;
+  --inserted;
+  merge_small();
+}
+
+bool Sequence::MergeWithNext(Blocks::iterator& block) {
+  const auto next = std::next(block);
+  std::unique_ptr<const CachedBlock> merged = CachedBlock::Merge(*block->second, *next->second);
+  if (merged == nullptr) return false;
+  const auto charge = [](const CachedBlock& of) { return CachedBlock::Charge(of.bytes().size()); };
+  budget_.Refund(charge(*block->second) + charge(*next->second) - charge(*merged));
+  block->second = std::move(merged);
+  block = std::prev(blocks_.erase(next));
+  return true;
+}
+
+void Sequence::MergeAtEnd() {
+  for (auto last = std::prev(blocks_.end()); last != blocks_.begin();) {
+    auto before = std::prev(last);
+    const auto size = [](const auto& block) { return std::bit_width(block->second->positions()); };
+    if (!IsSmall(*before->second) || size(before) > size(last) || !MergeWithNext(before)) return;
+    last = before;
+  }
+}
+
+void Sequence::MergeAll() {
+  if (blocks_.empty()) return;
+  for (auto block = blocks_.begin(); std::next(block) != blocks_.end();) {
+    const bool small = IsSmall(*block->second) || IsSmall(*std::next(block)->second);
+    if (!small || !MergeWithNext(block)) ++block;
+  }
 }
 
 absl::Status Sequence::CheckUnrecorded(uint32_t first, uint32_t end) const {
-  absl::Status status;
-  ForEachPart(first, end, [&](const PagePart& part) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    const auto found = pages_.find(part.number);
-    if (!status.ok() || found == pages_.end()) return;
-    const uint64_t recorded = found->second.present() & Page::Mask(part.index, part.count);
-    if (recorded == 0) return;
-    const auto position =
-        part.number * Page::kPositions + static_cast<uint32_t>(std::countr_zero(recorded));
-    status = absl::AlreadyExistsError(absl::StrCat("position ", position, " has a record"));
-  });
-  return status;
+  const auto found = FirstBehind(first);
+  if (found == blocks_.end() || found->first >= end) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat("position ", std::max(first, found->first), " has a record"));
 }
 
 absl::StatusOr<bool> Sequence::AppendGap(const Missing& gap) {
@@ -185,161 +224,15 @@ absl::StatusOr<bool> Sequence::AppendGap(const Missing& gap) {
     if (from->first <= first && from->second.end >= end) return false;
     first = std::min(first, from->first);
     end = std::max(end, std::prev(to)->second.end);
-  } else if (!owner_.budget.TryCharge(kGapBytes)) {
+  } else if (!budget_.TryCharge(kGapBytes)) {
     return absl::ResourceExhaustedError(absl::StrCat(kGapBytes, " bytes are not to be had"));
   }
   const auto joined = static_cast<int64_t>(std::distance(from, to));
-  owner_.budget.Refund(std::max<int64_t>(joined - 1, 0) * kGapBytes);
+  budget_.Refund(std::max<int64_t>(joined - 1, 0) * kGapBytes);
   gaps_.erase(from, to);
   gaps_.insert({first, {end, gap.reason}});
-  committed_length_ = std::max(committed_length_.load(), end);
+  committed_length_ = std::max(committed_length_, end);
   return true;
-}
-
-bool Sequence::AddToLastTail(uint32_t first_position, uint64_t policy_version,
-                             const RecordView& records, std::span<const uint16_t> ranks) {
-  const auto count = static_cast<uint32_t>(records.sampled_ids.size());
-  const uint32_t index = IndexInPage(first_position);
-  if (sealed_length_.has_value() || pages_.empty() || versions_.empty()) return false;
-  auto& [number, page] = *pages_.rbegin();
-  VersionSpan& span = versions_.rbegin()->second;
-  if (number != PageNumber(first_position) || page.packed() || open_tails_.empty() ||
-      open_tails_.back() != number || span.end != first_position ||
-      span.version != policy_version || count > Page::kPositions - index) {
-    return false;
-  }
-  page.Add(index, records, 0, count, ranks, {});
-  if (page.present() == Page::kAll) {
-    open_tails_.pop_back();
-    page.Pack(arena_);
-  }
-  span.end = first_position + count;
-  committed_length_.store(std::max(committed_length_.load(std::memory_order_relaxed), span.end),
-                          std::memory_order_relaxed);
-  positions_ += count;
-  return true;
-}
-
-void Sequence::NoteEnd() {
-  const Page& page = pages_.rbegin()->second;
-  end_.page.store(&page, std::memory_order_relaxed);
-  end_.span.store(&versions_.rbegin()->second, std::memory_order_relaxed);
-  end_.tail.store(page.packed() ? nullptr : page.block().data(), std::memory_order_relaxed);
-}
-
-void Sequence::PrefetchEnd() const {
-  const std::byte* tail = end_.tail.load(std::memory_order_relaxed);
-  if (tail == nullptr) return;
-  __builtin_prefetch(end_.page.load(std::memory_order_relaxed), 1);
-  __builtin_prefetch(end_.span.load(std::memory_order_relaxed), 1);
-  PrefetchTailRow(owner_.format, tail,
-                  IndexInPage(committed_length_.load(std::memory_order_relaxed)));
-}
-
-int64_t Sequence::AddToPage(const PagePart& part, const RecordView& records,
-                            std::span<const uint16_t> ranks, Arena::Allocation block) {
-  auto found = pages_.find(part.number);
-  if (found == pages_.end()) {
-    const uint32_t first_position = part.number * Page::kPositions;
-    found = pages_.try_emplace(part.number, owner_, first_position, std::move(block)).first;
-  }
-  Page& page = found->second;
-  const int before = std::popcount(page.present());
-  page.Add(part.index, records, part.row, part.count, ranks, std::move(block));
-  const int after = std::popcount(page.present());
-  if (after == before) return 0;
-  Forget(open_tails_, part.number);
-  if (after == Page::kPositions) {
-    page.Pack(arena_);
-  } else {
-    open_tails_.push_back(part.number);
-  }
-  return after - before;
-}
-
-void Sequence::PackTails() {
-  if (sealed_length_.has_value()) {
-    for (auto& [number, page] : pages_) page.Pack(arena_);
-    open_tails_.clear();
-  }
-  while (open_tails_.size() > kOpenTails) {
-    pages_.at(open_tails_.front()).Pack(arena_);
-    open_tails_.erase(open_tails_.begin());
-  }
-}
-
-int64_t Sequence::BytesToAppend(uint32_t first_position, uint64_t policy_version,
-                                const RecordView& records, std::span<const uint16_t> ranks) const {
-  ReaderLock lock(mutex_);
-  return NeedOf(first_position, policy_version, records, ranks).charge;
-}
-
-Sequence::NewBlocks Sequence::NeedOf(uint32_t first_position, uint64_t policy_version,
-                                     const RecordView& records,
-                                     std::span<const uint16_t> ranks) const {
-  const uint32_t end = first_position + static_cast<uint32_t>(ranks.size());
-  NewBlocks needed;
-  if (!TouchesSpan(first_position, end, policy_version)) needed.charge = kVersionSpanBytes;
-  ForEachPart(first_position, end, [&](const PagePart& part) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    const PageNeed need = NeedOf(part, records, ranks);
-    needed.charge += need.charge;
-    needed.bytes.push_back(need.block_bytes);
-  });
-  return needed;
-}
-
-Sequence::PageNeed Sequence::NeedOf(const PagePart& part, const RecordView& records,
-                                    std::span<const uint16_t> ranks) const {
-  const uint64_t mask = Page::Mask(part.index, part.count);
-  const auto found = pages_.find(part.number);
-  if (found == pages_.end()) {
-    const size_t bytes = NewPageBytes(owner_.format, records, part.row, part.count, ranks);
-    return {.charge = Charge(bytes), .block_bytes = bytes};
-  }
-  const Page& page = found->second;
-  const uint64_t after = page.present() | mask;
-  if (!page.packed() || after == page.present()) return {};
-  // What a ragged page takes is known when all of it is there.
-  const bool stays_packed = after == Page::kAll && !owner_.format.ragged();
-  if (stays_packed && page.packed_positions() == Page::kPositions) return {};
-  const size_t bytes =
-      stays_packed ? PackedBytes(owner_.format, Page::kPositions) : TailBytes(owner_.format);
-  return {.charge = Charge(bytes) - Charge(page.block().size()), .block_bytes = bytes};
-}
-
-bool Sequence::TouchesSpan(uint32_t first, uint32_t end, uint64_t version) const {
-  // Of those that begin at `end` or before, the last ones: any further back ends before `first`.
-  for (auto span = versions_.upper_bound(end); span != versions_.begin();) {
-    --span;
-    if (span->second.end < first) return false;
-    if (span->second.version == version) return true;
-  }
-  return false;
-}
-
-uint64_t Sequence::VersionAt(uint32_t position) const {
-  const auto after = versions_.upper_bound(position);
-  return std::prev(after)->second.version;
-}
-
-void Sequence::SetVersion(uint32_t first, uint32_t end, uint64_t version) {
-  const size_t charged = versions_.size() + !TouchesSpan(first, end, version);
-  // Spans that are there already within [first, end) have this version (CheckFits), so all of it
-  // can become one. One that goes on is made longer in place.
-  auto after = versions_.lower_bound(first);
-  auto span = after == versions_.begin() ? versions_.end() : std::prev(after);
-  if (span == versions_.end() || span->second.end < first || span->second.version != version) {
-    span = versions_.try_emplace(after, first, VersionSpan{end, version});
-    after = std::next(span);
-  }
-  end = std::max(end, span->second.end);
-  while (after != versions_.end() &&
-         (after->first < end || (after->first == end && after->second.version == version))) {
-    end = std::max(end, (after++)->second.end);
-  }
-  span->second.end = end;
-  versions_.erase(std::next(span), after);
-  owner_.budget.Refund(static_cast<int64_t>(charged - versions_.size()) * kVersionSpanBytes);
 }
 
 absl::Status Sequence::Seal(uint32_t length, std::string_view annotation) {
@@ -355,7 +248,7 @@ absl::StatusOr<Sequence::Sealed> Sequence::Seal(
   }
   if (length < committed_length_) {
     return absl::FailedPreconditionError(
-        absl::StrCat("seal at ", length, ": committed up to ", committed_length_.load()));
+        absl::StrCat("seal at ", length, ": committed up to ", committed_length_));
   }
   const std::string before = annotation_ == nullptr ? std::string() : *annotation_;
   Sealed sealed{.first = !sealed_length_.has_value(), .annotation = annotate(before)};
@@ -363,16 +256,16 @@ absl::StatusOr<Sequence::Sealed> Sequence::Seal(
   sealed.annotated = sealed.annotation != before;
   if (sealed.annotated) {
     const int64_t bytes = AnnotationBytes(sealed.annotation) - AnnotationBytes(before);
-    if (bytes > 0 && !owner_.budget.TryCharge(bytes)) {
+    if (bytes > 0 && !budget_.TryCharge(bytes)) {
       return absl::ResourceExhaustedError(
           absl::StrCat("an annotation of ", sealed.annotation.size(), " bytes has no room"));
     }
-    owner_.budget.Refund(std::max<int64_t>(-bytes, 0));
+    budget_.Refund(std::max<int64_t>(-bytes, 0));
     annotation_ = std::make_unique<const std::string>(sealed.annotation);
   }
   if (sealed.first) {
     sealed_length_ = length;
-    PackTails();
+    MergeAll();
   }
   return sealed;
 }
@@ -405,8 +298,9 @@ int64_t Sequence::positions() const {
 std::optional<uint64_t> Sequence::newest_version() const {
   ReaderLock lock(mutex_);
   std::optional<uint64_t> newest;
-  for (const auto& [first, span] : versions_)
-    newest = std::max(newest, std::optional(span.version));
+  for (const auto& [first, block] : blocks_) {
+    newest = std::max(newest, std::optional(block->policy_version()));
+  }
   return newest;
 }
 
@@ -419,38 +313,28 @@ void Sequence::Reader::ForEachPiece(uint32_t first, uint32_t count,
                                     const std::function<void(const Piece&)>& visit) const {
   sequence_.mutex_.AssertReaderHeld();
   const uint32_t end = first + count;
+  auto block = sequence_.FirstBehind(first);
+  auto gap = sequence_.gaps_.upper_bound(first);
+  if (gap != sequence_.gaps_.begin()) --gap;
   for (uint32_t position = first; position < end;) {
-    const auto page = sequence_.pages_.find(PageNumber(position));
-    const uint32_t index = IndexInPage(position);
-    const auto visit_missing = [&](uint32_t stop) {
-      sequence_.mutex_.AssertReaderHeld();
-      MissingReason reason = MissingReason::kNeverArrived;
-      const auto after = sequence_.gaps_.upper_bound(position);
-      if (after != sequence_.gaps_.end()) stop = std::min(stop, after->first);
-      if (after != sequence_.gaps_.begin() && std::prev(after)->second.end > position) {
-        stop = std::min(stop, std::prev(after)->second.end);
-        reason = std::prev(after)->second.reason;
+    Piece piece{.first_position = position, .count = 0, .block = nullptr, .index = 0};
+    uint32_t stop = end;
+    if (block != sequence_.blocks_.end() && block->first <= position) {
+      piece.block = block->second.get();
+      piece.index = position - block->first;
+      stop = std::min(stop, piece.block->end());
+      ++block;
+    } else {
+      if (block != sequence_.blocks_.end()) stop = std::min(stop, block->first);
+      while (gap != sequence_.gaps_.end() && gap->second.end <= position) ++gap;
+      if (gap != sequence_.gaps_.end()) {
+        const bool inside = gap->first <= position;
+        if (inside) piece.reason = gap->second.reason;
+        stop = std::min(stop, inside ? gap->second.end : gap->first);
       }
-      visit({position, stop - position, nullptr, index, 0, reason});
-      position = stop;
-    };
-    if (page == sequence_.pages_.end()) {
-      const auto next = sequence_.pages_.upper_bound(PageNumber(position));
-      visit_missing(next == sequence_.pages_.end() ? end
-                                                   : std::min(end, next->first * Page::kPositions));
-      continue;
     }
-    const uint64_t bits = page->second.present() >> index;
-    const bool present = (bits & 1) != 0;
-    uint32_t stop = position + std::countr_zero(present ? ~bits : bits);
-    stop = std::min({stop, end, position - index + Page::kPositions});
-    if (!present) {
-      visit_missing(stop);
-      continue;
-    }
-    const auto span = std::prev(sequence_.versions_.upper_bound(position));
-    stop = std::min(stop, span->second.end);
-    visit({position, stop - position, &page->second, index, span->second.version});
+    piece.count = stop - position;
+    visit(piece);
     position = stop;
   }
 }
@@ -465,31 +349,23 @@ std::vector<Missing> Sequence::Reader::Gaps() const {
 }
 
 void Sequence::Reader::Check(uint32_t first, uint32_t count) const {
-  sequence_.mutex_.AssertReaderHeld();
-  const auto end = sequence_.pages_.lower_bound(PageNumber(first + count + Page::kPositions - 1));
-  for (auto page = sequence_.pages_.lower_bound(PageNumber(first)); page != end; ++page) {
-    page->second.Check().IgnoreError();  // the page remembers
-  }
+  ForEachPiece(first, count, [](const Piece& piece) {
+    if (piece.block != nullptr) piece.block->Check().IgnoreError();  // the block remembers
+  });
 }
 
-template <typename Visit>
-void Sequence::Reader::ForEachVersion(uint32_t first, uint32_t count, const Visit& visit) const {
-  sequence_.mutex_.AssertReaderHeld();
-  const uint32_t end = first + count;
-  auto span = sequence_.versions_.upper_bound(first);
-  if (span != sequence_.versions_.begin()) --span;
-  for (; span != sequence_.versions_.end() && span->first < end; ++span) {
-    const uint32_t from = std::max(first, span->first);
-    const uint32_t to = std::min(end, span->second.end);
-    if (from < to) visit(span->second.version, from, to - from);
-  }
+uint64_t Sequence::Reader::DigestOfPiece(const Piece& piece, Damage damage) {
+  if (piece.block == nullptr) return 0;
+  return damage == Damage::kUndone && piece.block->corrupt()
+             ? piece.block->DigestBefore(piece.index, piece.count)
+             : piece.block->Digest(piece.index, piece.count);
 }
 
 uint64_t Sequence::Reader::Digest(uint32_t first, uint32_t count, uint64_t oldest_fresh) const {
-  uint64_t digest = DigestOfAnyVersion(first, count);
-  if (oldest_fresh == 0) return digest;
-  ForEachVersion(first, count, [&](uint64_t version, uint32_t from, uint32_t length) {
-    if (version < oldest_fresh) digest -= DigestOfAnyVersion(from, length);
+  uint64_t digest = 0;
+  ForEachPiece(first, count, [&](const Piece& piece) {
+    if (piece.block == nullptr || piece.block->policy_version() < oldest_fresh) return;
+    digest += DigestOfPiece(piece, Damage::kLeftOut);
   });
   return digest;
 }
@@ -500,9 +376,10 @@ std::optional<uint64_t> Sequence::Reader::OldestFetched(uint64_t digest, uint32_
     if (damage == Damage::kUndone && !AnyCorrupt(first, count)) break;
     std::map<uint64_t, uint64_t> parts;  // by version
     uint64_t fetched = 0;
-    ForEachVersion(first, count, [&](uint64_t version, uint32_t from, uint32_t length) {
-      const uint64_t part = DigestOfAnyVersion(from, length, damage);
-      parts[version] += part;
+    ForEachPiece(first, count, [&](const Piece& piece) {
+      if (piece.block == nullptr) return;
+      const uint64_t part = DigestOfPiece(piece, damage);
+      parts[piece.block->policy_version()] += part;
       fetched += part;
     });
     uint64_t oldest_fresh = 0;
@@ -518,27 +395,9 @@ std::optional<uint64_t> Sequence::Reader::OldestFetched(uint64_t digest, uint32_
 bool Sequence::Reader::AnyCorrupt(uint32_t first, uint32_t count) const {
   bool any = false;
   ForEachPiece(first, count, [&](const Piece& piece) {
-    any = any || (piece.page != nullptr && piece.page->corrupt());
+    any = any || (piece.block != nullptr && piece.block->corrupt());
   });
   return any;
-}
-
-uint64_t Sequence::Reader::DigestOfAnyVersion(uint32_t first, uint32_t count, Damage damage) const {
-  sequence_.mutex_.AssertReaderHeld();
-  uint64_t digest = 0;
-  ForEachPart(first, first + count, [&](const PagePart& part) {
-    sequence_.mutex_.AssertReaderHeld();
-    const auto found = sequence_.pages_.find(part.number);
-    if (found == sequence_.pages_.end()) return;
-    const Page& page = found->second;
-    if (damage == Damage::kUndone && page.corrupt()) {
-      digest += page.DigestBefore(part.index, part.count);
-    } else {
-      digest +=
-          part.count == Page::kPositions ? page.digest() : page.Digest(part.index, part.count);
-    }
-  });
-  return digest;
 }
 
 }  // namespace sis
