@@ -21,7 +21,7 @@ struct BackendChoice {
   std::unique_ptr<const Backend> backend;
   // Why this one, for a log line.
   std::string reason;
-  // How much memory of the device holds copies of rows, and why; empty without a device.
+  // How much memory of the device holds copies of blocks, and why; empty without a device.
   std::string device_cache;
 };
 

@@ -1,4 +1,4 @@
-// Packs positions of a call for the device: one buffer in, one buffer out, and the rows that are
+// Packs positions of a call for the device: one buffer in, one buffer out, and the blocks that are
 // copied to stay.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/cuda/evaluate/batch_view.h"
-#include "kernels/cuda/residency/resident_rows.h"
+#include "kernels/cuda/residency/resident_blocks.h"
 #include "kernels/decide/backend.h"
 
 namespace sis::cuda {
@@ -22,27 +22,24 @@ struct PendingSums {
 // As many positions as fit. Refers to the spans of the stretches, which must outlive it.
 class Batch {
  public:
-  // Positions of the largest piece of a stretch, a multiple of kGroupPositions: in float32 twice at
-  // most 2.1 MB.
-  static constexpr size_t PiecePositions(size_t slots) { return slots <= 256 ? 1024 : 512; }
+  // Most bytes in the input or the output, besides uploads: of a stretch without its positions; of
+  // a tile, in the input without log-probs at slots, and with them.
+  static constexpr size_t kStretchBytes = 1024;
+  static constexpr size_t kTileInputBytes = sizeof(StagedTile) + kTilePositions * 20;
+  static constexpr size_t kTileOutputBytes = kTilePositions * 28;
+  static constexpr size_t kMostTileBytes =
+      kTileInputBytes + kTilePositions * kMaxBlockSlots * 2 * sizeof(float);
 
-  // What a piece takes at most, in the input but for an upload, and in the output: two policies'
-  // rows in float32, all other arrays, and the piece itself.
-  static constexpr size_t MostInputBytes(size_t positions, size_t slots) {
-    return (positions + 2 * kGroupPositions) * (2 * sizeof(float) * slots + 32) + 4096;
-  }
-  static constexpr size_t MostOutputBytes(size_t positions) { return positions * 28 + 4096; }
-
-  // The bytes that input, uploads included, and output may take. Without resident rows everything
-  // is staged.
-  Batch(size_t input_capacity, size_t output_capacity, ResidentRows* resident = nullptr)
-      : input_capacity_(input_capacity), output_capacity_(output_capacity), rows_(resident) {}
+  // The bytes that input, uploads included, and output may take. Without resident
+  // blocks everything is staged.
+  Batch(size_t input_capacity, size_t output_capacity, ResidentBlocks* resident = nullptr)
+      : input_capacity_(input_capacity), output_capacity_(output_capacity), blocks_(resident) {}
 
   // Starts again, empty. What was used before is abandoned unless Done was called.
   void Reset(const EvaluateParameters& parameters);
 
-  // Takes at most PiecePositions positions of the stretch from `first` on, and returns how many: 0
-  // if it isn't sure that they fit, or if there are none.
+  // Takes positions of the stretch from `first` on, tile by tile, and returns how many: 0 if it
+  // isn't sure that any fit, or if there are none.
   size_t Take(const Stretch& stretch, size_t first);
 
   bool empty() const { return tiles_.empty(); }
@@ -67,19 +64,12 @@ class Batch {
   // Copies results to where the stretches want them.
   void ReadOutput(const std::byte* output, std::vector<PendingSums>& sums) const;
   // The batch has run without an error: others may use its copies.
-  void Done() { rows_.Done(); }
+  void Done() { blocks_.Done(); }
 
  private:
   struct CopyIn {
     std::span<const std::byte> from;
     uint64_t offset;
-  };
-  // Current values [n, K], of which only those at used slots are written.
-  struct RaggedCopyIn {
-    std::span<const uint16_t> counts;  // whole groups
-    size_t first_lane;
-    std::span<const float> log_probs;
-    uint64_t offset;  // of the first group's first value
   };
   struct CopyOut {
     std::span<std::byte> to;
@@ -90,13 +80,6 @@ class Batch {
   uint64_t StageInput(std::span<const T> array);
   template <typename T>
   uint64_t StageOutput(std::span<T> array);
-  // Where `place` puts the recorded rows of `count` positions.
-  template <class Place>
-  StagedRows PlaceBehavior(const BehaviorView& behavior, size_t first, size_t count,
-                           const Place& place);
-  // Where the ragged ones are, and what they say; and the current values beside them.
-  void StageRagged(const RaggedLogProbs& log_probs, const CurrentView& current, size_t first,
-                   size_t count, StagedStretch& staged);
   size_t uploads_offset() const;
   size_t stretches_offset() const;
   size_t tiles_offset() const;
@@ -108,9 +91,8 @@ class Batch {
   std::vector<StagedTile> tiles_;
   std::vector<Sums*> sums_;
   std::vector<CopyIn> copies_in_;
-  std::vector<RaggedCopyIn> ragged_copies_in_;
   std::vector<CopyOut> copies_out_;
-  ResidentRows::Use rows_;
+  ResidentBlocks::Use blocks_;
   size_t upload_bytes_ = 0;
   size_t input_end_ = 0;   // of the arrays; stretches and tiles follow
   size_t output_end_ = 0;  // of the arrays; sums follow

@@ -1,12 +1,12 @@
-// What a kernel is given: stretches of positions in the input buffer, or with their recorded rows
-// in memory that stays on the device, and where in the output buffer their results go. Plain
-// structs, the same on host and device.
+// What a kernel is given: stretches of positions in the input buffer, or with their blocks in
+// memory that stays on the device, and where in the output buffer their results go. Plain structs,
+// the same on host and device.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/evaluate/slot_readers.h"
+#include "kernels/block/block.h"
 #include "kernels/decide/backend.h"
 #include "kernels/numerics/host_device.h"
 
@@ -18,34 +18,24 @@ inline constexpr int kTilePositions = 32;
 // The offset of an array that is not there.
 inline constexpr uint64_t kAbsent = ~uint64_t{0};
 
-struct StagedRows {
-  uint64_t offset = kAbsent;
-  RowLayout layout = RowLayout::kNone;
-  LogProbEncoding encoding = LogProbEncoding::kFloat32;
-  uint8_t first_lane = 0;  // 0 if token-major
-};
-
-// Offsets are in bytes, from the start of the input or the output (what is resident: of the
-// resident memory), and aligned to the elements.
+// Offsets are in bytes, from the start of the input or the output, or of the resident memory, and
+// aligned to the elements.
 struct StagedStretch {
   uint64_t sequence_key;
   uint32_t first_position;
   uint32_t count;
   uint32_t sums;  // which of the batch's sums
-  // Where the recorded rows are: behavior, behavior_sampled_log_probs and sampled_ranks.
-  bool resident;
-  bool byte_ranks;  // sampled_ranks: RankSpan's bytes, else its halves
-  StagedRows behavior;
-  uint64_t current = kAbsent;  // float32; laid out as the slots of `behavior`
-  // Of kRagged, in the input: those of RaggedLogProbs. The codes, and current values, begin with
-  // that of place begins[0], or with the place before it if that is odd.
+  BlockEncoding encoding;
+  bool resident;  // where the five arrays of the BlockRange are, else in the input
+  // REDUCED reads ranks and sampled log-probs alone.
+  uint64_t log_probs = kAbsent;
+  uint64_t multipliers = kAbsent;  // of kFixed16
   uint64_t counts = kAbsent;
-  uint64_t begins = kAbsent;
-  uint64_t multipliers = kAbsent;
-  // Input, [count] each.
-  uint64_t behavior_sampled_log_probs;
-  uint64_t sampled_ranks;
+  uint64_t ranks;
+  uint64_t sampled_log_probs;
+  // Input: the arrays of CurrentView.
   uint64_t current_sampled_log_probs;
+  uint64_t current_log_probs = kAbsent;
   uint64_t log_envelopes = kAbsent;
   uint64_t covered_masses = kAbsent;
   // Output, [count] each.
@@ -58,11 +48,14 @@ struct StagedStretch {
   uint64_t output_covered_masses = kAbsent;
 };
 
-// The positions `first` to `first` + kTilePositions of a stretch, counted from its first one; those
-// below 0 or from count on are not there. Tiles begin where groups do.
+// The positions [first, first + kTilePositions) of a stretch, counted from its first one; those
+// from count on are not there. The host, which adds up the counts of tiles to fill a batch, says
+// where the tile's first slot is; threads add the counts of the positions before theirs. So no
+// offset crosses the bus but this one.
 struct StagedTile {
   uint32_t stretch;
-  int32_t first;
+  uint32_t first;
+  uint32_t first_slot;  // of the stretch's used slots
 };
 
 // Sums, as the array that they are.
@@ -73,7 +66,6 @@ struct SumFields {
 static_assert(sizeof(SumFields) == sizeof(Sums));
 
 struct BatchView {
-  int slots;
   int top_k;
   uint64_t draw;
   bool total_variation;
@@ -86,8 +78,8 @@ struct BatchView {
   std::byte* output;
 };
 
-SIS_HOST_DEVICE inline const std::byte* RecordedRows(const BatchView& batch,
-                                                     const StagedStretch& stretch) {
+SIS_HOST_DEVICE inline const std::byte* RecordedBytes(const BatchView& batch,
+                                                      const StagedStretch& stretch) {
   return stretch.resident ? batch.resident : batch.input;
 }
 

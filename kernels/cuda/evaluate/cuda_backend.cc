@@ -8,7 +8,7 @@
 #include "kernels/cuda/evaluate/self_check.h"
 #include "kernels/cuda/evaluate/staged_backend.h"
 #include "kernels/cuda/evaluate/tuning.h"
-#include "kernels/cuda/residency/device_rows.h"
+#include "kernels/cuda/residency/device_blocks.h"
 
 namespace sis::cuda {
 
@@ -17,7 +17,7 @@ absl::StatusOr<CudaBackend> NewCudaBackend(std::unique_ptr<const Backend> fallba
   const absl::StatusOr<std::string> device = DeviceName();
   if (!device.ok()) return device.status();
   const absl::StatusOr<int64_t> free_bytes = FreeDeviceBytes();
-  DeviceCache cache = TakeDeviceCache(options, free_bytes, NewDeviceRows);
+  DeviceCache cache = TakeDeviceCache(options, free_bytes, NewDeviceBlocks);
   std::byte* const resident = cache.memory == nullptr ? nullptr : cache.memory->data();
   std::vector<StagePair> stages(kConcurrentCalls);
   for (StagePair& pair : stages) {

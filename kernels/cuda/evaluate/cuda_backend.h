@@ -12,7 +12,7 @@ namespace sis::cuda {
 
 struct CudaBackend {
   std::unique_ptr<const Backend> backend;
-  // How much of the device's memory holds copies of rows, and why, for a log line.
+  // How much of the device's memory holds copies of blocks, and why, for a log line.
   std::string device_cache;
 };
 

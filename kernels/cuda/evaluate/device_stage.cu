@@ -41,7 +41,7 @@ class DeviceStage final : public Stage {
     for (const Batch::Upload& upload : batch.Uploads()) {
       error = cudaMemcpyAsync(resident_ + upload.to, host_input_.get() + upload.from, upload.bytes,
                               cudaMemcpyHostToDevice, stream);
-      if (error != cudaSuccess) return ToStatus(error, "cudaMemcpyAsync of rows to the device");
+      if (error != cudaSuccess) return ToStatus(error, "cudaMemcpyAsync of blocks to the device");
     }
     error = cudaMemsetAsync(device_output_.get() + batch.sums_offset(), 0,
                             batch.output_bytes() - batch.sums_offset(), stream);

@@ -10,7 +10,7 @@
 namespace sis::cuda {
 
 // Allocates its stream, its pinned memory and its memory on the device. `resident` is the memory
-// for rows that stay, or null.
+// for blocks that stay, or null.
 absl::StatusOr<std::unique_ptr<Stage>> NewDeviceStage(std::byte* resident);
 
 }  // namespace sis::cuda

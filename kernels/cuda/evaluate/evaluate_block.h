@@ -2,10 +2,11 @@
 // and device share all of it, so that tests on a CPU cover everything but the launch: a loop over
 // blocks, steps and threads is a kernel.
 //
-// One thread decides one position, so that the lanes of a group are read side by side. Philox gives
-// four uniforms at once and a thread needs one: the first threads compute them for the whole block.
-// Sums are integers: each thread leaves its addends in shared memory, few threads add them up, and
-// one atomic addition per tile and field goes to memory.
+// One thread decides one position. Philox gives four uniforms at once and a thread needs one: the
+// first threads compute them for the whole block. Where a position's slots begin, its thread finds
+// by adding up the counts of its tile that all threads left in shared memory. Sums are integers:
+// each thread leaves its addends in shared memory, few threads add them up, and one atomic addition
+// per tile and field goes to memory.
 #pragma once
 
 #include <bit>
@@ -13,7 +14,6 @@
 #include <cstdint>
 
 #include "kernels/cuda/evaluate/batch_view.h"
-#include "kernels/cuda/evaluate/slot_readers.h"
 #include "kernels/cuda/evaluate/tuning.h"
 #include "kernels/decide/decide.h"
 #include "kernels/numerics/host_device.h"
@@ -30,6 +30,7 @@ inline constexpr int kQuadsPerTile = kTilePositions / 4 + 1;
 // Shared memory of a block.
 struct ThreadBlockScratch {
   uint32_t uniforms[kTilesPerBlock][4 * kQuadsPerTile];
+  uint32_t counts[kTilesPerBlock][kTilePositions / 4];  // four in a word
   // One element more than positions: threads that add up neighbouring rows then read from different
   // banks.
   int64_t addends[kTilesPerBlock][kSumFields][kTilePositions + 1];
@@ -39,28 +40,54 @@ constexpr uint32_t ThreadBlockCount(uint32_t tiles) {
   return (tiles + kTilesPerBlock - 1) / kTilesPerBlock;
 }
 
-// The position of a tile's first thread; wraps around below 0.
-SIS_HOST_DEVICE inline uint32_t TilePosition(const StagedStretch& stretch, const StagedTile& tile) {
-  return stretch.first_position + static_cast<uint32_t>(tile.first);
+template <typename T>
+SIS_HOST_DEVICE T Load(const std::byte* memory, uint64_t offset, size_t index) {
+  return reinterpret_cast<const T*>(memory + offset)[index];
 }
 
-// Step 1: the uniforms.
-SIS_HOST_DEVICE inline void PrepareUniforms(const BatchView& batch, uint32_t block, int thread,
-                                            ThreadBlockScratch& scratch) {
+template <typename T>
+SIS_HOST_DEVICE void Store(const BatchView& batch, uint64_t offset, size_t index, T value) {
+  if (offset != kAbsent) reinterpret_cast<T*>(batch.output + offset)[index] = value;
+}
+
+// Step 1: the uniforms and the counts.
+SIS_HOST_DEVICE inline void Prepare(const BatchView& batch, uint32_t block, int thread,
+                                    ThreadBlockScratch& scratch) {
   for (int i = thread; i < kTilesPerBlock * kQuadsPerTile; i += kThreadsPerBlock) {
     const int tile = i / kQuadsPerTile;
     const int quad = i % kQuadsPerTile;
     const uint32_t number = block * kTilesPerBlock + static_cast<uint32_t>(tile);
-    if (number >= batch.tile_count) return;
-    const StagedStretch& stretch = batch.stretches[batch.tiles[number].stretch];
-    // Positions wrap around where a tile begins before the first one.
-    const uint32_t first = TilePosition(stretch, batch.tiles[number]);
+    if (number >= batch.tile_count) break;
+    const StagedTile& staged = batch.tiles[number];
+    const StagedStretch& stretch = batch.stretches[staged.stretch];
     const PhiloxBlock uniforms = AcceptanceUniforms(
-        stretch.sequence_key, (first + 4 * static_cast<uint32_t>(quad)) / 4, batch.draw);
+        stretch.sequence_key,
+        (stretch.first_position + staged.first + 4 * static_cast<uint32_t>(quad)) / 4, batch.draw);
     for (int word = 0; word < 4; ++word) {
       scratch.uniforms[tile][4 * quad + word] = uniforms.word[word];
     }
   }
+  const int tile = thread / kTilePositions;
+  const int lane = thread % kTilePositions;
+  const uint32_t number = block * kTilesPerBlock + static_cast<uint32_t>(tile);
+  if (number >= batch.tile_count) return;
+  const StagedTile& staged = batch.tiles[number];
+  const StagedStretch& stretch = batch.stretches[staged.stretch];
+  const uint32_t index = staged.first + static_cast<uint32_t>(lane);
+  if (stretch.counts == kAbsent || index >= stretch.count) return;
+  reinterpret_cast<uint8_t*>(scratch.counts[tile])[lane] =
+      Load<uint8_t>(RecordedBytes(batch, stretch), stretch.counts, index);
+}
+
+// The slots of the positions before `lane` in its tile.
+SIS_HOST_DEVICE inline uint32_t SlotsBefore(const uint32_t* counts, int lane) {
+  uint32_t halves = 0;  // two sums, each below 2^16
+  for (int word = 0; 4 * word < lane; ++word) {
+    const int lanes = lane - 4 * word;
+    const uint32_t before = lanes < 4 ? counts[word] & ((1u << 8 * lanes) - 1) : counts[word];
+    halves += (before & 0x00ff00ff) + (before >> 8 & 0x00ff00ff);
+  }
+  return (halves & 0xffff) + (halves >> 16);
 }
 
 // What the slots of a position come down to.
@@ -74,19 +101,16 @@ struct SlotAccumulator {
   EnvelopeAccumulator envelope;
   TotalVariationAccumulator total_variation;
 
-  // Slots [first, end), the next of places. Asks for several before using any, since memory answers
-  // late.
-  template <class Places, class Behavior, class Current>
-  SIS_HOST_DEVICE void Add(Places& places, const Behavior& behavior, const Current& current,
-                           int first, int end) {
+  // Slots [first, end). Asks for several before using any, since memory answers late.
+  template <class Behavior>
+  SIS_HOST_DEVICE void Add(const Behavior& behavior, const float* current, int first, int end) {
     for (int slot = first; slot < end; slot += kSlotsAhead) {
       float behavior_log_probs[kSlotsAhead];
       float current_log_probs[kSlotsAhead];
       for (int i = 0; i < kSlotsAhead; ++i) {
         const bool there = slot + i < end;
-        const Place place = there ? places.Next() : Place{};
-        behavior_log_probs[i] = there ? behavior.At(place.recorded) : kMinusInfinity;
-        current_log_probs[i] = there ? current.At(place.current) : kMinusInfinity;
+        behavior_log_probs[i] = there ? behavior(slot + i) : kMinusInfinity;
+        current_log_probs[i] = there ? current[slot + i] : kMinusInfinity;
       }
       for (int i = 0; i < kSlotsAhead; ++i) {
         envelope.Add(behavior_log_probs[i], current_log_probs[i]);
@@ -96,115 +120,59 @@ struct SlotAccumulator {
   }
 };
 
-template <bool kTotalVariation, class Places, class Behavior, class Current>
-SIS_HOST_DEVICE SlotSums AccumulateSlots(Places places, const Behavior& behavior,
-                                         const Current& current, int slots, int top_k) {
+template <bool kTotalVariation, class Behavior>
+SIS_HOST_DEVICE SlotSums AccumulateSlots(const Behavior& behavior, const float* current, int count,
+                                         int top_k) {
+  const int used = top_k < count ? top_k : count;
   SlotAccumulator<kTotalVariation> accumulator;
-  accumulator.Add(places, behavior, current, 0, top_k);
+  accumulator.Add(behavior, current, 0, used);
   const Envelope envelope = accumulator.envelope.Finish();
   const float total_variation = accumulator.total_variation.Finish();
   // The rest only has to be valid.
-  accumulator.Add(places, behavior, current, top_k, slots);
+  accumulator.Add(behavior, current, used, count);
   return {{envelope, accumulator.envelope.valid()}, total_variation};
 }
 
-// Slots from `ranks` on are unused. `first`: which of the stretch's current values is at place 0.
-template <bool kTotalVariation, class Places, class Behavior>
-SIS_HOST_DEVICE SlotSums AccumulateWith(const Places& places, const Behavior& behavior, int ranks,
-                                        const BatchView& batch, const StagedStretch& stretch,
-                                        size_t first) {
-  const int top_k = batch.top_k < ranks ? batch.top_k : ranks;
-  const ValueReader<LogProbEncoding::kFloat32> current(batch.input + stretch.current +
-                                                       first * sizeof(float));
-  return AccumulateSlots<kTotalVariation>(places, behavior, current, ranks, top_k);
-}
-
-template <typename T>
-SIS_HOST_DEVICE T Load(const std::byte* memory, uint64_t offset, size_t index) {
-  return reinterpret_cast<const T*>(memory + offset)[index];
-}
-
-template <typename T>
-SIS_HOST_DEVICE void Store(const BatchView& batch, uint64_t offset, size_t index, T value) {
-  if (offset != kAbsent) reinterpret_cast<T*>(batch.output + offset)[index] = value;
-}
-
+// Of position `index` of the stretch, whose slots begin at `first_slot`.
 template <bool kTotalVariation>
-SIS_HOST_DEVICE SlotSums RaggedSlotsAt(const BatchView& batch, const StagedStretch& stretch,
-                                       size_t lane) {
-  const std::byte* input = batch.input;
-  const size_t group = lane / kGroupPositions;
-  const auto first = Load<uint32_t>(input, stretch.begins, 0);
-  const RaggedPlaces places(
-      reinterpret_cast<const uint64_t*>(input + stretch.counts) + group * (kGroupPositions / 4),
-      static_cast<int>(lane % kGroupPositions),
-      Load<uint32_t>(input, stretch.begins, group) - first + first % 2);
-  const int count = Load<uint16_t>(input, stretch.counts, lane);
-  // A page of empty sets has no codes.
-  const std::byte* codes =
-      stretch.behavior.offset == kAbsent ? nullptr : input + stretch.behavior.offset;
-  return VisitEncoding(stretch.behavior.encoding, [&]<LogProbEncoding kEncoding>() {
-    const uint32_t multiplier =
-        LeadingRows(kEncoding) > 0 ? CodeAt<kEncoding>(input + stretch.multipliers, lane) : 1;
-    return AccumulateWith<kTotalVariation>(places, ValueReader<kEncoding>(codes, multiplier), count,
-                                           batch, stretch, 0);
-  });
-}
-
-// Of position `index` of the stretch.
-template <bool kTotalVariation>
-SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedStretch& stretch,
-                                 size_t index) {
-  const size_t lane = stretch.behavior.first_lane + index;
-  const int slots = batch.slots;
-  const size_t first = index * static_cast<size_t>(slots);
-  // REDUCED comes without rows.
-  const bool has_rows = stretch.behavior.offset != kAbsent;
-  const std::byte* rows =
-      has_rows ? RecordedRows(batch, stretch) + stretch.behavior.offset : nullptr;
-  switch (stretch.behavior.layout) {
-    case RowLayout::kTokenMajor:
-      return AccumulateWith<kTotalVariation>(
-          DensePlaces(), ValueReader<LogProbEncoding::kFloat32>(rows + first * sizeof(float)),
-          slots, batch, stretch, first);
-    case RowLayout::kGrouped:
-      return VisitEncoding(stretch.behavior.encoding, [&]<LogProbEncoding kEncoding>() {
-        return AccumulateWith<kTotalVariation>(DensePlaces(),
-                                               GroupedReader<kEncoding>(rows, lane, slots), slots,
-                                               batch, stretch, first);
-      });
-    case RowLayout::kRagged:
-      return RaggedSlotsAt<kTotalVariation>(batch, stretch, lane);
-    case RowLayout::kNone:
-      break;
+SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedStretch& stretch, size_t index,
+                                 uint32_t first_slot) {
+  if (stretch.log_envelopes != kAbsent) {
+    return {SlotsOfReduced(Load<float>(batch.input, stretch.log_envelopes, index),
+                           Load<float>(batch.input, stretch.covered_masses, index)),
+            0.0f};
   }
-  return {SlotsOfReduced(Load<float>(batch.input, stretch.log_envelopes, index),
-                         Load<float>(batch.input, stretch.covered_masses, index)),
-          0.0f};
-}
-
-// A byte that is no slot's is not below any K that has bytes.
-SIS_HOST_DEVICE inline int RankAt(const std::byte* recorded, const StagedStretch& stretch,
-                                  size_t index) {
-  return stretch.byte_ranks ? Load<uint8_t>(recorded, stretch.sampled_ranks, index)
-                            : Load<uint16_t>(recorded, stretch.sampled_ranks, index);
+  const std::byte* recorded = RecordedBytes(batch, stretch);
+  const std::byte* log_probs = recorded + stretch.log_probs;
+  const float* current =
+      reinterpret_cast<const float*>(batch.input + stretch.current_log_probs) + first_slot;
+  const int count = Load<uint8_t>(recorded, stretch.counts, index);
+  if (stretch.encoding == BlockEncoding::kFixed16) {
+    const uint16_t* codes = reinterpret_cast<const uint16_t*>(log_probs) + first_slot;
+    const uint32_t multiplier = Load<uint8_t>(recorded, stretch.multipliers, index);
+    return AccumulateSlots<kTotalVariation>(
+        [=](int slot) { return Fixed16(codes[slot], multiplier); }, current, count, batch.top_k);
+  }
+  const float* values = reinterpret_cast<const float*>(log_probs) + first_slot;
+  return AccumulateSlots<kTotalVariation>([=](int slot) { return values[slot]; }, current, count,
+                                          batch.top_k);
 }
 
 // Writes the results of position `index`, and returns what it adds to the sums.
 template <bool kTotalVariation>
 SIS_HOST_DEVICE Sums EvaluatePosition(const BatchView& batch, const StagedStretch& stretch,
-                                      size_t index, uint32_t uniform) {
+                                      size_t index, uint32_t first_slot, uint32_t uniform) {
   Sums sums;
-  const auto [slots, total_variation] = SlotsAt<kTotalVariation>(batch, stretch, index);
+  const auto [slots, total_variation] = SlotsAt<kTotalVariation>(batch, stretch, index, first_slot);
   const float current_sampled = Load<float>(batch.input, stretch.current_sampled_log_probs, index);
   if (!IsValid(current_sampled, slots)) {
     sums.invalid = 1;
     return sums;
   }
-  const std::byte* recorded = RecordedRows(batch, stretch);
+  const std::byte* recorded = RecordedBytes(batch, stretch);
   const PositionResult result =
-      Decide(Load<float>(recorded, stretch.behavior_sampled_log_probs, index), current_sampled,
-             slots.envelope, RankAt(recorded, stretch, index) < batch.top_k, uniform);
+      Decide(Load<float>(recorded, stretch.sampled_log_probs, index), current_sampled,
+             slots.envelope, Load<uint8_t>(recorded, stretch.ranks, index) < batch.top_k, uniform);
   Store(batch, stretch.decisions, index, result.decision);
   Store(batch, stretch.acceptance_probabilities, index, result.acceptance_probability);
   Store(batch, stretch.log_modified_ratios, index, result.log_modified_ratio());
@@ -227,13 +195,14 @@ SIS_HOST_DEVICE void EvaluateThread(const BatchView& batch, uint32_t block, int 
   const int lane = thread % kTilePositions;
   const uint32_t number = block * kTilesPerBlock + static_cast<uint32_t>(tile);
   if (number >= batch.tile_count) return;
-  const StagedStretch& stretch = batch.stretches[batch.tiles[number].stretch];
-  const int32_t index = batch.tiles[number].first + lane;
+  const StagedTile& staged = batch.tiles[number];
+  const StagedStretch& stretch = batch.stretches[staged.stretch];
+  const uint32_t index = staged.first + static_cast<uint32_t>(lane);
   Sums sums;
-  if (index >= 0 && static_cast<uint32_t>(index) < stretch.count) {
-    const uint32_t quad_lane = TilePosition(stretch, batch.tiles[number]) % 4;
+  if (index < stretch.count) {
+    const uint32_t quad_lane = (stretch.first_position + staged.first) % 4;
     sums = EvaluatePosition<kTotalVariation>(
-        batch, stretch, static_cast<size_t>(index),
+        batch, stretch, index, staged.first_slot + SlotsBefore(scratch.counts[tile], lane),
         scratch.uniforms[tile][quad_lane + static_cast<uint32_t>(lane)]);
   }
   const auto fields = std::bit_cast<SumFields>(sums);

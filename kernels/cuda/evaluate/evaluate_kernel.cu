@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock, kBlocksPerMultiprocessor)
     Evaluate(const __grid_constant__ BatchView batch) {
   __shared__ ThreadBlockScratch scratch;
   const auto thread = static_cast<int>(threadIdx.x);
-  PrepareUniforms(batch, blockIdx.x, thread, scratch);
+  Prepare(batch, blockIdx.x, thread, scratch);
   __syncthreads();
   EvaluateThread<kTotalVariation>(batch, blockIdx.x, thread, scratch);
   __syncthreads();

@@ -7,18 +7,16 @@
 
 namespace sis::cuda {
 
-// An empty batch has room for any piece, and for rows to upload, which fit into a slab.
-constexpr bool FitsStage(size_t slots) {
-  const size_t positions = Batch::PiecePositions(slots);
-  return Batch::MostInputBytes(positions, slots) + ResidentRows::kSlabBytes <= kStagedInputBytes &&
-         Batch::MostOutputBytes(positions) <= kStagedOutputBytes;
-}
-static_assert(FitsStage(256) && FitsStage(kMaxTopK));
+// An empty batch has room for a tile of any stretch, and for its block to upload.
+static_assert(ResidentBlocks::CopyBytes(kMaxBlockBytes) + Batch::kStretchBytes +
+                      Batch::kMostTileBytes <=
+                  kStagedInputBytes &&
+              Batch::kStretchBytes + Batch::kTileOutputBytes <= kStagedOutputBytes);
 
 // A stage and the batch that is in it.
 struct StagedBackend::StagedBatch {
-  StagedBatch(std::unique_ptr<Stage> stage, ResidentRows* rows)
-      : stage(std::move(stage)), batch(kStagedInputBytes, kStagedOutputBytes, rows) {}
+  StagedBatch(std::unique_ptr<Stage> stage, ResidentBlocks* blocks)
+      : stage(std::move(stage)), batch(kStagedInputBytes, kStagedOutputBytes, blocks) {}
 
   std::unique_ptr<Stage> stage;
   Batch batch;
@@ -46,8 +44,9 @@ struct StagedBackend::StagedBatch {
 };
 
 struct StagedBackend::Pair {
-  Pair(StagePair stages, ResidentRows* rows)
-      : batches{StagedBatch(std::move(stages[0]), rows), StagedBatch(std::move(stages[1]), rows)} {}
+  Pair(StagePair stages, ResidentBlocks* blocks)
+      : batches{StagedBatch(std::move(stages[0]), blocks),
+                StagedBatch(std::move(stages[1]), blocks)} {}
 
   std::array<StagedBatch, 2> batches;
 };
@@ -84,17 +83,18 @@ StagedBackend::StagedBackend(std::string name, std::vector<StagePair> stages,
     : name_(std::move(name)),
       fallback_(std::move(fallback)),
       memory_(std::move(memory)),
-      rows_(memory_ == nullptr ? nullptr : std::make_unique<ResidentRows>(*memory_, slab_bytes)) {
+      blocks_(memory_ == nullptr ? nullptr
+                                 : std::make_unique<ResidentBlocks>(*memory_, slab_bytes)) {
   for (StagePair& pair : stages) {
-    pairs_.push_back(std::make_unique<Pair>(std::move(pair), rows_.get()));
+    pairs_.push_back(std::make_unique<Pair>(std::move(pair), blocks_.get()));
     free_.push_back(pairs_.back().get());
   }
 }
 
 StagedBackend::~StagedBackend() = default;
 
-ResidentRowsStats StagedBackend::resident_rows() const {
-  return rows_ == nullptr ? ResidentRowsStats() : rows_->stats();
+ResidentBlocksStats StagedBackend::resident_blocks() const {
+  return blocks_ == nullptr ? ResidentBlocksStats() : blocks_->stats();
 }
 
 void StagedBackend::Evaluate(const EvaluateParameters& parameters,
@@ -124,7 +124,7 @@ absl::Status StagedBackend::TryEvaluate(const EvaluateParameters& parameters,
     if (!status.ok()) break;
     staged.batch.Reset(parameters);
     while (stretch < stretches.size()) {
-      const size_t left = stretches[stretch].behavior.sampled_log_probs.size() - first;
+      const size_t left = stretches[stretch].behavior.size() - first;
       const size_t taken = staged.batch.Take(stretches[stretch], first);
       if (taken == 0 && left > 0) break;
       first += taken;

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "kernels/cuda/evaluate/stage.h"
 #include "kernels/cuda/evaluate/tuning.h"
-#include "kernels/cuda/residency/resident_rows.h"
+#include "kernels/cuda/residency/resident_blocks.h"
 #include "kernels/decide/backend.h"
 
 namespace sis::cuda {
@@ -27,19 +27,19 @@ using StagePair = std::array<std::unique_ptr<Stage>, 2>;
 // (docs/adr/0007-cuda-staging-and-fallback.md). It also evaluates calls that want a prefix curve.
 class StagedBackend final : public Backend {
  public:
-  // As many calls run at once as there are pairs; others wait for their turn. Fixed rows are kept
-  // in `memory`, which all stages know; null: nowhere.
+  // As many calls run at once as there are pairs; others wait for their turn. Blocks with a tag are
+  // kept in `memory`, which all stages know; null: nowhere.
   StagedBackend(std::string name, std::vector<StagePair> stages,
                 std::unique_ptr<const Backend> fallback,
                 std::unique_ptr<ResidentMemory> memory = nullptr,
-                size_t slab_bytes = ResidentRows::kSlabBytes);
+                size_t slab_bytes = ResidentBlocks::kSlabBytes);
   ~StagedBackend() override;
 
   std::string_view name() const override { return name_; }
   void Evaluate(const EvaluateParameters& parameters,
                 std::span<const Stretch> stretches) const override;
   size_t values_per_call() const override { return kValuesPerCall; }
-  ResidentRowsStats resident_rows() const override;
+  ResidentBlocksStats resident_blocks() const override;
 
   // As Evaluate, without a fallback; no prefix curve. After an error outputs are anything, and sums
   // unchanged.
@@ -55,7 +55,7 @@ class StagedBackend final : public Backend {
   const std::unique_ptr<const Backend> fallback_;
   // Freed after the stages, which wait for the device.
   const std::unique_ptr<ResidentMemory> memory_;
-  const std::unique_ptr<ResidentRows> rows_;
+  const std::unique_ptr<ResidentBlocks> blocks_;
   std::vector<std::unique_ptr<Pair>> pairs_;
   mutable std::atomic<bool> failed_ = false;
   mutable std::mutex mutex_;

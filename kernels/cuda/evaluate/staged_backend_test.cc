@@ -266,17 +266,17 @@ TEST(StagedBackend, RowsThatStayAreSentOnce) {
   FailingStage::Plan plan;
   const auto backend = WithPlanAndMemory(plan, 4);
   EXPECT_TRUE(call.EvaluateBy(*backend) == expected);
-  EXPECT_EQ(backend->resident_rows().copies, 10);
-  const int64_t passes = backend->resident_rows().passes;
+  EXPECT_EQ(backend->resident_blocks().copies, 10);
+  const int64_t passes = backend->resident_blocks().passes;
   EXPECT_TRUE(call.EvaluateBy(*backend) == expected);
-  EXPECT_EQ(backend->resident_rows().copies, 10);
-  EXPECT_EQ(backend->resident_rows().passes, passes);
+  EXPECT_EQ(backend->resident_blocks().copies, 10);
+  EXPECT_EQ(backend->resident_blocks().passes, passes);
   EXPECT_GT(plan.starts, 4);
 
   // Far less room than the call wants at a time.
   const auto thrashing = WithPlanAndMemory(plan, 2);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(call.EvaluateBy(*thrashing) == expected);
-  EXPECT_GT(thrashing->resident_rows().passes, 10);
+  EXPECT_GT(thrashing->resident_blocks().passes, 10);
 }
 
 // Rows that are not where the tag says are read where they are.
@@ -297,7 +297,7 @@ TEST(StagedBackend, RowsElsewhereAreStaged) {
   }
   ScalarBackend().Evaluate(call.parameters, plain);
   EXPECT_TRUE(output == expected);
-  EXPECT_EQ(backend->resident_rows().copies, 0);
+  EXPECT_EQ(backend->resident_blocks().copies, 0);
 }
 
 TEST(StagedBackend, WhateverFailsWithRowsThatStayTheAnswerIsTheSame) {
@@ -379,9 +379,9 @@ class ForgetfulStage final : public HostStageWithMemory {
 
 TEST(SelfCheck, SeesRowsThatDoNotStay) {
   EXPECT_TRUE(SelfCheck(*BackendOnHostStages(std::make_unique<ScalarBackend>(), 2,
-                                             ResidentRows::kSlabBytes, When::kInAThread))
+                                             ResidentBlocks::kSlabBytes, When::kInAThread))
                   .ok());
-  auto memory = std::make_unique<HostResidentMemory>(2 * ResidentRows::kSlabBytes);
+  auto memory = std::make_unique<HostResidentMemory>(2 * ResidentBlocks::kSlabBytes);
   std::vector<StagePair> stages(1);
   for (auto& stage : stages[0]) stage = std::make_unique<ForgetfulStage>(*memory);
   const StagedBackend wrong("cuda/wrong", std::move(stages), std::make_unique<ScalarBackend>(),

@@ -21,8 +21,8 @@ DeviceCache TakeDeviceCache(
                                          : "a quarter of what is free on the device";
   }
   if (bytes == 0) return {nullptr, absl::StrCat("none, ", reason)};
-  if (bytes < static_cast<int64_t>(ResidentRows::kSlabBytes)) {
-    return {nullptr, absl::StrCat("none, ", bytes, " bytes (", reason, ") are less than a MiB")};
+  if (bytes < static_cast<int64_t>(ResidentBlocks::kSlabBytes)) {
+    return {nullptr, absl::StrCat("none, ", bytes, " bytes (", reason, ") are less than 4 MiB")};
   }
   absl::StatusOr<std::unique_ptr<ResidentMemory>> memory = allocate(static_cast<size_t>(bytes));
   if (!memory.ok()) {

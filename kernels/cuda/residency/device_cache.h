@@ -1,4 +1,4 @@
-// How much memory of the device holds copies of rows.
+// How much memory of the device holds copies of blocks.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "kernels/cuda/residency/resident_rows.h"
+#include "kernels/cuda/residency/resident_blocks.h"
 
 namespace sis::cuda {
 

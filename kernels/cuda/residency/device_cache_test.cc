@@ -33,10 +33,10 @@ TEST_F(DeviceCacheTest, TakesAQuarterOfWhatIsFree) {
 }
 
 TEST_F(DeviceCacheTest, TakesNoMoreThanIsOfUse) {
-  const DeviceCache cache = Take({.most_bytes = 3 * kMiB}, 40 * kMiB);
+  const DeviceCache cache = Take({.most_bytes = 5 * kMiB}, 40 * kMiB);
   ASSERT_NE(cache.memory, nullptr);
-  EXPECT_EQ(cache.memory->size(), 3 * kMiB);
-  EXPECT_EQ(cache.description, "3145728 bytes, all that there can be records");
+  EXPECT_EQ(cache.memory->size(), 5 * kMiB);
+  EXPECT_EQ(cache.description, "5242880 bytes, all that there can be records");
 }
 
 TEST_F(DeviceCacheTest, TakesWhatIsAskedFor) {
@@ -55,7 +55,7 @@ TEST_F(DeviceCacheTest, NoneIfThatIsAsked) {
 
 TEST_F(DeviceCacheTest, NoneIfTheDeviceIsNearlyFullOrDoesNotSay) {
   EXPECT_EQ(Take({}, 3 * kMiB).description,
-            "none, 786432 bytes (a quarter of what is free on the device) are less than a MiB");
+            "none, 786432 bytes (a quarter of what is free on the device) are less than 4 MiB");
   EXPECT_EQ(Take({}, absl::InternalError("cudaMemGetInfo gave x")).description,
             "none, cudaMemGetInfo gave x");
   EXPECT_TRUE(asked_.empty());

@@ -53,9 +53,9 @@ TEST_F(DeviceTest, RowsStay) {
     if (!backend->name().ends_with("_resident")) continue;
     std::mt19937_64 random(1);
     const Positions positions = RandomPositions(random, 10, 64);
-    const ResidentRowsStats before = backend->resident_rows();
+    const ResidentBlocksStats before = backend->resident_blocks();
     Evaluate(*backend, {.slots = 10, .top_k = 10, .draw = 1}, 1, 0, positions);
-    const ResidentRowsStats after = backend->resident_rows();
+    const ResidentBlocksStats after = backend->resident_blocks();
     EXPECT_EQ(after.copies, before.copies + 1) << backend->name();
     EXPECT_EQ(after.hits, before.hits + 1) << backend->name();
   }

@@ -18,7 +18,7 @@
 #include "kernels/cuda/evaluate/stage.h"
 #include "kernels/cuda/evaluate/staged_backend.h"
 #include "kernels/cuda/evaluate/tuning.h"
-#include "kernels/cuda/residency/resident_rows.h"
+#include "kernels/cuda/residency/resident_blocks.h"
 
 namespace sis::cuda {
 
@@ -28,7 +28,7 @@ inline void RunBlocksOnHost(const BatchView& batch) {
   ThreadBlockScratch scratch;
   for (uint32_t block = 0; block < ThreadBlockCount(batch.tile_count); ++block) {
     for (int thread = 0; thread < kThreadsPerBlock; ++thread) {
-      PrepareUniforms(batch, block, thread, scratch);
+      Prepare(batch, block, thread, scratch);
     }
     for (int thread = 0; thread < kThreadsPerBlock; ++thread) {
       if (batch.total_variation) {
@@ -156,10 +156,10 @@ inline std::unique_ptr<const StagedBackend> BackendOnHostStages(
   return std::make_unique<StagedBackend>("cuda/on_host", std::move(stages), std::move(fallback));
 }
 
-// The same with so many chunks of memory for rows.
+// The same with `slabs` slabs of memory for blocks.
 inline std::unique_ptr<const StagedBackend> BackendOnHostStages(
-    std::unique_ptr<const Backend> fallback, size_t chunks, size_t slab_bytes, When when) {
-  auto memory = std::make_unique<HostResidentMemory>(chunks * slab_bytes);
+    std::unique_ptr<const Backend> fallback, size_t slabs, size_t slab_bytes, When when) {
+  auto memory = std::make_unique<HostResidentMemory>(slabs * slab_bytes);
   std::vector<StagePair> stages(2);
   for (StagePair& pair : stages) {
     for (std::unique_ptr<Stage>& stage : pair) {

@@ -166,9 +166,9 @@ absl::Status ReportCase(const Backend& backend, const Backend& cpu,
     }
     std::vector<double> rates;
     for (int round = -1; round < options.rounds; ++round) {  // the first warms up
-      const ResidentRowsStats before = backend.resident_rows();
+      const ResidentBlocksStats before = backend.resident_blocks();
       const double rate = Rate(way, works);
-      const ResidentRowsStats after = backend.resident_rows();
+      const ResidentBlocksStats after = backend.resident_blocks();
       if (round >= 0) rates.push_back(rate);
       if (after.passes > before.passes ||
           (way.rows == Rows::kThere && after.copies > before.copies)) {

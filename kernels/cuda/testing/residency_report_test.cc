@@ -15,7 +15,7 @@ constexpr ResidencyReportOptions kSmall{.positions = 4096, .rounds = 2, .threads
 TEST(ResidencyReport, OneLinePerK) {
   std::ostringstream out;
   const auto backend = BackendOnHostStages(std::make_unique<ScalarBackend>(), 16,
-                                           ResidentRows::kSlabBytes, When::kInAThread);
+                                           ResidentBlocks::kSlabBytes, When::kInAThread);
   const absl::Status status = ReportResidency(*backend, ScalarBackend(), kSmall, out);
   EXPECT_TRUE(status.ok()) << status;
   for (const char* line :
@@ -24,8 +24,8 @@ TEST(ResidencyReport, OneLinePerK) {
   }
   // Per K: three rounds that copy, three that find.
   const int64_t pages = 4096 / 64;
-  EXPECT_EQ(backend->resident_rows().copies, 9 * pages);
-  EXPECT_EQ(backend->resident_rows().hits, 9 * pages);
+  EXPECT_EQ(backend->resident_blocks().copies, 9 * pages);
+  EXPECT_EQ(backend->resident_blocks().hits, 9 * pages);
 }
 
 TEST(ResidencyReport, SaysThatTheMemoryIsTooSmall) {

@@ -1,11 +1,11 @@
-// Memory of the device for copies of rows.
+// Memory of the device for copies of blocks.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "kernels/cuda/residency/resident_rows.h"
+#include "kernels/cuda/residency/resident_blocks.h"
 
 namespace sis::cuda {
 
@@ -13,6 +13,6 @@ namespace sis::cuda {
 absl::StatusOr<int64_t> FreeDeviceBytes();
 
 // Takes all of it at once. An error leaves the device as it was.
-absl::StatusOr<std::unique_ptr<ResidentMemory>> NewDeviceRows(size_t bytes);
+absl::StatusOr<std::unique_ptr<ResidentMemory>> NewDeviceBlocks(size_t bytes);
 
 }  // namespace sis::cuda

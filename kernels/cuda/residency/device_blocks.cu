@@ -1,13 +1,13 @@
 #include <utility>
 
 #include "kernels/cuda/residency/cuda_status.h"
+#include "kernels/cuda/residency/device_blocks.h"
 #include "kernels/cuda/residency/device_memory.h"
-#include "kernels/cuda/residency/device_rows.h"
 
 namespace sis::cuda {
 namespace {
 
-class DeviceRows final : public ResidentMemory {
+class DeviceBlocks final : public ResidentMemory {
  public:
   cudaError_t Allocate(size_t bytes) {
     size_ = bytes;
@@ -32,14 +32,14 @@ absl::StatusOr<int64_t> FreeDeviceBytes() {
   return static_cast<int64_t>(free);
 }
 
-absl::StatusOr<std::unique_ptr<ResidentMemory>> NewDeviceRows(size_t bytes) {
-  auto rows = std::make_unique<DeviceRows>();
-  const cudaError_t error = rows->Allocate(bytes);
+absl::StatusOr<std::unique_ptr<ResidentMemory>> NewDeviceBlocks(size_t bytes) {
+  auto blocks = std::make_unique<DeviceBlocks>();
+  const cudaError_t error = blocks->Allocate(bytes);
   if (error != cudaSuccess) {
     cudaGetLastError();  // else the next launch would be told of it
     return ToStatus(error, "cudaMalloc");
   }
-  return std::unique_ptr<ResidentMemory>(std::move(rows));
+  return std::unique_ptr<ResidentMemory>(std::move(blocks));
 }
 
 }  // namespace sis::cuda

@@ -1,0 +1,139 @@
+// Which blocks have a copy in memory of the device, and where: bookkeeping only, which copies and
+// reads nothing (docs/adr/0020-rows-stay-on-the-device.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/decide/backend.h"
+
+namespace sis::cuda {
+
+// The device's memory for copies, taken at start.
+class ResidentMemory {
+ public:
+  virtual ~ResidentMemory() = default;
+
+  // Only the device may read or write it. Aligned as blocks are.
+  virtual std::byte* data() = 0;
+  virtual size_t size() const = 0;
+
+  // These bytes will be written before a batch reads them again.
+  virtual void Discard(size_t /*offset*/, size_t /*bytes*/) {}
+};
+
+// Copies of any size are appended to a slab until the next one does not fit, then to another slab.
+// The least recently read slab is taken back as a whole, since blocks that are copied one after the
+// other are mostly read in that order too. Only the end of a slab is wasted: less than one copy, so
+// at most a sixth of a slab, and a percent with blocks of a few dozen KiB.
+//
+// Thread-safe. Takes one short lock per stretch of a batch, and none while bytes are copied or
+// read.
+class ResidentBlocks {
+ public:
+  // Six copies of the largest blocks.
+  static constexpr size_t kSlabBytes = size_t{4} << 20;
+  // Where copies begin: a line of the device's cache.
+  static constexpr size_t kAlignment = 128;
+
+  // Bytes that a copy takes.
+  static constexpr size_t CopyBytes(size_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+
+  // Uses the whole slabs of the memory, which must outlive it.
+  explicit ResidentBlocks(ResidentMemory& memory, size_t slab_bytes = kSlabBytes);
+  ResidentBlocks(const ResidentBlocks&) = delete;
+  ResidentBlocks& operator=(const ResidentBlocks&) = delete;
+
+  ResidentBlocksStats stats() const;
+
+  class Use;
+
+ private:
+  struct Copy {
+    uint64_t name;   // of the block
+    uint64_t maker;  // the batch that writes it; 0: it is written, for all to read
+    size_t offset;   // in the slab
+  };
+  struct Slab {
+    std::vector<Copy> copies;
+    size_t end = 0;  // of the last copy
+    int pins = 0;    // batches in flight that read it or write to it
+    uint64_t last_read = 0;
+    std::list<uint32_t>::iterator by_age;
+  };
+  struct Location {
+    uint32_t slab;
+    uint32_t copy;
+  };
+
+  Copy& At(const Location& location) { return slabs_[location.slab].copies[location.copy]; }
+  size_t OffsetOf(const Location& location) {
+    return location.slab * slab_bytes_ + At(location).offset;
+  }
+  // All under mutex_.
+  std::optional<Location> FindLocation(const BlockTag& tag) const;
+  // Space for a copy, of `bytes` bytes, of a block that has none, which `maker` writes.
+  std::optional<Location> MakeSpace(size_t bytes, const BlockTag& tag, uint64_t maker);
+  // An unused slab, or one that is taken from copies which this block may replace.
+  std::optional<uint32_t> TakeSlab(const BlockTag& tag);
+
+  ResidentMemory& memory_;
+  const size_t slab_bytes_;
+
+  mutable std::mutex mutex_;
+  // All below is guarded by mutex_.
+  uint64_t clock_ = 0;    // counts lookups
+  uint64_t batches_ = 0;  // numbers them
+  std::vector<Slab> slabs_;
+  std::vector<uint32_t> unused_;
+  std::list<uint32_t> by_age_;       // in use, the least recently read first
+  std::optional<uint32_t> filling_;  // the slab that copies are appended to
+  ResidentBlocksStats stats_;
+};
+
+// The copies that a batch reads or makes; one batch after the other. For one thread at a time.
+//
+// Until Done, when the device has been waited for, a copy is for the batch alone that makes it: so
+// no batch reads what another's stream may not have written yet. What a batch reads stays in place
+// until Done.
+class ResidentBlocks::Use {
+ public:
+  // Null: keeps nothing.
+  explicit Use(ResidentBlocks* blocks) : resident_(blocks) {}
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+
+  // The offset of a copy of `block` in the memory, if there is one or, with `make`, this batch can
+  // make one. `block` must always be the same for a tag; none is kept of a block without a tag.
+  std::optional<size_t> Find(std::span<const std::byte> block, const BlockTag* tag, bool make);
+
+  // To be made before the batch runs.
+  struct Upload {
+    std::span<const std::byte> from;
+    size_t to;
+  };
+  std::span<const Upload> uploads() const { return uploads_; }
+
+  // The batch has been waited for, without an error.
+  void Done();
+  // The batch failed, and the device may still be at work: what it made and read is never found
+  // again, and its memory is never given to others.
+  void Abandon();
+
+ private:
+  ResidentBlocks* const resident_;
+  uint64_t batch_ = 0;  // 0: has looked for nothing yet
+  std::vector<Upload> uploads_;
+  std::vector<Location> made_;    // one for each upload
+  std::vector<uint32_t> pinned_;  // slabs, once for each time
+  uint64_t passed_ = 0;           // the block that was last looked for, in vain
+};
+
+}  // namespace sis::cuda

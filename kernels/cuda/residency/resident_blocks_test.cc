@@ -1,0 +1,281 @@
+// Which copies are found, made, pushed out and given up; that what they hold is right when batches
+// run is in staged_backend_test and tests/conformance.
+#include "kernels/cuda/residency/resident_blocks.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/cuda/testing/host_stage.h"
+
+namespace sis::cuda {
+namespace {
+
+constexpr size_t kSlab = 1024;  // 8 blocks of 128 bytes
+
+// A block that is never read, only named.
+struct NamedBlock {
+  explicit NamedBlock(size_t size = 128) : bytes(size) {}
+
+  std::vector<std::byte> bytes;
+  BlockTag tag;
+};
+
+std::optional<size_t> Find(ResidentBlocks::Use& use, const NamedBlock& block, bool make = true) {
+  return use.Find(block.bytes, &block.tag, make);
+}
+
+class ResidentBlocksTest : public testing::Test {
+ protected:
+  // Looks for each block in a batch of its own; returns how many were there.
+  int64_t Read(ResidentBlocks& resident, const std::deque<NamedBlock>& blocks) {
+    const int64_t before = resident.stats().hits;
+    ResidentBlocks::Use use(&resident);
+    for (const NamedBlock& block : blocks) {
+      Find(use, block);
+      use.Done();
+    }
+    return resident.stats().hits - before;
+  }
+};
+
+TEST_F(ResidentBlocksTest, WhatFitsIsCopiedOnceAndFoundFromThenOn) {
+  HostResidentMemory memory(4 * kSlab + 100);
+  ResidentBlocks resident(memory, kSlab);
+  std::deque<NamedBlock> blocks(32);
+  EXPECT_EQ(Read(resident, blocks), 0);
+  EXPECT_EQ(Read(resident, blocks), 32);
+  EXPECT_EQ(Read(resident, blocks), 32);
+  const ResidentBlocksStats stats = resident.stats();
+  EXPECT_EQ(stats.capacity_bytes, 4 * kSlab);
+  EXPECT_EQ(stats.used_bytes, 4 * kSlab);
+  EXPECT_EQ(stats.copies, 32);
+  EXPECT_EQ(stats.passes, 0);
+  EXPECT_EQ(stats.evictions, 0);
+}
+
+TEST_F(ResidentBlocksTest, NewBlocksPushOutTheLeastRecentlyRead) {
+  HostResidentMemory memory(4 * kSlab);
+  ResidentBlocks resident(memory, kSlab);
+  std::deque<NamedBlock> first(16);
+  std::deque<NamedBlock> second(16);
+  std::deque<NamedBlock> third(16);
+  Read(resident, first);
+  Read(resident, second);
+  EXPECT_EQ(Read(resident, first), 16);
+  Read(resident, third);
+  EXPECT_EQ(resident.stats().evictions, 16);
+  EXPECT_EQ(Read(resident, first), 16);
+  EXPECT_EQ(Read(resident, third), 16);
+  EXPECT_EQ(Read(resident, second), 0);
+}
+
+// Plain least-recently-read would find nothing.
+TEST_F(ResidentBlocksTest, AStepLargerThanTheMemoryFindsWhatFits) {
+  HostResidentMemory memory(10 * kSlab);
+  ResidentBlocks resident(memory, kSlab);
+  std::deque<NamedBlock> step(110);
+  Read(resident, step);
+  for (int pass = 0; pass < 3; ++pass) EXPECT_GE(Read(resident, step), 72);
+  // And the next step takes its location.
+  std::deque<NamedBlock> next(80);
+  Read(resident, next);
+  EXPECT_EQ(Read(resident, next), 80);
+}
+
+// Blocks that were turned away come in once those that are there are read no more.
+TEST_F(ResidentBlocksTest, BlocksThatAreReadPushOutThoseThatAreNot) {
+  HostResidentMemory memory(2 * kSlab);
+  ResidentBlocks resident(memory, kSlab);
+  std::deque<NamedBlock> old(16);
+  std::deque<NamedBlock> blocks(16);
+  Read(resident, blocks);
+  Read(resident, old);
+  EXPECT_EQ(Read(resident, blocks), 0);  // turned away
+  EXPECT_EQ(resident.stats().passes, 16);
+  EXPECT_EQ(Read(resident, blocks), 0);  // but now copied
+  EXPECT_EQ(Read(resident, blocks), 16);
+}
+
+TEST_F(ResidentBlocksTest, ACopyIsItsBatchesAloneUntilDone) {
+  HostResidentMemory memory(4 * kSlab);
+  ResidentBlocks resident(memory, kSlab);
+  const NamedBlock block;
+  ResidentBlocks::Use one(&resident);
+  ResidentBlocks::Use other(&resident);
+  const auto location = Find(one, block);
+  ASSERT_TRUE(location.has_value());
+  EXPECT_EQ(Find(one, block), location);
+  ASSERT_EQ(one.uploads().size(), 1);
+  EXPECT_EQ(one.uploads()[0].to, *location);
+  EXPECT_EQ(one.uploads()[0].from.data(), block.bytes.data());
+  EXPECT_EQ(Find(other, block), std::nullopt);
+  EXPECT_TRUE(other.uploads().empty());
+  one.Done();
+  EXPECT_EQ(Find(other, block), location);
+}
+
+TEST_F(ResidentBlocksTest, WhatABatchReadsStaysUntilItIsDone) {
+  HostResidentMemory memory(2 * kSlab);
+  ResidentBlocks resident(memory, kSlab);
+  std::deque<NamedBlock> blocks(16);
+  Read(resident, blocks);
+  ResidentBlocks::Use use(&resident);
+  EXPECT_TRUE(Find(use, blocks.front()).has_value());
+  std::deque<NamedBlock> others(16);
+  Read(resident, others);
+  EXPECT_EQ(resident.stats().evictions, 16);  // the same slab twice
+  EXPECT_TRUE(Find(use, blocks[1]).has_value());
+  use.Done();
+  std::deque<NamedBlock> more(16);
+  Read(resident, more);
+  EXPECT_EQ(Find(use, blocks.front(), false), std::nullopt);
+}
+
+TEST_F(ResidentBlocksTest, WhatAFailedBatchHeldIsGivenToNobody) {
+  HostResidentMemory memory(2 * kSlab);
+  ResidentBlocks resident(memory, kSlab);
+  const NamedBlock block;
+  ResidentBlocks::Use use(&resident);
+  EXPECT_TRUE(Find(use, block).has_value());
+  use.Abandon();
+  EXPECT_TRUE(use.uploads().empty());
+  EXPECT_EQ(Find(use, block), std::nullopt);
+  use.Done();
+  for (int i = 0; i < 5; ++i) {
+    std::deque<NamedBlock> blocks(16);
+    Read(resident, blocks);
+  }
+  // Once full, its slab is left alone.
+  EXPECT_EQ(resident.stats().evictions % 8, 0);
+  EXPECT_EQ(Find(use, block), std::nullopt);
+}
+
+TEST_F(ResidentBlocksTest, NothingIsKeptWithoutATagOrOfWhatIsLargerThanASlab) {
+  HostResidentMemory memory(2 * kSlab);
+  ResidentBlocks resident(memory, kSlab);
+  ResidentBlocks::Use use(&resident);
+  const NamedBlock large(kSlab + 1);
+  const NamedBlock block;
+  EXPECT_EQ(Find(use, large), std::nullopt);
+  EXPECT_EQ(use.Find(block.bytes, nullptr, true), std::nullopt);
+  EXPECT_EQ(Find(use, block, false), std::nullopt);
+  EXPECT_EQ(resident.stats().copies, 0);
+  EXPECT_EQ(resident.stats().used_bytes, 0);
+  ResidentBlocks::Use without(nullptr);
+  EXPECT_EQ(Find(without, block), std::nullopt);
+  without.Done();
+}
+
+// Whatever the sizes, less than the largest copy is wasted of a slab.
+TEST_F(ResidentBlocksTest, BlocksOfAllSizesFillTheMemory) {
+  HostResidentMemory memory(8 * kSlab);
+  ResidentBlocks resident(memory, kSlab);
+  std::mt19937 random(2);
+  std::deque<NamedBlock> blocks;
+  for (int i = 0; i < 100; ++i)
+    blocks.emplace_back(1 + random() % (2 * ResidentBlocks::kAlignment));
+  Read(resident, blocks);
+  EXPECT_GT(resident.stats().evictions, 0);
+  // But for the slab that is being filled.
+  EXPECT_GE(resident.stats().used_bytes, 7 * (kSlab - 2 * ResidentBlocks::kAlignment + 1));
+}
+
+// A large block that is turned away leaves the rest of a slab to small ones.
+TEST_F(ResidentBlocksTest, SmallBlocksFollowALargeOneThatDoesNotFit) {
+  HostResidentMemory memory(kSlab);
+  ResidentBlocks resident(memory, kSlab);
+  const NamedBlock first(kSlab / 2);
+  const NamedBlock large(kSlab);
+  const NamedBlock small(kSlab / 2);
+  ResidentBlocks::Use use(&resident);
+  EXPECT_EQ(Find(use, first), 0);
+  EXPECT_EQ(Find(use, large), std::nullopt);  // the batch holds the only slab
+  EXPECT_EQ(Find(use, small), kSlab / 2);
+}
+
+// A turned-away block that comes in pieces is one reading of it, not a reason to take it in.
+TEST_F(ResidentBlocksTest, PiecesOfABlockAreReadOnce) {
+  HostResidentMemory memory(kSlab);
+  ResidentBlocks resident(memory, kSlab);
+  std::deque<NamedBlock> first(8);
+  std::deque<NamedBlock> second(8);
+  Read(resident, first);
+  Read(resident, second);
+  ResidentBlocks::Use use(&resident);
+  for (int piece = 0; piece < 3; ++piece) {
+    EXPECT_EQ(Find(use, first[0]), std::nullopt) << piece;
+  }
+  use.Done();
+  EXPECT_EQ(Read(resident, second), 8);
+}
+
+// Random batches, several in flight, blocks of three sizes that come and go: locations in
+// use never overlap, and whatever is found is what was written there.
+TEST_F(ResidentBlocksTest, PlacesHoldWhatWasCopiedThere) {
+  constexpr size_t kSlabs = 7;
+  HostResidentMemory memory(kSlabs * kSlab);
+  const HostResidentMemory::Access access(memory);
+  ResidentBlocks resident(memory, kSlab);
+  std::mt19937 random(1);
+  std::vector<std::unique_ptr<NamedBlock>> blocks(60);
+  const auto fresh = [&] {
+    auto block = std::make_unique<NamedBlock>(1 + random() % 3 * 150);
+    for (std::byte& byte : block->bytes) byte = static_cast<std::byte>(random());
+    return block;
+  };
+  for (auto& block : blocks) block = fresh();
+
+  struct Batch {
+    explicit Batch(ResidentBlocks* resident) : use(resident) {}
+    ResidentBlocks::Use use;
+    std::map<const NamedBlock*, size_t> found;
+  };
+  std::deque<Batch> batches;
+  for (int i = 0; i < 4; ++i) batches.emplace_back(&resident);
+  const auto in_use = [&](const NamedBlock* block) {
+    return std::ranges::any_of(batches, [&](const Batch& b) { return b.found.contains(block); });
+  };
+  for (int step = 0; step < 20000; ++step) {
+    Batch& batch = batches[random() % batches.size()];
+    auto& block = blocks[random() % blocks.size()];
+    switch (random() % 8) {
+      default: {
+        const auto location = Find(batch.use, *block, random() % 4 != 0);
+        if (!location.has_value()) break;
+        ASSERT_LE(*location + block->bytes.size(), kSlabs * kSlab);
+        ASSERT_EQ(*location % ResidentBlocks::kAlignment, 0);
+        batch.found[block.get()] = *location;
+        break;
+      }
+      case 1: {  // the batch runs
+        for (const ResidentBlocks::Use::Upload& copy : batch.use.uploads()) {
+          std::ranges::copy(copy.from, memory.data() + copy.to);
+        }
+        for (const auto& [read, location] : batch.found) {
+          ASSERT_TRUE(std::ranges::equal(read->bytes,
+                                         std::span(memory.data() + location, read->bytes.size())));
+        }
+        batch.use.Done();
+        batch.found.clear();
+        break;
+      }
+      case 2:
+        if (!in_use(block.get())) block = fresh();
+        break;
+    }
+    ASSERT_LE(resident.stats().used_bytes, resident.stats().capacity_bytes);
+  }
+  const ResidentBlocksStats stats = resident.stats();
+  EXPECT_GT(stats.hits, 1000);
+  EXPECT_GT(stats.copies, 1000);
+  EXPECT_GT(stats.passes, 1000);
+  EXPECT_GT(stats.evictions, 1000);
+}
+
+}  // namespace
+}  // namespace sis::cuda
