@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <span>
 
@@ -14,11 +15,8 @@
 #include "kernels/decide/scalar_backend.h"
 #if HWY_TARGET != HWY_SCALAR
 #include "kernels/decide/simd_decide-inl.h"
-#include "kernels/decide/simd_slots-inl.h"
-#include "kernels/decide/simd_visit_groups-inl.h"
+#include "kernels/decide/simd_envelopes-inl.h"
 #include "kernels/numerics/simd_math-inl.h"
-#include "kernels/records/simd_groups-inl.h"
-#include "kernels/records/simd_rows-inl.h"
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -34,29 +32,78 @@ void Evaluate(const EvaluateParameters& parameters, std::span<const Stretch> str
 
 #else
 
-// The REDUCED form has no log-probs at slots.
-struct NoRows {
-  struct Rows {};
-  HWY_INLINE Rows Group(size_t, size_t, size_t, size_t) const { return {}; }
+// The slots of a stretch in the GATHERED form, group after group.
+template <typename Code>
+class GatheredSlots {
+ public:
+  explicit GatheredSlots(const Stretch& stretch)
+      : behavior_(stretch.behavior),
+        codes_(reinterpret_cast<const Code*>(behavior_.log_probs)),
+        current_(stretch.current.log_probs) {}
+
+  // The `count` positions from `index` on. Groups come one after the other.
+  HWY_INLINE void Open(size_t index, size_t count) {
+    slots_.counts = behavior_.counts.data() + index;
+    if (HWY_UNLIKELY(count < kGroup)) {
+      std::memcpy(last_counts_, slots_.counts, count);
+      slots_.counts = last_counts_;
+    }
+    slots_.multipliers = behavior_.multipliers.data() + index;
+    slots_.behavior = codes_ + used_;
+    slots_.current = current_.data() + used_;
+    uint32_t end = 0;
+    for (size_t i = 0; i < kGroup; ++i) {
+      slots_.begins[i] = end;
+      end += slots_.counts[i];
+    }
+    slots_.begins[kGroup] = end;
+    used_ += end;
+    if (HWY_UNLIKELY(used_ + kSlotsBehind > current_.size())) {
+      // Nothing is read behind the caller's memory.
+      std::memcpy(last_current_, slots_.current, end * sizeof(float));
+      std::memset(last_current_ + end, 0, kSlotsBehind * sizeof(float));
+      slots_.current = last_current_;
+    }
+    // Longer sets are prefetched as they are read: all at once they would be too many.
+    if (end <= kGroup * kLanes) {
+      for (size_t slot = 0; slot < end; slot += 64 / sizeof(float)) {
+        PrefetchAhead(slots_.current + slot);
+      }
+      for (size_t slot = 0; slot < end; slot += 64 / sizeof(Code)) {
+        PrefetchAhead(slots_.behavior + slot);
+      }
+    }
+  }
+
+  HWY_INLINE void Read(size_t lane, const GroupInput& /*input*/, const SlotPlan& plan,
+                       SlotResults& results) {
+    ReadSlots(slots_, lane, plan, scratch_, results);
+  }
+
+ private:
+  const BlockRange& behavior_;
+  const Code* const codes_;
+  const std::span<const float> current_;
+  size_t used_ = 0;  // slots of the groups so far
+  GroupSlots<Code> slots_;
+  uint8_t last_counts_[kGroup] = {};
+  float last_current_[kGroup * kMaxBlockSlots + kSlotsBehind];
+  SlotScratch scratch_;
 };
 
-HWY_INLINE void ReadSlots(const NoRows::Rows&, const NoRows::Rows&, const GroupInput& input,
-                          size_t lane, const SlotPlan& /*plan*/, Expectation& /*expectation*/,
-                          SlotResults& results) {
-  const Floats log_envelope = LoadFloats(input.log_envelopes + lane);
-  const Floats covered_mass = LoadFloats(input.covered_masses + lane);
-  results.envelopes = {FlushAll(log_envelope), covered_mass};
-  results.valid =
-      hn::And(hn::Lt(log_envelope, Constant(std::numeric_limits<float>::infinity())),
-              hn::And(hn::Ge(covered_mass, hn::Zero(FloatTag())), AreMasses(covered_mass)));
-}
-
-template <class BehaviorRows, class CurrentRows>
-HWY_INLINE void ReadSlots(const BehaviorRows& behavior, const CurrentRows& current,
-                          const GroupInput& /*input*/, size_t lane, const SlotPlan& plan,
-                          Expectation& expectation, SlotResults& results) {
-  AccumulateSlots(behavior, current, lane, plan, expectation, results);
-}
+// The REDUCED form has its envelopes already.
+struct ReducedSlots {
+  HWY_INLINE void Open(size_t /*index*/, size_t /*count*/) {}
+  HWY_INLINE void Read(size_t lane, const GroupInput& input, const SlotPlan& /*plan*/,
+                       SlotResults& results) {
+    const Floats log_envelope = LoadFloats(input.log_envelopes + lane);
+    const Floats covered_mass = LoadFloats(input.covered_masses + lane);
+    results.envelopes = {FlushAll(log_envelope), covered_mass};
+    results.valid =
+        hn::And(hn::Lt(log_envelope, Constant(std::numeric_limits<float>::infinity())),
+                hn::And(hn::Ge(covered_mass, hn::Zero(FloatTag())), AreMasses(covered_mass)));
+  }
+};
 
 // Keeps the sums of consecutive stretches on vectors as long as they go to the same place.
 class SumCollector {
@@ -101,57 +148,46 @@ class SumCollector {
   VectorPrefixSums prefix_sums_[kMaxPrefixPoints];
 };
 
-// Decides the positions of one group, which are in count lanes from first_lane on.
-template <class BehaviorRows, class CurrentRows>
-HWY_INLINE void DecideGroup(const BehaviorRows& behavior, const CurrentRows& current,
-                            const GroupInput& input, const GroupOutput& output, size_t first_lane,
-                            size_t count, const SlotPlan& plan, Expectation& expectation,
-                            SumCollector& collector) {
-  const FloatTag d;
+// Decides the first `count` positions of a group.
+template <class Slots>
+HWY_INLINE void DecideGroup(Slots& slots, const GroupInput& input, const GroupOutput& output,
+                            size_t count, const SlotPlan& plan, SumCollector& collector) {
   for (size_t lane = 0; lane < kGroup; lane += kLanes) {
-    const Mask scored = hn::RebindMask(d, PositionLanes(lane, first_lane, count));
-    SlotResults slots;
-    ReadSlots(behavior, current, input, lane, plan, expectation, slots);
-    DecideLanes(input, output, lane, slots.envelopes, slots.valid, scored, plan.top_k,
+    const Mask scored = hn::FirstN(FloatTag(), lane < count ? HWY_MIN(count - lane, kLanes) : 0);
+    SlotResults results;
+    slots.Read(lane, input, plan, results);
+    DecideLanes(input, output, lane, results.envelopes, results.valid, scored, plan.top_k,
                 collector.sums());
-    AddPrefix(slots.prefix, plan.prefix_curve.size(), scored, collector.prefix_sums());
+    AddPrefix(results.prefix, plan.prefix_curve.size(), scored, collector.prefix_sums());
     if (plan.total_variation) {
       collector.sums().total_variation.Add(
-          UnitToFixed(hn::IfThenElseZero(scored, slots.total_variation)));
+          UnitToFixed(hn::IfThenElseZero(scored, results.total_variation)));
     }
   }
 }
 
-template <class BehaviorRows, class CurrentRows>
-HWY_NOINLINE void DecidePartialGroup(const BehaviorRows& behavior, const CurrentRows& current,
-                                     const GroupInput& input, const GroupOutput& output,
-                                     size_t first_lane, size_t count, const SlotPlan& plan,
-                                     Expectation& expectation, SumCollector& collector) {
-  PartialGroup partial(input, first_lane, count);
-  DecideGroup(behavior, current, partial.input(), partial.output(), first_lane, count, plan,
-              expectation, collector);
+template <class Slots>
+HWY_NOINLINE void DecideLastGroup(Slots& slots, const GroupInput& input, const GroupOutput& output,
+                                  size_t count, const SlotPlan& plan, SumCollector& collector) {
+  PartialGroup partial(input, count);
+  DecideGroup(slots, partial.input(), partial.output(), count, plan, collector);
   partial.CopyOutputTo(output);
 }
 
-template <class Behavior, class Current>
-void EvaluatePositions(const SlotPlan& plan, uint64_t draw, const Stretch& stretch,
-                       size_t first_lane, Behavior& behavior, Current& current,
+template <class Slots>
+void EvaluatePositions(const SlotPlan& plan, uint64_t draw, const Stretch& stretch, Slots slots,
                        SumCollector& collector) {
-  const size_t positions = stretch.behavior.sampled_log_probs.size();
   const auto at = [](const auto& values, size_t index) {
     return values.empty() ? nullptr : values.data() + index;
   };
   UniformStream uniforms(stretch.sequence_key, draw, stretch.first_position);
-  Expectation expectation;
-  size_t index = 0;
-  for (size_t group = 0; index < positions; ++group) {
-    const size_t count = std::min(kGroup - first_lane, positions - index);
-    const auto behavior_rows = behavior.Group(group, index, first_lane, count);
-    const auto current_rows = current.Group(group, index, first_lane, count);
+  const size_t positions = stretch.behavior.size();
+  for (size_t index = 0; index < positions; index += kGroup) {
+    const size_t count = std::min(kGroup, positions - index);
     const GroupInput input = {stretch.behavior.sampled_log_probs.data() + index,
                               stretch.current.sampled_log_probs.data() + index,
-                              stretch.behavior.sampled_ranks.subspan(index, count),
-                              uniforms.At(index, count),
+                              stretch.behavior.ranks.data() + index,
+                              uniforms.At(index),
                               at(stretch.current.log_envelopes, index),
                               at(stretch.current.covered_masses, index)};
     const GroupOutput output = {stretch.output.decisions.data() + index,
@@ -162,31 +198,27 @@ void EvaluatePositions(const SlotPlan& plan, uint64_t draw, const Stretch& stret
                                 at(stretch.output.log_envelopes, index),
                                 at(stretch.output.covered_masses, index)};
     collector.MakeRoom(count);
+    slots.Open(index, count);
     if (HWY_LIKELY(count == kGroup)) {
-      DecideGroup(behavior_rows, current_rows, input, output, 0, kGroup, plan, expectation,
-                  collector);
+      DecideGroup(slots, input, output, kGroup, plan, collector);
     } else {
-      DecidePartialGroup(behavior_rows, current_rows, input, output, first_lane, count, plan,
-                         expectation, collector);
+      DecideLastGroup(slots, input, output, count, plan, collector);
     }
-    index += count;
-    first_lane = 0;
   }
 }
 
-// All that a page has of an array; of a longer array the beginning.
+// The beginning of an array.
 template <typename T>
-HWY_INLINE void PrefetchAll(std::span<const T> values) {
-  for (size_t byte = 0; byte < std::min<size_t>(values.size_bytes(), 256); byte += 64) {
-    PrefetchAhead(reinterpret_cast<const std::byte*>(values.data()) + byte, 0);
+HWY_INLINE void PrefetchFirst(const T* values, size_t count) {
+  for (size_t byte = 0; byte < std::min<size_t>(count * sizeof(T), 256); byte += 64) {
+    PrefetchAhead(reinterpret_cast<const std::byte*>(values) + byte, 0);
   }
 }
 
 // `next` is the stretch that comes next; may be null.
 void EvaluateStretch(const EvaluateParameters& parameters, const Stretch& stretch,
                      const Stretch* next, SumCollector& collector) {
-  SlotPlan plan = {static_cast<size_t>(parameters.slots),
-                   static_cast<size_t>(parameters.top_k),
+  SlotPlan plan = {static_cast<size_t>(std::min(parameters.top_k, kMaxBlockSlots)),
                    parameters.total_variation,
                    {}};
   if (!stretch.prefix_sums.empty()) {
@@ -197,22 +229,21 @@ void EvaluateStretch(const EvaluateParameters& parameters, const Stretch& stretc
     }
   }
   collector.Open(stretch, plan.prefix_curve.size());
-  if (stretch.current.reduced()) {
-    NoRows none;
-    return EvaluatePositions(plan, parameters.draw, stretch, 0, none, none, collector);
-  }
-  const std::byte* next_rows = nullptr;
   if (next != nullptr) {
-    next_rows = next->behavior.grouped_log_probs.rows.data();
-    PrefetchAll(next->behavior.sampled_log_probs);
-    PrefetchAll(next->behavior.sampled_ranks.memory());
-    PrefetchAll(next->behavior.ragged_log_probs.codes);
+    const BlockRange& behavior = next->behavior;
+    PrefetchFirst(behavior.sampled_log_probs.data(), behavior.size());
+    PrefetchFirst(behavior.ranks.data(), behavior.size());
+    PrefetchFirst(behavior.multipliers.data(), behavior.multipliers.size());
+    PrefetchFirst(behavior.counts.data(), behavior.size());
+    PrefetchFirst(behavior.log_probs, behavior.used_slots);
   }
-  VisitGroups(stretch.behavior, stretch.current, parameters.slots, next_rows,
-              [&](size_t first_lane, auto& behavior, auto& current) {
-                EvaluatePositions(plan, parameters.draw, stretch, first_lane, behavior, current,
-                                  collector);
-              });
+  if (stretch.current.reduced()) {
+    EvaluatePositions(plan, parameters.draw, stretch, ReducedSlots(), collector);
+  } else if (stretch.behavior.encoding == BlockEncoding::kFixed16) {
+    EvaluatePositions(plan, parameters.draw, stretch, GatheredSlots<uint16_t>(stretch), collector);
+  } else {
+    EvaluatePositions(plan, parameters.draw, stretch, GatheredSlots<float>(stretch), collector);
+  }
 }
 
 void Evaluate(const EvaluateParameters& parameters, std::span<const Stretch> stretches) {

@@ -12,9 +12,8 @@
 
 #include "hwy/highway.h"
 #include "kernels/decide/backend.h"
-#include "kernels/decide/simd_slots-inl.h"
+#include "kernels/decide/simd_envelopes-inl.h"
 #include "kernels/numerics/simd_math-inl.h"
-#include "kernels/records/simd_groups-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sis {
@@ -24,7 +23,7 @@ namespace HWY_NAMESPACE {
 struct GroupInput {
   const float* behavior_sampled;
   const float* current_sampled;
-  RankSpan ranks;
+  const uint8_t* ranks;
   const uint32_t* uniforms;
   const float* log_envelopes;   // REDUCED only
   const float* covered_masses;  // REDUCED only
@@ -138,15 +137,6 @@ HWY_INLINE void AddPrefix(const Envelopes* prefix, size_t points, Mask scored,
   }
 }
 
-// Of kLanes positions from `lane` on. A byte that is no slot's is not below any K that has bytes.
-HWY_INLINE Int32s LoadRanks(const RankSpan& ranks, size_t lane) {
-  const Int32Tag di;
-  if (ranks.bytes() != nullptr) {
-    return hn::PromoteTo(di, hn::LoadU(hn::Rebind<uint8_t, FloatTag>(), ranks.bytes() + lane));
-  }
-  return hn::PromoteTo(di, hn::LoadU(hn::Rebind<uint16_t, FloatTag>(), ranks.halves() + lane));
-}
-
 // Decides the kLanes positions from `lane` on; those in `scored` count. slots_valid: SlotsResult's.
 HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, size_t lane,
                             const Envelopes& envelopes, Mask slots_valid, Mask scored, size_t top_k,
@@ -161,7 +151,7 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
   const Mask valid = hn::And(slots_valid, hn::Le(current_sampled, Constant(kRoundingSlack)));
   const Floats log_ratio =
       FlushAll(hn::Sub(current_sampled, LoadFloats(input.behavior_sampled + lane)));
-  const Int32s ranks = LoadRanks(input.ranks, lane);
+  const Int32s ranks = LoadBytes(input.ranks + lane);
   const Mask in_top_k =
       hn::And(scored, hn::RebindMask(d, hn::Lt(ranks, hn::Set(di, static_cast<int32_t>(top_k)))));
   const Mask possible = hn::And(in_top_k, hn::Ne(current_sampled, minus_infinity));
@@ -221,24 +211,16 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
   sums.invalid += hn::CountTrue(d, hn::AndNot(valid, scored));
 }
 
-// A group that not all lanes belong to, with its values copied to whole arrays.
+// The last group of a stretch, of fewer than kGroup positions, with what is not of a block copied
+// to whole arrays.
 class PartialGroup {
  public:
-  PartialGroup(const GroupInput& input, size_t first_lane, size_t count)
-      : first_lane_(first_lane), count_(count) {
-    Copy(input.behavior_sampled, behavior_sampled_);
-    Copy(input.current_sampled, current_sampled_);
-    for (size_t i = 0; i < count; ++i) ranks_[first_lane + i] = input.ranks[i];
-    Copy(input.uniforms, uniforms_);
-    if (input.log_envelopes != nullptr) {
-      Copy(input.log_envelopes, log_envelopes_);
-      Copy(input.covered_masses, covered_masses_);
-    }
+  PartialGroup(const GroupInput& input, size_t count) : input_(input), count_(count) {
+    Copy(input_.current_sampled, current_sampled_);
+    Copy(input_.log_envelopes, log_envelopes_);
+    Copy(input_.covered_masses, covered_masses_);
   }
-  GroupInput input() const {
-    return {behavior_sampled_, current_sampled_, RankSpan(ranks_, kGroup),
-            uniforms_,         log_envelopes_,   covered_masses_};
-  }
+  const GroupInput& input() const { return input_; }
   GroupOutput output() {
     return {decisions_,  acceptance_probabilities_, log_modified_ratios_,  modified_ratios_,
             log_ratios_, output_log_envelopes_,     output_covered_masses_};
@@ -255,21 +237,19 @@ class PartialGroup {
   }
 
  private:
-  template <typename T>
-  void Copy(const T* from, T* into) const {
-    std::memcpy(into + first_lane_, from, count_ * sizeof(T));
+  void Copy(const float*& values, float* into) const {
+    if (values == nullptr) return;
+    std::memcpy(into, values, count_ * sizeof(float));
+    values = into;
   }
   template <typename T>
   void CopyBack(const T* from, T* into) const {
-    if (into != nullptr) std::memcpy(into, from + first_lane_, count_ * sizeof(T));
+    if (into != nullptr) std::memcpy(into, from, count_ * sizeof(T));
   }
 
-  size_t first_lane_;
+  GroupInput input_;
   size_t count_;
-  float behavior_sampled_[kGroup] = {};
   float current_sampled_[kGroup] = {};
-  uint16_t ranks_[kGroup] = {};
-  uint32_t uniforms_[kGroup] = {};
   float log_envelopes_[kGroup] = {};
   float covered_masses_[kGroup] = {};
   Decision decisions_[kGroup];
@@ -287,10 +267,9 @@ class UniformStream {
   UniformStream(uint64_t sequence_key, uint64_t draw, uint32_t first_position)
       : sequence_key_(sequence_key), draw_(draw), first_position_(first_position) {}
 
-  // Those of the positions first_position + [index, index + count), count <= kGroup. Calls go
-  // forwards.
-  HWY_INLINE const uint32_t* At(size_t index, size_t count) {
-    if (index + count > end_) Fill(index);
+  // Those of the positions first_position + [index, index + kGroup). Calls go forwards.
+  HWY_INLINE const uint32_t* At(size_t index) {
+    if (index + kGroup > end_) Fill(index);
     return uniforms_ + (index - begin_);
   }
 

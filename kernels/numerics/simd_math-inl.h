@@ -130,27 +130,6 @@ HWY_INLINE V ExpInRange(V x) {
   return FinishExp(StepsOfExp(x));
 }
 
-// ExpInRange of a few vectors, side by side.
-HWY_INLINE void ExpOfEach(const Floats (&x)[1], Floats (&e)[1]) { e[0] = ExpInRange(x[0]); }
-HWY_INLINE void ExpOfEach(const Floats (&x)[2], Floats (&e)[2]) {
-  const TwoFloats two = ExpInRange(TwoFloats{x[0], x[1]});
-  e[0] = two.first;
-  e[1] = two.second;
-}
-HWY_INLINE void ExpOfEach(const Floats (&x)[3], Floats (&e)[3]) {
-  const TwoFloats two = ExpInRange(TwoFloats{x[0], x[1]});
-  e[0] = two.first;
-  e[1] = two.second;
-  e[2] = ExpInRange(x[2]);
-}
-HWY_INLINE void ExpOfEach(const Floats (&x)[4], Floats (&e)[4]) {
-  const FourFloats four = ExpInRange(FourFloats{{x[0], x[1]}, {x[2], x[3]}});
-  e[0] = four.first.first;
-  e[1] = four.first.second;
-  e[2] = four.second.first;
-  e[3] = four.second.second;
-}
-
 // Of what is at most 88.
 HWY_INLINE Floats ZeroBelowRange(Floats x, Floats exponential) {
   return hn::IfThenZeroElse(hn::Lt(x, Constant(-87.0f)), exponential);
@@ -164,6 +143,46 @@ HWY_INLINE V ExpAtMost88(V x) {
   return ZeroBelowRange(x, ExpInRange(x));
 }
 
+// Of anything but NaN.
+HWY_INLINE Floats LimitTo88(Floats x) { return hn::Min(x, Constant(88.0f)); }
+template <class V>
+HWY_INLINE Pair<V> LimitTo88(Pair<V> x) {
+  return {LimitTo88(x.first), LimitTo88(x.second)};
+}
+
+// Exp32 of log-probs; above 2^99, or NaN, of numbers above 88 and of NaN, so that no mass they are
+// part of is valid.
+template <class V>
+HWY_INLINE V ExpOfLogProb(V x) {
+#if HWY_TARGET <= HWY_AVX3
+  return ExpAtMost88(x);
+#else
+  // Min(NaN, 88) is NaN or 88.
+  return ExpAtMost88(LimitTo88(x));
+#endif
+}
+
+// ExpOfLogProb of a few vectors, side by side.
+HWY_INLINE void ExpOfEach(const Floats (&x)[1], Floats (&e)[1]) { e[0] = ExpOfLogProb(x[0]); }
+HWY_INLINE void ExpOfEach(const Floats (&x)[2], Floats (&e)[2]) {
+  const TwoFloats two = ExpOfLogProb(TwoFloats{x[0], x[1]});
+  e[0] = two.first;
+  e[1] = two.second;
+}
+HWY_INLINE void ExpOfEach(const Floats (&x)[3], Floats (&e)[3]) {
+  const TwoFloats two = ExpOfLogProb(TwoFloats{x[0], x[1]});
+  e[0] = two.first;
+  e[1] = two.second;
+  e[2] = ExpOfLogProb(x[2]);
+}
+HWY_INLINE void ExpOfEach(const Floats (&x)[4], Floats (&e)[4]) {
+  const FourFloats four = ExpOfLogProb(FourFloats{{x[0], x[1]}, {x[2], x[3]}});
+  e[0] = four.first.first;
+  e[1] = four.first.second;
+  e[2] = four.second.first;
+  e[3] = four.second.second;
+}
+
 // Exp32 and Excess32 of what is at most 88.
 struct ExpAndExcess {
   Floats exponential;
@@ -175,9 +194,6 @@ HWY_INLINE ExpAndExcess ExpAndExcessAtMost88(Floats x) {
   const Floats difference = hn::Sub(hn::Sub(exponential, Constant(1.0f)), x);
   return {exponential, hn::IfThenElse(hn::Eq(steps.n, hn::Zero(FloatTag())), steps.s, difference)};
 }
-
-// Of anything but NaN.
-HWY_INLINE Floats LimitTo88(Floats x) { return hn::Min(x, Constant(88.0f)); }
 
 // Towards zero, for x that fits.
 HWY_INLINE Int32s Truncate(Floats x) {
@@ -283,29 +299,6 @@ HWY_INLINE void StoreUniforms(uint64_t sequence_key, uint32_t quad, uint64_t dra
 }
 
 HWY_INLINE Floats LoadFloats(const float* values) { return hn::LoadU(FloatTag(), values); }
-
-// Halves, widened.
-HWY_INLINE Floats LoadFloats(const uint16_t* halves) {
-  const FloatTag d;
-#if HWY_TARGET <= HWY_AVX2 || HWY_TARGET == HWY_NEON
-  const hn::Rebind<hwy::float16_t, FloatTag> dh;
-  return hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(halves)));
-#else
-  // The emulation of these targets takes infinities for 65536.
-  const Uint32Tag du;
-  const Int32Tag di;
-  const Uint32s bits = hn::PromoteTo(du, hn::LoadU(hn::Rebind<uint16_t, FloatTag>(), halves));
-  const Int32s magnitude = hn::BitCast(di, hn::And(bits, hn::Set(du, 0x7fffu)));
-  const Uint32s sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000u)));
-  const Int32s exponent_shift =
-      hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, 0x7c00)), hn::Set(di, (127 - 15) << 23),
-                     hn::Set(di, (255 - 31) << 23));
-  const Floats normal = hn::BitCast(d, hn::Add(hn::ShiftLeft<13>(magnitude), exponent_shift));
-  const Floats subnormal = hn::Mul(hn::ConvertTo(d, magnitude), Constant(0x1p-24f));
-  const Mask is_subnormal = hn::RebindMask(d, hn::Lt(magnitude, hn::Set(di, 0x0400)));
-  return hn::Or(hn::IfThenElse(is_subnormal, subnormal, normal), hn::BitCast(d, sign));
-#endif
-}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace sis

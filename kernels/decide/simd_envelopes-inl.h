@@ -1,0 +1,355 @@
+// What the slots of kLanes positions come down to: envelopes, covered masses, the points of the
+// prefix curve and the total variation, as decide.h has them for one position.
+//
+// Slots lie one position's after the other's. Maxima are taken position by position, each by whole
+// vectors, and joined at the end; exponentials are taken without regard to positions. Only masses
+// go slot by slot, as they are added in the order of the ranks.
+#if defined(SIS_KERNELS_SIMD_ENVELOPES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SIS_KERNELS_SIMD_ENVELOPES_INL_H_
+#undef SIS_KERNELS_SIMD_ENVELOPES_INL_H_
+#else
+#define SIS_KERNELS_SIMD_ENVELOPES_INL_H_
+#endif
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/block/block.h"
+#include "kernels/decide/backend.h"
+#include "kernels/numerics/simd_math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sis {
+namespace HWY_NAMESPACE {
+
+// Positions go by so many: one vector, or the few that it takes on narrower machines.
+inline constexpr size_t kGroup = 16;
+static_assert(kGroup % kLanes == 0);
+
+// How many slots are read behind those of a group, at most: a vector from the last one's end.
+inline constexpr size_t kSlotsBehind = kLanes;
+static_assert(kSlotsBehind * sizeof(float) <= kBlockSlack);
+
+// The slots of a group's positions.
+template <typename Code>
+struct GroupSlots {
+  const uint8_t* counts;       // [kGroup]
+  const uint8_t* multipliers;  // [kGroup] of fixed16
+  const Code* behavior;        // float, or the codes of fixed16
+  const float* current;
+  uint32_t begins[kGroup + 1];  // where the slots of each position begin
+};
+
+struct Envelopes {
+  Floats log_envelope;
+  Floats covered_mass;
+};
+
+// Of sums of exponentials, which are never negative: whether they are valid.
+HWY_INLINE Mask AreMasses(Floats covered_mass) {
+  return hn::Le(covered_mass, Constant(1.0f + kRoundingSlack));  // not so for NaN
+}
+
+// What is wanted of the slots.
+struct SlotPlan {
+  size_t top_k;
+  bool total_variation;
+  std::span<const int> prefix_curve;  // below top_k
+};
+
+// What came of them.
+struct SlotResults {
+  Envelopes envelopes;
+  Mask valid;
+  Floats total_variation;              // if wanted
+  Envelopes prefix[kMaxPrefixPoints];  // one per point of the curve
+};
+
+// Memory for the slots of kLanes positions.
+struct SlotScratch {
+  static constexpr size_t kRoom = kLanes * kMaxBlockSlots + 4 * kLanes;
+  HWY_ALIGN float exponentials[kRoom];
+  HWY_ALIGN float differences[kRoom];  // of both policies' exponentials
+};
+
+HWY_INLINE Int32s LoadBytes(const uint8_t* bytes) {
+  return hn::PromoteTo(Int32Tag(), hn::LoadU(hn::Rebind<uint8_t, FloatTag>(), bytes));
+}
+
+// Far enough to hide the memory's latency behind arithmetic. Prefetching what is not there is
+// harmless.
+HWY_INLINE void PrefetchAhead(const void* address, uintptr_t distance = 8192) {
+  hwy::Prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(address) + distance));
+}
+
+// kLanes behaviour log-probs of one position, whose step is that of fixed16.
+HWY_INLINE Floats LoadBehavior(const float* log_probs, Floats /*step*/) {
+  return LoadFloats(log_probs);
+}
+HWY_INLINE Floats LoadBehavior(const uint16_t* codes, Floats step) {
+  const FloatTag d;
+  const Int32s code = hn::PromoteTo(Int32Tag(), hn::LoadU(hn::Rebind<uint16_t, FloatTag>(), codes));
+  // Fixed16: 1/64 - code * (multiplier * 2^-18).
+  return MinusExactProduct(Constant(0x1p-6f), hn::ConvertTo(d, code), step);
+}
+
+// The steps of the kLanes positions from `lane` on.
+template <typename Code>
+HWY_INLINE void StoreSteps(const GroupSlots<Code>& slots, size_t lane, float* steps) {
+  if constexpr (sizeof(Code) == sizeof(uint16_t)) {
+    const Floats multipliers = hn::ConvertTo(FloatTag(), LoadBytes(slots.multipliers + lane));
+    hn::Store(hn::Mul(multipliers, Constant(0x1p-18f)), FloatTag(), steps);
+  }
+}
+
+// The maximum of each of kLanes vectors, in the lane of its number.
+HWY_INLINE Floats JoinMaxima(const Floats (&v)[kLanes]) {
+  const FloatTag d;
+  const hn::RepartitionToWide<FloatTag> dw;
+  const auto two = [&](Floats a, Floats b) HWY_ATTR {
+    return hn::Max(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+  };
+  // In each block of four lanes, its maximum of four vectors.
+  const auto four = [&](size_t i) HWY_ATTR {
+    const auto a = hn::BitCast(dw, two(v[i], v[i + 1]));
+    const auto b = hn::BitCast(dw, two(v[i + 2], v[i + 3]));
+    return hn::Max(hn::BitCast(d, hn::InterleaveLower(dw, a, b)),
+                   hn::BitCast(d, hn::InterleaveUpper(dw, a, b)));
+  };
+#if HWY_TARGET <= HWY_AVX3
+  const auto halves = [](Floats a, Floats b) HWY_ATTR {
+    return hn::Max(Floats{_mm512_shuffle_f32x4(a.raw, b.raw, 0x88)},
+                   Floats{_mm512_shuffle_f32x4(a.raw, b.raw, 0xdd)});
+  };
+  return halves(halves(four(0), four(4)), halves(four(8), four(12)));
+#else
+  if constexpr (kLanes == 4) {
+    return four(0);
+  } else {
+    const Floats a = four(0), b = four(4);
+    return hn::Max(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
+  }
+#endif
+}
+
+// The largest log-ratios among the ranks [first, end) of the kLanes positions from `lane` on.
+template <typename Code>
+HWY_INLINE Floats MaxLogRatios(const GroupSlots<Code>& slots, size_t lane, const float* steps,
+                               size_t first, size_t end) {
+  const FloatTag d;
+  Floats maxima[kLanes];
+  HWY_UNROLL(16)
+  for (size_t i = 0; i < kLanes; ++i) {
+    const size_t begin = HWY_MIN(first, size_t{slots.counts[lane + i]});
+    const size_t count = HWY_MIN(end, size_t{slots.counts[lane + i]}) - begin;
+    const Code* q = slots.behavior + slots.begins[lane + i] + begin;
+    const float* p = slots.current + slots.begins[lane + i] + begin;
+    const Floats step = sizeof(Code) == sizeof(uint16_t) ? hn::Set(d, steps[i]) : hn::Zero(d);
+    const auto log_ratios = [&](size_t slot) HWY_ATTR {
+      return hn::Sub(LoadFloats(p + slot), LoadBehavior(q + slot, step));
+    };
+    Floats max = hn::IfThenElse(hn::FirstN(d, HWY_MIN(count, kLanes)), log_ratios(0),
+                                Constant(kMinusInfinity));
+    if (count > kLanes) {
+      for (size_t slot = 0; slot < count; slot += 64 / sizeof(Code)) PrefetchAhead(q + slot);
+      for (size_t slot = kLanes; slot + kLanes < count; slot += kLanes) {
+        max = hn::Max(max, log_ratios(slot));
+      }
+      max = hn::Max(max, log_ratios(count - kLanes));  // some of them again
+    }
+    maxima[i] = max;
+  }
+  return JoinMaxima(maxima);
+}
+
+// Calls visit.operator()<kCount>(i) for i in [0, end), four at a time, then those that are left.
+template <class Visitor>
+HWY_INLINE void VisitFours(size_t end, const Visitor& visit) {
+  size_t i = 0;
+  for (; i + 4 <= end; i += 4) visit.template operator()<4>(i);
+  switch (end - i) {
+    case 1:
+      return visit.template operator()<1>(i);
+    case 2:
+      return visit.template operator()<2>(i);
+    case 3:
+      return visit.template operator()<3>(i);
+  }
+}
+
+// Four values of the kLanes positions that begin there, from `rank` on: a vector a rank.
+template <class D>
+HWY_INLINE hn::Vec<D> FourOf(D d, const float* values, const uint32_t* begins) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    return hn::LoadU(d, values + begins[0]);
+  } else {
+    const hn::Half<D> half;
+    return hn::Combine(d, FourOf(half, values, begins + hn::MaxLanes(D()) / 2),
+                       FourOf(half, values, begins));
+  }
+}
+HWY_INLINE void LoadFourRanks(const float* values, const uint32_t* begins, size_t rank,
+                              Floats (&ranks)[4]) {
+  const FloatTag d;
+  const hn::RepartitionToWide<FloatTag> dw;
+  const Floats v0 = FourOf(d, values + rank, begins);
+  const Floats v1 = FourOf(d, values + rank, begins + 1);
+  const Floats v2 = FourOf(d, values + rank, begins + 2);
+  const Floats v3 = FourOf(d, values + rank, begins + 3);
+  const auto low01 = hn::BitCast(dw, hn::InterleaveLower(d, v0, v1));
+  const auto low23 = hn::BitCast(dw, hn::InterleaveLower(d, v2, v3));
+  const auto high01 = hn::BitCast(dw, hn::InterleaveUpper(d, v0, v1));
+  const auto high23 = hn::BitCast(dw, hn::InterleaveUpper(d, v2, v3));
+  ranks[0] = hn::BitCast(d, hn::InterleaveLower(dw, low01, low23));
+  ranks[1] = hn::BitCast(d, hn::InterleaveUpper(dw, low01, low23));
+  ranks[2] = hn::BitCast(d, hn::InterleaveLower(dw, high01, high23));
+  ranks[3] = hn::BitCast(d, hn::InterleaveUpper(dw, high01, high23));
+}
+
+// Adds the values of the ranks [first, end) to the sums of the kLanes positions that begin there;
+// `end` is at most `longest`, the largest of the counts.
+HWY_INLINE Floats AddRanks(const float* values, const uint32_t* begins, const uint8_t* counts,
+                           size_t first, size_t end, Floats sums) {
+  const FloatTag d;
+  const Int32Tag di;
+  const Int32s ends = hn::Min(LoadBytes(counts), hn::Set(di, static_cast<int32_t>(end)));
+  const auto has = [&](size_t rank) HWY_ATTR {
+    return hn::RebindMask(d, hn::Gt(ends, hn::Set(di, static_cast<int32_t>(rank))));
+  };
+  // With so few positions left, adding each by itself takes less than a vector.
+  constexpr size_t kFewPositions = kLanes > 4 ? 3 : 1;
+  for (size_t rank = first; rank < end; rank += 4) {
+    if (rank > 0 && hn::CountTrue(d, has(rank)) <= kFewPositions) {
+      HWY_ALIGN float of_each[kLanes];
+      hn::Store(sums, d, of_each);
+      uint8_t bits[8] = {};
+      hn::StoreMaskBits(d, has(rank), bits);
+      for (uint32_t left = bits[0] | bits[1] << 8; left != 0; left &= left - 1) {
+        const auto i = static_cast<size_t>(std::countr_zero(left));
+        const size_t last = HWY_MIN(end, size_t{counts[i]});
+        float sum = of_each[i];
+        for (size_t r = rank; r < last; ++r) sum = sum + values[begins[i] + r];
+        of_each[i] = sum;
+      }
+      return hn::Load(d, of_each);
+    }
+    Floats ranks[4];
+    LoadFourRanks(values, begins, rank, ranks);
+    for (size_t i = 0; i < 4; ++i) {
+      sums = hn::Add(sums, hn::IfThenElseZero(has(rank + i), ranks[i]));
+    }
+  }
+  return sums;
+}
+
+// The exponentials of values side by side. Writes whole vectors.
+HWY_INLINE void StoreExponentials(const float* from, size_t count, float* to) {
+  const FloatTag d;
+  VisitFours((count + kLanes - 1) / kLanes, [&]<size_t kCount>(size_t vector) HWY_ATTR
+             __attribute__((always_inline)) {
+               Floats values[kCount];
+               for (size_t i = 0; i < kCount; ++i) {
+                 values[i] = LoadFloats(from + (vector + i) * kLanes);
+               }
+               Floats exponentials[kCount];
+               ExpOfEach(values, exponentials);
+               for (size_t i = 0; i < kCount; ++i) {
+                 hn::Store(exponentials[i], d, to + (vector + i) * kLanes);
+               }
+             });
+}
+
+// The sums of the exponentials of positions with `count` slots each, which lie side by side.
+HWY_INLINE Floats EqualMasses(const float* current, const uint32_t* begins, size_t count) {
+  Floats masses = hn::Zero(FloatTag());
+  VisitFours(
+      count, [&]<size_t kCount>(size_t rank) HWY_ATTR __attribute__((always_inline)) {
+        Floats four[4];
+        LoadFourRanks(current, begins, rank, four);
+        Floats values[kCount], exponentials[kCount];
+        for (size_t i = 0; i < kCount; ++i) values[i] = four[i];
+        ExpOfEach(values, exponentials);
+        for (size_t i = 0; i < kCount; ++i) masses = hn::Add(masses, exponentials[i]);
+      });
+  return masses;
+}
+
+// The absolute differences of both policies' exponentials, where those of the current one are in
+// the scratch.
+template <typename Code>
+HWY_NOINLINE void StoreDifferences(const GroupSlots<Code>& slots, size_t lane, const float* steps,
+                                   SlotScratch& scratch) {
+  const FloatTag d;
+  for (size_t i = 0; i < kLanes; ++i) {
+    const Code* q = slots.behavior + slots.begins[lane + i];
+    const size_t at = slots.begins[lane + i] - slots.begins[lane];
+    const Floats step = sizeof(Code) == sizeof(uint16_t) ? hn::Set(d, steps[i]) : hn::Zero(d);
+    // What is written behind the position's slots is overwritten by the next one's.
+    for (size_t slot = 0; slot < slots.counts[lane + i]; slot += kLanes) {
+      const Floats values[] = {LoadBehavior(q + slot, step)};
+      Floats behavior[1];
+      ExpOfEach(values, behavior);
+      hn::StoreU(hn::Abs(hn::Sub(LoadFloats(scratch.exponentials + at + slot), behavior[0])), d,
+                 scratch.differences + at + slot);
+    }
+  }
+}
+
+// Fills in what `plan` asks for of the kLanes positions from `lane` on.
+template <typename Code>
+HWY_INLINE void ReadSlots(const GroupSlots<Code>& slots, size_t lane, const SlotPlan& plan,
+                          SlotScratch& scratch, SlotResults& results) {
+  const FloatTag d;
+  const Int32Tag di;
+  const uint8_t* counts = slots.counts + lane;
+  const uint32_t* begins = slots.begins + lane;
+  HWY_ALIGN float steps[kLanes];
+  StoreSteps(slots, lane, steps);
+  const Int32s lane_counts = LoadBytes(counts);
+  const auto longest = static_cast<size_t>(hn::GetLane(hn::MaxOfLanes(di, lane_counts)));
+  const size_t top_k = HWY_MIN(plan.top_k, longest);
+  if (HWY_LIKELY(plan.prefix_curve.empty() && top_k == longest && !plan.total_variation) &&
+      hn::AllTrue(di, hn::Eq(lane_counts, hn::Set(di, static_cast<int32_t>(longest))))) {
+    const Floats mass = EqualMasses(slots.current, begins, longest);
+    results.envelopes = {FlushAll(MaxLogRatios(slots, lane, steps, 0, longest)), mass};
+    results.valid = AreMasses(mass);
+    return;
+  }
+
+  StoreExponentials(slots.current + begins[0], begins[kLanes] - begins[0], scratch.exponentials);
+  const float* exponentials = scratch.exponentials - begins[0];
+  // From point to point of the curve.
+  Envelopes so_far = {Constant(kMinusInfinity), hn::Zero(d)};
+  size_t rank = 0;
+  const auto read_to = [&](size_t end) HWY_ATTR __attribute__((always_inline)) {
+    if (rank >= end) return;
+    so_far.log_envelope = hn::Max(so_far.log_envelope, MaxLogRatios(slots, lane, steps, rank, end));
+    so_far.covered_mass = AddRanks(exponentials, begins, counts, rank, end, so_far.covered_mass);
+    rank = end;
+  };
+  for (size_t point = 0; HWY_UNLIKELY(point < plan.prefix_curve.size()); ++point) {
+    read_to(HWY_MIN(static_cast<size_t>(plan.prefix_curve[point]), longest));
+    results.prefix[point] = {FlushAll(so_far.log_envelope), so_far.covered_mass};
+  }
+  read_to(top_k);
+  results.envelopes = {FlushAll(so_far.log_envelope), so_far.covered_mass};
+  // The rest only has to be valid.
+  results.valid =
+      AreMasses(AddRanks(exponentials, begins, counts, top_k, longest, so_far.covered_mass));
+  if (plan.total_variation) {
+    StoreDifferences(slots, lane, steps, scratch);
+    const Floats distances =
+        AddRanks(scratch.differences - begins[0], begins, counts, 0, top_k, hn::Zero(d));
+    results.total_variation = hn::Min(Constant(1.0f), hn::Mul(Constant(0.5f), distances));
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sis
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard of the target
