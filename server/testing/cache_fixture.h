@@ -41,20 +41,18 @@ inline v1::RunConfig LosslessConfig(int top_k = 4) {
   return config;
 }
 
-// What a page of a SmallConfig costs while it fills: the most that it ever does.
-inline int64_t OnePage(int slots) {
-  return Page::kIndexBytes + static_cast<int64_t>(Arena::CellBytes(
-                                 TailBytes(FromMessage(SmallConfig(slots))->record_format())));
+// What a block of so many positions of a LosslessConfig is charged at most.
+inline int64_t BlockCharge(int slots, uint32_t positions) {
+  const BlockHeader header = {.encoding = BlockEncoding::kFloat32,
+                              .id_bytes = 2,
+                              .positions = positions,
+                              .used_slots = positions * static_cast<uint32_t>(slots)};
+  return CachedBlock::Charge(BlockLayout(header).end);
 }
 
 struct Cache {
-  // The arena has room to spare, untouched, so that the budget alone decides.
   explicit Cache(int64_t bytes = int64_t{64} << 20, const Limits& limits = {})
-      : Cache(bytes, limits, bytes + (int64_t{64} << 20)) {}
-  Cache(int64_t bytes, const Limits& limits, int64_t arena_bytes)
-      : arena(*Arena::Map(arena_bytes)),
-        registry(bytes, *arena, limits, [this] { return clock.Now(); }),
-        runs(registry, nullptr) {}
+      : registry(bytes, limits, [this] { return clock.Now(); }), runs(registry, nullptr) {}
 
   std::shared_ptr<Run> CreateRun(const std::string& id, const v1::RunConfig& config,
                                  uint64_t incarnation = 0) {
@@ -68,7 +66,6 @@ struct Cache {
   }
 
   ManualClock clock;
-  std::unique_ptr<Arena> arena;
   RunRegistry registry;
   StoredRuns runs;
 };

@@ -7,6 +7,9 @@
 #include <set>
 #include <span>
 
+#include "kernels/block/block.h"
+#include "kernels/decide/decide.h"
+
 namespace sis {
 namespace {
 
@@ -98,7 +101,7 @@ Records RecordGenerator::NextRecords(uint32_t count) {
       }
     }
     const bool in_set = used > 0 && Uniform(0, 4) != 0;
-    const uint32_t rank = in_set ? Uniform(0, used - 1) : kRankOutside;
+    const uint32_t rank = in_set ? Uniform(0, used - 1) : kBlockRankOutside;
     records.sampled_ids.push_back(in_set ? ids[rank] : outside);
     records.sampled_log_probs.push_back(in_set ? log_probs[rank] : LogProbs(1).front());
     for (int slot = 0; slot < slots_; ++slot) {
@@ -106,7 +109,7 @@ Records RecordGenerator::NextRecords(uint32_t count) {
       records.ids.push_back(unused ? -1 : ids[slot]);
       records.log_probs.push_back(unused ? kMinusInfinity : log_probs[slot]);
     }
-    records.ranks.push_back(static_cast<uint16_t>(rank));
+    records.ranks.push_back(static_cast<uint8_t>(rank));
   }
   return records;
 }
@@ -121,9 +124,9 @@ CurrentValues RecordGenerator::NextCurrent(const Records& records) {
                                       ? std::numeric_limits<float>::quiet_NaN()
                                       : log_probs[slot]);
     }
-    const uint16_t rank = records.ranks[i];
-    current.sampled_log_probs.push_back(rank == kRankOutside ? LogProbs(1).front()
-                                                             : log_probs[rank]);
+    const uint8_t rank = records.ranks[i];
+    current.sampled_log_probs.push_back(rank == kBlockRankOutside ? LogProbs(1).front()
+                                                                  : log_probs[rank]);
   }
   return current;
 }

@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/decide/backend.h"
-#include "kernels/records/validate.h"
+#include "kernels/block/record_view.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
@@ -19,7 +18,7 @@ struct Records {
   std::vector<float> sampled_log_probs = {};  // [T]
   std::vector<int32_t> ids = {};              // [T, K]
   std::vector<float> log_probs = {};          // [T, K]
-  std::vector<uint16_t> ranks = {};           // [T]
+  std::vector<uint8_t> ranks = {};            // [T]
 
   uint32_t size() const { return static_cast<uint32_t>(sampled_ids.size()); }
   RecordView View() const { return View(0, size()); }

@@ -71,9 +71,8 @@ class Replica {
 
  private:
   ManualClock clock_;
-  std::unique_ptr<Arena> arena_ = *Arena::Map(int64_t{1} << 26);
   const std::unique_ptr<SequenceStore> store_;
-  RunRegistry registry_{int64_t{1} << 26, *arena_, {}, [this] { return clock_.Now(); }};
+  RunRegistry registry_{int64_t{1} << 26, {}, [this] { return clock_.Now(); }};
   std::optional<StoredCache> stored_;
   std::optional<StoredRuns> runs_;
   std::shared_ptr<Run> run_;
