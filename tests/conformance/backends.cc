@@ -1,16 +1,15 @@
 #include "tests/conformance/backends.h"
 
 #include <cstdlib>
-#include <deque>
 #include <iostream>
 #include <memory>
+#include <vector>
 
 #include "kernels/cuda/evaluate/cuda_backend.h"
 #include "kernels/cuda/testing/host_stage.h"
 #include "kernels/decide/scalar_backend.h"
 #include "kernels/decide/simd_backend.h"
-#include "tests/conformance/as_ragged.h"
-#include "tests/conformance/with_fixed_rows.h"
+#include "tests/conformance/with_tags.h"
 
 namespace sis {
 namespace {
@@ -50,29 +49,15 @@ std::vector<const Backend*> Backends() {
       std::make_unique<CurveOnly>(), 2, size_t{48} << 10, cuda::When::kLate);
   static const std::unique_ptr<const Backend> little_memory = cuda::BackendOnHostStages(
       std::make_unique<CurveOnly>(), 3, size_t{8} << 10, cuda::When::kLate);
-  static const WithFixedRows resident(*much_memory, "_resident");
-  static const WithFixedRows thrashing(*little_memory, "_thrashing");
+  static const WithTags resident(*much_memory, "_resident");
+  static const WithTags thrashing(*little_memory, "_thrashing");
   static const std::unique_ptr<const Backend> cuda = CudaIfThere();
   std::vector<const Backend*> backends = {&scalar, cuda_on_host.get(), &resident, &thrashing};
   for (const SimdBackend& backend : simd) backends.push_back(&backend);
-  static const std::deque<AsRagged> ragged = [&] {
-    std::deque<AsRagged> read_directly;
-    for (const Ragged what : {Ragged::kRecords, Ragged::kRecordsAndValues}) {
-      read_directly.emplace_back(scalar, what);
-      read_directly.emplace_back(*cuda_on_host, what);
-      for (const SimdBackend& backend : simd) read_directly.emplace_back(backend, what);
-    }
-    return read_directly;
-  }();
-  for (const AsRagged& backend : ragged) backends.push_back(&backend);
   if (cuda != nullptr) {
-    static const WithFixedRows cuda_resident(*cuda, "_resident");
-    static const AsRagged cuda_ragged(*cuda, Ragged::kRecords);
-    static const AsRagged cuda_ragged_values(*cuda, Ragged::kRecordsAndValues);
+    static const WithTags cuda_resident(*cuda, "_resident");
     backends.push_back(cuda.get());
     backends.push_back(&cuda_resident);
-    backends.push_back(&cuda_ragged);
-    backends.push_back(&cuda_ragged_values);
   }
   return backends;
 }

@@ -65,21 +65,18 @@ void AppendPosition(const PolicyPair& pair, size_t sampled, Positions& positions
     const bool used = slot < pair.size();
     positions.ids.push_back(used ? pair.ids[slot] : -1);
     positions.behavior_log_probs.push_back(used ? pair.behavior[slot] : kMinusInfinity);
-    // What stands in an unused slot must not matter.
     positions.current_log_probs.push_back(used ? pair.current[slot] : std::nanf(""));
   }
   positions.sampled_ids.push_back(pair.ids[sampled]);
   positions.behavior_sampled_log_probs.push_back(pair.behavior[sampled]);
   positions.current_sampled_log_probs.push_back(pair.current[sampled]);
-  positions.sampled_ranks.push_back(sampled < slots ? static_cast<uint16_t>(sampled)
-                                                    : kRankOutside);
 }
 
 Positions RandomPositions(std::mt19937_64& random, int slots, size_t n) {
   Positions positions;
   positions.slots = slots;
   for (size_t i = 0; i < n; ++i) {
-    const PolicyPair pair = RandomPolicyPair(random, 1 + Below(random, kPairVocabularySize));
+    const PolicyPair pair = RandomPolicyPair(random, 1 + Below(random, kMaxPairTokens));
     double u = std::uniform_real_distribution<double>()(random);
     size_t sampled = 0;
     while (sampled + 1 < pair.size() && (u -= std::exp(pair.behavior[sampled])) > 0) ++sampled;
@@ -88,20 +85,20 @@ Positions RandomPositions(std::mt19937_64& random, int slots, size_t n) {
       std::fill(positions.ids.end() - slots, positions.ids.end(), -1);
       std::fill(positions.behavior_log_probs.end() - slots, positions.behavior_log_probs.end(),
                 kMinusInfinity);
-      positions.sampled_ranks.back() = kRankOutside;
     }
   }
   return positions;
 }
 
-Positions Reduce(const Positions& gathered, int top_k) {
+Positions Reduce(const Positions& gathered, int top_k, Packing packing) {
   Positions reduced = gathered;
   reduced.current_log_probs.clear();
+  const Packed packed(gathered, 0, packing);
   for (size_t i = 0; i < gathered.size(); ++i) {
     EnvelopeAccumulator accumulator;
-    for (int slot = 0; slot < top_k; ++slot) {
-      const size_t index = i * gathered.slots + slot;
-      accumulator.Add(gathered.behavior_log_probs[index], gathered.current_log_probs[index]);
+    const auto behavior = packed.LogProbs(i, 1);
+    for (size_t slot = 0; slot < std::min<size_t>(top_k, behavior.size()); ++slot) {
+      accumulator.Add(behavior[slot], packed.Current(i, 1).log_probs[slot]);
     }
     // Unflushed: the backend has to do it.
     reduced.log_envelopes.push_back(accumulator.max_log_ratio);

@@ -20,12 +20,11 @@ struct PolicyPair {
   size_t size() const { return ids.size(); }
 };
 
-// Ids of pairs and positions are below this.
-inline constexpr int32_t kPairVocabularySize = 64;
+inline constexpr int kMaxPairTokens = 64;
 
 // Pairs of policies with temperatures from nearly greedy to nearly uniform; equal, close, far apart
 // or with disjoint support; now and then with tied behaviour log-probs. `tokens` is the size of
-// both policies' whole support, at most kPairVocabularySize.
+// both policies' whole support, at most kMaxPairTokens.
 PolicyPair RandomPolicyPair(std::mt19937_64& random, int tokens);
 
 // Appends a position where `pair` is recorded with positions.slots slots (the first of the pair's
@@ -36,7 +35,8 @@ void AppendPosition(const PolicyPair& pair, size_t sampled, Positions& positions
 // drawn from the behaviour policy.
 Positions RandomPositions(std::mt19937_64& random, int slots, size_t n);
 
-// The same positions in the REDUCED form, for the first top_k slots.
-Positions Reduce(const Positions& gathered, int top_k);
+// The same positions in the REDUCED form, for the first top_k slots that are left of them once they
+// are packed.
+Positions Reduce(const Positions& gathered, int top_k, Packing packing = {});
 
 }  // namespace sis
