@@ -1,13 +1,15 @@
-// A decision is a function of its own position alone: however positions are put into stretches and
-// calls, the bytes and the sums are the same.
+// A decision is a function of its own position alone: however positions are put into blocks,
+// stretches and calls, the bytes and the sums are the same.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/block/pack.h"
 #include "kernels/decide/validate_current.h"
-#include "kernels/records/validate.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/policy_pairs.h"
 #include "tests/conformance/positions.h"
@@ -17,94 +19,110 @@ namespace {
 
 constexpr uint64_t kSequenceKey = 0x0123456789abcdef;
 
-class BatchingTest : public BackendTest {};
-SIS_INSTANTIATE_BACKENDS(BatchingTest);
-
-class BatchingOfFormTest : public BackendTest {
+class BatchingTest : public BackendTest {
  protected:
-  // Calls `check` with 40 sets of positions, GATHERED and REDUCED, and with first positions of
-  // every remainder mod 4.
+  // Calls `check` with 60 sets of positions, GATHERED and REDUCED, in both encodings, cut to a mass
+  // or not, and with first positions of every remainder mod 4.
   template <typename Check>
   void ForRandomPositions(const Check& check) {
     std::mt19937_64 random(11);
-    for (int i = 0; i < 40; ++i) {
+    for (int i = 0; i < 60; ++i) {
       const int slots = 1 + static_cast<int>(random() % 20);
-      const EvaluateParameters parameters{slots, 1 + static_cast<int>(random() % slots), random()};
+      const EvaluateParameters parameters{1 + static_cast<int>(random() % slots), random()};
+      const Packing packing = {i % 2 == 0 ? BlockEncoding::kFloat32 : BlockEncoding::kFixed16,
+                               i % 3 == 0 ? 0.9 : 0};
       const Positions gathered = RandomPositions(random, slots, 1 + random() % 300);
       const auto first_position = static_cast<uint32_t>(4 * (random() % 1000) + i % 4);
-      check(parameters, first_position, gathered, random);
-      check(parameters, first_position, Reduce(gathered, parameters.top_k), random);
+      for (const Positions& positions : {gathered, Reduce(gathered, parameters.top_k, packing)}) {
+        const Packed packed(positions, first_position, packing);
+        check(parameters, packed, Evaluate(backend(), parameters, kSequenceKey, packed), random);
+        if (HasFatalFailure()) return;
+      }
     }
   }
-};
-SIS_INSTANTIATE_BACKENDS(BatchingOfFormTest);
 
-TEST_P(BatchingTest, TheRandomPositionsAreValid) {
-  std::mt19937_64 random(10);
-  for (int slots = 1; slots <= 20; ++slots) {
-    const Positions positions = RandomPositions(random, slots, 200);
-    std::vector<uint16_t> ranks(positions.size());
-    ASSERT_TRUE(ValidateRecords(positions.records(), slots, kPairVocabularySize, 0, ranks).ok());
-    ASSERT_EQ(ranks, positions.sampled_ranks);
-    ASSERT_TRUE(ValidateCurrent(positions.behavior(), positions.current(), slots, 0).ok());
-    const Positions reduced = Reduce(positions, slots);
-    ASSERT_TRUE(ValidateCurrent(reduced.behavior(), reduced.current(), slots, 0).ok());
-  }
-}
-
-TEST_P(BatchingOfFormTest, SegmentsCutAnywhereInOneCall) {
-  ForRandomPositions([](const EvaluateParameters& parameters, uint32_t first_position,
-                        const Positions& positions, std::mt19937_64& random) {
-    const Results whole = Evaluate(backend(), parameters, kSequenceKey, first_position, positions);
-    Results cut(positions.size());
+  // Evaluates all positions in ranges of up to `longest` positions.
+  static Results EvaluateInRanges(const EvaluateParameters& parameters, const Packed& packed,
+                                  size_t longest, bool in_one_call, std::mt19937_64& random) {
+    Results results(packed.size());
     std::vector<Stretch> stretches;
-    for (size_t first = 0; first < positions.size();) {
-      const size_t count = std::min<size_t>(random() % 12, positions.size() - first);
-      stretches.push_back(StretchOf(positions, first, count, kSequenceKey, first_position, cut));
+    for (size_t first = 0; first < packed.size();) {
+      const size_t count = std::min<size_t>(random() % (longest + 1), packed.size() - first);
+      stretches.push_back(packed.StretchOf(first, count, kSequenceKey, results, first));
       first += count;
     }
-    std::shuffle(stretches.begin(), stretches.end(), random);
-    backend().Evaluate(parameters, stretches);
-    ASSERT_TRUE(SameBytes(whole, cut));
-  });
-}
-
-TEST_P(BatchingOfFormTest, OnePositionACall) {
-  ForRandomPositions([](const EvaluateParameters& parameters, uint32_t first_position,
-                        const Positions& positions, std::mt19937_64&) {
-    const Results whole = Evaluate(backend(), parameters, kSequenceKey, first_position, positions);
-    Results single(positions.size());
-    for (size_t i = 0; i < positions.size(); ++i) {
-      const Stretch stretch = StretchOf(positions, i, 1, kSequenceKey, first_position, single);
-      backend().Evaluate(parameters, std::span(&stretch, 1));
+    std::ranges::shuffle(stretches, random);
+    if (in_one_call) {
+      backend().Evaluate(parameters, stretches);
+    } else {
+      for (const Stretch& stretch : stretches) backend().Evaluate(parameters, {&stretch, 1});
     }
-    ASSERT_TRUE(SameBytes(whole, single));
+    return results;
+  }
+};
+SIS_INSTANTIATE_BACKENDS(BatchingTest);
+
+TEST_P(BatchingTest, TheRandomPositionsAreValid) {
+  ForRandomPositions(
+      [](const EvaluateParameters&, const Packed& packed, const Results& whole, std::mt19937_64&) {
+        const auto n = static_cast<uint32_t>(packed.size());
+        ASSERT_TRUE(
+            ValidateCurrent(BlockRange(packed.blocks()[0], 0, n), packed.Current(0, n), 0).ok());
+        ASSERT_EQ(whole.sums.invalid, 0);
+      });
+}
+
+TEST_P(BatchingTest, RangesOfABlockInAnyOrderAndCalls) {
+  ForRandomPositions([](const EvaluateParameters& parameters, const Packed& packed,
+                        const Results& whole, std::mt19937_64& random) {
+    ASSERT_TRUE(SameBytes(whole, EvaluateInRanges(parameters, packed, 11, true, random)));
+    ASSERT_TRUE(SameBytes(whole, EvaluateInRanges(parameters, packed, 1, false, random)));
   });
 }
 
-TEST_P(BatchingOfFormTest, SegmentsOfSeveralSequencesDoNotTouchEachOther) {
-  ForRandomPositions([](const EvaluateParameters& parameters, uint32_t first_position,
-                        const Positions& positions, std::mt19937_64&) {
-    const Results alone = Evaluate(backend(), parameters, kSequenceKey, first_position, positions);
-    Results first(positions.size());
-    Results other(positions.size());
+TEST_P(BatchingTest, BlocksCutAndMergedAnywhere) {
+  ForRandomPositions([](const EvaluateParameters& parameters, const Packed& packed,
+                        const Results& whole, std::mt19937_64& random) {
+    const BlockView& block = packed.blocks()[0];
+    const auto n = static_cast<uint32_t>(packed.size());
+    if (n < 2) return;
+    const auto cut = static_cast<uint32_t>(1 + random() % (n - 1));
+    std::vector<std::byte> slices[] = {SliceBlock(block, 0, cut), SliceBlock(block, cut, n - cut)};
+    const BlockView views[] = {OpenWithSlack(slices[0]), OpenWithSlack(slices[1])};
+    Results sliced(n);
+    Stretch stretches[] = {packed.StretchOf(0, cut, kSequenceKey, sliced, 0),
+                           packed.StretchOf(cut, n - cut, kSequenceKey, sliced, cut)};
+    stretches[0].behavior = BlockRange(views[0], 0, cut);
+    stretches[1].behavior = BlockRange(views[1], 0, n - cut);
+    backend().Evaluate(parameters, stretches);
+    ASSERT_TRUE(SameBytes(whole, sliced));
+    // So what merged blocks give is what these give.
+    const auto merged = MergeBlocks(views[0], views[1]);
+    ASSERT_TRUE(merged.ok()) << merged.status();
+    ASSERT_TRUE(std::ranges::equal(*merged, block.bytes));
+  });
+}
+
+TEST_P(BatchingTest, SequencesDoNotTouchEachOther) {
+  ForRandomPositions([](const EvaluateParameters& parameters, const Packed& packed,
+                        const Results& whole, std::mt19937_64&) {
+    Results same(packed.size()), other(packed.size());
     const Stretch stretches[] = {
-        StretchOf(positions, 0, positions.size(), ~kSequenceKey, first_position + 2, other),
-        StretchOf(positions, 0, positions.size(), kSequenceKey, first_position, first),
+        packed.StretchOf(0, packed.size(), ~kSequenceKey, other, 0),
+        packed.StretchOf(0, packed.size(), kSequenceKey, same, 0),
     };
     backend().Evaluate(parameters, stretches);
-    ASSERT_TRUE(SameBytes(alone, first));
+    ASSERT_TRUE(SameBytes(whole, same));
   });
 }
 
-TEST_P(BatchingOfFormTest, OnlyTheDecisionsAreRequired) {
-  ForRandomPositions([](const EvaluateParameters& parameters, uint32_t first_position,
-                        const Positions& positions, std::mt19937_64&) {
-    const Results whole = Evaluate(backend(), parameters, kSequenceKey, first_position, positions);
-    Results bare(positions.size());
-    Stretch stretch = StretchOf(positions, 0, positions.size(), kSequenceKey, first_position, bare);
-    stretch.output = {bare.decisions, {}, {}, {}};
-    backend().Evaluate(parameters, std::span(&stretch, 1));
+TEST_P(BatchingTest, OnlyTheDecisionsAreRequired) {
+  ForRandomPositions([](const EvaluateParameters& parameters, const Packed& packed,
+                        const Results& whole, std::mt19937_64&) {
+    Results bare(packed.size());
+    Stretch stretch = packed.StretchOf(0, packed.size(), kSequenceKey, bare, 0);
+    stretch.output = {bare.decisions};
+    backend().Evaluate(parameters, {&stretch, 1});
     ASSERT_EQ(whole.decisions, bare.decisions);
     ASSERT_TRUE(whole.sums == bare.sums);
   });
@@ -114,11 +132,12 @@ TEST_P(BatchingTest, GatheredAndReducedGiveTheSameBytes) {
   std::mt19937_64 random(12);
   for (int i = 0; i < 40; ++i) {
     const int slots = 1 + static_cast<int>(random() % 20);
-    const EvaluateParameters parameters{slots, 1 + static_cast<int>(random() % slots), random()};
+    const EvaluateParameters parameters{1 + static_cast<int>(random() % slots), random()};
+    const Packing packing = {i % 2 == 0 ? BlockEncoding::kFloat32 : BlockEncoding::kFixed16};
     const Positions gathered = RandomPositions(random, slots, 300);
-    ASSERT_TRUE(SameBytes(
-        Evaluate(backend(), parameters, kSequenceKey, 7, gathered),
-        Evaluate(backend(), parameters, kSequenceKey, 7, Reduce(gathered, parameters.top_k))));
+    const Positions reduced = Reduce(gathered, parameters.top_k, packing);
+    ASSERT_TRUE(SameBytes(Evaluate(backend(), parameters, kSequenceKey, 7, gathered, packing),
+                          Evaluate(backend(), parameters, kSequenceKey, 7, reduced, packing)));
   }
 }
 
@@ -129,44 +148,46 @@ TEST_P(BatchingTest, ASmallerKIsARecordOfFewerSlots) {
     const int top_k = 1 + static_cast<int>(random() % (slots - 1));
     const uint64_t draw = random();
     const Positions positions = RandomPositions(random, slots, 300);
+    const auto first_slots = [&]<typename T>(const std::vector<T>& rows) {
+      std::vector<T> firsts;
+      for (size_t row = 0; row < positions.size(); ++row) {
+        const auto begin = rows.begin() + static_cast<ptrdiff_t>(row * slots);
+        firsts.insert(firsts.end(), begin, begin + top_k);
+      }
+      return firsts;
+    };
     Positions truncated = positions;
     truncated.slots = top_k;
-    truncated.ids.clear();
-    truncated.behavior_log_probs.clear();
-    truncated.current_log_probs.clear();
-    for (size_t row = 0; row < positions.size(); ++row) {
-      for (int slot = 0; slot < top_k; ++slot) {
-        const size_t index = row * slots + slot;
-        truncated.ids.push_back(positions.ids[index]);
-        truncated.behavior_log_probs.push_back(positions.behavior_log_probs[index]);
-        truncated.current_log_probs.push_back(positions.current_log_probs[index]);
-      }
-      if (truncated.sampled_ranks[row] >= top_k) truncated.sampled_ranks[row] = kRankOutside;
-    }
-    ASSERT_TRUE(SameBytes(Evaluate(backend(), {slots, top_k, draw}, kSequenceKey, 0, positions),
-                          Evaluate(backend(), {top_k, top_k, draw}, kSequenceKey, 0, truncated)));
+    truncated.ids = first_slots(positions.ids);
+    truncated.behavior_log_probs = first_slots(positions.behavior_log_probs);
+    truncated.current_log_probs = first_slots(positions.current_log_probs);
+    ASSERT_TRUE(SameBytes(Evaluate(backend(), {top_k, draw}, kSequenceKey, 0, positions),
+                          Evaluate(backend(), {top_k, draw}, kSequenceKey, 0, truncated)));
   }
 }
 
 TEST_P(BatchingTest, SumsAreAddedToWhatIsThere) {
   std::mt19937_64 random(14);
-  const Positions positions = RandomPositions(random, 5, 50);
-  const EvaluateParameters parameters{5, 5, 0};
-  const Results once = Evaluate(backend(), parameters, kSequenceKey, 0, positions);
-  Results twice(positions.size());
-  const Stretch stretch = StretchOf(positions, 0, positions.size(), kSequenceKey, 0, twice);
-  backend().Evaluate(parameters, std::span(&stretch, 1));
-  backend().Evaluate(parameters, std::span(&stretch, 1));
+  const Packed packed(RandomPositions(random, 5, 50), 0);
+  const Results once = Evaluate(backend(), {5, 0}, kSequenceKey, packed);
+  Results twice(packed.size());
+  const Stretch stretch = packed.StretchOf(0, packed.size(), kSequenceKey, twice, 0);
+  backend().Evaluate({5, 0}, {&stretch, 1});
+  backend().Evaluate({5, 0}, {&stretch, 1});
   Sums expected = once.sums;
   expected += once.sums;
   EXPECT_TRUE(twice.sums == expected);
 }
 
 TEST_P(BatchingTest, NoPositionsAddNothing) {
-  Positions positions;
-  positions.slots = 3;
-  const Results results = Evaluate(backend(), {3, 3, 0}, kSequenceKey, 0, positions);
-  EXPECT_TRUE(results.sums == Sums());
+  std::mt19937_64 random(15);
+  const Packed packed(RandomPositions(random, 3, 5), 0);
+  for (const size_t first : {0, 2}) {
+    Results results(5);
+    const Stretch stretch = packed.StretchOf(first, 0, kSequenceKey, results, 0);
+    backend().Evaluate({3, 0}, {&stretch, 1});
+    EXPECT_TRUE(SameBytes(results, Results(5)));
+  }
 }
 
 }  // namespace

@@ -24,7 +24,6 @@ Positions PositionsThatAcceptWith(float log_acceptance, size_t n) {
   positions.slots = 1;
   positions.sampled_ids.assign(n, 0);
   positions.behavior_sampled_log_probs.assign(n, 0.0f);
-  positions.sampled_ranks.assign(n, 0);
   positions.ids.assign(n, 0);
   positions.behavior_log_probs.assign(n, 0.0f);
   positions.current_sampled_log_probs.assign(n, log_acceptance);
@@ -38,7 +37,7 @@ using Accepted = std::vector<uint8_t>;
 
 Accepted Draw(const Backend& backend, const Positions& positions, uint64_t sequence_key,
               uint32_t first_position, uint64_t draw) {
-  const Results results = Evaluate(backend, {1, 1, draw}, sequence_key, first_position, positions);
+  const Results results = Evaluate(backend, {1, draw}, sequence_key, first_position, positions);
   Accepted accepted(results.decisions.size());
   std::ranges::transform(results.decisions, accepted.begin(), [](Decision decision) {
     return static_cast<uint8_t>(decision == Decision::kAccepted);

@@ -9,7 +9,6 @@
 #include "kernels/decide/validate_current.h"
 #include "kernels/numerics/philox.h"
 #include "kernels/numerics/sequence_key.h"
-#include "kernels/records/validate.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/golden_reader.h"
 #include "tests/conformance/positions.h"
@@ -17,11 +16,9 @@
 namespace sis {
 namespace {
 
-constexpr int32_t kVocabularySize = 1 << 24;
-
 // What one position must give.
 struct ExpectedPosition {
-  uint16_t rank;
+  uint8_t rank;
   uint8_t decision;
   uint8_t accept_bit;
   uint8_t envelope_violation;
@@ -52,29 +49,25 @@ Case ReadCase(GoldenReader& golden, bool reduced) {
   c.sequence_key = SequenceKey(seed, attempt, golden.Bytes());
   c.first_position = golden.Uint32();
   c.parameters.draw = golden.Uint64();
-  c.parameters.slots = golden.Uint8();
+  const int slots = golden.Uint8();
   c.parameters.top_k = golden.Uint8();
   const uint32_t n = golden.Uint32();
   Positions& positions = c.positions;
-  positions.slots = c.parameters.slots;
+  positions.slots = slots;
   for (uint32_t i = 0; i < n; ++i) {
-    positions.sampled_ids.push_back(golden.Int32());
-    positions.behavior_sampled_log_probs.push_back(golden.Float());
-    for (int slot = 0; slot < positions.slots; ++slot) positions.ids.push_back(golden.Int32());
-    for (int slot = 0; slot < positions.slots; ++slot) {
-      positions.behavior_log_probs.push_back(golden.Float());
-    }
+    golden.Record(positions.slots, positions.sampled_ids, positions.behavior_sampled_log_probs,
+                  positions.ids, positions.behavior_log_probs);
     positions.current_sampled_log_probs.push_back(golden.Float());
     if (reduced) {
       positions.log_envelopes.push_back(golden.Float());
       positions.covered_masses.push_back(golden.Float());
     } else {
-      for (int slot = 0; slot < positions.slots; ++slot) {
+      for (int slot = 0; slot < slots; ++slot) {
         positions.current_log_probs.push_back(golden.Float());
       }
     }
     ExpectedPosition expected;
-    expected.rank = RankOfByte(golden.Uint8());
+    expected.rank = golden.Uint8();
     expected.decision = golden.Uint8();
     expected.accept_bit = golden.Uint8();
     expected.envelope_violation = golden.Uint8();
@@ -107,32 +100,31 @@ Case ReadCase(GoldenReader& golden, bool reduced) {
 
 uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
 
-void ExpectCase(const Backend& backend, Case& c) {
-  Positions& positions = c.positions;
-  positions.sampled_ranks.resize(positions.size());
-  const absl::Status records =
-      ValidateRecords(positions.records(), positions.slots, kVocabularySize, c.first_position,
-                      positions.sampled_ranks);
-  ASSERT_TRUE(records.ok()) << records;
-  const absl::Status current =
-      ValidateCurrent(positions.behavior(), positions.current(), positions.slots, c.first_position);
-  ASSERT_TRUE(current.ok()) << current;
+void ExpectCase(const Backend& backend, BlockEncoding encoding, const Case& c) {
+  const Packed packed(c.positions, c.first_position, {encoding});
+  const size_t n = packed.size();
+  const BlockView& block = packed.blocks()[0];
+  const CurrentView current = packed.Current(0, n);
+  const absl::Status valid =
+      ValidateCurrent(BlockRange(block, 0, static_cast<uint32_t>(n)), current, c.first_position);
+  ASSERT_TRUE(valid.ok()) << valid;
 
   EvaluateParameters parameters = c.parameters;
-  parameters.total_variation = !positions.current().reduced();
+  parameters.total_variation = !current.reduced();
   parameters.prefix_curve = c.prefix_curve;
-  const Results results =
-      Evaluate(backend, parameters, c.sequence_key, c.first_position, positions);
-  std::string accept_bits((positions.size() + 7) / 8, '\0');
-  for (size_t i = 0; i < positions.size(); ++i) {
+  const Results results = Evaluate(backend, parameters, c.sequence_key, packed);
+  std::string accept_bits((n + 7) / 8, '\0');
+  for (size_t i = 0; i < n; ++i) {
     const ExpectedPosition& expected = c.expected[i];
     const auto position = static_cast<uint32_t>(c.first_position + i);
     SCOPED_TRACE(position);
-    ASSERT_EQ(positions.sampled_ranks[i], expected.rank);
+    ASSERT_EQ(block.ranks[i], expected.rank);
     ASSERT_EQ(
         AcceptanceUniforms(c.sequence_key, position / 4, c.parameters.draw).word[position % 4],
         expected.uniform);
     ASSERT_EQ(static_cast<uint8_t>(results.decisions[i]), expected.decision);
+    ASSERT_EQ(Bits(results.log_envelopes[i]), Bits(expected.log_envelope));
+    ASSERT_EQ(Bits(results.covered_masses[i]), Bits(expected.covered_mass));
     ASSERT_EQ(Bits(results.acceptance_probabilities[i]), expected.acceptance_probability);
     ASSERT_EQ(Bits(results.log_modified_ratios[i]), expected.log_modified_ratio);
     ASSERT_EQ(Bits(results.modified_ratios[i]), expected.modified_ratio);
@@ -140,12 +132,8 @@ void ExpectCase(const Backend& backend, Case& c) {
     ASSERT_EQ(accepted, expected.accept_bit == 1);
     if (accepted) accept_bits[i / 8] |= static_cast<char>(1 << (i % 8));
 
-    // A position's envelope and mass show in its own sums.
-    const Results alone =
-        Evaluate(backend, c.parameters, c.sequence_key, position, positions.Slice(i, 1));
-    ASSERT_EQ(alone.sums.log_envelope, Fixed(expected.log_envelope));
-    const float residual = 1.0f - expected.covered_mass;
-    ASSERT_EQ(alone.sums.residual_mass, Fixed(residual > 0 ? residual : 0));
+    // A violation shows in the position's own sums.
+    const Results alone = Evaluate(backend, c.parameters, c.sequence_key, packed, i, 1);
     ASSERT_EQ(alone.sums.envelope_violations, expected.envelope_violation);
   }
   EXPECT_EQ(accept_bits, c.accept_bits);
@@ -154,21 +142,19 @@ void ExpectCase(const Backend& backend, Case& c) {
 
   // A backend may leave calls with a curve to another one. It evaluates these calls itself.
   parameters.prefix_curve = {};
-  Results without_curve =
-      Evaluate(backend, parameters, c.sequence_key, c.first_position, positions);
+  Results without_curve = Evaluate(backend, parameters, c.sequence_key, packed);
   without_curve.prefix_sums = results.prefix_sums;
   EXPECT_TRUE(SameBytes(without_curve, results));
 }
 
 class GoldenDecisionsTest : public BackendTest {
  protected:
-  static void ExpectFile(const char* name, bool reduced) {
+  static void ExpectFile(const char* name, BlockEncoding encoding, bool reduced) {
     GoldenReader golden(name);
     int cases = 0;
     for (; !golden.AtEnd(); ++cases) {
       SCOPED_TRACE(testing::Message() << name << ", case " << cases);
-      Case c = ReadCase(golden, reduced);
-      ExpectCase(backend(), c);
+      ExpectCase(backend(), encoding, ReadCase(golden, reduced));
       if (HasFailure()) return;
     }
     EXPECT_GT(cases, 10);
@@ -176,9 +162,17 @@ class GoldenDecisionsTest : public BackendTest {
 };
 SIS_INSTANTIATE_BACKENDS(GoldenDecisionsTest);
 
-TEST_P(GoldenDecisionsTest, Gathered) { ExpectFile("decisions_gathered.txt", false); }
+TEST_P(GoldenDecisionsTest, Gathered) {
+  ExpectFile("decisions_gathered.txt", BlockEncoding::kFloat32, false);
+}
 
-TEST_P(GoldenDecisionsTest, Reduced) { ExpectFile("decisions_reduced.txt", true); }
+TEST_P(GoldenDecisionsTest, GatheredFixed16) {
+  ExpectFile("decisions_fixed16.txt", BlockEncoding::kFixed16, false);
+}
+
+TEST_P(GoldenDecisionsTest, Reduced) {
+  ExpectFile("decisions_reduced.txt", BlockEncoding::kFloat32, true);
+}
 
 }  // namespace
 }  // namespace sis

@@ -8,14 +8,10 @@
 #include "gtest/gtest.h"
 #include "kernels/numerics/crc32c.h"
 #include "kernels/numerics/exp32.h"
-#include "kernels/numerics/log_prob.h"
 #include "kernels/numerics/philox.h"
 #include "kernels/numerics/sequence_key.h"
-#include "kernels/records/mass_cut.h"
-#include "kernels/records/rank_span.h"
-#include "kernels/records/record_digest.h"
-#include "kernels/records/validate.h"
 #include "tests/conformance/golden_reader.h"
+#include "tests/conformance/positions.h"
 
 namespace sis {
 namespace {
@@ -69,61 +65,26 @@ TEST(GoldenPrimitivesTest, Crc32c) {
   EXPECT_GT(entries, 50);
 }
 
-struct Record {
-  int32_t sampled_id;
-  float sampled_log_prob;
-  std::vector<int32_t> ids;
-  std::vector<float> log_probs;
-};
-
-Record ReadRecord(GoldenReader& golden, size_t slots) {
-  Record record = {golden.Int32(), golden.Float(), std::vector<int32_t>(slots),
-                   std::vector<float>(slots)};
-  for (int32_t& id : record.ids) id = golden.Int32();
-  for (float& log_prob : record.log_probs) log_prob = golden.Float();
-  return record;
-}
-
-TEST(GoldenPrimitivesTest, RecordDigest) {
-  GoldenReader golden("digest.txt");
-  int entries = 0;
-  for (; !golden.AtEnd(); ++entries) {
-    const uint32_t first_position = golden.Uint32();
-    const size_t slots = golden.Uint8();
-    const uint32_t n = golden.Uint32();
-    uint64_t digest = 0;
-    for (uint32_t i = 0; i < n; ++i) {
-      auto [sampled_id, sampled_log_prob, ids, log_probs] = ReadRecord(golden, slots);
-      digest += PositionDigest(first_position + i, sampled_id, sampled_log_prob, ids, log_probs);
-    }
-    ASSERT_EQ(digest, golden.Uint64()) << "entry " << entries;
-  }
-  EXPECT_GT(entries, 10);
-}
-
 TEST(GoldenPrimitivesTest, MassCut) {
   GoldenReader golden("mass_cut.txt");
   int entries = 0;
   for (; !golden.AtEnd(); ++entries) {
     const auto mass = std::bit_cast<double>(golden.Uint64());
-    const size_t slots = golden.Uint8();
+    Positions positions;
+    positions.slots = golden.Uint8();
     const uint32_t n = golden.Uint32();
+    std::vector<uint8_t> counts, ranks;
     for (uint32_t i = 0; i < n; ++i) {
-      auto [sampled_id, sampled_log_prob, ids, log_probs] = ReadRecord(golden, slots);
-      uint16_t rank;
-      const absl::Status valid =
-          ValidateRecords({{&sampled_id, 1}, {&sampled_log_prob, 1}, ids, log_probs},
-                          static_cast<int>(slots), 1 << 24, i, {&rank, 1});
-      ASSERT_TRUE(valid.ok()) << valid;
-      const std::vector<int32_t> ids_before = ids;
-      const std::vector<float> log_probs_before = log_probs;
-      CutToMass(mass, slots, ids, log_probs, {&rank, 1});
-      const uint16_t used = golden.Uint8();
-      for (size_t slot = 0; slot < slots; ++slot) {
-        ASSERT_EQ(ids[slot], slot < used ? ids_before[slot] : -1) << mass;
-        ASSERT_EQ(log_probs[slot], slot < used ? log_probs_before[slot] : kMinusInfinity) << mass;
-      }
-      ASSERT_EQ(rank, RankOfByte(golden.Uint8())) << mass;
+      golden.Record(positions.slots, positions.sampled_ids, positions.behavior_sampled_log_probs,
+                    positions.ids, positions.behavior_log_probs);
+      counts.push_back(golden.Uint8());
+      ranks.push_back(golden.Uint8());
+    }
+    const Packed packed(positions, 0, {BlockEncoding::kFloat32, mass});
+    const BlockView& block = packed.blocks()[0];
+    for (uint32_t i = 0; i < n; ++i) {
+      ASSERT_EQ(block.counts[i], counts[i]) << mass;
+      ASSERT_EQ(block.ranks[i], ranks[i]) << mass;
     }
   }
   EXPECT_GT(entries, 40);

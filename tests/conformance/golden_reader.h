@@ -41,6 +41,16 @@ class GoldenReader {
     return bytes;
   }
 
+  // Appends a record with `slots` slots to the arrays.
+  void Record(size_t slots, std::vector<int32_t>& sampled_ids,
+              std::vector<float>& sampled_log_probs, std::vector<int32_t>& ids,
+              std::vector<float>& log_probs) {
+    sampled_ids.push_back(Int32());
+    sampled_log_probs.push_back(Float());
+    for (size_t slot = 0; slot < slots; ++slot) ids.push_back(Int32());
+    for (size_t slot = 0; slot < slots; ++slot) log_probs.push_back(Float());
+  }
+
  private:
   uint64_t Number(size_t digits) { return Parse(Take(), digits); }
 

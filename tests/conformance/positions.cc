@@ -44,8 +44,9 @@ RecordView Positions::records() const {
 
 OutputView Results::Output(size_t first, size_t count) {
   const auto rows = [&](auto& values) { return std::span(values).subspan(first, count); };
-  return {rows(decisions),  rows(acceptance_probabilities), rows(log_modified_ratios),
-          rows(modified_ratios), rows(log_ratios),          rows(log_envelopes),
+  return {rows(decisions),           rows(acceptance_probabilities),
+          rows(log_modified_ratios), rows(modified_ratios),
+          rows(log_ratios),          rows(log_envelopes),
           rows(covered_masses)};
 }
 
@@ -64,16 +65,16 @@ Packed::Packed(const Positions& positions, uint32_t first_position, Packing pack
   std::vector<float> current;
   for (size_t first = 0; first < n; first += block_positions_) {
     const size_t count = std::min(block_positions_, n - first);
-    const std::vector<std::byte> block = ValueOf(PackBlock(
-        {Rows(positions.sampled_ids, first, count, 1),
-         Rows(positions.behavior_sampled_log_probs, first, count, 1),
-         Rows(positions.ids, first, count, slots),
-         Rows(positions.behavior_log_probs, first, count, slots)},
-        {.encoding = packing.encoding,
-         .slots = positions.slots,
-         .vocabulary_size = kVocabularySize,
-         .first_position = first_position + static_cast<uint32_t>(first),
-         .mass = packing.mass}));
+    const std::vector<std::byte> block =
+        ValueOf(PackBlock({Rows(positions.sampled_ids, first, count, 1),
+                           Rows(positions.behavior_sampled_log_probs, first, count, 1),
+                           Rows(positions.ids, first, count, slots),
+                           Rows(positions.behavior_log_probs, first, count, slots)},
+                          {.encoding = packing.encoding,
+                           .slots = positions.slots,
+                           .vocabulary_size = kVocabularySize,
+                           .first_position = first_position + static_cast<uint32_t>(first),
+                           .mass = packing.mass}));
     std::vector<std::byte>& bytes =
         bytes_.emplace_back(offset * sizeof(float) + block.size() + kBlockSlack);
     const auto place = std::span(bytes).subspan(offset * sizeof(float), block.size());
@@ -145,8 +146,7 @@ testing::AssertionResult SameBytes(const OutputView& left, const OutputView& rig
   const auto compare = [](std::string_view name, auto a, auto b) {
     if (a.empty() || b.empty()) return testing::AssertionSuccess();
     const bool same = a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
-    return (same ? testing::AssertionSuccess() : testing::AssertionFailure())
-           << name << " differ";
+    return (same ? testing::AssertionSuccess() : testing::AssertionFailure()) << name << " differ";
   };
   testing::AssertionResult result = compare("decisions", left.decisions, right.decisions);
   constexpr std::pair<const char*, std::span<float> OutputView::*> kFloats[] = {

@@ -1,6 +1,7 @@
 // Agreement with the definition in double precision, within bounds that follow from the roundings.
 #include "kernels/testing/reference.h"
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <span>
@@ -31,23 +32,20 @@ void ExpectClose(double value, double expected, double bound, const char* what, 
 }
 
 void ExpectAgreement(const Backend& backend, const EvaluateParameters& parameters,
-                     const Positions& positions) {
-  const size_t slots = parameters.slots;
+                     const Packed& packed) {
+  const BlockView& block = packed.blocks()[0];
   const auto k = static_cast<size_t>(parameters.top_k);
-  for (size_t row = 0; row < positions.size(); ++row) {
-    const Positions one = positions.Slice(row, 1);
-    const Results results = Evaluate(backend, parameters, 1, 0, one);
+  for (size_t row = 0; row < packed.size(); ++row) {
+    const Results results = Evaluate(backend, parameters, 1, packed, row, 1);
     const Sums& sums = results.sums;
-    const ReferencePosition exact =
-        EvaluateReference(std::span(positions.behavior_log_probs).subspan(row * slots, k),
-                          std::span(positions.current_log_probs).subspan(row * slots, k),
-                          one.behavior_sampled_log_probs[0], one.current_sampled_log_probs[0],
-                          one.sampled_ranks[0] < k);
+    const CurrentView current = packed.Current(row, 1);
+    const auto behavior = packed.LogProbs(row, 1).first(std::min(k, packed.used(row)));
+    const ReferencePosition exact = EvaluateReference(
+        behavior, current.log_probs.first(behavior.size()), block.sampled_log_probs[row],
+        current.sampled_log_probs[0], block.ranks[row] < k);
 
     double behavior_mass = 0;
-    for (size_t slot = 0; slot < k; ++slot) {
-      behavior_mass += std::exp(one.behavior_log_probs[slot]);
-    }
+    for (const float log_prob : behavior) behavior_mass += std::exp(log_prob);
 
     // lw and lM are one rounding each; a adds the rounding of lw - lM and a unit in the last place
     // of exp32.
@@ -126,9 +124,10 @@ void ExpectAgreement(const Backend& backend, const EvaluateParameters& parameter
 TEST_P(ReferenceTest, AgreesOnRandomPositions) {
   std::mt19937_64 random(21);
   for (int slots = 1; slots <= 32 && !HasFailure(); ++slots) {
-    const Positions positions = RandomPositions(random, slots, 300);
+    const Packed packed(RandomPositions(random, slots, 300), 0,
+                        {slots % 2 == 0 ? BlockEncoding::kFloat32 : BlockEncoding::kFixed16});
     for (const int top_k : {1, (slots + 1) / 2, slots}) {
-      ExpectAgreement(backend(), {slots, top_k, random(), true}, positions);
+      ExpectAgreement(backend(), {top_k, random(), true}, packed);
     }
   }
 }

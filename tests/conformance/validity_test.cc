@@ -23,19 +23,18 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 class ValidityTest : public BackendTest {
  protected:
   // How many positions the definition finds invalid, one by one.
-  static int64_t CountInvalid(const Positions& positions) {
+  static int64_t CountInvalid(const Packed& packed) {
     int64_t invalid = 0;
-    for (size_t i = 0; i < positions.size(); ++i) {
-      const Positions one = positions.Slice(i, 1);
-      invalid += !ValidateCurrent(one.behavior(), one.current(), positions.slots, 0).ok();
+    for (size_t i = 0; i < packed.size(); ++i) {
+      const BlockRange position(packed.blocks()[0], static_cast<uint32_t>(i), 1);
+      invalid += !ValidateCurrent(position, packed.Current(i, 1), 0).ok();
     }
     return invalid;
   }
 };
 SIS_INSTANTIATE_BACKENDS(ValidityTest);
 
-// Masses within a few units in the last place of the most that is valid, or far below it; NaN in
-// slots that are not used.
+// Masses within a few units in the last place of the most that is valid, or far below it.
 Positions ValidPositions(std::mt19937& random, int slots, size_t n) {
   Positions positions;
   positions.slots = slots;
@@ -51,7 +50,6 @@ Positions ValidPositions(std::mt19937& random, int slots, size_t n) {
                                                         : kNaN);
     }
     positions.sampled_ids.push_back(0);
-    positions.sampled_ranks.push_back(used > 0 ? 0 : kRankOutside);
     positions.behavior_sampled_log_probs.push_back(-6.0f);
     positions.current_sampled_log_probs.push_back(-5.0f);
   }
@@ -66,24 +64,27 @@ TEST_P(ValidityTest, GatheredIsThatOfTheDefinition) {
   int some_invalid = 0;
   for (int i = 0; i < 2000; ++i) {
     const int slots = 1 + static_cast<int>(random() % (i % 2 == 0   ? 6
-                                                       : i % 8 == 1 ? kMaxTopK
+                                                       : i % 8 == 1 ? kMaxBlockSlots
                                                                     : 40));
     const size_t n = 1 + random() % 40;
     Positions positions = ValidPositions(random, slots, n);
-    // One value, of a slot that is used or not, or of the sampled token; or none.
+    // One value, of a slot that is used (else it is never sent) or of the sampled token; or none.
     if (const auto which = random() % 8; which == 0) {
       positions.current_sampled_log_probs[random() % n] = kValues[random() % std::size(kValues)];
     } else if (which < 6) {
       positions.current_log_probs[random() % positions.current_log_probs.size()] =
           kValues[random() % std::size(kValues)];
     }
-    const int64_t expected = CountInvalid(positions);
+    const auto first_position = static_cast<uint32_t>(random() % 9);
+    const Packed packed(positions, first_position,
+                        {i % 2 == 0 ? BlockEncoding::kFloat32 : BlockEncoding::kFixed16});
+    const int64_t expected = CountInvalid(packed);
     // All slots have to be valid, those beyond k too.
     const int top_k = i % 3 == 0 ? 1 + static_cast<int>(random() % slots) : slots;
     const int curve[] = {1, top_k};
-    EvaluateParameters parameters = {slots, top_k, random(), i % 4 == 0};
+    EvaluateParameters parameters = {top_k, random(), i % 4 == 0};
     if (i % 5 == 0 && top_k > 1) parameters.prefix_curve = curve;
-    ASSERT_EQ(Evaluate(backend(), parameters, 1, random() % 9, positions).sums.invalid, expected)
+    ASSERT_EQ(Evaluate(backend(), parameters, 1, packed).sums.invalid, expected)
         << "K " << slots << ", k " << top_k << ", " << n << " positions";
     ++(expected == 0 ? all_valid : some_invalid);
   }
@@ -102,12 +103,13 @@ TEST_P(ValidityTest, NoLogProbAboveTheLimitPasses) {
   const auto n = static_cast<int64_t>(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
     for (size_t slot = i * kSlots; slot < (i + 1) * kSlots; ++slot) {
+      positions.ids[slot] = static_cast<int32_t>(slot % kSlots);
       positions.behavior_log_probs[slot] = -6.0f;
       positions.current_log_probs[slot] = -8.0f;
     }
     positions.current_log_probs[i * kSlots + i % kSlots] = values[i];
   }
-  EXPECT_EQ(Evaluate(backend(), {kSlots, kSlots, 0}, 1, 0, positions).sums.invalid, n);
+  EXPECT_EQ(Evaluate(backend(), {kSlots, 0}, 1, 0, positions).sums.invalid, n);
 }
 
 TEST_P(ValidityTest, ReducedIsThatOfTheDefinition) {
@@ -122,10 +124,11 @@ TEST_P(ValidityTest, ReducedIsThatOfTheDefinition) {
     positions.log_envelopes.push_back(kEnvelopes[random() % std::size(kEnvelopes)]);
     positions.covered_masses.push_back(kMasses[random() % std::size(kMasses)]);
   }
-  const int64_t expected = CountInvalid(positions);
+  const Packed packed(positions, 0);
+  const int64_t expected = CountInvalid(packed);
   EXPECT_GT(expected, 1000);
   EXPECT_LT(expected, 3900);
-  EXPECT_EQ(Evaluate(backend(), {3, 3, 0}, 1, 0, positions).sums.invalid, expected);
+  EXPECT_EQ(Evaluate(backend(), {3, 0}, 1, packed).sums.invalid, expected);
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ Results DrawToken(const Backend& backend, const PolicyPair& pair, size_t token, 
   Positions positions;
   positions.slots = static_cast<int>(pair.size());
   for (size_t i = 0; i < n; ++i) AppendPosition(pair, token, positions);
-  return Evaluate(backend, {positions.slots, positions.slots, 0}, 0xabcdef + token, 0, positions);
+  return Evaluate(backend, {positions.slots, 0}, 0xabcdef + token, 0, positions);
 }
 
 // (a) Rejected tokens keep w, so the weight shrinks towards 1.
@@ -147,9 +147,9 @@ TEST_P(LimitsTest, DSisOfZeroDoesNotMeanDistanceZero) {
   // Accepted with 0.9 / 1.1, 0.8 / 1.2 and 1: together 0.55, so among 100 draws there is one that
   // accepts all (but for a chance of 1e-34).
   uint64_t draw = 0;
-  Results results = Evaluate(backend(), {2, 2, draw}, 5, 0, positions);
+  Results results = Evaluate(backend(), {2, draw}, 5, 0, positions);
   while (results.sums.accepted < 3 && draw < 100) {
-    results = Evaluate(backend(), {2, 2, ++draw}, 5, 0, positions);
+    results = Evaluate(backend(), {2, ++draw}, 5, 0, positions);
   }
   ASSERT_EQ(results.sums.accepted, 3);
 
@@ -178,7 +178,7 @@ TEST_P(LimitsTest, DBoundsTheTrueDistanceWhereDSisDoesNot) {
       AppendPosition(PairOf({0.5, 0.5}, {p, 1 - p}), 0, positions);
       log_ratio += std::log(p / 0.5);
     }
-    const Results results = Evaluate(backend(), {2, 2, 0}, random(), 0, positions);
+    const Results results = Evaluate(backend(), {2, 0}, random(), 0, positions);
     double log_modified = 0;
     for (const float x : results.log_modified_ratios) log_modified += x;
     const double bound_of_d = kLength * std::expm1(FromFixed(results.sums.d));

@@ -84,7 +84,7 @@ Weighed Weigh(const Positions& positions, const Results& results, bool expected,
 
 TEST_P(SoftAcceptanceTest, AnOutwardTokenWeighsAtMostItsImportanceRatio) {
   const Positions positions = WholeVocabularies(1);
-  const Results results = Evaluate(backend(), {kTokens, kTokens, 3}, 5, 0, positions);
+  const Results results = Evaluate(backend(), {kTokens, 3}, 5, 0, positions);
   for (const bool expected : {false, true}) {
     int outward = 0, sis_weighs_more = 0, small_envelopes = 0;
     for (const float advantage : {-0.5f, 2.0f}) {
