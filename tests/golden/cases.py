@@ -292,6 +292,12 @@ def gathered_cases() -> Iterator[Case]:
     yield from threshold_cases()
 
 
+def fixed16_cases() -> Iterator[Case]:
+    for case in [*random_cases(), *edge_cases()]:
+        if case.records.ids.shape[1] in (1, 5, 50):
+            yield case
+
+
 def _reduced_edges() -> Iterator[Case]:
     """Values that no gather gives, but a client may send."""
     envelopes = [-INFINITY, -LARGEST, LARGEST, 0.0, -0.0, SUBNORMAL, -SUBNORMAL, SMALLEST_NORMAL, 0.25, 3.0]

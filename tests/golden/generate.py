@@ -132,15 +132,24 @@ def _case_line(case: cases.Case) -> str:
     ])
 
 
-def _decisions(inputs: Iterable[cases.Case], decide: Callable[..., numerics.Evaluation]) -> Iterator[str]:
+def _fixed16(records: numerics.Records) -> numerics.Records:
+    """What a block holds of them."""
+    return block.read(block.pack(records, 2**24, block.FIXED16)).records()
+
+
+def _decisions(
+    inputs: Iterable[cases.Case],
+    decide: Callable[..., numerics.Evaluation],
+    recorded: Callable[[numerics.Records], numerics.Records] = lambda records: records,
+) -> Iterator[str]:
     for case in inputs:
-        records, words = case.records, case.words()
+        records, words = recorded(case.records), case.words()
         result = decide(records, case.current, case.k, words)
         totals = numerics.totals(result)
         ranks = numerics.rank(records.sampled_ids, records.ids, records.log_probs)
         accepted = result.decisions == numerics.Decision.ACCEPTED
         yield _case_line(case)
-        for i, record in enumerate(_record_lines(records)):
+        for i, record in enumerate(_record_lines(case.records)):
             yield record
             yield " ".join(_words(column[i]) for column in case.current)
             yield " ".join([
@@ -198,6 +207,7 @@ def files() -> dict[str, str]:
         "mass_cut.txt": _mass_cut(),
         "blocks.txt": _blocks(),
         "decisions_gathered.txt": _decisions(cases.gathered_cases(), numerics.decide_gathered),
+        "decisions_fixed16.txt": _decisions(cases.fixed16_cases(), numerics.decide_gathered, _fixed16),
         "decisions_reduced.txt": _decisions(cases.reduced_cases(), numerics.decide_reduced),
     }
     return {name: "".join(line + "\n" for line in content) for name, content in lines.items()}
