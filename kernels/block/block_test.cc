@@ -13,7 +13,7 @@
 #include "kernels/block/digest.h"
 #include "kernels/block/pack.h"
 #include "kernels/block/read.h"
-#include "kernels/testing/random_records.h"
+#include "kernels/testing/random_blocks.h"
 
 namespace sis {
 namespace {
@@ -23,13 +23,6 @@ using Bytes = std::vector<std::byte>;
 
 constexpr BlockEncoding kEncodings[] = {BlockEncoding::kFloat32, BlockEncoding::kFixed16};
 
-RecordView Part(const Records& records, size_t slots, size_t first, size_t count) {
-  return {std::span(records.sampled_ids).subspan(first, count),
-          std::span(records.sampled_log_probs).subspan(first, count),
-          std::span(records.ids).subspan(first * slots, count * slots),
-          std::span(records.log_probs).subspan(first * slots, count * slots)};
-}
-
 struct Example {
   Records records;
   PackOptions options;
@@ -37,7 +30,7 @@ struct Example {
   Bytes Pack(size_t first, size_t count) const {
     PackOptions part = options;
     part.first_position += static_cast<uint32_t>(first);
-    auto block = PackBlock(Part(records, static_cast<size_t>(options.slots), first, count), part);
+    auto block = PackBlock(records.view(first, count), part);
     EXPECT_TRUE(block.ok()) << block.status();
     return *std::move(block);
   }
@@ -45,11 +38,7 @@ struct Example {
 
 Example RandomExample(BlockEncoding encoding, int slots, int32_t vocabulary_size,
                       uint32_t positions, double mass, uint32_t seed) {
-  PageHeader header = {};
-  header.slots = static_cast<uint16_t>(slots);
-  header.vocabulary_size = vocabulary_size;
-  header.positions = positions;
-  return {RandomRecords(header, seed),
+  return {RandomRecords(static_cast<size_t>(slots), vocabulary_size, positions, seed),
           {.encoding = encoding,
            .slots = slots,
            .vocabulary_size = vocabulary_size,

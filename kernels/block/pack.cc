@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/block/fixed16.h"
-#include "kernels/records/validate.h"
+#include "kernels/block/validate.h"
 
 namespace sis {
 namespace {
@@ -60,27 +60,23 @@ absl::StatusOr<std::vector<std::byte>> PackBlock(const RecordView& records,
     return absl::InvalidArgumentError(
         absl::StrCat("sampled_ids: ", positions, " positions, must be in [1, 4096]"));
   }
-  std::vector<uint16_t> ranks(positions), counts(positions);
-  const bool cut = options.mass > 0 && options.mass < 1;
-  MassCut mass;
-  if (cut) mass = {options.mass, counts};
+  std::vector<uint8_t> counts(positions), ranks(positions);
   if (absl::Status status = ValidateRecords(records, options.slots, options.vocabulary_size,
-                                            options.first_position, ranks, mass);
+                                            options.first_position, options.mass, counts, ranks);
       !status.ok()) {
     return status;
   }
   BlockHeader header = HeaderOf(options, positions);
   std::vector<uint8_t> multipliers(header.fixed() ? positions : 0);
   for (size_t i = 0; i < positions; ++i) {
-    const auto ids = records.ids.subspan(i * slots, slots);
-    const auto log_probs = records.log_probs.subspan(i * slots, slots);
-    size_t used = cut ? counts[i] : slots - std::ranges::count(ids, -1);
+    const float* log_probs = records.log_probs.data() + i * slots;
     if (header.fixed()) {
-      while (used > 0 && log_probs[used - 1] < kFloor16) --used;
-      multipliers[i] = LeastMultiplier16(used > 0 ? Depth16(log_probs[used - 1]) : 0);
+      while (counts[i] > 0 && log_probs[counts[i] - 1] < kFloor16) --counts[i];
+      const uint32_t deepest = counts[i] > 0 ? Depth16(log_probs[counts[i] - 1]) : 0;
+      multipliers[i] = LeastMultiplier16(deepest);
+      if (ranks[i] >= counts[i]) ranks[i] = kBlockRankOutside;
     }
-    counts[i] = static_cast<uint16_t>(used);
-    header.used_slots += static_cast<uint32_t>(used);
+    header.used_slots += counts[i];
   }
   const BlockLayout at(header);
   if (at.end > kMaxBlockBytes) {
@@ -101,13 +97,10 @@ absl::StatusOr<std::vector<std::byte>> PackBlock(const RecordView& records,
     }
   }
   writer.Append(multipliers.data(), multipliers.size());
-  for (size_t i = 0; i < positions; ++i) {
-    const uint8_t rank = ranks[i] < counts[i] ? static_cast<uint8_t>(ranks[i]) : kBlockRankOutside;
-    writer.Append(&rank, 1);
-  }
+  writer.Append(ranks.data(), positions);
   writer.SkipTo(at.sampled_log_probs);
   writer.Append(records.sampled_log_probs.data(), positions * sizeof(float));
-  for (const uint16_t count : counts) writer.Append(&count, 1);  // little-endian
+  writer.Append(counts.data(), positions);
   for (const int32_t id : records.sampled_ids) writer.AppendId(id, header.id_bytes);
   for (size_t i = 0; i < positions; ++i) {
     for (const int32_t id : records.ids.subspan(i * slots, counts[i])) {

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/block/block.h"
-#include "kernels/records/record_view.h"
+#include "kernels/block/record_view.h"
 
 namespace sis {
 
@@ -20,7 +20,7 @@ struct PackOptions {
   double mass = 0;  // where sets are cut; 0 or 1: nowhere
 };
 
-// The block of up to kMaxBlockPositions records without counts of their own. InvalidArgument names
+// The block of up to kMaxBlockPositions records. InvalidArgument names
 // field, position and value of the first record that is not valid.
 absl::StatusOr<std::vector<std::byte>> PackBlock(const RecordView& records,
                                                  const PackOptions& options);

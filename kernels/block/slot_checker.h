@@ -1,4 +1,4 @@
-// The checks of a position's slots (docs/numerics.md, section 2), and their messages.
+// The checks of a position and its slots (docs/numerics.md, section 2), and their messages.
 #pragma once
 
 #include <cstddef>
@@ -6,9 +6,7 @@
 #include <span>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "kernels/records/duplicate_finder.h"
 
 namespace sis {
 
@@ -17,25 +15,31 @@ absl::Status InvalidPosition(absl::string_view field, uint32_t position, absl::s
 absl::Status InvalidSlot(absl::string_view field, uint32_t position, size_t slot,
                          absl::string_view what);
 
-// Checks the slots of one position. `field` is what the names of ids and log-probs begin with.
+// Checks a position's sampled token.
+absl::Status CheckSampled(int32_t id, float log_prob, int32_t vocabulary_size, uint32_t position);
+
+// Checks the used slots of one position. `field` begins the names of ids and log-probs in messages.
 class SlotChecker {
  public:
   SlotChecker(absl::string_view field, std::span<const int32_t> ids,
-              std::span<const float> log_probs, int32_t vocabulary_size, uint32_t position)
+              std::span<const float> log_probs, int32_t vocabulary_size, uint32_t position,
+              bool ties_by_id)
       : field_(field),
         ids_(ids),
         log_probs_(log_probs),
         vocabulary_size_(vocabulary_size),
-        position_(position) {}
+        position_(position),
+        ties_by_id_(ties_by_id) {}
 
-  // To be called for one slot after the other. Whether the slot is used.
-  absl::StatusOr<bool> Check(size_t slot);
-  // Of the slots that were checked.
+  // Must be called for one slot after the other.
+  absl::Status Check(size_t slot);
+  // The mass of the slots that were checked.
   float mass() const { return mass_; }
-  // After the last slot.
+  // Must be called after the last slot.
   absl::Status CheckMass() const;
 
  private:
+  bool StandsTwice(size_t slot);
   absl::Status Bad(absl::string_view array, size_t slot, absl::string_view what) const;
 
   const absl::string_view field_;
@@ -43,8 +47,9 @@ class SlotChecker {
   const std::span<const float> log_probs_;
   const int32_t vocabulary_size_;
   const uint32_t position_;
-  DuplicateFinder duplicates_;
-  bool ended_ = false;
+  const bool ties_by_id_;
+  // A bit for each hash of an id, so that few ids are compared in pairs.
+  uint64_t filter_[16] = {};
   float mass_ = 0.0f;
 };
 

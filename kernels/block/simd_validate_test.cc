@@ -8,31 +8,22 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/block/validate.h"
 #include "kernels/numerics/exp32.h"
 #include "kernels/numerics/log_prob.h"
 #include "kernels/numerics/simd_targets.h"
-#include "kernels/records/mass_cut.h"
-#include "kernels/records/validate.h"
+#include "kernels/testing/random_blocks.h"
 // After the list of the targets that are built.
 #include "hwy/targets.h"
 
 namespace sis {
 namespace {
 
-struct Records {
-  std::vector<int32_t> sampled_ids;
-  std::vector<float> sampled_log_probs;
-  std::vector<int32_t> ids;
-  std::vector<float> log_probs;
-
-  RecordView view() const { return {sampled_ids, sampled_log_probs, ids, log_probs}; }
-};
-
 constexpr int32_t kVocabularySize = 3000;
 
 // Valid ones, with ties and masses up to the most that is valid.
-Records RandomRecords(std::mt19937& random, size_t slots, size_t n) {
-  Records records;
+Records ValidRecords(std::mt19937& random, size_t slots, size_t n) {
+  Records records{slots, {}, {}, {}, {}};
   for (size_t i = 0; i < n; ++i) {
     const size_t used = random() % 4 == 0 ? random() % (slots + 1) : slots;
     const float mass = random() % 4 == 0 ? 1.0f : 0x1p-5f * (1 + random() % 32);
@@ -103,15 +94,20 @@ void Spoil(std::mt19937& random, size_t slots, Records& records) {
   }
 }
 
+// What is written of records.
+struct Written {
+  std::vector<uint8_t> counts, ranks;
+
+  explicit Written(size_t n) : counts(n), ranks(n) {}
+  friend bool operator==(const Written&, const Written&) = default;
+};
+
 // By ValidateRecords of one position, which is not looked at on vectors.
-bool AllValid(const Records& records, size_t slots, std::vector<uint16_t>& ranks) {
-  const RecordView all = records.view();
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    const RecordView one = {all.sampled_ids.subspan(i, 1), all.sampled_log_probs.subspan(i, 1),
-                            all.ids.subspan(i * slots, slots),
-                            all.log_probs.subspan(i * slots, slots)};
-    if (!ValidateRecords(one, static_cast<int>(slots), kVocabularySize, 0,
-                         std::span(ranks).subspan(i, 1))
+bool AllValid(const Records& records, double mass, Written& written) {
+  for (size_t i = 0; i < records.size(); ++i) {
+    if (!ValidateRecords(records.view(i, 1), static_cast<int>(records.slots), kVocabularySize, 0,
+                         mass, std::span(written.counts).subspan(i, 1),
+                         std::span(written.ranks).subspan(i, 1))
              .ok()) {
       return false;
     }
@@ -120,27 +116,28 @@ bool AllValid(const Records& records, size_t slots, std::vector<uint16_t>& ranks
 }
 
 // Valid or not.
-Records Cut(const Records& records, size_t slots, double mass) {
+Records Cut(const Records& records, double mass) {
   Records cut = records;
-  std::vector<uint16_t> ranks(records.sampled_ids.size());
-  CutToMass(mass, slots, cut.ids, cut.log_probs, ranks);
+  const size_t slots = records.slots;
+  for (size_t i = 0; i < records.size(); ++i) {
+    float covered = 0;
+    for (size_t place = i * slots; place < (i + 1) * slots; ++place) {
+      const bool open = covered < mass;
+      const float log_prob = records.log_probs[place];
+      // The mass of what is invalid does not matter.
+      if (open) covered = covered + (log_prob <= kRoundingSlack ? Exp32(log_prob) : 1.0f);
+      if (open) continue;
+      cut.ids[place] = -1;
+      cut.log_probs[place] = kMinusInfinity;
+    }
+  }
   return cut;
 }
 
-// Of valid sets.
-std::vector<uint16_t> CountsOf(const Records& records, size_t slots) {
-  std::vector<uint16_t> counts;
-  for (size_t i = 0; i < records.sampled_ids.size(); ++i) {
-    const auto set = std::span(records.ids).subspan(i * slots, slots);
-    counts.push_back(static_cast<uint16_t>(std::ranges::find(set, -1) - set.begin()));
-  }
-  return counts;
-}
-
 // Now and then what slots of the first set cover, or hardly more.
-double Target(std::mt19937& random, const Records& records, size_t slots) {
+double Target(std::mt19937& random, const Records& records) {
   if (random() % 3 == 0) return OneOf(random, {0.01, 0.5, 0.9, 0.97, 0.999999});
-  const size_t count = 1 + random() % slots;
+  const size_t count = 1 + random() % records.slots;
   float mass = 0;
   for (size_t slot = 0; slot < count; ++slot) {
     const float log_prob = records.log_probs[slot];
@@ -156,50 +153,35 @@ void ExpectSameOfRecords() {
   int invalid = 0;
   int made_valid = 0;  // by the cut
   for (int i = 0; i < 4000; ++i) {
-    const size_t slots = 1 + random() % (i % 2 == 0 ? 6 : i % 32 == 1 ? kMaxTopK : 24);
+    const size_t slots = 1 + random() % (i % 2 == 0 ? 6 : i % 32 == 1 ? kMaxBlockSlots : 24);
     const size_t n = 4 + random() % 40;
-    Records records = RandomRecords(random, slots, n);
+    Records records = ValidRecords(random, slots, n);
     if (random() % 4 != 0) Spoil(random, slots, records);
-    std::vector<uint16_t> expected_ranks(n);
-    std::vector<uint16_t> ranks(n);
-    const double mass = Target(random, records, slots);
-    const bool expected = AllValid(records, slots, expected_ranks);
-    ASSERT_EQ(
-        RecordsAreQuicklySeenValid(records.view(), static_cast<int>(slots), kVocabularySize, ranks),
-        expected)
-        << "K " << slots << ", " << n << " positions";
-    if (expected) {
-      ASSERT_EQ(ranks, expected_ranks) << "K " << slots << ", " << n << " positions";
+    const double mass = Target(random, records);
+    bool whole_is_valid = false;
+    for (const double end : {0.0, mass}) {
+      SCOPED_TRACE(testing::Message() << "K " << slots << ", " << n << " positions, mass " << end);
+      Written expected(n), found(n);
+      const bool is_valid = AllValid(records, end, expected);
+      ASSERT_EQ(RecordsAreQuicklySeenValid(records.view(), static_cast<int>(slots), kVocabularySize,
+                                           end, found.counts, found.ranks),
+                is_valid);
+      if (is_valid) {
+        ASSERT_EQ(found, expected);
+      }
+      ++(is_valid ? valid : invalid);
+      if (end == 0) {
+        whole_is_valid = is_valid;
+        continue;
+      }
+      made_valid += is_valid && !whole_is_valid;
+      // As the records that are left when all else is gone.
+      Written left(n);
+      ASSERT_EQ(AllValid(Cut(records, mass), 0, left), is_valid);
+      if (is_valid) {
+        ASSERT_EQ(left, expected);
+      }
     }
-    // As the records that are left when all else is gone.
-    const Records cut = Cut(records, slots, mass);
-    std::vector<uint16_t> expected_cut_ranks(n);
-    const bool expected_of_cut = AllValid(cut, slots, expected_cut_ranks);
-    const std::vector<uint16_t> expected_counts = CountsOf(cut, slots);
-    std::vector<uint16_t> counts(n);
-    ASSERT_EQ(RecordsAreQuicklySeenValid(records.view(), static_cast<int>(slots), kVocabularySize,
-                                         ranks, {mass, counts}),
-              expected_of_cut)
-        << "K " << slots << ", mass " << mass;
-    if (expected_of_cut) {
-      ASSERT_EQ(counts, expected_counts) << "K " << slots << ", mass " << mass;
-      ASSERT_EQ(ranks, expected_cut_ranks) << "K " << slots << ", mass " << mass;
-    }
-    made_valid += expected_of_cut && !expected;
-    // A few are seen one by one.
-    const size_t few = std::min<size_t>(n, 3);
-    const RecordView all = records.view();
-    const RecordView first = {all.sampled_ids.first(few), all.sampled_log_probs.first(few),
-                              all.ids.first(few * slots), all.log_probs.first(few * slots)};
-    const absl::Status status =
-        ValidateRecords(first, static_cast<int>(slots), kVocabularySize, 0,
-                        std::span(ranks).first(few), {mass, std::span(counts).first(few)});
-    if (expected_of_cut) {
-      ASSERT_TRUE(status.ok()) << status;
-      ASSERT_EQ(counts, expected_counts) << "K " << slots << ", mass " << mass;
-      ASSERT_EQ(ranks, expected_cut_ranks) << "K " << slots << ", mass " << mass;
-    }
-    ++(expected ? valid : invalid);
   }
   EXPECT_GT(valid, 1000);
   EXPECT_GT(invalid, 1000);

@@ -1,22 +1,38 @@
-// Whether recorded sets are valid (docs/numerics.md, section 2), a position a lane.
-#if defined(SIS_KERNELS_SIMD_SET_CHECKER_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef SIS_KERNELS_SIMD_SET_CHECKER_INL_H_
-#undef SIS_KERNELS_SIMD_SET_CHECKER_INL_H_
-#else
-#define SIS_KERNELS_SIMD_SET_CHECKER_INL_H_
-#endif
-
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <limits>
+#include <span>
 
+#include "kernels/block/validate.h"
+#include "kernels/numerics/simd_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/block/simd_validate.cc"
+#include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "kernels/block/block.h"
+#include "kernels/numerics/log_prob.h"
+#if HWY_TARGET != HWY_SCALAR
+#include "kernels/block/distinct_ids-inl.h"
+#include "kernels/block/simd_rows-inl.h"
 #include "kernels/numerics/simd_math-inl.h"
-#include "kernels/records/record_view.h"
-#include "kernels/records/simd_rows-inl.h"
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace sis {
 namespace HWY_NAMESPACE {
+namespace {
+
+#if HWY_TARGET == HWY_SCALAR
+
+// The caller checks one by one.
+bool RecordsAreValid(const RecordView&, size_t, int32_t, float, uint8_t*, uint8_t*) {
+  return false;
+}
+
+#else
 
 // The sets of kLanes positions, rank by rank: of records, of records whose used ids are known to
 // differ, both also where a mass cuts them. Slots behind a cut count as unused, whatever they hold.
@@ -29,6 +45,9 @@ constexpr bool IsCut(SetKind kind) {
   return kind == SetKind::kCutRecord || kind == SetKind::kDistinctCutRecord;
 }
 
+// Ids of larger sets are not compared in pairs.
+constexpr size_t ComparedSlots(bool is_cut) { return is_cut ? 24 : 64; }
+
 template <SetKind kKind>
 class SetChecker {
  public:
@@ -38,7 +57,7 @@ class SetChecker {
         sampled_log_probs_(sampled_log_probs),
         mass_target_(Constant(mass)),
         minus_counts_(hn::Zero(Int32Tag())),
-        ranks_(hn::Set(Int32Tag(), kRankOutside)),
+        ranks_(hn::Set(Int32Tag(), kBlockRankOutside)),
         lowest_id_(sampled_ids),
         highest_id_(sampled_ids),
         last_id_(hn::Set(Int32Tag(), -1)),
@@ -74,7 +93,7 @@ class SetChecker {
   }
   // Of the sampled tokens.
   HWY_INLINE Int32s ranks() const { return ranks_; }
-  // How many of the first slots reach the mass, or all that are used; of sets to be cut.
+  // How many of the first slots reach the mass, or all that are used.
   HWY_INLINE Int32s counts() const { return hn::Neg(minus_counts_); }
   // Whether more slots change nothing; of sets to be cut.
   HWY_INLINE bool AllCut() const { return hn::AllFalse(FloatTag(), IsOpen()); }
@@ -91,8 +110,6 @@ class SetChecker {
     const Mask is_open = IsOpen();
     ids = hn::IfThenElse(hn::RebindMask(di, is_open), ids, hn::Set(di, -1));
     log_probs = hn::IfThenElse(is_open, log_probs, Constant(kMinusInfinity));
-    const Mask used = hn::Ne(log_probs, Constant(kMinusInfinity));
-    minus_counts_ = hn::Add(minus_counts_, hn::VecFromMask(di, hn::RebindMask(di, used)));
   }
 
   // Against each other, and all before them. Unused slots all have the same id.
@@ -119,6 +136,7 @@ class SetChecker {
   HWY_INLINE void AddSlot(Int32s id, Floats log_prob, int32_t rank) {
     const Int32Tag di;
     const Mask used = hn::Ne(log_prob, Constant(kMinusInfinity));
+    minus_counts_ = hn::Add(minus_counts_, hn::VecFromMask(di, hn::RebindMask(di, used)));
     const Mask has_id = AsMask(hn::Ne(id, hn::Set(di, -1)));
     valid_ = hn::AndNot(hn::Xor(used, has_id), valid_);
     // Neither NaN nor above the slack, and nothing used after an unused slot.
@@ -150,34 +168,131 @@ class SetChecker {
   Floats last_log_prob_;
   Floats mass_;
   Mask valid_;
-  HWY_ALIGN int32_t ids_[HasDistinctIds(kKind) ? kLanes : kMaxTopK * kLanes];
+  HWY_ALIGN int32_t ids_[HasDistinctIds(kKind) ? 1 : ComparedSlots(IsCut(kKind)) * kLanes];
+};
+
+// Rows of kLanes positions at a time.
+template <typename T>
+class Rows {
+ public:
+  Rows(std::span<const T> values, size_t slots) : values_(values), slots_(slots) {}
+
+  // Those from position `index` on; all that is read in vectors is there.
+  HWY_INLINE const T* From(size_t index) {
+    const std::span rest = values_.subspan(index * slots_);
+    if (rest.size() > kLanes * slots_ + kLanes) return rest.data();
+    // The last lanes hold the last position again.
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      const size_t position = std::min(lane, rest.size() / slots_ - 1);
+      std::memcpy(last_ + lane * slots_, rest.data() + position * slots_, slots_ * sizeof(T));
+    }
+    return last_;
+  }
+
+ private:
+  const std::span<const T> values_;
+  const size_t slots_;
+  T last_[kLanes * kMaxBlockSlots + kLanes];
 };
 
 template <SetKind kKind>
-HWY_INLINE void CheckSlots(const TokenMajorRows<int32_t>& ids,
-                           const TokenMajorRows<float>& log_probs, size_t lane, size_t slots,
-                           SetChecker<kKind>& checker) {
-  const auto add = [&]<size_t kCount>(size_t rank) HWY_ATTR __attribute__((always_inline)) {
-    Int32s some_ids[kCount];
-    Floats some_log_probs[kCount];
-    ReadRanks(ids, lane, rank, some_ids);
-    ReadRanks(log_probs, lane, rank, some_log_probs);
-    checker.Add(some_ids, some_log_probs, rank);
-  };
-  if constexpr (IsCut(kKind)) {
+bool SetsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_size, float mass,
+                  uint8_t* counts, uint8_t* ranks) {
+  const size_t positions = records.sampled_ids.size();
+  Rows ids(records.ids, slots);
+  Rows log_probs(records.log_probs, slots);
+  [[maybe_unused]] DistinctIds distinct;
+  uint32_t begins[kLanes];
+  for (size_t lane = 0; lane < kLanes; ++lane) begins[lane] = static_cast<uint32_t>(lane * slots);
+  for (size_t index = 0; index < positions; index += kLanes) {
+    const size_t count = std::min(kLanes, positions - index);
+    HWY_ALIGN int32_t lanes[kLanes];
+    HWY_ALIGN float sampled_log_probs[kLanes];
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      const size_t position = index + std::min(lane, count - 1);
+      lanes[lane] = records.sampled_ids[position];
+      sampled_log_probs[lane] = records.sampled_log_probs[position];
+    }
+    const int32_t* const some_ids = ids.From(index);
+    const float* const some_log_probs = log_probs.From(index);
+    SetChecker<kKind> checker(hn::Load(Int32Tag(), lanes), hn::Load(FloatTag(), sampled_log_probs),
+                              mass);
+    const auto add = [&]<size_t kCount>(size_t rank) HWY_ATTR __attribute__((always_inline)) {
+      Int32s ranked_ids[kCount];
+      Floats ranked_log_probs[kCount];
+      LoadRanks(some_ids, begins, rank, ranked_ids);
+      LoadRanks(some_log_probs, begins, rank, ranked_log_probs);
+      checker.Add(ranked_ids, ranked_log_probs, rank);
+    };
     size_t rank = 0;
     for (; rank + kRanksAtOnce <= slots; rank += kRanksAtOnce) {
-      if (checker.AllCut()) return;
+      if (IsCut(kKind) && checker.AllCut()) break;
       add.template operator()<kRanksAtOnce>(rank);
     }
     VisitLastRanks(rank, slots - rank, add);
-  } else {
-    VisitRanks(slots, add);
+    if (!checker.AllValid(vocabulary_size)) return false;
+    hn::Store(checker.ranks(), Int32Tag(), lanes);
+    for (size_t lane = 0; lane < count; ++lane) {
+      ranks[index + lane] = static_cast<uint8_t>(lanes[lane]);
+    }
+    hn::Store(checker.counts(), Int32Tag(), lanes);
+    for (size_t lane = 0; lane < count; ++lane) {
+      const auto used = static_cast<size_t>(lanes[lane]);
+      counts[index + lane] = static_cast<uint8_t>(used);
+      if constexpr (HasDistinctIds(kKind)) {
+        if (!distinct.AllDiffer(some_ids + lane * slots, used)) return false;
+      }
+    }
   }
+  return true;
 }
 
+// Fewer are checked sooner one by one.
+constexpr size_t kFewPositions = 4;
+
+bool RecordsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_size, float mass,
+                     uint8_t* counts, uint8_t* ranks) {
+  if (records.sampled_ids.size() < kFewPositions) return false;
+  const auto are_valid = [&]<SetKind kKind>() {
+    return SetsAreValid<kKind>(records, slots, vocabulary_size, mass, counts, ranks);
+  };
+  const bool is_cut = !std::isinf(mass);
+  if (slots > ComparedSlots(is_cut)) {
+    return is_cut ? are_valid.template operator()<SetKind::kDistinctCutRecord>()
+                  : are_valid.template operator()<SetKind::kDistinctRecord>();
+  }
+  return is_cut ? are_valid.template operator()<SetKind::kCutRecord>()
+                : are_valid.template operator()<SetKind::kRecord>();
+}
+
+#endif  // HWY_TARGET
+
+}  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace sis
 HWY_AFTER_NAMESPACE();
 
-#endif  // include guard of the target
+#if HWY_ONCE
+namespace sis {
+namespace {
+
+HWY_EXPORT(RecordsAreValid);
+
+// covered < mass if and only if it is below this, for every float.
+float RoundedUp(double mass) {
+  const auto nearest = static_cast<float>(mass);
+  return nearest < mass ? std::nextafter(nearest, 2.0f) : nearest;
+}
+
+}  // namespace
+
+bool RecordsAreQuicklySeenValid(const RecordView& records, int slots, int32_t vocabulary_size,
+                                double mass, std::span<uint8_t> counts, std::span<uint8_t> ranks) {
+  return HWY_DYNAMIC_DISPATCH(RecordsAreValid)(
+      records, static_cast<size_t>(slots), vocabulary_size,
+      mass > 0 && mass < 1 ? RoundedUp(mass) : std::numeric_limits<float>::infinity(),
+      counts.data(), ranks.data());
+}
+
+}  // namespace sis
+#endif

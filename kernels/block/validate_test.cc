@@ -1,4 +1,4 @@
-#include "kernels/records/validate.h"
+#include "kernels/block/validate.h"
 
 #include <cmath>
 #include <cstdint>
@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/block/block.h"
 
 namespace sis {
 namespace {
@@ -26,11 +27,11 @@ struct Record {
   std::vector<float> sampled_log_probs = {-0.5f, -1.5f};
   std::vector<int32_t> ids = {7, 0, -1, 3, 99, 5};
   std::vector<float> log_probs = {-0.5f, -2.0f, kUnused, -0.75f, -1.5f, -2.5f};
-  std::vector<uint16_t> ranks = {77, 77};
+  std::vector<uint8_t> counts = {77, 77}, ranks = {77, 77};
 
   absl::Status Validate() {
     return ValidateRecords({sampled_ids, sampled_log_probs, ids, log_probs}, kSlots,
-                           kVocabularySize, kFirstPosition, ranks);
+                           kVocabularySize, kFirstPosition, /*mass=*/0, counts, ranks);
   }
 };
 
@@ -51,6 +52,7 @@ auto NamesSlot(const char* field, const char* slot, const char* value) {
 TEST(ValidateRecordsTest, AcceptsAValidRecordAndWritesItsRanks) {
   Record record;
   EXPECT_TRUE(record.Validate().ok()) << record.Validate();
+  EXPECT_THAT(record.counts, ElementsAre(2, 3));
   EXPECT_THAT(record.ranks, ElementsAre(0, 1));
 }
 
@@ -59,7 +61,7 @@ TEST(ValidateRecordsTest, ASampledTokenThatIsInNoSlotIsOutside) {
   record.sampled_ids[1] = 42;
   record.sampled_log_probs[1] = -8.0f;
   EXPECT_TRUE(record.Validate().ok()) << record.Validate();
-  EXPECT_THAT(record.ranks, ElementsAre(0, kRankOutside));
+  EXPECT_THAT(record.ranks, ElementsAre(0, kBlockRankOutside));
 }
 
 TEST(ValidateRecordsTest, AcceptsAnEmptySet) {
@@ -67,7 +69,7 @@ TEST(ValidateRecordsTest, AcceptsAnEmptySet) {
   record.ids = {-1, -1, -1, -1, -1, -1};
   record.log_probs.assign(6, kUnused);
   EXPECT_TRUE(record.Validate().ok()) << record.Validate();
-  EXPECT_THAT(record.ranks, ElementsAre(kRankOutside, kRankOutside));
+  EXPECT_THAT(record.ranks, ElementsAre(kBlockRankOutside, kBlockRankOutside));
 }
 
 TEST(ValidateRecordsTest, AcceptsTheSlackOfRounding) {
@@ -98,15 +100,15 @@ TEST(ValidateRecordsTest, FindsADuplicateOfAnyIdAtAnyDistance) {
     }
     ids.push_back(twice);
     log_probs.push_back(-7.0f);
-    uint16_t rank;
+    uint8_t count, rank;
     const RecordView records{std::span(&ids[0], 1), std::span(&log_probs[0], 1), ids, log_probs};
-    EXPECT_THAT(ValidateRecords(records, 101, kVocabularySize, 0, std::span(&rank, 1)),
+    EXPECT_THAT(ValidateRecords(records, 101, kVocabularySize, 0, 0, {&count, 1}, {&rank, 1}),
                 IsInvalid(HasSubstr("stands twice")));
     // And nothing else is wrong with it.
     ids.pop_back();
     log_probs.pop_back();
     const RecordView valid{std::span(&ids[0], 1), std::span(&log_probs[0], 1), ids, log_probs};
-    EXPECT_TRUE(ValidateRecords(valid, 100, kVocabularySize, 0, std::span(&rank, 1)).ok());
+    EXPECT_TRUE(ValidateRecords(valid, 100, kVocabularySize, 0, 0, {&count, 1}, {&rank, 1}).ok());
   }
 }
 
@@ -122,13 +124,16 @@ TEST(ValidateRecordsTest, NamesTheFirstIdThatStandsTwiceInManyLargeSets) {
   }
   const std::vector<int32_t> sampled_ids(kPositions, 0);
   const std::vector<float> sampled_log_probs(kPositions, -5.0f);
-  std::vector<uint16_t> ranks(kPositions);
+  std::vector<uint8_t> counts(kPositions), ranks(kPositions);
   const RecordView records{sampled_ids, sampled_log_probs, ids, log_probs};
-  EXPECT_TRUE(ValidateRecords(records, kManySlots, kVocabularySize, kFirstPosition, ranks).ok());
+  const auto validate = [&] {
+    return ValidateRecords(records, kManySlots, kVocabularySize, kFirstPosition, 0, counts, ranks);
+  };
+  EXPECT_TRUE(validate().ok());
   ids[30 * kManySlots + 2] = 1;
   ids[17 * kManySlots + 95] = 8;
   ids[17 * kManySlots + 90] = 3;
-  EXPECT_THAT(ValidateRecords(records, kManySlots, kVocabularySize, kFirstPosition, ranks),
+  EXPECT_THAT(validate(),
               IsInvalid(testing::StrEq("top_k_ids at position 57, slot 90: id 3 stands twice")));
 }
 
