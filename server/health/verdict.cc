@@ -56,7 +56,7 @@ class Judge {
       return last.missing_by_reason[static_cast<size_t>(reason)] / (last.scored + last.missing);
     };
     Above(RuleId::kCorruptRecords, share(MissingReason::kCorrupt), [](double corrupt) {
-      return absl::StrCat("Recorded pages changed by themselves: ", Share(corrupt),
+      return absl::StrCat("Recorded blocks changed by themselves: ", Share(corrupt),
                           " of the tokens.");
     });
     std::string reasons;

@@ -65,7 +65,7 @@ void Lose(RunNumbers& numbers, MissingReason reason, double tokens) {
 
 const Case kCases[] = {
     {RuleId::kCorruptRecords, [](auto&) {}, [](auto& n) { Lose(n, MissingReason::kCorrupt, 1); },
-     "Recorded pages changed by themselves: 0.01% of the tokens."},
+     "Recorded blocks changed by themselves: 0.01% of the tokens."},
     {RuleId::kEvaluationsRefused, [](auto& n) { n.events.evaluations.refused = 0b111; },
      [](auto& n) {
        n.events.evaluations.refused = 0b1111;
