@@ -3,23 +3,26 @@
 #include "kernels/cuda/evaluate/staged_backend.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/block/block.h"
+#include "kernels/block/pack.h"
 #include "kernels/cuda/evaluate/self_check.h"
+#include "kernels/cuda/testing/cut_positions.h"
 #include "kernels/cuda/testing/host_stage.h"
-#include "kernels/cuda/testing/ragged_pages.h"
 #include "kernels/decide/scalar_backend.h"
-#include "tests/conformance/as_ragged.h"
 #include "tests/conformance/policy_pairs.h"
 #include "tests/conformance/positions.h"
-#include "tests/conformance/with_fixed_rows.h"
 
 namespace sis::cuda {
 namespace {
@@ -28,19 +31,30 @@ std::unique_ptr<const StagedBackend> OnHost() {
   return BackendOnHostStages(std::make_unique<ScalarBackend>());
 }
 
-// The same 500 positions again and again: a call of many batches.
+// The same 500 positions again and again: a call of many batches. With tags each stretch of 50 has
+// a block of its own.
 struct LongCall {
-  static constexpr size_t kSegments = 60;
+  static constexpr size_t kSegments = 120;
+  static constexpr size_t kPositions = 500;
+  static constexpr size_t kBlock = 50;
 
-  explicit LongCall(uint32_t seed) {
+  explicit LongCall(uint32_t seed, BlockEncoding encoding = BlockEncoding::kFixed16) {
     std::mt19937_64 random(seed);
-    positions = RandomPositions(random, parameters.slots, 500);
+    const Positions positions = RandomPositions(random, 50, kPositions);
     parameters.draw = random();
+    packed.emplace(positions, 0, Packing{.encoding = encoding});
+    for (uint32_t first = 0; first < kPositions; first += kBlock) {
+      std::vector<std::byte>& bytes =
+          bytes_.emplace_back(SliceBlock(packed->blocks()[0], first, kBlock));
+      const size_t size = bytes.size();
+      bytes.resize(size + kBlockSlack);
+      blocks_.push_back(*OpenBlock(std::span(bytes).first(size), true));
+    }
   }
 
   // Sums differ from stretch to stretch, and some share theirs.
   struct Output {
-    std::vector<Results> results = std::vector<Results>(kSegments, Results(500));
+    std::vector<Results> results = std::vector<Results>(kSegments, Results(kPositions));
     bool operator==(const Output& other) const {
       return std::ranges::equal(results, other.results, [](const Results& a, const Results& b) {
         return static_cast<bool>(SameBytes(a, b));
@@ -48,24 +62,36 @@ struct LongCall {
     }
   };
 
-  std::vector<Stretch> SegmentsInto(Output& output) const {
+  std::vector<Stretch> SegmentsInto(Output& output, bool with_tags = false) const {
+    const size_t length = with_tags ? kBlock : kPositions;
     std::vector<Stretch> stretches;
     for (size_t i = 0; i < kSegments; ++i) {
-      stretches.push_back(StretchOf(positions, 0, positions.size(), i / 2,
-                                    static_cast<uint32_t>(1000 * i), output.results[i]));
-      if (i % 3 == 1) stretches.back().sums = &output.results[i - 1].sums;
+      for (size_t first = 0; first < kPositions; first += length) {
+        Stretch& stretch = stretches.emplace_back(
+            packed->StretchOf(first, length, i / 2, output.results[i], first));
+        stretch.first_position = static_cast<uint32_t>(1000 * i + first);
+        if (i % 3 == 1) stretch.sums = &output.results[i - 1].sums;
+        if (!with_tags) continue;
+        const size_t block = first / kBlock;
+        stretch.behavior = BlockRange(blocks_[block], 0, kBlock, &tags_[block]);
+      }
     }
     return stretches;
   }
 
-  Output EvaluateBy(const Backend& backend) const {
+  Output EvaluateBy(const Backend& backend, bool with_tags = false) const {
     Output output;
-    backend.Evaluate(parameters, SegmentsInto(output));
+    backend.Evaluate(parameters, SegmentsInto(output, with_tags));
     return output;
   }
 
-  EvaluateParameters parameters{.slots = 50, .top_k = 43, .draw = 0, .total_variation = true};
-  Positions positions;
+  EvaluateParameters parameters{.top_k = 43, .draw = 0, .total_variation = true};
+  std::optional<Packed> packed;
+
+ private:
+  std::deque<std::vector<std::byte>> bytes_;
+  std::vector<BlockView> blocks_;
+  std::array<BlockTag, kPositions / kBlock> tags_;
 };
 
 // Fails as told; counts what is started.
@@ -101,63 +127,67 @@ std::unique_ptr<const StagedBackend> WithPlan(FailingStage::Plan& plan) {
 }
 
 TEST(StagedBackend, CutsLongCallsIntoBatches) {
-  const LongCall call(1);
-  FailingStage::Plan plan;
-  EXPECT_TRUE(call.EvaluateBy(*WithPlan(plan)) == call.EvaluateBy(ScalarBackend()));
-  EXPECT_GE(plan.starts, 3);
-  EXPECT_EQ(plan.starts, plan.finishes);
+  for (const BlockEncoding encoding : {BlockEncoding::kFloat32, BlockEncoding::kFixed16}) {
+    const LongCall call(1, encoding);
+    FailingStage::Plan plan;
+    EXPECT_TRUE(call.EvaluateBy(*WithPlan(plan)) == call.EvaluateBy(ScalarBackend()));
+    EXPECT_GE(plan.starts, 3);
+    EXPECT_EQ(plan.starts, plan.finishes);
+  }
 }
 
-// The longest rows there are, and a stretch that is many pieces.
-TEST(StagedBackend, CutsLongSegmentsIntoPieces) {
+// The most slots, and sets of all lengths: a block is many pieces, which begin at any slot.
+TEST(StagedBackend, CutsLongStretchesIntoPieces) {
   std::mt19937_64 random(2);
-  const Positions positions = RandomPositions(random, kMaxTopK, 5000);
-  const EvaluateParameters parameters{.slots = kMaxTopK, .top_k = kMaxTopK, .draw = 3};
-  EXPECT_TRUE(SameBytes(sis::Evaluate(*OnHost(), parameters, 4, 5, positions),
-                        sis::Evaluate(ScalarBackend(), parameters, 4, 5, positions)));
-}
-
-// Ragged ones, with another current value at each slot.
-TEST(StagedBackend, CutsLongRaggedSegmentsIntoPieces) {
-  std::mt19937_64 random(9);
-  Positions positions = PositionsCutToMass(random, 64, 5000);
-  for (float& value : positions.current_log_probs) {
-    value = -4 - static_cast<float>(random() % 1024) / 64;
-  }
-  const EvaluateParameters parameters{.slots = 64, .top_k = 20, .draw = 3, .total_variation = true};
-  const Results expected = sis::Evaluate(ScalarBackend(), parameters, 4, 5, positions);
-  ASSERT_EQ(expected.sums.invalid, 0);
-  const auto backend = OnHost();
-  for (const Ragged what : {Ragged::kRecords, Ragged::kRecordsAndValues}) {
-    const AsRagged ragged(*backend, what);
-    EXPECT_TRUE(SameBytes(sis::Evaluate(ragged, parameters, 4, 5, positions), expected));
+  for (const int slots : {64, kMaxBlockSlots}) {
+    Positions positions = PositionsCutToMass(random, slots, 5000);
+    if (slots == kMaxBlockSlots) positions = RandomPositions(random, slots, 5000);
+    // Another one at each slot.
+    for (float& value : positions.current_log_probs) {
+      value = -6 - static_cast<float>(random() % 1024) / 64;
+    }
+    for (const BlockEncoding encoding : {BlockEncoding::kFloat32, BlockEncoding::kFixed16}) {
+      const Packed packed(positions, 5, {.encoding = encoding});
+      const EvaluateParameters parameters{.top_k = 20, .draw = 3, .total_variation = true};
+      const Results expected = sis::Evaluate(ScalarBackend(), parameters, 4, packed);
+      ASSERT_EQ(expected.sums.invalid, 0);
+      EXPECT_TRUE(SameBytes(sis::Evaluate(*OnHost(), parameters, 4, packed), expected));
+    }
   }
 }
 
-// Nothing is staged of the slots that ragged rows leave out: K doesn't matter to them.
-TEST(Batch, UnusedSlotsOfRaggedRowsTakeNoRoom) {
+// A batch is as full as can be, and takes all of a block that is on the device already.
+TEST(Batch, TakesWhatFits) {
   std::mt19937_64 random(10);
-  Positions few = RandomPositions(random, 10, 500);
-  Positions many = few;
-  many.slots = kMaxTopK;
-  many.behavior_log_probs.assign(500 * kMaxTopK, kMinusInfinity);
-  many.current_log_probs.assign(500 * kMaxTopK, kMinusInfinity);
-  for (size_t i = 0; i < 500; ++i) {
-    std::copy_n(&few.behavior_log_probs[10 * i], 10, &many.behavior_log_probs[kMaxTopK * i]);
-    std::copy_n(&few.current_log_probs[10 * i], 10, &many.current_log_probs[kMaxTopK * i]);
+  const Positions positions = RandomPositions(random, 60, 2000);
+  const Packed packed(positions, 0, {.encoding = BlockEncoding::kFloat32});
+  Results results(2000);
+  const Stretch stretch = packed.StretchOf(0, 2000, 1, results, 0);
+  const size_t slots = stretch.behavior.used_slots;
+  for (const size_t capacity : {100'000, 150'000}) {
+    Batch batch(capacity, kStagedOutputBytes);
+    batch.Reset({.top_k = 60, .draw = 1});
+    const size_t taken = batch.Take(stretch, 0);
+    EXPECT_LT(taken, 2000);
+    EXPECT_EQ(taken % kTilePositions, 0);
+    EXPECT_LE(batch.input_bytes(), capacity);
+    EXPECT_GE(batch.input_bytes(), capacity - Batch::kMostTileBytes - 2 * Batch::kStretchBytes);
+    EXPECT_EQ(batch.Take(stretch, taken), 0);
   }
-  std::vector<size_t> bytes;
-  for (const Positions* positions : {&few, &many}) {
-    Results results(500);
-    Stretch stretch = StretchOf(*positions, 0, 500, 1, 7, results);
-    const RaggedBehavior ragged(stretch.behavior, static_cast<size_t>(positions->slots), 7);
-    stretch.behavior = ragged.view();
-    Batch batch(kStagedInputBytes, kStagedOutputBytes);
-    batch.Reset({.slots = positions->slots, .top_k = positions->slots, .draw = 1});
-    ASSERT_EQ(batch.Take(stretch, 0), 500u);
-    bytes.push_back(batch.input_bytes());
+  HostResidentMemory memory(size_t{1} << 20);
+  ResidentBlocks resident(memory, size_t{1} << 20);
+  const BlockTag tag;
+  Stretch with_tag = stretch;
+  with_tag.behavior.tag = &tag;
+  Batch batch(kStagedInputBytes, kStagedOutputBytes, &resident);
+  for (const bool there : {false, true}) {
+    batch.Reset({.top_k = 60, .draw = 1});
+    ASSERT_EQ(batch.Take(with_tag, 0), 2000);
+    EXPECT_EQ(batch.Uploads().size(), there ? 0 : 1);
+    // The current values, and little more.
+    EXPECT_LT(batch.input_bytes(), slots * sizeof(float) + 10'000);
+    batch.Done();
   }
-  EXPECT_EQ(bytes[0], bytes[1]);
 }
 
 TEST(StagedBackend, ManyThreads) {
@@ -198,38 +228,7 @@ TEST(StagedBackend, WhateverFailsTheAnswerIsTheSame) {
   }
 }
 
-// A call of pages whose rows stay: longer than a batch.
-struct FixedCall : LongCall {
-  explicit FixedCall(uint32_t seed) : LongCall(seed) {
-    for (size_t first = 0; first < 500; first += 50) {
-      BehaviorView part = positions.behavior();
-      part.log_probs = part.log_probs.subspan(first * 50, 50 * 50);
-      part.sampled_log_probs = part.sampled_log_probs.subspan(first, 50);
-      part.sampled_ranks = part.sampled_ranks.subspan(first, 50);
-      pages.emplace_back(part);
-    }
-  }
-
-  std::vector<Stretch> SegmentsInto(Output& output) const {
-    std::vector<Stretch> stretches;
-    for (size_t i = 0; i < kSegments * 10; ++i) {
-      const size_t page = i % 10;
-      stretches.push_back(StretchOf(positions, page * 50, 50, i / 20,
-                                    static_cast<uint32_t>(100 * i), output.results[i / 10]));
-      stretches.back().behavior = pages[page].view();
-    }
-    return stretches;
-  }
-  Output EvaluateBy(const Backend& backend) const {
-    Output output;
-    backend.Evaluate(parameters, SegmentsInto(output));
-    return output;
-  }
-
-  std::deque<FixedBehavior> pages;
-};
-
-constexpr size_t kSlabBytes = size_t{32} << 10;  // three pages
+constexpr size_t kSlabBytes = size_t{32} << 10;  // some five blocks
 
 class FailingStageWithMemory final : public HostStageWithMemory {
  public:
@@ -251,8 +250,8 @@ class FailingStageWithMemory final : public HostStageWithMemory {
   FailingStage::Plan& plan_;
 };
 
-std::unique_ptr<const StagedBackend> WithPlanAndMemory(FailingStage::Plan& plan, size_t chunks) {
-  auto memory = std::make_unique<HostResidentMemory>(chunks * kSlabBytes);
+std::unique_ptr<const StagedBackend> WithPlanAndMemory(FailingStage::Plan& plan, size_t slabs) {
+  auto memory = std::make_unique<HostResidentMemory>(slabs * kSlabBytes);
   std::vector<StagePair> stages(1);
   for (auto& stage : stages[0]) stage = std::make_unique<FailingStageWithMemory>(plan, *memory);
   return std::make_unique<StagedBackend>("cuda/failing", std::move(stages),
@@ -260,48 +259,35 @@ std::unique_ptr<const StagedBackend> WithPlanAndMemory(FailingStage::Plan& plan,
                                          kSlabBytes);
 }
 
-TEST(StagedBackend, RowsThatStayAreSentOnce) {
-  const FixedCall call(6);
+TEST(StagedBackend, BlocksThatStayAreSentOnce) {
+  for (const BlockEncoding encoding : {BlockEncoding::kFloat32, BlockEncoding::kFixed16}) {
+    const LongCall call(6, encoding);
+    const LongCall::Output expected = call.EvaluateBy(ScalarBackend());
+    FailingStage::Plan plan;
+    const auto backend = WithPlanAndMemory(plan, 4);
+    EXPECT_TRUE(call.EvaluateBy(*backend, true) == expected);
+    EXPECT_EQ(backend->resident_blocks().copies, 10);
+    const int64_t passes = backend->resident_blocks().passes;
+    EXPECT_TRUE(call.EvaluateBy(*backend, true) == expected);
+    EXPECT_EQ(backend->resident_blocks().copies, 10);
+    EXPECT_EQ(backend->resident_blocks().passes, passes);
+    EXPECT_GE(plan.starts, 4);
+  }
+}
+
+// Far less space than the call wants at a time.
+TEST(StagedBackend, BlocksThatDoNotFitAreSentEachTime) {
+  const LongCall call(8);
   const LongCall::Output expected = call.EvaluateBy(ScalarBackend());
   FailingStage::Plan plan;
-  const auto backend = WithPlanAndMemory(plan, 4);
-  EXPECT_TRUE(call.EvaluateBy(*backend) == expected);
-  EXPECT_EQ(backend->resident_blocks().copies, 10);
-  const int64_t passes = backend->resident_blocks().passes;
-  EXPECT_TRUE(call.EvaluateBy(*backend) == expected);
-  EXPECT_EQ(backend->resident_blocks().copies, 10);
-  EXPECT_EQ(backend->resident_blocks().passes, passes);
-  EXPECT_GT(plan.starts, 4);
-
-  // Far less room than the call wants at a time.
-  const auto thrashing = WithPlanAndMemory(plan, 2);
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(call.EvaluateBy(*thrashing) == expected);
-  EXPECT_GT(thrashing->resident_blocks().passes, 10);
+  const auto backend = WithPlanAndMemory(plan, 1);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(call.EvaluateBy(*backend, true) == expected);
+  EXPECT_GT(backend->resident_blocks().passes, 10);
+  EXPECT_GT(backend->resident_blocks().hits, 10);
 }
 
-// Rows that are not where the tag says are read where they are.
-TEST(StagedBackend, RowsElsewhereAreStaged) {
-  const FixedCall call(8);
-  FailingStage::Plan plan;
-  const auto backend = WithPlanAndMemory(plan, 4);
-  LongCall::Output output;
-  std::vector<Stretch> stretches = call.SegmentsInto(output);
-  for (Stretch& stretch : stretches) {
-    stretch.behavior.sampled_ranks = call.positions.behavior().sampled_ranks.subspan(0, 50);
-  }
-  backend->Evaluate(call.parameters, stretches);
-  LongCall::Output expected;
-  std::vector<Stretch> plain = call.SegmentsInto(expected);
-  for (Stretch& stretch : plain) {
-    stretch.behavior.sampled_ranks = call.positions.behavior().sampled_ranks.subspan(0, 50);
-  }
-  ScalarBackend().Evaluate(call.parameters, plain);
-  EXPECT_TRUE(output == expected);
-  EXPECT_EQ(backend->resident_blocks().copies, 0);
-}
-
-TEST(StagedBackend, WhateverFailsWithRowsThatStayTheAnswerIsTheSame) {
-  const FixedCall call(7);
+TEST(StagedBackend, WhateverFailsWithBlocksThatStayTheAnswerIsTheSame) {
+  const LongCall call(7);
   const LongCall::Output expected = call.EvaluateBy(ScalarBackend());
   for (const bool in_start : {true, false}) {
     for (const int number : {0, 1, 2}) {
@@ -309,12 +295,12 @@ TEST(StagedBackend, WhateverFailsWithRowsThatStayTheAnswerIsTheSame) {
       (in_start ? plan.start_that_fails : plan.finish_that_fails) = number;
       const auto backend = WithPlanAndMemory(plan, 4);
       testing::internal::CaptureStderr();
-      EXPECT_TRUE(call.EvaluateBy(*backend) == expected) << in_start << " " << number;
+      EXPECT_TRUE(call.EvaluateBy(*backend, true) == expected) << in_start << " " << number;
       EXPECT_NE(testing::internal::GetCapturedStderr(), "");
-      EXPECT_TRUE(call.EvaluateBy(*backend) == expected);
+      EXPECT_TRUE(call.EvaluateBy(*backend, true) == expected);
       // Another call may be past the test for failure: what the failed one wrote is not its.
       LongCall::Output output;
-      EXPECT_TRUE(backend->TryEvaluate(call.parameters, call.SegmentsInto(output)).ok());
+      EXPECT_TRUE(backend->TryEvaluate(call.parameters, call.SegmentsInto(output, true)).ok());
       EXPECT_TRUE(output == expected);
     }
   }
@@ -333,16 +319,17 @@ TEST(StagedBackend, AFailureLeavesSumsAlone) {
 // A device that computes, but not these bytes.
 class WrongStage final : public HostStage {
  public:
-  enum class Where { kDecisions, kSums, kDecisionsOfRagged };
+  enum class Where { kDecisions, kSums, kDecisionsOfFixed16, kDecisionsOfReduced };
   explicit WrongStage(Where where) : where_(where) {}
 
   absl::Status Start(const Batch& batch) override {
     absl::Status status = HostStage::Start(batch);
     auto* const bytes = const_cast<std::byte*>(output().data());
     const StagedStretch& first = *batch.View(input().data(), nullptr, bytes).stretches;
-    if (where_ == Where::kDecisionsOfRagged && first.behavior.layout != RowLayout::kRagged) {
+    if (where_ == Where::kDecisionsOfFixed16 && first.encoding != BlockEncoding::kFixed16) {
       return status;
     }
+    if (where_ == Where::kDecisionsOfReduced && first.log_envelopes == kAbsent) return status;
     bytes[where_ == Where::kSums ? batch.sums_offset() : 0] ^= std::byte{3};
     return status;
   }
@@ -354,7 +341,8 @@ class WrongStage final : public HostStage {
 TEST(SelfCheck, SeesWrongBytes) {
   EXPECT_TRUE(SelfCheck(*OnHost()).ok());
   using enum WrongStage::Where;
-  for (const WrongStage::Where where : {kDecisions, kSums, kDecisionsOfRagged}) {
+  for (const WrongStage::Where where :
+       {kDecisions, kSums, kDecisionsOfFixed16, kDecisionsOfReduced}) {
     std::vector<StagePair> stages(1);
     for (auto& stage : stages[0]) stage = std::make_unique<WrongStage>(where);
     const StagedBackend wrong("cuda/wrong", std::move(stages), std::make_unique<ScalarBackend>());
@@ -377,7 +365,7 @@ class ForgetfulStage final : public HostStageWithMemory {
   HostResidentMemory& memory_;
 };
 
-TEST(SelfCheck, SeesRowsThatDoNotStay) {
+TEST(SelfCheck, SeesBlocksThatDoNotStay) {
   EXPECT_TRUE(SelfCheck(*BackendOnHostStages(std::make_unique<ScalarBackend>(), 2,
                                              ResidentBlocks::kSlabBytes, When::kInAThread))
                   .ok());

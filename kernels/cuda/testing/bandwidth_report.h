@@ -7,7 +7,8 @@
 
 namespace sis::cuda {
 
-// One line per K and encoding. Internal if the bytes are not the host's.
+// One line per K and encoding, "used" slots a position on average. Internal if the bytes are not
+// the host's.
 absl::Status ReportBandwidth(std::ostream& out);
 
 }  // namespace sis::cuda

@@ -44,17 +44,17 @@ TEST_F(DeviceTest, IsAmongTheBackendsOfTheConformanceSuite) {
     on_device +=
         backend->name().starts_with("cuda/") && !backend->name().starts_with("cuda/on_host");
   }
-  EXPECT_EQ(on_device, 3);  // as it is, with rows that stay, and without unused slots
+  EXPECT_EQ(on_device, 2);  // as it is, and with blocks that stay
 }
 
 // What the suite evaluates twice is there the second time, or it would test nothing.
-TEST_F(DeviceTest, RowsStay) {
+TEST_F(DeviceTest, BlocksStay) {
   for (const Backend* backend : Backends()) {
     if (!backend->name().ends_with("_resident")) continue;
     std::mt19937_64 random(1);
     const Positions positions = RandomPositions(random, 10, 64);
     const ResidentBlocksStats before = backend->resident_blocks();
-    Evaluate(*backend, {.slots = 10, .top_k = 10, .draw = 1}, 1, 0, positions);
+    Evaluate(*backend, {.top_k = 10, .draw = 1}, 1, 0, positions);
     const ResidentBlocksStats after = backend->resident_blocks();
     EXPECT_EQ(after.copies, before.copies + 1) << backend->name();
     EXPECT_EQ(after.hits, before.hits + 1) << backend->name();
@@ -70,7 +70,7 @@ int EvaluateWhileTheDeviceFails() {
   if (!cuda.ok()) return 2;
   std::mt19937_64 random(1);
   const Positions positions = RandomPositions(random, 10, 4096);
-  const EvaluateParameters parameters{.slots = 10, .top_k = 10, .draw = 1};
+  const EvaluateParameters parameters{.top_k = 10, .draw = 1};
   const Results expected = Evaluate(ScalarBackend(), parameters, 1, 0, positions);
   std::atomic<int> calls = 0;
   std::atomic<bool> failed = false;

@@ -1,5 +1,5 @@
-// How fast calls from host memory are evaluated: by the CPU, and by a device with rows that are
-// staged for each call, that are copied to stay, and that are there.
+// How fast calls from host memory are evaluated: by the CPU, and by a device with blocks that
+// are staged for each call, that are copied to stay, and that are there.
 #pragma once
 
 #include <ostream>
@@ -15,9 +15,8 @@ struct ResidencyReportOptions {
   int threads = 4;
 };
 
-// One line per K, with pages of 64 positions in 12 bits, as the server has them, and values of
-// float32 token after token; "cut": sets as long as their mass, on pages without unused slots. The
-// backend's memory should hold all pages of a round: else Internal, as if the bytes are not the
+// One line per K, with blocks of 1,024 positions in fixed16; "cut": sets as long as their mass. The
+// backend's memory should hold all blocks of a round: else Internal, as if the bytes are not the
 // scalar backend's. `cpu` evaluates the same in turn.
 absl::Status ReportResidency(const Backend& backend, const Backend& cpu,
                              const ResidencyReportOptions& options, std::ostream& out);

@@ -10,11 +10,11 @@
 namespace sis::cuda {
 namespace {
 
-constexpr ResidencyReportOptions kSmall{.positions = 4096, .rounds = 2, .threads = 2};
+constexpr ResidencyReportOptions kSmall{.positions = 8192, .rounds = 2, .threads = 2};
 
-TEST(ResidencyReport, OneLinePerK) {
+TEST(ResidencyReport, OneLinePerCase) {
   std::ostringstream out;
-  const auto backend = BackendOnHostStages(std::make_unique<ScalarBackend>(), 16,
+  const auto backend = BackendOnHostStages(std::make_unique<ScalarBackend>(), 8,
                                            ResidentBlocks::kSlabBytes, When::kInAThread);
   const absl::Status status = ReportResidency(*backend, ScalarBackend(), kSmall, out);
   EXPECT_TRUE(status.ok()) << status;
@@ -22,10 +22,10 @@ TEST(ResidencyReport, OneLinePerK) {
        {"\n| 10 | ", "\n| 50 | ", "\n| 100 | ", "\n| 10, cut | ", "\n| 100, cut | "}) {
     EXPECT_NE(out.str().find(line), std::string::npos) << out.str();
   }
-  // Per K: three rounds that copy, three that find.
-  const int64_t pages = 4096 / 64;
-  EXPECT_EQ(backend->resident_blocks().copies, 9 * pages);
-  EXPECT_EQ(backend->resident_blocks().hits, 9 * pages);
+  // Per line: three rounds that copy, three that find.
+  const int64_t blocks = 8192 / 1024;
+  EXPECT_EQ(backend->resident_blocks().copies, 15 * blocks);
+  EXPECT_EQ(backend->resident_blocks().hits, 15 * blocks);
 }
 
 TEST(ResidencyReport, SaysThatTheMemoryIsTooSmall) {

@@ -100,10 +100,9 @@ class Resident final : public ResidentBatch {
       for (uint32_t i = 0; i < stretch_count; ++i) {
         StagedStretch stretch = view.stretches[i];
         for (uint64_t* offset :
-             {&stretch.behavior.offset, &stretch.current, &stretch.counts, &stretch.begins,
-              &stretch.multipliers, &stretch.behavior_sampled_log_probs, &stretch.sampled_ranks,
-              &stretch.current_sampled_log_probs, &stretch.log_envelopes,
-              &stretch.covered_masses}) {
+             {&stretch.log_probs, &stretch.multipliers, &stretch.counts, &stretch.ranks,
+              &stretch.sampled_log_probs, &stretch.current_sampled_log_probs,
+              &stretch.current_log_probs, &stretch.log_envelopes, &stretch.covered_masses}) {
           move(*offset, copy * stride);
         }
         for (uint64_t* offset : {&stretch.decisions, &stretch.acceptance_probabilities,

@@ -15,8 +15,10 @@ struct DecideEach {
   __device__ DecideOutput operator()(const DecideInput& in) const { return DecideOne(in); }
 };
 
-struct CodeEach {
-  __device__ CodeOutput operator()(const CodeInput& in) const { return CodeOne(in); }
+struct Fixed16Each {
+  __device__ float operator()(const CodeInput& in) const {
+    return sis::Fixed16(in.code, in.multiplier);
+  }
 };
 
 template <typename Function, typename In, typename Out>
@@ -78,8 +80,8 @@ std::string Decide(std::span<const DecideInput> in, std::span<DecideOutput> out)
   return Describe(MapOnDevice(DecideEach{}, in, out));
 }
 
-std::string Code(std::span<const CodeInput> in, std::span<CodeOutput> out) {
-  return Describe(MapOnDevice(CodeEach{}, in, out));
+std::string Fixed16(std::span<const CodeInput> in, std::span<float> out) {
+  return Describe(MapOnDevice(Fixed16Each{}, in, out));
 }
 
 }  // namespace sis::cuda

@@ -6,10 +6,10 @@
 #include <span>
 #include <string>
 
+#include "kernels/block/block.h"
 #include "kernels/decide/decide.h"
 #include "kernels/numerics/philox.h"
 #include "kernels/numerics/sums.h"
-#include "kernels/records/log_prob_code.h"
 
 namespace sis::cuda {
 
@@ -34,21 +34,14 @@ struct DecideOutput {
 };
 
 struct CodeInput {
-  LogProbEncoding encoding;
+  uint32_t code;
   uint32_t multiplier;
-  float log_prob;
-};
-
-struct CodeOutput {
-  uint32_t rounded_down;
-  uint32_t best_multiplier;  // 0 below the floor
-  float decoded;
 };
 
 // Each returns an empty string, or what CUDA says went wrong. Spans of one call have one length.
 std::string Exp32(std::span<const float> x, std::span<float> y);
 std::string Decide(std::span<const DecideInput> in, std::span<DecideOutput> out);
-std::string Code(std::span<const CodeInput> in, std::span<CodeOutput> out);
+std::string Fixed16(std::span<const CodeInput> in, std::span<float> out);
 
 // What Decide does with one input, on either side.
 SIS_HOST_DEVICE inline DecideOutput DecideOne(const DecideInput& in) {
@@ -59,15 +52,6 @@ SIS_HOST_DEVICE inline DecideOutput DecideOne(const DecideInput& in) {
   out.log_modified_ratio = out.result.log_modified_ratio();
   out.modified_ratio = out.result.modified_ratio();
   AddPosition(out.result, in.envelope, out.sums);
-  return out;
-}
-
-// What Code does with one input, on either side.
-SIS_HOST_DEVICE inline CodeOutput CodeOne(const CodeInput& in) {
-  CodeOutput out{};
-  out.rounded_down = EncodeRoundedDown(in.encoding, in.log_prob, in.multiplier);
-  if (in.log_prob >= kFixed12Floor) out.best_multiplier = Fixed12Multiplier(in.log_prob);
-  out.decoded = DecodeLogProb(in.encoding, out.rounded_down, in.multiplier);
   return out;
 }
 

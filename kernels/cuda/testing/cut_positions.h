@@ -1,0 +1,33 @@
+// Positions with sets as long as their mass, for reports.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <random>
+
+#include "kernels/numerics/log_prob.h"
+#include "tests/conformance/policy_pairs.h"
+#include "tests/conformance/positions.h"
+
+namespace sis::cuda {
+
+// Random positions of at most `slots` slots, of which as many are used as Qwen3-4B's recorded sets
+// take to cover 0.97 (tests/bench/trainer_path/batch.py): mostly one, seldom many.
+inline Positions PositionsCutToMass(std::mt19937_64& random, int slots, size_t n) {
+  Positions positions = RandomPositions(random, slots, n);
+  const auto k = static_cast<size_t>(slots);
+  for (size_t i = 0; i < n; ++i) {
+    const bool one = std::uniform_real_distribution<double>()(random) < 0.5;
+    const double more = 2 + std::exp(std::normal_distribution<double>(0.5, 1.6)(random));
+    const size_t used = one ? 1 : static_cast<size_t>(std::min<double>(slots, std::floor(more)));
+    for (size_t slot = i * k + used; slot < (i + 1) * k; ++slot) {
+      // What is drawn from the tail stays as it is: outside of the set.
+      positions.ids[slot] = -1;
+      positions.behavior_log_probs[slot] = kMinusInfinity;
+    }
+  }
+  return positions;
+}
+
+}  // namespace sis::cuda
