@@ -13,6 +13,7 @@
 #include "kernels/block/digest.h"
 #include "kernels/block/pack.h"
 #include "kernels/block/read.h"
+#include "kernels/testing/packed_again.h"
 #include "kernels/testing/random_blocks.h"
 
 namespace sis {
@@ -142,6 +143,24 @@ TEST(BlockTest, EveryChangedBitIsFound) {
   }
 }
 
+// So a client may cut too, and what was fetched may be sent again.
+TEST(BlockTest, ACutBlockIsCutNoFurther) {
+  for (const BlockEncoding encoding : kEncodings) {
+    for (const int slots : {3, 20, 150}) {
+      const Bytes block = RandomExample(encoding, slots, 1000, 300, 0.9, 4).Pack(0, 300);
+      int compared = 0;
+      for (uint32_t i = 0; i < 300; ++i) {
+        const Bytes position = SliceBlock(Open(block), i, 1);
+        const auto again = PackedAgain(Open(position), 0.9);
+        if (!again) continue;
+        ASSERT_EQ(*again, position);
+        ++compared;
+      }
+      EXPECT_GT(compared, 200);
+    }
+  }
+}
+
 // Damage with new checksums: what is accepted is a block that a writer could have written.
 TEST(BlockTest, WhatIsAcceptedCouldHaveBeenWritten) {
   std::mt19937 random(1);
@@ -164,35 +183,8 @@ TEST(BlockTest, WhatIsAcceptedCouldHaveBeenWritten) {
     const auto view = CheckBlock(damaged);
     if (!view.ok()) continue;
     ++accepted;
-    const auto slots = static_cast<size_t>(example.options.slots);
-    const uint32_t positions = view->header.positions;
-    std::vector<int32_t> sampled_ids(positions), ids(positions * slots),
-        flat(view->header.used_slots);
-    std::vector<float> log_probs(ids.size());
-    std::vector<float> sampled(view->sampled_log_probs, view->sampled_log_probs + positions);
-    ReadBlockIds(*view, sampled_ids, flat);
-    ReadBlockIdRows(*view, slots, ids);
-    ReadBlockLogProbRows(*view, slots, log_probs);
-    // With fixed16 the sampled token's slot holds less than its log-prob, and ties have any order.
-    bool ties = false;
-    for (uint32_t p = 0; p < positions; ++p) {
-      if (view->header.fixed() && view->ranks[p] != kBlockRankOutside) {
-        sampled[p] = log_probs[p * slots + view->ranks[p]];
-      }
-      for (size_t slot = 1; slot < view->counts[p]; ++slot) {
-        const size_t place = p * slots + slot;
-        ties |= log_probs[place] == log_probs[place - 1] && ids[place] < ids[place - 1];
-      }
-    }
-    if (ties) {
-      ASSERT_TRUE(view->header.fixed());
-      continue;
-    }
-    const auto again = PackBlock({sampled_ids, sampled, ids, log_probs}, example.options);
-    ASSERT_TRUE(again.ok()) << again.status();
-    std::memcpy(damaged.data() + BlockLayout(view->header).sampled_log_probs, sampled.data(),
-                sampled.size() * sizeof(float));
-    SealBlock(damaged);
+    const auto again = PackedAgain(*view);
+    if (!again) continue;
     ASSERT_EQ(*again, damaged);
   }
   EXPECT_GT(accepted, 1000);

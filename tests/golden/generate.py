@@ -97,7 +97,7 @@ def _mass_cut() -> Iterator[str]:
         ranks = numerics.rank(cut.sampled_ids, cut.ids, cut.log_probs)
         for record, used, rank in zip(_record_lines(records), counts, ranks):
             yield record
-            yield f"{_word(used, 2)} {_word(rank & 0xFF, 2)}"
+            yield f"{_word(used, 2)} {_word(rank, 2)}"
 
 
 def _blocks() -> Iterator[str]:
@@ -153,7 +153,7 @@ def _decisions(
             yield record
             yield " ".join(_words(column[i]) for column in case.current)
             yield " ".join([
-                *(_word(b, 2) for b in (ranks[i] & 0xFF, result.decisions[i], accepted[i], result.violations[i])),
+                *(_word(b, 2) for b in (ranks[i], result.decisions[i], accepted[i], result.violations[i])),
                 _word(words[i], 8),
                 *(
                     _words(column[i])

@@ -10,7 +10,6 @@ from tests.reference import numerics
 from tests.reference.numerics import Records
 
 FLOAT32, FIXED16 = 0, 1
-OUTSIDE = 255
 MAX_POSITIONS = 4096
 MAX_BYTES = 1 << 20
 MAX_SLOTS = 254
@@ -119,7 +118,7 @@ def pack(
             policy_version=policy_version,
             log_probs=log_probs,
             multipliers=multipliers,
-            ranks=np.where(ranks == numerics.NO_RANK, OUTSIDE, ranks).astype(np.uint8),
+            ranks=ranks,
             sampled_log_probs=records.sampled_log_probs,
             counts=used.sum(axis=1).astype(np.uint8),
             sampled_ids=records.sampled_ids,
@@ -249,9 +248,9 @@ def check(data: bytes) -> Block:
             _require((ids[1:] > ids[:-1])[ties].all(), f"ids: {where}: they must rise between equal log-probs")
             expected = sampled
         slot = np.flatnonzero(ids == sampled_id)
-        rank = int(slot[0]) if len(slot) else OUTSIDE
+        rank = int(slot[0]) if len(slot) else numerics.NO_RANK
         _require(block.ranks[position] == rank, f"ranks: {where}: {block.ranks[position]}, must be {rank}")
-        if rank != OUTSIDE:
+        if rank != numerics.NO_RANK:
             same = values[rank] == expected if block.encoding == FIXED16 else values[rank].tobytes() == sampled.tobytes()
             _require(same, f"log_probs: {where}: slot {rank} is not the sampled log-prob {sampled}, rounded down")
         mass = numerics.covered_mass(log_probs[None].astype(np.float32), np.ones((1, count), bool))[0]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Float32s = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 
-NO_RANK = 65535
+NO_RANK = 255
 MAX_LOG_PROB = np.float32(2.0**-6)
 MAX_MASS = np.float32(1 + 2.0**-6)
 
@@ -163,11 +163,11 @@ def used_slots(log_probs: Float32s) -> Bools:
     return log_probs != _MINUS_INFINITY
 
 
-def rank(sampled_ids: NDArray[np.int32], ids: NDArray[np.int32], log_probs: Float32s) -> NDArray[np.uint16]:
+def rank(sampled_ids: NDArray[np.int32], ids: NDArray[np.int32], log_probs: Float32s) -> NDArray[np.uint8]:
     """Section 2: the slot [N] that holds the sampled id, NO_RANK if no used one does. From [N], [N,
     K], [N, K]."""
     holds = used_slots(log_probs) & (ids == sampled_ids[:, None])
-    return np.where(holds.any(axis=1), holds.argmax(axis=1), NO_RANK).astype(np.uint16)
+    return np.where(holds.any(axis=1), holds.argmax(axis=1), NO_RANK).astype(np.uint8)
 
 
 def covered_mass(log_probs: Float32s, used: Bools) -> Float32s:
