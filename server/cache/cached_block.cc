@@ -56,10 +56,8 @@ std::unique_ptr<const CachedBlock> CachedBlock::Merge(const CachedBlock& first,
   return Copy(*OpenBlock(*merged, /*checksums=*/false), first.digest_ + second.digest_);
 }
 
-// Allocators round up: jemalloc by a twelfth, on average.
 int64_t CachedBlock::Charge(size_t bytes) {
-  const size_t allocated = AllocatedBytes(bytes);
-  return static_cast<int64_t>(allocated + allocated / 12) + kIndexBytes;
+  return static_cast<int64_t>(AllocatedBytes(bytes)) + kIndexBytes;
 }
 
 BlockView CachedBlock::view() const {

@@ -2,20 +2,26 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <set>
 
-#include "server/testing/rounded_records.h"
+#include "kernels/block/digest.h"
+#include "kernels/block/pack.h"
+#include "server/testing/record_generator.h"
 
 namespace sis {
 namespace {
 
-constexpr uint32_t kPositions = 700;
-// A slab for each size of ragged pages.
-constexpr int64_t kArenaBytes = 64 << 20;
+using absl::StatusCode;
+using Piece = Sequence::Reader::Piece;
+using Block = std::vector<std::byte>;
 
-// What a sequence must behave like: a map of positions, a set of those in gaps, and four rules.
+constexpr uint32_t kPositions = 1500;
+
+// What a sequence must behave like: a map of positions, sets of those in gaps and of those in
+// damaged blocks, and five rules.
 class Model {
  public:
   struct Cell {
@@ -24,32 +30,33 @@ class Model {
     friend bool operator==(const Cell&, const Cell&) = default;
   };
 
-  absl::StatusCode Append(uint32_t first, uint32_t count, Cell cell, bool room) {
-    if (sealed.has_value() && first + count > *sealed) return absl::StatusCode::kFailedPrecondition;
+  StatusCode Append(uint32_t first, uint32_t count, Cell cell, bool room) {
+    if (sealed.has_value() && first + count > *sealed) return StatusCode::kFailedPrecondition;
     for (uint32_t p = first; p < first + count; ++p) {
-      if (cells.contains(p) && cells[p] != cell) return absl::StatusCode::kAlreadyExists;
+      if (damaged.contains(p)) return StatusCode::kDataLoss;
+      if (cells.contains(p) && cells[p] != cell) return StatusCode::kAlreadyExists;
     }
-    if (!room) return absl::StatusCode::kResourceExhausted;
+    if (!room) return StatusCode::kResourceExhausted;
     for (uint32_t p = first; p < first + count; ++p) cells[p] = cell;
-    return absl::StatusCode::kOk;
+    return StatusCode::kOk;
   }
 
-  absl::StatusCode AppendGap(uint32_t first, uint32_t count, bool room) {
-    if (sealed.has_value() && first + count > *sealed) return absl::StatusCode::kFailedPrecondition;
+  StatusCode AppendGap(uint32_t first, uint32_t count, bool room) {
+    if (sealed.has_value() && first + count > *sealed) return StatusCode::kFailedPrecondition;
     for (uint32_t p = first; p < first + count; ++p) {
-      if (cells.contains(p) && !noted.contains(p)) return absl::StatusCode::kAlreadyExists;
+      if (cells.contains(p) && !noted.contains(p)) return StatusCode::kAlreadyExists;
     }
-    if (!room && !Touches(first, count)) return absl::StatusCode::kResourceExhausted;
+    if (!room && !Touches(first, count)) return StatusCode::kResourceExhausted;
     for (uint32_t p = first; p < first + count; ++p) noted.insert(p);
-    return absl::StatusCode::kOk;
+    return StatusCode::kOk;
   }
 
-  absl::StatusCode Seal(uint32_t length) {
+  StatusCode Seal(uint32_t length) {
     if (sealed.has_value() ? *sealed != length : length < committed_length()) {
-      return absl::StatusCode::kFailedPrecondition;
+      return StatusCode::kFailedPrecondition;
     }
     sealed = length;
-    return absl::StatusCode::kOk;
+    return StatusCode::kOk;
   }
 
   uint32_t committed_length() const {
@@ -64,398 +71,430 @@ class Model {
   int64_t gaps() const {
     return std::ranges::count_if(noted, [&](uint32_t p) { return !noted.contains(p + 1); });
   }
-  // Stretches of one version.
-  int64_t spans() const {
-    int64_t spans = 0;
-    auto before = cells.end();
-    for (auto cell = cells.begin(); cell != cells.end(); before = cell++) {
-      spans += before == cells.end() || before->first + 1 != cell->first ||
-               before->second.version != cell->second.version;
-    }
-    return spans;
-  }
 
   std::map<uint32_t, Cell> cells;
-  std::set<uint32_t> noted;  // in gaps
+  std::set<uint32_t> noted;    // in gaps
+  std::set<uint32_t> damaged;  // in corrupt blocks
   std::optional<uint32_t> sealed;
 };
 
-// Records of every position in two variants; a block takes its rows from one.
-class SequenceTest : public testing::TestWithParam<std::tuple<LogProbEncoding, int, PageVersion>> {
+// A sequence with a budget of its own.
+struct Budgeted {
+  explicit Budgeted(int64_t limit = int64_t{1} << 30) : budget(limit) {
+    EXPECT_TRUE(budget.TryCharge(Sequence::kBaseBytes));
+  }
+  ByteBudget budget;
+  Sequence sequence{/*key=*/1, budget};
+};
+
+absl::Status Append(Sequence& sequence, const Block& block,
+                    Sequence::Appended* appended = nullptr) {
+  return sequence.Append(*OpenBlock(block, /*checksums=*/true), appended);
+}
+
+std::vector<const CachedBlock*> BlocksOf(const Sequence& sequence) {
+  std::vector<const CachedBlock*> blocks;
+  Sequence::Reader(sequence).ForEachPiece(0, 2 * kMaxBlockPositions, [&](const Piece& piece) {
+    if (piece.block != nullptr) blocks.push_back(piece.block);
+  });
+  return blocks;
+}
+
+// The checksums of the block no longer hold, wherever the byte is.
+void Damage(const CachedBlock& block, size_t byte) {
+  const_cast<std::byte&>(block.bytes()[byte]) ^= std::byte{16};
+}
+
+// Random records of every position in two variants; a block takes its rows from one.
+class SequenceTest : public testing::TestWithParam<std::tuple<BlockEncoding, int>> {
  protected:
-  absl::Status Append(Sequence& sequence, uint32_t first, uint32_t count, Model::Cell cell,
-                      Sequence::Appended* appended = nullptr) {
-    const SentRecords& records = sent_[cell.variant];
-    return sequence.Append(first, cell.version, records.View(first, count),
-                           std::span(records.ranks).subspan(first, count), appended);
+  Block Pack(uint32_t first, uint32_t count, Model::Cell cell) const {
+    return *PackBlock(sent_[cell.variant].View(first, count), {.encoding = std::get<0>(GetParam()),
+                                                               .slots = slots_,
+                                                               .vocabulary_size = 1000,
+                                                               .first_position = first,
+                                                               .policy_version = cell.version});
   }
 
   uint64_t Digest(const Model& model, uint32_t first, uint32_t end) const {
     uint64_t digest = 0;
     for (auto cell = model.cells.lower_bound(first); cell != model.cells.end() && cell->first < end;
          ++cell) {
-      digest += stored_[cell->second.variant].Digest(cell->first, 0);
+      if (model.damaged.contains(cell->first)) continue;
+      digest += DigestOf(*OpenBlock(Pack(cell->first, 1, cell->second), false), 0, 1);
     }
     return digest;
   }
 
   // Compares what a reader sees of [first, end).
-  void ExpectSame(const Sequence& sequence, const Model& model, uint32_t first, uint32_t end) {
+  void ExpectSame(const Sequence& sequence, const Model& model, uint32_t first,
+                  uint32_t end) const {
     const Sequence::Reader reader(sequence);
+    reader.Check(first, end - first);
     EXPECT_EQ(reader.committed_length(), model.committed_length());
     EXPECT_EQ(reader.Digest(first, end - first), Digest(model, first, end));
-    reader.Check(first, end - first);
     uint32_t next = first;
-    reader.ForEachPiece(first, end - first, [&](const Sequence::Reader::Piece& piece) {
+    reader.ForEachPiece(first, end - first, [&](const Piece& piece) {
       ASSERT_EQ(piece.first_position, next);
       ASSERT_GE(piece.count, 1);
       next += piece.count;
       for (uint32_t i = 0; i < piece.count; ++i) {
         const uint32_t position = piece.first_position + i;
         const auto cell = model.cells.find(position);
-        ASSERT_EQ(piece.page != nullptr, cell != model.cells.end()) << position;
-        if (piece.page == nullptr) {
+        ASSERT_EQ(piece.block != nullptr, cell != model.cells.end()) << position;
+        if (piece.block == nullptr) {
           EXPECT_EQ(piece.reason, model.noted.contains(position) ? MissingReason::kInvalidLogProb
                                                                  : MissingReason::kNeverArrived)
               << position;
           continue;
         }
-        EXPECT_FALSE(piece.page->corrupt());
-        EXPECT_EQ(piece.version, cell->second.version) << position;
-        stored_[cell->second.variant].ExpectSame(*piece.page, piece.index + i, position);
+        EXPECT_EQ(piece.block->policy_version(), cell->second.version) << position;
+        ASSERT_EQ(piece.block->corrupt(), model.damaged.contains(position)) << position;
+        if (piece.block->corrupt()) continue;
+        EXPECT_EQ(SliceBlock(piece.block->view(), piece.index + i, 1),
+                  Pack(position, 1, cell->second))
+            << position;
       }
     });
     EXPECT_EQ(next, end);
   }
 
-  // What the pages' forms must be, and that they are what is charged.
-  void ExpectForms(const Sequence& sequence, const Model& model, const ByteBudget& budget) {
-    int64_t bytes = Sequence::kBaseBytes + model.spans() * Sequence::kVersionSpanBytes +
-                    model.gaps() * Sequence::kGapBytes;
-    int tails = 0;
-    const Page* page = nullptr;
-    const Sequence::Reader reader(sequence);
-    reader.ForEachPiece(0, kPositions, [&](const Sequence::Reader::Piece& piece) {
-      if (piece.page == nullptr || piece.page == page) return;
-      page = piece.page;
-      bytes += PageCost(page->block().size());
-      if (!page->packed()) {
-        EXPECT_EQ(page->block().size(), TailBytes(format_));
-      } else if (!format_.ragged()) {
-        EXPECT_EQ(page->block().size(), PackedBytes(format_, page->packed_positions()));
-      } else {
-        EXPECT_GE(page->block().size(), LeastRaggedBytes(*page));
-        EXPECT_LT(page->block().size(), TailBytes(format_));
-      }
-      if (page->packed()) {
-        EXPECT_GE(page->packed_positions(), Page::PackedPositions(format_, page->present()));
-      }
-      tails += !page->packed();
-      if (page->present() == Page::kAll) {
-        EXPECT_TRUE(page->packed());
-      }
-    });
+  static void ExpectCharged(const Sequence& sequence, const Model& model,
+                            const ByteBudget& budget) {
+    int64_t bytes = Sequence::kBaseBytes + model.gaps() * Sequence::kGapBytes;
+    for (const CachedBlock* block : BlocksOf(sequence)) {
+      bytes += CachedBlock::Charge(block->bytes().size());
+    }
     EXPECT_EQ(budget.used(), bytes);
-    EXPECT_LE(tails, model.sealed.has_value() ? 0 : 2);
   }
 
-  size_t LeastRaggedBytes(const Page& page) const {
-    RowBuffer buffer;
-    const uint32_t positions = Page::PackedPositions(format_, page.present());
-    const RecordRows rows = SubRows(page.Rows(buffer), 0, positions, format_.slots);
-    const PageHeader header{.encoding = format_.encoding,
-                            .slots = format_.slots,
-                            .vocabulary_size = format_.vocabulary_size,
-                            .first_position = 0,
-                            .positions = positions,
-                            .version = format_.page_version};
-    return BlockBytes(HeaderOf(
-        header, {rows.sampled_ids, rows.sampled_log_probs, rows.ids, rows.log_probs}, rows.ranks));
-  }
-
-  static int64_t PageCost(size_t block_bytes) {
-    return static_cast<int64_t>(Arena::CellBytes(block_bytes)) + Page::kIndexBytes;
-  }
-
-  // Appends the rows of one sequence to another, in blocks of other sizes.
-  void Replay(const Sequence& from, std::mt19937& random, Sequence& to) const {
-    struct Block {
-      uint32_t first_position;
-      uint64_t version;
-      RowBuffer buffer;
-      RecordRows rows;
-    };
-    std::vector<Block> blocks;  // no two sequences are locked at once
-    Sequence::Reader(from).ForEachPiece(0, kPositions, [&](const Sequence::Reader::Piece& piece) {
-      if (piece.page == nullptr) return;
-      for (uint32_t done = 0; done < piece.count;) {
-        const uint32_t count = std::min<uint32_t>(piece.count - done, 1 + random() % 80);
-        Block& block =
-            blocks.emplace_back(Block{piece.first_position + done, piece.version, {}, {}});
-        block.rows = SubRows(block.buffer.Rows(format_), 0, count, format_.slots);
-        piece.page->Read(piece.index + done, block.rows);
-        done += count;
+  // No block here reaches a limit.
+  static void ExpectNoSmallNeighbors(const Sequence& sequence) {
+    const CachedBlock* before = nullptr;
+    for (const CachedBlock* block : BlocksOf(sequence)) {
+      if (before != nullptr && before->end() == block->first_position() &&
+          before->policy_version() == block->policy_version() && before->Check().ok() &&
+          block->Check().ok()) {
+        EXPECT_GE(std::min(before->positions(), block->positions()), Sequence::kSmallPositions)
+            << "at " << block->first_position();
       }
-    });
-    const std::vector<Missing> gaps = Sequence::Reader(from).Gaps();
-    for (const Missing& gap : gaps) ASSERT_TRUE(to.AppendGap(gap).ok());
-    for (const Block& block : blocks) {
-      const RecordView view = {block.rows.sampled_ids, block.rows.sampled_log_probs, block.rows.ids,
-                               block.rows.log_probs};
-      ASSERT_TRUE(
-          to.Append(block.first_position, block.version, view, block.rows.ranks, nullptr).ok());
+      before = block;
     }
   }
 
-  const RecordFormat format_ = {std::get<0>(GetParam()), std::get<1>(GetParam()), 1000,
-                                std::get<2>(GetParam())};
-  const SentRecords sent_[2] = {{format_, kPositions, 11}, {format_, kPositions, 12}};
-  const RoundedRecords stored_[2] = {{format_, sent_[0], 0}, {format_, sent_[1], 0}};
-  const std::unique_ptr<Arena> arena_ = *Arena::Map(kArenaBytes);
+  // Appends the blocks of one sequence to another, cut anew.
+  static void Replay(const Sequence& from, std::mt19937& random, Sequence& to) {
+    std::vector<Block> blocks;  // no two sequences are locked at once
+    for (const CachedBlock* block : BlocksOf(from)) {
+      if (!block->Check().ok()) continue;
+      for (uint32_t done = 0; done < block->positions();) {
+        const auto count = std::min<uint32_t>(block->positions() - done, 1 + random() % 80);
+        blocks.push_back(SliceBlock(block->view(), done, count));
+        done += count;
+      }
+    }
+    for (const Missing& gap : Sequence::Reader(from).Gaps()) ASSERT_TRUE(to.AppendGap(gap).ok());
+    std::ranges::shuffle(blocks, random);
+    for (const Block& block : blocks) ASSERT_TRUE(Append(to, block).ok());
+  }
+
+  const int slots_ = std::get<1>(GetParam());
+  RecordGenerator generator_{slots_, 1000, 11};
+  const Records sent_[2] = {generator_.NextRecords(2 * kMaxBlockPositions),
+                            generator_.NextRecords(2 * kMaxBlockPositions)};
 };
 
 TEST_P(SequenceTest, RandomOperationsAgreeWithAMap) {
   std::mt19937 random(5);
   const auto below = [&](uint32_t end) { return static_cast<uint32_t>(random() % end); };
-  // Room for about half of the pages.
-  const size_t packed = PackedBytes(format_, sent_[0].View(0, kPositions), 0, sent_[0].ranks);
-  ByteBudget budget(Sequence::kBaseBytes + 5 * PageCost(packed) + PageCost(TailBytes(format_)) +
-                    500);
-  std::map<absl::StatusCode, int> seen;
-  std::unique_ptr<Sequence> sequence;
+  // Room for about half of the positions.
+  const int64_t limit = Sequence::kBaseBytes + static_cast<int64_t>(Pack(0, 800, {0, 0}).size());
+  std::map<StatusCode, int> seen;
+  std::optional<Budgeted> held;
   Model model;
   int left = 0;
-  for (int operation = 0; operation < 2000; ++operation) {
+  for (int operation = 0; operation < 3000; ++operation) {
     if (left-- == 0) {
-      if (sequence != nullptr) {
-        ByteBudget enough(1 << 30);
-        ASSERT_TRUE(enough.TryCharge(Sequence::kBaseBytes));
-        Sequence replayed(format_, 1, *arena_, enough);
-        Replay(*sequence, random, replayed);
-        ExpectSame(replayed, model, 0, kPositions);
-        Replay(replayed, random, *sequence);  // all there already
-        ExpectSame(*sequence, model, 0, kPositions);
+      if (held.has_value()) {
+        Budgeted replayed;
+        Replay(held->sequence, random, replayed.sequence);
+        Model sound = model;
+        for (const uint32_t position : model.damaged) sound.cells.erase(position);
+        sound.damaged.clear();
+        ExpectSame(replayed.sequence, sound, 0, kPositions);
+        const int64_t used = held->budget.used();
+        Replay(replayed.sequence, random, held->sequence);
+        EXPECT_EQ(held->budget.used(), used) << "all there already";
+        ExpectSame(held->sequence, model, 0, kPositions);
       }
-      sequence.reset();
-      ASSERT_EQ(budget.used(), 0) << "bytes charged are refunded";
-      ASSERT_TRUE(budget.TryCharge(Sequence::kBaseBytes));
-      sequence = std::make_unique<Sequence>(format_, 1, *arena_, budget);
+      held.emplace(limit);
       model = Model();
-      left = 100 + below(400);
+      left = 100 + below(600);
     }
+    Sequence& sequence = held->sequence;
+    const ByteBudget& budget = held->budget;
     absl::Status status;
-    absl::StatusCode expected;
+    StatusCode expected = StatusCode::kOk;
     const uint32_t dice = below(1000);
     if (dice < 100) {
       const uint32_t first = below(kPositions), count = 1 + below(9);
       const Model before = model;
       const bool room = budget.limit() - budget.used() >= Sequence::kGapBytes;
       const absl::StatusOr<bool> added =
-          sequence->AppendGap({first, count, MissingReason::kInvalidLogProb});
+          sequence.AppendGap({first, count, MissingReason::kInvalidLogProb});
       status = added.status();
       expected = model.AppendGap(first, count, room);
       if (added.ok()) {
         EXPECT_EQ(*added, model.noted != before.noted);
       }
-    } else if (dice < 990) {
+    } else if (dice < 970) {
       const uint32_t first =
           below(2) == 0 ? std::min(model.committed_length(), kPositions - 1) : below(kPositions);
       const uint32_t count =
-          1 + below(std::min<uint32_t>(kPositions - first, dice < 130 ? 300 : 9));
-      // Mostly what the position always gets, so that most re-sent blocks agree.
-      const Model::Cell cell{.variant = below(30) == 0, .version = below(30) == 0 ? 9 : first / 99};
+          1 + below(std::min<uint32_t>(kPositions - first, dice < 130 ? 600 : 9));
+      // Mostly what the position always gets, so that most blocks that are sent again agree.
+      const Model::Cell cell{.variant = below(30) == 0,
+                             .version = below(30) == 0 ? 9 : first / 500};
       const size_t before = model.cells.size();
-      const SentRecords& records = sent_[cell.variant];
-      const int64_t bytes = sequence->BytesToAppend(first, cell.version, records.View(first, count),
-                                                    std::span(records.ranks).subspan(first, count));
+      const Block block = Pack(first, count, cell);
+      const int64_t bytes = sequence.BytesToAppend(*OpenBlock(block, false));
       const int64_t used = budget.used();
       Sequence::Appended appended;
-      status = Append(*sequence, first, count, cell, &appended);
+      status = Append(sequence, block, &appended);
       expected = model.Append(first, count, cell, bytes <= budget.limit() - used);
       if (status.ok()) {
         EXPECT_EQ(appended.positions, model.cells.size() - before);
-        EXPECT_EQ(appended.committed_length, sequence->committed_length());
-        EXPECT_LE(budget.used() - used, bytes) << "less where pages were packed or spans merged";
+        EXPECT_EQ(appended.committed_length, sequence.committed_length());
+        EXPECT_LE(budget.used() - used, bytes) << "less where blocks became one";
+      } else {
+        EXPECT_EQ(budget.used(), used);
       }
+    } else if (dice < 990) {
+      const std::vector<const CachedBlock*> blocks = BlocksOf(sequence);
+      if (blocks.empty()) continue;
+      const CachedBlock& block = *blocks[below(static_cast<uint32_t>(blocks.size()))];
+      if (model.damaged.contains(block.first_position())) continue;
+      Damage(block, below(static_cast<uint32_t>(block.bytes().size())));
+      for (uint32_t p = block.first_position(); p < block.end(); ++p) model.damaged.insert(p);
     } else {
       const uint32_t length =
           model.committed_length() + below(9) - std::min(model.committed_length(), 2u);
-      status = sequence->Seal(length);
+      status = sequence.Seal(length);
+      const bool first = !model.sealed.has_value();
       expected = model.Seal(length);
+      if (first && status.ok()) ExpectNoSmallNeighbors(sequence);
     }
     ++seen[expected];
     ASSERT_EQ(status.code(), expected) << "operation " << operation << ": " << status;
-    ASSERT_EQ(sequence->committed_length(), model.committed_length()) << operation;
-    ASSERT_EQ(sequence->positions(), model.cells.size()) << operation;
-    ASSERT_EQ(sequence->sealed(), model.sealed.has_value()) << operation;
-    ExpectForms(*sequence, model, budget);
+    ASSERT_EQ(sequence.committed_length(), model.committed_length()) << operation;
+    ASSERT_EQ(sequence.positions(), model.cells.size()) << operation;
+    ASSERT_EQ(sequence.sealed(), model.sealed.has_value()) << operation;
+    ExpectCharged(sequence, model, budget);
+    if (model.sealed == model.cells.size()) ExpectNoSmallNeighbors(sequence);
     if (operation % 50 == 0) {
-      ExpectSame(*sequence, model, 0, kPositions + 50);
+      ExpectSame(sequence, model, 0, kPositions + 50);
       const uint32_t first = below(kPositions);
-      ExpectSame(*sequence, model, first, first + 1 + below(200));
+      ExpectSame(sequence, model, first, first + 1 + below(200));
     }
     ASSERT_FALSE(HasFailure()) << "operation " << operation;
   }
   // It is no test if one of them never came.
-  for (const auto code :
-       {absl::StatusCode::kOk, absl::StatusCode::kAlreadyExists,
-        absl::StatusCode::kFailedPrecondition, absl::StatusCode::kResourceExhausted}) {
+  for (const auto code : {StatusCode::kOk, StatusCode::kAlreadyExists, StatusCode::kDataLoss,
+                          StatusCode::kFailedPrecondition, StatusCode::kResourceExhausted}) {
     EXPECT_GT(seen[code], 20) << absl::StatusCodeToString(code);
   }
 }
 
-// An arena whose one chunk belongs to the tails: nothing can be packed, and it runs out before the
-// budget does.
-TEST_P(SequenceTest, AFullArenaRefusesWholeBlocksAndLeavesTails) {
-  const std::unique_ptr<Arena> arena = *Arena::Map(Arena::kSlabBytes);
-  const Arena::Allocation tail = arena->Allocate(TailBytes(format_));
-  ByteBudget budget(1 << 30);
-  ASSERT_TRUE(budget.TryCharge(2 * Sequence::kBaseBytes));
-  Sequence sequence(format_, 1, *arena, budget);
-  Model model;
-  EXPECT_EQ(Append(sequence, 0, 64, {0, 1}).code(), absl::StatusCode::kResourceExhausted)
-      << "a packed page has another size";
-  EXPECT_EQ(Append(sequence, 0, 65, {0, 1}).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(budget.used(), 2 * Sequence::kBaseBytes);
-  EXPECT_EQ(sequence.positions(), 0);
-  for (uint32_t first = 0; first + 30 <= kPositions; first += 30) {
-    ASSERT_TRUE(Append(sequence, first, 30, {0, 1}).ok());
-    model.Append(first, 30, {0, 1}, true);
+// However positions arrive one by one, sealed they lie in blocks that are not small.
+TEST_P(SequenceTest, SinglePositionsBecomeLargeBlocks) {
+  constexpr uint32_t kLength = 1100;
+  std::vector<uint32_t> forwards(kLength), backwards(kLength), odd_ones_last(kLength),
+      shuffled(kLength);
+  for (uint32_t i = 0; i < kLength; ++i) {
+    forwards[i] = shuffled[i] = i;
+    backwards[i] = kLength - 1 - i;
+    odd_ones_last[i] = 2 * i < kLength ? 2 * i : 2 * i - kLength + 1;
   }
-  ASSERT_TRUE(sequence.Seal(kPositions).ok());
-  ExpectSame(sequence, model, 0, kPositions);
-  std::vector<Arena::Allocation> rest;
-  while (rest.empty() || !rest.back().empty()) rest.push_back(arena->Allocate(TailBytes(format_)));
-  Sequence other(format_, 2, *arena, budget);
-  EXPECT_EQ(Append(other, 0, 1, {0, 1}).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(Append(sequence, 100, 50, {0, 1}).ok()) << "what is there needs no room";
+  std::ranges::shuffle(shuffled, std::mt19937(3));
+  Model model;
+  model.Append(0, kLength, {0, 7}, true);
+  for (const auto& order : {forwards, backwards, odd_ones_last, shuffled}) {
+    for (const bool sealed_first : {false, true}) {
+      Budgeted held;
+      if (sealed_first) ASSERT_TRUE(held.sequence.Seal(kLength).ok());
+      for (uint32_t i = 0; i < kLength; ++i) {
+        ASSERT_TRUE(Append(held.sequence, Pack(order[i], 1, {0, 7})).ok());
+        if (&order[0] == &forwards[0]) {
+          EXPECT_LE(BlocksOf(held.sequence).size(), i / Sequence::kSmallPositions + 9);
+        }
+      }
+      if (!sealed_first) ASSERT_TRUE(held.sequence.Seal(kLength).ok());
+      for (const CachedBlock* block : BlocksOf(held.sequence)) {
+        EXPECT_GE(block->positions(), Sequence::kSmallPositions);
+      }
+      ExpectSame(held.sequence, model, 0, kLength);
+    }
+  }
 }
 
-TEST_P(SequenceTest, CorruptPagesAreLeftOut) {
-  ByteBudget budget(1 << 30);
-  ASSERT_TRUE(budget.TryCharge(Sequence::kBaseBytes));
-  Sequence sequence(format_, 1, *arena_, budget);
-  Model model;
-  ASSERT_TRUE(Append(sequence, 0, 200, {0, 1}).ok());
-  model.Append(0, 200, {0, 1}, true);
-  {
-    const Sequence::Reader reader(sequence);
-    const uint64_t sound = reader.Digest(0, 200);
-    reader.ForEachPiece(70, 1, [](const Sequence::Reader::Piece& piece) {
-      const_cast<std::byte&>(piece.page->block()[100]) ^= std::byte{1};
-    });
-    reader.Check(128, 72);
-    EXPECT_EQ(reader.Digest(0, 200), sound) << "the others are sound";
-    reader.Check(0, 200);
-    EXPECT_EQ(reader.Digest(0, 200), Digest(model, 0, 64) + Digest(model, 128, 200));
-    EXPECT_EQ(reader.Digest(100, 100), Digest(model, 128, 200));
-    reader.ForEachPiece(0, 200, [](const Sequence::Reader::Piece& piece) {
-      EXPECT_EQ(piece.page->corrupt(), piece.first_position == 64);
-    });
+TEST_P(SequenceTest, BlocksStayWithinTheLimits) {
+  Budgeted held;
+  constexpr uint32_t kLength = 2 * kMaxBlockPositions;
+  for (uint32_t first = 0; first < kLength;) {
+    const uint32_t count = std::min(kLength - first, first % 3000 == 0 ? 2900u : 100u);
+    ASSERT_TRUE(Append(held.sequence, Pack(first, count, {0, 0})).ok());
+    first += count;
   }
-  EXPECT_EQ(Append(sequence, 120, 10, {0, 1}).code(), absl::StatusCode::kDataLoss);
-  EXPECT_TRUE(Append(sequence, 128, 100, {0, 1}).ok());
+  ASSERT_TRUE(held.sequence.Seal(kLength).ok());
+  uint32_t next = 0;
+  for (const CachedBlock* block : BlocksOf(held.sequence)) {
+    EXPECT_EQ(block->first_position(), std::exchange(next, block->end()));
+    EXPECT_TRUE(block->Check().ok());
+  }
+  EXPECT_EQ(next, kLength);
+}
+
+// Positions [0, 500) in blocks of which one is damaged.
+TEST_P(SequenceTest, CorruptBlocksAreLeftOut) {
+  for (const size_t byte : {0, 7, 24, 39, 64, 200}) {
+    Budgeted held;
+    Sequence& sequence = held.sequence;
+    Model model;
+    for (const uint32_t first : {0, 300, 400}) {
+      const uint64_t version = first == 300 ? 4 : 3;
+      const uint32_t count = first == 0 ? 300 : 100;
+      ASSERT_TRUE(Append(sequence, Pack(first, count, {0, version})).ok());
+      model.Append(first, count, {0, version}, true);
+    }
+    const uint64_t fetched = Digest(model, 0, 500), newer = Digest(model, 300, 400);
+    {
+      const Sequence::Reader reader(sequence);
+      EXPECT_EQ(reader.OldestFetched(fetched, 0, 500), 0);
+      EXPECT_EQ(reader.OldestFetched(newer, 0, 500), 4) << "of versions from 4 on";
+      EXPECT_EQ(reader.OldestFetched(fetched + 1, 0, 500), std::nullopt);
+    }
+    Damage(*BlocksOf(sequence)[1], byte);
+    {
+      const Sequence::Reader reader(sequence);
+      reader.Check(400, 100);
+      reader.Check(0, 300);
+      EXPECT_FALSE(reader.AnyCorrupt(0, 500)) << "nobody looked at it";
+      EXPECT_EQ(reader.Digest(0, 500), fetched);
+      reader.Check(399, 1);
+      EXPECT_TRUE(reader.AnyCorrupt(300, 1));
+      for (uint32_t p = 300; p < 400; ++p) model.damaged.insert(p);
+      EXPECT_EQ(reader.Digest(0, 500), Digest(model, 0, 500));
+      EXPECT_EQ(reader.Digest(350, 100), Digest(model, 400, 450));
+      EXPECT_EQ(reader.OldestFetched(fetched, 0, 500), 0) << "before it became corrupt";
+      EXPECT_EQ(reader.OldestFetched(newer, 0, 500), 4);
+      EXPECT_EQ(reader.OldestFetched(Digest(model, 0, 500), 0, 500), 0) << "without it";
+    }
+    EXPECT_EQ(Append(sequence, Pack(399, 2, {0, 4})).code(), StatusCode::kDataLoss);
+    EXPECT_TRUE(Append(sequence, Pack(400, 200, {0, 3})).ok());
+    model.Append(400, 200, {0, 3}, true);
+    ExpectSame(sequence, model, 0, 600);
+  }
+}
+
+// A merge would give damaged bytes checksums that are right.
+TEST_P(SequenceTest, CorruptBlocksAreNotMerged) {
+  Budgeted held;
+  ASSERT_TRUE(Append(held.sequence, Pack(0, 10, {0, 3})).ok());
+  Damage(*BlocksOf(held.sequence)[0], 70);
+  ASSERT_TRUE(Append(held.sequence, Pack(10, 10, {0, 3})).ok());
+  ASSERT_TRUE(held.sequence.Seal(20).ok());
+  const std::vector<const CachedBlock*> blocks = BlocksOf(held.sequence);
+  ASSERT_EQ(blocks.size(), 2);
+  EXPECT_TRUE(blocks[0]->corrupt());
+  EXPECT_FALSE(blocks[1]->corrupt());
 }
 
 TEST_P(SequenceTest, NewestVersionIsTheLargestHeld) {
-  ByteBudget budget(1 << 30);
-  ASSERT_TRUE(budget.TryCharge(Sequence::kBaseBytes));
-  Sequence sequence(format_, 1, *arena_, budget);
-  EXPECT_EQ(sequence.newest_version(), std::nullopt);
-  ASSERT_TRUE(Append(sequence, 0, 100, {0, 3}).ok());
-  ASSERT_TRUE(Append(sequence, 200, 100, {0, 9}).ok());
-  ASSERT_TRUE(Append(sequence, 100, 100, {0, 5}).ok());
-  EXPECT_EQ(sequence.newest_version(), 9);
+  Budgeted held;
+  EXPECT_EQ(held.sequence.newest_version(), std::nullopt);
+  ASSERT_TRUE(Append(held.sequence, Pack(0, 100, {0, 3})).ok());
+  ASSERT_TRUE(Append(held.sequence, Pack(200, 100, {0, 9})).ok());
+  ASSERT_TRUE(Append(held.sequence, Pack(100, 100, {0, 5})).ok());
+  EXPECT_EQ(held.sequence.newest_version(), 9);
 }
 
 TEST_P(SequenceTest, MessagesNamePositionAndValue) {
-  ByteBudget budget(1 << 30);
-  ASSERT_TRUE(budget.TryCharge(Sequence::kBaseBytes));
-  Sequence sequence(format_, 1, *arena_, budget);
-  ASSERT_TRUE(Append(sequence, 10, 10, {0, 3}).ok());
-  EXPECT_EQ(Append(sequence, 5, 10, {1, 3}).message(),
-            "position 10 is committed with other content");
-  EXPECT_EQ(Append(sequence, 15, 10, {0, 4}).message(),
-            "position 15 is committed with policy version 3, not 4");
+  Budgeted held;
+  Sequence& sequence = held.sequence;
+  const auto error = [&](uint32_t first, uint32_t count, Model::Cell cell) {
+    return std::string(Append(sequence, Pack(first, count, cell)).message());
+  };
+  ASSERT_TRUE(Append(sequence, Pack(10, 10, {0, 3})).ok());
+  EXPECT_EQ(error(5, 10, {1, 3}), "position 10 is committed with other content");
+  EXPECT_EQ(error(15, 10, {0, 4}), "position 15 is committed with policy version 3, not 4");
+  // Whichever position it is that differs.
+  for (uint32_t i = 0; i < 10; ++i) {
+    Records records = sent_[0];
+    records.sampled_log_probs[10 + i] -= 0.125f;
+    if (records.ranks[10 + i] != kBlockRankOutside) continue;  // must agree with its slot
+    const Block block = *PackBlock(records.View(10, 10), {.encoding = std::get<0>(GetParam()),
+                                                          .slots = slots_,
+                                                          .vocabulary_size = 1000,
+                                                          .first_position = 10,
+                                                          .policy_version = 3});
+    EXPECT_EQ(Append(sequence, block).message(),
+              "position " + std::to_string(10 + i) + " is committed with other content");
+  }
   EXPECT_EQ(sequence.Seal(19).message(), "seal at 19: committed up to 20");
   ASSERT_TRUE(sequence.Seal(25).ok());
   EXPECT_EQ(sequence.Seal(24).message(), "seal at 24: sealed at length 25");
-  EXPECT_EQ(Append(sequence, 20, 6, {0, 3}).message(),
-            "position 25 is beyond the seal at length 25");
-  EXPECT_TRUE(Append(sequence, 0, 25, {0, 3}).ok()) << "gaps below the seal may still be filled";
+  EXPECT_EQ(error(20, 6, {0, 3}), "position 25 is beyond the seal at length 25");
+  Damage(*BlocksOf(sequence)[0], 0);
+  EXPECT_EQ(error(19, 2, {0, 3}),
+            "the block of positions 10 to 19 is corrupt: block: it does not begin with SISB");
+  EXPECT_EQ(error(20, 5, {0, 3}), "") << "gaps below the seal may still be filled";
 }
 
-// Against int64 ids and float32 log-probs, K and the sampled ones, as engines hold them.
-TEST(SequenceBytesTest, ASealedSequenceIsAsLongAsWhatItHolds) {
-  const RecordFormat format = {LogProbEncoding::kFixed12, 10, 151936};
-  const SentRecords records(format, 300, 3);
-  const std::unique_ptr<Arena> arena = *Arena::Map(kArenaBytes);
-  for (const uint32_t length : {1u, 16u, 17u, 64u, 130u}) {
-    ByteBudget budget(1 << 30);
-    ASSERT_TRUE(budget.TryCharge(Sequence::kBaseBytes));
-    Sequence sequence(format, 1, *arena, budget);
-    const auto append = [&](uint32_t first, uint32_t end) {
-      const int64_t before = budget.used();
-      const int64_t wanted =
-          sequence.BytesToAppend(first, 1, records.View(first, end - first),
-                                 std::span(records.ranks).subspan(first, end - first));
-      EXPECT_TRUE(sequence
-                      .Append(first, 1, records.View(first, end - first),
-                              std::span(records.ranks).subspan(first, end - first))
-                      .ok());
-      EXPECT_LE(budget.used() - before, wanted);
-    };
-    const auto expect_bytes = [&](uint32_t held) {
-      int64_t bytes = Sequence::kBaseBytes + Sequence::kVersionSpanBytes;
-      for (uint32_t first = 0; first < held; first += Page::kPositions) {
-        const uint32_t groups = (std::min(held - first, Page::kPositions) + 15) / 16;
-        bytes += static_cast<int64_t>(Arena::CellBytes(PackedBytes(format, 16 * groups))) +
-                 Page::kIndexBytes;
-      }
-      EXPECT_EQ(budget.used(), bytes) << held << " positions";
-    };
-    append(0, length);
-    // Positions below the seal may come later.
-    ASSERT_TRUE(sequence.Seal(length + 100).ok());
-    expect_bytes(length);
-    append(length, length + 5);
-    expect_bytes(length + 5);
-    append(length + 5, length + 100);
-    expect_bytes(length + 100);
+TEST_P(SequenceTest, AnotherEncodingIsOtherContent) {
+  Budgeted held;
+  ASSERT_TRUE(Append(held.sequence, Pack(0, 10, {0, 0})).ok());
+  const bool fixed = std::get<0>(GetParam()) == BlockEncoding::kFixed16;
+  const Block other = *PackBlock(
+      sent_[0].View(5, 10), {.encoding = fixed ? BlockEncoding::kFloat32 : BlockEncoding::kFixed16,
+                             .slots = slots_,
+                             .vocabulary_size = 1000,
+                             .first_position = 5});
+  EXPECT_EQ(Append(held.sequence, other).message(), "position 5 is committed with other content");
+  const Block behind = SliceBlock(*OpenBlock(other, false), 5, 5);
+  EXPECT_TRUE(Append(held.sequence, behind).ok()) << "each position may have its own";
+  EXPECT_EQ(BlocksOf(held.sequence).size(), 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Blocks, SequenceTest,
+                         testing::Combine(testing::Values(BlockEncoding::kFloat32,
+                                                          BlockEncoding::kFixed16),
+                                          testing::Values(1, 10, 64)));
+
+// K = 10, V = 151,936, sets of all slots.
+TEST(SequenceBytesTest, ChargesLittleMoreThanTheBlocks) {
+  constexpr uint32_t kLength = 4000;
+  Records records{.slots = 10};
+  for (uint32_t i = 0; i < kLength; ++i) {
+    records.sampled_ids.push_back(0);
+    records.sampled_log_probs.push_back(-2.5f);
+    for (int slot = 0; slot < 10; ++slot) {
+      records.ids.push_back(slot);
+      records.log_probs.push_back(-2.5f);
+    }
+  }
+  for (const auto& [length, most] : {std::pair(16u, 1700), std::pair(kLength, 62 * 4000)}) {
+    Budgeted held;
+    for (uint32_t first = 0; first < length; first += 16) {
+      ASSERT_TRUE(
+          Append(held.sequence,
+                 *PackBlock(records.View(first, 16),
+                            {.slots = 10, .vocabulary_size = 151936, .first_position = first}))
+              .ok());
+    }
+    ASSERT_TRUE(held.sequence.Seal(length).ok());
+    EXPECT_LE(held.budget.used(), most);
   }
 }
-
-TEST(SequenceBytesTest, ASealedSequenceTakesAboutAThirdOfTheNaiveForm) {
-  constexpr uint32_t kLength = 4000;  // the last page is not full
-  struct Case {
-    int slots;
-    int32_t vocabulary_size;
-    double share;
-  };
-  // At K = 10 what doesn't grow with K weighs too much for a third.
-  for (const Case& c :
-       {Case{10, 151936, 0.38}, Case{10, 262208, 0.395}, Case{50, 151936, 0.33},
-        Case{50, 262208, 0.34}, Case{100, 151936, 0.325}, Case{100, 262208, 0.335}}) {
-    const RecordFormat format = {LogProbEncoding::kFixed12, c.slots, c.vocabulary_size};
-    const SentRecords records(format, kLength, 3);
-    const std::unique_ptr<Arena> arena = *Arena::Map(kArenaBytes);
-    ByteBudget budget(1 << 30);
-    ASSERT_TRUE(budget.TryCharge(Sequence::kBaseBytes));
-    Sequence sequence(format, 1, *arena, budget);
-    ASSERT_TRUE(sequence.Append(0, 0, records.View(0, kLength), records.ranks, nullptr).ok());
-    ASSERT_TRUE(sequence.Seal(kLength).ok());
-    const double naive = kLength * 12.0 * (c.slots + 1);
-    EXPECT_LE(static_cast<double>(budget.used()), c.share * naive)
-        << "K = " << c.slots << ", V = " << c.vocabulary_size;
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Formats, SequenceTest,
-    testing::Combine(testing::Values(LogProbEncoding::kFloat32, LogProbEncoding::kFloat16,
-                                     LogProbEncoding::kFixed12),
-                     testing::Values(1, 3, 10, 64),
-                     testing::Values(PageVersion::kFixed, PageVersion::kRagged)));
 
 }  // namespace
 }  // namespace sis
