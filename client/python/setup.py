@@ -1,17 +1,21 @@
 """Puts Chart.js into the package, and what protoc makes of proto/sis/v1: descriptors, from which it makes its
-messages when it is imported, and their types for type checkers. All else is in pyproject.toml."""
+messages when it is imported, and their types for type checkers. With sis/libsis_kernels.so, which tools/wheels
+builds, the wheel is of this machine's kind, and runs with every Python. All else is in pyproject.toml."""
 
 import os
 import pathlib
 import shutil
 import tempfile
 from importlib import resources
+from typing import Tuple
 
-from setuptools import setup
+from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROTOS = HERE.parent.parent / "proto"
+HAS_KERNELS = (HERE / "sis/libsis_kernels.so").is_file()
 
 
 def protoc(*arguments: str) -> None:
@@ -59,4 +63,14 @@ class BuildWithProtos(build_py):
             protoc(f"--descriptor_set_in={whole.name}", f"--pyi_out={root}", service)
 
 
-setup(cmdclass={"build_py": BuildWithProtos})
+class WithKernels(Distribution):
+    def has_ext_modules(self) -> bool:
+        return HAS_KERNELS
+
+
+class AnyPython(bdist_wheel):
+    def get_tag(self) -> Tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(distclass=WithKernels, cmdclass={"bdist_wheel": AnyPython, "build_py": BuildWithProtos})

@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 TESTS = pathlib.Path(__file__).parent
+ROOT = TESTS.parents[2]
 # What needs nothing but the package: a server in the process of the test.
 RUN = ("client_test.py", "append_test.py", "replicas_client_test.py")
 # Prints the lower bounds of the package's requirements.
@@ -21,6 +22,8 @@ for requirement in map(Requirement, metadata.requires("sis-ratio")):
 """
 NEWEST = ["grpcio", "protobuf", "numpy"]
 VERSION = "from importlib import metadata; import sis; assert sis.__version__ == metadata.version('sis-ratio')"
+# With the libraries in the wheel; without them it warns.
+KERNELS = "from sis import blocks; assert blocks.crc32c(0, b'123456789') == 0xE3069283"
 # All that is imported where neither an engine nor PyTorch is installed.
 ENGINES = (
     "import sis.aio, sis.engines.llama_cpp, sis.engines.transformers, sis.engines.vllm, "
@@ -63,7 +66,7 @@ class PackageTest(unittest.TestCase):
     def wheel(self):
         """Built as a release is."""
         wheels = self.folder / "wheels"
-        self.done(run(TESTS.parents[2] / "tools/wheels", "client", wheels, PYTHON=sys.executable))
+        self.done(run(ROOT / "tools/wheels", "client", wheels, PYTHON=sys.executable, BINARIES=str(ROOT)))
         (wheel,) = wheels.glob("*.whl")
         return wheel
 
@@ -90,6 +93,7 @@ class PackageTest(unittest.TestCase):
                 where = self.done(self.python("-c", "import sis; print(sis.__file__)"))
                 self.assertTrue(where.startswith(str(self.folder)), where)
                 self.done(self.python("-c", VERSION))
+                self.done(self.python("-W", "error", "-c", KERNELS))
                 # The engines' adapters need no engine before they are given its objects.
                 self.done(self.python("-c", ENGINES))
                 for test in RUN if name in ("oldest", "newest") else ():

@@ -1,0 +1,329 @@
+"""Record blocks (docs/record_block.md): packed by libsis_kernels, read by numpy.
+
+Where the library cannot be loaded numpy writes blocks in float32 that are not cut, which every server
+takes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import pathlib
+import struct
+import warnings
+from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from sis import ragged
+
+if TYPE_CHECKING:
+    from sis.run import RunConfig
+
+MAX_POSITIONS = 4096
+MAX_BYTES = 1 << 20
+# K of a block at most.
+MAX_SLOTS = 254
+
+_ENCODINGS = {"float32": 0, "fixed16": 1}
+_FLOAT32, _FIXED16 = 0, 1
+_OUTSIDE = 255
+_LIBRARY = pathlib.Path(__file__).with_name("libsis_kernels.so")
+
+
+class _Header(NamedTuple):
+    magic: bytes
+    crc1: int
+    crc2: int
+    version: int
+    encoding: int
+    id_bytes: int
+    slots: int
+    vocabulary_size: int
+    first_position: int
+    positions: int
+    used_slots: int
+    policy_version: int
+
+
+_HEADER = struct.Struct("<4sIIBBBBIIIIQ24x")
+
+
+class Stretch(NamedTuple):
+    """Consecutive positions of one sequence and one policy version."""
+
+    first_position: int
+    positions: int
+    policy_version: int
+
+
+class Columns(NamedTuple):
+    """Records of N positions: contiguous arrays, int32 and float32, little-endian."""
+
+    # [N].
+    sampled_ids: np.ndarray
+    sampled_log_probs: np.ndarray
+    # [N, K]; unused slots are last, and hold -1 and -inf.
+    ids: np.ndarray
+    log_probs: np.ndarray
+
+
+class InvalidRecord(ValueError):
+    """Names field, position and value."""
+
+    def __init__(self, text: str, stretch: int) -> None:
+        super().__init__(text)
+        # Its number among those that were packed.
+        self.stretch = stretch
+
+
+def split(stretch: Stretch, config: RunConfig) -> List[Stretch]:
+    """The same positions in stretches that fit a block each."""
+    width = _id_bytes(config.vocabulary_size)
+    # Of a position that uses all slots, by the wider of the encodings that may be written.
+    log_prob = 4 if config.log_prob_encoding == "float32" or _kernels() is None else 2
+    position = config.top_k * (log_prob + width) + width + 7
+    most = min(MAX_POSITIONS, (MAX_BYTES - _HEADER.size - 16) // position)
+    first, positions, version = stretch
+    end = first + positions
+    return [Stretch(begin, min(most, end - begin), version) for begin in range(first, end, most)]
+
+
+def pack(columns: Columns, stretches: Sequence[Stretch], config: RunConfig) -> List[bytes]:
+    """Returns a block for each of the stretches, whose records are in `columns` one after the other.
+
+    Args:
+        columns: Of as many positions as the stretches have, and K slots.
+        stretches: Each fits a block: see `split`.
+        config: The run's: encoding, mass, vocabulary and K.
+
+    Raises:
+        InvalidRecord: A record is not valid. Without the library that is left to the server.
+    """
+    kernels = _kernels()
+    if kernels is None:
+        return _packed_by_numpy(columns, stretches, config)
+    count, listed = len(stretches), np.array(stretches, np.uint64)
+    packed = (ctypes.c_uint64 * (2 * count))()
+    invalid = ctypes.c_int64()
+    owner = kernels.sis_pack(
+        *map(_address, columns), config.top_k, config.vocabulary_size,
+        _ENCODINGS[config.log_prob_encoding], config.mass, _address(listed), count, packed,
+        ctypes.byref(invalid),
+    )  # fmt: skip
+    try:
+        if invalid.value >= 0:
+            text = ctypes.string_at(packed[0], packed[1]).decode(errors="replace")
+            raise InvalidRecord(text, invalid.value)
+        return [ctypes.string_at(packed[i], packed[i + 1]) for i in range(0, 2 * count, 2)]
+    finally:
+        kernels.sis_free(owner)
+
+
+def _address(array: np.ndarray) -> int:
+    # ndarray.ctypes makes cycles, which take ten times as long.
+    return array.__array_interface__["data"][0]
+
+
+class Block:
+    """A block as it was received, or its header and part 2 alone. Arrays are views of it where they
+    can be.
+
+    Raises:
+        ValueError: The bytes are no block, or were damaged on the way.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.header = h = _opened(data)
+        fixed = h.encoding == _FIXED16
+        slot, part1 = (2, 2 * h.positions) if fixed else (4, h.positions)
+        self._multipliers = _HEADER.size + slot * h.used_slots
+        part2 = _HEADER.size + _filled(slot * h.used_slots + part1)
+        size = _filled(5 * h.positions + h.id_bytes * (h.positions + h.used_slots))
+        if len(data) not in (part2 + size, _HEADER.size + size):
+            raise ValueError(f"block: {len(data)} bytes, not the {part2 + size} of its header")
+        # Whether part 1, with the log-probs, is there.
+        self.whole = len(data) == part2 + size
+        if not self.whole:
+            part2 = _HEADER.size
+        blank = crc32c(0, data[:4] + bytes(8) + data[12 : _HEADER.size])
+        parts = [(h.crc2, part2, len(data))] + ([(h.crc1, _HEADER.size, part2)] if self.whole else [])
+        if any(crc32c(blank, data, begin, end) != crc for crc, begin, end in parts):
+            raise ValueError("block: its checksum is wrong")
+        self.sampled_log_probs = np.frombuffer(data, "<f4", h.positions, part2)
+        # uint8 [T]: the slots that each position uses.
+        self.counts = np.frombuffer(data, np.uint8, h.positions, part2 + 4 * h.positions)
+        self._sampled_ids = part2 + 5 * h.positions
+        self._ids = self._sampled_ids + h.id_bytes * h.positions
+        if int(self.counts.sum()) != h.used_slots or int(self.counts.max()) > h.slots:
+            raise ValueError("block: its counts are not those of its header")
+
+    def sampled_ids(self, rows: slice = slice(None), out: Optional[np.ndarray] = None) -> np.ndarray:
+        """int32, of the positions `rows`, counted from the block's first. out: An array to write to."""
+        return self._read_ids(self._sampled_ids, rows, self.header.positions, out)
+
+    def ids(self, slots: slice = slice(None), out: Optional[np.ndarray] = None) -> np.ndarray:
+        """int32, of the used slots `slots`, one position's after the other's: see `slots_of`."""
+        return self._read_ids(self._ids, slots, self.header.used_slots, out)
+
+    def log_probs(self, slots: slice = slice(None), out: Optional[np.ndarray] = None) -> np.ndarray:
+        """float32, of the same, as decisions are made with them. The block must be whole."""
+        if not self.whole:
+            raise ValueError("block: it has no log-probs")
+        h = self.header
+        stored = np.frombuffer(self._data, "<u2" if h.encoding == _FIXED16 else "<f4", h.used_slots, _HEADER.size)[slots]
+        out = np.empty(len(stored), np.float32) if out is None else out
+        if h.encoding == _FLOAT32:
+            out[...] = stored
+            return out
+        multipliers = np.frombuffer(self._data, np.uint8, h.positions, self._multipliers)
+        # Each step is exact.
+        np.multiply(stored, np.repeat(multipliers, self.counts)[slots], out=out, dtype=np.float32)
+        np.subtract(np.float32(4096), out, out=out)
+        return np.multiply(out, np.float32(2.0**-18), out=out)
+
+    def slots_of(self, rows: slice) -> slice:
+        """The used slots of these positions."""
+        begin, end, _ = rows.indices(self.header.positions)
+        before = int(self.counts[:begin].sum())
+        return slice(before, before + int(self.counts[begin:end].sum()))
+
+    def padded(self, values: np.ndarray, unused: float) -> np.ndarray:
+        """[T, K] of the values of all used slots."""
+        return ragged.widened(values, self.counts, self.header.slots, unused)
+
+    def _read_ids(self, at: int, part: slice, size: int, out: Optional[np.ndarray]) -> np.ndarray:
+        begin, end, _ = part.indices(size)
+        width = self.header.id_bytes
+        place, count = at + width * begin, end - begin
+        out = np.empty(count, np.int32) if out is None else out
+        if width == 3:
+            # The upper bytes of four: of those and the one before, which the block has.
+            values = np.ndarray(count, "<u4", self._data, place - 1, (3,))
+            np.right_shift(values, np.uint32(8), out=out.view(np.uint32))
+        else:
+            out[...] = np.frombuffer(self._data, f"<u{width}", count, place)
+        return out
+
+
+def _opened(data: bytes) -> _Header:
+    if len(data) < _HEADER.size:
+        raise ValueError(f"block: {len(data)} bytes, fewer than a header has")
+    h = _Header._make(_HEADER.unpack_from(data))
+    if (h.magic, h.version) != (b"SISB", 1) or h.encoding not in _ENCODINGS.values() or not 2 <= h.id_bytes <= 4:
+        raise ValueError(f"block: it is of another kind or version: {data[:4]!r}, {h.version}, {h.encoding}")
+    if not 1 <= h.positions <= MAX_POSITIONS:
+        raise ValueError(f"block: {h.positions} positions, must be in [1, {MAX_POSITIONS}]")
+    return h
+
+
+def _filled(size: int) -> int:
+    return -(-size // 8) * 8
+
+
+def _id_bytes(vocabulary_size: int) -> int:
+    return 2 if vocabulary_size <= 1 << 16 else 3
+
+
+@functools.lru_cache(maxsize=None)
+def _kernels() -> Any:
+    """The library, or None. ctypes releases the GIL while it is called."""
+    try:
+        library = ctypes.CDLL(str(_LIBRARY))
+    except OSError as error:
+        warnings.warn(
+            f"libsis_kernels cannot be loaded: {error}. Records are appended in float32 and without the run's mass",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    pointer, int32, uint32, uint64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_uint64
+    library.sis_pack.argtypes = [
+        *[pointer] * 4, int32, int32, uint32, ctypes.c_double, pointer, uint64, pointer, pointer,
+    ]  # fmt: skip
+    library.sis_pack.restype = pointer
+    library.sis_free.argtypes, library.sis_free.restype = [pointer], None
+    library.sis_crc32c.argtypes = [uint32, ctypes.c_char_p, uint64, uint64]
+    library.sis_crc32c.restype = uint32
+    return library
+
+
+def crc32c(crc: int, data: bytes, begin: int = 0, end: Optional[int] = None) -> int:
+    """CRC-32C of what `crc` is of, and of data[begin:end] behind it."""
+    end = len(data) if end is None else end
+    kernels = _kernels()
+    if kernels is not None:
+        return kernels.sis_crc32c(crc, data, begin, end)
+    return _crc32c_by_numpy(crc, np.frombuffer(data, np.uint8, end - begin, begin))
+
+
+@functools.lru_cache(maxsize=None)
+def _crc_table() -> np.ndarray:
+    """Of each byte."""
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, table >> 1 ^ 0x82F63B78, table >> 1).astype(np.uint32)
+    return table
+
+
+def _crc32c_by_numpy(crc: int, data: np.ndarray) -> int:
+    """Of many parts of the data at once, and then of pairs of neighbours."""
+    table, bits = _crc_table(), np.arange(32, dtype=np.uint32)
+    parts = 1 << max(0, len(data).bit_length() - 6)
+    size = len(data) // parts
+    # 32 more parts of zeros say what so many bytes behind it make of each bit of a state.
+    rows = np.zeros((parts + 32, size), np.uint8)
+    rows[:parts] = data[: parts * size].reshape(parts, size)
+    states = np.concatenate([np.zeros(parts, np.uint32), np.uint32(1) << bits])
+    states[0] = ~np.uint32(crc)
+    for column in rows.T:
+        states = table[(states ^ column) & 255] ^ states >> 8
+    states, behind = states[:parts], states[parts:]
+
+    def moved(values: np.ndarray) -> np.ndarray:
+        return np.bitwise_xor.reduce(np.where(values[:, None] >> bits & 1, behind, np.uint32(0)), axis=1)
+
+    while len(states) > 1:
+        states = moved(states[::2]) ^ states[1::2]
+        behind = moved(behind)
+    state = int(states[0])
+    for byte in data[parts * size :].tolist():
+        state = int(table[(state ^ byte) & 255]) ^ state >> 8
+    return state ^ 0xFFFFFFFF
+
+
+def _packed_by_numpy(columns: Columns, stretches: Sequence[Stretch], config: RunConfig) -> List[bytes]:
+    made, begin = [], 0
+    for stretch in stretches:
+        rows = slice(begin, begin + stretch.positions)
+        begin += stretch.positions
+        made.append(_written(Columns(*(array[rows] for array in columns)), stretch, config))
+    return made
+
+
+def _written(columns: Columns, stretch: Stretch, config: RunConfig) -> bytes:
+    width = _id_bytes(config.vocabulary_size)
+    used = columns.ids >= 0
+    hit = used & (columns.ids == columns.sampled_ids[:, None])
+    ranks = np.where(hit.any(axis=1), hit.argmax(axis=1), _OUTSIDE).astype(np.uint8)
+    parts = [
+        _joined(columns.log_probs[used].astype("<f4"), ranks),
+        _joined(
+            columns.sampled_log_probs.astype("<f4"), used.sum(axis=1).astype(np.uint8),
+            *(ids.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :width] for ids in (columns.sampled_ids, columns.ids[used])),
+        ),
+    ]  # fmt: skip
+    h = _Header(
+        b"SISB", 0, 0, 1, _FLOAT32, width, config.top_k, config.vocabulary_size, stretch.first_position,
+        stretch.positions, int(used.sum()), stretch.policy_version,
+    )  # fmt: skip
+    blank = crc32c(0, _HEADER.pack(*h))
+    crc1, crc2 = (crc32c(blank, part) for part in parts)
+    return b"".join([_HEADER.pack(*h._replace(crc1=crc1, crc2=crc2)), *parts])
+
+
+def _joined(*sections: np.ndarray) -> bytes:
+    """A part of a block."""
+    part = b"".join(section.tobytes() for section in sections)
+    return part + bytes(_filled(len(part)) - len(part))
