@@ -87,7 +87,7 @@ inline constexpr std::array kRules = {
          "loaded; else the last updates were too large."},
     // Engines that differ only in rounding accept 0.76 to 0.91 of the tokens, and policies that
     // have
-    // drifted by 0.2 nats 0.61 to 0.79 (docs/encodings.md).
+    // drifted by 0.2 nats 0.61 to 0.79.
     Rule{"SisAcceptRateLow", Verdict::kWorthALook, 0.5,
          "Residual mass high: K or the filters. D high: engines that differ, or drift. Both low: "
          "evaluate with a smaller top_k."},
