@@ -60,7 +60,7 @@ TEST_F(AnnotationTest, AreCheckedAndAdded) {
 }
 
 TEST_F(AnnotationTest, MakesRoomForItself) {
-  Cache cache(2 * Sequence::kBaseBytes + Sequence::kVersionSpanBytes + OnePage(kSlots));
+  Cache cache(2 * Sequence::kBaseBytes + ChargeOf(records_));
   v1::RunConfig config = SmallConfig(kSlots);
   config.set_evict_unread(true);
   const auto run = cache.CreateRun("r", config);

@@ -41,6 +41,22 @@ size_t PositionsOfBlock(size_t slots) {
                                                                        kMostBytesBesidesSlots));
 }
 
+absl::Status CheckCounts(std::span<const uint16_t> counts, uint32_t first_position, size_t slots) {
+  const size_t most = kMaxPaddedBytes / (slots * (sizeof(int32_t) + sizeof(float)));
+  if (counts.size() > most) {
+    return absl::InvalidArgumentError(absl::StrCat("top_k_counts: too many positions, got ",
+                                                   counts.size(), "; must be at most ", most,
+                                                   " with top_k ", slots));
+  }
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] > slots) {
+      return InvalidPosition("top_k_counts", static_cast<uint32_t>(first_position + i),
+                             absl::StrCat(counts[i], ", more than top_k ", slots));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::span<const BlockView>> BlockReader::Read(const v1::Block& block,
@@ -58,6 +74,10 @@ absl::StatusOr<std::span<const BlockView>> BlockReader::Read(const v1::Block& bl
   std::span<const uint16_t> counts;
   absl::Status status = ViewArray("top_k_counts", block.top_k_counts(), ragged ? count : 0, counts);
   if (!status.ok()) return status;
+  if (ragged) {
+    if (absl::Status fit = CheckCounts(counts, block.first_position(), slots); !fit.ok())
+      return fit;
+  }
   const size_t sent_slots =
       ragged ? std::accumulate(counts.begin(), counts.end(), size_t{0}) : count * slots;
   RecordView records;
@@ -107,21 +127,11 @@ absl::StatusOr<std::span<const BlockView>> BlockReader::Read(const v1::Block& bl
 absl::StatusOr<RecordView> BlockReader::Pad(const RecordView& sent,
                                             std::span<const uint16_t> counts,
                                             uint32_t first_position, size_t slots) {
-  const size_t most = kMaxPaddedBytes / (slots * (sizeof(int32_t) + sizeof(float)));
-  if (counts.size() > most) {
-    return absl::InvalidArgumentError(absl::StrCat("top_k_counts: too many positions, got ",
-                                                   counts.size(), "; must be at most ", most,
-                                                   " with top_k ", slots));
-  }
   ids_.assign(counts.size() * slots, -1);
   log_probs_.assign(counts.size() * slots, kMinusInfinity);
   size_t next = 0;  // of the slots that were sent
   for (size_t i = 0; i < counts.size(); ++i) {
     const auto position = first_position + static_cast<uint32_t>(i);
-    if (counts[i] > slots) {
-      return InvalidPosition("top_k_counts", position,
-                             absl::StrCat(counts[i], ", more than top_k ", slots));
-    }
     for (size_t slot = 0; slot < counts[i]; ++slot, ++next) {
       if (sent.ids[next] == -1) {
         return InvalidSlot("top_k_ids", position, slot,

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "kernels/block/pack.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -55,6 +56,12 @@ inline Records PlainRecords(uint32_t count) {
     records.ranks.push_back(2);
   }
   return records;
+}
+
+// What a sequence of a SmallConfig is charged for its only block.
+inline int64_t ChargeOf(const Records& records) {
+  return CachedBlock::Charge(
+      PackBlock(records.View(), {.slots = kSlots, .vocabulary_size = 1000})->size());
 }
 
 class IngestTest : public testing::Test {

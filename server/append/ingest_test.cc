@@ -403,7 +403,7 @@ TEST_F(IngestTest, ASupersededRunEndsTheStream) {
 }
 
 TEST_F(IngestTest, WithNothingToEvictItSaysWhenToTryAgain) {
-  Cache cache(2 * Sequence::kBaseBytes + Sequence::kVersionSpanBytes + OnePage(kSlots));
+  Cache cache(2 * Sequence::kBaseBytes + ChargeOf(records_));
   const auto run = cache.CreateRun("r", SmallConfig(kSlots));
   ASSERT_EQ(AppendBlock(cache, *run, records_.Block("a")).code(), 0);
   const std::vector<SequenceName> names = {{"a", 0}};
@@ -423,25 +423,7 @@ TEST_F(IngestTest, WithNothingToEvictItSaysWhenToTryAgain) {
   EXPECT_EQ(run->CommittedLength({"a", 0}), 0) << "evicted for it";
   EXPECT_EQ(CodeOf(AppendBlock(cache, *run, PlainRecords(65).Block("c"))),
             StatusCode::kResourceExhausted)
-      << "two pages are more than the budget";
-}
-
-TEST_F(IngestTest, AFullArenaEvictsAsAFullBudgetDoes) {
-  Cache cache(1 << 30, {}, 2 * Arena::kSlabBytes);
-  v1::RunConfig config = SmallConfig(kSlots);
-  config.set_evict_unread(true);
-  const auto run = cache.CreateRun("r", config);
-  const Records records = PlainRecords(640);
-  const std::vector<SequenceName> names = {{"0", 0}};
-  ASSERT_EQ(AppendBlock(cache, *run, records.Block("0")).code(), 0);
-  run->Keep(names, absl::Hours(1));
-  for (int i = 1; i < 400; ++i) {
-    ASSERT_EQ(AppendBlock(cache, *run, records.Block(std::to_string(i))).code(), 0) << i;
-  }
-  EXPECT_EQ(run->CommittedLength({"0", 0}), 640) << "kept";
-  EXPECT_EQ(std::get<MissingReason>(run->Find({"1", 0})), MissingReason::kEvicted);
-  EXPECT_EQ(run->CommittedLength({"399", 0}), 640);
-  EXPECT_GT(run->Describe().sequences, 50) << "no more than it takes";
+      << "more than the budget";
 }
 
 }  // namespace

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <random>
 
-#include "kernels/records/log_probs.h"
+#include "kernels/block/pack.h"
 
 namespace sis {
 namespace {
@@ -48,161 +47,109 @@ Position RandomPosition(std::mt19937& random, int slots) {
   return position;
 }
 
-// How one policy's values lie: in groups, or token after token in float32.
-struct SlotLayout {
-  bool grouped;
-  LogProbEncoding encoding = LogProbEncoding::kFloat32;
+constexpr size_t kPositions = Workload::kSequencePositions;
 
-  // Of a multiple of 16 positions.
-  size_t Bytes(size_t positions, size_t slots) const {
-    if (grouped) return LogProbBytes(encoding, positions, slots);
-    return positions * slots * RowBytes(encoding) / kGroupPositions;
-  }
-};
-
-SlotLayout BehaviorLayout(Layout layout) {
-  switch (layout) {
-    case Layout::kFloat16AndTokenMajor:
-      return {true, LogProbEncoding::kFloat16};
-    case Layout::kFixed12AndTokenMajor:
-      return {true, LogProbEncoding::kFixed12};
-    case Layout::kTokenMajorFloat32:
-    case Layout::kReduced:
-      break;
-  }
-  return {false};
+PackOptions OptionsOf(int slots, Layout layout) {
+  return {
+      .encoding = layout == Layout::kFloat32 ? BlockEncoding::kFloat32 : BlockEncoding::kFixed16,
+      .slots = slots,
+      .vocabulary_size = 1 << 16};
 }
 
-constexpr SlotLayout kCurrentLayout = {false};
-
-// Of n positions, both policies.
-size_t SlotBytes(size_t positions, int slots, Layout layout) {
-  if (layout == Layout::kReduced) return 0;
-  return BehaviorLayout(layout).Bytes(positions, slots) + kCurrentLayout.Bytes(positions, slots);
+// Of a block whose slots are all used.
+BlockLayout LayoutOf(int slots, Layout layout) {
+  BlockHeader header = {};
+  header.encoding = OptionsOf(slots, layout).encoding;
+  header.id_bytes = 2;
+  header.positions = kPositions;
+  header.used_slots = static_cast<uint32_t>(kPositions * slots);
+  return BlockLayout(header);
 }
-
-constexpr double kBytesBesidesSlots = 4 + 4 + 1 + 1;  // sampled values, rank, decision
 
 double BytesPerPositionOf(int slots, Layout layout) {
-  const double own = layout == Layout::kReduced ? 4 + 4 : 0;
-  return kBytesBesidesSlots + own +
-         static_cast<double>(SlotBytes(kGroupPositions, slots, layout)) / kGroupPositions;
-}
-
-size_t PositionsIn(int slots, Layout layout, size_t total_bytes) {
-  const auto positions = static_cast<size_t>(total_bytes / BytesPerPositionOf(slots, layout));
-  return std::max<size_t>(1, positions / Workload::kSequencePositions) *
-         Workload::kSequencePositions;
-}
-
-// Of one policy, in a workload of about total_bytes.
-size_t SlotBytesOf(SlotLayout one, int slots, Layout layout, size_t total_bytes) {
-  if (layout == Layout::kReduced) return 0;
-  return one.Bytes(PositionsIn(slots, layout, total_bytes), slots);
-}
-
-// Token-major values [n, K] into the first bytes of `into`.
-void Put(const std::vector<float>& values, int slots, SlotLayout layout,
-         std::span<std::byte> into) {
-  const size_t n = values.size() / slots;
-  const std::span<std::byte> bytes = into.first(layout.Bytes(n, slots));
-  if (!layout.grouped) {
-    std::memcpy(bytes.data(), values.data(), bytes.size());
-    return;
-  }
-  std::vector<uint16_t> used(n);
-  EncodeBehaviorLogProbs(layout.encoding, values, slots, used, bytes);
-}
-
-template <typename T>
-void Repeat(std::span<T> values, size_t period) {
-  for (size_t i = period; i < values.size(); i += period) {
-    const size_t count = std::min(period, values.size() - i);
-    std::memcpy(values.data() + i, values.data(), count * sizeof(T));
-  }
+  constexpr double kSampledValueAndDecision = 4 + 1;
+  constexpr double kReducedValues = 4 + 4;
+  if (layout == Layout::kReduced) return kSampledValueAndDecision + kReducedValues + 4 + 1;
+  const BlockLayout at = LayoutOf(slots, layout);
+  return static_cast<double>(at.sampled_ids - at.log_probs) / kPositions + 4.0 * slots +
+         kSampledValueAndDecision;
 }
 
 }  // namespace
 
 Workload::Workload(int slots, Layout layout, size_t total_bytes)
-    : slots_(slots),
-      layout_(layout),
-      behavior_(SlotBytesOf(BehaviorLayout(layout), slots, layout, total_bytes)),
-      current_(SlotBytesOf(kCurrentLayout, slots, layout, total_bytes)),
-      behavior_sampled_(PositionsIn(slots, layout, total_bytes)),
-      current_sampled_(behavior_sampled_.span().size()),
-      ranks_(behavior_sampled_.span().size()),
-      log_envelopes_(behavior_sampled_.span().size()),
-      covered_masses_(behavior_sampled_.span().size()),
-      decisions_(behavior_sampled_.span().size()) {
-  constexpr size_t kPeriod = 4 * kSequencePositions;  // enough for branches to stay unlearned
+    : block_stride_((LayoutOf(slots, layout).end + kBlockSlack + 63) / 64 * 64),
+      sequences_(std::max<size_t>(
+          1, static_cast<size_t>(total_bytes / BytesPerPositionOf(slots, layout)) / kPositions)),
+      bytes_per_position_(BytesPerPositionOf(slots, layout)),
+      blocks_(sequences_ * block_stride_),
+      log_probs_(layout == Layout::kReduced ? 0 : sequences_ * kPositions * slots),
+      sampled_log_probs_(sequences_ * kPositions),
+      log_envelopes_(layout == Layout::kReduced ? sequences_ * kPositions : 0),
+      covered_masses_(log_envelopes_.span().size()),
+      decisions_(sequences_ * kPositions) {
+  constexpr size_t kDistinct = 32;  // sequences: enough for branches to stay unlearned
   std::mt19937 random(1);
-  std::vector<float> behavior;
-  std::vector<float> current;
-  for (size_t i = 0; i < std::min(kPeriod, positions()); ++i) {
-    const Position position = RandomPosition(random, slots);
-    behavior.insert(behavior.end(), position.behavior.begin(), position.behavior.end());
-    current.insert(current.end(), position.current.begin(), position.current.end());
-    behavior_sampled_.span()[i] = position.behavior_sampled;
-    current_sampled_.span()[i] = position.current_sampled;
-    ranks_.span()[i] = static_cast<uint8_t>(position.rank);
-    EnvelopeAccumulator accumulator;
-    for (int slot = 0; slot < slots; ++slot) {
-      accumulator.Add(position.behavior[slot], position.current[slot]);
-    }
-    log_envelopes_.span()[i] = accumulator.Finish().log_envelope;
-    covered_masses_.span()[i] = accumulator.Finish().covered_mass;
+  std::vector<int32_t> ids;
+  for (size_t slot = 0; slot < kPositions * slots; ++slot) {
+    ids.push_back(static_cast<int32_t>(slot % slots));  // an id is its rank
   }
-  const SlotLayout behavior_layout = BehaviorLayout(layout);
-  if (layout != Layout::kReduced) {
-    Put(behavior, slots, behavior_layout, behavior_.span());
-    Put(current, slots, kCurrentLayout, current_.span());
-    Repeat(behavior_.span(), behavior_layout.Bytes(kPeriod, slots));
-    Repeat(current_.span(), kCurrentLayout.Bytes(kPeriod, slots));
-  }
-  Repeat(behavior_sampled_.span(), kPeriod);
-  Repeat(current_sampled_.span(), kPeriod);
-  Repeat(ranks_.span(), kPeriod);
-  Repeat(log_envelopes_.span(), kPeriod);
-  Repeat(covered_masses_.span(), kPeriod);
-  std::ranges::fill(decisions_.span(), Decision::kMissing);
-
-  for (size_t first = 0; first < positions(); first += kSequencePositions) {
-    const auto part = [&](const auto& array) {
-      return array.span().subspan(first, kSequencePositions);
-    };
-    Stretch stretch{.sequence_key = first,
-                    .first_position = 0,
-                    .behavior = {},
-                    .current = {},
-                    .output = {.decisions = part(decisions_)},
-                    .sums = &sums_};
-    stretch.behavior.sampled_log_probs = part(behavior_sampled_);
-    stretch.behavior.sampled_ranks = {part(ranks_).data(), kSequencePositions};
-    stretch.current.sampled_log_probs = part(current_sampled_);
-    const auto slots_of = [&](const auto& array, SlotLayout of, auto& view) {
-      const size_t bytes = of.Bytes(kSequencePositions, slots);
-      const std::span<std::byte> rows =
-          array.span().subspan(first / kSequencePositions * bytes, bytes);
-      if constexpr (requires { view.grouped_log_probs; }) {
-        if (of.grouped) {
-          view.grouped_log_probs = {rows, of.encoding, 0};
-          return;
-        }
-      }
-      view.log_probs = {reinterpret_cast<const float*>(rows.data()), bytes / sizeof(float)};
-    };
-    if (layout == Layout::kReduced) {
-      stretch.current.log_envelopes = part(log_envelopes_);
-      stretch.current.covered_masses = part(covered_masses_);
+  const auto part = [](const auto& array, size_t sequence, size_t width) {
+    return array.span().empty() ? array.span() : array.span().subspan(sequence * width, width);
+  };
+  for (size_t sequence = 0; sequence < sequences_; ++sequence) {
+    const auto block = part(blocks_, sequence, block_stride_);
+    const auto log_probs = part(log_probs_, sequence, kPositions * slots);
+    const auto sampled = part(sampled_log_probs_, sequence, kPositions);
+    const auto envelopes = part(log_envelopes_, sequence, kPositions);
+    const auto masses = part(covered_masses_, sequence, kPositions);
+    if (sequence >= kDistinct) {
+      const size_t same = sequence % kDistinct;
+      std::ranges::copy(part(blocks_, same, block_stride_), block.begin());
+      std::ranges::copy(part(log_probs_, same, kPositions * slots), log_probs.begin());
+      std::ranges::copy(part(sampled_log_probs_, same, kPositions), sampled.begin());
+      std::ranges::copy(part(log_envelopes_, same, kPositions), envelopes.begin());
+      std::ranges::copy(part(covered_masses_, same, kPositions), masses.begin());
     } else {
-      slots_of(behavior_, behavior_layout, stretch.behavior);
-      slots_of(current_, kCurrentLayout, stretch.current);
+      std::vector<int32_t> sampled_ids;
+      std::vector<float> behavior, behavior_sampled;
+      for (size_t i = 0; i < kPositions; ++i) {
+        const Position position = RandomPosition(random, slots);
+        behavior.insert(behavior.end(), position.behavior.begin(), position.behavior.end());
+        behavior_sampled.push_back(position.behavior_sampled);
+        sampled_ids.push_back(position.rank);
+        sampled[i] = position.current_sampled;
+        if (layout != Layout::kReduced) {
+          std::ranges::copy(position.current, log_probs.begin() + i * slots);
+          continue;
+        }
+        EnvelopeAccumulator accumulator;
+        for (int slot = 0; slot < slots; ++slot) {
+          accumulator.Add(position.behavior[slot], position.current[slot]);
+        }
+        envelopes[i] = accumulator.Finish().log_envelope;
+        masses[i] = accumulator.Finish().covered_mass;
+      }
+      std::ranges::copy(*PackBlock({.sampled_ids = sampled_ids,
+                                    .sampled_log_probs = behavior_sampled,
+                                    .ids = ids,
+                                    .log_probs = behavior},
+                                   OptionsOf(slots, layout)),
+                        block.begin());
     }
-    stretches_.push_back(stretch);
+    const auto decisions = part(decisions_, sequence, kPositions);
+    std::ranges::fill(decisions, Decision::kMissing);
+    const BlockView view = *OpenBlock(block.first(LayoutOf(slots, layout).end), false);
+    stretches_.push_back({.sequence_key = sequence,
+                          .first_position = 0,
+                          .behavior = BlockRange(view, 0, kPositions),
+                          .current = {.sampled_log_probs = sampled,
+                                      .log_probs = log_probs,
+                                      .log_envelopes = envelopes,
+                                      .covered_masses = masses},
+                          .output = {.decisions = decisions},
+                          .sums = &sums_});
   }
 }
-
-double Workload::BytesPerPosition() const { return BytesPerPositionOf(slots_, layout_); }
 
 }  // namespace sis

@@ -39,36 +39,31 @@ class HugeArray {
   T* data_;
 };
 
-enum class Layout {
-  kTokenMajorFloat32,
-  // The behaviour's values in groups, the current policy's token-major in float32: what the cache
-  // holds and a trainer sends.
-  kFloat16AndTokenMajor,
-  kFixed12AndTokenMajor,
-  kReduced
-};
+// The blocks' encoding, and what a trainer sends: log-probs of all slots in float32, or three
+// values a position.
+enum class Layout { kFloat32, kFixed16, kReduced };
 
 class Workload {
  public:
-  static constexpr size_t kSequencePositions = 4096;
+  // Of one block.
+  static constexpr size_t kSequencePositions = 512;
 
   // Whole sequences, about total_bytes of them.
   Workload(int slots, Layout layout, size_t total_bytes);
 
-  size_t positions() const { return ranks_.span().size(); }
+  size_t positions() const { return decisions_.span().size(); }
   // What an evaluation reads, and the decision that it writes.
-  double BytesPerPosition() const;
+  double BytesPerPosition() const { return bytes_per_position_; }
   // One stretch a sequence; the outputs are decisions alone.
   std::span<const Stretch> stretches() const { return stretches_; }
 
  private:
-  const int slots_;
-  const Layout layout_;
-  HugeArray<std::byte> behavior_;
-  HugeArray<std::byte> current_;
-  HugeArray<float> behavior_sampled_;
-  HugeArray<float> current_sampled_;
-  HugeArray<uint8_t> ranks_;  // RankSpan's bytes
+  const size_t block_stride_;
+  const size_t sequences_;
+  double bytes_per_position_;
+  HugeArray<std::byte> blocks_;
+  HugeArray<float> log_probs_;
+  HugeArray<float> sampled_log_probs_;
   HugeArray<float> log_envelopes_;
   HugeArray<float> covered_masses_;
   HugeArray<Decision> decisions_;

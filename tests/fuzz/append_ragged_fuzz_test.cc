@@ -46,7 +46,11 @@ std::optional<v1::Block> Padded(const v1::Block& ragged) {
     *padded.mutable_top_k_log_probs() +=
         ragged.top_k_log_probs().substr(slot * sizeof(float), bytes);
     slot += count;
-    if (count > 0 && padded.top_k_ids().ends_with(Bytes<int32_t>(-1))) return std::nullopt;
+    for (size_t counted = slot - count; counted < slot; ++counted) {
+      int32_t id;
+      std::memcpy(&id, ragged.top_k_ids().data() + counted * sizeof(id), sizeof(id));
+      if (id == -1) return std::nullopt;
+    }
     for (size_t unused = count; unused < kSlots; ++unused) {
       *padded.mutable_top_k_ids() += Bytes<int32_t>(-1);
       *padded.mutable_top_k_log_probs() += Bytes(-std::numeric_limits<float>::infinity());

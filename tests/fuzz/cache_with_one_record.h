@@ -20,9 +20,7 @@ class CacheWithOneRecord {
   static constexpr int64_t kCacheBytes = 64 << 10;
 
   // Of a run with this mass.
-  explicit CacheWithOneRecord(double mass = 0)
-      : arena_(*Arena::Map(16 * Arena::kSlabBytes)),
-        registry_(kCacheBytes, *arena_, {}, absl::Now) {
+  explicit CacheWithOneRecord(double mass = 0) : registry_(kCacheBytes, {}, absl::Now) {
     v1::CreateRunRequest request;
     request.set_run_id("run");
     request.mutable_config()->set_vocabulary_size(10);
@@ -70,7 +68,6 @@ class CacheWithOneRecord {
     return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
   }
 
-  std::unique_ptr<Arena> arena_;
   RunRegistry registry_;
   StoredRuns runs_{registry_, nullptr};
 };

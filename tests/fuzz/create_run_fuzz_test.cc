@@ -36,8 +36,7 @@ void RequireWithinLimits(const RunConfig& config) {
 }
 
 void Check(const v1::CreateRunRequest& request) {
-  static Arena& arena = *Arena::Map(Arena::kSlabBytes)->release();
-  RunRegistry registry(Arena::kSlabBytes, arena, kLimits, absl::Now);
+  RunRegistry registry(1 << 20, kLimits, absl::Now);
   StoredRuns runs(registry, nullptr);
   v1::CreateRunRequest earlier;
   earlier.set_run_id("run");

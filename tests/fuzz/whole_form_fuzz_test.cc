@@ -1,6 +1,6 @@
 // Any bytes as a whole form, as a store may hand it out: DataLoss, or entries that encode to just
 // those bytes. A sequence replays them; what it refuses changes nothing, and the form that it is
-// stored in makes it again.
+// stored in makes it again, though perhaps in other blocks.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -10,7 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/numerics/crc32c.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/block/block.h"
 #include "server/store/log_entries.h"
 #include "server/store/stored_item.h"
 
@@ -18,13 +19,8 @@ namespace sis {
 namespace {
 
 // Of the run that tests/fuzz/cache_with_one_record.h has.
-constexpr RecordFormat FormatOf(PageVersion version) {
-  return {.encoding = LogProbEncoding::kFixed12,
-          .slots = 2,
-          .vocabulary_size = 10,
-          .page_version = version};
-}
-// Some pages. What they hold fits into a budget of twice that, however it is cut into blocks.
+const RunConfig kConfig = {.vocabulary_size = 10, .top_k = 2};
+// What a budget of this holds fits into one of twice that, however it is cut into blocks.
 constexpr int64_t kBytes = 32 << 10;
 // Append lets nobody begin beyond --max_positions; what lies in front of a block is gone through.
 constexpr uint32_t kLastBegin = 8192;
@@ -34,12 +30,21 @@ void Require(bool condition) {
 }
 
 struct ReplayedSequence {
-  ReplayedSequence(PageVersion version, int64_t bytes) : budget(bytes) {
-    static Arena& arena = *Arena::Map(16 * Arena::kSlabBytes)->release();
+  explicit ReplayedSequence(int64_t bytes) : budget(bytes) {
     Require(budget.TryCharge(Sequence::kBaseBytes));
-    sequence = std::make_unique<Sequence>(FormatOf(version), /*key=*/1, arena, budget);
+    sequence = std::make_unique<Sequence>(/*key=*/1, budget);
   }
   std::string Form() const { return *WholeForm(*sequence); }
+  // The same of sequences whose records are in other blocks.
+  std::string Content() const {
+    const Sequence::Reader reader(*sequence);
+    const uint32_t length = reader.committed_length();
+    std::string content = absl::StrCat(length, " ", reader.Digest(0, length));
+    for (const Missing& gap : reader.Gaps()) {
+      absl::StrAppend(&content, " ", gap.first_position, "+", gap.count);
+    }
+    return content;
+  }
 
   ByteBudget budget;
   std::unique_ptr<Sequence> sequence;
@@ -55,35 +60,30 @@ std::string FormOf(std::span<const LogEntry> entries) {
   return form;
 }
 
-// Whatever version the pages in the entries have, the sequence packs its own.
-void CheckReplayInto(PageVersion version, std::span<const LogEntry> entries) {
-  ReplayedSequence replayed(version, kBytes);
+void CheckReplay(std::span<const LogEntry> entries) {
+  ReplayedSequence replayed(kBytes);
   for (const LogEntry& entry : entries) {
     if (entry.kind == LogEntry::Kind::kBlock && entry.position > kLastBegin) continue;
     const std::string before = replayed.Form();
     const int64_t used = replayed.budget.used();
     int64_t bytes_short = 0;
-    const absl::Status status = Replay(entry, *replayed.sequence, bytes_short);
+    const absl::Status status = Replay(entry, kConfig, *replayed.sequence, bytes_short);
     Require(replayed.budget.used() <= kBytes);
     Require((bytes_short > 0) == absl::IsResourceExhausted(status));
     if (status.ok()) continue;
     Require(!status.message().empty());
     Require(replayed.Form() == before && replayed.budget.used() == used);
   }
-  const std::string form = replayed.Form();
-  ReplayedSequence again(version, 2 * kBytes);
-  const absl::StatusOr<std::vector<LogEntry>> own = ParseWholeForm(form);
+  ReplayedSequence again(2 * kBytes);
+  const absl::StatusOr<std::vector<LogEntry>> own = ParseWholeForm(replayed.Form());
   Require(own.ok());
   for (const LogEntry& entry : *own) {
     int64_t bytes_short = 0;
-    Require(Replay(entry, *again.sequence, bytes_short).ok());
+    Require(Replay(entry, kConfig, *again.sequence, bytes_short).ok());
   }
-  Require(again.Form() == form);
-}
-
-void CheckReplay(std::span<const LogEntry> entries) {
-  CheckReplayInto(PageVersion::kFixed, entries);
-  CheckReplayInto(PageVersion::kRagged, entries);
+  Require(again.Content() == replayed.Content());
+  Require(again.sequence->sealed_length() == replayed.sequence->sealed_length());
+  Require(again.sequence->annotation() == replayed.sequence->annotation());
 }
 
 void Check(std::string_view form) {
@@ -91,11 +91,12 @@ void Check(std::string_view form) {
   if (!entries.ok()) return Require(absl::IsDataLoss(entries.status()));
   Require(FormOf(*entries) == form);
   CheckReplay(*entries);
-  // Pages under a right checksum: what lies behind the checksum is reached.
+  // Blocks under right checksums: what lies behind the checksums is reached.
   for (LogEntry& entry : *entries) {
-    if (entry.payload.size() < 8) continue;
-    const uint32_t crc = ExtendCrc32c(0, std::as_bytes(std::span(entry.payload)).subspan(8));
-    std::memcpy(entry.payload.data() + 4, &crc, sizeof(crc));
+    const std::span<char> block(entry.payload);
+    if (OpenBlock(std::as_bytes(block), /*checksums=*/false).ok()) {
+      SealBlock(std::as_writable_bytes(block));
+    }
   }
   CheckReplay(*entries);
 }

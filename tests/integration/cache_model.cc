@@ -494,10 +494,8 @@ absl::StatusOr<v1::EvaluateResponse> CacheModel::Evaluate(const v1::EvaluateRequ
   }
   Keep(request.slices(), request.keep_seconds());
 
-  EvaluateParameters parameters{.slots = static_cast<int>(config_.top_k()),
-                                .top_k = static_cast<int>(request.top_k()),
-                                .draw = request.draw()};
-  if (parameters.top_k == 0) parameters.top_k = parameters.slots;
+  EvaluateParameters parameters{.top_k = static_cast<int>(request.top_k()), .draw = request.draw()};
+  if (parameters.top_k == 0) parameters.top_k = static_cast<int>(config_.top_k());
   const CurrentView current = CurrentOf(request);
   const bool ratios = std::ranges::count(request.outputs(), v1::RATIOS) > 0;
 
@@ -544,17 +542,16 @@ void CacheModel::Score(const EvaluateParameters& parameters, const SequenceName&
                        uint32_t position, const CurrentView& current, const OutputView& output,
                        Sums& sums) const {
   const uint32_t row = sequences_.at(name).positions.at(position).row;
-  const RecordView record = pool_.recorded().View(row, 1);
-  const Stretch segment{
-      .sequence_key = SequenceKey(config_.seed(), name.attempt, name.id),
-      .first_position = position,
-      .behavior = {.log_probs = record.log_probs,
-                   .sampled_log_probs = record.sampled_log_probs,
-                   .sampled_ranks = std::span(pool_.recorded().ranks).subspan(row, 1)},
-      .current = current,
-      .output = output,
-      .sums = &sums};
-  ScalarBackend().Evaluate(parameters, {&segment, 1});
+  const BlockRange behavior = pool_.Behavior(row);
+  CurrentView used = current;
+  if (!current.reduced()) used.log_probs = current.log_probs.first(behavior.used_slots);
+  const Stretch stretch{.sequence_key = SequenceKey(config_.seed(), name.attempt, name.id),
+                        .first_position = position,
+                        .behavior = behavior,
+                        .current = used,
+                        .output = output,
+                        .sums = &sums};
+  ScalarBackend().Evaluate(parameters, {&stretch, 1});
 }
 
 }  // namespace sis

@@ -5,9 +5,10 @@
 #include <map>
 #include <string>
 
-#include "kernels/decide/decide.h"
-#include "kernels/records/log_probs.h"
-#include "kernels/records/record_digest.h"
+#include "kernels/block/digest.h"
+#include "kernels/block/pack.h"
+#include "kernels/block/read.h"
+#include "kernels/numerics/log_prob.h"
 #include "server/messages/cache_messages.h"
 
 namespace sis {
@@ -33,39 +34,38 @@ Records Generate(const v1::RunConfig& config, uint32_t rows, uint32_t seed) {
   return records;
 }
 
-// As the page format records it.
-Records Recorded(const v1::RunConfig& config, const Records& sent) {
-  Records recorded = sent;
-  const size_t slots = sent.slots;
-  std::vector<uint16_t> used(sent.size());
-  RoundBehaviorRows(FromMessage(config)->log_prob_encoding, sent.log_probs, sent.slots,
-                    recorded.log_probs, used);
-  for (size_t row = 0; row < sent.size(); ++row) {
-    std::ranges::fill(std::span(recorded.ids).subspan(row * slots + used[row], slots - used[row]),
-                      -1);
-    if (recorded.ranks[row] >= used[row]) recorded.ranks[row] = kRankOutside;
-  }
-  return recorded;
-}
-
 }  // namespace
 
 RecordPool::RecordPool(const v1::RunConfig& config, uint32_t rows, uint32_t seed)
-    : rows_(rows), sent_(Generate(config, rows, seed)), recorded_(Recorded(config, sent_)) {
+    : rows_(rows), sent_(Generate(config, rows, seed)), recorded_{.slots = sent_.slots} {
+  Record(config);
   for (uint32_t row = 0; row < rows; ++row) AddTwin(row);
-  recorded_ = Recorded(config, sent_);
+  Record(config);
   current_ = RecordGenerator(sent_.slots, static_cast<int32_t>(config.vocabulary_size()), seed + 1)
                  .NextCurrent(sent_);
 
-  std::map<std::string, size_t> contents;
-  for (uint32_t row = 0; row < sent_.size(); ++row) {
-    const RecordView view = recorded_.View(row, 1);
-    std::string bytes;
-    Append(bytes, view.sampled_ids);
-    Append(bytes, view.sampled_log_probs);
-    Append(bytes, view.ids);
-    Append(bytes, view.log_probs);
-    contents_.push_back(contents.emplace(std::move(bytes), contents.size()).first->second);
+  std::map<std::vector<std::byte>, size_t> contents;
+  for (const std::vector<std::byte>& block : packed_) {
+    contents_.push_back(contents.emplace(block, contents.size()).first->second);
+  }
+}
+
+void RecordPool::Record(const v1::RunConfig& config) {
+  const size_t slots = sent_.slots;
+  for (uint32_t row = recorded_.size(); row < sent_.size(); ++row) {
+    packed_.push_back(*PackBlock(
+        sent_.View(row, 1), {.encoding = FromMessage(config)->log_prob_encoding,
+                             .slots = sent_.slots,
+                             .vocabulary_size = static_cast<int32_t>(config.vocabulary_size())}));
+    const BlockView block = *OpenBlock(packed_.back(), /*checksums=*/false);
+    recorded_.sampled_ids.push_back(sent_.sampled_ids[row]);
+    recorded_.sampled_log_probs.push_back(sent_.sampled_log_probs[row]);
+    const uint8_t rank = block.ranks[0];
+    recorded_.ranks.push_back(rank == kBlockRankOutside ? kRankOutside : rank);
+    recorded_.ids.resize(recorded_.size() * slots);
+    recorded_.log_probs.resize(recorded_.size() * slots);
+    ReadBlockIdRows(block, slots, std::span(recorded_.ids).last(slots));
+    ReadBlockLogProbRows(block, slots, std::span(recorded_.log_probs).last(slots));
   }
 }
 
@@ -139,9 +139,9 @@ v1::Block RecordPool::Block(const SequenceName& name, uint32_t first_position,
 }
 
 uint64_t RecordPool::Digest(uint32_t row, uint32_t position) const {
-  const RecordView view = recorded_.View(row, 1);
-  return PositionDigest(position, view.sampled_ids[0], view.sampled_log_probs[0], view.ids,
-                        view.log_probs);
+  BlockHeader header = OpenBlock(packed_[row], /*checksums=*/false)->header;
+  header.first_position = position;
+  return DigestOf(BlockView(header, packed_[row]), 0, 1);
 }
 
 }  // namespace sis

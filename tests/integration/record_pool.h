@@ -1,10 +1,12 @@
 // Random records for tests that send them many times, and what each is once it is recorded.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "kernels/block/block.h"
 #include "server/cache/run.h"
 #include "server/testing/record_generator.h"
 
@@ -25,6 +27,10 @@ class RecordPool {
                   std::span<const uint32_t> rows) const;
   // What is recorded.
   const Records& recorded() const { return recorded_; }
+  // A recorded row as backends read it.
+  BlockRange Behavior(uint32_t row) const {
+    return BlockRange(*OpenBlock(packed_[row], false), 0, 1);
+  }
   // The addend of a recorded row to the digest of its sequence.
   uint64_t Digest(uint32_t row, uint32_t position) const;
   // What a trainer may send at these rows.
@@ -32,9 +38,12 @@ class RecordPool {
 
  private:
   void AddTwin(uint32_t row);
+  // Packs the rows that were sent since, and reads them back.
+  void Record(const v1::RunConfig& config);
 
   const uint32_t rows_;
   Records sent_;
+  std::vector<std::vector<std::byte>> packed_;  // a block of position 0 for each row
   Records recorded_;
   CurrentValues current_;
   std::vector<size_t> contents_;  // equal numbers are equal recorded rows
