@@ -153,7 +153,6 @@ class Load {
     config.set_seed(1);
     config.set_vocabulary_size(kVocabulary);
     config.set_top_k(top_k);
-    config.set_log_prob_encoding(v1::FIXED12);
     grpc::ClientContext context;
     v1::CreateRunResponse response;
     Check(stubs_[0]->CreateRun(&context, request, &response));

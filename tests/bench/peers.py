@@ -6,7 +6,8 @@ All three compute, per position, the log-envelope (a maximum over the K slots), 
 sum of K exponentials), the acceptance probability, a decision from a uniform, the decision and the
 modified ratio; and per sequence the number accepted, D, D_SIS and the expected acceptance. PyTorch
 and numpy draw their own uniforms and add in float32; the backend's uniforms are Philox and its
-results exact (docs/numerics.md). Input lies in memory already, token-major float32. PyTorch and the
+results exact (docs/numerics.md). Input lies in memory already, token-major float32, the behaviour
+policy's for the backend in record blocks of float32. PyTorch and the
 backend use two threads, numpy one. Times are wall-clock: the machine should have nothing else to
 do. Printed are medians, and the ratio to PyTorch of the same repetition with its least and most.
 """
@@ -54,9 +55,13 @@ def sis_backend(library, batch):
     arrays = (behavior, current, batch.behavior_sampled, batch.current_sampled, batch.ranks,
               decisions, ratios, sums)
     pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in arrays]
+    library.sis_peers_open.restype = ctypes.c_void_p
+    opened = ctypes.c_void_p(
+        library.sis_peers_open(batch.sequences, batch.length, batch.slots, *pointers[:-1])
+    )
 
     def run():
-        library.sis_peers_evaluate(THREADS, batch.sequences, batch.length, batch.slots, *pointers)
+        library.sis_peers_evaluate(opened, THREADS, pointers[-1])
         return sums
 
     run.arrays = arrays  # what the pointers point to
@@ -128,7 +133,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mebibytes", type=int, default=160,
                         help="float32 log-probs at the slots of both policies; several times the caches")
-    parser.add_argument("--length", type=int, default=4096, help="positions of a sequence, a multiple of 16")
+    parser.add_argument("--length", type=int, default=4096, help="positions of a sequence")
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--slots", type=int, nargs="+", default=[10, 50, 100])
     arguments = parser.parse_args()
@@ -143,7 +148,7 @@ def main():
         runs = {
             "PyTorch eager, float32": torch_eager(batch),
             "numpy, float32": numpy_whole(batch),
-            "backend, float32 token-major": sis_backend(library, batch),
+            "backend, float32": sis_backend(library, batch),
         }
         peer = next(iter(runs))
         expected = np.array(runs[peer]())

@@ -1,73 +1,104 @@
-// The CPU backend as a C function, for peers.py: whole sequences, dealt out over threads.
+// The CPU backend as C functions, for peers.py: whole sequences, dealt out over threads.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <thread>
 #include <vector>
 
+#include "kernels/block/pack.h"
 #include "kernels/decide/simd_backend.h"
 
 namespace {
 
 using sis::Stretch;
 
-// `behavior` and `current` hold [sequences, length, slots] float32, token-major.
-std::vector<Stretch> Stretches(int sequences, int length, int slots, const float* behavior,
-                               const float* current, const float* behavior_sampled,
-                               const float* current_sampled, const uint8_t* ranks,
-                               uint8_t* decisions, float* ratios, std::vector<sis::Sums>& sums) {
-  const auto size = static_cast<size_t>(length);
-  const size_t values = size * slots;
-  const auto floats = [values](const float* array, int sequence) {
-    return std::span(array + sequence * values, values);
-  };
-  std::vector<Stretch> stretches;
-  for (int i = 0; i < sequences; ++i) {
-    const auto part = [&](auto* array) { return std::span(array + i * size, size); };
-    Stretch stretch{.sequence_key = static_cast<uint64_t>(i),
-                    .first_position = 0,
-                    .behavior = {},
-                    .current = {},
-                    .output = {.decisions = part(reinterpret_cast<sis::Decision*>(decisions)),
-                               .modified_ratios = part(ratios)},
-                    .sums = &sums[i]};
-    stretch.behavior.sampled_log_probs = part(behavior_sampled);
-    stretch.behavior.sampled_ranks = {ranks + i * size, size};
-    stretch.current.sampled_log_probs = part(current_sampled);
-    stretch.behavior.log_probs = floats(behavior, i);
-    stretch.current.log_probs = floats(current, i);
-    stretches.push_back(stretch);
-  }
-  return stretches;
+constexpr size_t kBlockPositions = 512;
+
+struct Batch {
+  std::vector<std::vector<std::byte>> blocks;
+  std::vector<sis::Sums> sums;     // of each sequence
+  std::vector<Stretch> stretches;  // those of a sequence follow each other
+  int slots;
+};
+
+// The records of `count` positions from `first` on as a block of float32; slot i has id i.
+std::vector<std::byte> Pack(size_t first, size_t count, int slots, const float* behavior,
+                            const float* behavior_sampled, const uint8_t* ranks) {
+  std::vector<int32_t> ids(count * slots);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i % slots);
+  const std::vector<int32_t> sampled_ids(ranks + first, ranks + first + count);
+  std::vector<std::byte> block =
+      *sis::PackBlock({.sampled_ids = sampled_ids,
+                       .sampled_log_probs = {behavior_sampled + first, count},
+                       .ids = ids,
+                       .log_probs = {behavior + first * slots, count * slots}},
+                      {.encoding = sis::BlockEncoding::kFloat32,
+                       .slots = slots,
+                       .vocabulary_size = 1 << 16});
+  block.resize(block.size() + sis::kBlockSlack);
+  return block;
 }
 
 }  // namespace
 
-// Per sequence, sums gets (accepted, D, D_SIS, expected acceptance): [sequences, 4]. length must be
-// a multiple of 16.
-extern "C" void sis_peers_evaluate(int threads, int sequences, int length, int slots,
-                                   const float* behavior, const float* current,
-                                   const float* behavior_sampled, const float* current_sampled,
-                                   const uint8_t* ranks, uint8_t* decisions, float* ratios,
-                                   double* sums) {
+// `behavior` and `current` hold [sequences, length, slots] float32, token-major; a rank of 255 is
+// none of the slots. The other arrays are [sequences, length]. Those but `behavior` must outlive
+// the result, which is never freed.
+extern "C" void* sis_peers_open(int sequences, int length, int slots, const float* behavior,
+                                const float* current, const float* behavior_sampled,
+                                const float* current_sampled, const uint8_t* ranks,
+                                uint8_t* decisions, float* ratios) {
+  auto* batch = new Batch{.sums = std::vector<sis::Sums>(sequences), .slots = slots};
+  for (int sequence = 0; sequence < sequences; ++sequence) {
+    const auto size = static_cast<size_t>(length);
+    for (size_t index = 0; index < size; index += kBlockPositions) {
+      const size_t first = sequence * size + index;
+      const size_t count = std::min(kBlockPositions, size - index);
+      batch->blocks.push_back(Pack(first, count, slots, behavior, behavior_sampled, ranks));
+      const std::vector<std::byte>& block = batch->blocks.back();
+      const sis::BlockView view =
+          *sis::OpenBlock(std::span(block).first(block.size() - sis::kBlockSlack), false);
+      const auto part = [&](auto* array, size_t width = 1) {
+        return std::span(array + first * width, count * width);
+      };
+      batch->stretches.push_back(
+          {.sequence_key = static_cast<uint64_t>(sequence),
+           .first_position = static_cast<uint32_t>(index),
+           .behavior = sis::BlockRange(view, 0, static_cast<uint32_t>(count)),
+           .current = {.sampled_log_probs = part(current_sampled),
+                       .log_probs = part(current, slots)},
+           .output = {.decisions = part(reinterpret_cast<sis::Decision*>(decisions)),
+                      .modified_ratios = part(ratios)},
+           .sums = &batch->sums[sequence]});
+    }
+  }
+  return batch;
+}
+
+// Per sequence, sums gets (accepted, D, D_SIS, expected acceptance): [sequences, 4].
+extern "C" void sis_peers_evaluate(void* opened, int threads, double* sums) {
   static const sis::SimdBackend backend;
-  std::vector<sis::Sums> totals(sequences);
-  const std::vector<Stretch> stretches =
-      Stretches(sequences, length, slots, behavior, current, behavior_sampled, current_sampled,
-                ranks, decisions, ratios, totals);
-  const sis::EvaluateParameters parameters{slots, slots, 0};
+  Batch& batch = *static_cast<Batch*>(opened);
+  const size_t sequences = batch.sums.size();
+  const size_t stretches = batch.stretches.size() / sequences;  // of a sequence
+  batch.sums.assign(sequences, {});
+  const sis::EvaluateParameters parameters{.top_k = batch.slots, .draw = 0};
   const auto evaluate = [&](int thread) {
-    const int first = sequences * thread / threads;
-    const int end = sequences * (thread + 1) / threads;
-    backend.Evaluate(parameters, std::span(stretches).subspan(first, end - first));
+    const size_t first = sequences * thread / threads;
+    const size_t end = sequences * (thread + 1) / threads;
+    backend.Evaluate(parameters, std::span<const Stretch>(batch.stretches)
+                                     .subspan(first * stretches, (end - first) * stretches));
   };
   std::vector<std::thread> others;
   for (int thread = 1; thread < threads; ++thread) others.emplace_back(evaluate, thread);
   evaluate(0);
   for (std::thread& other : others) other.join();
-  for (int i = 0; i < sequences; ++i) {
-    sums[4 * i] = static_cast<double>(totals[i].accepted);
-    sums[4 * i + 1] = sis::FromFixed(totals[i].d);
-    sums[4 * i + 2] = sis::FromFixed(totals[i].d_sis);
-    sums[4 * i + 3] = sis::FromFixed(totals[i].expected_acceptance);
+  for (size_t i = 0; i < sequences; ++i) {
+    const sis::Sums& total = batch.sums[i];
+    sums[4 * i] = static_cast<double>(total.accepted);
+    sums[4 * i + 1] = sis::FromFixed(total.d);
+    sums[4 * i + 2] = sis::FromFixed(total.d_sis);
+    sums[4 * i + 3] = sis::FromFixed(total.expected_acceptance);
   }
 }

