@@ -28,14 +28,12 @@ std::vector<std::byte> Pack(size_t first, size_t count, int slots, const float* 
   std::vector<int32_t> ids(count * slots);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i % slots);
   const std::vector<int32_t> sampled_ids(ranks + first, ranks + first + count);
-  std::vector<std::byte> block =
-      *sis::PackBlock({.sampled_ids = sampled_ids,
-                       .sampled_log_probs = {behavior_sampled + first, count},
-                       .ids = ids,
-                       .log_probs = {behavior + first * slots, count * slots}},
-                      {.encoding = sis::BlockEncoding::kFloat32,
-                       .slots = slots,
-                       .vocabulary_size = 1 << 16});
+  std::vector<std::byte> block = *sis::PackBlock(
+      {.sampled_ids = sampled_ids,
+       .sampled_log_probs = {behavior_sampled + first, count},
+       .ids = ids,
+       .log_probs = {behavior + first * slots, count * slots}},
+      {.encoding = sis::BlockEncoding::kFloat32, .slots = slots, .vocabulary_size = 1 << 16});
   block.resize(block.size() + sis::kBlockSlack);
   return block;
 }

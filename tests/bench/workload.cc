@@ -41,7 +41,7 @@ Position RandomPosition(std::mt19937& random, int slots) {
   size_t rank = 0;
   while (rank < position.behavior.size() && (u -= std::exp(position.behavior[rank])) > 0) ++rank;
   const bool inside = rank < position.behavior.size();
-  position.rank = inside ? static_cast<uint16_t>(rank) : kRankOutside;
+  position.rank = inside ? static_cast<uint16_t>(rank) : 0xffff;
   position.behavior_sampled = inside ? position.behavior[rank] : -9.0f;
   position.current_sampled = inside ? position.current[rank] : -9.1f;
   return position;

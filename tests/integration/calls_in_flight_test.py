@@ -93,7 +93,7 @@ class UnfinishedMessagesTest(unittest.TestCase):
                 sampled_log_probs=log_probs[:, 0], top_k_ids=ids, top_k_log_probs=log_probs,
             )  # fmt: skip
             stream.flush()
-        bound = 0.4 * workers * (ids.nbytes + log_probs.nbytes)
+        bound = client.get_run("run").bytes + 0.4 * workers * (ids.nbytes + log_probs.nbytes)
         return lambda: until(lambda: self.resident(server) - before, lambda size: size < bound, seconds=150)
 
     def test_beyond_it_they_are_ended_and_others_are_served(self):

@@ -1,4 +1,4 @@
-"""Sequences of some 400 bytes a position, bit by bit the same whenever they are made."""
+"""Sequences of some 310 bytes a position, bit by bit the same whenever they are made."""
 
 import numpy as np
 

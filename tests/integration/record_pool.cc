@@ -60,8 +60,7 @@ void RecordPool::Record(const v1::RunConfig& config) {
     const BlockView block = *OpenBlock(packed_.back(), /*checksums=*/false);
     recorded_.sampled_ids.push_back(sent_.sampled_ids[row]);
     recorded_.sampled_log_probs.push_back(sent_.sampled_log_probs[row]);
-    const uint8_t rank = block.ranks[0];
-    recorded_.ranks.push_back(rank == kBlockRankOutside ? kRankOutside : rank);
+    recorded_.ranks.push_back(block.ranks[0]);
     recorded_.ids.resize(recorded_.size() * slots);
     recorded_.log_probs.resize(recorded_.size() * slots);
     ReadBlockIdRows(block, slots, std::span(recorded_.ids).last(slots));
@@ -76,7 +75,7 @@ void RecordPool::AddTwin(uint32_t row) {
   std::vector<float> log_probs(view.log_probs.begin(), view.log_probs.end());
   int32_t sampled_id = view.sampled_ids[0];
   float sampled_log_prob = view.sampled_log_probs[0];
-  const uint16_t rank = sent_.ranks[row];
+  const uint8_t rank = sent_.ranks[row];
   const size_t used = std::ranges::find(ids, -1) - ids.begin();
   switch (row % 3) {
     case 0: {  // another id, in the last slot if there is one
@@ -89,7 +88,7 @@ void RecordPool::AddTwin(uint32_t row) {
     }
     case 1: {  // the next log-prob of the sampled token
       const float lower = std::nextafter(sampled_log_prob, kMinusInfinity);
-      if (rank == kRankOutside) {
+      if (rank == kBlockRankOutside) {
         sampled_log_prob = lower;
       } else if (rank + size_t{1} == used || log_probs[rank + 1] < lower) {
         log_probs[rank] = sampled_log_prob = lower;
@@ -97,7 +96,7 @@ void RecordPool::AddTwin(uint32_t row) {
       break;
     }
     case 2:  // what is recorded, where that may be sent
-      if (rank == kRankOutside) {
+      if (rank == kBlockRankOutside) {
         const auto rounded = std::span(recorded_.log_probs).subspan(row * slots, slots);
         std::ranges::copy(rounded, log_probs.begin());
         for (size_t slot = 0; slot < slots; ++slot) {
