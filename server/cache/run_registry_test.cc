@@ -27,10 +27,12 @@ v1::CreateRunRequest CreateRequest(const std::string& id, uint64_t incarnation =
   return request;
 }
 
-// Bytes of a sequence of one page.
-int64_t SmallSequenceBytes(const sis::Run& run) {
-  return Sequence::kBaseBytes + Sequence::kVersionSpanBytes +
-         OnePage(static_cast<int>(run.config().top_k));
+// What a sequence of these records is charged, if its id is short.
+int64_t BytesOfSequence(const Records& records) {
+  Cache cache;
+  const auto run = cache.CreateRun("r", SmallConfig());
+  EXPECT_EQ(AppendBlock(cache, *run, records.Block("a")).code(), 0);
+  return run->budget().used();
 }
 
 TEST(RunRegistryTest, IncarnationsFollowEachOther) {
@@ -337,16 +339,16 @@ TEST(RunRegistryTest, InspectionIsSharedWithWhoIsRead) {
   EXPECT_GT(old[2]->inspection().Describe().sequences.size(), 0) << "no more than is needed";
 }
 
-TEST(RunRegistryTest, ReclaimTakesExpiredThenOldestOfAnyRun) {
+TEST(RunRegistryTest, MakeRoomTakesExpiredThenOldestOfAnyRun) {
   Cache cache(int64_t{1} << 20);
-  RecordGenerator generator(4, 1000, 1);
+  const Records records = RecordGenerator(4, 1000, 1).NextRecords(1);
   v1::RunConfig config = SmallConfig();
   config.set_time_to_live_seconds(100);
   const auto a = cache.CreateRun("a", config);
   const auto b = cache.CreateRun("b", SmallConfig());
-  const int64_t each = SmallSequenceBytes(*a);
+  const int64_t each = BytesOfSequence(records);
   const auto append = [&](sis::Run& run, const std::string& id) {
-    EXPECT_EQ(AppendBlock(cache, run, generator.NextRecords(1).Block(id)).code(), 0);
+    EXPECT_EQ(AppendBlock(cache, run, records.Block(id)).code(), 0);
     cache.clock.Advance(absl::Seconds(1));
   };
   const auto held = [](sis::Run& run) { return run.Describe().sequences; };
@@ -359,27 +361,27 @@ TEST(RunRegistryTest, ReclaimTakesExpiredThenOldestOfAnyRun) {
   const int64_t limit = cache.registry.budget().limit();
   const auto free = [&] { return limit - cache.registry.budget().used(); };
 
-  EXPECT_EQ(cache.registry.Reclaim(*a, free() + 2 * each, Evict::kUnread), nullptr)
+  EXPECT_EQ(cache.registry.MakeRoom(*a, free() + 2 * each, Evict::kUnread), nullptr)
       << "both expired ones are enough";
   EXPECT_EQ(held(*a), 1);
   EXPECT_EQ(held(*b), 2);
-  EXPECT_EQ(cache.registry.Reclaim(*a, free() + 1, Evict::kUnread), nullptr);
+  EXPECT_EQ(cache.registry.MakeRoom(*a, free() + 1, Evict::kUnread), nullptr);
   EXPECT_EQ(std::get<MissingReason>(b->Find({"oldest", 0})), MissingReason::kEvicted);
-  EXPECT_EQ(cache.registry.Reclaim(*b, free() + 1, Evict::kUnread), nullptr);
+  EXPECT_EQ(cache.registry.MakeRoom(*b, free() + 1, Evict::kUnread), nullptr);
   EXPECT_EQ(std::get<MissingReason>(a->Find({"older", 0})), MissingReason::kEvicted);
-  EXPECT_EQ(cache.registry.Reclaim(*b, limit + 1, Evict::kUnread), &cache.registry.budget())
+  EXPECT_EQ(cache.registry.MakeRoom(*b, limit + 1, Evict::kUnread), &cache.registry.budget())
       << "never to be had";
   EXPECT_EQ(held(*b), 1) << "so nothing is evicted for it";
-  EXPECT_EQ(cache.registry.Reclaim(*b, limit, Evict::kUnread), nullptr);
+  EXPECT_EQ(cache.registry.MakeRoom(*b, limit, Evict::kUnread), nullptr);
   EXPECT_EQ(cache.registry.budget().used(), 0);
 }
 
-TEST(RunRegistryTest, ReclaimEvictsNothingInVain) {
+TEST(RunRegistryTest, MakeRoomEvictsNothingInVain) {
   RecordGenerator generator(4, 1000, 1);
   const Records records = generator.NextRecords(1);
   Cache cache(int64_t{1} << 20);
   const auto other = cache.CreateRun("other", SmallConfig());
-  const int64_t each = SmallSequenceBytes(*other);
+  const int64_t each = BytesOfSequence(records);
   v1::RunConfig config = SmallConfig();
   config.set_byte_quota(4 * each);
   const auto run = cache.CreateRun("r", config);
@@ -391,13 +393,14 @@ TEST(RunRegistryTest, ReclaimEvictsNothingInVain) {
   run->Keep(names, absl::Hours(1));
   const sis::Run::Found in_use = run->Find({"read", 0});
 
-  EXPECT_EQ(cache.registry.Reclaim(*run, 3 * each, Evict::kUnread), &run->budget()) << "two can go";
+  EXPECT_EQ(cache.registry.MakeRoom(*run, 3 * each, Evict::kUnread), &run->budget())
+      << "two can go";
   EXPECT_EQ(run->Describe().sequences, 4);
   const int64_t free = cache.registry.budget().limit() - cache.registry.budget().used();
-  EXPECT_EQ(cache.registry.Reclaim(*other, free + 4 * each, Evict::kUnread),
+  EXPECT_EQ(cache.registry.MakeRoom(*other, free + 4 * each, Evict::kUnread),
             &cache.registry.budget());
   EXPECT_EQ(run->Describe().sequences + other->Describe().sequences, 5);
-  EXPECT_EQ(cache.registry.Reclaim(*run, 2 * each, Evict::kUnread), nullptr);
+  EXPECT_EQ(cache.registry.MakeRoom(*run, 2 * each, Evict::kUnread), nullptr);
   EXPECT_EQ(run->Describe().sequences, 2);
   EXPECT_EQ(other->Describe().sequences, 1);
 }
@@ -432,13 +435,13 @@ TEST(RunRegistryTest, StaleGoBeforeExpiredBeforeOldest) {
     return missing == nullptr ? std::optional<MissingReason>() : *missing;
   };
   const ByteBudget& budget = cache.registry.budget();
-  EXPECT_EQ(cache.registry.Reclaim(*run, budget.limit() - budget.used() + 1, Evict::kUnread),
+  EXPECT_EQ(cache.registry.MakeRoom(*run, budget.limit() - budget.used() + 1, Evict::kUnread),
             nullptr);
   EXPECT_EQ(reason("read"), MissingReason::kStale);
   EXPECT_EQ(reason("too late"), MissingReason::kStale);
   EXPECT_EQ(reason("expired"), MissingReason::kExpired);
   EXPECT_EQ(run->Describe().sequences, 3) << "which was enough";
-  EXPECT_EQ(cache.registry.Reclaim(*run, budget.limit() - budget.used() + 1, Evict::kUnread),
+  EXPECT_EQ(cache.registry.MakeRoom(*run, budget.limit() - budget.used() + 1, Evict::kUnread),
             nullptr);
   EXPECT_EQ(reason("oldest"), MissingReason::kEvicted);
   EXPECT_EQ(reason("expired and kept"), std::nullopt);
@@ -452,7 +455,7 @@ TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
   const auto below = [&](uint32_t end) { return static_cast<uint32_t>(random() % end); };
   RecordGenerator generator(4, 1000, 2);
   const Records records = generator.NextRecords(400);
-  Cache cache(16 * OnePage(4));
+  Cache cache(16 * BlockCharge(4, 64));
   std::vector<std::shared_ptr<sis::Run>> runs;
   std::vector<std::map<std::string, absl::Time>> kept(2);  // until when
   std::vector<std::set<std::string>> dropped(2);
@@ -460,7 +463,7 @@ TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
     v1::RunConfig config = SmallConfig();
     config.set_time_to_live_seconds(50);
     config.set_max_staleness(3);
-    if (i == 0) config.set_byte_quota(9 * OnePage(4));
+    if (i == 0) config.set_byte_quota(9 * BlockCharge(4, 64));
     runs.push_back(cache.CreateRun(i == 0 ? "a" : "b", config));
   }
   std::map<absl::StatusCode, int> acks;

@@ -219,7 +219,7 @@ TEST_F(RunTest, LooksAtFewHoweverManyThereAre) {
     const ByteBudget& budget = cache.registry.budget();
     const auto make_room = [&] {
       const int64_t bytes = budget.limit() - budget.used() + 1;
-      EXPECT_EQ(cache.registry.Reclaim(*run, bytes, Evict::kUnread), nullptr);
+      EXPECT_EQ(cache.registry.MakeRoom(*run, bytes, Evict::kUnread), nullptr);
     };
     make_room();
     const int64_t before = run->looked_at();
@@ -259,7 +259,7 @@ TEST_F(RunTest, DescribesItself) {
   const v1::Run described = ToMessage(run->Describe());
   EXPECT_EQ(described.run_id(), "r");
   EXPECT_EQ(described.incarnation(), 3);
-  config.set_log_prob_encoding(v1::FIXED12);  // the default
+  config.set_log_prob_encoding(v1::FIXED16);  // the default
   EXPECT_EQ(described.config().SerializeAsString(), config.SerializeAsString());
   EXPECT_EQ(described.policy_version(), 12);
   EXPECT_EQ(described.sequences(), 2);

@@ -38,7 +38,7 @@ class Sequence {
   Sequence& operator=(const Sequence&) = delete;
 
   // Charged per sequence, for itself and its entries in the indexes of its run.
-  static constexpr int64_t kBaseBytes = 496;
+  static constexpr int64_t kBaseBytes = 416;
   // Blocks of fewer positions are merged.
   static constexpr uint32_t kSmallPositions = 256;
   // Charged per gap.
