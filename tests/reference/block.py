@@ -68,7 +68,8 @@ class Block(NamedTuple):
 
 
 def _depths(log_probs: NDArray[np.float32]) -> NDArray[np.int64]:
-    return 4096 - np.floor(log_probs.astype(np.float64) * 2.0**18).astype(np.int64)
+    # Below -64 no depth fits a code; the lowest floats would overflow.
+    return 4096 - np.floor(np.maximum(log_probs.astype(np.float64), -64) * 2.0**18).astype(np.int64)
 
 
 def _divided_up(depths: NDArray[np.int64], by: NDArray) -> NDArray[np.int64]:
