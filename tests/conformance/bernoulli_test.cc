@@ -19,7 +19,7 @@ class BernoulliTest : public BackendTest {};
 SIS_INSTANTIATE_BACKENDS(BernoulliTest);
 
 // Positions in the REDUCED form whose acceptance probability is exp32(log_acceptance).
-Positions PositionsThatAcceptWith(float log_acceptance, size_t n) {
+Packed PositionsThatAcceptWith(float log_acceptance, size_t n, uint32_t first_position = 0) {
   Positions positions;
   positions.slots = 1;
   positions.sampled_ids.assign(n, 0);
@@ -29,15 +29,15 @@ Positions PositionsThatAcceptWith(float log_acceptance, size_t n) {
   positions.current_sampled_log_probs.assign(n, log_acceptance);
   positions.log_envelopes.assign(n, 0.0f);
   positions.covered_masses.assign(n, 1.0f);
-  return positions;
+  return Packed(positions, first_position);
 }
 
 // Whether each position is accepted. Bytes, because millions are counted and compared.
 using Accepted = std::vector<uint8_t>;
 
-Accepted Draw(const Backend& backend, const Positions& positions, uint64_t sequence_key,
-              uint32_t first_position, uint64_t draw) {
-  const Results results = Evaluate(backend, {1, draw}, sequence_key, first_position, positions);
+Accepted Draw(const Backend& backend, const Packed& positions, uint64_t sequence_key,
+              uint64_t draw) {
+  const Results results = Evaluate(backend, {1, draw}, sequence_key, positions);
   Accepted accepted(results.decisions.size());
   std::ranges::transform(results.decisions, accepted.begin(), [](Decision decision) {
     return static_cast<uint8_t>(decision == Decision::kAccepted);
@@ -57,7 +57,7 @@ TEST_P(BernoulliTest, AcceptsAsOftenAsItShould) {
   for (const double a : {0.001, 0.01, 0.1, 0.3, 0.5, 0.75, 0.95, 0.999}) {
     const auto log_acceptance = static_cast<float>(std::log(a));
     const Accepted accepted =
-        Draw(backend(), PositionsThatAcceptWith(log_acceptance, kDraws), kKey, 0, 0);
+        Draw(backend(), PositionsThatAcceptWith(log_acceptance, kDraws), kKey, 0);
     const double exact = Exp32(log_acceptance);
     for (size_t lane = 0; lane < 4; ++lane) {
       int64_t count = 0;
@@ -86,31 +86,33 @@ void ExpectIndependent(const Accepted& left, const Accepted& right, size_t lag, 
 const float kLogHalf = -std::log(2.0f);
 
 TEST_P(BernoulliTest, PositionsAreIndependent) {
-  const Positions positions = PositionsThatAcceptWith(kLogHalf, kDraws);
-  const Accepted accepted = Draw(backend(), positions, 0x5eed0002, 0, 0);
+  const Packed positions = PositionsThatAcceptWith(kLogHalf, kDraws);
+  const Accepted accepted = Draw(backend(), positions, 0x5eed0002, 0);
   for (const size_t lag : {1, 2, 3, 4, 5, 8, 64, 4096}) {
     ExpectIndependent(accepted, accepted, lag, "positions");
   }
 }
 
 TEST_P(BernoulliTest, DrawsAttemptsSequencesAndSeedsAreIndependent) {
-  const Positions positions = PositionsThatAcceptWith(kLogHalf, kDraws);
+  const Packed positions = PositionsThatAcceptWith(kLogHalf, kDraws);
   const uint64_t key = SequenceKey(1, 0, "a");
-  const Accepted accepted = Draw(backend(), positions, key, 0, 0);
+  const Accepted accepted = Draw(backend(), positions, key, 0);
   for (const uint64_t draw : {uint64_t{1}, uint64_t{2}, uint64_t{1} << 32, ~uint64_t{0}}) {
-    ExpectIndependent(accepted, Draw(backend(), positions, key, 0, draw), 0, "draws");
+    ExpectIndependent(accepted, Draw(backend(), positions, key, draw), 0, "draws");
   }
   for (const uint64_t other :
        {SequenceKey(1, 1, "a"), SequenceKey(1, 0, "b"), SequenceKey(2, 0, "a")}) {
-    ExpectIndependent(accepted, Draw(backend(), positions, other, 0, 0), 0, "keys");
+    ExpectIndependent(accepted, Draw(backend(), positions, other, 0), 0, "keys");
   }
 }
 
 // The second call starts 17 positions later, so that rows and words of a block fall apart.
 TEST_P(BernoulliTest, ThePositionDecidesNotTheRow) {
-  const Positions positions = PositionsThatAcceptWith(kLogHalf, 10'000);
-  const Accepted from_0 = Draw(backend(), positions, 9, 4'000'000, 3);
-  const Accepted from_17 = Draw(backend(), positions, 9, 4'000'017, 3);
+  const auto from = [&](uint32_t first_position) {
+    return Draw(backend(), PositionsThatAcceptWith(kLogHalf, 10'000, first_position), 9, 3);
+  };
+  const Accepted from_0 = from(4'000'000);
+  const Accepted from_17 = from(4'000'017);
   for (size_t i = 17; i < from_0.size(); ++i) ASSERT_EQ(from_0[i], from_17[i - 17]) << i;
   EXPECT_NE(from_0, from_17);
 }

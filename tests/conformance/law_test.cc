@@ -24,7 +24,7 @@
 namespace sis {
 namespace {
 
-constexpr int kPositions = 40'000;
+constexpr int kPositions = 20'000;
 constexpr int kLargestK = 16;
 
 class LawTest : public BackendTest {};
