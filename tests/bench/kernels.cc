@@ -85,10 +85,8 @@ void Run(int repetitions, size_t workload_bytes) {
     const char* name;
     Layout layout;
   };
-  constexpr NamedLayout kLayouts[] = {{"float32 token-major", Layout::kTokenMajorFloat32},
-                                      {"float16, token-major", Layout::kFloat16AndTokenMajor},
-                                      {"12 bits, token-major", Layout::kFixed12AndTokenMajor},
-                                      {"reduced", Layout::kReduced}};
+  constexpr NamedLayout kLayouts[] = {
+      {"float32", Layout::kFloat32}, {"fixed16", Layout::kFixed16}, {"reduced", Layout::kReduced}};
   static constexpr int kCurve[] = {1, 2, 5, 10, 20, 50};
   PrefixSums prefix_sums[std::size(kCurve)];
   DecidedValues values(Workload::kSequencePositions);
@@ -110,31 +108,29 @@ void Run(int repetitions, size_t workload_bytes) {
         // The scalar one is limited by arithmetic: a tenth is enough to time.
         const size_t count =
             backend == &scalar ? std::max<size_t>(1, stretches.size() / 10) : stretches.size();
-        cases.push_back({name,
-                         backend,
-                         {slots, slots, 0},
-                         &workload,
-                         {stretches.begin(), stretches.begin() + count}});
+        cases.push_back(
+            {name, backend, {slots, 0}, &workload, {stretches.begin(), stretches.begin() + count}});
       }
-      if (layout == Layout::kReduced || layout == Layout::kFixed12AndTokenMajor) {
-        Case counted = cases.back();
+      const Case plain = cases.back();
+      if (layout != Layout::kFloat32) {
+        Case counted = plain;
         counted.name = "  with statistics";
         counted.statistics = true;
         for (Stretch& stretch : counted.stretches) values.AddTo(stretch.output);
         cases.push_back(std::move(counted));
       }
-      if (layout != Layout::kFloat16AndTokenMajor) continue;
-      Case curve = cases.back();
+      if (layout != Layout::kFixed16) continue;
+      Case curve = plain;
       curve.name = "  with prefix curve";
       curve.parameters.prefix_curve =
           std::span(kCurve).first(std::ranges::upper_bound(kCurve, slots) - std::begin(kCurve));
       for (Stretch& stretch : curve.stretches) {
         stretch.prefix_sums = std::span(prefix_sums).first(curve.parameters.prefix_curve.size());
       }
-      Case total_variation = cases.back();
+      Case total_variation = plain;
       total_variation.name = "  with total variation";
       total_variation.parameters.total_variation = true;
-      Case half = cases.back();
+      Case half = plain;
       half.name = "  with k = K / 2";
       half.parameters.top_k = slots / 2;
       cases.push_back(std::move(curve));
