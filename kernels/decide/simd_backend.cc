@@ -51,12 +51,8 @@ class GatheredSlots {
     slots_.multipliers = behavior_.multipliers.data() + index;
     slots_.behavior = codes_ + used_;
     slots_.current = current_.data() + used_;
-    uint32_t end = 0;
-    for (size_t i = 0; i < kGroup; ++i) {
-      slots_.begins[i] = end;
-      end += slots_.counts[i];
-    }
-    slots_.begins[kGroup] = end;
+    FindBegins(slots_);
+    const size_t end = slots_.begins[kGroup];
     used_ += end;
     if (HWY_UNLIKELY(used_ + kSlotsBehind > current_.size())) {
       // Nothing is read behind the caller's memory.
@@ -66,9 +62,6 @@ class GatheredSlots {
     }
     // Longer sets are prefetched as they are read: all at once they would be too many.
     if (end <= kGroup * kLanes) {
-      for (size_t slot = 0; slot < end; slot += 64 / sizeof(float)) {
-        PrefetchAhead(slots_.current + slot);
-      }
       for (size_t slot = 0; slot < end; slot += 64 / sizeof(Code)) {
         PrefetchAhead(slots_.behavior + slot);
       }
@@ -175,7 +168,7 @@ HWY_NOINLINE void DecideLastGroup(Slots& slots, const GroupInput& input, const G
 }
 
 template <class Slots>
-void EvaluatePositions(const SlotPlan& plan, uint64_t draw, const Stretch& stretch, Slots slots,
+void EvaluatePositions(const SlotPlan& plan, uint64_t draw, const Stretch& stretch, Slots&& slots,
                        SumCollector& collector) {
   const auto at = [](const auto& values, size_t index) {
     return values.empty() ? nullptr : values.data() + index;

@@ -42,7 +42,27 @@ struct GroupSlots {
   const Code* behavior;        // float, or the codes of fixed16
   const float* current;
   uint32_t begins[kGroup + 1];  // where the slots of each position begin
+  bool equal;                   // whether all counts are
 };
+
+// Fills in the begins of counts that are set.
+template <typename Code>
+HWY_INLINE void FindBegins(GroupSlots<Code>& slots) {
+  const hn::FixedTag<uint8_t, kGroup> d8;
+  const uint32_t first = slots.counts[0];
+  slots.equal = hn::AllTrue(
+      d8, hn::Eq(hn::LoadU(d8, slots.counts), hn::Set(d8, static_cast<uint8_t>(first))));
+  if (slots.equal) {
+    for (uint32_t i = 0; i <= kGroup; ++i) slots.begins[i] = i * first;
+    return;
+  }
+  uint32_t end = 0;
+  for (size_t i = 0; i < kGroup; ++i) {
+    slots.begins[i] = end;
+    end += slots.counts[i];
+  }
+  slots.begins[kGroup] = end;
+}
 
 struct Envelopes {
   Floats log_envelope;
@@ -72,6 +92,8 @@ struct SlotResults {
 // Memory for the slots of kLanes positions.
 struct SlotScratch {
   static constexpr size_t kRoom = kLanes * kMaxBlockSlots + 4 * kLanes;
+  HWY_ALIGN float behavior[kRoom];
+  HWY_ALIGN float log_ratios[kRoom];
   HWY_ALIGN float exponentials[kRoom];
   HWY_ALIGN float differences[kRoom];  // of both policies' exponentials
 };
@@ -136,18 +158,18 @@ HWY_INLINE Floats JoinMaxima(const Floats (&v)[kLanes]) {
 #endif
 }
 
-// The largest log-ratios among the ranks [first, end) of the kLanes positions from `lane` on.
-template <typename Code>
+// The largest log-ratios of the kLanes positions from `lane` on. kEqual: all have `equal` slots.
+template <bool kEqual, typename Code>
 HWY_INLINE Floats MaxLogRatios(const GroupSlots<Code>& slots, size_t lane, const float* steps,
-                               size_t first, size_t end) {
+                               size_t equal = 0) {
   const FloatTag d;
   Floats maxima[kLanes];
   HWY_UNROLL(16)
   for (size_t i = 0; i < kLanes; ++i) {
-    const size_t begin = HWY_MIN(first, size_t{slots.counts[lane + i]});
-    const size_t count = HWY_MIN(end, size_t{slots.counts[lane + i]}) - begin;
-    const Code* q = slots.behavior + slots.begins[lane + i] + begin;
-    const float* p = slots.current + slots.begins[lane + i] + begin;
+    const size_t count = kEqual ? equal : slots.counts[lane + i];
+    const size_t begin = kEqual ? (lane + i) * equal : slots.begins[lane + i];
+    const Code* q = slots.behavior + begin;
+    const float* p = slots.current + begin;
     const Floats step = sizeof(Code) == sizeof(uint16_t) ? hn::Set(d, steps[i]) : hn::Zero(d);
     const auto log_ratios = [&](size_t slot) HWY_ATTR {
       return hn::Sub(LoadFloats(p + slot), LoadBehavior(q + slot, step));
@@ -210,19 +232,19 @@ HWY_INLINE void LoadFourRanks(const float* values, const uint32_t* begins, size_
   ranks[3] = hn::BitCast(d, hn::InterleaveUpper(dw, high01, high23));
 }
 
-// Adds the values of the ranks [first, end) to the sums of the kLanes positions that begin there;
-// `end` is at most `longest`, the largest of the counts.
-HWY_INLINE Floats AddRanks(const float* values, const uint32_t* begins, const uint8_t* counts,
-                           size_t first, size_t end, Floats sums) {
+// The sums of the values of kLanes positions that begin there, in the order of the ranks; `longest`
+// is the largest of the counts.
+HWY_INLINE Floats SumRanks(const float* values, const uint32_t* begins, const uint8_t* counts,
+                           size_t longest) {
   const FloatTag d;
-  const Int32Tag di;
-  const Int32s ends = hn::Min(LoadBytes(counts), hn::Set(di, static_cast<int32_t>(end)));
+  const Int32s ends = LoadBytes(counts);
   const auto has = [&](size_t rank) HWY_ATTR {
-    return hn::RebindMask(d, hn::Gt(ends, hn::Set(di, static_cast<int32_t>(rank))));
+    return hn::RebindMask(d, hn::Gt(ends, hn::Set(Int32Tag(), static_cast<int32_t>(rank))));
   };
   // With so few positions left, adding each by itself takes less than a vector.
   constexpr size_t kFewPositions = kLanes > 4 ? 3 : 1;
-  for (size_t rank = first; rank < end; rank += 4) {
+  Floats sums = hn::Zero(d);
+  for (size_t rank = 0; rank < longest; rank += 4) {
     if (rank > 0 && hn::CountTrue(d, has(rank)) <= kFewPositions) {
       HWY_ALIGN float of_each[kLanes];
       hn::Store(sums, d, of_each);
@@ -230,9 +252,8 @@ HWY_INLINE Floats AddRanks(const float* values, const uint32_t* begins, const ui
       hn::StoreMaskBits(d, has(rank), bits);
       for (uint32_t left = bits[0] | bits[1] << 8; left != 0; left &= left - 1) {
         const auto i = static_cast<size_t>(std::countr_zero(left));
-        const size_t last = HWY_MIN(end, size_t{counts[i]});
         float sum = of_each[i];
-        for (size_t r = rank; r < last; ++r) sum = sum + values[begins[i] + r];
+        for (size_t r = rank; r < counts[i]; ++r) sum = sum + values[begins[i] + r];
         of_each[i] = sum;
       }
       return hn::Load(d, of_each);
@@ -254,6 +275,7 @@ HWY_INLINE void StoreExponentials(const float* from, size_t count, float* to) {
                Floats values[kCount];
                for (size_t i = 0; i < kCount; ++i) {
                  values[i] = LoadFloats(from + (vector + i) * kLanes);
+                 if (i * kLanes % 16 == 0) PrefetchAhead(from + (vector + i) * kLanes);
                }
                Floats exponentials[kCount];
                ExpOfEach(values, exponentials);
@@ -263,11 +285,14 @@ HWY_INLINE void StoreExponentials(const float* from, size_t count, float* to) {
              });
 }
 
-// The sums of the exponentials of positions with `count` slots each, which lie side by side.
+// The sums of the exponentials of kLanes positions that begin there and have `count` slots each.
 HWY_INLINE Floats EqualMasses(const float* current, const uint32_t* begins, size_t count) {
   Floats masses = hn::Zero(FloatTag());
   VisitFours(
       count, [&]<size_t kCount>(size_t rank) HWY_ATTR __attribute__((always_inline)) {
+        for (size_t i = 0; i < kCount * kLanes; i += 16) {
+          PrefetchAhead(current + begins[0] + rank * kLanes + i);
+        }
         Floats four[4];
         LoadFourRanks(current, begins, rank, four);
         Floats values[kCount], exponentials[kCount];
@@ -278,73 +303,102 @@ HWY_INLINE Floats EqualMasses(const float* current, const uint32_t* begins, size
   return masses;
 }
 
-// The absolute differences of both policies' exponentials, where those of the current one are in
-// the scratch.
-template <typename Code>
-HWY_NOINLINE void StoreDifferences(const GroupSlots<Code>& slots, size_t lane, const float* steps,
-                                   SlotScratch& scratch) {
+// What needs envelopes at several ranks, or the total variation.
+template <bool kTotalVariation, typename Code>
+HWY_NOINLINE void ReadRankByRank(const GroupSlots<Code>& slots, size_t lane, const float* steps,
+                                 size_t longest, const SlotPlan& plan, SlotScratch& scratch,
+                                 SlotResults& results) {
   const FloatTag d;
+  const Int32Tag di;
+  const size_t first = slots.begins[lane];
+  const size_t end = slots.begins[lane + kLanes] - first;
+  const float* current = slots.current + first;
   for (size_t i = 0; i < kLanes; ++i) {
-    const Code* q = slots.behavior + slots.begins[lane + i];
-    const size_t at = slots.begins[lane + i] - slots.begins[lane];
     const Floats step = sizeof(Code) == sizeof(uint16_t) ? hn::Set(d, steps[i]) : hn::Zero(d);
+    const size_t begin = slots.begins[lane + i];
     // What is written behind the position's slots is overwritten by the next one's.
     for (size_t slot = 0; slot < slots.counts[lane + i]; slot += kLanes) {
-      const Floats values[] = {LoadBehavior(q + slot, step)};
-      Floats behavior[1];
-      ExpOfEach(values, behavior);
-      hn::StoreU(hn::Abs(hn::Sub(LoadFloats(scratch.exponentials + at + slot), behavior[0])), d,
-                 scratch.differences + at + slot);
+      hn::StoreU(LoadBehavior(slots.behavior + begin + slot, step), d,
+                 scratch.behavior + (begin - first) + slot);
     }
   }
+  StoreExponentials(current, end, scratch.exponentials);
+  if (kTotalVariation) StoreExponentials(scratch.behavior, end, scratch.differences);
+  for (size_t slot = 0; slot < end; slot += kLanes) {
+    const auto q = hn::Load(d, scratch.behavior + slot);
+    hn::Store(hn::Sub(LoadFloats(current + slot), q), d, scratch.log_ratios + slot);
+    if (kTotalVariation) {
+      const auto difference = hn::Sub(hn::Load(d, scratch.exponentials + slot),
+                                      hn::Load(d, scratch.differences + slot));
+      hn::Store(hn::Abs(difference), d, scratch.differences + slot);
+    }
+  }
+
+  uint32_t begins[kLanes];
+  for (size_t i = 0; i < kLanes; ++i) begins[i] = slots.begins[lane + i] - slots.begins[lane];
+  const Int32s counts = LoadBytes(slots.counts + lane);
+  Envelopes so_far = {Constant(kMinusInfinity), hn::Zero(d)};
+  Floats distance = hn::Zero(d);
+  size_t point = 0;  // the next one of the curve, and then top_k
+  const auto next = [&]() HWY_ATTR {
+    return point < plan.prefix_curve.size() ? static_cast<size_t>(plan.prefix_curve[point])
+                                            : plan.top_k;
+  };
+  const auto keep = [&]() HWY_ATTR {
+    Envelopes& at = point < plan.prefix_curve.size() ? results.prefix[point] : results.envelopes;
+    at = {FlushAll(so_far.log_envelope), so_far.covered_mass};
+    ++point;
+  };
+  for (size_t rank = 0; rank < longest; rank += 4) {
+    Floats log_ratios[4], exponentials[4], differences[4];
+    LoadFourRanks(scratch.log_ratios, begins, rank, log_ratios);
+    LoadFourRanks(scratch.exponentials, begins, rank, exponentials);
+    if (kTotalVariation) LoadFourRanks(scratch.differences, begins, rank, differences);
+    for (size_t i = 0; i < 4; ++i) {
+      const Mask has =
+          hn::RebindMask(d, hn::Gt(counts, hn::Set(di, static_cast<int32_t>(rank + i))));
+      so_far.log_envelope = hn::Max(so_far.log_envelope,
+                                    hn::IfThenElse(has, log_ratios[i], Constant(kMinusInfinity)));
+      so_far.covered_mass = hn::Add(so_far.covered_mass, hn::IfThenElseZero(has, exponentials[i]));
+      if (kTotalVariation && rank + i < plan.top_k) {
+        distance = hn::Add(distance, hn::IfThenElseZero(has, differences[i]));
+      }
+      if (HWY_UNLIKELY(rank + i + 1 == next()) && point <= plan.prefix_curve.size()) keep();
+    }
+  }
+  // Those beyond the longest set.
+  while (point <= plan.prefix_curve.size()) keep();
+  results.valid = AreMasses(so_far.covered_mass);
+  results.total_variation = hn::Min(Constant(1.0f), hn::Mul(Constant(0.5f), distance));
 }
 
 // Fills in what `plan` asks for of the kLanes positions from `lane` on.
 template <typename Code>
 HWY_INLINE void ReadSlots(const GroupSlots<Code>& slots, size_t lane, const SlotPlan& plan,
                           SlotScratch& scratch, SlotResults& results) {
-  const FloatTag d;
-  const Int32Tag di;
   const uint8_t* counts = slots.counts + lane;
   const uint32_t* begins = slots.begins + lane;
   HWY_ALIGN float steps[kLanes];
   StoreSteps(slots, lane, steps);
-  const Int32s lane_counts = LoadBytes(counts);
-  const auto longest = static_cast<size_t>(hn::GetLane(hn::MaxOfLanes(di, lane_counts)));
-  const size_t top_k = HWY_MIN(plan.top_k, longest);
-  if (HWY_LIKELY(plan.prefix_curve.empty() && top_k == longest && !plan.total_variation) &&
-      hn::AllTrue(di, hn::Eq(lane_counts, hn::Set(di, static_cast<int32_t>(longest))))) {
-    const Floats mass = EqualMasses(slots.current, begins, longest);
-    results.envelopes = {FlushAll(MaxLogRatios(slots, lane, steps, 0, longest)), mass};
-    results.valid = AreMasses(mass);
-    return;
-  }
-
-  StoreExponentials(slots.current + begins[0], begins[kLanes] - begins[0], scratch.exponentials);
-  const float* exponentials = scratch.exponentials - begins[0];
-  // From point to point of the curve.
-  Envelopes so_far = {Constant(kMinusInfinity), hn::Zero(d)};
-  size_t rank = 0;
-  const auto read_to = [&](size_t end) HWY_ATTR __attribute__((always_inline)) {
-    if (rank >= end) return;
-    so_far.log_envelope = hn::Max(so_far.log_envelope, MaxLogRatios(slots, lane, steps, rank, end));
-    so_far.covered_mass = AddRanks(exponentials, begins, counts, rank, end, so_far.covered_mass);
-    rank = end;
-  };
-  for (size_t point = 0; HWY_UNLIKELY(point < plan.prefix_curve.size()); ++point) {
-    read_to(HWY_MIN(static_cast<size_t>(plan.prefix_curve[point]), longest));
-    results.prefix[point] = {FlushAll(so_far.log_envelope), so_far.covered_mass};
-  }
-  read_to(top_k);
-  results.envelopes = {FlushAll(so_far.log_envelope), so_far.covered_mass};
-  // The rest only has to be valid.
-  results.valid =
-      AreMasses(AddRanks(exponentials, begins, counts, top_k, longest, so_far.covered_mass));
-  if (plan.total_variation) {
-    StoreDifferences(slots, lane, steps, scratch);
-    const Floats distances =
-        AddRanks(scratch.differences - begins[0], begins, counts, 0, top_k, hn::Zero(d));
-    results.total_variation = hn::Min(Constant(1.0f), hn::Mul(Constant(0.5f), distances));
+  const size_t longest =
+      slots.equal ? counts[0]
+                  : static_cast<size_t>(hn::GetLane(hn::MaxOfLanes(Int32Tag(), LoadBytes(counts))));
+  if (HWY_UNLIKELY(plan.total_variation)) {
+    ReadRankByRank<true>(slots, lane, steps, longest, plan, scratch, results);
+  } else if (HWY_UNLIKELY(!plan.prefix_curve.empty() || plan.top_k < longest)) {
+    ReadRankByRank<false>(slots, lane, steps, longest, plan, scratch, results);
+  } else {
+    Envelopes& envelopes = results.envelopes;
+    if (slots.equal) {
+      envelopes.covered_mass = EqualMasses(slots.current, begins, longest);
+      envelopes.log_envelope = FlushAll(MaxLogRatios<true>(slots, lane, steps, longest));
+    } else {
+      StoreExponentials(slots.current + begins[0], begins[kLanes] - begins[0],
+                        scratch.exponentials);
+      envelopes.covered_mass = SumRanks(scratch.exponentials - begins[0], begins, counts, longest);
+      envelopes.log_envelope = FlushAll(MaxLogRatios<false>(slots, lane, steps));
+    }
+    results.valid = AreMasses(envelopes.covered_mass);
   }
 }
 
