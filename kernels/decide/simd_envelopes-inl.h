@@ -19,6 +19,7 @@
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/block/block.h"
+#include "kernels/block/simd_rows-inl.h"
 #include "kernels/decide/backend.h"
 #include "kernels/numerics/simd_math-inl.h"
 
@@ -92,7 +93,6 @@ struct SlotResults {
 // Memory for the slots of kLanes positions.
 struct SlotScratch {
   static constexpr size_t kRoom = kLanes * kMaxBlockSlots + 4 * kLanes;
-  HWY_ALIGN float behavior[kRoom];
   HWY_ALIGN float log_ratios[kRoom];
   HWY_ALIGN float exponentials[kRoom];
   HWY_ALIGN float differences[kRoom];  // of both policies' exponentials
@@ -193,43 +193,7 @@ template <class Visitor>
 HWY_INLINE void VisitFours(size_t end, const Visitor& visit) {
   size_t i = 0;
   for (; i + 4 <= end; i += 4) visit.template operator()<4>(i);
-  switch (end - i) {
-    case 1:
-      return visit.template operator()<1>(i);
-    case 2:
-      return visit.template operator()<2>(i);
-    case 3:
-      return visit.template operator()<3>(i);
-  }
-}
-
-// Four values of the kLanes positions that begin there, from `rank` on: a vector a rank.
-template <class D>
-HWY_INLINE hn::Vec<D> FourOf(D d, const float* values, const uint32_t* begins) {
-  if constexpr (hn::MaxLanes(D()) == 4) {
-    return hn::LoadU(d, values + begins[0]);
-  } else {
-    const hn::Half<D> half;
-    return hn::Combine(d, FourOf(half, values, begins + hn::MaxLanes(D()) / 2),
-                       FourOf(half, values, begins));
-  }
-}
-HWY_INLINE void LoadFourRanks(const float* values, const uint32_t* begins, size_t rank,
-                              Floats (&ranks)[4]) {
-  const FloatTag d;
-  const hn::RepartitionToWide<FloatTag> dw;
-  const Floats v0 = FourOf(d, values + rank, begins);
-  const Floats v1 = FourOf(d, values + rank, begins + 1);
-  const Floats v2 = FourOf(d, values + rank, begins + 2);
-  const Floats v3 = FourOf(d, values + rank, begins + 3);
-  const auto low01 = hn::BitCast(dw, hn::InterleaveLower(d, v0, v1));
-  const auto low23 = hn::BitCast(dw, hn::InterleaveLower(d, v2, v3));
-  const auto high01 = hn::BitCast(dw, hn::InterleaveUpper(d, v0, v1));
-  const auto high23 = hn::BitCast(dw, hn::InterleaveUpper(d, v2, v3));
-  ranks[0] = hn::BitCast(d, hn::InterleaveLower(dw, low01, low23));
-  ranks[1] = hn::BitCast(d, hn::InterleaveUpper(dw, low01, low23));
-  ranks[2] = hn::BitCast(d, hn::InterleaveLower(dw, high01, high23));
-  ranks[3] = hn::BitCast(d, hn::InterleaveUpper(dw, high01, high23));
+  VisitLastRanks(i, end - i, visit);
 }
 
 // The sums of the values of kLanes positions that begin there, in the order of the ranks; `longest`
@@ -259,7 +223,7 @@ HWY_INLINE Floats SumRanks(const float* values, const uint32_t* begins, const ui
       return hn::Load(d, of_each);
     }
     Floats ranks[4];
-    LoadFourRanks(values, begins, rank, ranks);
+    LoadRanks(values, begins, rank, ranks);
     for (size_t i = 0; i < 4; ++i) {
       sums = hn::Add(sums, hn::IfThenElseZero(has(rank + i), ranks[i]));
     }
@@ -294,7 +258,7 @@ HWY_INLINE Floats EqualMasses(const float* current, const uint32_t* begins, size
           PrefetchAhead(current + begins[0] + rank * kLanes + i);
         }
         Floats four[4];
-        LoadFourRanks(current, begins, rank, four);
+        LoadRanks(current, begins, rank, four);
         Floats values[kCount], exponentials[kCount];
         for (size_t i = 0; i < kCount; ++i) values[i] = four[i];
         ExpOfEach(values, exponentials);
@@ -315,21 +279,22 @@ HWY_NOINLINE void ReadRankByRank(const GroupSlots<Code>& slots, size_t lane, con
   const float* current = slots.current + first;
   for (size_t i = 0; i < kLanes; ++i) {
     const Floats step = sizeof(Code) == sizeof(uint16_t) ? hn::Set(d, steps[i]) : hn::Zero(d);
-    const size_t begin = slots.begins[lane + i];
+    const size_t begin = slots.begins[lane + i] - first;
+    const Code* q = slots.behavior + first + begin;
     // What is written behind the position's slots is overwritten by the next one's.
     for (size_t slot = 0; slot < slots.counts[lane + i]; slot += kLanes) {
-      hn::StoreU(LoadBehavior(slots.behavior + begin + slot, step), d,
-                 scratch.behavior + (begin - first) + slot);
+      const Floats behavior = LoadBehavior(q + slot, step);
+      hn::StoreU(hn::Sub(LoadFloats(current + begin + slot), behavior), d,
+                 scratch.log_ratios + begin + slot);
+      if (kTotalVariation) hn::StoreU(behavior, d, scratch.differences + begin + slot);
     }
   }
   StoreExponentials(current, end, scratch.exponentials);
-  if (kTotalVariation) StoreExponentials(scratch.behavior, end, scratch.differences);
-  for (size_t slot = 0; slot < end; slot += kLanes) {
-    const auto q = hn::Load(d, scratch.behavior + slot);
-    hn::Store(hn::Sub(LoadFloats(current + slot), q), d, scratch.log_ratios + slot);
-    if (kTotalVariation) {
-      const auto difference = hn::Sub(hn::Load(d, scratch.exponentials + slot),
-                                      hn::Load(d, scratch.differences + slot));
+  if (kTotalVariation) {
+    StoreExponentials(scratch.differences, end, scratch.differences);
+    for (size_t slot = 0; slot < end; slot += kLanes) {
+      const Floats difference = hn::Sub(hn::Load(d, scratch.exponentials + slot),
+                                        hn::Load(d, scratch.differences + slot));
       hn::Store(hn::Abs(difference), d, scratch.differences + slot);
     }
   }
@@ -339,21 +304,21 @@ HWY_NOINLINE void ReadRankByRank(const GroupSlots<Code>& slots, size_t lane, con
   const Int32s counts = LoadBytes(slots.counts + lane);
   Envelopes so_far = {Constant(kMinusInfinity), hn::Zero(d)};
   Floats distance = hn::Zero(d);
-  size_t point = 0;  // the next one of the curve, and then top_k
-  const auto next = [&]() HWY_ATTR {
-    return point < plan.prefix_curve.size() ? static_cast<size_t>(plan.prefix_curve[point])
-                                            : plan.top_k;
-  };
-  const auto keep = [&]() HWY_ATTR {
-    Envelopes& at = point < plan.prefix_curve.size() ? results.prefix[point] : results.envelopes;
+  // The next one of the curve, after which comes top_k; and how many ranks it takes.
+  size_t point = 0;
+  const size_t points = plan.prefix_curve.size();
+  size_t next = points > 0 ? plan.prefix_curve[0] : plan.top_k;
+  const auto keep = [&]() HWY_ATTR __attribute__((always_inline)) {
+    Envelopes& at = point < points ? results.prefix[point] : results.envelopes;
     at = {FlushAll(so_far.log_envelope), so_far.covered_mass};
     ++point;
+    next = point < points ? plan.prefix_curve[point] : point == points ? plan.top_k : ~size_t{0};
   };
   for (size_t rank = 0; rank < longest; rank += 4) {
     Floats log_ratios[4], exponentials[4], differences[4];
-    LoadFourRanks(scratch.log_ratios, begins, rank, log_ratios);
-    LoadFourRanks(scratch.exponentials, begins, rank, exponentials);
-    if (kTotalVariation) LoadFourRanks(scratch.differences, begins, rank, differences);
+    LoadRanks(scratch.log_ratios, begins, rank, log_ratios);
+    LoadRanks(scratch.exponentials, begins, rank, exponentials);
+    if (kTotalVariation) LoadRanks(scratch.differences, begins, rank, differences);
     for (size_t i = 0; i < 4; ++i) {
       const Mask has =
           hn::RebindMask(d, hn::Gt(counts, hn::Set(di, static_cast<int32_t>(rank + i))));
@@ -363,11 +328,11 @@ HWY_NOINLINE void ReadRankByRank(const GroupSlots<Code>& slots, size_t lane, con
       if (kTotalVariation && rank + i < plan.top_k) {
         distance = hn::Add(distance, hn::IfThenElseZero(has, differences[i]));
       }
-      if (HWY_UNLIKELY(rank + i + 1 == next()) && point <= plan.prefix_curve.size()) keep();
+      if (HWY_UNLIKELY(rank + i + 1 == next)) keep();
     }
   }
   // Those beyond the longest set.
-  while (point <= plan.prefix_curve.size()) keep();
+  while (point <= points) keep();
   results.valid = AreMasses(so_far.covered_mass);
   results.total_variation = hn::Min(Constant(1.0f), hn::Mul(Constant(0.5f), distance));
 }
