@@ -403,25 +403,26 @@ TEST_F(IngestTest, ASupersededRunEndsTheStream) {
 }
 
 TEST_F(IngestTest, WithNothingToEvictItSaysWhenToTryAgain) {
-  Cache cache(2 * Sequence::kBaseBytes + ChargeOf(records_));
+  const Records records = PlainRecords(60);
+  Cache cache(2 * Sequence::kBaseBytes + ChargeOf(records));
   const auto run = cache.CreateRun("r", SmallConfig(kSlots));
-  ASSERT_EQ(AppendBlock(cache, *run, records_.Block("a")).code(), 0);
+  ASSERT_EQ(AppendBlock(cache, *run, records.Block("a")).code(), 0);
   const std::vector<SequenceName> names = {{"a", 0}};
   run->Keep(names, absl::Hours(1));
   for (const std::string id : {"a", "b"}) {
-    const v1::Ack ack = AppendBlock(cache, *run, records_.Block(id, 64, 0, 0, 10));
+    const v1::Ack ack = AppendBlock(cache, *run, records.Block(id, 64, 0, 0, 60));
     EXPECT_EQ(CodeOf(ack), StatusCode::kResourceExhausted);
     EXPECT_GT(ack.retry_seconds(), 0);
     EXPECT_THAT(ack.message(), HasSubstr("sequence '" + id + "'"));
     EXPECT_LE(cache.registry.budget().used(), cache.registry.budget().limit());
     EXPECT_EQ(run->Describe().sequences, 1) << "a refused block leaves no sequence behind";
   }
-  EXPECT_EQ(AppendBlock(cache, *run, records_.Block("a")).code(), 0)
+  EXPECT_EQ(AppendBlock(cache, *run, records.Block("a")).code(), 0)
       << "what is there needs no room";
   cache.clock.Advance(absl::Hours(1));
-  EXPECT_EQ(AppendBlock(cache, *run, records_.Block("b", 64, 0, 0, 10)).code(), 0);
+  EXPECT_EQ(AppendBlock(cache, *run, records.Block("b", 64, 0, 0, 60)).code(), 0);
   EXPECT_EQ(run->CommittedLength({"a", 0}), 0) << "evicted for it";
-  EXPECT_EQ(CodeOf(AppendBlock(cache, *run, PlainRecords(65).Block("c"))),
+  EXPECT_EQ(CodeOf(AppendBlock(cache, *run, PlainRecords(100).Block("c"))),
             StatusCode::kResourceExhausted)
       << "more than the budget";
 }
