@@ -77,17 +77,22 @@ absl::Status CheckPosition(const BlockView& block, const BlockRange& all, uint32
 
 }  // namespace
 
-absl::StatusOr<BlockView> CheckBlock(std::span<const std::byte> bytes) {
-  absl::StatusOr<BlockView> block = OpenBlock(bytes, /*checksums=*/true);
-  if (!block.ok()) return block;
-  const BlockRange all(*block, 0, block->header.positions);
+absl::Status CheckPositions(const BlockView& block) {
+  const BlockRange all(block, 0, block.header.positions);
   size_t first_slot = 0;
-  for (uint32_t i = 0; i < block->header.positions; ++i) {
-    if (absl::Status status = CheckPosition(*block, all, i, first_slot); !status.ok()) {
+  for (uint32_t i = 0; i < block.header.positions; ++i) {
+    if (absl::Status status = CheckPosition(block, all, i, first_slot); !status.ok()) {
       return status;
     }
-    first_slot += block->counts[i];
+    first_slot += block.counts[i];
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<BlockView> CheckBlock(std::span<const std::byte> bytes) {
+  absl::StatusOr<BlockView> block = OpenBlock(bytes, /*checksums=*/true);
+  if (!block.ok() || PositionsAreQuicklySeenValid(*block)) return block;
+  if (absl::Status status = CheckPositions(*block); !status.ok()) return status;
   return block;
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include "kernels/block/block.h"
@@ -15,11 +14,15 @@ inline constexpr float kFloor16 =
 
 // How far a log-prob in [kFloor16, 1/64] lies below 1/64, in units of 2^-18, rounded up.
 inline uint32_t Depth16(float log_prob) {
-  return static_cast<uint32_t>(4096.0f - std::floor(log_prob * 0x1p18f));
+  const float scaled = log_prob * 0x1p18f;
+  const auto towards_0 = static_cast<int32_t>(scaled);
+  const int32_t floor = static_cast<float>(towards_0) > scaled ? towards_0 - 1 : towards_0;
+  return static_cast<uint32_t>(4096 - floor);
 }
 
-inline uint16_t Code16(uint32_t depth, uint32_t multiplier) {
-  return static_cast<uint16_t>((depth + multiplier - 1) / multiplier);
+// The code of a depth; above kLowestCode16 if the multiplier does not reach it.
+inline uint32_t Code16(uint32_t depth, uint32_t multiplier) {
+  return (depth + multiplier - 1) / multiplier;
 }
 
 // With it kLowestCode16 reaches the depth.

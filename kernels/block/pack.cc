@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/block/fixed16.h"
 #include "kernels/block/validate.h"
+#include "kernels/block/write_rows.h"
 
 namespace sis {
 namespace {
@@ -17,16 +18,24 @@ namespace {
 // Writes the sections one after the other.
 class Writer {
  public:
-  Writer(const BlockHeader& header, size_t bytes) : block_(bytes) {
+  // WriteCodes and WriteIds write beyond their sections: in the end there is slack for that.
+  Writer(const BlockHeader& header, size_t bytes) : block_(bytes + kBlockSlack) {
     Append(&header, sizeof header);
   }
-  void Append(const void* from, size_t bytes) {
-    std::memcpy(block_.data() + size_, from, bytes);
+  void Append(const void* from, size_t bytes) { std::memcpy(Next(bytes), from, bytes); }
+  // Where the next bytes must be written.
+  std::byte* Next(size_t bytes) {
     size_ += bytes;
+    return block_.data() + size_ - bytes;
   }
-  void AppendId(int32_t id, size_t id_bytes) { Append(&id, id_bytes); }  // little-endian
-  void SkipTo(size_t offset) { size_ = offset; }
+  void FillTo(size_t offset) {
+    std::fill(block_.begin() + static_cast<ptrdiff_t>(size_),
+              block_.begin() + static_cast<ptrdiff_t>(offset), std::byte{0});
+    size_ = offset;
+  }
   std::vector<std::byte> Seal() && {
+    FillTo(block_.size() - kBlockSlack);
+    block_.resize(size_);
     SealBlock(block_);
     return std::move(block_);
   }
@@ -85,28 +94,28 @@ absl::StatusOr<std::vector<std::byte>> PackBlock(const RecordView& records,
   }
 
   Writer writer(header, at.end);
-  for (size_t i = 0; i < positions; ++i) {
-    const float* log_probs = records.log_probs.data() + i * slots;
-    if (!header.fixed()) {
-      writer.Append(log_probs, counts[i] * sizeof(float));
-      continue;
-    }
-    for (size_t slot = 0; slot < counts[i]; ++slot) {
-      const uint16_t code = Code16(Depth16(log_probs[slot]), multipliers[i]);
-      writer.Append(&code, sizeof code);
+  std::byte* const log_probs = writer.Next(at.multipliers - at.log_probs);
+  if (header.fixed()) {
+    WriteCodes(records.log_probs, slots, counts, multipliers, log_probs);
+  } else {
+    std::byte* to = log_probs;
+    for (size_t i = 0; i < positions; ++i) {
+      std::memcpy(to, records.log_probs.data() + i * slots, counts[i] * sizeof(float));
+      to += counts[i] * sizeof(float);
     }
   }
   writer.Append(multipliers.data(), multipliers.size());
   writer.Append(ranks.data(), positions);
-  writer.SkipTo(at.sampled_log_probs);
+  writer.FillTo(at.sampled_log_probs);
   writer.Append(records.sampled_log_probs.data(), positions * sizeof(float));
   writer.Append(counts.data(), positions);
-  for (const int32_t id : records.sampled_ids) writer.AppendId(id, header.id_bytes);
-  for (size_t i = 0; i < positions; ++i) {
-    for (const int32_t id : records.ids.subspan(i * slots, counts[i])) {
-      writer.AppendId(id, header.id_bytes);
-    }
+  for (size_t first = 0; first < positions; first += kMaxBlockSlots) {
+    const size_t some = std::min<size_t>(kMaxBlockSlots, positions - first);
+    const auto count = static_cast<uint8_t>(some);
+    WriteIds(records.sampled_ids.subspan(first, some), some, {&count, 1}, header.id_bytes,
+             writer.Next(some * header.id_bytes));
   }
+  WriteIds(records.ids, slots, counts, header.id_bytes, writer.Next(at.ids_end - at.ids));
   return std::move(writer).Seal();
 }
 
@@ -134,7 +143,7 @@ absl::StatusOr<std::vector<std::byte>> MergeBlocks(const BlockView& a, const Blo
   const BlockLayout at_a(a.header), at_b(b.header);
   Writer writer(header, at.end);
   const auto join = [&](size_t BlockLayout::*begin, size_t BlockLayout::*end) {
-    writer.SkipTo(at.*begin);
+    writer.FillTo(at.*begin);
     for (const auto& [view, layout] : {std::pair(&a, &at_a), std::pair(&b, &at_b)}) {
       writer.Append(view->bytes.data() + layout->*begin, layout->*end - layout->*begin);
     }
@@ -159,7 +168,7 @@ std::vector<std::byte> SliceBlock(const BlockView& block, uint32_t first, uint32
   const BlockLayout from(block.header), to(header);
   Writer writer(header, to.end);
   const auto cut = [&](size_t BlockLayout::*section, size_t begin, size_t size, size_t width) {
-    writer.SkipTo(to.*section);
+    writer.FillTo(to.*section);
     writer.Append(block.bytes.data() + from.*section + begin * width, size * width);
   };
   cut(&BlockLayout::log_probs, slots_before, header.used_slots,
