@@ -43,34 +43,42 @@ class GatheredSlots {
 
   // The `count` positions from `index` on. Groups come one after the other.
   HWY_INLINE void Open(size_t index, size_t count) {
-    slots_.counts = behavior_.counts.data() + index;
+    const uint8_t* counts = behavior_.counts.data() + index;
     if (HWY_UNLIKELY(count < kGroup)) {
-      std::memcpy(last_counts_, slots_.counts, count);
-      slots_.counts = last_counts_;
+      std::memcpy(last_counts_, counts, count);
+      counts = last_counts_;
     }
-    slots_.multipliers = behavior_.multipliers.data() + index;
-    slots_.behavior = codes_ + used_;
-    slots_.current = current_.data() + used_;
-    FindBegins(slots_);
-    const size_t end = slots_.begins[kGroup];
-    used_ += end;
+    const size_t first = used_;
+    for (size_t lane = 0; lane < kGroup; lane += kLanes) {
+      LaneSlots<Code>& slots = slots_[lane / kLanes];
+      slots.counts = counts + lane;
+      if (sizeof(Code) == sizeof(uint16_t)) {
+        slots.multipliers = behavior_.multipliers.data() + index + lane;
+      }
+      slots.behavior = codes_ + used_;
+      slots.current = current_.data() + used_;
+      slots.FindBegins();
+      used_ += slots.size();
+    }
     if (HWY_UNLIKELY(used_ + kSlotsBehind > current_.size())) {
       // Nothing is read behind the caller's memory.
-      std::memcpy(last_current_, slots_.current, end * sizeof(float));
-      std::memset(last_current_ + end, 0, kSlotsBehind * sizeof(float));
-      slots_.current = last_current_;
+      std::copy(current_.begin() + first, current_.begin() + used_, last_current_);
+      std::fill_n(last_current_ + (used_ - first), kSlotsBehind, 0.0f);
+      for (LaneSlots<Code>& slots : slots_) {
+        slots.current = last_current_ + (slots.behavior - slots_[0].behavior);
+      }
     }
     // Longer sets are prefetched as they are read: all at once they would be too many.
-    if (end <= kGroup * kLanes) {
-      for (size_t slot = 0; slot < end; slot += 64 / sizeof(Code)) {
-        PrefetchAhead(slots_.behavior + slot);
+    if (used_ - first <= kGroup * kLanes) {
+      for (size_t slot = first; slot < used_; slot += 64 / sizeof(Code)) {
+        PrefetchAhead(codes_ + slot);
       }
     }
   }
 
   HWY_INLINE void Read(size_t lane, const GroupInput& /*input*/, const SlotPlan& plan,
                        SlotResults& results) {
-    ReadSlots(slots_, lane, plan, scratch_, results);
+    ReadSlots(slots_[lane / kLanes], plan, scratch_, results);
   }
 
  private:
@@ -78,7 +86,7 @@ class GatheredSlots {
   const Code* const codes_;
   const std::span<const float> current_;
   size_t used_ = 0;  // slots of the groups so far
-  GroupSlots<Code> slots_;
+  LaneSlots<Code> slots_[kGroup / kLanes];
   uint8_t last_counts_[kGroup] = {};
   float last_current_[kGroup * kMaxBlockSlots + kSlotsBehind];
   SlotScratch scratch_;

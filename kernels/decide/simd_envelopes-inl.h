@@ -35,35 +35,38 @@ static_assert(kGroup % kLanes == 0);
 inline constexpr size_t kSlotsBehind = kLanes;
 static_assert(kSlotsBehind * sizeof(float) <= kBlockSlack);
 
-// The slots of a group's positions.
+HWY_INLINE Int32s LoadBytes(const uint8_t* bytes) {
+  return hn::PromoteTo(Int32Tag(), hn::LoadU(hn::Rebind<uint8_t, FloatTag>(), bytes));
+}
+
+// The slots of kLanes positions.
 template <typename Code>
-struct GroupSlots {
-  const uint8_t* counts;       // [kGroup]
-  const uint8_t* multipliers;  // [kGroup] of fixed16
+struct LaneSlots {
+  const uint8_t* counts;       // [kLanes]
+  const uint8_t* multipliers;  // [kLanes] of fixed16
   const Code* behavior;        // float, or the codes of fixed16
   const float* current;
-  uint32_t begins[kGroup + 1];  // where the slots of each position begin
-  bool equal;                   // whether all counts are
-};
+  // Where the slots of each position begin, filled in from the counts.
+  uint32_t begins[kLanes + 1];
+  bool equal;  // whether all counts are
 
-// Fills in the begins of counts that are set.
-template <typename Code>
-HWY_INLINE void FindBegins(GroupSlots<Code>& slots) {
-  const hn::FixedTag<uint8_t, kGroup> d8;
-  const uint32_t first = slots.counts[0];
-  slots.equal = hn::AllTrue(
-      d8, hn::Eq(hn::LoadU(d8, slots.counts), hn::Set(d8, static_cast<uint8_t>(first))));
-  if (slots.equal) {
-    for (uint32_t i = 0; i <= kGroup; ++i) slots.begins[i] = i * first;
-    return;
+  HWY_INLINE size_t size() const { return begins[kLanes]; }
+  HWY_INLINE void FindBegins() {
+    const Int32Tag di;
+    const uint32_t first = counts[0];
+    equal = hn::AllTrue(di, hn::Eq(LoadBytes(counts), hn::Set(di, static_cast<int32_t>(first))));
+    if (equal) {
+      for (uint32_t i = 0; i <= kLanes; ++i) begins[i] = i * first;
+      return;
+    }
+    uint32_t end = 0;
+    for (size_t i = 0; i < kLanes; ++i) {
+      begins[i] = end;
+      end += counts[i];
+    }
+    begins[kLanes] = end;
   }
-  uint32_t end = 0;
-  for (size_t i = 0; i < kGroup; ++i) {
-    slots.begins[i] = end;
-    end += slots.counts[i];
-  }
-  slots.begins[kGroup] = end;
-}
+};
 
 struct Envelopes {
   Floats log_envelope;
@@ -98,10 +101,6 @@ struct SlotScratch {
   HWY_ALIGN float differences[kRoom];  // of both policies' exponentials
 };
 
-HWY_INLINE Int32s LoadBytes(const uint8_t* bytes) {
-  return hn::PromoteTo(Int32Tag(), hn::LoadU(hn::Rebind<uint8_t, FloatTag>(), bytes));
-}
-
 // Far enough to hide the memory's latency behind arithmetic. Prefetching what is not there is
 // harmless.
 HWY_INLINE void PrefetchAhead(const void* address, uintptr_t distance = 8192) {
@@ -119,11 +118,11 @@ HWY_INLINE Floats LoadBehavior(const uint16_t* codes, Floats step) {
   return MinusExactProduct(Constant(0x1p-6f), hn::ConvertTo(d, code), step);
 }
 
-// The steps of the kLanes positions from `lane` on.
+// The steps of each position.
 template <typename Code>
-HWY_INLINE void StoreSteps(const GroupSlots<Code>& slots, size_t lane, float* steps) {
+HWY_INLINE void StoreSteps(const LaneSlots<Code>& slots, float* steps) {
   if constexpr (sizeof(Code) == sizeof(uint16_t)) {
-    const Floats multipliers = hn::ConvertTo(FloatTag(), LoadBytes(slots.multipliers + lane));
+    const Floats multipliers = hn::ConvertTo(FloatTag(), LoadBytes(slots.multipliers));
     hn::Store(hn::Mul(multipliers, Constant(0x1p-18f)), FloatTag(), steps);
   }
 }
@@ -158,16 +157,15 @@ HWY_INLINE Floats JoinMaxima(const Floats (&v)[kLanes]) {
 #endif
 }
 
-// The largest log-ratios of the kLanes positions from `lane` on. kEqual: all have `equal` slots.
+// The largest log-ratio of each position. kEqual: all have `equal` slots.
 template <bool kEqual, typename Code>
-HWY_INLINE Floats MaxLogRatios(const GroupSlots<Code>& slots, size_t lane, const float* steps,
-                               size_t equal = 0) {
+HWY_INLINE Floats MaxLogRatios(const LaneSlots<Code>& slots, const float* steps, size_t equal = 0) {
   const FloatTag d;
   Floats maxima[kLanes];
   HWY_UNROLL(16)
   for (size_t i = 0; i < kLanes; ++i) {
-    const size_t count = kEqual ? equal : slots.counts[lane + i];
-    const size_t begin = kEqual ? (lane + i) * equal : slots.begins[lane + i];
+    const size_t count = kEqual ? equal : slots.counts[i];
+    const size_t begin = kEqual ? i * equal : slots.begins[i];
     const Code* q = slots.behavior + begin;
     const float* p = slots.current + begin;
     const Floats step = sizeof(Code) == sizeof(uint16_t) ? hn::Set(d, steps[i]) : hn::Zero(d);
@@ -255,7 +253,7 @@ HWY_INLINE Floats EqualMasses(const float* current, const uint32_t* begins, size
   VisitFours(
       count, [&]<size_t kCount>(size_t rank) HWY_ATTR __attribute__((always_inline)) {
         for (size_t i = 0; i < kCount * kLanes; i += 16) {
-          PrefetchAhead(current + begins[0] + rank * kLanes + i);
+          PrefetchAhead(current + rank * kLanes + i);
         }
         Floats four[4];
         LoadRanks(current, begins, rank, four);
@@ -269,39 +267,33 @@ HWY_INLINE Floats EqualMasses(const float* current, const uint32_t* begins, size
 
 // What needs envelopes at several ranks, or the total variation.
 template <bool kTotalVariation, typename Code>
-HWY_NOINLINE void ReadRankByRank(const GroupSlots<Code>& slots, size_t lane, const float* steps,
-                                 size_t longest, const SlotPlan& plan, SlotScratch& scratch,
-                                 SlotResults& results) {
+HWY_NOINLINE void ReadRankByRank(const LaneSlots<Code>& slots, const float* steps, size_t longest,
+                                 const SlotPlan& plan, SlotScratch& scratch, SlotResults& results) {
   const FloatTag d;
   const Int32Tag di;
-  const size_t first = slots.begins[lane];
-  const size_t end = slots.begins[lane + kLanes] - first;
-  const float* current = slots.current + first;
   for (size_t i = 0; i < kLanes; ++i) {
     const Floats step = sizeof(Code) == sizeof(uint16_t) ? hn::Set(d, steps[i]) : hn::Zero(d);
-    const size_t begin = slots.begins[lane + i] - first;
-    const Code* q = slots.behavior + first + begin;
+    const size_t begin = slots.begins[i];
+    const Code* q = slots.behavior + begin;
     // What is written behind the position's slots is overwritten by the next one's.
-    for (size_t slot = 0; slot < slots.counts[lane + i]; slot += kLanes) {
+    for (size_t slot = 0; slot < slots.counts[i]; slot += kLanes) {
       const Floats behavior = LoadBehavior(q + slot, step);
-      hn::StoreU(hn::Sub(LoadFloats(current + begin + slot), behavior), d,
+      hn::StoreU(hn::Sub(LoadFloats(slots.current + begin + slot), behavior), d,
                  scratch.log_ratios + begin + slot);
       if (kTotalVariation) hn::StoreU(behavior, d, scratch.differences + begin + slot);
     }
   }
-  StoreExponentials(current, end, scratch.exponentials);
+  StoreExponentials(slots.current, slots.size(), scratch.exponentials);
   if (kTotalVariation) {
-    StoreExponentials(scratch.differences, end, scratch.differences);
-    for (size_t slot = 0; slot < end; slot += kLanes) {
+    StoreExponentials(scratch.differences, slots.size(), scratch.differences);
+    for (size_t slot = 0; slot < slots.size(); slot += kLanes) {
       const Floats difference = hn::Sub(hn::Load(d, scratch.exponentials + slot),
                                         hn::Load(d, scratch.differences + slot));
       hn::Store(hn::Abs(difference), d, scratch.differences + slot);
     }
   }
 
-  uint32_t begins[kLanes];
-  for (size_t i = 0; i < kLanes; ++i) begins[i] = slots.begins[lane + i] - slots.begins[lane];
-  const Int32s counts = LoadBytes(slots.counts + lane);
+  const Int32s counts = LoadBytes(slots.counts);
   Envelopes so_far = {Constant(kMinusInfinity), hn::Zero(d)};
   Floats distance = hn::Zero(d);
   // The next one of the curve, after which comes top_k; and how many ranks it takes.
@@ -316,9 +308,9 @@ HWY_NOINLINE void ReadRankByRank(const GroupSlots<Code>& slots, size_t lane, con
   };
   for (size_t rank = 0; rank < longest; rank += 4) {
     Floats log_ratios[4], exponentials[4], differences[4];
-    LoadRanks(scratch.log_ratios, begins, rank, log_ratios);
-    LoadRanks(scratch.exponentials, begins, rank, exponentials);
-    if (kTotalVariation) LoadRanks(scratch.differences, begins, rank, differences);
+    LoadRanks(scratch.log_ratios, slots.begins, rank, log_ratios);
+    LoadRanks(scratch.exponentials, slots.begins, rank, exponentials);
+    if (kTotalVariation) LoadRanks(scratch.differences, slots.begins, rank, differences);
     for (size_t i = 0; i < 4; ++i) {
       const Mask has =
           hn::RebindMask(d, hn::Gt(counts, hn::Set(di, static_cast<int32_t>(rank + i))));
@@ -337,31 +329,29 @@ HWY_NOINLINE void ReadRankByRank(const GroupSlots<Code>& slots, size_t lane, con
   results.total_variation = hn::Min(Constant(1.0f), hn::Mul(Constant(0.5f), distance));
 }
 
-// Fills in what `plan` asks for of the kLanes positions from `lane` on.
+// Fills in what `plan` asks for.
 template <typename Code>
-HWY_INLINE void ReadSlots(const GroupSlots<Code>& slots, size_t lane, const SlotPlan& plan,
-                          SlotScratch& scratch, SlotResults& results) {
-  const uint8_t* counts = slots.counts + lane;
-  const uint32_t* begins = slots.begins + lane;
+HWY_INLINE void ReadSlots(const LaneSlots<Code>& slots, const SlotPlan& plan, SlotScratch& scratch,
+                          SlotResults& results) {
   HWY_ALIGN float steps[kLanes];
-  StoreSteps(slots, lane, steps);
+  StoreSteps(slots, steps);
   const size_t longest =
-      slots.equal ? counts[0]
-                  : static_cast<size_t>(hn::GetLane(hn::MaxOfLanes(Int32Tag(), LoadBytes(counts))));
+      slots.equal
+          ? slots.counts[0]
+          : static_cast<size_t>(hn::GetLane(hn::MaxOfLanes(Int32Tag(), LoadBytes(slots.counts))));
   if (HWY_UNLIKELY(plan.total_variation)) {
-    ReadRankByRank<true>(slots, lane, steps, longest, plan, scratch, results);
+    ReadRankByRank<true>(slots, steps, longest, plan, scratch, results);
   } else if (HWY_UNLIKELY(!plan.prefix_curve.empty() || plan.top_k < longest)) {
-    ReadRankByRank<false>(slots, lane, steps, longest, plan, scratch, results);
+    ReadRankByRank<false>(slots, steps, longest, plan, scratch, results);
   } else {
     Envelopes& envelopes = results.envelopes;
     if (slots.equal) {
-      envelopes.covered_mass = EqualMasses(slots.current, begins, longest);
-      envelopes.log_envelope = FlushAll(MaxLogRatios<true>(slots, lane, steps, longest));
+      envelopes.covered_mass = EqualMasses(slots.current, slots.begins, longest);
+      envelopes.log_envelope = FlushAll(MaxLogRatios<true>(slots, steps, longest));
     } else {
-      StoreExponentials(slots.current + begins[0], begins[kLanes] - begins[0],
-                        scratch.exponentials);
-      envelopes.covered_mass = SumRanks(scratch.exponentials - begins[0], begins, counts, longest);
-      envelopes.log_envelope = FlushAll(MaxLogRatios<false>(slots, lane, steps));
+      StoreExponentials(slots.current, slots.size(), scratch.exponentials);
+      envelopes.covered_mass = SumRanks(scratch.exponentials, slots.begins, slots.counts, longest);
+      envelopes.log_envelope = FlushAll(MaxLogRatios<false>(slots, steps));
     }
     results.valid = AreMasses(envelopes.covered_mass);
   }
