@@ -100,6 +100,8 @@ std::vector<const CachedBlock*> BlocksOf(const Sequence& sequence) {
   return blocks;
 }
 
+uint64_t NameOf(const CachedBlock& block) { return block.Range(0, 1).tag->name(); }
+
 // The checksums of the block no longer hold, wherever the byte is.
 void Damage(const CachedBlock& block, size_t byte) {
   const_cast<std::byte&>(block.bytes()[byte]) ^= std::byte{16};
@@ -318,16 +320,23 @@ TEST_P(SequenceTest, SinglePositionsBecomeLargeBlocks) {
   std::ranges::shuffle(shuffled, std::mt19937(3));
   Model model;
   model.Append(0, kLength, {0, 7}, true);
-  for (const auto& order : {forwards, backwards, odd_ones_last, shuffled}) {
+  for (const std::vector<uint32_t>& order : {forwards, backwards, odd_ones_last, shuffled}) {
     for (const bool sealed_first : {false, true}) {
       Budgeted held;
+      std::set<uint64_t> copies;
+      uint32_t copied = 0;
       if (sealed_first) ASSERT_TRUE(held.sequence.Seal(kLength).ok());
       for (uint32_t i = 0; i < kLength; ++i) {
         ASSERT_TRUE(Append(held.sequence, Pack(order[i], 1, {0, 7})).ok());
-        if (&order[0] == &forwards[0]) {
-          EXPECT_LE(BlocksOf(held.sequence).size(), i / Sequence::kSmallPositions + 9);
+        if (order != forwards) continue;
+        const std::vector<const CachedBlock*> blocks = BlocksOf(held.sequence);
+        EXPECT_LE(blocks.size(), i / Sequence::kSmallPositions + 9);
+        for (const CachedBlock* block : blocks) {
+          if (copies.insert(NameOf(*block)).second) copied += block->positions();
         }
       }
+      EXPECT_LE(copied, 9 * kLength);
+      EXPECT_LE(BlocksOf(held.sequence).size(), 2 * kLength / Sequence::kSmallPositions + 9);
       if (!sealed_first) ASSERT_TRUE(held.sequence.Seal(kLength).ok());
       for (const CachedBlock* block : BlocksOf(held.sequence)) {
         EXPECT_GE(block->positions(), Sequence::kSmallPositions);
@@ -335,6 +344,20 @@ TEST_P(SequenceTest, SinglePositionsBecomeLargeBlocks) {
       ExpectSame(held.sequence, model, 0, kLength);
     }
   }
+}
+
+TEST_P(SequenceTest, LargeBlocksAreNotCopied) {
+  Budgeted held;
+  std::vector<uint64_t> names;
+  for (uint32_t first = 0; first < 4 * Sequence::kSmallPositions;
+       first += Sequence::kSmallPositions) {
+    ASSERT_TRUE(Append(held.sequence, Pack(first, Sequence::kSmallPositions, {0, 0})).ok());
+    names.push_back(NameOf(*BlocksOf(held.sequence).back()));
+  }
+  ASSERT_TRUE(held.sequence.Seal(4 * Sequence::kSmallPositions).ok());
+  std::vector<uint64_t> sealed;
+  for (const CachedBlock* block : BlocksOf(held.sequence)) sealed.push_back(NameOf(*block));
+  EXPECT_EQ(sealed, names);
 }
 
 TEST_P(SequenceTest, BlocksStayWithinTheLimits) {
@@ -369,6 +392,9 @@ TEST_P(SequenceTest, CorruptBlocksAreLeftOut) {
     const uint64_t fetched = Digest(model, 0, 500), newer = Digest(model, 300, 400);
     {
       const Sequence::Reader reader(sequence);
+      EXPECT_EQ(reader.Digest(0, 500, 3), fetched);
+      EXPECT_EQ(reader.Digest(0, 500, 4), newer);
+      EXPECT_EQ(reader.Digest(0, 500, 5), 0);
       EXPECT_EQ(reader.OldestFetched(fetched, 0, 500), 0);
       EXPECT_EQ(reader.OldestFetched(newer, 0, 500), 4) << "of versions from 4 on";
       EXPECT_EQ(reader.OldestFetched(fetched + 1, 0, 500), std::nullopt);
