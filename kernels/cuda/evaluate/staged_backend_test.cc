@@ -18,7 +18,6 @@
 #include "kernels/block/block.h"
 #include "kernels/block/pack.h"
 #include "kernels/cuda/evaluate/self_check.h"
-#include "kernels/cuda/testing/cut_positions.h"
 #include "kernels/cuda/testing/host_stage.h"
 #include "kernels/decide/scalar_backend.h"
 #include "tests/conformance/policy_pairs.h"
@@ -136,23 +135,35 @@ TEST(StagedBackend, CutsLongCallsIntoBatches) {
   }
 }
 
-// The most slots, and sets of all lengths: a block is many pieces, which begin at any slot.
+// The most slots, and sets of all lengths: a block is cut into pieces, which begin at any slot.
 TEST(StagedBackend, CutsLongStretchesIntoPieces) {
+  constexpr size_t kSlots = kMaxBlockSlots;
   std::mt19937_64 random(2);
-  for (const int slots : {64, kMaxBlockSlots}) {
-    Positions positions = PositionsCutToMass(random, slots, 5000);
-    if (slots == kMaxBlockSlots) positions = RandomPositions(random, slots, 5000);
-    // Another one at each slot.
-    for (float& value : positions.current_log_probs) {
-      value = -6 - static_cast<float>(random() % 1024) / 64;
+  Positions positions{.slots = kSlots};
+  for (int i = 0; i < 8000; ++i) {
+    const size_t used = random() % (kSlots + 1);
+    const size_t sampled = random() % (used + 1);
+    positions.sampled_ids.push_back(static_cast<int32_t>(sampled == used ? kSlots : sampled));
+    float log_prob = -6;
+    float sampled_log_prob = -50;
+    for (size_t slot = 0; slot < kSlots; ++slot) {
+      log_prob -= static_cast<float>(random() % 8) / 64;
+      if (slot == sampled && slot < used) sampled_log_prob = log_prob;
+      positions.ids.push_back(slot < used ? static_cast<int32_t>(slot) : -1);
+      positions.behavior_log_probs.push_back(slot < used ? log_prob : kMinusInfinity);
+      positions.current_log_probs.push_back(-6 - static_cast<float>(random() % 1024) / 64);
     }
-    for (const BlockEncoding encoding : {BlockEncoding::kFloat32, BlockEncoding::kFixed16}) {
-      const Packed packed(positions, 5, {.encoding = encoding});
-      const EvaluateParameters parameters{.top_k = 20, .draw = 3, .total_variation = true};
-      const Results expected = sis::Evaluate(ScalarBackend(), parameters, 4, packed);
-      ASSERT_EQ(expected.sums.invalid, 0);
-      EXPECT_TRUE(SameBytes(sis::Evaluate(*OnHost(), parameters, 4, packed), expected));
-    }
+    positions.behavior_sampled_log_probs.push_back(sampled_log_prob);
+    positions.current_sampled_log_probs.push_back(sampled_log_prob - 1);
+  }
+  for (const BlockEncoding encoding : {BlockEncoding::kFloat32, BlockEncoding::kFixed16}) {
+    const Packed packed(positions, 5, {.encoding = encoding});
+    const EvaluateParameters parameters{.top_k = 200, .draw = 3, .total_variation = true};
+    const Results expected = sis::Evaluate(ScalarBackend(), parameters, 4, packed);
+    ASSERT_EQ(expected.sums.invalid, 0);
+    FailingStage::Plan plan;
+    EXPECT_TRUE(SameBytes(sis::Evaluate(*WithPlan(plan), parameters, 4, packed), expected));
+    EXPECT_GE(plan.starts, 2);
   }
 }
 
