@@ -52,7 +52,7 @@ size_t Batch::output_bytes() const { return output_end_ + sums_.size() * sizeof(
 template <typename T>
 uint64_t Batch::StageInput(std::span<const T> array) {
   const uint64_t offset = input_end_;
-  copies_in_.push_back({std::as_bytes(array), offset});
+  if (!array.empty()) copies_in_.push_back({std::as_bytes(array), offset});
   input_end_ += Aligned(array.size_bytes());
   return offset;
 }
