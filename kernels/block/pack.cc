@@ -22,7 +22,10 @@ class Writer {
   Writer(const BlockHeader& header, size_t bytes) : block_(bytes + kBlockSlack) {
     Append(&header, sizeof header);
   }
-  void Append(const void* from, size_t bytes) { std::memcpy(Next(bytes), from, bytes); }
+  void Append(const void* from, size_t bytes) {
+    std::byte* const to = Next(bytes);
+    if (bytes > 0) std::memcpy(to, from, bytes);  // else `from` may be null
+  }
   // Where the next bytes must be written.
   std::byte* Next(size_t bytes) {
     size_ += bytes;
