@@ -1,6 +1,7 @@
 #include "server/evaluate/slice_evaluator.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -39,15 +40,20 @@ absl::Status CheckSampledIds(const SliceRange& slice, const Sequence::Reader& re
     if (!status.ok() || piece.block == nullptr || piece.block->corrupt()) return;
     const BlockView block = piece.block->view();
     const size_t width = block.header.id_bytes;
+    const size_t begin = offset + (piece.first_position - first);
+    if (width == input.sampled_ids.width &&
+        std::memcmp(block.sampled_ids + piece.index * width,
+                    input.sampled_ids.bytes.data() + begin * width, piece.count * width) == 0) {
+      return;
+    }
     for (uint32_t i = 0; i < piece.count; ++i) {
-      const uint32_t position = piece.first_position + i;
-      const size_t row = offset + (position - first);
+      const size_t row = begin + i;
       const auto recorded =
           static_cast<uint32_t>(BlockId(block.sampled_ids, piece.index + i, width));
       if (input.masked(row) || input.sampled_ids.At(row) == recorded) continue;
       status = absl::FailedPreconditionError(
-          absl::StrCat("sampled_ids: ", input.sampled_ids.At(row), " at position ", position,
-                       " of ", ToString(slice.name), ", but ", recorded,
+          absl::StrCat("sampled_ids: ", input.sampled_ids.At(row), " at position ",
+                       piece.first_position + i, " of ", ToString(slice.name), ", but ", recorded,
                        " is recorded there: is the batch shifted or permuted?"));
       return;
     }
