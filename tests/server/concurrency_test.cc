@@ -116,7 +116,7 @@ class ConcurrencyTest : public testing::Test {
   // Keeps copies of a few blocks, on a device that works when it likes.
   const std::unique_ptr<const Backend> backend_ = cuda::BackendOnHostStages(
       std::make_unique<ScalarBackend>(), 3, size_t{4} << 10, cuda::When::kInAThread);
-  Cache cache_{24 << 10};  // a whole sequence takes 6 KiB
+  Cache cache_{48 << 10};  // a whole sequence takes 6 KiB
   std::atomic<int> epoch_ = 0;
   std::atomic<uint64_t> newly_counted_ = 0;
   std::array<std::atomic<int>, 17> acks_{};
