@@ -4,6 +4,7 @@
 #include <immintrin.h>
 #endif
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <numeric>
@@ -22,78 +23,88 @@ uint64_t Mix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-uint64_t Addend(uint32_t position, uint32_t crc) { return Mix(uint64_t{position} << 32 | crc); }
+// The bytes of one position, together.
+class Position {
+ public:
+  Position() = default;
 
-// The bytes of a position in each section, of which only fixed16 has multipliers.
-using Parts = std::array<std::span<const std::byte>, 7>;
-Parts PartsOf(const BlockView& block, size_t i, size_t slot) {
-  const BlockHeader& header = block.header;
-  const size_t log_prob_bytes = header.fixed() ? sizeof(uint16_t) : sizeof(float);
-  const size_t id_bytes = header.id_bytes, used = block.counts[i];
-  const auto bytes = [](const auto* values, size_t index, size_t count) {
-    return std::as_bytes(std::span(values + index, count));
-  };
-  return {bytes(block.log_probs, slot * log_prob_bytes, used * log_prob_bytes),
-          bytes(block.multipliers, i, header.fixed() ? 1 : 0),
-          bytes(block.ranks, i, 1),
-          bytes(block.sampled_log_probs, i, 1),
-          bytes(block.counts, i, 1),
-          bytes(block.sampled_ids, i * id_bytes, id_bytes),
-          bytes(block.ids, slot * id_bytes, used * id_bytes)};
-}
+  void Gather(const BlockView& block, uint32_t i, size_t slot) {
+    const BlockHeader& header = block.header;
+    const size_t log_prob_bytes = header.fixed() ? sizeof(uint16_t) : sizeof(float);
+    const size_t id_bytes = header.id_bytes, used = block.counts[i];
+    const std::byte* const end = block.bytes.data() + block.bytes.size();
+    size_ = 0;
+    AppendSlots(block.log_probs + slot * log_prob_bytes, used * log_prob_bytes, end);
+    if (header.fixed()) Append(block.multipliers + i, 1);
+    Append(block.ranks + i, 1);
+    Append(block.sampled_log_probs + i, sizeof(float));
+    Append(block.counts + i, 1);
+    Append(block.sampled_ids + i * id_bytes, id_bytes);
+    AppendSlots(block.ids + slot * id_bytes, used * id_bytes, end);
+    std::memset(bytes_.data() + size_, 0, 8);
+  }
+  // Filled up with zeros to a multiple of 8.
+  std::span<const std::byte> bytes() const { return std::span(bytes_).first((size_ + 7) / 8 * 8); }
+
+ private:
+  static constexpr size_t kAtOnce = 32;
+
+  void Append(const void* from, size_t bytes) {
+    std::memcpy(bytes_.data() + size_, from, bytes);
+    size_ += bytes;
+  }
+  // Copies what is behind, too, but not what is behind the block's end.
+  void AppendSlots(const std::byte* from, size_t bytes, const std::byte* end) {
+    if (bytes + kAtOnce > static_cast<size_t>(end - from)) return Append(from, bytes);
+    for (size_t i = 0; i < bytes; i += kAtOnce) {
+      std::memcpy(bytes_.data() + size_ + i, from + i, kAtOnce);
+    }
+    size_ += bytes;
+  }
+
+  size_t size_;
+  std::array<std::byte, kMaxBlockSlots * 2 * sizeof(float) + 2 * kAtOnce> bytes_;
+};
 
 #ifdef __x86_64__
-template <typename T>
-inline T Load(const std::byte* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
-
-__attribute__((target("sse4.2"))) inline __attribute__((always_inline)) uint64_t Extend(
-    uint64_t state, std::span<const std::byte> bytes) {
-  const std::byte* at = bytes.data();
-  size_t left = bytes.size();
-  for (; left >= 8; at += 8, left -= 8) state = _mm_crc32_u64(state, Load<uint64_t>(at));
-  auto rest = static_cast<uint32_t>(state);
-  if ((left & 4) != 0) rest = _mm_crc32_u32(rest, Load<uint32_t>(at)), at += 4;
-  if ((left & 2) != 0) rest = _mm_crc32_u16(rest, Load<uint16_t>(at)), at += 2;
-  if ((left & 1) != 0) rest = _mm_crc32_u8(rest, Load<uint8_t>(at));
-  return rest;
-}
-
-__attribute__((target("sse4.2"))) uint64_t SumByInstruction(const BlockView& block, uint32_t first,
-                                                            uint32_t count, size_t slot) {
-  uint64_t sum = 0;
-  for (uint32_t i = first; i < first + count; ++i) {
-    uint64_t state = UINT32_MAX;
-    for (const auto& part : PartsOf(block, i, slot)) state = Extend(state, part);
-    sum += Addend(block.header.first_position + i, ~static_cast<uint32_t>(state));
-    slot += block.counts[i];
+__attribute__((target("sse4.2"))) uint32_t CrcByInstruction(std::span<const std::byte> bytes) {
+  uint64_t state = UINT32_MAX;
+  for (size_t i = 0; i < bytes.size(); i += 8) {
+    uint64_t word;
+    std::memcpy(&word, bytes.data() + i, sizeof word);
+    state = _mm_crc32_u64(state, word);
   }
-  return sum;
+  return ~static_cast<uint32_t>(state);
 }
 #endif
 
-uint64_t Sum(const BlockView& block, uint32_t first, uint32_t count, size_t slot) {
+// A call of ExtendCrc32c takes longer than so few bytes.
+uint32_t Crc(std::span<const std::byte> bytes) {
 #ifdef __x86_64__
   static const bool has_instruction = __builtin_cpu_supports("sse4.2");
-  if (has_instruction) return SumByInstruction(block, first, count, slot);
+  if (has_instruction) return CrcByInstruction(bytes);
 #endif
-  uint64_t sum = 0;
-  for (uint32_t i = first; i < first + count; ++i) {
-    uint32_t crc = 0;
-    for (const auto& part : PartsOf(block, i, slot)) crc = ExtendCrc32c(crc, part);
-    sum += Addend(block.header.first_position + i, crc);
-    slot += block.counts[i];
-  }
-  return sum;
+  return ExtendCrc32c(0, bytes);
 }
 
 }  // namespace
 
 uint64_t DigestOf(const BlockView& block, uint32_t first, uint32_t count) {
-  return Sum(block, first, count, std::accumulate(block.counts, block.counts + first, size_t{0}));
+  size_t slot = std::accumulate(block.counts, block.counts + first, size_t{0});
+  uint64_t sum = 0;
+  // What was just written in parts can't be read at once: so it is read a little later.
+  std::array<Position, 8> some;
+  for (uint32_t begin = first; begin < first + count; begin += some.size()) {
+    const uint32_t n = std::min<uint32_t>(some.size(), first + count - begin);
+    for (uint32_t i = 0; i < n; ++i) {
+      some[i].Gather(block, begin + i, slot);
+      slot += block.counts[begin + i];
+    }
+    for (uint32_t i = 0; i < n; ++i) {
+      sum += Mix(uint64_t{block.header.first_position + begin + i} << 32 | Crc(some[i].bytes()));
+    }
+  }
+  return sum;
 }
 
 }  // namespace sis

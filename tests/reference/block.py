@@ -287,5 +287,6 @@ def digest(block: Block) -> int:
         data += block.ranks[i].tobytes() + block.sampled_log_probs[i].tobytes() + block.counts[i].tobytes()
         data += _bytes_of_ids(block.sampled_ids[i : i + 1], block.id_bytes)
         data += _bytes_of_ids(block.ids[used], block.id_bytes)
+        data += bytes(-len(data) % 8)
         keys.append((block.first_position + i) << 32 | numerics.crc32c(data))
     return int(numerics.mix(np.array(keys, np.uint64)).sum(dtype=np.uint64))
