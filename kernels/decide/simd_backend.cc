@@ -68,12 +68,6 @@ class GatheredSlots {
         slots.current = last_current_ + (slots.behavior - slots_[0].behavior);
       }
     }
-    // Longer sets are prefetched as they are read: all at once they would be too many.
-    if (used_ - first <= kGroup * kLanes) {
-      for (size_t slot = first; slot < used_; slot += 64 / sizeof(Code)) {
-        PrefetchAhead(codes_ + slot);
-      }
-    }
   }
 
   HWY_INLINE void Read(size_t lane, const GroupInput& /*input*/, const SlotPlan& plan,

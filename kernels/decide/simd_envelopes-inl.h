@@ -175,7 +175,6 @@ HWY_INLINE Floats MaxLogRatios(const LaneSlots<Code>& slots, const float* steps,
     Floats max = hn::IfThenElse(hn::FirstN(d, HWY_MIN(count, kLanes)), log_ratios(0),
                                 Constant(kMinusInfinity));
     if (count > kLanes) {
-      for (size_t slot = 0; slot < count; slot += 64 / sizeof(Code)) PrefetchAhead(q + slot);
       for (size_t slot = kLanes; slot + kLanes < count; slot += kLanes) {
         max = hn::Max(max, log_ratios(slot));
       }
@@ -229,36 +228,52 @@ HWY_INLINE Floats SumRanks(const float* values, const uint32_t* begins, const ui
   return sums;
 }
 
-// The exponentials of values side by side. Writes whole vectors.
-HWY_INLINE void StoreExponentials(const float* from, size_t count, float* to) {
-  const FloatTag d;
+// Prefetches what lies ahead of the slots [first, end), in step with the arithmetic: all at once it
+// would be too much.
+template <typename Code>
+HWY_INLINE void PrefetchSlots(const LaneSlots<Code>& slots, size_t first, size_t end) {
+  for (size_t slot = first; slot < end; slot += 64 / sizeof(float)) {
+    PrefetchAhead(slots.current + slot);
+  }
+  for (size_t slot = first; slot < end; slot += 64 / sizeof(Code)) {
+    PrefetchAhead(slots.behavior + slot);
+  }
+}
+
+// The exponentials of values side by side, whole vectors. Calls before(first, end) with the values
+// that come next.
+template <class Before>
+HWY_INLINE void StoreExponentials(const float* from, size_t count, float* to,
+                                  const Before& before) {
   VisitFours((count + kLanes - 1) / kLanes, [&]<size_t kCount>(size_t vector) HWY_ATTR
              __attribute__((always_inline)) {
-               Floats values[kCount];
+               const size_t first = vector * kLanes;
+               before(first, first + kCount * kLanes);
+               Floats values[kCount], exponentials[kCount];
                for (size_t i = 0; i < kCount; ++i) {
-                 values[i] = LoadFloats(from + (vector + i) * kLanes);
-                 if (i * kLanes % 16 == 0) PrefetchAhead(from + (vector + i) * kLanes);
+                 values[i] = LoadFloats(from + first + i * kLanes);
                }
-               Floats exponentials[kCount];
                ExpOfEach(values, exponentials);
                for (size_t i = 0; i < kCount; ++i) {
-                 hn::Store(exponentials[i], d, to + (vector + i) * kLanes);
+                 hn::Store(exponentials[i], FloatTag(), to + first + i * kLanes);
                }
              });
 }
+template <typename Code>
+HWY_INLINE void StoreExponentials(const LaneSlots<Code>& slots, float* to) {
+  StoreExponentials(slots.current, slots.size(), to,
+                    [&](size_t first, size_t end) HWY_ATTR { PrefetchSlots(slots, first, end); });
+}
 
-// The sums of the exponentials of kLanes positions that begin there and have `count` slots each.
-HWY_INLINE Floats EqualMasses(const float* current, const uint32_t* begins, size_t count) {
+// The sums of the exponentials of positions with `count` slots each.
+template <typename Code>
+HWY_INLINE Floats EqualMasses(const LaneSlots<Code>& slots, size_t count) {
   Floats masses = hn::Zero(FloatTag());
   VisitFours(
       count, [&]<size_t kCount>(size_t rank) HWY_ATTR __attribute__((always_inline)) {
-        for (size_t i = 0; i < kCount * kLanes; i += 16) {
-          PrefetchAhead(current + rank * kLanes + i);
-        }
-        Floats four[4];
-        LoadRanks(current, begins, rank, four);
+        PrefetchSlots(slots, rank * kLanes, (rank + kCount) * kLanes);
         Floats values[kCount], exponentials[kCount];
-        for (size_t i = 0; i < kCount; ++i) values[i] = four[i];
+        LoadRanks(slots.current, slots.begins, rank, values);
         ExpOfEach(values, exponentials);
         for (size_t i = 0; i < kCount; ++i) masses = hn::Add(masses, exponentials[i]);
       });
@@ -283,9 +298,10 @@ HWY_NOINLINE void ReadRankByRank(const LaneSlots<Code>& slots, const float* step
       if (kTotalVariation) hn::StoreU(behavior, d, scratch.differences + begin + slot);
     }
   }
-  StoreExponentials(slots.current, slots.size(), scratch.exponentials);
+  StoreExponentials(slots, scratch.exponentials);
   if (kTotalVariation) {
-    StoreExponentials(scratch.differences, slots.size(), scratch.differences);
+    StoreExponentials(scratch.differences, slots.size(), scratch.differences,
+                      [](size_t, size_t) {});
     for (size_t slot = 0; slot < slots.size(); slot += kLanes) {
       const Floats difference = hn::Sub(hn::Load(d, scratch.exponentials + slot),
                                         hn::Load(d, scratch.differences + slot));
@@ -346,10 +362,10 @@ HWY_INLINE void ReadSlots(const LaneSlots<Code>& slots, const SlotPlan& plan, Sl
   } else {
     Envelopes& envelopes = results.envelopes;
     if (slots.equal) {
-      envelopes.covered_mass = EqualMasses(slots.current, slots.begins, longest);
+      envelopes.covered_mass = EqualMasses(slots, longest);
       envelopes.log_envelope = FlushAll(MaxLogRatios<true>(slots, steps, longest));
     } else {
-      StoreExponentials(slots.current, slots.size(), scratch.exponentials);
+      StoreExponentials(slots, scratch.exponentials);
       envelopes.covered_mass = SumRanks(scratch.exponentials, slots.begins, slots.counts, longest);
       envelopes.log_envelope = FlushAll(MaxLogRatios<false>(slots, steps));
     }
