@@ -25,6 +25,7 @@ void Check(std::span<const std::byte> bytes) {
   std::ranges::copy(bytes, copy.get());
   const absl::StatusOr<BlockView> block = CheckBlock({copy.get(), bytes.size()});
   if (!block.ok()) return;
+  Require(CheckPositions(*block).ok());
   const uint32_t positions = block->header.positions;
   Require(std::ranges::equal(SliceBlock(*block, 0, positions), bytes));
   Require(DigestOf(*block, 0, 1) + DigestOf(*block, 1, positions - 1) ==
