@@ -34,9 +34,10 @@ v1::EvaluateRequest Request(const std::string& run_id, int slices, uint64_t draw
     request.mutable_slices(i)->set_length(kPiecePositions);
   }
   const std::string zeros(slices * kPiecePositions * sizeof(float), '\0');
-  request.mutable_reduced()->set_sampled_log_probs(zeros);
-  request.mutable_reduced()->set_log_envelopes(zeros);
-  request.mutable_reduced()->set_covered_masses(zeros);
+  request.mutable_gathered()->set_sampled_log_probs(zeros);
+  for (uint32_t slot = 0; slot < kSlots; ++slot) {
+    *request.mutable_gathered()->mutable_log_probs() += zeros;
+  }
   return request;
 }
 

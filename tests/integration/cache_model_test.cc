@@ -51,7 +51,7 @@ static_assert((kOperationsInMemory + kOperationsStored) * kTopKs.size() * kEncod
 constexpr uint32_t kMostPositions = 300;  // of one sequence
 constexpr uint32_t kRows = 1024;
 constexpr int kNamesInPlay = 48;
-constexpr int kSequencesInBudget = 10;
+constexpr int kSequencesInBudget = 5;
 constexpr uint64_t kMaxStaleness = 3;
 constexpr double kTimeToLive = 60;
 
