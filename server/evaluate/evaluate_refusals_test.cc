@@ -32,6 +32,9 @@ TEST_F(EvaluateRefusalsTest, BadRequestsAreRefusedByNameAndCountNothing) {
   uint32_t full = 20;
   while (records_[1].log_probs[full * kSlots + kSlots - 1] == kMinusInfinity) ++full;
   const uint32_t row = full - 10;
+  const auto value = [&](const v1::EvaluateRequest& request, int slot) {
+    return FirstValue(request.gathered(), row) + slot;
+  };
   const std::string at = " at position " + std::to_string(full);
   const float infinity = HUGE_VALF;
   const Case cases[] = {
@@ -79,8 +82,15 @@ TEST_F(EvaluateRefusalsTest, BadRequestsAreRefusedByNameAndCountNothing) {
        }},
       {{"slices overlap"}, [](auto& r) { *r.mutable_slices(1) = r.slices(0); }},
       {{"form: none is set"}, [](auto& r) { r.clear_form(); }},
-      {{"gathered.log_probs: 1996 bytes", "2000"},
-       [](auto& r) { r.mutable_gathered()->mutable_log_probs()->resize(1996); }},
+      {{"gathered.counts: 99 bytes, not the 100"},
+       [](auto& r) { r.mutable_gathered()->mutable_counts()->pop_back(); }},
+      {{"gathered.counts: 0 bytes"}, [](auto& r) { r.mutable_gathered()->clear_counts(); }},
+      {{"gathered.counts: element 3: 255, above the run's top_k 5"},
+       [](auto& r) { (*r.mutable_gathered()->mutable_counts())[3] = '\xff'; }},
+      {{"gathered.log_probs: 4 bytes"},
+       [](auto& r) { r.mutable_gathered()->mutable_log_probs()->resize(4); }},
+      {{"gathered.log_probs: "},
+       [](auto& r) { r.mutable_gathered()->mutable_log_probs()->append(4, 'x'); }},
       {{"gathered.sampled_log_probs: 404 bytes", "400"},
        [](auto& r) { r.mutable_gathered()->mutable_sampled_log_probs()->resize(404); }},
       {{"reduced.sampled_log_probs: 0 bytes"},
@@ -99,13 +109,13 @@ TEST_F(EvaluateRefusalsTest, BadRequestsAreRefusedByNameAndCountNothing) {
       {{"gathered.sampled_log_probs" + at, "0.02"},
        [&](auto& r) { put(r.mutable_gathered()->mutable_sampled_log_probs(), row, 0.02f); }},
       {{"gathered.log_probs" + at + ", slot 3", "nan"},
-       [&](auto& r) { put(r.mutable_gathered()->mutable_log_probs(), row * kSlots + 3, NAN); }},
+       [&](auto& r) { put(r.mutable_gathered()->mutable_log_probs(), value(r, 3), NAN); }},
       {{"gathered.log_probs" + at + ", slot 3", "0.5"},
-       [&](auto& r) { put(r.mutable_gathered()->mutable_log_probs(), row * kSlots + 3, 0.5f); }},
+       [&](auto& r) { put(r.mutable_gathered()->mutable_log_probs(), value(r, 3), 0.5f); }},
       {{"gathered.log_probs" + at, "sum to"},
        [&](auto& r) {
          for (int slot = 0; slot < 2; ++slot) {
-           put(r.mutable_gathered()->mutable_log_probs(), row * kSlots + slot, -0.1f);
+           put(r.mutable_gathered()->mutable_log_probs(), value(r, slot), -0.1f);
          }
        }},
       {{"reduced.sampled_log_probs" + at, "nan"},

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <random>
 #include <set>
 #include <string>
@@ -112,17 +113,56 @@ TEST_F(EvaluateTest, OutputsAreThoseWanted) {
 
 TEST_F(EvaluateTest, TheLastByteOfAcceptBitsIsFilledWithZeros) {
   // Equal policies accept every token of V_K.
+  CurrentValues equal{kSlots, records_[0].log_probs, records_[0].sampled_log_probs};
+  std::ranges::replace(equal.log_probs, kMinusInfinity, NAN);
   for (uint32_t count = 1; count < 20; ++count) {
     v1::EvaluateRequest request = Request({{0, 0, count}});
     std::string bits((count + 7) / 8, '\0');
     for (uint32_t i = 0; i < count; ++i) {
       if (records_[0].ranks[i] < kSlots) bits[i / 8] |= static_cast<char>(1 << (i % 8));
     }
-    const v1::Block block = records_[0].Block("a", 0, 0, 0, count);
-    request.mutable_gathered()->set_log_probs(block.top_k_log_probs());
-    request.mutable_gathered()->set_sampled_log_probs(block.sampled_log_probs());
+    *request.mutable_gathered() = equal.Gathered(0, count);
     EXPECT_EQ(Do(request).accept_bits(), bits) << count;
   }
+}
+
+// Offsets into the log-probs are those of the counts, wherever a range begins.
+TEST_F(EvaluateTest, AnswersDoNotDependOnHowARequestIsCut) {
+  const v1::EvaluateResponse whole = Do(Request(all_));
+  for (const uint32_t length : {1u, 37u, 64u, 199u}) {
+    for (uint32_t first = 0; first < kLength; first += length) {
+      const uint32_t count = std::min(length, kLength - first);
+      const v1::EvaluateResponse part = Do(Request({{1, 0, 3}, {2, first, count}}));
+      const size_t at = 2 * kLength + first;
+      EXPECT_EQ(part.decisions().substr(3), whole.decisions().substr(at, count));
+      EXPECT_EQ(part.acceptance_probabilities().substr(3 * sizeof(float)),
+                whole.acceptance_probabilities().substr(at * sizeof(float), count * sizeof(float)));
+    }
+  }
+}
+
+TEST_F(EvaluateTest, CountsMustBeThoseOfTheRecords) {
+  const v1::EvaluateRequest request = Request(all_, 5);
+  for (const size_t i : {size_t{0}, size_t{65}, size_t{kLength - 1}, size_t{kLength + 3}}) {
+    for (const int step : {-1, 1}) {
+      v1::EvaluateRequest changed = request;
+      v1::Gathered& gathered = *changed.mutable_gathered();
+      const int recorded = gathered.counts()[i];
+      const int wrong = recorded + step;
+      if (wrong < 0 || wrong > kSlots) continue;
+      const size_t at = FirstValue(gathered, i) * sizeof(float);
+      if (step > 0) gathered.mutable_log_probs()->insert(at, std::string(sizeof(float), '\0'));
+      if (step < 0) gathered.mutable_log_probs()->erase(at, sizeof(float));
+      (*gathered.mutable_counts())[i] = static_cast<char>(wrong);
+      const absl::Status status = Try(changed).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+      EXPECT_EQ(
+          status.message(),
+          absl::StrCat("sequence '", kIds[i / kLength], "' attempt 0: gathered.counts: position ",
+                       i % kLength, ": ", wrong, ", but the record has ", recorded, " slots"));
+    }
+  }
+  EXPECT_FALSE(run_->steps().Find(5).has_value()) << "nothing is counted";
 }
 
 }  // namespace

@@ -150,14 +150,14 @@ TEST_F(InspectTest, TheVectorBackendAndExpectedWeights) {
 }
 
 TEST_F(InspectTest, MasksAndMissingPositions) {
-  v1::EvaluateRequest request = Request({{0, 100, 100}, {1, 0, 30}}, 7);
+  v1::EvaluateRequest request = Request({{0, 100, 100}}, 7);
   // 50 positions that were never recorded.
   request.mutable_slices(0)->set_length(150);
-  const auto insert = [](std::string& array, size_t row, size_t width) {
-    array.insert(row * width * 4, std::string(50 * width * 4, '\0'));
-  };
-  insert(*request.mutable_gathered()->mutable_log_probs(), 100, kSlots);
-  insert(*request.mutable_gathered()->mutable_sampled_log_probs(), 100, 1);
+  request.mutable_gathered()->mutable_counts()->append(50, '\0');
+  request.mutable_gathered()->mutable_sampled_log_probs()->append(50 * sizeof(float), '\0');
+  const v1::EvaluateRequest second = Request({{1, 0, 30}});
+  *request.add_slices() = second.slices(0);
+  Add(second.gathered(), *request.mutable_gathered());
   std::string mask(180, '\1');
   mask.replace(20, 30, std::string(30, '\0'));
   mask.replace(120, 5, std::string(5, '\0'));
@@ -242,9 +242,7 @@ TEST_F(InspectTest, StalenessIsCountedFromTheVersionThen) {
   AppendBlock(cache_, *run_, records_[0].Block("a", kLength, 2, 0, 10));
   v1::EvaluateRequest request = Request({{0, 0, kLength}}, 10);
   request.mutable_slices(0)->set_length(kLength + 10);
-  const v1::Gathered more = current_[0].Gathered(0, 10);
-  *request.mutable_gathered()->mutable_log_probs() += more.log_probs();
-  *request.mutable_gathered()->mutable_sampled_log_probs() += more.sampled_log_probs();
+  Add(current_[0].Gathered(0, 10), *request.mutable_gathered());
   Do(request);
   const auto staleness = Array<int64_t>(Inspect("a").staleness());
   EXPECT_EQ(staleness[0], 3);
@@ -333,9 +331,7 @@ TEST_F(InspectTest, RecordsThatGoBeforeSomebodyLooksArePassedOver) {
 TEST_F(InspectTest, RecordsThatCameSinceArePassedOver) {
   v1::EvaluateRequest request = Request({{0, 0, kLength}}, 23);
   request.mutable_slices(0)->set_length(kLength + 10);
-  const v1::Gathered more = current_[0].Gathered(0, 10);
-  *request.mutable_gathered()->mutable_log_probs() += more.log_probs();
-  *request.mutable_gathered()->mutable_sampled_log_probs() += more.sampled_log_probs();
+  Add(current_[0].Gathered(0, 10), *request.mutable_gathered());
   EXPECT_EQ(Do(request).totals().missing(), 10u);
   AppendBlock(cache_, *run_, records_[0].Block("a", kLength, 0, 0, 10));
   v1::InspectRunResponse overview;

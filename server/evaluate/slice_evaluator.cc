@@ -8,7 +8,6 @@
 #include "kernels/decide/algorithms/expected_weight.h"
 #include "kernels/decide/algorithms/top_k_total_variation.h"
 #include "kernels/decide/validate_current.h"
-#include "server/messages/arrays.h"
 
 namespace sis {
 namespace {
@@ -95,12 +94,8 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
   const uint32_t end = first + count;
   for (uint32_t from = first; from < end;) {
     const auto length = static_cast<uint32_t>(std::min<size_t>(end - from, step));
-    const Part part{slice,
-                    from,
-                    offset + (from - first),
-                    statistics_.Complete(output.Part(from - first, length), length),
-                    result,
-                    Room(compacted_, length * input_.current.compacted_per_position())};
+    const Part part{slice, from, offset + (from - first),
+                    statistics_.Complete(output.Part(from - first, length), length), result};
     ForgetStretches();
     reader.ForEachPiece(from, length, [&](const Sequence::Reader::Piece& piece) {
       status.Update(AddPiece(part, piece));
@@ -229,9 +224,8 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
         const auto count = static_cast<uint32_t>(length);
         const uint32_t index = piece.index + (position - piece.first_position);
         const BlockRange behavior = piece.block->Range(index, count);
-        const size_t per_position = input_.current.compacted_per_position();
-        const absl::StatusOr<CurrentView> current = input_.current.Read(
-            behavior, part.offset + first, position, part.compacted.subspan(first * per_position));
+        const absl::StatusOr<CurrentView> current =
+            input_.current.Read(behavior, part.offset + first, position);
         if (!current.ok()) return current.status();
         stretches_.push_back({.sequence_key = part.slice.sequence()->key(),
                               .first_position = position,

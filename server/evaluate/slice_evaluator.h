@@ -55,8 +55,6 @@ class SliceEvaluator {
     size_t offset;
     PositionOutput output;
     RangeResult& result;
-    // Space for padded log-probs of these positions; empty if there are none.
-    std::span<float> compacted = {};
   };
 
   // FailedPrecondition if the slice names a digest that its records have not had, however many of
@@ -91,7 +89,6 @@ class SliceEvaluator {
   const Backend& backend_;
   const EvaluateInput& input_;
   const VersionsNow versions_;
-  std::vector<float> compacted_;  // see CurrentArrays::Read
   // Of the part at hand: its stretches, the class of staleness of each, and the sums of all.
   std::vector<Stretch> stretches_;
   std::vector<size_t> staleness_;

@@ -1,134 +1,99 @@
 #include "server/fetch/fetch.h"
 
 #include <algorithm>
-#include <atomic>
-#include <utility>
-
-#include "server/messages/arrays.h"
-#include "server/threads/side_by_side.h"
 
 namespace sis {
 namespace {
 
 // Messages near this size move fastest over gRPC.
-constexpr size_t kChunkBytes = size_t{1} << 20;
-// Values that a worker is worth waking up for.
-constexpr uint64_t kLaneValues = 1 << 16;
-
-// Room for an array if it is wanted, else none.
-template <typename T>
-std::span<T> Resize(bool wanted, std::string& array, size_t count) {
-  return wanted ? ResizeArray<T>(array, count) : std::span<T>();
-}
-
-template <typename T>
-void Append(std::span<T> values, std::string& array) {
-  array.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
-}
+constexpr size_t kMessageBytes = size_t{1} << 20;
+// A slice without its blocks, and a missing range: no message has more of them than one can read.
+constexpr size_t kSliceBytes = 32;
+constexpr size_t kRangeBytes = 16;
 
 }  // namespace
 
-absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKRequest& request,
-                                  WorkerPool* workers) {
-  Fetch fetch(workers);
-  FetchSource& source = *fetch.source_;
-  source.run = std::move(run);
-  const absl::StatusOr<WantedRecords> wanted = WantedRecords::Parse(request);
-  if (!wanted.ok()) return wanted.status();
-  source.wanted = *wanted;
-  source.ragged = request.ragged() && wanted->has_slots();
-  absl::StatusOr<std::vector<SliceRange>> slices = ParseFetchSlices(*source.run, request.slices());
+absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKRequest& request) {
+  absl::StatusOr<std::vector<SliceRange>> slices = ParseFetchSlices(*run, request.slices());
   if (!slices.ok()) return slices.status();
-  absl::Status kept = KeepSequences(*source.run, *slices, request.keep_seconds());
+  absl::Status kept = KeepSequences(*run, *slices, request.keep_seconds());
   if (!kept.ok()) return kept;
-  source.slices = *std::move(slices);
-  source.oldest_fresh_version = source.run->oldest_fresh_version();
-  fetch.rows_ = static_cast<uint64_t>(TotalPositions(source.slices));
-  fetch.chunks_span_slices_ = request.chunks_span_slices();
-  fetch.Summarize();
-  fetch.reader_.emplace(source, 0, source.slices.size());
-  return fetch;
+  return Fetch(std::move(run), request, *std::move(slices));
 }
 
-void Fetch::Summarize() {
-  FetchSource& source = *source_;
-  source.summaries.resize(source.slices.size());
-  const uint64_t values = rows_ * source.run->config().top_k;
-  const size_t lanes = std::min<uint64_t>({values / kLaneValues, source.slices.size(), threads()});
-  std::atomic<size_t> next = 0;
-  SideBySide(workers_, source.run->id(), lanes, [&](size_t) {
-    for (size_t i = next++; i < source.slices.size(); i = next++) {
-      source.summaries[i] = sis::Summarize(source.slices[i], source.oldest_fresh_version);
-    }
-  });
-}
+Fetch::Fetch(std::shared_ptr<Run> run, const v1::FetchTopKRequest& request,
+             std::vector<SliceRange> slices)
+    : run_(std::move(run)),
+      whole_blocks_(request.whole_blocks()),
+      oldest_fresh_version_(run_->oldest_fresh_version()),
+      slices_(std::move(slices)) {}
 
 bool Fetch::Next(v1::FetchTopKResponse& message) {
   message.Clear();
-  if (!header_written_) {
-    WriteHeader(*message.mutable_header());
-    header_written_ = true;
-    return true;
+  for (size_t bytes = 0; slice_ < slices_.size() && bytes < kMessageBytes;) {
+    v1::FetchedSlice& fetched = *message.add_slices();
+    fetched.set_slice(static_cast<uint32_t>(slice_));
+    bytes += AddToSlice(kMessageBytes - bytes, fetched);
+    SliceRange& slice = slices_[slice_];
+    if (written_ < slice.count) break;
+    fetched.set_length(slice.count);
+    fetched.set_record_digest(digest_);
+    slice.found = std::shared_ptr<Sequence>();
+    ++slice_;
+    written_ = 0;
+    digest_ = 0;
   }
-  if (!reader_->SkipFullSlices()) return false;
-  WriteChunk(*message.mutable_chunk());
-  return true;
+  return message.slices_size() > 0;
 }
 
-void Fetch::WriteHeader(v1::FetchTopKHeader& header) const {
-  header.set_top_k(source_->run->config().top_k);
-  for (size_t i = 0; i < source_->slices.size(); ++i) {
-    const SliceRange& slice = source_->slices[i];
-    v1::Slice& message = *header.add_slices();
-    message.mutable_sequence()->set_id(slice.name.id);
-    message.mutable_sequence()->set_attempt(slice.name.attempt);
-    message.set_first_position(slice.first_position);
-    message.set_length(slice.count);
-    message.set_record_digest(source_->summaries[i].digest);
-    AddMissingRanges(i, source_->summaries[i].missing, *header.mutable_missing());
-  }
-}
-
-void Fetch::WriteChunk(v1::FetchTopKChunk& chunk) {
-  chunk.set_slice(static_cast<uint32_t>(reader_->slice()));
-  chunk.set_first_position(reader_->position());
-  if (source_->ragged) {
-    chunk.set_length(WriteRagged(chunk));
+size_t Fetch::AddToSlice(size_t space, v1::FetchedSlice& message) {
+  const SliceRange& slice = slices_[slice_];
+  size_t bytes = kSliceBytes;
+  std::vector<Missing> missing;
+  if (slice.sequence() == nullptr) {
+    missing.push_back({slice.first_position, slice.count, std::get<MissingReason>(slice.found)});
+    written_ = slice.count;
   } else {
-    const uint32_t rows = reader_->CountRows(kChunkBytes, chunks_span_slices_);
-    const size_t slots = size_t{rows} * source_->run->config().top_k;
-    chunk.set_length(rows);
-    reader_->Read({.sampled_ids = Resize<int32_t>(source_->wanted.Has(v1::SAMPLED_IDS),
-                                                  *chunk.mutable_sampled_ids(), rows),
-                   .sampled_log_probs = Resize<float>(source_->wanted.Has(v1::SAMPLED_LOG_PROBS),
-                                                      *chunk.mutable_sampled_log_probs(), rows),
-                   .counts = reader_->CountsScratch(rows),
-                   .ids = Resize<int32_t>(source_->wanted.Has(v1::TOP_K_IDS),
-                                          *chunk.mutable_top_k_ids(), slots),
-                   .log_probs = Resize<float>(source_->wanted.Has(v1::TOP_K_LOG_PROBS),
-                                              *chunk.mutable_top_k_log_probs(), slots)});
+    const Sequence::Reader reader(*slice.sequence());
+    // The pieces of no more positions at a time than the message may have space for.
+    while (written_ < slice.count && bytes < space) {
+      reader.ForEachPiece(
+          slice.first_position + written_, std::min(slice.count - written_, kMaxBlockPositions),
+          [&](const Sequence::Reader::Piece& piece) {
+            if (bytes >= space) return;
+            uint32_t count = piece.count;
+            if (piece.block != nullptr) piece.block->Check().IgnoreError();  // the block remembers
+            if (const auto reason = ReasonMissing(piece, oldest_fresh_version_)) {
+              const size_t ranges = missing.size();
+              AddMissing(missing, {piece.first_position, count, *reason});
+              bytes += (missing.size() - ranges) * kRangeBytes;
+            } else {
+              // Beyond these pieces, perhaps.
+              count = std::min(slice.count - written_, piece.block->positions() - piece.index);
+              AddBlock(*piece.block, message);
+              bytes += message.blocks().rbegin()->size();
+              digest_ += piece.block->Digest(piece.index, count);
+            }
+            written_ += count;
+          });
+    }
   }
+  AddMissingRanges(slice_, missing, *message.mutable_missing());
+  return bytes;
 }
 
-uint32_t Fetch::WriteRagged(v1::FetchTopKChunk& chunk) {
-  const size_t slice = reader_->slice();
-  uint32_t rows = 0;
-  size_t bytes = 0;
-  constexpr size_t kPieceBytes = RowReader::kPieceBytes;
-  do {  // CountRows leaves out the counts: 2 bytes beside at least 4
-    const uint32_t count = reader_->CountRows(kPieceBytes, chunks_span_slices_);
-    const FetchedRows next = reader_->ReadIntoScratch(count);
-    Append(next.sampled_ids, *chunk.mutable_sampled_ids());
-    Append(next.sampled_log_probs, *chunk.mutable_sampled_log_probs());
-    Append(next.counts, *chunk.mutable_top_k_counts());
-    Append(next.ids, *chunk.mutable_top_k_ids());
-    Append(next.log_probs, *chunk.mutable_top_k_log_probs());
-    rows += count;
-    bytes += next.sampled_ids.size_bytes() + next.sampled_log_probs.size_bytes() +
-             next.counts.size_bytes() + next.ids.size_bytes() + next.log_probs.size_bytes();
-  } while (bytes + kPieceBytes + kPieceBytes / 2 <= kChunkBytes && reader_->SkipFullSlices() &&
-           (chunks_span_slices_ || reader_->slice() == slice));
-  return rows;
+void Fetch::AddBlock(const CachedBlock& block, v1::FetchedSlice& message) const {
+  const BlockView view = block.view();
+  const auto* const bytes = reinterpret_cast<const char*>(view.bytes.data());
+  if (whole_blocks_) {
+    message.add_blocks(bytes, view.bytes.size());
+    return;
+  }
+  std::string& parts = *message.add_blocks();
+  const size_t part2 = BlockLayout(view.header).sampled_log_probs;
+  parts.reserve(sizeof(BlockHeader) + view.bytes.size() - part2);
+  parts.append(bytes, sizeof(BlockHeader));
+  parts.append(bytes + part2, view.bytes.size() - part2);
 }
 
 }  // namespace sis

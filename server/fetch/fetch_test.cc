@@ -4,9 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
 
+#include "kernels/block/digest.h"
+#include "kernels/block/pack.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
 
@@ -14,15 +21,20 @@ namespace sis {
 namespace {
 
 using absl::StatusCode;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr int kSlots = 5;
 
-// All messages of a fetch, put together: the header, and per slice what Block would hold.
-struct Fetched {
-  v1::FetchTopKHeader header;
-  std::vector<v1::Block> slices;
-  int chunks = 0;
+using Ranges = std::vector<std::tuple<uint32_t, uint32_t, v1::MissingReason>>;
+
+// A slice, put together of its entries.
+struct FetchedSlice {
+  std::vector<std::string> blocks = {};
+  Ranges missing = {};
+  uint32_t length = 0;
+  uint64_t digest = 0;
+  bool complete = false;
 };
 
 void Add(v1::FetchTopKRequest& request, const std::string& id, uint32_t first, uint32_t length) {
@@ -34,138 +46,251 @@ void Add(v1::FetchTopKRequest& request, const std::string& id, uint32_t first, u
 
 class FetchTest : public testing::Test {
  protected:
-  Fetched Do(const v1::FetchTopKRequest& request) {
-    Fetched fetched;
+  // Positions [first, first + count) of the records, at their own places.
+  void Append(const std::string& id, const Records& records, uint32_t first, uint32_t count,
+              uint64_t version = 0) {
+    const v1::Ack ack = AppendBlock(cache_, *run_, records.Block(id, first, version, first, count));
+    ASSERT_EQ(ack.code(), 0) << ack.message();
+  }
+
+  std::vector<FetchedSlice> Do(const v1::FetchTopKRequest& request) {
     absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request);
     EXPECT_TRUE(fetch.ok()) << fetch.status();
-    if (fetch.ok()) Read(*fetch, fetched);
-    return fetched;
+    return fetch.ok() ? Read(*fetch) : std::vector<FetchedSlice>();
   }
-  static void Read(Fetch& fetch, Fetched& fetched) {
-    v1::FetchTopKResponse message;
-    ASSERT_TRUE(fetch.Next(message));
-    ASSERT_TRUE(message.has_header());
-    fetched.header = message.header();
-    fetched.slices.resize(message.header().slices_size());
-    // Where the next row belongs.
-    int slice = 0;
-    uint32_t row = 0;
-    while (fetch.Next(message)) {
-      ASSERT_TRUE(message.has_chunk());
-      ++fetched.chunks;
-      const v1::FetchTopKChunk& chunk = message.chunk();
-      const auto skip_full = [&] {
-        while (slice < fetched.header.slices_size() &&
-               row == fetched.header.slices(slice).length()) {
-          ++slice;
-          row = 0;
-        }
-      };
-      skip_full();
-      ASSERT_LT(slice, fetched.header.slices_size());
-      EXPECT_EQ(chunk.slice(), slice);
-      EXPECT_EQ(chunk.first_position(), fetched.header.slices(slice).first_position() + row);
-      EXPECT_LE(message.ByteSizeLong(), (1 << 20) + 1000);
-      for (uint32_t done = 0; done < chunk.length(); skip_full()) {
-        ASSERT_LT(slice, fetched.header.slices_size());
-        const uint32_t count =
-            std::min(chunk.length() - done, fetched.header.slices(slice).length() - row);
-        const auto add = [&](const std::string& array, std::string& to) {
-          const size_t row_bytes = array.size() / chunk.length();
-          to += array.substr(done * row_bytes, count * row_bytes);
-        };
-        v1::Block& block = fetched.slices[slice];
-        add(chunk.sampled_ids(), *block.mutable_sampled_ids());
-        add(chunk.sampled_log_probs(), *block.mutable_sampled_log_probs());
-        add(chunk.top_k_ids(), *block.mutable_top_k_ids());
-        add(chunk.top_k_log_probs(), *block.mutable_top_k_log_probs());
-        done += count;
-        row += count;
+  std::vector<FetchedSlice> Read(Fetch& fetch) {
+    std::vector<FetchedSlice> slices;
+    messages_ = 0;
+    for (v1::FetchTopKResponse message; fetch.Next(message);) AddTo(slices, message);
+    return slices;
+  }
+  void AddTo(std::vector<FetchedSlice>& slices, const v1::FetchTopKResponse& message) {
+    ++messages_;
+    EXPECT_LE(message.ByteSizeLong(), size_t{2} << 20);
+    for (const v1::FetchedSlice& entry : message.slices()) {
+      if (slices.empty() || slices.back().complete) slices.emplace_back();
+      FetchedSlice& slice = slices.back();
+      EXPECT_EQ(entry.slice(), slices.size() - 1);
+      slice.blocks.insert(slice.blocks.end(), entry.blocks().begin(), entry.blocks().end());
+      for (const v1::MissingRange& range : entry.missing()) {
+        EXPECT_EQ(range.slice(), entry.slice());
+        slice.missing.emplace_back(range.first_position(), range.length(), range.reason());
+      }
+      slice.complete = entry.has_record_digest();
+      slice.length = entry.length();
+      slice.digest = entry.record_digest();
+    }
+  }
+
+  // The digest of position p of the records alone.
+  static uint64_t DigestOf(const Records& records, uint32_t p) {
+    const auto block = PackBlock(records.View(p, 1), {.encoding = BlockEncoding::kFloat32,
+                                                      .slots = kSlots,
+                                                      .vocabulary_size = 1000,
+                                                      .first_position = p});
+    return sis::DigestOf(*OpenBlock(*block, /*checksums=*/false), 0, 1);
+  }
+  // What clients do with whole blocks: each position of the slice is missing, or has the record.
+  static void ExpectRecords(const FetchedSlice& slice, uint32_t first, const Records& records) {
+    ASSERT_TRUE(slice.complete);
+    std::map<uint32_t, uint64_t> found;  // by position
+    for (const std::string& bytes : slice.blocks) {
+      const absl::StatusOr<BlockView> block =
+          OpenBlock(std::as_bytes(std::span(bytes)), /*checksums=*/true);
+      ASSERT_TRUE(block.ok()) << block.status();
+      for (uint32_t i = 0; i < block->header.positions; ++i) {
+        const uint32_t position = block->header.first_position + i;
+        if (position < first || position >= first + slice.length) continue;
+        found[position] = sis::DigestOf(*block, i, 1);
       }
     }
-    EXPECT_FALSE(fetch.Next(message));
-  }
-  static void ExpectRows(const v1::Block& got, const v1::Block& expected) {
-    EXPECT_EQ(got.sampled_ids(), expected.sampled_ids());
-    EXPECT_EQ(got.sampled_log_probs(), expected.sampled_log_probs());
-    EXPECT_EQ(got.top_k_ids(), expected.top_k_ids());
-    EXPECT_EQ(got.top_k_log_probs(), expected.top_k_log_probs());
-  }
-  static std::vector<std::tuple<uint32_t, uint32_t, uint32_t, v1::MissingReason>> Missing(
-      const Fetched& fetched) {
-    std::vector<std::tuple<uint32_t, uint32_t, uint32_t, v1::MissingReason>> missing;
-    for (const v1::MissingRange& range : fetched.header.missing()) {
-      missing.emplace_back(range.slice(), range.first_position(), range.length(), range.reason());
+    uint32_t missing = 0;
+    for (const auto& [position, length, reason] : slice.missing) {
+      for (uint32_t i = 0; i < length; ++i) found.erase(position + i);
+      missing += length;
     }
-    return missing;
+    EXPECT_EQ(found.size() + missing, slice.length);
+    uint64_t digest = 0;
+    for (const auto& [position, of_position] : found) {
+      ASSERT_EQ(of_position, DigestOf(records, position)) << position;
+      digest += of_position;
+    }
+    EXPECT_EQ(digest, slice.digest);
   }
 
   Cache cache_;
-  WorkerPool workers_{3};
   std::shared_ptr<sis::Run> run_ = cache_.CreateRun("r", LosslessConfig(kSlots));
   RecordGenerator generator_{kSlots, 1000, 31};
+  int messages_ = 0;
 };
 
-TEST_F(FetchTest, LongSlicesComeInChunks) {
-  const Records records = generator_.NextRecords(60000);  // 48 bytes each
-  ASSERT_EQ(AppendBlock(cache_, *run_, records.Block("a")).code(), 0);
+TEST_F(FetchTest, BlocksAndMissingRangesCoverTheSlices) {
+  v1::RunConfig config = LosslessConfig(kSlots);
+  config.set_max_staleness(0);
+  run_ = cache_.CreateRun("m", config);
+  const Records records = generator_.NextRecords(600);
+  Append("a", records, 0, 100, 3);
+  Append("a", records, 110, 40, 2);
+  Append("a", records, 150, 50, 3);
+  Append("a", records, 200, 50, 4);
+  Append("gone", records, 0, 10, 3);
+  run_->Release({"gone", 0});
+  ASSERT_TRUE(run_->AdvanceVersion(3).ok());
   v1::FetchTopKRequest request;
+  request.set_whole_blocks(true);
   Add(request, "a", 0, 0);
-  const Fetched fetched = Do(request);
-  EXPECT_EQ(fetched.chunks, 3);
-  ExpectRows(fetched.slices[0], records.Block("a"));
+  Add(request, "gone", 3, 7);
+  Add(request, "never", 0, 0);
+  Add(request, "a", 90, 200);
+  Add(request, "a", 210, 3);
+  const std::vector<FetchedSlice> slices = Do(request);
+  ASSERT_EQ(slices.size(), 5);
+  EXPECT_EQ(messages_, 1);
+  ExpectRecords(slices[0], 0, records);
+  EXPECT_EQ(slices[0].length, 250);
+  EXPECT_THAT(slices[0].missing,
+              ElementsAre(std::tuple(100, 10, v1::NEVER_ARRIVED), std::tuple(110, 40, v1::STALE)));
+  EXPECT_THAT(slices[1].missing, ElementsAre(std::tuple(3, 7, v1::RELEASED)));
+  EXPECT_THAT(slices[2].missing, ElementsAre(std::tuple(0, 0, v1::NEVER_ARRIVED)));
+  for (const int i : {1, 2}) EXPECT_TRUE(slices[i].complete && slices[i].digest == 0);
+  ExpectRecords(slices[3], 90, records);
+  EXPECT_THAT(slices[3].missing,
+              ElementsAre(std::tuple(100, 10, v1::NEVER_ARRIVED), std::tuple(110, 40, v1::STALE),
+                          std::tuple(250, 40, v1::NEVER_ARRIVED)));
+  EXPECT_EQ(slices[3].blocks.size(), 3) << "as they are";
+  ExpectRecords(slices[4], 210, records);
+  EXPECT_EQ(slices[4].blocks.size(), 1);
 }
 
-TEST_F(FetchTest, ChunksSpanSlicesForWhoExpectsThem) {
-  const Records records = generator_.NextRecords(30000);
-  ASSERT_EQ(AppendBlock(cache_, *run_, records.Block("long")).code(), 0);
+TEST_F(FetchTest, UnlessWholeBlocksAreAskedForPart1IsLeftOut) {
+  const Records records = generator_.NextRecords(500);
+  for (uint32_t version = 0; version < 5; ++version) {
+    Append("a", records, 100 * version, 100, version);
+  }
   v1::FetchTopKRequest request;
-  for (int i = 0; i < 70; ++i) {
+  Add(request, "a", 30, 300);
+  const FetchedSlice parts = Do(request).at(0);
+  request.set_whole_blocks(true);
+  const FetchedSlice whole = Do(request).at(0);
+  EXPECT_EQ(parts.digest, whole.digest);
+  EXPECT_EQ(parts.length, whole.length);
+  ASSERT_EQ(parts.blocks.size(), 4);
+  ASSERT_EQ(whole.blocks.size(), 4);
+  for (size_t i = 0; i < whole.blocks.size(); ++i) {
+    const BlockView block =
+        *OpenBlock(std::as_bytes(std::span(whole.blocks[i])), /*checksums=*/true);
+    const size_t part2 = BlockLayout(block.header).sampled_log_probs;
+    EXPECT_TRUE(parts.blocks[i] ==
+                whole.blocks[i].substr(0, sizeof(BlockHeader)) + whole.blocks[i].substr(part2));
+  }
+}
+
+TEST_F(FetchTest, LongSlicesContinueInTheNextMessage) {
+  const Records records = generator_.NextRecords(40000);
+  Append("a", records, 0, 40000);
+  Append("b", records, 0, 10);
+  v1::FetchTopKRequest request;
+  request.set_whole_blocks(true);
+  Add(request, "b", 0, 0);
+  Add(request, "a", 100, 39000);
+  Add(request, "a", 39900, 200000);
+  Add(request, "b", 0, 0);
+  const std::vector<FetchedSlice> slices = Do(request);
+  ASSERT_EQ(slices.size(), 4);
+  EXPECT_GT(messages_, 1);
+  EXPECT_LE(messages_, 3);
+  ExpectRecords(slices[0], 0, records);
+  ExpectRecords(slices[1], 100, records);
+  ExpectRecords(slices[2], 39900, records);
+  EXPECT_THAT(slices[2].missing, ElementsAre(std::tuple(40000, 199900, v1::NEVER_ARRIVED)));
+  ExpectRecords(slices[3], 0, records);
+}
+
+TEST_F(FetchTest, ManyShortSlicesShareAMessage) {
+  const Records records = generator_.NextRecords(40);
+  v1::FetchTopKRequest request;
+  for (int i = 0; i < 1000; ++i) {
     const std::string id = absl::StrCat("s", i);
-    AppendBlock(cache_, *run_, records.Block(id, 0, 0, i, 1 + i * 7 % 40));
+    Append(id, records, 0, 1 + i % 40);
     Add(request, id, 0, 0);
   }
-  Add(request, "never", 3, 7);
-  Add(request, "empty", 0, 0);
-  for (const auto& [more, apart, together] : {std::tuple(0, 71, 1), {3, 77, 5}}) {
-    for (int i = 0; i < more; ++i) Add(request, "long", i, 0);
-    request.set_chunks_span_slices(false);
-    const Fetched expected = Do(request);
-    EXPECT_EQ(expected.chunks, apart);
-    request.set_chunks_span_slices(true);
-    const Fetched fetched = Do(request);
-    EXPECT_EQ(fetched.chunks, together);
-    EXPECT_EQ(fetched.header.SerializeAsString(), expected.header.SerializeAsString());
-    ASSERT_EQ(fetched.slices.size(), expected.slices.size());
-    for (size_t i = 0; i < expected.slices.size(); ++i) {
-      ExpectRows(fetched.slices[i], expected.slices[i]);
-    }
-    ExpectRows(fetched.slices[5], records.Block("s5", 0, 0, 5, 36));
+  request.set_whole_blocks(true);
+  const std::vector<FetchedSlice> slices = Do(request);
+  ASSERT_EQ(slices.size(), 1000);
+  EXPECT_EQ(messages_, 2);
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_EQ(slices[i].length, 1 + i % 40);
+    ExpectRecords(slices[i], 0, records);
   }
 }
 
-TEST_F(FetchTest, HoldsNoSequenceLongerThanItsRowsTake) {
+// What was sent stays so, and a digest is of what was sent.
+TEST_F(FetchTest, RecordsThatComeMeanwhileAreThereOrMissing) {
+  const Records records = generator_.NextRecords(60000);
+  Append("a", records, 0, 100);
+  Append("a", records, 200, 40000);
+  Append("a", records, 40300, 100);
+  v1::FetchTopKRequest request;
+  request.set_whole_blocks(true);
+  Add(request, "a", 0, 50000);
+  absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request);
+  ASSERT_TRUE(fetch.ok()) << fetch.status();
+  v1::FetchTopKResponse message;
+  ASSERT_TRUE(fetch->Next(message));
+  std::vector<FetchedSlice> slices;
+  AddTo(slices, message);
+  ASSERT_FALSE(slices.at(0).complete);
+  Append("a", records, 100, 100);
+  Append("a", records, 40200, 100);
+  while (fetch->Next(message)) AddTo(slices, message);
+  ASSERT_EQ(slices.size(), 1);
+  ExpectRecords(slices[0], 0, records);
+  EXPECT_THAT(slices[0].missing, ElementsAre(std::tuple(100, 100, v1::NEVER_ARRIVED),
+                                             std::tuple(40400, 9600, v1::NEVER_ARRIVED)));
+}
+
+TEST_F(FetchTest, HoldsNoSequenceLongerThanItsBlocksTake) {
   const auto is_held = [&](const char* id) {
     auto sequence = std::get<std::shared_ptr<Sequence>>(run_->Find({id, 0}));
     return sequence.use_count() > 2;  // the run, and this
   };
-  for (const char* id : {"a", "b"}) {
-    AppendBlock(cache_, *run_, generator_.NextRecords(10).Block(id));
-  }
+  const Records records = generator_.NextRecords(30000);
   v1::FetchTopKRequest request;
-  for (const char* id : {"a", "b", "a"}) Add(request, id, 0, 0);
-  absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request);
-  v1::FetchTopKResponse message;
-  for (const auto& [a, b] : {std::pair(true, true), {true, true}, {true, false}, {false, false}}) {
-    ASSERT_TRUE(fetch->Next(message));
-    EXPECT_EQ(is_held("a"), a);
-    EXPECT_EQ(is_held("b"), b);
+  request.set_whole_blocks(true);
+  for (const char* id : {"a", "b"}) {
+    Append(id, records, 0, 30000);
+    Add(request, id, 0, 25000);
   }
-  EXPECT_FALSE(fetch->Next(message));
+  absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request);
+  ASSERT_TRUE(fetch.ok()) << fetch.status();
+  EXPECT_TRUE(is_held("a") && is_held("b"));
+  std::vector<FetchedSlice> slices;
+  for (v1::FetchTopKResponse message; fetch->Next(message);) {
+    AddTo(slices, message);
+    EXPECT_EQ(is_held("a"), !slices[0].complete);
+    EXPECT_EQ(is_held("b"), slices.size() < 2 || !slices[1].complete);
+  }
+  EXPECT_GT(messages_, 2);
+}
+
+TEST_F(FetchTest, KeepsItsSequencesWhileItReads) {
+  const Records records = generator_.NextRecords(10);
+  Append("a", records, 0, 10);
+  v1::FetchTopKRequest request;
+  request.set_whole_blocks(true);
+  Add(request, "a", 0, 0);
+  absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request);
+  ASSERT_TRUE(fetch.ok());
+  EXPECT_FALSE(run_->EvictOldest());
+  run_->Release({"a", 0});
+  const std::vector<FetchedSlice> slices = Read(*fetch);
+  ASSERT_EQ(slices.size(), 1);
+  EXPECT_EQ(slices[0].length, 10);
+  ExpectRecords(slices[0], 0, records);
 }
 
 TEST_F(FetchTest, BadRequestsAreRefusedAndKeepNothing) {
-  AppendBlock(cache_, *run_, generator_.NextRecords(10).Block("a"));
+  Append("a", generator_.NextRecords(10), 0, 10);
   const auto refused = [&](const std::string& message, auto change) {
     v1::FetchTopKRequest request;
     Add(request, "a", 0, 0);
@@ -185,30 +310,11 @@ TEST_F(FetchTest, BadRequestsAreRefusedAndKeepNothing) {
     refused(absl::StrCat("keep_seconds: out of range, got ", seconds, "; must be in [0, 3600]"),
             [&](auto& r) { r.set_keep_seconds(seconds); });
   }
-  refused("arrays[0]: 0 is no array", [](auto& r) { r.add_arrays(v1::RECORD_ARRAY_UNSPECIFIED); });
-  refused("arrays[1]: 5 is no array", [](auto& r) {
-    r.add_arrays(v1::TOP_K_IDS);
-    r.add_arrays(static_cast<v1::RecordArray>(5));
-  });
   refused("16777220 positions in all", [](auto& r) {
     for (int i = 0; i < 4; ++i) Add(r, "b", 0, 4194304);
     Add(r, "b", 0, 4);
     r.mutable_slices()->DeleteSubrange(0, 1);
   });
-}
-
-TEST_F(FetchTest, KeepsItsSequencesWhileItReads) {
-  const Records records = generator_.NextRecords(10);
-  AppendBlock(cache_, *run_, records.Block("a"));
-  v1::FetchTopKRequest request;
-  Add(request, "a", 0, 0);
-  absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request);
-  ASSERT_TRUE(fetch.ok());
-  EXPECT_FALSE(run_->EvictOldest());
-  run_->Release({"a", 0});
-  Fetched fetched;
-  Read(*fetch, fetched);
-  ExpectRows(fetched.slices[0], records.Block("a"));
 }
 
 }  // namespace

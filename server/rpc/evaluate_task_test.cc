@@ -214,6 +214,7 @@ class SharedEvaluateTest : public EvaluateTaskTest {
       v1::Slice& slice = *request_.add_slices();
       slice.mutable_sequence()->set_id(id);
       slice.set_length(kLength);
+      *request_.mutable_gathered()->mutable_counts() += current.counts();
       *request_.mutable_gathered()->mutable_log_probs() += current.log_probs();
       *request_.mutable_gathered()->mutable_sampled_log_probs() += current.sampled_log_probs();
     }

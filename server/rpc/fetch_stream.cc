@@ -34,7 +34,7 @@ FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Resou
 absl::Status FetchStream::Open(const v1::FetchTopKRequest& request) {
   absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(request.run(), *caller_);
   if (!run.ok()) return run.status();
-  absl::StatusOr<Fetch> fetch = Fetch::Open(*std::move(run), request, &resources_.workers);
+  absl::StatusOr<Fetch> fetch = Fetch::Open(*std::move(run), request);
   if (!fetch.ok()) return fetch.status();
   fetch_ = *std::move(fetch);
   return absl::OkStatus();

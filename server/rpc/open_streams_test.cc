@@ -19,7 +19,7 @@ namespace sis {
 namespace {
 
 constexpr int kSlots = 4;
-// Of 40 bytes: several messages.
+// Several messages.
 constexpr int kPositions = 100'000;
 
 class OpenStreamsTest : public testing::Test {
@@ -102,9 +102,7 @@ TEST_F(OpenStreamsTest, AFetchThatNobodyReadsLetsGoOfItsSequences) {
   // Not yet: the stream goes on.
   v1::FetchTopKResponse response;
   EXPECT_TRUE(stalled->Read(&response));
-  EXPECT_TRUE(response.has_header());
-  EXPECT_TRUE(stalled->Read(&response));
-  EXPECT_GT(response.chunk().length(), 0);
+  EXPECT_GT(response.slices(0).blocks_size(), 0);
   EXPECT_TRUE(IsHeld());
 
   // The next write waits for a client that reads no more; until it has begun, nothing is late.
@@ -133,14 +131,15 @@ TEST_F(OpenStreamsTest, AnAppendWhoseAcksNobodyReadsEnds) {
 TEST_F(OpenStreamsTest, OneThatIsReadGoesOnHoweverLongItTakes) {
   grpc::ClientContext context;
   const auto read = stub_->FetchTopK(&context, Request());
-  uint32_t rows = 0;
+  v1::FetchedSlice last;
   for (v1::FetchTopKResponse response; read->Read(&response);) {
-    rows += response.chunk().length();
+    last = *response.slices().rbegin();
     cache_.clock.Advance(OpenStreams::kPatience / 2);
     streams_.CancelStalled();
   }
   EXPECT_TRUE(read->Finish().ok());
-  EXPECT_EQ(rows, kPositions);
+  EXPECT_TRUE(last.has_record_digest());
+  EXPECT_EQ(last.length(), kPositions);
 }
 
 }  // namespace

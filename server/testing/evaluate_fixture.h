@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -57,14 +58,21 @@ class EvaluateTest : public testing::Test {
       slice.mutable_sequence()->set_id(kIds[range.sequence]);
       slice.set_first_position(range.first);
       slice.set_length(range.count);
-      const v1::Gathered part = current_[range.sequence].Gathered(range.first, range.count);
-      *request.mutable_gathered()->mutable_log_probs() += part.log_probs();
-      *request.mutable_gathered()->mutable_sampled_log_probs() += part.sampled_log_probs();
+      Add(current_[range.sequence].Gathered(range.first, range.count), *request.mutable_gathered());
     }
     request.add_outputs(v1::DECISIONS);
     request.add_outputs(v1::ACCEPT_BITS);
     request.add_outputs(v1::ACCEPTANCE_PROBABILITIES);
     return request;
+  }
+  static void Add(const v1::Gathered& more, v1::Gathered& gathered) {
+    *gathered.mutable_counts() += more.counts();
+    *gathered.mutable_log_probs() += more.log_probs();
+    *gathered.mutable_sampled_log_probs() += more.sampled_log_probs();
+  }
+  // The index of the first value of position i of the request.
+  static size_t FirstValue(const v1::Gathered& gathered, size_t i) {
+    return std::accumulate(gathered.counts().begin(), gathered.counts().begin() + i, size_t{0});
   }
   v1::EvaluateRequest ReducedRequest(const std::vector<NamedRange>& ranges, int top_k) const {
     v1::EvaluateRequest request = Request(ranges);

@@ -49,7 +49,13 @@ v1::Block Records::Block(const std::string& sequence, uint32_t first_position,
 
 v1::Gathered CurrentValues::Gathered(uint32_t first, uint32_t count) const {
   v1::Gathered gathered;
-  gathered.set_log_probs(Bytes(Rows(log_probs, first, count, slots)));
+  for (size_t i = first; i < first + count; ++i) {
+    const std::span<const float> row = Rows(log_probs, i, 1, slots);
+    const auto used =
+        std::ranges::find_if(row, [](float value) { return std::isnan(value); }) - row.begin();
+    gathered.mutable_counts()->push_back(static_cast<char>(used));
+    *gathered.mutable_log_probs() += Bytes(row.first(used));
+  }
   gathered.set_sampled_log_probs(Bytes(Rows(sampled_log_probs, first, count, 1)));
   return gathered;
 }

@@ -178,7 +178,9 @@ class Sis {
     const auto stub = v1::RatioService::NewStub(channels_[0]);
     const auto stream = stub->FetchTopK(&context, request);
     for (v1::FetchTopKResponse response; stream->Read(&response);) {
-      if (response.header().missing_size() > 0) Fail("not all is there to be kept");
+      for (const v1::FetchedSlice& slice : response.slices()) {
+        if (slice.missing_size() > 0) Fail("not all is there to be kept");
+      }
     }
     const grpc::Status status = stream->Finish();
     if (!status.ok()) Fail(status.error_message());

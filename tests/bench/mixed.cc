@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -29,6 +30,7 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/block/block.h"
 #include "server/testing/backing.h"
 #include "server/testing/server_process.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
@@ -269,13 +271,32 @@ class Load {
     grpc::ClientContext context;
     const auto stream = Stub(rank).FetchTopK(&context, request);
     for (v1::FetchTopKResponse response; stream->Read(&response);) {
-      if (response.has_header()) *evaluation.mutable_slices() = response.header().slices();
-      v1::Gathered& current = *evaluation.mutable_gathered();
-      *current.mutable_log_probs() += response.chunk().top_k_log_probs();
-      *current.mutable_sampled_log_probs() += response.chunk().sampled_log_probs();
+      for (const v1::FetchedSlice& fetched : response.slices()) {
+        for (const std::string& block : fetched.blocks()) {
+          AddCurrent(block, *evaluation.mutable_gathered());
+        }
+        if (!fetched.has_record_digest()) continue;
+        v1::Slice& slice = *evaluation.add_slices() = request.slices(fetched.slice());
+        slice.set_length(fetched.length());
+        slice.set_record_digest(fetched.record_digest());
+      }
     }
     Check(stream->Finish());
     return evaluation;
+  }
+
+  // `block` has no part 1.
+  void AddCurrent(const std::string& block, v1::Gathered& current) const {
+    BlockHeader header;
+    std::memcpy(&header, block.data(), sizeof header);
+    const size_t sampled_bytes = sizeof(float) * header.positions;
+    const std::string counts = block.substr(sizeof header + sampled_bytes, header.positions);
+    *current.mutable_counts() += counts;
+    *current.mutable_sampled_log_probs() += block.substr(sizeof header, sampled_bytes);
+    for (const char count : counts) {
+      current.mutable_log_probs()->append(token_.top_k_log_probs(), 0,
+                                          sizeof(float) * static_cast<uint8_t>(count));
+    }
   }
 
   void Release(int rank, const std::vector<std::string>& ids) {

@@ -67,6 +67,7 @@ std::optional<v1::Block> Padded(const v1::Block& ragged) {
 std::string StateAt(const v1::Block& block, CacheWithOneRecord& cache) {
   std::string state = ToMessage(cache.run()->Describe()).SerializeAsString();
   v1::FetchTopKRequest request;
+  request.set_whole_blocks(true);
   v1::Slice& slice = *request.add_slices();
   *slice.mutable_sequence() = block.sequence();
   slice.set_first_position(block.first_position());

@@ -1,7 +1,6 @@
 #include "tests/integration/cache_model.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/decide/scalar_backend.h"
@@ -54,14 +53,15 @@ CurrentView CurrentOf(const v1::EvaluateRequest& request) {
 }
 
 template <typename T>
-std::span<T> Part(std::span<T> array, size_t row, size_t width = 1) {
-  return array.empty() ? array : array.subspan(row * width, width);
+std::span<T> Part(std::span<T> array, size_t row) {
+  return array.empty() ? array : array.subspan(row, 1);
 }
 
-CurrentView Row(const CurrentView& current, size_t row, size_t slots) {
+// `log_probs` are those of the row; empty if REDUCED.
+CurrentView Row(const CurrentView& current, size_t row, std::span<const float> log_probs) {
   CurrentView part;
   part.sampled_log_probs = Part(current.sampled_log_probs, row);
-  part.log_probs = Part(current.log_probs, row, slots);
+  part.log_probs = log_probs;
   part.log_envelopes = Part(current.log_envelopes, row);
   part.covered_masses = Part(current.covered_masses, row);
   return part;
@@ -431,58 +431,37 @@ std::optional<v1::MissingReason> CacheModel::MissingAt(const Sequence& sequence,
   return std::nullopt;
 }
 
-std::vector<v1::FetchTopKResponse> CacheModel::Fetch(const v1::FetchTopKRequest& request) {
+std::vector<v1::FetchedSlice> CacheModel::Fetch(const v1::FetchTopKRequest& request) {
   std::vector<std::optional<v1::MissingReason>> reasons;
   for (const v1::Slice& slice : request.slices()) reasons.push_back(Find(NameOf(slice)));
   Keep(request.slices(), request.keep_seconds());
 
-  const size_t slots = config_.top_k();
-  std::vector<v1::FetchTopKResponse> messages(1);
-  v1::FetchTopKHeader header;
-  header.set_top_k(config_.top_k());
+  std::vector<v1::FetchedSlice> fetched(request.slices_size());
   for (int i = 0; i < request.slices_size(); ++i) {
-    v1::Slice& slice = *header.add_slices();
-    slice = request.slices(i);
+    const v1::Slice& slice = request.slices(i);
     const SequenceName name = NameOf(slice);
-    const Sequence* sequence = reasons[i].has_value() ? nullptr : &sequences_.at(name);
-    if (sequence != nullptr && slice.length() == 0) {
-      const uint32_t length = sequence->sealed.value_or(LengthOf(*sequence));
-      slice.set_length(length - std::min(length, slice.first_position()));
+    uint32_t length = slice.length();
+    fetched[i].set_slice(i);
+    if (reasons[i].has_value()) {
+      fetched[i].set_length(length);
+      fetched[i].set_record_digest(0);
+      AddMissing(fetched[i], i, slice.first_position(), length, *reasons[i]);
+      continue;
     }
-    slice.set_record_digest(
-        sequence == nullptr ? 0 : Digest(name, slice.first_position(), slice.length()));
-    if (sequence == nullptr) {
-      AddMissing(header, i, slice.first_position(), slice.length(), *reasons[i]);
+    const Sequence& sequence = sequences_.at(name);
+    if (length == 0) {
+      const uint32_t end = sequence.sealed.value_or(LengthOf(sequence));
+      length = end - std::min(end, slice.first_position());
     }
-    if (slice.length() == 0) continue;
-    v1::FetchTopKChunk& chunk = *messages.emplace_back().mutable_chunk();
-    chunk.set_slice(i);
-    chunk.set_first_position(slice.first_position());
-    chunk.set_length(slice.length());
-    const auto sampled_ids = ResizeArray<int32_t>(*chunk.mutable_sampled_ids(), slice.length());
-    const auto sampled = ResizeArray<float>(*chunk.mutable_sampled_log_probs(), slice.length());
-    const auto ids = ResizeArray<int32_t>(*chunk.mutable_top_k_ids(), slice.length() * slots);
-    const auto log_probs =
-        ResizeArray<float>(*chunk.mutable_top_k_log_probs(), slice.length() * slots);
-    std::ranges::fill(sampled_ids, -1);
-    std::ranges::fill(sampled, std::numeric_limits<float>::quiet_NaN());
-    std::ranges::fill(ids, -1);
-    std::ranges::fill(log_probs, kMinusInfinity);
-    for (uint32_t j = 0; sequence != nullptr && j < slice.length(); ++j) {
+    fetched[i].set_length(length);
+    fetched[i].set_record_digest(Digest(name, slice.first_position(), length));
+    for (uint32_t j = 0; j < length; ++j) {
       const uint32_t position = slice.first_position() + j;
-      if (const auto reason = MissingAt(*sequence, position)) {
-        AddMissing(header, i, position, 1, *reason);
-        continue;
-      }
-      const RecordView row = pool_.recorded().View(sequence->positions.at(position).row, 1);
-      sampled_ids[j] = row.sampled_ids[0];
-      sampled[j] = row.sampled_log_probs[0];
-      std::ranges::copy(row.ids, ids.subspan(j * slots).begin());
-      std::ranges::copy(row.log_probs, log_probs.subspan(j * slots).begin());
+      const auto reason = MissingAt(sequence, position);
+      if (reason.has_value()) AddMissing(fetched[i], i, position, 1, *reason);
     }
   }
-  *messages[0].mutable_header() = std::move(header);
-  return messages;
+  return fetched;
 }
 
 absl::StatusOr<v1::EvaluateResponse> CacheModel::Evaluate(const v1::EvaluateRequest& request) {
@@ -507,6 +486,7 @@ absl::StatusOr<v1::EvaluateResponse> CacheModel::Evaluate(const v1::EvaluateRequ
   if (ratios) output.modified_ratios = ResizeArray<float>(*response.mutable_ratios(), count);
   Sums all;
   size_t offset = 0;
+  size_t value = 0;
   for (int i = 0; i < request.slices_size(); ++i) {
     const v1::Slice& slice = request.slices(i);
     const SequenceName name = NameOf(slice);
@@ -519,14 +499,17 @@ absl::StatusOr<v1::EvaluateResponse> CacheModel::Evaluate(const v1::EvaluateRequ
     Sums sums;
     for (uint32_t j = 0; j < slice.length(); ++j, ++offset) {
       const uint32_t position = slice.first_position() + j;
+      const size_t values = current.reduced() ? 0 : request.gathered().counts()[offset];
+      const auto log_probs = current.log_probs.subspan(value, values);
+      value += values;
       const auto reason = whole.has_value() ? whole : MissingAt(sequences_.at(name), position);
       if (reason.has_value()) {
         output.decisions[offset] = Decision::kMissing;
         ++sums.missing;
         AddMissing(response, i, position, 1, *reason);
       } else {
-        Score(parameters, name, position, Row(current, offset, config_.top_k()),
-              Row(output, offset), sums);
+        Score(parameters, name, position, Row(current, offset, log_probs), Row(output, offset),
+              sums);
       }
     }
     *response.add_slice_totals() = ToTotals(sums);
@@ -542,13 +525,10 @@ void CacheModel::Score(const EvaluateParameters& parameters, const SequenceName&
                        uint32_t position, const CurrentView& current, const OutputView& output,
                        Sums& sums) const {
   const uint32_t row = sequences_.at(name).positions.at(position).row;
-  const BlockRange behavior = pool_.Behavior(row);
-  CurrentView used = current;
-  if (!current.reduced()) used.log_probs = current.log_probs.first(behavior.used_slots);
   const Stretch stretch{.sequence_key = SequenceKey(config_.seed(), name.attempt, name.id),
                         .first_position = position,
-                        .behavior = behavior,
-                        .current = used,
+                        .behavior = pool_.Behavior(row),
+                        .current = current,
                         .output = output,
                         .sums = &sums};
   ScalarBackend().Evaluate(parameters, {&stretch, 1});

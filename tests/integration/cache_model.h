@@ -45,8 +45,8 @@ class CacheModel {
   // What acks must say.
   uint32_t CommittedLength(const SequenceName& name) const;
 
-  // The messages of a FetchTopK.
-  std::vector<v1::FetchTopKResponse> Fetch(const v1::FetchTopKRequest& request);
+  // The slices of a FetchTopK, without their blocks.
+  std::vector<v1::FetchedSlice> Fetch(const v1::FetchTopKRequest& request);
   // Of a draw for which nothing was evaluated yet.
   absl::StatusOr<v1::EvaluateResponse> Evaluate(const v1::EvaluateRequest& request);
 

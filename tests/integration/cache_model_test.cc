@@ -21,6 +21,7 @@
 
 #include "absl/base/config.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/block/digest.h"
 #include "kernels/cuda/testing/host_stage.h"
 #include "kernels/decide/simd_backend.h"
 #include "kernels/numerics/crc32c.h"
@@ -399,8 +400,23 @@ void CacheModelTest::Append() {
   Settle({name});
 }
 
+// Of the positions from `first` on, as clients trim blocks.
+uint64_t DigestOfBlocks(uint32_t first, const v1::FetchedSlice& slice) {
+  uint64_t digest = 0;
+  for (const std::string& bytes : slice.blocks()) {
+    const auto block = OpenBlock(std::as_bytes(std::span(bytes)), /*checksums=*/true);
+    if (!block.ok()) return 0;
+    const uint32_t from = std::max(first, block->header.first_position);
+    const auto to =
+        static_cast<uint32_t>(std::min<uint64_t>(uint64_t{first} + slice.length(), block->end()));
+    digest += DigestOf(*block, from - block->header.first_position, to - from);
+  }
+  return digest;
+}
+
 v1::FetchTopKRequest CacheModelTest::FetchRequest() {
   v1::FetchTopKRequest request;
+  request.set_whole_blocks(true);
   for (uint32_t i = 1 + Below(2); i > 0; --i) {
     v1::Slice& slice = *request.add_slices();
     const SequenceName name = AnyName();
@@ -418,23 +434,30 @@ void CacheModelTest::Fetch(const v1::FetchTopKRequest& request) {
     Note(request.keep_seconds() > 0 ? "fetch and keep" : "fetch", NameOf(slice),
          slice.first_position(), slice.length());
   }
-  const std::vector<v1::FetchTopKResponse> expected = model_.Fetch(request);
+  const std::vector<v1::FetchedSlice> expected = model_.Fetch(request);
+  std::vector<v1::FetchedSlice> fetched;
   {
     absl::StatusOr<sis::Fetch> fetch = sis::Fetch::Open(life_->run, request);
     ExpectEqual(fetch.status().code(), absl::StatusCode::kOk, "the code");
-    if (fetch.ok()) {
-      v1::FetchTopKResponse message;
-      for (size_t i = 0; i < expected.size(); ++i) {
-        if (!fetch->Next(message)) ADD_FAILURE() << "no message " << i << History();
-        ExpectSame(message, expected[i]);
-        if (i > 0) continue;
-        for (const v1::Slice& slice : message.header().slices()) {
-          if (slice.length() > 0) fetched_.push_back(slice);
-          if (fetched_.size() > 20) fetched_.pop_front();
-        }
+    for (v1::FetchTopKResponse message; fetch.ok() && fetch->Next(message);) {
+      for (const v1::FetchedSlice& entry : message.slices()) {
+        if (entry.slice() == fetched.size()) fetched.emplace_back();
+        fetched.back().MergeFrom(entry);
       }
-      ExpectEqual(fetch->Next(message), false, "another message");
     }
+  }
+  ExpectEqual(fetched.size(), expected.size(), "slices");
+  for (size_t i = 0; i < std::min(fetched.size(), expected.size()); ++i) {
+    v1::Slice slice = request.slices(static_cast<int>(i));
+    ExpectEqual(DigestOfBlocks(slice.first_position(), fetched[i]), fetched[i].record_digest(),
+                "the digest");
+    fetched[i].clear_blocks();
+    ExpectSame(fetched[i], expected[i]);
+    if (fetched[i].length() == 0) continue;
+    slice.set_length(fetched[i].length());
+    slice.set_record_digest(fetched[i].record_digest());
+    fetched_.push_back(slice);
+    if (fetched_.size() > 20) fetched_.pop_front();
   }
   Settle(NamesOf(request));
 }
@@ -460,18 +483,18 @@ v1::EvaluateRequest CacheModelTest::EvaluateRequest() {
     *request.add_slices() = std::move(slice);
   }
 
-  std::string log_probs;
-  std::string sampled;
+  v1::Gathered gathered;
   for (const v1::Slice& slice : request.slices()) {
     for (uint32_t i = 0; i < slice.length(); ++i) {
       const auto there = model_.At(NameOf(slice), slice.first_position() + i);
       const v1::Gathered row = pool_.current().Gathered(there.has_value() ? there->row : 0, 1);
-      log_probs += row.log_probs();
-      sampled += row.sampled_log_probs();
+      *gathered.mutable_counts() += row.counts();
+      *gathered.mutable_log_probs() += row.log_probs();
+      *gathered.mutable_sampled_log_probs() += row.sampled_log_probs();
     }
   }
   if (OneIn(3)) {
-    const size_t count = sampled.size() / sizeof(float);
+    const size_t count = gathered.counts().size();
     v1::Reduced& reduced = *request.mutable_reduced();
     const auto envelopes = ResizeArray<float>(*reduced.mutable_log_envelopes(), count);
     const auto masses = ResizeArray<float>(*reduced.mutable_covered_masses(), count);
@@ -479,10 +502,9 @@ v1::EvaluateRequest CacheModelTest::EvaluateRequest() {
       envelopes[i] = static_cast<float>(Below(1000)) / 500;
       masses[i] = static_cast<float>(Below(1000)) / 1000;
     }
-    *reduced.mutable_sampled_log_probs() = std::move(sampled);
+    *reduced.mutable_sampled_log_probs() = std::move(*gathered.mutable_sampled_log_probs());
   } else {
-    *request.mutable_gathered()->mutable_log_probs() = std::move(log_probs);
-    *request.mutable_gathered()->mutable_sampled_log_probs() = std::move(sampled);
+    *request.mutable_gathered() = std::move(gathered);
   }
   request.set_draw(number_);
   request.set_top_k(Below(config_.top_k() + 1));
@@ -571,6 +593,7 @@ void CacheModelTest::Restart() {
 void CacheModelTest::CompareAll() {
   for (int number = std::max(0, names_ - 2 * kNamesInPlay); number <= names_; ++number) {
     v1::FetchTopKRequest request;
+    request.set_whole_blocks(true);
     SetSequence(NameOf(number), *request.add_slices()->mutable_sequence());
     Fetch(request);
   }

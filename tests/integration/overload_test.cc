@@ -13,6 +13,8 @@
 #include <mutex>
 #include <thread>
 
+#include "kernels/block/digest.h"
+#include "kernels/block/pack.h"
 #include "server/testing/record_generator.h"
 #include "server/testing/server_process.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
@@ -54,9 +56,11 @@ class OverloadTest : public testing::Test {
 
   // The same content whenever it is asked for.
   v1::Block BlockOf(const std::string& id, uint32_t first_position) const {
-    const auto row = static_cast<uint32_t>((std::hash<std::string>()(id) + 37 * first_position) %
-                                           (records_.size() - kBlock));
-    return records_.Block(id, first_position, 0, row, kBlock);
+    return records_.Block(id, first_position, 0, RowOf(id, first_position), kBlock);
+  }
+  uint32_t RowOf(const std::string& id, uint32_t first_position) const {
+    return static_cast<uint32_t>((std::hash<std::string>()(id) + 37 * first_position) %
+                                 (records_.size() - kBlock));
   }
 
   // Streams its sequences block by block, each offered until the server takes it or says that it
@@ -132,35 +136,32 @@ class OverloadTest : public testing::Test {
     grpc::ClientContext context;
     const auto stream = stub_->FetchTopK(&context, request);
     v1::FetchTopKResponse response;
-    std::string sampled_ids, sampled_log_probs, top_k_ids, top_k_log_probs;
+    uint64_t digest = 0;
     bool missing = false;
     while (stream->Read(&response)) {
-      for (const v1::MissingRange& range : response.header().missing()) {
-        missing = true;
-        EXPECT_EQ(range.reason(), v1::EVICTED) << id;
+      for (const v1::FetchedSlice& slice : response.slices()) {
+        for (const v1::MissingRange& range : slice.missing()) {
+          missing = true;
+          EXPECT_EQ(range.reason(), v1::EVICTED) << id;
+        }
+        digest += slice.record_digest();
       }
-      sampled_ids += response.chunk().sampled_ids();
-      sampled_log_probs += response.chunk().sampled_log_probs();
-      top_k_ids += response.chunk().top_k_ids();
-      top_k_log_probs += response.chunk().top_k_log_probs();
     }
     EXPECT_TRUE(stream->Finish().ok());
     if (missing) {
-      EXPECT_TRUE(sampled_ids.empty());
+      EXPECT_EQ(digest, 0);
       return 0;
     }
-    v1::Block all;
+    uint64_t expected = 0;
     for (uint32_t first = 0; first < acked; first += kBlock) {
-      const v1::Block block = BlockOf(id, first);
-      *all.mutable_sampled_ids() += block.sampled_ids();
-      *all.mutable_sampled_log_probs() += block.sampled_log_probs();
-      *all.mutable_top_k_ids() += block.top_k_ids();
-      *all.mutable_top_k_log_probs() += block.top_k_log_probs();
+      const auto block =
+          PackBlock(records_.View(RowOf(id, first), kBlock), {.encoding = BlockEncoding::kFloat32,
+                                                              .slots = kTopK,
+                                                              .vocabulary_size = kVocabulary,
+                                                              .first_position = first});
+      expected += DigestOf(*OpenBlock(*block, /*checksums=*/false), 0, kBlock);
     }
-    EXPECT_TRUE(sampled_ids == all.sampled_ids()) << id;
-    EXPECT_TRUE(sampled_log_probs == all.sampled_log_probs()) << id;
-    EXPECT_TRUE(top_k_ids == all.top_k_ids()) << id;
-    EXPECT_TRUE(top_k_log_probs == all.top_k_log_probs()) << id;
+    EXPECT_EQ(digest, expected) << id;
     return acked;
   }
 

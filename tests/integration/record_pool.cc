@@ -42,7 +42,7 @@ RecordPool::RecordPool(const v1::RunConfig& config, uint32_t rows, uint32_t seed
   for (uint32_t row = 0; row < rows; ++row) AddTwin(row);
   Record(config);
   current_ = RecordGenerator(sent_.slots, static_cast<int32_t>(config.vocabulary_size()), seed + 1)
-                 .NextCurrent(sent_);
+                 .NextCurrent(recorded_);
 
   std::map<std::vector<std::byte>, size_t> contents;
   for (const std::vector<std::byte>& block : packed_) {

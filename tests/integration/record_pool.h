@@ -25,15 +25,13 @@ class RecordPool {
   // These rows as a block of the sequence, without a checksum.
   v1::Block Block(const SequenceName& name, uint32_t first_position, uint64_t policy_version,
                   std::span<const uint32_t> rows) const;
-  // What is recorded.
-  const Records& recorded() const { return recorded_; }
   // A recorded row as backends read it.
   BlockRange Behavior(uint32_t row) const {
     return BlockRange(*OpenBlock(packed_[row], false), 0, 1);
   }
   // The addend of a recorded row to the digest of its sequence.
   uint64_t Digest(uint32_t row, uint32_t position) const;
-  // What a trainer may send at these rows.
+  // What a trainer may send at these rows, once they are recorded.
   const CurrentValues& current() const { return current_; }
 
  private:

@@ -2,7 +2,9 @@
 // to the blocks, answers are those of the scalar backend, which keeps none.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -55,8 +57,8 @@ class DeviceCacheTest : public testing::TestWithParam<v1::LogProbEncoding> {
   }
 
   // Values that are valid whatever is recorded.
-  static v1::EvaluateRequest Request(const std::string& id, uint32_t first, uint32_t count,
-                                     uint64_t draw) {
+  v1::EvaluateRequest Request(const std::string& id, uint32_t first, uint32_t count,
+                              uint64_t draw) {
     v1::EvaluateRequest request;
     request.set_draw(draw);
     v1::Slice& slice = *request.add_slices();
@@ -64,16 +66,35 @@ class DeviceCacheTest : public testing::TestWithParam<v1::LogProbEncoding> {
     slice.set_first_position(first);
     slice.set_length(count);
     v1::Gathered& gathered = *request.mutable_gathered();
-    const auto log_probs =
-        ResizeArray<float>(*gathered.mutable_log_probs(), size_t{count} * kSlots);
-    const auto sampled = ResizeArray<float>(*gathered.mutable_sampled_log_probs(), count);
-    for (size_t i = 0; i < log_probs.size(); ++i) {
-      log_probs[i] = -1.5f - static_cast<float>((i * 37 + draw) % 97) / 31;
+    gathered.set_counts(CountsOf(id, first, count));
+    const size_t values =
+        std::accumulate(gathered.counts().begin(), gathered.counts().end(), size_t{0});
+    for (auto& log_prob : ResizeArray<float>(*gathered.mutable_log_probs(), values)) {
+      log_prob = NextLogProb(draw);
     }
-    for (size_t i = 0; i < sampled.size(); ++i) sampled[i] = log_probs[i * kSlots];
+    for (auto& sampled : ResizeArray<float>(*gathered.mutable_sampled_log_probs(), count)) {
+      sampled = NextLogProb(draw);
+    }
     request.add_outputs(v1::DECISIONS);
     request.add_outputs(v1::ACCEPTANCE_PROBABILITIES);
     return request;
+  }
+  // The used slots at each position, 0 where nothing is recorded.
+  std::string CountsOf(const std::string& id, uint32_t first, uint32_t count) {
+    std::string counts(count, '\0');
+    const Run::Found found = run_->Find({id, 0});
+    const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&found);
+    if (sequence == nullptr) return counts;
+    const Sequence::Reader reader(**sequence);
+    reader.ForEachPiece(first, count, [&](const Sequence::Reader::Piece& piece) {
+      if (piece.block == nullptr) return;
+      std::copy_n(piece.block->view().counts + piece.index, piece.count,
+                  counts.begin() + (piece.first_position - first));
+    });
+    return counts;
+  }
+  float NextLogProb(uint64_t draw) {
+    return -1.5f - static_cast<float>((37 * value_++ + draw) % 97) / 31;
   }
   std::string AnswerOf(const Backend& backend, const v1::EvaluateRequest& request) {
     auto response = EvaluateAtOnce(*run_, backend, request);
@@ -87,6 +108,7 @@ class DeviceCacheTest : public testing::TestWithParam<v1::LogProbEncoding> {
   }
 
   RecordGenerator generator_{kSlots, 1000, 71};
+  uint64_t value_ = 0;
   const ScalarBackend scalar_{};
   // What is looked at closer is evaluated once more, and would be counted.
   Cache cache_{int64_t{64} << 20, Limits{.inspected_bytes = 0}};

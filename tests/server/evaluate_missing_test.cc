@@ -148,13 +148,40 @@ TEST_F(EvaluateMissingTest, OtherSampledIdsAreRefused) {
   }
 }
 
-TEST_F(EvaluateMissingTest, ValuesOfMissingPositionsAndUnusedSlotsAreIgnored) {
-  v1::EvaluateRequest request = Request({{0, 190, 10}});
-  request.mutable_slices(0)->set_length(20);  // the last ten are missing
-  const std::string nans(40 * kSlots, '\xff');
-  *request.mutable_gathered()->mutable_log_probs() += nans;
-  *request.mutable_gathered()->mutable_sampled_log_probs() += nans.substr(0, 40);
-  EXPECT_EQ(Do(request).totals().missing(), 10);
+TEST_F(EvaluateMissingTest, ValuesOfMissingAndMaskedPositionsAreIgnored) {
+  // c has 60 positions more than are recorded.
+  v1::EvaluateRequest request = Request(all_, 1);
+  request.mutable_slices(2)->set_length(kLength + 60);
+  std::string mask(3 * kLength + 60, 1);
+  for (size_t i = 0; i < mask.size(); i += 7) mask[i] = 0;
+  request.set_mask(mask);
+  const v1::Gathered recorded = request.gathered();
+  std::vector<std::string> answers;
+  for (const bool values : {false, true}) {
+    v1::Gathered& gathered = *request.mutable_gathered();
+    gathered.Clear();
+    size_t from = 0;
+    for (uint32_t i = 0; i < mask.size(); ++i) {
+      const bool missing = i >= 3 * kLength;
+      const int used = missing ? 0 : recorded.counts()[i];
+      const bool ignored = missing || mask[i] == 0;
+      const int count = !ignored ? used : values ? static_cast<int>(i % (kSlots + 1)) : 0;
+      gathered.mutable_counts()->push_back(static_cast<char>(count));
+      *gathered.mutable_log_probs() +=
+          ignored ? std::string(count * sizeof(float), '\xff')
+                  : recorded.log_probs().substr(from * sizeof(float), used * sizeof(float));
+      *gathered.mutable_sampled_log_probs() +=
+          ignored ? std::string(sizeof(float), '\xff')
+                  : recorded.sampled_log_probs().substr(i * sizeof(float), sizeof(float));
+      from += used;
+    }
+    v1::EvaluateResponse response = Do(request);
+    EXPECT_GT(response.totals().accepted(), 0);
+    EXPECT_GT(response.totals().missing(), 0);
+    response.clear_newly_counted();
+    answers.push_back(response.SerializeAsString());
+  }
+  EXPECT_TRUE(answers[0] == answers[1]);
 }
 
 // Its sequence a has three blocks, of the positions [0, 64), [64, 128) and [128, 200).
@@ -174,7 +201,7 @@ class EvaluateCorruptTest : public EvaluateTest {
       const_cast<std::byte&>(piece.block->bytes()[sizeof(BlockHeader)]) ^= std::byte{2};
     });
   }
-  v1::FetchTopKHeader Fetch(uint32_t first, uint32_t count) {
+  v1::FetchedSlice Fetch(uint32_t first, uint32_t count) {
     v1::FetchTopKRequest request;
     v1::Slice& slice = *request.add_slices();
     slice.mutable_sequence()->set_id("a");
@@ -182,21 +209,22 @@ class EvaluateCorruptTest : public EvaluateTest {
     slice.set_length(count);
     v1::FetchTopKResponse message;
     EXPECT_TRUE(sis::Fetch::Open(run_, request)->Next(message));
-    return message.header();
+    return message.slices(0);
   }
 };
 
 TEST_F(EvaluateCorruptTest, CorruptBlocksAreMissingOnceFound) {
   Damage(64);
-  const v1::FetchTopKHeader header = Fetch(0, kLength);
-  ASSERT_EQ(header.missing_size(), 1);
-  const v1::MissingRange fetched = header.missing(0);
+  const v1::FetchedSlice slice = Fetch(0, kLength);
+  EXPECT_EQ(slice.blocks_size(), 2);
+  ASSERT_EQ(slice.missing_size(), 1);
+  const v1::MissingRange fetched = slice.missing(0);
   EXPECT_EQ(fetched.first_position(), 64);
   EXPECT_EQ(fetched.length(), 64);
   EXPECT_EQ(fetched.reason(), v1::CORRUPT);
 
   v1::EvaluateRequest request = Request({{0, 0, kLength}});
-  request.mutable_slices(0)->set_record_digest(header.slices(0).record_digest());
+  request.mutable_slices(0)->set_record_digest(slice.record_digest());
   const v1::EvaluateResponse response = Do(request);
   ASSERT_EQ(response.missing_size(), 1);
   EXPECT_EQ(response.missing(0).SerializeAsString(), fetched.SerializeAsString());
@@ -205,7 +233,7 @@ TEST_F(EvaluateCorruptTest, CorruptBlocksAreMissingOnceFound) {
 
 TEST_F(EvaluateCorruptTest, WhatBecomesCorruptAfterItWasFetchedIsMissing) {
   const auto digest = [&](uint32_t first, uint32_t count) {
-    return Fetch(first, count).slices(0).record_digest();
+    return Fetch(first, count).record_digest();
   };
   uint64_t draw = 0;
   const auto evaluate = [&](uint32_t first, uint32_t count, uint64_t digest) {

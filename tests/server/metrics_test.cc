@@ -167,7 +167,7 @@ TEST_F(MetricsTest, MissingTokensAreCountedByReason) {
     request.add_slices()->mutable_sequence()->set_id(reason);
     request.mutable_slices()->rbegin()->set_length(++length);
   }
-  request.mutable_gathered()->set_log_probs(std::string(15 * 4 * 4, '\0'));
+  request.mutable_gathered()->set_counts(std::string(15, '\0'));
   request.mutable_gathered()->set_sampled_log_probs(std::string(15 * 4, '\0'));
   ASSERT_TRUE(EvaluateAtOnce(*run, ScalarBackend(), request).ok());
   ASSERT_TRUE(EvaluateAtOnce(*run, ScalarBackend(), request).ok());
