@@ -3,18 +3,9 @@
 #include <algorithm>
 #include <string>
 
-#include "server/append/sequences_ahead.h"
 #include "server/messages/message_text.h"
 
 namespace sis {
-namespace {
-
-size_t ArrayBytes(const v1::Block& block) {
-  return block.sampled_ids().size() + block.sampled_log_probs().size() + block.top_k_ids().size() +
-         block.top_k_log_probs().size() + block.top_k_counts().size();
-}
-
-}  // namespace
 
 void AddAcks(const v1::AppendBatch& batch, std::span<const EntryAck> acks,
              v1::AppendResponse& response) {
@@ -22,10 +13,9 @@ void AddAcks(const v1::AppendBatch& batch, std::span<const EntryAck> acks,
   response.mutable_acks()->Reserve(static_cast<int>(acks.size()));
   for (size_t i = 0; i < acks.size(); ++i) {
     const v1::AppendEntry& entry = batch.entries(static_cast<int>(i));
-    const v1::SequenceRef& sequence = SequenceOf(entry);
-    free_bytes += sequence.id().size() + ArrayBytes(entry.block());
+    free_bytes += entry.sequence().id().size() + entry.block().size();
     v1::Ack& ack = *response.add_acks();
-    *ack.mutable_sequence() = sequence;
+    *ack.mutable_sequence() = entry.sequence();
     ack.set_committed_length(acks[i].committed_length);
     if (acks[i].status.ok()) continue;
     const absl::string_view whole = acks[i].status.message();

@@ -17,7 +17,7 @@ struct EntryAck {
   absl::Status status;  // the reason if the entry was refused
 };
 
-// Maximum size of all messages of a response, in bytes, beyond the ids and arrays of its batch. It
+// Maximum size of all messages of a response, in bytes, beyond the ids and blocks of its batch. It
 // bounds the answer to many small entries that are refused.
 inline constexpr size_t kMoreMessageBytes = size_t{64} << 10;
 

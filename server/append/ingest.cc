@@ -1,9 +1,11 @@
 #include "server/append/ingest.h"
 
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/block/check.h"
 #include "server/append/annotation.h"
 #include "server/append/sampling.h"
 #include "server/messages/slices.h"
@@ -17,6 +19,29 @@ constexpr double kRetrySeconds = 0.5;
 
 absl::Status InSequence(SequenceNameView name, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(ToString(name), ": ", status.message()));
+}
+
+// Whether it may be a block of the run.
+absl::Status CheckFits(const BlockHeader& header, const Run& run) {
+  const auto refuse = [&](std::string_view field, uint64_t value, std::string_view own,
+                          uint64_t of_run) {
+    return absl::InvalidArgumentError(absl::StrCat("block, ", std::string(field), ": ", value,
+                                                   ", but run '", run.id(), "' has ",
+                                                   std::string(own), " ", of_run));
+  };
+  const RunConfig& config = run.config();
+  if (header.slots != config.top_k) return refuse("slots", header.slots, "top_k", config.top_k);
+  if (header.vocabulary_size != config.vocabulary_size) {
+    return refuse("vocabulary_size", header.vocabulary_size, "vocabulary_size",
+                  config.vocabulary_size);
+  }
+  const int64_t max_positions = run.limits().max_positions;
+  if (int64_t{header.first_position} + header.positions > max_positions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("block, first_position: ", header.first_position, " + ", header.positions,
+                     " positions is beyond ", max_positions));
+  }
+  return absl::OkStatus();
 }
 
 SequenceName Copy(SequenceNameView name) { return {std::string(name.id), name.attempt}; }
@@ -86,30 +111,28 @@ absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(SequenceNameView name,
   return sequence;
 }
 
-absl::Status Ingest::ApplyBlock(SequenceNameView name, const v1::Block& block) {
-  const absl::StatusOr<std::span<const BlockView>> views = block_.Read(block, *run_);
-  if (!views.ok()) return views.status();
-  const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, [&] {
-    return run_->BaseBytes(name) + CachedBlock::Charge(views->front().bytes.size());
-  });
+absl::Status Ingest::ApplyBlock(SequenceNameView name, std::string_view bytes) {
+  const absl::StatusOr<BlockView> block = CheckBlock(std::as_bytes(std::span(bytes)));
+  if (!block.ok()) return block.status();
+  if (absl::Status fits = CheckFits(block->header, *run_); !fits.ok()) return fits;
+  const absl::StatusOr<std::shared_ptr<Sequence>> sequence =
+      Open(name, [&] { return run_->BaseBytes(name) + CachedBlock::Charge(bytes.size()); });
   if (!sequence.ok()) return sequence.status();
-  for (const BlockView& view : *views) {
-    const auto new_bytes = [&] { return (*sequence)->BytesToAppend(view); };
-    Sequence::Appended appended;
-    const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
-      absl::Status added = (*sequence)->Append(view, &appended);
-      if (!added.ok()) return added;
-      std::vector<LogEntry> entries;
-      if (has_store() && appended.positions > 0) entries.push_back(BlockEntry(view));
-      return entries;
-    };
-    const absl::Status status = ChangeWithRoom(name, *sequence, new_bytes, append);
-    if (!status.ok()) return status;
-    committed_length_ = appended.committed_length;
-    positions_added_ += appended.positions;
-    slots_added_ += appended.slots;
-  }
-  bytes_accepted_ += block_.bytes();
+  const auto new_bytes = [&] { return (*sequence)->BytesToAppend(*block); };
+  Sequence::Appended appended;
+  const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
+    absl::Status added = (*sequence)->Append(*block, &appended);
+    if (!added.ok()) return added;
+    std::vector<LogEntry> entries;
+    if (has_store() && appended.positions > 0) entries.push_back(BlockEntry(*block));
+    return entries;
+  };
+  const absl::Status status = ChangeWithRoom(name, *sequence, new_bytes, append);
+  if (!status.ok()) return status;
+  committed_length_ = appended.committed_length;
+  positions_added_ += appended.positions;
+  slots_added_ += appended.slots;
+  bytes_accepted_ += static_cast<int64_t>(bytes.size());
   return absl::OkStatus();
 }
 
@@ -198,7 +221,7 @@ absl::Status Ingest::ChangeWithRoom(
 
 void Ingest::BringIn(const v1::AppendBatch& batch) {
   for (const v1::AppendEntry& entry : batch.entries()) {
-    if (!CheckSequenceId(SequenceOf(entry).id()).ok()) continue;
+    if (!CheckSequenceId(entry.sequence().id()).ok()) continue;
     const SequenceName name = Copy(NameIn(entry));
     if (held_.contains(name) || unavailable_.contains(name)) continue;
     absl::StatusOr<std::shared_ptr<Sequence>> sequence = stored_->FindToAppend(*run_, name);
@@ -253,7 +276,7 @@ EntryAck Ingest::ApplyEntry(const v1::AppendEntry& entry) {
     if (entry.entry_case() == v1::AppendEntry::ENTRY_NOT_SET) {
       return absl::InvalidArgumentError("entry: neither block, gap nor seal");
     }
-    if (absl::Status id = CheckSequenceId(SequenceOf(entry).id()); !id.ok()) return id;
+    if (absl::Status id = CheckSequenceId(entry.sequence().id()); !id.ok()) return id;
     if (!unavailable_.empty()) {
       const auto why = unavailable_.find(Copy(name));
       if (why != unavailable_.end()) return why->second;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/append/acks.h"
-#include "server/append/block_reader.h"
 #include "server/append/sequences_ahead.h"
 #include "server/store/stored_runs.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -27,9 +27,6 @@ class Ingest {
                                      const Caller& caller = Caller());
 
   const std::string& run_id() const { return run_->id(); }
-
-  // Gives back the memory that large entries have taken.
-  void Rest() { block_.ForgetLarge(); }
 
   // Applies the entries one by one and adds their acks. A refused entry changes nothing; its ack
   // has the reason, and a delay if it can be sent again. Returns an error, and applies nothing, if
@@ -52,7 +49,7 @@ class Ingest {
 
   EntryAck Refusal(absl::Status status);
   EntryAck ApplyEntry(const v1::AppendEntry& entry);
-  absl::Status ApplyBlock(SequenceNameView name, const v1::Block& block);
+  absl::Status ApplyBlock(SequenceNameView name, std::string_view bytes);
   absl::Status ApplyGap(SequenceNameView name, const v1::Gap& gap);
   absl::Status ApplySeal(SequenceNameView name, const v1::Seal& seal);
   // Finds or makes the sequence, with room made for `bytes_if_new` if need be.
@@ -74,7 +71,6 @@ class Ingest {
   StoredCache* stored_;  // null without a store
   std::shared_ptr<Run> run_;
   std::shared_ptr<const void> open_;          // counts as one of the run's open streams
-  BlockReader block_;                         // of the current block
   std::optional<uint32_t> committed_length_;  // if the present entry is a block and stored
   int64_t positions_added_ = 0;               // by the present call, as the next
   int64_t slots_added_ = 0;

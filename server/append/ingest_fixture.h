@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,22 +19,16 @@ namespace sis {
 
 inline constexpr int kSlots = 4;
 
-template <typename T>
-void Put(std::string* bytes, size_t index, T value) {
-  ASSERT_LE((index + 1) * sizeof(T), bytes->size());
-  std::memcpy(bytes->data() + index * sizeof(T), &value, sizeof(T));
-}
-
 inline v1::AppendEntry SealEntry(const std::string& id, uint32_t length) {
   v1::AppendEntry entry;
-  entry.mutable_seal()->mutable_sequence()->set_id(id);
+  entry.mutable_sequence()->set_id(id);
   entry.mutable_seal()->set_length(length);
   return entry;
 }
 
 inline v1::AppendEntry GapEntry(const std::string& id, uint32_t first, uint32_t length) {
   v1::AppendEntry entry;
-  entry.mutable_gap()->mutable_sequence()->set_id(id);
+  entry.mutable_sequence()->set_id(id);
   entry.mutable_gap()->set_first_position(first);
   entry.mutable_gap()->set_length(length);
   entry.mutable_gap()->set_reason(v1::INVALID_LOG_PROB);
@@ -66,7 +59,7 @@ inline int64_t ChargeOf(const Records& records) {
 
 class IngestTest : public testing::Test {
  protected:
-  v1::Ack Block(v1::Block block) { return AppendBlock(cache_, *run_, std::move(block)); }
+  v1::Ack Block(const RecordedBlock& block) { return AppendBlock(cache_, *run_, block); }
   v1::Ack Entry(v1::AppendEntry entry) { return IngestEntry(cache_, *run_, std::move(entry)); }
   static absl::StatusCode CodeOf(const v1::Ack& ack) {
     return static_cast<absl::StatusCode>(ack.code());

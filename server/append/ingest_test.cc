@@ -3,15 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/numerics/crc32c.h"
-#include "server/append/block_reader.h"
+#include "kernels/block/block.h"
 #include "server/append/ingest_fixture.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
@@ -51,88 +53,81 @@ TEST_F(IngestTest, ABlockThatIsStaleOnArrivalIsStored) {
 TEST_F(IngestTest, BadBlocksAreRefusedByNameAndChangeNothing) {
   ASSERT_EQ(Block(records_.Block("a")).code(), 0);
   const RunDescription before = run_->Describe();
-  const float infinity = HUGE_VALF;
-  struct Case {
-    std::vector<std::string> message;
-    std::function<void(v1::Block&)> change;
+  v1::RunConfig other_vocabulary = SmallConfig(kSlots);
+  other_vocabulary.set_vocabulary_size(999);
+  Records narrow = records_;
+  narrow.slots = 1;
+  narrow.ids.resize(narrow.size());
+  narrow.log_probs.resize(narrow.size());
+  // Each block is of positions 20 to 29.
+  const auto entry = [&](const Records& records, const v1::RunConfig& config, uint32_t first) {
+    return records.Block("new", first, 0, 0, 10).Entry(config);
   };
-  // Each block is of positions 20 to 29; row 3 is position 23.
-  const Case cases[] = {
-      {{"sequence.id: 0 bytes"}, [](auto& b) { b.mutable_sequence()->clear_id(); }},
-      {{"sequence.id", "257 bytes"},
-       [](auto& b) { b.mutable_sequence()->set_id(std::string(257, 'x')); }},
-      {{"sampled_ids: empty"}, [](auto& b) { b.clear_sampled_ids(); }},
-      {{"sampled_ids: 41 bytes"}, [](auto& b) { b.mutable_sampled_ids()->push_back('x'); }},
-      {{"sampled_log_probs: 36 bytes", "40"},
-       [](auto& b) { b.mutable_sampled_log_probs()->resize(36); }},
-      {{"top_k_ids: 164 bytes", "160"}, [](auto& b) { b.mutable_top_k_ids()->resize(164); }},
-      {{"top_k_log_probs: 0 bytes", "160"}, [](auto& b) { b.clear_top_k_log_probs(); }},
-      {{"first_position 4194295", "4194304"}, [](auto& b) { b.set_first_position(4194295); }},
-      {{"first_position 4294967295"}, [](auto& b) { b.set_first_position(UINT32_MAX); }},
-      {{"crc32c: 1,"}, [](auto& b) { b.set_crc32c(1); }},
-      {{"sampled_ids at position 23", "-1"}, [](auto& b) { Put(b.mutable_sampled_ids(), 3, -1); }},
-      {{"sampled_ids at position 23", "1000"},
-       [](auto& b) { Put(b.mutable_sampled_ids(), 3, 1000); }},
-      {{"sampled_log_probs at position 23", "nan"},
-       [](auto& b) { Put(b.mutable_sampled_log_probs(), 3, NAN); }},
-      {{"sampled_log_probs at position 23", "inf"},
-       [&](auto& b) { Put(b.mutable_sampled_log_probs(), 3, infinity); }},
-      {{"sampled_log_probs at position 23", "-inf"},
-       [&](auto& b) { Put(b.mutable_sampled_log_probs(), 3, -infinity); }},
-      {{"sampled_log_probs at position 23", "0.015625"},
-       [](auto& b) { Put(b.mutable_sampled_log_probs(), 3, std::nextafter(0x1p-6f, 1.0f)); }},
-      {{"sampled_log_probs at position 23", "-1.5", "slot 2"},
-       [](auto& b) { Put(b.mutable_sampled_log_probs(), 3, -1.5f); }},
-      {{"top_k_ids at position 23, slot 1", "-2"},
-       [](auto& b) { Put(b.mutable_top_k_ids(), 13, -2); }},
-      {{"top_k_ids at position 23, slot 1", "1000"},
-       [](auto& b) { Put(b.mutable_top_k_ids(), 13, 1000); }},
-      {{"top_k_ids at position 23, slot 1", "10 stands twice"},
-       [](auto& b) { Put(b.mutable_top_k_ids(), 13, 10); }},
-      {{"top_k_log_probs at position 23, slot 1", "unused slot"},
-       [](auto& b) { Put(b.mutable_top_k_ids(), 13, -1); }},
-      {{"top_k_ids at position 23, slot 1", "after an unused slot"},
-       [&](auto& b) {
-         Put(b.mutable_top_k_ids(), 12, -1);
-         Put(b.mutable_top_k_log_probs(), 12, -infinity);
-       }},
-      {{"top_k_log_probs at position 23, slot 3", "nan"},
-       [](auto& b) { Put(b.mutable_top_k_log_probs(), 15, NAN); }},
-      {{"top_k_log_probs at position 23, slot 3", "-inf"},
-       [&](auto& b) { Put(b.mutable_top_k_log_probs(), 15, -infinity); }},
-      {{"top_k_log_probs at position 23, slot 3", "not sorted"},
-       [](auto& b) { Put(b.mutable_top_k_log_probs(), 15, -0.5f); }},
-      {{"top_k_ids at position 23, slot 1", "ties go by id"},
-       [](auto& b) {
-         Put(b.mutable_top_k_ids(), 12, 99);
-         Put(b.mutable_top_k_log_probs(), 12, std::log(0.3f));
-       }},
-      {{"top_k_log_probs at position 23", "sum to", "above 1"},
-       [](auto& b) { Put(b.mutable_top_k_log_probs(), 12, std::log(0.6f)); }},
+  const v1::AppendEntry good = entry(records_, SmallConfig(kSlots), 20);
+  v1::AppendEntry no_id = good, long_id = good, empty = good, short_by_one = good, damaged = good,
+                  invalid = good;
+  no_id.mutable_sequence()->clear_id();
+  long_id.mutable_sequence()->set_id(std::string(257, 'x'));
+  empty.set_block("");
+  short_by_one.mutable_block()->pop_back();
+  damaged.mutable_block()->back() ^= 1;
+  {
+    const std::span bytes = std::as_writable_bytes(std::span(*invalid.mutable_block()));
+    const BlockView view = *OpenBlock(bytes, /*checksums=*/true);
+    const float nan = NAN;
+    std::memcpy(bytes.data() +
+                    (reinterpret_cast<const std::byte*>(&view.sampled_log_probs[3]) - bytes.data()),
+                &nan, sizeof nan);
+    SealBlock(bytes);
+  }
+  const std::tuple<v1::AppendEntry, const char*> cases[] = {
+      {no_id, "sequence.id: 0 bytes"},
+      {long_id, "sequence.id: 257 bytes"},
+      {empty, "block, bytes: 0"},
+      {short_by_one, "block, bytes: "},
+      {damaged, "block, crc32c: "},
+      {invalid, "sampled_log_probs at position 23: nan"},
+      {entry(narrow, SmallConfig(1), 20), "block, slots: 1, but run 'r' has top_k 4"},
+      {entry(records_, other_vocabulary, 20),
+       "block, vocabulary_size: 999, but run 'r' has vocabulary_size 1000"},
+      {entry(records_, SmallConfig(kSlots), 4194295),
+       "block, first_position: 4194295 + 10 positions is beyond 4194304"},
   };
-  for (const Case& c : cases) {
+  for (const auto& [sent, message] : cases) {
     for (const std::string id : {"a", "new"}) {
-      v1::Block block = records_.Block(id, 20, 0, 0, 10);
-      c.change(block);
-      const v1::Ack ack = Block(block);
-      EXPECT_EQ(CodeOf(ack), StatusCode::kInvalidArgument) << c.message[0] << ack.message();
-      for (const std::string& part : c.message) EXPECT_THAT(ack.message(), HasSubstr(part));
-      if (block.sequence().id() == id) {
+      v1::AppendEntry bad = sent;
+      const bool names_it = bad.sequence().id() == "new";
+      if (names_it) bad.mutable_sequence()->set_id(id);
+      const v1::Ack ack = Entry(bad);
+      EXPECT_EQ(CodeOf(ack), StatusCode::kInvalidArgument) << message << ack.message();
+      EXPECT_THAT(ack.message(), HasSubstr(message));
+      if (names_it) {
         EXPECT_THAT(ack.message(), HasSubstr("sequence '" + id + "' attempt 0: "));
         EXPECT_EQ(ack.committed_length(), id == "a" ? 10 : 0);
       }
-      EXPECT_EQ(run_->Describe(), before) << c.message[0];
+      EXPECT_EQ(run_->Describe(), before) << message;
     }
   }
-  EXPECT_EQ(Block(records_.Block("a", 20, 0, 0, 10)).code(), 0) << "unchanged, it is good";
+  EXPECT_EQ(Entry(good).code(), 0) << "unchanged, it is good";
 }
 
-TEST_F(IngestTest, ChecksumsCoverTheFourArrays) {
-  v1::Block block = records_.Block("a");
-  const std::string all =
-      block.sampled_ids() + block.sampled_log_probs() + block.top_k_ids() + block.top_k_log_probs();
-  block.set_crc32c(ExtendCrc32c(0, std::as_bytes(std::span(all))));
-  EXPECT_EQ(Block(block).code(), 0);
+// Whatever the run's encoding and mass are: these are for workers.
+TEST_F(IngestTest, ABlockIsStoredAsItIs) {
+  v1::RunConfig config = SmallConfig(kSlots);
+  config.set_mass(0.65);
+  const auto run = cache_.CreateRun("cut", config);
+  const v1::AppendEntry entry = records_.Block("a").Entry(LosslessConfig(kSlots));
+  ASSERT_EQ(IngestEntry(cache_, *run, entry).code(), 0);
+  const auto sequence = std::get<std::shared_ptr<Sequence>>(run->Find({"a", 0}));
+  Sequence::Reader(*sequence).ForEachPiece(0, 10, [&](const Sequence::Reader::Piece& piece) {
+    ASSERT_NE(piece.block, nullptr);
+    EXPECT_TRUE(
+        std::ranges::equal(piece.block->bytes(), std::as_bytes(std::span(entry.block()))));
+  });
+  EXPECT_EQ(run->counters().totals().ingested_bytes, entry.block().size());
+  EXPECT_EQ(run->counters().totals().ingested_slots, 10 * kSlots);
+  EXPECT_EQ(CodeOf(AppendBlock(cache_, *run, records_.Block("a"))), StatusCode::kAlreadyExists)
+      << "in another encoding it is something else";
 }
 
 TEST_F(IngestTest, BadHeadersAreRefusedByName) {
@@ -215,13 +210,13 @@ TEST_F(IngestTest, ARefusedEntryLeavesItsNeighboursAlone) {
   absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.runs, HeaderOf(*run_));
   ASSERT_TRUE(ingest.ok());
   v1::AppendBatch batch;
-  *batch.add_entries()->mutable_block() = records_.Block("a", 0, 0, 0, 5);
-  *batch.add_entries()->mutable_block() = records_.Block("a", 5, 0, 5, 5);
-  batch.mutable_entries(1)->mutable_block()->clear_sampled_log_probs();
+  *batch.add_entries() = EntryOf(*run_, records_.Block("a", 0, 0, 0, 5));
+  *batch.add_entries() = EntryOf(*run_, records_.Block("a", 5, 0, 5, 5));
+  batch.mutable_entries(1)->clear_block();
   batch.add_entries();
   *batch.add_entries() = SealEntry("a", 3);
-  *batch.add_entries()->mutable_block() = records_.Block("b", 7, 0, 0, 2);
-  *batch.add_entries()->mutable_block() = records_.Block("a", 5, 0, 5, 5);
+  *batch.add_entries() = EntryOf(*run_, records_.Block("b", 7, 0, 0, 2));
+  *batch.add_entries() = EntryOf(*run_, records_.Block("a", 5, 0, 5, 5));
   *batch.add_entries() = SealEntry("a", 11);
   const absl::StatusOr<v1::AppendResponse> response = ApplyAtOnce(*ingest, batch);
   ASSERT_TRUE(response.ok());
@@ -251,9 +246,9 @@ TEST_F(IngestTest, ResendingIsAckedAgainAndConflictsAreNot) {
   EXPECT_EQ(Block(records_.Block("a", 2, 1, 2, 3)).code(), 0) << "a part of it";
   EXPECT_EQ(run_->Describe(), before);
 
-  v1::Block other = records_.Block("a", 5, 1, 0, 10);
-  Put(other.mutable_sampled_ids(), 2, 11);
-  Put(other.mutable_sampled_log_probs(), 2, std::log(0.3f));
+  RecordedBlock other = records_.Block("a", 5, 1, 0, 10);
+  other.records.sampled_ids[2] = 11;
+  other.records.sampled_log_probs[2] = std::log(0.3f);
   const v1::Ack conflict = Block(other);
   EXPECT_EQ(CodeOf(conflict), StatusCode::kAlreadyExists);
   EXPECT_EQ(conflict.message(),
@@ -272,9 +267,7 @@ TEST_F(IngestTest, AGapIsKeptUntilABlockFillsIt) {
     std::string message = "";
   };
   const auto block = [&](uint32_t first, uint32_t count) {
-    v1::AppendEntry entry;
-    *entry.mutable_block() = records_.Block("a", first, 0, 0, count);
-    return entry;
+    return EntryOf(*run_, records_.Block("a", first, 0, 0, count));
   };
   v1::AppendEntry other_reason = GapEntry("a", 0, 1), no_reason = GapEntry("a", 0, 1);
   other_reason.mutable_gap()->set_reason(v1::EVICTED);
@@ -332,45 +325,6 @@ TEST_F(IngestTest, GapsAreRefusedWhereTheyHaveNoRoom) {
   EXPECT_EQ(run->Describe().bytes, static_cast<uint64_t>(cache.registry.budget().limit()));
 }
 
-// A client that cuts sets itself may leave it out, or have anything there.
-TEST_F(IngestTest, WhatStandsBehindTheCutIsNotLookedAt) {
-  v1::RunConfig config = SmallConfig(kSlots);
-  config.set_mass(0.65);
-  const auto good = cache_.CreateRun("good", config);
-  const std::vector<std::function<void(v1::Block&)>> changes = {
-      [](auto& b) { Put(b.mutable_top_k_ids(), 3, 10); },
-      [](auto& b) { Put(b.mutable_top_k_ids(), 2, 1 << 30); },
-      [](auto& b) { Put(b.mutable_top_k_ids(), 2, -1); },
-      [](auto& b) { Put(b.mutable_top_k_log_probs(), 2, NAN); },
-      [](auto& b) { Put(b.mutable_top_k_log_probs(), 3, -0.5f); },
-      [](auto& b) { Put(b.mutable_top_k_log_probs(), 3, HUGE_VALF); },
-      [](auto& b) { Put(b.mutable_sampled_log_probs(), 0, -7.0f); },  // its slot is cut
-  };
-  for (size_t i = 0; i < changes.size(); ++i) {
-    // Alone it is looked at in another way.
-    for (const uint32_t count : {1u, 10u}) {
-      const auto bad = cache_.CreateRun(absl::StrCat("bad", i, "-", count), config);
-      v1::Block block = records_.Block("a", 0, 0, 0, count);
-      v1::Block same = block;
-      changes[i](block);
-      same.set_sampled_log_probs(block.sampled_log_probs());
-      const std::string id = absl::StrCat("a", i, "-", count);
-      same.mutable_sequence()->set_id(id);
-      ASSERT_EQ(AppendBlock(cache_, *good, same).code(), 0);
-      const v1::Ack ack = AppendBlock(cache_, *bad, block);
-      EXPECT_EQ(ack.code(), 0) << i << ": " << ack.message();
-      const auto digest = [&](sis::Run& run, const std::string& name) {
-        const auto sequence = std::get<std::shared_ptr<Sequence>>(run.Find({name, 0}));
-        return Sequence::Reader(*sequence).Digest(0, count, 0);
-      };
-      EXPECT_EQ(digest(*bad, "a"), digest(*good, id)) << i;
-      // Where nothing is cut it is refused.
-      block.mutable_sequence()->set_id(id);
-      EXPECT_EQ(CodeOf(Block(block)), StatusCode::kInvalidArgument) << i;
-    }
-  }
-}
-
 TEST_F(IngestTest, SealsAreChecked) {
   ASSERT_EQ(Block(records_.Block("a")).code(), 0);
   EXPECT_EQ(CodeOf(Entry(SealEntry("", 3))), StatusCode::kInvalidArgument);
@@ -396,7 +350,7 @@ TEST_F(IngestTest, ASupersededRunEndsTheStream) {
   absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.runs, HeaderOf(*run_));
   ASSERT_TRUE(ingest.ok());
   v1::AppendBatch batch;
-  *batch.add_entries()->mutable_block() = records_.Block("a");
+  *batch.add_entries() = EntryOf(*run_, records_.Block("a"));
   const auto next = cache_.CreateRun("r", SmallConfig(kSlots), 2);
   EXPECT_EQ(ApplyAtOnce(*ingest, batch).status().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(next->Describe().sequences, 0);

@@ -5,20 +5,6 @@
 
 namespace sis {
 
-const v1::SequenceRef& SequenceOf(const v1::AppendEntry& entry) {
-  switch (entry.entry_case()) {
-    case v1::AppendEntry::kBlock:
-      return entry.block().sequence();
-    case v1::AppendEntry::kSeal:
-      return entry.seal().sequence();
-    case v1::AppendEntry::kGap:
-      return entry.gap().sequence();
-    case v1::AppendEntry::ENTRY_NOT_SET:
-      return v1::SequenceRef::default_instance();
-  }
-  return v1::SequenceRef::default_instance();
-}
-
 void SequencesAhead::Prepare(Run& run, const v1::AppendBatch& batch, int next) {
   if (begin_ < end_) return;
   std::array<SequenceNameView, kFound> names;

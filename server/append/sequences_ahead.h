@@ -10,12 +10,8 @@
 
 namespace sis {
 
-// Returns the sequence that `entry` names; an empty one if the entry is neither block, gap nor
-// seal.
-const v1::SequenceRef& SequenceOf(const v1::AppendEntry& entry);
 inline SequenceNameView NameIn(const v1::AppendEntry& entry) {
-  const v1::SequenceRef& sequence = SequenceOf(entry);
-  return {sequence.id(), sequence.attempt()};
+  return {entry.sequence().id(), entry.sequence().attempt()};
 }
 
 // A run is locked once for many sequences. What is held in here can be neither evicted nor

@@ -267,7 +267,7 @@ TEST_F(InspectTest, ARecordOfALaterVersionIsAhead) {
 TEST_F(InspectTest, MissingPositionsHaveTheirReason) {
   ASSERT_EQ(AppendBlock(cache_, *run_, records_[0].Block("d", 0, 0, 0, 3)).code(), 0);
   v1::AppendEntry gap;
-  gap.mutable_gap()->mutable_sequence()->set_id("d");
+  gap.mutable_sequence()->set_id("d");
   gap.mutable_gap()->set_first_position(4);
   gap.mutable_gap()->set_length(2);
   gap.mutable_gap()->set_reason(v1::INVALID_LOG_PROB);

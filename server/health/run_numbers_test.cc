@@ -18,7 +18,7 @@ class RunNumbersTest : public testing::Test {
  protected:
   void Append(Ingest& ingest, const std::string& sequence) {
     v1::AppendBatch batch;
-    *batch.add_entries()->mutable_block() = records_.Block(sequence);
+    *batch.add_entries() = EntryOf(*run_, records_.Block(sequence));
     ASSERT_EQ(ApplyAtOnce(ingest, batch)->acks(0).code(), 0);
   }
 
@@ -69,10 +69,8 @@ TEST_F(RunNumbersTest, ATrainerThatNeverCameIsWaitedFor) {
 }
 
 TEST_F(RunNumbersTest, WhatIsRefusedIsForgottenInTime) {
-  v1::Block block = records_.Block("a");
-  block.set_policy_version(1);
   ASSERT_EQ(AppendBlock(cache_, *run_, records_.Block("a")).code(), 0);
-  ASSERT_NE(AppendBlock(cache_, *run_, block).code(), 0);
+  ASSERT_NE(AppendBlock(cache_, *run_, records_.Block("a", 1)).code(), 0);
   run_->Find({"a", 0});
   EXPECT_EQ(Found(*run_), std::vector<RuleId>{RuleId::kEntriesRefused});
   EXPECT_EQ(FindingsIn(NumbersOf(*run_)).front().reason,

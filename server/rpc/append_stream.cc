@@ -102,7 +102,6 @@ absl::Status AppendStream::HandleBatch() {
   if (ingest_->has_store()) ingest_->BringIn(batch);
   if (absl::Status status = ingest_->Apply(batch, acks_); !status.ok()) return status;
   if (ingest_->has_store()) ingest_->Store(batch, acks_);
-  ingest_->Rest();
   AddAcks(batch, acks_, *response_);
   return absl::OkStatus();
 }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include "server/cache/run_registry.h"
 #include "server/messages/cache_messages.h"
 #include "server/store/stored_runs.h"
+#include "server/testing/record_generator.h"
 
 namespace sis {
 
@@ -101,10 +103,22 @@ inline v1::Ack IngestEntry(Cache& cache, const Run& run, v1::AppendEntry entry) 
   return response->acks(0);
 }
 
-inline v1::Ack AppendBlock(Cache& cache, const Run& run, v1::Block block) {
-  v1::AppendEntry entry;
-  *entry.mutable_block() = std::move(block);
-  return IngestEntry(cache, run, std::move(entry));
+inline v1::AppendEntry EntryOf(const Run& run, const RecordedBlock& block) {
+  return block.Entry(ToMessage(run.config()));
+}
+
+// In several blocks where one may not hold it, up to the first that is refused. Returns its ack, or
+// the last.
+inline v1::Ack AppendBlock(Cache& cache, const Run& run, const RecordedBlock& block) {
+  v1::Ack ack;
+  for (uint32_t first = 0; first < block.records.size() && ack.code() == 0;
+       first += kMaxBlockPositions) {
+    const uint32_t count = std::min(kMaxBlockPositions, block.records.size() - first);
+    const RecordedBlock part = block.records.Block(block.sequence, block.first_position + first,
+                                                   block.policy_version, first, count);
+    ack = IngestEntry(cache, run, EntryOf(run, part));
+  }
+  return ack;
 }
 
 }  // namespace sis

@@ -7,7 +7,7 @@
 #include <set>
 #include <span>
 
-#include "kernels/block/block.h"
+#include "kernels/block/pack.h"
 #include "kernels/decide/decide.h"
 
 namespace sis {
@@ -33,18 +33,39 @@ RecordView Records::View(uint32_t first, uint32_t count) const {
           .log_probs = Rows(log_probs, first, count, width)};
 }
 
-v1::Block Records::Block(const std::string& sequence, uint32_t first_position,
-                         uint64_t policy_version, uint32_t first, uint32_t count) const {
+RecordedBlock Records::Block(const std::string& sequence, uint32_t first_position,
+                             uint64_t policy_version, uint32_t first, uint32_t count) const {
   const RecordView view = View(first, count);
-  v1::Block block;
-  block.mutable_sequence()->set_id(sequence);
-  block.set_first_position(first_position);
-  block.set_policy_version(policy_version);
-  block.set_sampled_ids(Bytes(view.sampled_ids));
-  block.set_sampled_log_probs(Bytes(view.sampled_log_probs));
-  block.set_top_k_ids(Bytes(view.ids));
-  block.set_top_k_log_probs(Bytes(view.log_probs));
-  return block;
+  const auto copy = [](auto array) { return std::vector(array.begin(), array.end()); };
+  return {.sequence = sequence,
+          .first_position = first_position,
+          .policy_version = policy_version,
+          .records = {.slots = slots,
+                      .sampled_ids = copy(view.sampled_ids),
+                      .sampled_log_probs = copy(view.sampled_log_probs),
+                      .ids = copy(view.ids),
+                      .log_probs = copy(view.log_probs),
+                      .ranks = copy(std::span(ranks).subspan(first, count))}};
+}
+
+RecordedBlock Records::Block(const std::string& sequence, uint64_t policy_version) const {
+  return Block(sequence, 0, policy_version, 0, size());
+}
+
+v1::AppendEntry RecordedBlock::Entry(const v1::RunConfig& config) const {
+  const std::vector<std::byte> block =
+      *PackBlock(records.View(),
+                 {.encoding = config.log_prob_encoding() == v1::FLOAT32 ? BlockEncoding::kFloat32
+                                                                        : BlockEncoding::kFixed16,
+                  .slots = records.slots,
+                  .vocabulary_size = static_cast<int32_t>(config.vocabulary_size()),
+                  .first_position = first_position,
+                  .policy_version = policy_version,
+                  .mass = config.mass()});
+  v1::AppendEntry entry;
+  entry.mutable_sequence()->set_id(sequence);
+  entry.set_block(Bytes(std::span(block)));
+  return entry;
 }
 
 v1::Gathered CurrentValues::Gathered(uint32_t first, uint32_t count) const {

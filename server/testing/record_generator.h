@@ -11,6 +11,8 @@
 
 namespace sis {
 
+struct RecordedBlock;
+
 // T recorded positions of K slots, with their arrays.
 struct Records {
   int slots;
@@ -23,13 +25,22 @@ struct Records {
   uint32_t size() const { return static_cast<uint32_t>(sampled_ids.size()); }
   RecordView View() const { return View(0, size()); }
   RecordView View(uint32_t first, uint32_t count) const;
-  // Positions [first, first + count) as a message; they become those from first_position on.
-  v1::Block Block(const std::string& sequence, uint32_t first_position, uint64_t policy_version,
-                  uint32_t first, uint32_t count) const;
+  // Positions [first, first + count); they become those from first_position on.
+  RecordedBlock Block(const std::string& sequence, uint32_t first_position, uint64_t policy_version,
+                      uint32_t first, uint32_t count) const;
   // All positions, at their own places.
-  v1::Block Block(const std::string& sequence, uint64_t policy_version = 0) const {
-    return Block(sequence, 0, policy_version, 0, size());
-  }
+  RecordedBlock Block(const std::string& sequence, uint64_t policy_version = 0) const;
+};
+
+// Consecutive positions of a sequence.
+struct RecordedBlock {
+  std::string sequence;
+  uint32_t first_position;
+  uint64_t policy_version;
+  Records records;
+
+  // What a worker of a run with this configuration sends.
+  v1::AppendEntry Entry(const v1::RunConfig& config) const;
 };
 
 // The current policy's values at T recorded positions. Unused slots hold NaN.

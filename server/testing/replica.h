@@ -48,11 +48,7 @@ class Replica {
     EXPECT_TRUE(response.ok()) << response.status();
     return response->acks(0);
   }
-  v1::Ack AppendBlock(const v1::Block& block) {
-    v1::AppendEntry entry;
-    *entry.mutable_block() = block;
-    return Append(entry);
-  }
+  v1::Ack AppendBlock(const RecordedBlock& block) { return Append(EntryOf(*run_, block)); }
   Run::Found Find(const std::string& id) {
     return stored_.has_value() ? stored_->Find(*run_, {id, 0}) : run_->Find({id, 0});
   }

@@ -8,9 +8,8 @@
 // A stream is a connection with a worker behind it: the worker sends batches of blocks, one block
 // of each of its sequences, with up to four batches under way. For Redis a batch is a pipeline of
 // commands: SET stores each block under a key of its own, APPEND each at the end of its sequence's
-// value; the values are the four arrays of the block. sis_server parses, checks the checksum,
-// validates every record, stores it for evaluation and acks; Redis stores bytes, with its
-// persistence off. Both get messages that were made beforehand, so the client's part is writing to
+// value; the values are the blocks. sis_server checks every block, stores it for
+// evaluation and acks; Redis stores bytes, with its persistence off. Both get messages that were made beforehand, so the client's part is writing to
 // sockets and waiting for answers; afterwards both are asked whether they have it all.
 //
 // Last, sis_server alone: what an append of a new sequence costs it when as many sequences are held
@@ -42,7 +41,7 @@ ABSL_FLAG(std::vector<std::string>, block_tokens, (std::vector<std::string>{"1",
           "positions per block");
 ABSL_FLAG(std::vector<std::string>, streams, (std::vector<std::string>{"1", "16", "256"}),
           "concurrent streams");
-ABSL_FLAG(int, megabytes, 64, "arrays per case; an eighth of it with blocks of one token");
+ABSL_FLAG(int, megabytes, 64, "blocks per case; an eighth of it with blocks of one token");
 ABSL_FLAG(int, repetitions, 5, "of every case");
 ABSL_FLAG(int, held, 100'000, "sequences held in the full cache");
 ABSL_FLAG(int, appends, 20'000, "to the full cache");

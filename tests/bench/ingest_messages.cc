@@ -9,18 +9,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/numerics/crc32c.h"
+#include "kernels/block/pack.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 namespace {
 
 constexpr int kDistinctPositions = 2048;
-
-template <typename T>
-std::string Bytes(const std::vector<T>& values, size_t first, size_t count) {
-  return {reinterpret_cast<const char*>(values.data() + first), count * sizeof(T)};
-}
 
 // Records with full sets; the sampled token is one of them, or not.
 class Recorded {
@@ -44,41 +39,39 @@ class Recorded {
     }
   }
 
-  // Any, but the same for the same place.
-  v1::Block Block(const std::string& sequence, uint32_t first_position, int count) const {
-    v1::Block block;
-    block.mutable_sequence()->set_id(sequence);
-    block.set_first_position(first_position);
+  // A block of any records, but the same for the same position.
+  std::string Block(uint32_t first_position, int count, uint64_t policy_version) const {
     const size_t from = first_position % (kDistinctPositions - count + 1);
-    block.set_sampled_ids(Bytes(sampled_ids_, from, count));
-    block.set_sampled_log_probs(Bytes(sampled_log_probs_, from, count));
-    block.set_top_k_ids(Bytes(ids_, from * top_k_, count * top_k_));
-    block.set_top_k_log_probs(Bytes(log_probs_, from * top_k_, count * top_k_));
-    block.set_crc32c(Crc(block));
-    return block;
+    const auto part = [&](const auto& array, size_t width) {
+      return std::span(array).subspan(from * width, count * width);
+    };
+    const std::vector<std::byte> block =
+        *PackBlock({.sampled_ids = part(sampled_ids_, 1),
+                    .sampled_log_probs = part(sampled_log_probs_, 1),
+                    .ids = part(ids_, top_k_),
+                    .log_probs = part(log_probs_, top_k_)},
+                   {.slots = top_k_,
+                    .vocabulary_size = kVocabulary,
+                    .first_position = first_position,
+                    .policy_version = policy_version});
+    return {reinterpret_cast<const char*>(block.data()), block.size()};
   }
 
  private:
-  static uint32_t Crc(const v1::Block& block) {
-    uint32_t crc = 0;
-    for (const std::string* array : {&block.sampled_ids(), &block.sampled_log_probs(),
-                                     &block.top_k_ids(), &block.top_k_log_probs()}) {
-      crc = ExtendCrc32c(crc, std::as_bytes(std::span(*array)));
-    }
-    return crc;
-  }
-
   const int top_k_;
   std::vector<int32_t> sampled_ids_, ids_;
   std::vector<float> sampled_log_probs_, log_probs_;
 };
 
-std::string Command(const std::string& name, const std::string& key, const v1::Block& block) {
-  const size_t bytes = block.sampled_ids().size() + block.sampled_log_probs().size() +
-                       block.top_k_ids().size() + block.top_k_log_probs().size();
+std::string Command(const std::string& name, const std::string& key, const std::string& block) {
   return absl::StrCat("*3\r\n$", name.size(), "\r\n", name, "\r\n$", key.size(), "\r\n", key,
-                      "\r\n$", bytes, "\r\n", block.sampled_ids(), block.sampled_log_probs(),
-                      block.top_k_ids(), block.top_k_log_probs(), "\r\n");
+                      "\r\n$", block.size(), "\r\n", block, "\r\n");
+}
+
+void Add(v1::AppendRequest& request, const std::string& sequence, const std::string& block) {
+  v1::AppendEntry& entry = *request.mutable_batch()->add_entries();
+  entry.mutable_sequence()->set_id(sequence);
+  entry.set_block(block);
 }
 
 }  // namespace
@@ -99,10 +92,10 @@ std::vector<Messages> MakeMessages(const Case& c, int megabytes) {
       for (int sequence = 0; sequence < c.sequences(); ++sequence) {
         const std::string id = absl::StrCat("prompt-", stream, "/response-", sequence);
         const auto first = static_cast<uint32_t>(batch * c.block_tokens);
-        const v1::Block block = recorded.Block(id, first, c.block_tokens);
+        const std::string block = recorded.Block(first, c.block_tokens, 0);
         set += Command("SET", absl::StrCat(id, "/", first), block);
         append += Command("APPEND", id, block);
-        *request.mutable_batch()->add_entries()->mutable_block() = block;
+        Add(request, id, block);
       }
       streams[stream].sis.push_back(request.SerializeAsString());
       streams[stream].set.push_back(std::move(set));
@@ -119,9 +112,7 @@ std::vector<std::string> MakeSequences(int top_k, const std::vector<std::string>
   std::vector<std::string> messages;
   v1::AppendRequest request;
   for (const std::string& id : ids) {
-    v1::Block& block = *request.mutable_batch()->add_entries()->mutable_block();
-    block = recorded.Block(id, 0, 1);
-    block.set_policy_version(policy_version);
+    Add(request, id, recorded.Block(0, 1, policy_version));
     if (request.batch().entries_size() < kEntries && &id != &ids.back()) continue;
     messages.push_back(request.SerializeAsString());
     request.Clear();

@@ -24,7 +24,8 @@ struct Case {
     const int of_one = block_tokens == 1 ? 256 : block_tokens <= 32 ? 32 : 1;
     return std::min(of_one, std::max(1, 4096 / streams));
   }
-  int64_t bytes_per_token() const { return 8 * top_k + 8; }
+  // In fixed16, without the block's header.
+  int64_t bytes_per_token() const { return 5 * top_k + 10; }
   // Batches of each stream.
   int batches(int megabytes) const {
     const int64_t bytes = (int64_t{megabytes} << 20) / (block_tokens == 1 ? 8 : 1);

@@ -21,6 +21,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -31,6 +32,7 @@
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/block/block.h"
+#include "kernels/block/pack.h"
 #include "server/testing/backing.h"
 #include "server/testing/server_process.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
@@ -62,11 +64,6 @@ constexpr uint32_t kVocabulary = 151'936;
 
 void Check(const grpc::Status& status) {
   if (!status.ok()) Fail(status.error_message());
-}
-
-template <typename T>
-std::string Bytes(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -133,16 +130,10 @@ class Load {
   Load(const std::string& address, const std::string& run_id, double tokens_per_second, int top_k)
       : period_(kWorkers * kSequencesOfWorker / tokens_per_second) {
     run_.set_run_id(run_id);
-    std::vector<int32_t> ids(top_k);
-    std::vector<float> log_probs(top_k);
     for (int i = 0; i < top_k; ++i) {
-      ids[i] = 7 * i;
-      log_probs[i] = -1.0F - 0.5F * static_cast<float>(i);
+      ids_.push_back(7 * i);
+      log_probs_.push_back(-1.0F - 0.5F * static_cast<float>(i));
     }
-    token_.set_sampled_ids(Bytes(std::vector(1, ids[0])));
-    token_.set_sampled_log_probs(Bytes(std::vector(1, log_probs[0])));
-    token_.set_top_k_ids(Bytes(ids));
-    token_.set_top_k_log_probs(Bytes(log_probs));
     for (int i = 0; i < kWorkers + kRanks; ++i) {
       grpc::ChannelArguments arguments;
       arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
@@ -206,12 +197,12 @@ class Load {
       if (begin >= end_) break;
       std::this_thread::sleep_until(begin);
       if (Clock::now() >= end_) break;
+      const std::string token = Token(position);
       v1::AppendRequest tokens;
       for (const std::string& id : ids) {
-        v1::Block& block = *tokens.mutable_batch()->add_entries()->mutable_block();
-        block = token_;
-        block.mutable_sequence()->set_id(id);
-        block.set_first_position(position);
+        v1::AppendEntry& entry = *tokens.mutable_batch()->add_entries();
+        entry.mutable_sequence()->set_id(id);
+        entry.set_block(token);
       }
       Send(*stream, tokens);
       acks.Add(Seconds(Clock::now() - begin));
@@ -220,9 +211,9 @@ class Load {
       if (++position < length) continue;
       v1::AppendRequest seals;
       for (const std::string& id : ids) {
-        v1::Seal& seal = *seals.mutable_batch()->add_entries()->mutable_seal();
-        seal.mutable_sequence()->set_id(id);
-        seal.set_length(position);
+        v1::AppendEntry& entry = *seals.mutable_batch()->add_entries();
+        entry.mutable_sequence()->set_id(id);
+        entry.mutable_seal()->set_length(position);
       }
       Send(*stream, seals);
       finished_.Add(ids);
@@ -310,6 +301,19 @@ class Load {
 
   v1::RatioService::Stub& Stub(int rank) { return *stubs_[kWorkers + rank]; }
 
+  // The block of one token.
+  std::string Token(uint32_t position) const {
+    const std::vector<std::byte> block =
+        *PackBlock({.sampled_ids = std::span(ids_).first(1),
+                    .sampled_log_probs = std::span(log_probs_).first(1),
+                    .ids = ids_,
+                    .log_probs = log_probs_},
+                   {.slots = static_cast<int>(ids_.size()),
+                    .vocabulary_size = kVocabulary,
+                    .first_position = position});
+    return {reinterpret_cast<const char*>(block.data()), block.size()};
+  }
+
   static std::vector<std::string> NewSequences(int worker, int number) {
     std::vector<std::string> ids;
     for (int i = 0; i < kSequencesOfWorker; ++i) {
@@ -319,8 +323,9 @@ class Load {
   }
 
   v1::RunRef run_;
-  const double period_;  // seconds between a worker's steps
-  v1::Block token_;      // what every token records
+  const double period_;       // seconds between a worker's steps
+  std::vector<int32_t> ids_;  // that every token records, sampled is the first
+  std::vector<float> log_probs_;
   std::vector<std::unique_ptr<v1::RatioService::Stub>> stubs_;
   Finished finished_;
   Clock::time_point start_, end_;

@@ -1,14 +1,17 @@
 // A small cache with one good sequence, for fuzz tests to throw input at.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
-#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "kernels/block/pack.h"
+#include "kernels/numerics/log_prob.h"
 #include "server/append/ingest.h"
 #include "server/cache/run_registry.h"
 #include "server/store/stored_runs.h"
@@ -19,22 +22,25 @@ class CacheWithOneRecord {
  public:
   static constexpr int64_t kCacheBytes = 64 << 10;
 
-  // Of a run with this mass.
-  explicit CacheWithOneRecord(double mass = 0) : registry_(kCacheBytes, {}, absl::Now) {
+  CacheWithOneRecord() : registry_(kCacheBytes, {}, absl::Now) {
     v1::CreateRunRequest request;
     request.set_run_id("run");
     request.mutable_config()->set_vocabulary_size(10);
     request.mutable_config()->set_top_k(2);
-    request.mutable_config()->set_mass(mass);
     if (!runs_.Create(request).ok()) std::abort();
+    const std::vector<int32_t> sampled_ids = {4, 7}, ids = {4, 2, 1, -1};
+    const std::vector<float> sampled = {-0.5f, -3.0f};
+    const std::vector<float> log_probs = {-0.5f, -1.5f, -0.25f, kMinusInfinity};
+    const std::vector<std::byte> block =
+        *PackBlock({.sampled_ids = sampled_ids,
+                    .sampled_log_probs = sampled,
+                    .ids = ids,
+                    .log_probs = log_probs},
+                   {.slots = 2, .vocabulary_size = 10});
     v1::AppendBatch batch;
-    v1::Block& block = *batch.add_entries()->mutable_block();
-    block.mutable_sequence()->set_id("good");
-    block.set_sampled_ids(Bytes<int32_t>({4, 7}));
-    block.set_sampled_log_probs(Bytes<float>({-0.5f, -3.0f}));
-    block.set_top_k_ids(Bytes<int32_t>({4, 2, 1, -1}));
-    block.set_top_k_log_probs(
-        Bytes<float>({-0.5f, -1.5f, -0.25f, -std::numeric_limits<float>::infinity()}));
+    v1::AppendEntry& entry = *batch.add_entries();
+    entry.mutable_sequence()->set_id("good");
+    entry.set_block(std::string(reinterpret_cast<const char*>(block.data()), block.size()));
     const absl::StatusOr<v1::AppendResponse> response = Apply(batch);
     if (!response.ok() || response->acks(0).code() != 0) std::abort();
   }
@@ -63,11 +69,6 @@ class CacheWithOneRecord {
   std::shared_ptr<Run> run() { return *registry_.Find("run"); }
 
  private:
-  template <typename T>
-  static std::string Bytes(const std::vector<T>& values) {
-    return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-  }
-
   RunRegistry registry_;
   StoredRuns runs_{registry_, nullptr};
 };

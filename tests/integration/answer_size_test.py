@@ -116,10 +116,10 @@ class AnswerSizeTest(unittest.TestCase):
 
     def test_long_names_in_a_batch(self):
         for name, batch in {
-            "block": pb.AppendBatch(
-                entries=[pb.AppendEntry(block=pb.Block(sequence=pb.SequenceRef(id="x" * LONG)))] * 3
+            "block": pb.AppendBatch(entries=[pb.AppendEntry(sequence=pb.SequenceRef(id="x" * LONG), block=b"")] * 3),
+            "seal": pb.AppendBatch(
+                entries=[pb.AppendEntry(sequence=pb.SequenceRef(id="x" * LONG), seal=pb.Seal())] * 3
             ),
-            "seal": pb.AppendBatch(entries=[pb.AppendEntry(seal=pb.Seal(sequence=pb.SequenceRef(id="x" * LONG)))] * 3),
         }.items():
             with self.subTest(name):
                 code, message, answers = self.append(batch)
@@ -135,8 +135,8 @@ class AnswerSizeTest(unittest.TestCase):
     def test_many_small_entries(self):
         for entry in (
             pb.AppendEntry(),
-            pb.AppendEntry(block=pb.Block(sequence=SEQUENCE)),
-            pb.AppendEntry(seal=pb.Seal(sequence=SEQUENCE, length=1 << 30)),
+            pb.AppendEntry(sequence=SEQUENCE, block=b""),
+            pb.AppendEntry(sequence=SEQUENCE, seal=pb.Seal(length=1 << 30)),
         ):
             batch = pb.AppendBatch(entries=[entry] * (1 << 16))
             code, message, answers = self.append(batch)
@@ -151,7 +151,7 @@ class AnswerSizeTest(unittest.TestCase):
     def test_messages_cut_no_character(self):
         for first in ("", "a", "aa", "aaa"):
             wide = first + "\U0001f600" * 100
-            batch = pb.AppendBatch(entries=[pb.AppendEntry(block=pb.Block(sequence=pb.SequenceRef(id=wide)))])
+            batch = pb.AppendBatch(entries=[pb.AppendEntry(sequence=pb.SequenceRef(id=wide), block=b"")])
             code, message, answers = self.append(batch)
             self.assertIs(code, grpc.StatusCode.OK, message)
             ack = pb.AppendResponse.FromString(answers[0]).acks[0]

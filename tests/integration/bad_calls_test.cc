@@ -26,7 +26,7 @@ class BadCallsTest : public testing::Test {
 TEST_F(BadCallsTest, AStreamBeginsWithOneHeader) {
   const v1::AppendRequest header = LiveServer::Header("run", kVocabulary);
   v1::AppendRequest batch;
-  batch.mutable_batch()->add_entries()->mutable_block()->mutable_sequence()->set_id("early");
+  batch.mutable_batch()->add_entries()->mutable_sequence()->set_id("early");
   const std::pair<std::vector<v1::AppendRequest>, const char*> cases[] = {
       {{batch}, "must come first"},
       {{v1::AppendRequest()}, "neither header nor batch"},

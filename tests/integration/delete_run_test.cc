@@ -28,13 +28,14 @@ TEST(DeleteRunTest, NothingIsLeftButWhoHeldItIsTold) {
   ServerOptions options = LiveServer::Options();
   options.admin = "127.0.0.1:0";
   LiveServer live(options);
-  live.CreateRun(LiveServer::RunRequest("run", kTopK, kVocabulary));
+  const v1::CreateRunRequest run = LiveServer::RunRequest("run", kTopK, kVocabulary);
+  live.CreateRun(run);
   const Records records = RecordGenerator(kTopK, kVocabulary, 1).NextRecords(10);
 
   grpc::ClientContext context;
   const auto stream = live.stub().Append(&context);
   v1::AppendRequest batch;
-  *batch.mutable_batch()->add_entries()->mutable_block() = records.Block("a");
+  *batch.mutable_batch()->add_entries() = records.Block("a").Entry(run.config());
   v1::AppendResponse response;
   ASSERT_TRUE(stream->Write(LiveServer::Header("run", kVocabulary)));
   ASSERT_TRUE(stream->Write(batch));

@@ -45,17 +45,18 @@ class OverloadTest : public testing::Test {
     resident_at_start_ = server_.resident_bytes();
     v1::CreateRunRequest request;
     request.set_run_id("run");
-    request.mutable_config()->set_top_k(kTopK);
-    request.mutable_config()->set_vocabulary_size(kVocabulary);
-    request.mutable_config()->set_log_prob_encoding(v1::FLOAT32);
-    request.mutable_config()->set_evict_unread(true);  // nobody reads all of it
+    config_.set_top_k(kTopK);
+    config_.set_vocabulary_size(kVocabulary);
+    config_.set_log_prob_encoding(v1::FLOAT32);
+    config_.set_evict_unread(true);  // nobody reads all of it
+    *request.mutable_config() = config_;
     grpc::ClientContext context;
     v1::CreateRunResponse response;
     EXPECT_TRUE(stub_->CreateRun(&context, request, &response).ok());
   }
 
   // The same content whenever it is asked for.
-  v1::Block BlockOf(const std::string& id, uint32_t first_position) const {
+  RecordedBlock BlockOf(const std::string& id, uint32_t first_position) const {
     return records_.Block(id, first_position, 0, RowOf(id, first_position), kBlock);
   }
   uint32_t RowOf(const std::string& id, uint32_t first_position) const {
@@ -78,7 +79,7 @@ class OverloadTest : public testing::Test {
       const std::string id = std::to_string(worker) + "-" + std::to_string(i);
       for (uint32_t block = 0; block < kBlocksPerSequence; ++block) {
         v1::AppendRequest request;
-        *request.mutable_batch()->add_entries()->mutable_block() = BlockOf(id, block * kBlock);
+        *request.mutable_batch()->add_entries() = BlockOf(id, block * kBlock).Entry(config_);
         ASSERT_TRUE(stream->Write(request));
         v1::AppendResponse response;
         ASSERT_TRUE(stream->Read(&response));
@@ -166,6 +167,7 @@ class OverloadTest : public testing::Test {
   }
 
   const Records records_ = RecordGenerator(kTopK, kVocabulary, 81).NextRecords(1000);
+  v1::RunConfig config_;
   ServerProcess server_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::RatioService::Stub> stub_ = v1::RatioService::NewStub(channel_);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <string>
 
 #include "kernels/block/digest.h"
 #include "kernels/block/pack.h"
@@ -15,8 +14,8 @@ namespace sis {
 namespace {
 
 template <typename T>
-void Append(std::string& bytes, std::span<const T> values) {
-  bytes.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+void Append(std::vector<T>& values, std::span<const T> more) {
+  values.insert(values.end(), more.begin(), more.end());
 }
 
 // Some end in a log-prob that only float32 can hold.
@@ -37,10 +36,10 @@ Records Generate(const v1::RunConfig& config, uint32_t rows, uint32_t seed) {
 }  // namespace
 
 RecordPool::RecordPool(const v1::RunConfig& config, uint32_t rows, uint32_t seed)
-    : rows_(rows), sent_(Generate(config, rows, seed)), recorded_{.slots = sent_.slots} {
-  Record(config);
+    : config_(config), rows_(rows), sent_(Generate(config, rows, seed)), recorded_{.slots = sent_.slots} {
+  Record();
   for (uint32_t row = 0; row < rows; ++row) AddTwin(row);
-  Record(config);
+  Record();
   current_ = RecordGenerator(sent_.slots, static_cast<int32_t>(config.vocabulary_size()), seed + 1)
                  .NextCurrent(recorded_);
 
@@ -50,13 +49,13 @@ RecordPool::RecordPool(const v1::RunConfig& config, uint32_t rows, uint32_t seed
   }
 }
 
-void RecordPool::Record(const v1::RunConfig& config) {
+void RecordPool::Record() {
   const size_t slots = sent_.slots;
   for (uint32_t row = recorded_.size(); row < sent_.size(); ++row) {
     packed_.push_back(*PackBlock(
-        sent_.View(row, 1), {.encoding = FromMessage(config)->log_prob_encoding,
+        sent_.View(row, 1), {.encoding = FromMessage(config_)->log_prob_encoding,
                              .slots = sent_.slots,
-                             .vocabulary_size = static_cast<int32_t>(config.vocabulary_size())}));
+                             .vocabulary_size = static_cast<int32_t>(config_.vocabulary_size())}));
     const BlockView block = *OpenBlock(packed_.back(), /*checksums=*/false);
     recorded_.sampled_ids.push_back(sent_.sampled_ids[row]);
     recorded_.sampled_log_probs.push_back(sent_.sampled_log_probs[row]);
@@ -120,21 +119,22 @@ void RecordPool::AddTwin(uint32_t row) {
   sent_.ranks.push_back(rank);
 }
 
-v1::Block RecordPool::Block(const SequenceName& name, uint32_t first_position,
-                            uint64_t policy_version, std::span<const uint32_t> rows) const {
-  v1::Block block;
-  block.mutable_sequence()->set_id(name.id);
-  block.mutable_sequence()->set_attempt(name.attempt);
-  block.set_first_position(first_position);
-  block.set_policy_version(policy_version);
+v1::AppendEntry RecordPool::Block(const SequenceName& name, uint32_t first_position,
+                                  uint64_t policy_version, std::span<const uint32_t> rows) const {
+  Records records{.slots = sent_.slots};
   for (const uint32_t row : rows) {
     const RecordView view = sent_.View(row, 1);
-    Append(*block.mutable_sampled_ids(), view.sampled_ids);
-    Append(*block.mutable_sampled_log_probs(), view.sampled_log_probs);
-    Append(*block.mutable_top_k_ids(), view.ids);
-    Append(*block.mutable_top_k_log_probs(), view.log_probs);
+    Append(records.sampled_ids, view.sampled_ids);
+    Append(records.sampled_log_probs, view.sampled_log_probs);
+    Append(records.ids, view.ids);
+    Append(records.log_probs, view.log_probs);
   }
-  return block;
+  records.ranks.resize(rows.size());
+  v1::AppendEntry entry = records.Block(name.id, first_position, policy_version, 0,
+                                        static_cast<uint32_t>(rows.size()))
+                              .Entry(config_);
+  entry.mutable_sequence()->set_attempt(name.attempt);
+  return entry;
 }
 
 uint64_t RecordPool::Digest(uint32_t row, uint32_t position) const {

@@ -22,8 +22,8 @@ class RecordPool {
   // Whether two rows are the same once recorded.
   bool Same(uint32_t a, uint32_t b) const { return contents_[a] == contents_[b]; }
 
-  // These rows as a block of the sequence, without a checksum.
-  v1::Block Block(const SequenceName& name, uint32_t first_position, uint64_t policy_version,
+  // These rows as a block of the sequence.
+  v1::AppendEntry Block(const SequenceName& name, uint32_t first_position, uint64_t policy_version,
                   std::span<const uint32_t> rows) const;
   // A recorded row as backends read it.
   BlockRange Behavior(uint32_t row) const {
@@ -37,8 +37,9 @@ class RecordPool {
  private:
   void AddTwin(uint32_t row);
   // Packs the rows that were sent since, and reads them back.
-  void Record(const v1::RunConfig& config);
+  void Record();
 
+  const v1::RunConfig config_;
   const uint32_t rows_;
   Records sent_;
   std::vector<std::vector<std::byte>> packed_;  // a block of position 0 for each row

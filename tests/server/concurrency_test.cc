@@ -96,7 +96,7 @@ class ConcurrencyTest : public testing::Test {
         break;
       case 4: {
         v1::AppendEntry entry;
-        entry.mutable_seal()->mutable_sequence()->set_id(Id(random));
+        entry.mutable_sequence()->set_id(Id(random));
         entry.mutable_seal()->set_length(kLength);
         IngestEntry(cache_, *run, entry);
         break;
@@ -168,7 +168,7 @@ TEST_F(ConcurrencyTest, NoAnnotationIsLost) {
   const auto seal = [&](const auto& annotate) {
     for (int i = 0; i < kSealed; ++i) {
       v1::AppendEntry entry;
-      entry.mutable_seal()->mutable_sequence()->set_id(std::to_string(i));
+      entry.mutable_sequence()->set_id(std::to_string(i));
       annotate(*entry.mutable_seal()->mutable_annotation());
       together.arrive_and_wait();
       EXPECT_EQ(IngestEntry(cache, *run, std::move(entry)).code(), 0);
@@ -195,7 +195,7 @@ TEST_F(ConcurrencyTest, SupersededRunsGiveEverythingBack) {
       absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.runs, HeaderOf(*run));
       ASSERT_TRUE(ingest.ok());
       v1::AppendBatch batch;
-      *batch.add_entries()->mutable_block() = records_.Block(Id(random));
+      *batch.add_entries() = EntryOf(*run, records_.Block(Id(random)));
       ApplyAtOnce(*ingest, batch).IgnoreError();
       Fetch(random);
     }

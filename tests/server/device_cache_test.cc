@@ -51,7 +51,7 @@ class DeviceCacheTest : public testing::TestWithParam<v1::LogProbEncoding> {
   }
   void Seal(const std::string& id, uint32_t length) {
     v1::AppendEntry entry;
-    entry.mutable_seal()->mutable_sequence()->set_id(id);
+    entry.mutable_sequence()->set_id(id);
     entry.mutable_seal()->set_length(length);
     ASSERT_EQ(IngestEntry(cache_, *run_, entry).code(), 0);
   }

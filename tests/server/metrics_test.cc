@@ -140,7 +140,8 @@ TEST_F(MetricsTest, SumsAreThoseOfTheStep) {
             Value("sis_correction_tokens_total{correction=\"plain\",run=\"r\"}"));
   EXPECT_EQ(Value("sis_ingest_positions_total{run=\"r\"}"), 100);
   EXPECT_EQ(Value("sis_ingest_slots_total{run=\"r\"}"), 400 - std::ranges::count(records.ids, -1));
-  EXPECT_EQ(Value("sis_ingest_bytes_total{run=\"r\"}"), 2 * 100 * 8 * (1 + 4));
+  EXPECT_EQ(Value("sis_ingest_bytes_total{run=\"r\"}"),
+            2 * EntryOf(*run, records.Block("a")).block().size());
 }
 
 TEST_F(MetricsTest, MissingTokensAreCountedByReason) {

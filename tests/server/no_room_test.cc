@@ -104,7 +104,7 @@ TEST_F(EvictUnreadTest, ARefusedEntryHoldsUpNoOther) {
   run_->Keep(std::vector<SequenceName>{{"a", 0}, {"b", 0}, {"c", 0}}, absl::Hours(1));
   v1::AppendBatch batch;
   for (const std::string id : {"d", "a", "e"}) {
-    *batch.add_entries()->mutable_block() = records_.Block(id);
+    *batch.add_entries() = EntryOf(*run_, records_.Block(id));
   }
   Ingest ingest = *Ingest::Open(cache_.runs, HeaderOf(*run_));
   const absl::StatusOr<v1::AppendResponse> response = ApplyAtOnce(ingest, batch);
@@ -117,7 +117,7 @@ TEST_F(EvictUnreadTest, ARefusedEntryHoldsUpNoOther) {
 }
 
 TEST_F(EvictUnreadTest, WhatCanNeverFitEvictsNothing) {
-  const auto refused = [&](const v1::Block& block, sis::Run& run) {
+  const auto refused = [&](const RecordedBlock& block, sis::Run& run) {
     EXPECT_EQ(AppendBlock(cache_, run, block).code(),
               static_cast<int>(StatusCode::kResourceExhausted));
   };

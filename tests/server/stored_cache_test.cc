@@ -82,7 +82,7 @@ TEST(StoredCacheTest, WhatWasEvictedIsReadOnceWhoeverAsks) {
     ASSERT_EQ(writer.AppendBlock(records.Block("a")).code(), 0);
     digest = DigestAt(writer.Find("a"), 0, 500);
     v1::AppendEntry seal;
-    seal.mutable_seal()->mutable_sequence()->set_id("a");
+    seal.mutable_sequence()->set_id("a");
     seal.mutable_seal()->set_length(500);
     ASSERT_EQ(writer.Append(seal).code(), 0);
   }
@@ -129,11 +129,11 @@ TEST(StoredCacheTest, GapsAreStored) {
                            {12, MissingReason::kInvalidLogProb},
                            {20, MissingReason::kNeverArrived}};
   v1::AppendEntry gap, seal;
-  gap.mutable_gap()->mutable_sequence()->set_id("a");
+  gap.mutable_sequence()->set_id("a");
   gap.mutable_gap()->set_first_position(1);
   gap.mutable_gap()->set_length(19);
   gap.mutable_gap()->set_reason(v1::INVALID_LOG_PROB);
-  seal.mutable_seal()->mutable_sequence()->set_id("a");
+  seal.mutable_sequence()->set_id("a");
   seal.mutable_seal()->set_length(20);
   {
     Life writer(disk);
@@ -182,7 +182,7 @@ TEST(StoredCacheTest, WhatWasAckedIsThereWhoeverWritesAtTheSameTime) {
         for (uint32_t n = 0; n < kBlocks; ++n) {
           const uint32_t position = n * kWriters + w;
           for (uint32_t s = 0; s < kSequences; ++s) {
-            const v1::Block block = records.Block(absl::StrCat(s), position, 0, position, 1);
+            const RecordedBlock block = records.Block(absl::StrCat(s), position, 0, position, 1);
             absl::StatusCode code = CodeOf(life.AppendBlock(block));
             // Another writer has created, stored and lost it from memory meanwhile.
             while (code == absl::StatusCode::kUnavailable) code = CodeOf(life.AppendBlock(block));
@@ -234,7 +234,7 @@ TEST(StoredCacheTest, OfWhatWasReleasedNothingButTheReasonStays) {
     ASSERT_EQ(life->AppendBlock(records.Block(id)).code(), 0);
     if (i % 2 == 0) {
       v1::AppendEntry seal;
-      seal.mutable_seal()->mutable_sequence()->set_id(id);
+      seal.mutable_sequence()->set_id(id);
       seal.mutable_seal()->set_length(10);
       ASSERT_EQ(life->Append(seal).code(), 0);
     }

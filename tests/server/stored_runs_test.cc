@@ -73,7 +73,7 @@ class Replica {
     absl::StatusOr<Ingest> ingest = Ingest::Open(*runs_, HeaderOf(**run));
     if (!ingest.ok()) return ingest.status();
     v1::AppendBatch batch;
-    *batch.add_entries()->mutable_block() = records_.Block("a");
+    *batch.add_entries() = EntryOf(**run, records_.Block("a"));
     const absl::StatusOr<v1::AppendResponse> response = ApplyAtOnce(*ingest, batch);
     if (!response.ok()) return response.status();
     const v1::Ack& ack = response->acks(0);

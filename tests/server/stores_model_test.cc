@@ -162,13 +162,13 @@ void StoresModelTest::Change(ModelSequence& sequence) {
     const auto there = sequence.positions.find(first);
     const uint64_t version =
         there == sequence.positions.end() || OneIn(20) ? version_ : there->second.version;
-    *entry.mutable_block() =
-        records_.Block(sequence.id, first, version, first + variant * kLength, count);
+    entry = records_.Block(sequence.id, first, version, first + variant * kLength, count)
+                .Entry(Config());
     expected = sequence.Append(first, count, variant, version);
   } else {
     const uint32_t length = OneIn(2) ? sequence.sealed.value_or(sequence.length())
                                      : std::min(sequence.length() + random_.Uniform(0, 9), kLength);
-    entry.mutable_seal()->mutable_sequence()->set_id(sequence.id);
+    entry.mutable_sequence()->set_id(sequence.id);
     entry.mutable_seal()->set_length(length);
     v1::Annotation& annotation = *entry.mutable_seal()->mutable_annotation();
     if (OneIn(2)) annotation.set_reward(operation_);
