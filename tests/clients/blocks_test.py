@@ -18,8 +18,9 @@ from tests.reference import numerics
 ENCODINGS = {reference.FLOAT32: "float32", reference.FIXED16: "fixed16"}
 
 
-def columns_of(records):
-    return blocks.Columns(*map(np.ascontiguousarray, records[1:]))
+def given(records, version=0):
+    """As clients pack them."""
+    return blocks.Records(int(records.positions[0]), version, *map(np.ascontiguousarray, records[1:]))
 
 
 def config(vocabulary_size, top_k, encoding=reference.FIXED16, mass=0.0):
@@ -29,9 +30,8 @@ def config(vocabulary_size, top_k, encoding=reference.FIXED16, mass=0.0):
 
 
 def packed(records, vocabulary_size, encoding=reference.FIXED16, mass=0.0, version=0):
-    stretch = blocks.Stretch(int(records.positions[0]), len(records.positions), version)
     (data,) = blocks.pack(
-        columns_of(records), [stretch], config(vocabulary_size, records.ids.shape[1], encoding, mass)
+        [given(records, version)], config(vocabulary_size, records.ids.shape[1], encoding, mass)
     )
     return data
 
@@ -95,28 +95,28 @@ class BlocksTest(unittest.TestCase):
         data = reference.pack(SETS, 1000, reference.FLOAT32, id_bytes=4)
         self.check_read(blocks.Block(data), reference.read(data))
 
-    def test_many_stretches_at_once(self):
-        stretches = [blocks.Stretch(7, 1, 3), blocks.Stretch(900, 1, 4)]
-        made = blocks.pack(columns_of(SETS), stretches, config(1000, 2))
-        for row, (stretch, data) in enumerate(zip(stretches, made)):
-            one = type(SETS)(np.array([stretch.first_position]), *(column[row : row + 1] for column in SETS[1:]))
-            self.assertEqual(data, reference.pack(one, 1000, reference.FIXED16, 0, stretch.policy_version))
+    def test_many_at_once(self):
+        parts = [type(SETS)(*(column[row : row + 1] for column in SETS)) for row in (0, 1)]
+        made = blocks.pack([given(part, version) for version, part in enumerate(parts)], config(1000, 2))
+        expected = [reference.pack(part, 1000, reference.FIXED16, 0, version) for version, part in enumerate(parts)]
+        self.assertEqual(made, expected)
 
     def test_what_is_split_fits(self):
         for top_k, encoding in itertools.product((1, 20, blocks.MAX_SLOTS), ENCODINGS):
             ids = np.tile(np.arange(top_k, dtype=np.int32), (5000, 1))
             log_probs = np.full((5000, top_k), -6, np.float32)
-            sampled = np.zeros(5000, np.int32), np.full(5000, -6, np.float32)
+            sampled = np.arange(5000, dtype=np.int32), np.full(5000, -6, np.float32)
             run = config(1 << 17, top_k, encoding)
-            stretches = blocks.split(blocks.Stretch(3, 5000, 2), run)
-            ends = [stretch.first_position + stretch.positions for stretch in stretches]
-            self.assertEqual([stretch.first_position for stretch in stretches], [3, *ends[:-1]])
-            self.assertEqual(ends[-1], 5003)
-            made = blocks.pack(blocks.Columns(*sampled, ids, log_probs), stretches, run)
+            parts = blocks.split(blocks.Records(3, 2, *sampled, ids, log_probs), run)
+            made = blocks.pack(parts, run)
             self.assertLessEqual(max(map(len, made)), blocks.MAX_BYTES)
-            fullest = max(len(made[0]) / blocks.MAX_BYTES, stretches[0].positions / blocks.MAX_POSITIONS)
+            fullest = max(len(made[0]) / blocks.MAX_BYTES, len(parts[0].ids) / blocks.MAX_POSITIONS)
             self.assertGreater(fullest, 0.99)
-            self.assertEqual(sum(len(blocks.Block(data).counts) for data in made), 5000)
+            read = list(map(blocks.Block, made))
+            self.assertEqual(np.concatenate([block.sampled_ids() for block in read]).tolist(), sampled[0].tolist())
+            for block in read:
+                self.assertEqual(block.header.first_position, 3 + block.sampled_ids()[0])
+                self.assertEqual(block.header.policy_version, 2)
 
     def test_errors_name_field_position_and_value(self):
         for name, row, slot, value, message in [
@@ -127,12 +127,13 @@ class BlocksTest(unittest.TestCase):
             ("sampled_ids", 1, ..., -1, r"sampled_ids at position 8: -1 is not in \[0, 1000\)"),
             ("sampled_log_probs", 0, ..., -3, "sampled_log_probs at position 7: -3 differs from slot 1 .*, -2"),
         ]:
-            columns = blocks.Columns(*(column.copy() for column in columns_of(SETS)))
-            getattr(columns, name)[(row, slot) if slot is not ... else row] = value
-            stretches = [blocks.Stretch(7, 1, 0), blocks.Stretch(8, 1, 0)]
-            with self.assertRaisesRegex(blocks.InvalidRecord, message) as raised:
-                blocks.pack(columns, stretches, config(1000, 2))
-            self.assertEqual(raised.exception.stretch, row)
+            wrong = type(SETS)(*(column.copy() for column in SETS))
+            getattr(wrong, name)[(row, slot) if slot is not ... else row] = value
+            parts = [given(type(SETS)(*(column[i : i + 1] for column in wrong))) for i in (0, 1)]
+            for packed_at_once, number in ((parts, row), ([given(wrong)], 0)):
+                with self.assertRaisesRegex(blocks.InvalidRecord, message) as raised:
+                    blocks.pack(packed_at_once, config(1000, 2))
+                self.assertEqual(raised.exception.number, number)
 
     def test_a_damaged_block_is_refused(self):
         for encoding in ENCODINGS:
@@ -167,8 +168,9 @@ class BlocksTest(unittest.TestCase):
                 expected = reference.pack(records, vocabulary_size, reference.FLOAT32, 0, version)
                 self.assertEqual(data, expected)
                 self.check_read(blocks.Block(data), reference.check(data))
-            stretches = blocks.split(blocks.Stretch(0, 5000, 0), config(1 << 17, blocks.MAX_SLOTS))
-        self.assertLess(stretches[0].positions * (7 * blocks.MAX_SLOTS + 10), blocks.MAX_BYTES)
+            rows = np.zeros((5000, 1), np.int32)
+            part = blocks.split(blocks.Records(0, 0, rows, rows, rows, rows), config(1 << 17, blocks.MAX_SLOTS))[0]
+        self.assertLess(len(part.ids) * (7 * blocks.MAX_SLOTS + 10), blocks.MAX_BYTES)
         (warning,) = warned
         self.assertIs(warning.category, RuntimeWarning)
         self.assertIn("libsis_kernels cannot be loaded: /nowhere/libsis_kernels.so", str(warning.message))

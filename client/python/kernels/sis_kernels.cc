@@ -10,15 +10,19 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/block/pack.h"
-#include "kernels/block/record_view.h"
 #include "kernels/numerics/crc32c.h"
 
 namespace {
 
-struct Stretch {
+// Of T consecutive positions of one sequence and one policy version.
+struct Records {
   uint64_t first_position;  // below 2^32
-  uint64_t positions;
   uint64_t policy_version;
+  uint64_t positions;              // T
+  const int32_t* sampled_ids;      // [T]
+  const float* sampled_log_probs;  // [T]
+  const int32_t* ids;              // [T, slots]
+  const float* log_probs;          // [T, slots]
 };
 
 struct Bytes {
@@ -32,40 +36,31 @@ struct Packed {
   std::string error;
 };
 
-template <typename T>
-std::span<const T> Take(const T*& values, size_t count) {
-  const std::span<const T> taken(values, count);
-  values += count;
-  return taken;
-}
-
 }  // namespace
 
 extern "C" {
 
-// Packs the records of all stretches, which lie in the arrays one after the other: [N], [N],
-// [N, slots] and [N, slots]. Fills in packed [stretches], valid until sis_free takes what is
-// returned. Of the first stretch with an invalid record, packed[0] is the reason in UTF-8, and
-// *invalid its number; it is -1 if there is none.
-void* sis_pack(const int32_t* sampled_ids, const float* sampled_log_probs, const int32_t* ids,
-               const float* log_probs, int32_t slots, int32_t vocabulary_size, uint32_t encoding,
-               double mass, const Stretch* stretches, uint64_t count, Bytes* packed,
-               int64_t* invalid) {
+// Makes a block of each of the records. Fills in packed [count], valid until sis_free takes what is
+// returned. Of the first records that are not valid, packed[0] is the reason in UTF-8, and *invalid
+// their number; it is -1 if there are none.
+void* sis_pack(const Records* records, uint64_t count, int32_t slots, int32_t vocabulary_size,
+               uint32_t encoding, double mass, Bytes* packed, int64_t* invalid) {
   auto* result = new Packed;
   *invalid = -1;
   for (uint64_t i = 0; i < count; ++i) {
-    const Stretch& stretch = stretches[i];
-    const size_t positions = stretch.positions, wide = positions * static_cast<size_t>(slots);
-    const sis::RecordView records = {Take(sampled_ids, positions),
-                                     Take(sampled_log_probs, positions), Take(ids, wide),
-                                     Take(log_probs, wide)};
+    const Records& r = records[i];
+    const size_t wide = r.positions * static_cast<size_t>(slots);
     absl::StatusOr<std::vector<std::byte>> block =
-        sis::PackBlock(records, {.encoding = static_cast<sis::BlockEncoding>(encoding),
-                                 .slots = slots,
-                                 .vocabulary_size = vocabulary_size,
-                                 .first_position = static_cast<uint32_t>(stretch.first_position),
-                                 .policy_version = stretch.policy_version,
-                                 .mass = mass});
+        sis::PackBlock({{r.sampled_ids, r.positions},
+                        {r.sampled_log_probs, r.positions},
+                        {r.ids, wide},
+                        {r.log_probs, wide}},
+                       {.encoding = static_cast<sis::BlockEncoding>(encoding),
+                        .slots = slots,
+                        .vocabulary_size = vocabulary_size,
+                        .first_position = static_cast<uint32_t>(r.first_position),
+                        .policy_version = r.policy_version,
+                        .mass = mass});
     if (!block.ok()) {
       *invalid = static_cast<int64_t>(i);
       result->error = std::string(block.status().message());

@@ -11,7 +11,7 @@ import functools
 import pathlib
 import struct
 import warnings
-from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -49,21 +49,16 @@ class _Header(NamedTuple):
 _HEADER = struct.Struct("<4sIIBBBBIIIIQ24x")
 
 
-class Stretch(NamedTuple):
-    """Consecutive positions of one sequence and one policy version."""
+class Records(NamedTuple):
+    """Of T consecutive positions of one sequence and one policy version. Arrays are contiguous and
+    little-endian."""
 
     first_position: int
-    positions: int
     policy_version: int
-
-
-class Columns(NamedTuple):
-    """Records of N positions: contiguous arrays, int32 and float32, little-endian."""
-
-    # [N].
+    # int32 [T], float32 [T].
     sampled_ids: np.ndarray
     sampled_log_probs: np.ndarray
-    # [N, K]; unused slots are last, and hold -1 and -inf.
+    # int32 [T, K], float32 [T, K]; unused slots are last, and hold -1 and -inf.
     ids: np.ndarray
     log_probs: np.ndarray
 
@@ -71,30 +66,31 @@ class Columns(NamedTuple):
 class InvalidRecord(ValueError):
     """Names field, position and value."""
 
-    def __init__(self, text: str, stretch: int) -> None:
+    def __init__(self, text: str, number: int) -> None:
         super().__init__(text)
-        # Its number among those that were packed.
-        self.stretch = stretch
+        # Of what was packed.
+        self.number = number
 
 
-def split(stretch: Stretch, config: RunConfig) -> List[Stretch]:
-    """The same positions in stretches that fit a block each."""
+def split(records: Records, config: RunConfig) -> List[Records]:
+    """The same in parts that fit a block each."""
     width = _id_bytes(config.vocabulary_size)
     # Of a position that uses all slots, by the wider of the encodings that may be written.
     log_prob = 4 if config.log_prob_encoding == "float32" or _kernels() is None else 2
     position = config.top_k * (log_prob + width) + width + 7
     most = min(MAX_POSITIONS, (MAX_BYTES - _HEADER.size - 16) // position)
-    first, positions, version = stretch
-    end = first + positions
-    return [Stretch(begin, min(most, end - begin), version) for begin in range(first, end, most)]
+    first, version, *arrays = records
+    if len(arrays[0]) <= most:
+        return [records]
+    begins = range(0, len(arrays[0]), most)
+    return [Records(first + begin, version, *(array[begin : begin + most] for array in arrays)) for begin in begins]
 
 
-def pack(columns: Columns, stretches: Sequence[Stretch], config: RunConfig) -> List[bytes]:
-    """Returns a block for each of the stretches, whose records are in `columns` one after the other.
+def pack(records: Sequence[Records], config: RunConfig) -> List[bytes]:
+    """Returns a block for each of `records`.
 
     Args:
-        columns: Of as many positions as the stretches have, and K slots.
-        stretches: Each fits a block: see `split`.
+        records: Each of at least one position, and no more than fit a block: see `split`.
         config: The run's: encoding, mass, vocabulary and K.
 
     Raises:
@@ -102,15 +98,15 @@ def pack(columns: Columns, stretches: Sequence[Stretch], config: RunConfig) -> L
     """
     kernels = _kernels()
     if kernels is None:
-        return _packed_by_numpy(columns, stretches, config)
-    count, listed = len(stretches), np.array(stretches, np.uint64)
+        return [_packed_by_numpy(each, config) for each in records]
+    count = len(records)
+    given = np.array([(first, version, len(arrays[0]), *map(_address, arrays)) for first, version, *arrays in records], np.uint64)
     packed = (ctypes.c_uint64 * (2 * count))()
     invalid = ctypes.c_int64()
+    encoding = _ENCODINGS[config.log_prob_encoding]
     owner = kernels.sis_pack(
-        *map(_address, columns), config.top_k, config.vocabulary_size,
-        _ENCODINGS[config.log_prob_encoding], config.mass, _address(listed), count, packed,
-        ctypes.byref(invalid),
-    )  # fmt: skip
+        _address(given), count, config.top_k, config.vocabulary_size, encoding, config.mass, packed, ctypes.byref(invalid)
+    )
     try:
         if invalid.value >= 0:
             text = ctypes.string_at(packed[0], packed[1]).decode(errors="replace")
@@ -239,9 +235,7 @@ def _kernels() -> Any:
         )
         return None
     pointer, int32, uint32, uint64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_uint64
-    library.sis_pack.argtypes = [
-        *[pointer] * 4, int32, int32, uint32, ctypes.c_double, pointer, uint64, pointer, pointer,
-    ]  # fmt: skip
+    library.sis_pack.argtypes = [pointer, uint64, int32, int32, uint32, ctypes.c_double, pointer, pointer]
     library.sis_pack.restype = pointer
     library.sis_free.argtypes, library.sis_free.restype = [pointer], None
     library.sis_crc32c.argtypes = [uint32, ctypes.c_char_p, uint64, uint64]
@@ -293,31 +287,20 @@ def _crc32c_by_numpy(crc: int, data: np.ndarray) -> int:
     return state ^ 0xFFFFFFFF
 
 
-def _packed_by_numpy(columns: Columns, stretches: Sequence[Stretch], config: RunConfig) -> List[bytes]:
-    made, begin = [], 0
-    for stretch in stretches:
-        rows = slice(begin, begin + stretch.positions)
-        begin += stretch.positions
-        made.append(_written(Columns(*(array[rows] for array in columns)), stretch, config))
-    return made
-
-
-def _written(columns: Columns, stretch: Stretch, config: RunConfig) -> bytes:
+def _packed_by_numpy(records: Records, config: RunConfig) -> bytes:
+    first, version, sampled_ids, sampled_log_probs, ids, log_probs = records
     width = _id_bytes(config.vocabulary_size)
-    used = columns.ids >= 0
-    hit = used & (columns.ids == columns.sampled_ids[:, None])
+    used = ids >= 0
+    hit = used & (ids == sampled_ids[:, None])
     ranks = np.where(hit.any(axis=1), hit.argmax(axis=1), _OUTSIDE).astype(np.uint8)
+    narrow = [values.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :width] for values in (sampled_ids, ids[used])]
     parts = [
-        _joined(columns.log_probs[used].astype("<f4"), ranks),
-        _joined(
-            columns.sampled_log_probs.astype("<f4"), used.sum(axis=1).astype(np.uint8),
-            *(ids.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :width] for ids in (columns.sampled_ids, columns.ids[used])),
-        ),
-    ]  # fmt: skip
+        _joined(log_probs[used].astype("<f4"), ranks),
+        _joined(sampled_log_probs.astype("<f4"), used.sum(axis=1).astype(np.uint8), *narrow),
+    ]
     h = _Header(
-        b"SISB", 0, 0, 1, _FLOAT32, width, config.top_k, config.vocabulary_size, stretch.first_position,
-        stretch.positions, int(used.sum()), stretch.policy_version,
-    )  # fmt: skip
+        b"SISB", 0, 0, 1, _FLOAT32, width, config.top_k, config.vocabulary_size, first, len(ids), int(used.sum()), version
+    )
     blank = crc32c(0, _HEADER.pack(*h))
     crc1, crc2 = (crc32c(blank, part) for part in parts)
     return b"".join([_HEADER.pack(*h._replace(crc1=crc1, crc2=crc2)), *parts])

@@ -20,7 +20,6 @@ class Block(NamedTuple):
     top_k_ids: ArrayLike
     top_k_log_probs: ArrayLike
     attempt: int = 0
-    top_k_counts: Optional[ArrayLike] = None
 
 
 class Gap(NamedTuple):

@@ -22,6 +22,8 @@ from sis.append_streams import server_append as append_module
 
 SAMPLING = sis.Sampling("processed", temperature=0.7)
 TOP_K = 4
+# Of a block of fixed16.
+POSITION_BYTES = 4 * TOP_K + 2 + 7
 
 
 def block(sequence="s", first=0, rows=2, seed=0, attempt=0, **changed):
@@ -132,7 +134,7 @@ class AppendManyTest(fake_service.ServiceTest):
         self.assertEqual([entry.block.sequence.id for entry in batch.entries[::2]], names)
 
     def test_messages_have_so_many_bytes_and_entries(self):
-        rows = append_module.BATCH_BYTES // (8 * TOP_K) // 3
+        rows = append_module.BATCH_BYTES // POSITION_BYTES // 3
         self.append(*(block(first=index * rows, rows=rows) for index in range(9)))
         sizes = [batch.ByteSize() for batch in self.service.batches]
         self.assertGreaterEqual(len(sizes), 3)
@@ -187,6 +189,7 @@ class AppendManyTest(fake_service.ServiceTest):
         for wrong, error, message in (
             (block("t", sampled_log_probs=np.zeros(3)), ValueError, r"sampled_log_probs has shape \[3\], must be \[2\]"),
             (block("t", first=-1), ValueError, "first_position is -1"),
+            (block("t", sampled_ids=np.array([1, -1])), ValueError, "sampled_ids at position 1: -1 is not in"),
             (block("t", top_k_ids=np.zeros((2, TOP_K))), ValueError, "top_k_ids has dtype float64"),
             (sis.Seal("t", 2.5), TypeError, "float"),
         ):
@@ -362,7 +365,7 @@ class AppendManyTest(fake_service.ServiceTest):
             answer(context)
 
         self.service.answer = break_at_the_second
-        rows = append_module.BATCH_BYTES // (8 * TOP_K)
+        rows = append_module.BATCH_BYTES // POSITION_BYTES + 1
         committed = self.append(*(block(name, rows=rows) for name in "abc"))
         self.assertEqual(committed, {(name, 0): rows for name in "abc"})
         self.assertEqual([len(self.stored(name)) for name in "abc"], [rows] * 3)

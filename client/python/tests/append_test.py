@@ -11,12 +11,14 @@ import numpy as np
 
 import fake_service
 import sis
-from sis.append_streams import encoded_entries
+from sis import blocks
 from sis.append_streams import server_append as append_module
 from sis.v1 import ratio_service_pb2 as pb
 
 SAMPLING = sis.Sampling("processed", temperature=0.7, top_p=0.9)
 TOP_K = 4
+# Of a block of fixed16.
+POSITION_BYTES = 4 * TOP_K + 2 + 7
 
 
 def block_arrays(rows, seed=0):
@@ -64,24 +66,25 @@ class AppendTest(fake_service.ServiceTest):
         with self.append() as stream:
             stream.block("s", first_position=5, policy_version=3, attempt=2, **arrays)
         (entry,) = self.entries()
-        block = entry.block
-        self.assertEqual((block.sequence.id, block.sequence.attempt), ("s", 2))
-        self.assertEqual((block.first_position, block.policy_version), (5, 3))
-        np.testing.assert_array_equal(np.frombuffer(block.sampled_ids, "<i4"), arrays["sampled_ids"])
-        np.testing.assert_array_equal(np.frombuffer(block.top_k_ids, "<i4"), arrays["top_k_ids"].ravel())
-        self.assertEqual(block.sampled_log_probs, arrays["sampled_log_probs"].tobytes())
-        self.assertEqual(block.top_k_log_probs, arrays["top_k_log_probs"].tobytes())
+        self.assertEqual((entry.block.sequence.id, entry.block.sequence.attempt), ("s", 2))
+        block = blocks.Block(entry.block.block)
+        self.assertEqual((block.header.first_position, block.header.policy_version), (5, 3))
+        np.testing.assert_array_equal(block.sampled_ids(), arrays["sampled_ids"])
+        np.testing.assert_array_equal(block.ids(), arrays["top_k_ids"].ravel())
+        self.assertEqual(block.sampled_log_probs.tobytes(), arrays["sampled_log_probs"].tobytes())
+        np.testing.assert_allclose(block.log_probs(), arrays["top_k_log_probs"].ravel(), atol=255 * 2**-18)
 
     def test_a_block_is_of_what_the_arrays_held_at_the_call(self):
         arrays = {name: np.ascontiguousarray(array, np.float32 if "log" in name else np.int32)
                   for name, array in block_arrays(3).items()}  # fmt: skip
-        expected = {name: array.tobytes() for name, array in arrays.items()}
         with self.append() as stream:
             stream.block("s", first_position=0, policy_version=3, **arrays)
+            stream.block("t", first_position=0, policy_version=3, **arrays)
             for array in arrays.values():
                 array[...] = 1
-        (entry,) = self.entries()
-        self.assertEqual({name: getattr(entry.block, name) for name in arrays}, expected)
+        first, second = self.entries()
+        self.assertEqual(first.block.block, second.block.block)
+        self.assertNotEqual(blocks.Block(first.block.block).ids().tolist(), [1] * 12)
 
     def test_small_calls_travel_together_and_flush_returns_committed_lengths(self):
         with self.append() as stream:
@@ -105,7 +108,7 @@ class AppendTest(fake_service.ServiceTest):
         self.assertFalse(third.annotation.HasField("reward"))
 
     def test_batches_are_sent_before_a_flush_once_they_are_large(self):
-        rows = append_module.BATCH_BYTES // (8 * TOP_K) // 3
+        rows = append_module.BATCH_BYTES // POSITION_BYTES // 3
         with self.append() as stream:
             for index in range(9):
                 self.block(stream, first=index * rows, rows=rows)
@@ -114,21 +117,20 @@ class AppendTest(fake_service.ServiceTest):
             self.assertLessEqual(len(self.service.batches), 4)
         self.assertEqual(len(self.stored()), 9 * rows)
 
-    def test_no_message_is_longer_than_about_four_megabytes(self):
-        rows = append_module.BATCH_BYTES // (8 * TOP_K) // 2
+    def test_a_long_block_is_sent_as_several(self):
+        rows = 10 * blocks.MAX_POSITIONS + 1
         with self.append() as stream:
             self.block(stream, rows=rows)
-            self.block(stream, first=rows, rows=500_000)
         sizes = [batch.ByteSize() for batch in self.service.batches]
-        self.assertLessEqual(max(sizes), encoded_entries.MAX_BLOCK_BYTES + append_module.BATCH_BYTES)
-        self.assertGreater(max(sizes), encoded_entries.MAX_BLOCK_BYTES // 2)
-        self.assertEqual(len(self.stored()), rows + 500_000)
+        self.assertLess(max(sizes), append_module.BATCH_BYTES + blocks.MAX_POSITIONS * (POSITION_BYTES + 1))
+        self.assertEqual(len(self.entries()), 11)
+        self.assertEqual(len(self.stored()), rows)
 
     def test_a_slow_server_holds_the_caller_back(self):
         let_go = threading.Event()
         self.addCleanup(let_go.set)
         self.service.before_batch = lambda batch: let_go.wait(20)
-        rows = append_module.BATCH_BYTES // (8 * TOP_K)
+        rows = append_module.BATCH_BYTES // POSITION_BYTES + 1
         sent = []
 
         def work():
@@ -202,12 +204,13 @@ class AppendTest(fake_service.ServiceTest):
 
         self.service.refuse = refuse
         with self.append() as stream:
-            stream.block("first", first_position=0, policy_version=3, **block_arrays(append_module.BATCH_BYTES // 32))
+            stream.block("first", first_position=0, policy_version=3, **block_arrays(4000))
+            stream.append_many([])
             while not refused:
                 time.sleep(0.01)
             # Until the refusal has come back to the client.
             time.sleep(0.1)
-            self.block(stream, "second", rows=append_module.BATCH_BYTES // 32)
+            self.block(stream, "second", rows=4000)
         names = [entry.block.sequence.id for entry in self.entries()]
         self.assertEqual(names, ["first", "first", "second"])
 
@@ -372,7 +375,7 @@ class AppendTest(fake_service.ServiceTest):
         for i in range(4):
             self.assertEqual(self.stored(f"s{i}"), list(range(3000)))
 
-    def test_shapes_and_types_are_checked_before_anything_is_sent(self):
+    def test_shapes_types_and_values_are_checked_before_anything_is_sent(self):
         good = block_arrays(2)
         wrong = {
             "sampled_log_probs": (np.zeros(3), r"sampled_log_probs has shape \[3\], must be \[2\]"),
@@ -380,37 +383,18 @@ class AppendTest(fake_service.ServiceTest):
             "top_k_log_probs": (np.zeros((4, 2)), r"top_k_log_probs has shape \[4, 2\]"),
             "sampled_ids": (np.array([0.5, 1.5]), "sampled_ids has dtype float64, must be integers"),
         }
+        of_values = {
+            "sampled_ids": (np.array([1, 32]), r"sampled_ids at position 1: 32 is not in \[0, 32\)"),
+            "top_k_log_probs": (good["top_k_log_probs"][:, ::-1], "top_k_log_probs at position 0, slot 1: .* is above"),
+        }
         with self.append() as stream:
-            for name, (value, message) in wrong.items():
+            for name, (value, message) in [*wrong.items(), *of_values.items()]:
                 with self.assertRaisesRegex(ValueError, message):
                     stream.block("s", first_position=0, policy_version=0, **{**good, name: value})
             with self.assertRaisesRegex(ValueError, "do not fit 32 bits"):
                 big = {**good, "sampled_ids": np.array([1, 1 << 32])}
                 stream.block("s", first_position=0, policy_version=0, **big)
         self.assertEqual(self.entries(), [])
-
-    def test_a_checksum_is_of_the_four_arrays(self):
-        from sis.wire import checksum
-
-        original = checksum._extend
-        self.addCleanup(setattr, checksum, "_extend", original)
-        seen = []
-
-        def extend(data, crc):
-            seen.append(bytes(data))
-            return crc + 1
-
-        checksum._extend = extend
-        with self.append() as stream:
-            self.block(stream)
-        (entry,) = self.entries()
-        block = entry.block
-        arrays = [block.sampled_ids, block.sampled_log_probs, block.top_k_ids, block.top_k_log_probs]
-        self.assertEqual((block.crc32c, seen), (4, arrays))
-        checksum._extend = None
-        with self.append() as stream:
-            self.block(stream)
-        self.assertFalse(self.entries()[-1].block.HasField("crc32c"))
 
 
 if __name__ == "__main__":

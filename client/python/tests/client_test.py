@@ -32,7 +32,7 @@ def record(rows, seed):
 class ClientTest(fake_service.ServiceTest):
     def setUp(self):
         super().setUp()
-        self.run_ = self.client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
+        self.run_ = self.client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K, log_prob_encoding="float32")
 
     def append(self, sequence, rows, first=0, seed=0, attempt=0):
         kept = record(rows, seed)
@@ -67,7 +67,7 @@ class ClientTest(fake_service.ServiceTest):
         self.assertIsNone(self.client.get_run("run").run.config.max_staleness)
 
     def test_creating_again_finds_the_run_and_a_larger_incarnation_replaces_it(self):
-        again = self.client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
+        again = self.client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K, log_prob_encoding="float32")
         self.assertEqual(again, self.run_)
         new = self.client.create_run("run", seed=9, vocabulary_size=VOCABULARY, top_k=TOP_K, incarnation=5)
         self.assertEqual(new.incarnation, 5)

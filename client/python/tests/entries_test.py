@@ -1,15 +1,14 @@
 """The bytes of entries are those that protobuf would write."""
 
-import dataclasses
 import random
 import unittest
 
 import numpy as np
 
 import sis
+from sis import blocks
 from sis.append_streams import encoded_entries
 from sis.v1 import ratio_service_pb2 as pb
-from sis.wire import checksum
 
 TOP_K = 3
 CONFIG = sis.RunConfig(seed=1, vocabulary_size=100, top_k=TOP_K)
@@ -17,18 +16,21 @@ CONFIG = sis.RunConfig(seed=1, vocabulary_size=100, top_k=TOP_K)
 
 def columns(rows, seed):
     rng = np.random.default_rng(seed)
+    log_probs = -2 - np.arange(TOP_K) - rng.random((rows, TOP_K))
     return {
-        "sampled_ids": rng.integers(100, size=rows, dtype=np.int32),
-        "sampled_log_probs": rng.normal(size=rows).astype(np.float32),
-        "top_k_ids": rng.integers(100, size=(rows, TOP_K), dtype=np.int32),
-        "top_k_log_probs": rng.normal(size=(rows, TOP_K)).astype(np.float32),
+        "sampled_ids": rng.integers(50, size=rows, dtype=np.int32),
+        "sampled_log_probs": np.full(rows, -9, np.float32),
+        # None of the sampled tokens.
+        "top_k_ids": np.tile(np.arange(50, 50 + TOP_K, dtype=np.int32), (rows, 1)),
+        "top_k_log_probs": log_probs.astype(np.float32),
     }
 
 
-class EntriesTest(unittest.TestCase):
-    def setUp(self):
-        self.addCleanup(setattr, checksum, "_extend", checksum._extend)
+def packed(first, version, values):
+    return blocks.pack([blocks.Records(first, version, *values.values())], CONFIG)[0]
 
+
+class EntriesTest(unittest.TestCase):
     def entry(self, generator):
         """One at random, and protobuf's."""
         sequence = generator.choice(("", "s", "é" * 70, "n" * 300))
@@ -48,89 +50,53 @@ class EntriesTest(unittest.TestCase):
         if kind is not sis.Block:
             message = pb.Seal(sequence=reference, length=length)
             return sis.Seal(sequence, length, attempt), pb.AppendEntry(seal=message)
-        values = columns(generator.choice((0, 1, 2, 31, 32, 33, 5000)), generator.getrandbits(30))
+        values = columns(generator.choice((1, 2, 31, 32, 33, 4000)), generator.getrandbits(30))
         version = generator.choice((0, 1, 2**64 - 1))
-        message = pb.Block(
-            sequence=reference,
-            first_position=length,
-            policy_version=version,
-            crc32c=checksum.crc32c(values.values()),
-            **{name: array.tobytes() for name, array in values.items()},
-        )
+        message = pb.Block(sequence=reference, block=packed(length, version, values))
         block = sis.Block(sequence, length, version, attempt=attempt, **values)
         return block, pb.AppendEntry(block=message)
 
     def test_a_request_is_what_protobuf_writes(self):
         generator = random.Random(5)
-        for extend in (None, lambda data, crc: (crc * 31 + len(bytes(data))) % 2**32):
-            checksum._extend = extend
-            for count in (0, 1, 3, 20):
-                made = [self.entry(generator) for _ in range(count)]
-                checked = encoded_entries.all_checked([entry for entry, _ in made], CONFIG)
-                batch = pb.AppendBatch(entries=[message for _, message in made])
-                expected = pb.AppendRequest(batch=batch).SerializeToString(deterministic=True)
-                data, offset = encoded_entries.request(checked)
-                self.assertEqual(data, expected)
-                # An entry by itself is the same bytes, wherever it stands.
-                for entry in checked:
-                    entry.copy_arrays()
-                    self.assertEqual(b"".join(entry.parts), data[offset : offset + entry.size])
-                    offset += entry.size
-
-    def test_a_ragged_one_too(self):
-        random = np.random.default_rng(3)
-        for extend in (None, lambda data, crc: (crc * 31 + len(bytes(data))) % 2**32):
-            checksum._extend = extend
-            for rows in (0, 1, 40, 5000):
-                counts = random.integers(0, TOP_K + 1, rows).astype(np.uint16)
-                values = columns(rows, seed=rows)
-                for name in ("top_k_ids", "top_k_log_probs"):
-                    values[name] = values[name].ravel()[: counts.sum()]
-                message = pb.Block(
-                    sequence=pb.SequenceRef(id="s"),
-                    crc32c=checksum.crc32c([*values.values(), counts]),
-                    top_k_counts=counts.tobytes(),
-                    **{name: array.tobytes() for name, array in values.items()},
-                )
-                block = sis.Block("s", 0, 0, top_k_counts=counts.tolist(), **values)
-                (made,) = encoded_entries.all_checked([block], dataclasses.replace(CONFIG, mass=0.9))
-                batch = pb.AppendBatch(entries=[pb.AppendEntry(block=message)])
-                expected = pb.AppendRequest(batch=batch).SerializeToString(deterministic=True)
-                self.assertEqual(encoded_entries.request([made])[0], expected)
+        for count in (0, 1, 3, 20):
+            made = [self.entry(generator) for _ in range(count)]
+            checked = encoded_entries.all_checked([entry for entry, _ in made], CONFIG)
+            batch = pb.AppendBatch(entries=[message for _, message in made])
+            expected = pb.AppendRequest(batch=batch).SerializeToString(deterministic=True)
+            self.assertEqual(encoded_entries.request(checked), expected)
+            self.assertEqual(sum(entry.size for entry in checked), batch.ByteSize())
+            one_by_one = [part for entry, _ in made for part in encoded_entries.checked(entry, CONFIG)]
+            self.assertEqual(encoded_entries.request(one_by_one), expected)
 
     def test_a_long_block_is_sent_as_several(self):
-        rows = 2 * encoded_entries.MAX_BLOCK_BYTES // (8 + 8 * TOP_K) + 1
-        whole = columns(rows, seed=2)
-        counts = np.resize(np.array([2, 0, 3], np.uint16), rows)
-        names = ("top_k_ids", "top_k_log_probs")
-        ragged = {**whole, **{name: whole[name].ravel()[: counts.sum()] for name in names}}
-        config = dataclasses.replace(CONFIG, mass=0.9)
-        for values, extra in ((whole, {}), (ragged, {"top_k_counts": counts})):
-            made = encoded_entries.all_checked([sis.Block("s", 7, 1, **values, **extra)], config)
-            self.assertEqual((made[0].first, made[-1].end), (7, 7 + rows))
-            self.assertEqual([entry.end for entry in made[:-1]], [entry.first for entry in made[1:]])
-            self.assertEqual(len(made), 3)
-            joined = {name: b"" for name in (*values, *extra)}
-            for entry in made:
-                self.assertLess(entry.size, encoded_entries.MAX_BLOCK_BYTES + 1024)
-                data, _ = encoded_entries.request([entry])
-                block = pb.AppendRequest.FromString(data).batch.entries[0].block
-                self.assertEqual(block.first_position, entry.first)
-                self.assertEqual(len(block.sampled_ids), 4 * (entry.end - entry.first))
-                for name in joined:
-                    joined[name] += getattr(block, name)
-            self.assertEqual(joined, {name: array.tobytes() for name, array in {**values, **extra}.items()})
+        rows = 2 * blocks.MAX_POSITIONS + 1
+        values = columns(rows, seed=2)
+        entries = [sis.Seal("r", 0), sis.Block("s", 7, 1, **values), sis.Block("t", 0, 2, **columns(1, seed=3))]
+        seal, *made, other = encoded_entries.all_checked(entries, CONFIG)
+        self.assertEqual([seal.kind, other.sequence.id], ["seal", "t"])
+        self.assertEqual((made[0].first, made[-1].end), (7, 7 + rows))
+        self.assertEqual([entry.end for entry in made[:-1]], [entry.first for entry in made[1:]])
+        self.assertEqual(len(made), 3)
+        sent = pb.AppendRequest.FromString(encoded_entries.request(made)).batch.entries
+        read = [blocks.Block(entry.block.block) for entry in sent]
+        self.assertEqual([block.header.first_position for block in read], [entry.first for entry in made])
+        sampled = np.concatenate([block.sampled_ids() for block in read])
+        self.assertEqual(sampled.tolist(), values["sampled_ids"].tolist())
 
-    def test_numbers_that_do_not_fit_are_refused(self):
+    def test_what_does_not_fit_is_refused(self):
         good = dict(sequence="s", first_position=0, policy_version=0, **columns(2, seed=1))
-        for name, value in (
-            ("first_position", -1),
-            ("first_position", 2**32),
-            ("policy_version", 2**64),
-            ("attempt", -1),
+        twice = np.full((2, TOP_K), 7, np.int32)
+        for name, value, message in (
+            ("first_position", -1, "first_position is -1, must"),
+            ("first_position", 2**32, "first_position is 4294967296, must"),
+            ("policy_version", 2**64, "policy_version is 18446744073709551616, must"),
+            ("attempt", -1, "attempt is -1, must"),
+            ("top_k_ids", twice, "top_k_ids at position 0, slot 1: id 7 stands twice"),
         ):
-            with self.assertRaisesRegex(ValueError, rf"entries\[1\], sequence 's': {name} is {value}, must"):
-                encoded_entries.all_checked([sis.Block(**good), sis.Block(**{**good, name: value})], CONFIG)
+            wrong = sis.Block(**{**good, name: value})
+            for entries in ([sis.Block(**good), wrong], [sis.Seal("r", 0), wrong, sis.Block(**good)]):
+                with self.assertRaisesRegex(ValueError, rf"^entries\[1\], sequence 's': {message}"):
+                    encoded_entries.all_checked(entries, CONFIG)
         for name, value in (("first_position", -1), ("length", 2**32), ("reason", -1)):
             with self.assertRaisesRegex(ValueError, rf"entries\[0\], sequence 's': {name} is {value}, must"):
                 encoded_entries.all_checked([sis.Gap("s", 0, 1)._replace(**{name: value})], CONFIG)

@@ -13,6 +13,7 @@ import grpc
 import numpy as np
 
 import sis
+from sis import blocks
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
 
@@ -21,6 +22,11 @@ INVALID_ARGUMENT = 3
 ALREADY_EXISTS = 6
 RESOURCE_EXHAUSTED = 8
 FAILED_PRECONDITION = 9
+
+
+def header_of(entry):
+    """Of the record block that an AppendEntry holds."""
+    return blocks.Block(entry.block.block).header
 
 
 class Sequence:
@@ -170,22 +176,17 @@ class FakeService:
         )
 
     def block(self, run, sequence, block):
-        rows, top_k = len(block.sampled_ids) // 4, run.config.top_k
-        if rows == 0 or len(block.top_k_ids) != 4 * rows * top_k or len(block.top_k_log_probs) != 4 * rows * top_k:
-            return INVALID_ARGUMENT, "block lengths disagree", 0.0
-        if sequence.sealed is not None and block.first_position + rows > sequence.sealed:
+        read = blocks.Block(block.block)
+        first = read.header.first_position
+        if sequence.sealed is not None and first + read.header.positions > sequence.sealed:
             return FAILED_PRECONDITION, f"sealed at {sequence.sealed}", 0.0
-        # Every access to a field of bytes copies it.
         columns = (
-            np.frombuffer(block.sampled_ids, "V4"),
-            np.frombuffer(block.sampled_log_probs, "V4"),
-            np.frombuffer(block.top_k_ids, f"V{4 * top_k}"),
-            np.frombuffer(block.top_k_log_probs, f"V{4 * top_k}"),
+            read.sampled_ids(),
+            read.sampled_log_probs,
+            read.padded(read.ids(), -1),
+            read.padded(read.log_probs(), -np.inf),
         )
-        new = {
-            block.first_position + index: tuple(value.tobytes() for value in row)
-            for index, row in enumerate(zip(*columns))
-        }
+        new = {first + index: tuple(value.tobytes() for value in row) for index, row in enumerate(zip(*columns))}
         for position, row in new.items():
             if sequence.rows.get(position, row) != row:
                 return ALREADY_EXISTS, f"position {position} differs", 0.0

@@ -37,9 +37,6 @@ class _Batch(NamedTuple):
     # On time.monotonic().
     sent: float
     entries: Sequence[Entry]
-    message: bytes
-    # Of the entries in it.
-    offset: int
 
 
 def _cut(batch: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
@@ -165,9 +162,8 @@ class ServerAppendStream(AppendStream):
             self._send_batch(piece)
 
     def _send_batch(self, batch: Sequence[Entry]) -> None:
-        message, offset = encoded_entries.request(batch)
-        self._in_flight.append(_Batch(time.monotonic(), batch, message, offset))
-        self._requests.put(message)
+        self._in_flight.append(_Batch(time.monotonic(), batch))
+        self._requests.put(encoded_entries.request(batch))
 
     def _forget_pending(self) -> None:
         self._pending, self._pending_bytes = [], 0
@@ -216,20 +212,14 @@ class ServerAppendStream(AppendStream):
                 f"{len(response.acks)} acks for a batch of {len(batch.entries)} entries",
             )
             return
-        begin = batch.offset
         for entry, ack in zip(batch.entries, response.acks):
             code = ack.code
-            end = begin + entry.size
             if code == 0:
                 self._committed[entry.sequence] = ack.committed_length
                 entry.answered = True
             elif not self._wait_for_room(entry, ack):
                 self._refused.append(entry.refusal(errors.status_code(code), ack.message))
                 entry.answered = True
-            else:
-                # The caller's arrays may be others by now.
-                entry.parts = [batch.message[begin:end]]
-            begin = end
 
     def _wait_for_room(self, entry: Entry, ack: pb.Ack) -> bool:
         """Whether a refused entry is to be sent again."""
@@ -256,7 +246,6 @@ class ServerAppendStream(AppendStream):
                         self._fail(grpc.StatusCode.INTERNAL, "an ack without a batch")
                         return
                     self._answered = True
-                    # Not kept in a variable: acked arrays are the caller's alone.
                     self._settle(self._in_flight.popleft(), response)
                     self._changed.notify_all()
         except grpc.RpcError as error:

@@ -8,11 +8,11 @@ import itertools
 import threading
 import time
 import warnings
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from sis import errors, ragged
+from sis import errors
 from sis.append import AppendStream
 from sis.client import Client
 from sis.engines.adapter import Adapter, Fault, MalformedOutput, Piece, text_of, usable_ranges
@@ -491,7 +491,7 @@ class Recorder:
         # Of each item, its ranges [first, last) of rows, counted from its own first, and whether they are
         # usable.
         parts: List[List[Tuple[int, int, bool]]] = [[] for _ in work]
-        blocks: Iterator[Sequence[Any]] = iter(())
+        begins: Sequence[int] = [0] * len(work)
         if positions:
             pieces = [piece for item in work for piece in item.pieces]
             record, faults = self._adapter.read(pieces, config.top_k, config.vocabulary_size)
@@ -503,15 +503,14 @@ class Recorder:
                 parts = [usable_ranges(usable[begin:end]) for begin, end in zip(begins, begins[1:])]
             self._outcome.unusable += positions - int(usable.sum())
             self._outcome.found += [_found(fault, work, begins) for fault in faults]
-            blocks = self._blocks(record, [last - first for part in parts for first, last, _ in part])
         entries: List[AppendEntry] = []
-        for item, part in zip(work, parts):
+        for item, begin, part in zip(work, begins, parts):
             name, attempt = item.sequence
             for first, last, is_usable in part:
-                *arrays, counts = next(blocks)
                 position = item.first_position + first
                 if is_usable:
-                    entries.append(Block(name, position, item.policy_version, *arrays, attempt, counts))
+                    arrays = (array[begin + first : begin + last] for array in record)
+                    entries.append(Block(name, position, item.policy_version, *arrays, attempt))
                 else:
                     entries.append(Gap(name, position, last - first, attempt=attempt))
             if item.sealed_length is not None:
@@ -531,18 +530,6 @@ class Recorder:
                 return
             for entry in entries:
                 self._append([entry])
-
-    def _blocks(self, record: Sequence[np.ndarray], lengths: Sequence[int]) -> Iterator[Sequence[Any]]:
-        """The arrays of blocks of so many rows, counts or None at last: they go without what
-        the run's mass leaves out, of all at once as each is short."""
-        ends = list(itertools.accumulate(lengths))
-        config = self._run.config
-        if ragged.pays(config) and record:
-            for arrays in ragged.cut_each(record, ends, config.mass):
-                yield arrays if len(arrays) == 5 else [*arrays, None]
-            return
-        for begin, end in zip([0, *ends], ends):
-            yield [*(array[begin:end] for array in record), None]
 
 
 def _named(sequence: str, attempt: int) -> str:

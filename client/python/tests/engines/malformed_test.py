@@ -79,7 +79,9 @@ class MalformedTest(fake_service.ServiceTest):
 
     def run_for(self, form):
         self.service.sequences.clear()
-        self.run_ = self.client.create_run("r", seed=1, vocabulary_size=VOCABULARY, top_k=K + 1)
+        self.run_ = self.client.create_run(
+            "r", seed=1, vocabulary_size=VOCABULARY, top_k=K + 1, log_prob_encoding="float32"
+        )
         recorder = Recorder(self.client, self.run_, form.adapter(), interval=60)
         self.addCleanup(recorder.abandon)
         return recorder

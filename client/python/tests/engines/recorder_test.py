@@ -158,7 +158,8 @@ class RecorderTest(fake_service.ServiceTest):
             recorder.add("a", output(0, 2))
             recorder.policy_version = 8
             recorder.add("a", output(2, 5))
-        blocks = [entry.block for batch in self.service.batches for entry in batch.entries if entry.HasField("block")]
+        entries = [entry for batch in self.service.batches for entry in batch.entries if entry.HasField("block")]
+        blocks = map(fake_service.header_of, entries)
         self.assertEqual([(block.first_position, block.policy_version) for block in blocks], [(0, 7), (2, 8)])
 
     def test_a_position_without_a_log_prob_is_a_gap_and_the_first_is_named(self):
@@ -183,7 +184,8 @@ class RecorderTest(fake_service.ServiceTest):
             recorder.add("a", output(2, 3), policy_version=7)
             recorder.add("a", output(3, 5))
             recorder.add_many([("a", output(5, 6))], policy_version=7)
-        blocks = [entry.block for batch in self.service.batches for entry in batch.entries if entry.HasField("block")]
+        entries = [entry for batch in self.service.batches for entry in batch.entries if entry.HasField("block")]
+        blocks = map(fake_service.header_of, entries)
         self.assertEqual([(block.first_position, block.policy_version) for block in blocks], [(0, 7), (3, 8), (5, 7)])
 
     def test_a_bad_output_costs_nothing_but_itself(self):
