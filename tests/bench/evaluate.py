@@ -39,9 +39,6 @@ VOCABULARY = 151936
 # Makes malloc keep memory that was used. Without it each large message is mapped, faulted in and
 # unmapped again.
 KEEP_MEMORY = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824"
-# What a trainer fetches: everything, or what it gathers its log-probs with.
-ALL_ARRAYS = ("ids", "log_probs", "sampled_ids", "sampled_log_probs")
-IDS = ("ids", "sampled_ids")
 BIT_BYTES = 1 / 8
 
 
@@ -116,31 +113,33 @@ class PythonTrainer:
         self._client = sis.Client(address)
         self._run = self._client.get_run("run").run
         self._arrays = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        self._records = {}
         self._calls = [range(first, min(first + call_sequences, sequences))
                        for first in range(0, sequences, call_sequences)]
 
-    def row(self, call="evaluate", fetch=(), **keywords):
-        """`fetch`: which arrays of the records are fetched before each call, if any."""
+    def row(self, call="evaluate", fetch=False, **keywords):
+        """`fetch`: whether records are fetched, without their log-probs, before each call."""
         return PythonRow(self.process_ids, functools.partial(self._step, call, fetch, keywords))
 
     def _step(self, call, fetch, keywords, draw):
         evaluate = getattr(self._client, call)
         mask = torch.empty(self._calls[-1].stop * LENGTH, dtype=torch.bool)
+        if not self._records:
+            self._records = {part: self._fetched(part) for part in self._calls}
         start = time.perf_counter()
         for part in self._calls:
             rows = slice(part.start * LENGTH, part.stop * LENGTH)
-            if fetch:
-                sequences = [str(i) for i in part]
-                records = self._client.fetch_top_k(self._run, sequences, arrays=fetch)
-            else:
-                records = [sis.Slice(str(i), length=LENGTH) for i in part]
+            records = self._fetched(part) if fetch else self._records[part]
             values = {name: array[rows] for name, array in self._arrays.items()}
             mask[rows] = torch.from_numpy(evaluate(self._run, records, draw=draw, **values, **keywords).accepted)
             del records
         return time.perf_counter() - start, int(mask.sum())
 
+    def _fetched(self, part):
+        return self._client.fetch_top_k(self._run, [str(i) for i in part], log_probs=False)
+
     def close(self):
-        self._arrays = None
+        self._arrays = self._records = None
         self._client.close()
 
 
@@ -189,14 +188,14 @@ def measure(slots, arguments, folder):
         call_sequences = max(1, (arguments.call_mebibytes << 20) // (LENGTH * slots * 4))
         server = closing(Server(folder / "socket", positions, slots))
         fill(server.tcp, batch, sequences)
-        gathered = 4 * slots + 4
+        gathered = 4 * slots + 5
         rows = {"PyTorch eager in process": ("decisions, ratios", None, TorchEager(batch, sequences))}
 
         def python(address, arrays):
             return closing(PythonTrainer(server, address, arrays, sequences, call_sequences))
 
         bits = gathered + BIT_BYTES
-        all_bytes, ids_bytes = 8 * slots + 8, 4 * slots + 4
+        fetched_bytes = 3 * slots + 8
         tcp, unix = server.tcp, server.unix
         tensors = {"log_probs": current, "sampled_log_probs": current_sampled}
         reduced = {"sampled_log_probs": current_sampled, "log_envelopes": log_envelopes,
@@ -204,10 +203,8 @@ def measure(slots, arguments, folder):
         for transport, address in (("TCP", tcp), ("Unix socket", unix)):
             trainer = python(address, tensors)
             rows[f"Python, {transport}"] = ("accept bits", bits, trainer.row())
-            rows[f"Python, {transport}, FetchTopK"] = ("accept bits; all arrays", bits + all_bytes,
-                                                       trainer.row(fetch=ALL_ARRAYS))
-            rows[f"Python, {transport}, FetchTopK of ids"] = ("accept bits; ids", bits + ids_bytes,
-                                                              trainer.row(fetch=IDS))
+            rows[f"Python, {transport}, FetchTopK"] = ("accept bits; ids", bits + fetched_bytes,
+                                                       trainer.row(fetch=True))
         rows["Python, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES,
                                         python(tcp, reduced).row(call="evaluate_reduced"))
 

@@ -169,17 +169,16 @@ class NumpyAgreementTest(LiveServerTest):
             inside = (cut.ids == sampled[:, None]) & (np.arange(top_k) > 127)
             self.assertTrue(inside.any(), "a rank that no signed byte holds")
             run = self.client.get_run(name).run
-            for ragged in (False, True):
-                fetched = self.client.fetch_top_k(run, ["s"], ragged=ragged)
-                self.assertEqual(fetched.used_ids.tobytes(), cut.ids[cut.ids != -1].tobytes())
-                self.assertEqual(fetched.counts.tolist(), used.tolist())
-                words = numerics.uniforms(numerics.sequence_key(SEED, 0, "s"), rows.astype(np.uint32), 9)
-                gathered = numerics.Gathered(current[rows, sampled], at_slots)
-                expected = numerics.decide_gathered(cut, gathered, top_k, words)
+            fetched = self.client.fetch_top_k(run, ["s"])
+            self.assertEqual(fetched.used_ids.tobytes(), cut.ids[cut.ids != -1].tobytes())
+            self.assertEqual(fetched.counts.tolist(), used.tolist())
+            words = numerics.uniforms(numerics.sequence_key(SEED, 0, "s"), rows.astype(np.uint32), 9)
+            gathered = numerics.Gathered(current[rows, sampled], at_slots)
+            expected = numerics.decide_gathered(cut, gathered, top_k, words)
+            for at_used in (at_slots, at_slots[cut.ids != -1]):
                 actual = self.client.evaluate(
-                    run, fetched, draw=9, log_probs=at_slots[cut.ids != -1] if ragged else at_slots,
-                    sampled_log_probs=current[rows, sampled], outputs=OUTPUTS,
-                )  # fmt: skip
+                    run, fetched, draw=9, log_probs=at_used, sampled_log_probs=current[rows, sampled], outputs=OUTPUTS
+                )
                 self.assertEqual(actual.decisions.tobytes(), expected.decisions.tobytes())
             inspected = self.client.inspect_sequence(run, "s")
             kept = len(inspected.decisions)  # as many as there is room for

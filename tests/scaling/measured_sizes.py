@@ -33,7 +33,7 @@ def _records(top_k):
 class Measurement:
     """A server, and a run of it with sequences of LENGTH tokens."""
 
-    def __init__(self, top_k, encoding="fixed12", sequences=SEQUENCES):
+    def __init__(self, top_k, encoding="fixed16", sequences=SEQUENCES):
         self.top_k, self.encoding, self.sequences = top_k, encoding, sequences
         self.server = LiveServer(cache_bytes=128 << 20)
         self.client = sis.Client(self.server.address, timeout=60)
@@ -114,7 +114,8 @@ def main():
             if block < 1024:
                 measurement.close()
         charged = measurement.charged_bytes() / measurement.tokens
-        by_formula = sizing.cache_bytes(top_k, VOCABULARY, measurement.tokens, measurement.sequences) / measurement.tokens
+        sequences = measurement.sequences
+        by_formula = sizing.cache_bytes(top_k, VOCABULARY, measurement.tokens, sequences, sequences) / measurement.tokens
         fetches, evaluations = [], {}
         for form in ("gathered", "reduced"):
             steps = [measurement.step(form) for _ in range(5)]

@@ -17,21 +17,17 @@ class SizingTest(unittest.TestCase):
         self.assertAlmostEqual(measured / formula, 1, delta=0.02)
 
     def test_what_is_recorded_and_appended(self):
-        for top_k, encoding in ((10, "fixed12"), (50, "float16")):
+        for top_k, encoding in ((10, "fixed16"), (50, "float32")):
             with self.subTest(top_k=top_k, encoding=encoding):
                 measurement = measured_sizes.Measurement(top_k, encoding, sequences=20)
                 self.addCleanup(measurement.close)
-                # A page that isn't full takes as much as if it were.
-                measurement.append(LENGTH, seal=False, length=LENGTH - sizing.PAGE // 2)
                 tokens = measurement.tokens
-                filling = sizing.cache_bytes(top_k, VOCABULARY, tokens, 20, 20, encoding, unpacked_pages=1)
-                self.assert_near(measurement.charged_bytes(), filling)
-                measurement.append(LENGTH)  # the same again, to its end, and sealed
-                sealed = sizing.cache_bytes(top_k, VOCABULARY, tokens, 20, 0, encoding)
-                self.assert_near(measurement.charged_bytes(), sealed)
-                received = measurement.metric("sis_ingest_bytes_total")
-                appended = 2 * tokens - 20 * sizing.PAGE // 2
-                self.assertEqual(received, appended * sizing.append_bytes(top_k))
+                # What arrives in small blocks ends in large ones.
+                measurement.append(LENGTH // 16)
+                blocks = sizing.cache_bytes(top_k, VOCABULARY, tokens, 20 * LENGTH / 256, 20, encoding)
+                self.assert_near(measurement.charged_bytes(), blocks)
+                sent = tokens * sizing.recorded_bytes(top_k, VOCABULARY, encoding) + 16 * 20 * sizing.HEADER
+                self.assert_near(measurement.metric("sis_ingest_bytes_total"), sent)
 
     def test_what_travels(self):
         top_k = 20
@@ -51,12 +47,13 @@ class SizingTest(unittest.TestCase):
             return relay.sent - sent, relay.received - received
 
         sent, _ = travelled(lambda: measurement.append(LENGTH))
-        self.assert_near(sent, tokens * sizing.append_bytes(top_k))
+        recorded = tokens * sizing.recorded_bytes(top_k, VOCABULARY)
+        self.assert_near(sent, recorded)
         client, run = measurement.client, measurement.run
         _, received = travelled(lambda: client.fetch_top_k(run, slices))
-        self.assert_near(received, tokens * sizing.fetch_bytes(top_k))
-        _, received = travelled(lambda: client.fetch_top_k(run, slices, arrays=("ids", "sampled_ids")))
-        self.assert_near(received, tokens * sizing.fetch_bytes(top_k, ids_only=True))
+        self.assert_near(received, recorded)
+        _, received = travelled(lambda: client.fetch_top_k(run, slices, log_probs=False))
+        self.assert_near(received, tokens * sizing.fetched_ids_bytes(top_k, VOCABULARY))
         records = client.fetch_top_k(run, slices)
         for draw, form in enumerate(("gathered", "reduced")):
             with self.subTest(form):
@@ -98,7 +95,7 @@ class SizingTest(unittest.TestCase):
             self.assertEqual(evaluation.totals.scored, sequences * length)
             client.release(run, ids)
         held = sizing.steps_held(staleness) * sequences
-        self.assert_near(most, sizing.cache_bytes(top_k, VOCABULARY, held * length, held))
+        self.assert_near(most, sizing.cache_bytes(top_k, VOCABULARY, held * length, held, held))
 
 
 if __name__ == "__main__":

@@ -131,7 +131,7 @@ async def main(address, path):
         with torch.no_grad():
             logits, tokens, mask = logits_of(model, episodes)
         batch = sis.torch.PaddedBatch(names, mask)
-        records = await client.fetch_top_k(run, batch.slices, arrays=("ids", "sampled_ids"), keep_seconds=60)
+        records = await client.fetch_top_k(run, batch.slices, log_probs=False, keep_seconds=60)
         own = batch.flat(tokens)
         gathered = sis.torch.gather(records, batch.flat(logits), own, temperature=TEMPERATURE)
         # With sampled_ids the service refuses tokens that are not the recorded ones.

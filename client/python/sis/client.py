@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
@@ -145,9 +144,6 @@ class Client:
         )  # fmt: skip
         request = pb.CreateRunRequest(run_id=run_id, config=config.to_proto(), incarnation=incarnation)
         incarnation = self._service.CreateRun(request).incarnation
-        if 0 < mass < 1:
-            # A server that does not know it ignores it, and must be sent whole sets.
-            config = replace(config, mass=self.get_run(run_id).run.config.mass)
         return Run(run_id, incarnation, config)
 
     def get_run(self, run_id: str) -> RunStatus:
@@ -300,30 +296,26 @@ class Client:
         run: Run,
         slices: Iterable[Union[Slice, SequenceLike]],
         *,
-        arrays: Sequence[str] = ("ids", "log_probs", "sampled_ids", "sampled_log_probs"),
+        log_probs: bool = True,
         keep_seconds: float = 0.0,
-        ragged: Optional[bool] = None,
     ) -> TopKRecords:
         """Reads recorded top-K sets back. A sequence instead of a slice stands for all that is
         committed of it.
 
-        arrays: those of TopKRecords to fetch; the others do not travel, and are an AttributeError.
-        sis.gather needs ("ids", "sampled_ids"), half of the bytes; sis.reduce needs "log_probs";
-        "sampled_log_probs" is the old log-prob of rejected tokens.
+        log_probs: whether to fetch those of the sets too, a third of the bytes: sis.gather does without,
+        sis.reduce needs them.
         keep_seconds: the server keeps the sequences at least this long from now, and from each evaluate
         of these records, unless they are released. At most 3600; 0: as long as there is room.
-        ragged: only used slots travel (TopKRecords says more). None: where the run has a mass target.
         """
         request = pb.FetchTopKRequest(
             run=run.to_proto(),
             slices=[_slice(part).to_proto() for part in listed("slices", slices)],
             keep_seconds=keep_seconds,
-            arrays=fetched_records.wanted(listed("arrays", arrays)),
-            chunks_span_slices=True,
-            ragged=0 < run.config.mass < 1 if ragged is None else ragged,
+            whole_blocks=log_probs,
         )
         with spans.client_span("fetch_top_k", run=run.id, sequences=len(request.slices)):
-            records = self._service.FetchTopK(request, functools.partial(fetched_records.assemble, request))
+            fetched = self._service.fetch_top_k(request)
+            records = fetched_records.assemble(fetched, run.config.top_k, log_probs)
         return replace(records, keep_seconds=keep_seconds, mass=run.config.mass)
 
     def evaluate(
@@ -345,10 +337,10 @@ class Client:
         records: of fetch_top_k (or its `select`), which are kept for its keep_seconds again. If others
         are recorded on the server since then, generated again or added, that is FailedPrecondition.
         What has gone since is MISSING: stale, corrupt, or dropped, which is no error.
-        Slices will do, if each has a length.
+        Slices will do if each has a length, and no set has unused slots.
         draw: the optimiser step. The same draw decides the same way, another one independently.
         log_probs: float32 [N, K], nats, at records.ids; unused slots and missing positions may hold
-        anything; or [S] at records.used_ids, in fewer bytes.
+        anything; or [S] at records.used_ids, which is what is sent.
         sampled_log_probs: float32 [N], of records.sampled_ids, from the same computation.
         sis.gather makes both. At missing positions NaN will do, unless options.own_log_probs are
         given.
@@ -364,9 +356,8 @@ class Client:
         call = EvaluateCall(
             self._service, run, records, draw, top_k, outputs, options, prefix_curve, total_variation
         )
-        at_slots = arrays.float32("log_probs", log_probs, call.shape_at_slots(log_probs))
         sampled = arrays.float32("sampled_log_probs", sampled_log_probs, [call.length])
-        current = {**call.at_slots(at_slots), "sampled_log_probs": sampled}
+        current = {**call.at_slots(log_probs), "sampled_log_probs": sampled}
         return call.answer("gathered", current)
 
     def evaluate_reduced(
@@ -382,7 +373,8 @@ class Client:
         outputs: Sequence[str] = ("accepted",),
         options: EvaluateOptions = EvaluateOptions(),
     ) -> Evaluation:
-        """As evaluate, from 12 bytes per position, whatever K is.
+        """As evaluate, from 12 bytes per position, whatever K is. Slices will do as records, if each has a
+        length.
 
         sampled_log_probs, log_envelopes and covered_masses: float32 [N]; sis.reduce makes the last
         two of the log-probs at the recorded ids, for the same top_k.

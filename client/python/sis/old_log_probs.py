@@ -76,7 +76,7 @@ class OldLogProbs:
         decided = Decided(log_probs.detach(), sampling_log_probs, nothing.bool(), nothing)
         if not batch.slices:
             return decided
-        fetch = lambda: self.client.fetch_top_k(self.run, batch.slices, arrays=("ids", "sampled_ids"))
+        fetch = lambda: self.client.fetch_top_k(self.run, batch.slices, log_probs=False)
         records: Optional[TopKRecords] = self._outage.asked("no records", fetch)
         evaluation = None
         if records is not None:

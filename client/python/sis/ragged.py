@@ -34,8 +34,21 @@ def slots_of(rows: Selection, offsets: np.ndarray) -> Selection:
     return places(offsets[rows], offsets[rows + 1] - offsets[rows])
 
 
+def offsets(counts: np.ndarray) -> np.ndarray:
+    """int64 [T + 1]: where the slots of each row begin, and the end."""
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+def narrowed(rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """[S] of rows [T, slots], of whose first slots each row uses counts [T]."""
+    used = np.arange(rows.shape[1]) < counts[:, None]
+    return rows.ravel() if used.all() else rows[used]
+
+
 def widened(values: np.ndarray, counts: np.ndarray, slots: int, unused: float) -> np.ndarray:
     """[T, slots] of the used slots [S], of which each row has counts [T]."""
+    if len(values) == len(counts) * slots:
+        return values.reshape(-1, slots)
     rows = np.full((len(counts), slots), unused, values.dtype)
     rows[np.arange(slots) < counts[:, None]] = values
     return rows

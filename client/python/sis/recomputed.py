@@ -38,8 +38,9 @@ def record(
     """
     found = [rows.topk(min(top_k, rows.shape[1])).indices for rows in map(logits, positions.split(_ROWS))]
     ids, sampled = (values.int().cpu().numpy() for values in (torch.cat(found), tokens))
-    own = gathered(TopKRecords((Slice("own", length=len(ids)),), {"ids": ids, "sampled_ids": sampled}, ()))
-    return canonical(ids, own.log_probs.cpu(), sampled, own.sampled_log_probs.cpu(), top_k)
+    own = gathered(TopKRecords.of_rows([Slice("own", length=len(ids))], ids, sampled))
+    log_probs = own.log_probs.view(ids.shape).cpu()
+    return canonical(ids, log_probs, sampled, own.sampled_log_probs.cpu(), top_k)
 
 
 class Sets(NamedTuple):

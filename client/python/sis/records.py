@@ -6,7 +6,7 @@ import collections
 import enum
 import functools
 from dataclasses import dataclass, replace
-from typing import Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 import numpy as np
 
@@ -99,86 +99,75 @@ class MissingRange(NamedTuple):
 class TopKRecords:
     """The behaviour policy's recorded top-K sets over the N positions of `slices`, slice by slice.
 
-    A position without a record holds ids -1, log_probs -inf, sampled_ids -1 and sampled_log_probs
-    NaN. An array that fetch_top_k was not asked for is an AttributeError that says so.
-
-    Of a run with a mass target they are ragged: what was fetched are `used_ids` and `used_log_probs`,
-    the S slots that are used, one position's after the other's, as `counts` says. `ids` and
-    `log_probs` are made of them when they are first looked at.
+    Of the sets there are the S slots that are used, one position's after the other's, as `counts` says;
+    `ids` and `log_probs` are made of them when they are first looked at. A position without a record
+    has no slots, the sampled id -1 and the sampled log-prob NaN.
     """
 
     # With lengths and record digests filled in.
     slices: Tuple[Slice, ...]
-    # Those that were fetched. With "counts", uint16 [N], "ids" and "log_probs" are [S].
-    arrays: Mapping[str, np.ndarray]
-    missing: Tuple[MissingRange, ...]
+    # uint8 [N]: how many slots each position uses; 0 where there is no record.
+    counts: np.ndarray
+    # int32 [S]: their ids.
+    used_ids: np.ndarray
+    # int32 [N]: the sampled tokens.
+    sampled_ids: np.ndarray
+    # float32 [N], nats: the sampled tokens' behaviour log-probs, as recorded.
+    sampled_log_probs: np.ndarray
+    # float32 [S], nats: the behaviour log-probs of the used slots; None if they were not fetched.
+    fetched_log_probs: Optional[np.ndarray] = None
+    missing: Tuple[MissingRange, ...] = ()
+    # K.
+    top_k: int = 0
     # Seconds for which the server keeps them after fetch_top_k and after each evaluate, at least.
     keep_seconds: float = 0.0
-    # K; needed if they are ragged.
-    top_k: int = 0
     # RunConfig.mass: between 0 and 1, a set that reaches it doesn't tell what else there was.
     mass: float = 0.0
+
+    @staticmethod
+    def of_rows(
+        slices: Sequence[Slice],
+        ids: np.ndarray,
+        sampled_ids: np.ndarray,
+        log_probs: Optional[np.ndarray] = None,
+        sampled_log_probs: Optional[np.ndarray] = None,
+    ) -> TopKRecords:
+        """Of sets [N, K] whose unused slots are last, and hold the id -1."""
+        used = ids >= 0
+        if sampled_log_probs is None:
+            sampled_log_probs = np.full(len(ids), np.nan, np.float32)
+        return TopKRecords(
+            slices=tuple(slices),
+            counts=used.sum(axis=1).astype(np.uint8),
+            used_ids=ids[used],
+            sampled_ids=sampled_ids,
+            sampled_log_probs=sampled_log_probs,
+            fetched_log_probs=None if log_probs is None else log_probs[used],
+            top_k=ids.shape[1],
+        )
 
     @functools.cached_property
     def ids(self) -> np.ndarray:
         """int32 [N, K]: V_K, most probable first. Unused slots are last, and hold -1."""
-        return self._padded("ids", -1)
+        return ragged.widened(self.used_ids, self.counts, self.top_k, -1)
 
     @functools.cached_property
     def log_probs(self) -> np.ndarray:
         """float32 [N, K], nats. Unused slots hold -inf."""
-        return self._padded("log_probs", -np.inf)
+        return ragged.widened(self.used_log_probs, self.counts, self.top_k, -np.inf)
 
     @property
-    def ragged(self) -> bool:
-        """Whether what was fetched are the used slots alone."""
-        return "counts" in self.arrays
-
-    @functools.cached_property
-    def counts(self) -> np.ndarray:
-        """uint16 [N]: how many slots each position uses; 0 where there is no record."""
-        if self.ragged:
-            return self.arrays["counts"]
-        used = self.ids >= 0 if "ids" in self.arrays else ~np.isneginf(self.log_probs)
-        return used.sum(axis=1).astype(np.uint16)
+    def used_log_probs(self) -> np.ndarray:
+        """float32 [S], nats: the behaviour log-probs that decisions are made with. AttributeError if
+        they were not fetched."""
+        if self.fetched_log_probs is None:
+            raise AttributeError("log_probs were not fetched: fetch_top_k was called with log_probs=False")
+        return self.fetched_log_probs
 
     @functools.cached_property
     def offsets(self) -> np.ndarray:
         """int64 [N + 1]: position i has the used slots [offsets[i], offsets[i + 1])."""
-        return np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
-
-    @functools.cached_property
-    def used_ids(self) -> np.ndarray:
-        """int32 [S]: ids of the used slots, one position's after the other's."""
-        return self._used("ids")
-
-    @functools.cached_property
-    def used_log_probs(self) -> np.ndarray:
-        """float32 [S], nats, of the same."""
-        return self._used("log_probs")
-
-    def _padded(self, name: str, unused: float) -> np.ndarray:
-        values = self._fetched(name)
-        return ragged.widened(values, self.counts, self.top_k, unused) if self.ragged else values
-
-    def _used(self, name: str) -> np.ndarray:
-        values = self._fetched(name)
-        return values if self.ragged else values[np.arange(values.shape[1]) < self.counts[:, None]]
-
-    @property
-    def sampled_ids(self) -> np.ndarray:
-        """int32 [N]: the sampled tokens."""
-        return self._fetched("sampled_ids")
-
-    @property
-    def sampled_log_probs(self) -> np.ndarray:
-        """float32 [N], nats: the sampled tokens' behaviour log-probs, as recorded."""
-        return self._fetched("sampled_log_probs")
-
-    def _fetched(self, name: str) -> np.ndarray:
-        if name not in self.arrays:
-            raise AttributeError(f"{name} was not fetched: fetch_top_k was asked for {', '.join(self.arrays)}")
-        return self.arrays[name]
+        return ragged.offsets(self.counts)
 
     def __len__(self) -> int:
         """N, the number of positions."""
@@ -239,14 +228,14 @@ class TopKRecords:
                 if start < stop:
                     lacking.append(missing._replace(slice=new, first_position=start, length=stop - start))
         chosen = ragged.joined(rows)
-        slots = ragged.slots_of(chosen, self.offsets) if self.ragged else chosen
-        return TopKRecords(
+        slots = ragged.slots_of(chosen, self.offsets)
+        return replace(
+            self,
             slices=tuple(slices),
-            arrays={
-                name: array[slots if name in ("ids", "log_probs") else chosen] for name, array in self.arrays.items()
-            },
+            counts=self.counts[chosen],
+            used_ids=self.used_ids[slots],
+            sampled_ids=self.sampled_ids[chosen],
+            sampled_log_probs=self.sampled_log_probs[chosen],
+            fetched_log_probs=None if self.fetched_log_probs is None else self.fetched_log_probs[slots],
             missing=tuple(lacking),
-            keep_seconds=self.keep_seconds,
-            top_k=self.top_k,
-            mass=self.mass,
         )

@@ -66,7 +66,7 @@ def _of_all_slots(records: TopKRecords, log_probs: ArrayLike) -> Any:
         from sis import gathered
 
         return gathered.of_all_slots(records, gathered.Gathered(log_probs, log_probs)).log_probs
-    return ragged.widened(np.asarray(log_probs), records.counts, records.log_probs.shape[1], -np.inf)
+    return ragged.widened(np.asarray(log_probs), records.counts, records.top_k, -np.inf)
 
 
 def reduce(records: TopKRecords, log_probs: ArrayLike, top_k: int = 0) -> Tuple[Any, Any]:

@@ -51,9 +51,8 @@ class RunConfig:
     # Where room is short: True evicts whatever was least recently used. False evicts what trainers
     # have read; what is unread goes only if nothing of the run was fetched or evaluated for long.
     evict_unread: bool = False
-    # Strictly between 0 and 1: the server cuts each set where its probabilities reach this sum, so
-    # that it is as long as the position needs and top_k the most it may be. 0 and 1: as sent. Of a run
-    # that was created or looked up it is what the server says: 0 if that knows of none.
+    # Strictly between 0 and 1: each set is cut where its probabilities reach this sum, so
+    # that it is as long as the position needs and top_k the most it may be. 0 and 1: nowhere.
     mass: float = 0.0
 
     def __post_init__(self) -> None:

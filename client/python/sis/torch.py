@@ -2,7 +2,7 @@
 from hidden states and head, on the device where they are.
 
     batch = sis.torch.PaddedBatch(names, completion_mask)                     # [B, T]
-    records = client.fetch_top_k(run, batch.slices, arrays=("ids", "sampled_ids"))
+    records = client.fetch_top_k(run, batch.slices, log_probs=False)
     gathered = sis.torch.gather(records, batch.flat(logits), batch.flat(completion_ids))
     evaluation = client.evaluate(run, records, draw=step, **gathered._asdict())
     accepted = batch.padded(sis.torch.tensor(evaluation.accepted), False)     # [B, T]
@@ -101,8 +101,8 @@ def gather(
     rows: Optional[torch.Tensor] = None,
     padded: bool = False,
 ) -> Gathered:
-    """The current policy's log-probs at records.ids and of the sampled tokens, without gradients:
-    [N, K], or if the records are ragged [S], at records.used_ids, unless `padded`.
+    """The current policy's log-probs and those of the sampled tokens, without gradients: [S], at
+    records.used_ids, or if `padded` [N, K], at records.ids.
 
     logits: [N, V] of any floating type; widened to float32 before anything is done with them, some
     rows at a time. rows: int [N], which rows of the logits, then [any, V], are those of the
@@ -226,10 +226,10 @@ def gather_from_head_rows(
         excluded[part] |= torch.isneginf(logits[:, -1])
     if excluded.any():
         of_those = ids[excluded].to(torch.int32).cpu().numpy()
-        arrays = {"ids": of_those[:, :-1], "sampled_ids": of_those[:, -1]}
+        slices = [Slice("excluded", length=len(of_those))]
         found[excluded] = gather_from_head(
-            TopKRecords((Slice("excluded", length=len(of_those)),), arrays, ()),
-            hidden[excluded], weight, bias=bias, transform=transform, temperature=temperature,
+            TopKRecords.of_rows(slices, of_those[:, :-1], of_those[:, -1]), hidden[excluded], weight, bias=bias,
+            transform=transform, temperature=temperature, padded=True,
         ).log_probs  # fmt: skip
     used = ids[:, :-1] >= 0
     outside = ~((ids[:, :-1] == ids[:, -1:]) & used).any(dim=1)
@@ -306,7 +306,7 @@ def _gather(
                 f"token {int(tokens[place])}, position {int(positions[place])}: the logits are of {vocabulary} tokens"
             )
     gathered = Gathered(slots, own.masked_fill(sampled < 0, torch.nan))
-    return gathered if records.ragged and not padded else sis.gathered.of_all_slots(records, gathered)
+    return sis.gathered.of_all_slots(records, gathered) if padded else gathered
 
 
 def _sampled_tokens(

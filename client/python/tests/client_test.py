@@ -29,6 +29,9 @@ def record(rows, seed):
     return sis.canonical(ids, values, sampled, np.take_along_axis(values, sampled[:, None], 1)[:, 0], TOP_K)
 
 
+REDUCED = ("sampled_log_probs", "log_envelopes", "covered_masses")
+
+
 class ClientTest(fake_service.ServiceTest):
     def setUp(self):
         super().setUp()
@@ -170,8 +173,8 @@ class ClientTest(fake_service.ServiceTest):
         self.assertEqual(some.slices[2], records.slices[2])
         self.assertEqual([part.record_digest is None for part in some.slices], [True, True, False, True])
         own = np.r_[6:9, 3:7, 10:15, 2:3]
-        for name, array in records.arrays.items():
-            np.testing.assert_array_equal(some.arrays[name], array[own])
+        for name in ("counts", "ids", "log_probs", "sampled_ids", "sampled_log_probs"):
+            np.testing.assert_array_equal(getattr(some, name), getattr(records, name)[own])
         np.testing.assert_array_equal(some.present, records.present[own])
         self.assertEqual(some.keep_seconds, records.keep_seconds)
         for part in ((1, 0, 0), (1, 5, 3), (1, -1, 2)):
@@ -284,9 +287,8 @@ class ClientTest(fake_service.ServiceTest):
         for vocabulary_size, ids, width in cases:
             run = self.client.create_run(f"run {vocabulary_size}", seed=1, vocabulary_size=vocabulary_size, top_k=1)
             for mask in (None, [True, False, True]):
-                self.client.evaluate(
-                    run, [sis.Slice("none", length=3)], draw=1, log_probs=np.zeros((3, 1), np.float32),
-                    sampled_log_probs=np.zeros(3, np.float32),
+                self.client.evaluate_reduced(
+                    run, [sis.Slice("none", length=3)], draw=1, **dict.fromkeys(REDUCED, np.zeros(3, np.float32)),
                     options=sis.EvaluateOptions(sampled_ids=np.array(ids), mask=mask),
                 )
                 # The second id, which is masked, is the one that is not in the vocabulary.
@@ -296,9 +298,9 @@ class ClientTest(fake_service.ServiceTest):
                 want = b"".join((i % (1 << 32)).to_bytes(4, "little")[:widest] for i in expected)
                 self.assertEqual(sent, want, (vocabulary_size, mask))
         with self.assertRaisesRegex(ValueError, r"sampled_ids has shape \[2\], must be \[3\]"):
-            self.client.evaluate(
-                run, [sis.Slice("none", length=3)], draw=1, log_probs=np.zeros((3, 1), np.float32),
-                sampled_log_probs=np.zeros(3, np.float32), options=sis.EvaluateOptions(sampled_ids=[1, 2]),
+            self.client.evaluate_reduced(
+                run, [sis.Slice("none", length=3)], draw=1, **dict.fromkeys(REDUCED, np.zeros(3, np.float32)),
+                options=sis.EvaluateOptions(sampled_ids=[1, 2]),
             )
 
     def test_a_batch_of_which_nothing_is_left_is_decided_without_the_server(self):
@@ -329,10 +331,14 @@ class ClientTest(fake_service.ServiceTest):
 
     def test_slices_will_do_without_records(self):
         self.append("a", 6, seed=1)
+        values = dict.fromkeys(REDUCED, [-2.0] * 3)
+        evaluation = self.client.evaluate_reduced(self.run_, [sis.Slice("a", 2, 3)], draw=1, **values)
+        self.assertEqual(evaluation.totals.scored, 3)
+        self.assertFalse(self.service.evaluations[-1].slices[0].HasField("record_digest"))
         values = {"log_probs": np.full((3, TOP_K), -2.0), "sampled_log_probs": [-2.0] * 3}
         evaluation = self.client.evaluate(self.run_, [sis.Slice("a", 2, 3)], draw=1, **values)
         self.assertEqual(evaluation.totals.scored, 3)
-        self.assertFalse(self.service.evaluations[-1].slices[0].HasField("record_digest"))
+        self.assertEqual(self.service.evaluations[-1].gathered.counts, bytes([TOP_K] * 3))
 
     def test_shapes_and_names_are_checked_before_anything_is_sent(self):
         records = self.fetched()
@@ -351,17 +357,14 @@ class ClientTest(fake_service.ServiceTest):
                 self.client.fetch_top_k(self.run_, one)
             with self.assertRaisesRegex(ValueError, "sequences is .*, must be a list: "):
                 self.client.release(self.run_, one)
-        with self.assertRaisesRegex(ValueError, r"arrays is 'ids', must be a list: \['ids'\]"):
-            self.client.fetch_top_k(self.run_, ["a"], arrays="ids")
         with self.assertRaisesRegex(ValueError, "outputs is 'ratios', must be a list"):
             self.evaluate(records, outputs="ratios")
         with self.assertRaisesRegex(ValueError, "records is 'a', must be a list"):
-            self.client.evaluate(self.run_, "a", draw=1, log_probs=[], sampled_log_probs=[])
+            self.client.evaluate_reduced(self.run_, "a", draw=1, **dict.fromkeys(REDUCED, []))
         self.assertEqual(self.client.get_run("run").sequences, 2)
 
     def test_messages_above_four_megabytes_pass_both_ways(self):
         rows = 200_000
-        self.service.chunk_rows = rows
         with self.client.append(self.run_, sampling=SAMPLING) as stream:
             kept = record(rows, seed=1)
             stream.block("long", first_position=0, policy_version=0, **kept._asdict())

@@ -9,7 +9,7 @@ from sis.evaluate.request import EvaluateRequest, in_place
 from sis.v1 import ratio_service_pb2 as pb
 
 FORMS = {
-    "gathered": ("log_probs", "sampled_log_probs", "top_k_counts"),
+    "gathered": ("log_probs", "sampled_log_probs", "counts"),
     "reduced": ("sampled_log_probs", "log_envelopes", "covered_masses"),
 }
 

@@ -5,6 +5,7 @@ Decisions are made with the uniform 1/2 and libm's exponential: enough to see th
 what it should.
 """
 
+import itertools
 import unittest
 import zlib
 from concurrent import futures
@@ -29,6 +30,13 @@ def header_of(entry):
     return blocks.Block(entry.block.block).header
 
 
+def part_2(data):
+    """A record block in float32 without part 1."""
+    header = blocks.Block(data).header
+    part_1 = 4 * header.used_slots + header.positions
+    return data[:64] + data[64 + part_1 + -part_1 % 8 :]
+
+
 class Sequence:
     def __init__(self):
         # position -> (sampled id, its log-prob, ids [K], log-probs [K]), all as bytes
@@ -46,8 +54,7 @@ class FakeService:
     """`refuse(entry)` may return (code, message, retry_seconds) for an entry before it is applied,
     or None."""
 
-    def __init__(self, chunk_rows=3):
-        self.chunk_rows = chunk_rows
+    def __init__(self):
         self.refuse = lambda entry: None
         self.before_batch = lambda batch: None
         self.runs = {}
@@ -241,41 +248,34 @@ class FakeService:
 
     def FetchTopK(self, request, context):
         run = self.run_of(request.run, context)
-        top_k = run.config.top_k
-        header = pb.FetchTopKHeader(top_k=top_k)
         if request.keep_seconds:
             self.kept.update((run.run_id, part.sequence.id, part.sequence.attempt) for part in request.slices)
-        fetched = [self.rows_of(run, part) for part in request.slices]
-        for index, (part, rows) in enumerate(zip(request.slices, fetched)):
-            header.slices.add(
-                sequence=part.sequence,
-                first_position=part.first_position,
-                length=len(rows),
+        for index, part in enumerate(request.slices):
+            rows = self.rows_of(run, part)
+            made = [data if request.whole_blocks else part_2(data) for data in self.blocks_of(run, part, rows)]
+            # It goes on in the next response.
+            yield pb.FetchTopKResponse(slices=[pb.FetchedSlice(slice=index, blocks=made[:1])])
+            last = pb.FetchedSlice(
+                slice=index, blocks=made[1:], missing=self.missing(run, index, part, rows), length=len(rows),
                 record_digest=self.digest(rows),
-            )
-            header.missing.extend(self.missing(run, index, part, rows))
-        yield pb.FetchTopKResponse(header=header)
-        none = (
-            np.int32(-1).tobytes(),
-            np.float32(np.nan).tobytes(),
-            np.full(top_k, -1, np.int32).tobytes(),
-            np.full(top_k, -np.inf, np.float32).tobytes(),
-        )
-        for index, (part, rows) in enumerate(zip(request.slices, fetched)):
-            for start in range(0, len(rows), self.chunk_rows):
-                some = [row or none for row in rows[start : start + self.chunk_rows]]
-                columns = [b"".join(column) for column in zip(*some)]
-                yield pb.FetchTopKResponse(
-                    chunk=pb.FetchTopKChunk(
-                        slice=index,
-                        first_position=part.first_position + start,
-                        length=len(some),
-                        sampled_ids=columns[0],
-                        sampled_log_probs=columns[1],
-                        top_k_ids=columns[2],
-                        top_k_log_probs=columns[3],
-                    )
-                )
+            )  # fmt: skip
+            yield pb.FetchTopKResponse(slices=[last])
+
+    def blocks_of(self, run, part, rows):
+        """Of at most three positions each, which begin before the slice where they can."""
+        sequence = self.sequence_of(run, part)
+        first, end = part.first_position, part.first_position + len(rows)
+        first -= first - 1 in sequence.rows
+        made = []
+        while first < end:
+            some = [sequence.rows[p] for p in itertools.takewhile(sequence.rows.get, range(first, first + 3))]
+            if some:
+                columns = [np.frombuffer(b"".join(column), dtype) for column, dtype in zip(zip(*some), "ifif")]
+                columns[2:] = [column.reshape(len(some), -1) for column in columns[2:]]
+                # It checks nothing: the slot of a sampled token may be rounded.
+                made.append(blocks._packed_by_numpy(blocks.Records(first, 0, *columns), run.config))
+            first += len(some) or 1
+        return made
 
     def Evaluate(self, request, context):
         run = self.run_of(request.run, context)
@@ -304,7 +304,11 @@ class FakeService:
         behaviour = np.array([np.frombuffer(row[1], np.float32)[0] if row else np.nan for row in rows])
         k = request.top_k or top_k
         if request.WhichOneof("form") == "gathered":
-            current = np.frombuffer(form.log_probs, np.float32).reshape(total, top_k)
+            counts = np.frombuffer(form.counts, np.uint8)
+            if counts.tolist() != (ids >= 0).sum(axis=1).tolist():
+                context.abort(grpc.StatusCode.FAILED_PRECONDITION, "gathered.counts")
+            current = np.full((total, top_k), np.nan, np.float32)
+            current[np.arange(top_k) < counts[:, None]] = np.frombuffer(form.log_probs, np.float32)
             with np.errstate(invalid="ignore"):
                 envelopes = np.where(ids >= 0, current - recorded, -np.inf)[:, :k].max(axis=1)
         else:

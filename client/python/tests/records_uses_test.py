@@ -30,13 +30,10 @@ def records_of(log_q, sampled, top_k=K, missing=MISSING):
     """Of log-probs [N, V] of a rollout, as the service gives them back."""
     record = sis.canonical(np.broadcast_to(np.arange(log_q.shape[1]), log_q.shape), log_q, sampled,
                            np.take_along_axis(log_q, sampled[:, None], 1)[:, 0], top_k)  # fmt: skip
-    arrays = {
-        "ids": record.top_k_ids.copy(), "log_probs": record.top_k_log_probs.copy(),
-        "sampled_ids": record.sampled_ids.copy(),
-    }  # fmt: skip
+    ids, sampled_ids = record.top_k_ids.copy(), record.sampled_ids.copy()
     if missing:
-        arrays["ids"][-missing:], arrays["log_probs"][-missing:], arrays["sampled_ids"][-missing:] = -1, -np.inf, -1
-    return sis.TopKRecords((sis.Slice("s", length=len(log_q)),), arrays, (), 0)
+        ids[-missing:], sampled_ids[-missing:] = -1, -1
+    return sis.TopKRecords.of_rows([sis.Slice("s", length=len(log_q))], ids, sampled_ids, record.top_k_log_probs)
 
 
 def log_softmax(logits):
@@ -61,22 +58,17 @@ def random(seed, top_p=None):
     return log_q, sampled.astype(np.int32), logits
 
 
-class RaggedTest(unittest.TestCase):
+class UsedSlotsTest(unittest.TestCase):
     def test_what_is_made_of_used_slots_is_what_is_made_of_all(self):
         """Values and gradients, of a run whose sets differ in length, with positions that are missing."""
         log_q, sampled, logits = random(3, top_p=0.9)
         kept = records_of(log_q, sampled)
         used = kept.ids >= 0
         self.assertLess(used.sum(), used.size)
-        counts = used.sum(axis=1).astype(np.uint16)
-        arrays = {name: kept.arrays[name][used] for name in ("ids", "log_probs")}
-        ragged = sis.TopKRecords(
-            kept.slices, {**arrays, "sampled_ids": kept.sampled_ids, "counts": counts}, (), 0, kept.ids.shape[1]
-        )
         padded = sis.torch.log_probs_at(kept, logits)
         narrow = padded._replace(log_probs=padded.log_probs[torch.from_numpy(used)])
         expected, got = (
-            sis.torch.replayed(*of).current.sampled_log_probs for of in ((kept, padded), (ragged, narrow))
+            sis.torch.replayed(kept, current).current.sampled_log_probs for current in (padded, narrow)
         )
         torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
         gradients = [
@@ -87,10 +79,10 @@ class RaggedTest(unittest.TestCase):
         for current in (narrow.log_probs.detach(), narrow.log_probs.detach().float().numpy()):
             wide = padded.log_probs.detach()
             wide = wide if torch.is_tensor(current) else wide.float().numpy()
-            for got, expected in zip(sis.reduce(ragged, current), sis.reduce(kept, wide)):
+            for got, expected in zip(sis.reduce(kept, current), sis.reduce(kept, wide)):
                 np.testing.assert_array_equal(np.asarray(got), np.asarray(expected))
         with self.assertRaisesRegex(ValueError, "used slots"):
-            sis.torch.replayed(ragged, narrow._replace(log_probs=narrow.log_probs[1:]))
+            sis.torch.replayed(kept, narrow._replace(log_probs=narrow.log_probs[1:]))
 
 
 class LogProbsTest(unittest.TestCase):
@@ -99,7 +91,7 @@ class LogProbsTest(unittest.TestCase):
         kept = records_of(log_q, sampled)
         own = torch.from_numpy(sampled).long()
         current = sis.torch.log_probs_at(kept, logits.float(), own, temperature=0.7)
-        gathered = sis.torch.gather(kept, logits.detach().float(), own, temperature=0.7)
+        gathered = sis.torch.gather(kept, logits.detach().float(), own, temperature=0.7, padded=True)
         used = torch.from_numpy(kept.ids) >= 0
         torch.testing.assert_close(current.log_probs[used], gathered.log_probs[used])
         torch.testing.assert_close(current.sampled_log_probs, gathered.sampled_log_probs)
@@ -147,13 +139,11 @@ class SamplingReplayTest(unittest.TestCase):
         probabilities = np.exp(whole.log_probs.astype(float))
         # The shortest prefix that reaches it.
         beyond = np.cumsum(probabilities, axis=1) - probabilities >= target
-        arrays = {
-            **whole.arrays, "ids": np.where(beyond, -1, whole.ids),
-            "log_probs": np.where(beyond, -np.inf, whole.log_probs).astype(np.float32),
-        }  # fmt: skip
+        ids = np.where(beyond, -1, whole.ids)
         was_cut = (beyond & (whole.ids >= 0)).any(axis=1)
         self.assertTrue(was_cut.any() and not was_cut[:-MISSING].all())
-        records = dataclasses.replace(whole, arrays=arrays, mass=target)
+        cut_records = sis.TopKRecords.of_rows(whole.slices, ids, whole.sampled_ids, whole.log_probs)
+        records = dataclasses.replace(cut_records, mass=target)
         there = torch.arange(N) < N - MISSING
         self.assertTrue(torch.equal(sis.torch.is_complete(records), there & ~torch.from_numpy(was_cut)))
         self.assertTrue(torch.equal(sis.torch.is_complete(records.select([0])), sis.torch.is_complete(records)))

@@ -24,15 +24,8 @@ def records(rows, slots, vocabulary, seed):
     sampled_ids = record.sampled_ids.copy()
     sampled_ids[-1] = -1
     record.sampled_log_probs[-1] = np.nan
-    return sis.TopKRecords(
-        slices=(sis.Slice("s", length=rows),),
-        arrays={
-            "ids": top_k_ids,
-            "log_probs": top_k_log_probs,
-            "sampled_ids": sampled_ids,
-            "sampled_log_probs": record.sampled_log_probs,
-        },
-        missing=(),
+    return sis.TopKRecords.of_rows(
+        [sis.Slice("s", length=rows)], top_k_ids, sampled_ids, top_k_log_probs, record.sampled_log_probs
     )
 
 
@@ -84,10 +77,9 @@ class ReductionTest(unittest.TestCase):
         edge = np.float32(2.0**-100)
         below = np.nextafter(edge, np.float32(0))
         log_probs = np.array([[edge], [-edge], [below], [-below], [-0.0], [2.0**-140]], np.float32)
-        certain = sis.TopKRecords(
-            slices=(sis.Slice("s", length=6),),
-            arrays={"log_probs": np.zeros((6, 1), np.float32)},
-            missing=(),
+        none = np.zeros((6, 1), np.int32)
+        certain = sis.TopKRecords.of_rows(
+            [sis.Slice("s", length=6)], none, none[:, 0], np.zeros((6, 1), np.float32)
         )
         return certain, log_probs, np.array([edge, -edge, 0, 0, 0, 0], np.float32).tobytes()
 
@@ -103,11 +95,8 @@ class ReductionTest(unittest.TestCase):
         self.assertEqual(sis.reduce(certain, torch.from_numpy(log_probs))[0].numpy().tobytes(), want)
 
     def test_excluded_tokens_neither_raise_the_envelope_nor_add_mass(self):
-        one = sis.TopKRecords(
-            (sis.Slice("s", length=1),),
-            {"log_probs": np.array([[-1.0, -2.0]], np.float32)},
-            (),
-            0,
+        one = sis.TopKRecords.of_rows(
+            [sis.Slice("s", length=1)], np.array([[3, 4]]), np.array([5]), np.array([[-1.0, -2.0]], np.float32)
         )
         envelopes, masses = sis.reduce(one, np.array([[-np.inf, -1.5]], np.float32))
         self.assertEqual(envelopes[0], 0.5)

@@ -72,14 +72,9 @@ class ReplicasClientTest(unittest.TestCase):
 
     def evaluate(self, slices, **options):
         positions = sum(part.length for part in slices)
-        return self.client.evaluate(
-            self.run_,
-            slices,
-            draw=1,
-            log_probs=np.full((positions, TOP_K), -2.0),
-            sampled_log_probs=np.full(positions, -2.0),
-            **options,
-        )
+        names = ("sampled_log_probs", "log_envelopes", "covered_masses")
+        values = dict.fromkeys(names, np.full(positions, -2.0))
+        return self.client.evaluate_reduced(self.run_, slices, draw=1, **values, **options)
 
     def test_a_replica_that_hangs_costs_an_evaluate_one_timeout(self):
         self.hang_at("Evaluate")

@@ -1,7 +1,6 @@
 """The client and the real server, together. Run by Bazel, which puts the server's binary into the
 working directory."""
 
-import itertools
 import pathlib
 import subprocess
 import sys
@@ -127,32 +126,19 @@ class ServerTest(unittest.TestCase):
             with self.assertRaises(error):
                 stream.flush()
 
-    def test_arrays_that_are_not_named_are_not_fetched(self):
+    def test_without_the_log_probs_of_the_sets(self):
         self.append("s", log_softmax(100, seed=1), first=3)
         slices = ["s", "none", sis.Slice("s", 90, 40)]
         whole = self.client.fetch_top_k(self.run_, slices)
-        self.assertEqual(len(whole.arrays), 4)
+        some = self.client.fetch_top_k(self.run_, slices, log_probs=False)
+        self.assertEqual((some.slices, some.missing, len(some)), (whole.slices, whole.missing, len(whole)))
+        for name in ("present", "counts", "ids", "sampled_ids", "sampled_log_probs"):
+            self.assertEqual(getattr(some, name).tobytes(), getattr(whole, name).tobytes())
+        with self.assertRaisesRegex(AttributeError, "log_probs were not fetched"):
+            some.select([2]).log_probs
         values = log_softmax(len(whole), seed=2)
-        for size in range(1, 5):
-            for names in itertools.combinations(whole.arrays, size):
-                some = self.client.fetch_top_k(self.run_, slices, arrays=names[::-1])
-                self.assertEqual((some.slices, some.missing, len(some)), (whole.slices, whole.missing, len(whole)))
-                self.assertEqual(some.present.tobytes(), (whole.sampled_ids >= 0).tobytes())
-                part = some.select([2])
-                for name in whole.arrays:
-                    if name in names:
-                        self.assertEqual(getattr(some, name).tobytes(), getattr(whole, name).tobytes())
-                        self.assertEqual(getattr(part, name).tobytes(), getattr(whole, name)[whole.rows(2)].tobytes())
-                    else:
-                        for records in (some, part):
-                            with self.assertRaisesRegex(AttributeError, f"^{name} was not fetched: fetch_top_k was asked"):
-                                getattr(records, name)
-        ids = self.client.fetch_top_k(self.run_, slices, arrays=("ids", "sampled_ids"))
-        for got, want in zip(sis.gather(ids, values), sis.gather(whole, values)):
+        for got, want in zip(sis.gather(some, values), sis.gather(whole, values)):
             self.assertEqual(got.tobytes(), want.tobytes())
-        for names, message in ((["id"], "array 'id' is none of sampled_ids"), ([], "arrays names none of")):
-            with self.assertRaisesRegex(ValueError, message):
-                self.client.fetch_top_k(self.run_, slices, arrays=names)
 
     def test_decisions_agree_with_a_computation_in_double(self):
         self.append("s", log_softmax(4000, seed=1))
@@ -282,9 +268,10 @@ class ServerTest(unittest.TestCase):
         with self.assertRaises(sis.FailedPrecondition):
             self.evaluate(records, values, outputs=["log_ratios"])
         self.assertEqual(self.client.advance_version(run, 2), 1)
-        evaluation = self.client.evaluate(
-            run, [sis.Slice("s", 2, 4)], draw=1, log_probs=np.zeros((4, TOP_K)) - 3, sampled_log_probs=[-3] * 4
-        )
+        evaluation = self.client.evaluate_reduced(
+            run, [sis.Slice("s", 2, 4)], draw=1, sampled_log_probs=[-3] * 4, log_envelopes=[0] * 4,
+            covered_masses=[0.5] * 4,
+        )  # fmt: skip
         self.assertEqual(evaluation.missing, ((0, 2, 4, sis.MissingReason.STALE),))
         self.client.release(run, ["fresh"])
         (missing,) = self.client.fetch_top_k(run, [sis.Slice("fresh", length=4)]).missing

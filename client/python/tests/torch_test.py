@@ -34,7 +34,7 @@ def records(seed=0, rows=ROWS, vocabulary=V):
     ids[::7, 3:] = -1
     sampled = np.where(np.arange(rows) % 2, ids[:, 1], rng.integers(0, vocabulary, rows)).astype(np.int32)
     ids[-2:], sampled[-2:] = -1, -1
-    return sis.TopKRecords((sis.Slice("s", length=rows),), {"ids": ids, "sampled_ids": sampled}, (), 0)
+    return sis.TopKRecords.of_rows([sis.Slice("s", length=rows)], ids, sampled)
 
 
 def logits_of(seed=0, rows=ROWS, vocabulary=V):
@@ -85,6 +85,7 @@ def one_of_the_group(rank, file, sizes, logits, hidden, weight, answers):
 class GatherTest(unittest.TestCase):
     def check(self, kept, gathered, logits, temperature=1.0, tolerance=2e-6):
         at, own = in_float64(kept, logits, temperature)
+        gathered = sis.gathered.of_all_slots(kept, gathered)
         used = kept.ids >= 0
         self.assertEqual((gathered.log_probs.dtype, gathered.sampled_log_probs.dtype), (torch.float32,) * 2)
         np.testing.assert_allclose(gathered.log_probs.numpy()[used], at[used], rtol=tolerance, atol=tolerance)
@@ -112,13 +113,9 @@ class GatherTest(unittest.TestCase):
                     gathered = sis.torch.gather(kept, logits, temperature=temperature)
                 self.check(kept, gathered, logits, temperature)
 
-    def test_ragged_records_give_the_used_slots_alone(self):
+    def test_the_used_slots_alone(self):
         kept, logits = records(), logits_of()
         used = kept.ids >= 0
-        counts = used.sum(axis=1).astype(np.uint16)
-        ragged = sis.TopKRecords(
-            kept.slices, {"ids": kept.ids[used], "sampled_ids": kept.sampled_ids, "counts": counts}, (), 0, K
-        )
         rng = np.random.default_rng(1)
         hidden = torch.from_numpy(rng.normal(size=(ROWS, H)).astype(np.float32))
         weight = torch.from_numpy(rng.normal(size=(V, H)).astype(np.float32))
@@ -130,17 +127,14 @@ class GatherTest(unittest.TestCase):
                     (sis.torch.gather, (logits, own)),
                     (sis.torch.gather_from_head, (hidden, weight, own)),
                 ):
-                    expected = gather(kept, *arguments, temperature=0.7)
-                    got = gather(ragged, *arguments, temperature=0.7)
-                    self.assertEqual(got.log_probs.numpy().tobytes(), expected.log_probs.numpy()[used].tobytes())
-                    self.assertTrue(torch.equal(got.sampled_log_probs, expected.sampled_log_probs))
-                    padded = gather(ragged, *arguments, temperature=0.7, padded=True)
-                    self.assertEqual(padded.log_probs.numpy().tobytes(), expected.log_probs.numpy().tobytes())
+                    padded = gather(kept, *arguments, temperature=0.7, padded=True)
+                    got = gather(kept, *arguments, temperature=0.7)
+                    self.assertEqual(got.log_probs.numpy().tobytes(), padded.log_probs.numpy()[used].tobytes())
+                    self.assertTrue(torch.equal(got.sampled_log_probs, padded.sampled_log_probs))
+                    self.assertTrue((padded.log_probs.numpy()[~used] == -np.inf).all())
         with self.assertRaisesRegex(ValueError, "position 0: the logits are of"):
-            sis.torch.gather(ragged, logits[:, : int(kept.ids[0].max())])
-        empty = sis.TopKRecords(
-            (), {"ids": kept.ids[:0, 0], "sampled_ids": kept.sampled_ids[:0], "counts": counts[:0]}, (), 0, K
-        )
+            sis.torch.gather(kept, logits[:, : int(kept.ids[0].max())])
+        empty = kept.select([])
         self.assertEqual(tuple(sis.torch.gather(empty, logits[:0]).log_probs.shape), (0,))
 
     def test_excluded_tokens(self):
@@ -151,8 +145,7 @@ class GatherTest(unittest.TestCase):
         with unittest.mock.patch.object(sis.torch, "_HEAD_CHUNK", 1):
             of_head = sis.torch.gather_from_head(kept, logits, torch.eye(V), bias=excluded)
         for gathered in (sis.torch.gather(kept, logits + excluded), of_head):
-            used = kept.ids >= 0
-            self.assertTrue((gathered.log_probs.numpy()[used & (kept.ids % 3 == 0)] == -np.inf).all())
+            self.assertTrue((gathered.log_probs.numpy()[kept.used_ids % 3 == 0] == -np.inf).all())
             self.check(kept, gathered, logits + excluded)
 
     def test_hidden_states_and_head(self):

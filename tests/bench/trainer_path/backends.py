@@ -80,7 +80,7 @@ class Path:
         ]
         self._client.append_many(self._run, blocks, sampling=sis.Sampling("raw"), worker="worker")
         took()
-        records = self._client.fetch_top_k(self._run, names, arrays=("ids", "sampled_ids"))
+        records = self._client.fetch_top_k(self._run, names, log_probs=False)
         took()
         gathered = sis.torch.gather(records, self._logits.values)
         took()

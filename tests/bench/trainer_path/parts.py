@@ -92,12 +92,9 @@ class Path:
         )
 
     def fetch(self):
-        self._records = self._client.fetch_top_k(self._run, self._names, arrays=("ids", "sampled_ids"))
+        self._records = self._client.fetch_top_k(self._run, self._names, log_probs=False)
         if self._current is None:
-            values = self._batch.current
-            if self._records.ragged:
-                values = values[np.arange(self._slots) < self._records.counts[:, None]]
-            self._current = values
+            self._current = self._batch.current[np.arange(self._slots) < self._records.counts[:, None]]
 
     def evaluate(self):
         self._batches += 1
@@ -121,13 +118,11 @@ class Path:
 
 def floors(slots, held):
     """Bytes per token that each part must read and write, where no set is cut."""
-    arrays = 8 * slots + 8
-    packed_ids = (slots + 1) * (VOCABULARY - 1).bit_length() / 8
-    half = 4 * slots + 4
+    arrays, ids, values = 8 * slots + 8, 3 * slots + 3, 4 * slots + 4
     return {
         "append": arrays + held,
-        "fetch": packed_ids + half,
-        "evaluate": half + held - packed_ids,
+        "fetch": 2 * ids + values,
+        "evaluate": values + held - ids,
     }
 
 

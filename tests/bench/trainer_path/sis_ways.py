@@ -37,7 +37,7 @@ class _SisWay:
         return self._client.get_run(self._run.id).bytes
 
     def _at_ids(self, names):
-        records = self._client.fetch_top_k(self._run, names, arrays=("ids", "sampled_ids"))
+        records = self._client.fetch_top_k(self._run, names, log_probs=False)
         return self._client.evaluate(
             self._run,
             records,
@@ -46,10 +46,9 @@ class _SisWay:
             sampled_log_probs=self._current_sampled,
         )
 
-
     def _at_used_ids(self, names):
         """With the values of used slots alone. How many these are is always the same."""
-        records = self._client.fetch_top_k(self._run, names, arrays=("ids", "sampled_ids"))
+        records = self._client.fetch_top_k(self._run, names, log_probs=False)
         if self._used is None:
             rows = self._current.numpy()
             used = rows[np.arange(rows.shape[1]) < records.counts[:, None]]
@@ -74,7 +73,7 @@ class ReducedWay(_SisWay):
     name = "this service, TCP, REDUCED"
 
     def _evaluate(self, names):
-        records = self._client.fetch_top_k(self._run, names, arrays=("log_probs",))
+        records = self._client.fetch_top_k(self._run, names)
         envelopes, masses = sis.reduce(records, self._current)
         return self._client.evaluate_reduced(
             self._run,

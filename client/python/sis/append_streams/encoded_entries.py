@@ -10,6 +10,7 @@ import grpc
 import numpy as np
 
 from sis import arrays, blocks, errors
+from sis.arrays import ArrayLike
 from sis.entries import AppendEntry, Block, Gap, Seal
 from sis.records import SequenceRef
 from sis.run import RunConfig

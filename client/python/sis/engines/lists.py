@@ -36,8 +36,6 @@ def flat_padded(
 
 def widened(ids: np.ndarray, log_probs: np.ndarray, counts: np.ndarray, width: int) -> Tuple[np.ndarray, np.ndarray]:
     """The same of ids and log-probs [sum of counts]."""
-    if (counts == width).all():
-        return ids.reshape(-1, width), log_probs.reshape(-1, width)
     return ragged.widened(ids, counts, width, -1), ragged.widened(log_probs, counts, width, -np.inf)
 
 

@@ -8,7 +8,7 @@ from typing import Callable, ContextManager, Dict, List, Mapping, Sequence, Tupl
 
 import numpy as np
 
-from sis import algorithms, spans
+from sis import algorithms, arrays, ragged, spans
 from sis.arrays import ArrayLike
 from sis.evaluate import micro_batches
 from sis.evaluate.micro_batches import MicroBatch, RaggedRows, Rows
@@ -46,10 +46,13 @@ class EvaluateCall:
         self._slices: Sequence[Slice] = (
             records.slices if isinstance(records, TopKRecords) else listed("records", records)
         )
-        self._records = records if isinstance(records, TopKRecords) else None
         self._top_k = run.config.top_k
         # N, the number of positions.
         self.length = sum(part.length for part in self._slices)
+        # How many slots each uses.
+        self._counts = (
+            records.counts if isinstance(records, TopKRecords) else np.full(self.length, self._top_k, np.uint8)
+        )
         # Without slices and arrays.
         self.request = pb.EvaluateRequest(
             run=run.to_proto(),
@@ -64,20 +67,14 @@ class EvaluateCall:
         self._options = options.checked(self._slices, self.length, run.config.vocabulary_size)
         self._options.write_whole(self.request)
 
-    def shape_at_slots(self, values: ArrayLike) -> List[int]:
-        """Of values at the recorded slots: [N, K], or [S] if these have one dimension."""
-        if np.ndim(values) != 1 or self._records is None:
-            return [self.length, self._top_k]
-        return [int(self._records.offsets[-1])]
-
-    def at_slots(self, values: Rows) -> Dict[str, Rows]:
-        """The fields of the form for values of one of these shapes."""
-        if len(values.shape) != 1 or self._records is None:
-            return {"log_probs": values}
-        return {
-            "log_probs": RaggedRows(values, self._records.offsets),
-            "top_k_counts": self._records.counts,
-        }
+    def at_slots(self, log_probs: ArrayLike) -> Dict[str, Rows]:
+        """The fields of the form for log_probs [N, K], or [S] of the used slots."""
+        counts, offsets = self._counts, ragged.offsets(self._counts)
+        if np.ndim(log_probs) == 1:
+            used = arrays.float32("log_probs", log_probs, [int(offsets[-1])])
+        else:
+            used = ragged.narrowed(arrays.float32("log_probs", log_probs, [self.length, self._top_k]), counts)
+        return {"log_probs": RaggedRows(used, offsets), "counts": counts}
 
     def answer(self, form: str, current: Mapping[str, Rows]) -> Evaluation:
         """`current` are the arrays of the form."""

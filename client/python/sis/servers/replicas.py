@@ -16,12 +16,14 @@ from sis.append_streams.encoded_entries import Entry
 from sis.append_streams.replicated_append import ReplicatedAppendStream, by_replica
 from sis.evaluate.micro_batches import Share
 from sis.evaluate.request import EvaluateRequest
-from sis.records import SequenceRef, Slice
+from sis.records import MissingRange, SequenceRef, Slice
 from sis.servers.merged_answers import merged_inspections, merged_run, merged_steps
 from sis.servers.placement import Placement
 from sis.servers.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
-from sis.wire import fetched_records, sums
+from sis.wire import sums
+from sis.wire.fetched_records import FetchedSlice
+from sis.wire.messages import read
 
 _Answer = TypeVar("_Answer")
 
@@ -195,65 +197,28 @@ class Replicas:
             raise errors.AppendError(refused)
         return committed
 
-    def FetchTopK(
-        self, request: pb.FetchTopKRequest, assemble: Callable[[Iterable[fetched_records.Message]], _Answer]
-    ) -> _Answer:
+    def fetch_top_k(self, request: pb.FetchTopKRequest) -> List[FetchedSlice]:
         if not request.slices:
-            return self._servers[0].FetchTopK(request, assemble)
+            return self._servers[0].fetch_top_k(request)
         parts = self._split(request.run.run_id, request.slices)
         calls = {}
         for index, numbers in parts.items():
-            part = pb.FetchTopKRequest(
-                run=request.run,
-                slices=[request.slices[number] for number in numbers],
-                keep_seconds=request.keep_seconds,
-                arrays=request.arrays,
-                ragged=request.ragged,
-            )
-            calls[index] = lambda server, part=part: server.FetchTopK(part, list)
+            part = pb.FetchTopKRequest()
+            part.CopyFrom(request)
+            del part.slices[:]
+            part.slices.extend(request.slices[number] for number in numbers)
+            calls[index] = lambda server, part=part: server.fetch_top_k(part)
         answers, down = self._ask(calls)
-        return assemble(self._merge_fetched(request, parts, answers, down))
-
-    def _merge_fetched(
-        self,
-        request: pb.FetchTopKRequest,
-        parts: Mapping[int, Sequence[int]],
-        answers: Mapping[int, Sequence[fetched_records.Message]],
-        down: Mapping[int, errors.Error],
-    ) -> List[fetched_records.Message]:
-        slices: Dict[int, pb.Slice] = {}
-        chunks: Dict[int, List[fetched_records.Message]] = {number: [] for number in range(len(request.slices))}
-        missing: List[pb.MissingRange] = []
-        top_k = 0
-        for index, responses in answers.items():
-            for response in responses:
-                if isinstance(response, fetched_records.Chunk):
-                    number = parts[index][response.slice]
-                    chunks[number].append(response._replace(slice=number))
-                    continue
-                top_k = response.top_k
-                slices.update(zip(parts[index], response.slices))
-                for gap in response.missing:
-                    gap.slice = parts[index][gap.slice]
-                    missing.append(gap)
-        for index, error in down.items():
+        slices: Dict[int, FetchedSlice] = {}
+        for index, fetched in answers.items():
+            slices.update(zip(parts[index], fetched))
+        for index in down:
             for number in parts[index]:
-                top_k = top_k or self._top_k(request.run.run_id, error)
-                slices[number] = request.slices[number]
-                slices[number].record_digest = STORE_DOWN_DIGEST
-                missing.append(_store_down(number, slices[number]))
-                if slices[number].length:
-                    slots = 0 if request.ragged else top_k
-                    chunks[number].append(_empty_chunk(number, slices[number], slots))
-        header = pb.FetchTopKHeader(
-            top_k=top_k,
-            slices=[slices[number] for number in range(len(request.slices))],
-            missing=sorted(missing, key=lambda gap: (gap.slice, gap.first_position)),
-        )
-        merged: List[fetched_records.Message] = [header]
-        for number in range(len(request.slices)):
-            merged += chunks[number]
-        return merged
+                part = request.slices[number]
+                part.record_digest = STORE_DOWN_DIGEST
+                missing = read(MissingRange, _store_down(number, part))
+                slices[number] = FetchedSlice(Slice.from_proto(part), [missing], [])
+        return [slices[number] for number in range(len(request.slices))]
 
     def shares(self, request: pb.EvaluateRequest, slices: Sequence[Slice]) -> List[Share]:
         """Who is sent what of a batch. Nobody is asked for a slice whose replica was down when it was
@@ -349,13 +314,6 @@ class Replicas:
             raise unknown[0]
         return found, unanswered
 
-    def _top_k(self, run_id: str, error: errors.Error) -> int:
-        """K, without an answer that says it; raises `error` if nobody here has opened or looked up
-        the run."""
-        config = self._servers[0].known_config(run_id)
-        if config is None:
-            raise error
-        return config.top_k
 
 
 def _store_down(number: int, part: pb.Slice) -> pb.MissingRange:
@@ -397,17 +355,3 @@ def _all_steps(server: SingleServer, run: pb.RunRef) -> List[pb.ListStepsRespons
         answer = server.ListSteps(pb.ListStepsRequest(run=run, after=steps[-1].draw))
         steps.extend(answer.steps)
     return steps
-
-
-def _empty_chunk(number: int, part: pb.Slice, slots: int) -> fetched_records.Chunk:
-    """What stands for records that are not there; slots 0: ragged."""
-    return fetched_records.Chunk(
-        slice=number,
-        first_position=part.first_position,
-        length=part.length,
-        sampled_ids=np.full(part.length, -1, np.int32).tobytes(),
-        sampled_log_probs=np.full(part.length, np.nan, np.float32).tobytes(),
-        top_k_ids=np.full(part.length * slots, -1, np.int32).tobytes(),
-        top_k_log_probs=np.full(part.length * slots, -np.inf, np.float32).tobytes(),
-        top_k_counts=np.zeros(part.length, np.uint16).tobytes(),
-    )

@@ -24,6 +24,7 @@ from sis.servers.circuit_breaker import CircuitBreaker
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
 from sis.wire import fetched_records
+from sis.wire.fetched_records import FetchedSlice
 
 _Answer = TypeVar("_Answer")
 
@@ -108,7 +109,6 @@ class SingleServer:
             self._channel,
             # Messages of Append are bytes already.
             serializers={"Append": None, "Evaluate": EvaluateRequest.serialize},
-            deserializers={"FetchTopK": fetched_records.parse},
         )
         self._kept_streams = KeptStreams()
         # Their threads would keep them for ever.
@@ -165,11 +165,9 @@ class SingleServer:
     InspectSequence = _about_a_run("InspectSequence")
     Release = _about_a_run("Release")
 
-    def FetchTopK(
-        self, request: pb.FetchTopKRequest, assemble: Callable[[Iterable[fetched_records.Message]], _Answer]
-    ) -> _Answer:
-        """What `assemble` makes of the stream."""
-        send = lambda: assemble(self._stub.FetchTopK(request, timeout=self._timeout))
+    def fetch_top_k(self, request: pb.FetchTopKRequest) -> List[FetchedSlice]:
+        stream = lambda: self._stub.FetchTopK(request, timeout=self._timeout)
+        send = lambda: fetched_records.gathered(request, stream())
         return self._send_about(request.run.run_id, send)
 
     def Evaluate(self, request: EvaluateRequest) -> pb.EvaluateResponse:
@@ -265,12 +263,6 @@ class SingleServer:
             elif policy_version > known.policy_version:
                 known.confirmed = False
             known.policy_version = max(known.policy_version, policy_version)
-
-    def known_config(self, run_id: str) -> Optional[pb.RunConfig]:
-        """Of a run that was opened or looked up here."""
-        with self._lock:
-            known = self._known.get(run_id)
-        return None if known is None else known.request.config
 
     def look_up(self, method: str, request: Any) -> Any:
         """Calls a method that changes nothing, without opening again a run that the server has lost."""

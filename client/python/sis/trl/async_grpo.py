@@ -197,7 +197,6 @@ class SisAsyncTrainerMixin(DecidingMixin):
         fetch = lambda: self.sis_client.fetch_top_k(
             self.sis_run,
             terms.slices(),
-            arrays=("ids", "log_probs", "sampled_ids"),
             keep_seconds=self._sis_config.keep_seconds,
         )
         records: Optional[TopKRecords] = self._sis_outage.asked("no records", fetch)

@@ -134,12 +134,11 @@ class Rollouts:
         for them. None if the server can't be reached."""
         there = [index for index, length in enumerate(self._lengths) if length]
         if self._records is None:
-            arrays = ("ids", "log_probs", "sampled_ids") if log_probs else ("ids", "sampled_ids")
             slices = [Slice(self._names[index], length=self._lengths[index]) for index in there]
             self._records = self._outage.asked(
                 "no records",
                 lambda: self.client.fetch_top_k(
-                    self.run, slices, arrays=arrays, keep_seconds=self._keep_seconds
+                    self.run, slices, log_probs=log_probs, keep_seconds=self._keep_seconds
                 ),
             )
             if self._records is None:

@@ -222,12 +222,13 @@ class Training:
     def _fetched(self, names: List[str], generated: List[Generated]) -> Optional[TopKRecords]:
         """By these names."""
         slices = [Slice(name, length=len(part.sampled_ids)) for name, part in zip(names, generated)]
-        arrays = ("ids", "log_probs", "sampled_ids") if self.truncated else ("ids", "sampled_ids")
         if not slices:
             return None
         return self._asked(
             "fetch",
-            lambda run: self._client.fetch_top_k(run, slices, arrays=arrays, keep_seconds=self._settings.keep_seconds),
+            lambda run: self._client.fetch_top_k(
+                run, slices, log_probs=self.truncated, keep_seconds=self._settings.keep_seconds
+            ),
         )
 
     def evaluate(self, draw: int, records: TopKRecords, gathered: sis.torch.Gathered) -> Optional[Any]:
