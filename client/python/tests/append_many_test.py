@@ -131,7 +131,7 @@ class AppendManyTest(fake_service.ServiceTest):
         (batch,) = self.service.batches
         kinds = [entry.WhichOneof("entry") for entry in batch.entries]
         self.assertEqual(kinds, ["block", "seal"] * 100)
-        self.assertEqual([entry.block.sequence.id for entry in batch.entries[::2]], names)
+        self.assertEqual([entry.sequence.id for entry in batch.entries[::2]], names)
 
     def test_messages_have_so_many_bytes_and_entries(self):
         rows = append_module.BATCH_BYTES // POSITION_BYTES // 3
@@ -213,7 +213,7 @@ class AppendManyTest(fake_service.ServiceTest):
         refused = []
 
         def refuse(entry):
-            if entry.block.sequence.id == "b" and not refused:
+            if entry.sequence.id == "b" and not refused:
                 refused.append(entry)
                 return fake_service.RESOURCE_EXHAUSTED, "no room", 0.05
             return None
@@ -232,7 +232,7 @@ class AppendManyTest(fake_service.ServiceTest):
         refused = []
 
         def refuse(entry):
-            if entry.WhichOneof("entry") == "block" and entry.block.sequence.id == "b":
+            if entry.WhichOneof("entry") == "block" and entry.sequence.id == "b":
                 refused.append(entry)
                 return fake_service.RESOURCE_EXHAUSTED, "no room", 0.05
             return None

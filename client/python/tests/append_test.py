@@ -66,8 +66,8 @@ class AppendTest(fake_service.ServiceTest):
         with self.append() as stream:
             stream.block("s", first_position=5, policy_version=3, attempt=2, **arrays)
         (entry,) = self.entries()
-        self.assertEqual((entry.block.sequence.id, entry.block.sequence.attempt), ("s", 2))
-        block = blocks.Block(entry.block.block)
+        self.assertEqual((entry.sequence.id, entry.sequence.attempt), ("s", 2))
+        block = blocks.Block(entry.block)
         self.assertEqual((block.header.first_position, block.header.policy_version), (5, 3))
         np.testing.assert_array_equal(block.sampled_ids(), arrays["sampled_ids"])
         np.testing.assert_array_equal(block.ids(), arrays["top_k_ids"].ravel())
@@ -83,8 +83,8 @@ class AppendTest(fake_service.ServiceTest):
             for array in arrays.values():
                 array[...] = 1
         first, second = self.entries()
-        self.assertEqual(first.block.block, second.block.block)
-        self.assertNotEqual(blocks.Block(first.block.block).ids().tolist(), [1] * 12)
+        self.assertEqual(first.block, second.block)
+        self.assertNotEqual(blocks.Block(first.block).ids().tolist(), [1] * 12)
 
     def test_small_calls_travel_together_and_flush_returns_committed_lengths(self):
         with self.append() as stream:
@@ -211,7 +211,7 @@ class AppendTest(fake_service.ServiceTest):
             # Until the refusal has come back to the client.
             time.sleep(0.1)
             self.block(stream, "second", rows=4000)
-        names = [entry.block.sequence.id for entry in self.entries()]
+        names = [entry.sequence.id for entry in self.entries()]
         self.assertEqual(names, ["first", "first", "second"])
 
     def test_no_room_for_too_long_is_a_refusal(self):

@@ -40,21 +40,14 @@ class EntriesTest(unittest.TestCase):
         length = generator.choice((0, 1, 200, 2**32 - 1))
         if kind is sis.Gap:
             gap = sis.Gap(sequence, length, generator.choice((0, 1, 300)), attempt=attempt)
-            message = pb.Gap(
-                sequence=reference,
-                first_position=gap.first_position,
-                length=gap.length,
-                reason=pb.INVALID_LOG_PROB,
-            )
-            return gap, pb.AppendEntry(gap=message)
+            message = pb.Gap(first_position=gap.first_position, length=gap.length, reason=pb.INVALID_LOG_PROB)
+            return gap, pb.AppendEntry(sequence=reference, gap=message)
         if kind is not sis.Block:
-            message = pb.Seal(sequence=reference, length=length)
-            return sis.Seal(sequence, length, attempt), pb.AppendEntry(seal=message)
+            return sis.Seal(sequence, length, attempt), pb.AppendEntry(sequence=reference, seal=pb.Seal(length=length))
         values = columns(generator.choice((1, 2, 31, 32, 33, 4000)), generator.getrandbits(30))
         version = generator.choice((0, 1, 2**64 - 1))
-        message = pb.Block(sequence=reference, block=packed(length, version, values))
         block = sis.Block(sequence, length, version, attempt=attempt, **values)
-        return block, pb.AppendEntry(block=message)
+        return block, pb.AppendEntry(sequence=reference, block=packed(length, version, values))
 
     def test_a_request_is_what_protobuf_writes(self):
         generator = random.Random(5)
@@ -78,7 +71,7 @@ class EntriesTest(unittest.TestCase):
         self.assertEqual([entry.end for entry in made[:-1]], [entry.first for entry in made[1:]])
         self.assertEqual(len(made), 3)
         sent = pb.AppendRequest.FromString(encoded_entries.request(made)).batch.entries
-        read = [blocks.Block(entry.block.block) for entry in sent]
+        read = [blocks.Block(entry.block) for entry in sent]
         self.assertEqual([block.header.first_position for block in read], [entry.first for entry in made])
         sampled = np.concatenate([block.sampled_ids() for block in read])
         self.assertEqual(sampled.tolist(), values["sampled_ids"].tolist())

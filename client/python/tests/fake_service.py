@@ -27,7 +27,7 @@ FAILED_PRECONDITION = 9
 
 def header_of(entry):
     """Of the record block that an AppendEntry holds."""
-    return blocks.Block(entry.block.block).header
+    return blocks.Block(entry.block).header
 
 
 def part_2(data):
@@ -168,14 +168,14 @@ class FakeService:
     def apply(self, run, entry):
         kind = entry.WhichOneof("entry")
         change = getattr(entry, kind)
-        key = (run.run_id, change.sequence.id, change.sequence.attempt)
+        key = (run.run_id, entry.sequence.id, entry.sequence.attempt)
         sequence = self.sequences.setdefault(key, Sequence())
         refused = self.refuse(entry)
         if refused is None:
             refused = getattr(self, kind)(run, sequence, change)
         code, message, retry_seconds = refused or (OK, "", 0.0)
         return pb.Ack(
-            sequence=change.sequence,
+            sequence=entry.sequence,
             committed_length=sequence.committed,
             code=code,
             message=message,
@@ -183,7 +183,7 @@ class FakeService:
         )
 
     def block(self, run, sequence, block):
-        read = blocks.Block(block.block)
+        read = blocks.Block(block)
         first = read.header.first_position
         if sequence.sealed is not None and first + read.header.positions > sequence.sealed:
             return FAILED_PRECONDITION, f"sealed at {sequence.sealed}", 0.0

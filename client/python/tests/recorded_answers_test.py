@@ -64,7 +64,7 @@ class RecordedAnswersTest(fake_service.ServiceTest):
     def blocks(self, name="s"):
         """First position, length and policy version of each that was sent for a sequence."""
         entries = [entry for batch in self.service.batches for entry in batch.entries]
-        own = [entry for entry in entries if entry.HasField("block") and entry.block.sequence.id == name]
+        own = [entry for entry in entries if entry.HasField("block") and entry.sequence.id == name]
         return [
             (header.first_position, header.positions, header.policy_version)
             for header in map(fake_service.header_of, own)

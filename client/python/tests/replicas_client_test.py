@@ -157,7 +157,7 @@ class ReplicasClientTest(unittest.TestCase):
         placement = Placement(self.names)
         for replica, service in enumerate(self.services):
             own = [name for name in names if placement.replica("run", name) == replica]
-            batch = [entry.seal.sequence.id for entry in service.batches[-1].entries]
+            batch = [entry.sequence.id for entry in service.batches[-1].entries]
             self.assertEqual((batch, len(service.batches)), (own, 3))
             self.assertEqual(service.asked.count("Append"), 1)
         with self.assertRaises(sis.FailedPrecondition):

@@ -106,14 +106,10 @@ class Client:
 
 def message_bytes(slots):
     """Of a request that holds a token, and of its ack."""
-    sizes = [4, 4, 4 * slots, 4 * slots]
-    arrays = ("sampled_ids", "sampled_log_probs", "top_k_ids", "top_k_log_probs")
     sequence = pb.SequenceRef(id=SEQUENCE)
-    block = pb.Block(
-        sequence=sequence, first_position=1000, policy_version=0, crc32c=1,
-        **{name: bytes(size) for name, size in zip(arrays, sizes)},
-    )  # fmt: skip
-    batch = pb.AppendBatch(entries=[pb.AppendEntry(block=block)])
+    # A float32 block of one position, in ids of 3 bytes; both parts end at a multiple of 8.
+    block = bytes(64 + -(-(4 * slots + 1) // 8) * 8 + -(-(4 + 1 + 3 + 3 * slots) // 8) * 8)
+    batch = pb.AppendBatch(entries=[pb.AppendEntry(sequence=sequence, block=block)])
     ack = pb.Ack(sequence=sequence, committed_length=1000)
     return pb.AppendRequest(batch=batch).ByteSize(), pb.AppendResponse(acks=[ack]).ByteSize()
 

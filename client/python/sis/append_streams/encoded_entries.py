@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 import grpc
 import numpy as np
@@ -15,7 +15,7 @@ from sis.entries import AppendEntry, Block, Gap, Seal
 from sis.records import SequenceRef
 from sis.run import RunConfig
 from sis.v1 import ratio_service_pb2 as pb
-from sis.wire.fields import key, varint
+from sis.wire.fields import key
 
 _KINDS: Dict[type, str] = {Block: "block", Gap: "gap", Seal: "seal"}
 
@@ -25,15 +25,15 @@ class Entry:
 
     __slots__ = ("sequence", "kind", "first", "end", "parts", "size", "retry_until", "refusals", "answered")
 
-    def __init__(self, sequence: SequenceRef, kind: str, first: int, end: int, data: bytes, block: bytes = b"") -> None:
-        """data: Its fields, but for the last one's `block`."""
+    def __init__(self, sequence: SequenceRef, kind: str, first: int, end: int, data: bytes) -> None:
+        """data: A record block, or a serialised gap or seal."""
         self.sequence = sequence
         # "block" or "gap" of [first, end), or "seal" at `end`.
         self.kind = kind
         self.first = first
         self.end = end
         # Its bytes in a batch; their sum.
-        self.parts = (_before(_NUMBERS[kind], len(data) + len(block)), data, block)
+        self.parts = (*_before(sequence, _NUMBERS[kind], len(data)), data)
         self.size = sum(map(len, self.parts))
         # Set by the first refusal for lack of room, on time.monotonic().
         self.retry_until: Optional[float] = None
@@ -98,33 +98,9 @@ def all_checked(entries: Iterable[AppendEntry], config: RunConfig) -> List[Entry
     return [entry for own in made for entry in own]
 
 
-class _Field(NamedTuple):
-    """Of a message. The descriptors themselves are slow to ask."""
-
-    number: int
-    name: str
-    bits: int
-
-    @staticmethod
-    def of(message: Any, name: str) -> _Field:
-        field = message.DESCRIPTOR.fields_by_name[name]
-        return _Field(field.number, name, 32 if field.type == field.TYPE_UINT32 else 64)
-
-
-_ENTRIES = _Field.of(pb.AppendBatch, "entries").number
-_BATCH = _Field.of(pb.AppendRequest, "batch").number
-_NUMBERS = {kind: _Field.of(pb.AppendEntry, kind).number for kind in _KINDS.values()}
-# Of all kinds, which have the same number for it.
-_SEQUENCE = _Field.of(pb.Block, "sequence").number
-_ID = _Field.of(pb.SequenceRef, "id").number
-_ATTEMPT = _Field.of(pb.SequenceRef, "attempt")
-_LENGTH = _Field.of(pb.Seal, "length")
-_ANNOTATION = _Field.of(pb.Seal, "annotation").number
-_GAP_FIRST = _Field.of(pb.Gap, "first_position")
-_GAP_LENGTH = _Field.of(pb.Gap, "length")
-_GAP_REASON = _Field.of(pb.Gap, "reason")._replace(bits=31)
-_BLOCK = _Field.of(pb.Block, "block").number
-_POLICY_VERSION = _Field(0, "policy_version", 64)
+_ENTRIES = pb.AppendBatch.ENTRIES_FIELD_NUMBER
+_BATCH = pb.AppendRequest.BATCH_FIELD_NUMBER
+_NUMBERS = {kind: pb.AppendEntry.DESCRIPTOR.fields_by_name[kind].number for kind in _KINDS.values()}
 _INT32, _FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
 
 
@@ -167,60 +143,51 @@ def _records(block: Block, config: RunConfig) -> List[blocks.Records]:
     """Each of as many as fit a block."""
     given = block[3:7]
     columns = given if _are_ready(*given, config.top_k) else _converted(*given, config.top_k)
-    first, version = _in_range(_GAP_FIRST, block.first_position), _in_range(_POLICY_VERSION, block.policy_version)
+    first = _in_range("first_position", block.first_position, 32)
+    version = _in_range("policy_version", block.policy_version, 64)
     return blocks.split(blocks.Records(first, version, *columns), config)
 
 
 def _packed(block: Block, records: blocks.Records, data: bytes) -> Entry:
-    sequence, named = _named(block.sequence, block.attempt)
     first = records.first_position
-    return Entry(sequence, "block", first, first + len(records.sampled_ids), named + key(_BLOCK, len(data)), data)
+    return Entry(_named(block.sequence, block.attempt), "block", first, first + len(records.sampled_ids), data)
 
 
 def _checked_gap(entry: Gap) -> Entry:
     name, first, length, reason, attempt = entry
-    sequence, named = _named(name, attempt)
-    data = named + _unsigned(_GAP_FIRST, first) + _unsigned(_GAP_LENGTH, length) + _unsigned(_GAP_REASON, reason)
-    return Entry(sequence, "gap", first, first + length, data)
+    gap = pb.Gap(
+        first_position=_in_range("first_position", first, 32),
+        length=_in_range("length", length, 32),
+        reason=_in_range("reason", reason, 31),
+    )
+    return Entry(_named(name, attempt), "gap", first, first + length, gap.SerializeToString())
 
 
 def _checked_seal(entry: Seal) -> Entry:
     name, length, attempt, annotation = entry
-    sequence, named = _named(name, attempt)
-    data = named + _unsigned(_LENGTH, length)
+    seal = pb.Seal(length=_in_range("length", length, 32))
     if annotation is not None:
-        said = pb.Annotation(**annotation._asdict()).SerializeToString()
-        data += key(_ANNOTATION, len(said)) + said
-    return Entry(sequence, "seal", 0, length, data)
+        seal.annotation.CopyFrom(pb.Annotation(**annotation._asdict()))
+    return Entry(_named(name, attempt), "seal", 0, length, seal.SerializeToString())
 
 
-@functools.lru_cache(1 << 12, typed=True)
-def _named(name: str, attempt: int) -> Tuple[SequenceRef, bytes]:
-    """A sequence, and the field that names it."""
-    data = str.encode(name)
-    data = key(_ID, len(data)) + data if data else b""
-    data += _unsigned(_ATTEMPT, attempt)
-    return SequenceRef(name, attempt), key(_SEQUENCE, len(data)) + data
+def _named(name: str, attempt: int) -> SequenceRef:
+    str.encode(name)
+    return SequenceRef(name, _in_range("attempt", attempt, 32))
 
 
 @functools.lru_cache(1 << 12)
-def _before(number: int, size: int) -> bytes:
-    """What comes before the bytes of an entry: the fields that hold them."""
-    inner = key(number, size)
-    return key(_ENTRIES, len(inner) + size) + inner
+def _before(sequence: SequenceRef, number: int, size: int) -> Tuple[bytes, bytes]:
+    """What comes before so many bytes in field `number` of an entry: the entry's own length, and the sequence."""
+    named = pb.AppendEntry(sequence=pb.SequenceRef(id=sequence.id, attempt=sequence.attempt)).SerializeToString()
+    named += key(number, size)
+    return key(_ENTRIES, len(named) + size), named
 
 
-@functools.lru_cache(1 << 12, typed=True)
-def _unsigned(field: _Field, value: int) -> bytes:
-    """Nothing for 0."""
-    number = _in_range(field, value)
-    return varint(field.number << 3) + varint(number) if number else b""
-
-
-def _in_range(field: _Field, value: int) -> int:
+def _in_range(field: str, value: int, bits: int) -> int:
     number = operator.index(value)
-    if not 0 <= number < 1 << field.bits:
-        raise ValueError(f"{field.name} is {number}, must be in [0, 2^{field.bits})")
+    if not 0 <= number < 1 << bits:
+        raise ValueError(f"{field} is {number}, must be in [0, 2^{bits})")
     return number
 
 

@@ -217,7 +217,7 @@ class RecorderTest(fake_service.ServiceTest):
 
     def test_what_the_server_refuses_is_raised_by_the_next_flush(self):
         recorder = self.recorder()
-        refused = lambda entry: (fake_service.INVALID_ARGUMENT, "no", 0) if entry.block.sequence.id == "a" else None
+        refused = lambda entry: (fake_service.INVALID_ARGUMENT, "no", 0) if entry.sequence.id == "a" else None
         self.service.refuse = refused
         recorder.add("a", output(0, 3))
         recorder.add("b", output(0, 3))

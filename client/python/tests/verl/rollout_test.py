@@ -197,7 +197,7 @@ class RolloutTest(fake_service.ServiceTest):
         self.check(0)
         self.check(1)
         versions = {
-            (entry.block.sequence.id, fake_service.header_of(entry).first_position): fake_service.header_of(entry).policy_version
+            (entry.sequence.id, fake_service.header_of(entry).first_position): fake_service.header_of(entry).policy_version
             for batch in self.service.batches for entry in batch.entries if entry.HasField("block")
         }  # fmt: skip
         self.assertEqual(versions, {(expected_name(0), 0): 3, (expected_name(0), 4): 4, (expected_name(1), 0): 3})
