@@ -236,7 +236,7 @@ class AppendTest(fake_service.ServiceTest):
                 stream.flush()
         invalid = sis.MissingReason.INVALID_LOG_PROB
         (gap, *_) = (entry.gap for entry in self.entries() if entry.HasField("gap"))
-        self.assertEqual((gap.sequence.id, gap.first_position, gap.length, gap.reason), ("s", 2, 3, invalid))
+        self.assertEqual((gap.first_position, gap.length, gap.reason), (2, 3, invalid))
         records = self.client.fetch_top_k(self.run_, [sis.Slice("s")])
         reasons = {missing.first_position: missing.reason for missing in records.missing}
         never = sis.MissingReason.NEVER_ARRIVED
