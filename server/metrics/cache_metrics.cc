@@ -176,7 +176,7 @@ const RunFamily kRunFamilies[] = {
     {"sis_ingest_slots_total",
      "Used slots of blocks of which positions were stored, after cuts at the run's mass.", Counter,
      Total<&RunTotals::ingested_slots>},
-    {"sis_ingest_bytes_total", "Bytes of arrays in accepted blocks, re-sent ones counted.", Counter,
+    {"sis_ingest_bytes_total", "Bytes of accepted blocks, re-sent ones counted.", Counter,
      Total<&RunTotals::ingested_bytes>},
     {"sis_refused_entries_total", "Entries of Append that were refused, by status code.", Counter,
      [](const Shown& shown) {
