@@ -285,7 +285,7 @@ class Load {
     *current.mutable_counts() += counts;
     *current.mutable_sampled_log_probs() += block.substr(sizeof header, sampled_bytes);
     for (const char count : counts) {
-      current.mutable_log_probs()->append(token_.top_k_log_probs(), 0,
+      current.mutable_log_probs()->append(reinterpret_cast<const char*>(log_probs_.data()),
                                           sizeof(float) * static_cast<uint8_t>(count));
     }
   }
