@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/cache/backing_store.h"
-#include "server/cache/byte_budget.h"
+#include "server/memory/byte_budget.h"
 #include "server/cache/dropped_sequences.h"
 #include "server/cache/limits.h"
 #include "server/cache/members.h"

@@ -34,7 +34,7 @@ absl::Status ReplayBlock(const LogEntry& entry, const RunConfig& config, Sequenc
   return status;
 }
 
-// A gap's payload (docs/page_format.md).
+// A gap's payload, little-endian.
 struct [[gnu::packed]] GapPayload {
   uint32_t length;
   MissingReason reason;

@@ -1,4 +1,4 @@
-// The totals of a draw as they are stored (docs/page_format.md, "Stored steps").
+// The totals of a draw as they are stored.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-#include "server/cache/byte_budget.h"
+#include "server/memory/byte_budget.h"
 
 #include <gtest/gtest.h>
 
