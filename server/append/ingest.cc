@@ -37,9 +37,9 @@ absl::Status CheckFits(const BlockHeader& header, const Run& run) {
   }
   const int64_t max_positions = run.limits().max_positions;
   if (int64_t{header.first_position} + header.positions > max_positions) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("block, first_position: ", header.first_position, " + ", header.positions,
-                     " positions is beyond ", max_positions));
+    return absl::InvalidArgumentError(absl::StrCat("block, first_position: ", header.first_position,
+                                                   " + ", header.positions, " positions is beyond ",
+                                                   max_positions));
   }
   return absl::OkStatus();
 }

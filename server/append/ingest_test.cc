@@ -121,8 +121,7 @@ TEST_F(IngestTest, ABlockIsStoredAsItIs) {
   const auto sequence = std::get<std::shared_ptr<Sequence>>(run->Find({"a", 0}));
   Sequence::Reader(*sequence).ForEachPiece(0, 10, [&](const Sequence::Reader::Piece& piece) {
     ASSERT_NE(piece.block, nullptr);
-    EXPECT_TRUE(
-        std::ranges::equal(piece.block->bytes(), std::as_bytes(std::span(entry.block()))));
+    EXPECT_TRUE(std::ranges::equal(piece.block->bytes(), std::as_bytes(std::span(entry.block()))));
   });
   EXPECT_EQ(run->counters().totals().ingested_bytes, entry.block().size());
   EXPECT_EQ(run->counters().totals().ingested_slots, 10 * kSlots);

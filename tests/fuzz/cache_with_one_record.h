@@ -31,12 +31,11 @@ class CacheWithOneRecord {
     const std::vector<int32_t> sampled_ids = {4, 7}, ids = {4, 2, 1, -1};
     const std::vector<float> sampled = {-0.5f, -3.0f};
     const std::vector<float> log_probs = {-0.5f, -1.5f, -0.25f, kMinusInfinity};
-    const std::vector<std::byte> block =
-        *PackBlock({.sampled_ids = sampled_ids,
-                    .sampled_log_probs = sampled,
-                    .ids = ids,
-                    .log_probs = log_probs},
-                   {.slots = 2, .vocabulary_size = 10});
+    const std::vector<std::byte> block = *PackBlock({.sampled_ids = sampled_ids,
+                                                     .sampled_log_probs = sampled,
+                                                     .ids = ids,
+                                                     .log_probs = log_probs},
+                                                    {.slots = 2, .vocabulary_size = 10});
     v1::AppendBatch batch;
     v1::AppendEntry& entry = *batch.add_entries();
     entry.mutable_sequence()->set_id("good");

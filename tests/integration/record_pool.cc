@@ -36,7 +36,10 @@ Records Generate(const v1::RunConfig& config, uint32_t rows, uint32_t seed) {
 }  // namespace
 
 RecordPool::RecordPool(const v1::RunConfig& config, uint32_t rows, uint32_t seed)
-    : config_(config), rows_(rows), sent_(Generate(config, rows, seed)), recorded_{.slots = sent_.slots} {
+    : config_(config),
+      rows_(rows),
+      sent_(Generate(config, rows, seed)),
+      recorded_{.slots = sent_.slots} {
   Record();
   for (uint32_t row = 0; row < rows; ++row) AddTwin(row);
   Record();
@@ -130,9 +133,9 @@ v1::AppendEntry RecordPool::Block(const SequenceName& name, uint32_t first_posit
     Append(records.log_probs, view.log_probs);
   }
   records.ranks.resize(rows.size());
-  v1::AppendEntry entry = records.Block(name.id, first_position, policy_version, 0,
-                                        static_cast<uint32_t>(rows.size()))
-                              .Entry(config_);
+  v1::AppendEntry entry =
+      records.Block(name.id, first_position, policy_version, 0, static_cast<uint32_t>(rows.size()))
+          .Entry(config_);
   entry.mutable_sequence()->set_attempt(name.attempt);
   return entry;
 }

@@ -67,7 +67,7 @@ class SwapTest(unittest.TestCase):
         swap = Swap(pathlib.Path(folder.name))
         self.addCleanup(swap.close)
         self.hold_to = swap.hold_to
-        self.server = LiveServer(cache_bytes=128 * MEBIBYTE, prefix=swap.prefix)
+        self.server = LiveServer(cache_bytes=192 * MEBIBYTE, prefix=swap.prefix)
         self.addCleanup(self.server.kill)
         self.client = sis.Client(self.server.address, timeout=60)
         self.addCleanup(self.client.close)
