@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kSlots = 4;
 // Several messages.
-constexpr int kPositions = 100'000;
+constexpr int kPositions = 200'000;
 
 class OpenStreamsTest : public testing::Test {
  protected:
@@ -42,6 +42,7 @@ class OpenStreamsTest : public testing::Test {
   v1::FetchTopKRequest Request() {
     v1::FetchTopKRequest request;
     request.mutable_run()->set_run_id("r");
+    request.set_whole_blocks(true);
     request.add_slices()->mutable_sequence()->set_id("a");
     return request;
   }

@@ -26,7 +26,7 @@ DEMO = {arm: f"addition-{arm}" for arm in trainer.ARMS}
 # What a server with a device and TLS would add: tests have no device, and what TLS adds is compared
 # with a certificate in security_test.
 OTHER_PANELS = {
-    "Device cache", "Rows on the device", "Copies evicted from the device", "Certificate", "Files that make no sense",
+    "Device cache", "Blocks on the device", "Copies evicted from the device", "Certificate", "Files that make no sense",
 }  # fmt: skip
 OTHER_METRICS = """\
 sis_device_cache_budget_bytes 7340032
