@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Set, Tup
 import grpc
 
 from sis import append as append_module
-from sis import arrays, export, spans
+from sis import export, spans
 from sis.append import AppendStream, Source
 from sis.append_streams import encoded_entries
 from sis.arrays import ArrayLike
@@ -356,9 +356,7 @@ class Client:
         call = EvaluateCall(
             self._service, run, records, draw, top_k, outputs, options, prefix_curve, total_variation
         )
-        sampled = arrays.float32("sampled_log_probs", sampled_log_probs, [call.length])
-        current = {**call.at_slots(log_probs), "sampled_log_probs": sampled}
-        return call.answer("gathered", current)
+        return call.gathered(log_probs, sampled_log_probs)
 
     def evaluate_reduced(
         self,
@@ -380,12 +378,9 @@ class Client:
         two of the log-probs at the recorded ids, for the same top_k.
         """
         call = EvaluateCall(self._service, run, records, draw, top_k, outputs, options)
-        current = {
-            "sampled_log_probs": arrays.float32("sampled_log_probs", sampled_log_probs, [call.length]),
-            "log_envelopes": arrays.float32("log_envelopes", log_envelopes, [call.length]),
-            "covered_masses": arrays.float32("covered_masses", covered_masses, [call.length]),
-        }
-        return call.answer("reduced", current)
+        return call.reduced(
+            sampled_log_probs=sampled_log_probs, log_envelopes=log_envelopes, covered_masses=covered_masses
+        )
 
     def release(self, run: Run, sequences: Iterable[SequenceLike]) -> Released:
         """Gives memory back at once, whoever fetched the sequences with keep_seconds. Idempotent."""

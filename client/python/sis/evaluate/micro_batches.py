@@ -4,52 +4,45 @@ are on their way. Of several replicas each gets those of its own sequences."""
 from __future__ import annotations
 
 import itertools
-from typing import List, Mapping, NamedTuple, Sequence, Union
+from typing import Dict, List, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
 from sis import ragged
-from sis.evaluate.request import EvaluateRequest, in_place
 from sis.ragged import Selection
 from sis.records import Slice
-from sis.v1 import ratio_service_pb2 as pb
 
 
-class RaggedRows:
-    """Of each position as many values as it has slots: taken by positions, like rows."""
+class Current(NamedTuple):
+    """The current policy's values at N positions, for one form of EvaluateRequest."""
 
-    def __init__(self, values: np.ndarray, offsets: np.ndarray) -> None:
-        """values: [S]; offsets: int64 [N + 1], where each position's begin, and the end."""
-        self.values = values
-        self.offsets = offsets
-        self.shape = values.shape
-        self.itemsize = values.itemsize
+    # The field of the form, such as "gathered".
+    form: str
+    # [N] each, by the name of the form's field.
+    arrays: Mapping[str, np.ndarray]
+    # float32 [S], nats: the form's log_probs, at the used slots. Empty in a form without them.
+    log_probs: np.ndarray
+    # int64 [N + 1]: position i has log_probs[offsets[i] : offsets[i + 1]].
+    offsets: np.ndarray
 
-    def __getitem__(self, rows: Selection) -> np.ndarray:
-        return self.values[ragged.slots_of(rows, self.offsets)]
+    def fields(self, rows: Selection) -> Dict[str, bytes]:
+        """Returns the form's fields for these positions."""
+        fields = {name: array[rows].tobytes() for name, array in self.arrays.items()}
+        if len(self.log_probs):
+            fields["log_probs"] = self.log_probs[ragged.slots_of(rows, self.offsets)].tobytes()
+        return fields
 
-    def begin(self, position: int) -> int:
-        """In bytes."""
-        return int(self.offsets[position]) * self.itemsize
-
-
-# An array of a form, one row per position.
-Rows = Union[np.ndarray, RaggedRows]
-
-
-class Share(NamedTuple):
-    """What one server is sent of a batch."""
-
-    # Its index among several.
-    server: int
-    # Of the slices, rising; empty ones are not sent.
-    numbers: Sequence[int]
+    def size(self, start: int, stop: int) -> int:
+        """Returns the size of the fields for positions [start, stop), in bytes."""
+        of_position = sum(array.itemsize for array in self.arrays.values())
+        slots = int(self.offsets[stop] - self.offsets[start])
+        return (stop - start) * of_position + slots * self.log_probs.itemsize
 
 
 class MicroBatch(NamedTuple):
     """Slices that are evaluated by one request, and where their rows are in the arrays."""
 
-    # Of the slices in the whole batch, rising. A sequence of which nothing is committed gives an empty
+    # Of the slices in the whole batch, ascending. A sequence of which nothing is committed gives an empty
     # slice, which the service does not evaluate: its number is not among them.
     numbers: Sequence[int]
     rows: Selection
@@ -59,39 +52,15 @@ class MicroBatch(NamedTuple):
         """In positions."""
         return self.rows.stop - self.rows.start if isinstance(self.rows, slice) else len(self.rows)
 
-    def request(
-        self,
-        options: pb.EvaluateRequest,
-        slices: Sequence[Slice],
-        form: str,
-        arrays: Mapping[str, Rows],
-    ) -> EvaluateRequest:
-        """`options` is all of the request but slices and the arrays of the form; these are those of
-        the whole batch."""
-        message = pb.EvaluateRequest()
-        message.CopyFrom(options)
-        message.slices.extend(slices[number].to_proto() for number in self.numbers)
-        return EvaluateRequest(message, form, {name: in_place(array[self.rows]) for name, array in arrays.items()})
 
-
-def cut(
-    slices: Sequence[Slice], numbers: Sequence[int], arrays: Mapping[str, Rows], limit: int
-) -> List[MicroBatch]:
-    """Of the slices with these numbers, micro-batches of at most `limit` bytes of arrays, or one slice:
-    that stays what the server gave a digest of."""
-    rows_of_all = [array for array in arrays.values() if isinstance(array, RaggedRows)]
-    row_bytes = sum(
-        array.itemsize * int(np.prod(array.shape[1:]))
-        for array in arrays.values()
-        if not isinstance(array, RaggedRows)
-    )
+def cut(slices: Sequence[Slice], numbers: Sequence[int], current: Current, limit: int) -> List[MicroBatch]:
+    """Returns micro-batches of the slices with these numbers, each of at most `limit` bytes of arrays, or of one
+    slice: the server's digest is of a whole slice."""
     starts = [0, *itertools.accumulate(part.length for part in slices)]
-
     batches: List[List[int]] = [[]]
     size = 0
     for number in numbers:
-        start, stop = starts[number], starts[number + 1]
-        own = (stop - start) * row_bytes + sum(array.begin(stop) - array.begin(start) for array in rows_of_all)
+        own = current.size(starts[number], starts[number + 1])
         if batches[-1] and size + own > limit:
             batches.append([])
             size = 0

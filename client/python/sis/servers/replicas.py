@@ -14,8 +14,6 @@ from sis import errors, spans
 from sis.append import Source
 from sis.append_streams.encoded_entries import Entry
 from sis.append_streams.replicated_append import ReplicatedAppendStream, by_replica
-from sis.evaluate.micro_batches import Share
-from sis.evaluate.request import EvaluateRequest
 from sis.records import MissingRange, SequenceRef, Slice
 from sis.servers.merged_answers import merged_inspections, merged_run, merged_steps
 from sis.servers.placement import Placement
@@ -220,9 +218,9 @@ class Replicas:
                 slices[number] = FetchedSlice(Slice.from_proto(part), [missing], [])
         return [slices[number] for number in range(len(request.slices))]
 
-    def shares(self, request: pb.EvaluateRequest, slices: Sequence[Slice]) -> List[Share]:
-        """Who is sent what of a batch. Nobody is asked for a slice whose replica was down when it was
-        fetched."""
+    def shares(self, request: pb.EvaluateRequest, slices: Sequence[Slice]) -> Dict[int, List[int]]:
+        """Returns the numbers of the slices that each replica is sent. Nobody is asked for a slice whose
+        replica was down when it was fetched."""
         if request.algorithm.HasField("clip_cov") and len(self._servers) > 1:
             raise errors.from_status(
                 grpc.StatusCode.INVALID_ARGUMENT,
@@ -235,10 +233,10 @@ class Replicas:
                 lost = part.record_digest == STORE_DOWN_DIGEST
                 index = _NOBODY if lost else self._placement.replica(request.run.run_id, part.sequence)
                 numbers.setdefault(index, []).append(number)
-        return [Share(index, own) for index, own in (numbers or {0: []}).items()]
+        return numbers or {0: []}
 
     def evaluate_shares(
-        self, requests: Mapping[int, Sequence[Callable[[], EvaluateRequest]]]
+        self, requests: Mapping[int, Sequence[Callable[[], pb.EvaluateRequest]]]
     ) -> List[pb.EvaluateResponse]:
         """The answers to the requests of each share, in order. What a replica answered before it was
         gone counts."""
@@ -251,10 +249,10 @@ class Replicas:
             }
         )
         for index, error in down.items():
-            if not requests[index][0]().message.slices:
+            if not requests[index][0]().slices:
                 raise error  # it was asked for what is no replica's in particular
         for index, own in requests.items():
-            answers[index] += [_store_down_answer(make().message) for make in own[len(answers[index]) :]]
+            answers[index] += [_store_down_answer(make()) for make in own[len(answers[index]) :]]
         return [response for own in answers.values() for response in own]
 
     def _split(self, run_id: str, slices: Sequence[pb.Slice]) -> Dict[int, List[int]]:

@@ -17,8 +17,6 @@ from sis.append_streams.encoded_entries import Entry
 from sis.append_streams.kept_streams import KeptStreams
 from sis.append_streams.server_append import ServerAppendStream
 from sis.credentials import Credentials
-from sis.evaluate.micro_batches import Share
-from sis.evaluate.request import EvaluateRequest
 from sis.records import SequenceRef, Slice
 from sis.servers.circuit_breaker import CircuitBreaker
 from sis.v1 import ratio_service_pb2 as pb
@@ -108,7 +106,7 @@ class SingleServer:
         self._stub = ratio_service_pb2_grpc.RatioServiceStub(
             self._channel,
             # Messages of Append are bytes already.
-            serializers={"Append": None, "Evaluate": EvaluateRequest.serialize},
+            serializers={"Append": None},
         )
         self._kept_streams = KeptStreams()
         # Their threads would keep them for ever.
@@ -163,6 +161,7 @@ class SingleServer:
     ListSequences = _about_a_run("ListSequences")
     InspectRun = _about_a_run("InspectRun")
     InspectSequence = _about_a_run("InspectSequence")
+    Evaluate = _about_a_run("Evaluate")
     Release = _about_a_run("Release")
 
     def fetch_top_k(self, request: pb.FetchTopKRequest) -> List[FetchedSlice]:
@@ -170,11 +169,8 @@ class SingleServer:
         send = lambda: fetched_records.gathered(request, stream())
         return self._send_about(request.run.run_id, send)
 
-    def Evaluate(self, request: EvaluateRequest) -> pb.EvaluateResponse:
-        return self._call_about(request.message.run.run_id, self._stub.Evaluate, request)
-
     def _evaluate_side_by_side(
-        self, requests: Iterable[Callable[[], EvaluateRequest]], answers: List[pb.EvaluateResponse]
+        self, requests: Iterable[Callable[[], pb.EvaluateRequest]], answers: List[pb.EvaluateResponse]
     ) -> None:
         answers.clear()
         under_way: Deque[Any] = collections.deque()
@@ -192,12 +188,12 @@ class SingleServer:
             for call in under_way:
                 call.cancel()
 
-    def shares(self, request: pb.EvaluateRequest, slices: Sequence[Slice]) -> List[Share]:
-        """Who is sent what of a batch: all of it goes here."""
-        return [Share(0, [number for number, part in enumerate(slices) if part.length])]
+    def shares(self, request: pb.EvaluateRequest, slices: Sequence[Slice]) -> Dict[int, List[int]]:
+        """Returns the numbers of the slices that each server is sent: all that are not empty go here."""
+        return {0: [number for number, part in enumerate(slices) if part.length]}
 
     def evaluate_shares(
-        self, requests: Mapping[int, Sequence[Callable[[], EvaluateRequest]]]
+        self, requests: Mapping[int, Sequence[Callable[[], pb.EvaluateRequest]]]
     ) -> List[pb.EvaluateResponse]:
         """evaluate_all of the requests of each share, by its server."""
         (own,) = requests.values()
@@ -206,7 +202,7 @@ class SingleServer:
         return answers
 
     def evaluate_all(
-        self, requests: Sequence[Callable[[], EvaluateRequest]], answers: List[pb.EvaluateResponse]
+        self, requests: Sequence[Callable[[], pb.EvaluateRequest]], answers: List[pb.EvaluateResponse]
     ) -> None:
         """Puts the answers into `answers`, in order, as they come: after an error those before it are
         there. Each request is made when it is about to be sent: there may be many, of any size."""
