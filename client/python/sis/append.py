@@ -9,8 +9,8 @@ import warnings
 from typing import Dict, Iterable, NamedTuple, Optional, Sequence
 
 from sis import spans
-from sis.append_streams import encoded_entries
-from sis.append_streams.encoded_entries import Entry
+from sis.append_streams import checked_entries
+from sis.append_streams.checked_entries import Entry
 from sis.arrays import ArrayLike
 from sis.entries import Annotation, AppendEntry, Block, Gap, Seal
 from sis.owner import Owner
@@ -157,10 +157,10 @@ class AppendStream(abc.ABC):
 
         ValueError says which is wrong; then nothing of the call is sent.
         """
-        self.put(encoded_entries.all_checked(entries, self._config), at_once=True)
+        self.put(checked_entries.checked(entries, self._config), at_once=True)
 
     def _put(self, entry: AppendEntry) -> None:
-        self.put(encoded_entries.checked(entry, self._config), at_once=False)
+        self.put(checked_entries.checked([entry], self._config), at_once=False)
 
     @abc.abstractmethod
     def put(self, entries: Sequence[Entry], at_once: bool) -> None:

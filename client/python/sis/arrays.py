@@ -24,20 +24,15 @@ def to_numpy(values: ArrayLike) -> np.ndarray:
     return np.asarray(values.detach().cpu().numpy() if is_tensor(values) else values)
 
 
-def _check_shape(name: str, got: Sequence[int], wanted: Sequence[Optional[int]]) -> None:
-    if len(got) != len(wanted) or any(want not in (None, size) for want, size in zip(wanted, got)):
-        sizes = ", ".join("any" if want is None else str(want) for want in wanted)
-        raise ValueError(f"{name} has shape {list(got)}, must be [{sizes}]")
+_LIMITS = np.iinfo(np.int32)
 
 
 def _checked(name: str, array: np.ndarray, dtype: str, shape: Sequence[Optional[int]]) -> np.ndarray:
-    _check_shape(name, array.shape, shape)
-    return np.ascontiguousarray(array.astype(dtype, copy=False))
-
-
-def _check_real(name: str, array: np.ndarray) -> None:
-    if array.dtype.kind not in "fiu" and array.size:
-        raise ValueError(f"{name} has dtype {array.dtype}, must be real numbers")
+    got = array.shape
+    if len(got) != len(shape) or any(want not in (None, size) for want, size in zip(shape, got)):
+        sizes = ", ".join("any" if want is None else str(want) for want in shape)
+        raise ValueError(f"{name} has shape {list(got)}, must be [{sizes}]")
+    return np.ascontiguousarray(array, dtype)
 
 
 # `shape` may hold None, for any length. What does not fit is a ValueError.
@@ -48,10 +43,9 @@ def int32(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> np.nd
     array = to_numpy(values)
     if array.dtype.kind not in "iu" and array.size:
         raise ValueError(f"{name} has dtype {array.dtype}, must be integers")
-    limits = np.iinfo(np.int32)
     # Looking at each value takes a third of the time that a block costs this process.
-    fits = np.can_cast(array.dtype, np.int32) or not array.size
-    if not fits and (array.min() < limits.min or array.max() > limits.max):
+    fits = array.dtype == np.int32 or not array.size or np.can_cast(array.dtype, np.int32)
+    if not fits and (array.min() < _LIMITS.min or array.max() > _LIMITS.max):
         raise ValueError(f"{name} holds values that do not fit 32 bits")
     return _checked(name, array, "<i4", shape)
 
@@ -60,5 +54,6 @@ def float32(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> np.
     """`values` as little-endian float32, rounded to nearest if they are wider."""
     # numpy has no bfloat16.
     array = to_numpy(values.float() if is_tensor(values) else values)
-    _check_real(name, array)
+    if array.dtype.kind not in "fiu" and array.size:
+        raise ValueError(f"{name} has dtype {array.dtype}, must be real numbers")
     return _checked(name, array, "<f4", shape)

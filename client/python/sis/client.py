@@ -10,7 +10,7 @@ import grpc
 from sis import append as append_module
 from sis import export, spans
 from sis.append import AppendStream, Source
-from sis.append_streams import encoded_entries
+from sis.append_streams import checked_entries
 from sis.arrays import ArrayLike
 from sis.credentials import Credentials
 from sis.entries import AppendEntry
@@ -287,7 +287,7 @@ class Client:
         lists those that were refused, and all others are stored. After any other sis.Error call
         again with all of them: the service takes a block twice.
         """
-        made = encoded_entries.all_checked(entries, run.config)
+        made = checked_entries.checked(entries, run.config)
         with spans.client_span("append_many", run=run.id, entries=len(made)):
             return self._service.append_many(Source(run, sampling, worker, retry_timeout), made)
 

@@ -1,4 +1,4 @@
-"""The bytes of entries are those that protobuf would write."""
+"""Entries as messages, and which entries are refused."""
 
 import random
 import unittest
@@ -7,7 +7,7 @@ import numpy as np
 
 import sis
 from sis import blocks
-from sis.append_streams import encoded_entries
+from sis.append_streams import checked_entries
 from sis.v1 import ratio_service_pb2 as pb
 
 TOP_K = 3
@@ -49,29 +49,23 @@ class EntriesTest(unittest.TestCase):
         block = sis.Block(sequence, length, version, attempt=attempt, **values)
         return block, pb.AppendEntry(sequence=reference, block=packed(length, version, values))
 
-    def test_a_request_is_what_protobuf_writes(self):
+    def test_each_message_holds_its_entry(self):
         generator = random.Random(5)
         for count in (0, 1, 3, 20):
             made = [self.entry(generator) for _ in range(count)]
-            checked = encoded_entries.all_checked([entry for entry, _ in made], CONFIG)
-            batch = pb.AppendBatch(entries=[message for _, message in made])
-            expected = pb.AppendRequest(batch=batch).SerializeToString(deterministic=True)
-            self.assertEqual(encoded_entries.request(checked), expected)
-            self.assertEqual(sum(entry.size for entry in checked), batch.ByteSize())
-            one_by_one = [part for entry, _ in made for part in encoded_entries.checked(entry, CONFIG)]
-            self.assertEqual(encoded_entries.request(one_by_one), expected)
+            checked = checked_entries.checked([entry for entry, _ in made], CONFIG)
+            self.assertEqual([entry.message for entry in checked], [message for _, message in made])
 
     def test_a_long_block_is_sent_as_several(self):
         rows = 2 * blocks.MAX_POSITIONS + 1
         values = columns(rows, seed=2)
         entries = [sis.Seal("r", 0), sis.Block("s", 7, 1, **values), sis.Block("t", 0, 2, **columns(1, seed=3))]
-        seal, *made, other = encoded_entries.all_checked(entries, CONFIG)
-        self.assertEqual([seal.kind, other.sequence.id], ["seal", "t"])
+        seal, *made, other = checked_entries.checked(entries, CONFIG)
+        self.assertEqual([seal.message.WhichOneof("entry"), other.sequence.id], ["seal", "t"])
         self.assertEqual((made[0].first, made[-1].end), (7, 7 + rows))
         self.assertEqual([entry.end for entry in made[:-1]], [entry.first for entry in made[1:]])
         self.assertEqual(len(made), 3)
-        sent = pb.AppendRequest.FromString(encoded_entries.request(made)).batch.entries
-        read = [blocks.Block(entry.block) for entry in sent]
+        read = [blocks.Block(entry.message.block) for entry in made]
         self.assertEqual([block.header.first_position for block in read], [entry.first for entry in made])
         sampled = np.concatenate([block.sampled_ids() for block in read])
         self.assertEqual(sampled.tolist(), values["sampled_ids"].tolist())
@@ -89,21 +83,19 @@ class EntriesTest(unittest.TestCase):
             wrong = sis.Block(**{**good, name: value})
             for entries in ([sis.Block(**good), wrong], [sis.Seal("r", 0), wrong, sis.Block(**good)]):
                 with self.assertRaisesRegex(ValueError, rf"^entries\[1\], sequence 's': {message}"):
-                    encoded_entries.all_checked(entries, CONFIG)
+                    checked_entries.checked(entries, CONFIG)
         for name, value in (("first_position", -1), ("length", 2**32), ("reason", -1)):
-            with self.assertRaisesRegex(ValueError, rf"entries\[0\], sequence 's': {name} is {value}, must"):
-                encoded_entries.all_checked([sis.Gap("s", 0, 1)._replace(**{name: value})], CONFIG)
+            with self.assertRaisesRegex(ValueError, rf"^sequence 's': {name} is {value}, must"):
+                checked_entries.checked([sis.Gap("s", 0, 1)._replace(**{name: value})], CONFIG)
         for entry in (sis.Seal("s", 1.5), sis.Seal(b"s", 1), sis.Seal("s", "1"), "s", ("s", 1)):
             with self.assertRaises(TypeError):
-                encoded_entries.all_checked([entry], CONFIG)
+                checked_entries.checked([entry], CONFIG)
         with self.assertRaisesRegex(ValueError, "surrogates"):
-            encoded_entries.all_checked([sis.Seal("\ud800", 1)], CONFIG)
+            checked_entries.checked([sis.Seal("\ud800", 1)], CONFIG)
 
     def test_integers_of_numpy_are_integers(self):
-        same = [
-            encoded_entries.checked(sis.Seal("s", kind(5), kind(1)), CONFIG)[0].parts
-            for kind in (int, np.int64, np.uint8)
-        ]
+        seals = [sis.Seal("s", kind(5), kind(1)) for kind in (int, np.int64, np.uint8)]
+        same = [entry.message for entry in checked_entries.checked(seals, CONFIG)]
         self.assertEqual(same, [same[0]] * 3)
 
 

@@ -8,7 +8,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from sis import errors
 from sis.append import Source
-from sis.append_streams.encoded_entries import Entry
+from sis.append_streams.checked_entries import Entry
 from sis.append_streams.server_append import ServerAppendStream
 from sis.owner import EndedBeforeForks
 from sis.records import SequenceRef

@@ -9,7 +9,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from sis import errors
 from sis.append import AppendStream
-from sis.append_streams.encoded_entries import Entry
+from sis.append_streams.checked_entries import Entry
 from sis.append_streams.server_append import ServerAppendStream
 from sis.records import SequenceRef
 from sis.run import RunConfig

@@ -13,8 +13,7 @@ import grpc
 
 from sis import append, errors
 from sis.append import AppendStream, Source
-from sis.append_streams import encoded_entries
-from sis.append_streams.encoded_entries import Entry
+from sis.append_streams.checked_entries import Entry
 from sis.records import SequenceRef
 from sis.v1 import ratio_service_pb2 as pb
 
@@ -56,11 +55,11 @@ class ServerAppendStream(AppendStream):
 
     def __init__(
         self,
-        call: Callable[[Iterator[bytes]], grpc.Call],
+        call: Callable[[Iterator[pb.AppendRequest]], grpc.Call],
         source: Source,
         timeout: Optional[float],
     ) -> None:
-        """`call`: Append, of AppendRequests as bytes."""
+        """`call`: Append."""
         super().__init__(source.run.config)
         self._timeout = timeout
         self._retry_timeout = source.retry_timeout
@@ -77,8 +76,8 @@ class ServerAppendStream(AppendStream):
         # Whether the server has answered something, and so taken the header.
         self._answered = False
 
-        self._requests: queue.SimpleQueue[Optional[bytes]] = queue.SimpleQueue()
-        self._requests.put(pb.AppendRequest(header=source.header()).SerializeToString())
+        self._requests: queue.SimpleQueue[Optional[pb.AppendRequest]] = queue.SimpleQueue()
+        self._requests.put(pb.AppendRequest(header=source.header()))
         self._call: Any = call(iter(self._requests.get, None))
         self._reader = threading.Thread(target=self._read_acks, name="sis-append-acks", daemon=True)
         self._reader.start()
@@ -163,7 +162,8 @@ class ServerAppendStream(AppendStream):
 
     def _send_batch(self, batch: Sequence[Entry]) -> None:
         self._in_flight.append(_Batch(time.monotonic(), batch))
-        self._requests.put(encoded_entries.request(batch))
+        entries = [entry.message for entry in batch]
+        self._requests.put(pb.AppendRequest(batch=pb.AppendBatch(entries=entries)))
 
     def _forget_pending(self) -> None:
         self._pending, self._pending_bytes = [], 0

@@ -12,7 +12,7 @@ import numpy as np
 
 from sis import errors, spans
 from sis.append import Source
-from sis.append_streams.encoded_entries import Entry
+from sis.append_streams.checked_entries import Entry
 from sis.append_streams.replicated_append import ReplicatedAppendStream, by_replica
 from sis.records import MissingRange, SequenceRef, Slice
 from sis.servers.merged_answers import merged_inspections, merged_run, merged_steps

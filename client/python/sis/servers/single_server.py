@@ -13,7 +13,7 @@ import grpc
 
 from sis import errors
 from sis.append import Source
-from sis.append_streams.encoded_entries import Entry
+from sis.append_streams.checked_entries import Entry
 from sis.append_streams.kept_streams import KeptStreams
 from sis.append_streams.server_append import ServerAppendStream
 from sis.credentials import Credentials
@@ -103,11 +103,7 @@ class SingleServer:
             self._channel = grpc.secure_channel(address, credentials, channel_options)
         else:
             self._channel = (credentials or Credentials.from_environment()).channel(address, channel_options)
-        self._stub = ratio_service_pb2_grpc.RatioServiceStub(
-            self._channel,
-            # Messages of Append are bytes already.
-            serializers={"Append": None},
-        )
+        self._stub = ratio_service_pb2_grpc.RatioServiceStub(self._channel)
         self._kept_streams = KeptStreams()
         # Their threads would keep them for ever.
         weakref.finalize(self, self._kept_streams.close).atexit = False
