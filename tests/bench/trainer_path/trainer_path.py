@@ -28,7 +28,7 @@ import time
 from tests.bench import environment
 
 THREADS = 2
-# Large messages are not mapped and unmapped each time (docs/performance_evaluate.md), in any way.
+# Large messages are not mapped and unmapped each time (docs/performance.md), in any way.
 MALLOC = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824"
 
 
