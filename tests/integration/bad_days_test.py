@@ -189,6 +189,7 @@ class BadDaysTest(unittest.TestCase):
             stub = ratio_service_pb2_grpc.RatioServiceStub(channel)
             evaluate = pb.EvaluateRequest(
                 run=ref, slices=slices, draw=2, gathered=pb.Gathered(
+                    counts=bytes([TOP_K]) * POSITIONS,
                     log_probs=np.full((POSITIONS, TOP_K), -1, np.float32).tobytes(),
                     sampled_log_probs=np.full(POSITIONS, -1, np.float32).tobytes(),
                 ),

@@ -16,9 +16,12 @@ import urllib.error
 import urllib.request
 
 import grpc
+import numpy as np
 
 from server.testing.late_timers import LATE_TIMERS, has_late_timers
 from server.testing.live_server import LiveServer
+from sis import blocks
+from sis.run import RunConfig
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
 
@@ -27,7 +30,7 @@ HEADER = pb.AppendHeader(
     vocabulary_size=10,
     sampling=pb.Sampling(log_probs=pb.Sampling.RAW, temperature=1),
 )
-SEAL = pb.AppendEntry(seal=pb.Seal(sequence=pb.SequenceRef(id="s"), length=1))
+SEAL = pb.AppendEntry(sequence=pb.SequenceRef(id="s"), seal=pb.Seal(length=1))
 EVALUATE = pb.EvaluateRequest(
     run=pb.RunRef(run_id="run"),
     slices=[pb.Slice(sequence=pb.SequenceRef(id="s"), length=1)],
@@ -39,16 +42,13 @@ def batch(*entries):
     return pb.AppendRequest(batch=pb.AppendBatch(entries=entries))
 
 
-def block(sequence, rows=1):
-    return pb.AppendEntry(
-        block=pb.Block(
-            sequence=pb.SequenceRef(id=sequence),
-            sampled_ids=bytes(4 * rows),
-            sampled_log_probs=bytes(4 * rows),
-            top_k_ids=b"\0\0\0\0\1\0\0\0" * rows,
-            top_k_log_probs=b"\0\0\0\0\0\0\xa0\xc1" * rows,  # 0 and -20
-        )
-    )
+def entries(sequence, rows=1):
+    """Blocks, each as long as one may be."""
+    config = RunConfig(seed=0, vocabulary_size=10, top_k=2)
+    ids, log_probs = np.zeros(rows, np.int32), np.zeros(rows, np.float32)
+    sets = np.tile(np.array([0, 1], np.int32), (rows, 1)), np.tile(np.array([0, -20], np.float32), (rows, 1))
+    packed = blocks.pack(blocks.split(blocks.Records(0, 0, ids, log_probs, *sets), config), config)
+    return [pb.AppendEntry(sequence=pb.SequenceRef(id=sequence), block=each) for each in packed]
 
 
 def evaluation(sequence):
@@ -152,7 +152,7 @@ class ShutdownTest(unittest.TestCase):
         """A FetchTopK of which only the header is read: the rest is more than is sent to whoever
         doesn't read. And its rows."""
         rows = 400_000
-        self.append(stub, block("long", rows))
+        self.append(stub, *entries("long", rows))
         whole = pb.Slice(sequence=pb.SequenceRef(id="long"), length=rows)
         fetch = stub.FetchTopK(pb.FetchTopKRequest(run=pb.RunRef(run_id="run"), slices=[whole]))
         next(fetch)
@@ -187,7 +187,7 @@ class ShutdownTest(unittest.TestCase):
             for number in range(1_000_000):
                 if ended.is_set():
                     return
-                yield batch(block(f"s{number}"))
+                yield batch(*entries(f"s{number}"))
 
         append = stub.Append(requests())
         acked = 0

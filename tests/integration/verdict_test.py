@@ -89,15 +89,16 @@ class VerdictTest(unittest.TestCase):
             training.evaluate(draw)
         top = {
             "top_k_ids": np.arange(40, dtype=np.int32)[None],
-            "top_k_log_probs": np.full((1, 40), 0.5, np.float32),
+            "top_k_log_probs": np.full((1, 40), -5, np.float32),
             "sampled_ids": np.ones(1, np.int32),
-            "sampled_log_probs": -np.ones(1, np.float32),
+            "sampled_log_probs": np.full(1, -5, np.float32),
         }
         with self.assertRaises(sis.Error), training.append() as stream:
-            stream.block("bad", first_position=0, policy_version=0, **top)
+            for version in (0, 1):
+                stream.block("changed", first_position=0, policy_version=version, **top)
         status, rules = self.judged(training)
         self.assertEqual(rules, ["SisEntriesRefused"])
-        self.assertIn("INVALID_ARGUMENT", status.findings[0].reason)
+        self.assertIn("ALREADY_EXISTS", status.findings[0].reason)
 
     def test_failing_evaluations(self):
         training = FaultyTraining(self.client, "failing")
