@@ -93,8 +93,8 @@ class ReloadedCredentialsTest(SecuredServerTest):
         stub = self.stub(server.address, [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 16)])
         run, sequence = pb.RunRef(run_id="r"), pb.SequenceRef(id="s")
         named = {"metadata": [bearer(secret)], "timeout": PATIENCE}
-        fetch = stub.FetchTopK(pb.FetchTopKRequest(run=run, slices=[pb.Slice(sequence=sequence)]), **named)
-        self.assertTrue(next(fetch).HasField("header"))
+        fetch = stub.FetchTopK(pb.FetchTopKRequest(run=run, slices=[pb.Slice(sequence=sequence)], whole_blocks=True), **named)
+        self.assertTrue(next(fetch).slices)
         self.write_identities(f"token {token('bob', 'trainer')} bob trainer")
         until(lambda: is_refused(client))
         code, _ = outcome(lambda _: list(fetch))
