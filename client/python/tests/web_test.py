@@ -34,12 +34,15 @@ class Service:
         self._noted(request, context)
         if request.run_id != RUN:
             context.abort(grpc.StatusCode.NOT_FOUND, f"run '{request.run_id}' \"new\"?")
+        return pb.GetRunResponse(run=self.run())
+
+    def run(self):
         config = pb.RunConfig(log_prob_encoding=pb.FLOAT32)
-        return pb.GetRunResponse(run=pb.Run(run_id=RUN, policy_version=1 << 60, config=config))
+        return pb.Run(run_id=RUN, policy_version=1 << 60, config=config)
 
     def ListRuns(self, request, context):
         self._noted(request, context)
-        return pb.ListRunsResponse()
+        return pb.ListRunsResponse(runs=[self.run()])
 
     def InspectSequence(self, request, context):
         self._noted(request, context)
@@ -92,7 +95,7 @@ class WebTest(unittest.TestCase):
         self.assertEqual(run["sequences"], "0", "every field is there")
         found = self.json("/api/InspectSequence?run.run_id=r&sequence.id=abc&sequence.attempt=7")
         self.assertEqual((found["firstPosition"], found["decisions"]), (7, "YWJj"))
-        self.assertEqual(self.json("/api/ListRuns?order=WORST_FIRST&containing=&limit=50")["runs"], [])
+        self.assertEqual(self.json("/api/ListRuns?order=WORST_FIRST&containing=&limit=50")["runs"], [run])
         requests = [request for _, request in self.service.asked]
         self.assertEqual(requests[1].run.run_id, "r")
         self.assertEqual((requests[2].order, requests[2].limit), (pb.WORST_FIRST, 50))

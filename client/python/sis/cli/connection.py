@@ -15,7 +15,7 @@ import typer
 from sis.cli.failure import fail
 
 if TYPE_CHECKING:
-    from sis import Client, Credentials, RunStatus
+    from sis import Client, Credentials
 
 
 def _option(default: Any, *names: str, help: str, **settings: Any) -> Any:
@@ -108,18 +108,6 @@ class Connection:
                 fail("; ".join(silent if not_found is None else [not_found.message, *silent]))
             if not_found is not None:
                 raise not_found
-
-
-def find_run(client: Client, run_id: str) -> RunStatus:
-    """Looks a run up, for a command that changes nothing: Client.get_run would note the run, and open it
-    again on a server that lost it. Raises NotFound."""
-    from sis import NotFound
-    from sis.errors import status_code
-
-    for status in client.list_runs():
-        if status.run.id == run_id:
-            return status
-    raise NotFound(status_code(5), f"run '{run_id}' is unknown")
 
 
 def complete_run(ctx: typer.Context, incomplete: str) -> List[str]:

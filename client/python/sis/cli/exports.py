@@ -8,8 +8,9 @@ from typing import Optional
 
 import typer
 
-from sis.cli.connection import RUN, Connection, connected, find_run
+from sis.cli.connection import RUN, Connection, connected
 from sis.cli.failure import fail, need
+from sis.find_run import find_run
 
 
 class Format(str, enum.Enum):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import json
 import math
@@ -13,6 +12,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
+
+from sis.plain_json import plain
 
 
 class Output(str, enum.Enum):
@@ -38,23 +39,6 @@ def print_json(value: Any) -> None:
     """Prints dataclasses, named tuples, enums, numpy arrays and what holds them. What is not finite becomes
     null."""
     print(json.dumps(plain(value), indent=2, ensure_ascii=False))
-
-
-def plain(value: Any) -> Any:
-    """Converts a value to what json.dumps takes."""
-    if isinstance(value, enum.Enum):
-        return value.name.lower()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if dataclasses.is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if hasattr(value, "_asdict"):
-        return plain(value._asdict())
-    if hasattr(value, "items"):
-        return {str(plain(key)): plain(item) for key, item in value.items()}
-    return [plain(item) for item in (value.tolist() if hasattr(value, "tolist") else value)]
 
 
 class Rows:

@@ -6,9 +6,10 @@ from typing import List, Tuple
 
 import typer
 
-from sis.cli.connection import RUN, Connection, connected, find_run
+from sis.cli.connection import RUN, Connection, connected
 from sis.cli.output import OUTPUT, Cell, Output, Rows, bytes_text, console, count_text, print_json, properties
 from sis.cli.verdicts import finding_texts, verdict_text
+from sis.find_run import find_run
 
 
 @connected

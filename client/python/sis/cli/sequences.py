@@ -10,10 +10,11 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from sis.cli.connection import RUN, Connection, connected, find_run
+from sis.cli.connection import RUN, Connection, connected
 from sis.cli.failure import fail
 from sis.cli.output import OUTPUT, Output, Rows, console, number_text, print_json, share_text
 from sis.cli.verdicts import reason_text
+from sis.find_run import find_run
 
 if TYPE_CHECKING:
     from sis import RunInspection, SequenceInspection, SequenceRef

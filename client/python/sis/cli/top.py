@@ -11,11 +11,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sis.cli.connection import Connection, complete_run, connected, find_run
+from sis.cli.connection import Connection, complete_run, connected
 from sis.cli.output import Rows, bytes_text, console, count_text, number_text, share_text
 from sis.cli.server import server_text
 from sis.cli.steps import correction_table, missing_share, prefix_table, seen, step_table
 from sis.cli.verdicts import finding_texts, reason_text, verdict_text
+from sis.find_run import find_run
 
 if TYPE_CHECKING:
     from sis import Client, Run, RunStatus, Step, Totals

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Dict, List
+from typing import List
 
 CLEAR, FAULT, UNTESTED = "clear", "fault", "untested"
 AT_LEAST, AT_MOST = "at_least", "at_most"
@@ -52,10 +52,3 @@ class Check:
         self.outcome = UNTESTED
         self.finding = why
         return self
-
-    def as_json(self) -> Dict[str, Any]:
-        names = (
-            "name", "outcome", "value", "limit", "fault_if", "question", "statistic", "reason", "finding", "setting",
-            "sequences",
-        )  # fmt: skip
-        return {name: getattr(self, name) for name in names}

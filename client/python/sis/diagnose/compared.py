@@ -70,6 +70,10 @@ class Compared:
     def __len__(self) -> int:
         return len(self.sequences)
 
+    def side(self, file: str) -> Tuple[Recording, np.ndarray, Lists]:
+        """Returns the recording of "a" or "b", where the compared positions are in it, and their lists."""
+        return (self.pair.a, self.at_a, self.a_lists) if file == "a" else (self.pair.b, self.at_b, self.b_lists)
+
     @functools.cached_property
     def has_lists(self) -> np.ndarray:
         return (self.a_lists.counts > 0) & (self.b_lists.counts > 0)

@@ -102,12 +102,10 @@ def decide(compared: Compared, a_behaves: bool, top_k: int = 0, seed: int = 0) -
             record holds.
         seed: Of the run: keys the draws. The sequences are called "0", "1", ...
     """
-    pair, size = compared.pair, len(compared)
-    behaviour, here, record = pair.a, compared.at_a, compared.a_lists
-    current, there, listed, found = pair.b, compared.at_b, compared.b_lists, compared.a_in_b
-    if not a_behaves:
-        behaviour, here, record, current, there, listed = current, there, listed, behaviour, here, record
-        found = compared.b_in_a
+    size = len(compared)
+    behaviour, here, record = compared.side("a" if a_behaves else "b")
+    current, there, listed = compared.side("b" if a_behaves else "a")
+    found = compared.a_in_b if a_behaves else compared.b_in_a
     recorded = min(max(behaviour.top_k, 1), MAX_TOP_K)
     used = recorded if top_k == 0 else min(top_k, recorded)
     sampled, own = behaviour.sampled[here], behaviour.sampled_log_probs[here].astype(np.float64)

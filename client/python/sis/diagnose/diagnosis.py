@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -33,7 +34,7 @@ _MOST_NAMED = 8
 
 @dataclass
 class Diagnosis:
-    size: DifferenceSize
+    d: DifferenceSize
     profile: Profile
     left_out: List[LeftOut]
     checks: List[Check] = field(default_factory=list)
@@ -49,15 +50,9 @@ class Diagnosis:
         return Diagnosis(size, Profile((), ()), [], undecided=True, verdict=[why])
 
     def as_json(self) -> Dict[str, Any]:
-        return {
-            "fault": self.fault,
-            "undecided": self.undecided,
-            "verdict": list(self.verdict),
-            "checks": [check.as_json() for check in self.checks],
-            "left_out": [part.as_json() for part in self.left_out],
-            "d": self.size.as_json(),
-            "profile": self.profile.as_json(),
-        }
+        """Returns all fields, the answer first; numbers that are not there are NaN."""
+        made = dataclasses.asdict(self)
+        return {name: made[name] for name in ("fault", "undecided", "verdict", "checks", "left_out", "d", "profile")}
 
 
 def diagnose(compared: Compared) -> Diagnosis:
@@ -231,7 +226,7 @@ def _name_filter(filtered: str, diagnosis: Diagnosis) -> None:
     """Puts the check of filters first, as a fault unless the policies agree. Then the last three checks, which any
     difference of kinds looks like, are not asked."""
     checks = diagnosis.checks
-    agree = not _any_fault(checks) and diagnosis.size.is_noise
+    agree = not _any_fault(checks) and diagnosis.d.is_noise
     check = _named(checks, "filter")
     checks.remove(check)
     checks.insert(0, check)
@@ -248,7 +243,7 @@ def _name_filter(filtered: str, diagnosis: Diagnosis) -> None:
 
 def _conclude(positions: int, of_run: bool, diagnosis: Diagnosis) -> None:
     """Adds what follows from checks and size."""
-    size, left_out = diagnosis.size, diagnosis.left_out
+    size, left_out = diagnosis.d, diagnosis.left_out
     diagnosis.fault = _any_fault(diagnosis.checks)
     diagnosis.verdict = [f"{check.finding} Look at {check.setting}." for check in diagnosis.checks if check.fault]
     if not diagnosis.fault:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, NamedTuple
+from typing import NamedTuple
 
 from sis.diagnose.compared import Part
 from sis.diagnose.moments import Moments
@@ -38,7 +38,7 @@ class DifferenceSize:
     mean: float
     standard_error: float
     # Mean total variation of the lists, where both files have one; NaN if they never do.
-    lists: float
+    total_variation: float
     # For programs; does not change.
     level: str
     # Whether the differences are of the size of numerical noise, and of which; a sentence.
@@ -47,13 +47,7 @@ class DifferenceSize:
     @property
     def is_noise(self) -> bool:
         """Whether both are of the size of numerical noise, surely or not."""
-        return self.positions > 0 and self.mean < BEYOND_NOISE and not self.lists >= BEYOND_NOISE
-
-    def as_json(self) -> Dict[str, Any]:
-        return {
-            "mean": self.mean, "standard_error": self.standard_error, "positions": self.positions,
-            "total_variation": self.lists, "level": self.level, "meaning": self.meaning,
-        }  # fmt: skip
+        return self.positions > 0 and self.mean < BEYOND_NOISE and not self.total_variation >= BEYOND_NOISE
 
 
 def measure(part: Part) -> DifferenceSize:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Sequence
+from typing import List, Sequence
 
 import numpy as np
 
@@ -17,9 +17,6 @@ class LeftOut:
     positions: int
     # Of "240 of 960 positions ...".
     reason: str
-
-    def as_json(self) -> Dict[str, Any]:
-        return dict(vars(self))
 
 
 def count_left_out(compared: Compared) -> List[LeftOut]:

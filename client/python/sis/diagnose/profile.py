@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Tuple
+from typing import List, Tuple
 
 import numpy as np
 
@@ -24,21 +24,12 @@ class Row:
     d: float
     total_variation: float
 
-    def as_json(self) -> Dict[str, Any]:
-        return dict(vars(self))
-
 
 @dataclass(frozen=True)
 class Profile:
     sequences: Tuple[Row, ...]
     # Ranges whose lengths double, from 4 positions on, as sequences do not all reach far.
     positions: Tuple[Row, ...]
-
-    def as_json(self) -> Dict[str, Any]:
-        return {
-            "sequences": [row.as_json() for row in self.sequences],
-            "positions": [row.as_json() for row in self.positions],
-        }
 
 
 def profile_of(part: Part) -> Profile:

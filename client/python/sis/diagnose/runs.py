@@ -12,16 +12,16 @@ from sis.client import Client
 from sis.diagnose.compared import Compared
 from sis.diagnose.decisions import Decision, Decisions
 from sis.diagnose.diagnosis import Diagnosis, diagnose_tokens
-from sis.diagnose.finite import finite
 from sis.diagnose.left_out import LeftOut
 from sis.diagnose.lists import Lists, ranked
 from sis.diagnose.recordings import Pair, Recording
 from sis.errors import Error, NotFound
 from sis.evaluation import Decision as ServersDecision
+from sis.find_run import find_run
 from sis.inspection import InspectedSequence, RunInspection, SequenceInspection
+from sis.plain_json import plain
 from sis.records import SequenceRef
 from sis.run import RunStatus, Sampling
-from sis.v1 import ratio_service_pb2 as pb
 
 _ENOUGH_POSITIONS = 4000
 # With those before the first one kept, which take space as well: some 20 MB.
@@ -44,23 +44,16 @@ class RunDiagnosis:
     def as_json(self) -> Dict[str, Any]:
         """Returns run, run_verdict, findings and sequences, and what Diagnosis.as_json has of the tokens, except that
         `fault` and `undecided` are of both. Numbers that are not there are None."""
-        findings = [
-            {
-                "rule": finding.rule, "verdict": pb.Verdict.Name(finding.verdict), "reason": finding.reason,
-                "action": finding.action,
-            }
-            for finding in self.status.findings
-        ]  # fmt: skip
         made = {
             "run": self.status.run.id,
-            "run_verdict": pb.Verdict.Name(self.status.verdict),
-            "findings": findings,
-            "sequences": list(self.sequences),
+            "run_verdict": self.status.verdict.name,
+            "findings": [{**vars(finding), "verdict": finding.verdict.name} for finding in self.status.findings],
+            "sequences": self.sequences,
             **self.tokens.as_json(),
             "fault": self.fault,
             "undecided": self.tokens.undecided and not self.fault,
         }
-        return finite(made)
+        return plain(made)
 
 
 def diagnose_run(client: Client, run_id: str) -> RunDiagnosis:
@@ -73,10 +66,7 @@ def diagnose_run(client: Client, run_id: str) -> RunDiagnosis:
         sis.NotFound: The run is unknown, or it is healthy and nothing that was evaluated is kept.
         sis.Error: A call failed.
     """
-    # Client.get_run would note the run, and open it again on a server that lost it.
-    status = next((status for status in client.list_runs() if status.run.id == run_id), None)
-    if status is None:
-        raise NotFound(grpc.StatusCode.NOT_FOUND, f"run '{run_id}' is unknown")
+    status = find_run(client, run_id)
     run = status.run
     return diagnose_inspected(status, client.inspect_run(run), lambda sequence: client.inspect_sequence(run, sequence))
 

@@ -23,8 +23,7 @@ from starlette.staticfiles import StaticFiles
 from sis.client import Client
 from sis.diagnose import diagnose_run
 from sis.errors import Error, InvalidArgument, Unavailable
-from sis.run import Run, RunStatus
-from sis.v1 import ratio_service_pb2 as pb
+from sis.find_run import find_run
 from sis.web import bridge
 
 _HEADERS = {
@@ -101,7 +100,7 @@ def make_app(client: Client, token_texts: Optional[Mapping[int, str]] = None) ->
         if format not in _EXPORTS:
             raise _invalid(f"format: '{format}'; must be one of {', '.join(_EXPORTS)}")
         ending, media_type = _EXPORTS[format]
-        run = _find_run(client, _run_id(request))
+        run = find_run(client, _run_id(request)).run
         handle, path = tempfile.mkstemp(suffix=ending)
         os.close(handle)
         try:
@@ -161,12 +160,6 @@ def _run_id(request: Request) -> str:
 
 def _invalid(message: str) -> Error:
     return InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, message)
-
-
-def _find_run(client: Client, run_id: str) -> Run:
-    # Client.get_run would open it again in a server that loses it.
-    found = client._service.look_up("GetRun", pb.GetRunRequest(run_id=run_id))
-    return RunStatus.from_proto(found.run).run
 
 
 def _answer_error(request: Request, error: Any) -> Response:

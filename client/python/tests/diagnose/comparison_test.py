@@ -65,7 +65,7 @@ class ComparisonTest(unittest.TestCase):
                 left_out = sum(part.positions for part in parts)
                 pair = comparison.compared.pair
                 every = int(np.maximum(pair.a.lengths, pair.b.lengths).sum())
-                self.assertEqual(comparison.diagnosis.size.positions + left_out, every)
+                self.assertEqual(comparison.diagnosis.d.positions + left_out, every)
         self.assertEqual(left_out_of(compared(FLOAT32, FLOAT32)), [])
         both = sum(max(len(FLOAT32[i]), len(swapped[i])) for i in (1, 4))
         for a, b, expected in (
@@ -133,7 +133,7 @@ class ComparisonTest(unittest.TestCase):
                     if comparison.diagnosis.fault:
                         continue
                     said = "No fault was found" in verdict(comparison)
-                    size = comparison.diagnosis.size
+                    size = comparison.diagnosis.d
                     self.assertEqual(said, size.positions > 0 and size.mean < 0.15, verdict(comparison))
                     without_fault += said
                     undecided += not said

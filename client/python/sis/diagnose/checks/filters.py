@@ -73,15 +73,9 @@ def _share(lists: np.ndarray, sums_to_1: np.ndarray) -> _Share:
 
 def _masses(compared: Compared, file: str) -> Tuple[np.ndarray, np.ndarray]:
     """Returns each list's mass, and what the other file gives the same tokens; NaN if it does not tell of them all."""
-    pair = compared.pair
-    if file == "a":
-        lists, others, found, recording, at = (
-            compared.a_lists, compared.b_lists, compared.a_in_b, pair.b, compared.at_b
-        )  # fmt: skip
-    else:
-        lists, others, found, recording, at = (
-            compared.b_lists, compared.a_lists, compared.b_in_a, pair.a, compared.at_a
-        )  # fmt: skip
+    _, _, lists = compared.side(file)
+    recording, at, others = compared.side("b" if file == "a" else "a")
+    found = compared.a_in_b if file == "a" else compared.b_in_a
     known = log_probs_of(
         others, found, lists.rows, lists.ids, recording.sampled[at], recording.sampled_log_probs[at].astype(np.float64)
     )

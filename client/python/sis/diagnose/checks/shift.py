@@ -186,14 +186,10 @@ def _total_variations(compared: Compared, shift: int) -> _Distances:
 
 def _distances_in_common(compared: Compared, shift: int) -> _Distances:
     """Of the probabilities of tokens in both lists, which tell nothing of the tokens in one."""
-    distance, of = np.full(len(compared), np.nan), np.zeros(len(compared))
-    here, there = compared.shifted(shift)
-    a, q = compared.a_lists, _shifted_probs(compared, here, there)
+    a, q = compared.a_lists, _shifted_probs(compared, *compared.shifted(shift))
     listed = q > 0
-    largest = a.sums(np.where(listed, np.maximum(a.probs, q), 0.0))[here]
-    distance[here] = np.where(largest > 0, a.sums(np.where(listed, np.abs(a.probs - q), 0.0))[here], np.nan)
-    of[here] = largest
-    return distance, of
+    largest = a.sums(np.where(listed, np.maximum(a.probs, q), 0.0))
+    return np.where(largest > 0, a.sums(np.where(listed, np.abs(a.probs - q), 0.0)), np.nan), largest
 
 
 def _shifted_probs(compared: Compared, here: np.ndarray, there: np.ndarray) -> np.ndarray:
@@ -205,11 +201,17 @@ def _shifted_probs(compared: Compared, here: np.ndarray, there: np.ndarray) -> n
 
 
 def _own_differences(compared: Compared, shift: int) -> _Distances:
-    distance = np.full(len(compared), np.nan)
     here, there = compared.shifted(shift)
     a = compared.pair.a.given[compared.at_a[here]].astype(np.float64)
-    distance[here] = _finite_difference(a, compared.pair.b.given[compared.at_b[there]])
-    return distance, np.ones(len(compared))
+    difference = _finite_difference(a, compared.pair.b.given[compared.at_b[there]])
+    return _placed(compared, here, difference), np.ones(len(compared))
+
+
+def _placed(compared: Compared, here: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Returns, for all positions, values of those at `here`, and NaN elsewhere."""
+    placed = np.full(len(compared), np.nan)
+    placed[here] = values
+    return placed
 
 
 def _finite_difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -220,21 +222,16 @@ def _finite_difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _token_is_not_listed(compared: Compared, file: str, shift: int) -> np.ndarray:
     """Sampled tokens are mostly in their lists."""
-    found = np.full(len(compared), np.nan)
     here, there = compared.shifted(shift)
-    lists, at = (compared.a_lists, compared.at_a) if file == "a" else (compared.b_lists, compared.at_b)
-    sampled = getattr(compared.pair, file).sampled[at[here]]
-    found[here] = np.where(lists.counts[there] > 0, lists.find(there, sampled) < 0, np.nan)
-    return found
+    recording, at, lists = compared.side(file)
+    unlisted = lists.find(there, recording.sampled[at[here]]) < 0
+    return _placed(compared, here, np.where(lists.counts[there] > 0, unlisted, np.nan))
 
 
 def _own_is_not_as_listed(compared: Compared, file: str, shift: int) -> np.ndarray:
-    found = np.full(len(compared), np.nan)
     here, there = compared.shifted(shift)
-    lists, at = (compared.a_lists, compared.at_a) if file == "a" else (compared.b_lists, compared.at_b)
-    recording = getattr(compared.pair, file)
+    recording, at, lists = compared.side(file)
     difference = _finite_difference(
         recording.sampled_log_probs[at[here]].astype(np.float64), recording.given[at[there]]
     )
-    found[here] = np.where(lists.counts[here] > 0, difference, np.nan)
-    return found
+    return _placed(compared, here, np.where(lists.counts[here] > 0, difference, np.nan))

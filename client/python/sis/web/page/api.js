@@ -34,12 +34,20 @@ export async function call(method, fields = {}, patience = PATIENCE_MILLISECONDS
   return body;
 }
 
+/** The same; null if what is asked for is not there. */
+export async function callIfThere(method, fields) {
+  try {
+    return await call(method, fields);
+  } catch (error) {
+    if (error.status !== 404) throw error;
+    return null;
+  }
+}
+
 let asked = null;  // a promise
 
 async function askForTokenTexts() {
-  const answer = await fetch("/token_texts.json", {
-    signal: AbortSignal.timeout(PATIENCE_MILLISECONDS),
-  });
+  const answer = await fetch("/token_texts.json", {signal: AbortSignal.timeout(PATIENCE_MILLISECONDS)});
   return answer.ok ? answer.json() : null;
 }
 

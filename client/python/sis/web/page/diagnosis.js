@@ -1,7 +1,7 @@
 // Why a run's two policies differ: what sisctl diagnose says of it, in its words.
 
 import {call} from "./api.js";
-import {make, verdict as signOf} from "./elements.js";
+import {make, verdict as signOf, whileBusy} from "./elements.js";
 import {clock} from "./format.js";
 
 // Many sequences are asked for.
@@ -36,19 +36,9 @@ export class Diagnosis {
             "behaviour policy, as recorded, B the current one, as evaluated."), this.said);
   }
 
-  async ask() {
-    // Not disabled: it would lose the focus.
-    if (this.asking) return;
-    this.asking = true;
-    this.button.setAttribute("aria-disabled", "true");
-    this.said.replaceChildren(make("p", {}, "Asking…"));
-    try {
-      this.show(await call("Diagnose", {run_id: this.runId}, PATIENCE_MILLISECONDS));
-    } catch (error) {
-      this.said.replaceChildren(make("p", {}, `No diagnosis: ${error.message}`));
-    }
-    this.button.removeAttribute("aria-disabled");
-    this.asking = false;
+  ask() {
+    return whileBusy([this.button], this.said, "Asking…", "No diagnosis", async () =>
+      this.show(await call("Diagnose", {run_id: this.runId}, PATIENCE_MILLISECONDS)));
   }
 
   // What the server has found of the run stands above already.

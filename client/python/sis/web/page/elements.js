@@ -60,6 +60,23 @@ export function findingNotice({verdict: name, reason, action, rule}) {
       make("b", {}, reason), make("p", {class: "note"}, `${action} (${rule})`));
 }
 
+/**
+ * Does what the reader has asked for with one of `buttons`, which meanwhile do nothing; `said` shows
+ * `words` until then, and `failed` with the error's message after an error. The buttons are not
+ * disabled: that would take the focus from them.
+ */
+export async function whileBusy(buttons, said, words, failed, work) {
+  if (buttons.some(button => button.hasAttribute("aria-disabled"))) return;
+  buttons.forEach(button => button.setAttribute("aria-disabled", "true"));
+  said.replaceChildren(make("p", {}, words));
+  try {
+    await work();
+  } catch (error) {
+    said.replaceChildren(make("p", {}, `${failed}: ${error.message}`));
+  }
+  buttons.forEach(button => button.removeAttribute("aria-disabled"));
+}
+
 /** A share as a bar, for a cell of a table. */
 export function bar(share) {
   const width = Math.max(0, Math.min(1, share)) * 56;

@@ -1,7 +1,7 @@
 // What the server holds of a run, as a file.
 
 import {ask} from "./api.js";
-import {make} from "./elements.js";
+import {make, whileBusy} from "./elements.js";
 import {fileName, save} from "./save.js";
 
 // Lines of JSON.
@@ -13,7 +13,7 @@ export class Export {
     this.runId = runId;
     this.buttons = Object.keys(ENDINGS).map(format =>
       make("button", {type: "button", "aria-label": `Export as ${format}`, onclick: () => this.save(format)}, format));
-    this.said = make("p", {role: "status"});
+    this.said = make("div", {role: "status"});
     this.element = make("div", {class: "export"},
         make("div", {class: "line"}, make("h2", {}, "Recorded tokens"),
             make("span", {class: "choices"}, "Export ", this.buttons)),
@@ -22,21 +22,12 @@ export class Export {
             "where they are kept the decisions, ratios and current log-probs of the last evaluation."), this.said);
   }
 
-  async save(format) {
-    // Not disabled: the button would lose the focus.
-    if (this.saving) return;
-    this.saving = true;
-    this.buttons.forEach(button => button.setAttribute("aria-disabled", "true"));
-    this.said.textContent = "Exporting…";
-    try {
+  save(format) {
+    return whileBusy(this.buttons, this.said, "Exporting…", "No export", async () => {
       const name = fileName(this.runId, ENDINGS[format]);
       const answer = await ask("Export", {run_id: this.runId, format: format.toLowerCase()});
       save(await answer.blob(), name);
-      this.said.textContent = `Saved as ${name}.`;
-    } catch (error) {
-      this.said.textContent = `No export: ${error.message}`;
-    }
-    this.buttons.forEach(button => button.removeAttribute("aria-disabled"));
-    this.saving = false;
+      this.said.replaceChildren(make("p", {}, `Saved as ${name}.`));
+    });
   }
 }

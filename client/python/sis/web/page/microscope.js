@@ -212,8 +212,14 @@ function annotationOf({annotation}) {
       said.map(([name, value]) => [make("dt", {}, name), make("dd", {tabindex: 0}, value)]).flat());
 }
 
-class Sequence {
-  constructor(element, response, {tokenTexts, title, position, onChoose}) {
+/**
+ * Draws a sequence into `element`, in place of what it holds. `response` is an
+ * InspectSequenceResponse in protobuf's JSON; `tokenTexts` an object from id to text, or null;
+ * `position` is opened, if it is one of the sequence. `onChoose(position)` is called when one is
+ * opened.
+ */
+export class Sequence {
+  constructor(element, response, {tokenTexts, position, onChoose}) {
     this.data = decodeSequence(response);
     this.onChoose = onChoose;
     this.tokenTexts = tokenTexts;
@@ -240,7 +246,7 @@ class Sequence {
     // tabindex: so that the keyboard can scroll it.
     this.panel = make("aside",
         {class: "position", "aria-live": "polite", "aria-label": "the chosen position", tabindex: 0});
-    this.root = make("section", {class: "microscope"}, title ? make("h2", {}, title) : null,
+    this.root = make("section", {class: "microscope"},
         make("div", {class: "facts"}, sequenceFacts(this.data).map(([name, value]) =>
           make("span", {}, `${name} `, make("b", {}, value)))),
         annotationOf(response),
@@ -394,7 +400,7 @@ class Sequence {
     const token = this.mark();
     showPosition(this.panel, this.data, index, this.tokenTexts);
     token?.scrollIntoView({block: "nearest"});
-    this.onChoose?.(this.data.firstPosition + index);
+    this.onChoose(this.data.firstPosition + index);
   }
 
   key(event) {
@@ -612,17 +618,6 @@ function showPosition(panel, data, i, tokenTexts) {
   panel.scrollTop = 0;
 }
 
-/**
- * Draws a sequence into `element`, in place of what it holds. `response` is an
- * InspectSequenceResponse in protobuf's JSON; `tokenTexts` an object from id to text, or null;
- * `title` is shown above; `position` is opened, if it is one of the sequence. `onChoose(position)`
- * is called when one is opened.
- */
-export function renderSequence(element, response,
-    {tokenTexts = null, title = "", position = null, onChoose = null} = {}) {
-  new Sequence(element, response, {tokenTexts, title, position, onChoose});
-}
-
 // --- A run ---
 
 function sequenceName({id, attempt}) {
@@ -688,7 +683,7 @@ function deviationColumns(tokenTexts) {
  * accepted or rejected more often than others, and the largest |log w|. `onOpen(sequence, position)`
  * is called when a sequence is chosen, with its SequenceRef, and position null or the one to open.
  */
-export function renderRun(element, response, {tokenTexts = null, onOpen = null} = {}) {
+export function renderRun(element, response, {tokenTexts, onOpen}) {
   const opens = ({sequence, position = 0}, withPosition) => {
     const open = () => onOpen(sequence, withPosition ? position : null);
     return {class: "opens", tabindex: 0, role: "link", onclick: open, onkeydown: event => {
@@ -701,7 +696,7 @@ export function renderRun(element, response, {tokenTexts = null, onOpen = null} 
     make("p", {class: "muted"}, rows.length ? said : "Nothing yet."),
     // tabindex: so that the keyboard can scroll it.
     rows.length ? make("div", {class: "scroll rows", tabindex: 0},
-        table(title, columns, rows, onOpen && attributes || undefined)) : null];
+        table(title, columns, rows, attributes)) : null];
   const {sequences = [], deviations = [], tokens = []} = response;
   const totals = sequences.map(({totals = {}}) => countsOf(totals));
   const sum = name => totals.reduce((all, counts) => all + counts[name], 0);

@@ -1,6 +1,6 @@
 // One run: all of its draws as charts, the last of them in full, and what is worth a closer look.
 
-import {call, Refused, tokenTexts} from "./api.js";
+import {call, callIfThere, tokenTexts} from "./api.js";
 import {BarPanel, LinePanel} from "./charts.js";
 import {Diagnosis} from "./diagnosis.js";
 import {Export} from "./export.js";
@@ -72,11 +72,8 @@ export class RunView {
   }
 
   async load() {
-    let run;
-    try {
-      ({run} = await call("GetRun", {run_id: this.runId}));
-    } catch (error) {
-      if (!(error instanceof Refused) || error.status !== 404) throw error;
+    const found = await callIfThere("GetRun", {run_id: this.runId});
+    if (found === null) {
       this.body.replaceChildren(make("p", {class: "words"},
           `There is no run “${this.runId}” here. It may have been deleted, or the server may `,
           "have restarted without a store; it comes back when a trainer opens it again."));
@@ -87,6 +84,7 @@ export class RunView {
       location.reload();
       return;
     }
+    const {run} = found;
     this.others ??= this.listOthers().catch(() => { this.others = null; });
     this.inspecting ??= this.inspect();
     await Promise.all([this.loadSteps(run), this.loadBeside()]);
@@ -124,13 +122,9 @@ export class RunView {
 
   async withDistributions(runId, last) {
     if (runId !== this.runId) return last;
-    try {
-      const step = await call("GetStep", {"run.run_id": runId, draw: last.draw});
-      return stepValues({draw: last.draw, step});
-    } catch (error) {
-      if (!(error instanceof Refused) || error.status !== 404) throw error;
-      return last;  // no longer kept
-    }
+    const step = await callIfThere("GetStep", {"run.run_id": runId, draw: last.draw});
+    // Without one it is no longer kept.
+    return step === null ? last : stepValues({draw: last.draw, step});
   }
 
   stepsOf(runId) {
@@ -142,7 +136,7 @@ export class RunView {
     try {
       await this.loadSteps((await call("GetRun", {run_id: this.beside})).run);
     } catch (error) {
-      if (!(error instanceof Refused) || error.status !== 404) throw error;
+      if (error.status !== 404) throw error;
       this.known.delete(this.beside);  // it is gone
     }
   }
@@ -243,11 +237,9 @@ export class RunView {
   }
 
   showCorrections(last) {
-    if (last === undefined || last.corrections.length === 0) {
-      this.corrections.replaceChildren();
-      return;
-    }
-    this.corrections.replaceChildren(
+    this.corrections.replaceChildren();
+    if (last === undefined || last.corrections.length === 0) return;
+    this.corrections.append(
         make("h2", {}, "Corrections side by side"),
         make("p", {class: "muted"}, "What other corrections would have made of the same ratios. " +
           "“clipped” cuts them to [0.8, 1.2], “applied” is what this run asked for."),
@@ -267,7 +259,6 @@ export class RunView {
     try {
       const [response, texts] =
           await Promise.all([call("InspectRun", {"run.run_id": this.runId}), tokenTexts()]);
-      this.inspected.replaceChildren();
       renderRun(this.inspected, response, {tokenTexts: texts, onOpen: ({id, attempt}, position) => {
         location.hash = sequenceLink(this.runId, id, attempt ?? 0, position);
       }});

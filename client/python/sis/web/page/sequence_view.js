@@ -2,7 +2,7 @@
 
 import {call, tokenTexts} from "./api.js";
 import {make} from "./elements.js";
-import {renderSequence} from "./microscope.js";
+import {Sequence} from "./microscope.js";
 import {runLink, sequenceLink} from "./runs_view.js";
 
 export class SequenceView {
@@ -32,20 +32,17 @@ export class SequenceView {
     try {
       const [response, texts] = await Promise.all([call("InspectSequence", {
         "run.run_id": this.runId, "sequence.id": this.sequence, "sequence.attempt": this.attempt}), tokenTexts()]);
-      this.shown.replaceChildren();
-      renderSequence(this.shown, response, {tokenTexts: texts, title: "", position: this.position,
-        onChoose: position => {
-          this.position = position;
-          // The address has it, so that it can be handed on.
-          history.replaceState(null, "", sequenceLink(this.runId, this.sequence, this.attempt, position));
-        }});
-      this.loaded = true;
+      new Sequence(this.shown, response, {tokenTexts: texts, position: this.position, onChoose: position => {
+        this.position = position;
+        // The address has it, so that it can be handed on.
+        history.replaceState(null, "", sequenceLink(this.runId, this.sequence, this.attempt, position));
+      }});
     } catch (error) {
       if (error.status === undefined || error.status === 503) throw error;
       this.shown.replaceChildren(
           make("p", {}, `Nothing is kept of this sequence: ${error.message}`));
-      this.loaded = true;
     }
+    this.loaded = true;
   }
 
   stop() {}
