@@ -147,24 +147,25 @@ def show(
         console.print(part)
 
 
+def read_tokenizer(name: str) -> TokenTexts:
+    """Reads the texts of tokens from a file, or with - from standard input. Fails if it is no tokenizer.json."""
+    from sis import token_texts
+
+    try:
+        return token_texts.parse(sys.stdin.buffer.read()) if name == "-" else token_texts.read(name)
+    except OSError as error:
+        fail(f"--tokenizer: {name}: {error.strerror}")
+    except ValueError as error:
+        fail(f"--tokenizer: {error}")
+
+
 class _Tokens:
     """The texts of tokens, as far as they are known."""
 
     def __init__(self, tokenizer: Optional[str]) -> None:
         """`tokenizer`: a file, or - for standard input; None: no text is known. Fails if it is no
         tokenizer.json."""
-        from sis import token_texts
-
-        self._texts: TokenTexts = {}
-        if tokenizer is None:
-            return
-        try:
-            given = tokenizer == "-"
-            self._texts = token_texts.parse(sys.stdin.buffer.read()) if given else token_texts.read(tokenizer)
-        except OSError as error:
-            fail(f"--tokenizer: {tokenizer}: {error.strerror}")
-        except ValueError as error:
-            fail(f"--tokenizer: {error}")
+        self._texts = {} if tokenizer is None else read_tokenizer(tokenizer)
 
     def named(self, token: int) -> str:
         """Returns the text in quotes, and the id."""

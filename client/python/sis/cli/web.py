@@ -10,6 +10,7 @@ import typer
 
 from sis.cli.connection import Connection, connected
 from sis.cli.failure import fail, need
+from sis.cli.sequences import TOKENIZER, read_tokenizer
 
 # Of a call, in seconds: less than the page waits for an answer (sis/web/page/api.js).
 _TIMEOUT = 7.0
@@ -20,9 +21,7 @@ def web(
     connection: Connection,
     port: int = typer.Option(9465, min=0, max=65535, help="Port of the page on this machine; 0: a free one."),
     open_: bool = typer.Option(False, "--open", help="Open the page in a browser."),
-    tokenizer: Optional[str] = typer.Option(
-        None, metavar="FILE", show_default=False, help="tokenizer.json of the model, to show tokens as text."
-    ),
+    tokenizer: Optional[str] = TOKENIZER,
 ) -> None:
     """Serves a page with runs, charts, diagnosis and tokens to browsers on this machine, until Ctrl+C.
 
@@ -36,15 +35,11 @@ def web(
     """
     need("starlette")
     need("uvicorn")
-    from sis import token_texts
     from sis.web import app, server
 
     if len(connection.addresses) > 1:
         fail("--server: the page shows one server; name one of them")
-    try:
-        texts = token_texts.read(tokenizer) if tokenizer else None
-    except (OSError, ValueError) as error:
-        fail(f"--tokenizer: {error}")
+    texts = read_tokenizer(tokenizer) if tokenizer else None
     try:
         listener = server.listen(port)
     except OSError as error:

@@ -143,9 +143,7 @@ def compare_inspected(inspections: Sequence[SequenceInspection]) -> Tuple[Compar
     recorded it, B the current one, as it was evaluated. Then positions without a ratio, by the server's decision."""
     columns: Dict[str, List[np.ndarray]] = {name: [] for name in _COLUMNS}
     # Tokens of both lists: position, id, and log-probs of A and B.
-    rows: List[np.ndarray] = [np.zeros(0, np.int64)]
-    tokens: List[np.ndarray] = [np.zeros(0, np.int64)]
-    log_probs: Tuple[List[np.ndarray], List[np.ndarray]] = ([np.zeros(0, np.float32)], [np.zeros(0, np.float32)])
+    tokens: List[Tuple[np.ndarray, ...]] = []
     counts = {"missing": 0, "masked": 0, "not_evaluated": 0, "not_kept": 0}
     lengths: List[int] = []
     for inspection in inspections:
@@ -158,25 +156,22 @@ def compare_inspected(inspections: Sequence[SequenceInspection]) -> Tuple[Compar
             found = inspection.decisions if name == "decisions" else getattr(inspection, name)
             kept = np.where(scored, found, nothing)
             columns[name].append(np.concatenate([np.full(before, nothing, kept.dtype), kept]))
-        slots = inspection.top_k_ids.shape[1]
-        listed = np.repeat(scored, slots)
-        rows.append(np.repeat(start + np.arange(len(scored)), slots)[listed])
-        tokens.append(inspection.top_k_ids.reshape(-1)[listed].astype(np.int64))
-        log_probs[0].append(inspection.top_k_log_probs.reshape(-1)[listed])
-        log_probs[1].append(inspection.current_log_probs.reshape(-1)[listed])
+        rows = np.repeat(start + np.flatnonzero(scored), inspection.top_k_ids.shape[1])
+        arrays = inspection.top_k_ids, inspection.top_k_log_probs, inspection.current_log_probs
+        tokens.append((rows, *(array[scored].reshape(-1) for array in arrays)))
         lengths.append(before + len(scored))
         _count_left_out(inspection, scored, counts)
-    joined = {name: np.concatenate([np.zeros(0), *parts]) for name, parts in columns.items()}
+    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
     log_q = joined["sampled_log_probs"].astype(np.float32)
     log_ratios = joined["log_ratios"].astype(np.float32)
-    listed_rows, listed_tokens = np.concatenate(rows), np.concatenate(tokens)
-    top_k = max((inspection.top_k_ids.shape[1] for inspection in inspections), default=0)
+    listed_rows, listed_ids, listed_q, listed_p = map(np.concatenate, zip(*tokens))
+    top_k = max(inspection.top_k_ids.shape[1] for inspection in inspections)
     sizes = np.asarray(lengths, np.int64)
     sampled = joined["sampled_ids"].astype(np.int64)
     log_p = np.where(np.isfinite(log_q), log_q + log_ratios, log_q)
     a, b = (
-        _recording(sizes, sampled, given, listed_rows, listed_tokens, np.concatenate(of_side), top_k)
-        for given, of_side in ((log_q, log_probs[0]), (log_p, log_probs[1]))
+        _recording(sizes, sampled, given, listed_rows, listed_ids.astype(np.int64), listed, top_k)
+        for given, listed in ((log_q, listed_q), (log_p, listed_p))
     )
     compared = Compared(Pair(a, b, by_id=True), sizes)
     compared.decisions = Decisions(

@@ -8,7 +8,7 @@ from typing import List
 import numpy as np
 
 from sis.diagnose.check import AT_MOST, Check
-from sis.diagnose.lists import Lists
+from sis.diagnose.lists import Lists, spans
 from sis.diagnose.recordings import Pair, Recording, shown
 
 # A tokenizer's own letters for what can't be seen, which some engines decode and others don't.
@@ -60,17 +60,9 @@ def check_token_numbers(pair: Pair) -> Check:
         AT_MOST,
     )
     a, b = pair.a.lists, pair.b.lists
-    at_a: List[np.ndarray] = [np.zeros(0, np.int64)]
-    at_b: List[np.ndarray] = [np.zeros(0, np.int64)]
-    last: List[np.ndarray] = [np.zeros(0, bool)]
-    for start_a, start_b, length_a, length_b in zip(
-        pair.a.starts.tolist(), pair.b.starts.tolist(), pair.a.lengths.tolist(), pair.b.lengths.tolist()
-    ):
-        steps = np.arange(min(length_a, length_b))
-        at_a.append(start_a + steps)
-        at_b.append(start_b + steps)
-        last.append(steps + 1 >= length_b)
-    here, there, is_last = map(np.concatenate, (at_a, at_b, last))
+    counts = np.minimum(pair.a.lengths, pair.b.lengths)
+    here, there = spans(pair.a.starts, counts), spans(pair.b.starts, counts)
+    is_last = spans(np.ones(len(counts), np.int64), counts) == np.repeat(pair.b.lengths, counts)
     listed = (a.counts[here] > 0) & (b.counts[there] > 0)
     here, there, is_last = here[listed], there[listed], is_last[listed]
     followed = np.flatnonzero(~is_last)

@@ -1,15 +1,11 @@
 // Panels with a chart each, drawn by Chart.js. Beside the picture every panel says its latest
 // values in words, has all of them in a table, and saves both.
 
-import {make, makeSvg, table} from "./elements.js";
+import {color, make, table} from "./elements.js";
 import {saveCsv, saveJson, savePng} from "./save.js";
 
 const COLORS = ["--first", "--second", "--third", "--fourth", "--fifth", "--sixth"];
 const DASH = [5, 4];
-
-function color(variable) {
-  return getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
-}
 
 const charts = new Set();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
@@ -22,13 +18,12 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
  * one of the axis. `about`, the run say, stands in the names of files.
  */
 class Panel {
-  constructor({title, unit, note, empty, format, tick = format, binary = false, about = "", type}) {
+  constructor({title, unit, note, empty, format, tick = format, binary = false, about = ""}) {
     this.unit = unit;
     this.about = about;
     this.format = format;
     this.tick = tick;
     this.binary = binary;
-    this.type = type;
     this.title = title;
     this.legend = make("ul", {class: "legend"});
     this.canvas = make("canvas", {role: "img", "aria-label": title});
@@ -108,8 +103,8 @@ class Panel {
 
   swatch(line) {
     const dash = line.dashed ? "5 3" : "none";
-    return makeSvg("svg", {viewBox: "0 0 18 8", "aria-hidden": "true"},
-        makeSvg("line", {x1: 0, x2: 18, y1: 4, y2: 4, "stroke-width": 3, "stroke-dasharray": dash,
+    return make("svg", {viewBox: "0 0 18 8", "aria-hidden": "true"},
+        make("line", {x1: 0, x2: 18, y1: 4, y2: 4, "stroke-width": 3, "stroke-dasharray": dash,
           stroke: `var(${line.color})`}));
   }
 
@@ -189,9 +184,7 @@ class Panel {
 
 /** Values one after the other. */
 export class LinePanel extends Panel {
-  constructor(options) {
-    super({...options, type: "line"});
-  }
+  type = "line";
 
   dataset(line, stroke) {
     const {values, places} = line;
@@ -209,9 +202,7 @@ export class LinePanel extends Panel {
 
 /** Values of a few kinds beside each other. */
 export class BarPanel extends Panel {
-  constructor(options) {
-    super({...options, type: "bar"});
-  }
+  type = "bar";
 
   dataset(line, fill) {
     return {label: line.name, data: line.values, backgroundColor: fill, borderRadius: 2,

@@ -1,8 +1,11 @@
 // Elements of the page, made without markup in strings: what comes from clients is text.
 
+const SVG = ["svg", "line", "rect"];
+
 /** An element; attributes whose value is null or false are left out, and `style` is an object. */
 export function make(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
+  const element = SVG.includes(tag) ? document.createElementNS("http://www.w3.org/2000/svg", tag) :
+    document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "style") Object.entries(value).forEach(pair => element.style.setProperty(...pair));
@@ -12,12 +15,13 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** The same of SVG. */
-export function makeSvg(tag, attributes = {}, ...children) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
+const probe = make("span", {hidden: ""});
+document.body.append(probe);
+
+/** The present value of a colour of page.css, as in "--ink". */
+export function color(variable) {
+  probe.style.color = `var(${variable})`;
+  return getComputedStyle(probe).color;
 }
 
 /**
@@ -80,7 +84,7 @@ export async function whileBusy(buttons, said, words, failed, work) {
 /** A share as a bar, for a cell of a table. */
 export function bar(share) {
   const width = Math.max(0, Math.min(1, share)) * 56;
-  return makeSvg("svg", {class: "bar", viewBox: "0 0 56 8", "aria-hidden": "true"},
-      makeSvg("rect", {class: "back", width: 56, height: 8, rx: 2}),
-      makeSvg("rect", {class: "front", width, height: 8, rx: 2}));
+  return make("svg", {class: "bar", viewBox: "0 0 56 8", "aria-hidden": "true"},
+      make("rect", {class: "back", width: 56, height: 8, rx: 2}),
+      make("rect", {class: "front", width, height: 8, rx: 2}));
 }

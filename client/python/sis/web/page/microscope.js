@@ -5,7 +5,7 @@
 // Log-probs and log-ratios are in nats. Texts of tokens come from `tokenTexts`, an object from token
 // id to text; without it tokens are shown by their ids.
 
-import {bar, make, table} from "./elements.js";
+import {bar, color, make, table} from "./elements.js";
 import {number, share} from "./format.js";
 import {stepValues} from "./step_values.js";
 
@@ -448,8 +448,8 @@ export class Sequence {
     this.overview.height = Math.round(height * ratio);
     const context = this.overview.getContext("2d");
     context.scale(ratio, ratio);
-    const style = getComputedStyle(this.root);
-    const colour = name => style.getPropertyValue(`--${name}`);
+    const [line, below, above, amount, ink] =
+        ["--line", "--below", "--above", "--amount", "--ink"].map(color);
     const colouring = this.colourings[this.colouring];
     const data = this.data;
     for (let x = 0; x < width; ++x) {
@@ -463,22 +463,22 @@ export class Sequence {
         if (Math.abs(part) > Math.abs(most)) most = part;
       }
       if (!scored) {
-        context.fillStyle = colour("line");
+        context.fillStyle = line;
         context.fillRect(x, height / 2 - 1, 1, 2);
         continue;
       }
       const size = Math.min(1, Math.abs(most));
       if (colouring.diverging) {
-        context.fillStyle = colour(most < 0 ? "below" : "above");
+        context.fillStyle = most < 0 ? below : above;
         const bar = size * height / 2;
         context.fillRect(x, most < 0 ? height / 2 : height / 2 - bar, 1, Math.max(0.5, bar));
       } else {
-        context.fillStyle = colour("amount");
+        context.fillStyle = amount;
         context.fillRect(x, height - size * height, 1, size * height);
       }
     }
     const place = index => index * width / data.length;
-    context.strokeStyle = colour("ink");
+    context.strokeStyle = ink;
     if (data.length > TOKENS_SHOWN) {
       context.lineWidth = 2;
       context.strokeRect(place(this.shown) + 1, 1,
