@@ -9,7 +9,7 @@ from unittest import mock
 
 import numpy as np
 
-from sis import blocks
+from sis import blocks, ragged
 from sis.run import RunConfig
 from tests.golden import cases
 from tests.reference import block as reference
@@ -68,16 +68,15 @@ class BlocksTest(unittest.TestCase):
         self.assertEqual(block.counts.tolist(), expected.counts.tolist())
         self.assertEqual(block.sampled_log_probs.tobytes(), records.sampled_log_probs.tobytes())
         self.assertEqual(block.sampled_ids().tolist(), records.sampled_ids.tolist())
-        self.assertEqual(block.padded(block.ids(), -1).tolist(), records.ids.tolist())
+        widened = lambda values, unused: ragged.widened(values, block.counts, block.header.slots, unused)
+        self.assertEqual(widened(block.ids(), -1).tolist(), records.ids.tolist())
         self.assertEqual(block.whole, whole)
         if whole:
-            self.assertEqual(block.padded(block.log_probs(), -np.inf).tobytes(), records.log_probs.tobytes())
+            self.assertEqual(widened(block.log_probs(), -np.inf).tobytes(), records.log_probs.tobytes())
         for rows in (slice(0, 1), slice(1, 5), slice(4, None)):
             slots = block.slots_of(rows)
-            out = np.empty(slots.stop - slots.start, np.int32)
             self.assertEqual(block.sampled_ids(rows).tolist(), records.sampled_ids[rows].tolist())
-            self.assertIs(block.ids(slots, out), out)
-            self.assertEqual(out.tolist(), records.ids[rows][records.ids[rows] >= 0].tolist())
+            self.assertEqual(block.ids(slots).tolist(), records.ids[rows][records.ids[rows] >= 0].tolist())
             if whole:
                 self.assertEqual(block.log_probs(slots).tobytes(), block.log_probs()[slots].tobytes())
 

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from sis import ragged
-
 if TYPE_CHECKING:
     from sis.run import RunConfig
 
@@ -155,27 +153,25 @@ class Block:
         if int(self.counts.sum()) != h.used_slots or int(self.counts.max()) > h.slots:
             raise ValueError("block: its counts are not those of its header")
 
-    def sampled_ids(self, rows: slice = slice(None), out: Optional[np.ndarray] = None) -> np.ndarray:
-        """int32, of the positions `rows`, counted from the block's first. out: An array to write to."""
-        return self._read_ids(self._sampled_ids, rows, self.header.positions, out)
+    def sampled_ids(self, rows: slice = slice(None)) -> np.ndarray:
+        """int32, of the positions `rows`, counted from the block's first."""
+        return self._read_ids(self._sampled_ids, rows, self.header.positions)
 
-    def ids(self, slots: slice = slice(None), out: Optional[np.ndarray] = None) -> np.ndarray:
+    def ids(self, slots: slice = slice(None)) -> np.ndarray:
         """int32, of the used slots `slots`, one position's after the other's: see `slots_of`."""
-        return self._read_ids(self._ids, slots, self.header.used_slots, out)
+        return self._read_ids(self._ids, slots, self.header.used_slots)
 
-    def log_probs(self, slots: slice = slice(None), out: Optional[np.ndarray] = None) -> np.ndarray:
+    def log_probs(self, slots: slice = slice(None)) -> np.ndarray:
         """float32, of the same, as decisions are made with them. The block must be whole."""
         if not self.whole:
             raise ValueError("block: it has no log-probs")
         h = self.header
         stored = np.frombuffer(self._data, "<u2" if h.encoding == _FIXED16 else "<f4", h.used_slots, _HEADER.size)[slots]
-        out = np.empty(len(stored), np.float32) if out is None else out
         if h.encoding == _FLOAT32:
-            out[...] = stored
-            return out
+            return stored
         multipliers = np.frombuffer(self._data, np.uint8, h.positions, self._multipliers)
         # Each step is exact.
-        np.multiply(stored, np.repeat(multipliers, self.counts)[slots], out=out, dtype=np.float32)
+        out = np.multiply(stored, np.repeat(multipliers, self.counts)[slots], dtype=np.float32)
         np.subtract(np.float32(4096), out, out=out)
         return np.multiply(out, np.float32(2.0**-18), out=out)
 
@@ -185,22 +181,14 @@ class Block:
         before = int(self.counts[:begin].sum())
         return slice(before, before + int(self.counts[begin:end].sum()))
 
-    def padded(self, values: np.ndarray, unused: float) -> np.ndarray:
-        """[T, K] of the values of all used slots."""
-        return ragged.widened(values, self.counts, self.header.slots, unused)
-
-    def _read_ids(self, at: int, part: slice, size: int, out: Optional[np.ndarray]) -> np.ndarray:
+    def _read_ids(self, at: int, part: slice, size: int) -> np.ndarray:
         begin, end, _ = part.indices(size)
         width = self.header.id_bytes
         place, count = at + width * begin, end - begin
-        out = np.empty(count, np.int32) if out is None else out
         if width == 3:
             # The upper bytes of four: of those and the one before, which the block has.
-            values = np.ndarray(count, "<u4", self._data, place - 1, (3,))
-            np.right_shift(values, np.uint32(8), out=out.view(np.uint32))
-        else:
-            out[...] = np.frombuffer(self._data, f"<u{width}", count, place)
-        return out
+            return (np.ndarray(count, "<u4", self._data, place - 1, (3,)) >> np.uint32(8)).view(np.int32)
+        return np.frombuffer(self._data, f"<u{width}", count, place).astype(np.int32)
 
 
 def _opened(data: bytes) -> _Header:

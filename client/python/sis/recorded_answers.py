@@ -16,7 +16,6 @@ from sis.engines.adapter import Adapter, entries_of
 from sis.entries import AppendEntry, Seal
 from sis.outage import Outage
 from sis.run import Run
-from sis.top_k import TopK
 
 
 class Span(NamedTuple):
@@ -105,7 +104,7 @@ class AnswerRecorder:
             number = self._number(version)
             if number is not None:
                 newest = max(newest, number)
-                entries += entries_of(name, start, number, TopK(*(array[start:end] for array in record)))
+                entries += entries_of(name, start, number, record.part(slice(start, end)))
         if entries:
             entries.append(Seal(name, length))
         return entries, newest

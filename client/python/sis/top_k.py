@@ -24,6 +24,23 @@ class TopK(NamedTuple):
     top_k_ids: np.ndarray
     top_k_log_probs: np.ndarray
 
+    @staticmethod
+    def void(positions: int, top_k: int) -> TopK:
+        """Returns positions without a usable log-prob: sampled id -1, sampled log-prob NaN, an empty set."""
+        return TopK(
+            np.full(positions, -1, np.int32), np.full(positions, np.nan, np.float32),
+            np.full((positions, top_k), -1, np.int32), np.full((positions, top_k), -np.inf, np.float32),
+        )  # fmt: skip
+
+    def part(self, rows: Union[slice, np.ndarray]) -> TopK:
+        """Returns these positions."""
+        return TopK(*(array[rows] for array in self))
+
+    def write(self, rows: Union[slice, np.ndarray], record: TopK) -> None:
+        """Writes the positions of `record` to these rows."""
+        for array, values in zip(self, record):
+            array[rows] = values
+
 
 def canonical(
     ids: ArrayLike,
@@ -32,9 +49,6 @@ def canonical(
     sampled_log_probs: ArrayLike,
     top_k: int,
     sampled_column: Optional[str] = None,
-    *,
-    out: Optional[TopK] = None,
-    at: Optional[np.ndarray] = None,
 ) -> TopK:
     """Sorts an engine's columns into the record of numerics.md, section 2.
 
@@ -51,11 +65,8 @@ def canonical(
 
     If the sampled token is in V_K, its log-prob there is also returned as the sampled one: the set
     must not depend on what was drawn.
-    out: arrays to write to, which are returned. at: int [T], at which of their
-    rows; None: out is of T rows, written in order. They are written once all was checked.
-    ValueError names field and position if a log-prob is NaN or
-    +inf, an id stands twice, a sampled log-prob is not finite, or the sampled column holds another
-    token.
+    ValueError names field and position if a log-prob is NaN or +inf, an id stands twice, a sampled
+    log-prob is not finite, or the sampled column holds another token.
     """
     if top_k < 1:
         raise ValueError(f"top_k is {top_k}, must be at least 1")
@@ -108,31 +119,10 @@ def canonical(
     hit = tokens == np.where(sampled >= 0, sampled, -2)[:, None]
     inside = hit.any(axis=1)
     sampled_values[inside] = values[hit]
-    if out is None:
-        out = TopK(
-            np.empty(rows, np.int32), np.empty(rows, np.float32),
-            np.empty((rows, top_k), np.int32), np.empty((rows, top_k), np.float32),
-        )  # fmt: skip
-    else:
-        _check_out(out, at, rows, top_k)
-    to = slice(rows) if at is None else at
-    out.sampled_ids[to], out.sampled_log_probs[to] = sampled, sampled_values
-    out.top_k_ids[to, :kept], out.top_k_log_probs[to, :kept] = tokens, values
-    if kept < top_k:
-        out.top_k_ids[to, kept:], out.top_k_log_probs[to, kept:] = -1, -np.inf
-    return out
-
-
-def _check_out(out: TopK, at: Optional[np.ndarray], rows: int, top_k: int) -> None:
-    length = rows if at is None else len(out.sampled_ids)
-    for name, array, dtype in zip(TopK._fields, out, 2 * (np.int32, np.float32)):
-        shape = (length, top_k) if name.startswith("top_k") else (length,)
-        if array.dtype != dtype or array.shape != shape:
-            raise ValueError(
-                f"out.{name} is {array.dtype} {list(array.shape)}, must be {np.dtype(dtype)} {list(shape)}"
-            )
-    if at is not None and (at.shape != (rows,) or rows and not 0 <= at.min() <= at.max() < length):
-        raise ValueError(f"at must be {rows} rows of out's {length}")
+    record = TopK.void(rows, top_k)
+    record.sampled_ids[:], record.sampled_log_probs[:] = sampled, sampled_values
+    record.top_k_ids[:, :kept], record.top_k_log_probs[:, :kept] = tokens, values
+    return record
 
 
 def _sorted(tokens: np.ndarray, values: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-import sis.gathered
-from sis.gathered import Gathered
+from sis.gathered import Gathered, of_all_slots
 from sis.logit_transform import LogitTransform
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords
 from sis.sampling_replay import Replayed, is_complete, replayed
@@ -99,10 +98,9 @@ def gather(
     vocabulary_start: int = 0,
     group: Any = None,
     rows: Optional[torch.Tensor] = None,
-    padded: bool = False,
 ) -> Gathered:
-    """The current policy's log-probs and those of the sampled tokens, without gradients: [S], at
-    records.used_ids, or if `padded` [N, K], at records.ids.
+    """The current policy's log-probs [S], at records.used_ids, and those of the sampled tokens, without
+    gradients.
 
     logits: [N, V] of any floating type; widened to float32 before anything is done with them, some
     rows at a time. rows: int [N], which rows of the logits, then [any, V], are those of the
@@ -120,7 +118,7 @@ def gather(
     def parts(first: int, last: int) -> Iterator[Tuple[int, torch.Tensor]]:
         yield vocabulary_start, logits[first:last] if rows is None else logits[rows[first:last]]
 
-    return _gather(records, sampled_ids, parts, at_a_time, logits.device, temperature, group, padded)
+    return _gather(records, sampled_ids, parts, at_a_time, logits.device, temperature, group)
 
 
 def log_probs_at(
@@ -155,7 +153,6 @@ def gather_from_head(
     temperature: float = 1.0,
     vocabulary_start: int = 0,
     group: Any = None,
-    padded: bool = False,
 ) -> Gathered:
     """As gather, of the logits hidden @ weight.T + bias, of which only a part is there at any time:
     never [N, V].
@@ -178,7 +175,7 @@ def gather_from_head(
             logits = torch.nn.functional.linear(here, weight[part], own_bias)
             yield vocabulary_start + token, logits if transform is None else transform(logits)
 
-    return _gather(records, sampled_ids, parts, rows, hidden.device, temperature, group, padded)
+    return _gather(records, sampled_ids, parts, rows, hidden.device, temperature, group)
 
 
 def gather_from_head_rows(
@@ -226,11 +223,11 @@ def gather_from_head_rows(
         excluded[part] |= torch.isneginf(logits[:, -1])
     if excluded.any():
         of_those = ids[excluded].to(torch.int32).cpu().numpy()
-        slices = [Slice("excluded", length=len(of_those))]
-        found[excluded] = gather_from_head(
-            TopKRecords.of_rows(slices, of_those[:, :-1], of_those[:, -1]), hidden[excluded], weight, bias=bias,
-            transform=transform, temperature=temperature, padded=True,
-        ).log_probs  # fmt: skip
+        some = TopKRecords.of_rows([Slice("excluded", length=len(of_those))], of_those[:, :-1], of_those[:, -1])
+        whole = gather_from_head(
+            some, hidden[excluded], weight, bias=bias, transform=transform, temperature=temperature
+        )
+        found[excluded] = of_all_slots(some, whole).log_probs
     used = ids[:, :-1] >= 0
     outside = ~((ids[:, :-1] == ids[:, -1:]) & used).any(dim=1)
     mass = ((found.exp() * used).sum(dim=1) + own.exp() * outside).detach()
@@ -255,7 +252,6 @@ def _gather(
     device: torch.device,
     temperature: float,
     group: Any,
-    padded: bool,
 ) -> Gathered:
     """`parts(first, last)` gives the logits of these rows: the first token of each part, and [last -
     first, tokens]."""
@@ -305,8 +301,7 @@ def _gather(
             raise ValueError(
                 f"token {int(tokens[place])}, position {int(positions[place])}: the logits are of {vocabulary} tokens"
             )
-    gathered = Gathered(slots, own.masked_fill(sampled < 0, torch.nan))
-    return sis.gathered.of_all_slots(records, gathered) if padded else gathered
+    return Gathered(slots, own.masked_fill(sampled < 0, torch.nan))
 
 
 def _sampled_tokens(

@@ -22,7 +22,6 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Seque
 
 from sis.evaluation import Evaluation, Step
 from sis.inspection import TokenCounts
-from sis.run import RunStatus
 from sis.step_metrics import missing_counts, missing_shares, step_metrics
 
 COLUMNS = ("token_id", "text", "accepted", "rejected", "max_error")
@@ -42,13 +41,6 @@ def metrics(answer: Union[Evaluation, Step]) -> Dict[str, float]:
     scored and the missing positions as "missing" is."""
     counts = missing_counts(answer.missing) if isinstance(answer, Evaluation) else answer.missing
     return {**step_metrics(answer.totals), **missing_shares(counts, answer.totals)}
-
-
-def run_metrics(status: RunStatus) -> Dict[str, float]:
-    """What the server holds of a run, from Client.get_run: "verdict" as sis.Verdict has it
-    (1 healthy, 2 worth a look, 3 broken); bytes; numbers of the rest."""
-    names = ("verdict", "policy_version", "sequences", "positions", "bytes")
-    return {name: float(getattr(status, name)) for name in names}
 
 
 def to_wandb(run: Any, text: Callable[[int], str] = str) -> Log:

@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 
 import sis
-from sis import blocks
+from sis import blocks, ragged
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
 
@@ -190,8 +190,8 @@ class FakeService:
         columns = (
             read.sampled_ids(),
             read.sampled_log_probs,
-            read.padded(read.ids(), -1),
-            read.padded(read.log_probs(), -np.inf),
+            ragged.widened(read.ids(), read.counts, read.header.slots, -1),
+            ragged.widened(read.log_probs(), read.counts, read.header.slots, -np.inf),
         )
         new = {first + index: tuple(value.tobytes() for value in row) for index, row in enumerate(zip(*columns))}
         for position, row in new.items():

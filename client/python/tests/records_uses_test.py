@@ -13,6 +13,7 @@ if importlib.util.find_spec("torch"):
     import torch
 
     import sis.torch
+    from sis.gathered import of_all_slots
 
 
 def setUpModule():
@@ -91,7 +92,7 @@ class LogProbsTest(unittest.TestCase):
         kept = records_of(log_q, sampled)
         own = torch.from_numpy(sampled).long()
         current = sis.torch.log_probs_at(kept, logits.float(), own, temperature=0.7)
-        gathered = sis.torch.gather(kept, logits.detach().float(), own, temperature=0.7, padded=True)
+        gathered = of_all_slots(kept, sis.torch.gather(kept, logits.detach().float(), own, temperature=0.7))
         used = torch.from_numpy(kept.ids) >= 0
         torch.testing.assert_close(current.log_probs[used], gathered.log_probs[used])
         torch.testing.assert_close(current.sampled_log_probs, gathered.sampled_log_probs)

@@ -139,34 +139,6 @@ class CanonicalTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "sampled_column is 'middle'"):
             canonical([1], [-1.0], 1, -1.0, 1, "middle")
 
-    def test_it_writes_to_given_rows_once_all_was_checked(self):
-        def rows(count, top_k=3, float_type=np.float32):
-            return sis.TopK(
-                np.full(count, 7, np.int32), np.full(count, 7, float_type),
-                np.full((count, top_k), 7, np.int32), np.full((count, top_k), 7, float_type),
-            )  # fmt: skip
-
-        columns = [[5, 3], [9, 8]], [[-2.0, -1.0], [-0.5, -3.0]], [3, 9], [-1.0, -0.5], 3
-        want = sis.canonical(*columns)
-        out = rows(4)
-        self.assertIs(sis.canonical(*columns, out=out, at=np.array([2, 0])), out)
-        for got, made in zip(out, want):
-            np.testing.assert_array_equal(got[[2, 0]], made)
-            self.assertTrue((got[[1, 3]] == 7).all())
-        for got, made in zip(sis.canonical(*columns, out=rows(2)), want):
-            np.testing.assert_array_equal(got, made)
-        for out, at, words in (
-            (rows(3), None, r"out.sampled_ids is int32 \[3\], must be int32 \[2\]"),
-            (rows(2, top_k=2), None, r"out.top_k_ids is int32 \[2, 2\], must be int32 \[2, 3\]"),
-            (rows(2, float_type=np.float16), None, r"out.sampled_log_probs is float16 \[2\], must be float32"),
-            (rows(4), np.array([1, 4]), "at must be 2 rows of out's 4"),
-            (rows(4), np.array([-1, 2]), "at must be 2 rows of out's 4"),
-            (rows(4), np.array([1]), "at must be 2 rows of out's 4"),
-        ):
-            with self.assertRaisesRegex(ValueError, words):
-                sis.canonical(*columns, out=out, at=at)
-            self.assertTrue(all((array == 7).all() for array in out))
-
     def test_no_positions(self):
         record = sis.canonical(np.empty((0, 3), np.int32), np.empty((0, 3)), [], [], 2)
         self.assertEqual(record.top_k_ids.shape, (0, 2))

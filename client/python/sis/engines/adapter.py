@@ -63,7 +63,6 @@ class Columns(NamedTuple):
         self,
         top_k: int,
         vocabulary_size: Optional[int] = None,
-        out: Optional[TopK] = None,
         found: Callable[[Fault], Any] = lambda fault: None,
     ) -> TopK:
         """Returns the record of all T positions.
@@ -77,8 +76,7 @@ class Columns(NamedTuple):
         In the record its sampled log-prob is NaN, and its set is empty. Listed tokens with log-probs below
         -1000 are left out.
 
-        out: arrays of T rows to write to. found: called with the first unusable
-        position. ValueError as in sis.canonical.
+        found: called with the first unusable position. ValueError as in sis.canonical.
         """
         ids = arrays.int32("ids", self.ids, [None, None])
         log_probs = arrays.float32("log_probs", self.log_probs, ids.shape)
@@ -117,16 +115,14 @@ class Columns(NamedTuple):
                 ),
             ]
 
-        if out is None:
-            out = empty_record(len(ids), top_k)
         columns = (ids, log_probs, sampled, own)
         unusable = np.logical_or.reduce([wrong for wrong, _ in causes])
         if unusable.any():
-            usable = np.flatnonzero(~unusable)
-            canonical(*(part[usable] for part in columns), top_k, self.sampled_column, out=out, at=usable)
-            _void(out, unusable, sampled[unusable])
+            out = TopK.void(len(ids), top_k)
+            out.sampled_ids[:] = sampled
+            out.write(~unusable, canonical(*(part[~unusable] for part in columns), top_k, self.sampled_column))
         else:
-            canonical(*columns, top_k, self.sampled_column, out=out)
+            out = canonical(*columns, top_k, self.sampled_column)
         masses = np.exp(out.top_k_log_probs).sum(axis=1)
         causes += [
             (
@@ -137,7 +133,7 @@ class Columns(NamedTuple):
         ]
         unusable = np.logical_or.reduce([wrong for wrong, _ in causes])
         if unusable.any():
-            _void(out, unusable, sampled[unusable])
+            out.write(unusable, TopK(sampled[unusable], *TopK.void(1, top_k)[1:]))
             row = int(unusable.argmax())
             found(Fault(row, int(unusable.sum()), next(why(row) for wrong, why in causes if wrong[row])))
         return out
@@ -149,40 +145,22 @@ def text_of(error: Exception) -> str:
     return str(error) if own else f"{type(error).__name__}: {error}"
 
 
-def empty_record(positions: int, top_k: int) -> TopK:
-    """Returns uninitialised arrays."""
-    return TopK(
-        np.empty(positions, np.int32), np.empty(positions, np.float32),
-        np.empty((positions, top_k), np.int32), np.empty((positions, top_k), np.float32),
-    )  # fmt: skip
-
-
-def _void(out: TopK, rows: Union[slice, np.ndarray], sampled_ids: Union[int, np.ndarray] = -1) -> None:
-    """Makes rows of a record unusable. sampled_ids: if they are known."""
-    for array, value in zip(out, (sampled_ids, np.nan, -1, -np.inf)):
-        array[rows] = value
-
-
 def entries_of(
     sequence: str, first_position: int, policy_version: int, record: TopK, attempt: int = 0
 ) -> List[Union[Block, Gap]]:
     """Returns the blocks and gaps of a record of consecutive positions: a gap where the sampled log-prob
     is NaN."""
     made: List[Union[Block, Gap]] = []
-    for first, last, usable in usable_ranges(~np.isnan(record.sampled_log_probs)):
+    usable_rows = ~np.isnan(record.sampled_log_probs)
+    edges = [0, *(np.flatnonzero(usable_rows[1:] != usable_rows[:-1]) + 1).tolist(), len(usable_rows)]
+    for first, last in zip(edges, edges[1:]):
         position = first_position + first
-        if usable:
-            part = (array[first:last] for array in record)
+        if first < last and usable_rows[first]:
+            part = record.part(slice(first, last))
             made.append(Block(sequence, position, policy_version, *part, attempt=attempt))
-        else:
+        elif first < last:
             made.append(Gap(sequence, position, last - first, attempt=attempt))
     return made
-
-
-def usable_ranges(usable: np.ndarray) -> List[Tuple[int, int, bool]]:
-    """Returns the ranges [first, last) of a bool [T] in which it is true, or false, in order."""
-    edges = [0, *(np.flatnonzero(usable[1:] != usable[:-1]) + 1).tolist(), len(usable)]
-    return [(first, last, bool(usable[first])) for first, last in zip(edges, edges[1:]) if first < last]
 
 
 # Of an output: how many positions it tells of, and whether it is its request's last.
@@ -257,7 +235,7 @@ class _Reader:
     def read(self, pieces: Sequence[Piece]) -> Read:
         pieces = [piece for piece in pieces if piece.start < piece.stop]
         rows = sum(piece.stop - piece.start for piece in pieces)
-        self._out = empty_record(rows, self._top_k)
+        self._out = TopK.void(rows, self._top_k)
         faults = self._of_pieces(pieces, 0) if pieces else []
         return Read(self._out, faults)
 
@@ -278,14 +256,13 @@ class _Reader:
             return _merged(self._of_positions(piece, first, failed))
         except MalformedOutput as error:
             rows = piece.stop - piece.start
-            _void(self._out, slice(first, first + rows))
+            self._out.write(slice(first, first + rows), TopK.void(rows, self._top_k))
             return [Fault(first, rows, str(error), error)]
 
     def _of_positions(self, piece: Piece, first: int, failed: Exception) -> List[Fault]:
         """Does the same for a piece that failed. Raises MalformedOutput."""
         output, start, stop = piece
         if stop - start == 1:
-            _void(self._out, slice(first, first + 1))
             return [Fault(first, 1, text_of(failed), failed)]
         half = (start + stop) // 2
         faults = []
@@ -300,10 +277,9 @@ class _Reader:
         return faults
 
     def _at_once(self, pieces: Sequence[Piece], first: int) -> List[Fault]:
-        rows = slice(first, first + sum(piece.stop - piece.start for piece in pieces))
-        columns = self._adapter.columns(pieces)
         faults: List[Fault] = []
-        columns.record(self._top_k, self._vocabulary_size, TopK(*(array[rows] for array in self._out)), faults.append)
+        record = self._adapter.columns(pieces).record(self._top_k, self._vocabulary_size, faults.append)
+        self._out.write(slice(first, first + len(record.sampled_ids)), record)
         return [fault._replace(row=first + fault.row) for fault in faults]
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from sis import errors
 from sis.append import AppendStream
 from sis.client import Client
-from sis.engines.adapter import Adapter, Fault, MalformedOutput, Piece, text_of, usable_ranges
-from sis.entries import AppendEntry, Block, Gap, Seal
+from sis.engines.adapter import Adapter, Fault, MalformedOutput, Piece, entries_of, text_of
+from sis.entries import AppendEntry, Seal
 from sis.outage import Outage
 from sis.owner import Owner
 from sis.records import SequenceRef
@@ -487,32 +487,16 @@ class Recorder:
 
     def _send_part(self, work: List[_Work]) -> None:
         config = self._run.config
-        positions = sum(item.positions for item in work)
-        # Of each item, its ranges [first, last) of rows, counted from its own first, and whether they are
-        # usable.
-        parts: List[List[Tuple[int, int, bool]]] = [[] for _ in work]
-        begins: Sequence[int] = [0] * len(work)
-        if positions:
-            pieces = [piece for item in work for piece in item.pieces]
-            record, faults = self._adapter.read(pieces, config.top_k, config.vocabulary_size)
-            begins = list(itertools.accumulate((item.positions for item in work), initial=0))
-            usable = ~np.isnan(record.sampled_log_probs)
-            if usable.all():
-                parts = [[(0, item.positions, True)] if item.positions else [] for item in work]
-            else:
-                parts = [usable_ranges(usable[begin:end]) for begin, end in zip(begins, begins[1:])]
-            self._outcome.unusable += positions - int(usable.sum())
-            self._outcome.found += [_found(fault, work, begins) for fault in faults]
+        pieces = [piece for item in work for piece in item.pieces]
+        record, faults = self._adapter.read(pieces, config.top_k, config.vocabulary_size)
+        begins = list(itertools.accumulate((item.positions for item in work), initial=0))
+        self._outcome.unusable += int(np.isnan(record.sampled_log_probs).sum())
+        self._outcome.found += [_found(fault, work, begins) for fault in faults]
         entries: List[AppendEntry] = []
-        for item, begin, part in zip(work, begins, parts):
+        for item, begin, end in zip(work, begins, begins[1:]):
             name, attempt = item.sequence
-            for first, last, is_usable in part:
-                position = item.first_position + first
-                if is_usable:
-                    arrays = (array[begin + first : begin + last] for array in record)
-                    entries.append(Block(name, position, item.policy_version, *arrays, attempt))
-                else:
-                    entries.append(Gap(name, position, last - first, attempt=attempt))
+            part = record.part(slice(begin, end))
+            entries += entries_of(name, item.first_position, item.policy_version, part, attempt)
             if item.sealed_length is not None:
                 entries.append(Seal(name, item.sealed_length, attempt))
         if entries:

@@ -126,7 +126,7 @@ def _entries(name: str, row: Any) -> List[entries.AppendEntry]:
         of_turns = itertools.groupby(row.old_log_probs[first:last], lambda log_prob: log_prob.turn)
         for turn, log_probs in of_turns:
             rows = [log_prob.row for log_prob in log_probs]
-            record = TopK(*(array[rows] for array in turn.record))
+            record = turn.record.part(rows)
             made += entries_of(name, first - begin, turn.policy_version, record)
             first += len(rows)
     if made:

@@ -46,15 +46,12 @@ class _VllmTurn(Turn):
         self.sampling = adapter.sampling
         completions = [output.outputs[0] for output in outputs]
         lengths = [len(completion.token_ids) for completion in completions]
-        pieces = [Piece(completion, 0, length) for completion, length in zip(completions, lengths) if length]
-        if pieces:
-            record = adapter.read(pieces, self._top_k).record
-            # Those of positions that could not be read too: by them a rollout is found again.
-            tokens = itertools.chain.from_iterable(completion.token_ids for completion in completions)
-            record.sampled_ids[:] = np.fromiter(tokens, np.int32, sum(lengths))
-            self._records += _split(record, lengths)
-        else:
-            self._records += [_empty(self._top_k)] * len(lengths)
+        pieces = [Piece(completion, 0, length) for completion, length in zip(completions, lengths)]
+        record = adapter.read(pieces, self._top_k).record
+        # Those of positions that could not be read too: by them a rollout is found again.
+        tokens = itertools.chain.from_iterable(completion.token_ids for completion in completions)
+        record.sampled_ids[:] = np.fromiter(tokens, np.int32, sum(lengths))
+        self._records += _split(record, lengths)
         for completion in completions:
             # TRL sorts them by rank, one Python object each, and takes the most probable for the
             # sampled one.
@@ -184,7 +181,7 @@ class _TransformersTurn(Turn):
     def records(self, completions: Sequence[Sequence[int]]) -> List[TopK]:
         count = len(self._steps)
         if not count:
-            return [_empty(self._top_k) for _ in completions]
+            return [TopK.void(0, self._top_k) for _ in completions]
         self._steps.draw(torch.tensor([tokens[count - 1] if len(tokens) == count else 0 for tokens in completions]))
         ids, log_probs, own = self._steps.arrays()
         return [
@@ -220,10 +217,4 @@ def transformers(model: Any, generation_config: Any, top_k: int) -> Capture:
 
 
 def _split(whole: TopK, lengths: Sequence[int]) -> List[TopK]:
-    return [TopK(*(array[end - length : end] for array in whole)) for length, end in zip(lengths, np.cumsum(lengths))]
-
-
-def _empty(top_k: int) -> TopK:
-    return TopK(
-        np.empty(0, np.int32), np.empty(0, np.float32), np.empty((0, top_k), np.int32), np.empty((0, top_k), np.float32)
-    )
+    return [whole.part(slice(end - length, end)) for length, end in zip(lengths, np.cumsum(lengths))]

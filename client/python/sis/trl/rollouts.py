@@ -76,7 +76,7 @@ def _of_turn(candidates: Sequence[TopK], tokens: np.ndarray) -> TopK:
     for record in candidates:
         count = min(len(record.sampled_ids), len(tokens))
         if count and np.array_equal(record.sampled_ids[:count], tokens[:count]):
-            return TopK(*(array[:count] for array in record))
+            return record.part(slice(count))
     raise ValueError(
         f"no rollout of the engine begins with token {tokens[0]}: it did not generate this response, and no rollout_func "
         "returned sis_records of it"

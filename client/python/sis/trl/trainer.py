@@ -142,7 +142,7 @@ class SisTrainerMixin(DecidingMixin):
                 )
             taken = 0
             for first, last in stretches(mask):
-                part = TopK(*(array[taken : taken + last - first] for array in record))
+                part = record.part(slice(taken, taken + last - first))
                 self._sis_generated.append(Generated((*prompt, *tokens[:first]), part))
                 taken += last - first
             own = np.zeros(len(tokens), np.float32)
@@ -257,7 +257,7 @@ class SisTrainerMixin(DecidingMixin):
                 blocks = []
                 for first, last in stretches(places):
                     part = slice(begin, begin + last - first)
-                    blocks.append(Block(first, TopK(*(array[part] for array in record))))
+                    blocks.append(Block(first, record.part(part)))
                     begin = part.stop
                 rollouts.append(Rollout(int(inside[row].sum()), blocks))
             return outputs

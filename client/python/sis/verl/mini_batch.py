@@ -87,9 +87,8 @@ class MiniBatch(Stretches):
             records = self._records.cut([part[:3] for part in parts])
             vocabulary = self._training.vocabulary
             gathered = sis.torch.gather(
-                records, logits, rows=at, padded=self._training.truncated,
-                vocabulary_start=vocabulary.start(logits), group=vocabulary.group,
-            )  # fmt: skip
+                records, logits, rows=at, vocabulary_start=vocabulary.start(logits), group=vocabulary.group
+            )
             if self._training.truncated:
                 replay = sis.torch.replayed(records, gathered)
                 gathered = replay.current

@@ -55,5 +55,5 @@ class OwnSets(Stretches):
         record = recomputed.record(at, logits.__getitem__, gather, tokens, self._top_k)
         ends = np.cumsum([part.length for part in parts])
         return {
-            part.index: TopK(*(array[end - part.length : end] for array in record)) for part, end in zip(parts, ends)
+            part.index: record.part(slice(end - part.length, end)) for part, end in zip(parts, ends)
         }

@@ -27,11 +27,10 @@ class FetchedSlice(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Rows of a block, and their slots."""
+    """Rows of a block."""
 
     block: blocks.Block
     rows: slice
-    slots: slice
     # Where the rows stand among those of all slices.
     begin: int
 
@@ -76,7 +75,7 @@ def _parts(number: int, fetched: FetchedSlice, start: int) -> List[_Part]:
             until = min(gap_begin, stop)
             if begin < until:
                 rows = slice(begin - own, until - own)
-                made.append(_Part(block, rows, block.slots_of(rows), start + begin - first))
+                made.append(_Part(block, rows, start + begin - first))
             begin = max(begin, gap_end)
     recorded = sum(part.rows.stop - part.rows.start for part in made)
     if recorded + sum(gap_end - gap_begin for gap_begin, gap_end in gaps) != end - first:
@@ -96,25 +95,23 @@ def assemble(fetched: Sequence[FetchedSlice], top_k: int, log_probs: bool) -> To
     counts = np.zeros(starts[-1], np.uint8)
     sampled_ids = np.full(starts[-1], -1, np.int32)
     sampled_log_probs = np.full(starts[-1], np.nan, np.float32)
-    ends = [0, *itertools.accumulate(part.slots.stop - part.slots.start for part in parts)]
-    used_ids = np.empty(ends[-1], np.int32)
-    used_log_probs = np.empty(ends[-1], np.float32) if log_probs else None
-    for part, slot in zip(parts, ends):
+    used_ids, used_log_probs = [np.empty(0, np.int32)], [np.empty(0, np.float32)]
+    for part in parts:
         rows = slice(part.begin, part.begin + part.rows.stop - part.rows.start)
-        slots = slice(slot, slot + part.slots.stop - part.slots.start)
         counts[rows] = part.block.counts[part.rows]
         sampled_log_probs[rows] = part.block.sampled_log_probs[part.rows]
-        part.block.sampled_ids(part.rows, sampled_ids[rows])
-        part.block.ids(part.slots, used_ids[slots])
-        if used_log_probs is not None:
-            part.block.log_probs(part.slots, used_log_probs[slots])
+        sampled_ids[rows] = part.block.sampled_ids(part.rows)
+        slots = part.block.slots_of(part.rows)
+        used_ids.append(part.block.ids(slots))
+        if log_probs:
+            used_log_probs.append(part.block.log_probs(slots))
     return TopKRecords(
         slices=tuple(one.slice for one in fetched),
         counts=counts,
-        used_ids=used_ids,
+        used_ids=np.concatenate(used_ids),
         sampled_ids=sampled_ids,
         sampled_log_probs=sampled_log_probs,
-        fetched_log_probs=used_log_probs,
+        fetched_log_probs=np.concatenate(used_log_probs) if log_probs else None,
         missing=tuple(missing._replace(slice=number) for number, one in enumerate(fetched) for missing in one.missing),
         top_k=top_k,
     )

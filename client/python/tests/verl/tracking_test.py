@@ -85,9 +85,8 @@ class TrackingTest(unittest.TestCase):
         log_probs, own = sis.gather(records, current)
         cls.evaluation = client.evaluate(run, records, draw=STEP, log_probs=log_probs, sampled_log_probs=own)
         cls.step = client.get_step(run, STEP)
-        cls.status = client.get_run("r")
         cls.tokens = client.inspect_run(run).tokens
-        cls.metrics = {**sis.tracking.metrics(cls.evaluation), **sis.tracking.run_metrics(cls.status)}
+        cls.metrics = sis.tracking.metrics(cls.evaluation)
         cls.rows = [
             [token.token_id, text(token.token_id), token.accepted, token.rejected, token.max_error]
             for token in cls.tokens
@@ -111,7 +110,6 @@ class TrackingTest(unittest.TestCase):
         self.assertEqual(len(shares), len(sis.MissingReason) - 2)
         self.assertEqual(set(shares.values()), {0})
         self.assertEqual(self.metrics["accept_rate"], self.evaluation.accepted.sum() / (LENGTH + 1))
-        self.assertEqual(self.metrics["positions"], self.status.positions)
         self.assertTrue(self.rows)
         # Nothing evaluated: no share, and nothing that a tracker would draw.
         nothing = sis.tracking.metrics(sis.Step(sis.Totals(), 0))
