@@ -175,7 +175,7 @@ def _ingest() -> List[Panel]:
             "Bytes received",
             BYTES_PER_SECOND,
             {"{{run}}": _rate("sis_ingest_bytes_total", "run")},
-            what="Bytes of arrays in accepted blocks, by run. What is sent again counts.",
+            what="Bytes of accepted blocks, by run, also of blocks that are sent again.",
             normal="8K + 9 bytes for each token stored.",
             otherwise="far more: workers send again what is stored already; look at their timeouts.",
             runbooks=["latency"],
