@@ -21,7 +21,7 @@ import sis.torch
 from sis.client import Client
 from sis.old_log_probs import OldLogProbs
 from sis.run import check_id, label_of
-from sis.token_weights import TokenWeights
+from sis.token_weights import TokenWeights, check_cispo
 from sis.versions import warn_unless_tested
 
 # Their weights are of old log-probs alone.
@@ -58,12 +58,7 @@ def check_arguments(arguments: Any, template: Any, weights: TokenWeights) -> Non
         )
     if arguments.loss_type not in _LOSSES:
         raise ValueError(f"loss_type is {arguments.loss_type!r}, must be one of {', '.join(_LOSSES)}")
-    limit = arguments.epsilon if arguments.epsilon_high is None else arguments.epsilon_high
-    if arguments.loss_type == "cispo" and limit < 1:
-        raise ValueError(
-            f"epsilon_high is {limit} (epsilon, where it is not set): 'cispo' limits weights to it, "
-            "and those of accepted tokens are 1. Set epsilon_high to at least 1"
-        )
+    check_cispo(arguments)
     for name, off in (
         ("rollout_importance_sampling_mode", None), ("off_policy_sequence_mask_delta", None),
         ("log_rollout_offpolicy_metrics", False), ("use_liger_kernel", False),

@@ -42,21 +42,6 @@ class OldLogProbs:
         self._totals = Totals()
         self._outage = Outage()
 
-    def of(
-        self,
-        batch: sis.torch.PaddedBatch,
-        tokens: torch.Tensor,
-        logits: torch.Tensor,
-        log_probs: torch.Tensor,
-        sampling_log_probs: torch.Tensor,
-    ) -> torch.Tensor:
-        """[B, T], nats: `log_probs` where a token is accepted, else `sampling_log_probs`. ValueError with
-        soft_acceptance or damped_truncation, which change advantages too: then `decided` is for
-        weights.old_log_probs and weights.advantages."""
-        if self.weights.rule is not None:
-            raise ValueError(f"{self.weights.rule} is on, which is a matter of advantages too: call decided")
-        return self.weights.old_log_probs(self.decided(batch, tokens, logits, log_probs, sampling_log_probs))
-
     @torch.no_grad()
     def decided(
         self,
@@ -109,7 +94,7 @@ class OldLogProbs:
         temperature: float = 1.0,
     ) -> torch.Tensor:
         """Takes the policy as it is, before the first update on a batch, for the sampler, where the
-        engine's own log-probs are not recorded. Arguments are as in `of`.
+        engine's own log-probs are not recorded. Arguments are as in `decided`.
 
         Returns [B, T], nats: what the tokens count as sampled with, and 0 where there is none.
         """

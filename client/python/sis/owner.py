@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import abc
 import os
-import weakref
 
 
 class Owner:
@@ -24,27 +22,3 @@ class Owner:
                 f"this {what} was made in process {self._process}, from which this one ({os.getpid()}) was forked: "
                 "its connections don't work here. Make a sis.Client here, after the fork"
             )
-
-
-_ended_before_forks: weakref.WeakSet[EndedBeforeForks] = weakref.WeakSet()
-
-
-def _before_fork() -> None:
-    for one in list(_ended_before_forks):
-        one.end_idle()
-
-
-os.register_at_fork(before=_before_fork)
-
-
-class EndedBeforeForks(abc.ABC):
-    """Connections that nobody sees. gRPC's threads must have ended before a fork (Client says more), so
-    these are ended here."""
-
-    def __init__(self) -> None:
-        self._owner = Owner()
-        _ended_before_forks.add(self)
-
-    @abc.abstractmethod
-    def end_idle(self) -> None:
-        """Thread-safe."""

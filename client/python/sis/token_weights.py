@@ -38,6 +38,16 @@ def check_sets(sets: str) -> None:
         raise ValueError(f"sets is {sets!r}, must be 'engine' or 'trainer'")
 
 
+def check_cispo(arguments: Any) -> None:
+    """Raises ValueError if these arguments of TRL or ms-swift limit weights to less than 1 by loss_type "cispo"."""
+    limit = arguments.epsilon if arguments.epsilon_high is None else arguments.epsilon_high
+    if arguments.loss_type == "cispo" and limit < 1:
+        raise ValueError(
+            f"epsilon_high is {limit} (epsilon, where it is not set): 'cispo' limits weights to it, "
+            "and those of accepted tokens are 1. Set epsilon_high to at least 1"
+        )
+
+
 @dataclass(frozen=True)
 class TokenWeights:
     """Settings of the same names in all trainers; docs/algorithms.md has the formulas. Here w is the importance

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from sis import errors
 from sis.append import Source
 from sis.append_streams.checked_entries import Entry
 from sis.append_streams.server_append import ServerAppendStream
-from sis.owner import EndedBeforeForks
+from sis.owner import Owner
 from sis.records import SequenceRef
 
 # Beyond these the one that was used longest ago is ended.
@@ -26,7 +28,7 @@ class _Kept(NamedTuple):
     opened: float
 
 
-class KeptStreams(EndedBeforeForks):
+class KeptStreams:
     """Those to one server. A call has its stream to itself, so that it hears of its own entries
     alone. Thread-safe."""
 
@@ -35,7 +37,8 @@ class KeptStreams(EndedBeforeForks):
         # All is flushed; the one that was used last is last. Guarded by _lock.
         self._idle: List[_Kept] = []
         self._closed = False
-        super().__init__()
+        self._owner = Owner()
+        _every.add(self)
 
     def append(
         self, source: Source, open_stream: Callable[[], ServerAppendStream], entries: Sequence[Entry]
@@ -103,3 +106,15 @@ class KeptStreams(EndedBeforeForks):
                 surplus.append(self._idle.pop(0))
         for one in surplus:
             one.stream.abandon()
+
+
+_every: weakref.WeakSet[KeptStreams] = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    """Ends connections that nobody sees: gRPC's threads must have ended before a fork (Client says more)."""
+    for streams in list(_every):
+        streams.end_idle()
+
+
+os.register_at_fork(before=_before_fork)

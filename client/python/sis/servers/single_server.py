@@ -3,11 +3,10 @@ memory."""
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import threading
 import weakref
-from typing import Any, Callable, Deque, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 import grpc
 
@@ -169,19 +168,16 @@ class SingleServer:
         self, requests: Iterable[Callable[[], pb.EvaluateRequest]], answers: List[pb.EvaluateResponse]
     ) -> None:
         answers.clear()
-        under_way: Deque[Any] = collections.deque()
+        calls: List[Any] = []
         try:
             for make in requests:
-                if len(under_way) == _EVALUATES_AT_ONCE:
-                    answers.append(under_way[0].result())
-                    under_way.popleft()
-                call = self._stub.Evaluate.future(make(), timeout=self._timeout)
-                under_way.append(call)
-            while under_way:
-                answers.append(under_way[0].result())
-                under_way.popleft()
+                if len(calls) - len(answers) == _EVALUATES_AT_ONCE:
+                    answers.append(calls[len(answers)].result())
+                calls.append(self._stub.Evaluate.future(make(), timeout=self._timeout))
+            for call in calls[len(answers) :]:
+                answers.append(call.result())
         finally:
-            for call in under_way:
+            for call in calls[len(answers) :]:
                 call.cancel()
 
     def shares(self, request: pb.EvaluateRequest, slices: Sequence[Slice]) -> Dict[int, List[int]]:

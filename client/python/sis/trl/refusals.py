@@ -10,7 +10,7 @@ import torch
 
 from sis.logit_transform import LogitTransform
 from sis.run import Sampling
-from sis.token_weights import TokenWeights
+from sis.token_weights import TokenWeights, check_cispo
 from sis.trl.config import SisConfig
 
 # Of the largest logit: what float32 sums of some thousand products, added up in another order, may
@@ -52,12 +52,7 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
             f"beta is {arguments.beta}, and use_bias_correction_kl weighs the KL term by the loss's ratio, but by {rule} "
             "that is 1. Set use_bias_correction_kl to False, or beta to 0"
         )
-    limit = arguments.epsilon if arguments.epsilon_high is None else arguments.epsilon_high
-    if arguments.loss_type == "cispo" and limit < 1:
-        raise ValueError(
-            f"epsilon_high is {limit} (epsilon, where it is not set): 'cispo' limits weights to it, "
-            "and those of accepted tokens are 1. Set epsilon_high to at least 1"
-        )
+    check_cispo(arguments)
 
 
 def _check_own_sets(arguments: Any) -> None:
