@@ -24,13 +24,9 @@ class RecordPool {
 
   // These rows as a block of the sequence.
   v1::AppendEntry Block(const SequenceName& name, uint32_t first_position, uint64_t policy_version,
-<<<<<<< ours
-                  std::span<const uint32_t> rows) const;
-=======
                         std::span<const uint32_t> rows) const;
   // What is recorded.
   const Records& recorded() const { return recorded_; }
->>>>>>> theirs
   // A recorded row as backends read it.
   BlockRange Behavior(uint32_t row) const {
     return BlockRange(*OpenBlock(packed_[row], false), 0, 1);
