@@ -72,9 +72,8 @@ def run(settings, first_seed, output, shown):
     with sis.local_server() as server:
         report.say_server(server, shown)
         found = train_all(settings, seeds, server.address, shown)
-        metrics = report.counted(server.admin_address, f"sis-{first_seed}")
     title = "GRPO with and without SIS, on rollouts of rounded weights"
-    report.write(output, title, _SETTING.format(**vars(settings)), found, metrics)
+    report.write(output, title, _SETTING.format(**vars(settings)), found)
     return found
 
 

@@ -104,12 +104,11 @@ def run(seed, settings, python, output, shown):
             failures = [each.exception() for each in made.values() if each.exception()]
             if failures:
                 raise failures[0]
-        metrics = report.counted(server.admin_address, f"sis-{seed}")
     # Rollouts that both arms finished.
     rollouts = min(len(each.result()) for each in made.values()) // settings.updates
     found = {ARMS[arm]: {seed: _curves(each.result(), rollouts, settings.updates)} for arm, each in made.items()}
     setting = _SETTING.format(**{**dataclasses.asdict(settings), "rollouts": rollouts})
-    report.write(output, "GRPO with and without SIS on a language model", setting, found, metrics)
+    report.write(output, "GRPO with and without SIS on a language model", setting, found)
 
 
 def _curves(updates, rollouts, per_rollout):

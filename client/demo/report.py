@@ -5,7 +5,6 @@ import io
 import pathlib
 import re
 import string
-import urllib.request
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 import matplotlib
@@ -16,9 +15,6 @@ _PAGE = string.Template((pathlib.Path(__file__).with_name("report.template")).re
 _COLORS = ("#52514e", "#2a78d6", "#d4551f")
 # Curve, title, and the curve that is drawn dashed in the same plot.
 _PLOTS = (("reward", "Reward", ""), ("accept_rate", "Accept rate", ""), ("d", "D, and D_SIS dashed", "d_sis"))
-_SHOWN_METRICS = (
-    "sis_tokens_total", "sis_deviation_nats_total", "sis_modified_deviation_nats_total", "sis_ingest_positions_total",
-)  # fmt: skip
 
 
 class Curves(NamedTuple):
@@ -73,17 +69,6 @@ def plots(found: Found) -> str:
     return re.sub(r"^.*?(?=<svg )", "", drawn.getvalue(), flags=re.DOTALL)
 
 
-def counted(admin_address: str, run_id: str) -> List[str]:
-    """Returns lines of the server's /metrics about a run that are not 0, in order."""
-    with urllib.request.urlopen(f"http://{admin_address}/metrics", timeout=10) as response:
-        lines = response.read().decode().splitlines()
-    return sorted(
-        line
-        for line in lines
-        if line.startswith(_SHOWN_METRICS) and f'run="{run_id}"' in line and not line.endswith(" 0")
-    )
-
-
 def say_server(server, progress) -> None:
     progress.say(f"Server ready: gRPC {server.address}")
     progress.say("Look on while it trains, in a browser or in a terminal:")
@@ -91,7 +76,7 @@ def say_server(server, progress) -> None:
         progress.say(f"  bazel-bin/client/python/sisctl {command} --server={server.address}")
 
 
-def write(folder: pathlib.Path, title: str, setting: str, found: Found, metrics: Sequence[str]) -> None:
+def write(folder: pathlib.Path, title: str, setting: str, found: Found) -> None:
     """Prints the table and writes report.html into `folder`."""
     rows = table(found)
     widths = [max(map(len, column)) for column in zip(*rows)]
@@ -107,7 +92,6 @@ def write(folder: pathlib.Path, title: str, setting: str, found: Found, metrics:
         setting=html.escape(setting),
         table="\n".join(lines),
         plots=plots(found),
-        metrics=html.escape("\n".join(metrics)),
     )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.html").write_text(page, encoding="utf-8")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Callable, NamedTuple, Tuple
 
 import numpy as np
@@ -16,15 +15,10 @@ _SHIFTS = (1, -1, 2, -2, 3, -3)
 _Distances = Tuple[np.ndarray, np.ndarray]
 
 
-@dataclass(frozen=True)
-class _Mean:
-    sum: float
-    of: float
+class _Mean(NamedTuple):
+    # NaN of no positions.
+    value: float
     count: int
-
-    @property
-    def value(self) -> float:
-        return self.sum / self.of if self.of else math.nan
 
 
 class _Shifted(NamedTuple):
@@ -112,7 +106,7 @@ def _check_shift(check: Check, part: Part, enough: int, shifted: _Shifted) -> Ch
     least_distance = 0.3
     means = {shift: _mean(part, shifted, shift) for shift in (0, *_SHIFTS)}
     unshifted = means[0]
-    if unshifted.count >= enough and unshifted.sum == 0:
+    if unshifted.count >= enough and unshifted.value == 0:
         return check.clear()
     best, best_ratio = 0, math.inf
     for shift in _SHIFTS:
@@ -136,7 +130,8 @@ def _mean(part: Part, shifted: _Shifted, shift: int) -> _Mean:
     distances = compared.cached(key, lambda: np.stack(shifted.distances(compared, shift)))
     distance, of = distances[:, part.positions]
     there = ~np.isnan(distance)
-    return _Mean(float(distance[there].sum()), float(of[there].sum()), int(there.sum()))
+    value = float(distance[there].sum()) / float(of[there].sum()) if there.any() else math.nan
+    return _Mean(value, int(there.sum()))
 
 
 def _finding(part: Part, shift: int, shifted: _Shifted) -> str:
