@@ -209,23 +209,20 @@ class TopKRecords:
         rows, slices, lacking = [], [], []
         for new, (index, first, length) in enumerate(parts):
             whole = self.slices[index]
-            if (first, length) == (0, whole.length):
-                rows.append(self.rows(index))
-                slices.append(whole)
-                lacking += [missing._replace(slice=new) for missing in missing_of[index]]
-                continue
-            if first < 0 or length < 1 or first + length > whole.length:
+            is_whole = (first, length) == (0, whole.length)
+            if not is_whole and (first < 0 or length < 1 or first + length > whole.length):
                 raise ValueError(
                     f"part {new} has rows [{first}, {first + length}), must be within the {whole.length} of slice {index}"
                 )
             start_of = int(self._starts[index]) + first
             rows.append(slice(start_of, start_of + length))
             begin = whole.first_position + first
-            slices.append(replace(whole, first_position=begin, length=length, record_digest=None))
+            digest = whole.record_digest if is_whole else None
+            slices.append(replace(whole, first_position=begin, length=length, record_digest=digest))
             for missing in missing_of[index]:
                 start = max(missing.first_position, begin)
                 stop = min(missing.first_position + missing.length, begin + length)
-                if start < stop:
+                if is_whole or start < stop:
                     lacking.append(missing._replace(slice=new, first_position=start, length=stop - start))
         chosen = ragged.joined(rows)
         slots = ragged.slots_of(chosen, self.offsets)

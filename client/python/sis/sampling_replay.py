@@ -30,11 +30,11 @@ class Replayed(NamedTuple):
     complete: torch.Tensor
 
 
-def is_complete(records: TopKRecords, missing_mass: float = _MISSING_MASS) -> torch.Tensor:
+def is_complete(records: TopKRecords) -> torch.Tensor:
     """bool [N], on the CPU: whether a position's recorded set is all that the rollout, with top-p,
     top-k or min-p, could sample.
 
-    It is if slots are unused and the probabilities sum to 1, but for `missing_mass` at most, or if they
+    It is if slots are unused and the probabilities sum to 1, but for 1% at most, or if they
     sum to 1 as nearly as float32 can. The log-probs must be those of the draw: Sampling("processed"),
     which the service demands with a filter. So K should be above the number of tokens that are kept;
     where it is not, a set of K is not known to be complete unless the run's log-probs are float32. In a
@@ -47,10 +47,10 @@ def is_complete(records: TopKRecords, missing_mass: float = _MISSING_MASS) -> to
     if 0 < records.mass < 1:
         return whole
     unused = torch.from_numpy(records.ids).lt(0).any(dim=1)
-    return whole | unused & (mass >= 1 - missing_mass)
+    return whole | unused & (mass >= 1 - _MISSING_MASS)
 
 
-def replayed(records: TopKRecords, current: Gathered, missing_mass: float = _MISSING_MASS) -> Replayed:
+def replayed(records: TopKRecords, current: Gathered) -> Replayed:
     """The current policy's log-probs under the rollout's truncation.
 
     current: of sis.torch.log_probs_at, or of any gather. Where the set is not complete, or the current policy
@@ -58,7 +58,7 @@ def replayed(records: TopKRecords, current: Gathered, missing_mass: float = _MIS
     """
     current = of_all_slots(records, current)
     device = current.log_probs.device
-    complete = is_complete(records, missing_mass).to(device)
+    complete = is_complete(records).to(device)
     unused = torch.from_numpy(records.ids).lt(0).to(device)
     current = current._replace(log_probs=current.log_probs.masked_fill(unused, -torch.inf))
     # Rows that are not renormalised need numbers whose gradient is no NaN.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import NamedTuple, Optional, Tuple, Union
+from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -35,6 +35,10 @@ class TopK(NamedTuple):
     def part(self, rows: Union[slice, np.ndarray]) -> TopK:
         """Returns these positions."""
         return TopK(*(array[rows] for array in self))
+
+    def split(self, lengths: Sequence[int]) -> List[TopK]:
+        """Returns the positions in parts of these lengths."""
+        return [self.part(slice(end - length, end)) for length, end in zip(lengths, np.cumsum(lengths))]
 
     def write(self, rows: Union[slice, np.ndarray], record: TopK) -> None:
         """Writes the positions of `record` to these rows."""

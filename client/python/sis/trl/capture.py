@@ -51,7 +51,7 @@ class _VllmTurn(Turn):
         # Those of positions that could not be read too: by them a rollout is found again.
         tokens = itertools.chain.from_iterable(completion.token_ids for completion in completions)
         record.sampled_ids[:] = np.fromiter(tokens, np.int32, sum(lengths))
-        self._records += _split(record, lengths)
+        self._records += record.split(lengths)
         for completion in completions:
             # TRL sorts them by rank, one Python object each, and takes the most probable for the
             # sampled one.
@@ -127,7 +127,7 @@ class _ServerTurn(Turn):
         return [part[:, None].tolist() for part in np.split(own, ends)]
 
     def records(self, completions: Sequence[Sequence[int]]) -> List[TopK]:
-        return _split(self._columns.record(self._top_k), self._lengths)
+        return self._columns.record(self._top_k).split(self._lengths)
 
 
 def vllm_server(generation: Any, top_k: int) -> Capture:
@@ -214,7 +214,3 @@ def transformers(model: Any, generation_config: Any, top_k: int) -> Capture:
             del model._get_logits_processor
 
     return capture
-
-
-def _split(whole: TopK, lengths: Sequence[int]) -> List[TopK]:
-    return [whole.part(slice(end - length, end)) for length, end in zip(lengths, np.cumsum(lengths))]

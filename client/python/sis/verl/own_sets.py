@@ -53,7 +53,4 @@ class OwnSets(Stretches):
         tokens = torch.from_numpy(np.concatenate([self.generated[part.index].sampled_ids for part in parts]))
         gather = lambda records: sis.torch.gather(records, logits, rows=at)
         record = recomputed.record(at, logits.__getitem__, gather, tokens, self._top_k)
-        ends = np.cumsum([part.length for part in parts])
-        return {
-            part.index: record.part(slice(end - part.length, end)) for part, end in zip(parts, ends)
-        }
+        return dict(zip([part.index for part in parts], record.split([part.length for part in parts])))
