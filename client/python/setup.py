@@ -46,9 +46,7 @@ class BuildWithProtos(build_py):
         descriptors = root / "sis/v1/ratio_service.binpb"
         service = "sis/v1/ratio_service.proto"
         wellknown = resources.files("grpc_tools") / "_proto"
-        protoc(
-            f"-I{PROTOS}", f"-I{wellknown}", "--include_imports", f"--descriptor_set_out={descriptors}", service
-        )
+        protoc(f"-I{PROTOS}", f"-I{wellknown}", "--include_imports", f"--descriptor_set_out={descriptors}", service)
         # A file of the page that is not in the repository.
         chart_js = pathlib.Path(os.environ.get("CHART_JS", "/usr/share/javascript/chart.js/chart.min.js"))
         if not chart_js.is_file():

@@ -40,9 +40,7 @@ def _awaited(method: Callable[..., _Result]) -> Callable[..., Awaitable[_Result]
 
     @functools.wraps(method)
     async def call(self: Any, *arguments: Any, **named: Any) -> _Result:
-        return await _in_thread(
-            self._pool, getattr(self.blocking, method.__name__), *arguments, **named
-        )
+        return await _in_thread(self._pool, getattr(self.blocking, method.__name__), *arguments, **named)
 
     return call
 

@@ -144,9 +144,7 @@ class AppendStream(abc.ABC):
         `reason` until a block fills them. Positions that have records are ALREADY_EXISTS."""
         self._put(Gap(sequence, first_position, length, reason, attempt))
 
-    def seal(
-        self, sequence: str, *, length: int, attempt: int = 0, annotation: Optional[Annotation] = None
-    ) -> None:
+    def seal(self, sequence: str, *, length: int, attempt: int = 0, annotation: Optional[Annotation] = None) -> None:
         """Says that no position at or beyond `length` will come, and what the sequence is about.
         Sealing again adds to that, as with a reward that is known later."""
         self._put(Seal(sequence, length, attempt, annotation))

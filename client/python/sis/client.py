@@ -87,10 +87,7 @@ class Client:
             self._servers = SingleServer(address, timeout, credentials, options)
         else:
             names = list(address)
-            servers = [
-                SingleServer(name, timeout, credentials, options, CircuitBreaker())
-                for name in names
-            ]
+            servers = [SingleServer(name, timeout, credentials, options, CircuitBreaker()) for name in names]
             self._servers = Replicas(names, servers)
 
     @property
@@ -200,9 +197,7 @@ class Client:
         while more and (limit is None or len(steps) < limit):
             # 0: as many as the server lists at most.
             page = 0 if limit is None else min(1000, limit - len(steps))
-            response = self._service.ListSteps(
-                pb.ListStepsRequest(run=run.to_proto(), after=after, limit=page)
-            )
+            response = self._service.ListSteps(pb.ListStepsRequest(run=run.to_proto(), after=after, limit=page))
             steps.update({kept.draw: Step.from_proto(kept.step) for kept in response.steps})
             unanswered.update(response.unanswered)
             more = response.more
@@ -214,8 +209,7 @@ class Client:
         """What each server is, holds and did, in the order of the addresses; of one that gives no
         answer the error."""
         return tuple(
-            answer if isinstance(answer, Error) else read(ServerState, answer)
-            for answer in self._service.get_servers()
+            answer if isinstance(answer, Error) else read(ServerState, answer) for answer in self._service.get_servers()
         )
 
     def list_sequences(self, run: Run, *, after: Optional[SequenceLike] = None, limit: int = 0) -> Sequences:
@@ -254,9 +248,7 @@ class Client:
         """
         return export.write(self, run, path, format)
 
-    def append(
-        self, run: Run, *, sampling: Sampling, worker: str = "", retry_timeout: float = 1200.0
-    ) -> AppendStream:
+    def append(self, run: Run, *, sampling: Sampling, worker: str = "", retry_timeout: float = 1200.0) -> AppendStream:
         """Opens a stream for behaviour log-probs that were made as `sampling` says.
 
         worker: a name for messages and metrics. retry_timeout: seconds for which an entry that
@@ -353,9 +345,7 @@ class Client:
         what residual mass and expected acceptance would be if only so many slots were used.
         total_variation: also sum the policies' total variation on the sets.
         """
-        call = EvaluateCall(
-            self._service, run, records, draw, top_k, outputs, options, prefix_curve, total_variation
-        )
+        call = EvaluateCall(self._service, run, records, draw, top_k, outputs, options, prefix_curve, total_variation)
         return call.gathered(log_probs, sampled_log_probs)
 
     def evaluate_reduced(

@@ -37,9 +37,7 @@ class Decision(enum.IntEnum):
 
 def _per_scored(name: str) -> Any:
     """A property of Totals: the mean of one of its sums."""
-    return property(
-        lambda totals: getattr(totals, name) / totals.scored if totals.scored else math.nan
-    )
+    return property(lambda totals: getattr(totals, name) / totals.scored if totals.scored else math.nan)
 
 
 @dataclass(frozen=True)
@@ -168,9 +166,7 @@ OUTPUTS = {
     "surrogates": pb.SURROGATES,
     "coefficients": pb.COEFFICIENTS,
 }
-_DTYPES = {
-    name: np.dtype("u1" if name == "decisions" else "<f4") for name in OUTPUTS if name != "accepted"
-}
+_DTYPES = {name: np.dtype("u1" if name == "decisions" else "<f4") for name in OUTPUTS if name != "accepted"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,9 +224,7 @@ class Evaluation:
             accepted[batch.rows] = np.unpackbits(bits, count=batch.length, bitorder="little")
             for name, values in arrays.items():
                 values[batch.rows] = np.frombuffer(getattr(response, name), _DTYPES[name])
-            missing += [
-                read(MissingRange, part, slice=batch.numbers[part.slice]) for part in response.missing
-            ]
+            missing += [read(MissingRange, part, slice=batch.numbers[part.slice]) for part in response.missing]
             for number, totals in zip(batch.numbers, response.slice_totals):
                 slice_totals[number] = read(Totals, totals)
             for number, total in zip(batch.numbers, response.log_ratio_sums):
@@ -246,7 +240,5 @@ class Evaluation:
             missing=tuple(sorted(missing)),
             newly_counted=sum(response.newly_counted for response in responses),
             log_ratio_sums=tuple(log_sums) if log_ratio_sums else (),
-            corrections=corrections.from_proto(
-                merged(response.corrections for response in responses)
-            ),
+            corrections=corrections.from_proto(merged(response.corrections for response in responses)),
         )

@@ -292,9 +292,7 @@ _SCORED = {
 }
 
 
-def _evaluated(
-    slices: Sequence[Slice], positions: np.ndarray, records: TopKRecords, inspect: _Inspect
-) -> _Batch:
+def _evaluated(slices: Sequence[Slice], positions: np.ndarray, records: TopKRecords, inspect: _Inspect) -> _Batch:
     count = len(records)
     # 0: not known.
     decisions = np.zeros(count, np.uint8)

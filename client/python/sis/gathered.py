@@ -25,7 +25,9 @@ def of_all_slots(records: TopKRecords, gathered: Gathered) -> Gathered:
     if gathered.log_probs.dim() == 2:
         return gathered
     if len(gathered.log_probs) != records.offsets[-1]:
-        raise ValueError(f"log_probs have {len(gathered.log_probs)} values, the records {records.offsets[-1]} used slots")
+        raise ValueError(
+            f"log_probs have {len(gathered.log_probs)} values, the records {records.offsets[-1]} used slots"
+        )
     used = torch.from_numpy(np.arange(records.top_k) < records.counts[:, None]).to(gathered.log_probs.device)
     wide = gathered.log_probs.new_full(used.shape, -torch.inf)
     return gathered._replace(log_probs=wide.masked_scatter(used, gathered.log_probs))

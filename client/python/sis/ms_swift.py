@@ -65,15 +65,12 @@ def check_arguments(arguments: Any, template: Any, weights: TokenWeights) -> Non
     ):  # fmt: skip
         value = getattr(arguments, name)
         if value not in (None, False):
-            raise ValueError(
-                f"{name} is {value!r}: it reads other old log-probs, or makes no logits. Set it to {off}"
-            )
+            raise ValueError(f"{name} is {value!r}: it reads other old log-probs, or makes no logits. Set it to {off}")
     if template.padding_free:
         raise ValueError("padding_free is on: SIS needs rows of responses. Set it to False")
     if template.sequence_parallel_size > 1:
         raise ValueError(
-            f"sequence_parallel_size is {template.sequence_parallel_size}: SIS needs whole sequences. "
-            "Set it to 1"
+            f"sequence_parallel_size is {template.sequence_parallel_size}: SIS needs whole sequences. Set it to 1"
         )
 
 
@@ -115,9 +112,7 @@ class SisTrainerMixin(_Trainer):
         if not self.model.training:
             return super()._compute_loss_and_metrics(model, model_inputs, grpo_batch)
         if not hasattr(grpo_batch, "sis_names"):
-            raise ValueError(
-                "a multi-turn scheduler made several samples of a response: SIS needs one"
-            )
+            raise ValueError("a multi-turn scheduler made several samples of a response: SIS needs one")
         # A copy: the trainer keeps its own for the next iteration.
         self._sis_batch = copy.copy(grpo_batch)
         try:
@@ -131,9 +126,7 @@ class SisTrainerMixin(_Trainer):
         # ms-swift asks for old log-probs, then for a reference model's, then at each update.
         is_old = model is self.model and self.model.training and not hasattr(grpo_batch, "sis_names")
         if not is_old and grpo_batch is not self._sis_batch:
-            return super()._get_per_token_logps_and_entropies(
-                model, model_inputs, grpo_batch, *args, **kwargs
-            )
+            return super()._get_per_token_logps_and_entropies(model, model_inputs, grpo_batch, *args, **kwargs)
         outputs: List[torch.Tensor] = []
         hook = model.register_forward_hook(lambda *call: outputs.append(call[-1].logits))
         try:
@@ -143,9 +136,7 @@ class SisTrainerMixin(_Trainer):
         finally:
             hook.remove()
         if len(outputs) != 1:
-            raise ValueError(
-                f"the model was run {len(outputs)} times for a batch: SIS needs the logits of one"
-            )
+            raise ValueError(f"the model was run {len(outputs)} times for a batch: SIS needs the logits of one")
         kept = grpo_batch.logits_to_keep
         # ms-swift has divided them by the temperature where they are.
         logits, tokens = outputs[0].detach()[:, -kept - 1 : -1], model_inputs["input_ids"][:, -kept:]

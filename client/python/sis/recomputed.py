@@ -18,7 +18,6 @@ from sis.records import Slice, TopKRecords
 from sis.top_k import TopK, canonical
 from sis.torch import PaddedBatch, gather
 
-
 # So many positions have their logits at a time.
 _ROWS = 256
 
@@ -66,7 +65,9 @@ def sets(batch: PaddedBatch, tokens: torch.Tensor, logits: torch.Tensor, top_k: 
         for first, last in stretches(batch.mask[begin : begin + part.length].numpy()):
             here = slice(begin + first, begin + last)
             rows = batch.rows[here].to(every.device)
-            found = record(rows, every.__getitem__, lambda records: gather(records, every, rows=rows), flat[here], top_k)
+            found = record(
+                rows, every.__getitem__, lambda records: gather(records, every, rows=rows), flat[here], top_k
+            )
             own[here] = torch.from_numpy(found.sampled_log_probs)
             made.append(entries.Block(part.sequence, first, policy_version, *found, part.attempt))
         made.append(entries.Seal(part.sequence, part.length, part.attempt))

@@ -54,9 +54,7 @@ class Slice:
     record_digest: Optional[int] = None
 
     def to_proto(self) -> pb.Slice:
-        made = pb.Slice(
-            first_position=self.first_position, length=self.length, record_digest=self.record_digest
-        )
+        made = pb.Slice(first_position=self.first_position, length=self.length, record_digest=self.record_digest)
         # In half the time of a message that is made of another.
         made.sequence.id = self.sequence
         made.sequence.attempt = self.attempt

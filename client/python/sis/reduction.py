@@ -15,9 +15,7 @@ from sis.records import TopKRecords
 _FLUSHED_BELOW = 2.0**-100
 
 
-def gather(
-    records: TopKRecords, log_softmax: ArrayLike, sampled_ids: Optional[ArrayLike] = None
-) -> Tuple[Any, Any]:
+def gather(records: TopKRecords, log_softmax: ArrayLike, sampled_ids: Optional[ArrayLike] = None) -> Tuple[Any, Any]:
     """The current policy's log-probs at the recorded ids.
 
     log_softmax: [N, vocabulary], nats, of the distributions that drew records.sampled_ids (with
@@ -48,6 +46,7 @@ def gather(
         def values_at(columns: np.ndarray) -> Any:
             places = torch.from_numpy(columns).to(source.device).clamp(min=0).long()
             return source.gather(1, places).float()
+
     else:
         array = np.asarray(log_softmax)
 

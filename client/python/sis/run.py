@@ -68,9 +68,7 @@ class RunConfig:
     @staticmethod
     def from_proto(config: pb.RunConfig) -> RunConfig:
         encoding = pb.LogProbEncoding.Name(config.log_prob_encoding).lower()
-        return read(
-            RunConfig, config, time_to_live=config.time_to_live_seconds, log_prob_encoding=encoding
-        )
+        return read(RunConfig, config, time_to_live=config.time_to_live_seconds, log_prob_encoding=encoding)
 
 
 @dataclass(frozen=True)

@@ -54,9 +54,7 @@ class LocalServer:
             if code is not None:
                 self.close()
                 printed = "".join(self._printed).strip() or "no word"
-                raise RuntimeError(
-                    f"sis_server ended with status {code} before it was ready: {printed}"
-                )
+                raise RuntimeError(f"sis_server ended with status {code} before it was ready: {printed}")
 
     @property
     def address(self) -> str:

@@ -36,7 +36,7 @@ def missing_counts(ranges: Iterable[MissingRange]) -> Dict[MissingReason, int]:
 
 
 def missing_shares(counts: Mapping[MissingReason, float], totals: Totals) -> Dict[str, float]:
-    """"missing_REASON" for each reason, a share as "missing" is; nothing where there is nothing. What no
+    """Returns "missing_REASON" for each reason, a share as "missing" is; nothing where there is nothing. What no
     server answered has no reason."""
     seen = totals.scored + totals.missing
     # An older server's answer may lack the reason.

@@ -67,7 +67,9 @@ class TokenWeights:
         if self.damped_truncation not in (False, True, "without_sets"):
             raise ValueError(f"damped_truncation is {self.damped_truncation!r}, must be True, False or 'without_sets'")
         if self.damped_truncation and self.soft_acceptance:
-            raise ValueError("damped_truncation and soft_acceptance are both on, and each is a rule of its own: set one")
+            raise ValueError(
+                "damped_truncation and soft_acceptance are both on, and each is a rule of its own: set one"
+            )
         if self.damped_truncation and self.weight != "sampled":
             raise ValueError(
                 f"weight is {self.weight!r}, but damped_truncation weighs by the importance ratio itself: leave it out"

@@ -304,16 +304,12 @@ def _gather(
     return Gathered(slots, own.masked_fill(sampled < 0, torch.nan))
 
 
-def _sampled_tokens(
-    records: TopKRecords, sampled_ids: Optional[torch.Tensor], device: torch.device
-) -> torch.Tensor:
+def _sampled_tokens(records: TopKRecords, sampled_ids: Optional[torch.Tensor], device: torch.device) -> torch.Tensor:
     """[N]. Negative where there is none."""
     sampled = torch.from_numpy(records.sampled_ids).to(device).long()
     if sampled_ids is not None:
         if tuple(sampled_ids.shape) != (len(records),):
-            raise ValueError(
-                f"sampled_ids has shape {list(sampled_ids.shape)}, must be [{len(records)}]"
-            )
+            raise ValueError(f"sampled_ids has shape {list(sampled_ids.shape)}, must be [{len(records)}]")
         sampled = torch.where(sampled < 0, sampled_ids.detach().to(device).long(), sampled)
     return sampled
 

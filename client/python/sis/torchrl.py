@@ -39,9 +39,7 @@ class SisLossMixin(_Loss):
         super().__init__(*args, **kwargs)
         network = self.actor_network
         if not isinstance(network, torch.nn.Module) or not any(True for _ in network.parameters()):
-            raise ValueError(
-                f"actor_network {type(network).__name__} has no parameters: it must be the trained model"
-            )
+            raise ValueError(f"actor_network {type(network).__name__} has no parameters: it must be the trained model")
         self._sis = old_log_probs
         # While a loss is computed, [B, T] each.
         self._sis_decided: Optional[Decided] = None
@@ -57,32 +55,24 @@ class SisLossMixin(_Loss):
         recorded = self._sis.record(batch, self._sis_tokens(tensordict), dist.logits)
         tensordict.set(self.tensor_keys.sample_log_prob, recorded)
 
-    def _sis_batch(
-        self, tensordict: TensorDictBase, dist: Any, sampling: torch.Tensor
-    ) -> sis.torch.PaddedBatch:
+    def _sis_batch(self, tensordict: TensorDictBase, dist: Any, sampling: torch.Tensor) -> sis.torch.PaddedBatch:
         if not isinstance(dist, LLMMaskedCategorical) or not dist.position_level_masking:
             raise ValueError(
                 f"the actor's distribution is {type(dist).__name__}: SIS needs logits, and one mask per token"
             )
         names = tensordict.get(SEQUENCE, None)
         if names is None:
-            raise ValueError(
-                f"the batch has no {SEQUENCE!r}: call record, or name its rows as they are recorded"
-            )
+            raise ValueError(f"the batch has no {SEQUENCE!r}: call record, or name its rows as they are recorded")
         mask = dist.mask & torch.isfinite(sampling)
         return sis.torch.PaddedBatch(names.tolist(), mask, mask.int().argmax(dim=1))
 
     def _sis_tokens(self, tensordict: TensorDictBase) -> torch.Tensor:
-        return tensordict.get(
-            self.tensor_keys.action, as_padded_tensor=True, padding_side="left", padding_value=0
-        )
+        return tensordict.get(self.tensor_keys.action, as_padded_tensor=True, padding_side="left", padding_value=0)
 
     def _get_cur_log_prob(self, tensordict: TensorDictBase) -> Any:
         log_probs, dist, is_composite = super()._get_cur_log_prob(tensordict)
         key = self.tensor_keys.sample_log_prob
-        sampling = tensordict.get(
-            key, as_padded_tensor=True, padding_side="left", padding_value=0.0
-        )
+        sampling = tensordict.get(key, as_padded_tensor=True, padding_side="left", padding_value=0.0)
         batch = self._sis_batch(tensordict, dist, sampling)
         tokens = self._sis_tokens(tensordict)
         self._sis_decided = self._sis.decided(batch, tokens, dist.logits, log_probs, sampling)

@@ -110,10 +110,7 @@ def _named(metrics: Mapping[str, float]) -> List[Tuple[str, float]]:
 
 
 def _rows(tokens: Sequence[TokenCounts], text: Callable[[int], str]) -> List[List[Any]]:
-    return [
-        [token.token_id, text(token.token_id), token.accepted, token.rejected, token.max_error]
-        for token in tokens
-    ]
+    return [[token.token_id, text(token.token_id), token.accepted, token.rejected, token.max_error] for token in tokens]
 
 
 def _cell(value: Any) -> str:

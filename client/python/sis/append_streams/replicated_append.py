@@ -28,9 +28,7 @@ class _Lane:
     """The stream to one replica. When it breaks, what was under way is refused, and later another
     is opened."""
 
-    def __init__(
-        self, server: SingleServer, open_stream: Callable[[SingleServer], ServerAppendStream]
-    ) -> None:
+    def __init__(self, server: SingleServer, open_stream: Callable[[SingleServer], ServerAppendStream]) -> None:
         self._server = server
         self._open_stream = open_stream
         self._lock = threading.Lock()

@@ -176,9 +176,7 @@ class Recorder:
         with self._changed:
             return self._invalid_log_probs
 
-    def add(
-        self, sequence: str, output: Any, *, more: bool = False, policy_version: Optional[int] = None
-    ) -> None:
+    def add(self, sequence: str, output: Any, *, more: bool = False, policy_version: Optional[int] = None) -> None:
         """Notes what the engine has returned for a sequence: its first output or the next one.
 
         An output that says that its request has finished seals the sequence, unless `more` is to

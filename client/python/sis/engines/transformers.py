@@ -60,9 +60,7 @@ class TransformersAdapter(Adapter):
             lengths = list(map(len, piece.output[:4]))
             if len(set(lengths)) > 1:
                 raise MalformedOutput(f"{', '.join(Columns._fields[:4])} have {lengths} positions")
-        parts = [
-            [array[piece.start : piece.stop] for array in piece.output[:4]] for piece in pieces
-        ]
+        parts = [[array[piece.start : piece.stop] for array in piece.output[:4]] for piece in pieces]
         return Columns(*(np.concatenate(arrays) for arrays in zip(*parts)), sampled_column=None)
 
 

@@ -45,9 +45,7 @@ class CircuitBreaker:
             if not self._alone_until:
                 return
             if self._clock() < self._alone_until:
-                raise errors.from_status(
-                    grpc.StatusCode.UNAVAILABLE, f"left alone for a while, after {self._error}"
-                )
+                raise errors.from_status(grpc.StatusCode.UNAVAILABLE, f"left alone for a while, after {self._error}")
             self._alone_until = math.inf
         try:
             self._heard(probe)

@@ -57,13 +57,9 @@ def merged_inspections(parts: Iterable[pb.InspectRunResponse]) -> pb.InspectRunR
     as it doesn't stand out there."""
     parts = list(parts)
     tokens = sums.merged(part.tokens for part in parts)
-    tokens.sort(
-        key=lambda token: (-math.log((token.rejected + 1) / (token.accepted + 1)), token.token_id)
-    )
+    tokens.sort(key=lambda token: (-math.log((token.rejected + 1) / (token.accepted + 1)), token.token_id))
     sequences = [kept for part in parts for kept in part.sequences]
     sequences.sort(key=lambda kept: (kept.sequence.id, kept.sequence.attempt))
     deviations = [found for part in parts for found in part.deviations]
     deviations.sort(key=lambda found: -abs(found.log_ratio))
-    return pb.InspectRunResponse(
-        sequences=sequences, tokens=tokens, deviations=deviations[:_DEVIATIONS]
-    )
+    return pb.InspectRunResponse(sequences=sequences, tokens=tokens, deviations=deviations[:_DEVIATIONS])

@@ -67,9 +67,7 @@ class Replicas:
         agreed = pb.CreateRunRequest(run_id=request.run_id, config=request.config, incarnation=incarnation)
         behind = [index for index, answer in answers.items() if answer.incarnation < incarnation]
         self._ask({index: lambda server: server.CreateRun(agreed) for index in behind})
-        return pb.CreateRunResponse(
-            incarnation=incarnation, created=all(answer.created for answer in answers.values())
-        )
+        return pb.CreateRunResponse(incarnation=incarnation, created=all(answer.created for answer in answers.values()))
 
     def GetRun(self, request: pb.GetRunRequest) -> pb.GetRunResponse:
         answers, _ = self._ask_who_knows(lambda server: server.GetRun(request))
@@ -83,9 +81,7 @@ class Replicas:
 
     def DeleteRun(self, request: pb.DeleteRunRequest) -> pb.DeleteRunResponse:
         """Raises if a replica gives no answer: the run may still be there."""
-        answers, down = self._ask(
-            dict.fromkeys(range(len(self._servers)), lambda server: server.DeleteRun(request))
-        )
+        answers, down = self._ask(dict.fromkeys(range(len(self._servers)), lambda server: server.DeleteRun(request)))
         for error in down.values():
             raise errors.from_status(
                 error.code,
@@ -104,9 +100,7 @@ class Replicas:
         for answer in answers.values():
             for run in answer.runs:
                 by_id.setdefault(run.run_id, []).append(run)
-        return pb.ListRunsResponse(
-            runs=[merged_run(by_id[run_id]) for run_id in sorted(by_id)], unanswered=unanswered
-        )
+        return pb.ListRunsResponse(runs=[merged_run(by_id[run_id]) for run_id in sorted(by_id)], unanswered=unanswered)
 
     def AdvanceVersion(self, request: pb.AdvanceVersionRequest) -> pb.AdvanceVersionResponse:
         answers, _ = self._ask_all(lambda server: server.AdvanceVersion(request))
@@ -139,7 +133,9 @@ class Replicas:
 
     def ListSequences(self, request: pb.ListSequencesRequest) -> pb.ListSequencesResponse:
         answers, unanswered = self._ask_who_knows(lambda server: server.ListSequences(request))
-        by_name = {(kept.sequence.id.encode(), kept.sequence.attempt): kept for part in answers for kept in part.sequences}
+        by_name = {
+            (kept.sequence.id.encode(), kept.sequence.attempt): kept for part in answers for kept in part.sequences
+        }
         limit = request.limit or _MOST_OF_A_PAGE
         return pb.ListSequencesResponse(
             sequences=[by_name[name] for name in sorted(by_name)[:limit]],
@@ -157,9 +153,7 @@ class Replicas:
         for sequence in request.sequences:
             index = self._placement.replica(request.run.run_id, sequence.id)
             parts.setdefault(index, pb.ReleaseRequest(run=request.run)).sequences.append(sequence)
-        answers, _ = self._ask(
-            {index: lambda server, part=part: server.Release(part) for index, part in parts.items()}
-        )
+        answers, _ = self._ask({index: lambda server, part=part: server.Release(part) for index, part in parts.items()})
         released = sum(answer.released_sequences for answer in answers.values())
         return pb.ReleaseResponse(released_sequences=released, unknown=len(request.sequences) - released)
 
@@ -267,8 +261,7 @@ class Replicas:
     ) -> Tuple[Dict[int, _Answer], Dict[int, errors.Error]]:
         """The answers, and why there is none, by replica, all asked at once."""
         asked = {
-            index: self._pool.submit(spans.in_this_context(call), self._servers[index])
-            for index, call in calls.items()
+            index: self._pool.submit(spans.in_this_context(call), self._servers[index]) for index, call in calls.items()
         }
         # Before an error is raised: requests are made of arrays of the caller's.
         futures.wait(asked.values())
@@ -285,16 +278,12 @@ class Replicas:
             raise down[0]
         return answers, down
 
-    def _ask_all(
-        self, call: Callable[[SingleServer], _Answer]
-    ) -> Tuple[Dict[int, _Answer], List[int]]:
+    def _ask_all(self, call: Callable[[SingleServer], _Answer]) -> Tuple[Dict[int, _Answer], List[int]]:
         """The answers by replica, and which gave none."""
         answers, down = self._ask({index: call for index in range(len(self._servers))})
         return answers, list(down)
 
-    def _ask_who_knows(
-        self, call: Callable[[SingleServer], _Answer]
-    ) -> Tuple[List[_Answer], List[int]]:
+    def _ask_who_knows(self, call: Callable[[SingleServer], _Answer]) -> Tuple[List[_Answer], List[int]]:
         """The answers of those that have what is asked for, and which gave none; sis.NotFound if
         none that answers has it."""
         unknown: List[errors.NotFound] = []
@@ -313,11 +302,8 @@ class Replicas:
         return found, unanswered
 
 
-
 def _store_down(number: int, part: pb.Slice) -> pb.MissingRange:
-    return pb.MissingRange(
-        slice=number, first_position=part.first_position, length=part.length, reason=pb.STORE_DOWN
-    )
+    return pb.MissingRange(slice=number, first_position=part.first_position, length=part.length, reason=pb.STORE_DOWN)
 
 
 def _store_down_answer(request: pb.EvaluateRequest) -> pb.EvaluateResponse:

@@ -292,9 +292,7 @@ class SingleServer:
         return self._send(lambda: method(request, timeout=self._timeout))
 
     def _call_about(self, run_id: str, method: Callable[..., Any], request: Any) -> Any:
-        return self._send_about(
-            run_id, lambda: method(request, timeout=self._timeout)
-        )
+        return self._send_about(run_id, lambda: method(request, timeout=self._timeout))
 
     def _send_about(
         self,

@@ -169,9 +169,7 @@ class SisAsyncTrainerMixin(DecidingMixin):
             outputs = model(**arguments)
             (hidden,) = self._sis_hidden
             log_probs = outputs.log_probs.flatten()[places]
-            outputs.log_probs = self._sis_log_ratios(
-                terms, hidden[0][places], log_probs, sampling, advantages.values
-            )
+            outputs.log_probs = self._sis_log_ratios(terms, hidden[0][places], log_probs, sampling, advantages.values)
             outputs.entropy = outputs.entropy.flatten()[places]
             return outputs
 

@@ -122,7 +122,9 @@ def _entries(name: str, row: Any) -> List[entries.AppendEntry]:
     begin = int(mask.argmax())
     for first, last in stretches(mask):
         if not all(isinstance(log_prob, _Sampled) for log_prob in row.old_log_probs[first:last]):
-            raise ValueError("the rollout loop has log-probs from elsewhere than /v1/completions: they are not recorded")
+            raise ValueError(
+                "the rollout loop has log-probs from elsewhere than /v1/completions: they are not recorded"
+            )
         of_turns = itertools.groupby(row.old_log_probs[first:last], lambda log_prob: log_prob.turn)
         for turn, log_probs in of_turns:
             rows = [log_prob.row for log_prob in log_probs]

@@ -146,7 +146,9 @@ def check_sharding(arguments: Any) -> None:
     elif os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true":
         version = int(os.environ.get("FSDP_VERSION", "1"))
     if version != 2:
-        raise ValueError("FSDP1 flattens the head, whose rows are read: set fsdp_version to 2 in fsdp_config, or use DDP")
+        raise ValueError(
+            "FSDP1 flattens the head, whose rows are read: set fsdp_version to 2 in fsdp_config, or use DDP"
+        )
 
 
 def check_deepspeed(arguments: Any) -> None:

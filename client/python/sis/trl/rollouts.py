@@ -120,7 +120,9 @@ class Rollouts:
         self._outage.asked("rollouts are not recorded", append)
 
     def advance_version(self, policy_version: int) -> None:
-        self._outage.asked("the policy version is not told", lambda: self.client.advance_version(self.run, policy_version))
+        self._outage.asked(
+            "the policy version is not told", lambda: self.client.advance_version(self.run, policy_version)
+        )
 
     def lengths(self, indices: Sequence[int]) -> List[int]:
         """Of these rollouts, by their place in what was recorded."""
@@ -137,9 +139,7 @@ class Rollouts:
             slices = [Slice(self._names[index], length=self._lengths[index]) for index in there]
             self._records = self._outage.asked(
                 "no records",
-                lambda: self.client.fetch_top_k(
-                    self.run, slices, log_probs=log_probs, keep_seconds=self._keep_seconds
-                ),
+                lambda: self.client.fetch_top_k(self.run, slices, log_probs=log_probs, keep_seconds=self._keep_seconds),
             )
             if self._records is None:
                 return None
@@ -152,9 +152,7 @@ class Rollouts:
         """None if the server can't be reached."""
         return self._outage.asked(
             "no decisions",
-            lambda: self.client.evaluate(
-                self.run, records, draw=draw, outputs=outputs, options=options, **gathered
-            ),
+            lambda: self.client.evaluate(self.run, records, draw=draw, outputs=outputs, options=options, **gathered),
         )
 
     def release(self) -> None:

@@ -130,7 +130,9 @@ class SisTrainerMixin(DecidingMixin):
         if self._sis_generated is None or records is None:
             return output
         if sampling is None:
-            raise ValueError("rollout_func: there are sis_records, but no sis_sampling: the Sampling they were made with")
+            raise ValueError(
+                "rollout_func: there are sis_records, but no sis_sampling: the Sampling they were made with"
+            )
         self._sis_note_sampling(sampling)
         log_probs = []
         for row, (prompt, tokens, record) in enumerate(zip(output["prompt_ids"], output["completion_ids"], records)):

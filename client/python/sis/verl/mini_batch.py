@@ -165,5 +165,3 @@ def _substituted(model_output: Any, data: Any, weights: TokenWeights, sampling: 
     if weights.rule is not None:
         changed["advantages"] = weights.advantages(decided, padded(data["advantages"]))
     return changed
-
-

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-
 # In the `extra_args` of a request: the session that it is of.
 SESSION = "sis_session"
 

@@ -60,7 +60,9 @@ def check_split(strategy: str, settings: Settings, truncated: bool) -> None:
     """What needs more of a vocabulary than log-probs of recorded tokens, where ranks have parts of it."""
     for name, on in {"sis.sets='trainer'": settings.sets == "trainer", "rollout.top_p or top_k": truncated}.items():
         if on and strategy == "megatron":
-            raise ValueError(f"{name} is set, which needs whole vocabularies: leave it out, or train by verl's ppo_trainer")
+            raise ValueError(
+                f"{name} is set, which needs whole vocabularies: leave it out, or train by verl's ppo_trainer"
+            )
 
 
 def _check_own_sets(config: Mapping[str, Any]) -> None:

@@ -192,9 +192,11 @@ class Training:
         # What actors record has no other name than its content.
         sessions = None if self._own_sets else _sessions(data)
         names = [
-            name_of(part.context, part.sampled_ids, part.log_probs)
-            if sessions is None
-            else name_in(sessions[part.row], part.context)
+            (
+                name_of(part.context, part.sampled_ids, part.log_probs)
+                if sessions is None
+                else name_in(sessions[part.row], part.context)
+            )
             for part in generated
         ]
         records = self._fetched(names, generated)
@@ -245,9 +247,7 @@ class Training:
         warns once."""
         try:
             if self._run is None:
-                self._run = self._settings.create_run(
-                    self._client, self._vocabulary_size, self._incarnation
-                )
+                self._run = self._settings.create_run(self._client, self._vocabulary_size, self._incarnation)
             answer = call(self._run)
         except _WRONG:
             raise
@@ -292,5 +292,3 @@ def _is_of(records: TopKRecords, index: int, part: Generated) -> bool:
     recorded = records.sampled_ids[records.rows(index)]
     there = recorded >= 0
     return bool(there.any() and (recorded == part.sampled_ids)[there].all())
-
-

@@ -44,9 +44,7 @@ def summed(parts: Sequence[Any]) -> Any:
         else:
             there = [part for part in parts if part.HasField(field.name)]
             if there:
-                getattr(total, field.name).CopyFrom(
-                    summed([getattr(part, field.name) for part in there])
-                )
+                getattr(total, field.name).CopyFrom(summed([getattr(part, field.name) for part in there]))
     return total
 
 
