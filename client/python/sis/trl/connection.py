@@ -1,4 +1,4 @@
-"""Which server and run the processes of a training use, and what the mixins of all of TRL's trainers do with it."""
+"""Which server and run the processes of a training use."""
 
 from __future__ import annotations
 
@@ -6,24 +6,17 @@ import contextlib
 import os
 import re
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from accelerate.utils import broadcast_object_list
-from transformers import TrainingArguments
 
 from sis import errors
 from sis.client import Client
 from sis.server_process import LocalServer, local_server
-from sis.run import Run, label_of
-from sis.trl import refusals
 from sis.trl.config import SisConfig
-from sis.versions import warn_unless_tested
 
 # Of a run's name, what says of which training it is; the server takes 256 characters in all.
 _LONGEST_NAME = 200
-
-# One of TRL's trainers, to type checkers; what comes after a mixin is known when it is mixed.
-Trainer: Any = object
 
 
 class Connection(NamedTuple):
@@ -79,49 +72,3 @@ def agreed(accelerator: Any, arguments: Any, config: SisConfig) -> Connection:
         return run_id, addresses, incarnation
 
     return Connection(*of_the_main_process(accelerator, chosen), server)
-
-
-class ConnectedMixin(Trainer):
-    """Refuses what would be wrong, and knows server and run."""
-
-    sis_client: Client
-
-    def __init__(self, *args: Any, sis_config: Optional[SisConfig] = None, **kwargs: Any) -> None:
-        """`sis_config`: SisConfig() if left out. All else is the trainer's. ValueError if its settings
-        would make SIS wrong."""
-        warn_unless_tested("rl", "trl")
-        self._sis_config = sis_config or SisConfig()
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, TrainingArguments):
-                # No model need have been loaded, nor an engine started, for this.
-                self._sis_check_arguments(value)
-        super().__init__(*args, **kwargs)
-        self._sis_check_arguments(self.args)
-        self._sis_check_trainer()
-        self._sis_connection = agreed(self.accelerator, self.args, self._sis_config)
-        self._sis_server = self._sis_connection.server
-        self.sis_client = Client(self._sis_connection.addresses)
-
-    def _sis_check_arguments(self, arguments: Any) -> None:
-        refusals.check_sharding(arguments)
-
-    def _sis_check_trainer(self) -> None:
-        """The same of what is known once the trainer is made."""
-
-    def _sis_create_run(self, connection: Connection, **settings: Any) -> Run:
-        return self.sis_client.create_run(connection.run_id, incarnation=connection.incarnation, **settings)
-
-    def _sis_run_settings(self) -> Dict[str, Any]:
-        seed = self._sis_config.seed
-        return {
-            "seed": self.args.seed if seed is None else seed,
-            "vocabulary_size": self._sis_model().get_output_embeddings().out_features,
-            "top_k": self._sis_config.top_k,
-            "mass": self._sis_config.mass,
-            "model": label_of(str(getattr(self.model.config, "_name_or_path", ""))),
-        }
-
-    def _sis_model(self) -> Any:
-        """The model without wrappers and adapters around it; adapters in it stay."""
-        model = self.accelerator.unwrap_model(self.model)
-        return model.get_base_model() if hasattr(model, "get_base_model") else model

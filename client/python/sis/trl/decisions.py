@@ -8,17 +8,24 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 import torch
 from torch.distributed.tensor import DTensor
+from transformers import TrainingArguments
 
 import sis.torch
+from sis.client import Client
 from sis.logit_transform import LogitTransform
 from sis.records import TopKRecords
-from sis.run import Run, Sampling
+from sis.run import Run, Sampling, label_of
 from sis.step_counts import StepCounts
 from sis.token_tables import check_trackers
 from sis.token_weights import TokenWeights
 from sis.trl import refusals
-from sis.trl.connection import ConnectedMixin, of_the_main_process
+from sis.trl.config import SisConfig
+from sis.trl.connection import agreed, of_the_main_process
 from sis.trl.token_tables import TokenTablesCallback
+from sis.versions import warn_unless_tested
+
+# One of TRL's trainers, to type checkers; what comes after a mixin is known when it is mixed.
+_Trainer: Any = object
 
 # Positions that the head is checked with.
 _CHECKED = 32
@@ -55,13 +62,31 @@ def whole_head(head: Any, learns: bool) -> Head:
     return Head(whole(head.weight), whole(head.bias))
 
 
-class DecidingMixin(ConnectedMixin):
+class DecidingMixin(_Trainer):
+    """Refuses what would be wrong, and knows server and run."""
+
+    sis_client: Client
     sis_run: Run
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, sis_config: Optional[SisConfig] = None, **kwargs: Any) -> None:
+        """`sis_config`: SisConfig() if left out. All else is the trainer's. ValueError if its settings
+        would make SIS wrong."""
+        warn_unless_tested("rl", "trl")
+        self._sis_config = sis_config or SisConfig()
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, TrainingArguments):
+                # No model need have been loaded, nor an engine started, for this.
+                self._sis_check_arguments(value)
         super().__init__(*args, **kwargs)
+        self._sis_check_arguments(self.args)
+        self._sis_check_trainer()
+        # A server that it started ends with it.
+        self._sis_connection = connection = agreed(self.accelerator, self.args, self._sis_config)
+        self.sis_client = Client(connection.addresses)
         self._sis_weights = TokenWeights.of(self._sis_config)
-        self.sis_run = self._sis_create_run(self._sis_connection, **self._sis_run_settings())
+        self.sis_run = self.sis_client.create_run(
+            connection.run_id, incarnation=connection.incarnation, **self._sis_run_settings()
+        )
         if self._sis_config.token_table_steps:
             self.add_callback(TokenTablesCallback(self))
         self._sis_head_checked = False
@@ -74,8 +99,11 @@ class DecidingMixin(ConnectedMixin):
         self._sis_counts = StepCounts()
 
     def _sis_check_arguments(self, arguments: Any) -> None:
-        super()._sis_check_arguments(arguments)
+        refusals.check_sharding(arguments)
         check_trackers(self._sis_config.token_table_steps, arguments.report_to or (), "report_to")
+
+    def _sis_check_trainer(self) -> None:
+        """Refuses what is known once the trainer is made."""
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         # The trainer's own steps begin at 0 again, and what it counted of a step that broke off is gone.
@@ -93,10 +121,22 @@ class DecidingMixin(ConnectedMixin):
         raise NotImplementedError
 
     def _sis_run_settings(self) -> Dict[str, Any]:
+        config = self._sis_config
         # Rounded or cut, a record doesn't tell whether it has all that the sampler kept.
         exact = self._sis_filters().truncates
-        settings = {**super()._sis_run_settings(), "log_prob_encoding": "float32" if exact else "fixed16"}
-        return {**settings, "mass": 0.0} if exact else settings
+        return {
+            "seed": self.args.seed if config.seed is None else config.seed,
+            "vocabulary_size": self._sis_model().get_output_embeddings().out_features,
+            "top_k": config.top_k,
+            "mass": 0.0 if exact else config.mass,
+            "log_prob_encoding": "float32" if exact else "fixed16",
+            "model": label_of(str(getattr(self.model.config, "_name_or_path", ""))),
+        }
+
+    def _sis_model(self) -> Any:
+        """The model without wrappers and adapters around it; adapters in it stay."""
+        model = self.accelerator.unwrap_model(self.model)
+        return model.get_base_model() if hasattr(model, "get_base_model") else model
 
     def _sis_check_server(self, client: Callable[[], Any]) -> None:
         """On all ranks, of what the main one is told. `client`: TRL's, which the main one has."""
