@@ -9,7 +9,7 @@ from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from sis.diagnose.decisions import Decisions
-from sis.diagnose.lists import Lists, mean_free, spans
+from sis.diagnose.lists import Lists, spans
 from sis.diagnose.recordings import Pair, Recording
 
 # Nats. abs(log w) is limited as in the service's sums.
@@ -145,8 +145,12 @@ class Compared:
     def centred(self) -> Tuple[np.ndarray, np.ndarray]:
         """Log-probs of `common`, A's and B's, each less its mean over the position: what is left does not depend on how
         either was normalised."""
-        a, b = mean_free(self.common.rows, len(self), self.common.a, self.common.b)
-        return a, b
+        rows, counts = self.common.rows, np.maximum(1, self.in_common)
+
+        def less_mean(column: np.ndarray) -> np.ndarray:
+            return column - (np.bincount(rows, column, minlength=len(self)) / counts)[rows]
+
+        return less_mean(self.common.a), less_mean(self.common.b)
 
     @functools.cached_property
     def in_common(self) -> np.ndarray:

@@ -108,9 +108,3 @@ def repeated(rows: np.ndarray, ids: np.ndarray) -> bool:
     """Returns whether an id stands twice in a row."""
     keys = np.sort(rows * _ROW + ids)
     return bool((keys[1:] == keys[:-1]).any())
-
-
-def mean_free(rows: np.ndarray, size: int, *columns: np.ndarray) -> Tuple[np.ndarray, ...]:
-    """Returns columns less their mean over each row."""
-    counts = np.maximum(np.bincount(rows, minlength=size), 1)
-    return tuple(column - (np.bincount(rows, column, minlength=size) / counts)[rows] for column in columns)

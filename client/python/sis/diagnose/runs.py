@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -144,7 +145,7 @@ def compare_inspected(inspections: Sequence[SequenceInspection]) -> Tuple[Compar
     columns: Dict[str, List[np.ndarray]] = {name: [] for name in _COLUMNS}
     # Tokens of both lists: position, id, and log-probs of A and B.
     tokens: List[Tuple[np.ndarray, ...]] = []
-    counts = {"missing": 0, "masked": 0, "not_evaluated": 0, "not_kept": 0}
+    counts: Counter[str] = Counter()
     lengths: List[int] = []
     for inspection in inspections:
         _check_lengths(inspection)
@@ -152,37 +153,27 @@ def compare_inspected(inspections: Sequence[SequenceInspection]) -> Tuple[Compar
         before = inspection.first_position
         scored = np.isin(inspection.decisions, (Decision.ACCEPTED, Decision.REJECTED, Decision.OUTSIDE_TOP_K))
         start = sum(lengths) + before
-        for name, nothing in _COLUMNS.items():
-            found = inspection.decisions if name == "decisions" else getattr(inspection, name)
-            kept = np.where(scored, found, nothing)
-            columns[name].append(np.concatenate([np.full(before, nothing, kept.dtype), kept]))
+        for name, (dtype, nothing) in _COLUMNS.items():
+            column = np.full(before + len(scored), nothing, dtype)
+            column[before:][scored] = getattr(inspection, name)[scored]
+            columns[name].append(column)
         rows = np.repeat(start + np.flatnonzero(scored), inspection.top_k_ids.shape[1])
         arrays = inspection.top_k_ids, inspection.top_k_log_probs, inspection.current_log_probs
         tokens.append((rows, *(array[scored].reshape(-1) for array in arrays)))
         lengths.append(before + len(scored))
         _count_left_out(inspection, scored, counts)
     joined = {name: np.concatenate(parts) for name, parts in columns.items()}
-    log_q = joined["sampled_log_probs"].astype(np.float32)
-    log_ratios = joined["log_ratios"].astype(np.float32)
+    sampled, log_q = joined.pop("sampled_ids"), joined.pop("sampled_log_probs")
     listed_rows, listed_ids, listed_q, listed_p = map(np.concatenate, zip(*tokens))
     top_k = max(inspection.top_k_ids.shape[1] for inspection in inspections)
     sizes = np.asarray(lengths, np.int64)
-    sampled = joined["sampled_ids"].astype(np.int64)
-    log_p = np.where(np.isfinite(log_q), log_q + log_ratios, log_q)
+    log_p = np.where(np.isfinite(log_q), log_q + joined["log_ratios"], log_q)
     a, b = (
         _recording(sizes, sampled, given, listed_rows, listed_ids.astype(np.int64), listed, top_k)
         for given, listed in ((log_q, listed_q), (log_p, listed_p))
     )
     compared = Compared(Pair(a, b, by_id=True), sizes)
-    compared.decisions = Decisions(
-        top_k,
-        decisions=joined["decisions"].astype(np.uint8),
-        log_ratios=log_ratios,
-        acceptance_probabilities=joined["acceptance_probabilities"].astype(np.float32),
-        log_envelopes=joined["log_envelopes"].astype(np.float32),
-        residual_masses=joined["residual_masses"].astype(np.float32),
-        staleness=joined["staleness"].astype(np.int64),
-    )
+    compared.decisions = Decisions(top_k, **joined)
     reasons = {
         "missing": "without a record",
         "masked": "that are masked",
@@ -192,16 +183,16 @@ def compare_inspected(inspections: Sequence[SequenceInspection]) -> Tuple[Compar
     return compared, [LeftOut(name, counts[name], reason) for name, reason in reasons.items() if counts[name]]
 
 
-# Arrays of an inspection, and what stands where there is no ratio.
+# Arrays of an inspection: their type here, and the value at positions without a ratio.
 _COLUMNS = {
-    "decisions": Decision.MISSING,
-    "sampled_ids": -1,
-    "sampled_log_probs": -np.inf,
-    "log_ratios": np.nan,
-    "acceptance_probabilities": np.nan,
-    "log_envelopes": np.nan,
-    "residual_masses": np.nan,
-    "staleness": 0,
+    "decisions": (np.uint8, Decision.MISSING),
+    "sampled_ids": (np.int64, -1),
+    "sampled_log_probs": (np.float32, -np.inf),
+    "log_ratios": (np.float32, np.nan),
+    "acceptance_probabilities": (np.float32, np.nan),
+    "log_envelopes": (np.float32, np.nan),
+    "residual_masses": (np.float32, np.nan),
+    "staleness": (np.int64, 0),
 }
 
 
@@ -233,7 +224,7 @@ def _check_lengths(inspection: SequenceInspection) -> None:
             raise Error(grpc.StatusCode.INTERNAL, message)
 
 
-def _count_left_out(inspection: SequenceInspection, scored: np.ndarray, counts: Dict[str, int]) -> None:
+def _count_left_out(inspection: SequenceInspection, scored: np.ndarray, counts: Counter[str]) -> None:
     """Adds the positions without a ratio of one sequence, each once."""
     before, end = inspection.first_position, inspection.first_position + len(scored)
     cut_begin, cut_end = inspection.cut_begin, inspection.cut_end
