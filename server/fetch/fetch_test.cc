@@ -209,16 +209,16 @@ TEST_F(FetchTest, LongSlicesContinueInTheNextMessage) {
 TEST_F(FetchTest, ManyShortSlicesShareAMessage) {
   const Records records = generator_.NextRecords(40);
   v1::FetchTopKRequest request;
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < 1500; ++i) {
     const std::string id = absl::StrCat("s", i);
     Append(id, records, 0, 1 + i % 40);
     Add(request, id, 0, 0);
   }
   request.set_whole_blocks(true);
   const std::vector<FetchedSlice> slices = Do(request);
-  ASSERT_EQ(slices.size(), 1000);
+  ASSERT_EQ(slices.size(), 1500);
   EXPECT_EQ(messages_, 2);
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < 1500; ++i) {
     EXPECT_EQ(slices[i].length, 1 + i % 40);
     ExpectRecords(slices[i], 0, records);
   }
@@ -254,12 +254,12 @@ TEST_F(FetchTest, HoldsNoSequenceLongerThanItsBlocksTake) {
     auto sequence = std::get<std::shared_ptr<Sequence>>(run_->Find({id, 0}));
     return sequence.use_count() > 2;  // the run, and this
   };
-  const Records records = generator_.NextRecords(30000);
+  const Records records = generator_.NextRecords(60000);
   v1::FetchTopKRequest request;
   request.set_whole_blocks(true);
   for (const char* id : {"a", "b"}) {
-    Append(id, records, 0, 30000);
-    Add(request, id, 0, 25000);
+    Append(id, records, 0, 60000);
+    Add(request, id, 0, 50000);
   }
   absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request);
   ASSERT_TRUE(fetch.ok()) << fetch.status();

@@ -35,7 +35,11 @@ v1::EvaluateRequest Request(const std::string& run_id, int slices, uint64_t draw
   }
   const std::string zeros(slices * kPiecePositions * sizeof(float), '\0');
   request.mutable_gathered()->set_sampled_log_probs(zeros);
-  request.mutable_gathered()->set_counts(std::string(slices * kPiecePositions, '\0'));
+  request.mutable_gathered()->set_counts(
+      std::string(slices * kPiecePositions, static_cast<char>(kSlots)));
+  for (uint32_t slot = 0; slot < kSlots; ++slot) {
+    *request.mutable_gathered()->mutable_log_probs() += zeros;
+  }
   return request;
 }
 
