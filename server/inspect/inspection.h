@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "server/memory/byte_budget.h"
 #include "server/inspect/inspected_positions.h"
 #include "server/inspect/space_saving.h"
+#include "server/memory/byte_budget.h"
 #include "server/threads/mutex.h"
 
 namespace sis {
