@@ -82,10 +82,6 @@ class Framework(NamedTuple):
     policy_loss: Callable[..., Loss]
     engine: Engine = SGLANG
 
-    def arguments(self) -> Sequence[str]:
-        """Those that must have certain values, or be set."""
-        return (*_NEEDED, *self.needed, *_HOOKS)
-
     def check_arguments(self, args: Any, weights: TokenWeights, top_k: int) -> None:
         """ValueError if SIS can't go with these arguments."""
         for name, (needed, why) in {**_NEEDED, **self.needed}.items():

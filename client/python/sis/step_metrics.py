@@ -39,6 +39,5 @@ def missing_shares(counts: Mapping[MissingReason, float], totals: Totals) -> Dic
     """Returns "missing_REASON" for each reason, a share as "missing" is; nothing where there is nothing. What no
     server answered has no reason."""
     seen = totals.scored + totals.missing
-    # An older server's answer may lack the reason.
-    by_reason = {reason: counts.get(reason, 0) for reason in MissingReason if reason or counts.get(reason)}
-    return {f"missing_{reason.name.lower()}": count / seen for reason, count in by_reason.items()} if seen else {}
+    reasons = [reason for reason in MissingReason if reason and seen]
+    return {f"missing_{reason.name.lower()}": counts.get(reason, 0) / seen for reason in reasons}

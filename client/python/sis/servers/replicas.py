@@ -74,9 +74,6 @@ class Replicas:
         run = merged_run([answer.run for answer in answers])
         for server in self._servers:
             server.remember(run.run_id, run.config, run.incarnation, run.policy_version)
-        if any(answer.run.config.mass != run.config.mass for answer in answers):
-            # Some know of no mass, and must be sent whole sets.
-            run.config.mass = 0
         return pb.GetRunResponse(run=run)
 
     def DeleteRun(self, request: pb.DeleteRunRequest) -> pb.DeleteRunResponse:

@@ -26,6 +26,7 @@ from server.testing.live_server import LiveServer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import sis
+from sis import slime_family
 from sis.verl import name_of
 
 SEED, K, TEMPERATURE = 3, 20, 0.8
@@ -347,7 +348,8 @@ class SlimeFamilyCase:
     def check_arguments(self, text, *others):
         """That the framework's own arguments, as `text` has them, are those that are read; the parallel sizes are
         Megatron's."""
-        for name in (*self.module._process.framework.arguments(), "use_unbiased_kl", "custom_config_path", *others):
+        read = (*slime_family._NEEDED, *self.module._process.framework.needed, *slime_family._HOOKS)
+        for name in (*read, "use_unbiased_kl", "custom_config_path", *others):
             if not name.endswith("_parallel_size"):
                 self.assertIn(f'"--{name.replace("_", "-")}"', text)
 
