@@ -65,12 +65,12 @@ class EvaluateCall:
 
     def gathered(self, log_probs: ArrayLike, sampled_log_probs: ArrayLike) -> Evaluation:
         """log_probs: [N, K], or [S] of the used slots."""
+        own = arrays.float32("sampled_log_probs", sampled_log_probs, [self._length])
         counts, offsets = self._counts, ragged.offsets(self._counts)
         if np.ndim(log_probs) == 1:
             used = arrays.float32("log_probs", log_probs, [int(offsets[-1])])
         else:
             used = ragged.narrowed(arrays.float32("log_probs", log_probs, [self._length, self._top_k]), counts)
-        own = arrays.float32("sampled_log_probs", sampled_log_probs, [self._length])
         return self._answer(Current("gathered", {"sampled_log_probs": own, "counts": counts}, used, offsets))
 
     def reduced(self, **values: ArrayLike) -> Evaluation:
