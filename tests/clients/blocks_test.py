@@ -167,6 +167,10 @@ class BlocksTest(unittest.TestCase):
                 expected = reference.pack(records, vocabulary_size, reference.FLOAT32, 0, version)
                 self.assertEqual(data, expected)
                 self.check_read(blocks.Block(data), reference.check(data))
+            for name, sampled, slot in (("sampled_ids", 66536, 3), ("sampled_ids", -1, 3), ("top_k_ids", 5, 66536)):
+                wrong = cases.records_of(7, [5, sampled], [-2.0, -9.0], [[3, 4], [slot, 4]], [[-1.0, -2.0], [-1.0, -2.0]])
+                with self.assertRaisesRegex(ValueError, rf"{name} at position 8: \S+ is not in \[0, 1000\)"):
+                    packed(wrong, 1000)
             rows = np.zeros((5000, 1), np.int32)
             part = blocks.split(blocks.Records(0, 0, rows, rows, rows, rows), config(1 << 17, blocks.MAX_SLOTS))[0]
         self.assertLess(len(part.ids) * (7 * blocks.MAX_SLOTS + 10), blocks.MAX_BYTES)

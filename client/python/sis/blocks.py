@@ -92,11 +92,12 @@ def pack(records: Sequence[Records], config: RunConfig) -> List[bytes]:
         config: The run's: encoding, mass, vocabulary and K.
 
     Raises:
-        InvalidRecord: A record is not valid. Without the library that is left to the server.
+        InvalidRecord: A record is not valid. Without the library only ids are checked here, the rest by
+            the server.
     """
     kernels = _kernels()
     if kernels is None:
-        return [_packed_by_numpy(each, config) for each in records]
+        return [_packed_by_numpy(each, config, number) for number, each in enumerate(records)]
     count = len(records)
     given = np.array([(first, version, len(arrays[0]), *map(_address, arrays)) for first, version, *arrays in records], np.uint64)
     packed = (ctypes.c_uint64 * (2 * count))()
@@ -275,9 +276,16 @@ def _crc32c_by_numpy(crc: int, data: np.ndarray) -> int:
     return state ^ 0xFFFFFFFF
 
 
-def _packed_by_numpy(records: Records, config: RunConfig) -> bytes:
+def _packed_by_numpy(records: Records, config: RunConfig, number: int) -> bytes:
     first, version, sampled_ids, sampled_log_probs, ids, log_probs = records
     width = _id_bytes(config.vocabulary_size)
+    # In fewer bytes an id that is too large would become another.
+    for name, values, least in (("sampled_ids", sampled_ids, 0), ("top_k_ids", ids, -1)):
+        wrong = np.argwhere((values < least) | (values >= config.vocabulary_size))
+        if len(wrong):
+            where, value = int(wrong[0][0]), values[tuple(wrong[0])]
+            text = f"{name} at position {first + where}: {value} is not in [0, {config.vocabulary_size})"
+            raise InvalidRecord(text, number)
     used = ids >= 0
     hit = used & (ids == sampled_ids[:, None])
     ranks = np.where(hit.any(axis=1), hit.argmax(axis=1), _OUTSIDE).astype(np.uint8)
