@@ -97,7 +97,9 @@ def pack(records: Sequence[Records], config: RunConfig) -> List[bytes]:
     """
     kernels = _kernels()
     if kernels is None:
-        return [_packed_by_numpy(each, config, number) for number, each in enumerate(records)]
+        for number, each in enumerate(records):
+            _check_ids(each, config.vocabulary_size, number)
+        return [_packed_by_numpy(each, config) for each in records]
     count = len(records)
     given = np.array([(first, version, len(arrays[0]), *map(_address, arrays)) for first, version, *arrays in records], np.uint64)
     packed = (ctypes.c_uint64 * (2 * count))()
@@ -276,16 +278,18 @@ def _crc32c_by_numpy(crc: int, data: np.ndarray) -> int:
     return state ^ 0xFFFFFFFF
 
 
-def _packed_by_numpy(records: Records, config: RunConfig, number: int) -> bytes:
+def _check_ids(records: Records, vocabulary_size: int, number: int) -> None:
+    """In fewer bytes an id that is too large would become another."""
+    for name, values, least in (("sampled_ids", records.sampled_ids, 0), ("top_k_ids", records.ids, -1)):
+        wrong = np.argwhere((values < least) | (values >= vocabulary_size))
+        if len(wrong):
+            position, value = records.first_position + int(wrong[0][0]), values[tuple(wrong[0])]
+            raise InvalidRecord(f"{name} at position {position}: {value} is not in [0, {vocabulary_size})", number)
+
+
+def _packed_by_numpy(records: Records, config: RunConfig) -> bytes:
     first, version, sampled_ids, sampled_log_probs, ids, log_probs = records
     width = _id_bytes(config.vocabulary_size)
-    # In fewer bytes an id that is too large would become another.
-    for name, values, least in (("sampled_ids", sampled_ids, 0), ("top_k_ids", ids, -1)):
-        wrong = np.argwhere((values < least) | (values >= config.vocabulary_size))
-        if len(wrong):
-            where, value = int(wrong[0][0]), values[tuple(wrong[0])]
-            text = f"{name} at position {first + where}: {value} is not in [0, {config.vocabulary_size})"
-            raise InvalidRecord(text, number)
     used = ids >= 0
     hit = used & (ids == sampled_ids[:, None])
     ranks = np.where(hit.any(axis=1), hit.argmax(axis=1), _OUTSIDE).astype(np.uint8)
