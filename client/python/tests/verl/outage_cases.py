@@ -101,7 +101,7 @@ class VerlOutageTest(VerlCase):
             for turn in sample.turns:
                 context = [*sample.prompt, *sample.tokens[: turn.start]]
                 turn.name = name_in(f"uid_{number}", context)
-        server = LiveServer(cache_bytes=16 << 20)
+        server = LiveServer(cache_bytes=4 << 20)
         self.addCleanup(server.close)
         settings = self.settings(address=server.address)
         client = sis.Client(server.address)
