@@ -3,6 +3,7 @@
 import time
 import unittest.mock
 
+import numpy as np
 import torch
 from server.testing.live_server import LiveServer
 from training_worker import Gradients, append, batch, detach, rollout
@@ -101,7 +102,7 @@ class VerlOutageTest(VerlCase):
             for turn in sample.turns:
                 context = [*sample.prompt, *sample.tokens[: turn.start]]
                 turn.name = name_in(f"uid_{number}", context)
-        server = LiveServer(cache_bytes=4 << 20)
+        server = LiveServer(cache_bytes=16 << 20)
         self.addCleanup(server.close)
         settings = self.settings(address=server.address)
         client = sis.Client(server.address)
@@ -113,8 +114,9 @@ class VerlOutageTest(VerlCase):
         client.fetch_top_k(run, [victim.name])
         client.fetch_top_k(run, [name for name in names if name != victim.name], keep_seconds=600)
         filler = client.create_run("filler", seed=0, vocabulary_size=WHOLE, top_k=K, evict_unread=True)
+        columns = [np.repeat(column, 100, axis=0) for column in victim.record]
         for number in range(4000):
-            block = sis.Block(f"{number}", 0, 0, *victim.record)
+            block = sis.Block(f"{number}", 0, 0, *columns)
             client.append_many(filler, [block], sampling=sis.Sampling("processed"))
             if client.get_run(run.id).sequences < len(names):
                 break
