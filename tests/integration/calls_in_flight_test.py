@@ -133,7 +133,7 @@ class UnfinishedMessagesTest(unittest.TestCase):
 class ShortMemoryTest(unittest.TestCase):
     """Where gRPC's memory is short for what a few clients have under way."""
 
-    CLIENTS, SEQUENCES, REFUSALS = 8, 4, 50
+    CLIENTS, SEQUENCES, REFUSALS = 8, 4, 10
 
     def setUp(self):
         self.server = LiveServer(f"--max_message_bytes={1 << 20}", f"--grpc_memory_bytes={2 << 20}")
