@@ -106,10 +106,6 @@ BlockRange::BlockRange(const BlockView& view, uint32_t first, uint32_t count, co
   used_slots = std::accumulate(counts.begin(), counts.end(), size_t{0});
 }
 
-float BlockRange::LogProb(size_t i, size_t slot) const {
-  return LogProbAt(i, std::accumulate(counts.begin(), counts.begin() + i, slot));
-}
-
 float BlockRange::LogProbAt(size_t i, size_t used) const {
   if (encoding == BlockEncoding::kFixed16) {
     uint16_t code;

@@ -73,8 +73,8 @@ struct BlockView {
 // allocates these too; what they hold means nothing.
 inline constexpr size_t kBlockSlack = 64;
 
-// The name of a block in memory. No name is used twice, so a backend that keeps copies of blocks in
-// memory of its own needn't be told when a block goes: nobody asks for its copy again. Thread-safe.
+// The name of a block in memory. No name is used twice: when a block goes, nobody asks for its name
+// again, and a backend may keep its copy until it needs the room. Thread-safe.
 class BlockTag {
  public:
   BlockTag() : name_(1 + names_.fetch_add(1, std::memory_order_relaxed)) {}
@@ -118,9 +118,8 @@ struct BlockRange {
   BlockRange(const BlockView& block, uint32_t first, uint32_t count, const BlockTag* tag = nullptr);
 
   size_t size() const { return counts.size(); }
-  // The behaviour log-prob in a used slot of position i, both counted from the range's first.
-  float LogProb(size_t i, size_t slot) const;
-  // The same, with `used` counted over the slots of all positions: for who walks them.
+  // The behaviour log-prob of position i in slot `used`, which counts the used slots of all
+  // positions of the range.
   float LogProbAt(size_t i, size_t used) const;
 };
 

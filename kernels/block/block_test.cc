@@ -121,11 +121,12 @@ TEST(BlockTest, RangesAreReadAsTheBlock) {
     for (const auto& [first, count] : {std::pair(0u, 20u), {7, 9}, {20, 0}}) {
       const BlockRange range(block, first, count);
       ASSERT_EQ(range.size(), count);
+      size_t used = 0;
       for (size_t i = 0; i < count; ++i) {
         EXPECT_EQ(range.ranks[i], block.ranks[first + i]);
         EXPECT_EQ(range.sampled_log_probs[i], block.sampled_log_probs[first + i]);
         for (size_t slot = 0; slot < range.counts[i]; ++slot) {
-          EXPECT_EQ(range.LogProb(i, slot), rows[(first + i) * 5 + slot]);
+          EXPECT_EQ(range.LogProbAt(i, used++), rows[(first + i) * 5 + slot]);
         }
       }
     }

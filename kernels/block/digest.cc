@@ -53,7 +53,7 @@ class Position {
     std::memcpy(bytes_.data() + size_, from, bytes);
     size_ += bytes;
   }
-  // Copies what is behind, too, but not what is behind the block's end.
+  // May copy bytes behind `from` + `bytes` too, up to the block's end.
   void AppendSlots(const std::byte* from, size_t bytes, const std::byte* end) {
     if (bytes + kAtOnce > static_cast<size_t>(end - from)) return Append(from, bytes);
     for (size_t i = 0; i < bytes; i += kAtOnce) {
@@ -78,7 +78,7 @@ __attribute__((target("sse4.2"))) uint32_t CrcByInstruction(std::span<const std:
 }
 #endif
 
-// A call of ExtendCrc32c takes longer than so few bytes.
+// Faster than ExtendCrc32c, whose call costs more than a position's few bytes.
 uint32_t Crc(std::span<const std::byte> bytes) {
 #ifdef __x86_64__
   static const bool has_instruction = __builtin_cpu_supports("sse4.2");
@@ -92,7 +92,8 @@ uint32_t Crc(std::span<const std::byte> bytes) {
 uint64_t DigestOf(const BlockView& block, uint32_t first, uint32_t count) {
   size_t slot = std::accumulate(block.counts, block.counts + first, size_t{0});
   uint64_t sum = 0;
-  // What was just written in parts can't be read at once: so it is read a little later.
+  // A processor waits when it reads at once what it wrote in parts, so eight positions are written
+  // before they are read.
   std::array<Position, 8> some;
   for (uint32_t begin = first; begin < first + count; begin += some.size()) {
     const uint32_t n = std::min<uint32_t>(some.size(), first + count - begin);

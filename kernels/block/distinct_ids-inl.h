@@ -19,8 +19,8 @@ namespace sis {
 namespace HWY_NAMESPACE {
 
 // Each id writes its slot to its place in a table, and reads it back. Only where another slot is
-// read, which few of a hundred ids that differ do, is the id compared with all. What stood in the
-// table before doesn't matter.
+// read, which few of a hundred ids that differ do, is the id compared with all. The table
+// need not be cleared.
 class DistinctIds {
  public:
   // Whether none of the ids stands twice; there are at most kMaxBlockSlots. Reads a vector beyond.

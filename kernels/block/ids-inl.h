@@ -63,7 +63,7 @@ HWY_INLINE Int32s LoadIds(const std::byte* ids) {
   }
 }
 
-// What it writes behind the ids of kLanes means nothing.
+// It also writes bytes behind the kLanes ids; they mean nothing.
 template <size_t kIdBytes>
 HWY_INLINE void StoreIds(Int32s ids, std::byte* section) {
   const Int32Tag di;

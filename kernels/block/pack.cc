@@ -26,7 +26,7 @@ class Writer {
     std::byte* const to = Next(bytes);
     if (bytes > 0) std::memcpy(to, from, bytes);  // else `from` may be null
   }
-  // Where the next bytes must be written.
+  // The caller must write the next bytes there.
   std::byte* Next(size_t bytes) {
     size_ += bytes;
     return block_.data() + size_ - bytes;

@@ -1,4 +1,4 @@
-// What vectors write, read and check is what the definitions do, on every target.
+// On every target, vectors write, read and check as the definitions do.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -138,7 +138,7 @@ TEST_P(SimdBlockTest, RoundsExactly) {
         records, {.encoding = BlockEncoding::kFixed16, .vocabulary_size = 100, .mass = 0});
     ASSERT_EQ(block.view.multipliers[0], multiplier);
     for (size_t slot = 0; slot < 16; ++slot) {
-      ASSERT_EQ(block.range().LogProb(0, slot), Fixed16(codes[slot], multiplier)) << multiplier;
+      ASSERT_EQ(block.range().LogProbAt(0, slot), Fixed16(codes[slot], multiplier)) << multiplier;
     }
   }
 }

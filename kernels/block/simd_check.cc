@@ -29,7 +29,7 @@ bool AreValid(const BlockView&) { return false; }
 
 #else
 
-// The sections behind the log-probs of so many positions take what vectors read beyond the last.
+// From this many positions on, vectors that read beyond the last log-prob stay inside the block.
 constexpr size_t kFewPositions = 8;
 static_assert(kFewPositions * 8 >= kLanes * sizeof(float));
 
@@ -116,7 +116,7 @@ HWY_INLINE Floats MassParts(const float* log_probs, size_t count, float) {
   const FloatTag d;
   Floats sum = hn::Zero(d);
   for (size_t slot = 0; slot < count; slot += kLanes) {
-    // What is below -80 counts for nothing, and what is above 1, or no number, is refused anyway.
+    // Log-probs below -80 add nothing; values above 1 and NaN are refused elsewhere.
     const Floats x =
         hn::Min(hn::Max(LoadFloats(log_probs + slot), Constant(-80.0f)), Constant(1.0f));
     const Floats e = PowerOf2AtLeast(hn::Mul(x, Constant(kLog2E)));
@@ -300,7 +300,7 @@ class Checker {
     return true;
   }
 
-  // Of the steps between positions of the group.
+  // How many steps from one position of the group to the next go down.
   HWY_INLINE size_t FallingBorders(const Group& group, size_t first_slot) const {
     size_t total = 0;
     for (size_t i = 1; i < group.count; ++i) {
@@ -363,7 +363,7 @@ class Checker {
       const Floats one = Constant(1.0f);
       const Floats multiplier = hn::ConvertTo(d, hn::Load(di, group.multipliers));
       valid = hn::And(valid, hn::Ge(multiplier, one));
-      // As WriteCodes. Below the floor of fixed16 the code is none that may be stored.
+      // The code as WriteCodes makes it; below the floor of fixed16 no slot can hold it.
       const Floats depth =
           hn::Sub(Constant(4096.0f), hn::Floor(hn::Mul(sampled, Constant(0x1p18f))));
       const Floats code = hn::Ceil(hn::Div(depth, multiplier));
@@ -387,7 +387,7 @@ class Checker {
   const Code* const log_probs_;
   const std::byte* const end_;
   DistinctIds distinct_;
-  // Those of a group; up to a whole set is read behind them.
+  // The ids of a group; vectors read up to a whole set behind them.
   HWY_ALIGN int32_t ids_[(kLanes + 1) * kMaxBlockSlots + 2 * kLanes];
 };
 

@@ -59,9 +59,9 @@ void Ids(const BlockView& block, const std::byte* from, std::span<int32_t> ids) 
   });
 }
 
-// Fills rows [T, slots]: read(position, used slot) gives a vector of its values and of those
-// behind, whatever they are, and read_one(position, used slot) one. Of `bytes` that begin with the
-// section, read reads `vector_bytes` where the slot's `slot_bytes` are.
+// Fills rows [T, slots]. read(position, used slot) gives a vector whose first value is the slot's,
+// and read_one(position, used slot) that value alone. `bytes` begin with the section; read takes
+// `vector_bytes` from the place of the slot, which has `slot_bytes`.
 template <typename T, class Read, class ReadOne>
 HWY_INLINE void Rows(const BlockView& block, std::span<const std::byte> bytes, size_t slot_bytes,
                      size_t vector_bytes, size_t slots, T unused, std::span<T> rows,

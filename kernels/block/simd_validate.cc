@@ -68,8 +68,7 @@ class SetChecker {
     valid_ = hn::And(valid_, AsMask(hn::Gt(sampled_ids, hn::Set(Int32Tag(), -1))));
   }
 
-  // The ids and log-probs of `rank` and those after it. Of sets to be cut, slots behind the cut are
-  // made unused.
+  // Adds the ids and log-probs of `rank` and the ranks after it. Makes slots behind a cut unused.
   template <size_t kCount>
   HWY_INLINE void Add(Int32s (&ids)[kCount], Floats (&log_probs)[kCount], size_t rank) {
     Floats exponentials[kCount];
@@ -91,7 +90,7 @@ class SetChecker {
     const Mask mass = hn::Le(mass_, Constant(1.0f + kRoundingSlack));
     return hn::AllTrue(FloatTag(), hn::And(hn::And(valid_, in_vocabulary), mass));
   }
-  // Of the sampled tokens.
+  // The slot of each sampled token.
   HWY_INLINE Int32s ranks() const { return ranks_; }
   // How many of the first slots reach the mass, or all that are used.
   HWY_INLINE Int32s counts() const { return hn::Neg(minus_counts_); }
@@ -103,7 +102,7 @@ class SetChecker {
     return hn::RebindMask(FloatTag(), mask);
   }
 
-  // Which sets have not reached their mass. Where that is NaN the set is invalid anyway.
+  // The sets that have not reached their mass. A set whose mass is NaN is invalid anyway.
   HWY_INLINE Mask IsOpen() const { return hn::Lt(mass_, mass_target_); }
   HWY_INLINE void Cut(Int32s& ids, Floats& log_probs) {
     const Int32Tag di;
@@ -177,7 +176,7 @@ class Rows {
  public:
   Rows(std::span<const T> values, size_t slots) : values_(values), slots_(slots) {}
 
-  // Those from position `index` on; all that is read in vectors is there.
+  // The rows from position `index` on, copied where vectors would read beyond the array.
   HWY_INLINE const T* From(size_t index) {
     const std::span rest = values_.subspan(index * slots_);
     if (rest.size() > kLanes * slots_ + kLanes) return rest.data();

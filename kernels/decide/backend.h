@@ -23,13 +23,13 @@ struct CurrentView {
   bool reduced() const { return !log_envelopes.empty(); }
 };
 
-// Where results go. decisions is required; the others may be empty.
+// The arrays for the results. decisions is required; the others may be empty.
 struct OutputView {
   std::span<Decision> decisions;                   // [n]
   std::span<float> acceptance_probabilities = {};  // [n]
   std::span<float> log_modified_ratios = {};       // [n]
   std::span<float> modified_ratios = {};           // [n]
-  // What the decision was made from: log w, unmodified, log M and the covered mass.
+  // The inputs of the decision: log w, unmodified, log M and the covered mass.
   std::span<float> log_ratios = {};      // [n]
   std::span<float> log_envelopes = {};   // [n]
   std::span<float> covered_masses = {};  // [n]
@@ -72,8 +72,8 @@ struct EvaluateParameters {
   std::span<const int> prefix_curve = {};
 };
 
-// What a backend holds of blocks in memory of its own, and what came of looking for them there. All
-// 0 if it keeps none.
+// The copies of blocks that a backend keeps in memory of its own, and how often they were found
+// there. All 0 if it keeps none.
 struct ResidentBlocksStats {
   int64_t capacity_bytes = 0;  // taken at start
   int64_t used_bytes = 0;

@@ -1,5 +1,5 @@
-// What the slots of kLanes positions come down to: envelopes, covered masses, the points of the
-// prefix curve and the total variation, as decide.h has them for one position.
+// Reduces the slots of kLanes positions to envelopes, covered masses, the points of the prefix
+// curve and the total variation, as decide.h defines them for one position.
 //
 // Slots lie one position's after the other's. Maxima are taken position by position, each by whole
 // vectors, and joined at the end; exponentials are taken without regard to positions. Only masses
@@ -27,7 +27,7 @@ HWY_BEFORE_NAMESPACE();
 namespace sis {
 namespace HWY_NAMESPACE {
 
-// Positions go by so many: one vector, or the few that it takes on narrower machines.
+// Positions are read in groups of this size: one vector, or a few on narrower machines.
 inline constexpr size_t kGroup = 16;
 static_assert(kGroup % kLanes == 0);
 
@@ -73,19 +73,19 @@ struct Envelopes {
   Floats covered_mass;
 };
 
-// Of sums of exponentials, which are never negative: whether they are valid.
+// Whether these sums are valid. Sums of exponentials are never negative.
 HWY_INLINE Mask AreMasses(Floats covered_mass) {
   return hn::Le(covered_mass, Constant(1.0f + kRoundingSlack));  // not so for NaN
 }
 
-// What is wanted of the slots.
+// The results that the caller wants.
 struct SlotPlan {
   size_t top_k;
   bool total_variation;
   std::span<const int> prefix_curve;  // below top_k
 };
 
-// What came of them.
+// The results.
 struct SlotResults {
   Envelopes envelopes;
   Mask valid;
@@ -280,7 +280,7 @@ HWY_INLINE Floats EqualMasses(const LaneSlots<Code>& slots, size_t count) {
   return masses;
 }
 
-// What needs envelopes at several ranks, or the total variation.
+// Serves calls that need envelopes at several ranks, or the total variation.
 template <bool kTotalVariation, typename Code>
 HWY_NOINLINE void ReadRankByRank(const LaneSlots<Code>& slots, const float* steps, size_t longest,
                                  const SlotPlan& plan, SlotScratch& scratch, SlotResults& results) {
@@ -290,7 +290,7 @@ HWY_NOINLINE void ReadRankByRank(const LaneSlots<Code>& slots, const float* step
     const Floats step = sizeof(Code) == sizeof(uint16_t) ? hn::Set(d, steps[i]) : hn::Zero(d);
     const size_t begin = slots.begins[i];
     const Code* q = slots.behavior + begin;
-    // What is written behind the position's slots is overwritten by the next one's.
+    // Writes behind the position's slots too; the next position overwrites that.
     for (size_t slot = 0; slot < slots.counts[i]; slot += kLanes) {
       const Floats behavior = LoadBehavior(q + slot, step);
       hn::StoreU(hn::Sub(LoadFloats(slots.current + begin + slot), behavior), d,
@@ -339,7 +339,7 @@ HWY_NOINLINE void ReadRankByRank(const LaneSlots<Code>& slots, const float* step
       if (HWY_UNLIKELY(rank + i + 1 == next)) keep();
     }
   }
-  // Those beyond the longest set.
+  // The points beyond the longest set.
   while (point <= points) keep();
   results.valid = AreMasses(so_far.covered_mass);
   results.total_variation = hn::Min(Constant(1.0f), hn::Mul(Constant(0.5f), distance));

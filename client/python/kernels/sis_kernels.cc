@@ -14,7 +14,7 @@
 
 namespace {
 
-// Of T consecutive positions of one sequence and one policy version.
+// The records of T consecutive positions of one sequence and one policy version.
 struct Records {
   uint64_t first_position;  // below 2^32
   uint64_t policy_version;
@@ -41,8 +41,8 @@ struct Packed {
 extern "C" {
 
 // Makes a block of each of the records. Fills in packed [count], valid until sis_free takes what is
-// returned. Of the first records that are not valid, packed[0] is the reason in UTF-8, and *invalid
-// their number; it is -1 if there are none.
+// returned. If records are not valid, *invalid is the number of the first, and packed[0] says why
+// in UTF-8; else *invalid is -1.
 void* sis_pack(const Records* records, uint64_t count, int32_t slots, int32_t vocabulary_size,
                uint32_t encoding, double mass, Bytes* packed, int64_t* invalid) {
   auto* result = new Packed;

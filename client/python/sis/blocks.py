@@ -48,7 +48,7 @@ _HEADER = struct.Struct("<4sIIBBBBIIIIQ24x")
 
 
 class Records(NamedTuple):
-    """Of T consecutive positions of one sequence and one policy version. Arrays are contiguous and
+    """The records of T consecutive positions of one sequence and one policy version. Arrays are contiguous and
     little-endian."""
 
     first_position: int
@@ -66,14 +66,14 @@ class InvalidRecord(ValueError):
 
     def __init__(self, text: str, number: int) -> None:
         super().__init__(text)
-        # Of what was packed.
+        # The place of these records in the list that was packed.
         self.number = number
 
 
 def split(records: Records, config: RunConfig) -> List[Records]:
-    """The same in parts that fit a block each."""
+    """Splits the records into parts that each fit a block."""
     width = _id_bytes(config.vocabulary_size)
-    # Of a position that uses all slots, by the wider of the encodings that may be written.
+    # The bytes of a position that uses all slots, in the wider encoding that may be written.
     log_prob = 4 if config.log_prob_encoding == "float32" or _kernels() is None else 2
     position = config.top_k * (log_prob + width) + width + 7
     most = min(MAX_POSITIONS, (MAX_BYTES - _HEADER.size - 16) // position)
@@ -245,7 +245,7 @@ def crc32c(crc: int, data: bytes, begin: int = 0, end: Optional[int] = None) -> 
 
 @functools.lru_cache(maxsize=None)
 def _crc_table() -> np.ndarray:
-    """Of each byte."""
+    """The CRC of each single byte."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, table >> 1 ^ 0x82F63B78, table >> 1).astype(np.uint32)
@@ -253,7 +253,7 @@ def _crc_table() -> np.ndarray:
 
 
 def _crc32c_by_numpy(crc: int, data: np.ndarray) -> int:
-    """Of many parts of the data at once, and then of pairs of neighbours."""
+    """Computes the CRC of many parts at once, then joins neighbours pair by pair."""
     table, bits = _crc_table(), np.arange(32, dtype=np.uint32)
     parts = 1 << max(0, len(data).bit_length() - 6)
     size = len(data) // parts
