@@ -27,7 +27,7 @@ TEST_HEADERS = (*HEADERS, "gtest/gtest.h")
 # doesn't demand that the target names it.
 LAST_HEADER = "/usr/include/grpcpp/grpcpp.h"
 # A file that is compiled as libraries are, and one that is as tests.
-LIBRARY, TEST = "server/security/authenticator.cc", "server/security/security_test.cc"
+LIBRARY, TEST = "server/auth/authenticator.cc", "server/auth/auth_test.cc"
 # Compiled in a way of its own.
 APART = "-server/testing/late_timers.cc"
 # Macros of some targets alone; no header here reads them.
@@ -65,7 +65,7 @@ def main():
     os.chdir(pathlib.Path(__file__).parents[1])
     folder.mkdir(parents=True, exist_ok=True)
     listed = bazel("aquery", "--noshow_progress", *options, "--output=jsonproto",
-                   'mnemonic("CppCompile", //server/security:all)')
+                   'mnemonic("CppCompile", //server/auth:all)')
     actions = {a["arguments"][a["arguments"].index("-c") + 1]: a for a in json.loads(listed)["actions"]}
     sanitized = any(option.startswith("--config") for option in options)
     for name, source, files, headers in forms(sanitized):

@@ -137,10 +137,10 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, std::string_view bytes) {
 }
 
 absl::Status Ingest::ApplyGap(SequenceNameView name, const v1::Gap& gap) {
-  if (gap.reason() != v1::INVALID_LOG_PROB) {
+  if (gap.reason() != v1::MISSING_REASON_INVALID_LOG_PROB) {
     return absl::InvalidArgumentError(absl::StrCat("gap.reason: ", static_cast<int>(gap.reason()),
                                                    "; must be INVALID_LOG_PROB (",
-                                                   int{v1::INVALID_LOG_PROB}, ")"));
+                                                   int{v1::MISSING_REASON_INVALID_LOG_PROB}, ")"));
   }
   const int64_t max_positions = run_->limits().max_positions;
   if (gap.length() == 0 || int64_t{gap.first_position()} + gap.length() > max_positions) {

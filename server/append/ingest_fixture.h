@@ -31,7 +31,7 @@ inline v1::AppendEntry GapEntry(const std::string& id, uint32_t first, uint32_t 
   entry.mutable_sequence()->set_id(id);
   entry.mutable_gap()->set_first_position(first);
   entry.mutable_gap()->set_length(length);
-  entry.mutable_gap()->set_reason(v1::INVALID_LOG_PROB);
+  entry.mutable_gap()->set_reason(v1::MISSING_REASON_INVALID_LOG_PROB);
   return entry;
 }
 

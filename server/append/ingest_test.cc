@@ -163,17 +163,17 @@ TEST_F(IngestTest, BadHeadersAreRefusedByName) {
   }
   for (const double penalty : {HUGE_VAL, -HUGE_VAL, static_cast<double>(NAN)}) {
     invalid("sampling.presence_penalty", [&](auto&, auto& s) {
-      s.set_log_probs(v1::Sampling::PROCESSED);
+      s.set_log_probs(v1::Sampling::LOG_PROBS_PROCESSED);
       s.set_presence_penalty(penalty);
     });
     invalid("sampling.frequency_penalty", [&](auto&, auto& s) {
-      s.set_log_probs(v1::Sampling::PROCESSED);
+      s.set_log_probs(v1::Sampling::LOG_PROBS_PROCESSED);
       s.set_frequency_penalty(penalty);
     });
   }
   for (const double penalty : {0.0, -1.1, HUGE_VAL, static_cast<double>(NAN)}) {
     invalid("sampling.repetition_penalty", [&](auto&, auto& s) {
-      s.set_log_probs(v1::Sampling::PROCESSED);
+      s.set_log_probs(v1::Sampling::LOG_PROBS_PROCESSED);
       s.set_repetition_penalty(penalty);
     });
   }
@@ -193,7 +193,7 @@ TEST_F(IngestTest, BadHeadersAreRefusedByName) {
     invalid(message, [&change = change](auto&, auto& s) { change(s); });
     v1::AppendHeader processed = HeaderOf(*run_);
     change(*processed.mutable_sampling());
-    processed.mutable_sampling()->set_log_probs(v1::Sampling::PROCESSED);
+    processed.mutable_sampling()->set_log_probs(v1::Sampling::LOG_PROBS_PROCESSED);
     EXPECT_TRUE(Ingest::Open(cache_.runs, processed).ok()) << message;
     EXPECT_EQ(sampling(), processed.sampling().SerializeAsString());
   }
@@ -269,7 +269,7 @@ TEST_F(IngestTest, AGapIsKeptUntilABlockFillsIt) {
     return EntryOf(*run_, records_.Block("a", first, 0, 0, count));
   };
   v1::AppendEntry other_reason = GapEntry("a", 0, 1), no_reason = GapEntry("a", 0, 1);
-  other_reason.mutable_gap()->set_reason(v1::EVICTED);
+  other_reason.mutable_gap()->set_reason(v1::MISSING_REASON_EVICTED);
   no_reason.mutable_gap()->clear_reason();
   v1::AppendEntry no_name = GapEntry("", 0, 1);
   const Case cases[] = {

@@ -10,7 +10,8 @@ namespace sis {
 
 absl::Status CheckSampling(const v1::Sampling& sampling) {
   using v1::Sampling;
-  if (sampling.log_probs() != Sampling::RAW && sampling.log_probs() != Sampling::PROCESSED) {
+  if (sampling.log_probs() != Sampling::LOG_PROBS_RAW &&
+      sampling.log_probs() != Sampling::LOG_PROBS_PROCESSED) {
     return absl::InvalidArgumentError(
         absl::StrCat("sampling.log_probs: ", static_cast<int>(sampling.log_probs()),
                      " is neither RAW nor PROCESSED"));
@@ -44,7 +45,7 @@ absl::Status CheckSampling(const v1::Sampling& sampling) {
         absl::StrCat("sampling.repetition_penalty: ", sampling.repetition_penalty(),
                      " is not finite and above 0"));
   }
-  if (sampling.log_probs() == Sampling::PROCESSED) return absl::OkStatus();
+  if (sampling.log_probs() == Sampling::LOG_PROBS_PROCESSED) return absl::OkStatus();
 
   const auto refuse = [](absl::string_view field, auto value) {
     return absl::InvalidArgumentError(

@@ -18,7 +18,7 @@ struct Limits {
   // If nothing of a run was fetched or evaluated for so long, its unread sequences may be evicted
   // where room is short.
   absl::Duration reader_absence = absl::Minutes(15);
-  // For the last values of a sample of sequences, over all runs (server/inspect).
+  // For the last values of a sample of sequences, over all runs (server/cache/inspection.h).
   int64_t inspected_bytes = int64_t{16} << 20;
 };
 

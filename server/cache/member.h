@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "server/cache/byte_budget.h"
 #include "server/cache/sequence.h"
 #include "server/cache/sequence_name.h"
-#include "server/memory/byte_budget.h"
 
 namespace sis {
 

@@ -7,7 +7,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/sequence_key.h"
-#include "server/inspect/inspection.h"
+#include "server/cache/inspection.h"
 
 namespace sis {
 namespace {

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/cache/backing_store.h"
+#include "server/cache/byte_budget.h"
 #include "server/cache/dropped_sequences.h"
 #include "server/cache/limits.h"
 #include "server/cache/members.h"
@@ -25,7 +26,6 @@
 #include "server/cache/sequence_name.h"
 #include "server/cache/step_ledger.h"
 #include "server/cache/version_index.h"
-#include "server/memory/byte_budget.h"
 #include "server/threads/mutex.h"
 
 namespace sis {

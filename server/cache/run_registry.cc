@@ -7,7 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "server/inspect/inspection.h"
+#include "server/cache/inspection.h"
 
 namespace sis {
 namespace {

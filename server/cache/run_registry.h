@@ -17,11 +17,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/cache/byte_budget.h"
 #include "server/cache/caller.h"
 #include "server/cache/limits.h"
 #include "server/cache/named_runs.h"
 #include "server/cache/run.h"
-#include "server/memory/byte_budget.h"
 #include "server/threads/mutex.h"
 
 namespace sis {

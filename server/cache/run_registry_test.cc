@@ -9,7 +9,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "server/inspect/inspection.h"
+#include "server/cache/inspection.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
 

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "kernels/numerics/sequence_key.h"
-#include "server/inspect/inspection.h"
+#include "server/cache/inspection.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
 
@@ -259,7 +259,7 @@ TEST_F(RunTest, DescribesItself) {
   const v1::Run described = ToMessage(run->Describe());
   EXPECT_EQ(described.run_id(), "r");
   EXPECT_EQ(described.incarnation(), 3);
-  config.set_log_prob_encoding(v1::FIXED16);  // the default
+  config.set_log_prob_encoding(v1::LOG_PROB_ENCODING_FIXED16);  // the default
   EXPECT_EQ(described.config().SerializeAsString(), config.SerializeAsString());
   EXPECT_EQ(described.policy_version(), 12);
   EXPECT_EQ(described.sequences(), 2);

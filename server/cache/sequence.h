@@ -18,9 +18,9 @@
 #include "absl/status/statusor.h"
 #include "kernels/block/block.h"
 #include "server/cache/backing_store.h"
+#include "server/cache/byte_budget.h"
 #include "server/cache/cached_block.h"
 #include "server/cache/missing.h"
-#include "server/memory/byte_budget.h"
 #include "server/threads/mutex.h"
 
 namespace sis {

@@ -13,8 +13,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
+#include "server/cache/byte_budget.h"
 #include "server/cache/evaluated.h"
-#include "server/memory/byte_budget.h"
 #include "server/threads/mutex.h"
 
 namespace sis {

@@ -10,7 +10,7 @@ namespace {
 
 TokenState StateOf(Decision decision, const EvaluateInput& input) {
   if (decision == Decision::kMasked) return TokenState::kMasked;
-  const bool certified = decision == Decision::kAccepted && input.weight == v1::SAMPLED;
+  const bool certified = decision == Decision::kAccepted && input.weight == v1::WEIGHT_SAMPLED;
   return certified ? TokenState::kOnPolicy : TokenState::kOffPolicy;
 }
 
@@ -72,10 +72,10 @@ absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
   }
 
   AlgorithmOutput output;
-  if (input.wanted.Has(v1::SURROGATES)) {
+  if (input.wanted.Has(v1::OUTPUT_SURROGATES)) {
     output.surrogates = ResizeArray<float>(*response.mutable_surrogates(), count);
   }
-  if (input.wanted.Has(v1::COEFFICIENTS)) {
+  if (input.wanted.Has(v1::OUTPUT_COEFFICIENTS)) {
     output.coefficients = ResizeArray<float>(*response.mutable_coefficients(), count);
   }
   std::vector<LogRatioSum> sums;

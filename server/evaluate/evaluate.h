@@ -9,13 +9,13 @@
 #include "absl/status/statusor.h"
 #include "kernels/decide/backend.h"
 #include "server/cache/evaluated.h"
+#include "server/cache/inspection.h"
 #include "server/cache/run.h"
 #include "server/evaluate/evaluate_input.h"
 #include "server/evaluate/evaluate_output.h"
 #include "server/evaluate/slice_evaluator.h"
-#include "server/evaluate/step_message.h"
-#include "server/inspect/inspection.h"
 #include "server/messages/slices.h"
+#include "server/messages/step_message.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {

@@ -79,12 +79,12 @@ absl::Status ParseSampledIds(const v1::EvaluateRequest& request, size_t count,
 }
 
 absl::Status ParseWeight(const v1::EvaluateRequest& request, EvaluateInput& input) {
-  static_assert(v1::Weight_MAX == v1::EXPECTED);
+  static_assert(v1::Weight_MAX == v1::WEIGHT_EXPECTED);
   if (!v1::Weight_IsValid(request.weight())) {
     return absl::InvalidArgumentError(
         absl::StrCat("weight: ", static_cast<int>(request.weight()), " is not a weight"));
   }
-  input.weight = request.weight();
+  input.weight = WeightOf(request.weight());
   return absl::OkStatus();
 }
 
@@ -122,7 +122,8 @@ absl::Status ParseDecoupled(const v1::EvaluateRequest& request, size_t count,
 }
 
 absl::Status ParseAlgorithmOf(const v1::EvaluateRequest& request, EvaluateInput& input) {
-  const bool wanted = input.wanted.Has(v1::SURROGATES) || input.wanted.Has(v1::COEFFICIENTS);
+  const bool wanted =
+      input.wanted.Has(v1::OUTPUT_SURROGATES) || input.wanted.Has(v1::OUTPUT_COEFFICIENTS);
   if (!request.has_algorithm()) {
     if (!wanted) return absl::OkStatus();
     return absl::InvalidArgumentError("algorithm: unset, but SURROGATES or COEFFICIENTS wanted");
@@ -143,7 +144,7 @@ absl::Status ParseAlgorithmOf(const v1::EvaluateRequest& request, EvaluateInput&
       return absl::InvalidArgumentError("algorithm.dppo_top_k: not with three policies");
     }
   }
-  if (input.wanted.Has(v1::COEFFICIENTS) && input.advantages.empty()) {
+  if (input.wanted.Has(v1::OUTPUT_COEFFICIENTS) && input.advantages.empty()) {
     return absl::InvalidArgumentError("advantages: unset, but COEFFICIENTS wanted");
   }
   return absl::OkStatus();

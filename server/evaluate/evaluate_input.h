@@ -45,7 +45,7 @@ struct EvaluateInput {
   SampledIds sampled_ids;                      // [N], the trainer's
   std::span<const float> decoupled_log_probs;  // [N], the current policy's, with three
   std::span<const float> advantages;           // [N]
-  v1::Weight weight = v1::SAMPLED;
+  v1::Weight weight = v1::WEIGHT_SAMPLED;
   std::optional<Algorithm> algorithm;
   std::vector<ObservedCorrection> observe;
   std::vector<int> prefix_curve;  // viewed by `parameters`

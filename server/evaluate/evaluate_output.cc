@@ -28,18 +28,19 @@ EvaluateOutput::EvaluateOutput(const EvaluateInput& input, size_t count,
   positions_.view = {
       .decisions = ResizeArray<Decision>(*response.mutable_decisions(), count),
       .acceptance_probabilities =
-          floats(v1::ACCEPTANCE_PROBABILITIES, *response.mutable_acceptance_probabilities()),
-      .log_modified_ratios = floats(v1::LOG_RATIOS, *response.mutable_log_ratios()),
-      .modified_ratios = floats(v1::RATIOS, *response.mutable_ratios())};
+          floats(v1::OUTPUT_ACCEPTANCE_PROBABILITIES, *response.mutable_acceptance_probabilities()),
+      .log_modified_ratios = floats(v1::OUTPUT_LOG_RATIOS, *response.mutable_log_ratios()),
+      .modified_ratios = floats(v1::OUTPUT_RATIOS, *response.mutable_ratios())};
   if (!input.algorithm) return;
   if (std::holds_alternative<DppoTopK>(*input.algorithm)) {
     positions_.total_variations = Own(count);
   }
   positions_.reference_log_probs = Own(count);
-  if (!input.wanted.Has(v1::LOG_RATIOS)) {
+  if (!input.wanted.Has(v1::OUTPUT_LOG_RATIOS)) {
     positions_.view.log_modified_ratios = Own(count);
   }
-  if (WeighsByAcceptance(*input.algorithm) && !input.wanted.Has(v1::ACCEPTANCE_PROBABILITIES)) {
+  if (WeighsByAcceptance(*input.algorithm) &&
+      !input.wanted.Has(v1::OUTPUT_ACCEPTANCE_PROBABILITIES)) {
     positions_.view.acceptance_probabilities = Own(count);
   }
 }
@@ -47,10 +48,10 @@ EvaluateOutput::EvaluateOutput(const EvaluateInput& input, size_t count,
 std::span<float> EvaluateOutput::Own(size_t count) { return own_.emplace_back(count); }
 
 void EvaluateOutput::Finish() {
-  if (input_.wanted.Has(v1::ACCEPT_BITS)) {
+  if (input_.wanted.Has(v1::OUTPUT_ACCEPT_BITS)) {
     response_.set_accept_bits(PackAcceptBits(positions_.view.decisions));
   }
-  if (!input_.wanted.Has(v1::DECISIONS)) response_.clear_decisions();
+  if (!input_.wanted.Has(v1::OUTPUT_DECISIONS)) response_.clear_decisions();
 }
 
 }  // namespace sis

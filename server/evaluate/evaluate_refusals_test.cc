@@ -65,7 +65,7 @@ TEST_F(EvaluateRefusalsTest, BadRequestsAreRefusedByNameAndCountNothing) {
       {{"advantages: unset, but soft_acceptance"},
        [](auto& r) {
          r.mutable_algorithm()->mutable_soft_acceptance();
-         r.add_outputs(v1::SURROGATES);
+         r.add_outputs(v1::OUTPUT_SURROGATES);
        }},
       {{"outputs: 0"}, [](auto& r) { r.add_outputs(v1::OUTPUT_UNSPECIFIED); }},
       {{"outputs: 99"}, [](auto& r) { r.add_outputs(static_cast<v1::Output>(99)); }},

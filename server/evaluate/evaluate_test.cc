@@ -104,11 +104,11 @@ TEST_F(EvaluateTest, OutputsAreThoseWanted) {
     return std::vector<size_t>{r.accept_bits().size(), r.decisions().size(), r.ratios().size(),
                                r.log_ratios().size(), r.acceptance_probabilities().size()};
   };
-  EXPECT_THAT(sizes(v1::ACCEPT_BITS), testing::ElementsAre(2, 0, 0, 0, 0));
-  EXPECT_THAT(sizes(v1::DECISIONS), testing::ElementsAre(0, 9, 0, 0, 0));
-  EXPECT_THAT(sizes(v1::RATIOS), testing::ElementsAre(0, 0, 36, 0, 0));
-  EXPECT_THAT(sizes(v1::LOG_RATIOS), testing::ElementsAre(0, 0, 0, 36, 0));
-  EXPECT_THAT(sizes(v1::ACCEPTANCE_PROBABILITIES), testing::ElementsAre(0, 0, 0, 0, 36));
+  EXPECT_THAT(sizes(v1::OUTPUT_ACCEPT_BITS), testing::ElementsAre(2, 0, 0, 0, 0));
+  EXPECT_THAT(sizes(v1::OUTPUT_DECISIONS), testing::ElementsAre(0, 9, 0, 0, 0));
+  EXPECT_THAT(sizes(v1::OUTPUT_RATIOS), testing::ElementsAre(0, 0, 36, 0, 0));
+  EXPECT_THAT(sizes(v1::OUTPUT_LOG_RATIOS), testing::ElementsAre(0, 0, 0, 36, 0));
+  EXPECT_THAT(sizes(v1::OUTPUT_ACCEPTANCE_PROBABILITIES), testing::ElementsAre(0, 0, 0, 0, 36));
 }
 
 TEST_F(EvaluateTest, TheLastByteOfAcceptBitsIsFilledWithZeros) {

@@ -48,11 +48,11 @@ absl::StatusOr<ObservedSis> ParseSis(const v1::ObservedCorrection::Sis& sis,
         absl::StrCat("sis.top_k: ", top_k, " of ", with.top_k,
                      " needs log-probs at every slot, which this form does not have"));
   }
-  if (sis.weight() != v1::SAMPLED && sis.weight() != v1::EXPECTED) {
+  if (!v1::Weight_IsValid(sis.weight())) {
     return absl::InvalidArgumentError(
         absl::StrCat("sis.weight: ", static_cast<int>(sis.weight()), " is not a weight"));
   }
-  return ObservedSis{top_k, sis.weight()};
+  return ObservedSis{top_k, WeightOf(sis.weight())};
 }
 
 template <typename... Rules>
@@ -107,7 +107,7 @@ absl::StatusOr<ObservedCorrection> Parse(const v1::ObservedCorrection& message,
       if (!sis.ok()) return sis.status();
       observed.correction = *sis;
       observed.name.definition =
-          absl::StrCat("sis ", sis->top_k, " ", v1::Weight_Name(message.sis().weight()));
+          absl::StrCat("sis ", sis->top_k, " ", v1::Weight_Name(sis->weight));
       return observed;
     }
     case v1::ObservedCorrection::kAlgorithm: {

@@ -13,6 +13,11 @@
 
 namespace sis {
 
+// The weight that a request names: WEIGHT_SAMPLED where it names none.
+inline v1::Weight WeightOf(v1::Weight named) {
+  return named == v1::WEIGHT_UNSPECIFIED ? v1::WEIGHT_SAMPLED : named;
+}
+
 // The modified ratio with other settings.
 struct ObservedSis {
   int top_k;  // in [1, the request's]

@@ -49,7 +49,7 @@ bool ObservesDppoTopK(const EvaluateInput& input) {
 PartStatistics::PartStatistics(const Backend& backend, const EvaluateInput& input)
     : backend_(backend),
       input_(input),
-      needs_modified_ratios_(input.weight != v1::SAMPLED),
+      needs_modified_ratios_(input.weight != v1::WEIGHT_SAMPLED),
       needs_total_variations_(ObservesDppoTopK(input)) {}
 
 bool PartStatistics::DecidesAgain(const ObservedSis& sis) const {
@@ -160,7 +160,7 @@ absl::Status PartStatistics::AddSis(const ObservedSis& sis, const DecidedPart& p
   for (size_t i = 0; i < count; ++i) {
     if (!positions.scored(i)) continue;
     const float log_ratio = positions.log_ratios[i];
-    if (sis.weight == v1::EXPECTED) {
+    if (sis.weight == v1::WEIGHT_EXPECTED) {
       ratios[i] = ExpectedRatio(acceptance_probabilities[i], log_ratio);
       log_ratios[i] = LogExpectedRatio(acceptance_probabilities[i], log_ratio);
     } else {

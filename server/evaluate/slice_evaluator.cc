@@ -255,7 +255,7 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
     return absl::InternalError(
         absl::StrCat("the backend found ", invalid, " invalid positions of none"));
   }
-  if (input_.weight == v1::EXPECTED) {
+  if (input_.weight == v1::WEIGHT_EXPECTED) {
     decided_.d_sis = 0;
     for (const Stretch& stretch : stretches_) {
       decided_.d_sis += ReplaceByExpectedWeights(stretch);

@@ -9,13 +9,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/decide/backend.h"
+#include "server/cache/inspected_positions.h"
+#include "server/cache/inspection.h"
 #include "server/cache/missing.h"
 #include "server/cache/run.h"
 #include "server/evaluate/evaluate_input.h"
 #include "server/evaluate/evaluate_output.h"
 #include "server/evaluate/part_statistics.h"
-#include "server/inspect/inspected_positions.h"
-#include "server/inspect/inspection.h"
 #include "server/messages/slices.h"
 
 namespace sis {

@@ -51,7 +51,7 @@ class StatisticsTest : public EvaluateTest {
   // One of each kind.
   static void ObserveAll(v1::EvaluateRequest& request) {
     Observe("sis_2", request).mutable_sis()->set_top_k(2);
-    Observe("expected", request).mutable_sis()->set_weight(v1::EXPECTED);
+    Observe("expected", request).mutable_sis()->set_weight(v1::WEIGHT_EXPECTED);
     Observe("tis", request).mutable_algorithm()->mutable_tis();
     Observe("ice_pop", request).mutable_algorithm()->mutable_ice_pop();
     Observe("grpo", request).mutable_algorithm()->mutable_grpo();
@@ -109,7 +109,7 @@ TEST_F(StatisticsTest, HistogramsCountScoredPositions) {
 // In float64, from what was recorded and what was sent.
 TEST_F(StatisticsTest, SumsAreThoseOfTheRatios) {
   v1::EvaluateRequest request = Request(all_, 4);
-  request.add_outputs(v1::RATIOS);
+  request.add_outputs(v1::OUTPUT_RATIOS);
   SetAdvantages(all_, request);
   const v1::EvaluateResponse response = Do(request);
   const std::vector<float> modified = Floats(response.ratios());
@@ -148,7 +148,8 @@ TEST_F(StatisticsTest, SumsAreThoseOfTheRatios) {
 
 TEST_F(StatisticsTest, ObservingChangesNothingElse) {
   v1::EvaluateRequest request = Request(all_, 5);
-  for (const v1::Output output : {v1::RATIOS, v1::LOG_RATIOS, v1::ACCEPTANCE_PROBABILITIES}) {
+  for (const v1::Output output :
+       {v1::OUTPUT_RATIOS, v1::OUTPUT_LOG_RATIOS, v1::OUTPUT_ACCEPTANCE_PROBABILITIES}) {
     request.add_outputs(output);
   }
   request.add_prefix_curve(2);
@@ -175,11 +176,12 @@ TEST_F(StatisticsTest, ObservedSisIsTheRequestAtThatK) {
   v1::EvaluateRequest request = Request(all_, 6);
   SetAdvantages(all_, request);
   Observe("same", request).mutable_sis();
-  Observe("same_expected", request).mutable_sis()->set_weight(v1::EXPECTED);
+  Observe("same_expected", request).mutable_sis()->set_weight(v1::WEIGHT_EXPECTED);
   for (int k = 1; k < kSlots; ++k) {
-    for (const v1::Weight weight : {v1::SAMPLED, v1::EXPECTED}) {
-      auto& sis = *Observe("k" + std::to_string(k) + (weight == v1::SAMPLED ? "s" : "e"), request)
-                       .mutable_sis();
+    for (const v1::Weight weight : {v1::WEIGHT_SAMPLED, v1::WEIGHT_EXPECTED}) {
+      auto& sis =
+          *Observe("k" + std::to_string(k) + (weight == v1::WEIGHT_SAMPLED ? "s" : "e"), request)
+               .mutable_sis();
       sis.set_top_k(k);
       sis.set_weight(weight);
     }
@@ -187,15 +189,15 @@ TEST_F(StatisticsTest, ObservedSisIsTheRequestAtThatK) {
   auto observed = ByName(Do(request));
   EXPECT_EQ(Values(observed["same"]), Values(observed["applied"]));
   for (int k = 1; k <= kSlots; ++k) {
-    for (const v1::Weight weight : {v1::SAMPLED, v1::EXPECTED}) {
+    for (const v1::Weight weight : {v1::WEIGHT_SAMPLED, v1::WEIGHT_EXPECTED}) {
       v1::EvaluateRequest asked = Request(all_, 6);
       SetAdvantages(all_, asked);
       asked.set_top_k(k);
       asked.set_weight(weight);
       Observe("another", asked).mutable_algorithm()->mutable_no_correction();
-      const std::string name = k == kSlots
-                                   ? (weight == v1::SAMPLED ? "same" : "same_expected")
-                                   : "k" + std::to_string(k) + (weight == v1::SAMPLED ? "s" : "e");
+      const std::string name =
+          k == kSlots ? (weight == v1::WEIGHT_SAMPLED ? "same" : "same_expected")
+                      : "k" + std::to_string(k) + (weight == v1::WEIGHT_SAMPLED ? "s" : "e");
       EXPECT_EQ(Values(ByName(Do(asked))["applied"]), Values(observed[name])) << name;
       EXPECT_GT(observed[name].touched(), 0);
     }
@@ -209,7 +211,8 @@ TEST_F(StatisticsTest, ObservedAlgorithmsAreTheirCoefficients) {
   all.set_top_k(1);
   const std::string decisions = Do(all).decisions();
   std::string mask(decisions.size(), '\0');
-  for (size_t i = 0; i < mask.size(); ++i) mask[i] = decisions[i] == v1::OUTSIDE_TOP_K ? 1 : 0;
+  for (size_t i = 0; i < mask.size(); ++i)
+    mask[i] = decisions[i] == v1::DECISION_OUTSIDE_TOP_K ? 1 : 0;
 
   const std::map<std::string, std::function<void(v1::Algorithm&)>> algorithms = {
       {"importance_sampling", [](auto& a) { a.mutable_importance_sampling(); }},
@@ -245,7 +248,7 @@ TEST_F(StatisticsTest, ObservedAlgorithmsAreTheirCoefficients) {
     }
     const auto observed = ByName(Do(request));
     request.clear_observe();
-    request.add_outputs(v1::COEFFICIENTS);
+    request.add_outputs(v1::OUTPUT_COEFFICIENTS);
     for (const auto& [name, set] : algorithms) {
       if (!goes(name)) continue;
       set(*request.mutable_algorithm());
@@ -276,7 +279,7 @@ TEST_F(StatisticsTest, ObservedAlgorithmsAreTheirCoefficients) {
 // where a is between 0 and 1 too. Its weight is w, or a w, by the signs of advantage and log w.
 TEST_F(StatisticsTest, ObservedSoftAcceptanceWeighsOutwardTokensByA) {
   v1::EvaluateRequest request = Request(all_, 7);
-  request.add_outputs(v1::ACCEPTANCE_PROBABILITIES);
+  request.add_outputs(v1::OUTPUT_ACCEPTANCE_PROBABILITIES);
   SetAdvantages(all_, request);
   Observe("soft", request).mutable_algorithm()->mutable_soft_acceptance();
   const v1::EvaluateResponse response = Do(request);
@@ -415,9 +418,9 @@ TEST_F(StatisticsTest, MissingPositionsAddUpOverTheirReasons) {
   }
   const v1::GetStepResponse step = StepOf(*run, 2);
   ASSERT_EQ(step.missing_size(), 2);
-  EXPECT_EQ(step.missing(0).reason(), v1::NEVER_ARRIVED);
+  EXPECT_EQ(step.missing(0).reason(), v1::MISSING_REASON_NEVER_ARRIVED);
   EXPECT_EQ(step.missing(0).positions(), kLength) << "one call masks nothing";
-  EXPECT_EQ(step.missing(1).reason(), v1::RELEASED);
+  EXPECT_EQ(step.missing(1).reason(), v1::MISSING_REASON_RELEASED);
   EXPECT_EQ(step.missing(1).positions(), kLength);
   EXPECT_EQ(step.totals().missing(), 2 * kLength);
 }

@@ -148,15 +148,16 @@ TEST_F(FetchTest, BlocksAndMissingRangesCoverTheSlices) {
   EXPECT_EQ(messages_, 1);
   ExpectRecords(slices[0], 0, records);
   EXPECT_EQ(slices[0].length, 250);
-  EXPECT_THAT(slices[0].missing,
-              ElementsAre(std::tuple(100, 10, v1::NEVER_ARRIVED), std::tuple(110, 40, v1::STALE)));
-  EXPECT_THAT(slices[1].missing, ElementsAre(std::tuple(3, 7, v1::RELEASED)));
-  EXPECT_THAT(slices[2].missing, ElementsAre(std::tuple(0, 0, v1::NEVER_ARRIVED)));
+  EXPECT_THAT(slices[0].missing, ElementsAre(std::tuple(100, 10, v1::MISSING_REASON_NEVER_ARRIVED),
+                                             std::tuple(110, 40, v1::MISSING_REASON_STALE)));
+  EXPECT_THAT(slices[1].missing, ElementsAre(std::tuple(3, 7, v1::MISSING_REASON_RELEASED)));
+  EXPECT_THAT(slices[2].missing, ElementsAre(std::tuple(0, 0, v1::MISSING_REASON_NEVER_ARRIVED)));
   for (const int i : {1, 2}) EXPECT_TRUE(slices[i].complete && slices[i].digest == 0);
   ExpectRecords(slices[3], 90, records);
   EXPECT_THAT(slices[3].missing,
-              ElementsAre(std::tuple(100, 10, v1::NEVER_ARRIVED), std::tuple(110, 40, v1::STALE),
-                          std::tuple(250, 40, v1::NEVER_ARRIVED)));
+              ElementsAre(std::tuple(100, 10, v1::MISSING_REASON_NEVER_ARRIVED),
+                          std::tuple(110, 40, v1::MISSING_REASON_STALE),
+                          std::tuple(250, 40, v1::MISSING_REASON_NEVER_ARRIVED)));
   EXPECT_EQ(slices[3].blocks.size(), 3) << "as they are";
   ExpectRecords(slices[4], 210, records);
   EXPECT_EQ(slices[4].blocks.size(), 1);
@@ -202,7 +203,8 @@ TEST_F(FetchTest, LongSlicesContinueInTheNextMessage) {
   ExpectRecords(slices[0], 0, records);
   ExpectRecords(slices[1], 100, records);
   ExpectRecords(slices[2], 39900, records);
-  EXPECT_THAT(slices[2].missing, ElementsAre(std::tuple(40000, 199900, v1::NEVER_ARRIVED)));
+  EXPECT_THAT(slices[2].missing,
+              ElementsAre(std::tuple(40000, 199900, v1::MISSING_REASON_NEVER_ARRIVED)));
   ExpectRecords(slices[3], 0, records);
 }
 
@@ -245,8 +247,9 @@ TEST_F(FetchTest, RecordsThatComeMeanwhileAreThereOrMissing) {
   while (fetch->Next(message)) AddTo(slices, message);
   ASSERT_EQ(slices.size(), 1);
   ExpectRecords(slices[0], 0, records);
-  EXPECT_THAT(slices[0].missing, ElementsAre(std::tuple(100, 100, v1::NEVER_ARRIVED),
-                                             std::tuple(40400, 9600, v1::NEVER_ARRIVED)));
+  EXPECT_THAT(slices[0].missing,
+              ElementsAre(std::tuple(100, 100, v1::MISSING_REASON_NEVER_ARRIVED),
+                          std::tuple(40400, 9600, v1::MISSING_REASON_NEVER_ARRIVED)));
 }
 
 TEST_F(FetchTest, HoldsNoSequenceLongerThanItsBlocksTake) {

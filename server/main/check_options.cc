@@ -11,8 +11,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "server/security/authenticator.h"
-#include "server/security/tls_files.h"
+#include "server/auth/authenticator.h"
+#include "server/auth/tls_files.h"
 #include "server/store/parse_store.h"
 
 namespace sis {

@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "server/security/regular_file.h"
+#include "server/auth/regular_file.h"
 
 namespace sis {
 namespace {

@@ -17,9 +17,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "proto/version.h"
+#include "server/auth/addresses.h"
 #include "server/main/check_options.h"
 #include "server/main/own_port.h"
-#include "server/security/addresses.h"
 #include "server/store/parse_store.h"
 #include "server/threads/steady_now.h"
 
@@ -357,7 +357,7 @@ void Server::EndCalls(absl::Duration grace) {
   streams_.AwaitNone(absl::InfiniteFuture());
 }
 
-void Server::WatchFiles(const SecurityOptions& options) {
+void Server::WatchFiles(const AuthOptions& options) {
   if (!options.identities.empty()) {
     reloads_.emplace_back("identities", [this] {
       const absl::StatusOr<bool> changed = authenticator_->Reload();

@@ -18,6 +18,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "kernels/backend_choice.h"
+#include "server/auth/authenticator.h"
+#include "server/auth/reloads.h"
+#include "server/auth/tls_files.h"
 #include "server/cache/run_registry.h"
 #include "server/main/own_port.h"
 #include "server/main/server_options.h"
@@ -27,9 +30,6 @@
 #include "server/rpc/ratio_service.h"
 #include "server/rpc/rpc_metrics.h"
 #include "server/rpc/server_status.h"
-#include "server/security/authenticator.h"
-#include "server/security/reloads.h"
-#include "server/security/tls_files.h"
 #include "server/store/sequence_store.h"
 #include "server/store/store_metrics.h"
 #include "server/store/stored_cache.h"
@@ -98,7 +98,7 @@ class Server {
   // The janitor: drops what has expired.
   void KeepInOrder();
   // Whatever there is of the file of identities, those of TLS, and a proxy's certificate.
-  void WatchFiles(const SecurityOptions& options);
+  void WatchFiles(const AuthOptions& options);
 
   // Destroyed from the last to the first: the HTTP port and the gRPC server before all that their
   // handlers use.

@@ -7,9 +7,9 @@
 
 #include "absl/time/time.h"
 #include "kernels/backend_choice.h"
+#include "server/auth/auth_options.h"
+#include "server/auth/connection_limits.h"
 #include "server/cache/limits.h"
-#include "server/security/connection_limits.h"
-#include "server/security/security_options.h"
 
 namespace sis {
 
@@ -33,7 +33,7 @@ struct ServerOptions {
   // Of calls whose clients set none, for each answer.
   absl::Duration default_deadline = absl::Minutes(5);
   Limits limits;
-  SecurityOptions security;
+  AuthOptions security;
   ConnectionLimits connections;
 };
 

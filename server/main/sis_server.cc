@@ -28,10 +28,10 @@
 #include "kernels/backend_choice.h"
 #include "kernels/block/block.h"
 #include "proto/version.h"
+#include "server/auth/roles.h"
 #include "server/main/check_options.h"
 #include "server/main/probe.h"
 #include "server/main/server.h"
-#include "server/security/roles.h"
 
 ABSL_FLAG(bool, check, false,
           "only prints the flags, and checks them and the files that they name");
@@ -105,7 +105,7 @@ ABSL_FLAG(std::string, certificate_role, "",
 ABSL_FLAG(bool, insecure, false,
           "serve addresses that other machines can reach without TLS or without asking who calls, "
           "since something else protects them");
-ABSL_FLAG(absl::Duration, reload_interval, sis::SecurityOptions().reload_interval,
+ABSL_FLAG(absl::Duration, reload_interval, sis::AuthOptions().reload_interval,
           "how often certificates, keys and identities are looked at for changes, at least 1s");
 ABSL_FLAG(int, max_streams_per_connection, sis::ConnectionLimits().max_streams_per_connection,
           "most calls of one connection at a time; others wait in the client");
@@ -141,7 +141,7 @@ constexpr int kMostThreads = 4096;
 std::string Text(int64_t number) { return absl::StrCat(number); }
 std::string Text(absl::Duration duration) { return absl::FormatDuration(duration); }
 
-SecurityOptions SecurityFromFlags() {
+AuthOptions SecurityFromFlags() {
   return {.tls_certificate = absl::GetFlag(FLAGS_tls_certificate),
           .tls_key = absl::GetFlag(FLAGS_tls_key),
           .tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca),

@@ -4,20 +4,22 @@
 
 namespace sis {
 
-static_assert(static_cast<int>(MissingReason::kNeverArrived) == v1::NEVER_ARRIVED);
-static_assert(static_cast<int>(MissingReason::kEvicted) == v1::EVICTED);
-static_assert(static_cast<int>(MissingReason::kExpired) == v1::EXPIRED);
-static_assert(static_cast<int>(MissingReason::kStale) == v1::STALE);
-static_assert(static_cast<int>(MissingReason::kReleased) == v1::RELEASED);
-static_assert(static_cast<int>(MissingReason::kStoreDown) == v1::STORE_DOWN);
-static_assert(static_cast<int>(MissingReason::kCorrupt) == v1::CORRUPT);
-static_assert(static_cast<int>(MissingReason::kInvalidLogProb) == v1::INVALID_LOG_PROB);
+static_assert(static_cast<int>(MissingReason::kNeverArrived) == v1::MISSING_REASON_NEVER_ARRIVED);
+static_assert(static_cast<int>(MissingReason::kEvicted) == v1::MISSING_REASON_EVICTED);
+static_assert(static_cast<int>(MissingReason::kExpired) == v1::MISSING_REASON_EXPIRED);
+static_assert(static_cast<int>(MissingReason::kStale) == v1::MISSING_REASON_STALE);
+static_assert(static_cast<int>(MissingReason::kReleased) == v1::MISSING_REASON_RELEASED);
+static_assert(static_cast<int>(MissingReason::kStoreDown) == v1::MISSING_REASON_STORE_DOWN);
+static_assert(static_cast<int>(MissingReason::kCorrupt) == v1::MISSING_REASON_CORRUPT);
+static_assert(static_cast<int>(MissingReason::kInvalidLogProb) ==
+              v1::MISSING_REASON_INVALID_LOG_PROB);
 static_assert(kMissingReasons.size() + 1 == v1::MissingReason_ARRAYSIZE);
 
 // The API has the encodings behind a 0 that stands for the default.
 static_assert(static_cast<int>(BlockEncoding::kFloat32) == 0);
-static_assert(v1::FLOAT32 + static_cast<int>(BlockEncoding::kFixed16) == v1::FIXED16);
-static_assert(v1::LogProbEncoding_ARRAYSIZE == v1::FIXED16 + 1);
+static_assert(v1::LOG_PROB_ENCODING_FLOAT32 + static_cast<int>(BlockEncoding::kFixed16) ==
+              v1::LOG_PROB_ENCODING_FIXED16);
+static_assert(v1::LogProbEncoding_ARRAYSIZE == v1::LOG_PROB_ENCODING_FIXED16 + 1);
 
 v1::MissingReason ToMessage(MissingReason reason) { return static_cast<v1::MissingReason>(reason); }
 
@@ -40,7 +42,7 @@ absl::StatusOr<RunConfig> FromMessage(const v1::RunConfig& message) {
         absl::StrCat("config.log_prob_encoding ", encoding, " is not an encoding"));
   }
   if (encoding != v1::LOG_PROB_ENCODING_UNSPECIFIED) {
-    config.log_prob_encoding = static_cast<BlockEncoding>(encoding - v1::FLOAT32);
+    config.log_prob_encoding = static_cast<BlockEncoding>(encoding - v1::LOG_PROB_ENCODING_FLOAT32);
   }
   return config;
 }
@@ -59,8 +61,8 @@ v1::RunConfig ToMessage(const RunConfig& config) {
   message.set_evict_unread(config.evict_unread);
   message.set_owner(config.owner);
   message.set_mass(config.mass);
-  message.set_log_prob_encoding(
-      static_cast<v1::LogProbEncoding>(v1::FLOAT32 + static_cast<int>(config.log_prob_encoding)));
+  message.set_log_prob_encoding(static_cast<v1::LogProbEncoding>(
+      v1::LOG_PROB_ENCODING_FLOAT32 + static_cast<int>(config.log_prob_encoding)));
   return message;
 }
 

@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/decide/statistics.h"
-#include "server/health/verdict.h"
-#include "server/inspect/inspection.h"
+#include "server/cache/inspection.h"
 #include "server/metrics/metric_families.h"
+#include "server/observe/verdict.h"
 
 namespace sis {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "kernels/decide/scalar_backend.h"
-#include "server/evaluate/step_message.h"
+#include "server/messages/step_message.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
 
@@ -136,7 +136,7 @@ TEST_F(EvaluateTaskTest, SequencesAreFreeWhenTheAnswerIsThere) {
     Call call;
     v1::EvaluateRequest* const request = &call.request;
     request->mutable_run()->set_run_id("stale");
-    request->add_outputs(v1::RATIOS);
+    request->add_outputs(v1::OUTPUT_RATIOS);
     request->add_slices()->mutable_sequence()->set_id(refused ? "b" : "a");
     request->mutable_slices(0)->set_length(1);
     if (refused) {
@@ -220,8 +220,8 @@ class SharedEvaluateTest : public EvaluateTaskTest {
       *request_.mutable_gathered()->mutable_log_probs() += current.log_probs();
       *request_.mutable_gathered()->mutable_sampled_log_probs() += current.sampled_log_probs();
     }
-    request_.add_outputs(v1::DECISIONS);
-    request_.add_outputs(v1::ACCEPTANCE_PROBABILITIES);
+    request_.add_outputs(v1::OUTPUT_DECISIONS);
+    request_.add_outputs(v1::OUTPUT_ACCEPTANCE_PROBABILITIES);
     request_.add_prefix_curve(3);
   }
 

@@ -11,16 +11,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/evaluate/inspection_messages.h"
-#include "server/evaluate/step_message.h"
 #include "server/messages/cache_messages.h"
 #include "server/messages/slices.h"
+#include "server/messages/step_message.h"
+#include "server/observe/inspection_messages.h"
+#include "server/observe/listed_runs.h"
 #include "server/rpc/append_stream.h"
 #include "server/rpc/call_deadline.h"
 #include "server/rpc/evaluate_task.h"
 #include "server/rpc/fetch_stream.h"
 #include "server/rpc/grpc_status.h"
-#include "server/rpc/listed_runs.h"
 #include "server/rpc/reaction_order.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 

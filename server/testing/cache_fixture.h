@@ -39,7 +39,7 @@ inline v1::RunConfig SmallConfig(int top_k = 4) {
 // Gives back what was sent, bit by bit.
 inline v1::RunConfig LosslessConfig(int top_k = 4) {
   v1::RunConfig config = SmallConfig(top_k);
-  config.set_log_prob_encoding(v1::FLOAT32);
+  config.set_log_prob_encoding(v1::LOG_PROB_ENCODING_FLOAT32);
   return config;
 }
 
@@ -75,7 +75,7 @@ struct Cache {
 inline v1::AppendHeader HeaderOf(const Run& run) {
   v1::AppendHeader header;
   header.mutable_run()->set_run_id(run.id());
-  header.mutable_sampling()->set_log_probs(v1::Sampling::RAW);
+  header.mutable_sampling()->set_log_probs(v1::Sampling::LOG_PROBS_RAW);
   header.mutable_sampling()->set_temperature(1);
   header.set_vocabulary_size(run.config().vocabulary_size);
   return header;

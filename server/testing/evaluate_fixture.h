@@ -60,9 +60,9 @@ class EvaluateTest : public testing::Test {
       slice.set_length(range.count);
       Add(current_[range.sequence].Gathered(range.first, range.count), *request.mutable_gathered());
     }
-    request.add_outputs(v1::DECISIONS);
-    request.add_outputs(v1::ACCEPT_BITS);
-    request.add_outputs(v1::ACCEPTANCE_PROBABILITIES);
+    request.add_outputs(v1::OUTPUT_DECISIONS);
+    request.add_outputs(v1::OUTPUT_ACCEPT_BITS);
+    request.add_outputs(v1::OUTPUT_ACCEPTANCE_PROBABILITIES);
     return request;
   }
   static void Add(const v1::Gathered& more, v1::Gathered& gathered) {

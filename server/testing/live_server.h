@@ -57,7 +57,7 @@ class LiveServer {
     request.mutable_config()->set_seed(seed);
     request.mutable_config()->set_top_k(top_k);
     request.mutable_config()->set_vocabulary_size(vocabulary_size);
-    request.mutable_config()->set_log_prob_encoding(v1::FLOAT32);
+    request.mutable_config()->set_log_prob_encoding(v1::LOG_PROB_ENCODING_FLOAT32);
     return request;
   }
 
@@ -74,7 +74,7 @@ class LiveServer {
     header.mutable_run()->set_run_id(run_id);
     header.set_worker("test");
     header.set_vocabulary_size(vocabulary_size);
-    header.mutable_sampling()->set_log_probs(v1::Sampling::RAW);
+    header.mutable_sampling()->set_log_probs(v1::Sampling::LOG_PROBS_RAW);
     header.mutable_sampling()->set_temperature(1);
     return request;
   }

@@ -53,15 +53,15 @@ RecordedBlock Records::Block(const std::string& sequence, uint64_t policy_versio
 }
 
 v1::AppendEntry RecordedBlock::Entry(const v1::RunConfig& config) const {
-  const std::vector<std::byte> block =
-      *PackBlock(records.View(),
-                 {.encoding = config.log_prob_encoding() == v1::FLOAT32 ? BlockEncoding::kFloat32
-                                                                        : BlockEncoding::kFixed16,
-                  .slots = records.slots,
-                  .vocabulary_size = static_cast<int32_t>(config.vocabulary_size()),
-                  .first_position = first_position,
-                  .policy_version = policy_version,
-                  .mass = config.mass()});
+  const std::vector<std::byte> block = *PackBlock(
+      records.View(), {.encoding = config.log_prob_encoding() == v1::LOG_PROB_ENCODING_FLOAT32
+                                       ? BlockEncoding::kFloat32
+                                       : BlockEncoding::kFixed16,
+                       .slots = records.slots,
+                       .vocabulary_size = static_cast<int32_t>(config.vocabulary_size()),
+                       .first_position = first_position,
+                       .policy_version = policy_version,
+                       .mass = config.mass()});
   v1::AppendEntry entry;
   entry.mutable_sequence()->set_id(sequence);
   entry.set_block(Bytes(std::span(block)));

@@ -145,7 +145,7 @@ class Sis {
     v1::AppendRequest header;
     header.mutable_header()->mutable_run()->set_run_id("ingest");
     header.mutable_header()->set_vocabulary_size(kVocabulary);
-    header.mutable_header()->mutable_sampling()->set_log_probs(v1::Sampling::RAW);
+    header.mutable_header()->mutable_sampling()->set_log_probs(v1::Sampling::LOG_PROBS_RAW);
     header.mutable_header()->mutable_sampling()->set_temperature(1);
     const std::string header_bytes = header.SerializeAsString();
     Countdown done(static_cast<int>(streams.size()));

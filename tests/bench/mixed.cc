@@ -182,7 +182,7 @@ class Load {
     v1::AppendHeader& header = *opening.mutable_header();
     *header.mutable_run() = run_;
     header.set_vocabulary_size(kVocabulary);
-    header.mutable_sampling()->set_log_probs(v1::Sampling::PROCESSED);
+    header.mutable_sampling()->set_log_probs(v1::Sampling::LOG_PROBS_PROCESSED);
     header.mutable_sampling()->set_temperature(1);
     if (!stream->Write(opening)) Check(stream->Finish());
     // Workers begin at different times, and at different positions, as those of an engine do.
@@ -258,7 +258,7 @@ class Load {
     v1::EvaluateRequest evaluation;
     *evaluation.mutable_run() = run_;
     evaluation.set_draw(static_cast<uint64_t>(rank) + 1);
-    evaluation.add_outputs(v1::ACCEPT_BITS);
+    evaluation.add_outputs(v1::OUTPUT_ACCEPT_BITS);
     grpc::ClientContext context;
     const auto stream = Stub(rank).FetchTopK(&context, request);
     for (v1::FetchTopKResponse response; stream->Read(&response);) {

@@ -24,7 +24,7 @@ SETTINGS = trainer.Settings(accuracy=0.15, rollouts=3, prompts=4, updates=4, bit
 # Arms, and their runs.
 DEMO = {arm: f"addition-{arm}" for arm in trainer.ARMS}
 # What a server with a device and TLS would add: tests have no device, and what TLS adds is compared
-# with a certificate in security_test.
+# with a certificate in auth_test.
 OTHER_PANELS = {
     "Device cache", "Blocks on the device", "Copies evicted from the device", "Certificate", "Files that make no sense",
 }  # fmt: skip

@@ -57,7 +57,7 @@ class CacheWithOneRecord {
     v1::AppendHeader header;
     header.mutable_run()->set_run_id("run");
     header.set_vocabulary_size(10);
-    header.mutable_sampling()->set_log_probs(v1::Sampling::RAW);
+    header.mutable_sampling()->set_log_probs(v1::Sampling::LOG_PROBS_RAW);
     header.mutable_sampling()->set_temperature(1);
     absl::StatusOr<Ingest> ingest = Ingest::Open(runs_, header);
     if (!ingest.ok()) std::abort();

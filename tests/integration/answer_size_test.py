@@ -16,7 +16,7 @@ SEQUENCE = pb.SequenceRef(id="s")
 HEADER = pb.AppendHeader(
     run=RUN,
     vocabulary_size=10,
-    sampling=pb.Sampling(log_probs=pb.Sampling.RAW, temperature=1),
+    sampling=pb.Sampling(log_probs=pb.Sampling.LOG_PROBS_RAW, temperature=1),
 )
 REQUESTS = {
     "CreateRun": pb.CreateRunRequest(run_id="new", config=pb.RunConfig(vocabulary_size=10, top_k=2)),

@@ -122,7 +122,7 @@ void CacheModel::Leave(Sequence& sequence) {
 }
 
 void CacheModel::Drop(Sequence& sequence, v1::MissingReason reason) {
-  const bool still_stored = durable_ && reason == v1::EVICTED;
+  const bool still_stored = durable_ && reason == v1::MISSING_REASON_EVICTED;
   if (!still_stored) {
     sequence.dropped = reason;
     sequence.stored = false;
@@ -136,7 +136,7 @@ CacheModel::Sequence* CacheModel::Touch(const SequenceName& name) {
   if (found == sequences_.end() || !found->second.in_memory) return nullptr;
   Sequence& sequence = found->second;
   if (!sequence.deadline.has_value() && IsExpired(sequence)) {
-    Drop(sequence, v1::EXPIRED);
+    Drop(sequence, v1::MISSING_REASON_EXPIRED);
     return nullptr;
   }
   Use(sequence);
@@ -154,11 +154,11 @@ std::optional<v1::MissingReason> CacheModel::Find(const SequenceName& name) {
     return std::nullopt;
   }
   const auto found = sequences_.find(name);
-  if (found == sequences_.end()) return v1::NEVER_ARRIVED;
+  if (found == sequences_.end()) return v1::MISSING_REASON_NEVER_ARRIVED;
   Sequence& sequence = found->second;
   if (!sequence.dropped.has_value()) sequence.dropped = sequence.stored_reason;
   if (sequence.dropped.has_value()) return sequence.dropped;
-  if (!sequence.stored) return v1::NEVER_ARRIVED;
+  if (!sequence.stored) return v1::MISSING_REASON_NEVER_ARRIVED;
   Enter(name);
   return std::nullopt;
 }
@@ -182,14 +182,14 @@ void CacheModel::ForgetIfEmpty(Sequence& sequence) {
 bool CacheModel::Release(const SequenceName& name) {
   const auto found = sequences_.find(name);
   if (found != sequences_.end() && found->second.in_memory) {
-    Drop(found->second, v1::RELEASED);
+    Drop(found->second, v1::MISSING_REASON_RELEASED);
     return true;
   }
   if (found == sequences_.end() || !found->second.stored) return false;
   Sequence& sequence = found->second;
   if (sequence.dropped.has_value() || sequence.stored_reason.has_value()) return false;
-  sequence.dropped = v1::RELEASED;
-  sequence.stored_reason = v1::RELEASED;
+  sequence.dropped = v1::MISSING_REASON_RELEASED;
+  sequence.stored_reason = v1::MISSING_REASON_RELEASED;
   sequence.stored = false;
   sequence.positions.clear();
   sequence.sealed.reset();
@@ -221,7 +221,7 @@ std::optional<int64_t> CacheModel::AdvanceVersion(uint64_t version) {
   int64_t dropped = 0;
   for (auto& [name, sequence] : sequences_) {
     if (!sequence.in_memory || sequence.deadline.has_value() || !IsStale(sequence)) continue;
-    Drop(sequence, v1::STALE);
+    Drop(sequence, v1::MISSING_REASON_STALE);
     ++dropped;
   }
   return dropped;
@@ -245,9 +245,9 @@ void CacheModel::DropExpired() {
     Sequence& sequence = sequences_.at(current);
     if (sequence.deadline.has_value() || in_use_.contains(current)) continue;
     if (IsStale(sequence)) {
-      Drop(sequence, v1::STALE);
+      Drop(sequence, v1::MISSING_REASON_STALE);
     } else if (IsExpired(sequence)) {
-      Drop(sequence, v1::EXPIRED);
+      Drop(sequence, v1::MISSING_REASON_EXPIRED);
     }
   }
 }
@@ -295,7 +295,7 @@ std::optional<std::string> CacheModel::Settle(const Run& run, const std::set<Seq
       if (GoesLast(sequence) != last) continue;
       more = gone(current);  // else those that go later must be there
       if (!more) break;
-      Drop(sequence, v1::EVICTED);
+      Drop(sequence, v1::MISSING_REASON_EVICTED);
       ++evicted_;
     }
   }
@@ -426,8 +426,8 @@ bool CacheModel::HadDigest(uint64_t digest, const SequenceName& name, uint32_t f
 std::optional<v1::MissingReason> CacheModel::MissingAt(const Sequence& sequence,
                                                        uint32_t position) const {
   const auto there = sequence.positions.find(position);
-  if (there == sequence.positions.end()) return v1::NEVER_ARRIVED;
-  if (there->second.version < OldestFreshVersion()) return v1::STALE;
+  if (there == sequence.positions.end()) return v1::MISSING_REASON_NEVER_ARRIVED;
+  if (there->second.version < OldestFreshVersion()) return v1::MISSING_REASON_STALE;
   return std::nullopt;
 }
 
@@ -476,7 +476,7 @@ absl::StatusOr<v1::EvaluateResponse> CacheModel::Evaluate(const v1::EvaluateRequ
   EvaluateParameters parameters{.top_k = static_cast<int>(request.top_k()), .draw = request.draw()};
   if (parameters.top_k == 0) parameters.top_k = static_cast<int>(config_.top_k());
   const CurrentView current = CurrentOf(request);
-  const bool ratios = std::ranges::count(request.outputs(), v1::RATIOS) > 0;
+  const bool ratios = std::ranges::count(request.outputs(), v1::OUTPUT_RATIOS) > 0;
 
   v1::EvaluateResponse response;
   OutputView output;
@@ -494,7 +494,7 @@ absl::StatusOr<v1::EvaluateResponse> CacheModel::Evaluate(const v1::EvaluateRequ
     if (!whole.has_value() && slice.has_record_digest() &&
         !HadDigest(slice.record_digest(), name, slice.first_position(), slice.length())) {
       if (!durable_ || slice.record_digest() != 0) return absl::FailedPreconditionError("digest");
-      whole = v1::STORE_DOWN;
+      whole = v1::MISSING_REASON_STORE_DOWN;
     }
     Sums sums;
     for (uint32_t j = 0; j < slice.length(); ++j, ++offset) {

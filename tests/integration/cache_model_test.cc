@@ -44,7 +44,7 @@ constexpr int kShare = 1;
 constexpr int kOperationsInMemory = 150'000;  // of one run
 constexpr int kOperationsStored = 18'000;
 constexpr std::array kTopKs = {1, 3, 10};
-constexpr std::array kEncodings = {v1::FLOAT32, v1::FIXED16};
+constexpr std::array kEncodings = {v1::LOG_PROB_ENCODING_FLOAT32, v1::LOG_PROB_ENCODING_FIXED16};
 static_assert((kOperationsInMemory + kOperationsStored) * kTopKs.size() * kEncodings.size() >=
               1'000'000);
 
@@ -498,9 +498,9 @@ v1::EvaluateRequest CacheModelTest::EvaluateRequest() {
   request.set_draw(number_);
   request.set_top_k(Below(config_.top_k() + 1));
   request.set_keep_seconds(KeepSeconds());
-  request.add_outputs(v1::DECISIONS);
-  request.add_outputs(v1::ACCEPTANCE_PROBABILITIES);
-  if (OneIn(6)) request.add_outputs(v1::RATIOS);
+  request.add_outputs(v1::OUTPUT_DECISIONS);
+  request.add_outputs(v1::OUTPUT_ACCEPTANCE_PROBABILITIES);
+  if (OneIn(6)) request.add_outputs(v1::OUTPUT_RATIOS);
   return request;
 }
 
@@ -627,9 +627,12 @@ TEST_P(CacheModelTest, AnswersAsTheModel) {
     EXPECT_GT(acks_[static_cast<int>(code)], 0) << code;
   }
   for (const auto& [reason, possible] :
-       {std::pair(v1::NEVER_ARRIVED, true), std::pair(v1::EVICTED, !durable_),
-        std::pair(v1::EXPIRED, true), std::pair(v1::STALE, config_.has_max_staleness()),
-        std::pair(v1::RELEASED, true), std::pair(v1::STORE_DOWN, durable_)}) {
+       {std::pair(v1::MISSING_REASON_NEVER_ARRIVED, true),
+        std::pair(v1::MISSING_REASON_EVICTED, !durable_),
+        std::pair(v1::MISSING_REASON_EXPIRED, true),
+        std::pair(v1::MISSING_REASON_STALE, config_.has_max_staleness()),
+        std::pair(v1::MISSING_REASON_RELEASED, true),
+        std::pair(v1::MISSING_REASON_STORE_DOWN, durable_)}) {
     EXPECT_EQ(missing_[reason] > 0, possible) << v1::MissingReason_Name(reason);
   }
 }

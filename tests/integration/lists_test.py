@@ -129,19 +129,19 @@ class ListsTest(unittest.TestCase):
             return [run.run_id for run in stub.ListRuns(pb.ListRunsRequest(**fields)).runs]
 
         self.assertEqual(listed(), ["run-a", "run-b", "run-c", "run-new"])
-        self.assertEqual(listed(order=pb.WORST_FIRST)[0], "run-b")
-        self.assertEqual(listed(order=pb.LATEST_FIRST), ["run-c", "run-a", "run-b", "run-new"])
+        self.assertEqual(listed(order=pb.RUN_ORDER_WORST_FIRST)[0], "run-b")
+        self.assertEqual(listed(order=pb.RUN_ORDER_LATEST_FIRST), ["run-c", "run-a", "run-b", "run-new"])
         of = {
             name: client.get_step(load.run, client.get_run(name).last_draw).totals
             for name, load in loads.items()
         }
         for order, value in (
-            (pb.LOWEST_ACCEPT_RATE_FIRST, lambda totals: totals.accept_rate),
-            (pb.LARGEST_D_FIRST, lambda totals: -totals.mean_d),
-            (pb.MOST_MISSING_FIRST, lambda totals: -totals.missing),
+            (pb.RUN_ORDER_LOWEST_ACCEPT_RATE_FIRST, lambda totals: totals.accept_rate),
+            (pb.RUN_ORDER_LARGEST_D_FIRST, lambda totals: -totals.mean_d),
+            (pb.RUN_ORDER_MOST_MISSING_FIRST, lambda totals: -totals.missing),
         ):
             self.assertEqual(listed(order=order), [*sorted(of, key=lambda name: (value(of[name]), name)), "run-new"])
-        self.assertEqual(listed(order=pb.MOST_BYTES_FIRST)[-1], "run-new")
+        self.assertEqual(listed(order=pb.RUN_ORDER_MOST_BYTES_FIRST)[-1], "run-new")
         self.assertEqual(listed(containing="N-B"), ["run-b"])
         self.assertEqual(listed(containing="other"), ["run-new"])
         self.assertEqual(listed(limit=2, offset=1), ["run-b", "run-c"])

@@ -47,7 +47,7 @@ class OverloadTest : public testing::Test {
     request.set_run_id("run");
     config_.set_top_k(kTopK);
     config_.set_vocabulary_size(kVocabulary);
-    config_.set_log_prob_encoding(v1::FLOAT32);
+    config_.set_log_prob_encoding(v1::LOG_PROB_ENCODING_FLOAT32);
     config_.set_evict_unread(true);  // nobody reads all of it
     *request.mutable_config() = config_;
     grpc::ClientContext context;
@@ -72,7 +72,7 @@ class OverloadTest : public testing::Test {
     v1::AppendRequest header;
     header.mutable_header()->mutable_run()->set_run_id("run");
     header.mutable_header()->set_vocabulary_size(kVocabulary);
-    header.mutable_header()->mutable_sampling()->set_log_probs(v1::Sampling::RAW);
+    header.mutable_header()->mutable_sampling()->set_log_probs(v1::Sampling::LOG_PROBS_RAW);
     header.mutable_header()->mutable_sampling()->set_temperature(1);
     ASSERT_TRUE(stream->Write(header));
     for (int i = 0; i < kSequencesPerWorker; ++i) {
@@ -143,7 +143,7 @@ class OverloadTest : public testing::Test {
       for (const v1::FetchedSlice& slice : response.slices()) {
         for (const v1::MissingRange& range : slice.missing()) {
           missing = true;
-          EXPECT_EQ(range.reason(), v1::EVICTED) << id;
+          EXPECT_EQ(range.reason(), v1::MISSING_REASON_EVICTED) << id;
         }
         digest += slice.record_digest();
       }
@@ -215,7 +215,7 @@ TEST_F(OverloadTest, StaysWithinTheBudgetAndLosesNothingInSilence) {
   again.set_incarnation(2);
   again.mutable_config()->set_top_k(kTopK);
   again.mutable_config()->set_vocabulary_size(kVocabulary);
-  again.mutable_config()->set_log_prob_encoding(v1::FLOAT32);
+  again.mutable_config()->set_log_prob_encoding(v1::LOG_PROB_ENCODING_FLOAT32);
   grpc::ClientContext context;
   v1::CreateRunResponse created;
   EXPECT_TRUE(stub_->CreateRun(&context, again, &created).ok());

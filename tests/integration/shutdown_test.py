@@ -28,7 +28,7 @@ from sis.v1 import ratio_service_pb2_grpc
 HEADER = pb.AppendHeader(
     run=pb.RunRef(run_id="run"),
     vocabulary_size=10,
-    sampling=pb.Sampling(log_probs=pb.Sampling.RAW, temperature=1),
+    sampling=pb.Sampling(log_probs=pb.Sampling.LOG_PROBS_RAW, temperature=1),
 )
 SEAL = pb.AppendEntry(sequence=pb.SequenceRef(id="s"), seal=pb.Seal(length=1))
 EVALUATE = pb.EvaluateRequest(

@@ -75,8 +75,8 @@ class DeviceCacheTest : public testing::TestWithParam<v1::LogProbEncoding> {
     for (auto& sampled : ResizeArray<float>(*gathered.mutable_sampled_log_probs(), count)) {
       sampled = NextLogProb(draw);
     }
-    request.add_outputs(v1::DECISIONS);
-    request.add_outputs(v1::ACCEPTANCE_PROBABILITIES);
+    request.add_outputs(v1::OUTPUT_DECISIONS);
+    request.add_outputs(v1::OUTPUT_ACCEPTANCE_PROBABILITIES);
     return request;
   }
   // The used slots at each position, 0 where nothing is recorded.
@@ -232,7 +232,9 @@ TEST_P(DeviceCacheTest, ManyThreads) {
   EXPECT_GT(device->resident_blocks().evictions, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Encodings, DeviceCacheTest, testing::Values(v1::FLOAT32, v1::FIXED16),
+INSTANTIATE_TEST_SUITE_P(Encodings, DeviceCacheTest,
+                         testing::Values(v1::LOG_PROB_ENCODING_FLOAT32,
+                                         v1::LOG_PROB_ENCODING_FIXED16),
                          [](const auto& encoding) {
                            return v1::LogProbEncoding_Name(encoding.param);
                          });

@@ -34,11 +34,11 @@ TEST_F(EvaluateMissingTest, MissingPositionsSayWhy) {
   ASSERT_TRUE(run_->AdvanceVersion(5).ok());
   const v1::EvaluateResponse response = Do(Request(all_));
   const std::tuple<uint32_t, uint32_t, uint32_t, v1::MissingReason> expected[] = {
-      {0, 64, 26, v1::STALE},
-      {0, 90, 60, v1::NEVER_ARRIVED},
-      {0, 160, 40, v1::NEVER_ARRIVED},
-      {1, 0, kLength, v1::RELEASED},
-      {2, 0, kLength, v1::NEVER_ARRIVED},
+      {0, 64, 26, v1::MISSING_REASON_STALE},
+      {0, 90, 60, v1::MISSING_REASON_NEVER_ARRIVED},
+      {0, 160, 40, v1::MISSING_REASON_NEVER_ARRIVED},
+      {1, 0, kLength, v1::MISSING_REASON_RELEASED},
+      {2, 0, kLength, v1::MISSING_REASON_NEVER_ARRIVED},
   };
   ASSERT_EQ(response.missing_size(), 5) << response.ShortDebugString();
   for (int i = 0; i < 5; ++i) {
@@ -61,7 +61,7 @@ TEST_F(EvaluateMissingTest, MissingPositionsSayWhy) {
   EXPECT_EQ(response.newly_counted(), 3 * kLength);
   ExpectEqualTotals(Step(1), response.totals());
 
-  for (const v1::Output output : {v1::RATIOS, v1::LOG_RATIOS}) {
+  for (const v1::Output output : {v1::OUTPUT_RATIOS, v1::OUTPUT_LOG_RATIOS}) {
     v1::EvaluateRequest request = Request({{0, 0, 100}}, 5);
     request.add_outputs(output);
     const absl::Status status = Try(request).status();
@@ -221,7 +221,7 @@ TEST_F(EvaluateCorruptTest, CorruptBlocksAreMissingOnceFound) {
   const v1::MissingRange fetched = slice.missing(0);
   EXPECT_EQ(fetched.first_position(), 64);
   EXPECT_EQ(fetched.length(), 64);
-  EXPECT_EQ(fetched.reason(), v1::CORRUPT);
+  EXPECT_EQ(fetched.reason(), v1::MISSING_REASON_CORRUPT);
 
   v1::EvaluateRequest request = Request({{0, 0, kLength}});
   request.mutable_slices(0)->set_record_digest(slice.record_digest());
@@ -244,7 +244,7 @@ TEST_F(EvaluateCorruptTest, WhatBecomesCorruptAfterItWasFetchedIsMissing) {
   const auto missing = [](const v1::EvaluateResponse& response) {
     std::vector<std::pair<uint32_t, uint32_t>> ranges;
     for (const v1::MissingRange& range : response.missing()) {
-      EXPECT_EQ(range.reason(), v1::CORRUPT);
+      EXPECT_EQ(range.reason(), v1::MISSING_REASON_CORRUPT);
       ranges.emplace_back(range.first_position(), range.length());
     }
     return ranges;

@@ -132,7 +132,7 @@ TEST(StoredCacheTest, GapsAreStored) {
   gap.mutable_sequence()->set_id("a");
   gap.mutable_gap()->set_first_position(1);
   gap.mutable_gap()->set_length(19);
-  gap.mutable_gap()->set_reason(v1::INVALID_LOG_PROB);
+  gap.mutable_gap()->set_reason(v1::MISSING_REASON_INVALID_LOG_PROB);
   seal.mutable_sequence()->set_id("a");
   seal.mutable_seal()->set_length(20);
   {

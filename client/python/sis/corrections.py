@@ -9,7 +9,7 @@ from sis.algorithms import Algorithm
 from sis.v1 import ratio_service_pb2 as pb
 from sis.wire.messages import read
 
-WEIGHTS = {"sampled": pb.SAMPLED, "expected": pb.EXPECTED}
+WEIGHTS = {"sampled": pb.WEIGHT_SAMPLED, "expected": pb.WEIGHT_EXPECTED}
 
 
 @dataclass(frozen=True)

@@ -24,15 +24,15 @@ class Decision(enum.IntEnum):
     """Values of Evaluation.decisions."""
 
     # Distributed as if the current policy had sampled it: modified ratio 1.
-    ACCEPTED = pb.ACCEPTED
+    ACCEPTED = pb.DECISION_ACCEPTED
     # Keeps its importance ratio.
-    REJECTED = pb.REJECTED
+    REJECTED = pb.DECISION_REJECTED
     # Not in V_k: never accepted, keeps its importance ratio.
-    OUTSIDE_TOP_K = pb.OUTSIDE_TOP_K
+    OUTSIDE_TOP_K = pb.DECISION_OUTSIDE_TOP_K
     # No record: use the trainer's own ratio.
-    MISSING = pb.MISSING
+    MISSING = pb.DECISION_MISSING
     # The policy did not generate it.
-    MASKED = pb.MASKED
+    MASKED = pb.DECISION_MASKED
 
 
 def _per_scored(name: str) -> Any:
@@ -158,13 +158,13 @@ class Steps(Dict[int, Step]):
 
 # The arrays of an Evaluation, by name, and how those travel that are no bits.
 OUTPUTS = {
-    "accepted": pb.ACCEPT_BITS,
-    "decisions": pb.DECISIONS,
-    "ratios": pb.RATIOS,
-    "log_ratios": pb.LOG_RATIOS,
-    "acceptance_probabilities": pb.ACCEPTANCE_PROBABILITIES,
-    "surrogates": pb.SURROGATES,
-    "coefficients": pb.COEFFICIENTS,
+    "accepted": pb.OUTPUT_ACCEPT_BITS,
+    "decisions": pb.OUTPUT_DECISIONS,
+    "ratios": pb.OUTPUT_RATIOS,
+    "log_ratios": pb.OUTPUT_LOG_RATIOS,
+    "acceptance_probabilities": pb.OUTPUT_ACCEPTANCE_PROBABILITIES,
+    "surrogates": pb.OUTPUT_SURROGATES,
+    "coefficients": pb.OUTPUT_COEFFICIENTS,
 }
 _DTYPES = {name: np.dtype("u1" if name == "decisions" else "<f4") for name in OUTPUTS if name != "accepted"}
 

@@ -11,7 +11,7 @@ from sis.evaluation import Totals
 from sis.v1 import ratio_service_pb2 as pb
 from sis.wire.messages import read
 
-_ENCODINGS = {"float32": pb.FLOAT32, "fixed16": pb.FIXED16}
+_ENCODINGS = {"float32": pb.LOG_PROB_ENCODING_FLOAT32, "fixed16": pb.LOG_PROB_ENCODING_FIXED16}
 
 
 def check_id(run_id: str) -> None:
@@ -67,7 +67,7 @@ class RunConfig:
 
     @staticmethod
     def from_proto(config: pb.RunConfig) -> RunConfig:
-        encoding = pb.LogProbEncoding.Name(config.log_prob_encoding).lower()
+        encoding = next(name for name, value in _ENCODINGS.items() if value == config.log_prob_encoding)
         return read(RunConfig, config, time_to_live=config.time_to_live_seconds, log_prob_encoding=encoding)
 
 
@@ -88,9 +88,9 @@ class Verdict(enum.IntEnum):
     """How a run does."""
 
     UNSPECIFIED = pb.VERDICT_UNSPECIFIED
-    HEALTHY = pb.HEALTHY
-    WORTH_A_LOOK = pb.WORTH_A_LOOK
-    BROKEN = pb.BROKEN
+    HEALTHY = pb.VERDICT_HEALTHY
+    WORTH_A_LOOK = pb.VERDICT_WORTH_A_LOOK
+    BROKEN = pb.VERDICT_BROKEN
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Runs(List[RunStatus]):
         self.unanswered: Tuple[int, ...] = tuple(unanswered)
 
 
-_LOG_PROBS = {"raw": pb.Sampling.RAW, "processed": pb.Sampling.PROCESSED}
+_LOG_PROBS = {"raw": pb.Sampling.LOG_PROBS_RAW, "processed": pb.Sampling.LOG_PROBS_PROCESSED}
 
 
 @dataclass(frozen=True)
@@ -192,4 +192,4 @@ class Sampling:
 
     @staticmethod
     def from_proto(sampling: pb.Sampling) -> Sampling:
-        return read(Sampling, sampling, log_probs="raw" if sampling.log_probs == pb.Sampling.RAW else "processed")
+        return read(Sampling, sampling, log_probs="raw" if sampling.log_probs == pb.Sampling.LOG_PROBS_RAW else "processed")

@@ -57,7 +57,7 @@ class AppendTest(fake_service.ServiceTest):
         (header,) = self.service.headers
         self.assertEqual((header.run.run_id, header.run.incarnation), ("run", 1))
         self.assertEqual((header.worker, header.vocabulary_size), ("worker-0", 32))
-        self.assertEqual(header.sampling.log_probs, sis.client.pb.Sampling.PROCESSED)
+        self.assertEqual(header.sampling.log_probs, sis.client.pb.Sampling.LOG_PROBS_PROCESSED)
         self.assertEqual((header.sampling.temperature, header.sampling.top_p), (0.7, 0.9))
         self.assertFalse(header.sampling.HasField("min_p"))
 

@@ -5,7 +5,7 @@ import unittest.mock
 
 from sis import credentials
 
-ADDRESSES = "server/security/addresses.txt"
+ADDRESSES = "server/auth/addresses.txt"
 
 
 class CredentialsTest(unittest.TestCase):

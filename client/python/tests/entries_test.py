@@ -40,7 +40,7 @@ class EntriesTest(unittest.TestCase):
         length = generator.choice((0, 1, 200, 2**32 - 1))
         if kind is sis.Gap:
             gap = sis.Gap(sequence, length, generator.choice((0, 1, 300)), attempt=attempt)
-            message = pb.Gap(first_position=gap.first_position, length=gap.length, reason=pb.INVALID_LOG_PROB)
+            message = pb.Gap(first_position=gap.first_position, length=gap.length, reason=pb.MISSING_REASON_INVALID_LOG_PROB)
             return gap, pb.AppendEntry(sequence=reference, gap=message)
         if kind is not sis.Block:
             return sis.Seal(sequence, length, attempt), pb.AppendEntry(sequence=reference, seal=pb.Seal(length=length))

@@ -62,7 +62,7 @@ class ReadTest(unittest.TestCase):
             step.distributions.staleness, [sis.Staleness(0, 4, 1, 0, 0), sis.Staleness(5, None, 0, 0, 0)]
         )
         self.assertEqual(step.unanswered, (1,))
-        broken = pb.Run(verdict=pb.BROKEN, findings=[pb.Finding(rule="r", verdict=pb.BROKEN)])
+        broken = pb.Run(verdict=pb.VERDICT_BROKEN, findings=[pb.Finding(rule="r", verdict=pb.VERDICT_BROKEN)])
         run = read(sis.RunStatus, broken, run=None, owner="")
         self.assertIs(run.verdict, sis.Verdict.BROKEN)
         self.assertEqual(run.findings, (sis.Finding("r", sis.Verdict.BROKEN, "", ""),))
@@ -87,7 +87,7 @@ class EvaluationTest(unittest.TestCase):
         response = pb.EvaluateResponse(
             accept_bits=b"\x03",
             slice_totals=[pb.Totals(accepted=1), pb.Totals(rejected=1)],
-            missing=[pb.MissingRange(slice=1, first_position=4, length=1, reason=pb.STALE)],
+            missing=[pb.MissingRange(slice=1, first_position=4, length=1, reason=pb.MISSING_REASON_STALE)],
         )
         evaluation = sis.Evaluation.from_proto([(MicroBatch([1, 3], slice(0, 2)), response)], 4, 2)
         self.assertEqual([t.scored for t in evaluation.slice_totals], [0, 1, 0, 1])
@@ -104,7 +104,7 @@ class EvaluationTest(unittest.TestCase):
                 prefix_curve=[
                     pb.PrefixPoint(top_k=1, residual_mass=slices, expected_acceptance=2 * slices, positions=slices)
                 ],
-                missing=[pb.MissingRange(slice=missing_slice, first_position=4, length=1, reason=pb.STALE)],
+                missing=[pb.MissingRange(slice=missing_slice, first_position=4, length=1, reason=pb.MISSING_REASON_STALE)],
                 newly_counted=slices,
             )
 

@@ -201,7 +201,7 @@ class FakeService:
         return None
 
     def gap(self, run, sequence, gap):
-        if gap.length == 0 or gap.reason != pb.INVALID_LOG_PROB:
+        if gap.length == 0 or gap.reason != pb.MISSING_REASON_INVALID_LOG_PROB:
             return INVALID_ARGUMENT, f"gap: length {gap.length} or reason {gap.reason}", 0.0
         positions = range(gap.first_position, gap.first_position + gap.length)
         if sequence.sealed is not None and positions.stop > sequence.sealed:
@@ -241,7 +241,7 @@ class FakeService:
     def missing(self, run, index, part, rows):
         gaps = self.sequence_of(run, part).gaps
         return [
-            pb.MissingRange(slice=index, first_position=p, length=1, reason=gaps.get(p, pb.NEVER_ARRIVED))
+            pb.MissingRange(slice=index, first_position=p, length=1, reason=gaps.get(p, pb.MISSING_REASON_NEVER_ARRIVED))
             for p, row in enumerate(rows, part.first_position)
             if row is None
         ]
@@ -291,7 +291,7 @@ class FakeService:
             missing += self.missing(run, index, part, found)
             lengths.append(len(found))
             rows += found
-        wants_ratios = {pb.RATIOS, pb.LOG_RATIOS} & set(request.outputs)
+        wants_ratios = {pb.OUTPUT_RATIOS, pb.OUTPUT_LOG_RATIOS} & set(request.outputs)
         if missing and wants_ratios:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "ratios of a MISSING position")
 
@@ -320,16 +320,16 @@ class FakeService:
         accepted = inside & (probabilities > 0.5)
         decisions = np.where(
             tokens == -2,
-            pb.MISSING,
-            np.where(accepted, pb.ACCEPTED, np.where(inside, pb.REJECTED, pb.OUTSIDE_TOP_K)),
+            pb.DECISION_MISSING,
+            np.where(accepted, pb.DECISION_ACCEPTED, np.where(inside, pb.DECISION_REJECTED, pb.DECISION_OUTSIDE_TOP_K)),
         )
 
         def totals(part):
-            scored = decisions[part] != pb.MISSING
+            scored = decisions[part] != pb.DECISION_MISSING
             return pb.Totals(
-                accepted=int((decisions[part] == pb.ACCEPTED).sum()),
-                rejected=int((decisions[part] == pb.REJECTED).sum()),
-                outside_top_k=int((decisions[part] == pb.OUTSIDE_TOP_K).sum()),
+                accepted=int((decisions[part] == pb.DECISION_ACCEPTED).sum()),
+                rejected=int((decisions[part] == pb.DECISION_REJECTED).sum()),
+                outside_top_k=int((decisions[part] == pb.DECISION_OUTSIDE_TOP_K).sum()),
                 missing=int((~scored).sum()),
                 d=float(np.abs(log_ratios[part][scored]).sum()),
                 d_sis=float(np.abs(log_ratios[part][scored & ~accepted[part]]).sum()),
@@ -340,22 +340,22 @@ class FakeService:
         for part, length in zip(request.slices, lengths):
             before.update((part.sequence.id, part.sequence.attempt, part.first_position + i) for i in range(length))
         run.last_draw = max(run.last_draw, request.draw)
-        outputs = set(request.outputs) or {pb.ACCEPT_BITS}
+        outputs = set(request.outputs) or {pb.OUTPUT_ACCEPT_BITS}
         response = pb.EvaluateResponse(totals=totals(slice(None)), missing=missing)
         response.newly_counted = len(before) - count
         start = 0
         for length in lengths:
             response.slice_totals.append(totals(slice(start, start + length)))
             start += length
-        if pb.ACCEPT_BITS in outputs:
+        if pb.OUTPUT_ACCEPT_BITS in outputs:
             response.accept_bits = np.packbits(accepted, bitorder="little").tobytes()
-        if pb.DECISIONS in outputs:
+        if pb.OUTPUT_DECISIONS in outputs:
             response.decisions = decisions.astype(np.uint8).tobytes()
-        if pb.LOG_RATIOS in outputs:
+        if pb.OUTPUT_LOG_RATIOS in outputs:
             response.log_ratios = np.where(accepted, 0, log_ratios).astype(np.float32).tobytes()
-        if pb.RATIOS in outputs:
+        if pb.OUTPUT_RATIOS in outputs:
             response.ratios = np.where(accepted, 1, np.exp(log_ratios)).astype(np.float32).tobytes()
-        if pb.ACCEPTANCE_PROBABILITIES in outputs:
+        if pb.OUTPUT_ACCEPTANCE_PROBABILITIES in outputs:
             response.acceptance_probabilities = probabilities.astype(np.float32).tobytes()
         return response
 

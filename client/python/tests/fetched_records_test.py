@@ -27,7 +27,7 @@ def block(first, rows):
 
 def entry(index, *parts, missing=(), length=None):
     """length: None: it goes on."""
-    gaps = [pb.MissingRange(first_position=begin, length=count, reason=pb.STALE) for begin, count in missing]
+    gaps = [pb.MissingRange(first_position=begin, length=count, reason=pb.MISSING_REASON_STALE) for begin, count in missing]
     made = pb.FetchedSlice(slice=index, missing=gaps, blocks=parts)
     if length is not None:
         made.length, made.record_digest = length, 7 + index

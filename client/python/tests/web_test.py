@@ -37,7 +37,7 @@ class Service:
         return pb.GetRunResponse(run=self.run())
 
     def run(self):
-        config = pb.RunConfig(log_prob_encoding=pb.FLOAT32)
+        config = pb.RunConfig(log_prob_encoding=pb.LOG_PROB_ENCODING_FLOAT32)
         return pb.Run(run_id=RUN, policy_version=1 << 60, config=config)
 
     def ListRuns(self, request, context):
@@ -98,7 +98,7 @@ class WebTest(unittest.TestCase):
         self.assertEqual(self.json("/api/ListRuns?order=WORST_FIRST&containing=&limit=50")["runs"], [run])
         requests = [request for _, request in self.service.asked]
         self.assertEqual(requests[1].run.run_id, "r")
-        self.assertEqual((requests[2].order, requests[2].limit), (pb.WORST_FIRST, 50))
+        self.assertEqual((requests[2].order, requests[2].limit), (pb.RUN_ORDER_WORST_FIRST, 50))
         self.assertEqual({token for token, _ in self.service.asked}, {"Bearer of-whoever-started-it"})
 
     def test_errors_are_answered_in_json_too(self):

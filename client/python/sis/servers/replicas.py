@@ -35,7 +35,7 @@ _NOBODY = -1
 _MOST_OF_A_PAGE = 1000
 
 # A server can give them for a missing position, from the trainer's own log-probs; a client can't.
-_OF_EVERY_POSITION = {pb.RATIOS, pb.LOG_RATIOS, pb.SURROGATES, pb.COEFFICIENTS}
+_OF_EVERY_POSITION = {pb.OUTPUT_RATIOS, pb.OUTPUT_LOG_RATIOS, pb.OUTPUT_SURROGATES, pb.OUTPUT_COEFFICIENTS}
 
 
 class Replicas:
@@ -300,7 +300,7 @@ class Replicas:
 
 
 def _store_down(number: int, part: pb.Slice) -> pb.MissingRange:
-    return pb.MissingRange(slice=number, first_position=part.first_position, length=part.length, reason=pb.STORE_DOWN)
+    return pb.MissingRange(slice=number, first_position=part.first_position, length=part.length, reason=pb.MISSING_REASON_STORE_DOWN)
 
 
 def _store_down_answer(request: pb.EvaluateRequest) -> pb.EvaluateResponse:
@@ -320,7 +320,7 @@ def _store_down_answer(request: pb.EvaluateRequest) -> pb.EvaluateResponse:
     ]
     return pb.EvaluateResponse(
         accept_bits=bytes(-(-len(masked) // 8)),
-        decisions=np.where(masked, np.uint8(pb.MASKED), np.uint8(pb.MISSING)).tobytes(),
+        decisions=np.where(masked, np.uint8(pb.DECISION_MASKED), np.uint8(pb.DECISION_MISSING)).tobytes(),
         acceptance_probabilities=bytes(4 * len(masked)),
         slice_totals=totals,
         totals=sums.summed(totals),

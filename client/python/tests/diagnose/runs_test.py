@@ -15,7 +15,7 @@ POSITIONS, VOCABULARY, SLOTS = 128, 40, 4
 
 
 def status(sampling=None, findings=()):
-    proto = pb.Run(run_id="r", config=pb.RunConfig(log_prob_encoding=pb.FLOAT32))
+    proto = pb.Run(run_id="r", config=pb.RunConfig(log_prob_encoding=pb.LOG_PROB_ENCODING_FLOAT32))
     made = sis.RunStatus.from_proto(proto)
     return dataclasses.replace(made, sampling=sampling, findings=tuple(findings), last_draw=0)
 

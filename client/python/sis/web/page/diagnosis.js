@@ -48,9 +48,9 @@ export class Diagnosis {
     const faults = checks.filter(({outcome}) => outcome === "fault").length;
     this.said.replaceChildren(
         make("p", {}, `At ${clock(Date.now() / 1000)} the run was `,
-            signOf(level), "."),
+            signOf(`VERDICT_${level}`), "."),
         ...verdict.map((sentence, i) => make("p",
-            {class: "notice", "data-verdict": i < faults ? "BROKEN" : null},
+            {class: "notice", "data-verdict": i < faults ? "VERDICT_BROKEN" : null},
             i < faults ? make("span", {"aria-hidden": "true"}, "✖ ") : "", sentence)),
         named.length === 0 ? "" :
           make("p", {}, `Sequence ${named.map(i => `${i} is ${sequences[i]}`).join(", ")}.`),

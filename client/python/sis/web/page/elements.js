@@ -48,7 +48,7 @@ export function figures(list) {
 
 // By the server's word for it: a sign, so that nobody depends on the colour, and ours.
 const VERDICTS = {
-  BROKEN: ["✖", "broken"], WORTH_A_LOOK: ["▲", "worth a look"], HEALTHY: ["✓", "healthy"],
+  VERDICT_BROKEN: ["✖", "broken"], VERDICT_WORTH_A_LOOK: ["▲", "worth a look"], VERDICT_HEALTHY: ["✓", "healthy"],
 };
 
 /** What the server says of how a run does; a dash of a server that says nothing. */

@@ -12,7 +12,7 @@ import {purpose, runLink, sequenceLink} from "./runs_view.js";
 import {stepValues} from "./step_values.js";
 import {AXES, StepsPanel} from "./steps_panel.js";
 
-const ENCODINGS = {FLOAT32: "float32", FIXED16: "16 bits"};
+const ENCODINGS = {LOG_PROB_ENCODING_FLOAT32: "float32", LOG_PROB_ENCODING_FIXED16: "16 bits"};
 const RUNS_OFFERED = 100;  // to be drawn beside another
 const MAY_GROW = 8;  // of the last draws; ranks may be that far apart
 
@@ -143,7 +143,7 @@ export class RunView {
 
   // Those that were evaluated last.
   async listOthers() {
-    const {runs} = await call("ListRuns", {order: "LATEST_FIRST", limit: RUNS_OFFERED});
+    const {runs} = await call("ListRuns", {order: "RUN_ORDER_LATEST_FIRST", limit: RUNS_OFFERED});
     this.offerRuns(runs.map(({runId}) => runId).filter(id => id !== this.runId));
   }
 

@@ -9,13 +9,13 @@ const RUNS_OF_A_PAGE = 50;
 
 // How the server can sort them.
 const ORDERS = {
-  WORST_FIRST: "worst first",
-  LATEST_FIRST: "evaluated last first",
-  LOWEST_ACCEPT_RATE_FIRST: "lowest accept rate first",
-  LARGEST_D_FIRST: "largest D first",
-  MOST_MISSING_FIRST: "most missing first",
-  MOST_BYTES_FIRST: "most memory first",
-  BY_RUN_ID: "by name",
+  RUN_ORDER_WORST_FIRST: "worst first",
+  RUN_ORDER_LATEST_FIRST: "evaluated last first",
+  RUN_ORDER_LOWEST_ACCEPT_RATE_FIRST: "lowest accept rate first",
+  RUN_ORDER_LARGEST_D_FIRST: "largest D first",
+  RUN_ORDER_MOST_MISSING_FIRST: "most missing first",
+  RUN_ORDER_MOST_BYTES_FIRST: "most memory first",
+  RUN_ORDER_BY_RUN_ID: "by name",
 };
 
 export function runLink(runId) {

@@ -1,0 +1,42 @@
+// How a server is protected: what its flags say.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/auth/roles.h"
+
+namespace sis {
+
+struct AuthOptions {
+  // Of files in PEM, read again when they change; empty: no TLS. The certificate is followed by
+  // those between it and the root, if there are any.
+  std::string tls_certificate = {};
+  std::string tls_key = {};
+  // Who signs certificates of clients; empty: they need none.
+  std::string tls_client_ca = {};
+  // What a proxy in front shows clients, looked at for its end only; empty: there is none, or it
+  // has no certificate.
+  std::string proxy_certificate = {};
+  // The file of server/auth/identities.h, read again when it changes; empty: none.
+  std::string identities = {};
+  // Of clients with a certificate that `identities` doesn't name; not given: they are refused.
+  std::optional<Role> certificate_role = {};
+  // Serves everybody who can reach it.
+  bool insecure = false;
+  // How often the files are looked at. gRPC takes whole seconds.
+  absl::Duration reload_interval = absl::Seconds(10);
+
+  bool has_tls() const { return !tls_certificate.empty(); }
+  // Whether callers have to say who they are.
+  bool asks() const { return !identities.empty() || certificate_role.has_value(); }
+};
+
+// InvalidArgument if flags contradict each other, or if other machines could connect to one of the
+// addresses and neither TLS and identities nor --insecure are given. Says which flags would help.
+absl::Status CheckSecurity(const AuthOptions& options, std::span<const std::string> addresses);
+
+}  // namespace sis

@@ -1,0 +1,49 @@
+// Who calls, and whether they may.
+#pragma once
+
+#include <grpcpp/server_context.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/auth/auth_options.h"
+#include "server/auth/identities.h"
+#include "server/threads/mutex.h"
+
+namespace sis {
+
+// Thread-safe. A call costs a SHA-256 of its token, a look-up, and a lock that readers share.
+class Authenticator {
+ public:
+  // Reads the file of identities, if there is one: InvalidArgument if it can't be read or
+  // understood.
+  static absl::StatusOr<std::unique_ptr<Authenticator>> Make(const AuthOptions& options);
+
+  // Unauthenticated unless the call has a valid token, or else its connection a certificate that is
+  // known; PermissionDenied if the role does not suffice for the method of RatioService. Where
+  // nobody is asked, everybody is an admin without a name.
+  absl::StatusOr<Identity> Authorize(const grpc::CallbackServerContext& context,
+                                     absl::string_view method) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Reads the file again, and says whether it differs. After an error all is as before.
+  absl::StatusOr<bool> Reload() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  absl::StatusOr<Identity> Identify(const grpc::CallbackServerContext& context,
+                                    const Identities* identities) const;
+
+  std::string file_;  // empty: none
+  std::optional<Role> certificate_role_;
+  bool asks_ = false;
+
+  mutable Mutex mutex_;
+  std::string text_ ABSL_GUARDED_BY(mutex_);  // of the file, when it was read last
+  // Replaced, never changed. Null without a file.
+  std::shared_ptr<const Identities> identities_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sis

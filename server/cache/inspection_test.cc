@@ -1,0 +1,387 @@
+#include "server/cache/inspection.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace sis {
+namespace {
+
+constexpr int kSlots = 4;
+constexpr int64_t kBytes = 384 * 1024;
+
+InspectedPositions Positions(size_t count, float log_ratio = 0.5f,
+                             Decision decision = Decision::kRejected, int32_t token = 3) {
+  InspectedPositions positions(kSlots);
+  positions.Resize(count);
+  std::ranges::fill(positions.decisions, decision);
+  std::ranges::fill(positions.sampled_ids, token);
+  std::ranges::fill(positions.log_ratios, log_ratio);
+  std::ranges::fill(positions.log_envelopes, 1.0f);
+  std::ranges::fill(positions.covered_masses, 0.75f);
+  return positions;
+}
+
+struct Offer {
+  Inspection::Name name;
+  uint64_t key;
+  uint32_t first;
+  uint32_t count;
+};
+
+std::vector<Offer> RandomOffers(int sequences, uint32_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<Offer> offers;
+  for (int i = 0; i < sequences; ++i) {
+    const uint32_t length = 1 + random() % 200;
+    offers.push_back({{"s" + std::to_string(i), 0}, random(), 0, length});
+  }
+  return offers;
+}
+
+// Nothing is evaluated but these.
+void Keep(Inspection& inspection, const Inspection::Name& name, uint64_t key, uint64_t draw,
+          uint32_t first, const InspectedPositions& positions) {
+  inspection.Record(name, {key, draw, first, positions});
+}
+
+void Record(Inspection& inspection, const Offer& offer, uint64_t draw) {
+  if (!inspection.Chosen(offer.key)) return;
+  Keep(inspection, offer.name, offer.key, draw, offer.first, Positions(offer.count));
+}
+
+std::set<Inspection::Name> NamesOf(const Inspection& inspection) {
+  std::set<Inspection::Name> names;
+  for (const auto& sequence : inspection.Describe().sequences) names.insert(sequence.name);
+  return names;
+}
+
+TEST(InspectionTest, RanksInAnyOrderKeepTheSame) {
+  std::vector<Offer> offers = RandomOffers(2000, 1);
+  ByteBudget budget(kBytes);
+  Inspection forwards(kBytes, kSlots, budget);
+  for (const Offer& offer : offers) Record(forwards, offer, 1);
+  std::ranges::shuffle(offers, std::mt19937(2));
+  ByteBudget other_budget(kBytes);
+  Inspection shuffled(kBytes, kSlots, other_budget);
+  for (const Offer& offer : offers) Record(shuffled, offer, 1);
+  EXPECT_EQ(NamesOf(forwards), NamesOf(shuffled));
+  EXPECT_GT(NamesOf(forwards).size(), 3u);
+  EXPECT_LT(NamesOf(forwards).size(), 200u);
+}
+
+// A replica has seen half of the sequences, and keeps those of them that one server would.
+TEST(InspectionTest, ReplicasKeepWhatOneServerWould) {
+  const std::vector<Offer> offers = RandomOffers(2000, 3);
+  ByteBudget budgets[3] = {ByteBudget(kBytes), ByteBudget(kBytes), ByteBudget(kBytes)};
+  Inspection alone(kBytes, kSlots, budgets[0]);
+  Inspection first(kBytes, kSlots, budgets[1]), second(kBytes, kSlots, budgets[2]);
+  for (const Offer& offer : offers) {
+    Record(alone, offer, 1);
+    Record(offer.key % 2 ? first : second, offer, 1);
+  }
+  std::set<Inspection::Name> both = NamesOf(first);
+  both.merge(NamesOf(second));
+  EXPECT_TRUE(std::ranges::includes(both, NamesOf(alone)));
+}
+
+// And is charged as long as it is.
+TEST(InspectionTest, KeepsTheAnnotationOfTheLastEvaluation) {
+  ByteBudget budget(kBytes);
+  Inspection inspection(kBytes, kSlots, budget);
+  const auto record = [&](const std::string& annotation) {
+    inspection.Record({"a", 0}, {7, 1, 0, Positions(10), 0, 0, annotation});
+    return inspection.Find({"a", 0})->annotation;
+  };
+  EXPECT_EQ(record(""), "");
+  const int64_t bytes = inspection.bytes();
+  for (const size_t size : {5, 900, 20}) {
+    const std::string annotation(size, 'x');
+    EXPECT_EQ(record(annotation), annotation);
+    EXPECT_EQ(inspection.bytes(), bytes + static_cast<int64_t>(size));
+  }
+  EXPECT_EQ(record(""), std::string(20, 'x')) << "of ranks that have only part of it";
+  inspection.Clear();
+  EXPECT_EQ(budget.used(), 0);
+}
+
+TEST(InspectionTest, LaterDrawsTakeTheRoom) {
+  ByteBudget budget(kBytes);
+  Inspection inspection(kBytes, kSlots, budget);
+  for (uint64_t draw = 1; draw <= 50; ++draw) {
+    for (Offer offer : RandomOffers(20, draw)) {
+      offer.name.first += "-" + std::to_string(draw);
+      offer.count = 20;
+      Record(inspection, offer, draw);
+    }
+  }
+  // 20 sequences fit: all of the last draw are there.
+  int of_last = 0;
+  for (const auto& sequence : inspection.Describe().sequences) of_last += sequence.draw == 50;
+  EXPECT_EQ(of_last, 20);
+}
+
+TEST(InspectionTest, NeverMoreBytesThanTheBound) {
+  std::mt19937_64 random(5);
+  ByteBudget budget(3 * kBytes / 2);
+  Inspection inspections[] = {{kBytes, kSlots, budget}, {kBytes, kSlots, budget}};
+  const uint32_t most = inspections[0].kept_positions();
+  ASSERT_GT(most, 200u);
+  for (int i = 0; i < 5000; ++i) {
+    Inspection& inspection = inspections[random() % 2];
+    const uint32_t first = random() % most;
+    const uint32_t count = 1 + random() % std::min<uint32_t>(300, most - first);
+    const uint64_t key = random() % 300 * 0x9E3779B97F4A7C15u;
+    Record(inspection, {{"s" + std::to_string(key), 0}, key, first, std::min(count, most - first)},
+           1 + i / 1000);
+    ASSERT_LE(inspection.bytes(), kBytes);
+    ASSERT_LE(budget.used(), budget.limit());
+  }
+  EXPECT_EQ(inspections[0].bytes() + inspections[1].bytes(), budget.used());
+  for (Inspection& inspection : inspections) inspection.Close();
+  EXPECT_EQ(budget.used(), 0);
+}
+
+// Values that are not kept must not be worked out for every sequence.
+TEST(InspectionTest, ARunWithoutRoomChoosesFew) {
+  ByteBudget budget(kBytes);
+  const int64_t of_others = kBytes - Inspection::kTokenBytes - 4096;
+  ASSERT_TRUE(budget.TryCharge(of_others));
+  Inspection inspection(kBytes, kSlots, budget);
+  int chosen = 0;
+  const std::vector<Offer> offers = RandomOffers(20000, 9);
+  for (const Offer& offer : offers) {
+    chosen += inspection.Chosen(offer.key);
+    Record(inspection, offer, 1);
+  }
+  EXPECT_GT(chosen, 0);
+  EXPECT_LT(chosen, 200);
+  // The room comes back, and some are kept.
+  budget.Refund(of_others);
+  for (const Offer& offer : offers) Record(inspection, offer, 2);
+  EXPECT_GT(inspection.Describe().sequences.size(), 5u);
+}
+
+TEST(InspectionTest, PartsOfOneDrawAreOneSequence) {
+  ByteBudget budget(kBytes);
+  Inspection inspection(kBytes, kSlots, budget);
+  Keep(inspection, {"a", 0}, 1, 7, 150, Positions(50, 2.0f));
+  Keep(inspection, {"a", 0}, 1, 7, 70, Positions(10, 3.0f));
+  std::optional<Inspection::Sequence> found = inspection.Find({"a", 0});
+  ASSERT_TRUE(found.has_value());
+  const auto at = [&](uint32_t position) { return position - found->first_position; };
+  EXPECT_EQ(found->positions.log_ratios[at(150)], 2.0f);
+  EXPECT_EQ(found->positions.log_ratios[at(199)], 2.0f);
+  EXPECT_EQ(found->positions.log_ratios[at(79)], 3.0f);
+  EXPECT_EQ(found->positions.decisions[at(80)], kNotEvaluated);
+  EXPECT_EQ(inspection.Describe().sequences[0].positions, 60u);
+
+  Keep(inspection, {"a", 0}, 1, 8, 80, Positions(1, 4.0f));
+  found = inspection.Find({"a", 0});
+  EXPECT_EQ(found->draw, 8u);
+  EXPECT_EQ(inspection.Describe().sequences[0].positions, 1u);
+}
+
+// Whatever is evaluated in whatever parts: of a sequence that is named, each position of its last
+// draw is kept or said to be cut.
+TEST(InspectionTest, WhatIsNotKeptIsSaidToBeCut) {
+  std::mt19937_64 random(11);
+  int cut_by_length = 0, cut_by_others = 0;
+  for (int round = 0; round < 300; ++round) {
+    ByteBudget budget(kBytes);
+    const int64_t of_others = static_cast<int64_t>(random() % kBytes);
+    ASSERT_TRUE(budget.TryCharge(of_others));
+    Inspection inspection(kBytes, kSlots, budget);
+    const uint32_t most = inspection.kept_positions();
+    std::map<std::pair<Inspection::Name, uint64_t>, std::set<uint32_t>> evaluated;  // by draw
+    for (int i = 0; i < 12; ++i) {
+      const uint64_t key = random() % 3 * 0x9E3779B97F4A7C15u;
+      const Inspection::Name name{"s" + std::to_string(key), 0};
+      const uint64_t draw = 1 + i / 6;
+      const uint32_t first = random() % (2 * most), end = first + 1 + random() % most;
+      if (!inspection.Chosen(key)) continue;
+      const uint32_t kept = first < most ? std::min(end, most) - first : 0;
+      Inspection::Sequence values{key, draw, first, Positions(kept)};
+      values.Cut(first + kept, end);
+      inspection.Record(name, values);
+      for (uint32_t position = first; position < end; ++position) {
+        evaluated[{name, draw}].insert(position);
+      }
+    }
+    for (const Inspection::Summary& summary : inspection.Describe().sequences) {
+      const auto found = inspection.Find(summary.name);
+      ASSERT_TRUE(found.has_value());
+      EXPECT_EQ(summary.cut_begin, found->cut_begin);
+      EXPECT_EQ(summary.cut_end, found->cut_end);
+      for (const uint32_t position : evaluated.at({summary.name, summary.draw})) {
+        const uint32_t at = position - found->first_position;
+        const bool kept =
+            at < found->positions.size() && found->positions.decisions[at] != kNotEvaluated;
+        ASSERT_TRUE(kept || (position >= found->cut_begin && position < found->cut_end))
+            << position << " of " << found->cut_begin << " to " << found->cut_end;
+      }
+      (found->cut_begin >= most ? cut_by_length : cut_by_others) += found->cut_end > 0;
+    }
+  }
+  EXPECT_GT(cut_by_length, 20);
+  EXPECT_GT(cut_by_others, 20);
+}
+
+TEST(InspectionTest, ARetryCountsNoTokenTwice) {
+  ByteBudget budget(kBytes);
+  Inspection inspection(kBytes, kSlots, budget);
+  for (int retry = 0; retry < 3; ++retry) {
+    Keep(inspection, {"a", 0}, 1, 7, 0, Positions(10));
+    Keep(inspection, {"a", 0}, 1, 7, 5, Positions(10));
+  }
+  const std::vector<Inspection::TokenCounts> tokens = inspection.Describe().tokens;
+  ASSERT_EQ(tokens.size(), 1u);
+  EXPECT_EQ(tokens[0].rejected, 15u);
+  EXPECT_EQ(tokens[0].max_error, 0u);
+}
+
+TEST(InspectionTest, RejectedTokensFirstAcceptedLast) {
+  ByteBudget budget(kBytes);
+  Inspection inspection(kBytes, kSlots, budget);
+  Keep(inspection, {"a", 0}, 1, 1, 0, Positions(40, 0.1f, Decision::kAccepted, 10));
+  Keep(inspection, {"b", 0}, 2, 1, 0, Positions(30, 0.1f, Decision::kAccepted, 20));
+  Keep(inspection, {"c", 0}, 3, 1, 0, Positions(30, 0.1f, Decision::kRejected, 20));
+  Keep(inspection, {"d", 0}, 4, 1, 0, Positions(20, 0.1f, Decision::kRejected, 30));
+  const std::vector<Inspection::TokenCounts> tokens = inspection.Describe().tokens;
+  ASSERT_EQ(tokens.size(), 3u);
+  EXPECT_EQ(tokens[0].token, 30);
+  EXPECT_EQ(tokens[1].token, 20);
+  EXPECT_EQ(tokens[2].token, 10);
+}
+
+TEST(InspectionTest, LargestDeviationsOfAll) {
+  ByteBudget budget(kBytes);
+  Inspection inspection(kBytes, kSlots, budget);
+  InspectedPositions positions = Positions(300);
+  std::vector<float> sizes;
+  for (size_t i = 0; i < 300; ++i) {
+    positions.log_ratios[i] = (i % 2 ? -1.0f : 1.0f) * static_cast<float>(i * 7919 % 300);
+    sizes.push_back(std::abs(positions.log_ratios[i]));
+  }
+  positions.decisions[0] = Decision::kMissing;
+  Keep(inspection, {"a", 0}, 1, 1, 0, positions);
+  std::ranges::sort(sizes, std::greater<>());
+  const std::vector<Inspection::Deviation> found = inspection.Describe().deviations;
+  ASSERT_EQ(found.size(), Inspection::kDeviationsShown);
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(std::abs(found[i].log_ratio), sizes[i]);
+}
+
+TEST(InspectionTest, NothingAfterClose) {
+  ByteBudget budget(kBytes);
+  Inspection inspection(kBytes, kSlots, budget);
+  Keep(inspection, {"a", 0}, 1, 1, 0, Positions(10));
+  EXPECT_GT(budget.used(), 0);
+  inspection.Close();
+  EXPECT_EQ(budget.used(), 0);
+  EXPECT_FALSE(inspection.Chosen(1));
+  Keep(inspection, {"a", 0}, 1, 1, 0, Positions(10));
+  EXPECT_TRUE(inspection.Describe().sequences.empty());
+  EXPECT_TRUE(inspection.Describe().tokens.empty());
+  EXPECT_EQ(budget.used(), 0);
+}
+
+// As EvaluateCall does it. What is recorded is there unless said otherwise.
+Inspection::Pending Evaluated(
+    Inspection& inspection, const Offer& offer, uint64_t draw,
+    std::function<bool(Inspection::Sequence&)> add_records = [](auto&) { return true; }) {
+  std::optional<ByteCharge> charge = inspection.TakeRoom(offer.key, draw, offer.count);
+  const uint32_t kept = charge.has_value() ? offer.count : 0;
+  Inspection::Sequence values{offer.key, draw, offer.first, Positions(kept)};
+  values.Cut(offer.first + kept, offer.first + offer.count);
+  return {offer.name, std::move(values), std::move(add_records), std::move(charge)};
+}
+
+void Add(Inspection& inspection, Inspection::Pending pending) {
+  std::vector<Inspection::Pending> one;
+  one.push_back(std::move(pending));
+  inspection.Add(std::move(one));
+}
+
+TEST(InspectionTest, WhatIsPassedOverIsSaidToBeCut) {
+  ByteBudget budget(kBytes);
+  Inspection inspection(kBytes, kSlots, budget);
+  const auto part = [](uint32_t first) { return Offer{{"a", 0}, 1, first, 10}; };
+  const auto gone = [](auto&) { return false; };
+  const auto cut = [&] {
+    const auto found = inspection.Find({"a", 0});
+    return std::pair(found->cut_begin, found->cut_end);
+  };
+  Inspection::Pending without_room = Evaluated(inspection, part(30), 7);
+  without_room.charge.reset();
+  without_room.values.positions.Resize(0);
+  without_room.values.Cut(30, 40);
+  Add(inspection, Evaluated(inspection, part(0), 7));
+  Add(inspection, std::move(without_room));  // before it is looked at
+  inspection.LookAtAll();
+  EXPECT_EQ(cut(), std::pair(30u, 40u));
+  Add(inspection, Evaluated(inspection, part(50), 7, gone));
+  inspection.LookAtAll();
+  EXPECT_EQ(cut(), std::pair(30u, 60u));
+  // Another draw's, of which nothing is kept.
+  Add(inspection, Evaluated(inspection, part(70), 8, gone));
+  inspection.LookAtAll();
+  EXPECT_EQ(cut(), std::pair(30u, 60u));
+  EXPECT_EQ(inspection.passed_over(), 3);
+  EXPECT_EQ(inspection.Describe().sequences[0].positions, 10u);
+}
+
+TEST(InspectionTest, WhoLooksAtAllIsDoneHoweverMuchIsAdded) {
+  ByteBudget budget(kBytes);
+  Inspection inspection(kBytes, kSlots, budget);
+  int looks = 0;
+  std::function<bool(Inspection::Sequence&)> add_another = [&](auto&) {
+    if (++looks < 100) Add(inspection, Evaluated(inspection, {{"a", 0}, 1, 0, 10}, 1, add_another));
+    return true;
+  };
+  for (int i = 0; i < 3; ++i) {
+    Add(inspection, Evaluated(inspection, {{"a", 0}, 1, 0, 10}, 1, add_another));
+  }
+  inspection.LookAtAll();
+  EXPECT_EQ(looks, 3);
+}
+
+// Draws of which more waits than there is room for: soon so many are chosen as do fit, whichever
+// come first.
+TEST(InspectionTest, WhatWaitsIsTheSameInAnyOrder) {
+  std::vector<Offer> offers = RandomOffers(2000, 13);
+  ByteBudget budgets[2] = {ByteBudget(kBytes), ByteBudget(kBytes)};
+  Inspection forwards(kBytes, kSlots, budgets[0]), shuffled(kBytes, kSlots, budgets[1]);
+  for (Inspection* inspection : {&forwards, &shuffled}) {
+    int64_t passed_over = 0;
+    for (uint64_t draw = 1; draw <= 3; ++draw) {
+      passed_over = inspection->passed_over();
+      std::vector<Inspection::Pending> pending;
+      for (const Offer& offer : offers) {
+        if (inspection->Chosen(offer.key)) pending.push_back(Evaluated(*inspection, offer, draw));
+      }
+      inspection->Add(std::move(pending));
+      inspection->LookAtAll();
+    }
+    EXPECT_GT(passed_over, 0);
+    EXPECT_EQ(inspection->passed_over(), passed_over) << "none in the last";
+    std::ranges::shuffle(offers, std::mt19937(14));
+  }
+  EXPECT_EQ(NamesOf(forwards), NamesOf(shuffled));
+  EXPECT_GT(NamesOf(forwards).size(), 3u);
+}
+
+TEST(InspectionTest, NoBytesChooseNothing) {
+  ByteBudget budget(0);
+  Inspection inspection(0, kSlots, budget);
+  for (uint64_t key = 0; key < 100; ++key) EXPECT_FALSE(inspection.Chosen(key));
+}
+
+}  // namespace
+}  // namespace sis
