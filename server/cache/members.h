@@ -22,7 +22,7 @@ enum class Evict {
 };
 
 // What an operation costs does not depend on how many sequences there are
-// (docs/adr/0027-nothing-looks-at-all-sequences.md): those that may be evicted stand in two lists,
+// (docs/decisions.md, 10): those that may be evicted stand in two lists,
 // least recently used first, without those that are kept until a deadline. Who is in use is not
 // told when that ends, so a sequence that is found in use when its turn comes is set aside, and
 // each search looks at a few of these again.

@@ -153,7 +153,7 @@ class Run {
   bool Release(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // What the next four cost does not depend on how many sequences there are, but on how many they
-  // drop or find (docs/adr/0027-nothing-looks-at-all-sequences.md).
+  // drop or find (docs/decisions.md, 10).
 
   // Drops sequences whose time has come, and those that are stale. Of those in use
   // a few are looked at.

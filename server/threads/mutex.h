@@ -1,8 +1,8 @@
 // A reader-writer lock with Abseil's thread annotations that ThreadSanitizer can see.
 //
 // absl::Mutex is neither instrumented nor intercepted in the builds that distributions ship: under
-// ThreadSanitizer everything that it guards looks like a race
-// (docs/adr/0006-mutex-that-tsan-sees.md).
+// ThreadSanitizer everything that it guards looks like a race in our code. std::shared_mutex calls
+// pthread, which ThreadSanitizer intercepts.
 #pragma once
 
 #include <shared_mutex>

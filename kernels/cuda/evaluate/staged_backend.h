@@ -24,7 +24,7 @@ using StagePair = std::array<std::unique_ptr<Stage>, 2>;
 
 // When a stage fails, the fallback evaluates that call and all later ones, and one line on stderr
 // says so: nothing is added to sums, and no call returns, before its results are whole
-// (docs/adr/0007-cuda-staging-and-fallback.md). It also evaluates calls that want a prefix curve.
+// (docs/decisions.md, 13). It also evaluates calls that want a prefix curve.
 class StagedBackend final : public Backend {
  public:
   // As many calls run at once as there are pairs; others wait for their turn. Blocks with a tag are

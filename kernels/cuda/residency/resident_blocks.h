@@ -1,5 +1,5 @@
 // Which blocks have a copy in memory of the device, and where: bookkeeping only, which copies and
-// reads nothing (docs/adr/0020-blocks-stay-on-the-device.md).
+// reads nothing (docs/decisions.md, 13).
 #pragma once
 
 #include <cstddef>

@@ -79,9 +79,9 @@ def _about_a_run(name: str) -> Callable[[SingleServer, Any], Any]:
 class SingleServer:
     """The calls of RatioService over one connection; they raise sis.Error. Thread-safe.
 
-    A run that the server has lost, or holds in an older incarnation, is opened again, told its
-    policy version, and the call repeated once (docs/adr/0012): the records are gone, but training
-    goes on.
+    A run that the server has lost, or holds in an older incarnation, is opened again with its
+    policy version, and the call repeated once (docs/decisions.md, 2): the records are lost, but
+    training continues.
     """
 
     # A larger Evaluate goes as several of about this size, side by side.
