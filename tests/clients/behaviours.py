@@ -1,25 +1,15 @@
-"""What the client does where something is lost, late or wrong: the table that behaviours_test.py
-plays, and that docs/clients.md shows (`python3 -m tests.clients.behaviours` writes the page)."""
+"""What the client does when something is lost, late or wrong: the table that behaviours_test.py plays.
+
+`python3 -m tests.clients.behaviours` writes the rows that have an outcome in words into docs/faults.md.
+"""
 
 import pathlib
+import re
 from typing import NamedTuple, Sequence, Tuple
 
-PAGE = pathlib.Path("docs/clients.md")
-PAGE_TEXT = """\
-# What the client does
-
-This table says what [the Python client](../client/python/README.md) does where something is lost,
-late or wrong. A test plays each row against real servers that it stops, kills and starts again.
-
-| situation | what comes of it |
-|---|---|
-{rows}
-The names are gRPC's status codes, which Python raises as `sis.InvalidArgument`, `sis.NotFound` and
-so on. Where an array doesn't fit it raises a plain `ValueError` and sends nothing. Entries that a
-flush refuses come as `sis.AppendError`.
-
-`python3 -m tests.clients.behaviours` writes this page.
-"""
+PAGE = pathlib.Path("docs/faults.md")
+BEGIN = "<!-- behaviours: written by python3 -m tests.clients.behaviours -->\n"
+END = "<!-- end of behaviours -->\n"
 
 
 class Behaviour(NamedTuple):
@@ -34,7 +24,7 @@ class Behaviour(NamedTuple):
     """
 
     situation: str
-    # What comes of it, for the page.
+    # The outcome in words, for the page. Empty if the error itself says enough: the page then omits the row.
     says: str
     lines: Sequence[Tuple[str, str]]
     servers: int = 1
@@ -55,8 +45,8 @@ def appended(*blocks):
 BEHAVIOURS = [
     # Lost sequences.
     Behaviour(
-        "a lost sequence is asked for by its name",
-        "its slice has no positions (NEVER_ARRIVED); the others are decided",
+        "a lost sequence is fetched by name",
+        "its slice has length 0 (NEVER_ARRIVED); the others are decided",
         [
             CREATE,
             *appended("x rows=20"),
@@ -65,8 +55,8 @@ BEHAVIOURS = [
         ],
     ),
     Behaviour(
-        "a lost sequence is asked for with its length",
-        "it keeps its rows, all MISSING; ratios of them are FAILED_PRECONDITION, by name",
+        "a lost sequence is fetched with its length",
+        "it keeps its rows, all MISSING; asking for their ratios is FAILED_PRECONDITION",
         [
             CREATE,
             *appended("x rows=20"),
@@ -76,8 +66,8 @@ BEHAVIOURS = [
         ],
     ),
     Behaviour(
-        "all sequences of a batch were lost",
-        "nothing is sent: no error",
+        "all sequences of a batch are lost",
+        "Evaluate sends nothing and returns no error",
         [
             CREATE,
             ("fetch lost gone", "ok positions 0 missing 0:0+0 NEVER_ARRIVED missing 1:0+0 NEVER_ARRIVED"),
@@ -88,7 +78,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "the end of a sequence has not arrived",
-        "what is there is decided, the rest MISSING (NEVER_ARRIVED)",
+        "the positions that arrived are decided; the rest is MISSING (NEVER_ARRIVED)",
         [
             CREATE,
             *appended("x rows=20"),
@@ -108,8 +98,8 @@ BEHAVIOURS = [
         ],
     ),
     Behaviour(
-        "a sequence is of too old a policy version",
-        "MISSING (STALE), and dropped; a version that goes back is FAILED_PRECONDITION",
+        "a sequence is older than `max_staleness` allows",
+        "MISSING (STALE), and deleted",
         [
             ("create_run run max_staleness=1", "ok incarnation 1"),
             *appended("x rows=20", "y rows=5 version=1"),
@@ -120,8 +110,8 @@ BEHAVIOURS = [
         ],
     ),
     Behaviour(
-        "kept records become of too old a policy version between updates",
-        "they are MISSING (STALE), the rest is decided; they go when keep_seconds have passed",
+        "kept records become stale between updates",
+        "MISSING (STALE); deleted when `keep_seconds` have passed",
         [
             ("create_run run max_staleness=1", "ok incarnation 1"),
             *appended("x rows=20", "x first=20 rows=10 version=1", "y rows=5 version=2"),
@@ -134,8 +124,8 @@ BEHAVIOURS = [
         ],
     ),
     Behaviour(
-        "a run nobody has named for the server's --run_idle_expiry",
-        "deleted: NOT_FOUND, and FAILED_PRECONDITION to whoever opened it; the next incarnation when opened again",
+        "no call names a run for `--run_idle_expiry`",
+        "it is deleted: calls are NOT_FOUND or FAILED_PRECONDITION; opening it again starts the next incarnation",
         [
             CREATE,
             *appended("x rows=20"),
@@ -149,8 +139,8 @@ BEHAVIOURS = [
     ),
     # Appends.
     Behaviour(
-        "a worker sends again what it has sent",
-        "nothing changes; another block at the same positions is ALREADY_EXISTS in the flush",
+        "a worker sends the same records again",
+        "nothing changes; other values at these positions are ALREADY_EXISTS in the flush",
         [
             CREATE,
             *appended("x rows=20"),
@@ -167,7 +157,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "the same response is generated again",
-        "another attempt, with positions of its own",
+        "",
         [
             CREATE,
             *appended("x rows=20", "x#1 rows=10 seed=7"),
@@ -177,7 +167,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "a record has a NaN",
-        "its block is refused at once, with field, position and value; the rest is stored",
+        "",
         [
             CREATE,
             ("open", DONE),
@@ -192,8 +182,8 @@ BEHAVIOURS = [
         ],
     ),
     Behaviour(
-        "blocks of many sequences go in one call, and one has a NaN",
-        "the error names it, and nothing is sent; without it, sent twice, the call stores all once",
+        "one block of an `append_many` has a NaN",
+        "",
         [
             CREATE,
             ("append_many x:0+20 y:0+9 x:20+5 z#1:0+30 nan_in=y", "INVALID_ARGUMENT entries[1]…'y'…position 0…nan…"),
@@ -207,8 +197,8 @@ BEHAVIOURS = [
         ],
     ),
     Behaviour(
-        "a sequence is generated again, by newer weights",
-        "another attempt: both stay as they were recorded, until they are released",
+        "a sequence is generated again by newer weights",
+        "another attempt; both stay until they are released",
         [
             CREATE,
             *appended("x rows=20"),
@@ -225,7 +215,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "a block is larger than the run's quota",
-        "offered again for the stream's retry time, then refused (RESOURCE_EXHAUSTED); the rest is stored",
+        "the client retries for `retry_timeout`, then reports RESOURCE_EXHAUSTED; the rest is stored",
         [
             ("create_run run byte_quota=20000", "ok incarnation 1"),
             ("open retry=0.2", DONE),
@@ -237,8 +227,8 @@ BEHAVIOURS = [
         ],
     ),
     Behaviour(
-        "a run has more than its quota, and may evict",
-        "the oldest sequences go: MISSING (EVICTED)",
+        "a run that may evict exceeds its quota",
+        "its oldest sequences are MISSING (EVICTED)",
         [
             ("create_run run byte_quota=14000 evict_unread=1", "ok incarnation 1"),
             *appended("x rows=64", *(f"y{i} rows=64" for i in range(9))),
@@ -248,12 +238,12 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "a stream is opened for raw log-probs at a temperature other than 1",
-        "INVALID_ARGUMENT at its first flush",
+        "",
         [CREATE, ("open temperature=0.5", DONE), ("flush", "INVALID_ARGUMENT …temperature…")],
     ),
     Behaviour(
         "a stream has ended",
-        "calls say so, and nothing is sent",
+        "",
         [
             CREATE,
             *appended("x rows=20"),
@@ -264,7 +254,7 @@ BEHAVIOURS = [
     # Evaluate.
     Behaviour(
         "an Evaluate is repeated",
-        "the same bits for the same draw, counted once; another draw decides anew",
+        "the same draw gives the same bits and counts once; another draw decides independently",
         [
             CREATE,
             *appended("x rows=200"),
@@ -280,7 +270,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "the trainer's log-probs have a NaN",
-        "INVALID_ARGUMENT with field, sequence and position; nothing is counted",
+        "",
         [
             CREATE,
             *appended("x rows=20"),
@@ -292,7 +282,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "the trainer's arrays are one row too short",
-        "INVALID_ARGUMENT with the array's name; nothing is counted",
+        "",
         [
             CREATE,
             *appended("x rows=20"),
@@ -306,7 +296,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "an algorithm needs ratios, and records are missing",
-        "FAILED_PRECONDITION, unless the trainer sends its own log-probs",
+        "FAILED_PRECONDITION, unless the trainer sends `own_log_probs`",
         [
             CREATE,
             *appended("x rows=20"),
@@ -316,8 +306,8 @@ BEHAVIOURS = [
     ),
     # Keeping and releasing.
     Behaviour(
-        "keep_seconds pass before the trainer evaluates",
-        "what is still there is decided, what has gone is MISSING",
+        "`keep_seconds` pass before the trainer evaluates",
+        "the records that are left are decided; evicted ones are MISSING",
         [
             ("create_run run time_to_live=1", "ok incarnation 1"),
             *appended("x rows=20"),
@@ -329,8 +319,8 @@ BEHAVIOURS = [
         ],
     ),
     Behaviour(
-        "a kept sequence is released by another client",
-        "it goes at once: MISSING (RELEASED)",
+        "another client releases a kept sequence",
+        "MISSING (RELEASED) at once",
         [
             CREATE,
             *appended("x rows=20"),
@@ -345,7 +335,7 @@ BEHAVIOURS = [
     # Runs.
     Behaviour(
         "a run is resumed as a new incarnation",
-        "who still holds the old one gets FAILED_PRECONDITION",
+        "calls with the old incarnation are FAILED_PRECONDITION",
         [
             CREATE,
             *appended("x rows=20"),
@@ -364,12 +354,12 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "a run is opened with another configuration",
-        "ALREADY_EXISTS names the field",
+        "",
         [CREATE, ("create_run run seed=4", "ALREADY_EXISTS …seed…")],
     ),
     Behaviour(
-        "a run is unknown, or was deleted",
-        "NOT_FOUND, though not to a deletion; the next incarnation when opened again",
+        "a run is unknown or deleted",
+        "NOT_FOUND; DeleteRun succeeds; opening it again starts the next incarnation",
         [
             ("get_run run", "NOT_FOUND …"),
             ("delete_run run", "ok was not there"),
@@ -385,9 +375,8 @@ BEHAVIOURS = [
     ),
     # One server.
     Behaviour(
-        "the server is killed, and comes back with nothing in memory",
-        "UNAVAILABLE; then the run is opened again at its version and incarnation, what was recorded is MISSING, "
-        "and what workers send again is decided as before",
+        "the server is killed and comes back empty",
+        "UNAVAILABLE, then the client opens the run again at its version and incarnation; old records are MISSING, resent ones are decided as before",
         [
             ("create_run run incarnation=3", "ok incarnation 3"),
             *appended("x rows=20"),
@@ -412,7 +401,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "the server does not answer",
-        "DEADLINE_EXCEEDED after the client's timeout, until it does",
+        "DEADLINE_EXCEEDED after the client's `timeout`, until it answers",
         [
             CREATE,
             *appended("x rows=20"),
@@ -428,8 +417,8 @@ BEHAVIOURS = [
     ),
     # Several servers.
     Behaviour(
-        "several servers, all well",
-        "what one server would answer, whichever has what",
+        "all of several servers are up",
+        "",
         [
             CREATE,
             *appended("x0 rows=20", "x1 rows=30", "y0 rows=5 version=1", "y1 rows=7"),
@@ -448,8 +437,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "one of several servers is killed",
-        "its share is MISSING (STORE_DOWN), its entries UNAVAILABLE at the flush; the rest goes on; what is merged "
-        "says who is lacking; a deletion must reach all",
+        "its share is MISSING (STORE_DOWN), its entries UNAVAILABLE at the flush; the rest continues; merged answers name it in `unanswered`; DeleteRun fails",
         [
             CREATE,
             *appended("x0 rows=20", "x1 rows=30"),
@@ -475,8 +463,8 @@ BEHAVIOURS = [
         servers=2,
     ),
     Behaviour(
-        "one of several servers comes back with nothing in memory",
-        "it is told of the run, at the others' version; what was fetched meanwhile stays MISSING",
+        "one of several servers comes back empty",
+        "the client opens the run there at the others' version; records fetched while it was away stay MISSING",
         [
             CREATE,
             *appended("x0 rows=20", "x1 rows=30"),
@@ -497,7 +485,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "all of several servers are killed",
-        "UNAVAILABLE, as with one",
+        "",
         [
             CREATE,
             *appended("x0 rows=20", "x1 rows=30"),
@@ -511,8 +499,8 @@ BEHAVIOURS = [
         servers=2,
     ),
     Behaviour(
-        "Clip-Cov, of one server",
-        "computed",
+        "Clip-Cov with one server",
+        "",
         [
             CREATE,
             *appended("x rows=20", "y rows=30"),
@@ -522,7 +510,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "Clip-Cov over several servers",
-        "INVALID_ARGUMENT, before anything is sent",
+        "",
         [
             CREATE,
             *appended("x0 rows=20", "x1 rows=30"),
@@ -535,10 +523,11 @@ BEHAVIOURS = [
 ]
 
 
-def page() -> str:
-    rows = "".join(f"| {behaviour.situation} | {behaviour.says} |\n" for behaviour in BEHAVIOURS)
-    return PAGE_TEXT.format(rows=rows)
+def table() -> str:
+    """Returns the part of the page that is generated, with its markers."""
+    rows = "".join(f"| {behaviour.situation} | {behaviour.says} |\n" for behaviour in BEHAVIOURS if behaviour.says)
+    return f"{BEGIN}| situation | outcome |\n|---|---|\n{rows}{END}"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    PAGE.write_text(re.sub(f"(?s){BEGIN}.*{END}", lambda _: table(), PAGE.read_text()))

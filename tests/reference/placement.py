@@ -1,4 +1,4 @@
-"""docs/placement.md in Python's own integers."""
+"""docs/concepts.md in Python's own integers."""
 
 from __future__ import annotations
 

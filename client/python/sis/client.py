@@ -71,7 +71,7 @@ class Client:
         yet.
 
         With a list, every call does what it does with one server that holds everything. Give all
-        workers and trainers the same names (docs/placement.md). While a replica gives no answer,
+        workers and trainers the same names (docs/concepts.md). While a replica gives no answer,
         its sequences are MISSING (STORE_DOWN), and for some seconds after that nobody waits for it.
         timeout: seconds that a call, or the ack of an appended batch, may take; None: for ever. What an
         evaluate sends to one server is one call.

@@ -1,4 +1,4 @@
-"""The examples of the README run as they are shown."""
+"""The examples of the quick start run as they are shown."""
 
 import pathlib
 import subprocess
@@ -7,8 +7,8 @@ import unittest
 
 import fake_service
 
-PACKAGE = pathlib.Path(__file__).parent.parent
-EXAMPLES = PACKAGE / "examples"
+EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
+QUICK_START = pathlib.Path(__file__).parents[3] / "docs/quick_start.md"
 
 
 class ExamplesTest(unittest.TestCase):
@@ -24,11 +24,11 @@ class ExamplesTest(unittest.TestCase):
         self.assertRegex(done.stdout, r"step 3: accepted [\d.]+%, D [\d.]+, D_SIS [\d.]+ nats")
         self.assertEqual(service.sequences, {})
 
-    def test_the_readme_shows_what_runs(self):
-        readme = (PACKAGE / "README.md").read_text()
+    def test_the_page_shows_what_runs(self):
+        page = QUICK_START.read_text()
         for name in ("worker.py", "trainer.py"):
             code = (EXAMPLES / name).read_text()
-            self.assertIn(f"```python\n{code[code.index('import sys') :]}```\n", readme, name)
+            self.assertIn(f"```python\n{code[code.index('import sys') :]}```\n", page, name)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which replica has a sequence (docs/placement.md)."""
+"""Which replica has a sequence (docs/concepts.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several servers as one: sequences placed by docs/placement.md, batches split and merged, as
+"""Several servers as one: sequences placed by docs/concepts.md, batches split and merged, as
 messages."""
 
 from __future__ import annotations
