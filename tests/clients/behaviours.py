@@ -1,4 +1,4 @@
-"""What the client does when something is lost, late or wrong: the table that behaviours_test.py plays.
+"""The client's behaviour when something is lost, late or wrong: the table that behaviours_test.py plays.
 
 `python3 -m tests.clients.behaviours` writes the rows that have an outcome in words into docs/faults.md.
 """
@@ -13,14 +13,13 @@ END = "<!-- end of behaviours -->\n"
 
 
 class Behaviour(NamedTuple):
-    """Lines, each with what must come of it, in order.
+    """Lines to run in order, each with its outcome.
 
-    A line is done by the client `a`, or by another whose name it begins with ("b: get_run run"); each is
-    an object of its own, connected before its first line. In outcomes "…" stands
-    for anything. Lines in {} are the test's own: {kill 0} ends server 0 as kill -9 does, {restart 0}
-    starts it again at the same address with nothing in memory, {stop 0} and {continue 0} are signals,
-    {wait 0.3} is in seconds. A line that begins with "until" is repeated until the outcome comes.
-    With several servers a sequence called "x0" is one that server 0 has, "x1" one of server 1.
+    Client `a` runs a line, or the client whose name it begins with ("b: get_run run"); each client connects
+    before its first line. In outcomes "…" matches anything. The test runs lines in {}: {kill 0} ends server 0
+    as kill -9 does, {restart 0} starts it at the same address with nothing in memory, {stop 0} and {continue 0}
+    are signals, {wait 0.3} waits in seconds. A line that begins with "until" is repeated until the outcome matches.
+    With several servers, server 0 has the sequence "x0", server 1 has "x1".
     """
 
     situation: str
@@ -29,7 +28,7 @@ class Behaviour(NamedTuple):
     lines: Sequence[Tuple[str, str]]
     servers: int = 1
     flags: Sequence[str] = ()
-    # Seconds that a call may take.
+    # Of each call, in seconds.
     timeout: float = 20
 
 
@@ -38,7 +37,7 @@ DONE = "ok"
 
 
 def appended(*blocks):
-    """Blocks on a stream of their own."""
+    """Returns the lines that append blocks on a stream of their own."""
     return [("open", DONE), *((f"block {block}", DONE) for block in blocks), ("finish", DONE)]
 
 
