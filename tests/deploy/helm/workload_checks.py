@@ -71,7 +71,7 @@ class WorkloadChecks(unittest.TestCase):
                 self.assertEqual(template["spec"].get(name), values.get(name))
 
     def test_an_upgrade_changes_nothing_that_kubernetes_keeps(self):
-        """Of workloads that last: for a Job's pod it would be all. docs/upgrade.md says which values do."""
+        """Of workloads that last: for a Job's pod it would be all."""
         changeable = {
             "StatefulSet": {
                 "minReadySeconds", "persistentVolumeClaimRetentionPolicy", "replicas", "template", "updateStrategy",
