@@ -435,7 +435,7 @@ BEHAVIOURS = [
         servers=2,
     ),
     Behaviour(
-        "one of several servers is killed",
+        "one of several servers without a shared store is killed",
         "its share is MISSING (STORE_DOWN), its entries UNAVAILABLE at the flush; the rest continues; merged answers name it in `unanswered`; DeleteRun fails",
         [
             CREATE,
