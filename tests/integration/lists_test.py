@@ -158,7 +158,7 @@ class ListsTest(unittest.TestCase):
             self.assertEqual(run.shares_metrics, run.run_id in ("run-a", "run-b"), run.run_id)
             has_metrics = any(f'run="{run.run_id}"' in series for series in server.metrics())
             self.assertEqual(has_metrics, not run.shares_metrics)
-        for wrong in ({"limit": 1001}, {"order": 7}, {"containing": "x" * 257}):
+        for wrong in ({"limit": 1001}, {"order": 8}, {"containing": "x" * 257}):
             with self.assertRaises(grpc.RpcError) as refused:
                 stub.ListRuns(pb.ListRunsRequest(**wrong))
             self.assertEqual(refused.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)

@@ -532,7 +532,7 @@ class PageTest(unittest.TestCase):
         self.browser.element("input[type=search]").send_keys(*[Keys.BACKSPACE] * 30)
         self.browser.wait_for_text("1 to 50 of 121", "main")
         self.browser.run("const order = document.querySelector('select');"
-                         "order.value = 'MOST_BYTES_FIRST'; order.dispatchEvent(new Event('change'))")  # fmt: skip
+                         "order.value = 'RUN_ORDER_MOST_BYTES_FIRST'; order.dispatchEvent(new Event('change'))")  # fmt: skip
         self.browser.wait("the largest", lambda: names()[0] == "evaluated")
         asked = self.browser.run(
             "return performance.getEntriesByType('resource').filter(entry => entry.name.includes('/api/GetStep')).length"

@@ -95,7 +95,7 @@ class WebTest(unittest.TestCase):
         self.assertEqual(run["sequences"], "0", "every field is there")
         found = self.json("/api/InspectSequence?run.run_id=r&sequence.id=abc&sequence.attempt=7")
         self.assertEqual((found["firstPosition"], found["decisions"]), (7, "YWJj"))
-        self.assertEqual(self.json("/api/ListRuns?order=WORST_FIRST&containing=&limit=50")["runs"], [run])
+        self.assertEqual(self.json("/api/ListRuns?order=RUN_ORDER_WORST_FIRST&containing=&limit=50")["runs"], [run])
         requests = [request for _, request in self.service.asked]
         self.assertEqual(requests[1].run.run_id, "r")
         self.assertEqual((requests[2].order, requests[2].limit), (pb.RUN_ORDER_WORST_FIRST, 50))

@@ -33,7 +33,7 @@ export function stepValues({draw, step}) {
     distributions: step.distributions ?? {},
     corrections: (step.corrections ?? []).map(correctionValues),
     missingByReason: (step.missing ?? []).map(({reason, positions}) => ({
-      name: reason.toLowerCase().replaceAll("_", " "),
+      name: reason.replace("MISSING_REASON_", "").toLowerCase().replaceAll("_", " "),
       share: Number(positions) / tokens,
     })),
     prefixCurve: (step.prefixCurve ?? []).map(prefixValues),
