@@ -1,4 +1,4 @@
-// Of the whole project, as client/python/sis/__init__.py has it.
+// The version of the project, equal to that in client/python/sis/__init__.py.
 #pragma once
 
 namespace sis {
