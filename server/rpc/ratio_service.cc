@@ -194,9 +194,10 @@ class RatioService final : public v1::RatioService::CallbackService {
   }
   Unary* ListRuns(Context* context, const v1::ListRunsRequest* request,
                   v1::ListRunsResponse* response) override {
-    const auto list = [](const Resources& resources, const Caller& caller, const auto& listed,
+    const auto list = [](const Resources& resources, const Caller& caller, const auto&,
                          auto& answer) {
-      return sis::ListRuns(resources.runs.registry(), caller, listed, answer);
+      sis::ListRuns(resources.runs.registry(), caller, answer);
+      return absl::OkStatus();
     };
     return Answer("ListRuns", *context, *request, *response, list);
   }

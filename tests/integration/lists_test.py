@@ -115,7 +115,7 @@ class ListsTest(unittest.TestCase):
             _, client, _ = self.start(store)
             self.assertEqual(client.list_runs(), [])
 
-    def test_runs_are_sorted_filtered_and_paged_by_the_server(self):
+    def test_runs_come_by_id_with_their_last_totals(self):
         server, client, stub = self.start("--metric_runs=2")
         loads = {name: TrainingLoad(client, name) for name in ("run-a", "run-b", "run-c")}
         client.create_run("run-new", seed=1, vocabulary_size=10, top_k=2, model="Other")
@@ -125,31 +125,14 @@ class ListsTest(unittest.TestCase):
         loads["run-a"].step(0)
         loads["run-c"].step(4)
 
-        def listed(**fields):
-            return [run.run_id for run in stub.ListRuns(pb.ListRunsRequest(**fields)).runs]
-
-        self.assertEqual(listed(), ["run-a", "run-b", "run-c", "run-new"])
-        self.assertEqual(listed(order=pb.RUN_ORDER_WORST_FIRST)[0], "run-b")
-        self.assertEqual(listed(order=pb.RUN_ORDER_LATEST_FIRST), ["run-c", "run-a", "run-b", "run-new"])
         of = {
             name: client.get_step(load.run, client.get_run(name).last_draw).totals
             for name, load in loads.items()
         }
-        for order, value in (
-            (pb.RUN_ORDER_LOWEST_ACCEPT_RATE_FIRST, lambda totals: totals.accept_rate),
-            (pb.RUN_ORDER_LARGEST_D_FIRST, lambda totals: -totals.mean_d),
-            (pb.RUN_ORDER_MOST_MISSING_FIRST, lambda totals: -totals.missing),
-        ):
-            self.assertEqual(listed(order=order), [*sorted(of, key=lambda name: (value(of[name]), name)), "run-new"])
-        self.assertEqual(listed(order=pb.RUN_ORDER_MOST_BYTES_FIRST)[-1], "run-new")
-        self.assertEqual(listed(containing="N-B"), ["run-b"])
-        self.assertEqual(listed(containing="other"), ["run-new"])
-        self.assertEqual(listed(limit=2, offset=1), ["run-b", "run-c"])
-        self.assertEqual(listed(limit=2, offset=4), [])
-        answer = stub.ListRuns(pb.ListRunsRequest(containing="tiny", limit=1))
-        self.assertEqual((answer.all_runs, answer.containing_runs, len(answer.runs)), (4, 3, 1))
-        self.assertEqual(answer.broken, 1)
-        for run in stub.ListRuns(pb.ListRunsRequest()).runs:
+        listed = stub.ListRuns(pb.ListRunsRequest()).runs
+        self.assertEqual([run.run_id for run in listed], ["run-a", "run-b", "run-c", "run-new"])
+        self.assertEqual([run.verdict == pb.VERDICT_BROKEN for run in listed], [False, True, False, False])
+        for run in listed:
             self.assertEqual(run.HasField("last_totals"), run.run_id in of)
             if run.run_id in of:
                 self.assertEqual(run.last_totals.d, of[run.run_id].d)
@@ -158,10 +141,6 @@ class ListsTest(unittest.TestCase):
             self.assertEqual(run.shares_metrics, run.run_id in ("run-a", "run-b"), run.run_id)
             has_metrics = any(f'run="{run.run_id}"' in series for series in server.metrics())
             self.assertEqual(has_metrics, not run.shares_metrics)
-        for wrong in ({"limit": 1001}, {"order": 8}, {"containing": "x" * 257}):
-            with self.assertRaises(grpc.RpcError) as refused:
-                stub.ListRuns(pb.ListRunsRequest(**wrong))
-            self.assertEqual(refused.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
 
 
 if __name__ == "__main__":

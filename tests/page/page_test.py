@@ -504,7 +504,7 @@ class PageTest(unittest.TestCase):
             for before, begin, above, end, below in words[:i]:
                 self.assertTrue(right <= begin or end <= left or bottom <= above or below <= top, f"{text} on {before}")
 
-    def test_many_runs_are_sorted_filtered_and_paged_by_the_server(self):
+    def test_many_runs_are_sorted_filtered_and_paged(self):
         server, client = self.start("--metric_runs=4")
         load = TrainingLoad(client, "evaluated")
         load.step(1)
@@ -532,7 +532,7 @@ class PageTest(unittest.TestCase):
         self.browser.element("input[type=search]").send_keys(*[Keys.BACKSPACE] * 30)
         self.browser.wait_for_text("1 to 50 of 121", "main")
         self.browser.run("const order = document.querySelector('select');"
-                         "order.value = 'RUN_ORDER_MOST_BYTES_FIRST'; order.dispatchEvent(new Event('change'))")  # fmt: skip
+                         "order.value = 'most memory first'; order.dispatchEvent(new Event('change'))")  # fmt: skip
         self.browser.wait("the largest", lambda: names()[0] == "evaluated")
         asked = self.browser.run(
             "return performance.getEntriesByType('resource').filter(entry => entry.name.includes('/api/GetStep')).length"
@@ -682,6 +682,31 @@ class PageTest(unittest.TestCase):
         self.browser.wait("both runs", lambda: self.browser.run("return states.includes('live')"))
         self.assertEqual(len(self.chart("D and D_SIS")["lines"]), 4)
         self.assertNotIn("silent", self.browser.run("return states"))
+
+    def test_several_servers_are_one_page_and_a_silent_one_is_named(self):
+        servers = [self.start_server()[0] for _ in range(2)]
+        addresses = [server.address for server in servers]
+        client = sis.Client(addresses)
+        self.addCleanup(client.close)
+        load = TrainingLoad(client, "run-1")
+        load.step(1)
+        self.open_page(servers[0], f"--server={','.join(addresses)}")
+        self.open("/run/run-1")
+        self.browser.wait_for_text("By draw: one so far", "main")
+        kept = self.browser.run(_TABLE, "Sequences")
+        self.assertLessEqual(set(load.names), {row[0] for row in kept}, "of both servers")
+        self.open("/server")
+        self.browser.wait("both servers", lambda: self.browser.text("main").count("Serving") == 2)
+        self.browser.screenshot("servers")
+        self.assertEqual(self.problems(), [])
+        servers[1].kill()
+        for place in ("/server", "/", "/run/run-1"):
+            self.open(place)
+            self.browser.wait_for_text(f"No answer from {addresses[1]}.", ".notice")
+            self.browser.wait_for_text("Live, updated", "#status")
+        self.browser.wait_for_text("By draw: one so far", "main")
+        self.browser.screenshot("silent_server")
+        self.browser.wait_for_text("prompt-", ".inspected")
 
     def test_a_page_whose_sisctl_has_ended_says_so(self):
         _, client = self.start()

@@ -66,6 +66,7 @@ class Client:
         timeout: Optional[float] = 60.0,
         credentials: Union[Credentials, grpc.ChannelCredentials, None] = None,
         options: Sequence[Tuple[str, Any]] = (),
+        reopen_runs: bool = True,
     ) -> None:
         """`address` is a gRPC target, host:port mostly, or a list of the replicas'. Nothing is sent
         yet.
@@ -80,14 +81,18 @@ class Client:
         grpc.ssl_channel_credentials or the like will do too.
         options: gRPC channel arguments, besides unlimited message sizes and a short pause between
         attempts to connect.
+        reopen_runs: whether a run that a server has lost is opened there again. A program that only reads
+        leaves that to trainers and workers.
         """
         self._owner = Owner()
         self._servers: Union[SingleServer, Replicas]
         if isinstance(address, str):
-            self._servers = SingleServer(address, timeout, credentials, options)
+            self._servers = SingleServer(address, timeout, credentials, options, reopen_runs=reopen_runs)
         else:
             names = list(address)
-            servers = [SingleServer(name, timeout, credentials, options, CircuitBreaker()) for name in names]
+            servers = [
+                SingleServer(name, timeout, credentials, options, CircuitBreaker(), reopen_runs) for name in names
+            ]
             self._servers = Replicas(names, servers)
 
     @property

@@ -38,7 +38,10 @@ class Service:
 
     def run(self):
         config = pb.RunConfig(log_prob_encoding=pb.LOG_PROB_ENCODING_FLOAT32)
-        return pb.Run(run_id=RUN, policy_version=1 << 60, config=config)
+        return pb.Run(run_id=RUN, policy_version=1 << 60, config=config, sequences=3)
+
+    def GetServer(self, request, context):
+        return pb.GetServerResponse(version="1.2.3", ready=True)
 
     def ListRuns(self, request, context):
         self._noted(request, context)
@@ -49,7 +52,9 @@ class Service:
         return pb.InspectSequenceResponse(first_position=request.sequence.attempt, decisions=b"abc")
 
     def InspectRun(self, request, context):
-        context.abort(grpc.StatusCode[request.run.run_id], "as it was asked")
+        if request.run.run_id != "OK":
+            context.abort(grpc.StatusCode[request.run.run_id], "as it was asked")
+        return pb.InspectRunResponse()
 
     def CreateRun(self, request, context):
         raise AssertionError("a lost run is not opened again by whoever looks at it")
@@ -58,11 +63,16 @@ class Service:
 class WebTest(unittest.TestCase):
     def setUp(self):
         self.service = Service()
-        grpc_server, address = fake_service.start(self.service)
+        grpc_server, self.address = fake_service.start(self.service)
         self.addCleanup(lambda: grpc_server.stop(None).wait())
-        self.client = sis.Client(address, timeout=20, credentials=sis.Credentials(token="of-whoever-started-it"))
-        self.addCleanup(self.client.close)
-        self.serve(app.make_app(self.client))
+        self.client = self.make_client(self.address)
+        self.serve(app.make_app(self.client, [self.address]))
+
+    def make_client(self, address):
+        credentials = sis.Credentials(token="of-whoever-started-it")
+        client = sis.Client(address, timeout=20, credentials=credentials, reopen_runs=False)
+        self.addCleanup(client.close)
+        return client
 
     def serve(self, made):
         listener = server.listen(0)
@@ -92,14 +102,29 @@ class WebTest(unittest.TestCase):
     def test_calls_are_answered_in_json(self):
         run = self.json("/api/GetRun?run_id=" + urllib.parse.quote(RUN, safe=""))["run"]
         self.assertEqual((run["runId"], run["policyVersion"]), (RUN, str(1 << 60)))
-        self.assertEqual(run["sequences"], "0", "every field is there")
+        self.assertEqual(run["bytes"], "0", "every field is there")
         found = self.json("/api/InspectSequence?run.run_id=r&sequence.id=abc&sequence.attempt=7")
         self.assertEqual((found["firstPosition"], found["decisions"]), (7, "YWJj"))
-        self.assertEqual(self.json("/api/ListRuns?order=RUN_ORDER_WORST_FIRST&containing=&limit=50")["runs"], [run])
+        self.assertEqual(self.json("/api/ListRuns"), {"runs": [run], "unanswered": []})
         requests = [request for _, request in self.service.asked]
         self.assertEqual(requests[1].run.run_id, "r")
-        self.assertEqual((requests[2].order, requests[2].limit), (pb.RUN_ORDER_WORST_FIRST, 50))
         self.assertEqual({token for token, _ in self.service.asked}, {"Bearer of-whoever-started-it"})
+
+    def test_several_servers_are_one_and_a_silent_one_is_named(self):
+        other = Service()
+        grpc_server, address = fake_service.start(other)
+        addresses = [self.address, address]
+        self.serve(app.make_app(self.make_client(addresses), addresses))
+        ((run,), unanswered) = self.json("/api/ListRuns").values()
+        self.assertEqual((run["runId"], run["sequences"], unanswered), (RUN, "6", []))
+        servers = self.json("/api/GetServer")["servers"]
+        self.assertEqual([(server["address"], server["version"]) for server in servers], [(a, "1.2.3") for a in addresses])
+        grpc_server.stop(None).wait()
+        found = self.json("/api/GetRun?run_id=" + urllib.parse.quote(RUN, safe=""))
+        self.assertEqual((found["run"]["sequences"], found["unanswered"]), ("3", [address]))
+        self.assertEqual(self.json("/api/InspectRun?run.run_id=OK")["unanswered"], [address])
+        there, silent = self.json("/api/GetServer")["servers"]
+        self.assertEqual((there["ready"], silent["address"], set(silent)), (True, address, {"address", "error"}))
 
     def test_errors_are_answered_in_json_too(self):
         unknown = self.json("/api/GetRun?run_id=nowhere", 404)
@@ -118,7 +143,6 @@ class WebTest(unittest.TestCase):
                 refused = self.json(f"/api/InspectSequence?{query}", 400)
                 self.assertEqual(refused["code"], "INVALID_ARGUMENT")
                 self.assertIn(words, refused["message"])
-        self.json("/api/ListRuns?order=BEST_FIRST", 400)
 
     def test_codes_of_the_service_have_a_status_of_http(self):
         for code, status in (
@@ -129,7 +153,7 @@ class WebTest(unittest.TestCase):
             with self.subTest(code=code):
                 said = self.json(f"/api/InspectRun?run.run_id={code}", status)
                 self.assertEqual(said, {"code": code, "message": "as it was asked"})
-        self.assertEqual(self.json("/api/GetServer", 500)["code"], "UNIMPLEMENTED", "by this service")
+        self.assertEqual(self.json("/api/GetStep?run.run_id=r", 500)["code"], "UNIMPLEMENTED", "by this service")
 
     def test_only_what_changes_nothing_is_offered(self):
         changing = {"CreateRun", "DeleteRun", "AdvanceVersion", "Append", "FetchTopK", "Evaluate", "Release"}
@@ -178,7 +202,7 @@ class WebTest(unittest.TestCase):
 
     def test_texts_of_tokens_are_those_of_the_tokenizer(self):
         self.assertIsNone(self.json("/token_texts.json"))
-        self.serve(app.make_app(self.client, {0: "</s>", 7: 'é"'}))
+        self.serve(app.make_app(self.client, ["server"], {0: "</s>", 7: 'é"'}))
         self.assertEqual(self.json("/token_texts.json"), {"0": "</s>", "7": 'é"'})
 
     def test_one_diagnosis_or_export_is_made_at_a_time(self):

@@ -72,13 +72,17 @@ class Connection:
         return dataclasses.replace(own, **given)
 
     def client(self, timeout: float = 20.0) -> Client:
-        """Makes a client of one server, or of several as if they were one. Sends nothing yet."""
+        """Makes a client of one server, or of several as if they were one, that opens no lost run again. Sends nothing
+        yet."""
         from sis import Client
 
         addresses = self.addresses
         try:
             return Client(
-                addresses[0] if len(addresses) == 1 else addresses, timeout=timeout, credentials=self.credentials()
+                addresses[0] if len(addresses) == 1 else addresses,
+                timeout=timeout,
+                credentials=self.credentials(),
+                reopen_runs=False,
             )
         except (OSError, ValueError) as error:  # of credentials, or an address stands twice
             fail(str(error))

@@ -10,7 +10,6 @@ import typer
 
 from sis.cli.connection import RUN, Connection, connected
 from sis.cli.failure import fail, need
-from sis.find_run import find_run
 
 
 class Format(str, enum.Enum):
@@ -55,7 +54,7 @@ def export(
     with connection.whole() as client:
         from sis.export import write, write_to
 
-        found = find_run(client, run).run
+        found = client.get_run(run).run
         if file == "-":
             write_to(client, found, sys.stdout.buffer, format.value)
             sys.stdout.flush()

@@ -9,7 +9,6 @@ import typer
 from sis.cli.connection import RUN, Connection, connected
 from sis.cli.output import OUTPUT, Cell, Output, Rows, bytes_text, console, count_text, print_json, properties
 from sis.cli.verdicts import finding_texts, verdict_text
-from sis.find_run import find_run
 
 
 @connected
@@ -56,7 +55,7 @@ def show(connection: Connection, run: str = RUN, output: Output = OUTPUT) -> Non
       sisctl run show math-7b -o json | jq .findings
     """
     with connection.whole() as client:
-        status = find_run(client, run)
+        status = client.get_run(run)
         if output is Output.json:
             print_json(status)
             return

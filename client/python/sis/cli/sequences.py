@@ -14,7 +14,6 @@ from sis.cli.connection import RUN, Connection, connected
 from sis.cli.failure import fail
 from sis.cli.output import OUTPUT, Output, Rows, console, number_text, print_json, share_text
 from sis.cli.verdicts import reason_text
-from sis.find_run import find_run
 
 if TYPE_CHECKING:
     from sis import RunInspection, SequenceInspection, SequenceRef
@@ -46,7 +45,7 @@ def list_sequences(connection: Connection, run: str = RUN, output: Output = OUTP
     from sis import Sequences
 
     with connection.whole() as client:
-        found = find_run(client, run).run
+        found = client.get_run(run).run
         everything = Sequences()
         after: Optional[SequenceRef] = None
         rows = Rows(
@@ -99,7 +98,7 @@ def inspect_run(
     """
     tokens = _Tokens(tokenizer)
     with connection.whole() as client:
-        inspection = client.inspect_run(find_run(client, run).run)
+        inspection = client.inspect_run(client.get_run(run).run)
         if output is Output.json:
             print_json(inspection)
             return
@@ -135,7 +134,7 @@ def show(
     """
     tokens = _Tokens(tokenizer)
     with connection.client() as client:
-        inspection = client.inspect_sequence(find_run(client, run).run, (sequence, attempt))
+        inspection = client.inspect_sequence(client.get_run(run).run, (sequence, attempt))
     if output is Output.json:
         print_json(inspection)
         return

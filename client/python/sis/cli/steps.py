@@ -14,7 +14,6 @@ from sis.cli.connection import RUN, Connection, connected
 from sis.cli.failure import fail
 from sis.cli.output import OUTPUT, Output, Rows, console, count_text, number_text, print_json, properties, share_text
 from sis.cli.verdicts import reason_text
-from sis.find_run import find_run
 
 if TYPE_CHECKING:
     from sis import CorrectionTotals, Distributions, Histogram, Step, Totals
@@ -41,7 +40,7 @@ def list_steps(
       sisctl step list math-7b -o json | jq '.steps[] | {draw, d: .totals.d}'
     """
     with connection.whole() as client:
-        steps = client.list_steps(find_run(client, run).run)
+        steps = client.list_steps(client.get_run(run).run)
         shown = list(steps.items())[-(last or len(steps)) :]
         if output is Output.json:
             kept = [{"draw": draw, **vars(step)} for draw, step in shown]
@@ -69,7 +68,7 @@ def show(connection: Connection, run: str = RUN, draw: str = DRAW, output: Outpu
     if draw != "latest" and not (draw.isdecimal() and int(draw) < 2**64):
         raise typer.BadParameter(f"{draw!r} is neither a number nor latest", param_hint="DRAW")
     with connection.whole() as client:
-        status = find_run(client, run)
+        status = client.get_run(run)
         number = status.last_draw if draw == "latest" else int(draw)
         if number is None:
             fail(f"run '{run}': no draw has been evaluated")

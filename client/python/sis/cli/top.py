@@ -16,7 +16,6 @@ from sis.cli.output import Rows, bytes_text, console, count_text, number_text, s
 from sis.cli.server import server_text
 from sis.cli.steps import correction_table, missing_share, prefix_table, seen, step_table
 from sis.cli.verdicts import finding_texts, reason_text, verdict_text
-from sis.find_run import find_run
 
 if TYPE_CHECKING:
     from sis import Client, Run, RunStatus, Step, Totals
@@ -105,7 +104,7 @@ def _frame(connection: Connection, client: Client, run: Optional[str], steps: _L
     servers = [server_text(address, state) for address, state in states]
     if run is None:
         return Group(*servers, "", _runs(client.list_runs()))
-    status = find_run(client, run)
+    status = client.get_run(run)
     return Group(*servers, "", *_run(status, steps.of(client, status.run)))
 
 

@@ -25,20 +25,18 @@ def web(
 ) -> None:
     """Serves a page with runs, charts, diagnosis and tokens to browsers on this machine, until Ctrl+C.
 
-    The page asks the server with your credentials: everybody who can log in to this machine sees what you may see.
-    From another machine forward the port: ssh -L 9465:localhost:9465 HOST.
+    The page shows all servers that --server names. It asks them with your credentials: everybody who can log in to
+    this machine sees what you may see. From another machine forward the port: ssh -L 9465:localhost:9465 HOST.
 
     \b
     Examples:
       sisctl web --open
-      sisctl web --server ratios:50051 --port 0 --tokenizer tokenizer.json
+      sisctl web --server ratios-0:50051,ratios-1:50051 --tokenizer tokenizer.json
     """
     need("starlette")
     need("uvicorn")
     from sis.web import app, server
 
-    if len(connection.addresses) > 1:
-        fail("--server: the page shows one server; name one of them")
     texts = read_tokenizer(tokenizer) if tokenizer else None
     try:
         listener = server.listen(port)
@@ -50,4 +48,4 @@ def web(
         if open_:
             # A browser in this terminal would hold up its own page.
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-        server.serve(app.make_app(client, texts), listener)
+        server.serve(app.make_app(client, connection.addresses, texts), listener)

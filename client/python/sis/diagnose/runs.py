@@ -18,7 +18,6 @@ from sis.diagnose.lists import Lists, ranked
 from sis.diagnose.recordings import Pair, Recording
 from sis.errors import Error, NotFound
 from sis.evaluation import Decision as ServersDecision
-from sis.find_run import find_run
 from sis.inspection import InspectedSequence, RunInspection, SequenceInspection
 from sis.plain_json import plain
 from sis.records import SequenceRef
@@ -67,7 +66,7 @@ def diagnose_run(client: Client, run_id: str) -> RunDiagnosis:
         sis.NotFound: The run is unknown, or it is healthy and nothing that was evaluated is kept.
         sis.Error: A call failed.
     """
-    status = find_run(client, run_id)
+    status = client.get_run(run_id)
     run = status.run
     return diagnose_inspected(status, client.inspect_run(run), lambda sequence: client.inspect_sequence(run, sequence))
 

@@ -70,11 +70,11 @@ class Replicas:
         return pb.CreateRunResponse(incarnation=incarnation, created=all(answer.created for answer in answers.values()))
 
     def GetRun(self, request: pb.GetRunRequest) -> pb.GetRunResponse:
-        answers, _ = self._ask_who_knows(lambda server: server.GetRun(request))
+        answers, unanswered = self._ask_who_knows(lambda server: server.GetRun(request))
         run = merged_run([answer.run for answer in answers])
         for server in self._servers:
             server.remember(run.run_id, run.config, run.incarnation, run.policy_version)
-        return pb.GetRunResponse(run=run)
+        return pb.GetRunResponse(run=run, unanswered=unanswered)
 
     def DeleteRun(self, request: pb.DeleteRunRequest) -> pb.DeleteRunResponse:
         """Raises if a replica gives no answer: the run may still be there."""

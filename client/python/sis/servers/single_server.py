@@ -94,9 +94,10 @@ class SingleServer:
         credentials: Union[Credentials, grpc.ChannelCredentials, None],
         options: Sequence[Tuple[str, Any]],
         breaker: Optional[CircuitBreaker] = None,
+        reopen_runs: bool = True,
     ) -> None:
         """`credentials`: None means Credentials.from_environment(). `breaker`: for one of several
-        replicas."""
+        replicas. `reopen_runs`: as of sis.Client."""
         channel_options = [*_CHANNEL_OPTIONS, *options]
         if isinstance(credentials, grpc.ChannelCredentials):
             self._channel = grpc.secure_channel(address, credentials, channel_options)
@@ -108,6 +109,7 @@ class SingleServer:
         weakref.finalize(self, self._kept_streams.close).atexit = False
         self._timeout = timeout
         self._breaker = breaker
+        self._reopen_runs = reopen_runs
         self._lock = threading.Lock()
         # By run id; guarded by _lock.
         self._known: Dict[str, _KnownRun] = {}
@@ -239,6 +241,8 @@ class SingleServer:
     ) -> None:
         """Notes a run to be opened again if the server has lost it. confirmed: the server has just
         named it."""
+        if not self._reopen_runs:
+            return
         request = pb.CreateRunRequest(run_id=run_id, config=config, incarnation=incarnation)
         with self._lock:
             known = self._known.get(run_id)
@@ -251,10 +255,6 @@ class SingleServer:
             elif policy_version > known.policy_version:
                 known.confirmed = False
             known.policy_version = max(known.policy_version, policy_version)
-
-    def look_up(self, method: str, request: Any) -> Any:
-        """Calls a method that changes nothing, without opening again a run that the server has lost."""
-        return self._call(getattr(self._stub, method), request)
 
     def admit(self) -> None:
         """Raises sis.Unavailable if the server is not to be asked at present: see

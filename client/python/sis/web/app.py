@@ -8,7 +8,7 @@ import os
 import re
 import tempfile
 import threading
-from typing import Any, Iterator, Mapping, Optional
+from typing import Any, Iterator, Mapping, Optional, Sequence
 
 import grpc
 from starlette.applications import Starlette
@@ -23,7 +23,6 @@ from starlette.staticfiles import StaticFiles
 from sis.client import Client
 from sis.diagnose import diagnose_run
 from sis.errors import Error, InvalidArgument, Unavailable
-from sis.find_run import find_run
 from sis.web import bridge
 
 _HEADERS = {
@@ -64,11 +63,14 @@ _PAGE = os.path.join(os.path.realpath(os.path.dirname(__file__)), "page")
 mimetypes.add_type("text/javascript", ".js")
 
 
-def make_app(client: Client, token_texts: Optional[Mapping[int, str]] = None) -> Starlette:
+def make_app(
+    client: Client, addresses: Sequence[str], token_texts: Optional[Mapping[int, str]] = None
+) -> Starlette:
     """Returns the application, which calls the service through `client`.
 
     Args:
-        client: Of one server. Everybody who can connect to the application reads what this client may read.
+        client: Must not open lost runs again. Everybody who can connect to the application reads what it may read.
+        addresses: The addresses of the client's servers, in its order.
         token_texts: Texts of tokens by id. None: the page shows ids.
     """
     one_at_a_time = threading.Lock()
@@ -87,8 +89,8 @@ def make_app(client: Client, token_texts: Optional[Mapping[int, str]] = None) ->
 
     # Starlette runs functions that are not coroutines in threads.
     def call(request: Request) -> Response:
-        json = bridge.call_for_json(client, request.path_params["method"], request.query_params.multi_items())
-        return Response(json, media_type="application/json")
+        query = request.query_params.multi_items()
+        return JSONResponse(bridge.call_for_json(client, addresses, request.path_params["method"], query))
 
     def diagnose(request: Request) -> Response:
         run_id = _run_id(request)
@@ -100,7 +102,7 @@ def make_app(client: Client, token_texts: Optional[Mapping[int, str]] = None) ->
         if format not in _EXPORTS:
             raise _invalid(f"format: '{format}'; must be one of {', '.join(_EXPORTS)}")
         ending, media_type = _EXPORTS[format]
-        run = find_run(client, _run_id(request)).run
+        run = client.get_run(_run_id(request)).run
         handle, path = tempfile.mkstemp(suffix=ending)
         os.close(handle)
         try:

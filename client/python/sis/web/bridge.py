@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Tuple
+from typing import Any, Dict, Iterable, Sequence, Tuple
 
 import grpc
 from google.protobuf import json_format
@@ -26,14 +26,20 @@ METHODS = (
 _EVERY_FIELD = next(
     name
     for name in ("always_print_fields_with_no_presence", "including_default_value_fields")
-    if name in json_format.MessageToJson.__code__.co_varnames
+    if name in json_format.MessageToDict.__code__.co_varnames
 )
 
 
-def call_for_json(client: Client, method: str, query: Iterable[Tuple[str, str]]) -> str:
+def call_for_json(
+    client: Client, addresses: Sequence[str], method: str, query: Iterable[Tuple[str, str]]
+) -> Dict[str, Any]:
     """Calls `method` and returns the response in protobuf's JSON, with every field present.
 
+    `unanswered` lists the addresses of the unreachable servers. GetServer's response is a list, `servers`: `address`
+    of each with its response, or with `error`.
+
     Args:
+        addresses: The addresses of the client's servers, in its order.
         query: Fields of the request, as in sequence.id=s, and their values.
 
     Raises:
@@ -47,7 +53,28 @@ def call_for_json(client: Client, method: str, query: Iterable[Tuple[str, str]])
         json_format.ParseDict(_nested(query), request)
     except json_format.ParseError as error:
         raise InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
-    return json_format.MessageToJson(client._service.look_up(method, request), **{_EVERY_FIELD: True}, indent=None)
+    if method == "GetServer":
+        return _servers(client, addresses)
+    answer = _json(getattr(client._service, method)(request))
+    if "unanswered" in answer:
+        answer["unanswered"] = [addresses[index] for index in answer["unanswered"]]
+    return answer
+
+
+def _json(message: Any) -> Dict[str, Any]:
+    return json_format.MessageToDict(message, **{_EVERY_FIELD: True})
+
+
+def _servers(client: Client, addresses: Sequence[str]) -> Dict[str, Any]:
+    answers = client._service.get_servers()
+    if all(isinstance(answer, Error) for answer in answers):
+        raise answers[0]  # type: ignore[misc]
+    return {
+        "servers": [
+            {"address": address, **({"error": answer.message} if isinstance(answer, Error) else _json(answer))}
+            for address, answer in zip(addresses, answers)
+        ]
+    }
 
 
 def _nested(query: Iterable[Tuple[str, str]]) -> Dict[str, Any]:

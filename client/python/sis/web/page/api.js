@@ -10,7 +10,7 @@ export class Refused extends Error {
   }
 }
 
-/** Tells of each "answer", whatever it says. */
+/** Dispatches an "answer" for each answer; `detail` lists the addresses of servers that did not contribute. */
 export const answers = new EventTarget();
 
 /**
@@ -22,7 +22,7 @@ export async function ask(method, fields, options = {}) {
   const answer = await fetch(`/api/${method}${query ? `?${query}` : ""}`, {cache: "no-store", ...options});
   if (answer.ok) return answer;
   const {message} = await answer.json();
-  answers.dispatchEvent(new Event("answer"));
+  answers.dispatchEvent(new CustomEvent("answer", {detail: []}));
   throw new Refused(answer.status, message);
 }
 
@@ -30,7 +30,8 @@ export async function ask(method, fields, options = {}) {
 export async function call(method, fields = {}, patience = PATIENCE_MILLISECONDS) {
   const answer = await ask(method, fields, {signal: AbortSignal.timeout(patience)});
   const body = await answer.json();
-  answers.dispatchEvent(new Event("answer"));
+  const silent = body.servers?.filter(({error}) => error).map(({address}) => address);
+  answers.dispatchEvent(new CustomEvent("answer", {detail: silent ?? body.unanswered ?? []}));
   return body;
 }
 

@@ -50,10 +50,17 @@ function say(state, words) {
   }
 }
 
-function answered() {
+function notify(words) {
+  if (notice.textContent !== words) notice.textContent = words;
+  if (words === "") notice.remove();
+  else if (!notice.isConnected) content.prepend(notice);
+}
+
+/** `silent` are the addresses of the servers that gave no answer, while others did. */
+function answered(silent) {
   answeredAt = Date.now() / 1000;
   say("live", `Live, updated ${clock(answeredAt)}`);
-  notice.remove();
+  notify(silent.length === 0 ? "" : `No answer from ${silent.join(", ")}. You see what the other servers hold.`);
   content.classList.remove("old");
 }
 
@@ -72,8 +79,7 @@ function failed(error) {
   }
   if (answeredAt !== null) words += "What you see is as of then. ";
   words += `This page tries again every ${PERIOD_MILLISECONDS / 1000} seconds.`;
-  if (notice.textContent !== words) notice.textContent = words;
-  if (!notice.isConnected) content.prepend(notice);
+  notify(words);
   content.classList.add("old");
 }
 
@@ -82,8 +88,10 @@ async function update() {
   const mine = ++turn;
   if (!document.hidden) {
     let slow = null;
-    // Anew with each answer: a view may ask for one thing after another.
-    const listen = () => {
+    const silent = new Set();
+    // Each answer starts the time again: a view may ask for one thing after another.
+    const listen = event => {
+      event?.detail.forEach(address => silent.add(address));
       clearTimeout(slow);
       slow = setTimeout(() => { if (mine === turn) failed(null); }, SLOW_MILLISECONDS);
     };
@@ -91,7 +99,7 @@ async function update() {
     answers.addEventListener("answer", listen);
     try {
       await view.load();
-      if (mine === turn) answered();
+      if (mine === turn) answered([...silent].sort());
     } catch (error) {
       if (mine !== turn) return;
       failed(error);

@@ -143,8 +143,9 @@ export class RunView {
 
   // Those that were evaluated last.
   async listOthers() {
-    const {runs} = await call("ListRuns", {order: "RUN_ORDER_LATEST_FIRST", limit: RUNS_OFFERED});
-    this.offerRuns(runs.map(({runId}) => runId).filter(id => id !== this.runId));
+    const {runs} = await call("ListRuns");
+    runs.sort((a, b) => (b.lastEvaluatedAt ?? 0) - (a.lastEvaluatedAt ?? 0));
+    this.offerRuns(runs.map(({runId}) => runId).filter(id => id !== this.runId).slice(0, RUNS_OFFERED));
   }
 
   offerRuns(ids) {

@@ -1,4 +1,4 @@
-// All runs, and what the server does at this moment.
+// All runs, and what the servers do at this moment.
 
 import {call} from "./api.js";
 import {bar, figures, make, table, verdict} from "./elements.js";
@@ -7,16 +7,17 @@ import {ratesNow, stepValues} from "./step_values.js";
 
 const RUNS_OF_A_PAGE = 50;
 
-// How the server can sort them.
+// By how a reader names the order: the number that is smallest in the first run.
 const ORDERS = {
-  RUN_ORDER_WORST_FIRST: "worst first",
-  RUN_ORDER_LATEST_FIRST: "evaluated last first",
-  RUN_ORDER_LOWEST_ACCEPT_RATE_FIRST: "lowest accept rate first",
-  RUN_ORDER_LARGEST_D_FIRST: "largest D first",
-  RUN_ORDER_MOST_MISSING_FIRST: "most missing first",
-  RUN_ORDER_MOST_BYTES_FIRST: "most memory first",
-  RUN_ORDER_BY_RUN_ID: "by name",
+  "worst first": ({run}) => VERDICTS.indexOf(run.verdict),
+  "evaluated last first": ({run}) => -run.lastEvaluatedAt,
+  "lowest accept rate first": ({last}) => last?.acceptRate,
+  "largest D first": ({last}) => -last?.d,
+  "most missing first": ({last}) => -last?.missing,
+  "most memory first": ({run}) => -run.bytes,
+  "by name": () => 0,
 };
+const VERDICTS = ["VERDICT_BROKEN", "VERDICT_WORTH_A_LOOK", "VERDICT_HEALTHY", "VERDICT_UNSPECIFIED"];
 
 export function runLink(runId) {
   return `#/run/${encodeURIComponent(runId)}`;
@@ -42,7 +43,7 @@ export class RunsView {
     this.input = make("input", {type: "search", placeholder: "Filter", "aria-label": "Filter runs",
       maxlength: 80, oninput: () => this.turnTo(0)});
     this.order = make("select", {onchange: () => this.turnTo(0)},
-        Object.entries(ORDERS).map(([value, words]) => make("option", {value}, words)));
+        Object.keys(ORDERS).map(words => make("option", {}, words)));
     this.choices = make("div", {class: "choices", hidden: ""}, this.input,
         make("label", {}, "Sorted ", this.order));
     this.figures = make("div");
@@ -64,57 +65,64 @@ export class RunsView {
   }
 
   async load() {
-    const containing = this.input.value;
-    const wanted = {containing, order: this.order.value, offset: this.offset,
-      limit: RUNS_OF_A_PAGE};
-    this.wanted = wanted;
-    const [listed, server] = await Promise.all([call("ListRuns", wanted), call("GetServer")]);
-    if (this.wanted !== wanted) return;  // something else by now
-    // Those of this page may be gone.
-    if (listed.runs.length === 0 && listed.containingRuns > 0) return this.turnTo(0);
-    this.showFigures(listed, server);
-    this.showTable(listed, containing);
-    this.showPlace(listed);
+    const [{runs}, {servers}] = await Promise.all([call("ListRuns"), call("GetServer")]);
+    const text = this.input.value.toLowerCase();
+    const place = ORDERS[this.order.value];
+    const found = runs.filter(({runId, config: {task, algorithm, model}}) =>
+      [runId, task, algorithm, model].some(name => name.toLowerCase().includes(text))).map(run => {
+      const last = run.lastTotals === undefined ? null :
+        stepValues({draw: run.lastDraw, step: {totals: run.lastTotals}});
+      const rank = place({run, last});
+      return {run, last, rank: Number.isFinite(rank) ? rank : Infinity};
+    });
+    found.sort((a, b) => (a.rank === b.rank ? 0 : a.rank - b.rank));  // stable: they come by name
+    if (this.offset >= found.length) this.offset = 0;
+    this.showFigures(runs, servers.filter(({error}) => error === undefined));
+    this.showTable(found.slice(this.offset, this.offset + RUNS_OF_A_PAGE), runs.length);
+    this.showPlace(found.length);
   }
 
-  showPlace({runs, containingRuns}) {
-    this.pages.hidden = containingRuns <= RUNS_OF_A_PAGE;
-    const words = `${this.offset + 1} to ${this.offset + runs.length} of ${containingRuns}`;
+  showPlace(found) {
+    this.pages.hidden = found <= RUNS_OF_A_PAGE;
+    const end = Math.min(found, this.offset + RUNS_OF_A_PAGE);
+    const words = `${this.offset + 1} to ${end} of ${found}`;
     if (this.place.textContent !== words) this.place.textContent = words;
     this.before.disabled = this.offset === 0;
-    this.after.disabled = this.offset + runs.length >= containingRuns;
+    this.after.disabled = end === found;
   }
 
-  showFigures({allRuns, broken, worthALook}, server) {
-    const now = ratesNow(server.history);
-    const [held, budget] = [Number(server.cacheBytes), Number(server.cacheBudgetBytes)];
+  showFigures(runs, servers) {
+    const sum = of => servers.reduce((all, server) => all + Number(of(server) ?? NaN), 0);
+    const rates = new Map(servers.map(server => [server, ratesNow(server.history)]));
+    const rate = name => sum(server => rates.get(server)?.[name]);
+    const [held, budget] = [sum(server => server.cacheBytes), sum(server => server.cacheBudgetBytes)];
+    const [broken, worthALook] = VERDICTS.map(name => runs.filter(({verdict}) => verdict === name).length);
     this.figures.replaceChildren(figures([
-      {name: "Runs", value: count(allRuns),
+      {name: "Runs", value: count(runs.length),
         note: broken + worthALook === 0 ? "all healthy" :
           `${broken} broken, ${worthALook} worth a look`},
-      {name: "Tokens recorded", value: perSecond(now?.ingestedPositions),
-        note: `${bytes(now?.ingestedBytes)}/s`},
-      {name: "Tokens evaluated", value: perSecond(now?.evaluatedPositions), note: "once per draw"},
+      {name: "Tokens recorded", value: perSecond(rate("ingestedPositions")),
+        note: `${bytes(rate("ingestedBytes"))}/s`},
+      {name: "Tokens evaluated", value: perSecond(rate("evaluatedPositions")), note: "once per draw"},
       {name: "Cache", value: share(held / budget), note: `${bytes(held)} of ${bytes(budget)}`},
-      {name: "Calls", value: perSecond(now?.rpcs),
-        note: `${perSecond(now?.failedRpcs)} failed; this page's included`},
+      {name: "Calls", value: perSecond(rate("rpcs")),
+        note: `${perSecond(rate("failedRpcs"))} failed; this page's included`},
     ]));
   }
 
-  showTable({runs, allRuns}, containing) {
-    this.choices.hidden = allRuns < 2;
-    if (allRuns === 0) {
+  // `shown` are the runs of this page, `all` is the number of runs.
+  showTable(shown, all) {
+    this.choices.hidden = all < 2;
+    if (all === 0) {
       this.list.replaceChildren(make("p", {class: "words"},
           "No runs yet. A trainer opens one (client.create_run in Python). It shows up here by itself."));
       return;
     }
-    if (runs.length === 0) {
+    if (shown.length === 0) {
       this.list.replaceChildren(make("p", {class: "words"},
-          `No run has “${containing}” in its name, task, algorithm or model.`));
+          `No run has “${this.input.value}” in its name, task, algorithm or model.`));
       return;
     }
-    const shown = runs.map(run => ({run, last: run.lastTotals === undefined ? null :
-      stepValues({draw: run.lastDraw, step: {totals: run.lastTotals}})}));
     const notes = ({config, sharesMetrics}) =>
       [purpose(config), sharesMetrics && "no metrics of its own"].filter(Boolean);
     const rows = table("Runs", [

@@ -1,4 +1,4 @@
-// The server itself: what it is, what it holds, and what it did in the last half hour.
+// Each server: what it is, what it holds, and what it did in the last half hour.
 
 import {call} from "./api.js";
 import {LinePanel} from "./charts.js";
@@ -42,23 +42,18 @@ function showTimes(panel, times, series) {
       {range: {beginAtZero: true}, axis: {ticks}, namesTitle: "Time", nameOf: clock});
 }
 
-export class ServerView {
-  page = "server";
-  title = "Server";
-
+class Server {
   constructor() {
     this.figures = make("div", {}, make("p", {class: "words"}, "Loading…"));
     this.cache = new LinePanel({title: "Cache", unit: "bytes", binary: true, format: bytes, empty: WAIT,
       note: "Recorded sequences. Near the budget, what was read and not used for longest is " +
         "evicted."});
     this.rates = RATES.map(panel => new LinePanel({...panel, empty: WAIT}));
-    this.element = make("div", {}, make("h1", {}, "Server"), this.figures,
-        make("h2", {}, "The last half hour"),
+    this.panels = make("div", {}, make("p", {class: "muted"}, "The last half hour:"),
         make("div", {class: "panels"}, this.cache.element, this.rates.map(panel => panel.element)));
   }
 
-  async load() {
-    const server = await call("GetServer");
+  show(server) {
     const {history} = server;
     const [held, budget] = [Number(server.cacheBytes), Number(server.cacheBudgetBytes)];
     this.figures.replaceChildren(figures([
@@ -82,5 +77,34 @@ export class ServerView {
 
   stop() {
     for (const panel of [this.cache, ...this.rates]) panel.stop();
+  }
+}
+
+/** All servers, one after the other. */
+export class ServerView {
+  page = "server";
+  title = "Servers";
+
+  constructor() {
+    this.element = make("div", {}, make("p", {class: "words"}, "Loading…"));
+    this.servers = new Map();  // by address
+  }
+
+  async load() {
+    const {servers} = await call("GetServer");
+    if (this.servers.size === 0) {
+      this.element.replaceChildren(make("h1", {}, "Servers"), ...servers.flatMap(({address}) => {
+        const server = new Server();
+        this.servers.set(address, server);
+        return [make("h2", {}, address), server.figures, server.panels];
+      }));
+    }
+    for (const {address, error, ...server} of servers) {
+      if (error === undefined) this.servers.get(address).show(server);
+    }
+  }
+
+  stop() {
+    for (const server of this.servers.values()) server.stop();
   }
 }
