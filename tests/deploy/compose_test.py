@@ -35,16 +35,20 @@ def container_ports(service: str) -> List[str]:
 
 @unittest.skipUnless(shutil.which("docker-compose"), "needs docker-compose (tools/setup test)")
 class SchemaTest(unittest.TestCase):
-    def config(self, file: pathlib.Path) -> "subprocess.CompletedProcess[str]":
+    def config(self, file: pathlib.Path, **variables: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             ["docker-compose", "-f", file, "config"], capture_output=True, text=True, timeout=60,
-            env={**os.environ, "HOME": os.environ.get("TEST_TMPDIR", "/tmp")},
+            env={**os.environ, "HOME": os.environ.get("TEST_TMPDIR", "/tmp"), **variables},
         )
 
     def test_compose_takes_it(self) -> None:
-        taken = self.config(FILE)
-        self.assertEqual(taken.returncode, 0, taken.stderr)
-        self.assertEqual(sorted(yaml.safe_load(taken.stdout)["services"]), sorted(SERVICES))
+        for variables, store in (({}, "memory"), ({"SIS_STORE": "redis://redis:6379"}, "redis://redis:6379")):
+            taken = self.config(FILE, **variables)
+            self.assertEqual(taken.returncode, 0, taken.stderr)
+            services = yaml.safe_load(taken.stdout)["services"]
+            self.assertEqual(set(services), set(SERVICES))
+            self.assertIn(f"--store={store}", services["sis"]["command"])
+            self.assertEqual([name for name in services if "profiles" in services[name]], ["redis"])
 
     def test_compose_refuses_what_it_does_not_know(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -56,7 +60,7 @@ class SchemaTest(unittest.TestCase):
 class PartsTest(unittest.TestCase):
     def test_nothing_is_open_to_other_machines(self) -> None:
         for service in SERVICES.values():
-            for port in service["ports"]:
+            for port in service.get("ports", []):
                 self.assertRegex(port, r"^127\.0\.0\.1:(\d+):\1$")
 
     def test_what_is_mounted_is_there(self) -> None:
@@ -75,6 +79,7 @@ class PartsTest(unittest.TestCase):
     def test_the_server_starts_and_answers_to_its_name(self) -> None:
         flags = [flag for flag in SERVICES["sis"]["command"] if not flag.startswith("--cache_bytes=")]
         (cache_bytes,) = (flag.partition("=")[2] for flag in SERVICES["sis"]["command"] if flag not in flags)
+        flags = [flag.replace("${SIS_STORE:-memory}", "memory") for flag in flags]
         # As in the container it listens everywhere; at other ports, as these may be taken.
         server = LiveServer(*flags, "--admin=0.0.0.0:0", listen="0.0.0.0:0", cache_bytes=int(cache_bytes))
         self.addCleanup(server.close)

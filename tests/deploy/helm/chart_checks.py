@@ -16,7 +16,7 @@ from tests.deploy.helm.rendered_chart import (
     selected, selector, servers,
 )  # fmt: skip
 
-SELECTS_NOTHING = {"Certificate", "ConfigMap", "PrometheusRule", "HorizontalPodAutoscaler", "Job", "Pod", "ServiceAccount"}
+SELECTS_NOTHING = {"Certificate", "ConfigMap", "PrometheusRule", "Job", "Pod", "ServiceAccount"}
 
 
 def selects(document, pod):

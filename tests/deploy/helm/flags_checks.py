@@ -98,6 +98,7 @@ class FlagsChecks(unittest.TestCase):
 
     def test_files_that_processes_read_are_mounted_from_secrets_of_the_values(self):
         for name, values, objects in forms():
+            values = merged(self.defaults, values)
             with self.subTest(values=name):
                 for _, template in pods(objects):
                     volumes = {volume["name"]: volume for volume in template["spec"].get("volumes", [])}
@@ -107,7 +108,8 @@ class FlagsChecks(unittest.TestCase):
                         for folder in re.findall(r"/etc/sis/\w+", " ".join(commands)):
                             source = volumes[mounts[folder]]
                             if "secret" in source:
-                                self.assertIn(source["secret"]["secretName"], values["security"].values())
+                                named = [*values["security"].values(), *values["store"]["redis"].values()]
+                                self.assertIn(source["secret"]["secretName"], named)
 
     def test_nobody_alone_can_take_all_runs(self):
         for runs, owned in ((1, 1), (2, 1), (7, 3), (64, 32)):
@@ -169,6 +171,8 @@ class FlagsChecks(unittest.TestCase):
             "proxy": {"proxy": {"enabled": True}},
             "sidecar": {"form": "sidecar"},
             "store": {"store": {"kind": "rocksdb"}},
+            "store.redis.memoryMiB": {"store": VALUES["redis"]["store"]},
+            "store.redis.sizeGiB": {"store": VALUES["redis"]["store"]},
         }
 
         def numbers(part, place=""):

@@ -12,6 +12,7 @@ from tests.deploy.helm.rendered_chart import (
 )  # fmt: skip
 
 NAMESPACE = {"kubernetes.io/metadata.name": render.NAMESPACE}
+DNS = {"kubernetes.io/metadata.name": "kube-system"}
 MONITORING = {"kubernetes.io/metadata.name": "monitoring"}
 CLIENT = {"sis-ratio-service/client": "true"}
 
@@ -128,7 +129,11 @@ class NetworkChecks(unittest.TestCase):
 
                     for pod in ({}, CLIENT, everybody):
                         self.assertEqual(let_in(pod, {"kubernetes.io/metadata.name": "other"}), set())
-                    if chosen:  # in VALUES: everybody of the namespace
+                    if "redis" in ports:  # whose only clients are the servers
+                        (server,) = (other for _, other in pods(objects) if "admin" in port_names(other))
+                        self.assertEqual(let_in(labels(server)), ports)
+                        self.assertEqual((let_in({}), let_in(CLIENT), let_in({}, MONITORING)), (set(),) * 3)
+                    elif "clients" in chosen:  # in VALUES: everybody of the namespace
                         self.assertEqual(let_in({}), ports)
                         self.assertEqual(let_in({}, MONITORING), set())
                     else:
@@ -152,6 +157,9 @@ class NetworkChecks(unittest.TestCase):
                     for pod in ({}, CLIENT, labels(template)):
                         self.assertEqual(reached(pod), set())
                         self.assertEqual(reached(pod, MONITORING), set())
+                    for _, other in pods(objects):
+                        if "admin" in port_names(template) and "redis" in port_names(other):
+                            self.assertEqual((reached(labels(other)), reached({}, DNS)), ({"redis"}, {53}))
 
     def test_servers_pods_reach_what_values_add(self):
         collector = {"app": "collector"}

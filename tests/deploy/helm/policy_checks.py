@@ -14,7 +14,7 @@ from checkov.runner_filter import RunnerFilter
 
 from tests.deploy.helm.rendered_chart import VALUES, documents
 
-WORKLOADS = {"Deployment", "StatefulSet", "Job"}
+WORKLOADS = {"StatefulSet", "Job"}
 # The policies that we don't follow: of which kinds of objects, and why.
 EXCEPTIONS = {
     # Probes.

@@ -93,6 +93,7 @@ VALUES = {
         "nameOverride": "ratios",
         "updateStrategy": {"type": "OnDelete"},
     },
+    "redis": {**INSECURE, "store": {"kind": "redis", "redis": {"enabled": True, "passwordSecret": "password"}}},
     **{path.stem: yaml.safe_load(path.read_text()) for path in render.examples()},
 }
 VALUES["added-to-a-sidecar"] = {**VALUES["sidecar"], "security": {"identitiesSecret": "identities"}, **ADDITIONS}
@@ -146,7 +147,7 @@ def kubernetes_takes_document(text):
 
 def is_own(container):
     """Not the user's."""
-    return container["name"] in ("server", "proxy")
+    return container["name"] in ("server", "proxy", "redis")
 
 
 def of_kind(kind, objects):

@@ -23,6 +23,10 @@ def node_affinity(**expression):
     return {"requiredDuringSchedulingIgnoredDuringExecution": wanted}
 
 
+def redis(**values):
+    return {**INSECURE, "store": {"kind": "redis", "redis": values}}
+
+
 # Values that are refused, with what the refusal must name.
 NONSENSE = (
     ({"form": "cluster"}, "form"),
@@ -81,6 +85,20 @@ NONSENSE = (
     ({**INSECURE, "updateStrategy": {"rollingUpdate": {"maxSurge": 1}}}, "updateStrategy"),
     ({**SIDECAR, "store": {"kind": "rocksdb"}}, "kind"),
     ({**SIDECAR, "updateStrategy": {"type": "OnDelete"}}, "updateStrategy"),
+    ({**SIDECAR, "store": {"kind": "redis"}}, "kind"),
+    (redis(), "store.redis: give address"),
+    (redis(enabled=True, address="redis:6379"), "store.redis: give address"),
+    (redis(enabled=True, tls=True), "store.redis.enabled"),
+    (redis(enabled=True, user="sis"), "store.redis.enabled"),
+    (redis(address="redis:6379"), "networkPolicy.egress"),
+    (redis(address="redis:6379", caSecret="authority"), "store.redis.caSecret"),
+    (redis(address="redis"), "address"),
+    (redis(address="redis://redis:6379"), "address"),
+    (redis(address="redis:6379 redis:6380"), "address"),
+    (redis(address="redis:6379", passwordSecret="No Secret"), "passwordSecret"),
+    (redis(enabled=True, user="a:b"), "user"),
+    ({**INSECURE, "store": {"redis": {"enabled": True}}}, "store.redis: needs store.kind"),
+    ({**INSECURE, "extraVolumes": [{"name": "redis", "emptyDir": {}}]}, "extraVolumes"),
     ({"store": {"rocksdb": {"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Keep"}}}}, "whenDeleted"),
     ({**INSECURE, "extraVolumes": [{"name": "a", "emptyDir": {}}] * 2}, "extraVolumes: two of them are called a"),
     ({**INSECURE, "extraVolumeMounts": [{"name": "a", "mountPath": "/a"}]}, "extraVolumeMounts: a is none of extraVolumes"),
@@ -113,6 +131,7 @@ SENSIBLE = (
     {"security": {"insecure": True, "identitiesSecret": "identities"}},
     {"security": {"insecure": True, "tlsSecret": "tls"}},
     {**INSECURE, "affinity": {"nodeAffinity": node_affinity(operator="In", values=["ssd"])}},
+    {**redis(address="[fd00::1]:6379,redis-1.data:6379"), "networkPolicy": {"enabled": False}},
     # Tokens at a Unix socket.
     {**SIDECAR, "security": {"identitiesSecret": "identities"}},
 )

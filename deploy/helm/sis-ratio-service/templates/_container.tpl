@@ -2,6 +2,19 @@
 {{- define "sis.store" -}}
 {{- if eq (include "sis.hasVolume" .) "true" -}}
 rocksdb:/var/lib/sis{{ if .Values.store.rocksdb.sync }}?sync=1{{ end }}
+{{- else if eq .Values.store.kind "redis" -}}
+{{- $redis := .Values.store.redis -}}
+{{- $options := list -}}
+{{- if $redis.passwordSecret -}}
+{{- $options = append $options "password_file=/etc/sis/redis/password" -}}
+{{- end -}}
+{{- if $redis.caSecret -}}
+{{- $options = append $options "ca_file=/etc/sis/authority/ca.crt" -}}
+{{- end -}}
+{{ ternary "rediss" "redis" $redis.tls }}://
+{{- with $redis.user }}{{ . }}@{{ end }}
+{{- $redis.address | default (include "sis.redisAddress" .) }}
+{{- with $options }}?{{ join "&" . }}{{ end }}
 {{- else -}}
 memory
 {{- end -}}

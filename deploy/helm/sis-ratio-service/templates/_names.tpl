@@ -28,6 +28,11 @@
 {{- join "\n" $addresses -}}
 {{- end -}}
 
+{{/* Of the Redis that the chart starts. */}}
+{{- define "sis.redisAddress" -}}
+{{- printf "%s-redis.%s.svc:6379" (include "sis.name" .) .Release.Namespace -}}
+{{- end -}}
+
 {{/* Labels that pods are selected by: dict "root" $ "component" "server". */}}
 {{- define "sis.selector" -}}
 app.kubernetes.io/name: {{ include "sis.chart" .root }}

@@ -2,6 +2,7 @@
 {{- define "sis.pod" -}}
 {{- $values := .root.Values -}}
 {{- $affinity := ternary dict $values.affinity (eq .component "test") -}}
+{{- $placed := ne .component "redis" -}}
 serviceAccountName: {{ include "sis.serviceAccount" .root }}
 automountServiceAccountToken: false
 enableServiceLinks: false
@@ -22,6 +23,7 @@ imagePullSecrets:
 {{- with $values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
+{{- if $placed }}
 {{- with $values.runtimeClassName }}
 runtimeClassName: {{ . }}
 {{- end }}
@@ -33,6 +35,7 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with $affinity }}
 affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 {{- end -}}
 

@@ -12,6 +12,12 @@
 {{- if .Values.security.identitiesSecret -}}
 {{- $mounts = append $mounts "- {name: identities, mountPath: /etc/sis/identities, readOnly: true}" -}}
 {{- end -}}
+{{- if .Values.store.redis.passwordSecret -}}
+{{- $mounts = append $mounts "- {name: redis, mountPath: /etc/sis/redis, readOnly: true}" -}}
+{{- end -}}
+{{- if .Values.store.redis.caSecret -}}
+{{- $mounts = append $mounts "- {name: authority, mountPath: /etc/sis/authority, readOnly: true}" -}}
+{{- end -}}
 {{- with .Values.extraVolumeMounts -}}
 {{- $mounts = append $mounts (toYaml .) -}}
 {{- end -}}
@@ -35,6 +41,12 @@
 {{- end -}}
 {{- with .Values.security.identitiesSecret -}}
 {{- $volumes = append $volumes (printf $secret "identities" .) -}}
+{{- end -}}
+{{- with .Values.store.redis.passwordSecret -}}
+{{- $volumes = append $volumes (printf $secret "redis" .) -}}
+{{- end -}}
+{{- with .Values.store.redis.caSecret -}}
+{{- $volumes = append $volumes (printf $secret "authority" .) -}}
 {{- end -}}
 {{- if include "sis.proxied" . -}}
 {{- $volumes = append $volumes (printf "- name: proxy\n  configMap: {name: %s-proxy}" (include "sis.name" .)) -}}
