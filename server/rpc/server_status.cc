@@ -68,6 +68,7 @@ v1::GetServerResponse ServerStatus::Describe() {
   response.set_version(identity_.version);
   response.set_backend(identity_.backend);
   response.set_store(identity_.store);
+  response.set_shared_store(identity_.shared_store);
   response.set_started_at(SecondsSince1970(started_at_));
   response.set_ready(ready_);
   response.set_cache_bytes(registry_.budget().used());

@@ -25,6 +25,7 @@ class ServerStatus {
     std::string version;
     std::string backend;
     std::string store;
+    bool shared_store = false;
   };
   // How often Sample is to be called, and how many samples are kept.
   static constexpr std::chrono::seconds kSamplePeriod{5};

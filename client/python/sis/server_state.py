@@ -31,6 +31,8 @@ class ServerState:
     # The backend that decides, and the store, in words.
     backend: str
     store: str
+    # Whether other servers read and write the same store.
+    shared_store: bool
     # Seconds since 1970.
     started_at: float
     ready: bool

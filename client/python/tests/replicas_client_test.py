@@ -224,5 +224,76 @@ class ReplicasClientTest(unittest.TestCase):
         self.assertEqual([service.evaluations for service in self.services], [[], []])
 
 
+class OneStoreTest(unittest.TestCase):
+    """Three addresses of one service: what one stores, all have."""
+
+    def setUp(self):
+        self.service = Service()
+        self.service.GetServer = lambda request, context: pb.GetServerResponse(shared_store=True)
+        self.servers = {}
+        for _ in range(3):
+            server, address = fake_service.start(self.service)
+            self.addCleanup(lambda server=server: server.stop(None).wait())
+            self.servers[address] = server
+        self.client = sis.Client(list(self.servers), timeout=20)
+        self.addCleanup(self.client.close)
+        self.run_ = self.client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
+
+    def gone(self, address):
+        self.servers[address].stop(None).wait()
+
+    def back(self, address):
+        self.servers[address], _ = fake_service.start(self.service, int(address.rpartition(":")[2]))
+        self.addCleanup(lambda: self.servers[address].stop(None).wait())
+
+    def seal(self, names):
+        return self.client.append_many(self.run_, [sis.Seal(name, 0) for name in names], sampling=SAMPLING)
+
+    def test_others_serve_the_sequences_of_a_replica_that_is_gone(self):
+        names = [f"s{i}" for i in range(30)]
+        slices = [sis.Slice(name, length=2) for name in names]
+        values = dict.fromkeys(("sampled_log_probs", "log_envelopes", "covered_masses"), np.full(2 * len(names), -2.0))
+
+        def reasons(missing):
+            return {(part.slice, part.reason.name) for part in missing}
+
+        there = {(number, "NEVER_ARRIVED") for number in range(len(names))}
+        for turn, address in enumerate(self.servers):
+            with self.subTest(address=address):
+                self.gone(address)
+                # The first call meets the loss, the second knows of it.
+                for draw in (2 * turn, 2 * turn + 1):
+                    evaluation = self.client.evaluate_reduced(self.run_, slices, draw=draw, **values)
+                    self.assertEqual(reasons(evaluation.missing), there)
+                    self.assertEqual(reasons(self.client.fetch_top_k(self.run_, slices).missing), there)
+                self.assertEqual(self.seal(names), {(name, 0): 0 for name in names})
+                self.assertEqual(self.client.release(self.run_, names), sis.Released(len(names), 0))
+                self.back(address)
+                time.sleep(1.1)
+
+    def test_entries_that_a_loss_meets_are_refused_and_then_taken_by_others(self):
+        names = [f"s{i}" for i in range(30)]
+        self.seal(names)
+        lost = list(self.servers)[0]
+        self.gone(lost)
+        with self.client.append(self.run_, sampling=SAMPLING) as stream:
+            with self.assertRaises(sis.AppendError) as raised:
+                for name in names:
+                    stream.seal(name, length=0)
+                stream.flush()
+            refused = {refusal.sequence for refusal in raised.exception.refused}
+            placement = Placement(list(self.servers))
+            self.assertTrue(refused)
+            self.assertLessEqual(refused, {name for name in names if placement.replica("run", name) == 0})
+            for name in refused:
+                stream.seal(name, length=0)
+            self.assertEqual({sequence.id for sequence in stream.flush()}, refused)
+
+    def test_one_replica_is_enough_to_delete_a_run(self):
+        self.gone(list(self.servers)[1])
+        self.assertTrue(self.client.delete_run("run"))
+        self.assertEqual(self.service.runs, {})
+
+
 if __name__ == "__main__":
     unittest.main()

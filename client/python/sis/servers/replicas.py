@@ -41,17 +41,21 @@ _OF_EVERY_POSITION = {pb.OUTPUT_RATIOS, pb.OUTPUT_LOG_RATIOS, pb.OUTPUT_SURROGAT
 class Replicas:
     """The calls of SingleServer, over several. Thread-safe.
 
-    A replica that gives no answer is passed over, and its sequences are MISSING (STORE_DOWN); for a
-    while it is not asked again. If every one is needed and none answers, the call fails as with one
-    server. Any other error of a replica is an error of the call.
+    A replica that gives no answer is passed over, and for a while it is not asked again. If the
+    servers share a store, another replica serves its sequences; otherwise they are MISSING
+    (STORE_DOWN). If every one is needed and none answers, the call fails as with one server. Any
+    other error of a replica is an error of the call.
     """
 
     micro_batch_bytes = SingleServer.micro_batch_bytes
 
     def __init__(self, names: Sequence[str], servers: Iterable[SingleServer]) -> None:
         """ValueError if there is no name, or one stands twice."""
-        self._placement = Placement(names)
+        self._names = tuple(names)
+        self._placement = _placement_over(self._names)
         self._servers = list(servers)
+        # Whether the servers share a store. None: not known yet.
+        self._one_store: Optional[bool] = None
         self._pool = futures.ThreadPoolExecutor(16 * len(self._servers), thread_name_prefix="sis-replica")
 
     def close(self) -> None:
@@ -67,19 +71,23 @@ class Replicas:
         agreed = pb.CreateRunRequest(run_id=request.run_id, config=request.config, incarnation=incarnation)
         behind = [index for index, answer in answers.items() if answer.incarnation < incarnation]
         self._ask({index: lambda server: server.CreateRun(agreed) for index in behind})
-        return pb.CreateRunResponse(incarnation=incarnation, created=all(answer.created for answer in answers.values()))
+        # In one store the first creates it, and the others find it.
+        all_or_any = any if self._shares_store() else all
+        created = all_or_any(answer.created for answer in answers.values())
+        return pb.CreateRunResponse(incarnation=incarnation, created=created)
 
     def GetRun(self, request: pb.GetRunRequest) -> pb.GetRunResponse:
         answers, unanswered = self._ask_who_knows(lambda server: server.GetRun(request))
         run = merged_run([answer.run for answer in answers])
         for server in self._servers:
             server.remember(run.run_id, run.config, run.incarnation, run.policy_version)
+        self._shares_store()
         return pb.GetRunResponse(run=run, unanswered=unanswered)
 
     def DeleteRun(self, request: pb.DeleteRunRequest) -> pb.DeleteRunResponse:
-        """Raises if a replica gives no answer: the run may still be there."""
+        """Raises if a replica gives no answer and doesn't share the store: the run may still be there."""
         answers, down = self._ask(dict.fromkeys(range(len(self._servers)), lambda server: server.DeleteRun(request)))
-        for error in down.values():
+        for error in () if self._one_store else down.values():
             raise errors.from_status(
                 error.code,
                 f"run '{request.run.run_id}': deleted, but perhaps not on {len(down)} of "
@@ -146,18 +154,18 @@ class Replicas:
         return self._servers[index].InspectSequence(request)
 
     def Release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
-        parts: Dict[int, pb.ReleaseRequest] = {}
-        for sequence in request.sequences:
-            index = self._placement.replica(request.run.run_id, sequence.id)
-            parts.setdefault(index, pb.ReleaseRequest(run=request.run)).sequences.append(sequence)
-        answers, _ = self._ask({index: lambda server, part=part: server.Release(part) for index, part in parts.items()})
-        released = sum(answer.released_sequences for answer in answers.values())
+        def release(numbers: Sequence[int]) -> Callable[[SingleServer], pb.ReleaseResponse]:
+            part = pb.ReleaseRequest(run=request.run, sequences=[request.sequences[number] for number in numbers])
+            return lambda server: server.Release(part)
+
+        answers, _ = self._ask_for(request.run.run_id, [sequence.id for sequence in request.sequences], release)
+        released = sum(answer.released_sequences for _, answer in answers)
         return pb.ReleaseResponse(released_sequences=released, unknown=len(request.sequences) - released)
 
     def append(self, source: Source) -> ReplicatedAppendStream:
         return ReplicatedAppendStream(
             source.run.config,
-            functools.partial(self._placement.replica, source.run.id),
+            functools.partial(self._replica, source.run.id),
             self._servers,
             spans.in_this_context(lambda server: server.append(source)),
             self._pool,
@@ -165,7 +173,7 @@ class Replicas:
 
     def append_many(self, source: Source, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:
         """AppendError has the entries of a replica that gives no answer, too."""
-        parts = by_replica(entries, functools.partial(self._placement.replica, source.run.id))
+        parts = by_replica(entries, functools.partial(self._replica, source.run.id))
         calls = {
             index: self._pool.submit(spans.in_this_context(self._servers[index].append_many), source, part)
             for index, part in parts.items()
@@ -189,24 +197,23 @@ class Replicas:
     def fetch_top_k(self, request: pb.FetchTopKRequest) -> List[FetchedSlice]:
         if not request.slices:
             return self._servers[0].fetch_top_k(request)
-        parts = self._split(request.run.run_id, request.slices)
-        calls = {}
-        for index, numbers in parts.items():
+
+        def fetch(numbers: Sequence[int]) -> Callable[[SingleServer], List[FetchedSlice]]:
             part = pb.FetchTopKRequest()
             part.CopyFrom(request)
             del part.slices[:]
             part.slices.extend(request.slices[number] for number in numbers)
-            calls[index] = lambda server, part=part: server.fetch_top_k(part)
-        answers, down = self._ask(calls)
+            return lambda server: server.fetch_top_k(part)
+
+        answers, unanswered = self._ask_for(request.run.run_id, [part.sequence.id for part in request.slices], fetch)
         slices: Dict[int, FetchedSlice] = {}
-        for index, fetched in answers.items():
-            slices.update(zip(parts[index], fetched))
-        for index in down:
-            for number in parts[index]:
-                part = request.slices[number]
-                part.record_digest = STORE_DOWN_DIGEST
-                missing = read(MissingRange, _store_down(number, part))
-                slices[number] = FetchedSlice(Slice.from_proto(part), [missing], [])
+        for numbers, fetched in answers:
+            slices.update(zip(numbers, fetched))
+        for number in unanswered:
+            part = request.slices[number]
+            part.record_digest = STORE_DOWN_DIGEST
+            missing = read(MissingRange, _store_down(number, part))
+            slices[number] = FetchedSlice(Slice.from_proto(part), [missing], [])
         return [slices[number] for number in range(len(request.slices))]
 
     def shares(self, request: pb.EvaluateRequest, slices: Sequence[Slice]) -> Dict[int, List[int]]:
@@ -222,7 +229,7 @@ class Replicas:
         for number, part in enumerate(slices):
             if part.length:
                 lost = part.record_digest == STORE_DOWN_DIGEST
-                index = _NOBODY if lost else self._placement.replica(request.run.run_id, part.sequence)
+                index = _NOBODY if lost else self._replica(request.run.run_id, part.sequence)
                 numbers.setdefault(index, []).append(number)
         return numbers or {0: []}
 
@@ -242,16 +249,76 @@ class Replicas:
         for index, error in down.items():
             if not requests[index][0]().slices:
                 raise error  # it was asked for what is no replica's in particular
+            if self._one_store:
+                self._evaluate_elsewhere(index, requests[index], answers[index])
         for index, own in requests.items():
             answers[index] += [_store_down_answer(make()) for make in own[len(answers[index]) :]]
         return [response for own in answers.values() for response in own]
 
-    def _split(self, run_id: str, slices: Sequence[pb.Slice]) -> Dict[int, List[int]]:
-        """The numbers of the slices, by replica."""
-        parts: Dict[int, List[int]] = {}
-        for number, part in enumerate(slices):
-            parts.setdefault(self._placement.replica(run_id, part.sequence.id), []).append(number)
-        return parts
+    def _evaluate_elsewhere(
+        self,
+        gone: int,
+        requests: Sequence[Callable[[], pb.EvaluateRequest]],
+        answers: List[pb.EvaluateResponse],
+    ) -> None:
+        """Adds what other replicas answer to the requests that the replica `gone` left without an answer."""
+        for index in range(len(self._servers)):
+            rest = requests[len(answers) :]
+            if index != gone and rest:
+                more: List[pb.EvaluateResponse] = []
+                self._ask({index: lambda server, rest=rest, more=more: server.evaluate_all(rest, more)})
+                answers += more
+
+    def _shares_store(self) -> bool:
+        if self._one_store is None:
+            shared = [state.shared_store for state in self.get_servers() if isinstance(state, pb.GetServerResponse)]
+            self._one_store = all(shared) if shared else None
+        return bool(self._one_store)
+
+    def _replica(self, run_id: str, sequence_id: str) -> int:
+        """The index of the replica to ask for a sequence: its own. If that one is skipped at present and
+        the servers share a store, the one that would have the sequence without the skipped ones."""
+        index = self._placement.replica(run_id, sequence_id)
+        if not self._one_store or self._is_asked(index):
+            return index
+        others = [other for other in range(len(self._servers)) if other != index and self._is_asked(other)]
+        if not others:
+            return index
+        return others[_placement_over(tuple(self._names[other] for other in others)).replica(run_id, sequence_id)]
+
+    def _is_asked(self, index: int) -> bool:
+        try:
+            self._servers[index].admit()
+            return True
+        except errors.Error:
+            return False
+
+    def _ask_for(
+        self,
+        run_id: str,
+        sequence_ids: Sequence[str],
+        call: Callable[[Sequence[int]], Callable[[SingleServer], _Answer]],
+    ) -> Tuple[List[Tuple[List[int], _Answer]], List[int]]:
+        """Asks each sequence's replica; `call` makes a call about some of the sequences, by their numbers.
+
+        If the servers share a store, other replicas are asked about the sequences of one that gives no
+        answer.
+
+        Returns:
+            The answers, each with the numbers that it is about, and the numbers without an answer.
+        """
+        answers: List[Tuple[List[int], _Answer]] = []
+        left = list(range(len(sequence_ids)))
+        for _ in self._servers:
+            parts: Dict[int, List[int]] = {}
+            for number in left:
+                parts.setdefault(self._replica(run_id, sequence_ids[number]), []).append(number)
+            answered, down = self._ask({index: call(numbers) for index, numbers in parts.items()})
+            answers += [(parts[index], answer) for index, answer in answered.items()]
+            left = [number for index in down for number in parts[index]]
+            if not left or not self._one_store:
+                break
+        return answers, left
 
     def _ask(
         self, calls: Mapping[int, Callable[[SingleServer], _Answer]]
@@ -297,6 +364,11 @@ class Replicas:
         if not found:
             raise unknown[0]
         return found, unanswered
+
+
+@functools.lru_cache(maxsize=256)
+def _placement_over(names: Tuple[str, ...]) -> Placement:
+    return Placement(names)
 
 
 def _store_down(number: int, part: pb.Slice) -> pb.MissingRange:
