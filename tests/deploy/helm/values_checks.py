@@ -91,6 +91,7 @@ NONSENSE = (
     (redis(enabled=True, tls=True), "store.redis.enabled"),
     (redis(enabled=True, user="sis"), "store.redis.enabled"),
     (redis(address="redis:6379"), "networkPolicy.egress"),
+    (redis(address="redis:6379", user="sis"), "store.redis.user"),
     (redis(address="redis:6379", caSecret="authority"), "store.redis.caSecret"),
     (redis(address="redis"), "address"),
     (redis(address="redis://redis:6379"), "address"),

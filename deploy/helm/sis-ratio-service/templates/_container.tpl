@@ -9,7 +9,7 @@ rocksdb:/var/lib/sis{{ if .Values.store.rocksdb.sync }}?sync=1{{ end }}
 {{- $options = append $options "password_file=/etc/sis/redis/password" -}}
 {{- end -}}
 {{- if $redis.caSecret -}}
-{{- $options = append $options "ca_file=/etc/sis/authority/ca.crt" -}}
+{{- $options = append $options "ca=/etc/sis/authority/ca.crt" -}}
 {{- end -}}
 {{ ternary "rediss" "redis" $redis.tls }}://
 {{- with $redis.user }}{{ . }}@{{ end }}
