@@ -1,0 +1,147 @@
+"""What an ack promises when servers and stores are killed: the table of docs/operations.md, row by row.
+
+What memory and RocksDB alone promise is in store_test.py. The series of kills are of three each; with
+SIS_KILLS=25 in the environment of 25.
+"""
+
+import os
+import shutil
+import tempfile
+import time
+import unittest
+
+import sis
+from server.testing.live_server import LiveServer
+from server.testing.until import until
+from tests.integration import fleet_load
+from tests.integration.redis_servers import RedisCluster, RedisServer, with_replica
+
+KILLS = int(os.environ.get("SIS_KILLS", 3))
+NEVER_ARRIVED = sis.MissingReason.NEVER_ARRIVED
+# How long everysec may keep an acked block from the disk: Redis waits up to two seconds for a slow one.
+EVERYSEC = 2.5
+
+
+class AckedBlocksTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(dir="/tmp", prefix="sis_")
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def redis(self, *arguments):
+        redis = RedisServer(f"{self.folder}/redis", *arguments)
+        self.addCleanup(redis.kill)
+        return redis
+
+    def serve(self, store, listen="127.0.0.1:0"):
+        server = LiveServer(f"--store={store}", listen=listen, cache_bytes=16 << 20)
+        self.addCleanup(server.kill)
+        return server
+
+    def begin(self, stores):
+        """Servers with these stores, and load on them."""
+        servers = [self.serve(store) for store in stores]
+        addresses = [server.address for server in servers]
+        with sis.Client(addresses, timeout=20) as client:
+            fleet_load.create_run(client)
+        load = fleet_load.Load(addresses)
+        self.addCleanup(load.stop)
+        return servers, load
+
+    def end(self, load):
+        load.stop()
+        self.assertEqual(load.failures, [])
+
+    def missing(self, store, sequences):
+        """By servers that have nothing in memory."""
+        return fleet_load.missing_of([self.serve(store).address], sequences)
+
+    def kill_servers(self, stores):
+        servers, load = self.begin(stores)
+        for kill in range(KILLS):
+            load.go_on()
+            index = kill % len(stores)
+            servers[index].kill()
+            servers[index] = self.serve(stores[index], listen=servers[index].address)
+        load.go_on()
+        self.end(load)
+        return servers, load.acked()
+
+    def test_rocksdb_keeps_acked_blocks_when_servers_are_killed_again_and_again(self):
+        stores = [f"rocksdb:{self.folder}/{index}" for index in range(2)]
+        servers, acked = self.kill_servers(stores)
+        self.assertEqual(fleet_load.missing_of([server.address for server in servers], acked), {})
+
+    def test_redis_keeps_acked_blocks_when_servers_are_killed_again_and_again(self):
+        """Even without persistence: only servers are killed."""
+        store = self.redis(None).store
+        _, acked = self.kill_servers([store] * 2)
+        self.assertEqual(self.missing(store, acked), {})
+
+    def test_appendfsync_always_keeps_acked_blocks_when_nodes_are_killed_again_and_again(self):
+        cluster = RedisCluster(self.folder, "always")
+        self.addCleanup(cluster.kill)
+        _, load = self.begin([cluster.store] * 2)
+        for kill in range(KILLS):
+            load.go_on()
+            node = cluster.nodes[kill % len(cluster.nodes)]
+            node.kill()
+            node.start()
+            cluster.wait_until_whole()
+        load.go_on()
+        self.end(load)
+        self.assertEqual(self.missing(cluster.store, load.acked()), {})
+
+    def killed_under_load(self, redis):
+        """Returns the sequences that were acked before the end of `redis`, and when that was."""
+        _, load = self.begin([redis.store])
+        load.go_on(sequences=100)
+        acked = load.acked()
+        redis.kill()
+        killed = time.monotonic()
+        # With the only store away nothing more is acked, and steps may fail.
+        load.stop()
+        redis.start()
+        return acked, load.acked(killed - EVERYSEC)
+
+    def test_everysec_keeps_what_was_acked_some_seconds_before_redis_is_killed(self):
+        redis = self.redis("everysec")
+        acked, earlier = self.killed_under_load(redis)
+        missing = self.missing(redis.store, acked)
+        self.assertLessEqual(set(missing.values()), {NEVER_ARRIVED})
+        self.assertEqual(set(missing) & set(earlier), set())
+
+    def test_without_persistence_nothing_is_there_when_redis_was_killed(self):
+        redis = self.redis(None)
+        acked, _ = self.killed_under_load(redis)
+        with sis.Client(self.serve(redis.store).address, timeout=20) as client:
+            self.assertEqual(client.list_runs(), [])
+            run = fleet_load.create_run(client)
+            records = client.fetch_top_k(run, [sis.Slice(name, 0, fleet_load.POSITIONS) for name in acked])
+        self.assertFalse(records.present.any())
+        self.assertEqual({missing.reason for missing in records.missing}, {NEVER_ARRIVED})
+
+    def test_a_promoted_replica_has_what_had_reached_it(self):
+        primary, replica = with_replica(self.folder, self.addCleanup)
+        store = f"redis://{primary.node},{replica.node}"
+        servers, load = self.begin([store] * 2)
+        load.go_on(sequences=100)
+        reached = load.acked()
+        # Redis' own WAIT is about its connection's writes: an own one comes after all others.
+        primary.ask("SET", "mark", "1")
+        until(lambda: replica.ask("GET", "mark") == "1")
+        load.go_on()
+        primary.kill()
+        acked = load.acked()
+        replica.ask("REPLICAOF", "NO", "ONE")
+        load.go_on()  # the servers find it
+        self.end(load)
+        missing = self.missing(store, load.acked())
+        self.assertLessEqual(set(missing.values()), {NEVER_ARRIVED})
+        self.assertEqual(set(missing) & set(reached), set())
+        self.assertLessEqual(set(missing), set(acked) - set(reached))
+        for server in servers:
+            server.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
