@@ -12,8 +12,8 @@ from deploy.grafana.panels import (
 )  # fmt: skip
 
 _FAILURES = "Unknown|DeadlineExceeded|ResourceExhausted|Unimplemented|Internal|Unavailable|DataLoss"
-# Results of a store that are no failures. A new sequence is NOT_FOUND.
-_STORE_ANSWERS = "OK|NOT_FOUND"
+# Results of a store that fails. DATA_LOSS is damage of one sequence.
+_STORE_FAILURES = "UNAVAILABLE|RESOURCE_EXHAUSTED"
 
 
 def board() -> panels.Dashboard:
@@ -309,39 +309,41 @@ def _cache() -> List[Panel]:
 
 def _store() -> List[Panel]:
     operations = _rate("sis_store_operations_total", "operation")
-    failed = _rate("sis_store_operations_total", "operation", where=f'result!~"{_STORE_ANSWERS}"')
-    reads = _rate("sis_store_operations_total", where='operation="read"')
-    found = _rate("sis_store_operations_total", where='operation="read", result="OK"')
+    failed = _rate("sis_store_operations_total", "operation", where=f'result=~"{_STORE_FAILURES}"')
+    reads = _rate("sis_store_operations_total", where='operation="load"')
+    found = _rate("sis_store_operations_total", where='operation="load", result="OK"')
     buckets = _rate("sis_store_seconds_bucket", "operation", "le")
     return [
         lines(
             "Calls of the store",
             OPERATIONS_PER_SECOND,
             {"{{operation}}": operations},
-            what="Calls of RocksDB, by operation.",
-            normal="appends with the ingest, seals and drops with the sequences.",
-            otherwise="many reads: memory is too small for what is in flight. Nothing at all without --store.",
+            what="Calls of RocksDB or Redis, by operation.",
+            normal="put with the ingest, merge and drop with the sequences.",
+            otherwise="many of load: memory is too small for what is in flight, or clients don't place sequences "
+            "alike. Nothing at all without --store.",
             runbooks=["latency"],
         ),
         lines(
             "Store calls that fail",
             SHARE,
             {"{{operation}}": _failed_share(failed, operations)},
-            what="The share of calls that the store failed, by operation. A new sequence that is not found is "
-            "no failure.",
-            normal="0.",
-            otherwise="UNAVAILABLE: the disk fails. RESOURCE_EXHAUSTED: it is full.",
-            runbooks=["errors", "missing_tokens"],
+            what="The share of calls that the store failed, by operation: it can't be reached, or is full.",
+            normal="0. More for seconds while a node of Redis is replaced.",
+            otherwise="appends are refused, and what is not in memory is missing (store_down).",
+            runbooks=["store_fails", "missing_tokens"],
             largest=1,
+            alert_above=0.05,
         ),
         lines(
             "Time of the store, 99%",
             SECONDS,
             {"{{operation}}": promql.quantile(0.99, buckets)},
             what="99 of 100 calls of the store take at most so long, by operation.",
-            normal="a write to a file: milliseconds.",
+            normal="a write to a file or over a network: milliseconds.",
             otherwise="appends are acked later by as much.",
-            runbooks=["latency"],
+            runbooks=["store_slow"],
+            alert_above=0.25,
         ),
         lines(
             "Bytes to and from the store",

@@ -78,6 +78,8 @@ class RunbooksTest(unittest.TestCase):
             of_servers.Files(folder),
             of_servers.RunSetAside(folder),
             of_servers.StoreDamaged(folder),
+            of_servers.RedisFails(folder),
+            of_servers.RedisIsSlow(folder),
         ]
         for problem in cls.problems:
             cls.addClassCleanup(problem.close)

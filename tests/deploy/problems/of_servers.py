@@ -10,6 +10,7 @@ import sis
 from server.testing.certificates import Authority
 from server.testing.live_server import LiveServer
 from tests.deploy.problems.problem import SAMPLING, Problem, restarted, uniform_block
+from tests.integration.redis_servers import RedisServer
 
 
 class ServerDown(Problem):
@@ -226,3 +227,51 @@ class StoreDamaged(Problem):
     def close(self) -> None:
         super().close()
         self.server.close()
+
+
+class RedisFails(Problem):
+    """Redis is down."""
+
+    ALERT = "SisStoreFails"
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        super().__init__()
+        self.redis = RedisServer(str(folder / self.ALERT))
+        self.server = LiveServer(f"--store={self.redis.store}")
+        self.client = sis.Client(self.server.address, timeout=30)
+        self.run = self.client.create_run(self.ALERT, seed=1, vocabulary_size=32, top_k=4)
+        self.alerts = {self.ALERT: {"instance": self.server.admin_address}}
+
+    def begin(self) -> None:
+        self.redis.kill()
+
+    def end(self) -> None:
+        self.redis.start()
+
+    def step(self) -> None:
+        with contextlib.suppress(sis.AppendError):
+            with self.client.append(self.run, sampling=SAMPLING, retry_timeout=0) as stream:
+                stream.block(str(time.monotonic_ns()), first_position=0, policy_version=0, **uniform_block(4, 8))
+
+    def close(self) -> None:
+        super().close()
+        self.client.close()
+        self.server.close()
+        self.redis.kill()
+
+
+class RedisIsSlow(RedisFails):
+    """Redis is busy with something else."""
+
+    ALERT = "SisStoreSlow"
+
+    def begin(self) -> None:
+        self.present = True
+
+    def end(self) -> None:
+        self.present = False
+
+    def step(self) -> None:
+        if self.present:
+            self.redis.ask("CLIENT", "PAUSE", "450", "ALL")
+        super().step()
