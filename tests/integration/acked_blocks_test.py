@@ -1,7 +1,7 @@
-"""What an ack promises when servers and stores are killed: the table of docs/operations.md, row by row.
+"""Servers and stores are killed, and hold the promises of acks in docs/operations.md, row by row.
 
-What memory and RocksDB alone promise is in store_test.py. The series of kills are of three each; with
-SIS_KILLS=25 in the environment of 25.
+store_test.py has the rows of memory and of RocksDB. A series has three kills, or as many as SIS_KILLS in the
+environment says.
 """
 
 import os
@@ -126,7 +126,7 @@ class AckedBlocksTest(unittest.TestCase):
         servers, load = self.begin([store] * 2)
         load.go_on(sequences=100)
         reached = load.acked()
-        # Redis' own WAIT is about its connection's writes: an own one comes after all others.
+        # The replica receives writes in their order, so this one comes after all the others.
         primary.ask("SET", "mark", "1")
         until(lambda: replica.ask("GET", "mark") == "1")
         load.go_on()

@@ -11,9 +11,9 @@ from server.testing.random_records import random_record
 
 VOCABULARY, TOP_K, POSITIONS = 40, 4, 30
 RUN_ID = "run"
-# Of the sequences acked last, which a step evaluates.
+# Number of sequences that a step evaluates: those acked last.
 STEP = 12
-# What the client may find missing while a server is away that has a store of its own, or none.
+# Reasons for which a client may find records missing while a server without a shared store is away.
 AWAY = {sis.MissingReason.STORE_DOWN, sis.MissingReason.NEVER_ARRIVED}
 
 

@@ -1,5 +1,5 @@
-"""Three servers over one Redis: each reads what another stored and notices what another was told, and
-a store that is silent keeps nobody waiting."""
+"""Three servers over one Redis: each reads the others' sequences, notices the others' changes, and
+doesn't wait for a silent store."""
 
 import shutil
 import tempfile
@@ -14,9 +14,9 @@ from tests.integration.redis_servers import RedisServer
 
 VOCABULARY, TOP_K, POSITIONS, BLOCK = 40, 4, 60, 20
 CONFIG = {"seed": 1, "vocabulary_size": VOCABULARY, "top_k": TOP_K, "log_prob_encoding": "float32"}
-# What another server was told is noticed after so many seconds at most, and the time of a test's own calls.
+# Maximum time until a server notices another's changes, and the time of a test's own calls, in seconds.
 NOTICED = 2.5
-# Of a call, which the store's own patience is below.
+# Timeout of a call, in seconds. The store's own is shorter.
 DEADLINE = 6.0
 RECORDS = random_record(7, POSITIONS, VOCABULARY, TOP_K)._asdict()
 

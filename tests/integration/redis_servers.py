@@ -56,7 +56,7 @@ class RedisServer:
             raise RuntimeError(f"redis-server ended: {(self.folder / 'log').read_text()}")
 
     def ask(self, *words: str) -> str:
-        """What redis-cli prints."""
+        """Returns the output of redis-cli."""
         command = ["redis-cli", "-p", str(self.port), *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip()
 
