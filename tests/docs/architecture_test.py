@@ -1,4 +1,4 @@
-"""docs/architecture.dot shows the build graph, without cycles."""
+"""docs/architecture.dot shows the dependencies of the build, without cycles."""
 
 import pathlib
 import re
@@ -8,9 +8,9 @@ from typing import Dict, Set, Tuple
 DOT = pathlib.Path("docs/architecture.dot").read_text()
 BUILD_GRAPH = pathlib.Path("tests/docs/build_graph").read_text()
 
-Arrows = Set[Tuple[str, str]]  # from a room to one that it uses
+Arrows = Set[Tuple[str, str]]  # (user, used)
 
-ROOMS = re.findall(r'"([^"]+)" \[label="[^"]+"\]', DOT)
+MODULES = re.findall(r'"([^"]+)" \[label="[^"]+"\]', DOT)
 DRAWN: Arrows = {
     (user, used)
     for user, several in re.findall(r'"([^"]+)" -> ([^;]+);', DOT)
@@ -18,27 +18,26 @@ DRAWN: Arrows = {
 }
 
 
-def room_of(package: str) -> str:
-    """The room that a package is, or that it is a folder of; the package itself if the picture has
-    none."""
-    rooms = [room for room in ROOMS if f"{package}/".startswith(f"{room}/")]
-    return max(rooms, key=len, default=package)
+def module_of(package: str) -> str:
+    """Returns the innermost drawn module that contains the package, or the package if none does."""
+    around = [module for module in MODULES if f"{package}/".startswith(f"{module}/")]
+    return max(around, key=len, default=package)
 
 
 def built() -> Arrows:
     packages = re.findall(r'"//([^":]*):[^"]*" -> "//([^":]*):', BUILD_GRAPH)
-    arrows = {(room_of(user), room_of(used)) for user, used in packages}
+    arrows = {(module_of(user), module_of(used)) for user, used in packages}
     return {(user, used) for user, used in arrows if user != used}
 
 
 def closure(arrows: Arrows) -> Arrows:
-    """All pairs of rooms with a way along arrows from the first to the second."""
+    """Returns all pairs of modules with a path from the first to the second."""
     used_by: Dict[str, Set[str]] = {}
     for user, used in arrows:
         used_by.setdefault(user, set()).add(used)
 
-    def reach(room: str, reached: Set[str]) -> Set[str]:
-        for used in used_by.get(room, set()) - reached:
+    def reach(module: str, reached: Set[str]) -> Set[str]:
+        for used in used_by.get(module, set()) - reached:
             reached.add(used)
             reach(used, reached)
         return reached
@@ -53,10 +52,10 @@ class ArchitectureTest(unittest.TestCase):
         self.assertGreater(len(built()), 10)
         self.assertEqual(sorted(built() - closure(DRAWN)), [], "not drawn")
         self.assertEqual(sorted(DRAWN - closure(built())), [], "drawn, but not in the BUILD files")
-        self.assertEqual(sorted({room for arrow in built() for room in arrow}), sorted(ROOMS))
+        self.assertEqual(sorted({module for arrow in built() for module in arrow}), sorted(MODULES))
 
     def test_there_is_no_cycle(self) -> None:
-        self.assertEqual([room for room, used in closure(DRAWN) if room == used], [])
+        self.assertEqual([module for module, used in closure(DRAWN) if module == used], [])
 
     def test_no_arrow_follows_from_others(self) -> None:
         self.assertEqual([arrow for arrow in sorted(DRAWN) if arrow in closure(DRAWN - {arrow})], [])

@@ -1,5 +1,5 @@
-"""Every file, folder, heading and Bazel target that the documentation names is there, every page is in
-the table of contents, and together they stay short. Python snippets import what they use."""
+"""Files, folders, headings and Bazel targets that documents name exist; the table of contents lists every page; the
+pages stay short; Python snippets import what they use."""
 
 import ast
 import builtins
@@ -10,10 +10,10 @@ import re
 import unittest
 from typing import Iterator, Set, Tuple
 
-# The source tree: what Bazel gives a test is a link to it.
+# The source tree, to which Bazel's test data links.
 ROOT = pathlib.Path(os.path.realpath("README.md")).parent
 FOLDERS = "bazel|client|deploy|docs|kernels|proto|server|tests|tools"
-# That snippets use.
+# Names of modules in snippets.
 MODULES = {"asyncio", "functools", "itertools", "np", "pandas", "sis", "sys", "torch", "vllm"}
 SOURCES = (".bzl", ".cc", ".cu", ".h", ".proto", ".py", ".sh")
 
@@ -29,13 +29,13 @@ def pages() -> Iterator[pathlib.Path]:
 
 
 def links(page: pathlib.Path) -> Iterator[Tuple[pathlib.Path, str]]:
-    """Where the page's relative links lead: a file or folder, and the anchor in it, perhaps empty."""
+    """Yields the target of each relative link of the page, and its anchor, which may be empty."""
     for name, anchor in re.findall(r"\]\((?!\))([^)#:\s]*)(?:#([^)\s]*))?\)", page.read_text()):
         yield (page.parent / name if name else page), anchor
 
 
 def anchors(page: pathlib.Path) -> Set[str]:
-    """What GitHub calls the headings of a page."""
+    """Returns the anchors that GitHub gives the headings of a page."""
     text = re.sub(r"^(```|~~~).*?^\1", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     times: collections.Counter[str] = collections.Counter()
     names = set()
@@ -48,7 +48,7 @@ def anchors(page: pathlib.Path) -> Set[str]:
 
 
 def is_there(name: str) -> bool:
-    """A path from the root, which may contain `*`, or lack an ending that only sources have."""
+    """Returns true if the path from the root exists. It may contain `*`, and omit the ending of a source."""
     stem = name.rstrip("/")
     return any(next(ROOT.glob(stem + ending), None) is not None for ending in ("", *SOURCES))
 
@@ -59,7 +59,7 @@ def has_target(package: str, target: str) -> bool:
 
 
 def not_imported(snippet: str) -> Set[str]:
-    """Modules and classes that a snippet uses without importing or defining them. Other names are the reader's own."""
+    """Returns modules and classes that a snippet uses without importing or defining them."""
     tree = compile(snippet, "snippet", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     nodes = list(ast.walk(tree))
     used = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
@@ -121,7 +121,7 @@ class PathsTest(unittest.TestCase):
         contents = ROOT / "docs/README.md"
         listed = {target.resolve() for target, _ in links(contents)}
         self.assert_all(
-            # A folder, like that of the decisions, stands for its pages.
+            # A folder, such as runbooks, stands for its pages.
             (page in listed or page.parent in listed, f"{page.relative_to(ROOT)} is not in docs/README.md")
             for page in pages()
             if ROOT / "docs" in page.parents and page != contents
