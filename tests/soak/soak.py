@@ -12,6 +12,7 @@ import time
 
 from server.testing.live_server import LiveServer
 from server.testing.process_status import process_status
+from tests.integration.redis_servers import RedisServer
 from tests.soak import report
 from tests.soak.load import Load
 
@@ -50,7 +51,9 @@ def soak(seconds, output):
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp", prefix="sis_"))
         servers, loads = {}, {}
-        stores = {"memory": "memory", "rocksdb": f"rocksdb:{folder}/db"}
+        redis = RedisServer(f"{folder}/redis")
+        stack.callback(redis.kill)
+        stores = {"memory": "memory", "rocksdb": f"rocksdb:{folder}/db", "redis": redis.store}
         for name, store in stores.items():
             servers[name] = LiveServer(f"--store={store}", cache_bytes=CACHE_BYTES)
             stack.callback(servers[name].kill)

@@ -70,7 +70,7 @@ class SoakTest(unittest.TestCase):
             output = pathlib.Path(folder)
             text, _ = soak.soak(5, output)
             self.assertNotIn("not asked for:", text)
-            for name in ("memory", "rocksdb"):
+            for name in ("memory", "rocksdb", "redis"):
                 self.assertIn(f"\n{name}: resident ", text)
             self.assertEqual((output / "summary.txt").read_text(), text)
             self.assertIn("</svg>", (output / "soak.svg").read_text())
@@ -83,7 +83,7 @@ class SoakTest(unittest.TestCase):
             return servers[-1]
 
         def kill_one_in_the_middle():
-            while len(servers) < 2:
+            while len(servers) < 3:
                 time.sleep(0.01)
             time.sleep(1)
             servers[1].process.kill()
