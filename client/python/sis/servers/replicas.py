@@ -41,10 +41,10 @@ _OF_EVERY_POSITION = {pb.OUTPUT_RATIOS, pb.OUTPUT_LOG_RATIOS, pb.OUTPUT_SURROGAT
 class Replicas:
     """The calls of SingleServer, over several. Thread-safe.
 
-    A replica that gives no answer is passed over, and for a while it is not asked again. If the
-    servers share a store, another replica serves its sequences; otherwise they are MISSING
-    (STORE_DOWN). If every one is needed and none answers, the call fails as with one server. Any
-    other error of a replica is an error of the call.
+    An unreachable replica is skipped, for a while without asking. If the servers share a store,
+    another replica serves its sequences; otherwise they are MISSING (STORE_DOWN). If all are
+    unreachable, the call fails as with one server. Any other error of a replica is an error of the
+    call.
     """
 
     micro_batch_bytes = SingleServer.micro_batch_bytes
@@ -85,7 +85,7 @@ class Replicas:
         return pb.GetRunResponse(run=run, unanswered=unanswered)
 
     def DeleteRun(self, request: pb.DeleteRunRequest) -> pb.DeleteRunResponse:
-        """Raises if a replica gives no answer and doesn't share the store: the run may still be there."""
+        """Raises if a replica without a shared store is unreachable: the run may still be there."""
         answers, down = self._ask(dict.fromkeys(range(len(self._servers)), lambda server: server.DeleteRun(request)))
         for error in () if self._one_store else down.values():
             raise errors.from_status(
@@ -301,8 +301,7 @@ class Replicas:
     ) -> Tuple[List[Tuple[List[int], _Answer]], List[int]]:
         """Asks each sequence's replica; `call` makes a call about some of the sequences, by their numbers.
 
-        If the servers share a store, other replicas are asked about the sequences of one that gives no
-        answer.
+        If the servers share a store, other replicas are asked about the sequences of an unreachable one.
 
         Returns:
             The answers, each with the numbers that it is about, and the numbers without an answer.
