@@ -8,8 +8,6 @@
 // process, which shares the machine's cores with the server. Steps begin by the clock, at the rate
 // that is asked for, and an ack counts from when its step should have begun; so a server that falls
 // behind shows in the times, not only in the rate.
-#include <grpcpp/grpcpp.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -31,11 +29,12 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
+#include "client/cpp/client.h"
 #include "kernels/block/block.h"
 #include "kernels/block/pack.h"
 #include "server/testing/backing.h"
 #include "server/testing/server_process.h"
-#include "sis/v1/ratio_service.grpc.pb.h"
+#include "sis/v1/ratio_service.pb.h"
 
 ABSL_FLAG(std::vector<std::string>, tokens_per_second,
           (std::vector<std::string>{"5000", "20000", "50000"}), "that all workers decode");
@@ -62,8 +61,8 @@ constexpr uint32_t kVocabulary = 151'936;
   std::exit(1);
 }
 
-void Check(const grpc::Status& status) {
-  if (!status.ok()) Fail(status.error_message());
+void Check(const absl::Status& status) {
+  if (!status.ok()) Fail(status.ToString());
 }
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -96,9 +95,9 @@ class Latencies {
 // Sequences that are sealed and not yet trained on. Thread-safe.
 class Finished {
  public:
-  void Add(const std::vector<std::string>& ids) {
+  void Add(const std::vector<v1::SequenceRef>& sequences) {
     const std::lock_guard lock(mutex_);
-    ids_.insert(ids_.end(), ids.begin(), ids.end());
+    waiting_.insert(waiting_.end(), sequences.begin(), sequences.end());
     ready_.notify_all();
   }
   void End() {
@@ -107,20 +106,20 @@ class Finished {
     ready_.notify_all();
   }
   // kSequencesOfCall of them; none at the end.
-  std::vector<std::string> Take() {
+  std::vector<v1::SequenceRef> Take() {
     std::unique_lock lock(mutex_);
-    ready_.wait(lock, [this] { return ended_ || ids_.size() >= kSequencesOfCall; });
+    ready_.wait(lock, [this] { return ended_ || waiting_.size() >= kSequencesOfCall; });
     if (ended_) return {};
-    const auto last = ids_.begin() + kSequencesOfCall;
-    std::vector<std::string> taken(ids_.begin(), last);
-    ids_.erase(ids_.begin(), last);
+    const auto last = waiting_.begin() + kSequencesOfCall;
+    std::vector<v1::SequenceRef> taken(waiting_.begin(), last);
+    waiting_.erase(waiting_.begin(), last);
     return taken;
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable ready_;
-  std::deque<std::string> ids_;
+  std::deque<v1::SequenceRef> waiting_;
   bool ended_ = false;
 };
 
@@ -135,10 +134,7 @@ class Load {
       log_probs_.push_back(-1.0F - 0.5F * static_cast<float>(i));
     }
     for (int i = 0; i < kWorkers + kRanks; ++i) {
-      grpc::ChannelArguments arguments;
-      arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
-      stubs_.push_back(v1::RatioService::NewStub(
-          grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments)));
+      clients_.push_back(std::make_unique<Client>(address));
     }
     v1::CreateRunRequest request;
     request.set_run_id(run_id);
@@ -146,9 +142,7 @@ class Load {
     config.set_seed(1);
     config.set_vocabulary_size(kVocabulary);
     config.set_top_k(top_k);
-    grpc::ClientContext context;
-    v1::CreateRunResponse response;
-    Check(stubs_[0]->CreateRun(&context, request, &response));
+    Check(clients_[0]->CreateRun(request).status());
   }
 
   void Run(int seconds) {
@@ -163,9 +157,7 @@ class Load {
     for (std::thread& rank : ranks) rank.join();
     v1::DeleteRunRequest request;
     *request.mutable_run() = run_;
-    grpc::ClientContext context;
-    v1::DeleteRunResponse response;
-    Check(stubs_[0]->DeleteRun(&context, request, &response));
+    Check(clients_[0]->DeleteRun(request).status());
   }
 
   double tokens_per_second() const { return static_cast<double>(appended_) / elapsed_; }
@@ -173,22 +165,17 @@ class Load {
   Latencies acks, fetches, evaluations;
 
  private:
-  using Stream = grpc::ClientReaderWriter<v1::AppendRequest, v1::AppendResponse>;
-
   void Work(int worker) {
-    grpc::ClientContext context;
-    const auto stream = stubs_[worker]->Append(&context);
-    v1::AppendRequest opening;
-    v1::AppendHeader& header = *opening.mutable_header();
+    v1::AppendHeader header;
     *header.mutable_run() = run_;
     header.set_vocabulary_size(kVocabulary);
     header.mutable_sampling()->set_log_probs(v1::Sampling::LOG_PROBS_PROCESSED);
     header.mutable_sampling()->set_temperature(1);
-    if (!stream->Write(opening)) Check(stream->Finish());
+    const auto stream = clients_[worker]->OpenAppend(header);
     // Workers begin at different times, and at different positions, as those of an engine do.
     double due = period_ * worker / kWorkers;
     int finished = 0;
-    std::vector<std::string> ids = NewSequences(worker, finished);
+    std::vector<v1::SequenceRef> sequences = NewSequences(worker, finished);
     uint32_t position = 0;
     uint32_t length = kLength * static_cast<uint32_t>(worker + 1) / kWorkers;
     while (true) {
@@ -197,82 +184,66 @@ class Load {
       if (begin >= end_) break;
       std::this_thread::sleep_until(begin);
       if (Clock::now() >= end_) break;
-      const std::string token = Token(position);
-      v1::AppendRequest tokens;
-      for (const std::string& id : ids) {
-        v1::AppendEntry& entry = *tokens.mutable_batch()->add_entries();
-        entry.mutable_sequence()->set_id(id);
-        entry.set_block(token);
-      }
-      Send(*stream, tokens);
+      const std::vector<std::byte> token = Token(position);
+      for (const v1::SequenceRef& sequence : sequences) stream->AddBlock(sequence, token);
+      Check(stream->Flush());
       acks.Add(Seconds(Clock::now() - begin));
       appended_ += kSequencesOfWorker;
       due += period_;
       if (++position < length) continue;
-      v1::AppendRequest seals;
-      for (const std::string& id : ids) {
-        v1::AppendEntry& entry = *seals.mutable_batch()->add_entries();
-        entry.mutable_sequence()->set_id(id);
-        entry.mutable_seal()->set_length(position);
-      }
-      Send(*stream, seals);
-      finished_.Add(ids);
-      ids = NewSequences(worker, ++finished);
+      v1::Seal seal;
+      seal.set_length(position);
+      for (const v1::SequenceRef& sequence : sequences) stream->AddSeal(sequence, seal);
+      Check(stream->Flush());
+      finished_.Add(sequences);
+      sequences = NewSequences(worker, ++finished);
       position = 0;
       length = kLength;
-    }
-    stream->WritesDone();
-    Check(stream->Finish());
-  }
-
-  // Waits for the acks.
-  static void Send(Stream& stream, const v1::AppendRequest& request) {
-    v1::AppendResponse response;
-    if (!stream.Write(request) || !stream.Read(&response)) Check(stream.Finish());
-    for (const v1::Ack& ack : response.acks()) {
-      if (ack.code() != 0) Fail(ack.message());
     }
   }
 
   void Train(int rank) {
-    for (std::vector<std::string> ids; !(ids = finished_.Take()).empty();) {
+    const Client& client = *clients_[kWorkers + rank];
+    for (std::vector<v1::SequenceRef> taken; !(taken = finished_.Take()).empty();) {
       Clock::time_point begin = Clock::now();
-      v1::EvaluateRequest request = Fetch(rank, ids);
+      const v1::EvaluateRequest request = Fetch(client, rank, taken);
       fetches.Add(Seconds(Clock::now() - begin));
       begin = Clock::now();
-      grpc::ClientContext context;
-      v1::EvaluateResponse response;
-      Check(Stub(rank).Evaluate(&context, request, &response));
+      const absl::StatusOr<v1::EvaluateResponse> response = client.Evaluate(request);
+      Check(response.status());
       evaluations.Add(Seconds(Clock::now() - begin));
-      if (response.missing_size() > 0) Fail("positions are missing");
-      evaluated_ += static_cast<int64_t>(response.newly_counted());
-      Release(rank, ids);
+      if (response->missing_size() > 0) Fail("positions are missing");
+      evaluated_ += static_cast<int64_t>(response->newly_counted());
+      v1::ReleaseRequest release;
+      *release.mutable_run() = run_;
+      release.mutable_sequences()->Assign(taken.begin(), taken.end());
+      Check(client.Release(release).status());
     }
   }
 
   // The evaluation of these sequences by the policy that recorded them.
-  v1::EvaluateRequest Fetch(int rank, const std::vector<std::string>& ids) {
+  v1::EvaluateRequest Fetch(const Client& client, int rank,
+                            const std::vector<v1::SequenceRef>& sequences) const {
     v1::FetchTopKRequest request;
     *request.mutable_run() = run_;
-    for (const std::string& id : ids) request.add_slices()->mutable_sequence()->set_id(id);
+    for (const v1::SequenceRef& sequence : sequences) {
+      *request.add_slices()->mutable_sequence() = sequence;
+    }
+    const absl::StatusOr<std::vector<v1::FetchedSlice>> fetched = client.FetchTopK(request);
+    Check(fetched.status());
     v1::EvaluateRequest evaluation;
     *evaluation.mutable_run() = run_;
     evaluation.set_draw(static_cast<uint64_t>(rank) + 1);
     evaluation.add_outputs(v1::OUTPUT_ACCEPT_BITS);
-    grpc::ClientContext context;
-    const auto stream = Stub(rank).FetchTopK(&context, request);
-    for (v1::FetchTopKResponse response; stream->Read(&response);) {
-      for (const v1::FetchedSlice& fetched : response.slices()) {
-        for (const std::string& block : fetched.blocks()) {
-          AddCurrent(block, *evaluation.mutable_gathered());
-        }
-        if (!fetched.has_record_digest()) continue;
-        v1::Slice& slice = *evaluation.add_slices() = request.slices(fetched.slice());
-        slice.set_length(fetched.length());
-        slice.set_record_digest(fetched.record_digest());
+    for (size_t i = 0; i < fetched->size(); ++i) {
+      const v1::FetchedSlice& found = (*fetched)[i];
+      for (const std::string& block : found.blocks()) {
+        AddCurrent(block, *evaluation.mutable_gathered());
       }
+      v1::Slice& slice = *evaluation.add_slices() = request.slices(static_cast<int>(i));
+      slice.set_length(found.length());
+      slice.set_record_digest(found.record_digest());
     }
-    Check(stream->Finish());
     return evaluation;
   }
 
@@ -290,43 +261,30 @@ class Load {
     }
   }
 
-  void Release(int rank, const std::vector<std::string>& ids) {
-    v1::ReleaseRequest request;
-    *request.mutable_run() = run_;
-    for (const std::string& id : ids) request.add_sequences()->set_id(id);
-    grpc::ClientContext context;
-    v1::ReleaseResponse response;
-    Check(Stub(rank).Release(&context, request, &response));
-  }
-
-  v1::RatioService::Stub& Stub(int rank) { return *stubs_[kWorkers + rank]; }
-
   // The block of one token.
-  std::string Token(uint32_t position) const {
-    const std::vector<std::byte> block =
-        *PackBlock({.sampled_ids = std::span(ids_).first(1),
-                    .sampled_log_probs = std::span(log_probs_).first(1),
-                    .ids = ids_,
-                    .log_probs = log_probs_},
-                   {.slots = static_cast<int>(ids_.size()),
-                    .vocabulary_size = kVocabulary,
-                    .first_position = position});
-    return {reinterpret_cast<const char*>(block.data()), block.size()};
+  std::vector<std::byte> Token(uint32_t position) const {
+    return *PackBlock({.sampled_ids = std::span(ids_).first(1),
+                       .sampled_log_probs = std::span(log_probs_).first(1),
+                       .ids = ids_,
+                       .log_probs = log_probs_},
+                      {.slots = static_cast<int>(ids_.size()),
+                       .vocabulary_size = kVocabulary,
+                       .first_position = position});
   }
 
-  static std::vector<std::string> NewSequences(int worker, int number) {
-    std::vector<std::string> ids;
+  static std::vector<v1::SequenceRef> NewSequences(int worker, int number) {
+    std::vector<v1::SequenceRef> sequences(kSequencesOfWorker);
     for (int i = 0; i < kSequencesOfWorker; ++i) {
-      ids.push_back(absl::StrCat("worker-", worker, "/", number, "/", i));
+      sequences[i].set_id(absl::StrCat("worker-", worker, "/", number, "/", i));
     }
-    return ids;
+    return sequences;
   }
 
   v1::RunRef run_;
   const double period_;       // seconds between a worker's steps
   std::vector<int32_t> ids_;  // that every token records, sampled is the first
   std::vector<float> log_probs_;
-  std::vector<std::unique_ptr<v1::RatioService::Stub>> stubs_;
+  std::vector<std::unique_ptr<const Client>> clients_;
   Finished finished_;
   Clock::time_point start_, end_;
   double elapsed_ = 0;

@@ -1,0 +1,114 @@
+// A client for one server, for workers and load generators in C++.
+//
+// client/cpp/example.cc is a worker from its first call to its last.
+//
+// It spreads nothing over replicas and opens no lost run again; Python's sis.Client does.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "sis/v1/ratio_service.grpc.pb.h"
+
+namespace sis {
+
+using Service = v1::RatioService::StubInterface;
+
+struct ClientOptions {
+  std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
+  // Sent as bearer token with every call, unless it is empty. Needs TLS.
+  std::string token = {};
+  // The most that a call, or a Flush, takes.
+  absl::Duration timeout = absl::Seconds(60);
+};
+
+class AppendStream;
+
+// Thread-safe. Every call blocks. Errors are those of the server (proto/sis/v1), DeadlineExceeded,
+// and Unavailable if there is no connection: the server may have done what was asked.
+class Client {
+ public:
+  // Connects with the first call. `address` is host:port, or unix:PATH.
+  explicit Client(const std::string& address, ClientOptions options = {});
+
+  absl::StatusOr<v1::CreateRunResponse> CreateRun(const v1::CreateRunRequest& request) const;
+  absl::StatusOr<v1::AdvanceVersionResponse> AdvanceVersion(
+      const v1::AdvanceVersionRequest& request) const;
+  absl::StatusOr<v1::DeleteRunResponse> DeleteRun(const v1::DeleteRunRequest& request) const;
+  absl::StatusOr<v1::ReleaseResponse> Release(const v1::ReleaseRequest& request) const;
+  absl::StatusOr<v1::EvaluateResponse> Evaluate(const v1::EvaluateRequest& request) const;
+  // One element per slice of the request, in order, with all blocks of the slice.
+  absl::StatusOr<std::vector<v1::FetchedSlice>> FetchTopK(
+      const v1::FetchTopKRequest& request) const;
+
+  // A stream of records. `header` says which run they belong to and how their log-probs were made.
+  // The client must outlive the stream.
+  std::unique_ptr<AppendStream> OpenAppend(const v1::AppendHeader& header) const;
+
+ private:
+  friend class AppendStream;
+
+  // Sets credentials and deadline of a call.
+  void Prepare(grpc::ClientContext& context, absl::Time deadline) const;
+  template <typename Response, typename Request>
+  absl::StatusOr<Response> Call(grpc::Status (Service::*method)(grpc::ClientContext*,
+                                                                const Request&, Response*),
+                                const Request& request) const;
+
+  const ClientOptions options_;
+  const std::unique_ptr<Service> stub_;
+};
+
+// Used by one thread at a time.
+class AppendStream {
+ public:
+  // Ends the stream without waiting. What was added since the last Flush is not stored.
+  ~AppendStream();
+
+  // Adds an entry to the next batch, without sending it. `block` comes from PackBlock
+  // (kernels/block/pack.h). A batch may hold 65,536 entries and --max_message_bytes.
+  void AddBlock(const v1::SequenceRef& sequence, std::span<const std::byte> block);
+  void AddGap(const v1::SequenceRef& sequence, const v1::Gap& gap);
+  void AddSeal(const v1::SequenceRef& sequence, const v1::Seal& seal);
+
+  // Sends the batch, and returns when the server has stored it. Entries for which the server has no
+  // room are sent again after the delay that it asks for, until the timeout. Returns the error of
+  // the first entry that was refused, after the others are stored: refused entries are dropped, and
+  // those without an answer stay in the batch, so that the next Flush sends them again.
+  absl::Status Flush();
+
+ private:
+  friend class Client;
+  using Stream = grpc::ClientAsyncReaderWriterInterface<v1::AppendRequest, v1::AppendResponse>;
+
+  AppendStream(const Client& client, const v1::AppendHeader& header)
+      : client_(client), header_(header) {}
+
+  // Opens a stream if there is none.
+  absl::Status Open(absl::Time deadline);
+  // Sends the batch and receives its acks.
+  absl::Status Exchange(v1::AppendResponse& response, absl::Time deadline);
+  // Whether the one operation under way succeeded. Cancels the stream at the deadline.
+  bool Done(absl::Time deadline);
+  // Returns why the stream broke, and closes it.
+  absl::Status Close();
+
+  const Client& client_;
+  const v1::AppendHeader header_;
+  v1::AppendRequest request_;  // the batch
+  grpc::CompletionQueue queue_;
+  std::unique_ptr<grpc::ClientContext> context_;
+  std::unique_ptr<Stream> stream_;  // null if none is open
+  bool timed_out_ = false;
+};
+
+}  // namespace sis

@@ -1,0 +1,174 @@
+// The C++ client against a real server.
+#include "client/cpp/client.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "kernels/block/pack.h"
+#include "server/testing/server_process.h"
+
+namespace sis {
+namespace {
+
+constexpr uint32_t kVocabulary = 100;
+constexpr uint32_t kPositions = 4;
+
+std::vector<std::byte> Block(uint32_t first_position, int32_t sampled_id) {
+  const std::vector<int32_t> ids(kPositions, sampled_id);
+  const std::vector<float> log_probs(kPositions, -0.5F);
+  return *PackBlock({ids, log_probs, ids, log_probs}, {.encoding = BlockEncoding::kFloat32,
+                                                       .slots = 1,
+                                                       .vocabulary_size = kVocabulary,
+                                                       .first_position = first_position});
+}
+
+v1::SequenceRef Sequence(const std::string& id) {
+  v1::SequenceRef sequence;
+  sequence.set_id(id);
+  return sequence;
+}
+
+v1::Seal SealAt(uint32_t length) {
+  v1::Seal seal;
+  seal.set_length(length);
+  return seal;
+}
+
+class ClientTest : public ::testing::Test {
+ protected:
+  explicit ClientTest(int64_t cache_bytes = 64 << 20)
+      : server_({"--listen=127.0.0.1:0", absl::StrCat("--cache_bytes=", cache_bytes)}),
+        client_(server_.address()) {
+    v1::CreateRunRequest request;
+    request.set_run_id("run");
+    request.mutable_config()->set_seed(1);
+    request.mutable_config()->set_vocabulary_size(kVocabulary);
+    request.mutable_config()->set_top_k(1);
+    EXPECT_TRUE(client_.CreateRun(request).ok());
+  }
+
+  static v1::AppendHeader Header(const std::string& run_id = "run") {
+    v1::AppendHeader header;
+    header.mutable_run()->set_run_id(run_id);
+    header.set_vocabulary_size(kVocabulary);
+    header.mutable_sampling()->set_log_probs(v1::Sampling::LOG_PROBS_PROCESSED);
+    header.mutable_sampling()->set_temperature(1);
+    return header;
+  }
+
+  std::vector<v1::FetchedSlice> Fetch(const std::vector<std::string>& ids) {
+    v1::FetchTopKRequest request;
+    request.mutable_run()->set_run_id("run");
+    request.set_whole_blocks(true);
+    for (const std::string& id : ids) *request.add_slices()->mutable_sequence() = Sequence(id);
+    absl::StatusOr<std::vector<v1::FetchedSlice>> slices = client_.FetchTopK(request);
+    EXPECT_TRUE(slices.ok()) << slices.status();
+    return slices.ok() ? *slices : std::vector<v1::FetchedSlice>(ids.size());
+  }
+
+  const ServerProcess server_;
+  const Client client_;
+};
+
+TEST_F(ClientTest, WhatAFlushHasStoredIsFetchedAsItWas) {
+  const auto stream = client_.OpenAppend(Header());
+  const std::vector<std::byte> block = Block(0, 7);
+  stream->AddBlock(Sequence("a"), block);
+  stream->AddSeal(Sequence("a"), SealAt(kPositions));
+  ASSERT_TRUE(stream->Flush().ok());
+  v1::Gap gap;
+  gap.set_length(2);
+  gap.set_reason(v1::MISSING_REASON_INVALID_LOG_PROB);
+  stream->AddGap(Sequence("b"), gap);
+  ASSERT_TRUE(stream->Flush().ok());
+
+  const std::vector<v1::FetchedSlice> slices = Fetch({"b", "lost", "a"});
+  ASSERT_EQ(slices[0].missing_size(), 1);
+  EXPECT_EQ(slices[0].missing(0).reason(), v1::MISSING_REASON_INVALID_LOG_PROB);
+  EXPECT_EQ(slices[1].blocks_size(), 0);
+  ASSERT_EQ(slices[2].blocks_size(), 1);
+  EXPECT_EQ(slices[2].blocks(0),
+            std::string(reinterpret_cast<const char*>(block.data()), block.size()));
+}
+
+TEST_F(ClientTest, ARefusedEntryIsNamedAndTheOthersAreStored) {
+  const auto stream = client_.OpenAppend(Header());
+  stream->AddBlock(Sequence("a"), Block(0, 7));
+  stream->AddBlock(Sequence("a"), Block(0, 8));  // another value there
+  stream->AddBlock(Sequence("b"), Block(0, 9));
+  const absl::Status status = stream->Flush();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists) << status;
+  EXPECT_NE(status.message().find("'a'"), absl::string_view::npos) << status;
+  EXPECT_TRUE(stream->Flush().ok()) << "the refused entry is sent again";
+  for (const v1::FetchedSlice& slice : Fetch({"a", "b"})) EXPECT_EQ(slice.blocks_size(), 1);
+}
+
+TEST_F(ClientTest, AStreamThatTheServerEndsSaysWhy) {
+  const auto stream = client_.OpenAppend(Header("unknown"));
+  stream->AddBlock(Sequence("a"), Block(0, 7));
+  EXPECT_EQ(stream->Flush().code(), absl::StatusCode::kNotFound);
+  v1::CreateRunRequest request;
+  request.set_run_id("unknown");
+  request.mutable_config()->set_vocabulary_size(kVocabulary);
+  request.mutable_config()->set_top_k(1);
+  ASSERT_TRUE(client_.CreateRun(request).ok());
+  EXPECT_TRUE(stream->Flush().ok()) << "what had no answer is sent again";
+}
+
+TEST_F(ClientTest, TheExampleRecords) {
+  EXPECT_EQ(std::system(absl::StrCat("client/cpp/example ", server_.address()).c_str()), 0);
+}
+
+class FullTest : public ClientTest {
+ protected:
+  FullTest() : ClientTest(1 << 20) {}
+};
+
+TEST_F(FullTest, EntriesWithoutRoomAreSentAgainUntilTheTimeout) {
+  const Client impatient(server_.address(), {.timeout = absl::Seconds(2)});
+  const auto stream = impatient.OpenAppend(Header());
+  absl::Status status;
+  std::vector<v1::SequenceRef> stored;
+  while (status.ok()) {
+    stored.push_back(Sequence(absl::StrCat("s", stored.size())));
+    ASSERT_LT(stored.size(), 10'000);
+    stream->AddBlock(stored.back(), Block(0, 7));
+    status = stream->Flush();
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  v1::ReleaseRequest release;
+  release.mutable_run()->set_run_id("run");
+  release.mutable_sequences()->Assign(stored.begin(), stored.end() - 1);
+  ASSERT_TRUE(client_.Release(release).ok());
+  EXPECT_TRUE(stream->Flush().ok()) << "the entry without room is still in the batch";
+}
+
+// A server that takes connections and never answers.
+TEST(SilentServerTest, NoCallOutlivesItsTimeout) {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  socklen_t size = sizeof address;
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(listener, 8), 0);
+  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  const Client client(absl::StrCat("127.0.0.1:", ntohs(address.sin_port)),
+                      {.timeout = absl::Seconds(1)});
+  const absl::Time start = absl::Now();
+  EXPECT_EQ(client.Evaluate({}).status().code(), absl::StatusCode::kDeadlineExceeded);
+  const auto stream = client.OpenAppend({});
+  stream->AddSeal(Sequence("a"), SealAt(1));
+  EXPECT_EQ(stream->Flush().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_LT(absl::Now() - start, absl::Seconds(30));
+  close(listener);
+}
+
+}  // namespace
+}  // namespace sis
