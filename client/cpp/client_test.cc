@@ -44,15 +44,19 @@ v1::Seal SealAt(uint32_t length) {
 
 class ClientTest : public ::testing::Test {
  protected:
-  explicit ClientTest(int64_t cache_bytes = 64 << 20)
-      : server_({"--listen=127.0.0.1:0", absl::StrCat("--cache_bytes=", cache_bytes)}),
-        client_(server_.address()) {
+  ClientTest()
+      : server_({"--listen=127.0.0.1:0", "--cache_bytes=67108864"}), client_(server_.address()) {
+    CreateRun("run");
+  }
+
+  void CreateRun(const std::string& run_id, uint64_t byte_quota = 0) {
     v1::CreateRunRequest request;
-    request.set_run_id("run");
-    request.mutable_config()->set_seed(1);
+    request.set_run_id(run_id);
     request.mutable_config()->set_vocabulary_size(kVocabulary);
     request.mutable_config()->set_top_k(1);
-    EXPECT_TRUE(client_.CreateRun(request).ok());
+    request.mutable_config()->set_byte_quota(byte_quota);
+    const absl::StatusOr<v1::CreateRunResponse> created = client_.CreateRun(request);
+    ASSERT_TRUE(created.ok()) << created.status();
   }
 
   static v1::AppendHeader Header(const std::string& run_id = "run") {
@@ -115,11 +119,7 @@ TEST_F(ClientTest, AStreamThatTheServerEndsSaysWhy) {
   const auto stream = client_.OpenAppend(Header("unknown"));
   stream->AddBlock(Sequence("a"), Block(0, 7));
   EXPECT_EQ(stream->Flush().code(), absl::StatusCode::kNotFound);
-  v1::CreateRunRequest request;
-  request.set_run_id("unknown");
-  request.mutable_config()->set_vocabulary_size(kVocabulary);
-  request.mutable_config()->set_top_k(1);
-  ASSERT_TRUE(client_.CreateRun(request).ok());
+  CreateRun("unknown");
   EXPECT_TRUE(stream->Flush().ok()) << "what had no answer is sent again";
 }
 
@@ -127,14 +127,10 @@ TEST_F(ClientTest, TheExampleRecords) {
   EXPECT_EQ(std::system(absl::StrCat("client/cpp/example ", server_.address()).c_str()), 0);
 }
 
-class FullTest : public ClientTest {
- protected:
-  FullTest() : ClientTest(1 << 20) {}
-};
-
-TEST_F(FullTest, EntriesWithoutRoomAreSentAgainUntilTheTimeout) {
+TEST_F(ClientTest, EntriesWithoutRoomAreSentAgainUntilTheTimeout) {
+  CreateRun("small", 1 << 16);
   const Client impatient(server_.address(), {.timeout = absl::Seconds(2)});
-  const auto stream = impatient.OpenAppend(Header());
+  const auto stream = impatient.OpenAppend(Header("small"));
   absl::Status status;
   std::vector<v1::SequenceRef> stored;
   while (status.ok()) {
@@ -145,7 +141,7 @@ TEST_F(FullTest, EntriesWithoutRoomAreSentAgainUntilTheTimeout) {
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   v1::ReleaseRequest release;
-  release.mutable_run()->set_run_id("run");
+  release.mutable_run()->set_run_id("small");
   release.mutable_sequences()->Assign(stored.begin(), stored.end() - 1);
   ASSERT_TRUE(client_.Release(release).ok());
   EXPECT_TRUE(stream->Flush().ok()) << "the entry without room is still in the batch";
