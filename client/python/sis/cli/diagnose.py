@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.text import Text
 
-from sis.cli.connection import RUN, Connection, connected
+from sis.cli.connection import RUN, SERVER, connected
 from sis.cli.failure import FAULT_FOUND
 from sis.cli.output import OUTPUT, Output, console, print_json
 from sis.cli.verdicts import finding_texts, verdict_text
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from sis.diagnose import RunDiagnosis
 
 
-@connected
-def diagnose(connection: Connection, run: str = RUN, output: Output = OUTPUT) -> None:
+def diagnose(run: str = RUN, output: Output = OUTPUT, server: str = SERVER) -> None:
     """Says what is wrong with a run, and what to look at.
 
     \b
@@ -39,7 +38,7 @@ def diagnose(connection: Connection, run: str = RUN, output: Output = OUTPUT) ->
     """
     from sis.diagnose import diagnose_run
 
-    with connection.whole() as client:
+    with connected(server) as client:
         diagnosis = diagnose_run(client, run)
         if output is Output.json:
             print_json(diagnosis.as_json())

@@ -8,7 +8,7 @@ from typing import Optional
 
 import typer
 
-from sis.cli.connection import RUN, Connection, connected
+from sis.cli.connection import RUN, SERVER, connected
 from sis.cli.failure import fail, need
 
 
@@ -21,14 +21,13 @@ class Format(str, enum.Enum):
 _BY_ENDING = {"parquet": Format.parquet, "csv": Format.csv, "json": Format.json, "jsonl": Format.json}
 
 
-@connected
 def export(
-    connection: Connection,
     run: str = RUN,
     file: str = typer.Argument("-", metavar="[FILE]", show_default=False, help="File to write; -: standard output."),
     format: Optional[Format] = typer.Option(
         None, "--format", "-f", show_default=False, help="Without it the ending of FILE says; lines of JSON for -."
     ),
+    server: str = SERVER,
 ) -> None:
     """Exports what a run has in memory: Parquet, CSV or lines of JSON, a row per position.
 
@@ -51,7 +50,7 @@ def export(
         raise typer.BadParameter(f"{file!r} ends in none of {', '.join(_BY_ENDING)}", param_hint="--format")
     if format is Format.parquet:
         need("pyarrow", "export")
-    with connection.whole() as client:
+    with connected(server) as client:
         from sis.export import write, write_to
 
         found = client.get_run(run).run

@@ -6,13 +6,12 @@ from typing import List, Tuple
 
 import typer
 
-from sis.cli.connection import RUN, Connection, connected
+from sis.cli.connection import RUN, SERVER, connect, connected
 from sis.cli.output import OUTPUT, Cell, Output, Rows, bytes_text, console, count_text, print_json, properties
 from sis.cli.verdicts import finding_texts, verdict_text
 
 
-@connected
-def list_runs(connection: Connection, output: Output = OUTPUT) -> None:
+def list_runs(output: Output = OUTPUT, server: str = SERVER) -> None:
     """Lists the runs and what they hold, the worst first.
 
     \b
@@ -21,7 +20,7 @@ def list_runs(connection: Connection, output: Output = OUTPUT) -> None:
       sisctl run list --server ratios-0:50051,ratios-1:50051
       sisctl run list -o json | jq '.runs[] | {id: .run.id, verdict}'
     """
-    with connection.whole() as client:
+    with connected(server) as client:
         runs = client.list_runs()
         if output is Output.json:
             print_json({"runs": list(runs), "unanswered": runs.unanswered})
@@ -45,8 +44,7 @@ def list_runs(connection: Connection, output: Output = OUTPUT) -> None:
         console.print(rows)
 
 
-@connected
-def show(connection: Connection, run: str = RUN, output: Output = OUTPUT) -> None:
+def show(run: str = RUN, output: Output = OUTPUT, server: str = SERVER) -> None:
     """Shows a run: its settings, what it holds, and what is wrong with it.
 
     \b
@@ -54,7 +52,7 @@ def show(connection: Connection, run: str = RUN, output: Output = OUTPUT) -> Non
       sisctl run show math-7b
       sisctl run show math-7b -o json | jq .findings
     """
-    with connection.whole() as client:
+    with connected(server) as client:
         status = client.get_run(run)
         if output is Output.json:
             print_json(status)
@@ -91,13 +89,12 @@ def show(connection: Connection, run: str = RUN, output: Output = OUTPUT) -> Non
             console.print(line)
 
 
-@connected
 def delete(
-    connection: Connection,
     run: str = RUN,
     incarnation: int = typer.Option(0, min=0, help="Only this incarnation; 0: the current one."),
     yes: bool = typer.Option(False, "--yes", "-y", help="Don't ask."),
     output: Output = OUTPUT,
+    server: str = SERVER,
 ) -> None:
     """Deletes a run with all its records. All replicas must answer. May be repeated.
 
@@ -108,7 +105,7 @@ def delete(
     """
     if not yes:
         typer.confirm(f"Delete run {run} with all its records?", abort=True, err=True)
-    with connection.client() as client:
+    with connect(server) as client:
         deleted = client.delete_run(run, incarnation=incarnation)
     if output is Output.json:
         print_json({"deleted": deleted})

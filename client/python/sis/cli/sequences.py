@@ -10,7 +10,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from sis.cli.connection import RUN, Connection, connected
+from sis.cli.connection import RUN, SERVER, connect, connected
 from sis.cli.failure import fail
 from sis.cli.output import OUTPUT, Output, Rows, console, number_text, print_json, share_text
 from sis.cli.verdicts import reason_text
@@ -28,8 +28,7 @@ TOKENIZER = typer.Option(
 )  # fmt: skip
 
 
-@connected
-def list_sequences(connection: Connection, run: str = RUN, output: Output = OUTPUT) -> None:
+def list_sequences(run: str = RUN, output: Output = OUTPUT, server: str = SERVER) -> None:
     """Lists what a run has in memory, sequence by sequence.
 
     \b
@@ -44,7 +43,7 @@ def list_sequences(connection: Connection, run: str = RUN, output: Output = OUTP
     """
     from sis import Sequences
 
-    with connection.whole() as client:
+    with connected(server) as client:
         found = client.get_run(run).run
         everything = Sequences()
         after: Optional[SequenceRef] = None
@@ -80,9 +79,8 @@ def list_sequences(connection: Connection, run: str = RUN, output: Output = OUTP
             console.print("These are in memory; others may have been evicted, and be in the store.")
 
 
-@connected
 def inspect_run(
-    connection: Connection, run: str = RUN, tokenizer: Optional[str] = TOKENIZER, output: Output = OUTPUT
+    run: str = RUN, tokenizer: Optional[str] = TOKENIZER, output: Output = OUTPUT, server: str = SERVER
 ) -> None:
     """Shows what stands out in a run: sequences, the most rejected tokens, the largest ratios.
 
@@ -97,7 +95,7 @@ def inspect_run(
       sisctl run inspect math-7b --tokenizer Qwen3-8B/tokenizer.json
     """
     tokens = _Tokens(tokenizer)
-    with connection.whole() as client:
+    with connected(server) as client:
         inspection = client.inspect_run(client.get_run(run).run)
         if output is Output.json:
             print_json(inspection)
@@ -109,15 +107,14 @@ def inspect_run(
             console.print(part)
 
 
-@connected
 def show(
-    connection: Connection,
     run: str = RUN,
     sequence: str = typer.Argument(..., metavar="SEQUENCE", help="Id of the sequence."),
     attempt: int = typer.Option(0, min=0, help="Attempt of the sequence."),
     position: Optional[int] = typer.Option(None, min=0, show_default=False, help="Open one position."),
     tokenizer: Optional[str] = TOKENIZER,
     output: Output = OUTPUT,
+    server: str = SERVER,
 ) -> None:
     """Shows a sequence token by token, coloured by decision, as last evaluated.
 
@@ -133,7 +130,7 @@ def show(
       sisctl sequence show math-7b prompt-17 --attempt 1 --position 211
     """
     tokens = _Tokens(tokenizer)
-    with connection.client() as client:
+    with connect(server) as client:
         inspection = client.inspect_sequence(client.get_run(run).run, (sequence, attempt))
     if output is Output.json:
         print_json(inspection)

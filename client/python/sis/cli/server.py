@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from sis.cli.connection import Connection, connected
+from sis.cli.connection import SERVER, addresses, connected
 from sis.cli.output import OUTPUT, Output, bytes_text, console, count_text, duration_text, print_json, share_text
 
 if TYPE_CHECKING:
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 _RATE_SECONDS = 10
 
 
-@connected
-def show(connection: Connection, output: Output = OUTPUT) -> None:
+def show(output: Output = OUTPUT, server: str = SERVER) -> None:
     """Shows what each server is, holds and does. Fails if one gives no answer.
 
     \b
@@ -27,10 +26,10 @@ def show(connection: Connection, output: Output = OUTPUT) -> None:
     """
     from sis import Error
 
-    with connection.whole() as client:
+    with connected(server) as client:
         states = client.get_servers()
         if output is Output.json:
-            shown = zip(connection.addresses, states)
+            shown = zip(addresses(server), states)
             print_json(
                 [
                     {"address": address, "error": str(state) if isinstance(state, Error) else None,
@@ -39,7 +38,7 @@ def show(connection: Connection, output: Output = OUTPUT) -> None:
                 ]
             )  # fmt: skip
             return
-        for address, state in zip(connection.addresses, states):
+        for address, state in zip(addresses(server), states):
             console.print(server_text(address, state))
 
 

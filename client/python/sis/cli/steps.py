@@ -10,7 +10,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from sis.cli.connection import RUN, Connection, connected
+from sis.cli.connection import RUN, SERVER, connected
 from sis.cli.failure import fail
 from sis.cli.output import OUTPUT, Output, Rows, console, count_text, number_text, print_json, properties, share_text
 from sis.cli.verdicts import reason_text
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
 DRAW = typer.Argument("latest", metavar="[DRAW]", show_default=False, help="Number of the draw; latest (the default).")
 
 
-@connected
 def list_steps(
-    connection: Connection,
     run: str = RUN,
     last: Optional[int] = typer.Option(None, min=1, show_default=False, help="Only the last draws, so many."),
     output: Output = OUTPUT,
+    server: str = SERVER,
 ) -> None:
     """Lists the draws whose totals are kept, oldest first: the last 4,096, or fewer.
 
@@ -39,7 +38,7 @@ def list_steps(
       sisctl step list math-7b --last 20
       sisctl step list math-7b -o json | jq '.steps[] | {draw, d: .totals.d}'
     """
-    with connection.whole() as client:
+    with connected(server) as client:
         steps = client.list_steps(client.get_run(run).run)
         shown = list(steps.items())[-(last or len(steps)) :]
         if output is Output.json:
@@ -49,8 +48,7 @@ def list_steps(
             console.print(step_table(shown))
 
 
-@connected
-def show(connection: Connection, run: str = RUN, draw: str = DRAW, output: Output = OUTPUT) -> None:
+def show(run: str = RUN, draw: str = DRAW, output: Output = OUTPUT, server: str = SERVER) -> None:
     """Shows the totals of one draw over all ranks: decisions, deviation, what is missing, distributions.
 
     \b
@@ -67,7 +65,7 @@ def show(connection: Connection, run: str = RUN, draw: str = DRAW, output: Outpu
     """
     if draw != "latest" and not (draw.isdecimal() and int(draw) < 2**64):
         raise typer.BadParameter(f"{draw!r} is neither a number nor latest", param_hint="DRAW")
-    with connection.whole() as client:
+    with connected(server) as client:
         status = client.get_run(run)
         number = status.last_draw if draw == "latest" else int(draw)
         if number is None:

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sis.cli.connection import Connection, complete_run, connected
+from sis.cli.connection import SERVER, addresses, complete_run, connect, connected
 from sis.cli.output import Rows, bytes_text, console, count_text, number_text, share_text
 from sis.cli.server import server_text
 from sis.cli.steps import correction_table, missing_share, prefix_table, seen, step_table
@@ -39,14 +39,13 @@ _QUANTITIES: Tuple[Tuple[str, Callable[["Totals"], float], Callable[[float], str
 )
 
 
-@connected
 def top(
-    connection: Connection,
     run: Optional[str] = typer.Argument(
         None, metavar="[RUN]", show_default=False, help="Only this run, in detail.", autocompletion=complete_run
     ),
     once: bool = typer.Option(False, "--once", help="Print what there is now, and end. So does a pipe or a file."),
     interval: float = typer.Option(2.0, min=0.1, max=3600, help="Time between two looks, in seconds."),
+    server: str = SERVER,
 ) -> None:
     """Watches the servers and their runs, or one run, until Ctrl-C.
 
@@ -65,18 +64,18 @@ def top(
 
     steps = _LastSteps()
     if once or not console.is_terminal:
-        with connection.whole() as client:
-            console.print(_frame(connection, client, run, steps))
+        with connected(server) as client:
+            console.print(_frame(server, client, run, steps))
         return
-    with connection.client() as client:
-        shown = _frame(connection, client, run, steps)
+    with connect(server) as client:
+        shown = _frame(server, client, run, steps)
         answered = time.strftime("%H:%M:%S")
         with Live(shown, console=console, screen=True, auto_refresh=False) as live:
             try:
                 while True:
                     time.sleep(interval)
                     try:
-                        shown = _frame(connection, client, run, steps)
+                        shown = _frame(server, client, run, steps)
                         answered = time.strftime("%H:%M:%S")
                         live.update(shown, refresh=True)
                     except Error as error:
@@ -99,8 +98,8 @@ class _LastSteps:
         return steps[-_CURVE_DRAWS:]
 
 
-def _frame(connection: Connection, client: Client, run: Optional[str], steps: _LastSteps) -> RenderableType:
-    states = zip(connection.addresses, client.get_servers())
+def _frame(server: str, client: Client, run: Optional[str], steps: _LastSteps) -> RenderableType:
+    states = zip(addresses(server), client.get_servers())
     servers = [server_text(address, state) for address, state in states]
     if run is None:
         return Group(*servers, "", _runs(client.list_runs()))

@@ -8,7 +8,7 @@ from typing import Optional
 
 import typer
 
-from sis.cli.connection import Connection, connected
+from sis.cli.connection import SERVER, addresses, connect
 from sis.cli.failure import fail, need
 from sis.cli.sequences import TOKENIZER, read_tokenizer
 
@@ -16,12 +16,11 @@ from sis.cli.sequences import TOKENIZER, read_tokenizer
 _TIMEOUT = 7.0
 
 
-@connected
 def web(
-    connection: Connection,
     port: int = typer.Option(9465, min=0, max=65535, help="Port of the page on this machine; 0: a free one."),
     open_: bool = typer.Option(False, "--open", help="Open the page in a browser."),
     tokenizer: Optional[str] = TOKENIZER,
+    server: str = SERVER,
 ) -> None:
     """Serves a page with runs, charts, diagnosis and tokens to browsers on this machine, until Ctrl+C.
 
@@ -35,17 +34,18 @@ def web(
     """
     need("starlette")
     need("uvicorn")
-    from sis.web import app, server
+    from sis.web import app
+    from sis.web import server as page
 
     texts = read_tokenizer(tokenizer) if tokenizer else None
     try:
-        listener = server.listen(port)
+        listener = page.listen(port)
     except OSError as error:
         fail(f"--port: cannot listen at {port}: {error.strerror}; 0 takes a free port")
-    with connection.client(_TIMEOUT) as client:
-        url = server.url(listener)
+    with connect(server, _TIMEOUT) as client:
+        url = page.url(listener)
         typer.echo(f"The page is at {url} until Ctrl+C")
         if open_:
             # A browser in this terminal would hold up its own page.
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-        server.serve(app.make_app(client, connection.addresses, texts), listener)
+        page.serve(app.make_app(client, addresses(server), texts), listener)

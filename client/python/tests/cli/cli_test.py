@@ -129,7 +129,7 @@ class CliTest(unittest.TestCase):
             self.assertIn(noun, self.done("--help"))
             for verb in verbs:
                 shown = self.done(*filter(None, [noun, verb]), "--help")
-                for part in ("Examples:", f"sisctl {noun} {verb}".rstrip(), "--server", "--token-file"):
+                for part in ("Examples:", f"sisctl {noun} {verb}".rstrip(), "--server", "SIS_TOKEN_FILE"):
                     self.assertIn(part, shown)
         self.assertEqual(self.done("--version"), f"sisctl {sis.__version__}\n")
 
@@ -255,23 +255,29 @@ class CliTest(unittest.TestCase):
             (["run", "list", "--server", down], 1, r"^sisctl: .*\(UNAVAILABLE\)\n$"),
             (["run", "list", "--server", f"{down},{down}"], 1, "each once"),
             (["run", "list", "--server", ""], 1, "at least one"),
-            (["run", "list", "--token-file", "-"], 1, "standard input holds no token"),
-            (["run", "list", "--token-file", "nowhere"], 1, "nowhere"),
-            (["run", "list", "--ca", os.devnull], 1, f"{os.devnull} is not a regular file"),
         ):  # fmt: skip
             result, out, err = self.sisctl(*words)
             self.assertEqual((result, out), (code, ""), words)
             self.assertRegex(err, pattern, words)
             self.assertNotIn("Traceback", err, words)
 
+    def test_credentials_come_from_the_environment(self):
+        for name, value, words in (
+            ("TOKEN_FILE", "nowhere", "nowhere"), ("CA_FILE", os.devnull, f"{os.devnull} is not a regular file")
+        ):  # fmt: skip
+            with mock.patch.dict(os.environ, {f"SIS_{name}": value}):
+                code, _, err = self.sisctl("run", "list")
+            self.assertEqual(code, 1)
+            self.assertIn(words, err)
+
     def test_a_server_that_gives_no_answer_is_named(self):
         for words in (["run", "list"], ["run", "show", "r"], ["step", "show", "r"], ["sequence", "list", "r"]):
             code, out, err = self.sisctl(*words, server=f"{self.server.address},127.0.0.1:1")
             self.assertEqual((code, out), (1, self.done(*words)), words)
-            self.assertIn("server 2 of 2 gives no answer, and what it holds is not shown", err)
+            self.assertIn("127.0.0.1:1 gives no answer, and what it holds is not shown", err)
         # What is not found may be there.
         code, _, err = self.sisctl("run", "show", "nowhere", server=f"{self.server.address},127.0.0.1:1")
-        self.assertRegex(err, r"'nowhere' is unknown; server 2 of 2 gives no answer")
+        self.assertRegex(err, r"'nowhere' is unknown; 127.0.0.1:1 gives no answer")
         told = self.sisctl("run", "list", "-o", "json", server=f"{self.server.address},127.0.0.1:1,127.0.0.1:2")
         self.assertEqual(json.loads(told[1])["unanswered"], [1, 2])
         code, out, err = self.sisctl("top", "--once", server=f"{self.server.address},127.0.0.1:1")
@@ -314,10 +320,9 @@ class CliTest(unittest.TestCase):
         server = LiveServer(f"--identities={identities}", cache_bytes=16 << 20)
         self.addCleanup(server.close)
         listing = ["run", "list", "--server", server.address]
-        self.done(*listing, "--token-file", token)
-        self.done(*listing, "--token-file", "-", given=" 0123456789abcdef of alice\n")
+        with mock.patch.dict(os.environ, SIS_TOKEN_FILE=str(token)):
+            self.done(*listing)
         with mock.patch.dict(os.environ, SIS_TOKEN="fedcba9876543210"):
-            self.done(*listing, "--token-file", token)  # an option replaces what the environment says
             self.assertIn("UNAUTHENTICATED", self.sisctl(*listing)[2])
 
     def test_a_terminal(self):
