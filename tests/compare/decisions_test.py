@@ -121,7 +121,7 @@ def token(number, log_prob, top=None):
 
 class DecisionsTest(unittest.TestCase):
     def check(self, behaviour, current, k=None, seed=0):
-        actual = compare(behaviour, current, k, seed)["a_to_b"]
+        actual = compare(behaviour, current, k, seed)["decisions"]
         wanted = expected(behaviour, current, k, seed)
         self.assertEqual(list(actual), list(wanted))
         for name, value in wanted.items():
@@ -140,8 +140,6 @@ class GeneratedTest(DecisionsTest):
 
     def test_agrees_with_double_precision(self):
         behaviour, current = write_recordings(self.folder, seed=1)
-        there, back = compare(behaviour, current), compare(current, behaviour)
-        self.assertEqual((there["a_to_b"], there["b_to_a"]), (back["b_to_a"], back["a_to_b"]))
         for k, seed in ((None, 0), (6, 7), (3, 2**64 - 1), (1, 5)):
             with self.subTest(k=k, seed=seed):
                 summary = self.check(behaviour, current, k, seed)
@@ -183,19 +181,18 @@ class GeneratedTest(DecisionsTest):
     def test_positions_add_up_to_the_summary(self):
         behaviour, current = write_recordings(self.folder, seed=6)
         report = compare(behaviour, current, seed=3)
-        for direction in ("a_to_b", "b_to_a"):
-            decided = [position[direction] for position in report["positions"]]
-            summary = report[direction]
-            self.assertEqual(len(decided), summary["positions"])
-            self.assertEqual(sum(d["decision"] == "accepted" for d in decided), summary["accepted"])
-            for field, of in (
-                ("mean_d", lambda d: abs(d["log_ratio"])),
-                ("mean_acceptance_probability", lambda d: d["acceptance_probability"]),
-                ("mean_log_envelope", lambda d: d["log_envelope"]),
-                ("mean_residual_mass", lambda d: d["residual_mass"]),
-            ):
-                mean = sum(of(d) for d in decided if d["decision"] != "unscored") / len(decided)
-                self.assertAlmostEqual(mean, summary[field], places=6, msg=field)
+        decided = report["positions"]
+        summary = report["decisions"]
+        self.assertEqual(len(decided), summary["positions"])
+        self.assertEqual(sum(d["decision"] == "accepted" for d in decided), summary["accepted"])
+        for field, of in (
+            ("mean_d", lambda d: abs(d["log_ratio"])),
+            ("mean_acceptance_probability", lambda d: d["acceptance_probability"]),
+            ("mean_log_envelope", lambda d: d["log_envelope"]),
+            ("mean_residual_mass", lambda d: d["residual_mass"]),
+        ):
+            mean = sum(of(d) for d in decided if d["decision"] != "unscored") / len(decided)
+            self.assertAlmostEqual(mean, summary[field], places=6, msg=field)
 
     def test_means_of_nothing_are_null(self):
         behaviour, current = write_recordings(self.folder, seed=5, positions=1)
@@ -203,7 +200,7 @@ class GeneratedTest(DecisionsTest):
         recording["logprobs"]["content"] = []
         current.write_text(json.dumps(recording))
         report = compare(behaviour, current)
-        summary = report["a_to_b"]
+        summary = report["decisions"]
         self.assertEqual(report["positions"], [])
         self.assertEqual(summary["positions"], 0)
         self.assertIsNone(summary["mean_d"])

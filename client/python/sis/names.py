@@ -1,77 +1,44 @@
-"""The names that users find in the package sis."""
+"""The names that users find in the package sis. Type checkers take `X as X` for a name that others may import."""
 
-from sis.algorithms import Cispo as Cispo
-from sis.algorithms import ClipCov as ClipCov
-from sis.algorithms import DampedTruncation as DampedTruncation
-from sis.algorithms import Dapo as Dapo
-from sis.algorithms import DppoBinary as DppoBinary
-from sis.algorithms import DppoTopK as DppoTopK
-from sis.algorithms import Grpo as Grpo
-from sis.algorithms import Gspo as Gspo
-from sis.algorithms import IcePop as IcePop
-from sis.algorithms import ImportanceSampling as ImportanceSampling
-from sis.algorithms import NoCorrection as NoCorrection
-from sis.algorithms import SoftAcceptance as SoftAcceptance
-from sis.algorithms import Tis as Tis
+from sis.algorithms import (
+    Cispo as Cispo, ClipCov as ClipCov, DampedTruncation as DampedTruncation, Dapo as Dapo, DppoBinary as DppoBinary,
+    DppoTopK as DppoTopK, Grpo as Grpo, Gspo as Gspo, IcePop as IcePop, ImportanceSampling as ImportanceSampling,
+    NoCorrection as NoCorrection, SoftAcceptance as SoftAcceptance, Tis as Tis,
+)  # fmt: skip
 from sis.append import AppendStream as AppendStream
-from sis.client import Client as Client
-from sis.client import Released as Released
-from sis.corrections import CorrectionTotals as CorrectionTotals
-from sis.corrections import Distributions as Distributions
-from sis.corrections import Histogram as Histogram
-from sis.corrections import SequenceMask as SequenceMask
-from sis.corrections import Sis as Sis
-from sis.corrections import Staleness as Staleness
+from sis.client import Client as Client, Released as Released
+from sis.corrections import (
+    CorrectionTotals as CorrectionTotals, Distributions as Distributions, Histogram as Histogram,
+    SequenceMask as SequenceMask, Sis as Sis, Staleness as Staleness,
+)  # fmt: skip
 from sis.credentials import Credentials as Credentials
-from sis.entries import Annotation as Annotation
-from sis.entries import Block as Block
-from sis.entries import Gap as Gap
-from sis.entries import Seal as Seal
-from sis.errors import AlreadyExists as AlreadyExists
-from sis.errors import AppendError as AppendError
-from sis.errors import DeadlineExceeded as DeadlineExceeded
-from sis.errors import Error as Error
-from sis.errors import FailedPrecondition as FailedPrecondition
-from sis.errors import InvalidArgument as InvalidArgument
-from sis.errors import NotFound as NotFound
-from sis.errors import PermissionDenied as PermissionDenied
-from sis.errors import Refusal as Refusal
-from sis.errors import ResourceExhausted as ResourceExhausted
-from sis.errors import Unauthenticated as Unauthenticated
-from sis.errors import Unavailable as Unavailable
-from sis.evaluation import Decision as Decision
-from sis.evaluation import Evaluation as Evaluation
-from sis.evaluation import PrefixPoint as PrefixPoint
-from sis.evaluation import Step as Step
-from sis.evaluation import Steps as Steps
-from sis.evaluation import Totals as Totals
+from sis.entries import Annotation as Annotation, Block as Block, Gap as Gap, Seal as Seal
+from sis.errors import (
+    AlreadyExists as AlreadyExists, AppendError as AppendError, DeadlineExceeded as DeadlineExceeded, Error as Error,
+    FailedPrecondition as FailedPrecondition, InvalidArgument as InvalidArgument, NotFound as NotFound,
+    PermissionDenied as PermissionDenied, Refusal as Refusal, ResourceExhausted as ResourceExhausted,
+    Unauthenticated as Unauthenticated, Unavailable as Unavailable,
+)  # fmt: skip
+from sis.evaluation import (
+    Decision as Decision, Evaluation as Evaluation, PrefixPoint as PrefixPoint, Step as Step, Steps as Steps,
+    Totals as Totals,
+)  # fmt: skip
 from sis.export import Exported as Exported
-from sis.inspection import Deviation as Deviation
-from sis.inspection import InspectedSequence as InspectedSequence
-from sis.inspection import ListedSequence as ListedSequence
-from sis.inspection import RunInspection as RunInspection
-from sis.inspection import SequenceInspection as SequenceInspection
-from sis.inspection import Sequences as Sequences
-from sis.inspection import TokenCounts as TokenCounts
-from sis.server_process import LocalServer as LocalServer
-from sis.server_process import local_server as local_server
-from sis.options import EvaluateOptions as EvaluateOptions
-from sis.options import LogRatioSum as LogRatioSum
-from sis.records import MissingRange as MissingRange
-from sis.records import MissingReason as MissingReason
-from sis.records import SequenceRef as SequenceRef
-from sis.records import Slice as Slice
-from sis.records import TopKRecords as TopKRecords
-from sis.reduction import gather as gather
-from sis.reduction import reduce as reduce
-from sis.run import Finding as Finding
-from sis.run import Run as Run
-from sis.run import RunConfig as RunConfig
-from sis.run import Runs as Runs
-from sis.run import RunStatus as RunStatus
-from sis.run import Sampling as Sampling
-from sis.run import Verdict as Verdict
-from sis.server_state import Activity as Activity
-from sis.server_state import ServerState as ServerState
-from sis.top_k import TopK as TopK
-from sis.top_k import canonical as canonical
+from sis.inspection import (
+    Deviation as Deviation, InspectedSequence as InspectedSequence, ListedSequence as ListedSequence,
+    RunInspection as RunInspection, SequenceInspection as SequenceInspection, Sequences as Sequences,
+    TokenCounts as TokenCounts,
+)  # fmt: skip
+from sis.options import EvaluateOptions as EvaluateOptions, LogRatioSum as LogRatioSum
+from sis.records import (
+    MissingRange as MissingRange, MissingReason as MissingReason, SequenceRef as SequenceRef, Slice as Slice,
+    TopKRecords as TopKRecords,
+)  # fmt: skip
+from sis.reduction import gather as gather, reduce as reduce
+from sis.run import (
+    Finding as Finding, Run as Run, RunConfig as RunConfig, Runs as Runs, RunStatus as RunStatus, Sampling as Sampling,
+    Verdict as Verdict,
+)  # fmt: skip
+from sis.server_process import LocalServer as LocalServer, local_server as local_server
+from sis.server_state import Activity as Activity, ServerState as ServerState
+from sis.top_k import TopK as TopK, canonical as canonical

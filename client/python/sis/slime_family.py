@@ -73,7 +73,7 @@ SGLANG = Engine(
 
 
 class Framework(NamedTuple):
-    # The module of sis, and the environment in which it was run (sis.tested_versions).
+    # The module of sis, and the environment in which it was run (sis.versions).
     name: str
     package: str
     # Beside what all of them need.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import json
+import pkgutil
 import warnings
-from typing import List, Optional
+from typing import Dict, List, Optional
 
-from sis.tested_versions import TESTED
+# What plug-ins and adapters were run with, by environment of tools/rl-environment; written by tools/rl-test.
+TESTED: Dict[str, Dict[str, str]] = json.loads(pkgutil.get_data("sis", "tested_versions.json") or "")
 
 
 @functools.lru_cache(maxsize=None)

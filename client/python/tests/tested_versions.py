@@ -3,10 +3,11 @@ Python of each environment.
 
     python tested_versions.py NAME
 
-writes those of the environment NAME into client/python/sis/tested_versions.py and docs/frameworks.md, here.
+writes those of the environment NAME into client/python/sis/tested_versions.json and docs/frameworks.md, here.
 """
 
 import importlib.metadata
+import json
 import pathlib
 import re
 import sys
@@ -26,19 +27,6 @@ COLUMNS = ("rl", "deepspeed", "swift", "miles", "slime", "vime", "verl")
 BEGIN, END = "<!-- versions: written by tools/rl-test -->\n", "<!-- end of versions -->\n"
 
 
-def module(tested):
-    """The text of tested_versions.py."""
-    lines = [
-        '"""What plug-ins and adapters were run with. Written by tools/rl-test, of what it ran: do not edit."""', "",
-        "from __future__ import annotations", "", "# By environment of tools/rl-environment.", "TESTED = {",
-    ]  # fmt: skip
-    for name in sorted(tested):
-        lines.append(f'    "{name}": {{')
-        lines += [f'        "{package}": "{version}",' for package, version in sorted(tested[name].items())]
-        lines.append("    },")
-    return "\n".join([*lines, "}", ""])
-
-
 def table(tested):
     """The table of docs/frameworks.md."""
     lines = ["| | " + " | ".join(f"`build/{name}`" for name in COLUMNS) + " |", "|---|" + "---|" * len(COLUMNS)]
@@ -49,11 +37,10 @@ def table(tested):
 
 
 def main(name):
-    at = ROOT / "client/python/sis/tested_versions.py"
-    read = {}
-    exec(at.read_text(), read)
-    tested = {**read["TESTED"], name: {package: importlib.metadata.version(package) for package in PACKAGES[name]}}
-    at.write_text(module(tested))
+    at = ROOT / "client/python/sis/tested_versions.json"
+    tested = json.loads(at.read_text())
+    tested[name] = {package: importlib.metadata.version(package) for package in PACKAGES[name]}
+    at.write_text(json.dumps(tested, indent=1, sort_keys=True) + "\n")
     page = ROOT / "docs/frameworks.md"
     text = page.read_text()
     page.write_text(re.sub(f"(?s){BEGIN}.*{END}", lambda _: f"{BEGIN}{table(tested)}{END}", text))

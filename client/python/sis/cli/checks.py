@@ -9,29 +9,19 @@ from typing import TYPE_CHECKING, Iterator, Sequence, Union
 from rich.console import RenderableType
 from rich.text import Text
 
-from sis.cli.output import Rows
+from sis.cli.output import Rows, properties
 
 if TYPE_CHECKING:
     from sis.diagnose import Check, Comparison, Diagnosis
 
 _OUTCOMES = {"clear": Text("ok", "green"), "fault": Text("FAULT", "bold red"), "untested": Text("-")}
 _MOST_SEQUENCES = 8
-# Of Decisions.summary.
-_TITLES = {
-    "top_k": "K, tokens per record",
-    "positions": "positions",
-    "unscored": "unscored",
-    "accepted": "accepted",
-    "rejected": "rejected",
-    "outside_top_k": "outside top-K",
-    "accept_rate": "accept rate",
-    "mean_acceptance_probability": "mean acceptance probability",
-    "mean_d": "D per token (nats)",
-    "mean_d_sis": "D_SIS per token (nats)",
-    "mean_k3": "k3 per token (nats)",
-    "mean_log_envelope": "mean log-envelope (nats)",
-    "mean_residual_mass": "mean residual mass",
-}
+# Of Decisions.summary, in its order.
+_TITLES = (
+    "K, tokens per record", "positions", "unscored", "accepted", "rejected", "outside top-K", "accept rate",
+    "mean acceptance probability", "D per token (nats)", "D_SIS per token (nats)", "k3 per token (nats)",
+    "mean log-envelope (nats)", "mean residual mass",
+)  # fmt: skip
 
 
 def diagnosis_parts(diagnosis: Diagnosis) -> Iterator[RenderableType]:
@@ -77,12 +67,8 @@ def comparison_parts(comparison: Comparison, positions: int) -> Iterator[Rendera
     yield Text(f"A: {comparison.a_name}\nB: {comparison.b_name}")
     yield Text(f"{len(compared.counts)} sequences, {len(compared)} positions in the same context\n")
     yield from diagnosis_parts(comparison.diagnosis)
-    summary = Rows("BEHAVIOUR, THEN CURRENT", "A, B", "B, A", left=("BEHAVIOUR, THEN CURRENT",))
-    a_to_b, b_to_a = comparison.a_to_b.summary(), comparison.b_to_a.summary()
-    for name, title in _TITLES.items():
-        summary.add(title, *(_cell(made[name]) for made in (a_to_b, b_to_a)))
-    yield summary
-    for note in comparison.notes():
+    yield properties((title, _cell(value)) for title, value in zip(_TITLES, comparison.decisions.summary().values()))
+    if note := comparison.note():
         yield Text(note)
     yield from _positions(comparison, positions)
 
@@ -92,7 +78,7 @@ def _cell(value: Union[int, float, None]) -> str:
 
 
 def _positions(comparison: Comparison, count: int) -> Iterator[RenderableType]:
-    compared, decided = comparison.compared, comparison.a_to_b
+    compared, decided = comparison.compared, comparison.decisions
     deviations = [-1.0 if math.isnan(value) else abs(value) for value in decided.log_ratios.tolist()]
     shown = sorted(sorted(range(len(compared)), key=lambda at: -deviations[at])[:count])
     if not shown:

@@ -31,7 +31,7 @@ def compare(
     llama.cpp or an OpenAI API, as JSON or JSON lines. Compared are the positions up to and including
     the first where the sampled tokens differ. No service is asked; decisions are those of one.
     Each question is answered with what was measured and the limit for it. Then follow the decisions,
-    with A as the behaviour policy and B as the current one, and the other way round. Unscored are
+    with A as the behaviour policy and B as the current one. Unscored are
     positions where a file gives no log-prob of the sampled token, or one that its list contradicts. k3
     (w - 1 - log w) estimates KL(behaviour || current). A token of V_K that the other file does not list
     is bounded by the smallest log-prob that it does list there, and adds nothing to the covered mass.

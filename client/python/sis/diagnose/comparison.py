@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List
+from typing import Any, Dict
+
+import numpy as np
 
 from sis.diagnose.compared import Compared, common_positions
 from sis.diagnose.decisions import MAX_TOP_K, Decisions, decide
 from sis.diagnose.diagnosis import Diagnosis, diagnose
 from sis.diagnose.recorded import RecordedFile
-from sis.diagnose.recordings import Recording, pair_files, shown
+from sis.diagnose.recordings import pair_files, shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,9 +21,8 @@ class Comparison:
     compared: Compared
     # What was asked for; 0: all that is listed.
     top_k: int
-    # A as the behaviour policy and B as the current one, and the other way round.
-    a_to_b: Decisions
-    b_to_a: Decisions
+    # With A as the behaviour policy and B as the current one.
+    decisions: Decisions
     diagnosis: Diagnosis
 
     def text_of(self, token: int) -> str:
@@ -29,67 +30,43 @@ class Comparison:
         pair = self.compared.pair
         return shown(pair.a.texts.get(token, pair.b.texts.get(token, f"#{token}")))
 
-    def notes(self) -> List[str]:
-        """Returns sentences about the K of the decisions, where it is not what was asked for, or not all that is listed
-        because no record holds so many."""
-        notes = []
-        pair = self.compared.pair
-        for name, behaviour, decisions in (("A", pair.a, self.a_to_b), ("B", pair.b, self.b_to_a)):
-            notes += _note(name, behaviour, decisions.top_k, self.top_k)
-        return notes
+    def note(self) -> str:
+        """Returns a sentence about the K of the decisions if it is neither what was asked for nor all that A lists;
+        otherwise an empty string."""
+        used, listed = self.decisions.top_k, self.compared.pair.a.top_k
+        if self.top_k > used:
+            why = "no record holds more" if listed > MAX_TOP_K else "A lists no more"
+            return f"K is {used}, not the {self.top_k} asked for: {why}."
+        if self.top_k == 0 and listed > MAX_TOP_K:
+            return f"Of the {listed} tokens that A lists a record holds the {used} most probable."
+        return ""
 
     def as_json(self) -> Dict[str, Any]:
-        """Returns a, b, fault, undecided, verdict, checks, left_out, d, profile, a_to_b, b_to_a, notes and positions.
-        Numbers that are not there are NaN or None."""
-        compared, pair = self.compared, self.compared.pair
-        variations = compared.total_variations.tolist()
-        directions = {"a_to_b": _columns(self.a_to_b), "b_to_a": _columns(self.b_to_a)}
-        positions = [
-            {
-                "sequence": int(compared.sequences[at]),
-                "position": int(compared.positions[at]),
-                "token": self.text_of(int(compared.a_sampled[at])),
-                "a_sampled_log_prob": float(pair.a.sampled_log_probs[compared.at_a[at]]),
-                "b_sampled_log_prob": float(pair.b.sampled_log_probs[compared.at_b[at]]),
-                "total_variation": variations[at],
-                **{
-                    name: {field: values[at] for field, values in columns.items()}
-                    for name, columns in directions.items()
-                },
-            }
-            for at in range(len(compared))
-        ]
+        """Returns a, b, fault, undecided, verdict, checks, left_out, d, profile, decisions, note and positions. Absent
+        numbers are NaN or None."""
+        compared, pair, decided = self.compared, self.compared.pair, self.decisions
+        columns = {
+            "sequence": compared.sequences,
+            "position": compared.positions,
+            "token": np.array([self.text_of(token) for token in compared.a_sampled.tolist()], object),
+            "a_sampled_log_prob": pair.a.sampled_log_probs[compared.at_a],
+            "b_sampled_log_prob": pair.b.sampled_log_probs[compared.at_b],
+            "total_variation": compared.total_variations,
+            "decision": np.array([decided.name(at) for at in range(len(compared))], object),
+            "log_ratio": decided.log_ratios,
+            "acceptance_probability": decided.acceptance_probabilities,
+            "log_envelope": decided.log_envelopes,
+            "residual_mass": decided.residual_masses,
+        }
+        positions = [dict(zip(columns, row)) for row in zip(*(column.tolist() for column in columns.values()))]
         return {
             "a": self.a_name,
             "b": self.b_name,
             **self.diagnosis.as_json(),
-            "a_to_b": self.a_to_b.summary(),
-            "b_to_a": self.b_to_a.summary(),
-            "notes": self.notes(),
+            "decisions": decided.summary(),
+            "note": self.note(),
             "positions": positions,
         }
-
-
-def _columns(decisions: Decisions) -> Dict[str, List[Any]]:
-    return {
-        "decision": [decisions.name(at) for at in range(len(decisions.decisions))],
-        "log_ratio": decisions.log_ratios.tolist(),
-        "acceptance_probability": decisions.acceptance_probabilities.tolist(),
-        "log_envelope": decisions.log_envelopes.tolist(),
-        "residual_mass": decisions.residual_masses.tolist(),
-    }
-
-
-def _note(name: str, behaviour: Recording, used: int, asked: int) -> List[str]:
-    if asked > used:
-        why = "no record holds more" if behaviour.top_k > MAX_TOP_K else "it lists no more"
-        return [f"K is {used}, not the {asked} asked for, where {name} is the behaviour policy: {why}."]
-    if asked == 0 and behaviour.top_k > MAX_TOP_K:
-        return [
-            f"Of the {behaviour.top_k} tokens that {name} lists a record holds the {used} most probable; look-ups are "
-            "among all."
-        ]
-    return []
 
 
 def compare(a: RecordedFile, b: RecordedFile, *, top_k: int = 0, seed: int = 0) -> Comparison:
@@ -105,6 +82,5 @@ def compare(a: RecordedFile, b: RecordedFile, *, top_k: int = 0, seed: int = 0) 
     """
     pair = pair_files(a, b)
     compared = Compared(pair, common_positions(pair))
-    compared.decisions = decide(compared, True, top_k, seed)
-    b_to_a = decide(compared, False, top_k, seed)
-    return Comparison(a.name, b.name, compared, top_k, compared.decisions, b_to_a, diagnose(compared))
+    compared.decisions = decide(compared, top_k, seed)
+    return Comparison(a.name, b.name, compared, top_k, compared.decisions, diagnose(compared))

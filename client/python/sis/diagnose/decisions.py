@@ -90,22 +90,19 @@ class Decisions:
         return made
 
 
-def decide(compared: Compared, a_behaves: bool, top_k: int = 0, seed: int = 0) -> Decisions:
-    """Decides about all compared positions.
+def decide(compared: Compared, top_k: int = 0, seed: int = 0) -> Decisions:
+    """Decides about all compared positions, with A as the behaviour policy and B as the current one.
 
     A member of V_K that the current recording does not list raises the envelope as if it had the log-prob of the least
     probable token listed at that position (0 if none is), and adds nothing to the covered mass.
 
     Args:
-        a_behaves: A is the behaviour policy and B the current one; False: the other way round.
-        top_k: Use only the k most probable tokens; 0: all that the behaviour recording lists, at most as many as a
-            record holds.
+        top_k: Use only the k most probable tokens; 0: all that A lists, at most as many as a record holds.
         seed: Of the run: keys the draws. The sequences are called "0", "1", ...
     """
     size = len(compared)
-    behaviour, here, record = compared.side("a" if a_behaves else "b")
-    current, there, listed = compared.side("b" if a_behaves else "a")
-    found = compared.a_in_b if a_behaves else compared.b_in_a
+    behaviour, here, record = compared.side("a")
+    current, there, listed = compared.side("b")
     recorded = min(max(behaviour.top_k, 1), MAX_TOP_K)
     used = recorded if top_k == 0 else min(top_k, recorded)
     sampled, own = behaviour.sampled[here], behaviour.sampled_log_probs[here].astype(np.float64)
@@ -114,7 +111,7 @@ def decide(compared: Compared, a_behaves: bool, top_k: int = 0, seed: int = 0) -
 
     within = record.ranks() < used
     rows, ids, log_q = record.rows[within], record.ids[within], record.log_probs[within]
-    log_p = log_probs_of(listed, found[within], rows, ids, *others)
+    log_p = log_probs_of(listed, compared.a_in_b[within], rows, ids, *others)
     bound = np.where(np.isnan(log_p), listed.last(0.0)[rows], log_p)
     envelopes = np.full(size, -np.inf, np.float32)
     if len(rows):
