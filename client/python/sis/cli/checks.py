@@ -1,4 +1,4 @@
-"""What a diagnosis says, for people."""
+"""Diagnoses and comparisons as tables for people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _OUTCOMES = {"clear": Text("ok", "green"), "fault": Text("FAULT", "bold red"), "untested": Text("-")}
 _MOST_SEQUENCES = 8
-# Of Decisions.summary, in its order.
+# Names of the values in Decisions.summary, in its order.
 _TITLES = (
     "K, tokens per record", "positions", "unscored", "accepted", "rejected", "outside top-K", "accept rate",
     "mean acceptance probability", "D per token (nats)", "D_SIS per token (nats)", "k3 per token (nats)",
@@ -25,7 +25,7 @@ _TITLES = (
 
 
 def diagnosis_parts(diagnosis: Diagnosis) -> Iterator[RenderableType]:
-    """Verdict, checks and profile."""
+    """Yields verdict, checks and profile."""
     for sentence in diagnosis.verdict:
         yield Text(sentence)
     yield ""
@@ -50,7 +50,7 @@ def _number(value: float, digits: int = 4) -> str:
 
 
 def _profile(diagnosis: Diagnosis) -> Rows:
-    """By position, and of the sequences those with the largest D."""
+    """Makes rows for ranges of positions, and for the sequences with the largest D."""
     rows = Rows("WHERE", "POSITIONS", "D", "LISTS", left=("WHERE",))
     sequences = [row for row in diagnosis.profile.sequences if not math.isnan(row.d)]
     sequences.sort(key=lambda row: -row.d)
@@ -62,7 +62,7 @@ def _profile(diagnosis: Diagnosis) -> Rows:
 
 
 def comparison_parts(comparison: Comparison, positions: int) -> Iterator[RenderableType]:
-    """Everything about two files; of their positions those with the largest abs(log w), so many."""
+    """Yields the diagnosis, the decisions, and the `positions` positions with the largest abs(log w)."""
     compared = comparison.compared
     yield Text(f"A: {comparison.a_name}\nB: {comparison.b_name}")
     yield Text(f"{len(compared.counts)} sequences, {len(compared)} positions in the same context\n")

@@ -15,29 +15,35 @@ if TYPE_CHECKING:
 
 
 def compare(
-    a: str = typer.Argument(..., metavar="A", help="A recording, as of the rollout engine; -: standard input."),
-    b: str = typer.Argument(..., metavar="B", help="Another one, as of the trainer."),
-    positions: int = typer.Option(10, min=0, help="List the positions with the largest |log w|, so many."),
+    a: str = typer.Argument(..., metavar="A", help="Recording of the behaviour policy, such as the rollout engine; -: standard input."),
+    b: str = typer.Argument(..., metavar="B", help="Recording of the current policy, such as the trainer; -: standard input."),
+    positions: int = typer.Option(10, min=0, help="Number of positions to list, those with the largest |log w|."),
     k: int = typer.Option(
-        0, min=0, show_default=False, help="Decide with the k most probable tokens, at most 254; 0: all listed ones."
+        0, min=0, show_default=False, help="Number of tokens to decide with, the most probable ones, at most 254; 0: all listed tokens."
     ),
-    seed: int = typer.Option(0, min=0, max=(1 << 64) - 1, help="Keys the accept/reject draws.", show_default=False),
+    seed: int = typer.Option(0, min=0, max=(1 << 64) - 1, help="Seed of the accept and reject draws.", show_default=False),
     output: Output = OUTPUT,
 ) -> None:
     """Compares two recordings of log-probs, and says why they differ.
 
     \b
-    Both files hold log-probs of the same prompts, in the same order: responses of vLLM, SGLang,
-    llama.cpp or an OpenAI API, as JSON or JSON lines. Compared are the positions up to and including
-    the first where the sampled tokens differ. No service is asked; decisions are those of one.
-    Each question is answered with what was measured and the limit for it. Then follow the decisions,
-    with A as the behaviour policy and B as the current one. Unscored are
-    positions where a file gives no log-prob of the sampled token, or one that its list contradicts. k3
-    (w - 1 - log w) estimates KL(behaviour || current). A token of V_K that the other file does not list
-    is bounded by the smallest log-prob that it does list there, and adds nothing to the covered mass.
+    Both files hold log-probs of the same prompts, in the same order:
+    responses of vLLM, SGLang, llama.cpp or an OpenAI API, as JSON or JSON
+    lines. Positions are compared up to and including the first one where the
+    sampled tokens differ. No server is asked.
 
     \b
-    Exit codes: 0 no fault found; 1 failed; 2 wrong usage; 3 a fault found. See docs/compare.md.
+    The answer to each question has the measured value and its limit. Then
+    follow the decisions that the service would make, with A as the behaviour
+    policy and B as the current policy. A position is unscored if a file gives
+    no log-prob of the sampled token, or one that its list contradicts. k3
+    estimates KL(behaviour || current). A recorded token that B does not list
+    counts with the smallest log-prob that B lists there for the envelope, and
+    with 0 for the mass.
+
+    \b
+    Exit codes: 0 no fault found; 1 failed; 2 wrong usage; 3 a fault found.
+    docs/compare.md explains the questions.
 
     \b
     Examples:

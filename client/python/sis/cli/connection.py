@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 SERVER = typer.Option(
     "localhost:50051", "--server", envvar="SIS_ADDRESS", metavar="HOST:PORT,...",
-    help="Addresses of the servers, as workers and trainers have them. TLS, certificates and tokens come from the "
-    "environment: SIS_TLS, SIS_CA_FILE, SIS_TOKEN_FILE and others (docs/security.md).",
+    help="Addresses of the servers. TLS and credentials come from the environment: SIS_TLS, SIS_CA_FILE, "
+    "SIS_TOKEN_FILE and others (docs/security.md).",
 )  # fmt: skip
 
 
@@ -40,8 +40,8 @@ def connect(server: str, timeout: float = 20.0) -> Client:
 def connected(server: str) -> Iterator[Client]:
     """Makes a client for a command that shows what all servers hold.
 
-    After the command, fails if a server gave no answer, because its share was not shown. Then a NotFound says so too:
-    the missing object may be on that server.
+    After the command, fails if a server is unreachable: its share was not shown. A NotFound then names the server too,
+    because it may hold the missing object.
     """
     from sis import Error, NotFound
     from sis.errors import is_unreachable

@@ -20,21 +20,23 @@ def diagnose(run: str = RUN, output: Output = OUTPUT, server: str = SERVER) -> N
     """Says what is wrong with a run, and what to look at.
 
     \b
-    First the server's verdict, as of sisctl run show. Then the last evaluated values of a sample of
-    sequences, which the server keeps (--inspected_bytes), go through the questions of sisctl compare:
-    A is the behaviour policy, as the run recorded it, B the current one, as it was evaluated. Sequences
-    of the last draw are asked, and of earlier ones as long as there are fewer than 4000 positions.
-    Evaluations in the form REDUCED tell nothing of single recorded tokens, and leave most questions
-    open.
+    First comes the server's verdict, as in sisctl run show. Then the last
+    evaluated values of a sample of sequences, which the server keeps
+    (--inspected_bytes), go through the questions of sisctl compare. A is the
+    behaviour policy, as recorded. B is the current policy, as evaluated. The
+    sample has the sequences of the last draw, and of earlier draws while it
+    has fewer than 4000 positions. Evaluations in the form REDUCED have no
+    values of single recorded tokens, and leave most questions open.
 
     \b
-    Exit codes: 0 no fault found and a healthy verdict; 1 failed; 2 wrong usage; 3 else. See
-    docs/compare.md.
+    Exit codes: 0 no fault found and a healthy verdict; 1 failed; 2 wrong
+    usage; 3 otherwise. docs/compare.md explains the questions.
 
     \b
     Examples:
       sisctl diagnose math-7b
-      sisctl diagnose math-7b -o json | jq '.checks[] | select(.outcome == "fault")'
+      sisctl diagnose math-7b -o json |
+        jq '.checks[] | select(.outcome == "fault")'
     """
     from sis.diagnose import diagnose_run
 

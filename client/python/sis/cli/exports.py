@@ -25,23 +25,25 @@ def export(
     run: str = RUN,
     file: str = typer.Argument("-", metavar="[FILE]", show_default=False, help="File to write; -: standard output."),
     format: Optional[Format] = typer.Option(
-        None, "--format", "-f", show_default=False, help="Without it the ending of FILE says; lines of JSON for -."
+        None, "--format", "-f", show_default=False, help="Format; default: by the ending of FILE, JSON lines for -."
     ),
     server: str = SERVER,
 ) -> None:
-    """Exports what a run has in memory: Parquet, CSV or lines of JSON, a row per position.
+    """Exports the positions that a run has in memory: Parquet, CSV or JSON lines.
 
     \b
-    Columns: sequence, attempt, position, newest_policy_version (of the sequence), missing (the reason
-    why there is no record), sampled_id, sampled_log_prob, ids, log_probs (the set, most probable first,
-    in nats). Of the last evaluation, where its values are kept: draw, decision, log_ratio,
-    acceptance_probability, log_envelope, residual_mass, staleness, current_log_probs.
-    Records are read, and so leave their place among the unread ones. Parquet needs pyarrow.
+    Columns: sequence, attempt, position, newest_policy_version (of the
+    sequence), missing (the reason why there is no record), sampled_id,
+    sampled_log_prob, ids and log_probs (the recorded set, most probable
+    first, in nats). Columns of the last evaluation, if its values are kept:
+    draw, decision, log_ratio, acceptance_probability, log_envelope,
+    residual_mass, staleness, current_log_probs. Exported sequences count as
+    read. Parquet needs pyarrow.
 
     \b
     Examples:
       sisctl export math-7b math-7b.parquet
-      sisctl export math-7b | jq -c 'select(.decision == "rejected") | [.sequence, .position]'
+      sisctl export math-7b | jq -c 'select(.decision == "rejected")'
     """
     ending = file.rpartition(".")[2].lower()
     if format is None:

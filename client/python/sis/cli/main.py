@@ -11,8 +11,8 @@ from sis.cli.failure import FAILED
 
 app = typer.Typer(
     name="sisctl",
-    help="Shows, compares and exports what a SIS ratio service holds.",
-    epilog="Exit codes: 0 done; 1 failed, or no answer of a server; 2 wrong usage; 3 a fault found.",
+    help="Shows, compares and exports the records and statistics of a SIS ratio service.",
+    epilog="Exit codes: 0 done; 1 failed, or a server gave no answer; 2 wrong usage; 3 a fault found.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -36,7 +36,7 @@ step_commands.command("show")(steps.show)
 sequence_commands = _noun("sequence", "Sequences and their tokens.")
 sequence_commands.command("list")(sequences.list_sequences)
 sequence_commands.command("show")(sequences.show)
-server_commands = _noun("server", "The servers themselves.")
+server_commands = _noun("server", "State of the servers.")
 server_commands.command("show")(server.show)
 app.command("top")(top.top)
 app.command("diagnose")(diagnose.diagnose)
@@ -66,4 +66,6 @@ def run() -> None:
         if not isinstance(error, Error):
             raise
         typer.echo(f"sisctl: {error.message} ({error.code.name})", err=True)
+        if error.code.name == "UNAVAILABLE":
+            typer.echo("Does sis_server run there? --server or $SIS_ADDRESS names another address.", err=True)
         raise SystemExit(FAILED) from None

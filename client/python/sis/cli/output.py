@@ -1,4 +1,4 @@
-"""What commands print: tables for people, or JSON for programs."""
+"""Output of the commands: tables for people, or JSON for programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Output(str, enum.Enum):
 
 # The option of a command that prints either.
 OUTPUT = typer.Option(
-    Output.table, "--output", "-o", show_default=False, help="A table for people (the default), or JSON for programs."
+    Output.table, "--output", "-o", show_default=False, help="Form of the output: table (the default) or json."
 )
 
 # Text without markup.
@@ -36,17 +36,16 @@ if not console.is_terminal:
 
 
 def print_json(value: Any) -> None:
-    """Prints dataclasses, named tuples, enums, numpy arrays and what holds them. What is not finite becomes
+    """Prints dataclasses, named tuples, enums, numpy arrays and collections of them. Numbers that are not finite become
     null."""
     print(json.dumps(plain(value), indent=2, ensure_ascii=False))
 
 
 class Rows:
-    """A table of numbers. Where the terminal is too narrow it leaves out columns."""
+    """A table of numbers. It leaves out columns in a narrow terminal."""
 
     def __init__(self, *columns: str, left: Sequence[str] = (), first_to_go: Sequence[str] = ()) -> None:
-        """`left`: the columns that hold text, which wraps. `first_to_go`: columns to leave out, in this
-        order."""
+        """`left`: columns with text, which wraps. `first_to_go`: columns to leave out, in this order."""
         self._columns = columns
         self._left = left
         self._first_to_go = first_to_go
@@ -118,7 +117,7 @@ def share_text(share: float) -> str:
     percent = 100 * share
     if percent != 0 and abs(percent) < 0.1:
         return f"{percent:.2g}%"
-    # So that less than everything doesn't read as 100.0%.
+    # A share below 1 must not read as 100.0%.
     return f"{percent:.{2 if 99.95 < percent < 100 else 1}f}%"
 
 

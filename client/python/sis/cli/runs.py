@@ -45,7 +45,7 @@ def list_runs(output: Output = OUTPUT, server: str = SERVER) -> None:
 
 
 def show(run: str = RUN, output: Output = OUTPUT, server: str = SERVER) -> None:
-    """Shows a run: its settings, what it holds, and what is wrong with it.
+    """Shows the settings, contents and problems of a run.
 
     \b
     Examples:
@@ -91,12 +91,16 @@ def show(run: str = RUN, output: Output = OUTPUT, server: str = SERVER) -> None:
 
 def delete(
     run: str = RUN,
-    incarnation: int = typer.Option(0, min=0, help="Only this incarnation; 0: the current one."),
-    yes: bool = typer.Option(False, "--yes", "-y", help="Don't ask."),
+    incarnation: int = typer.Option(0, min=0, help="Incarnation to delete; 0: the current one."),
+    yes: bool = typer.Option(False, "--yes", "-y", help="Delete without a question."),
     output: Output = OUTPUT,
     server: str = SERVER,
 ) -> None:
-    """Deletes a run with all its records. All replicas must answer. May be repeated.
+    """Deletes a run with all its records.
+
+    \b
+    Fails if a server is unreachable: the run may still be there.
+    Then repeat the command.
 
     \b
     Examples:

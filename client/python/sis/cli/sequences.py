@@ -24,22 +24,25 @@ _NAMES = {"OUTSIDE_TOP_K": "outside top-K"}
 
 TOKENIZER = typer.Option(
     None, "--tokenizer", metavar="FILE", show_default=False,
-    help="A Hugging Face tokenizer.json, for the texts of tokens; -: standard input.",
+    help="Hugging Face tokenizer.json with the texts of the tokens; -: standard input.",
 )  # fmt: skip
 
 
 def list_sequences(run: str = RUN, output: Output = OUTPUT, server: str = SERVER) -> None:
-    """Lists what a run has in memory, sequence by sequence.
+    """Lists the sequences of a run that are in memory.
 
     \b
-    LENGTH is one past the highest position. Fewer POSITIONS: blocks have not come. READ: a trainer has
-    fetched or evaluated it. VERSION is the newest policy version. Sequences that only a store has are
-    not listed; where there is a store, a last line says so (in JSON store_keeps_evicted).
+    LENGTH is the highest position plus one. POSITIONS is smaller if blocks
+    have not come. READ says whether a trainer has fetched or evaluated the
+    sequence. VERSION is the newest policy version of its positions. Sequences
+    that only the store has are not listed. If there is a store, the last line
+    says so (in JSON: store_keeps_evicted).
 
     \b
     Examples:
       sisctl sequence list math-7b
-      sisctl sequence list math-7b -o json | jq '.sequences[] | select(.unread).sequence.id'
+      sisctl sequence list math-7b -o json |
+        jq '.sequences[] | select(.unread).sequence.id'
     """
     from sis import Sequences
 
@@ -82,12 +85,13 @@ def list_sequences(run: str = RUN, output: Output = OUTPUT, server: str = SERVER
 def inspect_run(
     run: str = RUN, tokenizer: Optional[str] = TOKENIZER, output: Output = OUTPUT, server: str = SERVER
 ) -> None:
-    """Shows what stands out in a run: sequences, the most rejected tokens, the largest ratios.
+    """Shows what stands out in a run: sequences, rejected tokens, large ratios.
 
     \b
-    The server keeps the last evaluated values of a sample of sequences (--inspected_bytes); sisctl
-    sequence show opens one of them. LOG W is log p - log q of the sampled token, in nats. NOT KEPT:
-    positions that were evaluated, but had no space.
+    The server keeps the last evaluated values of a sample of sequences, as
+    far as --inspected_bytes has space. sisctl sequence show opens one of
+    them. LOG W is log p - log q of the sampled token, in nats. NOT KEPT lists
+    positions that were evaluated without space for their values.
 
     \b
     Examples:
@@ -111,22 +115,23 @@ def show(
     run: str = RUN,
     sequence: str = typer.Argument(..., metavar="SEQUENCE", help="Id of the sequence."),
     attempt: int = typer.Option(0, min=0, help="Attempt of the sequence."),
-    position: Optional[int] = typer.Option(None, min=0, show_default=False, help="Open one position."),
+    position: Optional[int] = typer.Option(None, min=0, show_default=False, help="Position to show in detail."),
     tokenizer: Optional[str] = TOKENIZER,
     output: Output = OUTPUT,
     server: str = SERVER,
 ) -> None:
-    """Shows a sequence token by token, coloured by decision, as last evaluated.
+    """Shows the tokens of a sequence, coloured by decision, as last evaluated.
 
     \b
-    LOG W is log p - log q of the sampled token, in nats; A the probability that the draw accepts;
-    RESIDUAL the current policy's mass outside the recorded tokens; BEHIND policy versions. With
-    --position: the recorded tokens of one position. The server keeps a sample of the sequences: sisctl
-    run inspect lists them.
+    LOG W is log p - log q of the sampled token, in nats. A is the probability
+    that the draw accepts. RESIDUAL is the current policy's mass outside the
+    recorded tokens. BEHIND counts policy versions. --position shows the
+    recorded tokens of one position. The server keeps a sample of sequences:
+    sisctl run inspect lists them.
 
     \b
     Examples:
-      sisctl sequence show math-7b prompt-17 --tokenizer Qwen3-8B/tokenizer.json
+      sisctl sequence show math-7b prompt-17 --tokenizer tokenizer.json
       sisctl sequence show math-7b prompt-17 --attempt 1 --position 211
     """
     tokens = _Tokens(tokenizer)

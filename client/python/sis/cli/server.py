@@ -17,7 +17,7 @@ _RATE_SECONDS = 10
 
 
 def show(output: Output = OUTPUT, server: str = SERVER) -> None:
-    """Shows what each server is, holds and does. Fails if one gives no answer.
+    """Shows version, cache and rates of each server. Fails if one is unreachable.
 
     \b
     Examples:
@@ -43,7 +43,7 @@ def show(output: Output = OUTPUT, server: str = SERVER) -> None:
 
 
 def server_text(address: str, state: Any) -> Text:
-    """Describes a server in three lines, or says why it gives no answer."""
+    """Describes a server in three lines, or names the error of an unreachable server."""
     from sis import Error
 
     if isinstance(state, Error):

@@ -18,20 +18,20 @@ from sis.cli.verdicts import reason_text
 if TYPE_CHECKING:
     from sis import CorrectionTotals, Distributions, Histogram, Step, Totals
 
-DRAW = typer.Argument("latest", metavar="[DRAW]", show_default=False, help="Number of the draw; latest (the default).")
+DRAW = typer.Argument("latest", metavar="[DRAW]", show_default=False, help="Number of the draw, or latest (the default).")
 
 
 def list_steps(
     run: str = RUN,
-    last: Optional[int] = typer.Option(None, min=1, show_default=False, help="Only the last draws, so many."),
+    last: Optional[int] = typer.Option(None, min=1, show_default=False, help="Maximum number of draws, counted from the last; default: all."),
     output: Output = OUTPUT,
     server: str = SERVER,
 ) -> None:
-    """Lists the draws whose totals are kept, oldest first: the last 4,096, or fewer.
+    """Lists the last 4,096 draws or fewer, the oldest first.
 
     \b
-    A step is all evaluations of one draw, over all ranks. D, D_SIS and LOG_M are means over the
-    scored tokens, in nats.
+    A step is all evaluations of one draw, over all ranks. D, D_SIS and LOG_M
+    are means over the scored tokens, in nats.
 
     \b
     Examples:
@@ -49,14 +49,14 @@ def list_steps(
 
 
 def show(run: str = RUN, draw: str = DRAW, output: Output = OUTPUT, server: str = SERVER) -> None:
-    """Shows the totals of one draw over all ranks: decisions, deviation, what is missing, distributions.
+    """Shows the totals of one draw over all ranks.
 
     \b
-    Means are over the scored positions: accepted, rejected or outside top-K. k3 estimates
-    KL(behaviour || current).
-    A correction's weight multiplies advantage * grad log p: "plain" is the ratio w, "clipped" is w cut
-    to [0.8, 1.2], "applied" the modified ratio; others were observed. ESS is the effective sample size
-    as a share of the positions.
+    Means are over the scored positions: accepted, rejected or outside the
+    top-K. k3 estimates KL(behaviour || current). The weight of a correction
+    multiplies advantage * grad log p. "plain" is the ratio w, "clipped" is w
+    cut to [0.8, 1.2], and "applied" is the modified ratio. All others were
+    observed. ESS is the effective sample size, as a share of the positions.
 
     \b
     Examples:

@@ -41,18 +41,20 @@ _QUANTITIES: Tuple[Tuple[str, Callable[["Totals"], float], Callable[[float], str
 
 def top(
     run: Optional[str] = typer.Argument(
-        None, metavar="[RUN]", show_default=False, help="Only this run, in detail.", autocompletion=complete_run
+        None, metavar="[RUN]", show_default=False, help="Run to show in detail; default: all runs.", autocompletion=complete_run
     ),
-    once: bool = typer.Option(False, "--once", help="Print what there is now, and end. So does a pipe or a file."),
-    interval: float = typer.Option(2.0, min=0.1, max=3600, help="Time between two looks, in seconds."),
+    once: bool = typer.Option(False, "--once", help="Print the current state and end; the default if the output is no terminal."),
+    interval: float = typer.Option(2.0, min=0.1, max=3600, help="Time between two updates, in seconds."),
     server: str = SERVER,
 ) -> None:
     """Watches the servers and their runs, or one run, until Ctrl-C.
 
     \b
-    Without RUN: all runs, the worst first, with the draw that was evaluated last and what is most wrong.
-    With RUN: its last draws, and all that is wrong. D, D_SIS, LOG_M and K3 are means over scored tokens,
-    in nats. ESS is the effective sample size, as a share of the tokens. In a browser: sisctl web.
+    Without RUN: all runs, the worst first, with their last draw and their
+    worst problem. With RUN: its last draws and all its problems. D, D_SIS,
+    LOG_M and K3 are means over the scored tokens, in nats. ESS is the
+    effective sample size, as a share of the tokens. sisctl web shows the same
+    and more in a browser.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""How runs do, for people."""
+"""Verdicts and findings of runs as text."""
 
 from __future__ import annotations
 

@@ -12,25 +12,28 @@ from sis.cli.connection import SERVER, addresses, connect
 from sis.cli.failure import fail, need
 from sis.cli.sequences import TOKENIZER, read_tokenizer
 
-# Of a call, in seconds: less than the page waits for an answer (sis/web/page/api.js).
+# Timeout of a call, in seconds; below the timeout of the page (sis/web/page/api.js).
 _TIMEOUT = 7.0
 
 
 def web(
-    port: int = typer.Option(9465, min=0, max=65535, help="Port of the page on this machine; 0: a free one."),
+    port: int = typer.Option(9465, min=0, max=65535, help="Port of the page; 0: a free port."),
     open_: bool = typer.Option(False, "--open", help="Open the page in a browser."),
     tokenizer: Optional[str] = TOKENIZER,
     server: str = SERVER,
 ) -> None:
-    """Serves a page with runs, charts, diagnosis and tokens to browsers on this machine, until Ctrl+C.
+    """Serves a page with runs, charts, diagnoses and tokens to browsers, until Ctrl-C.
 
-    The page shows all servers that --server names. It asks them with your credentials: everybody who can log in to
-    this machine sees what you may see. From another machine forward the port: ssh -L 9465:localhost:9465 HOST.
+    \b
+    The page shows all servers that --server names. It asks them with your
+    credentials, so everybody who can log in to this machine sees what you may
+    see. Only browsers on this machine can open it. From another machine
+    forward the port: ssh -L 9465:localhost:9465 HOST
 
     \b
     Examples:
       sisctl web --open
-      sisctl web --server ratios-0:50051,ratios-1:50051 --tokenizer tokenizer.json
+      sisctl web --server ratios-0:50051,ratios-1:50051
     """
     need("starlette")
     need("uvicorn")

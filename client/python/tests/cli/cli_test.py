@@ -252,7 +252,7 @@ class CliTest(unittest.TestCase):
             (["sequence", "show", "r", "a", "--tokenizer", "none"], 1, "^sisctl: --tokenizer: none: No such file"),
             (["sequence", "show", "r", "a", "--tokenizer", os.devnull], 1, "not a tokenizer.json"),
             (["export", "r", "/nowhere/run.csv"], 1, "^sisctl: /nowhere/run.csv: No such file"),
-            (["run", "list", "--server", down], 1, r"^sisctl: .*\(UNAVAILABLE\)\n$"),
+            (["run", "list", "--server", down], 1, r"^sisctl: .*\(UNAVAILABLE\)\nDoes sis_server run there\?.*\n$"),
             (["run", "list", "--server", f"{down},{down}"], 1, "each once"),
             (["run", "list", "--server", ""], 1, "at least one"),
         ):  # fmt: skip
