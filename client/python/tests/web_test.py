@@ -5,9 +5,11 @@ import http.client
 import json
 import pathlib
 import threading
+import time
 import unittest
 import unittest.mock
 import urllib.parse
+from concurrent import futures
 
 import grpc
 
@@ -216,16 +218,18 @@ class WebTest(unittest.TestCase):
             return sis.export.Exported(1, 1)
 
         path = "/api/Export?run_id=" + urllib.parse.quote(RUN, safe="")
-        with unittest.mock.patch.object(self.client, "export", export):
-            answers = []
-            thread = threading.Thread(target=lambda: answers.append(self.ask(path)))
-            thread.start()
-            self.assertTrue(begun.wait(20))
-            self.assertIn("another diagnosis or export", self.json(path, 503)["message"])
-            self.assertIn("another diagnosis or export", self.json("/api/Diagnose?run_id=r", 503)["message"])
-            go_on.set()
-            thread.join()
-        ((status, headers, body),) = answers
+        diagnose = unittest.mock.patch.object(app, "diagnose_run")
+        with unittest.mock.patch.object(self.client, "export", export), diagnose as diagnose_run:
+            diagnose_run.return_value.as_json.return_value = {}
+            with futures.ThreadPoolExecutor() as threads:
+                exported = threads.submit(self.ask, path)
+                self.assertTrue(begun.wait(20))
+                diagnosed = threads.submit(self.json, "/api/Diagnose?run_id=r")
+                time.sleep(0.3)
+                diagnose_run.assert_not_called()
+                go_on.set()
+                self.assertEqual(diagnosed.result(), {})
+        status, headers, body = exported.result()
         self.assertEqual((status, body), (200, b"rows"))
         self.assertEqual(headers["Content-Type"], "application/vnd.apache.parquet")
         self.assertIn("attachment", headers["Content-Disposition"])

@@ -115,7 +115,6 @@ def show(
     run: str = RUN,
     sequence: str = typer.Argument(..., metavar="SEQUENCE", help="Id of the sequence."),
     attempt: int = typer.Option(0, min=0, help="Attempt of the sequence."),
-    position: Optional[int] = typer.Option(None, min=0, show_default=False, help="Position to show in detail."),
     tokenizer: Optional[str] = TOKENIZER,
     output: Output = OUTPUT,
     server: str = SERVER,
@@ -125,14 +124,14 @@ def show(
     \b
     LOG W is log p - log q of the sampled token, in nats. A is the probability
     that the draw accepts. RESIDUAL is the current policy's mass outside the
-    recorded tokens. BEHIND counts policy versions. --position shows the
-    recorded tokens of one position. The server keeps a sample of sequences:
-    sisctl run inspect lists them.
+    recorded tokens. BEHIND counts policy versions. The recorded tokens of a
+    position are in the JSON, and on the page of sisctl web. The server keeps
+    a sample of sequences: sisctl run inspect lists them.
 
     \b
     Examples:
       sisctl sequence show math-7b prompt-17 --tokenizer tokenizer.json
-      sisctl sequence show math-7b prompt-17 --attempt 1 --position 211
+      sisctl sequence show math-7b prompt-17 --attempt 1 -o json
     """
     tokens = _Tokens(tokenizer)
     with connect(server) as client:
@@ -140,11 +139,7 @@ def show(
     if output is Output.json:
         print_json(inspection)
         return
-    if position is None:
-        parts = _sequence(inspection, tokens, with_texts=tokenizer is not None)
-    else:
-        parts = _position(inspection, position, tokens)
-    for part in parts:
+    for part in _sequence(inspection, tokens, with_texts=tokenizer is not None):
         console.print(part)
 
 
@@ -307,68 +302,3 @@ def _sequence(inspection: SequenceInspection, tokens: _Tokens, with_texts: bool)
     if inspection.cut_end:
         cut = _range(inspection.cut_begin, inspection.cut_end)
         yield f"{cut}: evaluated, but not kept: no space in --inspected_bytes"
-
-
-def _position(inspection: SequenceInspection, position: int, tokens: _Tokens) -> Iterator[RenderableType]:
-    index = position - inspection.first_position
-    end = inspection.first_position + len(inspection.decisions)
-    if not 0 <= index < len(inspection.decisions):
-        cut = _range(inspection.cut_begin, inspection.cut_end) if inspection.cut_end else ""
-        no_space = f"; for {cut} there was no space in --inspected_bytes" if cut else ""
-        fail(
-            f"position {position} is not kept: of this sequence [{inspection.first_position}, {end}) are{no_space}"
-        )
-    token = int(inspection.sampled_ids[index])
-    yield Text(f"position {position}: {tokens.named(token)}")
-    decision = _decisions(inspection)[index]
-    if not _scored(inspection)[index]:
-        yield decision
-        return
-    log_q, log_w = float(inspection.sampled_log_probs[index]), float(inspection.log_ratios[index])
-    envelope = float(inspection.log_envelopes[index])
-    sentence = Text.assemble(decision, _reason(inspection, index))
-    sentence.append(f"; its ratio is w = {number_text(_exp(log_w))}")
-    yield sentence
-    age = int(inspection.staleness[index])
-    yield Text(
-        f"log q {number_text(log_q)}, log p {number_text(log_q + log_w)}, log w {_signed(log_w)}, log M "
-        f"{number_text(envelope)}, residual mass {number_text(inspection.residual_masses[index])}, "
-        f"{abs(age)} policy versions {'ahead' if age < 0 else 'behind'}\n"
-    )
-    rows = Rows("", "RECORDED TOKEN", "BEHAVIOUR", "CURRENT", "LOG RATIO", "", left=["", "RECORDED TOKEN"])
-    slots = zip(
-        inspection.top_k_ids[index].tolist(), inspection.top_k_log_probs[index], inspection.current_log_probs[index]
-    )
-
-    def add(mark: str, token: int, q: float, p: float, ratio: float, note: str = "") -> None:
-        name = tokens.named(token)
-        rows.add(mark, name, number_text(_exp(q)), number_text(_exp(p)), _signed(ratio), note)
-
-    for slot, q, p in slots:
-        if slot >= 0:
-            # float32, as the envelope.
-            ratio = p - q
-            sets_envelope = ratio == inspection.log_envelopes[index]
-            add(">" if slot == token else "", slot, q, p, ratio, "M" if sets_envelope else "")
-    if decision.plain == "outside top-K":
-        add(">", token, log_q, log_q + log_w, log_w)
-    yield rows
-    yield "\n> sampled   M sets the envelope"
-
-
-def _reason(inspection: SequenceInspection, index: int) -> str:
-    from sis import Decision
-
-    a = number_text(inspection.acceptance_probabilities[index])
-    uniform = number_text(inspection.uniforms[index])
-    decision = inspection.decisions[index]
-    if decision == Decision.OUTSIDE_TOP_K:
-        return ": not among the recorded tokens, so never accepted"
-    return f": the uniform {uniform} is {'' if decision == Decision.ACCEPTED else 'not '}below a = {a}"
-
-
-def _exp(value: float) -> float:
-    try:
-        return math.exp(value)
-    except OverflowError:
-        return math.inf

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import mimetypes
 import os
 import re
 import tempfile
 import threading
-from typing import Any, Iterator, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import grpc
 from starlette.applications import Starlette
@@ -22,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 
 from sis.client import Client
 from sis.diagnose import diagnose_run
-from sis.errors import Error, InvalidArgument, Unavailable
+from sis.errors import Error, InvalidArgument
 from sis.web import bridge
 
 _HEADERS = {
@@ -73,19 +72,8 @@ def make_app(
         addresses: The addresses of the client's servers, in its order.
         token_texts: Texts of tokens by id. None: the page shows ids.
     """
+    # A diagnosis or an export takes memory and a core.
     one_at_a_time = threading.Lock()
-
-    @contextlib.contextmanager
-    def alone() -> Iterator[None]:
-        """Such work takes memory and a core: nobody gets more than one of it by clicking often."""
-        if not one_at_a_time.acquire(blocking=False):
-            raise Unavailable(
-                grpc.StatusCode.UNAVAILABLE, "another diagnosis or export is being made: ask again in a few seconds"
-            )
-        try:
-            yield
-        finally:
-            one_at_a_time.release()
 
     # Starlette runs functions that are not coroutines in threads.
     def call(request: Request) -> Response:
@@ -94,7 +82,7 @@ def make_app(
 
     def diagnose(request: Request) -> Response:
         run_id = _run_id(request)
-        with alone():
+        with one_at_a_time:
             return JSONResponse(diagnose_run(client, run_id).as_json())
 
     def export(request: Request) -> Response:
@@ -106,7 +94,7 @@ def make_app(
         handle, path = tempfile.mkstemp(suffix=ending)
         os.close(handle)
         try:
-            with alone():
+            with one_at_a_time:
                 client.export(run, path, format)
         except BaseException:
             os.remove(path)

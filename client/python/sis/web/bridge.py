@@ -1,4 +1,4 @@
-"""Calls of the service that change nothing, by name: from the query of a URL to JSON."""
+"""Read-only calls of the service, by name: from the query of a URL to JSON."""
 
 from __future__ import annotations
 
@@ -12,15 +12,8 @@ from sis.errors import Error, InvalidArgument, NotFound
 from sis.v1 import ratio_service_pb2 as pb
 
 METHODS = (
-    "ListRuns",
-    "GetRun",
-    "GetStep",
-    "ListSteps",
-    "ListSequences",
-    "GetServer",
-    "InspectRun",
-    "InspectSequence",
-)
+    "ListRuns", "GetRun", "GetStep", "ListSteps", "ListSequences", "GetServer", "InspectRun", "InspectSequence",
+)  # fmt: skip
 
 # protobuf 5.26 renamed the option.
 _EVERY_FIELD = next(

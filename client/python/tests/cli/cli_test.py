@@ -154,8 +154,6 @@ class CliTest(unittest.TestCase):
             (["sequence", "show", "r", "a"], r"(?m)^ +0  #\d+ +\S.*[+-]\d\.\d{4} "),
             (["sequence", "show", "r", "a"], r"(?m)^ +2  #\d+ +not in the loss"),
             (["sequence", "show", "r", "never"], r"(?m)^ +0-2 +missing: never arrived"),
-            (["sequence", "show", "r", "a", "--position", "0"], r"(?s)position 0: #\d+\n.* is w = .*RECORDED TOKEN"),
-            (["sequence", "show", "r", "a", "--position", "2"], r"^position 2: #\d+\nnot in the loss\n$"),
             (["top", "--once"], r"(?s)sis_server .*\nr +\S.* 2 .*sums \[x\]"),
             (["top", "r", "--once"], r"(?s)sis_server .*accept rate +\d.*[▁█].*never arrived.*DRAW.*plain.*TOP-K"),
         ):  # fmt: skip
@@ -248,7 +246,6 @@ class CliTest(unittest.TestCase):
             (["run", "show", "nowhere"], 1, r"^sisctl: run 'nowhere' is unknown \(NOT_FOUND\)\n$"),
             (["step", "show", "r", "99"], 1, r"^sisctl: draw 99 .*\(NOT_FOUND\)\n$"),
             (["sequence", "show", "r", "c"], 1, "no evaluated values are kept"),
-            (["sequence", "show", "r", "a", "--position", "99"], 1, r"position 99 is not kept.*\[0, 12\)"),
             (["sequence", "show", "r", "a", "--tokenizer", "none"], 1, "^sisctl: --tokenizer: none: No such file"),
             (["sequence", "show", "r", "a", "--tokenizer", os.devnull], 1, "not a tokenizer.json"),
             (["export", "r", "/nowhere/run.csv"], 1, "^sisctl: /nowhere/run.csv: No such file"),
