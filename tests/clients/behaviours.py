@@ -28,7 +28,7 @@ class Behaviour(NamedTuple):
     lines: Sequence[Tuple[str, str]]
     servers: int = 1
     flags: Sequence[str] = ()
-    # Of each call, in seconds.
+    # Timeout of each call, in seconds.
     timeout: float = 20
 
 
