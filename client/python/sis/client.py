@@ -33,7 +33,7 @@ from sis.wire.messages import read
 
 
 class Released(NamedTuple):
-    """What Client.release gave back."""
+    """Result of Client.release."""
 
     sequences: int
     # Sequences that were not there.
@@ -50,8 +50,8 @@ class Client:
     before anything is sent. Wherever arrays are taken, numpy arrays, sequences and tensors of
     PyTorch on any device will do; what is returned are numpy arrays.
 
-    A server that comes back without memory is told again of the runs that this client opened or
-    looked up: their positions are MISSING until workers append again, and training goes on.
+    If a server comes back without memory, the client opens its runs there again. Their positions are
+    MISSING until workers append again, and training goes on.
 
     Processes: in one that is forked from the client's, calls raise a RuntimeError, and leaving the
     block does nothing. Make a client of its own there, and fork while no call is under way and no
@@ -68,21 +68,22 @@ class Client:
         options: Sequence[Tuple[str, Any]] = (),
         reopen_runs: bool = True,
     ) -> None:
-        """`address` is a gRPC target, host:port mostly, or a list of the replicas'. Nothing is sent
-        yet.
+        """Makes a client. Sends nothing yet.
 
-        With a list, every call does what it does with one server that holds everything. Give all
-        workers and trainers the same names (docs/concepts.md). While a replica gives no answer,
-        its sequences are MISSING (STORE_DOWN), and for some seconds after that nobody waits for it.
-        timeout: seconds that a call, or the ack of an appended batch, may take; None: for ever. What an
-        evaluate sends to one server is one call.
-        credentials: who the client is, and TLS; None: what the environment says
-        (Credentials.from_environment), without which there is neither. Those of
-        grpc.ssl_channel_credentials or the like will do too.
-        options: gRPC channel arguments, besides unlimited message sizes and a short pause between
-        attempts to connect.
-        reopen_runs: whether a run that a server has lost is opened there again. A program that only reads
-        leaves that to trainers and workers.
+        With several addresses, every call works as with one server that holds everything. Give all workers and
+        trainers the same addresses (docs/concepts.md). The sequences of an unreachable replica are MISSING
+        (STORE_DOWN). The client does not ask that replica again for some seconds.
+
+        Args:
+            address: gRPC target, usually host:port, or a list of the replicas' targets.
+            timeout: Seconds that a call, or the ack of an appended batch, may take; None: no limit. The messages of an
+                evaluate to one server count as one call.
+            credentials: TLS, and the identity of the client. None: those of the environment
+                (Credentials.from_environment). Credentials of grpc.ssl_channel_credentials are accepted too.
+            options: gRPC channel arguments, in addition to unlimited message sizes and a short pause between attempts
+                to connect.
+            reopen_runs: Whether to open a run again on a server that has lost it. A program that only reads leaves that
+                to trainers and workers.
         """
         self._owner = Owner()
         self._servers: Union[SingleServer, Replicas]
@@ -157,8 +158,8 @@ class Client:
         """Forgets a run with all that is held of it. Returns whether it was there. Idempotent.
 
         incarnation: only that one; 0: whichever is present. Calls of clients that still hold the
-        run raise NotFound or FailedPrecondition. With several replicas all must answer: else
-        Unavailable or DeadlineExceeded, and the call is to be repeated.
+        run raise NotFound or FailedPrecondition. If a replica is unreachable, raises Unavailable or
+        DeadlineExceeded; then repeat the call.
         """
         run = pb.RunRef(run_id=run_id, incarnation=incarnation)
         return self._service.DeleteRun(pb.DeleteRunRequest(run=run)).deleted
@@ -166,7 +167,8 @@ class Client:
     def list_runs(self) -> Runs:
         """All runs, by run id.
 
-        Here and in get_step, list_steps and inspect_run replicas that gave no answer are left out; `unanswered` says which these are.
+        The results of list_runs, get_step, list_steps and inspect_run leave out unreachable replicas, which
+        `unanswered` lists.
         """
         response = self._service.ListRuns(pb.ListRunsRequest())
         return Runs(map(RunStatus.from_proto, response.runs), response.unanswered)
@@ -211,14 +213,15 @@ class Client:
         return Steps(steps, sorted(unanswered))
 
     def get_servers(self) -> Tuple[Union[ServerState, Error], ...]:
-        """What each server is, holds and did, in the order of the addresses; of one that gives no
-        answer the error."""
+        """Returns the state of each server, or the error of an unreachable one, in the order of the
+        addresses."""
         return tuple(
             answer if isinstance(answer, Error) else read(ServerState, answer) for answer in self._service.get_servers()
         )
 
     def list_sequences(self, run: Run, *, after: Optional[SequenceLike] = None, limit: int = 0) -> Sequences:
-        """A page of what the servers have in memory, sequence by sequence: not what only a store has.
+        """Lists sequences that the servers have in memory, page by page. Sequences that only a store has
+        are not listed.
 
         after: the last sequence of the page before; it need not be there any more. limit: maximum number
         of sequences, at most 1000; 0: 1000. Listing a sequence does not count as reading it.
@@ -231,8 +234,8 @@ class Client:
         return Sequences(listed, page.more, page.unanswered, page.store_keeps_evicted)
 
     def inspect_run(self, run: Run) -> RunInspection:
-        """What is worth a closer look: the sequences that inspect_sequence can open, the tokens that
-        are accepted or rejected most, the largest ratios."""
+        """Returns the sequences that inspect_sequence can open, the tokens that are accepted or rejected
+        most, and the largest ratios."""
         return read(RunInspection, self._service.InspectRun(pb.InspectRunRequest(run=run.to_proto())))
 
     def inspect_sequence(self, run: Run, sequence: SequenceLike) -> SequenceInspection:
@@ -242,24 +245,31 @@ class Client:
         return SequenceInspection.from_proto(self._service.InspectSequence(request))
 
     def export(self, run: Run, path: str, format: str = "parquet") -> Exported:
-        """Writes what the servers have in memory of the run to a file, a row per position; sis.export
-        says which columns. What only a store has is not among it.
+        """Writes the positions of the run that the servers have in memory to a file, a row per position.
 
-        format: "parquet", "csv", or "json" (lines of JSON). Parquet needs pyarrow, otherwise
-        ImportError. Records are read, and so leave their place among the unread ones. Decisions and
-        ratios are those that inspect_sequence has: of a sample of sequences. Raises sis.Error as
-        fetch_top_k does, and Unavailable if a replica or a store gives no answer: `path` is left as it
-        was then.
+        sis.export lists the columns. Positions that only a store has are left out. Decisions and ratios are those of
+        inspect_sequence, of a sample of sequences. Exported sequences count as read.
+
+        Args:
+            format: "parquet", "csv" or "json" (JSON lines). Parquet needs pyarrow.
+
+        Raises:
+            ImportError: pyarrow is missing.
+            sis.Unavailable: A replica or a store is unreachable; `path` is unchanged.
+            sis.Error: As in fetch_top_k.
         """
         return export.write(self, run, path, format)
 
     def append(self, run: Run, *, sampling: Sampling, worker: str = "", retry_timeout: float = 1200.0) -> AppendStream:
-        """Opens a stream for behaviour log-probs that were made as `sampling` says.
+        """Opens a stream for behaviour log-probs.
 
-        worker: a name for messages and metrics. retry_timeout: seconds for which an entry that
-        finds no room on the server is tried again; longer than a server waits for a trainer that is
-        gone (--reader_absence). What is wrong with run or sampling is raised by
-        the first flush.
+        The first flush raises errors of `run` and `sampling`.
+
+        Args:
+            sampling: How the log-probs were made.
+            worker: Name for messages and metrics.
+            retry_timeout: Seconds to retry an entry that the server has no space for. Must be longer than a server
+                waits for an absent trainer (--reader_absence).
         """
         source = Source(run, sampling, worker, retry_timeout)
         stream = self._service.append(source)
@@ -296,13 +306,14 @@ class Client:
         log_probs: bool = True,
         keep_seconds: float = 0.0,
     ) -> TopKRecords:
-        """Reads recorded top-K sets back. A sequence instead of a slice stands for all that is
-        committed of it.
+        """Reads recorded top-K sets.
 
-        log_probs: whether to fetch those of the sets too, a third of the bytes: sis.gather does without,
-        sis.reduce needs them.
-        keep_seconds: the server keeps the sequences at least this long from now, and from each evaluate
-        of these records, unless they are released. At most 3600; 0: as long as there is room.
+        Args:
+            slices: Ranges of positions. A sequence stands for all of its committed positions.
+            log_probs: Whether to fetch the log-probs of the sets too, a third of the bytes. sis.reduce needs them,
+                sis.gather does not.
+            keep_seconds: Seconds that the server keeps the sequences at least, from now and from each evaluate of these
+                records, unless they are released. At most 3600; 0: as long as there is space.
         """
         request = pb.FetchTopKRequest(
             run=run.to_proto(),
@@ -329,26 +340,30 @@ class Client:
         total_variation: bool = False,
         options: EvaluateOptions = EvaluateOptions(),
     ) -> Evaluation:
-        """Decides for N positions from the current policy's log-probs at the recorded ids.
+        """Decides about N positions from the current policy's log-probs at the recorded ids.
 
-        records: of fetch_top_k (or its `select`), which are kept for its keep_seconds again. If others
-        are recorded on the server since then, generated again or added, that is FailedPrecondition.
-        What has gone since is MISSING: stale, corrupt, or dropped, which is no error.
-        Slices will do if each has a length, and no set has unused slots.
-        draw: the optimiser step. The same draw decides the same way, another one independently.
-        log_probs: float32 [N, K], nats, at records.ids; unused slots and missing positions may hold
-        anything; or [S] at records.used_ids, which is what is sent.
-        sampled_log_probs: float32 [N], of records.sampled_ids, from the same computation.
-        sis.gather makes both. At missing positions NaN will do, unless options.own_log_probs are
-        given.
-        top_k: use only the k most probable slots; 0: all K.
-        outputs: of "accepted" (always comes), "decisions", "ratios", "log_ratios",
-        "acceptance_probabilities", "surrogates", "coefficients". Ratios of missing positions need options.own_log_probs, else
-        FailedPrecondition. While a replica is away that is raised even with them: of its positions
-        only decisions and acceptance probabilities are known.
-        prefix_curve: at most 16 rising k, none above top_k: Evaluation.prefix_curve says of each
-        what residual mass and expected acceptance would be if only so many slots were used.
-        total_variation: also sum the policies' total variation on the sets.
+        sis.gather makes `log_probs` and `sampled_log_probs`. Records that were evicted, expired or found stale or
+        corrupt since they were fetched are MISSING, without an error.
+
+        Args:
+            records: Result of fetch_top_k, or its `select`; they are kept for its keep_seconds again. Slices are
+                accepted if each has a length and no set has unused slots.
+            draw: The optimiser step. The same draw decides equally, other draws independently.
+            log_probs: float32 [N, K], nats, at records.ids; values of unused slots and missing positions are ignored.
+                Or [S] at records.used_ids, as they are sent.
+            sampled_log_probs: float32 [N], of records.sampled_ids, from the same computation. NaN is accepted at
+                missing positions without options.own_log_probs.
+            top_k: Use only the k most probable slots; 0: all K.
+            outputs: Of "accepted" (always present), "decisions", "ratios", "log_ratios", "acceptance_probabilities",
+                "surrogates", "coefficients".
+            prefix_curve: At most 16 ascending k, none above top_k. Evaluation.prefix_curve has the residual mass and
+                expected acceptance with only that many slots.
+            total_variation: Also sum the policies' total variation on the sets.
+
+        Raises:
+            sis.FailedPrecondition: The server has other records for these positions than were fetched. Or outputs need
+                ratios of missing positions without options.own_log_probs, or of an unreachable replica, which only has
+                decisions and acceptance probabilities.
         """
         call = EvaluateCall(self._service, run, records, draw, top_k, outputs, options, prefix_curve, total_variation)
         return call.gathered(log_probs, sampled_log_probs)
@@ -366,11 +381,12 @@ class Client:
         outputs: Sequence[str] = ("accepted",),
         options: EvaluateOptions = EvaluateOptions(),
     ) -> Evaluation:
-        """As evaluate, from 12 bytes per position, whatever K is. Slices will do as records, if each has a
-        length.
+        """Does the same as evaluate from 12 bytes per position, for any K.
 
-        sampled_log_probs, log_envelopes and covered_masses: float32 [N]; sis.reduce makes the last
-        two of the log-probs at the recorded ids, for the same top_k.
+        Args:
+            records: As in evaluate. Slices are accepted if each has a length.
+            sampled_log_probs, log_envelopes, covered_masses: float32 [N]. sis.reduce makes the last two from the
+                log-probs at the recorded ids, with the same top_k.
         """
         call = EvaluateCall(self._service, run, records, draw, top_k, outputs, options)
         return call.reduced(

@@ -1,4 +1,4 @@
-"""What a run has in memory, as a file with a row per position: Parquet, CSV or lines of JSON.
+"""Export of the positions that a run has in memory to Parquet, CSV or JSON lines, a row per position.
 
     client.export(run, "run.parquet")
     pandas.read_parquet("run.parquet").groupby("sequence").log_ratio.mean()
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 # Read from the service, and written, at once.
 POSITIONS_AT_ONCE = 1 << 14
 
-# The columns and their types. Those from `draw` on are of the last evaluation, and null where a
-# position's values are not kept.
+# The columns and their types. Columns from `draw` on hold the last evaluation; they are null if the values of a
+# position are not kept.
 COLUMNS = {
     "sequence": "string",
     "attempt": "uint32",
@@ -70,7 +70,7 @@ _Inspect = Callable[[SequenceRef], Optional[SequenceInspection]]
 
 
 class Exported(NamedTuple):
-    """What Client.export wrote."""
+    """Numbers of what Client.export wrote."""
 
     sequences: int
     positions: int

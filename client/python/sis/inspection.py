@@ -1,4 +1,4 @@
-"""What the service keeps of its last evaluations for a closer look."""
+"""The last evaluated values, which the service keeps for inspection."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Sequences(List[ListedSequence]):
         super().__init__(sequences)
         # Whether there are more after these.
         self.more = more
-        # As of Runs.
+        # As in Runs.
         self.unanswered: Tuple[int, ...] = tuple(unanswered)
-        # A store keeps what memory has evicted: what is not listed may be there.
+        # Whether a store keeps evicted sequences, which are not listed.
         self.store_keeps_evicted = store_keeps_evicted
 
 
@@ -57,7 +57,7 @@ class InspectedSequence:
     sequence: SequenceRef
     # The draw of the values that are kept.
     draw: int
-    # Of those that are kept, as are the totals.
+    # Number and totals of the positions that are kept.
     positions: int
     totals: Totals
     # As in SequenceInspection.
@@ -89,7 +89,7 @@ class Deviation:
 
 @dataclass(frozen=True)
 class RunInspection:
-    """What is worth a closer look in a run."""
+    """Sequences, tokens and positions of a run that stand out."""
 
     # By id.
     sequences: Tuple[InspectedSequence, ...]
@@ -97,7 +97,7 @@ class RunInspection:
     tokens: Tuple[TokenCounts, ...]
     # Largest |log w| first.
     deviations: Tuple[Deviation, ...]
-    # As of Runs.
+    # As in Runs.
     unanswered: Tuple[int, ...] = ()
 
 
@@ -115,8 +115,8 @@ _WIDE = ("top_k_ids", "top_k_log_probs", "current_log_probs")
 
 @dataclass(frozen=True, eq=False)
 class SequenceInspection:
-    """The last evaluated values of T consecutive positions of a sequence, beside the record. Where
-    a decision is 0, the position was not evaluated, and the rest of its values mean nothing."""
+    """The record and last evaluated values of T consecutive positions of a sequence. If a decision is 0, the
+    position was not evaluated, and its other values have no meaning."""
 
     draw: int
     first_position: int
@@ -142,11 +142,11 @@ class SequenceInspection:
     top_k_log_probs: np.ndarray
     # float32 [T, K]. The current policy's at the same slots; NaN where it is not known.
     current_log_probs: np.ndarray
-    # Positions that were evaluated in this draw but are not kept, as the server's --inspected_bytes
-    # has no room for them, all lie in [cut_begin, cut_end). Both are 0 if there are none.
+    # Range [cut_begin, cut_end) of the positions that were evaluated in this draw without space in --inspected_bytes.
+    # Both are 0 if there are none.
     cut_begin: int
     cut_end: int
-    # What it was sealed with; None if nothing.
+    # Annotation of the seal; None without one.
     annotation: Optional[Annotation] = None
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""A server of this process, for a laptop or a single machine."""
+"""A server that this process starts, for a laptop or a single machine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Deque, Dict, List
 
 from sis.owner import Owner
 
-# Seconds that a server may take to end what it is doing, and what it printed to be read.
+# Timeouts, in seconds, for the end of the server and for reading its last output.
 _END_TIMEOUT = 30.0
 _READ_TIMEOUT = 1.0
-# Seconds between looks whether it is still there, until it is ready.
+# Seconds between checks that the server still runs, until it is ready.
 _LOOK_EVERY = 0.05
-# Lines that are told of one that was never ready.
+# Number of lines in the error of a server that was never ready.
 _LINES_TOLD = 20
 
 
@@ -38,7 +38,7 @@ class LocalServer:
             errors="replace",
         )
         atexit.register(self.close)
-        # What it says before it is ready: its addresses, its backend, its store.
+        # Properties that the server prints before it is ready: addresses, backend, store.
         self._said: Dict[str, str] = {}
         self._printed: Deque[str] = collections.deque(maxlen=_LINES_TOLD)
         self._ready = threading.Event()
@@ -49,7 +49,7 @@ class LocalServer:
         for reader in self._readers:
             reader.start()
         while not self._ready.wait(_LOOK_EVERY):
-            # What it prints may never end: a process that it started may have the pipes too.
+            # Its output may never end, because a process that it started may hold the pipes too.
             code = self._process.poll()
             if code is not None:
                 self.close()
@@ -58,7 +58,7 @@ class LocalServer:
 
     @property
     def address(self) -> str:
-        """What sis.Client takes."""
+        """Address for sis.Client."""
         return self._said["grpc"]
 
     @property
@@ -66,8 +66,8 @@ class LocalServer:
         return self._said["admin"]
 
     def close(self) -> None:
-        """Ends it; what is under way gets its time. Idempotent. Does nothing in a process that was
-        forked from the one that started it."""
+        """Ends the server after the calls in progress. Idempotent. Does nothing in a process that was forked from the
+        one that started the server."""
         if not self._owner.here:
             return
         atexit.unregister(self.close)
@@ -82,7 +82,7 @@ class LocalServer:
             reader.join(_READ_TIMEOUT)
 
     def _read_said(self) -> None:
-        """Of a thread."""
+        """Runs in a thread."""
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
@@ -94,12 +94,12 @@ class LocalServer:
                     self._said[name] = value
 
     def _read_log(self) -> None:
-        """Of a thread: its standard error is this process's, as if it had been left alone."""
+        """Passes the server's standard error on to that of this process. Runs in a thread."""
         assert self._process.stderr is not None
         with self._process.stderr as lines:
             for line in lines:
                 self._printed.append(line)
-                # Whoever has closed it doesn't want to know.
+                # It may be closed.
                 with contextlib.suppress(OSError):
                     os.write(2, line.encode())
 

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def compare(
-    a: str = typer.Argument(..., metavar="A", help="Recording of the behaviour policy, such as the rollout engine; -: standard input."),
-    b: str = typer.Argument(..., metavar="B", help="Recording of the current policy, such as the trainer; -: standard input."),
+    a: str = typer.Argument(..., metavar="A", help="Recording of the behaviour policy; -: standard input."),
+    b: str = typer.Argument(..., metavar="B", help="Recording of the current policy; -: standard input."),
     positions: int = typer.Option(10, min=0, help="Number of positions to list, those with the largest |log w|."),
     k: int = typer.Option(
-        0, min=0, show_default=False, help="Number of tokens to decide with, the most probable ones, at most 254; 0: all listed tokens."
+        0, min=0, show_default=False, help="Number of most probable tokens to decide with; 0: all, at most 254."
     ),
-    seed: int = typer.Option(0, min=0, max=(1 << 64) - 1, help="Seed of the accept and reject draws.", show_default=False),
+    seed: int = typer.Option(0, min=0, max=2**64 - 1, show_default=False, help="Seed of the draws."),
     output: Output = OUTPUT,
 ) -> None:
     """Compares two recordings of log-probs, and says why they differ.

@@ -177,8 +177,7 @@ def _visible(text: str) -> str:
     """Escapes characters that would move the cursor."""
     named = {"\n": "\\n", "\t": "\\t"}
     return "".join(
-        character if character.isprintable() else named.get(character, f"\\x{ord(character):02X}")
-        for character in text
+        character if character.isprintable() else named.get(character, f"\\x{ord(character):02X}") for character in text
     )
 
 

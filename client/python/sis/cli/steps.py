@@ -18,12 +18,12 @@ from sis.cli.verdicts import reason_text
 if TYPE_CHECKING:
     from sis import CorrectionTotals, Distributions, Histogram, Step, Totals
 
-DRAW = typer.Argument("latest", metavar="[DRAW]", show_default=False, help="Number of the draw, or latest (the default).")
+DRAW = typer.Argument("latest", metavar="[DRAW]", show_default=False, help="Draw; default: latest.")
 
 
 def list_steps(
     run: str = RUN,
-    last: Optional[int] = typer.Option(None, min=1, show_default=False, help="Maximum number of draws, counted from the last; default: all."),
+    last: Optional[int] = typer.Option(None, min=1, show_default=False, help="Number of last draws; default: all."),
     output: Output = OUTPUT,
     server: str = SERVER,
 ) -> None:

@@ -41,9 +41,9 @@ _QUANTITIES: Tuple[Tuple[str, Callable[["Totals"], float], Callable[[float], str
 
 def top(
     run: Optional[str] = typer.Argument(
-        None, metavar="[RUN]", show_default=False, help="Run to show in detail; default: all runs.", autocompletion=complete_run
+        None, metavar="[RUN]", show_default=False, help="Run; default: all runs.", autocompletion=complete_run
     ),
-    once: bool = typer.Option(False, "--once", help="Print the current state and end; the default if the output is no terminal."),
+    once: bool = typer.Option(False, "--once", help="Print once and end; the default outside a terminal."),
     interval: float = typer.Option(2.0, min=0.1, max=3600, help="Time between two updates, in seconds."),
     server: str = SERVER,
 ) -> None:

@@ -1,4 +1,4 @@
-"""What a check for one fault says: what it measured, where the limit lies and why, and what follows."""
+"""The result of a check for one fault: measured value, limit with its reason, and advice."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ AT_LEAST, AT_MOST = "at_least", "at_most"
 class Check:
     # For programs; does not change.
     name: str
-    # That it answers, and what `value` measures.
+    # Question that the check answers, and the quantity in `value`.
     question: str
     statistic: str
-    # The limit is a fault itself. Why it lies there.
+    # Limit, which counts as a fault itself, and the reason for it.
     limit: float
     reason: str
-    # What to look at if it is a fault.
+    # Setting to look at if it is a fault.
     setting: str
     # On which side of the limit the fault is.
     fault_if: str = AT_LEAST
     outcome: str = UNTESTED
-    # NaN if there was no need to measure it.
+    # NaN if it was not measured.
     value: float = math.nan
-    # What the fault is, or why it could not be tested.
+    # Description of the fault, or why the check could not be made.
     finding: str = ""
     # The only sequences that have the fault; empty if all have it.
     sequences: List[int] = field(default_factory=list)

@@ -94,7 +94,7 @@ class Compared:
 
     @functools.cached_property
     def b_in_a(self) -> np.ndarray:
-        """The same of B's tokens."""
+        """Indices of A's tokens for the tokens that B lists, -1 if A does not list them."""
         found = np.full(len(self.b_lists.ids), -1)
         listed = np.flatnonzero(self.a_in_b >= 0)
         found[self.a_in_b[listed]] = listed
@@ -131,7 +131,7 @@ class Compared:
 
     def _tokens(self, lists: Lists, kept: np.ndarray, a: np.ndarray, b: np.ndarray) -> Tokens:
         rows, ids = lists.rows[kept], lists.ids[kept]
-        # Where each sequence first sampled a token.
+        # First position of each sampled token in each sequence.
         keys, first = np.unique((self.sequences << 25) + self.a_sampled + 1, return_index=True)
         wanted = (self.sequences[rows] << 25) + ids + 1
         if len(keys):

@@ -19,7 +19,7 @@ class Comparison:
     a_name: str
     b_name: str
     compared: Compared
-    # What was asked for; 0: all that is listed.
+    # K that the caller asked for; 0: all listed tokens.
     top_k: int
     # With A as the behaviour policy and B as the current one.
     decisions: Decisions

@@ -1,6 +1,6 @@
-"""What the service would decide, had one recording been made by the behaviour policy and the other by the current one.
+"""The service's decisions, with one recording as the behaviour policy and the other as the current one.
 
-docs/numerics.md, except for exponentials, which are numpy's.
+They follow docs/numerics.md, except for exponentials, which are numpy's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_TOP_K = 254
 _HIGHEST_LOG_PROB = 2.0**-6
 _MOST_MASS = 1 + 2.0**-6
 _FLUSH_BELOW = 2.0**-100
-# Nats. What a position adds to a sum at most.
+# Maximum that a position adds to a sum, in nats.
 _LARGEST = 64.0
 
 
@@ -39,7 +39,7 @@ UNSCORED = "unscored"
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """Of C compared positions. Numbers of a position without a ratio are NaN."""
+    """Decisions about C compared positions. Numbers of a position without a ratio are NaN."""
 
     # The K that was used.
     top_k: int
@@ -93,8 +93,8 @@ class Decisions:
 def decide(compared: Compared, top_k: int = 0, seed: int = 0) -> Decisions:
     """Decides about all compared positions, with A as the behaviour policy and B as the current one.
 
-    A member of V_K that the current recording does not list raises the envelope as if it had the log-prob of the least
-    probable token listed at that position (0 if none is), and adds nothing to the covered mass.
+    A member of V_K that B does not list counts in the envelope with the smallest log-prob that B lists at that position
+    (0 if none), and adds nothing to the covered mass.
 
     Args:
         top_k: Use only the k most probable tokens; 0: all that A lists, at most as many as a record holds.

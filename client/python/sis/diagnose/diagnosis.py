@@ -27,7 +27,7 @@ from sis.diagnose.difference import DifferenceSize, measure
 from sis.diagnose.left_out import LeftOut, count_left_out, describe_left_out
 from sis.diagnose.profile import Profile, profile_of
 
-# Of one sequence; below it chance looks like a fault.
+# Minimum length of a single sequence to check; chance looks like a fault in shorter ones.
 _ENOUGH_ALONE = 16
 _MOST_NAMED = 8
 
@@ -56,8 +56,8 @@ class Diagnosis:
 
 
 def diagnose(compared: Compared) -> Diagnosis:
-    """Asks all questions about two files. Sequences that have a fault which most do not have are told apart, and the
-    others are judged without them."""
+    """Asks all questions about two files. Sequences with a fault that most sequences do not have are reported by
+    themselves, and do not count for the others."""
     pair, whole = compared.pair, Part.whole(compared)
     diagnosis = Diagnosis(measure(whole), profile_of(whole), count_left_out(compared))
     checks = [check_token_texts(pair), check_token_numbers(pair), check_segmentation(pair)]
@@ -166,7 +166,7 @@ def _ask_each(part: Part) -> Tuple[Dict[str, List[int]], int]:
         one = part.only([sequence])
         checks = [check_tokens_shifted(one)] if len(one.positions) < _ENOUGH_ALONE else _ask(one)
         fault = _first_fault(checks)
-        # Tokens that are moved wherever they stand are told by all sequences, or not at all.
+        # Only all sequences together can show that single tokens are moved.
         if fault is not None and not _is_of_tokens(fault):
             by_fault.setdefault(fault.name, []).append(sequence)
     return by_fault, len(long_enough)
@@ -199,7 +199,7 @@ def _ask_apart(part: Part) -> List[Check]:
     if odd == 0 or odd * 2 > tested:
         return together
     checks = _ask(others())
-    # What the others have as well is no fault of single sequences.
+    # A fault that the others have too is no fault of single sequences.
     apart = [group for group in groups if not _named(checks, group[1].name).fault]
     if len(apart) < len(groups):
         groups[:] = apart

@@ -20,7 +20,7 @@ class _Level(NamedTuple):
     name: str
 
 
-# What was measured (docs/compare.md): float32 1e-6, bfloat16 0.014 to 0.038, weights of 4 bits 0.057 to 0.069. A level
+# Measured values (docs/compare.md): float32 1e-6, bfloat16 0.014 to 0.038, weights of 4 bits 0.057 to 0.069. A level
 # ends half-way to the next, on a logarithmic scale.
 _LEVELS = (
     _Level(1e-4, "float32", "float32 in another order of addition"),

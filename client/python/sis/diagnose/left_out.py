@@ -15,7 +15,7 @@ class LeftOut:
     # For programs; does not change.
     name: str
     positions: int
-    # Of "240 of 960 positions ...".
+    # Completes "240 of 960 positions ...".
     reason: str
 
 

@@ -25,7 +25,7 @@ _ID_LIMIT = 1 << 24
 
 
 class Token(NamedTuple):
-    """What a file says of a token: an id, a text or both. Bytes that are no UTF-8 are surrogates in the text."""
+    """A token as a file has it: an id, a text or both. Bytes that are not UTF-8 are surrogates in the text."""
 
     id: Optional[int]
     text: Optional[str]
@@ -47,7 +47,7 @@ class RecordedFile:
     listed: np.ndarray
     log_probs: np.ndarray
     tokens: Tuple[Token, ...]
-    # What the file says that ids stand for, as it first does.
+    # Texts of ids, as they first stand in the file.
     texts: Mapping[int, str]
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 from sis.diagnose.lists import Lists, ranked, repeated
 from sis.diagnose.recorded import RecordedFile
 
-# Of a list's probabilities, more than rounding explains.
+# Maximum sum of a list's probabilities, with a margin for rounding.
 _MOST_MASS = 1 + 2.0**-6
 
 
@@ -25,18 +25,18 @@ class Recording:
     sampled: np.ndarray
     # float32 [N], nats. From the listed token of the same id, if there is one; -inf if the engine gave none.
     sampled_log_probs: np.ndarray
-    # float32 [N]. What the engine gives beside the list; -inf if nothing.
+    # float32 [N]. Log-prob outside of the list; -inf if the engine gives none.
     given: np.ndarray
     # All listed tokens without an appended sampled token. A record of the service holds 254 of them at most.
     lists: Lists
     # How many most probable tokens the engine was asked for, as far as its lists tell.
     top_k: int
-    # What the file says that ids stand for, as it first does.
+    # Texts of ids, as they first stand in the file.
     texts: Mapping[int, str]
 
     @property
     def starts(self) -> np.ndarray:
-        """int64 [S]. Where each sequence begins."""
+        """First position of each sequence, int64 [S]."""
         return np.cumsum(self.lengths) - self.lengths
 
 
@@ -105,7 +105,7 @@ def _recording(file: RecordedFile, interned: Optional[Dict[str, int]]) -> Record
     ends = np.cumsum(counts)
     is_sampled = ids == sampled[rows]
 
-    # Of a list that says nothing of other tokens.
+    # True if the sampled token is the last of its list.
     is_last = np.zeros(size, bool)
     several = counts > 1
     is_last[several] = ids[ends[several] - 1] == sampled[several]
@@ -158,7 +158,7 @@ def _distinct(
 def _without_repetitions(
     file: RecordedFile, sampled: np.ndarray, rows: np.ndarray, ids: np.ndarray, by_text: bool
 ) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of equal ids of a list the most probable stays, which they may only be by text."""
+    """Keeps the most probable of equal ids in a list. Ids may be equal by text only."""
     order = np.lexsort((-file.log_probs, ids, rows))
     rows, ids, log_probs = rows[order], ids[order], file.log_probs[order]
     again = (rows[1:] == rows[:-1]) & (ids[1:] == ids[:-1])

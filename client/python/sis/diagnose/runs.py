@@ -1,4 +1,4 @@
-"""What is wrong with a run: its server's verdict, and why the two policies of its tokens differ."""
+"""Diagnosis of a run: its server's verdict, and why the two policies differ on its tokens."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RunDiagnosis:
     status: RunStatus
     # Names of the sequences whose numbers `tokens` has.
     sequences: Tuple[str, ...]
-    # Of the values that were evaluated last; undecided where none are kept.
+    # Diagnosis of the last evaluated values; undecided if none are kept.
     tokens: Diagnosis
 
     @property

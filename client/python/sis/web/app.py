@@ -62,9 +62,7 @@ _PAGE = os.path.join(os.path.realpath(os.path.dirname(__file__)), "page")
 mimetypes.add_type("text/javascript", ".js")
 
 
-def make_app(
-    client: Client, addresses: Sequence[str], token_texts: Optional[Mapping[int, str]] = None
-) -> Starlette:
+def make_app(client: Client, addresses: Sequence[str], token_texts: Optional[Mapping[int, str]] = None) -> Starlette:
     """Returns the application, which calls the service through `client`.
 
     Args:

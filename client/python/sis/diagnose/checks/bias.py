@@ -34,7 +34,7 @@ def check_bias(part: Part) -> Tuple[Check, List[int]]:
         return check.untested("too few tokens are listed by both files"), []
     tokens, numbers = np.unique(ids, return_inverse=True)
     every = _moves(numbers, differences, len(tokens))
-    # What repetitions cost is a penalty's matter.
+    # The check of penalties looks at repetitions.
     unseen = _moves(numbers[~seen], differences[~seen], len(tokens))
     total = float((differences * differences).sum())
     found = np.flatnonzero(unseen.are_biased)
@@ -106,7 +106,7 @@ class _Moves(NamedTuple):
 
     @property
     def are_biased(self) -> np.ndarray:
-        """Of a token that one list leaves out differences are bounds, which spread but have one sign."""
+        """Whether each token is biased. Differences of tokens that one list leaves out are bounds of one sign."""
         counts = np.maximum(1, self.counts)
         errors = np.sqrt(np.maximum(0.0, self.squares / counts - self.means**2) / counts)
         by_mean = np.abs(self.means) >= np.maximum(_LEAST, _ERRORS * errors)

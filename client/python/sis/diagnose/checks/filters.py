@@ -14,8 +14,7 @@ _ENOUGH = 5
 
 
 class _Share(NamedTuple):
-    """Of the positions where a list leaves something out by the other file, how many lists sum to 1 themselves: what a
-    filter leaves."""
+    """Number of lists that leave something out by the other file, and how many of them sum to 1, as after a filter."""
 
     lists: int
     summing_to_1: int

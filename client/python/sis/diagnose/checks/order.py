@@ -1,4 +1,4 @@
-"""Do sequences, or their log-probs alone, stand in the place of others?"""
+"""Are sequences, or only their log-probs, exchanged?"""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sis.diagnose.compared import equal_tokens
 from sis.diagnose.moments import Moments
 from sis.diagnose.recordings import Pair
 
-# Tokens from the start by which sequences are told apart, and how many that share them are tried.
+# Number of first tokens that identify a sequence, and maximum number of sequences to try that share them.
 _START = 8
 _MOST_TRIED = 64
 
 
 class _Swapped(NamedTuple):
     sequence: int
-    # Of B, which fits.
+    # Sequence of B that fits.
     other: int
     values_only: bool
 

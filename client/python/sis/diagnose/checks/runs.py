@@ -1,4 +1,4 @@
-"""What only tokens of a run can tell."""
+"""Checks that need the tokens of a run."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def check_sampled_column(part: Part) -> Check:
         at = spans(recording.starts[part.sequences], recording.lengths[part.sequences])
         comparable, listed, contradicts, most_probable = flags[:, at]
         if name == "B" and part.is_gathered:
-            # What such a list leaves out may be more probable than what it has.
+            # Tokens outside such a list may be more probable than those in it.
             comparable = comparable & listed
         contradicts = contradicts & comparable
         count, of = int(contradicts.sum()), int(comparable.sum())
@@ -67,7 +67,7 @@ def _contradictions(recording: Recording) -> np.ndarray:
     listed = ~np.isnan(of_token)
     comparable = (lists.counts > 0) & np.isfinite(given)
     with np.errstate(invalid="ignore"):
-        # What a list leaves out is no more probable than the last that it has.
+        # Tokens outside a list are at most as probable as its last token.
         agrees = np.where(listed, np.abs(given - of_token) <= same, given <= lists.last(0.0) + same)
         most_probable = np.abs(given - lists.first(0.0)) <= same
     return np.stack([comparable, listed, comparable & ~agrees, most_probable])

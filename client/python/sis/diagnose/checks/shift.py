@@ -22,7 +22,7 @@ class _Mean(NamedTuple):
 
 
 class _Shifted(NamedTuple):
-    """What may stand at other positions than its tokens."""
+    """Values that may stand at other positions than their tokens."""
 
     name: str
     what: str
@@ -87,7 +87,7 @@ def check_lists_shifted(part: Part) -> Check:
 
 
 def check_sampled_shifted(part: Part) -> Check:
-    """The same of the sampled tokens' own log-probs."""
+    """Checks the same of the log-probs of the sampled tokens."""
     check = Check(
         "sampled_shifted",
         "Do log-probs stand at the positions of their tokens?",
@@ -180,7 +180,7 @@ def _total_variations(compared: Compared, shift: int) -> _Distances:
 
 
 def _distances_in_common(compared: Compared, shift: int) -> _Distances:
-    """Of the probabilities of tokens in both lists, which tell nothing of the tokens in one."""
+    """Compares the probabilities of tokens in both lists only."""
     a, q = compared.a_lists, _shifted_probs(compared, *compared.shifted(shift))
     listed = q > 0
     largest = a.sums(np.where(listed, np.maximum(a.probs, q), 0.0))

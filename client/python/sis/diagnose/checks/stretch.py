@@ -10,7 +10,7 @@ from sis.diagnose.moments import Moments
 
 
 def check_stretch(part: Part) -> Check:
-    # Of numerical noise a position has 0.05, of another context 0.6 and more.
+    # Numerical noise gives a position 0.05, another context 0.6 and more.
     apart_from, enough = 0.25, 8
     check = Check(
         "stretch",

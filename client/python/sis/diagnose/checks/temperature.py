@@ -20,7 +20,7 @@ class TemperatureFit(NamedTuple):
     # 1 / slope. 1 if there are no positions, or the log-probs hardly correlate.
     slope: float = 1.0
     correlates: bool = False
-    # Of the squared differences, the share that the slope takes away. In [0, 1].
+    # Share of the squared differences that the slope explains, in [0, 1].
     explained: float = 0.0
 
 
@@ -51,7 +51,7 @@ def _products(compared: Compared) -> np.ndarray:
 
 
 def check_temperature(part: Part) -> Check:
-    # What noise of the size of 4-bit weights may feign is below 0.02.
+    # Noise as large as that of 4-bit weights gives less than 0.02.
     enough, least = 5, 0.03
     check = Check(
         "temperature",

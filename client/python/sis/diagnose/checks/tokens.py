@@ -133,7 +133,7 @@ def check_segmentation(pair: Pair) -> Check:
 
 
 def _sampled_texts(recording: Recording, sequence: int) -> List[str]:
-    """What the text of a recording is made of, as far as the file says what its tokens stand for."""
+    """Returns the texts of a sequence's tokens, up to the first token whose text the file does not have."""
     texts = []
     start = int(recording.starts[sequence])
     for token in recording.sampled[start : start + int(recording.lengths[sequence])].tolist():

@@ -165,7 +165,7 @@ class Panel {
     this.chart.update();
   }
 
-  // Of bytes the axis shows whole powers of 2.
+  // The axis of bytes has steps of whole powers of 2.
   stepSize() {
     if (!this.binary) return undefined;
     const most = Math.max(1, ...this.series.flatMap(line => line.values));

@@ -9,7 +9,7 @@ const PATIENCE_MILLISECONDS = 60000;
 
 const OUTCOMES = {fault: ["✖", "fault"], clear: ["✓", "ok"], untested: ["–", "not asked"]};
 
-// What was measured, and where the limit lies; or why there was nothing to measure.
+// The measured value and its limit, or why nothing was measured.
 function measured({outcome, value, limit, fault_if: side, statistic, finding}) {
   if (outcome === "untested") return finding;
   const number = value === null ? "" : `${Number(value.toPrecision(3))} `;
@@ -41,7 +41,7 @@ export class Diagnosis {
       this.show(await call("Diagnose", {run_id: this.runId}, PATIENCE_MILLISECONDS)));
   }
 
-  // What the server has found of the run stands above already.
+  // The server's findings stand above already.
   show({run_verdict: level, verdict, checks, sequences, profile}) {
     const named = [...new Set(checks.flatMap(check => check.sequences))].sort((a, b) => a - b);
     // A sentence for each, before others.

@@ -1,4 +1,4 @@
-// What the server holds of a run, as a file.
+// Export of a run's records to a file.
 
 import {ask} from "./api.js";
 import {make, whileBusy} from "./elements.js";

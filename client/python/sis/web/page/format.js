@@ -1,4 +1,4 @@
-// Numbers for people, with their units. What isn't there is a dash.
+// Numbers for people, with their units. An absent number is a dash.
 
 const NONE = "–";
 

@@ -11,8 +11,7 @@ import {SequenceView} from "./sequence_view.js";
 import {ServerView} from "./server_view.js";
 
 const PERIOD_MILLISECONDS = 2000;
-// A server that answers no call for so long is called silent, until it does: with the period 3 s
-// after it stopped.
+// A server without an answer for this time is called silent until it answers; with the period, 3 s after it stopped.
 const SLOW_MILLISECONDS = 1000;
 
 const content = document.getElementById("content");
@@ -130,7 +129,7 @@ document.querySelector(".skip").addEventListener("click", event => {
   content.focus();
 });
 addEventListener("hashchange", open);
-// What a view shows is not what was chosen any more.
+// A view no longer shows the reader's choice.
 content.addEventListener("outdated", update);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) update(); });
 open();

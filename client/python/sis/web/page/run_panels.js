@@ -1,4 +1,4 @@
-// What the charts of a run show of its draws.
+// Charts of a run's draws.
 
 import {count, number, share, wholeShare} from "./format.js";
 import {histogramShares} from "./step_values.js";
@@ -6,12 +6,12 @@ import {histogramShares} from "./step_values.js";
 export const SHARE = {min: 0, max: 1};
 export const FROM_ZERO = {beginAtZero: true};
 export const SHARES = {format: share, tick: wholeShare};
-// Of the recorded models one slot alone leaves half of the mass outside. Lists that are one position
-// off leave 0.86 or more, of whatever length.
+// One slot leaves half of the mass outside with the recorded models. Lists that are one position off leave 0.86 or
+// more, with any length.
 const OTHER_TOKENS = 0.7;
 
-// Panels of lines over the draws: what they show of a step, what is normal, and `beyond` what to say
-// in its place of a step that is not.
+// Panels of lines over the draws: values of a step, a note about normal values, and `beyond`, which returns another
+// note for other values.
 export const LINES = [
   {title: "Accept rate", unit: "share of scored tokens", ...SHARES, range: SHARE,
     lines: [{name: "sampled", of: v => v.acceptRate},

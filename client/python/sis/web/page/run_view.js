@@ -141,7 +141,7 @@ export class RunView {
     }
   }
 
-  // Those that were evaluated last.
+  // Offers the runs that were evaluated last.
   async listOthers() {
     const {runs} = await call("ListRuns");
     runs.sort((a, b) => (b.lastEvaluatedAt ?? 0) - (a.lastEvaluatedAt ?? 0));
@@ -224,7 +224,7 @@ export class RunView {
     this.showCorrections(last);
   }
 
-  // Of the last draw that has one.
+  // Shows the curve of the last draw that has one.
   showCurve(values) {
     const of = values.findLast(value => value.prefixCurve.length > 0);
     const curve = of?.prefixCurve ?? [];

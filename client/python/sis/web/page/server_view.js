@@ -1,4 +1,4 @@
-// Each server: what it is, what it holds, and what it did in the last half hour.
+// State of each server, and its activity in the last half hour.
 
 import {call} from "./api.js";
 import {LinePanel} from "./charts.js";
@@ -27,7 +27,7 @@ const RATES = [
     note: "Released, evicted, expired or stale. /metrics tells the reasons apart."},
 ];
 
-// What the server says of a thing: its name, and more after a comma or in brackets.
+// Splits a server's description into the name, and the rest after a comma or in brackets.
 function described(name, words) {
   const [, value, note] = /^([^,(]*)[,(]?(.*?)\)?$/.exec(words);
   return {name, value: value.trim(), note: note.trim()};

@@ -1,4 +1,4 @@
-// What a draw's totals say per token. Only scored tokens (accepted, rejected or outside the top-K)
+// Values per token of a draw's totals. Only scored tokens (accepted, rejected or outside the top-K)
 // enter rates and means.
 
 import {number} from "./format.js";
