@@ -45,15 +45,16 @@ export function share(value) {
   return `${percent.toFixed(percent > 99.95 && percent < 100 ? 2 : 1)}%`;
 }
 
-/** Nats, or any plain number. */
-export function number(value) {
-  if (!isNumber(value)) return NONE;
-  if (value === 0) return "0";
+/** Nats, or any plain number, with at most `digits` significant digits. */
+export function number(value, digits = 3) {
+  if (typeof value !== "number" || Number.isNaN(value)) return NONE;
   const size = Math.abs(value);
-  return size >= 1e5 || size < 1e-4 ? value.toExponential(2) : digits(value);
+  const text = size === Infinity ? "∞" : size !== 0 && (size >= 1e5 || size < 1e-4) ? size.toExponential(2) :
+    String(Number(size.toPrecision(digits)));
+  return value < 0 ? `−${text}` : text;
 }
 
-/** Of seconds since 1970. */
+/** The time of day, from seconds since 1970. */
 export function clock(seconds) {
   return new Date(1000 * seconds).toLocaleTimeString([], {hour12: false});
 }

@@ -95,23 +95,9 @@ function ageOf(staleness, unit = "") {
 
 // --- Texts ---
 
-function format(value, digits = 4) {
-  if (value === undefined || Number.isNaN(value)) return "unknown";
-  if (value === Infinity) return "∞";
-  if (value === -Infinity) return "−∞";
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  const text = size < 1e-3 || size >= 1e5 ? value.toExponential(2) : value.toPrecision(digits);
-  return text.replace("-", "−");
-}
-
-function formatSigned(value, digits) {
-  return value > 0 ? "+" + format(value, digits) : format(value, digits);
-}
-
-function formatCount(value) {
-  return Number(value ?? 0).toLocaleString("en-US");
-}
+const format = (value, digits = 4) => number(value, digits);
+const formatSigned = (value, digits) => (value > 0 ? "+" : "") + format(value, digits);
+const formatCount = value => Number(value ?? 0).toLocaleString("en-US");
 
 const ESCAPES = {"\n": "↵", "\r": "␍", "\t": "⇥"};
 
