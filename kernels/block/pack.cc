@@ -15,11 +15,12 @@
 namespace sis {
 namespace {
 
-// Writes the sections one after the other.
+// Writes the sections of a block one after the other.
 class Writer {
  public:
-  // WriteCodes and WriteIds write beyond their sections: in the end there is slack for that.
-  Writer(const BlockHeader& header, size_t bytes) : block_(bytes + kBlockSlack) {
+  // `block` has room for `bytes` and kBlockSlack more, as WriteCodes and WriteIds write beyond their
+  // sections.
+  Writer(const BlockHeader& header, std::byte* block, size_t bytes) : block_(block, bytes) {
     Append(&header, sizeof header);
   }
   void Append(const void* from, size_t bytes) {
@@ -36,17 +37,26 @@ class Writer {
               block_.begin() + static_cast<ptrdiff_t>(offset), std::byte{0});
     size_ = offset;
   }
-  std::vector<std::byte> Seal() && {
-    FillTo(block_.size() - kBlockSlack);
-    block_.resize(size_);
+  void Seal() {
+    FillTo(block_.size());
     SealBlock(block_);
-    return std::move(block_);
   }
 
  private:
-  std::vector<std::byte> block_;
+  const std::span<std::byte> block_;
   size_t size_ = 0;
 };
+
+// Returns the block of `bytes` whose sections `write` appends to a Writer.
+template <class Write>
+std::vector<std::byte> Written(const BlockHeader& header, size_t bytes, const Write& write) {
+  std::vector<std::byte> block(bytes + kBlockSlack);
+  Writer writer(header, block.data(), bytes);
+  write(writer);
+  writer.Seal();
+  block.resize(bytes);
+  return block;
+}
 
 BlockHeader HeaderOf(const PackOptions& options, size_t positions) {
   BlockHeader header = {};
@@ -64,8 +74,8 @@ BlockHeader HeaderOf(const PackOptions& options, size_t positions) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::byte>> PackBlock(const RecordView& records,
-                                                 const PackOptions& options) {
+absl::Status PackBlock(const RecordView& records, const PackOptions& options,
+                       absl::FunctionRef<std::byte*(size_t)> allocate) {
   const size_t positions = records.sampled_ids.size();
   const auto slots = static_cast<size_t>(options.slots);
   if (positions < 1 || positions > kMaxBlockPositions) {
@@ -96,7 +106,9 @@ absl::StatusOr<std::vector<std::byte>> PackBlock(const RecordView& records,
         absl::StrCat("block: ", at.end, " bytes of ", positions, " positions are above 1 MiB"));
   }
 
-  Writer writer(header, at.end);
+  std::byte* const block = allocate(at.end);
+  if (block == nullptr) return absl::ResourceExhaustedError("no room for the block");
+  Writer writer(header, block, at.end);
   std::byte* const log_probs = writer.Next(at.multipliers - at.log_probs);
   if (header.fixed()) {
     WriteCodes(records.log_probs, slots, counts, multipliers, log_probs);
@@ -119,7 +131,20 @@ absl::StatusOr<std::vector<std::byte>> PackBlock(const RecordView& records,
              writer.Next(some * header.id_bytes));
   }
   WriteIds(records.ids, slots, counts, header.id_bytes, writer.Next(at.ids_end - at.ids));
-  return std::move(writer).Seal();
+  writer.Seal();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::byte>> PackBlock(const RecordView& records,
+                                                 const PackOptions& options) {
+  std::vector<std::byte> block;
+  absl::Status packed = PackBlock(records, options, [&](size_t bytes) {
+    block.resize(bytes + kBlockSlack);
+    return block.data();
+  });
+  if (!packed.ok()) return packed;
+  block.resize(block.size() - kBlockSlack);
+  return block;
 }
 
 absl::StatusOr<std::vector<std::byte>> MergeBlocks(const BlockView& a, const BlockView& b) {
@@ -144,21 +169,21 @@ absl::StatusOr<std::vector<std::byte>> MergeBlocks(const BlockView& a, const Blo
                                                    " bytes, above 4096 or 1 MiB"));
   }
   const BlockLayout at_a(a.header), at_b(b.header);
-  Writer writer(header, at.end);
-  const auto join = [&](size_t BlockLayout::*begin, size_t BlockLayout::*end) {
-    writer.FillTo(at.*begin);
-    for (const auto& [view, layout] : {std::pair(&a, &at_a), std::pair(&b, &at_b)}) {
-      writer.Append(view->bytes.data() + layout->*begin, layout->*end - layout->*begin);
-    }
-  };
-  join(&BlockLayout::log_probs, &BlockLayout::multipliers);
-  join(&BlockLayout::multipliers, &BlockLayout::ranks);
-  join(&BlockLayout::ranks, &BlockLayout::ranks_end);
-  join(&BlockLayout::sampled_log_probs, &BlockLayout::counts);
-  join(&BlockLayout::counts, &BlockLayout::sampled_ids);
-  join(&BlockLayout::sampled_ids, &BlockLayout::ids);
-  join(&BlockLayout::ids, &BlockLayout::ids_end);
-  return std::move(writer).Seal();
+  return Written(header, at.end, [&](Writer& writer) {
+    const auto join = [&](size_t BlockLayout::*begin, size_t BlockLayout::*end) {
+      writer.FillTo(at.*begin);
+      for (const auto& [view, layout] : {std::pair(&a, &at_a), std::pair(&b, &at_b)}) {
+        writer.Append(view->bytes.data() + layout->*begin, layout->*end - layout->*begin);
+      }
+    };
+    join(&BlockLayout::log_probs, &BlockLayout::multipliers);
+    join(&BlockLayout::multipliers, &BlockLayout::ranks);
+    join(&BlockLayout::ranks, &BlockLayout::ranks_end);
+    join(&BlockLayout::sampled_log_probs, &BlockLayout::counts);
+    join(&BlockLayout::counts, &BlockLayout::sampled_ids);
+    join(&BlockLayout::sampled_ids, &BlockLayout::ids);
+    join(&BlockLayout::ids, &BlockLayout::ids_end);
+  });
 }
 
 std::vector<std::byte> SliceBlock(const BlockView& block, uint32_t first, uint32_t count) {
@@ -169,20 +194,20 @@ std::vector<std::byte> SliceBlock(const BlockView& block, uint32_t first, uint32
   header.used_slots = static_cast<uint32_t>(range.used_slots);
   const size_t slots_before = std::accumulate(block.counts, block.counts + first, size_t{0});
   const BlockLayout from(block.header), to(header);
-  Writer writer(header, to.end);
-  const auto cut = [&](size_t BlockLayout::*section, size_t begin, size_t size, size_t width) {
-    writer.FillTo(to.*section);
-    writer.Append(block.bytes.data() + from.*section + begin * width, size * width);
-  };
-  cut(&BlockLayout::log_probs, slots_before, header.used_slots,
-      header.fixed() ? sizeof(uint16_t) : sizeof(float));
-  if (header.fixed()) cut(&BlockLayout::multipliers, first, count, 1);
-  cut(&BlockLayout::ranks, first, count, 1);
-  cut(&BlockLayout::sampled_log_probs, first, count, sizeof(float));
-  cut(&BlockLayout::counts, first, count, 1);
-  cut(&BlockLayout::sampled_ids, first, count, header.id_bytes);
-  cut(&BlockLayout::ids, slots_before, header.used_slots, header.id_bytes);
-  return std::move(writer).Seal();
+  return Written(header, to.end, [&](Writer& writer) {
+    const auto cut = [&](size_t BlockLayout::*section, size_t begin, size_t size, size_t width) {
+      writer.FillTo(to.*section);
+      writer.Append(block.bytes.data() + from.*section + begin * width, size * width);
+    };
+    cut(&BlockLayout::log_probs, slots_before, header.used_slots,
+        header.fixed() ? sizeof(uint16_t) : sizeof(float));
+    if (header.fixed()) cut(&BlockLayout::multipliers, first, count, 1);
+    cut(&BlockLayout::ranks, first, count, 1);
+    cut(&BlockLayout::sampled_log_probs, first, count, sizeof(float));
+    cut(&BlockLayout::counts, first, count, 1);
+    cut(&BlockLayout::sampled_ids, first, count, header.id_bytes);
+    cut(&BlockLayout::ids, slots_before, header.used_slots, header.id_bytes);
+  });
 }
 
 }  // namespace sis

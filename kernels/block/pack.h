@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/block/block.h"
 #include "kernels/block/record_view.h"
@@ -24,6 +26,11 @@ struct PackOptions {
 // field, position and value of the first record that is not valid.
 absl::StatusOr<std::vector<std::byte>> PackBlock(const RecordView& records,
                                                  const PackOptions& options);
+
+// Writes the block to the memory that `allocate` returns for the block's size in bytes; kBlockSlack
+// bytes behind it are overwritten too. ResourceExhausted if `allocate` returns null.
+absl::Status PackBlock(const RecordView& records, const PackOptions& options,
+                       absl::FunctionRef<std::byte*(size_t)> allocate);
 
 // The block of both, whose positions must follow each other, or InvalidArgument.
 absl::StatusOr<std::vector<std::byte>> MergeBlocks(const BlockView& first, const BlockView& second);

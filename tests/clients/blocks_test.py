@@ -33,7 +33,7 @@ def packed(records, vocabulary_size, encoding=reference.FIXED16, mass=0.0, versi
     (data,) = blocks.pack(
         [given(records, version)], config(vocabulary_size, records.ids.shape[1], encoding, mass)
     )
-    return data
+    return bytes(data)
 
 
 def part_2(data):
@@ -130,7 +130,7 @@ class BlocksTest(unittest.TestCase):
             getattr(wrong, name)[(row, slot) if slot is not ... else row] = value
             parts = [given(type(SETS)(*(column[i : i + 1] for column in wrong))) for i in (0, 1)]
             for packed_at_once, number in ((parts, row), ([given(wrong)], 0)):
-                with self.assertRaisesRegex(blocks.InvalidRecord, message) as raised:
+                with self.assertRaisesRegex(blocks.Invalid, message) as raised:
                     blocks.pack(packed_at_once, config(1000, 2))
                 self.assertEqual(raised.exception.number, number)
 

@@ -11,7 +11,7 @@ import functools
 import pathlib
 import struct
 import warnings
-from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -26,10 +26,19 @@ MAX_SLOTS = 254
 _ENCODINGS = {"float32": 0, "fixed16": 1}
 _FLOAT32, _FIXED16 = 0, 1
 _OUTSIDE = 255
+# Vectors write so many bytes behind a block.
+_SLACK = 64
+# Blocks that are packed together lie in buffers of at most so many bytes.
+_BUFFER_BYTES = 4 << 20
+_ERROR_BYTES = 1024
 _LIBRARY = pathlib.Path(__file__).with_name("libsis_kernels.so")
 
 
-class _Header(NamedTuple):
+# The bytes of a block.
+Bytes = Union[bytes, memoryview]
+
+
+class Header(NamedTuple):
     magic: bytes
     crc1: int
     crc2: int
@@ -45,6 +54,13 @@ class _Header(NamedTuple):
 
 
 _HEADER = struct.Struct("<4sIIBBBBIIIIQ24x")
+_USED_SLOTS = Header._fields.index("used_slots")
+# What may be wrong with a block.
+_DAMAGES = (
+    "block: its checksum is wrong",
+    "block: its counts are not those of its header",
+    "block: it has no log-probs",
+)
 
 
 class Records(NamedTuple):
@@ -61,22 +77,29 @@ class Records(NamedTuple):
     log_probs: np.ndarray
 
 
-class InvalidRecord(ValueError):
-    """Names field, position and value."""
+class Part(NamedTuple):
+    """Positions of a block."""
+
+    # Whole, or its header and part 2 alone.
+    block: Bytes
+    # Counted from the block's first position.
+    rows: slice
+    # Where the rows begin in arrays of all parts.
+    begin: int
+
+
+class Invalid(ValueError):
+    """Records that are not valid: the text names field, position and value. Or a damaged block."""
 
     def __init__(self, text: str, number: int) -> None:
         super().__init__(text)
-        # The place of these records in the list that was packed.
+        # The place of the records or of the part in the list that was packed or read.
         self.number = number
 
 
 def split(records: Records, config: RunConfig) -> List[Records]:
     """Splits the records into parts that each fit a block."""
-    width = _id_bytes(config.vocabulary_size)
-    # The bytes of a position that uses all slots, in the wider encoding that may be written.
-    log_prob = 4 if config.log_prob_encoding == "float32" or _kernels() is None else 2
-    position = config.top_k * (log_prob + width) + width + 7
-    most = min(MAX_POSITIONS, (MAX_BYTES - _HEADER.size - 16) // position)
+    most = min(MAX_POSITIONS, (MAX_BYTES - _HEADER.size - 16) // _position_bytes(config))
     first, version, *arrays = records
     if len(arrays[0]) <= most:
         return [records]
@@ -84,7 +107,14 @@ def split(records: Records, config: RunConfig) -> List[Records]:
     return [Records(first + begin, version, *(array[begin : begin + most] for array in arrays)) for begin in begins]
 
 
-def pack(records: Sequence[Records], config: RunConfig) -> List[bytes]:
+def _position_bytes(config: RunConfig) -> int:
+    """The bytes of a position that uses all slots, in the wider encoding that may be written."""
+    width = _id_bytes(config.vocabulary_size)
+    log_prob = 4 if config.log_prob_encoding == "float32" or _kernels() is None else 2
+    return config.top_k * (log_prob + width) + width + 7
+
+
+def pack(records: Sequence[Records], config: RunConfig) -> List[Bytes]:
     """Returns a block for each of `records`.
 
     Args:
@@ -92,7 +122,7 @@ def pack(records: Sequence[Records], config: RunConfig) -> List[bytes]:
         config: The run's: encoding, mass, vocabulary and K.
 
     Raises:
-        InvalidRecord: A record is not valid. Without the library only ids are checked here, the rest by
+        Invalid: A record is not valid. Without the library only ids are checked here, the rest by
             the server.
     """
     kernels = _kernels()
@@ -100,21 +130,94 @@ def pack(records: Sequence[Records], config: RunConfig) -> List[bytes]:
         for number, each in enumerate(records):
             _check_ids(each, config.vocabulary_size, number)
         return [_packed_by_numpy(each, config) for each in records]
-    count = len(records)
     given = np.array([(first, version, len(arrays[0]), *map(_address, arrays)) for first, version, *arrays in records], np.uint64)
-    packed = (ctypes.c_uint64 * (2 * count))()
-    invalid = ctypes.c_int64()
+    # What the blocks take at most.
+    room = sum(len(each.sampled_ids) for each in records) * _position_bytes(config) + (_HEADER.size + 16) * len(records)
     encoding = _ENCODINGS[config.log_prob_encoding]
-    owner = kernels.sis_pack(
-        _address(given), count, config.top_k, config.vocabulary_size, encoding, config.mass, packed, ctypes.byref(invalid)
+    error = ctypes.create_string_buffer(_ERROR_BYTES)
+    ends = np.empty(len(records), np.uint64)
+    packed: List[Bytes] = []
+    while len(packed) < len(records):
+        rest = given[len(packed) :]
+        buffer = np.empty(min(room, _BUFFER_BYTES) + _SLACK, np.uint8)
+        count = kernels.sis_pack(
+            _address(rest), len(rest), config.top_k, config.vocabulary_size, encoding, config.mass,
+            _address(buffer), len(buffer), _address(ends), error, _ERROR_BYTES,
+        )  # fmt: skip
+        if error.value:
+            raise Invalid(error.value.decode(errors="replace"), len(packed) + count)
+        view, begin = memoryview(buffer), 0
+        for end in ends[:count].tolist():
+            packed.append(view[begin:end])
+            begin = end
+    return packed
+
+
+class Columns(NamedTuple):
+    """The records of N positions, of which S slots are used."""
+
+    # uint8 [N], int32 [N], float32 [N].
+    counts: np.ndarray
+    sampled_ids: np.ndarray
+    sampled_log_probs: np.ndarray
+    # int32 [S], float32 [S]; None if they were not asked for.
+    used_ids: np.ndarray
+    used_log_probs: Optional[np.ndarray]
+
+
+def read(parts: Sequence[Part], positions: int, log_probs: bool) -> Columns:
+    """Returns the parts' records in their places among `positions`; the others have none: no slots, the sampled id -1 and
+    NaN.
+
+    Args:
+        parts: By rising `begin`. Their blocks have the right size: see `opened`.
+        positions: N.
+        log_probs: Whether to read the log-probs of the sets, for which all blocks must be whole.
+
+    Raises:
+        Invalid: A block was damaged on the way.
+    """
+    counts = np.zeros(positions, np.uint8)
+    sampled_ids = np.full(positions, -1, np.int32)
+    sampled_log_probs = np.full(positions, np.nan, np.float32)
+    kernels = _kernels()
+    if kernels is None:
+        ids, values = [np.empty(0, np.int32)], [np.empty(0, np.float32)]
+        for number, part in enumerate(parts):
+            try:
+                block = Block(part.block)
+            except ValueError as error:
+                raise Invalid(str(error), number) from error
+            rows = slice(part.begin, part.begin + part.rows.stop - part.rows.start)
+            counts[rows] = block.counts[part.rows]
+            sampled_ids[rows] = block.sampled_ids(part.rows)
+            sampled_log_probs[rows] = block.sampled_log_probs[part.rows]
+            slots = block.slots_of(part.rows)
+            ids.append(block.ids(slots))
+            if log_probs:
+                values.append(block.log_probs(slots))
+        used_log_probs = np.concatenate(values) if log_probs else None
+        return Columns(counts, sampled_ids, sampled_log_probs, np.concatenate(ids), used_log_probs)
+    # At most.
+    slots = sum(_HEADER.unpack_from(part.block)[_USED_SLOTS] for part in parts)
+    used_ids = np.empty(slots, np.int32)
+    used_log_probs = np.empty(slots, np.float32) if log_probs else None
+    columns = Columns(counts, sampled_ids, sampled_log_probs, used_ids, used_log_probs)
+    given = np.array(
+        [
+            (_address(np.frombuffer(block, np.uint8)), len(block), rows.start, rows.stop - rows.start, begin)
+            for block, rows, begin in parts
+        ],
+        np.uint64,
     )
-    try:
-        if invalid.value >= 0:
-            text = ctypes.string_at(packed[0], packed[1]).decode(errors="replace")
-            raise InvalidRecord(text, invalid.value)
-        return [ctypes.string_at(packed[i], packed[i + 1]) for i in range(0, 2 * count, 2)]
-    finally:
-        kernels.sis_free(owner)
+    to = np.array([0 if column is None else _address(column) for column in columns], np.uint64)
+    damaged = ctypes.c_uint64()
+    found = kernels.sis_read(_address(given), len(parts), _address(to), ctypes.byref(damaged))
+    if found < 0:
+        raise Invalid(_DAMAGES[-1 - found], damaged.value)
+    return columns._replace(
+        used_ids=used_ids[:found], used_log_probs=None if used_log_probs is None else used_log_probs[:found]
+    )
 
 
 def _address(array: np.ndarray) -> int:
@@ -130,31 +233,26 @@ class Block:
         ValueError: The bytes are no block, or were damaged on the way.
     """
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: Bytes) -> None:
         self._data = data
-        self.header = h = _opened(data)
-        fixed = h.encoding == _FIXED16
-        slot, part1 = (2, 2 * h.positions) if fixed else (4, h.positions)
-        self._multipliers = _HEADER.size + slot * h.used_slots
-        part2 = _HEADER.size + _filled(slot * h.used_slots + part1)
-        size = _filled(5 * h.positions + h.id_bytes * (h.positions + h.used_slots))
-        if len(data) not in (part2 + size, _HEADER.size + size):
-            raise ValueError(f"block: {len(data)} bytes, not the {part2 + size} of its header")
+        self.header = h = opened(data)
+        part2, size = _part_2(h)
         # Whether part 1, with the log-probs, is there.
         self.whole = len(data) == part2 + size
         if not self.whole:
             part2 = _HEADER.size
-        blank = crc32c(0, data[:4] + bytes(8) + data[12 : _HEADER.size])
+        self._multipliers = _HEADER.size + 2 * h.used_slots
+        blank = crc32c(0, b"".join((data[:4], bytes(8), data[12 : _HEADER.size])))
         parts = [(h.crc2, part2, len(data))] + ([(h.crc1, _HEADER.size, part2)] if self.whole else [])
         if any(crc32c(blank, data, begin, end) != crc for crc, begin, end in parts):
-            raise ValueError("block: its checksum is wrong")
+            raise ValueError(_DAMAGES[0])
         self.sampled_log_probs = np.frombuffer(data, "<f4", h.positions, part2)
         # uint8 [T]: the slots that each position uses.
         self.counts = np.frombuffer(data, np.uint8, h.positions, part2 + 4 * h.positions)
         self._sampled_ids = part2 + 5 * h.positions
         self._ids = self._sampled_ids + h.id_bytes * h.positions
         if int(self.counts.sum()) != h.used_slots or int(self.counts.max()) > h.slots:
-            raise ValueError("block: its counts are not those of its header")
+            raise ValueError(_DAMAGES[1])
 
     def sampled_ids(self, rows: slice = slice(None)) -> np.ndarray:
         """int32, of the positions `rows`, counted from the block's first."""
@@ -194,15 +292,26 @@ class Block:
         return np.frombuffer(self._data, f"<u{width}", count, place).astype(np.int32)
 
 
-def _opened(data: bytes) -> _Header:
+def opened(data: Bytes) -> Header:
+    """Returns the header. ValueError if the bytes are not of the size that it says, or no block."""
     if len(data) < _HEADER.size:
         raise ValueError(f"block: {len(data)} bytes, fewer than a header has")
-    h = _Header._make(_HEADER.unpack_from(data))
+    h = Header._make(_HEADER.unpack_from(data))
     if (h.magic, h.version) != (b"SISB", 1) or h.encoding not in _ENCODINGS.values() or not 2 <= h.id_bytes <= 4:
-        raise ValueError(f"block: it is of another kind or version: {data[:4]!r}, {h.version}, {h.encoding}")
+        raise ValueError(f"block: it is of another kind or version: {h.magic!r}, {h.version}, {h.encoding}")
     if not 1 <= h.positions <= MAX_POSITIONS:
         raise ValueError(f"block: {h.positions} positions, must be in [1, {MAX_POSITIONS}]")
+    part2, size = _part_2(h)
+    if len(data) not in (part2 + size, _HEADER.size + size):
+        raise ValueError(f"block: {len(data)} bytes, not the {part2 + size} of its header")
     return h
+
+
+def _part_2(h: Header) -> Tuple[int, int]:
+    """Where it begins in a whole block, and its bytes."""
+    slot, part1 = (2, 2 * h.positions) if h.encoding == _FIXED16 else (4, h.positions)
+    begin = _HEADER.size + _filled(slot * h.used_slots + part1)
+    return begin, _filled(5 * h.positions + h.id_bytes * (h.positions + h.used_slots))
 
 
 def _filled(size: int) -> int:
@@ -226,20 +335,23 @@ def _kernels() -> Any:
         )
         return None
     pointer, int32, uint32, uint64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_uint64
-    library.sis_pack.argtypes = [pointer, uint64, int32, int32, uint32, ctypes.c_double, pointer, pointer]
-    library.sis_pack.restype = pointer
-    library.sis_free.argtypes, library.sis_free.restype = [pointer], None
-    library.sis_crc32c.argtypes = [uint32, ctypes.c_char_p, uint64, uint64]
+    library.sis_pack.argtypes = [
+        pointer, uint64, int32, int32, uint32, ctypes.c_double, pointer, uint64, pointer, pointer, uint64,
+    ]  # fmt: skip
+    library.sis_pack.restype = uint64
+    library.sis_read.argtypes = [pointer, uint64, pointer, pointer]
+    library.sis_read.restype = ctypes.c_int64
+    library.sis_crc32c.argtypes = [uint32, pointer, uint64, uint64]
     library.sis_crc32c.restype = uint32
     return library
 
 
-def crc32c(crc: int, data: bytes, begin: int = 0, end: Optional[int] = None) -> int:
+def crc32c(crc: int, data: Bytes, begin: int = 0, end: Optional[int] = None) -> int:
     """CRC-32C of what `crc` is of, and of data[begin:end] behind it."""
     end = len(data) if end is None else end
     kernels = _kernels()
     if kernels is not None:
-        return kernels.sis_crc32c(crc, data, begin, end)
+        return kernels.sis_crc32c(crc, _address(np.frombuffer(data, np.uint8)) if len(data) else None, begin, end)
     return _crc32c_by_numpy(crc, np.frombuffer(data, np.uint8, end - begin, begin))
 
 
@@ -284,7 +396,7 @@ def _check_ids(records: Records, vocabulary_size: int, number: int) -> None:
         wrong = np.argwhere((values < least) | (values >= vocabulary_size))
         if len(wrong):
             position, value = records.first_position + int(wrong[0][0]), values[tuple(wrong[0])]
-            raise InvalidRecord(f"{name} at position {position}: {value} is not in [0, {vocabulary_size})", number)
+            raise Invalid(f"{name} at position {position}: {value} is not in [0, {vocabulary_size})", number)
 
 
 def _packed_by_numpy(records: Records, config: RunConfig) -> bytes:
@@ -298,7 +410,7 @@ def _packed_by_numpy(records: Records, config: RunConfig) -> bytes:
         _joined(log_probs[used].astype("<f4"), ranks),
         _joined(sampled_log_probs.astype("<f4"), used.sum(axis=1).astype(np.uint8), *narrow),
     ]
-    h = _Header(
+    h = Header(
         b"SISB", 0, 0, 1, _FLOAT32, width, config.top_k, config.vocabulary_size, first, len(ids), int(used.sum()), version
     )
     blank = crc32c(0, _HEADER.pack(*h))

@@ -12,6 +12,7 @@ from sis.algorithms import Algorithm
 from sis.arrays import ArrayLike
 from sis.corrections import Correction
 from sis.evaluate.micro_batches import MicroBatch
+from sis.ragged import Selection
 from sis.records import Slice
 from sis.v1 import ratio_service_pb2 as pb
 
@@ -92,20 +93,19 @@ class EvaluateOptions:
         request.observe.extend(corrections.to_proto(self.observe))
 
     def write(self, request: pb.EvaluateRequest, batch: MicroBatch) -> None:
-        """Of checked options, the rest, for the slices of `batch`, which `request` holds."""
-
-        def row_bytes(values: Optional[Any]) -> bytes:
-            return b"" if values is None else values[batch.rows].tobytes()
-
-        request.mask = row_bytes(self.mask)
-        request.own_log_probs = row_bytes(self.own_log_probs)
-        request.advantages = row_bytes(self.advantages)
-        request.sampled_ids = row_bytes(self.sampled_ids)
+        """Of checked options, the rest but for `arrays`, for the slices of `batch`, which `request` holds."""
+        if self.mask is not None:
+            request.mask = self.mask[batch.rows].tobytes()  # type: ignore[index]
         if self.decoupled_log_probs is not None:
-            request.decoupled.current_log_probs = row_bytes(self.decoupled_log_probs)
+            request.decoupled.current_log_probs = self.decoupled_log_probs[batch.rows].tobytes()  # type: ignore[index]
         if self.log_ratio_sums is not None:
             for message, number in zip(request.slices, batch.numbers):
                 message.sequence_log_ratio_sum.CopyFrom(pb.LogRatioSum(**self.log_ratio_sums[number]._asdict()))
+
+    def arrays(self, rows: Selection) -> Dict[str, np.ndarray]:
+        """Of checked options, the arrays of these positions, by the fields of a request."""
+        own = {name: getattr(self, name) for name in ("own_log_probs", "advantages", "sampled_ids")}
+        return {name: values[rows] for name, values in own.items() if values is not None}
 
 
 def _packed_ids(ids: np.ndarray, mask: Optional[np.ndarray], vocabulary_size: int) -> np.ndarray:

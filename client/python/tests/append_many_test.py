@@ -134,11 +134,13 @@ class AppendManyTest(fake_service.ServiceTest):
         self.assertEqual([entry.sequence.id for entry in batch.entries[::2]], names)
 
     def test_messages_have_so_many_bytes_and_entries(self):
-        rows = append_module.BATCH_BYTES // POSITION_BYTES // 3
-        self.append(*(block(first=index * rows, rows=rows) for index in range(9)))
+        limit = 100_000
+        rows = limit // POSITION_BYTES // 3
+        with unittest.mock.patch.object(append_module, "MESSAGE_BYTES", limit):
+            self.append(*(block(first=index * rows, rows=rows) for index in range(9)))
         sizes = [batch.ByteSize() for batch in self.service.batches]
         self.assertGreaterEqual(len(sizes), 3)
-        self.assertLess(max(sizes), 2 * append_module.BATCH_BYTES)
+        self.assertLess(max(sizes), 2 * limit)
         del self.service.batches[:]
         self.append(*(sis.Seal(f"s{index}", 0) for index in range(2 * append_module.BATCH_ENTRIES + 1)))
         self.assertEqual(
@@ -365,8 +367,9 @@ class AppendManyTest(fake_service.ServiceTest):
             answer(context)
 
         self.service.answer = break_at_the_second
-        rows = append_module.BATCH_BYTES // POSITION_BYTES + 1
-        committed = self.append(*(block(name, rows=rows) for name in "abc"))
+        rows = 3
+        with unittest.mock.patch.object(append_module, "MESSAGE_BYTES", 1):
+            committed = self.append(*(block(name, rows=rows) for name in "abc"))
         self.assertEqual(committed, {(name, 0): rows for name in "abc"})
         self.assertEqual([len(self.stored(name)) for name in "abc"], [rows] * 3)
         self.assertEqual((len(broken), self.streams()), (1, 2))

@@ -121,8 +121,6 @@ class AppendTest(fake_service.ServiceTest):
         rows = 10 * blocks.MAX_POSITIONS + 1
         with self.append() as stream:
             self.block(stream, rows=rows)
-        sizes = [batch.ByteSize() for batch in self.service.batches]
-        self.assertLess(max(sizes), append_module.BATCH_BYTES + blocks.MAX_POSITIONS * (POSITION_BYTES + 1))
         self.assertEqual(len(self.entries()), 11)
         self.assertEqual(len(self.stored()), rows)
 

@@ -27,7 +27,12 @@ def columns(rows, seed):
 
 
 def packed(first, version, values):
-    return blocks.pack([blocks.Records(first, version, *values.values())], CONFIG)[0]
+    return bytes(blocks.pack([blocks.Records(first, version, *values.values())], CONFIG)[0])
+
+
+def messages(entries):
+    """In the batch that is sent."""
+    return list(pb.AppendRequest.FromString(checked_entries.append_request(entries)).batch.entries)
 
 
 class EntriesTest(unittest.TestCase):
@@ -54,18 +59,18 @@ class EntriesTest(unittest.TestCase):
         for count in (0, 1, 3, 20):
             made = [self.entry(generator) for _ in range(count)]
             checked = checked_entries.checked([entry for entry, _ in made], CONFIG)
-            self.assertEqual([entry.message for entry in checked], [message for _, message in made])
+            self.assertEqual(messages(checked), [message for _, message in made])
 
     def test_a_long_block_is_sent_as_several(self):
         rows = 2 * blocks.MAX_POSITIONS + 1
         values = columns(rows, seed=2)
         entries = [sis.Seal("r", 0), sis.Block("s", 7, 1, **values), sis.Block("t", 0, 2, **columns(1, seed=3))]
         seal, *made, other = checked_entries.checked(entries, CONFIG)
-        self.assertEqual([seal.message.WhichOneof("entry"), other.sequence.id], ["seal", "t"])
+        self.assertEqual([seal.kind, other.sequence.id], ["seal", "t"])
         self.assertEqual((made[0].first, made[-1].end), (7, 7 + rows))
         self.assertEqual([entry.end for entry in made[:-1]], [entry.first for entry in made[1:]])
         self.assertEqual(len(made), 3)
-        read = [blocks.Block(entry.message.block) for entry in made]
+        read = [blocks.Block(message.block) for message in messages(made)]
         self.assertEqual([block.header.first_position for block in read], [entry.first for entry in made])
         sampled = np.concatenate([block.sampled_ids() for block in read])
         self.assertEqual(sampled.tolist(), values["sampled_ids"].tolist())
@@ -95,7 +100,7 @@ class EntriesTest(unittest.TestCase):
 
     def test_integers_of_numpy_are_integers(self):
         seals = [sis.Seal("s", kind(5), kind(1)) for kind in (int, np.int64, np.uint8)]
-        same = [entry.message for entry in checked_entries.checked(seals, CONFIG)]
+        same = messages(checked_entries.checked(seals, CONFIG))
         self.assertEqual(same, [same[0]] * 3)
 
 

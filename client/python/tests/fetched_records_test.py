@@ -22,7 +22,7 @@ def block(first, rows):
     ids = np.where(used, 10 * positions[:, None] + np.arange(K), -1).astype(np.int32)
     log_probs = np.where(used, -1 - np.arange(K, dtype=np.float32), -np.inf).astype(np.float32)
     sampled = (500 + positions).astype(np.int32), (-5 - positions / 8).astype(np.float32)
-    return blocks.pack([blocks.Records(first, 0, *sampled, ids, log_probs)], CONFIG)[0]
+    return bytes(blocks.pack([blocks.Records(first, 0, *sampled, ids, log_probs)], CONFIG)[0])
 
 
 def entry(index, *parts, missing=(), length=None):

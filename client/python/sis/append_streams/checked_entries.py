@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, Iterable, List, Optional
+from typing import Iterable, List, Optional, Sequence
 
 import grpc
 
@@ -12,20 +12,24 @@ from sis.entries import AppendEntry, Block, Gap, Seal
 from sis.records import SequenceRef
 from sis.run import RunConfig
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire import fields
 
 
 class Entry:
     """A checked entry, until it is acked or refused."""
 
-    __slots__ = ("sequence", "first", "end", "message", "size", "retry_until", "refusals", "answered")
+    __slots__ = ("sequence", "first", "end", "kind", "parts", "size", "retry_until", "refusals", "answered")
 
-    def __init__(self, sequence: SequenceRef, first: int, end: int, **content: Any) -> None:
-        """content: The block or gap of [first, end), or the seal at `end`, by its field of the message."""
+    def __init__(self, sequence: SequenceRef, first: int, end: int, kind: str, content: blocks.Bytes) -> None:
+        """content: The block or gap of [first, end), or the seal at `end`: the field `kind` of the message."""
         self.sequence = sequence
         self.first = first
         self.end = end
-        self.message = pb.AppendEntry(sequence=sequence.to_proto(), **content)
-        self.size = self.message.ByteSize()
+        self.kind = kind
+        reference = pb.AppendEntry(sequence=sequence.to_proto()).SerializeToString()
+        # The message's bytes. A block is part of a message that is sent, without a copy in between.
+        self.parts = (reference + fields.prefix(pb.AppendEntry.DESCRIPTOR, kind, len(content)), content)
+        self.size = sum(map(len, self.parts))
         # Set by the first refusal for lack of room, on time.monotonic().
         self.retry_until: Optional[float] = None
         # Number of refusals for lack of room.
@@ -34,9 +38,16 @@ class Entry:
         self.answered = False
 
     def refusal(self, code: grpc.StatusCode, message: str) -> errors.Refusal:
-        kind = self.message.WhichOneof("entry")
-        text = f"seal at {self.end}" if kind == "seal" else f"{kind} [{self.first}, {self.end})"
+        text = f"seal at {self.end}" if self.kind == "seal" else f"{self.kind} [{self.first}, {self.end})"
         return errors.Refusal(self.sequence.id, self.sequence.attempt, text, code, message)
+
+
+def append_request(batch: Sequence[Entry]) -> bytes:
+    """Returns the AppendRequest with these entries, in its bytes."""
+    parts: List[blocks.Bytes] = []
+    for entry in batch:
+        parts += (fields.prefix(pb.AppendBatch.DESCRIPTOR, "entries", entry.size), *entry.parts)
+    return b"".join([fields.prefix(pb.AppendRequest.DESCRIPTOR, "batch", sum(map(len, parts))), *parts])
 
 
 def checked(entries: Iterable[AppendEntry], config: RunConfig) -> List[Entry]:
@@ -71,7 +82,7 @@ def checked(entries: Iterable[AppendEntry], config: RunConfig) -> List[Entry]:
                 raise TypeError(f"{entry!r} is no sis.Block, sis.Gap or sis.Seal")
         packed = blocks.pack(records, config)
     except (TypeError, ValueError) as error:
-        if isinstance(error, blocks.InvalidRecord):
+        if isinstance(error, blocks.Invalid):
             number = numbers[error.number]
         where = f"entries[{number}], " if len(listed) > 1 else ""
         name = getattr(listed[number], "sequence", None)
@@ -79,7 +90,7 @@ def checked(entries: Iterable[AppendEntry], config: RunConfig) -> List[Entry]:
         raise kind(f"{where}sequence {name!r}: {error}") from error
     for number, part, data in zip(numbers, records, packed):
         first = part.first_position
-        made[number].append(Entry(_named(listed[number]), first, first + len(part.sampled_ids), block=data))
+        made[number].append(Entry(_named(listed[number]), first, first + len(part.sampled_ids), "block", data))
     return [entry for own in made for entry in own]
 
 
@@ -102,13 +113,14 @@ def _checked_gap(entry: Gap) -> Entry:
     first = _in_range("first_position", entry.first_position, 32)
     length = _in_range("length", entry.length, 32)
     gap = pb.Gap(first_position=first, length=length, reason=_in_range("reason", entry.reason, 31))
-    return Entry(_named(entry), first, first + length, gap=gap)
+    return Entry(_named(entry), first, first + length, "gap", gap.SerializeToString())
 
 
 def _checked_seal(entry: Seal) -> Entry:
     length = _in_range("length", entry.length, 32)
     annotation = None if entry.annotation is None else pb.Annotation(**entry.annotation._asdict())
-    return Entry(_named(entry), 0, length, seal=pb.Seal(length=length, annotation=annotation))
+    seal = pb.Seal(length=length, annotation=annotation)
+    return Entry(_named(entry), 0, length, "seal", seal.SerializeToString())
 
 
 def _named(entry: AppendEntry) -> SequenceRef:

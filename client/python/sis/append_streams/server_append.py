@@ -13,14 +13,16 @@ import grpc
 
 from sis import append, errors
 from sis.append import AppendStream, Source
-from sis.append_streams.checked_entries import Entry
+from sis.append_streams.checked_entries import Entry, append_request
 from sis.records import SequenceRef
 from sis.v1 import ratio_service_pb2 as pb
 
-# Entries are sent together once they hold so many bytes, or are so many: the server makes something of
-# each.
+# Entries of small calls are sent together once they hold so many bytes, or are so many: the server makes
+# something of each.
 BATCH_BYTES = 256 << 10
 BATCH_ENTRIES = 1024
+# A message holds about so many bytes at most, and as many entries: one of 4 MiB costs half of sixteen.
+MESSAGE_BYTES = 4 << 20
 # Batches sent and not acked yet; a caller that is further ahead waits.
 MAX_IN_FLIGHT = 8
 # What an entry refused without a delay waits at least, in seconds, so that a full server is not
@@ -38,16 +40,15 @@ class _Batch(NamedTuple):
     entries: Sequence[Entry]
 
 
-def _cut(batch: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """In order, what a message holds each: what is sent again may be much."""
-    begin, size = 0, 0
-    for number, entry in enumerate(batch):
-        size += entry.size
-        if size >= BATCH_BYTES:
-            yield batch[begin : number + 1]
-            begin, size = number + 1, 0
-    if begin < len(batch):
-        yield batch[begin:]
+def _taken(batch: List[Entry]) -> List[Entry]:
+    """Takes from the front what one message holds."""
+    size, count = 0, 0
+    while count < min(len(batch), BATCH_ENTRIES) and size < MESSAGE_BYTES:
+        size += batch[count].size
+        count += 1
+    taken = batch[:count]
+    del batch[:count]
+    return taken
 
 
 class ServerAppendStream(AppendStream):
@@ -55,7 +56,7 @@ class ServerAppendStream(AppendStream):
 
     def __init__(
         self,
-        call: Callable[[Iterator[pb.AppendRequest]], grpc.Call],
+        call: Callable[[Iterator[bytes]], grpc.Call],
         source: Source,
         timeout: Optional[float],
     ) -> None:
@@ -76,8 +77,8 @@ class ServerAppendStream(AppendStream):
         # Whether the server has answered something, and so taken the header.
         self._answered = False
 
-        self._requests: queue.SimpleQueue[Optional[pb.AppendRequest]] = queue.SimpleQueue()
-        self._requests.put(pb.AppendRequest(header=source.header()))
+        self._requests: queue.SimpleQueue[Optional[bytes]] = queue.SimpleQueue()
+        self._requests.put(pb.AppendRequest(header=source.header()).SerializeToString())
         self._call: Any = call(iter(self._requests.get, None))
         self._reader = threading.Thread(target=self._read_acks, name="sis-append-acks", daemon=True)
         self._reader.start()
@@ -86,9 +87,9 @@ class ServerAppendStream(AppendStream):
         self._owner.check("append stream")
         with self._changed:
             self._check()
-            for entry in entries:
-                self._add(entry)
-            if at_once:
+            self._pending += entries
+            self._pending_bytes += sum(entry.size for entry in entries)
+            if at_once or self._pending_bytes >= BATCH_BYTES or len(self._pending) >= BATCH_ENTRIES:
                 self._send_pending()
 
     def flush_untraced(self) -> Dict[SequenceRef, int]:
@@ -135,7 +136,7 @@ class ServerAppendStream(AppendStream):
             unacked += [entry for _, entry in self._waiting_for_room] + self._pending
             self._in_flight.clear()
             self._waiting_for_room = []
-            self._forget_pending()
+            self._pending, self._pending_bytes = [], 0
             refused, self._refused = self._refused, []
         known = set(unacked)
         unacked += [entry for entry in entries if not entry.answered and entry not in known]
@@ -150,30 +151,17 @@ class ServerAppendStream(AppendStream):
         if self._closed:
             raise ValueError("the append stream is closed")
 
-    def _add(self, entry: Entry) -> None:
-        self._pending.append(entry)
-        self._pending_bytes += entry.size
-        if self._pending_bytes >= BATCH_BYTES or len(self._pending) >= BATCH_ENTRIES:
-            self._send_pending()
-
-    def _send(self, batch: Sequence[Entry]) -> None:
-        for piece in _cut(batch):
-            self._send_batch(piece)
-
     def _send_batch(self, batch: Sequence[Entry]) -> None:
         self._in_flight.append(_Batch(time.monotonic(), batch))
-        entries = [entry.message for entry in batch]
-        self._requests.put(pb.AppendRequest(batch=pb.AppendBatch(entries=entries)))
-
-    def _forget_pending(self) -> None:
-        self._pending, self._pending_bytes = [], 0
+        self._requests.put(append_request(batch))
 
     def _send_pending(self) -> None:
-        self._wait_until(lambda: not self._waiting_for_room and len(self._in_flight) < MAX_IN_FLIGHT)
-        # Another thread may have sent them while this one waited.
-        if self._pending:
-            self._send(self._pending)
-            self._forget_pending()
+        while self._pending:
+            self._wait_until(lambda: not self._waiting_for_room and len(self._in_flight) < MAX_IN_FLIGHT)
+            # Another thread may have sent them while this one waited.
+            batch = _taken(self._pending)
+            self._pending_bytes -= sum(entry.size for entry in batch)
+            self._send_batch(batch)
 
     def _drain(self) -> None:
         self._send_pending()
@@ -190,7 +178,8 @@ class ServerAppendStream(AppendStream):
             due = [entry for when, entry in self._waiting_for_room if when <= now]
             if due:
                 self._waiting_for_room = [item for item in self._waiting_for_room if item[0] > now]
-                self._send(due)
+                while due:
+                    self._send_batch(_taken(due))
             wake = [when for when, _ in self._waiting_for_room]
             if self._in_flight and self._timeout is not None:
                 expires = self._in_flight[0].sent + self._timeout

@@ -11,7 +11,7 @@ import numpy as np
 from sis import algorithms, arrays, ragged, spans
 from sis.arrays import ArrayLike
 from sis.evaluate import micro_batches
-from sis.evaluate.micro_batches import Current, MicroBatch
+from sis.evaluate.micro_batches import Current, MicroBatch, Request
 from sis.evaluation import OUTPUTS, Evaluation
 from sis.options import EvaluateOptions
 from sis.records import Slice, TopKRecords, listed
@@ -87,7 +87,7 @@ class EvaluateCall:
             return self._evaluation([(MicroBatch([], slice(0, 0)), response)])
         limit = sys.maxsize if self._whole else self._service.micro_batch_bytes
         batches: List[MicroBatch] = []
-        requests: Dict[int, List[Callable[[], pb.EvaluateRequest]]] = {}
+        requests: Dict[int, List[Callable[[], Request]]] = {}
         for server, numbers in self._service.shares(self._request, self._slices).items():
             own_batches = micro_batches.cut(self._slices, numbers, current, limit)
             requests[server] = [functools.partial(self._made, current, batch) for batch in own_batches]
@@ -97,16 +97,12 @@ class EvaluateCall:
             responses = self._service.evaluate_shares(requests)
         return self._evaluation(list(zip(batches, responses)))
 
-    def _made(self, current: Current, batch: MicroBatch) -> pb.EvaluateRequest:
-        request = pb.EvaluateRequest()
-        request.CopyFrom(self._request)
-        request.slices.extend(self._slices[number].to_proto() for number in batch.numbers)
-        form = getattr(request, current.form)
-        form.SetInParent()
-        for name, data in current.fields(batch.rows).items():
-            setattr(form, name, data)
-        self._options.write(request, batch)
-        return request
+    def _made(self, current: Current, batch: MicroBatch) -> Request:
+        message = pb.EvaluateRequest()
+        message.CopyFrom(self._request)
+        message.slices.extend(self._slices[number].to_proto() for number in batch.numbers)
+        self._options.write(message, batch)
+        return Request(message, current.form, current.fields(batch.rows), self._options.arrays(batch.rows))
 
     def _evaluation(self, answers: Sequence[Tuple[MicroBatch, pb.EvaluateResponse]]) -> Evaluation:
         return Evaluation.from_proto(

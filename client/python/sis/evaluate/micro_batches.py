@@ -4,13 +4,15 @@ are on their way. Of several replicas each gets those of its own sequences."""
 from __future__ import annotations
 
 import itertools
-from typing import Dict, List, Mapping, NamedTuple, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
 from sis import ragged
 from sis.ragged import Selection
 from sis.records import Slice
+from sis.v1 import ratio_service_pb2 as pb
+from sis.wire import fields as wire_fields
 
 
 class Current(NamedTuple):
@@ -25,11 +27,11 @@ class Current(NamedTuple):
     # int64 [N + 1]: position i has log_probs[offsets[i] : offsets[i + 1]].
     offsets: np.ndarray
 
-    def fields(self, rows: Selection) -> Dict[str, bytes]:
+    def fields(self, rows: Selection) -> Dict[str, np.ndarray]:
         """Returns the form's fields for these positions."""
-        fields = {name: array[rows].tobytes() for name, array in self.arrays.items()}
+        fields = {name: array[rows] for name, array in self.arrays.items()}
         if len(self.log_probs):
-            fields["log_probs"] = self.log_probs[ragged.slots_of(rows, self.offsets)].tobytes()
+            fields["log_probs"] = self.log_probs[ragged.slots_of(rows, self.offsets)]
         return fields
 
     def size(self, start: int, stop: int) -> int:
@@ -37,6 +39,36 @@ class Current(NamedTuple):
         of_position = sum(array.itemsize for array in self.arrays.values())
         slots = int(self.offsets[stop] - self.offsets[start])
         return (stop - start) * of_position + slots * self.log_probs.itemsize
+
+
+class Request(NamedTuple):
+    """An EvaluateRequest."""
+
+    # All but these arrays:
+    message: pb.EvaluateRequest
+    # The form's.
+    form: str
+    fields: Mapping[str, np.ndarray]
+    # The request's own.
+    arrays: Mapping[str, np.ndarray]
+
+    def serialized(self) -> bytes:
+        form = _arrays(_FORMS[self.form].message_type, self.fields)
+        size = sum(memoryview(part).nbytes for part in form)
+        arrays = _arrays(pb.EvaluateRequest.DESCRIPTOR, self.arrays)
+        prefix = wire_fields.prefix(pb.EvaluateRequest.DESCRIPTOR, self.form, size)
+        return b"".join([self.message.SerializeToString(), *arrays, prefix, *form])
+
+
+def _arrays(kind: Any, arrays: Mapping[str, np.ndarray]) -> List[Any]:
+    """The bytes of fields that hold arrays."""
+    parts: List[Any] = []
+    for name, array in arrays.items():
+        parts += (wire_fields.prefix(kind, name, array.nbytes), array)
+    return parts
+
+
+_FORMS = pb.EvaluateRequest.DESCRIPTOR.fields_by_name
 
 
 class MicroBatch(NamedTuple):

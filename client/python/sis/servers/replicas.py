@@ -14,6 +14,7 @@ from sis import errors, spans
 from sis.append import Source
 from sis.append_streams.checked_entries import Entry
 from sis.append_streams.replicated_append import ReplicatedAppendStream, by_replica
+from sis.evaluate.micro_batches import Request
 from sis.records import MissingRange, SequenceRef, Slice
 from sis.servers.merged_answers import merged_inspections, merged_run, merged_steps
 from sis.servers.placement import Placement
@@ -234,7 +235,7 @@ class Replicas:
         return numbers or {0: []}
 
     def evaluate_shares(
-        self, requests: Mapping[int, Sequence[Callable[[], pb.EvaluateRequest]]]
+        self, requests: Mapping[int, Sequence[Callable[[], Request]]]
     ) -> List[pb.EvaluateResponse]:
         """The answers to the requests of each share, in order. What a replica answered before it was
         gone counts."""
@@ -247,12 +248,12 @@ class Replicas:
             }
         )
         for index, error in down.items():
-            if not requests[index][0]().slices:
+            if not requests[index][0]().message.slices:
                 raise error  # it was asked for what is no replica's in particular
             if self._one_store:
                 self._evaluate_elsewhere(index, requests[index], answers[index])
         for index, own in requests.items():
-            answers[index] += [_store_down_answer(make()) for make in own[len(answers[index]) :]]
+            answers[index] += [_store_down_answer(make().message) for make in own[len(answers[index]) :]]
         return [response for own in answers.values() for response in own]
 
     def _evaluate_elsewhere(

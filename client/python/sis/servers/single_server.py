@@ -4,6 +4,7 @@ memory."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
@@ -16,6 +17,7 @@ from sis.append_streams.checked_entries import Entry
 from sis.append_streams.kept_streams import KeptStreams
 from sis.append_streams.server_append import ServerAppendStream
 from sis.credentials import Credentials
+from sis.evaluate.micro_batches import Request
 from sis.records import SequenceRef, Slice
 from sis.servers.circuit_breaker import CircuitBreaker
 from sis.v1 import ratio_service_pb2 as pb
@@ -158,7 +160,6 @@ class SingleServer:
     ListSequences = _about_a_run("ListSequences")
     InspectRun = _about_a_run("InspectRun")
     InspectSequence = _about_a_run("InspectSequence")
-    Evaluate = _about_a_run("Evaluate")
     Release = _about_a_run("Release")
 
     def fetch_top_k(self, request: pb.FetchTopKRequest) -> List[FetchedSlice]:
@@ -167,7 +168,7 @@ class SingleServer:
         return self._send_about(request.run.run_id, send)
 
     def _evaluate_side_by_side(
-        self, requests: Iterable[Callable[[], pb.EvaluateRequest]], answers: List[pb.EvaluateResponse]
+        self, requests: Iterable[Callable[[], Request]], answers: List[pb.EvaluateResponse]
     ) -> None:
         answers.clear()
         calls: List[Any] = []
@@ -175,7 +176,7 @@ class SingleServer:
             for make in requests:
                 if len(calls) - len(answers) == _EVALUATES_AT_ONCE:
                     answers.append(calls[len(answers)].result())
-                calls.append(self._stub.Evaluate.future(make(), timeout=self._timeout))
+                calls.append(self._stub.Evaluate.future(make().serialized(), timeout=self._timeout))
             for call in calls[len(answers) :]:
                 answers.append(call.result())
         finally:
@@ -187,7 +188,7 @@ class SingleServer:
         return {0: [number for number, part in enumerate(slices) if part.length]}
 
     def evaluate_shares(
-        self, requests: Mapping[int, Sequence[Callable[[], pb.EvaluateRequest]]]
+        self, requests: Mapping[int, Sequence[Callable[[], Request]]]
     ) -> List[pb.EvaluateResponse]:
         """evaluate_all of the requests of each share, by its server."""
         (own,) = requests.values()
@@ -196,7 +197,7 @@ class SingleServer:
         return answers
 
     def evaluate_all(
-        self, requests: Sequence[Callable[[], pb.EvaluateRequest]], answers: List[pb.EvaluateResponse]
+        self, requests: Sequence[Callable[[], Request]], answers: List[pb.EvaluateResponse]
     ) -> None:
         """Puts the answers into `answers`, in order, as they come: after an error those before it are
         there. Each request is made when it is about to be sent: there may be many, of any size."""
@@ -207,7 +208,9 @@ class SingleServer:
                 if error.code not in _LEFT_TO_EVALUATE:
                     raise
         for make in requests[len(answers) :]:
-            answers.append(self.Evaluate(make()))
+            request = make()
+            call = functools.partial(self._stub.Evaluate, request.serialized(), timeout=self._timeout)
+            answers.append(self._send_about(request.message.run.run_id, call))
 
     def append(self, source: Source) -> ServerAppendStream:
         try:

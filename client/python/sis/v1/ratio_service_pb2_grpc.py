@@ -1,4 +1,5 @@
-"""The stub of RatioService, as protoc would generate it (see ratio_service_pb2)."""
+"""The stub of RatioService, as protoc would generate it (see ratio_service_pb2). A request may be a message or
+its bytes."""
 
 from __future__ import annotations
 
@@ -9,6 +10,10 @@ from sis.v1 import ratio_service_pb2 as pb
 SERVICE = "sis.v1.RatioService"
 
 
+def _serialized(request: Any) -> bytes:
+    return request if isinstance(request, bytes) else request.SerializeToString()
+
+
 class RatioServiceStub:
     """One attribute per method, named like it."""
 
@@ -16,10 +21,9 @@ class RatioServiceStub:
         """`channel`: of grpc or of grpc.aio."""
         for name, method in pb.methods().items():
             kinds = ("stream" if streams else "unary" for streams in (method.client_streaming, method.server_streaming))
-            request, response = map(pb.message_named, (method.input_type, method.output_type))
             call = getattr(channel, "_".join(kinds))(
                 f"/{SERVICE}/{name}",
-                request_serializer=request.SerializeToString,
-                response_deserializer=response.FromString,
+                request_serializer=_serialized,
+                response_deserializer=pb.message_named(method.output_type).FromString,
             )
             setattr(self, name, call)

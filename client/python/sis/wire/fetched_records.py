@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from dataclasses import replace
 from typing import Dict, Iterable, List, NamedTuple, Sequence
 
 import grpc
-import numpy as np
 
 from sis import blocks, errors
 from sis.records import MissingRange, Slice, TopKRecords
@@ -26,18 +26,13 @@ class FetchedSlice(NamedTuple):
     blocks: Sequence[bytes]
 
 
-class _Part(NamedTuple):
-    """Rows of a block."""
-
-    block: blocks.Block
-    rows: slice
-    # Where the rows stand among those of all slices.
-    begin: int
-
-
 def _wrong(what: str) -> errors.Error:
     """The server sent what its API does not allow."""
     return errors.from_status(grpc.StatusCode.DATA_LOSS, f"FetchTopK {what}")
+
+
+def _bad_block(number: int, error: ValueError) -> errors.Error:
+    return _wrong(f"sent slice {number} with a bad block: {error}")
 
 
 def gathered(request: pb.FetchTopKRequest, responses: Iterable[pb.FetchTopKResponse]) -> List[FetchedSlice]:
@@ -58,24 +53,23 @@ def gathered(request: pb.FetchTopKRequest, responses: Iterable[pb.FetchTopKRespo
     return fetched
 
 
-def _parts(number: int, fetched: FetchedSlice, start: int) -> List[_Part]:
+def _parts(number: int, fetched: FetchedSlice, start: int) -> List[blocks.Part]:
     """Each recorded position of the slice once. start: Of the slice's rows."""
     first, end = fetched.slice.first_position, fetched.slice.first_position + fetched.slice.length
     gaps = [(gap.first_position, gap.first_position + gap.length) for gap in fetched.missing]
     made, cursor = [], first
     for data in fetched.blocks:
         try:
-            block = blocks.Block(data)
+            header = blocks.opened(data)
         except ValueError as error:
-            raise _wrong(f"sent slice {number} with a bad block: {error}") from error
-        own = block.header.first_position
-        begin, stop = max(cursor, own), min(end, own + block.header.positions)
+            raise _bad_block(number, error) from error
+        own = header.first_position
+        begin, stop = max(cursor, own), min(end, own + header.positions)
         cursor = max(cursor, stop)
         for gap_begin, gap_end in [*gaps, (stop, stop)]:
             until = min(gap_begin, stop)
             if begin < until:
-                rows = slice(begin - own, until - own)
-                made.append(_Part(block, rows, start + begin - first))
+                made.append(blocks.Part(data, slice(begin - own, until - own), start + begin - first))
             begin = max(begin, gap_end)
     recorded = sum(part.rows.stop - part.rows.start for part in made)
     if recorded + sum(gap_end - gap_begin for gap_begin, gap_end in gaps) != end - first:
@@ -92,26 +86,17 @@ def assemble(fetched: Sequence[FetchedSlice], top_k: int, log_probs: bool) -> To
     """
     starts = [0, *itertools.accumulate(one.slice.length for one in fetched)]
     parts = [part for number, one in enumerate(fetched) for part in _parts(number, one, starts[number])]
-    counts = np.zeros(starts[-1], np.uint8)
-    sampled_ids = np.full(starts[-1], -1, np.int32)
-    sampled_log_probs = np.full(starts[-1], np.nan, np.float32)
-    used_ids, used_log_probs = [np.empty(0, np.int32)], [np.empty(0, np.float32)]
-    for part in parts:
-        rows = slice(part.begin, part.begin + part.rows.stop - part.rows.start)
-        counts[rows] = part.block.counts[part.rows]
-        sampled_log_probs[rows] = part.block.sampled_log_probs[part.rows]
-        sampled_ids[rows] = part.block.sampled_ids(part.rows)
-        slots = part.block.slots_of(part.rows)
-        used_ids.append(part.block.ids(slots))
-        if log_probs:
-            used_log_probs.append(part.block.log_probs(slots))
+    try:
+        columns = blocks.read(parts, starts[-1], log_probs)
+    except blocks.Invalid as error:
+        raise _bad_block(bisect.bisect(starts, parts[error.number].begin) - 1, error) from error
     return TopKRecords(
         slices=tuple(one.slice for one in fetched),
-        counts=counts,
-        used_ids=np.concatenate(used_ids),
-        sampled_ids=sampled_ids,
-        sampled_log_probs=sampled_log_probs,
-        fetched_log_probs=np.concatenate(used_log_probs) if log_probs else None,
+        counts=columns.counts,
+        used_ids=columns.used_ids,
+        sampled_ids=columns.sampled_ids,
+        sampled_log_probs=columns.sampled_log_probs,
+        fetched_log_probs=columns.used_log_probs,
         missing=tuple(missing._replace(slice=number) for number, one in enumerate(fetched) for missing in one.missing),
         top_k=top_k,
     )
