@@ -21,10 +21,11 @@ from sis.v1 import ratio_service_pb2 as pb
 # something of each.
 BATCH_BYTES = 256 << 10
 BATCH_ENTRIES = 1024
-# A message holds about so many bytes at most, and as many entries: one of 4 MiB costs half of sixteen.
-MESSAGE_BYTES = 4 << 20
-# Batches sent and not acked yet; a caller that is further ahead waits.
+# A message of a large call holds about so many bytes at most: one of 4 MiB costs half of sixteen of 256 KiB.
+MESSAGE_BYTES = 2 << 20
+# Batches sent and not acked yet, and their bytes; a caller that is further ahead waits.
 MAX_IN_FLIGHT = 8
+MAX_BYTES_IN_FLIGHT = 4 << 20
 # What an entry refused without a delay waits at least, in seconds, so that a full server is not
 # hammered.
 MIN_RETRY_SECONDS = 0.02
@@ -38,17 +39,18 @@ class _Batch(NamedTuple):
     # On time.monotonic().
     sent: float
     entries: Sequence[Entry]
+    size: int
 
 
-def _taken(batch: List[Entry]) -> List[Entry]:
-    """Takes from the front what one message holds."""
+def _take(entries: List[Entry]) -> _Batch:
+    """Takes what one message holds from the front of `entries`."""
     size, count = 0, 0
-    while count < min(len(batch), BATCH_ENTRIES) and size < MESSAGE_BYTES:
-        size += batch[count].size
+    while count < min(len(entries), BATCH_ENTRIES) and size < MESSAGE_BYTES:
+        size += entries[count].size
         count += 1
-    taken = batch[:count]
-    del batch[:count]
-    return taken
+    batch = _Batch(time.monotonic(), entries[:count], size)
+    del entries[:count]
+    return batch
 
 
 class ServerAppendStream(AppendStream):
@@ -98,7 +100,7 @@ class ServerAppendStream(AppendStream):
             self._drain()
             if not self._answered:
                 # An empty batch: its answer, or that there is none, tells about the header.
-                self._send_batch([])
+                self._send(_take([]))
                 self._drain()
             committed, self._committed = self._committed, {}
             refused, self._refused = self._refused, []
@@ -151,17 +153,21 @@ class ServerAppendStream(AppendStream):
         if self._closed:
             raise ValueError("the append stream is closed")
 
-    def _send_batch(self, batch: Sequence[Entry]) -> None:
-        self._in_flight.append(_Batch(time.monotonic(), batch))
-        self._requests.put(append_request(batch))
+    def _send(self, batch: _Batch) -> None:
+        self._in_flight.append(batch)
+        self._requests.put(append_request(batch.entries))
 
     def _send_pending(self) -> None:
         while self._pending:
-            self._wait_until(lambda: not self._waiting_for_room and len(self._in_flight) < MAX_IN_FLIGHT)
+            self._wait_until(self._may_send)
             # Another thread may have sent them while this one waited.
-            batch = _taken(self._pending)
-            self._pending_bytes -= sum(entry.size for entry in batch)
-            self._send_batch(batch)
+            batch = _take(self._pending)
+            self._pending_bytes -= batch.size
+            self._send(batch)
+
+    def _may_send(self) -> bool:
+        in_flight = sum(batch.size for batch in self._in_flight)
+        return not self._waiting_for_room and len(self._in_flight) < MAX_IN_FLIGHT and in_flight < MAX_BYTES_IN_FLIGHT
 
     def _drain(self) -> None:
         self._send_pending()
@@ -179,7 +185,7 @@ class ServerAppendStream(AppendStream):
             if due:
                 self._waiting_for_room = [item for item in self._waiting_for_room if item[0] > now]
                 while due:
-                    self._send_batch(_taken(due))
+                    self._send(_take(due))
             wake = [when for when, _ in self._waiting_for_room]
             if self._in_flight and self._timeout is not None:
                 expires = self._in_flight[0].sent + self._timeout

@@ -1,4 +1,4 @@
-"""A large Evaluate, cut into many of about 1 MiB: the server works on the first while the others
+"""A large Evaluate, cut into several of about 4 MiB: the server works on the first while the others
 are on their way. Of several replicas each gets those of its own sequences."""
 
 from __future__ import annotations

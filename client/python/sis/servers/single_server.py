@@ -47,7 +47,7 @@ _CHANNEL_OPTIONS = (
 )
 
 # Evaluate calls that one batch has under way at a time: the server works on one while the others travel.
-_EVALUATES_AT_ONCE = 4
+_EVALUATES_AT_ONCE = 2
 
 # What a probe of a replica that is left alone may take, in seconds.
 _PROBE_TIMEOUT = 1.0
@@ -87,7 +87,7 @@ class SingleServer:
     """
 
     # A larger Evaluate goes as several of about this size, side by side.
-    micro_batch_bytes = 1 << 20
+    micro_batch_bytes = 4 << 20
 
     def __init__(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from dataclasses import replace
 from typing import Dict, Iterable, List, NamedTuple, Sequence
 
 import grpc
@@ -47,7 +46,7 @@ def gathered(request: pb.FetchTopKRequest, responses: Iterable[pb.FetchTopKRespo
     for number, asked in enumerate(request.slices):
         *_, last = entries = found[number]
         digest = last.record_digest if last.HasField("record_digest") else None
-        part = replace(Slice.from_proto(asked), length=last.length, record_digest=digest)
+        part = Slice(asked.sequence.id, asked.first_position, last.length, asked.sequence.attempt, digest)
         missing = [read(MissingRange, one, slice=number) for entry in entries for one in entry.missing]
         fetched.append(FetchedSlice(part, missing, [data for entry in entries for data in entry.blocks]))
     return fetched
