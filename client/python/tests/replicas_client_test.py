@@ -84,7 +84,7 @@ class ReplicasClientTest(unittest.TestCase):
 
     def test_a_replica_that_hangs_costs_an_evaluate_of_many_requests_one_timeout(self):
         with unittest.mock.patch.object(Replicas, "micro_batch_bytes", 1):
-            self.hang_at("Evaluate", parts=3)
+            self.hang_at("Evaluate", parts=2)
 
     def test_what_a_replica_answered_before_it_was_gone_counts(self):
         slices = [sis.Slice(self.sequence_of(1), 2 * part, 2) for part in range(4)]
