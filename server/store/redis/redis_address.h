@@ -1,0 +1,47 @@
+// The addresses that --store=redis://... names.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace sis {
+
+struct RedisNode {
+  std::string host;
+  uint16_t port = 6379;
+
+  friend auto operator<=>(const RedisNode&, const RedisNode&) = default;
+};
+
+// "host:port", for messages.
+std::string ToString(const RedisNode& node);
+
+struct RedisAddress {
+  // Nodes to ask for the others of a cluster, or for the primary; at least one.
+  std::vector<RedisNode> nodes;
+  std::string user;
+  std::string password;
+  // Read at each connection instead of `password`, so that a rotated password is found.
+  std::string password_file;
+  // Always 0 in a cluster.
+  int database = 0;
+  bool tls = false;
+  // PEM files, read at each connection. `ca` verifies the server; empty means the system's
+  // authorities. Redis asks clients for `cert` and `key` unless tls-auth-clients is "no".
+  std::string ca, cert, key;
+  // Maximum time of one call of the store, with all its retries.
+  absl::Duration timeout = absl::Seconds(2);
+};
+
+// Parses redis[s]://[user:password@]host[:port][,host[:port]...][/database][?option=value&...] with
+// the options password_file, ca, cert, key, and timeout in seconds. Characters may be
+// percent-encoded. Returns InvalidArgument, without the password, for anything else.
+absl::StatusOr<RedisAddress> ParseRedisAddress(std::string_view address);
+
+}  // namespace sis
