@@ -64,8 +64,12 @@ RedisServers::RedisServers(int primaries, int replicas, Options options)
   if (mkdtemp(folder_.data()) == nullptr) Fail("no folder");
   const bool cluster = primaries > 0;
   if (cluster) {
-    const Options more = {"--cluster-enabled", "yes", "--cluster-node-timeout", "1000",
-                          "--cluster-replica-validity-factor", "0"};
+    const Options more = {"--cluster-enabled",
+                          "yes",
+                          "--cluster-node-timeout",
+                          "1000",
+                          "--cluster-replica-validity-factor",
+                          "0"};
     options_.insert(options_.end(), more.begin(), more.end());
   }
   const int count = cluster ? primaries + replicas : 1;
@@ -123,10 +127,19 @@ void RedisServers::Start(size_t i) {
   const Node& node = nodes_[i];
   const std::string folder = absl::StrCat(folder_, "/", i);
   std::filesystem::create_directory(folder);
-  std::vector<std::string> arguments = {
-      "redis-server", "--port", absl::StrCat(node.address.port), "--cluster-port",
-      absl::StrCat(node.bus_port), "--bind", "127.0.0.1", "--dir", folder, "--logfile",
-      folder + "/log", "--save", ""};
+  std::vector<std::string> arguments = {"redis-server",
+                                        "--port",
+                                        absl::StrCat(node.address.port),
+                                        "--cluster-port",
+                                        absl::StrCat(node.bus_port),
+                                        "--bind",
+                                        "127.0.0.1",
+                                        "--dir",
+                                        folder,
+                                        "--logfile",
+                                        folder + "/log",
+                                        "--save",
+                                        ""};
   arguments.insert(arguments.end(), options_.begin(), options_.end());
   nodes_[i].process = std::make_unique<ChildProcess>(arguments);
   Await("answer", [&] {

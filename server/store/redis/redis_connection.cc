@@ -257,7 +257,8 @@ absl::Status RedisConnection::Send(std::string_view bytes, absl::Time deadline) 
   while (!bytes.empty()) {
     const absl::StatusOr<size_t> sent = Move(POLLOUT, deadline, [&]() -> ssize_t {
       if (tls_ == nullptr) return send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      return SSL_write(tls_, bytes.data(), static_cast<int>(std::min(bytes.size(), size_t{1} << 20)));
+      return SSL_write(tls_, bytes.data(),
+                       static_cast<int>(std::min(bytes.size(), size_t{1} << 20)));
     });
     if (!sent.ok()) return sent.status();
     bytes.remove_prefix(*sent);

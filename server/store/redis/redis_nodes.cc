@@ -25,7 +25,8 @@ constexpr absl::Duration kMaxPause = absl::Milliseconds(200);
 absl::string_view FirstWord(absl::string_view text) { return text.substr(0, text.find(' ')); }
 
 absl::Status At(const RedisNode& node, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat("redis ", ToString(node), ": ", status.message()));
+  return absl::Status(status.code(),
+                      absl::StrCat("redis ", ToString(node), ": ", status.message()));
 }
 
 bool ParsePort(absl::string_view text, uint16_t& port) {
@@ -96,13 +97,13 @@ absl::Status RedisError(absl::string_view text) {
   if (code == "WRONGTYPE") {
     return absl::DataLossError(absl::StrCat("another program wrote to this key: ", shown));
   }
-  const char* const meaning =
-      code == "NOAUTH" || code == "WRONGPASS" || code == "NOPERM" ? "refuses user or password: "
-      : code == "READONLY"                                        ? "is a read-only replica: "
-      : code == "LOADING"                                         ? "is still loading its data: "
-      : code == "MISCONF"                                         ? "cannot write to its disk: "
-      : code == "CLUSTERDOWN"                                     ? "the cluster is down: "
-                                                                  : "";
+  const char* const meaning = code == "NOAUTH" || code == "WRONGPASS" || code == "NOPERM"
+                                  ? "refuses user or password: "
+                              : code == "READONLY"    ? "is a read-only replica: "
+                              : code == "LOADING"     ? "is still loading its data: "
+                              : code == "MISCONF"     ? "cannot write to its disk: "
+                              : code == "CLUSTERDOWN" ? "the cluster is down: "
+                                                      : "";
   return absl::UnavailableError(absl::StrCat(meaning, shown));
 }
 
@@ -144,9 +145,11 @@ struct RedisNodes::Pending {
   const RedisCommand* command = nullptr;
   absl::StatusOr<RedisReply> result = absl::UnavailableError("redis: no node answered in time");
   bool done = false;
+  // A node answered with an error.
+  bool refused = false;
   // Send the text of the script.
   bool with_text = false;
-  // Where the last reply has sent the command.
+  // The node that the last reply named.
   std::optional<RedisNode> redirected = {};
   bool asking = false;
 };
@@ -245,7 +248,8 @@ bool RedisNodes::CallNode(const RedisNode& node, std::span<Pending* const> comma
     pending->asking = false;
     pending->redirected.reset();
     if (reply == replies.end()) {
-      pending->result = status;
+      // The error of a node says more than that the time was over.
+      if (!pending->refused || SteadyNow() < deadline) pending->result = status;
       continue;
     }
     RedisReply answer = std::move(*reply++);
@@ -256,6 +260,7 @@ bool RedisNodes::CallNode(const RedisNode& node, std::span<Pending* const> comma
     }
     const absl::string_view code = FirstWord(answer.text);
     pending->result = At(node, RedisError(answer.text));
+    pending->refused = true;
     RedisNode to;
     if (code == "NOSCRIPT" && !pending->with_text) {
       pending->with_text = true;

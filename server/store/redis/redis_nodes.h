@@ -74,7 +74,7 @@ class RedisNodes {
 
   // Sends commands to the nodes of their keys, in pipelines. Follows redirections, and tries again
   // while nodes start or fail over. Commands must be idempotent, as they may be done twice. Returns
-  // replies that are no errors.
+  // the replies, or the errors as Status.
   std::vector<absl::StatusOr<RedisReply>> Call(std::span<const RedisCommand> commands,
                                                absl::Time deadline);
 

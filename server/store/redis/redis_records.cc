@@ -24,8 +24,8 @@ constexpr absl::string_view kSequences = "sis:sequence:", kSteps = "sis:steps:";
 std::string Encode(absl::string_view name) {
   std::string encoded;
   for (const char c : name) {
-    const bool plain = absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' ||
-                       c == '.';
+    const bool plain =
+        absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
     if (plain) {
       encoded += c;
     } else {
@@ -72,8 +72,8 @@ bool ParsePart(absl::string_view field, std::string value, StoredPart& part) {
   part.position = TakeNumber<uint32_t>(field);
   part.count = TakeNumber<uint32_t>(field);
   part.bytes = std::move(value);
-  const bool sized = part.kind == Kind::kBlock ? part.bytes.size() <= kMaxBlockBytes
-                                               : part.bytes.size() == 1;
+  const bool sized =
+      part.kind == Kind::kBlock ? part.bytes.size() <= kMaxBlockBytes : part.bytes.size() == 1;
   return sized && part.count > 0 && part.count <= UINT32_MAX - part.position;
 }
 
@@ -129,8 +129,7 @@ absl::StatusOr<StoredSequence> ParseSequence(RedisReply reply) {
     if (field.text == "e") continue;
     if (field.text == "d" && value.text.size() == 1) {
       sequence.dropped = static_cast<uint8_t>(value.text[0]);
-    } else if (!ParsePart(field.text, std::move(value.text),
-                          sequence.parts.emplace_back())) {
+    } else if (!ParsePart(field.text, std::move(value.text), sequence.parts.emplace_back())) {
       return Damaged(absl::StrCat("field '", absl::CHexEscape(field.text.substr(0, 40)),
                                   "' is no part of a sequence"));
     }

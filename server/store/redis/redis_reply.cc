@@ -8,27 +8,29 @@
 
 namespace sis {
 
-// hiredis allocates what a reply announces; these functions allocate at most what the caller
-// allows. A null pointer ends the parsing. Debian's versions of hiredis differ in the types of
-// counts, and the newer one has functions for kinds that no server sends without being asked.
+// By itself hiredis would allocate any size that a reply announces; these functions keep the limit
+// of the caller. A null pointer ends the parsing. Debian's versions of hiredis differ in the types
+// of counts, and the newer one has functions for kinds that no server sends without being asked.
 struct RedisReplyBuilder {
   static RedisReply* Add(const redisReadTask* task, RedisReply::Kind kind, size_t bytes) {
     auto& reader = *static_cast<RedisReplyReader*>(task->privdata);
     if (bytes > reader.max_bytes_ - reader.bytes_) return nullptr;
     reader.bytes_ += bytes;
-    RedisReply* const reply =
-        task->parent == nullptr
-            ? &reader.reply_
-            : &static_cast<RedisReply*>(task->parent->obj)->elements[static_cast<size_t>(task->idx)];
+    RedisReply* const reply = task->parent == nullptr
+                                  ? &reader.reply_
+                                  : &static_cast<RedisReply*>(task->parent->obj)
+                                         ->elements[static_cast<size_t>(task->idx)];
     reply->kind = kind;
     return reply;
   }
 
   static void* Text(const redisReadTask* task, char* text, size_t size) {
     const bool error = task->type == REDIS_REPLY_ERROR;
-    const bool known = error || task->type == REDIS_REPLY_STRING || task->type == REDIS_REPLY_STATUS;
+    const bool known =
+        error || task->type == REDIS_REPLY_STRING || task->type == REDIS_REPLY_STATUS;
     RedisReply* const reply =
-        known ? Add(task, error ? RedisReply::Kind::kError : RedisReply::Kind::kText, size) : nullptr;
+        known ? Add(task, error ? RedisReply::Kind::kError : RedisReply::Kind::kText, size)
+              : nullptr;
     if (reply != nullptr) reply->text.assign(text, size);
     return reply;
   }

@@ -171,7 +171,7 @@ std::string RandomBytes() {
   return bytes;
 }
 
-// Of two records of a run the one of the higher rank stays.
+// The record of a run that has the higher rank stays.
 std::tuple<uint64_t, bool, uint64_t> Rank(const StoredRun& run) {
   return {run.incarnation, run.deleted(), run.policy_version};
 }
@@ -191,7 +191,7 @@ absl::string_view InfoOf(absl::string_view info, absl::string_view name) {
 class RedisStore final : public Store {
  public:
   RedisStore(RedisAddress address, std::string_view server_name)
-      : server_name_(server_name), nodes_(std::move(address)), dropper_([this] { DropBehind(); }) {}
+      : server_name_(server_name), nodes_(std::move(address)) {}
 
   ~RedisStore() override {
     {
@@ -199,10 +199,10 @@ class RedisStore final : public Store {
       stopping_ = true;
     }
     changed_.notify_all();
-    dropper_.join();
+    if (dropper_.joinable()) dropper_.join();
   }
 
-  // Checks all primaries, and warns of what they may lose.
+  // Checks all primaries, warns of what they may lose, and starts the background thread.
   absl::Status Open() {
     const absl::Time deadline = nodes_.Deadline();
     const auto topology = nodes_.Refresh(deadline);
@@ -221,15 +221,17 @@ class RedisStore final : public Store {
       const absl::string_view version = InfoOf(info, "redis_version");
       int major = 0;
       if (!absl::SimpleAtoi(version.substr(0, version.find('.')), &major) || major < 7) {
-        return absl::UnavailableError(absl::StrCat(
-            name, "version ", version.empty() ? "unknown" : version.substr(0, 20),
-            " is too old; must be Redis 7 or Valkey"));
+        return absl::UnavailableError(
+            absl::StrCat(name, "version ", version.empty() ? "unknown" : version.substr(0, 20),
+                         " is too old; must be Redis 7 or Valkey"));
       }
       Warn(name, info);
     }
     const absl::Status can_put = CanPut();
     // A store that is full still answers.
-    return absl::IsResourceExhausted(can_put) ? absl::OkStatus() : can_put;
+    if (!can_put.ok() && !absl::IsResourceExhausted(can_put)) return can_put;
+    dropper_ = std::thread([this] { DropBehind(); });
+    return absl::OkStatus();
   }
 
   bool shared() const override { return true; }
@@ -256,9 +258,8 @@ class RedisStore final : public Store {
 
   absl::StatusOr<StoredSequence> Load(const SequenceIdentity& sequence) override {
     const std::string key = RedisSequenceKey(sequence);
-    absl::StatusOr<RedisReply> reply = Call({.key = key,
-                                             .arguments = {"HGETALL", key},
-                                             .max_reply_bytes = kMaxSequenceBytes});
+    absl::StatusOr<RedisReply> reply =
+        Call({.key = key, .arguments = {"HGETALL", key}, .max_reply_bytes = kMaxSequenceBytes});
     if (!reply.ok()) return reply.status();
     absl::StatusOr<StoredSequence> stored = ParseSequence(*std::move(reply));
     if (stored.ok()) return stored;
@@ -361,8 +362,7 @@ class RedisStore final : public Store {
 
   // Removes them in the background, as it looks at all keys. The note in sis:drops outlives this
   // server.
-  absl::Status DropIncarnations(const std::string& run_id, uint64_t first,
-                                uint64_t last) override {
+  absl::Status DropIncarnations(const std::string& run_id, uint64_t first, uint64_t last) override {
     const std::string note = absl::StrCat(first, "/", last, "/", run_id);
     absl::Status status =
         Call({.key = std::string(kDrops), .script = &scripts_.note_drop, .arguments = {note}})
@@ -390,8 +390,8 @@ class RedisStore final : public Store {
     return Call(std::move(command)).status();
   }
 
-  absl::StatusOr<std::vector<absl::StatusOr<std::string>>> GetSteps(
-      const std::string& run_id, uint64_t incarnation) override {
+  absl::StatusOr<std::vector<absl::StatusOr<std::string>>> GetSteps(const std::string& run_id,
+                                                                    uint64_t incarnation) override {
     const std::string key = RedisStepsKey(run_id, incarnation, server_name_);
     absl::StatusOr<RedisReply> reply = Call({.key = key, .arguments = {"HVALS", key}});
     if (!reply.ok()) return reply.status();
@@ -472,9 +472,9 @@ class RedisStore final : public Store {
       case kDropped:
         return absl::FailedPreconditionError(absl::StrCat(ToString(sequence), " was dropped"));
       case kOverlap:
-        return absl::AlreadyExistsError(
-            absl::StrCat(ToString(sequence), ": the block at position ", position,
-                         " overlaps a stored block that differs"));
+        return absl::AlreadyExistsError(absl::StrCat(ToString(sequence), ": the block at position ",
+                                                     position,
+                                                     " overlaps a stored block that differs"));
       case kSealed:
         return absl::FailedPreconditionError(
             absl::StrCat(ToString(sequence), " is sealed at ", position));
@@ -573,7 +573,7 @@ class RedisStore final : public Store {
   Mutex mutex_;
   absl::Time probed_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Status can_put_ ABSL_GUARDED_BY(mutex_);
-  // What ListRuns returned at this version.
+  // The last result of ListRuns, and its version.
   std::string runs_version_ ABSL_GUARDED_BY(mutex_);
   ListedRuns runs_ ABSL_GUARDED_BY(mutex_);
   // Notes may be left of a server that has stopped.

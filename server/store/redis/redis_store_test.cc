@@ -1,4 +1,4 @@
-// What a store in Redis promises beyond the conformance of all stores, against real servers.
+// Promises of a store in Redis beyond those of all stores, against real servers.
 #include "server/store/redis/redis_store.h"
 
 #include <gmock/gmock.h>
@@ -163,8 +163,8 @@ TEST(RedisStoreTest, AnotherServersRunsAreListed) {
   EXPECT_THAT(store->ListRuns()->runs, IsEmpty());
   EXPECT_TRUE(absl::IsNotFound(store->GetRun("run").status()));
   // An expired record of a deleted run.
-  servers.Ask(0, {"HSET", "sis:runs", "rrun", EncodeRun({{"run", 2, 0, ""}, absl::UnixEpoch() +
-                                                         absl::Seconds(1)})});
+  servers.Ask(0, {"HSET", "sis:runs", "rrun",
+                  EncodeRun({{"run", 2, 0, ""}, absl::UnixEpoch() + absl::Seconds(1)})});
   EXPECT_THAT(store->ListRuns()->runs, IsEmpty());
   EXPECT_TRUE(absl::IsNotFound(store->GetRun("run").status()));
   servers.Ask(0, {"HSET", "sis:runs", "rrun", "damaged"});
@@ -189,7 +189,7 @@ TEST(RedisStoreTest, DamageIsDataLoss) {
       {"HSET", key, "d", "more than a reason"},
       {"HSET", key, "d", "5", "s", "seal"},
       {"HSET", key, "e", "5"},
-      {"HSET", key, std::string("b\0\0\0\0\0\0\0\3", 9), "overlaps", //
+      {"HSET", key, std::string("b\0\0\0\0\0\0\0\3", 9), "overlaps",  //
        std::string("b\0\0\0\2\0\0\0\3", 9), "overlaps"},
   };
   for (const std::vector<std::string>& damage : damages) {
@@ -265,10 +265,12 @@ TEST(RedisClusterTest, SlotsThatMoveAreFollowed) {
   servers.Ask(to, {"CLUSTER", "SETSLOT", slot, "IMPORTING", from_id});
   servers.Ask(from, {"CLUSTER", "SETSLOT", slot, "MIGRATING", to_id});
   EXPECT_TRUE(Put(*store, Sequence("a"), {Block(1, 1, "rows")}).ok());
-  servers.Ask(from, {"MIGRATE", "127.0.0.1", absl::StrCat(servers.node(to).port), key, "0", "5000"});
+  servers.Ask(from,
+              {"MIGRATE", "127.0.0.1", absl::StrCat(servers.node(to).port), key, "0", "5000"});
   // ASK, then MOVED.
   EXPECT_TRUE(Put(*store, Sequence("a"), {Block(2, 1, "rows")}).ok());
-  for (const size_t node : {to, from}) servers.Ask(node, {"CLUSTER", "SETSLOT", slot, "NODE", to_id});
+  for (const size_t node : {to, from})
+    servers.Ask(node, {"CLUSTER", "SETSLOT", slot, "NODE", to_id});
   EXPECT_TRUE(Put(*store, Sequence("a"), {Block(3, 1, "rows")}).ok());
   EXPECT_EQ(store->Load(Sequence("a"))->parts.size(), 4);
   EXPECT_EQ(servers.Ask(to, {"EXISTS", key}).integer, 1);
@@ -313,16 +315,14 @@ TEST(RedisStoreTest, ProblemsHaveClearMessages) {
            {{}, "/99", "DB index is out of range"},
        }) {
     const RedisServers servers(options);
-    const absl::Status status =
-        OpenRedis(servers.address() + address_options, "").status();
+    const absl::Status status = OpenRedis(servers.address() + address_options, "").status();
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(message));
   }
 }
 
 TEST(RedisStoreTest, WarnsOfWhatMayBeLost) {
-  for (const auto& [options, warning] :
-       std::vector<std::pair<RedisServers::Options, std::string>>{
+  for (const auto& [options, warning] : std::vector<std::pair<RedisServers::Options, std::string>>{
            {{}, "appendonly is no"},
            {{"--appendonly", "yes"}, ""},
            {{"--appendonly", "yes", "--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru"},
@@ -356,9 +356,10 @@ TEST(RedisStoreTest, Tls) {
   signal(SIGPIPE, SIG_IGN);
   const std::string folder = ::testing::TempDir();
   const std::string ca = folder + "/sis-redis.pem", key = folder + "/sis-redis.key";
-  ASSERT_TRUE(RunsWell("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 "
-                  "-subj /CN=redis -addext subjectAltName=IP:127.0.0.1 -keyout " +
-                  key + " -out " + ca + " 2>/dev/null"));
+  ASSERT_TRUE(
+      RunsWell("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 "
+               "-subj /CN=redis -addext subjectAltName=IP:127.0.0.1 -keyout " +
+               key + " -out " + ca + " 2>/dev/null"));
   const uint16_t port = RedisServers().node(0).port;  // free again
   const RedisServers servers({"--tls-port", absl::StrCat(port), "--tls-cert-file", ca,
                               "--tls-key-file", key, "--tls-ca-cert-file", ca});
@@ -390,14 +391,32 @@ TEST(RedisAddressTest, SaysWhatIsWrongWithoutThePassword) {
     const absl::Status status = CheckRedisAddress(good);
     EXPECT_TRUE(status.ok()) << good << status;
   }
-  for (const char* bad :
-       {"", "redis:", "redis:/host", "http://host", "redis://", "redis://a,,b", "redis://host:0",
-        "redis://host:65536", "redis://host:x", "redis://[::1", "redis://[::1]x", "redis://[]",
-        "redis://:6379", "redis://host/x", "redis://host/-1", "redis://user:secret@",
-        "redis://user@host", "redis://u:secret@host?password_file=/f", "redis://u:se%zzcret@host",
-        "redis://u:secret?x@host", "redis://host?timeout=0",
-        "redis://host?timeout=nan", "redis://host?ca=/f", "rediss://host?cert=/f",
-        "redis://host?secret=1", "redis://host?password_file"}) {
+  for (const char* bad : {"",
+                          "redis:",
+                          "redis:/host",
+                          "http://host",
+                          "redis://",
+                          "redis://a,,b",
+                          "redis://host:0",
+                          "redis://host:65536",
+                          "redis://host:x",
+                          "redis://[::1",
+                          "redis://[::1]x",
+                          "redis://[]",
+                          "redis://:6379",
+                          "redis://host/x",
+                          "redis://host/-1",
+                          "redis://user:secret@",
+                          "redis://user@host",
+                          "redis://u:secret@host?password_file=/f",
+                          "redis://u:se%zzcret@host",
+                          "redis://u:secret?x@host",
+                          "redis://host?timeout=0",
+                          "redis://host?timeout=nan",
+                          "redis://host?ca=/f",
+                          "rediss://host?cert=/f",
+                          "redis://host?secret=1",
+                          "redis://host?password_file"}) {
     const absl::Status status = CheckRedisAddress(bad);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << bad;
     EXPECT_THAT(std::string(status.message()), ::testing::Not(HasSubstr("secret"))) << bad;
