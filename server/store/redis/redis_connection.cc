@@ -240,7 +240,11 @@ absl::StatusOr<size_t> RedisConnection::Move(short events, absl::Time deadline, 
       if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) {
         wanted = error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT;
       } else if (error == SSL_ERROR_SYSCALL && ERR_peek_error() == 0) {
-        return errno == 0 ? Unavailable("the node closed the connection") : FromErrno("TLS");
+        if (errno == 0) return Unavailable("the node closed the connection");
+        // A reset may arrive before the alert that asks for a certificate.
+        const bool has_certificate = SSL_get_certificate(tls_) != nullptr;
+        return FromErrno(has_certificate ? "TLS"
+                                         : "TLS, without a certificate that may be required");
       } else {
         return TlsError("TLS");
       }
