@@ -34,7 +34,7 @@ def train(arm, model, address, arguments):
     from transformers import AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    from sis.trl import SisConfig, SisGRPOTrainer
+    from sis.integrations.trl import SisConfig, SisGRPOTrainer
 
     engine.prepare()
     engine.prepare_vllm()

@@ -4,7 +4,7 @@ from typing import Any, Dict
 
 import torch
 
-from sis.trl import SisGRPOTrainer
+from sis.integrations.trl import SisGRPOTrainer
 
 
 class StaleTrainer(SisGRPOTrainer):

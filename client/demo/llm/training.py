@@ -22,7 +22,7 @@ from client.demo.llm.stale import TRAINERS
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback
 
-from sis.trl import SisConfig
+from sis.integrations.trl import SisConfig
 
 # Values of TRL's log, once per update, the reward once per rollout; and the names that this program prints.
 _MEASURED = {"reward": "reward", "sis/accept_rate": "accept_rate", "sis/d": "d", "sis/d_sis": "d_sis"}

@@ -14,7 +14,9 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     """Imports all names of sis.names when the first one is used, so that `sisctl --help` imports neither
-    grpc nor numpy."""
+    grpc nor numpy; and sis.engines and sis.integrations when they are."""
+    if name in ("engines", "integrations"):
+        return importlib.import_module(f"sis.{name}")
     # Modules of the package look up other modules here while they are imported.
     if not name.startswith("_") and importlib.util.find_spec(f"sis.{name}") is None:
         names = vars(importlib.import_module("sis.names"))
@@ -25,4 +27,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> List[str]:
-    return sorted({*globals(), *vars(importlib.import_module("sis.names"))})
+    return sorted({*globals(), "engines", "integrations", *vars(importlib.import_module("sis.names"))})

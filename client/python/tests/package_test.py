@@ -27,7 +27,7 @@ KERNELS = "from sis import blocks; assert blocks.crc32c(0, b'123456789') == 0xE3
 # All that is imported where neither an engine nor PyTorch is installed.
 ENGINES = (
     "import sis.aio, sis.engines.llama_cpp, sis.engines.transformers, sis.engines.vllm, "
-    "sis.verl.rollout"
+    "sis.integrations.verl._rollout"
 )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import sis
 from sis.engines.sglang import SglangAdapter
 from sis.engines.vllm import GenerateAdapter
-from sis.recorded_answers import AnswerRecorder, sglang_answer, vllm_answer
+from sis.integrations._recorded_answers import AnswerRecorder, sglang_answer, vllm_answer
 
 TOP_K = 2
 TOKENS = [5, 6, 7, 5, 6, 7, 5, 6, 7]

@@ -33,9 +33,8 @@ from sis.engines import Recorder, vllm_arrays
 from sis.engines.llama_cpp import LlamaCppAdapter
 from sis.engines.transformers import TransformersAdapter
 from sis.engines.vllm import VllmAdapter, hand_over_arrays, outputs_so_far
-from sis.verl.names import SESSION, name_in, name_of
-from sis.verl.rollout import RecordingEngine
-from sis.verl.settings import Settings
+from sis.integrations._names import SESSION, name_in, name_of
+from sis.integrations.verl import RecordingEngine, SisConfig
 
 K = 20
 PROMPTS = [[270, 443, 285, 264], [78, 70, 264], [282, 269, 78, 271, 300], [264, 265]]
@@ -348,7 +347,7 @@ class EnginesTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "speculative_config is set"):
             VllmAdapter(engine, params[0])
         with self.assertRaisesRegex(ValueError, "speculative_config is set"):
-            RecordingEngine(engine, Settings(self.address, "speculative"), tiny_model.VOCABULARY, lambda: 1)
+            RecordingEngine(engine, SisConfig(self.address, run="speculative"), tiny_model.VOCABULARY, lambda: 1)
         prompts = [PROMPTS[i % 4] * 3 for i in range(8)]
         outputs = engine.generate([{"prompt_token_ids": prompt} for prompt in prompts], params)
         wrong, total = 0, 0
@@ -368,7 +367,7 @@ class EnginesTest(unittest.TestCase):
         records; and a request that is aborted, and continued."""
         from vllm import SamplingParams
 
-        settings = Settings(address=self.address, run="verl", top_k=K, log_prob_encoding="float32")
+        settings = SisConfig(address=self.address, run="verl", top_k=K, log_prob_encoding="float32")
         recording = RecordingEngine(engine, settings, tiny_model.VOCABULARY, lambda: 1)
 
         async def generate(prompt, seed, abort_after=None, session=None):

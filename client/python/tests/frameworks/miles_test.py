@@ -17,11 +17,11 @@ from miles.utils import http_utils
 from miles.utils.types import Sample
 from slime_family_case import KEYS, LONGEST, PROMPTS, REWARDS, SlimeFamilyCase, on_cpu
 
-import sis.miles
+import sis.integrations.miles
 
 
 class MilesTest(SlimeFamilyCase, unittest.TestCase):
-    module = sis.miles
+    module = sis.integrations.miles
     OWN = {
         "sglang_speculative_algorithm": None, "sglang_router_policy": None, "rollout_max_context_len": None,
         "use_miles_router": False, "miles_router_middleware_paths": "", "true_on_policy_mode": False, "lora_rank": 0,

@@ -26,8 +26,8 @@ from server.testing.live_server import LiveServer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import sis
-from sis import slime_family
-from sis.verl import name_of
+from sis.integrations import _slime_family as slime_family
+from sis.integrations._names import name_of
 
 SEED, K, TEMPERATURE = 3, 20, 0.8
 PROMPTS = ["the tokens of a model", "one", "it is there for as long as", "a folder"]
@@ -44,7 +44,7 @@ KEYS = [
 class SlimeFamilyCase:
     """What a test of a framework is beside unittest.TestCase."""
 
-    # sis.slime, sis.miles or sis.vime; what else its arguments are, and what it refuses.
+    # sis.integrations.slime, sis.integrations.miles or sis.integrations.vime; what else its arguments are, and what it refuses.
     module = None
     OWN = {}
     REFUSED = ()
@@ -348,7 +348,7 @@ class SlimeFamilyCase:
     def check_arguments(self, text, *others):
         """That the framework's own arguments, as `text` has them, are those that are read; the parallel sizes are
         Megatron's."""
-        read = (*slime_family._NEEDED, *self.module._process.framework.needed, *slime_family._HOOKS)
+        read = (*slime_family._NEEDED, *slime_family._CORRECTIONS, *self.module._process.framework.needed, *slime_family._HOOKS)
         for name in (*read, "use_unbiased_kl", "custom_config_path", *others):
             if not name.endswith("_parallel_size"):
                 self.assertIn(f'"--{name.replace("_", "-")}"', text)

@@ -3,11 +3,11 @@ import unittest
 from slime.utils.data import process_rollout_data
 from slime_family_case import SlimeCase
 
-import sis.slime
+import sis.integrations.slime
 
 
 class SlimeTest(SlimeCase, unittest.TestCase):
-    module = sis.slime
+    module = sis.integrations.slime
     OWN = {**SlimeCase.OWN, "sglang_dp_size": 1}
     METRICS = "backends.megatron_utils.cp_utils"
 

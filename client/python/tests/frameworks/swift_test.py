@@ -18,13 +18,13 @@ from swift.rewards import orms
 from transformers import AutoTokenizer
 
 import sis
-import sis.ms_swift
-from sis.token_weights import TokenWeights
+import sis.integrations.ms_swift
+from sis.integrations import SisConfig
 
 SEED, K, TEMPERATURE = 5, 20, 0.9
 PLUGIN = """
-import sis.ms_swift
-sis.ms_swift.use(address={address!r}, run={run!r}, seed=%d, log_prob_encoding="float32", **{weights!r})
+import sis.integrations.ms_swift
+sis.integrations.ms_swift.use(address={address!r}, run={run!r}, seed=%d, log_prob_encoding="float32", **{weights!r})
 """ % SEED
 
 
@@ -36,7 +36,7 @@ class ByLength:
         return [sum(map(ord, text)) % 7 / 7.0 for text in completions]
 
 
-class Watched(sis.ms_swift.SisGRPOTrainer):
+class Watched(sis.integrations.ms_swift.SisGRPOTrainer):
     """Computes each loss anew in float64."""
 
     behaviour = None
@@ -76,9 +76,9 @@ class Watched(sis.ms_swift.SisGRPOTrainer):
         )
         ratio = (own - torch.where(taken, own.detach(), old)).exp()
         advantages = grpo_batch.advantages.double()
-        if self.sis_weights.rule is not None:
+        if self.sis_config.rule is not None:
             a = acceptance(mask, tokens, before.detach(), logits.detach(), K)
-            advantages = advantages * of_rule(self.sis_weights.rule, (own - old).detach().exp(), a, advantages)
+            advantages = advantages * of_rule(self.sis_config.rule, (own - old).detach().exp(), a, advantages)
             ratio = (own - own.detach()).exp()
         clipped = ratio.clamp(1 - self.epsilon_low, 1 + self.epsilon_high)
         each = -torch.minimum(ratio * advantages, clipped * advantages) * mask
@@ -128,7 +128,7 @@ class SwiftTest(unittest.TestCase):
         # Decisions depend on names.
         number = itertools.count()
         names = types.SimpleNamespace(uuid4=lambda: uuid.UUID(int=next(number)))
-        with unittest.mock.patch.multiple(sis.ms_swift, SisGRPOTrainer=Watched, uuid=names):
+        with unittest.mock.patch.multiple(sis.integrations.ms_swift, SisGRPOTrainer=Watched, uuid=names):
             self.train(run, weights)
         self.assertEqual(len(Watched.compared), 4)
 
@@ -160,9 +160,9 @@ class SwiftTest(unittest.TestCase):
             "off_policy_sequence_mask_delta": None, "log_rollout_offpolicy_metrics": False, "use_liger_kernel": False,
         }  # fmt: skip
         template = {"padding_free": False, "sequence_parallel_size": 1}
-        check = lambda changed, **weights: sis.ms_swift.check_arguments(
+        check = lambda changed, **weights: sis.integrations.ms_swift._check_arguments(
             types.SimpleNamespace(**{**fits, **changed}), types.SimpleNamespace(**{**template, **changed}),
-            TokenWeights(**weights),
+            SisConfig(**weights),
         )  # fmt: skip
         check({})
         check({"importance_sampling_level": "sequence"})
@@ -182,7 +182,7 @@ class SwiftTest(unittest.TestCase):
                 check(changed)
 
     def test_it_refuses_before_an_engine_starts(self):
-        with unittest.mock.patch.object(sis.ms_swift.GRPOTrainer, "prepare_rollout") as started:
+        with unittest.mock.patch.object(sis.integrations.ms_swift.GRPOTrainer, "prepare_rollout") as started:
             with self.assertRaisesRegex(ValueError, "loss_type is 'real'"):
                 self.train("refused", loss_type="real")
         started.assert_not_called()

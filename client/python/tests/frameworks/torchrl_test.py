@@ -14,8 +14,7 @@ from torchrl.objectives.llm import CISPOLoss, GRPOLoss
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import sis
-from sis.old_log_probs import OldLogProbs
-from sis.torchrl import SEQUENCE, SisGRPOLoss, SisLossMixin
+from sis.integrations.torchrl import SEQUENCE, OldLogProbs, SisConfig, SisGRPOLoss, SisLossMixin
 
 SEED, K = 11, 20
 PROMPTS = ["the tokens of a model", "one", "it is there for as long as", "a folder"]
@@ -43,10 +42,11 @@ class TorchrlTest(unittest.TestCase):
         cls.client = sis.Client(cls.server.address)
         cls.addClassCleanup(cls.client.close)
 
-    def old_log_probs(self, client=None, **weights):
-        client = client or self.client
-        settings = {"seed": SEED, "vocabulary_size": tiny_model.VOCABULARY, "top_k": K, "log_prob_encoding": "float32"}
-        return OldLogProbs(client, client.create_run(self.id(), **settings), **weights)
+    def old_log_probs(self, address=None, **changed):
+        settings = {"run": self.id(), "seed": SEED, "top_k": K, "log_prob_encoding": "float32", **changed}
+        old = OldLogProbs(SisConfig(address or self.server.address, **settings), tiny_model.VOCABULARY)
+        self.addCleanup(old.client.close)
+        return old
 
     def batch(self):
         """As a collector of TorchRL returns it, without names or log-probs of the whole."""
@@ -155,9 +155,7 @@ class TorchrlTest(unittest.TestCase):
     def test_without_a_server_it_is_torchrls_own_loss(self):
         server = LiveServer()
         self.addCleanup(server.kill)
-        client = sis.Client([server.address])
-        self.addCleanup(client.close)
-        old = self.old_log_probs(client)
+        old = self.old_log_probs(server.address)
         batch = self.recorded(old)
         loss = self.loss(SisGRPOLoss, self.current, old)
         with_decisions = self.objective(loss, batch, self.current)
@@ -172,6 +170,21 @@ class TorchrlTest(unittest.TestCase):
         self.assertEqual(lost[0], own[0])
         self.assertTrue(all(map(torch.equal, lost[1], own[1])))
         self.assertNotEqual(with_decisions[0], own[0])
+
+    def test_observing_leaves_the_loss_as_it_is(self):
+        batch = self.recorded(self.old_log_probs())
+        old = self.old_log_probs(run="observed", observe=True)
+        self.loss(SisGRPOLoss, self.behaviour, old).record(batch, ["a", "b", "c", "d"])
+        loss = self.loss(SisGRPOLoss, self.current, old)
+        observed = self.objective(loss, batch, self.current)
+        stock = self.objective(GRPOLoss(loss.actor_network, entropy_bonus=False, clip_epsilon=CLIP), batch, self.current)
+        self.assertEqual(observed[0], stock[0])
+        self.assertTrue(all(map(torch.equal, observed[1], stock[1])))
+        metrics = old.stepped()
+        self.assertGreater(metrics["accept_rate"], 0.1)
+        self.assertAlmostEqual(metrics["sis/d"], metrics["d_sis"], places=6)
+        for name in ("damped_truncation/touched", "tis/effective", "icepop/zeroed", "soft_acceptance/d"):
+            self.assertTrue(0 <= metrics[name] <= 1, name)
 
     def test_the_distance_to_the_sampler_is_of_what_was_sampled_with(self):
         old = self.old_log_probs()

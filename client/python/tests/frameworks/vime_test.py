@@ -8,11 +8,11 @@ from http_engines import VllmEngine
 from slime_family_case import K, SlimeCase
 from vime.utils.data import process_rollout_data
 
-import sis.vime
+import sis.integrations.vime
 
 
 class VimeTest(SlimeCase, unittest.TestCase):
-    module = sis.vime
+    module = sis.integrations.vime
     # vLLM lists the sampled token among them.
     engine_class, LISTED = VllmEngine, K + 2
     OWN = {

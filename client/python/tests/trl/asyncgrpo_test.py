@@ -33,10 +33,10 @@ from trl.experimental.async_grpo.async_rollout_worker import (
 )
 
 from sis import Client, entries, errors
+from sis.integrations.trl import SisConfig, _async_rollouts
+from sis.integrations.trl._async_grpo import SisAsyncGRPOTrainer
 from sis.records import MissingReason, Slice
 from sis.top_k import canonical
-from sis.trl import SisConfig, async_rollouts
-from sis.trl.async_grpo import SisAsyncGRPOTrainer
 
 PROMPTS = Dataset.from_list([{"prompt": [{"role": "user", "content": f"tokens {n}"}]} for n in range(16)])
 
@@ -339,7 +339,7 @@ class AsyncgrpoTest(TrainerCase):
         self.assertLess(rows[0]["sis/d"], 1e-5)
         self.assertGreater(rows[0]["sis/accept_rate"], 0.5)
         self.assertGreater(rows[2]["sis/d"], 1e-3)
-        self.assertNotIn(async_rollouts.SEQUENCE, rows[0])
+        self.assertNotIn(_async_rollouts.SEQUENCE, rows[0])
         for rank in ranks:
             self.assertGreater(rank.compared, 50)
             self.assertEqual(rank.steps_compared, 3)
@@ -388,10 +388,10 @@ class AsyncgrpoTest(TrainerCase):
 
     def test_versions_of_requests(self):
         loop = types.SimpleNamespace(lora_name=None, model_version=7)
-        self.assertEqual(async_rollouts.SisRolloutLoopMixin._sis_version(loop, "model-v3"), 7)
+        self.assertEqual(_async_rollouts.SisRolloutLoopMixin._sis_version(loop, "model-v3"), 7)
         loop.lora_name = "trl-policy"
         # A request that is repeated, as TRL does, asks for what it asked for.
-        self.assertEqual(async_rollouts.SisRolloutLoopMixin._sis_version(loop, "trl-policy-v3"), 3)
+        self.assertEqual(_async_rollouts.SisRolloutLoopMixin._sis_version(loop, "trl-policy-v3"), 3)
 
     def test_cut_turns(self):
         """However TRL cuts and joins turns, each trained token has its own record."""
@@ -405,7 +405,7 @@ class AsyncgrpoTest(TrainerCase):
                 tokens = generator.integers(0, 64, count)
                 ids = (tokens[:, None] + np.arange(4)) % 64
                 record = canonical(ids, log_probs, tokens, log_probs[:, 0], 4)
-                turn = async_rollouts._Turn(record, version)
+                turn = _async_rollouts._Turn(record, version)
                 turns.append(TurnRecord(prompt, tokens.tolist(), turn.log_probs()))
                 prompt = [*prompt, *tokens.tolist()]
                 # Written anew, with other tokens for the last ones, or for all.
@@ -415,7 +415,7 @@ class AsyncgrpoTest(TrainerCase):
             for row in sequences:
                 mask = np.asarray(row.completion_mask)
                 begin = int(mask.argmax())
-                made = async_rollouts._entries("name", row)
+                made = _async_rollouts._entries("name", row)
                 blocks = [entry for entry in made if isinstance(entry, entries.Block)]
                 covered = {}
                 for block in blocks:
@@ -439,7 +439,7 @@ class AsyncgrpoTest(TrainerCase):
         worker._loop_cls = Other
         for custom, message in (
             (unittest.mock.MagicMock(), "rollout_worker is a MagicMock.*AsyncRolloutWorker"),
-            (worker, "loop is Other: give it sis.trl.async_rollouts.SisRolloutLoopMixin"),
+            (worker, "loop is Other: give it sis.integrations.trl._async_rollouts.SisRolloutLoopMixin"),
         ):
             with self.subTest(message), self.assertRaisesRegex(ValueError, message):
                 self.trainer(SisConfig(self.server.address, run=self.id()), custom)

@@ -12,7 +12,7 @@ import numpy as np
 import sis
 from sis.engines import MalformedOutput
 from sis.engines.vllm import VllmAdapter
-from sis.trl import async_rollouts, capture
+from sis.integrations.trl import SisConfig, _async_rollouts, _capture
 
 K = 2
 
@@ -49,7 +49,7 @@ class CaptureTest(unittest.TestCase):
         return VllmAdapter(config, types.SimpleNamespace(temperature=1.0, logprobs=K))
 
     def test_an_output_that_is_malformed_costs_itself_only(self):
-        turn = capture._VllmTurn(K, 0)
+        turn = _capture._VllmTurn(K, 0)
         outputs = [output([1, 2], [-2.0, -3.0]), output([3, 4], [-9999.0, -4.0]), output([5, 6], [-5.0, -6.0])]
         outputs[2].outputs[0].logprobs.logprobs.pop()
         turn.take(self.adapter(), outputs)
@@ -60,7 +60,7 @@ class CaptureTest(unittest.TestCase):
         )
 
     def test_a_null_of_the_server_costs_one_position(self):
-        turn = capture._ServerTurn(K, sis.Sampling("processed"))
+        turn = _capture._ServerTurn(K, sis.Sampling("processed"))
         completions, ids = [[1, 2], [3]], [[[1, 90, 91], [90, 2, 91]], [[90, 91, 3]]]
         for value in (None, math.nan, -9999.0, -math.inf):
             log_probs = [[[-2.0, -0.5, -1.5], [-0.5, value, -1.5]], [[-0.5, -1.5, -4.0]]]
@@ -89,10 +89,11 @@ class CaptureTest(unittest.TestCase):
                 async def _post(self, path, payload, answer=answer):
                     return answer
 
-            made = type("Recording", (async_rollouts.SisRolloutLoopMixin, Loop), {})
+            made = type("Recording", (_async_rollouts.SisRolloutLoopMixin, Loop), {})
             loop = made.__new__(made)
             config = types.SimpleNamespace(top_k=K, vocabulary_size=100)
             loop._sis_run, loop.lora_name, loop.model_version = types.SimpleNamespace(config=config), None, 4
+            loop._sis_service = types.SimpleNamespace(config=SisConfig())
             payload = {"model": "m", "temperature": 1.0, "return_token_ids": True, "logprobs": 0, "prompt": []}
             with self.assertWarnsRegex(RuntimeWarning, "SIS: position [01] of an answer is not recorded"):
                 answered = asyncio.run(loop._post("/v1/completions", payload))
@@ -100,6 +101,6 @@ class CaptureTest(unittest.TestCase):
             row = types.SimpleNamespace(
                 completion_mask=[1, 1], old_log_probs=answered["choices"][0]["logprobs"]["token_logprobs"]
             )
-            entries = async_rollouts._entries("a", row)
+            entries = _async_rollouts._entries("a", row)
             kinds = [type(entry) for entry in entries]
             self.assertEqual(kinds, [sis.Gap, sis.Seal] if log_probs is None else [sis.Block, sis.Gap, sis.Seal])

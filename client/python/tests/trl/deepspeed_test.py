@@ -9,7 +9,7 @@ os.environ["DS_ACCELERATOR"] = "cpu"
 
 from two_processes import OWN_SETS, TwoProcessCase
 
-from sis.trl import refusals
+from sis.integrations.trl import _refusals
 
 
 def zero(stage):
@@ -42,8 +42,8 @@ class DeepspeedTest(TwoProcessCase):
     def test_refused(self):
         arguments = types.SimpleNamespace(deepspeed_plugin=object())
         with self.assertRaisesRegex(ValueError, "DeepSpeed.*use FSDP2"):
-            refusals.check_deepspeed(arguments)
-        refusals.check_deepspeed(types.SimpleNamespace(deepspeed_plugin=None))
+            _refusals.check_deepspeed(arguments)
+        _refusals.check_deepspeed(types.SimpleNamespace(deepspeed_plugin=None))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import torch
 from trainer_case import settings
 from two_processes import OWN_SETS, TwoProcessCase
 
-from sis.trl import decisions, refusals
+from sis.integrations.trl import _decisions, _refusals
 
 SHARDED = {"fsdp": True, "fsdp_config": {"fsdp_version": 2, "transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"]}}
 
@@ -33,8 +33,8 @@ class FsdpTest(TwoProcessCase):
                 self.assertLess(most, 1e-5)
 
     def test_refused(self):
-        refusals.check_sharding(settings(self.folder))
-        refusals.check_sharding(settings(self.folder, fsdp=True, fsdp_config={"fsdp_version": 2}))
+        _refusals.check_sharding(settings(self.folder))
+        _refusals.check_sharding(settings(self.folder, fsdp=True, fsdp_config={"fsdp_version": 2}))
         # Before a model is loaded, or an engine started.
         first = "FSDP1.*set fsdp_version to 2"
         with self.assertRaisesRegex(ValueError, first):
@@ -53,9 +53,9 @@ class FsdpTest(TwoProcessCase):
         split = torch.distributed.tensor.distribute_tensor(weight, mesh, [torch.distributed.tensor.Shard(0)])
         for frozen, learns in ((True, False), (True, True), (False, False)):
             head.weight = torch.nn.Parameter(split, requires_grad=not frozen)
-            self.assertTrue(torch.equal(decisions.whole_head(head, learns).weight, weight))
+            self.assertTrue(torch.equal(_decisions.whole_head(head, learns).weight, weight))
         with self.assertRaisesRegex(ValueError, "the head learns, and is split.*use DDP, or adapters"):
-            decisions.whole_head(head, learns=True)
+            _decisions.whole_head(head, learns=True)
 
 
 if __name__ == "__main__":

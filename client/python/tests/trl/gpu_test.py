@@ -5,7 +5,7 @@ import unittest
 import torch
 from trainer_case import InFloat64, TrainerCase, hundred_words, tiny
 
-from sis.trl import SisConfig
+from sis.integrations.trl import SisConfig
 
 
 @unittest.skipUnless(torch.cuda.is_available(), "no GPU")

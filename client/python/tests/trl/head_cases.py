@@ -6,7 +6,7 @@ import unittest.mock
 import torch
 from trainer_case import VOCABULARY, TrainerCase, Watched, largest, tiny
 
-from sis.trl import SisConfig
+from sis.integrations.trl import SisConfig
 
 
 class OfOwnLogits(Watched):

@@ -18,7 +18,7 @@ import trainer_case
 from trainer_case import InFloat64, TrainerCase, hundred_words, in_float64, tiny
 from transformers.models.qwen3 import modeling_qwen3
 
-from sis.trl import SisConfig
+from sis.integrations.trl import SisConfig
 
 # What Liger replaces of all models that are made or called from then on.
 STOCK = {name: getattr(modeling_qwen3, name) for name in ("apply_rotary_pos_emb", "Qwen3MLP", "Qwen3RMSNorm")}

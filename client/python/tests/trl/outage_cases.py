@@ -9,7 +9,7 @@ from server.testing.live_server import LiveServer
 from trainer_case import MIB, TrainerCase, Watched
 from trl import GRPOTrainer
 
-from sis.trl import SisConfig
+from sis.integrations.trl import SisConfig
 
 
 class Stock:

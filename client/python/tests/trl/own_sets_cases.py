@@ -4,7 +4,7 @@ from takes_minutes import takes_minutes
 from trainer_case import VOCABULARY, OfAnotherEngine, TrainerCase, vllm_on_cpus
 from two_processes import LIMIT, Compared
 
-from sis.trl import SisConfig
+from sis.integrations.trl import SisConfig
 
 
 class TrlOwnSetsTest(TrainerCase):

@@ -10,7 +10,7 @@ from trainer_case import DATASET, TrainerCase, Watched, reward, settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import sis
-from sis.trl import SisConfig
+from sis.integrations.trl import SisConfig
 
 
 class TrlRankTest(TrainerCase):

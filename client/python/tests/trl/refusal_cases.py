@@ -5,7 +5,7 @@ import warnings
 
 from trainer_case import TrainerCase, settings
 
-from sis.trl import SisConfig, SisGRPOTrainer, capture, refusals
+from sis.integrations.trl import SisConfig, SisGRPOTrainer, _capture, _refusals
 
 
 class TrlRefusalTest(TrainerCase):
@@ -58,14 +58,14 @@ class TrlRefusalTest(TrainerCase):
             with self.subTest(message), self.assertRaisesRegex(ValueError, message):
                 SisGRPOTrainer(args=arguments, sis_config=config)
         # Of transformers 4, which have no fsdp_plugin_args.
-        refusals.check_sharding(types.SimpleNamespace(deepspeed_plugin=None))
+        _refusals.check_sharding(types.SimpleNamespace(deepspeed_plugin=None))
         config = types.SimpleNamespace(
             model_config=types.SimpleNamespace(logprobs_mode="processed_logprobs"),
             speculative_config=types.SimpleNamespace(method="ngram"),
         )
         llm = types.SimpleNamespace(llm_engine=types.SimpleNamespace(vllm_config=config, **vars(config)))
         with self.assertRaisesRegex(ValueError, "speculative_config is set"):
-            capture.vllm(types.SimpleNamespace(llm=llm), top_k=20, process_index=0)
+            _capture.vllm(types.SimpleNamespace(llm=llm), top_k=20, process_index=0)
         for given, message in (
             ({"beta": 0.1, "top_p": 0.9}, "beta is 0.1.*top_p"),
             ({"beta": 0.1, "generation_kwargs": {"min_p": 0.1}}, "beta is 0.1.*min_p"),
@@ -75,7 +75,7 @@ class TrlRefusalTest(TrainerCase):
         for wrong, message in (
             ({"weight": "mean"}, "weight is 'mean'"),
             ({"damped_truncation": True, "weight": "expected"}, "weight is 'expected', but damped_truncation"),
-            ({"sets": "vllm"}, "sets is 'vllm', must be 'engine' or 'trainer'"),
+            ({"sets": "vllm"}, "sets is 'vllm', must be one of 'engine', 'trainer'"),
         ):
             with self.subTest(wrong), self.assertRaisesRegex(ValueError, message):
                 SisConfig(**wrong)

@@ -9,7 +9,7 @@ import trl
 from trainer_case import VOCABULARY, TrainerCase, Watched, hundred_words, vllm_on_cpus
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from sis.trl import SisConfig
+from sis.integrations.trl import SisConfig
 
 
 class TrlRolloutTest(TrainerCase):

@@ -8,7 +8,7 @@ from trainer_case import InFloat64, TrainerCase, Watched, hundred_words, reward,
 
 import sis
 from sis.engines.transformers import TransformersAdapter
-from sis.trl import SisConfig
+from sis.integrations.trl import SisConfig
 
 
 class RolloutsTest(TrainerCase):

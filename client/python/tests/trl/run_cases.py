@@ -8,7 +8,7 @@ from server.testing import live_server
 from trainer_case import DATASET, TrainerCase, reward, settings
 from transformers import AutoModelForCausalLM
 
-from sis.trl import SisConfig, SisGRPOTrainer
+from sis.integrations.trl import SisConfig, SisGRPOTrainer
 
 
 class TrlRunTest(TrainerCase):

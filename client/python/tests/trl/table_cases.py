@@ -6,7 +6,7 @@ import unittest.mock
 
 from trainer_case import TrainerCase, Watched, settings
 
-from sis.trl import SisConfig, SisGRPOTrainer
+from sis.integrations.trl import SisConfig, SisGRPOTrainer
 
 
 class TrlTableTest(TrainerCase):

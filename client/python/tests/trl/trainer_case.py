@@ -35,7 +35,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
 from sis import MissingReason
-from sis.trl import SisConfig, SisTrainerMixin
+from sis.integrations.trl import SisConfig, SisTrainerMixin
 
 MIB = 1 << 20
 VOCABULARY = tiny_model.VOCABULARY

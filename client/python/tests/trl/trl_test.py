@@ -6,6 +6,7 @@ import unittest
 import trainer_case  # noqa: F401, I001  Before TRL itself.
 from capture_cases import CaptureTest  # noqa: F401
 from head_cases import TrlHeadTest  # noqa: F401
+from observe_cases import TrlObserveTest  # noqa: F401
 from outage_cases import TrlOutageTest  # noqa: F401
 from own_sets_cases import TrlOwnSetsTest  # noqa: F401
 from rank_cases import TrlRankTest  # noqa: F401

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from trainer_case import DATASET, TrainerCase, Watched, in_float64, largest, reward, settings, whole
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from sis.trl import SisConfig
+from sis.integrations.trl import SisConfig
 
 LIMIT = 1.5
 # Of a training: its rollouts are of a filter, its records of the whole policy.

@@ -7,7 +7,7 @@ import vllm_process
 from trainer_case import InFloat64, TrainerCase
 from trl.generation.vllm_client import VLLMClient
 
-from sis.trl import SisConfig, refusals
+from sis.integrations.trl import SisConfig, _refusals
 
 
 class FromDisk(VLLMClient):
@@ -63,14 +63,14 @@ class VllmserverTest(TrainerCase):
         self.assertEqual([row["sis/envelope_violations"] for row in rows], [0] * 4)
 
         told = trainer.vllm_generation.vllm_client.get_server_info()
-        refusals.check_vllm_server(told, 64)
+        _refusals.check_vllm_server(told, 64)
         for changed, message in (
             ({"model_config": {**told["model_config"], "logprobs_mode": "raw_logprobs"}}, "raw_logprobs.*start it with"),
             ({"model_config": {**told["model_config"], "max_logprobs": 20}}, "max_logprobs is 20.*--max-logprobs -1"),
             ({"speculative_config": {"method": "ngram"}}, "speculative_config is set.*Start it without"),
         ):
             with self.subTest(message), self.assertRaisesRegex(ValueError, message):
-                refusals.check_vllm_server({**told, **changed}, 64)
+                _refusals.check_vllm_server({**told, **changed}, 64)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import collections
 import torch
 from trainer_case import InFloat64, OfAnotherEngine, TrainerCase, Watched, hundred_words, largest, settings, tiny
 
-from sis.trl import SisConfig, refusals
+from sis.integrations.trl import SisConfig, _refusals
 
 
 class TrlWeightTest(TrainerCase):
@@ -103,7 +103,7 @@ class TrlWeightTest(TrainerCase):
             ):  # fmt: skip
                 message = "epsilon_high is 0.*[Ss]et epsilon_high"
                 with self.subTest(changed), self.assertRaisesRegex(ValueError, message):
-                    refusals.check_arguments(cispo(**changed), config)
+                    _refusals.check_arguments(cispo(**changed), config)
             for changed in ({"epsilon": 1.0}, {"epsilon_high": 1.0}, {"epsilon_high": 1e4}):
-                refusals.check_arguments(cispo(**changed), config)
-        refusals.check_arguments(settings(self.folder / "out", epsilon_high=0.28), hard)
+                _refusals.check_arguments(cispo(**changed), config)
+        _refusals.check_arguments(settings(self.folder / "out", epsilon_high=0.28), hard)

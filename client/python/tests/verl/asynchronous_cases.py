@@ -10,10 +10,10 @@ from expected import gradients as expected_gradients
 from training_worker import PROMPT, RESPONSE, Gradients, Sample, Turn, batch
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 from verl.workers.rollout.replica import TokenOutput
-from verl_case import K, WHOLE, VerlCase, metrics_of
+from verl_case import WHOLE, K, VerlCase, metrics_of
 from vllm_objects import FlatLogprobs, SamplingParams
 
-from sis.verl.rollout import RecordingEngine
+from sis.integrations.verl import RecordingEngine
 
 # So many tokens are drawn before.
 BEFORE = 5

@@ -6,10 +6,10 @@ import torch
 import training_worker
 from expected import gradients as expected_gradients
 from training_worker import Gradients, append, batch, rollout
-from verl_case import K, WHOLE, VerlCase, metrics_of
+from verl_case import WHOLE, K, VerlCase, metrics_of
 
 import sis
-from sis.verl.training import attach
+from sis.integrations.verl import attach
 
 
 class VerlDecisionTest(VerlCase):
@@ -28,7 +28,7 @@ class VerlDecisionTest(VerlCase):
         data["old_log_probs"] = no_padding_2_padding(own, data)
         expected = self.stock(data)
         settings = self.settings(top_k=WHOLE, log_prob_encoding="float32")
-        append(self.client, settings.create_run(self.client, WHOLE), samples)
+        append(self.client, settings.create_run(self.client, WHOLE, algorithm="verl"), samples)
         gradients = Gradients(self.worker)
         self.attached(settings)
         metrics = metrics_of(self.worker.train_batch(batch(samples)))
@@ -44,7 +44,7 @@ class VerlDecisionTest(VerlCase):
         samples = rollout(self.coarse, 16, K, 4)
         names = [turn.name for sample in samples for turn in sample.turns]
         count = sum(sum(sample.mask) for sample in samples)
-        run = self.settings().create_run(self.client, WHOLE)
+        run = self.settings().create_run(self.client, WHOLE, algorithm="verl")
         append(self.client, run, samples)
         training = self.attached(self.settings())
         data = batch(samples)

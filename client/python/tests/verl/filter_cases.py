@@ -5,10 +5,10 @@ import warnings
 import numpy as np
 from expected import gradients as expected_gradients
 from training_worker import Gradients, append, batch, rollout
-from verl_case import K, WHOLE, VerlCase, metrics_of
+from verl_case import WHOLE, K, VerlCase, metrics_of
 
-from sis.verl.settings import truncates
-from sis.verl.training import attach
+from sis.integrations.verl import attach
+from sis.integrations.verl._settings import truncates
 
 
 class VerlFilterTest(VerlCase):
@@ -21,7 +21,7 @@ class VerlFilterTest(VerlCase):
         )
 
         settings = self.settings(top_k=WHOLE, log_prob_encoding="float32")
-        append(self.client, settings.create_run(self.client, WHOLE), samples)
+        append(self.client, settings.create_run(self.client, WHOLE, algorithm="verl"), samples)
         gradients = Gradients(self.worker)
         training = attach(self.worker, settings, truncated=True)
         self.addCleanup(training.close)
@@ -34,7 +34,7 @@ class VerlFilterTest(VerlCase):
     def test_a_filter_that_keeps_more_than_is_recorded(self):
         samples = rollout(self.model, 8, K, 11, top_p=0.8)
         settings = self.settings(log_prob_encoding="float32")
-        append(self.client, settings.create_run(self.client, WHOLE), samples)
+        append(self.client, settings.create_run(self.client, WHOLE, algorithm="verl"), samples)
         training = attach(self.worker, settings, truncated=True)
         self.addCleanup(training.close)
         with warnings.catch_warnings(record=True) as seen:

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from server.testing.live_server import LiveServer
 from training_worker import Gradients, append, batch, detach, rollout
-from verl_case import K, WHOLE, VerlCase, free_port, metrics_of, warned
+from verl_case import WHOLE, K, VerlCase, free_port, metrics_of, warned
 
 import sis
-from sis.verl.names import name_in
+from sis.integrations._names import name_in
 
 
 def answered(call):
@@ -61,8 +61,8 @@ class VerlOutageTest(VerlCase):
         server = LiveServer(listen=f"127.0.0.1:{port}")
         self.addCleanup(server.kill)
         with sis.Client(server.address) as client:
-            append(client, answered(lambda: self.settings().create_run(client, WHOLE)), samples)
-            answered(training._client.list_runs)
+            append(client, answered(lambda: self.settings().create_run(client, WHOLE, algorithm="verl")), samples)
+            answered(training.service.client.list_runs)
             metrics = metrics_of(self.worker.train_batch(batch(samples)))
             self.assertEqual(metrics["sis/missing"], [[0.0]])
             self.assertGreater(metrics["sis/accept_rate"][0][0], 0.3)
@@ -84,7 +84,7 @@ class VerlOutageTest(VerlCase):
         # From a checkpoint of step 100, with all its processes.
         resumed = self.attached(settings)
         self.assertEqual((first.run.incarnation, resumed.run.incarnation), (1, 2))
-        rollouts = settings.create_run(self.client, WHOLE)
+        rollouts = settings.create_run(self.client, WHOLE, algorithm="verl")
         self.assertEqual(rollouts, resumed.run)
         self.client.advance_version(rollouts, 101)
         append(self.client, rollouts, samples, policy_version=101)
@@ -107,7 +107,7 @@ class VerlOutageTest(VerlCase):
         settings = self.settings(address=server.address)
         client = sis.Client(server.address)
         self.addCleanup(client.close)
-        run = settings.create_run(client, WHOLE)
+        run = settings.create_run(client, WHOLE, algorithm="verl")
         append(client, run, samples)
         # What was read goes first, and nothing that is kept.
         victim, names = samples[4].turns[0], [turn.name for sample in samples for turn in sample.turns]
@@ -124,7 +124,7 @@ class VerlOutageTest(VerlCase):
         training = self.attached(settings)
         data = batch(samples, uid="uid")
         data["session_id"] = torch.arange(len(samples))
-        with unittest.mock.patch.object(training._client, "fetch_top_k", wraps=training._client.fetch_top_k) as fetch:
+        with unittest.mock.patch.object(training.service.client, "fetch_top_k", wraps=training.service.client.fetch_top_k) as fetch:
             metrics = metrics_of(self.worker.train_batch(data))
         self.assertEqual(fetch.call_count, 1)
         share = len(victim.log_probs) / sum(sum(sample.mask) for sample in samples)

@@ -55,9 +55,8 @@ def main(port, folder):
     from verl.utils import tensordict_utils
     from verl.workers.utils.padding import response_to_nested
 
-    import sis.verl.plugin  # noqa: F401
-    from sis.verl.settings import Settings
-    from sis.verl.training import attach
+    import sis.integrations.verl._plugin  # noqa: F401
+    from sis.integrations.verl import SisConfig, attach
 
     torch.set_num_threads(1)
     task = torch.load(f"{folder}/task", weights_only=False)
@@ -90,7 +89,7 @@ def main(port, folder):
     torch.distributed.init_process_group("gloo", rank=0, world_size=1)
     worker = training_worker.make_worker(task["path"], remove_padding=True)
     gradients = training_worker.Gradients(worker)
-    training = attach(worker, Settings(**task["settings"]))
+    training = attach(worker, SisConfig(**task["settings"]))
     metrics = tensordict_utils.get(worker.train_mini_batch(batch), "metrics")
     told = [TOLD["uid", number] for number in range(len(SAMPLES))]
     torch.save({"metrics": dict(metrics), "gradients": gradients.steps, "told": told}, f"{folder}/answer")

@@ -6,23 +6,23 @@ import numpy as np
 from expected import gradients as expected_gradients
 from takes_minutes import takes_minutes
 from training_worker import Gradients, append, batch, rollout
-from verl_case import K, WHOLE, VerlCase, metrics_of
+from verl_case import WHOLE, K, VerlCase, metrics_of
 
 import sis
-from sis.verl.settings import Settings
+from sis.integrations.verl import SisConfig
 
 
 class VerlRankTest(VerlCase):
     def test_two_ranks_decide_as_one(self):
         samples = rollout(self.coarse, 8, K, 5)
-        run = self.settings().create_run(self.client, WHOLE)
+        run = self.settings().create_run(self.client, WHOLE, algorithm="verl")
         append(self.client, run, samples)
         gradients = Gradients(self.worker)
-        self.attached(self.settings(release=False))
+        self.attached(self.settings())
         metrics = metrics_of(self.worker.train_batch(batch(samples)))
         alone = self.client.get_step(run, 0).totals
         told = {"address": self.address, "run": "two-ranks", "top_k": K, "seed": 1}
-        append(self.client, Settings(**told).create_run(self.client, WHOLE), samples)
+        append(self.client, SisConfig(**told).create_run(self.client, WHOLE, algorithm="verl"), samples)
         answers = [answer for (answer,) in self.two_ranks([(samples, told, False)])]
         together = self.client.get_step(sis.Run("two-ranks", 0, run.config), 0).totals
         for name in ("accepted", "rejected", "outside_top_k", "missing"):
@@ -42,7 +42,7 @@ class VerlRankTest(VerlCase):
         filtered, of_kept = self.recorded(self.model, 8, WHOLE, 22, top_p=0.8)
         targeted, of_mass = self.recorded(self.coarse, 8, K, 25, mass=0.7)
         damped = dataclasses.replace(settings, run=f"{settings.run}-damped", damped_truncation=True)
-        append(self.client, damped.create_run(self.client, WHOLE), drawn)
+        append(self.client, damped.create_run(self.client, WHOLE, algorithm="verl"), drawn)
         steps = [
             (drawn, vars(settings), False), (filtered, vars(of_kept), True),
             (targeted, vars(of_mass), False), (drawn, vars(damped), False),

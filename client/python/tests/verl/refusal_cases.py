@@ -7,8 +7,8 @@ import torch
 from training_worker import batch, detach, rollout
 from verl_case import K, VerlCase
 
-from sis.verl.refusals import check_training
-from sis.verl.training import attach
+from sis.integrations.verl import attach
+from sis.integrations.verl._refusals import check_training
 
 
 class VerlRefusalTest(VerlCase):

@@ -18,9 +18,9 @@ from vllm_objects import FlatLogprobs, SamplingParams
 
 import sis
 from sis.engines.recorder import Recorder
-from sis.verl.names import SESSION, name_in, name_of
-from sis.verl.rollout import RecordingEngine
-from sis.verl.settings import Settings
+from sis.integrations._names import SESSION, name_in, name_of
+from sis.integrations.verl import RecordingEngine, SisConfig
+from sis.integrations.verl._settings import config_of, for_rollouts
 
 RECORDED = json.loads((pathlib.Path(__file__).parents[1] / "engines/testdata/vllm.json").read_text())["flat"]["plain"]
 # Of record_vllm.py.
@@ -104,29 +104,29 @@ class NamesTest(unittest.TestCase):
 
 class SettingsTest(unittest.TestCase):
     def test_names_what_is_wrong(self):
-        self.assertIsNone(Settings.of(None))
-        self.assertIsNone(Settings.of({"other": 1}))
-        self.assertEqual(Settings.of({"sis": {"address": ["a:1", "b:1"], "run": "r"}}).address, ["a:1", "b:1"])
+        self.assertIsNone(config_of(None))
+        self.assertIsNone(config_of({"other": 1}))
+        self.assertEqual(config_of({"sis": {"address": ["a:1", "b:1"], "run": "r"}}).address, ["a:1", "b:1"])
         for given, message in (
             ({"address": "a:1"}, "custom.sis.run is missing"),
             ({"run": "r"}, "custom.sis.address is missing"),
             ({"address": "a:1", "run": "r", "topk": 5}, "custom.sis.topk is unknown"),
         ):
             with self.assertRaisesRegex(ValueError, message):
-                Settings.of({"sis": given})
-        settings = Settings.of({"sis": {"address": "a:1", "run": "r", "mass": 0.97}})
+                config_of({"sis": given})
+        settings = config_of({"sis": {"address": "a:1", "run": "r", "mass": 0.97}})
         # Cut sets, unless they have to tell what a filter kept.
         for rollout, mass in (({"top_p": 1.0, "top_k": -1}, 0.97), ({"top_p": 0.9, "top_k": -1}, 0), ({"top_k": 50}, 0)):
-            self.assertEqual(settings.for_rollouts(rollout).mass, mass)
+            self.assertEqual(for_rollouts(settings, rollout).mass, mass)
         for name in ("a b", "lr=1", "n" * 257):
             with self.subTest(name), self.assertRaisesRegex(ValueError, r"run is .*A-Za-z0-9"):
-                Settings.of({"sis": {"address": "a:1", "run": name}})
+                config_of({"sis": {"address": "a:1", "run": name}})
 
 
 class RolloutTest(fake_service.ServiceTest):
     def setUp(self):
         super().setUp()
-        self.settings = Settings(address=self.address, run="run", top_k=5)
+        self.settings = SisConfig(address=self.address, run="run", top_k=5)
         self.version = None
 
     def ran(self, scenario, **changed):
@@ -271,7 +271,7 @@ class RolloutTest(fake_service.ServiceTest):
             return recorded
 
         impatient = functools.partial(Recorder, retry_timeout=0.01)
-        with unittest.mock.patch("sis.verl.rollout.Recorder", impatient), warned(self, 2):
+        with unittest.mock.patch("sis.integrations.verl._rollout.Recorder", impatient), warned(self, 2):
             self.assertEqual(self.ran(outages), [0, 0, 0, 3, 3, 5])
 
     def test_a_run_that_another_training_has_begun_anew_is_opened_again(self):
@@ -281,7 +281,7 @@ class RolloutTest(fake_service.ServiceTest):
             await self.generated(recording, PROMPTS[0])
             await recording.flush()
             run = self.client.get_run("run").run
-            self.settings.create_run(self.client, 512, run.incarnation + 1)
+            self.settings.create_run(self.client, 512, run.incarnation + 1, algorithm="verl")
             recording._next_attempt = 0.0
             self.version = 4
             await recording.advance_version(4)

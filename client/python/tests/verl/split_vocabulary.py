@@ -16,8 +16,7 @@ def main(rank, port, folder):
     from verl.workers.config import HFModelConfig, McoreEngineConfig
     from verl.workers.engine.megatron import transformer_impl
 
-    from sis.verl.settings import Settings
-    from sis.verl.training import attach
+    from sis.integrations.verl import SisConfig, attach
 
     class Model(torch.nn.Module):
         pre_process = post_process = True
@@ -76,7 +75,7 @@ def main(rank, port, folder):
     training_worker.set_loss(worker)
     answers = []
     for samples, settings, truncated in task["steps"]:
-        training = attach(worker, Settings(**settings), truncated)
+        training = attach(worker, SisConfig(**settings), truncated)
         data = training_worker.batch(samples, micro_batch_size_per_gpu=4, use_dynamic_bsz=False)
         metrics = engine.train_batch(data, worker.loss)["metrics"]
         logged = {name: value for name, value in metrics.items() if name.startswith("sis/")}

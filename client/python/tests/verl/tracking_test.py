@@ -191,8 +191,8 @@ class TrackingTest(unittest.TestCase):
         from trackio.sqlite_storage import SQLiteStorage
         from verl.utils.tracking import Tracking
 
-        from sis.verl import token_tables
-        from sis.verl.refusals import check_training
+        from sis.integrations.verl import _token_tables
+        from sis.integrations.verl._refusals import check_training
 
         folder = pathlib.Path(FOLDER.name)
         os.environ.update(TENSORBOARD_DIR=f"{folder}/of-verl", MLFLOW_TRACKING_URI=f"file://{folder}/mlruns")
@@ -204,7 +204,7 @@ class TrackingTest(unittest.TestCase):
             "trainer": {"logger": ["tensorboard", "mlflow", "trackio"]},
             "actor_rollout_ref": {"model": {"path": f"{folder}/model"}, "rollout": {"custom": {"sis": of_sis}}},
         }
-        token_tables.install()
+        _token_tables.install()
         log = Tracking("sis", "of-verl", config["trainer"]["logger"], config=config)
         run = mlflow.active_run().info.run_id
         for step in range(5):

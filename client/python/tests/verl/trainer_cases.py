@@ -6,17 +6,17 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import tomllib
 
 import numpy as np
+import tomllib
 import torch
 from expected import gradients as expected_gradients
 from takes_minutes import takes_minutes
 from training_worker import append, batch, rollout
-from verl_case import K, WHOLE, VerlCase, free_port
+from verl_case import WHOLE, K, VerlCase, free_port
 
-from sis.verl.names import SESSION, name_in
-from sis.verl.settings import Settings
+from sis.integrations._names import SESSION, name_in
+from sis.integrations.verl import SisConfig
 
 
 class VerlTrainerTest(VerlCase):
@@ -35,8 +35,8 @@ class VerlTrainerTest(VerlCase):
             points = tomllib.loads((package / "pyproject.toml").read_text())["project"]["entry-points"]
             lines = [f"{name} = {module}" for name, module in points["verl.plugins"].items()]
             (metadata / "entry_points.txt").write_text("\n".join(["[verl.plugins]", *lines]))
-            told = Settings(address=self.address, run="my-training", top_k=20)
-            append(self.client, told.create_run(self.client, WHOLE), samples)
+            told = SisConfig(address=self.address, run="my-training", top_k=20)
+            append(self.client, told.create_run(self.client, WHOLE, algorithm="verl"), samples)
             torch.save(samples, file := f"{folder}/samples")
             overrides = package / "examples/verl/overrides.txt"
             script = pathlib.Path(__file__).parent / "plugin_worker.py"
@@ -45,7 +45,7 @@ class VerlTrainerTest(VerlCase):
                 env={**os.environ, "PYTHONPATH": f"{folder}:{os.environ['PYTHONPATH']}"}, check=True, timeout=240,
             )  # fmt: skip
             answer = torch.load(file, weights_only=False)
-        self.assertEqual(answer["replica"], "sis.verl.plugin")
+        self.assertEqual(answer["replica"], "sis.integrations.verl._plugin")
         self.assertRegex(answer["refused"], "rollout_is .* Set it to null")
         self.assertEqual(answer["metrics"]["sis/missing"], [0.0, 0.0])
         self.assertGreater(min(answer["metrics"]["sis/accept_rate"]), 0.3)
@@ -64,7 +64,7 @@ class VerlTrainerTest(VerlCase):
 
         for number in (0, 1, 2, 3, 4, 7):
             named(number)
-        run = settings.create_run(self.client, WHOLE)
+        run = settings.create_run(self.client, WHOLE, algorithm="verl")
         append(self.client, run, samples)
         # Under the name that the session gives 6 something else is recorded, which is not its.
         other = rollout(self.coarse, 7, K, 24)[6]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import sis
-from sis.verl.names import name_of
+from sis.integrations._names import name_of
 
 VOCABULARY = 128
 # Prompts are padded to so many tokens, responses too.

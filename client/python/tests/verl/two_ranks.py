@@ -11,8 +11,7 @@ def main(rank, port, folder):
     import torch
     from verl.utils import tensordict_utils
 
-    from sis.verl.settings import Settings
-    from sis.verl.training import attach
+    from sis.integrations.verl import SisConfig, attach
 
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
@@ -23,7 +22,7 @@ def main(rank, port, folder):
     answers = []
     for samples, settings, truncated in task["steps"]:
         gradients = training_worker.Gradients(worker)
-        training = attach(worker, Settings(**settings), truncated)
+        training = attach(worker, SisConfig(**settings), truncated)
         advantages = training_worker.batch(samples)["advantages"]
         data = training_worker.batch(samples[own])
         data["advantages"] = advantages[own]

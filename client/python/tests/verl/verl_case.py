@@ -29,8 +29,7 @@ import torch
 from server.testing.live_server import LiveServer
 
 import sis
-from sis.verl.settings import Settings
-from sis.verl.training import attach
+from sis.integrations.verl import SisConfig, attach
 
 K = 16
 # Few enough for a record to hold all of them.
@@ -93,7 +92,7 @@ class VerlCase(unittest.TestCase):
         self.worker.engine.optimizer.state.clear()
 
     def settings(self, **changed):
-        return Settings(**{"address": self.address, "run": self.id().split(".")[-1], "top_k": K, "seed": 1, **changed})
+        return SisConfig(**{"address": self.address, "run": self.id().split(".")[-1], "top_k": K, "seed": 1, **changed})
 
     def attached(self, settings, *others):
         training = attach(self.worker, settings, *others)
@@ -123,7 +122,7 @@ class VerlCase(unittest.TestCase):
         """Samples that the run of this test has, and its settings."""
         samples = rollout(model, count, top_k, seed, **filters)
         settings = self.settings(run=f"{self.id().split('.')[-1]}-{seed}", top_k=top_k, mass=mass, log_prob_encoding="float32")
-        append(self.client, settings.create_run(self.client, WHOLE), samples)
+        append(self.client, settings.create_run(self.client, WHOLE, algorithm="verl"), samples)
         return samples, settings
 
     def two_ranks(self, steps, arrangement=None, script="two_ranks.py", **batch_settings):

@@ -7,6 +7,7 @@ import verl_case  # noqa: F401, I001  Before verl itself.
 from asynchronous_cases import VerlAsynchronousTest  # noqa: F401
 from decision_cases import VerlDecisionTest  # noqa: F401
 from filter_cases import VerlFilterTest  # noqa: F401
+from observe_cases import VerlObserveTest  # noqa: F401
 from outage_cases import VerlOutageTest  # noqa: F401
 from own_sets_cases import VerlOwnSetsTest  # noqa: F401
 from rank_cases import VerlRankTest  # noqa: F401

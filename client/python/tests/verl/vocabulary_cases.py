@@ -8,7 +8,7 @@ from takes_minutes import takes_minutes
 from training_worker import batch
 from verl_case import K, VerlCase
 
-from sis.verl.vocabulary import Vocabulary
+from sis.integrations.verl._vocabulary import Vocabulary
 
 
 class VerlVocabularyTest(VerlCase):

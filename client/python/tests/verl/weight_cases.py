@@ -4,7 +4,7 @@ import dataclasses
 
 from expected import gradients as expected_gradients
 from training_worker import Gradients, append, batch, detach, rollout
-from verl_case import K, WHOLE, VerlCase, metrics_of
+from verl_case import WHOLE, K, VerlCase, metrics_of
 
 
 class VerlWeightTest(VerlCase):
@@ -18,7 +18,7 @@ class VerlWeightTest(VerlCase):
             with self.subTest(**weights):
                 detach(self.worker)
                 settings = self.settings(run=f"rule-{number}", log_prob_encoding="float32", **weights)
-                append(self.client, settings.create_run(self.client, WHOLE), samples)
+                append(self.client, settings.create_run(self.client, WHOLE, algorithm="verl"), samples)
                 of = {"seed": 1, "draw": 0, "top_k": K, "lost": {lost.name}}
                 every = [*samples[1:], dataclasses.replace(samples[0], turns=[*samples[0].turns, lost])]
                 advantages = [*data["advantages"][1:], data["advantages"][0]]

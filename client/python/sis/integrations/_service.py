@@ -1,0 +1,82 @@
+"""The calls of one process of a training for its run."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterable, Optional, Sequence
+
+import sis.torch
+from sis.client import Client
+from sis.entries import AppendEntry
+from sis.evaluation import Evaluation
+from sis.integrations._config import SisConfig
+from sis.integrations._step_counts import StepCounts
+from sis.options import EvaluateOptions
+from sis.outage import Outage
+from sis.records import Slice, TopKRecords
+from sis.run import Run, Sampling
+
+
+class Service:
+    """Calls whose loss costs decisions and not the training: each outage warns once, and its calls return None."""
+
+    def __init__(self, config: SisConfig, client: Client, run: Optional[Run] = None) -> None:
+        self.config = config
+        self.client = client
+        self.run: Any = run
+        self.outage = Outage()
+        # Since the last step.
+        self.counts = StepCounts(config.observed)
+
+    def asked(self, loss: str, call: Callable[[], Any]) -> Any:
+        """Returns what `call` returns; None in an outage, whose warning names `loss`."""
+        return self.outage.asked(loss, call)
+
+    def append(
+        self, entries: Sequence[AppendEntry], sampling: Optional[Sampling], worker: str = "", **more: Any
+    ) -> None:
+        """Appends entries and waits until they are stored."""
+        if entries:
+            append = lambda: self.client.append_many(self.run, entries, sampling=sampling, worker=worker, **more)
+            self.asked("rollouts are not recorded", append)
+
+    def advance_version(self, policy_version: int) -> None:
+        """Tells the service that weights of this version exist."""
+        advance = lambda: self.client.advance_version(self.run, policy_version)
+        self.asked("the policy version is not told", advance)
+
+    def fetch(self, slices: Sequence[Slice], log_probs: bool = False, keep: bool = True) -> Optional[TopKRecords]:
+        """Fetches records; with `keep` they stay until they are released, or for config.keep_seconds."""
+        keep_seconds = self.config.keep_seconds if keep else 0.0
+        fetch = lambda: self.client.fetch_top_k(self.run, slices, log_probs=log_probs, keep_seconds=keep_seconds)
+        return self.asked("no records", fetch)
+
+    def evaluate(
+        self,
+        records: TopKRecords,
+        gathered: sis.torch.Gathered,
+        draw: int,
+        advantages: Any = None,
+        **options: Any,
+    ) -> Optional[Evaluation]:
+        """Asks for decisions about the positions of `records`, and with config.observe for other corrections.
+
+        Args:
+            records: What `fetch` returned, or part of it.
+            gathered: The current policy's log-probs; gradients are ignored.
+            draw: Number of the optimiser's step.
+            advantages: float32 [N], which only observed corrections read.
+            options: Further fields of EvaluateOptions.
+        """
+        if self.config.observe:
+            options = {**options, "observe": self.config.observed, "advantages": advantages}
+        evaluate = lambda: self.client.evaluate(
+            self.run, records, draw=draw, outputs=("accepted", "acceptance_probabilities"), options=EvaluateOptions(**options),
+            **{name: values.detach() for name, values in gathered._asdict().items()},
+        )  # fmt: skip
+        return self.asked("no decisions", evaluate)
+
+    def release(self, names: Iterable[str]) -> None:
+        """Lets the service drop sequences."""
+        released = list(names)
+        if released:
+            self.asked("rollouts are not released", lambda: self.client.release(self.run, released))

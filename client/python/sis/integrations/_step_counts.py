@@ -1,0 +1,108 @@
+"""Counts of one rank until the trainer logs a step of its optimiser."""
+
+from __future__ import annotations
+
+import collections
+import math
+import operator
+import warnings
+from typing import Callable, Counter, Dict, Iterable, List, Optional
+
+import torch
+
+from sis.corrections import CorrectionTotals
+from sis.evaluation import Evaluation, Totals
+from sis.records import MissingReason, TopKRecords
+from sis.step_metrics import missing_counts, missing_shares, step_metrics
+
+
+class StepCounts:
+    """Counts of this rank since the last step."""
+
+    def __init__(self, observed: Iterable[str] = ()) -> None:
+        """observed: names of the corrections that are observed."""
+        self._observed = tuple(observed)
+        self._told = False
+        self.clear()
+
+    def clear(self) -> None:
+        """Counts from 0 again."""
+        # Sum over positions, scored and missing ones, of the optimiser steps since they were generated; None if
+        # the trainer does not count them.
+        self.staleness: Optional[int] = None
+        self._totals = Totals()
+        self._missing: Counter[MissingReason] = collections.Counter()
+        self._corrections = {name: CorrectionTotals() for name in self._observed}
+        self._incomplete = 0
+
+    def add(self, evaluation: Optional[Evaluation], positions: int) -> None:
+        """Adds an evaluation of positions of which `positions` count. None: no server answered, and they are
+        missing without a reason."""
+        if evaluation is None:
+            self._totals += Totals(missing=positions)
+            return
+        self._totals += evaluation.totals
+        self._missing.update(missing_counts(evaluation.missing))
+        for name, totals in self._corrections.items():
+            sums = map(operator.add, vars(totals).values(), vars(evaluation.corrections[name]).values())
+            self._corrections[name] = CorrectionTotals(*sums)
+
+    def add_replayed(self, records: TopKRecords, complete: torch.Tensor, mask: Optional[torch.Tensor] = None) -> None:
+        """Counts recorded positions whose record may lack tokens that the sampler kept. Warns once.
+
+        Args:
+            records: Records of N positions.
+            complete: bool [N], of sis.torch.Replayed.
+            mask: bool [N] on the CPU, the positions that count; None: all.
+        """
+        lacking = ~complete.cpu() & torch.from_numpy(records.ids[:, 0] >= 0)
+        count = int((lacking if mask is None else lacking & mask).sum())
+        self._incomplete += count
+        if count and not self._told:
+            self._told = True
+            warnings.warn(
+                f"SIS: of {count} of {len(records)} positions the {records.ids.shape[1]} recorded tokens are not known "
+                "to be all that the sampler kept: there ratios are of the whole current policy to a truncated one, so "
+                "too small. Record more (top_k of SisConfig), or filter more; sis/incomplete counts them",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def metrics(
+        self, summed: Callable[[List[float]], List[float]] = lambda numbers: numbers, truncated: bool = False
+    ) -> Dict[str, float]:
+        """Returns metrics of the step by name, NaN where there is nothing, and counts from 0 again.
+
+        Args:
+            summed: Adds the numbers of all ranks up; all ranks must call `metrics`.
+            truncated: Whether rollouts are filtered: adds "incomplete", a number.
+        """
+        own = [*vars(self._totals).values(), *(self._missing[reason] for reason in MissingReason)]
+        corrections = [value for totals in self._corrections.values() for value in vars(totals).values()]
+        staleness = self.staleness
+        numbers = iter(summed([*own, *corrections, staleness or 0, self._incomplete]))
+        totals = Totals(*(next(numbers) for _ in vars(self._totals)))
+        missing = {reason: next(numbers) for reason in MissingReason}
+        metrics = {**step_metrics(totals), **missing_shares(missing, totals)}
+        for name, of_rank in self._corrections.items():
+            metrics.update(_observed(name, CorrectionTotals(*(next(numbers) for _ in vars(of_rank)))))
+        stale, incomplete = numbers
+        seen = totals.scored + totals.missing
+        if staleness is not None:
+            metrics["staleness"] = stale / seen if seen else math.nan
+        if truncated:
+            metrics["incomplete"] = incomplete
+        self.clear()
+        return metrics
+
+
+def _observed(name: str, totals: CorrectionTotals) -> Dict[str, float]:
+    values = {
+        "touched": totals.touched,
+        "zeroed": totals.zeroed,
+        "d": totals.abs_log_weight,
+        "effective": totals.effective_sample_size,
+    }
+    return {
+        f"{name}/{key}": value / totals.positions if totals.positions else math.nan for key, value in values.items()
+    }

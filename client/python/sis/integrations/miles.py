@@ -1,0 +1,85 @@
+"""Miles: its policy loss, with accepted tokens at ratio 1. With
+
+    --custom-generate-function-path sis.integrations.miles.generate --use-rollout-logprobs
+    --loss-type custom_loss --custom-loss-function-path sis.integrations.miles.loss
+    --custom-megatron-before-train-step-hook-path sis.integrations.miles.before_train_step
+    --custom-config-path FILE
+
+and in FILE `sis: {address: "localhost:50051", run: my-training}`, with any other field of sis.integrations.SisConfig.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Dict
+
+import torch
+from miles.backends.training_utils.loss import get_log_probs_and_entropy, policy_loss_function
+from miles.rollout.base_types import GenerateFnInput, GenerateFnOutput
+from miles.rollout.generate_hub import single_turn
+from miles.rollout.generate_utils.generate_endpoint_utils import (
+    compute_prompt_ids_from_sample,
+    compute_request_payload,
+    update_sample_from_response,
+)
+from miles.utils.http_utils import post
+
+from sis.integrations._slime_family import Framework, Loss, Process
+
+_process = Process(
+    Framework(
+        "miles",
+        "miles-rl",
+        {
+            "true_on_policy_mode": (False, "it rounds the log-probs by which records are found"),
+            "lora_rank": (0, "requests name no adapter"),
+            "lora_adapter_path": (None, "requests name no adapter"),
+        },
+        policy_loss_function,
+    )
+)
+before_train_step = _process.before_train_step
+
+
+async def generate(input: GenerateFnInput) -> GenerateFnOutput:
+    """Generates one turn as Miles's own function does, and records it unless it is an evaluation.
+
+    Raises:
+        ValueError: The arguments do not suit SIS.
+    """
+    if input.evaluation:
+        return await single_turn.generate(input)
+    args, sample = input.args, input.sample
+    if any("RadixTreeMiddleware" in path for path in args.miles_router_middleware_paths):
+        raise ValueError("miles_router_middleware_paths has RadixTreeMiddleware, which changes tokens: leave it out")
+    connection = await asyncio.to_thread(_process.connected, args)
+    prompt = compute_prompt_ids_from_sample(input.state, sample)
+    payload, status = compute_request_payload(args, prompt, input.sampling_params, sample.multimodal_inputs)
+    if payload is None:
+        sample.status = status
+        return GenerateFnOutput(samples=sample)
+    payload["top_logprobs_num"] = connection.top_k
+    url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate"
+    # As Miles's own function does.
+    by_session = args.sglang_router_policy == "consistent_hashing" and sample.session_id
+    answer = await post(url, payload, headers={"X-SMG-Routing-Key": sample.session_id} if by_session else None)
+    await update_sample_from_response(args, sample, payload=payload, output=answer)
+    await asyncio.to_thread(connection.record, sample, payload["sampling_params"], answer)
+    return GenerateFnOutput(samples=sample)
+
+
+def loss(args: Any, batch: Dict[str, Any], logits: torch.Tensor, sum_of_sample_mean: Any) -> Loss:
+    """Returns Miles's policy_loss_function of the old log-probs and advantages that SIS makes.
+
+    Args:
+        args: Miles's arguments.
+        batch: A micro-batch.
+        logits: [1, N, V], or [B, T, V] if rows are padded.
+        sum_of_sample_mean: Miles's reduction.
+    """
+    padded = batch.get("max_seq_lens")
+    current = lambda: get_log_probs_and_entropy(
+        logits, args=args, unconcat_tokens=batch["unconcat_tokens"], total_lengths=batch["total_lengths"],
+        response_lengths=batch["response_lengths"], max_seq_lens=padded,
+    )["log_probs"]  # fmt: skip
+    return _process.loss(args, batch, logits, sum_of_sample_mean, current, padded)

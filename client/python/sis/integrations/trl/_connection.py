@@ -1,0 +1,77 @@
+"""Chooses the server and the run of all processes of a training."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from dataclasses import replace
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+
+from accelerate.utils import broadcast_object_list
+
+from sis import errors
+from sis.client import Client
+from sis.integrations._config import SisConfig
+from sis.server_process import LocalServer, local_server
+
+# Characters of a run's name that say which training it is; the server takes 256 in all.
+_LONGEST_NAME = 200
+
+
+class Connection(NamedTuple):
+    """What the main process has chosen.
+
+    Attributes:
+        config: The settings, with addresses and run.
+        incarnation: The run's incarnation: above 0 if the run begins again.
+        server: The main process's own server, which ends with it; None elsewhere, or if another one is used.
+    """
+
+    config: SisConfig
+    incarnation: int
+    server: Optional[LocalServer]
+
+
+def of_the_main_process(accelerator: Any, make: Callable[[], Any]) -> Any:
+    """Returns in all processes what `make` returns in the main one. If it raises, the others raise RuntimeError."""
+    made = None
+    failed: Optional[Exception] = None
+    if accelerator.is_main_process:
+        try:
+            made = make()
+        except Exception as error:
+            failed = error
+    # Not all exceptions can be pickled.
+    told: List[Any] = [made, failed and f"{type(failed).__name__}: {failed}"]
+    if accelerator.num_processes > 1:
+        broadcast_object_list(told, from_process=0)
+    if failed is not None:
+        raise failed
+    if told[1] is not None:
+        raise RuntimeError(f"the main process: {told[1]}")
+    return told[0]
+
+
+def agreed(accelerator: Any, arguments: Any, config: SisConfig) -> Connection:
+    """Returns what the main process chooses for all. `arguments`: TrainingArguments."""
+    server = None
+
+    def chosen() -> Tuple[SisConfig, int]:
+        nonlocal server
+        address = config.address
+        if address is None:
+            if int(os.environ.get("LOCAL_WORLD_SIZE", accelerator.num_processes)) < accelerator.num_processes:
+                raise ValueError("SisConfig.address is None, but there are several machines: start a server for all")
+            server = local_server()
+            address = server.address
+        name = arguments.run_name or os.path.basename(os.path.abspath(arguments.output_dir or "trl"))
+        plain = re.sub("[^A-Za-z0-9._-]", "-", name)[:_LONGEST_NAME]
+        run_id = config.run or f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        incarnation = 0
+        with Client(address) as client, contextlib.suppress(errors.NotFound):
+            incarnation = client.get_run(run_id).run.incarnation + 1
+        return replace(config, address=address, run=run_id), incarnation
+
+    return Connection(*of_the_main_process(accelerator, chosen), server)

@@ -1,0 +1,86 @@
+"""verl's entry point `verl.plugins`. A training whose configuration has `actor_rollout_ref.rollout.custom.sis` is refused
+before it starts if SIS does not support it; otherwise its actors and vLLM servers use SIS. Others are unchanged."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any, Callable
+
+from sis.integrations._names import SESSION, session_of
+from sis.integrations.verl import _token_tables
+from sis.integrations.verl._refusals import check_training
+from sis.integrations.verl._settings import config_of, for_rollouts, rollouts_record, truncates
+
+_log = logging.getLogger(__name__)
+
+
+def _install() -> None:
+    import verl.utils.config
+    from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
+    from verl.workers.engine_workers import ActorRolloutRefWorker
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+    # verl's programs import this function later, and call it before they start anything.
+    verl.utils.config.validate_config = _checking(verl.utils.config.validate_config)
+    ActorRolloutRefWorker.init_model = _attaching(ActorRolloutRefWorker.init_model)
+    AgentLoopWorker._run_agent_loop = _telling_the_session(AgentLoopWorker._run_agent_loop)
+    RolloutReplicaRegistry.register("vllm", _recording_replica)
+    _token_tables.install()
+
+
+def _checking(validate_config: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(validate_config)
+    def checked(config: Any, *arguments: Any, **named: Any) -> Any:
+        if config_of(config.actor_rollout_ref.rollout.get("custom")) is not None:
+            check_training(config)
+        return validate_config(config, *arguments, **named)
+
+    return checked
+
+
+def _attaching(init_model: Callable[..., Any]) -> Callable[..., Any]:
+    # functools.wraps keeps the attributes that verl's decorators set.
+    @functools.wraps(init_model)
+    def attached(self: Any, *arguments: Any, **named: Any) -> Any:
+        rollout = self.config.rollout
+        sis_config = config_of(rollout.get("custom"))
+        result = init_model(self, *arguments, **named)
+        if sis_config is not None and self.actor is not None:
+            from sis.integrations.verl._training import attach
+
+            recorded = sis_config.sets == "engine"
+            truncated = recorded and truncates(self.config.actor, rollout, sis_config.observe)
+            self.sis = attach(self.actor, for_rollouts(sis_config, rollout), truncated)
+        return result
+
+    return attached
+
+
+def _telling_the_session(run_agent_loop: Callable[..., Any]) -> Callable[..., Any]:
+    """For samples that go through TransferQueue: their keys have prompt and session, which actors see too."""
+
+    @functools.wraps(run_agent_loop)
+    async def told(self: Any, sampling_params: Any, *arguments: Any, **named: Any) -> Any:
+        used = rollouts_record(self.config.actor_rollout_ref.rollout.get("custom"))
+        if used and "uid" in named and "session_id" in named:
+            session = session_of(named["uid"], named["session_id"])
+            extra = {**(sampling_params.get("extra_args") or {}), SESSION: session}
+            sampling_params = {**sampling_params, "extra_args": extra}
+        return await run_agent_loop(self, sampling_params, *arguments, **named)
+
+    return told
+
+
+def _recording_replica() -> Any:
+    from sis.integrations.verl._replica import RecordingReplica
+
+    return RecordingReplica
+
+
+try:
+    _install()
+except Exception:
+    # verl itself logs nothing.
+    _log.warning("sis.integrations.verl does not work with this verl", exc_info=True)
+    raise
