@@ -29,7 +29,7 @@ class Span(NamedTuple):
 
 
 def sglang_answer(answer: Mapping[str, Any]) -> Tuple[Any, List[Span]]:
-    """What an adapter reads of an answer of SGLang's /generate, and which weights generated it."""
+    """Returns the adapter's input from an answer of SGLang's /generate, and which weights generated it."""
     return answer, [Span(answer["meta_info"].get("weight_version"))]
 
 
@@ -86,7 +86,7 @@ class AnswerRecorder:
     def _entries(
         self, name: str, tokens: Sequence[int], adapter: Adapter, output: Any, spans: Sequence[Span]
     ) -> Tuple[List[AppendEntry], int]:
-        """What to append, and its newest policy version. Nothing if no version is a number."""
+        """Returns the entries to append, and their newest policy version. Nothing if no version is a number."""
         length, in_answer = len(tokens), adapter.length(output)
         if in_answer != length:
             raise ValueError(f"response_length: got {length}; must be {in_answer}, the length of the engine's answer")

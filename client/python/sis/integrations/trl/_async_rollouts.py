@@ -31,7 +31,7 @@ _Loop: Any = object
 
 
 class Recording(NamedTuple):
-    """What the process needs to record; it is pickled."""
+    """The run and settings of the process that records; pickled."""
 
     config: SisConfig
     run: Run

@@ -21,7 +21,7 @@ _LONGEST_NAME = 200
 
 
 class Connection(NamedTuple):
-    """What the main process has chosen.
+    """The choice of the main process.
 
     Attributes:
         config: The settings, with addresses and run.

@@ -86,8 +86,8 @@ def _of_turn(candidates: Sequence[TopK], tokens: np.ndarray) -> TopK:
 
 
 class Rollouts:
-    """The rollouts of this process's last generation. What a server does not answer, because it is unreachable or
-    full, is MISSING, and training continues.
+    """The rollouts of this process's last generation. Positions that a server does not answer, because it is
+    unreachable or full, are MISSING, and training continues.
 
     Attributes:
         policy_version: The policy version that generated them.

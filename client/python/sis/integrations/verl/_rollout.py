@@ -164,7 +164,7 @@ class RecordingEngine:
             await asyncio.to_thread(recorder.abandon)
 
     def _lost(self, what: str, error: Exception) -> None:
-        self._outage.lost(what, f"sis.verl: {what}: generation goes on, not recorded: {error}")
+        self._outage.lost(what, f"SIS: {what}: generation goes on, not recorded: {error}")
 
     async def _ended(self, sampling_params: Any, output: Any, version: int) -> None:
         completion = output.outputs[0]
