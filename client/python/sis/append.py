@@ -78,9 +78,9 @@ class AppendStream(abc.ABC):
     flushes and closes it.
 
     Small calls coalesce into batches of about 256 KiB; `flush` sends what is left. A block of more
-    than 4,096 positions or 1 MiB is sent as several, each stored whole or not at all. At
-    most 8 batches or about 4 MiB are unacked: a call that would exceed that waits, so a server under pressure
-    slows its workers down. An entry that is refused for lack of room (RESOURCE_EXHAUSTED) is sent
+    than 4,096 positions or 1 MiB is sent as several, each stored whole or not at all. At most 8 batches and
+    about 4 MiB are unacked: a call that would exceed that waits, so a server under pressure slows
+    its workers down. An entry that is refused for lack of room (RESOURCE_EXHAUSTED) is sent
     again after the delay that the server names, later with each further refusal, for `retry_timeout`
     seconds in all, and nothing else is sent meanwhile. Every other refusal is kept for the next flush.
 
