@@ -28,12 +28,9 @@ import time
 from tests.bench import environment
 
 THREADS = 2
-# Large messages are not mapped and unmapped each time (docs/performance.md), in any way.
-MALLOC = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824"
-
 
 if __name__ == "__main__":
-    environment.start_again_in("verl", GLIBC_TUNABLES=MALLOC)
+    environment.start_again_in("verl")
 
 import ray
 import torch
