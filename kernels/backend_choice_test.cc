@@ -26,7 +26,7 @@ TEST(BackendChoice, TheCpuIfAsked) {
   EXPECT_EQ(choice.reason, "as asked");
 }
 
-// Of a machine with a GPU and of one without, whichever this is.
+// Holds on machines with and without a GPU.
 TEST(BackendChoice, CudaIfItIsThereAndElseTheCpuWithTheReason) {
   for (const BackendKind kind : {BackendKind::kAuto, BackendKind::kCuda}) {
     const bool asked = kind == BackendKind::kCuda;

@@ -155,7 +155,7 @@ HWY_INLINE Floats SumOfEach(const Floats (&vectors)[kLanes]) {
 struct Group {
   size_t count;
   uint32_t begins[kLanes] = {};  // of their slots, from the group's first
-  size_t slots = 0;              // of all
+  size_t slots = 0;              // sum of the counts
   size_t longest = 0;
   HWY_ALIGN int32_t counts[kLanes] = {};
   HWY_ALIGN int32_t ranks[kLanes];

@@ -94,7 +94,7 @@ void Spoil(std::mt19937& random, size_t slots, Records& records) {
   }
 }
 
-// What is written of records.
+// Arrays that the validation writes, with a value per record.
 struct Written {
   std::vector<uint8_t> counts, ranks;
 

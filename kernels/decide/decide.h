@@ -21,7 +21,7 @@ enum class Decision : uint8_t {
   kMasked = 5
 };
 
-// What the current policy's values at V_k come down to.
+// Summary of the current policy's values at V_k.
 struct Envelope {
   // log M: the maximum of log p - log q over the used slots; -inf if there is none.
   float log_envelope;
@@ -35,8 +35,8 @@ struct EnvelopeAccumulator {
   float covered_mass = 0.0f;
   bool all_log_probs = true;
 
-  // A current_log_prob that is none makes the slots invalid. A behavior_log_prob of -inf, which no
-  // used slot has, adds nothing: who takes several slots at once fills up with it.
+  // A current_log_prob that is not a log-prob makes the slots invalid. A behavior_log_prob of -inf
+  // adds nothing; no used slot has it, and callers that take several slots at once pad with it.
   SIS_HOST_DEVICE void Add(float behavior_log_prob, float current_log_prob) {
     if (behavior_log_prob == kMinusInfinity) return;
     if (!IsLogProb(current_log_prob)) {
@@ -52,7 +52,7 @@ struct EnvelopeAccumulator {
   SIS_HOST_DEVICE bool valid() const { return all_log_probs && IsMass(covered_mass); }
 };
 
-// What the slots of a position tell.
+// Results over the slots of a position.
 struct SlotsResult {
   Envelope envelope;  // of the first k
   bool valid;         // all of them, whatever k is

@@ -7,8 +7,8 @@
 namespace sis {
 namespace {
 
-// The slots of position i, of which the first is `used` among those of all positions. Adds what
-// only the slots tell: the curve and the total variation.
+// Evaluates the slots of position i, whose first slot has the index `used` among the used slots of
+// all positions. Adds the results that only slots give: the curve and the total variation.
 SlotsResult GatheredSlots(const EvaluateParameters& parameters, const Stretch& stretch, size_t i,
                           size_t used, Sums& sums) {
   const size_t count = stretch.behavior.counts[i];

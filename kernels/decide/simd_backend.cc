@@ -112,7 +112,7 @@ class SumCollector {
     prefix_into_ = stretch.prefix_sums;
     points_ = points;
   }
-  // Makes room for so many positions, which must all be added.
+  // Makes room for `positions` positions, which must all be added.
   HWY_INLINE void MakeRoom(size_t positions) {
     if (sums_.scored + positions > SplitSum::kMaxPositions) Flush();
     sums_.scored += positions;

@@ -291,7 +291,7 @@ TEST(SimdBackendTest, GivesTheBitsOfTheScalarBackend) {
   EXPECT_GT(valid, 1000);
 }
 
-// One value that is no log-prob, among some of all lengths.
+// Places one invalid log-prob among sets of all lengths.
 TEST(SimdBackendTest, FindsEveryInvalidSlot) {
   const std::vector<SimdBackend> backends = SimdBackend::ForEveryTarget();
   constexpr float kBad[] = {kNaN,  -kNaN, 0x1.000002p-6f,

@@ -92,7 +92,7 @@ struct VectorSums {
   }
 };
 
-// The same of a point of the prefix curve.
+// Sums of one point of the prefix curve, in vectors.
 struct VectorPrefixSums {
   SplitSum residual_mass;
   SplitSum expected_acceptance;
@@ -267,7 +267,8 @@ class UniformStream {
   UniformStream(uint64_t sequence_key, uint64_t draw, uint32_t first_position)
       : sequence_key_(sequence_key), draw_(draw), first_position_(first_position) {}
 
-  // Those of the positions first_position + [index, index + kGroup). Calls go forwards.
+  // Returns the uniforms of the positions first_position + [index, index + kGroup). Calls must not
+  // go backwards.
   HWY_INLINE const uint32_t* At(size_t index) {
     if (index + kGroup > end_) Fill(index);
     return uniforms_ + (index - begin_);

@@ -1,8 +1,8 @@
 // AddStatistics on vectors: the same integers as AddStatisticsOneByOne.
 //
 // Few operations a position, as it follows every decision: values become buckets by the bits of
-// their exponents, a byte each, and bytes are counted 16 to 64 at a time. What is rare (ratios that
-// are clipped, or large; envelopes below 1) is dealt with apart.
+// their exponents, a byte each, and bytes are counted 16 to 64 at a time. Rare values (ratios
+// that are clipped or large; envelopes below 1) are handled separately.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -39,7 +39,8 @@ constexpr size_t kBlock = 1024;
 // The largest weight whose square is summed in 32 bits; and the largest product.
 constexpr float kSmallWeight = 4.0f;
 constexpr float kSmallProduct = 16.0f;
-// Of a position that doesn't count; and what its ratio adds, which is taken as 1.
+// The bucket of a position that doesn't count, and the amount that its ratio adds: it is taken as
+// 1.
 constexpr int32_t kNoBucket = 255;
 constexpr int32_t kOne = 1 << 16;
 
@@ -111,7 +112,7 @@ HWY_INLINE Decided LoadDecided(const Arrays& arrays, size_t i) {
   const auto code = [](Decision decision)
                         HWY_ATTR { return hn::Set(Int32Tag(), static_cast<int32_t>(decision)); };
   const Mask unscored = hn::RebindMask(d, hn::Gt(decisions, code(Decision::kOutsideTopK)));
-  // What doesn't count may be anything.
+  // Positions that don't count may hold any value.
   return {unscored, hn::RebindMask(d, hn::Eq(decisions, code(Decision::kAccepted))),
           hn::IfThenZeroElse(unscored, LoadFloats(arrays.log_ratios + i))};
 }
@@ -132,7 +133,7 @@ struct NotedVectors {
   }
 };
 
-// What these vectors add to the sum of -log M where it is negative.
+// Returns the sum of -log M over the positions of these vectors where it is negative.
 HWY_INLINE int64_t SumOfNegativeEnvelopes(const Arrays& arrays, const NotedVectors& vectors) {
   Int32s high = hn::Zero(Int32Tag());
   Int32s low = high;
@@ -148,7 +149,7 @@ HWY_INLINE int64_t SumOfNegativeEnvelopes(const Arrays& arrays, const NotedVecto
   return (Total(high) << 16) + Total(low);
 }
 
-// What these vectors add beside the others.
+// Sums over the vectors with clipped or large ratios.
 struct ClippedSums {
   std::array<int64_t, kRatioBounds.size()> beyond = {};
   int64_t zeroed = 0;
@@ -233,7 +234,7 @@ struct ClippedSums {
   }
 };
 
-// Of products with advantages above kSmallProduct.
+// Sums of products with advantages above kSmallProduct.
 struct LargeProducts {
   int64_t plain = 0;
   int64_t clipped = 0;
@@ -401,7 +402,7 @@ void CountBytes(const uint8_t* bytes, size_t size, std::array<int64_t, kCounts>&
   }
 }
 
-// What is in none of the buckets before the last is there.
+// Sets the last bucket to the scored positions that are in no earlier bucket.
 template <size_t kCounts>
 void CompleteCounts(int64_t scored, std::array<int64_t, kCounts>& counts) {
   counts.back() = scored;

@@ -21,7 +21,7 @@ namespace sis {
 inline constexpr size_t kPowerBounds = 15;
 inline constexpr int kFirstNatsExponent = -10;  // of |log w| and log M: 2^-10 to 2^4
 inline constexpr int kFirstMassExponent = -14;  // of xi: 2^-14 to 2^0
-// Those of a: 0, 1/16, ..., 1.
+// Number of bounds of a: 0, 1/16, ..., 1.
 inline constexpr size_t kAcceptanceBounds = 17;
 
 // The same as they are shown: the upper bounds of all buckets but the last.
@@ -42,7 +42,7 @@ inline constexpr float kLargestCountedWeight = 1024.0f;
 inline int64_t CountedWeight(float x) { return std::llrintf(x * 0x1p16f); }
 inline double FromCountedWeight(int64_t sum) { return static_cast<double>(sum) * 0x1p-16; }
 
-// What one correction makes of the ratios (v1::CorrectionTotals).
+// Effect of one correction on the ratios (v1::CorrectionTotals).
 struct CorrectionSums {
   int64_t positions = 0;
   int64_t touched = 0;
@@ -59,14 +59,15 @@ struct CorrectionSums {
   friend bool operator==(const CorrectionSums&, const CorrectionSums&) = default;
 };
 
-// What log_weight is for a weight that is not the ratio itself: float32 of its logarithm; 0 of 0.
+// Returns log_weight of a weight that is not the ratio itself: its logarithm as float32, and 0 for
+// a weight of 0.
 float LogOfWeight(float weight);
 
 // Counts by bucket; one more than there are bounds.
 template <size_t kBounds>
 using BucketCounts = std::array<int64_t, kBounds + 1>;
 
-// Of scored positions.
+// Statistics of scored positions.
 struct Statistics {
   BucketCounts<kPowerBounds> abs_log_ratio = {};
   BucketCounts<kPowerBounds> log_envelope = {};
@@ -83,8 +84,8 @@ struct Statistics {
   friend bool operator==(const Statistics&, const Statistics&) = default;
 };
 
-// n positions, as Backend::Evaluate gave them. Those whose decision is none of the first three
-// don't count, and may hold anything in the other arrays.
+// n positions, as Backend::Evaluate returned them. Positions with another decision than the first
+// three don't count, and may hold anything in the other arrays.
 struct DecidedPositions {
   std::span<const Decision> decisions;              // [n]
   std::span<const float> log_ratios;                // [n], log w
@@ -103,20 +104,21 @@ struct ModifiedRatios {
   std::span<const float> log_ratios;  // [n]
 };
 
-// Adds the positions. `applied` is that of ratios which are 1 where accepted, else w. `sums` are
-// those of these positions, of which the counts, d and d_sis are used.
+// Adds the positions. The field `applied` is of ratios that are 1 where accepted and w elsewhere.
+// `sums` must be the sums of these positions; only its counts, d and d_sis are read.
 void AddStatistics(const DecidedPositions& positions, const Sums& sums, Statistics& statistics);
 // The definition: the same, position by position.
 void AddStatisticsOneByOne(const DecidedPositions& positions, Statistics& statistics);
 
-// What these modified ratios add.
+// Returns the sums of these modified ratios.
 CorrectionSums SumsOf(const DecidedPositions& positions, const ModifiedRatios& modified);
-// What weights [n] that are not modified ratios add, for instance an algorithm's coefficients.
+// Returns the sums of weights [n] that are not modified ratios, for instance an algorithm's
+// coefficients.
 CorrectionSums SumsOf(const DecidedPositions& positions, std::span<const float> weights);
 // The sum of log w, in units of Fixed.
 int64_t SumOfLogRatios(const DecidedPositions& positions);
 
-// What w adds where it is set to 0 at every position, from what it adds as it is.
+// Returns the sums of weights that are 0 at every position. `plain` holds the sums of w.
 CorrectionSums ZeroEverywhere(const CorrectionSums& plain);
 
 }  // namespace sis

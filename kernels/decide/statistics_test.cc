@@ -61,7 +61,7 @@ Positions RandomPositions(size_t count, uint32_t seed) {
       continue;
     }
     const auto decision = static_cast<Decision>(1 + random() % 3);
-    // Of all sizes, from noise to engines that have nothing in common.
+    // Ratios of all sizes, from noise to engines that have nothing in common.
     float log_ratio = normal(random) * std::ldexp(1.0f, static_cast<int>(random() % 16) - 12);
     if (random() % 8 == 0) log_ratio = special[random() % std::size(special)];
     if (random() % 8 == 0)
@@ -157,7 +157,7 @@ TEST_P(OnEveryTarget, AnyCutGivesTheSame) {
   EXPECT_TRUE(sum == OnVectors(positions.View()));
 }
 
-// So that each of them only grows.
+// The positive and the negative sum are kept separately, so that each of them only grows.
 TEST(StatisticsTest, TheSumOfLogEnvelopesIsThePositiveOnesLessTheNegativeOnes) {
   const Positions positions = RandomPositions(5000, 8);
   const DecidedPositions view = positions.View();

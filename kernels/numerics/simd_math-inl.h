@@ -130,7 +130,7 @@ HWY_INLINE V ExpInRange(V x) {
   return FinishExp(StepsOfExp(x));
 }
 
-// Of what is at most 88.
+// Returns 0 where x < -87, else `exponential`. Requires x <= 88.
 HWY_INLINE Floats ZeroBelowRange(Floats x, Floats exponential) {
   return hn::IfThenZeroElse(hn::Lt(x, Constant(-87.0f)), exponential);
 }
@@ -143,7 +143,7 @@ HWY_INLINE V ExpAtMost88(V x) {
   return ZeroBelowRange(x, ExpInRange(x));
 }
 
-// Of anything but NaN.
+// Returns min(x, 88). x must not be NaN.
 HWY_INLINE Floats LimitTo88(Floats x) { return hn::Min(x, Constant(88.0f)); }
 template <class V>
 HWY_INLINE Pair<V> LimitTo88(Pair<V> x) {

@@ -4,13 +4,13 @@
 // Vectors without a fixed size can't be members of structures; such machines run the 128-bit code.
 #define SIS_VECTORS_WITHOUT_SIZE (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 
-// What comes after AVX3 for Ice Lake, Zen 4 and Sapphire Rapids has no instruction that is used
+// The variants of AVX3 for Ice Lake, Zen 4 and Sapphire Rapids add no instruction that is used
 // here. Highway 1.0 has no names for the last two.
 #define SIS_VARIANTS_OF_AVX3 (HWY_AVX3_DL | 1LL << 6 | 1LL << 4)
 
 // Processors with SSSE3 and without SSE4 are too old to run this. Each target takes long to
-// compile, under sanitizers longest: there the widest one and those of 128 bits stand for the
-// others.
+// compile, under sanitizers longest: SIS_FEW_SIMD_TARGETS
+// therefore keeps the widest one and those of 128 bits.
 #ifdef SIS_FEW_SIMD_TARGETS
 #define HWY_DISABLED_TARGETS \
   (SIS_VECTORS_WITHOUT_SIZE | SIS_VARIANTS_OF_AVX3 | HWY_AVX2 | HWY_SSSE3)

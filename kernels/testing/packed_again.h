@@ -15,9 +15,9 @@
 
 namespace sis {
 
-// What PackBlock writes of the records of a valid block: its own bytes, but with the least bytes
-// for ids. Nullopt if an order of ids that only rounding allows stands in the way. Throws if the
-// records are not valid.
+// Returns the bytes that PackBlock writes for the records of a valid block: the block's own bytes,
+// but with the fewest bytes for ids. Returns nullopt if PackBlock can't keep the order of ids
+// because only rounding allows it. Throws if the records are not valid.
 inline std::optional<std::vector<std::byte>> PackedAgain(const BlockView& block, double mass = 0) {
   const BlockHeader& header = block.header;
   const size_t positions = header.positions, slots = header.slots;

@@ -76,8 +76,8 @@ struct RandomBlock {
   std::vector<std::byte> bytes;  // with kBlockSlack more
   BlockView view;
 
-  // The block of `count` records from `first` on, of which the first of all has the position in
-  // `options`; options.slots is ignored. Throws if the records are not valid.
+  // Packs `count` records from index `first` on. options.position is the position of record 0;
+  // options.slots is ignored. Throws if the records are not valid.
   RandomBlock(Records all, PackOptions options, size_t first, size_t count)
       : records(std::move(all)),
         bytes(Pack(records, options, first, count)),

@@ -13,7 +13,7 @@
 
 namespace sis::cuda {
 
-// What is added to a caller's sums when the whole call has succeeded.
+// Sums to add to a caller's sums once the whole call has succeeded.
 struct PendingSums {
   Sums* into;
   Sums sums;
@@ -35,7 +35,7 @@ class Batch {
   Batch(size_t input_capacity, size_t output_capacity, ResidentBlocks* resident = nullptr)
       : input_capacity_(input_capacity), output_capacity_(output_capacity), blocks_(resident) {}
 
-  // Starts again, empty. What was used before is abandoned unless Done was called.
+  // Starts again, empty. Abandons the previous use of resident memory unless Done was called.
   void Reset(const EvaluateParameters& parameters);
 
   // Takes positions of the stretch from `first` on, tile by tile, and returns how many: 0 if it
@@ -48,8 +48,8 @@ class Batch {
   // Where the sums begin in the output; they end with it, and must be zero before.
   size_t sums_offset() const;
 
-  // What is copied into resident memory before the kernel runs. It lies behind the input; pieces
-  // that become neighbours are one.
+  // A range of bytes to copy into resident memory before the kernel runs. It lies behind the input.
+  // Ranges that become neighbours are merged.
   struct Upload {
     size_t from;  // counted from the first byte of the input
     size_t to;

@@ -1,6 +1,6 @@
-// What a kernel is given: stretches of positions in the input buffer, or with their blocks in
-// memory that stays on the device, and where in the output buffer their results go. Plain structs,
-// the same on host and device.
+// Arguments of a kernel: stretches of positions, and the offsets of their results in the output
+// buffer. The stretches' blocks are in the input buffer or in memory that stays on the device.
+// Plain structs, identical on host and device.
 #pragma once
 
 #include <cstddef>

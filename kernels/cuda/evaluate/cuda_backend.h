@@ -18,9 +18,10 @@ struct CudaBackend {
 
 // On the device that CUDA takes by default. All its memory is allocated here, and a few positions
 // are evaluated and compared with the scalar backend before it is handed out. If the device fails
-// later, `fallback` takes over (kernels/cuda/evaluate/staged_backend.h). An error, with CUDA's name
-// of it, if there is no device, no memory or no code for it, if the bytes differ, or if this build
-// has no CUDA; but too little memory for the device cache only means that there is none.
+// If the device fails later, `fallback` takes over (kernels/cuda/evaluate/staged_backend.h).
+// Returns an error with CUDA's name for it if there is no device, no memory or no code for the
+// device, if the bytes differ, or if this build has no CUDA. If only the device cache lacks memory,
+// the backend works without a cache.
 absl::StatusOr<CudaBackend> NewCudaBackend(std::unique_ptr<const Backend> fallback,
                                            const DeviceCacheOptions& options);
 

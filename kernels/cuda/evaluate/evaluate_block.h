@@ -1,6 +1,6 @@
-// What the threads of one block do, in three steps with a barrier after each of the first two. Host
-// and device share all of it, so that tests on a CPU cover everything but the launch: a loop over
-// blocks, steps and threads is a kernel.
+// The work of the threads of one CUDA block, in three steps with a barrier after each of the first
+// two. Host and device share all of it, so tests on a CPU cover everything except the launch: a
+// kernel is a loop over blocks, steps and threads.
 //
 // One thread decides one position. Philox gives four uniforms at once and a thread needs one: the
 // first threads compute them for the whole block. Where a position's slots begin, its thread finds
@@ -90,7 +90,7 @@ SIS_HOST_DEVICE inline uint32_t SlotsBefore(const uint32_t* counts, int lane) {
   return (halves & 0xffff) + (halves >> 16);
 }
 
-// What the slots of a position come down to.
+// Results over the slots of one position.
 struct SlotSums {
   SlotsResult slots;
   float total_variation;
@@ -133,7 +133,7 @@ SIS_HOST_DEVICE SlotSums AccumulateSlots(const Behavior& behavior, const float* 
   return {{envelope, accumulator.envelope.valid()}, total_variation};
 }
 
-// Of position `index` of the stretch, whose slots begin at `first_slot`.
+// Returns the sums of position `index` of the stretch, whose slots begin at `first_slot`.
 template <bool kTotalVariation>
 SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedStretch& stretch, size_t index,
                                  uint32_t first_slot) {

@@ -1,4 +1,4 @@
-// What takes the place of cuda_backend.cc where there is no nvcc.
+// Replaces cuda_backend.cc in builds without nvcc.
 #include "kernels/cuda/evaluate/cuda_backend.h"
 
 namespace sis::cuda {

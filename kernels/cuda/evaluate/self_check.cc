@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kPositions = 300;
 constexpr size_t kSlots = 6;
-// Of the range that is evaluated, which begins and ends inside of the block.
+// The evaluated range, which begins and ends inside the block.
 constexpr uint32_t kFirst = 5;
 constexpr uint32_t kCount = 290;
 

@@ -14,8 +14,8 @@ class Stage {
  public:
   virtual ~Stage() = default;
 
-  // Where a batch's input is written and its results are read; of kStagedInputBytes and
-  // kStagedOutputBytes. Not to be touched from Start to Finish.
+  // Buffers for a batch's input, of kStagedInputBytes, and for its results, of kStagedOutputBytes.
+  // Callers must not touch them between Start and Finish.
   virtual std::span<std::byte> input() = 0;
   virtual std::span<const std::byte> output() const = 0;
 

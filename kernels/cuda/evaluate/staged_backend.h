@@ -19,7 +19,7 @@
 
 namespace sis::cuda {
 
-// What one call uses: while one stage evaluates, the other is filled.
+// Stages of one call: while one stage evaluates, the other is filled.
 using StagePair = std::array<std::unique_ptr<Stage>, 2>;
 
 // When a stage fails, the fallback evaluates that call and all later ones, and one line on stderr

@@ -1,5 +1,5 @@
-// Cutting, staging and the fallback. What a backend must compute is in tests/conformance, which
-// runs over the same stages.
+// Tests cutting, staging and the fallback. tests/conformance tests the results of all backends,
+// over the same stages too.
 #include "kernels/cuda/evaluate/staged_backend.h"
 
 #include <algorithm>

@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<ResidentMemory>> NewDeviceBlocks(size_t bytes) {
   auto blocks = std::make_unique<DeviceBlocks>();
   const cudaError_t error = blocks->Allocate(bytes);
   if (error != cudaSuccess) {
-    cudaGetLastError();  // else the next launch would be told of it
+    cudaGetLastError();  // clears the error, or the next launch would report it
     return ToStatus(error, "cudaMalloc");
   }
   return std::unique_ptr<ResidentMemory>(std::move(blocks));

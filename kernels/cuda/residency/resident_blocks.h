@@ -38,7 +38,7 @@ class ResidentBlocks {
  public:
   // Six copies of the largest blocks.
   static constexpr size_t kSlabBytes = size_t{4} << 20;
-  // Where copies begin: a line of the device's cache.
+  // Alignment of copies, in bytes: a line of the device's cache.
   static constexpr size_t kAlignment = 128;
 
   // Bytes that a copy takes.
@@ -101,8 +101,8 @@ class ResidentBlocks {
 // The copies that a batch reads or makes; one batch after the other. For one thread at a time.
 //
 // Until Done, when the device has been waited for, a copy is for the batch alone that makes it: so
-// no batch reads what another's stream may not have written yet. What a batch reads stays in place
-// until Done.
+// no batch reads what another's stream may not have written yet. Memory that a batch reads stays
+// in place until Done.
 class ResidentBlocks::Use {
  public:
   // Null: keeps nothing.

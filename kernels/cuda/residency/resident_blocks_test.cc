@@ -150,7 +150,7 @@ TEST_F(ResidentBlocksTest, WhatAFailedBatchHeldIsGivenToNobody) {
     std::deque<NamedBlock> blocks(16);
     Read(resident, blocks);
   }
-  // Once full, its slab is left alone.
+  // Only slabs with all 8 copies are evicted.
   EXPECT_EQ(resident.stats().evictions % 8, 0);
   EXPECT_EQ(Find(use, block), std::nullopt);
 }

@@ -57,8 +57,9 @@ absl::Status ReportCase(int slots, bool cut, Packing packing, std::ostream& out)
   }
   const double mean_used = static_cast<double>(used) / kPositions;
   const bool fixed = packing.encoding == BlockEncoding::kFixed16;
-  // What must be read and written (docs/performance.md): for each slot both log-probs, for each
-  // position both sampled log-probs, the rank, the count, perhaps a multiplier, and the decision.
+  // Bytes that an evaluation must read and write (docs/performance.md): for each slot both
+  // log-probs; for each position both sampled log-probs, the rank, the count, perhaps a multiplier,
+  // and the decision.
   const double bytes_per_position =
       mean_used * ((fixed ? sizeof(uint16_t) : sizeof(float)) + sizeof(float)) + 11 + fixed;
 

@@ -12,8 +12,9 @@
 
 namespace sis::cuda {
 
-// Random positions of at most `slots` slots, of which as many are used as Qwen3-4B's recorded sets
-// take to cover 0.97 (tests/bench/trainer_path/batch.py): mostly one, seldom many.
+// Returns random positions of at most `slots` slots. The number of used slots is distributed as in
+// Qwen3-4B's recorded sets, cut to a mass of 0.97 (tests/bench/trainer_path/batch.py): mostly one,
+// seldom many.
 inline Positions PositionsCutToMass(std::mt19937_64& random, int slots, size_t n) {
   Positions positions = RandomPositions(random, slots, n);
   const auto k = static_cast<size_t>(slots);
@@ -22,7 +23,7 @@ inline Positions PositionsCutToMass(std::mt19937_64& random, int slots, size_t n
     const double more = 2 + std::exp(std::normal_distribution<double>(0.5, 1.6)(random));
     const size_t used = one ? 1 : static_cast<size_t>(std::min<double>(slots, std::floor(more)));
     for (size_t slot = i * k + used; slot < (i + 1) * k; ++slot) {
-      // What is drawn from the tail stays as it is: outside of the set.
+      // A sampled token from the tail stays outside the set.
       positions.ids[slot] = -1;
       positions.behavior_log_probs[slot] = kMinusInfinity;
     }

@@ -47,7 +47,8 @@ TEST_F(DeviceTest, IsAmongTheBackendsOfTheConformanceSuite) {
   EXPECT_EQ(on_device, 2);  // as it is, and with blocks that stay
 }
 
-// What the suite evaluates twice is there the second time, or it would test nothing.
+// Blocks that the suite evaluates twice are resident the second time. Otherwise the suite would not
+// test resident blocks.
 TEST_F(DeviceTest, BlocksStay) {
   for (const Backend* backend : Backends()) {
     if (!backend->name().ends_with("_resident")) continue;

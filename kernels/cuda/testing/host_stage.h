@@ -63,7 +63,7 @@ class HostResidentMemory final : public ResidentMemory {
     std::memset(data_ + offset, 0x95, bytes);  // log-probs of -6e-26, and codes of low ones
   }
 
-  // What the device does, it does while it has one.
+  // The simulated device works only while it holds an Access.
   class Access {
    public:
     explicit Access(HostResidentMemory& memory) : memory_(memory) {
@@ -115,8 +115,8 @@ class HostStage : public Stage {
   std::vector<std::byte> output_ = std::vector<std::byte>(kStagedOutputBytes);
 };
 
-// What a device does between Start and Finish, it does when it likes: as late as it may, or at once
-// in a thread of its own.
+// When the simulated device works between Start and Finish: as late as possible, or immediately in
+// a thread of its own.
 enum class When { kLate, kInAThread };
 
 class HostStageWithMemory : public HostStage {
@@ -156,7 +156,7 @@ inline std::unique_ptr<const StagedBackend> BackendOnHostStages(
   return std::make_unique<StagedBackend>("cuda/on_host", std::move(stages), std::move(fallback));
 }
 
-// The same with `slabs` slabs of memory for blocks.
+// Returns a backend on host stages with `slabs` slabs of memory for blocks.
 inline std::unique_ptr<const StagedBackend> BackendOnHostStages(
     std::unique_ptr<const Backend> fallback, size_t slabs, size_t slab_bytes, When when) {
   auto memory = std::make_unique<HostResidentMemory>(slabs * slab_bytes);

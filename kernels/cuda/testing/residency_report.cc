@@ -24,7 +24,7 @@ constexpr size_t kBlock = 1024;  // positions
 // Blocks that differ in values; others are copies of these.
 constexpr size_t kDistinct = 8;
 
-// What one thread evaluates, again and again.
+// Input that one thread evaluates repeatedly.
 struct Work {
   Work(int slots, bool cut, size_t positions, uint32_t seed)
       : slots(slots), decisions(positions / kBlock * kBlock), results(kBlock) {

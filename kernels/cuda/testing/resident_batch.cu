@@ -167,7 +167,8 @@ class Resident final : public ResidentBatch {
   }
 
  private:
-  // Of a copy; a multiple of the sums' size, so that they can be counted through all copies.
+  // Alignment of a copy, in bytes: a multiple of the sums' size, so that sums can be indexed across
+  // all copies.
   static constexpr size_t kAlignment = 32 * sizeof(SumFields);
 
   size_t copies_ = 0;

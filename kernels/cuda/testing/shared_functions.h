@@ -43,7 +43,7 @@ std::string Exp32(std::span<const float> x, std::span<float> y);
 std::string Decide(std::span<const DecideInput> in, std::span<DecideOutput> out);
 std::string Fixed16(std::span<const CodeInput> in, std::span<float> out);
 
-// What Decide does with one input, on either side.
+// Decides one input, on the host or on the device.
 SIS_HOST_DEVICE inline DecideOutput DecideOne(const DecideInput& in) {
   const PhiloxBlock uniforms = AcceptanceUniforms(in.sequence_key, in.position / 4, in.draw);
   DecideOutput out{};

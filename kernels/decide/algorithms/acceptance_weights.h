@@ -10,7 +10,7 @@
 
 namespace sis {
 
-// What they look at besides the modified ratio.
+// Input of acceptance weights in addition to the modified ratio.
 struct AcceptanceToken {
   float importance_ratio;  // current / behaviour, unmodified, with three policies too
   float acceptance_probability;

@@ -8,7 +8,7 @@
 namespace sis {
 namespace {
 
-// Of a token that is not masked. Most rules look at one token at a time.
+// Returns the weights of a token that is not masked. Most rules look at one token at a time.
 template <typename Rule>
 Weights WeightsOf(const Rule& rule, const AlgorithmInput& batch, size_t i) {
   const float advantage = AtOrZero(batch.advantages, i);

@@ -40,10 +40,10 @@ inline float AtOrZero(std::span<const float> array, size_t i) {
 struct AlgorithmInput {
   std::span<const SequenceStretch> parts;
   std::span<const TokenState> states;  // [N]
-  // What g is applied to. Two policies: log w~, 0 where on-policy. Three: log current - log
-  // proximal.
+  // Logarithm of the argument of g. Two policies: log w~, 0 where on-policy. Three: log current -
+  // log proximal.
   std::span<const float> log_ratios;  // [N]
-  // Three policies: log of the modified proximal / behaviour ratio, 0 where on-policy. Else empty.
+  // Three policies: log of the modified proximal / behaviour ratio, 0 where on-policy. Two: empty.
   std::span<const float> log_corrections = {};  // [N]
   // Read by DPPO and Clip-Cov: log p(y), and the log-prob under the policy that the ratio divides
   // by, also where the ratio was modified.
@@ -59,7 +59,7 @@ struct AlgorithmInput {
   uint64_t draw = 0;                       // keys Clip-Cov's choice
 
   bool three_policies() const { return !log_corrections.empty(); }
-  // What three policies multiply a weight with; not of a masked position.
+  // Returns the factor that three policies multiply a weight with. Position i must not be masked.
   float Correction(size_t i) const { return three_policies() ? Exp32(log_corrections[i]) : 1.0f; }
 };
 

@@ -13,7 +13,7 @@
 namespace sis {
 namespace {
 
-// Of the words of one counter, that of a position; domain 1 is acceptance.
+// Returns the random word of `position`. Four positions share a counter. Domain 1 is acceptance.
 uint32_t ChoiceWord(uint64_t sequence_key, uint32_t position, uint64_t draw) {
   constexpr uint32_t kClipCovDomain = 2;
   const PhiloxBlock block =

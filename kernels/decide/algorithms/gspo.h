@@ -17,8 +17,8 @@ struct Gspo {
   absl::Status Validate() const;
 
   // surrogates: clip(s~) at every position of a sequence. coefficients: s~, or 0 where the
-  // position's advantage and s~ say so; for a trainer that averages over the tokens of a sequence,
-  // this is the gradient of the sequence objective min(s~ A, clip(s~) A).
+  // position's advantage and s~ require it. For a trainer that averages over the tokens of a
+  // sequence, this is the gradient of the sequence objective min(s~ A, clip(s~) A).
   void Apply(const AlgorithmInput& batch, const AlgorithmOutput& output) const;
 };
 

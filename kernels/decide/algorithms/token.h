@@ -1,4 +1,4 @@
-// What a base algorithm sees of one position, and what it answers.
+// Input and output of a base algorithm at one position.
 //
 // An algorithm has two outputs, which must not be confused (docs/algorithms.md):
 //  - the surrogate g: what stands in place of the importance ratio in the algorithm's formula. A

@@ -1,7 +1,7 @@
-// The total variation of DPPO's top-K variant: of two policies at one position, as far as a
-// recorded set shows it: over V_k, the sampled token if it lies outside, and all other tokens taken
-// as one. A lower bound, exact where V_k is the vocabulary. Slots are added in the order of the
-// ranks.
+// The total variation of DPPO's top-K variant, between two policies at one position, as far as a
+// recorded set shows it. The sum is over V_k, the sampled token if it lies outside, and all other
+// tokens taken as one. It is a lower bound, exact where V_k is the vocabulary. Slots are added in
+// the order of the ranks.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,8 @@ struct TopKTotalVariation {
   SIS_HOST_DEVICE static float Rest(float mass) { return mass < 1.0f ? 1.0f - mass : 0.0f; }
 };
 
-// Of every position of a stretch in the GATHERED form; into total_variations [n].
+// Writes the total variation of every position of a stretch in the GATHERED form into
+// total_variations [n].
 inline void ComputeTopKTotalVariations(const EvaluateParameters& parameters, const Stretch& stretch,
                                        std::span<float> total_variations) {
   const BlockRange& behavior = stretch.behavior;
