@@ -13,6 +13,8 @@ VOCABULARY, TOP_K, POSITIONS = 40, 4, 30
 RUN_ID = "run"
 # Number of sequences that a step evaluates: those acked last.
 STEP = 12
+# Number of sequences in one fetch, which fit the servers' memory.
+FETCHED = 500
 # Reasons for which a client may find records missing while a server without a shared store is away.
 AWAY = {sis.MissingReason.STORE_DOWN, sis.MissingReason.NEVER_ARRIVED}
 
@@ -29,16 +31,20 @@ def create_run(client: sis.Client) -> sis.Run:
 def missing_of(addresses: Sequence[str], sequences: Sequence[str]) -> Dict[str, sis.MissingReason]:
     """Which of the sequences are missing, and why. Raises AssertionError if another isn't bit by bit what
     was sent."""
+    missing: Dict[str, sis.MissingReason] = {}
     with sis.Client(addresses, timeout=20) as client:
         run = client.get_run(RUN_ID).run
-        records = client.fetch_top_k(run, [sis.Slice(sequence, 0, POSITIONS) for sequence in sequences])
-    for number, sequence in enumerate(sequences):
-        rows = records.rows(number)
-        if records.present[rows].all():
-            for name, array in recorded(sequence)._asdict().items():
-                got = getattr(records, name.replace("top_k_", ""))[rows]
-                assert got.tobytes() == array.astype(got.dtype).tobytes(), (sequence, name)
-    return {sequences[missing.slice]: missing.reason for missing in records.missing}
+        for begin in range(0, len(sequences), FETCHED):
+            some = sequences[begin : begin + FETCHED]
+            records = client.fetch_top_k(run, [sis.Slice(sequence, 0, POSITIONS) for sequence in some])
+            missing.update({some[part.slice]: part.reason for part in records.missing})
+            for number, sequence in enumerate(some):
+                rows = records.rows(number)
+                if records.present[rows].all():
+                    for name, array in recorded(sequence)._asdict().items():
+                        got = getattr(records, name.replace("top_k_", ""))[rows]
+                        assert got.tobytes() == array.astype(got.dtype).tobytes(), (sequence, name)
+    return missing
 
 
 class Load:
