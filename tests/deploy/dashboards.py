@@ -33,7 +33,7 @@ def everything(window: str) -> Dict[str, str]:
 
 
 def rules_in(path: pathlib.Path) -> List[Dict[str, Any]]:
-    """Of RULES or ALERTS."""
+    """Returns the rules of a file such as RULES or ALERTS."""
     return [rule for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
 
 
@@ -50,7 +50,7 @@ def queries() -> Iterator[Query]:
 
 
 def queries_of_the_page() -> List[str]:
-    """Those that docs/metrics.md recommends, each below its question."""
+    """Returns the queries that docs/metrics.md recommends, each below its question."""
     blocks = re.findall(r"(?:^    .*\n?)+", METRICS_PAGE.read_text(), re.M)
     return [re.sub(r"^ *#.*\n", "", block) for block in blocks if block.startswith("    # ")]
 
@@ -63,7 +63,7 @@ def metrics_in(expression: str) -> Set[str]:
 
 
 def documented_metrics() -> Set[str]:
-    """Those in the tables of docs/metrics.md; of a histogram, its series. `up` is Prometheus' own."""
+    """Returns the metrics in the tables of docs/metrics.md, a histogram as its series. `up` is Prometheus' own."""
     found = {"up"}
     for line in METRICS_PAGE.read_text().splitlines():
         if not line.startswith("| `"):
@@ -75,5 +75,5 @@ def documented_metrics() -> Set[str]:
 
 
 def recorded_in(expression: str) -> Set[str]:
-    """What an expression reads of that recording rules have recorded."""
+    """Returns the series of recording rules that an expression reads."""
     return set(re.findall(r"\b\w+:\w+:\w+", expression))

@@ -1,4 +1,4 @@
-"""What must hold of every panel: it says what it shows, has its place, and asks for what there is."""
+"""Laws of every panel: it has a description and a place, and queries metrics that exist."""
 
 import json
 import pathlib

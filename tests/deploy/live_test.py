@@ -1,5 +1,5 @@
-"""A real Prometheus over a live server: every panel has data, what it shows is what the trainers
-logged, and alerts are silent until there is something to say."""
+"""A real Prometheus over a live server: every panel has data and shows the values that
+the trainers logged, and no alert fires without a fault."""
 
 import concurrent.futures
 import http.server
@@ -18,13 +18,13 @@ from tests.deploy import dashboards, load
 from tests.deploy.prometheus_server import PrometheusServer
 
 SECONDS_OF_LOAD = 6
-# What the trainers of the load only watch.
+# Algorithms that the trainers of the load only observe.
 OBSERVED = {"tis": sis.Tis(), "grpo": sis.Grpo()}
 SETTINGS = trainer.Settings(accuracy=0.15, rollouts=3, prompts=4, updates=4, bits=0)
 # Arms, and their runs.
 DEMO = {arm: f"addition-{arm}" for arm in trainer.ARMS}
-# What a server with a device and TLS would add: tests have no device, and what TLS adds is compared
-# with a certificate in auth_test.
+# Panels of a server with a device and TLS. Tests have no device, and auth_test compares the panels of
+# TLS with a certificate.
 OTHER_PANELS = {
     "Device cache", "Blocks on the device", "Copies evicted from the device", "Certificate", "Files that make no sense",
 }  # fmt: skip
@@ -135,7 +135,7 @@ class LiveTest(unittest.TestCase):
         self.assertEqual(empty, OTHER_PANELS)
 
     def shown(self, panel, legend, run):
-        """What a panel of "RL run" shows of one run."""
+        """Returns the value that a panel of "RL run" shows for one run."""
         (query,) = [
             query for query in dashboards.queries() if query.panel == panel and (legend is None or query.legend == legend)
         ]
@@ -177,7 +177,7 @@ class LiveTest(unittest.TestCase):
         rules = [rule for group in self.prometheus.get("rules")["groups"] for rule in group["rules"]]
         self.assertGreater(len(rules), 20)
         self.assertEqual([rule for rule in rules if rule["health"] != "ok"], [])
-        # Nor were they loud at any time before, not even for the while that they would wait.
+        # No alert was pending or firing at any earlier time.
         elapsed = math.floor(self.prometheus.value("vector(time())") - self.began)
         self.assertGreater(elapsed, SECONDS_OF_LOAD)
         self.assertEqual(self.prometheus.query(f"count_over_time(ALERTS[{elapsed}s])"), [])

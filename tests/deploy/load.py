@@ -9,10 +9,10 @@ import sis
 
 VOCABULARY, TOP_K, CONTEXTS = 64, 8, 16
 SEQUENCES, LENGTH = 8, 48
-# Every rollout is used for so many updates, the u-th of which is u policy versions ahead of it.
+# Updates per rollout. Update u is u policy versions ahead of the rollout.
 UPDATES = 3
 PREFIX_CURVE = (1, 2, 4, TOP_K)
-# Of what the engine computes against the trainer, nats.
+# Noise of the engine's log-probs against the trainer's, in nats.
 ENGINE_NOISE = 0.03
 _LEARNING_RATE = 40.0
 
@@ -30,13 +30,13 @@ class Training:
         self.rng = np.random.default_rng(seed)
         self.logits = self.rng.normal(size=(CONTEXTS, VOCABULARY)) * 3.0
         self.rollouts = self.draws = 0
-        # What the trainer logs: of all that was evaluated, and by k.
+        # Totals that the trainer logs: of all evaluated positions, and by k.
         self.totals = sis.Totals()
         self.prefix: Dict[int, float] = dict.fromkeys(PREFIX_CURVE, 0.0)
 
     @property
     def contexts(self) -> np.ndarray:
-        """Of the tokens of a rollout, one sequence after the other."""
+        """Returns the contexts of the tokens of a rollout, one sequence after the other."""
         return np.arange(SEQUENCES * LENGTH) % CONTEXTS
 
     def rollout(self) -> sis.TopKRecords:

@@ -23,8 +23,8 @@ def parse_time(text: str) -> float:
 
 
 class PrometheusServer:
-    """With deploy/prometheus' configuration and rules, but for three things: the targets, a second
-    instead of 15, and alerts that fire without waiting (`for`). It runs until close().
+    """Prometheus with the configuration and rules of deploy/prometheus, except three things: the
+    targets, a second instead of 15, and alerts that fire without waiting (`for`). It runs until close().
 
     minutes_are_seconds: what rules look back at are as many seconds as they say minutes, an hour 30.
     """
@@ -66,7 +66,7 @@ class PrometheusServer:
             time.sleep(0.1)
 
     def get(self, path: str, **parameters: str) -> Any:
-        """The data of an answer of its HTTP API. urllib.error.HTTPError if it is none."""
+        """Returns the data of an answer of the HTTP API. Raises urllib.error.HTTPError for an error."""
         url = f"http://{self._address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         with urllib.request.urlopen(url, timeout=30) as response:
             return json.load(response)["data"]
@@ -77,7 +77,7 @@ class PrometheusServer:
         return self.get("query", query=expression)["result"]
 
     def value(self, expression: str) -> float:
-        """Of an expression with one series."""
+        """Returns the value of an expression with one series."""
         (series,) = self.query(expression)
         return float(series["value"][1])
 

@@ -93,7 +93,7 @@ class RulesTest(unittest.TestCase):
     def test_every_alert_has_a_page_that_says_what_to_do(self):
         pages = set()
         for alert in self.alerts:
-            # Of example.org, in whose place the chart puts links.runbooks.
+            # The chart replaces example.org by links.runbooks.
             place, _, name = alert["annotations"]["runbook_url"].rpartition("/")
             self.assertEqual(place, "https://example.org/docs/runbooks")
             page = RUNBOOKS / name

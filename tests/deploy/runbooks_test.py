@@ -1,5 +1,5 @@
-"""Every alert is provoked on real servers, under a real Prometheus. What its runbook tells people to look
-at is there, and what the runbook says to do ends it."""
+"""Every alert is provoked on real servers, under a real Prometheus. The panels that its
+runbook names exist, and the steps of the runbook end the alert."""
 
 import pathlib
 import re
@@ -32,7 +32,7 @@ def runbook_of(alert):
 
 
 def panels_in(runbook):
-    """What it says to look at, by the titles in quotes."""
+    """Returns the titles of panels that a runbook names, in quotes."""
     how = re.search(r"\*\*How to see it\.\*\*(.*?)\*\*What to do", runbook, re.S).group(1)
     return re.findall(r'"([^"]+)"', re.sub(r"`[^`]*`", "", " ".join(how.split())))
 

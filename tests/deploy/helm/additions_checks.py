@@ -1,4 +1,4 @@
-"""What values add to the objects of the chart, or change about them: accounts, containers, volumes, names.
+"""Values that add to the objects of the chart or change them: accounts, containers, volumes, names.
 
 Run by chart_test.py, in an environment that has Helm and Kubernetes' schemas."""
 

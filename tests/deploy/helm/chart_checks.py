@@ -1,4 +1,4 @@
-"""What must hold of whatever the chart renders, as Helm, Kubernetes and its examples have it.
+"""Laws of everything that the chart renders: Helm's, Kubernetes', and those of the chart's examples.
 
 Run by chart_test.py, in an environment that has Helm and Kubernetes' schemas."""
 

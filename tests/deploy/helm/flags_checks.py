@@ -18,14 +18,14 @@ from tests.deploy.helm.rendered_chart import (
     INSECURE, VALUES, containers, documents, forms, merged, of_kind, pods, servers,
 )  # fmt: skip
 
-# What a server takes of its machine, and where it is reached: no default of the server's decides it.
+# Flags for resources and addresses. The chart always sets them; the server's defaults never apply.
 CHART_DECIDES = (
     "admin", "backend", "cache_bytes", "evaluate_threads", "grpc_memory_bytes", "listen",
     "max_message_bytes", "max_runs", "max_runs_per_owner", "run_idle_expiry", "shutdown_grace", "store",
 )  # fmt: skip
 
 
-# What somebody may give a flag, sensible or not.
+# Values that somebody may give a flag, sensible or not.
 GIVEN = (
     "", "banana", "inf", "-inf", "0", "1", "7", "512", "513", "1024", "2147483648", "16777216",
     "1099511627776", "9223372036854775808", "-1", "1.5", "1e6", "1k", "64MiB", "NaN", "true", "false",
@@ -36,7 +36,7 @@ GIVEN = (
 
 
 def settings(*flags):
-    """What the server understands, {name: value}, or the process that refused."""
+    """Returns the flags as the server parses them, {name: value}, or the process that refused them."""
     checked = subprocess.run([BINARY, "--check", *flags], capture_output=True, text=True, timeout=30)
     if checked.returncode:
         return checked
@@ -52,7 +52,7 @@ class FlagsChecks(unittest.TestCase):
         cls.defaults = yaml.safe_load((render.CHART / "values.yaml").read_text())
 
     def understood(self, objects):
-        """Of the one server of a release."""
+        """Returns the flags of the one server of a release, as it parses them."""
         (server,) = servers(objects)
         found = settings(*(argument.replace("/etc/sis", self.secrets.folder) for argument in server["args"]))
         self.assertIsInstance(found, dict, found)

@@ -37,7 +37,7 @@ def job_of(monitor, pod):
 
 
 def asked_for(expression):
-    """The matchers of `job`, as regular expressions, but for variables that a reader chooses."""
+    """Yields the matchers of `job` as regular expressions, except variables that a reader chooses."""
     for operator, value in re.findall(r'\bjob(=~?)"([^"]*)"', expression):
         if not value.startswith("$"):
             yield re.escape(value) if operator == "=" else value

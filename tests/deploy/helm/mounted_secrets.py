@@ -33,6 +33,6 @@ class MountedSecrets:
             pathlib.Path(path).rename(pathlib.Path(self.folder, folder, file))
 
     def variables(self, name):
-        """What the pod of a client has in its environment that shows a certificate of this name."""
+        """Returns the environment of a client's pod that presents a certificate of this name."""
         certificate, key = self._authority.issue(name, name)
         return {"SIS_CA_FILE": self.ca, "SIS_CERTIFICATE_FILE": certificate, "SIS_KEY_FILE": key}

@@ -1,4 +1,4 @@
-"""Who reaches what: the ports, names and policies of whatever the chart renders.
+"""Ports, names and network policies of everything that the chart renders.
 
 Run by chart_test.py, in an environment that has Helm."""
 
@@ -43,13 +43,13 @@ def allows(policies, direction, pod, namespace):
 
 
 def addresses(values):
-    """What the notes after installation tell clients: (name, port)."""
+    """Returns the addresses in the notes after installation: (name, port)."""
     notes = next(text for template, text in render.render(values).items() if template.endswith("NOTES.txt"))
     return re.findall(r"([\w.-]+\.svc):(\d+)", notes)
 
 
 def pod_names(host, service, objects):
-    """Of the StatefulSet whose pods this Service names, in its domain."""
+    """Returns the DNS names of the pods of the StatefulSet that this Service governs."""
     for document in of_kind("StatefulSet", objects):
         if document["spec"]["serviceName"] == service["metadata"]["name"]:
             return [f"{document['metadata']['name']}-{i}.{host}" for i in range(document["spec"]["replicas"])]

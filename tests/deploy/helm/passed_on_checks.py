@@ -65,9 +65,9 @@ PASSED_ON = {
 }
 # No name, number, address or path of anything.
 NO_NAME = "ba na/na: !"
-# Where any text will do.
+# Values that may be any text.
 TEXTS = {("podAnnotations", "a"), ("serviceAccount.annotations", "a"), ("sidecar.trainer.env", 0, "value")}
-# What Kubernetes' schemas don't say.
+# Values that Kubernetes refuses although they match its schemas.
 CONTRADICTIONS = {
     "tolerations": (
         [{}],
@@ -127,7 +127,7 @@ CONTRADICTIONS = {
 
 
 def spoilt(value):
-    """Like it, but for one place: something else there, or one name more or less."""
+    """Yields copies of the value that differ in one place: another value, or one name more or less."""
     yield {"banana": 1} if isinstance(value, (str, int)) else "banana"
     if isinstance(value, list):
         for i, part in enumerate(value):
@@ -140,7 +140,7 @@ def spoilt(value):
 
 
 def misnamed(value, place):
-    """Like it, but for one text, or one name of a group, in the place of which NO_NAME stands; with that place."""
+    """Yields (place, copy): copies of the value with NO_NAME instead of one text or one name of a group."""
     if isinstance(value, str):
         yield place, NO_NAME
     if isinstance(value, list):
@@ -161,7 +161,7 @@ def in_groups(name, value):
 
 
 def values_with(name, value):
-    """Of a form in which it matters."""
+    """Returns values with `name` set, in a form of the chart in which it has an effect."""
     form = VALUES["sidecar"] if name.startswith("sidecar.") else INSECURE
     return merged({**form, "extraVolumes": VOLUMES}, in_groups(name, value))
 

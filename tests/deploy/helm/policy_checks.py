@@ -1,4 +1,4 @@
-"""What the chart renders, against checkov's policies for Kubernetes.
+"""Checks the rendered chart against checkov's policies for Kubernetes.
 
 Run by chart_test.py, in an environment that has Helm and checkov."""
 
@@ -36,7 +36,7 @@ EXCEPTIONS = {
 
 
 def failures(values):
-    """Of {name: objects}: {policy: {(name, kind)}} where one is broken, and {name: objects looked at}."""
+    """Returns {policy: {(name, kind)}} of the broken policies, and {name: inspected objects}, of {name: objects}."""
     with tempfile.TemporaryDirectory() as folder:
         for name, objects in values.items():
             pathlib.Path(folder, f"{name}.yaml").write_text(yaml.safe_dump_all(objects))

@@ -1,4 +1,4 @@
-"""What the chart renders, of values that show all of it."""
+"""Renders the chart with values that show all of it."""
 
 import functools
 import json
@@ -9,7 +9,7 @@ import yaml
 
 from deploy.helm import render
 
-# Of the Prometheus operator and cert-manager; Kubernetes has no schema of them.
+# Kinds of the Prometheus operator and cert-manager. Kubernetes has no schema of these kinds.
 CUSTOM = {"Certificate", "PodMonitor", "PrometheusRule"}
 # Besides the examples: the defaults, with the choice that they leave to whoever installs the chart,
 # and everything that is optional.
@@ -183,7 +183,7 @@ def matches(selector, of):
 
 
 def selector(document):
-    """What a document selects pods by, as other kinds than Services write it."""
+    """Returns a document's pod selector, in the form that other kinds than Services use."""
     spec = document["spec"]
     if document["kind"] == "Service":
         return {"matchLabels": spec["selector"]}

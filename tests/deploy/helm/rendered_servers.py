@@ -1,5 +1,5 @@
-"""Starts the processes that rendered manifests describe, with the flags that they give but for addresses
-and folders. flags_checks.py looks at those."""
+"""Starts the processes that rendered manifests describe, with their flags, except addresses and
+folders. flags_checks.py checks the flags for addresses and folders."""
 
 import itertools
 import os
@@ -33,22 +33,22 @@ def wait_for(port):
 
 
 def get(address, path):
-    """What it answers; urllib.error.HTTPError if that isn't 200."""
+    """Returns the body of the answer. Raises urllib.error.HTTPError if the status isn't 200."""
     with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
         return answer.read().decode()
 
 
 class RenderedServers:
-    """Of the containers called `server` and `proxy`. Ports become free ones of the loopback address,
-    /run/sis and /var/lib/sis folders of the server's own, and /etc/sis `secrets`. `addresses` is what
-    clients are given."""
+    """Processes of the containers called `server` and `proxy`. Ports become free ports of the loopback
+    address, /run/sis and /var/lib/sis become folders of each server, and /etc/sis becomes `secrets`.
+    Clients connect to `addresses`."""
 
     def __init__(self, documents, secrets=""):
         self._secrets = secrets
         self._folder = tempfile.TemporaryDirectory()
         self._documents = documents
         self._servers, self._proxies = [], []
-        # Of each process, its container, and its addresses by the names of the container's ports.
+        # For each process, its container, and its addresses by the names of the container's ports.
         self._listening = []
         try:
             for _, container, count in self._containers(documents, "server"):
@@ -66,22 +66,22 @@ class RenderedServers:
             raise
 
     def resident_bytes(self):
-        """Of all servers and proxies together, now."""
+        """Returns the current resident memory of all servers and proxies together."""
         processes = self._proxies + [server.process for server in self._servers]
         return sum(process_status(process, "VmRSS") << 10 for process in processes)
 
     def most_resident_bytes(self):
-        """Of each server, since it started."""
+        """Returns the peak resident memory of each server since it started."""
         return [process_status(server.process, "VmHWM") << 10 for server in self._servers]
 
     def memory_limits(self):
-        """Of each server, in bytes, as its container has it."""
+        """Yields the memory limit of each server's container, in bytes."""
         for container, _ in self._listening:
             if container["name"] == "server":
                 yield int(container["resources"]["limits"]["memory"].removesuffix("Mi")) << 20
 
     def certificate_ends(self):
-        """Of each server, as Prometheus finds it, in seconds since 1970; None where it finds nothing."""
+        """Returns each server's end of its certificate from /metrics, in seconds since 1970; None without the metric."""
         ends = []
         for server in self._servers:
             name = "sis_tls_certificate_not_after_timestamp_seconds"
@@ -148,7 +148,7 @@ class RenderedServers:
         return status
 
     def check_probes(self, test):
-        """That of what has started each probe finds what it asks, and each monitor metrics."""
+        """Checks that every probe of the started containers succeeds, and that every monitor finds metrics."""
         for container, listening in self._listening:
             for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
                 probe = container.get(kind, {})

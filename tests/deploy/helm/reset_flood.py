@@ -1,4 +1,4 @@
-"""What CVE-2023-44487 describes: clients that open calls and reset them at once, without pause."""
+"""The attack of CVE-2023-44487: clients that open calls and reset them immediately, without pause."""
 
 import socket
 import ssl
@@ -34,7 +34,7 @@ _CALL = (
 
 
 def _calls(first):
-    """What opens a hundred calls, from the stream `first` on, and what resets them."""
+    """Returns the bytes that open a hundred calls, from the stream `first` on, and the bytes that reset them."""
     streams = range(first, first + 200, 2)
     return (
         b"".join(_frame(_HEADERS, _END_HEADERS, stream, _CALL) for stream in streams),
@@ -116,7 +116,7 @@ class ResetFlood:
 
     @staticmethod
     def _read(connection):
-        """What is there of the answers, so that nobody waits for room to send them."""
+        """Reads the answers that have arrived, so that the server never waits for space to send them."""
         connection.setblocking(False)
         try:
             while connection.recv(1 << 16):

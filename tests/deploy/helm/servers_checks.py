@@ -55,7 +55,7 @@ def shown_end(address):
 
 
 def status(address, path):
-    """Of an answer over HTTP; 0 without one."""
+    """Returns the status of an HTTP answer; 0 without an answer."""
     try:
         rendered_servers.get(address, path)
         return 200
@@ -66,7 +66,7 @@ def status(address, path):
 
 
 class RenderedServersChecks(unittest.TestCase):
-    """The flags as they are rendered, but for addresses and folders, which are this machine's."""
+    """Servers with the rendered flags, except that addresses and folders are this machine's."""
 
     SMALL = {"cacheMiB": 64, "messageMiB": 16}
 
@@ -90,8 +90,8 @@ class RenderedServersChecks(unittest.TestCase):
                 self.assertLessEqual(totals.d_sis, totals.d)
 
     def serve(self, **values):
-        """Of which all processes answer the probes of their containers, and Prometheus knows when the
-        certificates end that clients are shown."""
+        """Starts servers. Checks that all processes answer the probes of their containers, and that
+        /metrics has the end of each certificate that clients see."""
         objects = list(documents({**INSECURE, "podMonitor": {"enabled": True}, **values}))
         servers = rendered_servers.RenderedServers(objects, self.secrets.folder)
         self.addCleanup(servers.close)
@@ -101,7 +101,7 @@ class RenderedServersChecks(unittest.TestCase):
         return servers
 
     def as_alice(self):
-        """What the pods of her clients have in their environment."""
+        """Sets the environment that the pods of Alice's clients have."""
         return unittest.mock.patch.dict(os.environ, {"SIS_CA_FILE": self.secrets.ca, "SIS_TOKEN": TOKEN})
 
     def test_replicas_hold_a_sequence_each(self):
@@ -221,7 +221,7 @@ class RenderedServersChecks(unittest.TestCase):
                     resident.append(servers.resident_bytes())
                     time.sleep(0.05)
             sent, closed = flood.join()
-            # Of the address of the flood nobody is let in, also once it is over; others are as ever.
+            # The flood's address stays blocked after the flood; other addresses are served.
             self.assertTrue(flood.is_refused())
             with sis.Client(address) as client:
                 self.assertEqual(len(client.list_runs()), 1)

@@ -122,13 +122,13 @@ NONSENSE = (
     ({"security": {**TLS, "clientCertificates": True}, "proxy": {"enabled": True}}, "proxy.enabled"),
     ({**SIDECAR, "proxy": {"enabled": True}}, "proxy.enabled"),
 )
-# Beside the forms of VALUES: near to nonsense, but sensible.
+# Valid values in addition to VALUES. Each is close to an invalid one.
 SENSIBLE = (
     # Ports that nobody uses.
     {**INSECURE, "ports": {"behindProxy": 50051}},
     {**SIDECAR, "ports": {"grpc": 9464}},
     {**INSECURE, "memory": {"runs": 8, "runsPerOwner": 8}},
-    # Who calls is asked where something else encrypts, and the other way round.
+    # Authentication where something else encrypts, and encryption where something else authenticates.
     {"security": {"insecure": True, "identitiesSecret": "identities"}},
     {"security": {"insecure": True, "tlsSecret": "tls"}},
     {**INSECURE, "affinity": {"nodeAffinity": node_affinity(operator="In", values=["ssd"])}},
@@ -139,7 +139,7 @@ SENSIBLE = (
 
 
 def leaves(node, above=None, name=""):
-    """Of a YAML mapping: each value's name and line, and the line of the group that it is in."""
+    """Yields the name and line of each value of a YAML mapping, and the line of its group."""
     for key, value in node.value:
         place, line = f"{name}{key.value}", key.start_mark.line
         if isinstance(value, yaml.MappingNode) and value.value and not value.flow_style:

@@ -78,7 +78,7 @@ class WorkloadChecks(unittest.TestCase):
                     self.assertEqual(template["spec"].get(name), expected.get(name))
 
     def test_an_upgrade_changes_nothing_that_kubernetes_keeps(self):
-        """Of workloads that last: for a Job's pod it would be all."""
+        """Covers workloads that last. A Job's pod template is immutable as a whole."""
         changeable = {
             "StatefulSet": {
                 "minReadySeconds", "persistentVolumeClaimRetentionPolicy", "replicas", "template", "updateStrategy",

@@ -1,4 +1,4 @@
-"""What tests of images that tools/image builds have in common."""
+"""Base of the tests of images that tools/image builds."""
 
 import json
 import os
@@ -12,9 +12,9 @@ import tempfile
 import unittest
 
 FOLDER = pathlib.Path(__file__).parent
-# What apt says where there is no archive to reach.
+# Messages of apt if no archive is reachable.
 UNREACHABLE = re.compile("Temporary failure resolving|Could not resolve|Could not connect|Unable to connect")
-# What Buildah says in a chroot of a plain folder.
+# Buildah's message in a chroot of a plain folder.
 NO_ROOT_TO_MOUNT = re.compile("remount /, flags: .*: invalid argument")
 
 
@@ -46,7 +46,7 @@ class BuiltImageTest(unittest.TestCase):
 
     @classmethod
     def environment(cls):
-        """What tools/image finds in its environment."""
+        """Returns the environment of tools/image."""
         return {}
 
     @classmethod
@@ -72,7 +72,7 @@ class BuiltImageTest(unittest.TestCase):
         cls.bill = json.loads(bill.read_text())
 
     def image_process(self, *command):
-        """Of a command inside, with a volume of its own. Skips the test where nobody may mount."""
+        """Starts a command inside the image, with a new volume. Skips the test if mounting is forbidden."""
         volume = tempfile.TemporaryDirectory()
         self.addCleanup(volume.cleanup)
         os.chown(volume.name, 65532, 65532)

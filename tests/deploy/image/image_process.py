@@ -13,7 +13,7 @@ import os
 import sys
 
 USER = 65532
-# Of sched.h, sys/mount.h and linux/prctl.h.
+# Constants from sched.h, sys/mount.h and linux/prctl.h.
 CLONE_NEWNS = 0x20000
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38

@@ -59,7 +59,7 @@ class ImageTest(BuiltImageTest):
         self.assertEqual("cuda-cudart" in versions, CUDA)
         if CUDA:
             self.assertRegex(versions["cuda-cudart"], r"^\d+\.\d+\.\d+$")
-        # What a container runtime is told to mount.
+        # The variable makes a container runtime mount the devices.
         self.assertEqual("NVIDIA_VISIBLE_DEVICES=all" in self.configuration["Env"], CUDA)
 
     def test_binaries_of_the_other_variant_are_refused(self):
@@ -105,8 +105,8 @@ class ImageTest(BuiltImageTest):
         return server.returncode, output, errors
 
     def test_what_it_exposes_can_be_reached_if_somebody_has_said_who_may(self):
-        """A container runtime's -p leads to an interface that is not loopback. Without identities, and
-        without being told that there need be none, the server says so instead of serving in vain."""
+        """A container runtime's -p leads to an interface that is not loopback. Without identities
+        and without --insecure, the server refuses to start with an error."""
         status, _, errors = self.checked()
         self.assertEqual(status, 1)
         self.assertIn("--insecure", errors)

@@ -1,4 +1,4 @@
-"""What is wrong with trainers and workers. Each has a run of its own, of its alert's name."""
+"""Problems of trainers and workers. Each has a separate run with the name of its alert."""
 
 import contextlib
 from typing import Any, Dict, List, Optional

@@ -1,4 +1,4 @@
-"""What is wrong with servers, their limits, files and stores. Each has servers of its own."""
+"""Problems of servers, their limits, files and stores. Each has separate servers."""
 
 import contextlib
 import datetime

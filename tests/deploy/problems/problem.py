@@ -1,4 +1,4 @@
-"""What an alert is for, made on real servers, and ended as its runbook says."""
+"""A problem that an alert reports, provoked on real servers, and ended as its runbook says."""
 
 import threading
 from typing import Any, Dict, List, Optional
@@ -18,7 +18,7 @@ class Problem:
 
     # By name.
     alerts: Dict[str, Dict[str, str]]
-    # Of what the runbooks look at, where it is one.
+    # Id of the run that the runbook inspects, if there is one.
     run_id: Optional[str] = None
     server: LiveServer
     # Threads that call step().
@@ -37,7 +37,7 @@ class Problem:
         self.present = False
 
     def step(self) -> None:
-        """What goes on all the time, well or badly: by self.present."""
+        """Does the work that repeats all the time. With self.present it shows the problem."""
 
     def start(self) -> None:
         for thread in self._threads:
@@ -59,7 +59,7 @@ class Problem:
 
 
 def restarted(server: LiveServer, *flags: str, **named: Any) -> LiveServer:
-    """Where Prometheus and the clients knew the one that has ended."""
+    """Starts a server at the addresses of `server`, which has ended, for Prometheus and the clients."""
     return LiveServer(*flags, f"--admin={server.admin_address}", listen=server.address, **named)
 
 

@@ -1,4 +1,4 @@
-"""What tools/release makes besides wheels and image: notes, the chart, bills of wheels."""
+"""Products of tools/release except wheels and images: notes, the chart, bills of wheels."""
 
 import hashlib
 import io
