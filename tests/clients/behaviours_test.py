@@ -44,7 +44,7 @@ class Scene:
             client.close()
 
     def play(self, line, expected):
-        """What came of the line, with the names of the table."""
+        """Plays the line. Returns its result, with the names of the table."""
         if line.startswith("{"):
             self._interfere(*line.strip("{}").split())
             return ""

@@ -43,7 +43,7 @@ def part_2(data):
     return data[:64] + data[64 + part_1 + -part_1 % 8 :]
 
 
-# Of ids of each width, at two positions.
+# Records with ids of each width, at two positions.
 SETS = cases.records_of(7, [700, 5], [-2.0, -9.0], [[12, 700], [3, 4]], [[-0.25, -2.0], [-1.0, -1.5]])
 
 
@@ -139,7 +139,7 @@ class BlocksTest(unittest.TestCase):
             whole = packed(SETS, 1000, encoding)
             for data in (whole, part_2(whole)):
                 for place in range(len(data)):
-                    # Of a part that is not there the checksum may be anything.
+                    # The checksum of an absent part may be anything.
                     if data is not whole and 4 <= place < 8:
                         continue
                     damaged = bytearray(data)

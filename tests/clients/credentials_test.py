@@ -53,7 +53,7 @@ class CredentialsTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.authority = Authority(self.folder, "authority")
-        # What tls trusts by itself.
+        # Certificates that gRPC trusts by default.
         environment = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": self.authority.path}
         patched = unittest.mock.patch.dict(os.environ, environment)
         patched.start()
@@ -84,7 +84,7 @@ class CredentialsTest(unittest.TestCase):
         return server.address.rpartition(":")[2]
 
     def expect(self, said, address, settings):
-        """However the client is told."""
+        """Expects the error whether settings come from arguments or from the environment."""
         for tell in (with_arguments, with_environment):
             with self.subTest(tell.__name__, **settings):
                 self.assertRegex(tell(address, settings), said)

@@ -19,8 +19,8 @@ def slice_of(text):
 
 
 def rows_of(first_position, rows, seed):
-    """Of five tokens in a row four are the slots of their sets, in turn, and one is outside. All values
-    are exact in float32."""
+    """Returns records. Among five consecutive tokens, four are in successive slots of their sets and one
+    is outside. All values are exact in float32."""
     positions = np.arange(first_position, first_position + rows)
     n = 7 * positions + 13 * seed
     ids = (n[:, None] + 5 * np.arange(TOP_K)) % VOCABULARY
@@ -53,7 +53,7 @@ class PythonClient:
     def close(self):
         if self._client is not None:
             with warnings.catch_warnings():
-                # Of streams that a scenario leaves open.
+                # Warnings about streams that a scenario leaves open.
                 warnings.simplefilter("ignore", RuntimeWarning)
                 self._client.close()
 

@@ -3,7 +3,7 @@
 Each case makes B of A's distributions, with noise of the size of bfloat16 on its logits unless it says otherwise, and
 names what `sisctl compare` must find. Beyond the listed tokens a recording's distribution is not known: its mass counts
 as tokens that are each as probable as the last one listed, so temperatures and biases are exact up to how that mass is
-spread; of the synthetic model all tokens are known.
+spread. The synthetic model lists all tokens.
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ def at(temperature):
 
 
 def biased(biases):
-    """What falls below the least listed token makes way for one that the recording does not name."""
+    """Adds `biases` by token. A token that falls below the least listed one is replaced by an unnamed token."""
 
     def one(position):
         new = change(position, lambda i, value: value + biases.get(i, 0.0))
@@ -88,7 +88,7 @@ def biased(biases):
 
 
 def filtered(keep):
-    """Those that keep(list) leaves, renormalised; the others are as good as impossible."""
+    """Renormalises the tokens that keep(list) leaves. The others become practically impossible."""
 
     def one(position):
         kept, mass = keep(position.top)

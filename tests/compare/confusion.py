@@ -1,4 +1,4 @@
-"""What `sisctl compare` says of recordings with known faults, as the table of docs/compare.md.
+"""Results of `sisctl compare` for recordings with known faults, as the table of docs/compare.md.
 
 PYTHONPATH=client/python python3 -m tests.compare.confusion writes it there again, with SIS_RECORDED_DATA set and
 //client/python:sis_v1 built.
@@ -29,7 +29,7 @@ def reports(base):
 
 
 def faults_of(report):
-    """Those that are named, each with the sequences that alone have it."""
+    """Returns the named faults, each with the only sequences that have it."""
     return [(check["name"], tuple(check["sequences"])) for check in report["checks"] if check["outcome"] == "fault"]
 
 
@@ -44,7 +44,7 @@ def name(faults):
 
 
 def column(of_cases):
-    """Of each kind of fault that is made: how often which faults were named, and in the right sequences. `of_cases` are
+    """Returns for each injected kind of fault how often each fault was named, and in the right sequences. `of_cases` are
     reports(...)."""
     kinds = {}
     for case, report in zip(CASES, of_cases, strict=True):

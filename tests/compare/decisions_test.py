@@ -38,8 +38,8 @@ def positions_of(path):
 
 
 def expected(behaviour, current, k=None, seed=0):
-    """What compare should print of one direction, in double precision. Both files must list no
-    appended sampled tokens."""
+    """Returns the expected output of compare for one direction, in double precision. Neither file may
+    list appended sampled tokens."""
     behaviour, current = positions_of(behaviour), positions_of(current)
     prefix = 0
     for (y, *_), (other, *_) in zip(behaviour, current):
@@ -92,7 +92,7 @@ def expected(behaviour, current, k=None, seed=0):
 
 
 def write_recordings(folder, seed, positions=400, vocabulary=300, listed=(6, 5)):
-    """Two engines' files of one text: the same logits but for noise, the second listing fewer
+    """Writes two engines' files of one text. Their logits differ by noise, and the second lists fewer
     tokens."""
     generator = random.Random(seed)
     contents = ([], [])

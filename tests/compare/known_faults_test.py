@@ -1,6 +1,6 @@
 """A driver with known faults, on a real server: each gets its verdict and its diagnosis, and a healthy run neither.
 
-The worker records what real engines reported, and the trainer evaluates what the fault makes of it.
+The worker records real engines' log-probs, and the trainer evaluates them after the fault has changed them.
 """
 
 import random
@@ -35,7 +35,7 @@ def without_holes(responses):
 
 
 def gathered(position, ids):
-    """What a trainer looks up. What its list leaves out is taken to be as probable as its last, if so much is left."""
+    """Returns a trainer's log-probs at `ids`. Unlisted tokens get the last listed log-prob, or less if less mass is left."""
     listed, least = dict(position.top), position.top[-1][1]
     left = max(1 - sum(np.exp(value) for value in listed.values()), 1e-9)
     unlisted = min(least, float(np.log(left / max(1, sum(i not in listed for i in ids)))))
@@ -94,7 +94,7 @@ class Driver:
         return names
 
     def evaluate(self, draw, names, trainer):
-        """trainer() makes what the trainer computes of all responses, anew for each repeat."""
+        """Evaluates. trainer() computes the trainer's positions of all responses, again for each repeat."""
         records = self.client.fetch_top_k(self.run, names)
         computed = [p for _ in range(self.repeats) for response in trainer() for p in response]
         log_probs = [gathered(p, ids) for p, ids in zip(computed, records.ids.tolist(), strict=True)]
@@ -122,7 +122,7 @@ class KnownFaultsTest(unittest.TestCase):
         cls.client = sis.Client(cls.server.address, timeout=60)
         cls.addClassCleanup(cls.client.close)
         cls.bases = recordings.bases()
-        # Whose end is told by time alone: so they begin first.
+        # These begin first, because only time reveals that a trainer is dead.
         cls.dead = {name: cls.dead_trainer(name, base) for name, base in cls.bases.items()}
 
     @classmethod

@@ -11,7 +11,7 @@ import pathlib
 import random
 
 TESTDATA = pathlib.Path("client/python/tests/diagnose/testdata")
-# Of models that the repository does not hold; None where they are not.
+# Folder with recordings of further models, which the repository does not hold; None without it.
 RECORDED = os.environ.get("SIS_RECORDED_DATA")
 RESPONSES = 8
 
@@ -75,7 +75,7 @@ def _sglang(path):
 
 
 def _differences(a, b):
-    """Of the log-probs that both list, less their mean: what a normaliser does not hide."""
+    """Returns the differences of log-probs that both list, less their mean: a normaliser does not hide these."""
     differences = []
     for left, right in zip(a, b):
         others = dict(right.top)
@@ -89,7 +89,7 @@ def _differences(a, b):
 
 def _large_model(name):
     """One long text on two devices, cut into responses. They soon sample different tokens, so the GPU's recording
-    serves for the size of the noise, that of Qwen for Gemma, too, of which the devices share nine positions."""
+    only gives the size of the noise. Gemma gets Qwen's noise, because its devices share just nine positions."""
     folder = pathlib.Path(RECORDED)
     text = _chat(folder / f"{name}_cpu.json")
     length = len(text) // RESPONSES
@@ -98,7 +98,7 @@ def _large_model(name):
 
 
 def small_model(precision="float32"):
-    """What the engine of this precision, "float32" or "4_bit", gives the text that float32 sampled."""
+    """Returns the log-probs of the engine with this precision, "float32" or "4_bit", for the text that float32 sampled."""
     a, b = (_sglang(TESTDATA / f"smollm2_{engine}.jsonl") for engine in (precision, "bfloat16"))
     return Base(a, [value for pair in zip(a, b, strict=True) for value in _differences(*pair)])
 

@@ -96,7 +96,7 @@ TEST_P(BatchingTest, BlocksCutAndMergedAnywhere) {
     stretches[1].behavior = BlockRange(views[1], 0, n - cut);
     backend().Evaluate(parameters, stretches);
     ASSERT_TRUE(SameBytes(whole, sliced));
-    // So what merged blocks give is what these give.
+    // Merged blocks therefore give the same results as these.
     const auto merged = MergeBlocks(views[0], views[1]);
     ASSERT_TRUE(merged.ok()) << merged.status();
     ASSERT_TRUE(std::ranges::equal(*merged, block.bytes));

@@ -45,12 +45,12 @@ Accepted Draw(const Backend& backend, const Packed& positions, uint64_t sequence
   return accepted;
 }
 
-// Of n draws X are accepted; (X - n a) / sqrt(n a (1 - a)) is standard normal. Its squares over 8
+// X of n draws are accepted; (X - n a) / sqrt(n a (1 - a)) is standard normal. Its squares over 8
 // values of a and the 4 words of a Philox block add up to a chi-square of 32 degrees of freedom,
 // which exceeds 85.8 with a probability of 1e-6. At a = 1/2, n = 250,000 a shift of a by 0.005
 // moves each of the 4 by 5 standard deviations: the sum then has mean 132 and standard deviation
-// 21, so that such a shift of this single a is seen with a probability of about 0.99, and one of
-// all of them always.
+// 21. The test therefore detects such a shift of this single a with a probability of about 0.99,
+// and a shift of all of them always.
 TEST_P(BernoulliTest, AcceptsAsOftenAsItShould) {
   constexpr uint64_t kKey = 0x5eed0001;
   double chi_square = 0;
@@ -72,7 +72,7 @@ TEST_P(BernoulliTest, AcceptsAsOftenAsItShould) {
   EXPECT_TRUE(chi_square < 85.8) << chi_square;
 }
 
-// Of independent draws with a = 1/2, half of the pairs agree: z is standard normal, and beyond 5
+// Half of the pairs of independent draws with a = 1/2 agree: z is standard normal, and beyond 5
 // with a probability of 6e-7. A correlation of 0.01 shifts it by 10.
 void ExpectIndependent(const Accepted& left, const Accepted& right, size_t lag, const char* what) {
   int64_t agreements = 0;

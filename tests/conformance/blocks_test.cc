@@ -1,6 +1,6 @@
-// Whatever K, encoding and length sets have, and wherever a range begins in its block and the
-// values in memory: a backend gives the bytes that the scalar one gives for the log-probs that the
-// block stands for, in float32.
+// A backend gives the same bytes as the scalar backend gives for the float32 log-probs that the
+// block encodes. This holds for every K, encoding and length of sets, and wherever a range begins
+// in its block and the values in memory.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -48,8 +48,8 @@ float CurrentLogProb(std::mt19937_64& random, float behavior) {
   }
 }
 
-// Positions that are valid and hold every special value of docs/numerics.md. Of `slots` they use
-// mostly all, or few as sets cut to their mass do.
+// Positions that are valid and hold every special value of docs/numerics.md. They use
+// mostly all `slots`, or few, as sets cut to their mass do.
 Positions SpecialPositions(std::mt19937_64& random, int slots, Sets sets, size_t n, bool reduced) {
   Positions positions;
   positions.slots = slots;

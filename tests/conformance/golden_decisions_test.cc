@@ -16,7 +16,7 @@
 namespace sis {
 namespace {
 
-// What one position must give.
+// Expected results of one position.
 struct ExpectedPosition {
   uint8_t rank;
   uint8_t decision;

@@ -1,4 +1,4 @@
-// What every backend is made of, against the golden vectors.
+// Tests the primitives of all backends against the golden vectors.
 #include <bit>
 #include <cstdint>
 #include <span>

@@ -1,5 +1,5 @@
-// Reads the golden vectors (tests/golden/README.md): hexadecimal tokens, of which whole files are
-// made.
+// Reads the golden vectors (tests/golden/README.md): the files consist of
+// hexadecimal tokens.
 #pragma once
 
 #include <bit>

@@ -1,5 +1,4 @@
-// The laws of docs/math.md, section 3, by enumeration: not on a sample, but for every token that
-// could have been drawn.
+// The laws of docs/math.md, section 3, by enumeration of every token that could have been drawn.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -36,7 +35,7 @@ int Between(std::mt19937_64& random, int first, int last) {
   return std::uniform_int_distribution<int>(first, last)(random);
 }
 
-// One position, once for every token of the vocabulary in the place of the sampled one.
+// One position, repeated with every token of the vocabulary as the sampled one.
 struct Enumeration {
   PolicyPair pair;
   EvaluateParameters parameters;
@@ -46,7 +45,7 @@ struct Enumeration {
   Packing packing;
   Packed packed = Packed(positions, first_position, packing);
 
-  // What is recorded of V_k, whichever token was drawn: rounded behaviour log-probs.
+  // Rounded behaviour log-probs of V_k. They do not depend on the drawn token.
   std::span<const float> members() const {
     return packed.LogProbs(0, 1).first(std::min<size_t>(packed.used(0), parameters.top_k));
   }
@@ -103,9 +102,9 @@ const std::vector<Enumeration>& Enumerations() {
 }
 
 // q(v) a(v) M = p(v), in float32. Let u = 2^-24. The float32 lM is M's definition, so it has no
-// error here; the subtraction that gives lw is off by at most u |lw|, the one that gives lw - lM by
-// at most u |lw - lM|, and exp32 by one unit in the last place, a factor of at most 1 + 2^-23. The
-// errors add up in log(q a M) - log p:
+// error here. The subtraction that gives lw is off by at most u |lw|. The one that gives lw - lM is
+// off by at most u |lw - lM|. exp32 is off by one unit in the last place, a factor of at most 1 +
+// 2^-23. The errors add up in log(q a M) - log p:
 //     |log(q a M) - log p| <= u |lw| + u |lw - lM| + 2^-23,
 // to which the second orders add less than a thousandth. Flushing changes lw and lM by less than
 // 2^-100. Below lw - lM = -87, a is 0 instead of less than e^-87.

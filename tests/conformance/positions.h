@@ -38,7 +38,7 @@ struct Packing {
   double mass = 0;  // where sets are cut; 0: nowhere
 };
 
-// What a backend gave for n positions.
+// A backend's results for n positions.
 struct Results {
   explicit Results(size_t n, size_t prefix_points = 0)
       : decisions(n),
@@ -107,7 +107,8 @@ class Packed {
   std::vector<float> covered_masses_;
 };
 
-// In one call the positions [first, first + count), at most all, of which row 0 is the first.
+// Evaluates the positions [first, first + count) in one call, ending at the last one. Row 0 of the
+// results is position `first`.
 Results Evaluate(const Backend& backend, const EvaluateParameters& parameters,
                  uint64_t sequence_key, const Packed& packed, size_t first = 0,
                  size_t count = SIZE_MAX);

@@ -40,7 +40,7 @@ class WithTags final : public Backend {
     backend_.Evaluate(parameters, first);
     backend_.Evaluate(parameters, second);
     for (size_t i = 0; i < first.size(); ++i) {
-      // Of invalid values the results mean nothing.
+      // Results of invalid values are undefined.
       if (results[i].sums.invalid > 0) continue;
       EXPECT_TRUE(SameBytes(first[i].output, second[i].output)) << "the second time";
     }

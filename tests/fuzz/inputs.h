@@ -1,4 +1,4 @@
-// What a file of a corpus holds.
+// Contents of the files of a corpus.
 #pragma once
 
 #include <string>

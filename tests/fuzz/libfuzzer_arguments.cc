@@ -1,5 +1,5 @@
-// What libFuzzer is told when it runs as a Bazel test. Bazel's arguments are flags, and files of
-// the corpus, which libFuzzer would only replay: what they hold becomes what it starts from.
+// Arguments of libFuzzer when it runs as a Bazel test. Bazel's arguments are flags and files of the
+// corpus. libFuzzer would only replay the files, so their contents become its initial corpus.
 //
 // Failing inputs are written where Bazel keeps them. libFuzzer writes the inputs that reached
 // something new to the first folder that it is given. $SIS_FUZZ_CORPUS, set by tools/fuzz, has one
@@ -26,7 +26,7 @@ fs::path Temporary(std::string_view name) {
   return folder;
 }
 
-// Where what is new goes.
+// Returns the folder for new inputs.
 fs::path NewInputs() {
   const char* const outlives = std::getenv("SIS_FUZZ_CORPUS");
   const char* const target = std::getenv("TEST_TARGET");

@@ -18,9 +18,10 @@
 namespace sis {
 namespace {
 
-// Of the run that tests/fuzz/cache_with_one_record.h has.
+// Config of the run in tests/fuzz/cache_with_one_record.h.
 const RunConfig kConfig = {.vocabulary_size = 10, .top_k = 2};
-// What a budget of this holds fits into one of twice that, however it is cut into blocks.
+// Data that fits into this budget also fits into one of twice the size, however it is cut into
+// blocks.
 constexpr int64_t kBytes = 32 << 10;
 // Append lets nobody begin beyond --max_positions; what lies in front of a block is gone through.
 constexpr uint32_t kLastBegin = 8192;

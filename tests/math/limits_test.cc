@@ -1,4 +1,4 @@
-// What SIS does not promise, measured with the real decisions (docs/math.md, section 5). Seeds are
+// Limits of SIS, measured with the real decisions (docs/math.md, section 5). Seeds are
 // fixed; where a bound is statistical it is five standard deviations: exceeded by chance in 6 of 10
 // million runs.
 #include <algorithm>
@@ -127,9 +127,9 @@ TEST_P(LimitsTest, BiasIsTradedForVariance) {
 
 // (b) D_SIS bounds the distance to the modified sequence gradient, not to the true one.
 
-// The distance between the sequence gradient with the given ratio and the token gradient with
-// weights w~, where the advantage is 1 and the scores are the same unit vector: then the triangle
-// inequality is an equation, and |sum_t (ratio - w~_t)| the norm.
+// Returns the distance between the sequence gradient with the given ratio and the token gradient
+// with weights w~. The advantage is 1 and all scores are the same unit vector. The triangle
+// inequality is then an equation, and |sum_t (ratio - w~_t)| the norm.
 double Distance(double ratio, const std::vector<float>& weights) {
   double distance = 0;
   for (const float weight : weights) distance += ratio - weight;
@@ -145,7 +145,7 @@ TEST_P(LimitsTest, DSisOfZeroDoesNotMeanDistanceZero) {
     AppendPosition(PairOf({0.5, 0.5}, {0.5 * w, 1 - 0.5 * w}), 0, positions);
   }
   // Accepted with 0.9 / 1.1, 0.8 / 1.2 and 1: together 0.55, so among 100 draws there is one that
-  // accepts all (but for a chance of 1e-34).
+  // accepts all, except with a probability of 1e-34.
   uint64_t draw = 0;
   Results results = Evaluate(backend(), {2, draw}, 5, 0, positions);
   while (results.sums.accepted < 3 && draw < 100) {

@@ -1,4 +1,4 @@
-// What soft acceptance promises, with the decisions of every backend (docs/math.md, section 7).
+// Laws of soft acceptance, with the decisions of every backend (docs/math.md, section 7).
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -45,7 +45,8 @@ double EnvelopeAt(const Positions& positions, size_t i) {
   return std::exp(log_envelope);
 }
 
-// What the rule and SIS alone make of the decided positions, with the same advantage everywhere.
+// Weights of the decided positions by the rule and by SIS alone, with the same advantage
+// everywhere.
 struct Weighed {
   std::vector<float> coefficients = std::vector<float>(kCount);
   std::vector<float> modified_ratios = std::vector<float>(kCount);

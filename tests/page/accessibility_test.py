@@ -48,7 +48,7 @@ class AccessibilityTest(unittest.TestCase):
         self.addCleanup(page.close)
         with sis.Client(server.address) as client:
             load = TrainingLoad(client, "run-1")
-            # What a sequence is sealed with is kept with what is evaluated then.
+            # The page keeps a sequence's annotation with the evaluation that follows the seal.
             with client.append(load.run, sampling=sis.Sampling("processed")) as stream:
                 about = sis.Annotation(prompt="2 + 2 =", text="4", reward=1.0)
                 stream.seal(load.names[0], length=LENGTH, annotation=about)

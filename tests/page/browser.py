@@ -43,7 +43,7 @@ class Browser:
         self.look(WIDE, dark=False)
 
     def keep_downloads(self, folder):
-        """Where files are saved from now on."""
+        """Saves downloads in `folder` from now on."""
         self.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)})
 
     def close(self):
@@ -51,8 +51,7 @@ class Browser:
         self._profile.cleanup()
 
     def look(self, width, *, dark):
-        """What the page sees from now on: the window's width, and the person's choice of
-        colours."""
+        """Sets the window's width and the person's colour scheme from now on."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
         self._resize(width, _HEIGHT)
@@ -86,7 +85,7 @@ class Browser:
         self.wait(f"{words!r} in {selector}", lambda: words in self.text(selector))
 
     def problems(self):
-        """What the console has complained about since it was last asked."""
+        """Returns the console's errors since the last call."""
         entries = self.driver.get_log("browser")
         return [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
 
@@ -94,7 +93,7 @@ class Browser:
         """The whole page, kept among the test's outputs."""
         width = self.run("return innerWidth")
         self._resize(width, max(_HEIGHT, self.run("return document.documentElement.scrollHeight")))
-        time.sleep(0.3)  # charts are drawn anew
+        time.sleep(0.3)  # charts are redrawn
         folder = os.environ.get("TEST_UNDECLARED_OUTPUTS_DIR", tempfile.gettempdir())
         self.driver.save_screenshot(str(pathlib.Path(folder, f"{name}.png")))
         self._resize(width, _HEIGHT)

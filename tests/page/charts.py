@@ -1,4 +1,4 @@
-"""What the charts of the server's page hold."""
+"""Reads the charts of the server's page."""
 
 # The lines of the chart of this name: {name: values}, and what its axis shows.
 _CHART = """

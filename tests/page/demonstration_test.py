@@ -1,5 +1,5 @@
-"""The demonstration, followed while it trains: what its trainer logged is what the page, `sisctl top`,
-GetStep and /metrics show."""
+"""The demonstration, followed while it trains: the page, `sisctl top`, GetStep and /metrics show the
+values that its trainer logged."""
 
 import dataclasses
 import math

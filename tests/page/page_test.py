@@ -139,7 +139,7 @@ class PageTest(unittest.TestCase):
         self.browser.wait_for_text("Live, updated", "#status")
 
     def problems(self):
-        """What the console complains about, but for answers that say that there is nothing."""
+        """Returns the console's errors, except those about 404 answers."""
         return [line for line in self.browser.problems() if "404" not in line]
 
     def chart(self, title):
@@ -286,7 +286,7 @@ class PageTest(unittest.TestCase):
         self.assertGreater(totals.residual_mass / scored, 0.7)
         self.browser.wait_for_text("shifted by one", residual)
         self.assertNotIn("record more slots", self.browser.text(residual))
-        # What is recorded is right, and lists what was sampled.
+        # The records are correct, and list the sampled tokens.
         self.browser.wait_for_text("A larger K", outside)
         load.step(3)
         self.browser.wait_for_text("record more slots", residual)
@@ -671,8 +671,8 @@ class PageTest(unittest.TestCase):
         self.assertIn("Accept rate", self.browser.text("main"), "what was there stays")
 
     def test_a_slow_server_that_answers_is_not_said_to_be_silent(self):
-        """Of a run beside another three things are asked for, one after another: longer together than
-        silence lasts."""
+        """The page sends three requests for a run next to another, one after another. Together they take
+        longer than the time after which a server counts as silent."""
         server, client = self.start()
         for run in ("run-1", "run-2"):
             TrainingLoad(client, run).step(1)

@@ -15,8 +15,8 @@ def _log_softmax(logits):
 
 
 class TrainingLoad:
-    """A run with recorded sequences; step() evaluates them once more. `shifted_lists`: a worker's mistake, which
-    records with each token the list of so many rows before."""
+    """A run with recorded sequences; step() evaluates them once more. `shifted_lists` simulates a
+    worker's mistake: it records each token with the list of that many rows before."""
 
     def __init__(self, client, run_id, shifted_lists=0, **config):
         self._client = client

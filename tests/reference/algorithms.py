@@ -73,7 +73,7 @@ def sequence_ratios(batch: Batch) -> Array:
 
 
 def covariances(batch: Batch) -> Array:
-    """Of log p and A about their means over the unmasked positions; NaN where masked."""
+    """Returns the products of log p and A about their means over the unmasked positions; NaN where masked."""
     scored = ~batch.masked
     log_probs = np.maximum(batch.current_log_probs, -64)
     return np.where(

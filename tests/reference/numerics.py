@@ -205,8 +205,7 @@ def log_envelope(current: Float32s, behaviour: Float32s) -> Float32s:
 
 
 def reduce_gathered(records: Records, current: Gathered, k: int) -> Reduced:
-    """What a client sends in the REDUCED form in place of `current`. Same bits as the server's own
-    reduction."""
+    """Returns a client's REDUCED form of `current`, with the same bits as the server's reduction."""
     behaviour, now = records.log_probs[:, :k], current.log_probs[:, :k]
     return Reduced(current.sampled_log_probs, log_envelope(now, behaviour), covered_mass(now, used_slots(behaviour)))
 

@@ -20,7 +20,7 @@ def bits(values: np.ndarray) -> list[int]:
 
 
 def assert_same_bits(got: np.ndarray, want: np.ndarray) -> None:
-    """For long arrays, of which assertEqual would compute a difference for minutes."""
+    """Compares long arrays. assertEqual would compute their difference for minutes."""
     np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
 
 
@@ -275,9 +275,9 @@ class SpecialValuesTest(unittest.TestCase):
 
 class LawsTest(unittest.TestCase):
     def test_accepted_tokens_follow_the_current_policy(self):
-        # q(v) a(v) M = p(v) for every v, with q, p and M as the float32 logarithms say. What is
-        # rounded on the way: lw (half a unit: 2^-24 |lw|), lw - lM (2^-24 |lw - lM|), and the
-        # exponential (one unit, 2^-23 of it). The rest, 2^-40, is for float64.
+        # q(v) a(v) M = p(v) for every v, with q, p and M from the float32 logarithms. Rounding
+        # affects lw (half a unit: 2^-24 |lw|), lw - lM (2^-24 |lw - lM|), and the exponential
+        # (one unit, 2^-23 of it). The rest, 2^-40, is for float64.
         records, current = random_input(20000, 8, 30, 1.0, 1)
         envelope = numerics.log_envelope(current.log_probs, records.log_probs).astype(np.float64)
         mass = numerics.covered_mass(current.log_probs, np.ones(current.log_probs.shape, bool))

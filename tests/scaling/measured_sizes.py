@@ -1,4 +1,4 @@
-"""What a real server takes for known tokens, beside the formulas in sizing.py."""
+"""Measures the memory and traffic of a real server for known tokens, next to the formulas in sizing.py."""
 
 import os
 import pathlib
@@ -53,7 +53,7 @@ class Measurement:
         return float(re.search(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE).group(1))
 
     def append(self, block, seal=True, length=LENGTH):
-        """The first `length` tokens of each sequence, in blocks of so many."""
+        """Appends the first `length` tokens of each sequence, in blocks of `block` tokens."""
         records = {name: array[:length] for name, array in _records(self.top_k).items()}
         with self.client.append(self.run, sampling=SAMPLING) as stream:
             for first in range(0, length, block):

@@ -1,4 +1,4 @@
-"""What placement does to 3 to 300 replicas, by the clients' own placement and circuit breaker. Run, it
+"""Simulates placement on 3 to 300 replicas, with the clients' placement and circuit breaker. As a program, it
 prints the tables of docs/scaling.md:
 
     bazel run //tests/scaling:simulation
@@ -50,21 +50,21 @@ def placed(replicas: Sequence[str], sequences: Sequence[str], run_id: str = "run
 
 
 def loads(replicas: int, weights: np.ndarray) -> np.ndarray:
-    """What of the weights (one per sequence, in the order of ids()) each replica has."""
+    """Returns each replica's sum of the weights (one per sequence, in the order of ids())."""
     return np.bincount(placed(names(replicas), ids(len(weights))), weights, minlength=replicas)
 
 
 def most(total: float, squares: float, largest: float, share: float, failures: float) -> float:
-    """What a sum of independent weights, of which each is taken with probability `share`, exceeds
-    with a probability of at most `failures`. total, squares, largest: of the weights, their sum, the
-    sum of their squares, and the largest. By Bernstein's inequality."""
+    """Returns a bound that a sum of independent weights exceeds with a probability of at most `failures`.
+    Each weight is taken with probability `share`. total, squares, largest: the sum of the weights, the
+    sum of their squares, and the largest weight. By Bernstein's inequality."""
     variance = squares * share * (1 - share)
     log = -math.log(failures)
     return total * share + largest * log / 3 + math.sqrt((largest * log / 3) ** 2 + 2 * variance * log)
 
 
 def most_loaded(replicas: int, weights: np.ndarray) -> float:
-    """What no replica of a set has more of, but for one set in a million."""
+    """Returns a bound on the load of every replica, which one set of replicas in a million exceeds."""
     return most(
         float(weights.sum()), float((weights.astype(float) ** 2).sum()), float(weights.max()), 1 / replicas,
         UNLIKELY / replicas,
@@ -78,7 +78,7 @@ def kept(before: int, after: int, count: int = SEQUENCES) -> float:
 
 
 def hit_rates(before: int, after: int, staleness: int, steps: int, per_step: int = 4096) -> List[float]:
-    """Of the sequences that step 0, 1, ... reads, the share that is where the client looks, when the
+    """Returns for step 0, 1, ... the share of the sequences read that are where the client looks, if the
     set grew or shrank before step 0. Each step reads rollouts that are 0 to `staleness` steps old,
     as many of each age; those from before the change were placed by the old list."""
     rates = []
@@ -91,8 +91,8 @@ def hit_rates(before: int, after: int, staleness: int, steps: int, per_step: int
 
 
 class Hang(NamedTuple):
-    """What a replica that hangs costs a trainer: seconds waited for it in the first step, per
-    step after that in the mean, and how often it was asked."""
+    """Cost of a hanging replica to a trainer: seconds waited in the first step, mean seconds per later
+    step, and the number of calls to the replica."""
 
     first_step: float
     later_step: float

@@ -1,5 +1,5 @@
 """The laws of placement, which the simulation of docs/scaling.md rests on. Bounds are computed, and
-hold but for one seed in a million."""
+fail for one seed in a million."""
 
 import math
 import unittest
@@ -60,7 +60,7 @@ class SimulationTest(unittest.TestCase):
                 hang = simulation.hang(timeout, step, 600)
                 alone = min(max(10 * timeout, 1), 10)
                 self.assertEqual(hang.first_step, timeout)
-                # The one call, and a probe each time that it was left alone for long enough.
+                # The one call, and a probe each time that the circuit was open long enough.
                 self.assertLessEqual(hang.asked, 2 + 600 / alone)
                 self.assertLessEqual(hang.later_step, (step + 1) / alone + 1e-9)
 

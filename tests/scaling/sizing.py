@@ -1,9 +1,9 @@
-"""What a workload takes of --cache_bytes and of the network, by the formulas of docs/scaling.md;
-measured_sizes.py prints them beside what a real server takes."""
+"""A workload's needs of --cache_bytes and of the network, by the formulas of docs/scaling.md.
+measured_sizes.py prints them next to the needs of a real server."""
 
 
 LOG_PROB_BYTES = {"float32": 4, "fixed16": 2}
-# Of a block on the wire, and in memory besides; of a sequence in memory.
+# Bytes of a block on the wire, further bytes of a block in memory, and bytes of a sequence in memory.
 HEADER, BLOCK, SEQUENCE = 72, 150, 430
 
 
@@ -12,7 +12,7 @@ def id_bytes(vocabulary: int) -> int:
 
 
 def recorded_bytes(slots: float, vocabulary: int, encoding: str = "fixed16") -> float:
-    """Of a token in a block that uses so many slots."""
+    """Returns the bytes of a token in a block that uses `slots` slots per token."""
     width, of_fixed16 = id_bytes(vocabulary), encoding == "fixed16"
     return slots * (LOG_PROB_BYTES[encoding] + width) + width + 6 + of_fixed16
 
@@ -20,12 +20,12 @@ def recorded_bytes(slots: float, vocabulary: int, encoding: str = "fixed16") -> 
 def cache_bytes(
     slots: float, vocabulary: int, tokens: float, blocks: float, sequences: float, encoding: str = "fixed16"
 ) -> float:
-    """Of `tokens` in so many blocks of so many sequences."""
+    """Returns the bytes of `tokens` tokens in `blocks` blocks of `sequences` sequences."""
     return recorded_bytes(slots, vocabulary, encoding) * tokens + (HEADER + BLOCK) * blocks + SEQUENCE * sequences
 
 
 def fetched_ids_bytes(slots: float, vocabulary: int) -> float:
-    """Of a token in a block without its log-probs."""
+    """Returns the bytes of a token in a block without its log-probs."""
     width = id_bytes(vocabulary)
     return slots * width + width + 5
 

@@ -22,7 +22,7 @@ class SizingTest(unittest.TestCase):
                 measurement = measured_sizes.Measurement(top_k, encoding, sequences=20)
                 self.addCleanup(measurement.close)
                 tokens = measurement.tokens
-                # What arrives in small blocks ends in large ones.
+                # The server merges small blocks into large ones.
                 measurement.append(LENGTH // 16)
                 blocks = sizing.cache_bytes(top_k, VOCABULARY, tokens, 20 * LENGTH / 256, 20, encoding)
                 self.assert_near(measurement.charged_bytes(), blocks)
@@ -57,8 +57,8 @@ class SizingTest(unittest.TestCase):
         records = client.fetch_top_k(run, slices)
         for draw, form in enumerate(("gathered", "reduced")):
             with self.subTest(form):
-                # A retry changes nothing. Of a connection that is slow for a moment gRPC says so in
-                # frames of its own, which are no part of an answer.
+                # A retry changes nothing. On a slow connection gRPC sends frames of its own,
+                # separate from answers.
                 tries = [travelled(lambda: measurement.evaluate(records, form, draw)) for _ in range(5)]
                 self.assert_near(min(sent for sent, _ in tries), tokens * sizing.evaluate_bytes(top_k, form))
                 received = min(received for _, received in tries)
