@@ -22,7 +22,7 @@ RECORD = {
 
 
 class Engine(Adapter):
-    """Of outputs that are numbers of tokens."""
+    """An adapter of outputs that are numbers of tokens."""
 
     sampling = sis.Sampling("processed")
     cumulative = False
@@ -54,7 +54,7 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
         ):
             names = {name for name, _ in inspect.getmembers(blocking) if not name.startswith("_")}
             lacking = names - {name for name, _ in inspect.getmembers(asynchronous)}
-            # What only other parts of the package call.
+            # Methods that only other parts of the package call.
             self.assertEqual(lacking - {"put", "flush_untraced", "unflushed", "must_wait"}, set())
 
     async def test_in_a_process_that_was_forked_it_says_what_to_do(self):

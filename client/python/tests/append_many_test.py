@@ -1,4 +1,4 @@
-"""Many entries in one call: what comes of them, and of the stream that stays open."""
+"""Many entries in one call: their results, and the stream that stays open."""
 
 import gc
 import random
@@ -22,7 +22,7 @@ from sis.append_streams import server_append as append_module
 
 SAMPLING = sis.Sampling("processed", temperature=0.7)
 TOP_K = 4
-# Of a block of fixed16.
+# Bytes per position in a block of fixed16.
 POSITION_BYTES = 4 * TOP_K + 2 + 7
 
 
@@ -70,10 +70,10 @@ class AppendManyTest(fake_service.ServiceTest):
         return len(self.service.headers)
 
     def threads(self):
-        """Of streams that are open."""
+        """Returns the threads of open streams."""
         return [thread for thread in threading.enumerate() if thread.name == "sis-append-acks"]
 
-    # What comes of the entries.
+    # Results of the entries.
 
     def entries_at_random(self, seed):
         """Some are refused: they come back, differ, or are sealed elsewhere."""
@@ -263,7 +263,7 @@ class AppendManyTest(fake_service.ServiceTest):
             for turn in range(5):
                 self.append(block(first=2 * turn))
             self.assertEqual((self.streams(), len(opened)), (1, 1))
-            # What a header says differently needs another.
+            # Another header needs another stream.
             self.client.append_many(run, [block("t")], sampling=sis.Sampling("raw"))
             self.client.append_many(run, [block("u")], sampling=SAMPLING, worker="another")
             self.append(block("v"), run=self.create_run("another"))
@@ -279,13 +279,13 @@ class AppendManyTest(fake_service.ServiceTest):
             for worker in "abca":
                 append(worker)
             self.assertEqual((self.streams(), len(self.threads())), (4, 2))
-            # Those that were used last are those that stay.
+            # The streams that were used last stay open.
             for worker in "aca":
                 append(worker)
         self.assertEqual(self.streams(), 4)
 
     def test_none_is_used_for_ever(self):
-        # Else all goes to one of the servers behind a name.
+        # Streams are replaced, so that not all data goes to one of the servers behind a name.
         self.append(block())
         with unittest.mock.patch.object(kept_streams, "MOST_SECONDS", 0.0):
             for turn in range(1, 4):

@@ -17,7 +17,7 @@ from sis.v1 import ratio_service_pb2 as pb
 
 SAMPLING = sis.Sampling("processed", temperature=0.7, top_p=0.9)
 TOP_K = 4
-# Of a block of fixed16.
+# Bytes per position in a block of fixed16.
 POSITION_BYTES = 4 * TOP_K + 2 + 7
 
 

@@ -104,7 +104,7 @@ class ClientTest(fake_service.ServiceTest):
     def test_an_attempt_to_connect_that_gets_no_answer_is_given_up(self):
         with socket.create_server(("127.0.0.1", 0)) as silent:
             address = f"127.0.0.1:{silent.getsockname()[1]}"
-            # Else the call waits for the attempt until its own time is over.
+            # Without a limit on the attempt, the call would wait for it until the call's deadline.
             with sis.Client(address, timeout=15) as client, self.assertRaises(sis.Unavailable):
                 client.list_runs()
 
@@ -166,7 +166,7 @@ class ClientTest(fake_service.ServiceTest):
         for index, name in enumerate("abc"):
             self.append(name, 3 + index, first=index, seed=index)
         records = self.client.fetch_top_k(self.run_, ["a", sis.Slice("c", 1, 7), sis.Slice("b", length=5)])
-        # Of c the positions 4 to 6, then 1 to 4; of b, whole, nothing is at 0 and 4.
+        # Cuts c to the positions 4 to 6, then 1 to 4. Keeps b whole; its positions 0 and 4 are missing.
         some = records.cut([(1, 3, 3), (1, 0, 4), (2, 0, 5), (0, 2, 1)])
         ranges = [(part.sequence, part.first_position, part.length) for part in some.slices]
         self.assertEqual(ranges, [("c", 4, 3), ("c", 1, 4), ("b", 0, 5), ("a", 2, 1)])

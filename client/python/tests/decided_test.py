@@ -1,4 +1,4 @@
-"""What trainers make of decisions, beside the real server's own algorithms, and beside autograd in float64."""
+"""Compares trainers' use of decisions with the real server's algorithms, and with autograd in float64."""
 
 import importlib.util
 import unittest

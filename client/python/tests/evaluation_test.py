@@ -108,7 +108,7 @@ class EvaluationTest(unittest.TestCase):
                 newly_counted=slices,
             )
 
-        # Of two replicas: the second has the slice in the middle.
+        # Answers of two replicas: the second has the slice in the middle.
         answers = [
             (MicroBatch([0, 2], np.array([0, 2, 3])), response(2, 1, [1, 2, 4])),
             (MicroBatch([1], slice(1, 2)), response(1, 0, [4])),

@@ -26,7 +26,7 @@ FAILED_PRECONDITION = 9
 
 
 def header_of(entry):
-    """Of the record block that an AppendEntry holds."""
+    """Returns the header of the record block in an AppendEntry."""
     return blocks.Block(entry.block).header
 
 
@@ -262,7 +262,7 @@ class FakeService:
             yield pb.FetchTopKResponse(slices=[last])
 
     def blocks_of(self, run, part, rows):
-        """Of at most three positions each, which begin before the slice where they can."""
+        """Returns blocks of at most three positions each, which begin before the slice if possible."""
         sequence = self.sequence_of(run, part)
         first, end = part.first_position, part.first_position + len(rows)
         first -= first - 1 in sequence.rows
@@ -395,5 +395,5 @@ class ServiceTest(unittest.TestCase):
         self.addCleanup(self.client.close)
 
     def start_again(self):
-        """Where the server was that has stopped."""
+        """Starts a server at the address of the stopped one."""
         self.server, _ = start(self.service, int(self.address.rpartition(":")[2]))

@@ -16,7 +16,7 @@ COUNTS = [2, 0, 3, 1, 3]
 
 
 def block(first, rows):
-    """Of the positions first + row. Position p has COUNTS[p % 5] slots, whose ids begin at 10 p."""
+    """Packs the positions first + row. Position p has COUNTS[p % 5] slots, whose ids begin at 10 p."""
     positions = np.arange(first, first + rows)
     used = np.arange(K) < np.take(COUNTS, positions % 5)[:, None]
     ids = np.where(used, 10 * positions[:, None] + np.arange(K), -1).astype(np.int32)
@@ -42,7 +42,7 @@ def records(*responses, request=REQUEST, log_probs=True):
     return fetched_records.assemble(fetched_records.gathered(request, stream), K, log_probs)
 
 
-# Of two slices: blocks reach beyond them, share positions, and hold some that are missing.
+# Entries of two slices. Blocks extend beyond the slices, overlap, and contain missing positions.
 FIRST = entry(0, block(2, 3), block(4, 3), missing=[(6, 1)])
 REST = entry(0, block(6, 7), missing=[(7, 1)], length=6)
 SECOND = entry(1, block(0, 5), length=5)

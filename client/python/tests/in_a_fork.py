@@ -1,4 +1,4 @@
-"""What goes on in a process that was forked."""
+"""Runs functions in a forked process."""
 
 import functools
 import multiprocessing
@@ -36,7 +36,7 @@ def skip_unless_grpc_lets_fork():
 
 
 def in_a_fork(what):
-    """What `what()` returns in a process that is forked from this one, or the error that it raises."""
+    """Returns the result of `what()` in a process forked from this one, or the error that it raises."""
     skip_unless_grpc_lets_fork()
 
     def send():

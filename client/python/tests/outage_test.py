@@ -1,4 +1,4 @@
-"""What is said while the service is away."""
+"""Warnings during an outage of the service."""
 
 import unittest
 import warnings

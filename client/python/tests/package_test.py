@@ -9,7 +9,7 @@ import unittest
 
 TESTS = pathlib.Path(__file__).parent
 ROOT = TESTS.parents[2]
-# What needs nothing but the package: a server in the process of the test.
+# Tests that need only the package: their server runs in the process of the test.
 RUN = ("client_test.py", "append_test.py", "replicas_client_test.py")
 # Prints the lower bounds of the package's requirements.
 OLDEST = """

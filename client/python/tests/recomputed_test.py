@@ -1,4 +1,4 @@
-"""What a trainer appends while it recomputes old log-probs, by the real server: against float64."""
+"""Appends of a trainer that recomputes old log-probs, with the real server, compared with float64."""
 
 import importlib.util
 import unittest

@@ -1,5 +1,5 @@
-"""What records are for besides SIS: values against float64 over the whole vocabulary, gradients
-against autograd."""
+"""Uses of records other than SIS. Compares values with float64 over the whole vocabulary, and gradients
+with autograd."""
 
 import dataclasses
 import importlib.util
@@ -28,7 +28,7 @@ MISSING = 2
 
 
 def records_of(log_q, sampled, top_k=K, missing=MISSING):
-    """Of log-probs [N, V] of a rollout, as the service gives them back."""
+    """Returns the records of a rollout with log-probs [N, V], as the service returns them."""
     record = sis.canonical(np.broadcast_to(np.arange(log_q.shape[1]), log_q.shape), log_q, sampled,
                            np.take_along_axis(log_q, sampled[:, None], 1)[:, 0], top_k)  # fmt: skip
     ids, sampled_ids = record.top_k_ids.copy(), record.sampled_ids.copy()
@@ -116,7 +116,7 @@ class SamplingReplayTest(unittest.TestCase):
         plain = np.exp(current.sampled_log_probs.numpy() - own)[:-MISSING]
         np.testing.assert_allclose(plain, replay.kept_mass.numpy()[:-MISSING], rtol=1e-6)
         self.assertLess(plain.min(), 0.9)
-        # Of another gather, which says nothing of unused slots.
+        # Gathered another way, without values for unused slots.
         gathered = sis.torch.gather(kept, whole, torch.from_numpy(sampled).long())
         of_gathered = sis.torch.replayed(kept, gathered).current.sampled_log_probs.numpy()[:-MISSING]
         np.testing.assert_allclose(of_gathered, own[:-MISSING], atol=1e-6)
@@ -167,7 +167,7 @@ class SamplingReplayTest(unittest.TestCase):
             return sis.torch.replayed(kept, sis.torch.log_probs_at(kept, values, own)).current.sampled_log_probs
 
         self.assertTrue(torch.autograd.gradcheck(of, logits))
-        # Of a policy that excludes all that was kept nothing can be renormalised.
+        # A policy that excludes all kept tokens has nothing to renormalise.
         one = np.flatnonzero(complete)[0]
         barred = torch.zeros_like(logits, dtype=torch.bool)
         barred[one, torch.from_numpy(kept.ids[one]).clamp(min=0).long()] = True

@@ -218,7 +218,7 @@ class ServerTest(unittest.TestCase):
         values = log_softmax(sum(lengths) + 5, seed=9)
 
         def evaluated(limit):
-            # Of the same seed, so of the same decisions; each run counts for itself.
+            # Runs have the same seed, and so the same decisions, but separate counters.
             self.run_ = self.create(suffix=f"-{limit}")
             for index, length in enumerate(lengths):
                 if length:
@@ -257,7 +257,7 @@ class ServerTest(unittest.TestCase):
         self.append("fresh", log_softmax(4, seed=2), version=2)
         records = self.client.fetch_top_k(run, ["none", sis.Slice("s", length=8), "fresh"])
         never = sis.MissingReason.NEVER_ARRIVED
-        # Of a sequence that is not there the service says why, with an empty range.
+        # For an absent sequence the service returns the reason, with an empty range.
         missing = tuple(missing for missing in records.missing if missing.length)
         self.assertEqual(missing, ((1, 0, 2, never), (1, 6, 2, never)))
         values = log_softmax(12, seed=3)

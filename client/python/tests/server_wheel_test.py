@@ -17,7 +17,7 @@ with sis.local_server(cache_bytes=64 << 20) as server, sis.Client(server.address
         if ".so" in line:
             print(line.split()[-1])
 """
-# What auditwheel leaves to the system, as every one with glibc has it.
+# Libraries that auditwheel does not bundle, because every system with glibc has them.
 OF_THE_SYSTEM = {
     "ld-linux-x86-64", "libc", "libdl", "libgcc_s", "libm", "libpthread", "libresolv", "librt", "libstdc++",
     "libnss_files", "libnss_dns", "libz",

@@ -13,7 +13,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).parents[3]
-# What a plug-in or an adapter is for, and beside it what the results depend on.
+# Packages that a plug-in or an adapter supports, and further packages that affect the results.
 PACKAGES = {
     "deepspeed": ("accelerate", "deepspeed", "torch", "transformers", "trl"),
     "miles": ("miles-rl", "ray", "torch", "transformers"),

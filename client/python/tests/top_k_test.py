@@ -8,7 +8,7 @@ INF = np.inf
 
 
 def canonical(ids, log_probs, sampled_id, sampled_log_prob, top_k, sampled_column=None):
-    """Of one position; returns its ids, log-probs and sampled log-prob."""
+    """Returns the ids, log-probs and sampled log-prob of one position."""
     record = sis.canonical([ids], [log_probs], [sampled_id], [sampled_log_prob], top_k, sampled_column)
     return record.top_k_ids[0].tolist(), record.top_k_log_probs[0].tolist(), record.sampled_log_probs[0].item()
 
@@ -115,7 +115,7 @@ class CanonicalTest(unittest.TestCase):
             first = rng.permutation(30)[:5].tolist()
             log_probs = [-1.0, -2.0, -2.5, -3.0, -4.0]
             token = first[4] if outside else first[2]
-            # Of 4 that were asked for, and an own one only if it is not among them.
+            # The engine returns the 4 requested tokens, and the sampled one only if it is not among these.
             ids, values = (first, log_probs) if outside else (first[:4] + [-1], log_probs[:4] + [-INF])
             found, _, sampled = canonical(ids, values, token, log_probs[first.index(token)], 5, "any")
             self.assertEqual(found, first[:4] + [-1])

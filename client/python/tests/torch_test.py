@@ -43,7 +43,7 @@ def logits_of(seed=0, rows=ROWS, vocabulary=V):
 
 
 class Configuration:
-    """Of a model of transformers."""
+    """The configuration of a model of transformers."""
 
     model_type = "some"
 
@@ -62,7 +62,7 @@ def in_float64(kept, logits, temperature=1.0):
 
 
 def one_of_the_group(rank, file, sizes, logits, hidden, weight, answers):
-    """Of a process of its own."""
+    """Runs one rank of the group, in its own process."""
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", f"file://{file}", rank=rank, world_size=len(sizes))
     start = sum(sizes[:rank])
@@ -235,7 +235,7 @@ class GatherTest(unittest.TestCase):
                 self.assertEqual(gathered.sampled_log_probs.numpy().tobytes(), known.numpy().tobytes())
                 for made, of in ((gathered, logits), (capped, cap(logits))):
                     self.check(kept, self.without_unnamed(kept, made), of, 0.9, 2e-5)
-            # What is rounded in the known one is in all of its position, and never makes more than 1 of it.
+            # A rounding error of the known log-prob affects its whole position, and never makes the mass exceed 1.
             for error in (-0.5, 3.0):
                 rounded = sis.torch.gather_from_head_rows(
                     kept, hidden, weight, sampled, known + error, bias=given, temperature=0.9

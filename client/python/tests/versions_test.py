@@ -22,14 +22,14 @@ def pins(environment):
     found = {}
     for folder in REQUIREMENTS[environment]:
         text = (ROOT / f"client/python/tests/{folder}/requirements.txt").read_text()
-        # Of an index, a tag on GitHub, or a commit there, with the version after it.
+        # Versions from an index, a tag on GitHub, or a commit there with the version after it.
         found.update(re.findall(r"(?m)^([\w.-]+)(?:==| @ git\S+@v| @ git\S+  # )(\S+)", text))
     return found
 
 
 class VersionsTest(unittest.TestCase):
     def test_what_was_run_is_what_is_installed(self):
-        """Else run tools/rl-test --all, which writes it anew."""
+        """If this fails, run tools/rl-test --all, which rewrites the versions."""
         self.assertEqual(set(TESTED), set(REQUIREMENTS))
         for environment, versions in TESTED.items():
             required = pins(environment)

@@ -26,7 +26,7 @@ class Service:
     """Answers what the tests look at, and nothing else."""
 
     def __init__(self):
-        # Of all calls: (authorization, request).
+        # (authorization, request) of all calls.
         self.asked = []
 
     def _noted(self, request, context):

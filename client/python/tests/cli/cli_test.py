@@ -272,7 +272,7 @@ class CliTest(unittest.TestCase):
             code, out, err = self.sisctl(*words, server=f"{self.server.address},127.0.0.1:1")
             self.assertEqual((code, out), (1, self.done(*words)), words)
             self.assertIn("127.0.0.1:1 gives no answer, and what it holds is not shown", err)
-        # What is not found may be there.
+        # The run may be on the unreachable server.
         code, _, err = self.sisctl("run", "show", "nowhere", server=f"{self.server.address},127.0.0.1:1")
         self.assertRegex(err, r"'nowhere' is unknown; 127.0.0.1:1 gives no answer")
         told = self.sisctl("run", "list", "-o", "json", server=f"{self.server.address},127.0.0.1:1,127.0.0.1:2")
@@ -282,7 +282,7 @@ class CliTest(unittest.TestCase):
         self.assertEqual(code, 1)
 
     def test_looking_changes_nothing(self):
-        """What is shown is not read by that, and a run is not opened on a server that lacks it."""
+        """Showing a sequence does not count as reading it, and does not open its run on a server that lacks the run."""
         other = LiveServer(cache_bytes=16 << 20)
         self.addCleanup(other.close)
         unread = self.client.list_runs()[0].unread_sequences

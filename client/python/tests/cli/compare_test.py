@@ -74,7 +74,7 @@ class CompareTest(unittest.TestCase):
             ["a", "b", "fault", "undecided", "verdict", "checks", "left_out", "d", "profile", "decisions", "note", "positions"],
         )  # fmt: skip
         self.assertEqual((report["decisions"]["top_k"], len(report["positions"])), (2, 157))
-        # What was not measured.
+        # A value that was not measured is null.
         self.assertIsNone(next(check for check in report["checks"] if check["name"] == "token_numbers")["value"])
 
     def test_standard_input(self):

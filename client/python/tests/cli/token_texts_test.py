@@ -27,7 +27,7 @@ class TokenTextsTest(unittest.TestCase):
             ({"model": {"type": "Unigram", "vocab": PIECES}, "decoder": FALLBACK},
              ["<unk>", " the", "\n", "\\xE3", "<0xG?>"]),
             ({"model": {"vocab": {"Ġ": 0, "##ing": 1}}}, ["Ġ", "##ing"]),
-            # Added tokens stand as they are named, also in the place of others.
+            # Added tokens have their names as texts, also if they replace others.
             (
                 {"model": {"vocab": BYTE_LEVEL}, "decoder": {"type": "ByteLevel"},
                  "added_tokens": [{"id": 6, "content": "<|im_end|>"}, {"id": 0, "content": "Ġ"}]},

@@ -188,7 +188,7 @@ def renumbered(file: File, number: Callable[[int], int]) -> File:
 
 
 def without_ids(file: File) -> File:
-    """What engines of other vendors leave out."""
+    """Removes the token ids, which engines of other vendors leave out."""
     return each_token(file, lambda token: dataclasses.replace(token, id=None))
 
 

@@ -1,4 +1,4 @@
-"""What a comparison says of what it left out, of little and of much."""
+"""Comparisons of little data and of much, and their reports of omitted data."""
 
 import dataclasses
 import math
@@ -80,7 +80,7 @@ class ComparisonTest(unittest.TestCase):
             self.assertIn(expected, "\n".join(left_out_of(compared(a, b))))
 
     def test_a_sequence_may_be_long(self):
-        """What takes the square of its positions runs into the test's time limit."""
+        """Quadratic time in the positions would exceed the test's time limit."""
         size = 200_000
         none = np.zeros(0, np.int64)
         sampled = np.arange(size) % 1000
@@ -88,7 +88,7 @@ class ComparisonTest(unittest.TestCase):
         self.assertEqual(len(compare(file, file).compared), size)
 
     def test_a_list_may_be_long(self):
-        """The same of the tokens of a list."""
+        """Quadratic time in the tokens of a list would exceed the test's time limit."""
         tokens, size = 1 << 16, 6
         counts, lengths = np.full(size, tokens), np.array([size])
         ids = np.tile(np.arange(tokens), size)

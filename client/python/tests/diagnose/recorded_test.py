@@ -27,7 +27,7 @@ def read(text):
 
 
 def described(position):
-    """What a position says, as "id text log-prob"."""
+    """Returns the tokens of a position, as "id text log-prob"."""
     return [
         f"{'-' if token.id is None else token.id} {'-' if token.text is None else token.text} {token.log_prob:g}"
         for token in (position.sampled, *position.top)
@@ -124,7 +124,7 @@ class FormsTest(unittest.TestCase):
             self.assertGreater(sum(map(len, as_positions(read_file(str(path))))), 0, path)
 
     def test_lists_of_whole_vocabularies(self):
-        """What takes the square of them runs into the test's time limit."""
+        """Quadratic time in the listed tokens would exceed the test's time limit."""
         tokens = 400_000
         listed = ",".join(f'"{i}":-14' for i in range(tokens))
         ((vllm,),) = read(f"[{{{listed}}}]")

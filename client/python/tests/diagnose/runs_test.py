@@ -50,8 +50,8 @@ def inspection(decisions, first_position=0, slots=SLOTS, **arrays):
 
 
 def sampled(kept, noise, seed):
-    """Of a policy that is `noise` nats per logit from the recorded one. What is recorded is renormalised over the `kept`
-    most probable tokens, of which the first SLOTS are listed. The sampled token is number 0."""
+    """Samples a policy that is `noise` nats per logit from the recorded one. Records are renormalised over the `kept`
+    most probable tokens, and list the first SLOTS of these. The sampled token is number 0."""
     rng = np.random.default_rng(seed)
     q = -np.sort(-1.5 * rng.normal(size=(POSITIONS, VOCABULARY)), axis=1)
     p = q + noise * rng.normal(size=q.shape)
@@ -71,7 +71,7 @@ def sampled(kept, noise, seed):
 
 
 def diagnosed(kept, noise, sampling=None, **changes):
-    """Of two sequences; `changes` are arrays of the second, or functions of its arrays."""
+    """Diagnoses two sequences; `changes` are arrays of the second, or functions of its arrays."""
 
     def inspect(sequence):
         made = sampled(kept, noise, 1 + int(sequence.id))
@@ -113,7 +113,7 @@ class RunsTest(unittest.TestCase):
         self.assertIn(None, [check["value"] for check in made["checks"]])
 
     def test_a_filter_of_the_recorded_sampling_is_named_first(self):
-        # Of more tokens than are recorded, so that no list tells it.
+        # The filter keeps more tokens than are recorded, so no list reveals it.
         unknown = diagnosed(10, 0.01)
         self.assertTrue(unknown.fault or unknown.undecided)
         self.assertNotIn("filter", " ".join(unknown.verdict))
@@ -168,7 +168,7 @@ class RunsTest(unittest.TestCase):
         for (begin, end), expected in {
             (0, 0): {"not_evaluated": 3},
             (6, 9): {"not_evaluated": 3, "not_kept": 3},
-            # What is cut is a range around positions that are kept.
+            # The cut leaves a range around positions that are kept.
             (1, 8): {"not_evaluated": 1, "not_kept": 4},
             (9, 7): {"not_evaluated": 3},  # no range
         }.items():

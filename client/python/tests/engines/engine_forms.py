@@ -40,9 +40,10 @@ Fault = Callable[[Any], Any]
 class Form(NamedTuple):
     name: str
     adapter: Callable[[], Adapter]
-    # Of positions, and why it ended: "finished" or None. None if the form can't say it.
+    # Makes an answer from its positions and the reason for its end: "finished" or None. Returns None if
+    # the form can't express the reason.
     answer: Callable[[List[Position], Optional[str]], Any]
-    # Of a whole answer: its length is known, but not what it tells of which token.
+    # Faults of a whole answer. Its length is known, but not which values belong to which token.
     faults: Dict[str, Fault]
     # Its length is unknown.
     unknown: Dict[str, Fault]
@@ -220,7 +221,7 @@ def _with_another(told: Any) -> Any:
 _OF_IN_PROCESS = {
     "logprobs: None": _with(logprobs=None),
     "one log-prob less": lambda answer: _log_probs(answer, lambda told: told[:-1]),
-    # Of answers that end: the lists of a request that runs grow.
+    # Only for answers that end: the lists of a running request grow.
     "one log-prob more": lambda answer: _log_probs(answer, _with_another),
     "other ids": _tokens(lambda tokens: [7, *tokens[1:]]),
 }
@@ -281,7 +282,7 @@ _OF_SGLANG = {
     "one log-prob less": _short("meta_info", "output_token_logprobs"),
     "other ids": _set(7, "output_ids", 0),
 }
-# Of answers that end: the lists of a request that runs in this process grow.
+# Only for answers that end: the lists of a request that runs in this process grow.
 _GROWS = {"one log-prob more": _twice("meta_info", "output_token_logprobs")}
 _OF_SGLANG_LISTS = {
     **_OF_SGLANG,

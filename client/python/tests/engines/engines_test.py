@@ -1,6 +1,6 @@
 """Real engines, the real server, and the same weights as trainer: run by tools/rl-test.
 
-What an engine says of its tokens is right if a trainer with the same weights finds the same: D per
+An engine's log-probs are correct if a trainer with the same weights computes the same values: D per
 token is then rounding. If positions were shifted by one, D would be above 1.
 """
 
@@ -222,7 +222,7 @@ class EnginesTest(unittest.TestCase):
         self.assertEqual(len((await client.fetch_top_k(self.run_, [("retried", 1)])).sampled_ids), len(second))
         self.check([("aborted", prompt, tokens + rest), ("retried", PROMPTS[1], first), *many], 0.9, 1e-5)
 
-        # What recording costs: the same requests without it and with it.
+        # Measures the cost of recording: the same requests without it and with it.
         for record in (False, True, False, True):
             adding, writer = 0.0, recorder.blocking._writer
             clock = time.pthread_getcpuclockid(writer.ident)
@@ -245,8 +245,8 @@ class EnginesTest(unittest.TestCase):
         await self.as_verl_uses_it(engine)
 
     def test_arrays_of_vllm(self):
-        """What vLLM's arrays are recorded as is what its objects would be; and it grows while
-        requests run whose outputs come whole."""
+        """vLLM's arrays are recorded with the same values as its objects. The record grows while
+        requests run, also if their outputs come whole."""
         import vllm
         from vllm.logprobs import FlatLogprobs
         from vllm.outputs import RequestOutput
@@ -273,7 +273,7 @@ class EnginesTest(unittest.TestCase):
                 output_kind=RequestOutputKind.FINAL_ONLY, **{"logprobs": K, **others},
             )  # fmt: skip
 
-        # What vLLM itself makes of the same steps.
+        # vLLM's own objects of the same steps.
         objects = {}
         update = vllm_arrays._update
 

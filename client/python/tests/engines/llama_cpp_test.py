@@ -1,4 +1,4 @@
-"""What llama.cpp's server answered (record_llama_cpp.py)."""
+"""Recorded answers of llama.cpp's server (record_llama_cpp.py)."""
 
 import copy
 import json

@@ -58,7 +58,7 @@ class MalformedTest(fake_service.ServiceTest):
         return self.service.sequences.get((self.run_.id, name, attempt), fake_service.Sequence())
 
     def assert_rows(self, name, missing, length, sealed=True):
-        """Every position is recorded as what it is, but for those that are missing, which are gaps."""
+        """Checks that every position has its own record, and that the `missing` positions are gaps."""
         held = self.recorded(name)
         self.assertEqual(sorted(held.gaps), sorted(missing), name)
         self.assertEqual(sorted(held.rows), [t for t in range(length) if t not in missing], name)
@@ -87,7 +87,7 @@ class MalformedTest(fake_service.ServiceTest):
         return recorder
 
     def ended(self, recorder):
-        """What is said of what was added: an error of flush, or a warning."""
+        """Returns the report on the added outputs: an error of flush, or a warning."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
@@ -215,7 +215,7 @@ class MalformedTest(fake_service.ServiceTest):
                 elif kind < 0.2:
                     fault = draws.choice(list(form.unknown))
                     answer = form.unknown[fault](answer)
-                    # Else the next one repeats it.
+                    # Otherwise the next answer repeats the reason.
                     if last or not cumulative or fault in ("no answer", "no meta_info"):
                         unknown.setdefault(name, noted[name])
                 if kind < 0.1 or kind >= 0.2:
@@ -241,7 +241,7 @@ class MalformedTest(fake_service.ServiceTest):
                     self.assert_row(t, held.rows[t])
                     self.assertLess(t, end)
                 elif t < end:
-                    # Of an output that was at fault, or, if outputs repeat, of one that a later one was sent for.
+                    # From a faulty output or, if outputs repeat, from an output that a later one replaced.
                     self.assertIn(t, faulty[name])
                     self.assertIn(t, held.gaps)
             self.assertEqual(held.sealed, None if name in unknown else length)

@@ -1,8 +1,8 @@
 """Records outputs of SGLang for sglang_test: record_sglang.py MODEL FILE.
 
-The same requests with their log-probs as lists, flat and in base64, streamed, and as they are before
-temperature; one that is aborted; and what transformers find for the same tokens, in float32 with the
-same weights. SGLang draws with seeds of requests only on GPUs, so the tokens differ.
+Records the same requests with log-probs as lists, flat and in base64, streamed, and before
+temperature; also an aborted request. Then records the log-probs of transformers for the same tokens, in
+float32 with the same weights. SGLang draws with seeds of requests only on GPUs, so the tokens differ.
 
 SGLang goes with no other engine's packages. Without a GPU it needs a libcuda.so.1 to be linked
 with, CUDA's stub:
@@ -33,7 +33,7 @@ FORMS = {
     "flat": {"return_flat_raw_output_top_logprobs": True},
     "base64": {"return_flat_raw_output_top_logprobs": True, "return_flat_raw_top_logprobs_b64": True},
 }
-# Of meta_info.
+# Fields of meta_info to keep.
 KEPT = ("finish_reason", "prompt_tokens", "output_token_logprobs", "output_top_logprobs")
 
 
@@ -81,8 +81,8 @@ async def record(engine):
 
 
 def trainer(path, answers, temperature):
-    """Of each answer: the log-probs of its tokens, those that they would have one position before, and
-    the most probable tokens."""
+    """Returns for each answer the log-probs of its tokens, the log-probs of the same tokens one position
+    earlier, and the most probable tokens."""
     import torch
     from transformers import AutoModelForCausalLM
 

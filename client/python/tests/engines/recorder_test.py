@@ -19,7 +19,7 @@ VOCABULARY, TOP_K = 50, 4
 
 
 class Engine(Adapter):
-    """Of outputs that say which position is which: its token has the position's number."""
+    """An adapter of outputs whose tokens are the numbers of their positions."""
 
     sampling = sis.Sampling("processed")
 

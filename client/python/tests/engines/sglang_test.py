@@ -1,4 +1,4 @@
-"""What SGLang returned to the same seeded requests, in each of its forms (record_sglang.py)."""
+"""SGLang's recorded answers to the same seeded requests, in each of its forms (record_sglang.py)."""
 
 import copy
 import json
@@ -70,8 +70,8 @@ class SglangTest(unittest.TestCase):
         self.assert_same(adapter.columns(pieces).record(5), map(np.concatenate, zip(*parts)))
 
     def assert_of_trainer(self, answer, trainer):
-        """What the adapter reads is what a trainer of the same weights finds, in float32 on both sides:
-        positions, ids and values belong together. Those of one position before do not."""
+        """Checks that the adapter reads the values of a trainer with the same weights, in float32 on both
+        sides, and that they differ from the trainer's values one position earlier."""
         columns = SglangAdapter({}).columns([Piece(answer, 0, len(answer["output_ids"]))])
         np.testing.assert_array_equal(columns.sampled_ids, answer["output_ids"])
         np.testing.assert_array_equal(columns.ids, trainer["top_ids"])
@@ -88,7 +88,7 @@ class SglangTest(unittest.TestCase):
                     self.assert_of_trainer(answer, trainer)
 
     def test_log_probs_are_those_after_temperature_unless_the_engine_is_told_otherwise(self):
-        # Of tokens that were drawn at 0.7; the trainer's are those at 1.
+        # The tokens were drawn at temperature 0.7; the trainer's log-probs are at 1.
         for answer, trainer in zip(RECORDED["original"], RECORDED["trainer"]["original"], strict=True):
             self.assert_of_trainer(answer, trainer)
         sampling = SglangAdapter(PARAMS["warm"], original_log_probs=True).sampling

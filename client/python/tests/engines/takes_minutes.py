@@ -1,4 +1,4 @@
-"""What tests that start engines or ranks of their own leave out, unless tools/rl-test is told --all, or their names."""
+"""Skips slow tests, which start engines or ranks, unless tools/rl-test has --all or their names."""
 
 import os
 import unittest

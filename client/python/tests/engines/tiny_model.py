@@ -65,7 +65,7 @@ def write_gguf(folder, file):
     writer.add_rope_freq_base((config.get("rope_parameters") or config)["rope_theta"])
     writer.add_vocab_size(config["vocab_size"])
     tokens = sorted(tokenizer["vocab"], key=tokenizer["vocab"].get)
-    # What the corpus has no merges for.
+    # Fills the vocabulary: the corpus has no more merges.
     tokens += [f"<unused-{number}>" for number in range(len(tokens), VOCABULARY)]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")

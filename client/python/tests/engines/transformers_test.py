@@ -1,4 +1,4 @@
-"""What transformers' generate returned (record_transformers.py)."""
+"""Recorded results of transformers' generate (record_transformers.py)."""
 
 import importlib.util
 import pathlib

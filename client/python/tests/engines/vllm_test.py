@@ -1,4 +1,4 @@
-"""What vLLM returned to the same seeded requests, in each of its forms (record_vllm.py)."""
+"""vLLM's recorded answers to the same seeded requests, in each of its forms (record_vllm.py)."""
 
 import json
 import pathlib
@@ -192,8 +192,8 @@ class VllmTest(unittest.TestCase):
             self.assertEqual(openai().ended(choice), "finished")
 
     def test_the_set_of_a_chat_or_a_generation_does_not_depend_on_the_token_that_was_drawn(self):
-        """The same seeded request with 6 log-probs, of which the sampled token takes one, and with 16, which tell the
-        5 most probable: those above the fifth are recorded."""
+        """Sends the same seeded request with 6 log-probs, one of them for the sampled token, and with 16. The 16 show the
+        5 most probable tokens: the tokens above the fifth are recorded."""
         of_chat = openai(top_logprobs=6), lambda top: int(top["token"][9:])
         for kind, (made, id_of) in {"chat": of_chat, "generate": (generate(), lambda top: top["token_id"])}.items():
             outside = 0
