@@ -1,5 +1,5 @@
-"""Benchmarks still run: each once, with as little to do as it takes, prints its table. What they
-measure here means nothing."""
+"""Checks that every benchmark runs once, with minimal work, and prints its table. The measured values
+here are meaningless."""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ INGEST = ["tests/bench/ingest", "--top_k=10", "--block_tokens=32", "--streams=2"
 
 class BenchmarksTest(unittest.TestCase):
     def run_benchmark(self, *command):
-        """What it printed, if it ended well."""
+        """Runs the command, checks that it succeeds, and returns its output."""
         ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
         self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
         return ended.stdout

@@ -9,8 +9,8 @@ _STARTED = "SIS_BENCH_STARTED"
 
 
 def start_again_in(name, **variables):
-    """Replaces this process by one of the environment's Python with these variables besides, unless it
-    is that one. `name`: rl or verl."""
+    """Replaces this process by one of the environment's Python, with `variables` added to its environment,
+    unless it is that process already. `name`: rl or verl."""
     if _STARTED in os.environ:
         return
     python = pathlib.Path(os.environ.get("BUILD_WORKSPACE_DIRECTORY", ".")) / f"build/{name}/bin/python"

@@ -2,18 +2,17 @@
 
     bazel run //tests/bench:evaluate -- [--scale 0.0625] [--repetitions 5] [--slots 10 50 100]
 
-The step is 4096 sequences of 4096 positions, 16.8 M tokens; --scale takes a part of it. A sis_server
-process holds the records, with as many threads as the machine has cores. A trainer gives the client
-float32 tensors [T, K] of PyTorch and gets a mask as a tensor: over TCP loopback and a Unix socket;
-with the records at hand and with FetchTopK included, of all arrays or of the ids alone; and REDUCED,
-which must cost the same whatever K is. Every repetition is another draw, so that all of it is
-counted. PyTorch computes the same in this process (see peers.py), without validation, cache or
-metrics.
+The step is 4096 sequences of 4096 positions, 16.8 M tokens; --scale takes a part of it. A sis_server process
+holds the records, with as many threads as the machine has cores. A trainer gives the client float32 tensors
+[T, K] of PyTorch and gets a mask as a tensor, over TCP loopback and a Unix socket. The rows have the records
+fetched beforehand, or include FetchTopK of all arrays or of the ids alone. REDUCED must cost the same for
+every K. Every repetition is another draw, so that all of it is counted. PyTorch computes the same in this
+process (see peers.py), without validation, cache or metrics.
 
-Printed per row: which outputs were asked for, and which arrays of the records, the median of tokens
-per second, bytes per token over the wire both ways, the ratio to PyTorch of the same repetition
-with its least and most, and what a whole step takes: seconds, and seconds of processor time of
-server and client together. The machine should have nothing else to do.
+Prints per row the requested outputs and arrays of the records; the median of tokens per second; bytes per
+token over the wire both ways; and the ratio to PyTorch of the same repetition, with its minimum and maximum.
+For a whole step it prints seconds, and seconds of processor time of server and client together. The machine
+should have nothing else to do.
 """
 
 import argparse
@@ -96,7 +95,7 @@ def fill(address, batch, sequences):
 
 
 def write(path, array, sequences):
-    """Of the batch's sequences as many as are wanted, in a file; mapped."""
+    """Writes `sequences` of the batch's sequences to a file, and maps it."""
     rows = sequences * LENGTH
     with open(path, "wb") as file:
         for first in range(0, rows, len(array)):

@@ -5,13 +5,13 @@
 //            [--megabytes=64] [--repetitions=5]
 //            [--held=100000] [--appends=20000]
 //
-// A stream is a connection with a worker behind it: the worker sends batches of blocks, one block
-// of each of its sequences, with up to four batches under way. For Redis a batch is a pipeline of
-// commands: SET stores each block under a key of its own, APPEND each at the end of its sequence's
-// value; the values are the blocks. sis_server checks every block, stores it for
-// evaluation and acks; Redis stores bytes, with its persistence off. Both get messages that were
-// made beforehand, so the client's part is writing to sockets and waiting for answers; afterwards
-// both are asked whether they have it all.
+// A stream is a connection of one worker. The worker sends batches of blocks, one block of each of
+// its sequences, with up to four batches under way. For Redis a batch is a pipeline of commands,
+// whose values are the blocks. SET stores each block under a separate key; APPEND adds it to its
+// sequence's value. sis_server checks every block, stores it for evaluation and acks; Redis stores
+// bytes, with its persistence off. Both get messages that were made beforehand, so the client's
+// part is writing to sockets and waiting for answers; afterwards both are asked whether they have
+// it all.
 //
 // Last, sis_server alone: what an append of a new sequence costs it when as many sequences are held
 // as the run has room for, so that each takes the place of another. --held=0 leaves that out.

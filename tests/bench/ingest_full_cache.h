@@ -1,4 +1,4 @@
-// What an append costs a run whose memory is full, beside one that has room.
+// Measures the cost of an append to a run whose memory is full, and to a run with free memory.
 #pragma once
 
 #include <algorithm>

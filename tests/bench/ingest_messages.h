@@ -1,4 +1,4 @@
-// What the ingest benchmark sends: the same blocks to sis_server and to redis-server.
+// Messages of the ingest benchmark: the same blocks for sis_server and for redis-server.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,7 @@ struct Messages {
   std::vector<std::string> append;  // pipelines
 };
 
-// Of all streams of a case.
+// Returns the messages of all streams of a case.
 std::vector<Messages> MakeMessages(const Case& c, int megabytes);
 
 // AppendRequests with a block of one token for each sequence, a hundred in a message.

@@ -45,7 +45,7 @@ class RedisConnection {
       sent += n;
     }
   }
-  // Waits for so many replies more; the last one that came.
+  // Waits for `replies` more replies. Returns the last one.
   std::string Read(int64_t replies) {
     char buffer[1 << 14];
     while (surplus_ < replies) {

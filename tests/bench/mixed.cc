@@ -1,13 +1,13 @@
-// What acks, fetches and evaluations take while all are under way, against load, with each store.
+// Latency of acks, fetches and evaluations that run concurrently, by load, with each store.
 //
 //     mixed [--tokens_per_second=5000,20000,50000] [--seconds=10] [--top_k=20]
 //
 // 64 workers decode eight sequences each: at every decoding step a worker appends one token to each
 // of them, and waits for the acks before the next. Eight data-parallel ranks fetch what is
 // finished, evaluate it once, and release it, four sequences at a time. All are threads of this
-// process, which shares the machine's cores with the server. Steps begin by the clock, at the rate
-// that is asked for, and an ack counts from when its step should have begun; so a server that falls
-// behind shows in the times, not only in the rate.
+// process, which shares the machine's cores with the server. Steps begin by the clock, at the
+// requested rate, and the time of an ack begins at the scheduled start of its step. A server that
+// falls behind therefore shows in the times, not only in the rate.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -50,7 +50,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kWorkers = 64;
 constexpr int kSequencesOfWorker = 8;
-// Of a response; those that a worker begins with are shorter, so that not all end at once.
+// Tokens of a response. A worker's first responses are shorter, so that not all end at once.
 constexpr uint32_t kLength = 128;
 constexpr int kRanks = 8;
 constexpr size_t kSequencesOfCall = 4;

@@ -3,8 +3,8 @@
     python3 peers.py [--mebibytes 160] [--length 4096] [--repetitions 7] [--slots 10 50 100]
 
 All three compute, per position, the log-envelope (a maximum over the K slots), the covered mass (a
-sum of K exponentials), the acceptance probability, a decision from a uniform, the decision and the
-modified ratio; and per sequence the number accepted, D, D_SIS and the expected acceptance. PyTorch
+sum of K exponentials), the acceptance probability, a decision from a uniform, and the modified ratio.
+Per sequence they compute the number accepted, D, D_SIS and the expected acceptance. PyTorch
 and numpy draw their own uniforms and add in float32; the backend's uniforms are Philox and its
 results exact (docs/numerics.md). Input lies in memory already, token-major float32, the behaviour
 policy's for the backend in record blocks of float32. PyTorch and the
@@ -119,8 +119,8 @@ def numpy_whole(batch):
 
 
 def check_agreement(name, sums, expected, positions):
-    """All compute the same: the sampled figures to 4 standard deviations of so many positions, the
-    others to 1%."""
+    """Checks that all compute the same sums: sampled ones to 4 standard deviations for `positions`
+    positions, the others to 1%."""
     for column, what in enumerate(SUMS):
         mine, theirs = sums[:, column].sum(), expected[:, column].sum()
         sampled = what in ("accepted", "D_SIS")

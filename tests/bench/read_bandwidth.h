@@ -13,7 +13,7 @@ namespace sis {
 // all of them. The size must be a multiple of 1024.
 uint64_t ReadAll(std::span<const std::byte> bytes);
 
-// Of this thread's own time: what else runs on the machine counts for less than on the clock.
+// Returns this thread's processor time. Other processes affect it less than they affect the clock.
 double ThreadSeconds();
 
 struct Spread {

@@ -1,13 +1,13 @@
-"""What SIS costs a trainer: SmolLM2-135M by TRL's GRPOTrainer as it is, which corrects by TIS, and by
-SisGRPOTrainer, on rollouts of vLLM.
+"""Measures the cost of SIS to a trainer: SmolLM2-135M by TRL's unchanged GRPOTrainer, which corrects by TIS,
+and by SisGRPOTrainer, on rollouts of vLLM.
 
     tools/rl-environment rl
     bazel run //tests/bench:trl_steps
 
-The first installs them into build/rl. Each measurement is a process of its own, one of either in turn.
-All responses have the same number of tokens. Printed are the seconds that a rollout and its updates
-take, the medians over rollouts without the first, which also compiles and allocates; with the least and
-the most over processes; and the ratio of those that ran one after the other.
+The first installs them into build/rl. Each measurement is a process of its own, one of either in turn. All
+responses have the same number of tokens. Prints the seconds of a rollout and its updates, as medians over
+rollouts except the first, which also compiles and allocates, with minimum and maximum over processes. Also
+prints the ratio of consecutive processes.
 """
 
 import argparse

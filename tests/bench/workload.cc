@@ -56,7 +56,7 @@ PackOptions OptionsOf(int slots, Layout layout) {
       .vocabulary_size = 1 << 16};
 }
 
-// Of a block whose slots are all used.
+// Returns the layout of a block whose slots are all used.
 BlockLayout LayoutOf(int slots, Layout layout) {
   BlockHeader header = {};
   header.encoding = OptionsOf(slots, layout).encoding;

@@ -45,14 +45,14 @@ enum class Layout { kFloat32, kFixed16, kReduced };
 
 class Workload {
  public:
-  // Of one block.
+  // Positions of a sequence, all in one block.
   static constexpr size_t kSequencePositions = 512;
 
   // Whole sequences, about total_bytes of them.
   Workload(int slots, Layout layout, size_t total_bytes);
 
   size_t positions() const { return decisions_.span().size(); }
-  // What an evaluation reads, and the decision that it writes.
+  // Returns the bytes that an evaluation reads, and of the decision that it writes, per position.
   double BytesPerPosition() const { return bytes_per_position_; }
   // One stretch a sequence; the outputs are decisions alone.
   std::span<const Stretch> stretches() const { return stretches_; }

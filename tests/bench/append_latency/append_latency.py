@@ -1,15 +1,15 @@
-"""What one token's append takes to its ack, beside an echo over the same transport.
+"""Measures the time from one token's append to its ack, next to an echo over the same transport.
 
     bazel run //tests/bench/append_latency -- [--slots 10 50] [--rounds 20] [--tokens 500]
 
-The Python client appends a token, and waits for its ack before the next, over TCP loopback. The echo
-is the floor under that: a C++ server that answers each message of a gRPC stream with as many bytes
-as an ack has (`echo_server.cc`), and a Python client that sends it messages of the same size. That
-time belongs to the machine and to gRPC: system calls, and threads that are woken.
+The Python client appends a token, and waits for its ack before the next, over TCP loopback. The echo is the
+lower bound. Its C++ server (`echo_server.cc`) answers each message of a gRPC stream with as many bytes as an
+ack has, and its Python client sends messages of the same size. The echo's time belongs to the machine and to
+gRPC: system calls, and threads that are woken.
 
-Each round times `--tokens` of both, in turn. Printed are medians over the rounds of the p50 and the
-p99 of a round, in microseconds, and the median ratio of the same round with its least and most. The
-machine should have nothing else to do.
+Each round times `--tokens` of both, in turn. Printed are medians over the rounds of the p50 and the p99 of a
+round, in microseconds, and the median ratio of the same round with its least and most. The machine should
+have nothing else to do.
 """
 
 import argparse
@@ -105,7 +105,7 @@ class Client:
 
 
 def message_bytes(slots):
-    """Of a request that holds a token, and of its ack."""
+    """Returns the bytes of a request with one token, and of its ack."""
     sequence = pb.SequenceRef(id=SEQUENCE)
     # A float32 block of one position, in ids of 3 bytes; both parts end at a multiple of 8.
     block = bytes(64 + -(-(4 * slots + 1) // 8) * 8 + -(-(4 + 1 + 3 + 3 * slots) // 8) * 8)

@@ -1,5 +1,5 @@
-"""What a recorder costs the engine's machine, without an engine: processor time per token, of its calls and
-of its thread, up to the ack.
+"""Measures a recorder's cost to the engine's machine, without an engine: processor time per token, of its
+calls and of its thread, up to the ack.
 
     bazel run //tests/bench/recording:recorder_alone
 
@@ -48,7 +48,7 @@ def form_of(form, ids, log_probs):
 
         made = ArrayLogprobs(ids.shape[1])
         for position in range(len(ids)):
-            # A step's arrays, of which a request has its row.
+            # The arrays of a step, with a row per request.
             made.add_step(ids[position : position + 1], log_probs[position : position + 1])
         return made
     rows = zip(ids.tolist(), log_probs.tolist())
@@ -82,7 +82,7 @@ def adapter(top_k):
 
 
 def steps_of(form, deltas, arguments):
-    """Of each step of the engine: the outputs, each with the number of its request."""
+    """Returns for each step of the engine its outputs, each with the number of its request."""
     random = np.random.default_rng(1)
     made = [response(random, arguments.tokens, arguments.top_k) for _ in range(arguments.requests)]
     if not deltas:

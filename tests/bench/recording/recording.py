@@ -1,16 +1,17 @@
-"""What log-probs cost vLLM, and what recording them costs on top: tokens per second of one engine, which
-streams every token as it is made.
+"""Measures the cost of log-probs to vLLM, and the additional cost of recording them: tokens per second of
+one engine, which streams every token as it is made.
 
     tools/rl-environment rl
     bazel run //tests/bench/recording
 
-The first installs vLLM and SmolLM2-135M into build/rl. The same requests are made in every way, in turn,
-in one process: without log-probs, with those of 1, 8, 20 and 100 tokens, as dictionaries, as FlatLogprobs and
-as arrays, and with a recorder that sends those of 20 to a server on this machine; of arrays twice a second,
-from an engine that returns whole outputs. Printed are, per way, the median
-over repetitions of tokens per second with the least and the most, of its ratio to the way without
-log-probs in the same repetition, and, where recorded, of the recorder's own processor time per token: of
-its calls, and of its thread.
+The first installs vLLM and SmolLM2-135M into build/rl. The same requests are made in every way, in turn, in
+one process: without log-probs; with log-probs of 1, 8, 20 and 100 tokens, as dictionaries, as FlatLogprobs
+and as arrays; and with a recorder that sends the log-probs of 20 tokens to a server on this machine. It sends
+arrays twice a second, from an engine that returns whole outputs.
+
+Prints medians over repetitions for each way, with minimum and maximum: tokens per second; the ratio to the
+way without log-probs in the same repetition; and, where recorded, the recorder's processor time per token, of
+its calls and of its thread.
 """
 
 import argparse

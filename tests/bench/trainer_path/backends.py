@@ -3,12 +3,11 @@
     tools/rl-environment rl
     bazel run //tests/bench/trainer_path:backends
 
-The first installs PyTorch into build/rl. Both servers run at once and are measured in turn. A batch
-like that of `//tests/bench/trainer_path` is appended; its ids are fetched; sis.torch takes the
-current policy's log-probs from logits that lie on the GPU, where there is one; and coefficients of
-a clipped objective come back. Printed are, per mass target and backend, medians of
-nanoseconds per token of each part with the smallest and the largest. Decisions and coefficients of
-both servers must be the same bytes.
+The first installs PyTorch into build/rl. Both servers run at once and are measured in turn. The worker
+appends a batch like that of `//tests/bench/trainer_path`. The trainer fetches its ids, and sis.torch takes
+the current policy's log-probs from logits on the GPU, if there is one. The server returns coefficients of a
+clipped objective. Prints medians of nanoseconds per token of each part, with minimum and maximum, per mass
+target and backend. Decisions and coefficients of both servers must be the same bytes.
 """
 
 import argparse
@@ -34,11 +33,11 @@ BACKENDS = ("cpu", "cuda")
 
 
 class Logits:
-    """Of the current policy: at the recorded ids what the batch says, and little elsewhere."""
+    """Logits of the current policy: the batch's log-probs at the recorded ids, and small values elsewhere."""
 
     def __init__(self, batch, device):
         tokens, slots = batch.current.shape
-        # So that the whole vocabulary has a mass of 1, but for rounding.
+        # Gives the whole vocabulary a mass of 1, up to rounding.
         covered = np.exp(batch.current.astype(np.float64)).sum(1)
         rest = np.log(np.maximum(1 - covered, 1e-6) / (VOCABULARY - slots))
         self.values = torch.from_numpy(rest.astype(np.float32)).to(device)[:, None].repeat(1, VOCABULARY)

@@ -1,13 +1,13 @@
-"""Where the time of a trainer's path over TCP goes.
+"""Measures the parts of a trainer's path over TCP.
 
     bazel run //tests/bench/trainer_path:parts -- --perf 3
 
-Engine and trainer are one process here, without Ray, and hand over the batch of `trainer_path`.
-Printed are, per part, nanoseconds per token: by the clock, and of processor time of this process
-and of the server, smallest and in brackets median; page faults of both in one batch; and the bytes
-per token that must be read and written at least. Then, if `--perf` gives seconds, what the server's
-processor time goes to, by perf(1) (Debian's linux-perf), which takes samples of it while that part
-is repeated so long. With `--mass` the run cuts its sets there; whole ones are handed over.
+Engine and trainer are one process here, without Ray, and hand over the batch of `trainer_path`. Prints
+nanoseconds per token for each part, by the clock and of processor time of this process and of the server, as
+minimum and, in brackets, median. Also prints the page faults of both processes in one batch, and the minimum
+of bytes per token that must be read and written. With `--perf SECONDS` it repeats each part for this long,
+and prints the server's processor time by function, sampled by perf(1) (Debian's linux-perf). With `--mass`
+the run cuts its sets there; whole ones are handed over.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import sis
 from server.testing.live_server import LiveServer
 from tests.bench.trainer_path.batch import RECORDED, VOCABULARY, Batch
 
-# What functions of the server are named, by what they do; the first that fits.
+# Patterns of the server's functions by stage. The first match counts.
 STAGES = {
     "kernel": r"^\[k\]",
     "checks": r"AreValid|DistinctIds|ValidateRecord|CheckBlock|PositionChecker",
@@ -43,7 +43,7 @@ STAGES = {
 
 
 def processor_seconds(process_id):
-    """Of another process, to the nanosecond: the clock that clock_getcpuclockid(3) names."""
+    """Returns another process's processor time, to the nanosecond, from the clock of clock_getcpuclockid(3)."""
     return time.clock_gettime(~process_id << 3 | 2)
 
 

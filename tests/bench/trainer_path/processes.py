@@ -1,4 +1,4 @@
-"""What this process and all that it started use."""
+"""Resource use of this process and its descendants."""
 
 import psutil
 

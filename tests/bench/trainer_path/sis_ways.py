@@ -33,7 +33,7 @@ class _SisWay:
         self._client.release(self._run, names)
 
     def held(self):
-        """What the server charges the run for."""
+        """Returns the bytes that the server charges the run."""
         return self._client.get_run(self._run.id).bytes
 
     def _at_ids(self, names):

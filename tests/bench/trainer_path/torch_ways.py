@@ -1,4 +1,4 @@
-"""What carries such columns otherwise, each followed by the decision in torch eager."""
+"""Other ways to carry such columns, each followed by the decision in torch eager."""
 
 import warnings
 
@@ -6,7 +6,7 @@ import ray
 import torch
 import transfer_queue
 
-# What comes out of the object store is read only, and only read.
+# Arrays from the object store are read-only. Nothing here writes to them.
 warnings.filterwarnings("ignore", "The given NumPy array is not writable")
 
 

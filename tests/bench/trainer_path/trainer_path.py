@@ -4,20 +4,19 @@ carries such columns otherwise, Ray's object store and TransferQueue, with torch
     tools/rl-environment verl
     bazel run //tests/bench/trainer_path
 
-The first installs Ray, TransferQueue and torch into build/verl. All ways are measured in turn, in
-one run, with one worker process, which is an actor of Ray, and this process as trainer. The clock
-starts when the worker is told to hand over a batch that lies in its memory (ids and log-probs
-[T, K], sampled ids and their log-probs [T], for each sequence), and stops when the trainer has a
-tensor that says which tokens are accepted. The current policy's log-probs at the recorded ids lie
-in the trainer's memory before that: gathering them is the same work for all. The recorded sets are
-as peaked as real ones; runs with a mass target keep and move of them what covers it.
+The first installs Ray, TransferQueue and torch into build/verl. All ways are measured in turn, in one run,
+with one worker process, which is an actor of Ray, and this process as trainer. The batch lies in the worker's
+memory: ids and log-probs [T, K], sampled ids and their log-probs [T], for each sequence. The clock starts
+with the request to hand it over, and stops when the trainer has a tensor of the accepted tokens. The current
+policy's log-probs at the recorded ids lie in the trainer's memory before that: gathering them is the same
+work for all. The recorded sets are as peaked as real ones; runs with a mass target keep and move of them what
+covers it.
 
-Printed are, per way, medians of nanoseconds per token by the clock, with the smallest and the
-largest: of all of it, and of the trainer's part alone, as a worker hands over while others still
-generate; of processor time of all processes together (of Ray's too, in every way); the bytes per
-token that are held in between, which are what the service charges, and otherwise the arrays
-themselves; and the accept rate. The service validates, rounds to one side, draws reproducibly and
-counts as well, which the others do not.
+Prints for each way medians of nanoseconds per token by the clock, with minimum and maximum, of the whole path
+and of the trainer's part alone, because a worker hands over while others still generate. Also prints
+processor time of all processes together (including Ray's, in every way); the bytes per token held in between,
+which are the service's charge or else the arrays; and the accept rate. The service validates, rounds to one
+side, draws reproducibly and counts as well, which the others do not.
 """
 
 import argparse
