@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""Parses what most C++ files of server, client and tests include, for a build by Clang, and prints
-the options by which that build reads it parsed: half of the time that Clang has for such a file.
+"""Precompiles the headers that most C++ files of server, client and tests include, for a build by Clang.
+Prints the options with which the build uses them. This halves Clang's time for such a file.
 
     tools/precompile.py FOLDER [BAZEL_OPTION...]
 
-Writes into FOLDER, twice: optimised as libraries are there, and as tests are. The build is the same
-without, but for what includes too little, which tools/precompile_test.py sees.
+Writes two forms into FOLDER: optimised as that build's libraries are, and as its tests are. Without them the
+build is the same, except for files with missing includes, which tools/precompile_test.py finds.
 """
 import json
 import os
@@ -47,8 +47,8 @@ def command_of(action):
 
 
 def forms(sanitized):
-    """Name, a file that is compiled in that way, which others are, as --per_file_copt takes it, and
-    what comes before them."""
+    """Returns for each form its name, a file compiled that way, the pattern of such files for --per_file_copt,
+    and the prefix of the pattern."""
     rules = pathlib.Path(".bazelrc").read_text()
     if sanitized:
         [optimised] = re.findall(r"^build:sanitizer --per_file_copt=(.*)@-O1$", rules, re.M)

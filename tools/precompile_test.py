@@ -38,8 +38,8 @@ def sources() -> Iterator[pathlib.Path]:
 
 @functools.lru_cache(maxsize=None)
 def included(path: pathlib.Path) -> FrozenSet[str]:
-    """Names of headers, as they are included by the file and by headers of ours. What protoc makes
-    includes protobuf's, or gRPC's too."""
+    """Returns the names of headers that the file and our headers include. Headers from protoc also include
+    protobuf's or gRPC's."""
     if not path.is_file():
         return frozenset()
     names = set(re.findall(r'^#include ["<]([^">]+)', path.read_text(), re.MULTILINE))

@@ -1,17 +1,16 @@
 """PromQL over the runs that the variables of the "RL run" dashboard choose.
 
-What replicas say of a run is added up first. The run's labels then come from sis_run_info, and what
-is left is added up again by the label that the variable `by` names, so that runs can be compared one
-by one, or by task, algorithm or model.
+Expressions first sum the replicas' values of a run, then join the run's labels from sis_run_info. They
+then sum by the label that the variable `by` names, to compare single runs, tasks, algorithms or models.
 """
 
-# One series per run, with its labels. While a run is opened anew with other labels, replicas may show
+# One series per run, with its labels. While a run is reopened with other labels, replicas may show
 # both for a moment: topk keeps one of them, as a join needs.
 RUNS = (
     "topk by (job, run) (1, max by (job, run, task, algorithm, model) (sis_run_info{"
     'job=~"$job", run=~"$run", task=~"$task", algorithm=~"$algorithm", model=~"$model"}))'
 )
-# What `by` may be, all at once: for tables.
+# All values of `by` together, for tables.
 ALL_LABELS = "run, task, algorithm, model"
 
 
@@ -59,7 +58,7 @@ def histogram_mean(metric: str) -> str:
 
 
 def quantile(probability: float, buckets: str) -> str:
-    """Of the rates of a histogram's buckets. Where nothing was counted it is NaN, which the
+    """Returns a quantile of the rates of a histogram's buckets. Without observations it is NaN, which the
     comparison drops."""
     return f"histogram_quantile({probability}, {buckets}) >= 0"
 

@@ -205,8 +205,7 @@ class Column:
     title: Optional[str]
     expression: str
     unit: str
-    # What values mean: a word and its colour by value. The table is then sorted by it, the largest
-    # first.
+    # A word and its colour by value. A table with words is sorted by value, the largest first.
     words: Dict[int, Tuple[str, str]] = dataclasses.field(default_factory=dict)
 
 

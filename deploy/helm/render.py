@@ -23,7 +23,7 @@ def examples():
 
 
 def render(values, folder=CHART):
-    """What Helm would install, by template. Values are a dict, as in values.yaml."""
+    """Returns the text that Helm would install, by template. Values are a dict, as in values.yaml."""
     with helm_python.Chart.load(str(folder)) as chart:
         return chart.render(values, name=RELEASE, namespace=NAMESPACE)
 

@@ -66,8 +66,10 @@ def created():
 
 
 def bill(name, root, files, version, compiled_in):
-    """root: the image's files of Debian, with a control file per package in var/lib/dpkg/status.d.
-    files: paths of ours, the binary or the wheel. compiled_in: NAME=VERSION of what they hold of others."""
+    """Returns the bill of an image or a wheel.
+
+    root: the image's files of Debian, with a control file per package in var/lib/dpkg/status.d.
+    files: paths of our files, the binary or the wheel. compiled_in: NAME=VERSION of third-party code in them."""
     own = [package(name, version)]
     own += [package(path.name, version, checksum=hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
     within = [package(*part.split("=", 1)) for part in compiled_in]

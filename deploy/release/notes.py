@@ -1,4 +1,4 @@
-"""What CHANGELOG.md says of a version, for its release.
+"""Prints the section of CHANGELOG.md on a version, for its release.
 
     python3 deploy/release/notes.py CHANGELOG.md VERSION
 """

@@ -1,5 +1,5 @@
-"""Says what a wheel holds and needs, as SPDX 2.3 in JSON: the libraries that auditwheel put into
-it, what was compiled in (as the image's bill says), and what pip installs besides.
+"""Lists the contents and requirements of a wheel, as SPDX 2.3 in JSON: libraries that auditwheel put into
+it, compiled-in code (from the image's bill), and packages that pip also installs.
 
     python3 -m deploy.release.wheel_bill WHEEL BILL_OF_THE_IMAGE >BILL
 """
@@ -24,7 +24,7 @@ def one(names: List[str], pattern: str) -> str:
 
 
 def libraries(wheel: zipfile.ZipFile) -> Iterator[dict]:
-    """Of Debian's packages, each once."""
+    """Yields the libraries of Debian's packages, each once."""
     names = wheel.namelist()
     if any(".libs/" in name for name in names):
         components = json.loads(wheel.read(one(names, AUDITWHEEL)))["components"]
