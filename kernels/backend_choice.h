@@ -11,7 +11,7 @@
 
 namespace sis {
 
-// kAuto takes CUDA if there is a device that gives the right bytes, and else the CPU.
+// kAuto: CUDA if there is a device that gives the right bytes, otherwise the CPU.
 enum class BackendKind { kAuto, kCpu, kCuda };
 
 // "auto", "cpu" or "cuda".

@@ -69,8 +69,8 @@ struct BlockView {
   uint64_t end() const { return uint64_t{header.first_position} + header.positions; }
 };
 
-// Vectors may read so many bytes behind a block. Whoever allocates a block that backends read
-// allocates these too; what they hold means nothing.
+// Bytes behind a block that vector loads may read. A block that backends read must be allocated
+// with them; their values don't matter.
 inline constexpr size_t kBlockSlack = 64;
 
 // The name of a block in memory. No name is used twice: when a block goes, nobody asks for its name

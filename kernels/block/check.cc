@@ -13,14 +13,14 @@
 namespace sis {
 namespace {
 
-// Whether a slot holds the sampled token's log-prob as a writer stores it.
+// Returns true if a slot holds the sampled token's log-prob as a writer stores it.
 bool HoldsSampled(float stored, float sampled, bool fixed, uint32_t multiplier) {
   if (!fixed) return std::bit_cast<uint32_t>(stored) == std::bit_cast<uint32_t>(sampled);
   return sampled >= kFloor16 && stored == Fixed16(Code16(Depth16(sampled), multiplier), multiplier);
 }
 
-// Checks position `i` of a block, `all` of which is a range, whose slots are those from
-// `first_slot` on.
+// Checks position `i` of a block. `all` is the range of the whole block; `first_slot` is the index
+// of the position's first slot.
 absl::Status CheckPosition(const BlockView& block, const BlockRange& all, uint32_t i,
                            size_t first_slot) {
   const BlockHeader& header = block.header;

@@ -1,4 +1,4 @@
-// Whether the ids of whole sets differ, set after set, in time linear in their size.
+// Checks one set after another for repeated ids, in time linear in the size of the set.
 #if defined(SIS_KERNELS_DISTINCT_IDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SIS_KERNELS_DISTINCT_IDS_INL_H_
 #undef SIS_KERNELS_DISTINCT_IDS_INL_H_
@@ -23,7 +23,7 @@ namespace HWY_NAMESPACE {
 // need not be cleared.
 class DistinctIds {
  public:
-  // Whether none of the ids stands twice; there are at most kMaxBlockSlots. Reads a vector beyond.
+  // Returns true if no id is repeated. `count` is at most kMaxBlockSlots. Reads a vector beyond.
   HWY_INLINE bool AllDiffer(const int32_t* ids, size_t count) {
     const Uint32Tag du;
     const hn::Rebind<uint16_t, Uint32Tag> d16;

@@ -167,7 +167,7 @@ struct Group {
   size_t steps = 0;                           // wrong ones, from the position before, of all
 };
 
-// Whether the ids of each set differ, and the sampled one has the rank that is stored.
+// Returns true if the ids of each set differ, and the sampled id has the stored rank.
 HWY_INLINE bool SetsAreValid(const Group& group, const int32_t* ids) {
   const Int32Tag di;
   const Int32s counts = hn::Load(di, group.counts);

@@ -92,9 +92,9 @@ class SetChecker {
   }
   // The slot of each sampled token.
   HWY_INLINE Int32s ranks() const { return ranks_; }
-  // How many of the first slots reach the mass, or all that are used.
+  // Returns the number of leading slots that reach the mass, or of all used slots.
   HWY_INLINE Int32s counts() const { return hn::Neg(minus_counts_); }
-  // Whether more slots change nothing; of sets to be cut.
+  // Returns true if further slots change nothing, for sets that are cut.
   HWY_INLINE bool AllCut() const { return hn::AllFalse(FloatTag(), IsOpen()); }
 
  private:
@@ -111,7 +111,7 @@ class SetChecker {
     log_probs = hn::IfThenElse(is_open, log_probs, Constant(kMinusInfinity));
   }
 
-  // Against each other, and all before them. Unused slots all have the same id.
+  // Compares the ids with each other and with all before them. Unused slots all have the same id.
   template <size_t kCount>
   HWY_INLINE void CheckDistinct(const Int32s (&ids)[kCount], const Floats (&log_probs)[kCount],
                                 size_t rank) {

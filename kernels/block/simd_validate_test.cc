@@ -175,7 +175,7 @@ void ExpectSameOfRecords() {
         continue;
       }
       made_valid += is_valid && !whole_is_valid;
-      // As the records that are left when all else is gone.
+      // The cut records must be as valid as the same records on their own.
       Written left(n);
       ASSERT_EQ(AllValid(Cut(records, mass), 0, left), is_valid);
       if (is_valid) {

@@ -1,4 +1,4 @@
-// The decisions of a group's positions, and their sums, from what the slots told.
+// Computes the decisions of a group's positions, and their sums, from the results over the slots.
 #if defined(SIS_KERNELS_SIMD_DECIDE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SIS_KERNELS_SIMD_DECIDE_INL_H_
 #undef SIS_KERNELS_SIMD_DECIDE_INL_H_

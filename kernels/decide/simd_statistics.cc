@@ -44,8 +44,8 @@ constexpr float kSmallProduct = 16.0f;
 constexpr int32_t kNoBucket = 255;
 constexpr int32_t kOne = 1 << 16;
 
-// Per position of a block, its bucket, but not in order; whatever is none of those that are counted
-// is the last bucket or none.
+// The bucket of each position of a block, in any order. Values outside the counted buckets have the
+// last bucket or no bucket.
 struct Buckets {
   HWY_ALIGN uint8_t abs_log_ratio[kBlock];
   HWY_ALIGN uint8_t log_envelope[kBlock];

@@ -1,6 +1,6 @@
-// How the values of decided positions are distributed, and what corrections make of their ratios
-// (docs/numerics.md, section 11). Integers all: the order of the positions does not matter, nor
-// how they are cut into batches.
+// Distributions of the values of decided positions, and effects of corrections on their ratios
+// (docs/numerics.md, section 11). All are integers, so neither the order of the positions nor their
+// batches matter.
 #pragma once
 
 #include <array>
@@ -24,18 +24,18 @@ inline constexpr int kFirstMassExponent = -14;  // of xi: 2^-14 to 2^0
 // Number of bounds of a: 0, 1/16, ..., 1.
 inline constexpr size_t kAcceptanceBounds = 17;
 
-// The same as they are shown: the upper bounds of all buckets but the last.
+// Return the upper bounds of all buckets except the last, for display.
 std::vector<double> PowerBounds(int first_exponent);
 std::vector<double> AcceptanceBounds();
 
-// Ratios are counted that lie below a bound under 1, or above one of the others; compared in
+// Bounds for counting ratios: below each bound under 1, and above each of the others. Compared in
 // float32.
 inline constexpr std::array kRatioBounds = {0.5, 0.8, 1.2, 1.28, 2.0, 5.0};
 // The clip of the correction "clipped".
 inline constexpr float kClipLow = static_cast<float>(kRatioBounds[1]);
 inline constexpr float kClipHigh = static_cast<float>(kRatioBounds[2]);
 
-// Weights, and their products with advantages, count as if they were no larger.
+// Larger weights, and larger products with advantages, count as this value.
 inline constexpr float kLargestCountedWeight = 1024.0f;
 
 // x in units of 2^-16, rounded to the nearest, ties to even; x is in [0, 2^20].
@@ -98,7 +98,7 @@ struct DecidedPositions {
   float advantage(size_t i) const { return advantages.empty() ? 0.0f : advantages[i]; }
 };
 
-// The modified ratios of n positions; those of positions that don't count may be anything.
+// The modified ratios of n positions; positions that don't count may have any value.
 struct ModifiedRatios {
   std::span<const float> ratios;      // [n]
   std::span<const float> log_ratios;  // [n]
@@ -107,7 +107,7 @@ struct ModifiedRatios {
 // Adds the positions. The field `applied` is of ratios that are 1 where accepted and w elsewhere.
 // `sums` must be the sums of these positions; only its counts, d and d_sis are read.
 void AddStatistics(const DecidedPositions& positions, const Sums& sums, Statistics& statistics);
-// The definition: the same, position by position.
+// Defines the result of AddStatistics, position by position.
 void AddStatisticsOneByOne(const DecidedPositions& positions, Statistics& statistics);
 
 // Returns the sums of these modified ratios.
@@ -115,7 +115,7 @@ CorrectionSums SumsOf(const DecidedPositions& positions, const ModifiedRatios& m
 // Returns the sums of weights [n] that are not modified ratios, for instance an algorithm's
 // coefficients.
 CorrectionSums SumsOf(const DecidedPositions& positions, std::span<const float> weights);
-// The sum of log w, in units of Fixed.
+// Returns the sum of log w, in units of Fixed.
 int64_t SumOfLogRatios(const DecidedPositions& positions);
 
 // Returns the sums of weights that are 0 at every position. `plain` holds the sums of w.

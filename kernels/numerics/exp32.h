@@ -35,7 +35,7 @@ SIS_HOST_DEVICE inline Exp32Steps StepsOfExp32(float x) {
   return {n, r, (r * r) * p};
 }
 
-// e^x of which these are the steps.
+// Returns e^x from its `steps`.
 SIS_HOST_DEVICE inline float FinishExp32(const Exp32Steps& steps) {
   const auto exponent = static_cast<uint32_t>(static_cast<int32_t>(steps.n) + 127);
   return (1.0f + (steps.r + steps.s)) * std::bit_cast<float>(exponent << 23);

@@ -37,8 +37,8 @@ HWY_INLINE Floats FlushAll(Floats x) {
   return hn::IfThenZeroElse(hn::Lt(hn::Abs(x), Constant(0x1p-100f)), x);
 }
 
-// Vectors that go through the same steps side by side: behind a whole exponential a processor
-// doesn't see the independent steps of the next vector.
+// Two vectors that go through the same steps together. After a whole exponential a processor would
+// not see the independent steps of the next vector.
 template <class V>
 struct Pair {
   V first;

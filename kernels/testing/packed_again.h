@@ -1,4 +1,4 @@
-// Whether a writer could have written a block. For tests.
+// Checks in tests that a writer could have written a block.
 #pragma once
 
 #include <cstddef>

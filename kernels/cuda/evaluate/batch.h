@@ -22,8 +22,8 @@ struct PendingSums {
 // As many positions as fit. Refers to the spans of the stretches, which must outlive it.
 class Batch {
  public:
-  // Most bytes in the input or the output, besides uploads: of a stretch without its positions; of
-  // a tile, in the input without log-probs at slots, and with them.
+  // Maximum bytes in the input or the output, without uploads: of a stretch without its positions;
+  // of a tile, in the input without log-probs at slots, and with them.
   static constexpr size_t kStretchBytes = 1024;
   static constexpr size_t kTileInputBytes = sizeof(StagedTile) + kTilePositions * 20;
   static constexpr size_t kTileOutputBytes = kTilePositions * 28;

@@ -26,7 +26,7 @@ struct StagedStretch {
   uint32_t count;
   uint32_t sums;  // which of the batch's sums
   BlockEncoding encoding;
-  bool resident;  // where the five arrays of the BlockRange are, else in the input
+  bool resident;  // the BlockRange's five arrays are in resident memory, not in the input
   // REDUCED reads ranks and sampled log-probs alone.
   uint64_t log_probs = kAbsent;
   uint64_t multipliers = kAbsent;  // of kFixed16

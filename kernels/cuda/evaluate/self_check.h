@@ -1,4 +1,4 @@
-// Whether a backend gives the scalar one's bytes: asked of a device before it is used.
+// Checks that a backend gives the same bytes as the scalar backend. Runs before a device is used.
 #pragma once
 
 #include "absl/status/status.h"

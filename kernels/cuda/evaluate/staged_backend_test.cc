@@ -93,7 +93,7 @@ struct LongCall {
   std::array<BlockTag, kPositions / kBlock> tags_;
 };
 
-// Fails as told; counts what is started.
+// A stage that fails on request, and counts its starts.
 class FailingStage final : public HostStage {
  public:
   struct Plan {

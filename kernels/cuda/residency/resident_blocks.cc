@@ -37,8 +37,8 @@ std::optional<uint32_t> ResidentBlocks::TakeSlab(const BlockTag& tag) {
       std::ranges::find_if(by_age_, [&](uint32_t slab) { return slabs_[slab].pins == 0; });
   if (oldest == by_age_.end()) return std::nullopt;
   Slab& slab = slabs_[*oldest];
-  // A block that was here before replaces no blocks that were read since: else a step larger than
-  // the memory, read over and over, would never find its blocks there.
+  // A block that was resident before doesn't replace blocks that were read since. Otherwise a step
+  // larger than the memory, read repeatedly, would never find its blocks there.
   if (tag.last_read() != 0 && tag.last_read() <= slab.last_read) return std::nullopt;
   stats_.evictions += static_cast<int64_t>(slab.copies.size());
   stats_.used_bytes -= static_cast<int64_t>(slab.end);

@@ -98,11 +98,11 @@ class ResidentBlocks {
   ResidentBlocksStats stats_;
 };
 
-// The copies that a batch reads or makes; one batch after the other. For one thread at a time.
+// The copies that a batch reads or makes, for one batch after the other. Not thread-safe.
 //
-// Until Done, when the device has been waited for, a copy is for the batch alone that makes it: so
-// no batch reads what another's stream may not have written yet. Memory that a batch reads stays
-// in place until Done.
+// Call Done after the device has finished. Until then only the batch that makes a copy can find it,
+// because another batch could read it before the first one's stream has written it. Memory that a
+// batch reads stays in place until Done.
 class ResidentBlocks::Use {
  public:
   // Null: keeps nothing.
@@ -110,8 +110,8 @@ class ResidentBlocks::Use {
   Use(const Use&) = delete;
   Use& operator=(const Use&) = delete;
 
-  // The offset of a copy of `block` in the memory, if there is one or, with `make`, this batch can
-  // make one. `block` must always be the same for a tag; none is kept of a block without a tag.
+  // Returns the offset of a copy of `block` in the memory, if there is one or, with `make`, this
+  // batch can make one. A tag must always name the same block. Blocks without a tag get no copy.
   std::optional<size_t> Find(std::span<const std::byte> block, const BlockTag* tag, bool make);
 
   // To be made before the batch runs.

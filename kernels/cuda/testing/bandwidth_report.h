@@ -1,4 +1,4 @@
-// How fast the kernel evaluates data that is on the device, beside how fast the device reads.
+// Speed of the kernel on data in the device's memory, compared with the device's read bandwidth.
 #pragma once
 
 #include <ostream>

@@ -146,7 +146,7 @@ class HostStageWithMemory : public HostStage {
   std::future<void> done_;
 };
 
-// All of the CUDA backend but the device.
+// Returns the CUDA backend with the host in place of the device.
 inline std::unique_ptr<const StagedBackend> BackendOnHostStages(
     std::unique_ptr<const Backend> fallback) {
   std::vector<StagePair> stages(2);

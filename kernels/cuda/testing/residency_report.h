@@ -15,9 +15,9 @@ struct ResidencyReportOptions {
   int threads = 4;
 };
 
-// One line per K, with blocks of 1,024 positions in fixed16; "cut": sets as long as their mass. The
-// backend's memory should hold all blocks of a round: else Internal, as if the bytes are not the
-// scalar backend's. `cpu` evaluates the same in turn.
+// Prints one line per K, with blocks of 1,024 positions in fixed16; "cut": sets cut to their mass.
+// Evaluates on `backend` and `cpu` in turn. Returns Internal if the backend's memory does not hold
+// all blocks of a round, or if its bytes differ from the scalar backend's.
 absl::Status ReportResidency(const Backend& backend, const Backend& cpu,
                              const ResidencyReportOptions& options, std::ostream& out);
 

@@ -14,13 +14,14 @@ class ResidentBatch {
  public:
   virtual ~ResidentBatch() = default;
 
-  // `batch` so many times over, each copy in memory of its own. An error if the device has less.
+  // Makes `copies` copies of `batch`, each in separate memory. Returns an error if the device has
+  // too little memory.
   static absl::StatusOr<std::unique_ptr<const ResidentBatch>> New(const Batch& batch,
                                                                   size_t copies);
 
-  // Seconds on the device for the evaluation of all copies.
+  // Returns the seconds on the device for the evaluation of all copies.
   virtual absl::StatusOr<double> EvaluateSeconds() const = 0;
-  // Seconds for a kernel that only reads so many bytes of the input, at most all of it.
+  // Returns the seconds of a kernel that only reads `bytes` of the input, at most all of it.
   virtual absl::StatusOr<double> ReadSeconds(size_t bytes) const = 0;
   virtual size_t input_bytes() const = 0;
 

@@ -22,16 +22,17 @@ using Algorithm = std::variant<ImportanceSampling, NoCorrection, Grpo, Dapo, Gsp
 // Lower case, with underscores: the name of its field in the API.
 std::string_view AlgorithmName(const Algorithm& algorithm);
 
-// Whether it weighs tokens by acceptance probabilities, the importance ratio and the advantage.
+// Returns true if the algorithm weighs tokens by acceptance probabilities, the importance ratio and
+// the advantage.
 bool WeighsByAcceptance(const Algorithm& algorithm);
 
-// InvalidArgument if the algorithm looks at advantages and there are none, or names the first that
-// is out of range.
+// Returns InvalidArgument if the algorithm reads advantages and there are none, or if one is out of
+// range; the error names the first.
 absl::Status CheckAdvantages(const Algorithm& algorithm, const AlgorithmInput& batch);
 
-// Fills what is wanted. The parameters must be valid, the arrays that are read there, and
-// advantages have passed CheckAdvantages. A pure function of its input: the same bits on every
-// machine.
+// Fills the non-empty arrays of `output`. The parameters must be valid, the arrays that the
+// algorithm reads must be present, and advantages must have passed CheckAdvantages. A pure function
+// of its input, with the same bits on every machine.
 void ApplyAlgorithm(const Algorithm& algorithm, const AlgorithmInput& batch,
                     const AlgorithmOutput& output);
 
