@@ -27,7 +27,7 @@ TEST(BackendChoice, TheCpuIfAsked) {
 }
 
 // Holds on machines with and without a GPU.
-TEST(BackendChoice, CudaIfItIsThereAndElseTheCpuWithTheReason) {
+TEST(BackendChoice, ChoosesCudaOrTheCpuWithTheReason) {
   for (const BackendKind kind : {BackendKind::kAuto, BackendKind::kCuda}) {
     const bool asked = kind == BackendKind::kCuda;
     const BackendChoice choice = ChooseBackend(kind);

@@ -163,7 +163,7 @@ TEST(BlockTest, ACutBlockIsCutNoFurther) {
 }
 
 // Damage with new checksums: what is accepted is a block that a writer could have written.
-TEST(BlockTest, WhatIsAcceptedCouldHaveBeenWritten) {
+TEST(BlockTest, AcceptedBlocksCouldHaveBeenWritten) {
   std::mt19937 random(1);
   int accepted = 0;
   for (int i = 0; i < 120000; ++i) {

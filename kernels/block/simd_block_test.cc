@@ -83,7 +83,7 @@ RandomBlock BlockOf(const Shape& shape, uint32_t seed) {
       {.encoding = shape.encoding, .vocabulary_size = shape.vocabulary_size, .mass = shape.mass}};
 }
 
-TEST_P(SimdBlockTest, WritesWhatTheDefinitionsSay) {
+TEST_P(SimdBlockTest, WritesBlocksAsDefined) {
   std::mt19937 random(1);
   for (uint32_t i = 0; i < 500; ++i) {
     const Shape shape = RandomShape(random);
@@ -143,7 +143,7 @@ TEST_P(SimdBlockTest, RoundsExactly) {
   }
 }
 
-TEST_P(SimdBlockTest, ReadsWhatTheDefinitionsSay) {
+TEST_P(SimdBlockTest, ReadsBlocksAsDefined) {
   std::mt19937 random(2);
   for (uint32_t i = 0; i < 500; ++i) {
     const Shape shape = RandomShape(random);

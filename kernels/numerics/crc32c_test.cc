@@ -15,12 +15,12 @@ namespace {
 
 uint32_t Of(std::span<const std::byte> bytes) { return ExtendCrc32c(0, bytes); }
 
-TEST(Crc32cTest, OfNothingIsWhatItWas) {
+TEST(Crc32cTest, OfNoBytesIsUnchanged) {
   EXPECT_EQ(ExtendCrc32c(0, {}), 0u);
   EXPECT_EQ(ExtendCrc32c(0xE3069283, {}), 0xE3069283u);
 }
 
-TEST(Crc32cTest, OfTwoPartsIsThatOfTheWhole) {
+TEST(Crc32cTest, OfTwoPartsEqualsThatOfTheWhole) {
   const auto whole = std::as_bytes(std::span(std::string_view("123456789")));
   for (size_t cut = 0; cut <= whole.size(); ++cut) {
     EXPECT_EQ(ExtendCrc32c(Of(whole.first(cut)), whole.subspan(cut)), 0xE3069283u) << cut;

@@ -100,7 +100,7 @@ class BlocksTest(unittest.TestCase):
         expected = [reference.pack(part, 1000, reference.FIXED16, 0, version) for version, part in enumerate(parts)]
         self.assertEqual(made, expected)
 
-    def test_what_is_split_fits(self):
+    def test_split_parts_fit(self):
         for top_k, encoding in itertools.product((1, 20, blocks.MAX_SLOTS), ENCODINGS):
             ids = np.tile(np.arange(top_k, dtype=np.int32), (5000, 1))
             log_probs = np.full((5000, top_k), -6, np.float32)

@@ -99,14 +99,14 @@ class CredentialsTest(unittest.TestCase):
         self.expect("UNAUTHENTICATED", address, {"ca": ca})
         self.expect("UNAUTHENTICATED", address, {"ca": ca, **self.issue("node-2", "stranger")})
 
-    def test_a_token_goes_to_other_machines_in_plain_text_only_if_that_is_said(self):
+    def test_plain_text_tokens_to_other_machines_need_an_option(self):
         # To the client this is no address of their machine.
         address = f"0.0.0.0:{self.start(tls=False)}"
         for token in ({"token": TOKEN}, {"token_file": self.file("token", TOKEN.encode())}):
             self.expect("in plain text", address, token)
             self.expect("^ok$", address, {**token, "plaintext_token": True})
 
-    def test_what_the_client_does_not_take(self):
+    def test_invalid_credentials_are_refused(self):
         node = self.issue("node-1", "node")
         good, empty = self.file("good", TOKEN.encode()), self.file("empty", b"")
         absent, torn = str(self.folder / "absent"), self.file("torn", b"caf\xc3\xa9" * 8)

@@ -30,7 +30,7 @@ class ConfusionTest(unittest.TestCase):
         measured = confusion.table(self.columns)[2:]
         self.assertEqual(measured, [documented[name] for name in self.columns])
 
-    def test_no_fault_is_not_said_beside_a_size_that_contradicts_it(self):
+    def test_a_contradicting_size_prevents_the_verdict_no_fault(self):
         for reports in self.reports.values():
             for case, report in zip(CASES, reports, strict=True):
                 no_fault = any("No fault was found" in sentence for sentence in report["verdict"])
@@ -47,7 +47,7 @@ class ConfusionTest(unittest.TestCase):
                     self.assertTrue(check["setting"])
                     self.assertEqual(sentence, f"{check['finding']} Look at {check['setting']}.")
 
-    def test_what_is_left_out_is_said(self):
+    def test_omitted_data_is_reported(self):
         number = next(i for i, case in enumerate(CASES) if case.made == "two responses swapped")
         self.assertRegex(self.reports["synthetic"][number]["verdict"][-1], r"^19\d of 800 positions are left out")
 

@@ -106,7 +106,7 @@ class DiagnoseTest(unittest.TestCase):
         self.assertEqual(report["d"]["level"], "bfloat16")
         self.assertEqual(report["d"]["positions"], SEQUENCES * LENGTH)
 
-    def test_what_is_masked_is_left_out_and_said(self):
+    def test_masked_positions_are_omitted_and_reported(self):
         mask = np.ones(SEQUENCES * LENGTH, np.uint8)
         mask[140:160] = 0
         self.run_of("masked", self.noisy(0.02), mask=mask)

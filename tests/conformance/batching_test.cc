@@ -166,7 +166,7 @@ TEST_P(BatchingTest, ASmallerKIsARecordOfFewerSlots) {
   }
 }
 
-TEST_P(BatchingTest, SumsAreAddedToWhatIsThere) {
+TEST_P(BatchingTest, ResultsAreAddedToTheSums) {
   std::mt19937_64 random(14);
   const Packed packed(RandomPositions(random, 5, 50), 0);
   const Results once = Evaluate(backend(), {5, 0}, kSequenceKey, packed);

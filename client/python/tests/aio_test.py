@@ -57,7 +57,7 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
             # Methods that only other parts of the package call.
             self.assertEqual(lacking - {"put", "flush_untraced", "unflushed", "must_wait"}, set())
 
-    async def test_in_a_process_that_was_forked_it_says_what_to_do(self):
+    async def test_in_a_forked_process_the_error_names_the_remedy(self):
         async with sis.aio.Client(self.address, timeout=20) as client:
             await client.list_runs()
             error = in_a_fork(lambda: asyncio.run(client.list_runs()))

@@ -354,7 +354,7 @@ class AppendManyTest(fake_service.ServiceTest):
         self.append(block(first=6))
         self.assertEqual(self.stored(), [6, 7])
 
-    def test_what_was_under_way_when_a_kept_stream_broke_is_sent_again(self):
+    def test_entries_under_way_when_a_kept_stream_breaks_are_resent(self):
         self.append(block("before"))
         broken = []
         answer = self.service.answer

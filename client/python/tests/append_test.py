@@ -74,7 +74,7 @@ class AppendTest(fake_service.ServiceTest):
         self.assertEqual(block.sampled_log_probs.tobytes(), arrays["sampled_log_probs"].tobytes())
         np.testing.assert_allclose(block.log_probs(), arrays["top_k_log_probs"].ravel(), atol=255 * 2**-18)
 
-    def test_a_block_is_of_what_the_arrays_held_at_the_call(self):
+    def test_a_block_holds_the_values_of_the_arrays_at_the_call(self):
         arrays = {name: np.ascontiguousarray(array, np.float32 if "log" in name else np.int32)
                   for name, array in block_arrays(3).items()}  # fmt: skip
         with self.append() as stream:
@@ -97,7 +97,7 @@ class AppendTest(fake_service.ServiceTest):
             self.assertEqual(stream.flush(), {})
         self.assertEqual(self.service.sequences[("run", "s", 0)].sealed, 20)
 
-    def test_a_seal_says_what_the_sequence_is_about(self):
+    def test_a_seal_stores_the_annotation(self):
         with self.append() as stream:
             stream.seal("s", length=0, annotation=sis.Annotation(text="four", reward=-1))
             stream.append_many([sis.Seal("s", 0), sis.Seal("s", 0, 1, sis.Annotation())])
@@ -281,7 +281,7 @@ class AppendTest(fake_service.ServiceTest):
             client.close()
         self.assertEqual(said, [])
 
-    def test_refusals_that_nobody_heard_of_are_not_flushed(self):
+    def test_unreported_refusals_are_not_flushed(self):
         client = sis.Client(self.address, timeout=20)
         stream = client.append(self.run_, sampling=SAMPLING)
         self.addCleanup(stream.abandon)
@@ -291,7 +291,7 @@ class AppendTest(fake_service.ServiceTest):
         with self.assertWarnsRegex(RuntimeWarning, "2 entries were not flushed"):
             client.close()
 
-    def test_a_program_that_ends_says_what_was_not_flushed(self):
+    def test_a_program_that_ends_reports_unflushed_entries(self):
         code = """
             import sys, sis
             client = sis.Client(sys.argv[1])

@@ -45,7 +45,7 @@ class ClientTest(fake_service.ServiceTest):
 
     # Runs.
 
-    def test_a_run_is_what_was_asked_for(self):
+    def test_a_run_has_the_requested_config(self):
         settings = {
             "seed": 2**63,
             "vocabulary_size": 100,

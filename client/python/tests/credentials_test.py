@@ -9,7 +9,7 @@ ADDRESSES = "server/auth/addresses.txt"
 
 
 class CredentialsTest(unittest.TestCase):
-    def test_it_knows_what_is_of_this_machine(self):
+    def test_it_recognizes_local_addresses(self):
         kinds = set()
         for line in pathlib.Path(ADDRESSES).read_text(encoding="ascii").splitlines():
             if line.startswith("#"):

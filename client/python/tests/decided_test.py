@@ -143,7 +143,7 @@ class TokenWeightsTest(unittest.TestCase):
         ):  # fmt: skip
             self.assertGreater(int(of.sum()), 5, name)
 
-    def test_what_has_no_ratio_is_finite(self):
+    def test_positions_without_a_ratio_are_finite(self):
         nothing = torch.zeros(3)
         decided = Decided(torch.tensor([-1.0, -1.0, -200.0]), torch.tensor([torch.nan, -300.0, -1.0]), nothing.bool(), nothing)
         advantages = torch.tensor([1.0, -1.0, 0.0])

@@ -75,7 +75,7 @@ class EntriesTest(unittest.TestCase):
         sampled = np.concatenate([block.sampled_ids() for block in read])
         self.assertEqual(sampled.tolist(), values["sampled_ids"].tolist())
 
-    def test_what_does_not_fit_is_refused(self):
+    def test_misfitting_arrays_are_refused(self):
         good = dict(sequence="s", first_position=0, policy_version=0, **columns(2, seed=1))
         twice = np.full((2, TOP_K), 7, np.int32)
         for name, value, message in (

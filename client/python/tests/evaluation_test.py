@@ -67,7 +67,7 @@ class ReadTest(unittest.TestCase):
         self.assertIs(run.verdict, sis.Verdict.BROKEN)
         self.assertEqual(run.findings, (sis.Finding("r", sis.Verdict.BROKEN, "", ""),))
 
-    def test_what_is_optional_and_not_there_is_none(self):
+    def test_absent_optional_fields_are_none(self):
         self.assertIsNone(sis.Step.from_proto(pb.GetStepResponse()).distributions)
         inspected = {"annotation": pb.Annotation(text="t", reward=0.5)}
         for given, expected in ((inspected, sis.Annotation("", "t", "", 0.5)), ({}, None)):

@@ -84,7 +84,7 @@ class FetchedRecordsTest(unittest.TestCase):
         np.testing.assert_array_equal(found.select([1]).used_ids, found.used_ids[found.offsets[6] :])
         np.testing.assert_array_equal(found.cut([(1, 2, 2), (0, 0, 3)]).ids, found.ids[[8, 9, 0, 1, 2]])
 
-    def test_what_is_not_there(self):
+    def test_missing_positions(self):
         request = pb.FetchTopKRequest(slices=[pb.Slice(), pb.Slice(first_position=3, length=2)])
         lost = [entry(0, missing=[(0, 0)], length=0), entry(1, missing=[(3, 2)], length=2)]
         found = records(lost, request=request)

@@ -157,7 +157,7 @@ class LocalServerTest(unittest.TestCase):
                 self.assertIn("Make a sis.Client here, after the fork", str(error))
             stream.close()
 
-    def test_what_goes_wrong_is_said(self):
+    def test_failures_are_reported(self):
         with self.assertRaisesRegex(RuntimeError, "ended with status 1 before it was ready"):
             sis.local_server("--no_such_flag=1")
         with self.assertRaisesRegex(RuntimeError, "before it was ready: .*no_such_flag"):

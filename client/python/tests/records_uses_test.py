@@ -60,7 +60,7 @@ def random(seed, top_p=None):
 
 
 class UsedSlotsTest(unittest.TestCase):
-    def test_what_is_made_of_used_slots_is_what_is_made_of_all(self):
+    def test_used_slots_give_the_results_of_all_slots(self):
         """Values and gradients, of a run whose sets differ in length, with positions that are missing."""
         log_q, sampled, logits = random(3, top_p=0.9)
         kept = records_of(log_q, sampled)

@@ -86,7 +86,7 @@ class ReplicasClientTest(unittest.TestCase):
         with unittest.mock.patch.object(Replicas, "micro_batch_bytes", 1):
             self.hang_at("Evaluate", parts=2)
 
-    def test_what_a_replica_answered_before_it_was_gone_counts(self):
+    def test_answers_of_a_replica_before_it_was_lost_count(self):
         slices = [sis.Slice(self.sequence_of(1), 2 * part, 2) for part in range(4)]
         self.services[1].gone_from = 6
         with unittest.mock.patch.object(Replicas, "micro_batch_bytes", 1):
@@ -163,7 +163,7 @@ class ReplicasClientTest(unittest.TestCase):
         with self.assertRaises(sis.FailedPrecondition):
             self.append_many(sis.Seal("s", 0), run=sis.Run("run", 7, self.run_.config))
 
-    def test_of_many_entries_those_of_a_lost_replica_are_refused(self):
+    def test_entries_for_a_lost_replica_are_refused(self):
         lost, well = self.sequence_of(1), self.sequence_of(0)
         entries = [sis.Seal(lost, 0), sis.Seal(well, 0)]
         self.append_many(*entries)

@@ -19,7 +19,7 @@ def step(positions, bound, last, **fields):
 
 
 class SumsTest(unittest.TestCase):
-    def test_what_is_about_the_same_is_added_up(self):
+    def test_sums_of_the_same_kind_are_added(self):
         first = step(
             2, 0.5, 0,
             corrections=[pb.CorrectionTotals(correction="plain", weight=0.5), pb.CorrectionTotals(correction="b")],

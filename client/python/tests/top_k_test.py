@@ -123,7 +123,7 @@ class CanonicalTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "sampled_ids, position 0: 9 is in no column of ids"):
             canonical([4, 2], [-1.0, -2.0], 9, -2.0, 2, "any")
 
-    def test_what_cannot_be_a_record_is_refused(self):
+    def test_invalid_records_are_refused(self):
         with self.assertRaisesRegex(ValueError, "log_probs, position 0: nan"):
             canonical([1, 2], [-1.0, np.nan], 1, -1.0, 2)
         with self.assertRaisesRegex(ValueError, "log_probs, position 0: inf"):

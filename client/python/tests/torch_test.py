@@ -306,7 +306,7 @@ class GatherTest(unittest.TestCase):
                 for got, want in zip(sis.torch.gather(kept, logits, rows=rows), sis.torch.gather(kept, logits[rows])):
                     self.assertEqual(got.numpy().tobytes(), want.numpy().tobytes())
 
-    def test_what_does_not_fit_is_refused(self):
+    def test_misfitting_arrays_are_refused(self):
         kept, logits = records(), logits_of()
         own = torch.zeros(ROWS, dtype=torch.long)
         own[-1] = V

@@ -28,7 +28,7 @@ def pins(environment):
 
 
 class VersionsTest(unittest.TestCase):
-    def test_what_was_run_is_what_is_installed(self):
+    def test_tested_versions_are_installed(self):
         """If this fails, run tools/rl-test --all, which rewrites the versions."""
         self.assertEqual(set(TESTED), set(REQUIREMENTS))
         for environment, versions in TESTED.items():

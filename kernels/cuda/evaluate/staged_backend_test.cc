@@ -168,7 +168,7 @@ TEST(StagedBackend, CutsLongStretchesIntoPieces) {
 }
 
 // A batch is as full as can be, and takes all of a block that is on the device already.
-TEST(Batch, TakesWhatFits) {
+TEST(Batch, TakesPositionsUntilItIsFull) {
   std::mt19937_64 random(10);
   const Positions positions = RandomPositions(random, 60, 2000);
   const Packed packed(positions, 0, {.encoding = BlockEncoding::kFloat32});
@@ -214,7 +214,7 @@ TEST(StagedBackend, ManyThreads) {
   EXPECT_EQ(equal, 5);
 }
 
-TEST(StagedBackend, WhateverFailsTheAnswerIsTheSame) {
+TEST(StagedBackend, AFailingStageDoesNotChangeResults) {
   const LongCall call(4);
   const LongCall::Output expected = call.EvaluateBy(ScalarBackend());
   for (const bool in_start : {true, false}) {
@@ -297,7 +297,7 @@ TEST(StagedBackend, BlocksThatDoNotFitAreSentEachTime) {
   EXPECT_GT(backend->resident_blocks().hits, 10);
 }
 
-TEST(StagedBackend, WhateverFailsWithBlocksThatStayTheAnswerIsTheSame) {
+TEST(StagedBackend, AFailingStageWithResidentBlocksDoesNotChangeResults) {
   const LongCall call(7);
   const LongCall::Output expected = call.EvaluateBy(ScalarBackend());
   for (const bool in_start : {true, false}) {

@@ -25,7 +25,7 @@ class DeviceCacheTest : public testing::Test {
   std::vector<size_t> asked_;
 };
 
-TEST_F(DeviceCacheTest, TakesAQuarterOfWhatIsFree) {
+TEST_F(DeviceCacheTest, TakesAQuarterOfFreeMemory) {
   const DeviceCache cache = Take({}, 40 * kMiB);
   ASSERT_NE(cache.memory, nullptr);
   EXPECT_EQ(cache.memory->size(), 10 * kMiB);
@@ -39,7 +39,7 @@ TEST_F(DeviceCacheTest, TakesNoMoreThanIsOfUse) {
   EXPECT_EQ(cache.description, "5242880 bytes, all that there can be records");
 }
 
-TEST_F(DeviceCacheTest, TakesWhatIsAskedFor) {
+TEST_F(DeviceCacheTest, TakesTheRequestedBytes) {
   const DeviceCache cache = Take({.bytes = 7 * kMiB, .most_bytes = kMiB}, absl::InternalError("?"));
   ASSERT_NE(cache.memory, nullptr);
   EXPECT_EQ(cache.memory->size(), 7 * kMiB);

@@ -43,7 +43,7 @@ class ResidentBlocksTest : public testing::Test {
   }
 };
 
-TEST_F(ResidentBlocksTest, WhatFitsIsCopiedOnceAndFoundFromThenOn) {
+TEST_F(ResidentBlocksTest, BlocksThatFitAreCopiedOnceAndFoundAfterwards) {
   HostResidentMemory memory(4 * kSlab + 100);
   ResidentBlocks resident(memory, kSlab);
   std::deque<NamedBlock> blocks(32);
@@ -75,7 +75,7 @@ TEST_F(ResidentBlocksTest, NewBlocksPushOutTheLeastRecentlyRead) {
 }
 
 // Plain least-recently-read would find nothing.
-TEST_F(ResidentBlocksTest, AStepLargerThanTheMemoryFindsWhatFits) {
+TEST_F(ResidentBlocksTest, AStepLargerThanTheMemoryFindsTheBlocksThatFit) {
   HostResidentMemory memory(10 * kSlab);
   ResidentBlocks resident(memory, kSlab);
   std::deque<NamedBlock> step(110);
@@ -88,7 +88,7 @@ TEST_F(ResidentBlocksTest, AStepLargerThanTheMemoryFindsWhatFits) {
 }
 
 // Blocks that were turned away come in once those that are there are read no more.
-TEST_F(ResidentBlocksTest, BlocksThatAreReadPushOutThoseThatAreNot) {
+TEST_F(ResidentBlocksTest, BlocksThatAreReadEvictUnreadBlocks) {
   HostResidentMemory memory(2 * kSlab);
   ResidentBlocks resident(memory, kSlab);
   std::deque<NamedBlock> old(16);
@@ -119,7 +119,7 @@ TEST_F(ResidentBlocksTest, ACopyIsItsBatchesAloneUntilDone) {
   EXPECT_EQ(Find(other, block), location);
 }
 
-TEST_F(ResidentBlocksTest, WhatABatchReadsStaysUntilItIsDone) {
+TEST_F(ResidentBlocksTest, BlocksOfABatchStayUntilDone) {
   HostResidentMemory memory(2 * kSlab);
   ResidentBlocks resident(memory, kSlab);
   std::deque<NamedBlock> blocks(16);
@@ -136,7 +136,7 @@ TEST_F(ResidentBlocksTest, WhatABatchReadsStaysUntilItIsDone) {
   EXPECT_EQ(Find(use, blocks.front(), false), std::nullopt);
 }
 
-TEST_F(ResidentBlocksTest, WhatAFailedBatchHeldIsGivenToNobody) {
+TEST_F(ResidentBlocksTest, CopiesOfAFailedBatchAreNeverFound) {
   HostResidentMemory memory(2 * kSlab);
   ResidentBlocks resident(memory, kSlab);
   const NamedBlock block;
@@ -155,7 +155,7 @@ TEST_F(ResidentBlocksTest, WhatAFailedBatchHeldIsGivenToNobody) {
   EXPECT_EQ(Find(use, block), std::nullopt);
 }
 
-TEST_F(ResidentBlocksTest, NothingIsKeptWithoutATagOrOfWhatIsLargerThanASlab) {
+TEST_F(ResidentBlocksTest, BlocksWithoutATagOrLargerThanASlabAreNotKept) {
   HostResidentMemory memory(2 * kSlab);
   ResidentBlocks resident(memory, kSlab);
   ResidentBlocks::Use use(&resident);
@@ -216,7 +216,7 @@ TEST_F(ResidentBlocksTest, PiecesOfABlockAreReadOnce) {
 
 // Random batches, several in flight, blocks of three sizes that come and go: locations in
 // use never overlap, and whatever is found is what was written there.
-TEST_F(ResidentBlocksTest, PlacesHoldWhatWasCopiedThere) {
+TEST_F(ResidentBlocksTest, OffsetsHoldTheCopiedBlocks) {
   constexpr size_t kSlabs = 7;
   HostResidentMemory memory(kSlabs * kSlab);
   const HostResidentMemory::Access access(memory);

@@ -91,7 +91,7 @@ TEST(ValidateTest, AParameterOutOfRangeIsNamedWithItsValue) {
   EXPECT_THAT(Refusal(IcePop{.epsilon_high = -0.5f}), HasSubstr("ice_pop.epsilon_high: -0.5"));
 }
 
-TEST(CheckAdvantagesTest, WhoLooksAtThemNeedsThem) {
+TEST(CheckAdvantagesTest, AlgorithmsThatReadAdvantagesNeedThem) {
   const Fixture fixture;
   AlgorithmInput batch = fixture.batch();
   batch.advantages = {};
@@ -121,7 +121,7 @@ TEST(CheckAdvantagesTest, OneThatCountsMustBeFinite) {
             "advantages: element 2: 65, must be in [-64, 64]");
 }
 
-TEST(ApplyAlgorithmTest, AnEmptyBatchIsNothing) {
+TEST(ApplyAlgorithmTest, AnEmptyBatchGivesEmptyResults) {
   for (const Algorithm& algorithm : kAll) ApplyAlgorithm(algorithm, {}, {});
 }
 

@@ -36,7 +36,7 @@ class ComparisonTest(unittest.TestCase):
 
         self.assertEqual(faults(FLOAT32, each_token(FOUR_BIT, spelled)), [])
 
-    def test_of_too_little_nothing_is_said(self):
+    def test_too_little_data_gives_no_finding(self):
         comparison = compared([FLOAT32[0][:1]], [FOUR_BIT[0][:1]])
         self.assertFalse(comparison.diagnosis.fault)
         for check in comparison.diagnosis.checks:
@@ -46,7 +46,7 @@ class ComparisonTest(unittest.TestCase):
         self.assertIn("nothing to compare", verdict(compared([[]], [[]])))
         self.assertIn("nothing to compare", verdict(compared([], [])))
 
-    def test_what_is_left_out_is_counted_to_the_position(self):
+    def test_omitted_data_is_counted_by_position(self):
         swapped = list(FOUR_BIT)
         swapped[1], swapped[4] = swapped[4], swapped[1]
         shorter = list(FOUR_BIT)

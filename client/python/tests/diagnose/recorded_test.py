@@ -99,7 +99,7 @@ class FormsTest(unittest.TestCase):
         ):
             self.assertEqual(len(read(text)), count, text)
 
-    def test_what_llama_cpp_leaves_out_has_a_place(self):
+    def test_tokens_that_llama_cpp_omits_have_a_position(self):
         """Where the answer does not tell which of two equal tokens was left out, neither has a list."""
         for tokens, entries, expected in (
             ([1, 2, 3, 4], [1, 4], [1, -2, -3, 4]),
@@ -135,7 +135,7 @@ class FormsTest(unittest.TestCase):
 
 
 class WrongTest(unittest.TestCase):
-    def test_what_is_wrong_is_named(self):
+    def test_errors_name_the_fault(self):
         deep = "[" * 100_000
         for text, message in (
             ("", "file: not JSON: "),

@@ -87,7 +87,7 @@ def faults_of(diagnosis):
 
 
 class RunsTest(unittest.TestCase):
-    def test_what_lies_before_the_first_positions_takes_no_more_than_its_space(self):
+    def test_positions_before_the_first_take_only_their_space(self):
         def found(first_positions):
             inspect = lambda sequence: inspection([], first_positions[int(sequence.id)])
             return diagnose_inspected(status(), overview(len(first_positions)), inspect)
@@ -98,7 +98,7 @@ class RunsTest(unittest.TestCase):
         with self.assertRaisesRegex(sis.NotFound, "too far"):
             found([(1 << 17) + 1])
 
-    def test_of_nothing_a_verdict_alone_is_told(self):
+    def test_no_data_gives_only_a_verdict(self):
         with self.assertRaisesRegex(sis.NotFound, "nothing has been evaluated"):
             diagnose_inspected(status(), overview(0), None)
         finding = sis.Finding("SisTrainerStopped", sis.Verdict.BROKEN, "no steps", "Look at the trainer")

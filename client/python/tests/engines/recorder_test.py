@@ -215,7 +215,7 @@ class RecorderTest(fake_service.ServiceTest):
         self.assert_recorded("good", 3)
         self.assertEqual((recorder._sequences, self.held("s0").rows, self.held("s0").sealed), ({}, {}, None))
 
-    def test_what_the_server_refuses_is_raised_by_the_next_flush(self):
+    def test_the_next_flush_raises_the_servers_refusal(self):
         recorder = self.recorder()
         refused = lambda entry: (fake_service.INVALID_ARGUMENT, "no", 0) if entry.sequence.id == "a" else None
         self.service.refuse = refused
@@ -229,7 +229,7 @@ class RecorderTest(fake_service.ServiceTest):
         self.assert_recorded("b", 5)
         self.assertEqual(self.held("b").sealed, 5)
 
-    def test_in_a_process_that_was_forked_it_says_what_to_do(self):
+    def test_in_a_forked_process_the_error_names_the_remedy(self):
         recorder = self.recorder()
         recorder.add("a", output(0, 3))
         recorder.flush()
@@ -250,7 +250,7 @@ class RecorderTest(fake_service.ServiceTest):
         recorder.close()
         self.assert_recorded("a", 5)
 
-    def test_what_is_sealed_is_forgotten(self):
+    def test_sealed_sequences_are_forgotten(self):
         with self.recorder() as recorder:
             for number in range(100):
                 recorder.add(f"s{number}", output(0, 3, "finished"))
@@ -289,7 +289,7 @@ class RecorderTest(fake_service.ServiceTest):
         self.assertEqual(flushed, [{sis.SequenceRef("a"): 5}])
         self.assert_recorded("a", 5)
 
-    def test_what_a_lost_server_never_took_is_given_up_with_a_warning(self):
+    def test_outputs_for_a_lost_server_are_dropped_with_a_warning(self):
         recorder = self.recorder(retry_timeout=0.1)
         self.server.stop(None).wait()
         with warnings.catch_warnings(record=True) as caught:

@@ -50,7 +50,7 @@ class SglangTest(unittest.TestCase):
                         outside += top_k >= LISTED
         self.assertGreater(outside, 0)
 
-    def test_what_is_streamed_joins_to_the_whole(self):
+    def test_streamed_parts_join_to_the_whole(self):
         adapter = SglangAdapter(PARAMS["plain"])
         outputs = RECORDED["stream"]
         self.assertGreater(len(outputs), 2)
