@@ -9,7 +9,8 @@
 #include "server/append/annotation.h"
 #include "server/append/sampling.h"
 #include "server/messages/slices.h"
-#include "server/store/log_entries.h"
+#include "server/store/sequence_parts.h"
+#include "server/store/stored_parts.h"
 
 namespace sis {
 namespace {
@@ -120,12 +121,15 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, std::string_view bytes) {
   if (!sequence.ok()) return sequence.status();
   const auto new_bytes = [&] { return (*sequence)->BytesToAppend(*block); };
   Sequence::Appended appended;
-  const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
+  const auto append = [&]() -> absl::StatusOr<std::vector<StoredPart>> {
     absl::Status added = (*sequence)->Append(*block, &appended);
     if (!added.ok()) return added;
-    std::vector<LogEntry> entries;
-    if (has_store() && appended.positions > 0) entries.push_back(BlockEntry(*block));
-    return entries;
+    std::vector<StoredPart> parts;
+    if (!has_store()) return parts;
+    for (const Sequence::Range& range : appended.ranges) {
+      parts.push_back(BlockPart(*block, range.index, range.count));
+    }
+    return parts;
   };
   const absl::Status status = ChangeWithRoom(name, *sequence, new_bytes, append);
   if (!status.ok()) return status;
@@ -152,12 +156,12 @@ absl::Status Ingest::ApplyGap(SequenceNameView name, const v1::Gap& gap) {
       Open(name, [&] { return run_->BaseBytes(name) + Sequence::kGapBytes; });
   if (!sequence.ok()) return sequence.status();
   const Missing missing{gap.first_position(), gap.length(), MissingReason::kInvalidLogProb};
-  const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
+  const auto append = [&]() -> absl::StatusOr<std::vector<StoredPart>> {
     const absl::StatusOr<bool> added = (*sequence)->AppendGap(missing);
     if (!added.ok()) return added.status();
-    std::vector<LogEntry> entries;
-    if (*added) entries.push_back(GapEntry(missing));
-    return entries;
+    std::vector<StoredPart> parts;
+    if (*added) parts.push_back(GapPart(missing));
+    return parts;
   };
   return ChangeWithRoom(
       name, *sequence, [] { return Sequence::kGapBytes; }, append);
@@ -182,34 +186,32 @@ absl::Status Ingest::ApplySeal(SequenceNameView name, const v1::Seal& seal) {
     const std::string before = (*sequence)->annotation();
     return Sequence::AnnotationBytes(annotate(before)) - Sequence::AnnotationBytes(before);
   };
-  const auto apply = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
+  const auto apply = [&]() -> absl::StatusOr<std::vector<StoredPart>> {
     absl::StatusOr<Sequence::Sealed> sealed = (*sequence)->Seal(length, annotate);
     if (!sealed.ok()) return sealed.status();
-    if (!sealed->first && !sealed->annotated) return std::vector<LogEntry>();
+    if (!sealed->first && !sealed->annotated) return std::vector<StoredPart>();
     if (sealed->first && has_store()) sealed_.push_back(Copy(name));
-    return std::vector<LogEntry>{{.kind = LogEntry::Kind::kSeal,
-                                  .position = length,
-                                  .payload = std::move(sealed->annotation)}};
+    return std::vector<StoredPart>{SealPart(length, sealed->annotation)};
   };
   return ChangeWithRoom(name, *sequence, new_bytes, apply);
 }
 
 absl::Status Ingest::Change(SequenceNameView name, const std::shared_ptr<Sequence>& sequence,
-                            absl::FunctionRef<absl::StatusOr<std::vector<LogEntry>>()> change) {
+                            absl::FunctionRef<absl::StatusOr<std::vector<StoredPart>>()> change) {
   if (!has_store()) return change().status();
-  SequenceLog& log = LogOf(*sequence);
-  WriterLock order(log.order);
-  absl::StatusOr<std::vector<LogEntry>> entries = change();
-  if (!entries.ok()) return entries.status();
+  SequenceParts& parts = PartsOf(*sequence);
+  WriterLock order(parts.order);
+  absl::StatusOr<std::vector<StoredPart>> changed = change();
+  if (!changed.ok()) return changed.status();
   held_[Copy(name)] = sequence;
-  for (LogEntry& entry : *entries) stored_->Note(log, std::move(entry));
+  for (StoredPart& part : *changed) parts.unwritten.push_back(std::move(part));
   return absl::OkStatus();
 }
 
 absl::Status Ingest::ChangeWithRoom(
     SequenceNameView name, const std::shared_ptr<Sequence>& sequence,
     absl::FunctionRef<int64_t()> new_bytes,
-    absl::FunctionRef<absl::StatusOr<std::vector<LogEntry>>()> change) {
+    absl::FunctionRef<absl::StatusOr<std::vector<StoredPart>>()> change) {
   absl::Status status = Change(name, sequence, change);
   // Another thread may take what was made free: then once more.
   while (absl::IsResourceExhausted(status)) {
@@ -248,7 +250,7 @@ void Ingest::Store(const v1::AppendBatch& batch, std::vector<EntryAck>& acks) {
   for (const SequenceName& name : sealed_) {
     const auto held = held_.find(name);
     if (held != held_.end() && !unavailable_.contains(name)) {
-      stored_->SealBehind(run_, name, held->second);
+      stored_->MergeBehind(run_, name, held->second);
     }
   }
   sealed_.clear();

@@ -58,14 +58,13 @@ class Ingest {
   // OK if there may be room now for so many bytes of the sequence, else ResourceExhausted.
   absl::Status MakeRoom(SequenceNameView name, int64_t bytes);
 
-  // What an entry does to its sequence: `change` returns what to note in the sequence's log,
-  // nothing if all of it was there.
+  // What an entry does to its sequence: `change` returns the parts that are new, to be stored.
   absl::Status Change(SequenceNameView name, const std::shared_ptr<Sequence>& sequence,
-                      absl::FunctionRef<absl::StatusOr<std::vector<LogEntry>>()> change);
+                      absl::FunctionRef<absl::StatusOr<std::vector<StoredPart>>()> change);
   // The same for a change that takes `new_bytes`: makes room if need be.
   absl::Status ChangeWithRoom(SequenceNameView name, const std::shared_ptr<Sequence>& sequence,
                               absl::FunctionRef<int64_t()> new_bytes,
-                              absl::FunctionRef<absl::StatusOr<std::vector<LogEntry>>()> change);
+                              absl::FunctionRef<absl::StatusOr<std::vector<StoredPart>>()> change);
 
   RunRegistry* registry_;
   StoredCache* stored_;  // null without a store

@@ -30,7 +30,7 @@ class BackingStore {
   // For a new sequence.
   virtual std::unique_ptr<Attachment> Attach() = 0;
   // Charged for it.
-  static constexpr int64_t kAttachmentBytes = 176;
+  static constexpr int64_t kAttachmentBytes = 240;
 
   // Returns a sequence for reading: from memory, or else from the store. May wait for the store, so
   // the caller must hold no lock.

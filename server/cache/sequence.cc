@@ -118,7 +118,7 @@ int64_t Sequence::BytesToAppend(const BlockView& block) const {
 absl::Status Sequence::Append(const BlockView& block, Appended* appended) {
   WriterLock lock(mutex_);
   if (absl::Status status = CheckFits(block); !status.ok()) return status;
-  const Ranges ranges = NewRanges(block);
+  Ranges ranges = NewRanges(block);
   if (const int64_t charge = ChargeOf(ranges); !budget_.TryCharge(charge)) {
     return absl::ResourceExhaustedError(absl::StrCat(charge, " bytes are not to be had"));
   }
@@ -134,7 +134,8 @@ absl::Status Sequence::Append(const BlockView& block, Appended* appended) {
       std::max(committed_length_, block.header.first_position + block.header.positions);
   if (positions_ == sealed_length_ && !ranges.empty()) MergeAll();
   added.committed_length = committed_length_;
-  if (appended != nullptr) *appended = added;
+  added.ranges = std::move(ranges);
+  if (appended != nullptr) *appended = std::move(added);
   return absl::OkStatus();
 }
 

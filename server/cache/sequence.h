@@ -49,9 +49,18 @@ class Sequence {
   // The backing store's; null without one.
   BackingStore::Attachment* attachment() const { return attachment_.get(); }
 
+  // Positions of a block that is appended, and the size of the block that holds them alone.
+  struct Range {
+    uint32_t index;
+    uint32_t count;
+    size_t bytes;
+  };
+  using Ranges = absl::InlinedVector<Range, 2>;
+
   // What an Append that succeeded has done.
   struct Appended {
-    int64_t positions = 0;          // that were not there
+    Ranges ranges = {};             // that were not there
+    int64_t positions = 0;          // of these ranges
     int64_t slots = 0;              // of these positions
     uint32_t committed_length = 0;  // now
   };
@@ -107,14 +116,6 @@ class Sequence {
     uint32_t end;
     MissingReason reason;
   };
-
-  // Positions of a block that is appended, and the size of the block that holds them alone.
-  struct Range {
-    uint32_t index;
-    uint32_t count;
-    size_t bytes;
-  };
-  using Ranges = absl::InlinedVector<Range, 2>;
 
   absl::Status CheckBelowSeal(uint32_t end) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // AlreadyExists if one of these positions has a record.

@@ -13,7 +13,7 @@
 #include "absl/strings/strip.h"
 #include "server/auth/authenticator.h"
 #include "server/auth/tls_files.h"
-#include "server/store/parse_store.h"
+#include "server/store/open_store.h"
 
 namespace sis {
 namespace {

@@ -20,7 +20,8 @@
 #include "server/auth/addresses.h"
 #include "server/main/check_options.h"
 #include "server/main/own_port.h"
-#include "server/store/parse_store.h"
+#include "server/store/counted_store.h"
+#include "server/store/open_store.h"
 #include "server/threads/steady_now.h"
 
 namespace sis {
@@ -70,9 +71,11 @@ void KeepGrpc() { [[maybe_unused]] static const bool kept = (grpc_init(), true);
 
 }  // namespace
 
-Server::Server(const ServerOptions& options, std::unique_ptr<SequenceStore> store,
+Server::Server(const ServerOptions& options, std::unique_ptr<Store> store,
                std::unique_ptr<HttpPort> http, std::unique_ptr<Authenticator> authenticator)
-    : store_(std::move(store)),
+    : store_(store == nullptr
+                 ? nullptr
+                 : std::make_unique<CountedStore>(std::move(store), counted_)),
       registry_(options.cache_bytes, options.limits, SteadyNow),
       stored_cache_(store_ == nullptr
                         ? nullptr
@@ -90,9 +93,7 @@ Server::Server(const ServerOptions& options, std::unique_ptr<SequenceStore> stor
                                  options.default_deadline})),
       run_idle_expiry_(options.run_idle_expiry),
       reload_interval_(options.security.reload_interval),
-      http_(std::move(http)) {
-  if (store_ != nullptr) store_->CountIn(store_metrics_);
-}
+      http_(std::move(http)) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   absl::StatusOr<std::unique_ptr<Server>> server = StartOnce(options);
@@ -115,7 +116,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOnce(const ServerOptions& o
     http = *std::move(listening);
   }
   const absl::Time begin = SteadyNow();
-  absl::StatusOr<std::unique_ptr<SequenceStore>> store = OpenStore(options.store);
+  absl::StatusOr<std::unique_ptr<Store>> store = OpenStore(options.store);
   if (!store.ok()) return store.status();
   const absl::Duration opening = SteadyNow() - begin;
   std::unique_ptr<Server> server(
@@ -135,10 +136,11 @@ absl::Status Server::Recover(const std::string& store, absl::Duration opening) {
                         absl::StrCat("store: ", recovered.status().message()));
   }
   recovery_seconds_ = absl::ToDoubleSeconds(opening + (SteadyNow() - begin));
-  store_description_ = store_ == nullptr ? "memory" : "rocksdb";
+  store_kind_ = store.substr(0, store.find(':'));
+  store_description_ = store_kind_;
   if (recovered->runs > 0) {
-    absl::StrAppend(&store_description_, ", with ", recovered->runs, " runs and ",
-                    recovered->sequences, " sequences after ", recovery_seconds_, " s");
+    absl::StrAppend(&store_description_, ", with ", recovered->runs, " runs after ",
+                    recovery_seconds_, " s");
   }
   for (const auto& [run_id, why] : recovered->damaged_steps) {
     std::cerr << "store: some steps of run '" << absl::CHexEscape(run_id)
@@ -158,7 +160,8 @@ absl::Status Server::Recover(const std::string& store, absl::Duration opening) {
 }
 
 void Server::LookAtStore() {
-  const std::string reason(store_->CanAppend().message());
+  runs_.TakeInShared();
+  const std::string reason(store_->CanPut().message());
   std::string before;
   {
     WriterLock lock(store_mutex_);
@@ -196,7 +199,7 @@ MetricFamilies Server::Collect() {
         Gauge,
         {Metric(Gauge, 1,
                 {{"backend", std::string(backend_name())},
-                 {"store", store_ == nullptr ? "memory" : "rocksdb"},
+                 {"store", store_kind_},
                  {"version", kVersion}})}},
        Family("sis_store_read_only", "1 while the store has no room for appends.", Gauge,
               ReadOnlyReason().empty() ? 0 : 1),

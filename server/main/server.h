@@ -30,8 +30,7 @@
 #include "server/rpc/ratio_service.h"
 #include "server/rpc/rpc_metrics.h"
 #include "server/rpc/server_status.h"
-#include "server/store/sequence_store.h"
-#include "server/store/store_metrics.h"
+#include "server/store/store.h"
 #include "server/store/stored_cache.h"
 #include "server/store/stored_runs.h"
 #include "server/threads/mutex.h"
@@ -68,7 +67,7 @@ class Server {
 
  private:
   // `store` is null if nothing is to outlive the memory, `http` if there is no HTTP port.
-  Server(const ServerOptions& options, std::unique_ptr<SequenceStore> store,
+  Server(const ServerOptions& options, std::unique_ptr<Store> store,
          std::unique_ptr<HttpPort> http, std::unique_ptr<Authenticator> authenticator);
   // DataLoss if the store can't be read for damage.
   static absl::StatusOr<std::unique_ptr<Server>> StartOnce(const ServerOptions& options);
@@ -84,7 +83,8 @@ class Server {
   MetricFamilies Collect();
   // Makes the HTTP port answer for the service.
   void StartServing();
-  // Whether the store takes appends, and which runs are set aside; says on stderr what changes.
+  // Whether the store takes appends, what others have stored of runs, and which runs are set aside;
+  // says on stderr what changes.
   void LookAtStore() ABSL_LOCKS_EXCLUDED(store_mutex_);
   // Why the store takes none; empty if it does.
   std::string ReadOnlyReason() const ABSL_LOCKS_EXCLUDED(store_mutex_);
@@ -104,8 +104,7 @@ class Server {
   // handlers use.
   prometheus::Registry counted_;
   RpcMetrics rpc_metrics_{counted_};
-  StoreMetrics store_metrics_{counted_};
-  const std::unique_ptr<SequenceStore> store_;  // or null
+  const std::unique_ptr<Store> store_;  // or null
   RunRegistry registry_;
   const std::unique_ptr<StoredCache> stored_cache_;  // null without a store
   StoredRuns runs_;
@@ -130,6 +129,7 @@ class Server {
   const absl::Duration reload_interval_;
   std::list<Reloads> reloads_;                // by the janitor
   std::atomic<int64_t> certificate_end_ = 0;  // of what clients are shown, since 1970; 0: nothing
+  std::string store_kind_;  // memory, rocksdb, redis or rediss
   std::string store_description_;
   std::string grpc_address_;
   std::vector<OwnPort> own_ports_;

@@ -1,28 +1,31 @@
-// What a durable store promises, against a real RocksDB.
+// What every store promises (server/store/store.h).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
 #include <random>
-#include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "kernels/numerics/crc32c.h"
-#include "server/store/stored_item.h"
+#include "kernels/block/block.h"
 #include "server/testing/backing.h"
-#include "server/testing/stored_entries.h"
+#include "server/testing/store_in_memory.h"
+#include "server/testing/store_parts.h"
 
 namespace sis {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::IsEmpty;
 
 std::string RandomBytes(std::mt19937& random, size_t count) {
@@ -31,265 +34,260 @@ std::string RandomBytes(std::mt19937& random, size_t count) {
   return bytes;
 }
 
-uint32_t Crc(const std::string& bytes) { return ExtendCrc32c(0, std::as_bytes(std::span(bytes))); }
+// Opens a store on a medium of its own, each time as after a restart of the server.
+using Opener = std::function<std::unique_ptr<Store>()>;
 
-absl::Time Tomorrow() { return absl::Now() + absl::Hours(24); }
+struct Kind {
+  std::string name;
+  std::function<Opener()> make;
+  bool expires = true;
+};
 
-class ConformanceTest : public ::testing::Test {
+std::function<Opener()> OnRocksDb(const std::string& options) {
+  return [=]() -> Opener {
+    auto backing = std::make_shared<RocksDbBacking>();
+    return [=] { return *OpenStore(backing->description() + options); };
+  };
+}
+
+Opener InMaps() {
+  auto maps = std::make_shared<StoreMaps>();
+  return [=] { return std::make_unique<StoreInMemory>(*maps); };
+}
+
+class ConformanceTest : public ::testing::TestWithParam<Kind> {
  protected:
   ConformanceTest() { Reopen(); }
 
-  // As after a restart of the server.
   void Reopen() {
     store_.reset();
-    store_ = Open(backing_);
+    store_ = open_();
+  }
+  std::vector<StoredPart> PartsOf(const SequenceIdentity& sequence) {
+    absl::StatusOr<StoredSequence> loaded = store_->Load(sequence);
+    if (absl::IsNotFound(loaded.status())) return {};
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    return loaded.ok() ? std::move(loaded->parts) : std::vector<StoredPart>();
+  }
+  absl::Status Put(const SequenceIdentity& sequence, const StoredPart& part) {
+    return PutOne(*store_, sequence, part);
   }
 
-  // Flips one bit of a stored value.
-  void Damage(const std::string& key, size_t byte) {
-    store_.reset();
-    {
-      const std::unique_ptr<ItemStore> items = backing_.OpenItems();
-      Item item{.key = key, .value = *items->Get({&key, 1})[0]};
-      item.value[byte % item.value.size()] ^= 0x10;
-      ASSERT_TRUE(items->Put({&item, 1}).ok());
-    }
-    store_ = Open(backing_);
-  }
-
-  // Removes one stored value behind the store's back.
-  void Lose(const std::string& key) {
-    store_.reset();
-    ASSERT_EQ(*backing_.OpenItems()->Remove({&key, 1}), 1);
-    store_ = Open(backing_);
-  }
-
-  RocksDbBacking backing_;
-  std::unique_ptr<SequenceStore> store_;
+  const Opener open_ = GetParam().make();
+  std::unique_ptr<Store> store_;
 };
 
-TEST_F(ConformanceTest, WhatWasAddedIsReadBackBitByBit) {
+INSTANTIATE_TEST_SUITE_P(Stores, ConformanceTest,
+                         ::testing::Values(Kind{"rocksdb", OnRocksDb("")},
+                                           Kind{"rocksdb_sync", OnRocksDb("?sync=1")},
+                                           Kind{"maps", InMaps, /*expires=*/false}),
+                         [](const auto& kind) { return kind.param.name; });
+
+TEST_P(ConformanceTest, WhatWasPutIsLoadedBitByBit) {
   std::mt19937 random(1);
-  // Empty, small, the largest; more than are read at once; ids of any bytes.
   const std::string odd_id("\0\xff sequence\n", 12);
-  const std::string ids[] = {"a", odd_id, std::string(256, 'x')};
-  std::map<std::string, std::vector<LogEntry>> added;
-  for (const std::string& id : ids) {
-    std::vector<LogEntry>& entries = added[id];
+  std::map<std::string, std::vector<StoredPart>> put;
+  for (const std::string& id : {std::string("a"), odd_id, std::string(256, 'x')}) {
+    std::vector<StoredPart>& parts = put[id];
+    parts.push_back(Gap(7, 3));
     for (uint32_t n = 0; n < 200; ++n) {
-      const size_t size = n == 150 && id == "a" ? kMaxPayloadBytes : random() % 300;
-      entries.push_back(Block(n * 10, RandomBytes(random, size)));
+      const size_t size = n == 150 && id == "a" ? kMaxBlockBytes : 1 + random() % 300;
+      parts.push_back(Block(n * 10, 1 + n % 10, RandomBytes(random, size)));
     }
-    entries.push_back({LogEntry::Kind::kSeal, 1600});
-    entries.push_back({LogEntry::Kind::kSeal, 1600, "annotated"});
-    // One by one, and many at a time.
-    ASSERT_TRUE(AppendOne(*store_, Sequence(id), 0, entries[0]).ok());
-    const absl::Status status = store_->Append(Sequence(id), 1, std::span(entries).subspan(1));
+    parts.push_back(Seal(2000, "annotated"));
+    // One by one, and many at a time; in any order.
+    std::vector<StoredPart> shuffled = parts;
+    std::ranges::shuffle(shuffled, random);
+    ASSERT_TRUE(Put(Sequence(id), shuffled[0]).ok());
+    const absl::Status status =
+        store_->Put(Sequence(id), std::span(shuffled).subspan(1), absl::InfiniteFuture());
     ASSERT_TRUE(status.ok()) << status;
   }
-
   for (const bool after_restart : {false, true}) {
     if (after_restart) Reopen();
-    for (const auto& [id, entries] : added) {
-      const auto read = store_->Read(Sequence(id));
-      ASSERT_TRUE(read.ok()) << read.status();
-      EXPECT_EQ(read->first_entry, 0);
-      EXPECT_EQ(read->entries, entries);
-      EXPECT_FALSE(read->whole_form.has_value());
+    for (const auto& [id, parts] : put) {
+      EXPECT_THAT(PartsOf(Sequence(id)), ElementsAreArray(parts));
+      EXPECT_FALSE(store_->Load(Sequence(id))->dropped.has_value());
     }
   }
 }
 
-TEST_F(ConformanceTest, SequencesAreTheirOwn) {
+TEST_P(ConformanceTest, SequencesAreTheirOwn) {
   const SequenceIdentity base = Sequence("a");
-  std::vector<SequenceIdentity> others(5, base);
+  std::vector<SequenceIdentity> others(6, base);
   others[0].run_id = "run2";
   others[1].incarnation = 4;
   others[2].id = "b";
   others[3].attempt = 2;
   others[4].id = "";
-  ASSERT_TRUE(AppendOne(*store_, base, 0, Block(0, "rows")).ok());
+  others[5] = {"run3", 3, "a", 1};
+  ASSERT_TRUE(Put(base, Block(0, 1, "rows")).ok());
   for (const SequenceIdentity& other : others) {
-    EXPECT_TRUE(absl::IsNotFound(store_->Read(other).status())) << ToString(other);
+    EXPECT_TRUE(absl::IsNotFound(store_->Load(other).status())) << ToString(other);
   }
 }
 
 // A call that failed may have been done.
-TEST_F(ConformanceTest, AnEntryThatIsWrittenAgainIsThereOnce) {
+TEST_P(ConformanceTest, WhatIsPutAgainIsThereOnce) {
+  const std::vector<StoredPart> parts = {Gap(5, 2), Block(0, 5, "rows"), Seal(7, "a")};
   for (int again = 0; again < 2; ++again) {
-    ASSERT_TRUE(AppendOne(*store_, Sequence("a"), 0, Block(0, "rows")).ok());
-    EXPECT_THAT(store_->Read(Sequence("a"))->entries, ElementsAre(Block(0, "rows")));
+    for (const StoredPart& part : parts) ASSERT_TRUE(Put(Sequence("a"), part).ok());
+    EXPECT_THAT(PartsOf(Sequence("a")), ElementsAreArray(parts));
   }
 }
 
-TEST_F(ConformanceTest, AllEntriesAreWrittenOrNone) {
-  const std::vector<LogEntry> entries = {Block(0, "rows"),
-                                         Block(1, std::string(kMaxPayloadBytes + 1, 'x'))};
-  EXPECT_TRUE(absl::IsInvalidArgument(store_->Append(Sequence("a"), 0, entries)));
-  EXPECT_TRUE(absl::IsNotFound(store_->Read(Sequence("a")).status()));
-}
-
-TEST_F(ConformanceTest, ReadersSeeAPrefixWhileOthersAppendAndSeal) {
-  constexpr uint32_t kEntries = 150;
-  std::atomic<bool> done = false;
-  std::thread writer([&] {
-    for (uint32_t n = 0; n < kEntries; ++n) {
-      EXPECT_TRUE(AppendOne(*store_, Sequence("a"), n, Block(n, "rows")).ok());
-    }
+TEST_P(ConformanceTest, BlocksDoNotOverlap) {
+  const std::vector<StoredPart> stored = {Block(10, 10, "rows"), Block(30, 1, "row")};
+  for (const StoredPart& part : stored) ASSERT_TRUE(Put(Sequence("a"), part).ok());
+  for (const StoredPart& other :
+       {Block(10, 10, "ROWS"), Block(10, 5, "rows"), Block(5, 6, "rows"), Block(19, 1, "rows"),
+        Block(12, 1, "rows"), Block(0, 100, "rows"), Block(25, 6, "rows"), Block(30, 2, "row")}) {
+    EXPECT_TRUE(absl::IsAlreadyExists(Put(Sequence("a"), other))) << other.position;
+    // All of a call, or nothing.
+    const std::vector<StoredPart> parts = {Block(200, 1, "new"), other, Block(300, 1, "new")};
     EXPECT_TRUE(
-        store_->WriteWholeForm(Sequence("a"), kEntries, "sealed", absl::InfiniteFuture()).ok());
-    done = true;
-  });
-  uint32_t seen = 0;
-  while (!done) {
-    const auto read = store_->Read(Sequence("a"));
-    if (seen == 0 && absl::IsNotFound(read.status())) continue;  // before the first entry
-    EXPECT_TRUE(read.ok()) << read.status();
-    if (!read.ok()) break;
-    const uint32_t now = read->first_entry + static_cast<uint32_t>(read->entries.size());
-    EXPECT_GE(now, seen);
-    seen = now;
+        absl::IsAlreadyExists(store_->Put(Sequence("a"), parts, absl::InfiniteFuture())));
+    EXPECT_THAT(PartsOf(Sequence("a")), ElementsAreArray(stored));
   }
-  writer.join();
-  EXPECT_EQ(store_->Read(Sequence("a"))->whole_form, "sealed");
-}
-
-TEST_F(ConformanceTest, TheWholeFormTakesThePlaceOfTheLog) {
-  std::mt19937 random(2);
-  for (const size_t size : {size_t{0}, size_t{100}, size_t{3} << 20}) {
-    const SequenceIdentity sequence = Sequence(absl::StrCat("of ", size));
-    for (uint32_t n = 0; n < 5; ++n) {
-      ASSERT_TRUE(AppendOne(*store_, sequence, n, Block(n, "rows")).ok());
-    }
-    const std::string form = RandomBytes(random, size);
-    // Entry 4 came after the form was made.
-    ASSERT_TRUE(store_->WriteWholeForm(sequence, 4, form, absl::InfiniteFuture()).ok());
-    Reopen();
-    const auto read = store_->Read(sequence);
-    ASSERT_TRUE(read.ok()) << read.status();
-    EXPECT_TRUE(read->whole_form == form);
-    EXPECT_EQ(read->first_entry, 4);
-    EXPECT_THAT(read->entries, ElementsAre(Block(4, "rows")));
-    EXPECT_TRUE(AppendOne(*store_, sequence, 5, Block(9, "late")).ok());
-    EXPECT_THAT(store_->Read(sequence)->entries, ElementsAre(Block(4, "rows"), Block(9, "late")));
-    // One that stands for no more entries changes nothing.
-    for (const uint32_t entries : {3, 4}) {
-      EXPECT_TRUE(
-          store_->WriteWholeForm(sequence, entries, form + "x", absl::InfiniteFuture()).ok());
-      EXPECT_TRUE(store_->Read(sequence)->whole_form == form);
-    }
-    // One that stands for more takes its place, of whatever contents, and nothing of the former
-    // stays.
-    for (const auto& [entries, second] : {std::pair(5, form), std::pair(6, form + "x")}) {
-      EXPECT_TRUE(store_->WriteWholeForm(sequence, entries, second, absl::InfiniteFuture()).ok());
-      Reopen();
-      EXPECT_TRUE(store_->Read(sequence)->whole_form == second);
-      EXPECT_EQ(store_->Read(sequence)->first_entry, entries);
-    }
-    EXPECT_THAT(store_->Read(sequence)->entries, IsEmpty());
-    const std::string prefix = SequencePrefix(sequence);
-    const std::string former = FragmentKey(prefix, Crc(form), 0);
-    store_.reset();
-    EXPECT_TRUE(absl::IsNotFound(backing_.OpenItems()->Get({&former, 1})[0].status()));
-    store_ = Open(backing_);
+  for (const StoredPart& between :
+       {Block(0, 10, "b"), Block(20, 10, "c"), Block(31, 1, "d"), Block(UINT32_MAX - 1, 1, "e")}) {
+    EXPECT_TRUE(Put(Sequence("a"), between).ok()) << between.position;
   }
 }
 
-TEST_F(ConformanceTest, WhatWasDroppedIsGoneButForTheReason) {
-  for (const bool sealed : {false, true}) {
-    const SequenceIdentity sequence = Sequence(sealed ? "sealed" : "open");
-    for (uint32_t n = 0; n < 100; ++n) {
-      ASSERT_TRUE(AppendOne(*store_, sequence, n, Block(n, "rows")).ok());
-    }
-    if (sealed) {
-      ASSERT_TRUE(store_->WriteWholeForm(sequence, 90, "form", absl::InfiniteFuture()).ok());
-    }
-    EXPECT_TRUE(*store_->Has(sequence));
-    ASSERT_TRUE(DropOne(*store_, sequence, kReleased).ok());
-    EXPECT_TRUE(DropOne(*store_, sequence, 4).ok());
-    for (const bool removed : {false, true}) {
-      Reopen();
-      if (removed) {
-        ASSERT_TRUE(store_->RemoveDropped(sequence, Tomorrow()).ok());
-      }
-      EXPECT_FALSE(*store_->Has(sequence));
-      const auto read = store_->Read(sequence);
-      ASSERT_TRUE(read.ok()) << read.status();
-      EXPECT_EQ(read->dropped, kReleased);
-      EXPECT_THAT(read->entries, IsEmpty());
-      EXPECT_FALSE(read->whole_form.has_value());
-      for (const uint32_t number : {0, 95, 100}) {
-        const absl::Status again = AppendOne(*store_, sequence, number, Block(0, "again"));
-        EXPECT_TRUE(absl::IsFailedPrecondition(again)) << again;
-      }
-      EXPECT_TRUE(absl::IsFailedPrecondition(
-          store_->WriteWholeForm(sequence, 1, "form again", absl::InfiniteFuture())));
-      EXPECT_TRUE(DropOne(*store_, sequence, 4).ok());
-      EXPECT_EQ(store_->Read(sequence)->dropped, kReleased);
-    }
-    EXPECT_TRUE(store_->RemoveDropped(sequence, Tomorrow()).ok()) << "nothing more to do";
+TEST_P(ConformanceTest, GapsMayOverlapWhatever) {
+  ASSERT_TRUE(Put(Sequence("a"), Block(4, 4, "rows")).ok());
+  for (const StoredPart& gap : {Gap(2, 5), Gap(2, 9), Gap(2, 5), Gap(0, 3)}) {
+    EXPECT_TRUE(Put(Sequence("a"), gap).ok());
+  }
+  std::vector<bool> covered(12);
+  for (const StoredPart& part : PartsOf(Sequence("a"))) {
+    if (part.kind != StoredPart::Kind::kGap) continue;
+    EXPECT_EQ(part.bytes, "\x08");
+    std::fill_n(covered.begin() + part.position, part.count, true);
+  }
+  EXPECT_THAT(covered, ElementsAre(true, true, true, true, true, true, true, true, true, true, true,
+                                   false));
+}
 
-    const std::string prefix = SequencePrefix(sequence);
-    store_.reset();
-    {
-      const std::unique_ptr<ItemStore> items = backing_.OpenItems();
-      for (uint32_t n = 0; n < 101; ++n) {
-        const std::string key = EntryKey(prefix, n);
-        EXPECT_TRUE(absl::IsNotFound(items->Get({&key, 1})[0].status())) << n;
+TEST_P(ConformanceTest, OneSealOfOneLength) {
+  ASSERT_TRUE(Put(Sequence("a"), Seal(7, "first")).ok());
+  EXPECT_TRUE(Put(Sequence("a"), Seal(7, "second")).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(Put(Sequence("a"), Seal(8, "third"))));
+  EXPECT_THAT(PartsOf(Sequence("a")), ElementsAre(Seal(7, "second")));
+}
+
+TEST_P(ConformanceTest, AMergedBlockTakesThePlaceOfThoseInside) {
+  const SequenceIdentity a = Sequence("a");
+  std::vector<StoredPart> parts;
+  for (uint32_t n = 0; n < 10; ++n) parts.push_back(Block(n * 10, 10, absl::StrCat(n)));
+  ASSERT_TRUE(store_->Put(a, parts, absl::InfiniteFuture()).ok());
+  for (const StoredPart& cut : {Block(15, 20, "x"), Block(10, 15, "x"), Block(15, 5, "x"),
+                                Block(95, 10, "x"), Block(0, 99, "x")}) {
+    EXPECT_TRUE(absl::IsAlreadyExists(MergeOne(*store_, a, cut))) << cut.position;
+    EXPECT_THAT(PartsOf(a), ElementsAreArray(parts));
+  }
+  const std::vector<StoredPart> merged = {Block(10, 20, "12"), Block(50, 60, "5-9 and new")};
+  ASSERT_TRUE(store_->Merge(a, merged, absl::InfiniteFuture()).ok());
+  Reopen();
+  EXPECT_THAT(PartsOf(a), ElementsAre(parts[0], merged[0], parts[3], parts[4], merged[1]));
+  EXPECT_TRUE(absl::IsAlreadyExists(Put(a, parts[1])));
+  EXPECT_TRUE(MergeOne(*store_, a, merged[0]).ok()) << "again";
+  EXPECT_THAT(PartsOf(a), ElementsAre(parts[0], merged[0], parts[3], parts[4], merged[1]));
+}
+
+TEST_P(ConformanceTest, WhatWasDroppedIsGoneButForTheReason) {
+  const std::vector<StoredPart> parts = {Gap(5, 2), Block(0, 5, "rows"), Seal(7, "a")};
+  ASSERT_TRUE(store_->Put(Sequence("a"), parts, absl::InfiniteFuture()).ok());
+  EXPECT_EQ(*DropOne(*store_, Sequence("a"), kReleased), true);
+  EXPECT_EQ(*DropOne(*store_, Sequence("a"), 4), false);
+  EXPECT_EQ(*DropOne(*store_, Sequence("never there"), kReleased), false);
+  for (const bool after_restart : {false, true}) {
+    if (after_restart) Reopen();
+    for (const std::string id : {"a", "never there"}) {
+      const auto loaded = store_->Load(Sequence(id));
+      ASSERT_TRUE(loaded.ok()) << loaded.status();
+      EXPECT_EQ(loaded->dropped, kReleased) << "the first reason";
+      EXPECT_THAT(loaded->parts, IsEmpty());
+      for (const StoredPart& part : parts) {
+        EXPECT_TRUE(absl::IsFailedPrecondition(Put(Sequence(id), part)));
       }
+      EXPECT_TRUE(absl::IsFailedPrecondition(MergeOne(*store_, Sequence(id), parts[1])));
     }
-    store_ = Open(backing_);
   }
 }
 
-TEST_F(ConformanceTest, OnlyWhatWasThereIsThere) {
-  EXPECT_FALSE(*store_->Has(Sequence("none")));
-  EXPECT_TRUE(store_->RemoveDropped(Sequence("none"), Tomorrow()).ok());
-  ASSERT_TRUE(AppendOne(*store_, Sequence("a"), 0, Block(0, "rows")).ok());
-  EXPECT_TRUE(*store_->Has(Sequence("a")));
-  EXPECT_TRUE(store_->RemoveDropped(Sequence("a"), Tomorrow()).ok()) << "it isn't dropped";
-  EXPECT_TRUE(store_->Read(Sequence("a")).ok());
-  // Who drops what never was there keeps others from writing it.
-  ASSERT_TRUE(DropOne(*store_, Sequence("none"), kReleased).ok());
-  EXPECT_FALSE(*store_->Has(Sequence("none")));
-  EXPECT_TRUE(
-      absl::IsFailedPrecondition(AppendOne(*store_, Sequence("none"), 0, Block(0, "rows"))));
-}
-
-TEST_F(ConformanceTest, ManyAreDroppedAtOnce) {
+TEST_P(ConformanceTest, ManyAreDroppedAtOnce) {
   std::vector<DroppedSequence> dropped;
   for (int i = 0; i < 100; ++i) {
     dropped.push_back(
         {Sequence(absl::StrCat(i)), static_cast<uint8_t>(i % 2 == 0 ? 4 : kReleased)});
     if (i % 3 == 0) {
-      ASSERT_TRUE(AppendOne(*store_, dropped[i].sequence, 0, Block(0, "rows")).ok());
+      ASSERT_TRUE(Put(dropped[i].sequence, Block(0, 1, "rows")).ok());
     }
   }
-  ASSERT_TRUE(store_->Drop(dropped).ok());
+  const std::vector<bool> had_parts = *store_->Drop(dropped, absl::InfiniteFuture());
   Reopen();
-  for (const auto& [sequence, reason] : dropped) {
-    EXPECT_EQ(store_->Read(sequence)->dropped, reason);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(store_->Load(dropped[i].sequence)->dropped, dropped[i].reason);
+    EXPECT_EQ(had_parts[i], i % 3 == 0);
   }
 }
 
-TEST_F(ConformanceTest, WhatHasExpiredIsNotThere) {
+TEST_P(ConformanceTest, NothingStaysOfWhatIsDroppedWhileItIsWritten) {
+  constexpr int kSequences = 100;
+  const auto name = [](int i) { return Sequence(absl::StrCat(i)); };
+  std::thread writer([&] {
+    for (int i = 0; i < kSequences; ++i) {
+      Put(name(i), Block(0, 1, "rows")).IgnoreError();
+      MergeOne(*store_, name(i), Block(0, 2, "rows")).IgnoreError();
+    }
+  });
+  for (int i = 0; i < kSequences; ++i) EXPECT_TRUE(DropOne(*store_, name(i), kReleased).ok());
+  writer.join();
+  for (int i = 0; i < kSequences; ++i) EXPECT_EQ(store_->Load(name(i))->dropped, kReleased);
+}
+
+TEST_P(ConformanceTest, ReadersSeeAllThatWasPutWhileOthersMerge) {
+  constexpr uint32_t kBlocks = 150;
+  const SequenceIdentity a = Sequence("a");
+  std::atomic<uint32_t> put = 0;
+  std::thread writer([&] {
+    for (uint32_t n = 0; n < kBlocks; ++n) {
+      EXPECT_TRUE(Put(a, Block(n, 1, "row")).ok());
+      put = n + 1;
+      if (n % 10 != 9) continue;
+      EXPECT_TRUE(MergeOne(*store_, a, Block(0, n + 1, std::string(n + 1, 'r'))).ok());
+    }
+  });
+  while (put < kBlocks) {
+    const uint32_t before = put;
+    uint32_t end = 0;
+    for (const StoredPart& part : PartsOf(a)) {
+      EXPECT_EQ(part.position, end);
+      end += part.count;
+    }
+    EXPECT_GE(end, before);
+  }
+  writer.join();
+}
+
+TEST_P(ConformanceTest, WhatHasExpiredIsNotThere) {
+  if (!GetParam().expires) GTEST_SKIP();
   const absl::Time long_past[] = {absl::Now() - absl::Seconds(10), absl::FromUnixSeconds(-5),
                                   absl::UnixEpoch(), absl::FromUnixSeconds(100),
                                   absl::FromUnixSeconds(30 * 24 * 3600)};
   for (const absl::Time expires : long_past) {
-    const LogEntry expired = Block(0, "rows");
-    EXPECT_TRUE(store_->Append(Sequence("a"), 0, {&expired, 1}, expires).ok());
-    EXPECT_TRUE(absl::IsNotFound(store_->Read(Sequence("a")).status())) << expires;
+    EXPECT_TRUE(PutOne(*store_, Sequence("a"), Block(0, 1, "rows"), expires).ok());
+    EXPECT_TRUE(absl::IsNotFound(store_->Load(Sequence("a")).status())) << expires;
   }
-  EXPECT_TRUE(AppendOne(*store_, Sequence("b"), 0, Block(0, "rows")).ok());
-  // So a reason is kept for a while only.
-  EXPECT_TRUE(DropOne(*store_, Sequence("b"), kReleased).ok());
-  EXPECT_TRUE(store_->RemoveDropped(Sequence("b"), absl::Now() - absl::Seconds(10)).ok());
-  EXPECT_FALSE(store_->Read(Sequence("b")).ok());
+  EXPECT_TRUE(Put(Sequence("a"), Block(0, 2, "rows")).ok()) << "in the place of what expired";
+  EXPECT_TRUE(DropOne(*store_, Sequence("a"), kReleased, absl::Now() - absl::Seconds(10)).ok());
+  EXPECT_TRUE(absl::IsNotFound(store_->Load(Sequence("a")).status()));
 }
 
 // Also beyond what 32 bits can say.
-TEST_F(ConformanceTest, WhatExpiresInManyYearsIsThere) {
+TEST_P(ConformanceTest, WhatExpiresInManyYearsIsThere) {
   const absl::Time years_ahead[] = {absl::Now() + absl::Hours(100 * 24),
                                     absl::FromUnixSeconds((int64_t{1} << 31) - 1),
                                     absl::FromUnixSeconds(int64_t{1} << 31),
@@ -299,78 +297,27 @@ TEST_F(ConformanceTest, WhatExpiresInManyYearsIsThere) {
                                     absl::InfiniteFuture()};
   for (const absl::Time expires : years_ahead) {
     const SequenceIdentity sequence = Sequence(absl::FormatTime(expires, absl::UTCTimeZone()));
-    const LogEntry kept = Block(0, "rows");
-    EXPECT_TRUE(store_->Append(sequence, 0, {&kept, 1}, expires).ok());
-    EXPECT_TRUE(store_->Read(sequence).ok()) << expires;
+    EXPECT_TRUE(PutOne(*store_, sequence, Block(0, 1, "rows"), expires).ok());
+    EXPECT_TRUE(store_->Load(sequence).ok()) << expires;
   }
 }
 
-TEST_F(ConformanceTest, ADamagedEntryIsNeverServed) {
-  const std::string prefix = SequencePrefix(Sequence("a"));
-  for (uint32_t n = 0; n < 3; ++n) {
-    ASSERT_TRUE(AppendOne(*store_, Sequence("a"), n, Block(n, "some rows")).ok());
+TEST_P(ConformanceTest, ASequenceIsKeptAsAWhole) {
+  if (!GetParam().expires) GTEST_SKIP();
+  const std::vector<StoredPart> parts = {Gap(1, 1), Block(0, 1, "old"), Block(2, 1, "new")};
+  for (const StoredPart& part : parts) {
+    const absl::Duration kept = part == parts[2] ? absl::Hours(1) : absl::Seconds(1);
+    ASSERT_TRUE(PutOne(*store_, Sequence("a"), part, absl::Now() + kept).ok());
   }
-  const std::string key = EntryKey(prefix, 1);
-  const size_t size =
-      WrapItem(key, absl::InfiniteFuture(), EncodeEntry(Block(1, "some rows"))).size();
-  for (size_t byte = 0; byte < size; byte += 7) {
-    if (byte >= 8 && byte < 16) continue;  // when it expires: it is gone then
-    Damage(key, byte);
-    EXPECT_TRUE(absl::IsDataLoss(store_->Read(Sequence("a")).status())) << byte;
-    Damage(key, byte);
-  }
-  EXPECT_TRUE(store_->Read(Sequence("a")).ok());
+  absl::SleepFor(absl::Seconds(4));
+  EXPECT_THAT(PartsOf(Sequence("a")), ElementsAreArray(parts));
 }
 
-TEST_F(ConformanceTest, ADamagedWholeFormIsNeverServed) {
-  const SequenceIdentity sequence = Sequence("a");
-  const std::string prefix = SequencePrefix(sequence);
-  const std::string form((1 << 20) + 5, 'f');
-  ASSERT_TRUE(AppendOne(*store_, sequence, 0, Block(0, "rows")).ok());
-  ASSERT_TRUE(store_->WriteWholeForm(sequence, 1, form, absl::InfiniteFuture()).ok());
-  const std::string fragment = FragmentKey(prefix, Crc(form), 2);
-  for (const std::string& key : {fragment, StateKey(prefix)}) {
-    Damage(key, 1000003);
-    EXPECT_TRUE(absl::IsDataLoss(store_->Read(sequence).status()));
-    Damage(key, 1000003);
-  }
-  EXPECT_TRUE(store_->Read(sequence).ok());
-  Lose(fragment);
-  EXPECT_TRUE(absl::IsDataLoss(store_->Read(sequence).status()));
-}
-
-TEST_F(ConformanceTest, AValueUnderAnotherKeyIsNotServed) {
-  const std::string prefix = SequencePrefix(Sequence("a"));
-  for (uint32_t n = 0; n < 2; ++n) {
-    ASSERT_TRUE(AppendOne(*store_, Sequence("a"), n, Block(n, "rows")).ok());
-  }
-  store_.reset();
-  {
-    const std::unique_ptr<ItemStore> items = backing_.OpenItems();
-    const std::string first = EntryKey(prefix, 0);
-    const Item swapped{.key = EntryKey(prefix, 1), .value = *items->Get({&first, 1})[0]};
-    ASSERT_TRUE(items->Put({&swapped, 1}).ok());
-  }
-  store_ = Open(backing_);
-  EXPECT_TRUE(absl::IsDataLoss(store_->Read(Sequence("a")).status()));
-}
-
-TEST_F(ConformanceTest, ALogWithAHoleIsNoLog) {
-  for (const uint32_t hole : {0, 1, 63, 64, 65, 98}) {
-    const SequenceIdentity sequence = Sequence(absl::StrCat("hole ", hole));
-    const std::string prefix = SequencePrefix(sequence);
-    for (uint32_t n = 0; n < 100; ++n) {
-      ASSERT_TRUE(AppendOne(*store_, sequence, n, Block(n, "rows")).ok());
-    }
-    Lose(EntryKey(prefix, hole));
-    EXPECT_TRUE(absl::IsDataLoss(store_->Read(sequence).status())) << hole;
-  }
-}
-
-TEST_F(ConformanceTest, TheNewestRunRecordStays) {
+TEST_P(ConformanceTest, TheNewestRunRecordStays) {
   EXPECT_TRUE(absl::IsNotFound(store_->GetRun("run").status()));
   const StoredRun first{"run", 1, 5, "config"}, newer{"run", 1, 6, "config"},
-      next{"run", 2, 0, "another config"}, other{"run2", 1, 0, std::string("\0\xff", 2)};
+      next{"run", 2, 0, "another config"}, other{"run2", 1, 0, std::string("\0\xff", 2)},
+      deleted{"run2", 1, 0, ""};
   EXPECT_EQ(*store_->PutRun(first), first);
   EXPECT_EQ(*store_->PutRun(newer), newer);
   EXPECT_EQ(*store_->PutRun(first), newer);
@@ -380,30 +327,12 @@ TEST_F(ConformanceTest, TheNewestRunRecordStays) {
   Reopen();
   EXPECT_EQ(*store_->GetRun("run"), next);
   EXPECT_EQ(*store_->GetRun("run2"), other);
+  EXPECT_EQ(*store_->PutRun(deleted), deleted);
+  EXPECT_EQ(*store_->PutRun(other), deleted);
+  EXPECT_THAT(store_->ListRuns()->runs, ::testing::UnorderedElementsAre(next, deleted));
 }
 
-TEST_F(ConformanceTest, ADamagedRunRecordIsNeverServedAndStandsInNobodysWay) {
-  const StoredRun run{"run", 3, 5, "config"}, next{"run", 1, 0, "another config"};
-  ASSERT_TRUE(store_->PutRun(run).ok());
-  const std::string key = RunKey("run");
-  const size_t size = WrapItem(key, absl::InfiniteFuture(), EncodeRun(run)).size();
-  for (size_t byte = 0; byte < size; byte += 5) {
-    if (byte >= 8 && byte < 16) continue;  // when it expires: it is gone then
-    Damage(key, byte);
-    EXPECT_TRUE(absl::IsDataLoss(store_->GetRun("run").status())) << byte;
-    const ListedRuns listed = *store_->ListRuns();
-    EXPECT_THAT(listed.runs, IsEmpty());
-    ASSERT_EQ(listed.unreadable.size(), 1);
-    EXPECT_EQ(listed.unreadable[0].first, "run");
-    Damage(key, byte);
-  }
-  EXPECT_EQ(*store_->GetRun("run"), run);
-  Damage(key, size - 1);
-  EXPECT_EQ(*store_->PutRun(next), next);
-  EXPECT_EQ(*store_->GetRun("run"), next);
-}
-
-TEST_F(ConformanceTest, OfManyWritersOfARunTheNewestWins) {
+TEST_P(ConformanceTest, OfManyWritersOfARunTheNewestWins) {
   std::vector<std::thread> writers;
   for (uint64_t w = 0; w < 8; ++w) {
     writers.emplace_back([&, w] {
@@ -414,6 +343,38 @@ TEST_F(ConformanceTest, OfManyWritersOfARunTheNewestWins) {
   }
   for (std::thread& writer : writers) writer.join();
   EXPECT_EQ(store_->GetRun("run")->policy_version, 199);
+}
+
+TEST_P(ConformanceTest, IncarnationsAreDroppedWithTheirSteps) {
+  for (uint64_t incarnation = 1; incarnation <= 4; ++incarnation) {
+    for (const std::string run_id : {"run", "run2"}) {
+      const SequenceIdentity sequence{run_id, incarnation, "a", 0};
+      ASSERT_TRUE(Put(sequence, Block(0, 1, "rows")).ok());
+      ASSERT_TRUE(store_->PutSteps(run_id, incarnation, {{1, "one"}, {9, "nine"}}).ok());
+      ASSERT_TRUE(store_->PutSteps(run_id, incarnation, {{9, "NINE"}}).ok());
+    }
+  }
+  ASSERT_TRUE(store_->DropIncarnations("run", 2, 4).ok());
+  Reopen();
+  const auto is_there = [&](const std::string& run_id, uint64_t incarnation) {
+    const auto steps = *store_->GetSteps(run_id, incarnation);
+    const bool has_sequence = store_->Load({run_id, incarnation, "a", 0}).ok();
+    EXPECT_TRUE(steps.size() == 0 || (*steps[0] == "one" && *steps[1] == "NINE"));
+    return std::pair(has_sequence, steps.size());
+  };
+  for (const uint64_t incarnation : {1, 2, 3, 4}) {
+    EXPECT_EQ(is_there("run2", incarnation), std::pair(true, size_t{2}));
+    if (incarnation == 1 || incarnation == 4) {
+      EXPECT_EQ(is_there("run", incarnation), std::pair(true, size_t{2}));
+      continue;
+    }
+    // Now or behind.
+    const absl::Time end = absl::Now() + absl::Seconds(20);
+    while (is_there("run", incarnation) != std::pair(false, size_t{0}) && absl::Now() < end) {
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    EXPECT_EQ(is_there("run", incarnation), std::pair(false, size_t{0})) << incarnation;
+  }
 }
 
 }  // namespace

@@ -1,24 +1,31 @@
 #include "server/store/stored_cache.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "server/store/log_entries.h"
+#include "server/store/stored_parts.h"
 
 namespace sis {
 namespace {
 
-// Entries of one sequence written at a time.
-constexpr size_t kEntriesAtOnce = 64;
-// Whole forms that may wait; a log beyond that stays a log, which is as good but slower to read.
-constexpr int kMostSealing = 256;
-// Bytes that a log may take, and how many times the bytes of its sequence. A longer one, of many
-// small blocks, is written as a whole.
-constexpr int64_t kShortLog = int64_t{4} << 20;
-constexpr int64_t kMostTimes = 4;
+// Parts of one sequence written at a time.
+constexpr ptrdiff_t kPartsAtOnce = 64;
+// How often what another server has stored meanwhile is taken in during one Write.
+constexpr int kMostConflicts = 4;
+// Sequences whose merged blocks may wait to be stored. Those beyond stay in small ones, which is as
+// good but slower to read.
+constexpr int kMostMerging = 256;
+// Drops written at a time.
+constexpr size_t kDropsAtOnce = 64;
+// Drops that may wait for a store that can't write. Beyond that, what is stale or has expired will
+// be found so again; a release is answered with an error.
+constexpr size_t kMostPendingDrops = 65'536;
+// How long the reason of a dropped sequence is kept for later lives of the server.
+constexpr absl::Duration kReasonKept = absl::Hours(24);
 
 MissingReason ReasonOf(const absl::Status& status) {
   switch (status.code()) {
@@ -35,12 +42,35 @@ bool IsConflict(const absl::Status& status) {
   return absl::IsAlreadyExists(status) || absl::IsFailedPrecondition(status);
 }
 
+// No other server can add to it.
+bool IsComplete(const Sequence& sequence) {
+  const std::optional<uint32_t> length = sequence.sealed_length();
+  return length.has_value() && sequence.positions() == *length;
+}
+
+std::vector<uint32_t> BlocksOf(const StoredSequence& stored) {
+  std::vector<uint32_t> positions;
+  for (const StoredPart& part : stored.parts) {
+    if (part.kind == StoredPart::Kind::kBlock) positions.push_back(part.position);
+  }
+  return positions;
+}
+
 }  // namespace
 
-StoredCache::StoredCache(SequenceStore& store, RunRegistry& registry, Clock clock)
+StoredCache::StoredCache(Store& store, RunRegistry& registry, Clock clock)
     : store_(store), registry_(registry), clock_(std::move(clock)), behind_(1) {}
 
 StoredCache::~StoredCache() { RetryDropsBehind(); }
+
+std::unique_ptr<BackingStore::Attachment> StoredCache::Attach() {
+  auto parts = std::make_unique<SequenceParts>();
+  // A sequence that has just been made may have been stored, and evicted, since its maker looked.
+  // With other servers readers look each time, so that nobody else needs to.
+  WriterLock writing(parts->writing);
+  parts->look_first = !store_.shared();
+  return parts;
+}
 
 absl::Time StoredCache::ExpiryOf(const Run& run) const {
   // The time to live is counted from the last use, which the store doesn't see.
@@ -48,8 +78,26 @@ absl::Time StoredCache::ExpiryOf(const Run& run) const {
   return seconds > 0 ? clock_() + 2 * absl::Seconds(seconds) : absl::InfiniteFuture();
 }
 
+// --- Reading -----------------------------------------------------------------------------------
+
 Run::Found StoredCache::Find(Run& run, const SequenceName& name) {
   Run::Found found = run.Find(name);
+  const auto* in_memory = std::get_if<std::shared_ptr<Sequence>>(&found);
+  if (in_memory != nullptr && store_.shared() && !IsComplete(**in_memory)) {
+    const std::shared_ptr<Sequence> sequence = *in_memory;
+    SequenceParts& parts = PartsOf(*sequence);
+    absl::Status taken;
+    {
+      WriterLock writing(parts.writing);
+      taken = TakeInStored(run, name, *sequence, parts);
+    }
+    if (taken.ok()) return found;
+    // Gone, if the store has other content, or dropped it.
+    found = run.Find(name);
+    if (std::holds_alternative<std::shared_ptr<Sequence>>(found) && !sequence->sealed()) {
+      return ReasonOf(taken);
+    }
+  }
   if (found != Run::Found(MissingReason::kNeverArrived)) return found;
   absl::StatusOr<Run::Found> loaded = Load(run, name);
   return loaded.ok() ? *std::move(loaded) : Run::Found(ReasonOf(loaded.status()));
@@ -94,7 +142,7 @@ absl::StatusOr<Run::Found> StoredCache::Load(Run& run, const SequenceName& name)
 }
 
 absl::StatusOr<Run::Found> StoredCache::LoadNow(Run& run, const SequenceName& name) {
-  const absl::StatusOr<StoredSequence> stored = store_.Read(IdentityOf(run, name));
+  const absl::StatusOr<StoredSequence> stored = store_.Load(IdentityOf(run, name));
   if (absl::IsNotFound(stored.status())) return Run::Found(MissingReason::kNeverArrived);
   if (!stored.ok()) return stored.status();
   if (stored->dropped.has_value()) {
@@ -108,24 +156,16 @@ absl::StatusOr<Run::Found> StoredCache::LoadNow(Run& run, const SequenceName& na
   }
   if (!held.ok()) return held.status();
   Sequence& sequence = (*held)->sequence;
-  std::vector<LogEntry> form;
-  if (stored->whole_form.has_value()) {
-    absl::StatusOr<std::vector<LogEntry>> parsed = ParseWholeForm(*stored->whole_form);
-    if (!parsed.ok()) return parsed.status();
-    form = *std::move(parsed);
-  }
-  for (const std::vector<LogEntry>* entries : {&std::as_const(form), &stored->entries}) {
-    for (const LogEntry& entry : *entries) {
-      // The first of two that don't agree counts.
-      const absl::Status status = Apply(run, sequence, entry);
-      if (!status.ok() && !IsConflict(status)) return status;
-    }
+  for (const StoredPart& part : stored->parts) {
+    // The first of two that don't agree counts.
+    const absl::Status status = Apply(run, sequence, part);
+    if (!status.ok() && !IsConflict(status)) return status;
   }
   {
-    SequenceLog& log = LogOf(sequence);
-    WriterLock writing(log.writing);
-    log.next = stored->first_entry + static_cast<uint32_t>(stored->entries.size());
-    for (const LogEntry& entry : stored->entries) log.bytes += HeapBytes(entry);
+    SequenceParts& parts = PartsOf(sequence);
+    WriterLock writing(parts.writing);
+    parts.stored_blocks = BlocksOf(*stored);
+    parts.look_first = false;
   }
   return run.Adopt(name, *std::move(held));
 }
@@ -135,93 +175,221 @@ bool StoredCache::MakeRoom(Run& run, int64_t bytes) {
   return registry_.MakeRoom(run, bytes, Evict::kUnread) == nullptr;
 }
 
-absl::Status StoredCache::Apply(Run& run, Sequence& sequence, const LogEntry& entry) {
+absl::Status StoredCache::Apply(Run& run, Sequence& sequence, const StoredPart& part) {
   int64_t bytes_short = 0;
-  absl::Status status = Replay(entry, run.config(), sequence, bytes_short);
+  absl::Status status = ApplyPart(part, run.config(), sequence, bytes_short);
   while (absl::IsResourceExhausted(status) && MakeRoom(run, bytes_short)) {
-    status = Replay(entry, run.config(), sequence, bytes_short);
+    status = ApplyPart(part, run.config(), sequence, bytes_short);
   }
   return status;
 }
 
-void StoredCache::Note(SequenceLog& log, LogEntry entry) {
-  log.unwritten.push_back(std::move(entry));
+absl::Status StoredCache::TakeInStored(Run& run, const SequenceName& name, Sequence& sequence,
+                                       SequenceParts& parts) {
+  const SequenceIdentity identity = IdentityOf(run, name);
+  const absl::StatusOr<StoredSequence> stored = store_.Load(identity);
+  if (absl::IsNotFound(stored.status())) {
+    parts.look_first = false;
+    return absl::OkStatus();
+  }
+  if (!stored.ok()) return stored.status();
+  if (stored->dropped.has_value()) {
+    run.NoteDropped(name, static_cast<MissingReason>(*stored->dropped));
+    return absl::FailedPreconditionError(absl::StrCat(ToString(identity), " was dropped"));
+  }
+  WriterLock order(parts.order);
+  for (const StoredPart& part : stored->parts) {
+    const absl::Status status = Apply(run, sequence, part);
+    if (IsConflict(status)) {
+      run.Forget(name, &sequence);
+      return absl::UnavailableError(absl::StrCat("stored otherwise at the same time, try again: ",
+                                                 status.message()));
+    }
+    if (!status.ok()) return status;
+  }
+  std::vector<StoredPart> unwritten;
+  for (const StoredPart& part : parts.unwritten) {
+    std::ranges::move(NewParts(part, stored->parts), std::back_inserter(unwritten));
+  }
+  parts.unwritten = std::move(unwritten);
+  parts.stored_blocks = BlocksOf(*stored);
+  parts.look_first = false;
+  return absl::OkStatus();
+}
+
+// --- Writing -----------------------------------------------------------------------------------
+
+void StoredCache::NoteStored(const StoredPart& part, SequenceParts& parts) {
+  if (part.kind != StoredPart::Kind::kBlock) return;
+  auto& blocks = parts.stored_blocks;
+  blocks.insert(std::ranges::upper_bound(blocks, part.position), part.position);
+  if (part.count < Sequence::kSmallPositions) parts.small_positions += part.count;
 }
 
 absl::Status StoredCache::Write(Run& run, const SequenceName& name, Sequence& sequence) {
-  SequenceLog& log = LogOf(sequence);
-  WriterLock writing(log.writing);
-  for (;;) {
-    std::vector<LogEntry> entries;
+  SequenceParts& parts = PartsOf(sequence);
+  WriterLock writing(parts.writing);
+  const auto nothing_unwritten = [&] {
+    ReaderLock order(parts.order);
+    return parts.unwritten.empty();
+  };
+  for (int conflicts = 0; !nothing_unwritten();) {
+    if (parts.look_first) {
+      absl::Status taken = TakeInStored(run, name, sequence, parts);
+      if (!taken.ok()) return taken;
+    }
+    std::vector<StoredPart> written;
     {
-      WriterLock order(log.order);
-      const size_t count = std::min(log.unwritten.size(), kEntriesAtOnce);
-      entries.assign(log.unwritten.begin(), log.unwritten.begin() + static_cast<int64_t>(count));
+      WriterLock order(parts.order);
+      const auto begin = parts.unwritten.begin();
+      const auto end = begin + std::min(std::ssize(parts.unwritten), kPartsAtOnce);
+      written.assign(std::make_move_iterator(begin), std::make_move_iterator(end));
+      parts.unwritten.erase(begin, end);
     }
-    if (entries.empty()) return Shorten(run, name, sequence, log);
-    const SequenceIdentity identity = IdentityOf(run, name);
-    if (log.next == 0) {
-      // It may have been stored and evicted since its creator looked, or by a call that failed.
-      const absl::StatusOr<bool> stored = store_.Has(identity);
-      if (!stored.ok()) return stored.status();
-      if (*stored) {
-        run.Forget(name, &sequence);
-        return absl::UnavailableError("stored by another call at the same time: try again");
-      }
+    if (written.empty()) break;
+    const absl::Status status = store_.Put(IdentityOf(run, name), written, ExpiryOf(run));
+    if (status.ok()) {
+      for (const StoredPart& part : written) NoteStored(part, parts);
+      continue;
     }
-    absl::Status status = store_.Append(identity, log.next, entries, ExpiryOf(run));
+    {
+      WriterLock order(parts.order);
+      parts.unwritten.insert(parts.unwritten.begin(), std::make_move_iterator(written.begin()),
+                             std::make_move_iterator(written.end()));
+    }
+    parts.look_first = true;
     if (absl::IsFailedPrecondition(status)) run.Forget(name, &sequence);
-    if (!status.ok()) return status;
-    {
-      WriterLock order(log.order);
-      const auto begin = log.unwritten.begin();
-      log.unwritten.erase(begin, begin + static_cast<int64_t>(entries.size()));
-    }
-    log.next += static_cast<uint32_t>(entries.size());
-    for (const LogEntry& entry : entries) log.bytes += HeapBytes(entry);
+    if (!absl::IsAlreadyExists(status)) return status;
+    if (++conflicts == kMostConflicts) return absl::UnavailableError(status.message());
   }
+  if (parts.small_positions >= Sequence::kSmallPositions) {
+    Merge(run, name, sequence, parts, Sequence::kSmallPositions);
+  }
+  return absl::OkStatus();
 }
 
-void StoredCache::SealBehind(std::shared_ptr<Run> run, SequenceName name,
-                             std::shared_ptr<Sequence> sequence) {
-  if (sealing_ >= kMostSealing) return;
-  ++sealing_;
+void StoredCache::MergeBehind(std::shared_ptr<Run> run, SequenceName name,
+                              std::shared_ptr<Sequence> sequence) {
+  if (merging_ >= kMostMerging) return;
+  ++merging_;
   behind_.Schedule("", [this, run = std::move(run), name = std::move(name),
                         sequence = std::move(sequence)]() mutable {
-    Seal(*run, name, *sequence).IgnoreError();  // counted with the store's operations
+    {
+      SequenceParts& parts = PartsOf(*sequence);
+      WriterLock writing(parts.writing);
+      Merge(*run, name, *sequence, parts, /*least=*/0);
+    }
     sequence.reset();
-    --sealing_;
+    --merging_;
   });
 }
 
-absl::Status StoredCache::Seal(const Run& run, const SequenceName& name, Sequence& sequence) {
-  SequenceLog& log = LogOf(sequence);
-  WriterLock writing(log.writing);
-  return WriteWholeForm(run, name, sequence, log);
-}
-
-absl::Status StoredCache::Shorten(const Run& run, const SequenceName& name, Sequence& sequence,
-                                  SequenceLog& log) {
-  if (log.bytes <= kShortLog + kMostTimes * run.BytesOf(name)) return absl::OkStatus();
-  const absl::Status written = WriteWholeForm(run, name, sequence, log);
-  // Memory has a damaged block; the log doesn't.
-  return absl::IsDataLoss(written) ? absl::OkStatus() : written;
-}
-
-absl::Status StoredCache::WriteWholeForm(const Run& run, const SequenceName& name,
-                                         Sequence& sequence, SequenceLog& log) {
-  absl::StatusOr<std::string> form;
+void StoredCache::Merge(const Run& run, const SequenceName& name, const Sequence& sequence,
+                        SequenceParts& parts, uint32_t least) {
+  std::vector<StoredPart> merged;
   {
-    WriterLock order(log.order);
-    // What isn't stored yet isn't part of it.
-    if (!log.unwritten.empty()) return absl::OkStatus();
-    form = WholeForm(sequence);
+    WriterLock order(parts.order);
+    // Memory has more than what is stored: whoever stores the rest merges.
+    if (!parts.unwritten.empty()) return;
+    merged = MergedBlocks(sequence, parts.stored_blocks, least);
   }
-  if (!form.ok()) return form.status();
-  const absl::Status written =
-      store_.WriteWholeForm(IdentityOf(run, name), log.next, *form, ExpiryOf(run));
-  if (written.ok()) log.bytes = 0;
-  return written;
+  parts.small_positions = 0;
+  for (std::span<const StoredPart> rest = merged; !rest.empty();) {
+    const auto blocks = rest.first(std::min(std::ssize(rest), kPartsAtOnce));
+    rest = rest.subspan(blocks.size());
+    if (!store_.Merge(IdentityOf(run, name), blocks, ExpiryOf(run)).ok()) return;
+    for (const StoredPart& block : blocks) {
+      auto& stored = parts.stored_blocks;
+      stored.erase(std::ranges::upper_bound(stored, block.position),
+                   std::ranges::lower_bound(stored, block.position + block.count));
+    }
+  }
+}
+
+// --- Dropping ----------------------------------------------------------------------------------
+
+absl::StatusOr<int64_t> StoredCache::FinishRelease(Run& run, std::span<const SequenceName> names) {
+  constexpr auto kReleased = static_cast<uint8_t>(MissingReason::kReleased);
+  int64_t released = 0;
+  absl::Status error;
+  std::vector<DroppedSequence> dropped;
+  std::vector<const SequenceName*> only_stored;  // of those dropped; null for the others
+  for (const SequenceName& name : names) {
+    const SequenceIdentity identity = IdentityOf(run, name);
+    const SequenceName* unknown = nullptr;
+    const Run::Found found = run.FindToChange(name);
+    if (found == Run::Found(MissingReason::kNeverArrived)) {
+      // What was never there may still come.
+      const absl::StatusOr<StoredSequence> stored = store_.Load(identity);
+      if (absl::IsNotFound(stored.status()) || (stored.ok() && stored->dropped.has_value())) {
+        continue;
+      }
+      if (!stored.ok() && !absl::IsDataLoss(stored.status())) {
+        error.Update(stored.status());
+        continue;
+      }
+      unknown = &name;
+    } else if (!std::holds_alternative<MissingReason>(found)) {
+      released += run.Release(name);  // it was read again since
+    } else if (found != Run::Found(MissingReason::kReleased)) {
+      continue;  // dropped before, for another reason
+    }
+    dropped.push_back({identity, kReleased});
+    only_stored.push_back(unknown);
+  }
+  absl::StatusOr<std::vector<bool>> had_parts;
+  if (!dropped.empty()) had_parts = store_.Drop(dropped, clock_() + kReasonKept);
+  if (!dropped.empty()) error.Update(had_parts.status());
+  for (size_t i = 0; i < dropped.size() && had_parts.ok(); ++i) {
+    if (only_stored[i] != nullptr && (*had_parts)[i]) {
+      released += run.NoteDropped(*only_stored[i], MissingReason::kReleased);
+    }
+    WriterLock lock(drops_mutex_);
+    drops_.erase(dropped[i].sequence);
+  }
+  if (error.ok()) return released;
+  return absl::Status(error.code(), absl::StrCat("not all releases are stored, send them again: ",
+                                                 error.message()));
+}
+
+void StoredCache::DropBehind(const Run& run, const SequenceName& name, MissingReason reason) {
+  // Other servers may use what this one didn't, and the store knows when it has expired for all.
+  if (store_.shared() && reason == MissingReason::kExpired) return;
+  WriterLock lock(drops_mutex_);
+  if (drops_.size() >= kMostPendingDrops) return;
+  drops_.try_emplace(IdentityOf(run, name), reason);
+  if (std::exchange(writing_drops_, true)) return;
+  behind_.Schedule("", [this] { WriteDrops(); });
+}
+
+void StoredCache::RetryDropsBehind() {
+  WriterLock lock(drops_mutex_);
+  if (drops_.empty() || std::exchange(writing_drops_, true)) return;
+  behind_.Schedule("", [this] { WriteDrops(); });
+}
+
+void StoredCache::WriteDrops() {
+  for (;;) {
+    std::vector<DroppedSequence> dropped;
+    {
+      WriterLock lock(drops_mutex_);
+      for (const auto& [sequence, reason] : drops_) {
+        if (dropped.size() == kDropsAtOnce) break;
+        dropped.push_back({sequence, static_cast<uint8_t>(reason)});
+      }
+      if (dropped.empty()) {
+        writing_drops_ = false;
+        return;
+      }
+    }
+    const bool stored = store_.Drop(dropped, clock_() + kReasonKept).ok();
+    WriterLock lock(drops_mutex_);
+    if (!stored) {
+      writing_drops_ = false;  // what is left is tried again
+      return;
+    }
+    for (const DroppedSequence& drop : dropped) drops_.erase(drop.sequence);
+  }
 }
 
 }  // namespace sis

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -130,7 +129,7 @@ absl::StatusOr<bool> StoredRuns::Delete(const v1::RunRef& ref, const Caller& cal
   }
   const uint64_t incarnation =
       is_readable ? there->incarnation : std::max<uint64_t>(1, ref.incarnation());
-  SequenceStore& store = stored_->store();
+  Store& store = stored_->store();
   const absl::StatusOr<StoredRun> deleted =
       store.PutRun({.run_id = run_id, .incarnation = incarnation});
   if (!deleted.ok()) return deleted.status();
@@ -245,7 +244,7 @@ void StoredRuns::StoreStepsBehind() {
 
 void StoredRuns::StoreSteps() {
   // Small as they are, they leave the last room to what removes.
-  if (!stored_->store().CanAppend().ok()) return;
+  if (!stored_->store().CanPut().ok()) return;
   std::map<std::pair<std::string, uint64_t>, int64_t> before = std::exchange(stored_additions_, {});
   for (const std::shared_ptr<Run>& run : registry_.List()) {
     // Read first: what is added meanwhile is stored again.
@@ -263,7 +262,7 @@ bool StoredRuns::StoreSteps(const Run& run, int64_t additions) {
   for (const StepLedger::Step& step : run.steps().AddedSince(additions)) {
     by_slot[static_cast<uint16_t>(step.number % StepLedger::kSumsKept)] = EncodeStep(step);
   }
-  SequenceStore& store = stored_->store();
+  Store& store = stored_->store();
   if (!store.PutSteps(run.id(), run.incarnation(), by_slot).ok()) return false;
   // Who supersedes or deletes a run says so first, and then removes what is there.
   const absl::StatusOr<StoredRun> there = store.GetRun(run.id());
@@ -315,6 +314,7 @@ absl::Status StoredRuns::TakeIn(const StoredRun& there) {
   if (!run.ok()) return run.status();
   if ((*run)->incarnation() != there.incarnation) return absl::OkStatus();
   if ((*run)->policy_version() >= there.policy_version) return absl::OkStatus();
+  registry_.Find(there.run_id, there.incarnation).status().IgnoreError();  // so it isn't idle
   const absl::Status advanced = (*run)->AdvanceVersion(there.policy_version).status();
   return absl::IsFailedPrecondition(advanced) ? absl::OkStatus() : advanced;  // further meanwhile
 }
@@ -325,14 +325,11 @@ absl::StatusOr<StoredRuns::Recovered> StoredRuns::Recover() {
   const absl::StatusOr<ListedRuns> listed = stored_->store().ListRuns();
   if (!listed.ok()) return listed.status();
   for (const auto& [run_id, why] : listed->unreadable) Noted(run_id, why).IgnoreError();
-  std::map<std::string, const StoredRun*> known;
   for (const StoredRun& run : listed->runs) {
-    // Who creates a deleted one again asks the store.
-    const absl::Status adopted = run.deleted() ? absl::OkStatus() : Adopt(run);
+    if (run.deleted()) continue;  // who creates it again asks the store
+    const absl::Status adopted = Adopt(run);
     if (IsSetAside(adopted)) continue;
     if (!adopted.ok()) return adopted;
-    known[run.run_id] = &run;
-    if (run.deleted()) continue;
     ++recovered.runs;
     const absl::Status restored = RestoreSteps(run);
     if (absl::IsDataLoss(restored)) {
@@ -341,28 +338,26 @@ absl::StatusOr<StoredRuns::Recovered> StoredRuns::Recover() {
       return restored;
     }
   }
-
-  // What was superseded or deleted and could not be removed then, or was still being written.
-  std::set<std::string> left_over;
-  const auto enter = [&](const std::string& run_id, uint64_t incarnation) {
-    const auto found = known.find(run_id);
-    if (found == known.end()) return false;
-    if (incarnation < EndOfPast(*found->second)) left_over.insert(run_id);
-    return !found->second->deleted() && incarnation == found->second->incarnation;
-  };
-  const auto visit = [&](const SequenceIdentity& sequence, bool is_dropped) {
-    if (is_dropped) stored_->RemoveDroppedBehind(sequence);
-    recovered.sequences += is_dropped ? 0 : 1;
-  };
-  if (absl::Status status = stored_->store().ListSequences(enter, visit); !status.ok()) {
-    return status;
-  }
-  for (const std::string& run_id : left_over) {
-    absl::Status removed = stored_->store().DropIncarnations(run_id, 0, EndOfPast(*known[run_id]));
-    // On a full disk the next start does it.
-    if (!removed.ok() && !absl::IsResourceExhausted(removed)) return removed;
-  }
   return recovered;
+}
+
+void StoredRuns::TakeInShared() {
+  if (stored_ == nullptr || !stored_->store().shared()) return;
+  const absl::StatusOr<ListedRuns> listed = stored_->store().ListRuns();
+  if (!listed.ok()) return;
+  std::map<std::string, uint64_t> before;
+  for (const std::shared_ptr<Run>& run : registry_.List()) before[run->id()] = run->incarnation();
+  for (const auto& [run_id, why] : listed->unreadable) Noted(run_id, why).IgnoreError();
+  for (const StoredRun& there : listed->runs) {
+    const auto known = before.find(there.run_id);
+    if (there.deleted() && known == before.end()) continue;
+    Adopt(there).IgnoreError();  // set aside, or tried again
+    if (known == before.end() || known->second >= EndOfPast(there)) continue;
+    // What was appended here until now came behind what was removed.
+    stored_->store()
+        .DropIncarnations(there.run_id, known->second, EndOfPast(there))
+        .IgnoreError();
+  }
 }
 
 }  // namespace sis

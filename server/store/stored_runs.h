@@ -55,14 +55,17 @@ class StoredRuns {
   // Deletes the runs that no call has named for longer than this.
   void ForgetIdle(absl::Duration unused);
 
-  // If the store takes appends, stores the steps that have changed since the last call, which
+  // If the store takes parts, stores the steps that have changed since the last call, which
   // Recover restores. Must be called now and then.
   void StoreStepsBehind();
+
+  // With a store that is shared, takes over what other servers have stored of runs since. Must be
+  // called every second.
+  void TakeInShared();
 
   // Takes in all stored runs, with their steps; their sequences come when they are asked for.
   struct Recovered {
     int64_t runs = 0;
-    int64_t sequences = 0;
     // The runs some of whose stored steps are damaged and left out, and why. They stay until other
     // steps are stored in their place.
     std::map<std::string, std::string> damaged_steps = {};

@@ -10,8 +10,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/store/items/rocksdb_items.h"
-#include "server/store/parse_store.h"
+#include "server/store/open_store.h"
+#include "server/store/rocksdb/database.h"
+#include "server/store/rocksdb/item.h"
 
 namespace sis {
 
@@ -35,13 +36,33 @@ class RocksDbBacking {
   std::string description() const { return absl::StrCat("rocksdb:", folder()); }
   std::string folder() const { return directory_.path() + "/db"; }
   // The database below, for damage. No store may be open.
-  std::unique_ptr<ItemStore> OpenItems() { return *OpenRocksDbItems(folder(), false); }
+  std::unique_ptr<RocksDbDatabase> OpenDatabase() {
+    auto database = std::make_unique<RocksDbDatabase>(folder(), /*sync=*/false);
+    EXPECT_TRUE(database->Open().ok());
+    return database;
+  }
+  // Puts a value into it, whatever it is.
+  void PutRaw(const std::string& key, const std::string& value) {
+    EXPECT_TRUE(OpenDatabase()
+                    ->Write(RocksDbDatabase::Room::kToAdd,
+                            [&](RocksDbDatabase::Batch& batch) {
+                              batch.Put(key, value);
+                              return absl::OkStatus();
+                            })
+                    .ok());
+  }
+  // Flips one bit of a stored value.
+  void Damage(const std::string& key, size_t byte) {
+    std::string value = *OpenDatabase()->Get(key);
+    value[byte % value.size()] ^= 0x10;
+    PutRaw(key, value);
+  }
 
  private:
   TemporaryDirectory directory_;
 };
 
-inline std::unique_ptr<SequenceStore> Open(const RocksDbBacking& backing) {
+inline std::unique_ptr<Store> Open(const RocksDbBacking& backing) {
   auto store = OpenStore(backing.description());
   EXPECT_TRUE(store.ok()) << store.status();
   return *std::move(store);

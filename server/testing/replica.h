@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "server/append/ingest.h"
-#include "server/store/sequence_store.h"
+#include "server/store/store.h"
 #include "server/store/stored_runs.h"
 #include "server/testing/cache_fixture.h"
 
@@ -20,7 +20,7 @@ namespace sis {
 class Replica {
  public:
   // Without a store (null), what is in memory is all there is.
-  explicit Replica(std::unique_ptr<SequenceStore> store, const v1::RunConfig& config,
+  explicit Replica(std::unique_ptr<Store> store, const v1::RunConfig& config,
                    const std::string& run_id = "run")
       : store_(std::move(store)) {
     clock_.Advance(absl::Hours(24 * 36500));  // so that the store, by its own clock, keeps all
@@ -36,6 +36,7 @@ class Replica {
 
   ManualClock& clock() { return clock_; }
   RunRegistry& registry() { return registry_; }
+  StoredRuns& runs() { return *runs_; }
   Run& run() { return *run_; }
   StoredCache& stored() { return *stored_; }
 
@@ -67,7 +68,7 @@ class Replica {
 
  private:
   ManualClock clock_;
-  const std::unique_ptr<SequenceStore> store_;
+  const std::unique_ptr<Store> store_;
   RunRegistry registry_{int64_t{1} << 26, {}, [this] { return clock_.Now(); }};
   std::optional<StoredCache> stored_;
   std::optional<StoredRuns> runs_;

@@ -27,7 +27,7 @@
 #include "kernels/numerics/sequence_key.h"
 #include "server/fetch/fetch.h"
 #include "server/messages/arrays.h"
-#include "server/store/parse_store.h"
+#include "server/store/open_store.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/evaluate_at_once.h"
 #include "tests/integration/record_pool.h"
@@ -97,7 +97,7 @@ struct Life {
     ingest.emplace(*Ingest::Open(*runs, HeaderOf(*run)));
   }
 
-  std::unique_ptr<SequenceStore> store;
+  std::unique_ptr<Store> store;
   RunRegistry registry;
   std::optional<StoredCache> stored;
   std::optional<StoredRuns> runs;

@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "kernels/block/pack.h"
 #include "server/cache/run.h"
-#include "server/store/sequence_log.h"
+#include "server/store/sequence_parts.h"
 #include "server/testing/record_generator.h"
 
 namespace sis {
@@ -22,7 +22,7 @@ constexpr int kSequences = (1 << 12) * 7 / 8 + 1;
 // Attaches what the stored cache does.
 class AttachingStore final : public BackingStore {
  public:
-  std::unique_ptr<Attachment> Attach() override { return std::make_unique<SequenceLog>(); }
+  std::unique_ptr<Attachment> Attach() override { return std::make_unique<SequenceParts>(); }
   FoundSequence Find(Run& run, const SequenceName& name) override { return run.Find(name); }
   void DropBehind(const Run&, const SequenceName&, MissingReason) override {}
 };

@@ -16,10 +16,10 @@
 #include "absl/time/clock.h"
 #include "kernels/block/digest.h"
 #include "kernels/block/pack.h"
-#include "server/testing/faulty_items.h"
-#include "server/testing/items_in_memory.h"
+#include "server/testing/faulty_store.h"
 #include "server/testing/record_generator.h"
 #include "server/testing/replica.h"
+#include "server/testing/store_in_memory.h"
 
 namespace sis {
 namespace {
@@ -27,22 +27,19 @@ namespace {
 constexpr int kSlots = 2;
 
 // What outlives the servers.
-struct Disk : ItemMap {
-  int64_t gets ABSL_GUARDED_BY(mutex) = 0;
-  absl::Duration slowness;  // of every get
+struct Disk : StoreMaps {
+  std::atomic<int> loads = 0;
+  absl::Duration slowness;  // of every load
   std::atomic<Fault> fault = Fault::kNone;
 };
 
-class ItemsOnDisk final : public ItemsInMemory {
+class StoreOnDisk final : public StoreInMemory {
  public:
-  explicit ItemsOnDisk(Disk& disk) : ItemsInMemory(disk), disk_(disk) {}
-  std::vector<absl::StatusOr<std::string>> Get(std::span<const std::string> keys) override {
+  explicit StoreOnDisk(Disk& disk) : StoreInMemory(disk), disk_(disk) {}
+  absl::StatusOr<StoredSequence> Load(const SequenceIdentity& sequence) override {
     absl::SleepFor(disk_.slowness);
-    {
-      WriterLock lock(disk_.mutex);
-      disk_.gets += static_cast<int64_t>(keys.size());
-    }
-    return ItemsInMemory::Get(keys);
+    ++disk_.loads;
+    return StoreInMemory::Load(sequence);
   }
 
  private:
@@ -52,10 +49,26 @@ class ItemsOnDisk final : public ItemsInMemory {
 // One life of the server.
 struct Life : Replica {
   explicit Life(Disk& disk, const v1::RunConfig& config = LosslessConfig(kSlots))
-      : Replica(std::make_unique<SequenceStore>(
-                    std::make_unique<FaultyItems>(std::make_unique<ItemsOnDisk>(disk), disk.fault)),
+      : Replica(std::make_unique<FaultyStore>(std::make_unique<StoreOnDisk>(disk), disk.fault),
                 config) {}
 };
+
+v1::AppendEntry SealOf(const std::string& id, uint32_t length) {
+  v1::AppendEntry seal;
+  seal.mutable_sequence()->set_id(id);
+  seal.mutable_seal()->set_length(length);
+  return seal;
+}
+
+// How many positions each stored block has.
+std::vector<uint32_t> StoredBlocks(Disk& disk) {
+  WriterLock lock(disk.mutex);
+  std::vector<uint32_t> counts;
+  for (const auto& [name, sequence] : disk.sequences) {
+    for (const auto& [position, block] : sequence.blocks) counts.push_back(block.count);
+  }
+  return counts;
+}
 
 uint64_t DigestOf(const Records& records, uint32_t row, uint32_t position) {
   const std::vector<std::byte> block =
@@ -78,36 +91,27 @@ TEST(StoredCacheTest, WhatWasEvictedIsReadOnceWhoeverAsks) {
   const Records records = RecordGenerator(kSlots, 1000, 1).NextRecords(500);
   uint64_t digest = 0;
   {
-    Life writer(disk);  // seals behind, until it goes
+    Life writer(disk);
     ASSERT_EQ(writer.AppendBlock(records.Block("a")).code(), 0);
     digest = DigestAt(writer.Find("a"), 0, 500);
-    v1::AppendEntry seal;
-    seal.mutable_sequence()->set_id("a");
-    seal.mutable_seal()->set_length(500);
-    ASSERT_EQ(writer.Append(seal).code(), 0);
   }
   EXPECT_NE(digest, 0);
 
-  const auto gets = [&] {
-    WriterLock lock(disk.mutex);
-    return disk.gets;
-  };
   const auto read_by = [&](int threads) {
     Life fresh(disk);
-    const int64_t start = gets();
+    const int start = disk.loads;
     std::vector<std::thread> readers;
     for (int i = 0; i < threads; ++i) {
       readers.emplace_back([&] { EXPECT_EQ(DigestAt(fresh.Find("a"), 0, 500), digest); });
     }
     for (std::thread& reader : readers) reader.join();
-    return gets() - start;
+    return disk.loads - start;
   };
-  const int64_t once = read_by(1);
+  EXPECT_EQ(read_by(1), 1);
   disk.slowness = absl::Milliseconds(5);  // for all to come while the first reads
-  EXPECT_EQ(read_by(8), once);
+  EXPECT_EQ(read_by(8), 1);
 }
 
-// Read back from the log, and from the whole form that a seal leaves.
 TEST(StoredCacheTest, GapsAreStored) {
   Disk disk;
   const Records records = RecordGenerator(kSlots, 1000, 9).NextRecords(8);
@@ -128,13 +132,11 @@ TEST(StoredCacheTest, GapsAreStored) {
                            {1, MissingReason::kInvalidLogProb},
                            {12, MissingReason::kInvalidLogProb},
                            {20, MissingReason::kNeverArrived}};
-  v1::AppendEntry gap, seal;
+  v1::AppendEntry gap;
   gap.mutable_sequence()->set_id("a");
   gap.mutable_gap()->set_first_position(1);
   gap.mutable_gap()->set_length(19);
   gap.mutable_gap()->set_reason(v1::MISSING_REASON_INVALID_LOG_PROB);
-  seal.mutable_sequence()->set_id("a");
-  seal.mutable_seal()->set_length(20);
   {
     Life writer(disk);
     ASSERT_EQ(writer.Append(gap).code(), 0);
@@ -144,7 +146,7 @@ TEST(StoredCacheTest, GapsAreStored) {
   EXPECT_EQ(missing_of(false), expected);
   {
     Life writer(disk);
-    ASSERT_EQ(writer.Append(seal).code(), 0);
+    ASSERT_EQ(writer.Append(SealOf("a", 20)).code(), 0);
   }
   EXPECT_EQ(missing_of(true), expected);
 }
@@ -165,7 +167,7 @@ TEST(StoredCacheTest, AStoreThatDoesNotAnswerIsAReason) {
   Life next(disk);
   {
     WriterLock lock(disk.mutex);
-    for (auto& [key, value] : disk.items) value[value.size() / 2] ^= 1;
+    for (auto& [name, sequence] : disk.sequences) sequence.blocks.begin()->second.bytes[100] ^= 1;
   }
   EXPECT_EQ(next.Find("evicted"), Run::Found(MissingReason::kCorrupt));
 }
@@ -214,15 +216,67 @@ TEST(StoredCacheTest, ANewSequenceNeverReplacesWhatWasStoredAndEvictedMeanwhile)
   const SequenceName name{"a", 0};
   const std::shared_ptr<Sequence> created = *life.run().FindOrCreate(name);
   {
-    SequenceLog& log = LogOf(*created);
-    WriterLock order(log.order);
-    life.stored().Note(log, {.kind = LogEntry::Kind::kSeal, .position = 3});
+    SequenceParts& parts = PartsOf(*created);
+    WriterLock order(parts.order);
+    ASSERT_TRUE(created->Seal(3).ok());
+    parts.unwritten.push_back({.kind = StoredPart::Kind::kSeal, .position = 3});
   }
   EXPECT_TRUE(absl::IsUnavailable(life.stored().Write(life.run(), name, *created)));
   EXPECT_EQ(life.AppendBlock(records.Block("a", 5, 0, 5, 5)).code(), 0);
   uint64_t digest = 0;
   for (uint32_t p = 0; p < 10; ++p) digest += DigestOf(records, p, p);
   EXPECT_EQ(DigestAt(Life(disk).Find("a"), 0, 10), digest);
+}
+
+// Two streams that look a sequence up before either has created it, and fit together.
+TEST(StoredCacheTest, ANewSequenceHasWhatWasStoredAndEvictedMeanwhile) {
+  Disk disk;
+  const Records records = RecordGenerator(kSlots, 1000, 8).NextRecords(10);
+  Life life(disk);
+  ASSERT_EQ(life.AppendBlock(records.Block("a", 0, 0, 0, 5)).code(), 0);
+  ASSERT_TRUE(life.run().EvictOldest());
+  const SequenceName name{"a", 0};
+  const std::shared_ptr<Sequence> created = *life.run().FindOrCreate(name);
+  {
+    SequenceParts& parts = PartsOf(*created);
+    WriterLock order(parts.order);
+    ASSERT_TRUE(created->Seal(10).ok());
+    parts.unwritten.push_back({.kind = StoredPart::Kind::kSeal, .position = 10});
+  }
+  EXPECT_TRUE(life.stored().Write(life.run(), name, *created).ok());
+  EXPECT_EQ(created->positions(), 5);
+  EXPECT_EQ(life.Find("a"), Run::Found(created));
+}
+
+// A sequence that is streamed token by token is stored in few blocks, also before its seal.
+TEST(StoredCacheTest, SmallBlocksAreMergedWhereTheyAreStored) {
+  constexpr uint32_t kLength = 1000;
+  Disk disk;
+  const Records records = RecordGenerator(kSlots, 1000, 7).NextRecords(kLength);
+  uint64_t digest = 0;
+  {
+    Life life(disk);
+    for (uint32_t p = 0; p < kLength; ++p) {
+      ASSERT_EQ(life.AppendBlock(records.Block("a", p, 0, p, 1)).code(), 0);
+      ASSERT_LE(StoredBlocks(disk).size(), p / Sequence::kSmallPositions + 256);
+    }
+    digest = DigestAt(life.Find("a"), 0, kLength);
+    ASSERT_EQ(life.Append(SealOf("a", kLength)).code(), 0);
+  }
+  const std::vector<uint32_t> counts = StoredBlocks(disk);
+  EXPECT_THAT(counts, testing::Each(testing::Ge(Sequence::kSmallPositions)));
+  EXPECT_EQ(DigestAt(Life(disk).Find("a"), 0, kLength), digest);
+}
+
+TEST(StoredCacheTest, OnlyNewRangesOfABlockAreStored) {
+  Disk disk;
+  const Records records = RecordGenerator(kSlots, 1000, 4).NextRecords(600);
+  Life life(disk);
+  ASSERT_EQ(life.AppendBlock(records.Block("a", 200, 0, 200, 50)).code(), 0);
+  ASSERT_EQ(life.AppendBlock(records.Block("a", 0, 0, 0, 600)).code(), 0);
+  EXPECT_THAT(StoredBlocks(disk), testing::ElementsAre(200, 50, 350));
+  const uint64_t digest = DigestAt(life.Find("a"), 0, 600);
+  EXPECT_EQ(DigestAt(Life(disk).Find("a"), 0, 600), digest);
 }
 
 TEST(StoredCacheTest, OfWhatWasReleasedNothingButTheReasonStays) {
@@ -233,16 +287,15 @@ TEST(StoredCacheTest, OfWhatWasReleasedNothingButTheReasonStays) {
     const std::string id = absl::StrCat("sequence ", i);
     ASSERT_EQ(life->AppendBlock(records.Block(id)).code(), 0);
     if (i % 2 == 0) {
-      v1::AppendEntry seal;
-      seal.mutable_sequence()->set_id(id);
-      seal.mutable_seal()->set_length(10);
-      ASSERT_EQ(life->Append(seal).code(), 0);
+      ASSERT_EQ(life->Append(SealOf(id, 10)).code(), 0);
     }
     EXPECT_EQ(*life->Release({id}), 1);
   }
+  EXPECT_EQ(*life->Release({"never there"}), 0);
   life.reset();
   WriterLock lock(disk.mutex);
-  EXPECT_EQ(disk.items.size(), 21) << "the run, and a reason each";
+  EXPECT_EQ(disk.sequences.size(), 20);
+  for (const auto& [name, sequence] : disk.sequences) EXPECT_FALSE(sequence.has_parts());
 }
 
 }  // namespace

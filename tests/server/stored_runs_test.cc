@@ -13,11 +13,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/append/ingest.h"
-#include "server/store/stored_item.h"
 #include "server/testing/backing.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
-#include "server/testing/stored_entries.h"
+#include "server/testing/store_parts.h"
 
 namespace sis {
 namespace {
@@ -97,7 +96,7 @@ class Replica {
   }
 
   const Records records_ = RecordGenerator(kSlots, 1000, 1).NextRecords(10);
-  std::unique_ptr<SequenceStore> store_;
+  std::unique_ptr<Store> store_;
   RunRegistry registry_;
   std::optional<StoredCache> stored_;
   std::optional<StoredRuns> runs_;
@@ -117,9 +116,9 @@ class RunsTest : public testing::TestWithParam<std::string> {
   // Puts a record into the database, whatever it is; perhaps with a bit that changed since.
   void PutRecord(const StoredRun& run, bool damaged = false) {
     const std::string key = RunKey(run.run_id);
-    Item item{.key = key, .value = WrapItem(key, absl::InfiniteFuture(), EncodeRun(run))};
-    if (damaged) item.value.back() ^= 1;
-    ASSERT_TRUE(backing_->OpenItems()->Put({&item, 1}).ok());
+    std::string value = WrapItem(key, absl::InfiniteFuture(), EncodeRun(run));
+    if (damaged) value.back() ^= 1;
+    backing_->PutRaw(key, value);
   }
 
   ManualClock clock_;
@@ -307,13 +306,7 @@ TEST_P(DurableRunsTest, DamagedStepsAreLeftOut) {
       Evaluate(*run, 2, 6);
     }
   }
-  {
-    const std::string key = StepKey("bit", 1, 1);
-    const std::unique_ptr<ItemStore> items = backing_->OpenItems();
-    Item item{.key = key, .value = *items->Get({&key, 1})[0]};
-    item.value[item.value.size() / 2] ^= 1;
-    ASSERT_TRUE(items->Put({&item, 1}).ok());
-  }
+  backing_->Damage(StepKey("bit", 1, 1), 100);
   ASSERT_TRUE(Open(*backing_)->PutSteps("bytes", 1, {{0, "no step"}}).ok());
   const auto damaged = [](const Replica& replica) {
     std::vector<std::string> ids;
@@ -344,17 +337,16 @@ TEST_P(DurableRunsTest, BadRecordsKeepNoServerFromStarting) {
   }
   for (const BadRecord& bad : BadRecords()) {
     PutRecord({bad.run_id, 3, 0, bad.config}, bad.damaged);
-    ASSERT_TRUE(AppendOne(*Open(*backing_), {bad.run_id, 3, "s", 0}, 0, Block(0, "rows")).ok());
+    ASSERT_TRUE(PutOne(*Open(*backing_), {bad.run_id, 3, "s", 0}, Block(0, 1, "rows")).ok());
   }
   for (int start = 0; start < 2; ++start) {
     const Replica replica = Start();
     EXPECT_EQ(replica.recovered().runs, 3);
-    EXPECT_EQ(replica.recovered().sequences, 3);
     EXPECT_EQ(replica.runs().SetAside().size(), BadRecords().size());
   }
   // What they hold stays.
   for (const BadRecord& bad : BadRecords()) {
-    EXPECT_TRUE(Open(*backing_)->Read({bad.run_id, 3, "s", 0}).ok()) << bad.run_id;
+    EXPECT_TRUE(Open(*backing_)->Load({bad.run_id, 3, "s", 0}).ok()) << bad.run_id;
   }
 }
 
@@ -407,7 +399,7 @@ TEST_P(DurableRunsTest, ABadRecordIsReplacedByItsOwner) {
   config.set_owner("alice");
   config.set_log_prob_encoding(static_cast<v1::LogProbEncoding>(99));
   PutRecord({"r", 3, 0, config.SerializeAsString()});
-  ASSERT_TRUE(AppendOne(*Open(*backing_), {"r", 3, "a", 0}, 0, Block(0, "rows")).ok());
+  ASSERT_TRUE(PutOne(*Open(*backing_), {"r", 3, "a", 0}, Block(0, 1, "rows")).ok());
   Replica replica = Start();
   EXPECT_TRUE(absl::IsDataLoss(replica.Find("r").status()));
   EXPECT_EQ(replica.runs().SetAside().size(), 1);
@@ -495,7 +487,6 @@ TEST_P(DurableRunsTest, WhatWasDeletedStaysDeletedOverARestart) {
   }
   Replica replica = Start();
   EXPECT_EQ(replica.recovered().runs, 1);
-  EXPECT_EQ(replica.recovered().sequences, 1);
   EXPECT_EQ(replica.Positions("kept"), 10);
   EXPECT_TRUE(absl::IsNotFound(replica.Find("deleted").status()));
   const auto again = replica.Create("deleted");
@@ -512,18 +503,11 @@ TEST_P(DurableRunsTest, NothingOfADeletedRunIsLeftOnDisk) {
     EXPECT_EQ(*replica.Delete("r"), true);
   }
   // As if a stream had been writing meanwhile.
-  ASSERT_TRUE(AppendOne(*Open(*backing_), {"r", 1, "late", 0}, 0, Block(0, "rows")).ok());
+  ASSERT_TRUE(PutOne(*Open(*backing_), {"r", 1, "late", 0}, Block(0, 1, "rows")).ok());
   EXPECT_EQ(Start().recovered().runs, 0);
-  int sequences = 0;
-  EXPECT_TRUE(backing_->OpenItems()
-                  ->Scan(std::string(kSequenceKeys),
-                         [&](std::string_view key, std::string_view) -> std::string {
-                           if (!key.starts_with(kSequenceKeys)) return "";
-                           ++sequences;
-                           return std::string(key) + '\0';
-                         })
-                  .ok());
-  EXPECT_EQ(sequences, 0);
+  const std::unique_ptr<RocksDbDatabase> database = backing_->OpenDatabase();
+  const std::string prefix(kSequenceKeys);
+  EXPECT_FALSE(RocksDbDatabase::Items(*database, prefix, EndOfPrefix(prefix)).valid());
 }
 
 TEST_P(DurableRunsTest, FewerRunsAllowedThanStoredIsNoReasonNotToStart) {

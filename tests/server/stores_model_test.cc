@@ -1,5 +1,6 @@
-// Random operations on a real store, with full disks, lost answers, restarts and kills, compared
-// with the plainest model: what was answered is so, whatever happens then.
+// Random operations on a real store, and of two servers on one that they share, with full disks,
+// lost answers, restarts and kills, compared with the plainest model: what was answered is so,
+// whatever happens then.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,11 +17,11 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/block/digest.h"
 #include "kernels/block/pack.h"
-#include "server/store/sequence_store.h"
 #include "server/testing/backing.h"
-#include "server/testing/faulty_items.h"
+#include "server/testing/faulty_store.h"
 #include "server/testing/record_generator.h"
 #include "server/testing/replica.h"
+#include "server/testing/store_in_memory.h"
 
 namespace sis {
 namespace {
@@ -78,26 +79,37 @@ struct ModelSequence {
   }
 };
 
-class StoresModelTest : public ::testing::TestWithParam<uint32_t> {
+struct Setting {
+  uint32_t seed;
+  bool two_servers;
+};
+
+class StoresModelTest : public ::testing::TestWithParam<Setting> {
  protected:
   StoresModelTest() {
-    Start();
+    for (int server = 0; server < servers_; ++server) Start(server);
     for (int s = 0; s < kSequencesInPlay; ++s) sequences_.push_back(NewSequence());
   }
 
-  void Start() {
+  void Start(int server) {
     fault_ = Fault::kNone;
-    replica_ =
-        std::make_unique<Replica>(std::make_unique<SequenceStore>(
-                                      std::make_unique<FaultyItems>(backing_.OpenItems(), fault_)),
-                                  Config());
-    EXPECT_EQ(replica_->run().policy_version(), version_) << "operation " << operation_;
+    std::unique_ptr<Store> store =
+        servers_ == 1 ? Open(backing_)
+                      : std::make_unique<StoreInMemory>(maps_, absl::StrCat("server ", server));
+    replicas_[server] = std::make_unique<Replica>(
+        std::make_unique<FaultyStore>(std::move(store), fault_), Config());
+    EXPECT_EQ(replicas_[server]->run().policy_version(), version_) << "operation " << operation_;
   }
+  // Of any server.
   void Restart(bool kill) {
+    const int server = AnyServer();
     if (kill) fault_ = Fault::kDown;  // what it still does has no effect
-    replica_.reset();
-    Start();
+    replicas_[server].reset();
+    Start(server);
   }
+  int AnyServer() { return static_cast<int>(random_.Uniform(0, servers_ - 1)); }
+  // A client may ask any of them, each time.
+  Replica& AnyReplica() { return *replicas_[AnyServer()]; }
 
   // Calls until the answer is none of a store that fails, with a fault to begin with, perhaps, and
   // perhaps an end of the server while it lasts. `call` returns a status code.
@@ -122,7 +134,10 @@ class StoresModelTest : public ::testing::TestWithParam<uint32_t> {
   void Release(ModelSequence& sequence);
   void AdvanceVersion();
   void ExpectGone(const ModelSequence& sequence, MissingReason reason) {
-    const Run::Found found = replica_->Find(sequence.id);
+    const Run::Found found = AnyReplica().Find(sequence.id);
+    // Another server may have all of it in memory, and needs the store no more.
+    const auto* there = std::get_if<std::shared_ptr<Sequence>>(&found);
+    if (servers_ > 1 && there != nullptr && (*there)->sealed()) return;
     EXPECT_EQ(found, Run::Found(reason)) << sequence.id << " operation " << operation_;
   }
 
@@ -137,11 +152,13 @@ class StoresModelTest : public ::testing::TestWithParam<uint32_t> {
   }
   bool OneIn(int n) { return random_.Uniform(0, n - 1) == 0; }
 
-  RecordGenerator random_{kSlots, 1000, GetParam()};
+  const int servers_ = GetParam().two_servers ? 2 : 1;
+  RecordGenerator random_{kSlots, 1000, GetParam().seed};
   const Records records_ = random_.NextRecords(kLength * kVariants);
   RocksDbBacking backing_;
   std::atomic<Fault> fault_ = Fault::kNone;
-  std::unique_ptr<Replica> replica_;
+  StoreMaps maps_;
+  std::array<std::unique_ptr<Replica>, 2> replicas_;
 
   uint64_t version_ = 0;
   std::vector<ModelSequence> sequences_;
@@ -157,7 +174,12 @@ void StoresModelTest::Change(ModelSequence& sequence) {
   if (!OneIn(15)) {
     const uint32_t first =
         OneIn(3) ? random_.Uniform(0, kLength - 1) : std::min(sequence.length(), kLength - 1);
-    const uint32_t count = std::min(random_.Uniform(1, 12), kLength - first);
+    uint32_t count = std::min(random_.Uniform(1, 12), kLength - first);
+    // Only the server that has a seal in memory refuses what comes behind it.
+    if (servers_ > 1 && sequence.sealed.has_value()) {
+      if (first >= *sequence.sealed) return;
+      count = std::min(count, *sequence.sealed - first);
+    }
     const int variant = OneIn(10) ? 1 : 0;
     const auto there = sequence.positions.find(first);
     const uint64_t version =
@@ -177,7 +199,7 @@ void StoresModelTest::Change(ModelSequence& sequence) {
   }
   std::string message;
   const absl::StatusCode code = UntilAnswered([&] {
-    const v1::Ack ack = replica_->Append(entry);
+    const v1::Ack ack = AnyReplica().Append(entry);
     message = ack.message();
     return static_cast<absl::StatusCode>(ack.code());
   });
@@ -186,13 +208,16 @@ void StoresModelTest::Change(ModelSequence& sequence) {
 }
 
 void StoresModelTest::Read(ModelSequence& sequence) {
-  const Run::Found found = replica_->Find(sequence.id);
+  const Run::Found found = AnyReplica().Find(sequence.id);
   const auto* there = std::get_if<std::shared_ptr<Sequence>>(&found);
   if (there == nullptr) {
     EXPECT_TRUE(sequence.positions.empty()) << sequence.id << " operation " << operation_;
     return;
   }
-  EXPECT_EQ((*there)->annotation(), sequence.annotation.SerializeAsString()) << sequence.id;
+  // A server that has all of a sequence in memory asks nobody for another annotation.
+  if (servers_ == 1) {
+    EXPECT_EQ((*there)->annotation(), sequence.annotation.SerializeAsString()) << sequence.id;
+  }
   annotated_ += !(*there)->annotation().empty();
   const Sequence::Reader reader(**there);
   for (uint32_t p = 0; p < kLength; ++p) {
@@ -205,9 +230,9 @@ void StoresModelTest::Read(ModelSequence& sequence) {
 
 void StoresModelTest::Release(ModelSequence& sequence) {
   const bool stored = !sequence.positions.empty() || sequence.sealed.has_value();
-  if (OneIn(2)) replica_->Keep(sequence.id, absl::Hours(1));
+  if (OneIn(2)) AnyReplica().Keep(sequence.id, absl::Hours(1));
   const absl::StatusCode code =
-      UntilAnswered([&] { return replica_->Release({sequence.id}).status().code(); });
+      UntilAnswered([&] { return AnyReplica().Release({sequence.id}).status().code(); });
   ASSERT_EQ(code, absl::StatusCode::kOk) << "operation " << operation_;
   if (stored) ExpectGone(sequence, MissingReason::kReleased);
   sequence = NewSequence();
@@ -216,16 +241,17 @@ void StoresModelTest::Release(ModelSequence& sequence) {
 void StoresModelTest::AdvanceVersion() {
   const uint64_t next = version_ + 1;
   const absl::StatusCode code = UntilAnswered([&] {
-    const absl::StatusCode answer = replica_->AdvanceVersion(next).status().code();
+    const absl::StatusCode answer = AnyReplica().AdvanceVersion(next).status().code();
     if (answer == absl::StatusCode::kOk) version_ = next;
     return answer;
   });
   ASSERT_EQ(code, absl::StatusCode::kOk) << "operation " << operation_;
+  for (int server = 0; server < servers_; ++server) replicas_[server]->runs().TakeInShared();
   for (ModelSequence& sequence : sequences_) {
     if (!sequence.IsStale(version_)) continue;
     if (OneIn(2)) Restart(OneIn(2));
     // Dropped, or as a whole too old to count.
-    const Run::Found found = replica_->Find(sequence.id);
+    const Run::Found found = AnyReplica().Find(sequence.id);
     if (!std::holds_alternative<std::shared_ptr<Sequence>>(found)) {
       EXPECT_EQ(found, Run::Found(MissingReason::kStale)) << "operation " << operation_;
     }
@@ -243,7 +269,7 @@ TEST_P(StoresModelTest, WhatWasAnsweredIsSo) {
     } else if (kind < 800) {
       Read(sequence);
     } else if (kind < 940) {
-      replica_->run().EvictOldest();
+      AnyReplica().run().EvictOldest();
     } else if (kind < 985) {
       Release(sequence);
     } else if (kind < 995) {
@@ -258,7 +284,8 @@ TEST_P(StoresModelTest, WhatWasAnsweredIsSo) {
   for (ModelSequence& sequence : sequences_) Read(sequence);
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, StoresModelTest, ::testing::Range(1u, 5u));
+INSTANTIATE_TEST_SUITE_P(Seeds, StoresModelTest, ::testing::Values(Setting{1, false}, Setting{2, false},
+                                                            Setting{3, true}, Setting{4, true}));
 
 }  // namespace
 }  // namespace sis

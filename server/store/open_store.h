@@ -5,15 +5,16 @@
 #include <memory>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/store/sequence_store.h"
+#include "server/store/store.h"
 
 namespace sis {
 
 // "memory" (null: nothing outlives the server's memory), "rocksdb:DIR", or "rocksdb:DIR?sync=1"
 // (every ack survives a power cut). InvalidArgument for anything else, Unavailable if it can't be
-// opened.
-absl::StatusOr<std::unique_ptr<SequenceStore>> OpenStore(std::string_view description);
+// opened, DataLoss if opening it again sets aside what is damaged.
+absl::StatusOr<std::unique_ptr<Store>> OpenStore(std::string_view description);
 
 // Files of such a store that turned out to be damaged, and were set aside with what was in them.
 int64_t DamagedFiles(std::string_view description);

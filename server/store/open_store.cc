@@ -1,11 +1,11 @@
-#include "server/store/parse_store.h"
+#include "server/store/open_store.h"
 
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/store/items/rocksdb_items.h"
+#include "server/store/rocksdb/rocksdb_store.h"
 
 namespace sis {
 namespace {
@@ -42,14 +42,11 @@ int64_t DamagedFiles(std::string_view description) {
 
 absl::Status CheckStore(std::string_view description) { return Parse(description).status(); }
 
-absl::StatusOr<std::unique_ptr<SequenceStore>> OpenStore(std::string_view description) {
+absl::StatusOr<std::unique_ptr<Store>> OpenStore(std::string_view description) {
   const absl::StatusOr<std::optional<RocksDbDirectory>> rocksdb = Parse(description);
   if (!rocksdb.ok()) return rocksdb.status();
   if (!rocksdb->has_value()) return nullptr;
-  absl::StatusOr<std::unique_ptr<ItemStore>> items =
-      OpenRocksDbItems((*rocksdb)->path, (*rocksdb)->sync);
-  if (!items.ok()) return items.status();
-  return std::make_unique<SequenceStore>(*std::move(items));
+  return OpenRocksDb((*rocksdb)->path, (*rocksdb)->sync);
 }
 
 }  // namespace sis

@@ -5,7 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
-#include "server/store/parse_store.h"
+#include "server/store/open_store.h"
 
 namespace {
 

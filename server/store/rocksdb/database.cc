@@ -1,0 +1,341 @@
+#include "server/store/rocksdb/database.h"
+
+#include <fcntl.h>
+#include <rocksdb/convenience.h>
+#include <rocksdb/file_system.h>
+#include <rocksdb/filter_policy.h>
+#include <rocksdb/table.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/store/rocksdb/item.h"
+
+namespace sis {
+namespace {
+
+// Nothing is added, and nothing written at all, with less than this free on the file system. What
+// removes can so go on for longer than what adds. RocksDB itself never runs out of room: after it
+// has, it takes nothing for seconds when there is room again, and 7.8 may then end the process (the
+// first write to a log that a write has failed on is a failed assertion).
+constexpr uint64_t kFreeToAdd = uint64_t{128} << 20;
+constexpr uint64_t kFreeToWrite = uint64_t{64} << 20;
+// While there is room, a file of so many bytes lies beside the database. When others have filled
+// the disk it is given up, so that what removes can go on, also after a restart there.
+constexpr uint64_t kReserve = uint64_t{128} << 20;
+// Tables are merged with others, or written again, once they are so old: what was removed and what
+// has expired is not carried along, and not passed over at each start, for longer.
+constexpr uint64_t kOldestTableSeconds = 24 * 60 * 60;
+// Keys that are removed by one write.
+constexpr size_t kRemovedAtOnce = 1000;
+// Of the process's file descriptors RocksDB takes at most a part.
+constexpr int kMostFiles = 512;
+constexpr int kPartOfDescriptors = 4;
+
+absl::Status FromRocksDb(const rocksdb::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  if (status.IsNotFound()) return absl::NotFoundError("nothing is stored");
+  const std::string message = absl::StrCat("rocksdb: ", status.ToString());
+  if (status.IsCorruption()) return absl::DataLossError(message);
+  if (status.IsNoSpace()) return absl::ResourceExhaustedError(message);
+  return absl::UnavailableError(message);
+}
+
+bool Expired(std::string_view value) { return ItemExpires(value) <= absl::Now(); }
+
+std::string_view ToView(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
+
+rocksdb::Slice ToSlice(std::string_view view) { return {view.data(), view.size()}; }
+
+class RemoveExpired final : public rocksdb::CompactionFilter {
+ public:
+  const char* Name() const override { return "sis.RemoveExpired"; }
+  bool Filter(int, const rocksdb::Slice&, const rocksdb::Slice& value, std::string*,
+              bool*) const override {
+    return Expired(ToView(value));
+  }
+};
+
+// Tables take what is in them, and no more beforehand. Else a merge whose result is a few kilobytes
+// would take 70 MB for the time, which are missed on a full disk. RocksDB's log keeps that habit,
+// so that what is logged always finds room.
+class TablesTakeWhatTheyHold final : public rocksdb::FileSystemWrapper {
+ public:
+  TablesTakeWhatTheyHold() : FileSystemWrapper(rocksdb::FileSystem::Default()) {}
+  const char* Name() const override { return "sis.TablesTakeWhatTheyHold"; }
+  rocksdb::FileOptions OptimizeForCompactionTableWrite(
+      const rocksdb::FileOptions& options,
+      const rocksdb::ImmutableDBOptions& database) const override {
+    rocksdb::FileOptions of_tables = target()->OptimizeForCompactionTableWrite(options, database);
+    of_tables.allow_fallocate = false;
+    return of_tables;
+  }
+};
+
+}  // namespace
+
+void RocksDbDatabase::Removed::Add(const Removed& other) {
+  if (other.bytes == 0) return;
+  if (bytes == 0 || other.first < first) first = other.first;
+  if (bytes == 0 || other.last > last) last = other.last;
+  bytes += other.bytes;
+}
+
+void RocksDbDatabase::Batch::Put(std::string_view key, std::string_view value) {
+  writes_.Put(ToSlice(key), ToSlice(value));
+}
+
+void RocksDbDatabase::Batch::Remove(std::string_view key, std::string_view value) {
+  writes_.Delete(ToSlice(key));
+  removed_.Add({key.size() + value.size(), std::string(key), std::string(key)});
+}
+
+RocksDbDatabase::Items::Items(const RocksDbDatabase& database, const std::string& first,
+                              const std::string& last)
+    : database_(database),
+      db_(database.Database()),
+      first_(first),
+      last_(last),
+      begin_(first_),
+      end_(last_) {
+  rocksdb::ReadOptions options;
+  options.iterate_lower_bound = &begin_;
+  options.iterate_upper_bound = &end_;
+  items_.reset(db_->NewIterator(options));
+  Seek(first);
+}
+
+void RocksDbDatabase::Items::SkipExpired() {
+  while (items_->Valid() && Expired(value())) items_->Next();
+}
+
+void RocksDbDatabase::Items::Seek(std::string_view key) {
+  items_->Seek(ToSlice(key));
+  SkipExpired();
+}
+
+void RocksDbDatabase::Items::SeekBefore(std::string_view key) {
+  items_->SeekForPrev(ToSlice(key));
+  while (items_->Valid() && (this->key() >= key || Expired(value()))) items_->Prev();
+}
+
+void RocksDbDatabase::Items::Next() {
+  items_->Next();
+  SkipExpired();
+}
+
+std::string_view RocksDbDatabase::Items::key() const { return ToView(items_->key()); }
+std::string_view RocksDbDatabase::Items::value() const { return ToView(items_->value()); }
+
+absl::Status RocksDbDatabase::Items::status(bool repairs) const {
+  absl::Status status = FromRocksDb(items_->status());
+  if (repairs && absl::IsDataLoss(status)) database_.RepairNextTime();
+  return status;
+}
+
+RocksDbDatabase::RocksDbDatabase(const std::string& directory, bool sync)
+    : directory_(directory),
+      remove_expired_(std::make_unique<RemoveExpired>()),
+      env_(rocksdb::NewCompositeEnv(std::make_shared<TablesTakeWhatTheyHold>())) {
+  write_.sync = sync;
+}
+
+absl::Status RocksDbDatabase::Open() {
+  WriterLock lock(mutex_);
+  const absl::Status room = HasRoom(Room::kToRemove);
+  absl::Status opened = room;
+  if (room.ok()) {
+    opened = std::filesystem::exists(repair_) ? RepairAndOpen() : OpenToWrite();
+    if (absl::IsDataLoss(opened)) opened = RepairAndOpen();
+  }
+  // What RocksDB writes when it opens may have taken the rest.
+  if (opened.ok() || HasRoom(Room::kToAdd).ok()) return opened;
+  rocksdb::DB* db = nullptr;
+  if (!rocksdb::DB::OpenForReadOnly(Options(), directory_, &db).ok()) return opened;
+  Use(db);
+  read_only_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status RocksDbDatabase::CanAdd() {
+  WriterLock lock(mutex_);
+  if (absl::Status status = PrepareToWrite(Room::kToAdd); !status.ok()) {
+    if (absl::IsResourceExhausted(status)) MergeRemovedBehind();
+    return status;
+  }
+  KeepReserve();
+  return absl::OkStatus();
+}
+
+absl::Status RocksDbDatabase::Write(Room room, absl::FunctionRef<absl::Status(Batch&)> fill) {
+  WriterLock lock(mutex_);
+  Batch batch;
+  if (absl::Status status = fill(batch); !status.ok()) return status;
+  return batch.writes_.Count() == 0 ? absl::OkStatus() : Write(room, batch);
+}
+
+absl::Status RocksDbDatabase::Write(Room room, Batch& batch) {
+  if (absl::Status status = PrepareToWrite(room); !status.ok()) return status;
+  absl::Status status = FromRocksDb(Database()->Write(write_, &batch.writes_));
+  // A table was damaged that should have been merged with others: RocksDB writes no more.
+  if (absl::IsDataLoss(status)) RepairNextTime();
+  if (status.ok()) removed_.Add(batch.removed_);
+  return status;
+}
+
+// Key by key: RocksDB looks through all ranges that were ever removed whenever it reads, until they
+// are merged away.
+absl::Status RocksDbDatabase::RemoveRange(const std::string& first, const std::string& last) {
+  const rocksdb::Slice begin(first), end(last);
+  std::shared_ptr<rocksdb::DB> db;
+  {
+    WriterLock lock(mutex_);
+    if (absl::Status status = PrepareToWrite(Room::kToRemove); !status.ok()) return status;
+    db = Database();
+    // Whole tables go at once, and unread.
+    const rocksdb::Status removed = rocksdb::DeleteFilesInRange(
+        db.get(), db->DefaultColumnFamily(), &begin, &end, /*include_end=*/false);
+    if (!removed.ok()) return FromRocksDb(removed);
+  }
+  rocksdb::ReadOptions to_end;
+  to_end.iterate_upper_bound = &end;
+  to_end.fill_cache = false;
+  const std::unique_ptr<rocksdb::Iterator> it(db->NewIterator(to_end));
+  it->Seek(begin);
+  while (it->Valid()) {
+    Batch batch;
+    for (; it->Valid() && batch.writes_.Count() < kRemovedAtOnce; it->Next()) {
+      batch.Remove(ToView(it->key()), ToView(it->value()));
+    }
+    WriterLock lock(mutex_);
+    if (absl::Status status = Write(Room::kToRemove, batch); !status.ok()) return status;
+  }
+  return FromRocksDb(it->status());
+}
+
+absl::StatusOr<std::string> RocksDbDatabase::Get(std::string_view key) const {
+  std::string value;
+  const rocksdb::Status status = Database()->Get(rocksdb::ReadOptions(), ToSlice(key), &value);
+  if (!status.ok()) return FromRocksDb(status);
+  if (Expired(value)) return absl::NotFoundError("expired");
+  return value;
+}
+
+rocksdb::Options RocksDbDatabase::Options() const {
+  rocksdb::BlockBasedTableOptions table;
+  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
+  table.block_cache = rocksdb::NewLRUCache(size_t{32} << 20);
+  table.cache_index_and_filter_blocks = true;
+  // RocksDB 9 would write 6, of which 7.8 says that it is damaged: who goes back to a server with
+  // an older one, as distributions have it, would lose all.
+  table.format_version = 5;
+  rocksdb::Options options;
+  options.create_if_missing = true;
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  options.compaction_filter = remove_expired_.get();
+  options.compression = rocksdb::kNoCompression;  // log-probs hardly compress
+  options.write_buffer_size = size_t{32} << 20;
+  options.max_write_buffer_number = 3;
+  options.env = env_.get();
+  options.max_open_files = kMostFiles;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    options.max_open_files = static_cast<int>(
+        std::min<rlim_t>(options.max_open_files, limit.rlim_cur / kPartOfDescriptors));
+  }
+  options.ttl = kOldestTableSeconds;
+  options.periodic_compaction_seconds = kOldestTableSeconds;
+  options.keep_log_file_num = 2;
+  return options;
+}
+
+absl::Status RocksDbDatabase::OpenToWrite() {
+  rocksdb::DB* db = nullptr;
+  const rocksdb::Status status = rocksdb::DB::Open(Options(), directory_, &db);
+  if (!status.ok()) return FromRocksDb(status);
+  Use(db);
+  read_only_ = false;
+  return absl::OkStatus();
+}
+
+absl::Status RocksDbDatabase::RepairAndOpen() {
+  if (const rocksdb::Status status = rocksdb::RepairDB(directory_, Options()); !status.ok()) {
+    return FromRocksDb(status);
+  }
+  unlink(repair_.c_str());
+  return OpenToWrite();
+}
+
+void RocksDbDatabase::RepairNextTime() const { std::ofstream(repair_, std::ios::app); }
+
+void RocksDbDatabase::Use(rocksdb::DB* db) {
+  std::shared_ptr<rocksdb::DB> next(db);
+  WriterLock lock(db_mutex_);
+  db_.swap(next);
+}
+
+std::shared_ptr<rocksdb::DB> RocksDbDatabase::Database() const {
+  ReaderLock lock(db_mutex_);
+  return db_;
+}
+
+uint64_t RocksDbDatabase::FreeBytes() const {
+  struct statvfs files;
+  if (statvfs(directory_.c_str(), &files) != 0) return UINT64_MAX;
+  return uint64_t{files.f_bavail} * files.f_frsize;
+}
+
+uint64_t RocksDbDatabase::LeastFree(Room room) const {
+  if (room == Room::kToRemove) return kFreeToWrite;
+  return reserve_given_up_ ? kFreeToAdd + kReserve : kFreeToAdd;
+}
+
+absl::Status RocksDbDatabase::HasRoom(Room room) {
+  uint64_t free = FreeBytes();
+  if (room == Room::kToRemove && free < kFreeToWrite && unlink(reserve_.c_str()) == 0) {
+    reserve_given_up_ = true;
+    free = FreeBytes();
+  }
+  if (free >= LeastFree(room)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("rocksdb: ", directory_, " has ", free,
+                                                   " bytes free, less than ", LeastFree(room)));
+}
+
+void RocksDbDatabase::KeepReserve() {
+  if (access(reserve_.c_str(), F_OK) == 0 || FreeBytes() < kFreeToAdd + kReserve) return;
+  const int file = open(reserve_.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+  if (file < 0) return;
+  reserve_given_up_ = posix_fallocate(file, 0, kReserve) != 0;
+  close(file);
+  if (reserve_given_up_) unlink(reserve_.c_str());
+}
+
+void RocksDbDatabase::MergeRemovedBehind() {
+  if (read_only_ || merging_ || FreeBytes() + removed_.bytes < LeastFree(Room::kToAdd)) return;
+  if (!HasRoom(Room::kToRemove).ok()) return;
+  merging_ = true;
+  behind_.Schedule("", [this, db = Database(), removed = std::exchange(removed_, {})] {
+    rocksdb::CompactRangeOptions options;
+    options.exclusive_manual_compaction = false;
+    options.canceled = &merging_ends_;
+    const rocksdb::Slice first(removed.first), last(removed.last);
+    // What fails, for want of room perhaps, is done by RocksDB itself in time.
+    db->CompactRange(options, &first, &last).PermitUncheckedError();
+    WriterLock lock(mutex_);
+    merging_ = false;
+  });
+}
+
+absl::Status RocksDbDatabase::PrepareToWrite(Room room) {
+  if (absl::Status status = HasRoom(room); !status.ok()) return status;
+  return read_only_ ? OpenToWrite() : absl::OkStatus();
+}
+
+}  // namespace sis
