@@ -3,6 +3,8 @@
 #include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <limits.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -65,6 +67,14 @@ std::string WithPort(absl::string_view address, int port) {
   return absl::StrCat(address.substr(0, address.rfind(':') + 1), port);
 }
 
+// Of the server, in a store that it shares with others: the same after a restart.
+std::string NameOf(const ServerOptions& options) {
+  char host[HOST_NAME_MAX + 1] = {};
+  gethostname(host, HOST_NAME_MAX);
+  const std::string_view first = std::string_view(options.listen).substr(0, options.listen.find(','));
+  return absl::StrCat(host, ":", std::string(first.substr(first.rfind(':') + 1)));
+}
+
 // From then on gRPC stays until the process ends. When its last user goes it would join threads of
 // its own, of which one may be asleep for another 10 s.
 void KeepGrpc() { [[maybe_unused]] static const bool kept = (grpc_init(), true); }
@@ -116,7 +126,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOnce(const ServerOptions& o
     http = *std::move(listening);
   }
   const absl::Time begin = SteadyNow();
-  absl::StatusOr<std::unique_ptr<Store>> store = OpenStore(options.store);
+  absl::StatusOr<std::unique_ptr<Store>> store = OpenStore(options.store, NameOf(options));
   if (!store.ok()) return store.status();
   const absl::Duration opening = SteadyNow() - begin;
   std::unique_ptr<Server> server(

@@ -63,8 +63,8 @@ ABSL_FLAG(
     "with CUDA, bytes on the device for copies of recorded blocks, taken at start; 0 for none, -1 "
     "for a quarter of what is free, at most --cache_bytes");
 ABSL_FLAG(std::string, store, sis::ServerOptions().store,
-          "store of sequences beyond this process: memory (nothing), or rocksdb:DIR[?sync=1] "
-          "(docs/operations.md)");
+          "store of sequences beyond this process: memory (nothing), rocksdb:DIR[?sync=1], or "
+          "redis[s]://HOST[:PORT], which servers share (docs/operations.md)");
 ABSL_FLAG(absl::Duration, shutdown_grace, absl::Seconds(10),
           "how long calls in flight may take to finish after SIGTERM");
 ABSL_FLAG(absl::Duration, default_deadline, sis::ServerOptions().default_deadline,

@@ -18,6 +18,7 @@
 #include "absl/time/clock.h"
 #include "kernels/block/block.h"
 #include "server/testing/backing.h"
+#include "server/testing/redis_servers.h"
 #include "server/testing/store_in_memory.h"
 #include "server/testing/store_parts.h"
 
@@ -47,6 +48,14 @@ std::function<Opener()> OnRocksDb(const std::string& options) {
   return [=]() -> Opener {
     auto backing = std::make_shared<RocksDbBacking>();
     return [=] { return *OpenStore(backing->description() + options); };
+  };
+}
+
+std::function<Opener()> OnRedis(int primaries) {
+  return [=]() -> Opener {
+    auto servers = primaries == 1 ? std::make_shared<RedisServers>()
+                                  : std::make_shared<RedisServers>(primaries, /*replicas=*/0);
+    return [=] { return *OpenStore(servers->address(), "server"); };
   };
 }
 
@@ -80,6 +89,8 @@ class ConformanceTest : public ::testing::TestWithParam<Kind> {
 INSTANTIATE_TEST_SUITE_P(Stores, ConformanceTest,
                          ::testing::Values(Kind{"rocksdb", OnRocksDb("")},
                                            Kind{"rocksdb_sync", OnRocksDb("?sync=1")},
+                                           Kind{"redis", OnRedis(1)},
+                                           Kind{"redis_cluster", OnRedis(3)},
                                            Kind{"maps", InMaps, /*expires=*/false}),
                          [](const auto& kind) { return kind.param.name; });
 

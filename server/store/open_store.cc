@@ -5,10 +5,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/store/redis/redis_store.h"
 #include "server/store/rocksdb/rocksdb_store.h"
 
 namespace sis {
 namespace {
+
+bool IsRedis(std::string_view description) {
+  return description.starts_with("redis://") || description.starts_with("rediss://");
+}
 
 struct RocksDbDirectory {
   std::string path;
@@ -21,7 +26,7 @@ absl::StatusOr<std::optional<RocksDbDirectory>> Parse(std::string_view descripti
   if (description == "memory") return std::nullopt;
   if (!description.starts_with(kRocksDb)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("store '", std::string(description), "' is neither memory nor rocksdb:DIR"));
+        absl::StrCat("store '", std::string(description), "' is neither memory, rocksdb:DIR nor redis://HOST"));
   }
   std::string_view directory = description.substr(kRocksDb.size());
   const bool sync = directory.ends_with(kSync);
@@ -40,9 +45,13 @@ int64_t DamagedFiles(std::string_view description) {
   return rocksdb.ok() && rocksdb->has_value() ? DamagedRocksDbFiles((*rocksdb)->path) : 0;
 }
 
-absl::Status CheckStore(std::string_view description) { return Parse(description).status(); }
+absl::Status CheckStore(std::string_view description) {
+  return IsRedis(description) ? CheckRedisAddress(description) : Parse(description).status();
+}
 
-absl::StatusOr<std::unique_ptr<Store>> OpenStore(std::string_view description) {
+absl::StatusOr<std::unique_ptr<Store>> OpenStore(std::string_view description,
+                                                 std::string_view server_name) {
+  if (IsRedis(description)) return OpenRedis(description, server_name);
   const absl::StatusOr<std::optional<RocksDbDirectory>> rocksdb = Parse(description);
   if (!rocksdb.ok()) return rocksdb.status();
   if (!rocksdb->has_value()) return nullptr;

@@ -16,6 +16,7 @@ TEST(OpenStoreTest, SaysWhatIsWrong) {
   for (const auto& [description, what] : std::vector<std::pair<std::string, std::string>>{
            {"", "neither memory"},
            {"redis:localhost", "neither memory"},
+           {"redis://", "redis"},
            {"rocksdb:", "not rocksdb:DIR"},
            {"rocksdb:/tmp/x?sync=2", "not rocksdb:DIR"},
        }) {
