@@ -27,6 +27,9 @@ class BackingStore {
 
   virtual ~BackingStore() = default;
 
+  // Whether other servers write to it too: what this one has in memory may be a part only.
+  virtual bool shared() const { return false; }
+
   // For a new sequence.
   virtual std::unique_ptr<Attachment> Attach() = 0;
   // Charged for it.
@@ -37,7 +40,8 @@ class BackingStore {
   virtual FoundSequence Find(Run& run, const SequenceName& name) = 0;
 
   // Drops a stored sequence that is dropped from memory, later, and until it succeeds: doesn't
-  // wait, and is called under the run's lock.
+  // wait, and is called under the run's lock. One that has expired or is stale stays in a shared
+  // store if that has it otherwise.
   virtual void DropBehind(const Run& run, const SequenceName& name, MissingReason reason) = 0;
 };
 

@@ -176,13 +176,15 @@ void Run::ForgetIfEmpty(SequenceNameView name) {
 }
 
 void Run::Drop(Member& member, MissingReason reason) {
-  const bool still_stored = backing_ != nullptr && reason == MissingReason::kEvicted;
-  if (!still_stored) {
-    dropped_.Add(member.name, reason);
-    if (backing_ != nullptr) backing_->DropBehind(*this, member.name, reason);
-  }
+  const bool evicted = reason == MissingReason::kEvicted;
+  // A shared store says whether it is stale, or has expired, for the other servers too.
+  const bool still_stored =
+      backing_ != nullptr &&
+      (evicted || (backing_->shared() && reason != MissingReason::kReleased));
+  if (!still_stored) dropped_.Add(member.name, reason);
+  if (backing_ != nullptr && !evicted) backing_->DropBehind(*this, member.name, reason);
   counters_->AddDropped(reason);
-  if (!still_stored && reason == MissingReason::kEvicted && member.unread) {
+  if (!still_stored && evicted && member.unread) {
     counters_->AddEvictedUnread();
     recent_events_.NoteEvictedUnread(clock_());
   }

@@ -7,6 +7,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/block/block.h"
 #include "server/store/stored_parts.h"
 
 namespace sis {
@@ -368,9 +369,23 @@ void StoredCache::RetryDropsBehind() {
   behind_.Schedule("", [this] { WriteDrops(); });
 }
 
+bool StoredCache::IsStale(const SequenceIdentity& sequence) {
+  const auto run = registry_.Find(sequence.run_id, sequence.incarnation);
+  const absl::StatusOr<StoredSequence> stored = store_.Load(sequence);
+  if (!run.ok() || !stored.ok() || stored->dropped.has_value()) return false;
+  const uint64_t oldest_fresh = (*run)->oldest_fresh_version();
+  return std::ranges::all_of(stored->parts, [&](const StoredPart& part) {
+    if (part.kind != StoredPart::Kind::kBlock) return true;
+    const absl::StatusOr<BlockView> block =
+        OpenBlock(std::as_bytes(std::span(part.bytes)), /*checksums=*/false);
+    return block.ok() && block->header.policy_version < oldest_fresh;
+  });
+}
+
 void StoredCache::WriteDrops() {
+  constexpr auto kStale = static_cast<uint8_t>(MissingReason::kStale);
   for (;;) {
-    std::vector<DroppedSequence> dropped;
+    std::vector<DroppedSequence> dropped, kept;
     {
       WriterLock lock(drops_mutex_);
       for (const auto& [sequence, reason] : drops_) {
@@ -382,8 +397,17 @@ void StoredCache::WriteDrops() {
         return;
       }
     }
-    const bool stored = store_.Drop(dropped, clock_() + kReasonKept).ok();
+    if (store_.shared()) {
+      const auto goes = [&](const DroppedSequence& drop) {
+        return drop.reason != kStale || IsStale(drop.sequence);
+      };
+      const auto others = std::partition(dropped.begin(), dropped.end(), goes);
+      kept.assign(others, dropped.end());
+      dropped.erase(others, dropped.end());
+    }
+    const bool stored = dropped.empty() || store_.Drop(dropped, clock_() + kReasonKept).ok();
     WriterLock lock(drops_mutex_);
+    for (const DroppedSequence& drop : kept) drops_.erase(drop.sequence);
     if (!stored) {
       writing_drops_ = false;  // what is left is tried again
       return;

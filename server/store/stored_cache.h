@@ -34,6 +34,7 @@ class StoredCache final : public BackingStore {
 
   Store& store() { return store_; }
 
+  bool shared() const override { return store_.shared(); }
   std::unique_ptr<Attachment> Attach() override;
   // With what other servers have stored until now.
   Run::Found Find(Run& run, const SequenceName& name) override;
@@ -77,6 +78,8 @@ class StoredCache final : public BackingStore {
   void Merge(const Run& run, const SequenceName& name, const Sequence& sequence,
              SequenceParts& parts, uint32_t least) ABSL_EXCLUSIVE_LOCKS_REQUIRED(parts.writing);
   absl::Time ExpiryOf(const Run& run) const;
+  // Whether all that is stored of it is. False if that can't be told.
+  bool IsStale(const SequenceIdentity& sequence);
   void WriteDrops() ABSL_LOCKS_EXCLUDED(drops_mutex_);
 
   Store& store_;
