@@ -178,9 +178,8 @@ void Run::ForgetIfEmpty(SequenceNameView name) {
 void Run::Drop(Member& member, MissingReason reason) {
   const bool evicted = reason == MissingReason::kEvicted;
   // A shared store says whether it is stale, or has expired, for the other servers too.
-  const bool still_stored =
-      backing_ != nullptr &&
-      (evicted || (backing_->shared() && reason != MissingReason::kReleased));
+  const bool still_stored = backing_ != nullptr &&
+                            (evicted || (backing_->shared() && reason != MissingReason::kReleased));
   if (!still_stored) dropped_.Add(member.name, reason);
   if (backing_ != nullptr && !evicted) backing_->DropBehind(*this, member.name, reason);
   counters_->AddDropped(reason);

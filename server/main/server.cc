@@ -71,7 +71,8 @@ std::string WithPort(absl::string_view address, int port) {
 std::string NameOf(const ServerOptions& options) {
   char host[HOST_NAME_MAX + 1] = {};
   gethostname(host, HOST_NAME_MAX);
-  const std::string_view first = std::string_view(options.listen).substr(0, options.listen.find(','));
+  const std::string_view first =
+      std::string_view(options.listen).substr(0, options.listen.find(','));
   return absl::StrCat(host, ":", std::string(first.substr(first.rfind(':') + 1)));
 }
 
@@ -83,9 +84,8 @@ void KeepGrpc() { [[maybe_unused]] static const bool kept = (grpc_init(), true);
 
 Server::Server(const ServerOptions& options, std::unique_ptr<Store> store,
                std::unique_ptr<HttpPort> http, std::unique_ptr<Authenticator> authenticator)
-    : store_(store == nullptr
-                 ? nullptr
-                 : std::make_unique<CountedStore>(std::move(store), counted_)),
+    : store_(store == nullptr ? nullptr
+                              : std::make_unique<CountedStore>(std::move(store), counted_)),
       registry_(options.cache_bytes, options.limits, SteadyNow),
       stored_cache_(store_ == nullptr
                         ? nullptr

@@ -67,8 +67,8 @@ class Server {
 
  private:
   // `store` is null if nothing is to outlive the memory, `http` if there is no HTTP port.
-  Server(const ServerOptions& options, std::unique_ptr<Store> store,
-         std::unique_ptr<HttpPort> http, std::unique_ptr<Authenticator> authenticator);
+  Server(const ServerOptions& options, std::unique_ptr<Store> store, std::unique_ptr<HttpPort> http,
+         std::unique_ptr<Authenticator> authenticator);
   // DataLoss if the store can't be read for damage.
   static absl::StatusOr<std::unique_ptr<Server>> StartOnce(const ServerOptions& options);
   // `store` is what OpenStore was given, `opening` how long it took.
@@ -129,7 +129,7 @@ class Server {
   const absl::Duration reload_interval_;
   std::list<Reloads> reloads_;                // by the janitor
   std::atomic<int64_t> certificate_end_ = 0;  // of what clients are shown, since 1970; 0: nothing
-  std::string store_kind_;  // memory, rocksdb, redis or rediss
+  std::string store_kind_;                    // memory, rocksdb, redis or rediss
   std::string store_description_;
   std::string grpc_address_;
   std::vector<OwnPort> own_ports_;

@@ -156,8 +156,7 @@ TEST_P(ConformanceTest, BlocksDoNotOverlap) {
     EXPECT_TRUE(absl::IsAlreadyExists(Put(Sequence("a"), other))) << other.position;
     // All of a call, or nothing.
     const std::vector<StoredPart> parts = {Block(200, 1, "new"), other, Block(300, 1, "new")};
-    EXPECT_TRUE(
-        absl::IsAlreadyExists(store_->Put(Sequence("a"), parts, absl::InfiniteFuture())));
+    EXPECT_TRUE(absl::IsAlreadyExists(store_->Put(Sequence("a"), parts, absl::InfiniteFuture())));
     EXPECT_THAT(PartsOf(Sequence("a")), ElementsAreArray(stored));
   }
   for (const StoredPart& between :
@@ -177,8 +176,8 @@ TEST_P(ConformanceTest, GapsMayOverlapWhatever) {
     EXPECT_EQ(part.bytes, "\x08");
     std::fill_n(covered.begin() + part.position, part.count, true);
   }
-  EXPECT_THAT(covered, ElementsAre(true, true, true, true, true, true, true, true, true, true, true,
-                                   false));
+  EXPECT_THAT(covered,
+              ElementsAre(true, true, true, true, true, true, true, true, true, true, true, false));
 }
 
 TEST_P(ConformanceTest, OneSealOfOneLength) {

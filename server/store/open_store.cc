@@ -25,8 +25,8 @@ absl::StatusOr<std::optional<RocksDbDirectory>> Parse(std::string_view descripti
   constexpr std::string_view kRocksDb = "rocksdb:", kSync = "?sync=1";
   if (description == "memory") return std::nullopt;
   if (!description.starts_with(kRocksDb)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("store '", std::string(description), "' is neither memory, rocksdb:DIR nor redis://HOST"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "store '", std::string(description), "' is neither memory, rocksdb:DIR nor redis://HOST"));
   }
   std::string_view directory = description.substr(kRocksDb.size());
   const bool sync = directory.ends_with(kSync);

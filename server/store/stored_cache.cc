@@ -203,8 +203,8 @@ absl::Status StoredCache::TakeInStored(Run& run, const SequenceName& name, Seque
     const absl::Status status = Apply(run, sequence, part);
     if (IsConflict(status)) {
       run.Forget(name, &sequence);
-      return absl::UnavailableError(absl::StrCat("stored otherwise at the same time, try again: ",
-                                                 status.message()));
+      return absl::UnavailableError(
+          absl::StrCat("stored otherwise at the same time, try again: ", status.message()));
     }
     if (!status.ok()) return status;
   }

@@ -64,8 +64,7 @@ StoredPart GapPart(const Missing& gap) {
 }
 
 StoredPart SealPart(uint32_t length, std::string_view annotation) {
-  return {
-      .kind = StoredPart::Kind::kSeal, .position = length, .bytes = std::string(annotation)};
+  return {.kind = StoredPart::Kind::kSeal, .position = length, .bytes = std::string(annotation)};
 }
 
 absl::Status ApplyPart(const StoredPart& part, const RunConfig& config, Sequence& sequence,

@@ -354,9 +354,7 @@ void StoredRuns::TakeInShared() {
     Adopt(there).IgnoreError();  // set aside, or tried again
     if (known == before.end() || known->second >= EndOfPast(there)) continue;
     // What was appended here until now came behind what was removed.
-    stored_->store()
-        .DropIncarnations(there.run_id, known->second, EndOfPast(there))
-        .IgnoreError();
+    stored_->store().DropIncarnations(there.run_id, known->second, EndOfPast(there)).IgnoreError();
   }
 }
 

@@ -172,7 +172,7 @@ class CacheModelTest : public testing::TestWithParam<Parameters> {
   void OpenIncarnation();
   void Restart();
   void CompareAll();
-  // Waits until the thread that writes whole forms holds nothing.
+  // Waits until the thread that merges stored blocks holds nothing.
   void AwaitSealed();
   void Settle(const std::set<SequenceName>& used);
 

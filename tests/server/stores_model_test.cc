@@ -284,8 +284,9 @@ TEST_P(StoresModelTest, WhatWasAnsweredIsSo) {
   for (ModelSequence& sequence : sequences_) Read(sequence);
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, StoresModelTest, ::testing::Values(Setting{1, false}, Setting{2, false},
-                                                            Setting{3, true}, Setting{4, true}));
+INSTANTIATE_TEST_SUITE_P(Seeds, StoresModelTest,
+                         ::testing::Values(Setting{1, false}, Setting{2, false}, Setting{3, true},
+                                           Setting{4, true}));
 
 }  // namespace
 }  // namespace sis

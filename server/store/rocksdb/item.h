@@ -1,5 +1,6 @@
-// Keys and values of a RocksDbStore. Keys sort by run, incarnation, sequence, and then as a sequence
-// is loaded. Every value says when it expires, and carries a CRC-32C over its key and itself.
+// Keys and values of a RocksDbStore. Keys sort by run, incarnation, sequence, and then as a
+// sequence is loaded. Every value says when it expires, and carries a CRC-32C over its key and
+// itself.
 #pragma once
 
 #include <cstdint>

@@ -211,15 +211,14 @@ class RocksDbStore final : public Store {
   absl::StatusOr<std::vector<bool>> Drop(std::span<const DroppedSequence> sequences,
                                          absl::Time expires) override {
     std::vector<bool> had_parts;
-    absl::Status status =
-        database_.Write(Room::kToRemove, [&](Batch& batch) -> absl::Status {
-          for (const DroppedSequence& dropped : sequences) {
-            SequenceChange change(database_, dropped.sequence, batch);
-            had_parts.push_back(change.Drop(dropped.reason, expires));
-            if (absl::Status read = change.status(); !read.ok()) return read;
-          }
-          return absl::OkStatus();
-        });
+    absl::Status status = database_.Write(Room::kToRemove, [&](Batch& batch) -> absl::Status {
+      for (const DroppedSequence& dropped : sequences) {
+        SequenceChange change(database_, dropped.sequence, batch);
+        had_parts.push_back(change.Drop(dropped.reason, expires));
+        if (absl::Status read = change.status(); !read.ok()) return read;
+      }
+      return absl::OkStatus();
+    });
     if (!status.ok()) return status;
     return had_parts;
   }
@@ -264,8 +263,7 @@ class RocksDbStore final : public Store {
     return listed;
   }
 
-  absl::Status DropIncarnations(const std::string& run_id, uint64_t first,
-                                uint64_t last) override {
+  absl::Status DropIncarnations(const std::string& run_id, uint64_t first, uint64_t last) override {
     return database_.RemoveRange(IncarnationPrefix(run_id, first), IncarnationPrefix(run_id, last));
   }
 
@@ -280,8 +278,8 @@ class RocksDbStore final : public Store {
     });
   }
 
-  absl::StatusOr<std::vector<absl::StatusOr<std::string>>> GetSteps(
-      const std::string& run_id, uint64_t incarnation) override {
+  absl::StatusOr<std::vector<absl::StatusOr<std::string>>> GetSteps(const std::string& run_id,
+                                                                    uint64_t incarnation) override {
     std::vector<absl::StatusOr<std::string>> payloads;
     const std::string prefix = StepsPrefix(run_id, incarnation);
     Items items(database_, prefix, EndOfPrefix(prefix));
