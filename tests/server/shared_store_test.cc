@@ -117,6 +117,17 @@ TEST_F(SharedStoreTest, WhatExpiresInMemoryStaysStored) {
   EXPECT_EQ(Positions(two, "a"), 100);
 }
 
+TEST_F(SharedStoreTest, WhatIsStaleAsFarAsOneServerKnowsStaysStored) {
+  v1::RunConfig config = LosslessConfig(kSlots);
+  config.set_max_staleness(1);
+  Replica one(OpenStore("one"), config, "short"), two(OpenStore("two"), config, "short");
+  ASSERT_EQ(one.AppendBlock(records_.Block("a", 0, 0, 0, 20)).code(), 0);
+  EXPECT_EQ(*two.AdvanceVersion(1), 0);
+  ASSERT_EQ(two.AppendBlock(records_.Block("a", 20, 1, 20, 20)).code(), 0);
+  EXPECT_EQ(*one.AdvanceVersion(2), 1) << "leaves its memory";
+  EXPECT_EQ(Positions(one, "a"), 40);
+}
+
 TEST_F(SharedStoreTest, RunsOfOthersAreNoticed) {
   EXPECT_EQ(*one_.AdvanceVersion(5), 0);
   two_.runs().TakeInShared();

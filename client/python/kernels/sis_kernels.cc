@@ -49,7 +49,8 @@ constexpr int64_t kWrongChecksum = -1;
 constexpr int64_t kWrongCounts = -2;
 constexpr int64_t kNoLogProbs = -3;
 
-// Reads the part, whose ids go to ids[slot] and on. Returns how many slots it has, or what is wrong.
+// Reads the part, whose ids go to ids[slot] and on. Returns how many slots it has, or what is
+// wrong.
 int64_t Read(const Part& part, size_t slot, const Arrays& to) {
   const std::span block(part.block, part.bytes);
   sis::BlockHeader header;
@@ -83,8 +84,8 @@ int64_t Read(const Part& part, size_t slot, const Arrays& to) {
   const size_t skipped = slots_of(0, part.first);
   const size_t slots = slots_of(part.first, part.first + part.count);
   std::copy_n(counts + part.first, part.count, to.counts + part.row);
-  std::memcpy(to.sampled_log_probs + part.row,
-              part.block + part2 + part.first * sizeof(float), part.count * sizeof(float));
+  std::memcpy(to.sampled_log_probs + part.row, part.block + part2 + part.first * sizeof(float),
+              part.count * sizeof(float));
   sis::BlockView view(header, block);
   view.sampled_ids = part.block + at.sampled_ids - before + part.first * header.id_bytes;
   view.ids = part.block + at.ids - before + skipped * header.id_bytes;
