@@ -48,7 +48,7 @@ def entries(sequence, rows=1):
     ids, log_probs = np.zeros(rows, np.int32), np.zeros(rows, np.float32)
     sets = np.tile(np.array([0, 1], np.int32), (rows, 1)), np.tile(np.array([0, -20], np.float32), (rows, 1))
     packed = blocks.pack(blocks.split(blocks.Records(0, 0, ids, log_probs, *sets), config), config)
-    return [pb.AppendEntry(sequence=pb.SequenceRef(id=sequence), block=each) for each in packed]
+    return [pb.AppendEntry(sequence=pb.SequenceRef(id=sequence), block=bytes(each)) for each in packed]
 
 
 def positions(response):

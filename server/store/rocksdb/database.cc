@@ -326,10 +326,13 @@ void RocksDbDatabase::MergeRemovedBehind() {
     options.exclusive_manual_compaction = false;
     options.canceled = &merging_ends_;
     const rocksdb::Slice first(removed.first), last(removed.last);
-    // What fails, for want of room perhaps, is done by RocksDB itself in time.
-    db->CompactRange(options, &first, &last).PermitUncheckedError();
+    const rocksdb::Status merged = db->CompactRange(options, &first, &last);
     WriterLock lock(mutex_);
     merging_ = false;
+    if (merged.ok() || merging_ends_) return;
+    // Merging needs room itself, most likely: it gets the reserve, and is tried again.
+    removed_.Add(removed);
+    if (unlink(reserve_.c_str()) == 0) reserve_given_up_ = true;
   });
 }
 
