@@ -246,7 +246,8 @@ void Server::StartServing() {
   status_.SetIdentity(
       {.version = kVersion,
        .backend = absl::StrCat(std::string(backend_name()), " (", backend_reason(), ")"),
-       .store = store_description_});
+       .store = store_description_,
+       .shared_store = store_ != nullptr && store_->shared()});
   status_.SetReady(true);
   if (http_ == nullptr) return;
   http_->StartServing({.metrics = [this] { return Collect(); },
