@@ -174,7 +174,7 @@ int64_t PeakBytes() {
   return 0;
 }
 
-constexpr absl::Duration kLongest = absl::Seconds(3);
+constexpr absl::Duration kLongest = absl::Seconds(15);
 
 struct Hostility {
   std::string name;
