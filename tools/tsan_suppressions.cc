@@ -1,8 +1,8 @@
 // The installed gRPC, Abseil and protobuf are not instrumented, so TSan does not see their locks.
 // race_top: looks at the top frame only, so that races in our own handlers are still reported.
-// Functions inlined from headers are matched by file, because stack traces show no namespaces. sis/v1
-// holds only generated code. Functions that the runtime intercepts count as the binary's, and
-// races between libraries appear in them.
+// Functions inlined from headers are matched by file, because stack traces show no namespaces.
+// sis/v1 holds only generated code. Functions that the runtime intercepts count as the binary's,
+// and races between libraries appear in them.
 extern "C" const char* __tsan_default_suppressions() {
   return "race_top:libgrpc\n"
          "race_top:libgpr.so\n"
