@@ -15,9 +15,9 @@ class OfOwnLogits(Watched):
     compared, most = 0, 0.0
 
     def _sis_acceptance(self, inputs, *arguments):
-        evaluate = self._sis_rollouts.evaluate
+        evaluate = self._sis_service.evaluate
 
-        def compare(records, draw, outputs, options, gathered):
+        def compare(records, gathered, *arguments, **options):
             ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
             mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
             length = inputs["completion_ids"].shape[1]
@@ -25,12 +25,12 @@ class OfOwnLogits(Watched):
             every = (logits / self.temperature).log_softmax(-1)
             rows = torch.cat([every[row, : part.length] for row, part in enumerate(records.slices)])
             slots = torch.from_numpy(records.ids).long()
-            difference = (rows.gather(1, slots.clamp(min=0)) - gathered["log_probs"]).abs()[slots >= 0]
+            difference = (rows.gather(1, slots.clamp(min=0)) - gathered.log_probs).abs()[slots >= 0]
             self.compared += len(difference)
             self.most = largest(self.most, difference)
-            return evaluate(records, draw=draw, outputs=outputs, options=options, gathered=gathered)
+            return evaluate(records, gathered, *arguments, **options)
 
-        with unittest.mock.patch.object(self._sis_rollouts, "evaluate", compare):
+        with unittest.mock.patch.object(self._sis_service, "evaluate", compare):
             return super()._sis_acceptance(inputs, *arguments)
 
 

@@ -47,14 +47,15 @@ def _rank(rank, port, path, address, folder):
         calls = []
 
         def _sis_acceptance(self, *args):
-            evaluate = self._sis_rollouts.evaluate
+            evaluate = self._sis_service.evaluate
 
-            def keep(records, draw, outputs, options, gathered):
-                evaluation = evaluate(records, draw=draw, outputs=outputs, options=options, gathered=gathered)
-                self.calls.append((draw, records.slices, gathered, options.mask, evaluation.accepted))
+            def keep(records, gathered, draw, advantages, **options):
+                evaluation = evaluate(records, gathered, draw, advantages, **options)
+                kept = {name: values.detach() for name, values in gathered._asdict().items()}
+                self.calls.append((draw, records.slices, kept, options["mask"], evaluation.accepted))
                 return evaluation
 
-            with unittest.mock.patch.object(self._sis_rollouts, "evaluate", keep):
+            with unittest.mock.patch.object(self._sis_service, "evaluate", keep):
                 return super()._sis_acceptance(*args)
 
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
