@@ -71,7 +71,7 @@ class Client {
 // Used by one thread at a time.
 class AppendStream {
  public:
-  // Ends the stream without waiting. What was added since the last Flush is not stored.
+  // Ends the stream without waiting. Entries that were added since the last Flush are not stored.
   ~AppendStream();
 
   // Adds an entry to the next batch, without sending it. `block` comes from PackBlock
@@ -80,10 +80,10 @@ class AppendStream {
   void AddGap(const v1::SequenceRef& sequence, const v1::Gap& gap);
   void AddSeal(const v1::SequenceRef& sequence, const v1::Seal& seal);
 
-  // Sends the batch, and returns when the server has stored it. Entries for which the server has no
-  // room are sent again after the delay that it asks for, until the timeout. Returns the error of
-  // the first entry that was refused, after the others are stored: refused entries are dropped, and
-  // those without an answer stay in the batch, so that the next Flush sends them again.
+  // Sends the batch, and returns when the server has stored it. If the server has no room for an
+  // entry, it is sent again after the delay that the server asks for, until the timeout. Returns
+  // the error of the first entry that was refused, after the others are stored. Refused entries are
+  // dropped. Entries without an answer stay in the batch: the next Flush sends them again.
   absl::Status Flush();
 
  private:
