@@ -36,7 +36,7 @@ struct Part {
   uint64_t row;  // of the first position in the arrays
 };
 
-// Where sis_read writes.
+// The arrays that sis_read fills.
 struct Arrays {
   uint8_t* counts;           // [N]
   int32_t* sampled_ids;      // [N]

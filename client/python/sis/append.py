@@ -20,7 +20,7 @@ from sis.v1 import ratio_service_pb2 as pb
 
 
 class Source(NamedTuple):
-    """What is said once of the entries of a stream."""
+    """The run and the sampling of all entries of a stream."""
 
     run: Run
     sampling: Sampling
@@ -49,7 +49,7 @@ def opened(stream: AppendStream, service: object) -> None:
 
 
 def ended(stream: AppendStream) -> None:
-    """Its user has ended it, or has been told that it is broken."""
+    """Forgets a stream: its user ended it, or knows that it is broken."""
     _open.pop(stream, None)
 
 
@@ -120,7 +120,7 @@ class AppendStream(abc.ABC):
         sampled_ids int [T], sampled_log_probs float32 [T]; top_k_ids int [T, K] and top_k_log_probs
         float32 [T, K] as numerics.md, section 2, wants them: sis.canonical makes them of an
         engine's columns. They are packed before it returns: cut to the run's mass, and rounded as its
-        encoding says. What the mass leaves out is not checked.
+        encoding says. Slots beyond the mass are not checked.
         ValueError if shapes or types are wrong, or a record is not valid; what only the server can
         tell is raised by the next flush.
         """
@@ -150,10 +150,10 @@ class AppendStream(abc.ABC):
         self._put(Seal(sequence, length, attempt, annotation))
 
     def append_many(self, entries: Iterable[AppendEntry]) -> None:
-        """Blocks, gaps and seals of any sequences, as those above one by one, but for less of this
-        process's time. They are sent at once.
+        """Sends blocks, gaps and seals of any sequences. It takes less of this process's time than
+        one call for each.
 
-        ValueError says which is wrong; then nothing of the call is sent.
+        ValueError names the entry that is wrong; then nothing is sent.
         """
         self.put(checked_entries.checked(entries, self._config), at_once=True)
 
@@ -162,7 +162,7 @@ class AppendStream(abc.ABC):
 
     @abc.abstractmethod
     def put(self, entries: Sequence[Entry], at_once: bool) -> None:
-        """at_once: they are sent before it returns. Else they may be sent later, with others."""
+        """at_once: sends the entries before it returns; otherwise they may wait for others."""
 
     def flush(self) -> Dict[SequenceRef, int]:
         """Waits until all entries are acked: then they are stored, and readable. Without entries,

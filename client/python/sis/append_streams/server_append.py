@@ -17,11 +17,12 @@ from sis.append_streams.checked_entries import Entry, append_request
 from sis.records import SequenceRef
 from sis.v1 import ratio_service_pb2 as pb
 
-# Entries of small calls are sent together once they hold so many bytes, or are so many: the server makes
-# something of each.
+# Bytes and number of entries of small calls that are sent together. The server works on each batch while
+# the next one is made.
 BATCH_BYTES = 256 << 10
 BATCH_ENTRIES = 1024
-# A message of a large call holds about so many bytes at most: one of 4 MiB costs half of sixteen of 256 KiB.
+# Bytes of a message of a large call, about. Fewer and larger messages cost less: one of 4 MiB takes half the
+# time of sixteen of 256 KiB.
 MESSAGE_BYTES = 2 << 20
 # Batches sent and not acked yet, and their bytes; a caller that is further ahead waits.
 MAX_IN_FLIGHT = 8
@@ -217,7 +218,7 @@ class ServerAppendStream(AppendStream):
                 entry.answered = True
 
     def _wait_for_room(self, entry: Entry, ack: pb.Ack) -> bool:
-        """Whether a refused entry is to be sent again."""
+        """Returns whether a refused entry will be sent again."""
         if errors.status_code(ack.code) is not grpc.StatusCode.RESOURCE_EXHAUSTED:
             return False
         now = time.monotonic()
