@@ -10,7 +10,7 @@ import unittest
 from concurrent import futures
 
 from server.testing.live_server import LiveServer
-from sis.servers.placement import Placement
+from sis._servers.placement import Placement
 from tests.clients import behaviours
 from tests.clients.behaviours import BEHAVIOURS, Behaviour
 from tests.clients.python_client import PythonClient

@@ -8,7 +8,7 @@ import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
-from sis.servers.single_server import SingleServer
+from sis._servers.single_server import SingleServer
 
 TOP_K, VOCABULARY = 5, 40
 LENGTHS = {"a": 90, "b": 1, "c": 64, "d": 37}

@@ -206,7 +206,7 @@ class ReloadedCredentialsTest(SecuredServerTest):
         server = self.start(f"--identities={self.identities}", listen="127.0.0.1:0")
         file = self.folder / "token"
         file.write_text(token("alice", "viewer") + "\n")
-        with unittest.mock.patch("sis.credentials._TOKEN_AGE", 0.0):
+        with unittest.mock.patch("sis._credentials._TOKEN_AGE", 0.0):
             client = self.client(server, token_file=str(file))
             with self.assertRaises(sis.PermissionDenied):
                 client.create_run("r", **CONFIG)

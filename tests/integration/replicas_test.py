@@ -10,7 +10,7 @@ import numpy as np
 import sis
 from server.testing.live_server import LiveServer
 from server.testing.until import until
-from sis.servers.placement import Placement
+from sis._servers.placement import Placement
 
 VOCABULARY, TOP_K = 48, 7
 LENGTHS = [13, 1, 40, 7, 8, 22, 3, 64, 5, 9, 31, 2]

@@ -10,7 +10,7 @@ import unittest
 import sis
 from client.demo import trainer
 from server.testing.live_server import LiveServer
-from sis.servers.placement import Placement
+from sis._servers.placement import Placement
 from tests.integration import fleet_load
 from tests.integration.redis_servers import RedisCluster
 

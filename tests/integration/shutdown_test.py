@@ -20,8 +20,8 @@ import numpy as np
 
 from server.testing.late_timers import LATE_TIMERS, has_late_timers
 from server.testing.live_server import LiveServer
-from sis import blocks
-from sis.run import RunConfig
+from sis import _blocks
+from sis._run import RunConfig
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
 
@@ -47,13 +47,13 @@ def entries(sequence, rows=1):
     config = RunConfig(seed=0, vocabulary_size=10, top_k=2)
     ids, log_probs = np.zeros(rows, np.int32), np.zeros(rows, np.float32)
     sets = np.tile(np.array([0, 1], np.int32), (rows, 1)), np.tile(np.array([0, -20], np.float32), (rows, 1))
-    packed = blocks.pack(blocks.split(blocks.Records(0, 0, ids, log_probs, *sets), config), config)
+    packed = _blocks.pack(_blocks.split(_blocks.Records(0, 0, ids, log_probs, *sets), config), config)
     return [pb.AppendEntry(sequence=pb.SequenceRef(id=sequence), block=bytes(each)) for each in packed]
 
 
 def positions(response):
     """Of the blocks in an answer of FetchTopK."""
-    return sum(blocks.Block(block).header.positions for part in response.slices for block in part.blocks)
+    return sum(_blocks.Block(block).header.positions for part in response.slices for block in part.blocks)
 
 
 def evaluation(sequence):

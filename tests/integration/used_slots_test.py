@@ -9,8 +9,8 @@ import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
-from sis.servers.replicas import Replicas
-from sis.servers.single_server import SingleServer
+from sis._servers.replicas import Replicas
+from sis._servers.single_server import SingleServer
 from tests.integration.same_evaluation import assert_same_evaluation
 
 VOCABULARY, TOP_K, MASS = 200, 24, 0.95

@@ -9,7 +9,7 @@ import numpy as np
 import sis
 from server.testing.live_server import LiveServer
 from server.testing.random_records import random_record
-from sis.servers.placement import Placement
+from sis._servers.placement import Placement
 
 REPLICAS = 8
 TOP_K, VOCABULARY, LENGTH = 4, 50, 40

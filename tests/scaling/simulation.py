@@ -10,8 +10,8 @@ from typing import List, NamedTuple, Sequence
 import grpc
 import numpy as np
 
-from sis import errors
-from sis.servers import circuit_breaker, placement
+from sis import _errors
+from sis._servers import circuit_breaker, placement
 
 SIZES = (3, 5, 8, 12, 20, 50, 100, 200, 300)
 # Sequences in flight: rollouts of four steps, of 512 prompts with 8 responses each.
@@ -109,7 +109,7 @@ def hang(timeout: float, step_seconds: float, hang_seconds: float) -> Hang:
         def ask():
             nonlocal now, asked
             now, asked = now + seconds, asked + 1
-            raise errors.from_status(grpc.StatusCode.DEADLINE_EXCEEDED, "it hangs")
+            raise _errors.from_status(grpc.StatusCode.DEADLINE_EXCEEDED, "it hangs")
 
         return ask
 
@@ -119,7 +119,7 @@ def hang(timeout: float, step_seconds: float, hang_seconds: float) -> Hang:
         began = now
         try:
             breaker.call(silent(timeout), silent(min(timeout, 1.0)))
-        except errors.Error:
+        except _errors.Error:
             pass
         waits.append(now - began)
         now += step_seconds

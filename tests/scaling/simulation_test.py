@@ -6,7 +6,7 @@ import unittest
 
 import numpy as np
 
-from sis.servers import placement
+from sis._servers import placement
 from tests.scaling import simulation
 
 

@@ -6,20 +6,20 @@ import importlib.util
 from typing import TYPE_CHECKING, Any, List
 
 if TYPE_CHECKING:
-    from sis.names import *
+    from sis._names import *
 
 # Version of the whole project; the wheel takes it from here.
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Imports all names of sis.names when the first one is used, so that `sisctl --help` imports neither
+    """Imports all names of sis._names when the first one is used, so that `sisctl --help` imports neither
     grpc nor numpy; and sis.engines and sis.integrations when they are."""
     if name in ("engines", "integrations"):
         return importlib.import_module(f"sis.{name}")
     # Modules of the package look up other modules here while they are imported.
     if not name.startswith("_") and importlib.util.find_spec(f"sis.{name}") is None:
-        names = vars(importlib.import_module("sis.names"))
+        names = vars(importlib.import_module("sis._names"))
         if name in names:
             globals().update((key, value) for key, value in names.items() if not key.startswith("_"))
             return names[name]
@@ -27,4 +27,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> List[str]:
-    return sorted({*globals(), "engines", "integrations", *vars(importlib.import_module("sis.names"))})
+    return sorted({*globals(), "engines", "integrations", *vars(importlib.import_module("sis._names"))})

@@ -15,13 +15,13 @@ import functools
 from concurrent import futures
 from typing import Any, Awaitable, Callable, Dict, Iterable, Optional, Tuple, TypeVar
 
-import sis.append
-import sis.client
-from sis import spans
-from sis.engines.adapter import Adapter
-from sis.engines.recorder import Recorder as BlockingRecorder
-from sis.owner import Owner
-from sis.run import Run
+import sis._append
+import sis._client
+from sis import _spans
+from sis.engines._adapter import Adapter
+from sis.engines._recorder import Recorder as BlockingRecorder
+from sis._owner import Owner
+from sis._run import Run
 
 _Result = TypeVar("_Result")
 _Self = TypeVar("_Self")
@@ -31,7 +31,7 @@ MAX_CALLS = 64
 
 
 async def _in_thread(pool: futures.Executor, call: Callable[..., _Result], *arguments: Any, **named: Any) -> _Result:
-    bound = functools.partial(spans.in_this_context(call), *arguments, **named)
+    bound = functools.partial(_spans.in_this_context(call), *arguments, **named)
     return await asyncio.get_running_loop().run_in_executor(pool, bound)
 
 
@@ -84,45 +84,45 @@ class AppendStream(_Flushed):
     """sis.AppendStream: an async context manager. Entries of one sequence are applied in order if
     each call is awaited before the next."""
 
-    def __init__(self, blocking: sis.append.AppendStream, pool: futures.Executor) -> None:
+    def __init__(self, blocking: sis._append.AppendStream, pool: futures.Executor) -> None:
         self.blocking = blocking
         self._pool = pool
 
-    block = _awaited(sis.append.AppendStream.block)
-    gap = _awaited(sis.append.AppendStream.gap)
-    seal = _awaited(sis.append.AppendStream.seal)
-    append_many = _awaited(sis.append.AppendStream.append_many)
-    flush = _awaited(sis.append.AppendStream.flush)
-    close = _awaited(sis.append.AppendStream.close)
-    abandon = _awaited(sis.append.AppendStream.abandon)
+    block = _awaited(sis._append.AppendStream.block)
+    gap = _awaited(sis._append.AppendStream.gap)
+    seal = _awaited(sis._append.AppendStream.seal)
+    append_many = _awaited(sis._append.AppendStream.append_many)
+    flush = _awaited(sis._append.AppendStream.flush)
+    close = _awaited(sis._append.AppendStream.close)
+    abandon = _awaited(sis._append.AppendStream.abandon)
 
 
 class Client:
     """sis.Client: an async context manager, with the same arguments and methods."""
 
-    @functools.wraps(sis.client.Client.__init__)
+    @functools.wraps(sis._client.Client.__init__)
     def __init__(self, *arguments: Any, **named: Any) -> None:
         # The client that makes the calls; thread-safe, and closed with this one.
-        self.blocking = sis.client.Client(*arguments, **named)
+        self.blocking = sis._client.Client(*arguments, **named)
         self._pool = _Threads()
 
-    create_run = _awaited(sis.client.Client.create_run)
-    get_run = _awaited(sis.client.Client.get_run)
-    delete_run = _awaited(sis.client.Client.delete_run)
-    list_runs = _awaited(sis.client.Client.list_runs)
-    advance_version = _awaited(sis.client.Client.advance_version)
-    get_step = _awaited(sis.client.Client.get_step)
-    list_steps = _awaited(sis.client.Client.list_steps)
-    get_servers = _awaited(sis.client.Client.get_servers)
-    list_sequences = _awaited(sis.client.Client.list_sequences)
-    inspect_run = _awaited(sis.client.Client.inspect_run)
-    inspect_sequence = _awaited(sis.client.Client.inspect_sequence)
-    export = _awaited(sis.client.Client.export)
-    append_many = _awaited(sis.client.Client.append_many)
-    fetch_top_k = _awaited(sis.client.Client.fetch_top_k)
-    evaluate = _awaited(sis.client.Client.evaluate)
-    evaluate_reduced = _awaited(sis.client.Client.evaluate_reduced)
-    release = _awaited(sis.client.Client.release)
+    create_run = _awaited(sis._client.Client.create_run)
+    get_run = _awaited(sis._client.Client.get_run)
+    delete_run = _awaited(sis._client.Client.delete_run)
+    list_runs = _awaited(sis._client.Client.list_runs)
+    advance_version = _awaited(sis._client.Client.advance_version)
+    get_step = _awaited(sis._client.Client.get_step)
+    list_steps = _awaited(sis._client.Client.list_steps)
+    get_servers = _awaited(sis._client.Client.get_servers)
+    list_sequences = _awaited(sis._client.Client.list_sequences)
+    inspect_run = _awaited(sis._client.Client.inspect_run)
+    inspect_sequence = _awaited(sis._client.Client.inspect_sequence)
+    export = _awaited(sis._client.Client.export)
+    append_many = _awaited(sis._client.Client.append_many)
+    fetch_top_k = _awaited(sis._client.Client.fetch_top_k)
+    evaluate = _awaited(sis._client.Client.evaluate)
+    evaluate_reduced = _awaited(sis._client.Client.evaluate_reduced)
+    release = _awaited(sis._client.Client.release)
 
     async def append(self, *arguments: Any, **named: Any) -> AppendStream:
         stream = await _in_thread(self._pool, self.blocking.append, *arguments, **named)

@@ -21,16 +21,16 @@ from typing import Optional, Sequence, Set, Tuple
 import grpc
 import numpy as np
 
-from sis.errors import NotFound, Unavailable
-from sis.evaluation import Decision
-from sis.inspection import ListedSequence, SequenceInspection
-from sis.records import MissingReason, SequenceRef, Slice, TopKRecords
-from sis.run import Run
+from sis._errors import NotFound, Unavailable
+from sis._evaluation import Decision
+from sis._inspection import ListedSequence, SequenceInspection
+from sis._records import MissingReason, SequenceRef, Slice, TopKRecords
+from sis._run import Run
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sis.client import Client
+    from sis._client import Client
 
 # Read from the service, and written, at once.
 POSITIONS_AT_ONCE = 1 << 14

@@ -11,11 +11,11 @@ from typing import Callable, List, NamedTuple
 
 import torch
 
-from sis import entries
-from sis.engines.lists import stretches
-from sis.gathered import Gathered
-from sis.records import Slice, TopKRecords
-from sis.top_k import TopK, canonical
+from sis import _entries
+from sis.engines._lists import stretches
+from sis._gathered import Gathered
+from sis._records import Slice, TopKRecords
+from sis._top_k import TopK, canonical
 from sis.torch import PaddedBatch, gather
 
 # So many positions have their logits at a time.
@@ -44,7 +44,7 @@ def record(
 
 class Sets(NamedTuple):
     # For Client.append_many, sealed.
-    entries: List[entries.AppendEntry]
+    entries: List[_entries.AppendEntry]
     # float32 [N], on the CPU, nats: the policy's log-probs of the sampled tokens, and 0 where the mask is false.
     sampled_log_probs: torch.Tensor
 
@@ -59,7 +59,7 @@ def sets(batch: PaddedBatch, tokens: torch.Tensor, logits: torch.Tensor, top_k: 
     """
     flat, every = batch.flat(tokens).cpu(), logits.flatten(0, 1)
     own = torch.zeros(len(batch))
-    made: List[entries.AppendEntry] = []
+    made: List[_entries.AppendEntry] = []
     begin = 0
     for part in batch.slices:
         for first, last in stretches(batch.mask[begin : begin + part.length].numpy()):
@@ -69,7 +69,7 @@ def sets(batch: PaddedBatch, tokens: torch.Tensor, logits: torch.Tensor, top_k: 
                 rows, every.__getitem__, lambda records: gather(records, every, rows=rows), flat[here], top_k
             )
             own[here] = torch.from_numpy(found.sampled_log_probs)
-            made.append(entries.Block(part.sequence, first, policy_version, *found, part.attempt))
-        made.append(entries.Seal(part.sequence, part.length, part.attempt))
+            made.append(_entries.Block(part.sequence, first, policy_version, *found, part.attempt))
+        made.append(_entries.Seal(part.sequence, part.length, part.attempt))
         begin += part.length
     return Sets(made, own)

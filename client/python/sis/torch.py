@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from sis.gathered import Gathered, of_all_slots
-from sis.logit_transform import LogitTransform
-from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords
-from sis.sampling_replay import Replayed, is_complete, replayed
+from sis._gathered import Gathered, of_all_slots
+from sis._logit_transform import LogitTransform
+from sis._records import SequenceLike, SequenceRef, Slice, TopKRecords
+from sis._sampling_replay import Replayed, is_complete, replayed
 
 # Logits that are worked on at a time: 256 MiB of float32.
 _CHUNK_ELEMENTS = 1 << 26

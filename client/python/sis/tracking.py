@@ -20,9 +20,9 @@ import math
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, Union
 
-from sis.evaluation import Evaluation, Step
-from sis.inspection import TokenCounts
-from sis.step_metrics import missing_counts, missing_shares, step_metrics
+from sis._evaluation import Evaluation, Step
+from sis._inspection import TokenCounts
+from sis._step_metrics import missing_counts, missing_shares, step_metrics
 
 COLUMNS = ("token_id", "text", "accepted", "rejected", "max_error")
 
@@ -37,7 +37,7 @@ class Log(Protocol):
 
 
 def metrics(answer: Union[Evaluation, Step]) -> Dict[str, float]:
-    """sis.step_metrics of the answer's totals, and "missing_REASON" for each reason, a share of the
+    """sis._step_metrics of the answer's totals, and "missing_REASON" for each reason, a share of the
     scored and the missing positions as "missing" is."""
     counts = missing_counts(answer.missing) if isinstance(answer, Evaluation) else answer.missing
     return {**step_metrics(answer.totals), **missing_shares(counts, answer.totals)}

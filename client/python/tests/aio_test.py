@@ -10,7 +10,7 @@ from in_a_fork import in_a_fork
 import sis
 import sis.aio
 from sis.engines import Columns
-from sis.engines.adapter import Adapter
+from sis.engines._adapter import Adapter
 
 K = 2
 RECORD = {

@@ -17,8 +17,8 @@ import numpy as np
 import fake_service
 import sis
 from in_a_fork import in_a_fork
-from sis.append_streams import kept_streams
-from sis.append_streams import server_append as append_module
+from sis._append_streams import kept_streams
+from sis._append_streams import server_append as append_module
 
 SAMPLING = sis.Sampling("processed", temperature=0.7)
 TOP_K = 4

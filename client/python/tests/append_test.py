@@ -11,8 +11,8 @@ import numpy as np
 
 import fake_service
 import sis
-from sis import blocks
-from sis.append_streams import server_append as append_module
+from sis import _blocks
+from sis._append_streams import server_append as append_module
 from sis.v1 import ratio_service_pb2 as pb
 
 SAMPLING = sis.Sampling("processed", temperature=0.7, top_p=0.9)
@@ -57,7 +57,7 @@ class AppendTest(fake_service.ServiceTest):
         (header,) = self.service.headers
         self.assertEqual((header.run.run_id, header.run.incarnation), ("run", 1))
         self.assertEqual((header.worker, header.vocabulary_size), ("worker-0", 32))
-        self.assertEqual(header.sampling.log_probs, sis.client.pb.Sampling.LOG_PROBS_PROCESSED)
+        self.assertEqual(header.sampling.log_probs, sis._client.pb.Sampling.LOG_PROBS_PROCESSED)
         self.assertEqual((header.sampling.temperature, header.sampling.top_p), (0.7, 0.9))
         self.assertFalse(header.sampling.HasField("min_p"))
 
@@ -67,7 +67,7 @@ class AppendTest(fake_service.ServiceTest):
             stream.block("s", first_position=5, policy_version=3, attempt=2, **arrays)
         (entry,) = self.entries()
         self.assertEqual((entry.sequence.id, entry.sequence.attempt), ("s", 2))
-        block = blocks.Block(entry.block)
+        block = _blocks.Block(entry.block)
         self.assertEqual((block.header.first_position, block.header.policy_version), (5, 3))
         np.testing.assert_array_equal(block.sampled_ids(), arrays["sampled_ids"])
         np.testing.assert_array_equal(block.ids(), arrays["top_k_ids"].ravel())
@@ -84,7 +84,7 @@ class AppendTest(fake_service.ServiceTest):
                 array[...] = 1
         first, second = self.entries()
         self.assertEqual(first.block, second.block)
-        self.assertNotEqual(blocks.Block(first.block).ids().tolist(), [1] * 12)
+        self.assertNotEqual(_blocks.Block(first.block).ids().tolist(), [1] * 12)
 
     def test_small_calls_travel_together_and_flush_returns_committed_lengths(self):
         with self.append() as stream:
@@ -118,7 +118,7 @@ class AppendTest(fake_service.ServiceTest):
         self.assertEqual(len(self.stored()), 9 * rows)
 
     def test_a_long_block_is_sent_as_several(self):
-        rows = 10 * blocks.MAX_POSITIONS + 1
+        rows = 10 * _blocks.MAX_POSITIONS + 1
         with self.append() as stream:
             self.block(stream, rows=rows)
         self.assertEqual(len(self.entries()), 11)

@@ -4,12 +4,12 @@ import unittest
 import grpc
 
 import sis
-from sis import errors
-from sis.servers.circuit_breaker import CircuitBreaker
+from sis import _errors
+from sis._servers.circuit_breaker import CircuitBreaker
 
 
 def down(code=grpc.StatusCode.UNAVAILABLE):
-    raise errors.from_status(code, "gone")
+    raise _errors.from_status(code, "gone")
 
 
 class CircuitBreakerTest(unittest.TestCase):

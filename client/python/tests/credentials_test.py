@@ -3,7 +3,7 @@ import tempfile
 import unittest
 import unittest.mock
 
-from sis import credentials
+from sis import _credentials
 
 ADDRESSES = "server/auth/addresses.txt"
 
@@ -16,15 +16,15 @@ class CredentialsTest(unittest.TestCase):
                 continue
             kind, address = line.split()
             kinds.add(kind)
-            self.assertEqual(credentials.is_unix_socket(address), kind == "socket", address)
-            self.assertEqual(credentials.is_local(address), kind != "elsewhere", address)
+            self.assertEqual(_credentials.is_unix_socket(address), kind == "socket", address)
+            self.assertEqual(_credentials.is_local(address), kind != "elsewhere", address)
         self.assertEqual(kinds, {"socket", "loopback", "elsewhere"})
-        self.assertFalse(credentials.is_local(""))
+        self.assertFalse(_credentials.is_local(""))
 
     def test_a_file_without_a_token_is_refused_and_changes_nothing_while_it_is_replaced(self):
-        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.object(credentials, "_TOKEN_AGE", 0.0):
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.object(_credentials, "_TOKEN_AGE", 0.0):
             path = pathlib.Path(folder) / "token"
-            told = credentials.Credentials(token_file=str(path))
+            told = _credentials.Credentials(token_file=str(path))
             with self.assertRaises(FileNotFoundError):
                 told.channel("localhost:1", [])
             torn = [b"", b"\n", b"caf\xc3\xa9" * 8, b"\xff", b"a\x00b"]
@@ -33,7 +33,7 @@ class CredentialsTest(unittest.TestCase):
                 with self.assertRaisesRegex(ValueError, f"{path} holds no token"):
                     told.channel("localhost:1", [])
             path.write_bytes(b"first\n")
-            file = credentials._TokenFile(str(path))
+            file = _credentials._TokenFile(str(path))
             for text in torn:
                 path.write_bytes(text)
                 self.assertEqual(file.token(), "first", text)
@@ -45,7 +45,7 @@ class CredentialsTest(unittest.TestCase):
     def test_a_token_that_no_call_could_send_is_refused_and_not_shown(self):
         for token in ("caf\u00e9", "two words", "a\n", " "):
             with self.assertRaisesRegex(ValueError, "^token: has to be visible ASCII, without spaces$"):
-                credentials.Credentials(token=token)
+                _credentials.Credentials(token=token)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ import unittest
 import numpy as np
 
 import sis
-from sis import blocks
-from sis.append_streams import checked_entries
+from sis import _blocks
+from sis._append_streams import checked_entries
 from sis.v1 import ratio_service_pb2 as pb
 
 TOP_K = 3
@@ -27,7 +27,7 @@ def columns(rows, seed):
 
 
 def packed(first, version, values):
-    return bytes(blocks.pack([blocks.Records(first, version, *values.values())], CONFIG)[0])
+    return bytes(_blocks.pack([_blocks.Records(first, version, *values.values())], CONFIG)[0])
 
 
 def messages(entries):
@@ -62,7 +62,7 @@ class EntriesTest(unittest.TestCase):
             self.assertEqual(messages(checked), [message for _, message in made])
 
     def test_a_long_block_is_sent_as_several(self):
-        rows = 2 * blocks.MAX_POSITIONS + 1
+        rows = 2 * _blocks.MAX_POSITIONS + 1
         values = columns(rows, seed=2)
         entries = [sis.Seal("r", 0), sis.Block("s", 7, 1, **values), sis.Block("t", 0, 2, **columns(1, seed=3))]
         seal, *made, other = checked_entries.checked(entries, CONFIG)
@@ -70,7 +70,7 @@ class EntriesTest(unittest.TestCase):
         self.assertEqual((made[0].first, made[-1].end), (7, 7 + rows))
         self.assertEqual([entry.end for entry in made[:-1]], [entry.first for entry in made[1:]])
         self.assertEqual(len(made), 3)
-        read = [blocks.Block(message.block) for message in messages(made)]
+        read = [_blocks.Block(message.block) for message in messages(made)]
         self.assertEqual([block.header.first_position for block in read], [entry.first for entry in made])
         sampled = np.concatenate([block.sampled_ids() for block in read])
         self.assertEqual(sampled.tolist(), values["sampled_ids"].tolist())

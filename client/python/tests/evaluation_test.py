@@ -4,9 +4,9 @@ import unittest
 import numpy as np
 
 import sis
-from sis.evaluate.micro_batches import MicroBatch
+from sis._evaluate.micro_batches import MicroBatch
 from sis.v1 import ratio_service_pb2 as pb
-from sis.wire.messages import read
+from sis._wire.messages import read
 
 
 class TotalsTest(unittest.TestCase):

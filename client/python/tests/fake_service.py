@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 
 import sis
-from sis import blocks, ragged
+from sis import _blocks, _ragged
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
 
@@ -27,12 +27,12 @@ FAILED_PRECONDITION = 9
 
 def header_of(entry):
     """Returns the header of the record block in an AppendEntry."""
-    return blocks.Block(entry.block).header
+    return _blocks.Block(entry.block).header
 
 
 def part_2(data):
     """A record block in float32 without part 1."""
-    header = blocks.Block(data).header
+    header = _blocks.Block(data).header
     part_1 = 4 * header.used_slots + header.positions
     return data[:64] + data[64 + part_1 + -part_1 % 8 :]
 
@@ -183,15 +183,15 @@ class FakeService:
         )
 
     def block(self, run, sequence, block):
-        read = blocks.Block(block)
+        read = _blocks.Block(block)
         first = read.header.first_position
         if sequence.sealed is not None and first + read.header.positions > sequence.sealed:
             return FAILED_PRECONDITION, f"sealed at {sequence.sealed}", 0.0
         columns = (
             read.sampled_ids(),
             read.sampled_log_probs,
-            ragged.widened(read.ids(), read.counts, read.header.slots, -1),
-            ragged.widened(read.log_probs(), read.counts, read.header.slots, -np.inf),
+            _ragged.widened(read.ids(), read.counts, read.header.slots, -1),
+            _ragged.widened(read.log_probs(), read.counts, read.header.slots, -np.inf),
         )
         new = {first + index: tuple(value.tobytes() for value in row) for index, row in enumerate(zip(*columns))}
         for position, row in new.items():
@@ -273,7 +273,7 @@ class FakeService:
                 columns = [np.frombuffer(b"".join(column), dtype) for column, dtype in zip(zip(*some), "ifif")]
                 columns[2:] = [column.reshape(len(some), -1) for column in columns[2:]]
                 # It checks nothing: the slot of a sampled token may be rounded.
-                made.append(blocks._packed_by_numpy(blocks.Records(first, 0, *columns), run.config))
+                made.append(_blocks._packed_by_numpy(_blocks.Records(first, 0, *columns), run.config))
             first += len(some) or 1
         return made
 

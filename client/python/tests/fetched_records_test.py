@@ -6,9 +6,9 @@ import grpc
 import numpy as np
 
 import sis
-from sis import blocks
+from sis import _blocks
 from sis.v1 import ratio_service_pb2 as pb
-from sis.wire import fetched_records
+from sis._wire import fetched_records
 
 K = 3
 CONFIG = sis.RunConfig(seed=1, vocabulary_size=1000, top_k=K, log_prob_encoding="float32")
@@ -22,7 +22,7 @@ def block(first, rows):
     ids = np.where(used, 10 * positions[:, None] + np.arange(K), -1).astype(np.int32)
     log_probs = np.where(used, -1 - np.arange(K, dtype=np.float32), -np.inf).astype(np.float32)
     sampled = (500 + positions).astype(np.int32), (-5 - positions / 8).astype(np.float32)
-    return bytes(blocks.pack([blocks.Records(first, 0, *sampled, ids, log_probs)], CONFIG)[0])
+    return bytes(_blocks.pack([_blocks.Records(first, 0, *sampled, ids, log_probs)], CONFIG)[0])
 
 
 def entry(index, *parts, missing=(), length=None):

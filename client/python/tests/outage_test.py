@@ -5,8 +5,8 @@ import warnings
 
 import grpc
 
-from sis import errors
-from sis.outage import Outage
+from sis import _errors
+from sis._outage import Outage
 
 
 class OutageTest(unittest.TestCase):
@@ -27,15 +27,15 @@ class OutageTest(unittest.TestCase):
 
     def test_what_is_lost_and_what_is_a_mistake(self):
         outage = Outage()
-        refusal = lambda code: errors.Refusal("s", 0, "block [0, 1)", code, "why")
+        refusal = lambda code: _errors.Refusal("s", 0, "block [0, 1)", code, "why")
         lost = [
-            errors.from_status(grpc.StatusCode.UNAVAILABLE, "no answer"),
-            errors.from_status(grpc.StatusCode.RESOURCE_EXHAUSTED, "no room"),
-            errors.AppendError([refusal(grpc.StatusCode.RESOURCE_EXHAUSTED)]),
+            _errors.from_status(grpc.StatusCode.UNAVAILABLE, "no answer"),
+            _errors.from_status(grpc.StatusCode.RESOURCE_EXHAUSTED, "no room"),
+            _errors.AppendError([refusal(grpc.StatusCode.RESOURCE_EXHAUSTED)]),
         ]
         mistakes = [
-            errors.from_status(grpc.StatusCode.INVALID_ARGUMENT, "k"),
-            errors.AppendError(
+            _errors.from_status(grpc.StatusCode.INVALID_ARGUMENT, "k"),
+            _errors.AppendError(
                 [refusal(grpc.StatusCode.RESOURCE_EXHAUSTED), refusal(grpc.StatusCode.ALREADY_EXISTS)]
             ),
         ]

@@ -2,7 +2,7 @@ import math
 import pathlib
 import unittest
 
-from sis.servers import placement
+from sis._servers import placement
 
 NAMES = [f"sis-{i}.sis:7777" for i in range(7)]
 IDS = [f"prompt-{i // 8}/response-{i % 8}" for i in range(5_000)]

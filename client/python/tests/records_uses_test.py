@@ -13,7 +13,7 @@ if importlib.util.find_spec("torch"):
     import torch
 
     import sis.torch
-    from sis.gathered import of_all_slots
+    from sis._gathered import of_all_slots
 
 
 def setUpModule():

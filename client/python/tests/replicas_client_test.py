@@ -12,9 +12,9 @@ import numpy as np
 
 import fake_service
 import sis
-from sis.servers.circuit_breaker import CircuitBreaker
-from sis.servers.placement import Placement
-from sis.servers.replicas import Replicas
+from sis._servers.circuit_breaker import CircuitBreaker
+from sis._servers.placement import Placement
+from sis._servers.replicas import Replicas
 from sis.v1 import ratio_service_pb2 as pb
 
 SAMPLING = sis.Sampling("raw")
@@ -61,7 +61,7 @@ class ReplicasClientTest(unittest.TestCase):
         self.addCleanup(self.client.close)
         self.run_ = self.client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
         # However slow this machine is.
-        patched = unittest.mock.patch("sis.append_streams.kept_streams.MOST_SECONDS", 1e9)
+        patched = unittest.mock.patch("sis._append_streams.kept_streams.MOST_SECONDS", 1e9)
         patched.start()
         self.addCleanup(patched.stop)
 
@@ -103,7 +103,7 @@ class ReplicasClientTest(unittest.TestCase):
         slices = [sis.Slice(sequence, 2 * part, 2) for sequence in sequences for part in range(parts)]
         # Time stands still for those who ask how long ago the replica failed.
         stopped = functools.partial(CircuitBreaker, lambda: 100.0)
-        with unittest.mock.patch("sis.client.CircuitBreaker", stopped):
+        with unittest.mock.patch("sis._client.CircuitBreaker", stopped):
             client = self.client = sis.Client(self.names, timeout=0.3)
         self.addCleanup(client.close)
         run = client.get_run("run").run

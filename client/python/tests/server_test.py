@@ -12,7 +12,7 @@ import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
-from sis.servers.single_server import SingleServer
+from sis._servers.single_server import SingleServer
 
 EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
 SAMPLING = sis.Sampling("raw")

@@ -1,7 +1,7 @@
 import unittest
 
 from sis.v1 import ratio_service_pb2 as pb
-from sis.wire import sums
+from sis._wire import sums
 
 
 def step(positions, bound, last, **fields):

@@ -17,7 +17,7 @@ if importlib.util.find_spec("torch"):
     from torch import distributed
 
     import sis.torch
-    from sis.gathered import of_all_slots
+    from sis._gathered import of_all_slots
 
 
 def setUpModule():
@@ -86,7 +86,7 @@ def one_of_the_group(rank, file, sizes, logits, hidden, weight, answers):
 class GatherTest(unittest.TestCase):
     def check(self, kept, gathered, logits, temperature=1.0, tolerance=2e-6):
         at, own = in_float64(kept, logits, temperature)
-        gathered = sis.gathered.of_all_slots(kept, gathered)
+        gathered = sis._gathered.of_all_slots(kept, gathered)
         used = kept.ids >= 0
         self.assertEqual((gathered.log_probs.dtype, gathered.sampled_log_probs.dtype), (torch.float32,) * 2)
         np.testing.assert_allclose(gathered.log_probs.numpy()[used], at[used], rtol=tolerance, atol=tolerance)

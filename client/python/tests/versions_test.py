@@ -7,7 +7,7 @@ import warnings
 
 import tested_versions
 
-from sis.versions import TESTED, warn_unless_tested
+from sis._versions import TESTED, warn_unless_tested
 
 ROOT = pathlib.Path(__file__).parents[3]
 # One upon the other, as tools/rl-environment installs them.

@@ -44,7 +44,7 @@ def form_of(form, ids, log_probs):
     if form == "flat":
         return Flat(ids, log_probs)
     if form == "arrays":
-        from sis.engines.vllm_arrays import ArrayLogprobs
+        from sis.engines._vllm_arrays import ArrayLogprobs
 
         made = ArrayLogprobs(ids.shape[1])
         for position in range(len(ids)):

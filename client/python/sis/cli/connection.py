@@ -44,7 +44,7 @@ def connected(server: str) -> Iterator[Client]:
     because it may hold the missing object.
     """
     from sis import Error, NotFound
-    from sis.errors import is_unreachable
+    from sis._errors import is_unreachable
 
     with connect(server) as client:
         not_found: Optional[NotFound] = None

@@ -13,7 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from sis.plain_json import plain
+from sis._plain_json import plain
 
 
 class Output(str, enum.Enum):

@@ -17,7 +17,7 @@ from sis.cli.verdicts import reason_text
 
 if TYPE_CHECKING:
     from sis import RunInspection, SequenceInspection, SequenceRef
-    from sis.token_texts import TokenTexts
+    from sis._token_texts import TokenTexts
 
 _STYLES = {"ACCEPTED": "green", "REJECTED": "red", "OUTSIDE_TOP_K": "magenta", "MISSING": "yellow", "MASKED": "dim"}
 _NAMES = {"OUTSIDE_TOP_K": "outside top-K"}
@@ -145,10 +145,10 @@ def show(
 
 def read_tokenizer(name: str) -> TokenTexts:
     """Reads the texts of tokens from a file, or with - from standard input. Fails if it is no tokenizer.json."""
-    from sis import token_texts
+    from sis import _token_texts
 
     try:
-        return token_texts.parse(sys.stdin.buffer.read()) if name == "-" else token_texts.read(name)
+        return _token_texts.parse(sys.stdin.buffer.read()) if name == "-" else _token_texts.read(name)
     except OSError as error:
         fail(f"--tokenizer: {name}: {error.strerror}")
     except ValueError as error:

@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 import numpy as np
 
 from sis.engines import llama_cpp, sglang, vllm
-from sis.engines.adapter import Piece, text_of
+from sis.engines._adapter import Piece, text_of
 from sis.engines.openai import TOKEN_ID, Position, chat_positions, completion_positions
 
 # Nats. Engines clamp minus infinity to this, as JSON can't hold it.

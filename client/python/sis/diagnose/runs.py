@@ -9,19 +9,19 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import grpc
 import numpy as np
 
-from sis.client import Client
+from sis._client import Client
 from sis.diagnose.compared import Compared
 from sis.diagnose.decisions import Decision, Decisions
 from sis.diagnose.diagnosis import Diagnosis, diagnose_tokens
 from sis.diagnose.left_out import LeftOut
 from sis.diagnose.lists import Lists, ranked
 from sis.diagnose.recordings import Pair, Recording
-from sis.errors import Error, NotFound
-from sis.evaluation import Decision as ServersDecision
-from sis.inspection import InspectedSequence, RunInspection, SequenceInspection
-from sis.plain_json import plain
-from sis.records import SequenceRef
-from sis.run import RunStatus, Sampling
+from sis._errors import Error, NotFound
+from sis._evaluation import Decision as ServersDecision
+from sis._inspection import InspectedSequence, RunInspection, SequenceInspection
+from sis._plain_json import plain
+from sis._records import SequenceRef
+from sis._run import RunStatus, Sampling
 
 _ENOUGH_POSITIONS = 4000
 # With those before the first one kept, which take space as well: some 20 MB.

@@ -9,7 +9,7 @@ recorder that streams while they generate.
             recorder.add(name, output)
 """
 
-from sis.engines.adapter import Adapter, Columns, MalformedOutput, Piece, entries_of
-from sis.engines.recorder import Recorder
+from sis.engines._adapter import Adapter, Columns, MalformedOutput, Piece, entries_of
+from sis.engines._recorder import Recorder
 
 __all__ = ["Adapter", "Columns", "MalformedOutput", "Piece", "Recorder", "entries_of"]

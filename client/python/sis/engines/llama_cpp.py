@@ -7,9 +7,9 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from sis.engines.adapter import Adapter, Columns, MalformedOutput, Piece
-from sis.engines.lists import padded
-from sis.run import Sampling
+from sis.engines._adapter import Adapter, Columns, MalformedOutput, Piece
+from sis.engines._lists import padded
+from sis._run import Sampling
 
 # Settings that the service has no word for: the sampler that must be there for it to count (None:
 # it always does), and its value that changes nothing.

@@ -11,9 +11,9 @@ from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from sis.engines.adapter import Adapter, Columns, MalformedOutput, Piece
-from sis.engines.lists import padded, widened
-from sis.run import Sampling
+from sis.engines._adapter import Adapter, Columns, MalformedOutput, Piece
+from sis.engines._lists import padded, widened
+from sis._run import Sampling
 
 # SGLang takes the most probable token below this temperature.
 _GREEDY_BELOW = 1e-6

@@ -6,8 +6,8 @@ from typing import Any, List, Optional, Sequence
 
 import numpy as np
 
-from sis.engines.adapter import Adapter, Columns, MalformedOutput, Piece
-from sis.run import Sampling
+from sis.engines._adapter import Adapter, Columns, MalformedOutput, Piece
+from sis._run import Sampling
 
 
 class TransformersAdapter(Adapter):
@@ -24,7 +24,7 @@ class TransformersAdapter(Adapter):
 
     def rows(self, output: Any, top_k: int) -> List[Columns]:
         """The sequences of a batch, each up to its first end-of-sequence token."""
-        from sis.engines.steps import Steps
+        from sis.engines._steps import Steps
 
         if getattr(output, "scores", None) is None:
             raise ValueError(

@@ -8,14 +8,14 @@ from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, S
 
 import numpy as np
 
-from sis.engines.adapter import Adapter, Columns, MalformedOutput, Piece, Told
-from sis.engines.lists import flat_padded, strictly_above
+from sis.engines._adapter import Adapter, Columns, MalformedOutput, Piece, Told
+from sis.engines._lists import flat_padded, strictly_above
 from sis.engines.openai import TOKEN_ID, Position, chat_positions, completion_positions
-from sis.engines.vllm_arrays import ArrayLogprobs
-from sis.engines.vllm_arrays import hand_over_arrays as hand_over_arrays
-from sis.engines.vllm_arrays import outputs_so_far as outputs_so_far
-from sis.run import Sampling
-from sis.versions import warn_unless_tested
+from sis.engines._vllm_arrays import ArrayLogprobs
+from sis.engines._vllm_arrays import hand_over_arrays as hand_over_arrays
+from sis.engines._vllm_arrays import outputs_so_far as outputs_so_far
+from sis._run import Sampling
+from sis._versions import warn_unless_tested
 
 _MODES = {"raw_logprobs": "raw", "processed_logprobs": "processed"}
 # vLLM takes the most probable token below this temperature.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Dict, Mapping, Optional, Sequence, Union
 
-from sis.algorithms import DampedTruncation, IcePop, SoftAcceptance, Tis
-from sis.client import Client
-from sis.corrections import Correction, Sis
-from sis.run import Run, check_id
+from sis._algorithms import DampedTruncation, IcePop, SoftAcceptance, Tis
+from sis._client import Client
+from sis._corrections import Correction, Sis
+from sis._run import Run, check_id
 
 # The longest time that the service keeps a record for a trainer, in seconds.
 _LONGEST_KEPT = 3600.0

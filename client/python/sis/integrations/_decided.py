@@ -10,7 +10,7 @@ from sis.integrations._config import SisConfig
 
 # exp32 of a larger value is limited to exp32 of this one (docs/algorithms.md).
 _LARGEST_LOG_RATIO = 88.0
-# Nats. Lower values are an engine's word for -inf, as in sis.engines.adapter.
+# Nats. Lower values are an engine's word for -inf, as in sis.engines._adapter.
 _LOWEST_LOG_PROB = -1000.0
 
 

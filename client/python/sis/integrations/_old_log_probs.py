@@ -11,7 +11,7 @@ from sis import recomputed
 from sis.integrations._config import SisConfig
 from sis.integrations._decided import Decided
 from sis.integrations._service import Service
-from sis.run import Sampling
+from sis._run import Sampling
 
 
 class OldLogProbs(Service):

@@ -10,12 +10,12 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Set, Tupl
 import grpc
 import numpy as np
 
-from sis import errors
-from sis.client import Client
-from sis.engines.adapter import Adapter, entries_of
-from sis.entries import AppendEntry, Seal
-from sis.outage import Outage
-from sis.run import Run
+from sis import _errors
+from sis._client import Client
+from sis.engines._adapter import Adapter, entries_of
+from sis._entries import AppendEntry, Seal
+from sis._outage import Outage
+from sis._run import Run
 
 
 class Span(NamedTuple):
@@ -78,7 +78,7 @@ class AnswerRecorder:
         append = lambda: self._client.append_many(self._run, entries, sampling=adapter.sampling)
         try:
             self._outage.asked("rollouts are not recorded", append)
-        except errors.AppendError as error:
+        except _errors.AppendError as error:
             # The same answer was drawn before, of the same policy: its record serves both.
             if any(one.code != grpc.StatusCode.ALREADY_EXISTS for one in error.refused):
                 raise

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any, Callable, Iterable, Optional, Sequence
 
 import sis.torch
-from sis.client import Client
-from sis.entries import AppendEntry
-from sis.evaluation import Evaluation
+from sis._client import Client
+from sis._entries import AppendEntry
+from sis._evaluation import Evaluation
 from sis.integrations._config import SisConfig
 from sis.integrations._step_counts import StepCounts
-from sis.options import EvaluateOptions
-from sis.outage import Outage
-from sis.records import Slice, TopKRecords
-from sis.run import Run, Sampling
+from sis._options import EvaluateOptions
+from sis._outage import Outage
+from sis._records import Slice, TopKRecords
+from sis._run import Run, Sampling
 
 
 class Service:

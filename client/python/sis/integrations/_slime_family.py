@@ -14,15 +14,15 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 import torch
 from transformers import AutoConfig
 
-from sis.engines.adapter import Adapter
+from sis.engines._adapter import Adapter
 from sis.engines.sglang import SglangAdapter
 from sis.integrations._config import SisConfig, vocabulary_size
 from sis.integrations._names import name_of
 from sis.integrations._old_log_probs import OldLogProbs
 from sis.integrations._recorded_answers import AnswerRecorder, Span, sglang_answer
-from sis.records import Slice
-from sis.run import label_of
-from sis.versions import warn_unless_tested
+from sis._records import Slice
+from sis._run import label_of
+from sis._versions import warn_unless_tested
 
 # The value that an argument must have, and the reason, by argument.
 Needed = Dict[str, Tuple[Any, str]]
@@ -83,7 +83,7 @@ class Framework(NamedTuple):
     """A framework of the family.
 
     Attributes:
-        name: Its module in sis.integrations, and the environment in which it was run (sis.versions).
+        name: Its module in sis.integrations, and the environment in which it was run (sis._versions).
         package: Its Python package.
         needed: Arguments that it needs, next to those that all need.
         policy_loss: Its policy_loss_function.

@@ -10,10 +10,10 @@ from typing import Callable, Counter, Dict, Iterable, List, Optional
 
 import torch
 
-from sis.corrections import CorrectionTotals
-from sis.evaluation import Evaluation, Totals
-from sis.records import MissingReason, TopKRecords
-from sis.step_metrics import missing_counts, missing_shares, step_metrics
+from sis._corrections import CorrectionTotals
+from sis._evaluation import Evaluation, Totals
+from sis._records import MissingReason, TopKRecords
+from sis._step_metrics import missing_counts, missing_shares, step_metrics
 
 
 class StepCounts:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Union
 
 from sis import tracking
-from sis.client import Client
-from sis.outage import Outage
-from sis.run import Run
+from sis._client import Client
+from sis._outage import Outage
+from sis._run import Run
 
 TRACKERS = ("wandb", "trackio", "mlflow", "tensorboard")
 

@@ -20,8 +20,8 @@ from swift.trainers.trainer_factory import TrainerFactory
 import sis.torch
 from sis.integrations._config import SisConfig, check_cispo, vocabulary_size
 from sis.integrations._old_log_probs import OldLogProbs
-from sis.run import label_of
-from sis.versions import warn_unless_tested
+from sis._run import label_of
+from sis._versions import warn_unless_tested
 
 # Losses whose weights depend on old log-probs alone.
 _LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo")

@@ -19,7 +19,7 @@ import sis.torch
 from sis.integrations._config import SisConfig
 from sis.integrations._decided import Decided
 from sis.integrations._old_log_probs import OldLogProbs
-from sis.versions import warn_unless_tested
+from sis._versions import warn_unless_tested
 
 __all__ = ["SEQUENCE", "OldLogProbs", "SisConfig", "SisGRPOLoss", "SisLossMixin"]
 

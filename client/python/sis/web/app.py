@@ -19,9 +19,9 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from sis.client import Client
+from sis._client import Client
 from sis.diagnose import diagnose_run
-from sis.errors import Error, InvalidArgument
+from sis._errors import Error, InvalidArgument
 from sis.web import bridge
 
 _HEADERS = {

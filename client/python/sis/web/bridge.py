@@ -7,8 +7,8 @@ from typing import Any, Dict, Iterable, Sequence, Tuple
 import grpc
 from google.protobuf import json_format
 
-from sis.client import Client
-from sis.errors import Error, InvalidArgument, NotFound
+from sis._client import Client
+from sis._errors import Error, InvalidArgument, NotFound
 from sis.v1 import ratio_service_pb2 as pb
 
 METHODS = (

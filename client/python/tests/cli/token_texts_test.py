@@ -6,7 +6,7 @@ import random
 import tempfile
 import unittest
 
-from sis import token_texts
+from sis import _token_texts
 
 BYTE_LEVEL = {"a": 0, "Ġthe": 1, "Ċ": 2, "Ã©": 3, "ãģ": 4, "ł": 5}
 PIECES = [["<unk>", 0.0], ["▁the", -1.5], ["<0x0A>", 0], ["<0xE3>", 0], ["<0xG?>", 0]]
@@ -34,7 +34,7 @@ class TokenTextsTest(unittest.TestCase):
                 ["Ġ", " the", "\n", "é", "\\xE3\\x81", "\\xA0", "<|im_end|>"],
             ),
         ):  # fmt: skip
-            self.assertEqual(token_texts.parse(json.dumps(file).encode()), dict(enumerate(texts)))
+            self.assertEqual(_token_texts.parse(json.dumps(file).encode()), dict(enumerate(texts)))
 
     def test_other_files_are_refused(self):
         vocabularies = ["[1]", "5", '{"a": "b"}']
@@ -42,14 +42,14 @@ class TokenTextsTest(unittest.TestCase):
         bad = [b"", b"[]", b"{}", b'{"model": {}}', b"\xff", b"[" * 100000]
         for contents in [*bad, *(f'{{"model": {{"vocab": {text}}}}}'.encode() for text in vocabularies)]:
             with self.assertRaisesRegex(ValueError, "not a tokenizer.json", msg=contents[:40]):
-                token_texts.parse(contents)
+                _token_texts.parse(contents)
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "tokenizer.json")
             path.write_text("{}")
             with self.assertRaisesRegex(ValueError, f"{path}: not a tokenizer.json"):
-                token_texts.read(str(path))
+                _token_texts.read(str(path))
             with self.assertRaises(OSError):
-                token_texts.read(folder)
+                _token_texts.read(folder)
 
     def test_a_damaged_file_is_texts_or_refused(self):
         whole = json.dumps({"model": {"vocab": BYTE_LEVEL}, "decoder": FALLBACK, "added_tokens": []}).encode()
@@ -59,7 +59,7 @@ class TokenTextsTest(unittest.TestCase):
             for _ in range(generator.randint(1, 4)):
                 damaged[generator.randrange(len(damaged))] = generator.choice(b'"{}[]:,0a\\\xff')
             try:
-                texts = token_texts.parse(bytes(damaged))
+                texts = _token_texts.parse(bytes(damaged))
             except ValueError:
                 continue
             self.assertTrue(all(isinstance(text, str) for text in texts.values()))

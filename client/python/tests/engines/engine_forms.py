@@ -10,12 +10,12 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-from sis.engines.adapter import Adapter, Columns
+from sis.engines._adapter import Adapter, Columns
 from sis.engines.llama_cpp import LlamaCppAdapter
 from sis.engines.sglang import SglangAdapter
 from sis.engines.transformers import TransformersAdapter
 from sis.engines.vllm import GenerateAdapter, OpenAiAdapter, VllmAdapter
-from sis.engines.vllm_arrays import ArrayLogprobs
+from sis.engines._vllm_arrays import ArrayLogprobs
 
 K = 4
 _LLAMA_CPP = json.loads((pathlib.Path(__file__).parent / "testdata/llama_cpp.json").read_text())

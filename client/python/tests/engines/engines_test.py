@@ -29,7 +29,7 @@ from takes_minutes import takes_minutes
 import sis
 import sis.aio
 import sis.torch
-from sis.engines import Recorder, vllm_arrays
+from sis.engines import Recorder, _vllm_arrays
 from sis.engines.llama_cpp import LlamaCppAdapter
 from sis.engines.transformers import TransformersAdapter
 from sis.engines.vllm import VllmAdapter, hand_over_arrays, outputs_so_far
@@ -275,7 +275,7 @@ class EnginesTest(unittest.TestCase):
 
         # vLLM's own objects of the same steps.
         objects = {}
-        update = vllm_arrays._update
+        update = _vllm_arrays._update
 
         def both(own, step):
             made = objects.setdefault(
@@ -284,7 +284,7 @@ class EnginesTest(unittest.TestCase):
             LogprobsProcessor._update_sample_logprobs(made, step)
             update(own, step)
 
-        patch = unittest.mock.patch.object(vllm_arrays, "_update", both)
+        patch = unittest.mock.patch.object(_vllm_arrays, "_update", both)
         patch.start()
         self.addCleanup(patch.stop)
         hand_over_arrays(llm)

@@ -13,7 +13,7 @@ from in_a_fork import in_a_fork
 
 import sis
 from sis.engines import Columns, MalformedOutput, Recorder
-from sis.engines.adapter import Adapter
+from sis.engines._adapter import Adapter
 
 VOCABULARY, TOP_K = 50, 4
 

@@ -10,7 +10,7 @@ import numpy as np
 import sis
 from sis.engines import Piece
 from sis.engines.vllm import GenerateAdapter, OpenAiAdapter, VllmAdapter, hand_over_arrays, outputs_so_far
-from sis.engines.vllm_arrays import ArrayLogprobs
+from sis.engines._vllm_arrays import ArrayLogprobs
 
 RECORDED = json.loads((pathlib.Path(__file__).parent / "testdata/vllm.json").read_text())
 LISTED = 8

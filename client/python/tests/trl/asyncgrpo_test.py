@@ -32,11 +32,11 @@ from trl.experimental.async_grpo.async_rollout_worker import (
     _chain_to_sequences,
 )
 
-from sis import Client, entries, errors
+from sis import Client, _entries, _errors
 from sis.integrations.trl import SisConfig, _async_rollouts
 from sis.integrations.trl._async_grpo import SisAsyncGRPOTrainer
-from sis.records import MissingReason, Slice
-from sis.top_k import canonical
+from sis._records import MissingReason, Slice
+from sis._top_k import canonical
 
 PROMPTS = Dataset.from_list([{"prompt": [{"role": "user", "content": f"tokens {n}"}]} for n in range(16)])
 
@@ -416,7 +416,7 @@ class AsyncgrpoTest(TrainerCase):
                 mask = np.asarray(row.completion_mask)
                 begin = int(mask.argmax())
                 made = _async_rollouts._entries("name", row)
-                blocks = [entry for entry in made if isinstance(entry, entries.Block)]
+                blocks = [entry for entry in made if isinstance(entry, _entries.Block)]
                 covered = {}
                 for block in blocks:
                     for index, token in enumerate(block.sampled_ids):
@@ -449,7 +449,7 @@ class AsyncgrpoTest(TrainerCase):
         main, other = ((self.folder / f"refused-{rank}").read_text() for rank in (0, 1))
         self.assertRegex(main, "^ValueError: rollout_worker is a MagicMock.*AsyncRolloutWorker")
         self.assertEqual(other, f"RuntimeError: the main process: {main}")
-        with Client(self.server.address) as client, self.assertRaises(errors.NotFound):
+        with Client(self.server.address) as client, self.assertRaises(_errors.NotFound):
             client.get_run("refused")
 
 

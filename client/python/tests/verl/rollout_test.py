@@ -17,7 +17,7 @@ import numpy as np
 from vllm_objects import FlatLogprobs, SamplingParams
 
 import sis
-from sis.engines.recorder import Recorder
+from sis.engines._recorder import Recorder
 from sis.integrations._names import SESSION, name_in, name_of
 from sis.integrations.verl import RecordingEngine, SisConfig
 from sis.integrations.verl._settings import config_of, for_rollouts

@@ -18,8 +18,8 @@ from sis.integrations.trl import _refusals
 from sis.integrations.trl._async_rollouts import SEQUENCE, Recording, SisRolloutLoop, SisRolloutLoopMixin
 from sis.integrations.trl._connection import of_the_main_process
 from sis.integrations.trl._decisions import DecidingMixin
-from sis.records import Slice
-from sis.run import Sampling
+from sis._records import Slice
+from sis._run import Sampling
 
 # Updates between the time that TRL takes a sample from its queue, where it drops stale ones, and the update on it: one
 # sample is loaded ahead, and one did not fit into the batch before.

@@ -11,14 +11,14 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 import numpy as np
 from trl.experimental.async_grpo.async_rollout_worker import _AsyncRolloutLoop
 
-from sis import entries
-from sis.engines.adapter import Piece, entries_of
-from sis.engines.lists import stretches
+from sis import _entries
+from sis.engines._adapter import Piece, entries_of
+from sis.engines._lists import stretches
 from sis.engines.vllm import OpenAiAdapter
 from sis.integrations._config import SisConfig
 from sis.integrations._service import Service
-from sis.run import Run, Sampling
-from sis.top_k import TopK
+from sis._run import Run, Sampling
+from sis._top_k import TopK
 
 # Name of the metric of a sample that has the number, and so the name, of its sequence: only metrics come to the trainer
 # unchanged.
@@ -113,9 +113,9 @@ class SisRolloutLoopMixin(_Loop):
         return samples
 
 
-def _entries(name: str, row: Any) -> List[entries.AppendEntry]:
+def _entries(name: str, row: Any) -> List[_entries.AppendEntry]:
     """Returns the entries of a TrainingSequence of TRL. Position 0 is its first trained token."""
-    made: List[entries.AppendEntry] = []
+    made: List[_entries.AppendEntry] = []
     mask = np.asarray(row.completion_mask)
     begin = int(mask.argmax())
     for first, last in stretches(mask):
@@ -130,7 +130,7 @@ def _entries(name: str, row: Any) -> List[entries.AppendEntry]:
             made += entries_of(name, first - begin, turn.policy_version, record)
             first += len(rows)
     if made:
-        made.append(entries.Seal(name, last - begin))
+        made.append(_entries.Seal(name, last - begin))
     return made
 
 

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from sis.engines import transformers as transformers_engine
-from sis.engines.adapter import Columns, MalformedOutput, Piece
-from sis.engines.lists import padded
-from sis.engines.steps import Steps
+from sis.engines._adapter import Columns, MalformedOutput, Piece
+from sis.engines._lists import padded
+from sis.engines._steps import Steps
 from sis.engines.vllm import OpenAiAdapter, VllmAdapter, check_engine, of_the_sampled
-from sis.run import Sampling
-from sis.top_k import TopK
+from sis._run import Sampling
+from sis._top_k import TopK
 
 
 class Turn(abc.ABC):

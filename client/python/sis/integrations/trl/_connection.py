@@ -11,10 +11,10 @@ from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from accelerate.utils import broadcast_object_list
 
-from sis import errors
-from sis.client import Client
+from sis import _errors
+from sis._client import Client
 from sis.integrations._config import SisConfig
-from sis.server_process import LocalServer, local_server
+from sis._server_process import LocalServer, local_server
 
 # Characters of a run's name that say which training it is; the server takes 256 in all.
 _LONGEST_NAME = 200
@@ -70,7 +70,7 @@ def agreed(accelerator: Any, arguments: Any, config: SisConfig) -> Connection:
         plain = re.sub("[^A-Za-z0-9._-]", "-", name)[:_LONGEST_NAME]
         run_id = config.run or f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
         incarnation = 0
-        with Client(address) as client, contextlib.suppress(errors.NotFound):
+        with Client(address) as client, contextlib.suppress(_errors.NotFound):
             incarnation = client.get_run(run_id).run.incarnation + 1
         return replace(config, address=address, run=run_id), incarnation
 

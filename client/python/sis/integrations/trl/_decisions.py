@@ -10,17 +10,17 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainingArguments
 
 import sis.torch
-from sis.client import Client
+from sis._client import Client
 from sis.integrations._config import SisConfig
 from sis.integrations._service import Service
 from sis.integrations._token_tables import check_trackers
 from sis.integrations.trl import _refusals
 from sis.integrations.trl._connection import agreed, of_the_main_process
 from sis.integrations.trl._token_tables import TokenTablesCallback
-from sis.logit_transform import LogitTransform
-from sis.records import TopKRecords
-from sis.run import Run, Sampling, label_of
-from sis.versions import warn_unless_tested
+from sis._logit_transform import LogitTransform
+from sis._records import TopKRecords
+from sis._run import Run, Sampling, label_of
+from sis._versions import warn_unless_tested
 
 # One of TRL's trainers, to type checkers: the class after a mixin is known when it is mixed.
 _Trainer: Any = object

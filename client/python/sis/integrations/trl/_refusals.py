@@ -9,8 +9,8 @@ from typing import Any, Mapping
 import torch
 
 from sis.integrations._config import SisConfig, check_cispo
-from sis.logit_transform import LogitTransform
-from sis.run import Sampling
+from sis._logit_transform import LogitTransform
+from sis._run import Sampling
 
 # Share of the largest logit by which float32 sums of some thousand products may differ in another order.
 _OTHER_ORDER = 2.0**-18

@@ -7,12 +7,12 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from sis import entries
-from sis.engines.adapter import entries_of
+from sis import _entries
+from sis.engines._adapter import entries_of
 from sis.integrations._service import Service
-from sis.records import Slice, TopKRecords
-from sis.run import Sampling
-from sis.top_k import TopK
+from sis._records import Slice, TopKRecords
+from sis._run import Sampling
+from sis._top_k import TopK
 
 
 class Block(NamedTuple):
@@ -113,12 +113,12 @@ class Rollouts:
         self._lengths = [rollout.length for rollout in rollouts]
         self.policy_version = policy_version
 
-        recorded: List[entries.AppendEntry] = []
+        recorded: List[_entries.AppendEntry] = []
         for name, rollout in zip(self._names, rollouts):
             for block in rollout.blocks:
                 recorded += entries_of(name, block.first_position, policy_version, block.record)
             if rollout.length:
-                recorded.append(entries.Seal(name, rollout.length))
+                recorded.append(_entries.Seal(name, rollout.length))
         self._service.append(recorded, sampling, worker=f"rank-{self._rank}")
 
     def lengths(self, indices: Sequence[int]) -> List[int]:

@@ -8,7 +8,7 @@ from transformers import TrainerCallback
 from transformers.integrations import TensorBoardCallback
 
 from sis import tracking
-from sis.inspection import TokenCounts
+from sis._inspection import TokenCounts
 from sis.integrations import _token_tables as token_tables
 
 

@@ -10,14 +10,14 @@ from trl import GRPOTrainer
 
 import sis.torch
 from sis import recomputed
-from sis.engines.lists import stretches
+from sis.engines._lists import stretches
 from sis.integrations._config import SisConfig
 from sis.integrations._decided import Decided
 from sis.integrations.trl import _capture, _refusals
 from sis.integrations.trl._decisions import DecidingMixin
 from sis.integrations.trl._rollouts import Block, Generated, Rollout, Rollouts, assembled
-from sis.run import Sampling
-from sis.top_k import TopK
+from sis._run import Sampling
+from sis._top_k import TopK
 
 
 class _Acceptance(NamedTuple):

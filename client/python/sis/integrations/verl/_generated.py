@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 import torch
 
-from sis.engines.lists import stretches
+from sis.engines._lists import stretches
 
 # Name, in verl's data, of the index in the batch of each row of a micro-batch.
 _ROW = "sis_row"

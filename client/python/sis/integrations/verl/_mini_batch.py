@@ -13,7 +13,7 @@ import sis.torch
 from sis.integrations._config import SisConfig
 from sis.integrations._decided import Decided
 from sis.integrations.verl._generated import Generated, Part, Stretches, rows_of
-from sis.records import TopKRecords
+from sis._records import TopKRecords
 
 if TYPE_CHECKING:
     from sis.integrations.verl._training import Training

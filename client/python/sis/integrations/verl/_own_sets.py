@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 import sis.torch
-from sis import entries, recomputed
+from sis import _entries, recomputed
 from sis.integrations._names import name_of
 from sis.integrations.verl._generated import Generated, Stretches, rows_of
-from sis.top_k import TopK
+from sis._top_k import TopK
 
 
 class OwnSets(Stretches):
@@ -27,7 +27,7 @@ class OwnSets(Stretches):
         self._version = version
         # The sets of the micro-batch, by index of the Generated.
         self._found: Dict[int, TopK] = {}
-        self.entries: Dict[str, Tuple[entries.Block, entries.Seal]] = {}
+        self.entries: Dict[str, Tuple[_entries.Block, _entries.Seal]] = {}
 
     def loss(
         self,
@@ -46,8 +46,8 @@ class OwnSets(Stretches):
             part = self.generated[index]
             length = len(part.sampled_ids)
             name = name_of(part.context, part.sampled_ids, log_probs[first : first + length])
-            block = entries.Block(name, 0, self._version, *self._found[index])
-            self.entries.setdefault(name, (block, entries.Seal(name, length)))
+            block = _entries.Block(name, 0, self._version, *self._found[index])
+            self.entries.setdefault(name, (block, _entries.Seal(name, length)))
         return torch.tensor(1.0), {}
 
     def _sets(self, logits: torch.Tensor, data: Any) -> Dict[int, TopK]:

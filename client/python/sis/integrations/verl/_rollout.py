@@ -11,14 +11,14 @@ from typing import Any, AsyncIterator, Callable, Dict, List, NamedTuple, Optiona
 
 import numpy as np
 
-from sis import errors
-from sis.engines.recorder import Recorder
+from sis import _errors
+from sis.engines._recorder import Recorder
 from sis.engines.vllm import VllmAdapter, check_engine, of_the_sampled
 from sis.engines.vllm import sampling as sampling_of
 from sis.integrations._config import SisConfig
 from sis.integrations._names import SESSION, name_in, name_of
-from sis.outage import Outage
-from sis.run import Run, Sampling
+from sis._outage import Outage
+from sis._run import Run, Sampling
 
 # Largest number of aborted requests that wait for their continuation, and of recorded names; the oldest ones go first.
 _KEPT = 1 << 14
@@ -137,11 +137,11 @@ class RecordingEngine:
         try:
             try:
                 await self._advance_version(policy_version)
-            except errors.FailedPrecondition:
+            except _errors.FailedPrecondition:
                 # The training has begun again, with another incarnation of the run.
                 await self._forget_run()
                 await self._advance_version(policy_version)
-        except errors.Error as error:
+        except _errors.Error as error:
             self._lost("version", error)
 
     async def close(self) -> None:
@@ -221,7 +221,7 @@ class RecordingEngine:
                     self._run = await asyncio.to_thread(
                         self._settings.create_run, self._client, self._vocabulary_size, algorithm="verl"
                     )
-                except errors.Error as error:
+                except _errors.Error as error:
                     self._lost("open", error)
                 else:
                     self._outage.succeeded("open")

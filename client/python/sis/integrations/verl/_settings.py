@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Mapping, Optional
 
 from sis.integrations._config import SisConfig
-from sis.run import Sampling
+from sis._run import Sampling
 
 
 def config_of(custom: Optional[Mapping[str, Any]]) -> Optional[SisConfig]:

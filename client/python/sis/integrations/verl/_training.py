@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional
 
 import torch
 
-from sis import errors
+from sis import _errors
 from sis.integrations._config import SisConfig, vocabulary_size
 from sis.integrations._names import name_in, name_of, session_of
 from sis.integrations._service import Service
@@ -17,12 +17,12 @@ from sis.integrations.verl._mini_batch import MiniBatch
 from sis.integrations.verl._own_sets import OwnSets
 from sis.integrations.verl._refusals import check_engine, check_parallel, check_split
 from sis.integrations.verl._vocabulary import Vocabulary
-from sis.records import MissingReason, Slice, TopKRecords
-from sis.run import Run, Sampling
-from sis.versions import warn_unless_tested
+from sis._records import MissingReason, Slice, TopKRecords
+from sis._run import Run, Sampling
+from sis._versions import warn_unless_tested
 
 # Errors of the configuration, which no later call avoids; others are a server's that is away.
-_WRONG = (errors.InvalidArgument, errors.AlreadyExists)
+_WRONG = (_errors.InvalidArgument, _errors.AlreadyExists)
 
 
 def attach(worker: Any, config: SisConfig, truncated: bool = False) -> Training:
@@ -73,7 +73,7 @@ class _Service(Service):
             answer = call()
         except _WRONG:
             raise
-        except errors.Error as error:
+        except _errors.Error as error:
             self.outage.lost(loss, f"SIS: {loss}, draw {self.draw}: training goes on without: {error}")
             return None
         self.outage.succeeded(loss)
@@ -151,9 +151,9 @@ class Training:
         assert self.config.run is not None
         try:
             status = self.service.client.get_run(self.config.run)
-        except errors.NotFound:
+        except _errors.NotFound:
             return 0
-        except errors.Error:
+        except _errors.Error:
             # If the server refuses the call, the first call that matters raises.
             return None
         used = status.policy_version > 0 or status.last_draw is not None

@@ -1,0 +1,407 @@
+"""The calls of the service."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Set, Tuple, Union
+
+import grpc
+
+from sis import _append as append_module
+from sis import export, _spans
+from sis._append import AppendStream, Source
+from sis._append_streams import checked_entries
+from sis._arrays import ArrayLike
+from sis._credentials import Credentials
+from sis._entries import AppendEntry
+from sis._errors import Error
+from sis._evaluate.call import EvaluateCall
+from sis._evaluation import Evaluation, Step, Steps
+from sis.export import Exported
+from sis._inspection import ListedSequence, RunInspection, SequenceInspection, Sequences
+from sis._options import EvaluateOptions
+from sis._owner import Owner
+from sis._records import SequenceLike, SequenceRef, Slice, TopKRecords, listed
+from sis._run import Run, RunConfig, Runs, RunStatus, Sampling
+from sis._server_state import ServerState
+from sis._servers.circuit_breaker import CircuitBreaker
+from sis._servers.replicas import Replicas
+from sis._servers.single_server import SingleServer
+from sis.v1 import ratio_service_pb2 as pb
+from sis._wire import fetched_records
+from sis._wire.messages import read
+
+
+class Released(NamedTuple):
+    """Result of Client.release."""
+
+    sequences: int
+    # Sequences that were not there.
+    unknown: int
+
+
+class Client:
+    """A connection to one server, or to several that share the sequences. A context manager;
+    leaving the block closes it.
+
+    Threads: every method may be called from any thread. Every call may be repeated: the service
+    counts nothing twice. All calls raise sis.Error, or its subclass for the status code
+    (sis.InvalidArgument, sis.NotFound, ...); an array of the wrong shape or type is a ValueError
+    before anything is sent. Wherever arrays are taken, numpy arrays, sequences and tensors of
+    PyTorch on any device will do; what is returned are numpy arrays.
+
+    If a server comes back without memory, the client opens its runs there again. Their positions are
+    MISSING until workers append again, and training goes on.
+
+    Processes: in one that is forked from the client's, calls raise a RuntimeError, and leaving the
+    block does nothing. Make a client of its own there, and fork while no call is under way and no
+    append stream is open: else older gRPC (1.51) may hang in the child. Processes that
+    multiprocessing starts by "spawn" have none of this.
+    """
+
+    def __init__(
+        self,
+        address: Union[str, Sequence[str]],
+        *,
+        timeout: Optional[float] = 60.0,
+        credentials: Union[Credentials, grpc.ChannelCredentials, None] = None,
+        options: Sequence[Tuple[str, Any]] = (),
+        reopen_runs: bool = True,
+    ) -> None:
+        """Makes a client. Sends nothing yet.
+
+        With several addresses, every call works as with one server that holds everything. Give all workers and
+        trainers the same addresses (docs/concepts.md). The sequences of an unreachable replica are MISSING
+        (STORE_DOWN). The client does not ask that replica again for some seconds.
+
+        Args:
+            address: gRPC target, usually host:port, or a list of the replicas' targets.
+            timeout: Seconds that a call, or the ack of an appended batch, may take; None: no limit. The messages of an
+                evaluate to one server count as one call.
+            credentials: TLS, and the identity of the client. None: those of the environment
+                (Credentials.from_environment). Credentials of grpc.ssl_channel_credentials are accepted too.
+            options: gRPC channel arguments, in addition to unlimited message sizes and a short pause between attempts
+                to connect.
+            reopen_runs: Whether to open a run again on a server that has lost it. A program that only reads leaves that
+                to trainers and workers.
+        """
+        self._owner = Owner()
+        self._servers: Union[SingleServer, Replicas]
+        if isinstance(address, str):
+            self._servers = SingleServer(address, timeout, credentials, options, reopen_runs=reopen_runs)
+        else:
+            names = list(address)
+            servers = [
+                SingleServer(name, timeout, credentials, options, CircuitBreaker(), reopen_runs) for name in names
+            ]
+            self._servers = Replicas(names, servers)
+
+    @property
+    def _service(self) -> Union[SingleServer, Replicas]:
+        self._owner.check("client")
+        return self._servers
+
+    def close(self) -> None:
+        """Closes the connections; calls in progress end with CANCELLED.
+
+        A RuntimeWarning says how many entries of its append streams were not flushed.
+        """
+        # gRPC would end the parent's connections.
+        if self._owner.here:
+            append_module.warn_of_unflushed("its client was closed", self._service)
+            self._service.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def create_run(
+        self,
+        run_id: str,
+        *,
+        seed: int,
+        vocabulary_size: int,
+        top_k: int,
+        max_staleness: Optional[int] = None,
+        time_to_live: float = 0.0,
+        byte_quota: int = 0,
+        log_prob_encoding: str = "fixed16",
+        task: str = "",
+        algorithm: str = "",
+        model: str = "",
+        evict_unread: bool = False,
+        mass: float = 0.0,
+        incarnation: int = 0,
+    ) -> Run:
+        """Opens a run, or finds it as it is; RunConfig says what the settings mean.
+
+        incarnation 0 takes the one there is, or the first if the run is new; a larger one than the
+        present starts clean. Raises AlreadyExists if the run is there with another configuration,
+        FailedPrecondition for an incarnation of the past.
+        """
+        config = RunConfig(
+            seed, vocabulary_size, top_k, max_staleness, time_to_live, byte_quota, log_prob_encoding, task, algorithm,
+            model, evict_unread, mass,
+        )  # fmt: skip
+        request = pb.CreateRunRequest(run_id=run_id, config=config.to_proto(), incarnation=incarnation)
+        incarnation = self._service.CreateRun(request).incarnation
+        return Run(run_id, incarnation, config)
+
+    def get_run(self, run_id: str) -> RunStatus:
+        """A run's settings and what the server holds of it. `.run` is what the other calls take.
+        Raises NotFound."""
+        return RunStatus.from_proto(self._service.GetRun(pb.GetRunRequest(run_id=run_id)).run)
+
+    def delete_run(self, run_id: str, *, incarnation: int = 0) -> bool:
+        """Forgets a run with all that is held of it. Returns whether it was there. Idempotent.
+
+        incarnation: only that one; 0: whichever is present. Calls of clients that still hold the
+        run raise NotFound or FailedPrecondition. If a replica is unreachable, raises Unavailable or
+        DeadlineExceeded; then repeat the call.
+        """
+        run = pb.RunRef(run_id=run_id, incarnation=incarnation)
+        return self._service.DeleteRun(pb.DeleteRunRequest(run=run)).deleted
+
+    def list_runs(self) -> Runs:
+        """All runs, by run id.
+
+        The results of list_runs, get_step, list_steps and inspect_run leave out unreachable replicas, which
+        `unanswered` lists.
+        """
+        response = self._service.ListRuns(pb.ListRunsRequest())
+        return Runs(map(RunStatus.from_proto, response.runs), response.unanswered)
+
+    def advance_version(self, run: Run, policy_version: int) -> int:
+        """Tells the current policy version. Returns how many sequences were dropped because all of
+        them became stale.
+
+        Raises FailedPrecondition if the version would go back.
+        """
+        request = pb.AdvanceVersionRequest(run=run.to_proto(), policy_version=policy_version)
+        return self._service.AdvanceVersion(request).dropped_sequences
+
+    def get_step(self, run: Run, draw: int) -> Step:
+        """The totals of one draw over all ranks, each position once. Raises NotFound if nothing was
+        counted for it."""
+        response = self._service.GetStep(pb.GetStepRequest(run=run.to_proto(), draw=draw))
+        return Step.from_proto(response)
+
+    def list_steps(self, run: Run, *, after: Optional[int] = None, limit: Optional[int] = None) -> Steps:
+        """The totals of the draws that are kept, by draw, without distributions: of the last 4,096, or
+        fewer where the server's memory is short. They come in the order in which they began; a trainer
+        that resumed goes back to smaller ones.
+
+        Args:
+            after: Lists draws that began after this one. None, or a draw that is not kept: from the
+                oldest one.
+            limit: The most draws to list. None: all.
+        """
+        steps: Dict[int, Step] = {}
+        unanswered: Set[int] = set()
+        more = True
+        while more and (limit is None or len(steps) < limit):
+            # 0: as many as the server lists at most.
+            page = 0 if limit is None else min(1000, limit - len(steps))
+            response = self._service.ListSteps(pb.ListStepsRequest(run=run.to_proto(), after=after, limit=page))
+            steps.update({kept.draw: Step.from_proto(kept.step) for kept in response.steps})
+            unanswered.update(response.unanswered)
+            more = response.more
+            if more:
+                after = response.steps[-1].draw
+        return Steps(steps, sorted(unanswered))
+
+    def get_servers(self) -> Tuple[Union[ServerState, Error], ...]:
+        """Returns the state of each server, or the error of an unreachable one, in the order of the
+        addresses."""
+        return tuple(
+            answer if isinstance(answer, Error) else read(ServerState, answer) for answer in self._service.get_servers()
+        )
+
+    def list_sequences(self, run: Run, *, after: Optional[SequenceLike] = None, limit: int = 0) -> Sequences:
+        """Lists sequences that the servers have in memory, page by page. Sequences that only a store has
+        are not listed.
+
+        after: the last sequence of the page before; it need not be there any more. limit: maximum number
+        of sequences, at most 1000; 0: 1000. Listing a sequence does not count as reading it.
+        """
+        request = pb.ListSequencesRequest(run=run.to_proto(), limit=limit)
+        if after is not None:
+            request.after.CopyFrom(SequenceRef.of(after).to_proto())
+        page = self._service.ListSequences(request)
+        listed = (read(ListedSequence, sequence) for sequence in page.sequences)
+        return Sequences(listed, page.more, page.unanswered, page.store_keeps_evicted)
+
+    def inspect_run(self, run: Run) -> RunInspection:
+        """Returns the sequences that inspect_sequence can open, the tokens that are accepted or rejected
+        most, and the largest ratios."""
+        return read(RunInspection, self._service.InspectRun(pb.InspectRunRequest(run=run.to_proto())))
+
+    def inspect_sequence(self, run: Run, sequence: SequenceLike) -> SequenceInspection:
+        """The last evaluated values of a sequence, beside what is recorded. Raises NotFound if none
+        are kept of it: the service keeps a sample."""
+        request = pb.InspectSequenceRequest(run=run.to_proto(), sequence=SequenceRef.of(sequence).to_proto())
+        return SequenceInspection.from_proto(self._service.InspectSequence(request))
+
+    def export(self, run: Run, path: str, format: str = "parquet") -> Exported:
+        """Writes the positions of the run that the servers have in memory to a file, a row per position.
+
+        sis.export lists the columns. Positions that only a store has are left out. Decisions and ratios are those of
+        inspect_sequence, of a sample of sequences. Exported sequences count as read.
+
+        Args:
+            format: "parquet", "csv" or "json" (JSON lines). Parquet needs pyarrow.
+
+        Raises:
+            ImportError: pyarrow is missing.
+            sis.Unavailable: A replica or a store is unreachable; `path` is unchanged.
+            sis.Error: As in fetch_top_k.
+        """
+        return export.write(self, run, path, format)
+
+    def append(self, run: Run, *, sampling: Sampling, worker: str = "", retry_timeout: float = 1200.0) -> AppendStream:
+        """Opens a stream for behaviour log-probs.
+
+        The first flush raises errors of `run` and `sampling`.
+
+        Args:
+            sampling: How the log-probs were made.
+            worker: Name for messages and metrics.
+            retry_timeout: Seconds to retry an entry that the server has no space for. Must be longer than a server
+                waits for an absent trainer (--reader_absence).
+        """
+        source = Source(run, sampling, worker, retry_timeout)
+        stream = self._service.append(source)
+        append_module.opened(stream, self._service)
+        return stream
+
+    def append_many(
+        self,
+        run: Run,
+        entries: Iterable[AppendEntry],
+        *,
+        sampling: Sampling,
+        worker: str = "",
+        retry_timeout: float = 1200.0,
+    ) -> Dict[SequenceRef, int]:
+        """Appends blocks, gaps and seals of any sequences. Returns the committed length
+        of each sequence, once all is stored and readable.
+
+        It does what a stream does with the entries one by one, with the same arguments and the same
+        refusals, in less time: its stream stays open for the next call, and blocks cost less.
+        ValueError, with nothing sent, says which entry is wrong in shape or type; sis.AppendError
+        lists those that were refused, and all others are stored. After any other sis.Error call
+        again with all of them: the service takes a block twice.
+        """
+        made = checked_entries.checked(entries, run.config)
+        with _spans.client_span("append_many", run=run.id, entries=len(made)):
+            return self._service.append_many(Source(run, sampling, worker, retry_timeout), made)
+
+    def fetch_top_k(
+        self,
+        run: Run,
+        slices: Iterable[Union[Slice, SequenceLike]],
+        *,
+        log_probs: bool = True,
+        keep_seconds: float = 0.0,
+    ) -> TopKRecords:
+        """Reads recorded top-K sets.
+
+        Args:
+            slices: Ranges of positions. A sequence stands for all of its committed positions.
+            log_probs: Whether to fetch the log-probs of the sets too, a third of the bytes. sis.reduce needs them,
+                sis.gather does not.
+            keep_seconds: Seconds that the server keeps the sequences at least, from now and from each evaluate of these
+                records, unless they are released. At most 3600; 0: as long as there is space.
+        """
+        request = pb.FetchTopKRequest(
+            run=run.to_proto(),
+            slices=[_slice(part).to_proto() for part in listed("slices", slices)],
+            keep_seconds=keep_seconds,
+            whole_blocks=log_probs,
+        )
+        with _spans.client_span("fetch_top_k", run=run.id, sequences=len(request.slices)):
+            fetched = self._service.fetch_top_k(request)
+            records = fetched_records.assemble(fetched, run.config.top_k, log_probs)
+        return replace(records, keep_seconds=keep_seconds, mass=run.config.mass)
+
+    def evaluate(
+        self,
+        run: Run,
+        records: Union[TopKRecords, Sequence[Slice]],
+        *,
+        draw: int,
+        log_probs: ArrayLike,
+        sampled_log_probs: ArrayLike,
+        top_k: int = 0,
+        outputs: Sequence[str] = ("accepted",),
+        prefix_curve: Sequence[int] = (),
+        total_variation: bool = False,
+        options: EvaluateOptions = EvaluateOptions(),
+    ) -> Evaluation:
+        """Decides about N positions from the current policy's log-probs at the recorded ids.
+
+        sis.gather makes `log_probs` and `sampled_log_probs`. Records that were evicted, expired or found stale or
+        corrupt since they were fetched are MISSING, without an error.
+
+        Args:
+            records: Result of fetch_top_k, or its `select`; they are kept for its keep_seconds again. Slices are
+                accepted if each has a length and no set has unused slots.
+            draw: The optimiser step. The same draw decides equally, other draws independently.
+            log_probs: float32 [N, K], nats, at records.ids; values of unused slots and missing positions are ignored.
+                Or [S] at records.used_ids, as they are sent.
+            sampled_log_probs: float32 [N], of records.sampled_ids, from the same computation. NaN is accepted at
+                missing positions without options.own_log_probs.
+            top_k: Use only the k most probable slots; 0: all K.
+            outputs: Of "accepted" (always present), "decisions", "ratios", "log_ratios", "acceptance_probabilities",
+                "surrogates", "coefficients".
+            prefix_curve: At most 16 ascending k, none above top_k. Evaluation.prefix_curve has the residual mass and
+                expected acceptance with only that many slots.
+            total_variation: Also sum the policies' total variation on the sets.
+
+        Raises:
+            sis.FailedPrecondition: The server has other records for these positions than were fetched. Or outputs need
+                ratios of missing positions without options.own_log_probs, or of an unreachable replica, which only has
+                decisions and acceptance probabilities.
+        """
+        call = EvaluateCall(self._service, run, records, draw, top_k, outputs, options, prefix_curve, total_variation)
+        return call.gathered(log_probs, sampled_log_probs)
+
+    def evaluate_reduced(
+        self,
+        run: Run,
+        records: Union[TopKRecords, Sequence[Slice]],
+        *,
+        draw: int,
+        sampled_log_probs: ArrayLike,
+        log_envelopes: ArrayLike,
+        covered_masses: ArrayLike,
+        top_k: int = 0,
+        outputs: Sequence[str] = ("accepted",),
+        options: EvaluateOptions = EvaluateOptions(),
+    ) -> Evaluation:
+        """Does the same as evaluate from 12 bytes per position, for any K.
+
+        Args:
+            records: As in evaluate. Slices are accepted if each has a length.
+            sampled_log_probs, log_envelopes, covered_masses: float32 [N]. sis.reduce makes the last two from the
+                log-probs at the recorded ids, with the same top_k.
+        """
+        call = EvaluateCall(self._service, run, records, draw, top_k, outputs, options)
+        return call.reduced(
+            sampled_log_probs=sampled_log_probs, log_envelopes=log_envelopes, covered_masses=covered_masses
+        )
+
+    def release(self, run: Run, sequences: Iterable[SequenceLike]) -> Released:
+        """Gives memory back at once, whoever fetched the sequences with keep_seconds. Idempotent."""
+        names = [SequenceRef.of(sequence).to_proto() for sequence in listed("sequences", sequences)]
+        response = self._service.Release(pb.ReleaseRequest(run=run.to_proto(), sequences=names))
+        return Released(response.released_sequences, response.unknown)
+
+
+def _slice(part: Union[Slice, SequenceLike]) -> Slice:
+    if isinstance(part, Slice):
+        return part
+    sequence = SequenceRef.of(part)
+    return Slice(sequence.id, attempt=sequence.attempt)

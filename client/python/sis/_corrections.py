@@ -1,0 +1,127 @@
+"""Corrections that are watched beside the one that is asked for, and what they come to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, Iterable, List, Mapping, Union
+
+from sis._algorithms import Algorithm
+from sis.v1 import ratio_service_pb2 as pb
+from sis._wire.messages import read
+
+WEIGHTS = {"sampled": pb.WEIGHT_SAMPLED, "expected": pb.WEIGHT_EXPECTED}
+
+
+@dataclass(frozen=True)
+class Sis:
+    """The modified ratio with another k (0: the request's) or another weight, "sampled" or
+    "expected". A k below the request's needs evaluate."""
+
+    top_k: int = 0
+    weight: str = "sampled"
+
+
+@dataclass(frozen=True)
+class SequenceMask:
+    """w at every position of a slice whose geometric mean of w lies in [lower, upper], else 0."""
+
+    lower: float
+    upper: float
+
+
+# An Algorithm is observed on the unmodified ratio. Gspo takes each slice for a whole sequence, DppoTopK
+# needs log-probs at every slot, and ClipCov can't be: what it drops depends on all tokens of a batch.
+Correction = Union[Sis, SequenceMask, Algorithm]
+
+
+@dataclass(frozen=True)
+class CorrectionTotals:
+    """What one correction makes of the ratios. Its weight at a position is what multiplies
+    advantage * grad log p(y) there."""
+
+    # Scored positions.
+    positions: int = 0
+    # Those whose weight is not w, and those whose weight is 0.
+    touched: int = 0
+    zeroed: int = 0
+    weight: float = 0.0
+    weight_squared: float = 0.0
+    # Sum of abs(log weight) where the weight is not 0, nats.
+    abs_log_weight: float = 0.0
+    # Sum of abs(weight * advantage); 0 without advantages.
+    gradient_mass: float = 0.0
+
+    @property
+    def effective_sample_size(self) -> float:
+        """(sum of weights)^2 / (sum of squares), in positions; NaN if all weights are 0."""
+        return self.weight**2 / self.weight_squared if self.weight_squared else float("nan")
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Positions by value: counts[i] is of values at most upper_bounds[i], and above the bound
+    before it; the last count has no bound."""
+
+    upper_bounds: List[float]
+    counts: List[int]
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """Scored positions that are [first, last] policy versions behind; last is None for no end. Or,
+    with `ahead`, those of a version newer than the current one."""
+
+    first: int
+    last: Union[int, None]
+    accepted: int
+    rejected: int
+    outside_top_k: int
+    ahead: bool = False
+
+    @staticmethod
+    def from_proto(of: pb.Staleness) -> Staleness:
+        return read(Staleness, of, first=getattr(of, "from"), last=of.to if of.HasField("to") else None)
+
+
+@dataclass(frozen=True)
+class Distributions:
+    """Of scored positions."""
+
+    # abs(log w), nats.
+    abs_log_ratio: Histogram
+    # Nats.
+    log_envelope: Histogram
+    residual_mass: Histogram
+    acceptance_probability: Histogram
+    # By bound: positions with w below it (bounds under 1) or above it.
+    ratios_beyond: Dict[float, int]
+    staleness: List[Staleness]
+
+    @staticmethod
+    def from_proto(distributions: pb.Distributions) -> Distributions:
+        return read(
+            Distributions,
+            distributions,
+            ratios_beyond={beyond.bound: beyond.positions for beyond in distributions.ratios_beyond},
+        )
+
+
+def to_proto(observe: Mapping[str, Correction]) -> List[pb.ObservedCorrection]:
+    """ValueError if a weight is unknown."""
+    return [_message(name, correction) for name, correction in observe.items()]
+
+
+def _message(name: str, correction: Correction) -> pb.ObservedCorrection:
+    if isinstance(correction, SequenceMask):
+        mask = pb.ObservedCorrection.SequenceMask(lower=correction.lower, upper=correction.upper)
+        return pb.ObservedCorrection(name=name, sequence_mask=mask)
+    if isinstance(correction, Sis):
+        if correction.weight not in WEIGHTS:
+            raise ValueError(f"observe[{name!r}].weight {correction.weight!r} is none of {', '.join(WEIGHTS)}")
+        sis = pb.ObservedCorrection.Sis(top_k=correction.top_k, weight=WEIGHTS[correction.weight])
+        return pb.ObservedCorrection(name=name, sis=sis)
+    return pb.ObservedCorrection(name=name, algorithm=correction.to_proto())
+
+
+def from_proto(corrections: Iterable[pb.CorrectionTotals]) -> Dict[str, CorrectionTotals]:
+    return {totals.correction: read(CorrectionTotals, totals) for totals in corrections}

@@ -1,0 +1,244 @@
+"""What the service answers to the current policy's values."""
+
+from __future__ import annotations
+
+import enum
+import math
+import operator
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from sis import _corrections
+from sis._corrections import CorrectionTotals, Distributions
+from sis._evaluate.micro_batches import MicroBatch
+from sis._options import LogRatioSum
+from sis._records import MissingRange, MissingReason
+from sis.v1 import ratio_service_pb2 as pb
+from sis._wire.messages import read
+from sis._wire.sums import merged, summed
+
+
+class Decision(enum.IntEnum):
+    """Values of Evaluation.decisions."""
+
+    # Distributed as if the current policy had sampled it: modified ratio 1.
+    ACCEPTED = pb.DECISION_ACCEPTED
+    # Keeps its importance ratio.
+    REJECTED = pb.DECISION_REJECTED
+    # Not in V_k: never accepted, keeps its importance ratio.
+    OUTSIDE_TOP_K = pb.DECISION_OUTSIDE_TOP_K
+    # No record: use the trainer's own ratio.
+    MISSING = pb.DECISION_MISSING
+    # The policy did not generate it.
+    MASKED = pb.DECISION_MASKED
+
+
+def _per_scored(name: str) -> Any:
+    """A property of Totals: the mean of one of its sums."""
+    return property(lambda totals: getattr(totals, name) / totals.scored if totals.scored else math.nan)
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over positions. "Scored" is accepted, rejected or outside V_k; only scored positions
+    enter the sums.
+
+    The rates and means are per scored position, and NaN if there is none.
+    """
+
+    accepted: int = 0
+    rejected: int = 0
+    outside_top_k: int = 0
+    missing: int = 0
+    # Scored positions whose log importance ratio lies above the log-envelope although the token is
+    # in V_k.
+    envelope_violations: int = 0
+    # D and D_SIS, nats.
+    d: float = 0.0
+    d_sis: float = 0.0
+    # Sum of the log-envelopes, nats.
+    log_envelope: float = 0.0
+    residual_mass: float = 0.0
+    acceptance_probability: float = 0.0
+    # Sum of (1 - residual mass) / envelope: what the accept rate is on average over the behaviour
+    # policy's draws.
+    expected_acceptance: float = 0.0
+    # Sum of w - 1 - log w at the sampled tokens, nats: the k3 estimator of KL(behaviour ||
+    # current).
+    k3: float = 0.0
+    # Sum of the policies' total variation on V_k; 0 where it was not asked for.
+    total_variation: float = 0.0
+    # Positions that the mask leaves out.
+    masked: int = 0
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(*map(operator.add, vars(self).values(), vars(other).values()))
+
+    @property
+    def scored(self) -> int:
+        return self.accepted + self.rejected + self.outside_top_k
+
+    accept_rate = _per_scored("accepted")
+    # D and D_SIS, nats.
+    mean_d = _per_scored("d")
+    mean_d_sis = _per_scored("d_sis")
+    # Nats.
+    mean_log_envelope = _per_scored("log_envelope")
+    mean_residual_mass = _per_scored("residual_mass")
+    # The mean of a, 0 outside V_k: the accept rate without the noise of the draw.
+    mean_acceptance_probability = _per_scored("acceptance_probability")
+    # The mean of (1 - residual mass) / envelope: the accept rate without the noise of the sampled
+    # tokens.
+    mean_expected_acceptance = _per_scored("expected_acceptance")
+    # An estimate of KL(behaviour || current) per position, nats.
+    mean_k3 = _per_scored("k3")
+    mean_total_variation = _per_scored("total_variation")
+
+
+@dataclass(frozen=True)
+class PrefixPoint:
+    """What Totals would hold if only the top_k most probable slots were used."""
+
+    top_k: int
+    residual_mass: float
+    expected_acceptance: float
+    # Scored positions: those that the sums are over.
+    positions: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """The totals of one draw over everything that was evaluated, by any rank, each position
+    once."""
+
+    totals: Totals
+    # Different (sequence, attempt) with at least one position counted.
+    sequences: int
+    # None from list_steps.
+    distributions: Optional[Distributions] = None
+    # "plain", "clipped" and "applied", then what evaluations of this draw observed, by name.
+    corrections: Mapping[str, CorrectionTotals] = field(default_factory=dict)
+    # totals.missing by reason; those that occur.
+    missing: Mapping[MissingReason, int] = field(default_factory=dict)
+    # One point for each k that evaluations of this draw asked for, rising; each over the positions
+    # of those that did.
+    prefix_curve: Tuple[PrefixPoint, ...] = ()
+    # What the server's totals of steps had no room for. Positions that are in none of the above, each
+    # time that they were evaluated; those that a point of the prefix curve lacks, for each point; and
+    # those that an observed correction lacks, for each.
+    uncounted_positions: int = 0
+    uncounted_prefix_positions: int = 0
+    uncounted_correction_positions: int = 0
+    # The first evaluation and the last, in seconds since 1970-01-01 00:00 UTC.
+    begun_at: float = 0.0
+    ended_at: float = 0.0
+    # As of Runs.
+    unanswered: Tuple[int, ...] = ()
+
+    @staticmethod
+    def from_proto(response: pb.GetStepResponse) -> Step:
+        return read(
+            Step,
+            response,
+            corrections=_corrections.from_proto(response.corrections),
+            missing={MissingReason(part.reason): part.positions for part in response.missing},
+        )
+
+
+class Steps(Dict[int, Step]):
+    """By draw. The one that began last is last."""
+
+    def __init__(self, steps: Mapping[int, Step], unanswered: Iterable[int] = ()) -> None:
+        super().__init__(steps)
+        # As of Runs.
+        self.unanswered: Tuple[int, ...] = tuple(unanswered)
+
+
+# The arrays of an Evaluation, by name, and how those travel that are no bits.
+OUTPUTS = {
+    "accepted": pb.OUTPUT_ACCEPT_BITS,
+    "decisions": pb.OUTPUT_DECISIONS,
+    "ratios": pb.OUTPUT_RATIOS,
+    "log_ratios": pb.OUTPUT_LOG_RATIOS,
+    "acceptance_probabilities": pb.OUTPUT_ACCEPTANCE_PROBABILITIES,
+    "surrogates": pb.OUTPUT_SURROGATES,
+    "coefficients": pb.OUTPUT_COEFFICIENTS,
+}
+_DTYPES = {name: np.dtype("u1" if name == "decisions" else "<f4") for name in OUTPUTS if name != "accepted"}
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Over the N positions that were evaluated, slice by slice. Outputs that were not asked for are
+    None."""
+
+    # bool [N]: decision is ACCEPTED.
+    accepted: np.ndarray
+    # uint8 [N], see Decision.
+    decisions: Optional[np.ndarray]
+    # float32 [N]: the modified ratio, 1 if accepted, else p(y)/q(y).
+    ratios: Optional[np.ndarray]
+    # float32 [N], nats: its logarithm; -inf of 0.
+    log_ratios: Optional[np.ndarray]
+    # float32 [N]: the probability that the draw accepts; 0 outside V_k, missing or masked.
+    acceptance_probabilities: Optional[np.ndarray]
+    # float32 [N]: what stands in the ratio's place in the algorithm's formula; 0 where masked.
+    surrogates: Optional[np.ndarray]
+    # float32 [N]: c; the gradient of a position's objective is c * advantage * grad log p(y). 0
+    # where masked. With weight "expected" it is the same formula at the mean ratio, whose own
+    # dependence on p through the acceptance probability is left out: no derivative.
+    coefficients: Optional[np.ndarray]
+    totals: Totals
+    # One per slice, in order.
+    slice_totals: Tuple[Totals, ...]
+    # One per k that was asked for, over all N positions.
+    prefix_curve: Tuple[PrefixPoint, ...]
+    missing: Tuple[MissingRange, ...]
+    # Positions of this draw that no call had counted before.
+    newly_counted: int
+    # With Gspo, one per slice: what it adds to its sequence. Else empty.
+    log_ratio_sums: Tuple[LogRatioSum, ...]
+    # With EvaluateOptions.observe: "plain", "clipped", "applied" and these, by name. Else empty.
+    corrections: Mapping[str, CorrectionTotals] = field(default_factory=dict)
+
+    @staticmethod
+    def from_proto(
+        answers: Sequence[Tuple[MicroBatch, pb.EvaluateResponse]],
+        slices: int,
+        positions: int,
+        outputs: Iterable[str] = (),
+        *,
+        log_ratio_sums: bool = False,
+    ) -> Evaluation:
+        """Of a batch of so many slices and positions, from the answers to its parts. `outputs` were
+        asked for, besides "accepted". log_ratio_sums: whether there are any."""
+        accepted = np.zeros(positions, np.uint8)
+        arrays = {name: np.zeros(positions, _DTYPES[name].newbyteorder("=")) for name in _DTYPES if name in outputs}
+        missing: List[MissingRange] = []
+        slice_totals = [Totals()] * slices
+        log_sums = [LogRatioSum(0, 0)] * slices
+        for batch, response in answers:
+            bits = np.frombuffer(response.accept_bits, np.uint8)
+            accepted[batch.rows] = np.unpackbits(bits, count=batch.length, bitorder="little")
+            for name, values in arrays.items():
+                values[batch.rows] = np.frombuffer(getattr(response, name), _DTYPES[name])
+            missing += [read(MissingRange, part, slice=batch.numbers[part.slice]) for part in response.missing]
+            for number, totals in zip(batch.numbers, response.slice_totals):
+                slice_totals[number] = read(Totals, totals)
+            for number, total in zip(batch.numbers, response.log_ratio_sums):
+                log_sums[number] = read(LogRatioSum, total)
+        responses = [response for _, response in answers]
+        curve = merged(response.prefix_curve for response in responses)
+        return Evaluation(
+            accepted=accepted.view(bool),
+            **{name: arrays.get(name) for name in _DTYPES},
+            totals=read(Totals, summed([response.totals for response in responses])),
+            slice_totals=tuple(slice_totals),
+            prefix_curve=tuple(read(PrefixPoint, point) for point in curve),
+            missing=tuple(sorted(missing)),
+            newly_counted=sum(response.newly_counted for response in responses),
+            log_ratio_sums=tuple(log_sums) if log_ratio_sums else (),
+            corrections=_corrections.from_proto(merged(response.corrections for response in responses)),
+        )

@@ -1,0 +1,127 @@
+"""What evaluate can be asked besides decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from sis import _algorithms, _arrays, _corrections
+from sis._algorithms import Algorithm
+from sis._arrays import ArrayLike
+from sis._corrections import Correction
+from sis._evaluate.micro_batches import MicroBatch
+from sis._ragged import Selection
+from sis._records import Slice
+from sis.v1 import ratio_service_pb2 as pb
+
+
+class LogRatioSum(NamedTuple):
+    """The log of the modified ratio, summed over positions that are not masked; add those of
+    several machines up."""
+
+    # In units of 2^-30 nats.
+    log_ratio: int
+    positions: int
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluateOptions:
+    """Arrays are [N], one element per position, slice by slice."""
+
+    # "sampled": the modified ratio is 1 if accepted, else w. "expected": its mean over the draw, a
+    # + (1 - a) w.
+    weight: str = "sampled"
+    # The loss mask, booleans: false where the policy did not generate the token, or it is not trained
+    # on. The position is MASKED and counts nowhere; the page and sisctl show it as not in the loss.
+    mask: Optional[ArrayLike] = None
+    # log q of the sampled tokens as the trainer has it, for the ratios of MISSING positions. There
+    # evaluate's sampled_log_probs must be of the trainer's own tokens: sis.gather takes them.
+    own_log_probs: Optional[ArrayLike] = None
+    # With three policies, log p of the sampled tokens under the current one; evaluate's other
+    # values are then the proximal policy's.
+    decoupled_log_probs: Optional[ArrayLike] = None
+    # For the outputs "surrogates" and "coefficients".
+    algorithm: Optional[Algorithm] = None
+    advantages: Optional[ArrayLike] = None
+    # The tokens of the trainer's batch: FailedPrecondition names the first position where another is
+    # recorded.
+    sampled_ids: Optional[ArrayLike] = None
+    # With Gspo, one per slice: the sums of whole sequences, where other machines hold parts of
+    # them.
+    log_ratio_sums: Optional[Sequence[LogRatioSum]] = None
+    # Corrections to watch beside the one that is asked for, by the names of their metrics:
+    # Evaluation.corrections says what each would have made of the same ratios.
+    observe: Mapping[str, Correction] = field(default_factory=dict)
+
+    def needs_one_request(self, slices: Sequence[Slice]) -> bool:
+        """Whether an output depends on the batch as a whole, so that it is not cut up.
+
+        That is Clip-Cov's choice, and Gspo's sums where a sequence has several slices and its sum
+        is not given.
+        """
+        if isinstance(self.algorithm, _algorithms.Gspo) and self.log_ratio_sums is None:
+            return len({(part.sequence, part.attempt) for part in slices}) < len(slices)
+        return isinstance(self.algorithm, _algorithms.ClipCov)
+
+    def checked(self, slices: Sequence[Slice], length: int, vocabulary_size: int) -> EvaluateOptions:
+        """The same, with arrays of numpy as they are sent. ValueError if one does not fit `length`
+        positions."""
+        if self.weight not in _corrections.WEIGHTS:
+            raise ValueError(f"weight {self.weight!r} is none of {', '.join(_corrections.WEIGHTS)}")
+        if self.log_ratio_sums is not None and len(self.log_ratio_sums) != len(slices):
+            raise ValueError(f"log_ratio_sums has {len(self.log_ratio_sums)} elements, must be {len(slices)}")
+
+        checked: Dict[str, np.ndarray] = {
+            name: _arrays.float32(name, getattr(self, name), [length])
+            for name in ("own_log_probs", "decoupled_log_probs", "advantages")
+            if getattr(self, name) is not None
+        }
+        if self.mask is not None:
+            checked["mask"] = _booleans("mask", self.mask, length)
+        if self.sampled_ids is not None:
+            ids = _arrays.int32("sampled_ids", self.sampled_ids, [length])
+            checked["sampled_ids"] = _packed_ids(ids, checked.get("mask"), vocabulary_size)
+        return replace(self, **checked)
+
+    def write_whole(self, request: pb.EvaluateRequest) -> None:
+        """Of checked options, what is the same in all requests of a batch."""
+        request.weight = _corrections.WEIGHTS[self.weight]
+        if self.algorithm is not None:
+            request.algorithm.CopyFrom(self.algorithm.to_proto())
+        request.observe.extend(_corrections.to_proto(self.observe))
+
+    def write(self, request: pb.EvaluateRequest, batch: MicroBatch) -> None:
+        """Of checked options, the rest but for `arrays`, for the slices of `batch`, which `request` holds."""
+        if self.mask is not None:
+            request.mask = self.mask[batch.rows].tobytes()  # type: ignore[index]
+        if self.decoupled_log_probs is not None:
+            request.decoupled.current_log_probs = self.decoupled_log_probs[batch.rows].tobytes()  # type: ignore[index]
+        if self.log_ratio_sums is not None:
+            for message, number in zip(request.slices, batch.numbers):
+                message.sequence_log_ratio_sum.CopyFrom(pb.LogRatioSum(**self.log_ratio_sums[number]._asdict()))
+
+    def arrays(self, rows: Selection) -> Dict[str, np.ndarray]:
+        """Of checked options, the arrays of these positions, by the fields of a request."""
+        own = {name: getattr(self, name) for name in ("own_log_probs", "advantages", "sampled_ids")}
+        return {name: values[rows] for name, values in own.items() if values is not None}
+
+
+def _packed_ids(ids: np.ndarray, mask: Optional[np.ndarray], vocabulary_size: int) -> np.ndarray:
+    """uint8 [N, width]: the least width that holds every id of the vocabulary, or 4 if an unmasked
+    one is none of them. Masked ids, which the service ignores, are 0."""
+    if mask is not None:
+        ids = np.where(mask, ids, 0)
+    known = not ids.size or (ids.min() >= 0 and ids.max() < vocabulary_size)
+    width = next(width for width in (2, 3, 4) if vocabulary_size <= 1 << 8 * width) if known else 4
+    return np.ascontiguousarray(ids.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :width])
+
+
+def _booleans(name: str, values: ArrayLike, length: int) -> np.ndarray:
+    array: Any = _arrays.to_numpy(values)
+    if array.shape != (length,):
+        raise ValueError(f"{name} has shape {list(array.shape)}, must be [{length}]")
+    if array.dtype != bool and not np.isin(array, (0, 1)).all():
+        raise ValueError(f"{name} holds other values than 0 and 1")
+    return array.astype(bool)

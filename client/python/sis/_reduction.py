@@ -1,0 +1,106 @@
+"""From the current policy's log-probs to what evaluate and evaluate_reduced take, on the device
+where they are."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+import numpy as np
+
+from sis import _arrays, _ragged
+from sis._arrays import ArrayLike
+from sis._records import TopKRecords
+
+# flush of numerics.md, section 5: log-envelopes nearer to 0 than this are 0.
+_FLUSHED_BELOW = 2.0**-100
+
+
+def gather(records: TopKRecords, log_softmax: ArrayLike, sampled_ids: Optional[ArrayLike] = None) -> Tuple[Any, Any]:
+    """The current policy's log-probs at the recorded ids.
+
+    log_softmax: [N, vocabulary], nats, of the distributions that drew records.sampled_ids (with
+    the sampling settings of the rollout). Returns log_probs [N, K] and sampled_log_probs [N],
+    float32, both of the same kind and on the same device as the input, without gradients. In
+    log_probs, unused slots and missing positions hold the value of token 0; the service ignores
+    them.
+    sampled_ids: int [N], the trainer's own tokens: they stand in where no token is recorded. Where
+    there is none at all (-1, or no sampled_ids) sampled_log_probs is NaN. The service ignores that
+    too, unless options.own_log_probs ask for the ratios of missing positions: then it refuses a
+    NaN, as any other number would make a wrong ratio.
+    """
+    shape = tuple(np.shape(log_softmax))
+    if len(shape) != 2 or shape[0] != len(records):
+        raise ValueError(f"log_softmax has shape {list(shape)}, must be [{len(records)}, vocabulary]")
+    ids, tokens = records.ids, records.sampled_ids
+    if sampled_ids is not None:
+        own = _arrays.int32("sampled_ids", sampled_ids, [len(records)])
+        tokens = np.where(tokens < 0, own, tokens)
+        if (tokens >= shape[1]).any():
+            row = int(np.argmax(tokens >= shape[1]))
+            raise ValueError(f"sampled_ids, position {row}: {tokens[row]} is not below {shape[1]}")
+    if _arrays.is_tensor(log_softmax):
+        import torch
+
+        source = log_softmax.detach()
+
+        def values_at(columns: np.ndarray) -> Any:
+            places = torch.from_numpy(columns).to(source.device).clamp(min=0).long()
+            return source.gather(1, places).float()
+
+    else:
+        array = np.asarray(log_softmax)
+
+        def values_at(columns: np.ndarray) -> Any:
+            places = np.maximum(columns, 0).astype(np.int64)
+            return np.take_along_axis(array, places, axis=1).astype(np.float32)
+
+    sampled = values_at(tokens[:, None])[:, 0]
+    sampled[tokens < 0] = np.nan
+    return values_at(ids), sampled
+
+
+def _of_all_slots(records: TopKRecords, log_probs: ArrayLike) -> Any:
+    """[N, K] of [S], -inf in unused slots."""
+    if _arrays.is_tensor(log_probs):
+        from sis import _gathered
+
+        return _gathered.of_all_slots(records, _gathered.Gathered(log_probs, log_probs)).log_probs
+    return _ragged.widened(np.asarray(log_probs), records.counts, records.top_k, -np.inf)
+
+
+def reduce(records: TopKRecords, log_probs: ArrayLike, top_k: int = 0) -> Tuple[Any, Any]:
+    """Log-envelopes [N] (nats) and covered masses [N], float32, for evaluate_reduced with the same
+    top_k.
+
+    log_probs: [N, K], nats, at records.ids; unused slots may hold anything; or [S], at
+    records.used_ids. top_k: use only the k
+    most probable slots; 0: all. The log-envelopes have the bits that the service itself computes
+    from these log-probs (numerics.md, section 5), so the decisions are the same; the covered
+    masses, which decide nothing, agree to rounding. Tensors stay on their device.
+    """
+    total, slots = records.log_probs.shape
+    if not 0 <= top_k <= slots:
+        raise ValueError(f"top_k is {top_k}, must be in [0, {slots}]")
+    shape = tuple(np.shape(log_probs))
+    if shape == (int(records.offsets[-1]),):
+        log_probs = _of_all_slots(records, log_probs)
+    elif shape != (total, slots):
+        raise ValueError(f"log_probs has shape {list(shape)}, must be [{total}, {slots}]")
+    k = top_k or slots
+    behaviour = np.ascontiguousarray(records.log_probs[:, :k])
+    used = ~np.isneginf(behaviour)
+    if _arrays.is_tensor(log_probs):
+        import torch
+
+        current = log_probs.detach()[:, :k].float()
+        in_use = torch.from_numpy(used).to(current.device)
+        recorded = torch.from_numpy(behaviour).to(current.device)
+        # Selection, not arithmetic: an unused slot may hold NaN.
+        envelopes = (current - recorded).masked_fill(~in_use, -np.inf).amax(dim=1)
+        masses = current.exp().masked_fill(~in_use, 0.0).sum(dim=1)
+        return envelopes.masked_fill(envelopes.abs() < _FLUSHED_BELOW, 0.0), masses
+    current = _arrays.float32("log_probs", log_probs, [total, slots])[:, :k]
+    with np.errstate(invalid="ignore", over="ignore"):
+        envelopes = np.where(used, current - behaviour, np.float32(-np.inf)).max(axis=1)
+        masses = np.where(used, np.exp(current), np.float32(0)).sum(axis=1)
+    return np.where(np.abs(envelopes) < _FLUSHED_BELOW, np.float32(0), envelopes), masses

@@ -1,0 +1,332 @@
+"""One server, as messages: its calls, and what it is told again when it comes back without
+memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+import weakref
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
+
+import grpc
+
+from sis import _errors
+from sis._append import Source
+from sis._append_streams.checked_entries import Entry
+from sis._append_streams.kept_streams import KeptStreams
+from sis._append_streams.server_append import ServerAppendStream
+from sis._credentials import Credentials
+from sis._evaluate.micro_batches import Request
+from sis._records import SequenceRef, Slice
+from sis._servers.circuit_breaker import CircuitBreaker
+from sis.v1 import ratio_service_pb2 as pb
+from sis.v1 import ratio_service_pb2_grpc
+from sis._wire import fetched_records
+from sis._wire.fetched_records import FetchedSlice
+
+_Answer = TypeVar("_Answer")
+
+_CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # Connections of a client's own: in a process that was forked gRPC would send over its parent's.
+    ("grpc.use_local_subchannel_pool", 1),
+    # Large messages in few frames; by default they are of 16 KiB.
+    ("grpc.http2.max_frame_size", 1 << 20),
+    # A server that comes back, at another address perhaps, is found in about a second; by default
+    # it may take minutes. An attempt to connect that gets no answer is given up after 3 seconds
+    # (the minimum between attempts), by default after 20.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 3000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.dns_min_time_between_resolutions_ms", 500),
+    # gRPC sends a call again by itself if the server has not looked at it, and older ones (1.51) then
+    # may leave out a stream's first large message.
+    ("grpc.enable_retries", 0),
+)
+
+# Evaluate calls that one batch has under way at a time: the server works on one while the others travel.
+_EVALUATES_AT_ONCE = 2
+
+# What a probe of a replica that is left alone may take, in seconds.
+_PROBE_TIMEOUT = 1.0
+
+# After these errors of one of several requests each one without an answer is sent once more by itself:
+# that call tells a server what it lacks if it came back without the run.
+_LEFT_TO_EVALUATE = (
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+)
+
+
+@dataclasses.dataclass(eq=False)
+class _KnownRun:
+    """A run that was opened or looked up here, so that it can be opened again."""
+
+    # Names the incarnation.
+    request: pb.CreateRunRequest
+    policy_version: int = 0
+    # Whether the server is known to have the run with that version.
+    confirmed: bool = False
+
+
+def _about_a_run(name: str) -> Callable[[SingleServer, Any], Any]:
+    """The call of this name, whose requests name a run."""
+    return lambda server, request: server._call_about(request.run.run_id, getattr(server._stub, name), request)
+
+
+class SingleServer:
+    """The calls of RatioService over one connection; they raise sis.Error. Thread-safe.
+
+    A run that the server has lost, or holds in an older incarnation, is opened again with its
+    policy version, and the call repeated once (docs/decisions.md, 2): the records are lost, but
+    training continues.
+    """
+
+    # A larger Evaluate goes as several of about this size, side by side.
+    micro_batch_bytes = 4 << 20
+
+    def __init__(
+        self,
+        address: str,
+        timeout: Optional[float],
+        credentials: Union[Credentials, grpc.ChannelCredentials, None],
+        options: Sequence[Tuple[str, Any]],
+        breaker: Optional[CircuitBreaker] = None,
+        reopen_runs: bool = True,
+    ) -> None:
+        """`credentials`: None means Credentials.from_environment(). `breaker`: for one of several
+        replicas. `reopen_runs`: as of sis.Client."""
+        channel_options = [*_CHANNEL_OPTIONS, *options]
+        if isinstance(credentials, grpc.ChannelCredentials):
+            self._channel = grpc.secure_channel(address, credentials, channel_options)
+        else:
+            self._channel = (credentials or Credentials.from_environment()).channel(address, channel_options)
+        self._stub = ratio_service_pb2_grpc.RatioServiceStub(self._channel)
+        self._kept_streams = KeptStreams()
+        # Their threads would keep them for ever.
+        weakref.finalize(self, self._kept_streams.close).atexit = False
+        self._timeout = timeout
+        self._breaker = breaker
+        self._reopen_runs = reopen_runs
+        self._lock = threading.Lock()
+        # By run id; guarded by _lock.
+        self._known: Dict[str, _KnownRun] = {}
+
+    def close(self) -> None:
+        self._kept_streams.close()
+        self._channel.close()
+
+    def CreateRun(self, request: pb.CreateRunRequest) -> pb.CreateRunResponse:
+        response = self._call(self._stub.CreateRun, request)
+        self.remember(request.run_id, request.config, response.incarnation, confirmed=True)
+        return response
+
+    def GetRun(self, request: pb.GetRunRequest) -> pb.GetRunResponse:
+        response = self._call_about(request.run_id, self._stub.GetRun, request)
+        run = response.run
+        self.remember(run.run_id, run.config, run.incarnation, run.policy_version, confirmed=True)
+        return response
+
+    def DeleteRun(self, request: pb.DeleteRunRequest) -> pb.DeleteRunResponse:
+        with self._lock:
+            known = self._known.get(request.run.run_id)
+            # Not to be opened again, even if no answer comes.
+            if known is not None and request.run.incarnation in (0, known.request.incarnation):
+                del self._known[request.run.run_id]
+        return self._call(self._stub.DeleteRun, request)
+
+    def get_servers(self) -> List[Union[pb.GetServerResponse, _errors.Error]]:
+        try:
+            return [self._call(self._stub.GetServer, pb.GetServerRequest())]
+        except _errors.Error as error:
+            return [error]
+
+    def ListRuns(self, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
+        return self._call(self._stub.ListRuns, request)
+
+    def AdvanceVersion(self, request: pb.AdvanceVersionRequest) -> pb.AdvanceVersionResponse:
+        with self._lock:
+            known = self._known.get(request.run.run_id)
+            if known is not None and request.run.incarnation in (0, known.request.incarnation):
+                known.policy_version = max(known.policy_version, request.policy_version)
+        return self._call_about(request.run.run_id, self._stub.AdvanceVersion, request)
+
+    GetStep = _about_a_run("GetStep")
+    ListSteps = _about_a_run("ListSteps")
+    ListSequences = _about_a_run("ListSequences")
+    InspectRun = _about_a_run("InspectRun")
+    InspectSequence = _about_a_run("InspectSequence")
+    Release = _about_a_run("Release")
+
+    def fetch_top_k(self, request: pb.FetchTopKRequest) -> List[FetchedSlice]:
+        stream = lambda: self._stub.FetchTopK(request, timeout=self._timeout)
+        send = lambda: fetched_records.gathered(request, stream())
+        return self._send_about(request.run.run_id, send)
+
+    def _evaluate_side_by_side(
+        self, requests: Iterable[Callable[[], Request]], answers: List[pb.EvaluateResponse]
+    ) -> None:
+        answers.clear()
+        calls: List[Any] = []
+        try:
+            for make in requests:
+                if len(calls) - len(answers) == _EVALUATES_AT_ONCE:
+                    answers.append(calls[len(answers)].result())
+                calls.append(self._stub.Evaluate.future(make().serialized(), timeout=self._timeout))
+            for call in calls[len(answers) :]:
+                answers.append(call.result())
+        finally:
+            for call in calls[len(answers) :]:
+                call.cancel()
+
+    def shares(self, request: pb.EvaluateRequest, slices: Sequence[Slice]) -> Dict[int, List[int]]:
+        """Returns the numbers of the slices that each server is sent: all that are not empty go here."""
+        return {0: [number for number, part in enumerate(slices) if part.length]}
+
+    def evaluate_shares(
+        self, requests: Mapping[int, Sequence[Callable[[], Request]]]
+    ) -> List[pb.EvaluateResponse]:
+        """evaluate_all of the requests of each share, by its server."""
+        (own,) = requests.values()
+        answers: List[pb.EvaluateResponse] = []
+        self.evaluate_all(own, answers)
+        return answers
+
+    def evaluate_all(
+        self, requests: Sequence[Callable[[], Request]], answers: List[pb.EvaluateResponse]
+    ) -> None:
+        """Puts the answers into `answers`, in order, as they come: after an error those before it are
+        there. Each request is made when it is about to be sent: there may be many, of any size."""
+        if len(requests) > 1:
+            try:
+                return self._send(lambda: self._evaluate_side_by_side(requests, answers))
+            except _errors.Error as error:
+                if error.code not in _LEFT_TO_EVALUATE:
+                    raise
+        for make in requests[len(answers) :]:
+            request = make()
+            call = functools.partial(self._stub.Evaluate, request.serialized(), timeout=self._timeout)
+            answers.append(self._send_about(request.message.run.run_id, call))
+
+    def append(self, source: Source) -> ServerAppendStream:
+        try:
+            self._send_about(source.run.id, lambda: None, confirm=True)
+        except _errors.Error:
+            pass  # The stream itself meets it, and tells at its first flush.
+        return ServerAppendStream(self._stub.Append, source, self._timeout)
+
+    def append_many(self, source: Source, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:
+        """The committed lengths of what is stored now. Raises what a stream's flush raises."""
+
+        def send() -> Union[Dict[SequenceRef, int], _errors.AppendError]:
+            try:
+                return self._kept_streams.append(source, lambda: self.append(source), entries)
+            except _errors.AppendError as refused:
+                return refused  # An answer, whatever its codes are.
+
+        answer = self._send_about(source.run.id, send)
+        if isinstance(answer, _errors.AppendError):
+            raise answer
+        return answer
+
+    def remember(
+        self,
+        run_id: str,
+        config: pb.RunConfig,
+        incarnation: int,
+        policy_version: int = 0,
+        *,
+        confirmed: bool = False,
+    ) -> None:
+        """Notes a run to be opened again if the server has lost it. confirmed: the server has just
+        named it."""
+        if not self._reopen_runs:
+            return
+        request = pb.CreateRunRequest(run_id=run_id, config=config, incarnation=incarnation)
+        with self._lock:
+            known = self._known.get(run_id)
+            if known is None or known.request.incarnation < incarnation:
+                known = self._known[run_id] = _KnownRun(request)
+            if known.request.incarnation > incarnation:
+                return
+            if confirmed:
+                known.confirmed = policy_version >= known.policy_version
+            elif policy_version > known.policy_version:
+                known.confirmed = False
+            known.policy_version = max(known.policy_version, policy_version)
+
+    def admit(self) -> None:
+        """Raises sis.Unavailable if the server is not to be asked at present: see
+        CircuitBreaker."""
+        if self._breaker is not None:
+            self._breaker.admit(self._probe)
+
+    def failed(self, error: _errors.Error, began: float) -> None:
+        """An append stream got no answer to what it sent at `began` on time.monotonic()."""
+        if self._breaker is not None:
+            self._breaker.failed(error, began)
+
+    def _probe(self) -> None:
+        timeout = _PROBE_TIMEOUT if self._timeout is None else min(self._timeout, _PROBE_TIMEOUT)
+        self._send_unguarded(lambda: self._stub.ListRuns(pb.ListRunsRequest(), timeout=timeout))
+
+    def _send(self, send: Callable[[], _Answer]) -> _Answer:
+        if self._breaker is None:
+            return self._send_unguarded(send)
+        return self._breaker.call(lambda: self._send_unguarded(send), self._probe)
+
+    def _send_unguarded(self, send: Callable[[], _Answer]) -> _Answer:
+        try:
+            return send()
+        except grpc.RpcError as rpc_error:
+            error = _errors.from_rpc(rpc_error)
+            if _errors.is_unreachable(error):
+                # It may come back empty, or not have heard.
+                with self._lock:
+                    for known in self._known.values():
+                        known.confirmed = False
+            raise error from rpc_error
+
+    def _call(self, method: Callable[..., Any], request: Any) -> Any:
+        return self._send(lambda: method(request, timeout=self._timeout))
+
+    def _call_about(self, run_id: str, method: Callable[..., Any], request: Any) -> Any:
+        return self._send_about(run_id, lambda: method(request, timeout=self._timeout))
+
+    def _send_about(
+        self,
+        run_id: str,
+        send: Callable[[], _Answer],
+        *,
+        confirm: bool = False,
+    ) -> _Answer:
+        with self._lock:
+            known = self._known.get(run_id)
+        if known is not None and (confirm or not known.confirmed):
+            self._open_again(known)
+        try:
+            return self._send(send)
+        except (_errors.NotFound, _errors.FailedPrecondition):
+            if known is None:
+                raise
+        self._open_again(known)
+        return self._send(send)
+
+    def _open_again(self, known: _KnownRun) -> None:
+        version = known.policy_version
+        try:
+            self._call(self._stub.CreateRun, known.request)
+        except _errors.PermissionDenied:
+            version = 0  # That is up to others: the call itself will meet what there is.
+        if version > 0:
+            run = pb.RunRef(run_id=known.request.run_id, incarnation=known.request.incarnation)
+            request = pb.AdvanceVersionRequest(run=run, policy_version=version)
+            try:
+                self._call(self._stub.AdvanceVersion, request)
+            except (_errors.FailedPrecondition, _errors.PermissionDenied):
+                pass  # Somebody has told it a later one; or this is a worker, and trainers tell it.
+        known.confirmed = True

@@ -1,0 +1,57 @@
+"""Lists of tokens, as engines return them, as arrays."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Iterable, List, Sequence, Sized, Tuple
+
+import numpy as np
+
+from sis import _ragged
+
+
+def padded(
+    listed: Sequence[Sized], ids: Iterable[Iterable[int]], log_probs: Iterable[Iterable[float]], at_least: int = 1
+) -> Tuple[np.ndarray, np.ndarray]:
+    """int64 and float32 [T, C] of T positions with as many tokens as `listed` has of each, which `ids` and
+    `log_probs` tell; -1 and -inf where there is none. C is the largest number, or `at_least`."""
+    counts = np.fromiter(map(len, listed), np.int64, len(listed))
+    return flat_padded(ids, log_probs, counts, max(at_least, int(counts.max(initial=0))))
+
+
+def flat_padded(
+    ids: Iterable[Iterable[int]], log_probs: Iterable[Iterable[float]], counts: np.ndarray, width: int
+) -> Tuple[np.ndarray, np.ndarray]:
+    """The same of `counts` [T] tokens per position, at most `width`, which stand one after the other in the
+    lists, one after the other."""
+    total = int(counts.sum())
+    # Older numpy cuts what 32 bits do not hold, without a word.
+    flat_ids = np.fromiter(itertools.chain.from_iterable(ids), np.int64, total)
+    # null is NaN.
+    flat_log_probs = np.asarray(list(itertools.chain.from_iterable(log_probs)), np.float32)
+    if len(flat_log_probs) != total:
+        raise ValueError(f"the lists hold {len(flat_log_probs)} log-probs for {total} tokens")
+    return widened(flat_ids, flat_log_probs, counts, width)
+
+
+def widened(ids: np.ndarray, log_probs: np.ndarray, counts: np.ndarray, width: int) -> Tuple[np.ndarray, np.ndarray]:
+    """The same of ids and log-probs [sum of counts]."""
+    return _ragged.widened(ids, counts, width, -1), _ragged.widened(log_probs, counts, width, -np.inf)
+
+
+def strictly_above(tokens: np.ndarray, values: np.ndarray, rank: int) -> Tuple[np.ndarray, np.ndarray]:
+    """Only the tokens that are more probable than the one of `rank` (from 1).
+
+    For lists that hold the sampled token in the place of their least probable one: what is above
+    the one before that does not depend on which token was drawn, not even where several are equally
+    probable. NaN stays.
+    """
+    limit = -np.sort(-values, axis=1)[:, rank - 1 : rank]
+    kept = ~(values <= limit)
+    return np.where(kept, tokens, -1), np.where(kept, values, np.float32(-np.inf))
+
+
+def stretches(mask: np.ndarray) -> List[Tuple[int, int]]:
+    """The ranges [first, last) where the mask is not 0."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], (mask != 0).astype(np.int8), [0]])))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist()))

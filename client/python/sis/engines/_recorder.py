@@ -1,0 +1,536 @@
+"""Streams what an engine generates into the service, while it generates."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+import threading
+import time
+import warnings
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from sis import _errors
+from sis._append import AppendStream
+from sis._client import Client
+from sis.engines._adapter import Adapter, Fault, MalformedOutput, Piece, entries_of, text_of
+from sis._entries import AppendEntry, Seal
+from sis._outage import Outage
+from sis._owner import Owner
+from sis._records import SequenceRef
+from sis._run import Run
+
+# A caller that is so many positions ahead of the server waits.
+MAX_WAITING = 1 << 16
+# Of records that are made at once.
+_PART_BYTES = 2 << 20
+# An error names so many malformed outputs.
+_MOST_NAMED = 20
+
+
+@dataclasses.dataclass
+class _Sequence:
+    attempt: int = 0
+    # The position that comes next.
+    length: int = 0
+    # How many positions of the present request were taken; counts with outputs that repeat.
+    of_request: int = 0
+    # Whether an output had an unknown number of positions: those of later ones are then unknown.
+    given_up: bool = False
+
+
+class _Told(NamedTuple):
+    """What an adapter says of an output."""
+
+    # None: unknown.
+    length: Optional[int]
+    # As Adapter.ended; None too if unknown.
+    ended: Optional[str]
+    # None: both are known.
+    error: Optional[Exception] = None
+    end_unknown: bool = False
+
+
+class _Found(NamedTuple):
+    """Something wrong with the output of an engine."""
+
+    text: str
+    # Else a value of one position is no log-prob.
+    malformed: bool
+
+
+@dataclasses.dataclass
+class _Outcome:
+    """Counts of what one round of the writer sends, valid once it is stored."""
+
+    unusable: int = 0
+    found: List[_Found] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class _Work:
+    """Consecutive positions of one sequence to be sent, perhaps with its seal."""
+
+    sequence: SequenceRef
+    first_position: int
+    policy_version: int
+    pieces: List[Piece] = dataclasses.field(default_factory=list)
+    # Of all pieces.
+    positions: int = 0
+    # Length to seal the sequence at, after the pieces.
+    sealed_length: Optional[int] = None
+
+
+class Recorder:
+    """Records the sequences that an engine generates. A context manager: leaving it sends and
+    stores all that was added.
+
+    `add` only notes an output; a thread of the recorder makes records of all that were noted, at
+    once, every `interval` seconds, and sends them. So the committed lengths grow while requests
+    run, and the engine's own thread or event loop pays next to nothing. Where the server
+    has no room, `add` waits too once 65,536 positions are noted.
+
+    A position without a usable log-prob, such as an engine's -9999, is sent as a gap: it is MISSING
+    with the reason INVALID_LOG_PROB, counted in `invalid_log_probs`, and the first one is named in a
+    RuntimeWarning. A malformed output costs itself only: its positions are gaps, or, if their number
+    is unknown, its sequence ends there and is not sealed. The next flush raises a MalformedOutput
+    that names all of them. `add` raises neither these nor what the server refuses: flush and close do.
+
+    A server that gives no answer is tried again for `retry_timeout` seconds. Then what it has not
+    stored is given up, with one RuntimeWarning until it answers again, or an error of the flush that
+    waits for it: those positions are MISSING to trainers, and generation goes on.
+
+    Threads: every method may be called from any thread; the outputs of one sequence in their order.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        run: Run,
+        adapter: Adapter,
+        *,
+        policy_version: int = 0,
+        worker: str = "",
+        interval: float = 0.5,
+        retry_timeout: float = 60.0,
+        outage: Optional[Outage] = None,
+    ) -> None:
+        """policy_version: of the weights that the engine has. worker: as in Client.append. interval,
+        retry_timeout: seconds, as above. outage: of a caller that warns of outages itself, so that
+        there is one warning."""
+        self._client = client
+        self._run = run
+        self._adapter = adapter
+        self._worker = worker
+        self._interval = interval
+        self._retry_timeout = retry_timeout
+        self._outage = outage or Outage()
+        # Of the writer, until that has ended. None: to be opened.
+        self._stream: Optional[AppendStream] = self._open()
+        # Of the writer, of what is being sent.
+        self._outcome = _Outcome()
+        self._owner = Owner()
+        self._changed = threading.Condition()
+        # All below is guarded by _changed.
+        self._policy_version = policy_version
+        # Those that are open, and those that were tried again.
+        self._sequences: Dict[str, _Sequence] = {}
+        # In the order in which it is to be sent, and the last of each sequence in it.
+        self._work: List[_Work] = []
+        self._last: Dict[str, _Work] = {}
+        self._waiting = 0
+        self._writing = False
+        self._flush_wanted = False
+        self._committed: Dict[SequenceRef, int] = {}
+        self._invalid_log_probs = 0
+        self._warned = False
+        # Raised by the next flush.
+        self._failure: Optional[Exception] = None
+        self._malformed: List[str] = []
+        self._malformed_unnamed = 0
+        self._closed = False
+        self._writer = threading.Thread(target=self._write, name="sis-recorder", daemon=True)
+        self._writer.start()
+
+    @property
+    def policy_version(self) -> int:
+        return self._policy_version
+
+    @policy_version.setter
+    def policy_version(self, version: int) -> None:
+        """To be set when the engine has the new weights: what is added from now on is of this version,
+        unless `add` is told another."""
+        with self._mine():
+            self._policy_version = version
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether `add` would wait for the server."""
+        return self._waiting >= MAX_WAITING
+
+    @property
+    def invalid_log_probs(self) -> int:
+        """Number of positions sent as gaps because the engine gave no usable log-prob."""
+        with self._changed:
+            return self._invalid_log_probs
+
+    def add(self, sequence: str, output: Any, *, more: bool = False, policy_version: Optional[int] = None) -> None:
+        """Notes what the engine has returned for a sequence: its first output or the next one.
+
+        An output that says that its request has finished seals the sequence, unless `more` is to
+        come: another turn of an agent, after what a tool wrote (`skip`). After one that was aborted
+        it stays open: a further request, whose prompt holds what was generated, goes on where it
+        ended; one that begins anew is another attempt (`retry`).
+        policy_version: of the weights that generated this output. None: the recorder's.
+        """
+        self._add([(sequence, output)], more, policy_version)
+
+    def add_many(self, outputs: Iterable[Tuple[str, Any]], *, policy_version: Optional[int] = None) -> None:
+        """As `add` of these pairs of a sequence and an output one by one, but for less of this
+        process's time: of what a step of the engine returned, say."""
+        self._add(list(outputs), False, policy_version)
+
+    def _add(self, pairs: Sequence[Tuple[str, Any]], more: bool, policy_version: Optional[int]) -> None:
+        told = self._told([output for _, output in pairs])
+        with self._mine():
+            self._admit()
+            version = self._policy_version if policy_version is None else policy_version
+            for (sequence, output), of_output in zip(pairs, told):
+                self._note(sequence, output, of_output, more, version)
+
+    def _told(self, outputs: Sequence[Any]) -> List[_Told]:
+        try:
+            return [_Told(length, ended) for length, ended in self._adapter.told(outputs)]
+        except Exception:  # Any: engines return anything.
+            return [self._told_one(output) for output in outputs]
+
+    def _told_one(self, output: Any) -> _Told:
+        length, ended, error, end_unknown = None, None, None, False
+        try:
+            ended = self._adapter.ended(output)
+        except Exception as raised:  # Any: see above.
+            error, end_unknown = raised, True
+        try:
+            length = self._adapter.length(output)
+        except Exception as raised:
+            error = raised
+        return _Told(length, ended, error, end_unknown)
+
+    def skip(self, sequence: str, positions: int) -> None:
+        """Leaves positions without records: tokens that the policy did not generate, such as what a
+        tool wrote. What is added next comes after them; the trainer's mask has a 0 there."""
+        with self._mine():
+            self._check()
+            state = self._sequences.setdefault(sequence, _Sequence())
+            state.length, state.of_request = state.length + positions, 0
+
+    def retry(self, sequence: str) -> SequenceRef:
+        """Begins another attempt at a sequence. What was recorded of those before stays theirs.
+        Returns the name that trainers fetch it by."""
+        with self._mine():
+            self._check()
+            attempt = self._sequences.get(sequence, _Sequence()).attempt + 1
+            self._sequences[sequence] = _Sequence(attempt)
+            self._last.pop(sequence, None)
+        return SequenceRef(sequence, attempt)
+
+    def forget(self, sequence: str) -> None:
+        """Frees what the recorder itself keeps of a sequence that no call will name again: one that
+        stays open, or was tried again. Others it forgets once they are sealed."""
+        with self._mine():
+            self._sequences.pop(sequence, None)
+            self._last.pop(sequence, None)
+
+    def flush(self) -> Dict[SequenceRef, int]:
+        """Sends all that was added, and waits until it is stored. Returns the committed length of
+        every sequence that grew since the last call.
+
+        Raises what was refused since the last flush, or else MalformedOutput; all else is stored."""
+        with self._mine():
+            self._check()
+            self._flush_wanted = True
+            self._changed.notify_all()
+            while (self._work or self._writing or self._flush_wanted) and self._failure is None:
+                self._changed.wait()
+                self._check()
+            self._raise()
+            committed, self._committed = self._committed, {}
+        return committed
+
+    def close(self) -> None:
+        """Flushes, and ends the recorder. Raises what flush raises; it is closed even then.
+        Idempotent."""
+        self._owner.check("recorder")
+        if self._closed:
+            return
+        try:
+            self.flush()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Ends the recorder at once; what was not flushed may or may not be stored."""
+        if not self._owner.here:
+            return
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        stream = self._stream
+        if stream is not None:
+            stream.abandon()
+        self._writer.join()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, exception_type: Optional[type], *_: object) -> None:
+        if exception_type is None:
+            self.close()
+        else:
+            self.abandon()
+
+    def _mine(self) -> threading.Condition:
+        """To be held by every call. In a process that was forked nobody writes, and the lock may be
+        held for ever."""
+        self._owner.check("recorder")
+        return self._changed
+
+    # The methods below are called with _changed held, but for _write and _send.
+
+    def _admit(self) -> None:
+        """Waits where the server has no room."""
+        self._check()
+        while self.must_wait:
+            self._flush_wanted = True
+            self._changed.notify_all()
+            self._changed.wait()
+            self._check()
+
+    def _note(self, sequence: str, output: Any, told: _Told, more: bool, version: int) -> None:
+        state = self._sequences.get(sequence)
+        if state is None:
+            state = self._sequences[sequence] = _Sequence()
+        ended = told.ended
+        if not state.given_up:
+            start = state.of_request if self._adapter.cumulative else 0
+            if told.error is not None:
+                # The next output repeats the positions of this one, unless this one is the last.
+                repeated = self._adapter.cumulative and ended is None and not told.end_unknown
+                state.given_up = not repeated
+                what = "an output is malformed" if repeated else "the rest is not recorded, as an output is malformed"
+                self._note_malformed(
+                    f"{_named(sequence, state.attempt)}, position {state.length}: {what}: {text_of(told.error)}"
+                )
+            count = start if told.length is None else told.length
+            added = count - start
+            if added > 0:
+                work = self._work_of(sequence, state, version)
+                pieces = work.pieces
+                if start > 0 and pieces and pieces[-1].stop == start:
+                    # The later output holds what the earlier one does.
+                    pieces[-1] = Piece(output, pieces[-1].start, count)
+                else:
+                    pieces.append(Piece(output, start, count))
+                work.positions += added
+                self._waiting += added
+                state.length += added
+            state.of_request = 0 if ended else max(count, start)
+        if ended == "finished" and not more:
+            if not state.given_up:
+                self._work_of(sequence, state, version).sealed_length = state.length
+            # Nothing comes after it but another attempt.
+            del self._sequences[sequence]
+            if state.attempt:
+                self._sequences[sequence] = _Sequence(state.attempt)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ValueError("the recorder is closed")
+
+    def _raise(self) -> None:
+        """Raises what is wrong with what was added, if anything is."""
+        failure, self._failure = self._failure, None
+        named, self._malformed = self._malformed, []
+        unnamed, self._malformed_unnamed = self._malformed_unnamed, 0
+        malformed = None
+        if named:
+            more = f"; and {unnamed} more" if unnamed else ""
+            malformed = MalformedOutput("; ".join(named) + more)
+        if failure is not None and malformed is not None:
+            raise failure from malformed
+        wrong = failure or malformed
+        if wrong is not None:
+            raise wrong
+
+    def _note_malformed(self, text: str) -> None:
+        if len(self._malformed) < _MOST_NAMED:
+            self._malformed.append(text)
+        else:
+            self._malformed_unnamed += 1
+
+    def _work_of(self, sequence: str, state: _Sequence, version: int) -> _Work:
+        """Where the next positions of a sequence go."""
+        last = self._last.get(sequence)
+        if (
+            last is None
+            or last.sealed_length is not None
+            or last.policy_version != version
+            or last.first_position + last.positions != state.length
+        ):
+            reference = SequenceRef(sequence, state.attempt)
+            last = self._last[sequence] = _Work(reference, state.length, version)
+            self._work.append(last)
+        return last
+
+    def _write(self) -> None:
+        """Of the thread."""
+        unsent: List[_Work] = []
+        down_since: Optional[float] = None
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._flush_wanted and not unsent, self._interval)
+                if self._closed:
+                    return
+                work, self._work, self._last, self._waiting = unsent + self._work, [], {}, 0
+                flushing, self._flush_wanted = self._flush_wanted, False
+                self._writing = bool(work) or flushing
+                if not self._writing:
+                    continue
+                self._changed.notify_all()
+            unsent = []
+            failure: Optional[Exception] = None
+            committed: Dict[SequenceRef, int] = {}
+            try:
+                if self._stream is None:
+                    self._stream = self._open()
+                self._outcome = _Outcome()
+                self._send(work)
+                committed = self._stream.flush()
+                down_since = None
+                self._outage.succeeded("store")
+            except Exception as error:  # Any: the next flush raises it.
+                failure = error
+                if _is_down(error):
+                    if self._stream is not None:
+                        self._stream.abandon()
+                        self._stream = None
+                    down_since = down_since or time.monotonic()
+                    if time.monotonic() - down_since < self._retry_timeout:
+                        failure, unsent = None, work
+                    else:
+                        self._outcome.unusable = 0
+                        if not flushing:
+                            failure = self._give_up(work, error)
+            if not unsent:
+                warning = self._take_outcome()
+                failure = failure or warning
+            with self._changed:
+                self._writing = False
+                # A flush goes on until what is left is stored, or given up.
+                self._flush_wanted = self._flush_wanted or flushing and bool(unsent)
+                self._waiting += sum(item.positions for item in unsent)
+                self._committed.update(committed)
+                if not self._closed:
+                    self._failure = self._failure or failure
+                self._changed.notify_all()
+
+    def _give_up(self, work: List[_Work], error: Exception) -> Optional[Exception]:
+        """The warning, where such are errors."""
+        lost = sum(item.positions for item in work)
+        try:
+            self._outage.lost("store", f"recorder: {lost} positions were not stored: {error}")
+        except RuntimeWarning as warning:
+            return warning
+        return None
+
+    def _open(self) -> AppendStream:
+        return self._client.append(self._run, sampling=self._adapter.sampling, worker=self._worker)
+
+    def _take_outcome(self) -> Optional[Exception]:
+        """Counts and names what the writer found. Returns the warning, where such are errors."""
+        outcome, self._outcome = self._outcome, _Outcome()
+        with self._changed:
+            self._invalid_log_probs += outcome.unusable
+            for found in outcome.found:
+                if found.malformed:
+                    self._note_malformed(found.text)
+            named = next((found.text for found in outcome.found if not found.malformed), None)
+            if named is None or self._warned:
+                return None
+            self._warned = True
+        try:
+            warnings.warn(
+                f"recorder: {named}. It is MISSING to trainers, as are others of the kind, which "
+                "Recorder.invalid_log_probs counts",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        except RuntimeWarning as warning:
+            return warning
+        return None
+
+    def _send(self, work: List[_Work]) -> None:
+        """In parts that stay in the processor's caches."""
+        most = _PART_BYTES // (8 * (1 + self._run.config.top_k))
+        part: List[_Work] = []
+        positions = 0
+        for item in work:
+            part.append(item)
+            positions += item.positions
+            if positions >= most or item is work[-1]:
+                self._send_part(part)
+                part, positions = [], 0
+
+    def _send_part(self, work: List[_Work]) -> None:
+        config = self._run.config
+        pieces = [piece for item in work for piece in item.pieces]
+        record, faults = self._adapter.read(pieces, config.top_k, config.vocabulary_size)
+        begins = list(itertools.accumulate((item.positions for item in work), initial=0))
+        self._outcome.unusable += int(np.isnan(record.sampled_log_probs).sum())
+        self._outcome.found += [_found(fault, work, begins) for fault in faults]
+        entries: List[AppendEntry] = []
+        for item, begin, end in zip(work, begins, begins[1:]):
+            name, attempt = item.sequence
+            part = record.part(slice(begin, end))
+            entries += entries_of(name, item.first_position, item.policy_version, part, attempt)
+            if item.sealed_length is not None:
+                entries.append(Seal(name, item.sealed_length, attempt))
+        if entries:
+            self._append(entries)
+
+    def _append(self, entries: List[AppendEntry]) -> None:
+        """All at once. If one of them is wrong, each by itself, so that it costs nothing but itself."""
+        assert self._stream is not None
+        try:
+            self._stream.append_many(entries)
+        except (TypeError, ValueError) as error:
+            if len(entries) == 1:
+                name, attempt = entries[0].sequence, entries[0].attempt
+                self._outcome.found.append(_Found(f"{_named(name, attempt)}: {text_of(error)}", True))
+                return
+            for entry in entries:
+                self._append([entry])
+
+
+def _named(sequence: str, attempt: int) -> str:
+    return f"sequence {sequence!r}" + (f", attempt {attempt}" if attempt else "")
+
+
+def _found(fault: Fault, work: List[_Work], begins: Sequence[int]) -> _Found:
+    """begins: of each item, its first row."""
+    index = bisect.bisect_right(begins, fault.row) - 1
+    item = work[index]
+    position = item.first_position + fault.row - begins[index]
+    named = _named(*item.sequence)
+    if fault.error is None:
+        return _Found(f"{named}, position {position}: {fault.why}", False)
+    where = f"position {position}" if fault.rows == 1 else f"positions [{position}, {position + fault.rows})"
+    return _Found(f"{named}, {where}: {fault.why}", True)
+
+
+def _is_down(error: Exception) -> bool:
+    """Whether a server, or the only replica that was asked, gives no answer."""
+    refused = error.refused if isinstance(error, _errors.AppendError) else [error]
+    return all(isinstance(one, (_errors.Error, _errors.Refusal)) and _errors.is_unreachable(one) for one in refused)
