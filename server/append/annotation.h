@@ -1,4 +1,4 @@
-// What a seal may say of its sequence.
+// Annotations that a seal may add to its sequence.
 #pragma once
 
 #include <string>

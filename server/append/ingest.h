@@ -55,10 +55,10 @@ class Ingest {
   // Finds or makes the sequence, with room made for `bytes_if_new` if need be.
   absl::StatusOr<std::shared_ptr<Sequence>> Open(SequenceNameView name,
                                                  absl::FunctionRef<int64_t()> bytes_if_new);
-  // OK if there may be room now for so many bytes of the sequence, else ResourceExhausted.
+  // Returns OK if there may be room now for `bytes` of the sequence, otherwise ResourceExhausted.
   absl::Status MakeRoom(SequenceNameView name, int64_t bytes);
 
-  // What an entry does to its sequence: `change` returns the parts that are new, to be stored.
+  // Applies an entry to its sequence: `change` returns the new parts, which must be stored.
   absl::Status Change(SequenceNameView name, const std::shared_ptr<Sequence>& sequence,
                       absl::FunctionRef<absl::StatusOr<std::vector<StoredPart>>()> change);
   // The same for a change that takes `new_bytes`: makes room if need be.

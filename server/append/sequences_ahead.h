@@ -14,11 +14,11 @@ inline SequenceNameView NameIn(const v1::AppendEntry& entry) {
   return {entry.sequence().id(), entry.sequence().attempt()};
 }
 
-// A run is locked once for many sequences. What is held in here can be neither evicted nor
+// A run is locked once for many sequences. Sequences held here can be neither evicted nor
 // forgotten. Used by one thread at a time.
 class SequencesAhead {
  public:
-  // Of the next entry, if there is one: null if it is not known.
+  // Returns the sequence of the next entry, if there is one: null if it is not known.
   const std::shared_ptr<Sequence>& next() const { return begin_ < end_ ? found_[begin_] : none_; }
   // Finds the sequences of the entries of `batch` from index `next` on.
   void Prepare(Run& run, const v1::AppendBatch& batch, int next);

@@ -12,18 +12,18 @@
 namespace sis {
 
 struct AuthOptions {
-  // Of files in PEM, read again when they change; empty: no TLS. The certificate is followed by
-  // those between it and the root, if there are any.
+  // Paths of PEM files, read again when they change; empty: no TLS. In the file, any intermediate
+  // certificates follow the server's certificate.
   std::string tls_certificate = {};
   std::string tls_key = {};
-  // Who signs certificates of clients; empty: they need none.
+  // The authority that signs certificates of clients; empty: clients need no certificate.
   std::string tls_client_ca = {};
   // What a proxy in front shows clients, looked at for its end only; empty: there is none, or it
   // has no certificate.
   std::string proxy_certificate = {};
   // The file of server/auth/identities.h, read again when it changes; empty: none.
   std::string identities = {};
-  // Of clients with a certificate that `identities` doesn't name; not given: they are refused.
+  // Role of clients with a certificate that `identities` doesn't name; unset: they are refused.
   std::optional<Role> certificate_role = {};
   // Serves everybody who can reach it.
   bool insecure = false;

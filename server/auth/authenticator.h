@@ -1,4 +1,4 @@
-// Who calls, and whether they may.
+// Identifies callers, and checks their permissions.
 #pragma once
 
 #include <grpcpp/server_context.h>

@@ -12,15 +12,15 @@ namespace sis {
 struct ConnectionLimits {
   // Calls of one connection at a time; others wait in the client.
   int max_streams_per_connection = 1024;
-  // Of connections, and of messages that come in or are being answered. Beyond it gRPC closes idle
-  // connections and ends calls: UNAVAILABLE or RESOURCE_EXHAUSTED.
+  // Memory of connections, and of messages being received or answered, in bytes. Above it, gRPC
+  // closes idle connections and ends calls: UNAVAILABLE or RESOURCE_EXHAUSTED.
   int64_t grpc_memory_bytes = int64_t{4} << 30;
-  // A client has to connect anew after so long; calls of the old connection go on to their end.
+  // A client must reconnect after this time; calls of the old connection run to their end.
   absl::Duration max_connection_age = absl::InfiniteDuration();
   // Clients may ping once in so long. One that has pinged too soon three times is cut off.
   absl::Duration ping_interval = absl::Seconds(20);
-  // A client that says nothing for so long is asked whether it is there, and its connection ends if
-  // it does not answer in time: a machine that vanished takes no leave.
+  // The server pings a client that was silent for `silence`. The connection ends if no answer
+  // comes within `answer_within`, because a vanished machine does not close its connections.
   absl::Duration silence = absl::Minutes(2);
   absl::Duration answer_within = absl::Minutes(1);
   // grpc.reflection: what the service's methods are, for everybody who can connect.

@@ -1,4 +1,4 @@
-// What a caller may do: the one place where methods and roles meet.
+// Permissions of callers: the only place that maps methods to roles.
 #pragma once
 
 #include <array>

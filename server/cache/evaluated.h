@@ -1,4 +1,4 @@
-// What is counted of positions that were evaluated.
+// Counts of evaluated positions.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 
 namespace sis {
 
-// Where a position has not been evaluated. Its other values mean nothing.
+// Decision of a position that has not been evaluated. Its other values mean nothing.
 inline constexpr Decision kNotEvaluated{0};
 
 // T positions; all arrays are row-major.
@@ -42,13 +42,13 @@ struct InspectedPositions {
   void ResizeRecorded(size_t count);
   // Copies [from, from + count) of another with the same K to `to` and after it.
   void Copy(size_t to, const InspectedPositions& other, size_t from, size_t count);
-  // Of the positions that were scored, missing or masked, as for SAMPLED weights.
+  // Returns the sums of the positions that were scored, missing or masked, as for SAMPLED weights.
   Sums Total() const;
 
   static constexpr int64_t BytesPerPosition(size_t slots) {
     return 34 + 12 * static_cast<int64_t>(slots);
   }
-  // Of ResizeEvaluated.
+  // Returns the bytes per position of the arrays that ResizeEvaluated resizes.
   static constexpr int64_t EvaluatedBytesPerPosition(size_t slots) {
     return 22 + 4 * static_cast<int64_t>(slots);
   }

@@ -1,5 +1,5 @@
-// What one client may ask for. Each is a flag of sis_server with these defaults; beyond them a call
-// is refused.
+// Limits of one client's requests. Each is a flag of sis_server with these defaults; a call beyond
+// a limit is refused.
 #pragma once
 
 #include <cstdint>

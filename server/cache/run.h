@@ -124,11 +124,11 @@ class Run {
   // and remembers the reason. False if there was a reason already.
   bool NoteDropped(const SequenceName& name, MissingReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Removes the sequence if it has neither positions nor gaps nor a seal, and nobody holds it:
-  // after a FindOrCreate whose entry was refused.
+  // Removes the sequence if it has no positions, gaps or seal, and nobody holds it. Used after a
+  // FindOrCreate whose entry was refused.
   void ForgetIfEmpty(SequenceNameView name) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Of a sequence that is there, else 0. Neither counts as use.
+  // Return values of an existing sequence, otherwise 0. These calls don't count as use.
   uint32_t CommittedLength(SequenceNameView name) const ABSL_LOCKS_EXCLUDED(mutex_);
   int64_t BytesOf(SequenceNameView name) const ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -1,4 +1,4 @@
-// What a run counts for the metrics.
+// Counters of a run for the metrics.
 #pragma once
 
 #include <array>

@@ -63,16 +63,17 @@ class StepLedger {
   Claimed Claim(uint64_t draw, uint64_t sequence_key, Range range,
                 std::span<const Range> masked = {}) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Positions that are not in a step's totals for want of room, each time that they are evaluated.
+  // Positions missing from a step's totals because the budget had no room. A position counts each
+  // time that it is evaluated.
   struct Uncounted {
-    int64_t positions = 0;     // in none of them
+    int64_t positions = 0;     // in no total
     int64_t prefix_curve = 0;  // at so many points of the curve, once for each
     int64_t corrections = 0;   // under so many observed corrections, once for each
 
     Uncounted& operator+=(const Uncounted& other) { return AddEach(other, *this); }
     friend bool operator==(const Uncounted&, const Uncounted&) = default;
   };
-  // Adds what was claimed to the step's totals, but for points of the prefix curve and observed
+  // Adds what was claimed to the step's totals, except points of the prefix curve and observed
   // corrections that the budget has no room for. `now` is when they were evaluated; `unclaimed`
   // positions were left uncounted. Returns all that is uncounted of these.
   Uncounted Add(uint64_t draw, const Evaluated& evaluated, absl::Time now, int64_t unclaimed = 0)
@@ -98,8 +99,8 @@ class StepLedger {
   // The draws to which something was added since additions() was `additions`, oldest first.
   std::vector<Step> AddedSince(int64_t additions) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Puts the steps of a former life of the run before those that this one evaluates, as many of the
-  // newest as the budget has room for. Of steps with the same draw the one with the largest number
-  // is kept. Must be called before the first Claim.
+  // newest as the budget has room for. If steps have the same draw, keeps the step with the
+  // largest number. Must be called before the first Claim.
   void Restore(std::vector<Step> steps) ABSL_LOCKS_EXCLUDED(mutex_);
   // How often something was added.
   int64_t additions() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -111,9 +112,9 @@ class StepLedger {
 
   // Bounds the memory: a sequence whose positions are all evaluated is one range.
   static constexpr int64_t kMaxRanges = 1 << 20;
-  // Of a sequence with one range, in its table.
+  // Size of a sequence with one range in its table, in bytes.
   static constexpr int64_t kRangeBytes = 96;
-  // Of a step without ranges, of each correction that is observed in it, and of each point of its
+  // Sizes, in bytes: a step without ranges, each correction observed in it, and each point of its
   // prefix curve.
   static constexpr int64_t kStepBytes = 1536;
   static constexpr int64_t kObservedBytes = 256;
@@ -140,7 +141,7 @@ class StepLedger {
   template <typename Entries>
   int64_t DropWithoutRoom(CountedStep& step, int64_t bytes, const Entries& held, Entries& from)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes room for so many ranges of the step, or gives it back if `ranges` is negative. Returns
+  // Takes room for `ranges` ranges of the step, or releases it if `ranges` is negative. Returns
   // false if dropping all other claims and sums does not make enough room.
   bool MakeRoom(CountedStep& step, int64_t ranges) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Charges bytes for the step, or refunds them if negative. Returns false as MakeRoom does.

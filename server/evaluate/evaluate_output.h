@@ -12,7 +12,7 @@
 
 namespace sis {
 
-// Of n positions. An array that nobody wants is empty.
+// Output arrays of n positions. An array that is not wanted is empty.
 struct PositionOutput {
   OutputView view;
   std::span<float> reference_log_probs = {};  // [n], log q, or the trainer's own where missing
@@ -21,7 +21,7 @@ struct PositionOutput {
   PositionOutput Part(size_t first, size_t count) const;
 };
 
-// Of all positions of a request. What is wanted lies in the response, the rest in here.
+// Output of all positions of a request. Wanted arrays lie in the response, other arrays in here.
 class EvaluateOutput {
  public:
   // The arguments must outlive the object.
@@ -30,12 +30,12 @@ class EvaluateOutput {
   EvaluateOutput& operator=(const EvaluateOutput&) = delete;
 
   const PositionOutput& positions() const { return positions_; }
-  // When all positions are there: adds to the response what is made of them, and takes away what
-  // was not wanted.
+  // Adds the outputs derived from the positions to the response, and removes unwanted outputs.
+  // Must be called after all positions are there.
   void Finish();
 
  private:
-  // A new array of so many zeros.
+  // Returns a new array of `count` zeros.
   std::span<float> Own(size_t count);
 
   const EvaluateInput& input_;

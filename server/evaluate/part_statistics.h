@@ -1,4 +1,4 @@
-// What is counted of the positions that were decided together.
+// Counts of the positions that were decided together.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,14 @@
 
 namespace sis {
 
-// What came of a range of a slice's positions.
+// Result of a range of a slice's positions.
 struct RangeResult {
-  // But for the curve and what is observed, which are below.
+  // All counts except the curve and the observed corrections, which are below.
   Evaluated counted;
   std::vector<Missing> missing;
   std::vector<PrefixSums> prefix_sums;  // one per point of the curve
-  // One per entry of EvaluateInput::observe. Those of sequence masks and of GSPO need the whole
-  // slice, and stay 0 here.
+  // One per entry of EvaluateInput::observe. The sums of sequence masks and of GSPO need the
+  // whole slice, and stay 0 here.
   std::vector<CorrectionSums> observed;
   // The sum of log w, in units of Fixed; 0 unless there is a sequence mask.
   int64_t log_ratio_sum = 0;
