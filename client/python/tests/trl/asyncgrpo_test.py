@@ -415,7 +415,7 @@ class AsyncgrpoTest(TrainerCase):
             for row in sequences:
                 mask = np.asarray(row.completion_mask)
                 begin = int(mask.argmax())
-                made = _async_rollouts._entries("name", row)
+                made = _async_rollouts._entries_of_row("name", row)
                 blocks = [entry for entry in made if isinstance(entry, _entries.Block)]
                 covered = {}
                 for block in blocks:

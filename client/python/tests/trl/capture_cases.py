@@ -101,6 +101,6 @@ class CaptureTest(unittest.TestCase):
             row = types.SimpleNamespace(
                 completion_mask=[1, 1], old_log_probs=answered["choices"][0]["logprobs"]["token_logprobs"]
             )
-            entries = _async_rollouts._entries("a", row)
+            entries = _async_rollouts._entries_of_row("a", row)
             kinds = [type(entry) for entry in entries]
             self.assertEqual(kinds, [sis.Gap, sis.Seal] if log_probs is None else [sis.Block, sis.Gap, sis.Seal])

@@ -105,7 +105,7 @@ class SisRolloutLoopMixin(_Loop):
         rows = list(itertools.chain.from_iterable(group.completions_sequences))
         # 63 random bits, which fit into a tensor: no two are equal, even in another training of the same run.
         numbers = [uuid.uuid4().int >> 65 for _ in rows]
-        recorded = [entry for number, row in zip(numbers, rows) for entry in _entries(str(number), row)]
+        recorded = [entry for number, row in zip(numbers, rows) for entry in _entries_of_row(str(number), row)]
         await asyncio.to_thread(self._sis_service.append, recorded, self._sis_sampling)
         samples = await super()._score_group(group)
         for number, sample in zip(numbers, samples, strict=True):
@@ -113,7 +113,7 @@ class SisRolloutLoopMixin(_Loop):
         return samples
 
 
-def _entries(name: str, row: Any) -> List[_entries.AppendEntry]:
+def _entries_of_row(name: str, row: Any) -> List[_entries.AppendEntry]:
     """Returns the entries of a TrainingSequence of TRL. Position 0 is its first trained token."""
     made: List[_entries.AppendEntry] = []
     mask = np.asarray(row.completion_mask)
