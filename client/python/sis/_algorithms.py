@@ -11,7 +11,7 @@ from sis.v1 import ratio_service_pb2 as pb
 
 
 class Algorithm:
-    """What all below are: dataclasses, each like the message of its name."""
+    """Base of the algorithms below. Each is a dataclass with the fields of the message of its name."""
 
     def to_proto(self) -> pb.Algorithm:
         algorithm = pb.Algorithm()

@@ -35,7 +35,7 @@ def _checked(name: str, array: np.ndarray, dtype: str, shape: Sequence[Optional[
     return np.ascontiguousarray(array, dtype)
 
 
-# `shape` may hold None, for any length. What does not fit is a ValueError.
+# `shape` may hold None, for any length. Another shape or type raises ValueError.
 
 
 def int32(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> np.ndarray:

@@ -26,9 +26,9 @@ MAX_SLOTS = 254
 _ENCODINGS = {"float32": 0, "fixed16": 1}
 _FLOAT32, _FIXED16 = 0, 1
 _OUTSIDE = 255
-# Vectors write so many bytes behind a block.
+# Vector instructions may write this many bytes behind a block.
 _SLACK = 64
-# Blocks that are packed together lie in buffers of at most so many bytes.
+# Size limit, in bytes, of the buffers that hold blocks packed together.
 _BUFFER_BYTES = 4 << 20
 _ERROR_BYTES = 1024
 _LIBRARY = pathlib.Path(__file__).with_name("libsis_kernels.so")
@@ -55,7 +55,7 @@ class Header(NamedTuple):
 
 _HEADER = struct.Struct("<4sIIBBBBIIIIQ24x")
 _USED_SLOTS = Header._fields.index("used_slots")
-# What may be wrong with a block.
+# Damages that a reader finds in a block.
 _DAMAGES = (
     "block: its checksum is wrong",
     "block: its counts are not those of its header",
@@ -84,7 +84,7 @@ class Part(NamedTuple):
     block: Bytes
     # Counted from the block's first position.
     rows: slice
-    # Where the rows begin in arrays of all parts.
+    # Index of the first row in arrays of all parts.
     begin: int
 
 
@@ -131,7 +131,7 @@ def pack(records: Sequence[Records], config: RunConfig) -> List[Bytes]:
             _check_ids(each, config.vocabulary_size, number)
         return [_packed_by_numpy(each, config) for each in records]
     given = np.array([(first, version, len(arrays[0]), *map(_address, arrays)) for first, version, *arrays in records], np.uint64)
-    # What the blocks take at most.
+    # Upper bound of the blocks' bytes.
     room = sum(len(each.sampled_ids) for each in records) * _position_bytes(config) + (_HEADER.size + 16) * len(records)
     encoding = _ENCODINGS[config.log_prob_encoding]
     error = ctypes.create_string_buffer(_ERROR_BYTES)
@@ -154,7 +154,7 @@ def pack(records: Sequence[Records], config: RunConfig) -> List[Bytes]:
 
 
 class Columns(NamedTuple):
-    """The records of N positions, of which S slots are used."""
+    """The records of N positions with S used slots in all."""
 
     # uint8 [N], int32 [N], float32 [N].
     counts: np.ndarray

@@ -1,4 +1,4 @@
-"""Corrections that are watched beside the one that is asked for, and what they come to."""
+"""Observed corrections beside the applied one, and their totals."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ Correction = Union[Sis, SequenceMask, Algorithm]
 
 @dataclass(frozen=True)
 class CorrectionTotals:
-    """What one correction makes of the ratios. Its weight at a position is what multiplies
-    advantage * grad log p(y) there."""
+    """Totals of one correction. Its weight at a position is the factor of
+    advantage * grad log p(y)."""
 
     # Scored positions.
     positions: int = 0
-    # Those whose weight is not w, and those whose weight is 0.
+    # Scored positions with a weight other than w; scored positions with weight 0.
     touched: int = 0
     zeroed: int = 0
     weight: float = 0.0
@@ -85,7 +85,7 @@ class Staleness:
 
 @dataclass(frozen=True)
 class Distributions:
-    """Of scored positions."""
+    """Distributions over scored positions."""
 
     # abs(log w), nats.
     abs_log_ratio: Histogram

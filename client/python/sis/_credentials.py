@@ -25,7 +25,7 @@ _LOCAL = re.compile(r"(?:(?:dns|ipv4|ipv6):(?:///)?)?(?:localhost|127(?:\.\d+){3
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a client shows servers that ask, and what they have to show (docs/security.md). Files
+    """The identity of a client, and the authorities that it trusts (docs/security.md). Files
     are in PEM."""
 
     # TLS: with ca, certificate or key it is on anyway.
@@ -51,8 +51,8 @@ class Credentials:
 
     @staticmethod
     def from_environment() -> Credentials:
-        """Of SIS_TLS (1), SIS_CA_FILE, SIS_CERTIFICATE_FILE, SIS_KEY_FILE, SIS_TOKEN,
-        SIS_TOKEN_FILE and SIS_PLAINTEXT_TOKEN (1), as far as they are set."""
+        """Reads SIS_TLS (1), SIS_CA_FILE, SIS_CERTIFICATE_FILE, SIS_KEY_FILE, SIS_TOKEN,
+        SIS_TOKEN_FILE and SIS_PLAINTEXT_TOKEN (1). Unset variables leave the defaults."""
         value = lambda name: os.environ.get(f"SIS_{name}", "")
         return Credentials(
             tls=value("TLS") == "1",
@@ -68,7 +68,7 @@ class Credentials:
         """ValueError if a token would travel to another machine in plain text, or a file is empty,
         or not a regular one. OSError if a file can't be read."""
         has_token = bool(self.token or self.token_file)
-        # What doesn't leave the machine's kernel needs no TLS, and servers offer none there.
+        # Unix sockets stay within the machine's kernel: servers offer no TLS there.
         if not is_unix_socket(address) and (self.tls or self.ca or self.certificate):
             channel = grpc.secure_channel(address, self._tls(), options)
         elif has_token and not (self.plaintext_token or is_local(address)):
@@ -105,8 +105,8 @@ def is_local(address: str) -> bool:
 
 
 def _read(path: str) -> bytes:
-    """A regular file, of no more than any certificate or token has. Never waits for somebody to write,
-    as at a FIFO. ValueError if it is none, OSError if it can't be read."""
+    """Reads a regular file of the size of certificates and tokens. Never waits for a writer, as a FIFO
+    would make it. ValueError if the file is not regular, OSError if it can't be read."""
     with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError(f"{path} is not a regular file")
@@ -117,7 +117,7 @@ def _read(path: str) -> bytes:
 
 
 def _read_token(path: str) -> str:
-    """The first word of the file. ValueError if that is no token."""
+    """The first word of the file. ValueError if that is not a token."""
     words = _read(path).decode("ascii", errors="replace").split()
     if not words or not _TOKEN.fullmatch(words[0]):
         raise ValueError(f"{path} holds no token, which is visible ASCII")

@@ -1,4 +1,4 @@
-"""What append streams carry."""
+"""Entries of append streams."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Gap(NamedTuple):
 
 
 class Annotation(NamedTuple):
-    """What a sequence is about, for people who look at it on the server's page or in
+    """Describes a sequence to people who look at it on the page or by
     InspectSequence. Texts of at most 64 KiB of UTF-8 each, `group` (of responses to one prompt) of
-    256 bytes. What is left out stays as an earlier seal had it."""
+    256 bytes. Fields left out keep the values of an earlier seal."""
 
     prompt: str = ""
     text: str = ""

@@ -1,5 +1,4 @@
-"""What goes wrong, as exceptions: one class per status code of the service that a caller may want
-to tell apart."""
+"""Exceptions: one class for each status code of the service that a caller may want to tell apart."""
 
 from __future__ import annotations
 
@@ -96,7 +95,7 @@ def from_status(code: grpc.StatusCode, message: str) -> Error:
 
 
 def is_unreachable(error: Error) -> bool:
-    """Whether the server gave no answer, for whatever reason. One that shuts down cancels calls."""
+    """Whether the server did not answer, for any reason. A server that shuts down cancels calls."""
     return error.code in (
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.DEADLINE_EXCEEDED,

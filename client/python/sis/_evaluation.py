@@ -1,4 +1,4 @@
-"""What the service answers to the current policy's values."""
+"""Answers of the service to the current policy's values."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class PrefixPoint:
-    """What Totals would hold if only the top_k most probable slots were used."""
+    """Sums of Totals as if only the top_k most probable slots were used."""
 
     top_k: int
     residual_mass: float
@@ -125,16 +125,16 @@ class Step:
     # One point for each k that evaluations of this draw asked for, rising; each over the positions
     # of those that did.
     prefix_curve: Tuple[PrefixPoint, ...] = ()
-    # What the server's totals of steps had no room for. Positions that are in none of the above, each
-    # time that they were evaluated; those that a point of the prefix curve lacks, for each point; and
-    # those that an observed correction lacks, for each.
+    # Positions that the totals above omit, because the server had no memory for them. Each evaluation of a
+    # position counts. The other two count positions that points of the prefix curve and observed
+    # corrections omit, for each point and each correction.
     uncounted_positions: int = 0
     uncounted_prefix_positions: int = 0
     uncounted_correction_positions: int = 0
     # The first evaluation and the last, in seconds since 1970-01-01 00:00 UTC.
     begun_at: float = 0.0
     ended_at: float = 0.0
-    # As of Runs.
+    # See Runs.unanswered.
     unanswered: Tuple[int, ...] = ()
 
     @staticmethod
@@ -152,7 +152,7 @@ class Steps(Dict[int, Step]):
 
     def __init__(self, steps: Mapping[int, Step], unanswered: Iterable[int] = ()) -> None:
         super().__init__(steps)
-        # As of Runs.
+        # See Runs.unanswered.
         self.unanswered: Tuple[int, ...] = tuple(unanswered)
 
 
@@ -198,9 +198,9 @@ class Evaluation:
     missing: Tuple[MissingRange, ...]
     # Positions of this draw that no call had counted before.
     newly_counted: int
-    # With Gspo, one per slice: what it adds to its sequence. Else empty.
+    # With Gspo, one per slice: what it adds to its sequence. Otherwise empty.
     log_ratio_sums: Tuple[LogRatioSum, ...]
-    # With EvaluateOptions.observe: "plain", "clipped", "applied" and these, by name. Else empty.
+    # With EvaluateOptions.observe: "plain", "clipped", "applied" and these, by name. Otherwise empty.
     corrections: Mapping[str, CorrectionTotals] = field(default_factory=dict)
 
     @staticmethod
@@ -212,8 +212,8 @@ class Evaluation:
         *,
         log_ratio_sums: bool = False,
     ) -> Evaluation:
-        """Of a batch of so many slices and positions, from the answers to its parts. `outputs` were
-        asked for, besides "accepted". log_ratio_sums: whether there are any."""
+        """Returns the evaluation of a batch with this number of slices and positions, from the answers to its
+        parts. `outputs`: requested besides "accepted". log_ratio_sums: whether the answers have any."""
         accepted = np.zeros(positions, np.uint8)
         arrays = {name: np.zeros(positions, _DTYPES[name].newbyteorder("=")) for name in _DTYPES if name in outputs}
         missing: List[MissingRange] = []

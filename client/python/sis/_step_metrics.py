@@ -1,4 +1,4 @@
-"""What trainers log of an optimiser step."""
+"""Metrics of an optimiser step, for trainers' logs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sis._records import MissingRange, MissingReason
 
 
 def step_metrics(totals: Totals) -> Dict[str, float]:
-    """By name, per scored position but for `missing`, a share, and `envelope_violations`, a number.
-    NaN where there is nothing."""
+    """Returns metrics by name, per scored position. Exceptions: `missing` is a share, `envelope_violations` a number.
+    NaN without positions."""
     seen = totals.scored + totals.missing
     return {
         "accept_rate": totals.accept_rate,
@@ -36,8 +36,8 @@ def missing_counts(ranges: Iterable[MissingRange]) -> Dict[MissingReason, int]:
 
 
 def missing_shares(counts: Mapping[MissingReason, float], totals: Totals) -> Dict[str, float]:
-    """Returns "missing_REASON" for each reason, a share as "missing" is; nothing where there is nothing. What no
-    server answered has no reason."""
+    """Returns "missing_REASON" for each reason, a share as "missing" is; nothing where there is nothing. Positions of
+    unreachable servers have no reason."""
     seen = totals.scored + totals.missing
     reasons = [reason for reason in MissingReason if reason and seen]
     return {f"missing_{reason.name.lower()}": counts.get(reason, 0) / seen for reason in reasons}

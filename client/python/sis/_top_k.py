@@ -10,7 +10,7 @@ import numpy as np
 from sis import _arrays
 from sis._arrays import ArrayLike
 
-# Of the two int32 of an int64.
+# Index of the lower int32 in an int64.
 _LOW = 0 if sys.byteorder == "little" else 1
 
 
@@ -57,9 +57,9 @@ def canonical(
     """Sorts an engine's columns into the record of numerics.md, section 2.
 
     ids int [T, C], log_probs float32 [T, C] (nats): per position, C tokens in any order, C above or
-    below top_k. Columns with log-prob -inf or a negative id count as empty. Of more than top_k
-    tokens the most probable stay, of equal ones those of smaller id. sampled_ids int [T],
-    sampled_log_probs float32 [T]: the tokens drawn.
+    below top_k. Columns with log-prob -inf or a negative id count as empty. If there are more
+    than top_k tokens, the most probable stay; of equally probable tokens, smaller ids.
+    sampled_ids int [T], sampled_log_probs float32 [T]: the sampled tokens.
     sampled_column: "first" or "last" if the engine puts the sampled token into a column of its own,
     next to its C - 1 most probable ones (vLLM: "first"), or "any" if that column is to be found by
     looking (as TRL sorts vLLM's). That column does not count as one of the most probable: whether a

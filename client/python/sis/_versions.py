@@ -1,4 +1,4 @@
-"""Whether what is installed is what a plug-in was run with."""
+"""Compares installed versions with the versions that a plug-in was tested with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pkgutil
 import warnings
 from typing import Dict, List, Optional
 
-# What plug-ins and adapters were run with, by environment of tools/rl-environment; written by tools/rl-test.
+# Versions that plug-ins and adapters were tested with, by environment of tools/rl-environment. tools/rl-test
+# writes them.
 TESTED: Dict[str, Dict[str, str]] = json.loads(pkgutil.get_data("sis", "tested_versions.json") or "")
 
 

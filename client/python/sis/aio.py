@@ -56,7 +56,7 @@ def _passed_on(method: Callable[..., _Result]) -> Callable[..., _Result]:
 
 
 class _Threads(futures.ThreadPoolExecutor):
-    """Of the process that made them: in one that is forked from it there are none."""
+    """Threads of the process that made them. A forked process has none of them."""
 
     def __init__(self) -> None:
         super().__init__(MAX_CALLS, thread_name_prefix="sis-aio")

@@ -29,8 +29,8 @@ class _Kept(NamedTuple):
 
 
 class KeptStreams:
-    """Those to one server. A call has its stream to itself, so that it hears of its own entries
-    alone. Thread-safe."""
+    """Open streams to one server. A call has a stream for itself, so that it gets only the acks of its
+    own entries. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

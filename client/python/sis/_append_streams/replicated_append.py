@@ -50,7 +50,7 @@ class _Lane:
             self._broken(stream, error, began, entries)
 
     def open(self) -> None:
-        """Opens the stream, unless the replica is left alone."""
+        """Opens the stream, unless the breaker pauses calls to the replica."""
         with self._lock:
             try:
                 self._opened()
@@ -87,7 +87,7 @@ class _Lane:
             stream.abandon()
 
     def _opened(self) -> ServerAppendStream:
-        """The stream. With _lock held. Raises sis.Unavailable while the replica is left alone."""
+        """Returns the stream. Needs _lock. Raises sis.Unavailable while the breaker pauses calls to the replica."""
         if self._stream is None:
             self._server.admit()
             self._stream = self._open_stream(self._server)
@@ -146,7 +146,7 @@ class ReplicatedAppendStream(AppendStream):
     def flush_untraced(self) -> Dict[SequenceRef, int]:
         self._owner.check("append stream")
         if not self._opened:
-            # Else nobody would look at the header.
+            # Otherwise no server would check the header.
             self._opened = True
             for opening in [self._pool.submit(lane.open) for lane in self._lanes]:
                 opening.result()

@@ -27,10 +27,9 @@ MESSAGE_BYTES = 2 << 20
 # Batches sent and not acked yet, and their bytes; a caller that is further ahead waits.
 MAX_IN_FLIGHT = 8
 MAX_BYTES_IN_FLIGHT = 4 << 20
-# What an entry refused without a delay waits at least, in seconds, so that a full server is not
-# hammered.
+# Shortest wait of an entry that was refused without a delay, in seconds. It spares a full server.
 MIN_RETRY_SECONDS = 0.02
-# The delay doubles so often with each further refusal of an entry.
+# The delay doubles with each further refusal of an entry, at most this many times.
 MOST_DOUBLINGS = 3
 
 
@@ -145,7 +144,7 @@ class ServerAppendStream(AppendStream):
         unacked += [entry for entry in entries if not entry.answered and entry not in known]
         return refused + [entry.refusal(error.code, error.message) for entry in unacked]
 
-    # The methods below are called with _changed held, but for _read_acks.
+    # The methods below need _changed, except _read_acks.
 
     def _check(self) -> None:
         if self._failure is not None:

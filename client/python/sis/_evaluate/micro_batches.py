@@ -1,5 +1,5 @@
 """A large Evaluate, cut into several of about 4 MiB: the server works on the first while the others
-are on their way. Of several replicas each gets those of its own sequences."""
+are on their way. Each of several replicas gets the requests of its own sequences."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ _FORMS = pb.EvaluateRequest.DESCRIPTOR.fields_by_name
 class MicroBatch(NamedTuple):
     """Slices that are evaluated by one request, and where their rows are in the arrays."""
 
-    # Of the slices in the whole batch, ascending. A sequence of which nothing is committed gives an empty
-    # slice, which the service does not evaluate: its number is not among them.
+    # Numbers of the slices in the whole batch, ascending. A sequence without committed positions gives an
+    # empty slice, which the service does not evaluate: its number is left out.
     numbers: Sequence[int]
     rows: Selection
 

@@ -31,15 +31,15 @@ class CircuitBreaker:
         self._error: Optional[_errors.Error] = None
 
     def call(self, ask: Callable[[], _Answer], probe: Callable[[], object]) -> _Answer:
-        """What `ask` answers. Raises what `admit` raises, without asking."""
+        """Returns the answer of `ask`. Raises as `admit` does, without asking."""
         self.admit(probe)
         return self._heard(ask)
 
     def admit(self, probe: Callable[[], object]) -> None:
-        """Raises sis.Unavailable at once while the replica is left alone.
+        """Raises sis.Unavailable at once while calls to the replica are paused.
 
-        When that is over, the first to come asks it `probe`, a small question of little patience;
-        the others go on without the replica until that is answered.
+        After the pause, the first caller sends `probe`, a small call with a short deadline. Other callers go
+        on without the replica until the probe is answered.
         """
         with self._lock:
             if not self._alone_until:
@@ -53,13 +53,13 @@ class CircuitBreaker:
             if _errors.is_unreachable(error):
                 raise
         except BaseException:
-            # It was not asked.
+            # The probe was not sent.
             with self._lock:
                 self._alone_until = self._clock()
             raise
 
     def failed(self, error: _errors.Error, began: float) -> None:
-        """The replica gave no answer to what was asked at `began` on time.monotonic()."""
+        """Notes that the replica did not answer the call that began at `began` on time.monotonic()."""
         now = self._clock()
         with self._lock:
             self._error = error

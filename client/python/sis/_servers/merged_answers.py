@@ -1,4 +1,4 @@
-"""What several servers answer about a run, as if one had."""
+"""Merges the answers of several servers about a run into the answer of one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Dict, Iterable, List, Sequence
 from sis.v1 import ratio_service_pb2 as pb
 from sis._wire import sums
 
-# As many as a server names.
+# The number that a server lists at most.
 _DEVIATIONS = 64
 
 
@@ -21,7 +21,7 @@ def merged_run(runs: Sequence[pb.Run]) -> pb.Run:
     for name in ("sequences", "sealed_sequences", "positions", "bytes", "kept_sequences", "unread_sequences"):
         setattr(merged, name, sum(getattr(run, name) for run in runs))
     merged.verdict = max(run.verdict for run in runs)
-    # Of a rule that several are beyond, what the first says.
+    # If several replicas break the same rule, keeps the finding of the first.
     findings: Dict[str, pb.Finding] = {}
     for run in runs:
         for found in run.findings:

@@ -28,7 +28,7 @@ def _sequence_hash(run_id: str, sequence_id: str) -> int:
 
 
 def score(name: str, run_id: str, sequence_id: str) -> int:
-    """What the replica `name` bids for a sequence; the largest has it."""
+    """Score of the replica `name` for a sequence. The replica with the largest score has the sequence."""
     return _mix(_sequence_hash(run_id, sequence_id) ^ _mix(_fnv(name.encode())))
 
 

@@ -173,7 +173,7 @@ class Replicas:
         )
 
     def append_many(self, source: Source, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:
-        """AppendError has the entries of a replica that gives no answer, too."""
+        """AppendError also lists the entries of an unreachable replica."""
         parts = by_replica(entries, functools.partial(self._replica, source.run.id))
         calls = {
             index: self._pool.submit(_spans.in_this_context(self._servers[index].append_many), source, part)
@@ -237,8 +237,8 @@ class Replicas:
     def evaluate_shares(
         self, requests: Mapping[int, Sequence[Callable[[], Request]]]
     ) -> List[pb.EvaluateResponse]:
-        """The answers to the requests of each share, in order. What a replica answered before it was
-        gone counts."""
+        """Returns the answers to the requests of each share, in order. Answers that a replica gave before
+        it failed count."""
         answers: Dict[int, List[pb.EvaluateResponse]] = {index: [] for index in requests}
         _, down = self._ask(
             {
@@ -249,7 +249,7 @@ class Replicas:
         )
         for index, error in down.items():
             if not requests[index][0]().message.slices:
-                raise error  # it was asked for what is no replica's in particular
+                raise error  # the request belongs to no particular replica
             if self._one_store:
                 self._evaluate_elsewhere(index, requests[index], answers[index])
         for index, own in requests.items():
@@ -348,8 +348,8 @@ class Replicas:
         return answers, list(down)
 
     def _ask_who_knows(self, call: Callable[[SingleServer], _Answer]) -> Tuple[List[_Answer], List[int]]:
-        """The answers of those that have what is asked for, and which gave none; sis.NotFound if
-        none that answers has it."""
+        """Returns the answers of replicas that have the requested object, and the indices of unreachable
+        replicas. Raises sis.NotFound if no replica that answers has it."""
         unknown: List[_errors.NotFound] = []
 
         def ask(server: SingleServer) -> Optional[_Answer]:
@@ -376,8 +376,8 @@ def _store_down(number: int, part: pb.Slice) -> pb.MissingRange:
 
 
 def _store_down_answer(request: pb.EvaluateRequest) -> pb.EvaluateResponse:
-    """What stands for an answer that is not there. sis.FailedPrecondition where it would have to hold
-    ratios."""
+    """Returns the answer for an unreachable replica: all unmasked positions MISSING. Raises
+    sis.FailedPrecondition if the request asks for ratios."""
     if request.slices and (_OF_EVERY_POSITION & set(request.outputs) or request.HasField("algorithm")):
         part = request.slices[0]
         raise _errors.from_status(

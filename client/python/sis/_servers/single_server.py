@@ -1,5 +1,4 @@
-"""One server, as messages: its calls, and what it is told again when it comes back without
-memory."""
+"""One server: its calls as messages. Opens runs again on a server that comes back without memory."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ _CHANNEL_OPTIONS = (
 # Evaluate calls that one batch has under way at a time: the server works on one while the others travel.
 _EVALUATES_AT_ONCE = 2
 
-# What a probe of a replica that is left alone may take, in seconds.
+# Deadline of a breaker's probe, in seconds.
 _PROBE_TIMEOUT = 1.0
 
 # After these errors of one of several requests each one without an answer is sent once more by itself:

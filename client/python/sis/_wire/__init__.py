@@ -1,1 +1,1 @@
-"""What is sent and received: bytes and messages of sis.v1, and arrays in them."""
+"""Messages of sis.v1, and the arrays in their bytes."""

@@ -15,7 +15,7 @@ from sis._wire.messages import read
 
 
 class FetchedSlice(NamedTuple):
-    """What the servers hold of one slice."""
+    """Records that the servers have of one slice."""
 
     # With length and record digest.
     slice: Slice

@@ -1,4 +1,4 @@
-"""What users see of a message: its values under their names."""
+"""Turns messages into the dataclasses that users see."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _Convert = Callable[[Any], Any]
 
 
 def read(kind: Type[_Made], message: Any, **made: Any) -> _Made:
-    """A `kind`, dataclass or NamedTuple, of the message's values of the same names, but for `made`: as
-    the kind's annotations say, with messages in it read in the same way. What is optional and not there
-    is None."""
+    """Returns a `kind`, a dataclass or NamedTuple, with the message's values of the same names. `made` gives
+    the other values. Annotations of `kind` say how to convert; nested messages are read in the same way.
+    An optional field that is not set is None."""
     names, conversions, optional = _fields(kind, *made)
     for name in names:
         made[name] = getattr(message, name)
@@ -29,7 +29,7 @@ def read(kind: Type[_Made], message: Any, **made: Any) -> _Made:
 
 @functools.lru_cache(maxsize=None)
 def _fields(kind: Any, *made: str) -> Tuple[Tuple[str, ...], Dict[str, _Convert], Tuple[str, ...]]:
-    """The names of `kind`, but for `made`; of these what is not taken as it is, and the optional ones."""
+    """Returns the field names of `kind` that `made` lacks, the conversions of fields, and the optional names."""
     hints = {name: hint for name, hint in typing.get_type_hints(kind).items() if name not in made}
     conversions = {name: convert for name, hint in hints.items() if (convert := _conversion(hint)) is not None}
     return tuple(hints), conversions, tuple(name for name in hints if type(None) in typing.get_args(hints[name]))

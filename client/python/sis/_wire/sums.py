@@ -7,8 +7,7 @@ from typing import Any, Dict, Iterable, List, Sequence, TypeVar
 
 _Message = TypeVar("_Message")
 
-# What a message is about: not added up, and messages of a list belong together where it is the
-# same.
+# Fields that identify a message. They are not summed; messages of a list with equal fields are added up.
 _KEYS = {
     "PrefixPoint": ("top_k",),
     "MissingTotals": ("reason",),
