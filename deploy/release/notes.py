@@ -9,7 +9,7 @@ import sys
 
 
 def notes(changelog: str, version: str) -> str:
-    """The section of the version. Before there is one, what is unreleased, and that it is so."""
+    """Returns the section of the version."""
     parts = re.split(r"(?m)^## +(.*)\n", changelog)[1:]
     sections = {
         heading.split()[0].strip("[]").removeprefix("v"): text.strip() + "\n"
@@ -17,10 +17,7 @@ def notes(changelog: str, version: str) -> str:
     }
     if version in sections:
         return sections[version]
-    if "Unreleased" in sections:
-        said = f"The changelog has no section of {version} yet. This is what it calls unreleased."
-        return f"{said}\n\n{sections['Unreleased']}"
-    raise SystemExit(f"the changelog has no section of {version}, and none called Unreleased")
+    raise SystemExit(f"the changelog has no section of {version}")
 
 
 if __name__ == "__main__":

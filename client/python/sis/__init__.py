@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from sis._names import *
 
 # Version of the whole project; the wheel takes it from here.
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:

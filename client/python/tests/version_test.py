@@ -22,11 +22,16 @@ class VersionTest(unittest.TestCase):
             "client/python/pyproject.toml": wheel_of_server.partition("sis-ratio-server==")[2],
         }
         for name, pattern in (
+            ("CHANGELOG.md", r"(?m)^## (\S+) - \d{4}-\d\d-\d\d$"),
+            ("CITATION.cff", r"(?m)^version: (.*)$"),
             ("proto/version.h", r'kVersion\[\] = "(.*)"'),
             ("deploy/compose/compose.yaml", r"(?m)image: sis-ratio-service:(.*)$"),
             ("deploy/helm/sis-ratio-service/Chart.yaml", r'(?m)^appVersion: "(.*)"'),
+            ("deploy/helm/sis-ratio-service/Chart.yaml", r"(?m)^version: (.*)"),
+            ("deploy/README.md", r"sis-ratio-(?:service|sisctl)[-:](\d[\d.]*\d)"),
         ):
-            said[name] = re.search(pattern, (ROOT / name).read_text())[1]
+            found = re.findall(pattern, (ROOT / name).read_text())
+            said[name, pattern] = " and ".join(sorted(set(found)))
         self.assertEqual(said, dict.fromkeys(said, sis.__version__))
 
 

@@ -111,7 +111,7 @@ NONSENSE = (
         },
         "extraInitContainers are called a",
     ),
-    ({**INSECURE, "image": {"repository": "sis-ratio-service:0.1.0"}}, "repository"),
+    ({**INSECURE, "image": {"repository": "sis-ratio-service:1.0.0"}}, "repository"),
     ({**INSECURE, "proxy": {"enabled": True, "image": "ha proxy"}}, "image"),
     ({**INSECURE, "imagePullSecrets": [""]}, "imagePullSecrets"),
     ({**SIDECAR, "networkPolicy": {"egress": [{"ports": [{"port": 53}]}]}}, "networkPolicy.egress"),
