@@ -48,14 +48,14 @@ struct OutputView {
 };
 
 // n consecutive positions of one sequence.
-struct Stretch {
+struct BackendRange {
   uint64_t sequence_key;
   uint32_t first_position;
   BlockRange behavior;
   CurrentView current;
   OutputView output;
-  Sums* sums;  // added to; stretches of one call may share it
-  // Added to, one per entry of EvaluateParameters::prefix_curve; empty if not wanted. Stretches
+  Sums* sums;  // added to; ranges of one call may share it
+  // Added to, one per entry of EvaluateParameters::prefix_curve; empty if not wanted. Ranges
   // that share `sums` share this too.
   std::span<PrefixSums> prefix_sums = {};
 };
@@ -77,7 +77,7 @@ struct EvaluateParameters {
 struct ResidentBlocksStats {
   int64_t capacity_bytes = 0;  // taken at start
   int64_t used_bytes = 0;
-  // Stretches of blocks with a tag, since the start: those whose copy was there,
+  // Ranges of blocks with a tag, since the start: those whose copy was there,
   int64_t hits = 0;
   // those whose block was copied there,
   int64_t copies = 0;
@@ -94,11 +94,11 @@ class Backend {
 
   virtual std::string_view name() const = 0;
 
-  // Evaluates every stretch; lengths must agree. Blocks must be valid (CheckBlock). Current values
+  // Evaluates every range; lengths must agree. Blocks must be valid (CheckBlock). Current values
   // may be anything: Sums::invalid counts the positions where they are not valid, and if there are
   // any, the caller throws away all that was written.
   virtual void Evaluate(const EvaluateParameters& parameters,
-                        std::span<const Stretch> stretches) const = 0;
+                        std::span<const BackendRange> ranges) const = 0;
 
   // How many log-probs a call should bring where there is a choice: few enough for a CPU's cache,
   // many enough for what a call costs.

@@ -9,7 +9,7 @@ class ScalarBackend final : public Backend {
  public:
   std::string_view name() const override { return "scalar"; }
   void Evaluate(const EvaluateParameters& parameters,
-                std::span<const Stretch> stretches) const override;
+                std::span<const BackendRange> ranges) const override;
 };
 
 }  // namespace sis

@@ -26,20 +26,20 @@ namespace {
 
 #if HWY_TARGET == HWY_SCALAR
 
-void Evaluate(const EvaluateParameters& parameters, std::span<const Stretch> stretches) {
-  ScalarBackend().Evaluate(parameters, stretches);
+void Evaluate(const EvaluateParameters& parameters, std::span<const BackendRange> ranges) {
+  ScalarBackend().Evaluate(parameters, ranges);
 }
 
 #else
 
-// The slots of a stretch in the GATHERED form, group after group.
+// The slots of a range in the GATHERED form, group after group.
 template <typename Code>
 class GatheredSlots {
  public:
-  explicit GatheredSlots(const Stretch& stretch)
-      : behavior_(stretch.behavior),
+  explicit GatheredSlots(const BackendRange& range)
+      : behavior_(range.behavior),
         codes_(reinterpret_cast<const Code*>(behavior_.log_probs)),
-        current_(stretch.current.log_probs) {}
+        current_(range.current.log_probs) {}
 
   // The `count` positions from `index` on. Groups come one after the other.
   HWY_INLINE void Open(size_t index, size_t count) {
@@ -100,16 +100,16 @@ struct ReducedSlots {
   }
 };
 
-// Keeps the sums of consecutive stretches on vectors as long as they go to the same place.
+// Keeps the sums of consecutive ranges on vectors as long as they go to the same place.
 class SumCollector {
  public:
   ~SumCollector() { Flush(); }
 
   // points: those of the prefix curve below top_k. The one at top_k comes from the sums themselves.
-  void Open(const Stretch& stretch, size_t points) {
-    if (stretch.sums != into_ || stretch.prefix_sums.data() != prefix_into_.data()) Flush();
-    into_ = stretch.sums;
-    prefix_into_ = stretch.prefix_sums;
+  void Open(const BackendRange& range, size_t points) {
+    if (range.sums != into_ || range.prefix_sums.data() != prefix_into_.data()) Flush();
+    into_ = range.sums;
+    prefix_into_ = range.prefix_sums;
     points_ = points;
   }
   // Makes room for `positions` positions, which must all be added.
@@ -170,28 +170,28 @@ HWY_NOINLINE void DecideLastGroup(Slots& slots, const GroupInput& input, const G
 }
 
 template <class Slots>
-void EvaluatePositions(const SlotPlan& plan, uint64_t draw, const Stretch& stretch, Slots&& slots,
-                       SumCollector& collector) {
+void EvaluatePositions(const SlotPlan& plan, uint64_t draw, const BackendRange& range,
+                       Slots&& slots, SumCollector& collector) {
   const auto at = [](const auto& values, size_t index) {
     return values.empty() ? nullptr : values.data() + index;
   };
-  UniformStream uniforms(stretch.sequence_key, draw, stretch.first_position);
-  const size_t positions = stretch.behavior.size();
+  UniformStream uniforms(range.sequence_key, draw, range.first_position);
+  const size_t positions = range.behavior.size();
   for (size_t index = 0; index < positions; index += kGroup) {
     const size_t count = std::min(kGroup, positions - index);
-    const GroupInput input = {stretch.behavior.sampled_log_probs.data() + index,
-                              stretch.current.sampled_log_probs.data() + index,
-                              stretch.behavior.ranks.data() + index,
+    const GroupInput input = {range.behavior.sampled_log_probs.data() + index,
+                              range.current.sampled_log_probs.data() + index,
+                              range.behavior.ranks.data() + index,
                               uniforms.At(index),
-                              at(stretch.current.log_envelopes, index),
-                              at(stretch.current.covered_masses, index)};
-    const GroupOutput output = {stretch.output.decisions.data() + index,
-                                at(stretch.output.acceptance_probabilities, index),
-                                at(stretch.output.log_modified_ratios, index),
-                                at(stretch.output.modified_ratios, index),
-                                at(stretch.output.log_ratios, index),
-                                at(stretch.output.log_envelopes, index),
-                                at(stretch.output.covered_masses, index)};
+                              at(range.current.log_envelopes, index),
+                              at(range.current.covered_masses, index)};
+    const GroupOutput output = {range.output.decisions.data() + index,
+                                at(range.output.acceptance_probabilities, index),
+                                at(range.output.log_modified_ratios, index),
+                                at(range.output.modified_ratios, index),
+                                at(range.output.log_ratios, index),
+                                at(range.output.log_envelopes, index),
+                                at(range.output.covered_masses, index)};
     collector.MakeRoom(count);
     slots.Open(index, count);
     if (HWY_LIKELY(count == kGroup)) {
@@ -210,20 +210,20 @@ HWY_INLINE void PrefetchFirst(const T* values, size_t count) {
   }
 }
 
-// `next` is the stretch that comes next; may be null.
-void EvaluateStretch(const EvaluateParameters& parameters, const Stretch& stretch,
-                     const Stretch* next, SumCollector& collector) {
+// `next` is the range that comes next; may be null.
+void EvaluateRange(const EvaluateParameters& parameters, const BackendRange& range,
+                   const BackendRange* next, SumCollector& collector) {
   SlotPlan plan = {static_cast<size_t>(std::min(parameters.top_k, kMaxBlockSlots)),
                    parameters.total_variation,
                    {}};
-  if (!stretch.prefix_sums.empty()) {
+  if (!range.prefix_sums.empty()) {
     plan.prefix_curve = parameters.prefix_curve;
     // The sums over all slots are there anyway.
     if (plan.prefix_curve.back() == parameters.top_k) {
       plan.prefix_curve = plan.prefix_curve.first(plan.prefix_curve.size() - 1);
     }
   }
-  collector.Open(stretch, plan.prefix_curve.size());
+  collector.Open(range, plan.prefix_curve.size());
   if (next != nullptr) {
     const BlockRange& behavior = next->behavior;
     PrefetchFirst(behavior.sampled_log_probs.data(), behavior.size());
@@ -232,20 +232,20 @@ void EvaluateStretch(const EvaluateParameters& parameters, const Stretch& stretc
     PrefetchFirst(behavior.counts.data(), behavior.size());
     PrefetchFirst(behavior.log_probs, behavior.used_slots);
   }
-  if (stretch.current.reduced()) {
-    EvaluatePositions(plan, parameters.draw, stretch, ReducedSlots(), collector);
-  } else if (stretch.behavior.encoding == BlockEncoding::kFixed16) {
-    EvaluatePositions(plan, parameters.draw, stretch, GatheredSlots<uint16_t>(stretch), collector);
+  if (range.current.reduced()) {
+    EvaluatePositions(plan, parameters.draw, range, ReducedSlots(), collector);
+  } else if (range.behavior.encoding == BlockEncoding::kFixed16) {
+    EvaluatePositions(plan, parameters.draw, range, GatheredSlots<uint16_t>(range), collector);
   } else {
-    EvaluatePositions(plan, parameters.draw, stretch, GatheredSlots<float>(stretch), collector);
+    EvaluatePositions(plan, parameters.draw, range, GatheredSlots<float>(range), collector);
   }
 }
 
-void Evaluate(const EvaluateParameters& parameters, std::span<const Stretch> stretches) {
+void Evaluate(const EvaluateParameters& parameters, std::span<const BackendRange> ranges) {
   SumCollector collector;
-  for (size_t i = 0; i < stretches.size(); ++i) {
-    EvaluateStretch(parameters, stretches[i],
-                    i + 1 < stretches.size() ? &stretches[i + 1] : nullptr, collector);
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    EvaluateRange(parameters, ranges[i], i + 1 < ranges.size() ? &ranges[i + 1] : nullptr,
+                  collector);
   }
 }
 

@@ -24,13 +24,13 @@ class SimdBackend final : public Backend {
   std::string_view name() const override { return name_; }
 
   void Evaluate(const EvaluateParameters& parameters,
-                std::span<const Stretch> stretches) const override {
-    evaluate_(parameters, stretches);
+                std::span<const BackendRange> ranges) const override {
+    evaluate_(parameters, ranges);
   }
 
  private:
   std::string name_;
-  void (*evaluate_)(const EvaluateParameters&, std::span<const Stretch>);
+  void (*evaluate_)(const EvaluateParameters&, std::span<const BackendRange>);
 };
 
 }  // namespace sis

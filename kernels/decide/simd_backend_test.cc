@@ -101,11 +101,11 @@ class Block {
 // The current policy's values at a range of a block.
 class Current {
  public:
-  Current(const BlockRange& range, bool reduced, std::mt19937& random)
-      : sampled_(Random(range.size(), random)),
-        log_probs_(reduced ? std::vector<float>() : LogProbs(range, random)),
-        log_envelopes_(reduced ? Random(range.size(), random) : std::vector<float>()),
-        covered_masses_(reduced ? Masses(range.size(), random) : std::vector<float>()) {}
+  Current(const BlockRange& behavior, bool reduced, std::mt19937& random)
+      : sampled_(Random(behavior.size(), random)),
+        log_probs_(reduced ? std::vector<float>() : LogProbs(behavior, random)),
+        log_envelopes_(reduced ? Random(behavior.size(), random) : std::vector<float>()),
+        covered_masses_(reduced ? Masses(behavior.size(), random) : std::vector<float>()) {}
 
   CurrentView view() const {
     return {.sampled_log_probs = sampled_.span(),
@@ -131,16 +131,16 @@ class Current {
     return values;
   }
   // Often what the behaviour policy has, with noise, so that masses are valid.
-  static std::vector<float> LogProbs(const BlockRange& range, std::mt19937& random) {
+  static std::vector<float> LogProbs(const BlockRange& behavior, std::mt19937& random) {
     constexpr float kSpecial[] = {kMinusInfinity, -87.0f, -87.00001f, -200.0f, -1e30f};
     std::normal_distribution<float> noise(0.0f, 0.3f);
-    std::vector<float> values(range.used_slots);
+    std::vector<float> values(behavior.used_slots);
     size_t used = 0;
-    for (size_t i = 0; i < range.size(); ++i) {
-      const std::span<float> slots(values.data() + used, range.counts[i]);
+    for (size_t i = 0; i < behavior.size(); ++i) {
+      const std::span<float> slots(values.data() + used, behavior.counts[i]);
       double sum = 0;
       for (float& value : slots) {
-        value = range.LogProbAt(i, used++) + noise(random);
+        value = behavior.LogProbAt(i, used++) + noise(random);
         sum += std::exp(double{value});
       }
       const auto above = static_cast<float>(std::log(std::max(sum, 1.0)));
@@ -155,7 +155,7 @@ class Current {
   Exactly<float> sampled_, log_probs_, log_envelopes_, covered_masses_;
 };
 
-// All that a backend gives for stretches.
+// All that a backend gives for ranges.
 struct Results {
   std::vector<Decision> decisions;
   std::vector<float> floats[6];
@@ -191,7 +191,7 @@ struct Results {
 struct Case {
   std::vector<Block> blocks;
   std::vector<Current> currents;
-  std::vector<BlockRange> ranges;
+  std::vector<BlockRange> behaviors;
   std::vector<uint64_t> keys;
   std::vector<uint32_t> first_positions;
   std::vector<int> curve;
@@ -217,11 +217,11 @@ struct Case {
     }
     parameters.prefix_curve = curve;
     wanted = random() % 2 == 0 ? 0x3f : random();
-    const size_t stretches = 1 + random() % 3;
+    const size_t ranges = 1 + random() % 3;
     // Ranges point to what is in them.
-    blocks.reserve(stretches);
-    currents.reserve(stretches);
-    for (size_t s = 0; s < stretches; ++s) {
+    blocks.reserve(ranges);
+    currents.reserve(ranges);
+    for (size_t s = 0; s < ranges; ++s) {
       std::vector<uint8_t> counts(1 + random() % 300);
       const auto kind = random() % 4;
       for (uint8_t& count : counts) {
@@ -234,8 +234,8 @@ struct Case {
                           counts, random);
       const auto first = random() % 2 == 0 ? 0 : static_cast<uint32_t>(random() % counts.size());
       const auto count = static_cast<uint32_t>(1 + random() % (counts.size() - first));
-      ranges.emplace_back(blocks.back().view(), first, count);
-      currents.emplace_back(ranges.back(), reduced, random);
+      behaviors.emplace_back(blocks.back().view(), first, count);
+      currents.emplace_back(behaviors.back(), reduced, random);
       keys.push_back(random());
       first_positions.push_back(random() % 8 == 0 ? ~uint32_t{0} - count + 1 : random() % 10'000);
     }
@@ -243,30 +243,30 @@ struct Case {
 
   Results Evaluate(const Backend& backend) const {
     size_t n = 0;
-    for (const BlockRange& range : ranges) n += range.size();
+    for (const BlockRange& behavior : behaviors) n += behavior.size();
     Results results(n, curve.size());
-    std::vector<Stretch> stretches;
+    std::vector<BackendRange> ranges;
     n = 0;
-    for (size_t s = 0; s < ranges.size(); ++s) {
-      stretches.push_back({.sequence_key = keys[s],
-                           .first_position = first_positions[s],
-                           .behavior = ranges[s],
-                           .current = currents[s].view(),
-                           .output = results.View(n, ranges[s].size(), wanted),
-                           .sums = &results.sums,
-                           .prefix_sums = results.prefix_sums});
-      n += ranges[s].size();
+    for (size_t s = 0; s < behaviors.size(); ++s) {
+      ranges.push_back({.sequence_key = keys[s],
+                        .first_position = first_positions[s],
+                        .behavior = behaviors[s],
+                        .current = currents[s].view(),
+                        .output = results.View(n, behaviors[s].size(), wanted),
+                        .sums = &results.sums,
+                        .prefix_sums = results.prefix_sums});
+      n += behaviors[s].size();
     }
-    backend.Evaluate(parameters, stretches);
+    backend.Evaluate(parameters, ranges);
     return results;
   }
 
   std::string Text() const {
     std::ostringstream text;
-    text << ranges.size() << " stretches, first " << ranges[0].size() << " positions, "
-         << ranges[0].used_slots << " slots, encoding " << static_cast<int>(ranges[0].encoding)
-         << ", top_k " << parameters.top_k << ", points " << curve.size() << ", total variation "
-         << parameters.total_variation;
+    text << behaviors.size() << " ranges, first " << behaviors[0].size() << " positions, "
+         << behaviors[0].used_slots << " slots, encoding "
+         << static_cast<int>(behaviors[0].encoding) << ", top_k " << parameters.top_k << ", points "
+         << curve.size() << ", total variation " << parameters.total_variation;
     return text.str();
   }
 };
@@ -303,22 +303,22 @@ TEST(SimdBackendTest, FindsEveryInvalidSlot) {
       std::vector<uint8_t> counts(20);
       for (uint8_t& count : counts) count = equal ? slots : 1 + random() % slots;
       const Block block(BlockEncoding::kFixed16, counts, random);
-      const BlockRange range(block.view(), 0, 20);
+      const BlockRange behavior(block.view(), 0, 20);
       const std::vector<float> sampled(20, -1.0f);
-      for (size_t at = 0; at < range.used_slots; ++at) {
-        std::vector<float> current(range.used_slots, -9.0f);
+      for (size_t at = 0; at < behavior.used_slots; ++at) {
+        std::vector<float> current(behavior.used_slots, -9.0f);
         current[at] = kBad[at % std::size(kBad)];
         for (const SimdBackend& backend : backends) {
           std::vector<Decision> decisions(20);
           Sums sums;
-          const Stretch stretch{.sequence_key = 1,
-                                .first_position = 0,
-                                .behavior = range,
-                                .current = {.sampled_log_probs = sampled, .log_probs = current},
-                                .output = {decisions},
-                                .sums = &sums};
+          const BackendRange range{.sequence_key = 1,
+                                   .first_position = 0,
+                                   .behavior = behavior,
+                                   .current = {.sampled_log_probs = sampled, .log_probs = current},
+                                   .output = {decisions},
+                                   .sums = &sums};
           // Slots beyond top_k count too.
-          backend.Evaluate({.top_k = 1 + static_cast<int>(at % slots), .draw = 1}, {&stretch, 1});
+          backend.Evaluate({.top_k = 1 + static_cast<int>(at % slots), .draw = 1}, {&range, 1});
           ASSERT_EQ(sums.invalid, 1) << backend.name() << ", " << current[at] << " at " << at;
         }
       }

@@ -211,7 +211,7 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
   sums.invalid += hn::CountTrue(d, hn::AndNot(valid, scored));
 }
 
-// The last group of a stretch, of fewer than kGroup positions, with what is not of a block copied
+// The last group of a range, of fewer than kGroup positions, with what is not of a block copied
 // to whole arrays.
 class PartialGroup {
  public:
@@ -261,7 +261,7 @@ class PartialGroup {
   float output_covered_masses_[kGroup];
 };
 
-// The uniforms of a stretch's positions, 64 at a time.
+// The uniforms of a range's positions, 64 at a time.
 class UniformStream {
  public:
   UniformStream(uint64_t sequence_key, uint64_t draw, uint32_t first_position)

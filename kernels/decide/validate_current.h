@@ -10,7 +10,7 @@
 
 namespace sis {
 
-// Checks the current values of a stretch, GATHERED or REDUCED. InvalidArgument names field,
+// Checks the current values of a range, GATHERED or REDUCED. InvalidArgument names field,
 // position and value.
 absl::Status ValidateCurrent(const BlockRange& behavior, const CurrentView& current,
                              uint32_t first_position);

@@ -14,8 +14,8 @@ TokenState StateOf(Decision decision, const EvaluateInput& input) {
   return certified ? TokenState::kOnPolicy : TokenState::kOffPolicy;
 }
 
-std::vector<SequenceStretch> PartsOf(const std::vector<SliceRange>& slices, uint64_t run_seed) {
-  std::vector<SequenceStretch> parts;
+std::vector<SequenceRange> PartsOf(const std::vector<SliceRange>& slices, uint64_t run_seed) {
+  std::vector<SequenceRange> parts;
   parts.reserve(slices.size());
   for (const SliceRange& slice : slices) {
     parts.push_back({.sequence_key = SequenceKey(run_seed, slice.name.attempt, slice.name.id),
@@ -35,7 +35,7 @@ absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
   const std::span<const float> log_modified_ratios = positions.view.log_modified_ratios;
   const std::span<const float> sampled_log_probs = input.sampled_log_probs;
   const size_t count = decisions.size();
-  const std::vector<SequenceStretch> parts = PartsOf(slices, run_seed);
+  const std::vector<SequenceRange> parts = PartsOf(slices, run_seed);
   std::vector<TokenState> states(count);
   for (size_t i = 0; i < count; ++i) states[i] = StateOf(decisions[i], input);
 

@@ -98,31 +98,31 @@ void SliceEvaluator::Keep(const Part& part, InspectedPositions& positions) const
     std::ranges::fill(std::span(positions.missing_reasons).subspan(first, count),
                       static_cast<uint8_t>(range.reason));
   }
-  for (const Stretch& stretch : stretches_) {
-    KeepStretch(stretch, stretch.first_position - part.slice.first_position, positions);
+  for (const BackendRange& range : ranges_) {
+    KeepRange(range, range.first_position - part.slice.first_position, positions);
   }
 }
 
-void SliceEvaluator::KeepStretch(const Stretch& stretch, size_t row,
-                                 InspectedPositions& positions) const {
+void SliceEvaluator::KeepRange(const BackendRange& range, size_t row,
+                               InspectedPositions& positions) const {
   if (row >= positions.size()) return;
-  const size_t count = std::min(stretch.output.decisions.size(), positions.size() - row);
+  const size_t count = std::min(range.output.decisions.size(), positions.size() - row);
   const auto keep = [&](std::span<const float> from, std::vector<float>& to) {
     std::ranges::copy(from.first(count), to.begin() + static_cast<std::ptrdiff_t>(row));
   };
-  keep(stretch.output.acceptance_probabilities, positions.acceptance_probabilities);
-  keep(stretch.output.log_envelopes, positions.log_envelopes);
-  keep(stretch.output.covered_masses, positions.covered_masses);
-  keep(stretch.behavior.sampled_log_probs, positions.sampled_log_probs);
+  keep(range.output.acceptance_probabilities, positions.acceptance_probabilities);
+  keep(range.output.log_envelopes, positions.log_envelopes);
+  keep(range.output.covered_masses, positions.covered_masses);
+  keep(range.behavior.sampled_log_probs, positions.sampled_log_probs);
   for (size_t i = 0; i < count; ++i) {
     positions.log_ratios[row + i] =
-        Flush(stretch.current.sampled_log_probs[i] - stretch.behavior.sampled_log_probs[i]);
+        Flush(range.current.sampled_log_probs[i] - range.behavior.sampled_log_probs[i]);
   }
-  const CurrentView& current = stretch.current;
+  const CurrentView& current = range.current;
   if (current.reduced()) return;
   const float* from = current.log_probs.data();
   for (size_t i = 0; i < count; ++i) {
-    const size_t used = stretch.behavior.counts[i];
+    const size_t used = range.behavior.counts[i];
     std::copy_n(from, used, positions.current_log_probs.data() + (row + i) * positions.slots);
     from += used;
   }

@@ -155,10 +155,10 @@ CorrectionSums SumsOfGspo(const Gspo& gspo, const ScoredPositions& positions,
                           const LogRatioSum& slice) {
   const size_t count = positions.log_ratios.size();
   const std::vector<TokenState> states(count, TokenState::kOffPolicy);
-  const SequenceStretch part{.sequence_key = 0,
-                             .first_position = 0,
-                             .count = static_cast<uint32_t>(count),
-                             .whole_sequence = slice};
+  const SequenceRange part{.sequence_key = 0,
+                           .first_position = 0,
+                           .count = static_cast<uint32_t>(count),
+                           .whole_sequence = slice};
   AlgorithmInput batch{.parts = {&part, 1},
                        .states = states,
                        .log_ratios = positions.log_ratios,

@@ -15,7 +15,7 @@ void FillIn(std::span<float>& array, std::vector<float>& memory, size_t count) {
 }
 
 void CountByStaleness(const PartStatistics::DecidedPart& part, RangeResult& into) {
-  if (part.stretches.empty()) return;
+  if (part.ranges.empty()) return;
   if (std::ranges::count(part.staleness, part.staleness.front()) ==
       static_cast<std::ptrdiff_t>(part.staleness.size())) {
     into.counted.staleness[part.staleness.front()] +=
@@ -23,14 +23,14 @@ void CountByStaleness(const PartStatistics::DecidedPart& part, RangeResult& into
     if (!IsBehind(part.staleness.front())) into.counted.fresh_d += part.sums.d;
     return;
   }
-  for (size_t i = 0; i < part.stretches.size(); ++i) {
-    const std::span<const Decision> decisions = part.stretches[i].output.decisions;
+  for (size_t i = 0; i < part.ranges.size(); ++i) {
+    const std::span<const Decision> decisions = part.ranges[i].output.decisions;
     const int64_t accepted = std::ranges::count(decisions, Decision::kAccepted);
     const int64_t rejected = std::ranges::count(decisions, Decision::kRejected);
     const auto scored = static_cast<int64_t>(decisions.size());
     into.counted.staleness[part.staleness[i]] += {accepted, rejected, scored - accepted - rejected};
     if (IsBehind(part.staleness[i])) continue;
-    const size_t first = part.stretches[i].first_position - part.first_position;
+    const size_t first = part.ranges[i].first_position - part.first_position;
     for (const float log_ratio : part.output.view.log_ratios.subspan(first, decisions.size())) {
       into.counted.fresh_d += Fixed(std::abs(log_ratio));
     }
@@ -71,7 +71,7 @@ PositionOutput PartStatistics::Complete(PositionOutput output, size_t n) {
 }
 
 absl::Status PartStatistics::Add(const DecidedPart& part, RangeResult& into) {
-  if (part.stretches.empty()) return absl::OkStatus();
+  if (part.ranges.empty()) return absl::OkStatus();
   const OutputView& view = part.output.view;
   const size_t count = view.decisions.size();
   const DecidedPositions positions = {
@@ -141,17 +141,17 @@ absl::Status PartStatistics::AddSis(const ObservedSis& sis, const DecidedPart& p
     const OutputView output = {.decisions = Room(decisions_, count),
                                .acceptance_probabilities = Room(observed_probabilities_, count)};
     Sums decided;
-    stretches_.assign(part.stretches.begin(), part.stretches.end());
-    for (Stretch& stretch : stretches_) {
-      const size_t first = stretch.first_position - part.first_position;
-      const size_t length = stretch.output.decisions.size();
-      stretch.output = {
+    ranges_.assign(part.ranges.begin(), part.ranges.end());
+    for (BackendRange& range : ranges_) {
+      const size_t first = range.first_position - part.first_position;
+      const size_t length = range.output.decisions.size();
+      range.output = {
           .decisions = output.decisions.subspan(first, length),
           .acceptance_probabilities = output.acceptance_probabilities.subspan(first, length)};
-      stretch.sums = &decided;
-      stretch.prefix_sums = {};
+      range.sums = &decided;
+      range.prefix_sums = {};
     }
-    backend_.Evaluate(parameters, stretches_);
+    backend_.Evaluate(parameters, ranges_);
     decisions = output.decisions;
     acceptance_probabilities = output.acceptance_probabilities;
   }
@@ -181,17 +181,17 @@ void PartStatistics::AddAlgorithm(const Algorithm& algorithm, const DecidedPart&
     states[i] = positions.scored(i) ? TokenState::kOffPolicy : TokenState::kMasked;
   }
   const std::span<float> reference = Room(reference_log_probs_, count);
-  for (const Stretch& stretch : part.stretches) {
-    std::ranges::copy(stretch.behavior.sampled_log_probs,
-                      reference.begin() + (stretch.first_position - part.first_position));
+  for (const BackendRange& range : part.ranges) {
+    std::ranges::copy(range.behavior.sampled_log_probs,
+                      reference.begin() + (range.first_position - part.first_position));
   }
   const std::span<const float> sampled =
       input_.current.sampled_log_probs().subspan(part.offset, count);
   // Where there are no advantages, the coefficient doesn't depend on them.
   const std::span<float> coefficients = Room(observed_ratios_, count);
-  const SequenceStretch whole{.sequence_key = 0,
-                              .first_position = part.first_position,
-                              .count = static_cast<uint32_t>(count)};
+  const SequenceRange whole{.sequence_key = 0,
+                            .first_position = part.first_position,
+                            .count = static_cast<uint32_t>(count)};
   AlgorithmInput batch{.parts = {&whole, 1},
                        .states = states,
                        .log_ratios = positions.log_ratios,

@@ -44,10 +44,10 @@ class PartStatistics {
   struct DecidedPart {
     size_t offset;  // of its first position in the request
     uint32_t first_position;
-    std::span<const Stretch> stretches;
-    // The class of each stretch; see StalenessClassOf.
+    std::span<const BackendRange> ranges;
+    // The class of each range; see StalenessClassOf.
     std::span<const size_t> staleness;
-    // What the stretches added up to.
+    // What the ranges added up to.
     const Sums& sums;
     const PositionOutput& output;
   };
@@ -78,7 +78,7 @@ class PartStatistics {
   std::vector<float> covered_masses_;
   std::vector<float> total_variations_;
   // Of observed corrections.
-  std::vector<Stretch> stretches_;
+  std::vector<BackendRange> ranges_;
   std::vector<Decision> decisions_;
   std::vector<float> observed_probabilities_;
   std::vector<float> observed_ratios_;

@@ -71,7 +71,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
     return absl::Status(status.code(), absl::StrCat(ToString(slice.name), ": ", status.message()));
   };
   if (slice.sequence() == nullptr) {
-    ForgetStretches();
+    ForgetRanges();
     const Part part{slice, first, offset, output, result};
     absl::Status status =
         AddMissingPositions(part, first, count, std::get<MissingReason>(slice.found));
@@ -96,7 +96,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
     const auto length = static_cast<uint32_t>(std::min<size_t>(end - from, step));
     const Part part{slice, from, offset + (from - first),
                     statistics_.Complete(output.Part(from - first, length), length), result};
-    ForgetStretches();
+    ForgetRanges();
     reader.ForEachPiece(from, length, [&](const Sequence::Reader::Piece& piece) {
       status.Update(AddPiece(part, piece));
     });
@@ -145,15 +145,15 @@ RangeResult SliceEvaluator::NoneYet() const {
   return result;
 }
 
-void SliceEvaluator::ForgetStretches() {
-  stretches_.clear();
+void SliceEvaluator::ForgetRanges() {
+  ranges_.clear();
   staleness_.clear();
   decided_ = {};
 }
 
 template <typename Visit>
-absl::Status SliceEvaluator::ForEachMaskStretch(const Part& part, uint32_t position, uint32_t count,
-                                                const Visit& visit) const {
+absl::Status SliceEvaluator::ForEachMaskRange(const Part& part, uint32_t position, uint32_t count,
+                                              const Visit& visit) const {
   size_t first = position - part.first;
   const size_t end = first + count;
   while (first < end) {
@@ -192,7 +192,7 @@ absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t
 
 absl::Status SliceEvaluator::AddMissingPositions(const Part& part, uint32_t position,
                                                  uint32_t count, MissingReason reason) {
-  return ForEachMaskStretch(
+  return ForEachMaskRange(
       part, position, count, [&](bool masked, size_t first, size_t length) -> absl::Status {
         const PositionOutput output = part.output.Part(first, length);
         if (masked) {
@@ -213,7 +213,7 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
   if (const auto reason = ReasonMissing(part.slice, piece); reason.has_value()) {
     return AddMissingPositions(part, piece.first_position, piece.count, *reason);
   }
-  return ForEachMaskStretch(
+  return ForEachMaskRange(
       part, piece.first_position, piece.count,
       [&](bool masked, size_t first, size_t length) -> absl::Status {
         if (masked) {
@@ -227,29 +227,28 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
         const absl::StatusOr<CurrentView> current =
             input_.current.Read(behavior, part.offset + first, position);
         if (!current.ok()) return current.status();
-        stretches_.push_back({.sequence_key = part.slice.sequence()->key(),
-                              .first_position = position,
-                              .behavior = behavior,
-                              .current = *current,
-                              .output = part.output.Part(first, count).view,
-                              .sums = &decided_,
-                              .prefix_sums = part.result.prefix_sums});
+        ranges_.push_back({.sequence_key = part.slice.sequence()->key(),
+                           .first_position = position,
+                           .behavior = behavior,
+                           .current = *current,
+                           .output = part.output.Part(first, count).view,
+                           .sums = &decided_,
+                           .prefix_sums = part.result.prefix_sums});
         staleness_.push_back(StalenessClassOf(piece.block->policy_version(), versions_.policy));
         return absl::OkStatus();
       });
 }
 
 absl::Status SliceEvaluator::CheckCurrentValues() const {
-  for (const Stretch& stretch : stretches_) {
-    absl::Status status =
-        ValidateCurrent(stretch.behavior, stretch.current, stretch.first_position);
+  for (const BackendRange& range : ranges_) {
+    absl::Status status = ValidateCurrent(range.behavior, range.current, range.first_position);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
 absl::Status SliceEvaluator::Decide(const Part& part) {
-  backend_.Evaluate(input_.parameters, stretches_);
+  backend_.Evaluate(input_.parameters, ranges_);
   if (const int64_t invalid = decided_.invalid; invalid > 0) {
     if (absl::Status status = CheckCurrentValues(); !status.ok()) return status;
     return absl::InternalError(
@@ -257,18 +256,18 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
   }
   if (input_.weight == v1::WEIGHT_EXPECTED) {
     decided_.d_sis = 0;
-    for (const Stretch& stretch : stretches_) {
-      decided_.d_sis += ReplaceByExpectedWeights(stretch);
+    for (const BackendRange& range : ranges_) {
+      decided_.d_sis += ReplaceByExpectedWeights(range);
     }
   }
-  for (const Stretch& stretch : stretches_) {
+  for (const BackendRange& range : ranges_) {
     const PositionOutput output =
-        part.output.Part(stretch.first_position - part.first, stretch.output.decisions.size());
+        part.output.Part(range.first_position - part.first, range.output.decisions.size());
     if (!output.reference_log_probs.empty()) {
-      std::ranges::copy(stretch.behavior.sampled_log_probs, output.reference_log_probs.begin());
+      std::ranges::copy(range.behavior.sampled_log_probs, output.reference_log_probs.begin());
     }
     if (!output.total_variations.empty()) {
-      ComputeTopKTotalVariations(input_.parameters, stretch, output.total_variations);
+      ComputeTopKTotalVariations(input_.parameters, range, output.total_variations);
     }
   }
   part.result.counted.sums += decided_;
@@ -278,7 +277,7 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
 absl::Status SliceEvaluator::AddStatistics(const Part& part) {
   return statistics_.Add({.offset = part.offset,
                           .first_position = part.first,
-                          .stretches = stretches_,
+                          .ranges = ranges_,
                           .staleness = staleness_,
                           .sums = decided_,
                           .output = part.output},

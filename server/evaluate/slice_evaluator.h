@@ -64,33 +64,33 @@ class SliceEvaluator {
                                              const Sequence::Reader::Piece& piece) const;
   // With room for what the request asks for.
   RangeResult NoneYet() const;
-  // Before a part is put together of stretches.
-  void ForgetStretches();
+  // Before a part is put together of ranges.
+  void ForgetRanges();
   // Calls visit(masked, first, count) for the runs of equal mask that cover the `count` positions
   // from `position` on; `first` counts from the first of the part.
   template <typename Visit>
-  absl::Status ForEachMaskStretch(const Part& part, uint32_t position, uint32_t count,
-                                  const Visit& visit) const;
+  absl::Status ForEachMaskRange(const Part& part, uint32_t position, uint32_t count,
+                                const Visit& visit) const;
   absl::Status AddMissingPositions(const Part& part, uint32_t position, uint32_t count,
                                    MissingReason reason);
-  // The trainer's own ratio, where there is no record; first and count as for ForEachMaskStretch.
+  // The trainer's own ratio, where there is no record; first and count as for ForEachMaskRange.
   absl::Status AddOwnRatios(const Part& part, size_t first, size_t count);
   absl::Status AddPiece(const Part& part, const Sequence::Reader::Piece& piece);
-  // Of the stretches that were added. InvalidArgument names the first value that is no log-prob.
+  // Of the ranges that were added. InvalidArgument names the first value that is no log-prob.
   absl::Status CheckCurrentValues() const;
   // Evaluates them.
   absl::Status Decide(const Part& part);
-  // Of the stretches that were decided.
+  // Of the ranges that were decided.
   absl::Status AddStatistics(const Part& part);
-  // Of them, too. `positions` are the slice's first; a stretch begins at `row` of them.
+  // Of them, too. `positions` are the slice's first; a range begins at `row` of them.
   void Keep(const Part& part, InspectedPositions& positions) const;
-  void KeepStretch(const Stretch& stretch, size_t row, InspectedPositions& positions) const;
+  void KeepRange(const BackendRange& range, size_t row, InspectedPositions& positions) const;
 
   const Backend& backend_;
   const EvaluateInput& input_;
   const VersionsNow versions_;
-  // Of the part at hand: its stretches, the class of staleness of each, and the sums of all.
-  std::vector<Stretch> stretches_;
+  // Of the part at hand: its ranges, the class of staleness of each, and the sums of all.
+  std::vector<BackendRange> ranges_;
   std::vector<size_t> staleness_;
   Sums decided_;
   PartStatistics statistics_;

@@ -11,7 +11,7 @@ class WithStats final : public Backend {
  public:
   std::string_view name() const override { return "with_stats"; }
   void Evaluate(const EvaluateParameters& parameters,
-                std::span<const Stretch> segments) const override {
+                std::span<const BackendRange> segments) const override {
     ScalarBackend().Evaluate(parameters, segments);
   }
   ResidentBlocksStats resident_blocks() const override {

@@ -41,7 +41,7 @@ int sis_apply_algorithm(const char* name, const float* parameters, uint64_t part
                         const float* log_importance_ratios, const float* acceptance_probabilities,
                         const float* advantages, uint64_t draw, float* surrogates,
                         float* coefficients) {
-  std::vector<sis::SequenceStretch> sequence_parts;
+  std::vector<sis::SequenceRange> sequence_parts;
   size_t n = 0;
   for (uint64_t i = 0; i < parts; ++i) {
     sequence_parts.push_back({keys[i], first_positions[i], counts[i]});

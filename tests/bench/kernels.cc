@@ -51,7 +51,7 @@ struct Case {
   const Backend* backend;
   EvaluateParameters parameters;
   const Workload* workload;
-  std::vector<Stretch> stretches;
+  std::vector<BackendRange> ranges;
   bool statistics = false;
   std::vector<double> tokens_per_second = {};
   std::vector<double> bandwidth_ratios = {};
@@ -61,21 +61,21 @@ void Measure(Case& c, double bandwidth) {
   const double start = ThreadSeconds();
   if (c.statistics) {
     static Statistics statistics;
-    for (const Stretch& stretch : c.stretches) {
-      c.backend->Evaluate(c.parameters, {&stretch, 1});
-      const OutputView& output = stretch.output;
+    for (const BackendRange& range : c.ranges) {
+      c.backend->Evaluate(c.parameters, {&range, 1});
+      const OutputView& output = range.output;
       AddStatistics({.decisions = output.decisions,
                      .log_ratios = output.log_ratios,
                      .log_envelopes = output.log_envelopes,
                      .covered_masses = output.covered_masses,
                      .acceptance_probabilities = output.acceptance_probabilities},
-                    *stretch.sums, statistics);
+                    *range.sums, statistics);
     }
   } else {
-    c.backend->Evaluate(c.parameters, c.stretches);
+    c.backend->Evaluate(c.parameters, c.ranges);
   }
   const double seconds = ThreadSeconds() - start;
-  const double tokens = static_cast<double>(c.stretches.size() * Workload::kSequencePositions);
+  const double tokens = static_cast<double>(c.ranges.size() * Workload::kSequencePositions);
   c.tokens_per_second.push_back(tokens / seconds);
   c.bandwidth_ratios.push_back(tokens * c.workload->BytesPerPosition() / seconds / bandwidth);
 }
@@ -104,19 +104,19 @@ void Run(int repetitions, size_t workload_bytes) {
       const Workload& workload = *workloads.back();
       for (const Backend* backend :
            {static_cast<const Backend*>(&scalar), static_cast<const Backend*>(&simd)}) {
-        const std::span<const Stretch> stretches = workload.stretches();
+        const std::span<const BackendRange> ranges = workload.ranges();
         // The scalar one is limited by arithmetic: a tenth is enough to time.
         const size_t count =
-            backend == &scalar ? std::max<size_t>(1, stretches.size() / 10) : stretches.size();
+            backend == &scalar ? std::max<size_t>(1, ranges.size() / 10) : ranges.size();
         cases.push_back(
-            {name, backend, {slots, 0}, &workload, {stretches.begin(), stretches.begin() + count}});
+            {name, backend, {slots, 0}, &workload, {ranges.begin(), ranges.begin() + count}});
       }
       const Case plain = cases.back();
       if (layout != Layout::kFloat32) {
         Case counted = plain;
         counted.name = "  with statistics";
         counted.statistics = true;
-        for (Stretch& stretch : counted.stretches) values.AddTo(stretch.output);
+        for (BackendRange& range : counted.ranges) values.AddTo(range.output);
         cases.push_back(std::move(counted));
       }
       if (layout != Layout::kFixed16) continue;
@@ -124,8 +124,8 @@ void Run(int repetitions, size_t workload_bytes) {
       curve.name = "  with prefix curve";
       curve.parameters.prefix_curve =
           std::span(kCurve).first(std::ranges::upper_bound(kCurve, slots) - std::begin(kCurve));
-      for (Stretch& stretch : curve.stretches) {
-        stretch.prefix_sums = std::span(prefix_sums).first(curve.parameters.prefix_curve.size());
+      for (BackendRange& range : curve.ranges) {
+        range.prefix_sums = std::span(prefix_sums).first(curve.parameters.prefix_curve.size());
       }
       Case total_variation = plain;
       total_variation.name = "  with total variation";

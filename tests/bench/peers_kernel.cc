@@ -11,14 +11,14 @@
 
 namespace {
 
-using sis::Stretch;
+using sis::BackendRange;
 
 constexpr size_t kBlockPositions = 512;
 
 struct Batch {
   std::vector<std::vector<std::byte>> blocks;
-  std::vector<sis::Sums> sums;     // of each sequence
-  std::vector<Stretch> stretches;  // those of a sequence follow each other
+  std::vector<sis::Sums> sums;       // of each sequence
+  std::vector<BackendRange> ranges;  // those of a sequence follow each other
   int slots;
 };
 
@@ -60,7 +60,7 @@ extern "C" void* sis_peers_open(int sequences, int length, int slots, const floa
       const auto part = [&](auto* array, size_t width = 1) {
         return std::span(array + first * width, count * width);
       };
-      batch->stretches.push_back(
+      batch->ranges.push_back(
           {.sequence_key = static_cast<uint64_t>(sequence),
            .first_position = static_cast<uint32_t>(index),
            .behavior = sis::BlockRange(view, 0, static_cast<uint32_t>(count)),
@@ -79,14 +79,14 @@ extern "C" void sis_peers_evaluate(void* opened, int threads, double* sums) {
   static const sis::SimdBackend backend;
   Batch& batch = *static_cast<Batch*>(opened);
   const size_t sequences = batch.sums.size();
-  const size_t stretches = batch.stretches.size() / sequences;  // of a sequence
+  const size_t ranges = batch.ranges.size() / sequences;  // of a sequence
   batch.sums.assign(sequences, {});
   const sis::EvaluateParameters parameters{.top_k = batch.slots, .draw = 0};
   const auto evaluate = [&](int thread) {
     const size_t first = sequences * thread / threads;
     const size_t end = sequences * (thread + 1) / threads;
-    backend.Evaluate(parameters, std::span<const Stretch>(batch.stretches)
-                                     .subspan(first * stretches, (end - first) * stretches));
+    backend.Evaluate(parameters, std::span<const BackendRange>(batch.ranges)
+                                     .subspan(first * ranges, (end - first) * ranges));
   };
   std::vector<std::thread> others;
   for (int thread = 1; thread < threads; ++thread) others.emplace_back(evaluate, thread);

@@ -140,15 +140,15 @@ Workload::Workload(int slots, Layout layout, size_t total_bytes)
     const auto decisions = part(decisions_, sequence, kPositions);
     std::ranges::fill(decisions, Decision::kMissing);
     const BlockView view = *OpenBlock(block.first(LayoutOf(slots, layout).end), false);
-    stretches_.push_back({.sequence_key = sequence,
-                          .first_position = 0,
-                          .behavior = BlockRange(view, 0, kPositions),
-                          .current = {.sampled_log_probs = sampled,
-                                      .log_probs = log_probs,
-                                      .log_envelopes = envelopes,
-                                      .covered_masses = masses},
-                          .output = {.decisions = decisions},
-                          .sums = &sums_});
+    ranges_.push_back({.sequence_key = sequence,
+                       .first_position = 0,
+                       .behavior = BlockRange(view, 0, kPositions),
+                       .current = {.sampled_log_probs = sampled,
+                                   .log_probs = log_probs,
+                                   .log_envelopes = envelopes,
+                                   .covered_masses = masses},
+                       .output = {.decisions = decisions},
+                       .sums = &sums_});
   }
 }
 

@@ -54,8 +54,8 @@ class Workload {
   size_t positions() const { return decisions_.span().size(); }
   // Returns the bytes that an evaluation reads, and of the decision that it writes, per position.
   double BytesPerPosition() const { return bytes_per_position_; }
-  // One stretch a sequence; the outputs are decisions alone.
-  std::span<const Stretch> stretches() const { return stretches_; }
+  // One range a sequence; the outputs are decisions alone.
+  std::span<const BackendRange> ranges() const { return ranges_; }
 
  private:
   const size_t block_stride_;
@@ -68,7 +68,7 @@ class Workload {
   HugeArray<float> covered_masses_;
   HugeArray<Decision> decisions_;
   Sums sums_;
-  std::vector<Stretch> stretches_;
+  std::vector<BackendRange> ranges_;
 };
 
 }  // namespace sis

@@ -260,9 +260,9 @@ CASES = [
         "sampled_column", "the most probable token's",
         _of(lambda b, rng: each(b, lambda p: Position(p.token, p.top[0][1], p.top))),
     ),
-    Case("stretch", "the first ten positions", _of(lambda b, rng: elsewhere(b, rng, lambda i, t, n: t < 10))),
-    Case("stretch", "from two thirds on", _of(lambda b, rng: elsewhere(b, rng, lambda i, t, n: 3 * t >= 2 * n))),
-    Case("stretch", "the first ten of one response",
+    Case("range", "the first ten positions", _of(lambda b, rng: elsewhere(b, rng, lambda i, t, n: t < 10))),
+    Case("range", "from two thirds on", _of(lambda b, rng: elsewhere(b, rng, lambda i, t, n: 3 * t >= 2 * n))),
+    Case("range", "the first ten of one response",
          _of(lambda b, rng: elsewhere(b, rng, lambda i, t, n: t < 10 and i in ONE)), ONE),
     # Kinds
     Case("temperature", "0.7", _of(lambda b, rng: each(b, at(0.7)))),

@@ -20,9 +20,9 @@ class CurveOnly final : public Backend {
  public:
   std::string_view name() const override { return "curve_only"; }
   void Evaluate(const EvaluateParameters& parameters,
-                std::span<const Stretch> stretches) const override {
+                std::span<const BackendRange> ranges) const override {
     EXPECT_FALSE(parameters.prefix_curve.empty()) << "fell back to the CPU";
-    ScalarBackend().Evaluate(parameters, stretches);
+    ScalarBackend().Evaluate(parameters, ranges);
   }
 };
 

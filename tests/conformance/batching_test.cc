@@ -1,5 +1,5 @@
 // A decision is a function of its own position alone: however positions are put into blocks,
-// stretches and calls, the bytes and the sums are the same.
+// ranges and calls, the bytes and the sums are the same.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -45,17 +45,17 @@ class BatchingTest : public BackendTest {
   static Results EvaluateInRanges(const EvaluateParameters& parameters, const Packed& packed,
                                   size_t longest, bool in_one_call, std::mt19937_64& random) {
     Results results(packed.size());
-    std::vector<Stretch> stretches;
+    std::vector<BackendRange> ranges;
     for (size_t first = 0; first < packed.size();) {
       const size_t count = std::min<size_t>(random() % (longest + 1), packed.size() - first);
-      stretches.push_back(packed.StretchOf(first, count, kSequenceKey, results, first));
+      ranges.push_back(packed.RangeOf(first, count, kSequenceKey, results, first));
       first += count;
     }
-    std::ranges::shuffle(stretches, random);
+    std::ranges::shuffle(ranges, random);
     if (in_one_call) {
-      backend().Evaluate(parameters, stretches);
+      backend().Evaluate(parameters, ranges);
     } else {
-      for (const Stretch& stretch : stretches) backend().Evaluate(parameters, {&stretch, 1});
+      for (const BackendRange& range : ranges) backend().Evaluate(parameters, {&range, 1});
     }
     return results;
   }
@@ -90,11 +90,11 @@ TEST_P(BatchingTest, BlocksCutAndMergedAnywhere) {
     std::vector<std::byte> slices[] = {SliceBlock(block, 0, cut), SliceBlock(block, cut, n - cut)};
     const BlockView views[] = {OpenWithSlack(slices[0]), OpenWithSlack(slices[1])};
     Results sliced(n);
-    Stretch stretches[] = {packed.StretchOf(0, cut, kSequenceKey, sliced, 0),
-                           packed.StretchOf(cut, n - cut, kSequenceKey, sliced, cut)};
-    stretches[0].behavior = BlockRange(views[0], 0, cut);
-    stretches[1].behavior = BlockRange(views[1], 0, n - cut);
-    backend().Evaluate(parameters, stretches);
+    BackendRange ranges[] = {packed.RangeOf(0, cut, kSequenceKey, sliced, 0),
+                             packed.RangeOf(cut, n - cut, kSequenceKey, sliced, cut)};
+    ranges[0].behavior = BlockRange(views[0], 0, cut);
+    ranges[1].behavior = BlockRange(views[1], 0, n - cut);
+    backend().Evaluate(parameters, ranges);
     ASSERT_TRUE(SameBytes(whole, sliced));
     // Merged blocks therefore give the same results as these.
     const auto merged = MergeBlocks(views[0], views[1]);
@@ -107,11 +107,11 @@ TEST_P(BatchingTest, SequencesDoNotTouchEachOther) {
   ForRandomPositions([](const EvaluateParameters& parameters, const Packed& packed,
                         const Results& whole, std::mt19937_64&) {
     Results same(packed.size()), other(packed.size());
-    const Stretch stretches[] = {
-        packed.StretchOf(0, packed.size(), ~kSequenceKey, other, 0),
-        packed.StretchOf(0, packed.size(), kSequenceKey, same, 0),
+    const BackendRange ranges[] = {
+        packed.RangeOf(0, packed.size(), ~kSequenceKey, other, 0),
+        packed.RangeOf(0, packed.size(), kSequenceKey, same, 0),
     };
-    backend().Evaluate(parameters, stretches);
+    backend().Evaluate(parameters, ranges);
     ASSERT_TRUE(SameBytes(whole, same));
   });
 }
@@ -120,9 +120,9 @@ TEST_P(BatchingTest, OnlyTheDecisionsAreRequired) {
   ForRandomPositions([](const EvaluateParameters& parameters, const Packed& packed,
                         const Results& whole, std::mt19937_64&) {
     Results bare(packed.size());
-    Stretch stretch = packed.StretchOf(0, packed.size(), kSequenceKey, bare, 0);
-    stretch.output = {bare.decisions};
-    backend().Evaluate(parameters, {&stretch, 1});
+    BackendRange range = packed.RangeOf(0, packed.size(), kSequenceKey, bare, 0);
+    range.output = {bare.decisions};
+    backend().Evaluate(parameters, {&range, 1});
     ASSERT_EQ(whole.decisions, bare.decisions);
     ASSERT_TRUE(whole.sums == bare.sums);
   });
@@ -171,9 +171,9 @@ TEST_P(BatchingTest, ResultsAreAddedToTheSums) {
   const Packed packed(RandomPositions(random, 5, 50), 0);
   const Results once = Evaluate(backend(), {5, 0}, kSequenceKey, packed);
   Results twice(packed.size());
-  const Stretch stretch = packed.StretchOf(0, packed.size(), kSequenceKey, twice, 0);
-  backend().Evaluate({5, 0}, {&stretch, 1});
-  backend().Evaluate({5, 0}, {&stretch, 1});
+  const BackendRange range = packed.RangeOf(0, packed.size(), kSequenceKey, twice, 0);
+  backend().Evaluate({5, 0}, {&range, 1});
+  backend().Evaluate({5, 0}, {&range, 1});
   Sums expected = once.sums;
   expected += once.sums;
   EXPECT_TRUE(twice.sums == expected);
@@ -184,8 +184,8 @@ TEST_P(BatchingTest, NoPositionsAddNothing) {
   const Packed packed(RandomPositions(random, 3, 5), 0);
   for (const size_t first : {0, 2}) {
     Results results(5);
-    const Stretch stretch = packed.StretchOf(first, 0, kSequenceKey, results, 0);
-    backend().Evaluate({3, 0}, {&stretch, 1});
+    const BackendRange range = packed.RangeOf(first, 0, kSequenceKey, results, 0);
+    backend().Evaluate({3, 0}, {&range, 1});
     EXPECT_TRUE(SameBytes(results, Results(5)));
   }
 }

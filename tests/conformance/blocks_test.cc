@@ -122,9 +122,9 @@ class ScalarOnFloats final : public Backend {
  public:
   std::string_view name() const override { return "scalar_on_floats"; }
   void Evaluate(const EvaluateParameters& parameters,
-                std::span<const Stretch> stretches) const override {
-    for (Stretch stretch : stretches) {
-      BlockRange& behavior = stretch.behavior;
+                std::span<const BackendRange> ranges) const override {
+    for (BackendRange range : ranges) {
+      BlockRange& behavior = range.behavior;
       std::vector<float> log_probs;
       for (size_t i = 0; i < behavior.size(); ++i) {
         for (size_t slot = 0; slot < behavior.counts[i]; ++slot) {
@@ -134,7 +134,7 @@ class ScalarOnFloats final : public Backend {
       behavior.encoding = BlockEncoding::kFloat32;
       behavior.log_probs = std::as_bytes(std::span(log_probs)).data();
       behavior.multipliers = {};
-      ScalarBackend().Evaluate(parameters, {&stretch, 1});
+      ScalarBackend().Evaluate(parameters, {&range, 1});
     }
   }
 };

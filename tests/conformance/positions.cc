@@ -110,8 +110,8 @@ CurrentView Packed::Current(size_t first, size_t count) const {
           Rows(covered_masses_, offset_ + first, count, 1)};
 }
 
-Stretch Packed::StretchOf(size_t first, size_t count, uint64_t sequence_key, Results& results,
-                          size_t row) const {
+BackendRange Packed::RangeOf(size_t first, size_t count, uint64_t sequence_key, Results& results,
+                             size_t row) const {
   return {.sequence_key = sequence_key,
           .first_position = first_position_ + static_cast<uint32_t>(first),
           .behavior = BlockRange(blocks_[first / block_positions_],
@@ -127,12 +127,12 @@ Results Evaluate(const Backend& backend, const EvaluateParameters& parameters,
                  uint64_t sequence_key, const Packed& packed, size_t first, size_t count) {
   count = std::min(count, packed.size() - first);
   Results results(count, parameters.prefix_curve.size());
-  std::vector<Stretch> stretches;
-  for (size_t row = 0; row < count; row += stretches.back().behavior.size()) {
+  std::vector<BackendRange> ranges;
+  for (size_t row = 0; row < count; row += ranges.back().behavior.size()) {
     const size_t length = std::min(count - row, packed.LeftOfBlock(first + row));
-    stretches.push_back(packed.StretchOf(first + row, length, sequence_key, results, row));
+    ranges.push_back(packed.RangeOf(first + row, length, sequence_key, results, row));
   }
-  backend.Evaluate(parameters, stretches);
+  backend.Evaluate(parameters, ranges);
   return results;
 }
 

@@ -90,8 +90,8 @@ class Packed {
   size_t LeftOfBlock(size_t i) const { return block_positions_ - i % block_positions_; }
   // The positions [first, first + count) of one block, which write to the rows of `results` from
   // `row` on.
-  Stretch StretchOf(size_t first, size_t count, uint64_t sequence_key, Results& results,
-                    size_t row) const;
+  BackendRange RangeOf(size_t first, size_t count, uint64_t sequence_key, Results& results,
+                       size_t row) const;
 
  private:
   size_t offset_;

@@ -25,17 +25,17 @@ class WithTags final : public Backend {
   ResidentBlocksStats resident_blocks() const override { return backend_.resident_blocks(); }
 
   void Evaluate(const EvaluateParameters& parameters,
-                std::span<const Stretch> stretches) const override {
+                std::span<const BackendRange> ranges) const override {
     std::map<const std::byte*, BlockTag> tags;
     std::deque<Results> results;
-    std::vector<Stretch> second(stretches.begin(), stretches.end());
-    for (Stretch& stretch : second) stretch.behavior.tag = &tags[stretch.behavior.block.data()];
-    std::vector<Stretch> first = second;
-    for (Stretch& stretch : first) {
-      Results& own = results.emplace_back(stretch.behavior.size(), stretch.prefix_sums.size());
-      stretch.output = own.Output(0, stretch.behavior.size());
-      stretch.sums = &own.sums;
-      stretch.prefix_sums = own.prefix_sums;
+    std::vector<BackendRange> second(ranges.begin(), ranges.end());
+    for (BackendRange& range : second) range.behavior.tag = &tags[range.behavior.block.data()];
+    std::vector<BackendRange> first = second;
+    for (BackendRange& range : first) {
+      Results& own = results.emplace_back(range.behavior.size(), range.prefix_sums.size());
+      range.output = own.Output(0, range.behavior.size());
+      range.sums = &own.sums;
+      range.prefix_sums = own.prefix_sums;
     }
     backend_.Evaluate(parameters, first);
     backend_.Evaluate(parameters, second);

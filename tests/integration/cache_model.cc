@@ -525,13 +525,13 @@ void CacheModel::Score(const EvaluateParameters& parameters, const SequenceName&
                        uint32_t position, const CurrentView& current, const OutputView& output,
                        Sums& sums) const {
   const uint32_t row = sequences_.at(name).positions.at(position).row;
-  const Stretch stretch{.sequence_key = SequenceKey(config_.seed(), name.attempt, name.id),
-                        .first_position = position,
-                        .behavior = pool_.Behavior(row),
-                        .current = current,
-                        .output = output,
-                        .sums = &sums};
-  ScalarBackend().Evaluate(parameters, {&stretch, 1});
+  const BackendRange range{.sequence_key = SequenceKey(config_.seed(), name.attempt, name.id),
+                           .first_position = position,
+                           .behavior = pool_.Behavior(row),
+                           .current = current,
+                           .output = output,
+                           .sums = &sums};
+  ScalarBackend().Evaluate(parameters, {&range, 1});
 }
 
 }  // namespace sis

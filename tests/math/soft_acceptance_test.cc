@@ -70,7 +70,7 @@ Weighed Weigh(const Positions& positions, const Results& results, bool expected,
     }
     weighed.modified_ratios[i] = Exp32(log_modified_ratios[i]);
   }
-  const std::vector<SequenceStretch> parts = {
+  const std::vector<SequenceRange> parts = {
       {.sequence_key = 1, .first_position = 0, .count = kCount}};
   const std::vector<float> advantages(kCount, advantage);
   const AlgorithmInput batch{.parts = parts,

@@ -12,7 +12,7 @@ from typing import Callable, List, NamedTuple
 import torch
 
 from sis import _entries
-from sis.engines._lists import stretches
+from sis.engines._lists import ranges_of
 from sis._gathered import Gathered
 from sis._records import Slice, TopKRecords
 from sis._top_k import TopK, canonical
@@ -62,7 +62,7 @@ def sets(batch: PaddedBatch, tokens: torch.Tensor, logits: torch.Tensor, top_k: 
     made: List[_entries.AppendEntry] = []
     begin = 0
     for part in batch.slices:
-        for first, last in stretches(batch.mask[begin : begin + part.length].numpy()):
+        for first, last in ranges_of(batch.mask[begin : begin + part.length].numpy()):
             here = slice(begin + first, begin + last)
             rows = batch.rows[here].to(every.device)
             found = record(

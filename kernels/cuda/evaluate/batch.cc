@@ -29,7 +29,7 @@ size_t SumOf(std::span<const uint8_t> counts) {
 
 void Batch::Reset(const EvaluateParameters& parameters) {
   parameters_ = parameters;
-  stretches_.clear();
+  ranges_.clear();
   tiles_.clear();
   sums_.clear();
   copies_in_.clear();
@@ -40,9 +40,9 @@ void Batch::Reset(const EvaluateParameters& parameters) {
   output_end_ = 0;
 }
 
-size_t Batch::stretches_offset() const { return input_end_; }
+size_t Batch::ranges_offset() const { return input_end_; }
 size_t Batch::tiles_offset() const {
-  return stretches_offset() + Aligned(stretches_.size() * sizeof(StagedStretch));
+  return ranges_offset() + Aligned(ranges_.size() * sizeof(StagedRange));
 }
 size_t Batch::input_bytes() const { return tiles_offset() + tiles_.size() * sizeof(StagedTile); }
 size_t Batch::uploads_offset() const { return Aligned(input_bytes()); }
@@ -66,17 +66,17 @@ uint64_t Batch::StageOutput(std::span<T> array) {
   return offset;
 }
 
-size_t Batch::Take(const Stretch& stretch, size_t first) {
-  const BlockRange& behavior = stretch.behavior;
-  const CurrentView& current = stretch.current;
-  const OutputView& output = stretch.output;
+size_t Batch::Take(const BackendRange& range, size_t first) {
+  const BlockRange& behavior = range.behavior;
+  const CurrentView& current = range.current;
+  const OutputView& output = range.output;
   // REDUCED reads few bytes of a block: not worth copying it all.
   const bool may_copy = behavior.tag != nullptr && !current.reduced();
   const size_t copy_bytes = may_copy ? ResidentBlocks::CopyBytes(behavior.block.size()) : 0;
   if (first == behavior.size() ||
-      uploads_offset() + upload_bytes_ + copy_bytes + kStretchBytes + kMostTileBytes >
+      uploads_offset() + upload_bytes_ + copy_bytes + kRangeBytes + kMostTileBytes >
           input_capacity_ ||
-      output_bytes() + kStretchBytes + kTileOutputBytes > output_capacity_) {
+      output_bytes() + kRangeBytes + kTileOutputBytes > output_capacity_) {
     return 0;
   }
   const size_t old_uploads = blocks_.uploads().size();
@@ -86,9 +86,9 @@ size_t Batch::Take(const Stretch& stretch, size_t first) {
   const size_t log_prob_bytes = behavior.encoding == BlockEncoding::kFixed16 ? 2 : sizeof(float);
   const size_t slot_bytes =
       current.reduced() ? 0 : sizeof(float) + (copy.has_value() ? 0 : log_prob_bytes);
-  const auto number = static_cast<uint32_t>(stretches_.size());
-  size_t input_end = uploads_offset() + upload_bytes_ + kStretchBytes;
-  size_t output_end = output_bytes() + kStretchBytes;
+  const auto number = static_cast<uint32_t>(ranges_.size());
+  size_t input_end = uploads_offset() + upload_bytes_ + kRangeBytes;
+  size_t output_end = output_bytes() + kRangeBytes;
   size_t count = 0;
   size_t slots = 0;
   while (first + count < behavior.size()) {
@@ -102,11 +102,11 @@ size_t Batch::Take(const Stretch& stretch, size_t first) {
     slots += tile_slots;
   }
 
-  // Stretches of one sequence mostly share their sums.
-  if (sums_.empty() || sums_.back() != stretch.sums) sums_.push_back(stretch.sums);
-  StagedStretch staged{};
-  staged.sequence_key = stretch.sequence_key;
-  staged.first_position = stretch.first_position + static_cast<uint32_t>(first);
+  // Ranges of one sequence mostly share their sums.
+  if (sums_.empty() || sums_.back() != range.sums) sums_.push_back(range.sums);
+  StagedRange staged{};
+  staged.sequence_key = range.sequence_key;
+  staged.first_position = range.first_position + static_cast<uint32_t>(first);
   staged.count = static_cast<uint32_t>(count);
   staged.sums = static_cast<uint32_t>(sums_.size() - 1);
   staged.encoding = behavior.encoding;
@@ -139,7 +139,7 @@ size_t Batch::Take(const Stretch& stretch, size_t first) {
   staged.log_ratios = StageOutput(Part(output.log_ratios, first, count));
   staged.output_log_envelopes = StageOutput(Part(output.log_envelopes, first, count));
   staged.output_covered_masses = StageOutput(Part(output.covered_masses, first, count));
-  stretches_.push_back(staged);
+  ranges_.push_back(staged);
   return count;
 }
 
@@ -147,8 +147,7 @@ void Batch::WriteInput(std::byte* input) const {
   for (const CopyIn& copy : copies_in_) {
     std::memcpy(input + copy.offset, copy.from.data(), copy.from.size());
   }
-  std::memcpy(input + stretches_offset(), stretches_.data(),
-              stretches_.size() * sizeof(StagedStretch));
+  std::memcpy(input + ranges_offset(), ranges_.data(), ranges_.size() * sizeof(StagedRange));
   std::memcpy(input + tiles_offset(), tiles_.data(), tiles_.size() * sizeof(StagedTile));
   std::byte* upload = input + uploads_offset();
   for (const ResidentBlocks::Use::Upload& block : blocks_.uploads()) {
@@ -179,7 +178,7 @@ BatchView Batch::View(const std::byte* input, const std::byte* resident, std::by
       .total_variation = parameters_.total_variation,
       .tile_count = static_cast<uint32_t>(tiles_.size()),
       .tiles = reinterpret_cast<const StagedTile*>(input + tiles_offset()),
-      .stretches = reinterpret_cast<const StagedStretch*>(input + stretches_offset()),
+      .ranges = reinterpret_cast<const StagedRange*>(input + ranges_offset()),
       .sums = reinterpret_cast<SumFields*>(output + sums_offset()),
       .input = input,
       .resident = resident,

@@ -19,12 +19,12 @@ struct PendingSums {
   Sums sums;
 };
 
-// As many positions as fit. Refers to the spans of the stretches, which must outlive it.
+// As many positions as fit. Refers to the spans of the ranges, which must outlive it.
 class Batch {
  public:
-  // Maximum bytes in the input or the output, without uploads: of a stretch without its positions;
+  // Maximum bytes in the input or the output, without uploads: of a range without its positions;
   // of a tile, in the input without log-probs at slots, and with them.
-  static constexpr size_t kStretchBytes = 1024;
+  static constexpr size_t kRangeBytes = 1024;
   static constexpr size_t kTileInputBytes = sizeof(StagedTile) + kTilePositions * 20;
   static constexpr size_t kTileOutputBytes = kTilePositions * 28;
   static constexpr size_t kMostTileBytes =
@@ -38,9 +38,9 @@ class Batch {
   // Starts again, empty. Abandons the previous use of resident memory unless Done was called.
   void Reset(const EvaluateParameters& parameters);
 
-  // Takes positions of the stretch from `first` on, tile by tile, and returns how many: 0 if it
+  // Takes positions of the range from `first` on, tile by tile, and returns how many: 0 if it
   // isn't sure that any fit, or if there are none.
-  size_t Take(const Stretch& stretch, size_t first);
+  size_t Take(const BackendRange& range, size_t first);
 
   bool empty() const { return tiles_.empty(); }
   size_t input_bytes() const;
@@ -61,7 +61,7 @@ class Batch {
   void WriteInput(std::byte* input) const;
   // Buffers of those sizes, wherever they lie, and resident memory, as a kernel sees them.
   BatchView View(const std::byte* input, const std::byte* resident, std::byte* output) const;
-  // Copies results to where the stretches want them.
+  // Copies results to where the ranges want them.
   void ReadOutput(const std::byte* output, std::vector<PendingSums>& sums) const;
   // The batch has run without an error: others may use its copies.
   void Done() { blocks_.Done(); }
@@ -81,20 +81,20 @@ class Batch {
   template <typename T>
   uint64_t StageOutput(std::span<T> array);
   size_t uploads_offset() const;
-  size_t stretches_offset() const;
+  size_t ranges_offset() const;
   size_t tiles_offset() const;
 
   const size_t input_capacity_;
   const size_t output_capacity_;
   EvaluateParameters parameters_{};
-  std::vector<StagedStretch> stretches_;
+  std::vector<StagedRange> ranges_;
   std::vector<StagedTile> tiles_;
   std::vector<Sums*> sums_;
   std::vector<CopyIn> copies_in_;
   std::vector<CopyOut> copies_out_;
   ResidentBlocks::Use blocks_;
   size_t upload_bytes_ = 0;
-  size_t input_end_ = 0;   // of the arrays; stretches and tiles follow
+  size_t input_end_ = 0;   // of the arrays; ranges and tiles follow
   size_t output_end_ = 0;  // of the arrays; sums follow
 };
 

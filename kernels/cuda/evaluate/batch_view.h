@@ -1,5 +1,5 @@
-// Arguments of a kernel: stretches of positions, and the offsets of their results in the output
-// buffer. The stretches' blocks are in the input buffer or in memory that stays on the device.
+// Arguments of a kernel: ranges of positions, and the offsets of their results in the output
+// buffer. The ranges' blocks are in the input buffer or in memory that stays on the device.
 // Plain structs, identical on host and device.
 #pragma once
 
@@ -20,7 +20,7 @@ inline constexpr uint64_t kAbsent = ~uint64_t{0};
 
 // Offsets are in bytes, from the start of the input or the output, or of the resident memory, and
 // aligned to the elements.
-struct StagedStretch {
+struct StagedRange {
   uint64_t sequence_key;
   uint32_t first_position;
   uint32_t count;
@@ -48,14 +48,14 @@ struct StagedStretch {
   uint64_t output_covered_masses = kAbsent;
 };
 
-// The positions [first, first + kTilePositions) of a stretch, counted from its first one; those
+// The positions [first, first + kTilePositions) of a range, counted from its first one; those
 // from count on are not there. The host, which adds up the counts of tiles to fill a batch, says
 // where the tile's first slot is; threads add the counts of the positions before theirs. So no
 // offset crosses the bus but this one.
 struct StagedTile {
-  uint32_t stretch;
+  uint32_t range;
   uint32_t first;
-  uint32_t first_slot;  // of the stretch's used slots
+  uint32_t first_slot;  // of the range's used slots
 };
 
 // Sums, as the array that they are.
@@ -71,7 +71,7 @@ struct BatchView {
   bool total_variation;
   uint32_t tile_count;
   const StagedTile* tiles;
-  const StagedStretch* stretches;
+  const StagedRange* ranges;
   SumFields* sums;  // zero before
   const std::byte* input;
   const std::byte* resident;
@@ -79,8 +79,8 @@ struct BatchView {
 };
 
 SIS_HOST_DEVICE inline const std::byte* RecordedBytes(const BatchView& batch,
-                                                      const StagedStretch& stretch) {
-  return stretch.resident ? batch.resident : batch.input;
+                                                      const StagedRange& range) {
+  return range.resident ? batch.resident : batch.input;
 }
 
 }  // namespace sis::cuda

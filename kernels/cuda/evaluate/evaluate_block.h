@@ -59,10 +59,10 @@ SIS_HOST_DEVICE inline void Prepare(const BatchView& batch, uint32_t block, int 
     const uint32_t number = block * kTilesPerBlock + static_cast<uint32_t>(tile);
     if (number >= batch.tile_count) break;
     const StagedTile& staged = batch.tiles[number];
-    const StagedStretch& stretch = batch.stretches[staged.stretch];
+    const StagedRange& range = batch.ranges[staged.range];
     const PhiloxBlock uniforms = AcceptanceUniforms(
-        stretch.sequence_key,
-        (stretch.first_position + staged.first + 4 * static_cast<uint32_t>(quad)) / 4, batch.draw);
+        range.sequence_key,
+        (range.first_position + staged.first + 4 * static_cast<uint32_t>(quad)) / 4, batch.draw);
     for (int word = 0; word < 4; ++word) {
       scratch.uniforms[tile][4 * quad + word] = uniforms.word[word];
     }
@@ -72,11 +72,11 @@ SIS_HOST_DEVICE inline void Prepare(const BatchView& batch, uint32_t block, int 
   const uint32_t number = block * kTilesPerBlock + static_cast<uint32_t>(tile);
   if (number >= batch.tile_count) return;
   const StagedTile& staged = batch.tiles[number];
-  const StagedStretch& stretch = batch.stretches[staged.stretch];
+  const StagedRange& range = batch.ranges[staged.range];
   const uint32_t index = staged.first + static_cast<uint32_t>(lane);
-  if (stretch.counts == kAbsent || index >= stretch.count) return;
+  if (range.counts == kAbsent || index >= range.count) return;
   reinterpret_cast<uint8_t*>(scratch.counts[tile])[lane] =
-      Load<uint8_t>(RecordedBytes(batch, stretch), stretch.counts, index);
+      Load<uint8_t>(RecordedBytes(batch, range), range.counts, index);
 }
 
 // The slots of the positions before `lane` in its tile.
@@ -133,23 +133,23 @@ SIS_HOST_DEVICE SlotSums AccumulateSlots(const Behavior& behavior, const float* 
   return {{envelope, accumulator.envelope.valid()}, total_variation};
 }
 
-// Returns the sums of position `index` of the stretch, whose slots begin at `first_slot`.
+// Returns the sums of position `index` of the range, whose slots begin at `first_slot`.
 template <bool kTotalVariation>
-SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedStretch& stretch, size_t index,
+SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedRange& range, size_t index,
                                  uint32_t first_slot) {
-  if (stretch.log_envelopes != kAbsent) {
-    return {SlotsOfReduced(Load<float>(batch.input, stretch.log_envelopes, index),
-                           Load<float>(batch.input, stretch.covered_masses, index)),
+  if (range.log_envelopes != kAbsent) {
+    return {SlotsOfReduced(Load<float>(batch.input, range.log_envelopes, index),
+                           Load<float>(batch.input, range.covered_masses, index)),
             0.0f};
   }
-  const std::byte* recorded = RecordedBytes(batch, stretch);
-  const std::byte* log_probs = recorded + stretch.log_probs;
+  const std::byte* recorded = RecordedBytes(batch, range);
+  const std::byte* log_probs = recorded + range.log_probs;
   const float* current =
-      reinterpret_cast<const float*>(batch.input + stretch.current_log_probs) + first_slot;
-  const int count = Load<uint8_t>(recorded, stretch.counts, index);
-  if (stretch.encoding == BlockEncoding::kFixed16) {
+      reinterpret_cast<const float*>(batch.input + range.current_log_probs) + first_slot;
+  const int count = Load<uint8_t>(recorded, range.counts, index);
+  if (range.encoding == BlockEncoding::kFixed16) {
     const uint16_t* codes = reinterpret_cast<const uint16_t*>(log_probs) + first_slot;
-    const uint32_t multiplier = Load<uint8_t>(recorded, stretch.multipliers, index);
+    const uint32_t multiplier = Load<uint8_t>(recorded, range.multipliers, index);
     return AccumulateSlots<kTotalVariation>(
         [=](int slot) { return Fixed16(codes[slot], multiplier); }, current, count, batch.top_k);
   }
@@ -160,28 +160,28 @@ SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedStretch& st
 
 // Writes the results of position `index`, and returns what it adds to the sums.
 template <bool kTotalVariation>
-SIS_HOST_DEVICE Sums EvaluatePosition(const BatchView& batch, const StagedStretch& stretch,
+SIS_HOST_DEVICE Sums EvaluatePosition(const BatchView& batch, const StagedRange& range,
                                       size_t index, uint32_t first_slot, uint32_t uniform) {
   Sums sums;
-  const auto [slots, total_variation] = SlotsAt<kTotalVariation>(batch, stretch, index, first_slot);
-  const float current_sampled = Load<float>(batch.input, stretch.current_sampled_log_probs, index);
+  const auto [slots, total_variation] = SlotsAt<kTotalVariation>(batch, range, index, first_slot);
+  const float current_sampled = Load<float>(batch.input, range.current_sampled_log_probs, index);
   if (!IsValid(current_sampled, slots)) {
     sums.invalid = 1;
     return sums;
   }
-  const std::byte* recorded = RecordedBytes(batch, stretch);
+  const std::byte* recorded = RecordedBytes(batch, range);
   const PositionResult result =
-      Decide(Load<float>(recorded, stretch.sampled_log_probs, index), current_sampled,
-             slots.envelope, Load<uint8_t>(recorded, stretch.ranks, index) < batch.top_k, uniform);
-  Store(batch, stretch.decisions, index, result.decision);
-  Store(batch, stretch.acceptance_probabilities, index, result.acceptance_probability);
-  Store(batch, stretch.log_modified_ratios, index, result.log_modified_ratio());
-  if (stretch.modified_ratios != kAbsent) {
-    Store(batch, stretch.modified_ratios, index, result.modified_ratio());
+      Decide(Load<float>(recorded, range.sampled_log_probs, index), current_sampled, slots.envelope,
+             Load<uint8_t>(recorded, range.ranks, index) < batch.top_k, uniform);
+  Store(batch, range.decisions, index, result.decision);
+  Store(batch, range.acceptance_probabilities, index, result.acceptance_probability);
+  Store(batch, range.log_modified_ratios, index, result.log_modified_ratio());
+  if (range.modified_ratios != kAbsent) {
+    Store(batch, range.modified_ratios, index, result.modified_ratio());
   }
-  Store(batch, stretch.log_ratios, index, result.log_ratio);
-  Store(batch, stretch.output_log_envelopes, index, slots.envelope.log_envelope);
-  Store(batch, stretch.output_covered_masses, index, slots.envelope.covered_mass);
+  Store(batch, range.log_ratios, index, result.log_ratio);
+  Store(batch, range.output_log_envelopes, index, slots.envelope.log_envelope);
+  Store(batch, range.output_covered_masses, index, slots.envelope.covered_mass);
   AddPosition(result, slots.envelope, sums);
   if (kTotalVariation) sums.total_variation = Fixed(total_variation);
   return sums;
@@ -196,13 +196,13 @@ SIS_HOST_DEVICE void EvaluateThread(const BatchView& batch, uint32_t block, int 
   const uint32_t number = block * kTilesPerBlock + static_cast<uint32_t>(tile);
   if (number >= batch.tile_count) return;
   const StagedTile& staged = batch.tiles[number];
-  const StagedStretch& stretch = batch.stretches[staged.stretch];
+  const StagedRange& range = batch.ranges[staged.range];
   const uint32_t index = staged.first + static_cast<uint32_t>(lane);
   Sums sums;
-  if (index < stretch.count) {
-    const uint32_t quad_lane = (stretch.first_position + staged.first) % 4;
+  if (index < range.count) {
+    const uint32_t quad_lane = (range.first_position + staged.first) % 4;
     sums = EvaluatePosition<kTotalVariation>(
-        batch, stretch, index, staged.first_slot + SlotsBefore(scratch.counts[tile], lane),
+        batch, range, index, staged.first_slot + SlotsBefore(scratch.counts[tile], lane),
         scratch.uniforms[tile][quad_lane + static_cast<uint32_t>(lane)]);
   }
   const auto fields = std::bit_cast<SumFields>(sums);
@@ -223,7 +223,7 @@ SIS_HOST_DEVICE void AddSums(const BatchView& batch, uint32_t block, int thread,
     if (number >= batch.tile_count) return;
     int64_t sum = 0;
     for (int lane = 0; lane < kTilePositions; ++lane) sum += scratch.addends[tile][field][lane];
-    const uint32_t sums = batch.stretches[batch.tiles[number].stretch].sums;
+    const uint32_t sums = batch.ranges[batch.tiles[number].range].sums;
     if (sum != 0) add_to(batch.sums[sums].field[field], sum);
   }
 }

@@ -93,16 +93,16 @@ absl::Status SelfCheck(const StagedBackend& backend) {
       const EvaluateParameters parameters{.top_k = kSlots - 1, .draw = 1};
       Output expected;
       Output output;
-      Stretch stretch{.sequence_key = 0x0123456789abcdef,
-                      .first_position = kFirst,
-                      .behavior = behavior,
-                      .current = form,
-                      .output = expected.view(),
-                      .sums = &expected.sums};
-      ScalarBackend().Evaluate(parameters, {&stretch, 1});
-      stretch.output = output.view();
-      stretch.sums = &output.sums;
-      absl::Status status = backend.TryEvaluate(parameters, {&stretch, 1});
+      BackendRange range{.sequence_key = 0x0123456789abcdef,
+                         .first_position = kFirst,
+                         .behavior = behavior,
+                         .current = form,
+                         .output = expected.view(),
+                         .sums = &expected.sums};
+      ScalarBackend().Evaluate(parameters, {&range, 1});
+      range.output = output.view();
+      range.sums = &output.sums;
+      absl::Status status = backend.TryEvaluate(parameters, {&range, 1});
       if (!status.ok()) return status;
       if (!(output == expected)) {
         return absl::InternalError("other bytes than the scalar backend's");

@@ -7,11 +7,11 @@
 
 namespace sis::cuda {
 
-// An empty batch has room for a tile of any stretch, and for its block to upload.
-static_assert(ResidentBlocks::CopyBytes(kMaxBlockBytes) + Batch::kStretchBytes +
+// An empty batch has room for a tile of any range, and for its block to upload.
+static_assert(ResidentBlocks::CopyBytes(kMaxBlockBytes) + Batch::kRangeBytes +
                       Batch::kMostTileBytes <=
                   kStagedInputBytes &&
-              Batch::kStretchBytes + Batch::kTileOutputBytes <= kStagedOutputBytes);
+              Batch::kRangeBytes + Batch::kTileOutputBytes <= kStagedOutputBytes);
 
 // A stage and the batch that is in it.
 struct StagedBackend::StagedBatch {
@@ -98,9 +98,9 @@ ResidentBlocksStats StagedBackend::resident_blocks() const {
 }
 
 void StagedBackend::Evaluate(const EvaluateParameters& parameters,
-                             std::span<const Stretch> stretches) const {
+                             std::span<const BackendRange> ranges) const {
   if (!failed_ && parameters.prefix_curve.empty()) {
-    const absl::Status status = TryEvaluate(parameters, stretches);
+    const absl::Status status = TryEvaluate(parameters, ranges);
     if (status.ok()) return;
     if (!failed_.exchange(true)) {
       // One write, so that no other thread's line comes between.
@@ -108,28 +108,28 @@ void StagedBackend::Evaluate(const EvaluateParameters& parameters,
                        " (" + std::string(status.message()) + ")\n";
     }
   }
-  fallback_->Evaluate(parameters, stretches);
+  fallback_->Evaluate(parameters, ranges);
 }
 
 absl::Status StagedBackend::TryEvaluate(const EvaluateParameters& parameters,
-                                        std::span<const Stretch> stretches) const {
+                                        std::span<const BackendRange> ranges) const {
   PairInUse in_use(*this);
   std::vector<PendingSums> sums;
   absl::Status status;
-  size_t stretch = 0;
+  size_t range = 0;
   size_t first = 0;
-  for (size_t turn = 0; stretch < stretches.size() && status.ok(); ++turn) {
+  for (size_t turn = 0; range < ranges.size() && status.ok(); ++turn) {
     StagedBatch& staged = in_use.pair().batches[turn % 2];
     status = staged.Finish(sums);
     if (!status.ok()) break;
     staged.batch.Reset(parameters);
-    while (stretch < stretches.size()) {
-      const size_t left = stretches[stretch].behavior.size() - first;
-      const size_t taken = staged.batch.Take(stretches[stretch], first);
+    while (range < ranges.size()) {
+      const size_t left = ranges[range].behavior.size() - first;
+      const size_t taken = staged.batch.Take(ranges[range], first);
       if (taken == 0 && left > 0) break;
       first += taken;
       if (taken == left) {
-        ++stretch;
+        ++range;
         first = 0;
       }
     }

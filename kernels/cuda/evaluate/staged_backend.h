@@ -37,14 +37,14 @@ class StagedBackend final : public Backend {
 
   std::string_view name() const override { return name_; }
   void Evaluate(const EvaluateParameters& parameters,
-                std::span<const Stretch> stretches) const override;
+                std::span<const BackendRange> ranges) const override;
   size_t values_per_call() const override { return kValuesPerCall; }
   ResidentBlocksStats resident_blocks() const override;
 
   // As Evaluate, without a fallback; no prefix curve. After an error outputs are anything, and sums
   // unchanged.
   absl::Status TryEvaluate(const EvaluateParameters& parameters,
-                           std::span<const Stretch> stretches) const;
+                           std::span<const BackendRange> ranges) const;
 
  private:
   struct StagedBatch;

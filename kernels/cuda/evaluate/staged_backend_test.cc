@@ -30,7 +30,7 @@ std::unique_ptr<const StagedBackend> OnHost() {
   return BackendOnHostStages(std::make_unique<ScalarBackend>());
 }
 
-// The same 500 positions again and again: a call of many batches. With tags each stretch of 50 has
+// The same 500 positions again and again: a call of many batches. With tags each range of 50 has
 // a block of its own.
 struct LongCall {
   static constexpr size_t kSegments = 120;
@@ -51,7 +51,7 @@ struct LongCall {
     }
   }
 
-  // Sums differ from stretch to stretch, and some share theirs.
+  // Sums differ from range to range, and some share theirs.
   struct Output {
     std::vector<Results> results = std::vector<Results>(kSegments, Results(kPositions));
     bool operator==(const Output& other) const {
@@ -61,21 +61,21 @@ struct LongCall {
     }
   };
 
-  std::vector<Stretch> SegmentsInto(Output& output, bool with_tags = false) const {
+  std::vector<BackendRange> SegmentsInto(Output& output, bool with_tags = false) const {
     const size_t length = with_tags ? kBlock : kPositions;
-    std::vector<Stretch> stretches;
+    std::vector<BackendRange> ranges;
     for (size_t i = 0; i < kSegments; ++i) {
       for (size_t first = 0; first < kPositions; first += length) {
-        Stretch& stretch = stretches.emplace_back(
-            packed->StretchOf(first, length, i / 2, output.results[i], first));
-        stretch.first_position = static_cast<uint32_t>(1000 * i + first);
-        if (i % 3 == 1) stretch.sums = &output.results[i - 1].sums;
+        BackendRange& range =
+            ranges.emplace_back(packed->RangeOf(first, length, i / 2, output.results[i], first));
+        range.first_position = static_cast<uint32_t>(1000 * i + first);
+        if (i % 3 == 1) range.sums = &output.results[i - 1].sums;
         if (!with_tags) continue;
         const size_t block = first / kBlock;
-        stretch.behavior = BlockRange(blocks_[block], 0, kBlock, &tags_[block]);
+        range.behavior = BlockRange(blocks_[block], 0, kBlock, &tags_[block]);
       }
     }
-    return stretches;
+    return ranges;
   }
 
   Output EvaluateBy(const Backend& backend, bool with_tags = false) const {
@@ -136,7 +136,7 @@ TEST(StagedBackend, CutsLongCallsIntoBatches) {
 }
 
 // The most slots, and sets of all lengths: a block is cut into pieces, which begin at any slot.
-TEST(StagedBackend, CutsLongStretchesIntoPieces) {
+TEST(StagedBackend, CutsLongRanges) {
   constexpr size_t kSlots = kMaxBlockSlots;
   std::mt19937_64 random(2);
   Positions positions{.slots = kSlots};
@@ -173,22 +173,22 @@ TEST(Batch, TakesPositionsUntilItIsFull) {
   const Positions positions = RandomPositions(random, 60, 2000);
   const Packed packed(positions, 0, {.encoding = BlockEncoding::kFloat32});
   Results results(2000);
-  const Stretch stretch = packed.StretchOf(0, 2000, 1, results, 0);
-  const size_t slots = stretch.behavior.used_slots;
+  const BackendRange range = packed.RangeOf(0, 2000, 1, results, 0);
+  const size_t slots = range.behavior.used_slots;
   for (const size_t capacity : {100'000, 150'000}) {
     Batch batch(capacity, kStagedOutputBytes);
     batch.Reset({.top_k = 60, .draw = 1});
-    const size_t taken = batch.Take(stretch, 0);
+    const size_t taken = batch.Take(range, 0);
     EXPECT_LT(taken, 2000);
     EXPECT_EQ(taken % kTilePositions, 0);
     EXPECT_LE(batch.input_bytes(), capacity);
-    EXPECT_GE(batch.input_bytes(), capacity - Batch::kMostTileBytes - 2 * Batch::kStretchBytes);
-    EXPECT_EQ(batch.Take(stretch, taken), 0);
+    EXPECT_GE(batch.input_bytes(), capacity - Batch::kMostTileBytes - 2 * Batch::kRangeBytes);
+    EXPECT_EQ(batch.Take(range, taken), 0);
   }
   HostResidentMemory memory(size_t{1} << 20);
   ResidentBlocks resident(memory, size_t{1} << 20);
   const BlockTag tag;
-  Stretch with_tag = stretch;
+  BackendRange with_tag = range;
   with_tag.behavior.tag = &tag;
   Batch batch(kStagedInputBytes, kStagedOutputBytes, &resident);
   for (const bool there : {false, true}) {
@@ -336,7 +336,7 @@ class WrongStage final : public HostStage {
   absl::Status Start(const Batch& batch) override {
     absl::Status status = HostStage::Start(batch);
     auto* const bytes = const_cast<std::byte*>(output().data());
-    const StagedStretch& first = *batch.View(input().data(), nullptr, bytes).stretches;
+    const StagedRange& first = *batch.View(input().data(), nullptr, bytes).ranges;
     if (where_ == Where::kDecisionsOfFixed16 && first.encoding != BlockEncoding::kFixed16) {
       return status;
     }

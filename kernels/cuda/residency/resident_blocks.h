@@ -32,7 +32,7 @@ class ResidentMemory {
 // other are mostly read in that order too. Only the end of a slab is wasted: less than one copy, so
 // at most a sixth of a slab, and a percent with blocks of a few dozen KiB.
 //
-// Thread-safe. Takes one short lock per stretch of a batch, and none while bytes are copied or
+// Thread-safe. Takes one short lock per range of a batch, and none while bytes are copied or
 // read.
 class ResidentBlocks {
  public:

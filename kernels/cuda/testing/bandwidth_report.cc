@@ -49,10 +49,10 @@ absl::Status ReportCase(int slots, bool cut, Packing packing, std::ostream& out)
   size_t used = 0;
   for (size_t first = 0; first < kPositions;) {
     const size_t count = std::min(kPositions - first, packed.LeftOfBlock(first));
-    Stretch stretch = packed.StretchOf(first, count, 1, results, 0);
-    stretch.output = {.decisions = std::span(decisions).subspan(first, count)};
-    used += stretch.behavior.used_slots;
-    for (size_t taken = 0; taken < count;) taken += batch.Take(stretch, taken);
+    BackendRange range = packed.RangeOf(first, count, 1, results, 0);
+    range.output = {.decisions = std::span(decisions).subspan(first, count)};
+    used += range.behavior.used_slots;
+    for (size_t taken = 0; taken < count;) taken += batch.Take(range, taken);
     first += count;
   }
   const double mean_used = static_cast<double>(used) / kPositions;

@@ -55,20 +55,20 @@ struct Work {
     sums = {};
     const size_t blocks_per_call =
         std::max<size_t>(1, backend.values_per_call() / static_cast<size_t>(slots) / kBlock);
-    std::vector<Stretch> stretches;
+    std::vector<BackendRange> ranges;
     for (size_t i = 0; i < block_count(); ++i) {
       const Packed& values = packed[i % packed.size()];
-      Stretch& stretch = stretches.emplace_back(values.StretchOf(0, kBlock, 1, results, 0));
-      stretch.first_position = static_cast<uint32_t>(i * kBlock);
+      BackendRange& range = ranges.emplace_back(values.RangeOf(0, kBlock, 1, results, 0));
+      range.first_position = static_cast<uint32_t>(i * kBlock);
       const BlockHeader& header = values.blocks()[0].header;
-      stretch.behavior =
+      range.behavior =
           BlockRange(BlockView(header, std::span(blocks[i]).first(blocks[i].size() - kBlockSlack)),
                      0, kBlock, with_tags ? &tags[i] : nullptr);
-      stretch.output = {.decisions = std::span(decisions).subspan(i * kBlock, kBlock)};
-      stretch.sums = &sums;
-      if (stretches.size() < blocks_per_call && i + 1 < block_count()) continue;
-      backend.Evaluate(parameters(), stretches);
-      stretches.clear();
+      range.output = {.decisions = std::span(decisions).subspan(i * kBlock, kBlock)};
+      range.sums = &sums;
+      if (ranges.size() < blocks_per_call && i + 1 < block_count()) continue;
+      backend.Evaluate(parameters(), ranges);
+      ranges.clear();
     }
   }
 
@@ -77,7 +77,7 @@ struct Work {
   std::deque<std::vector<std::byte>> blocks;  // each with its slack
   std::deque<BlockTag> tags;
   std::vector<Decision> decisions;
-  Results results;  // of StretchOf, overwritten
+  Results results;  // of RangeOf, overwritten
   Sums sums;
 };
 

@@ -69,7 +69,7 @@ absl::StatusOr<double> SecondsOf(const Launch& launch) {
 class Resident final : public ResidentBatch {
  public:
   absl::Status Fill(const Batch& batch, size_t copies) {
-    // The block's own stretches and tiles come along in each copy, unread: the kernel gets these.
+    // The block's own ranges and tiles come along in each copy, unread: the kernel gets these.
     std::vector<std::byte> block(batch.input_bytes());
     batch.WriteInput(block.data());
     const size_t stride = (block.size() + kAlignment - 1) / kAlignment * kAlignment;
@@ -81,12 +81,12 @@ class Resident final : public ResidentBatch {
     if (error != cudaSuccess) return ToStatus(error, "cudaMalloc");
     const BatchView view = batch.View(block.data(), nullptr, output_.get());
 
-    uint32_t stretch_count = 0;
+    uint32_t range_count = 0;
     for (uint32_t i = 0; i < view.tile_count; ++i) {
-      stretch_count = std::max(stretch_count, view.tiles[i].stretch + 1);
+      range_count = std::max(range_count, view.tiles[i].range + 1);
     }
     const auto sums_stride = static_cast<uint32_t>(output_stride_ / sizeof(SumFields));
-    std::vector<StagedStretch> stretches;
+    std::vector<StagedRange> ranges;
     std::vector<StagedTile> tiles;
     for (size_t copy = 0; copy < copies; ++copy) {
       const auto move = [](uint64_t& offset, uint64_t by) {
@@ -94,28 +94,28 @@ class Resident final : public ResidentBatch {
       };
       for (uint32_t i = 0; i < view.tile_count; ++i) {
         StagedTile tile = view.tiles[i];
-        tile.stretch += static_cast<uint32_t>(stretches.size());
+        tile.range += static_cast<uint32_t>(ranges.size());
         tiles.push_back(tile);
       }
-      for (uint32_t i = 0; i < stretch_count; ++i) {
-        StagedStretch stretch = view.stretches[i];
+      for (uint32_t i = 0; i < range_count; ++i) {
+        StagedRange range = view.ranges[i];
         for (uint64_t* offset :
-             {&stretch.log_probs, &stretch.multipliers, &stretch.counts, &stretch.ranks,
-              &stretch.sampled_log_probs, &stretch.current_sampled_log_probs,
-              &stretch.current_log_probs, &stretch.log_envelopes, &stretch.covered_masses}) {
+             {&range.log_probs, &range.multipliers, &range.counts, &range.ranks,
+              &range.sampled_log_probs, &range.current_sampled_log_probs, &range.current_log_probs,
+              &range.log_envelopes, &range.covered_masses}) {
           move(*offset, copy * stride);
         }
-        for (uint64_t* offset : {&stretch.decisions, &stretch.acceptance_probabilities,
-                                 &stretch.log_modified_ratios, &stretch.modified_ratios}) {
+        for (uint64_t* offset : {&range.decisions, &range.acceptance_probabilities,
+                                 &range.log_modified_ratios, &range.modified_ratios}) {
           move(*offset, copy * output_stride_);
         }
-        stretch.sums += static_cast<uint32_t>(copy) * sums_stride;
-        stretches.push_back(stretch);
+        range.sums += static_cast<uint32_t>(copy) * sums_stride;
+        ranges.push_back(range);
       }
     }
 
     error = Allocate(input_bytes_, input_);
-    if (error == cudaSuccess) error = Allocate(stretches.size() * sizeof(stretches[0]), stretches_);
+    if (error == cudaSuccess) error = Allocate(ranges.size() * sizeof(ranges[0]), ranges_);
     if (error == cudaSuccess) error = Allocate(tiles.size() * sizeof(tiles[0]), tiles_);
     if (error == cudaSuccess) error = Allocate(sizeof(uint32_t), never_);
     if (error != cudaSuccess) return ToStatus(error, "cudaMalloc");
@@ -124,8 +124,8 @@ class Resident final : public ResidentBatch {
                          cudaMemcpyHostToDevice);
     }
     if (error == cudaSuccess) {
-      error = cudaMemcpy(stretches_.get(), stretches.data(),
-                         stretches.size() * sizeof(stretches[0]), cudaMemcpyHostToDevice);
+      error = cudaMemcpy(ranges_.get(), ranges.data(), ranges.size() * sizeof(ranges[0]),
+                         cudaMemcpyHostToDevice);
     }
     if (error == cudaSuccess) {
       error = cudaMemcpy(tiles_.get(), tiles.data(), tiles.size() * sizeof(tiles[0]),
@@ -135,7 +135,7 @@ class Resident final : public ResidentBatch {
     view_ = view;
     view_.tile_count = static_cast<uint32_t>(tiles.size());
     view_.tiles = reinterpret_cast<const StagedTile*>(tiles_.get());
-    view_.stretches = reinterpret_cast<const StagedStretch*>(stretches_.get());
+    view_.ranges = reinterpret_cast<const StagedRange*>(ranges_.get());
     view_.input = input_.get();
     return absl::OkStatus();
   }
@@ -178,7 +178,7 @@ class Resident final : public ResidentBatch {
   BatchView view_{};
   DeviceMemory input_;
   DeviceMemory output_;
-  DeviceMemory stretches_;
+  DeviceMemory ranges_;
   DeviceMemory tiles_;
   DeviceMemory never_;
 };

@@ -22,7 +22,7 @@ struct LogRatioSum {
 };
 
 // Consecutive positions of one sequence. A sequence may have several parts.
-struct SequenceStretch {
+struct SequenceRange {
   uint64_t sequence_key;
   uint32_t first_position;
   uint32_t count;
@@ -38,7 +38,7 @@ inline float AtOrZero(std::span<const float> array, size_t i) {
 // N positions, part after part. Where an array's name ends in log_probs or log_ratios it is in
 // nats; values may be -inf, never NaN. Masked positions may hold anything.
 struct AlgorithmInput {
-  std::span<const SequenceStretch> parts;
+  std::span<const SequenceRange> parts;
   std::span<const TokenState> states;  // [N]
   // Logarithm of the argument of g. Two policies: log w~, 0 where on-policy. Three: log current -
   // log proximal.

@@ -28,7 +28,7 @@ const std::vector<Algorithm> kAll = {
 
 // Three positions of one sequence, and the arrays that every algorithm may want.
 struct Fixture {
-  std::vector<SequenceStretch> parts = {{.sequence_key = 7, .first_position = 0, .count = 3}};
+  std::vector<SequenceRange> parts = {{.sequence_key = 7, .first_position = 0, .count = 3}};
   std::vector<TokenState> states = std::vector(3, TokenState::kOffPolicy);
   std::vector<float> log_ratios = {0.0f, -1.0f, 1.0f};
   std::vector<float> current_log_probs = {-1.0f, -2.0f, -0.5f};
@@ -139,7 +139,7 @@ TEST(GspoTest, AnImpossibleTokenIsLimitedAsTheSumsAre) {
 
 TEST(ClipCovTest, DropsAtLeastOneAndAtMostTheFraction) {
   constexpr size_t kCount = 1000;
-  std::vector<SequenceStretch> parts = {{.sequence_key = 9, .first_position = 3, .count = kCount}};
+  std::vector<SequenceRange> parts = {{.sequence_key = 9, .first_position = 3, .count = kCount}};
   std::vector<TokenState> states(kCount, TokenState::kOffPolicy);
   std::vector<float> log_ratios(kCount, 0.5f);
   std::vector<float> log_probs(kCount);

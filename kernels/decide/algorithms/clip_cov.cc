@@ -66,7 +66,7 @@ std::vector<Candidate> ChooseDropped(const ClipCov& parameters, const AlgorithmI
   const Means means = MeansOf(batch);
   std::vector<Candidate> candidates;
   size_t i = 0;
-  for (const SequenceStretch& part : batch.parts) {
+  for (const SequenceRange& part : batch.parts) {
     for (uint32_t position = part.first_position; position < part.first_position + part.count;
          ++position, ++i) {
       if (batch.states[i] == TokenState::kMasked) continue;

@@ -26,15 +26,15 @@ SIS_HOST_DEVICE inline float LogExpectedRatio(float acceptance_probability, floa
   return logarithm > high ? high : logarithm;
 }
 
-// Replaces the modified ratios that a backend gave for a stretch by their means, from its
+// Replaces the modified ratios that a backend gave for a range by their means, from its
 // acceptance probabilities, which it must have. Returns what the positions add to D_SIS.
-inline int64_t ReplaceByExpectedWeights(const Stretch& stretch) {
-  const OutputView& output = stretch.output;
+inline int64_t ReplaceByExpectedWeights(const BackendRange& range) {
+  const OutputView& output = range.output;
   int64_t d_sis = 0;
   for (size_t i = 0; i < output.decisions.size(); ++i) {
     const float a = output.acceptance_probabilities[i];
     const float log_ratio =
-        Flush(stretch.current.sampled_log_probs[i] - stretch.behavior.sampled_log_probs[i]);
+        Flush(range.current.sampled_log_probs[i] - range.behavior.sampled_log_probs[i]);
     const float expected = LogExpectedRatio(a, log_ratio);
     d_sis += Fixed(expected < 0.0f ? -expected : expected);
     if (!output.log_modified_ratios.empty()) output.log_modified_ratios[i] = expected;

@@ -34,7 +34,7 @@ void Gspo::Apply(const AlgorithmInput& batch, const AlgorithmOutput& output) con
   std::unordered_map<uint64_t, LogRatioSum> sequences;
   size_t offset = 0;
   for (size_t i = 0; i < batch.parts.size(); ++i) {
-    const SequenceStretch& part = batch.parts[i];
+    const SequenceRange& part = batch.parts[i];
     const LogRatioSum sum = SumLogRatios(batch.states.subspan(offset, part.count),
                                          batch.log_ratios.subspan(offset, part.count));
     sequences[part.sequence_key] += sum;
@@ -44,7 +44,7 @@ void Gspo::Apply(const AlgorithmInput& batch, const AlgorithmOutput& output) con
 
   const RatioClip clip{epsilon_low, epsilon_high};
   offset = 0;
-  for (const SequenceStretch& part : batch.parts) {
+  for (const SequenceRange& part : batch.parts) {
     const float ratio =
         SequenceRatio(part.whole_sequence ? *part.whole_sequence : sequences[part.sequence_key]);
     const size_t end = offset + part.count;

@@ -43,12 +43,13 @@ struct TopKTotalVariation {
   SIS_HOST_DEVICE static float Rest(float mass) { return mass < 1.0f ? 1.0f - mass : 0.0f; }
 };
 
-// Writes the total variation of every position of a stretch in the GATHERED form into
+// Writes the total variation of every position of a range in the GATHERED form into
 // total_variations [n].
-inline void ComputeTopKTotalVariations(const EvaluateParameters& parameters, const Stretch& stretch,
+inline void ComputeTopKTotalVariations(const EvaluateParameters& parameters,
+                                       const BackendRange& range,
                                        std::span<float> total_variations) {
-  const BlockRange& behavior = stretch.behavior;
-  const CurrentView& current = stretch.current;
+  const BlockRange& behavior = range.behavior;
+  const CurrentView& current = range.current;
   const int top_k = std::min(parameters.top_k, kMaxBlockSlots);
   size_t used = 0;
   for (size_t i = 0; i < total_variations.size(); used += behavior.counts[i++]) {

@@ -33,7 +33,7 @@ STAGES = {
     "digests": r"Digest",
     "checksums": r"crc32",
     "decodes": r"ReadBlock",
-    "decides": r"EvaluateStretch|SimdBackend",
+    "decides": r"EvaluateRange|SimdBackend",
     "counts": r"AddBlock|AddValues|Statistics",
     "inspects": r"SpaceSaving|Inspect|raw_hash_set",
     "copies and fills": r"memmove|memset|memcpy|_M_fill_insert",

@@ -18,7 +18,7 @@ from sis.diagnose.checks.penalty import check_penalty
 from sis.diagnose.checks.runs import check_ahead, check_coverage, check_staleness, check_zeros
 from sis.diagnose.checks.sampled_column import check_sampled_column
 from sis.diagnose.checks.shift import check_lists_shifted, check_sampled_shifted, check_tokens_shifted
-from sis.diagnose.checks.stretch import check_stretch
+from sis.diagnose.checks.range import check_range
 from sis.diagnose.checks.temperature import check_temperature
 from sis.diagnose.checks.tokens import check_segmentation, check_token_numbers, check_token_texts
 from sis.diagnose.checks.weights import check_weights
@@ -128,7 +128,7 @@ def _ask(part: Part) -> List[Check]:
     bias, biased = check_bias(part)
     checks = [
         check_tokens_shifted(part), check_lists_shifted(part), check_sampled_shifted(part), check_sampled_column(part),
-        check_stretch(part), check_filter(part), check_temperature(part), bias, check_penalty(part, biased),
+        check_range(part), check_filter(part), check_temperature(part), bias, check_penalty(part, biased),
         check_uneven(part), check_outliers(part), check_weights(part),
     ]  # fmt: skip
     if checks[3].fault:

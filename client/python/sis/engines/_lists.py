@@ -51,7 +51,7 @@ def strictly_above(tokens: np.ndarray, values: np.ndarray, rank: int) -> Tuple[n
     return np.where(kept, tokens, -1), np.where(kept, values, np.float32(-np.inf))
 
 
-def stretches(mask: np.ndarray) -> List[Tuple[int, int]]:
-    """The ranges [first, last) where the mask is not 0."""
+def ranges_of(mask: np.ndarray) -> List[Tuple[int, int]]:
+    """Returns the ranges [first, last) where the mask is not 0."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], (mask != 0).astype(np.int8), [0]])))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist()))

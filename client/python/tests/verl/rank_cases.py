@@ -37,7 +37,7 @@ class VerlRankTest(VerlCase):
 
     @takes_minutes
     def test_sequence_parallelism_over_two_ranks(self):
-        """Each has half of the tokens of a micro-batch, and a stretch may be on both."""
+        """Each has half of the tokens of a micro-batch, and a range may be on both."""
         drawn, settings = self.recorded(self.coarse, 8, K, 21)
         filtered, of_kept = self.recorded(self.model, 8, WHOLE, 22, top_p=0.8)
         targeted, of_mass = self.recorded(self.coarse, 8, K, 25, mass=0.7)

@@ -13,7 +13,7 @@ from trl.experimental.async_grpo.async_rollout_worker import _AsyncRolloutLoop
 
 from sis import _entries
 from sis.engines._adapter import Piece, entries_of
-from sis.engines._lists import stretches
+from sis.engines._lists import ranges_of
 from sis.engines.vllm import OpenAiAdapter
 from sis.integrations._config import SisConfig
 from sis.integrations._service import Service
@@ -118,7 +118,7 @@ def _entries_of_row(name: str, row: Any) -> List[_entries.AppendEntry]:
     made: List[_entries.AppendEntry] = []
     mask = np.asarray(row.completion_mask)
     begin = int(mask.argmax())
-    for first, last in stretches(mask):
+    for first, last in ranges_of(mask):
         if not all(isinstance(log_prob, _Sampled) for log_prob in row.old_log_probs[first:last]):
             raise ValueError(
                 "the rollout loop has log-probs from elsewhere than /v1/completions: they are not recorded"

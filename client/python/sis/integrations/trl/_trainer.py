@@ -10,7 +10,7 @@ from trl import GRPOTrainer
 
 import sis.torch
 from sis import recomputed
-from sis.engines._lists import stretches
+from sis.engines._lists import ranges_of
 from sis.integrations._config import SisConfig
 from sis.integrations._decided import Decided
 from sis.integrations.trl import _capture, _refusals
@@ -160,7 +160,7 @@ class SisTrainerMixin(DecidingMixin):
                     f"of the {mask.sum()} generated tokens"
                 )
             taken = 0
-            for first, last in stretches(mask):
+            for first, last in ranges_of(mask):
                 part = record.part(slice(taken, taken + last - first))
                 self._sis_generated.append(Generated((*prompt, *tokens[:first]), part))
                 taken += last - first
@@ -275,7 +275,7 @@ class SisTrainerMixin(DecidingMixin):
             begin = 0
             for row, places in enumerate(generated.numpy()):
                 blocks = []
-                for first, last in stretches(places):
+                for first, last in ranges_of(places):
                     part = slice(begin, begin + last - first)
                     blocks.append(Block(first, record.part(part)))
                     begin = part.stop

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 import torch
 
-from sis.engines._lists import stretches
+from sis.engines._lists import ranges_of
 
 # Name, in verl's data, of the index in the batch of each row of a micro-batch.
 _ROW = "sis_row"
@@ -56,7 +56,7 @@ def rows_of(parts: Sequence[Part], logits: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(places).to(logits.device)
 
 
-class Stretches:
+class GeneratedTokens:
     """The generated tokens of a batch, on one rank."""
 
     def __init__(self, generated: List[Generated], alignment: int = 1) -> None:
@@ -132,7 +132,7 @@ def generated_in(data: Any, sampling: Optional[str], advantages: bool = False) -
     for row, (mask, log_probs, of_row) in enumerate(zip(masks, values, weighed)):
         own = tokens[ends[row] : ends[row + 1]]
         length = _response_length(data, row)
-        for first, last in stretches(mask[:length]):
+        for first, last in ranges_of(mask[:length]):
             start = len(own) - length + first
             stop = start + last - first
             own_advantages = None if of_row is None else of_row[first:last]

@@ -12,7 +12,7 @@ import torch
 import sis.torch
 from sis.integrations._config import SisConfig
 from sis.integrations._decided import Decided
-from sis.integrations.verl._generated import Generated, Part, Stretches, rows_of
+from sis.integrations.verl._generated import Generated, GeneratedTokens, Part, rows_of
 from sis._records import TopKRecords
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _PROBABILITIES = "sis_probabilities"
 _TRUNCATED = "sis_truncated"
 
 
-class MiniBatch(Stretches):
+class MiniBatch(GeneratedTokens):
     """One draw on one rank."""
 
     def __init__(self, training: Training, generated: List[Generated], records: Optional[TopKRecords]) -> None:

@@ -10,11 +10,11 @@ import torch
 import sis.torch
 from sis import _entries, recomputed
 from sis.integrations._names import name_of
-from sis.integrations.verl._generated import Generated, Stretches, rows_of
+from sis.integrations.verl._generated import Generated, GeneratedTokens, rows_of
 from sis._top_k import TopK
 
 
-class OwnSets(Stretches):
+class OwnSets(GeneratedTokens):
     """The sets of one batch.
 
     Attributes:

@@ -9,13 +9,13 @@ from sis.diagnose.compared import Part
 from sis.diagnose.moments import Moments
 
 
-def check_stretch(part: Part) -> Check:
+def check_range(part: Part) -> Check:
     # Numerical noise gives a position 0.05, another context 0.6 and more.
     apart_from, enough = 0.25, 8
     check = Check(
-        "stretch",
+        "range",
         "Do the files differ at all positions alike?",
-        "total variation of the lists in the stretch of positions where it is largest, less that elsewhere",
+        "total variation of the lists in the range of positions where it is largest, less that elsewhere",
         0.4,
         "numerical noise gives below 0.15, what differs everywhere below 0.3",
         "prefix caching and how long prompts are cut, at the start; sliding windows, the longest context and the "
