@@ -146,11 +146,8 @@ async def main(address, path):
             print(f"{episode.name}: {''.join(m if own else '.' for m, own in zip(marks, episode.mask))}")
         totals = evaluation.totals
         print(f"{totals.scored} tokens scored, {totals.masked} of tools, {totals.missing} missing")
-        for part in (await client.get_step(run, 0)).distributions.staleness:
-            scored = part.accepted + part.rejected + part.outside_top_k
-            if scored:
-                age = "ahead" if part.ahead else f"{part.first} versions behind"
-                print(f"{age}: {scored} tokens, {part.accepted / scored:.1%} accepted")
+        for age in (await client.get_step(run, 0)).ages:
+            print(f"{age.name} versions behind: {age.scored} tokens, {age.accept_rate:.1%} accepted")
         print(f"in all accepted {totals.accept_rate:.1%}, D {totals.mean_d:.4f}, D_SIS {totals.mean_d_sis:.4f} nats a token")
         await client.release(run, names)
 

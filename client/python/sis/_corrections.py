@@ -67,23 +67,6 @@ class Histogram:
 
 
 @dataclass(frozen=True)
-class Staleness:
-    """Scored positions that are [first, last] policy versions behind; last is None for no end. Or,
-    with `ahead`, those of a version newer than the current one."""
-
-    first: int
-    last: Union[int, None]
-    accepted: int
-    rejected: int
-    outside_top_k: int
-    ahead: bool = False
-
-    @staticmethod
-    def from_proto(of: pb.Staleness) -> Staleness:
-        return read(Staleness, of, first=getattr(of, "from"), last=of.to if of.HasField("to") else None)
-
-
-@dataclass(frozen=True)
 class Distributions:
     """Distributions over scored positions."""
 
@@ -95,7 +78,6 @@ class Distributions:
     acceptance_probability: Histogram
     # By bound: positions with w below it (bounds under 1) or above it.
     ratios_beyond: Dict[float, int]
-    staleness: List[Staleness]
 
     @staticmethod
     def from_proto(distributions: pb.Distributions) -> Distributions:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import enum
-import math
 import operator
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from sis import _corrections
+from sis._ages import AgeTotals, per_scored
 from sis._corrections import CorrectionTotals, Distributions
 from sis._evaluate.micro_batches import MicroBatch
 from sis._options import LogRatioSum
@@ -33,11 +33,6 @@ class Decision(enum.IntEnum):
     MISSING = pb.DECISION_MISSING
     # The policy did not generate it.
     MASKED = pb.DECISION_MASKED
-
-
-def _per_scored(name: str) -> Any:
-    """A property of Totals: the mean of one of its sums."""
-    return property(lambda totals: getattr(totals, name) / totals.scored if totals.scored else math.nan)
 
 
 @dataclass(frozen=True)
@@ -80,21 +75,21 @@ class Totals:
     def scored(self) -> int:
         return self.accepted + self.rejected + self.outside_top_k
 
-    accept_rate = _per_scored("accepted")
+    accept_rate = per_scored("accepted")
     # D and D_SIS, nats.
-    mean_d = _per_scored("d")
-    mean_d_sis = _per_scored("d_sis")
+    mean_d = per_scored("d")
+    mean_d_sis = per_scored("d_sis")
     # Nats.
-    mean_log_envelope = _per_scored("log_envelope")
-    mean_residual_mass = _per_scored("residual_mass")
+    mean_log_envelope = per_scored("log_envelope")
+    mean_residual_mass = per_scored("residual_mass")
     # The mean of a, 0 outside V_k: the accept rate without the noise of the draw.
-    mean_acceptance_probability = _per_scored("acceptance_probability")
+    mean_acceptance_probability = per_scored("acceptance_probability")
     # The mean of (1 - residual mass) / envelope: the accept rate without the noise of the sampled
     # tokens.
-    mean_expected_acceptance = _per_scored("expected_acceptance")
+    mean_expected_acceptance = per_scored("expected_acceptance")
     # An estimate of KL(behaviour || current) per position, nats.
-    mean_k3 = _per_scored("k3")
-    mean_total_variation = _per_scored("total_variation")
+    mean_k3 = per_scored("k3")
+    mean_total_variation = per_scored("total_variation")
 
 
 @dataclass(frozen=True)
@@ -118,6 +113,8 @@ class Step:
     sequences: int
     # None from list_steps.
     distributions: Optional[Distributions] = None
+    # By age in policy versions, ascending; only classes with positions. Records ahead of the current version are last.
+    ages: Tuple[AgeTotals, ...] = ()
     # "plain", "clipped" and "applied", then what evaluations of this draw observed, by name.
     corrections: Mapping[str, CorrectionTotals] = field(default_factory=dict)
     # totals.missing by reason; those that occur.

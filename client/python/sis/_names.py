@@ -1,5 +1,6 @@
 """The names that users find in the package sis. Type checkers take `X as X` for a name that others may import."""
 
+from sis._ages import AgeTotals as AgeTotals
 from sis._algorithms import (
     Cispo as Cispo, ClipCov as ClipCov, DampedTruncation as DampedTruncation, Dapo as Dapo, DppoBinary as DppoBinary,
     DppoTopK as DppoTopK, Grpo as Grpo, Gspo as Gspo, IcePop as IcePop, ImportanceSampling as ImportanceSampling,
@@ -9,7 +10,7 @@ from sis._append import AppendStream as AppendStream
 from sis._client import Client as Client, Released as Released
 from sis._corrections import (
     CorrectionTotals as CorrectionTotals, Distributions as Distributions, Histogram as Histogram,
-    SequenceMask as SequenceMask, Sis as Sis, Staleness as Staleness,
+    SequenceMask as SequenceMask, Sis as Sis,
 )  # fmt: skip
 from sis._credentials import Credentials as Credentials
 from sis._entries import Annotation as Annotation, Block as Block, Gap as Gap, Seal as Seal

@@ -52,15 +52,17 @@ class ReadTest(unittest.TestCase):
             distributions=pb.Distributions(abs_log_ratio=histogram),
             unanswered=[1],
         )
-        response.distributions.staleness.add(to=4, accepted=1)
-        response.distributions.staleness.add(**{"from": 5})
+        response.ages.add(**{"from": 2}, to=4, accepted=1, rejected=2, outside_top_k=1, d=2, d_sis=1)
+        response.ages.add(**{"from": 5})
+        response.ages.add(ahead=True, accepted=1, rejected=1, weight=4, weight_squared=10)
         step = sis.Step.from_proto(response)
         self.assertEqual(step.totals, sis.Totals(accepted=3))
         self.assertEqual(step.prefix_curve, (sis.PrefixPoint(2, 0.0, 0.0, 7),))
         self.assertEqual(step.distributions.abs_log_ratio, sis.Histogram([1.0, 2.0], [3, 4, 5]))
-        self.assertEqual(
-            step.distributions.staleness, [sis.Staleness(0, 4, 1, 0, 0), sis.Staleness(5, None, 0, 0, 0)]
-        )
+        self.assertEqual([(age.name, age.scored) for age in step.ages], [("2-4", 4), ("5+", 0), ("ahead", 2)])
+        self.assertEqual((step.ages[0].accept_rate, step.ages[0].mean_d, step.ages[0].mean_d_sis), (0.25, 0.5, 0.25))
+        self.assertTrue(math.isnan(step.ages[1].accept_rate) and math.isnan(step.ages[1].effective_sample_size))
+        self.assertEqual(step.ages[2].effective_sample_size, 1.6)
         self.assertEqual(step.unanswered, (1,))
         broken = pb.Run(verdict=pb.VERDICT_BROKEN, findings=[pb.Finding(rule="r", verdict=pb.VERDICT_BROKEN)])
         run = read(sis.RunStatus, broken, run=None, owner="")

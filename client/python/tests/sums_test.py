@@ -6,14 +6,13 @@ from sis._wire import sums
 
 def step(positions, bound, last, **fields):
     histogram = pb.Histogram(upper_bounds=[0.5, 1.5], counts=[1, 0, positions])
-    staleness = pb.Distributions.Staleness(to=last, accepted=positions)
     return pb.GetStepResponse(
         totals=pb.Totals(accepted=positions, d=positions / 2),
         distributions=pb.Distributions(
             abs_log_ratio=histogram,
             ratios_beyond=[pb.Distributions.BeyondBound(bound=bound, positions=positions)],
-            staleness=[staleness],
         ),
+        ages=[pb.AgeTotals(to=last, accepted=positions, weight=positions / 4)],
         **fields,
     )
 
@@ -44,11 +43,9 @@ class SumsTest(unittest.TestCase):
             [(of.correction, of.weight) for of in total.corrections],
             [("plain", 2.0), ("b", 0), ("a", 0)],
         )
-        (staleness,) = sums.merged(
-            [step(1, 2, None).distributions.staleness, step(2, 2, None).distributions.staleness]
-        )
-        self.assertFalse(staleness.HasField("to"))
-        self.assertEqual(staleness.accepted, 3)
+        (age,) = sums.summed([step(1, 2, None), step(2, 2, None)]).ages
+        self.assertFalse(age.HasField("to"))
+        self.assertEqual((age.accepted, age.weight), (3, 0.75))
         self.assertEqual(first.totals.accepted, 2)
 
 

@@ -13,7 +13,7 @@ _KEYS = {
     "MissingTotals": ("reason",),
     "CorrectionTotals": ("correction",),
     "BeyondBound": ("bound",),
-    "Staleness": ("ahead", "from", "to"),
+    "AgeTotals": ("ahead", "from", "to"),
     "Histogram": ("upper_bounds",),
     "TokenCounts": ("token_id",),
 }

@@ -16,7 +16,7 @@ from sis.cli.output import OUTPUT, Output, Rows, console, count_text, number_tex
 from sis.cli.verdicts import reason_text
 
 if TYPE_CHECKING:
-    from sis import CorrectionTotals, Distributions, Histogram, Step, Totals
+    from sis import AgeTotals, CorrectionTotals, Distributions, Histogram, Step, Totals
 
 DRAW = typer.Argument("latest", metavar="[DRAW]", show_default=False, help="Draw; default: latest.")
 
@@ -57,6 +57,7 @@ def show(run: str = RUN, draw: str = DRAW, output: Output = OUTPUT, server: str 
     multiplies advantage * grad log p. "plain" is the ratio w, "clipped" is w
     cut to [0.8, 1.2], and "applied" is the modified ratio. All others were
     observed. ESS is the effective sample size, as a share of the positions.
+    AGE is in policy versions: how far the recorded ones were behind.
 
     \b
     Examples:
@@ -133,6 +134,20 @@ def correction_table(corrections: Mapping[str, CorrectionTotals]) -> Rows:
     return rows
 
 
+def age_table(ages: Iterable[AgeTotals]) -> Rows:
+    rows = Rows("AGE", "TOKENS", "ACCEPT", "D/TOKEN", "D_SIS", "ESS", left=["AGE"])
+    for age in ages:
+        rows.add(
+            age.name,
+            count_text(age.scored),
+            share_text(age.accept_rate),
+            number_text(age.mean_d),
+            number_text(age.mean_d_sis),
+            share_text(age.effective_sample_size / age.scored if age.scored else math.nan),
+        )
+    return rows
+
+
 def prefix_table(step: Step) -> Rows:
     rows = Rows("TOP-K", "EXPECTED", "RESIDUAL", "TOKENS")
     for point in step.prefix_curve:
@@ -177,6 +192,9 @@ def _parts(draw: int, step: Step) -> Iterator[RenderableType]:
     if step.corrections:
         yield ""
         yield correction_table(step.corrections)
+    if step.ages:
+        yield ""
+        yield age_table(step.ages)
     if step.distributions is not None:
         yield from _distributions(step.distributions)
 
@@ -194,13 +212,7 @@ def _distributions(distributions: Distributions) -> Iterator[RenderableType]:
     ratios = Rows("RATIO", "TOKENS", left=["RATIO"])
     for bound, positions in distributions.ratios_beyond.items():
         ratios.add(f"{'<' if bound < 1 else '>'} {bound:.6g}", positions)
-    behind = Rows("POLICY VERSIONS BEHIND", "ACCEPTED", "REJECTED", "OUTSIDE", left=["POLICY VERSIONS BEHIND"])
-    for part in distributions.staleness:
-        versions = "ahead" if part.ahead else f"{part.first} or more" if part.last is None else f"{part.first}"
-        if not part.ahead and part.last is not None and part.last != part.first:
-            versions = f"{part.first} to {part.last}"
-        behind.add(versions, part.accepted, part.rejected, part.outside_top_k)
-    yield from ("", ratios, "", behind)
+    yield from ("", ratios)
 
 
 def _histogram_table(name: str, histogram: Histogram) -> Rows:

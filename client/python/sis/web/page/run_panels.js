@@ -106,17 +106,10 @@ function ratiosBeyond(last) {
 }
 
 function staleness(last) {
-  const buckets = last?.distributions.staleness ?? [];
+  const buckets = last?.ages ?? [];
   const counted = (name, field) =>
-    ({name, values: buckets.map(bucket => Number(bucket[field] ?? 0))});
-  return {names: buckets.map(stalenessName), stacked: true, namesTitle: "Versions behind",
+    ({name, values: buckets.map(bucket => bucket[field])});
+  return {names: buckets.map(bucket => bucket.name), stacked: true, namesTitle: "Versions behind",
     series: [counted("accepted", "accepted"), counted("rejected", "rejected"),
       counted("outside top-K", "outsideTopK")]};
-}
-
-function stalenessName({from, to, ahead}) {
-  if (ahead) return "ahead";
-  const [first, last] = [Number(from ?? 0), to === undefined || to === null ? null : Number(to)];
-  if (last === null) return `${first} or more`;
-  return first === last ? String(first) : `${first} to ${last}`;
 }

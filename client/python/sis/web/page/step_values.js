@@ -30,6 +30,7 @@ export function stepValues({draw, step}) {
     residualMass: mean("residualMass"),
     k3: mean("k3"),
     missing: tokens > 0 ? of("missing") / tokens : null,
+    ages: (step.ages ?? []).map(ageValues),
     distributions: step.distributions ?? {},
     corrections: (step.corrections ?? []).map(correctionValues),
     missingByReason: (step.missing ?? []).map(({reason, positions}) => ({
@@ -37,6 +38,25 @@ export function stepValues({draw, step}) {
       share: Number(positions) / tokens,
     })),
     prefixCurve: (step.prefixCurve ?? []).map(prefixValues),
+  };
+}
+
+function ageValues({from, to, ahead, ...totals}) {
+  const [accepted, rejected, outsideTopK] =
+      ["accepted", "rejected", "outsideTopK"].map(name => Number(totals[name] ?? 0));
+  const first = Number(from ?? 0);
+  const scored = accepted + rejected + outsideTopK;
+  const mean = sum => (scored > 0 ? sum / scored : null);
+  return {
+    name: ahead ? "ahead" : to === undefined || to === null ? `${first}+` :
+      first === Number(to) ? String(first) : `${first}-${to}`,
+    // Of the order of ages; ahead is last.
+    order: ahead ? Infinity : first,
+    accepted, rejected, outsideTopK, scored,
+    acceptRate: mean(accepted),
+    d: mean(totals.d),
+    dSis: mean(totals.dSis),
+    effectiveSampleSize: totals.weightSquared > 0 ? mean(totals.weight ** 2 / totals.weightSquared) : null,
   };
 }
 
