@@ -23,17 +23,17 @@ PACKAGES = {
     "verl": ("accelerate", "peft", "ray", "torch", "transformers", "verl"),
     "vime": ("megatron-core", "ray", "torch", "transformers", "vime"),
 }
-COLUMNS = ("rl", "deepspeed", "swift", "miles", "slime", "vime", "verl")
+ENVIRONMENTS = ("rl", "deepspeed", "swift", "miles", "slime", "vime", "verl")
 BEGIN, END = "<!-- versions: written by tools/rl-test -->\n", "<!-- end of versions -->\n"
 
 
-def table(tested):
-    """The table of docs/frameworks.md."""
-    lines = ["| | " + " | ".join(f"`build/{name}`" for name in COLUMNS) + " |", "|---|" + "---|" * len(COLUMNS)]
-    for package in sorted({package for of_one in tested.values() for package in of_one}):
-        cells = [tested.get(name, {}).get(package, "") for name in COLUMNS]
-        lines.append(f"| {package} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+def listing(tested):
+    """The list of docs/frameworks.md."""
+    return "".join(
+        f"- `build/{name}`: {', '.join(f'{package} {version}' for package, version in sorted(tested[name].items()))}\n"
+        for name in ENVIRONMENTS
+        if name in tested
+    )
 
 
 def main(name):
@@ -43,7 +43,7 @@ def main(name):
     at.write_text(json.dumps(tested, indent=1, sort_keys=True) + "\n")
     page = ROOT / "docs/frameworks.md"
     text = page.read_text()
-    page.write_text(re.sub(f"(?s){BEGIN}.*{END}", lambda _: f"{BEGIN}{table(tested)}{END}", text))
+    page.write_text(re.sub(f"(?s){BEGIN}.*{END}", lambda _: f"{BEGIN}{listing(tested)}{END}", text))
 
 
 if __name__ == "__main__":

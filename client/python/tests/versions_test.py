@@ -39,7 +39,7 @@ class VersionsTest(unittest.TestCase):
 
     def test_the_page_has_them(self):
         self.assertIn(
-            f"{tested_versions.BEGIN}{tested_versions.table(TESTED)}{tested_versions.END}",
+            f"{tested_versions.BEGIN}{tested_versions.listing(TESTED)}{tested_versions.END}",
             (ROOT / "docs/frameworks.md").read_text(),
         )
 
