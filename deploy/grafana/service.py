@@ -372,16 +372,16 @@ def _store() -> List[Panel]:
             width=HALF,
         ),
         lines(
-            "Set aside",
+            "Quarantined",
             COUNT,
             {
-                "{{instance}} runs": _by_server("sis_store_runs_set_aside"),
+                "{{instance}} runs": _by_server("sis_store_runs_quarantined"),
                 "{{instance}} files": _by_server("sis_store_damaged_files"),
             },
             what="Runs whose stored record can't be used, and damaged files of RocksDB: kept, and not served.",
             normal="0.",
             otherwise="stderr names the runs and says why; the files lie in the folder `lost`.",
-            runbooks=["runs_set_aside", "corrupt_records"],
+            runbooks=["runs_quarantined", "corrupt_records"],
             width=HALF,
         ),
         lines(

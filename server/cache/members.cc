@@ -7,8 +7,8 @@
 namespace sis {
 namespace {
 
-// Of those set aside, so many are looked at in one search.
-constexpr size_t kLooks = 16;
+// Maximum number of deferred members that one search checks.
+constexpr size_t kMaxDeferredChecks = 16;
 
 }  // namespace
 
@@ -65,10 +65,10 @@ size_t Members::kept() const {
   return kept;
 }
 
-void Members::LookAtThoseInUse() {
+void Members::CheckDeferred() {
   List& in_use = list(Place::kInUse);
   std::array<List, 2> idle;  // by place
-  for (size_t looks = std::min(in_use.size(), kLooks); looks > 0; --looks) {
+  for (size_t looks = std::min(in_use.size(), kMaxDeferredChecks); looks > 0; --looks) {
     Member& member = in_use.front();
     ++looked_at_;
     if (member.in_use()) {
@@ -85,7 +85,7 @@ void Members::LookAtThoseInUse() {
 }
 
 Member* Members::Oldest(Evict which) {
-  LookAtThoseInUse();
+  CheckDeferred();
   List& there = list(PlaceOf(which));
   while (!there.empty()) {
     Member& oldest = there.front();

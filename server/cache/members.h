@@ -1,4 +1,4 @@
-// The sequences that a run holds, and the order in which they go.
+// The sequences that a run holds, and their order of eviction.
 #pragma once
 
 #include <array>
@@ -15,17 +15,16 @@
 
 namespace sis {
 
-// What may be evicted.
+// Which sequences may be evicted.
 enum class Evict {
-  kRead,    // what has been read, or may go unread; of a run that nobody reads any more, all
-  kUnread,  // besides, what a run keeps until it has been read
+  kRead,    // sequences that were read, or that the run may lose unread
+  kUnread,  // also sequences that the run keeps until they are read
 };
 
-// What an operation costs does not depend on how many sequences there are
-// (docs/decisions.md, 10): those that may be evicted stand in two lists,
-// least recently used first, without those that are kept until a deadline. Who is in use is not
-// told when that ends, so a sequence that is found in use when its turn comes is set aside, and
-// each search looks at a few of these again.
+// The cost of an operation does not depend on the number of sequences (docs/decisions.md, 10).
+// Sequences that may be evicted are in two lists, least recently used first. Sequences that are
+// kept until a deadline are not. Nothing signals the end of a use. A search that finds a sequence
+// in use therefore defers it, and every search checks a few deferred sequences again.
 //
 // Not thread-safe. Addresses of members stay the same.
 class Members {
@@ -34,13 +33,13 @@ class Members {
   explicit Members(bool keeps_unread) : keeps_unread_(keeps_unread) {}
 
   size_t size() const { return by_name_.size(); }
-  // Null if there is none.
+  // Returns null if there is none.
   Member* Find(SequenceNameView name) {
     const auto found = by_name_.find(name);
     return found == by_name_.end() ? nullptr : *found;
   }
   const Member* Find(SequenceNameView name) const { return const_cast<Members*>(this)->Find(name); }
-  // Asks the processor for the memory that Find needs.
+  // Prefetches the memory that Find reads.
   void Prefetch(SequenceNameView name) const { by_name_.prefetch(name); }
   template <typename Visit>
   void ForEach(const Visit& visit) const {
@@ -50,22 +49,23 @@ class Members {
   // The name must be new.
   Member& Add(const SequenceName& name, std::shared_ptr<HeldSequence> held, absl::Time now);
   void Remove(Member& member);
-  // Until the next use of another one, it is the last to go.
+  // Makes the member the last one to be evicted, until another one is used.
   void Use(Member& member, absl::Time now);
   void NoteRead(Member& member) { member.unread = false; }  // a Use follows
-  // Keeps it until this time, rounded up to a second, or the later one that it has: a reading use,
-  // until it ends.
+  // Keeps the member until `until`, rounded up to a second, or until the later deadline that it
+  // has. Counts as a read and as a use.
   void Keep(Member& member, absl::Time until, absl::Time now);
-  // Ends the keeping of a member whose time has come, and returns it; null if there is none.
+  // Makes a member evictable whose deadline has passed, and returns it. Returns null if there is
+  // none.
   Member* EndKept(absl::Time now);
   size_t kept() const;
 
-  // The least recently used one that isn't in use; null if there is none.
+  // Returns the least recently used member that isn't in use, or null.
   Member* Oldest(Evict which);
-  // What is to be had from both lists up to `last`; or `enough`, if it is no less than that.
+  // Returns the bytes that evicting the lists up to `last` frees, at most `enough`.
   int64_t EvictableBytes(int64_t enough, Evict last);
 
-  // How many members the last two have looked at, ever: what they cost.
+  // Returns the number of members that Oldest and EvictableBytes have examined since the start.
   int64_t looked_at() const { return looked_at_; }
 
  private:
@@ -91,15 +91,15 @@ class Members {
   Place HomeOf(const Member& member) const {
     return member.unread && keeps_unread_ ? Place::kUnread : Place::kRead;
   }
-  // `deadline`: of kKept.
+  // `deadline` applies to kKept only.
   void MoveToEnd(Member& member, Place place, int64_t deadline = 0);
-  // Puts those set aside that are idle by now at the front of their lists: they were used before
-  // all that is there.
-  void LookAtThoseInUse();
+  // Moves deferred members that are idle by now to the front of their lists: their last use is
+  // older than that of every member there.
+  void CheckDeferred();
 
   bool keeps_unread_;
-  std::array<List, 3> lists_;  // by place, but for kKept
-  // Those of kKept, by deadline; none is empty. Deadlines are whole seconds, so that these are few.
+  std::array<List, 3> lists_;  // by place, except kKept
+  // Members in kKept, by deadline. No list is empty. Deadlines are whole seconds, so there are few.
   std::map<int64_t, List> kept_;
   absl::flat_hash_set<Member*, HashOfName, SameName> by_name_;
   int64_t looked_at_ = 0;

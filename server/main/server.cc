@@ -107,7 +107,7 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Store> store,
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   absl::StatusOr<std::unique_ptr<Server>> server = StartOnce(options);
-  // Opened again, the store sets aside what is damaged.
+  // The first attempt found damage. The second one quarantines the damaged files.
   if (absl::IsDataLoss(server.status())) server = StartOnce(options);
   return server;
 }
@@ -159,8 +159,8 @@ absl::Status Server::Recover(const std::string& store, absl::Duration opening) {
   if (const size_t runs = recovered->damaged_steps.size(); runs > 0) {
     absl::StrAppend(&store_description_, "; runs with damaged steps: ", runs);
   }
-  if (const size_t runs = runs_.SetAside().size(); runs > 0) {
-    absl::StrAppend(&store_description_, "; runs set aside: ", runs);
+  if (const size_t runs = runs_.Quarantined().size(); runs > 0) {
+    absl::StrAppend(&store_description_, "; quarantined runs: ", runs);
   }
   damaged_files_ = DamagedFiles(store);
   if (damaged_files_ > 0) {
@@ -178,13 +178,13 @@ void Server::LookAtStore() {
     before = std::exchange(read_only_reason_, reason);
   }
   // Not under the lock, which probes take: nobody may be reading stderr.
-  std::map<std::string, std::string> set_aside = runs_.SetAside();
-  for (const auto& [run_id, why] : set_aside) {
-    if (told_of_.contains(run_id)) continue;
-    std::cerr << "store: run '" << absl::CHexEscape(run_id) << "' is set aside: " << why
+  std::map<std::string, std::string> quarantined = runs_.Quarantined();
+  for (const auto& [run_id, why] : quarantined) {
+    if (logged_quarantined_.contains(run_id)) continue;
+    std::cerr << "store: run '" << absl::CHexEscape(run_id) << "' is quarantined: " << why
               << std::endl;
   }
-  told_of_ = std::move(set_aside);
+  logged_quarantined_ = std::move(quarantined);
   if (reason.empty() == before.empty()) return;
   std::cerr << "store: "
             << (reason.empty() ? "takes appends again"
@@ -214,13 +214,13 @@ MetricFamilies Server::Collect() {
        Family("sis_store_read_only", "1 while the store has no room for appends.", Gauge,
               ReadOnlyReason().empty() ? 0 : 1),
        Family("sis_store_damaged_files",
-              "Files of the store that were set aside, by this start or before, with what was in "
-              "them.",
+              "Damaged files of the store that this start or an earlier one quarantined in its "
+              "folder 'lost'.",
               Gauge, damaged_files_),
-       Family("sis_store_runs_set_aside",
-              "Runs that are not served, as their stored records can't be used. Nothing of them is "
-              "lost.",
-              Gauge, runs_.SetAside().size()),
+       Family("sis_store_runs_quarantined",
+              "Quarantined runs: not served, because their stored record can't be used. The store "
+              "keeps all their data.",
+              Gauge, runs_.Quarantined().size()),
        Family("sis_store_recovery_seconds", "Time from opening the store to being ready.", Gauge,
               recovery_seconds_)});
   if (const int64_t end = certificate_end_; end != 0) {

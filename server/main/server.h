@@ -83,8 +83,8 @@ class Server {
   MetricFamilies Collect();
   // Makes the HTTP port answer for the service.
   void StartServing();
-  // Whether the store takes appends, what others have stored of runs, and which runs are set aside;
-  // says on stderr what changes.
+  // Checks whether the store takes appends, reads the run records of other servers, and logs
+  // changes and newly quarantined runs to stderr. Never runs twice concurrently.
   void LookAtStore() ABSL_LOCKS_EXCLUDED(store_mutex_);
   // Why the store takes none; empty if it does.
   std::string ReadOnlyReason() const ABSL_LOCKS_EXCLUDED(store_mutex_);
@@ -113,9 +113,8 @@ class Server {
   OpenStreams streams_;  // calls may last until the workers have gone
   mutable Mutex store_mutex_;
   std::string read_only_reason_ ABSL_GUARDED_BY(store_mutex_);
-  // Runs that are set aside, and why, as stderr has it. Whoever looks at the store has it, one at a
-  // time.
-  std::map<std::string, std::string> told_of_;
+  // Quarantined runs that were logged, with the reason. Only LookAtStore accesses it.
+  std::map<std::string, std::string> logged_quarantined_;
   std::atomic<bool> looking_at_store_ = false;
   WorkerPool workers_;
   StoreThreads store_threads_;

@@ -34,8 +34,9 @@ uint64_t EndOfPast(const StoredRun& there) {
   return there.deleted() ? there.incarnation + 1 : there.incarnation;
 }
 
-// Whether that is why a record can't be used, and nothing that passes by itself.
-bool IsSetAside(const absl::Status& status) {
+// Returns true if `status` says that a stored record can't be used, rather than that the store
+// failed for the moment.
+bool IsQuarantined(const absl::Status& status) {
   return absl::IsDataLoss(status) || absl::IsFailedPrecondition(status);
 }
 
@@ -66,8 +67,8 @@ absl::StatusOr<RunRegistry::Created> StoredRuns::Create(const v1::CreateRunReque
   absl::StatusOr<RunRegistry::Plan> plan = make_plan();
   // What is present is stored: clients that open it again need not wait for a store that is down.
   const bool is_present = plan.ok() && plan->present != nullptr;
-  if (!is_present && IsSetAside(learned)) learned = MakeWay(run_id, caller);
-  const bool suffices = is_present && (absl::IsUnavailable(learned) || IsSetAside(learned));
+  if (!is_present && IsQuarantined(learned)) learned = MakeWay(run_id, caller);
+  const bool suffices = is_present && (absl::IsUnavailable(learned) || IsQuarantined(learned));
   if (!learned.ok() && !suffices) return learned;
   bool created = false;
   if (!is_present) {
@@ -158,7 +159,7 @@ absl::StatusOr<std::shared_ptr<Run>> StoredRuns::Find(const v1::RunRef& ref, con
   if (run.ok() || stored_ == nullptr || !CheckRunId(ref.run_id()).ok()) return run;
   const absl::Status learned = Learn(ref.run_id());
   // To others than admins it is unknown: it may be another's.
-  if (!learned.ok() && (caller.uses_all_runs || !IsSetAside(learned))) return learned;
+  if (!learned.ok() && (caller.uses_all_runs || !IsQuarantined(learned))) return learned;
   return registry_.Find(ref.run_id(), ref.incarnation(), caller);
 }
 
@@ -171,14 +172,14 @@ absl::Status StoredRuns::Learn(const std::string& run_id) {
 absl::Status StoredRuns::MakeWay(const std::string& run_id, const Caller& caller) {
   const absl::StatusOr<StoredRun> there = stored_->store().GetRun(run_id);
   if (!there.ok() && !absl::IsDataLoss(there.status())) return there.status();
-  // Of an unreadable one nobody knows whose it is.
+  // An unreadable record has no known owner.
   if (!caller.supersedes || !caller.MayUseRunOf(there.ok() ? OwnerOf(*there) : "")) {
     return absl::PermissionDeniedError(
         absl::StrCat("run_id '", run_id,
-                     "' is taken by a stored run that is set aside: an admin can delete it"));
+                     "' is taken by a stored run that is quarantined: an admin can delete it"));
   }
   if (!there.ok()) return absl::OkStatus();
-  // One that only this server's flags refuse stays.
+  // A record that only this server's flags refuse stays.
   const absl::Status fits = TakeIn(*there);
   if (!absl::IsDataLoss(fits)) return fits;
   registry_.Delete(run_id, there->incarnation);
@@ -186,17 +187,17 @@ absl::Status StoredRuns::MakeWay(const std::string& run_id, const Caller& caller
 }
 
 absl::Status StoredRuns::Noted(const std::string& run_id, absl::Status status) {
-  WriterLock lock(set_aside_mutex_);
-  if (status.ok()) set_aside_.erase(run_id);
-  if (!IsSetAside(status)) return status;
-  set_aside_[run_id] = std::string(status.message());
+  WriterLock lock(quarantined_mutex_);
+  if (status.ok()) quarantined_.erase(run_id);
+  if (!IsQuarantined(status)) return status;
+  quarantined_[run_id] = std::string(status.message());
   return absl::Status(status.code(),
-                      absl::StrCat("run '", run_id, "' is set aside: ", status.message()));
+                      absl::StrCat("run '", run_id, "' is quarantined: ", status.message()));
 }
 
-std::map<std::string, std::string> StoredRuns::SetAside() const {
-  ReaderLock lock(set_aside_mutex_);
-  return set_aside_;
+std::map<std::string, std::string> StoredRuns::Quarantined() const {
+  ReaderLock lock(quarantined_mutex_);
+  return quarantined_;
 }
 
 absl::StatusOr<int64_t> StoredRuns::AdvanceVersion(Run& run, uint64_t version) {
@@ -328,7 +329,7 @@ absl::StatusOr<StoredRuns::Recovered> StoredRuns::Recover() {
   for (const StoredRun& run : listed->runs) {
     if (run.deleted()) continue;  // who creates it again asks the store
     const absl::Status adopted = Adopt(run);
-    if (IsSetAside(adopted)) continue;
+    if (IsQuarantined(adopted)) continue;
     if (!adopted.ok()) return adopted;
     ++recovered.runs;
     const absl::Status restored = RestoreSteps(run);
@@ -351,7 +352,7 @@ void StoredRuns::TakeInShared() {
   for (const StoredRun& there : listed->runs) {
     const auto known = before.find(there.run_id);
     if (there.deleted() && known == before.end()) continue;
-    Adopt(there).IgnoreError();  // set aside, or tried again
+    Adopt(there).IgnoreError();  // quarantined, or tried again
     if (known == before.end() || known->second >= EndOfPast(there)) continue;
     // What was appended here until now came behind what was removed.
     stored_->store().DropIncarnations(there.run_id, known->second, EndOfPast(there)).IgnoreError();

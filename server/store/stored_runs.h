@@ -72,10 +72,10 @@ class StoredRuns {
   };
   absl::StatusOr<Recovered> Recover();
 
-  // Runs whose stored record can't be used, and why. They are left as they are, record and data,
-  // until the record fits again, or who may puts another in its place: CreateRun of the owner, if
-  // the record is none of a run, and DeleteRun.
-  std::map<std::string, std::string> SetAside() const ABSL_LOCKS_EXCLUDED(set_aside_mutex_);
+  // Returns the quarantined runs, whose stored record can't be used, with the reason. Record and
+  // data stay until the record can be used again, DeleteRun removes it, or, if it is unreadable,
+  // CreateRun replaces it.
+  std::map<std::string, std::string> Quarantined() const ABSL_LOCKS_EXCLUDED(quarantined_mutex_);
 
  private:
   // Stores an incarnation that is to be opened, and takes over what is stored then: it, or a later
@@ -86,7 +86,8 @@ class StoredRuns {
   absl::Status Learn(const std::string& run_id);
   // Stores the run's policy version; takes over a newer record of it.
   absl::Status Exchange(const Run& run, uint64_t version);
-  // The errors of IsSetAside if the record can't be used.
+  // Takes over the record if it is newer. Returns the error, which quarantines the run, if the
+  // record can't be used.
   absl::Status Adopt(const StoredRun& there);
   // As Adopt; doesn't note what it finds.
   absl::Status TakeIn(const StoredRun& there);
@@ -96,17 +97,17 @@ class StoredRuns {
   bool StoreSteps(const Run& run, int64_t additions);
   // Returns DataLoss if some are damaged, after restoring the others.
   absl::Status RestoreSteps(const StoredRun& there);
-  // Whether the caller may open a later incarnation in the place of a run that is set aside.
+  // Returns OK if the caller may open a later incarnation that replaces a quarantined run.
   absl::Status MakeWay(const std::string& run_id, const Caller& caller);
-  // Notes whether the run is set aside, and returns why.
+  // Records whether `status` quarantines the run. Returns `status`, with the run's id if so.
   absl::Status Noted(const std::string& run_id, absl::Status status)
-      ABSL_LOCKS_EXCLUDED(set_aside_mutex_);
+      ABSL_LOCKS_EXCLUDED(quarantined_mutex_);
 
   RunRegistry& registry_;
   StoredCache* const stored_;
-  Mutex opening_;                  // before all other locks; held while the store is waited for
-  mutable Mutex set_aside_mutex_;  // a leaf
-  std::map<std::string, std::string> set_aside_ ABSL_GUARDED_BY(set_aside_mutex_);
+  Mutex opening_;                    // before all other locks; held while the store is waited for
+  mutable Mutex quarantined_mutex_;  // a leaf
+  std::map<std::string, std::string> quarantined_ ABSL_GUARDED_BY(quarantined_mutex_);
   // StepLedger::additions() of the steps that are stored, by run and incarnation. Only the thread
   // behind uses it.
   std::map<std::pair<std::string, uint64_t>, int64_t> stored_additions_;

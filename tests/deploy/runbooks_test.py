@@ -76,7 +76,7 @@ class RunbooksTest(unittest.TestCase):
             of_servers.TrainerGone(),
             of_servers.NoRoom(),
             of_servers.Files(folder),
-            of_servers.RunSetAside(folder),
+            of_servers.QuarantinedRun(folder),
             of_servers.StoreDamaged(folder),
             of_servers.RedisFails(folder),
             of_servers.RedisIsSlow(folder),

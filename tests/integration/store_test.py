@@ -40,7 +40,7 @@ class Look(NamedTuple):
     """At a server that started with a damaged file."""
 
     what: str  # whole, or missing
-    files_set_aside: int
+    files_quarantined: int
 
 
 class Server:
@@ -348,10 +348,10 @@ class StoreTest(unittest.TestCase):
                     seen.add(self.look_at_damaged(damaged, names))
                 shutil.rmtree(damaged)
         self.assertEqual({"whole", "missing"}, {look.what for look in seen})
-        # A table that can't be opened is set aside, and said to be.
-        self.assertEqual({0, 1}, {look.files_set_aside for look in seen})
+        # A table that can't be opened is quarantined, and counted.
+        self.assertEqual({0, 1}, {look.files_quarantined for look in seen})
 
-    def test_a_run_above_a_limit_that_was_lowered_is_set_aside_and_said_to_be(self):
+    def test_a_run_above_a_limit_that_was_lowered_is_quarantined_and_reported(self):
         store = f"--store=rocksdb:{self.directory}/db"
 
         def start(*flags, **named):
@@ -366,9 +366,9 @@ class StoreTest(unittest.TestCase):
         server.close()
         with tempfile.NamedTemporaryFile("a+") as stderr:
             server, client = start(f"--max_top_k={TOP_K - 1}", stderr=stderr)
-            self.assertIn("; runs set aside: 1", server.said["store"])
-            self.assertEqual(server.metrics()["sis_store_runs_set_aside"], 1)
-            why = f"run 'run' is set aside: its top_k is {TOP_K}, and --max_top_k={TOP_K - 1}"
+            self.assertIn("; quarantined runs: 1", server.said["store"])
+            self.assertEqual(server.metrics()["sis_store_runs_quarantined"], 1)
+            why = f"run 'run' is quarantined: its top_k is {TOP_K}, and --max_top_k={TOP_K - 1}"
             with open(stderr.name, encoding="utf-8") as said:
                 self.assertIn(f"store: {why}", said.read())
             self.assertEqual(client.list_runs(), [])
@@ -377,7 +377,7 @@ class StoreTest(unittest.TestCase):
             client.create_run("another", seed=1, vocabulary_size=VOCABULARY, top_k=1)
             server.close()
         server, client = start()
-        self.assertEqual(server.metrics()["sis_store_runs_set_aside"], 0)
+        self.assertEqual(server.metrics()["sis_store_runs_quarantined"], 0)
         self.assertEqual({status.run.id for status in client.list_runs()}, {"run", "another"})
         records = client.fetch_top_k(client.get_run("run").run, ["sequence"])
         self.assert_recorded(records, 0, np.ones(POSITIONS, bool))

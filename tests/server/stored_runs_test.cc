@@ -342,7 +342,7 @@ TEST_P(DurableRunsTest, BadRecordsKeepNoServerFromStarting) {
   for (int start = 0; start < 2; ++start) {
     const Replica replica = Start();
     EXPECT_EQ(replica.recovered().runs, 3);
-    EXPECT_EQ(replica.runs().SetAside().size(), BadRecords().size());
+    EXPECT_EQ(replica.runs().Quarantined().size(), BadRecords().size());
   }
   // What they hold stays.
   for (const BadRecord& bad : BadRecords()) {
@@ -365,18 +365,18 @@ TEST_P(DurableRunsTest, ARunAboveALimitThatWasLoweredIsThereWhenItIsRaised) {
       EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
       EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("--max_top_k=3"));
     }
-    ASSERT_EQ(replica.runs().SetAside().size(), 1);
-    EXPECT_THAT(replica.runs().SetAside().at("r"), testing::HasSubstr("--max_top_k=3"));
+    ASSERT_EQ(replica.runs().Quarantined().size(), 1);
+    EXPECT_THAT(replica.runs().Quarantined().at("r"), testing::HasSubstr("--max_top_k=3"));
     EXPECT_TRUE(replica.Create("other", 0, SmallConfig(1)).ok());
   }
   {
     Replica replica = Start();
     EXPECT_EQ(replica.Positions("r"), 10);
-    EXPECT_THAT(replica.runs().SetAside(), testing::IsEmpty());
+    EXPECT_THAT(replica.runs().Quarantined(), testing::IsEmpty());
   }
   Replica replica = Start({.max_top_k = kSlots - 1});
   EXPECT_EQ(*replica.Delete("r"), true);
-  EXPECT_THAT(replica.runs().SetAside(), testing::IsEmpty());
+  EXPECT_THAT(replica.runs().Quarantined(), testing::IsEmpty());
   EXPECT_EQ(replica.Create("r", 0, SmallConfig(1))->run->incarnation(), 2);
 }
 
@@ -402,7 +402,7 @@ TEST_P(DurableRunsTest, ABadRecordIsReplacedByItsOwner) {
   ASSERT_TRUE(PutOne(*Open(*backing_), {"r", 3, "a", 0}, Block(0, 1, "rows")).ok());
   Replica replica = Start();
   EXPECT_TRUE(absl::IsDataLoss(replica.Find("r").status()));
-  EXPECT_EQ(replica.runs().SetAside().size(), 1);
+  EXPECT_EQ(replica.runs().Quarantined().size(), 1);
   for (const Caller& other : {worker, bob}) {
     const absl::Status refused = replica.Create("r", 0, SmallConfig(kSlots), other).status();
     EXPECT_TRUE(absl::IsPermissionDenied(refused)) << refused;
@@ -414,7 +414,7 @@ TEST_P(DurableRunsTest, ABadRecordIsReplacedByItsOwner) {
   ASSERT_TRUE(created.ok()) << created.status();
   EXPECT_EQ(created->run->incarnation(), 4);
   EXPECT_EQ(created->run->config().owner, "alice");
-  EXPECT_THAT(replica.runs().SetAside(), testing::IsEmpty());
+  EXPECT_THAT(replica.runs().Quarantined(), testing::IsEmpty());
   ASSERT_TRUE(replica.Append("r").ok());
   EXPECT_EQ(replica.Positions("r"), 10);
 }
@@ -433,13 +433,13 @@ TEST_P(DurableRunsTest, ABadRecordIsReplacedOrDeletedByAnAdmin) {
       EXPECT_TRUE(absl::IsDataLoss(replica.Find(bad.run_id).status()));
       if (deletes) {
         EXPECT_EQ(*replica.Delete(bad.run_id, 3), true);
-        EXPECT_THAT(replica.runs().SetAside(), testing::IsEmpty());
+        EXPECT_THAT(replica.runs().Quarantined(), testing::IsEmpty());
         EXPECT_EQ(*replica.Delete(bad.run_id), false);
       }
       const auto created = replica.Create(bad.run_id);
       ASSERT_TRUE(created.ok()) << created.status();
       EXPECT_EQ(created->run->incarnation(), bad.damaged && !deletes ? 1 : 4);
-      EXPECT_THAT(replica.runs().SetAside(), testing::IsEmpty());
+      EXPECT_THAT(replica.runs().Quarantined(), testing::IsEmpty());
       ASSERT_TRUE(replica.Append(bad.run_id).ok());
       EXPECT_EQ(replica.Positions(bad.run_id), 10);
     }

@@ -29,8 +29,8 @@ class CircuitBreakerTest(unittest.TestCase):
         with self.assertRaises(sis.Error):
             self.call(ask)
 
-    def assert_left_alone(self):
-        with self.assertRaisesRegex(sis.Unavailable, "left alone for a while, after .*gone"):
+    def assert_skipped(self):
+        with self.assertRaisesRegex(sis.Unavailable, "skipped until its next probe, after .*gone"):
             self.call(lambda: self.assertTrue(False, "it was asked"))
 
     def test_a_replica_that_answers_is_asked_whatever_it_says(self):
@@ -40,14 +40,14 @@ class CircuitBreakerTest(unittest.TestCase):
         self.assertEqual(self.call(), "answer")
         self.assertEqual(self.probes, [])
 
-    def test_it_is_left_alone_in_proportion_to_what_it_cost(self):
-        for waited, alone in ((0, 1), (0.02, 1), (0.5, 5), (60, 10)):
+    def test_it_is_skipped_in_proportion_to_what_it_cost(self):
+        for waited, pause in ((0, 1), (0.02, 1), (0.5, 5), (60, 10)):
             for code in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"):
                 self.fail(waited, grpc.StatusCode[code])
                 failed = self.now
-                self.now = failed + 0.99 * alone
-                self.assert_left_alone()
-                self.now = failed + 1.01 * alone
+                self.now = failed + 0.99 * pause
+                self.assert_skipped()
+                self.now = failed + 1.01 * pause
                 self.assertEqual(self.call(), "answer")
         self.assertEqual(len(self.probes), 12)
 
@@ -78,7 +78,7 @@ class CircuitBreakerTest(unittest.TestCase):
         with self.assertRaises(sis.DeadlineExceeded):
             self.call(lambda: self.assertTrue(False, "it was asked"), probe)
         self.now += 6.9
-        self.assert_left_alone()
+        self.assert_skipped()
         self.now += 0.2
         # Whatever it says, it is there.
         self.assertEqual(self.call(probe=lambda: down(grpc.StatusCode.UNIMPLEMENTED)), "answer")

@@ -127,7 +127,7 @@ class ReplicasClientTest(unittest.TestCase):
                 stream.flush()
         refused = raised.exception.refused
         self.assertEqual([(r.sequence, r.entry) for r in refused], [(sequences[1], "seal at 0")])
-        self.assertIn("left alone for a while", refused[0].message)
+        self.assertIn("skipped until its next probe", refused[0].message)
         self.assertEqual(asked, met)
 
     def test_a_wrong_header_shows_in_a_flush_without_entries(self):
@@ -168,7 +168,7 @@ class ReplicasClientTest(unittest.TestCase):
         entries = [sis.Seal(lost, 0), sis.Seal(well, 0)]
         self.append_many(*entries)
         self.servers[1].stop(None).wait()
-        for message in ("", "left alone for a while"):
+        for message in ("", "skipped until its next probe"):
             with self.assertRaises(sis.AppendError) as raised:
                 self.append_many(*entries, sis.Seal(well, 1))
             refused = [(r.sequence, r.entry, r.code.name) for r in raised.exception.refused]

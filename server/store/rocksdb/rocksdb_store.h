@@ -12,10 +12,10 @@ namespace sis {
 
 // Creates the directory if need be. What is acked survives the process, and with `sync` a power
 // cut. Unavailable if it can't be opened: another process has it, say. DataLoss if it is damaged:
-// opening it again sets aside what can't be read.
+// opening it again quarantines the files that can't be read.
 absl::StatusOr<std::unique_ptr<Store>> OpenRocksDb(const std::string& directory, bool sync);
 
-// How many tables were set aside.
+// Returns the number of quarantined tables.
 int64_t DamagedRocksDbFiles(const std::string& directory);
 
 }  // namespace sis

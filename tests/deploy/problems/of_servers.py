@@ -155,7 +155,7 @@ class Files(Problem):
         self.server.close()
 
 
-class RunSetAside(Problem):
+class QuarantinedRun(Problem):
     """A server starts again with less than its runs need."""
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -163,8 +163,8 @@ class RunSetAside(Problem):
         self.store = f"--store=rocksdb:{folder}/store"
         self.server = LiveServer(self.store)
         with sis.Client(self.server.address) as client:
-            client.create_run("SisRunsSetAside", seed=1, vocabulary_size=32, top_k=8)
-        self.alerts = {"SisRunsSetAside": {"instance": self.server.admin_address}}
+            client.create_run("SisRunsQuarantined", seed=1, vocabulary_size=32, top_k=8)
+        self.alerts = {"SisRunsQuarantined": {"instance": self.server.admin_address}}
 
     def begin(self) -> None:
         self.server.close()

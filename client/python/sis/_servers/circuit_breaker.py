@@ -1,4 +1,4 @@
-"""Leaves a replica alone that gives no answer, so that it does not cost every call its timeout."""
+"""Skips a replica that does not answer, so that not every call waits for its timeout."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from sis import _errors
 
 _Answer = TypeVar("_Answer")
 
-# A replica that gave no answer is left alone for so many times as long as it was waited for, so
-# that one which hangs costs little; but within these seconds, so that one which comes back is seen.
+# A replica that did not answer is skipped for TIMES_WAITED times the duration of the failed call, so
+# that a replica that hangs costs little. The limits, in seconds, let a replica that is back be found.
 TIMES_WAITED = 10.0
 SHORTEST, LONGEST = 1.0, 10.0
 
 
 class CircuitBreaker:
-    """Of one replica. Thread-safe."""
+    """The circuit breaker of one replica. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        # On the clock; 0: the replica is not left alone, infinity: somebody is probing it. Guarded
-        # by _lock, as is what the replica failed with.
-        self._alone_until = 0.0
+        # Time on the clock until which the replica is skipped. 0: it is not; infinity: a thread is
+        # probing it. Guarded by _lock, like _error, the error of the last failed call.
+        self._skipped_until = 0.0
         self._error: Optional[_errors.Error] = None
 
     def call(self, ask: Callable[[], _Answer], probe: Callable[[], object]) -> _Answer:
@@ -42,11 +42,13 @@ class CircuitBreaker:
         on without the replica until the probe is answered.
         """
         with self._lock:
-            if not self._alone_until:
+            if not self._skipped_until:
                 return
-            if self._clock() < self._alone_until:
-                raise _errors.from_status(grpc.StatusCode.UNAVAILABLE, f"left alone for a while, after {self._error}")
-            self._alone_until = math.inf
+            if self._clock() < self._skipped_until:
+                raise _errors.from_status(
+                    grpc.StatusCode.UNAVAILABLE, f"replica skipped until its next probe, after {self._error}"
+                )
+            self._skipped_until = math.inf
         try:
             self._heard(probe)
         except _errors.Error as error:
@@ -55,7 +57,7 @@ class CircuitBreaker:
         except BaseException:
             # The probe was not sent.
             with self._lock:
-                self._alone_until = self._clock()
+                self._skipped_until = self._clock()
             raise
 
     def failed(self, error: _errors.Error, began: float) -> None:
@@ -63,7 +65,7 @@ class CircuitBreaker:
         now = self._clock()
         with self._lock:
             self._error = error
-            self._alone_until = now + min(max(TIMES_WAITED * (now - began), SHORTEST), LONGEST)
+            self._skipped_until = now + min(max(TIMES_WAITED * (now - began), SHORTEST), LONGEST)
 
     def _heard(self, ask: Callable[[], _Answer]) -> _Answer:
         began = self._clock()
@@ -80,4 +82,4 @@ class CircuitBreaker:
 
     def _answered(self) -> None:
         with self._lock:
-            self._alone_until = 0.0
+            self._skipped_until = 0.0

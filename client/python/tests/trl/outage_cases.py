@@ -65,7 +65,7 @@ class TrlOutageTest(TrainerCase):
                 if step in (1, 6) and servers[-1].process.poll() is not None:
                     servers.append(LiveServer(listen=f"127.0.0.1:{port}", cache_bytes=16 * MIB))
                 if step in (2, 6):
-                    # For so long a server that gave no answer is left alone.
+                    # The client skips a server that did not answer for at least a second.
                     time.sleep(1.5)
                 return super().training_step(*args, **kwargs)
 
