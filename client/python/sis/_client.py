@@ -173,13 +173,19 @@ class Client:
         response = self._service.ListRuns(pb.ListRunsRequest())
         return Runs(map(RunStatus.from_proto, response.runs), response.unanswered)
 
-    def advance_version(self, run: Run, policy_version: int) -> int:
-        """Tells the current policy version. Returns how many sequences were dropped because all of
+    def advance_version(self, run: Run, policy_version: int, label: str = "") -> int:
+        """Sets the current policy version. Returns how many sequences were dropped because all of
         them became stale.
 
-        Raises FailedPrecondition if the version would go back.
+        Args:
+            label: The name that engines give these weights, if it is not the version's decimal number. At most 128
+                bytes of UTF-8.
+
+        Raises:
+            sis.FailedPrecondition: The version would go back.
+            sis.AlreadyExists: The label names another version, or the version has another label.
         """
-        request = pb.AdvanceVersionRequest(run=run.to_proto(), policy_version=policy_version)
+        request = pb.AdvanceVersionRequest(run=run.to_proto(), policy_version=policy_version, label=label)
         return self._service.AdvanceVersion(request).dropped_sequences
 
     def get_step(self, run: Run, draw: int) -> Step:

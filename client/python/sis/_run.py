@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import asdict, dataclass
-from typing import Iterable, List, Optional, Tuple
+from typing import Dict, Iterable, List, Optional, Tuple
 
 from sis._evaluation import Totals
 from sis.v1 import ratio_service_pb2 as pb
@@ -136,12 +136,15 @@ class RunStatus:
     findings: Tuple[Finding, ...]
     # Of the append stream that was opened last; None before the first since the server started.
     sampling: Optional[Sampling]
+    # Policy versions by the label that the trainer announced them with; the last 1,024.
+    version_labels: Dict[str, int]
 
     @staticmethod
     def from_proto(run: pb.Run) -> RunStatus:
         own = Run(run.run_id, run.incarnation, RunConfig.from_proto(run.config))
         sampling = Sampling.from_proto(run.sampling) if run.HasField("sampling") else None
-        return read(RunStatus, run, run=own, owner=run.config.owner, sampling=sampling)
+        labels = {named.label: named.policy_version for named in run.version_labels}
+        return read(RunStatus, run, run=own, owner=run.config.owner, sampling=sampling, version_labels=labels)
 
 
 class Runs(List[RunStatus]):

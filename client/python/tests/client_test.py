@@ -122,6 +122,32 @@ class ClientTest(fake_service.ServiceTest):
         status = self.client.get_run("run")
         self.assertEqual((status.sequences, status.kept_sequences), (0, 0))
 
+    def test_labels_name_versions(self):
+        self.assertEqual(self.client.get_run("run").version_labels, {})
+        self.client.advance_version(self.run_, 3, "step-3")
+        self.client.advance_version(self.run_, 4)
+        self.client.advance_version(self.run_, 5, label="v5")
+        self.client.advance_version(self.run_, 5, label="v5")
+        with self.assertRaises(sis.AlreadyExists):
+            self.client.advance_version(self.run_, 6, "v5")
+        self.assertEqual(self.client.get_run("run").version_labels, {"step-3": 3, "v5": 5})
+
+    def test_a_server_that_lost_a_run_is_told_its_labels_again(self):
+        self.client.advance_version(self.run_, 0, "first")
+        self.client.advance_version(self.run_, 3, "step-3")
+        # Refused: it is not announced again.
+        with self.assertRaises(sis.AlreadyExists):
+            self.client.advance_version(self.run_, 5, "step-3")
+        # From another client, which has looked the run up.
+        with sis.Client(self.address) as other:
+            other.advance_version(other.get_run("run").run, 7, "step-7")
+            self.client.get_run("run")
+        del self.service.runs["run"]
+        self.client.list_steps(self.run_)
+        status = self.client.get_run("run")
+        self.assertEqual(status.policy_version, 7)
+        self.assertEqual(status.version_labels, {"first": 0, "step-3": 3, "step-7": 7})
+
     # FetchTopK.
 
     def test_what_was_appended_comes_back(self):

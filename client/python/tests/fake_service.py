@@ -24,6 +24,13 @@ ALREADY_EXISTS = 6
 RESOURCE_EXHAUSTED = 8
 FAILED_PRECONDITION = 9
 
+GAP_REASONS = (
+    pb.MISSING_REASON_INVALID_LOG_PROB,
+    pb.MISSING_REASON_NO_LOG_PROB,
+    pb.MISSING_REASON_INFINITE_LOG_PROB,
+    pb.MISSING_REASON_UNKNOWN_VERSION,
+)
+
 
 def header_of(entry):
     """Returns the header of the record block in an AppendEntry."""
@@ -110,6 +117,15 @@ class FakeService:
         run = self.run_of(request.run, context)
         if request.policy_version < run.policy_version:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "policy_version would go back")
+        if request.label:
+            named = pb.VersionLabel(label=request.label, policy_version=request.policy_version)
+            if any(
+                (kept.label == named.label) != (kept.policy_version == named.policy_version)
+                for kept in run.version_labels
+            ):
+                context.abort(grpc.StatusCode.ALREADY_EXISTS, f"label '{request.label}' or its version is taken")
+            if named not in run.version_labels:
+                run.version_labels.append(named)
         run.policy_version = request.policy_version
         return pb.AdvanceVersionResponse(dropped_sequences=0)
 
@@ -201,7 +217,7 @@ class FakeService:
         return None
 
     def gap(self, run, sequence, gap):
-        if gap.length == 0 or gap.reason != pb.MISSING_REASON_INVALID_LOG_PROB:
+        if gap.length == 0 or gap.reason not in GAP_REASONS:
             return INVALID_ARGUMENT, f"gap: length {gap.length} or reason {gap.reason}", 0.0
         positions = range(gap.first_position, gap.first_position + gap.length)
         if sequence.sealed is not None and positions.stop > sequence.sealed:

@@ -86,6 +86,15 @@ class ReplicasClientTest(unittest.TestCase):
         with unittest.mock.patch.object(Replicas, "micro_batch_bytes", 1):
             self.hang_at("Evaluate", parts=2)
 
+    def test_labels_are_announced_to_all_replicas_and_merged(self):
+        self.client.advance_version(self.run_, 2, "step-2")
+        with sis.Client(self.names[1]) as one:
+            one.advance_version(self.run_, 4, "step-4")
+        labels = [{named.label for named in service.runs["run"].version_labels} for service in self.services]
+        self.assertEqual(labels, [{"step-2"}, {"step-2", "step-4"}])
+        status = self.client.get_run("run")
+        self.assertEqual((status.policy_version, status.version_labels), (4, {"step-2": 2, "step-4": 4}))
+
     def test_answers_of_a_replica_before_it_was_lost_count(self):
         slices = [sis.Slice(self.sequence_of(1), 2 * part, 2) for part in range(4)]
         self.services[1].gone_from = 6

@@ -18,6 +18,8 @@ def merged_run(runs: Sequence[pb.Run]) -> pb.Run:
     runs = [run for run in runs if run.incarnation == incarnation]
     merged = pb.Run(run_id=runs[0].run_id, incarnation=incarnation, config=runs[0].config)
     merged.policy_version = max(run.policy_version for run in runs)
+    labels = {named.policy_version: named for run in runs for named in run.version_labels}
+    merged.version_labels.extend(labels[version] for version in sorted(labels))
     for name in ("sequences", "sealed_sequences", "positions", "bytes", "kept_sequences", "unread_sequences"):
         setattr(merged, name, sum(getattr(run, name) for run in runs))
     merged.verdict = max(run.verdict for run in runs)

@@ -68,7 +68,7 @@ class Replicas:
         answers, _ = self._ask_all(lambda server: server.CreateRun(request))
         incarnation = max(answer.incarnation for answer in answers.values())
         for server in self._servers:
-            server.remember(request.run_id, request.config, incarnation)
+            server.remember(pb.Run(run_id=request.run_id, config=request.config, incarnation=incarnation))
         agreed = pb.CreateRunRequest(run_id=request.run_id, config=request.config, incarnation=incarnation)
         behind = [index for index, answer in answers.items() if answer.incarnation < incarnation]
         self._ask({index: lambda server: server.CreateRun(agreed) for index in behind})
@@ -81,7 +81,7 @@ class Replicas:
         answers, unanswered = self._ask_who_knows(lambda server: server.GetRun(request))
         run = merged_run([answer.run for answer in answers])
         for server in self._servers:
-            server.remember(run.run_id, run.config, run.incarnation, run.policy_version)
+            server.remember(run)
         self._shares_store()
         return pb.GetRunResponse(run=run, unanswered=unanswered)
 

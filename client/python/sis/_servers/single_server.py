@@ -61,6 +61,10 @@ _LEFT_TO_EVALUATE = (
 )
 
 
+# As many labels as a server keeps of a run.
+_MOST_LABELS = 1024
+
+
 @dataclasses.dataclass(eq=False)
 class _KnownRun:
     """A run that was opened or looked up here, so that it can be opened again."""
@@ -68,6 +72,8 @@ class _KnownRun:
     # Names the incarnation.
     request: pb.CreateRunRequest
     policy_version: int = 0
+    # By policy version.
+    labels: Dict[int, str] = dataclasses.field(default_factory=dict)
     # Whether the server is known to have the run with that version.
     confirmed: bool = False
 
@@ -121,13 +127,13 @@ class SingleServer:
 
     def CreateRun(self, request: pb.CreateRunRequest) -> pb.CreateRunResponse:
         response = self._call(self._stub.CreateRun, request)
-        self.remember(request.run_id, request.config, response.incarnation, confirmed=True)
+        run = pb.Run(run_id=request.run_id, config=request.config, incarnation=response.incarnation)
+        self.remember(run, confirmed=True)
         return response
 
     def GetRun(self, request: pb.GetRunRequest) -> pb.GetRunResponse:
         response = self._call_about(request.run_id, self._stub.GetRun, request)
-        run = response.run
-        self.remember(run.run_id, run.config, run.incarnation, run.policy_version, confirmed=True)
+        self.remember(response.run, confirmed=True)
         return response
 
     def DeleteRun(self, request: pb.DeleteRunRequest) -> pb.DeleteRunResponse:
@@ -148,11 +154,20 @@ class SingleServer:
         return self._call(self._stub.ListRuns, request)
 
     def AdvanceVersion(self, request: pb.AdvanceVersionRequest) -> pb.AdvanceVersionResponse:
+        version, label = request.policy_version, request.label
         with self._lock:
             known = self._known.get(request.run.run_id)
             if known is not None and request.run.incarnation in (0, known.request.incarnation):
-                known.policy_version = max(known.policy_version, request.policy_version)
-        return self._call_about(request.run.run_id, self._stub.AdvanceVersion, request)
+                known.policy_version = max(known.policy_version, version)
+                if label:
+                    _keep_labels(known, {version: label})
+        try:
+            return self._call_about(request.run.run_id, self._stub.AdvanceVersion, request)
+        except _errors.AlreadyExists:
+            if known is not None:
+                with self._lock:
+                    known.labels.pop(version, None)
+            raise
 
     GetStep = _about_a_run("GetStep")
     ListSteps = _about_a_run("ListSteps")
@@ -232,31 +247,24 @@ class SingleServer:
             raise answer
         return answer
 
-    def remember(
-        self,
-        run_id: str,
-        config: pb.RunConfig,
-        incarnation: int,
-        policy_version: int = 0,
-        *,
-        confirmed: bool = False,
-    ) -> None:
+    def remember(self, run: pb.Run, *, confirmed: bool = False) -> None:
         """Notes a run to be opened again if the server has lost it. confirmed: the server has just
         named it."""
         if not self._reopen_runs:
             return
-        request = pb.CreateRunRequest(run_id=run_id, config=config, incarnation=incarnation)
+        request = pb.CreateRunRequest(run_id=run.run_id, config=run.config, incarnation=run.incarnation)
         with self._lock:
-            known = self._known.get(run_id)
-            if known is None or known.request.incarnation < incarnation:
-                known = self._known[run_id] = _KnownRun(request)
-            if known.request.incarnation > incarnation:
+            known = self._known.get(run.run_id)
+            if known is None or known.request.incarnation < run.incarnation:
+                known = self._known[run.run_id] = _KnownRun(request)
+            if known.request.incarnation > run.incarnation:
                 return
             if confirmed:
-                known.confirmed = policy_version >= known.policy_version
-            elif policy_version > known.policy_version:
+                known.confirmed = run.policy_version >= known.policy_version
+            elif run.policy_version > known.policy_version:
                 known.confirmed = False
-            known.policy_version = max(known.policy_version, policy_version)
+            known.policy_version = max(known.policy_version, run.policy_version)
+            _keep_labels(known, {named.policy_version: named.label for named in run.version_labels})
 
     def admit(self) -> None:
         """Raises sis.Unavailable if the server is not to be asked at present: see
@@ -316,16 +324,29 @@ class SingleServer:
         return self._send(send)
 
     def _open_again(self, known: _KnownRun) -> None:
-        version = known.policy_version
+        with self._lock:
+            version, labels = known.policy_version, dict(known.labels)
         try:
-            self._call(self._stub.CreateRun, known.request)
-        except _errors.PermissionDenied:
-            version = 0  # That is up to others: the call itself will meet what there is.
-        if version > 0:
+            created = self._call(self._stub.CreateRun, known.request).created
+            # A server that has kept the run has all labels but perhaps the last one.
+            versions = sorted({*(labels if created else ()), version})
             run = pb.RunRef(run_id=known.request.run_id, incarnation=known.request.incarnation)
-            request = pb.AdvanceVersionRequest(run=run, policy_version=version)
-            try:
-                self._call(self._stub.AdvanceVersion, request)
-            except (_errors.FailedPrecondition, _errors.PermissionDenied):
-                pass  # Somebody has told it a later one; or this is a worker, and trainers tell it.
+            for each in versions:
+                if each or each in labels:
+                    self._announce(pb.AdvanceVersionRequest(run=run, policy_version=each, label=labels.get(each, "")))
+        except _errors.PermissionDenied:
+            pass  # Trainers create runs and announce versions; the call itself meets what there is.
         known.confirmed = True
+
+    def _announce(self, request: pb.AdvanceVersionRequest) -> None:
+        try:
+            self._call(self._stub.AdvanceVersion, request)
+        except (_errors.FailedPrecondition, _errors.AlreadyExists):
+            pass  # Somebody has announced a later version, or another label.
+
+
+def _keep_labels(known: _KnownRun, labels: Mapping[int, str]) -> None:
+    """Adds labels, and drops those of the oldest versions where there are too many."""
+    known.labels.update(labels)
+    for version in sorted(known.labels)[:-_MOST_LABELS]:
+        del known.labels[version]
