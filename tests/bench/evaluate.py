@@ -116,12 +116,11 @@ class PythonTrainer:
         self._calls = [range(first, min(first + call_sequences, sequences))
                        for first in range(0, sequences, call_sequences)]
 
-    def row(self, call="evaluate", fetch=False, **keywords):
+    def row(self, fetch=False, **keywords):
         """`fetch`: whether records are fetched, without their log-probs, before each call."""
-        return PythonRow(self.process_ids, functools.partial(self._step, call, fetch, keywords))
+        return PythonRow(self.process_ids, functools.partial(self._step, fetch, keywords))
 
-    def _step(self, call, fetch, keywords, draw):
-        evaluate = getattr(self._client, call)
+    def _step(self, fetch, keywords, draw):
         mask = torch.empty(self._calls[-1].stop * LENGTH, dtype=torch.bool)
         if not self._records:
             self._records = {part: self._fetched(part) for part in self._calls}
@@ -130,7 +129,8 @@ class PythonTrainer:
             rows = slice(part.start * LENGTH, part.stop * LENGTH)
             records = self._fetched(part) if fetch else self._records[part]
             values = {name: array[rows] for name, array in self._arrays.items()}
-            mask[rows] = torch.from_numpy(evaluate(self._run, records, draw=draw, **values, **keywords).accepted)
+            mask[rows] = torch.from_numpy(
+                self._client.evaluate(self._run, records, draw=draw, **values, **keywords).accepted)
             del records
         return time.perf_counter() - start, int(mask.sum())
 
@@ -204,8 +204,7 @@ def measure(slots, arguments, folder):
             rows[f"Python, {transport}"] = ("accept bits", bits, trainer.row())
             rows[f"Python, {transport}, FetchTopK"] = ("accept bits; ids", bits + fetched_bytes,
                                                        trainer.row(fetch=True))
-        rows["Python, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES,
-                                        python(tcp, reduced).row(call="evaluate_reduced"))
+        rows["Python, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES, python(tcp, reduced).row())
 
         seconds = {name: [] for name in rows}
         processor = {name: [] for name in rows}

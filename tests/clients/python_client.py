@@ -136,7 +136,7 @@ class PythonClient:
             entries.append(
                 sis.Block(part.sequence, attempt=part.attempt, first_position=part.first_position, policy_version=0, **record)
             )
-        self._client.append_many(self._run, entries, sampling=sis.Sampling("raw"), worker="worker")
+        sis.append_many(self._client, self._run, entries, sampling=sis.Sampling("raw"), worker="worker")
 
     def seal(self, name, length):
         sequence = slice_of(name)
@@ -186,7 +186,7 @@ class PythonClient:
         )
 
     def get_step(self, draw):
-        step = self._client.get_step(self._run, int(draw))
+        step = self._client.list_steps(self._run, draws=[int(draw)])[int(draw)]
         totals = step.totals
         told = f"ok sequences {step.sequences} scored {totals.scored} missing {totals.missing}"
         return f"{told}{unanswered(step)}"

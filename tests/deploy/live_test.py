@@ -89,7 +89,7 @@ class LiveTest(unittest.TestCase):
                     training.step(observe=OBSERVED)
             cls.demo = demo.result()
         # Another look at what is known already, so that each method has a latency.
-        cls.client.get_step(cls.runs[0].run, cls.runs[0].draws - 1)
+        cls.client.list_steps(cls.runs[0].run, draws=[cls.runs[0].draws - 1])
         cls.wait_until_scraped()
 
     @classmethod

@@ -89,7 +89,7 @@ class EvaluateOptionsTest(EvaluatedBatchTest):
                 options=sis.EvaluateOptions(**{**grpo, "algorithm": sis.DppoTopK()}),
             )
         with self.assertRaises(sis.NotFound):
-            self.client.get_step(run, 1)
+            self.client.list_steps(run, draws=[1])
 
 
 if __name__ == "__main__":

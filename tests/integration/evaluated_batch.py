@@ -53,7 +53,7 @@ class Values:
         sampled = self.sampled
         if self.form == "reduced":
             envelopes, masses = sis.reduce(records, self.sent)
-            return client.evaluate_reduced(
+            return client.evaluate(
                 run, records, sampled_log_probs=sampled, log_envelopes=envelopes, covered_masses=masses, **keywords
             )
         return client.evaluate(run, records, log_probs=self.sent, sampled_log_probs=sampled, **keywords)

@@ -47,7 +47,7 @@ class ListsTest(unittest.TestCase):
             self.assertLessEqual(step.begun_at, step.ended_at)
             last_time = step.ended_at
         self.assertLess(last_time, time.time() + 1)
-        whole = client.get_step(load.run, DRAWS - 1)
+        whole = client.list_steps(load.run, draws=[DRAWS - 1])[DRAWS - 1]
         self.assertEqual(dataclasses.replace(whole, distributions=None), steps[DRAWS - 1])
         self.assertEqual(sum(whole.distributions.log_envelope.counts), whole.totals.scored)
 
@@ -90,7 +90,7 @@ class ListsTest(unittest.TestCase):
             until(times_stored, lambda times: times > stored)
             load.step(10)
             before, stored = client.list_steps(load.run), times_stored()
-            whole = client.get_step(load.run, 10)
+            whole = client.list_steps(load.run, draws=[10])[10]
             until(times_stored, lambda times: times > stored)
             load.step(11)  # which may be lost
             server.kill()
@@ -101,7 +101,7 @@ class ListsTest(unittest.TestCase):
             self.assertEqual([*after][: len(before)], [*before])
             self.assertEqual({draw: after[draw] for draw in before}, before)
             self.assertLessEqual(len(after), len(before) + 1)
-            self.assertEqual(client.get_step(load.run, 10), whole)
+            self.assertEqual(client.list_steps(load.run, draws=[10])[10], whole)
             # It goes on, and a clean end loses nothing.
             load = TrainingLoad(client, "run-1")
             load.step(100)
@@ -126,7 +126,7 @@ class ListsTest(unittest.TestCase):
         loads["run-c"].step(4)
 
         of = {
-            name: client.get_step(load.run, client.get_run(name).last_draw).totals
+            name: next(iter(client.list_steps(load.run, draws=[client.get_run(name).last_draw]).values())).totals
             for name, load in loads.items()
         }
         listed = stub.ListRuns(pb.ListRunsRequest()).runs

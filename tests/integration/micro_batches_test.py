@@ -75,10 +75,9 @@ class MicroBatchesTest(unittest.TestCase):
 
     def evaluate(self, client, slices=None, outputs=OUTPUTS, **keywords):
         arguments = {"log_probs": self.log_probs, "sampled_log_probs": self.sampled_log_probs}
-        method = keywords.pop("method", "evaluate")
         arguments = keywords.pop("arguments", arguments)
         with unittest.mock.patch.object(SingleServer, "micro_batch_bytes", 1 << 30 if client == 0 else 1000):
-            return getattr(self.clients[client], method)(
+            return self.clients[client].evaluate(
                 self.run_, slices or self.slices, draw=self.draw, outputs=outputs, **arguments, **keywords
             )
 
@@ -109,7 +108,7 @@ class MicroBatchesTest(unittest.TestCase):
             "log_envelopes": 0.5 * ones,
             "covered_masses": 0.9 * ones,
         }
-        self.check(method="evaluate_reduced", arguments=arguments, options=self.options(sis.Cispo()))
+        self.check(arguments=arguments, options=self.options(sis.Cispo()))
 
     def test_gspo_where_its_sums_allow(self):
         options = self.options(sis.Gspo())

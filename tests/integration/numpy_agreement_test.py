@@ -93,7 +93,7 @@ class NumpyAgreementTest(LiveServerTest):
                 self.assertEqual([dataclasses.astuple(point) for point in actual.prefix_curve], points)
                 reduced = numerics.reduce_gathered(records, gathered, k)
                 expected = numerics.decide_reduced(records, reduced, k, words)
-                actual = self.client.evaluate_reduced(
+                actual = self.client.evaluate(
                     run, fetched, draw=draw, sampled_log_probs=self.place(current_sampled),
                     log_envelopes=self.place(reduced.log_envelopes), covered_masses=self.place(reduced.covered_masses),
                     top_k=k, outputs=OUTPUTS,

@@ -41,7 +41,7 @@ class ObserveTest(EvaluatedBatchTest):
             run, _, parts = self.evaluated(name, observe=OBSERVE)
             # Decisions are keyed by the sequences' ids, not by the run's.
             self.assertEqual(dict(parts.corrections), dict(whole.corrections), name)
-            step = self.client.get_step(run, 3)
+            step = self.client.list_steps(run, draws=[3])[3]
             self.assertEqual({k: step.corrections[k] for k in whole.corrections}, dict(whole.corrections), name)
             self.assertEqual(sum(step.distributions.residual_mass.counts), parts.totals.scored)
         self.client = one
@@ -62,7 +62,7 @@ class ObserveTest(EvaluatedBatchTest):
             self.client, run, records, draw=1, options=options, prefix_curve=(1, 4), total_variation=True
         )
         with self.assertRaises(sis.NotFound):
-            self.client.get_step(run, 99)
+            self.client.list_steps(run, draws=[99])
         address = self.server.said["admin"]
         page = urllib.request.urlopen(f"http://{address}/metrics").read().decode()
         for name in (

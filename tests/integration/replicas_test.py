@@ -110,7 +110,7 @@ class ReplicasTest(unittest.TestCase):
                 self.run_, records, draw=draw, log_probs=log_probs, sampled_log_probs=sampled, outputs=outputs, **options
             )
         envelopes, masses = sis.reduce(records, log_probs)
-        return client.evaluate_reduced(
+        return client.evaluate(
             self.run_,
             records,
             draw=draw,
@@ -157,7 +157,7 @@ class ReplicasTest(unittest.TestCase):
                 for _ in range(2):  # a retry is counted once
                     options = {"draw": draw, "form": form, "outputs": outputs}
                     self.assert_same(*(self.evaluate(c, r, **options) for c, r in zip((one, self.client), fetched)))
-                self.assert_same_steps(*({draw: client.get_step(self.run_, draw)} for client in (one, self.client)))
+                self.assert_same_steps(*({draw: client.list_steps(self.run_, draws=[draw])[draw]} for client in (one, self.client)))
         # Of one sequence each, so that a replica has seen a third of them.
         for i, sequence in enumerate(self.sequences):
             records = [client.fetch_top_k(self.run_, [sequence]) for client in (one, self.client)]
@@ -189,8 +189,8 @@ class ReplicasTest(unittest.TestCase):
             for client in (one, self.client):
                 records = client.fetch_top_k(self.run_, asked)
                 self.evaluate(client, records, outputs=[], prefix_curve=[1 + number % 3, TOP_K][: number % 4])
-        step = self.client.get_step(self.run_, 1)
-        self.assert_same_steps({1: one.get_step(self.run_, 1)}, {1: step})
+        step = self.client.list_steps(self.run_, draws=[1])[1]
+        self.assert_same_steps({1: one.list_steps(self.run_, draws=[1])[1]}, {1: step})
         self.assertEqual(self.client.list_steps(self.run_), {1: dataclasses.replace(step, distributions=None)})
         missing = sum(number % 3 + 2 for number in range(len(LENGTHS)))
         self.assertEqual(dict(step.missing), {sis.MissingReason.NEVER_ARRIVED: missing})
@@ -257,7 +257,7 @@ class ReplicasTest(unittest.TestCase):
             with self.assertRaises(sis.NotFound):
                 client.get_run("none")
             with self.assertRaises(sis.NotFound):
-                client.get_step(self.run_, 99)
+                client.list_steps(self.run_, draws=[99])
             with self.assertRaises(sis.AlreadyExists):
                 client.create_run("run", **{**CONFIG, "seed": 4})
             with self.assertRaises(sis.InvalidArgument):

@@ -69,7 +69,7 @@ class DemonstrationTest(unittest.TestCase):
             last = item.number * UPDATES + UPDATES - 1
             self.assertEqual(list(steps[last].prefix_curve), item.by_top_k)
         for draw, step in steps.items():
-            self.assertEqual(step, dataclasses.replace(self.client.get_step(run, draw), distributions=None))
+            self.assertEqual(step, dataclasses.replace(self.client.list_steps(run, draws=[draw])[draw], distributions=None))
             self.assertEqual(sum(step.missing.values()), step.totals.missing)
             self.assertEqual(step.prefix_curve[-1].expected_acceptance, step.totals.expected_acceptance)
             self.assertEqual(step.prefix_curve[-1].residual_mass, step.totals.residual_mass)

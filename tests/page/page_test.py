@@ -152,7 +152,7 @@ class PageTest(unittest.TestCase):
 
     def assert_draws_what_get_step_says(self, client, run, draws):
         names = [str(draw) for draw in draws]
-        whole = [client.get_step(run, draw) for draw in draws]
+        whole = [client.list_steps(run, draws=[draw])[draw] for draw in draws]
         steps = [step.totals for step in whole]
         scored = [step.accepted + step.rejected + step.outside_top_k for step in steps]
         for title, line, of in (
@@ -224,7 +224,7 @@ class PageTest(unittest.TestCase):
         evaluations = [load.step(draw) for draw in DRAWS]
 
         # It comes to the open page by itself, and by the keyboard to the run.
-        totals = client.get_step(load.run, DRAWS[-1]).totals
+        totals = client.list_steps(load.run, draws=[DRAWS[-1]])[DRAWS[-1]].totals
         scored = totals.accepted + totals.rejected + totals.outside_top_k
         self.browser.wait_for_text(f"{100 * totals.accepted / scored:.1f}%", "main")
         self.browser.screenshot("busy_runs_light")

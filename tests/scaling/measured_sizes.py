@@ -79,7 +79,7 @@ class Measurement:
         """`form`: gathered or reduced."""
         if form == "reduced":
             zeros = np.zeros(len(records), np.float32)
-            self.client.evaluate_reduced(
+            self.client.evaluate(
                 self.run, records, draw=draw, sampled_log_probs=records.sampled_log_probs, log_envelopes=zeros,
                 covered_masses=zeros + 0.5,
             )  # fmt: skip

@@ -146,7 +146,7 @@ async def main(address, path):
             print(f"{episode.name}: {''.join(m if own else '.' for m, own in zip(marks, episode.mask))}")
         totals = evaluation.totals
         print(f"{totals.scored} tokens scored, {totals.masked} of tools, {totals.missing} missing")
-        for age in (await client.get_step(run, 0)).ages:
+        for age in (await client.list_steps(run, draws=[0]))[0].ages:
             print(f"{age.name} versions behind: {age.scored} tokens, {age.accept_rate:.1%} accepted")
         print(f"in all accepted {totals.accept_rate:.1%}, D {totals.mean_d:.4f}, D_SIS {totals.mean_d_sis:.4f} nats a token")
         await client.release(run, names)

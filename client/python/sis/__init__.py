@@ -11,11 +11,13 @@ if TYPE_CHECKING:
 # Version of the whole project; the wheel takes it from here.
 __version__ = "0.2.0"
 
+_MODULES = ("aio", "engines", "export", "integrations")
+
 
 def __getattr__(name: str) -> Any:
     """Imports all names of sis._names when the first one is used, so that `sisctl --help` imports neither
-    grpc nor numpy; and sis.engines and sis.integrations when they are."""
-    if name in ("engines", "integrations"):
+    grpc nor numpy; and the modules of _MODULES when they are."""
+    if name in _MODULES:
         return importlib.import_module(f"sis.{name}")
     # Modules of the package look up other modules here while they are imported.
     if not name.startswith("_") and importlib.util.find_spec(f"sis.{name}") is None:
@@ -27,4 +29,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> List[str]:
-    return sorted({*globals(), "engines", "integrations", *vars(importlib.import_module("sis._names"))})
+    return sorted({*globals(), *_MODULES, *vars(importlib.import_module("sis._names"))})

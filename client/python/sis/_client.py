@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Set, Tup
 import grpc
 
 from sis import _append as append_module
-from sis import export, _spans
+from sis import _spans
 from sis._append import AppendStream, Source
 from sis._append_streams import checked_entries
 from sis._arrays import ArrayLike
@@ -17,7 +17,6 @@ from sis._entries import AppendEntry
 from sis._errors import Error
 from sis._evaluate.call import EvaluateCall
 from sis._evaluation import Evaluation, Step, Steps
-from sis.export import Exported
 from sis._inspection import ListedSequence, RunInspection, SequenceInspection, Sequences
 from sis._options import EvaluateOptions
 from sis._owner import Owner
@@ -167,7 +166,7 @@ class Client:
     def list_runs(self) -> Runs:
         """All runs, by run id.
 
-        The results of list_runs, get_step, list_steps and inspect_run leave out unreachable replicas, which
+        The results of list_runs, list_steps and inspect_run leave out unreachable replicas, which
         `unanswered` lists.
         """
         response = self._service.ListRuns(pb.ListRunsRequest())
@@ -188,34 +187,52 @@ class Client:
         request = pb.AdvanceVersionRequest(run=run.to_proto(), policy_version=policy_version, label=label)
         return self._service.AdvanceVersion(request).dropped_sequences
 
-    def get_step(self, run: Run, draw: int) -> Step:
-        """The totals of one draw over all ranks, each position once. Raises NotFound if nothing was
-        counted for it."""
-        response = self._service.GetStep(pb.GetStepRequest(run=run.to_proto(), draw=draw))
-        return Step.from_proto(response)
+    def list_steps(
+        self,
+        run: Run,
+        *,
+        draws: Optional[Iterable[int]] = None,
+        after: Optional[int] = None,
+        limit: Optional[int] = None,
+    ) -> Steps:
+        """Lists the totals of draws over all ranks. Each position counts once.
 
-    def list_steps(self, run: Run, *, after: Optional[int] = None, limit: Optional[int] = None) -> Steps:
-        """The totals of the draws that are kept, by draw, without distributions: of the last 4,096, or
-        fewer where the server's memory is short. They come in the order in which they began; a trainer
-        that resumed goes back to smaller ones.
+        The server keeps the last 4,096 draws, or fewer if its memory is short.
 
         Args:
-            after: Lists draws that began after this one. None, or a draw that is not kept: from the
-                oldest one.
-            limit: The most draws to list. None: all.
+            run: The run.
+            draws: The draws to return, with their distributions. None: all kept draws, without distributions, in the
+                order in which they began. A trainer that resumed goes back to smaller draws.
+            after: Only lists draws that began after this draw. None, or a draw that is not kept: from the oldest draw.
+            limit: Maximum number of draws to list. None: no maximum.
+
+        Returns:
+            The steps by draw.
+
+        Raises:
+            ValueError: `draws` is given together with `after` or `limit`.
+            sis.NotFound: Nothing was counted for one of `draws`, or the run is unknown.
         """
         steps: Dict[int, Step] = {}
         unanswered: Set[int] = set()
+        if draws is not None:
+            if after is not None or limit is not None:
+                raise ValueError("draws: must not be given together with after or limit")
+            for draw in draws:
+                response = self._service.GetStep(pb.GetStepRequest(run=run.to_proto(), draw=draw))
+                steps[draw] = Step.from_proto(response)
+                unanswered.update(response.unanswered)
+            return Steps(steps, sorted(unanswered))
         more = True
         while more and (limit is None or len(steps) < limit):
             # 0: as many as the server lists at most.
             page = 0 if limit is None else min(1000, limit - len(steps))
-            response = self._service.ListSteps(pb.ListStepsRequest(run=run.to_proto(), after=after, limit=page))
-            steps.update({kept.draw: Step.from_proto(kept.step) for kept in response.steps})
-            unanswered.update(response.unanswered)
-            more = response.more
+            listing = self._service.ListSteps(pb.ListStepsRequest(run=run.to_proto(), after=after, limit=page))
+            steps.update({kept.draw: Step.from_proto(kept.step) for kept in listing.steps})
+            unanswered.update(listing.unanswered)
+            more = listing.more
             if more:
-                after = response.steps[-1].draw
+                after = listing.steps[-1].draw
         return Steps(steps, sorted(unanswered))
 
     def get_servers(self) -> Tuple[Union[ServerState, Error], ...]:
@@ -250,22 +267,6 @@ class Client:
         request = pb.InspectSequenceRequest(run=run.to_proto(), sequence=SequenceRef.of(sequence).to_proto())
         return SequenceInspection.from_proto(self._service.InspectSequence(request))
 
-    def export(self, run: Run, path: str, format: str = "parquet") -> Exported:
-        """Writes the positions of the run that the servers have in memory to a file, a row per position.
-
-        sis.export lists the columns. Positions that only a store has are left out. Decisions and ratios are those of
-        inspect_sequence, of a sample of sequences. Exported sequences count as read.
-
-        Args:
-            format: "parquet", "csv" or "json" (JSON lines). Parquet needs pyarrow.
-
-        Raises:
-            ImportError: pyarrow is missing.
-            sis.Unavailable: A replica or a store is unreachable; `path` is unchanged.
-            sis.Error: As in fetch_top_k.
-        """
-        return export.write(self, run, path, format)
-
     def append(self, run: Run, *, sampling: Sampling, worker: str = "", retry_timeout: float = 1200.0) -> AppendStream:
         """Opens a stream for behaviour log-probs.
 
@@ -281,28 +282,6 @@ class Client:
         stream = self._service.append(source)
         append_module.opened(stream, self._service)
         return stream
-
-    def append_many(
-        self,
-        run: Run,
-        entries: Iterable[AppendEntry],
-        *,
-        sampling: Sampling,
-        worker: str = "",
-        retry_timeout: float = 1200.0,
-    ) -> Dict[SequenceRef, int]:
-        """Appends blocks, gaps and seals of any sequences. Returns the committed length
-        of each sequence, once all is stored and readable.
-
-        It does what a stream does with the entries one by one, with the same arguments and the same
-        refusals, in less time: its stream stays open for the next call, and blocks cost less.
-        ValueError, with nothing sent, says which entry is wrong in shape or type; sis.AppendError
-        lists those that were refused, and all others are stored. After any other sis.Error call
-        again with all of them: the service takes a block twice.
-        """
-        made = checked_entries.checked(entries, run.config)
-        with _spans.client_span("append_many", run=run.id, entries=len(made)):
-            return self._service.append_many(Source(run, sampling, worker, retry_timeout), made)
 
     def fetch_top_k(
         self,
@@ -338,63 +317,57 @@ class Client:
         records: Union[TopKRecords, Sequence[Slice]],
         *,
         draw: int,
-        log_probs: ArrayLike,
         sampled_log_probs: ArrayLike,
+        log_probs: Optional[ArrayLike] = None,
+        log_envelopes: Optional[ArrayLike] = None,
+        covered_masses: Optional[ArrayLike] = None,
         top_k: int = 0,
         outputs: Sequence[str] = ("accepted",),
         prefix_curve: Sequence[int] = (),
         total_variation: bool = False,
         options: EvaluateOptions = EvaluateOptions(),
     ) -> Evaluation:
-        """Decides about N positions from the current policy's log-probs at the recorded ids.
+        """Decides about N positions from the current policy's log-probs.
 
-        sis.gather makes `log_probs` and `sampled_log_probs`. Records that were evicted, expired or found stale or
-        corrupt since they were fetched are MISSING, without an error.
+        Takes either `log_probs` at the recorded ids, which sis.gather returns, or `log_envelopes` and `covered_masses`,
+        which sis.reduce makes of them: 12 bytes per position for any K. Records that were evicted, expired or found
+        stale or corrupt since they were fetched are MISSING, without an error.
 
         Args:
+            run: The run.
             records: Result of fetch_top_k, or its `select`; they are kept for its keep_seconds again. Slices are
-                accepted if each has a length and no set has unused slots.
+                accepted if each has a length and, with `log_probs`, no set has unused slots.
             draw: The optimiser step. The same draw decides equally, other draws independently.
-            log_probs: float32 [N, K], nats, at records.ids; values of unused slots and missing positions are ignored.
-                Or [S] at records.used_ids, as they are sent.
-            sampled_log_probs: float32 [N], of records.sampled_ids, from the same computation. NaN is accepted at
-                missing positions without options.own_log_probs.
+            sampled_log_probs: float32 [N], nats, of records.sampled_ids. NaN is accepted at missing positions without
+                options.own_log_probs.
+            log_probs: float32 [N, K], nats, at records.ids, from the same computation as `sampled_log_probs`; values
+                of unused slots and missing positions are ignored. Or [S] at records.used_ids, as they are sent.
+            log_envelopes: float32 [N], nats, reduced with the same `top_k`.
+            covered_masses: float32 [N], reduced with the same `top_k`.
             top_k: Use only the k most probable slots; 0: all K.
             outputs: Of "accepted" (always present), "decisions", "ratios", "log_ratios", "acceptance_probabilities",
                 "surrogates", "coefficients".
             prefix_curve: At most 16 ascending k, none above top_k. Evaluation.prefix_curve has the residual mass and
-                expected acceptance with only that many slots.
-            total_variation: Also sum the policies' total variation on the sets.
+                expected acceptance with only that many slots. Needs `log_probs`.
+            total_variation: Also sum the policies' total variation on the sets. Needs `log_probs`.
+            options: Mask, advantages, algorithm and what else changes the outputs.
+
+        Returns:
+            The decisions and the requested outputs.
 
         Raises:
+            ValueError: An array has the wrong shape or type, or the arrays are of both forms or of neither; nothing
+                was sent.
             sis.FailedPrecondition: The server has other records for these positions than were fetched. Or outputs need
                 ratios of missing positions without options.own_log_probs, or of an unreachable replica, which only has
                 decisions and acceptance probabilities.
         """
+        given = (log_probs is not None, log_envelopes is not None, covered_masses is not None)
+        if given not in ((True, False, False), (False, True, True)):
+            raise ValueError("must be given either log_probs, or both log_envelopes and covered_masses")
         call = EvaluateCall(self._service, run, records, draw, top_k, outputs, options, prefix_curve, total_variation)
-        return call.gathered(log_probs, sampled_log_probs)
-
-    def evaluate_reduced(
-        self,
-        run: Run,
-        records: Union[TopKRecords, Sequence[Slice]],
-        *,
-        draw: int,
-        sampled_log_probs: ArrayLike,
-        log_envelopes: ArrayLike,
-        covered_masses: ArrayLike,
-        top_k: int = 0,
-        outputs: Sequence[str] = ("accepted",),
-        options: EvaluateOptions = EvaluateOptions(),
-    ) -> Evaluation:
-        """Does the same as evaluate from 12 bytes per position, for any K.
-
-        Args:
-            records: As in evaluate. Slices are accepted if each has a length.
-            sampled_log_probs, log_envelopes, covered_masses: float32 [N]. sis.reduce makes the last two from the
-                log-probs at the recorded ids, with the same top_k.
-        """
-        call = EvaluateCall(self._service, run, records, draw, top_k, outputs, options)
+        if log_probs is not None:
+            return call.gathered(log_probs, sampled_log_probs)
         return call.reduced(
             sampled_log_probs=sampled_log_probs, log_envelopes=log_envelopes, covered_masses=covered_masses
         )
@@ -404,6 +377,38 @@ class Client:
         names = [SequenceRef.of(sequence).to_proto() for sequence in listed("sequences", sequences)]
         response = self._service.Release(pb.ReleaseRequest(run=run.to_proto(), sequences=names))
         return Released(response.released_sequences, response.unknown)
+
+
+def append_many(
+    client: Client,
+    run: Run,
+    entries: Iterable[AppendEntry],
+    *,
+    sampling: Sampling,
+    worker: str = "",
+    retry_timeout: float = 1200.0,
+) -> Dict[SequenceRef, int]:
+    """Appends blocks, gaps and seals of any sequences, and returns once all are stored and readable.
+
+    Args:
+        client: The client.
+        run: The run.
+        entries: Entries of any sequences; entries of one sequence are applied in order.
+        sampling: How the log-probs were made.
+        worker: Name for messages and metrics.
+        retry_timeout: Seconds to retry an entry that the server has no space for.
+
+    Returns:
+        The committed length of each sequence, in positions.
+
+    Raises:
+        ValueError: An entry has a wrong shape or type; the message names it, and nothing was sent.
+        sis.AppendError: The service refused entries; all others are stored.
+        sis.Error: The call failed. Call again with all entries: the service takes a block twice.
+    """
+    made = checked_entries.checked(entries, run.config)
+    with _spans.client_span("append_many", run=run.id, entries=len(made)):
+        return client._service.append_many(Source(run, sampling, worker, retry_timeout), made)
 
 
 def _slice(part: Union[Slice, SequenceLike]) -> Slice:

@@ -111,7 +111,7 @@ class Step:
     totals: Totals
     # Different (sequence, attempt) with at least one position counted.
     sequences: int
-    # None from list_steps.
+    # None unless list_steps was asked for this draw.
     distributions: Optional[Distributions] = None
     # By age in policy versions, ascending; only classes with positions. Records ahead of the current version are last.
     ages: Tuple[AgeTotals, ...] = ()

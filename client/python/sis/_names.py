@@ -7,7 +7,7 @@ from sis._algorithms import (
     NoCorrection as NoCorrection, SoftAcceptance as SoftAcceptance, Tis as Tis,
 )  # fmt: skip
 from sis._append import AppendStream as AppendStream
-from sis._client import Client as Client, Released as Released
+from sis._client import Client as Client, Released as Released, append_many as append_many
 from sis._corrections import (
     CorrectionTotals as CorrectionTotals, Distributions as Distributions, Histogram as Histogram,
     SequenceMask as SequenceMask, Sis as Sis,
@@ -24,7 +24,6 @@ from sis._evaluation import (
     Decision as Decision, Evaluation as Evaluation, PrefixPoint as PrefixPoint, Step as Step, Steps as Steps,
     Totals as Totals,
 )  # fmt: skip
-from sis.export import Exported as Exported
 from sis._inspection import (
     Deviation as Deviation, InspectedSequence as InspectedSequence, ListedSequence as ListedSequence,
     RunInspection as RunInspection, SequenceInspection as SequenceInspection, Sequences as Sequences,

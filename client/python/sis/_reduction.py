@@ -1,4 +1,4 @@
-"""From the current policy's log-probs to what evaluate and evaluate_reduced take, on the device
+"""From the current policy's log-probs to what evaluate takes, on the device
 where they are."""
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _of_all_slots(records: TopKRecords, log_probs: ArrayLike) -> Any:
 
 
 def reduce(records: TopKRecords, log_probs: ArrayLike, top_k: int = 0) -> Tuple[Any, Any]:
-    """Log-envelopes [N] (nats) and covered masses [N], float32, for evaluate_reduced with the same
+    """Log-envelopes [N] (nats) and covered masses [N], float32, for evaluate with the same
     top_k.
 
     log_probs: [N, K], nats, at records.ids; unused slots may hold anything; or [S], at

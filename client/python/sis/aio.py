@@ -21,6 +21,7 @@ from sis import _spans
 from sis.engines._adapter import Adapter
 from sis.engines._recorder import Recorder as BlockingRecorder
 from sis._owner import Owner
+from sis._records import SequenceRef
 from sis._run import Run
 
 _Result = TypeVar("_Result")
@@ -111,17 +112,13 @@ class Client:
     delete_run = _awaited(sis._client.Client.delete_run)
     list_runs = _awaited(sis._client.Client.list_runs)
     advance_version = _awaited(sis._client.Client.advance_version)
-    get_step = _awaited(sis._client.Client.get_step)
     list_steps = _awaited(sis._client.Client.list_steps)
     get_servers = _awaited(sis._client.Client.get_servers)
     list_sequences = _awaited(sis._client.Client.list_sequences)
     inspect_run = _awaited(sis._client.Client.inspect_run)
     inspect_sequence = _awaited(sis._client.Client.inspect_sequence)
-    export = _awaited(sis._client.Client.export)
-    append_many = _awaited(sis._client.Client.append_many)
     fetch_top_k = _awaited(sis._client.Client.fetch_top_k)
     evaluate = _awaited(sis._client.Client.evaluate)
-    evaluate_reduced = _awaited(sis._client.Client.evaluate_reduced)
     release = _awaited(sis._client.Client.release)
 
     async def append(self, *arguments: Any, **named: Any) -> AppendStream:
@@ -137,6 +134,11 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+@functools.wraps(sis._client.append_many)
+async def append_many(client: Client, *arguments: Any, **named: Any) -> Dict[SequenceRef, int]:
+    return await _in_thread(client._pool, sis._client.append_many, client.blocking, *arguments, **named)
 
 
 class Recorder(_Flushed):

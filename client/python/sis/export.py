@@ -1,6 +1,6 @@
 """Export of the positions that a run has in memory to Parquet, CSV or JSON lines, a row per position.
 
-    client.export(run, "run.parquet")
+    sis.export.export(client, run, "run.parquet")
     pandas.read_parquet("run.parquet").groupby("sequence").log_ratio.mean()
     duckdb.sql("select decision, count(*) from 'run.parquet' group by decision")
 
@@ -70,7 +70,7 @@ _Inspect = Callable[[SequenceRef], Optional[SequenceInspection]]
 
 
 class Exported(NamedTuple):
-    """Numbers of what Client.export wrote."""
+    """Numbers of what `export` wrote."""
 
     sequences: int
     positions: int
@@ -135,13 +135,32 @@ def schema() -> pa.Schema:
     return pa.schema([(name, arrow(type)) for name, type in COLUMNS.items()])
 
 
-def write(client: Client, run: Run, path: str, format: str = "parquet") -> Exported:
-    """Client.export; what is in memory at once is POSITIONS_AT_ONCE, a page of the list of
-    sequences, and the inspection of one sequence."""
+def export(client: Client, run: Run, path: str, format: str = "parquet") -> Exported:
+    """Writes the positions of the run that the servers have in memory to a file, a row per position.
+
+    COLUMNS lists the columns. Positions that only a store has are left out. Decisions and ratios are those of
+    Client.inspect_sequence, of a sample of sequences. Exported sequences count as read. Holds POSITIONS_AT_ONCE, a page
+    of the list of sequences, and the inspection of one sequence in memory at once.
+
+    Args:
+        client: The client.
+        run: The run.
+        path: The file. It is written under another name first.
+        format: "parquet", "csv" or "json" (JSON lines). Parquet needs pyarrow.
+
+    Returns:
+        The numbers of written sequences and positions.
+
+    Raises:
+        ImportError: pyarrow is missing.
+        ValueError: The format is unknown.
+        sis.Unavailable: A replica or a store is unreachable; `path` is unchanged.
+        sis.Error: As in Client.fetch_top_k.
+    """
     unfinished = f"{path}.unfinished"
     try:
         with open(unfinished, "wb") as file:
-            exported = write_to(client, run, file, format)
+            exported = export_to(client, run, file, format)
         os.replace(unfinished, path)
     finally:
         if os.path.exists(unfinished):
@@ -149,8 +168,8 @@ def write(client: Client, run: Run, path: str, format: str = "parquet") -> Expor
     return exported
 
 
-def write_to(client: Client, run: Run, file: BinaryIO, format: str = "parquet") -> Exported:
-    """Client.export to an open file, which stays open."""
+def export_to(client: Client, run: Run, file: BinaryIO, format: str = "parquet") -> Exported:
+    """Does the same as `export` to an open file, which stays open."""
     if format not in FORMATS:
         raise ValueError(f"format is {format!r}, must be one of {', '.join(FORMATS)}")
     sequences: Set[SequenceRef] = set()

@@ -2,7 +2,7 @@
 engine's.
 
     sets = sis.recomputed.sets(batch, tokens, logits, run.config.top_k)       # in a run of their own
-    client.append_many(run, sets.entries, sampling=sampling)
+    sis.append_many(client, run, sets.entries, sampling=sampling)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def record(
 
 
 class Sets(NamedTuple):
-    # For Client.append_many, sealed.
+    # For sis.append_many, sealed.
     entries: List[_entries.AppendEntry]
     # float32 [N], on the CPU, nats: the policy's log-probs of the sampled tokens, and 0 where the mask is false.
     sampled_log_probs: torch.Tensor

@@ -9,7 +9,7 @@ TensorBoard. All get the same names, with "sis/" before them.
         tokens = client.inspect_run(run).tokens if step % 100 == 0 else ()
         log(step, sis.tracking.metrics(evaluation), tokens)
 
-With several ranks, log on one of them what `get_step` returns: it is over all. The integrations of TRL and verl log
+With several ranks, log on one of them what `list_steps` returns: it is over all. The integrations of TRL and verl log
 their metrics themselves, and the table as `SisConfig.token_table_steps` says. The trackers are the
 caller's, opened and closed by them; none is imported here before it is used.
 """

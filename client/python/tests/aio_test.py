@@ -75,7 +75,7 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
                 run, records, draw=1, log_probs=records.log_probs, sampled_log_probs=records.sampled_log_probs
             )
             self.assertEqual(evaluation.accepted.tolist(), [True, True])
-            self.assertEqual((await client.get_step(run, 1)).totals.accepted, 2)
+            self.assertEqual((await client.list_steps(run, draws=[1]))[1].totals.accepted, 2)
             self.assertEqual((await client.release(run, ["s"])).sequences, 1)
             with self.assertRaises(sis.NotFound):
                 await client.get_run("none")
@@ -85,7 +85,7 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
             run = await client.create_run("r", seed=1, vocabulary_size=5, top_k=K)
             entries = [sis.Block("s", 0, 0, **RECORD), sis.Seal("s", 2)]
             sampling = sis.Sampling("raw")
-            self.assertEqual(await client.append_many(run, entries, sampling=sampling), {("s", 0): 2})
+            self.assertEqual(await sis.aio.append_many(client, run, entries, sampling=sampling), {("s", 0): 2})
             async with await client.append(run, sampling=sampling) as stream:
                 await stream.append_many([sis.Block("t", 0, 0, **RECORD)])
             self.assertEqual(len(self.service.sequences["r", "t", 0].rows), 2)

@@ -60,7 +60,7 @@ class AppendManyTest(fake_service.ServiceTest):
         return self.client.create_run(name, seed=1, vocabulary_size=32, top_k=TOP_K)
 
     def append(self, *entries, run=None, **options):
-        return self.client.append_many(run or self.run_, entries, sampling=SAMPLING, worker="w", **options)
+        return sis.append_many(self.client, run or self.run_, entries, sampling=SAMPLING, worker="w", **options)
 
     def stored(self, sequence="s", run="run"):
         return sorted(self.service.sequences[(run, sequence, 0)].rows)
@@ -264,8 +264,8 @@ class AppendManyTest(fake_service.ServiceTest):
                 self.append(block(first=2 * turn))
             self.assertEqual((self.streams(), len(opened)), (1, 1))
             # Another header needs another stream.
-            self.client.append_many(run, [block("t")], sampling=sis.Sampling("raw"))
-            self.client.append_many(run, [block("u")], sampling=SAMPLING, worker="another")
+            sis.append_many(self.client, run, [block("t")], sampling=sis.Sampling("raw"))
+            sis.append_many(self.client, run, [block("u")], sampling=SAMPLING, worker="another")
             self.append(block("v"), run=self.create_run("another"))
             self.append(block("w"))
             self.assertEqual(self.streams(), 4)
@@ -273,7 +273,7 @@ class AppendManyTest(fake_service.ServiceTest):
 
     def test_not_too_many_stay_open(self):
         def append(worker):
-            self.client.append_many(self.run_, [sis.Seal("s", 0)], sampling=SAMPLING, worker=worker)
+            sis.append_many(self.client, self.run_, [sis.Seal("s", 0)], sampling=SAMPLING, worker=worker)
 
         with unittest.mock.patch.object(kept_streams, "MOST_IDLE", 2):
             for worker in "abca":
@@ -315,7 +315,7 @@ class AppendManyTest(fake_service.ServiceTest):
             import sys, sis
             client = sis.Client(sys.argv[1])
             run = client.get_run("run").run
-            client.append_many(run, [sis.Seal("s", 0)], sampling=sis.Sampling("raw"))
+            sis.append_many(client, run, [sis.Seal("s", 0)], sampling=sis.Sampling("raw"))
         """
         command = [sys.executable, "-c", textwrap.dedent(code), self.address]
         done = subprocess.run(command, capture_output=True, text=True, timeout=50)

@@ -243,12 +243,15 @@ class ClientTest(fake_service.ServiceTest):
         self.assertEqual(evaluation.totals.accepted, evaluation.accepted.sum())
         self.assertEqual([t.scored for t in evaluation.slice_totals], [6, 5])
         self.assertEqual(evaluation.newly_counted, 11)
-        self.assertEqual(self.client.get_step(self.run_, 2**40).sequences, 2)
-        self.assertEqual(self.client.list_steps(self.run_), {2**40: self.client.get_step(self.run_, 2**40)})
+        (step,) = self.client.list_steps(self.run_, draws=[2**40]).values()
+        self.assertEqual(step.sequences, 2)
+        self.assertEqual(self.client.list_steps(self.run_), {2**40: step})
+        with self.assertRaisesRegex(ValueError, "draws: must not be given together"):
+            self.client.list_steps(self.run_, draws=[2**40], limit=1)
         self.assertEqual(self.client.list_steps(self.run_, after=2**40), {})
         self.assertEqual(list(self.client.list_steps(self.run_, after=5, limit=1)), [2**40])
         with self.assertRaises(sis.NotFound):
-            self.client.get_step(self.run_, 1)
+            self.client.list_steps(self.run_, draws=[1])
 
     def test_reduced_decides_as_gathered(self):
         records = self.fetched()
@@ -264,7 +267,7 @@ class ClientTest(fake_service.ServiceTest):
                 outputs=["acceptance_probabilities"],
             )
             envelopes, masses = sis.reduce(records, log_probs, top_k)
-            reduced = self.client.evaluate_reduced(
+            reduced = self.client.evaluate(
                 self.run_,
                 records,
                 draw=1,
@@ -281,6 +284,20 @@ class ClientTest(fake_service.ServiceTest):
             request = self.service.evaluations[-1].reduced
             self.assertEqual(request.log_envelopes, envelopes.tobytes())
             self.assertEqual(request.covered_masses, masses.tobytes())
+
+    def test_evaluate_takes_one_form(self):
+        arrays = dict.fromkeys(("log_probs", "log_envelopes", "covered_masses"), np.zeros(1, np.float32))
+        for names in ((), ("log_envelopes",), ("log_probs", "covered_masses"), tuple(arrays)):
+            with self.assertRaisesRegex(ValueError, "either log_probs, or both"):
+                self.client.evaluate(
+                    self.run_, [sis.Slice("a", length=1)], draw=1, sampled_log_probs=[0.0],
+                    **{name: arrays[name] for name in names},
+                )
+        self.assertEqual(self.service.evaluations, [])
+
+    def test_few_methods(self):
+        names = [name for name in dir(sis.Client) if not name.startswith("_")]
+        self.assertLessEqual(len(names), 15, names)
 
     def evaluate(self, records, **options):
         log_probs, sampled_log_probs = sis.gather(records, log_softmax(len(records), seed=5))
@@ -313,7 +330,7 @@ class ClientTest(fake_service.ServiceTest):
         for vocabulary_size, ids, width in cases:
             run = self.client.create_run(f"run {vocabulary_size}", seed=1, vocabulary_size=vocabulary_size, top_k=1)
             for mask in (None, [True, False, True]):
-                self.client.evaluate_reduced(
+                self.client.evaluate(
                     run, [sis.Slice("none", length=3)], draw=1, **dict.fromkeys(REDUCED, np.zeros(3, np.float32)),
                     options=sis.EvaluateOptions(sampled_ids=np.array(ids), mask=mask),
                 )
@@ -324,7 +341,7 @@ class ClientTest(fake_service.ServiceTest):
                 want = b"".join((i % (1 << 32)).to_bytes(4, "little")[:widest] for i in expected)
                 self.assertEqual(sent, want, (vocabulary_size, mask))
         with self.assertRaisesRegex(ValueError, r"sampled_ids has shape \[2\], must be \[3\]"):
-            self.client.evaluate_reduced(
+            self.client.evaluate(
                 run, [sis.Slice("none", length=3)], draw=1, **dict.fromkeys(REDUCED, np.zeros(3, np.float32)),
                 options=sis.EvaluateOptions(sampled_ids=[1, 2]),
             )
@@ -358,7 +375,7 @@ class ClientTest(fake_service.ServiceTest):
     def test_slices_will_do_without_records(self):
         self.append("a", 6, seed=1)
         values = dict.fromkeys(REDUCED, [-2.0] * 3)
-        evaluation = self.client.evaluate_reduced(self.run_, [sis.Slice("a", 2, 3)], draw=1, **values)
+        evaluation = self.client.evaluate(self.run_, [sis.Slice("a", 2, 3)], draw=1, **values)
         self.assertEqual(evaluation.totals.scored, 3)
         self.assertFalse(self.service.evaluations[-1].slices[0].HasField("record_digest"))
         values = {"log_probs": np.full((3, TOP_K), -2.0), "sampled_log_probs": [-2.0] * 3}
@@ -386,7 +403,7 @@ class ClientTest(fake_service.ServiceTest):
         with self.assertRaisesRegex(ValueError, "outputs is 'ratios', must be a list"):
             self.evaluate(records, outputs="ratios")
         with self.assertRaisesRegex(ValueError, "records is 'a', must be a list"):
-            self.client.evaluate_reduced(self.run_, "a", draw=1, **dict.fromkeys(REDUCED, []))
+            self.client.evaluate(self.run_, "a", draw=1, **dict.fromkeys(REDUCED, []))
         self.assertEqual(self.client.get_run("run").sequences, 2)
 
     def test_messages_above_four_megabytes_pass_both_ways(self):

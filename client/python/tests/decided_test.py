@@ -64,7 +64,7 @@ class TokenWeightsTest(unittest.TestCase):
         made = sis.recomputed.sets(batch, tokens, behaviour, K)
         # The second sequence never arrives.
         there = [entry for entry in made.entries if entry.sequence != "1"]
-        self.client.append_many(self.run, there, sampling=sis.Sampling("processed"))
+        sis.append_many(self.client, self.run, there, sampling=sis.Sampling("processed"))
         self.records = self.client.fetch_top_k(self.run, batch.slices)
         self.flat, self.mask = batch.flat(tokens), batch.mask
         self.gathered = sis.torch.gather(self.records, batch.flat(current), self.flat)

@@ -140,14 +140,14 @@ class LocalServerTest(unittest.TestCase):
             seal = [sis.Seal("sequence", 0)]
             for _ in range(3):
                 # Its stream stays open until there is a fork.
-                client.append_many(run, seal, sampling=sis.Sampling("raw"))
+                sis.append_many(client, run, seal, sampling=sis.Sampling("raw"))
                 self.assertEqual(len(in_a_fork(ask)), 1)
             stream = client.append(run, sampling=sis.Sampling("raw"))
             stream.flush()
             for inherited in (
                 client.list_runs,
                 lambda: client.append(run, sampling=sis.Sampling("raw")),
-                lambda: client.append_many(run, seal, sampling=sis.Sampling("raw")),
+                lambda: sis.append_many(client, run, seal, sampling=sis.Sampling("raw")),
                 lambda: stream.seal("sequence", length=1),
                 stream.flush,
                 stream.close,

@@ -68,7 +68,7 @@ class RecomputedTest(unittest.TestCase):
     def test_of_the_same_logits_ratios_are_exactly_1(self):
         sets = sis.recomputed.sets(self.batch, self.tokens, self.recomputed, K)
         run = self.create("equal")
-        self.client.append_many(run, sets.entries, sampling=SAMPLING)
+        sis.append_many(self.client, run, sets.entries, sampling=SAMPLING)
         records = self.client.fetch_top_k(run, self.batch.slices)
         self.assertEqual(self.client.evaluate(
             run, records, draw=0, options=sis.EvaluateOptions(mask=self.batch.mask),
@@ -79,7 +79,7 @@ class RecomputedTest(unittest.TestCase):
         """EXPECTED soft acceptance on the sets of the recomputed policy, without a weight for the engine's."""
         run = self.create("sets")
         made = sis.recomputed.sets(self.batch, self.tokens, self.recomputed, K, policy_version=0)
-        self.client.append_many(run, made.entries, sampling=SAMPLING)
+        sis.append_many(self.client, run, made.entries, sampling=SAMPLING)
         records = self.client.fetch_top_k(run, self.batch.slices)
         flat, own = self.batch.flat(self.tokens), self.batch.mask.numpy()
         every = torch.log_softmax(self.batch.flat(self.recomputed).double(), dim=-1).numpy()

@@ -74,7 +74,7 @@ class ReplicasClientTest(unittest.TestCase):
         positions = sum(part.length for part in slices)
         names = ("sampled_log_probs", "log_envelopes", "covered_masses")
         values = dict.fromkeys(names, np.full(positions, -2.0))
-        return self.client.evaluate_reduced(self.run_, slices, draw=1, **values, **options)
+        return self.client.evaluate(self.run_, slices, draw=1, **values, **options)
 
     def test_a_replica_that_hangs_costs_an_evaluate_one_timeout(self):
         self.hang_at("Evaluate")
@@ -156,7 +156,7 @@ class ReplicasClientTest(unittest.TestCase):
             self.client.close()
 
     def append_many(self, *entries, run=None):
-        return self.client.append_many(run or self.run_, entries, sampling=SAMPLING)
+        return sis.append_many(self.client, run or self.run_, entries, sampling=SAMPLING)
 
     def test_many_entries_go_to_those_that_have_their_sequences(self):
         names = [f"s{i}" for i in range(40)]
@@ -256,7 +256,7 @@ class OneStoreTest(unittest.TestCase):
         self.addCleanup(lambda: self.servers[address].stop(None).wait())
 
     def seal(self, names):
-        return self.client.append_many(self.run_, [sis.Seal(name, 0) for name in names], sampling=SAMPLING)
+        return sis.append_many(self.client, self.run_, [sis.Seal(name, 0) for name in names], sampling=SAMPLING)
 
     def test_others_serve_the_sequences_of_a_replica_that_is_gone(self):
         names = [f"s{i}" for i in range(30)]
@@ -272,7 +272,7 @@ class OneStoreTest(unittest.TestCase):
                 self.gone(address)
                 # The first call meets the loss, the second knows of it.
                 for draw in (2 * turn, 2 * turn + 1):
-                    evaluation = self.client.evaluate_reduced(self.run_, slices, draw=draw, **values)
+                    evaluation = self.client.evaluate(self.run_, slices, draw=draw, **values)
                     self.assertEqual(reasons(evaluation.missing), there)
                     self.assertEqual(reasons(self.client.fetch_top_k(self.run_, slices).missing), there)
                 self.assertEqual(self.seal(names), {(name, 0): 0 for name in names})

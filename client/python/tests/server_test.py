@@ -182,7 +182,7 @@ class ServerTest(unittest.TestCase):
             self.assertEqual(again.newly_counted, 0)
             log_probs, sampled_log_probs = sis.gather(records, values)
             envelopes, masses = sis.reduce(records, log_probs, top_k)
-            reduced = self.client.evaluate_reduced(
+            reduced = self.client.evaluate(
                 self.run_,
                 records,
                 draw=top_k,
@@ -202,7 +202,7 @@ class ServerTest(unittest.TestCase):
             self.assertEqual(reduced.totals.log_envelope, whole.totals.log_envelope)
             self.assertAlmostEqual(reduced.totals.mean_residual_mass, whole.totals.mean_residual_mass, places=6)
             self.assertEqual(part.slice_totals, (whole.slice_totals[2], whole.slice_totals[0]))
-            step = self.client.get_step(self.run_, top_k)
+            step = self.client.list_steps(self.run_, draws=[top_k])[top_k]
             self.assertEqual((step.totals, step.sequences), (whole.totals, 3))
         self.assertEqual(self.client.get_run(self.run_.id).last_draw, 2)
         (server,) = self.client.get_servers()
@@ -268,7 +268,7 @@ class ServerTest(unittest.TestCase):
         with self.assertRaises(sis.FailedPrecondition):
             self.evaluate(records, values, outputs=["log_ratios"])
         self.assertEqual(self.client.advance_version(run, 2), 1)
-        evaluation = self.client.evaluate_reduced(
+        evaluation = self.client.evaluate(
             run, [sis.Slice("s", 2, 4)], draw=1, sampled_log_probs=[-3] * 4, log_envelopes=[0] * 4,
             covered_masses=[0.5] * 4,
         )  # fmt: skip
@@ -313,7 +313,7 @@ class ServerTest(unittest.TestCase):
         filtered = sis.Sampling("processed", temperature=0.5, top_p=0.8, top_k=5, logit_bias=True)
         block = sis.Block("s", 0, 0, *record(log_softmax(3, seed=1), 1))
         for sampling in (filtered, sis.Sampling("raw")):
-            self.client.append_many(self.run_, [block], sampling=sampling)
+            sis.append_many(self.client, self.run_, [block], sampling=sampling)
             self.assertEqual(self.client.get_run(self.run_.id).sampling, sampling)
 
     def test_many_entries_leave_what_one_by_one_leave(self):
@@ -332,7 +332,7 @@ class ServerTest(unittest.TestCase):
             run = self.create(f"-{many}")
             with self.assertRaises(sis.AppendError) as raised:
                 if many:
-                    self.client.append_many(run, entries, sampling=SAMPLING)
+                    sis.append_many(self.client, run, entries, sampling=SAMPLING)
                 with self.client.append(run, sampling=SAMPLING) as stream:
                     for entry in () if many else entries:
                         values = entry._asdict()
@@ -372,7 +372,7 @@ class ServerTest(unittest.TestCase):
         with self.assertRaises(sis.NotFound):
             self.client.get_run("none")
         with self.assertRaises(sis.NotFound):
-            self.client.get_step(self.run_, 77)
+            self.client.list_steps(self.run_, draws=[77])
         with self.assertRaisesRegex(sis.InvalidArgument, "vocabulary_size"):
             self.client.create_run("bad", seed=1, vocabulary_size=0, top_k=TOP_K)
         with self.assertRaisesRegex(sis.AlreadyExists, "seed"):
@@ -432,13 +432,13 @@ class TerminationTest(unittest.TestCase):
             with sis.Client(server.address, timeout=20) as client:
                 run = client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
                 client.advance_version(run, 4)
-                client.append_many(run, [sis.Block("before", 0, 4, *kept)], sampling=SAMPLING)
+                sis.append_many(client, run, [sis.Block("before", 0, 4, *kept)], sampling=SAMPLING)
                 getattr(server, way)()
                 server = LiveServer(listen=server.address)
                 committed = None
                 while committed is None:
                     try:
-                        committed = client.append_many(run, [sis.Block("after", 0, 4, *kept)], sampling=SAMPLING)
+                        committed = sis.append_many(client, run, [sis.Block("after", 0, 4, *kept)], sampling=SAMPLING)
                     except sis.Unavailable:
                         pass  # It has not connected yet, as may be with any call.
                 self.assertEqual(committed, {("after", 0): 3})

@@ -448,7 +448,7 @@ class ServerTest(unittest.TestCase):
         whole = client.evaluate(run, records, draw=2, options=options, **gathered._asdict())
         self.assertTrue(0 < whole.accepted.sum() < whole.totals.scored)
         envelopes, masses = sis.reduce(records, gathered.log_probs)
-        reduced = client.evaluate_reduced(
+        reduced = client.evaluate(
             run, records, draw=2, sampled_log_probs=gathered.sampled_log_probs, log_envelopes=envelopes,
             covered_masses=masses, options=options,
         )  # fmt: skip

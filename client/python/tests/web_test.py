@@ -210,7 +210,7 @@ class WebTest(unittest.TestCase):
     def test_one_diagnosis_or_export_is_made_at_a_time(self):
         begun, go_on = threading.Event(), threading.Event()
 
-        def export(run, path, format):
+        def export(client, run, path, format):
             self.assertEqual((run.id, format), (RUN, "parquet"))
             pathlib.Path(path).write_bytes(b"rows")
             begun.set()
@@ -219,7 +219,7 @@ class WebTest(unittest.TestCase):
 
         path = "/api/Export?run_id=" + urllib.parse.quote(RUN, safe="")
         diagnose = unittest.mock.patch.object(app, "diagnose_run")
-        with unittest.mock.patch.object(self.client, "export", export), diagnose as diagnose_run:
+        with unittest.mock.patch.object(app, "write_export", export), diagnose as diagnose_run:
             diagnose_run.return_value.as_json.return_value = {}
             with futures.ThreadPoolExecutor() as threads:
                 exported = threads.submit(self.ask, path)
@@ -245,7 +245,7 @@ class WebTest(unittest.TestCase):
             diagnose_run.assert_called_once_with(self.client, "r")
 
     def test_an_export_without_its_package_says_so(self):
-        with unittest.mock.patch.object(self.client, "export", side_effect=ImportError("export needs pyarrow")):
+        with unittest.mock.patch.object(app, "write_export", side_effect=ImportError("export needs pyarrow")):
             path = "/api/Export?run_id=" + urllib.parse.quote(RUN, safe="")
             self.assertEqual(self.json(path, 501)["message"], "export needs pyarrow")
 

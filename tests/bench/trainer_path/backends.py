@@ -77,7 +77,7 @@ class Path:
             sis.Block(name, 0, 0, **{column: self._batch.recorded[column][row] for column in RECORDED})
             for row, name in enumerate(names)
         ]
-        self._client.append_many(self._run, blocks, sampling=sis.Sampling("raw"), worker="worker")
+        sis.append_many(self._client, self._run, blocks, sampling=sis.Sampling("raw"), worker="worker")
         took()
         records = self._client.fetch_top_k(self._run, names, log_probs=False)
         took()

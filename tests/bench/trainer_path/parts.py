@@ -87,9 +87,7 @@ class Path:
             sis.Block(name, 0, 0, **{column: self._batch.recorded[column][row] for column in RECORDED})
             for row, name in enumerate(self._names)
         ]
-        self._client.append_many(
-            self._run, blocks, sampling=sis.Sampling("raw"), worker="worker"
-        )
+        sis.append_many(self._client, self._run, blocks, sampling=sis.Sampling("raw"), worker="worker")
 
     def fetch(self):
         self._records = self._client.fetch_top_k(self._run, self._names, log_probs=False)

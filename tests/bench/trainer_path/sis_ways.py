@@ -75,7 +75,7 @@ class ReducedWay(_SisWay):
     def _evaluate(self, names):
         records = self._client.fetch_top_k(self._run, names)
         envelopes, masses = sis.reduce(records, self._current)
-        return self._client.evaluate_reduced(
+        return self._client.evaluate(
             self._run,
             records,
             draw=self._draw,

@@ -36,4 +36,4 @@ class Worker:
             sis.Block(name, 0, 0, **{column: arrays[column][row] for column in RECORDED})
             for row, name in enumerate(names)
         ]
-        self._client.append_many(self._runs[run_id], blocks, sampling=sis.Sampling("raw"), worker="worker")
+        sis.append_many(self._client, self._runs[run_id], blocks, sampling=sis.Sampling("raw"), worker="worker")

@@ -53,15 +53,15 @@ def export(
     if format is Format.parquet:
         need("pyarrow", "export")
     with connected(server) as client:
-        from sis.export import write, write_to
+        from sis.export import export, export_to
 
         found = client.get_run(run).run
         if file == "-":
-            write_to(client, found, sys.stdout.buffer, format.value)
+            export_to(client, found, sys.stdout.buffer, format.value)
             sys.stdout.flush()
             return
         try:
-            written = write(client, found, file, format.value)
+            written = export(client, found, file, format.value)
         except OSError as error:
             fail(f"{file}: {error.strerror or error}")
         typer.echo(f"wrote {written.positions} positions of {written.sequences} sequences to {file}")

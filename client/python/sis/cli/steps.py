@@ -71,7 +71,7 @@ def show(run: str = RUN, draw: str = DRAW, output: Output = OUTPUT, server: str 
         number = status.last_draw if draw == "latest" else int(draw)
         if number is None:
             fail(f"run '{run}': no draw has been evaluated")
-        step = client.get_step(status.run, number)
+        step = client.list_steps(status.run, draws=[number])[number]
         if output is Output.json:
             print_json({"draw": number, **vars(step)})
             return

@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 
 from sis import _errors
-from sis._client import Client
+from sis._client import Client, append_many
 from sis.engines._adapter import Adapter, entries_of
 from sis._entries import AppendEntry, Seal
 from sis._outage import Outage
@@ -75,7 +75,7 @@ class AnswerRecorder:
                 advance = lambda: self._client.advance_version(self._run, newest)
                 self._outage.asked("the policy version is not told", advance)
                 self._policy_version = newest
-        append = lambda: self._client.append_many(self._run, entries, sampling=adapter.sampling)
+        append = lambda: append_many(self._client, self._run, entries, sampling=adapter.sampling)
         try:
             self._outage.asked("rollouts are not recorded", append)
         except _errors.AppendError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Iterable, Optional, Sequence
 
 import sis.torch
-from sis._client import Client
+from sis._client import Client, append_many
 from sis._entries import AppendEntry
 from sis._evaluation import Evaluation
 from sis.integrations._config import SisConfig
@@ -36,7 +36,7 @@ class Service:
     ) -> None:
         """Appends entries and waits until they are stored."""
         if entries:
-            append = lambda: self.client.append_many(self.run, entries, sampling=sampling, worker=worker, **more)
+            append = lambda: append_many(self.client, self.run, entries, sampling=sampling, worker=worker, **more)
             self.asked("rollouts are not recorded", append)
 
     def advance_version(self, policy_version: int) -> None:

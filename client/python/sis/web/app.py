@@ -22,6 +22,7 @@ from starlette.staticfiles import StaticFiles
 from sis._client import Client
 from sis.diagnose import diagnose_run
 from sis._errors import Error, InvalidArgument
+from sis.export import export as write_export
 from sis.web import bridge
 
 _HEADERS = {
@@ -93,7 +94,7 @@ def make_app(client: Client, addresses: Sequence[str], token_texts: Optional[Map
         os.close(handle)
         try:
             with one_at_a_time:
-                client.export(run, path, format)
+                write_export(client, run, path, format)
         except BaseException:
             os.remove(path)
             raise

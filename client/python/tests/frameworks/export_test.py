@@ -68,7 +68,7 @@ class ExportTest(unittest.TestCase):
         cls.folder = pathlib.Path(folder.name)
         cls.file = cls.folder / "run.parquet"
         with mock.patch.object(sis.export, "POSITIONS_AT_ONCE", AT_ONCE):
-            cls.exported = cls.client.export(cls.run_, str(cls.file))
+            cls.exported = sis.export.export(cls.client, cls.run_, str(cls.file))
         cls.table = pandas.read_parquet(cls.file)
 
     def of(self, *names):
@@ -108,7 +108,7 @@ class ExportTest(unittest.TestCase):
 
         with mock.patch.object(sis.export, "_rows", rows), mock.patch.object(sis.export, "POSITIONS_AT_ONCE", 1):
             with self.assertRaises(sis.Unavailable):
-                client.export(run, str(path))
+                sis.export.export(client, run, str(path))
         self.assertEqual(path.read_text(), "an older one")
         self.assertEqual(list(self.folder.glob("half*")), [path])
 
@@ -185,14 +185,14 @@ class ExportTest(unittest.TestCase):
     def test_a_failure_leaves_no_file(self):
         file = self.folder / "nothing.parquet"
         with self.assertRaises(sis.NotFound):
-            self.client.export(sis.Run("nowhere", 1, self.run_.config), str(file))
+            sis.export.export(self.client, sis.Run("nowhere", 1, self.run_.config), str(file))
         other = LiveServer()
         addresses = [self.servers[0].address, other.address]
         with sis.Client(addresses, timeout=30) as client:
             client.create_run("r", seed=1, vocabulary_size=VOCABULARY, top_k=K, mass=0.7, log_prob_encoding="float32")
             other.kill()
             with self.assertRaises(sis.Unavailable):
-                client.export(self.run_, str(file))
+                sis.export.export(client, self.run_, str(file))
         self.assertEqual([path.name for path in self.folder.iterdir()], ["run.parquet"])
 
 

@@ -78,7 +78,7 @@ class RoutingTest(unittest.TestCase):
                 own = np.take_along_axis(values, sampled[row][:, None], axis=1)[:, 0]
                 every = np.broadcast_to(np.arange(VOCABULARY), values.shape)
                 blocks.append(sis.Block(name, 0, 0, *sis.canonical(every, values, sampled[row], own, TOP_K)))
-            client.append_many(run, blocks, sampling=sis.Sampling("raw"))
+            sis.append_many(client, run, blocks, sampling=sis.Sampling("raw"))
             records = client.fetch_top_k(run, names)
             inside = (records.ids == records.sampled_ids[:, None]).any(axis=1)
 

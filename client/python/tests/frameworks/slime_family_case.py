@@ -129,7 +129,7 @@ class SlimeFamilyCase:
         return self.rollout(args, samples, masks)
 
     def totals(self, step):
-        return self.client.get_step(self.module._process.connection.run, step).totals
+        return self.client.list_steps(self.module._process.connection.run, draws=[step])[step].totals
 
     def updated(self, args, rollout, model, step, micro_batch_size=2):
         """Loss, gradients and metrics of one update, by the framework's functions, as train_one_step calls

@@ -149,7 +149,7 @@ class SwiftTest(unittest.TestCase):
                 self.assertLess(abs(difference), 1e-5)
                 self.assertLess(of_gradient, 1e-4)
                 self.assertTrue(0.1 < share < 0.95, share)
-                totals = self.client.get_step(self.client.get_run("float64").run, number).totals
+                totals = self.client.list_steps(self.client.get_run("float64").run, draws=[number])[number].totals
                 self.assertAlmostEqual(totals.accept_rate, share, places=9)
                 self.assertEqual((totals.missing, totals.envelope_violations), (0, 0))
         self.assertEqual(self.client.get_run("float64").policy_version, 4)

@@ -56,7 +56,7 @@ class TracingTest(unittest.TestCase):
 
     def step(self, client, run):
         """A step of training: what is appended, fetched and evaluated of it."""
-        client.append_many(run, blocks(), sampling=SAMPLING)
+        sis.append_many(client, run, blocks(), sampling=SAMPLING)
         records = client.fetch_top_k(run, list(LENGTHS))
         values = np.zeros((len(records), K), np.float32) - 3
         return client.evaluate(
@@ -80,7 +80,7 @@ class TracingTest(unittest.TestCase):
             async with sis.aio.Client(self.servers[0].address, timeout=60) as client:
                 run = await client.create_run("r", seed=1, vocabulary_size=VOCABULARY, top_k=K)
                 with self.tracer.start_as_current_span("step") as step:
-                    await client.append_many(run, blocks(), sampling=SAMPLING)
+                    await sis.aio.append_many(client, run, blocks(), sampling=SAMPLING)
                     await client.fetch_top_k(run, ["a"])
                 return step.get_span_context()
 

@@ -60,7 +60,7 @@ class TrlHeadTest(TrainerCase):
 
         trainer = made(EndsLater)
         self.train(trainer)
-        steps = [trainer.sis_client.get_step(trainer.sis_run, step).totals for step in range(4)]
+        steps = [trainer.sis_client.list_steps(trainer.sis_run, draws=[step])[step].totals for step in range(4)]
         self.assertEqual([totals.scored > 0 for totals in steps], [False, False, True, True])
         self.assertEqual([totals.missing for totals in steps], [0] * 4)
         self.assertLess(steps[2].mean_d, 1e-5)

@@ -25,7 +25,7 @@ class TrlRankTest(TrainerCase):
         with sis.Client(self.server.address) as client:
             run = client.get_run(run).run
             for draw, row in enumerate(rows):
-                totals = client.get_step(run, draw).totals
+                totals = client.list_steps(run, draws=[draw])[draw].totals
                 self.assertEqual((totals.missing, row["sis/incomplete"]), (0, 0))
                 self.assertAlmostEqual(row["sis/accept_rate"], totals.accept_rate, places=9)
                 self.assertAlmostEqual(row["sis/d"], totals.mean_d, places=9)

@@ -118,7 +118,7 @@ class TrlRolloutTest(TrainerCase):
         self.assertLess(rows[0]["sis/d"], 1e-5)
         self.assertGreater(trainer.masked, 20)
         self.assertEqual(
-            trainer.masked, sum(trainer.sis_client.get_step(trainer.sis_run, draw).totals.masked for draw in (0, 1))
+            trainer.masked, sum(trainer.sis_client.list_steps(trainer.sis_run, draws=[draw])[draw].totals.masked for draw in (0, 1))
         )
 
     def test_vllm(self):

@@ -57,7 +57,7 @@ class RolloutsTest(TrainerCase):
         with self.assertWarnsRegex(RuntimeWarning, r"of \d+ of \d+ positions the 20 recorded tokens.*Record more"):
             rows = self.train(trainer)
         counted = sum(row["sis/incomplete"] for row in rows)
-        scored = sum(trainer.sis_client.get_step(trainer.sis_run, step).totals.scored for step in (0, 1))
+        scored = sum(trainer.sis_client.list_steps(trainer.sis_run, draws=[step])[step].totals.scored for step in (0, 1))
         self.assertTrue(0 < counted < scored, (counted, scored))
         self.assertEqual(trainer.longer, counted)
 
@@ -102,7 +102,7 @@ class RolloutsTest(TrainerCase):
                 self.check_logged(trainer, rows)
                 self.assertLess(rows[0]["sis/d"], 1e-5)
                 self.assertEqual([row["sis/missing"] for row in rows], [0, 0])
-                totals = [trainer.sis_client.get_step(trainer.sis_run, step).totals for step in (0, 1)]
+                totals = [trainer.sis_client.list_steps(trainer.sis_run, draws=[step])[step].totals for step in (0, 1)]
                 self.assertEqual(sum(of_step.masked for of_step in totals), masked)
                 self.assertFalse({"sis_records", "sis_sampling"} & fields)
 

@@ -299,7 +299,7 @@ class TrainerCase(unittest.TestCase):
         """What is logged is what the server has counted, over all ranks."""
         self.assertEqual(len(rows), trainer.state.global_step)
         for draw, row in enumerate(rows):
-            step = trainer.sis_client.get_step(trainer.sis_run, draw)
+            step = trainer.sis_client.list_steps(trainer.sis_run, draws=[draw])[draw]
             totals = step.totals
             seen = totals.missing + totals.scored
             self.assertEqual(row["sis/missing"], totals.missing / seen)

@@ -40,12 +40,12 @@ class TrlWeightTest(TrainerCase):
 
             def __init__(self, *args, **kwargs):
                 super().__init__(*args, **kwargs)
-                self.seen, append_many = collections.Counter(), self.sis_client.append_many
+                self.seen, append_many = collections.Counter(), self.sis_client._servers.append_many
 
-                def lose(run, recorded, **settings):
-                    return append_many(run, [one for one in recorded if not one.sequence.endswith("/3")], **settings)
+                def lose(source, recorded):
+                    return append_many(source, [one for one in recorded if not one.sequence.id.endswith("/3")])
 
-                self.sis_client.append_many = lose
+                self.sis_client._servers.append_many = lose
 
             def _compute_loss(self, model, inputs):
                 if self.state.global_step % 2:

@@ -54,7 +54,7 @@ class VerlDecisionTest(VerlCase):
         )  # fmt: skip
         metrics = metrics_of(self.worker.train_mini_batch(data))
         self.assertEqual(training.draw, 3)
-        steps = [self.client.get_step(run, draw).totals for draw in range(4)]
+        steps = [self.client.list_steps(run, draws=[draw])[draw].totals for draw in range(4)]
         # An epoch has every token once.
         self.assertEqual([steps[0].scored + steps[1].scored, steps[2].scored + steps[3].scored], [count, count])
         self.assertEqual([totals.missing for totals in steps], [0] * 4)

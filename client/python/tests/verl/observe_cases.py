@@ -26,7 +26,7 @@ class VerlObserveTest(VerlCase):
                 }
                 self.assert_same(gradients.steps, expected)
                 self.assertEqual(metrics["sis/missing"], 0)
-                totals = self.client.get_step(training.run, 0).totals
+                totals = self.client.list_steps(training.run, draws=[0])[0].totals
                 self.assertAlmostEqual(metrics["sis/accept_rate"], totals.accept_rate, places=9)
                 self.assertAlmostEqual(metrics["sis/sis/d"], totals.mean_d_sis, places=6)
                 for name in ("damped_truncation", "soft_acceptance", "tis", "icepop"):

@@ -41,7 +41,7 @@ class VerlOutageTest(VerlCase):
         self.assertEqual(metrics["sis/missing"], [[1.0]])
         self.assertEqual((metrics["sis/missing_never_arrived"], metrics["sis/missing_stale"]), ([[1.0]], [[0.0]]))
         self.assertNotIn("sis/accept_rate", metrics)
-        totals = self.client.get_step(training.run, 0).totals
+        totals = self.client.list_steps(training.run, draws=[0])[0].totals
         self.assertEqual(totals.missing, sum(sum(sample.mask) for sample in samples))
         # What the trainer keeps is as it was.
         for name in ("old_log_probs", "rollout_log_probs", "response_mask", "advantages"):
@@ -90,7 +90,7 @@ class VerlOutageTest(VerlCase):
         append(self.client, rollouts, samples, policy_version=101)
         metrics = metrics_of(self.worker.train_batch(batch(samples)))
         self.assertEqual(metrics["sis/missing"], [[0.0]])
-        self.assertEqual(self.client.get_step(resumed.run, resumed.draw).totals.missing, 0)
+        self.assertEqual(self.client.list_steps(resumed.run, draws=[resumed.draw])[resumed.draw].totals.missing, 0)
         # One that has told nothing and evaluated nothing is that which others have opened.
         joined = self.attached(self.settings(run="joined"))
         self.assertEqual(self.attached(self.settings(run="joined")).run, joined.run)
@@ -117,7 +117,7 @@ class VerlOutageTest(VerlCase):
         columns = [np.repeat(column, 100, axis=0) for column in victim.record]
         for number in range(4000):
             block = sis.Block(f"{number}", 0, 0, *columns)
-            client.append_many(filler, [block], sampling=sis.Sampling("processed"))
+            sis.append_many(client, filler, [block], sampling=sis.Sampling("processed"))
             if client.get_run(run.id).sequences < len(names):
                 break
 

@@ -76,5 +76,5 @@ class VerlOwnSetsTest(VerlCase):
             metrics = answer["metrics"]
             self.assertEqual(metrics["sis/missing"] + metrics["sis/envelope_violations"], [[0.0]] * 4)
             self.assertGreater(metrics["sis/d"][0][0], 1e-3)
-        totals = self.client.get_step(self.client.get_run(settings.run).run, 0).totals
+        totals = self.client.list_steps(self.client.get_run(settings.run).run, draws=[0])[0].totals
         self.assertEqual((totals.scored, totals.missing), (sum(sum(sample.mask) for sample in samples), 0))

@@ -20,11 +20,11 @@ class VerlRankTest(VerlCase):
         gradients = Gradients(self.worker)
         self.attached(self.settings())
         metrics = metrics_of(self.worker.train_batch(batch(samples)))
-        alone = self.client.get_step(run, 0).totals
+        alone = self.client.list_steps(run, draws=[0])[0].totals
         told = {"address": self.address, "run": "two-ranks", "top_k": K, "seed": 1}
         append(self.client, SisConfig(**told).create_run(self.client, WHOLE, algorithm="verl"), samples)
         answers = [answer for (answer,) in self.two_ranks([(samples, told, False)])]
-        together = self.client.get_step(sis.Run("two-ranks", 0, run.config), 0).totals
+        together = self.client.list_steps(sis.Run("two-ranks", 0, run.config), draws=[0])[0].totals
         for name in ("accepted", "rejected", "outside_top_k", "missing"):
             self.assertEqual(getattr(together, name), getattr(alone, name), name)
         self.assertAlmostEqual(together.d, alone.d, delta=1e-4)
@@ -80,6 +80,6 @@ class VerlRankTest(VerlCase):
         self.assertAlmostEqual(first[2]["metrics"]["sis/accept_rate"][0][0], share_of_mass, delta=1e-12)
         self.assertEqual(first[2]["metrics"]["sis/missing"], [[0.0]])
         # Every token counts once.
-        totals = self.client.get_step(self.client.get_run(settings.run).run, 0).totals
+        totals = self.client.list_steps(self.client.get_run(settings.run).run, draws=[0])[0].totals
         self.assertEqual((totals.scored, totals.missing), (sum(sum(sample.mask) for sample in drawn), 0))
         self.assertAlmostEqual(totals.accept_rate, share, delta=1e-12)

@@ -84,7 +84,7 @@ class TrackingTest(unittest.TestCase):
         current = log_softmax(0.5 * generator.normal(size=(len(records), VOCABULARY)) + 0.0)
         log_probs, own = sis.gather(records, current)
         cls.evaluation = client.evaluate(run, records, draw=STEP, log_probs=log_probs, sampled_log_probs=own)
-        cls.step = client.get_step(run, STEP)
+        cls.step = client.list_steps(run, draws=[STEP])[STEP]
         cls.tokens = client.inspect_run(run).tokens
         cls.metrics = sis.tracking.metrics(cls.evaluation)
         cls.rows = [

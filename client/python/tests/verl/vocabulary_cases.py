@@ -53,5 +53,5 @@ class VerlVocabularyTest(VerlCase):
         self.assertEqual((first["metrics"]["sis/missing"], first["metrics"]["sis/envelope_violations"]), ([0.0], [0.0]))
         self.assertAlmostEqual(first["metrics"]["sis/accept_rate"][0], share, delta=1e-12)
         status = self.client.get_run(settings.run)
-        totals = self.client.get_step(status.run, 0).totals
+        totals = self.client.list_steps(status.run, draws=[0])[0].totals
         self.assertEqual(totals.scored, sum(sum(sample.mask) for sample in samples))

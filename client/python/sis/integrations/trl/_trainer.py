@@ -50,7 +50,7 @@ class SisTrainerMixin(DecidingMixin):
 
     Attributes:
         sis_client: The `sis.Client` of this process.
-        sis_run: The `sis.Run`; `sis_client.get_step(sis_run, step)` returns an optimiser step's histograms.
+        sis_run: The `sis.Run`; `sis_client.list_steps(sis_run, draws=[step])[step]` has a step's histograms.
     """
 
     # How the last rollouts were sampled.

@@ -18,7 +18,7 @@ class OwnSets(GeneratedTokens):
     """The sets of one batch.
 
     Attributes:
-        entries: Entries for `sis.Client.append_many` by name; equal samples have one name.
+        entries: Entries for `sis.append_many` by name; equal samples have one name.
     """
 
     def __init__(self, generated: List[Generated], top_k: int, version: int) -> None:

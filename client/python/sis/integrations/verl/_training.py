@@ -114,7 +114,7 @@ class Training:
 
     @property
     def draw(self) -> int:
-        """Number of the last mini-batch, for `sis.Client.get_step`; -1 before the first."""
+        """Number of the last mini-batch, for `sis.Client.list_steps`; -1 before the first."""
         return self.service.draw
 
     @property
