@@ -8,10 +8,10 @@
 
 namespace sis {
 
-// InvalidArgument, naming the field, for texts that are too long and a reward that is no number.
+// Returns InvalidArgument, naming the field, if a text is too long or the reward is not finite.
 absl::Status CheckAnnotation(const v1::Annotation& annotation);
 
-// A serialised v1::Annotation with the fields that are set in `added` in the place of its own.
+// Returns the serialised v1::Annotation, with the fields that are set in `added` replaced.
 std::string Annotated(const std::string& serialised, const v1::Annotation& added);
 
 }  // namespace sis

@@ -16,7 +16,7 @@ using testing::HasSubstr;
 
 class AnnotationTest : public IngestTest {};
 
-// Each seal's fields stand for those before, and are charged; a bad one changes nothing.
+// Each seal's fields replace earlier ones, and are charged. An invalid field changes nothing.
 TEST_F(AnnotationTest, AreCheckedAndAdded) {
   const int64_t nothing = run_->budget().used();
   ASSERT_EQ(Block(records_.Block("a")).code(), 0);

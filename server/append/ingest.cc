@@ -15,14 +15,14 @@
 namespace sis {
 namespace {
 
-// Memory comes back as trainers finish steps, so soon, but not at once.
+// Trainers free memory whenever they finish a step: soon, but not immediately.
 constexpr double kRetrySeconds = 0.5;
 
 absl::Status InSequence(SequenceNameView name, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(ToString(name), ": ", status.message()));
 }
 
-// Whether it may be a block of the run.
+// Returns OK if the block's header fits the run.
 absl::Status CheckFits(const BlockHeader& header, const Run& run) {
   const auto refuse = [&](std::string_view field, uint64_t value, std::string_view own,
                           uint64_t of_run) {
@@ -87,17 +87,16 @@ absl::Status Ingest::MakeRoom(SequenceNameView name, int64_t bytes) {
   ahead_.Forget();
   const int64_t own = run_->BytesOf(name);
   for (const ByteBudget* budget : {&std::as_const(run_->budget()), &registry_->budget()}) {
-    // Whatever else is in the way will go, but the sequence itself can't make room for its own
-    // blocks.
+    // Other data can be evicted, but a sequence can't make room for its own blocks.
     if (own + bytes > budget->limit()) {
-      return absl::ResourceExhaustedError(absl::StrCat("with ", bytes, " bytes more it would have ",
-                                                       own + bytes, ", and ", budget->limit(),
-                                                       " is the most"));
+      return absl::ResourceExhaustedError(absl::StrCat("sequence: too large, got ", own + bytes,
+                                                       " bytes with this entry; must be at most ",
+                                                       budget->limit()));
     }
   }
   if (registry_->MakeRoom(*run_, bytes, Evict::kRead) == nullptr) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("no room for ", bytes, " bytes: all is kept, in use or unread"));
+      absl::StrCat("no space for ", bytes, " bytes: all sequences are kept, in use or unread"));
 }
 
 absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(SequenceNameView name,
@@ -213,7 +212,7 @@ absl::Status Ingest::ChangeWithRoom(
     absl::FunctionRef<int64_t()> new_bytes,
     absl::FunctionRef<absl::StatusOr<std::vector<StoredPart>>()> change) {
   absl::Status status = Change(name, sequence, change);
-  // Another thread may take what was made free: then once more.
+  // Another thread may take the freed bytes, so this may need several rounds.
   while (absl::IsResourceExhausted(status)) {
     if (absl::Status room = MakeRoom(name, new_bytes()); !room.ok()) return room;
     status = Change(name, sequence, change);
@@ -260,7 +259,7 @@ void Ingest::Store(const v1::AppendBatch& batch, std::vector<EntryAck>& acks) {
 
 EntryAck Ingest::Refusal(absl::Status status) {
   run_->counters().AddRefusedEntry(status.code());
-  // Workers that are ahead of the trainer are refused for want of room all the time.
+  // Refusals for lack of room are normal while workers are ahead of the trainer, and no events.
   if (!absl::IsResourceExhausted(status)) {
     run_->recent_events().NoteRefusedEntry(status.code(), run_->now());
   }

@@ -33,9 +33,9 @@ class Ingest {
   // the run was superseded.
   absl::Status Apply(const v1::AppendBatch& batch, std::vector<EntryAck>& acks);
 
-  // With a durable store an entry is acked only when it is stored. Two calls that wait for the
-  // store enclose Apply: BringIn before it, and after it Store, which takes back the acks of what
-  // could not be stored.
+  // With a durable store an entry is acked only when it is stored. Apply must then be called
+  // between two calls that wait for the store: BringIn loads the sequences, and Store revokes the
+  // acks of entries that could not be stored.
   bool has_store() const { return stored_ != nullptr; }
   void BringIn(const v1::AppendBatch& batch);
   void Store(const v1::AppendBatch& batch, std::vector<EntryAck>& acks);
@@ -52,7 +52,7 @@ class Ingest {
   absl::Status ApplyBlock(SequenceNameView name, std::string_view bytes);
   absl::Status ApplyGap(SequenceNameView name, const v1::Gap& gap);
   absl::Status ApplySeal(SequenceNameView name, const v1::Seal& seal);
-  // Finds or makes the sequence, with room made for `bytes_if_new` if need be.
+  // Finds or creates the sequence. Evicts to make room for `bytes_if_new` if necessary.
   absl::StatusOr<std::shared_ptr<Sequence>> Open(SequenceNameView name,
                                                  absl::FunctionRef<int64_t()> bytes_if_new);
   // Returns OK if there may be room now for `bytes` of the sequence, otherwise ResourceExhausted.
@@ -61,7 +61,7 @@ class Ingest {
   // Applies an entry to its sequence: `change` returns the new parts, which must be stored.
   absl::Status Change(SequenceNameView name, const std::shared_ptr<Sequence>& sequence,
                       absl::FunctionRef<absl::StatusOr<std::vector<StoredPart>>()> change);
-  // The same for a change that takes `new_bytes`: makes room if need be.
+  // Like Change, for a change that takes `new_bytes`. Evicts to make room if necessary.
   absl::Status ChangeWithRoom(SequenceNameView name, const std::shared_ptr<Sequence>& sequence,
                               absl::FunctionRef<int64_t()> new_bytes,
                               absl::FunctionRef<absl::StatusOr<std::vector<StoredPart>>()> change);
@@ -70,13 +70,13 @@ class Ingest {
   StoredCache* stored_;  // null without a store
   std::shared_ptr<Run> run_;
   std::shared_ptr<const void> open_;          // counts as one of the run's open streams
-  std::optional<uint32_t> committed_length_;  // if the present entry is a block and stored
-  int64_t positions_added_ = 0;               // by the present call, as the next
+  std::optional<uint32_t> committed_length_;  // set if the current entry is a block and stored
+  int64_t positions_added_ = 0;               // by the current call, like the next
   int64_t slots_added_ = 0;
   int64_t bytes_accepted_ = 0;
-  SequencesAhead ahead_;  // from the present entry on
-  // With a store, of the present batch: sequences that must not leave memory, and those that can't
-  // be had.
+  SequencesAhead ahead_;  // from the current entry on
+  // With a store, for the current batch: sequences that must not leave memory, and sequences that
+  // could not be loaded.
   absl::flat_hash_map<SequenceName, std::shared_ptr<Sequence>> held_;
   absl::flat_hash_map<SequenceName, absl::Status> unavailable_;
   std::vector<SequenceName> sealed_;  // by this batch

@@ -35,8 +35,8 @@ inline v1::AppendEntry GapEntry(const std::string& id, uint32_t first, uint32_t 
   return entry;
 }
 
-// Positions of full sets: probabilities 0.4, 0.3, 0.2, 0.05 of the ids 10, 11, 12, 13; sampled
-// is 12.
+// Returns positions with full sets: ids 10, 11, 12, 13 with probabilities 0.4, 0.3, 0.2, 0.05. The
+// sampled id is 12.
 inline Records PlainRecords(uint32_t count) {
   Records records{.slots = kSlots};
   for (uint32_t i = 0; i < count; ++i) {
@@ -51,7 +51,7 @@ inline Records PlainRecords(uint32_t count) {
   return records;
 }
 
-// What a sequence of a SmallConfig is charged for its only block.
+// Returns the bytes that a sequence of a SmallConfig is charged for its only block.
 inline int64_t ChargeOf(const Records& records) {
   return CachedBlock::Charge(
       PackBlock(records.View(), {.slots = kSlots, .vocabulary_size = 1000})->size());

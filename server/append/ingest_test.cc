@@ -59,7 +59,7 @@ TEST_F(IngestTest, BadBlocksAreRefusedByNameAndChangeNothing) {
   narrow.slots = 1;
   narrow.ids.resize(narrow.size());
   narrow.log_probs.resize(narrow.size());
-  // Each block is of positions 20 to 29.
+  // A block of positions 20 to 29.
   const auto entry = [&](const Records& records, const v1::RunConfig& config, uint32_t first) {
     return records.Block("new", first, 0, 0, 10).Entry(config);
   };
@@ -111,7 +111,7 @@ TEST_F(IngestTest, BadBlocksAreRefusedByNameAndChangeNothing) {
   EXPECT_EQ(Entry(good).code(), 0) << "unchanged, it is good";
 }
 
-// Whatever the run's encoding and mass are: these are for workers.
+// The run's encoding and mass bind only workers, so the server stores any block unchanged.
 TEST_F(IngestTest, ABlockIsStoredAsItIs) {
   v1::RunConfig config = SmallConfig(kSlots);
   config.set_mass(0.65);
@@ -130,7 +130,7 @@ TEST_F(IngestTest, ABlockIsStoredAsItIs) {
 }
 
 TEST_F(IngestTest, BadHeadersAreRefusedByName) {
-  // Of the stream that was opened last.
+  // Returns the sampling of the stream that was opened last.
   const auto sampling = [&] { return run_->recent_events().events().sampling; };
   const auto refused = [&](StatusCode code, const std::string& message, auto change) {
     v1::AppendHeader header = HeaderOf(*run_);
@@ -177,7 +177,7 @@ TEST_F(IngestTest, BadHeadersAreRefusedByName) {
       s.set_repetition_penalty(penalty);
     });
   }
-  // What changes the distribution, if it is not in the log-probs.
+  // Settings that change the distribution, unless the log-probs include them.
   const std::pair<const char*, std::function<void(v1::Sampling&)>> changes[] = {
       {"sampling.temperature: 0.7", [](auto& s) { s.set_temperature(0.7); }},
       {"sampling.top_p: 0.9", [](auto& s) { s.set_top_p(0.9); }},
@@ -312,7 +312,7 @@ TEST_F(IngestTest, AGapIsKeptUntilABlockFillsIt) {
   EXPECT_EQ(reader.Gaps()[0].count, 8);
 }
 
-// Each of a sequence's gaps is charged, so that they are bounded as records are.
+// Gaps are charged like records, so that their number is bounded.
 TEST_F(IngestTest, GapsAreRefusedWhereTheyHaveNoRoom) {
   Cache cache(Sequence::kBaseBytes + HeapBytes("a") + 2 * Sequence::kGapBytes);
   const auto run = cache.CreateRun("r", SmallConfig(kSlots));

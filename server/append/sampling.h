@@ -1,4 +1,4 @@
-// How a worker says that its log-probs were made.
+// Checks how a worker says that it made its log-probs.
 #pragma once
 
 #include "absl/status/status.h"
@@ -6,8 +6,8 @@
 
 namespace sis {
 
-// InvalidArgument unless the settings make sense, and with RAW log-probs leave the distribution as
-// it is.
+// Returns InvalidArgument if a setting is out of range, or if the log-probs are RAW and a setting
+// changes the distribution.
 absl::Status CheckSampling(const v1::Sampling& sampling);
 
 }  // namespace sis

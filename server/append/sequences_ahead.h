@@ -1,4 +1,4 @@
-// The sequences of the entries to come, found before their turn.
+// Looks up the sequences of upcoming entries.
 #pragma once
 
 #include <array>
@@ -14,15 +14,15 @@ inline SequenceNameView NameIn(const v1::AppendEntry& entry) {
   return {entry.sequence().id(), entry.sequence().attempt()};
 }
 
-// A run is locked once for many sequences. Sequences held here can be neither evicted nor
-// forgotten. Used by one thread at a time.
+// Locks the run once for many sequences. The sequences found can't be evicted or removed. Used by
+// one thread at a time.
 class SequencesAhead {
  public:
-  // Returns the sequence of the next entry, if there is one: null if it is not known.
+  // Returns the sequence of the next entry; null if it is not known.
   const std::shared_ptr<Sequence>& next() const { return begin_ < end_ ? found_[begin_] : none_; }
   // Finds the sequences of the entries of `batch` from index `next` on.
   void Prepare(Run& run, const v1::AppendBatch& batch, int next);
-  // Goes on to the entry after the next.
+  // Moves to the entry after the next.
   void Advance();
   void Forget();
 

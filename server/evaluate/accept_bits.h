@@ -1,4 +1,4 @@
-// Accept bits, as EvaluateResponse has them.
+// Packs decisions into the accept bits of an EvaluateResponse.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace sis {
 
-// ceil(N / 8) bytes; bit i % 8 of byte i / 8 is set if position i is accepted.
+// Returns ceil(N / 8) bytes; bit i % 8 of byte i / 8 is set if position i is accepted.
 std::string PackAcceptBits(std::span<const Decision> decisions);
 
 }  // namespace sis

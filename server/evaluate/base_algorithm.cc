@@ -49,6 +49,9 @@ absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
                        .draw = input.parameters.draw};
   std::vector<float> log_ratios;
   if (input.decoupled()) {
+    // SIS has compared the proximal policy with the behavior policy. The algorithm compares the
+    // current policy with the proximal one, which becomes its reference, and multiplies by the
+    // modified ratio of SIS as a constant correction.
     log_ratios.resize(count);
     for (size_t i = 0; i < count; ++i) {
       if (states[i] == TokenState::kMasked) continue;
@@ -59,6 +62,7 @@ absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
     batch.current_log_probs = input.decoupled_log_probs;
     batch.reference_log_probs = sampled_log_probs;
   }
+  // The ratio of the current to the behavior policy, whichever policy is the reference.
   std::vector<float> log_importance_ratios;
   if (WeighsByAcceptance(*input.algorithm)) {
     log_importance_ratios.resize(count);

@@ -1,4 +1,4 @@
-// The base algorithm of an Evaluate, over all of its positions.
+// Applies the base algorithm of an Evaluate to all of its positions.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,9 @@
 
 namespace sis {
 
-// Fills in surrogates, coefficients and log-ratio sums of the slices, from what came of their
-// positions. InvalidArgument if an advantage is unfit.
+// Computes surrogates, coefficients and log-ratio sums of the slices from their evaluated
+// positions, and adds the wanted ones to the response. Returns InvalidArgument if an advantage is
+// out of the algorithm's range.
 absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
                                  const std::vector<SliceRange>& slices,
                                  const PositionOutput& positions, v1::EvaluateResponse& response);

@@ -1,4 +1,4 @@
-// The current policy's values in a request, of either form.
+// The current policy's values in a request, GATHERED or REDUCED.
 #pragma once
 
 #include <cstddef>
@@ -21,25 +21,24 @@ class CurrentArrays {
   static absl::StatusOr<CurrentArrays> Parse(const v1::EvaluateRequest& request, size_t count,
                                              const RunConfig& config);
 
-  // Values to read per position, on average, rounded up.
+  // Returns the average number of values per position, rounded up.
   size_t values_per_position() const;
-  // The sampled tokens' log-probs at all positions.
   std::span<const float> sampled_log_probs() const { return sampled_log_probs_; }
 
-  // Returns the values at positions [first, first + behavior.size()) of the request, beside their
-  // records, which begin at `first_position` of their sequence. Returns FailedPrecondition unless
-  // the counts are those of the records.
+  // Returns the values at positions [first, first + behavior.size()) of the request. `behavior` has
+  // the records of these positions, which begin at `first_position` of their sequence. Returns
+  // FailedPrecondition if the request's counts differ from the records'.
   absl::StatusOr<CurrentView> Read(const BlockRange& behavior, size_t first,
                                    uint32_t first_position) const;
 
  private:
   absl::Status ParseGathered(const v1::Gathered& gathered, size_t count, uint32_t top_k);
-  // The index of the position's first value. The position must be there.
+  // Returns the index of the position's first value. The position must be in the request.
   size_t Begin(size_t position) const;
 
   std::span<const float> sampled_log_probs_;
-  // GATHERED: the number of values of each position, of all before each multiple of
-  // kPositionsPerBegin, and the values.
+  // GATHERED: the number of values of each position; the number of values before each multiple of
+  // kPositionsPerBegin; and the values.
   static constexpr size_t kPositionsPerBegin = 64;
   std::span<const uint8_t> counts_;
   std::vector<uint64_t> begins_;

@@ -150,7 +150,7 @@ void EvaluateCall::Add(size_t i, const RangeResult& part, Evaluated& counted) co
 
 absl::StatusOr<RangeResult> EvaluateCall::EvaluateAgain(size_t i, const StepLedger::Range& range,
                                                         size_t offset) {
-  // What is evaluated again was valid a moment ago; records that have gone since count as missing.
+  // The first evaluation found the values valid. Records evicted since then count as missing.
   SliceRange slice = slices_[i];
   slice.expected_digest.reset();
   const uint32_t count = range.end - range.first;
@@ -209,7 +209,7 @@ int64_t EvaluateCall::Count() {
       counted += group.counted;
       continue;
     }
-    // Another call counted the rest of them.
+    // Another call has counted the other positions.
     for (const Fresh& part : fresh) {
       const absl::StatusOr<RangeResult> again = EvaluateAgain(part.slice, part.range, part.offset);
       if (!again.ok()) continue;
@@ -217,7 +217,7 @@ int64_t EvaluateCall::Count() {
     }
   }
   counted.sums.masked = newly_masked;
-  // Not run_->now(): people see when it was, also after a restart.
+  // Wall-clock time, not run_->now(): it is displayed, also after a restart.
   run_->counters().AddUncounted(run_->steps().Add(draw, counted, absl::Now(), unclaimed));
   run_->counters().AddEvaluated(counted);
   return counted.sums.scored() + counted.sums.missing;

@@ -1,4 +1,4 @@
-// Evaluate: from a request to decisions, ratios and sums.
+// Evaluate: turns a request into decisions, ratios and sums.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@
 
 namespace sis {
 
-// One Evaluate of the API, a group of slices at a time, so that several threads can share it, and
-// it can be given up, or make way for others, in between. On an error nothing has changed, except
-// that the sequences that were named count as used, and may be kept.
+// One Evaluate call of the API. It runs group by group, so that several threads can share it and it
+// can be paused or abandoned between groups. An error changes nothing, except that the named
+// sequences count as used, and may be kept.
 class EvaluateCall {
  public:
   // Checks the request. The backend, the request and its empty response must outlive the object. At
-  // most `lanes` threads will evaluate at once.
+  // most `lanes` threads evaluate concurrently.
   static absl::StatusOr<std::unique_ptr<EvaluateCall>> Start(std::shared_ptr<Run> run,
                                                              const Backend& backend,
                                                              const v1::EvaluateRequest& request,
@@ -34,14 +34,14 @@ class EvaluateCall {
                                                              size_t lanes);
 
   size_t groups() const { return groups_.size(); }
-  // How many values there are to read in a group.
+  // Returns the number of the request's values in a group, which measures its work.
   uint64_t values(size_t group) const;
-  // Evaluates a group, each once. Threads that do so at once have a lane each. After an error the
-  // object is of no more use.
+  // Evaluates a group. Must be called once per group, and concurrent callers must use different
+  // lanes. After an error the object can only be destroyed.
   absl::Status EvaluateGroup(size_t group, size_t lane);
-  // When all groups have been evaluated, by one thread: applies the base algorithm, counts what
-  // this draw hasn't counted yet, and completes the response. Sequences to inspect are then pending
-  // in the run's Inspection.
+  // Must be called once, after all groups. Applies the base algorithm, counts the positions that
+  // this draw hasn't counted yet, and completes the response. Adds the sequences to inspect to the
+  // run's Inspection.
   absl::Status Finish();
 
  private:
@@ -52,8 +52,8 @@ class EvaluateCall {
     std::vector<Missing> missing;
     std::unique_ptr<Inspection::Pending> inspected;  // null unless chosen
   };
-  // Consecutive slices [first, end), whose positions begin at `offset` in the request. They are
-  // counted together: what is counted is large beside a short slice.
+  // Consecutive slices [first, end), whose positions begin at `offset` in the request. They share
+  // `counted`, which is large compared with a short slice.
   struct Group {
     size_t first;
     size_t end;
@@ -61,7 +61,7 @@ class EvaluateCall {
     size_t positions = 0;
     Evaluated counted = {};
   };
-  // Unless a single slice has more.
+  // Maximum size of a group of several slices.
   static constexpr size_t kGroupPositions = 1024;
   static constexpr size_t kGroupValues = size_t{1} << 18;
 
@@ -69,16 +69,16 @@ class EvaluateCall {
                std::vector<SliceRange> slices, v1::EvaluateResponse& response, size_t lanes);
 
   void MakeGroups();
-  // Positions of the slice that the mask leaves out; the slice begins at `offset` in the request.
+  // Returns the masked positions of the slice, which begins at `offset` in the request.
   std::vector<StepLedger::Range> MaskedRanges(const SliceRange& slice, size_t offset) const;
-  // Adds to the run's step and metrics what this draw hasn't counted yet; returns how many
-  // positions that is.
+  // Adds the positions that this draw hasn't counted yet to the run's step and metrics. Returns
+  // their number.
   int64_t Count();
-  // Room for the values of a slice that is chosen for a closer look; else null.
+  // Returns space for the values of a slice that is chosen for inspection; null for other slices.
   std::unique_ptr<Inspection::Pending> RoomToInspect(const SliceRange& slice) const;
-  // Adds what came of positions of slice number i, which has been evaluated.
+  // Adds the result of positions of slice number i to `counted`.
   void Add(size_t i, const RangeResult& part, Evaluated& counted) const;
-  // Evaluates positions of slice number i again; it begins at `offset` in the request.
+  // Evaluates positions of slice number i again. The slice begins at `offset` in the request.
   absl::StatusOr<RangeResult> EvaluateAgain(size_t i, const StepLedger::Range& range,
                                             size_t offset);
   void AddCorrections(const Evaluated& all);
@@ -88,7 +88,7 @@ class EvaluateCall {
   std::vector<SliceRange> slices_;
   std::vector<SliceEvaluator> evaluators_;  // by lane
   v1::EvaluateResponse& response_;
-  EvaluateOutput output_;             // into the response
+  EvaluateOutput output_;             // writes to the response
   std::vector<SliceResult> results_;  // by slice
   std::vector<Group> groups_;
 };

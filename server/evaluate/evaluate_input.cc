@@ -12,10 +12,10 @@
 namespace sis {
 namespace {
 
-// Whether the form has the current policy's log-prob of every token of V_K.
+// Returns true if the form has the current policy's log-prob of every token of V_K.
 bool HasEverySlot(const v1::EvaluateRequest& request) { return !request.has_reduced(); }
 
-// What is evaluated besides the decisions; both need the slots.
+// Parses top_k, total_variation and prefix_curve. The last two need log-probs at every slot.
 absl::Status ParseParameters(const v1::EvaluateRequest& request, int slots, EvaluateInput& input) {
   if (request.top_k() > static_cast<uint32_t>(slots)) {
     return absl::InvalidArgumentError(

@@ -1,4 +1,4 @@
-// What an EvaluateRequest asks for, checked as far as the request alone tells.
+// The parsed form of an EvaluateRequest. Checks everything that does not depend on records.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace sis {
 
-// N ids, little-endian, of `width` bytes each; none if they were not sent.
+// N ids, little-endian, of `width` bytes each; empty if the request has none.
 struct SampledIds {
   uint32_t At(size_t i) const {
     uint32_t id = 0;
@@ -29,21 +29,21 @@ struct SampledIds {
   size_t width = 0;
 };
 
-// A checked request of N positions. Its arrays are views of the request, which must outlive it;
-// those that were not sent are empty.
+// A checked request of N positions. Its arrays are views of the request, which must outlive it.
+// Arrays that were not sent are empty.
 struct EvaluateInput {
   EvaluateInput() = default;
   EvaluateInput(EvaluateInput&&) = default;
 
   EvaluateParameters parameters;
   WantedOutputs wanted;
-  CurrentArrays current;  // with three policies, the proximal one's values
-  // [N] of these, with three policies or an algorithm.
+  CurrentArrays current;  // with three policies, the proximal policy's values
+  // [N], the sampled log-probs in `current`; set with three policies or an algorithm.
   std::span<const float> sampled_log_probs;
   std::span<const uint8_t> mask;               // [N], 0 or 1
   std::span<const float> own_log_probs;        // [N]
   SampledIds sampled_ids;                      // [N], the trainer's
-  std::span<const float> decoupled_log_probs;  // [N], the current policy's, with three
+  std::span<const float> decoupled_log_probs;  // [N], the current policy's, with three policies
   std::span<const float> advantages;           // [N]
   v1::Weight weight = v1::WEIGHT_SAMPLED;
   std::optional<Algorithm> algorithm;

@@ -1,4 +1,4 @@
-// What comes of an Evaluate's positions, and where it goes.
+// Output arrays of an Evaluate.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,15 @@ namespace sis {
 // Output arrays of n positions. An array that is not wanted is empty.
 struct PositionOutput {
   OutputView view;
-  std::span<float> reference_log_probs = {};  // [n], log q, or the trainer's own where missing
-  std::span<float> total_variations = {};     // [n], see TopKTotalVariation
+  std::span<float> reference_log_probs =
+      {};  // [n], log q, or the trainer's log-prob where q is missing
+  std::span<float> total_variations = {};  // [n], see TopKTotalVariation
 
   PositionOutput Part(size_t first, size_t count) const;
 };
 
-// Output of all positions of a request. Wanted arrays lie in the response, other arrays in here.
+// Output of all positions of a request. Wanted arrays are in the response, other arrays in the
+// object.
 class EvaluateOutput {
  public:
   // The arguments must outlive the object.
@@ -31,7 +33,7 @@ class EvaluateOutput {
 
   const PositionOutput& positions() const { return positions_; }
   // Adds the outputs derived from the positions to the response, and removes unwanted outputs.
-  // Must be called after all positions are there.
+  // Must be called once all positions are evaluated.
   void Finish();
 
  private:

@@ -1,4 +1,4 @@
-// Requests that Evaluate refuses: each by name, and none counts.
+// Requests that Evaluate refuses: each error names the field, and none counts anything.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ TEST_F(EvaluateRefusalsTest, BadRequestsAreRefusedByNameAndCountNothing) {
     ASSERT_LE((index + 1) * sizeof(float), bytes->size());
     std::memcpy(bytes->data() + index * sizeof(float), &value, sizeof(float));
   };
-  // A position whose set is full; the request is of [10, 60) of b, then c.
+  // A position whose set is full. The request has [10, 60) of b, then c.
   uint32_t full = 20;
   while (records_[1].log_probs[full * kSlots + kSlots - 1] == kMinusInfinity) ++full;
   const uint32_t row = full - 10;

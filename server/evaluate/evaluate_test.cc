@@ -48,7 +48,7 @@ TEST_F(EvaluateTest, OverlappingRetriesFromManyThreadsCountEachPositionOnce) {
   EXPECT_EQ(step.accepted() + step.rejected() + step.outside_top_k(), 2 * kLength);
 }
 
-// What one call masks another may count, whichever comes first.
+// A position that one call masks, another call may count, whichever comes first.
 TEST_F(EvaluateTest, TotalsOfAStepDoNotDependOnTheOrderOfMaskedCalls) {
   std::mt19937 random(9);
   std::vector<v1::EvaluateRequest> requests;
@@ -126,7 +126,7 @@ TEST_F(EvaluateTest, TheLastByteOfAcceptBitsIsFilledWithZeros) {
   }
 }
 
-// Offsets into the log-probs are those of the counts, wherever a range begins.
+// Offsets into the log-probs follow from the counts, wherever a range begins.
 TEST_F(EvaluateTest, AnswersDoNotDependOnHowARequestIsCut) {
   const v1::EvaluateResponse whole = Do(Request(all_));
   for (const uint32_t length : {1u, 37u, 64u, 199u}) {

@@ -1,5 +1,5 @@
-// What an evaluation found at single positions, for a closer look: its values are kept when it has
-// them, and what is recorded is added when nobody waits any more.
+// Keeps an evaluation's results at single positions for inspection. Computed values are copied
+// during the evaluation. Recorded values are added later, when no call waits for them.
 #include <algorithm>
 #include <cstddef>
 #include <memory>
@@ -13,12 +13,12 @@
 namespace sis {
 namespace {
 
-// The records of one slice, until somebody looks. Doesn't keep the sequence: who has the answer may
-// release it.
+// Adds the records of one slice when the sequence is first inspected. Doesn't keep the sequence in
+// memory: the client may release it as soon as it has its answer.
 struct RecordsOfSlice {
   Run& run;
   SequenceName name;
-  std::weak_ptr<const Sequence> sequence;  // to compare with: only the run hands out references
+  std::weak_ptr<const Sequence> sequence;  // to recognise it: only the run gives references
   uint64_t digest;                         // when it was evaluated
   uint32_t first_position;
   uint64_t oldest_fresh_version;
@@ -31,7 +31,7 @@ struct RecordsOfSlice {
 bool RecordsOfSlice::operator()(Inspection::Sequence& inspected) const {
   InspectedPositions& positions = inspected.positions;
   positions.ResizeRecorded(positions.size());
-  const Run::Found found = run.FindToChange(name);  // nobody reads it but who looks
+  const Run::Found found = run.FindToChange(name);  // inspecting is no use of the sequence
   const auto* held = std::get_if<std::shared_ptr<Sequence>>(&found);
   if (held == nullptr || sequence.owner_before(*held) || held->owner_before(sequence)) return false;
   inspected.annotation = (*held)->annotation();
@@ -52,7 +52,7 @@ void RecordsOfSlice::AddPiece(const Sequence::Reader::Piece& piece,
   if (ReasonMissing(piece, oldest_fresh_version).has_value()) return;
   const std::vector<std::byte> bytes = SliceBlock(piece.block->view(), piece.index, piece.count);
   const absl::StatusOr<BlockView> block = OpenBlock(bytes, /*checksums=*/false);
-  if (!block.ok()) return;  // only if it became corrupt unseen
+  if (!block.ok()) return;  // it became corrupt since its last check
   ReadBlockIdRows(*block, positions.slots, part(positions.top_k_ids, positions.slots));
   ReadBlockLogProbRows(*block, positions.slots, part(positions.top_k_log_probs, positions.slots));
   const std::span<int32_t> sampled_ids = part(positions.sampled_ids, 1);

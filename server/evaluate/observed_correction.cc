@@ -96,7 +96,7 @@ absl::StatusOr<SequenceMask> ParseMask(const v1::ObservedCorrection::SequenceMas
                                                  "] is not within [0, infinity)"));
 }
 
-// The one that is set, and the words that tell it from others.
+// Parses the correction, and a text that differs from that of every other correction.
 absl::StatusOr<ObservedCorrection> Parse(const v1::ObservedCorrection& message,
                                          const ObservingRequest& with) {
   if (absl::Status status = CheckName(message.name()); !status.ok()) return status;

@@ -1,4 +1,4 @@
-// The corrections that a request wants watched besides its own.
+// Corrections that a request observes in addition to the one that it applies.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace sis {
 
-// The weight that a request names: WEIGHT_SAMPLED where it names none.
+// Returns `named`, or the default, WEIGHT_SAMPLED.
 inline v1::Weight WeightOf(v1::Weight named) {
   return named == v1::WEIGHT_UNSPECIFIED ? v1::WEIGHT_SAMPLED : named;
 }
@@ -24,18 +24,20 @@ struct ObservedSis {
   v1::Weight weight;
 };
 
-// w at every position of a slice whose geometric mean of w lies within the bounds, else 0.
+// Weight w at every position of a slice if the slice's geometric mean of w is in [lower, upper];
+// otherwise weight 0.
 struct SequenceMask {
   double lower;
   double upper;
 
-  // What it makes of positions of a slice, from what w adds there. The log-ratios of the whole
-  // slice sum up to log_ratio_sum, in units of Fixed, over `scored` positions.
+  // Returns the masked sums of some positions of a slice. `plain` is their sum with weight w.
+  // `log_ratio_sum` is the sum of log w over the `scored` positions of the whole slice, in units of
+  // Fixed.
   CorrectionSums Apply(const CorrectionSums& plain, int64_t log_ratio_sum, int64_t scored) const;
 };
 
-// The scored positions of a slice, or of a part of it, for a correction that needs the whole slice
-// before it can weigh any of them.
+// The n scored positions of a slice, or of a part of it. Kept for GSPO, whose weights depend on the
+// whole slice.
 struct ScoredPositions {
   std::vector<float> log_ratios;  // [n], log w
   // [n], log current - log proximal with three policies; with two it is log w, and this is empty.
@@ -43,9 +45,9 @@ struct ScoredPositions {
   std::vector<float> advantages;  // [n]
 };
 
-// Of what GSPO takes the mean over a sequence.
+// Returns the sum of the log-ratios whose mean over a sequence GSPO uses.
 LogRatioSum SumOfPolicyLogRatios(const ScoredPositions& positions);
-// What GSPO makes of them, where `slice` is the sum over the whole slice.
+// Returns the sums of the positions, weighted by GSPO. `slice` is the sum over the whole slice.
 CorrectionSums SumsOfGspo(const Gspo& gspo, const ScoredPositions& positions,
                           const LogRatioSum& slice);
 
@@ -56,18 +58,18 @@ struct ObservedCorrection {
   Correction correction;
 };
 
-// Null if it is another correction.
+// Returns the GSPO correction, or null if `correction` is another one.
 const Gspo* ObservedGspo(const ObservedCorrection::Correction& correction);
 
-// What they go with in the request.
+// Properties of the request that limit the corrections that it can observe.
 struct ObservingRequest {
   int top_k;
-  bool has_every_slot;  // whether a smaller k can be evaluated
+  bool has_every_slot;  // required to evaluate a smaller k
   bool has_advantages;
   bool three_policies;
 };
 
-// InvalidArgument names the correction and the field.
+// Returns InvalidArgument, naming the correction and the field, if one is not allowed.
 absl::StatusOr<std::vector<ObservedCorrection>> ParseObserved(const v1::EvaluateRequest& request,
                                                               const ObservingRequest& with);
 

@@ -10,8 +10,8 @@
 namespace sis {
 namespace {
 
-// `parameters`: the message's fields, by name, and where the rule has them. What is unset stays as
-// it is by default.
+// Reads a rule. `parameters` maps the message's field names to the rule's members. Members of unset
+// fields keep their defaults.
 template <typename Rule>
 Rule Read(const google::protobuf::Message& message,
           std::initializer_list<std::pair<const char*, float Rule::*>> parameters) {

@@ -1,4 +1,4 @@
-// Base algorithms, from their message.
+// Parses the base algorithm of a request.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -7,7 +7,8 @@
 
 namespace sis {
 
-// With the defaults where parameters are unset. InvalidArgument names the parameter.
+// Sets unset parameters to their defaults. Returns InvalidArgument, naming the parameter, if a
+// parameter is out of range.
 absl::StatusOr<Algorithm> ParseAlgorithm(const v1::Algorithm& message);
 
 }  // namespace sis

@@ -133,7 +133,7 @@ absl::Status PartStatistics::AddSis(const ObservedSis& sis, const DecidedPart& p
   std::span<const Decision> decisions = positions.decisions;
   std::span<const float> acceptance_probabilities = positions.acceptance_probabilities;
   if (DecidesAgain(sis)) {
-    // The same uniforms decide again.
+    // Decides again, with the same uniforms.
     EvaluateParameters parameters = input_.parameters;
     parameters.top_k = sis.top_k;
     parameters.total_variation = false;
@@ -187,7 +187,7 @@ void PartStatistics::AddAlgorithm(const Algorithm& algorithm, const DecidedPart&
   }
   const std::span<const float> sampled =
       input_.current.sampled_log_probs().subspan(part.offset, count);
-  // Where there are no advantages, the coefficient doesn't depend on them.
+  // Without advantages only algorithms are observed whose coefficients don't depend on them.
   const std::span<float> coefficients = Room(observed_ratios_, count);
   const SequenceRange whole{.sequence_key = 0,
                             .first_position = part.first_position,
@@ -202,6 +202,7 @@ void PartStatistics::AddAlgorithm(const Algorithm& algorithm, const DecidedPart&
                        .acceptance_probabilities = positions.acceptance_probabilities,
                        .advantages = positions.advantages};
   if (input_.decoupled()) {
+    // As in base_algorithm.cc, the proximal policy becomes the reference.
     const std::span<const float> current = input_.decoupled_log_probs.subspan(part.offset, count);
     const std::span<float> log_ratios = Room(observed_log_ratios_, count);
     const std::span<float> importance_log_ratios = Room(importance_log_ratios_, count);

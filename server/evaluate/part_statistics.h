@@ -1,4 +1,4 @@
-// Counts of the positions that were decided together.
+// Statistics of positions that were decided together.
 #pragma once
 
 #include <cstddef>
@@ -27,31 +27,29 @@ struct RangeResult {
   std::vector<CorrectionSums> observed;
   // The sum of log w, in units of Fixed; 0 unless there is a sequence mask.
   int64_t log_ratio_sum = 0;
-  ScoredPositions scored;         // none unless GSPO is observed
-  uint64_t inspected_digest = 0;  // of the records at those positions that are inspected
+  ScoredPositions scored;         // empty unless GSPO is observed
+  uint64_t inspected_digest = 0;  // of the records at the inspected positions
 };
 
-// For one call, by one thread at a time. `input` must outlive it.
+// Serves one call. Used by one thread at a time. `input` must outlive the object.
 class PartStatistics {
  public:
   PartStatistics(const Backend& backend, const EvaluateInput& input);
 
-  // The output of a part of n positions, with memory of this object for the arrays that are needed
-  // here and that nobody wants. Until the next call.
+  // Returns the output of a part of n positions. Arrays that are needed here, but not wanted by the
+  // request, get memory of this object, valid until the next call.
   PositionOutput Complete(PositionOutput output, size_t n);
 
-  // A part that was decided into such an output.
+  // A part that was decided into an output of Complete.
   struct DecidedPart {
     size_t offset;  // of its first position in the request
     uint32_t first_position;
     std::span<const BackendRange> ranges;
-    // The class of each range; see StalenessClassOf.
+    // The staleness class of each range; see StalenessClassOf.
     std::span<const size_t> staleness;
-    // What the ranges added up to.
-    const Sums& sums;
+    const Sums& sums;  // over all ranges
     const PositionOutput& output;
   };
-  // Adds it.
   absl::Status Add(const DecidedPart& part, RangeResult& into);
 
  private:
@@ -67,7 +65,7 @@ class PartStatistics {
 
   const Backend& backend_;
   const EvaluateInput& input_;
-  // Whether modified ratios are something else than 1 where accepted, else w.
+  // False if the modified ratio is 1 at accepted positions and w at others.
   const bool needs_modified_ratios_;
   const bool needs_total_variations_;
   std::vector<float> acceptance_probabilities_;
@@ -77,7 +75,7 @@ class PartStatistics {
   std::vector<float> log_envelopes_;
   std::vector<float> covered_masses_;
   std::vector<float> total_variations_;
-  // Of observed corrections.
+  // Memory for observed corrections.
   std::vector<BackendRange> ranges_;
   std::vector<Decision> decisions_;
   std::vector<float> observed_probabilities_;

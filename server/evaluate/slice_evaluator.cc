@@ -20,7 +20,7 @@ void AddMasked(const PositionOutput& output, size_t count, Sums& sums) {
   sums.masked += static_cast<int64_t>(count);
 }
 
-// Nats. Lower log-probs of the trainer are an engine's sentinel for -inf, such as -9999.
+// In nats. A lower log-prob of the trainer is an engine's sentinel for -inf, such as -9999.
 constexpr float kLowestOwnLogProb = -1000.0f;
 
 absl::Status NotALogProb(absl::string_view field, uint32_t position, float value) {
@@ -28,8 +28,8 @@ absl::Status NotALogProb(absl::string_view field, uint32_t position, float value
       absl::StrCat(field, ": position ", position, ": ", value, " is not a log-prob"));
 }
 
-// FailedPrecondition if the request has other sampled ids than those that are recorded at unmasked
-// positions of [first, first + count), which begin at `offset` in the request.
+// Returns FailedPrecondition if a sampled id in the request differs from the recorded one at an
+// unmasked position of [first, first + count). These positions begin at `offset` in the request.
 absl::Status CheckSampledIds(const SliceRange& slice, const Sequence::Reader& reader,
                              const EvaluateInput& input, uint32_t first, uint32_t count,
                              size_t offset) {
@@ -80,7 +80,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
     return result;
   }
 
-  // One sequence is locked at a time: two could wait for each other.
+  // Only one sequence is locked at a time, so that no two threads wait for each other's.
   const Sequence::Reader reader(*slice.sequence());
   absl::Status status = CompareWithFetched(slice, reader);
   if (status.ok()) status = CheckSampledIds(slice, reader, input_, first, count, offset);
@@ -88,7 +88,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
   if (inspected != nullptr) {
     result.inspected_digest = reader.Digest(first, static_cast<uint32_t>(inspected->size()));
   }
-  // A part at a time, so that all that is read and written of it stays in a core's cache.
+  // Evaluates parts that fit in a core's cache with all that is read and written.
   const size_t step =
       std::max<size_t>(1, backend_.values_per_call() / input_.current.values_per_position());
   const uint32_t end = first + count;
@@ -116,7 +116,7 @@ absl::Status SliceEvaluator::CompareWithFetched(SliceRange& slice,
   const uint32_t first = slice.first_position, count = slice.count;
   const uint64_t digest = reader.Digest(first, count, versions_.oldest_fresh);
   if (digest == expected) return absl::OkStatus();
-  // Where nothing was fetched there is nothing that could have gone since.
+  // The digest 0 means that no record was fetched, so none can have been evicted since.
   const std::optional<uint64_t> oldest =
       expected == 0 ? std::nullopt : reader.OldestFetched(expected, first, count);
   if (oldest.has_value() && *oldest <= versions_.oldest_fresh) {
@@ -252,7 +252,7 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
   if (const int64_t invalid = decided_.invalid; invalid > 0) {
     if (absl::Status status = CheckCurrentValues(); !status.ok()) return status;
     return absl::InternalError(
-        absl::StrCat("the backend found ", invalid, " invalid positions of none"));
+        absl::StrCat("the backend reported ", invalid, " invalid positions, but all are valid"));
   }
   if (input_.weight == v1::WEIGHT_EXPECTED) {
     decided_.d_sis = 0;

@@ -20,7 +20,7 @@
 
 namespace sis {
 
-// What a call goes by to its end, although the run moves on.
+// The run's versions when a call begins. The call uses them to its end, while the run advances.
 struct VersionsNow {
   explicit VersionsNow(const Run& run)
       : oldest_fresh(run.oldest_fresh_version()), policy(run.policy_version()) {}
@@ -29,21 +29,21 @@ struct VersionsNow {
   uint64_t policy;
 };
 
-// For one call, by one thread at a time. `input` must outlive it.
+// Serves one call. Used by one thread at a time. `input` must outlive the object.
 class SliceEvaluator {
  public:
   SliceEvaluator(const VersionsNow& versions, const Backend& backend, const EvaluateInput& input)
       : backend_(backend), input_(input), versions_(versions), statistics_(backend, input) {}
 
-  // Positions [first, first + count) of the slice's sequence, whose values stand at `offset` in the
-  // request; output is theirs alone. What the slice's digest tells is noted in the slice. What
-  // comes of the slice's first positions is kept in `inspected`, as many as it has, if it is not
-  // null.
+  // Evaluates positions [first, first + count) of the slice's sequence, whose values begin at
+  // `offset` in the request. `output` has exactly these positions. Compares the slice's digest with
+  // the records, and sets `slice.oldest_fetched_version` or `slice.unreadable`. If `inspected` is
+  // not null, copies the results of the slice's first inspected->size() positions there.
   absl::StatusOr<RangeResult> Evaluate(SliceRange& slice, uint32_t first, uint32_t count,
                                        size_t offset, const PositionOutput& output,
                                        InspectedPositions* inspected = nullptr);
-  // What adds the records to such positions of a slice that has been evaluated: see
-  // Inspection::Pending. The run must outlive it.
+  // Returns the function that adds the records to inspected positions of an evaluated slice: see
+  // Inspection::Pending. The run must outlive the function.
   std::function<bool(Inspection::Sequence&)> RecordsOf(Run& run, const SliceRange& slice,
                                                        uint64_t digest) const;
 
@@ -57,39 +57,40 @@ class SliceEvaluator {
     RangeResult& result;
   };
 
-  // FailedPrecondition if the slice names a digest that its records have not had, however many of
-  // them have gone since, or had by then where the run's version was ahead.
+  // Returns FailedPrecondition if the records never had the digest that the slice names. Records
+  // that were evicted, or became stale, since they were fetched don't matter.
   absl::Status CompareWithFetched(SliceRange& slice, const Sequence::Reader& reader) const;
   std::optional<MissingReason> ReasonMissing(const SliceRange& slice,
                                              const Sequence::Reader::Piece& piece) const;
-  // With room for what the request asks for.
+  // Returns a result of no positions, with arrays of the sizes that the request needs.
   RangeResult NoneYet() const;
-  // Before a part is put together of ranges.
   void ForgetRanges();
-  // Calls visit(masked, first, count) for the runs of equal mask that cover the `count` positions
-  // from `position` on; `first` counts from the first of the part.
+  // Calls visit(masked, first, count) for each maximal range of equal mask among the `count`
+  // positions from `position` on. `first` counts from the part's first position.
   template <typename Visit>
   absl::Status ForEachMaskRange(const Part& part, uint32_t position, uint32_t count,
                                 const Visit& visit) const;
   absl::Status AddMissingPositions(const Part& part, uint32_t position, uint32_t count,
                                    MissingReason reason);
-  // The trainer's own ratio, where there is no record; first and count as for ForEachMaskRange.
+  // Adds the trainer's own ratios, for positions without a record. `first` counts from the part's
+  // first position.
   absl::Status AddOwnRatios(const Part& part, size_t first, size_t count);
   absl::Status AddPiece(const Part& part, const Sequence::Reader::Piece& piece);
-  // Of the ranges that were added. InvalidArgument names the first value that is no log-prob.
+  // Checks the current values of `ranges_`. Returns InvalidArgument, naming the first value that is
+  // not a log-prob.
   absl::Status CheckCurrentValues() const;
-  // Evaluates them.
+  // Evaluates `ranges_`.
   absl::Status Decide(const Part& part);
-  // Of the ranges that were decided.
   absl::Status AddStatistics(const Part& part);
-  // Of them, too. `positions` are the slice's first; a range begins at `row` of them.
+  // Copies the results into `positions`, the first positions of the slice. KeepRange: `row` is the
+  // index there of the range's first position.
   void Keep(const Part& part, InspectedPositions& positions) const;
   void KeepRange(const BackendRange& range, size_t row, InspectedPositions& positions) const;
 
   const Backend& backend_;
   const EvaluateInput& input_;
   const VersionsNow versions_;
-  // Of the part at hand: its ranges, the class of staleness of each, and the sums of all.
+  // The current part: its ranges, the staleness class of each, and the sums of all.
   std::vector<BackendRange> ranges_;
   std::vector<size_t> staleness_;
   Sums decided_;

@@ -1,4 +1,4 @@
-// What an Evaluate counts beside the sums, and the corrections that it observes.
+// Statistics of an Evaluate: counts, sums, and observed corrections.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ class StatisticsTest : public EvaluateTest {
     }
   }
 
-  // Without its times.
+  // Returns the step's message without its times.
   v1::GetStepResponse StepOf(const sis::Run& run, uint64_t draw) {
     const auto step = const_cast<sis::Run&>(run).steps().Find(draw);
     EXPECT_TRUE(step.has_value());
@@ -48,7 +48,7 @@ class StatisticsTest : public EvaluateTest {
     observed.set_name(name);
     return observed;
   }
-  // One of each kind.
+  // Observes a correction of each kind.
   static void ObserveAll(v1::EvaluateRequest& request) {
     Observe("sis_2", request).mutable_sis()->set_top_k(2);
     Observe("expected", request).mutable_sis()->set_weight(v1::WEIGHT_EXPECTED);
@@ -59,7 +59,7 @@ class StatisticsTest : public EvaluateTest {
     Observe("dppo_top_k", request).mutable_algorithm()->mutable_dppo_top_k()->set_threshold(0.02f);
     Observe("soft", request).mutable_algorithm()->mutable_soft_acceptance();
   }
-  // Whose values depend on which positions a slice holds: each is a sequence of its own.
+  // Observes corrections that weigh each slice as a whole, as one sequence.
   static void ObserveBySlice(v1::EvaluateRequest& request) {
     Observe("gspo", request).mutable_algorithm()->mutable_gspo()->set_epsilon_low(0.001f);
     Observe("mask", request).mutable_sequence_mask()->set_upper(1.0);
@@ -69,7 +69,7 @@ class StatisticsTest : public EvaluateTest {
     for (const v1::CorrectionTotals& one : response.corrections()) totals[one.correction()] = one;
     return totals;
   }
-  // The same but for the name.
+  // Returns the totals without their name.
   static std::string Values(v1::CorrectionTotals totals) {
     totals.clear_correction();
     return totals.ShortDebugString();
@@ -106,7 +106,7 @@ TEST_F(StatisticsTest, HistogramsCountScoredPositions) {
   EXPECT_EQ(step.corrections(2).abs_log_weight(), totals.d_sis());
 }
 
-// In float64, from what was recorded and what was sent.
+// Compares the sums with float64 sums over the recorded and the sent log-probs.
 TEST_F(StatisticsTest, SumsAreThoseOfTheRatios) {
   v1::EvaluateRequest request = Request(all_, 4);
   request.add_outputs(v1::OUTPUT_RATIOS);
@@ -204,8 +204,8 @@ TEST_F(StatisticsTest, ObservedSisIsTheRequestAtThatK) {
   }
 }
 
-// Where nothing is accepted, modified and unmodified ratios are the same: k = 1 leaves most tokens
-// outside, and only these are evaluated here.
+// Without accepted tokens, modified and unmodified ratios are equal. k = 1 leaves most tokens
+// outside the set, and only these are evaluated here.
 TEST_F(StatisticsTest, ObservedAlgorithmsAreTheirCoefficients) {
   v1::EvaluateRequest all = Request(all_, 7);
   all.set_top_k(1);
@@ -275,8 +275,8 @@ TEST_F(StatisticsTest, ObservedAlgorithmsAreTheirCoefficients) {
   }
 }
 
-// All of them: outside V_k soft acceptance leaves nothing of an outward token, so it is looked at
-// where a is between 0 and 1 too. Its weight is w, or a w, by the signs of advantage and log w.
+// Evaluates all tokens, because soft acceptance gives an outward token outside V_k weight 0. Others
+// have weight w or a w, depending on the signs of advantage and log w.
 TEST_F(StatisticsTest, ObservedSoftAcceptanceWeighsOutwardTokensByA) {
   v1::EvaluateRequest request = Request(all_, 7);
   request.add_outputs(v1::OUTPUT_ACCEPTANCE_PROBABILITIES);
@@ -312,7 +312,7 @@ TEST_F(StatisticsTest, SequenceMasksKeepOrDropWholeSlices) {
   EXPECT_EQ(Values(totals["all"]), Values(totals["plain"]));
   EXPECT_EQ(totals["none"].weight(), 0);
   EXPECT_EQ(totals["none"].zeroed(), 3 * kLength);
-  // Of one slice, by its own mean.
+  // Each slice, by its own mean.
   for (int s = 0; s < 3; ++s) {
     double log_mean = 0;
     for (uint32_t t = 0; t < kLength; ++t) {
@@ -333,7 +333,7 @@ TEST_F(StatisticsTest, SequenceMasksKeepOrDropWholeSlices) {
   }
 }
 
-// A slice is one sequence to these corrections, also where only a part of it is counted.
+// These corrections weigh a slice as one sequence, even if only a part of it is counted.
 TEST_F(StatisticsTest, PartsOfASliceAreWeighedByTheWholeSlice) {
   v1::EvaluateRequest whole = Request({{1, 0, kLength}}, 13);
   SetAdvantages({{1, 0, kLength}}, whole);
@@ -352,7 +352,7 @@ TEST_F(StatisticsTest, PartsOfASliceAreWeighedByTheWholeSlice) {
   ASSERT_EQ(got.corrections_size(), 5);
   for (int i = 3; i < 5; ++i) {
     EXPECT_EQ(got.corrections(i).positions(), kLength - 30);
-    // All have the weight of the whole, or 0.
+    // All positions have the weight of the whole slice, or 0.
     const auto kept = [](const v1::CorrectionTotals& totals) {
       return static_cast<double>(totals.positions() - totals.zeroed());
     };
@@ -363,7 +363,7 @@ TEST_F(StatisticsTest, PartsOfASliceAreWeighedByTheWholeSlice) {
   }
 }
 
-// However the batch is cut, whoever sends the parts, and how often.
+// Totals don't depend on how the batch is split, on who sends the parts, or how often.
 TEST_F(StatisticsTest, AnySplitGivesTheSame) {
   v1::EvaluateRequest whole = Request(all_, 9);
   SetAdvantages(all_, whole);
@@ -374,7 +374,7 @@ TEST_F(StatisticsTest, AnySplitGivesTheSame) {
   const v1::GetStepResponse want = StepOf(*run_, 9);
   const auto fresh = cache_.CreateRun("split", LosslessConfig(kSlots));
   for (size_t s = 0; s < kIds.size(); ++s) AppendBlock(cache_, *fresh, records_[s].Block(kIds[s]));
-  // Overlapping, so that parts of slices are evaluated again to be counted.
+  // These overlap, so that parts of slices are evaluated a second time to be counted.
   const std::vector<std::vector<NamedRange>> parts = {{{2, 50, 100}},
                                                       {{0, 0, 120}, {1, 100, 100}},
                                                       {{0, 60, 140}, {2, 40, 30}, {1, 90, 20}},
@@ -455,7 +455,7 @@ TEST_F(StatisticsTest, APointOfThePrefixCurveIsOfThoseWhoAskedForIt) {
   evaluate({0, 0, 100}, {1, kSlots});
   evaluate({0, 100, 70}, {3, kSlots});
   evaluate({0, 170, 30}, {});
-  evaluate({0, 0, kLength}, {1, 2, 3});  // all of it counted before
+  evaluate({0, 0, kLength}, {1, 2, 3});  // all counted before
   const v1::GetStepResponse step = StepOf(*run_, 2);
   std::map<uint32_t, uint64_t> positions;
   for (const v1::PrefixPoint& point : step.prefix_curve()) {
@@ -575,7 +575,7 @@ TEST_F(StatisticsTest, BadCorrectionsAreRefusedByName) {
   reduced.clear_observe();
   Observe("same", reduced).mutable_sis();
   EXPECT_TRUE(Try(reduced).ok());
-  Do(first);  // the name still means what it did
+  Do(first);  // the name keeps its meaning
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Which arrays an Evaluate answers with.
+// The output arrays that an Evaluate returns.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@ namespace sis {
 
 class WantedOutputs {
  public:
-  // InvalidArgument if one is none of Output's. Where none is given: ACCEPT_BITS.
+  // Returns InvalidArgument for an unknown output. A request without outputs gets ACCEPT_BITS.
   static absl::StatusOr<WantedOutputs> Parse(const v1::EvaluateRequest& request);
 
   bool Has(v1::Output output) const { return (bits_ >> output & 1) != 0; }
-  // Whether one is wanted that a MISSING position has only with the trainer's own log-prob.
+  // Returns true if a wanted output needs the trainer's own log-prob at MISSING positions.
   bool NeedEveryRatio() const;
 
  private:

@@ -7,7 +7,8 @@ namespace {
 
 // Messages near this size move fastest over gRPC.
 constexpr size_t kMessageBytes = size_t{1} << 20;
-// A slice without its blocks, and a missing range: no message has more of them than one can read.
+// Size that a slice without blocks, or a missing range, counts for, in bytes. Bounds their number
+// in a message.
 constexpr size_t kSliceBytes = 32;
 constexpr size_t kRangeBytes = 16;
 
@@ -55,20 +56,21 @@ size_t Fetch::AddToSlice(size_t space, v1::FetchedSlice& message) {
     written_ = slice.count;
   } else {
     const Sequence::Reader reader(*slice.sequence());
-    // The pieces of no more positions at a time than the message may have space for.
+    // Reads no more positions at a time than the message may have space for.
     while (written_ < slice.count && bytes < space) {
       reader.ForEachPiece(
           slice.first_position + written_, std::min(slice.count - written_, kMaxBlockPositions),
           [&](const Sequence::Reader::Piece& piece) {
             if (bytes >= space) return;
             uint32_t count = piece.count;
-            if (piece.block != nullptr) piece.block->Check().IgnoreError();  // the block remembers
+            if (piece.block != nullptr)
+              piece.block->Check().IgnoreError();  // the block stores the result
             if (const auto reason = ReasonMissing(piece, oldest_fresh_version_)) {
               const size_t ranges = missing.size();
               AddMissing(missing, {piece.first_position, count, *reason});
               bytes += (missing.size() - ranges) * kRangeBytes;
             } else {
-              // Beyond these pieces, perhaps.
+              // May exceed the range that was read.
               count = std::min(slice.count - written_, piece.block->positions() - piece.index);
               AddBlock(*piece.block, message);
               bytes += message.blocks().rbegin()->size();

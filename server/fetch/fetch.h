@@ -1,4 +1,4 @@
-// FetchTopK: recorded blocks back to the trainer, message by message.
+// FetchTopK: returns recorded blocks to the trainer, message by message.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@
 
 namespace sis {
 
-// The messages of one FetchTopK, made one after the other. Used by one thread at a time; keeps its
-// sequences in memory until their blocks are in a message.
+// Makes the messages of one FetchTopK. Used by one thread at a time. Keeps its sequences in memory
+// until their blocks are in a message.
 class Fetch {
  public:
-  // Checks the request, and keeps its sequences as it asks.
+  // Checks the request, and keeps its sequences for `keep_seconds`.
   static absl::StatusOr<Fetch> Open(std::shared_ptr<Run> run, const v1::FetchTopKRequest& request);
 
   // Writes the next message. Returns false if there is none left.
@@ -36,10 +36,10 @@ class Fetch {
 
   std::shared_ptr<Run> run_;
   bool whole_blocks_;
-  // What is stale stays so to the end of the call.
+  // The run's value when the call began, so that each position is stale or fresh to its end.
   uint64_t oldest_fresh_version_;
   std::vector<SliceRange> slices_;
-  // The current slice, the positions of it that have been written, and their digest.
+  // The current slice, the number of its positions that were written, and their digest.
   size_t slice_ = 0;
   uint32_t written_ = 0;
   uint64_t digest_ = 0;

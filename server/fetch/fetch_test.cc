@@ -28,7 +28,7 @@ constexpr int kSlots = 5;
 
 using Ranges = std::vector<std::tuple<uint32_t, uint32_t, v1::MissingReason>>;
 
-// A slice, put together of its entries.
+// A slice, assembled from its entries in several messages.
 struct FetchedSlice {
   std::vector<std::string> blocks = {};
   Ranges missing = {};
@@ -46,7 +46,7 @@ void Add(v1::FetchTopKRequest& request, const std::string& id, uint32_t first, u
 
 class FetchTest : public testing::Test {
  protected:
-  // Positions [first, first + count) of the records, at their own places.
+  // Appends positions [first, first + count) of the records at the same positions of the sequence.
   void Append(const std::string& id, const Records& records, uint32_t first, uint32_t count,
               uint64_t version = 0) {
     const v1::Ack ack = AppendBlock(cache_, *run_, records.Block(id, first, version, first, count));
@@ -82,7 +82,7 @@ class FetchTest : public testing::Test {
     }
   }
 
-  // The digest of position p of the records alone.
+  // Returns the digest of position p of the records alone.
   static uint64_t DigestOf(const Records& records, uint32_t p) {
     const auto block = PackBlock(records.View(p, 1), {.encoding = BlockEncoding::kFloat32,
                                                       .slots = kSlots,
@@ -90,7 +90,7 @@ class FetchTest : public testing::Test {
                                                       .first_position = p});
     return sis::DigestOf(*OpenBlock(*block, /*checksums=*/false), 0, 1);
   }
-  // What clients do with whole blocks: each position of the slice is missing, or has the record.
+  // Checks that each position of the slice is missing, or has the record in one of the blocks.
   static void ExpectRecords(const FetchedSlice& slice, uint32_t first, const Records& records) {
     ASSERT_TRUE(slice.complete);
     std::map<uint32_t, uint64_t> found;  // by position
@@ -226,7 +226,8 @@ TEST_F(FetchTest, ManyShortSlicesShareAMessage) {
   }
 }
 
-// What was sent stays so, and a digest is of what was sent.
+// Records that are appended between two messages are either sent or missing, and the digest covers
+// exactly the records that were sent.
 TEST_F(FetchTest, RecordsThatComeMeanwhileAreThereOrMissing) {
   const Records records = generator_.NextRecords(60000);
   Append("a", records, 0, 100);

@@ -16,7 +16,7 @@ namespace sis {
 static_assert(std::endian::native == std::endian::little, "arrays are sent as they lie in memory");
 
 // Sets `array` to the elements of the field `bytes`, which must outlive it. Returns
-// InvalidArgument, with the name of the field, unless there are `count` elements.
+// InvalidArgument, naming the field, unless there are `count` elements.
 template <typename T>
 absl::Status ViewArray(absl::string_view name, const std::string& bytes, size_t count,
                        std::span<const T>& array) {

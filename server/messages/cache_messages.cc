@@ -15,7 +15,7 @@ static_assert(static_cast<int>(MissingReason::kInvalidLogProb) ==
               v1::MISSING_REASON_INVALID_LOG_PROB);
 static_assert(kMissingReasons.size() + 1 == v1::MissingReason_ARRAYSIZE);
 
-// The API has the encodings behind a 0 that stands for the default.
+// In the API 0 means the default encoding, so its other values are 1 higher.
 static_assert(static_cast<int>(BlockEncoding::kFloat32) == 0);
 static_assert(v1::LOG_PROB_ENCODING_FLOAT32 + static_cast<int>(BlockEncoding::kFixed16) ==
               v1::LOG_PROB_ENCODING_FIXED16);

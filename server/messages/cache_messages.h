@@ -1,4 +1,4 @@
-// What the cache says, in the words of sis.v1, and back.
+// Converts between the cache's types and messages of sis.v1.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -10,14 +10,14 @@
 
 namespace sis {
 
-// UNSPECIFIED is the default encoding. InvalidArgument if the encoding is none; nothing else is
-// checked.
+// Replaces LOG_PROB_ENCODING_UNSPECIFIED by the default. Returns InvalidArgument for an unknown
+// encoding; checks nothing else.
 absl::StatusOr<RunConfig> FromMessage(const v1::RunConfig& message);
 v1::RunConfig ToMessage(const RunConfig& config);
 v1::Run ToMessage(const RunDescription& run);
 v1::ListSequencesResponse::Sequence ToMessage(const SequenceDescription& sequence);
 v1::MissingReason ToMessage(MissingReason reason);
-// As all times of sis.v1: since 1970-01-01 00:00 UTC.
+// Returns seconds since 1970-01-01 00:00 UTC, as all times of sis.v1.
 double SecondsSince1970(absl::Time time);
 
 }  // namespace sis

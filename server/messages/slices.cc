@@ -12,7 +12,7 @@ namespace {
 absl::StatusOr<std::optional<LogRatioSum>> ParseLogRatioSum(const v1::Slice& slice, int index) {
   if (!slice.has_sequence_log_ratio_sum()) return std::optional<LogRatioSum>();
   const v1::LogRatioSum& message = slice.sequence_log_ratio_sum();
-  // Far more than --max_positions; and no position adds more than 64 nats.
+  // Far above --max_positions. No position adds more than 64 nats.
   constexpr uint64_t kLargestCount = uint64_t{1} << 26;
   const uint64_t magnitude = message.log_ratio() < 0
                                  ? 0 - static_cast<uint64_t>(message.log_ratio())
@@ -33,8 +33,8 @@ Run::Found FindRecords(Run& run, const SequenceName& name, const v1::Slice& slic
   const uint64_t oldest_fresh = run.oldest_fresh_version();  // before the sequence is locked
   const uint64_t digest =
       Sequence::Reader(**sequence).Digest(slice.first_position(), slice.length(), oldest_fresh);
-  // If there is one the store did not answer when the trainer fetched, and does now: its values are
-  // of no records.
+  // A record that the trainer could not fetch, because the store was down, does not count: the
+  // trainer has no values for it.
   return digest == 0 ? found : MissingReason::kStoreDown;
 }
 
@@ -63,7 +63,7 @@ absl::StatusOr<SliceRange> ParseSlice(Run& run, const v1::Slice& slice, int inde
                     .sequence_log_ratio_sum = *log_ratio_sum};
 }
 
-// `settle` says what an unusual length of a slice means, or refuses it.
+// `settle` resolves a slice of length 0, or returns an error.
 absl::StatusOr<std::vector<SliceRange>> ParseSlices(
     Run& run, const SliceMessages& messages,
     absl::FunctionRef<absl::Status(int index, SliceRange& slice)> settle) {

@@ -1,4 +1,4 @@
-// Ranges of positions that a request names.
+// Parses the slices of a request: ranges of positions of sequences.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,10 @@ struct SliceRange {
   uint32_t count;
   Run::Found found;
   std::optional<uint64_t> expected_digest;
-  // What comparing it with the records' tells. Older versions were stale where they were fetched:
+  // Set by comparing `expected_digest` with the records. Records of older versions were already
+  // stale when the trainer fetched.
   uint64_t oldest_fetched_version = 0;
-  // Some are corrupt, and whether the others are those that were fetched can't be told any more:
+  // True if some records are corrupt, so that the digest can't confirm the others.
   bool unreadable = false;
   std::optional<LogRatioSum> sequence_log_ratio_sum;
 
@@ -35,28 +36,28 @@ struct SliceRange {
 
 using SliceMessages = google::protobuf::RepeatedPtrField<v1::Slice>;
 
-// InvalidArgument unless the id is 1 to 256 bytes.
+// Returns InvalidArgument unless the id has 1 to 256 bytes.
 absl::Status CheckSequenceId(std::string_view id);
 absl::StatusOr<SequenceName> ParseSequence(const v1::SequenceRef& ref);
 
-// The slices of a FetchTopK: length 0 reaches up to the seal, or what is committed; any may be
-// empty.
+// Parses the slices of a FetchTopK. Length 0 means up to the seal or, without a seal, the committed
+// length. Slices may be empty.
 absl::StatusOr<std::vector<SliceRange>> ParseFetchSlices(Run& run, const SliceMessages& slices);
-// The slices of an Evaluate: none empty, none overlapping.
+// Parses the slices of an Evaluate. Returns InvalidArgument if one is empty or two overlap.
 absl::StatusOr<std::vector<SliceRange>> ParseEvaluateSlices(Run& run, const SliceMessages& slices);
 
-// Keeps the sequences of the slices (FetchTopKRequest.keep_seconds). InvalidArgument unless the
-// time is in [0, kMaxKeepSeconds].
+// Keeps the sequences of the slices (FetchTopKRequest.keep_seconds). Returns InvalidArgument unless
+// the time is in [0, kMaxKeepSeconds].
 absl::Status KeepSequences(Run& run, const std::vector<SliceRange>& slices, double keep_seconds);
 
-// Positions in all slices.
+// Returns the number of positions in all slices.
 int64_t TotalPositions(const std::vector<SliceRange>& slices);
 
-// Adds them to an answer, as of the slice with this index.
+// Adds missing ranges of the slice with this index to a response.
 void AddMissingRanges(size_t slice, const std::vector<Missing>& missing,
                       google::protobuf::RepeatedPtrField<v1::MissingRange>& ranges);
 
-// Why there is no record to use at these positions; nothing if there is.
+// Returns why these positions have no usable record, or nullopt if they have one.
 std::optional<MissingReason> ReasonMissing(const Sequence::Reader::Piece& piece,
                                            uint64_t oldest_fresh_version);
 

@@ -1,4 +1,4 @@
-// What was counted, as messages.
+// Converts counts of a step to messages.
 #pragma once
 
 #include <google/protobuf/repeated_ptr_field.h>
@@ -14,10 +14,10 @@ namespace sis {
 
 v1::Totals ToTotals(const Sums& sums);
 v1::CorrectionTotals ToMessage(const std::string& correction, const CorrectionSums& sums);
-// "plain", "clipped" and "applied".
+// Adds the corrections "plain", "clipped" and "applied".
 void AddStandardCorrections(const Statistics& statistics,
                             google::protobuf::RepeatedPtrField<v1::CorrectionTotals>& corrections);
-// A point for each k, rising.
+// Adds one point per k, in ascending order.
 void AddPrefixCurve(const Evaluated& evaluated,
                     google::protobuf::RepeatedPtrField<v1::PrefixPoint>& curve);
 v1::GetStepResponse ToMessage(const StepLedger::Step& step);
