@@ -169,6 +169,17 @@ class PageTest(unittest.TestCase):
             self.assertEqual(drawn["names"], names, title)
             for value, step, count in zip(drawn["lines"][line], steps, scored, strict=True):
                 self.assertAlmostEqual(value, of(step) / count, delta=1e-12, msg=f"{title}, {line}")
+        for title, of in (
+            ("Accept rate by age", lambda age: age.accept_rate),
+            ("D by age", lambda age: age.mean_d),
+            ("D_SIS by age", lambda age: age.mean_d_sis),
+            ("Effective sample size by age", lambda age: age.effective_sample_size / age.scored),
+        ):
+            drawn = self.chart(title)
+            self.assertEqual((drawn["names"], list(drawn["lines"])), (names, ["1", "2", "3"]))
+            for line, *ages in zip(drawn["lines"].values(), *(step.ages for step in whole), strict=True):
+                for value, age in zip(line, ages, strict=True):
+                    self.assertAlmostEqual(value, of(age), delta=1e-12, msg=f"{title}, {age.name}")
         drawn = self.chart("Missing by reason")
         self.assertEqual(drawn["names"], names)
         self.assertEqual(list(drawn["lines"]), ["never arrived"])
@@ -359,6 +370,11 @@ class PageTest(unittest.TestCase):
             for finding in report["findings"]:
                 self.assertEqual(page.count(finding["reason"]), 1, "said once, not twice")
                 self.assertIn(finding["action"], page)
+            self.assertIn(report["ages"]["text"], said)
+            self.assertIn(report["ages"]["text"], result.stdout)
+            self.assertEqual([limit["max_staleness"] for limit in report["ages"]["limits"]], [None, 2, 1])
+            self.assertRegex(said, r"none\s+0\.0%\s")
+            self.assertRegex(said, r"1\s+66\.7%\s")
             words = {"fault": "✖ fault", "clear": "✓ ok", "untested": "– not asked"}
             for check in report["checks"]:
                 self.assertIn(f"{words[check['outcome']]}: {check['question']}", said)
@@ -447,8 +463,17 @@ class PageTest(unittest.TestCase):
         self.assertEqual((saved["title"], saved["unit"]), ("D and D_SIS", "nats per token"))
         self.assertEqual([str(row["D"]) for row in saved["values"]], [row["D"] for row in rows])
         # A chart of something else than draws.
-        (values,) = {len(json.loads(self.saved("Staleness", "JSON"))["values"])}
-        self.assertGreater(values, 2)
+        bounds = [row["w"] for row in json.loads(self.saved("Ratios beyond bounds", "JSON"))["values"]]
+        self.assertIn("> 1.2", bounds)
+        # Cells of two draws.
+        rates = json.loads(self.saved("Accept rate over age", "JSON"))["values"]
+        tokens = json.loads(self.saved("Tokens over age", "JSON"))["values"]
+        self.assertEqual([rates[0]["Draw"], rates[-1]["Draw"]], ["0 to 1", "98 to 99"])
+        for i, (rate, count) in enumerate(zip(rates, tokens, strict=True)):
+            for name, *ages in zip("123", steps[2 * i].ages, steps[2 * i + 1].ages, strict=True):
+                scored = sum(age.scored for age in ages)
+                self.assertEqual(rate[name], sum(age.accepted for age in ages) / scored)
+                self.assertEqual(count[name], scored / 960)
         png = self.saved("D and D_SIS", "PNG")
         self.assertTrue(png.startswith(b"\x89PNG\r\n"))
         self.assertGreater(len(png), 5000)

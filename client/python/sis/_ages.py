@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass
-from typing import Any, Optional
+import operator
+from dataclasses import dataclass, replace
+from typing import Any, Dict, Iterable, Optional, Sequence, Tuple
 
 from sis.v1 import ratio_service_pb2 as pb
 from sis._wire.messages import read
+
+# Smaller classes are not judged by.
+_ENOUGH_TOKENS = 100
+_SUMS = ("accepted", "rejected", "outside_top_k", "d", "d_sis", "weight", "weight_squared")
 
 
 def per_scored(name: str) -> Any:
@@ -39,6 +45,9 @@ class AgeTotals:
     def from_proto(totals: pb.AgeTotals) -> AgeTotals:
         return read(AgeTotals, totals, from_=getattr(totals, "from"))
 
+    def __add__(self, other: AgeTotals) -> AgeTotals:
+        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in _SUMS})
+
     @property
     def name(self) -> str:
         """The class as metrics name it: "0", "4-7", "16+" or "ahead"."""
@@ -60,3 +69,78 @@ class AgeTotals:
     def effective_sample_size(self) -> float:
         """(sum of modified ratios)^2 / (sum of squares), in positions; NaN if all are 0."""
         return self.weight**2 / self.weight_squared if self.weight_squared else math.nan
+
+
+@dataclass(frozen=True)
+class StalenessLimit:
+    """Effect of a max_staleness on some steps."""
+
+    # None: no limit.
+    max_staleness: Optional[int]
+    # Shares of the scored tokens, and of the known sequences, which lose all tokens; NaN if none is known.
+    tokens_left_out: float
+    sequences_left_out: float
+    # Shares of the tokens that are left, and nats.
+    accept_rate: float
+    d: float
+    effective_sample_size: float
+
+
+@dataclass(frozen=True)
+class AgeAdvice:
+    # Sentences; empty if nothing was scored.
+    text: str = ""
+    # Without a limit, then from the largest to the smallest that leaves tokens out; empty if no token is behind.
+    limits: Tuple[StalenessLimit, ...] = ()
+
+
+def age_advice(steps: Sequence[Iterable[AgeTotals]], sequences: Sequence[int] = ()) -> AgeAdvice:
+    """Says from which age on most tokens are not accepted, and what limits of the age would leave out.
+
+    Args:
+        steps: Step.ages of the steps to judge by.
+        sequences: Of known sequences the age of the youngest token, in versions.
+    """
+    by_class: Dict[Tuple[bool, int], AgeTotals] = {}
+    for age in (age for ages in steps for age in ages if age.scored):
+        key = age.ahead, age.from_
+        by_class[key] = by_class[key] + age if key in by_class else age
+    ages = [by_class[key] for key in sorted(by_class)]
+    if not ages:
+        return AgeAdvice()
+    limits = []
+    # Tokens ahead of the current version are in every sum.
+    ahead = [age for age in ages if age.ahead]
+    behind = ages[: len(ages) - len(ahead)]
+    everything = functools.reduce(operator.add, ages)
+    for count in range(len(behind), 0, -1):
+        left = functools.reduce(operator.add, [*ahead, *behind[:count]])
+        # A whole class, so its sums are exact.
+        limit = None if count == len(behind) else behind[count].from_ - 1
+        old = sum(limit is not None and youngest > limit for youngest in sequences)
+        limits.append(
+            StalenessLimit(
+                limit,
+                1 - left.scored / everything.scored,
+                old / len(sequences) if sequences else math.nan,
+                left.accept_rate,
+                left.mean_d,
+                left.effective_sample_size / left.scored,
+            )
+        )
+    return AgeAdvice(_text(behind, everything, limits, len(steps)), tuple(limits) if len(limits) > 1 else ())
+
+
+def _text(behind: Sequence[AgeTotals], everything: AgeTotals, limits: Sequence[StalenessLimit], steps: int) -> str:
+    of = f"of the {everything.scored} tokens of the last {steps} steps" if steps > 1 else f"of {everything.scored} tokens"
+    half = next((age for age in behind if age.scored >= _ENOUGH_TOKENS and age.accept_rate < 0.5), None)
+    if half is None:
+        return f"At every age at least half {of} are accepted."
+    found = f"At age {half.name}, in policy versions, {half.accept_rate:.1%} are accepted: less than half."
+    limit = next((limit for limit in limits if limit.max_staleness == half.from_ - 1), None)
+    if limit is None:
+        return f"{found} No younger tokens are there, so max_staleness does not help."
+    return (
+        f"{found} max_staleness {limit.max_staleness} would leave out {limit.tokens_left_out:.1%} {of}; of the others "
+        f"{limit.accept_rate:.1%} are accepted, and without it {everything.accept_rate:.1%} of all."
+    )

@@ -38,9 +38,20 @@ class Log(Protocol):
 
 def metrics(answer: Union[Evaluation, Step]) -> Dict[str, float]:
     """sis._step_metrics of the answer's totals, and "missing_REASON" for each reason, a share of the
-    scored and the missing positions as "missing" is."""
+    scored and the missing positions as "missing" is. With age_metrics for a Step."""
+    ages = {} if isinstance(answer, Evaluation) else age_metrics(answer)
     counts = missing_counts(answer.missing) if isinstance(answer, Evaluation) else answer.missing
-    return {**step_metrics(answer.totals), **missing_shares(counts, answer.totals)}
+    return {**step_metrics(answer.totals), **missing_shares(counts, answer.totals), **ages}
+
+
+def age_metrics(step: Step) -> Dict[str, float]:
+    """Accept rate, D per token (nats) and tokens by age in policy versions, as in "age_4-7/accept_rate". The oldest
+    class is "age_32", as some trackers refuse a plus sign."""
+    return {
+        f"age_{age.name.rstrip('+')}/{name}": value
+        for age in step.ages
+        for name, value in (("accept_rate", age.accept_rate), ("d", age.mean_d), ("tokens", age.scored))
+    }
 
 
 def to_wandb(run: Any, text: Callable[[int], str] = str) -> Log:

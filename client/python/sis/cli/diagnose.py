@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Iterator
 
 import typer
 from rich.text import Text
 
 from sis.cli.connection import RUN, SERVER, connected
 from sis.cli.failure import FAULT_FOUND
-from sis.cli.output import OUTPUT, Output, console, print_json
+from sis.cli.output import OUTPUT, Output, Rows, console, number_text, print_json, share_text
 from sis.cli.verdicts import finding_texts, verdict_text
 
 if TYPE_CHECKING:
+    from sis._ages import AgeAdvice
     from sis.diagnose import RunDiagnosis
 
 
@@ -20,13 +21,16 @@ def diagnose(run: str = RUN, output: Output = OUTPUT, server: str = SERVER) -> N
     """Says what is wrong with a run, and what to look at.
 
     \b
-    First comes the server's verdict, as in sisctl run show. Then the last
-    evaluated values of a sample of sequences, which the server keeps
-    (--inspected_bytes), go through the questions of sisctl compare. A is the
-    behaviour policy, as recorded. B is the current policy, as evaluated. The
-    sample has the sequences of the last draw, and of earlier draws while it
-    has fewer than 4000 positions. Evaluations in the form REDUCED have no
-    values of single recorded tokens, and leave most questions open.
+    First comes the server's verdict, as in sisctl run show. A table says for
+    limits of the age (max_staleness) which tokens of the last 64 draws they
+    would leave out, and how the other tokens do. SEQUENCES OUT are those of
+    the sample that would lose all tokens. Then the last evaluated values of a
+    sample of sequences, which the server keeps (--inspected_bytes), go through
+    the questions of sisctl compare. A is the behaviour policy, as recorded. B
+    is the current policy, as evaluated. The sample has the sequences of the
+    last draw, and of earlier draws while it has fewer than 4000 positions.
+    Evaluations in the form REDUCED have no values of single recorded tokens,
+    and leave most questions open.
 
     \b
     Exit codes: 0 no fault found and a healthy verdict; 1 failed; 2 wrong
@@ -49,9 +53,27 @@ def diagnose(run: str = RUN, output: Output = OUTPUT, server: str = SERVER) -> N
             for finding in finding_texts(diagnosis.status):
                 console.print(finding)
             console.print("")
+            if diagnosis.ages.text:
+                console.print(Text(diagnosis.ages.text))
+                console.print(*_limits(diagnosis.ages), "", sep="\n")
             _print_tokens(diagnosis)
     if diagnosis.fault:
         raise typer.Exit(FAULT_FOUND)
+
+
+def _limits(advice: AgeAdvice) -> Iterator[Rows]:
+    if advice.limits:
+        rows = Rows("MAX_STALENESS", "TOKENS OUT", "SEQUENCES OUT", "ACCEPT", "D/TOKEN", "ESS")
+        for limit in advice.limits:
+            rows.add(
+                "none" if limit.max_staleness is None else limit.max_staleness,
+                share_text(limit.tokens_left_out),
+                share_text(limit.sequences_left_out),
+                share_text(limit.accept_rate),
+                number_text(limit.d),
+                share_text(limit.effective_sample_size),
+            )
+        yield rows
 
 
 def _print_tokens(diagnosis: RunDiagnosis) -> None:

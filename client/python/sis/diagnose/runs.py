@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import grpc
 import numpy as np
 
+from sis._ages import AgeAdvice, AgeTotals, age_advice
 from sis._client import Client
 from sis.diagnose.compared import Compared
 from sis.diagnose.decisions import Decision, Decisions
@@ -24,6 +25,8 @@ from sis._records import SequenceRef
 from sis._run import RunStatus, Sampling
 
 _ENOUGH_POSITIONS = 4000
+# The draws that ages are judged by.
+_STEPS = 64
 # With those before the first one kept, which take space as well: some 20 MB.
 _MOST_POSITIONS = 1 << 17
 
@@ -36,18 +39,21 @@ class RunDiagnosis:
     sequences: Tuple[str, ...]
     # Diagnosis of the last evaluated values; undecided if none are kept.
     tokens: Diagnosis
+    # By the last 64 draws.
+    ages: AgeAdvice
 
     @property
     def fault(self) -> bool:
         return bool(self.status.findings) or self.tokens.fault
 
     def as_json(self) -> Dict[str, Any]:
-        """Returns run, run_verdict, findings and sequences, and what Diagnosis.as_json has of the tokens, except that
+        """Returns run, run_verdict, findings, ages and sequences, and what Diagnosis.as_json has of the tokens, except that
         `fault` and `undecided` are of both. Numbers that are not there are None."""
         made = {
             "run": self.status.run.id,
             "run_verdict": self.status.verdict.name,
             "findings": [{**vars(finding), "verdict": finding.verdict.name} for finding in self.status.findings],
+            "ages": self.ages,
             "sequences": self.sequences,
             **self.tokens.as_json(),
             "fault": self.fault,
@@ -67,16 +73,31 @@ def diagnose_run(client: Client, run_id: str) -> RunDiagnosis:
         sis.Error: A call failed.
     """
     status = client.get_run(run_id)
-    run = status.run
-    return diagnose_inspected(status, client.inspect_run(run), lambda sequence: client.inspect_sequence(run, sequence))
+    run, last = status.run, status.last_draw or 0
+    steps = client.list_steps(run, after=last - _STEPS if last >= _STEPS else None)
+    return diagnose_inspected(
+        status,
+        client.inspect_run(run),
+        lambda sequence: client.inspect_sequence(run, sequence),
+        [step.ages for step in steps.values()][-_STEPS:],
+    )
 
 
 def diagnose_inspected(
-    status: RunStatus, overview: RunInspection, inspect: Callable[[SequenceRef], SequenceInspection]
+    status: RunStatus,
+    overview: RunInspection,
+    inspect: Callable[[SequenceRef], SequenceInspection],
+    ages: Sequence[Sequence[AgeTotals]] = (),
 ) -> RunDiagnosis:
-    """Does the same with what the server keeps of a run."""
+    """Does the same with what the server keeps of a run. ages: Step.ages of its last draws."""
     kept, not_asked = _inspect(status, overview, inspect)
     names = tuple(_name_of(sequence) for sequence, _ in kept)
+    youngest = [
+        int(inspection.staleness[scored].min())
+        for _, inspection in kept
+        if (scored := np.isin(inspection.decisions, _SCORED)).any()
+    ]
+    advice = age_advice(ages, youngest)
     if not kept:
         nothing = f"of run {status.run.id} " + (
             "only positions too far into their sequences are kept"
@@ -85,11 +106,11 @@ def diagnose_inspected(
         )
         if not status.findings:
             raise NotFound(grpc.StatusCode.NOT_FOUND, nothing)
-        return RunDiagnosis(status, names, Diagnosis.of_nothing(f"Its tokens tell nothing: {nothing}."))
+        return RunDiagnosis(status, names, Diagnosis.of_nothing(f"Its tokens tell nothing: {nothing}."), advice)
     compared, left_out = compare_inspected([inspection for _, inspection in kept])
     if not_asked:
         left_out.append(LeftOut("not_asked", not_asked, "of sequences beyond what is asked at once"))
-    return RunDiagnosis(status, names, diagnose_tokens(compared, left_out, _filter_of(status.sampling)))
+    return RunDiagnosis(status, names, diagnose_tokens(compared, left_out, _filter_of(status.sampling)), advice)
 
 
 def _inspect(
@@ -150,7 +171,7 @@ def compare_inspected(inspections: Sequence[SequenceInspection]) -> Tuple[Compar
         _check_lengths(inspection)
         # Positions keep their numbers: before the first one kept there is nothing.
         before = inspection.first_position
-        scored = np.isin(inspection.decisions, (Decision.ACCEPTED, Decision.REJECTED, Decision.OUTSIDE_TOP_K))
+        scored = np.isin(inspection.decisions, _SCORED)
         start = sum(lengths) + before
         for name, (dtype, nothing) in _COLUMNS.items():
             column = np.full(before + len(scored), nothing, dtype)
@@ -181,6 +202,8 @@ def compare_inspected(inspections: Sequence[SequenceInspection]) -> Tuple[Compar
     }
     return compared, [LeftOut(name, counts[name], reason) for name, reason in reasons.items() if counts[name]]
 
+
+_SCORED = (Decision.ACCEPTED, Decision.REJECTED, Decision.OUTSIDE_TOP_K)
 
 # Arrays of an inspection: their type here, and the value at positions without a ratio.
 _COLUMNS = {

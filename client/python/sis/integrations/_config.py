@@ -53,7 +53,7 @@ class SisConfig:
         log_prob_encoding: "fixed16" (16 bits, rounded down) or "float32".
         timeout: Seconds that a call may take.
         token_table_steps: Optimiser steps between two tables, in the experiment trackers of TRL or verl, of the tokens
-            that are accepted and rejected most; 0: no tables.
+            that are accepted and rejected most, and between two values of accept rate and D by age; 0: neither.
     """
 
     address: Union[None, str, Sequence[str]] = None

@@ -1,11 +1,12 @@
-"""Tables of tokens of sis.tracking in the experiment trackers that a trainer has open."""
+"""Tables of tokens and metrics by age, of sis.tracking, in the experiment trackers that a trainer has open."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Union
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Sequence, Tuple, Union
 
 from sis import tracking
 from sis._client import Client
+from sis._inspection import TokenCounts
 from sis._outage import Outage
 from sis._run import Run
 
@@ -66,8 +67,13 @@ class TokenTables:
         if step % self._steps or step == self._last:
             return
         self._last = step
-        ask = lambda: self._client.inspect_run(self._run()).tokens
-        tokens = self._outage.asked("no table of tokens", ask)
-        if tokens:
+        found = self._outage.asked("no table of tokens", self._ask)
+        if found is not None and any(found):
             for log in self._logs().values():
-                log(step, {}, tokens)
+                log(step, *found)
+
+    def _ask(self) -> Tuple[Dict[str, float], Sequence[TokenCounts]]:
+        run = self._run()
+        draw = self._client.get_run(run.id).last_draw
+        ages = {} if draw is None else tracking.age_metrics(self._client.get_step(run, draw))
+        return ages, self._client.inspect_run(run).tokens

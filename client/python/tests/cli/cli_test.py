@@ -148,7 +148,7 @@ class CliTest(unittest.TestCase):
             (["run", "inspect", "r"], r"(?s)SEQUENCE .*LARGEST \|LOG W\|.*MOST REJECTED FIRST"),
             (["server", "show"], r"sis_server \d+\.\d+\.\d+  serving  for .* backend .*\n  cache .*\n  recorded "),
             (["step", "list", "r"], r"DRAW +ENDED +TOKENS.*MISSING *\n +1 .*\n +2 .*\n$"),
-            (["step", "show", "r"], r"(?s)draw +2 .*masked +2 .*missing: never arrived +3.*TOP-K.*plain .*ahead"),
+            (["step", "show", "r"], r"(?s)draw +2 .*masked +2 .*missing: never arrived +3.*TOP-K.*plain .*AGE +TOKENS"),
             (["step", "show", "r", "1"], r"draw +1 "),
             (["sequence", "list", "r"], r"(?m)^gap +2 +6 +2 +no +(yes|no) +4 +\d+ *$"),
             (["sequence", "show", "r", "a"], r"(?m)^ +0  #\d+ +\S.*[+-]\d\.\d{4} "),

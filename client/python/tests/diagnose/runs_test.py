@@ -112,6 +112,21 @@ class RunsTest(unittest.TestCase):
         self.assertEqual(json.loads(json.dumps(made, allow_nan=False)), made)
         self.assertIn(None, [check["value"] for check in made["checks"]])
 
+    def test_limits_of_the_age_count_sequences_of_the_sample(self):
+        def inspect(sequence):
+            made = sampled(VOCABULARY, 0.01, 1)
+            staleness = np.arange(POSITIONS) + 4 * int(sequence.id)
+            # The age of a position that was not scored counts for nothing.
+            made.decisions[0] = 4
+            return dataclasses.replace(made, staleness=staleness)
+
+        ages = [sis.AgeTotals(0, 0, accepted=500), sis.AgeTotals(4, 7, accepted=100, rejected=400)]
+        limits = diagnose_inspected(status(), overview(3), inspect, [ages]).as_json()["ages"]["limits"]
+        self.assertEqual([limit["max_staleness"] for limit in limits], [None, 3])
+        # The youngest ages are 1, 5 and 9.
+        self.assertEqual([limit["sequences_left_out"] for limit in limits], [0, 2 / 3])
+        self.assertEqual([limit["tokens_left_out"] for limit in limits], [0, 0.5])
+
     def test_a_filter_of_the_recorded_sampling_is_named_first(self):
         # The filter keeps more tokens than are recorded, so no list reveals it.
         unknown = diagnosed(10, 0.01)

@@ -33,7 +33,13 @@ class TrlTableTest(TrainerCase):
 
             with unittest.mock.patch.object(trainer.sis_client, "inspect_run", noted):
                 self.train(trainer)
-        events = EventAccumulator(folder).Reload().Tensors("sis/tokens/text_summary")
+        read = EventAccumulator(folder).Reload()
+        steps = trainer.sis_client.list_steps(trainer.sis_run)
+        for draw in (1, 3):
+            for age in steps[draw].ages:
+                rates = {event.step: event.value for event in read.Scalars(f"sis/age_{age.name}/accept_rate")}
+                self.assertAlmostEqual(rates[draw + 1], age.accept_rate, 6)
+        events = read.Tensors("sis/tokens/text_summary")
         self.assertEqual([event.step for event in events], [2, 4])
         for event, inspection in zip(events, told, strict=True):
             lines = event.tensor_proto.string_val[0].decode().split("\n")[2:]

@@ -80,13 +80,14 @@ class TrackingTest(unittest.TestCase):
             stream.block("s", first_position=0, policy_version=0, **record)
             one = {name: array[-1:] for name, array in record.items()}
             stream.block("s", first_position=LENGTH + GAP, policy_version=0, **one)
+        client.advance_version(run, 1)
         records = client.fetch_top_k(run, ["s"])
         current = log_softmax(0.5 * generator.normal(size=(len(records), VOCABULARY)) + 0.0)
         log_probs, own = sis.gather(records, current)
         cls.evaluation = client.evaluate(run, records, draw=STEP, log_probs=log_probs, sampled_log_probs=own)
         cls.step = client.list_steps(run, draws=[STEP])[STEP]
         cls.tokens = client.inspect_run(run).tokens
-        cls.metrics = sis.tracking.metrics(cls.evaluation)
+        cls.metrics = sis.tracking.metrics(cls.step)
         cls.rows = [
             [token.token_id, text(token.token_id), token.accepted, token.rejected, token.max_error]
             for token in cls.tokens
@@ -103,7 +104,9 @@ class TrackingTest(unittest.TestCase):
     def test_metrics(self):
         totals = self.evaluation.totals
         self.assertEqual((totals.scored, totals.missing), (LENGTH + 1, GAP))
-        self.assertEqual(sis.tracking.metrics(self.step), sis.tracking.metrics(self.evaluation))
+        (age,) = self.step.ages
+        of_age = {"age_1/accept_rate": age.accept_rate, "age_1/d": age.mean_d, "age_1/tokens": LENGTH + 1}
+        self.assertEqual(self.metrics, {**sis.tracking.metrics(self.evaluation), **of_age})
         shares = {name: value for name, value in self.metrics.items() if name.startswith("missing_")}
         self.assertEqual(shares.pop("missing_never_arrived"), GAP / (LENGTH + 1 + GAP))
         self.assertEqual(self.metrics["missing"], GAP / (LENGTH + 1 + GAP))
@@ -218,6 +221,7 @@ class TrackingTest(unittest.TestCase):
         self.assertEqual([event.step for event in tables], [2, 4])
         for event in tables:
             self.check_text(event)
+        self.assertEqual([event.step for event in events.Scalars("sis/age_1/accept_rate")], [2, 4])
         for step in (2, 4):
             table = mlflow.load_table(f"sis/tokens-{step}.json", run_ids=[run])
             self.assertEqual(table[list(sis.tracking.COLUMNS)].values.tolist(), self.rows)

@@ -157,7 +157,8 @@ class Panel {
           borderColor: color("--line"), borderWidth: 1, padding: 8, boxWidth: 10, boxHeight: 2,
           callbacks: {
             title: items => this.tooltipTitle(items[0].dataIndex, items[0].datasetIndex),
-            label: item => ` ${item.dataset.label}: ${this.format(item.raw?.y ?? item.raw)}`,
+            label: item => ` ${item.dataset.label}: ` +
+              this.format(this.series[item.datasetIndex].values[item.dataIndex]),
           },
         },
       },
@@ -197,6 +198,25 @@ export class LinePanel extends Panel {
   latest(line) {
     const last = line.values.findLast(value => value !== null);
     return last === undefined ? null : this.format(last);
+  }
+}
+
+/** Shares in cells: a row for each series, the first at the bottom. Large shares have strong colours. */
+export class HeatPanel extends LinePanel {
+  type = "bar";
+
+  show(names, series, options) {
+    this.tick = middle => series[Math.floor(middle)]?.name;
+    const range = {min: 0, max: series.length,
+      afterBuildTicks: axis => { axis.ticks = series.map((_, i) => ({value: i + 0.5})); }};
+    super.show(names, series.map(line => ({color: "--first", ...line})), {range, stacked: true, ...options});
+    this.legend.hidden = true;
+  }
+
+  dataset(line, fill) {
+    const shade = share => fill.replace("rgb(", "rgba(").replace(")", `, ${share === null ? 0 : 0.06 + 0.94 * share})`);
+    return {label: line.name, data: line.values.map(() => 1), backgroundColor: line.values.map(shade),
+      categoryPercentage: 1, barPercentage: 1};
   }
 }
 

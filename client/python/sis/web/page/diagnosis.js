@@ -1,8 +1,8 @@
 // Why a run's two policies differ: what sisctl diagnose says of it, in its words.
 
 import {call} from "./api.js";
-import {make, verdict as signOf, whileBusy} from "./elements.js";
-import {clock} from "./format.js";
+import {make, table, verdict as signOf, whileBusy} from "./elements.js";
+import {clock, number, share} from "./format.js";
 
 // Many sequences are asked for.
 const PATIENCE_MILLISECONDS = 60000;
@@ -21,6 +21,18 @@ function checkItem(check) {
   return make("li", {"data-outcome": check.outcome},
       make("b", {}, make("span", {"aria-hidden": "true"}, `${sign} `), `${word}: `),
       check.question, make("div", {class: "note"}, measured(check)));
+}
+
+// What is left with each limit of the age.
+function limits(rows) {
+  return make("div", {class: "scroll", tabindex: 0}, table("Limits of the age", [
+    {title: "max_staleness", cell: row => row.max_staleness ?? "none"},
+    {title: "Tokens left out", cell: row => share(row.tokens_left_out)},
+    {title: "Sequences left out", unit: "of the sample", cell: row => share(row.sequences_left_out)},
+    {title: "Accept rate", unit: "of the others", cell: row => share(row.accept_rate)},
+    {title: "D", unit: "nats per token", cell: row => number(row.d)},
+    {title: "Effective sample size", unit: "share of tokens", cell: row => share(row.effective_sample_size)},
+  ], rows));
 }
 
 /** Shows it in `element`, asked for by the reader: it takes a moment. */
@@ -42,13 +54,14 @@ export class Diagnosis {
   }
 
   // The server's findings stand above already.
-  show({run_verdict: level, verdict, checks, sequences, profile}) {
+  show({run_verdict: level, ages, verdict, checks, sequences, profile}) {
     const named = [...new Set(checks.flatMap(check => check.sequences))].sort((a, b) => a - b);
     // A sentence for each, before others.
     const faults = checks.filter(({outcome}) => outcome === "fault").length;
     this.said.replaceChildren(
         make("p", {}, `At ${clock(Date.now() / 1000)} the run was `,
             signOf(`VERDICT_${level}`), "."),
+        make("p", {}, ages.text), ages.limits.length === 0 ? "" : limits(ages.limits),
         ...verdict.map((sentence, i) => make("p",
             {class: "notice", "data-verdict": i < faults ? "VERDICT_BROKEN" : null},
             i < faults ? make("span", {"aria-hidden": "true"}, "✖ ") : "", sentence)),

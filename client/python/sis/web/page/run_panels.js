@@ -61,13 +61,62 @@ export const LINES = [
     lines: all => linesByName(all, "corrections", found => found?.effectiveSampleSize ?? null),
     note: "(Σw)² / (n Σw²): what n weighted tokens are worth. Higher is less variance; plain " +
       "is the ratio as it is."},
+  ...[
+    {title: "Accept rate by age", unit: "share of scored tokens", ...SHARES, range: SHARE, value: "acceptRate",
+      note: "Age: the policy versions that tokens are behind. Low at the youngest age already: the engines differ. " +
+        "Where it falls below a half, the diagnosis says what max_staleness would leave out."},
+    {title: "D by age", unit: "nats per token", format: number, range: FROM_ZERO, value: "d",
+      note: "Grows with age as the policy moves."},
+    {title: "D_SIS by age", unit: "nats per token", format: number, range: FROM_ZERO, value: "dSis",
+      note: "What accepting leaves of D."},
+    {title: "Effective sample size by age", unit: "share of tokens", ...SHARES, range: SHARE,
+      value: "effectiveSampleSize", note: "Of the modified ratios. Low: few tokens carry the gradient."},
+  ].map(({value, ...panel}) =>
+    ({...panel, lines: all => linesByName(all, "ages", found => found?.[value] ?? null)})),
 ];
 
 // A line for each name in this list of any step.
 function linesByName(steps, list, valueOf) {
-  const names = new Set(steps.flatMap(step => step[list].map(({name}) => name)));
-  return [...names].map(name => ({name, dashed: name === "plain",
+  return namesIn(steps, list).map((name, i) => ({name, dashed: name === "plain" || i >= 6,
     of: step => valueOf(step[list].find(entry => entry.name === name))}));
+}
+
+function namesIn(steps, list) {
+  const entries = steps.flatMap(step => step[list]);
+  if (list === "ages") entries.sort((a, b) => a.order - b.order);
+  return [...new Set(entries.map(({name}) => name))];
+}
+
+const MOST_COLUMNS = 64;
+
+// Panels of a column for each draw, or for several in a row, and a row for each age.
+export const HEATS = [
+  {title: "Accept rate over age", ...SHARES, cell: found => found.accepted / found.scored,
+    note: "Strong colour: most tokens are accepted. A row is an age, in policy versions behind; ahead is of a version " +
+      "that the run does not have yet."},
+  {title: "Tokens over age", ...SHARES, cell: (found, all) => found.scored / all,
+    note: "Shares of the scored tokens of these draws. They move up when rollouts wait longer."},
+];
+
+/** Shows `steps` in a HeatPanel. */
+export function showHeat(panel, {cell}, steps) {
+  const size = Math.ceil(steps.length / MOST_COLUMNS);
+  const columns = steps.filter((_, i) => i % size === 0).map((_, i) => steps.slice(i * size, (i + 1) * size));
+  const sums = columns.map(column => sumsByAge(column.flatMap(step => step.ages)));
+  const names = columns.map(column => (column.length > 1 ? `${column[0].draw} to ${column.at(-1).draw}` : column[0].draw));
+  panel.show(names, namesIn(steps, "ages").map(name => ({name, values: sums.map(found => {
+    const all = [...found.values()].reduce((sum, age) => sum + age.scored, 0);
+    return found.has(name) ? cell(found.get(name), all) : null;
+  })})));
+}
+
+function sumsByAge(ages) {
+  const sums = new Map();
+  for (const {name, accepted, scored} of ages) {
+    const before = sums.get(name) ?? {accepted: 0, scored: 0};
+    sums.set(name, {accepted: before.accepted + accepted, scored: before.scored + scored});
+  }
+  return sums;
 }
 
 // Panels of bars, of the last draw, if there is one: {names, series} and options, as Panel.show
@@ -84,9 +133,6 @@ export const BARS = [
     of: distribution("acceptanceProbability", "share"), note: "Most tokens should be near 1."},
   {title: "Ratios beyond bounds", unit: "share of scored tokens", of: ratiosBeyond,
     note: "What clipping at these bounds would touch."},
-  {title: "Staleness", unit: "tokens", format: count, tick: count, of: staleness,
-    note: "By how many policy versions tokens are behind. Accept rates fall with it. Tokens ahead " +
-      "are of a version that the run does not have yet."},
 ];
 
 function distribution(field, unit) {
@@ -103,13 +149,4 @@ function ratiosBeyond(last) {
   return {names: beyond.map(({bound}) => `${bound < 1 ? "<" : ">"} ${bound}`),
     series: [{name: "tokens", values: beyond.map(part => Number(part.positions ?? 0) / last.scored)}],
     namesTitle: "w"};
-}
-
-function staleness(last) {
-  const buckets = last?.ages ?? [];
-  const counted = (name, field) =>
-    ({name, values: buckets.map(bucket => bucket[field])});
-  return {names: buckets.map(bucket => bucket.name), stacked: true, namesTitle: "Versions behind",
-    series: [counted("accepted", "accepted"), counted("rejected", "rejected"),
-      counted("outside top-K", "outsideTopK")]};
 }

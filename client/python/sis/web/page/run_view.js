@@ -1,13 +1,13 @@
 // One run: all of its draws as charts, the last of them in full, and what is worth a closer look.
 
 import {call, callIfThere, tokenTexts} from "./api.js";
-import {BarPanel, LinePanel} from "./charts.js";
+import {BarPanel, HeatPanel, LinePanel} from "./charts.js";
 import {Diagnosis} from "./diagnosis.js";
 import {Export} from "./export.js";
 import {figures, findingNotice, make, table, verdict} from "./elements.js";
 import {bytes, count, number, share} from "./format.js";
 import {renderRun} from "./microscope.js";
-import {BARS, FROM_ZERO, LINES, SHARE, SHARES} from "./run_panels.js";
+import {BARS, FROM_ZERO, HEATS, LINES, SHARE, SHARES, showHeat} from "./run_panels.js";
 import {purpose, runLink, sequenceLink} from "./runs_view.js";
 import {stepValues} from "./step_values.js";
 import {AXES, StepsPanel} from "./steps_panel.js";
@@ -31,6 +31,7 @@ export class RunView {
     this.known = new Map();
     this.lines =
         LINES.map(panel => new StepsPanel({about: runId, empty: "Nothing evaluated yet.", ...panel}));
+    this.heats = HEATS.map(panel => new HeatPanel({about: runId, empty: "Nothing evaluated yet.", ...panel}));
     this.bars = BARS.map(panel => new BarPanel({...SHARES, about: runId,
       empty: "Nothing counted of the last draw.", ...panel}));
     this.curve = new LinePanel({title: "Accept rate against k", unit: "share of scored tokens",
@@ -59,7 +60,7 @@ export class RunView {
         make("div", {class: "line"}, this.draws, make("div", {class: "choices"},
             make("label", {}, "Axis ", this.chooseAxis),
             make("label", {}, "Beside ", this.chooseBeside))),
-        make("div", {class: "panels"}, this.lines.map(panel => panel.element)),
+        make("div", {class: "panels"}, [...this.lines, ...this.heats].map(panel => panel.element)),
         this.lastDraw,
         make("div", {class: "panels"}, this.bars.map(panel => panel.element), this.curve.element),
         this.corrections,
@@ -213,6 +214,7 @@ export class RunView {
       this.lines[i].showRuns(runs, drawn, this.axis, {range});
       this.lines[i].say(steps.length > 0 && beyond?.(steps.at(-1)) || note);
     });
+    HEATS.forEach((heat, i) => showHeat(this.heats[i], heat, steps));
   }
 
   showLastDraw(last) {
@@ -269,6 +271,6 @@ export class RunView {
   }
 
   stop() {
-    for (const panel of [...this.lines, ...this.bars, this.curve]) panel.stop();
+    for (const panel of [...this.lines, ...this.heats, ...this.bars, this.curve]) panel.stop();
   }
 }

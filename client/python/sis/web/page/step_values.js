@@ -42,21 +42,21 @@ export function stepValues({draw, step}) {
 }
 
 function ageValues({from, to, ahead, ...totals}) {
-  const [accepted, rejected, outsideTopK] =
-      ["accepted", "rejected", "outsideTopK"].map(name => Number(totals[name] ?? 0));
+  const of = name => Number(totals[name] ?? 0);
   const first = Number(from ?? 0);
-  const scored = accepted + rejected + outsideTopK;
+  const accepted = of("accepted");
+  const scored = accepted + of("rejected") + of("outsideTopK");
   const mean = sum => (scored > 0 ? sum / scored : null);
   return {
-    name: ahead ? "ahead" : to === undefined || to === null ? `${first}+` :
+    name: ahead ? "ahead" : to == null ? `${first}+` :
       first === Number(to) ? String(first) : `${first}-${to}`,
     // Of the order of ages; ahead is last.
     order: ahead ? Infinity : first,
-    accepted, rejected, outsideTopK, scored,
+    accepted, scored,
     acceptRate: mean(accepted),
-    d: mean(totals.d),
-    dSis: mean(totals.dSis),
-    effectiveSampleSize: totals.weightSquared > 0 ? mean(totals.weight ** 2 / totals.weightSquared) : null,
+    d: mean(of("d")),
+    dSis: mean(of("dSis")),
+    effectiveSampleSize: of("weightSquared") > 0 ? mean(of("weight") ** 2 / of("weightSquared")) : null,
   };
 }
 
