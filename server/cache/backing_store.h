@@ -1,4 +1,4 @@
-// What a run needs of a store that outlives the server's memory.
+// The interface of a durable store to a run.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@ namespace sis {
 class Run;
 class Sequence;
 
-// A sequence, or why there is none.
+// A sequence, or the reason why there is none.
 using FoundSequence = std::variant<std::shared_ptr<Sequence>, MissingReason>;
 
 // Thread-safe. Must outlive the calls of its runs.
 class BackingStore {
  public:
-  // What the store remembers of a sequence for as long as that is in memory.
+  // The store's own data about a sequence while the sequence is in memory.
   class Attachment {
    public:
     virtual ~Attachment() = default;
@@ -27,21 +27,22 @@ class BackingStore {
 
   virtual ~BackingStore() = default;
 
-  // Whether other servers write to it too: what this one has in memory may be a part only.
+  // Returns true if other servers write to the store too. Memory may then have only a part of a
+  // sequence.
   virtual bool shared() const { return false; }
 
-  // For a new sequence.
+  // Returns the data for a new sequence.
   virtual std::unique_ptr<Attachment> Attach() = 0;
-  // Charged for it.
+  // Bytes charged for an attachment.
   static constexpr int64_t kAttachmentBytes = 240;
 
   // Returns a sequence for reading: from memory, or else from the store. May wait for the store, so
   // the caller must hold no lock.
   virtual FoundSequence Find(Run& run, const SequenceName& name) = 0;
 
-  // Drops a stored sequence that is dropped from memory, later, and until it succeeds: doesn't
-  // wait, and is called under the run's lock. One that has expired or is stale stays in a shared
-  // store if that has it otherwise.
+  // Drops a stored sequence in the background, with retries, because memory drops it. Doesn't wait;
+  // the caller holds the run's lock. A shared store keeps an expired or stale sequence if its own
+  // data says that it is neither.
   virtual void DropBehind(const Run& run, const SequenceName& name, MissingReason reason) = 0;
 };
 

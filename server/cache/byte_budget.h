@@ -8,11 +8,12 @@
 
 namespace sis {
 
-// Thread-safe. A budget may have a parent (the server's, for a run's quota), which is then charged
-// as well, gets back what is left when the budget goes, and must outlive it.
+// Thread-safe. A budget may have a parent: a run's quota has the server's budget. Every charge is
+// charged to the parent too, and the destructor refunds the rest to it. The parent must outlive the
+// budget.
 class ByteBudget {
  public:
-  // The parent must have been charged what is `used` from the beginning.
+  // `used` bytes are charged from the beginning, and must have been charged to the parent.
   explicit ByteBudget(int64_t limit, ByteBudget* parent = nullptr, int64_t used = 0)
       : used_(used), limit_(limit), parent_(parent) {}
   ~ByteBudget() {
@@ -21,7 +22,7 @@ class ByteBudget {
   ByteBudget(const ByteBudget&) = delete;
   ByteBudget& operator=(const ByteBudget&) = delete;
 
-  // Takes all of the bytes, or none and returns false.
+  // Charges all bytes and returns true, or none and returns false.
   [[nodiscard]] bool TryCharge(int64_t bytes) {
     int64_t used = used_.load(std::memory_order_relaxed);
     do {
@@ -39,10 +40,10 @@ class ByteBudget {
     if (parent_ != nullptr) parent_->Refund(bytes);
   }
 
-  // How many bytes must go before so many can be charged here; the parent aside.
+  // Returns how many bytes must be refunded before `bytes` fit in this budget. Ignores the parent.
   int64_t Lacking(int64_t bytes) const { return std::max<int64_t>(0, bytes - (limit_ - used())); }
 
-  // The share that is used, here or of the parent, whichever is more.
+  // Returns the larger of the used shares of this budget and of its parent.
   double fullness() const {
     const double own = static_cast<double>(used()) / static_cast<double>(limit_);
     return parent_ == nullptr ? own : std::max(own, parent_->fullness());
@@ -56,11 +57,11 @@ class ByteBudget {
   ByteBudget* const parent_;
 };
 
-// Bytes charged to a budget, which gets them back when the object goes.
+// Bytes charged to a budget. The destructor refunds them.
 class ByteCharge {
  public:
   ByteCharge() = default;
-  // They must have been charged. The budget must outlive the object.
+  // The bytes must have been charged. The budget must outlive the object.
   ByteCharge(ByteBudget& budget, int64_t bytes) : budget_(&budget), bytes_(bytes) {}
   ByteCharge(ByteCharge&& other) noexcept
       : budget_(std::exchange(other.budget_, nullptr)), bytes_(other.bytes_) {}

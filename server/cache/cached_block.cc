@@ -49,7 +49,7 @@ std::unique_ptr<const CachedBlock> CachedBlock::Merge(const CachedBlock& first,
       !FitTogether(view.header, next.header)) {
     return nullptr;
   }
-  // Damaged bytes must not get checksums that are right.
+  // Merging would give damaged bytes valid checksums.
   if (!first.Check().ok() || !second.Check().ok()) return nullptr;
   const absl::StatusOr<std::vector<std::byte>> merged = MergeBlocks(view, next);
   if (!merged.ok()) return nullptr;

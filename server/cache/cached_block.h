@@ -13,21 +13,22 @@
 
 namespace sis {
 
-// Its bytes never change. They lie behind the object, in one allocation. Thread-safe.
+// An immutable block. Its bytes follow the object in the same allocation. Thread-safe.
 class CachedBlock {
  public:
   // Copies the block, which must have passed CheckBlock.
   static std::unique_ptr<const CachedBlock> Copy(const BlockView& block);
-  // The block of both, if their positions follow each other, their headers agree, the limits of a
-  // block hold it, and neither is corrupt; else null.
+  // Returns one block with the positions of both. Returns null unless the positions of `second`
+  // follow those of `first`, the headers agree, the result is within the limits of a block, and
+  // neither block is corrupt.
   static std::unique_ptr<const CachedBlock> Merge(const CachedBlock& first,
                                                   const CachedBlock& second);
   CachedBlock(const CachedBlock&) = delete;
   CachedBlock& operator=(const CachedBlock&) = delete;
   static void operator delete(void* memory) { ::operator delete(memory); }
 
-  // What a block of so many bytes is charged, with its place in the sequence's index. A merged
-  // block is charged less than both were.
+  // Returns the bytes charged for a block of `bytes`, with its entry in the sequence's index. A
+  // merged block is charged less than its two parts.
   static int64_t Charge(size_t bytes);
 
   std::span<const std::byte> bytes() const {
@@ -39,19 +40,21 @@ class CachedBlock {
   uint32_t end() const { return first_position_ + positions_; }
   uint64_t policy_version() const { return policy_version_; }
 
-  // Positions [index, index + count) of the block, for the backends.
+  // Returns positions [index, index + count) of the block, for a backend.
   BlockRange Range(uint32_t index, uint32_t count) const {
     return BlockRange(view(), index, count, &tag_);
   }
 
-  // DataLoss if the bytes no longer have their checksums. The block is corrupt from then on.
+  // Returns DataLoss, and marks the block as corrupt, if the bytes don't match their checksums.
   absl::Status Check() const;
-  // Nothing of a corrupt block may be read, but for what stands below.
+  // If true, only the digests below may be read.
   bool corrupt() const { return corrupt_.load(std::memory_order_relaxed); }
 
-  // The record digest of positions [index, index + count) (kernels/block/digest.h); 0 if corrupt.
+  // Returns the record digest of positions [index, index + count) (kernels/block/digest.h), or 0 if
+  // the block is corrupt.
   uint64_t Digest(uint32_t index, uint32_t count) const;
-  // What Digest would be, had the block not become corrupt. It is known of whole blocks, else 0.
+  // Returns the digest that the positions had before the block became corrupt. It is known for the
+  // whole block only; otherwise returns 0.
   uint64_t DigestBefore(uint32_t index, uint32_t count) const;
 
  private:

@@ -1,4 +1,4 @@
-// Who calls, as far as runs are concerned.
+// The rights of a caller on runs.
 #pragma once
 
 #include <string>
@@ -7,17 +7,17 @@
 
 namespace sis {
 
-// As it is made here, it may do everything: what calls from within the process, and everybody where
-// the server asks nobody who they are.
+// The default has all rights. It is for calls within the process, and for every client of a server
+// without authentication.
 struct Caller {
-  // Owns the runs that it creates. Empty where nobody is asked.
+  // The owner of the runs that the caller creates. Empty without authentication.
   std::string identity = {};
-  // Admins.
+  // True for admins.
   bool uses_all_runs = true;
-  // May open a later incarnation of a run that is there, which drops what the one before holds.
+  // May open a later incarnation of an existing run, which drops the earlier one's records.
   bool supersedes = true;
 
-  // A run without an owner is for those only who use all.
+  // Only callers with `uses_all_runs` may use a run without an owner.
   bool MayUseRunOf(absl::string_view owner) const {
     return uses_all_runs || (!owner.empty() && owner == identity);
   }

@@ -1,4 +1,4 @@
-// Why sequences of a run are gone.
+// The reasons why sequences of a run were dropped.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +14,16 @@
 
 namespace sis {
 
-// Remembers the last kDroppedKept, by a hash of 64 bits that differs from process to process: some
-// 40 bytes each, however long the names are. That a name is taken for one of them is a matter of 1
-// in 2^48. Not thread-safe.
+// Remembers the last kDroppedKept sequences by a 64-bit hash, which differs from process to
+// process. An entry takes about 40 bytes, whatever the length of the name. Another name is mistaken
+// for an entry with a probability of 2^-48. Not thread-safe.
 class DroppedSequences {
  public:
   std::optional<MissingReason> Find(SequenceNameView name) const {
     const auto found = reasons_.find(Hash(name));
     return found == reasons_.end() ? std::nullopt : std::optional(found->second);
   }
-  // False if there is a reason already, which then stays.
+  // Returns false, and keeps the earlier reason, if the sequence has one.
   bool Add(SequenceNameView name, MissingReason reason) {
     if (!reasons_.emplace(Hash(name), reason).second) return false;
     in_order_.push_back(Hash(name));

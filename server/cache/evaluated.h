@@ -12,7 +12,7 @@
 
 namespace sis {
 
-// What would come of fewer slots, k of them.
+// The sums at one point of the prefix curve: with only k slots.
 struct PrefixPointSums {
   int64_t positions = 0;
   PrefixSums sums;
@@ -20,7 +20,7 @@ struct PrefixPointSums {
   PrefixPointSums& operator+=(const PrefixPointSums& other) { return AddEach(other, *this); }
 };
 
-// Adds up: the order does not matter.
+// The sum of two is the counts of both; the order of additions does not matter.
 struct Evaluated {
   Sums sums;
   Statistics statistics;

@@ -7,7 +7,7 @@ namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// Exactly as many elements as asked for: memory that is not charged must not be held.
+// Allocates exactly `count` elements, because a larger capacity would not be charged.
 template <typename T>
 void Grow(std::vector<T>& array, size_t count, T value) {
   array.reserve(count);

@@ -1,4 +1,4 @@
-// What an evaluation found at consecutive positions of one sequence, beside what is recorded there.
+// Evaluated and recorded values at consecutive positions of one sequence.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace sis {
 
-// Decision of a position that has not been evaluated. Its other values mean nothing.
+// Decision of a position that has not been evaluated. Its other values are undefined.
 inline constexpr Decision kNotEvaluated{0};
 
 // T positions; all arrays are row-major.
@@ -30,17 +30,18 @@ struct InspectedPositions {
   std::vector<int64_t> staleness;               // [T], policy versions behind; negative: ahead
   std::vector<int32_t> top_k_ids;               // [T, K], -1 in unused slots
   std::vector<float> top_k_log_probs;           // [T, K], -inf in unused slots
-  // [T, K]. NaN in unused slots, and where the request does not tell them.
+  // [T, K], NaN in unused slots and without values in the request.
   std::vector<float> current_log_probs;
 
   size_t size() const { return decisions.size(); }
-  // With no value anywhere.
+  // Resizes all arrays to `count` positions without values.
   void Resize(size_t count);
-  // The same of the arrays that an evaluation fills in, and of sampled_log_probs; and of the
+  // Resizes only the arrays that an evaluation fills in, with sampled_log_probs, or only the
   // others.
   void ResizeEvaluated(size_t count);
   void ResizeRecorded(size_t count);
-  // Copies [from, from + count) of another with the same K to `to` and after it.
+  // Copies positions [from, from + count) of `other`, which has the same K, to positions from `to`
+  // on.
   void Copy(size_t to, const InspectedPositions& other, size_t from, size_t count);
   // Returns the sums of the positions that were scored, missing or masked, as for SAMPLED weights.
   Sums Total() const;

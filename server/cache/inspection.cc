@@ -10,10 +10,10 @@
 namespace sis {
 namespace {
 
-// The least limit of hashes that a run gets to because of others: one sequence of 1024 is chosen.
+// Lowest hash limit while other runs have the space: it chooses one sequence in 1024.
 constexpr uint64_t kFewest = std::numeric_limits<uint64_t>::max() >> 10;
 
-// Of a table of so many bytes: at least two sequences must have room.
+// Returns the maximum number of positions of a sequence, so that at least two fit in `bytes`.
 uint32_t KeptPositions(int64_t bytes, size_t slots) {
   const int64_t room = (bytes - Inspection::kTokenBytes) / 2 - Inspection::kSequenceBytes;
   const int64_t positions = room / InspectedPositions::BytesPerPosition(slots);
@@ -21,14 +21,14 @@ uint32_t KeptPositions(int64_t bytes, size_t slots) {
   return static_cast<uint32_t>(std::max<int64_t>(0, positions / step * step));
 }
 
-// By how much the token is more frequent among the rejected than among the accepted, cautiously:
-// one occurrence more on either side makes no token stand out.
+// Returns the log of the ratio of the token's frequencies among the rejected and the accepted
+// tokens. Counts one occurrence more on both sides, so that a rare token does not stand out.
 double LogOdds(const Inspection::TokenCounts& counts, double accepted, double rejected) {
   return std::log((static_cast<double>(counts.rejected) + 1) / (rejected + 2)) -
          std::log((static_cast<double>(counts.accepted) + 1) / (accepted + 2));
 }
 
-// Sorted, and no more than are shown.
+// Sorts the deviations, and keeps as many as are shown.
 void KeepLargest(std::vector<Inspection::Deviation>& deviations) {
   std::ranges::stable_sort(
       deviations, std::greater<>(),
@@ -45,7 +45,7 @@ uint64_t Inspection::Hash(uint64_t sequence_key) {
   uint64_t hash = sequence_key;
   hash = (hash ^ (hash >> 33)) * 0xFF51AFD7ED558CCDu;
   hash = (hash ^ (hash >> 33)) * 0xC4CEB9FE1A85EC53u;
-  return (hash ^ (hash >> 33)) | 1;  // never 0, the limit of one that keeps nothing
+  return (hash ^ (hash >> 33)) | 1;  // never 0, the limit that chooses nothing
 }
 
 Inspection::Inspection(int64_t bytes, int slots, ByteBudget& budget)
@@ -71,7 +71,7 @@ bool Inspection::MakeRoom(int64_t bytes, const Name& name, uint64_t hash, uint64
       Erase(sequences_.find(*earlier));
       continue;
     }
-    // Other runs have the room, and give it back when they end: a few sequences still try.
+    // Other runs have the space until they end. A few sequences still ask for it.
     if (budget_.Lacking(bytes) == 0) lacks_room_ = true;
     if (budget_.Lacking(bytes) == 0 && most_hash_.load(std::memory_order_relaxed) <= kFewest) {
       return false;
@@ -151,7 +151,7 @@ void Inspection::Record(const Name& name, const Sequence& evaluated) {
     }
   }
   if (positions.size() == 0) return;
-  // Whole steps, so that ranks which send a part each don't make it grow position by position.
+  // Rounds to whole steps, so that ranks that send small parts don't resize it for each one.
   uint32_t begin = first_position / kStep * kStep, end = positions_end;
   const size_t size_before = values.positions.size();
   if (size_before > 0) {
@@ -185,7 +185,7 @@ std::optional<ByteCharge> Inspection::TakeRoom(uint64_t sequence_key, uint64_t d
   const int64_t bytes = kSequenceBytes + static_cast<int64_t>(positions) *
                                              InspectedPositions::EvaluatedBytesPerPosition(slots_);
   if (pending_budget_.TryCharge(bytes)) return ByteCharge(pending_budget_, bytes);
-  // Where the runs' tables have all the room, this one's makes some.
+  // If the tables of all runs have filled the budget, this run drops some of its own.
   WriterLock lock(mutex_);
   while (pending_budget_.Lacking(bytes) == 0 && !by_use_.empty()) {
     Erase(sequences_.find(by_use_.front()));
@@ -195,7 +195,7 @@ std::optional<ByteCharge> Inspection::TakeRoom(uint64_t sequence_key, uint64_t d
     lacks_room_ = true;
     return std::nullopt;
   }
-  // The first of a draw comes after as many bytes as wait already.
+  // A draw's first bytes without space count as if all pending bytes had found none.
   if (draw_without_room_ != draw) bytes_without_room_ = pending_budget_.limit();
   draw_without_room_ = draw;
   bytes_without_room_ += bytes;
@@ -211,7 +211,7 @@ std::optional<ByteCharge> Inspection::TakeRoom(uint64_t sequence_key, uint64_t d
 void Inspection::Add(std::vector<Pending> pending) {
   if (pending.empty()) return;
   WriterLock lock(mutex_);
-  // Chosen by none once it is closed.
+  // After Close nothing is chosen.
   std::erase_if(pending, [&](const Pending& sequence) { return !Chosen(sequence.values.key); });
   for (Pending& sequence : pending) {
     if (sequence.charge.has_value()) pending_.push_back(std::move(sequence));
@@ -238,7 +238,7 @@ void Inspection::PassOver(const Pending& sequence) {
 void Inspection::LookAtAll() {
   size_t left = 0;
   {
-    WriterLock looking(looking_);  // what another has taken is recorded
+    WriterLock looking(looking_);  // waits until another thread has recorded what it took
     ReaderLock lock(mutex_);
     left = pending_.size();
   }
@@ -291,7 +291,7 @@ void Inspection::Clear() {
 void Inspection::TryAgain() {
   WriterLock lock(mutex_);
   lacks_room_ = false;
-  // One that is closed, or never had any, keeps nothing.
+  // The limit 0 means closed, or without any space.
   if (most_hash_ != 0) most_hash_ = std::numeric_limits<uint64_t>::max();
 }
 
@@ -357,7 +357,7 @@ Inspection::Overview Inspection::Describe() const {
       overview.deviations.push_back({name, kept.values.first_position + static_cast<uint32_t>(i),
                                      positions.sampled_ids[i], kept.values.draw,
                                      positions.log_ratios[i]});
-      // Twice as many as are shown, so that they are seldom sorted out.
+      // Collects up to twice as many as are shown, so that it seldom sorts.
       if (overview.deviations.size() < 2 * kDeviationsShown) continue;
       KeepLargest(overview.deviations);
     }

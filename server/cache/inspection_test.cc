@@ -46,7 +46,7 @@ std::vector<Offer> RandomOffers(int sequences, uint32_t seed) {
   return offers;
 }
 
-// Nothing is evaluated but these.
+// Records an evaluation of exactly these positions.
 void Keep(Inspection& inspection, const Inspection::Name& name, uint64_t key, uint64_t draw,
           uint32_t first, const InspectedPositions& positions) {
   inspection.Record(name, {key, draw, first, positions});
@@ -77,7 +77,7 @@ TEST(InspectionTest, RanksInAnyOrderKeepTheSame) {
   EXPECT_LT(NamesOf(forwards).size(), 200u);
 }
 
-// A replica has seen half of the sequences, and keeps those of them that one server would.
+// A replica that sees half of the sequences keeps those of them that one server would keep.
 TEST(InspectionTest, ReplicasKeepWhatOneServerWould) {
   const std::vector<Offer> offers = RandomOffers(2000, 3);
   ByteBudget budgets[3] = {ByteBudget(kBytes), ByteBudget(kBytes), ByteBudget(kBytes)};
@@ -92,7 +92,7 @@ TEST(InspectionTest, ReplicasKeepWhatOneServerWould) {
   EXPECT_TRUE(std::ranges::includes(both, NamesOf(alone)));
 }
 
-// And is charged as long as it is.
+// The annotation is charged while it is kept.
 TEST(InspectionTest, KeepsTheAnnotationOfTheLastEvaluation) {
   ByteBudget budget(kBytes);
   Inspection inspection(kBytes, kSlots, budget);
@@ -122,7 +122,7 @@ TEST(InspectionTest, LaterDrawsTakeTheRoom) {
       Record(inspection, offer, draw);
     }
   }
-  // 20 sequences fit: all of the last draw are there.
+  // 20 sequences fit, so all of the last draw are kept.
   int of_last = 0;
   for (const auto& sequence : inspection.Describe().sequences) of_last += sequence.draw == 50;
   EXPECT_EQ(of_last, 20);
@@ -149,7 +149,7 @@ TEST(InspectionTest, NeverMoreBytesThanTheBound) {
   EXPECT_EQ(budget.used(), 0);
 }
 
-// Values that are not kept must not be worked out for every sequence.
+// Values must not be computed for sequences that are not kept.
 TEST(InspectionTest, ARunWithoutRoomChoosesFew) {
   ByteBudget budget(kBytes);
   const int64_t of_others = kBytes - Inspection::kTokenBytes - 4096;
@@ -163,7 +163,7 @@ TEST(InspectionTest, ARunWithoutRoomChoosesFew) {
   }
   EXPECT_GT(chosen, 0);
   EXPECT_LT(chosen, 200);
-  // The room comes back, and some are kept.
+  // With space again, some sequences are kept.
   budget.Refund(of_others);
   for (const Offer& offer : offers) Record(inspection, offer, 2);
   EXPECT_GT(inspection.Describe().sequences.size(), 5u);
@@ -189,8 +189,8 @@ TEST(InspectionTest, PartsOfOneDrawAreOneSequence) {
   EXPECT_EQ(inspection.Describe().sequences[0].positions, 1u);
 }
 
-// Whatever is evaluated in whatever parts: of a sequence that is named, each position of its last
-// draw is kept or said to be cut.
+// For any evaluations in any parts: each position of a kept sequence's last draw is kept or marked
+// as cut.
 TEST(InspectionTest, WhatIsNotKeptIsSaidToBeCut) {
   std::mt19937_64 random(11);
   int cut_by_length = 0, cut_by_others = 0;
@@ -292,7 +292,7 @@ TEST(InspectionTest, NothingAfterClose) {
   EXPECT_EQ(budget.used(), 0);
 }
 
-// As EvaluateCall does it. What is recorded is there unless said otherwise.
+// Makes pending values as EvaluateCall does. The records exist unless `add_records` says otherwise.
 Inspection::Pending Evaluated(
     Inspection& inspection, const Offer& offer, uint64_t draw,
     std::function<bool(Inspection::Sequence&)> add_records = [](auto&) { return true; }) {
@@ -323,13 +323,13 @@ TEST(InspectionTest, WhatIsPassedOverIsSaidToBeCut) {
   without_room.values.positions.Resize(0);
   without_room.values.Cut(30, 40);
   Add(inspection, Evaluated(inspection, part(0), 7));
-  Add(inspection, std::move(without_room));  // before it is looked at
+  Add(inspection, std::move(without_room));  // before the first is recorded
   inspection.LookAtAll();
   EXPECT_EQ(cut(), std::pair(30u, 40u));
   Add(inspection, Evaluated(inspection, part(50), 7, gone));
   inspection.LookAtAll();
   EXPECT_EQ(cut(), std::pair(30u, 60u));
-  // Another draw's, of which nothing is kept.
+  // Values of another draw, which are not kept.
   Add(inspection, Evaluated(inspection, part(70), 8, gone));
   inspection.LookAtAll();
   EXPECT_EQ(cut(), std::pair(30u, 60u));
@@ -352,8 +352,8 @@ TEST(InspectionTest, WhoLooksAtAllIsDoneHoweverMuchIsAdded) {
   EXPECT_EQ(looks, 3);
 }
 
-// Draws of which more waits than there is room for: soon so many are chosen as do fit, whichever
-// come first.
+// Draws with more pending values than there is space for. The same sequences, as many as fit, are
+// soon chosen in any order of calls.
 TEST(InspectionTest, WhatWaitsIsTheSameInAnyOrder) {
   std::vector<Offer> offers = RandomOffers(2000, 13);
   ByteBudget budgets[2] = {ByteBudget(kBytes), ByteBudget(kBytes)};

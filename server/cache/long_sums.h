@@ -1,4 +1,4 @@
-// Sums over many draws, as doubles: they outgrow the fixed point of one draw's sums.
+// Sums over many draws, in float64, because they outgrow the fixed point of one draw's sums.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// One sequence of a run, and who holds it.
+// One sequence of a run, with its use and its place in the run's indexes.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace sis {
 
-// A sequence, with a count of its own bytes and of those around it.
+// A sequence, with the budget of its own bytes and of its entries in indexes.
 struct HeldSequence {
   // `base_bytes` must have been charged to the run.
   HeldSequence(ByteBudget& run_budget, int64_t base_bytes, uint64_t key,
@@ -27,16 +27,17 @@ struct HeldSequence {
 
 // Guarded by its run's lock.
 struct Member {
-  // Where it stands in Members. kUnread: its run keeps it until it has been read. kInUse: it was
-  // found in use when it was to be evicted. kKept: a reader keeps it until a deadline.
+  // Its list in Members. kUnread: its run keeps it until it has been read. kInUse: deferred,
+  // because it was in use when its turn to be evicted came. kKept: a reader keeps it until a
+  // deadline.
   enum class Place : uint8_t { kRead, kUnread, kInUse, kKept };
-  // Where it stands in VersionIndex.
+  // Its place in VersionIndex.
   enum class InVersionIndex : uint8_t { kNowhere, kToLookAt, kByVersion };
 
-  // Only Run hands out references, under its lock.
+  // Only Run gives out references, under its lock.
   bool in_use() const { return held.use_count() > 1; }
   bool kept() const { return place == Place::kKept; }
-  // Nobody reads, writes or keeps it.
+  // Returns true if nobody reads, writes or keeps it.
   bool idle() const { return !kept() && !in_use(); }
   Sequence& sequence() const { return held->sequence; }
   std::shared_ptr<Sequence> shared() const { return {held, &held->sequence}; }
@@ -46,9 +47,9 @@ struct Member {
   Place place;
   InVersionIndex in_version_index = InVersionIndex::kNowhere;
   bool unread = true;
-  int64_t deadline = 0;  // in seconds since 1970; of a kept one
+  int64_t deadline = 0;  // seconds since 1970; kKept only
   uint64_t version_index_key = 0;
-  std::list<Member>::iterator here;  // in the list of its place
+  std::list<Member>::iterator here;  // in its list
   SequenceName name;
 };
 

@@ -1,4 +1,4 @@
-// Which positions have no record, and why.
+// Positions without a record, and the reasons.
 #pragma once
 
 #include <array>
@@ -9,15 +9,15 @@
 
 namespace sis {
 
-// The numbers are those of v1::MissingReason, and stand in stores.
+// The numbers equal those of v1::MissingReason, and are part of stored data.
 enum class MissingReason : uint8_t {
   kNeverArrived = 1,
-  kEvicted = 2,  // to make room, also by a store that does so
+  kEvicted = 2,  // to make room, by the server or by the store
   kExpired = 3,
   kStale = 4,
   kReleased = 5,
   kStoreDown = 6,
-  kCorrupt = 7,         // not as it was written; or lost by a store that forgets nothing
+  kCorrupt = 7,         // damaged, or lost by a durable store
   kInvalidLogProb = 8,  // sent as a gap
 };
 
@@ -26,7 +26,7 @@ inline constexpr std::array kMissingReasons = {
     MissingReason::kStale,        MissingReason::kReleased,      MissingReason::kStoreDown,
     MissingReason::kCorrupt,      MissingReason::kInvalidLogProb};
 
-// "never_arrived" and so on, for messages and labels of metrics.
+// Returns "never_arrived" and so on, for messages and metric labels.
 constexpr std::string_view Name(MissingReason reason) {
   constexpr std::string_view kNames[] = {"never_arrived", "evicted",         "expired",
                                          "stale",         "released",        "store_down",
@@ -34,7 +34,7 @@ constexpr std::string_view Name(MissingReason reason) {
   return kNames[static_cast<int>(reason) - 1];
 }
 
-// Positions by reason; one more than there are reasons, whose numbers begin with 1.
+// Positions by reason, indexed by the reasons' numbers, which begin with 1.
 using MissingCounts = std::array<int64_t, kMissingReasons.size() + 1>;
 
 // A range of consecutive missing positions of one slice.
@@ -44,7 +44,7 @@ struct Missing {
   MissingReason reason;
 };
 
-// Adds a range that lies behind those there, as part of the last one if it continues it.
+// Appends a range that follows all others. Merges it with the last one if it continues that.
 inline void AddMissing(std::vector<Missing>& ranges, const Missing& range) {
   if (!ranges.empty() && ranges.back().reason == range.reason &&
       ranges.back().first_position + ranges.back().count == range.first_position) {

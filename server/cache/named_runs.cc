@@ -13,7 +13,7 @@ std::shared_ptr<RunCounters> NamedRuns::Add(const std::string& run_id, bool is_n
                                             .count = 0,
                                             .time = is_new ? now : absl::InfinitePast()})
           .first;
-  // A run of that id would be taken for all of them.
+  // A run with this id would be mistaken for all other runs.
   const bool may_be_named = limit_ > 0 && run_id != kOtherRuns;
   if (may_be_named && named_ == limit_ && is_new) SetNamed(Next(true), false);
   if (may_be_named && named_ < limit_) {

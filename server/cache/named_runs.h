@@ -1,5 +1,5 @@
-// Which runs have metrics under their own ids: a bounded number, for each costs Prometheus some
-// hundred series.
+// Chooses the runs that have metrics under their own ids. Their number is bounded, because each run
+// costs Prometheus some hundred series.
 #pragma once
 
 #include <cstdint>
@@ -12,39 +12,39 @@
 
 namespace sis {
 
-// The newest and the busiest: a new run takes the place of the one that has counted nothing for the
-// longest time, and one that counts something takes it from one that has counted nothing for
+// Chooses the newest and the busiest runs. A new run replaces the run that has counted nothing for
+// the longest time. An older run that counts something replaces one that has counted nothing for
 // kQuiet. Not thread-safe.
 class NamedRuns {
  public:
-  // Longer than the pause between the steps of nearly all training, and than an alert takes to say
-  // that a run has stopped: SisIngestStalled looks at 15 minutes, for 5 more, and Prometheus must
-  // have seen the series stand still all that time (deploy/prometheus/sis.alerts.yaml).
+  // Longer than the pause between steps in nearly all training, and than the alert of a stopped run
+  // needs. SisIngestStalled looks at 15 minutes, for 5 more, and Prometheus must have seen the
+  // unchanged series all that time (deploy/prometheus/sis.alerts.yaml).
   static constexpr absl::Duration kQuiet = absl::Minutes(30);
 
   explicit NamedRuns(int limit) : limit_(limit) {}
 
-  // The counters of a run that was not there. `is_new`: else it was, before this process, and takes
-  // no other run's place before it counts something.
+  // Adds a run, and returns its counters. If not `is_new`, the run existed before this process, and
+  // replaces no other run until it counts something.
   std::shared_ptr<RunCounters> Add(const std::string& run_id, bool is_new, absl::Time now);
   void Remove(const std::string& run_id);
-  // To be called now and then: sees who has counted something.
+  // Replaces quiet runs by runs that have counted something. Must be called periodically.
   void Choose(absl::Time now);
 
-  // What runs counted while they had no metrics of their own. Null if there never was such a run.
+  // Returns the counts of runs while they had no metrics of their own; null if there was none.
   const RunCounters* others() const { return has_others_ ? others_.get() : nullptr; }
 
  private:
   struct Counted {
     std::shared_ptr<RunCounters> counters;
-    uint64_t count;   // of its counters, when it was looked at
-    absl::Time time;  // when that last changed
+    uint64_t count;   // RunCounters::count() at the last check
+    absl::Time time;  // of the check that found it changed
   };
   using Place = std::map<std::string, Counted>::iterator;
 
   void SetNamed(Place run, bool named);
-  // The one that counted something first of those with metrics of their own, or last of those
-  // without; end() if there is none.
+  // If `named`, returns the named run that has counted nothing for the longest time; otherwise the
+  // unnamed run that counted something last. Returns end() if there is none.
   Place Next(bool named);
 
   const int limit_;

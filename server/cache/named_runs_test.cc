@@ -16,8 +16,8 @@ struct Model {
   absl::Time counted;
 };
 
-// Of any history: no more are named than may be, what others count is what was counted by runs that
-// were not named at that time, and after Choose nobody lacks a name that a quiet run has.
+// Laws of any history: the number of named runs is bounded, `others` count what unnamed runs count,
+// and after Choose no active run is unnamed while a quiet run is named.
 TEST(NamedRunsTest, LawsOfAnyHistory) {
   constexpr int kLimit = 5;
   std::mt19937 random(7);
@@ -89,12 +89,12 @@ TEST(NamedRunsTest, TheBusyDoNotTakeNamesFromEachOther) {
   }
 }
 
-// As SisIngestStalled needs it: 15 minutes, and 5 more.
+// The alert SisIngestStalled needs 15 minutes, and 5 more.
 TEST(NamedRunsTest, WhoStopsKeepsItsNameUntilAnAlertHasSaidSo) {
   NamedRuns named(1);
   absl::Time now = absl::UnixEpoch();
   const auto busy = named.Add("busy", true, now);
-  const auto stops = named.Add("stops", true, now);  // in the place of the other
+  const auto stops = named.Add("stops", true, now);  // replaces the other
   stops->AddIngested(1, 1, 1);
   named.Choose(now);
   for (int minute = 1; minute < 30; ++minute) {

@@ -1,4 +1,4 @@
-// What happened to a run lately, and when: what its counters, which only grow, don't tell.
+// The times of a run's recent events, which its growing counters don't show.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,7 @@ namespace sis {
 // Thread-safe.
 class RecentEvents {
  public:
-  // Of what happens again and again: when it did last, and the longest that it did not since the
-  // first time.
+  // The last time of a recurring event, and the longest pause between two of them.
   struct Rhythm {
     absl::Time last = absl::InfinitePast();
     absl::Duration longest_pause = absl::ZeroDuration();
@@ -26,19 +25,19 @@ class RecentEvents {
   struct Count {
     int64_t count = 0;
     absl::Time last = absl::InfinitePast();
-    absl::StatusCode code = absl::StatusCode::kOk;  // of the last, if it was a refusal
+    absl::StatusCode code = absl::StatusCode::kOk;  // of the last refusal
   };
   // The outcomes of the last calls, at most kCalls.
   struct Calls {
     static constexpr int kCalls = 64;
-    uint64_t refused = 0;  // a bit for each, the last one lowest
+    uint64_t refused = 0;  // one bit per call, the last call lowest
     int count = 0;
-    absl::StatusCode code = absl::StatusCode::kOk;  // of the last that was refused
+    absl::StatusCode code = absl::StatusCode::kOk;  // of the last refused call
   };
   struct Events {
     Rhythm appends;
-    Rhythm reads;       // the first is noted at the first append: from there a reader is waited for
-    int64_t turns = 0;  // reads whose last event before was an append
+    Rhythm reads;              // begins with the first append, from which on a reader is expected
+    int64_t turns = 0;         // reads that follow an append
     int64_t open_appends = 0;  // streams
     Count refused_entries;
     Count evicted_unread;  // sequences
@@ -47,17 +46,17 @@ class RecentEvents {
   };
   Events events() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // An append stream was opened.
+  // Notes the sampling of an append stream that was opened.
   void NoteSampling(std::string serialised) ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteAppend(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Something was fetched or evaluated.
+  // Notes a fetch or an evaluation.
   void NoteRead(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteRefusedEntry(absl::StatusCode code, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteEvictedUnread(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
-  // How an evaluation ended. One that its caller gave up says nothing.
+  // Notes the result of an evaluation. Ignores one that its caller cancelled.
   void NoteEvaluation(absl::StatusCode code) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Append streams hold one each while they are open.
+  // Returns a token that an append stream holds while it is open.
   std::shared_ptr<const void> OpenAppend() const { return open_append_; }
 
  private:

@@ -36,7 +36,7 @@ Run::Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& l
       steps_(steps_budget),
       inspection_(std::make_unique<Inspection>(limits.inspected_bytes / kInspectedShare,
                                                static_cast<int>(config_.top_k), inspection_budget)),
-      // With a store, what is evicted can be read again.
+      // With a store, evicted sequences can be read again, so none need to be kept until read.
       members_(!config_.evict_unread && backing_ == nullptr),
       last_read_(clock_()) {}
 
@@ -99,7 +99,7 @@ void Run::FindToAppend(std::span<const SequenceNameView> names,
                        std::span<std::shared_ptr<Sequence>> found) {
   WriterLock lock(mutex_);
   const absl::Time now = clock_();
-  // The memory of one is waited for while that of the next ones is on its way.
+  // Prefetching overlaps the memory accesses of all names.
   absl::InlinedVector<Member*, 32> members(names.size());
   for (const SequenceNameView& name : names) members_.Prefetch(name);
   for (size_t i = 0; i < names.size(); ++i) {
@@ -111,7 +111,7 @@ void Run::FindToAppend(std::span<const SequenceNameView> names,
   }
   const size_t before = members_.size();
   for (size_t i = 0; i < names.size(); ++i) {
-    // One that has expired goes, and may have been named twice.
+    // Touch removes an expired member, and `names` may contain it twice.
     if (members_.size() != before) members[i] = members_.Find(names[i]);
     const Member* member = Touch(members[i], now);
     found[i] = member != nullptr ? member->shared() : nullptr;
@@ -126,7 +126,8 @@ int64_t Run::BaseBytes(SequenceNameView name) const {
 absl::StatusOr<std::shared_ptr<Run::Held>> Run::NewSequence(const SequenceName& name) {
   const int64_t bytes = BaseBytes(name);
   if (!budget_.TryCharge(bytes)) {
-    return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes are not to be had"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no space for ", bytes, " bytes in quota or budget"));
   }
   return std::make_shared<Held>(budget_, bytes, SequenceKey(config_.seed, name.attempt, name.id),
                                 backing_ != nullptr ? backing_->Attach() : nullptr);
@@ -177,7 +178,7 @@ void Run::ForgetIfEmpty(SequenceNameView name) {
 
 void Run::Drop(Member& member, MissingReason reason) {
   const bool evicted = reason == MissingReason::kEvicted;
-  // A shared store says whether it is stale, or has expired, for the other servers too.
+  // A shared store decides for all servers whether the sequence is stale or has expired.
   const bool still_stored = backing_ != nullptr &&
                             (evicted || (backing_->shared() && reason != MissingReason::kReleased));
   if (!still_stored) dropped_.Add(member.name, reason);
@@ -337,7 +338,7 @@ std::vector<SequenceDescription> Run::ListSequences(const std::optional<Sequence
                                                     size_t limit) const {
   ReaderLock lock(mutex_);
   const auto before = [](const Member* a, const Member* b) { return a->name < b->name; };
-  std::vector<const Member*> first;  // a heap: the last of them in front
+  std::vector<const Member*> first;  // a heap, the last name in front
   members_.ForEach([&](const Member& member) {
     if (after.has_value() && member.name <= *after) return;
     if (first.size() == limit) {

@@ -1,4 +1,4 @@
-// One incarnation of a run: its sequences, who holds them, and why others are gone.
+// One incarnation of a run: its sequences, their use, and the reasons why others were dropped.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ class Inspection;
 
 using Clock = std::function<absl::Time()>;
 
-// What GetRun says of a run (v1::Run).
+// The description of a run in GetRun (v1::Run).
 struct RunDescription {
   std::string id;
   uint64_t incarnation;
@@ -51,7 +51,7 @@ struct RunDescription {
   friend bool operator==(const RunDescription&, const RunDescription&) = default;
 };
 
-// What ListSequences says of one (v1::ListSequencesResponse.Sequence).
+// The description of a sequence in ListSequences (v1::ListSequencesResponse.Sequence).
 struct SequenceDescription {
   SequenceName name;
   uint32_t committed_length;
@@ -62,11 +62,11 @@ struct SequenceDescription {
   int64_t bytes;
 };
 
-// Thread-safe. Lock order: Run, then Sequence; no two sequences at once.
+// Thread-safe. Lock order: Run, then Sequence. A thread locks at most one sequence.
 class Run {
  public:
-  // Without a backing store (null) what is evicted is gone; else it can be read again. The budgets
-  // must outlive the run.
+  // Without a backing store (null), evicted records are lost; with one they can be read again. The
+  // budgets must outlive the run.
   Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& limits,
       ByteBudget& server_budget, ByteBudget& steps_budget, ByteBudget& inspection_budget,
       std::shared_ptr<RunCounters> counters, Clock clock, BackingStore* backing = nullptr);
@@ -81,7 +81,7 @@ class Run {
   const RunConfig& config() const { return config_; }
   const Limits& limits() const { return limits_; }
   RunCounters& counters() const { return *counters_; }
-  // For the next incarnation, which goes on counting.
+  // For the next incarnation, which continues to count.
   const std::shared_ptr<RunCounters>& shared_counters() const { return counters_; }
   ByteBudget& budget() { return budget_; }
   const ByteBudget& budget() const { return budget_; }
@@ -94,34 +94,35 @@ class Run {
   absl::Time now() const { return clock_(); }
 
   using Found = FoundSequence;
-  // In memory, for reading. Counts as use, and shows that the run's reader is there.
+  // Finds a sequence in memory for reading. Counts as a use, and as activity of the run's reader.
   Found Find(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
-  // In memory, for appending or releasing. Counts as use, but not as reading.
+  // Finds a sequence in memory for appending or releasing. Counts as a use, but not as reading.
   Found FindToChange(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
-  // For appending. FailedPrecondition if the sequence was dropped or the run is closed,
-  // ResourceExhausted if the budget is used up.
+  // Finds or creates a sequence for appending. Returns FailedPrecondition if the sequence was
+  // dropped or the run is closed, ResourceExhausted if the budget is used up.
   absl::StatusOr<std::shared_ptr<Sequence>> FindOrCreate(const SequenceName& name)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Finds sequences to append to, all under one lock. Null for those that aren't there or take no
-  // records: FindOrCreate says why. Counts as use.
+  // Finds sequences to append to, all under one lock. Sets null for sequences that don't exist or
+  // accept no records; FindOrCreate returns the reason. Counts as a use.
   void FindToAppend(std::span<const SequenceNameView> names,
                     std::span<std::shared_ptr<Sequence>> found) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What a sequence of that name costs without records.
+  // Returns the bytes charged for a sequence without records.
   int64_t BaseBytes(SequenceNameView name) const;
 
   using Held = HeldSequence;
-  // An empty sequence, not in the run yet. ResourceExhausted if the budget is used up.
+  // Returns an empty sequence that is not yet in the run, or ResourceExhausted if the budget is
+  // used up.
   absl::StatusOr<std::shared_ptr<Held>> NewSequence(const SequenceName& name);
-  // Adds the sequence, unless the run has one of that name. Returns the one it has now, or why it
-  // may have none.
+  // Adds the sequence, unless the run has one of that name. Returns the sequence that the run has
+  // now, or the reason why it was dropped.
   Found Adopt(const SequenceName& name, std::shared_ptr<Held> held) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Removes a sequence from memory because the store has something else. Does nothing if the run
-  // has another object by now than `sequence`, unless that is null.
+  // Removes a sequence from memory because the store's records differ. Does nothing if `sequence`
+  // is not null and the run has another object of that name.
   void Forget(const SequenceName& name, const Sequence* sequence) ABSL_LOCKS_EXCLUDED(mutex_);
-  // A sequence was dropped from the store while it wasn't in memory: removes what memory has of it
-  // and remembers the reason. False if there was a reason already.
+  // Notes that a sequence was dropped from the store while it wasn't in memory. Removes what memory
+  // has of it by now. Returns false if the run already has a reason for it.
   bool NoteDropped(const SequenceName& name, MissingReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Removes the sequence if it has no positions, gaps or seal, and nobody holds it. Used after a
@@ -135,52 +136,52 @@ class Run {
   uint64_t policy_version() const ABSL_LOCKS_EXCLUDED(mutex_);
   // The oldest version that isn't stale.
   uint64_t oldest_fresh_version() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns how many sequences were dropped as stale. FailedPrecondition if version is below the
-  // current one.
+  // Returns the number of sequences that were dropped as stale, or FailedPrecondition if `version`
+  // is below the current one.
   absl::StatusOr<int64_t> AdvanceVersion(uint64_t version) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Keeps those of the sequences that are there for at least this long, unless they are released:
-  // they are not evicted, and neither expire nor are dropped as stale. They count as read.
+  // Keeps the sequences that exist for at least `length`, unless they are released. Until then they
+  // are not evicted, don't expire, and are not dropped as stale. Counts as a read.
   void Keep(std::span<const SequenceName> names, absl::Duration length) ABSL_LOCKS_EXCLUDED(mutex_);
   // If nothing of the run was fetched or evaluated for longer than Limits::reader_absence, forgets
-  // what is inspected.
+  // its inspected values.
   void ForgetAbandonedInspection() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // One run gets at most one part in so many of the bytes for inspection.
+  // A run gets at most one part in kInspectedShare of the bytes for inspection.
   static constexpr int64_t kInspectedShare = 8;
 
-  // False if there is none such.
+  // Returns false if there is no such sequence.
   bool Release(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What the next four cost does not depend on how many sequences there are, but on how many they
-  // drop or find (docs/decisions.md, 10).
+  // The cost of the next four depends on the number of sequences that they drop or find, not on the
+  // number of all sequences (docs/decisions.md, 10).
 
-  // Drops sequences whose time has come, and those that are stale. Of those in use
-  // a few are looked at.
+  // Drops expired and stale sequences. Checks only a few of the sequences in use.
   void DropExpired() ABSL_LOCKS_EXCLUDED(mutex_);
-  // What evicting all that can be evicted would free, unread sequences too if `last` says so, or if
-  // nothing of the run was fetched or evaluated for longer than Limits::reader_absence; or
-  // `enough`, if it is no less than that.
+  // Returns the bytes that evicting everything up to `last` would free, at most `enough`. Includes
+  // unread sequences, whatever `last` is, if nothing of the run was fetched or evaluated for longer
+  // than Limits::reader_absence.
   int64_t EvictableBytes(int64_t enough, Evict last = Evict::kUnread) ABSL_LOCKS_EXCLUDED(mutex_);
-  // When the least recently used of these sequences that could be evicted was used; nullopt if they
-  // are not among `last`.
+  // Returns the time of the last use of the least recently used sequence that could be evicted
+  // among `which`; nullopt if there is none, or if `last` excludes them.
   std::optional<absl::Time> OldestEvictable(Evict which, Evict last = Evict::kUnread)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Evicts the least recently used one, first of kRead, then of what `last` adds; false if there is
-  // none.
+  // Evicts the least recently used sequence, of kRead first, then of the others that `last` allows.
+  // Returns false if there is none.
   bool EvictOldest(Evict last = Evict::kUnread) ABSL_LOCKS_EXCLUDED(mutex_);
-  // How many sequences the calls above have looked at, ever.
+  // Returns the number of sequences that the calls above have examined since the start.
   int64_t looked_at() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Another incarnation has taken over: drops all sequences, whoever still holds the
-  // run, and refuses new ones.
+  // Drops all sequences, even if others hold the run, and refuses new ones. Called when another
+  // incarnation replaces this one.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
   RunDescription Describe() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The first of those after a name, by name; looks at all. Doesn't count as use.
+  // Returns the first `limit` sequences after a name, in the order of names. Examines all of them.
+  // Doesn't count as a use.
   std::vector<SequenceDescription> ListSequences(const std::optional<SequenceName>& after,
                                                  size_t limit) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // How many are held; quicker than Describe.
+  // Returns the number of sequences in memory; faster than Describe.
   int64_t sequences() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -189,16 +190,16 @@ class Run {
   void Remove(Member& member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Found FindLocked(Member* member, const SequenceName& name, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Notes a use; null if there is no such member, or it has expired.
+  // Notes a use, and returns the member; null if there is none, or it has expired.
   Member* Touch(Member* member, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(Member& member, MissingReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns how many.
+  // Returns the number of dropped sequences.
   int64_t DropStale() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Something was fetched or evaluated, or asked for.
+  // Notes a request to fetch or evaluate.
   void NoteRead(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsAbandoned() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   uint64_t OldestFreshVersion() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // What may go where up to `asked` may: of a run that nobody reads any more, all.
+  // Returns `asked`, or kUnread for a run that nobody reads any more.
   Evict LastToGo(Evict asked) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
   const std::string id_;
@@ -220,7 +221,7 @@ class Run {
   Members members_ ABSL_GUARDED_BY(mutex_);
   VersionIndex versions_ ABSL_GUARDED_BY(mutex_);  // empty without max_staleness
   DroppedSequences dropped_ ABSL_GUARDED_BY(mutex_);
-  // When something was fetched or evaluated, or asked for; at first when the run was opened.
+  // Time of the last request to fetch or evaluate; at first, the time when the run was opened.
   absl::Time last_read_ ABSL_GUARDED_BY(mutex_);
 };
 

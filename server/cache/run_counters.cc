@@ -5,7 +5,7 @@
 namespace sis {
 namespace {
 
-// Whether a curve that has so many points takes this one.
+// Returns true if the curve has the point, or room for another one.
 template <typename Curve>
 bool HasRoomFor(const Curve& curve, int top_k) {
   return curve.size() < RunTotals::kPrefixPointsCounted || curve.contains(top_k);

@@ -31,60 +31,59 @@ struct PrefixTotals {
   PrefixTotals& operator+=(const PrefixPointSums& point);
 };
 
-// As doubles: what is summed outgrows the fixed point of one step's sums.
+// In float64, because the totals outgrow the fixed point of one step's sums.
 struct RunTotals {
-  // Of positions evaluated, once per draw.
+  // Over evaluated positions, once per draw.
   LongSums sums;
-  // Apart, so that neither falls: log M where it is positive, and -log M where it is negative.
+  // Sums of log M where it is positive, and of -log M where it is negative. Two sums, because a
+  // counter must not fall.
   double positive_log_envelope = 0;
   double negative_log_envelope = 0;
-  // Of the scored ones; see Statistics, whose corrections are below.
+  // Over scored positions; see Statistics.
   StalenessCounts staleness = {};
   BucketCounts<kPowerBounds> abs_log_ratio_counts = {};
   BucketCounts<kPowerBounds> log_envelope_counts = {};
   BucketCounts<kPowerBounds> residual_mass_counts = {};
   BucketCounts<kAcceptanceBounds> acceptance_probability_counts = {};
   std::array<int64_t, kRatioBounds.size()> ratios_beyond = {};
-  // "plain", "clipped", "applied", and what is observed, by name.
+  // By name: "plain", "clipped", "applied", and the observed corrections.
   std::map<std::string, CorrectionTotals> corrections = {
       {"plain", {}}, {"clipped", {}}, {"applied", {}}};
   std::map<int, PrefixTotals> prefix_curve;  // by k; at most kPrefixPointsCounted
-  // Evaluated, and left out of a step's totals.
+  // Positions that were evaluated but left out of a step's totals.
   StepLedger::Uncounted uncounted;
-  // Of appends.
   double ingested_positions = 0;
   double ingested_slots = 0;
   double ingested_bytes = 0;
-  // By MissingReason: positions evaluated, and sequences dropped.
+  // By MissingReason: evaluated positions, and dropped sequences.
   MissingCounts missing_by_reason = {};
   std::array<double, kMissingReasons.size() + 1> dropped_by_reason = {};
-  // Sequences evicted, with no store to read them from, that nobody had read.
+  // Sequences that were evicted, without a store to read them from, before anybody read them.
   double evicted_unread = 0;
   // By absl::StatusCode.
   std::array<double, 17> refused_entries_by_code = {};
 
-  // A k that comes when there are so many is not counted.
+  // Maximum number of different k. Points of further k are not counted.
   static constexpr size_t kPrefixPointsCounted = 16;
 };
 
-// The label of runs that have no metrics of their own.
+// The label of all runs without metrics of their own.
 inline constexpr char kOtherRuns[] = "other";
 
-// Of one run id, over all of its incarnations. Thread-safe.
+// The counters of one run id, over all of its incarnations. Thread-safe.
 class RunCounters {
  public:
-  // `others` count what is counted here while the run's metrics don't have its id for a label.
-  // Null: nobody does.
+  // While the run is not named, `others`, unless null, count everything too.
   explicit RunCounters(std::shared_ptr<RunCounters> others = nullptr)
       : others_(std::move(others)) {}
 
   bool named() const { return named_; }
   void set_named(bool named) { named_ = named; }
-  // Grows whenever something is counted.
+  // Returns a number that grows whenever something is counted.
   uint64_t count() const { return count_; }
 
-  // Positions counted for the first time. What was observed the others don't count: each run has
-  // names of its own.
+  // Adds positions that are counted for the first time. `others` get no observed corrections,
+  // because their names belong to the run.
   void AddEvaluated(const Evaluated& evaluated) ABSL_LOCKS_EXCLUDED(mutex_);
 
   void AddUncounted(const StepLedger::Uncounted& uncounted) {
@@ -92,13 +91,14 @@ class RunCounters {
     Count([&](RunTotals& totals) { totals.uncounted += uncounted; });
   }
 
-  // A correction under the name that is its label, and in words that are the same for the same one.
+  // The name of an observed correction, which is its label, and a text that identifies the
+  // correction.
   struct ObservedName {
     std::string name;
     std::string definition;
   };
   static constexpr size_t kMaxObserved = 16;
-  // Takes the names, all or none: FailedPrecondition if one means another correction already,
+  // Registers all names or none. Returns FailedPrecondition if one already has another definition,
   // ResourceExhausted beyond kMaxObserved.
   absl::Status Observe(std::span<const ObservedName> names) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -125,7 +125,6 @@ class RunCounters {
   }
 
  private:
-  // Here, and where the others are counted if that is to be.
   template <typename Add>
   void Count(const Add& add) ABSL_LOCKS_EXCLUDED(mutex_) {
     {

@@ -12,13 +12,13 @@
 namespace sis {
 namespace {
 
-// The id, if it may be one: messages are no longer than what they are about.
+// Returns the quoted id, or only its size if it is too long for a message.
 std::string Shown(absl::string_view id) {
   return id.size() <= kMaxIdBytes ? absl::StrCat("'", id, "'")
                                   : absl::StrCat("of ", id.size(), " bytes");
 }
 
-// Of a new incarnation, past the one that is there or was deleted; 0: there was none.
+// Checks a new incarnation against the last one, current or deleted. 0: there was none.
 absl::Status CheckJump(uint64_t incarnation, uint64_t last) {
   const uint64_t most = last == 0 ? kMaxFirstIncarnation : last + kMaxIncarnationJump;
   if (incarnation <= most || most < last) return absl::OkStatus();
@@ -39,8 +39,8 @@ absl::Status CheckRunId(absl::string_view id) {
       absl::StrCat("run_id ", Shown(id), " is not 1 to ", kMaxIdBytes, " bytes of [A-Za-z0-9._-]"));
 }
 
-// Closes a run that has left the registry at the end of the scope, after the lock is gone: streams
-// may hold it for long, its memory must not wait for them, and nobody waits while it is freed.
+// Closes a removed run at the end of the scope, after the lock is released. Streams may hold the
+// run for long, but its memory must be freed now, and nobody may wait for the lock in the meantime.
 struct RunRegistry::Closing {
   std::shared_ptr<Run> run = nullptr;
   ~Closing() {
@@ -193,7 +193,7 @@ std::shared_ptr<Run> RunRegistry::Open(const std::string& run_id, uint64_t incar
                                        std::shared_ptr<Run>& superseded) {
   Entry& entry = runs_[run_id];
   superseded = std::move(entry.run);
-  // A later incarnation goes on counting.
+  // A later incarnation continues the counters.
   std::shared_ptr<RunCounters> counters =
       superseded == nullptr ? named_.Add(run_id, is_new, clock_()) : superseded->shared_counters();
   entry.run = std::make_shared<Run>(run_id, incarnation, config, limits_, budget_, steps_budget_,
@@ -301,7 +301,7 @@ const ByteBudget* RunRegistry::MakeRoom(Run& run, int64_t bytes, Evict last) {
   for (const std::shared_ptr<Run>& any : List()) lacking -= any->EvictableBytes(lacking, last);
   if (lacking > 0) return &budget_;
 
-  // Others may be faster, with what was counted or with what is evicted here.
+  // Other threads may evict the counted sequences, or take the bytes that are freed here.
   while (quota.Lacking(bytes) > 0) {
     if (!run.EvictOldest(last)) return &quota;
   }

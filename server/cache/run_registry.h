@@ -1,4 +1,4 @@
-// All runs of a server, and the bytes they share.
+// All runs of a server, and the budgets that they share.
 #pragma once
 
 #include <atomic>
@@ -35,13 +35,14 @@ class RunRegistry {
     std::shared_ptr<Run> run;
     bool created;
   };
-  // As CreateRun of the API. The backing store, if any, must outlive the calls of the run.
+  // Implements CreateRun of the API. The backing store, if any, must outlive the calls of the run.
   absl::StatusOr<Created> Create(const std::string& run_id, uint64_t incarnation,
                                  const RunConfig& config, BackingStore* backing = nullptr,
                                  const Caller& caller = Caller()) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What Create would do, without doing it.
+  // The outcome of a Create, without creating anything.
   struct Plan {
-    std::shared_ptr<Run> present;  // what it would return; null if it would open an incarnation
+    std::shared_ptr<Run>
+        present;  // the run that Create would return; null if it would open an incarnation
     uint64_t incarnation;
     RunConfig config;   // with its owner
     uint64_t previous;  // the incarnation before, which is or was deleted; 0 if none is known
@@ -49,41 +50,43 @@ class RunRegistry {
   absl::StatusOr<Plan> PlanToCreate(const std::string& run_id, uint64_t incarnation,
                                     const RunConfig& config, const Caller& caller = Caller()) const
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Opens an incarnation that the backing store has, however many runs there are, unless a later
-  // one is present. Returns the one that is present. FailedPrecondition if it was deleted.
+  // Opens an incarnation that the backing store has, even beyond the limits of runs, unless a later
+  // one is current. Returns the current one, or FailedPrecondition if this one was deleted.
   absl::StatusOr<std::shared_ptr<Run>> Restore(const std::string& run_id, uint64_t incarnation,
                                                const RunConfig& config, BackingStore* backing)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // The present incarnation if it is 0. NotFound, or FailedPrecondition for one that isn't present.
-  // A run that the caller may not use is as if it were not there. Counts as use of the run.
+  // Returns the run. `incarnation` 0 means the current one. Returns FailedPrecondition for another
+  // incarnation, and NotFound for an unknown run or one that the caller may not use. Counts as a
+  // use of the run.
   absl::StatusOr<std::shared_ptr<Run>> Find(const std::string& run_id, uint64_t incarnation = 0,
                                             const Caller& caller = Caller()) const
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Closes and forgets the run, if this incarnation or one before it is present. One that is opened
-  // later is larger, as long as this is among the last kDeletedRunsKept. False if none was present.
+  // Closes and removes the run if its current incarnation is at most `incarnation`; otherwise
+  // returns false. A run created later gets a larger incarnation, as long as this one is among the
+  // last kDeletedRunsKept.
   bool Delete(const std::string& run_id, uint64_t incarnation) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Those that no Find or Create has named for longer than this.
+  // Returns the runs that no Find or Create has named for longer than `unused`.
   std::vector<std::shared_ptr<Run>> Idle(absl::Duration unused) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Those that the caller may use, by run id.
+  // Returns the runs that the caller may use, in the order of run ids.
   std::vector<std::shared_ptr<Run>> List(const Caller& caller = Caller()) const
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // What runs counted while they had no metrics of their own; nothing if there never were such.
+  // Returns the counts of runs while they had no metrics of their own; nullopt if there was none.
   std::optional<RunTotals> other_totals() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Which have metrics of their own, by who counts something now. To be called now and then.
+  // Chooses the runs with metrics of their own, by recent activity. Must be called periodically.
   void ChooseNamed() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Where runs lack room to be inspected: those that nobody reads any more give up theirs
-  // (Run::ForgetAbandonedInspection), and once there is one run's share the others try again. To be
-  // called now and then.
+  // If runs lack space for inspection, takes it from runs that nobody reads any more
+  // (Run::ForgetAbandonedInspection). Once one run's share is free, the others try again. Must be
+  // called periodically.
   void ShareInspection() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Tries to make room for so many bytes of the run: drops what is stale or expired, then evicts
-  // least recently used sequences, of this run if its own quota is short, else of any: those of
-  // Evict::kRead before what `last` adds; or none, if all of them would not do. Null if there may
-  // be room now, else the budget that is short.
+  // Tries to make room for `bytes` of the run. Drops stale and expired sequences, then evicts the
+  // least recently used ones: of this run if its own quota is short, otherwise of any run; of
+  // Evict::kRead before the others that `last` allows. Evicts none if all of them would not
+  // suffice. Returns null if there may be room now, or the budget that is short.
   const ByteBudget* MakeRoom(Run& run, int64_t bytes, Evict last) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Drops what has expired, in all runs. To be called now and then.
+  // Drops expired sequences of all runs. Must be called periodically.
   void DropExpired() ABSL_LOCKS_EXCLUDED(mutex_);
 
   size_t size() const ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -91,12 +94,12 @@ class RunRegistry {
     return runs_.size();
   }
   int max_runs() const { return limits_.max_runs; }
-  // The most that belong to one owner; those that belong to nobody aren't counted.
+  // Returns the largest number of runs of one owner. Ignores runs without an owner.
   int64_t runs_of_one_owner() const ABSL_LOCKS_EXCLUDED(mutex_);
   int max_runs_per_owner() const { return limits_.max_runs_per_owner; }
   int max_top_k() const { return limits_.max_top_k; }
   const ByteBudget& budget() const { return budget_; }
-  // Of the totals of steps, which are not in the cache: this part of its bytes.
+  // The totals of steps get one part in kStepsShare of the cache's bytes, in addition to them.
   static constexpr int64_t kStepsShare = 16;
   const ByteBudget& steps_budget() const { return steps_budget_; }
 
@@ -110,14 +113,14 @@ class RunRegistry {
   absl::StatusOr<Plan> PlanLocked(const std::string& run_id, uint64_t incarnation,
                                   const RunConfig& config, const Caller& caller) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // Whether a run that is not there may be made.
+  // Returns OK if the limits allow another run.
   absl::Status CheckRoomForRun(absl::string_view owner) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // Returns the run, and in `superseded` the one before, which is to be closed without the lock.
-  // `is_new` as NamedRuns takes it.
+  // Returns the new run. Sets `superseded` to the run that it replaces, which the caller must close
+  // without the lock. For `is_new` see NamedRuns::Add.
   std::shared_ptr<Run> Open(const std::string& run_id, uint64_t incarnation,
                             const RunConfig& config, BackingStore* backing, bool is_new,
                             std::shared_ptr<Run>& superseded) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // 0 if none was.
+  // Returns 0 if none was deleted.
   uint64_t LastDeleted(const std::string& run_id) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
   // Evicts the least recently used sequence of any run; false if there is none.
@@ -125,7 +128,7 @@ class RunRegistry {
 
   const Limits limits_;
   const Clock clock_;
-  ByteBudget budget_;  // outlives the runs, as do the next two
+  ByteBudget budget_;  // this and the next two outlive the runs
   ByteBudget steps_budget_;
   ByteBudget inspection_budget_;
 
@@ -137,7 +140,7 @@ class RunRegistry {
   NamedRuns named_ ABSL_GUARDED_BY(mutex_);
 };
 
-// InvalidArgument unless it is 1 to 256 bytes of [A-Za-z0-9._-].
+// Returns InvalidArgument unless the id has 1 to 256 bytes of [A-Za-z0-9._-].
 absl::Status CheckRunId(absl::string_view id);
 
 }  // namespace sis

@@ -27,7 +27,7 @@ v1::CreateRunRequest CreateRequest(const std::string& id, uint64_t incarnation =
   return request;
 }
 
-// What a sequence of these records is charged, if its id is short.
+// Returns the bytes charged for a sequence of these records with a short id.
 int64_t BytesOfSequence(const Records& records) {
   Cache cache;
   const auto run = cache.CreateRun("r", SmallConfig());
@@ -86,7 +86,7 @@ TEST(RunRegistryTest, ASupersededRunHoldsNoMemory) {
   Cache cache;
   RecordGenerator generator(4, 1000, 1);
   const std::shared_ptr<sis::Run> first =
-      cache.CreateRun("r", SmallConfig());  // as an idle stream holds it
+      cache.CreateRun("r", SmallConfig());  // held, as by an idle stream
   AppendBlock(cache, *first, generator.NextRecords(100).Block("a"));
   AppendBlock(cache, *first, generator.NextRecords(100).Block("b"));
   const std::vector<SequenceName> names = {{"a", 0}};
@@ -212,7 +212,7 @@ TEST(RunRegistryTest, AnothersRunIsUnknownAndItsIdTaken) {
   EXPECT_EQ(cache.registry.List(alice).size(), 2);
   EXPECT_TRUE(*cache.runs.Delete(ref, alice));
 
-  // Of a time when nobody was asked.
+  // A run from before authentication was enabled.
   cache.CreateRun("nobodys", SmallConfig());
   EXPECT_EQ(cache.registry.Find("nobodys", 0, alice).status().code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(cache.registry.Find("nobodys", 0, admin).ok());
@@ -280,7 +280,7 @@ TEST(RunRegistryTest, TheLastDeletionsAreRemembered) {
   EXPECT_EQ(next(), 1);
   delete_others(kDeletedRunsKept - 1);
   EXPECT_EQ(next(), 2);
-  // It was deleted before these, too, but that was not the last time.
+  // Its first deletion is older than these, its last one is not.
   delete_others(kDeletedRunsKept - 1);
   EXPECT_EQ(next(), 3);
   delete_others(kDeletedRunsKept);
@@ -292,7 +292,7 @@ TEST(RunRegistryTest, InspectionIsSharedWithWhoIsRead) {
   Limits limits;
   limits.reader_absence = absl::Minutes(15);
   Cache cache(1 << 20, limits);
-  // A draw of more sequences than a run has room for. How many are kept.
+  // Records a draw of more sequences than a run has space for. Returns how many are kept.
   const auto inspect = [](sis::Run& run, uint64_t draw) {
     run.Find({"s", 0});
     for (int i = 0; i < 500; ++i) {
@@ -309,7 +309,7 @@ TEST(RunRegistryTest, InspectionIsSharedWithWhoIsRead) {
     }
     return run.inspection().Describe().sequences.size();
   };
-  // Of one that is alone.
+  // A run that is alone.
   const size_t alone = inspect(*Cache().CreateRun("r", SmallConfig()), 1);
   ASSERT_GT(alone, 10);
   std::vector<std::shared_ptr<sis::Run>> old;
@@ -326,7 +326,7 @@ TEST(RunRegistryTest, InspectionIsSharedWithWhoIsRead) {
   EXPECT_TRUE(fresh->inspection().lacks_room());
   cache.registry.ShareInspection();
   EXPECT_EQ(inspect(*fresh, 2), 0) << "the others may come again";
-  // All but one are gone.
+  // All but one have no reader any more.
   cache.clock.Advance(absl::Minutes(15));
   EXPECT_EQ(inspect(*old[0], 2), alone);
   inspect(*fresh, 3);
@@ -448,8 +448,7 @@ TEST(RunRegistryTest, StaleGoBeforeExpiredBeforeOldest) {
   EXPECT_EQ(reason("young"), std::nullopt);
 }
 
-// Ten thousand operations on two runs; after each, what must hold of the bytes and of kept
-// sequences.
+// Ten thousand operations on two runs. Checks the laws of bytes and kept sequences after each.
 TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
   std::mt19937 random(17);
   const auto below = [&](uint32_t end) { return static_cast<uint32_t>(random() % end); };

@@ -18,11 +18,11 @@ using testing::HasSubstr;
 
 class RunTest : public testing::Test {
  protected:
-  // Positions [0, count) of a sequence of policy version `version`.
+  // Appends positions [0, count) with policy version `version`.
   v1::Ack Append(sis::Run& run, const std::string& id, uint32_t count = 1, uint64_t version = 0) {
     return AppendBlock(cache_, run, generator_.NextRecords(count).Block(id, version));
   }
-  // OK status or the reason; does not keep the sequence.
+  // Returns the reason why the sequence is missing, or nullopt. Does not keep the sequence.
   static std::optional<MissingReason> ReasonOf(sis::Run& run, const std::string& id) {
     const sis::Run::Found found = run.Find({id, 0});
     const auto* reason = std::get_if<MissingReason>(&found);
@@ -51,7 +51,7 @@ TEST_F(RunTest, SequencesAreNamedByIdAndAttempt) {
   EXPECT_EQ(run->CommittedLength({"a", 1}), 0);
 }
 
-// As docs/configuration.md says of --inspected_bytes ("Inspected values").
+// Checks what docs/configuration.md says of --inspected_bytes ("Inspected values").
 TEST_F(RunTest, InspectionHasTheRoomThatIsDocumented) {
   constexpr int kSlots = 10;
   EXPECT_EQ(cache_.CreateRun("r", SmallConfig(kSlots))->inspection().kept_positions(), 4288);
@@ -94,7 +94,7 @@ TEST_F(RunTest, PagesOfTheListHoldEachSequenceOnceInOrder) {
     }
     EXPECT_EQ(listed, std::vector<SequenceName>(names.begin(), names.end())) << limit;
   }
-  // Nobody has used them by that.
+  // This is no use of the sequences.
   EXPECT_EQ(run->Describe().unread_sequences, 200);
   EXPECT_EQ(run->looked_at(), looked_at);
 }
@@ -194,8 +194,8 @@ TEST_F(RunTest, WhatWasInUseWhenItsTurnCameGoesWhenItIsNot) {
   }
 }
 
-// Of n sequences a quarter is kept, and as many are read by somebody. What it takes to make room
-// must not depend on n.
+// A quarter of n sequences is kept, and a quarter is in use. The cost of making room must not
+// depend on n.
 TEST_F(RunTest, LooksAtFewHoweverManyThereAre) {
   constexpr int kAppends = 100;
   const auto looked_at = [&](int n) {
@@ -215,7 +215,7 @@ TEST_F(RunTest, LooksAtFewHoweverManyThereAre) {
     }
     run->Keep(kept, absl::Hours(1));
     EXPECT_TRUE(run->AdvanceVersion(10).ok());
-    // Each is looked at once for its version, and once when it is found in use.
+    // Each is examined once for its version, and once when it is found in use.
     const ByteBudget& budget = cache.registry.budget();
     const auto make_room = [&] {
       const int64_t bytes = budget.limit() - budget.used() + 1;

@@ -12,7 +12,7 @@
 namespace sis {
 namespace {
 
-// Whether positions [first, end) are the same in both.
+// Returns true if positions [first, end) are equal in both blocks.
 bool Same(const BlockView& a, const BlockView& b, uint32_t first, uint32_t end) {
   const uint32_t count = end - first;
   return SliceBlock(a, first - a.header.first_position, count) ==
@@ -77,7 +77,7 @@ absl::Status Sequence::CheckFits(const BlockView& block) const {
     }
     const BlockView view = stored.view();
     if (Same(view, block, first, last)) continue;
-    // To the first that differs.
+    // Binary search for the first position that differs.
     for (uint32_t step = std::bit_floor(last - first); step > 0; step /= 2) {
       if (last - first > step && Same(view, block, first, first + step)) first += step;
     }
@@ -120,7 +120,8 @@ absl::Status Sequence::Append(const BlockView& block, Appended* appended) {
   if (absl::Status status = CheckFits(block); !status.ok()) return status;
   Ranges ranges = NewRanges(block);
   if (const int64_t charge = ChargeOf(ranges); !budget_.TryCharge(charge)) {
-    return absl::ResourceExhaustedError(absl::StrCat(charge, " bytes are not to be had"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no space for ", charge, " bytes in quota or budget"));
   }
   Appended added;
   for (const Range& range : ranges) {
@@ -197,7 +198,7 @@ absl::StatusOr<bool> Sequence::AppendGap(const Missing& gap) {
   uint32_t end = first + gap.count;
   WriterLock lock(mutex_);
   if (absl::Status status = CheckBelowSeal(end); !status.ok()) return status;
-  // [from, to): the gaps that become one with this one.
+  // [from, to) are the gaps that merge with this one.
   const auto joins = [&](const Gap& other, bool overlaps, bool touches) {
     return overlaps || (touches && other.reason == gap.reason);
   };
@@ -226,7 +227,8 @@ absl::StatusOr<bool> Sequence::AppendGap(const Missing& gap) {
     first = std::min(first, from->first);
     end = std::max(end, std::prev(to)->second.end);
   } else if (!budget_.TryCharge(kGapBytes)) {
-    return absl::ResourceExhaustedError(absl::StrCat(kGapBytes, " bytes are not to be had"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no space for ", kGapBytes, " bytes in quota or budget"));
   }
   const auto joined = static_cast<int64_t>(std::distance(from, to));
   budget_.Refund(std::max<int64_t>(joined - 1, 0) * kGapBytes);
@@ -259,7 +261,7 @@ absl::StatusOr<Sequence::Sealed> Sequence::Seal(
     const int64_t bytes = AnnotationBytes(sealed.annotation) - AnnotationBytes(before);
     if (bytes > 0 && !budget_.TryCharge(bytes)) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("an annotation of ", sealed.annotation.size(), " bytes has no room"));
+          absl::StrCat("no space for an annotation of ", sealed.annotation.size(), " bytes"));
     }
     budget_.Refund(std::max<int64_t>(-bytes, 0));
     annotation_ = std::make_unique<const std::string>(sealed.annotation);
@@ -351,7 +353,7 @@ std::vector<Missing> Sequence::Reader::Gaps() const {
 
 void Sequence::Reader::Check(uint32_t first, uint32_t count) const {
   ForEachPiece(first, count, [](const Piece& piece) {
-    if (piece.block != nullptr) piece.block->Check().IgnoreError();  // the block remembers
+    if (piece.block != nullptr) piece.block->Check().IgnoreError();  // the block stores the result
   });
 }
 

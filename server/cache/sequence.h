@@ -25,8 +25,8 @@
 
 namespace sis {
 
-// Thread-safe: appends exclude each other and the readers, readers run side by side. Readers see
-// whole blocks.
+// Thread-safe. Appends exclude each other and readers; readers run in parallel. Readers see whole
+// blocks.
 class Sequence {
  public:
   // The base cost must have been charged to the budget, which must outlive the sequence.
@@ -37,19 +37,19 @@ class Sequence {
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
 
-  // Charged per sequence, for itself and its entries in the indexes of its run.
+  // Bytes charged per sequence, for itself and its entries in the indexes of its run.
   static constexpr int64_t kBaseBytes = 416;
   // Blocks of fewer positions are merged.
   static constexpr uint32_t kSmallPositions = 256;
-  // Charged per gap.
+  // Bytes charged per gap.
   static constexpr int64_t kGapBytes = 64;
 
   // The Philox key (kernels/numerics/sequence_key.h).
   uint64_t key() const { return key_; }
-  // The backing store's; null without one.
+  // The backing store's data; null without a store.
   BackingStore::Attachment* attachment() const { return attachment_.get(); }
 
-  // Positions of a block that is appended, and the size of the block that holds them alone.
+  // Positions of an appended block, and the size in bytes of a block with only these.
   struct Range {
     uint32_t index;
     uint32_t count;
@@ -57,56 +57,58 @@ class Sequence {
   };
   using Ranges = absl::InlinedVector<Range, 2>;
 
-  // What an Append that succeeded has done.
+  // The result of a successful Append.
   struct Appended {
-    Ranges ranges = {};             // that were not there
-    int64_t positions = 0;          // of these ranges
-    int64_t slots = 0;              // of these positions
-    uint32_t committed_length = 0;  // now
+    Ranges ranges = {};             // the new positions
+    int64_t positions = 0;          // their number
+    int64_t slots = 0;              // and that of their used slots
+    uint32_t committed_length = 0;  // after the Append
   };
-  // Stores a block that has passed CheckBlock, whole or not at all. Small blocks whose positions
-  // follow each other become one, now or at the seal. Positions that are there already must be
-  // equal, in version too: else AlreadyExists. FailedPrecondition at or beyond the seal;
-  // ResourceExhausted if the budget doesn't hold the new bytes; DataLoss if a block that it
-  // overlaps is corrupt.
+  // Stores a block that has passed CheckBlock, completely or not at all. Consecutive small blocks
+  // are merged, now or at the seal. Returns
+  // - AlreadyExists if a position has another record or version already,
+  // - FailedPrecondition at or beyond the seal,
+  // - ResourceExhausted if the new bytes exceed the budget,
+  // - DataLoss if an overlapping block is corrupt.
   absl::Status Append(const BlockView& block, Appended* appended = nullptr)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Notes why positions have no record, until an Append fills them; whole or not at all. Returns
-  // false if all of them were noted already, filled since or not. AlreadyExists at a position that
-  // has a record and was not noted before, or was noted for another reason. FailedPrecondition at
-  // or beyond the seal; ResourceExhausted if the budget has no kGapBytes left.
+  // Records the reason why positions have no record, until an Append fills them; completely or not
+  // at all. Returns false if the gap was known already, filled since or not. Returns
+  // - AlreadyExists at a position with another reason, or with a record and no earlier gap,
+  // - FailedPrecondition at or beyond the seal,
+  // - ResourceExhausted if the budget has no kGapBytes left.
   absl::StatusOr<bool> AppendGap(const Missing& gap) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What an Append will charge at most, as things are now.
+  // Returns the maximum bytes that an Append would charge now.
   int64_t BytesToAppend(const BlockView& block) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // What a Seal that succeeded has changed.
+  // The result of a successful Seal.
   struct Sealed {
-    bool first = false;           // it wasn't sealed before
-    bool annotated = false;       // it has another annotation now
-    std::string annotation = {};  // now
+    bool first = false;           // the sequence wasn't sealed before
+    bool annotated = false;       // the annotation has changed
+    std::string annotation = {};  // after the Seal
   };
-  // No positions will come behind `length`: merges small blocks. FailedPrecondition below the
-  // committed length, or with another length than before. `annotate` is given the present
-  // annotation, under the lock, and returns the one that takes its place; empty: it stays.
-  // ResourceExhausted if the budget does not hold it.
+  // Ends the sequence at `length`, and merges small blocks. `annotate` is called under the lock
+  // with the current annotation, and returns the new one, or an empty string to keep it. Returns
+  // FailedPrecondition below the committed length, or if the sequence is sealed at another length;
+  // ResourceExhausted if the annotation exceeds the budget.
   absl::StatusOr<Sealed> Seal(uint32_t length,
                               absl::FunctionRef<std::string(const std::string& before)> annotate)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Seal(uint32_t length, std::string_view annotation = {}) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What it is charged.
+  // Returns the bytes charged for an annotation.
   static int64_t AnnotationBytes(std::string_view annotation);
 
-  // One past the highest position that has a record or lies in a gap.
+  // Returns one past the highest position that has a record or is in a gap.
   uint32_t committed_length() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool sealed() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The length that it is sealed at, if it is.
+  // Returns nullopt if the sequence is not sealed.
   std::optional<uint32_t> sealed_length() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // A serialised v1::Annotation; empty if it was sealed without, or is not sealed.
+  // Returns a serialised v1::Annotation; empty if there is none.
   std::string annotation() const ABSL_LOCKS_EXCLUDED(mutex_);
   int64_t positions() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The largest version of any position; nothing if there is none.
+  // Returns the largest version of any position; nullopt without positions.
   std::optional<uint64_t> newest_version() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A view for reading that holds the lock: many at a time, but a thread must hold only one.
+  // Holds the lock for reading. A thread must hold only one.
   class Reader;
 
  private:
@@ -118,25 +120,24 @@ class Sequence {
   };
 
   absl::Status CheckBelowSeal(uint32_t end) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // AlreadyExists if one of these positions has a record.
+  // Returns AlreadyExists if one of these positions has a record.
   absl::Status CheckUnrecorded(uint32_t first, uint32_t end) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // The first block that ends behind the position.
+  // Returns the first block that ends after the position.
   Blocks::const_iterator FirstBehind(uint32_t position) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // Whether what is there already is equal.
+  // Returns OK if all recorded positions of the block equal their records.
   absl::Status CheckFits(const BlockView& block) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // What is not there yet.
+  // Returns the positions of the block without a record.
   Ranges NewRanges(const BlockView& block) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   static int64_t ChargeOf(const Ranges& ranges);
   void Insert(std::unique_ptr<const CachedBlock> block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Puts one block in the place of this one and the next if that is possible. Both are there until
-  // it is made, which the budget does not count. Changes the iterator to point to the first block
-  // that stays.
+  // Replaces this block and the next by one, if possible. Then sets the iterator to the merged
+  // block. The budget does not count the moment when both forms exist.
   bool MergeWithNext(Blocks::iterator& block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Keeps the number of small blocks at the end logarithmic, and so the times that a position is
-  // copied: they double in size, as the bits of a binary counter do.
+  // Merges blocks of similar size at the end, like the carries of a binary counter. So the number
+  // of small blocks, and of copies of a position, stays logarithmic.
   void MergeAtEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Merges small blocks with their neighbors, whatever the size of those.
+  // Merges small blocks with neighbors of any size.
   void MergeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const uint64_t key_;
@@ -146,8 +147,8 @@ class Sequence {
   mutable Mutex mutex_;
   // First position -> block; blocks don't overlap.
   Blocks blocks_ ABSL_GUARDED_BY(mutex_);
-  // First position -> gap; gaps don't overlap, neighbours of one reason are merged. A gap stays
-  // when its positions get records: these count, and the same gap may come again.
+  // First position -> gap. Gaps don't overlap, and neighbours of one reason are merged. A gap stays
+  // when its positions get records, which take precedence, so that it can be recognised if resent.
   absl::btree_map<uint32_t, Gap> gaps_ ABSL_GUARDED_BY(mutex_);
   uint32_t committed_length_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t positions_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -171,7 +172,7 @@ class ABSL_SCOPED_LOCKABLE Sequence::Reader {
   struct Piece {
     uint32_t first_position;
     uint32_t count;
-    const CachedBlock* block;  // null if missing; if it is corrupt, its records can't be read
+    const CachedBlock* block;  // null if missing; its records can't be read if it is corrupt
     uint32_t index;            // of first_position in the block
     MissingReason reason = MissingReason::kNeverArrived;  // if missing
   };
@@ -179,27 +180,27 @@ class ABSL_SCOPED_LOCKABLE Sequence::Reader {
   void ForEachPiece(uint32_t first, uint32_t count,
                     const std::function<void(const Piece&)>& visit) const;
 
-  // In order, those that records have filled since, too.
+  // Returns all gaps in order, even if records have filled them.
   std::vector<Missing> Gaps() const;
 
-  // Looks at the checksums of the blocks that hold positions of [first, first + count). Those that
-  // fail are corrupt from then on.
+  // Checks the checksums of the blocks with positions in [first, first + count). Marks blocks that
+  // fail as corrupt.
   void Check(uint32_t first, uint32_t count) const;
 
-  // The record digest of those of [first, first + count) that can be read: corrupt blocks are left
-  // out, and versions below `oldest_fresh`.
+  // Returns the record digest of the readable positions in [first, first + count): without corrupt
+  // blocks and versions below `oldest_fresh`.
   uint64_t Digest(uint32_t first, uint32_t count, uint64_t oldest_fresh = 0) const;
-  // The least `oldest_fresh` with which Digest is that, or was before blocks became corrupt;
-  // nothing if there is none. So records that were fetched, of which some have gone since, are told
-  // from others.
+  // Returns the smallest `oldest_fresh` for which Digest equals `digest`, now or before blocks
+  // became corrupt; nullopt if there is none. Shows that the records are the fetched ones, even if
+  // some have become stale or corrupt since.
   std::optional<uint64_t> OldestFetched(uint64_t digest, uint32_t first, uint32_t count) const;
-  // Whether there are corrupt blocks among those: what was fetched of them may not be known any
-  // more.
+  // Returns true if a block with positions in [first, first + count) is corrupt. The fetched
+  // records can then perhaps not be verified.
   bool AnyCorrupt(uint32_t first, uint32_t count) const;
 
  private:
   enum class Damage { kLeftOut, kUndone };
-  // Of the piece's records; 0 if they are missing.
+  // Returns the digest of the piece's records; 0 if they are missing.
   static uint64_t DigestOfPiece(const Piece& piece, Damage damage);
 
   const Sequence& sequence_;

@@ -1,4 +1,4 @@
-// What a sequence is called within its run.
+// The name of a sequence within its run: id and attempt.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace sis {
 
-// A SequenceName whose id is kept elsewhere.
+// A SequenceName that doesn't own its id.
 struct SequenceNameView {
   absl::string_view id;
   uint32_t attempt;
@@ -36,12 +36,12 @@ struct SequenceName {
   }
 };
 
-// What malloc gives for an id: nothing if it is short enough to lie in the string itself.
+// Returns the heap bytes of a string with this id; 0 if it fits inside the string object.
 inline int64_t HeapBytes(absl::string_view id) {
   return id.size() <= std::string().capacity() ? 0 : static_cast<int64_t>(id.size() + 24) / 16 * 16;
 }
 
-// "sequence 'a' attempt 0", for messages.
+// Returns "sequence 'a' attempt 0", for messages.
 inline std::string ToString(SequenceNameView name) {
   return absl::StrCat("sequence '", name.id, "' attempt ", name.attempt);
 }

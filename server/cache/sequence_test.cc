@@ -20,8 +20,8 @@ using Block = std::vector<std::byte>;
 
 constexpr uint32_t kPositions = 1500;
 
-// What a sequence must behave like: a map of positions, sets of those in gaps and of those in
-// damaged blocks, and five rules.
+// The model of a sequence: a map of positions, the sets of positions in gaps and in damaged blocks,
+// and five rules.
 class Model {
  public:
   struct Cell {
@@ -63,7 +63,7 @@ class Model {
     return std::max(cells.empty() ? 0 : cells.rbegin()->first + 1,
                     noted.empty() ? 0 : *noted.rbegin() + 1);
   }
-  // Whether a gap overlaps or touches these positions.
+  // Returns true if a gap overlaps or touches these positions.
   bool Touches(uint32_t first, uint32_t count) const {
     const auto next = noted.lower_bound(first == 0 ? 0 : first - 1);
     return next != noted.end() && *next <= first + count;
@@ -102,7 +102,7 @@ std::vector<const CachedBlock*> BlocksOf(const Sequence& sequence) {
 
 uint64_t NameOf(const CachedBlock& block) { return block.Range(0, 1).tag->name(); }
 
-// The checksums of the block no longer hold, wherever the byte is.
+// Changes a byte, so that the block doesn't match its checksums.
 void Damage(const CachedBlock& block, size_t byte) {
   const_cast<std::byte&>(block.bytes()[byte]) ^= std::byte{16};
 }
@@ -184,7 +184,7 @@ class SequenceTest : public testing::TestWithParam<std::tuple<BlockEncoding, int
     }
   }
 
-  // Appends the blocks of one sequence to another, cut anew.
+  // Appends the blocks of one sequence to another, cut differently.
   static void Replay(const Sequence& from, std::mt19937& random, Sequence& to) {
     std::vector<Block> blocks;  // no two sequences are locked at once
     for (const CachedBlock* block : BlocksOf(from)) {
@@ -254,7 +254,7 @@ TEST_P(SequenceTest, RandomOperationsAgreeWithAMap) {
           below(2) == 0 ? std::min(model.committed_length(), kPositions - 1) : below(kPositions);
       const uint32_t count =
           1 + below(std::min<uint32_t>(kPositions - first, dice < 130 ? 600 : 9));
-      // Mostly what the position always gets, so that most blocks that are sent again agree.
+      // Mostly the same content for a position, so that most resent blocks agree.
       const Model::Cell cell{.variant = below(30) == 0,
                              .version = below(30) == 0 ? 9 : first / 500};
       const size_t before = model.cells.size();
@@ -300,14 +300,14 @@ TEST_P(SequenceTest, RandomOperationsAgreeWithAMap) {
     }
     ASSERT_FALSE(HasFailure()) << "operation " << operation;
   }
-  // It is no test if one of them never came.
+  // Each code must have occurred, or the test proves little.
   for (const auto code : {StatusCode::kOk, StatusCode::kAlreadyExists, StatusCode::kDataLoss,
                           StatusCode::kFailedPrecondition, StatusCode::kResourceExhausted}) {
     EXPECT_GT(seen[code], 20) << absl::StatusCodeToString(code);
   }
 }
 
-// However positions arrive one by one, sealed they lie in blocks that are not small.
+// Positions that arrive one by one are in large blocks after the seal.
 TEST_P(SequenceTest, SinglePositionsBecomeLargeBlocks) {
   constexpr uint32_t kLength = 1100;
   std::vector<uint32_t> forwards(kLength), backwards(kLength), odd_ones_last(kLength),
@@ -453,7 +453,7 @@ TEST_P(SequenceTest, MessagesNamePositionAndValue) {
   ASSERT_TRUE(Append(sequence, Pack(10, 10, {0, 3})).ok());
   EXPECT_EQ(error(5, 10, {1, 3}), "position 10 is committed with other content");
   EXPECT_EQ(error(15, 10, {0, 4}), "position 15 is committed with policy version 3, not 4");
-  // Whichever position it is that differs.
+  // Any position may differ.
   for (uint32_t i = 0; i < 10; ++i) {
     Records records = sent_[0];
     records.sampled_log_probs[10 + i] -= 0.125f;

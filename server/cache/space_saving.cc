@@ -8,7 +8,8 @@ namespace sis {
 void SpaceSaving::Add(int32_t token) {
   ++total_;
   if (counters_.empty()) {
-    // Sparse, so that tokens that come and go seldom make it tidy up.
+    // Reserves more than needed, because frequent insertions and removals would rehash a full
+    // table.
     counter_of_.reserve(4 * most_counters_);
     for (uint32_t i = 0; i < most_counters_; ++i) {
       counters_.push_back({0, i, {0, 0}});
@@ -17,7 +18,7 @@ void SpaceSaving::Add(int32_t token) {
   }
   auto found = counter_of_.find(token);
   if (found == counter_of_.end()) {
-    // The newcomer takes the least counter over, and with it what may be wrong.
+    // The new token takes over the lowest counter, whose count becomes its error.
     const uint32_t least = by_count_.front();
     Counter& counter = counters_[least];
     if (counter.value.count > 0) counter_of_.erase(counter.token);
@@ -25,7 +26,7 @@ void SpaceSaving::Add(int32_t token) {
     counter.value.error = counter.value.count;
     found = counter_of_.emplace(token, least).first;
   }
-  // Changes places with the last that has the same count.
+  // Swaps places with the last counter of the same count.
   Counter& counter = counters_[found->second];
   const auto last = std::ranges::upper_bound(
                         by_count_.begin() + counter.place, by_count_.end(), counter.value.count, {},

@@ -1,4 +1,4 @@
-// How often tokens occur, in bounded memory: Space-Saving of Metwally, Agrawal and El Abbadi
+// Counts token occurrences in bounded memory: Space-Saving of Metwally, Agrawal and El Abbadi
 // ("Efficient Computation of Frequent and Top-k Elements in Data Streams", ICDT 2005).
 #pragma once
 
@@ -16,7 +16,6 @@ class SpaceSaving {
   explicit SpaceSaving(size_t counters) : most_counters_(counters) {}
 
   void Add(int32_t token);
-  // Forgets all.
   void Clear();
 
   // A count is never too low, and too high by at most `error`, which is at most total() / counters.
@@ -24,9 +23,10 @@ class SpaceSaving {
     uint64_t count;
     uint64_t error;
   };
-  // Of any token, whether it has a counter or not.
+  // Returns the count of any token, with or without a counter.
   Count Of(int32_t token) const;
-  // Those that have a counter: every token that occurred more often than total() / counters does.
+  // Returns the tokens with a counter. They include every token that occurred more often than
+  // total() / counters.
   std::vector<int32_t> tokens() const;
   uint64_t total() const { return total_; }
 
@@ -39,9 +39,9 @@ class SpaceSaving {
 
   const size_t most_counters_;
   uint64_t total_ = 0;
-  // All of them, or none before the first token.
+  // Allocated at the first token.
   std::vector<Counter> counters_;
-  std::vector<uint32_t> by_count_;  // the counters, least count first
+  std::vector<uint32_t> by_count_;  // indexes of counters, lowest count first
   absl::flat_hash_map<int32_t, uint32_t> counter_of_;
 };
 

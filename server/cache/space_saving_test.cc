@@ -26,7 +26,7 @@ TEST(SpaceSavingTest, NoCounterIsNoCount) {
   EXPECT_EQ(counts.Of(6).error, 0u);
 }
 
-// The bounds of the paper, beside an exact count of a skewed stream, and of one without any skew.
+// Checks the paper's bounds against exact counts of a skewed and a uniform stream.
 TEST(SpaceSavingTest, BoundsHold) {
   constexpr size_t kCounters = 32;
   for (const double skew : {0.0, 1.2}) {
@@ -49,7 +49,7 @@ TEST(SpaceSavingTest, BoundsHold) {
       EXPECT_LE(found.count, exact[token] + found.error) << token;
       EXPECT_LE(found.error, counts.total() / kCounters) << token;
     }
-    // Who occurs more often than that has a counter.
+    // Every token that occurs more often has a counter.
     const std::vector<int32_t> listed = counts.tokens();
     for (const auto& [token, count] : exact) {
       if (count <= counts.total() / kCounters) continue;

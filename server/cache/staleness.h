@@ -1,4 +1,4 @@
-// How far behind the current policy version records are, in classes for metrics.
+// Classes of staleness for metrics: how many policy versions a record is behind.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,8 @@
 
 namespace sis {
 
-// Versions behind: [from, to]. The last class is of records ahead: newer than the current version.
+// Records that are [from, to] versions behind. The last class is for records that are newer than
+// the current version.
 struct StalenessClass {
   uint64_t from;
   uint64_t to;
@@ -25,12 +26,12 @@ inline constexpr std::array kStalenessClasses = {
     StalenessClass{0, 0, "ahead"}};
 inline constexpr size_t kAhead = kStalenessClasses.size() - 1;
 
-// Whether records of the class are of an older version than the current one.
+// Returns true if records of the class are older than the current version.
 constexpr bool IsBehind(size_t staleness_class) {
   return staleness_class != 0 && staleness_class != kAhead;
 }
 
-// The index of a record's class.
+// Returns the index of a record's class.
 inline size_t StalenessClassOf(uint64_t version, uint64_t current_version) {
   if (version > current_version) return kAhead;
   const uint64_t behind = current_version - version;

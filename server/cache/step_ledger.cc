@@ -16,7 +16,7 @@ int64_t PositionsIn(std::span<const Range> ranges) {
   return positions;
 }
 
-// In rising order, those that touch each other as one.
+// Returns the ranges in ascending order, with touching ones merged.
 std::vector<Range> Merged(std::vector<Range> ranges) {
   std::ranges::sort(ranges, {}, &Range::first);
   std::vector<Range> merged;
@@ -30,7 +30,7 @@ std::vector<Range> Merged(std::vector<Range> ranges) {
   return merged;
 }
 
-// The parts of `range` that lie in none of the others, which are in rising order.
+// Returns the parts of `range` that are in none of `others`, which are in ascending order.
 std::vector<Range> Without(std::span<const Range> others, const Range& range) {
   std::vector<Range> parts;
   uint32_t next = range.first;
@@ -43,7 +43,7 @@ std::vector<Range> Without(std::span<const Range> others, const Range& range) {
   return parts;
 }
 
-// What lies in both; each is in rising order.
+// Returns the intersection of `a` and `b`, which are in ascending order.
 std::vector<Range> Common(std::span<const Range> a, std::span<const Range> b) {
   std::vector<Range> parts;
   for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
@@ -54,7 +54,7 @@ std::vector<Range> Common(std::span<const Range> a, std::span<const Range> b) {
   return parts;
 }
 
-// The whole ranges that have positions in common with `range`.
+// Returns the complete ranges that share positions with `range`.
 std::vector<Range> Overlapping(const absl::btree_map<uint32_t, uint32_t>& ranges,
                                const Range& range) {
   std::vector<Range> overlapping;
@@ -77,12 +77,12 @@ StepLedger::Claimed StepLedger::Claim(uint64_t draw, uint64_t sequence_key, Rang
   }
   CountedStep& entry = *step;
   Ranges& evaluated = entry.evaluated_ranges[sequence_key];
-  // Those that touch `range`: from the last that begins no later, or the one after it.
+  // Finds the ranges that touch `range`, from the last one that begins no later on.
   auto first = evaluated.upper_bound(range.first);
   if (first != evaluated.begin() && std::prev(first)->second >= range.first) --first;
   Claimed claimed;
   Range whole = range;
-  uint32_t next = range.first;  // what lies before it is evaluated, or fresh already
+  uint32_t next = range.first;  // all positions before it are evaluated, or fresh already
   auto last = first;
   int64_t added = 1;
   for (; last != evaluated.end() && last->first <= range.end; ++last, --added) {
@@ -151,7 +151,7 @@ StepLedger::CountedStep* StepLedger::Open(uint64_t draw) {
   const uint64_t number = next_number_++;
   while (!steps_.empty() && steps_.begin()->first + kept_.sums <= number) DropOldestSums(nullptr);
   if (claimed_.size() >= kept_.claims) DropOldestClaims(nullptr);
-  // Two for each new one, so that runs that are still evaluated make room for others.
+  // Drops two for each new one, so that active runs make room for other runs.
   for (int i = 0; i < 2; ++i) {
     if (steps_.size() >= kept_.claims && budget_.used() > budget_.limit() / 2) {
       DropOldestSums(nullptr);

@@ -24,7 +24,7 @@ namespace sis {
 // began.
 class StepLedger {
  public:
-  // How many draws are kept, those begun last.
+  // Number of draws kept, the ones begun last.
   static constexpr uint64_t kSumsKept = 4096;
   static constexpr uint64_t kClaimsKept = 64;
   struct Kept {
@@ -52,14 +52,15 @@ class StepLedger {
 
   struct Claimed {
     std::vector<Range> fresh;  // not counted before, nor masked now
-    // How many positions more than before are in no call but masked: less than 0 if they are fewer.
+    // Change in the number of positions that every call masked. Negative if an earlier call had
+    // masked positions that are fresh now.
     int64_t masked = 0;
-    // How many positions would be fresh, but are left uncounted: the draw alone holds kMaxRanges,
-    // would need more than the budget has, or has lost its claims. There are no fresh ones then.
+    // Number of positions that would be fresh, but stay uncounted, because the draw holds
+    // kMaxRanges, needs more than the budget has, or has lost its claims. `fresh` is empty then.
     int64_t uncounted = 0;
   };
   // Marks [range) of the sequence as counted for the draw, except the `masked` ranges, which lie in
-  // it in rising order: a later call may count these.
+  // it in ascending order. A later call may count the masked positions.
   Claimed Claim(uint64_t draw, uint64_t sequence_key, Range range,
                 std::span<const Range> masked = {}) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -67,15 +68,15 @@ class StepLedger {
   // time that it is evaluated.
   struct Uncounted {
     int64_t positions = 0;     // in no total
-    int64_t prefix_curve = 0;  // at so many points of the curve, once for each
-    int64_t corrections = 0;   // under so many observed corrections, once for each
+    int64_t prefix_curve = 0;  // positions times omitted points of the curve
+    int64_t corrections = 0;   // positions times omitted observed corrections
 
     Uncounted& operator+=(const Uncounted& other) { return AddEach(other, *this); }
     friend bool operator==(const Uncounted&, const Uncounted&) = default;
   };
-  // Adds what was claimed to the step's totals, except points of the prefix curve and observed
-  // corrections that the budget has no room for. `now` is when they were evaluated; `unclaimed`
-  // positions were left uncounted. Returns all that is uncounted of these.
+  // Adds claimed positions to the step's totals, except points of the prefix curve and observed
+  // corrections that the budget has no room for. `now` is the time of the evaluation. `unclaimed`
+  // is Claimed::uncounted. Returns everything that stays uncounted.
   Uncounted Add(uint64_t draw, const Evaluated& evaluated, absl::Time now, int64_t unclaimed = 0)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -86,7 +87,7 @@ class StepLedger {
     Evaluated evaluated;
     int64_t sequences = 0;
     Uncounted uncounted;
-    // When something was added first, and last. Infinite if nothing was.
+    // Times of the first and the last addition. Infinite if there was none.
     absl::Time begun = absl::InfiniteFuture();
     absl::Time ended = absl::InfinitePast();
     int64_t addition = 0;  // additions() when something was added last
@@ -98,11 +99,11 @@ class StepLedger {
                          size_t limit = SIZE_MAX) const ABSL_LOCKS_EXCLUDED(mutex_);
   // The draws to which something was added since additions() was `additions`, oldest first.
   std::vector<Step> AddedSince(int64_t additions) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Puts the steps of a former life of the run before those that this one evaluates, as many of the
-  // newest as the budget has room for. If steps have the same draw, keeps the step with the
-  // largest number. Must be called before the first Claim.
+  // Restores stored steps of the run, before all steps that are evaluated from now on. Restores as
+  // many of the newest as the budget has room for. If steps have the same draw, keeps the step with
+  // the largest number. Must be called before the first Claim.
   void Restore(std::vector<Step> steps) ABSL_LOCKS_EXCLUDED(mutex_);
-  // How often something was added.
+  // Returns the number of additions.
   int64_t additions() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls `take` with each of the last Kept::claims draws, the newest first. `take` must not call
   // the ledger.
@@ -110,7 +111,8 @@ class StepLedger {
   // The draw begun last.
   std::optional<uint64_t> last_draw() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Bounds the memory: a sequence whose positions are all evaluated is one range.
+  // Maximum number of ranges, which bounds the memory. A completely evaluated sequence is one
+  // range.
   static constexpr int64_t kMaxRanges = 1 << 20;
   // Size of a sequence with one range in its table, in bytes.
   static constexpr int64_t kRangeBytes = 96;
@@ -121,13 +123,14 @@ class StepLedger {
   static constexpr int64_t kPrefixPointBytes = 96;
 
  private:
-  // Ends by beginnings; disjoint, neighbours merged.
+  // First position -> end. Ranges are disjoint, and neighbours are merged.
   using Ranges = absl::btree_map<uint32_t, uint32_t>;
 
   struct CountedStep : Step {
     int64_t bytes = 0;   // charged, except for ranges
-    int64_t ranges = 0;  // in the next two
-    // By sequence key: positions that were evaluated, and those of them that were always masked.
+    int64_t ranges = 0;  // in both maps below
+    // By sequence key: the evaluated positions, and among them the positions that every call
+    // masked.
     absl::flat_hash_map<uint64_t, Ranges> evaluated_ranges;
     absl::flat_hash_map<uint64_t, Ranges> masked_ranges;
   };
@@ -165,7 +168,7 @@ class StepLedger {
   uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, CountedStep> steps_ ABSL_GUARDED_BY(mutex_);            // by number
   absl::flat_hash_map<uint64_t, uint64_t> numbers_ ABSL_GUARDED_BY(mutex_);  // by draw
-  std::deque<uint64_t> claimed_ ABSL_GUARDED_BY(mutex_);  // numbers of steps with claims, rising
+  std::deque<uint64_t> claimed_ ABSL_GUARDED_BY(mutex_);  // numbers of steps with claims, ascending
 };
 
 }  // namespace sis

@@ -101,7 +101,7 @@ TEST(StepLedgerTest, RandomMaskedClaimsAgreeWithABitmap) {
   }
 }
 
-// What a claim costs does not depend on how many ranges the sequence has: else this would not end.
+// The cost of a claim does not depend on the number of ranges; otherwise this test would time out.
 TEST(StepLedgerTest, AsManyRangesOfOneSequenceAsThereMayBe) {
   ByteBudget budget(INT64_MAX);
   StepLedger ledger(budget);
@@ -137,7 +137,7 @@ TEST(StepLedgerTest, SaysWhatItHasNoRoomFor) {
   ledger.Add(1, evaluated, kNow, 7);
   EXPECT_EQ(ledger.List()[0].uncounted.positions, 14) << "each time";
 
-  // There is no room for the step itself beside that of another run.
+  // The budget has no room for a second step next to that of another run.
   StepLedger other(budget);
   EXPECT_EQ(other.Claim(1, 1, {0, 10}).uncounted, 10);
   EXPECT_EQ(other.Add(1, Evaluated(), kNow, 10).positions, 10);
@@ -147,7 +147,7 @@ TEST(StepLedgerTest, ConcurrentClaimsPartitionTheirUnion) {
   constexpr uint32_t kPositions = 2000;
   ByteBudget budget(INT64_MAX);
   StepLedger ledger(budget);
-  std::vector<std::atomic<int>> claimed(2 * kPositions);  // of two sequences
+  std::vector<std::atomic<int>> claimed(2 * kPositions);  // two sequences
   std::vector<std::atomic<int>> asked(2 * kPositions);
   const auto work = [&](uint32_t seed) {
     std::mt19937 random(seed);
@@ -306,7 +306,7 @@ TEST(StepLedgerTest, WhatItKeepsIsCharged) {
     EXPECT_EQ(ledger.Find(2)->sequences, kRanges);
     EXPECT_EQ(Fresh(ledger, 2, 0, {0, 2}).size(), 1) << "needs no more memory";
 
-    // Others, that share the budget, must make do with what is left.
+    // Other ledgers of the same budget get only the remaining bytes.
     StepLedger other(budget);
     EXPECT_EQ(Fresh(other, 1, 1, {0, 1}).size(), 0);
     EXPECT_FALSE(other.Find(1).has_value());
@@ -390,7 +390,7 @@ TEST(StepLedgerTest, RestoredStepsComeBeforeTheOthers) {
     stored = ledger.AddedSince(0);
     EXPECT_EQ(stored.size(), 100);
   }
-  // Left in its slot when draw 99 was counted from zero.
+  // An old slot, from before draw 99 was counted again from zero.
   stored.push_back(stored.back());
   stored.back().number = 0;
   stored.back().evaluated = Accepted(1000);
@@ -446,7 +446,7 @@ TEST(StepLedgerTest, RangesOfAllStepsTogetherAreBounded) {
   EXPECT_EQ(ledger.Find(2)->sequences, kMost / 2);
   EXPECT_EQ(fill(3, kMost + 1), kMost - 1) << "one was there, one is too many";
   EXPECT_EQ(ledger.Claim(2, kMost, {0, 1}).uncounted, 1);
-  // Ranges that become one make room.
+  // Merging ranges frees room.
   EXPECT_EQ(Fresh(ledger, 4, 1, {0, 1}).size(), 1);
   EXPECT_EQ(Fresh(ledger, 4, 1, {2, 3}).size(), 1);
   EXPECT_EQ(Fresh(ledger, 4, 1, {0, 3}), (std::vector<Range>{{1, 2}}));

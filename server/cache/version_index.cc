@@ -5,8 +5,8 @@
 namespace sis {
 namespace {
 
-// So many that can't be judged because they are in use are looked at in one call.
-constexpr int kLooks = 16;
+// Maximum number of in-use members that one TakeStale call examines.
+constexpr int kMaxInUse = 16;
 
 }  // namespace
 
@@ -30,7 +30,7 @@ void VersionIndex::Remove(Member& member) {
 
 bool VersionIndex::Judge(Member& member, uint64_t oldest_fresh, std::vector<Member*>& stale) {
   ++looked_at_;
-  const bool in_use = member.in_use();  // if not, nobody changes it meanwhile
+  const bool in_use = member.in_use();  // if not, nobody changes it concurrently
   const std::optional<uint64_t> newest = member.sequence().newest_version();
   if (newest.has_value() && *newest >= oldest_fresh) {
     Insert(member, Place::kByVersion, *newest);
@@ -53,7 +53,7 @@ std::vector<Member*> VersionIndex::TakeStale(uint64_t oldest_fresh) {
     Judge(member, oldest_fresh, stale);
   }
   int in_use = 0;
-  for (size_t left = to_look_at_.size(); left > 0 && in_use < kLooks; --left) {
+  for (size_t left = to_look_at_.size(); left > 0 && in_use < kMaxInUse; --left) {
     Member& member = *to_look_at_.begin()->second;
     Remove(member);
     if (!Judge(member, oldest_fresh, stale)) ++in_use;

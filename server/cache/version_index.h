@@ -1,4 +1,4 @@
-// Which sequences of a run may be stale.
+// Finds the stale sequences of a run.
 #pragma once
 
 #include <cstdint>
@@ -10,34 +10,34 @@
 
 namespace sis {
 
-// A member stands under a version that is no larger than its newest one. Appends, of which the
-// index hears nothing, make that no less true, but for the first into an empty sequence; so members
-// are added again whenever they are handed out, which does nothing if they are there.
+// A member is filed under a version that is at most its newest one. The index is not notified of
+// appends. They keep that true, except the first append to an empty sequence. Members are therefore
+// added again whenever a reference is given out, which does nothing if they are in the index.
 //
-// What TakeStale costs depends on how many were added or have become stale since the last call, not
-// on how many there are. Not thread-safe.
+// The cost of TakeStale depends on the number of members that were added or became stale since the
+// last call, not on the size of the index. Not thread-safe.
 class VersionIndex {
  public:
-  // Does nothing if it is there.
+  // Does nothing if the member is in the index.
   void Add(Member& member);
-  // Does nothing if it isn't there.
+  // Does nothing if the member isn't in the index.
   void Remove(Member& member);
 
-  // Takes out and returns the idle members with positions that are all of versions below
-  // `oldest_fresh`. Those that are kept or empty are taken out too, to be added when they are no
-  // longer kept, or are handed out.
+  // Removes and returns the idle members whose positions all have versions below `oldest_fresh`.
+  // Also removes kept and empty members. They must be added again when their deadline passes, or
+  // when a reference is given out.
   std::vector<Member*> TakeStale(uint64_t oldest_fresh);
 
-  // How many members TakeStale has looked at, ever: what it costs.
+  // Returns the number of members that TakeStale has examined since the start.
   int64_t looked_at() const { return looked_at_; }
 
  private:
   using Place = Member::InVersionIndex;
 
-  // One that is nowhere.
+  // The member must not be in the index.
   void Insert(Member& member, Place place, uint64_t key);
-  // Puts a member that is nowhere where it belongs. False if that has to wait for the end
-  // of its use.
+  // Files a member that is not in the index, or appends it to `stale`. Returns false if the member
+  // is in use and can't be judged yet.
   bool Judge(Member& member, uint64_t oldest_fresh, std::vector<Member*>& stale);
 
   using Ordered = absl::btree_set<std::pair<uint64_t, Member*>>;
